@@ -1,0 +1,57 @@
+# Two commands: `make train` and `make test`. Each sets up, builds and runs; `make help` lists the rest.
+#
+#   TORCH=...   another LibTorch: a libtorch folder, a site-packages/torch folder, or a python that imports torch
+#   BUILD=...   the build folder (default: build/release)
+#   ARGS=...    arguments passed on: make train ARGS="--epochs 3"
+
+BUILD ?= build/release
+TORCH ?=
+ARGS  ?=
+DEPS  := .deps
+export TORCH
+
+.PHONY: help train test test-long bench lint format install clean setup-train setup-test build
+
+help:
+	@echo "make train       set up, build, and train the digits example on every device of this machine"
+	@echo "make test        set up, build, and run every test that needs less than half an hour in all"
+	@echo "make test-long   also sanitizers, stress and the second LibTorch"
+	@echo "make bench       the benchmarks, with the peers beside them"
+	@echo "make lint        clang-format and clang-tidy over everything"
+	@echo "make format      rewrite the sources in the house format"
+	@echo "make install     install under PREFIX (default /usr/local)"
+
+setup-train:
+	@scripts/setup.sh train
+
+setup-test:
+	@scripts/setup.sh test
+
+build:
+	@scripts/build.sh $(BUILD)
+
+train: setup-train build
+	@$(BUILD)/bin/muster run $(BUILD)/bin/train $(ARGS)
+
+test: setup-test build
+	@scripts/test.sh $(BUILD)
+
+test-long: setup-test
+	@scripts/test_long.sh
+
+bench: setup-test build
+	@scripts/setup.sh bench
+	@scripts/bench.sh $(BUILD)
+
+lint: setup-test build
+	@scripts/lint.sh $(BUILD)
+
+format: setup-test
+	@git ls-files '*.h' '*.cc' | xargs clang-format -i
+
+PREFIX ?= /usr/local
+install: build
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean:
+	rm -rf build

@@ -1,0 +1,30 @@
+#include "muster/base/error.h"
+
+#include <system_error>
+
+namespace muster {
+
+const char* to_string(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::invalid_argument: return "invalid_argument";
+    case ErrorCode::failed_precondition: return "failed_precondition";
+    case ErrorCode::unavailable: return "unavailable";
+    case ErrorCode::timeout: return "timeout";
+    case ErrorCode::peer_failed: return "peer_failed";
+    case ErrorCode::backend_failed: return "backend_failed";
+    case ErrorCode::io: return "io";
+    case ErrorCode::internal: return "internal";
+  }
+  return "unknown";
+}
+
+std::string Error::where() const {
+  const std::string file = where_.file_name();
+  return file.substr(file.find_last_of('/') + 1) + ":" + std::to_string(where_.line());
+}
+
+void fail_errno(const std::string& message, int errno_value, std::source_location where) {
+  throw Error(ErrorCode::io, message + ": " + std::generic_category().message(errno_value), where);
+}
+
+}  // namespace muster

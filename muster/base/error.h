@@ -1,0 +1,45 @@
+// The one exception type of muster, and the codes that say what a caller should do about it.
+// Used by every part; knows nothing of any.
+#pragma once
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+
+namespace muster {
+
+enum class ErrorCode {
+  invalid_argument,     // the caller gave a wrong value: change it
+  failed_precondition,  // right value, wrong moment or state: do what the message names first
+  unavailable,          // something needed is not there now: install it, free it, or try again
+  timeout,              // nobody answered in time
+  peer_failed,          // another rank died or reported an error
+  backend_failed,       // Gloo, NCCL, CUDA or LibTorch failed
+  io,                   // a file, pipe or socket could not be read or written
+  internal,             // a bug in muster
+};
+
+// "invalid_argument" and so on, for logs and JSON.
+const char* to_string(ErrorCode code);
+
+// Message form: `<operation>: expected <rule>, got <value> (<rank/device/peer>); <next step>`.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message,
+        std::source_location where = std::source_location::current())
+      : std::runtime_error(message), code_(code), where_(where) {}
+
+  ErrorCode code() const noexcept { return code_; }
+  std::string message() const { return what(); }
+  std::string where() const;  // "agent.cc:120"
+
+ private:
+  ErrorCode code_;
+  std::source_location where_;
+};
+
+// Throws Error(io) with `message` followed by the text of `errno_value`.
+[[noreturn]] void fail_errno(const std::string& message, int errno_value,
+                             std::source_location where = std::source_location::current());
+
+}  // namespace muster

@@ -1,0 +1,60 @@
+#include "muster/base/fd.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+void Fd::reset(int fd) {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = fd;
+}
+
+void write_all(int fd, const std::string& bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
+    if (n >= 0) {
+      done += static_cast<size_t>(n);
+    } else if (errno != EINTR) {
+      fail_errno("write", errno);
+    }
+  }
+}
+
+std::string read_file(const std::string& path) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) fail_errno(cat("cannot open '", path, "'"), errno);
+  std::string bytes;
+  char buffer[65536];
+  for (;;) {
+    const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer));
+    if (n == 0) return bytes;
+    if (n > 0) {
+      bytes.append(buffer, static_cast<size_t>(n));
+    } else if (errno != EINTR) {
+      fail_errno(cat("cannot read '", path, "'"), errno);
+    }
+  }
+}
+
+void write_file(const std::string& path, const std::string& bytes) {
+  const std::string aside = cat(path, ".tmp-", ::getpid());
+  {
+    const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (!fd.valid()) fail_errno(cat("cannot create '", aside, "'"), errno);
+    try {
+      write_all(fd.get(), bytes);
+    } catch (const Error&) {
+      ::unlink(aside.c_str());
+      throw;
+    }
+  }
+  if (::rename(aside.c_str(), path.c_str()) != 0) fail_errno(cat("cannot rename '", aside, "' to '", path, "'"), errno);
+}
+
+}  // namespace muster

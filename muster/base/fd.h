@@ -1,0 +1,40 @@
+// An owned file descriptor, and the few whole-file operations that everybody needs.
+#pragma once
+
+#include <string>
+#include <utility>
+
+namespace muster {
+
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    if (this != &other) reset(std::exchange(other.fd_, -1));
+    return *this;
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  ~Fd() { reset(); }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }
+  void reset(int fd = -1);
+
+ private:
+  int fd_ = -1;
+};
+
+// Writes all of `bytes`, whatever the number of calls it takes. Throws: io.
+void write_all(int fd, const std::string& bytes);
+
+// The whole file. Throws: io naming the path.
+std::string read_file(const std::string& path);
+
+// Writes `bytes` to `path` aside, then renames: a reader sees the old file or the new one. Throws: io.
+void write_file(const std::string& path, const std::string& bytes);
+
+}  // namespace muster

@@ -1,0 +1,17 @@
+// Log lines on standard error: `[muster] warn: text`, with the rank where one is known.
+// MUSTER_LOG_LEVEL = debug | info | warn | error | off (default info).
+#pragma once
+
+#include <string>
+
+namespace muster {
+
+enum class LogLevel { debug, info, warn, error };
+
+// Writes one line, whole, or nothing when the level is filtered out. Thread-safe.
+void log(LogLevel level, const std::string& text);
+
+// The prefix of every later line, e.g. "muster" (default) or "rank 3".
+void set_log_name(const std::string& name);
+
+}  // namespace muster

@@ -1,0 +1,155 @@
+#include "muster/base/rank_env.h"
+
+#include <algorithm>
+
+#include "muster/base/env.h"
+
+namespace muster {
+
+namespace {
+
+// One launcher's spelling of rank and size; a null name is not told by that launcher.
+struct Source {
+  const char* name;
+  const char* rank;
+  const char* world_size;
+  const char* local_rank;
+  const char* local_world_size;
+};
+
+constexpr Source kSources[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr},
+    {"Kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", nullptr, nullptr},
+};
+
+int env_int(const char* name, int otherwise) {
+  if (name == nullptr) return otherwise;
+  const auto value = get_env_int(name);
+  if (value && (*value < INT32_MIN || *value > INT32_MAX)) {
+    throw Error(ErrorCode::invalid_argument, cat("environment: expected a small integer in ", name, ", got ", *value));
+  }
+  return static_cast<int>(value.value_or(otherwise));
+}
+
+// An srun step names its launcher's node; the batch script's own shell does not run as a numbered step.
+bool inside_srun_step() {
+  const auto step = get_env("SLURM_STEP_ID");
+  return step && parse_int(*step).has_value() && get_env("SLURM_STEP_NUM_TASKS").has_value();
+}
+
+void check_range(const Source& source, const char* name, int value, const char* of_name, int of) {
+  if (value >= 0 && value < of) return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("environment (", source.name, "): expected 0 <= ", name, " < ", of_name, ", got ", name, "=", value,
+                  " and ", of_name, "=", of, "; correct them or unset both"));
+}
+
+std::optional<RankEnv> read(const Source& source) {
+  const auto rank = get_env_int(source.rank);
+  const auto size = get_env_int(source.world_size);
+  if (!rank && !size) return std::nullopt;
+  if (!rank || !size) {
+    // Only torchrun's own names are a clear statement; a half-set foreign pair is no source.
+    if (source.rank != kSources[0].rank) return std::nullopt;
+    throw Error(ErrorCode::invalid_argument, cat("environment: ", rank ? "RANK" : "WORLD_SIZE", " is set but ",
+                                                 rank ? "WORLD_SIZE" : "RANK", " is not; set both or unset both"));
+  }
+  RankEnv env;
+  env.source = source.name;
+  env.rank = env_int(source.rank, 0);
+  env.world_size = env_int(source.world_size, 1);
+  if (env.world_size < 1) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("environment (", source.name, "): expected ", source.world_size, " >= 1, got ", env.world_size));
+  }
+  check_range(source, source.rank, env.rank, source.world_size, env.world_size);
+  env.local_rank = env_int(source.local_rank, env.world_size == 1 ? 0 : env.rank);
+  env.local_world_size = env_int(source.local_world_size, std::max(env.local_rank + 1, 1));
+  if (source.local_rank != nullptr && source.local_world_size != nullptr) {
+    check_range(source, source.local_rank, env.local_rank, source.local_world_size, env.local_world_size);
+  }
+  return env;
+}
+
+void read_common(RankEnv& env) {
+  env.group_rank = env_int("GROUP_RANK", 0);
+  env.group_world_size = env_int("GROUP_WORLD_SIZE", 1);
+  env.role_name = get_env("ROLE_NAME").value_or("default");
+  env.role_rank = env_int("ROLE_RANK", env.rank);
+  env.role_world_size = env_int("ROLE_WORLD_SIZE", env.world_size);
+  env.master_addr = get_env("MASTER_ADDR").value_or("");
+  env.master_port = env_int("MASTER_PORT", 0);
+  env.restart_count = env_int("TORCHELASTIC_RESTART_COUNT", 0);
+  env.max_restarts = env_int("TORCHELASTIC_MAX_RESTARTS", 0);
+  env.run_id = get_env("TORCHELASTIC_RUN_ID").value_or("none");
+  env.error_file = get_env("TORCHELASTIC_ERROR_FILE").value_or("");
+  env.use_agent_store = get_env("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  env.device = get_env("MUSTER_DEVICE").value_or("");
+  env.plan = get_env("MUSTER_PLAN").value_or("");
+  env.store = get_env("MUSTER_STORE").value_or("");
+  env.secret_fd = env_int("MUSTER_SECRET_FD", -1);
+  env.host_id = get_env("MUSTER_HOST_ID").value_or("");
+  env.run_dir = get_env("MUSTER_RUN_DIR").value_or("");
+  env.backend = get_env("MUSTER_BACKEND").value_or("auto");
+  env.simulated = get_env("MUSTER_SIMULATED") == "1";
+  // `--virtual-local-rank` shows torch scripts LOCAL_RANK=0; the true one is here.
+  env.local_rank = env_int("MUSTER_LOCAL_RANK", env.local_rank);
+  if (!env.device.empty()) env.source = "muster";
+}
+
+void put(Environment& vars, const char* name, const std::string& value) {
+  if (!value.empty()) vars[name] = value;
+}
+
+}  // namespace
+
+Environment to_environment(const RankEnv& env) {
+  Environment vars = {
+      {"RANK", cat(env.rank)},
+      {"WORLD_SIZE", cat(env.world_size)},
+      {"LOCAL_RANK", cat(env.local_rank)},
+      {"LOCAL_WORLD_SIZE", cat(env.local_world_size)},
+      {"GROUP_RANK", cat(env.group_rank)},
+      {"GROUP_WORLD_SIZE", cat(env.group_world_size)},
+      {"ROLE_NAME", env.role_name},
+      {"ROLE_RANK", cat(env.role_rank)},
+      {"ROLE_WORLD_SIZE", cat(env.role_world_size)},
+      {"MASTER_ADDR", env.master_addr},
+      {"MASTER_PORT", cat(env.master_port)},
+      {"TORCHELASTIC_RESTART_COUNT", cat(env.restart_count)},
+      {"TORCHELASTIC_MAX_RESTARTS", cat(env.max_restarts)},
+      {"TORCHELASTIC_RUN_ID", env.run_id},
+      {"TORCHELASTIC_USE_AGENT_STORE", env.use_agent_store ? "True" : "False"},
+      {"TORCHELASTIC_ERROR_FILE", env.error_file},
+      {"TORCH_NCCL_ASYNC_ERROR_HANDLING", get_env("TORCH_NCCL_ASYNC_ERROR_HANDLING").value_or("1")},
+      {"CUDA_DEVICE_ORDER", "PCI_BUS_ID"},
+      {"MUSTER_LOCAL_RANK", cat(env.local_rank)},
+      {"MUSTER_ATTEMPT", cat(env.restart_count)},
+      {"MUSTER_BACKEND", env.backend},
+  };
+  put(vars, "MUSTER_DEVICE", env.device);
+  put(vars, "MUSTER_PLAN", env.plan);
+  put(vars, "MUSTER_STORE", env.store);
+  put(vars, "MUSTER_HOST_ID", env.host_id);
+  put(vars, "MUSTER_RUN_DIR", env.run_dir);
+  if (env.secret_fd >= 0) vars["MUSTER_SECRET_FD"] = cat(env.secret_fd);
+  if (env.simulated) vars["MUSTER_SIMULATED"] = "1";
+  return vars;
+}
+
+std::optional<RankEnv> rank_env_from_environment() {
+  for (const Source& source : kSources) {
+    if (source.name == std::string_view("Slurm") && !inside_srun_step()) continue;
+    if (auto env = read(source)) {
+      read_common(*env);
+      return env;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace muster

@@ -1,0 +1,77 @@
+// Small text helpers that both columns use. (LibTorch's include path carries another fmt, so shared headers
+// concatenate with `cat` instead of formatting.)
+#pragma once
+
+#include <charconv>
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace muster {
+
+namespace detail {
+inline void append(std::string& out, std::string_view text) { out += text; }
+inline void append(std::string& out, bool value) { out += value ? "true" : "false"; }
+inline void append(std::string& out, char value) { out += value; }
+template <std::integral T>
+void append(std::string& out, T value) {
+  out += std::to_string(value);
+}
+template <std::floating_point T>
+void append(std::string& out, T value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof(text), static_cast<double>(value), std::chars_format::general, 6).ptr;
+  out.append(text, end);
+}
+}  // namespace detail
+
+// Joins text and numbers: cat("rank ", 3, " of ", 4).
+template <class... Parts>
+std::string cat(const Parts&... parts) {
+  std::string out;
+  (detail::append(out, parts), ...);
+  return out;
+}
+
+// Splits at every `separator`; "a,,b" has three pieces, "" has one empty piece.
+inline std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> pieces;
+  for (size_t from = 0;;) {
+    const size_t to = text.find(separator, from);
+    pieces.emplace_back(text.substr(from, to == std::string_view::npos ? to : to - from));
+    if (to == std::string_view::npos) return pieces;
+    from = to + 1;
+  }
+}
+
+template <class Range>
+std::string join(const Range& items, std::string_view separator) {
+  std::string out;
+  bool first = true;
+  for (const auto& item : items) {
+    if (!first) out += separator;
+    first = false;
+    detail::append(out, item);
+  }
+  return out;
+}
+
+inline std::string_view trim(std::string_view text) {
+  const char* const blanks = " \t\r\n";
+  const size_t from = text.find_first_not_of(blanks);
+  if (from == std::string_view::npos) return {};
+  return text.substr(from, text.find_last_not_of(blanks) - from + 1);
+}
+
+// The whole text as a decimal integer, or nothing: "12" but not "12x", "", "+12" or a value out of range.
+inline std::optional<int64_t> parse_int(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  return value;
+}
+
+}  // namespace muster

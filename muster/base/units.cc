@@ -1,0 +1,96 @@
+#include "muster/base/units.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+struct Unit {
+  std::string_view name;
+  double factor;
+};
+
+constexpr Unit kSizeUnits[] = {{"", 1},        {"B", 1},      {"KB", 1e3},   {"MB", 1e6},        {"GB", 1e9},
+                               {"TB", 1e12},   {"KiB", 1024}, {"MiB", 1048576.0}, {"GiB", 1073741824.0},
+                               {"TiB", 1099511627776.0}};
+constexpr Unit kDurationUnits[] = {{"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"min", 60e3}, {"h", 3600e3}, {"d", 86400e3}};
+
+template <size_t N>
+std::optional<double> factor_of(const Unit (&units)[N], std::string_view name) {
+  for (const Unit& unit : units) {
+    if (unit.name == name) return unit.factor;
+  }
+  return std::nullopt;
+}
+
+// Takes a non-negative number from the front of `text`.
+std::optional<double> take_number(std::string_view& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+  if (error != std::errc() || value < 0 || !std::isfinite(value)) return std::nullopt;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return value;
+}
+
+}  // namespace
+
+uint64_t parse_bytes(std::string_view text) {
+  std::string_view rest = trim(text);
+  const auto number = take_number(rest);
+  const auto factor = factor_of(kSizeUnits, trim(rest));
+  if (!number || !factor || *number * *factor >= 1.8e19) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("size: expected a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, got '", text, "'"));
+  }
+  return static_cast<uint64_t>(std::llround(*number * *factor));
+}
+
+std::chrono::milliseconds parse_duration(std::string_view text) {
+  const auto bad = [&] {
+    return Error(ErrorCode::invalid_argument, cat("duration: expected e.g. 30s, 250ms, 5m or 1h30m, got '", text, "'"));
+  };
+  std::string_view rest = trim(text);
+  if (rest.empty()) throw bad();
+  double total_ms = 0;
+  while (!rest.empty()) {
+    const auto number = take_number(rest);
+    if (!number) throw bad();
+    const size_t end = std::min(rest.find_first_of("0123456789."), rest.size());
+    const bool bare = rest.empty() && total_ms == 0;  // a number alone means seconds
+    const auto factor = bare ? 1e3 : factor_of(kDurationUnits, rest.substr(0, end));
+    if (!factor) throw bad();
+    total_ms += *number * *factor;
+    rest.remove_prefix(end);
+  }
+  if (total_ms > 1e15) throw bad();
+  return std::chrono::milliseconds(std::llround(total_ms));
+}
+
+std::string format_bytes(uint64_t bytes) {
+  constexpr std::string_view kNames[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(kNames)) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kNames[unit]);
+}
+
+std::string format_duration(std::chrono::nanoseconds duration) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+  if (ms < 1000) return fmt::format("{}ms", ms);
+  if (ms < 60'000) return fmt::format("{:.1f}s", static_cast<double>(ms) / 1000);
+  const auto s = ms / 1000;
+  if (s < 3600) return fmt::format("{}m{:02}s", s / 60, s % 60);
+  return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
+}
+
+}  // namespace muster

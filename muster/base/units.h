@@ -1,0 +1,23 @@
+// Sizes and durations as people write them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace muster {
+
+// "512", "20GiB", "1.5 MB" → bytes. Throws: invalid_argument.
+uint64_t parse_bytes(std::string_view text);
+
+// "30s", "5m", "1h30m", "250ms", "2" (seconds). Throws: invalid_argument.
+std::chrono::milliseconds parse_duration(std::string_view text);
+
+// 85899345920 → "80.0 GiB".
+std::string format_bytes(uint64_t bytes);
+
+// 83 s → "1m23s"; 0.25 s → "250ms".
+std::string format_duration(std::chrono::nanoseconds duration);
+
+}  // namespace muster

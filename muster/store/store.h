@@ -1,0 +1,42 @@
+// The rendezvous key-value store: how ranks find each other before there is a process group. Implementations:
+// in-process (memory_store.h), a file (file_store.h), TCP with authentication (tcp_store.h). Values are bytes.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace muster {
+
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  virtual void set(const std::string& key, const std::string& value) = 0;
+
+  // The value. Blocking: until the key exists. Throws: timeout naming the key.
+  virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
+
+  // Adds to a decimal counter (0 when absent) and returns the new value. Throws: invalid_argument when the value is
+  // not a number.
+  virtual int64_t add(const std::string& key, int64_t amount) = 0;
+
+  // Sets `desired` if the value is `expected` (an absent key compares as ""); returns the value afterwards, or
+  // `expected` when the key is absent and `expected` is not "" (PyTorch's rule).
+  virtual std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) = 0;
+
+  // True when all of `keys` exist.
+  virtual bool check(const std::vector<std::string>& keys) = 0;
+
+  // Blocking: until all of `keys` exist. Throws: timeout naming the first missing ones.
+  virtual void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) = 0;
+
+  // True when there was such a key.
+  virtual bool remove(const std::string& key) = 0;
+
+  virtual int64_t num_keys() = 0;
+};
+
+}  // namespace muster

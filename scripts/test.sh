@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Runs the tests of a build folder. Tests that this machine cannot run (no GPU, say) report themselves skipped.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${1:?usage: test.sh BUILD_FOLDER}
+exec ctest --test-dir "$build" --output-on-failure --parallel "$(nproc)" --label-exclude long
