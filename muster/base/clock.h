@@ -15,7 +15,8 @@ class Deadline {
   bool passed() const { return Clock::now() >= at_; }
   // Time left, never negative, rounded up: right for poll().
   std::chrono::milliseconds left() const {
-    return std::max(std::chrono::milliseconds(0), std::chrono::ceil<std::chrono::milliseconds>(at_ - Clock::now()));
+    return std::max(std::chrono::milliseconds(0),
+                    std::chrono::ceil<std::chrono::milliseconds>(at_ - Clock::now()));
   }
 
  private:

@@ -1,4 +1,5 @@
-// Reading environment variables. The names that make up the launcher's contract with a rank are in rank_env.h.
+// Reading environment variables. The names that make up the launcher's contract with a rank are in
+// rank_env.h.
 #pragma once
 
 #include <cstdlib>
@@ -24,8 +25,8 @@ inline std::optional<int64_t> get_env_int(const char* name) {
   if (!text) return std::nullopt;
   const auto value = parse_int(trim(*text));
   if (!value) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("environment: expected an integer in ", name, ", got '", *text, "'; correct or unset it"));
+    throw Error(ErrorCode::invalid_argument, cat("environment: expected an integer in ", name, ", got '",
+                                                 *text, "'; correct or unset it"));
   }
   return value;
 }

@@ -6,14 +6,22 @@ namespace muster {
 
 const char* to_string(ErrorCode code) {
   switch (code) {
-    case ErrorCode::invalid_argument: return "invalid_argument";
-    case ErrorCode::failed_precondition: return "failed_precondition";
-    case ErrorCode::unavailable: return "unavailable";
-    case ErrorCode::timeout: return "timeout";
-    case ErrorCode::peer_failed: return "peer_failed";
-    case ErrorCode::backend_failed: return "backend_failed";
-    case ErrorCode::io: return "io";
-    case ErrorCode::internal: return "internal";
+    case ErrorCode::invalid_argument:
+      return "invalid_argument";
+    case ErrorCode::failed_precondition:
+      return "failed_precondition";
+    case ErrorCode::unavailable:
+      return "unavailable";
+    case ErrorCode::timeout:
+      return "timeout";
+    case ErrorCode::peer_failed:
+      return "peer_failed";
+    case ErrorCode::backend_failed:
+      return "backend_failed";
+    case ErrorCode::io:
+      return "io";
+    case ErrorCode::internal:
+      return "internal";
   }
   return "unknown";
 }

@@ -54,7 +54,8 @@ void write_file(const std::string& path, const std::string& bytes) {
       throw;
     }
   }
-  if (::rename(aside.c_str(), path.c_str()) != 0) fail_errno(cat("cannot rename '", aside, "' to '", path, "'"), errno);
+  if (::rename(aside.c_str(), path.c_str()) != 0)
+    fail_errno(cat("cannot rename '", aside, "' to '", path, "'"), errno);
 }
 
 }  // namespace muster

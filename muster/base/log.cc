@@ -13,10 +13,14 @@ namespace {
 
 spdlog::level::level_enum spdlog_level(LogLevel level) {
   switch (level) {
-    case LogLevel::debug: return spdlog::level::debug;
-    case LogLevel::info: return spdlog::level::info;
-    case LogLevel::warn: return spdlog::level::warn;
-    case LogLevel::error: return spdlog::level::err;
+    case LogLevel::debug:
+      return spdlog::level::debug;
+    case LogLevel::info:
+      return spdlog::level::info;
+    case LogLevel::warn:
+      return spdlog::level::warn;
+    case LogLevel::error:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
@@ -35,8 +39,12 @@ std::shared_ptr<spdlog::logger>& logger() {
 
 }  // namespace
 
-void log(LogLevel level, const std::string& text) { logger()->log(spdlog_level(level), text); }
+void log(LogLevel level, const std::string& text) {
+  logger()->log(spdlog_level(level), text);
+}
 
-void set_log_name(const std::string& name) { logger() = make_logger(name); }
+void set_log_name(const std::string& name) {
+  logger() = make_logger(name);
+}
 
 }  // namespace muster

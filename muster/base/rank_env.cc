@@ -30,7 +30,8 @@ int env_int(const char* name, int otherwise) {
   if (name == nullptr) return otherwise;
   const auto value = get_env_int(name);
   if (value && (*value < INT32_MIN || *value > INT32_MAX)) {
-    throw Error(ErrorCode::invalid_argument, cat("environment: expected a small integer in ", name, ", got ", *value));
+    throw Error(ErrorCode::invalid_argument,
+                cat("environment: expected a small integer in ", name, ", got ", *value));
   }
   return static_cast<int>(value.value_or(otherwise));
 }
@@ -44,8 +45,8 @@ bool inside_srun_step() {
 void check_range(const Source& source, const char* name, int value, const char* of_name, int of) {
   if (value >= 0 && value < of) return;
   throw Error(ErrorCode::invalid_argument,
-              cat("environment (", source.name, "): expected 0 <= ", name, " < ", of_name, ", got ", name, "=", value,
-                  " and ", of_name, "=", of, "; correct them or unset both"));
+              cat("environment (", source.name, "): expected 0 <= ", name, " < ", of_name, ", got ", name,
+                  "=", value, " and ", of_name, "=", of, "; correct them or unset both"));
 }
 
 std::optional<RankEnv> read(const Source& source) {
@@ -55,16 +56,17 @@ std::optional<RankEnv> read(const Source& source) {
   if (!rank || !size) {
     // Only torchrun's own names are a clear statement; a half-set foreign pair is no source.
     if (source.rank != kSources[0].rank) return std::nullopt;
-    throw Error(ErrorCode::invalid_argument, cat("environment: ", rank ? "RANK" : "WORLD_SIZE", " is set but ",
-                                                 rank ? "WORLD_SIZE" : "RANK", " is not; set both or unset both"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("environment: ", rank ? "RANK" : "WORLD_SIZE", " is set but ",
+                    rank ? "WORLD_SIZE" : "RANK", " is not; set both or unset both"));
   }
   RankEnv env;
   env.source = source.name;
   env.rank = env_int(source.rank, 0);
   env.world_size = env_int(source.world_size, 1);
   if (env.world_size < 1) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("environment (", source.name, "): expected ", source.world_size, " >= 1, got ", env.world_size));
+    throw Error(ErrorCode::invalid_argument, cat("environment (", source.name, "): expected ",
+                                                 source.world_size, " >= 1, got ", env.world_size));
   }
   check_range(source, source.rank, env.rank, source.world_size, env.world_size);
   env.local_rank = env_int(source.local_rank, env.world_size == 1 ? 0 : env.rank);

@@ -1,5 +1,5 @@
-// The environment contract between a launcher and a rank: the only thing, with the store, that the control plane
-// and the data plane share. The launcher writes it with `to_environment`; a rank reads it with
+// The environment contract between a launcher and a rank: the only thing, with the store, that the control
+// plane and the data plane share. The launcher writes it with `to_environment`; a rank reads it with
 // `rank_env_from_environment`, whoever the launcher was.
 #pragma once
 
@@ -44,13 +44,14 @@ struct RankEnv {
   bool simulated = false;
 };
 
-// Every variable of torchrun 2.15's contract and muster's own, except CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS,
-// which depend on the device and on what the user set.
+// Every variable of torchrun 2.15's contract and muster's own, except CUDA_VISIBLE_DEVICES and
+// OMP_NUM_THREADS, which depend on the device and on what the user set.
 Environment to_environment(const RankEnv& env);
 
-// Reads the first source that gives rank and size: torchrun/muster, Open MPI, PMI, PMIx, Slurm (inside an srun step
-// only: a batch script has SLURM_PROCID=0 too), Kubernetes. Nothing when there is none: started alone.
-// Throws: invalid_argument when one source contradicts itself (RANK=4 of WORLD_SIZE=4, RANK without WORLD_SIZE).
+// Reads the first source that gives rank and size: torchrun/muster, Open MPI, PMI, PMIx, Slurm (inside an
+// srun step only: a batch script has SLURM_PROCID=0 too), Kubernetes. Nothing when there is none: started
+// alone. Throws: invalid_argument when one source contradicts itself (RANK=4 of WORLD_SIZE=4, RANK without
+// WORLD_SIZE).
 std::optional<RankEnv> rank_env_from_environment();
 
 }  // namespace muster

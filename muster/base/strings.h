@@ -13,17 +13,24 @@
 namespace muster {
 
 namespace detail {
-inline void append(std::string& out, std::string_view text) { out += text; }
-inline void append(std::string& out, bool value) { out += value ? "true" : "false"; }
-inline void append(std::string& out, char value) { out += value; }
+inline void append(std::string& out, std::string_view text) {
+  out += text;
+}
 template <std::integral T>
 void append(std::string& out, T value) {
-  out += std::to_string(value);
+  if constexpr (std::same_as<T, bool>) {
+    out += value ? "true" : "false";
+  } else if constexpr (std::same_as<T, char>) {
+    out += value;
+  } else {
+    out += std::to_string(value);
+  }
 }
 template <std::floating_point T>
 void append(std::string& out, T value) {
   char text[32];
-  const auto end = std::to_chars(text, text + sizeof(text), static_cast<double>(value), std::chars_format::general, 6).ptr;
+  const auto end =
+      std::to_chars(text, text + sizeof(text), static_cast<double>(value), std::chars_format::general, 6).ptr;
   out.append(text, end);
 }
 }  // namespace detail

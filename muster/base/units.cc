@@ -17,10 +17,11 @@ struct Unit {
   double factor;
 };
 
-constexpr Unit kSizeUnits[] = {{"", 1},        {"B", 1},      {"KB", 1e3},   {"MB", 1e6},        {"GB", 1e9},
-                               {"TB", 1e12},   {"KiB", 1024}, {"MiB", 1048576.0}, {"GiB", 1073741824.0},
-                               {"TiB", 1099511627776.0}};
-constexpr Unit kDurationUnits[] = {{"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"min", 60e3}, {"h", 3600e3}, {"d", 86400e3}};
+constexpr Unit kSizeUnits[] = {
+    {"", 1},      {"B", 1},      {"KB", 1e3},        {"MB", 1e6},           {"GB", 1e9},
+    {"TB", 1e12}, {"KiB", 1024}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
+constexpr Unit kDurationUnits[] = {{"ms", 1},     {"s", 1e3},    {"m", 60e3},
+                                   {"min", 60e3}, {"h", 3600e3}, {"d", 86400e3}};
 
 template <size_t N>
 std::optional<double> factor_of(const Unit (&units)[N], std::string_view name) {
@@ -33,7 +34,8 @@ std::optional<double> factor_of(const Unit (&units)[N], std::string_view name) {
 // Takes a non-negative number from the front of `text`.
 std::optional<double> take_number(std::string_view& text) {
   double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
   if (error != std::errc() || value < 0 || !std::isfinite(value)) return std::nullopt;
   text.remove_prefix(static_cast<size_t>(end - text.data()));
   return value;
@@ -46,15 +48,17 @@ uint64_t parse_bytes(std::string_view text) {
   const auto number = take_number(rest);
   const auto factor = factor_of(kSizeUnits, trim(rest));
   if (!number || !factor || *number * *factor >= 1.8e19) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("size: expected a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, got '", text, "'"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("size: expected a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, got '", text, "'"));
   }
   return static_cast<uint64_t>(std::llround(*number * *factor));
 }
 
 std::chrono::milliseconds parse_duration(std::string_view text) {
   const auto bad = [&] {
-    return Error(ErrorCode::invalid_argument, cat("duration: expected e.g. 30s, 250ms, 5m or 1h30m, got '", text, "'"));
+    return Error(ErrorCode::invalid_argument,
+                 cat("duration: expected e.g. 30s, 250ms, 5m or 1h30m, got '", text, "'"));
   };
   std::string_view rest = trim(text);
   if (rest.empty()) throw bad();

@@ -2,6 +2,8 @@
 
 namespace muster {
 
-const char* version() { return MUSTER_VERSION; }
+const char* version() {
+  return MUSTER_VERSION;
+}
 
 }  // namespace muster

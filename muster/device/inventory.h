@@ -1,6 +1,6 @@
-// What machines there are: the one value type that every probe (NVML, captured files, simulated) fills in and that
-// placement reads. No I/O here. A GPU's index, CUDA ordinal, UUID and PCI address are different things and so
-// different types: the UUID is the identity, the index is only a name.
+// What machines there are: the one value type that every probe (NVML, captured files, simulated) fills in and
+// that placement reads. No I/O here. A GPU's index, CUDA ordinal, UUID and PCI address are different things
+// and so different types: the UUID is the identity, the index is only a name.
 #pragma once
 
 #include <cstdint>

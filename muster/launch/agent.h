@@ -1,5 +1,6 @@
 // The launcher's spine: discover → place → rendezvous → spawn → watch → (restart | report). One host here.
-// `muster run` and muster::run (a program that starts its own ranks) both call `run`. Knows nothing of LibTorch.
+// `muster run` and muster::run (a program that starts its own ranks) both call `run`. Knows nothing of
+// LibTorch.
 #pragma once
 
 #include <chrono>
@@ -33,9 +34,9 @@ struct LaunchOptions {
   std::string tee = "0";
   std::vector<int> local_ranks_filter;  // only these ranks' output on the console; empty: all
   Environment extra_env;
-  bool dry_run = false;     // print the plan and stop
-  bool json = false;        // the plan as JSON
-  bool quiet = false;       // no placement table
+  bool dry_run = false;  // print the plan and stop
+  bool json = false;     // the plan as JSON
+  bool quiet = false;    // no placement table
   bool virtual_local_rank = false;
 };
 

@@ -1,4 +1,5 @@
-// What the user asks of placement. Pure data: the command line, muster::run and the tasks runner all fill it in.
+// What the user asks of placement. Pure data: the command line, muster::run and the tasks runner all fill it
+// in.
 #pragma once
 
 #include <optional>

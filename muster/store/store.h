@@ -1,5 +1,6 @@
 // The rendezvous key-value store: how ranks find each other before there is a process group. Implementations:
-// in-process (memory_store.h), a file (file_store.h), TCP with authentication (tcp_store.h). Values are bytes.
+// in-process (memory_store.h), a file (file_store.h), TCP with authentication (tcp_store.h). Values are
+// bytes.
 #pragma once
 
 #include <chrono>
@@ -19,13 +20,14 @@ class Store {
   // The value. Blocking: until the key exists. Throws: timeout naming the key.
   virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
 
-  // Adds to a decimal counter (0 when absent) and returns the new value. Throws: invalid_argument when the value is
-  // not a number.
+  // Adds to a decimal counter (0 when absent) and returns the new value. Throws: invalid_argument when the
+  // value is not a number.
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
 
-  // Sets `desired` if the value is `expected` (an absent key compares as ""); returns the value afterwards, or
-  // `expected` when the key is absent and `expected` is not "" (PyTorch's rule).
-  virtual std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) = 0;
+  // Sets `desired` if the value is `expected` (an absent key compares as ""); returns the value afterwards,
+  // or `expected` when the key is absent and `expected` is not "" (PyTorch's rule).
+  virtual std::string compare_set(const std::string& key, const std::string& expected,
+                                  const std::string& desired) = 0;
 
   // True when all of `keys` exist.
   virtual bool check(const std::vector<std::string>& keys) = 0;
