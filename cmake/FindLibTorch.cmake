@@ -47,7 +47,7 @@ endif()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(LibTorch REQUIRED_VARS LibTorch_CPU LibTorch_C10 LibTorch_INCLUDE
   VERSION_VAR LibTorch_VERSION
-  REASON_FAILURE_MESSAGE "looked in '${_torch}'; run scripts/setup.sh train, or give TORCH=<libtorch folder | site-packages/torch | python>")
+  REASON_FAILURE_MESSAGE "looked in '${_torch}' -- run scripts/setup.sh train, or give TORCH=<libtorch folder | site-packages/torch | python>")
 if(NOT LibTorch_FOUND)
   return()
 endif()

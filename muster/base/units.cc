@@ -52,7 +52,7 @@ uint64_t parse_bytes(std::string_view text) {
         ErrorCode::invalid_argument,
         cat("size: expected a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, got '", text, "'"));
   }
-  return static_cast<uint64_t>(std::llround(*number * *factor));
+  return static_cast<uint64_t>(std::round(*number * *factor));
 }
 
 std::chrono::milliseconds parse_duration(std::string_view text) {
@@ -63,14 +63,16 @@ std::chrono::milliseconds parse_duration(std::string_view text) {
   std::string_view rest = trim(text);
   if (rest.empty()) throw bad();
   double total_ms = 0;
+  bool first = true;
   while (!rest.empty()) {
     const auto number = take_number(rest);
     if (!number) throw bad();
     const size_t end = std::min(rest.find_first_of("0123456789."), rest.size());
-    const bool bare = rest.empty() && total_ms == 0;  // a number alone means seconds
+    const bool bare = rest.empty() && first;  // a number alone means seconds
     const auto factor = bare ? 1e3 : factor_of(kDurationUnits, rest.substr(0, end));
     if (!factor) throw bad();
     total_ms += *number * *factor;
+    first = false;
     rest.remove_prefix(end);
   }
   if (total_ms > 1e15) throw bad();

@@ -4,46 +4,69 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "muster/device/inventory.h"
 
 namespace muster {
 
-// Which of the job's GPUs a rank can see. See INTERFACES in docs/design.md.
-enum class Visibility { job, own, own_first, all };
+// Which of the job's GPUs a rank can see. Ordinals follow from it.
+enum class Visibility {
+  job,        // all of its host's, in local-rank order: ordinal = LOCAL_RANK
+  own,        // its own alone: ordinal 0
+  own_first,  // its own, then its host's others: ordinal 0
+  all,        // whatever the launcher saw: CUDA_VISIBLE_DEVICES is left alone
+};
+
+// "job", "own", "own-first", "all", as --visibility and plan.json spell them.
+const char* to_string(Visibility visibility);
+
+// Throws: invalid_argument naming the four values.
+Visibility parse_visibility(std::string_view text);
 
 struct DeviceAssignment {
   enum class Kind { cpu, cuda };
   Kind kind = Kind::cpu;
-  int cpu_slot = 0;  // kind == cpu
-  GpuUuid uuid;      // the rest: kind == cuda
-  GpuIndex index;
-  std::string model;
-  CudaOrdinal ordinal;  // what the rank's process will see
+  int cpu_slot = 0;   // kind == cpu
+  GpuUuid uuid = {};  // the rest: kind == cuda
+  GpuIndex index = {};
+  std::string model = {};
+  CudaOrdinal ordinal = {};  // what the rank's process will see
 
   // MUSTER_DEVICE's form: "GPU-<uuid>" or "cpu:<slot>".
   std::string id() const;
+  bool operator==(const DeviceAssignment&) const = default;
 };
 
 struct RankPlan {
   int rank = 0;
   int local_rank = 0;
   int host_index = 0;
-  std::string host;
-  DeviceAssignment device;
-  std::string reason;  // "GPU 2 of 4: sequential (local rank 2)"
+  std::string host = {};
+  DeviceAssignment device = {};
+  std::string reason = {};  // "sequential: 3 of 4 GPUs"
+  bool operator==(const RankPlan&) const = default;
 };
 
 struct Plan {
-  std::string policy;
+  std::string policy = {};
   Visibility visibility = Visibility::job;
   bool simulated = false;
-  std::vector<RankPlan> ranks;     // in rank order
-  std::vector<std::string> notes;  // what the user should know: "no GPU: 2 CPU slots (…)"
+  std::vector<RankPlan> ranks = {};     // in rank order; a host's ranks are contiguous, hosts in order
+  std::vector<std::string> notes = {};  // what the user should know: "no GPU (…): 2 CPU slots, …"
+  bool operator==(const Plan&) const = default;
 };
 
-// CUDA_VISIBLE_DEVICES for one rank of the plan; nothing when it must be left alone (CPU, Visibility::all).
+// CUDA_VISIBLE_DEVICES for one rank of the plan: UUIDs, each once (CUDA hides everything when one is named
+// twice). Nothing when the variable must be left alone: a CPU rank, Visibility::all, a simulated plan.
 std::optional<std::string> cuda_visible_devices(const Plan& plan, const RankPlan& rank);
+
+// The ranks on host `host_index`, as a range of plan.ranks: first rank and how many.
+struct RankRange {
+  size_t first = 0;
+  size_t count = 0;
+};
+RankRange ranks_on_host(const Plan& plan, int host_index);
 
 }  // namespace muster

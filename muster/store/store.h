@@ -1,9 +1,11 @@
 // The rendezvous key-value store: how ranks find each other before there is a process group. Implementations:
-// in-process (memory_store.h), a file (file_store.h), TCP with authentication (tcp_store.h). Values are
-// bytes.
+// in-process (memory_store.h), a file (file_store.h), TCP or a unix socket with authentication (tcp_store.h),
+// and a view of another under a key prefix (prefix_store.h). Values are bytes. Every function may be called
+// from several threads; one that blocks does not stop the others.
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,17 +13,21 @@
 
 namespace muster {
 
+// Limits of every implementation; beyond them: invalid_argument.
+inline constexpr size_t kMaxKeyBytes = size_t{8} << 10;
+inline constexpr size_t kMaxValueBytes = size_t{64} << 20;
+
 class Store {
  public:
   virtual ~Store() = default;
 
   virtual void set(const std::string& key, const std::string& value) = 0;
 
-  // The value. Blocking: until the key exists. Throws: timeout naming the key.
+  // The value. A timeout of zero asks once. Blocking: until the key exists. Throws: timeout naming the key.
   virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
 
   // Adds to a decimal counter (0 when absent) and returns the new value. Throws: invalid_argument when the
-  // value is not a number.
+  // value is not a number, or the sum is out of range.
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
 
   // Sets `desired` if the value is `expected` (an absent key compares as ""); returns the value afterwards,

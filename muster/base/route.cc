@@ -1,0 +1,43 @@
+#include "muster/base/route.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+std::string address_towards(const std::string& host) {
+  if (host.empty() || host == "localhost") return "127.0.0.1";
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (const int error = ::getaddrinfo(host.c_str(), "9", &hints, &found); error != 0) {
+    throw Error(ErrorCode::unavailable,
+                cat("address: expected a host name that resolves, got '", host, "' (", gai_strerror(error),
+                    "); check the spelling of MASTER_ADDR, or give a numeric address"));
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> results(found, ::freeaddrinfo);
+  for (const addrinfo* at = results.get(); at != nullptr; at = at->ai_next) {
+    // Connecting a datagram socket sends nothing; the kernel picks the source address.
+    const Fd fd(::socket(at->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage local{};
+    socklen_t length = sizeof(local);
+    auto* address = reinterpret_cast<sockaddr*>(&local);
+    char text[NI_MAXHOST];
+    if (fd.valid() && ::connect(fd.get(), at->ai_addr, at->ai_addrlen) == 0 &&
+        ::getsockname(fd.get(), address, &length) == 0 &&
+        ::getnameinfo(address, length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0) {
+      return text;
+    }
+  }
+  throw Error(ErrorCode::unavailable, cat("address: no route to '", host, "' (", std::strerror(errno), ")"));
+}
+
+}  // namespace muster

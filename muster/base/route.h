@@ -1,0 +1,12 @@
+// Which of this host's addresses reaches a given one: asked of the routing table, not of the host's name.
+#pragma once
+
+#include <string>
+
+namespace muster {
+
+// The local address that traffic to `host` leaves from ("127.0.0.1" for loopback or an empty host).
+// Blocking: for name resolution. Throws: unavailable when `host` does not resolve or there is no route.
+std::string address_towards(const std::string& host);
+
+}  // namespace muster

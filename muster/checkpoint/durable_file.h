@@ -1,0 +1,44 @@
+// A new file that is on the disk, not only in the page cache, when finish() returns; its checksum is taken on
+// the way. Every file of a checkpoint is written by it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "muster/base/fd.h"
+#include "muster/checkpoint/sha256.h"
+
+namespace muster {
+
+// What a manifest says of a file.
+struct FileRecord {
+  std::string name;  // without its folder
+  uint64_t bytes = 0;
+  std::string sha256;
+
+  bool operator==(const FileRecord&) const = default;
+};
+
+class DurableFile {
+ public:
+  // Throws: io when it exists already or cannot be made.
+  DurableFile(const std::string& folder, const std::string& name);
+
+  // Throws: io naming the file (no space left, quota, limit, disk error).
+  void write(const void* bytes, size_t size);
+  void write(const std::string& bytes) { write(bytes.data(), bytes.size()); }
+
+  // Waits for the disk and closes. Throws: io.
+  FileRecord finish();
+
+ private:
+  std::string path_;
+  FileRecord record_;
+  Fd fd_;
+  Sha256 hash_;
+};
+
+// Makes the names in a folder durable. Throws: io.
+void sync_folder(const std::string& folder);
+
+}  // namespace muster

@@ -1,0 +1,158 @@
+#include "muster/checkpoint/manifest.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/base/version.h"
+
+namespace muster {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kSchema = "muster.checkpoint/1";
+constexpr const char* kChecksum = "sha256";  // of the manifest itself without this key, as compact JSON
+constexpr uint64_t kMaxManifestBytes = 64 << 20;
+constexpr int64_t kMaxWorldSize = 1 << 24;
+
+[[noreturn]] void refuse(const std::string& name, const std::string& expected, const std::string& got) {
+  throw Error(ErrorCode::invalid_argument, cat("checkpoint: expected ", expected, " in '", name, "', got ",
+                                               got, "; it is damaged, load another"));
+}
+
+std::string checksum_of(const json& document) {
+  const std::string text = document.dump();
+  Sha256 hash;
+  hash.update(text.data(), text.size());
+  return hash.hex();
+}
+
+json parse(const std::string& text, const std::string& name) {
+  auto document = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!document.is_object()) refuse(name, "a JSON object", text.empty() ? "an empty file" : "something else");
+  if (document.value("schema", json()) != kSchema)
+    refuse(name, cat("schema ", kSchema), document.value("schema", json()).dump());
+  const json checksum = document.value(kChecksum, json());
+  document.erase(kChecksum);
+  if (checksum != checksum_of(document)) refuse(name, "an unchanged manifest", "one whose checksum differs");
+  return document;
+}
+
+int64_t count_in(const json& object, const char* key, const std::string& name) {
+  const auto value = object.value(key, json());
+  if (!value.is_number_integer() || value.get<int64_t>() < 0)
+    refuse(name, cat("a count as '", key, "'"), value.dump());
+  return value.get<int64_t>();
+}
+
+std::string text_in(const json& object, const char* key, const std::string& name) {
+  const auto value = object.value(key, json());
+  if (!value.is_string()) refuse(name, cat("a text as '", key, "'"), value.dump());
+  return value.get<std::string>();
+}
+
+// A name that cannot lead out of the checkpoint's folder.
+bool is_plain_name(const std::string& name) {
+  constexpr const char* kAllowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+  return !name.empty() && name[0] != '.' && name.find_first_not_of(kAllowed) == std::string::npos;
+}
+
+uint64_t size_of_file(const std::string& path) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) fail_errno(cat("checkpoint: cannot find '", path, "'"), errno);
+  if (!S_ISREG(info.st_mode)) refuse(path, "a plain file", "another thing");
+  return static_cast<uint64_t>(info.st_size);
+}
+
+}  // namespace
+
+const FileRecord* Manifest::find(const std::string& file) const {
+  for (const auto& record : files)
+    if (record.name == file) return &record;
+  return nullptr;
+}
+
+std::string format_manifest(const Manifest& manifest) {
+  json files = json::array();
+  for (const auto& file : manifest.files)
+    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
+  const auto& position = manifest.position;
+  json document = {{"schema", kSchema},
+                   {"muster_version", version()},
+                   {"step", position.step},
+                   {"epoch", position.epoch},
+                   {"batch", position.batch},
+                   {"epoch_samples", position.epoch_samples},
+                   {"samples_seen", position.samples_seen},
+                   {"world_size", manifest.world_size},
+                   {"files", std::move(files)},
+                   {"user", manifest.user}};
+  if (!manifest.optimizer.empty()) document["optimizer"] = json::parse(manifest.optimizer);
+  try {
+    document[kChecksum] = checksum_of(document);
+    return document.dump(2) + "\n";
+  } catch (const json::exception&) {
+    throw Error(ErrorCode::invalid_argument,
+                "checkpoint: expected names and user texts in UTF-8, got other bytes; encode them first");
+  }
+}
+
+Manifest parse_manifest(const std::string& text, const std::string& name) {
+  const auto document = parse(text, name);
+  Manifest manifest;
+  manifest.position = {.step = count_in(document, "step", name),
+                       .epoch = count_in(document, "epoch", name),
+                       .batch = count_in(document, "batch", name),
+                       .epoch_samples = count_in(document, "epoch_samples", name),
+                       .samples_seen = count_in(document, "samples_seen", name)};
+  const auto world_size = count_in(document, "world_size", name);
+  if (world_size < 1 || world_size > kMaxWorldSize) refuse(name, "a world size", cat(world_size));
+  manifest.world_size = static_cast<int>(world_size);
+
+  const auto files = document.value("files", json());
+  if (!files.is_array() || files.empty()) refuse(name, "a list of files", files.dump());
+  for (const auto& file : files) {
+    if (!file.is_object()) refuse(name, "a file's record", file.dump());
+    const auto file_name = text_in(file, "name", name);
+    if (!is_plain_name(file_name) || manifest.find(file_name) != nullptr)
+      refuse(name, "plain file names, each once", json(file_name).dump());
+    manifest.files.push_back({.name = file_name,
+                              .bytes = static_cast<uint64_t>(count_in(file, "bytes", name)),
+                              .sha256 = text_in(file, "sha256", name)});
+  }
+  const auto user = document.value("user", json());
+  if (!user.is_object()) refuse(name, "texts by name as 'user'", user.dump());
+  for (const auto& item : user.items()) manifest.user[item.key()] = text_in(user, item.key().c_str(), name);
+  if (document.contains("optimizer")) manifest.optimizer = document["optimizer"].dump();
+  return manifest;
+}
+
+Manifest read_manifest(const std::string& folder) {
+  const std::string path = cat(folder, "/", kManifestFile);
+  if (size_of_file(path) > kMaxManifestBytes) refuse(path, "a manifest", "a file too large for one");
+  auto manifest = parse_manifest(read_file(path), path);
+  for (const auto& file : manifest.files) {
+    const std::string file_path = cat(folder, "/", file.name);
+    if (const auto bytes = size_of_file(file_path); bytes != file.bytes)
+      refuse(file_path, cat(file.bytes, " bytes, as the manifest says,"), cat(bytes));
+  }
+  return manifest;
+}
+
+Manifest verify_checkpoint(const std::string& folder) {
+  auto manifest = read_manifest(folder);
+  for (const auto& file : manifest.files) {
+    const std::string path = cat(folder, "/", file.name);
+    if (sha256_of_file(path) != file.sha256)
+      refuse(path, "the content that the manifest's checksum is of", "other content");
+  }
+  return manifest;
+}
+
+}  // namespace muster

@@ -1,0 +1,51 @@
+// manifest.json: what a checkpoint is and which files belong to it, with their sizes and checksums. Written
+// last; what is not as it says is not a checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "muster/checkpoint/durable_file.h"
+
+namespace muster {
+
+// Where training stood.
+struct TrainingPosition {
+  int64_t step = 0;           // optimizer steps done: the checkpoint's name
+  int64_t epoch = 0;          // the epoch under way (or the next, when batch is 0)
+  int64_t batch = 0;          // batches that each rank has had of it: DataLoader::skip, with the same ranks
+  int64_t epoch_samples = 0;  // samples that all ranks together have had of it: DistributedSampler::set_epoch
+  int64_t samples_seen = 0;   // since the beginning, by all ranks
+
+  bool operator==(const TrainingPosition&) const = default;
+};
+
+struct Manifest {
+  TrainingPosition position;
+  int world_size = 1;
+  std::vector<FileRecord> files;
+  std::string optimizer;                    // OptimizerSnapshot::description, or empty
+  std::map<std::string, std::string> user;  // whatever the program wants to find again
+
+  const FileRecord* find(const std::string& file) const;
+};
+
+constexpr const char* kManifestFile = "manifest.json";
+
+// Throws: invalid_argument when a user text is not UTF-8.
+std::string format_manifest(const Manifest& manifest);
+
+// `name` is what messages call it. Throws: invalid_argument when it is no whole manifest of schema
+// "muster.checkpoint/1", or was changed since it was written.
+Manifest parse_manifest(const std::string& text, const std::string& name);
+
+// Reads the manifest of a checkpoint and reads every file that it names to compare size and checksum.
+// Throws: io, invalid_argument.
+Manifest verify_checkpoint(const std::string& folder);
+
+// As verify_checkpoint, but compares sizes only: cheap enough to judge many.
+Manifest read_manifest(const std::string& folder);
+
+}  // namespace muster

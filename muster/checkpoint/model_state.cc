@@ -1,0 +1,45 @@
+#include "muster/checkpoint/model_state.h"
+
+#include <torch/torch.h>
+
+#include <set>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+std::vector<std::pair<std::string, at::Tensor>> model_tensors(const torch::nn::Module& model) {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& list : {model.named_parameters(), model.named_buffers()})
+    for (const auto& item : list)
+      if (item.value().defined()) tensors.emplace_back(item.key(), item.value());
+  return tensors;
+}
+
+void check_model(const torch::nn::Module& model, const TensorEntries& entries, const std::string& name) {
+  const auto refuse = [&](const std::string& expected, const std::string& got) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("load: expected ", expected, " in '", name, "', as in the model, got ", got,
+                    "; load it into the model that it was saved from"));
+  };
+  std::set<std::string> known;
+  for (const auto& [tensor_name, tensor] : model_tensors(model)) {
+    known.insert(tensor_name);
+    const TensorEntry mine{tensor.scalar_type(), tensor.sizes().vec(), 0, 0};
+    const auto found = entries.find(tensor_name);
+    if (found == entries.end())
+      refuse(cat(to_string(mine), " '", tensor_name, "'"), "no tensor of that name");
+    if (!found->second.same_kind(mine))
+      refuse(cat(to_string(mine), " '", tensor_name, "'"), to_string(found->second));
+  }
+  for (const auto& [tensor_name, entry] : entries)
+    if (!known.contains(tensor_name)) refuse("only tensors of the model", cat("'", tensor_name, "' as well"));
+}
+
+void restore_model(const torch::nn::Module& model, const NamedTensors& tensors) {
+  const torch::NoGradGuard no_grad;
+  for (auto& [name, tensor] : model_tensors(model)) tensor.copy_(tensors.at(name));
+}
+
+}  // namespace muster

@@ -1,0 +1,30 @@
+// A model's parameters and buffers by name, checked before anything is copied into them. (torch::load would
+// take the file's shapes instead.)
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/checkpoint/safetensors.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace muster {
+
+using TensorEntries = std::map<std::string, TensorEntry>;
+
+// Parameters, then buffers, in registration order; undefined ones are left out. The names are PyTorch's.
+std::vector<std::pair<std::string, at::Tensor>> model_tensors(const torch::nn::Module& model);
+
+// Throws: invalid_argument naming the first tensor (in the model's order) that the checkpoint lacks or holds
+// with another dtype or shape, or else one that the model lacks. `name` is what messages call the checkpoint.
+void check_model(const torch::nn::Module& model, const TensorEntries& entries, const std::string& name);
+
+// Copies into the model in place, whatever its device. Must be checked before.
+void restore_model(const torch::nn::Module& model, const NamedTensors& tensors);
+
+}  // namespace muster

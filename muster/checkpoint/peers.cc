@@ -1,0 +1,90 @@
+#include "muster/checkpoint/peers.h"
+
+#include <ATen/ATen.h>
+
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/comm/process_group.h"
+
+namespace muster {
+
+namespace {
+
+// How `work` ended, as it travels: "" for well, else a letter for the code and the message.
+struct Outcome {
+  std::exception_ptr exception;
+  std::string text;
+};
+
+std::string describe(ErrorCode code, const std::string& message) {
+  return cat(static_cast<char>('a' + static_cast<int>(code)), message);
+}
+
+Outcome attempt(const std::function<void()>& work) {
+  try {
+    work();
+    return {};
+  } catch (const Error& error) {
+    return {std::current_exception(), describe(error.code(), error.message())};
+  } catch (const std::exception& error) {
+    return {std::current_exception(), describe(ErrorCode::internal, error.what())};
+  }
+}
+
+[[noreturn]] void fail_as(const std::string& text, int rank) {
+  throw Error(static_cast<ErrorCode>(text[0] - 'a'), cat(text.substr(1), " (rank ", rank, ")"));
+}
+
+}  // namespace
+
+Peers::Peers(const ProcessGroup& group) : rank_(group.rank()), size_(group.size()) {
+  auto handle = std::make_shared<ProcessGroup>(group);  // copies share the group
+  share_bytes_ = [handle](std::string& bytes, int root) { handle->broadcast_bytes(bytes, root); };
+  share_tensor_ = [handle](at::Tensor tensor, int root) { handle->broadcast(std::move(tensor), root); };
+}
+
+Peers::Peers(int rank, int size, ShareBytes share_bytes, ShareTensor share_tensor)
+    : rank_(rank),
+      size_(size),
+      share_bytes_(std::move(share_bytes)),
+      share_tensor_(std::move(share_tensor)) {}
+
+void Peers::share_from(std::string& bytes, int root) const {
+  if (size_ > 1) share_bytes_(bytes, root);
+}
+
+void Peers::share(const at::Tensor& tensor) const {
+  if (size_ == 1 || tensor.numel() == 0) return;
+  // As bytes, since no backend moves every dtype.
+  share_tensor_(at::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())}, at::kByte), 0);
+}
+
+void Peers::on_rank0(const std::function<void()>& work) const {
+  Outcome outcome;
+  if (rank_ == 0) outcome = attempt(work);
+  share_from(outcome.text, 0);
+  if (outcome.exception) std::rethrow_exception(outcome.exception);
+  if (!outcome.text.empty()) fail_as(outcome.text, 0);
+}
+
+void Peers::together(const std::function<void()>& check) const {
+  const Outcome mine = attempt(check);
+  std::string first;
+  int failed = -1;
+  for (int root = 0; root < size_; ++root) {
+    std::string text = root == rank_ ? mine.text : std::string();
+    share_from(text, root);
+    if (failed < 0 && !text.empty()) {
+      first = text;
+      failed = root;
+    }
+  }
+  if (mine.exception) std::rethrow_exception(mine.exception);
+  if (failed >= 0) fail_as(first, failed);
+}
+
+}  // namespace muster

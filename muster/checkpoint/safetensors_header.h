@@ -1,0 +1,50 @@
+// The head of a safetensors file: which tensors it holds and where. Parsed strictly, because checkpoints come
+// from anywhere. Called by safetensors.h, and by load, which sends a head to the other ranks.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace muster {
+
+using Metadata = std::map<std::string, std::string>;
+
+struct TensorEntry {
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  std::vector<int64_t> shape;
+  uint64_t begin = 0;  // in the data, which follows the head
+  uint64_t end = 0;
+
+  bool same_kind(const TensorEntry& other) const { return dtype == other.dtype && shape == other.shape; }
+};
+
+// "F32[16, 3, 5, 5]".
+std::string to_string(const TensorEntry& entry);
+
+struct SafetensorsHeader {
+  std::map<std::string, TensorEntry> tensors;
+  Metadata metadata;
+};
+
+// The format's name of a dtype ("F32", "BF16", ...), or nothing when it has none.
+std::optional<std::string> safetensors_dtype(c10::ScalarType dtype);
+
+// Parses the JSON text of a head. Refuses what is no plain safetensors head: duplicate or unknown keys,
+// deeper nesting, unknown dtypes, sizes that overflow or differ from their extent, and extents that overlap,
+// leave a hole or do not end at `data_bytes`. `name` is what messages call the file.
+// Throws: invalid_argument.
+// Source: the safetensors format, https://github.com/huggingface/safetensors#format
+SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes,
+                                           const std::string& name);
+
+// The JSON text for `header`, filled with blanks to a multiple of 8.
+// Throws: invalid_argument when a name is not UTF-8 or is "__metadata__".
+std::string format_safetensors_header(const SafetensorsHeader& header);
+
+}  // namespace muster

@@ -1,0 +1,30 @@
+// SHA-256 of what goes into and comes out of a checkpoint's files: tells a whole file from a damaged one.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace muster {
+
+class Sha256 {
+ public:
+  Sha256();
+  ~Sha256();
+  Sha256(Sha256&&) noexcept;
+  Sha256& operator=(Sha256&&) noexcept;
+
+  void update(const void* bytes, size_t size);
+
+  // 64 lower-case hexadecimal digits. Called once.
+  std::string hex();
+
+ private:
+  struct Context;
+  std::unique_ptr<Context> context_;
+};
+
+// Of a whole file, read in pieces. Throws: io.
+std::string sha256_of_file(const std::string& path);
+
+}  // namespace muster

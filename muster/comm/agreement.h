@@ -1,0 +1,50 @@
+// Finds ranks that call different collectives, or the same with different shapes: the mistake that otherwise hangs a
+// job, corrupts sums, or (Gloo, unequal sizes) ends the process from another thread.
+//
+// Every call has a sequence number and a signature ("all_reduce sum float [3, 4]"). A rank that uses a signature for
+// the first time publishes it and waits for the others' at that number before it touches the wire; a rank whose
+// operation stays unanswered for a second publishes its own and looks again. So either all pass, or all see both
+// sides. In the steady state nothing is published. With `every_call` (TORCH_DISTRIBUTED_DEBUG=DETAIL) every call is.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace muster {
+
+class Agreement {
+ public:
+  Agreement(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout,
+            bool every_call);
+
+  // Before an operation. Collective (when the signature is new). Blocking: until every rank published.
+  // Throws: invalid_argument showing both signatures; timeout naming the ranks that did not come.
+  void before(int64_t sequence, const std::string& signature);
+
+  // While an operation stays unanswered: publishes, and throws invalid_argument if a published one differs.
+  void look_again(int64_t sequence, const std::string& signature);
+
+  // Ranks that have published nothing at `sequence`: where they are is unknown, but not here.
+  std::vector<int> absent(int64_t sequence);
+
+ private:
+  std::string key(int64_t sequence, int rank) const;
+  void publish(int64_t sequence, const std::string& signature);
+  void compare(int64_t sequence, const std::string& mine, int other);
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  const int rank_;
+  const int size_;
+  const std::chrono::milliseconds timeout_;
+  const bool every_call_;
+  std::mutex mutex_;
+  std::set<std::string> known_;
+  int64_t published_ = -1;  // the last sequence number published
+};
+
+}  // namespace muster

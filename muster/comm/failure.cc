@@ -1,0 +1,56 @@
+#include "muster/comm/failure.h"
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/exception.h>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+bool mentions(const std::string& text, std::initializer_list<const char*> words) {
+  for (const char* word : words) {
+    if (text.find(word) != std::string::npos) return true;
+  }
+  return false;
+}
+
+// Gloo reports everything as one exception type whose text tells; NCCL too. This is the one place that reads texts.
+Error classify(const std::string& what, const std::string& text) {
+  if (mentions(text, {"closed by peer", "Connection reset", "Broken pipe", "remote process exited", "Socket closed"})) {
+    return Error(ErrorCode::peer_failed,
+                 cat(what, ": another rank ended or left the group (", text, "); the first rank that failed has the cause"));
+  }
+  if (mentions(text, {"imed out", "imeout"})) {
+    return Error(ErrorCode::timeout, cat(what, ": ", text, "; see which rank is late, or give a longer timeout"));
+  }
+  return Error(ErrorCode::backend_failed, cat(what, ": ", text));
+}
+
+}  // namespace
+
+std::string first_line(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
+  return std::string(trim(std::string_view(text).substr(0, text.find('\n'))));
+}
+
+void translate_failures(const std::string& what, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error&) {
+    throw;
+  } catch (const c10d::TimeoutError& error) {
+    throw Error(ErrorCode::timeout, cat(what, ": ", first_line(error)));
+  } catch (const c10::DistStoreError& error) {
+    throw Error(ErrorCode::unavailable, cat(what, ": ", first_line(error)));
+  } catch (const c10::DistNetworkError& error) {
+    throw Error(ErrorCode::unavailable, cat(what, ": ", first_line(error)));
+  } catch (const std::exception& error) {
+    throw classify(what, first_line(error));
+  }
+}
+
+}  // namespace muster

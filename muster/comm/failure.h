@@ -1,0 +1,16 @@
+// Turns what LibTorch, Gloo and NCCL throw into muster::Error with one clear line.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace muster {
+
+// Runs `body`; whatever it throws that is no muster::Error comes out as one: peer_failed for lost connections,
+// timeout for deadlines, unavailable for rendezvous failures, else backend_failed. The message begins with `what`.
+void translate_failures(const std::string& what, const std::function<void()>& body);
+
+// An exception's first line, without LibTorch's C++ stack.
+std::string first_line(const std::exception& error);
+
+}  // namespace muster

@@ -1,0 +1,44 @@
+// Inside of ProcessGroup; for process_group.cc and init.cc.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/comm/agreement.h"
+#include "muster/comm/process_group.h"
+
+namespace muster {
+
+// How to build a group's backends over a store, for sub-groups too.
+struct GroupOptions {
+  std::string backend = "gloo";
+  c10::Device device = c10::kCPU;
+  std::chrono::milliseconds timeout{0};
+  std::string master_addr;  // chooses the network interface
+};
+
+struct ProcessGroup::State {
+  GroupOptions options;
+  c10::intrusive_ptr<c10d::ProcessGroup> group;  // null after shutdown
+  c10::intrusive_ptr<c10d::Store> store;
+  std::shared_ptr<Agreement> agreement;
+  std::vector<int> parent_ranks;
+  int rank = 0;
+  int size = 1;
+  std::atomic<int64_t> sequence{0};
+  int64_t sub_groups = 0;
+  ~State();
+};
+
+// Builds the backends and the group. Collective: over the ranks that share `store`. Throws: backend_failed, timeout.
+ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GroupOptions& options);
+
+}  // namespace muster

@@ -1,0 +1,46 @@
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <numeric>
+
+#include "muster/base/env.h"
+#include "muster/comm/failure.h"
+#include "muster/comm/gloo.h"
+#include "muster/comm/group_state.h"
+#include "muster/comm/nccl.h"
+
+namespace muster {
+
+ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GroupOptions& options) {
+  auto state = std::make_shared<ProcessGroup::State>();
+  state->options = options;
+  state->store = store;
+  state->rank = rank;
+  state->size = size;
+  state->parent_ranks.resize(static_cast<size_t>(size));
+  std::iota(state->parent_ranks.begin(), state->parent_ranks.end(), 0);
+
+  using Group = c10d::ProcessGroup;
+  translate_failures(cat("process group of ", size, " (rank ", rank, ")"), [&] {
+    const auto sub_store = [&](const char* name) { return c10::make_intrusive<c10d::PrefixStore>(name, store); };
+    state->group = c10::make_intrusive<Group>(sub_store("c10d"), rank, size);
+    const auto gloo = make_gloo(sub_store("gloo"), rank, size, options.timeout, options.master_addr);
+    state->group->setBackend(c10::kCPU, Group::GLOO, gloo);
+    state->group->setDefaultBackend(Group::GLOO);
+    if (options.backend == "nccl") {
+      const auto nccl = make_nccl(sub_store("nccl"), rank, size, options.timeout, options.device);
+      state->group->setBackend(c10::kCUDA, Group::NCCL, nccl);
+      state->group->setDefaultBackend(Group::NCCL);
+    } else if (options.device.is_cuda()) {
+      state->group->setBackend(c10::kCUDA, Group::GLOO, gloo);  // staged through host memory
+    }
+    state->group->setGroupName(cat("muster:", size));
+  });
+  if (size > 1) {
+    const bool every_call = get_env("TORCH_DISTRIBUTED_DEBUG") == "DETAIL";
+    state->agreement = std::make_shared<Agreement>(c10::make_intrusive<c10d::PrefixStore>("agreement", store), rank, size,
+                                                   options.timeout, every_call);
+  }
+  return ProcessGroup(std::move(state));
+}
+
+}  // namespace muster

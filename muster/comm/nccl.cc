@@ -1,0 +1,57 @@
+#include "muster/comm/nccl.h"
+
+#include <dlfcn.h>
+
+#include <string>
+
+#include "muster/base/env.h"
+#include "muster/comm/cuda_plugin.h"
+
+namespace muster {
+
+namespace {
+
+// Beside libmuster itself, wherever that was installed; MUSTER_CUDA_LIBRARY names another.
+std::string plugin_path() {
+  if (const auto path = get_env("MUSTER_CUDA_LIBRARY")) return *path;
+  Dl_info self{};
+  ::dladdr(reinterpret_cast<void*>(&use_cuda_device), &self);
+  const std::string library = self.dli_fname != nullptr ? self.dli_fname : "";
+  return library.substr(0, library.find_last_of('/') + 1) + "libmuster_cuda.so";
+}
+
+const CudaPlugin& load_plugin() {
+  const std::string path = plugin_path();
+  // Global: LibTorch's CUDA part registers itself with the CPU part on loading. Loading again is a no-op.
+  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (library == nullptr) {
+    throw Error(ErrorCode::unavailable,
+                cat("cuda: expected the library muster_cuda, got: ", ::dlerror(),
+                    "; build muster with a LibTorch that has CUDA (scripts/setup.sh test installs it)"));
+  }
+  const auto table = reinterpret_cast<CudaPluginFunction>(::dlsym(library, kCudaPluginSymbol));
+  if (table == nullptr) throw Error(ErrorCode::unavailable, cat("cuda: '", path, "' is no muster_cuda library"));
+  return *table();
+}
+
+}  // namespace
+
+std::string use_cuda_device(c10::Device device) {
+  const CudaPlugin& plugin = load_plugin();
+  const int count = plugin.device_count();
+  if (device.index() < 0 || device.index() >= count) {
+    throw Error(ErrorCode::unavailable,
+                cat("cuda: expected a visible GPU, got ", device.str(), " of ", count, " (CUDA_VISIBLE_DEVICES=",
+                    get_env("CUDA_VISIBLE_DEVICES").value_or("unset"),
+                    "); see `muster devices`, or run on CPU with --nproc-per-node cpu"));
+  }
+  plugin.set_device(device.index());
+  return plugin.device_uuid(device.index());
+}
+
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                            std::chrono::milliseconds timeout, c10::Device device) {
+  return load_plugin().make_nccl(store, rank, size, timeout, device.index());
+}
+
+}  // namespace muster

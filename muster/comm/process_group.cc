@@ -1,0 +1,378 @@
+#include "muster/comm/process_group.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/comm/failure.h"
+#include "muster/comm/group_state.h"
+#include "muster/comm/torch_compat.h"
+#include "muster/comm/work_state.h"
+
+namespace muster {
+
+namespace {
+
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return c10d::ReduceOp::SUM;
+    case ReduceOp::avg: return c10d::ReduceOp::AVG;
+    case ReduceOp::min: return c10d::ReduceOp::MIN;
+    case ReduceOp::max: return c10d::ReduceOp::MAX;
+    case ReduceOp::product: return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::band: return c10d::ReduceOp::BAND;
+    case ReduceOp::bor: return c10d::ReduceOp::BOR;
+    case ReduceOp::bxor: return c10d::ReduceOp::BXOR;
+  }
+  throw Error(ErrorCode::internal, "reduce op: unknown value");
+}
+
+const char* to_string(ReduceOp op) {
+  constexpr const char* kNames[] = {"sum", "avg", "min", "max", "product", "band", "bor", "bxor"};
+  return kNames[static_cast<int>(op)];
+}
+
+std::string describe(const at::Tensor& tensor) {
+  return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
+}
+
+// One call being put together: checks its tensors, makes them contiguous, then starts it.
+class Call {
+ public:
+  Call(const char* operation, ProcessGroup::State* state) : operation_(operation), state_(state) {
+    if (!state_->group) {
+      throw Error(ErrorCode::failed_precondition, cat(operation, ": the process group was shut down"));
+    }
+  }
+
+  // A tensor the backend reads or writes: checked, contiguous. Results are copied back when `output`.
+  at::Tensor tensor(const at::Tensor& given, bool output) {
+    check(given);
+    const at::Tensor plain = given.detach();
+    if (plain.is_contiguous()) return plain;
+    at::Tensor copy = plain.contiguous();
+    if (output) copies_.push_back({.original = plain, .contiguous = copy});
+    return copy;
+  }
+
+  void check_root(int root) const {
+    if (root >= 0 && root < state_->size) return;
+    throw Error(ErrorCode::invalid_argument, cat(operation_, ": expected 0 <= rank < ", state_->size, ", got ", root));
+  }
+
+  // `parts` equal parts of `whole` must have the size of `part`.
+  void check_parts(const at::Tensor& whole, const at::Tensor& part, const char* whole_name, const char* part_name) const {
+    if (whole.numel() == part.numel() * state_->size && whole.scalar_type() == part.scalar_type()) return;
+    throw Error(ErrorCode::invalid_argument,
+                cat(operation_, ": expected ", whole_name, " to hold ", state_->size, " × ", part_name, ", got ",
+                    whole_name, " ", describe(whole), " and ", part_name, " ", describe(part), " (rank ", state_->rank,
+                    ")"));
+  }
+
+  // Starts the collective. `signature` is what all ranks must have in common.
+  template <class Start>
+  Work start(const std::string& signature, Start&& start) {
+    const int64_t sequence = state_->sequence++;
+    auto work = std::make_shared<Work::State>();
+    work->operation = cat(operation_, " #", sequence, " on rank ", state_->rank, " of ", state_->size);
+    work->signature = cat(operation_, signature.empty() ? "" : " ", signature);
+    work->sequence = sequence;
+    work->agreement = state_->agreement;
+    if (work->agreement) {
+      translate_failures(work->operation, [&] { work->agreement->before(sequence, work->signature); });
+    }
+    return launch(std::move(work), std::forward<Start>(start));
+  }
+
+  // As start, between two ranks only: nothing to agree on.
+  template <class Start>
+  Work start_between(int peer, int tag, Start&& start) {
+    if (peer == state_->rank) {
+      throw Error(ErrorCode::invalid_argument, cat(operation_, ": expected another rank, got this rank (", peer, ")"));
+    }
+    auto work = std::make_shared<Work::State>();
+    work->operation = cat(operation_, " (peer ", peer, ", tag ", tag, ") on rank ", state_->rank, " of ", state_->size);
+    return launch(std::move(work), std::forward<Start>(start));
+  }
+
+ private:
+  void check(const at::Tensor& tensor) {
+    const auto bad = [&](const std::string& expected, const std::string& got) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat(operation_, ": expected ", expected, ", got ", got, " (rank ", state_->rank, ")"));
+    };
+    if (!tensor.defined()) bad("a tensor", "an undefined one");
+    if (tensor.layout() != at::kStrided) bad("a dense tensor", cat(c10::toString(tensor.layout()), " ", describe(tensor)));
+    const c10::Device device = state_->options.device;
+    if (tensor.device() != device && !tensor.device().is_cpu()) {
+      bad(cat("a tensor on ", device.str(), ", this rank's device"), tensor.device().str());
+    }
+    on_device_ = on_device_ || (!tensor.device().is_cpu() && state_->options.backend == "nccl");
+  }
+
+  template <class Start>
+  Work launch(std::shared_ptr<Work::State> work, Start&& start) {
+    work->timeout = state_->options.timeout;
+    work->asynchronous_device = on_device_;
+    translate_failures(work->operation, [&] {
+      const at::NoGradGuard no_grad;
+      work->work = start();
+    });
+    work->copies = std::move(copies_);
+    return Work(std::move(work));
+  }
+
+  const char* operation_;
+  ProcessGroup::State* state_;
+  bool on_device_ = false;
+  std::vector<Work::State::Copy> copies_;
+};
+
+// The parts of a tensor, one a rank, as views along the flattened first dimension.
+std::vector<at::Tensor> parts_of(const at::Tensor& whole, int parts) {
+  const at::Tensor flat = whole.view({parts, -1});
+  std::vector<at::Tensor> views;
+  for (int i = 0; i < parts; ++i) views.push_back(flat[i]);
+  return views;
+}
+
+int64_t row_count(const std::vector<int64_t>& splits) { return std::accumulate(splits.begin(), splits.end(), int64_t{0}); }
+
+}  // namespace
+
+ProcessGroup::State::~State() = default;
+
+int ProcessGroup::rank() const { return state_->rank; }
+int ProcessGroup::size() const { return state_->size; }
+c10::Device ProcessGroup::device() const { return state_->options.device; }
+const std::string& ProcessGroup::backend() const { return state_->options.backend; }
+const c10::intrusive_ptr<c10d::Store>& ProcessGroup::store() const { return state_->store; }
+int ProcessGroup::parent_rank(int rank) const { return state_->parent_ranks.at(static_cast<size_t>(rank)); }
+
+const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
+  if (!state_->group) throw Error(ErrorCode::failed_precondition, "process group: used after shutdown()");
+  return state_->group;
+}
+
+Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op) {
+  Call call("all_reduce", state_.get());
+  std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
+  return call.start(cat(to_string(op), " ", describe(tensor)), [&] {
+    c10d::AllreduceOptions options;
+    options.reduceOp = to_c10d(op);
+    return state_->group->allreduce(tensors, options);
+  });
+}
+
+Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op) {
+  Call call("reduce", state_.get());
+  call.check_root(root);
+  std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
+  return call.start(cat(to_string(op), " to ", root, " ", describe(tensor)), [&] {
+    c10d::ReduceOptions options;
+    options.reduceOp = to_c10d(op);
+    options.rootRank = root;
+    return state_->group->reduce(tensors, options);
+  });
+}
+
+Work ProcessGroup::broadcast_async(at::Tensor tensor, int root) {
+  Call call("broadcast", state_.get());
+  call.check_root(root);
+  std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
+  return call.start(cat("from ", root, " ", describe(tensor)), [&] {
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    return state_->group->broadcast(tensors, options);
+  });
+}
+
+Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input) {
+  Call call("all_gather", state_.get());
+  // Flat: Gloo compares the number of dimensions too.
+  at::Tensor to = call.tensor(output, true).view(-1);
+  at::Tensor from = call.tensor(input, false).view(-1);
+  call.check_parts(to, from, "output", "input");
+  return call.start(describe(input), [&] { return all_gather_single(*state_->group, to, from); });
+}
+
+Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op) {
+  Call call("reduce_scatter", state_.get());
+  at::Tensor to = call.tensor(output, true).view(-1);
+  at::Tensor from = call.tensor(input, false).view(-1);
+  call.check_parts(from, to, "input", "output");
+  return call.start(cat(to_string(op), " ", describe(input)), [&] {
+    c10d::ReduceScatterOptions options;
+    options.reduceOp = to_c10d(op);
+    return reduce_scatter_single(*state_->group, to, from, options);
+  });
+}
+
+Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::vector<int64_t> output_splits,
+                                    std::vector<int64_t> input_splits) {
+  Call call("all_to_all", state_.get());
+  at::Tensor to = call.tensor(output, true);
+  at::Tensor from = call.tensor(input, false);
+  const auto check = [&](const at::Tensor& tensor, const std::vector<int64_t>& splits, const char* name) {
+    const bool right = splits.empty() ? tensor.dim() > 0 && tensor.size(0) % state_->size == 0
+                                      : std::ssize(splits) == state_->size && tensor.dim() > 0 &&
+                                            row_count(splits) == tensor.size(0);
+    if (right) return;
+    throw Error(ErrorCode::invalid_argument,
+                cat("all_to_all: expected ", name, " splits, one a rank (", state_->size, "), that sum to its rows, got [",
+                    join(splits, ", "), "] for ", describe(tensor), " (rank ", state_->rank, ")"));
+  };
+  check(to, output_splits, "output");
+  check(from, input_splits, "input");
+  // Ranks may send different amounts; what they share is the type and the shape of a row.
+  const std::string row = join(input.sizes().slice(1), ", ");
+  return call.start(cat(c10::toString(input.scalar_type()), " rows of [", row, "]"), [&] {
+    return all_to_all_single(*state_->group, to, from, output_splits, input_splits);
+  });
+}
+
+Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root) {
+  Call call("gather", state_.get());
+  call.check_root(root);
+  std::vector<at::Tensor> inputs{call.tensor(input, false)};
+  std::vector<std::vector<at::Tensor>> outputs;
+  if (state_->rank == root) {
+    const at::Tensor to = call.tensor(output, true);
+    call.check_parts(to, inputs[0], "output", "input");
+    outputs.push_back(parts_of(to, state_->size));
+  }
+  inputs[0] = inputs[0].view(-1);
+  return call.start(cat("to ", root, " ", describe(input)), [&] {
+    c10d::GatherOptions options;
+    options.rootRank = root;
+    return state_->group->gather(outputs, inputs, options);
+  });
+}
+
+Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root) {
+  Call call("scatter", state_.get());
+  call.check_root(root);
+  std::vector<at::Tensor> outputs{call.tensor(output, true)};
+  std::vector<std::vector<at::Tensor>> inputs;
+  if (state_->rank == root) {
+    const at::Tensor from = call.tensor(input, false);
+    call.check_parts(from, outputs[0], "input", "output");
+    inputs.push_back(parts_of(from, state_->size));
+  }
+  outputs[0] = outputs[0].view(-1);
+  return call.start(cat("from ", root, " ", describe(output)), [&] {
+    c10d::ScatterOptions options;
+    options.rootRank = root;
+    return state_->group->scatter(outputs, inputs, options);
+  });
+}
+
+Work ProcessGroup::send_async(at::Tensor tensor, int to, int tag) {
+  Call call("send", state_.get());
+  call.check_root(to);
+  std::vector<at::Tensor> tensors{call.tensor(tensor, false)};
+  return call.start_between(to, tag, [&] { return state_->group->send(tensors, to, tag); });
+}
+
+Work ProcessGroup::recv_async(at::Tensor tensor, int from, int tag) {
+  Call call("recv", state_.get());
+  call.check_root(from);
+  std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
+  return call.start_between(from, tag, [&] { return state_->group->recv(tensors, from, tag); });
+}
+
+Work ProcessGroup::barrier_async() {
+  Call call("barrier", state_.get());
+  return call.start("", [&] {
+    c10d::BarrierOptions options;
+    if (state_->options.backend == "nccl") options.device_ids = {state_->options.device.index()};
+    return state_->group->barrier(options);
+  });
+}
+
+void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
+  at::Tensor length = at::empty({1}, at::kLong);
+  length.fill_(static_cast<int64_t>(bytes.size()));
+  broadcast(length, root);
+  const auto size = length.item<int64_t>();
+  if (size == 0) {
+    bytes.clear();
+    return;
+  }
+  at::Tensor content = at::empty({size}, at::kByte);
+  if (rank() == root) std::memcpy(content.data_ptr(), bytes.data(), bytes.size());
+  // The length differs from call to call; that is agreed on already, so the shape is no signature of its own.
+  Call call("broadcast_bytes", state_.get());
+  std::vector<at::Tensor> tensors{content};
+  call.start(cat("from ", root), [&] {
+        c10d::BroadcastOptions options;
+        options.rootRank = root;
+        return state_->group->broadcast(tensors, options);
+      }).wait();
+  bytes.assign(static_cast<const char*>(content.const_data_ptr()), static_cast<size_t>(size));
+}
+
+std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes) {
+  at::Tensor lengths = at::empty({size()}, at::kLong);
+  at::Tensor length = at::empty({1}, at::kLong);
+  length.fill_(static_cast<int64_t>(bytes.size()));
+  all_gather(lengths, length);
+  const auto longest = std::max<int64_t>(lengths.max().item<int64_t>(), 1);
+  at::Tensor mine = at::zeros({longest}, at::kByte);
+  std::memcpy(mine.data_ptr(), bytes.data(), bytes.size());
+  at::Tensor all = at::empty({size() * longest}, at::kByte);
+  // As in broadcast_bytes: the length is agreed on, and no part of the signature.
+  Call call("all_gather_bytes", state_.get());
+  call.start("", [&] { return all_gather_single(*state_->group, all, mine); }).wait();
+  std::vector<std::string> pieces;
+  for (int rank = 0; rank < size(); ++rank) {
+    pieces.emplace_back(static_cast<const char*>(all.const_data_ptr()) + rank * longest,
+                        static_cast<size_t>(lengths[rank].item<int64_t>()));
+  }
+  return pieces;
+}
+
+std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) {
+  const std::set<int> distinct(ranks.begin(), ranks.end());
+  if (ranks.empty() || distinct.size() != ranks.size() || *distinct.begin() < 0 || *distinct.rbegin() >= size()) {
+    throw Error(ErrorCode::invalid_argument, cat("new_group: expected different ranks between 0 and ", size() - 1,
+                                                 ", got [", join(ranks, ", "), "] (rank ", rank(), ")"));
+  }
+  const std::string name = cat("group/", state_->sub_groups++, "/", join(ranks, ","));
+  Call call("new_group", state_.get());
+  call.start(cat("[", join(ranks, ", "), "]"), [&] { return state_->group->barrier(); }).wait();
+  const auto at = std::find(ranks.begin(), ranks.end(), rank());
+  if (at == ranks.end()) return std::nullopt;
+  auto store = c10::make_intrusive<c10d::PrefixStore>(name, state_->store);
+  const int sub_rank = static_cast<int>(at - ranks.begin());
+  ProcessGroup group = make_process_group(store, sub_rank, static_cast<int>(ranks.size()), state_->options);
+  group.state_->parent_ranks = ranks;
+  return group;
+}
+
+void ProcessGroup::shutdown() {
+  if (!state_->group) return;
+  barrier();
+  // Nobody may close connections while another is still inside the barrier's last message.
+  translate_failures(cat("shutdown on rank ", rank()), [&] {
+    state_->store->add("shutdown", 1);
+    const int64_t all = size();
+    for (auto pause = std::chrono::milliseconds(1); state_->store->add("shutdown", 0) < all; pause *= 2) {
+      if (pause > std::chrono::seconds(4)) break;  // a rank died in between: nothing left to wait for
+      std::this_thread::sleep_for(pause);
+    }
+  });
+  state_->agreement.reset();
+  state_->group.reset();
+}
+
+}  // namespace muster

@@ -1,0 +1,49 @@
+// How ranks find each other: from an init method to a store that all of them share, with every rank's identity
+// compared before a backend is built.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "muster/comm/init.h"
+
+namespace muster {
+
+// What a rank tells the others about itself.
+struct Member {
+  int rank = 0;
+  int world_size = 1;
+  std::string host;    // host identity: equal where memory and devices are shared
+  int pid = 0;
+  std::string device;  // "cpu", or the GPU's UUID, or "cuda:0" where that is not known
+  std::string backend;
+  std::string libtorch;  // "2.15.0"
+};
+
+// The store of `options.init_method`, and rank and size as explicit arguments or the environment give them.
+struct Rendezvous {
+  c10::intrusive_ptr<c10d::Store> store;
+  int rank = 0;
+  int world_size = 1;
+  std::string master_addr;
+};
+
+// Blocking: until the store answers. Throws: invalid_argument, unavailable (unresolvable or silent master, port taken).
+Rendezvous open_rendezvous(const InitOptions& options);
+
+// Publishes `self`, waits for everybody, checks that all fit together. Returns all members in rank order.
+// Collective: yes. Throws: timeout naming the missing ranks; invalid_argument for a rank that exists twice or world
+// sizes that differ, naming both sides.
+std::vector<Member> join(c10d::Store& store, const Member& self, std::chrono::milliseconds timeout);
+
+// The backend for these members: "nccl" when every one has a GPU of its own, else "gloo".
+// Throws: invalid_argument when NCCL was asked for and cannot work: a CPU rank, or two ranks on one GPU (both named).
+std::string choose_backend(const std::vector<Member>& members, const std::string& asked);
+
+// This host's identity: MUSTER_HOST_ID, or boot id + IPC and network namespaces.
+std::string host_identity();
+
+}  // namespace muster

@@ -1,0 +1,69 @@
+#include "muster/comm/work.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/comm/failure.h"
+#include "muster/comm/work_state.h"
+
+namespace muster {
+
+namespace {
+
+// An operation unanswered for this long is compared with what the other ranks are doing.
+constexpr std::chrono::seconds kUnanswered{1};
+
+// One bounded wait; false when it ran out. (c10d's timed wait throws a c10::Error both for that and for real failures;
+// `isCompleted` tells them apart.)
+bool wait_for(c10d::Work& work, std::chrono::milliseconds time) {
+  try {
+    work.wait(time);
+    return true;
+  } catch (const std::exception&) {
+    if (work.isCompleted()) throw;
+    return false;
+  }
+}
+
+void wait_on_host(Work::State& state) {
+  const Deadline deadline(state.timeout);
+  // Well before a short deadline too, so that who is missing is known when it passes.
+  const auto unanswered = std::min<std::chrono::milliseconds>(kUnanswered, state.timeout / 4);
+  for (;;) {
+    const auto left = std::min(unanswered, deadline.left());
+    if (wait_for(*state.work, std::max(left, std::chrono::milliseconds(1)))) return;
+    if (state.agreement) state.agreement->look_again(state.sequence, state.signature);
+    if (!deadline.passed()) continue;
+    const auto missing = state.agreement ? state.agreement->absent(state.sequence) : std::vector<int>{};
+    throw Error(ErrorCode::timeout, cat(state.operation, ": not finished after ", state.timeout.count(), " ms; ",
+                                        missing.empty() ? std::string("all ranks are in it: a slow or broken network")
+                                                        : cat("missing rank(s) ", join(missing, ", ")),
+                                        "; see what they do, or give a longer timeout"));
+  }
+}
+
+}  // namespace
+
+bool Work::done() const { return !state_ || !state_->work || state_->work->isCompleted(); }
+
+void Work::wait() {
+  if (!state_) return;
+  const auto state = std::exchange(state_, nullptr);  // a second wait is a no-op
+  translate_failures(state->operation, [&] {
+    if (state->work) {
+      if (state->asynchronous_device) {
+        state->work->wait();
+      } else {
+        wait_on_host(*state);
+      }
+    }
+    const at::NoGradGuard no_grad;
+    for (const auto& copy : state->copies) copy.original.copy_(copy.contiguous);
+  });
+}
+
+}  // namespace muster

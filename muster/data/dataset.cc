@@ -1,0 +1,30 @@
+#include "muster/data/dataset.h"
+
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+TensorDataset::TensorDataset(at::Tensor features, at::Tensor labels)
+    : features_(std::move(features)), labels_(std::move(labels)) {
+  if (!features_.defined() || !labels_.defined() || features_.dim() < 1 || labels_.dim() < 1) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        "data set: expected features and labels with one row per sample, got an undefined tensor or a "
+        "scalar; pass tensors of shape [N, ...]");
+  }
+  if (features_.size(0) != labels_.size(0)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("data set: expected as many labels as features, got ", features_.size(0),
+                    " features and ", labels_.size(0), " labels; they must come from the same samples"));
+  }
+  if (features_.device() != labels_.device()) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("data set: expected features and labels on one device, got ", features_.device().str(),
+                    " and ", labels_.device().str(), "; move both with .to(device)"));
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,76 @@
+#include "muster/data/digits.h"
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/data/gzip.h"
+
+namespace muster {
+
+namespace {
+
+constexpr int64_t kSide = 8;
+constexpr size_t kPixels = kSide * kSide;
+constexpr int64_t kMaxPixel = 16;
+constexpr int64_t kMaxLabel = 9;
+constexpr uint64_t kMaxBytes = 64 << 20;
+
+struct Samples {
+  std::vector<float> pixels;
+  std::vector<int64_t> labels;
+};
+
+[[noreturn]] void refuse(const std::string& path, size_t line, const std::string& expected,
+                         const std::string& got) {
+  throw Error(ErrorCode::invalid_argument, cat("digits: expected ", expected, " in '", path, "' line ", line,
+                                               ", got ", got, "; is it digits.csv.gz, and whole?"));
+}
+
+int64_t number(std::string_view text, int64_t most, const std::string& path, size_t line, size_t column) {
+  const auto value = parse_int(trim(text));
+  if (!value || *value < 0 || *value > most) {
+    refuse(path, line, cat("a whole number from 0 to ", most, " in column ", column),
+           cat("'", shown(text), "'"));
+  }
+  return *value;
+}
+
+void read_line(std::string_view text, const std::string& path, size_t line, Samples& into) {
+  const auto fields = split(trim(text), ',');
+  // The first field says best that a file is of another kind.
+  number(fields[0], kMaxPixel, path, line, 1);
+  if (fields.size() != kPixels + 1)
+    refuse(path, line, cat(kPixels + 1, " columns"), cat(fields.size(), " columns"));
+  for (size_t i = 0; i < kPixels; ++i) {
+    const auto pixel = number(fields[i], kMaxPixel, path, line, i + 1);
+    into.pixels.push_back(static_cast<float>(pixel) / static_cast<float>(kMaxPixel));
+  }
+  into.labels.push_back(number(fields[kPixels], kMaxLabel, path, line, kPixels + 1));
+}
+
+TensorDataset to_dataset(const Samples& samples) {
+  const auto count = static_cast<int64_t>(samples.labels.size());
+  return {at::tensor(samples.pixels, at::kFloat).view({count, 1, kSide, kSide}),
+          at::tensor(samples.labels, at::kLong)};
+}
+
+}  // namespace
+
+DatasetSplit read_digits(const std::string& path) {
+  const std::string text = read_data_file(path, kMaxBytes);
+  Samples train;
+  Samples test;
+  size_t row = 0;
+  for (size_t from = 0; from < text.size(); ++row) {
+    const size_t end = std::min(text.find('\n', from), text.size());
+    read_line(std::string_view(text).substr(from, end - from), path, row + 1, row % 5 == 4 ? test : train);
+    from = end + 1;
+  }
+  if (row < 5) refuse(path, row + 1, "at least 5 lines", cat("the end of the file after ", row));
+  return {to_dataset(train), to_dataset(test)};
+}
+
+}  // namespace muster

@@ -1,0 +1,110 @@
+#include "muster/data/gzip.h"
+
+#include <sys/stat.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+
+namespace muster {
+
+namespace {
+
+constexpr int kGzipWindow = 15 + 16;  // the largest window; a gzip header and trailer, checked by zlib
+
+struct EndInflate {
+  void operator()(z_stream* stream) const { inflateEnd(stream); }
+};
+
+[[noreturn]] void refuse(const std::string& name, const std::string& got, const char* next) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("gzip: expected a whole gzip file in '", name, "', got ", got, "; ", next));
+}
+
+void check_bound(const std::string& name, uint64_t bytes, uint64_t max_bytes) {
+  if (bytes <= max_bytes) return;
+  throw Error(ErrorCode::invalid_argument, cat("read: expected at most ", format_bytes(max_bytes), " in '",
+                                               name, "', got more; is it the right file?"));
+}
+
+}  // namespace
+
+bool is_gzip(std::string_view bytes) {
+  return bytes.size() >= 2 && bytes[0] == '\x1f' && bytes[1] == '\x8b';
+}
+
+std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string& name) {
+  z_stream stream{};
+  if (inflateInit2(&stream, kGzipWindow) != Z_OK)
+    throw Error(ErrorCode::internal, "gzip: zlib did not start; is there memory?");
+  const std::unique_ptr<z_stream, EndInflate> owner(&stream);
+
+  std::string out;
+  std::string buffer(1 << 16, '\0');
+  size_t fed = 0;
+  for (;;) {
+    if (stream.avail_in == 0 && fed < bytes.size()) {
+      const size_t piece = std::min<size_t>(bytes.size() - fed, 1 << 20);
+      stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data() + fed));
+      stream.avail_in = static_cast<uInt>(piece);
+      fed += piece;
+    }
+    stream.next_out = reinterpret_cast<Bytef*>(buffer.data());
+    stream.avail_out = static_cast<uInt>(buffer.size());
+    const int result = inflate(&stream, Z_NO_FLUSH);
+    const size_t got = buffer.size() - stream.avail_out;
+    check_bound(name, out.size() + got, max_bytes);
+    out.append(buffer, 0, got);
+    if (result == Z_STREAM_END) {
+      const size_t used = fed - stream.avail_in;
+      if (used == bytes.size()) return out;
+      if (!is_gzip(bytes.substr(used))) {
+        refuse(name, cat(bytes.size() - used, " bytes of something else after its end"),
+               "fetch the file again");
+      }
+      inflateReset(&stream);
+    } else if (result == Z_BUF_ERROR ||
+               (result == Z_OK && stream.avail_in == 0 && fed == bytes.size() && got == 0)) {
+      refuse(name, cat("one cut short after ", bytes.size(), " bytes"), "fetch the file again");
+    } else if (result != Z_OK) {
+      refuse(name, cat("damaged data (", stream.msg != nullptr ? stream.msg : "zlib error", ")"),
+             "fetch the file again");
+    }
+  }
+}
+
+std::string read_data_file(const std::string& path, uint64_t max_bytes) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) fail_errno(cat("read: cannot open '", path, "'"), errno);
+  if (!S_ISREG(info.st_mode)) {
+    throw Error(ErrorCode::io,
+                cat("read: expected a file at '", path, "', got ",
+                    S_ISDIR(info.st_mode) ? "a folder" : "a special file", "; correct the path"));
+  }
+  check_bound(path, static_cast<uint64_t>(info.st_size), max_bytes);
+  std::string bytes = read_file(path);
+  return is_gzip(bytes) ? gunzip(bytes, max_bytes, path) : bytes;
+}
+
+std::string shown(std::string_view text) {
+  constexpr size_t kMost = 40;
+  constexpr const char* kHex = "0123456789abcdef";
+  std::string out;
+  for (const char c : text.substr(0, kMost)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7f) {
+      out += c;
+    } else {
+      out += cat("\\x", kHex[byte >> 4], kHex[byte & 15]);
+    }
+  }
+  return text.size() > kMost ? out + "..." : out;
+}
+
+}  // namespace muster

@@ -1,0 +1,82 @@
+// Batches of an in-memory data set, in a sampler's order, on the rank's device. LibTorch's own DataLoader
+// cannot be started again after an early break, and its distributed sampler repeats its order: hence this
+// one.
+//
+//   for (const auto& batch : loader) { model->forward(batch.features); ... }
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <vector>
+
+#include "muster/data/dataset.h"
+#include "muster/data/distributed_sampler.h"
+
+namespace muster {
+
+struct Batch {
+  at::Tensor features;
+  at::Tensor labels;
+  int64_t size() const { return labels.size(0); }
+};
+
+struct DataLoaderOptions {
+  int64_t batch_size = 1;        // samples of this rank
+  bool drop_last = false;        // leave out a last batch that is not full
+  at::Device device = at::kCPU;  // where batches are put
+  bool pin_memory = true;        // copy to a GPU through page-locked memory, without waiting
+};
+
+class DataLoader {
+ public:
+  // In the data set's order, the same on every rank. Throws: invalid_argument when batch_size is less than 1.
+  DataLoader(TensorDataset dataset, const DataLoaderOptions& options);
+
+  // In the order of `sampler`, which must outlive the loader; every begin() starts one of its epochs.
+  // Throws: invalid_argument also when the sampler is for another length.
+  DataLoader(TensorDataset dataset, DistributedSampler& sampler, const DataLoaderOptions& options);
+
+  class Iterator {
+   public:
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+
+    Batch operator*() const;
+    Iterator& operator++();
+    void operator++(int) { ++*this; }
+    bool operator==(std::default_sentinel_t) const { return position_ >= end_; }
+
+   private:
+    friend class DataLoader;
+    Iterator(const DataLoader& loader, std::vector<int64_t> indices, int64_t skipped_batches);
+
+    const DataLoader* loader_;
+    std::vector<int64_t> indices_;
+    int64_t position_;
+    int64_t end_;
+  };
+
+  // Starts an epoch; any number may be begun, and left early.
+  Iterator begin();
+  std::default_sentinel_t end() const { return {}; }
+
+  // The next begin() (and no later one) leaves out its first `batches` batches, which a resumed epoch has
+  // had.
+  // Throws: invalid_argument when negative.
+  void skip(int64_t batches);
+
+  // Batches of a whole epoch on this rank.
+  int64_t num_batches() const;
+  const TensorDataset& dataset() const { return dataset_; }
+
+ private:
+  TensorDataset dataset_;
+  DistributedSampler* sampler_ = nullptr;
+  DataLoaderOptions options_;
+  int64_t skip_ = 0;
+};
+
+}  // namespace muster

@@ -1,0 +1,101 @@
+// Data-parallel training: the model on every rank, gradients averaged during backward.
+//
+//   muster::DistributedDataParallel model(Net(), ctx.process_group());
+//   auto loss = loss_of(model(batch), labels);
+//   loss.backward();  // gradients are averaged over the ranks when this returns
+//
+// Source: torch.nn.parallel.DistributedDataParallel, whose numbers it gives bit for bit.
+#pragma once
+
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "muster/ddp/gradient_reducer.h"
+
+namespace muster {
+
+namespace detail {
+
+inline void collect_tensors(const at::Tensor& tensor, std::vector<at::Tensor>& out) { out.push_back(tensor); }
+template <class T>
+void collect_tensors(const std::vector<T>& items, std::vector<at::Tensor>& out) {
+  for (const auto& item : items) collect_tensors(item, out);
+}
+template <class... T>
+void collect_tensors(const std::tuple<T...>& items, std::vector<at::Tensor>& out) {
+  std::apply([&](const auto&... item) { (collect_tensors(item, out), ...); }, items);
+}
+template <class A, class B>
+void collect_tensors(const std::pair<A, B>& items, std::vector<at::Tensor>& out) {
+  collect_tensors(items.first, out);
+  collect_tensors(items.second, out);
+}
+
+}  // namespace detail
+
+// Restores reduction at the end of a scope.
+class [[nodiscard]] NoSync {
+ public:
+  NoSync(GradientReducer& reducer, bool active) : reducer_(reducer), before_(reducer.reduces()) {
+    if (active) reducer_.set_reduce(false);
+  }
+  ~NoSync() { reducer_.set_reduce(before_); }
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  GradientReducer& reducer_;
+  bool before_;
+};
+
+// `Module` is a module holder (what TORCH_MODULE makes) or a shared_ptr to a module with `forward`.
+template <class Module>
+class DistributedDataParallel {
+ public:
+  // Collective. Throws: as GradientReducer's constructor says.
+  DistributedDataParallel(Module module, ProcessGroup group, const DdpOptions& options = {})
+      : module_(std::move(module)),
+        reducer_(std::make_unique<GradientReducer>(as_shared(module_), std::move(group), options)) {}
+
+  // The module's forward. Collective with buffers; the backward that follows it is.
+  template <class... Args>
+  auto forward(Args&&... args) {
+    reducer_->before_forward();
+    auto output = module_->forward(std::forward<Args>(args)...);
+    std::vector<at::Tensor> tensors;
+    detail::collect_tensors(output, tensors);
+    reducer_->after_forward(tensors);
+    return output;
+  }
+  template <class... Args>
+  auto operator()(Args&&... args) {
+    return forward(std::forward<Args>(args)...);
+  }
+
+  // While the guard lives, forwards are not followed by a reduction: gradients accumulate locally.
+  NoSync no_sync() { return NoSync(*reducer_, true); }
+  // The same when `active`; for loops that reduce at the last micro-batch only.
+  NoSync no_sync_if(bool active) { return NoSync(*reducer_, active); }
+
+  // The model itself: for saving, for evaluating on one rank, for the optimizer's parameters.
+  Module& module() { return module_; }
+  auto* operator->() { return module_.operator->(); }
+  std::vector<at::Tensor> parameters() { return module_->parameters(); }
+
+ private:
+  template <class Impl>
+  static std::shared_ptr<torch::nn::Module> as_shared(const torch::nn::ModuleHolder<Impl>& holder) {
+    return holder.ptr();
+  }
+  template <class Impl>
+  static std::shared_ptr<torch::nn::Module> as_shared(const std::shared_ptr<Impl>& pointer) {
+    return pointer;
+  }
+
+  Module module_;
+  std::unique_ptr<GradientReducer> reducer_;
+};
+
+}  // namespace muster

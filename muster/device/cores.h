@@ -1,0 +1,18 @@
+// How many CPU cores this process may use: its affinity mask, and the CPU quota that a container or a batch
+// system set. Called by probe.h; knows nothing of GPUs.
+#pragma once
+
+#include <string>
+
+namespace muster {
+
+struct CoresOptions {
+  std::string cgroup_root = "/sys/fs/cgroup";
+  std::string membership = "/proc/self/cgroup";  // which groups this process is in
+};
+
+// The cores of the affinity mask, or the tightest cgroup quota (v2 cpu.max, v1 cpu.cfs_quota_us) rounded up
+// when that is less; at least 1.
+int usable_cores(const CoresOptions& options = {});
+
+}  // namespace muster

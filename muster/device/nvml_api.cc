@@ -1,0 +1,69 @@
+#include "muster/device/nvml_api.h"
+
+#include <dlfcn.h>
+
+#include <initializer_list>
+
+#include "muster/base/strings.h"
+
+namespace muster::nvml {
+namespace {
+
+// The first of `names` that the library has: newer versions of a function first.
+template <class Function>
+void find(void* library, Function& function, std::initializer_list<const char*> names) {
+  for (const char* const name : names) {
+    if (void* const symbol = dlsym(library, name)) {
+      function = reinterpret_cast<Function>(symbol);
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+Api::Api(const std::string& library) : library_(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+  if (library_ == nullptr) {
+    const char* const reason = dlerror();
+    error_ = cat("cannot load ", library, ": ", reason != nullptr ? reason : "unknown reason");
+    return;
+  }
+  load_functions();
+  if (!init || !shutdown || !count || !handle_by_index || !uuid) {
+    error_ = cat(library, " lacks functions that every NVML has");
+  }
+}
+
+Api::~Api() {
+  if (library_ != nullptr) dlclose(library_);
+}
+
+void Api::load_functions() {
+  find(library_, init, {"nvmlInit_v2", "nvmlInit"});
+  find(library_, shutdown, {"nvmlShutdown"});
+  find(library_, error_string_, {"nvmlErrorString"});
+  find(library_, driver_version, {"nvmlSystemGetDriverVersion"});
+  find(library_, count, {"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"});
+  find(library_, handle_by_index, {"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"});
+  find(library_, uuid, {"nvmlDeviceGetUUID"});
+  find(library_, name, {"nvmlDeviceGetName"});
+  find(library_, pci_info, {"nvmlDeviceGetPciInfo_v3"});
+  long_bus_id = pci_info != nullptr;
+  if (!long_bus_id) find(library_, pci_info, {"nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"});
+  find(library_, memory, {"nvmlDeviceGetMemoryInfo"});
+  find(library_, compute_capability, {"nvmlDeviceGetCudaComputeCapability"});
+  find(library_, total_ecc_errors, {"nvmlDeviceGetTotalEccErrors"});
+  find(library_, utilization, {"nvmlDeviceGetUtilizationRates"});
+  find(library_, temperature, {"nvmlDeviceGetTemperature"});
+  find(library_, power_milliwatts, {"nvmlDeviceGetPowerUsage"});
+  find(library_, processes,
+       {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"});
+  find(library_, processes_v1, {"nvmlDeviceGetComputeRunningProcesses"});
+}
+
+std::string Api::text(Return code) const {
+  const char* const words = error_string_ != nullptr ? error_string_(code) : nullptr;
+  return words != nullptr ? words : cat("NVML error ", code);
+}
+
+}  // namespace muster::nvml

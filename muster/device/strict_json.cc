@@ -1,0 +1,171 @@
+#include "muster/device/strict_json.h"
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kMaxDepth = 64;
+constexpr size_t kMaxShown = 60;
+
+std::string shown(const Json& value) {
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "a list";
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
+  return text;
+}
+
+}  // namespace
+
+Json parse_strict_json(const std::string& text, const std::string& what) {
+  std::vector<std::set<std::string>> keys;  // of the objects that are open, one each level
+  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > kMaxDepth) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat(what, ": expected JSON nested at most ", kMaxDepth, " levels deep, got more"));
+    }
+    if (event == Json::parse_event_t::object_start) {
+      keys.resize(static_cast<size_t>(depth) + 1);
+      keys.back().clear();
+    } else if (event == Json::parse_event_t::key) {
+      keys.resize(static_cast<size_t>(depth));
+      if (!keys.back().insert(parsed.get<std::string>()).second) {
+        throw Error(ErrorCode::invalid_argument,
+                    cat(what, ": expected each member once, got ", shown(parsed), " twice in one object"));
+      }
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text, check);
+  } catch (const Json::exception& error) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(what, ": expected JSON, got something else: ", error.what()));
+  }
+}
+
+JsonObject::JsonObject(const Json& value, std::string what, std::string path)
+    : value_(&value), what_(std::move(what)), path_(std::move(path)) {
+  if (!value.is_object()) {
+    throw Error(ErrorCode::invalid_argument, cat(what_, ": expected an object at ",
+                                                 path_.empty() ? "the top" : path_, ", got ", shown(value)));
+  }
+}
+
+std::string JsonObject::path_of(const std::string& key) const {
+  return path_.empty() ? key : cat(path_, ".", key);
+}
+
+void JsonObject::fail(const std::string& key, const std::string& expected, const std::string& got) const {
+  throw Error(ErrorCode::invalid_argument,
+              cat(what_, ": expected ", expected, " at ", path_of(key), ", got ", got));
+}
+
+const Json* JsonObject::find(const char* key) {
+  known_.insert(key);
+  const auto member = value_->find(key);
+  return member == value_->end() || member->is_null() ? nullptr : &*member;
+}
+
+const Json& JsonObject::require(const char* key) {
+  const Json* const member = find(key);
+  if (member == nullptr) fail(key, "a value", "nothing");
+  return *member;
+}
+
+std::string JsonObject::text(const char* key) {
+  const Json& member = require(key);
+  if (!member.is_string()) fail(key, "text", shown(member));
+  return member.get<std::string>();
+}
+
+std::string JsonObject::text_or(const char* key, const std::string& fallback) {
+  return find(key) == nullptr ? fallback : text(key);
+}
+
+bool JsonObject::boolean_or(const char* key, bool fallback) {
+  const Json* const member = find(key);
+  if (member == nullptr) return fallback;
+  if (!member->is_boolean()) fail(key, "true or false", shown(*member));
+  return member->get<bool>();
+}
+
+int64_t JsonObject::integer(const char* key, int64_t least, int64_t most) {
+  const Json& member = require(key);
+  const std::string expected = cat("an integer from ", least, " to ", most);
+  if (!member.is_number_integer()) fail(key, expected, shown(member));
+  if (member.is_number_unsigned() && member.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
+    fail(key, expected, shown(member));
+  }
+  const auto value = member.get<int64_t>();
+  if (value < least || value > most) fail(key, expected, shown(member));
+  return value;
+}
+
+int64_t JsonObject::integer_or(const char* key, int64_t least, int64_t fallback) {
+  return find(key) == nullptr ? fallback : integer(key, least);
+}
+
+uint64_t JsonObject::size_or(const char* key, uint64_t fallback) {
+  return find(key) == nullptr ? fallback : static_cast<uint64_t>(integer(key, 0, INT64_MAX));
+}
+
+std::optional<int> JsonObject::optional_integer(const char* key, int least) {
+  if (find(key) == nullptr) return std::nullopt;
+  return static_cast<int>(integer(key, least));
+}
+
+std::optional<double> JsonObject::optional_number(const char* key) {
+  const Json* const member = find(key);
+  if (member == nullptr) return std::nullopt;
+  if (!member->is_number()) fail(key, "a number", shown(*member));
+  return member->get<double>();
+}
+
+std::vector<JsonObject> JsonObject::objects(const char* key) {
+  const Json& member = require(key);
+  if (!member.is_array()) fail(key, "a list", shown(member));
+  std::vector<JsonObject> all;
+  all.reserve(member.size());
+  for (size_t i = 0; i < member.size(); ++i)
+    all.emplace_back(member[i], what_, cat(path_of(key), "[", i, "]"));
+  return all;
+}
+
+std::vector<JsonObject> JsonObject::objects_or_none(const char* key) {
+  return find(key) == nullptr ? std::vector<JsonObject>() : objects(key);
+}
+
+std::vector<std::string> JsonObject::texts_or_none(const char* key) {
+  const Json* const member = find(key);
+  if (member == nullptr) return {};
+  if (!member->is_array()) fail(key, "a list of texts", shown(*member));
+  std::vector<std::string> all;
+  for (const Json& item : *member) {
+    if (!item.is_string()) fail(key, "a list of texts", cat("a list with ", shown(item)));
+    all.push_back(item.get<std::string>());
+  }
+  return all;
+}
+
+JsonObject JsonObject::object(const char* key) {
+  return {require(key), what_, path_of(key)};
+}
+
+void JsonObject::finish() const {
+  for (const auto& [key, member] : value_->items()) {
+    if (known_.contains(key)) continue;
+    fail(key, cat("only the members ", join(known_, ", ")), "an unknown member");
+  }
+}
+
+void check_schema(JsonObject& document, const std::string& expected) {
+  const std::string schema = document.text("schema");
+  if (schema != expected) document.fail("schema", cat("'", expected, "'"), cat("'", schema, "'"));
+}
+
+}  // namespace muster

@@ -1,0 +1,117 @@
+#include "muster/device/visible_devices.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+constexpr std::string_view kGpuPrefix = "GPU-";
+constexpr std::string_view kMigPrefix = "MIG-";
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+// The number that `text` starts with, as strtol reads it; -1 when it starts with none, is negative or too
+// big.
+int leading_number(std::string_view text) {
+  const size_t from = text.find_first_not_of(" \t\n\v\f\r");
+  if (from == std::string_view::npos) return -1;
+  text.remove_prefix(from);
+  const bool negative = text[0] == '-';
+  if (negative || text[0] == '+') text.remove_prefix(1);
+  if (text.empty() || !is_digit(text[0])) return -1;
+  int64_t value = 0;
+  for (size_t i = 0; i < text.size() && is_digit(text[i]); ++i) {
+    value = value * 10 + (text[i] - '0');
+    if (value > std::numeric_limits<int>::max()) return -1;
+  }
+  return negative && value != 0 ? -1 : static_cast<int>(value);
+}
+
+VisibleEntry parse_entry(const std::string& text, VisibleEntry::Kind list_kind) {
+  using Kind = VisibleEntry::Kind;
+  if (list_kind == Kind::gpu_uuid)
+    return {text.starts_with(kGpuPrefix) ? list_kind : Kind::invalid, -1, text};
+  if (list_kind == Kind::mig) return {text.starts_with(kMigPrefix) ? list_kind : Kind::invalid, -1, text};
+  const int index = leading_number(text);
+  return {index >= 0 ? Kind::index : Kind::invalid, index, text};
+}
+
+// The one GPU that `entry` names, or why there is none.
+struct Match {
+  size_t gpu = 0;
+  std::string problem;
+};
+
+Match match_index(const std::vector<Gpu>& gpus, int index) {
+  const auto found =
+      std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) { return gpu.index.value == index; });
+  if (found == gpus.end()) return {0, "there is no such GPU"};
+  return {static_cast<size_t>(found - gpus.begin()), ""};
+}
+
+Match match_uuid(const std::vector<Gpu>& gpus, const std::string& prefix) {
+  Match match{0, "no GPU's UUID starts so"};
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    if (!gpus[i].uuid.value.starts_with(prefix)) continue;
+    if (match.problem.empty()) return {0, "the UUIDs of several GPUs start so"};
+    match = {i, ""};
+  }
+  return match;
+}
+
+Match match_entry(const std::vector<Gpu>& gpus, const VisibleEntry& entry) {
+  switch (entry.kind) {
+    case VisibleEntry::Kind::index:
+      return match_index(gpus, entry.index);
+    case VisibleEntry::Kind::gpu_uuid:
+      return match_uuid(gpus, entry.text);
+    case VisibleEntry::Kind::mig:
+      return {0, "no such MIG instance is known"};
+    case VisibleEntry::Kind::invalid:
+      break;
+  }
+  return {0, "it is not valid here"};
+}
+
+}  // namespace
+
+std::vector<VisibleEntry> parse_visible_devices(std::string_view text) {
+  std::vector<VisibleEntry> entries;
+  if (text.empty()) return entries;
+  const auto kind = text.starts_with(kGpuPrefix)   ? VisibleEntry::Kind::gpu_uuid
+                    : text.starts_with(kMigPrefix) ? VisibleEntry::Kind::mig
+                                                   : VisibleEntry::Kind::index;
+  for (const std::string& piece : split(text, ',')) {
+    entries.push_back(parse_entry(piece, kind));
+    if (entries.back().kind == VisibleEntry::Kind::invalid) break;
+  }
+  return entries;
+}
+
+VisibleDevices visible_devices(const std::vector<Gpu>& gpus, std::string_view text) {
+  VisibleDevices visible;
+  const auto entries = parse_visible_devices(text);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const auto [gpu, problem] = match_entry(gpus, entries[i]);
+    if (!problem.empty()) {
+      visible.remark =
+          cat("entry ", i + 1, ", '", entries[i].text, "', hides itself and all after it: ", problem);
+      break;
+    }
+    if (std::find(visible.gpus.begin(), visible.gpus.end(), gpu) != visible.gpus.end()) {
+      visible.gpus.clear();
+      visible.remark = cat("entry ", i + 1, ", '", entries[i].text, "', names a GPU twice, which hides all");
+      break;
+    }
+    visible.by_index = entries[i].kind == VisibleEntry::Kind::index;
+    visible.gpus.push_back(gpu);
+  }
+  return visible;
+}
+
+}  // namespace muster

@@ -1,0 +1,43 @@
+// Why a job failed, in words and as JSON (failure.json): the first rank to fail, the others' ends as its
+// consequences. Values and text; the only I/O is reading the error file that a rank left.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/launch/worker_exit.h"
+
+namespace muster {
+
+// What a rank wrote to TORCHELASTIC_ERROR_FILE.
+struct ReportedError {
+  std::string message;  // "ValueError: bad batch"
+  std::string stack;
+};
+
+// torchrun's JSON, {"message": {"message": …, "extraInfo": {"py_callstack": …}}} or {"message": "…"}; text that is
+// no such JSON is the message itself. Nothing when there is no file, or an empty one.
+std::optional<ReportedError> read_error_file(const std::string& path);
+
+// "exit code 3", "killed by SIGKILL: …", "ended by muster (SIGTERM)".
+std::string describe_end(const WorkerExit& exit);
+
+struct FailureContext {
+  std::string run_id;
+  std::string run_dir;
+  int attempt = 0;
+  int max_restarts = 0;
+  std::string time;  // ISO 8601
+};
+
+// The first in order of death that failed by itself; nothing when none did.
+const WorkerExit* first_failure(const std::vector<WorkerExit>& exits);
+
+// The card for people, several lines; `exits` in order of death. Empty when nothing failed by itself.
+std::string failure_card(const std::vector<WorkerExit>& exits, const FailureContext& context);
+
+// The same for programs, schema "muster.failure/1".
+std::string failure_json(const std::vector<WorkerExit>& exits, const FailureContext& context);
+
+}  // namespace muster

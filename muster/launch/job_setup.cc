@@ -1,0 +1,100 @@
+#include "muster/launch/job_setup.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/placement/plan_json.h"
+
+namespace muster {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A random UUID, version 4.
+std::string make_uuid() {
+  std::array<unsigned char, 16> bytes;
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    fail_errno("getrandom", errno);
+  }
+  bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
+  bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
+  std::string text;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += "0123456789abcdef"[bytes[i] >> 4];
+    text += "0123456789abcdef"[bytes[i] & 15];
+  }
+  return text;
+}
+
+// An id as the name of one folder.
+std::string folder_name(std::string id) {
+  std::replace(id.begin(), id.end(), '/', '_');
+  return id == "." || id == ".." ? "_" : id;
+}
+
+Environment own_environment() {
+  Environment variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (equals == std::string_view::npos || equals == 0) continue;
+    variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return variables;
+}
+
+void make_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) {
+    throw Error(ErrorCode::io, cat("cannot create the run's folder '", path, "': ", error.message(),
+                                   "; give another with --run-dir"));
+  }
+}
+
+}  // namespace
+
+JobSetup::JobSetup(const LaunchOptions& options, const Plan& plan, int cores) {
+  facts_.run_id = options.run_id.empty() ? make_uuid() : options.run_id;
+  // "none" is torchrun's id for "no id": many jobs have it.
+  const std::string id = folder_name(facts_.run_id == "none" ? make_uuid() : facts_.run_id);
+  facts_.run_dir = fs::absolute(options.run_dir.empty() ? "runs/" + id : options.run_dir).string();
+  facts_.log_dir = options.log_dir.empty() ? facts_.run_dir + "/logs"
+                                           : fs::absolute(options.log_dir).string() + "/" + id;
+  facts_.plan_path = facts_.run_dir + "/plan.json";
+  facts_.master_addr = options.master_addr.empty() ? "localhost" : options.master_addr;
+  facts_.cores = cores;
+  facts_.environment = own_environment();
+
+  if (!options.master_addr.empty()) check_master_address(options.master_addr);
+  port_ = PortReservation(options.master_port);
+  facts_.master_port = port_.port();
+
+  const Secret secret = Secret::make();
+  secret_fd_ = secret.to_memfd();
+  facts_.secret_fd = secret_fd_.get();
+  store_ = std::make_unique<TcpServer>(TcpServerOptions{.secret = secret});
+  facts_.store = to_string(store_->endpoint());
+
+  make_folder(facts_.run_dir);
+  write_file(facts_.plan_path, plan_to_json(plan));
+  ::unlink(cat(facts_.run_dir, "/failure.json").c_str());  // an earlier run's, when the folder is used again
+}
+
+void JobSetup::remove_empty_folders() const {
+  std::error_code ignored;
+  if (!fs::exists(facts_.log_dir, ignored)) return;
+  for (const auto& attempt : fs::directory_iterator(facts_.log_dir, ignored)) ::rmdir(attempt.path().c_str());
+  ::rmdir(facts_.log_dir.c_str());
+}
+
+}  // namespace muster

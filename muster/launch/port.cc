@@ -1,0 +1,191 @@
+#include "muster/launch/port.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <limits.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr int kListenState = 0x0A;  // in /proc/net/tcp
+
+struct TcpEntry {
+  int port;
+  int state;
+  std::string inode;
+};
+
+// The kernel's list of listening and connected sockets (merely bound ones are not in it).
+std::vector<TcpEntry> tcp_entries() {
+  std::vector<TcpEntry> entries;
+  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::string text;
+    try {
+      text = read_file(path);
+    } catch (const Error&) {
+      continue;  // no IPv6, or a hidden /proc
+    }
+    for (const std::string& line : split(text, '\n')) {
+      std::vector<std::string> words;
+      for (std::string& word : split(line, ' ')) {
+        if (!word.empty()) words.push_back(std::move(word));
+      }
+      // sl local_address:port remote:port state … inode
+      if (words.size() < 10 || words[1].rfind(':') == std::string::npos) continue;
+      entries.push_back({std::stoi(words[1].substr(words[1].rfind(':') + 1), nullptr, 16),
+                         std::stoi(words[3], nullptr, 16), words[9]});
+    }
+  }
+  return entries;
+}
+
+// Calls `visit(name)` for the entries of a folder until it returns true.
+template <class Visit>
+bool any_entry(const std::string& folder, Visit visit) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
+  if (!dir) return false;
+  while (const dirent* entry = ::readdir(dir.get())) {
+    if (visit(std::string(entry->d_name))) return true;
+  }
+  return false;
+}
+
+std::string process_with_socket(const std::string& inode) {
+  const std::string wanted = cat("socket:[", inode, "]");
+  std::string found;
+  any_entry("/proc", [&](const std::string& pid) {
+    if (!parse_int(pid)) return false;
+    const std::string fds = cat("/proc/", pid, "/fd");
+    const bool has = any_entry(fds, [&](const std::string& fd) {
+      char target[PATH_MAX];
+      const ssize_t n = ::readlink(cat(fds, "/", fd).c_str(), target, sizeof(target));
+      return n > 0 && std::string_view(target, static_cast<size_t>(n)) == wanted;
+    });
+    if (!has) return false;
+    try {
+      found = cat("process ", pid, " (", trim(read_file(cat("/proc/", pid, "/comm"))), ")");
+    } catch (const Error&) {
+      found = cat("process ", pid);
+    }
+    return true;
+  });
+  return found;
+}
+
+// A socket bound to `port` on every address, IPv6 and IPv4; nothing with errno when the port is taken.
+Fd bind_everywhere(int port, bool reuse) {
+  Fd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  const int off = 0;
+  if (fd.valid()) {
+    ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    if (reuse) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    sockaddr_in6 address = {};
+    address.sin6_family = AF_INET6;
+    address.sin6_port = htons(static_cast<uint16_t>(port));
+    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return fd;
+    if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT) return {};
+  }
+  fd = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));  // a host without IPv6
+  if (!fd.valid()) return {};
+  if (reuse) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) return {};
+  return fd;
+}
+
+int bound_port(int fd) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) fail_errno("getsockname", errno);
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                                             : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+// True when only the remains of closed connections keep the port: they do not stop who sets SO_REUSEADDR.
+bool only_old_connections(int port) {
+  bool any = false;
+  for (const TcpEntry& entry : tcp_entries()) {
+    if (entry.port == port && entry.state == kListenState) return false;
+    any |= entry.port == port;
+  }
+  return any;
+}
+
+Error port_taken(int port) {
+  const std::string holder = port_holder(port);
+  return {ErrorCode::unavailable,
+          cat("--master-port: expected a free port, got ", port, ", which is in use",
+              holder.empty() ? std::string(" by another program") : cat(" by ", holder),
+              "; end it, give another port, or give none to have a free one chosen")};
+}
+
+}  // namespace
+
+PortReservation::PortReservation(int port) {
+  if (port < 0 || port > 65535) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("--master-port: expected a port from 1 to 65535, got ", port));
+  }
+  // Without SO_REUSEADDR first: with it, the bind would share the port with another job's reservation.
+  socket_ = bind_everywhere(port, false);
+  if (!socket_.valid()) {
+    if (errno == EACCES) {
+      throw Error(ErrorCode::unavailable, cat("--master-port: expected a port that this user may use, got ",
+                                              port, "; give one above 1023"));
+    }
+    if (errno != EADDRINUSE) fail_errno("cannot reserve a port", errno);
+    if (only_old_connections(port)) socket_ = bind_everywhere(port, true);
+    if (!socket_.valid()) throw port_taken(port);
+  }
+  const int on = 1;
+  ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  port_ = bound_port(socket_.get());
+}
+
+std::string port_holder(int port) {
+  for (const TcpEntry& entry : tcp_entries()) {
+    if (entry.port == port && entry.state == kListenState) return process_with_socket(entry.inode);
+  }
+  return {};
+}
+
+void check_master_address(const std::string& address) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* list = nullptr;
+  const int rc = ::getaddrinfo(address.c_str(), nullptr, &hints, &list);
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, [](addrinfo* l) {
+    if (l != nullptr) ::freeaddrinfo(l);
+  });
+  if (rc != 0) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("--master-addr: expected a name or address of this host, got '", address,
+                    "', which does not resolve (", ::gai_strerror(rc), "); correct it, or leave it out"));
+  }
+  for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
+    const Fd probe(::socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (probe.valid() && ::bind(probe.get(), entry->ai_addr, entry->ai_addrlen) == 0) return;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              cat("--master-addr: expected an address of this host, where rank 0 will listen, got '", address,
+                  "', which is another's; this version starts ranks on one host: leave it out"));
+}
+
+}  // namespace muster

@@ -1,0 +1,154 @@
+#include "muster/launch/worker_group.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/launch/exit_report.h"
+#include "muster/supervise/input.h"
+#include "muster/supervise/output.h"
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kTailBytes = 16 * 1024;
+constexpr size_t kLastLines = 20;
+
+// One rank's two streams.
+struct Streams {
+  Fd out;  // the child's ends
+  Fd err;
+  std::optional<Output::StreamId> err_id;
+};
+
+// The child's end of one stream: a pipe that we read, a file of its own, or /dev/null.
+Fd open_target(Output& output, const StreamTarget& target, int fd, const std::string& prefix, size_t tail_bytes,
+               std::optional<Output::StreamId>* id) {
+  const bool piped = target.console || (tail_bytes > 0 && target.file.empty());
+  if (piped) {
+    auto opened = output.open({.console_fd = target.console ? fd : -1,
+                               .prefix = prefix,
+                               .file = target.file,
+                               .tail_bytes = tail_bytes});
+    if (id != nullptr) *id = opened.id;
+    return std::move(opened.child_end);
+  }
+  const std::string path = target.file.empty() ? "/dev/null" : target.file;
+  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file.valid()) fail_errno(cat("cannot create log '", path, "'"), errno);
+  return file;
+}
+
+// The end of a file that a rank wrote by itself.
+std::vector<std::string> last_lines_of(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return {};
+  const off_t size = ::lseek(file.get(), 0, SEEK_END);
+  const off_t from = std::max<off_t>(0, size - static_cast<off_t>(kTailBytes));
+  std::string text(static_cast<size_t>(std::max<off_t>(0, size - from)), '\0');
+  const ssize_t n = ::pread(file.get(), text.data(), text.size(), from);
+  text.resize(static_cast<size_t>(std::max<ssize_t>(0, n)));
+  std::vector<std::string> lines = split(trim(text), '\n');
+  if (lines.size() > kLastLines) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(kLastLines));
+  return lines;
+}
+
+void start(ProcessSet& processes, const WorkerSpec& spec, const Streams& streams, int input,
+           const std::vector<int>& inherit_fds) {
+  processes.spawn(spec.rank, {.argv = spec.argv,
+                              .environment = spec.environment,
+                              .working_directory = {},
+                              .stdin_fd = input,
+                              .stdout_fd = streams.out.get(),
+                              .stderr_fd = streams.err.get(),
+                              .inherit_fds = inherit_fds});
+}
+
+WorkerExit explain(const ChildExit& end, const WorkerSpec& spec, Clock::time_point started) {
+  WorkerExit exit{.rank = spec.rank,
+                  .local_rank = spec.local_rank,
+                  .host = spec.host,
+                  .device = spec.device,
+                  .pid = end.pid,
+                  .exit_code = end.exit_code,
+                  .signal = end.signal,
+                  .sent_signal = end.sent_signal,
+                  .cause = {},
+                  .message = {},
+                  .stack = {},
+                  .last_lines = {},
+                  .stderr_log = spec.err.file,
+                  .after = std::chrono::duration_cast<std::chrono::milliseconds>(end.at - started)};
+  exit.cause = describe_end(exit) + (end.core_dumped ? ", core dumped" : "");
+  if (!exit.failed()) return exit;
+  if (auto error = read_error_file(spec.error_file)) {
+    exit.message = std::move(error->message);
+    exit.stack = std::move(error->stack);
+  }
+  return exit;
+}
+
+const WorkerSpec& spec_of(const std::vector<WorkerSpec>& specs, int rank) {
+  return *std::find_if(specs.begin(), specs.end(), [&](const WorkerSpec& spec) { return spec.rank == rank; });
+}
+
+void make_log_folder(const std::vector<WorkerSpec>& specs) {
+  if (specs.empty()) return;
+  const auto folder = std::filesystem::path(specs[0].error_file).parent_path();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail_errno(cat("cannot create '", folder.string(), "'"), error.value());
+  // A run that goes on in the same folder must not find what an earlier one's rank reported.
+  for (const WorkerSpec& spec : specs) ::unlink(spec.error_file.c_str());
+}
+
+}  // namespace
+
+GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& specs,
+                        const std::vector<int>& inherit_fds, std::chrono::milliseconds shutdown_timeout) {
+  make_log_folder(specs);
+  Output output(processes.loop());
+  Input input(processes.loop());
+  const auto started = Clock::now();
+  std::vector<std::optional<Output::StreamId>> err_ids(specs.size());
+  try {
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const WorkerSpec& spec = specs[i];
+      const Fd terminal = spec.rank == 0 ? input.open() : Fd();
+      const int stdin_fd = spec.rank != 0 ? -1 : terminal.valid() ? terminal.get() : STDIN_FILENO;
+      Streams streams;
+      streams.out = open_target(output, spec.out, STDOUT_FILENO, spec.prefix, 0, nullptr);
+      streams.err = open_target(output, spec.err, STDERR_FILENO, spec.prefix, kTailBytes, &err_ids[i]);
+      start(processes, spec, streams, stdin_fd, inherit_fds);
+    }
+  } catch (const Error&) {
+    processes.kill_all();
+    throw;
+  }
+  const WaitResult ended = processes.wait_all({.stop_on_failure = true, .grace = shutdown_timeout});
+  input.close();
+  output.finish();
+
+  GroupResult result{.exits = {}, .stopped_by = ended.stopped_by};
+  for (const ChildExit& end : ended.exits) {
+    const WorkerSpec& spec = spec_of(specs, end.id);
+    result.exits.push_back(explain(end, spec, started));
+    const auto id = err_ids[static_cast<size_t>(&spec - specs.data())];
+    if (result.exits.back().failed()) {
+      result.exits.back().last_lines = id ? output.last_lines(*id, kLastLines) : last_lines_of(spec.err.file);
+    }
+  }
+  for (const std::string& survivor : ended.survivors) {
+    log(LogLevel::error, cat("could not end ", survivor, "; it is left to the system"));
+  }
+  return result;
+}
+
+}  // namespace muster

@@ -1,0 +1,25 @@
+// One attempt of a job on this host: every rank started, watched and ended. Called by the agent; decides
+// nothing about restarts.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "muster/launch/worker_exit.h"
+#include "muster/launch/worker_spec.h"
+#include "muster/supervise/process_set.h"
+
+namespace muster {
+
+struct GroupResult {
+  std::vector<WorkerExit> exits;  // in the order of death
+  int stopped_by = 0;             // the signal that the launcher got, if it did
+};
+
+// Starts `specs` (rank 0 with the launcher's standard input) and waits until every one has ended.
+// Blocking: until then. Throws: SpawnError, io when a rank cannot be started; those started before it are ended.
+GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& specs,
+                        const std::vector<int>& inherit_fds, std::chrono::milliseconds shutdown_timeout);
+
+}  // namespace muster

@@ -1,0 +1,167 @@
+#include "muster/launch/worker_spec.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/supervise/child.h"
+
+namespace muster {
+
+namespace {
+
+// Left over from a launcher around this one: they speak of another rank.
+constexpr const char* kOthersVariables[] = {
+    "MUSTER_DEVICE",  "MUSTER_PLAN",       "MUSTER_STORE",    "MUSTER_SECRET_FD", "MUSTER_EVENTS_FD",
+    "MUSTER_RUN_DIR", "MUSTER_LOCAL_RANK", "MUSTER_ATTEMPT",  "MUSTER_SIMULATED", "MUSTER_LEASE_FD",
+};
+
+std::string value_or(const Environment& environment, const char* name, const char* otherwise) {
+  const auto found = environment.find(name);
+  return found == environment.end() || found->second.empty() ? otherwise : found->second;
+}
+
+std::string signal_list(const std::vector<int>& signals) {
+  std::vector<std::string> names;
+  for (const int signal : signals) names.push_back(signal_name(signal));
+  return join(names, ",");
+}
+
+// A rank that sees its own GPU first finds it as ordinal 0, so scripts that use LOCAL_RANK as the ordinal must
+// find 0 there. MUSTER_LOCAL_RANK keeps the true one.
+bool sees_own_gpu_first(const Plan& plan, const RankPlan& rank) {
+  return rank.device.kind == DeviceAssignment::Kind::cuda && plan.visibility != Visibility::all &&
+         rank.device.ordinal.value == 0;
+}
+
+Environment rank_environment(const Plan& plan, const RankPlan& rank, int local_world_size,
+                             const LaunchOptions& options, const JobFacts& job, const WorkerSpec& spec,
+                             int attempt) {
+  Environment variables = job.environment;
+  for (const char* name : kOthersVariables) variables.erase(name);
+  for (const auto& [name, value] : options.extra_env) variables[name] = value;
+  variables.emplace("OMP_NUM_THREADS", cat(std::max(1, job.cores / local_world_size)));
+
+  RankEnv contract;
+  contract.rank = contract.role_rank = rank.rank;
+  contract.world_size = contract.role_world_size = static_cast<int>(plan.ranks.size());
+  contract.local_rank = rank.local_rank;
+  contract.local_world_size = local_world_size;
+  contract.role_name = options.role;
+  contract.master_addr = job.master_addr;
+  contract.master_port = job.master_port;
+  contract.restart_count = attempt;
+  contract.max_restarts = options.max_restarts;
+  contract.run_id = job.run_id;
+  contract.error_file = spec.error_file;
+  contract.device = spec.device;
+  contract.plan = job.plan_path;
+  contract.store = job.store;
+  contract.secret_fd = job.secret_fd;
+  contract.run_dir = job.run_dir;
+  contract.backend = value_or(variables, "MUSTER_BACKEND", "auto");
+  contract.simulated = plan.simulated;
+  for (const auto& [name, value] : to_environment(contract)) variables[name] = value;
+  variables["TORCHELASTIC_SIGNALS_TO_HANDLE"] = signal_list(options.stop_signals);
+  if (options.virtual_local_rank || sees_own_gpu_first(plan, rank)) variables["LOCAL_RANK"] = "0";
+  if (plan.simulated) variables.erase("CUDA_DEVICE_ORDER");
+  if (const auto visible = cuda_visible_devices(plan, rank)) variables["CUDA_VISIBLE_DEVICES"] = *visible;
+  return variables;
+}
+
+StreamTarget stream_target(const LaunchOptions& options, int local_rank, int bit, const std::string& file) {
+  const bool redirected = (stream_bits(options.redirects, local_rank, "--redirects") & bit) != 0;
+  const bool teed = (stream_bits(options.tee, local_rank, "--tee") & bit) != 0;
+  const auto& filter = options.local_ranks_filter;
+  const bool wanted = filter.empty() || std::find(filter.begin(), filter.end(), local_rank) != filter.end();
+  return {.console = wanted && (teed || !redirected), .file = redirected || teed ? file : std::string()};
+}
+
+std::string line_prefix(const LaunchOptions& options, const RankPlan& rank, size_t world_size) {
+  if (options.line_prefix.empty()) return world_size == 1 ? std::string() : cat("[", rank.rank, "] ");
+  return substitute(options.line_prefix, {{"rank", cat(rank.rank)},
+                                          {"local_rank", cat(rank.local_rank)},
+                                          {"role_name", options.role},
+                                          {"hostname", rank.host}});
+}
+
+}  // namespace
+
+std::vector<WorkerSpec> make_worker_specs(const Plan& plan, const LaunchOptions& options, const JobFacts& job,
+                                          int attempt) {
+  const RankRange here = ranks_on_host(plan, 0);
+  std::vector<WorkerSpec> specs;
+  for (size_t i = here.first; i < here.first + here.count; ++i) {
+    const RankPlan& rank = plan.ranks[i];
+    const std::string files = cat(job.log_dir, "/", attempt, "/", rank.rank);
+    WorkerSpec spec{.rank = rank.rank,
+                    .local_rank = rank.local_rank,
+                    .host = rank.host,
+                    .device = rank.device.id(),
+                    .argv = options.argv,
+                    .environment = {},
+                    .out = stream_target(options, rank.local_rank, 1, files + ".out"),
+                    .err = stream_target(options, rank.local_rank, 2, files + ".err"),
+                    .prefix = line_prefix(options, rank, plan.ranks.size()),
+                    .error_file = files + ".error.json"};
+    spec.environment =
+        rank_environment(plan, rank, static_cast<int>(here.count), options, job, spec, attempt);
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+int stream_bits(const std::string& text, int local_rank, const char* flag) {
+  const auto bad = [&] {
+    return Error(ErrorCode::invalid_argument,
+                 cat(flag, ": expected 0, 1 (stdout), 2 (stderr), 3 (both), or such by local rank as in "
+                           "0:1,1:3, got '", text, "'"));
+  };
+  const auto bits = [&](const std::string& piece) {
+    const auto value = parse_int(piece);
+    if (!value || *value < 0 || *value > 3) throw bad();
+    return static_cast<int>(*value);
+  };
+  if (text.find(':') == std::string::npos) return bits(text);
+  int result = 0;
+  for (const std::string& piece : split(text, ',')) {
+    const auto parts = split(piece, ':');
+    const auto rank = parse_int(parts[0]);
+    if (parts.size() != 2 || !rank || *rank < 0) throw bad();
+    const int value = bits(parts[1]);
+    if (*rank == local_rank) result = value;
+  }
+  return result;
+}
+
+std::string substitute(const std::string& text, const Environment& values) {
+  std::string out;
+  const auto is_name = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  for (size_t i = 0; i < text.size();) {
+    if (text[i] != '$' || i + 1 == text.size()) {
+      out += text[i++];
+      continue;
+    }
+    if (text[i + 1] == '$') {
+      out += '$';
+      i += 2;
+      continue;
+    }
+    const bool braces = text[i + 1] == '{';
+    const size_t from = i + (braces ? 2 : 1);
+    size_t to = from;
+    while (to < text.size() && is_name(text[to])) ++to;
+    const size_t end = braces ? to + 1 : to;
+    const auto value = values.find(text.substr(from, to - from));
+    if (value == values.end() || (braces && (to == text.size() || text[to] != '}'))) {
+      out += text[i++];
+      continue;
+    }
+    out += value->second;
+    i = end;
+  }
+  return out;
+}
+
+}  // namespace muster

@@ -1,0 +1,58 @@
+// What one rank is started with: the third of the launcher's values (Inventory → Plan → WorkerSpec →
+// WorkerExit). A pure function of the plan and what the job has decided; no I/O.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "muster/base/rank_env.h"
+#include "muster/launch/agent.h"
+#include "muster/placement/plan.h"
+
+namespace muster {
+
+// What the launcher has decided and set up before any rank starts.
+struct JobFacts {
+  std::string run_id;
+  std::string run_dir;    // absolute
+  std::string log_dir;    // absolute; attempts are folders in it
+  std::string plan_path;  // absolute
+  std::string master_addr;
+  int master_port = 0;
+  std::string store;  // MUSTER_STORE
+  int secret_fd = -1;
+  int cores = 1;             // of this host, for all its ranks
+  Environment environment;  // the launcher's own, which ranks inherit
+};
+
+// Where one stream of a rank goes. Neither: /dev/null.
+struct StreamTarget {
+  bool console = true;
+  std::string file;
+};
+
+struct WorkerSpec {
+  int rank = 0;
+  int local_rank = 0;
+  std::string host;
+  std::string device;
+  std::vector<std::string> argv;
+  Environment environment;  // the whole of it
+  StreamTarget out;
+  StreamTarget err;
+  std::string prefix;  // of its lines on the console
+  std::string error_file;
+};
+
+// One spec per rank of host 0, in rank order. Throws: invalid_argument for a bad --redirects or --tee.
+std::vector<WorkerSpec> make_worker_specs(const Plan& plan, const LaunchOptions& options, const JobFacts& job,
+                                          int attempt);
+
+// torchrun's form of --redirects and --tee for one local rank: 0 none, 1 stdout, 2 stderr, 3 both.
+// Throws: invalid_argument naming `flag`.
+int stream_bits(const std::string& text, int local_rank, const char* flag);
+
+// `text` with ${name} and $name replaced (as Python's Template.safe_substitute: an unknown name stays).
+std::string substitute(const std::string& text, const Environment& values);
+
+}  // namespace muster

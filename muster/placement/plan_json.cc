@@ -1,0 +1,128 @@
+#include "muster/placement/plan_json.h"
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/device/strict_json.h"
+
+namespace muster {
+namespace {
+
+constexpr const char* kSchema = "muster.plan/1";
+
+using Json = nlohmann::ordered_json;
+
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json to_json(const DeviceAssignment& device) {
+  Json json = {{"id", device.id()}};
+  if (device.kind == DeviceAssignment::Kind::cpu) {
+    json.update({{"kind", "cpu"}, {"cpu_slot", device.cpu_slot}});
+  } else {
+    json.update({{"kind", "cuda"},
+                 {"uuid", device.uuid.value},
+                 {"index", device.index.value},
+                 {"model", device.model},
+                 {"ordinal", device.ordinal.value}});
+  }
+  return json;
+}
+
+Json to_json(const RankPlan& rank) {
+  return {{"rank", rank.rank}, {"local_rank", rank.local_rank},  {"host_index", rank.host_index},
+          {"host", rank.host}, {"device", to_json(rank.device)}, {"reason", rank.reason}};
+}
+
+DeviceAssignment device_from(JsonObject object) {
+  DeviceAssignment device;
+  const std::string kind = object.text("kind");
+  const std::string id = object.text("id");
+  if (kind == "cpu") {
+    device.cpu_slot = static_cast<int>(object.integer("cpu_slot", 0));
+  } else if (kind == "cuda") {
+    device.kind = DeviceAssignment::Kind::cuda;
+    device.uuid.value = object.text("uuid");
+    if (!device.uuid.value.starts_with("GPU-")) {
+      object.fail("uuid", "GPU-<uuid>", cat("'", device.uuid.value, "'"));
+    }
+    device.index.value = static_cast<int>(object.integer("index", 0));
+    device.model = object.text_or("model", "");
+    device.ordinal.value = static_cast<int>(object.integer("ordinal", 0));
+  } else {
+    object.fail("kind", "'cpu' or 'cuda'", cat("'", kind, "'"));
+  }
+  if (id != device.id()) object.fail("id", cat("'", device.id(), "'"), cat("'", id, "'"));
+  object.finish();
+  return device;
+}
+
+// Ranks count up over hosts, local ranks within one: what everybody who reads a plan relies on.
+RankPlan rank_from(JsonObject object, const std::vector<RankPlan>& before) {
+  RankPlan rank;
+  const auto next = static_cast<int64_t>(before.size());
+  rank.rank = static_cast<int>(object.integer("rank", next, next));
+  const int last_host = before.empty() ? 0 : before.back().host_index;
+  rank.host_index = static_cast<int>(object.integer("host_index", last_host));
+  const bool same_host = !before.empty() && rank.host_index == last_host;
+  const int next_local = same_host ? before.back().local_rank + 1 : 0;
+  rank.local_rank = static_cast<int>(object.integer("local_rank", next_local, next_local));
+  rank.host = object.text("host");
+  if (same_host && rank.host != before.back().host) {
+    object.fail("host", cat("'", before.back().host, "', as host_index says"), cat("'", rank.host, "'"));
+  }
+  rank.device = device_from(object.object("device"));
+  rank.reason = object.text_or("reason", "");
+  object.finish();
+  return rank;
+}
+
+Visibility visibility_from(JsonObject& document) {
+  const std::string text = document.text("visibility");
+  try {
+    return parse_visibility(text);
+  } catch (const Error&) {
+    document.fail("visibility", "'job', 'own', 'own-first' or 'all'", cat("'", text, "'"));
+  }
+}
+
+}  // namespace
+
+std::string plan_to_json(const Plan& plan) {
+  // One rank a line: small enough for many ranks, and still readable, greppable and comparable by line.
+  std::string text =
+      cat("{\n  \"schema\": ", dump(kSchema), ",\n  \"policy\": ", dump(plan.policy),
+          ",\n  \"visibility\": ", dump(to_string(plan.visibility)), ",\n  \"simulated\": ", plan.simulated,
+          ",\n  \"world_size\": ", plan.ranks.size(), ",\n  \"ranks\": [");
+  const char* separator = "\n    ";
+  for (const RankPlan& rank : plan.ranks) {
+    text += separator;
+    text += dump(to_json(rank));
+    separator = ",\n    ";
+  }
+  text += cat("\n  ],\n  \"notes\": ", dump(plan.notes), "\n}\n");
+  return text;
+}
+
+Plan plan_from_json(const std::string& text, const std::string& source) {
+  const std::string what = cat("plan ", source);
+  const auto json = parse_strict_json(text, what);
+  JsonObject document(json, what, "");
+  check_schema(document, kSchema);
+  Plan plan;
+  plan.policy = document.text("policy");
+  plan.visibility = visibility_from(document);
+  plan.simulated = document.boolean_or("simulated", false);
+  for (JsonObject& rank : document.objects("ranks"))
+    plan.ranks.push_back(rank_from(std::move(rank), plan.ranks));
+  if (plan.ranks.empty()) document.fail("ranks", "at least one rank", "none");
+  const auto size = static_cast<int64_t>(plan.ranks.size());
+  if (document.integer_or("world_size", 1, size) != size) {
+    document.fail("world_size", cat(size, ", the number of ranks"), "another number");
+  }
+  plan.notes = document.texts_or_none("notes");
+  document.finish();
+  return plan;
+}
+
+}  // namespace muster

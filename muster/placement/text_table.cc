@@ -1,0 +1,45 @@
+#include "muster/placement/text_table.h"
+
+#include <algorithm>
+
+namespace muster {
+namespace {
+
+// Columns a terminal needs for UTF-8 text, one a code point.
+size_t width(const std::string& text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](unsigned char c) { return (c & 0xc0) != 0x80; }));
+}
+
+void append_line(std::string& out, const std::vector<TableColumn>& columns, const std::vector<size_t>& widths,
+                 const std::vector<std::string>& cells) {
+  std::string line;
+  for (size_t i = 0; i < columns.size(); ++i) {
+    const std::string blanks(widths[i] - width(cells[i]), ' ');
+    if (i > 0) line += "  ";
+    line += columns[i].right ? blanks + cells[i] : cells[i] + blanks;
+  }
+  std::replace_if(
+      line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  out += line.substr(0, line.find_last_not_of(' ') + 1);
+  out += '\n';
+}
+
+}  // namespace
+
+std::string format_table(const std::vector<TableColumn>& columns,
+                         const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::string> titles;
+  for (const TableColumn& column : columns) titles.push_back(column.title);
+  std::vector<size_t> widths;
+  for (const std::string& title : titles) widths.push_back(width(title));
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < columns.size(); ++i) widths[i] = std::max(widths[i], width(row.at(i)));
+  }
+  std::string out;
+  append_line(out, columns, widths, titles);
+  for (const auto& row : rows) append_line(out, columns, widths, row);
+  return out;
+}
+
+}  // namespace muster

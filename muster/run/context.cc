@@ -1,0 +1,27 @@
+#include "muster/run/context.h"
+
+#include <torch/types.h>
+
+namespace muster {
+
+DistributedSampler Context::sampler(int64_t length, SamplerOptions options) {
+  options.num_replicas = world_size();
+  options.rank = rank();
+  DistributedSampler sampler(length, options);
+  sampler.set_first_epoch_check([group = process_group()](const SamplerIdentity& identity) mutable {
+    const auto values = identity.values();
+    const auto mine = torch::tensor(std::vector<int64_t>(values.begin(), values.end()));
+    auto all = torch::empty({group.size(), mine.size(0)}, torch::kLong);
+    group.all_gather(all, mine);
+    std::vector<SamplerIdentity> by_rank;
+    for (int rank = 0; rank < group.size(); ++rank) {
+      SamplerIdentity::Values row;
+      std::copy_n(all[rank].const_data_ptr<int64_t>(), row.size(), row.begin());
+      by_rank.push_back(SamplerIdentity::from_values(row));
+    }
+    check_samplers_agree(by_rank);
+  });
+  return sampler;
+}
+
+}  // namespace muster

@@ -1,0 +1,50 @@
+#include "muster/run/progress.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "muster/base/env.h"
+
+namespace muster {
+
+namespace {
+
+constexpr int kBarWidth = 20;
+constexpr std::chrono::milliseconds kRedraw{100};
+
+}  // namespace
+
+Progress::Progress(std::string label, int64_t total_samples, bool shown)
+    : label_(std::move(label)),
+      total_(std::max<int64_t>(total_samples, 1)),
+      shown_(shown),
+      alive_(::isatty(STDERR_FILENO) != 0 || get_env("MUSTER_TTY") == "1") {}
+
+void Progress::update(int64_t samples, double loss) {
+  done_ += samples;
+  loss_sum_ += loss * static_cast<double>(samples);
+  if (!shown_ || !alive_ || Clock::now() - drawn_ < kRedraw) return;
+  drawn_ = Clock::now();
+  std::fprintf(stderr, "%s\r", line().c_str());
+  std::fflush(stderr);
+}
+
+void Progress::finish() {
+  if (shown_) std::fprintf(stderr, "%s\n", line().c_str());
+}
+
+double Progress::mean_loss() const { return done_ == 0 ? 0 : loss_sum_ / static_cast<double>(done_); }
+
+double Progress::samples_per_second() const { return static_cast<double>(done_) / std::max(seconds_since(start_), 1e-9); }
+
+std::string Progress::line() const {
+  const auto filled = static_cast<size_t>(kBarWidth * std::min(done_, total_) / total_);
+  char numbers[96];
+  std::snprintf(numbers, sizeof(numbers), "%lld/%lld  loss %.4f  %.0f samples/s", static_cast<long long>(std::min(done_, total_)),
+                static_cast<long long>(total_), mean_loss(), samples_per_second());
+  return cat(label_, " [", std::string(filled, '#'), std::string(kBarWidth - filled, '.'), "] ", numbers);
+}
+
+}  // namespace muster

@@ -1,0 +1,78 @@
+#include "muster/run/run.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "muster/base/env.h"
+#include "muster/base/log.h"
+#include "muster/comm/init.h"
+#include "muster/launch/agent.h"
+#include "muster/run/error_file.h"
+#include "muster/run/rank_device.h"
+
+namespace muster {
+
+namespace {
+
+std::string own_program() {
+  char path[4096];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path));
+  if (length <= 0 || length >= static_cast<ssize_t>(sizeof(path))) {
+    throw Error(ErrorCode::io, "run: cannot read /proc/self/exe, which is needed to start the ranks; use `muster run`");
+  }
+  return {path, static_cast<size_t>(length)};
+}
+
+// Started alone: this process becomes the launcher. It starts itself again by fork and exec at once, so nothing of
+// LibTorch's state (threads, CUDA) is ever inherited.
+int start_ranks(const RunOptions& options, int argc, char** argv) {
+  LaunchOptions launch;
+  launch.argv = {own_program()};
+  launch.argv.insert(launch.argv.end(), argv + std::min(argc, 1), argv + argc);
+  launch.request.nproc_per_node = options.nproc;
+  if (const auto nproc = get_env_int("MUSTER_NPROC")) launch.request.nproc_per_node = static_cast<int>(*nproc);
+  launch.request.gpus = get_env("MUSTER_GPUS").value_or(options.gpus);
+  launch.request.policy = get_env("MUSTER_POLICY").value_or(options.policy);
+  launch.request.map = options.map;
+  launch.request.visibility = options.visibility;
+  return run(launch);
+}
+
+void run_rank(const RankEnv& env, const RunOptions& options, const std::function<void(Context&)>& fn) {
+  const RankDevice device = device_of_rank(env);
+  InitOptions init;
+  init.backend = options.backend;
+  init.device = device.device;
+  ProcessGroup group = init_process_group(init);
+  Context context({.env = env, .assignment = device.assignment, .device = device.device, .group = group});
+  fn(context);
+  group.shutdown();
+}
+
+}  // namespace
+
+int run(int argc, char** argv, const std::function<void(Context&)>& fn) { return run(RunOptions{}, argc, argv, fn); }
+
+int run(const RunOptions& options, int argc, char** argv, const std::function<void(Context&)>& fn) {
+  std::string name = "muster";
+  try {
+    const auto env = rank_env_from_environment();
+    if (!env) return start_ranks(options, argc, argv);
+    name = cat("rank ", env->rank);
+    set_log_name(name);
+    run_rank(*env, options, fn);
+    return 0;
+  } catch (const std::exception& error) {
+    const std::string message = describe_exception(error);
+    log(LogLevel::error, message);
+    write_error_file(message);
+    return 1;
+  } catch (...) {
+    log(LogLevel::error, "an exception that is no std::exception");
+    write_error_file("an exception that is no std::exception");
+    return 1;
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,36 @@
+// The façade: a whole multi-GPU program in one call.
+//
+//   int main(int argc, char** argv) {
+//     return muster::run(argc, argv, [](muster::Context& ctx) { ... });
+//   }
+//
+// Started alone, the program starts one rank per device (itself again, once a rank) and guards them. Started as a
+// rank, by `muster run`, torchrun, mpirun or srun, it joins as that rank.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/placement/plan.h"
+#include "muster/run/context.h"
+
+namespace muster {
+
+// For starting alone; the environment variables named here win over them. Under a launcher only `backend` counts.
+struct RunOptions {
+  std::optional<int> nproc;              // ranks; default: one per device. MUSTER_NPROC
+  std::string gpus;                      // as `muster run --gpus`. MUSTER_GPUS
+  std::string policy = "sequential";     // MUSTER_POLICY
+  std::vector<int> map;                  // GPU of each rank, with policy "list"
+  std::string backend = "auto";          // auto, gloo, nccl. MUSTER_BACKEND
+  Visibility visibility = Visibility::job;
+};
+
+// Runs `fn` on every rank. Returns the process's exit code: 0, or that of the failure, which was printed and, when a
+// launcher asked for it, written to TORCHELASTIC_ERROR_FILE. Never throws; `argv` is left alone.
+int run(int argc, char** argv, const std::function<void(Context&)>& fn);
+int run(const RunOptions& options, int argc, char** argv, const std::function<void(Context&)>& fn);
+
+}  // namespace muster

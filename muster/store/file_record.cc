@@ -1,0 +1,74 @@
+#include "muster/store/file_record.h"
+
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kPrefixBytes = 4 + 8;  // size of the body, its checksum
+constexpr size_t kBodyStart = 1 + 4;    // kind, size of the key
+
+uint64_t read_number(std::string_view from, size_t size) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < size; ++i) value |= uint64_t{static_cast<unsigned char>(from[i])} << (8 * i);
+  return value;
+}
+
+void put_number(std::string& out, uint64_t value, size_t size) {
+  for (size_t i = 0; i < size; ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
+}
+
+// FNV-1a: tells a torn record, which is all it is for.
+uint64_t checksum(std::string_view bytes) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+}  // namespace
+
+std::string encode_record(const FileRecord& record) {
+  std::string body;
+  body += static_cast<char>(record.kind);
+  put_number(body, record.key.size(), 4);
+  body += record.key;
+  body += record.value;
+  std::string bytes;
+  bytes.reserve(kPrefixBytes + body.size());
+  put_number(bytes, body.size(), 4);
+  put_number(bytes, checksum(body), 8);
+  return bytes + body;
+}
+
+std::optional<FileRecord> take_record(std::string_view& bytes) {
+  if (bytes.size() < kPrefixBytes) return std::nullopt;
+  const uint64_t size = read_number(bytes, 4);
+  if (size < kBodyStart || size > bytes.size() - kPrefixBytes) return std::nullopt;
+  const std::string_view body = bytes.substr(kPrefixBytes, size);
+  if (checksum(body) != read_number(bytes.substr(4), 8)) return std::nullopt;
+  const uint64_t key_size = read_number(body.substr(1), 4);
+  if (key_size > size - kBodyStart) return std::nullopt;
+  FileRecord record;
+  record.kind = static_cast<FileRecord::Kind>(body[0]);
+  record.key = body.substr(kBodyStart, key_size);
+  record.value = body.substr(kBodyStart + key_size);
+  bytes.remove_prefix(kPrefixBytes + size);
+  return record;
+}
+
+std::string encode_header(const FileHeader& header) {
+  return cat(header.world_size, " ", header.generation, " ", header.boot_id);
+}
+
+std::optional<FileHeader> decode_header(std::string_view text) {
+  const auto parts = split(text, ' ');
+  if (parts.size() != 3) return std::nullopt;
+  const auto world_size = parse_int(parts[0]);
+  const auto generation = parse_int(parts[1]);
+  if (!world_size || *world_size < 1 || *world_size > INT32_MAX || !generation) return std::nullopt;
+  return FileHeader{
+      .world_size = static_cast<int>(*world_size), .generation = *generation, .boot_id = parts[2]};
+}
+
+}  // namespace muster

@@ -1,0 +1,134 @@
+#include "muster/store/key_service.h"
+
+#include <algorithm>
+
+namespace muster {
+
+namespace {
+
+using Operation = StoreRequest::Operation;
+
+bool may_wait(Operation operation) {
+  return operation == Operation::get || operation == Operation::wait;
+}
+
+StoreReply timed_out(const Table& table, const StoreRequest& request) {
+  return {.ok = false, .code = ErrorCode::timeout, .text = table.describe_missing(request.keys)};
+}
+
+}  // namespace
+
+void KeyService::handle(Client client, StoreRequest request, Answers& answers) {
+  if (may_wait(request.operation)) {
+    begin_wait(client, std::move(request), answers);
+    return;
+  }
+  StoreReply reply;
+  try {
+    reply = answer_now(request, answers);
+  } catch (const Error& error) {
+    reply = {.ok = false, .code = error.code(), .text = error.message()};
+  }
+  answers.emplace_back(client, std::move(reply));
+}
+
+StoreReply KeyService::answer_now(const StoreRequest& request, Answers& answers) {
+  StoreReply reply;
+  switch (request.operation) {
+    case Operation::set:
+      store(request.keys[0], request.value, answers);
+      break;
+    case Operation::add:
+      reply.number = table_.sum(request.keys[0], request.number);
+      store(request.keys[0], std::to_string(reply.number), answers);
+      break;
+    case Operation::compare_set: {
+      auto comparison = table_.compare(request.keys[0], request.expected, request.value);
+      if (comparison.store) store(request.keys[0], request.value, answers);
+      reply.text = std::move(comparison.result);
+      break;
+    }
+    case Operation::check:
+      reply.number = table_.first_missing(request.keys) == request.keys.size() ? 1 : 0;
+      break;
+    case Operation::remove:
+      reply.number = table_.remove(request.keys[0]) ? 1 : 0;
+      break;
+    case Operation::num_keys:
+      reply.number = table_.size();
+      break;
+    case Operation::get:
+    case Operation::wait:
+      throw Error(ErrorCode::internal, "store server: a waiting request answered as another");
+  }
+  return reply;
+}
+
+void KeyService::begin_wait(Client client, StoreRequest request, Answers& answers) {
+  const size_t missing = table_.first_missing(request.keys);
+  if (missing == request.keys.size()) {
+    answers.emplace_back(client, found(request));
+    return;
+  }
+  const auto timeout = bounded_timeout(std::chrono::milliseconds(request.number));
+  if (timeout.count() == 0) {
+    answers.emplace_back(client, timed_out(table_, request));
+    return;
+  }
+  const auto deadline = Clock::now() + timeout;
+  by_missing_key_[request.keys[missing]].push_back(client);
+  deadlines_.emplace(deadline, client);
+  waits_.emplace(client, Wait{std::move(request), missing, deadline});
+}
+
+void KeyService::store(const std::string& key, std::string value, Answers& answers) {
+  table_.set(key, std::move(value));
+  const auto listed = by_missing_key_.extract(key);
+  if (listed.empty()) return;
+  for (const Client client : listed.mapped()) {
+    Wait& wait = waits_.at(client);
+    const auto& keys = wait.request.keys;
+    wait.at = table_.first_missing(keys, wait.at);
+    // Keys passed earlier may have been removed since.
+    if (wait.at == keys.size()) wait.at = table_.first_missing(keys);
+    if (wait.at < keys.size()) {
+      by_missing_key_[keys[wait.at]].push_back(client);
+      continue;
+    }
+    answers.emplace_back(client, found(wait.request));
+    deadlines_.erase({wait.deadline, client});
+    waits_.erase(client);
+  }
+}
+
+StoreReply KeyService::found(const StoreRequest& request) const {
+  StoreReply reply;
+  if (request.operation == Operation::get) reply.text = *table_.find(request.keys[0]);
+  return reply;
+}
+
+void KeyService::expire(Clock::time_point now, Answers& answers) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const Client client = deadlines_.begin()->second;
+    answers.emplace_back(client, timed_out(table_, waits_.at(client).request));
+    forget(client);
+  }
+}
+
+std::optional<Clock::time_point> KeyService::next_deadline() const {
+  if (deadlines_.empty()) return std::nullopt;
+  return deadlines_.begin()->first;
+}
+
+void KeyService::forget(Client client) {
+  const auto found = waits_.find(client);
+  if (found == waits_.end()) return;
+  const Wait& wait = found->second;
+  const auto listed = by_missing_key_.find(wait.request.keys[wait.at]);
+  std::erase(listed->second, client);
+  if (listed->second.empty()) by_missing_key_.erase(listed);
+  deadlines_.erase({wait.deadline, client});
+  waits_.erase(found);
+}
+
+}  // namespace muster

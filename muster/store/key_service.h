@@ -1,0 +1,55 @@
+// The server's keys and the clients that wait for them: requests in, answers out, now or later. Called by
+// tcp_server.cc from its one thread; knows nothing of sockets, so that a test needs none.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "muster/base/clock.h"
+#include "muster/store/table.h"
+#include "muster/store/wire.h"
+
+namespace muster {
+
+class KeyService {
+ public:
+  using Client = uint64_t;
+  using Answers = std::vector<std::pair<Client, StoreReply>>;
+
+  // Appends the answers that this request brings about: the client's own, unless it has to wait, and those of
+  // clients whose wait it ends.
+  void handle(Client client, StoreRequest request, Answers& answers);
+
+  // Appends the answers of those that have waited long enough.
+  void expire(Clock::time_point now, Answers& answers);
+
+  // When `expire` has something to do next.
+  std::optional<Clock::time_point> next_deadline() const;
+
+  bool is_waiting(Client client) const { return waits_.contains(client); }
+  void forget(Client client);  // it has gone
+
+ private:
+  struct Wait {
+    StoreRequest request;
+    size_t at = 0;  // the missing key it is listed under
+    Clock::time_point deadline;
+  };
+
+  StoreReply answer_now(const StoreRequest& request, Answers& answers);
+  void begin_wait(Client client, StoreRequest request, Answers& answers);
+  void store(const std::string& key, std::string value, Answers& answers);
+  StoreReply found(const StoreRequest& request) const;
+
+  Table table_;
+  std::unordered_map<Client, Wait> waits_;
+  std::unordered_map<std::string, std::vector<Client>> by_missing_key_;
+  std::set<std::pair<Clock::time_point, Client>> deadlines_;
+};
+
+}  // namespace muster

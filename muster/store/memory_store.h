@@ -1,0 +1,35 @@
+// A store inside one process, for ranks that are threads, and for tests. Called by whoever starts such ranks;
+// knows nothing of other processes.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+
+#include "muster/store/store.h"
+#include "muster/store/table.h"
+
+namespace muster {
+
+class MemoryStore final : public Store {
+ public:
+  void set(const std::string& key, const std::string& value) override;
+  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
+  int64_t add(const std::string& key, int64_t amount) override;
+  std::string compare_set(const std::string& key, const std::string& expected,
+                          const std::string& desired) override;
+  bool check(const std::vector<std::string>& keys) override;
+  void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
+  bool remove(const std::string& key) override;
+  int64_t num_keys() override;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  void wait_locked(Lock& lock, std::string_view operation, const std::vector<std::string>& keys,
+                   std::chrono::milliseconds timeout);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Table table_;
+};
+
+}  // namespace muster

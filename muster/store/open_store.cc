@@ -1,0 +1,13 @@
+#include "muster/store/open_store.h"
+
+#include "muster/store/tcp_store.h"
+
+namespace muster {
+
+std::shared_ptr<Store> open_store(const std::string& endpoint, const Secret& secret,
+                                  std::chrono::milliseconds timeout) {
+  return std::make_shared<TcpStore>(
+      TcpStoreOptions{.endpoint = parse_endpoint(endpoint), .secret = secret, .timeout = timeout});
+}
+
+}  // namespace muster

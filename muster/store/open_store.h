@@ -1,0 +1,19 @@
+// Opens the store that an endpoint names: what a rank does with MUSTER_STORE.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "muster/store/secret.h"
+#include "muster/store/store.h"
+
+namespace muster {
+
+// A client of the server at "tcp://host:port" or "unix:path".
+// Blocking: until connected, or `timeout`. Throws: as TcpStore; invalid_argument for another kind of
+// endpoint.
+std::shared_ptr<Store> open_store(const std::string& endpoint, const Secret& secret,
+                                  std::chrono::milliseconds timeout);
+
+}  // namespace muster

@@ -1,0 +1,157 @@
+#include "muster/store/secret.h"
+
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <openssl/rand.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+
+#include "muster/base/env.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+// A page of its own, so that it can be kept out of core dumps whole.
+class Secret::Page {
+ public:
+  Page() : bytes_(::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (bytes_ == MAP_FAILED) fail_errno("secret: cannot map a page", errno);
+    ::madvise(bytes_, kBytes, MADV_DONTDUMP);
+  }
+  ~Page() {
+    OPENSSL_cleanse(bytes_, kBytes);
+    ::munmap(bytes_, kBytes);
+  }
+  Page(const Page&) = delete;
+  Page& operator=(const Page&) = delete;
+
+  unsigned char* data() const { return static_cast<unsigned char*>(bytes_); }
+
+ private:
+  void* bytes_;
+};
+
+namespace {
+
+constexpr size_t kMaxText = 2 * Secret::kBytes + 8;  // digits and a few blanks
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+struct stat stat_of(int fd, const std::string& name) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) fail_errno(cat("secret: cannot read ", name), errno);
+  return info;
+}
+
+}  // namespace
+
+Secret Secret::make() {
+  const auto page = std::make_shared<Page>();
+  if (RAND_bytes(page->data(), static_cast<int>(kBytes)) != 1)
+    throw Error(ErrorCode::internal, "secret: the system gave no random bytes");
+  return Secret(page);
+}
+
+Secret Secret::from_hex(std::string_view text) {
+  const std::string_view digits = trim(text);
+  const auto page = std::make_shared<Page>();
+  bool good = digits.size() == 2 * kBytes;
+  for (size_t i = 0; good && i < kBytes; ++i) {
+    const int high = hex_digit(digits[2 * i]);
+    const int low = hex_digit(digits[2 * i + 1]);
+    good = high >= 0 && low >= 0;
+    page->data()[i] = static_cast<unsigned char>((high << 4 | low) & 0xff);
+  }
+  if (!good) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("secret: expected ", 2 * kBytes, " hexadecimal digits, got ", digits.size(),
+                    " characters of which not all are; make one with `muster secret`"));
+  }
+  return Secret(page);
+}
+
+Secret Secret::from_fd(int fd) {
+  char text[kMaxText];
+  const ssize_t size = ::pread(fd, text, sizeof(text), 0);
+  if (size < 0) {
+    const int error = errno;
+    if (error == ESPIPE) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("secret: expected a memfd or a regular file in descriptor ", fd,
+                      ", got a pipe or socket; use a private file"));
+    }
+    fail_errno(cat("secret: cannot read descriptor ", fd, " (MUSTER_SECRET_FD; inherited?)"), error);
+  }
+  const auto wipe = [](char* bytes) { OPENSSL_cleanse(bytes, kMaxText); };
+  const std::unique_ptr<char, decltype(wipe)> wiped(text, wipe);
+  return from_hex(std::string_view(text, static_cast<size_t>(size)));
+}
+
+Secret Secret::from_file(const std::string& path) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!fd.valid()) fail_errno(cat("secret: cannot open '", path, "'"), errno);
+  const struct stat info = stat_of(fd.get(), cat("'", path, "'"));
+  const bool ours = info.st_uid == ::geteuid() || info.st_uid == 0;
+  if (!S_ISREG(info.st_mode) || !ours || (info.st_mode & 077) != 0) {
+    const unsigned mode = info.st_mode & 07777;
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("secret: expected '", path, "' to be a file that only its owner may read (mode 0600), got mode 0",
+            mode >> 6 & 7, mode >> 3 & 7, mode & 7, " of user ", info.st_uid, "; chmod 600 it"));
+  }
+  return from_fd(fd.get());
+}
+
+std::optional<Secret> Secret::from_environment() {
+  if (const auto fd = get_env_int("MUSTER_SECRET_FD")) {
+    if (*fd < 0 || *fd > INT32_MAX) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("environment: expected a descriptor in MUSTER_SECRET_FD, got ", *fd));
+    }
+    return from_fd(static_cast<int>(*fd));
+  }
+  if (const auto path = get_env("MUSTER_SECRET_FILE")) return from_file(*path);
+  return std::nullopt;
+}
+
+std::string_view Secret::bytes() const {
+  if (empty()) return {};
+  return {reinterpret_cast<const char*>(page_->data()), kBytes};
+}
+
+std::string Secret::hex() const {
+  constexpr std::string_view kHex = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * kBytes);
+  for (const char c : bytes()) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += kHex[byte >> 4];
+    text += kHex[byte & 15];
+  }
+  return text;
+}
+
+Fd Secret::to_memfd() const {
+  if (empty()) throw Error(ErrorCode::failed_precondition, "secret: expected one to pass on, got none");
+  Fd fd(::memfd_create("muster-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) fail_errno("secret: cannot make a memfd", errno);
+  std::string text = hex();
+  write_all(fd.get(), text);
+  OPENSSL_cleanse(text.data(), text.size());
+  // A rank can read it, but not change what the others will read.
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0)
+    fail_errno("secret: cannot seal the memfd", errno);
+  return fd;
+}
+
+}  // namespace muster

@@ -1,0 +1,54 @@
+// The job's 256-bit secret: what a process must know to use the job's store. Made by the launcher, handed to
+// ranks by an inherited descriptor or a private file; never by argv, never printed, never in a core dump.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "muster/base/fd.h"
+
+namespace muster {
+
+class Secret {
+ public:
+  static constexpr size_t kBytes = 32;
+
+  Secret() = default;  // none: a store opened with it is not authenticated
+
+  // A fresh random one. Throws: internal when the system has no randomness.
+  static Secret make();
+
+  // From 64 hexadecimal digits, blanks around them ignored. Throws: invalid_argument (without the text).
+  static Secret from_hex(std::string_view text);
+
+  // From a descriptor of a regular file or memfd holding the digits. Its position is neither used nor moved,
+  // so that any number of processes may read the one they inherited. Throws: io, invalid_argument.
+  static Secret from_fd(int fd);
+
+  // From a file holding the digits that belongs to this user (or root) and that nobody else may read or
+  // write (0600 or 0400). Throws: io, failed_precondition naming owner and mode.
+  static Secret from_file(const std::string& path);
+
+  // From MUSTER_SECRET_FD, else MUSTER_SECRET_FILE; nothing when neither is set.
+  static std::optional<Secret> from_environment();
+
+  bool empty() const { return page_ == nullptr; }
+  std::string_view bytes() const;  // kBytes long, or empty; valid as long as this or a copy lives
+
+  // The digits, for `muster secret` and for writing them to a private file; the caller wipes them.
+  std::string hex() const;
+
+  // A sealed memfd holding the digits, for MUSTER_SECRET_FD. It is closed on exec: who starts a rank names it
+  // among the descriptors that the rank inherits. Throws: failed_precondition when empty, io.
+  Fd to_memfd() const;
+
+ private:
+  class Page;  // memory kept out of core dumps and wiped at the end
+  explicit Secret(std::shared_ptr<const Page> page) : page_(std::move(page)) {}
+
+  std::shared_ptr<const Page> page_;
+};
+
+}  // namespace muster

@@ -1,0 +1,105 @@
+#include "muster/store/server_connection.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/store/socket.h"
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kReadBytes = size_t{64} << 10;
+constexpr size_t kKeptBytes = size_t{64} << 10;  // of an emptied buffer: idle clients cost little
+
+void empty(std::string& buffer, size_t& position) {
+  position = 0;
+  buffer.clear();
+  if (buffer.capacity() > kKeptBytes) buffer.shrink_to_fit();
+}
+
+}  // namespace
+
+void ServerConnection::greet() {
+  nonce_ = make_nonce();
+  output_ = cat(kGreetingWelcome, nonce_);
+  send_pending();
+}
+
+ServerConnection::Received ServerConnection::receive() {
+  static thread_local char buffer[kReadBytes];
+  char* const to = is_stranger() ? proof_.data() + proof_size_ : buffer;
+  const size_t most = is_stranger() ? proof_.size() - proof_size_ : sizeof(buffer);
+  const ssize_t n = ::recv(fd_.get(), to, most, 0);
+  if (n == 0) return Received::end;
+  if (n < 0) {
+    if (errno == EAGAIN || errno == EINTR) return Received::nothing;
+    fail_errno(cat("store server: cannot receive from ", host_), errno);
+  }
+  if (is_stranger()) {
+    proof_size_ += static_cast<size_t>(n);
+  } else {
+    input_.append(buffer, static_cast<size_t>(n));
+  }
+  return Received::something;
+}
+
+void ServerConnection::check_proof(const Secret& secret, const std::string& job) {
+  if (proof_size_ < proof_.size()) return;
+  const std::string_view bytes(proof_.data(), proof_.size());
+  const std::string address = to_string(local_address(fd_.get()));
+  const HandshakeFacts facts{.secret = secret,
+                             .job = job,
+                             .address = address,
+                             .client_nonce = bytes.substr(0, kNonceBytes),
+                             .server_nonce = nonce_};
+  if (!equal_in_constant_time(make_proof(Side::client, facts), bytes.substr(kNonceBytes))) {
+    output_ += kRefusal;
+    send_pending();
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("store server: expected a client with this job's secret, got one with another (", host_, ")"));
+  }
+  reader_.emplace(make_session_key(Side::client, facts));
+  writer_.emplace(make_session_key(Side::server, facts));
+  output_ += make_proof(Side::server, facts);
+  send_pending();
+}
+
+std::optional<StoreRequest> ServerConnection::next_request() {
+  std::string_view rest = std::string_view(input_).substr(taken_);
+  const auto body = reader_->take(rest);
+  if (!body) {
+    // What is left is the beginning of a frame: keep it at the buffer's front.
+    if (taken_ > 0) input_.erase(0, std::exchange(taken_, 0));
+    return std::nullopt;
+  }
+  StoreRequest request = decode_request(*body);
+  taken_ = input_.size() - rest.size();
+  if (rest.empty()) empty(input_, taken_);
+  return request;
+}
+
+void ServerConnection::reply(const StoreReply& reply) {
+  writer_->append(output_, [&](std::string& out) { encode(reply, out); });
+  send_pending();
+}
+
+void ServerConnection::send_pending() {
+  while (has_unsent()) {
+    const ssize_t n = ::send(fd_.get(), output_.data() + sent_, output_.size() - sent_, MSG_NOSIGNAL);
+    if (n >= 0) {
+      sent_ += static_cast<size_t>(n);
+    } else if (errno == EAGAIN) {
+      return;
+    } else if (errno != EINTR) {
+      fail_errno(cat("store server: cannot send to ", host_), errno);
+    }
+  }
+  empty(output_, sent_);
+}
+
+}  // namespace muster

@@ -1,0 +1,113 @@
+#include "muster/store/table.h"
+
+#include <algorithm>
+
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/store/store.h"
+
+namespace muster {
+
+namespace {
+
+// Keys come from programs: shown with their control characters visible, and not at any length.
+std::string quote(std::string_view text) {
+  constexpr size_t kShown = 80;
+  constexpr std::string_view kHex = "0123456789abcdef";
+  std::string out = "'";
+  for (const char c : text.substr(0, kShown)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7f) {
+      out += c;
+    } else {
+      out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+    }
+  }
+  return out + (text.size() > kShown ? "...'" : "'");
+}
+
+}  // namespace
+
+const std::string* Table::find(const std::string& key) const {
+  const auto found = values_.find(key);
+  return found == values_.end() ? nullptr : &found->second;
+}
+
+int64_t Table::sum(const std::string& key, int64_t amount) const {
+  const std::string* value = find(key);
+  const auto number = value == nullptr ? 0 : parse_int(*value);
+  if (!number) {
+    throw Error(ErrorCode::invalid_argument, cat("store add: expected a decimal number in ", quote(key),
+                                                 ", got ", quote(*value), "; use a key of its own"));
+  }
+  int64_t sum = 0;
+  if (__builtin_add_overflow(*number, amount, &sum)) {
+    throw Error(ErrorCode::invalid_argument, cat("store add: expected a sum of 64 bits in ", quote(key),
+                                                 ", got ", *number, " + ", amount));
+  }
+  return sum;
+}
+
+Table::Comparison Table::compare(const std::string& key, const std::string& expected,
+                                 const std::string& desired) const {
+  const std::string* value = find(key);
+  if (value == nullptr) return {expected.empty(), expected.empty() ? desired : expected};
+  if (*value == expected) return {true, desired};
+  return {false, *value};
+}
+
+size_t Table::first_missing(const std::vector<std::string>& keys, size_t from) const {
+  while (from < keys.size() && values_.contains(keys[from])) ++from;
+  return from;
+}
+
+std::string Table::describe_missing(const std::vector<std::string>& keys) const {
+  constexpr size_t kNamed = 8;
+  std::vector<std::string> named;
+  size_t missing = 0;
+  for (const auto& key : keys) {
+    if (values_.contains(key)) continue;
+    if (++missing <= kNamed) named.push_back(quote(key));
+  }
+  std::string text = join(named, ", ");
+  if (missing > kNamed) text += cat(" and ", missing - kNamed, " more");
+  return text;
+}
+
+void check_limits(std::string_view operation, const std::string& key, const std::string& value) {
+  if (key.size() > kMaxKeyBytes) {
+    throw Error(ErrorCode::invalid_argument, cat("store ", operation, ": expected a key of at most ",
+                                                 format_bytes(kMaxKeyBytes), ", got ", key.size(), " bytes"));
+  }
+  if (value.size() > kMaxValueBytes) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("store ", operation, ": expected a value of at most ", format_bytes(kMaxValueBytes),
+                    ", got ", value.size(), " bytes (key ", quote(key), "); split it over several keys"));
+  }
+}
+
+void check_limits(std::string_view operation, const std::vector<std::string>& keys) {
+  size_t total = 0;
+  for (const auto& key : keys) {
+    check_limits(operation, key);
+    total += key.size() + 4;
+  }
+  if (total > kMaxValueBytes) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("store ", operation, ": expected keys of at most ", format_bytes(kMaxValueBytes),
+                    " together, got ", format_bytes(total), "; ask in parts"));
+  }
+}
+
+Error missing_keys_error(std::string_view operation, const std::string& missing,
+                         std::chrono::milliseconds timeout, const std::string& where) {
+  return Error(ErrorCode::timeout,
+               cat("store ", operation, ": expected ", missing, " within ", format_duration(timeout),
+                   ", got nothing (", where, "); see whether the rank that sets it has started"));
+}
+
+std::chrono::milliseconds bounded_timeout(std::chrono::milliseconds timeout) {
+  return std::clamp<std::chrono::milliseconds>(timeout, std::chrono::milliseconds(0), std::chrono::years(1));
+}
+
+}  // namespace muster

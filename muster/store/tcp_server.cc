@@ -1,0 +1,361 @@
+#include "muster/store/tcp_server.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <map>
+#include <set>
+#include <thread>
+#include <unordered_map>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/store/key_service.h"
+#include "muster/store/server_connection.h"
+#include "muster/store/socket.h"
+
+namespace muster {
+
+namespace {
+
+constexpr uint64_t kStop = 0;      // epoll's names: not connections
+constexpr uint64_t kListener = 1;  // connections are numbered from 2
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+
+Fd spare_descriptor() {
+  return Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+bool is_out_of_descriptors(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+// Over a unix socket the kernel tells who the peer is: another user has no business here.
+bool is_foreign_user(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return true;
+  return peer.uid != ::geteuid() && peer.uid != 0;
+}
+
+}  // namespace
+
+class TcpServer::Loop {
+ public:
+  explicit Loop(TcpServerOptions options);
+  ~Loop();
+
+  const Endpoint& endpoint() const { return options_.endpoint; }
+  Stats stats() const;
+
+ private:
+  using Id = uint64_t;
+  struct Client {
+    ServerConnection connection;
+    Clock::time_point proof_deadline;
+    bool waits_to_send = false;  // epoll watches for room instead of input
+  };
+
+  void serve();
+  std::chrono::milliseconds time_to_next_deadline() const;
+  void accept_some();
+  bool accept_one();
+  bool turn_away();
+  void admit(Fd fd);
+  void make_room_for(const std::string& host);
+  void on_event(Id id, uint32_t events);
+  void advance(Id id, Client& client);
+  void deliver(const KeyService::Answers& answers);
+  void watch(Id id, Client& client);
+  void on_deadlines();
+  void drop(Id id, const std::string& why);
+  void leave_strangers(Id id, const Client& client);
+  void control(int operation, int fd, uint32_t events, uint64_t name) const;
+
+  TcpServerOptions options_;
+  Fd epoll_, stop_, listener_, spare_;
+  std::optional<Clock::time_point> listener_resumes_;
+  std::unordered_map<Id, Client> clients_;
+  std::set<std::pair<Clock::time_point, Id>> strangers_;  // oldest first
+  std::map<std::string, size_t> strangers_of_;            // by host
+  KeyService service_;
+  Id next_id_ = 2;
+  std::atomic<uint64_t> authenticated_{0}, turned_away_{0}, dropped_{0}, stranger_bytes_{0}, broken_{0};
+  std::thread thread_;
+};
+
+TcpServer::Loop::Loop(TcpServerOptions options) : options_(std::move(options)) {
+  if (options_.secret.empty() && !options_.no_auth) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("store server: expected a secret for ", to_string(options_.endpoint),
+                    ", got none; make one with `muster secret`, or say --no-auth"));
+  }
+  if (!options_.secret.empty() && options_.no_auth) {
+    throw Error(ErrorCode::invalid_argument,
+                "store server: expected a secret or --no-auth, got both; leave one of them out");
+  }
+  listener_ = listen_on(options_.endpoint, Deadline(std::chrono::seconds(10)));
+  if (options_.no_auth && !is_loopback(local_address(listener_.get()))) {
+    log(LogLevel::warn, cat("store server on ", to_string(options_.endpoint),
+                            " has no authentication: whoever reaches it can change the job"));
+  }
+  epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
+  stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  spare_ = spare_descriptor();
+  if (!epoll_.valid() || !stop_.valid() || !spare_.valid()) fail_errno("store server: cannot start", errno);
+  control(EPOLL_CTL_ADD, stop_.get(), EPOLLIN, kStop);
+  control(EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListener);
+  // The program's signal handlers run in its own threads, never in this one.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { serve(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+TcpServer::Loop::~Loop() {
+  const uint64_t one = 1;
+  while (::write(stop_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
+  }
+  thread_.join();
+  if (options_.endpoint.kind == Endpoint::Kind::unix_socket) ::unlink(options_.endpoint.path.c_str());
+}
+
+TcpServer::Stats TcpServer::Loop::stats() const {
+  return {.authenticated = authenticated_,
+          .turned_away = turned_away_,
+          .dropped = dropped_,
+          .stranger_bytes = stranger_bytes_,
+          .broken = broken_};
+}
+
+void TcpServer::Loop::serve() {
+  std::array<epoll_event, 64> events;
+  for (;;) {
+    const int timeout = static_cast<int>(std::min<int64_t>(time_to_next_deadline().count(), 60'000));
+    const int n = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout);
+    for (int i = 0; i < n; ++i) {
+      const epoll_event& event = events[static_cast<size_t>(i)];
+      if (event.data.u64 == kStop) return;
+      if (event.data.u64 == kListener) {
+        accept_some();
+      } else {
+        on_event(event.data.u64, event.events);
+      }
+    }
+    on_deadlines();
+  }
+}
+
+std::chrono::milliseconds TcpServer::Loop::time_to_next_deadline() const {
+  auto next = Clock::now() + std::chrono::minutes(1);
+  if (const auto wait = service_.next_deadline()) next = std::min(next, *wait);
+  if (!strangers_.empty()) next = std::min(next, strangers_.begin()->first);
+  if (listener_resumes_) next = std::min(next, *listener_resumes_);
+  return std::max(std::chrono::milliseconds(0),
+                  std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()));
+}
+
+void TcpServer::Loop::accept_some() {
+  // A crowd of new ones must not keep those inside waiting.
+  for (int i = 0; i < 64 && accept_one(); ++i) {
+  }
+}
+
+bool TcpServer::Loop::accept_one() {
+  Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (fd.valid()) {
+    admit(std::move(fd));
+    return true;
+  }
+  if (is_out_of_descriptors(errno)) return turn_away();
+  return errno == ECONNABORTED || errno == EINTR || errno == EPROTO;
+}
+
+// Tells one client that there is no room, with the descriptor kept for that: left in the queue, it would
+// wait for nothing and keep this loop spinning. False when there was none (accept needs a descriptor even to
+// find that out).
+bool TcpServer::Loop::turn_away() {
+  bool someone = false;
+  spare_.reset();
+  {
+    const Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    someone = fd.valid();
+    if (someone) {
+      const std::string greeting = cat(kGreetingFull, std::string(kNonceBytes, '\0'));
+      (void)!::send(fd.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
+      if (++turned_away_ == 1)
+        log(LogLevel::warn, "store server: no descriptor left for a client; raise the limit (ulimit -n)");
+    }
+  }
+  spare_ = spare_descriptor();
+  if (spare_.valid()) return someone;
+  // Another thread took the spare one: look again in a while.
+  control(EPOLL_CTL_MOD, listener_.get(), 0, kListener);
+  listener_resumes_ = Clock::now() + kAcceptPause;
+  return false;
+}
+
+void TcpServer::Loop::admit(Fd fd) {
+  const Id id = next_id_++;
+  try {
+    const bool tcp = options_.endpoint.kind == Endpoint::Kind::tcp;
+    if (!tcp && is_foreign_user(fd.get())) {
+      ++dropped_;
+      return;
+    }
+    if (tcp) tune(fd.get());
+    std::string host = tcp ? host_of(peer_address(fd.get())) : "unix";
+    ServerConnection connection(std::move(fd), std::move(host));
+    connection.greet();
+    make_room_for(connection.host());
+    control(EPOLL_CTL_ADD, connection.fd(), EPOLLIN, id);
+    const auto deadline = Clock::now() + options_.handshake_timeout;
+    strangers_.emplace(deadline, id);
+    ++strangers_of_[connection.host()];
+    clients_.emplace(id, Client{std::move(connection), deadline});
+  } catch (const std::exception& error) {
+    ++dropped_;
+    log(LogLevel::debug, error.what());
+  }
+}
+
+void TcpServer::Loop::make_room_for(const std::string& host) {
+  const auto crowd = strangers_of_.find(host);
+  if (crowd == strangers_of_.end() || crowd->second < options_.max_strangers) return;
+  const auto oldest = std::find_if(strangers_.begin(), strangers_.end(), [&](const auto& stranger) {
+    return clients_.at(stranger.second).connection.host() == host;
+  });
+  drop(oldest->second, "too many of its address");
+}
+
+void TcpServer::Loop::on_event(Id id, uint32_t events) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) return;  // dropped by an earlier event of this round
+  Client& client = found->second;
+  try {
+    if ((events & EPOLLOUT) != 0) client.connection.send_pending();
+    if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
+      const auto received = client.connection.receive();
+      if (received == ServerConnection::Received::end) {
+        drop(id, "it closed the connection");
+        return;
+      }
+    }
+    if (client.connection.is_stranger()) {
+      client.connection.check_proof(options_.secret, options_.job);
+      if (client.connection.is_stranger()) return;
+      leave_strangers(id, client);
+      ++authenticated_;
+    }
+    advance(id, client);
+  } catch (const std::exception& error) {
+    if (!client.connection.is_stranger()) ++broken_;
+    drop(id, error.what());
+  }
+}
+
+// Answers what the client asked. A client asks one thing at a time, so one that speaks while it waits is
+// none.
+void TcpServer::Loop::advance(Id id, Client& client) {
+  KeyService::Answers answers;
+  while (!client.connection.has_unsent()) {
+    if (service_.is_waiting(id)) {
+      if (client.connection.has_unread())
+        throw Error(ErrorCode::io, "store server: expected a waiting client to wait, got another request");
+      break;
+    }
+    auto request = client.connection.next_request();
+    if (!request) break;
+    service_.handle(id, std::move(*request), answers);
+    deliver(answers);
+    answers.clear();
+    if (!clients_.contains(id)) return;
+  }
+  watch(id, client);
+}
+
+void TcpServer::Loop::deliver(const KeyService::Answers& answers) {
+  for (const auto& [id, reply] : answers) {
+    const auto found = clients_.find(id);
+    if (found == clients_.end()) continue;
+    try {
+      found->second.connection.reply(reply);
+      watch(id, found->second);
+    } catch (const std::exception& error) {
+      drop(id, error.what());
+    }
+  }
+}
+
+void TcpServer::Loop::watch(Id id, Client& client) {
+  const bool waits_to_send = client.connection.has_unsent();
+  if (waits_to_send == client.waits_to_send) return;
+  client.waits_to_send = waits_to_send;
+  control(EPOLL_CTL_MOD, client.connection.fd(), waits_to_send ? EPOLLOUT : EPOLLIN, id);
+}
+
+void TcpServer::Loop::on_deadlines() {
+  const auto now = Clock::now();
+  while (!strangers_.empty() && strangers_.begin()->first <= now)
+    drop(strangers_.begin()->second, "it did not prove itself in time");
+  KeyService::Answers answers;
+  service_.expire(now, answers);
+  deliver(answers);
+  if (listener_resumes_ && *listener_resumes_ <= now) {
+    listener_resumes_.reset();
+    if (!spare_.valid()) spare_ = spare_descriptor();
+    control(EPOLL_CTL_MOD, listener_.get(), EPOLLIN, kListener);
+  }
+}
+
+void TcpServer::Loop::drop(Id id, const std::string& why) {
+  const auto found = clients_.find(id);
+  const Client& client = found->second;
+  log(LogLevel::debug, cat("store server: client ", id, " of ", client.connection.host(), " dropped: ", why));
+  if (client.connection.is_stranger()) {
+    ++dropped_;
+    stranger_bytes_ += client.connection.stranger_bytes();
+    leave_strangers(id, client);
+  }
+  service_.forget(id);
+  clients_.erase(found);
+}
+
+void TcpServer::Loop::leave_strangers(Id id, const Client& client) {
+  strangers_.erase({client.proof_deadline, id});
+  const auto crowd = strangers_of_.find(client.connection.host());
+  if (--crowd->second == 0) strangers_of_.erase(crowd);
+}
+
+void TcpServer::Loop::control(int operation, int fd, uint32_t events, uint64_t name) const {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = name;
+  if (::epoll_ctl(epoll_.get(), operation, fd, &event) != 0)
+    fail_errno("store server: cannot watch a connection", errno);
+}
+
+TcpServer::TcpServer(TcpServerOptions options) : loop_(std::make_unique<Loop>(std::move(options))) {}
+TcpServer::~TcpServer() = default;
+
+const Endpoint& TcpServer::endpoint() const {
+  return loop_->endpoint();
+}
+
+TcpServer::Stats TcpServer::stats() const {
+  return loop_->stats();
+}
+
+}  // namespace muster

@@ -1,0 +1,241 @@
+#include "muster/store/tcp_store.h"
+
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/store/frame.h"
+#include "muster/store/handshake.h"
+#include "muster/store/socket.h"
+#include "muster/store/table.h"
+#include "muster/store/wire.h"
+
+namespace muster {
+
+using Operation = StoreRequest::Operation;
+
+// One authenticated connection: one request, then its reply, in turn.
+class TcpStore::Connection {
+ public:
+  Connection(const TcpStoreOptions& options, IfRefused if_refused);
+  StoreReply exchange(const StoreRequest& request, std::chrono::milliseconds timeout);
+
+ private:
+  void authenticate(const TcpStoreOptions& options);
+  void set_timeout(std::chrono::milliseconds timeout);
+  void send_all(std::string_view bytes);
+  size_t receive(char* to, size_t size);
+  std::string receive_exactly(size_t size);
+  [[noreturn]] void lost(const std::string& how) const;
+
+  Fd fd_;
+  std::string where_;
+  std::chrono::milliseconds timeout_{0};
+  std::optional<FrameReader> reader_;
+  std::optional<FrameWriter> writer_;
+  std::string output_, input_;
+};
+
+TcpStore::Connection::Connection(const TcpStoreOptions& options, IfRefused if_refused)
+    : where_(to_string(options.endpoint)) {
+  const Deadline deadline(bounded_timeout(options.timeout));
+  fd_ = connect_to(options.endpoint, if_refused, deadline);
+  tune(fd_.get());
+  set_timeout(std::max(deadline.left(), std::chrono::milliseconds(100)));
+  authenticate(options);
+}
+
+void TcpStore::Connection::authenticate(const TcpStoreOptions& options) {
+  const std::string greeting = receive_exactly(kGreetingBytes);
+  if (greeting.starts_with(kGreetingFull)) {
+    throw Error(ErrorCode::unavailable,
+                cat("store: expected room for a client at ", where_,
+                    ", got: its process has no descriptor left; raise its limit (ulimit -n)"));
+  }
+  if (!greeting.starts_with(kGreetingWelcome)) {
+    throw Error(ErrorCode::unavailable, cat("store: expected a muster store at ", where_,
+                                            ", got another program; check the address"));
+  }
+  const std::string address = to_string(peer_address(fd_.get()));
+  const std::string nonce = make_nonce();
+  const HandshakeFacts facts{.secret = options.secret,
+                             .job = options.job,
+                             .address = address,
+                             .client_nonce = nonce,
+                             .server_nonce = std::string_view(greeting).substr(kGreetingWelcome.size())};
+  send_all(cat(nonce, make_proof(Side::client, facts)));
+  const std::string answer = receive_exactly(kProofBytes);
+  if (!equal_in_constant_time(answer, make_proof(Side::server, facts))) {
+    const char* const theirs = answer == kRefusal ? "it refused ours" : "it does not know ours";
+    throw Error(ErrorCode::invalid_argument,
+                cat("store: expected the job's secret to be that of the server at ", where_,
+                    ", got: ", theirs, options.secret.empty() ? " (none)" : "",
+                    "; pass MUSTER_SECRET_FD or MUSTER_SECRET_FILE of the same job"));
+  }
+  writer_.emplace(make_session_key(Side::client, facts));
+  reader_.emplace(make_session_key(Side::server, facts));
+}
+
+StoreReply TcpStore::Connection::exchange(const StoreRequest& request, std::chrono::milliseconds timeout) {
+  set_timeout(timeout);
+  output_.clear();
+  writer_->append(output_, [&](std::string& out) { encode(request, out); });
+  send_all(output_);
+  input_.clear();
+  for (;;) {
+    std::string_view bytes = input_;
+    if (const auto body = reader_->take(bytes)) {
+      StoreReply reply = decode_reply(*body);
+      constexpr size_t kKeptBytes = size_t{1} << 20;
+      if (output_.capacity() > kKeptBytes) output_ = {};
+      if (input_.capacity() > kKeptBytes) input_ = {};
+      return reply;
+    }
+    constexpr size_t kLeast = 512;
+    constexpr size_t kMost = size_t{1} << 20;
+    const size_t before = input_.size();
+    input_.resize(before + std::clamp(FrameReader::lacking(input_), kLeast, kMost));
+    input_.resize(before + receive(input_.data() + before, input_.size() - before));
+  }
+}
+
+void TcpStore::Connection::set_timeout(std::chrono::milliseconds timeout) {
+  if (timeout == timeout_) return;
+  timeout_ = timeout;
+  timeval value{};
+  value.tv_sec = timeout.count() / 1000;
+  value.tv_usec = timeout.count() % 1000 * 1000;
+  for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO}) {
+    if (::setsockopt(fd_.get(), SOL_SOCKET, option, &value, sizeof(value)) != 0)
+      fail_errno("store: cannot set a socket's timeout", errno);
+  }
+}
+
+void TcpStore::Connection::send_all(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(n));
+    } else if (errno != EINTR) {
+      lost("cannot send");
+    }
+  }
+}
+
+size_t TcpStore::Connection::receive(char* to, size_t size) {
+  const Deadline deadline(timeout_);
+  for (;;) {
+    const ssize_t n = ::recv(fd_.get(), to, size, 0);
+    if (n > 0) return static_cast<size_t>(n);
+    if (n == 0) {
+      errno = ECONNRESET;
+      lost("it closed the connection");
+    }
+    if (errno != EINTR || deadline.passed()) lost("cannot receive");
+  }
+}
+
+std::string TcpStore::Connection::receive_exactly(size_t size) {
+  std::string bytes(size, '\0');
+  for (size_t have = 0; have < size;) have += receive(bytes.data() + have, size - have);
+  return bytes;
+}
+
+void TcpStore::Connection::lost(const std::string& how) const {
+  const int error = errno;
+  if (error == EAGAIN || error == EINTR) {
+    throw Error(ErrorCode::timeout, cat("store: expected an answer of the server at ", where_, " within ",
+                                        format_duration(timeout_), ", got none; is its process stopped?"));
+  }
+  throw Error(ErrorCode::unavailable, cat("store: expected the server at ", where_, " to be there, got: ",
+                                          how, " (", std::generic_category().message(error),
+                                          "); the launcher or rank that served it has ended"));
+}
+
+TcpStore::TcpStore(TcpStoreOptions options) : options_(std::move(options)) {
+  idle_.push_back(std::make_unique<Connection>(options_, IfRefused::retry));
+}
+
+TcpStore::~TcpStore() = default;
+
+std::unique_ptr<TcpStore::Connection> TcpStore::take_connection() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      auto connection = std::move(idle_.back());
+      idle_.pop_back();
+      return connection;
+    }
+  }
+  return std::make_unique<Connection>(options_, IfRefused::fail);
+}
+
+StoreReply TcpStore::call(const StoreRequest& request, std::chrono::milliseconds waiting) {
+  auto connection = take_connection();
+  // A connection on which anything failed is not given back: its next frame would not be the expected one.
+  StoreReply reply = connection->exchange(
+      request, std::max(bounded_timeout(options_.timeout), std::chrono::milliseconds(1000)) + waiting);
+  {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(connection));
+  }
+  if (reply.ok) return reply;
+  if (reply.code == ErrorCode::timeout) {
+    throw missing_keys_error(to_string(request.operation), reply.text,
+                             std::chrono::milliseconds(request.number), to_string(options_.endpoint));
+  }
+  throw Error(reply.code, reply.text);
+}
+
+void TcpStore::set(const std::string& key, const std::string& value) {
+  check_limits("set", key, value);
+  call({.operation = Operation::set, .keys = {key}, .value = value});
+}
+
+std::string TcpStore::get(const std::string& key, std::chrono::milliseconds timeout) {
+  check_limits("get", key);
+  const auto bounded = bounded_timeout(timeout);
+  return call({.operation = Operation::get, .keys = {key}, .number = bounded.count()}, bounded).text;
+}
+
+int64_t TcpStore::add(const std::string& key, int64_t amount) {
+  check_limits("add", key);
+  return call({.operation = Operation::add, .keys = {key}, .number = amount}).number;
+}
+
+std::string TcpStore::compare_set(const std::string& key, const std::string& expected,
+                                  const std::string& desired) {
+  check_limits("compare_set", key, expected);
+  check_limits("compare_set", key, desired);
+  return call({.operation = Operation::compare_set, .keys = {key}, .value = desired, .expected = expected})
+      .text;
+}
+
+bool TcpStore::check(const std::vector<std::string>& keys) {
+  check_limits("check", keys);
+  return call({.operation = Operation::check, .keys = keys}).number != 0;
+}
+
+void TcpStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
+  check_limits("wait", keys);
+  const auto bounded = bounded_timeout(timeout);
+  call({.operation = Operation::wait, .keys = keys, .number = bounded.count()}, bounded);
+}
+
+bool TcpStore::remove(const std::string& key) {
+  check_limits("remove", key);
+  return call({.operation = Operation::remove, .keys = {key}}).number != 0;
+}
+
+int64_t TcpStore::num_keys() {
+  return call({.operation = Operation::num_keys}).number;
+}
+
+}  // namespace muster

@@ -1,0 +1,136 @@
+#include "muster/store/wire.h"
+
+#include "muster/store/store.h"
+
+namespace muster {
+
+namespace {
+
+[[noreturn]] void malformed(const char* what) {
+  throw Error(ErrorCode::io, std::string("store message: expected a well-formed one, got ") + what);
+}
+
+void put_number(std::string& out, uint64_t value, unsigned size) {
+  for (unsigned i = 0; i < size; ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
+}
+
+void put_text(std::string& out, std::string_view text) {
+  put_number(out, text.size(), 4);
+  out += text;
+}
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+
+  uint64_t number(unsigned size) {
+    const std::string_view piece = take(size);
+    uint64_t value = 0;
+    for (unsigned i = 0; i < size; ++i) value |= uint64_t{static_cast<unsigned char>(piece[i])} << (8 * i);
+    return value;
+  }
+  std::string text() { return std::string(take(number(4))); }
+  size_t left() const { return rest_.size(); }
+  void end() const {
+    if (!rest_.empty()) malformed("bytes behind its end");
+  }
+
+ private:
+  std::string_view take(size_t size) {
+    if (size > rest_.size()) malformed("fewer bytes than it says");
+    const std::string_view piece = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return piece;
+  }
+  std::string_view rest_;
+};
+
+// Operations on one key must come with one; num_keys with none.
+void check_keys(const StoreRequest& request) {
+  using Operation = StoreRequest::Operation;
+  const bool any = request.operation == Operation::check || request.operation == Operation::wait;
+  const size_t expected = request.operation == Operation::num_keys ? 0 : 1;
+  if (!any && request.keys.size() != expected) malformed("another number of keys");
+  for (const auto& key : request.keys) {
+    if (key.size() > kMaxKeyBytes) malformed("a key beyond the limit");
+  }
+  if (request.value.size() > kMaxValueBytes || request.expected.size() > kMaxValueBytes)
+    malformed("a value beyond the limit");
+}
+
+}  // namespace
+
+const char* to_string(StoreRequest::Operation operation) {
+  using Operation = StoreRequest::Operation;
+  switch (operation) {
+    case Operation::set:
+      return "set";
+    case Operation::get:
+      return "get";
+    case Operation::add:
+      return "add";
+    case Operation::compare_set:
+      return "compare_set";
+    case Operation::check:
+      return "check";
+    case Operation::wait:
+      return "wait";
+    case Operation::remove:
+      return "remove";
+    case Operation::num_keys:
+      return "num_keys";
+  }
+  return "unknown";
+}
+
+void encode(const StoreRequest& request, std::string& out) {
+  put_number(out, static_cast<uint8_t>(request.operation), 1);
+  put_number(out, request.keys.size(), 4);
+  for (const auto& key : request.keys) put_text(out, key);
+  put_text(out, request.value);
+  put_text(out, request.expected);
+  put_number(out, static_cast<uint64_t>(request.number), 8);
+}
+
+void encode(const StoreReply& reply, std::string& out) {
+  put_number(out, reply.ok ? 0 : 1 + static_cast<uint64_t>(reply.code), 1);
+  put_text(out, reply.text);
+  put_number(out, static_cast<uint64_t>(reply.number), 8);
+}
+
+StoreRequest decode_request(std::string_view bytes) {
+  using Operation = StoreRequest::Operation;
+  Reader reader(bytes);
+  StoreRequest request;
+  const uint64_t operation = reader.number(1);
+  if (operation < static_cast<uint64_t>(Operation::set) ||
+      operation > static_cast<uint64_t>(Operation::num_keys))
+    malformed("an unknown operation");
+  request.operation = static_cast<Operation>(operation);
+  const uint64_t num_keys = reader.number(4);
+  // Each key takes four bytes at least: a count beyond that would only cost memory.
+  if (num_keys > reader.left() / 4) malformed("fewer bytes than it says");
+  request.keys.reserve(num_keys);
+  for (uint64_t i = 0; i < num_keys; ++i) request.keys.push_back(reader.text());
+  request.value = reader.text();
+  request.expected = reader.text();
+  request.number = static_cast<int64_t>(reader.number(8));
+  reader.end();
+  check_keys(request);
+  return request;
+}
+
+StoreReply decode_reply(std::string_view bytes) {
+  Reader reader(bytes);
+  StoreReply reply;
+  const uint64_t status = reader.number(1);
+  if (status > 1 + static_cast<uint64_t>(ErrorCode::internal)) malformed("an unknown status");
+  reply.ok = status == 0;
+  if (!reply.ok) reply.code = static_cast<ErrorCode>(status - 1);
+  reply.text = reader.text();
+  reply.number = static_cast<int64_t>(reader.number(8));
+  reader.end();
+  return reply;
+}
+
+}  // namespace muster

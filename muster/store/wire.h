@@ -1,0 +1,42 @@
+// What a store's client and server say to each other inside a frame. Pure encoding and decoding; decoding
+// accepts exactly what encoding makes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "muster/base/error.h"
+
+namespace muster {
+
+struct StoreRequest {
+  enum class Operation : uint8_t { set = 1, get, add, compare_set, check, wait, remove, num_keys };
+
+  Operation operation = Operation::num_keys;
+  std::vector<std::string> keys{};  // one, except for check and wait
+  std::string value{};              // of set; `desired` of compare_set
+  std::string expected{};           // of compare_set
+  int64_t number = 0;               // amount of add; milliseconds to wait of get and wait
+};
+
+struct StoreReply {
+  bool ok = true;
+  ErrorCode code = ErrorCode::internal;  // when not ok
+  std::string text{};                    // a value, the missing keys (timeout), or the error's message
+  int64_t number = 0;                    // of add, num_keys; 0 or 1 of check, remove
+};
+
+// "get" and so on, for messages.
+const char* to_string(StoreRequest::Operation operation);
+
+// Appends the encoding to `out`.
+void encode(const StoreRequest& request, std::string& out);
+void encode(const StoreReply& reply, std::string& out);
+
+// Throws: io when the bytes are not one well-formed request (reply).
+StoreRequest decode_request(std::string_view bytes);
+StoreReply decode_reply(std::string_view bytes);
+
+}  // namespace muster

@@ -1,0 +1,72 @@
+// Writing to the launcher's own standard output or error without ever blocking: a bounded buffer that empties
+// as the reader takes it. A reader that is slow is waited for (`full` tells the streams to pause); one that has
+// stopped altogether is not, and what it misses is counted. Used by Output.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "muster/supervise/event_loop.h"
+
+namespace muster {
+
+struct ConsoleOptions {
+  size_t buffer_bytes = 1 << 20;
+  // A full buffer of which the reader takes nothing for this long: go on without it.
+  std::chrono::milliseconds stalled_after{5'000};
+};
+
+class Console {
+ public:
+  // `fd` stays the caller's, and its mode is not changed (others, such as the shell, share it).
+  Console(EventLoop& loop, int fd, ConsoleOptions options = {});
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+  ~Console();
+
+  // Takes `text` whole, or drops it whole when the reader has stopped.
+  void write(std::string_view text);
+
+  // True when writers should pause; `on_room` is called when they may go on.
+  bool full() const;
+  std::function<void()> on_room;
+
+  // True when nobody can ever read it again (a closed pipe, a terminal that hung up).
+  bool closed() const { return closed_; }
+
+  // Whether `fd` leads to the same terminal, pipe or file.
+  bool same_as(int fd) const;
+
+  // Writes out what is buffered. Blocking: as long as the reader takes some of it.
+  void flush();
+
+ private:
+  enum class Mode { direct, nonblocking, socket, polled };
+
+  void open_nonblocking();
+  long write_some(std::string_view text) const;
+  void push();
+  void wait_for_room();
+  void check_stall();
+  void drop(std::string_view text);
+  void close();
+  size_t size() const { return buffer_.size() - written_; }
+
+  EventLoop& loop_;
+  int fd_;
+  ConsoleOptions options_;
+  Mode mode_ = Mode::direct;
+  Fd own_;  // a second, non-blocking way to the same file
+  std::string buffer_;
+  size_t written_ = 0;  // of buffer_
+  EventLoop::Handle watch_ = 0;
+  EventLoop::Handle stall_timer_ = 0;
+  Clock::time_point last_progress_;
+  bool stalled_ = false;
+  bool closed_ = false;
+  uint64_t dropped_bytes_ = 0;
+};
+
+}  // namespace muster

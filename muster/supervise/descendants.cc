@@ -1,0 +1,74 @@
+#include "muster/supervise/descendants.h"
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+// Calls `visit` for every entry of a /proc folder that is a number.
+template <class Visit>
+void for_each_number(const char* folder, Visit visit) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder), ::closedir);
+  if (!dir) return;
+  while (const dirent* entry = ::readdir(dir.get())) {
+    if (const auto number = parse_int(entry->d_name)) visit(static_cast<pid_t>(*number));
+  }
+}
+
+// /proc's list of one thread's children; nothing where the kernel was built without it.
+std::optional<std::string> children_file(pid_t thread) {
+  try {
+    return read_file(cat("/proc/self/task/", thread, "/children"));
+  } catch (const Error&) {
+    return std::nullopt;  // the thread ended, or no such file
+  }
+}
+
+}  // namespace
+
+std::set<pid_t> own_children() {
+  std::set<pid_t> children;
+  bool listed = false;
+  for_each_number("/proc/self/task", [&](pid_t thread) {
+    const auto list = children_file(thread);
+    listed |= list.has_value();
+    for (const std::string& pid : split(list.value_or(""), ' ')) {
+      if (const auto number = parse_int(pid)) children.insert(static_cast<pid_t>(*number));
+    }
+  });
+  if (listed) return children;
+  const pid_t self = ::getpid();
+  for_each_number("/proc", [&](pid_t pid) {
+    if (process_status(pid).parent == self) children.insert(pid);
+  });
+  return children;
+}
+
+ProcessStatus process_status(pid_t pid) {
+  ProcessStatus status;
+  std::string text;
+  try {
+    text = read_file(cat("/proc/", pid, "/stat"));
+  } catch (const Error&) {
+    return status;
+  }
+  // "123 (name, which may hold anything) S 1 …"
+  const size_t open = text.find('(');
+  const size_t close = text.rfind(')');
+  if (open == std::string::npos || close == std::string::npos || close + 2 >= text.size()) return status;
+  status.command = text.substr(open + 1, close - open - 1);
+  status.state = text[close + 2];
+  const auto fields = split(std::string_view(text).substr(close + 2), ' ');
+  if (fields.size() > 1) status.parent = static_cast<pid_t>(parse_int(fields[1]).value_or(0));
+  return status;
+}
+
+}  // namespace muster

@@ -1,0 +1,22 @@
+// Looking for processes in /proc. Used by ProcessSet to find what its children left behind.
+#pragma once
+
+#include <sys/types.h>
+
+#include <set>
+#include <string>
+
+namespace muster {
+
+// The children of this process: those that it started and, when it is a subreaper, orphans that came to it.
+std::set<pid_t> own_children();
+
+struct ProcessStatus {
+  std::string command;  // "python3"
+  char state = '?';     // R, S, D, Z, …; '?' when there is no such process
+  pid_t parent = 0;
+};
+
+ProcessStatus process_status(pid_t pid);
+
+}  // namespace muster

@@ -1,0 +1,84 @@
+#include "muster/supervise/event_loop.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "muster/base/error.h"
+
+namespace muster {
+
+EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+  if (!epoll_.valid()) fail_errno("cannot make an epoll instance", errno);
+}
+
+EventLoop::Handle EventLoop::watch_readable(int fd, std::function<void()> ready) {
+  return watch(fd, EPOLLIN, std::move(ready));
+}
+
+EventLoop::Handle EventLoop::watch_writable(int fd, std::function<void()> ready) {
+  return watch(fd, EPOLLOUT, std::move(ready));
+}
+
+EventLoop::Handle EventLoop::watch(int fd, uint32_t events, std::function<void()> ready) {
+  const Handle handle = ++last_handle_;
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = handle;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    fail_errno("cannot wait for a file descriptor", errno);
+  }
+  watches_.emplace(handle, Watch{fd, std::move(ready)});
+  return handle;
+}
+
+EventLoop::Handle EventLoop::call_at(Clock::time_point at, std::function<void()> due) {
+  const Handle handle = ++last_handle_;
+  timers_.emplace(at, Timer{handle, std::move(due)});
+  return handle;
+}
+
+void EventLoop::cancel(Handle handle) {
+  const auto watch = watches_.find(handle);
+  if (watch != watches_.end()) {
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watch->second.fd, nullptr);
+    watches_.erase(watch);
+    return;
+  }
+  const auto timer = std::find_if(timers_.begin(), timers_.end(),
+                                  [&](const auto& entry) { return entry.second.handle == handle; });
+  if (timer != timers_.end()) timers_.erase(timer);
+}
+
+int EventLoop::timeout_ms(std::optional<Clock::time_point> until) const {
+  if (!timers_.empty() && (!until || timers_.begin()->first < *until)) until = timers_.begin()->first;
+  if (!until) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*until - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
+}
+
+void EventLoop::call_due_timers() {
+  while (!timers_.empty() && timers_.begin()->first <= Clock::now()) {
+    const auto due = std::move(timers_.begin()->second.due);
+    timers_.erase(timers_.begin());
+    due();
+  }
+}
+
+void EventLoop::run_once(std::optional<Clock::time_point> until) {
+  std::array<epoll_event, 64> events;
+  const int count =
+      ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms(until));
+  if (count < 0 && errno != EINTR) fail_errno("epoll_wait", errno);
+  for (int i = 0; i < count; ++i) {
+    const auto watch = watches_.find(events[static_cast<size_t>(i)].data.u64);
+    if (watch == watches_.end()) continue;  // an earlier callback of this round cancelled it
+    const auto ready = watch->second.ready;  // a copy: it may cancel itself
+    ready();
+  }
+  call_due_timers();
+}
+
+}  // namespace muster

@@ -1,0 +1,56 @@
+// One thread's waiting: file descriptors that become ready and times that come, each with a function to call.
+// Used by ProcessSet and by the output and input pumps. Single-threaded; callbacks may add and remove anything.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+
+#include "muster/base/clock.h"
+#include "muster/base/fd.h"
+
+namespace muster {
+
+class EventLoop {
+ public:
+  using Handle = uint64_t;
+
+  EventLoop();
+
+  // Calls `ready` whenever `fd` is readable (or hung up). The fd stays the caller's and must outlive the handle.
+  // Throws: io when the kernel cannot watch such a file (a regular file is always ready).
+  Handle watch_readable(int fd, std::function<void()> ready);
+  Handle watch_writable(int fd, std::function<void()> ready);
+
+  // Calls `due` once, when `at` has come.
+  Handle call_at(Clock::time_point at, std::function<void()> due);
+
+  // Forgets a watch or a timer; 0 and one that has gone are fine.
+  void cancel(Handle handle);
+
+  // Waits until something is ready or `until` has come, then calls what is due, in order of readiness.
+  // Blocking: until then; nothing = for ever.
+  void run_once(std::optional<Clock::time_point> until);
+
+ private:
+  struct Watch {
+    int fd;
+    std::function<void()> ready;
+  };
+  struct Timer {
+    Handle handle;
+    std::function<void()> due;
+  };
+
+  Handle watch(int fd, uint32_t events, std::function<void()> ready);
+  int timeout_ms(std::optional<Clock::time_point> until) const;
+  void call_due_timers();
+
+  Fd epoll_;
+  Handle last_handle_ = 0;
+  std::map<Handle, Watch> watches_;
+  std::multimap<Clock::time_point, Timer> timers_;
+};
+
+}  // namespace muster

@@ -1,0 +1,235 @@
+#include "muster/supervise/output.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kReadBytes = 64 * 1024;
+// A line longer than this passes in pieces.
+constexpr size_t kMaxLineBytes = 64 * 1024;
+// A prompt or a progress bar ends in no newline: after this quiet time it is shown as it is.
+constexpr std::chrono::milliseconds kShowPartialAfter{100};
+
+}  // namespace
+
+// One pipe.
+class Output::Stream {
+ public:
+  Stream(Output& output, StreamOptions options, Fd pipe)
+      : output_(output),
+        options_(std::move(options)),
+        pipe_(std::move(pipe)),
+        console_(output.console(options_.console_fd)) {
+    if (!options_.file.empty()) {
+      file_ = Fd(::open(options_.file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+      if (!file_.valid()) fail_errno(cat("cannot create log '", options_.file, "'"), errno);
+    }
+    resume();
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream() { close(); }
+
+  // Reads once. False when there is nothing to read now or ever.
+  bool read_some() {
+    if (!pipe_.valid()) return false;
+    char buffer[kReadBytes];
+    const ssize_t n = ::read(pipe_.get(), buffer, sizeof(buffer));
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return errno == EINTR;
+    if (n <= 0) {
+      close();
+      return false;
+    }
+    take(std::string_view(buffer, static_cast<size_t>(n)));
+    return true;
+  }
+
+  void resume() {
+    if (watch_ != 0 || !pipe_.valid()) return;
+    watch_ = output_.loop_.watch_readable(pipe_.get(), [this] {
+      read_some();
+      if (console_ != nullptr && console_->full()) output_.loop_.cancel(std::exchange(watch_, 0));
+    });
+  }
+
+  void close() {
+    show_partial();
+    output_.loop_.cancel(std::exchange(watch_, 0));
+    pipe_.reset();
+    file_.reset();
+  }
+
+  const std::string& tail() const { return tail_; }
+  bool reads_nothing_else() const { return options_.file.empty() && options_.tail_bytes == 0; }
+  Console* console() const { return console_; }
+
+ private:
+  void take(std::string_view bytes) {
+    copy_to_file(bytes);
+    if (options_.tail_bytes > 0) {
+      tail_ += bytes.substr(bytes.size() - std::min(bytes.size(), options_.tail_bytes));
+      if (tail_.size() > 2 * options_.tail_bytes) tail_.erase(0, tail_.size() - options_.tail_bytes);
+    }
+    if (console_ == nullptr) return;
+    if (options_.prefix.empty()) {
+      console_->write(bytes);
+    } else {
+      show_lines(bytes);
+    }
+    // As if the child wrote to the closed pipe itself: it gets SIGPIPE (as in `program | head`).
+    if (console_->closed() && reads_nothing_else()) close();
+  }
+
+  void copy_to_file(std::string_view bytes) {
+    while (file_.valid() && !bytes.empty()) {
+      const ssize_t n = ::write(file_.get(), bytes.data(), bytes.size());
+      if (n > 0) {
+        bytes.remove_prefix(static_cast<size_t>(n));
+      } else if (errno != EINTR) {
+        log(LogLevel::warn, cat("log '", options_.file, "' ends here: ", std::strerror(errno)));
+        file_.reset();
+      }
+    }
+  }
+
+  // Cuts what is complete off `partial_` + `bytes` and shows it. A carriage return ends a line too, so that
+  // progress bars live; one at the very end may be the first half of "\r\n" and waits for the next bytes.
+  void show_lines(std::string_view bytes) {
+    partial_ += bytes;
+    std::string shown;
+    size_t from = 0;
+    for (;;) {
+      const size_t end = line_end(from);
+      if (end == std::string::npos) break;
+      add_piece(shown, std::string_view(partial_).substr(from, end - from), true);
+      from = end;
+    }
+    partial_.erase(0, from);
+    if (partial_.size() > kMaxLineBytes) {
+      add_piece(shown, partial_, false);
+      partial_.clear();
+    }
+    console_->write(shown);
+    if (partial_.empty()) {
+      output_.loop_.cancel(std::exchange(partial_timer_, 0));
+    } else if (partial_timer_ == 0) {
+      partial_timer_ = output_.loop_.call_at(Clock::now() + kShowPartialAfter, [this] {
+        partial_timer_ = 0;
+        show_partial();
+      });
+    }
+  }
+
+  // One past the first line end at or after `from`; npos when there is none.
+  size_t line_end(size_t from) const {
+    const size_t newline = partial_.find('\n', from);
+    const size_t stop = newline == std::string::npos ? partial_.size() : newline;
+    const void* found = std::memchr(partial_.data() + from, '\r', stop - from);
+    if (found == nullptr) return newline == std::string::npos ? newline : newline + 1;
+    const size_t after = static_cast<size_t>(static_cast<const char*>(found) - partial_.data()) + 1;
+    if (after == partial_.size()) return std::string::npos;
+    return partial_[after] == '\n' ? after + 1 : after;
+  }
+
+  void add_piece(std::string& shown, std::string_view text, bool ends_line) {
+    const Stream*& unfinished = output_.unfinished_[options_.console_fd];
+    const bool continues = unfinished == this;
+    if (unfinished != nullptr && !continues) shown += '\n';
+    if (!continues && text != "\r") shown += options_.prefix;
+    shown += text;
+    unfinished = ends_line ? nullptr : this;
+  }
+
+  void show_partial() {
+    output_.loop_.cancel(std::exchange(partial_timer_, 0));
+    if (partial_.empty() || console_ == nullptr) return;
+    std::string shown;
+    add_piece(shown, partial_, partial_.back() == '\r');
+    partial_.clear();
+    console_->write(shown);
+  }
+
+  Output& output_;
+  StreamOptions options_;
+  Fd pipe_;
+  Fd file_;
+  Console* console_;
+  EventLoop::Handle watch_ = 0;
+  EventLoop::Handle partial_timer_ = 0;
+  std::string partial_;  // a line's beginning, not shown yet
+  std::string tail_;
+};
+
+Output::Output(EventLoop& loop, ConsoleOptions options) : loop_(loop), options_(options), consoles_(3) {}
+
+Output::~Output() = default;
+
+Console* Output::console(int fd) {
+  if (fd < 1 || fd > 2) return nullptr;
+  Console* const other = consoles_[static_cast<size_t>(3 - fd)].get();
+  if (other != nullptr && other->same_as(fd)) return other;
+  auto& mine = consoles_[static_cast<size_t>(fd)];
+  if (!mine) {
+    mine = std::make_unique<Console>(loop_, fd, options_);
+    mine->on_room = [this] { resume_all(); };
+  }
+  return mine.get();
+}
+
+Output::Opened Output::open(StreamOptions options) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("cannot make a pipe", errno);
+  Fd read_end(ends[0]);
+  Fd write_end(ends[1]);
+  // Only our end: the child's must block when full.
+  ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
+  streams_.push_back(std::make_unique<Stream>(*this, std::move(options), std::move(read_end)));
+  return {streams_.size() - 1, std::move(write_end)};
+}
+
+void Output::resume_all() {
+  for (const auto& stream : streams_) {
+    if (stream->console() != nullptr && !stream->console()->full()) stream->resume();
+  }
+}
+
+void Output::say(int console_fd, const std::string& text) {
+  Console* const where = console(console_fd);
+  if (where == nullptr) return;
+  const Stream*& unfinished = unfinished_[console_fd];
+  where->write(cat(unfinished != nullptr ? "\n" : "", text, "\n"));
+  unfinished = nullptr;
+}
+
+void Output::finish() {
+  for (const auto& stream : streams_) {
+    // Bounded: a descendant that escaped may still write.
+    for (int i = 0; i < 64 && stream->read_some(); ++i) {
+      if (stream->console() != nullptr && stream->console()->full()) stream->console()->flush();
+    }
+    stream->close();
+  }
+  for (const auto& console : consoles_) {
+    if (console) console->flush();
+  }
+}
+
+std::vector<std::string> Output::last_lines(StreamId id, size_t count) const {
+  std::vector<std::string> lines = split(streams_.at(id)->tail(), '\n');
+  if (!lines.empty() && lines.back().empty()) lines.pop_back();
+  if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
+  return lines;
+}
+
+}  // namespace muster

@@ -1,0 +1,62 @@
+// What child processes print: their pipes read, lines prefixed and passed to the console whole, copied to files,
+// and the end of each kept for a report. Bytes are never changed, memory is bounded whatever is printed, and no
+// child waits for ever on a console that nobody reads. Knows nothing of ranks.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/supervise/console.h"
+#include "muster/supervise/event_loop.h"
+
+namespace muster {
+
+struct StreamOptions {
+  int console_fd = -1;         // 1 or 2: shown there; -1: not shown
+  std::string prefix;          // before each line on the console; empty: bytes pass straight through
+  std::string file;            // a copy of every byte; empty: none
+  size_t tail_bytes = 0;       // how much of the end to keep in memory
+};
+
+class Output {
+ public:
+  using StreamId = size_t;
+
+  explicit Output(EventLoop& loop, ConsoleOptions options = {});
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+  ~Output();
+
+  struct Opened {
+    StreamId id;
+    Fd child_end;  // give it to the child, then close it
+  };
+
+  // Throws: io when the pipe or the file cannot be made.
+  Opened open(StreamOptions options);
+
+  // A line of the launcher's own, in order with the others.
+  void say(int console_fd, const std::string& text);
+
+  // Takes what the pipes hold now, closes them, and empties the consoles. For when the writers have ended.
+  // Blocking: as long as somebody reads the console (Console::flush).
+  void finish();
+
+  // The last lines of a stream, at most `count`, without their line ends. Valid after finish too.
+  std::vector<std::string> last_lines(StreamId id, size_t count) const;
+
+ private:
+  class Stream;
+
+  Console* console(int fd);
+  void resume_all();
+
+  EventLoop& loop_;
+  ConsoleOptions options_;
+  std::vector<std::unique_ptr<Console>> consoles_;  // by descriptor: [1], [2]; one may stand for both
+  std::vector<std::unique_ptr<Stream>> streams_;
+  const Stream* unfinished_[3] = {};  // per console: whose line is cut in the middle
+};
+
+}  // namespace muster

@@ -1,0 +1,255 @@
+#include "muster/supervise/process_set.h"
+
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "muster/base/strings.h"
+#include "muster/supervise/descendants.h"
+
+namespace muster {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+// Between looks at leftover descendants, whose deaths no descriptor tells.
+constexpr milliseconds kSweepStep{5};
+constexpr milliseconds kAskLeftovers{2'000};
+// Orphans that end during the job stay zombies until somebody looks.
+constexpr milliseconds kReapEvery{2'000};
+
+bool contains(const std::vector<int>& list, int value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+bool is_ignored(int signal) {
+  struct sigaction action = {};
+  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+sigset_t to_sigset(const ProcessSetOptions& options) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : options.stop_signals) sigaddset(&set, signal);
+  for (const int signal : options.pass_signals) sigaddset(&set, signal);
+  return set;
+}
+
+std::string describe(pid_t pid) {
+  const ProcessStatus status = process_status(pid);
+  return cat("process ", pid, " (", status.command, ", state ", status.state,
+             status.state == 'D' ? ": waiting in the kernel, no signal reaches it)" : ")");
+}
+
+}  // namespace
+
+ProcessSet::ProcessSet(ProcessSetOptions options) : options_(std::move(options)) {
+  if (is_ignored(SIGHUP)) std::erase(options_.stop_signals, SIGHUP);
+  const sigset_t wanted = to_sigset(options_);
+  ::pthread_sigmask(SIG_BLOCK, &wanted, &old_mask_);
+  // An ignored SIGCHLD, inherited through exec, would have the kernel reap children before we see them.
+  struct sigaction standard = {};
+  standard.sa_handler = SIG_DFL;
+  ::sigaction(SIGCHLD, &standard, &old_child_action_);
+  // A reader of our output that went away is an error of write, not our end.
+  struct sigaction ignored = {};
+  ignored.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &ignored, &old_pipe_action_);
+  int subreaper = 0;
+  ::prctl(PR_GET_CHILD_SUBREAPER, &subreaper);
+  was_subreaper_ = subreaper != 0;
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  foreign_ = own_children();
+  signals_ = Fd(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_.valid()) fail_errno("cannot make a signalfd", errno);
+  loop_.watch_readable(signals_.get(), [this] { take_signals(); });
+}
+
+ProcessSet::~ProcessSet() {
+  if (!members_.empty()) kill_all();
+  // A stop signal that came while we were stopping has been obeyed: it must not kill us when unblocked.
+  signalfd_siginfo ignored;
+  while (::read(signals_.get(), &ignored, sizeof(ignored)) > 0) {
+  }
+  if (!was_subreaper_) ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  ::sigaction(SIGPIPE, &old_pipe_action_, nullptr);
+  ::sigaction(SIGCHLD, &old_child_action_, nullptr);
+  ::pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+}
+
+void ProcessSet::spawn(int id, const ChildOptions& options) {
+  auto member = std::make_unique<Member>();
+  member->id = id;
+  member->child = spawn_child(options);
+  Member* const raw = member.get();
+  members_.push_back(std::move(member));
+  raw->watch = loop_.watch_readable(raw->child.pidfd.get(), [this, raw] { on_death(*raw); });
+}
+
+// The zombie is kept until the end: as long as it is there, neither its pid nor its process group's number can
+// belong to anybody else, so that signalling the group is safe.
+void ProcessSet::on_death(Member& member) {
+  siginfo_t info = {};
+  const int rc = ::waitid(P_PIDFD, static_cast<id_t>(member.child.pidfd.get()), &info, WEXITED | WNOWAIT);
+  if (rc != 0) fail_errno("waitid", errno);
+  loop_.cancel(member.watch);
+  ChildExit exit{.id = member.id, .pid = member.child.pid, .sent_signal = member.sent_signal,
+                 .at = Clock::now()};
+  if (info.si_code == CLD_EXITED) {
+    exit.exit_code = info.si_status;
+  } else {
+    exit.signal = info.si_status;
+    exit.core_dumped = info.si_code == CLD_DUMPED;
+  }
+  member.exit = exit;
+  result_.exits.push_back(exit);
+  if (exit.failed() && phase_ == Phase::running && rules_.stop_on_failure) stop(SIGTERM);
+}
+
+void ProcessSet::take_signals() {
+  signalfd_siginfo info;
+  while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) on_signal(static_cast<int>(info.ssi_signo));
+}
+
+void ProcessSet::on_signal(int signal) {
+  if (contains(options_.stop_signals, signal)) {
+    if (result_.stopped_by != 0 && signal == SIGINT) {
+      kill_now();
+    } else if (result_.stopped_by == 0) {
+      result_.stopped_by = signal;
+      if (phase_ == Phase::running) stop(signal);
+    } else {
+      signal_mains(signal, true);
+    }
+    return;
+  }
+  if (signal == SIGTSTP || signal == SIGCONT) {
+    // The terminal's job control reaches only us: the children have process groups of their own.
+    signal_groups(signal);
+    if (signal == SIGTSTP) ::raise(SIGSTOP);
+    return;
+  }
+  signal_mains(signal, false);
+}
+
+void ProcessSet::signal_mains(int signal, bool to_end) {
+  for (const auto& member : members_) {
+    if (member->exit) continue;
+    if (to_end) member->sent_signal = signal;
+    ::kill(member->child.pid, signal);
+  }
+}
+
+void ProcessSet::signal_groups(int signal) const {
+  for (const auto& member : members_) ::kill(-member->child.pid, signal);
+}
+
+// The main processes first: theirs is the chance to write a checkpoint. What they started follows when they are
+// gone (sweep).
+void ProcessSet::stop(int signal) {
+  phase_ = Phase::stopping;
+  deadline_ = Clock::now() + rules_.grace;
+  signal_mains(signal, true);
+  for (const auto& member : members_) {  // a stopped process could not obey
+    if (!member->exit && process_status(member->child.pid).state == 'T') ::kill(member->child.pid, SIGCONT);
+  }
+}
+
+void ProcessSet::kill_now() {
+  phase_ = Phase::killing;
+  deadline_ = Clock::now() + rules_.kill_wait;
+  signal_mains(SIGKILL, true);
+  signal_groups(SIGKILL);
+}
+
+// True when waiting on is useless.
+bool ProcessSet::on_timeout() {
+  if (phase_ == Phase::killing) return true;
+  kill_now();
+  return false;
+}
+
+size_t ProcessSet::num_running() const {
+  return static_cast<size_t>(
+      std::count_if(members_.begin(), members_.end(), [](const auto& member) { return !member->exit; }));
+}
+
+WaitResult ProcessSet::wait_all(const WaitRules& rules) {
+  rules_ = rules;
+  auto next_reap = Clock::now() + kReapEvery;
+  while (num_running() > 0) {
+    loop_.run_once(std::min(deadline_.value_or(next_reap), next_reap));
+    const auto now = Clock::now();
+    if (deadline_ && now >= *deadline_ && num_running() > 0 && on_timeout()) break;
+    if (now >= next_reap) {
+      for (const pid_t pid : leftovers()) ::waitpid(pid, nullptr, WNOHANG);
+      next_reap = now + kReapEvery;
+    }
+  }
+  return finish();
+}
+
+WaitResult ProcessSet::kill_all() {
+  kill_now();
+  return wait_all(rules_);
+}
+
+WaitResult ProcessSet::finish() {
+  result_.survivors = sweep();
+  for (const auto& member : members_) {
+    loop_.cancel(member->exit ? 0 : member->watch);
+    ::waitpid(member->child.pid, nullptr, member->exit ? 0 : WNOHANG);
+  }
+  members_.clear();
+  phase_ = Phase::running;
+  deadline_.reset();
+  return std::exchange(result_, {});
+}
+
+// Children that are neither members nor were there before: what members started and left behind.
+std::set<pid_t> ProcessSet::leftovers() const {
+  std::set<pid_t> pids = own_children();
+  for (const pid_t pid : foreign_) pids.erase(pid);
+  for (const auto& member : members_) pids.erase(member->child.pid);
+  return pids;
+}
+
+// Ends what the members left: asks with SIGTERM for a while, then insists. Killing one process may bring its own
+// children to us, so it looks again until there are none.
+std::vector<std::string> ProcessSet::sweep() {
+  const bool insist = phase_ == Phase::killing;
+  const auto ask_until = Clock::now() + (insist ? milliseconds(0) : std::min(rules_.grace, kAskLeftovers));
+  const auto give_up_at = ask_until + (num_running() > 0 ? kSweepStep : rules_.kill_wait);
+  std::set<pid_t> asked;
+  for (;;) {
+    std::set<pid_t> left = leftovers();
+    for (auto pid = left.begin(); pid != left.end();) {
+      pid = ::waitpid(*pid, nullptr, WNOHANG) == *pid ? left.erase(pid) : std::next(pid);
+    }
+    if (left.empty() && num_running() == 0) return {};
+    const auto now = Clock::now();
+    if (now >= give_up_at) return describe_all(left);
+    const int signal = now >= ask_until ? SIGKILL : SIGTERM;
+    if (signal == SIGKILL || asked.empty()) signal_groups(signal);
+    for (const pid_t pid : left) {
+      if (signal == SIGKILL || asked.insert(pid).second) ::kill(pid, signal);
+    }
+    loop_.run_once(now + kSweepStep);
+  }
+}
+
+std::vector<std::string> ProcessSet::describe_all(const std::set<pid_t>& leftovers) const {
+  std::vector<std::string> survivors;
+  for (const auto& member : members_) {
+    if (!member->exit) survivors.push_back(describe(member->child.pid));
+  }
+  for (const pid_t pid : leftovers) survivors.push_back(describe(pid));
+  return survivors;
+}
+
+}  // namespace muster

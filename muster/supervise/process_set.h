@@ -1,0 +1,113 @@
+// A set of child processes that start, live and end together. It tells deaths in the order in which they
+// happened, passes signals on, stops everything with a grace period, and leaves no descendant behind. Used by
+// the launcher (and whoever runs programs); knows nothing of ranks. One at a time in a process: while it lives,
+// the process is a subreaper, and every process that becomes its child counts as a descendant of the set.
+#pragma once
+
+#include <signal.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "muster/supervise/child.h"
+#include "muster/supervise/event_loop.h"
+
+namespace muster {
+
+struct ProcessSetOptions {
+  // Signals to this process that stop the set. SIGHUP is left alone when it was ignored at entry (nohup).
+  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  // Signals that are only passed on to the main processes.
+  std::vector<int> pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};
+};
+
+struct ChildExit {
+  int id = 0;
+  pid_t pid = -1;
+  int exit_code = 0;  // when signal == 0
+  int signal = 0;
+  bool core_dumped = false;
+  int sent_signal = 0;  // the last signal that the set had sent it to end it; 0: it ended by itself
+  Clock::time_point at;
+
+  bool failed() const { return exit_code != 0 || signal != 0; }
+};
+
+struct WaitRules {
+  bool stop_on_failure = true;
+  std::chrono::milliseconds grace{30'000};    // SIGTERM (or the signal received) → this → SIGKILL
+  std::chrono::milliseconds kill_wait{5'000};  // SIGKILL → this → reported as not killable
+};
+
+struct WaitResult {
+  std::vector<ChildExit> exits;     // in the order of death
+  int stopped_by = 0;               // the stop signal received, if one was
+  std::vector<std::string> survivors;  // processes that even SIGKILL did not end, in words
+};
+
+class ProcessSet {
+ public:
+  explicit ProcessSet(ProcessSetOptions options = {});
+  ProcessSet(const ProcessSet&) = delete;
+  ProcessSet& operator=(const ProcessSet&) = delete;
+  ~ProcessSet();  // kills whatever is left
+
+  // Where others (output, input) may wait beside the processes.
+  EventLoop& loop() { return loop_; }
+
+  // Throws: what spawn_child throws; the processes started before live on.
+  void spawn(int id, const ChildOptions& options);
+
+  // Waits for the end of every process: all by themselves, or the first failure (or a stop signal) and then
+  // everything stopped. A second SIGINT kills at once. Leftover descendants are ended too.
+  // Blocking: until nothing is left, or cannot be killed.
+  WaitResult wait_all(const WaitRules& rules);
+
+  // SIGKILL to everything now. Blocking: as wait_all's last step.
+  WaitResult kill_all();
+
+ private:
+  enum class Phase { running, stopping, killing };
+  struct Member {
+    int id;
+    Child child;
+    EventLoop::Handle watch = 0;
+    std::optional<ChildExit> exit;
+    int sent_signal = 0;
+  };
+
+  void take_signals();
+  void on_signal(int signal);
+  void on_death(Member& member);
+  void stop(int signal);
+  void kill_now();
+  void signal_mains(int signal, bool to_end);
+  void signal_groups(int signal) const;
+  bool on_timeout();
+  size_t num_running() const;
+  WaitResult finish();
+  std::vector<std::string> sweep();
+  std::set<pid_t> leftovers() const;
+  std::vector<std::string> describe_all(const std::set<pid_t>& leftovers) const;
+
+  ProcessSetOptions options_;
+  EventLoop loop_;
+  Fd signals_;
+  sigset_t old_mask_;
+  struct sigaction old_child_action_;
+  struct sigaction old_pipe_action_;
+  bool was_subreaper_ = false;
+  std::set<pid_t> foreign_;  // children that were there before
+  std::vector<std::unique_ptr<Member>> members_;
+
+  WaitRules rules_;
+  WaitResult result_;
+  Phase phase_ = Phase::running;
+  std::optional<Clock::time_point> deadline_;
+};
+
+}  // namespace muster

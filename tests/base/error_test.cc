@@ -1,0 +1,41 @@
+#include "muster/base/error.h"
+
+#include <gmock/gmock.h>
+
+#include <cerrno>
+
+namespace muster {
+namespace {
+
+TEST(Error, KeepsCodeMessageAndPlace) {
+  const Error error(ErrorCode::timeout, "store get: expected 'k', got nothing");
+  EXPECT_EQ(error.code(), ErrorCode::timeout);
+  EXPECT_EQ(error.message(), "store get: expected 'k', got nothing");
+  EXPECT_STREQ(error.what(), error.message().c_str());
+  EXPECT_THAT(error.where(), testing::MatchesRegex("error_test\\.cc:[0-9]+"));
+}
+
+TEST(Error, EveryCodeHasItsOwnName) {
+  EXPECT_STREQ(to_string(ErrorCode::invalid_argument), "invalid_argument");
+  EXPECT_STREQ(to_string(ErrorCode::failed_precondition), "failed_precondition");
+  EXPECT_STREQ(to_string(ErrorCode::unavailable), "unavailable");
+  EXPECT_STREQ(to_string(ErrorCode::timeout), "timeout");
+  EXPECT_STREQ(to_string(ErrorCode::peer_failed), "peer_failed");
+  EXPECT_STREQ(to_string(ErrorCode::backend_failed), "backend_failed");
+  EXPECT_STREQ(to_string(ErrorCode::io), "io");
+  EXPECT_STREQ(to_string(ErrorCode::internal), "internal");
+}
+
+TEST(FailErrno, AddsTheSystemsWords) {
+  try {
+    fail_errno("cannot open 'f'", ENOENT);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::io);
+    EXPECT_EQ(error.message(), "cannot open 'f': No such file or directory");
+    EXPECT_THAT(error.where(), testing::StartsWith("error_test.cc:"));
+  }
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,100 @@
+#include "muster/base/fd.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "muster/base/error.h"
+
+namespace muster {
+namespace {
+
+class FdTest : public testing::Test {
+ protected:
+  FdTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "muster-base-XXXXXX").string();
+    dir_ = ::mkdtemp(pattern.data());
+  }
+  ~FdTest() override { std::filesystem::remove_all(dir_); }
+
+  static bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
+  static Fd null_device() { return Fd(::open("/dev/null", O_RDWR | O_CLOEXEC)); }
+
+  std::string dir_;
+};
+
+TEST_F(FdTest, ClosesWhatItOwns) {
+  int number = -1;
+  {
+    const Fd fd = null_device();
+    number = fd.get();
+    EXPECT_TRUE(fd.valid());
+    EXPECT_TRUE(is_open(number));
+  }
+  EXPECT_FALSE(is_open(number));
+  EXPECT_FALSE(Fd().valid());
+}
+
+TEST_F(FdTest, MovesOwnershipOnce) {
+  Fd a = null_device();
+  const int number = a.get();
+  Fd b = std::move(a);
+  EXPECT_FALSE(a.valid());  // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(b.get(), number);
+  Fd c = null_device();
+  const int replaced = c.get();
+  c = std::move(b);
+  EXPECT_FALSE(is_open(replaced));
+  EXPECT_EQ(c.get(), number);
+  EXPECT_EQ(c.release(), number);
+  EXPECT_TRUE(is_open(number));
+  ::close(number);
+}
+
+TEST_F(FdTest, WritesAllThroughASmallPipe) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const Fd from(ends[0]);
+  Fd to(ends[1]);
+  const std::string bytes(1 << 20, 'x');
+  std::thread writer([&] {
+    write_all(to.get(), bytes);
+    to.reset();
+  });
+  std::string received;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = ::read(from.get(), buffer, sizeof(buffer))) > 0;)
+    received.append(buffer, static_cast<size_t>(n));
+  writer.join();
+  EXPECT_TRUE(received == bytes);
+}
+
+TEST_F(FdTest, FilesAreReplacedWholeAndReadWhole) {
+  const std::string path = dir_ + "/file";
+  const std::string bytes = std::string("\0binary\n", 8) + std::string(200'000, 'y');
+  write_file(path, "before");
+  write_file(path, bytes);
+  EXPECT_TRUE(read_file(path) == bytes);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), {}), 1);  // nothing left aside
+}
+
+TEST_F(FdTest, ErrorsNameThePath) {
+  for (const auto& attempt : std::vector<std::function<void()>>{[&] { read_file(dir_ + "/absent"); },
+                                                                [&] { write_file(dir_ + "/absent/f", ""); },
+                                                                [&] { read_file(dir_); }}) {
+    try {
+      attempt();
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::io);
+      EXPECT_THAT(error.message(), testing::HasSubstr(dir_));
+    }
+  }
+  EXPECT_THROW(write_all(-1, "x"), Error);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,53 @@
+#include "muster/base/strings.h"
+
+#include <gmock/gmock.h>
+
+namespace muster {
+namespace {
+
+using testing::ElementsAre;
+
+TEST(Cat, JoinsTextAndNumbers) {
+  const std::string text = "text";
+  EXPECT_EQ(cat(), "");
+  EXPECT_EQ(cat("a ", text, ' ', std::string_view("view")), "a text view");
+  EXPECT_EQ(cat(1, " ", -2L, " ", uint64_t{18446744073709551615U}, " ", INT64_MIN),
+            "1 -2 18446744073709551615 -9223372036854775808");
+  EXPECT_EQ(cat(true, ",", false, ",", 'c', ",", uint8_t{7}), "true,false,c,7");
+}
+
+TEST(Cat, WritesNumbersAsShortAsTheyAreClear) {
+  EXPECT_EQ(cat(0.5, " ", 1.0, " ", -2.25F), "0.5 1 -2.25");
+  EXPECT_EQ(cat(1.0 / 3), "0.333333");
+  EXPECT_EQ(cat(1e300), "1e+300");
+}
+
+TEST(Split, CutsAtEverySeparator) {
+  EXPECT_THAT(split("a,b", ','), ElementsAre("a", "b"));
+  EXPECT_THAT(split("a,,b,", ','), ElementsAre("a", "", "b", ""));
+  EXPECT_THAT(split("", ','), ElementsAre(""));
+}
+
+TEST(Join, PutsTheSeparatorBetween) {
+  EXPECT_EQ(join(std::vector<std::string>{"a", "b", "c"}, ", "), "a, b, c");
+  EXPECT_EQ(join(std::vector<int>{1, 2}, "-"), "1-2");
+  EXPECT_EQ(join(std::vector<int>{}, "-"), "");
+}
+
+TEST(Trim, TakesBlanksFromBothEnds) {
+  EXPECT_EQ(trim(" \t a b \r\n"), "a b");
+  EXPECT_EQ(trim(" \n "), "");
+  EXPECT_EQ(trim(""), "");
+}
+
+TEST(ParseInt, TakesWholeDecimalIntegersOnly) {
+  EXPECT_EQ(parse_int("0"), 0);
+  EXPECT_EQ(parse_int("-12"), -12);
+  EXPECT_EQ(parse_int("9223372036854775807"), INT64_MAX);
+  EXPECT_EQ(parse_int("-9223372036854775808"), INT64_MIN);
+  for (const char* text : {"", "+1", "12x", " 1", "1 ", "1.0", "0x10", "9223372036854775808", "-"})
+    EXPECT_EQ(parse_int(text), std::nullopt) << text;
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,75 @@
+#include "muster/base/units.h"
+
+#include <gmock/gmock.h>
+
+#include "muster/base/error.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+
+TEST(ParseBytes, ReadsSizesAsPeopleWriteThem) {
+  EXPECT_EQ(parse_bytes("512"), 512U);
+  EXPECT_EQ(parse_bytes("0"), 0U);
+  EXPECT_EQ(parse_bytes("7B"), 7U);
+  EXPECT_EQ(parse_bytes("20GiB"), uint64_t{20} << 30);
+  EXPECT_EQ(parse_bytes("1.5 MB"), 1'500'000U);
+  EXPECT_EQ(parse_bytes(" 2 KiB "), 2048U);
+  EXPECT_EQ(parse_bytes("0.5TiB"), uint64_t{1} << 39);
+  EXPECT_EQ(parse_bytes("10000000TiB"), uint64_t{10'000'000} << 40);  // beyond a signed number
+}
+
+TEST(ParseBytes, RefusesTheRest) {
+  for (const char* text : {"", "GiB", "-1", "-1GiB", "1e3", "12 parsecs", "1gib", "1 GiB x", "nan", "inf",
+                           "1,5MB", "99999999999TiB", "0x10"}) {
+    try {
+      parse_bytes(text);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_THAT(error.message(), testing::HasSubstr(std::string("'") + text + "'"));
+    }
+  }
+}
+
+TEST(ParseDuration, ReadsDurationsAsPeopleWriteThem) {
+  EXPECT_EQ(parse_duration("250ms"), milliseconds(250));
+  EXPECT_EQ(parse_duration("30s"), milliseconds(30'000));
+  EXPECT_EQ(parse_duration("5m"), milliseconds(300'000));
+  EXPECT_EQ(parse_duration("5min"), milliseconds(300'000));
+  EXPECT_EQ(parse_duration("1h30m"), milliseconds(5'400'000));
+  EXPECT_EQ(parse_duration("1d"), milliseconds(86'400'000));
+  EXPECT_EQ(parse_duration("2"), milliseconds(2000));
+  EXPECT_EQ(parse_duration("0.25"), milliseconds(250));
+  EXPECT_EQ(parse_duration(" 0s "), milliseconds(0));
+}
+
+TEST(ParseDuration, RefusesTheRest) {
+  for (const char* text :
+       {"", " ", "s", "-5s", "5 s", "5x", "1h30", "0h30", "inf", "99999999999999d", "1s-1s"}) {
+    try {
+      parse_duration(text);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_THAT(error.message(), testing::HasSubstr(std::string("'") + text + "'"));
+    }
+  }
+}
+
+TEST(Format, WritesThemBack) {
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(1024), "1.0 KiB");
+  EXPECT_EQ(format_bytes(85'899'345'920), "80.0 GiB");
+  EXPECT_EQ(format_bytes(UINT64_MAX), "16777216.0 TiB");
+  EXPECT_EQ(format_duration(milliseconds(250)), "250ms");
+  EXPECT_EQ(format_duration(milliseconds(1500)), "1.5s");
+  EXPECT_EQ(format_duration(std::chrono::seconds(83)), "1m23s");
+  EXPECT_EQ(format_duration(std::chrono::seconds(3661)), "1h01m");
+  EXPECT_EQ(format_duration(std::chrono::nanoseconds(5)), "0ms");
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,199 @@
+#include "muster/data/distributed_sampler.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <sstream>
+
+#include "muster/base/error.h"
+#include "tests/data/files.h"
+#include "tests/data/python.h"
+
+namespace muster {
+namespace {
+
+using test::message_of;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<int64_t> indices_of(int64_t length, const SamplerOptions& options, int64_t epoch = 0,
+                                int64_t consumed = 0) {
+  DistributedSampler sampler(length, options);
+  sampler.set_epoch(epoch, consumed);
+  return sampler.indices();
+}
+
+TEST(DistributedSampler, EqualsPyTorchIndexForIndex) {
+  const auto output = test::run_python("tests/data/pytorch_sampler.py");
+  if (!output) GTEST_SKIP() << "no Python with PyTorch in .deps";
+  std::istringstream lines(*output);
+  int compared = 0;
+  for (std::string line; std::getline(lines, line); ++compared) {
+    const auto expected = nlohmann::json::parse(line);
+    DistributedSampler sampler(expected["n"], {.num_replicas = expected["replicas"],
+                                               .rank = expected["rank"],
+                                               .shuffle = expected["shuffle"],
+                                               .seed = expected["seed"],
+                                               .drop_last = expected["drop_last"]});
+    sampler.set_epoch(expected["epoch"]);
+    ASSERT_EQ(sampler.num_samples(), expected["size"].get<int64_t>()) << line;
+    ASSERT_EQ(sampler.indices(), expected["indices"].get<std::vector<int64_t>>()) << line;
+  }
+  EXPECT_GT(compared, 1000);
+}
+
+// The same without Python: what PyTorch 2.15 gave.
+TEST(DistributedSampler, EqualsRecordedPyTorch) {
+  EXPECT_THAT(indices_of(10, {.num_replicas = 3, .rank = 1, .seed = 7}, 2), ElementsAre(5, 6, 1, 0));
+  EXPECT_THAT(indices_of(10, {.num_replicas = 3, .rank = 2, .seed = 7, .drop_last = true}, 2),
+              ElementsAre(8, 2, 4));
+}
+
+TEST(DistributedSampler, WithoutShuffleStrides) {
+  EXPECT_THAT(indices_of(7, {.num_replicas = 3, .rank = 1, .shuffle = false}), ElementsAre(1, 4, 0));
+  EXPECT_THAT(indices_of(7, {.num_replicas = 3, .rank = 1, .shuffle = false, .drop_last = true}),
+              ElementsAre(1, 4));
+}
+
+TEST(DistributedSampler, PadsEvenWhenRanksExceedSamplesSeveralTimes) {
+  for (int rank = 0; rank < 7; ++rank)
+    EXPECT_THAT(indices_of(2, {.num_replicas = 7, .rank = rank, .shuffle = false}), ElementsAre(rank % 2));
+}
+
+TEST(DistributedSampler, DropLastWithFewerSamplesThanRanksIsEmptyAsInPyTorch) {
+  EXPECT_THAT(indices_of(2, {.num_replicas = 3, .drop_last = true}), IsEmpty());
+}
+
+TEST(DistributedSampler, EpochsDifferAndComeBack) {
+  DistributedSampler sampler(100, {});
+  sampler.set_epoch(1);
+  const auto first = sampler.indices();
+  sampler.set_epoch(2);
+  EXPECT_NE(sampler.indices(), first);
+  sampler.set_epoch(1);
+  EXPECT_EQ(sampler.indices(), first);
+}
+
+TEST(DistributedSampler, WarnsOnceOfASecondEpochWithoutSetEpoch) {
+  ::testing::internal::CaptureStderr();
+  DistributedSampler sampler(8, {});
+  sampler.indices();
+  EXPECT_FALSE(sampler.epoch_repeated());
+  sampler.set_epoch(1);
+  sampler.indices();
+  EXPECT_FALSE(sampler.epoch_repeated());
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+
+  ::testing::internal::CaptureStderr();
+  sampler.indices();
+  EXPECT_TRUE(sampler.epoch_repeated());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), AllOf(HasSubstr("epoch 1"), HasSubstr("set_epoch")));
+  ::testing::internal::CaptureStderr();
+  sampler.indices();
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(DistributedSampler, DoesNotWarnInOrder) {
+  DistributedSampler sampler(8, {.shuffle = false});
+  sampler.indices();
+  sampler.indices();
+  EXPECT_FALSE(sampler.epoch_repeated());
+}
+
+TEST(DistributedSampler, RefusesBadArguments) {
+  const auto make = [](int64_t length, int replicas, int rank) {
+    return message_of([&] { DistributedSampler(length, {.num_replicas = replicas, .rank = rank}); });
+  };
+  EXPECT_THAT(make(0, 1, 0), HasSubstr("at least 1 sample, got length 0"));
+  EXPECT_THAT(make(-3, 1, 0), HasSubstr("got length -3"));
+  EXPECT_THAT(make(5, 0, 0), HasSubstr("at least 1 replica, got 0"));
+  EXPECT_THAT(make(5, 4, 4), HasSubstr("from 0 to 3, got 4"));
+  EXPECT_THAT(make(5, 4, -1), HasSubstr("from 0 to 3, got -1"));
+  DistributedSampler sampler(5, {});
+  EXPECT_THROW(sampler.set_epoch(-1), Error);
+  EXPECT_THROW(sampler.set_epoch(0, -1), Error);
+}
+
+// Going on in an epoch with another number of ranks: no sample twice, none lost.
+TEST(DistributedSampler, ResumesWithAnotherNumberOfRanks) {
+  constexpr int64_t kLength = 103;
+  constexpr int64_t kSteps = 5;
+  for (const int before : {1, 2, 3, 8}) {
+    for (const int after : {1, 2, 4, 5}) {
+      std::vector<int> seen(kLength);
+      for (int rank = 0; rank < before; ++rank) {
+        const auto mine = indices_of(kLength, {.num_replicas = before, .rank = rank, .seed = 3}, 4);
+        for (int64_t i = 0; i < kSteps; ++i) ++seen[mine[i]];
+      }
+      const int64_t consumed = kSteps * before;
+      int64_t padded = 0;
+      for (int rank = 0; rank < after; ++rank) {
+        const auto rest = indices_of(kLength, {.num_replicas = after, .rank = rank, .seed = 3}, 4, consumed);
+        for (const auto index : rest) ++seen[index];
+        padded += static_cast<int64_t>(rest.size());
+      }
+      padded -= kLength - consumed;
+      EXPECT_LT(padded, after);
+      EXPECT_EQ(std::count(seen.begin(), seen.end(), 0), 0) << before << " to " << after;
+      EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), int64_t{0}), kLength + padded);
+      EXPECT_LE(*std::max_element(seen.begin(), seen.end()), 1 + (padded > 0));
+    }
+  }
+}
+
+TEST(DistributedSampler, ResumingWithTheSameRanksIsTheRestOfTheEpoch) {
+  for (const bool drop_last : {false, true}) {
+    const SamplerOptions options{.num_replicas = 4, .rank = 3, .seed = 1, .drop_last = drop_last};
+    const auto whole = indices_of(103, options, 2);
+    const auto rest = indices_of(103, options, 2, 10 * 4);
+    EXPECT_EQ(rest, std::vector<int64_t>(whole.begin() + 10, whole.end()));
+  }
+  EXPECT_THAT(indices_of(10, {.num_replicas = 3}, 0, 12), IsEmpty());
+}
+
+TEST(SamplerIdentity, IsPrintedAndSurvivesTravelling) {
+  DistributedSampler sampler(1438, {.num_replicas = 4, .rank = 1, .seed = -5, .drop_last = true});
+  sampler.set_epoch(2);
+  const auto identity = sampler.identity();
+  EXPECT_EQ(to_string(identity),
+            "num_replicas=4 rank=1 seed=-5 epoch=2 length=1438 shuffle=true drop_last=true");
+  EXPECT_EQ(SamplerIdentity::from_values(identity.values()), identity);
+}
+
+TEST(SamplerIdentity, ComparisonNamesTheFirstDifference) {
+  std::vector<SamplerIdentity> ranks;
+  for (int rank = 0; rank < 3; ++rank)
+    ranks.push_back(DistributedSampler(100, {.num_replicas = 3, .rank = rank}).identity());
+  EXPECT_NO_THROW(check_samplers_agree(ranks));
+
+  auto other = ranks;
+  other[2].seed = 9;
+  EXPECT_THAT(message_of([&] { check_samplers_agree(other); }),
+              HasSubstr("the same seed on every rank, got 0 on rank 0 and 9 on rank 2"));
+  other = ranks;
+  other[1].length = 99;
+  EXPECT_THAT(message_of([&] { check_samplers_agree(other); }), HasSubstr("the same length"));
+  other = ranks;
+  other[1].rank = 0;
+  EXPECT_THAT(message_of([&] { check_samplers_agree(other); }), HasSubstr("expected rank=1"));
+  other.assign(ranks.begin(), ranks.begin() + 2);
+  EXPECT_THAT(message_of([&] { check_samplers_agree(other); }), HasSubstr("expected num_replicas=2"));
+}
+
+TEST(SamplerIdentity, FirstEpochCheckIsCalledOnce) {
+  DistributedSampler sampler(10, {.num_replicas = 2, .rank = 1});
+  std::vector<SamplerIdentity> seen;
+  sampler.set_first_epoch_check([&](const SamplerIdentity& identity) { seen.push_back(identity); });
+  sampler.set_epoch(3);
+  sampler.indices();
+  sampler.set_epoch(4);
+  sampler.indices();
+  ASSERT_EQ(seen.size(), 1U);
+  EXPECT_EQ(seen[0].epoch, 3);
+}
+
+}  // namespace
+}  // namespace muster

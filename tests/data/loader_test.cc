@@ -1,0 +1,132 @@
+#include "muster/data/loader.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <limits>
+
+#include "muster/base/error.h"
+#include "tests/data/files.h"
+
+namespace muster {
+namespace {
+
+using test::message_of;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TensorDataset counted(int64_t size) {
+  const auto labels = torch::arange(size, torch::kInt64);
+  return {labels.to(torch::kFloat32).unsqueeze(1) * 10, labels};
+}
+
+std::vector<int64_t> labels_of(DataLoader& loader) {
+  std::vector<int64_t> labels;
+  for (const auto& batch : loader)
+    for (int64_t i = 0; i < batch.size(); ++i) labels.push_back(batch.labels[i].item<int64_t>());
+  return labels;
+}
+
+std::vector<int64_t> sizes_of(DataLoader& loader) {
+  std::vector<int64_t> sizes;
+  for (const auto& batch : loader) sizes.push_back(batch.size());
+  return sizes;
+}
+
+TEST(DataLoader, GivesEverySampleInOrder) {
+  DataLoader loader(counted(7), {.batch_size = 3});
+  EXPECT_EQ(loader.num_batches(), 3);
+  EXPECT_THAT(sizes_of(loader), ElementsAre(3, 3, 1));
+  EXPECT_THAT(labels_of(loader), ElementsAre(0, 1, 2, 3, 4, 5, 6));
+  for (const auto& batch : loader)
+    EXPECT_TRUE(torch::equal(batch.features.squeeze(1), batch.labels.to(torch::kFloat32) * 10));
+}
+
+TEST(DataLoader, DropsAnIncompleteBatch) {
+  DataLoader loader(counted(7), {.batch_size = 3, .drop_last = true});
+  EXPECT_EQ(loader.num_batches(), 2);
+  EXPECT_THAT(sizes_of(loader), ElementsAre(3, 3));
+  DataLoader none(counted(2), {.batch_size = 3, .drop_last = true});
+  EXPECT_EQ(none.num_batches(), 0);
+  EXPECT_THAT(sizes_of(none), ElementsAre());
+}
+
+TEST(DataLoader, FollowsTheSamplerThroughEpochs) {
+  DistributedSampler sampler(10, {.num_replicas = 2, .rank = 1, .seed = 5});
+  DistributedSampler same(10, {.num_replicas = 2, .rank = 1, .seed = 5});
+  DataLoader loader(counted(10), sampler, {.batch_size = 2});
+  EXPECT_EQ(loader.num_batches(), 3);
+  for (const int epoch : {0, 1}) {
+    sampler.set_epoch(epoch);
+    same.set_epoch(epoch);
+    EXPECT_EQ(labels_of(loader), same.indices());
+  }
+}
+
+TEST(DataLoader, StartsAgainAfterAnEarlyBreak) {
+  DataLoader loader(counted(6), {.batch_size = 2});
+  for (const auto& batch : loader)
+    if (batch.labels[0].item<int64_t>() == 2) break;
+  EXPECT_THAT(labels_of(loader), ElementsAre(0, 1, 2, 3, 4, 5));
+}
+
+TEST(DataLoader, NestedIterationsAreIndependent) {
+  DataLoader loader(counted(4), {.batch_size = 2});
+  int batches = 0;
+  for ([[maybe_unused]] const auto& outer : loader)
+    for ([[maybe_unused]] const auto& inner : loader) ++batches;
+  EXPECT_EQ(batches, 4);
+}
+
+TEST(DataLoader, SkipsOnce) {
+  DataLoader loader(counted(7), {.batch_size = 3});
+  loader.skip(2);
+  EXPECT_THAT(labels_of(loader), ElementsAre(6));
+  EXPECT_THAT(labels_of(loader), ElementsAre(0, 1, 2, 3, 4, 5, 6));
+  for (const int64_t all : {int64_t{3}, int64_t{4}, std::numeric_limits<int64_t>::max()}) {
+    loader.skip(all);
+    EXPECT_THAT(labels_of(loader), ElementsAre());
+  }
+}
+
+TEST(DataLoader, AHugeBatchIsTheWholeSet) {
+  DataLoader loader(counted(5), {.batch_size = std::numeric_limits<int64_t>::max()});
+  EXPECT_EQ(loader.num_batches(), 1);
+  EXPECT_THAT(sizes_of(loader), ElementsAre(5));
+}
+
+TEST(DataLoader, BatchesOutliveTheLoader) {
+  std::vector<Batch> kept;
+  {
+    DataLoader loader(counted(4), {.batch_size = 2});
+    for (auto&& batch : loader) kept.push_back(batch);
+  }
+  EXPECT_TRUE(torch::equal(kept[1].labels, torch::tensor({2, 3})));
+}
+
+TEST(DataLoader, RefusesBadArguments) {
+  EXPECT_THAT(message_of([] { DataLoader(counted(4), {.batch_size = 0}); }), HasSubstr("at least 1, got 0"));
+  DistributedSampler sampler(5, {});
+  EXPECT_THAT(message_of([&] { DataLoader(counted(4), sampler, {}); }),
+              HasSubstr("for 4 samples, got one for 5"));
+  DataLoader loader(counted(4), {});
+  EXPECT_THROW(loader.skip(-1), Error);
+}
+
+TEST(DataLoader, PutsBatchesOnTheGpu) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
+  for (const bool pin : {true, false}) {
+    DataLoader loader(counted(7),
+                      {.batch_size = 3, .device = torch::Device(torch::kCUDA, 0), .pin_memory = pin});
+    std::vector<int64_t> seen;
+    for (const auto& batch : loader) {
+      EXPECT_TRUE(batch.features.is_cuda());
+      EXPECT_TRUE(torch::equal(batch.features.squeeze(1).cpu(), batch.labels.cpu().to(torch::kFloat32) * 10));
+      seen.push_back(batch.size());
+    }
+    EXPECT_THAT(seen, ElementsAre(3, 3, 1));
+  }
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,162 @@
+#include "muster/device/nvml.h"
+
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+
+#include "tests/device/scratch.h"
+
+namespace muster {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+constexpr const char* kTwoGpus =
+    "version=570.86.15"
+    "|uuid=GPU-11111111-aaaa-4bbb-8ccc-000000000001,name=NVIDIA Test 80GB,pci=00000000:3B:00.0,"
+    "total=85899345920,free=85000000000,util=37,temp=41,power=123456,cc=9.0,ecc=0,procs=100:2000/101:n/a"
+    "|uuid=GPU-22222222-aaaa-4bbb-8ccc-000000000002,name=NVIDIA Test 80GB,pci=00010000:C1:00.0,"
+    "total=85899345920,free=85899345920,cc=9.0";
+
+NvmlReport probe(const char* machine, NvmlOptions options = {}) {
+  const ScopedEnv env("FAKE_NVML", machine);
+  if (options.library.empty()) options.library = FAKE_NVML_LIBRARY;
+  return probe_nvml(options);
+}
+
+TEST(Nvml, ReadsEveryFieldOfEveryGpu) {
+  const ScratchFolder sysfs;
+  sysfs.write("0000:3b:00.0/numa_node", "1\n");
+  sysfs.write("10000:c1:00.0/numa_node", "-1\n");
+  const auto report = probe(kTwoGpus, {.detail = GpuDetail::full, .library = {}, .sysfs_pci = sysfs.path()});
+  EXPECT_EQ(report.driver_version, "570.86.15");
+  EXPECT_EQ(report.note, "");
+  ASSERT_EQ(report.gpus.size(), 2);
+  Gpu first;
+  first.index = {0};
+  first.uuid = {"GPU-11111111-aaaa-4bbb-8ccc-000000000001"};
+  first.pci = {"0000:3b:00.0"};
+  first.model = "NVIDIA Test 80GB";
+  first.memory_total_bytes = 85899345920;
+  first.memory_free_bytes = 85000000000;
+  first.utilization_percent = 37;
+  first.temperature_celsius = 41;
+  first.power_watts = 123.456;
+  first.compute_capability = "9.0";
+  first.numa_node = 1;
+  first.processes = {{100, 2000}, {101, 0}};
+  EXPECT_EQ(report.gpus[0], first);
+  const Gpu& second = report.gpus[1];
+  EXPECT_EQ(second.index.value, 1);
+  EXPECT_EQ(second.pci.value, "10000:c1:00.0");
+  EXPECT_EQ(second.numa_node, std::nullopt);
+  EXPECT_EQ(second.utilization_percent, std::nullopt);
+  EXPECT_EQ(second.power_watts, std::nullopt);
+  EXPECT_EQ(second.health, kHealthy);
+  EXPECT_THAT(second.processes, IsEmpty());
+}
+
+TEST(Nvml, AsksForActivityOnlyWhenWanted) {
+  void* const library = dlopen(FAKE_NVML_LIBRARY, RTLD_NOW);
+  ASSERT_NE(library, nullptr);
+  const auto calls = reinterpret_cast<int (*)()>(dlsym(library, "fake_nvml_activity_calls"));
+  const auto sessions = reinterpret_cast<int (*)()>(dlsym(library, "fake_nvml_open_sessions"));
+  const auto brief = probe(kTwoGpus);
+  EXPECT_EQ(calls(), 0);
+  EXPECT_EQ(brief.gpus.at(0).utilization_percent, std::nullopt);
+  EXPECT_EQ(brief.gpus.at(0).memory_free_bytes, 85000000000);
+  probe(kTwoGpus, {.detail = GpuDetail::full});
+  EXPECT_GT(calls(), 0);
+  EXPECT_EQ(sessions(), 0) << "every nvmlInit has its nvmlShutdown";
+  dlclose(library);
+}
+
+TEST(Nvml, OldDriverWithoutNewerFunctions) {
+  const auto report = probe(
+      "version=418.40|uuid=GPU-33333333-aaaa-4bbb-8ccc-000000000003,name=Old,pci=0000:AF:00.0,total=100,free="
+      "60,"
+      "procs=7:70/8:80/9:90",
+      {.detail = GpuDetail::full, .library = FAKE_NVML_OLD_LIBRARY});
+  ASSERT_EQ(report.gpus.size(), 1);
+  EXPECT_EQ(report.gpus[0].pci.value, "0000:af:00.0");
+  EXPECT_EQ(report.gpus[0].health, kHealthy);
+  EXPECT_THAT(report.gpus[0].processes, ElementsAre(GpuProcess{7, 70}, GpuProcess{8, 80}, GpuProcess{9, 90}));
+}
+
+TEST(Nvml, OldDriverNamesErrorsByNumber) {
+  const auto report = probe("version=418.40|handle=15", {.library = FAKE_NVML_OLD_LIBRARY});
+  EXPECT_EQ(report.gpus.at(0).health, "NVML error 15");
+}
+
+TEST(Nvml, MoreProcessesThanTheFirstGuess) {
+  std::string machine = "version=1|uuid=GPU-1,procs=1:1";
+  for (int pid = 2; pid <= 90; ++pid) machine += "/" + std::to_string(pid) + ":1";
+  const auto report = probe(machine.c_str(), {.detail = GpuDetail::full});
+  ASSERT_EQ(report.gpus.at(0).processes.size(), 90);
+  EXPECT_EQ(report.gpus[0].processes[89].pid, 90);
+}
+
+TEST(Nvml, LostGpuIsKeptWithItsHealth) {
+  const auto report = probe("version=1|handle=15|uuid=GPU-2,name=Good");
+  ASSERT_EQ(report.gpus.size(), 2);
+  EXPECT_EQ(report.gpus[0].health, "GPU is lost");
+  EXPECT_EQ(report.gpus[0].uuid.value, "");
+  EXPECT_EQ(report.gpus[1].health, kHealthy);
+  EXPECT_EQ(report.gpus[1].index.value, 1) << "indices do not move up";
+}
+
+TEST(Nvml, GpuLostAfterItsHandle) {
+  const auto report = probe("version=1|uuid=GPU-1,name=A,memory_code=15|uuid_code=999,name=B");
+  EXPECT_EQ(report.gpus.at(0).uuid.value, "GPU-1");
+  EXPECT_EQ(report.gpus.at(0).health, "GPU is lost");
+  EXPECT_EQ(report.gpus.at(1).health, "Unknown Error");
+}
+
+TEST(Nvml, UncorrectedEccErrorsAreUnhealthy) {
+  const auto report = probe("version=1|uuid=GPU-1,ecc=1|uuid=GPU-2,ecc=12|uuid=GPU-3,ecc=0");
+  EXPECT_EQ(report.gpus.at(0).health, "1 uncorrected ECC error since the driver loaded");
+  EXPECT_EQ(report.gpus.at(1).health, "12 uncorrected ECC errors since the driver loaded");
+  EXPECT_EQ(report.gpus.at(2).health, kHealthy);
+}
+
+TEST(Nvml, WhatAGpuCannotTellIsNoIllness) {
+  const auto report = probe("version=1|uuid=GPU-1,memory_code=3", {.detail = GpuDetail::full});
+  EXPECT_EQ(report.gpus.at(0).health, kHealthy);
+  EXPECT_EQ(report.gpus.at(0).memory_total_bytes, 0);
+}
+
+TEST(Nvml, NoDriverIsANote) {
+  const ScopedEnv env("MUSTER_NVML_LIBRARY", nullptr);
+  const auto report = probe_nvml({.driver_files = {"/nowhere/nvidiactl"}});
+  EXPECT_THAT(report.gpus, IsEmpty());
+  EXPECT_EQ(report.note, "no NVIDIA driver is loaded (no /nowhere/nvidiactl)");
+}
+
+TEST(Nvml, MissingLibraryIsANote) {
+  const auto report = probe_nvml({.library = "/nowhere/libnvidia-ml.so.1"});
+  EXPECT_THAT(report.gpus, IsEmpty());
+  EXPECT_THAT(report.note, StartsWith("NVML: cannot load /nowhere/libnvidia-ml.so.1: "));
+  EXPECT_THAT(report.note, Not(HasSubstr("\n")));
+}
+
+TEST(Nvml, LibraryThatIsNoNvmlIsANote) {
+  const auto report = probe_nvml({.library = "libm.so.6"});
+  EXPECT_EQ(report.note, "NVML: libm.so.6 lacks functions that every NVML has");
+}
+
+TEST(Nvml, DriverThatDoesNotStart) {
+  EXPECT_EQ(probe("init=9").note, "the NVIDIA driver does not answer: Driver Not Loaded");
+  EXPECT_EQ(probe("count=999").note, "the NVIDIA driver does not count its GPUs: Unknown Error");
+  EXPECT_EQ(probe("version=570.1").note, "NVIDIA driver 570.1 is loaded, but has no GPU");
+}
+
+TEST(Nvml, LibraryFromTheEnvironment) {
+  const ScopedEnv library("MUSTER_NVML_LIBRARY", FAKE_NVML_LIBRARY);
+  const ScopedEnv machine("FAKE_NVML", kTwoGpus);
+  EXPECT_EQ(probe_nvml({.driver_files = {"/nowhere"}}).gpus.size(), 2);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,94 @@
+#include "muster/placement/plan_json.h"
+
+#include <gmock/gmock.h>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/placement/planner.h"
+#include "tests/placement/machines.h"
+
+namespace muster {
+namespace {
+
+using testing::HasSubstr;
+
+Plan mixed_plan() {
+  return make_plan(machine({2, 1}), {.nproc_per_node = 2, .surplus = Surplus::cpu});
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    plan_from_json(text, "plan.json");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    return error.what();
+  }
+  return "no error";
+}
+
+// The mixed plan's JSON with one change.
+std::string changed(const std::string& from, const std::string& to) {
+  std::string text = plan_to_json(mixed_plan());
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(PlanJson, Whole) {
+  const Plan plan = make_plan(machine({1}), {.nproc_per_node = 2, .surplus = Surplus::cpu});
+  EXPECT_EQ(plan_to_json(plan), R"JSON({
+  "schema": "muster.plan/1",
+  "policy": "sequential",
+  "visibility": "job",
+  "simulated": false,
+  "world_size": 2,
+  "ranks": [
+    {"rank":0,"local_rank":0,"host_index":0,"host":"n0","device":{"id":"GPU-00000000-0000-4000-8000-000000000000","kind":"cuda","uuid":"GPU-00000000-0000-4000-8000-000000000000","index":0,"model":"Test GPU","ordinal":0},"reason":"sequential: 1 of 1 GPU"},
+    {"rank":1,"local_rank":1,"host_index":0,"host":"n0","device":{"id":"cpu:0","kind":"cpu","cpu_slot":0},"reason":"surplus: 1 GPU taken; CPU slot 0"}
+  ],
+  "notes": ["2 ranks asked for, 1 GPU: the other 1 on CPU slots (--surplus cpu)"]
+}
+)JSON");
+}
+
+TEST(PlanJson, RoundTrip) {
+  EXPECT_EQ(plan_from_json(plan_to_json(mixed_plan()), "plan.json"), mixed_plan());
+  Plan odd = mixed_plan();
+  odd.simulated = true;
+  odd.visibility = Visibility::own_first;
+  odd.notes.emplace_back("quote \" backslash \\ newline \n");
+  EXPECT_EQ(plan_from_json(plan_to_json(odd), "plan.json"), odd);
+}
+
+TEST(PlanJson, BytesThatAreNoUtf8DoNotSpoilIt) {
+  Plan plan = mixed_plan();
+  plan.ranks[0].reason = "\xff\xfe";
+  EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").ranks[0].reason, "\xef\xbf\xbd\xef\xbf\xbd");
+}
+
+TEST(PlanJson, ErrorsNameTheMember) {
+  const std::pair<std::string, const char*> cases[] = {
+      {"nonsense", "plan plan.json: expected JSON"},
+      {changed("muster.plan/1", "muster.plan/9"), "at schema"},
+      {changed("\"policy\": \"sequential\",", ""), "at policy, got nothing"},
+      {changed("\"job\"", "\"some\""), "at visibility, got 'some'"},
+      {changed("\"simulated\": false", "\"simulated\": 0"), "expected true or false at simulated, got 0"},
+      {changed("\"world_size\": 4", "\"world_size\": 5"), "at world_size"},
+      {changed("{\"rank\":1", "{\"rank\":2"), "expected an integer from 1 to 1 at ranks[1].rank, got 2"},
+      {changed("\"local_rank\":1", "\"local_rank\":0"), "at ranks[1].local_rank, got 0"},
+      {changed("\"host_index\":1", "\"host_index\":-1"), "at ranks[2].host_index"},
+      {changed("\"host\":\"n0\"", "\"host\":\"n9\""), "at ranks[1].host, got 'n0'"},
+      {changed("\"kind\":\"cuda\"", "\"kind\":\"tpu\""),
+       "expected 'cpu' or 'cuda' at ranks[0].device.kind, got 'tpu'"},
+      {changed("\"id\":\"GPU-0000", "\"id\":\"GPU-0001"), "at ranks[0].device.id"},
+      {changed("\"ordinal\":0", "\"ordinal\":-1"), "at ranks[0].device.ordinal, got -1"},
+      {changed("\"kind\":\"cpu\"", "\"kind\":\"cpu\",\"speed\":1"),
+       "at ranks[3].device.speed, got an unknown member"},
+      {changed("\"notes\": [", "\"notes\": [3,"), "expected a list of texts at notes"},
+      {R"({"schema":"muster.plan/1","policy":"p","visibility":"job","ranks":[]})", "at least one rank"},
+  };
+  for (const auto& [text, expected] : cases) EXPECT_THAT(error_of(text), HasSubstr(expected)) << text;
+}
+
+}  // namespace
+}  // namespace muster

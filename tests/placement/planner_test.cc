@@ -1,0 +1,309 @@
+#include "muster/placement/planner.h"
+
+#include <gmock/gmock.h>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "tests/placement/machines.h"
+
+namespace muster {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// "host:device" of each rank, e.g. "n0:2" or "n0:cpu1".
+std::vector<std::string> devices(const Plan& plan) {
+  std::vector<std::string> all;
+  for (const RankPlan& rank : plan.ranks) {
+    const bool cpu = rank.device.kind == DeviceAssignment::Kind::cpu;
+    all.push_back(cat(rank.host, ":", cpu ? cat("cpu", rank.device.cpu_slot) : cat(rank.device.index.value)));
+  }
+  return all;
+}
+
+std::vector<int> ordinals(const Plan& plan) {
+  std::vector<int> all;
+  for (const RankPlan& rank : plan.ranks) all.push_back(rank.device.ordinal.value);
+  return all;
+}
+
+std::vector<int> local_ranks(const Plan& plan) {
+  std::vector<int> all;
+  for (const RankPlan& rank : plan.ranks) all.push_back(rank.local_rank);
+  return all;
+}
+
+std::string visible(const Plan& plan, size_t rank) {
+  return cuda_visible_devices(plan, plan.ranks.at(rank)).value_or("untouched");
+}
+
+std::string error_of(const Inventory& inventory, const Request& request,
+                     ErrorCode code = ErrorCode::invalid_argument) {
+  try {
+    make_plan(inventory, request);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Planner, OneRankPerGpu) {
+  const Plan plan = make_plan(machine({4}), {});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:1", "n0:2", "n0:3"));
+  EXPECT_THAT(ordinals(plan), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(plan.notes, IsEmpty());
+  EXPECT_EQ(plan.policy, "sequential");
+  EXPECT_EQ(plan.ranks[2].reason, "sequential: 3 of 4 GPUs");
+  EXPECT_EQ(plan.ranks[2].device.id(), test_uuid(0, 2));
+  EXPECT_EQ(plan.ranks[2].device.model, "Test GPU");
+}
+
+TEST(Planner, AsManyRanksAsAsked) {
+  EXPECT_THAT(devices(make_plan(machine({4}), {.nproc_per_node = 2})), ElementsAre("n0:0", "n0:1"));
+}
+
+TEST(Planner, Selection) {
+  const Plan plan = make_plan(machine({8}), {.gpus = "7,2-3"});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:7", "n0:2", "n0:3"));
+  EXPECT_THAT(ordinals(plan), ElementsAre(0, 1, 2));
+  EXPECT_EQ(visible(plan, 1), cat(test_uuid(0, 7), ",", test_uuid(0, 2), ",", test_uuid(0, 3)));
+  EXPECT_EQ(plan.ranks[1].reason, "sequential: 2 of 3 in --gpus 7,2-3");
+}
+
+TEST(Planner, ExplicitList) {
+  const Plan plan = make_plan(machine({4}), {.map = {3, 1, 0, 2}});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:3", "n0:1", "n0:0", "n0:2"));
+  EXPECT_EQ(plan.policy, "list");
+  EXPECT_EQ(plan.ranks[0].reason, "list: place 1 of --map 3,1,0,2");
+}
+
+TEST(Planner, ListNumbersTheRanksWhenNothingElseDoes) {
+  EXPECT_THAT(devices(make_plan(machine({4}), {.map = {2, 0}})), ElementsAre("n0:2", "n0:0"));
+}
+
+TEST(Planner, HostsWithDifferentCounts) {
+  const Plan plan = make_plan(machine({2, 1, 5}), {});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:1", "n1:0", "n2:0", "n2:1", "n2:2", "n2:3", "n2:4"));
+  EXPECT_THAT(local_ranks(plan), ElementsAre(0, 1, 0, 0, 1, 2, 3, 4));
+  EXPECT_THAT(ordinals(plan), ElementsAre(0, 1, 0, 0, 1, 2, 3, 4));
+  for (size_t i = 0; i < plan.ranks.size(); ++i) EXPECT_EQ(plan.ranks[i].rank, static_cast<int>(i));
+  EXPECT_EQ(visible(plan, 2), test_uuid(1, 0));
+}
+
+TEST(Planner, IdsAreEachHostsOwn) {
+  const Plan plan = make_plan(machine({4, 4}), {.gpus = "1,3"});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:1", "n0:3", "n1:1", "n1:3"));
+  EXPECT_THAT(ordinals(plan), ElementsAre(0, 1, 0, 1));
+}
+
+TEST(Planner, HostsWithoutGpusAmongOthers) {
+  const Plan plan = make_plan(machine({2, 0, 2}), {});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:1", "n2:0", "n2:1"));
+  EXPECT_THAT(plan.notes,
+              ElementsAre("host n1: no GPU (no driver): no rank there, since other hosts have GPUs"));
+  EXPECT_THAT(error_of(machine({2, 0}), {.nproc_per_node = 2}),
+              HasSubstr("at most 0 ranks on host n1 (0 GPUs)"));
+  EXPECT_THAT(devices(make_plan(machine({2, 0}), {.nproc_per_node = 2, .surplus = Surplus::cpu})),
+              ElementsAre("n0:0", "n0:1", "n1:cpu0", "n1:cpu1"));
+  EXPECT_THAT(devices(make_plan(machine({2, 0}), {.nproc_per_node = 2, .surplus = Surplus::drop})),
+              ElementsAre("n0:0", "n0:1"));
+  EXPECT_THAT(error_of(machine({2, 0}), {.nproc_per_node = 2, .surplus = Surplus::share}),
+              HasSubstr("host n1"));
+}
+
+TEST(Planner, CpuSlotsWithoutGpus) {
+  const Plan plan = make_plan(machine({0}), {});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:cpu0", "n0:cpu1"));
+  EXPECT_THAT(plan.notes, ElementsAre("no GPU (no driver): 2 CPU slots, one rank each; --cpu-slots N or "
+                                      "MUSTER_CPU_SLOTS=N changes how many"));
+  EXPECT_EQ(plan.ranks[1].device.id(), "cpu:1");
+  EXPECT_EQ(plan.ranks[1].reason, "no GPU: CPU slot 1");
+  EXPECT_EQ(visible(plan, 0), "untouched");
+}
+
+TEST(Planner, SlotsAreADefaultAndNoLimit) {
+  const Plan plan = make_plan(machine({0}), {.nproc_per_node = 5});
+  EXPECT_EQ(plan.ranks.size(), 5);
+  EXPECT_EQ(plan.ranks[4].device.id(), "cpu:4");
+  EXPECT_THAT(plan.notes, ElementsAre("no GPU (no driver): 5 ranks on CPU slots"));
+}
+
+TEST(Planner, CpuOnlyIgnoresGpus) {
+  const Plan plan = make_plan(machine({4}), {.cpu_only = true, .visible_mask = "9"});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:cpu0", "n0:cpu1"));
+  EXPECT_EQ(plan.ranks[0].reason, "CPU asked for: CPU slot 0");
+  EXPECT_THAT(error_of(machine({4}), {.cpu_only = true, .gpus = "0"}), HasSubstr("got both (--gpus 0)"));
+  EXPECT_THAT(error_of(machine({4}), {.cpu_only = true, .gpu_only = true}), HasSubstr("got both"));
+  EXPECT_THAT(error_of(machine({4}), {.cpu_only = true, .map = {1}}), HasSubstr("got both (--map)"));
+}
+
+TEST(Planner, GpusAskedForWhereThereAreNone) {
+  EXPECT_EQ(error_of(machine({0}), {.gpu_only = true}, ErrorCode::unavailable),
+            "--nproc-per-node gpu: expected a GPU that can be used, got none: host n0 has no usable GPU: no "
+            "driver; "
+            "--nproc-per-node cpu runs on CPU slots");
+  EXPECT_THAT(error_of(machine({0}), {.gpus = "0"}, ErrorCode::unavailable),
+              HasSubstr("--gpus 0: expected a GPU"));
+  EXPECT_THAT(error_of(machine({0}), {.gpus = "all"}, ErrorCode::unavailable), HasSubstr("no driver"));
+  EXPECT_THAT(error_of(machine({0}), {.map = {0}}, ErrorCode::unavailable),
+              HasSubstr("--map: expected a GPU"));
+  EXPECT_THAT(error_of(machine({2, 0}), {.gpu_only = true}, ErrorCode::unavailable), HasSubstr("host n1"));
+}
+
+TEST(Planner, NothingAskedFor) {
+  EXPECT_EQ(error_of(machine({2}), {.nproc_per_node = 0}),
+            "--nproc-per-node: expected at least 1 rank, got 0");
+  EXPECT_THAT(error_of(machine({2}), {.nproc_per_node = -3}), HasSubstr("got -3"));
+  EXPECT_THAT(error_of(machine({2}), {.gpus = ","}), HasSubstr("got nothing"));
+  EXPECT_THAT(error_of({.source = "empty.json", .simulated = true, .hosts = {}}, {}),
+              HasSubstr("at least one host, got none (empty.json)"));
+}
+
+TEST(Planner, BadPolicy) {
+  EXPECT_THAT(error_of(machine({2}), {.policy = "x"}),
+              HasSubstr("expected one of sequential, list, got 'x'"));
+  EXPECT_THAT(error_of(machine({2}), {.policy = "sequential", .map = {1, 0}}),
+              HasSubstr("--map: expected policy list"));
+  EXPECT_THAT(error_of(machine({2}), {.policy = "list"}), HasSubstr("give --map"));
+  EXPECT_THAT(error_of(machine({2}), {.nproc_per_node = 1, .map = {1, 0}}),
+              HasSubstr("expected 1 GPU index"));
+  EXPECT_THAT(error_of(machine({2}), {.map = {0, 2}}), HasSubstr("got 2 at place 2"));
+  EXPECT_EQ(
+      error_of(machine({2}), {.map = {0, 0}}),
+      "--policy list: expected a GPU of its own for each rank, got GPU 0 for local ranks 0 and 1 of host n0; "
+      "--surplus share allows it");
+}
+
+// Four ranks on a host of two GPUs, by each surplus rule.
+TEST(Planner, SurplusError) {
+  EXPECT_EQ(error_of(machine({2}), {.nproc_per_node = 4}),
+            "--nproc-per-node: expected at most 2 ranks on host n0 (2 GPUs), got 4; give --nproc-per-node 2 "
+            "or less, "
+            "or say what the others get: --surplus cpu, drop or share");
+}
+
+TEST(Planner, SurplusCpu) {
+  const Plan plan = make_plan(machine({2}), {.nproc_per_node = 4, .surplus = Surplus::cpu});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:1", "n0:cpu0", "n0:cpu1"));
+  EXPECT_THAT(plan.notes, ElementsAre("4 ranks asked for, 2 GPUs: the other 2 on CPU slots (--surplus cpu)"));
+  EXPECT_EQ(plan.ranks[2].reason, "surplus: 2 GPUs taken; CPU slot 0");
+  EXPECT_EQ(visible(plan, 3), "untouched");
+}
+
+TEST(Planner, SurplusDrop) {
+  const Plan plan = make_plan(machine({2}), {.nproc_per_node = 4, .surplus = Surplus::drop});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:1"));
+  EXPECT_THAT(plan.notes, ElementsAre("4 ranks asked for, 2 GPUs: 2 left out (--surplus drop)"));
+}
+
+TEST(Planner, SurplusShare) {
+  const Plan plan = make_plan(machine({2}), {.nproc_per_node = 5, .surplus = Surplus::share});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:1", "n0:0", "n0:1", "n0:0"));
+  EXPECT_EQ(plan.visibility, Visibility::own);
+  EXPECT_THAT(ordinals(plan), ElementsAre(0, 0, 0, 0, 0));
+  EXPECT_EQ(visible(plan, 3), test_uuid(0, 1));
+  EXPECT_EQ(plan.ranks[3].reason, "sequential: 2 of 2 GPUs; shared by 2 ranks");
+  EXPECT_THAT(plan.notes, ElementsAre("5 ranks share 2 GPUs (--surplus share), each sees its own GPU alone"));
+}
+
+TEST(Planner, SharingByList) {
+  const Plan plan = make_plan(machine({2}), {.map = {1, 1, 0}, .surplus = Surplus::share});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:1", "n0:1", "n0:0"));
+  EXPECT_EQ(plan.visibility, Visibility::own);
+}
+
+TEST(Planner, SurplusRuleWithoutSurplusChangesNothing) {
+  for (const auto surplus : {Surplus::cpu, Surplus::drop, Surplus::share}) {
+    EXPECT_EQ(make_plan(machine({2}), {.nproc_per_node = 2, .surplus = surplus}),
+              make_plan(machine({2}), {}));
+  }
+}
+
+TEST(Planner, VisibilityOwn) {
+  const Plan plan = make_plan(machine({3}), {.gpus = "2,0", .visibility = Visibility::own});
+  EXPECT_THAT(ordinals(plan), ElementsAre(0, 0));
+  EXPECT_EQ(visible(plan, 0), test_uuid(0, 2));
+  EXPECT_EQ(visible(plan, 1), test_uuid(0, 0));
+}
+
+TEST(Planner, VisibilityOwnFirst) {
+  const Plan plan = make_plan(machine({3}), {.visibility = Visibility::own_first});
+  EXPECT_THAT(ordinals(plan), ElementsAre(0, 0, 0));
+  EXPECT_EQ(visible(plan, 1), cat(test_uuid(0, 1), ",", test_uuid(0, 0), ",", test_uuid(0, 2)));
+  const Plan shared = make_plan(
+      machine({2}), {.nproc_per_node = 4, .surplus = Surplus::share, .visibility = Visibility::own_first});
+  EXPECT_EQ(shared.visibility, Visibility::own_first) << "what was asked for stands";
+  EXPECT_EQ(visible(shared, 3), cat(test_uuid(0, 1), ",", test_uuid(0, 0))) << "no UUID twice";
+}
+
+TEST(Planner, VisibilityAll) {
+  const Plan plan = make_plan(machine({4}), {.gpus = "3,1", .visibility = Visibility::all});
+  EXPECT_THAT(ordinals(plan), ElementsAre(3, 1)) << "as a process with an untouched environment counts";
+  EXPECT_EQ(visible(plan, 0), "untouched");
+  const Plan masked = make_plan(machine({4}), {.visibility = Visibility::all, .visible_mask = "3,1"});
+  EXPECT_THAT(devices(masked), ElementsAre("n0:3", "n0:1"));
+  EXPECT_THAT(ordinals(masked), ElementsAre(0, 1));
+}
+
+TEST(Planner, InheritedMaskIsOuter) {
+  const Plan plan = make_plan(machine({4}), {.visible_mask = "3,1"});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:3", "n0:1"));
+  EXPECT_EQ(visible(plan, 0), cat(test_uuid(0, 3), ",", test_uuid(0, 1)));
+  EXPECT_THAT(plan.notes, ElementsAre("CUDA_VISIBLE_DEVICES='3,1' shows 2 of 4 GPUs"));
+  EXPECT_THAT(devices(make_plan(machine({4}), {.gpus = "1", .visible_mask = "3,1"})), ElementsAre("n0:1"))
+      << "ids are physical";
+  EXPECT_THAT(error_of(machine({4}), {.gpus = "0", .visible_mask = "3,1"}),
+              HasSubstr("host n0 has GPUs 3, 1"));
+}
+
+TEST(Planner, MaskThatHidesEverything) {
+  const Plan plan = make_plan(machine({4}), {.visible_mask = ""});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:cpu0", "n0:cpu1"));
+  EXPECT_THAT(plan.notes, ElementsAre("CUDA_VISIBLE_DEVICES='' shows 0 of 4 GPUs",
+                                      HasSubstr("no GPU (all hidden by CUDA_VISIBLE_DEVICES): 2 CPU slots")));
+  EXPECT_THAT(error_of(machine({4}), {.gpu_only = true, .visible_mask = "-1"}, ErrorCode::unavailable),
+              HasSubstr("CUDA_VISIBLE_DEVICES='-1' shows 0 of 4 GPUs"));
+}
+
+TEST(Planner, UnhealthyGpusAreLeftOut) {
+  Inventory inventory = machine({3});
+  inventory.hosts[0].gpus[1].health = "GPU is lost";
+  const Plan plan = make_plan(inventory, {});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:2"));
+  EXPECT_THAT(ordinals(plan), ElementsAre(0, 1));
+  EXPECT_THAT(plan.notes, ElementsAre("left out GPU 1: GPU is lost"));
+  EXPECT_THAT(error_of(inventory, {.gpus = "0,1"}), HasSubstr("left out: GPU 1: GPU is lost"));
+  EXPECT_THAT(error_of(inventory, {.nproc_per_node = 3}), HasSubstr("at most 2 ranks"));
+}
+
+TEST(Planner, AllGpusUnhealthyIsNoCpuJob) {
+  Inventory inventory = machine({1});
+  inventory.hosts[0].gpus[0].health = "GPU is lost";
+  EXPECT_THAT(error_of(inventory, {}, ErrorCode::unavailable),
+              HasSubstr("left out: GPU 0: GPU is lost; --nproc-per-node cpu runs on CPU slots"));
+  EXPECT_EQ(make_plan(inventory, {.cpu_only = true}).ranks.size(), 2);
+  Inventory two = machine({1, 2});
+  two.hosts[0].gpus[0].health = "GPU is lost";
+  EXPECT_THAT(devices(make_plan(two, {})), ElementsAre("n1:0", "n1:1"));
+}
+
+TEST(Planner, SameNoteOfManyHostsIsOne) {
+  EXPECT_THAT(make_plan(machine({0, 0, 0, 0, 0, 0}), {}).notes, ElementsAre(HasSubstr("every host: no GPU")));
+  EXPECT_THAT(make_plan(machine({1, 0, 0}), {}).notes, ElementsAre(HasSubstr("hosts n1, n2: no GPU")));
+  EXPECT_THAT(make_plan(machine({1, 0, 0, 0, 0, 0}), {}).notes,
+              ElementsAre(HasSubstr("hosts n1, n2 and 3 more: no GPU")));
+}
+
+TEST(Planner, SimulatedPlansTouchNoCudaVariable) {
+  Inventory inventory = machine({2});
+  inventory.simulated = true;
+  const Plan plan = make_plan(inventory, {});
+  EXPECT_TRUE(plan.simulated);
+  EXPECT_EQ(visible(plan, 0), "untouched");
+}
+
+}  // namespace
+}  // namespace muster
