@@ -26,7 +26,8 @@ double test_accuracy(Net& model, const muster::TensorDataset& test, muster::Cont
 }
 
 void train(const Options& options, muster::Context& ctx) {
-  const auto data = options.mnist.empty() ? muster::read_digits(options.digits) : muster::read_mnist(options.mnist);
+  const auto data =
+      options.mnist.empty() ? muster::read_digits(options.digits) : muster::read_mnist(options.mnist);
   const std::string run_dir = options.run_dir.empty() ? ctx.run_dir() : options.run_dir;
   if (ctx.is_main()) std::filesystem::create_directories(run_dir);
 
@@ -36,9 +37,11 @@ void train(const Options& options, muster::Context& ctx) {
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9));
   muster::TrainingPosition position;
   if (options.resume) {
-    const auto loaded = muster::load_latest_checkpoint(run_dir + "/checkpoints", {*net, &optimizer}, ctx.process_group());
+    const auto loaded =
+        muster::load_latest_checkpoint(run_dir + "/checkpoints", {*net, &optimizer}, ctx.process_group());
     if (loaded) position = loaded->position;
-    if (ctx.is_main()) std::cerr << "resume: " << (loaded ? loaded->path : "no checkpoint yet in " + run_dir) << "\n";
+    if (ctx.is_main())
+      std::cerr << "resume: " << (loaded ? loaded->path : "no checkpoint yet in " + run_dir) << "\n";
   }
 
   muster::DistributedDataParallel model(net, ctx.process_group());
@@ -67,10 +70,14 @@ void train(const Options& options, muster::Context& ctx) {
     }
     accuracy = test_accuracy(net, data.test, ctx);
     progress.finish();
-    metrics.write({{"epoch", position.epoch + 1}, {"step", position.step}, {"loss", progress.mean_loss()},
-                   {"samples_per_second", progress.samples_per_second()}, {"test_accuracy", accuracy}});
-    saved = muster::save_checkpoint({.directory = run_dir + "/checkpoints"}, {*net, &optimizer},
-                                    {.step = position.step, .epoch = position.epoch + 1}, ctx.process_group());
+    metrics.write({{"epoch", position.epoch + 1},
+                   {"step", position.step},
+                   {"loss", progress.mean_loss()},
+                   {"samples_per_second", progress.samples_per_second()},
+                   {"test_accuracy", accuracy}});
+    saved =
+        muster::save_checkpoint({.directory = run_dir + "/checkpoints"}, {*net, &optimizer},
+                                {.step = position.step, .epoch = position.epoch + 1}, ctx.process_group());
   }
   if (!ctx.is_main()) return;
   std::cerr << "metrics:    " << run_dir << "/metrics.jsonl\ncheckpoint: " << saved << "\n";

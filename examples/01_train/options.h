@@ -20,15 +20,25 @@ struct Options {
 inline Options parse_options(int argc, char** argv) {
   Options o;
   CLI::App app{"Trains a small convolutional network on handwritten digits, on every device of the machine."};
-  app.add_option("--epochs", o.epochs, "passes over the data")->capture_default_str()->check(CLI::Range(1, 1000000));
-  app.add_option("--batch-size", o.batch_size, "samples a step, per rank")->capture_default_str()->check(CLI::Range(1, 1000000));
+  app.add_option("--epochs", o.epochs, "passes over the data")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
+  app.add_option("--batch-size", o.batch_size, "samples a step, per rank")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
   app.add_option("--lr", o.lr, "learning rate")->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--seed", o.seed, "of weights and order")->capture_default_str()->check(CLI::NonNegativeNumber);
-  app.add_option("--accumulate", o.accumulate, "batches a step")->capture_default_str()->check(CLI::Range(1, 1000000));
+  app.add_option("--seed", o.seed, "of weights and order")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--accumulate", o.accumulate, "batches a step")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
   app.add_option("--digits", o.digits, "the data: digits.csv.gz")->capture_default_str();
-  app.add_option("--mnist", o.mnist, "a folder of MNIST-format IDX files (plain or .gz), instead of the digits");
+  app.add_option("--mnist", o.mnist,
+                 "a folder of MNIST-format IDX files (plain or .gz), instead of the digits");
   app.add_flag("--resume", o.resume, "go on from the newest checkpoint in the run directory");
-  app.add_option("--run-dir", o.run_dir, "where metrics and checkpoints go (default: the launcher's run directory)");
+  app.add_option("--run-dir", o.run_dir,
+                 "where metrics and checkpoints go (default: the launcher's run directory)");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -73,6 +73,15 @@ inline std::string_view trim(std::string_view text) {
   return text.substr(from, text.find_last_not_of(blanks) - from + 1);
 }
 
+// The text with control characters as '?': what a file or an environment says cannot disturb a terminal.
+inline std::string printable(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return out;
+}
+
 // The whole text as a decimal integer, or nothing: "12" but not "12x", "", "+12" or a value out of range.
 inline std::optional<int64_t> parse_int(std::string_view text) {
   int64_t value = 0;

@@ -76,10 +76,10 @@ std::string gpu_table(const std::vector<Gpu>& gpus) {
 }
 
 std::string host_text(const Host& host) {
-  std::string text = cat("host ", host.name);
-  if (!host.driver_version.empty()) text += cat(", NVIDIA driver ", host.driver_version);
+  std::string text = cat("host ", printable(host.name));
+  if (!host.driver_version.empty()) text += cat(", NVIDIA driver ", printable(host.driver_version));
   text += '\n';
-  text += host.gpus.empty() ? cat("no GPU: ", or_dash(host.gpu_note), "\n") : gpu_table(host.gpus);
+  text += host.gpus.empty() ? cat("no GPU: ", printable(or_dash(host.gpu_note)), "\n") : gpu_table(host.gpus);
   text += cat("CPU: ", host.num_cores, host.num_cores == 1 ? " core, " : " cores, ", host.cpu_slots,
               host.cpu_slots == 1 ? " slot" : " slots",
               " (ranks started where no GPU is used; MUSTER_CPU_SLOTS changes it)\n");

@@ -1,3 +1,111 @@
-int main() {
-  return 0;
+// The `muster` program. To add a subcommand: write add_<name>(CLI::App&, int* exit_code) in a file of its own and
+// name it in kCommands.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "muster/base/error.h"
+#include "muster/base/version.h"
+#include "muster/cli/devices.h"
+#include "muster/cli/run.h"
+#include "muster/cli/secret.h"
+#include "muster/supervise/child.h"
+
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+constexpr int kUsageError = 2;
+
+struct Command {
+  const char* name;
+  void (*add)(CLI::App& app, Arguments& args, int* exit_code);
+};
+
+constexpr Command kCommands[] = {
+    {"run", muster::add_run},
+    {"plan", muster::add_plan},
+    {"devices", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_devices(app, exit_code); }},
+    {"secret", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_secret(app, exit_code); }},
+};
+
+constexpr const char* kExamples = R"(Examples:
+  muster run ./train --epochs 3     start ./train once per device of this machine
+  muster run --gpus 0,2 train.py    a Python script, on two chosen GPUs
+  muster plan                       which rank would get which device, and why
+  muster devices                    what this machine has
+`muster COMMAND --help` tells more.
+)";
+
+const Command* find_command(const std::string& name) {
+  for (const Command& command : kCommands) {
+    if (name == command.name) return &command;
+  }
+  return nullptr;
+}
+
+int complain(const std::string& who, const std::string& text, int exit_code) {
+  std::fprintf(stderr, "%s: %s\n", who.c_str(), text.c_str());
+  return exit_code;
+}
+
+int unknown_command(const std::string& name) {
+  std::string names;
+  for (const Command& command : kCommands) names += std::string(names.empty() ? "" : ", ") + command.name;
+  std::string next = "see muster --help";
+  if (name.find('/') != std::string::npos || name.ends_with(".py")) next = "to start it: muster run " + name;
+  return complain("muster", "expected a command (" + names + "), got '" + name + "'; " + next, kUsageError);
+}
+
+int exit_code_of(const muster::Error& error) {
+  if (const auto* spawn = dynamic_cast<const muster::SpawnError*>(&error)) return spawn->exit_code();
+  return error.code() == muster::ErrorCode::invalid_argument ? kUsageError : 1;
+}
+
+// Descriptors 0, 1 and 2 must exist, or the next file opened would become standard output.
+void ensure_standard_streams() {
+  int fd = ::open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= 2) fd = ::open("/dev/null", O_RDWR);
+  if (fd > 2) ::close(fd);
+}
+
+int parse_and_run(CLI::App& app, const Arguments& args, const std::string& who, const int& exit_code) {
+  try {
+    app.parse(Arguments(args.rbegin(), args.rend()));  // CLI11 takes them from the back
+    return exit_code;
+  } catch (const CLI::Success& asked_for_text) {
+    return app.exit(asked_for_text);
+  } catch (const CLI::ParseError& error) {
+    return complain(who, std::string(error.what()) + "; see " + who + " --help", kUsageError);
+  } catch (const muster::Error& error) {
+    return complain(who, error.what(), exit_code_of(error));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ensure_standard_streams();
+  Arguments args(argv + 1, argv + argc);
+  CLI::App app("Puts every rank of a job on the right device, starts the ranks and guards them.", "muster");
+  app.set_version_flag("--version", std::string("muster ") + muster::version());
+  app.footer(kExamples);
+  app.require_subcommand(1);
+
+  int exit_code = 0;
+  if (args.empty() || args[0].starts_with('-')) {
+    Arguments none;
+    for (const Command& command : kCommands) command.add(app, none, &exit_code);
+    return parse_and_run(app, args, "muster", exit_code);
+  }
+  const std::string name = args[0];
+  const Command* command = find_command(name);
+  if (command == nullptr) return unknown_command(name);
+  args.erase(args.begin());
+  command->add(app, args, &exit_code);  // only what was asked for: building all the flags takes time
+  args.insert(args.begin(), name);
+  return parse_and_run(app, args, "muster " + name, exit_code);
 }

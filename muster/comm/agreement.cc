@@ -17,11 +17,13 @@ constexpr std::chrono::milliseconds kLongestLook{100};
 
 }  // namespace
 
-Agreement::Agreement(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout,
-                     bool every_call)
+Agreement::Agreement(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                     std::chrono::milliseconds timeout, bool every_call)
     : store_(std::move(store)), rank_(rank), size_(size), timeout_(timeout), every_call_(every_call) {}
 
-std::string Agreement::key(int64_t sequence, int rank) const { return cat("call/", sequence, "/", rank); }
+std::string Agreement::key(int64_t sequence, int rank) const {
+  return cat("call/", sequence, "/", rank);
+}
 
 void Agreement::publish(int64_t sequence, const std::string& signature) {
   if (published_ == sequence) return;
@@ -33,8 +35,9 @@ void Agreement::compare(int64_t sequence, const std::string& mine, int other) {
   const std::string theirs = store_->get_to_str(key(sequence, other));
   if (theirs == mine) return;
   throw Error(ErrorCode::invalid_argument,
-              cat("collective #", sequence, ": expected the same call on every rank, got '", mine, "' on rank ", rank_,
-                  " and '", theirs, "' on rank ", other, "; make all ranks issue the same operations in the same order"));
+              cat("collective #", sequence, ": expected the same call on every rank, got '", mine,
+                  "' on rank ", rank_, " and '", theirs, "' on rank ", other,
+                  "; make all ranks issue the same operations in the same order"));
 }
 
 void Agreement::before(int64_t sequence, const std::string& signature) {
@@ -48,8 +51,8 @@ void Agreement::before(int64_t sequence, const std::string& signature) {
     while (!store_->check({key(sequence, other)})) {
       if (deadline.passed()) {
         throw Error(ErrorCode::timeout,
-                    cat("collective #", sequence, " ('", signature, "'): waited ", timeout_.count(), " ms on rank ",
-                        rank_, "; missing rank(s) ", join(absent(sequence), ", "),
+                    cat("collective #", sequence, " ('", signature, "'): waited ", timeout_.count(),
+                        " ms on rank ", rank_, "; missing rank(s) ", join(absent(sequence), ", "),
                         "; see whether they ended, or are busy elsewhere"));
       }
       std::this_thread::sleep_for(pause);

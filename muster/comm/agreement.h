@@ -1,10 +1,11 @@
-// Finds ranks that call different collectives, or the same with different shapes: the mistake that otherwise hangs a
-// job, corrupts sums, or (Gloo, unequal sizes) ends the process from another thread.
+// Finds ranks that call different collectives, or the same with different shapes: the mistake that otherwise
+// hangs a job, corrupts sums, or (Gloo, unequal sizes) ends the process from another thread.
 //
-// Every call has a sequence number and a signature ("all_reduce sum float [3, 4]"). A rank that uses a signature for
-// the first time publishes it and waits for the others' at that number before it touches the wire; a rank whose
-// operation stays unanswered for a second publishes its own and looks again. So either all pass, or all see both
-// sides. In the steady state nothing is published. With `every_call` (TORCH_DISTRIBUTED_DEBUG=DETAIL) every call is.
+// Every call has a sequence number and a signature ("all_reduce sum float [3, 4]"). A rank that uses a
+// signature for the first time publishes it and waits for the others' at that number before it touches the
+// wire; a rank whose operation stays unanswered for a second publishes its own and looks again. So either all
+// pass, or all see both sides. In the steady state nothing is published. With `every_call`
+// (TORCH_DISTRIBUTED_DEBUG=DETAIL) every call is.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>

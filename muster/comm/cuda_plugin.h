@@ -14,8 +14,8 @@ struct CudaPlugin {
   int (*device_count)();
   void (*set_device)(int ordinal);
   std::string (*device_uuid)(int ordinal);  // "GPU-8f3c…", as the driver's tools print it
-  c10::intrusive_ptr<c10d::Backend> (*make_nccl)(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                                 std::chrono::milliseconds timeout, int ordinal);
+  c10::intrusive_ptr<c10d::Backend> (*make_nccl)(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                 int size, std::chrono::milliseconds timeout, int ordinal);
 };
 
 // The symbol that muster_cuda exports.

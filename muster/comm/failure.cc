@@ -17,14 +17,17 @@ bool mentions(const std::string& text, std::initializer_list<const char*> words)
   return false;
 }
 
-// Gloo reports everything as one exception type whose text tells; NCCL too. This is the one place that reads texts.
+// Gloo reports everything as one exception type whose text tells; NCCL too. This is the one place that reads
+// texts.
 Error classify(const std::string& what, const std::string& text) {
-  if (mentions(text, {"closed by peer", "Connection reset", "Broken pipe", "remote process exited", "Socket closed"})) {
-    return Error(ErrorCode::peer_failed,
-                 cat(what, ": another rank ended or left the group (", text, "); the first rank that failed has the cause"));
+  if (mentions(text, {"closed by peer", "Connection reset", "Broken pipe", "remote process exited",
+                      "Socket closed"})) {
+    return Error(ErrorCode::peer_failed, cat(what, ": another rank ended or left the group (", text,
+                                             "); the first rank that failed has the cause"));
   }
   if (mentions(text, {"imed out", "imeout"})) {
-    return Error(ErrorCode::timeout, cat(what, ": ", text, "; see which rank is late, or give a longer timeout"));
+    return Error(ErrorCode::timeout,
+                 cat(what, ": ", text, "; see which rank is late, or give a longer timeout"));
   }
   return Error(ErrorCode::backend_failed, cat(what, ": ", text));
 }

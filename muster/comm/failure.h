@@ -6,8 +6,9 @@
 
 namespace muster {
 
-// Runs `body`; whatever it throws that is no muster::Error comes out as one: peer_failed for lost connections,
-// timeout for deadlines, unavailable for rendezvous failures, else backend_failed. The message begins with `what`.
+// Runs `body`; whatever it throws that is no muster::Error comes out as one: peer_failed for lost
+// connections, timeout for deadlines, unavailable for rendezvous failures, else backend_failed. The message
+// begins with `what`.
 void translate_failures(const std::string& what, const std::function<void()>& body);
 
 // An exception's first line, without LibTorch's C++ stack.

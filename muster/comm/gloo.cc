@@ -16,21 +16,24 @@ void choose_interface(c10d::ProcessGroupGloo::Options& options, const std::strin
         options.devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
       }
     } else {
-      options.devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address_towards(master_addr)));
+      options.devices.push_back(
+          c10d::ProcessGroupGloo::createDeviceForHostname(address_towards(master_addr)));
     }
   } catch (const std::exception& error) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("gloo: expected a usable network interface, got ",
-                    get_env("GLOO_SOCKET_IFNAME") ? "GLOO_SOCKET_IFNAME=" + *get_env("GLOO_SOCKET_IFNAME")
-                                                  : "the route to '" + master_addr + "'",
-                    " (", std::string(error.what()).substr(0, 200), "); set GLOO_SOCKET_IFNAME to one of `ip link`"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("gloo: expected a usable network interface, got ",
+            get_env("GLOO_SOCKET_IFNAME") ? "GLOO_SOCKET_IFNAME=" + *get_env("GLOO_SOCKET_IFNAME")
+                                          : "the route to '" + master_addr + "'",
+            " (", std::string(error.what()).substr(0, 200), "); set GLOO_SOCKET_IFNAME to one of `ip link`"));
   }
 }
 
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                            std::chrono::milliseconds timeout, const std::string& master_addr) {
+                                            std::chrono::milliseconds timeout,
+                                            const std::string& master_addr) {
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   choose_interface(*options, master_addr);
   return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);

@@ -38,7 +38,9 @@ struct ProcessGroup::State {
   ~State();
 };
 
-// Builds the backends and the group. Collective: over the ranks that share `store`. Throws: backend_failed, timeout.
-ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GroupOptions& options);
+// Builds the backends and the group. Collective: over the ranks that share `store`. Throws: backend_failed,
+// timeout.
+ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                const GroupOptions& options);
 
 }  // namespace muster

@@ -1,4 +1,5 @@
-// Making the default process group, for those who start processes themselves; muster::run does it for everybody else.
+// Making the default process group, for those who start processes themselves; muster::run does it for
+// everybody else.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -17,19 +18,21 @@ namespace muster {
 
 struct InitOptions {
   std::string backend = "auto";  // auto, gloo, nccl; MUSTER_BACKEND replaces auto
-  // env:// (torchrun's and muster's variables), tcp://host:port (rank 0 serves), file:///path (ranks of one host).
+  // env:// (torchrun's and muster's variables), tcp://host:port (rank 0 serves), file:///path (ranks of one
+  // host).
   std::string init_method = "env://";
-  std::optional<int> rank;  // both or neither, and they win over the environment, which may not contradict them
+  std::optional<int>
+      rank;  // both or neither, and they win over the environment, which may not contradict them
   std::optional<int> world_size;
   std::chrono::milliseconds timeout{30 * 60 * 1000};      // of every collective
   std::chrono::milliseconds init_timeout{5 * 60 * 1000};  // for all ranks to come together
   c10::Device device = c10::kCPU;                         // made current first when it is a CUDA device
 };
 
-// Joins all ranks into one group. Collective: over all ranks. Blocking: until all have come or `init_timeout`.
-// Throws: invalid_argument (rank out of range, duplicate rank, sizes that differ, unknown backend or method), timeout
-// naming the missing ranks, unavailable (no CUDA device, a master that does not resolve, a port in use).
-// Source: torch.distributed.init_process_group.
+// Joins all ranks into one group. Collective: over all ranks. Blocking: until all have come or
+// `init_timeout`. Throws: invalid_argument (rank out of range, duplicate rank, sizes that differ, unknown
+// backend or method), timeout naming the missing ranks, unavailable (no CUDA device, a master that does not
+// resolve, a port in use). Source: torch.distributed.init_process_group.
 ProcessGroup init_process_group(const InitOptions& options = {});
 
 // The same over a store that the ranks share already (threads of one process, for instance).

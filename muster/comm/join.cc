@@ -16,11 +16,13 @@ using Json = nlohmann::json;
 
 constexpr std::chrono::seconds kFirstWord{10};  // of waiting, before the missing ranks are named in the log
 
-std::string member_key(int rank) { return cat("member/", rank); }
+std::string member_key(int rank) {
+  return cat("member/", rank);
+}
 
 std::string to_text(const Member& member) {
-  return Json{{"rank", member.rank},     {"world_size", member.world_size}, {"host", member.host},
-              {"pid", member.pid},       {"device", member.device},         {"backend", member.backend},
+  return Json{{"rank", member.rank},        {"world_size", member.world_size}, {"host", member.host},
+              {"pid", member.pid},          {"device", member.device},         {"backend", member.backend},
               {"libtorch", member.libtorch}}
       .dump();
 }
@@ -28,7 +30,8 @@ std::string to_text(const Member& member) {
 Member member_from(const std::string& text) {
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) {
-    throw Error(ErrorCode::invalid_argument, "rendezvous: another program uses this store: expected a member's identity");
+    throw Error(ErrorCode::invalid_argument,
+                "rendezvous: another program uses this store: expected a member's identity");
   }
   return {.rank = json.value("rank", -1),
           .world_size = json.value("world_size", -1),
@@ -39,22 +42,24 @@ Member member_from(const std::string& text) {
           .libtorch = json.value("libtorch", "")};
 }
 
-std::string name_of(const Member& member) { return cat("rank ", member.rank, " (pid ", member.pid, ", ", member.device, ")"); }
+std::string name_of(const Member& member) {
+  return cat("rank ", member.rank, " (pid ", member.pid, ", ", member.device, ")");
+}
 
 // The first to come says the world's size for all; the first with a rank owns it.
 void register_self(c10d::Store& store, const Member& self) {
   const std::string first = store.compareSet("world_size", "", cat(self.world_size));
   if (first != cat(self.world_size)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("rendezvous: expected one world size, got ", self.world_size, " on rank ", self.rank, " and ", first,
-                    " on the rank that came first; start all ranks with the same number"));
+                cat("rendezvous: expected one world size, got ", self.world_size, " on rank ", self.rank,
+                    " and ", first, " on the rank that came first; start all ranks with the same number"));
   }
   const std::string mine = to_text(self);
   const std::string owner = store.compareSet(member_key(self.rank), "", mine);
   if (owner != mine) {
-    throw Error(ErrorCode::invalid_argument, cat("rendezvous: expected one process with rank ", self.rank, ", got pid ",
-                                                 self.pid, " beside ", name_of(member_from(owner)),
-                                                 "; give every process its own rank"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("rendezvous: expected one process with rank ", self.rank, ", got pid ", self.pid,
+                    " beside ", name_of(member_from(owner)), "; give every process its own rank"));
   }
 }
 
@@ -78,28 +83,32 @@ void wait_for_all(c10d::Store& store, const Member& self, std::chrono::milliseco
       continue;
     }
     if (deadline.passed()) {
-      throw Error(ErrorCode::timeout, cat("rendezvous: expected ", self.world_size, " ranks within ", timeout.count(),
-                                          " ms, missing rank(s) ", join(missing_ranks(store, self.world_size), ", "),
-                                          " (seen by rank ", self.rank, "); see whether they were started, and why they ended"));
+      throw Error(ErrorCode::timeout,
+                  cat("rendezvous: expected ", self.world_size, " ranks within ", timeout.count(),
+                      " ms, missing rank(s) ", join(missing_ranks(store, self.world_size), ", "),
+                      " (seen by rank ", self.rank, "); see whether they were started, and why they ended"));
     }
     if (!said && first_word.passed()) {
       said = true;
-      log(LogLevel::info, cat("rendezvous: waiting for rank(s) ", join(missing_ranks(store, self.world_size), ", "), " of ",
-                              self.world_size));
+      log(LogLevel::info, cat("rendezvous: waiting for rank(s) ",
+                              join(missing_ranks(store, self.world_size), ", "), " of ", self.world_size));
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(50));
   }
 }
 
-std::string minor_of(const std::string& version) { return version.substr(0, version.find('.', version.find('.') + 1)); }
+std::string minor_of(const std::string& version) {
+  return version.substr(0, version.find('.', version.find('.') + 1));
+}
 
 void check_versions(const std::vector<Member>& members) {
   for (const Member& member : members) {
     if (minor_of(member.libtorch) == minor_of(members[0].libtorch)) continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("rendezvous: expected one LibTorch version, got ", members[0].libtorch, " on ", name_of(members[0]),
-                    " and ", member.libtorch, " on ", name_of(member), "; build all ranks with the same"));
+                cat("rendezvous: expected one LibTorch version, got ", members[0].libtorch, " on ",
+                    name_of(members[0]), " and ", member.libtorch, " on ", name_of(member),
+                    "; build all ranks with the same"));
   }
 }
 
@@ -110,7 +119,8 @@ std::vector<Member> join(c10d::Store& store, const Member& self, std::chrono::mi
   translate_failures(cat("rendezvous on rank ", self.rank), [&] {
     register_self(store, self);
     wait_for_all(store, self, timeout);
-    for (int rank = 0; rank < self.world_size; ++rank) members.push_back(member_from(store.get_to_str(member_key(rank))));
+    for (int rank = 0; rank < self.world_size; ++rank)
+      members.push_back(member_from(store.get_to_str(member_key(rank))));
   });
   check_versions(members);
   return members;
@@ -126,16 +136,18 @@ std::string choose_backend(const std::vector<Member>& members, const std::string
       nccl_obstacle = cat(name_of(members[i]), " and ", name_of(members[j]), " share one GPU");
     }
   }
-  const bool any_asked = std::any_of(members.begin(), members.end(), [](const Member& m) { return m.backend == "nccl"; });
+  const bool any_asked =
+      std::any_of(members.begin(), members.end(), [](const Member& m) { return m.backend == "nccl"; });
   if ((asked == "nccl" || any_asked) && !nccl_obstacle.empty()) {
-    throw Error(ErrorCode::invalid_argument, cat("nccl: expected a GPU of its own for every rank, got: ", nccl_obstacle,
-                                                 "; change the placement, or use --backend gloo"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("nccl: expected a GPU of its own for every rank, got: ", nccl_obstacle,
+                    "; change the placement, or use --backend gloo"));
   }
   for (const Member& member : members) {
     if (member.backend == members[0].backend) continue;
-    throw Error(ErrorCode::invalid_argument, cat("backend: expected the same on every rank, got '", members[0].backend,
-                                                 "' on ", name_of(members[0]), " and '", member.backend, "' on ",
-                                                 name_of(member)));
+    throw Error(ErrorCode::invalid_argument,
+                cat("backend: expected the same on every rank, got '", members[0].backend, "' on ",
+                    name_of(members[0]), " and '", member.backend, "' on ", name_of(member)));
   }
   if (asked == "gloo" || !nccl_obstacle.empty()) return "gloo";
   return "nccl";

@@ -10,7 +10,8 @@
 
 namespace muster {
 
-ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const GroupOptions& options) {
+ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                const GroupOptions& options) {
   auto state = std::make_shared<ProcessGroup::State>();
   state->options = options;
   state->store = store;
@@ -21,7 +22,9 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank,
 
   using Group = c10d::ProcessGroup;
   translate_failures(cat("process group of ", size, " (rank ", rank, ")"), [&] {
-    const auto sub_store = [&](const char* name) { return c10::make_intrusive<c10d::PrefixStore>(name, store); };
+    const auto sub_store = [&](const char* name) {
+      return c10::make_intrusive<c10d::PrefixStore>(name, store);
+    };
     state->group = c10::make_intrusive<Group>(sub_store("c10d"), rank, size);
     const auto gloo = make_gloo(sub_store("gloo"), rank, size, options.timeout, options.master_addr);
     state->group->setBackend(c10::kCPU, Group::GLOO, gloo);
@@ -37,8 +40,8 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank,
   });
   if (size > 1) {
     const bool every_call = get_env("TORCH_DISTRIBUTED_DEBUG") == "DETAIL";
-    state->agreement = std::make_shared<Agreement>(c10::make_intrusive<c10d::PrefixStore>("agreement", store), rank, size,
-                                                   options.timeout, every_call);
+    state->agreement = std::make_shared<Agreement>(c10::make_intrusive<c10d::PrefixStore>("agreement", store),
+                                                   rank, size, options.timeout, every_call);
   }
   return ProcessGroup(std::move(state));
 }

@@ -30,7 +30,8 @@ const CudaPlugin& load_plugin() {
                     "; build muster with a LibTorch that has CUDA (scripts/setup.sh test installs it)"));
   }
   const auto table = reinterpret_cast<CudaPluginFunction>(::dlsym(library, kCudaPluginSymbol));
-  if (table == nullptr) throw Error(ErrorCode::unavailable, cat("cuda: '", path, "' is no muster_cuda library"));
+  if (table == nullptr)
+    throw Error(ErrorCode::unavailable, cat("cuda: '", path, "' is no muster_cuda library"));
   return *table();
 }
 
@@ -41,8 +42,8 @@ std::string use_cuda_device(c10::Device device) {
   const int count = plugin.device_count();
   if (device.index() < 0 || device.index() >= count) {
     throw Error(ErrorCode::unavailable,
-                cat("cuda: expected a visible GPU, got ", device.str(), " of ", count, " (CUDA_VISIBLE_DEVICES=",
-                    get_env("CUDA_VISIBLE_DEVICES").value_or("unset"),
+                cat("cuda: expected a visible GPU, got ", device.str(), " of ", count,
+                    " (CUDA_VISIBLE_DEVICES=", get_env("CUDA_VISIBLE_DEVICES").value_or("unset"),
                     "); see `muster devices`, or run on CPU with --nproc-per-node cpu"));
   }
   plugin.set_device(device.index());

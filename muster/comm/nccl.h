@@ -1,5 +1,5 @@
-// How to make LibTorch's NCCL backend. CUDA and NCCL live in their own shared library, muster_cuda, which is loaded
-// here when the first CUDA device is assigned: one build of a program runs with and without GPUs.
+// How to make LibTorch's NCCL backend. CUDA and NCCL live in their own shared library, muster_cuda, which is
+// loaded here when the first CUDA device is assigned: one build of a program runs with and without GPUs.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -15,8 +15,8 @@ class Store;
 
 namespace muster {
 
-// Loads muster_cuda and makes `device` the current CUDA device, before anything else on that device; returns its UUID.
-// Throws: unavailable saying what is missing (the library, a driver, the device).
+// Loads muster_cuda and makes `device` the current CUDA device, before anything else on that device; returns
+// its UUID. Throws: unavailable saying what is missing (the library, a driver, the device).
 std::string use_cuda_device(c10::Device device);
 
 // NCCL over `store`. Throws: unavailable without muster_cuda; backend_failed.

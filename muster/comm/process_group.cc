@@ -24,14 +24,22 @@ namespace {
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum: return c10d::ReduceOp::SUM;
-    case ReduceOp::avg: return c10d::ReduceOp::AVG;
-    case ReduceOp::min: return c10d::ReduceOp::MIN;
-    case ReduceOp::max: return c10d::ReduceOp::MAX;
-    case ReduceOp::product: return c10d::ReduceOp::PRODUCT;
-    case ReduceOp::band: return c10d::ReduceOp::BAND;
-    case ReduceOp::bor: return c10d::ReduceOp::BOR;
-    case ReduceOp::bxor: return c10d::ReduceOp::BXOR;
+    case ReduceOp::sum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::avg:
+      return c10d::ReduceOp::AVG;
+    case ReduceOp::min:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::max:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::product:
+      return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::band:
+      return c10d::ReduceOp::BAND;
+    case ReduceOp::bor:
+      return c10d::ReduceOp::BOR;
+    case ReduceOp::bxor:
+      return c10d::ReduceOp::BXOR;
   }
   throw Error(ErrorCode::internal, "reduce op: unknown value");
 }
@@ -66,16 +74,18 @@ class Call {
 
   void check_root(int root) const {
     if (root >= 0 && root < state_->size) return;
-    throw Error(ErrorCode::invalid_argument, cat(operation_, ": expected 0 <= rank < ", state_->size, ", got ", root));
+    throw Error(ErrorCode::invalid_argument,
+                cat(operation_, ": expected 0 <= rank < ", state_->size, ", got ", root));
   }
 
   // `parts` equal parts of `whole` must have the size of `part`.
-  void check_parts(const at::Tensor& whole, const at::Tensor& part, const char* whole_name, const char* part_name) const {
+  void check_parts(const at::Tensor& whole, const at::Tensor& part, const char* whole_name,
+                   const char* part_name) const {
     if (whole.numel() == part.numel() * state_->size && whole.scalar_type() == part.scalar_type()) return;
     throw Error(ErrorCode::invalid_argument,
-                cat(operation_, ": expected ", whole_name, " to hold ", state_->size, " × ", part_name, ", got ",
-                    whole_name, " ", describe(whole), " and ", part_name, " ", describe(part), " (rank ", state_->rank,
-                    ")"));
+                cat(operation_, ": expected ", whole_name, " to hold ", state_->size, " × ", part_name,
+                    ", got ", whole_name, " ", describe(whole), " and ", part_name, " ", describe(part),
+                    " (rank ", state_->rank, ")"));
   }
 
   // Starts the collective. `signature` is what all ranks must have in common.
@@ -97,10 +107,12 @@ class Call {
   template <class Start>
   Work start_between(int peer, int tag, Start&& start) {
     if (peer == state_->rank) {
-      throw Error(ErrorCode::invalid_argument, cat(operation_, ": expected another rank, got this rank (", peer, ")"));
+      throw Error(ErrorCode::invalid_argument,
+                  cat(operation_, ": expected another rank, got this rank (", peer, ")"));
     }
     auto work = std::make_shared<Work::State>();
-    work->operation = cat(operation_, " (peer ", peer, ", tag ", tag, ") on rank ", state_->rank, " of ", state_->size);
+    work->operation =
+        cat(operation_, " (peer ", peer, ", tag ", tag, ") on rank ", state_->rank, " of ", state_->size);
     return launch(std::move(work), std::forward<Start>(start));
   }
 
@@ -111,7 +123,8 @@ class Call {
                   cat(operation_, ": expected ", expected, ", got ", got, " (rank ", state_->rank, ")"));
     };
     if (!tensor.defined()) bad("a tensor", "an undefined one");
-    if (tensor.layout() != at::kStrided) bad("a dense tensor", cat(c10::toString(tensor.layout()), " ", describe(tensor)));
+    if (tensor.layout() != at::kStrided)
+      bad("a dense tensor", cat(c10::toString(tensor.layout()), " ", describe(tensor)));
     const c10::Device device = state_->options.device;
     if (tensor.device() != device && !tensor.device().is_cpu()) {
       bad(cat("a tensor on ", device.str(), ", this rank's device"), tensor.device().str());
@@ -145,18 +158,32 @@ std::vector<at::Tensor> parts_of(const at::Tensor& whole, int parts) {
   return views;
 }
 
-int64_t row_count(const std::vector<int64_t>& splits) { return std::accumulate(splits.begin(), splits.end(), int64_t{0}); }
+int64_t row_count(const std::vector<int64_t>& splits) {
+  return std::accumulate(splits.begin(), splits.end(), int64_t{0});
+}
 
 }  // namespace
 
 ProcessGroup::State::~State() = default;
 
-int ProcessGroup::rank() const { return state_->rank; }
-int ProcessGroup::size() const { return state_->size; }
-c10::Device ProcessGroup::device() const { return state_->options.device; }
-const std::string& ProcessGroup::backend() const { return state_->options.backend; }
-const c10::intrusive_ptr<c10d::Store>& ProcessGroup::store() const { return state_->store; }
-int ProcessGroup::parent_rank(int rank) const { return state_->parent_ranks.at(static_cast<size_t>(rank)); }
+int ProcessGroup::rank() const {
+  return state_->rank;
+}
+int ProcessGroup::size() const {
+  return state_->size;
+}
+c10::Device ProcessGroup::device() const {
+  return state_->options.device;
+}
+const std::string& ProcessGroup::backend() const {
+  return state_->options.backend;
+}
+const c10::intrusive_ptr<c10d::Store>& ProcessGroup::store() const {
+  return state_->store;
+}
+int ProcessGroup::parent_rank(int rank) const {
+  return state_->parent_ranks.at(static_cast<size_t>(rank));
+}
 
 const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
   if (!state_->group) throw Error(ErrorCode::failed_precondition, "process group: used after shutdown()");
@@ -228,16 +255,16 @@ Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::ve
                                             row_count(splits) == tensor.size(0);
     if (right) return;
     throw Error(ErrorCode::invalid_argument,
-                cat("all_to_all: expected ", name, " splits, one a rank (", state_->size, "), that sum to its rows, got [",
-                    join(splits, ", "), "] for ", describe(tensor), " (rank ", state_->rank, ")"));
+                cat("all_to_all: expected ", name, " splits, one a rank (", state_->size,
+                    "), that sum to its rows, got [", join(splits, ", "), "] for ", describe(tensor),
+                    " (rank ", state_->rank, ")"));
   };
   check(to, output_splits, "output");
   check(from, input_splits, "input");
   // Ranks may send different amounts; what they share is the type and the shape of a row.
   const std::string row = join(input.sizes().slice(1), ", ");
-  return call.start(cat(c10::toString(input.scalar_type()), " rows of [", row, "]"), [&] {
-    return all_to_all_single(*state_->group, to, from, output_splits, input_splits);
-  });
+  return call.start(cat(c10::toString(input.scalar_type()), " rows of [", row, "]"),
+                    [&] { return all_to_all_single(*state_->group, to, from, output_splits, input_splits); });
 }
 
 Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root) {
@@ -313,11 +340,13 @@ void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
   // The length differs from call to call; that is agreed on already, so the shape is no signature of its own.
   Call call("broadcast_bytes", state_.get());
   std::vector<at::Tensor> tensors{content};
-  call.start(cat("from ", root), [&] {
-        c10d::BroadcastOptions options;
-        options.rootRank = root;
-        return state_->group->broadcast(tensors, options);
-      }).wait();
+  call.start(cat("from ", root),
+             [&] {
+               c10d::BroadcastOptions options;
+               options.rootRank = root;
+               return state_->group->broadcast(tensors, options);
+             })
+      .wait();
   bytes.assign(static_cast<const char*>(content.const_data_ptr()), static_cast<size_t>(size));
 }
 
@@ -343,9 +372,11 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) {
   const std::set<int> distinct(ranks.begin(), ranks.end());
-  if (ranks.empty() || distinct.size() != ranks.size() || *distinct.begin() < 0 || *distinct.rbegin() >= size()) {
-    throw Error(ErrorCode::invalid_argument, cat("new_group: expected different ranks between 0 and ", size() - 1,
-                                                 ", got [", join(ranks, ", "), "] (rank ", rank(), ")"));
+  if (ranks.empty() || distinct.size() != ranks.size() || *distinct.begin() < 0 ||
+      *distinct.rbegin() >= size()) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("new_group: expected different ranks between 0 and ", size() - 1, ", got [",
+                    join(ranks, ", "), "] (rank ", rank(), ")"));
   }
   const std::string name = cat("group/", state_->sub_groups++, "/", join(ranks, ","));
   Call call("new_group", state_.get());

@@ -1,9 +1,10 @@
-// A group of ranks and their collectives: a small façade over c10d::ProcessGroup that checks what the backends do
-// not (strides, sizes, agreement of the ranks) and reports failures as muster::Error. Copies share the group.
+// A group of ranks and their collectives: a small façade over c10d::ProcessGroup that checks what the
+// backends do not (strides, sizes, agreement of the ranks) and reports failures as muster::Error. Copies
+// share the group.
 //
-// Collectives block; `…_async` forms return a Work to wait on. Tensors must lie on `device()` or, in a CUDA group,
-// on the CPU. Non-contiguous tensors are copied for the operation and back. All ranks must make the same calls in
-// the same order.
+// Collectives block; `…_async` forms return a Work to wait on. Tensors must lie on `device()` or, in a CUDA
+// group, on the CPU. Non-contiguous tensors are copied for the operation and back. All ranks must make the
+// same calls in the same order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,11 +40,15 @@ class ProcessGroup {
   const std::string& backend() const;  // "gloo" or "nccl"
 
   // Every rank ends with the reduction over all ranks, in place. Source: torch.distributed.all_reduce.
-  void all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum) { all_reduce_async(std::move(tensor), op).wait(); }
+  void all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum) {
+    all_reduce_async(std::move(tensor), op).wait();
+  }
   [[nodiscard]] Work all_reduce_async(at::Tensor tensor, ReduceOp op = ReduceOp::sum);
 
   // As all_reduce, but only `root` gets the result; elsewhere the tensor's content is undefined afterwards.
-  void reduce(at::Tensor tensor, int root, ReduceOp op = ReduceOp::sum) { reduce_async(std::move(tensor), root, op).wait(); }
+  void reduce(at::Tensor tensor, int root, ReduceOp op = ReduceOp::sum) {
+    reduce_async(std::move(tensor), root, op).wait();
+  }
   [[nodiscard]] Work reduce_async(at::Tensor tensor, int root, ReduceOp op = ReduceOp::sum);
 
   // Every rank ends with `root`'s content, in place.
@@ -51,7 +56,9 @@ class ProcessGroup {
   [[nodiscard]] Work broadcast_async(at::Tensor tensor, int root);
 
   // output = inputs of all ranks, joined along dimension 0. Shapes: input [n, …] → output [size·n, …].
-  void all_gather(at::Tensor output, at::Tensor input) { all_gather_async(std::move(output), std::move(input)).wait(); }
+  void all_gather(at::Tensor output, at::Tensor input) {
+    all_gather_async(std::move(output), std::move(input)).wait();
+  }
   [[nodiscard]] Work all_gather_async(at::Tensor output, at::Tensor input);
 
   // output = this rank's part of the reduction of all inputs. Shapes: input [size·n, …] → output [n, …].
@@ -60,21 +67,27 @@ class ProcessGroup {
   }
   [[nodiscard]] Work reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op = ReduceOp::sum);
 
-  // Rank r gets everybody's r-th part. Without splits: equal parts along dimension 0. Splits are rows sent to, and
-  // received from, each rank. Source: torch.distributed.all_to_all_single.
+  // Rank r gets everybody's r-th part. Without splits: equal parts along dimension 0. Splits are rows sent
+  // to, and received from, each rank. Source: torch.distributed.all_to_all_single.
   void all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> output_splits = {},
                   std::vector<int64_t> input_splits = {}) {
-    all_to_all_async(std::move(output), std::move(input), std::move(output_splits), std::move(input_splits)).wait();
+    all_to_all_async(std::move(output), std::move(input), std::move(output_splits), std::move(input_splits))
+        .wait();
   }
-  [[nodiscard]] Work all_to_all_async(at::Tensor output, at::Tensor input, std::vector<int64_t> output_splits = {},
+  [[nodiscard]] Work all_to_all_async(at::Tensor output, at::Tensor input,
+                                      std::vector<int64_t> output_splits = {},
                                       std::vector<int64_t> input_splits = {});
 
   // `root`'s output = all inputs joined along dimension 0; elsewhere `output` is not looked at.
-  void gather(at::Tensor output, at::Tensor input, int root) { gather_async(std::move(output), std::move(input), root).wait(); }
+  void gather(at::Tensor output, at::Tensor input, int root) {
+    gather_async(std::move(output), std::move(input), root).wait();
+  }
   [[nodiscard]] Work gather_async(at::Tensor output, at::Tensor input, int root);
 
   // output = this rank's part of `root`'s input; elsewhere `input` is not looked at.
-  void scatter(at::Tensor output, at::Tensor input, int root) { scatter_async(std::move(output), std::move(input), root).wait(); }
+  void scatter(at::Tensor output, at::Tensor input, int root) {
+    scatter_async(std::move(output), std::move(input), root).wait();
+  }
   [[nodiscard]] Work scatter_async(at::Tensor output, at::Tensor input, int root);
 
   void send(at::Tensor tensor, int to, int tag = 0) { send_async(std::move(tensor), to, tag).wait(); }
@@ -90,15 +103,15 @@ class ProcessGroup {
   void broadcast_bytes(std::string& bytes, int root);
   std::vector<std::string> all_gather_bytes(const std::string& bytes);
 
-  // A group of some of this group's ranks, given in this group's numbers; rank i of the new group is ranks[i].
-  // Nothing on ranks that are not in it. Collective: over this whole group, with the same list.
+  // A group of some of this group's ranks, given in this group's numbers; rank i of the new group is
+  // ranks[i]. Nothing on ranks that are not in it. Collective: over this whole group, with the same list.
   std::optional<ProcessGroup> new_group(const std::vector<int>& ranks);
 
   // The number that `rank` of this group has in the group that it was made from.
   int parent_rank(int rank) const;
 
-  // Leaves the group in good order: waits until every rank has come, then closes connections. Later calls are errors.
-  // Collective: yes. Without it the destructor closes at once (right after a failure).
+  // Leaves the group in good order: waits until every rank has come, then closes connections. Later calls are
+  // errors. Collective: yes. Without it the destructor closes at once (right after a failure).
   void shutdown();
 
   // LibTorch's own objects, for what this façade does not offer.

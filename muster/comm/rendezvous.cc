@@ -33,57 +33,65 @@ void settle_rank(const InitOptions& options, const std::optional<RankEnv>& env, 
                     options.rank ? "rank" : "world_size"));
   }
   if (!options.rank && !env) {
-    throw Error(ErrorCode::invalid_argument,
-                "init_process_group: expected rank and world size from arguments or from the environment (RANK and "
-                "WORLD_SIZE), got neither; start the program with `muster run` or torchrun, or use muster::run");
+    throw Error(
+        ErrorCode::invalid_argument,
+        "init_process_group: expected rank and world size from arguments or from the environment (RANK and "
+        "WORLD_SIZE), got neither; start the program with `muster run` or torchrun, or use muster::run");
   }
   meeting.rank = options.rank.value_or(env ? env->rank : 0);
   meeting.world_size = options.world_size.value_or(env ? env->world_size : 1);
   if (env && options.rank && (env->rank != meeting.rank || env->world_size != meeting.world_size)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("init_process_group: expected arguments and environment to agree, got rank ", meeting.rank, " of ",
-                    meeting.world_size, " as arguments and rank ", env->rank, " of ", env->world_size, " from ",
-                    env->source, "; give one of them"));
+                cat("init_process_group: expected arguments and environment to agree, got rank ",
+                    meeting.rank, " of ", meeting.world_size, " as arguments and rank ", env->rank, " of ",
+                    env->world_size, " from ", env->source, "; give one of them"));
   }
   if (meeting.world_size < 1 || meeting.rank < 0 || meeting.rank >= meeting.world_size) {
-    throw Error(ErrorCode::invalid_argument, cat("init_process_group: expected 0 <= rank < world_size, got rank ",
-                                                 meeting.rank, " of ", meeting.world_size));
+    throw Error(ErrorCode::invalid_argument,
+                cat("init_process_group: expected 0 <= rank < world_size, got rank ", meeting.rank, " of ",
+                    meeting.world_size));
   }
 }
 
 // PyTorch's own store, unauthenticated: for ranks that were not started by muster.
-c10::intrusive_ptr<c10d::Store> open_tcp(const std::string& host, int port, bool serve, std::chrono::milliseconds timeout) {
-  address_towards(host);  // a clear error in moments for a name that does not resolve; the store would retry for minutes
+c10::intrusive_ptr<c10d::Store> open_tcp(const std::string& host, int port, bool serve,
+                                         std::chrono::milliseconds timeout) {
+  address_towards(
+      host);  // a clear error in moments for a name that does not resolve; the store would retry for minutes
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(port);
   options.isServer = serve;
   options.waitWorkers = false;
   options.timeout = timeout;
   c10::intrusive_ptr<c10d::Store> store;
-  const std::string what = serve ? cat("rendezvous: rank 0 expected to listen on port ", port, " (is it taken?)")
-                                 : cat("rendezvous: expected rank 0's store at ", host, ":", port);
+  const std::string what =
+      serve ? cat("rendezvous: rank 0 expected to listen on port ", port, " (is it taken?)")
+            : cat("rendezvous: expected rank 0's store at ", host, ":", port);
   translate_failures(what, [&] { store = c10::make_intrusive<c10d::TCPStore>(host, options); });
   return store;
 }
 
 // A restarted group must not read the keys of the one before it, which live on in the launcher's store.
-c10::intrusive_ptr<c10d::Store> of_attempt(c10::intrusive_ptr<c10d::Store> store, const std::optional<RankEnv>& env) {
-  return c10::make_intrusive<c10d::PrefixStore>(cat("muster/", env ? env->restart_count : 0), std::move(store));
+c10::intrusive_ptr<c10d::Store> of_attempt(c10::intrusive_ptr<c10d::Store> store,
+                                           const std::optional<RankEnv>& env) {
+  return c10::make_intrusive<c10d::PrefixStore>(cat("muster/", env ? env->restart_count : 0),
+                                                std::move(store));
 }
 
 c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options, const std::optional<RankEnv>& env,
                                          const Rendezvous& meeting) {
   if (env && !env->store.empty()) {
     const auto secret = Secret::from_environment();
-    auto store = adapt_store(open_store(env->store, secret.value_or(Secret()), options.init_timeout), options.init_timeout);
+    auto store = adapt_store(open_store(env->store, secret.value_or(Secret()), options.init_timeout),
+                             options.init_timeout);
     return of_attempt(std::move(store), env);
   }
   const std::string host = env ? env->master_addr : get_env("MASTER_ADDR").value_or("");
   const int port = env ? env->master_port : static_cast<int>(get_env_int("MASTER_PORT").value_or(0));
   if (host.empty() || port < 1 || port > 65535) {
     throw Error(ErrorCode::invalid_argument,
-                cat("env://: expected MASTER_ADDR and MASTER_PORT, got MASTER_ADDR='", host, "' and MASTER_PORT=", port,
-                    "; set them to the host of rank 0 and a free port there"));
+                cat("env://: expected MASTER_ADDR and MASTER_PORT, got MASTER_ADDR='", host,
+                    "' and MASTER_PORT=", port, "; set them to the host of rank 0 and a free port there"));
   }
   const bool serve = meeting.rank == 0 && !(env && env->use_agent_store);
   return of_attempt(open_tcp(host, port, serve, options.init_timeout), env);

@@ -1,5 +1,5 @@
-// How ranks find each other: from an init method to a store that all of them share, with every rank's identity
-// compared before a backend is built.
+// How ranks find each other: from an init method to a store that all of them share, with every rank's
+// identity compared before a backend is built.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -16,7 +16,7 @@ namespace muster {
 struct Member {
   int rank = 0;
   int world_size = 1;
-  std::string host;    // host identity: equal where memory and devices are shared
+  std::string host;  // host identity: equal where memory and devices are shared
   int pid = 0;
   std::string device;  // "cpu", or the GPU's UUID, or "cuda:0" where that is not known
   std::string backend;
@@ -31,16 +31,18 @@ struct Rendezvous {
   std::string master_addr;
 };
 
-// Blocking: until the store answers. Throws: invalid_argument, unavailable (unresolvable or silent master, port taken).
+// Blocking: until the store answers. Throws: invalid_argument, unavailable (unresolvable or silent master,
+// port taken).
 Rendezvous open_rendezvous(const InitOptions& options);
 
 // Publishes `self`, waits for everybody, checks that all fit together. Returns all members in rank order.
-// Collective: yes. Throws: timeout naming the missing ranks; invalid_argument for a rank that exists twice or world
-// sizes that differ, naming both sides.
+// Collective: yes. Throws: timeout naming the missing ranks; invalid_argument for a rank that exists twice or
+// world sizes that differ, naming both sides.
 std::vector<Member> join(c10d::Store& store, const Member& self, std::chrono::milliseconds timeout);
 
 // The backend for these members: "nccl" when every one has a GPU of its own, else "gloo".
-// Throws: invalid_argument when NCCL was asked for and cannot work: a CPU rank, or two ranks on one GPU (both named).
+// Throws: invalid_argument when NCCL was asked for and cannot work: a CPU rank, or two ranks on one GPU (both
+// named).
 std::string choose_backend(const std::vector<Member>& members, const std::string& asked);
 
 // This host's identity: MUSTER_HOST_ID, or boot id + IPC and network namespaces.

@@ -6,8 +6,12 @@ namespace muster {
 
 namespace {
 
-std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
-std::string to_text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+std::vector<uint8_t> to_bytes(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+std::string to_text(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
 
 class StoreAdapter : public c10d::Store {
  public:
@@ -21,12 +25,16 @@ class StoreAdapter : public c10d::Store {
   using c10d::Store::get;
   using c10d::Store::set;
 
-  void set(const std::string& key, const std::vector<uint8_t>& value) override { store_->set(key, to_text(value)); }
+  void set(const std::string& key, const std::vector<uint8_t>& value) override {
+    store_->set(key, to_text(value));
+  }
   std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
                                   const std::vector<uint8_t>& desired) override {
     return to_bytes(store_->compare_set(key, to_text(expected), to_text(desired)));
   }
-  std::vector<uint8_t> get(const std::string& key) override { return to_bytes(store_->get(key, getTimeout())); }
+  std::vector<uint8_t> get(const std::string& key) override {
+    return to_bytes(store_->get(key, getTimeout()));
+  }
   int64_t add(const std::string& key, int64_t value) override { return store_->add(key, value); }
   bool deleteKey(const std::string& key) override { return store_->remove(key); }
   bool check(const std::vector<std::string>& keys) override { return store_->check(keys); }

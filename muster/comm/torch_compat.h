@@ -32,8 +32,8 @@ auto reduce_scatter_single(Group& group, at::Tensor& output, at::Tensor& input, 
 }
 
 template <class Group>
-auto all_to_all_single(Group& group, at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
-                       std::vector<int64_t>& input_splits) {
+auto all_to_all_single(Group& group, at::Tensor& output, at::Tensor& input,
+                       std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits) {
   if constexpr (requires { group.all_to_all_single(output, input, output_splits, input_splits); }) {
     return group.all_to_all_single(output, input, output_splits, input_splits);
   } else {

@@ -17,8 +17,8 @@ namespace {
 // An operation unanswered for this long is compared with what the other ranks are doing.
 constexpr std::chrono::seconds kUnanswered{1};
 
-// One bounded wait; false when it ran out. (c10d's timed wait throws a c10::Error both for that and for real failures;
-// `isCompleted` tells them apart.)
+// One bounded wait; false when it ran out. (c10d's timed wait throws a c10::Error both for that and for real
+// failures; `isCompleted` tells them apart.)
 bool wait_for(c10d::Work& work, std::chrono::milliseconds time) {
   try {
     work.wait(time);
@@ -39,16 +39,19 @@ void wait_on_host(Work::State& state) {
     if (state.agreement) state.agreement->look_again(state.sequence, state.signature);
     if (!deadline.passed()) continue;
     const auto missing = state.agreement ? state.agreement->absent(state.sequence) : std::vector<int>{};
-    throw Error(ErrorCode::timeout, cat(state.operation, ": not finished after ", state.timeout.count(), " ms; ",
-                                        missing.empty() ? std::string("all ranks are in it: a slow or broken network")
-                                                        : cat("missing rank(s) ", join(missing, ", ")),
-                                        "; see what they do, or give a longer timeout"));
+    throw Error(ErrorCode::timeout,
+                cat(state.operation, ": not finished after ", state.timeout.count(), " ms; ",
+                    missing.empty() ? std::string("all ranks are in it: a slow or broken network")
+                                    : cat("missing rank(s) ", join(missing, ", ")),
+                    "; see what they do, or give a longer timeout"));
   }
 }
 
 }  // namespace
 
-bool Work::done() const { return !state_ || !state_->work || state_->work->isCompleted(); }
+bool Work::done() const {
+  return !state_ || !state_->work || state_->work->isCompleted();
+}
 
 void Work::wait() {
   if (!state_) return;

@@ -1,5 +1,5 @@
-// A collective under way. `wait()` it before touching its tensors; failures of the operation, its peers or its
-// deadline come out of `wait()` and nowhere else.
+// A collective under way. `wait()` it before touching its tensors; failures of the operation, its peers or
+// its deadline come out of `wait()` and nowhere else.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,9 @@ class Work {
   bool done() const;
 
   // Blocks until the outputs may be used (for CUDA tensors: until the current stream waits for them).
-  // Throws: peer_failed when a rank ended or left, timeout naming the ranks that did not come, invalid_argument when
-  // the ranks called different operations (both sides shown), backend_failed for anything else.
+  // Throws: peer_failed when a rank ended or left, timeout naming the ranks that did not come,
+  // invalid_argument when the ranks called different operations (both sides shown), backend_failed for
+  // anything else.
   void wait();
 
  private:

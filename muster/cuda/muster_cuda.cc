@@ -1,4 +1,5 @@
-// The library muster_cuda: everything of muster that needs LibTorch's CUDA part and NCCL. Loaded by comm/nccl.cc.
+// The library muster_cuda: everything of muster that needs LibTorch's CUDA part and NCCL. Loaded by
+// comm/nccl.cc.
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -7,9 +8,13 @@
 
 namespace {
 
-int device_count() { return c10::cuda::device_count(); }
+int device_count() {
+  return c10::cuda::device_count();
+}
 
-void set_device(int ordinal) { c10::cuda::set_device(static_cast<c10::DeviceIndex>(ordinal)); }
+void set_device(int ordinal) {
+  c10::cuda::set_device(static_cast<c10::DeviceIndex>(ordinal));
+}
 
 std::string device_uuid(int ordinal) {
   const cudaUUID_t uuid = at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(ordinal))->uuid;
@@ -36,9 +41,13 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
   return backend;
 }
 
-constexpr muster::CudaPlugin kPlugin{
-    .device_count = device_count, .set_device = set_device, .device_uuid = device_uuid, .make_nccl = make_nccl};
+constexpr muster::CudaPlugin kPlugin{.device_count = device_count,
+                                     .set_device = set_device,
+                                     .device_uuid = device_uuid,
+                                     .make_nccl = make_nccl};
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const muster::CudaPlugin* muster_cuda_plugin() { return &kPlugin; }
+extern "C" __attribute__((visibility("default"))) const muster::CudaPlugin* muster_cuda_plugin() {
+  return &kPlugin;
+}

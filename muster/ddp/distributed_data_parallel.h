@@ -18,7 +18,9 @@ namespace muster {
 
 namespace detail {
 
-inline void collect_tensors(const at::Tensor& tensor, std::vector<at::Tensor>& out) { out.push_back(tensor); }
+inline void collect_tensors(const at::Tensor& tensor, std::vector<at::Tensor>& out) {
+  out.push_back(tensor);
+}
 template <class T>
 void collect_tensors(const std::vector<T>& items, std::vector<at::Tensor>& out) {
   for (const auto& item : items) collect_tensors(item, out);

@@ -1,9 +1,9 @@
 #include "muster/ddp/gradient_reducer.h"
 
 #include <torch/csrc/autograd/engine.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
-#include <torch/nn/modules/embedding.h>
 
 #include <mutex>
 #include <set>
@@ -21,8 +21,8 @@ namespace {
 constexpr size_t kBroadcastBytes = 250 * 1024 * 1024;  // as Python's DDP broadcasts parameters and buffers
 constexpr double kMiB = 1024 * 1024;
 
-// What the next backward is for. Set by forwards, checked by the hooks: a backward that no forward announced would
-// leave gradients local without a word.
+// What the next backward is for. Set by forwards, checked by the hooks: a backward that no forward announced
+// would leave gradients local without a word.
 enum class Expected { nothing, local, reduction };
 
 struct Parameters {
@@ -35,7 +35,8 @@ struct Parameters {
 Parameters trained_parameters(const torch::nn::Module& model) {
   std::set<const c10::TensorImpl*> sparse;
   for (const auto& module : model.modules()) {
-    if (const auto* embedding = module->as<torch::nn::Embedding>(); embedding && embedding->options.sparse()) {
+    if (const auto* embedding = module->as<torch::nn::Embedding>();
+        embedding && embedding->options.sparse()) {
       sparse.insert(embedding->weight.unsafeGetTensorImpl());
     } else if (const auto* bag = module->as<torch::nn::EmbeddingBag>(); bag && bag->options.sparse()) {
       sparse.insert(bag->weight.unsafeGetTensorImpl());
@@ -55,31 +56,37 @@ Parameters trained_parameters(const torch::nn::Module& model) {
 
 void check_placement(const torch::nn::Module& model, const ProcessGroup& group, const DdpOptions& options) {
   const c10::Device device = group.device();
-  const bool right_id = options.device_ids.size() == 1 && device.is_cuda() && options.device_ids[0] == device.index();
+  const bool right_id =
+      options.device_ids.size() == 1 && device.is_cuda() && options.device_ids[0] == device.index();
   if (!options.device_ids.empty() && !right_id) {
     std::vector<int> ids(options.device_ids.begin(), options.device_ids.end());
-    throw Error(ErrorCode::invalid_argument,
-                cat("DistributedDataParallel: expected device_ids empty or this rank's device, got [", join(ids, ", "),
-                    "] on ", device.str(), " (rank ", group.rank(), "); leave device_ids empty"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("DistributedDataParallel: expected device_ids empty or this rank's device, got [",
+            join(ids, ", "), "] on ", device.str(), " (rank ", group.rank(), "); leave device_ids empty"));
   }
   for (const auto& item : model.named_parameters()) {
     if (item.value().device() == device) continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat("DistributedDataParallel: expected parameter '", item.key(), "' on ", device.str(), ", got ",
-                    item.value().device().str(), " (rank ", group.rank(), "); call model->to(ctx.device()) first"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("DistributedDataParallel: expected parameter '", item.key(), "' on ", device.str(), ", got ",
+            item.value().device().str(), " (rank ", group.rank(), "); call model->to(ctx.device()) first"));
   }
 }
 
-std::unique_ptr<c10d::Reducer> make_reducer(const Parameters& parameters, ProcessGroup& group, const DdpOptions& options) {
+std::unique_ptr<c10d::Reducer> make_reducer(const Parameters& parameters, ProcessGroup& group,
+                                            const DdpOptions& options) {
   const auto cap = static_cast<int64_t>(options.bucket_cap_mb.value_or(25) * kMiB);
   const int64_t first_cap = options.bucket_cap_mb ? cap : c10d::kDefaultFirstBucketBytes;
   // One bucket for the first iteration; the Reducer cuts it up in the order in which gradients really came.
   std::vector<size_t> limits{std::numeric_limits<int64_t>::max()};
   if (options.find_unused_parameters && !options.static_graph) {
-    limits = options.bucket_cap_mb ? std::vector<size_t>{static_cast<size_t>(cap)}
-                                   : std::vector<size_t>{static_cast<size_t>(first_cap), static_cast<size_t>(cap)};
+    limits = options.bucket_cap_mb
+                 ? std::vector<size_t>{static_cast<size_t>(cap)}
+                 : std::vector<size_t>{static_cast<size_t>(first_cap), static_cast<size_t>(cap)};
   }
-  auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(parameters.tensors, limits, parameters.sparse));
+  auto buckets =
+      std::get<0>(c10d::compute_bucket_assignment_by_size(parameters.tensors, limits, parameters.sparse));
   std::reverse(buckets.begin(), buckets.end());  // backward reaches the last parameters first
   std::unordered_map<size_t, std::string> names;
   for (size_t i = 0; i < parameters.names.size(); ++i) names[i] = parameters.names[i];
@@ -114,13 +121,13 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   std::vector<AutogradNodePtr> accumulators;  // kept alive: a hook on a dead one never fires
   std::vector<uintptr_t> hooks;
 
-  bool reduce = true;           // false inside no_sync
+  bool reduce = true;               // false inside no_sync
   bool synchronize_buffers = true;  // the last forward was one that reduces
 
   std::mutex mutex;  // the rest is written by autograd's threads
   Expected expected = Expected::nothing;
-  std::vector<bool> arrived;      // which gradients this backward has produced
-  bool callback_queued = false;   // set while a backward that reduces is under way
+  std::vector<bool> arrived;     // which gradients this backward has produced
+  bool callback_queued = false;  // set while a backward that reduces is under way
   bool static_graph_seen = false;
 };
 
@@ -174,8 +181,10 @@ void GradientReducer::State::on_gradient(size_t index) {
   if (expected == Expected::nothing) {
     throw Error(ErrorCode::failed_precondition,
                 cat("DistributedDataParallel: backward reached '", parameters.names[index],
-                    "', but no forward through DistributedDataParallel announced it since the last reduction, so this "
-                    "gradient would stay local (rank ", group.rank(),
+                    "', but no forward through DistributedDataParallel announced it since the last "
+                    "reduction, so this "
+                    "gradient would stay local (rank ",
+                    group.rank(),
                     "); sum the losses and call backward once, use no_sync(), or call the wrapped model"));
   }
   arrived[index] = true;
@@ -187,12 +196,13 @@ void GradientReducer::State::on_gradient(size_t index) {
   });
 }
 
-// Runs when the graph is done, but before the Reducer's own callback, which was queued later; a callback queued here
-// runs after that one.
+// Runs when the graph is done, but before the Reducer's own callback, which was queued later; a callback
+// queued here runs after that one.
 void GradientReducer::State::after_graph() {
   if (options.static_graph && !static_graph_seen) {
     static_graph_seen = true;
-    reducer->delay_all_reduce();  // the first backward of a static graph only learns the order; without this it reduces nothing
+    reducer->delay_all_reduce();  // the first backward of a static graph only learns the order; without this
+                                  // it reduces nothing
   }
   const std::weak_ptr<State> weak = weak_from_this();
   torch::autograd::Engine::get_default_engine().queue_callback([weak] {
@@ -209,8 +219,8 @@ void GradientReducer::State::finish_backward() {
     if (!missing.empty()) {
       throw Error(ErrorCode::failed_precondition,
                   cat("DistributedDataParallel: expected a gradient for every parameter, got none for ",
-                      join(missing, ", "), " (", missing.size(), " of ", arrived.size(), ", rank ", group.rank(),
-                      "), so nothing was reduced; set find_unused_parameters, or freeze them"));
+                      join(missing, ", "), " (", missing.size(), " of ", arrived.size(), ", rank ",
+                      group.rank(), "), so nothing was reduced; set find_unused_parameters, or freeze them"));
     }
   }
   reducer->check_finalized();
@@ -221,7 +231,8 @@ void GradientReducer::State::finish_backward() {
   std::fill(arrived.begin(), arrived.end(), false);
 }
 
-// Gradients become plain tensors over the buckets' memory: no copy, and zero_grad() works, which throws on views.
+// Gradients become plain tensors over the buckets' memory: no copy, and zero_grad() works, which throws on
+// views.
 void GradientReducer::State::replace_views() {
   for (const at::Tensor& parameter : parameters.tensors) {
     at::Tensor& gradient = parameter.mutable_grad();
@@ -239,7 +250,8 @@ void GradientReducer::State::recover() {
   std::fill(arrived.begin(), arrived.end(), false);
 }
 
-GradientReducer::GradientReducer(std::shared_ptr<torch::nn::Module> model, ProcessGroup group, const DdpOptions& options)
+GradientReducer::GradientReducer(std::shared_ptr<torch::nn::Module> model, ProcessGroup group,
+                                 const DdpOptions& options)
     : state_(std::make_shared<State>(std::move(model), std::move(group), options)) {
   State& state = *state_;
   check_placement(*state.model, state.group, options);
@@ -247,7 +259,8 @@ GradientReducer::GradientReducer(std::shared_ptr<torch::nn::Module> model, Proce
   state.parameters = trained_parameters(*state.model);
   if (state.parameters.tensors.empty()) {
     throw Error(ErrorCode::invalid_argument,
-                "DistributedDataParallel: expected a model with at least one parameter that requires a gradient, got none");
+                "DistributedDataParallel: expected a model with at least one parameter that requires a "
+                "gradient, got none");
   }
   if (options.init_sync) {
     std::vector<at::Tensor> content = state.buffers();
@@ -256,9 +269,8 @@ GradientReducer::GradientReducer(std::shared_ptr<torch::nn::Module> model, Proce
     all.insert(all.end(), content.begin(), content.end());
     state.broadcast(all);
   }
-  translate_failures("DistributedDataParallel", [&] {
-    state.reducer = make_reducer(state.parameters, state.group, options);
-  });
+  translate_failures("DistributedDataParallel",
+                     [&] { state.reducer = make_reducer(state.parameters, state.group, options); });
   state.replace_views();
   state.watch_gradients();  // after the Reducer's own hooks, so that ours run after them
 }
@@ -295,8 +307,14 @@ void GradientReducer::after_forward(const std::vector<at::Tensor>& outputs) {
   std::fill(state.arrived.begin(), state.arrived.end(), false);
 }
 
-void GradientReducer::set_reduce(bool reduce) { state_->reduce = reduce; }
-bool GradientReducer::reduces() const { return state_->reduce; }
-ProcessGroup& GradientReducer::group() { return state_->group; }
+void GradientReducer::set_reduce(bool reduce) {
+  state_->reduce = reduce;
+}
+bool GradientReducer::reduces() const {
+  return state_->reduce;
+}
+ProcessGroup& GradientReducer::group() {
+  return state_->group;
+}
 
 }  // namespace muster

@@ -16,8 +16,9 @@ namespace muster {
 
 class GradientReducer {
  public:
-  // Collective: compares the models, broadcasts rank 0's parameters and buffers. Throws: invalid_argument for models
-  // that differ, a model without trainable parameters, parameters on another device than the rank's, wrong device_ids.
+  // Collective: compares the models, broadcasts rank 0's parameters and buffers. Throws: invalid_argument for
+  // models that differ, a model without trainable parameters, parameters on another device than the rank's,
+  // wrong device_ids.
   GradientReducer(std::shared_ptr<torch::nn::Module> model, ProcessGroup group, const DdpOptions& options);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;

@@ -10,8 +10,8 @@ namespace muster {
 namespace {
 
 std::string describe(const std::string& kind, const std::string& name, const at::Tensor& tensor) {
-  return cat(kind, " ", name, ": ", c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]",
-             kind == "parameter" && !tensor.requires_grad() ? " (frozen)" : "");
+  return cat(kind, " ", name, ": ", c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "),
+             "]", kind == "parameter" && !tensor.requires_grad() ? " (frozen)" : "");
 }
 
 std::string line_or_nothing(const std::vector<std::string>& lines, size_t at) {
@@ -22,7 +22,8 @@ std::string line_or_nothing(const std::vector<std::string>& lines, size_t at) {
 
 std::vector<std::string> describe_model(const torch::nn::Module& model) {
   std::vector<std::string> lines;
-  for (const auto& item : model.named_parameters()) lines.push_back(describe("parameter", item.key(), item.value()));
+  for (const auto& item : model.named_parameters())
+    lines.push_back(describe("parameter", item.key(), item.value()));
   for (const auto& item : model.named_buffers()) {
     if (item.value().defined()) lines.push_back(describe("buffer", item.key(), item.value()));
   }
@@ -39,9 +40,9 @@ void check_same_model(const torch::nn::Module& model, ProcessGroup& group) {
     const auto at = static_cast<size_t>(
         std::mismatch(first.begin(), first.end(), other.begin(), other.end()).first - first.begin());
     throw Error(ErrorCode::invalid_argument,
-                cat("DistributedDataParallel: expected the same model on every rank, got ", line_or_nothing(first, at),
-                    " on rank 0 and ", line_or_nothing(other, at), " on rank ", rank, " (entry ", at,
-                    "); build the model alike on all ranks"));
+                cat("DistributedDataParallel: expected the same model on every rank, got ",
+                    line_or_nothing(first, at), " on rank 0 and ", line_or_nothing(other, at), " on rank ",
+                    rank, " (entry ", at, "); build the model alike on all ranks"));
   }
 }
 

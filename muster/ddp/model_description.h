@@ -1,4 +1,5 @@
-// A model as text, for comparing it across ranks before anything is sent: names, shapes, types, and what is trained.
+// A model as text, for comparing it across ranks before anything is sent: names, shapes, types, and what is
+// trained.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -13,8 +14,8 @@ namespace muster {
 // One line a parameter or buffer, in registration order: "parameter fc1.weight: Float [10, 64]".
 std::vector<std::string> describe_model(const torch::nn::Module& model);
 
-// Throws on every rank alike: invalid_argument naming the first parameter or buffer that differs, and both sides.
-// Collective: yes.
+// Throws on every rank alike: invalid_argument naming the first parameter or buffer that differs, and both
+// sides. Collective: yes.
 void check_same_model(const torch::nn::Module& model, ProcessGroup& group);
 
 }  // namespace muster

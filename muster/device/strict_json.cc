@@ -62,7 +62,7 @@ std::string JsonObject::path_of(const std::string& key) const {
 
 void JsonObject::fail(const std::string& key, const std::string& expected, const std::string& got) const {
   throw Error(ErrorCode::invalid_argument,
-              cat(what_, ": expected ", expected, " at ", path_of(key), ", got ", got));
+              printable(cat(what_, ": expected ", expected, " at ", path_of(key), ", got ", got)));
 }
 
 const Json* JsonObject::find(const char* key) {

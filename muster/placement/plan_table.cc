@@ -31,7 +31,7 @@ std::string plan_table(const Plan& plan) {
   for (const RankPlan& rank : plan.ranks) rows.push_back(row_of(rank));
   std::string text =
       format_table({{"rank", true}, {"host"}, {"local", true}, {"device"}, {"ordinal", true}, {"why"}}, rows);
-  for (const std::string& note : plan.notes) text += cat("note: ", note, "\n");
+  for (const std::string& note : plan.notes) text += cat("note: ", printable(note), "\n");
   return text;
 }
 

@@ -10,16 +10,18 @@ namespace {
 
 constexpr std::string_view kUuidPrefix = "GPU-";
 constexpr size_t kMaxTextShown = 200;
+constexpr size_t kMaxEntryShown = 50;
 constexpr int64_t kMaxIndex = 65535;
+
+std::string shown(std::string_view text, size_t most) {
+  return printable(text.substr(0, most)) + (text.size() > most ? "..." : "");
+}
 
 // `--gpus 0,x3: <problem>`, then the text again with a caret under character `at`.
 [[noreturn]] void fail_at(const std::string& text, size_t at, const std::string& problem) {
-  std::string shown = text;
-  if (shown.size() > kMaxTextShown) shown = shown.substr(0, kMaxTextShown) + "...";
-  std::replace_if(
-      shown.begin(), shown.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-  std::string message = cat("--gpus ", shown, ": ", problem, " (at character ", at + 1, ")");
-  if (at <= kMaxTextShown) message += cat("\n  --gpus ", shown, "\n         ", std::string(at, ' '), "^");
+  const std::string given = shown(text, kMaxTextShown);
+  std::string message = cat("--gpus ", given, ": ", printable(problem), " (at character ", at + 1, ")");
+  if (at <= kMaxTextShown) message += cat("\n  --gpus ", given, "\n         ", std::string(at, ' '), "^");
   throw Error(ErrorCode::invalid_argument, message);
 }
 
@@ -51,7 +53,7 @@ class EntryParser {
         ++at_;
         item.last = index();
         if (item.last < item.first) {
-          fail_at(text_, item.at, cat("expected a range that counts up, got ", entry));
+          fail_at(text_, item.at, cat("expected a range that counts up, got ", shown(entry, kMaxEntryShown)));
         }
       }
       if (at_ < end_) unexpected();
@@ -64,7 +66,8 @@ class EntryParser {
     constexpr const char* kExpected =
         "expected an index (3), a range (2-5), the beginning of a UUID (GPU-8f3c) or all, got ";
     fail_at(text_, at_,
-            cat(kExpected, at_ < end_ ? cat("'", text_.substr(at_, end_ - at_), "'") : "nothing"));
+            cat(kExpected, at_ < end_ ? cat("'", shown(text_.substr(at_, end_ - at_), kMaxEntryShown), "'")
+                                      : "nothing"));
   }
 
   int index() {
@@ -133,7 +136,9 @@ class Resolver {
       uuids.push_back(uuid);
     }
     if (found.size() == 1) return found[0];
-    if (found.empty()) fail(item, cat("expected the UUID of a GPU that can be used, got ", item.uuid_prefix));
+    if (found.empty())
+      fail(item,
+           cat("expected the UUID of a GPU that can be used, got ", shown(item.uuid_prefix, kMaxEntryShown)));
     fail(item, cat("expected the beginning of one UUID, got ", item.uuid_prefix, ", which fits ",
                    join(uuids, " and "), ": give more of it"));
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "muster/base/strings.h"
+
 namespace muster {
 namespace {
 
@@ -19,8 +21,7 @@ void append_line(std::string& out, const std::vector<TableColumn>& columns, cons
     if (i > 0) line += "  ";
     line += columns[i].right ? blanks + cells[i] : cells[i] + blanks;
   }
-  std::replace_if(
-      line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  line = printable(line);
   out += line.substr(0, line.find_last_not_of(' ') + 1);
   out += '\n';
 }

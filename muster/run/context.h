@@ -1,6 +1,6 @@
-// What a rank knows and has while it runs: its place in the job, its device (already current), the process group over
-// all ranks, the store. muster::run makes one and passes it to the user's function; nothing else can, so a group
-// before the device is set, or DistributedDataParallel before a group, cannot be written.
+// What a rank knows and has while it runs: its place in the job, its device (already current), the process
+// group over all ranks, the store. muster::run makes one and passes it to the user's function; nothing else
+// can, so a group before the device is set, or DistributedDataParallel before a group, cannot be written.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -32,18 +32,19 @@ class Context {
   int local_world_size() const { return parts_.env.local_world_size; }
   bool is_main() const { return rank() == 0; }  // the rank that prints and saves
 
-  c10::Device device() const { return parts_.device; }                // torch's: "cuda:1", "cpu"
-  const RankPlan& assignment() const { return parts_.assignment; }    // which physical device, and why
-  const RankEnv& env() const { return parts_.env; }                   // all that the launcher told
-  ProcessGroup& process_group() { return parts_.group; }              // over all ranks
+  c10::Device device() const { return parts_.device; }              // torch's: "cuda:1", "cpu"
+  const RankPlan& assignment() const { return parts_.assignment; }  // which physical device, and why
+  const RankEnv& env() const { return parts_.env; }                 // all that the launcher told
+  ProcessGroup& process_group() { return parts_.group; }            // over all ranks
   const c10::intrusive_ptr<c10d::Store>& store() const { return parts_.group.store(); }
-  const std::string& run_dir() const { return parts_.env.run_dir; }   // where this job writes
+  const std::string& run_dir() const { return parts_.env.run_dir; }  // where this job writes
 
   // A seed for this rank, different from every other rank's and run after run the same.
   uint64_t seed(uint64_t base) const { return base + static_cast<uint64_t>(rank()); }
 
-  // A sampler over `length` samples with this job's ranks filled in. Its first epoch compares the samplers of all
-  // ranks, so that none trains on another's samples. Throws: invalid_argument when they differ (then on every rank).
+  // A sampler over `length` samples with this job's ranks filled in. Its first epoch compares the samplers of
+  // all ranks, so that none trains on another's samples. Throws: invalid_argument when they differ (then on
+  // every rank).
   DistributedSampler sampler(int64_t length, SamplerOptions options = {});
 
  private:

@@ -35,15 +35,20 @@ void Progress::finish() {
   if (shown_) std::fprintf(stderr, "%s\n", line().c_str());
 }
 
-double Progress::mean_loss() const { return done_ == 0 ? 0 : loss_sum_ / static_cast<double>(done_); }
+double Progress::mean_loss() const {
+  return done_ == 0 ? 0 : loss_sum_ / static_cast<double>(done_);
+}
 
-double Progress::samples_per_second() const { return static_cast<double>(done_) / std::max(seconds_since(start_), 1e-9); }
+double Progress::samples_per_second() const {
+  return static_cast<double>(done_) / std::max(seconds_since(start_), 1e-9);
+}
 
 std::string Progress::line() const {
   const auto filled = static_cast<size_t>(kBarWidth * std::min(done_, total_) / total_);
   char numbers[96];
-  std::snprintf(numbers, sizeof(numbers), "%lld/%lld  loss %.4f  %.0f samples/s", static_cast<long long>(std::min(done_, total_)),
-                static_cast<long long>(total_), mean_loss(), samples_per_second());
+  std::snprintf(numbers, sizeof(numbers), "%lld/%lld  loss %.4f  %.0f samples/s",
+                static_cast<long long>(std::min(done_, total_)), static_cast<long long>(total_), mean_loss(),
+                samples_per_second());
   return cat(label_, " [", std::string(filled, '#'), std::string(kBarWidth - filled, '.'), "] ", numbers);
 }
 

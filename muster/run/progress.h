@@ -10,7 +10,8 @@ namespace muster {
 
 class Progress {
  public:
-  // Shows nothing unless `shown` (the main rank). The terminal is this process's, or its launcher's (MUSTER_TTY=1).
+  // Shows nothing unless `shown` (the main rank). The terminal is this process's, or its launcher's
+  // (MUSTER_TTY=1).
   Progress(std::string label, int64_t total_samples, bool shown);
 
   // After a step of `samples` (of all ranks together) with this mean `loss`.

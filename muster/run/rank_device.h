@@ -1,5 +1,5 @@
-// Which device a rank computes on: what the launcher assigned, or, under launchers that assign none, the visible GPU
-// of its local rank.
+// Which device a rank computes on: what the launcher assigned, or, under launchers that assign none, the
+// visible GPU of its local rank.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -19,19 +19,21 @@ std::string own_program() {
   char path[4096];
   const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path));
   if (length <= 0 || length >= static_cast<ssize_t>(sizeof(path))) {
-    throw Error(ErrorCode::io, "run: cannot read /proc/self/exe, which is needed to start the ranks; use `muster run`");
+    throw Error(ErrorCode::io,
+                "run: cannot read /proc/self/exe, which is needed to start the ranks; use `muster run`");
   }
   return {path, static_cast<size_t>(length)};
 }
 
-// Started alone: this process becomes the launcher. It starts itself again by fork and exec at once, so nothing of
-// LibTorch's state (threads, CUDA) is ever inherited.
+// Started alone: this process becomes the launcher. It starts itself again by fork and exec at once, so
+// nothing of LibTorch's state (threads, CUDA) is ever inherited.
 int start_ranks(const RunOptions& options, int argc, char** argv) {
   LaunchOptions launch;
   launch.argv = {own_program()};
   launch.argv.insert(launch.argv.end(), argv + std::min(argc, 1), argv + argc);
   launch.request.nproc_per_node = options.nproc;
-  if (const auto nproc = get_env_int("MUSTER_NPROC")) launch.request.nproc_per_node = static_cast<int>(*nproc);
+  if (const auto nproc = get_env_int("MUSTER_NPROC"))
+    launch.request.nproc_per_node = static_cast<int>(*nproc);
   launch.request.gpus = get_env("MUSTER_GPUS").value_or(options.gpus);
   launch.request.policy = get_env("MUSTER_POLICY").value_or(options.policy);
   launch.request.map = options.map;
@@ -52,7 +54,9 @@ void run_rank(const RankEnv& env, const RunOptions& options, const std::function
 
 }  // namespace
 
-int run(int argc, char** argv, const std::function<void(Context&)>& fn) { return run(RunOptions{}, argc, argv, fn); }
+int run(int argc, char** argv, const std::function<void(Context&)>& fn) {
+  return run(RunOptions{}, argc, argv, fn);
+}
 
 int run(const RunOptions& options, int argc, char** argv, const std::function<void(Context&)>& fn) {
   std::string name = "muster";

@@ -4,8 +4,8 @@
 //     return muster::run(argc, argv, [](muster::Context& ctx) { ... });
 //   }
 //
-// Started alone, the program starts one rank per device (itself again, once a rank) and guards them. Started as a
-// rank, by `muster run`, torchrun, mpirun or srun, it joins as that rank.
+// Started alone, the program starts one rank per device (itself again, once a rank) and guards them. Started
+// as a rank, by `muster run`, torchrun, mpirun or srun, it joins as that rank.
 #pragma once
 
 #include <functional>
@@ -18,18 +18,19 @@
 
 namespace muster {
 
-// For starting alone; the environment variables named here win over them. Under a launcher only `backend` counts.
+// For starting alone; the environment variables named here win over them. Under a launcher only `backend`
+// counts.
 struct RunOptions {
-  std::optional<int> nproc;              // ranks; default: one per device. MUSTER_NPROC
-  std::string gpus;                      // as `muster run --gpus`. MUSTER_GPUS
-  std::string policy = "sequential";     // MUSTER_POLICY
-  std::vector<int> map;                  // GPU of each rank, with policy "list"
-  std::string backend = "auto";          // auto, gloo, nccl. MUSTER_BACKEND
+  std::optional<int> nproc;           // ranks; default: one per device. MUSTER_NPROC
+  std::string gpus;                   // as `muster run --gpus`. MUSTER_GPUS
+  std::string policy = "sequential";  // MUSTER_POLICY
+  std::vector<int> map;               // GPU of each rank, with policy "list"
+  std::string backend = "auto";       // auto, gloo, nccl. MUSTER_BACKEND
   Visibility visibility = Visibility::job;
 };
 
-// Runs `fn` on every rank. Returns the process's exit code: 0, or that of the failure, which was printed and, when a
-// launcher asked for it, written to TORCHELASTIC_ERROR_FILE. Never throws; `argv` is left alone.
+// Runs `fn` on every rank. Returns the process's exit code: 0, or that of the failure, which was printed and,
+// when a launcher asked for it, written to TORCHELASTIC_ERROR_FILE. Never throws; `argv` is left alone.
 int run(int argc, char** argv, const std::function<void(Context&)>& fn);
 int run(const RunOptions& options, int argc, char** argv, const std::function<void(Context&)>& fn);
 

@@ -63,11 +63,12 @@ TEST(Digits, NamesFileAndLineOfWhatIsWrong) {
   EXPECT_THAT(refusal_of(good + line(17, 0)),
               AllOf(HasSubstr("line 3"), HasSubstr("from 0 to 16 in column 1"), HasSubstr("'17'")));
   EXPECT_THAT(refusal_of(good + line(-1, 0)), HasSubstr("'-1'"));
-  EXPECT_THAT(refusal_of(good + line(0, 10)), HasSubstr("from 0 to 9 in column 65, got '10'"));
+  EXPECT_THAT(refusal_of(good + line(0, 10)),
+              AllOf(HasSubstr("from 0 to 9 in column 65"), HasSubstr("got '10'")));
   EXPECT_THAT(refusal_of(good + "\n" + good), AllOf(HasSubstr("line 3"), HasSubstr("got ''")));
   auto word = line(0, 1);
   word.replace(2, 1, "x");
-  EXPECT_THAT(refusal_of(good + word), HasSubstr("column 2, got 'x'"));
+  EXPECT_THAT(refusal_of(good + word), AllOf(HasSubstr("column 2 "), HasSubstr("got 'x'")));
   EXPECT_THAT(refusal_of(""), HasSubstr("at least 5 lines"));
   EXPECT_THAT(refusal_of(good), HasSubstr("at least 5 lines"));
 }

@@ -54,7 +54,7 @@ TEST_F(Mnist, ReadsImagesAndLabels) {
   EXPECT_EQ(test.size(), 5);
   EXPECT_EQ(train.features().scalar_type(), torch::kFloat32);
   EXPECT_EQ(train.features()[0][0][9][3].item<float>(), 1.0F);  // byte 255
-  EXPECT_EQ(train.features()[0][0][0][51].item<float>(), 0.2F);
+  EXPECT_EQ(train.features()[0][0][1][23].item<float>(), 0.2F);
   EXPECT_EQ(train.labels()[11].item<int64_t>(), 1);
 }
 
@@ -114,7 +114,7 @@ TEST_F(Mnist, RefusesPartsThatDoNotFit) {
   EXPECT_THAT(refusal(), HasSubstr("got 11 at item 11"));
   put("train-labels-idx1-ubyte", labels(12));
   put("t10k-images-idx3-ubyte", images(5, 8));
-  EXPECT_THAT(refusal(), HasSubstr("1x8x8 to test"));
+  EXPECT_THAT(refusal(), HasSubstr("8x8 to test"));
 }
 
 }  // namespace

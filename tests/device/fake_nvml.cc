@@ -83,7 +83,7 @@ int list_processes(void* device, unsigned* count, Process* out) {
   for (size_t i = 0; i < all.size(); ++i) {
     const auto pair = pieces(all[i], ':');
     out[i].pid = static_cast<unsigned>(std::stoul(pair.at(0)));
-    out[i].usedGpuMemory = pair.at(1) == "n/a" ? ~0ULL : std::stoull(pair.at(1));
+    out[i].usedGpuMemory = pair.at(1) == "none" ? ~0ULL : std::stoull(pair.at(1));
   }
   return success;
 }

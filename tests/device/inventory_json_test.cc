@@ -102,6 +102,8 @@ TEST(InventoryJson, ErrorsNameTheMember) {
       {R"({"schema":"muster.devices/1","hosts":[{"name":7}]})", "expected text at hosts[0].name, got 7"},
       {R"({"schema":"muster.devices/1","hosts":[{"name":"a","colour":1}]})",
        "at hosts[0].colour, got an unknown"},
+      {R"({"schema":"muster.devices/1","hosts":[{"name":"a","\u001b[2J":1}]})",
+       "at hosts[0].?[2J, got an unknown"},
       {R"({"schema":"muster.devices/1","hosts":[{"name":"a"},{"name":"a"}]})", "'a' twice"},
       {R"({"schema":"muster.devices/1","hosts":[{"name":"a","cpu_slots":0}]})",
        "at hosts[0].cpu_slots, got 0"},
@@ -115,9 +117,9 @@ TEST(InventoryJson, ErrorsNameTheMember) {
       {with_gpu(cat(kGoodGpu, R"(,"memory_free_bytes":1)")), "at most memory_total_bytes, 0"},
       {with_gpu(cat(kGoodGpu, R"(,"power_watts":"hot")")), "expected a number"},
       {with_gpu(cat(kGoodGpu, R"(,"processes":[{"pid":0}])")), "at hosts[0].gpus[0].processes[0].pid, got 0"},
-      {with_gpu(cat(kGoodGpu, "},{", kGoodGpu)), "each index once, got 0 twice"},
+      {with_gpu(cat(kGoodGpu, "},{", kGoodGpu)), "each index once at hosts[0].gpus, got 0 twice"},
       {with_gpu(cat(kGoodGpu, R"(},{"index":1,"uuid":"GPU-1","model":"A")")),
-       "each UUID once, got GPU-1 twice"},
+       "each UUID once at hosts[0].gpus, got GPU-1 twice"},
   };
   for (const auto& [text, expected] : cases) EXPECT_THAT(error_of(text), HasSubstr(expected)) << text;
 }

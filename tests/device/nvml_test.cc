@@ -16,7 +16,7 @@ using testing::StartsWith;
 constexpr const char* kTwoGpus =
     "version=570.86.15"
     "|uuid=GPU-11111111-aaaa-4bbb-8ccc-000000000001,name=NVIDIA Test 80GB,pci=00000000:3B:00.0,"
-    "total=85899345920,free=85000000000,util=37,temp=41,power=123456,cc=9.0,ecc=0,procs=100:2000/101:n/a"
+    "total=85899345920,free=85000000000,util=37,temp=41,power=123456,cc=9.0,ecc=0,procs=100:2000/101:none"
     "|uuid=GPU-22222222-aaaa-4bbb-8ccc-000000000002,name=NVIDIA Test 80GB,pci=00010000:C1:00.0,"
     "total=85899345920,free=85899345920,cc=9.0";
 

@@ -193,15 +193,15 @@ TEST_F(TcpServerTest, DropsASlowStrangerAtItsDeadline) {
 TEST_F(TcpServerTest, DropsTheOldestOfACrowdOfStrangers) {
   start({.max_strangers = 3});
   std::vector<std::unique_ptr<RawClient>> crowd;
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 4; ++i) {
     crowd.push_back(std::make_unique<RawClient>(endpoint_));
     crowd.back()->receive(kGreetingBytes);
   }
+  RawClient honest(endpoint_);
+  EXPECT_TRUE(honest.authenticate(secret_));
   EXPECT_TRUE(crowd[0]->closed());
   EXPECT_TRUE(crowd[1]->closed());
-  EXPECT_TRUE(crowd[4]->authenticate(Secret()) == false);  // greeted already: only an answer counts
-  const auto store = open();
-  store->add("n", 1);
+  EXPECT_EQ(server_->stats().dropped, 2U);
 }
 
 TEST_F(TcpServerTest, AWaiterThatDiesIsForgotten) {

@@ -1,0 +1,31 @@
+#include "benchmarks/launchers.h"
+
+#include "muster/base/strings.h"
+
+namespace muster::bench {
+
+std::vector<Launcher> launchers(const LauncherOptions& options) {
+  const std::string ranks = cat(options.ranks);
+  // CPU slots, so that looking for GPUs is no part of it: that is measured apart.
+  Launcher muster{
+      .name = "muster run",
+      .command = {options.muster, "run", "--nproc-per-node", "cpu", "--cpu-slots", ranks, NOOP_PROGRAM},
+      .runs = options.runs};
+  Launcher plain{
+      .name = "fork + exec", .command = {NOOP_PROGRAM}, .processes = options.ranks, .runs = options.runs};
+  Launcher mpich{
+      .name = "mpiexec.hydra", .command = {"mpiexec.hydra", "-n", ranks, NOOP_PROGRAM}, .runs = options.runs};
+  if (!works({"mpiexec.hydra", "--version"})) mpich.absent = "mpiexec.hydra is not installed (Debian: mpich)";
+
+  Launcher torchrun{.name = "torchrun",
+                    .command = {options.python, "-m", "torch.distributed.run", "--standalone",
+                                "--nproc-per-node", ranks, "--no-python", NOOP_PROGRAM},
+                    .runs = options.slow_runs};
+  if (!works({options.python, "-c", "import torch.distributed.run"})) {
+    torchrun.absent =
+        cat("'", options.python, "' does not import torch (scripts/setup.sh test installs it whole)");
+  }
+  return {plain, muster, mpich, torchrun};
+}
+
+}  // namespace muster::bench

@@ -1,0 +1,210 @@
+#include "muster/cli/run_options.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cctype>
+#include <cstring>
+
+#include "muster/base/env.h"
+#include "muster/base/units.h"
+#include "muster/supervise/child.h"
+
+namespace muster {
+
+namespace {
+
+Error bad_flag(const std::string& flag, const std::string& expected, const std::string& got,
+               const std::string& next = "") {
+  return {ErrorCode::invalid_argument,
+          cat(flag, ": expected ", expected, ", got '", got, "'", next.empty() ? "" : "; ", next)};
+}
+
+int parse_count(const std::string& text, const std::string& flag, const std::string& expected) {
+  const auto value = parse_int(text);
+  if (!value || *value < 1 || *value > 1'000'000) throw bad_flag(flag, expected, text);
+  return static_cast<int>(*value);
+}
+
+std::vector<int> parse_ranks(const std::string& text, const std::string& flag, const std::string& expected) {
+  std::vector<int> numbers;
+  if (text.empty()) return numbers;
+  for (const std::string& piece : split(text, ',')) {
+    const auto value = parse_int(trim(piece));
+    if (!value || *value < 0 || *value > 1'000'000) throw bad_flag(flag, expected, text);
+    numbers.push_back(static_cast<int>(*value));
+  }
+  return numbers;
+}
+
+// "3,1,0,2", or "@FILE" holding that, blanks and line ends between the numbers allowed.
+std::vector<int> parse_map(const std::string& text) {
+  std::string list = text.starts_with('@') ? read_file(text.substr(1)) : text;
+  if (text.starts_with('@')) {
+    std::string joined;
+    for (const char c : std::string(trim(list))) {
+      const bool blank = std::isspace(static_cast<unsigned char>(c)) != 0;
+      if (!blank || (!joined.empty() && joined.back() != ',')) joined += blank ? ',' : c;
+    }
+    list = joined;
+  }
+  return parse_ranks(list, "--map", "GPU indices by local rank as in 3,1,0,2, or @FILE");
+}
+
+void check_one_host(const RunFlags& flags) {
+  const auto parts = split(flags.nnodes, ':');
+  const auto low = parse_int(parts[0]);
+  const auto high = parse_int(parts.back());
+  if (parts.size() > 2 || !low || !high || *low < 1 || *high < *low) {
+    throw bad_flag("--nnodes", "a number, or MIN:MAX with 1 <= MIN <= MAX", flags.nnodes);
+  }
+  const std::string next = "several hosts are not supported by this version";
+  if (*high != 1) throw bad_flag("--nnodes", "1", flags.nnodes, next);
+  if (flags.node_rank != 0) throw bad_flag("--node-rank", "0", cat(flags.node_rank), next);
+  if (flags.rdzv_backend != "static" && flags.rdzv_backend != "c10d") {
+    throw bad_flag("--rdzv-backend", "static or c10d", flags.rdzv_backend, next);
+  }
+}
+
+void check_accepted(const RunFlags& flags) {
+  if (flags.numa_binding != "none") {
+    throw bad_flag("--numa-binding", "none", flags.numa_binding, "binding is not supported by this version");
+  }
+  if (flags.event_log_handler != "null") {
+    throw bad_flag("--event-log-handler", "null", flags.event_log_handler,
+                   "torchrun's event handlers are Python plug-ins");
+  }
+  if (flags.start_method != "spawn" && flags.start_method != "fork" && flags.start_method != "forkserver") {
+    throw bad_flag("--start-method", "spawn, fork or forkserver (without effect here)", flags.start_method);
+  }
+  if (flags.monitor_interval < 0) {
+    throw bad_flag("--monitor-interval", "0 or more seconds", cat(flags.monitor_interval));
+  }
+}
+
+// torchrun's endpoint, "host:port"; the port may be left out.
+void use_endpoint(const std::string& text, LaunchOptions& options) {
+  const size_t colon = text.rfind(':');
+  const bool has_port = colon != std::string::npos && text.find(']', colon) == std::string::npos;
+  options.master_addr = has_port ? text.substr(0, colon) : text;
+  if (options.master_addr.starts_with('[') && options.master_addr.ends_with(']')) {
+    options.master_addr = options.master_addr.substr(1, options.master_addr.size() - 2);
+  }
+  if (has_port) {
+    options.master_port =
+        parse_count(text.substr(colon + 1), "--rdzv-endpoint", "HOST:PORT with a port from 1 to 65535");
+  }
+}
+
+// On one host there is nothing to meet for; what is left of a rendezvous is where rank 0 listens.
+void set_master(const RunFlags& flags, LaunchOptions& options) {
+  options.run_id = flags.rdzv_id == "none" ? "" : flags.rdzv_id;
+  const bool is_static = !flags.standalone && flags.rdzv_backend == "static";
+  if (flags.master_port != -1 && (flags.master_port < 1 || flags.master_port > 65535)) {
+    throw bad_flag("--master-port", "a port from 1 to 65535", cat(flags.master_port),
+                   "leave it out to have a free one chosen");
+  }
+  if (!is_static) return;
+  if (!flags.rdzv_endpoint.empty()) {
+    use_endpoint(flags.rdzv_endpoint, options);
+  } else {
+    options.master_addr = flags.master_addr;
+    if (flags.master_port == -1) return;
+    options.master_port = flags.master_port;
+    if (options.master_addr.empty()) options.master_addr = "127.0.0.1";
+  }
+  options.run_id = flags.rdzv_id;
+}
+
+void set_request(const RunFlags& flags, Request& request) {
+  const std::string& nproc = flags.nproc_per_node;
+  request.cpu_only = nproc == "cpu";
+  request.gpu_only = nproc == "gpu";
+  if (!nproc.empty() && nproc != "auto" && !request.cpu_only && !request.gpu_only) {
+    request.nproc_per_node = parse_count(nproc, "--nproc-per-node", "a number from 1, auto, cpu or gpu");
+  }
+  request.gpus = flags.gpus;
+  request.policy = flags.policy;
+  if (!flags.map.empty()) request.map = parse_map(flags.map);
+  request.surplus = parse_surplus(flags.surplus);
+  request.visibility = parse_visibility(flags.visibility);
+}
+
+std::vector<int> parse_signals(const std::string& text) {
+  std::vector<int> signals;
+  for (const std::string& piece : split(text, ',')) {
+    const std::string name(trim(piece));
+    int found = 0;
+    for (int number = 1; number < SIGSYS + 1 && found == 0; ++number) {
+      if (number != SIGKILL && number != SIGSTOP && signal_name(number) == name) found = number;
+    }
+    if (found == 0) {
+      throw bad_flag("--signals-to-handle", "signal names as in SIGTERM,SIGINT", name);
+    }
+    signals.push_back(found);
+  }
+  return signals;
+}
+
+std::chrono::milliseconds shutdown_timeout(const RunFlags& flags) {
+  if (!flags.shutdown_timeout.empty()) return parse_duration(flags.shutdown_timeout);
+  const auto inherited = get_env("TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+  return inherited ? parse_duration(*inherited) : LaunchOptions{}.shutdown_timeout;
+}
+
+// What is executed for PROGRAM: Python for scripts and modules, else the program itself.
+std::vector<std::string> command_of(const RunFlags& flags, std::vector<std::string> program) {
+  if (flags.module && flags.no_python) {
+    throw Error(ErrorCode::invalid_argument,
+                "--module and --no-python: expected one of them, got both; leave one out");
+  }
+  const bool script = !program.empty() && !flags.no_python && (flags.run_path || program[0].ends_with(".py"));
+  if (!flags.module && !script) return program;
+  if (!flags.module && ::access(program[0].c_str(), R_OK) != 0) {
+    throw SpawnError(errno == ENOENT || errno == ENOTDIR ? 127 : 126,
+                     cat("cannot start '", program[0], "': ", std::strerror(errno), "; correct the path"));
+  }
+  std::vector<std::string> command = {get_env("PYTHON_EXEC").value_or("python3"), "-u"};
+  if (flags.module) command.emplace_back("-m");
+  command.insert(command.end(), program.begin(), program.end());
+  return command;
+}
+
+}  // namespace
+
+LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> program) {
+  check_one_host(flags);
+  check_accepted(flags);
+  LaunchOptions options;
+  set_request(flags, options.request);
+  set_master(flags, options);
+  options.inventory = flags.inventory;
+  options.cpu_slots = flags.cpu_slots;
+  options.role = flags.role;
+  options.max_restarts = flags.max_restarts;
+  options.stop_signals = parse_signals(flags.signals_to_handle);
+  options.shutdown_timeout = shutdown_timeout(flags);
+  options.run_dir = flags.run_dir;
+  options.log_dir = flags.log_dir;
+  options.redirects = flags.redirects;
+  options.tee = flags.tee;
+  options.local_ranks_filter =
+      parse_ranks(flags.local_ranks_filter, "--local-ranks-filter", "local ranks as in 0,1,2");
+  options.line_prefix = flags.log_line_prefix_template.empty()
+                            ? get_env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("")
+                            : flags.log_line_prefix_template;
+  options.dry_run = flags.dry_run;
+  options.json = flags.json;
+  options.quiet = flags.quiet;
+  options.virtual_local_rank = flags.virtual_local_rank;
+  if (!flags.dry_run) {
+    if (program.empty()) {
+      throw Error(ErrorCode::invalid_argument,
+                  "expected PROGRAM after the flags, got none; as in: muster run ./train --epochs 3");
+    }
+    options.argv = command_of(flags, std::move(program));
+  }
+  return options;
+}
+
+}  // namespace muster

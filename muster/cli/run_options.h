@@ -1,0 +1,60 @@
+// `muster run`'s flags as they were typed, and their meaning as LaunchOptions. Pure, but for a look at whether a
+// Python script is there.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "muster/launch/agent.h"
+
+namespace muster {
+
+struct RunFlags {
+  // torchrun's, with its defaults.
+  std::string nnodes = "1:1";
+  std::string nproc_per_node;  // empty: one rank per device (torchrun: 1)
+  std::string rdzv_backend = "static";
+  std::string rdzv_endpoint;
+  std::string rdzv_id = "none";
+  std::string rdzv_conf;
+  bool standalone = false;
+  int max_restarts = 0;
+  double monitor_interval = 0.1;
+  std::string start_method = "spawn";
+  std::string event_log_handler = "null";
+  std::string role = "default";
+  bool module = false;
+  bool no_python = false;
+  bool run_path = false;
+  std::string log_dir;
+  std::string redirects = "0";
+  std::string tee = "0";
+  std::string log_line_prefix_template;
+  std::string local_ranks_filter;
+  int node_rank = 0;
+  std::string master_addr;  // empty: torchrun's default for the case
+  int master_port = -1;     // -1: not given
+  std::string local_addr;
+  std::string numa_binding = "none";
+  std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
+  std::string shutdown_timeout;
+  bool virtual_local_rank = false;
+  // muster's own.
+  std::string gpus;
+  std::string policy;
+  std::string map;
+  std::string surplus = "error";
+  std::string visibility = "job";
+  int cpu_slots = 0;
+  std::string run_dir;
+  std::string inventory;
+  bool dry_run = false;
+  bool json = false;
+  bool quiet = false;
+};
+
+// `program` is PROGRAM and its arguments, as typed. Throws: invalid_argument naming the flag; SpawnError for a
+// Python script that is not there.
+LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> program);
+
+}  // namespace muster

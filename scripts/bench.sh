@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# The benchmarks, with the peers beside them. Arguments after the build folder go to launch_bench: --ranks 64.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${1:?usage: bench.sh BUILD_FOLDER [ARGUMENTS]}
+shift
+python=$PWD/.deps/torch/bin/python
+if [ -n "${TORCH:-}" ]; then
+  # A python that imports torch, or the one whose site-packages/torch it is.
+  if [ -d "$TORCH" ]; then python=$TORCH/../../../../bin/python; else python=$TORCH; fi
+fi
+echo "machine: $(nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"
+exec "$build/benchmarks/launch_bench" --python "$python" "$@"

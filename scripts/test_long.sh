@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# What takes longer than `make test` may: the tests labelled long, the sanitizers, and the second LibTorch.
+# Says each step and stops at the first that fails. `test_long.sh STEP...` runs only these: long asan tsan torch.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+second_torch=2.11.0
+jobs=$(nproc)
+supports=$PWD/tests/support
+
+step() { printf '\n== test-long: %s\n' "$*"; }
+
+# build_preset NAME ARGUMENTS...: with the asked-for LibTorch where TORCH names one.
+build_preset() {
+  cmake --preset "$1" ${TORCH:+-DTORCH="$TORCH"} "${@:2}"
+  cmake --build --preset "$1"
+}
+
+# Those that read the sources only (label: sources) have been run on the plain build.
+tests_of() { ctest --test-dir "$1" --output-on-failure --parallel "$jobs" "${@:2}"; }
+
+run_long() {
+  step "the tests labelled long (build/release)"
+  scripts/build.sh build/release
+  tests_of build/release --label-regex '^long$' --no-tests=ignore
+}
+
+run_asan() {
+  step "everything under the address and undefined-behaviour sanitizers (build/asan)"
+  build_preset asan
+  ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 \
+  LSAN_OPTIONS=suppressions=$supports/lsan.supp:print_suppressions=0 \
+  UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+    tests_of build/asan --label-exclude '^sources$'
+}
+
+run_tsan() {
+  step "the control plane under the thread sanitizer (build/tsan)"
+  build_preset tsan -DMUSTER_LIBTORCH=OFF
+  TSAN_OPTIONS=suppressions=$supports/tsan.supp:halt_on_error=1:second_deadlock_stack=1 \
+    tests_of build/tsan --label-exclude '^sources$'
+}
+
+run_torch() {
+  step "the tests again with LibTorch $second_torch (build/torch-${second_torch%.*})"
+  local venv=.deps/torch-$second_torch build=build/torch-${second_torch%.*}
+  if [ ! -e $venv/.muster-whole ]; then
+    echo "installing torch==$second_torch, whole (5.5 GB), into $venv"
+    rm -rf $venv
+    /usr/bin/python3 -m venv $venv
+    $venv/bin/pip install --quiet --disable-pip-version-check torch==$second_torch numpy safetensors setuptools
+    touch $venv/.muster-whole
+  fi
+  TORCH=$PWD/$venv/bin/python scripts/build.sh "$build"
+  tests_of "$build" --label-exclude '^(sources|long)$'
+}
+
+[ $# -gt 0 ] || set -- long asan tsan torch
+for name in "$@"; do
+  case $name in
+    long | asan | tsan | torch) ;;
+    *) echo "test-long: expected long, asan, tsan or torch, got '$name'"; exit 2 ;;
+  esac
+done
+for name in "$@"; do
+  start=$SECONDS
+  current=$name
+  trap 'echo; echo "test-long: FAILED in step $current after $((SECONDS - start)) s" >&2' EXIT
+  "run_$name"
+  trap - EXIT
+  echo "== test-long: $name passed in $((SECONDS - start)) s"
+done

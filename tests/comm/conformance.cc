@@ -1,0 +1,312 @@
+#include "tests/comm/conformance.h"
+
+#include <torch/torch.h>
+
+#include <stdexcept>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster::testing {
+
+namespace {
+
+void expect(bool right, const std::string& what) {
+  if (!right) throw std::runtime_error("conformance: " + what);
+}
+
+void expect_equal(const at::Tensor& got, const at::Tensor& expected, const std::string& what) {
+  if (got.cpu().equal(expected)) return;
+  std::ostringstream text;
+  text << "conformance: " << what << ": expected\n" << expected << "\ngot\n" << got.cpu();
+  throw std::runtime_error(text.str());
+}
+
+template <class Body>
+void expect_error(ErrorCode code, const std::string& part, Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    expect(error.code() == code && error.message().find(part) != std::string::npos,
+           cat("expected an error with '", part, "', got ", to_string(error.code()), ": ", error.message()));
+    return;
+  }
+  throw std::runtime_error(cat("conformance: expected an error with '", part, "', got none"));
+}
+
+// What rank `rank` holds before an operation: small whole numbers, exact in every type.
+at::Tensor values(int rank, at::ScalarType type, at::IntArrayRef shape = {3, 4}) {
+  int64_t count = 1;
+  for (const int64_t extent : shape) count *= extent;
+  return ((torch::arange(count, torch::kLong) % 3) + rank % 3 + 1).reshape(shape).to(type);
+}
+
+at::Tensor reduced(int size, at::ScalarType type,
+                   const std::function<at::Tensor(at::Tensor, at::Tensor)>& combine) {
+  at::Tensor result = values(0, type);
+  for (int rank = 1; rank < size; ++rank) result = combine(result, values(rank, type)).to(type);
+  return result;
+}
+
+const std::vector<at::ScalarType> kNumbers = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
+                                              at::kInt,   at::kLong,   at::kByte, at::kChar};
+
+void all_reduce_every_type(ProcessGroup& group) {
+  for (const auto type : kNumbers) {
+    const auto check = [&](ReduceOp op, const char* name,
+                           const std::function<at::Tensor(at::Tensor, at::Tensor)>& combine) {
+      auto tensor = values(group.rank(), type).to(group.device());
+      group.all_reduce(tensor, op);
+      expect_equal(tensor, reduced(group.size(), type, combine), cat(name, " ", c10::toString(type)));
+    };
+    check(ReduceOp::sum, "sum", [](auto a, auto b) { return a + b; });
+    check(ReduceOp::product, "product", [](auto a, auto b) { return a * b; });
+    check(ReduceOp::min, "min", [](auto a, auto b) { return torch::minimum(a, b); });
+    check(ReduceOp::max, "max", [](auto a, auto b) { return torch::maximum(a, b); });
+  }
+}
+
+void all_reduce_average(ProcessGroup& group) {
+  for (const auto type : {at::kFloat, at::kDouble}) {
+    auto tensor = (values(group.rank(), type) * group.size()).to(group.device());
+    group.all_reduce(tensor, ReduceOp::avg);
+    expect_equal(tensor, reduced(group.size(), type, [](auto a, auto b) { return a + b; }), "avg");
+  }
+}
+
+void all_reduce_bits(ProcessGroup& group) {
+  if (group.backend() == "nccl") return;  // NCCL has no bit operations
+  for (const auto type : {at::kInt, at::kLong, at::kByte}) {
+    const auto check = [&](ReduceOp op, const char* name,
+                           const std::function<at::Tensor(at::Tensor, at::Tensor)>& combine) {
+      auto tensor = values(group.rank(), type).to(group.device());
+      group.all_reduce(tensor, op);
+      expect_equal(tensor, reduced(group.size(), type, combine), cat(name, " ", c10::toString(type)));
+    };
+    check(ReduceOp::band, "band", [](auto a, auto b) { return a & b; });
+    check(ReduceOp::bor, "bor", [](auto a, auto b) { return a | b; });
+    check(ReduceOp::bxor, "bxor", [](auto a, auto b) { return a ^ b; });
+  }
+}
+
+void reduce_to_every_root(ProcessGroup& group) {
+  for (int root = 0; root < group.size(); ++root) {
+    auto tensor = values(group.rank(), at::kFloat).to(group.device());
+    group.reduce(tensor, root);
+    if (group.rank() == root) {
+      expect_equal(tensor, reduced(group.size(), at::kFloat, [](auto a, auto b) { return a + b; }), "reduce");
+    }
+  }
+}
+
+void broadcast_from_every_root(ProcessGroup& group) {
+  for (int root = 0; root < group.size(); ++root) {
+    for (const auto type : {at::kFloat, at::kBool, at::kLong}) {
+      auto tensor = values(group.rank(), type).to(group.device());
+      group.broadcast(tensor, root);
+      expect_equal(tensor, values(root, type), "broadcast");
+    }
+  }
+}
+
+void all_gather_joins(ProcessGroup& group) {
+  auto output = torch::zeros({group.size() * 3, 4}, group.device());
+  group.all_gather(output, values(group.rank(), at::kFloat).to(group.device()));
+  std::vector<at::Tensor> expected;
+  for (int rank = 0; rank < group.size(); ++rank) expected.push_back(values(rank, at::kFloat));
+  expect_equal(output, torch::cat(expected), "all_gather");
+}
+
+void reduce_scatter_splits(ProcessGroup& group) {
+  const int64_t rows = group.size();
+  const auto input_of = [&](int rank) { return values(rank, at::kFloat, {rows, 5}); };
+  auto output = torch::zeros({1, 5}, group.device());
+  group.reduce_scatter(output, input_of(group.rank()).to(group.device()));
+  auto sum = torch::zeros({rows, 5});
+  for (int rank = 0; rank < group.size(); ++rank) sum += input_of(rank);
+  expect_equal(output, sum.slice(0, group.rank(), group.rank() + 1), "reduce_scatter");
+}
+
+void all_to_all_equal_parts(ProcessGroup& group) {
+  const int64_t size = group.size();
+  auto input = (torch::arange(size * 2) + 100 * group.rank()).reshape({size * 2}).to(group.device());
+  auto output = torch::zeros({size * 2}, input.options());
+  group.all_to_all(output, input);
+  std::vector<at::Tensor> expected;
+  for (int64_t rank = 0; rank < size; ++rank)
+    expected.push_back(torch::arange(2) + 2 * group.rank() + 100 * rank);
+  expect_equal(output, torch::cat(expected), "all_to_all");
+}
+
+void all_to_all_with_splits(ProcessGroup& group) {
+  // Rank r sends r + 1 rows of its number to everybody.
+  const int64_t size = group.size();
+  const std::vector<int64_t> input_splits(static_cast<size_t>(size), group.rank() + 1);
+  std::vector<int64_t> output_splits;
+  std::vector<at::Tensor> expected;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    output_splits.push_back(rank + 1);
+    expected.push_back(torch::full({rank + 1, 2}, rank));
+  }
+  auto input = torch::full({size * (group.rank() + 1), 2}, group.rank(), torch::kLong).to(group.device());
+  auto output = torch::zeros({size * (size + 1) / 2, 2}, input.options());
+  group.all_to_all(output, input, output_splits, input_splits);
+  expect_equal(output, torch::cat(expected), "all_to_all with splits");
+}
+
+void gather_and_scatter(ProcessGroup& group) {
+  for (int root = 0; root < group.size(); ++root) {
+    auto all = group.rank() == root ? torch::zeros({group.size() * 3, 4}, group.device()) : at::Tensor();
+    group.gather(all, values(group.rank(), at::kFloat).to(group.device()), root);
+    if (group.rank() == root) {
+      for (int rank = 0; rank < group.size(); ++rank) {
+        expect_equal(all.slice(0, rank * 3, rank * 3 + 3), values(rank, at::kFloat), "gather");
+      }
+    }
+    auto mine = torch::zeros({3, 4}, group.device());
+    group.scatter(mine, all, root);
+    expect_equal(mine, values(group.rank(), at::kFloat), "scatter");
+  }
+}
+
+void send_and_receive_around_the_ring(ProcessGroup& group) {
+  if (group.size() == 1) return;
+  const int next = (group.rank() + 1) % group.size();
+  const int before = (group.rank() + group.size() - 1) % group.size();
+  auto received = torch::zeros({3, 4}, group.device());
+  auto sending = group.send_async(values(group.rank(), at::kFloat).to(group.device()), next, 7);
+  group.recv(received, before, 7);
+  sending.wait();
+  expect_equal(received, values(before, at::kFloat), "recv");
+}
+
+void non_contiguous_tensors(ProcessGroup& group) {
+  // The backend would reduce the gaps: a column of a matrix, a transposed matrix.
+  auto matrix = values(group.rank(), at::kFloat).to(group.device());
+  auto column = matrix.select(1, 2);
+  group.all_reduce(column);
+  const auto sum = reduced(group.size(), at::kFloat, [](auto a, auto b) { return a + b; });
+  expect_equal(matrix.select(1, 2), sum.select(1, 2), "a column");
+  expect_equal(matrix.select(1, 1), values(group.rank(), at::kFloat).select(1, 1), "its neighbour");
+  auto transposed = values(group.rank(), at::kFloat).to(group.device()).t();
+  group.broadcast(transposed, 0);
+  expect_equal(transposed, values(0, at::kFloat).t(), "a transposed matrix");
+}
+
+void many_in_flight(ProcessGroup& group) {
+  std::vector<at::Tensor> tensors;
+  std::vector<Work> works;
+  for (int i = 0; i < 16; ++i) {
+    tensors.push_back(torch::full({1000 + i}, group.rank() + i, torch::kFloat).to(group.device()));
+    works.push_back(group.all_reduce_async(tensors.back()));
+  }
+  for (auto& work : works) work.wait();
+  for (int i = 0; i < 16; ++i) {
+    const float sum = static_cast<float>(group.size() * (group.size() - 1) / 2 + i * group.size());
+    expect_equal(tensors[static_cast<size_t>(i)], torch::full({1000 + i}, sum), "in flight");
+  }
+}
+
+void large_and_tiny(ProcessGroup& group) {
+  auto large = torch::ones({1 << 20}, group.device());
+  group.all_reduce(large);
+  expect_equal(large, torch::full({1 << 20}, static_cast<float>(group.size())), "4 MiB");
+  auto scalar = torch::tensor(1.0F).to(group.device());
+  group.all_reduce(scalar);
+  expect_equal(scalar, torch::tensor(static_cast<float>(group.size())), "a scalar");
+}
+
+void bytes(ProcessGroup& group) {
+  std::string text = group.rank() == 0 ? std::string("from\0zero", 9) : "mine";
+  group.broadcast_bytes(text, 0);
+  expect(text == std::string("from\0zero", 9), "broadcast_bytes");
+  std::string empty = group.rank() == 0 ? "" : "not empty";
+  group.broadcast_bytes(empty, 0);
+  expect(empty.empty(), "broadcast_bytes of nothing");
+  const auto all = group.all_gather_bytes(std::string(static_cast<size_t>(group.rank()), 'x'));
+  for (int rank = 0; rank < group.size(); ++rank) {
+    expect(all[static_cast<size_t>(rank)].size() == static_cast<size_t>(rank), "all_gather_bytes");
+  }
+}
+
+void barriers(ProcessGroup& group) {
+  for (int i = 0; i < 3; ++i) group.barrier();
+}
+
+void sub_groups(ProcessGroup& group) {
+  // Even and odd ranks work at the same time; then a group in another order; then one of one.
+  std::vector<int> even, odd;
+  for (int rank = 0; rank < group.size(); ++rank) (rank % 2 == 0 ? even : odd).push_back(rank);
+  auto evens = group.new_group(even);
+  auto odds = odd.empty() ? std::nullopt : group.new_group(odd);
+  expect(evens.has_value() == (group.rank() % 2 == 0), "membership");
+  auto& mine = evens ? evens : odds;
+  const auto& members = evens ? even : odd;
+  auto tensor = torch::tensor({static_cast<float>(group.rank())}).to(group.device());
+  mine->all_reduce(tensor);
+  float sum = 0;
+  for (const int rank : members) sum += static_cast<float>(rank);
+  expect_equal(tensor, torch::tensor({sum}), "all_reduce in a sub-group");
+  expect(mine->parent_rank(mine->rank()) == group.rank(), "parent_rank");
+  mine->shutdown();
+
+  std::vector<int> backwards;
+  for (int rank = group.size() - 1; rank >= 0; --rank) backwards.push_back(rank);
+  auto reversed = group.new_group(backwards);
+  expect(reversed->rank() == group.size() - 1 - group.rank(), "order of ranks");
+  auto first = torch::tensor({group.rank()}).to(group.device());
+  reversed->broadcast(first, 0);
+  expect_equal(first, torch::tensor({group.size() - 1}), "rank 0 of the reversed group");
+  reversed->shutdown();
+  expect_error(ErrorCode::invalid_argument, "new_group", [&] { group.new_group({0, 0}); });
+}
+
+void bad_arguments(ProcessGroup& group) {
+  const auto good = torch::ones({4}, group.device());
+  expect_error(ErrorCode::invalid_argument, "an undefined one", [&] { group.all_reduce(at::Tensor()); });
+  expect_error(ErrorCode::invalid_argument, cat("got ", group.size()),
+               [&] { group.broadcast(good, group.size()); });
+  expect_error(ErrorCode::invalid_argument, "got -1", [&] { group.reduce(good, -1); });
+  expect_error(ErrorCode::invalid_argument, "another rank", [&] { group.send(good, group.rank()); });
+  expect_error(ErrorCode::invalid_argument, "expected output to hold",
+               [&] { group.all_gather(torch::ones({4 * group.size() + 1}, group.device()), good); });
+  expect_error(ErrorCode::invalid_argument, "a tensor on",
+               [&] { group.all_reduce(torch::ones({2}, torch::kMeta)); });
+  expect_error(ErrorCode::invalid_argument, "a dense tensor",
+               [&] { group.all_reduce(torch::eye(3).to_sparse()); });
+  expect_error(ErrorCode::invalid_argument, "splits", [&] {
+    group.all_to_all(torch::ones({group.size()}), torch::ones({group.size()}), {},
+                     std::vector<int64_t>(static_cast<size_t>(group.size()), 2));
+  });
+  auto after = torch::ones({4}, group.device());
+  group.all_reduce(after);  // none of the refused calls reached the others
+  expect_equal(after, torch::full({4}, static_cast<float>(group.size())), "after refused calls");
+}
+
+}  // namespace
+
+const std::vector<ConformanceCheck>& conformance_checks() {
+  static const std::vector<ConformanceCheck> checks = {
+      {"AllReduceEveryType", all_reduce_every_type},
+      {"AllReduceAverage", all_reduce_average},
+      {"AllReduceBits", all_reduce_bits},
+      {"ReduceToEveryRoot", reduce_to_every_root},
+      {"BroadcastFromEveryRoot", broadcast_from_every_root},
+      {"AllGatherJoins", all_gather_joins},
+      {"ReduceScatterSplits", reduce_scatter_splits},
+      {"AllToAllEqualParts", all_to_all_equal_parts},
+      {"AllToAllWithSplits", all_to_all_with_splits},
+      {"GatherAndScatter", gather_and_scatter},
+      {"SendAndReceiveAroundTheRing", send_and_receive_around_the_ring},
+      {"NonContiguousTensors", non_contiguous_tensors},
+      {"ManyInFlight", many_in_flight},
+      {"LargeAndTiny", large_and_tiny},
+      {"Bytes", bytes},
+      {"Barriers", barriers},
+      {"SubGroups", sub_groups},
+      {"BadArguments", bad_arguments},
+  };
+  return checks;
+}
+
+}  // namespace muster::testing

@@ -1,0 +1,124 @@
+// The conformance suite over every backend with ranks as threads, and what happens when ranks do not agree.
+#include "muster/comm/process_group.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "tests/comm/conformance.h"
+#include "tests/support/ranks.h"
+
+namespace muster::testing {
+namespace {
+
+using Case = std::tuple<std::string, int, ConformanceCheck>;  // backend, world size, check
+
+class Conformance : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Conformance, Holds) {
+  const auto& [backend, world_size, check] = GetParam();
+  if (backend == "nccl")
+    GTEST_SKIP() << "NCCL: ranks as threads would need a GPU each; see conformance_ranks";
+  run_ranks(world_size, check.body, {.backend = backend, .timeout = std::chrono::seconds(60)});
+}
+
+INSTANTIATE_TEST_SUITE_P(ThreadRanks, Conformance,
+                         ::testing::Combine(::testing::Values("gloo"), ::testing::Values(1, 2, 3, 4),
+                                            ::testing::ValuesIn(conformance_checks())),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param)) +
+                                  "_" + std::get<2>(info.param).name;
+                         });
+
+ErrorCode code_of(const std::exception_ptr& failure) {
+  try {
+    if (failure) std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    return error.code();
+  } catch (...) {
+  }
+  return ErrorCode::internal;
+}
+
+TEST(Disagreement, ShapesThatDifferShowBothSides) {
+  const auto failures = failures_of_ranks(
+      2, [](ProcessGroup& group) { group.all_reduce(torch::ones({group.rank() == 0 ? 4 : 5})); });
+  for (const auto& failure : failures) {
+    EXPECT_EQ(code_of(failure), ErrorCode::invalid_argument);
+    EXPECT_NE(message_of(failure).find("all_reduce sum Float [4]"), std::string::npos) << message_of(failure);
+    EXPECT_NE(message_of(failure).find("all_reduce sum Float [5]"), std::string::npos) << message_of(failure);
+  }
+}
+
+TEST(Disagreement, TypesThatDifferShowBothSides) {
+  const auto failures = failures_of_ranks(3, [](ProcessGroup& group) {
+    group.broadcast(torch::ones({4}, group.rank() == 2 ? torch::kDouble : torch::kFloat), 0);
+  });
+  for (const auto& failure : failures)
+    EXPECT_EQ(code_of(failure), ErrorCode::invalid_argument) << message_of(failure);
+}
+
+TEST(Disagreement, OperationsInAnotherOrderAreFoundEvenWhenAllAreKnown) {
+  // Both signatures have been used before, so only the wait that stays unanswered tells.
+  const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
+    auto a = torch::ones({4});
+    auto b = torch::ones({6});
+    group.all_reduce(a);
+    group.broadcast(b, 0);
+    if (group.rank() == 0) {
+      group.all_reduce(a);
+      group.broadcast(b, 0);
+    } else {
+      group.broadcast(b, 0);
+      group.all_reduce(a);
+    }
+  });
+  int told = 0;
+  for (const auto& failure : failures) {
+    ASSERT_TRUE(failure);
+    if (message_of(failure).find("all_reduce sum Float [4]") != std::string::npos &&
+        message_of(failure).find("broadcast from 0 Float [6]") != std::string::npos) {
+      ++told;
+    }
+  }
+  EXPECT_GE(told, 1);
+}
+
+TEST(Disagreement, ARankThatDoesNotComeIsNamed) {
+  const auto failures = failures_of_ranks(3,
+                                          [](ProcessGroup& group) {
+                                            auto tensor = torch::ones({4});
+                                            group.all_reduce(tensor);
+                                            if (group.rank() == 1) {
+                                              // Keeps its connections, but does not call, until the others
+                                              // have given up.
+                                              group.store()->wait({"gave up/0", "gave up/2"});
+                                              return;
+                                            }
+                                            try {
+                                              group.all_reduce(tensor);
+                                            } catch (const Error& error) {
+                                              group.store()->set(cat("gave up/", group.rank()), "");
+                                              throw;
+                                            }
+                                          },
+                                          {.timeout = std::chrono::milliseconds(1500)});
+  EXPECT_FALSE(failures[1]) << message_of(failures[1]);
+  for (const size_t rank : {0, 2}) {
+    EXPECT_EQ(code_of(failures[rank]), ErrorCode::timeout) << message_of(failures[rank]);
+    EXPECT_NE(message_of(failures[rank]).find("missing rank(s) 1"), std::string::npos)
+        << message_of(failures[rank]);
+  }
+}
+
+TEST(ProcessGroup, RefusesWorkAfterShutdown) {
+  run_ranks(2, [](ProcessGroup& group) {
+    group.shutdown();
+    EXPECT_THROW(group.all_reduce(torch::ones({2})), Error);
+    EXPECT_THROW(group.c10d(), Error);
+  });
+}
+
+}  // namespace
+}  // namespace muster::testing

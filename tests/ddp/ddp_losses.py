@@ -1,0 +1,45 @@
+"""The training of ddp_losses.cc, by PyTorch's own DistributedDataParallel over Gloo."""
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1 = nn.Linear(64, 700)
+        self.norm = nn.BatchNorm1d(700)
+        self.fc2 = nn.Linear(700, 500)
+        self.fc3 = nn.Linear(500, 10)
+
+    def forward(self, x):
+        return self.fc3(torch.relu(self.fc2(torch.relu(self.norm(self.fc1(x))))))
+
+
+def hexadecimal(value):
+    """As C's %a prints it."""
+    mantissa, exponent = float(value).hex().split("p")
+    mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+    return f"{mantissa}p{exponent}"
+
+
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(7)
+features = torch.randn(1200, 64)
+labels = torch.randint(10, (1200,))
+torch.manual_seed(1 + rank)
+model = DistributedDataParallel(Net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+with open(os.path.join(os.environ["LOSSES_FOLDER"], f"python-{rank}"), "w") as file:
+    for step in range(20):
+        begin = (step * size + rank) * 16 % 1184
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(features[begin : begin + 16]), labels[begin : begin + 16])
+        loss.backward()
+        optimizer.step()
+        print(hexadecimal(loss.item()), file=file)
+dist.destroy_process_group()

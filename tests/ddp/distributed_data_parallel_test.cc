@@ -1,0 +1,237 @@
+#include "muster/ddp/distributed_data_parallel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <mutex>
+
+#include "muster/base/error.h"
+#include "muster/ddp/accumulation.h"
+#include "tests/support/ranks.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+torch::nn::Sequential make_net(uint64_t seed) {
+  torch::manual_seed(seed);
+  torch::nn::Sequential net;
+  net->push_back(torch::nn::Linear(12, 32));
+  net->push_back(torch::nn::Tanh());
+  net->push_back(torch::nn::Linear(32, 5));
+  return net;
+}
+
+// Weights are made before the ranks start: the seed is the process's.
+std::vector<torch::nn::Sequential> nets_of(int world_size) {
+  std::vector<torch::nn::Sequential> nets;
+  for (int rank = 0; rank < world_size; ++rank) nets.push_back(make_net(10 + static_cast<uint64_t>(rank)));
+  return nets;
+}
+
+struct Data {
+  at::Tensor features, labels;
+};
+
+Data make_data(int64_t samples) {
+  torch::manual_seed(3);
+  return {torch::randn({samples, 12}), torch::randint(5, {samples})};
+}
+
+at::Tensor mean_loss(const at::Tensor& output, const at::Tensor& labels) {
+  return torch::cross_entropy_loss(output, labels);
+}
+
+// The gradients of one process on the whole batch, with rank 0's weights.
+std::vector<at::Tensor> joined_gradients(const Data& data) {
+  auto net = make_net(10);
+  mean_loss(net->forward(data.features), data.labels).backward();
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : net->parameters()) gradients.push_back(parameter.grad().clone());
+  return gradients;
+}
+
+void expect_close(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& expected) {
+  ASSERT_EQ(parameters.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(parameters[i].grad().allclose(expected[i], 1e-5, 1e-7)) << "parameter " << i;
+  }
+}
+
+class Ddp : public ::testing::TestWithParam<std::tuple<int, bool>> {
+ protected:
+  void SetUp() override { at::set_num_threads(1); }
+  int world_size() const { return std::get<0>(GetParam()); }
+  DdpOptions options() const { return {.gradient_as_bucket_view = std::get<1>(GetParam())}; }
+};
+
+TEST_P(Ddp, GradientsEqualOneProcessOnTheJoinedBatch) {
+  const Data data = make_data(24);
+  const auto expected = joined_gradients(data);
+  const auto nets = nets_of(world_size());
+  run_ranks(world_size(), [&](ProcessGroup& group) {
+    DistributedDataParallel model(nets[static_cast<size_t>(group.rank())], group, options());
+    const int64_t share = 24 / group.size();
+    for (int step = 0; step < 3; ++step) {  // the Reducer cuts its buckets anew after the first
+      const auto mine = data.features.slice(0, group.rank() * share, (group.rank() + 1) * share);
+      const auto labels = data.labels.slice(0, group.rank() * share, (group.rank() + 1) * share);
+      mean_loss(model(mine), labels).backward();
+      expect_close(model.parameters(), expected);
+      for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+    }
+  });
+}
+
+TEST_P(Ddp, MicroBatchesWithOneReductionEqualTheJoinedBatch) {
+  // 11 samples a rank in micro-batches of 2, three to a step: windows of 6 and of 5, the last micro-batch
+  // alone.
+  const int64_t share = 11, micro = 2, accumulate = 3;
+  const Data data = make_data(share * world_size());
+  const auto nets = nets_of(world_size());
+  std::vector<std::vector<at::Tensor>> expected;
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 6}, {6, 11}}) {
+    std::vector<at::Tensor> features, labels;
+    for (int rank = 0; rank < world_size(); ++rank) {
+      features.push_back(data.features.slice(0, rank * share + begin, rank * share + end));
+      labels.push_back(data.labels.slice(0, rank * share + begin, rank * share + end));
+    }
+    expected.push_back(joined_gradients({torch::cat(features), torch::cat(labels)}));
+  }
+  run_ranks(world_size(), [&](ProcessGroup& group) {
+    DistributedDataParallel model(nets[static_cast<size_t>(group.rank())], group, options());
+    const auto mine = data.features.slice(0, group.rank() * share, (group.rank() + 1) * share);
+    const auto labels = data.labels.slice(0, group.rank() * share, (group.rank() + 1) * share);
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      size_t windows = 0;
+      for (int64_t index = 0; index * micro < share; ++index) {
+        const auto window = accumulation_window(index, micro, share, accumulate);
+        const auto guard = model.no_sync_if(!window.last);
+        const auto output = model(mine.slice(0, index * micro, (index + 1) * micro));
+        (mean_loss(output, labels.slice(0, index * micro, (index + 1) * micro)) * window.weight).backward();
+        if (!window.last) continue;
+        expect_close(model.parameters(), expected.at(windows++));
+        for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+      }
+      EXPECT_EQ(windows, 2U);
+    }
+  });
+}
+
+TEST_P(Ddp, ZeroGradWorksBothWays) {
+  const Data data = make_data(8);
+  const auto nets = nets_of(world_size());
+  run_ranks(world_size(), [&](ProcessGroup& group) {
+    DistributedDataParallel model(nets[static_cast<size_t>(group.rank())], group, options());
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    for (const bool to_none : {true, false, true, false}) {
+      mean_loss(model(data.features), data.labels).backward();
+      optimizer.step();
+      EXPECT_NO_THROW(optimizer.zero_grad(to_none));
+      for (const auto& parameter : model.parameters()) {
+        EXPECT_EQ(parameter.grad().defined(), !to_none);
+        if (!to_none) EXPECT_EQ(parameter.grad().abs().sum().item<float>(), 0);
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Ddp, ::testing::Combine(::testing::Values(1, 2, 4), ::testing::Bool()),
+                         [](const auto& info) {
+                           return std::to_string(std::get<0>(info.param)) +
+                                  (std::get<1>(info.param) ? "_views" : "_copies");
+                         });
+
+TEST(DdpConstruction, BroadcastsRankZerosParametersAndBuffers) {
+  std::vector<torch::nn::BatchNorm1d> nets{torch::nn::BatchNorm1d(4), torch::nn::BatchNorm1d(4)};
+  {
+    const torch::NoGradGuard no_grad;
+    nets[1]->weight.fill_(5);
+    nets[1]->running_mean.fill_(6);
+    nets[0]->running_mean.fill_(2);
+  }
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(nets[static_cast<size_t>(group.rank())], group);
+    EXPECT_EQ(model.module()->weight.sum().item<float>(), 4);
+    EXPECT_EQ(model.module()->running_mean.sum().item<float>(), 8);
+    // Statistics drift apart in training; each forward starts from rank 0's.
+    model(torch::ones({3, 4}) * group.rank()).sum().backward();
+    const auto before = group.all_gather_bytes(std::to_string(model.module()->running_mean[0].item<float>()));
+    EXPECT_NE(before[0], before[1]);
+    model(torch::zeros({3, 4}));
+    const auto after = group.all_gather_bytes(std::to_string(model.module()->running_mean[0].item<float>()));
+    EXPECT_EQ(after[0], after[1]);
+  });
+}
+
+TEST(DdpConstruction, DifferentModelsNameTheFirstDifference) {
+  const auto check = [](torch::nn::Sequential a, torch::nn::Sequential b,
+                        const ::testing::Matcher<std::string>& message) {
+    const auto failures = failures_of_ranks(
+        2, [&](ProcessGroup& group) { DistributedDataParallel model(group.rank() == 0 ? a : b, group); });
+    for (const auto& failure : failures) EXPECT_THAT(message_of(failure), message);
+  };
+  const auto net = [](std::vector<int64_t> sizes) {
+    torch::nn::Sequential layers;
+    for (size_t i = 0; i + 1 < sizes.size(); ++i)
+      layers->push_back(torch::nn::Linear(sizes[i], sizes[i + 1]));
+    return layers;
+  };
+  check(net({4, 5, 6}), net({4, 5, 7}),
+        AllOf(HasSubstr("1.weight: Float [6, 5]"), HasSubstr("1.weight: Float [7, 5]"), HasSubstr("rank 1")));
+  check(net({4, 5}), net({4, 5, 6}), AllOf(HasSubstr("nothing on rank 0"), HasSubstr("1.weight")));
+  auto frozen = net({4, 5});
+  frozen->parameters()[0].set_requires_grad(false);
+  check(net({4, 5}), frozen, HasSubstr("(frozen)"));
+  // Same shapes, other names: c10d's own check passes this.
+  torch::nn::Sequential first, second;
+  first->push_back("a", torch::nn::Linear(3, 3));
+  second->push_back("b", torch::nn::Linear(3, 3));
+  check(first, second, AllOf(HasSubstr("a.weight"), HasSubstr("b.weight")));
+}
+
+TEST(DdpConstruction, RefusesWhatCannotBeTrained) {
+  const auto failure_of = [](auto make) {
+    return message_of(failures_of_ranks(1, [&](ProcessGroup& group) { make(group); })[0]);
+  };
+  EXPECT_THAT(failure_of([](ProcessGroup& group) {
+                DistributedDataParallel model(torch::nn::Sequential(torch::nn::Tanh()), group);
+              }),
+              HasSubstr("at least one parameter"));
+  EXPECT_THAT(failure_of([](ProcessGroup& group) {
+                DistributedDataParallel model(torch::nn::Linear(2, 2), group, {.device_ids = {3}});
+              }),
+              AllOf(HasSubstr("[3]"), HasSubstr("cpu")));
+  EXPECT_THAT(failure_of([](ProcessGroup& group) {
+                torch::nn::Linear elsewhere(2, 2);
+                elsewhere->to(torch::kMeta);
+                DistributedDataParallel model(elsewhere, group);
+              }),
+              AllOf(HasSubstr("'weight'"), HasSubstr("meta")));
+}
+
+TEST(AccumulationWindow, WeightsSumToOneAndTheLastWindowIsFlushed) {
+  for (const int64_t samples : {1, 7, 11, 12, 64}) {
+    for (const int64_t batch : {1, 2, 5, 64}) {
+      for (const int64_t accumulate : {1, 2, 3, 100}) {
+        double sum = 0;
+        int64_t windows = 0;
+        for (int64_t index = 0; index * batch < samples; ++index) {
+          const auto window = accumulation_window(index, batch, samples, accumulate);
+          sum += window.weight;
+          if (!window.last) continue;
+          EXPECT_NEAR(sum, 1, 1e-12);
+          sum = 0;
+          ++windows;
+        }
+        EXPECT_EQ(sum, 0) << "the epoch's last micro-batch must end a window";
+        EXPECT_EQ(windows, (samples + batch * accumulate - 1) / (batch * accumulate));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster::testing

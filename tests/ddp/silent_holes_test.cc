@@ -1,0 +1,192 @@
+// The ways in which plain use of c10d::Reducer leaves gradients unreduced without a word. Each test shows the
+// hole in plain use first, then that DistributedDataParallel throws or reduces.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include "muster/base/error.h"
+#include "muster/ddp/distributed_data_parallel.h"
+#include "tests/support/ranks.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Two layers, of which the second may be left out.
+struct TwoLayersImpl : torch::nn::Module {
+  TwoLayersImpl() {
+    register_module("used", used);
+    register_module("sometimes", sometimes);
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : parameters()) parameter.fill_(0.5);
+  }
+  torch::Tensor forward(const torch::Tensor& x, bool both) { return both ? sometimes(used(x)) : used(x); }
+  torch::nn::Linear used{3, 3};
+  torch::nn::Linear sometimes{3, 3};
+};
+TORCH_MODULE(TwoLayers);
+
+at::Tensor input_of(int rank) {
+  return torch::full({2, 3}, rank + 1.0F);
+}
+
+// The mean over the ranks of the gradient of `used.weight`, from models of one process.
+at::Tensor mean_gradient(int world_size, bool both) {
+  auto sum = torch::zeros({3, 3});
+  for (int rank = 0; rank < world_size; ++rank) {
+    TwoLayers net;
+    net->forward(input_of(rank), both).sum().backward();
+    sum += net->used->weight.grad();
+  }
+  return sum / world_size;
+}
+
+std::unique_ptr<c10d::Reducer> plain_reducer(const std::vector<at::Tensor>& parameters, ProcessGroup& group) {
+  auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(parameters, {1 << 30}));
+  return std::make_unique<c10d::Reducer>(
+      parameters, buckets, group.c10d(), std::vector<bool>(parameters.size(), false), 1 << 25, false, true,
+      std::unordered_map<size_t, std::string>{}, 1 << 20, false, false, std::vector<int64_t>{});
+}
+
+bool reduced(const at::Tensor& gradient, const at::Tensor& mean) {
+  return gradient.defined() && gradient.allclose(mean, 1e-5, 1e-7);
+}
+
+TEST(SilentHoles, UnusedParameters) {
+  const auto mean = mean_gradient(2, false);
+  run_ranks(2, [&](ProcessGroup& group) {
+    TwoLayers net;
+    auto reducer = plain_reducer(net->parameters(), group);
+    reducer->prepare_for_forward();
+    const auto output = net->forward(input_of(group.rank()), false);
+    reducer->prepare_for_backward({});
+    EXPECT_NO_THROW(output.sum().backward());
+    EXPECT_FALSE(reduced(net->used->weight.grad(), mean)) << "the hole is gone: plain use reduces now";
+  });
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(TwoLayers(), group);
+    const auto output = model(input_of(group.rank()), false);
+    try {
+      output.sum().backward();
+      ADD_FAILURE() << "backward must not pass";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("sometimes.weight, sometimes.bias"), HasSubstr("2 of 4"),
+                                      HasSubstr("find_unused_parameters")));
+    }
+  });
+}
+
+TEST(SilentHoles, UnusedParametersAreReducedWhenAskedFor) {
+  const auto mean = mean_gradient(2, false);
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(TwoLayers(), group, {.find_unused_parameters = true});
+    for (int step = 0; step < 3; ++step) {
+      model(input_of(group.rank()), false).sum().backward();
+      EXPECT_TRUE(reduced(model.module()->used->weight.grad(), mean));
+      for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+    }
+  });
+}
+
+TEST(SilentHoles, StaticGraphsFirstBackward) {
+  const auto mean = mean_gradient(2, true);
+  run_ranks(2, [&](ProcessGroup& group) {
+    TwoLayers net;
+    auto reducer = plain_reducer(net->parameters(), group);
+    reducer->set_static_graph();
+    reducer->prepare_for_forward();
+    const auto output = net->forward(input_of(group.rank()), true);
+    reducer->prepare_for_backward({});
+    output.sum().backward();
+    EXPECT_NO_THROW(reducer->check_finalized());
+    EXPECT_FALSE(reduced(net->used->weight.grad(), mean)) << "the hole is gone: plain use reduces now";
+  });
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(TwoLayers(), group, {.static_graph = true});
+    for (int step = 0; step < 3; ++step) {
+      model(input_of(group.rank()), true).sum().backward();
+      EXPECT_TRUE(reduced(model.module()->used->weight.grad(), mean)) << "step " << step;
+      for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+    }
+  });
+}
+
+TEST(SilentHoles, ASecondBackwardAfterOneForward) {
+  run_ranks(2, [&](ProcessGroup& group) {
+    TwoLayers net;
+    auto reducer = plain_reducer(net->parameters(), group);
+    reducer->prepare_for_forward();
+    const auto loss = net->forward(input_of(group.rank()), true).sum();
+    reducer->prepare_for_backward({});
+    loss.backward({}, /*retain_graph=*/true);
+    for (auto& parameter : net->parameters()) parameter.mutable_grad().reset();
+    EXPECT_NO_THROW(loss.backward());
+    EXPECT_FALSE(reduced(net->used->weight.grad(), mean_gradient(2, true)))
+        << "the hole is gone: plain use reduces now";
+  });
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(TwoLayers(), group);
+    const auto loss = model(input_of(group.rank()), true).sum();
+    loss.backward({}, /*retain_graph=*/true);
+    try {
+      loss.backward();
+      ADD_FAILURE() << "the second backward must not pass";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("no forward"), HasSubstr("stay local")));
+    }
+  });
+}
+
+TEST(SilentHoles, AForwardThatWentPastTheWrapper) {
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(TwoLayers(), group);
+    const auto loss = model.module()->forward(input_of(group.rank()), true).sum();
+    EXPECT_THROW(loss.backward(), Error);
+    model(input_of(group.rank()), true).sum().backward();  // and it goes on afterwards
+  });
+}
+
+TEST(SilentHoles, TrainingGoesOnAfterAnExceptionInBackward) {
+  const auto mean = mean_gradient(2, true);
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(TwoLayers(), group);
+    EXPECT_THROW(model(input_of(group.rank()), false).sum().backward(), Error);
+    for (int step = 0; step < 2; ++step) {
+      for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+      model(input_of(group.rank()), true).sum().backward();
+      EXPECT_TRUE(reduced(model.module()->used->weight.grad(), mean)) << "step " << step;
+    }
+  });
+}
+
+TEST(SilentHoles, SeveralForwardsAndOneBackwardOfTheirSum) {
+  const auto mean = mean_gradient(2, true);
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(TwoLayers(), group);
+    const auto first = model(input_of(group.rank()), true).sum();
+    const auto second = model(input_of(group.rank()), true).sum();
+    ((first + second) / 2).backward();
+    EXPECT_TRUE(reduced(model.module()->used->weight.grad(), mean));
+  });
+}
+
+TEST(SilentHoles, AForwardWithoutBackwardIsFine) {
+  const auto mean = mean_gradient(2, true);
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(TwoLayers(), group);
+    model(input_of(group.rank()), true);
+    {
+      const torch::NoGradGuard no_grad;
+      model(input_of(group.rank()), false);
+    }
+    model(input_of(group.rank()), true).sum().backward();
+    EXPECT_TRUE(reduced(model.module()->used->weight.grad(), mean));
+  });
+}
+
+}  // namespace
+}  // namespace muster::testing

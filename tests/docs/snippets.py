@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""Compiles and runs the code blocks of the documentation.
+
+  snippets.py generate OUT.cc PAGE.md...   one C++ source from all C++ blocks; Python blocks are parsed
+  snippets.py run PROGRAM PAGE.md...       runs what was compiled from OUT.cc, on two CPU ranks
+  snippets.py check-files                  every file that a page of this repository names exists
+
+A C++ block says in its first line what it is:
+
+  ```cpp                        statements; they become `void body_N(muster::Context& ctx) { ... }`
+  ```cpp file                   declarations that the blocks after it use
+  ```cpp program                a program with its own main
+  ```cpp program by-hand        the same, started once a rank with the arguments METHOD RANK WORLD_SIZE
+  ```cpp program compile-only   the same, only compiled (it needs GPUs)
+"""
+
+import ast
+import glob
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+KINDS = {"": "body", "file": "file", "program": "program", "program by-hand": "by-hand",
+         "program compile-only": "compile-only"}
+RUN_SECONDS = 60
+
+
+class Block(NamedTuple):
+    page: str
+    line: int  # of the first line of code
+    kind: str  # a value of KINDS, or "python"
+    code: str
+
+
+def fail(page, line, what):
+    raise SystemExit(f"{page}:{line}: {what}")
+
+
+def blocks_of(page, text):
+    """The C++ and Python blocks of one page, in order."""
+    blocks, info, start, code = [], None, 0, []
+    for number, line in enumerate(text.splitlines(), 1):
+        fence = re.match(r"```(.*)$", line)
+        if not fence:
+            code.append(line)
+        elif info is None:
+            info, start, code = fence.group(1).strip(), number + 1, []
+        elif fence.group(1).strip():
+            fail(page, number, f"expected the end of the block that begins before line {start}, got '{line}'")
+        else:
+            blocks += block_of(page, start, info, "\n".join(code) + "\n")
+            info = None
+    if info is not None:
+        fail(page, start - 1, "expected an end of this block, got none")
+    return blocks
+
+
+def block_of(page, line, info, code):
+    language, _, rest = info.partition(" ")
+    if language == "python":
+        return [Block(page, line, "python", code)]
+    if language != "cpp":
+        return []
+    if rest not in KINDS:
+        fail(page, line - 1, f"expected one of {sorted(KINDS)} after cpp, got '{rest}'")
+    return [Block(page, line, KINDS[rest], code)]
+
+
+def read_blocks(pages):
+    found = []
+    for page in pages:
+        with open(page, encoding="utf-8") as file:
+            found += blocks_of(page, file.read())
+    return found
+
+
+def is_program(block):
+    return block.kind in ("program", "by-hand", "compile-only")
+
+
+def name_of(block):
+    return f"{os.path.basename(block.page)}:{block.line}"
+
+
+def generate(blocks):
+    """One source: the includes of all blocks, then each block under its own line numbers, then a main that runs the
+    block named in SNIPPET ("bodies" for all bodies, one after the other)."""
+    includes, out, bodies, programs = ["<iostream>", "<string>", "<muster/muster.h>"], [], [], []
+    for number, block in enumerate(blocks):
+        if block.kind == "python":
+            try:
+                ast.parse(block.code)
+            except SyntaxError as error:
+                fail(block.page, block.line + (error.lineno or 1) - 1, f"Python: {error.msg}")
+            continue
+        # Includes go first; an empty line in their place keeps the line numbers right.
+        includes += re.findall(r"^#include (.*)$", block.code, flags=re.M)
+        code = re.sub(r"^#include .*$", "", block.code, flags=re.M)
+        placed = f'#line {block.line} "{os.path.abspath(block.page)}"\n{code}'
+        if block.kind == "body":
+            out.append(f"void body_{number}(muster::Context& ctx) {{\n(void)ctx;\n{placed}}}\n")
+            bodies.append(f'  begin(ctx, "{name_of(block)}");\n  body_{number}(ctx);\n')
+        elif block.kind == "file":
+            out.append(placed)
+        else:
+            out.append(f"namespace program_{number} {{\n{placed}}}  // namespace\n")
+            programs.append(f'  if (name == "{name_of(block)}") return program_{number}::main(argc, argv);\n')
+    head = "// Generated from the documentation by tests/docs/snippets.py.\n"
+    head += "".join(f"#include {name}\n" for name in dict.fromkeys(includes))
+    head += '#pragma GCC diagnostic error "-Wreturn-type"\n\n'
+    return head + "\n".join(out) + MAIN.format(bodies="".join(bodies), programs="".join(programs))
+
+
+MAIN = """
+#line 1 "generated main"
+void begin(muster::Context& ctx, const char* name) {{
+  if (ctx.is_main()) std::cerr << name << std::endl;
+}}
+
+void all_bodies(muster::Context& ctx) {{
+{bodies}}}
+
+int main(int argc, char** argv) {{
+  const char* snippet = std::getenv("SNIPPET");
+  const std::string name = snippet == nullptr ? "" : snippet;
+  if (name == "bodies") return muster::run(argc, argv, all_bodies);
+{programs}  std::cerr << "SNIPPET: no block '" << name << "'\\n";
+  return 2;
+}}
+"""
+
+
+def rank_free_environment(snippet):
+    """An environment in which nobody is a rank, with no GPU to be seen and two ranks asked for."""
+    rank_names = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "MUSTER_", "OMPI_",
+                  "PMI_", "PMIX_", "SLURM_", "JOB_COMPLETION")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(rank_names)}
+    environment.update(SNIPPET=snippet, MUSTER_NPROC="2", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    return environment
+
+
+def run_all(name, commands):
+    """Starts the commands together, in a folder of their own; all must end with 0."""
+    print(f"== {name}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="muster-docs-") as folder:
+        processes = [subprocess.Popen(command, cwd=folder, env=rank_free_environment(name), stdin=subprocess.DEVNULL)
+                     for command in commands]
+        try:
+            codes = [process.wait(timeout=RUN_SECONDS) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+    if any(codes):
+        raise SystemExit(f"{name}: expected exit code 0, got {codes}")
+
+
+def run_by_hand(program, name):
+    with tempfile.TemporaryDirectory(prefix="muster-docs-") as folder, socket.socket() as held:
+        # Bound and never listened on: nobody else gets the port, and rank 0, which sets SO_REUSEADDR too, may listen.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        for method in (f"file://{folder}/meeting", f"tcp://localhost:{held.getsockname()[1]}"):
+            run_all(name, [[program, method, str(rank), "2"] for rank in range(2)])
+
+
+def run(program, blocks):
+    if any(block.kind == "body" for block in blocks):
+        run_all("bodies", [[program]])
+    for block in blocks:
+        if block.kind == "program":
+            run_all(name_of(block), [[program]])
+        elif block.kind == "by-hand":
+            run_by_hand(program, name_of(block))
+
+
+def named_files(text):
+    """What a page names as files of the repository: `muster/…` in back quotes, and the targets of links."""
+    folders = r"muster|tests|docs|examples|scripts|cmake|benchmarks|data"
+    quoted = re.findall(rf"`((?:{folders})/[A-Za-z0-9_./-]+)(?:: ?[a-z_]+\(\))?`", text)
+    links = [target.split("#")[0] for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
+    return quoted, [link for link in links if link]
+
+
+def check_files():
+    """Throws: SystemExit naming every page and the file that is not there."""
+    missing = []
+    for page in sorted(glob.glob("*.md") + glob.glob("docs/*.md")):
+        with open(page, encoding="utf-8") as file:
+            quoted, links = named_files(file.read())
+        paths = quoted + [os.path.join(os.path.dirname(page), link) for link in links]
+        missing += [f"{page}: names '{path}', which is not there" for path in paths if not os.path.exists(path)]
+    if missing:
+        raise SystemExit("\n".join(missing))
+
+
+def main(arguments):
+    if len(arguments) >= 3 and arguments[0] == "generate":
+        source = generate(read_blocks(arguments[2:]))
+        with open(arguments[1], "w", encoding="utf-8") as file:
+            file.write(source)
+    elif len(arguments) >= 3 and arguments[0] == "run":
+        run(os.path.abspath(arguments[1]), read_blocks(arguments[2:]))
+    elif arguments == ["check-files"]:
+        check_files()
+    else:
+        raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

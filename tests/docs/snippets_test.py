@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Tests of snippets.py: that it takes what it should, and that a page that is wrong is an error."""
+
+import os
+import sys
+import tempfile
+import unittest
+
+import snippets
+
+PAGE = """
+```cpp file
+#include <vector>
+struct Shared {};
+```
+text
+```cpp
+Shared shared;
+```
+```bash
+not code
+```
+```cpp program
+int main(int argc, char** argv) { return argc > 99; }
+```
+```python
+x = 1
+```
+"""
+
+
+class Blocks(unittest.TestCase):
+    def test_kinds_and_lines(self):
+        found = [(block.kind, block.line) for block in snippets.blocks_of("p.md", PAGE)]
+        self.assertEqual(found, [("file", 3), ("body", 8), ("program", 14), ("python", 17)])
+
+    def test_unknown_kind(self):
+        with self.assertRaisesRegex(SystemExit, "p.md:1: expected one of .* got 'bodyy'"):
+            snippets.blocks_of("p.md", "```cpp bodyy\n```\n")
+
+    def test_no_end(self):
+        with self.assertRaisesRegex(SystemExit, "p.md:2: expected an end"):
+            snippets.blocks_of("p.md", "\n```cpp\nint x;\n")
+
+    def test_begin_inside_a_block(self):
+        with self.assertRaisesRegex(SystemExit, "p.md:2: expected the end"):
+            snippets.blocks_of("p.md", "```cpp\n```python\n```\n")
+
+
+class Generate(unittest.TestCase):
+    def test_source(self):
+        source = snippets.generate(snippets.blocks_of("p.md", PAGE))
+        self.assertLess(source.index("#include <vector>"), source.index("struct Shared {};"))
+        self.assertEqual(source.count("#include <vector>"), 1)
+        self.assertRegex(source, r'void body_1\(muster::Context& ctx\) \{\n\(void\)ctx;\n#line 8 ".*p.md"\nShared shared;')
+        self.assertIn('if (name == "p.md:14") return program_2::main(argc, argv);', source)
+        self.assertNotIn("not code", source)
+
+    def test_python_that_does_not_parse(self):
+        with self.assertRaisesRegex(SystemExit, "p.md:3: Python: "):
+            snippets.generate(snippets.blocks_of("p.md", "```python\nx = 1\nx ==== 2\n```\n"))
+
+
+class Run(unittest.TestCase):
+    def test_failure_is_named(self):
+        with self.assertRaisesRegex(SystemExit, r"p.md:14: expected exit code 0, got \[1\]"):
+            snippets.run("/bin/false", [b for b in snippets.blocks_of("p.md", PAGE) if b.kind == "program"])
+
+    def test_ranks_know_nothing_of_a_launcher_around(self):
+        os.environ["RANK"] = "7"
+        self.assertNotIn("RANK", snippets.rank_free_environment("x"))
+
+
+class Files(unittest.TestCase):
+    def test_names(self):
+        quoted, links = snippets.named_files("`muster/a.h`, `launch/agent.cc`, `docs/b.md: run()`, [c](d.md#e), [f](https://g)")
+        self.assertEqual((quoted, links), (["muster/a.h", "docs/b.md"], ["d.md"]))
+
+    def test_missing(self):
+        before = os.getcwd()
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            try:
+                with open("README.md", "w", encoding="utf-8") as file:
+                    file.write("[x](there.md) `muster/not_there.h`")
+                with open("there.md", "w", encoding="utf-8"):
+                    pass
+                with self.assertRaisesRegex(SystemExit, "README.md: names 'muster/not_there.h'"):
+                    snippets.check_files()
+            finally:
+                os.chdir(before)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-q"])

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Installs a build into an empty folder and uses it from there. The build and what it has are told by
+MUSTER_TEST_* (CMakeLists.txt beside this file)."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+BUILD = os.environ["MUSTER_TEST_BUILD"]
+VERSION = os.environ["MUSTER_TEST_VERSION"]
+HAS_LIBRARY = os.environ["MUSTER_TEST_LIBRARY"] == "1"
+HAS_CUDA = os.environ["MUSTER_TEST_CUDA"] == "1"
+SANITIZE = os.environ["MUSTER_TEST_SANITIZE"]
+
+# What must not help the installed tree: places to look in, another LibTorch, a launcher's variables.
+HELPERS = re.compile(r"(LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|CMAKE_PREFIX_PATH|DESTDIR|TORCH|RANK|WORLD_SIZE|"
+                     r"LOCAL_RANK|MASTER_ADDR|MASTER_PORT|MUSTER_.*|TORCHELASTIC_.*)$")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not HELPERS.match(name)}
+
+
+def run(*command, environment=None, cwd=None):
+    """Exit code, standard output and standard error."""
+    done = subprocess.run([os.fspath(part) for part in command], env=ENVIRONMENT | (environment or {}), cwd=cwd,
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+class InstallTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = pathlib.Path(tempfile.mkdtemp(prefix="muster-install-"))
+        cls.addClassCleanup(shutil.rmtree, cls.scratch)
+        cls.prefix = cls.scratch / "prefix"
+        code, out, err = run("cmake", "--install", BUILD, "--prefix", cls.prefix)
+        assert code == 0, out + err
+
+    def must(self, *command, **options):
+        code, out, err = run(*command, **options)
+        self.assertEqual(code, 0, f"{command}:\n{out}{err}")
+        return out
+
+    def configure(self, *arguments):
+        """Of the example, copied out of the source tree so that nothing there can help."""
+        project = self.scratch / "hello"
+        if not project.exists():
+            shutil.copytree(SOURCE / "examples/00_hello", project)
+        build = self.scratch / "-".join(["build", self._testMethodName])
+        command = ["cmake", "-S", project, "-B", build, f"-DCMAKE_PREFIX_PATH={self.prefix}", *arguments]
+        if SANITIZE:
+            command.append(f"-DCMAKE_CXX_FLAGS=-fsanitize={SANITIZE}")
+        return build, run(*command)
+
+    def files(self):
+        return {path.relative_to(self.prefix).as_posix() for path in self.prefix.rglob("*") if not path.is_dir()}
+
+    def test_program(self):
+        self.assertEqual(self.must(self.prefix / "bin/muster", "--version"), f"muster {VERSION}\n")
+        self.assertIn("share/doc/muster/LICENSE", self.files())
+
+    @unittest.skipIf(HAS_LIBRARY, "this build has the C++ library")
+    def test_launcher_alone(self):
+        code = {name for name in self.files() if not name.endswith((".cmake", "LICENSE"))}
+        self.assertEqual(code, {"bin/muster"})
+        _, (code, out, err) = self.configure()
+        self.assertNotEqual(code, 0)
+        self.assertIn("has no C++ library", " ".join((out + err).split()))
+
+    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
+    def test_libraries_lie_beside_each_other(self):
+        libraries = {name for name in self.files() if ".so" in name}
+        self.assertEqual(libraries, {"lib/libmuster.so"} | ({"lib/libmuster_cuda.so"} if HAS_CUDA else set()))
+
+    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
+    def test_headers_are_complete(self):
+        include = self.prefix / "include"
+        headers = [path for path in include.rglob("*.h")]
+        self.assertIn(include / "muster/muster.h", headers)
+        for header in headers:
+            for name in re.findall(r'#include ["<](muster/[^">]+)[">]', header.read_text(encoding="utf-8")):
+                self.assertTrue((include / name).is_file(), f"{header} includes {name}, which is not installed")
+
+    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
+    def test_libraries_are_found_without_help(self):
+        for library in self.prefix.glob("lib/*.so"):
+            told = self.must("ldd", library)
+            self.assertNotIn("not found", told, library)
+            self.assertNotIn(f"{BUILD}/", told, library)
+            self.assertNotIn(f"{BUILD}/lib", self.must("readelf", "-d", library), library)
+            self.assertIn("$ORIGIN", self.must("readelf", "-d", library), library)
+
+    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
+    def test_project_of_ones_own(self):
+        build, (code, out, err) = self.configure()
+        self.assertEqual(code, 0, out + err)
+        self.must("cmake", "--build", build)
+        self.assertIn(f"=> {self.prefix}/lib/libmuster.so", self.must("ldd", build / "hello"))
+
+        # No GPU, so that the two ranks have two devices on every machine.
+        environment = {"MUSTER_NPROC": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+        out = self.must(build / "hello", environment=environment, cwd=self.scratch)
+        for rank in range(2):
+            self.assertIn(f"rank {rank} of 2 on cpu: sum 1\n", out)
+
+    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
+    def test_another_libtorch_is_asked_for_by_torch(self):
+        _, (code, out, err) = self.configure(f"-DTORCH={self.scratch}/nothing-here")
+        self.assertNotEqual(code, 0)
+        self.assertIn("nothing-here", out + err)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

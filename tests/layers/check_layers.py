@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Reads the #include lines of muster/** and fails on one that the architecture does not allow.
+
+    check_layers.py [ROOT]      ROOT: the folder that holds muster/ (default: this repository)
+
+Prints one line for each wrong include and returns 1, or returns 0. The tables below are the rules: a new
+folder, library or system header is entered here first. docs/design.md says why.
+"""
+
+import pathlib
+import re
+import sys
+
+# Folder -> the folders it may include directly. What those may include, it may include too.
+MAY_USE = {
+    "base": [],
+    "store": ["base"],
+    "device": ["base"],
+    "placement": ["device"],
+    "supervise": ["base"],
+    "launch": ["placement", "supervise", "store"],
+    "tasks": ["launch", "placement", "supervise"],
+    "comm": ["store"],
+    "cuda": ["comm"],  # the CUDA and NCCL side of comm, a library of its own
+    "ddp": ["comm"],
+    "data": ["base"],
+    "checkpoint": ["comm"],
+    "parallel": ["comm", "ddp"],
+    "run": ["comm", "launch"],
+    "python": ["comm"],
+    "cli": ["tasks", "launch"],
+}
+# The same for a single file that gathers more than its folder may; nothing in muster/ may include it.
+FILE_MAY_USE = {
+    "muster.h": ["run", "ddp", "data", "checkpoint", "parallel"],  # the one line a user needs
+}
+CONTROL_PLANE = ["base", "store", "device", "placement", "supervise", "launch", "tasks", "cli"]
+
+LIBTORCH = re.compile(r"(torch|ATen|c10|c10d|caffe2|gloo)/")
+FORMATTING = re.compile(r"(fmt|spdlog)/")  # LibTorch's include path carries another fmt
+SPDLOG = re.compile(r"spdlog/")
+SPDLOG_USERS = ["base/log.cc"]  # everybody else logs through base/log.h
+
+# <string> and the like have neither a slash nor a dot. Every other angle include that is not here is a library's.
+SYSTEM = re.compile(r"(sys|linux|net|netinet|arpa|asm)/|"
+                    r"(dirent|dlfcn|elf|errno|fcntl|grp|ifaddrs|limits|netdb|poll|pthread|pwd|sched|semaphore|"
+                    r"signal|spawn|stdint|stdio|stdlib|string|syscall|termios|time|unistd)\.h$|[a-z_0-9]+$")
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")', re.MULTILINE)
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+FILE_SET = re.compile(r"FILE_SET\s+HEADERS\s+(?:BASE_DIRS\s+\S+\s+)?FILES([^)]*)\)")
+
+
+def reachable(folder):
+    """The folder itself and all that it may use, at any depth."""
+    seen, todo = set(), [folder]
+    while todo:
+        current = todo.pop()
+        if current not in seen:
+            seen.add(current)
+            todo += MAY_USE[current]
+    return seen
+
+
+def public_headers(muster):
+    """The headers that CMake's FILE_SETs name (those that are installed), relative to muster/."""
+    found = set()
+    for lists in muster.glob("**/CMakeLists.txt"):
+        text = re.sub(r"#.*", "", lists.read_text(encoding="utf-8"))
+        for group in FILE_SET.findall(text):
+            for name in group.split():
+                if name.endswith(".h"):
+                    path = muster.parent / name.replace("${PROJECT_SOURCE_DIR}/", "") if name.startswith("${") \
+                        else lists.parent / name
+                    found.add(path.relative_to(muster).as_posix())
+    return found
+
+
+def includes(path):
+    """(line number, name, whether it was quoted) of each include."""
+    text = COMMENT.sub(lambda match: "\n" * match.group().count("\n"), path.read_text(encoding="utf-8"))
+    for match in INCLUDE.finditer(text):
+        line = text.count("\n", 0, match.start(match.lastindex)) + 1
+        yield line, match.group(match.lastindex), match.lastindex == 2
+
+
+class Checker:
+    def __init__(self, root):
+        self.muster = pathlib.Path(root) / "muster"
+        self.public = public_headers(self.muster)
+        self.problems = []
+
+    def run(self):
+        for path in sorted(self.muster.rglob("*")):
+            if path.suffix in (".h", ".cc"):
+                self.check_file(path)
+        return self.problems
+
+    def check_file(self, path):
+        name = path.relative_to(self.muster).as_posix()
+        folder = name.split("/")[0] if "/" in name else ""
+        if folder not in MAY_USE and name not in FILE_MAY_USE:
+            self.problems.append(f"muster/{name}: expected a folder of the table in {pathlib.Path(__file__).name}; "
+                                 "enter it there, on its floor")
+            return
+        for line, included, quoted in includes(path):
+            for problem in self.judge(name, folder, included, quoted):
+                self.problems.append(f"muster/{name}:{line}: {included}: {problem}")
+
+    def judge(self, name, folder, included, quoted):
+        if included.startswith("muster/"):
+            yield from self.judge_own(name, folder, included.removeprefix("muster/"))
+        elif quoted:
+            yield 'expected "muster/<folder>/<file>", so that the folder can be seen'
+        else:
+            yield from self.judge_foreign(name, folder, included)
+
+    def judge_own(self, name, folder, included):
+        if included in FILE_MAY_USE or "/" not in included:
+            yield "gathers everything for users; include what is needed"
+            return
+        target = included.split("/")[0]
+        roots = [folder] if folder else FILE_MAY_USE[name]
+        allowed = set().union(*(reachable(root) for root in roots))
+        if target not in allowed:
+            yield f"{folder or name} may use only {', '.join(sorted(allowed - {folder})) or 'nothing'}"
+        if name in self.public and included not in self.public:
+            yield "a public header may include only public headers (name it in the folder's FILE_SET)"
+
+    def judge_foreign(self, name, folder, included):
+        control = folder in CONTROL_PLANE
+        if control and LIBTORCH.match(included):
+            yield "the control plane does not know LibTorch"
+        elif FORMATTING.match(included) and not control:
+            yield "the data plane uses muster::cat and base/log.h, never fmt or spdlog"
+        elif FORMATTING.match(included) and name.endswith(".h"):
+            yield "no fmt or spdlog in headers"
+        elif SPDLOG.match(included) and name not in SPDLOG_USERS:
+            yield "log through muster/base/log.h"
+        elif control and name in self.public and not SYSTEM.match(included):
+            yield "no library's header in a public header of the control plane"
+
+
+def main(arguments):
+    root = arguments[0] if arguments else pathlib.Path(__file__).resolve().parents[2]
+    if not (pathlib.Path(root) / "muster").is_dir():
+        print(f"check_layers: expected a folder that holds muster/, got '{root}'", file=sys.stderr)
+        return 2
+    problems = Checker(root).run()
+    for problem in problems:
+        print(problem)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
