@@ -30,7 +30,8 @@ setup-test:
 build:
 	@scripts/build.sh $(BUILD)
 
-train: setup-train build
+train: setup-train
+	@scripts/build.sh $(BUILD) muster_train
 	@$(BUILD)/bin/muster run $(BUILD)/bin/train $(ARGS)
 
 test: setup-test build

@@ -140,7 +140,8 @@ int main(int argc, char** argv) {
   app.add_option("--muster", options.muster, "the launcher")->capture_default_str()->check(CLI::ExistingFile);
   CLI11_PARSE(app, argc, argv);
   try {
-    options.muster = std::filesystem::absolute(options.muster).string();  // the working folder will be another
+    options.muster =
+        std::filesystem::absolute(options.muster).string();  // the working folder will be another
     if (options.python.find('/') != std::string::npos) {
       options.python = std::filesystem::absolute(options.python).string();
     }

@@ -10,20 +10,20 @@
 namespace muster::bench {
 
 struct Launcher {
-  std::string name;
-  Command command;     // one process of it starts all ranks
-  int processes = 1;   // but plain fork and exec: as many as ranks
-  int runs = 0;        // of the rounds, this many; torchrun takes seconds
-  std::string absent;  // why it is not here; empty when it is
-  Sample sample;
+  std::string name = {};
+  Command command = {};     // one process of it starts all ranks
+  int processes = 1;        // but plain fork and exec: as many as ranks
+  int runs = 0;             // of the rounds, this many; torchrun takes seconds
+  std::string absent = {};  // why it is not here; empty when it is
+  Sample sample = {};
 };
 
 struct LauncherOptions {
   int ranks = 2;
   int runs = 30;
-  int slow_runs = 3;   // of torchrun
-  std::string python;  // that imports torch
-  std::string muster;  // the program
+  int slow_runs = 3;        // of torchrun
+  std::string python = {};  // that imports torch
+  std::string muster = {};  // the program
 };
 
 // Plain fork and exec, muster, mpiexec.hydra, torchrun: in this order, absent ones named as such.

@@ -10,7 +10,7 @@ namespace muster::bench {
 using Command = std::vector<std::string>;
 
 struct Sample {
-  std::vector<double> ms;
+  std::vector<double> ms = {};
 
   double minimum() const;
   double median() const;

@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
-# Configures (once) and builds into the folder given; says how long it took when it took long.
+# build.sh FOLDER [TARGETS...]: configures (once, and again when TORCH changes) and builds; says how long it took.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-build=${1:?usage: build.sh BUILD_FOLDER}
+build=${1:?usage: build.sh FOLDER [TARGETS...]}
+shift
 start=$SECONDS
+torch=${TORCH:-}
+[ -e "$torch" ] && torch=$(realpath --no-symlinks "$torch")  # a python inside a virtual environment is a symbolic link
 mkdir -p "$build"
-if [ ! -e "$build/build.ninja" ] || [ "$(cat "$build/.torch" 2>/dev/null)" != "${TORCH:-}" ]; then
-  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release ${TORCH:+-DTORCH="$TORCH"} >"$build.log" 2>&1 || {
-    cat "$build.log"; exit 1; }
-  mv "$build.log" "$build/configure.log"
-  printf '%s' "${TORCH:-}" >"$build/.torch"
+if [ ! -e "$build/build.ninja" ] || [ "$(cat "$build/.torch" 2>/dev/null)" != "$torch" ]; then
+  echo "build: configuring $build"
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTORCH="$torch" >"$build/configure.log" 2>&1 || {
+    cat "$build/configure.log"
+    exit 1
+  }
+  printf '%s' "$torch" >"$build/.torch"
 fi
-cmake --build "$build" -- --quiet
+cmake --build "$build" ${1:+--target "$@"}
 [ $((SECONDS - start)) -lt 5 ] || echo "build: done in $((SECONDS - start)) s ($build)"

@@ -4,6 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:?usage: lint.sh BUILD_FOLDER}
+status=0
 echo "clang-format: $(git ls-files '*.h' '*.cc' | wc -l) files"
-git ls-files -z '*.h' '*.cc' | xargs -0 clang-format --dry-run -Werror
-exec python3 scripts/lint/tidy.py "$build"
+git ls-files -z '*.h' '*.cc' | xargs -0 clang-format --dry-run -Werror || status=1  # make format mends
+python3 scripts/lint/tidy.py "$build" || status=1
+exit $status

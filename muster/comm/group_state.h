@@ -35,6 +35,7 @@ struct ProcessGroup::State {
   int size = 1;
   std::atomic<int64_t> sequence{0};
   int64_t sub_groups = 0;
+  std::shared_ptr<std::atomic<bool>> abandoned = std::make_shared<std::atomic<bool>>(false);
   ~State();
 };
 

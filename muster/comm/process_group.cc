@@ -134,6 +134,7 @@ class Call {
 
   template <class Start>
   Work launch(std::shared_ptr<Work::State> work, Start&& start) {
+    work->abandoned = state_->abandoned;
     work->timeout = state_->options.timeout;
     work->asynchronous_device = on_device_;
     translate_failures(work->operation, [&] {
@@ -164,7 +165,11 @@ int64_t row_count(const std::vector<int64_t>& splits) {
 
 }  // namespace
 
-ProcessGroup::State::~State() = default;
+// A backend's destructor waits for its operations. One that was given up may not end before its deadline, half an hour
+// away: then the backend is left behind, for the process's end, rather than waited for.
+ProcessGroup::State::~State() {
+  if (group && *abandoned) static_cast<void>(group.release());
+}
 
 int ProcessGroup::rank() const {
   return state_->rank;

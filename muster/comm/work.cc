@@ -47,6 +47,15 @@ void wait_on_host(Work::State& state) {
   }
 }
 
+void wait_or_give_up(Work::State& state) {
+  try {
+    wait_on_host(state);
+  } catch (...) {
+    if (!state.work->isCompleted()) *state.abandoned = true;
+    throw;
+  }
+}
+
 }  // namespace
 
 bool Work::done() const {
@@ -61,7 +70,7 @@ void Work::wait() {
       if (state->asynchronous_device) {
         state->work->wait();
       } else {
-        wait_on_host(*state);
+        wait_or_give_up(*state);
       }
     }
     const at::NoGradGuard no_grad;

@@ -14,8 +14,8 @@ namespace muster {
 
 namespace {
 
-constexpr std::array<const char*, 7> kFields = {"num_replicas", "rank",    "seed",     "epoch",
-                                                "length",       "shuffle", "drop_last"};
+constexpr std::array<const char*, 8> kFields = {"num_replicas", "rank",    "seed",      "epoch",
+                                                "length",       "shuffle", "drop_last", "consumed"};
 constexpr size_t kRankField = 1;
 
 // The order of the whole data set in this epoch, the same on every rank.
@@ -26,18 +26,18 @@ at::Tensor epoch_order(int64_t length, uint64_t seed) {
 }  // namespace
 
 SamplerIdentity::Values SamplerIdentity::values() const {
-  return {num_replicas, rank, seed, epoch, length, shuffle ? 1 : 0, drop_last ? 1 : 0};
+  return {num_replicas, rank, seed, epoch, length, shuffle ? 1 : 0, drop_last ? 1 : 0, consumed};
 }
 
 SamplerIdentity SamplerIdentity::from_values(const Values& values) {
-  return {values[0], values[1], values[2], values[3], values[4], values[5] != 0, values[6] != 0};
+  return {values[0], values[1], values[2], values[3], values[4], values[5] != 0, values[6] != 0, values[7]};
 }
 
 std::string to_string(const SamplerIdentity& identity) {
   const auto values = identity.values();
   std::vector<std::string> parts;
   for (size_t i = 0; i < values.size(); ++i) {
-    const bool flag = i >= 5;
+    const bool flag = i == 5 || i == 6;
     parts.push_back(flag ? cat(kFields[i], "=", values[i] != 0) : cat(kFields[i], "=", values[i]));
   }
   return join(parts, " ");
@@ -135,8 +135,8 @@ std::vector<int64_t> DistributedSampler::indices() {
 }
 
 SamplerIdentity DistributedSampler::identity() const {
-  return {options_.num_replicas, options_.rank,     options_.seed, epoch_, length_,
-          options_.shuffle,      options_.drop_last};
+  return {options_.num_replicas, options_.rank,      options_.seed, epoch_, length_,
+          options_.shuffle,      options_.drop_last, consumed_};
 }
 
 }  // namespace muster

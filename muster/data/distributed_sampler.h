@@ -29,16 +29,17 @@ struct SamplerIdentity {
   int64_t length = 0;
   bool shuffle = true;
   bool drop_last = false;
+  int64_t consumed = 0;
 
   bool operator==(const SamplerIdentity&) const = default;
 
   // The same as numbers, for sending to other ranks.
-  using Values = std::array<int64_t, 7>;
+  using Values = std::array<int64_t, 8>;
   Values values() const;
   static SamplerIdentity from_values(const Values& values);
 };
 
-// "num_replicas=4 rank=1 seed=0 epoch=2 length=1438 shuffle=true drop_last=false".
+// "num_replicas=4 rank=1 seed=0 epoch=2 length=1438 shuffle=true drop_last=false consumed=0".
 std::string to_string(const SamplerIdentity& identity);
 
 // Checks what the ranks of one group gathered from each other, in rank order.

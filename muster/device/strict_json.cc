@@ -8,7 +8,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 64;
+constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxShown = 60;
 
 std::string shown(const Json& value) {
@@ -19,33 +19,66 @@ std::string shown(const Json& value) {
   return text;
 }
 
+// Reads a document for what nlohmann::json would let pass, before it is read for good. (A callback given to
+// Json::parse could do both, but takes time quadratic in the length of lists.)
+class Checker : public nlohmann::json_sax<Json> {
+ public:
+  explicit Checker(const std::string& what) : what_(what) {}
+
+  bool start_object(size_t) override {
+    open();
+    return true;
+  }
+  bool start_array(size_t) override {
+    open();
+    return true;
+  }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(std::string& name) override {
+    if (keys_.back().insert(name).second) return true;
+    throw Error(ErrorCode::invalid_argument,
+                printable(cat(what_, ": expected each member once, got '", name, "' twice in one object")));
+  }
+
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    throw Error(ErrorCode::invalid_argument,
+                printable(cat(what_, ": expected JSON, got something else: ", error.what())));
+  }
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(Json::number_integer_t) override { return true; }
+  bool number_unsigned(Json::number_unsigned_t) override { return true; }
+  bool number_float(Json::number_float_t, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(Json::binary_t&) override { return true; }
+
+ private:
+  void open() {
+    if (keys_.size() == kMaxDepth) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat(what_, ": expected JSON nested at most ", kMaxDepth, " levels deep, got more"));
+    }
+    keys_.emplace_back();
+  }
+
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const std::string& what_;
+  std::vector<std::set<std::string>> keys_;  // of the objects and lists that are open
+};
+
 }  // namespace
 
 Json parse_strict_json(const std::string& text, const std::string& what) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open, one each level
-  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxDepth) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat(what, ": expected JSON nested at most ", kMaxDepth, " levels deep, got more"));
-    }
-    if (event == Json::parse_event_t::object_start) {
-      keys.resize(static_cast<size_t>(depth) + 1);
-      keys.back().clear();
-    } else if (event == Json::parse_event_t::key) {
-      keys.resize(static_cast<size_t>(depth));
-      if (!keys.back().insert(parsed.get<std::string>()).second) {
-        throw Error(ErrorCode::invalid_argument,
-                    cat(what, ": expected each member once, got ", shown(parsed), " twice in one object"));
-      }
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, check);
-  } catch (const Json::exception& error) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(what, ": expected JSON, got something else: ", error.what()));
-  }
+  Checker checker(what);
+  Json::sax_parse(text, &checker);
+  return Json::parse(text);
 }
 
 JsonObject::JsonObject(const Json& value, std::string what, std::string path)

@@ -30,10 +30,12 @@ void append_line(std::string& out, const std::vector<TableColumn>& columns, cons
 
 std::string format_table(const std::vector<TableColumn>& columns,
                          const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::string> titles;
-  for (const TableColumn& column : columns) titles.push_back(column.title);
-  std::vector<size_t> widths;
-  for (const std::string& title : titles) widths.push_back(width(title));
+  std::vector<std::string> titles(columns.size());
+  std::vector<size_t> widths(columns.size());
+  for (size_t i = 0; i < columns.size(); ++i) {
+    titles[i] = columns[i].title;
+    widths[i] = width(titles[i]);
+  }
   for (const auto& row : rows) {
     for (size_t i = 0; i < columns.size(); ++i) widths[i] = std::max(widths[i], width(row.at(i)));
   }

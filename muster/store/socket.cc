@@ -165,7 +165,7 @@ std::string host_of(const SocketAddress& mapped) {
 }
 
 std::string to_string(const SocketAddress& address) {
-  const std::string host = host_of(address);
+  std::string host = host_of(address);
   if (address.storage.ss_family == AF_UNIX) return host;
   const bool ipv6 = host.find(':') != std::string::npos;
   return cat(ipv6 ? "[" : "", host, ipv6 ? "]" : "", ":", port_of(address));

@@ -1,4 +1,5 @@
-// Read by clang-tidy before every file. libstdc++ 12 defines std::source_location only for compilers that have
+// Read by clang-tidy before every file. libstdc++ 12 defines std::source_location only for compilers that
+// have
 // __builtin_source_location, which clang has from version 16; this is its shape for those before.
 #pragma once
 
@@ -8,7 +9,8 @@
 namespace std {
 class source_location {
  public:
-  static constexpr source_location current(const char* file = __builtin_FILE(), uint_least32_t line = __builtin_LINE(),
+  static constexpr source_location current(const char* file = __builtin_FILE(),
+                                           uint_least32_t line = __builtin_LINE(),
                                            const char* function = __builtin_FUNCTION()) noexcept {
     source_location here;
     here.file_ = file;

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Runs clang-tidy over the C++ sources of a build, two at a time, and remembers which are clean.
 
-    tidy.py BUILD [PREFIX...]     sources whose path in the repository starts with one of these; none: all
+    tidy.py [--quick] BUILD [PREFIX...]     sources whose path in the repository starts with one of these; none: all
+
+--quick leaves out the checks that follow paths through functions, which take longer than all others together.
 
 A source is looked at again only when something changed that it depends on: itself, a header of this repository
 that it includes, how it is compiled, .clang-tidy, or clang-tidy. Returns 1 when there is a finding.
@@ -21,6 +23,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PRELUDE = ROOT / "scripts/lint/prelude.h"
 JOBS = 2
+SLOW_CHECKS = "-clang-analyzer-*,-performance-unnecessary-value-param"
+DEAR_INCLUDE = re.compile(r"#include <(CLI|nlohmann|torch|ATen|gtest|gmock)/")  # looked at first, so that none is left over
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -62,7 +66,7 @@ def own_files(name):
 
 
 class Tidy:
-    def __init__(self, build, prefixes):
+    def __init__(self, build, prefixes, quick):
         self.sources = sources_of(build, prefixes)
         self.folder = build / "lint"
         (self.folder / "clean").mkdir(parents=True, exist_ok=True)
@@ -70,7 +74,9 @@ class Tidy:
             [{"directory": directory, "file": os.fspath(ROOT / name), "arguments": command}
              for name, (directory, command) in self.sources.items()]), encoding="utf-8")
         version = subprocess.run(["clang-tidy", "--version"], capture_output=True, check=True).stdout
-        self.settings = version + (ROOT / ".clang-tidy").read_bytes() + PRELUDE.read_bytes()
+        self.checks = [f"--checks={SLOW_CHECKS}"] if quick else []
+        self.settings = version + (ROOT / ".clang-tidy").read_bytes() + PRELUDE.read_bytes() + b"".join(
+            part.encode() for part in self.checks)
 
     def stamp(self, name):
         """The file that is there when this source, as it is now, was found clean."""
@@ -84,7 +90,7 @@ class Tidy:
         start = time.monotonic()
         done = subprocess.run(
             ["clang-tidy", "-p", os.fspath(self.folder), "--quiet", "--extra-arg-before=-include",
-             f"--extra-arg-before={PRELUDE}", os.fspath(ROOT / name)],
+             f"--extra-arg-before={PRELUDE}", *self.checks, os.fspath(ROOT / name)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode == 0:
             stamp.touch()
@@ -94,6 +100,7 @@ class Tidy:
     def run(self):
         stamps = {name: self.stamp(name) for name in self.sources}
         todo = [name for name, stamp in stamps.items() if not stamp.exists()]
+        todo.sort(key=lambda name: not DEAR_INCLUDE.search((ROOT / name).read_text(encoding="utf-8")))
         print(f"clang-tidy: {len(todo)} of {len(self.sources)} sources to look at", flush=True)
         findings = 0
         with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
@@ -107,10 +114,13 @@ class Tidy:
 
 
 def main(arguments):
+    quick = arguments[:1] == ["--quick"]
+    if quick:
+        arguments = arguments[1:]
     if not arguments or not pathlib.Path(arguments[0], "compile_commands.json").is_file():
         print("tidy.py: expected a build folder with compile_commands.json; run scripts/build.sh first", file=sys.stderr)
         return 2
-    return Tidy(pathlib.Path(arguments[0]).resolve(), arguments[1:]).run()
+    return Tidy(pathlib.Path(arguments[0]).resolve(), arguments[1:], quick).run()
 
 
 if __name__ == "__main__":

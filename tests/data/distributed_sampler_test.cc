@@ -156,10 +156,10 @@ TEST(DistributedSampler, ResumingWithTheSameRanksIsTheRestOfTheEpoch) {
 
 TEST(SamplerIdentity, IsPrintedAndSurvivesTravelling) {
   DistributedSampler sampler(1438, {.num_replicas = 4, .rank = 1, .seed = -5, .drop_last = true});
-  sampler.set_epoch(2);
+  sampler.set_epoch(2, 40);
   const auto identity = sampler.identity();
   EXPECT_EQ(to_string(identity),
-            "num_replicas=4 rank=1 seed=-5 epoch=2 length=1438 shuffle=true drop_last=true");
+            "num_replicas=4 rank=1 seed=-5 epoch=2 length=1438 shuffle=true drop_last=true consumed=40");
   EXPECT_EQ(SamplerIdentity::from_values(identity.values()), identity);
 }
 

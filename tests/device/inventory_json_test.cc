@@ -107,7 +107,7 @@ TEST(InventoryJson, ErrorsNameTheMember) {
       {R"({"schema":"muster.devices/1","hosts":[{"name":"a"},{"name":"a"}]})", "'a' twice"},
       {R"({"schema":"muster.devices/1","hosts":[{"name":"a","cpu_slots":0}]})",
        "at hosts[0].cpu_slots, got 0"},
-      {R"({"schema":"muster.devices/1","schema":"muster.devices/1","hosts":[]})", "\"schema\" twice"},
+      {R"({"schema":"muster.devices/1","schema":"muster.devices/1","hosts":[]})", "'schema' twice"},
       {with_gpu(R"("index":0,"model":"A")"), "at hosts[0].gpus[0].uuid, got ''"},
       {with_gpu(R"("index":-1,"uuid":"GPU-1","model":"A")"), "at hosts[0].gpus[0].index, got -1"},
       {with_gpu(R"("index":1.5,"uuid":"GPU-1","model":"A")"), "at hosts[0].gpus[0].index, got 1.5"},

@@ -3,7 +3,7 @@
 
   snippets.py generate OUT.cc PAGE.md...   one C++ source from all C++ blocks; Python blocks are parsed
   snippets.py run PROGRAM PAGE.md...       runs what was compiled from OUT.cc, on two CPU ranks
-  snippets.py check-files                  every file that a page of this repository names exists
+  snippets.py check-files                  every file and heading that a page of this repository names exists
 
 A C++ block says in its first line what it is:
 
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 KINDS = {"": "body", "file": "file", "program": "program", "program by-hand": "by-hand",
          "program compile-only": "compile-only"}
-RUN_SECONDS = 60
+RUN_SECONDS = 120
 
 
 class Block(NamedTuple):
@@ -178,21 +178,32 @@ def run(program, blocks):
 
 
 def named_files(text):
-    """What a page names as files of the repository: `muster/…` in back quotes, and the targets of links."""
+    """What a page names of the repository: files as `muster/…` in back quotes, and the targets of its links."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     folders = r"muster|tests|docs|examples|scripts|cmake|benchmarks|data"
     quoted = re.findall(rf"`((?:{folders})/[A-Za-z0-9_./-]+)(?:: ?[a-z_]+\(\))?`", text)
-    links = [target.split("#")[0] for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
-    return quoted, [link for link in links if link]
+    return quoted, [target for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
+
+
+def anchors_of(page):
+    """The anchors of a page's headings, as GitHub makes them."""
+    with open(page, encoding="utf-8") as file:
+        text = re.sub(r"^```.*?^```", "", file.read(), flags=re.M | re.S)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)}
 
 
 def check_files():
-    """Throws: SystemExit naming every page and the file that is not there."""
+    """Throws: SystemExit naming every page and the file or heading that is not there."""
     missing = []
     for page in sorted(glob.glob("*.md") + glob.glob("docs/*.md")):
         with open(page, encoding="utf-8") as file:
             quoted, links = named_files(file.read())
-        paths = quoted + [os.path.join(os.path.dirname(page), link) for link in links]
-        missing += [f"{page}: names '{path}', which is not there" for path in paths if not os.path.exists(path)]
+        missing += [f"{page}: names '{path}', which is not there" for path in quoted if not os.path.exists(path)]
+        for link in links:
+            path, _, anchor = link.partition("#")
+            target = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
+            if not os.path.exists(target) or (anchor and anchor not in anchors_of(target)):
+                missing.append(f"{page}: links to '{link}', which is not there")
     if missing:
         raise SystemExit("\n".join(missing))
 

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Tests of snippets.py: that it takes what it should, and that a page that is wrong is an error."""
 
+import contextlib
+import io
 import os
 import sys
 import tempfile
@@ -63,7 +65,8 @@ class Generate(unittest.TestCase):
 
 class Run(unittest.TestCase):
     def test_failure_is_named(self):
-        with self.assertRaisesRegex(SystemExit, r"p.md:14: expected exit code 0, got \[1\]"):
+        with self.assertRaisesRegex(SystemExit, r"p.md:14: expected exit code 0, got \[1\]"), \
+                contextlib.redirect_stdout(io.StringIO()):
             snippets.run("/bin/false", [b for b in snippets.blocks_of("p.md", PAGE) if b.kind == "program"])
 
     def test_ranks_know_nothing_of_a_launcher_around(self):
@@ -73,22 +76,32 @@ class Run(unittest.TestCase):
 
 class Files(unittest.TestCase):
     def test_names(self):
-        quoted, links = snippets.named_files("`muster/a.h`, `launch/agent.cc`, `docs/b.md: run()`, [c](d.md#e), [f](https://g)")
-        self.assertEqual((quoted, links), (["muster/a.h", "docs/b.md"], ["d.md"]))
+        quoted, links = snippets.named_files(
+            "`muster/a.h`, `launch/agent.cc`, `docs/b.md: run()`, [c](d.md#e), [f](https://g)\n```cpp\n[](int x) {}\n```\n")
+        self.assertEqual((quoted, links), (["muster/a.h", "docs/b.md"], ["d.md#e"]))
 
-    def test_missing(self):
+    def complaint_of(self, readme):
         before = os.getcwd()
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             try:
-                with open("README.md", "w", encoding="utf-8") as file:
-                    file.write("[x](there.md) `muster/not_there.h`")
-                with open("there.md", "w", encoding="utf-8"):
-                    pass
-                with self.assertRaisesRegex(SystemExit, "README.md: names 'muster/not_there.h'"):
-                    snippets.check_files()
+                for name, text in (("README.md", readme), ("there.md", "# One `two`: three")):
+                    with open(name, "w", encoding="utf-8") as file:
+                        file.write(text)
+                snippets.check_files()
+            except SystemExit as error:
+                return str(error)
             finally:
                 os.chdir(before)
+        return ""
+
+    def test_what_is_there(self):
+        self.assertEqual(self.complaint_of("# Here\n[x](there.md) [y](there.md#one-two-three) [z](#here)"), "")
+
+    def test_missing(self):
+        self.assertIn("README.md: names 'muster/not_there.h'", self.complaint_of("`muster/not_there.h`"))
+        self.assertIn("README.md: links to 'not.md'", self.complaint_of("[x](not.md)"))
+        self.assertIn("README.md: links to 'there.md#four'", self.complaint_of("[x](there.md#four)"))
 
 
 if __name__ == "__main__":

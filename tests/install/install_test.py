@@ -112,6 +112,20 @@ class InstallTest(unittest.TestCase):
         self.assertNotEqual(code, 0)
         self.assertIn("nothing-here", out + err)
 
+    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
+    def test_a_libtorch_of_another_version_is_refused(self):
+        torch = self.scratch / "torch"
+        for name, text in {
+                "lib/libtorch_cpu.so": "", "lib/libc10.so": "",
+                "include/torch/csrc/api/include/torch/torch.h": "",
+                "include/torch/headeronly/version.h": "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 12\n"
+                                                      "#define TORCH_VERSION_PATCH 77\n"}.items():
+            (torch / name).parent.mkdir(parents=True, exist_ok=True)
+            (torch / name).write_text(text, encoding="utf-8")
+        _, (code, out, err) = self.configure(f"-DTORCH={torch}")
+        self.assertNotEqual(code, 0)
+        self.assertRegex(" ".join((out + err).split()), r"expected LibTorch 2\.\d+\.\d+, .* got 2\.12\.77")
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -1,0 +1,157 @@
+// The real program when things die: signals to it, its own death, what ranks leave behind.
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "muster/base/strings.h"
+#include "muster_program.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+// Pids that ranks printed as "pid N".
+std::vector<Fd> pidfds(const std::string& text) {
+  std::vector<Fd> fds;
+  for (const std::string& line : split(text, '\n')) {
+    const size_t at = line.find("pid ");
+    if (at == std::string::npos) continue;
+    fds.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, std::stoi(line.substr(at + 4)), 0)));
+  }
+  return fds;
+}
+
+// Two ranks that say their pids and then sleep, with a handler for SIGTERM and SIGINT when `script` has one.
+std::vector<std::string> sleepers(const std::string& script, std::vector<std::string> flags = {}) {
+  std::vector<std::string> args = {"run", "-q", "-n", "2", "--run-dir", "out"};
+  args.insert(args.end(), flags.begin(), flags.end());
+  // The second echo comes when both have said their pid: the test waits for one "ready" of each.
+  args.insert(args.end(), {"sh", "-c", script + "echo pid $$; echo ready$RANK; while :; do sleep 0.05; done"});
+  return args;
+}
+
+void wait_until_ready(Program& program) {
+  program.read_until("ready0");
+  program.read_until("ready1");
+}
+
+class GuardSignal : public testing::TestWithParam<int> {};
+
+TEST_P(GuardSignal, StopsEverythingAndIsTheExitCode) {
+  const ScratchFolder folder;
+  Program program(sleepers(""), folder);
+  wait_until_ready(program);
+  const auto ranks = pidfds(program.read_until("ready1"));
+  ASSERT_EQ(ranks.size(), 2U);
+  ::kill(program.pid(), GetParam());
+  const Ran ran = program.finish();
+  EXPECT_EQ(ran.code, 128 + GetParam());
+  EXPECT_THAT(ran.err, HasSubstr(cat("stopped by ", signal_name(GetParam()))));
+  for (const Fd& rank : ranks) EXPECT_TRUE(ends_within(rank, milliseconds(0)));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out/failure.json"));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GuardSignal, testing::Values(SIGTERM, SIGINT, SIGHUP, SIGQUIT),
+                         [](const auto& info) { return signal_name(info.param); });
+
+TEST(Guard, RanksGetTheSignalAndTimeToSave) {
+  const ScratchFolder folder;
+  Program program(sleepers("trap 'echo saved$RANK; exit 0' TERM; "), folder);
+  wait_until_ready(program);
+  ::kill(program.pid(), SIGTERM);
+  const Ran ran = program.finish();
+  EXPECT_EQ(ran.code, 128 + SIGTERM);
+  EXPECT_THAT(ran.out, HasSubstr("saved0"));
+  EXPECT_THAT(ran.out, HasSubstr("saved1"));
+}
+
+TEST(Guard, WhoIgnoresTheSignalIsKilledAfterTheGrace) {
+  const ScratchFolder folder;
+  Program program(sleepers("trap '' TERM; ", {"--shutdown-timeout", "200ms"}), folder);
+  wait_until_ready(program);
+  const auto ranks = pidfds(program.read_until("ready1"));
+  ::kill(program.pid(), SIGTERM);
+  EXPECT_EQ(program.finish().code, 128 + SIGTERM);
+  for (const Fd& rank : ranks) EXPECT_TRUE(ends_within(rank, milliseconds(0)));
+}
+
+TEST(Guard, SecondInterruptDoesNotWait) {
+  const ScratchFolder folder;
+  Program program(sleepers("trap 'echo not yet$RANK' INT; "), folder);
+  wait_until_ready(program);
+  ::kill(program.pid(), SIGINT);
+  program.read_until("not yet0");
+  const auto start = Clock::now();
+  ::kill(program.pid(), SIGINT);
+  EXPECT_EQ(program.finish().code, 128 + SIGINT);
+  EXPECT_LT(seconds_since(start), 10) << "the grace is 30 s";
+}
+
+TEST(Guard, RanksDieWithTheLauncher) {
+  const ScratchFolder folder;
+  Program program(sleepers("trap '' TERM HUP; "), folder);
+  wait_until_ready(program);
+  const auto ranks = pidfds(program.read_until("ready1"));
+  ASSERT_EQ(ranks.size(), 2U);
+  ::kill(program.pid(), SIGKILL);
+  for (const Fd& rank : ranks) EXPECT_TRUE(ends_within(rank, milliseconds(1000)));
+  program.finish();
+}
+
+TEST(Guard, GrandchildrenGoToo) {
+  const ScratchFolder folder;
+  for (const char* end : {"exit 0", "exit 1"}) {
+    Program program({"run", "-q", "-n", "2", "sh", "-c",
+                     cat("setsid sleep 1000 & echo pid $!; (sleep 1000 & echo pid $!); ", end)},
+                    folder);
+    const auto start = Clock::now();
+    const Ran ran = program.finish();
+    EXPECT_LT(seconds_since(start), 20);
+    for (const Fd& pid : pidfds(ran.out)) EXPECT_TRUE(ends_within(pid, milliseconds(500))) << ran.out;
+  }
+}
+
+TEST(Guard, NamesTheCauseAmongDeathsThatFollowAtOnce) {
+  const ScratchFolder folder;
+  // Rank 0 and 1 exit with 1 the moment that rank 2 dies.
+  const std::string script =
+      "if [ $RANK = 2 ]; then exec 3> gate0 4> gate1; kill -KILL $$; fi; read x < gate$RANK; exit 1";
+  for (int round = 0; round < 5; ++round) {
+    for (const char* gate : {"/gate0", "/gate1"}) {
+      ::unlink((folder.path() + gate).c_str());
+      ASSERT_EQ(::mkfifo((folder.path() + gate).c_str(), 0600), 0);
+    }
+    const Ran ran = muster({"run", "-q", "-n", "3", "sh", "-c", script}, folder);
+    EXPECT_EQ(ran.code, 128 + SIGKILL);
+    EXPECT_THAT(ran.err, HasSubstr("rank 2 failed first: killed by SIGKILL"));
+  }
+}
+
+TEST(Guard, NohupIsHonoured) {
+  const ScratchFolder folder;
+  ProgramSettings settings;
+  settings.program = "/bin/sh";
+  Program program({"-c", cat("trap '' HUP; exec ", MUSTER_BINARY_DIR,
+                             "/bin/muster run -q -n 1 sh -c 'echo ready; read line; echo got $line'")},
+                  folder, settings);
+  program.read_until("ready");
+  ::kill(program.pid(), SIGHUP);
+  EXPECT_EQ(program.finish().code, 0);
+}
+
+TEST(Guard, UserSignalsReachTheRanks) {
+  const ScratchFolder folder;
+  Program program(sleepers("trap 'echo usr$RANK; exit 0' USR1; "), folder);
+  wait_until_ready(program);
+  ::kill(program.pid(), SIGUSR1);
+  const Ran ran = program.finish();
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_THAT(ran.out, HasSubstr("usr0"));
+  EXPECT_THAT(ran.out, HasSubstr("usr1"));
+}
+
+}  // namespace
+}  // namespace muster

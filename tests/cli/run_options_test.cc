@@ -1,0 +1,155 @@
+#include "muster/cli/run_options.h"
+
+#include <gmock/gmock.h>
+
+#include "muster/base/strings.h"
+#include "muster/supervise/child.h"
+#include "tests/device/scratch.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+LaunchOptions options_of(const RunFlags& flags, std::vector<std::string> program = {"prog"}) {
+  return to_launch_options(flags, std::move(program));
+}
+
+template <class Change>
+std::string refusal(Change change) {
+  RunFlags flags;
+  change(flags);
+  try {
+    options_of(flags);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(RunOptions, NprocPerNode) {
+  EXPECT_FALSE(options_of({}).request.nproc_per_node);
+  RunFlags flags;
+  flags.nproc_per_node = "3";
+  EXPECT_EQ(options_of(flags).request.nproc_per_node, 3);
+  flags.nproc_per_node = "auto";
+  EXPECT_FALSE(options_of(flags).request.nproc_per_node);
+  flags.nproc_per_node = "cpu";
+  EXPECT_TRUE(options_of(flags).request.cpu_only);
+  flags.nproc_per_node = "gpu";
+  EXPECT_TRUE(options_of(flags).request.gpu_only);
+  for (const char* bad : {"0", "-1", "two", "1.5", "2x", "99999999999", "xpu"}) {
+    EXPECT_THAT(refusal([&](RunFlags& f) { f.nproc_per_node = bad; }),
+                HasSubstr(cat("--nproc-per-node: expected a number from 1, auto, cpu or gpu, got '", bad, "'")));
+  }
+}
+
+TEST(RunOptions, OneHostOnly) {
+  RunFlags flags;
+  flags.nnodes = "1:1";
+  options_of(flags);
+  EXPECT_THAT(refusal([](RunFlags& f) { f.nnodes = "2"; }), HasSubstr("several hosts are not supported"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.nnodes = "1:4"; }), HasSubstr("several hosts are not supported"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.nnodes = "0"; }), HasSubstr("MIN:MAX"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.nnodes = "1:2:3"; }), HasSubstr("MIN:MAX"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.node_rank = 1; }), HasSubstr("--node-rank"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.rdzv_backend = "etcd"; }), HasSubstr("--rdzv-backend"));
+}
+
+TEST(RunOptions, WhereRankZeroListens) {
+  const auto place = [](const RunFlags& flags) {
+    const LaunchOptions options = options_of(flags);
+    return cat(options.master_addr, ":", options.master_port, " ", options.run_id);
+  };
+  RunFlags flags;
+  EXPECT_EQ(place(flags), ":0 ");
+  flags.rdzv_id = "job";
+  EXPECT_EQ(place(flags), ":0 job");
+  flags.master_port = 29501;
+  EXPECT_EQ(place(flags), "127.0.0.1:29501 job");
+  flags.master_addr = "localhost";
+  EXPECT_EQ(place(flags), "localhost:29501 job");
+  flags.rdzv_endpoint = "[::1]:29502";
+  EXPECT_EQ(place(flags), "::1:29502 job");
+  flags.rdzv_endpoint = "name:29503";
+  EXPECT_EQ(place(flags), "name:29503 job");
+  flags.standalone = true;
+  EXPECT_EQ(place(flags), ":0 job");
+  flags.standalone = false;
+  flags.rdzv_backend = "c10d";
+  EXPECT_EQ(place(flags), ":0 job");
+  EXPECT_THAT(refusal([](RunFlags& f) { f.master_port = 0; }), HasSubstr("--master-port"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.rdzv_endpoint = "host:x"; }), HasSubstr("--rdzv-endpoint"));
+}
+
+TEST(RunOptions, PlacementFlags) {
+  const ScratchFolder folder;
+  RunFlags flags;
+  flags.gpus = "0,2-5";
+  flags.surplus = "share";
+  flags.visibility = "own-first";
+  flags.map = "3,1,0";
+  const Request request = options_of(flags).request;
+  EXPECT_EQ(request.gpus, "0,2-5");
+  EXPECT_EQ(request.surplus, Surplus::share);
+  EXPECT_EQ(request.visibility, Visibility::own_first);
+  EXPECT_THAT(request.map, ElementsAre(3, 1, 0));
+  flags.map = "@" + folder.write("map", "2, 1\n0\n");
+  EXPECT_THAT(options_of(flags).request.map, ElementsAre(2, 1, 0));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.map = "1,x"; }), HasSubstr("--map"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.surplus = "maybe"; }), HasSubstr("surplus"));
+}
+
+TEST(RunOptions, TimesAndSignals) {
+  RunFlags flags;
+  EXPECT_EQ(options_of(flags).shutdown_timeout, milliseconds(30'000));
+  {
+    const ScopedEnv inherited("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "7");
+    EXPECT_EQ(options_of(flags).shutdown_timeout, milliseconds(7'000));
+  }
+  flags.shutdown_timeout = "2m";
+  EXPECT_EQ(options_of(flags).shutdown_timeout, milliseconds(120'000));
+  flags.signals_to_handle = "SIGTERM, SIGUSR1";
+  EXPECT_THAT(options_of(flags).stop_signals, ElementsAre(SIGTERM, SIGUSR1));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.signals_to_handle = "SIGTERM,SIGKILL"; }), HasSubstr("got 'SIGKILL'"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.shutdown_timeout = "soon"; }), HasSubstr("duration"));
+}
+
+TEST(RunOptions, PythonForScriptsAndModules) {
+  const ScratchFolder folder;
+  const ScopedEnv no_python("PYTHON_EXEC", nullptr);
+  const std::string script = folder.write("train.py", "");
+  RunFlags flags;
+  EXPECT_THAT(options_of(flags, {script, "-x"}).argv, ElementsAre("python3", "-u", script, "-x"));
+  EXPECT_THAT(options_of(flags, {"./train", "-x"}).argv, ElementsAre("./train", "-x"));
+  flags.no_python = true;
+  EXPECT_THAT(options_of(flags, {script}).argv, ElementsAre(script));
+  flags.module = true;
+  EXPECT_THROW(options_of(flags, {"pkg.train"}), Error);
+  flags.no_python = false;
+  const ScopedEnv python("PYTHON_EXEC", "/opt/python");
+  EXPECT_THAT(options_of(flags, {"pkg.train", "y"}).argv, ElementsAre("/opt/python", "-u", "-m", "pkg.train", "y"));
+}
+
+TEST(RunOptions, ScriptNotThere) {
+  try {
+    options_of({}, {"/no/such/train.py"});
+    FAIL();
+  } catch (const SpawnError& error) {
+    EXPECT_EQ(error.exit_code(), 127);
+    EXPECT_THAT(error.what(), HasSubstr("/no/such/train.py"));
+  }
+}
+
+TEST(RunOptions, NoProgram) {
+  EXPECT_THROW(options_of({}, {}), Error);
+  RunFlags flags;
+  flags.dry_run = true;
+  EXPECT_TRUE(options_of(flags, {}).dry_run);
+}
+
+}  // namespace
+}  // namespace muster

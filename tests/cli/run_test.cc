@@ -1,0 +1,303 @@
+// The real program, with shell scripts as ranks.
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "muster/base/strings.h"
+#include "muster_program.h"
+
+namespace muster {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+
+std::vector<std::string> sh(std::vector<std::string> flags, const std::string& script) {
+  flags.insert(flags.begin(), "run");
+  flags.insert(flags.end(), {"sh", "-c", script});
+  return flags;
+}
+
+std::vector<std::string> sorted_lines(const std::string& text) {
+  auto lines = split(trim(text), '\n');
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+json failure_of(const ScratchFolder& folder) {
+  return json::parse(read_file(folder.path() + "/out/failure.json"));
+}
+
+TEST(Run, OneRankPerCpuSlotWithPrefixes) {
+  const ScratchFolder folder;
+  const Ran ran = muster(sh({"--cpu-slots", "3"}, "echo I am $RANK of $WORLD_SIZE; echo err $RANK >&2"), folder);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(sorted_lines(ran.out),
+            (std::vector<std::string>{"[0] I am 0 of 3", "[1] I am 1 of 3", "[2] I am 2 of 3"}));
+  EXPECT_THAT(ran.err, HasSubstr("[1] err 1\n"));
+  EXPECT_THAT(ran.err, HasSubstr("rank  host")) << "the placement table";
+}
+
+TEST(Run, OneRankPassesThrough) {
+  const ScratchFolder folder;
+  const Ran ran = muster(sh({"-q", "-n", "1"}, "printf 'a\\377b\\r\\000c'; printf e >&2"), folder);
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(ran.out, std::string("a\377b\r\0c", 6));
+  EXPECT_EQ(ran.err, "e");
+}
+
+TEST(Run, ProgramsFlagsAreTheProgramsOwn) {
+  const ScratchFolder folder;
+  const Ran ran = muster({"run", "-q", "-n", "1", "printf", "%s,", "--help", "-n", "3", "--", "--version", ""}, folder);
+  EXPECT_EQ(ran.out, "--help,-n,3,--,--version,,");
+}
+
+TEST(Run, TakesTorchrunsSpellingsAndVariables) {
+  const ScratchFolder folder;
+  const std::string script = "echo $WORLD_SIZE $ROLE_NAME $TORCHELASTIC_MAX_RESTARTS";
+  EXPECT_EQ(muster(sh({"-q", "--nproc_per_node=1", "--role=a_b", "--max_restarts", "4"}, script), folder).out,
+            "1 a_b 4\n");
+  ProgramSettings settings;
+  settings.environment = {{"PET_NPROC_PER_NODE", "1"}, {"PET_ROLE", "pet"}, {"PET_STANDALONE", "1"},
+                          {"PET_NO_PYTHON", "0"}};
+  EXPECT_EQ(muster(sh({"-q"}, script), folder, settings).out, "1 pet 0\n");
+  EXPECT_EQ(muster(sh({"-q", "--role", "flag"}, script), folder, settings).out, "1 flag 0\n");
+}
+
+TEST(Run, StandardInputGoesToRankZeroOnly) {
+  const ScratchFolder folder;
+  ProgramSettings settings;
+  settings.input = "line one\nline two\n";
+  const Ran ran = muster(sh({"-q", "-n", "2"}, "cat"), folder, settings);
+  EXPECT_EQ(ran.out, "[0] line one\n[0] line two\n");
+}
+
+TEST(Run, ExitCodeOfTheFirstFailure) {
+  const ScratchFolder folder;
+  const Ran ran = muster(sh({"-n", "2", "--run-dir", "out"}, "[ $RANK = 0 ] && exec sleep 1000; echo oh no >&2; exit 7"),
+                         folder);
+  EXPECT_EQ(ran.code, 7);
+  EXPECT_THAT(ran.err, HasSubstr("rank 1 failed first: exit code 7"));
+  EXPECT_THAT(ran.err, HasSubstr("    | oh no\n"));
+  EXPECT_THAT(ran.err, HasSubstr("rank 0: ended by muster (SIGTERM)"));
+  const json failure = failure_of(folder);
+  EXPECT_EQ(failure["schema"], "muster.failure/1");
+  EXPECT_EQ(failure["first"]["rank"], 1);
+  EXPECT_EQ(failure["exit_code"], 7);
+}
+
+TEST(Run, SignalDeathsAre128Plus) {
+  const ScratchFolder folder;
+  EXPECT_EQ(muster(sh({"-n", "2"}, "[ $RANK = 1 ] && kill -SEGV $$; exec sleep 1000"), folder).code, 128 + SIGSEGV);
+  const Ran killed = muster(sh({"-n", "2"}, "[ $RANK = 0 ] && kill -KILL $$; exec sleep 1000"), folder);
+  EXPECT_EQ(killed.code, 128 + SIGKILL);
+  EXPECT_THAT(killed.err, HasSubstr("rank 0 failed first: killed by SIGKILL"));
+}
+
+TEST(Run, ARankMayEndEarly) {
+  const ScratchFolder folder;
+  ASSERT_EQ(::mkfifo((folder.path() + "/gate").c_str(), 0600), 0);
+  const Ran ran = muster(sh({"-q", "-n", "2"}, "[ $RANK = 0 ] && exec true; echo still here"), folder);
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(ran.out, "[1] still here\n");
+}
+
+TEST(Run, NotFoundAndNotExecutable) {
+  const ScratchFolder folder;
+  const Ran not_found = muster({"run", "no-such-program"}, folder);
+  EXPECT_EQ(not_found.code, 127);
+  EXPECT_THAT(not_found.err, HasSubstr("muster run: cannot start 'no-such-program': not found"));
+  EXPECT_EQ(std::count(not_found.err.begin(), not_found.err.end(), '\n'), 1);
+  const Ran no_script = muster({"run", "no-such-script.py"}, folder);
+  EXPECT_EQ(no_script.code, 127);
+  const Ran not_executable = muster({"run", folder.write("data", "text")}, folder);
+  EXPECT_EQ(not_executable.code, 126);
+  EXPECT_THAT(not_executable.err, HasSubstr("chmod +x"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/runs")) << "nothing was started, so nothing written";
+}
+
+TEST(Run, BadUsageIsOneLineAndTwo) {
+  const ScratchFolder folder;
+  const std::vector<std::vector<std::string>> bad = {
+      {"run"},
+      {"run", "-n", "0", "true"},
+      {"run", "-n", "-1", "true"},
+      {"run", "-n", "many", "true"},
+      {"run", "--bogus", "true"},
+      {"run", "--nnodes", "2", "true"},
+      {"run", "--master-port", "70000", "true"},
+      {"run", "--master-addr", "no-such-host.invalid", "--master-port", "29500", "true"},
+      {"run", "--tee", "9", "true"},
+      {"run", "--max-restarts", "-1", "true"},
+      {"run", "--max-restarts", "x", "true"},
+      {"run", "-n", "gpu", "--map", "0,z", "true"},
+      {"frobnicate"},
+      {"train.py"},
+      {},
+  };
+  for (const auto& args : bad) {
+    const Ran ran = muster(args, folder);
+    EXPECT_EQ(ran.code, 2) << join(args, " ") << "\n" << ran.err;
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << join(args, " ") << "\n" << ran.err;
+    EXPECT_EQ(ran.out, "") << join(args, " ");
+  }
+}
+
+TEST(Run, GpusAskedForWhereThereAreNone) {
+  const ScratchFolder folder;
+  EXPECT_NE(muster({"run", "-n", "gpu", "true"}, folder).code, 0);
+  EXPECT_NE(muster({"run", "--gpus", "0", "true"}, folder).code, 0);
+}
+
+TEST(Run, PortTakenIsNamed) {
+  const ScratchFolder folder;
+  const Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  socklen_t size = sizeof(address);
+  address.sin_family = AF_INET;
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size);
+  const int port = ntohs(address.sin_port);
+  const Ran ran = muster({"run", "--master-port", cat(port), "true"}, folder);
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err, HasSubstr(cat("got ", port, ", which is in use by process ", ::getpid())));
+}
+
+TEST(Run, WritesThePlanAndLogs) {
+  const ScratchFolder folder;
+  const Ran ran = muster(sh({"-q", "-n", "2", "--run-dir", "out", "--tee", "0:3", "--redirects", "1:1"},
+                            "echo out $RANK; echo err $RANK >&2"),
+                         folder);
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(json::parse(read_file(folder.path() + "/out/plan.json"))["schema"], "muster.plan/1");
+  EXPECT_EQ(read_file(folder.path() + "/out/logs/0/0.out"), "out 0\n");
+  EXPECT_EQ(read_file(folder.path() + "/out/logs/0/0.err"), "err 0\n");
+  EXPECT_EQ(read_file(folder.path() + "/out/logs/0/1.out"), "out 1\n");
+  EXPECT_EQ(ran.out, "[0] out 0\n") << "rank 1's is redirected";
+  EXPECT_THAT(ran.err, HasSubstr("[1] err 1\n"));
+}
+
+TEST(Run, LastLinesOfARedirectedErrorStream) {
+  const ScratchFolder folder;
+  const Ran ran = muster(sh({"-n", "1", "--redirects", "3"}, "echo the reason >&2; exit 4"), folder);
+  EXPECT_EQ(ran.code, 4);
+  EXPECT_THAT(ran.err, HasSubstr("    | the reason\n"));
+  EXPECT_THAT(ran.err, HasSubstr("/logs/0/0.err"));
+}
+
+TEST(Run, LeavesNoEmptyFolders) {
+  const ScratchFolder folder;
+  muster(sh({"-n", "1", "--run-dir", "out"}, "true"), folder);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out/logs"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out/failure.json"));
+}
+
+TEST(Run, RestartsTheWholeGroup) {
+  const ScratchFolder folder;
+  const std::string script =
+      "echo $RANK attempt $TORCHELASTIC_RESTART_COUNT/$MUSTER_ATTEMPT port $MASTER_PORT; "
+      "[ $TORCHELASTIC_RESTART_COUNT = 2 ] && exit 0; [ $RANK = 1 ] && exit 9; exec sleep 1000";
+  const Ran ran = muster(sh({"-q", "-n", "2", "--max-restarts", "3", "--run-dir", "out"}, script), folder);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("[0] 0 attempt 2/2"));
+  EXPECT_THAT(ran.out, Not(HasSubstr("attempt 3")));
+  EXPECT_THAT(ran.err, HasSubstr("restart 2 of 3"));
+  std::set<std::string> ports;
+  for (const std::string& line : split(trim(ran.out), '\n')) ports.insert(line.substr(line.rfind(' ')));
+  EXPECT_EQ(ports.size(), 1U) << "the port stays the same";
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out/failure.json"));
+}
+
+TEST(Run, RestartsEnd) {
+  const ScratchFolder folder;
+  const Ran ran = muster(sh({"-q", "-n", "1", "--max-restarts", "2", "--run-dir", "out"},
+                            "echo $TORCHELASTIC_RESTART_COUNT; exit 9"),
+                         folder);
+  EXPECT_EQ(ran.code, 9);
+  EXPECT_EQ(ran.out, "0\n1\n2\n");
+  EXPECT_EQ(failure_of(folder)["attempt"], 2);
+}
+
+TEST(Run, SecretIsReadableByEveryRankAndNowhereElse) {
+  const ScratchFolder folder;
+  const Ran ran = muster(
+      sh({"-q", "-n", "2"}, "wc -c < /proc/self/fd/$MUSTER_SECRET_FD; tr '\\0' ' ' < /proc/$PPID/cmdline; env"), folder);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("[0] 64\n"));
+  EXPECT_THAT(ran.out, HasSubstr("[1] 64\n"));
+  for (const std::string& line : split(ran.out, '\n')) {
+    EXPECT_FALSE(line.find_first_not_of("0123456789abcdef", line.rfind('=') + 1) == std::string::npos &&
+                 line.size() - line.rfind('=') > 64)
+        << line;
+  }
+}
+
+TEST(Run, AnEndlessLineIsPassedInPieces) {
+  const ScratchFolder folder;
+  // 100 MB with no newline, on a console that is read all the time.
+  Program program({"run", "-q", "-n", "2", "sh", "-c",
+                   "[ $RANK = 1 ] && exit 0; head -c 100000000 /dev/zero | tr '\\0' x"},
+                  folder);
+  const Ran ran = program.finish();
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(std::count(ran.out.begin(), ran.out.end(), 'x'), 100'000'000);
+  EXPECT_TRUE(ran.out.starts_with("[0] x"));
+  rusage usage = {};
+  ::getrusage(RUSAGE_CHILDREN, &usage);
+  EXPECT_LT(usage.ru_maxrss, 40'000) << "KiB: the launcher's memory must not grow with the line";
+}
+
+TEST(Run, AReaderThatLeavesEndsTheWriter) {
+  const ScratchFolder folder;
+  ProgramSettings settings;
+  settings.program = "/bin/sh";
+  const Ran ran = Program({"-c", cat(MUSTER_BINARY_DIR, "/bin/muster run -q -n 1 yes | head -n 1")}, folder, settings)
+                      .finish();
+  EXPECT_EQ(ran.out, "y\n");
+}
+
+TEST(Run, SimulatedMachine) {
+  const ScratchFolder folder;
+  const std::string box = folder.write("box.json", R"({"schema":"muster.devices/1","hosts":[{"name":"box","gpus":[
+      {"index":0,"uuid":"GPU-1","model":"A"},{"index":1,"uuid":"GPU-2","model":"A"}]}]})");
+  ProgramSettings settings;
+  settings.environment = {{"CUDA_VISIBLE_DEVICES", "7"}};
+  const Ran ran = muster(sh({"--inventory", box}, "echo $MUSTER_SIMULATED $MUSTER_DEVICE $CUDA_VISIBLE_DEVICES"), folder,
+                         settings);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(sorted_lines(ran.out), (std::vector<std::string>{"[0] 1 GPU-1 7", "[1] 1 GPU-2 7"}));
+  EXPECT_THAT(ran.err, HasSubstr("simulated"));
+}
+
+TEST(Plan, TableAndJsonWithoutStartingAnything) {
+  const ScratchFolder folder;
+  const Ran table = muster({"plan", "-n", "3"}, folder);
+  EXPECT_EQ(table.code, 0);
+  EXPECT_THAT(table.out, HasSubstr("rank  host"));
+  const Ran as_json = muster({"plan", "-n", "3", "--json"}, folder);
+  EXPECT_EQ(json::parse(as_json.out)["ranks"].size(), 3U);
+  EXPECT_EQ(muster({"run", "--dry-run", "--json", "-n", "3", "no-such-program"}, folder).out, as_json.out);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/runs"));
+}
+
+TEST(Program, VersionHelpAndSecret) {
+  const ScratchFolder folder;
+  EXPECT_THAT(muster({"--version"}, folder).out, HasSubstr("muster 0."));
+  EXPECT_THAT(muster({"--help"}, folder).out, HasSubstr("devices"));
+  const Ran help = muster({"run", "--help"}, folder);
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.out, HasSubstr("Usage: muster run [FLAGS] PROGRAM [ARGS...]"));
+  const Ran secret = muster({"secret"}, folder);
+  EXPECT_EQ(secret.out.size(), 65U);
+  EXPECT_NE(secret.out, muster({"secret"}, folder).out);
+  EXPECT_THAT(muster({"frobnicate"}, folder).err, HasSubstr("got 'frobnicate'"));
+}
+
+}  // namespace
+}  // namespace muster

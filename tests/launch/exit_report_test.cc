@@ -1,0 +1,107 @@
+#include "muster/launch/exit_report.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+
+#include "muster/base/fd.h"
+#include "tests/device/scratch.h"
+
+namespace muster {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+WorkerExit ended(int rank, int exit_code, int signal = 0, int sent_signal = 0) {
+  WorkerExit exit;
+  exit.rank = exit.local_rank = rank;
+  exit.host = "box";
+  exit.device = "cpu:0";
+  exit.pid = 100 + rank;
+  exit.exit_code = exit_code;
+  exit.signal = signal;
+  exit.sent_signal = sent_signal;
+  exit.cause = describe_end(exit);
+  return exit;
+}
+
+FailureContext context() {
+  FailureContext context;
+  context.run_id = "job1";
+  context.run_dir = "/runs/job1";
+  context.time = "2026-01-02T03:04:05+0000";
+  return context;
+}
+
+TEST(ErrorFile, TorchrunsTwoFormsAndPlainText) {
+  const ScratchFolder folder;
+  const auto read = [&](const std::string& text) { return read_error_file(folder.write("error.json", text)); };
+  const auto full = read(R"({"message": {"message": "ValueError: bad", "extraInfo": {"py_callstack": "Traceback",
+                            "timestamp": "1"}}})");
+  ASSERT_TRUE(full);
+  EXPECT_EQ(full->message, "ValueError: bad");
+  EXPECT_EQ(full->stack, "Traceback");
+  EXPECT_EQ(read(R"({"message": "short"})")->message, "short");
+  EXPECT_EQ(read("not JSON")->message, "not JSON");
+  EXPECT_EQ(read(R"({"message": 7})")->message, R"({"message": 7})");
+  EXPECT_EQ(read(R"({"message": {"message": 7, "extraInfo": 3}})")->message, "");
+  EXPECT_FALSE(read(" \n"));
+  EXPECT_FALSE(read_error_file(folder.path() + "/none"));
+}
+
+TEST(FailureCard, NamesTheFirstAndTheConsequences) {
+  std::vector<WorkerExit> exits = {ended(2, 0), ended(1, 3), ended(0, 0, SIGTERM, SIGTERM),
+                                   ended(3, 0, SIGTERM, SIGTERM)};
+  exits[1].last_lines = {"something", "went wrong"};
+  const std::string card = failure_card(exits, context());
+  EXPECT_THAT(card, HasSubstr("[muster] rank 1 failed first: exit code 3\n"));
+  EXPECT_THAT(card, HasSubstr("host box, cpu:0, pid 101"));
+  EXPECT_THAT(card, HasSubstr("    | something\n    | went wrong\n"));
+  EXPECT_THAT(card, HasSubstr("rank 2: exit code 0\n"));
+  EXPECT_THAT(card, HasSubstr("ranks 0, 3: ended by muster (SIGTERM)\n"));
+  EXPECT_THAT(card, HasSubstr("/runs/job1/failure.json"));
+}
+
+TEST(FailureCard, PrefersTheReportedException) {
+  std::vector<WorkerExit> exits = {ended(0, 1)};
+  exits[0].message = "RuntimeError: no";
+  exits[0].stack = "Traceback:\n  File x\nRuntimeError: no\n";
+  exits[0].last_lines = {"noise"};
+  const std::string card = failure_card(exits, context());
+  EXPECT_THAT(card, HasSubstr("error     RuntimeError: no\n"));
+  EXPECT_THAT(card, HasSubstr("    |   File x\n"));
+  EXPECT_THAT(card, Not(HasSubstr("noise")));
+}
+
+TEST(FailureCard, SaysSignalsInWords) {
+  EXPECT_THAT(ended(0, 0, SIGSEGV).cause, HasSubstr("killed by SIGSEGV (segmentation fault)"));
+  EXPECT_THAT(ended(0, 0, SIGKILL).cause, HasSubstr("memory"));
+  EXPECT_EQ(ended(0, 5, 0, SIGTERM).cause, "exit code 5 after muster's SIGTERM");
+}
+
+TEST(FirstFailure, SkipsThoseThatMusterEnded) {
+  const std::vector<WorkerExit> stopped = {ended(0, 0, SIGTERM, SIGTERM), ended(1, 1, 0, SIGTERM)};
+  EXPECT_EQ(first_failure(stopped), nullptr);
+  EXPECT_EQ(failure_card(stopped, context()), "");
+  const std::vector<WorkerExit> failed = {ended(0, 0), ended(4, 0, SIGABRT), ended(1, 1)};
+  EXPECT_EQ(first_failure(failed)->rank, 4);
+  EXPECT_EQ(first_failure(failed)->shell_code(), 128 + SIGABRT);
+}
+
+TEST(FailureJson, HoldsEverythingWhateverWasPrinted) {
+  std::vector<WorkerExit> exits = {ended(1, 3), ended(0, 0, SIGTERM, SIGTERM)};
+  exits[0].last_lines = {"\xff\xfe not UTF-8"};
+  const auto json = nlohmann::json::parse(failure_json(exits, context()));
+  EXPECT_EQ(json["schema"], "muster.failure/1");
+  EXPECT_EQ(json["exit_code"], 3);
+  EXPECT_EQ(json["first"]["rank"], 1);
+  EXPECT_EQ(json["first"]["ended_by"], "itself");
+  EXPECT_TRUE(json["first"]["signal"].is_null());
+  EXPECT_EQ(json["others"][0]["signal"], "SIGTERM");
+  EXPECT_EQ(json["others"][0]["ended_by"], "muster");
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,180 @@
+#include "muster/launch/worker_spec.h"
+
+#include <gmock/gmock.h>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+using testing::HasSubstr;
+
+RankPlan cpu_rank(int rank) {
+  RankPlan plan;
+  plan.rank = plan.local_rank = rank;
+  plan.host = "box";
+  plan.device.cpu_slot = rank;
+  return plan;
+}
+
+RankPlan gpu_rank(int rank, const std::string& uuid, int ordinal) {
+  RankPlan plan = cpu_rank(rank);
+  plan.device.kind = DeviceAssignment::Kind::cuda;
+  plan.device.uuid.value = uuid;
+  plan.device.ordinal.value = ordinal;
+  return plan;
+}
+
+Plan cpu_plan(int ranks) {
+  Plan plan;
+  for (int rank = 0; rank < ranks; ++rank) plan.ranks.push_back(cpu_rank(rank));
+  return plan;
+}
+
+JobFacts job() {
+  JobFacts facts;
+  facts.run_id = "job1";
+  facts.run_dir = "/runs/job1";
+  facts.log_dir = "/runs/job1/logs";
+  facts.plan_path = "/runs/job1/plan.json";
+  facts.master_addr = "localhost";
+  facts.master_port = 29501;
+  facts.store = "tcp://127.0.0.1:4711";
+  facts.secret_fd = 9;
+  facts.cores = 8;
+  facts.environment = {{"HOME", "/home/me"}};
+  return facts;
+}
+
+LaunchOptions options() {
+  LaunchOptions launch;
+  launch.argv = {"train", "--lr", "0.1"};
+  launch.max_restarts = 3;
+  return launch;
+}
+
+TEST(WorkerSpec, WholeContractOfOneRank) {
+  const auto specs = make_worker_specs(cpu_plan(4), options(), job(), 2);
+  ASSERT_EQ(specs.size(), 4U);
+  EXPECT_EQ(specs[3].argv, options().argv);
+  const Environment expected = {
+      {"CUDA_DEVICE_ORDER", "PCI_BUS_ID"},
+      {"GROUP_RANK", "0"},
+      {"GROUP_WORLD_SIZE", "1"},
+      {"HOME", "/home/me"},
+      {"LOCAL_RANK", "3"},
+      {"LOCAL_WORLD_SIZE", "4"},
+      {"MASTER_ADDR", "localhost"},
+      {"MASTER_PORT", "29501"},
+      {"MUSTER_ATTEMPT", "2"},
+      {"MUSTER_BACKEND", "auto"},
+      {"MUSTER_DEVICE", "cpu:3"},
+      {"MUSTER_LOCAL_RANK", "3"},
+      {"MUSTER_PLAN", "/runs/job1/plan.json"},
+      {"MUSTER_RUN_DIR", "/runs/job1"},
+      {"MUSTER_SECRET_FD", "9"},
+      {"MUSTER_STORE", "tcp://127.0.0.1:4711"},
+      {"OMP_NUM_THREADS", "2"},
+      {"RANK", "3"},
+      {"ROLE_NAME", "default"},
+      {"ROLE_RANK", "3"},
+      {"ROLE_WORLD_SIZE", "4"},
+      {"TORCHELASTIC_ERROR_FILE", "/runs/job1/logs/2/3.error.json"},
+      {"TORCHELASTIC_MAX_RESTARTS", "3"},
+      {"TORCHELASTIC_RESTART_COUNT", "2"},
+      {"TORCHELASTIC_RUN_ID", "job1"},
+      {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
+      {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+      {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+      {"WORLD_SIZE", "4"},
+  };
+  EXPECT_EQ(specs[3].environment, expected);
+}
+
+TEST(WorkerSpec, KeepsWhatTheUserSet) {
+  JobFacts facts = job();
+  facts.environment = {{"OMP_NUM_THREADS", "5"}, {"MUSTER_BACKEND", "gloo"}, {"RANK", "77"},
+                       {"MUSTER_SIMULATED", "1"}, {"MUSTER_LEASE_FD", "4"}};
+  const Environment variables = make_worker_specs(cpu_plan(1), options(), facts, 0)[0].environment;
+  EXPECT_EQ(variables.at("OMP_NUM_THREADS"), "5");
+  EXPECT_EQ(variables.at("MUSTER_BACKEND"), "gloo");
+  EXPECT_EQ(variables.at("RANK"), "0");
+  EXPECT_EQ(variables.count("MUSTER_SIMULATED"), 0U) << "an outer job's variable";
+  EXPECT_EQ(variables.count("MUSTER_LEASE_FD"), 0U);
+}
+
+TEST(WorkerSpec, AtLeastOneThread) {
+  EXPECT_EQ(make_worker_specs(cpu_plan(64), options(), job(), 0)[5].environment.at("OMP_NUM_THREADS"), "1");
+}
+
+TEST(WorkerSpec, ShowsTheJobsGpusInLocalRankOrder) {
+  Plan plan;
+  plan.ranks = {gpu_rank(0, "GPU-b", 0), gpu_rank(1, "GPU-a", 1)};
+  const auto specs = make_worker_specs(plan, options(), job(), 0);
+  EXPECT_EQ(specs[1].environment.at("CUDA_VISIBLE_DEVICES"), "GPU-b,GPU-a");
+  EXPECT_EQ(specs[1].environment.at("LOCAL_RANK"), "1");
+  EXPECT_EQ(specs[1].environment.at("MUSTER_DEVICE"), "GPU-a");
+}
+
+TEST(WorkerSpec, OwnGpuIsOrdinalZeroForScriptsToo) {
+  Plan plan;
+  plan.visibility = Visibility::own;
+  plan.ranks = {gpu_rank(0, "GPU-b", 0), gpu_rank(1, "GPU-a", 0)};
+  const Environment variables = make_worker_specs(plan, options(), job(), 0)[1].environment;
+  EXPECT_EQ(variables.at("CUDA_VISIBLE_DEVICES"), "GPU-a");
+  EXPECT_EQ(variables.at("LOCAL_RANK"), "0");
+  EXPECT_EQ(variables.at("MUSTER_LOCAL_RANK"), "1");
+}
+
+TEST(WorkerSpec, SimulatedSetsNoCudaVariable) {
+  Plan plan;
+  plan.simulated = true;
+  plan.ranks = {gpu_rank(0, "GPU-b", 0)};
+  const Environment variables = make_worker_specs(plan, options(), job(), 0)[0].environment;
+  EXPECT_EQ(variables.at("MUSTER_SIMULATED"), "1");
+  EXPECT_EQ(variables.count("CUDA_VISIBLE_DEVICES") + variables.count("CUDA_DEVICE_ORDER"), 0U);
+}
+
+TEST(WorkerSpec, VirtualLocalRank) {
+  LaunchOptions launch = options();
+  launch.virtual_local_rank = true;
+  const Environment variables = make_worker_specs(cpu_plan(2), launch, job(), 0)[1].environment;
+  EXPECT_EQ(variables.at("LOCAL_RANK"), "0");
+  EXPECT_EQ(variables.at("MUSTER_LOCAL_RANK"), "1");
+}
+
+TEST(WorkerSpec, Streams) {
+  LaunchOptions launch = options();
+  launch.redirects = "0:3";
+  launch.tee = "1:1";
+  launch.local_ranks_filter = {1, 2};
+  const auto specs = make_worker_specs(cpu_plan(4), launch, job(), 0);
+  EXPECT_FALSE(specs[0].out.console);
+  EXPECT_EQ(specs[0].err.file, "/runs/job1/logs/0/0.err");
+  EXPECT_TRUE(specs[1].out.console);
+  EXPECT_EQ(specs[1].out.file, "/runs/job1/logs/0/1.out");
+  EXPECT_EQ(specs[1].err.file, "");
+  EXPECT_TRUE(specs[2].err.console);
+  EXPECT_FALSE(specs[3].out.console) << "filtered out";
+}
+
+TEST(WorkerSpec, Prefixes) {
+  EXPECT_EQ(make_worker_specs(cpu_plan(1), options(), job(), 0)[0].prefix, "");
+  EXPECT_EQ(make_worker_specs(cpu_plan(2), options(), job(), 0)[1].prefix, "[1] ");
+  LaunchOptions launch = options();
+  launch.line_prefix = "${hostname}:${rank}/$local_rank $$ ${other} ${role_name}: ";
+  EXPECT_EQ(make_worker_specs(cpu_plan(2), launch, job(), 0)[1].prefix, "box:1/1 $ ${other} default: ");
+}
+
+TEST(StreamBits, TorchrunsForms) {
+  EXPECT_EQ(stream_bits("3", 5, "--tee"), 3);
+  EXPECT_EQ(stream_bits("0:1,1:2", 1, "--tee"), 2);
+  EXPECT_EQ(stream_bits("0:1,1:2", 2, "--tee"), 0);
+  for (const char* bad : {"", "4", "x", "0:", "0:4", "0:1,", ":1", "0:1:2", "-1:2"}) {
+    EXPECT_THROW(stream_bits(bad, 0, "--tee"), Error) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace muster

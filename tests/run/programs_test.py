@@ -1,0 +1,224 @@
+"""Starts the example and a probe program as users do, and reads what they print and leave behind."""
+import gzip
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+BUILD = os.environ["MUSTER_BUILD"]
+SOURCE = os.environ["MUSTER_SOURCE"]
+PYTHON = os.environ.get("MUSTER_TEST_PYTHON", "")
+MUSTER = f"{BUILD}/bin/muster"
+TRAIN = f"{BUILD}/bin/train"
+PROBE = f"{BUILD}/tests/run_probe"
+DIGITS = f"{SOURCE}/data/digits.csv.gz"
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE")
+
+
+def processes_of(folder):
+    """Live processes whose environment or arguments name the folder."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            text = open(f"/proc/{pid}/environ", "rb").read() + open(f"/proc/{pid}/cmdline", "rb").read()
+            state = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        if folder.encode() in text and state != "Z" and int(pid) != os.getpid():
+            found.append(pid)
+    return found
+
+
+class ProgramTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="muster-programs-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def start(self, *argv, **env):
+        environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
+        environment.update({"OMP_NUM_THREADS": "1"}, **{k: str(v) for k, v in env.items()})
+        done = subprocess.run(argv, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120)
+        self.assertEqual(processes_of(self.folder), [], "processes left running")
+        return done
+
+    def run_muster(self, *argv, **env):
+        return self.start(MUSTER, "run", "--run-dir", f"{self.folder}/run", *argv, **env)
+
+    def assert_fails(self, done, *parts, code=None):
+        text = done.stdout + done.stderr
+        self.assertNotEqual(done.returncode, 0, text)
+        if code is not None:
+            self.assertEqual(done.returncode, code, text)
+        for part in parts:
+            self.assertIn(part, text)
+
+
+class Train(ProgramTest):
+    def accuracy(self, done):
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout.strip().splitlines()[-1].split("] ", 1)[-1])["test_accuracy"]
+
+    def test_accuracy_whatever_the_number_of_ranks(self):
+        for ranks in (1, 2, 4):
+            with self.subTest(ranks=ranks):
+                done = self.start(MUSTER, "run", "--run-dir", f"{self.folder}/{ranks}", "--nproc-per-node", str(ranks), TRAIN,
+                                  "--epochs", "12", "--batch-size", str(32 // ranks))
+                self.assertGreaterEqual(self.accuracy(done), 0.97)
+                lines = [json.loads(line) for line in open(f"{self.folder}/{ranks}/metrics.jsonl")]
+                self.assertEqual([line["epoch"] for line in lines], list(range(1, 13)))
+                self.assertIn("epoch 12/12 [####################]", done.stderr)
+
+    def test_accumulation_and_the_default_length(self):
+        done = self.run_muster("--nproc-per-node", "2", TRAIN, "--accumulate", "2", "--batch-size", "8")
+        self.assertGreaterEqual(self.accuracy(done), 0.97)
+
+    def test_started_alone_it_starts_its_ranks(self):
+        done = self.start(TRAIN, "--epochs", "1", "--run-dir", f"{self.folder}/mine", MUSTER_NPROC=2)
+        self.accuracy(done)
+        self.assertIn("CPU slot 1", done.stderr)
+        self.assertTrue(os.path.exists(f"{self.folder}/mine/metrics.jsonl"))
+
+    def test_resume_goes_on_where_it_stopped(self):
+        argv = ("--nproc-per-node", "2", TRAIN, "--run-dir", f"{self.folder}/mine", "--batch-size", "64")
+        whole = self.run_muster(*argv, "--epochs", "4")
+        expected = open(f"{self.folder}/mine/metrics.jsonl").read().splitlines()[-1]
+        shutil.rmtree(f"{self.folder}/mine")
+        self.run_muster(*argv, "--epochs", "2")
+        resumed = self.run_muster(*argv, "--epochs", "4", "--resume")
+        self.assertIn("step-", resumed.stderr)
+        got = open(f"{self.folder}/mine/metrics.jsonl").read().splitlines()
+        self.assertEqual(len(got), 4)
+        last, wanted = json.loads(got[-1]), json.loads(expected)
+        self.assertEqual((last["loss"], last["step"]), (wanted["loss"], wanted["step"]), "not the same bits as in one go")
+        self.accuracy(whole)
+
+    def test_mnist_files(self):
+        rows, count = 28, 64
+        for part, n in (("train", count), ("t10k", 16)):
+            with gzip.open(f"{self.folder}/{part}-images-idx3-ubyte.gz", "wb") as f:
+                f.write(b"\0\0\x08\x03" + n.to_bytes(4, "big") + rows.to_bytes(4, "big") * 2 + bytes(i % 251 for i in range(n * rows * rows)))
+            with open(f"{self.folder}/{part}-labels-idx1-ubyte", "wb") as f:
+                f.write(b"\0\0\x08\x01" + n.to_bytes(4, "big") + bytes(i % 10 for i in range(n)))
+        done = self.run_muster("--nproc-per-node", "2", TRAIN, "--mnist", self.folder, "--epochs", "1", "--batch-size", "8")
+        self.accuracy(done)
+
+
+class BadInput(ProgramTest):
+    def test_data_cut_short(self):
+        with open(f"{self.folder}/cut.csv.gz", "wb") as f:
+            f.write(open(DIGITS, "rb").read()[:20000])
+        self.assert_fails(self.run_muster("--nproc-per-node", "2", TRAIN, "--digits", f"{self.folder}/cut.csv.gz"), "cut.csv.gz")
+
+    def test_data_of_the_wrong_kind(self):
+        self.assert_fails(self.run_muster("--nproc-per-node", "2", TRAIN, "--digits", TRAIN), "train'")
+        self.assert_fails(self.run_muster("--nproc-per-node", "1", TRAIN, "--mnist", self.folder), "train-images")
+
+    def test_checkpoint_cut_short(self):
+        argv = ("--nproc-per-node", "2", TRAIN, "--run-dir", f"{self.folder}/mine", "--epochs", "1")
+        self.assertEqual(self.run_muster(*argv).returncode, 0)
+        checkpoints = f"{self.folder}/mine/checkpoints"
+        (step,) = [name for name in os.listdir(checkpoints) if name.startswith("step-")]
+        model = f"{checkpoints}/{step}/model.safetensors"
+        os.truncate(model, os.path.getsize(model) // 2)
+        self.assert_fails(self.run_muster(*argv, "--resume"), step, "model.safetensors")
+
+    def test_different_models_name_the_first_difference(self):
+        self.assert_fails(self.run_muster("--nproc-per-node", "2", PROBE, "models"), "weight: Float [4, 4]", "weight: Float [5, 4]")
+
+    def test_different_shapes_show_both(self):
+        self.assert_fails(self.run_muster("--nproc-per-node", "2", PROBE, "shapes"), "Float [4]", "Float [5]")
+
+    def test_different_samplers(self):
+        self.assert_fails(self.run_muster("--nproc-per-node", "2", PROBE, "samplers"), "length")
+
+    def test_exception_is_on_the_card(self):
+        done = self.run_muster("--nproc-per-node", "3", PROBE, "throw")
+        self.assert_fails(done, "rank 1 failed first", "the reactor is too hot", "std::runtime_error", code=1)
+        failure = json.load(open(f"{self.folder}/run/failure.json"))
+        self.assertEqual(failure["schema"], "muster.failure/1")
+
+    def test_rank_beyond_the_world(self):
+        done = self.start(PROBE, RANK=4, WORLD_SIZE=4, MASTER_ADDR="127.0.0.1", MASTER_PORT=1)
+        self.assert_fails(done, "RANK=4", "WORLD_SIZE=4")
+
+    def test_master_that_does_not_resolve(self):
+        started = time.monotonic()
+        done = self.start(PROBE, RANK=1, WORLD_SIZE=2, MASTER_ADDR="no-such-host.invalid", MASTER_PORT=29500)
+        self.assert_fails(done, "no-such-host.invalid")
+        self.assertLess(time.monotonic() - started, 60)
+
+    def test_port_taken(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            done = self.start(PROBE, RANK=0, WORLD_SIZE=1, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+            self.assert_fails(done, str(port))
+            self.assert_fails(self.run_muster("--nproc-per-node", "1", "--master-port", str(port), PROBE), str(port))
+
+    def test_cuda_where_there_is_none(self):
+        if shutil.which("nvidia-smi"):
+            self.skipTest("this machine may have a GPU")
+        self.assert_fails(self.run_muster("--gpus", "0", PROBE), "GPU")
+        self.assert_fails(self.run_muster("--nproc-per-node", "gpu", PROBE), "GPU")
+
+    def test_zero_devices_and_unknown_program(self):
+        self.assert_fails(self.run_muster("--nproc-per-node", "0", PROBE), "0")
+        self.assert_fails(self.run_muster(f"{self.folder}/no-such-program"), "no-such-program", code=127)
+
+    def test_train_options(self):
+        for argv in (("--epochs", "0"), ("--lr", "x"), ("--no-such-flag",)):
+            self.assert_fails(self.start(TRAIN, *argv), argv[0], code=2)
+
+
+class Start(ProgramTest):
+    def test_alone(self):
+        done = self.start(PROBE, "place", MUSTER_NPROC=3)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for rank in range(3):
+            self.assertIn(f"[{rank}] rank {rank} local {rank} of 3 on cpu reason 'no GPU: CPU slot {rank}' seed {100 + rank}", done.stdout)
+
+    def test_environment_overrides_are_checked(self):
+        self.assert_fails(self.start(PROBE, MUSTER_NPROC="many"), "MUSTER_NPROC", "many")
+        self.assert_fails(self.start(PROBE, MUSTER_POLICY="best"), "best")
+
+    def test_under_muster_run(self):
+        done = self.run_muster("--nproc-per-node", "2", PROBE)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("[1] rank 1 local 1 of 2 on cpu", done.stdout)
+
+    def test_under_torchrun(self):
+        torchrun = os.path.join(os.path.dirname(PYTHON), "torchrun")
+        if not os.path.exists(torchrun) or subprocess.run([PYTHON, "-c", "import torch.distributed"], capture_output=True).returncode:
+            self.skipTest(f"no torchrun beside '{PYTHON}'")
+        done = self.start(torchrun, "--no-python", "--nproc-per-node", "2", PROBE)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("rank 1 local 1 of 2 on cpu reason 'CPU: no visible GPU (torchrun assigns no device)'", done.stdout)
+        done = self.start(torchrun, "--no-python", "--nproc-per-node", "2", PROBE, "throw")
+        self.assert_fails(done, "the reactor is too hot")
+
+    def test_a_killed_rank_ends_the_job(self):
+        environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
+        with subprocess.Popen([MUSTER, "run", "--run-dir", f"{self.folder}/run", "--nproc-per-node", "2", TRAIN, "--epochs", "100000"],
+                              cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+            seen = ""
+            while "epoch 1/" not in seen:
+                seen = job.stderr.readline()
+                self.assertTrue(seen, "the job ended too early")
+            ranks = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True).stdout.split()
+            victim = next(pid for pid in ranks if b"RANK=1\0" in open(f"/proc/{pid}/environ", "rb").read().replace(b"GROUP_RANK", b""))
+            os.kill(int(victim), signal.SIGKILL)
+            _, rest = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 128 + signal.SIGKILL, rest)
+        self.assertIn("rank 1 failed first", rest)
+        self.assertEqual(processes_of(self.folder), [])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv)

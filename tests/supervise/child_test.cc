@@ -1,0 +1,173 @@
+#include "muster/supervise/child.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "muster/base/strings.h"
+#include "tests/device/scratch.h"
+
+namespace muster {
+namespace {
+
+using testing::HasSubstr;
+
+const char* const kPath = "/usr/local/bin:/usr/bin:/bin";
+
+std::string write_program(const ScratchFolder& scratch, const std::string& name, const std::string& text) {
+  const std::string path = scratch.write(name, text);
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  return path;
+}
+
+struct End {
+  int status = 0;
+  std::string out;
+};
+
+// Runs to the end with standard output caught.
+End run_child(ChildOptions options) {
+  int ends[2];
+  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const Fd read_end(ends[0]);
+  Fd write_end(ends[1]);
+  options.stdout_fd = write_end.get();
+  options.environment.emplace("PATH", kPath);
+  const Child child = spawn_child(options);
+  write_end.reset();
+  End end;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = ::read(read_end.get(), buffer, sizeof(buffer))) > 0;) {
+    end.out.append(buffer, static_cast<size_t>(n));
+  }
+  EXPECT_EQ(::waitpid(child.pid, &end.status, 0), child.pid);
+  return end;
+}
+
+End run_shell(const std::string& script, ChildOptions options = {}) {
+  options.argv = {"sh", "-c", script};
+  return run_child(std::move(options));
+}
+
+int spawn_error_code(const ChildOptions& options) {
+  try {
+    const Child child = spawn_child(options);
+    ::waitpid(child.pid, nullptr, 0);
+  } catch (const SpawnError& error) {
+    return error.exit_code();
+  }
+  return 0;
+}
+
+TEST(FindProgram, SearchesPathLikeAShell) {
+  const ScratchFolder scratch;
+  write_program(scratch, "tool", "#!/bin/sh\n");
+  EXPECT_EQ(find_program("tool", cat("/nowhere:", scratch.path(), ":/bin")), scratch.path() + "/tool");
+  EXPECT_EQ(find_program(scratch.path() + "/tool", ""), scratch.path() + "/tool");
+}
+
+TEST(FindProgram, SaysWhyNot) {
+  const ScratchFolder scratch;
+  scratch.write("data", "text");
+  const auto code_and_text = [](const std::string& name, const std::string& path) {
+    try {
+      find_program(name, path);
+    } catch (const SpawnError& error) {
+      return cat(error.exit_code(), " ", error.what());
+    }
+    return std::string("found");
+  };
+  EXPECT_THAT(code_and_text("no-such-tool", "/bin"), HasSubstr("127 cannot start 'no-such-tool': not found in PATH"));
+  EXPECT_THAT(code_and_text("data", scratch.path()), HasSubstr("126"));
+  EXPECT_THAT(code_and_text(scratch.path() + "/data", ""), HasSubstr("chmod +x"));
+  EXPECT_THAT(code_and_text(scratch.path(), ""), HasSubstr("126"));
+  EXPECT_THAT(code_and_text(scratch.path() + "/gone/x", ""), HasSubstr("127"));
+  EXPECT_THAT(code_and_text("", "/bin"), HasSubstr("127"));
+}
+
+TEST(SpawnChild, TellsExecErrorsBeforeItReturns) {
+  const ScratchFolder scratch;
+  EXPECT_EQ(spawn_error_code({.argv = {write_program(scratch, "no-interpreter", "#!/no/such/shell\n")}}), 127);
+  EXPECT_EQ(spawn_error_code({.argv = {write_program(scratch, "not-a-program", "plain text")}}), 126);
+  EXPECT_EQ(spawn_error_code({.argv = {"/bin/true"}, .environment = {}, .working_directory = "/no/such"}), 126);
+}
+
+TEST(SpawnChild, GivesExactlyTheArgumentsEnvironmentAndFolder) {
+  const ScratchFolder scratch;
+  const End args = run_child({.argv = {"printf", "%s|", "a b", "$HOME", "", "*"}});
+  EXPECT_EQ(args.out, "a b|$HOME||*|");
+  ChildOptions options;
+  options.environment = {{"ONLY", "this\nand that"}, {"PATH", kPath}};
+  options.argv = {"env", "-0"};
+  EXPECT_EQ(run_child(options).out, cat("ONLY=this\nand that", '\0', "PATH=", kPath, '\0'));
+  options = {};
+  options.working_directory = scratch.path();
+  EXPECT_EQ(run_shell("pwd -P", options).out, std::filesystem::canonical(scratch.path()).string() + "\n");
+}
+
+TEST(SpawnChild, StartsWithCleanSignalsInAGroupOfItsOwn) {
+  struct sigaction ignore = {};
+  struct sigaction before = {};
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGINT, &ignore, &before);
+  sigset_t some;
+  sigset_t old_mask;
+  sigemptyset(&some);
+  sigaddset(&some, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &some, &old_mask);
+  const End end = run_child({.argv = {"cat", "/proc/self/status"}});
+  ::pthread_sigmask(SIG_SETMASK, &old_mask, nullptr);
+  ::sigaction(SIGINT, &before, nullptr);
+  EXPECT_THAT(end.out, HasSubstr("SigBlk:\t0000000000000000"));
+  EXPECT_THAT(end.out, HasSubstr("SigIgn:\t0000000000000000"));
+
+  const End group = run_shell("echo $$ $(cut -d' ' -f5 /proc/$$/stat)");
+  const auto words = split(trim(group.out), ' ');
+  ASSERT_EQ(words.size(), 2U);
+  EXPECT_EQ(words[0], words[1]);
+}
+
+TEST(SpawnChild, InheritsOnlyTheDescriptorsNamed) {
+  const Fd kept(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  const Fd other(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  ChildOptions options;
+  options.inherit_fds = {kept.get()};
+  const std::string listing = run_shell(cat("[ -e /proc/self/fd/", kept.get(), " ] && echo kept; [ -e /proc/self/fd/",
+                                            other.get(), " ] && echo leaked; readlink /proc/self/fd/0"),
+                                        options)
+                                  .out;
+  EXPECT_EQ(listing, "kept\n/dev/null\n");
+}
+
+TEST(SpawnChild, DiesWithTheThreadThatStartedIt) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const Fd read_end(ends[0]);
+  const pid_t launcher = ::fork();
+  if (launcher == 0) {
+    const Child child = spawn_child({.argv = {"/bin/sleep", "1000"}});
+    write_all(ends[1], cat(child.pid, "\n"));
+    ::kill(::getpid(), SIGKILL);
+  }
+  ::close(ends[1]);
+  char text[32] = {};
+  ASSERT_GT(::read(read_end.get(), text, sizeof(text) - 1), 0);
+  ::waitpid(launcher, nullptr, 0);
+  const Fd child(static_cast<int>(::syscall(SYS_pidfd_open, std::stoi(text), 0)));
+  if (child.valid()) {
+    pollfd poll = {.fd = child.get(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::poll(&poll, 1, 1000), 1) << "the child outlived its launcher by a second";
+  }
+}
+
+TEST(SignalName, KnowsNamesAndNumbers) {
+  EXPECT_EQ(signal_name(SIGTERM), "SIGTERM");
+  EXPECT_EQ(signal_name(99), "signal 99");
+}
+
+}  // namespace
+}  // namespace muster

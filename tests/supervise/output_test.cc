@@ -1,0 +1,208 @@
+#include "muster/supervise/output.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "muster/base/strings.h"
+#include "tests/device/scratch.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+
+// Standard output goes to a file while this lives.
+class CaughtStdout {
+ public:
+  CaughtStdout() { testing::internal::CaptureStdout(); }
+  std::string text() { return testing::internal::GetCapturedStdout(); }
+};
+
+// What the console shows when one stream with prefix "[0] " prints `pieces`, one write each.
+std::string shown(const std::vector<std::string>& pieces, const std::string& prefix = "[0] ") {
+  CaughtStdout caught;
+  {
+    EventLoop loop;
+    Output output(loop);
+    const auto stream = output.open({.console_fd = 1, .prefix = prefix});
+    for (const std::string& piece : pieces) {
+      write_all(stream.child_end.get(), piece);
+      loop.run_once(Clock::now());
+    }
+    output.finish();
+  }
+  return caught.text();
+}
+
+TEST(Output, PrefixesEveryLine) {
+  EXPECT_EQ(shown({"one\ntwo\n"}), "[0] one\n[0] two\n");
+  EXPECT_EQ(shown({"o", "ne\nt", "wo\n"}), "[0] one\n[0] two\n");
+  EXPECT_EQ(shown({"\n\n"}), "[0] \n[0] \n");
+  EXPECT_EQ(shown({"no newline"}), "[0] no newline");
+}
+
+TEST(Output, LetsProgressBarsLive) {
+  EXPECT_EQ(shown({"\r10%", "\r20%\n"}), "\r[0] 10%\r[0] 20%\n");
+  EXPECT_EQ(shown({"dos\r\nline\r", "\n"}), "[0] dos\r\n[0] line\r\n");
+}
+
+TEST(Output, ShowsAPromptAfterAMoment) {
+  CaughtStdout caught;
+  {
+    EventLoop loop;
+    Output output(loop);
+    const auto stream = output.open({.console_fd = 1, .prefix = "[0] "});
+    write_all(stream.child_end.get(), "name? ");
+    loop.run_once(std::nullopt);  // reads it
+    loop.run_once(std::nullopt);  // the time after which it is shown
+    write_all(stream.child_end.get(), "thanks\n");
+    output.finish();
+  }
+  EXPECT_EQ(caught.text(), "[0] name? thanks\n");
+}
+
+TEST(Output, PassesBytesUntouchedWithoutPrefix) {
+  std::string bytes;
+  for (int i = 0; i < 1024; ++i) bytes += static_cast<char>(i);
+  EXPECT_EQ(shown({bytes}, ""), bytes);
+}
+
+TEST(Output, KeepsNonUtf8BytesInLines) {
+  EXPECT_EQ(shown({"\xff\xfe\x80\0x\n"}), "[0] \xff\xfe\x80\n");
+}
+
+TEST(Output, NeverMixesLinesOfTwoStreams) {
+  CaughtStdout caught;
+  {
+    EventLoop loop;
+    Output output(loop);
+    const auto one = output.open({.console_fd = 1, .prefix = "[0] "});
+    const auto two = output.open({.console_fd = 1, .prefix = "[1] "});
+    const std::string line(100'000, 'x');  // longer than what is held back
+    std::thread writer([&] { write_all(one.child_end.get(), line + "\n"); });
+    // The pipe holds less than the line, so it comes in pieces, with the other stream's lines between.
+    for (int i = 0; i < 50; ++i) {
+      write_all(two.child_end.get(), "short\n");
+      loop.run_once(Clock::now() + milliseconds(1));
+    }
+    writer.join();
+    output.finish();
+  }
+  size_t x_count = 0;
+  for (const std::string& line : split(caught.text(), '\n')) {
+    if (line.empty()) continue;
+    const bool short_line = line == "[1] short";
+    const bool piece = line.starts_with("[0] x") && line.find_first_not_of('x', 4) == std::string::npos;
+    EXPECT_TRUE(short_line || piece) << line.substr(0, 80);
+    if (piece) x_count += line.size() - 4;
+  }
+  EXPECT_EQ(x_count, 100'000U);
+}
+
+TEST(Output, CopiesToAFileAndKeepsTheEnd) {
+  const ScratchFolder scratch;
+  EventLoop loop;
+  Output output(loop);
+  const auto stream =
+      output.open({.console_fd = -1, .prefix = "[0] ", .file = scratch.path() + "/log", .tail_bytes = 64});
+  std::string all;
+  for (int i = 0; i < 1000; ++i) {
+    const std::string line = cat("line ", i, "\n");
+    all += line;
+    write_all(stream.child_end.get(), line);
+    loop.run_once(Clock::now());
+  }
+  output.finish();
+  EXPECT_EQ(read_file(scratch.path() + "/log"), all);
+  EXPECT_THAT(output.last_lines(stream.id, 2), ElementsAre("line 998", "line 999"));
+}
+
+// A pipe as a console that somebody reads, or does not.
+struct ConsolePipe {
+  ConsolePipe() {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    read_end = Fd(ends[0]);
+    write_end = Fd(ends[1]);
+  }
+  std::string read_all() const {
+    ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
+    std::string text;
+    char buffer[65536];
+    for (ssize_t n = 0; (n = ::read(read_end.get(), buffer, sizeof(buffer))) > 0;) {
+      text.append(buffer, static_cast<size_t>(n));
+    }
+    return text;
+  }
+  Fd read_end;
+  Fd write_end;
+};
+
+TEST(Console, LeavesTheSharedDescriptorBlocking) {
+  const ConsolePipe pipe;
+  EventLoop loop;
+  Console console(loop, pipe.write_end.get());
+  console.write("hello");
+  EXPECT_EQ(pipe.read_all(), "hello");
+  EXPECT_EQ(::fcntl(pipe.write_end.get(), F_GETFL) & O_NONBLOCK, 0);
+}
+
+TEST(Console, AsksForAPauseWhenTheReaderIsSlowAndLosesNothing) {
+  const ConsolePipe pipe;
+  EventLoop loop;
+  Console console(loop, pipe.write_end.get(), {.buffer_bytes = 1000, .stalled_after = milliseconds(60'000)});
+  bool room = false;
+  console.on_room = [&] { room = true; };
+  std::string sent;
+  for (int i = 0; !console.full(); ++i) {
+    const std::string text = cat("line ", i, "\n");
+    sent += text;
+    console.write(text);
+  }
+  std::string got;
+  while (!room) {
+    got += pipe.read_all();
+    loop.run_once(Clock::now() + milliseconds(10));
+  }
+  console.flush();
+  got += pipe.read_all();
+  EXPECT_EQ(got, sent);
+}
+
+TEST(Console, GoesOnWithoutAReaderThatStoppedAndSaysWhatWasLost) {
+  const ConsolePipe pipe;
+  EventLoop loop;
+  Console console(loop, pipe.write_end.get(), {.buffer_bytes = 1000, .stalled_after = milliseconds(20)});
+  while (!console.full()) console.write(std::string(100, 'a'));
+  while (console.full()) loop.run_once(std::nullopt);  // until it counts as stopped
+  console.write(std::string(300, 'b'));
+  std::string got = pipe.read_all();
+  loop.run_once(Clock::now() + milliseconds(10));
+  console.write("after\n");
+  console.flush();
+  got += pipe.read_all();
+  EXPECT_EQ(got.find("bb"), std::string::npos);
+  EXPECT_THAT(got, testing::HasSubstr("[muster] 300 B of output not shown here"));
+  EXPECT_TRUE(got.ends_with("after\n"));
+}
+
+TEST(Console, NoticesThatTheReaderIsGone) {
+  struct sigaction ignore = {};
+  struct sigaction before = {};
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &ignore, &before);
+  ConsolePipe pipe;
+  EventLoop loop;
+  Console console(loop, pipe.write_end.get());
+  pipe.read_end.reset();
+  console.write("hello");
+  EXPECT_TRUE(console.closed());
+  ::sigaction(SIGPIPE, &before, nullptr);
+}
+
+}  // namespace
+}  // namespace muster

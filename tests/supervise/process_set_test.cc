@@ -1,0 +1,190 @@
+#include "muster/supervise/process_set.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "muster/base/strings.h"
+#include "tests/device/scratch.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+
+ChildOptions shell(const std::string& script) {
+  return {.argv = {"sh", "-c", script}, .environment = {{"PATH", "/usr/local/bin:/usr/bin:/bin"}}};
+}
+
+std::vector<int> ids(const WaitResult& result) {
+  std::vector<int> list;
+  for (const ChildExit& exit : result.exits) list.push_back(exit.id);
+  return list;
+}
+
+// True when the process ends (or is gone) within two seconds.
+bool ends_soon(pid_t pid) {
+  const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!fd.valid()) return true;
+  pollfd poll = {.fd = fd.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&poll, 1, 2000) == 1;
+}
+
+// A named pipe: who opens it to read waits for who writes. Keeps children waiting without sleeping.
+std::string make_gate(const ScratchFolder& scratch, const std::string& name) {
+  EXPECT_EQ(::mkfifo((scratch.path() + "/" + name).c_str(), 0600), 0);
+  return scratch.path() + "/" + name;
+}
+
+TEST(ProcessSet, TellsExitCodesAndSignals) {
+  ProcessSet set;
+  set.spawn(0, shell("exit 0"));
+  set.spawn(1, shell("exit 7"));
+  set.spawn(2, shell("kill -SEGV $$"));
+  const WaitResult result = set.wait_all({.stop_on_failure = false});
+  ASSERT_EQ(result.exits.size(), 3U);
+  for (const ChildExit& exit : result.exits) {
+    EXPECT_EQ(exit.exit_code, exit.id == 1 ? 7 : 0);
+    EXPECT_EQ(exit.signal, exit.id == 2 ? SIGSEGV : 0);
+    EXPECT_EQ(exit.sent_signal, 0);
+  }
+  EXPECT_TRUE(result.survivors.empty());
+}
+
+TEST(ProcessSet, TellsDeathsInTheirOrder) {
+  const ScratchFolder scratch;
+  const std::string first = make_gate(scratch, "first");
+  const std::string second = make_gate(scratch, "second");
+  ProcessSet set;
+  // 0 waits for 2 and 2 for 1: whoever opened a gate dies holding it open.
+  set.spawn(0, shell(cat("read x < ", second)));
+  set.spawn(1, shell(cat("exec 3> ", first)));
+  set.spawn(2, shell(cat("read x < ", first, "; exec 3> ", second)));
+  EXPECT_THAT(ids(set.wait_all({})), ElementsAre(1, 2, 0));
+}
+
+TEST(ProcessSet, FirstFailureEndsTheOthers) {
+  ProcessSet set;
+  set.spawn(0, shell("exec sleep 1000"));
+  set.spawn(1, shell("exit 3"));
+  const WaitResult result = set.wait_all({});
+  ASSERT_THAT(ids(result), ElementsAre(1, 0));
+  EXPECT_EQ(result.exits[0].sent_signal, 0);
+  EXPECT_EQ(result.exits[1].signal, SIGTERM);
+  EXPECT_EQ(result.exits[1].sent_signal, SIGTERM);
+}
+
+// A peer that dies of the first one's death, at once, must not be taken for the cause.
+TEST(ProcessSet, NamesTheCauseNotItsConsequence) {
+  const ScratchFolder scratch;
+  for (int round = 0; round < 25; ++round) {
+    const std::string gate = make_gate(scratch, cat("gate", round));
+    ProcessSet set;
+    set.spawn(0, shell(cat("read x < ", gate, "; exit 1")));
+    set.spawn(1, shell(cat("exec 3> ", gate, "; kill -KILL $$")));
+    const WaitResult result = set.wait_all({});
+    ASSERT_EQ(result.exits.size(), 2U);
+    EXPECT_EQ(result.exits[0].id, 1) << "round " << round;
+  }
+}
+
+TEST(ProcessSet, KillsWhoIgnoresTheGrace) {
+  const ScratchFolder scratch;
+  const std::string gate = make_gate(scratch, "gate");
+  ProcessSet set;
+  set.spawn(0, shell(cat("trap '' TERM; exec 3> ", gate, "; sleep 1000; sleep 1000")));
+  set.spawn(1, shell(cat("read x < ", gate, " & wait; exit 1")));
+  set.spawn(2, shell(cat(": < ", gate, "; exit 1")));
+  const auto start = Clock::now();
+  const WaitResult result = set.wait_all({.stop_on_failure = true, .grace = milliseconds(200)});
+  EXPECT_LT(seconds_since(start), 5);
+  const auto stubborn = std::find_if(result.exits.begin(), result.exits.end(),
+                                     [](const ChildExit& exit) { return exit.id == 0; });
+  ASSERT_NE(stubborn, result.exits.end());
+  EXPECT_EQ(stubborn->signal, SIGKILL);
+  EXPECT_EQ(stubborn->sent_signal, SIGKILL);
+}
+
+TEST(ProcessSet, LeavesNoDescendant) {
+  const ScratchFolder scratch;
+  const std::string pids = scratch.path() + "/pids";
+  ProcessSet set;
+  // In the group; out of it in a session of its own; and twice removed, with its parents gone.
+  set.spawn(0, shell(cat("sleep 1000 & echo $! >> ", pids, "; setsid sh -c 'echo $$ >> ", pids,
+                         "; exec sleep 1000' & (setsid sh -c 'sleep 1000 & echo $! >> ", pids,
+                         "' &) ; while [ $(wc -l < ", pids, ") -lt 3 ]; do :; done; exit 0")));
+  const WaitResult result = set.wait_all({});
+  EXPECT_TRUE(result.survivors.empty());
+  const auto lines = split(trim(read_file(pids)), '\n');
+  ASSERT_EQ(lines.size(), 3U);
+  for (const std::string& pid : lines) EXPECT_TRUE(ends_soon(std::stoi(pid))) << pid;
+}
+
+TEST(ProcessSet, LeavesOthersChildrenAlone) {
+  const pid_t bystander = ::fork();
+  if (bystander == 0) {
+    ::execl("/bin/sleep", "sleep", "1000", nullptr);
+    ::_exit(127);
+  }
+  {
+    ProcessSet set;
+    set.spawn(0, shell("exit 1"));
+    set.wait_all({});
+  }
+  EXPECT_EQ(::waitpid(bystander, nullptr, WNOHANG), 0);
+  ::kill(bystander, SIGKILL);
+  ::waitpid(bystander, nullptr, 0);
+}
+
+TEST(ProcessSet, PassesTheStopSignalOn) {
+  ProcessSet set;
+  set.spawn(0, shell("trap 'exit 5' INT; kill -INT $PPID; while :; do sleep 0.01; done"));
+  const WaitResult result = set.wait_all({});
+  EXPECT_EQ(result.stopped_by, SIGINT);
+  ASSERT_EQ(result.exits.size(), 1U);
+  EXPECT_EQ(result.exits[0].exit_code, 5);
+  EXPECT_EQ(result.exits[0].sent_signal, SIGINT);
+}
+
+TEST(ProcessSet, PassesUserSignalsOnWithoutStopping) {
+  ProcessSet set;
+  set.spawn(0, shell("trap 'exit 6' USR1; kill -USR1 $PPID; while :; do sleep 0.01; done"));
+  const WaitResult result = set.wait_all({});
+  EXPECT_EQ(result.stopped_by, 0);
+  ASSERT_EQ(result.exits.size(), 1U);
+  EXPECT_EQ(result.exits[0].exit_code, 6);
+}
+
+TEST(ProcessSet, SecondInterruptKillsAtOnce) {
+  ProcessSet set;
+  set.spawn(0, shell("trap 'kill -INT $PPID' INT; kill -INT $PPID; while :; do sleep 0.01; done"));
+  const auto start = Clock::now();
+  const WaitResult result = set.wait_all({});
+  EXPECT_LT(seconds_since(start), 10);
+  ASSERT_EQ(result.exits.size(), 1U);
+  EXPECT_EQ(result.exits[0].signal, SIGKILL);
+}
+
+TEST(ProcessSet, KillAllEndsEverything) {
+  ProcessSet set;
+  for (int id = 0; id < 5; ++id) set.spawn(id, shell("trap '' TERM; sleep 1000"));
+  EXPECT_EQ(set.kill_all().exits.size(), 5U);
+}
+
+TEST(ProcessSet, CanBeUsedAgain) {
+  ProcessSet set;
+  for (int round = 0; round < 3; ++round) {
+    set.spawn(round, shell(cat("exit ", round)));
+    const WaitResult result = set.wait_all({});
+    ASSERT_THAT(ids(result), ElementsAre(round));
+    EXPECT_EQ(result.exits[0].exit_code, round);
+  }
+}
+
+}  // namespace
+}  // namespace muster
