@@ -2,9 +2,9 @@
 // optim.safetensors}` aside and renames it, so that a checkpoint is whole or not there; the others need no
 // access to its disk. Called by programs and by the Context.
 //
-//   auto resumed = load_latest_checkpoint(dir, {*model, &optimizer}, ctx.group());
+//   auto resumed = load_latest_checkpoint(dir, {*model, &optimizer}, ctx.process_group());
 //   ...
-//   save_checkpoint({.directory = dir}, {*model, &optimizer}, position, ctx.group());
+//   save_checkpoint({.directory = dir}, {*model, &optimizer}, position, ctx.process_group());
 #pragma once
 
 #include <cstdint>

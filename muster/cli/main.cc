@@ -1,5 +1,5 @@
-// The `muster` program. To add a subcommand: write add_<name>(CLI::App&, int* exit_code) in a file of its own and
-// name it in kCommands.
+// The `muster` program. To add a subcommand: write add_<name>(CLI::App&, int* exit_code) in a file of its own
+// and name it in kCommands.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include "muster/cli/devices.h"
 #include "muster/cli/run.h"
 #include "muster/cli/secret.h"
-#include "muster/supervise/child.h"
+#include "muster/launch/agent.h"
 
 namespace {
 
@@ -60,11 +60,6 @@ int unknown_command(const std::string& name) {
   return complain("muster", "expected a command (" + names + "), got '" + name + "'; " + next, kUsageError);
 }
 
-int exit_code_of(const muster::Error& error) {
-  if (const auto* spawn = dynamic_cast<const muster::SpawnError*>(&error)) return spawn->exit_code();
-  return error.code() == muster::ErrorCode::invalid_argument ? kUsageError : 1;
-}
-
 // Descriptors 0, 1 and 2 must exist, or the next file opened would become standard output.
 void ensure_standard_streams() {
   int fd = ::open("/dev/null", O_RDWR);
@@ -81,7 +76,7 @@ int parse_and_run(CLI::App& app, const Arguments& args, const std::string& who, 
   } catch (const CLI::ParseError& error) {
     return complain(who, std::string(error.what()) + "; see " + who + " --help", kUsageError);
   } catch (const muster::Error& error) {
-    return complain(who, error.what(), exit_code_of(error));
+    return complain(who, error.what(), muster::exit_code_of(error));
   }
 }
 

@@ -21,9 +21,9 @@ struct InitOptions {
   // env:// (torchrun's and muster's variables), tcp://host:port (rank 0 serves), file:///path (ranks of one
   // host).
   std::string init_method = "env://";
-  std::optional<int>
-      rank;  // both or neither, and they win over the environment, which may not contradict them
-  std::optional<int> world_size;
+  // Both or neither. They win over the environment, which may not contradict them.
+  std::optional<int> rank = {};
+  std::optional<int> world_size = {};
   std::chrono::milliseconds timeout{30 * 60 * 1000};      // of every collective
   std::chrono::milliseconds init_timeout{5 * 60 * 1000};  // for all ranks to come together
   c10::Device device = c10::kCPU;                         // made current first when it is a CUDA device

@@ -23,7 +23,8 @@ struct Work::State {
   };
   std::vector<Copy> copies;
   std::shared_ptr<Agreement> agreement;
-  std::shared_ptr<std::atomic<bool>> abandoned;  // the group's: set when an operation is given up while under way
+  std::shared_ptr<std::atomic<bool>>
+      abandoned;  // the group's: set when an operation is given up while under way
   int64_t sequence = 0;
   std::string signature;
   std::chrono::milliseconds timeout{0};

@@ -10,11 +10,11 @@
 namespace muster {
 
 struct DdpOptions {
-  std::vector<c10::DeviceIndex>
-      device_ids;                       // empty, or exactly this rank's device; anything else is an error
-  bool broadcast_buffers = true;        // rank 0's buffers to all, before each forward that will be reduced
-  bool init_sync = true;                // compare the models and broadcast rank 0's at construction
-  std::optional<double> bucket_cap_mb;  // MiB; default 25, the first bucket 1
+  // Empty, or exactly this rank's device; anything else is an error.
+  std::vector<c10::DeviceIndex> device_ids = {};
+  bool broadcast_buffers = true;  // rank 0's buffers to all, before each forward that will be reduced
+  bool init_sync = true;          // compare the models and broadcast rank 0's at construction
+  std::optional<double> bucket_cap_mb = {};  // MiB; default 25, the first bucket 1
   bool find_unused_parameters = false;
   // PyTorch's default is false, because zero_grad() throws on its views; ours do not, and one copy is saved.
   bool gradient_as_bucket_view = true;

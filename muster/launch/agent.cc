@@ -121,6 +121,11 @@ bool should_restart(const GroupResult& result, const LaunchOptions& options, int
 
 }  // namespace
 
+int exit_code_of(const Error& error) {
+  if (const auto* spawn = dynamic_cast<const SpawnError*>(&error)) return spawn->exit_code();
+  return error.code() == ErrorCode::invalid_argument ? 2 : 1;
+}
+
 int run(const LaunchOptions& options) {
   check(options);
   const Inventory inventory = discover(options);

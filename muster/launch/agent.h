@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/error.h"
 #include "muster/base/rank_env.h"
 #include "muster/launch/worker_exit.h"
 #include "muster/placement/request.h"
@@ -46,5 +47,8 @@ struct LaunchOptions {
 // Blocking: until every process it started has ended.
 // Throws: Error before anything is started (bad request, program not found, port taken).
 int run(const LaunchOptions& options);
+
+// The exit code of a launcher that could not start its job: 2 usage, 126 not executable, 127 not found, else 1.
+int exit_code_of(const Error& error);
 
 }  // namespace muster

@@ -74,6 +74,8 @@ JobSetup::JobSetup(const LaunchOptions& options, const Plan& plan, int cores) {
   facts_.master_addr = options.master_addr.empty() ? "localhost" : options.master_addr;
   facts_.cores = cores;
   facts_.environment = own_environment();
+  // Ranks write into pipes; this tells them that a person watches at the other end.
+  if (::isatty(STDERR_FILENO) != 0) facts_.environment["MUSTER_TTY"] = "1";
 
   if (!options.master_addr.empty()) check_master_address(options.master_addr);
   port_ = PortReservation(options.master_port);

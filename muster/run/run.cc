@@ -38,7 +38,12 @@ int start_ranks(const RunOptions& options, int argc, char** argv) {
   launch.request.policy = get_env("MUSTER_POLICY").value_or(options.policy);
   launch.request.map = options.map;
   launch.request.visibility = options.visibility;
-  return run(launch);
+  try {
+    return run(launch);
+  } catch (const Error& error) {
+    log(LogLevel::error, error.message());
+    return exit_code_of(error);
+  }
 }
 
 void run_rank(const RankEnv& env, const RunOptions& options, const std::function<void(Context&)>& fn) {
@@ -59,12 +64,10 @@ int run(int argc, char** argv, const std::function<void(Context&)>& fn) {
 }
 
 int run(const RunOptions& options, int argc, char** argv, const std::function<void(Context&)>& fn) {
-  std::string name = "muster";
   try {
     const auto env = rank_env_from_environment();
     if (!env) return start_ranks(options, argc, argv);
-    name = cat("rank ", env->rank);
-    set_log_name(name);
+    set_log_name(cat("rank ", env->rank));
     run_rank(*env, options, fn);
     return 0;
   } catch (const std::exception& error) {

@@ -26,7 +26,7 @@ MAY_USE = {
     "data": ["base"],
     "checkpoint": ["comm"],
     "parallel": ["comm", "ddp"],
-    "run": ["comm", "launch"],
+    "run": ["comm", "data", "launch"],
     "python": ["comm"],
     "cli": ["tasks", "launch"],
 }
