@@ -1,6 +1,9 @@
 #include "muster/checkpoint/checkpoint.h"
 
-#include <torch/torch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 
 #include <filesystem>
 #include <utility>
@@ -52,7 +55,7 @@ std::string save_here(const CheckpointOptions& options, const TrainingState& sta
                 cat("checkpoint: expected a directory and a step of 0 or more, got '", options.directory,
                     "' and step ", position.step, "; set both"));
   }
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   NamedTensors model;
   for (auto& [name, tensor] : model_tensors(state.model)) model.emplace(name, tensor);
   OptimizerSnapshot optimizer;
@@ -146,7 +149,7 @@ Loaded read_latest(const std::string& directory, bool with_optimizer) {
 void share_tensors(NamedTensors& tensors, const TensorEntries& entries, const Peers& peers) {
   for (const auto& [name, entry] : entries) {
     auto& tensor = tensors[name];
-    if (peers.rank() != 0) tensor = torch::empty(entry.shape, entry.dtype);
+    if (peers.rank() != 0) tensor = at::empty(entry.shape, entry.dtype);
     peers.share(tensor);
   }
 }

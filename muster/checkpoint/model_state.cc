@@ -1,6 +1,7 @@
 #include "muster/checkpoint/model_state.h"
 
-#include <torch/torch.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
 
 #include <set>
 
@@ -38,7 +39,7 @@ void check_model(const torch::nn::Module& model, const TensorEntries& entries, c
 }
 
 void restore_model(const torch::nn::Module& model, const NamedTensors& tensors) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   for (auto& [name, tensor] : model_tensors(model)) tensor.copy_(tensors.at(name));
 }
 

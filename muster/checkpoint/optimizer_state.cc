@@ -1,6 +1,10 @@
 #include "muster/checkpoint/optimizer_state.h"
 
-#include <torch/torch.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>

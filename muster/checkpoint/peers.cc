@@ -1,6 +1,7 @@
 #include "muster/checkpoint/peers.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
 
 #include <exception>
 #include <memory>

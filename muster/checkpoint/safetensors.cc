@@ -1,6 +1,7 @@
 #include "muster/checkpoint/safetensors.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,6 +1,7 @@
 #include "muster/data/digits.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 
 #include <vector>
 

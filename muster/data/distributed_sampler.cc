@@ -1,7 +1,9 @@
 #include "muster/data/distributed_sampler.h"
 
-#include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/randperm.h>
 
 #include <algorithm>
 #include <utility>

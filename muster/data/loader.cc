@@ -1,6 +1,9 @@
 #include "muster/data/loader.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/index_select.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,6 +1,7 @@
 #include "muster/data/mnist.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <cstring>
 #include <filesystem>

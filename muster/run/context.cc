@@ -1,6 +1,7 @@
 #include "muster/run/context.h"
 
-#include <torch/types.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
 namespace muster {
 
@@ -10,8 +11,8 @@ DistributedSampler Context::sampler(int64_t length, SamplerOptions options) {
   DistributedSampler sampler(length, options);
   sampler.set_first_epoch_check([group = process_group()](const SamplerIdentity& identity) mutable {
     const auto values = identity.values();
-    const auto mine = torch::tensor(std::vector<int64_t>(values.begin(), values.end()));
-    auto all = torch::empty({group.size(), mine.size(0)}, torch::kLong);
+    const auto mine = at::tensor(std::vector<int64_t>(values.begin(), values.end()), at::kLong);
+    auto all = at::empty({group.size(), mine.size(0)}, at::kLong);
     group.all_gather(all, mine);
     std::vector<SamplerIdentity> by_rank;
     for (int rank = 0; rank < group.size(); ++rank) {
