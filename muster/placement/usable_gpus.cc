@@ -12,7 +12,8 @@ namespace {
 std::vector<size_t> in_index_order(const std::vector<Gpu>& gpus) {
   std::vector<size_t> order(gpus.size());
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return gpus[a].index < gpus[b].index; });
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return gpus[a].index.value < gpus[b].index.value; });
   return order;
 }
 

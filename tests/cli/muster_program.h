@@ -2,6 +2,7 @@
 // GPU and nothing of the tester's environment.
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/wait.h>

@@ -57,9 +57,11 @@ bool copy(const Section& section, const char* key, char* out, size_t size) {
   return true;
 }
 
-// Devices are numbered from 1, so that none is null.
+// A handle points at the device's place here, which is its section's number in `machine`.
+char places[256];
+
 const Section& device_of(void* device) {
-  return machine.at(reinterpret_cast<size_t>(device));
+  return machine.at(static_cast<size_t>(static_cast<char*>(device) - places));
 }
 
 int number(void* device, const char* key, unsigned* out) {
@@ -104,7 +106,7 @@ int count(unsigned* out) {
 int handle(unsigned index, void** device) {
   if (open_sessions == 0) return uninitialized;
   if (index + 1 >= machine.size()) return invalid_argument;
-  *device = reinterpret_cast<void*>(static_cast<size_t>(index) + 1);
+  *device = places + index + 1;
   return code(machine[index + 1], "handle");
 }
 

@@ -23,7 +23,7 @@ int below(Random& random, int limit) {
 }
 
 Inventory random_inventory(Random& random) {
-  std::vector<int> counts(static_cast<size_t>(1 + below(random, 4)));
+  std::vector<int> counts(1 + static_cast<size_t>(below(random, 4)));
   for (int& count : counts) count = below(random, 4) == 0 ? 0 : below(random, 9);
   Inventory inventory = machine(counts);
   for (Host& host : inventory.hosts) {
@@ -40,7 +40,7 @@ Inventory random_inventory(Random& random) {
 std::string random_list(Random& random) {
   std::vector<int> indices = {0, 1, 2, 3, 4, 5, 6, 7};
   std::shuffle(indices.begin(), indices.end(), random);
-  indices.resize(static_cast<size_t>(1 + below(random, 4)));
+  indices.resize(1 + static_cast<size_t>(below(random, 4)));
   return join(indices, ",");
 }
 
