@@ -165,8 +165,8 @@ int64_t row_count(const std::vector<int64_t>& splits) {
 
 }  // namespace
 
-// A backend's destructor waits for its operations. One that was given up may not end before its deadline, half an hour
-// away: then the backend is left behind, for the process's end, rather than waited for.
+// A backend's destructor waits for its operations. One that was given up may not end before its deadline,
+// half an hour away: then the backend is left behind, for the process's end, rather than waited for.
 ProcessGroup::State::~State() {
   if (group && *abandoned) static_cast<void>(group.release());
 }
@@ -393,6 +393,10 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
   ProcessGroup group = make_process_group(store, sub_rank, static_cast<int>(ranks.size()), state_->options);
   group.state_->parent_ranks = ranks;
   return group;
+}
+
+void ProcessGroup::abandon() {
+  *state_->abandoned = true;
 }
 
 void ProcessGroup::shutdown() {

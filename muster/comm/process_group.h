@@ -114,6 +114,10 @@ class ProcessGroup {
   // errors. Collective: yes. Without it the destructor closes at once (right after a failure).
   void shutdown();
 
+  // After a failure: leaves connections open until the process ends, which it must do now. Closing them
+  // earlier would let the other ranks fail, and end, before this one, and look like the cause.
+  void abandon();
+
   // LibTorch's own objects, for what this façade does not offer.
   const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const;
   const c10::intrusive_ptr<c10d::Store>& store() const;

@@ -188,7 +188,8 @@ NvmlReport probe_nvml(const NvmlOptions& options) {
   if (library.empty()) library = get_env("MUSTER_NVML_LIBRARY").value_or("");
   if (library.empty()) {
     if (!any_exists(options.driver_files)) {
-      const std::string missing = options.driver_files.empty() ? "" : cat(" (no ", options.driver_files[0], ")");
+      const std::string missing =
+          options.driver_files.empty() ? "" : cat(" (no ", options.driver_files[0], ")");
       return {.gpus = {}, .driver_version = {}, .note = cat("no NVIDIA driver is loaded", missing)};
     }
     library = kDefaultLibrary;

@@ -33,11 +33,9 @@ void check(const LaunchOptions& options) {
   }
   stream_bits(options.redirects, 0, "--redirects");
   stream_bits(options.tee, 0, "--tee");
-  if (options.dry_run) return;
-  if (options.argv.empty()) {
+  if (!options.dry_run && options.argv.empty()) {
     throw Error(ErrorCode::invalid_argument, "launch: expected a program to run, got none");
   }
-  find_program(options.argv[0], get_env("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
 }
 
 Inventory discover(const LaunchOptions& options) {

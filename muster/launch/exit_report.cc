@@ -44,6 +44,11 @@ std::string text_or_empty(const Json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+// A rank that reports the loss of another has not failed first.
+bool is_consequence(const WorkerExit& exit) {
+  return exit.message.starts_with("peer_failed:");
+}
+
 std::string indented(const std::vector<std::string>& lines) {
   std::string out;
   for (const std::string& line : lines) out += cat("    | ", line, "\n");
@@ -125,7 +130,8 @@ std::optional<ReportedError> read_error_file(const std::string& path) {
 }
 
 std::string describe_end(const WorkerExit& exit) {
-  if (exit.sent_signal != 0 && exit.signal != 0) return cat("ended by muster (", signal_name(exit.signal), ")");
+  if (exit.sent_signal != 0 && exit.signal != 0)
+    return cat("ended by muster (", signal_name(exit.signal), ")");
   const std::string asked =
       exit.sent_signal != 0 ? cat(" after muster's ", signal_name(exit.sent_signal)) : std::string();
   if (exit.signal != 0) {
@@ -135,17 +141,25 @@ std::string describe_end(const WorkerExit& exit) {
 }
 
 const WorkerExit* first_failure(const std::vector<WorkerExit>& exits) {
+  const WorkerExit* first = nullptr;
   for (const WorkerExit& exit : exits) {
-    if (exit.failed() && exit.sent_signal == 0) return &exit;
+    if (!exit.failed() || exit.sent_signal != 0) continue;
+    if (first == nullptr) first = &exit;
+    if (!is_consequence(exit)) return &exit;
   }
-  return nullptr;
+  // All that ended by themselves say that they lost a peer: which is one that was still on its way out, and
+  // told why.
+  for (const WorkerExit& exit : exits) {
+    if (first != nullptr && exit.failed() && !exit.message.empty() && !is_consequence(exit)) return &exit;
+  }
+  return first;
 }
 
 std::string failure_card(const std::vector<WorkerExit>& exits, const FailureContext& context) {
   const WorkerExit* first = first_failure(exits);
   if (first == nullptr) return {};
-  std::string out = cat("[muster] rank ", first->rank, exits.size() > 1 ? " failed first: " : " failed: ",
-                        first->cause, "\n");
+  std::string out = cat("[muster] rank ", first->rank,
+                        exits.size() > 1 ? " failed first: " : " failed: ", first->cause, "\n");
   out += cat("  where     host ", first->host, ", ", first->device, ", pid ", first->pid, "\n");
   out += cat("  when      ", context.time, ", ", format_duration(first->after), " after its start");
   if (context.max_restarts > 0) out += cat(", restart ", context.attempt, " of ", context.max_restarts);
@@ -159,8 +173,10 @@ std::string failure_card(const std::vector<WorkerExit>& exits, const FailureCont
 
 std::string failure_json(const std::vector<WorkerExit>& exits, const FailureContext& context) {
   const WorkerExit* first = first_failure(exits);
-  Json json = {{"schema", "muster.failure/1"}, {"run_id", context.run_id},
-               {"time", context.time},         {"attempt", context.attempt},
+  Json json = {{"schema", "muster.failure/1"},
+               {"run_id", context.run_id},
+               {"time", context.time},
+               {"attempt", context.attempt},
                {"max_restarts", context.max_restarts}};
   json["exit_code"] = first != nullptr ? Json(first->shell_code()) : Json(nullptr);
   json["first"] = first != nullptr ? to_json(*first) : Json(nullptr);

@@ -8,9 +8,10 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "muster/base/error.h"
+#include "muster/base/env.h"
 #include "muster/base/strings.h"
 #include "muster/placement/plan_json.h"
+#include "muster/supervise/child.h"
 
 namespace muster {
 
@@ -64,6 +65,7 @@ void make_folder(const std::string& path) {
 }  // namespace
 
 JobSetup::JobSetup(const LaunchOptions& options, const Plan& plan, int cores) {
+  facts_.program = find_program(options.argv.at(0), get_env("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
   facts_.run_id = options.run_id.empty() ? make_uuid() : options.run_id;
   // "none" is torchrun's id for "no id": many jobs have it.
   const std::string id = folder_name(facts_.run_id == "none" ? make_uuid() : facts_.run_id);
@@ -71,7 +73,7 @@ JobSetup::JobSetup(const LaunchOptions& options, const Plan& plan, int cores) {
   facts_.log_dir = options.log_dir.empty() ? facts_.run_dir + "/logs"
                                            : fs::absolute(options.log_dir).string() + "/" + id;
   facts_.plan_path = facts_.run_dir + "/plan.json";
-  facts_.master_addr = options.master_addr.empty() ? "localhost" : options.master_addr;
+  facts_.master_addr = options.master_addr.empty() ? std::string("localhost") : options.master_addr;
   facts_.cores = cores;
   facts_.environment = own_environment();
   // Ranks write into pipes; this tells them that a person watches at the other end.

@@ -14,7 +14,7 @@ namespace muster {
 class JobSetup {
  public:
   // Makes the run's folder and writes plan.json in it; reserves the port; serves the store on loopback.
-  // Throws: io, unavailable (port taken), invalid_argument (master address).
+  // Throws: SpawnError (no such program), io, unavailable (port taken), invalid_argument (master address).
   JobSetup(const LaunchOptions& options, const Plan& plan, int cores);
 
   const JobFacts& facts() const { return facts_; }

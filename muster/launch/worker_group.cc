@@ -63,8 +63,8 @@ std::vector<std::string> last_lines_of(const std::string& path) {
 void start(ProcessSet& processes, const WorkerSpec& spec, const Streams& streams, int input,
            const std::vector<int>& inherit_fds) {
   processes.spawn(spec.rank, {.argv = spec.argv,
+                              .program = spec.program,
                               .environment = spec.environment,
-                              .working_directory = {},
                               .stdin_fd = input,
                               .stdout_fd = streams.out.get(),
                               .stderr_fd = streams.err.get(),
@@ -80,10 +80,6 @@ WorkerExit explain(const ChildExit& end, const WorkerSpec& spec, Clock::time_poi
                   .exit_code = end.exit_code,
                   .signal = end.signal,
                   .sent_signal = end.sent_signal,
-                  .cause = {},
-                  .message = {},
-                  .stack = {},
-                  .last_lines = {},
                   .stderr_log = spec.err.file,
                   .after = std::chrono::duration_cast<std::chrono::milliseconds>(end.at - started)};
   exit.cause = describe_end(exit) + (end.core_dumped ? ", core dumped" : "");

@@ -64,7 +64,7 @@ Environment rank_environment(const Plan& plan, const RankPlan& rank, int local_w
   contract.simulated = plan.simulated;
   for (const auto& [name, value] : to_environment(contract)) variables[name] = value;
   variables["TORCHELASTIC_SIGNALS_TO_HANDLE"] = signal_list(options.stop_signals);
-  if (options.virtual_local_rank || sees_own_gpu_first(plan, rank)) variables["LOCAL_RANK"] = "0";
+  if (options.virtual_local_rank || sees_own_gpu_first(plan, rank)) variables["LOCAL_RANK"] = cat(0);
   if (plan.simulated) variables.erase("CUDA_DEVICE_ORDER");
   if (const auto visible = cuda_visible_devices(plan, rank)) variables["CUDA_VISIBLE_DEVICES"] = *visible;
   return variables;
@@ -100,7 +100,7 @@ std::vector<WorkerSpec> make_worker_specs(const Plan& plan, const LaunchOptions&
                     .host = rank.host,
                     .device = rank.device.id(),
                     .argv = options.argv,
-                    .environment = {},
+                    .program = job.program,
                     .out = stream_target(options, rank.local_rank, 1, files + ".out"),
                     .err = stream_target(options, rank.local_rank, 2, files + ".err"),
                     .prefix = line_prefix(options, rank, plan.ranks.size()),

@@ -14,6 +14,7 @@ namespace muster {
 // What the launcher has decided and set up before any rank starts.
 struct JobFacts {
   std::string run_id;
+  std::string program;    // the path of what argv[0] names
   std::string run_dir;    // absolute
   std::string log_dir;    // absolute; attempts are folders in it
   std::string plan_path;  // absolute
@@ -37,7 +38,8 @@ struct WorkerSpec {
   std::string host;
   std::string device;
   std::vector<std::string> argv;
-  Environment environment;  // the whole of it
+  std::string program;        // the path of what is executed
+  Environment environment{};  // the whole of it
   StreamTarget out;
   StreamTarget err;
   std::string prefix;  // of its lines on the console

@@ -53,7 +53,12 @@ void run_rank(const RankEnv& env, const RunOptions& options, const std::function
   init.device = device.device;
   ProcessGroup group = init_process_group(init);
   Context context({.env = env, .assignment = device.assignment, .device = device.device, .group = group});
-  fn(context);
+  try {
+    fn(context);
+  } catch (...) {
+    group.abandon();
+    throw;
+  }
   group.shutdown();
 }
 

@@ -162,6 +162,13 @@ SpawnError cannot_exec(const ChildOptions& options, const std::string& path, con
   return {126, cat("cannot start '", path, "': ", why)};
 }
 
+std::string program_of(const ChildOptions& options) {
+  if (!options.program.empty()) return options.program;
+  const auto search = options.environment.find("PATH");
+  return find_program(options.argv[0],
+                      search != options.environment.end() ? search->second : "/usr/local/bin:/usr/bin:/bin");
+}
+
 }  // namespace
 
 std::string find_program(const std::string& name, const std::string& search_path) {
@@ -188,9 +195,7 @@ std::string find_program(const std::string& name, const std::string& search_path
 
 Child spawn_child(const ChildOptions& options) {
   if (options.argv.empty()) throw Error(ErrorCode::invalid_argument, "spawn: expected a program, got none");
-  const auto search = options.environment.find("PATH");
-  const std::string path = find_program(
-      options.argv[0], search != options.environment.end() ? search->second : "/usr/local/bin:/usr/bin:/bin");
+  const std::string path = program_of(options);
   std::vector<std::string> variables;
   variables.reserve(options.environment.size());
   for (const auto& [name, value] : options.environment) variables.push_back(name + "=" + value);

@@ -15,13 +15,14 @@
 namespace muster {
 
 struct ChildOptions {
-  std::vector<std::string> argv;                   // argv[0] is the program: a path, or a name found in PATH
-  std::map<std::string, std::string> environment;  // the whole of it
-  std::string working_directory;                   // empty: the parent's
+  std::vector<std::string> argv{};
+  std::string program{};  // the path of what is executed; empty: argv[0], looked up in the child's PATH
+  std::map<std::string, std::string> environment{};  // the whole of it
+  std::string working_directory{};                   // empty: the parent's
   int stdin_fd = -1;                               // -1: /dev/null; 0: inherited
   int stdout_fd = 1;                               // duplicated onto the child's 1
   int stderr_fd = 2;                               // duplicated onto the child's 2
-  std::vector<int> inherit_fds;                    // kept open in the child, under the same numbers
+  std::vector<int> inherit_fds{};                  // kept open in the child, under the same numbers
 };
 
 // A program that cannot be started. `exit_code` is the shell's: 127 not found, 126 found but not executable.

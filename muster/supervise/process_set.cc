@@ -22,6 +22,8 @@ constexpr milliseconds kSweepStep{5};
 constexpr milliseconds kAskLeftovers{2'000};
 // Orphans that end during the job stay zombies until somebody looks.
 constexpr milliseconds kReapEvery{2'000};
+// Failures this close may be one's cause and the others' consequence, whatever their order.
+constexpr milliseconds kTogether{5};
 
 bool contains(const std::vector<int>& list, int value) {
   return std::find(list.begin(), list.end(), value) != list.end();
@@ -91,15 +93,15 @@ void ProcessSet::spawn(int id, const ChildOptions& options) {
   raw->watch = loop_.watch_readable(raw->child.pidfd.get(), [this, raw] { on_death(*raw); });
 }
 
-// The zombie is kept until the end: as long as it is there, neither its pid nor its process group's number can
-// belong to anybody else, so that signalling the group is safe.
+// The zombie is kept until the end: as long as it is there, neither its pid nor its process group's number
+// can belong to anybody else, so that signalling the group is safe.
 void ProcessSet::on_death(Member& member) {
   siginfo_t info = {};
   const int rc = ::waitid(P_PIDFD, static_cast<id_t>(member.child.pidfd.get()), &info, WEXITED | WNOWAIT);
   if (rc != 0) fail_errno("waitid", errno);
   loop_.cancel(member.watch);
-  ChildExit exit{.id = member.id, .pid = member.child.pid, .sent_signal = member.sent_signal,
-                 .at = Clock::now()};
+  ChildExit exit{
+      .id = member.id, .pid = member.child.pid, .sent_signal = member.sent_signal, .at = Clock::now()};
   if (info.si_code == CLD_EXITED) {
     exit.exit_code = info.si_status;
   } else {
@@ -108,12 +110,26 @@ void ProcessSet::on_death(Member& member) {
   }
   member.exit = exit;
   result_.exits.push_back(exit);
-  if (exit.failed() && phase_ == Phase::running && rules_.stop_on_failure) stop(SIGTERM);
+  if (!exit.failed() || phase_ != Phase::running || !rules_.stop_on_failure) return;
+  if (first_failure_ == kNone) first_failure_ = result_.exits.size() - 1;
+  if (!deadline_) deadline_ = exit.at + kTogether;
+}
+
+// A process lets go of its connections a moment before it is dead, so a peer may fail of that, and be dead,
+// earlier. Among failures that came together, one that was killed is a cause; an exit code may be the
+// consequence.
+void ProcessSet::put_cause_first() {
+  const auto together = result_.exits.begin() + static_cast<std::ptrdiff_t>(first_failure_);
+  std::stable_partition(together, result_.exits.end(), [](const ChildExit& exit) {
+    return exit.signal != 0 && exit.signal != SIGPIPE && exit.signal != SIGABRT;
+  });
+  first_failure_ = kNone;
 }
 
 void ProcessSet::take_signals() {
   signalfd_siginfo info;
-  while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) on_signal(static_cast<int>(info.ssi_signo));
+  while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info))
+    on_signal(static_cast<int>(info.ssi_signo));
 }
 
 void ProcessSet::on_signal(int signal) {
@@ -149,9 +165,10 @@ void ProcessSet::signal_groups(int signal) const {
   for (const auto& member : members_) ::kill(-member->child.pid, signal);
 }
 
-// The main processes first: theirs is the chance to write a checkpoint. What they started follows when they are
-// gone (sweep).
+// The main processes first: theirs is the chance to write a checkpoint. What they started follows when they
+// are gone (sweep).
 void ProcessSet::stop(int signal) {
+  if (first_failure_ != kNone) put_cause_first();
   phase_ = Phase::stopping;
   deadline_ = Clock::now() + rules_.grace;
   signal_mains(signal, true);
@@ -170,7 +187,11 @@ void ProcessSet::kill_now() {
 // True when waiting on is useless.
 bool ProcessSet::on_timeout() {
   if (phase_ == Phase::killing) return true;
-  kill_now();
+  if (phase_ == Phase::running) {
+    stop(SIGTERM);
+  } else {
+    kill_now();
+  }
   return false;
 }
 
@@ -200,6 +221,7 @@ WaitResult ProcessSet::kill_all() {
 }
 
 WaitResult ProcessSet::finish() {
+  if (first_failure_ != kNone) put_cause_first();  // all died before anything was stopped
   result_.survivors = sweep();
   for (const auto& member : members_) {
     loop_.cancel(member->exit ? 0 : member->watch);
@@ -219,8 +241,8 @@ std::set<pid_t> ProcessSet::leftovers() const {
   return pids;
 }
 
-// Ends what the members left: asks with SIGTERM for a while, then insists. Killing one process may bring its own
-// children to us, so it looks again until there are none.
+// Ends what the members left: asks with SIGTERM for a while, then insists. Killing one process may bring its
+// own children to us, so it looks again until there are none.
 std::vector<std::string> ProcessSet::sweep() {
   const bool insist = phase_ == Phase::killing;
   const auto ask_until = Clock::now() + (insist ? milliseconds(0) : std::min(rules_.grace, kAskLeftovers));

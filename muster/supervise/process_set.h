@@ -1,7 +1,8 @@
 // A set of child processes that start, live and end together. It tells deaths in the order in which they
 // happened, passes signals on, stops everything with a grace period, and leaves no descendant behind. Used by
-// the launcher (and whoever runs programs); knows nothing of ranks. One at a time in a process: while it lives,
-// the process is a subreaper, and every process that becomes its child counts as a descendant of the set.
+// the launcher (and whoever runs programs); knows nothing of ranks. One at a time in a process: while it
+// lives, the process is a subreaper, and every process that becomes its child counts as a descendant of the
+// set.
 #pragma once
 
 #include <signal.h>
@@ -39,13 +40,13 @@ struct ChildExit {
 
 struct WaitRules {
   bool stop_on_failure = true;
-  std::chrono::milliseconds grace{30'000};    // SIGTERM (or the signal received) → this → SIGKILL
+  std::chrono::milliseconds grace{30'000};     // SIGTERM (or the signal received) → this → SIGKILL
   std::chrono::milliseconds kill_wait{5'000};  // SIGKILL → this → reported as not killable
 };
 
 struct WaitResult {
-  std::vector<ChildExit> exits;     // in the order of death
-  int stopped_by = 0;               // the stop signal received, if one was
+  std::vector<ChildExit> exits;        // in the order of death
+  int stopped_by = 0;                  // the stop signal received, if one was
   std::vector<std::string> survivors;  // processes that even SIGKILL did not end, in words
 };
 
@@ -87,6 +88,7 @@ class ProcessSet {
   void kill_now();
   void signal_mains(int signal, bool to_end);
   void signal_groups(int signal) const;
+  void put_cause_first();
   bool on_timeout();
   size_t num_running() const;
   WaitResult finish();
@@ -108,6 +110,8 @@ class ProcessSet {
   WaitResult result_;
   Phase phase_ = Phase::running;
   std::optional<Clock::time_point> deadline_;
+  static constexpr size_t kNone = static_cast<size_t>(-1);
+  size_t first_failure_ = kNone;  // in result_.exits, while others are awaited that may be its cause
 };
 
 }  // namespace muster
