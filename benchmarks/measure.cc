@@ -68,6 +68,7 @@ double time_processes(const Command& command, int count) {
   const Fd null = open_null();
   const auto begin = Clock::now();
   std::vector<pid_t> pids;
+  pids.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) pids.push_back(start(command, null.get(), null.get()));
   int worst = 0;
   for (const pid_t pid : pids) worst = std::max(worst, exit_code_of(pid));

@@ -30,9 +30,8 @@ constexpr const char* kPlanExamples = R"(Examples:
 // torchrun's name for a flag's variable: PET_NPROC_PER_NODE.
 std::string pet_name(const std::string& flag) {
   std::string name = "PET_" + flag.substr(flag.rfind("--") + 2);
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
-    return c == '-' ? '_' : static_cast<char>(std::toupper(c));
-  });
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return c == '-' ? '_' : static_cast<char>(std::toupper(c)); });
   return name;
 }
 
@@ -47,7 +46,9 @@ void torchrun_flag(CLI::App* command, const std::string& flag, bool& value, cons
 }
 
 void add_placement_options(CLI::App* command, RunFlags& flags) {
-  command->add_option("-n,--nproc-per-node", flags.nproc_per_node, "Ranks: a number, auto, cpu or gpu [one per device]")
+  command
+      ->add_option("-n,--nproc-per-node", flags.nproc_per_node,
+                   "Ranks: a number, auto, cpu or gpu [one per device]")
       ->type_name("N")
       ->envname("PET_NPROC_PER_NODE");
   command->add_option("--gpus", flags.gpus, "GPUs to use: 0,2-5, UUID prefixes, or all")->type_name("SEL");
@@ -60,7 +61,8 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
   command->add_option("--cpu-slots", flags.cpu_slots, "Ranks where there is no GPU [MUSTER_CPU_SLOTS, or 2]")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
-  command->add_option("--inventory", flags.inventory, "The machine in this file instead of this one (simulated)")
+  command
+      ->add_option("--inventory", flags.inventory, "The machine in this file instead of this one (simulated)")
       ->type_name("FILE");
   command->add_flag("--json", flags.json, "The plan as JSON");
   torchrun_flag(command, "--virtual-local-rank", flags.virtual_local_rank,
@@ -68,19 +70,23 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
 }
 
 void add_run_options(CLI::App* command, RunFlags& flags) {
-  command->add_option("--run-dir", flags.run_dir, "Folder for plan, logs and reports [runs/<id>]")->type_name("DIR");
+  command->add_option("--run-dir", flags.run_dir, "Folder for plan, logs and reports [runs/<id>]")
+      ->type_name("DIR");
   command->add_flag("--dry-run", flags.dry_run, "Show the plan on standard output and stop");
   command->add_flag("-q,--quiet", flags.quiet, "No placement table");
   torchrun_option(command, "--max-restarts", flags.max_restarts, "N", "Start all ranks again this often");
-  torchrun_option(command, "--shutdown-timeout", flags.shutdown_timeout, "TIME", "SIGTERM, this, SIGKILL [30s]");
-  torchrun_option(command, "--signals-to-handle", flags.signals_to_handle, "LIST", "Signals that end the job");
+  torchrun_option(command, "--shutdown-timeout", flags.shutdown_timeout, "TIME",
+                  "SIGTERM, this, SIGKILL [30s]");
+  torchrun_option(command, "--signals-to-handle", flags.signals_to_handle, "LIST",
+                  "Signals that end the job");
   torchrun_flag(command, "-m,--module", flags.module, "PROGRAM is a Python module");
   torchrun_flag(command, "--no-python", flags.no_python, "Execute PROGRAM itself, even a .py file");
   torchrun_flag(command, "--run-path", flags.run_path, "PROGRAM is a Python script");
   torchrun_option(command, "--master-addr", flags.master_addr, "HOST", "Where rank 0 listens [localhost]");
   torchrun_option(command, "--master-port", flags.master_port, "PORT", "And its port [a free one]");
   torchrun_option(command, "--log-dir", flags.log_dir, "DIR", "Folder for logs [<run folder>/logs]");
-  torchrun_option(command, "-r,--redirects", flags.redirects, "WHAT", "Streams to files: 0, 1, 2, 3 or 0:1,1:2");
+  torchrun_option(command, "-r,--redirects", flags.redirects, "WHAT",
+                  "Streams to files: 0, 1, 2, 3 or 0:1,1:2");
   torchrun_option(command, "-t,--tee", flags.tee, "WHAT", "Streams to files and console");
   torchrun_option(command, "--log-line-prefix-template", flags.log_line_prefix_template, "TEXT",
                   "Before each line: with ${rank}, ${local_rank}, ${role_name}, ${hostname}");
@@ -90,11 +96,13 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
   torchrun_option(command, "--node-rank", flags.node_rank, "N", "This host's number: 0");
   torchrun_flag(command, "--standalone", flags.standalone, "One host, a free port (the default)");
   torchrun_option(command, "--rdzv-backend", flags.rdzv_backend, "NAME", "static or c10d");
-  torchrun_option(command, "--rdzv-endpoint", flags.rdzv_endpoint, "HOST:PORT", "With static: master address and port");
+  torchrun_option(command, "--rdzv-endpoint", flags.rdzv_endpoint, "HOST:PORT",
+                  "With static: master address and port");
   torchrun_option(command, "--rdzv-id", flags.rdzv_id, "ID", "The job's id");
   torchrun_option(command, "--rdzv-conf", flags.rdzv_conf, "CONF", "No effect on one host");
   torchrun_option(command, "--local-addr", flags.local_addr, "HOST", "No effect on one host");
-  torchrun_option(command, "--monitor-interval", flags.monitor_interval, "S", "No effect: deaths are seen at once");
+  torchrun_option(command, "--monitor-interval", flags.monitor_interval, "S",
+                  "No effect: deaths are seen at once");
   torchrun_option(command, "--start-method", flags.start_method, "NAME", "No effect: programs are executed");
   torchrun_option(command, "--event-log-handler", flags.event_log_handler, "NAME", "null");
   torchrun_option(command, "--numa-binding", flags.numa_binding, "MODE", "none");
@@ -122,9 +130,8 @@ CLI::App* add_command(CLI::App& app, const char* name, const char* summary, cons
 
 void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   const auto flags = std::make_shared<RunFlags>();
-  CLI::App* const command =
-      add_command(app, "run", "Start a program's ranks, one per device, and guard them",
-                  "Usage: muster run [FLAGS] PROGRAM [ARGS...]\n", kRunExamples);
+  CLI::App* const command = add_command(app, "run", "Start a program's ranks, one per device, and guard them",
+                                        "Usage: muster run [FLAGS] PROGRAM [ARGS...]\n", kRunExamples);
   add_placement_options(command, *flags);
   add_run_options(command, *flags);
   const auto program = cut_program(*command, args);
@@ -133,9 +140,8 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
 
 void add_plan(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   const auto flags = std::make_shared<RunFlags>();
-  CLI::App* const command =
-      add_command(app, "plan", "Show which rank would get which device, and why", "Usage: muster plan [FLAGS]\n",
-                  kPlanExamples);
+  CLI::App* const command = add_command(app, "plan", "Show which rank would get which device, and why",
+                                        "Usage: muster plan [FLAGS]\n", kPlanExamples);
   add_placement_options(command, *flags);
   flags->dry_run = true;
   cut_program(*command, args);

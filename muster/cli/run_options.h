@@ -1,5 +1,5 @@
-// `muster run`'s flags as they were typed, and their meaning as LaunchOptions. Pure, but for a look at whether a
-// Python script is there.
+// `muster run`'s flags as they were typed, and their meaning as LaunchOptions. Pure, but for a look at
+// whether a Python script is there.
 #pragma once
 
 #include <string>
@@ -53,8 +53,8 @@ struct RunFlags {
   bool quiet = false;
 };
 
-// `program` is PROGRAM and its arguments, as typed. Throws: invalid_argument naming the flag; SpawnError for a
-// Python script that is not there.
+// `program` is PROGRAM and its arguments, as typed. Throws: invalid_argument naming the flag; SpawnError for
+// a Python script that is not there.
 LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> program);
 
 }  // namespace muster

@@ -77,8 +77,8 @@ std::string time_now() {
   return {text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S%z", &local)};
 }
 
-// For a launcher that is a rank of another one (or a Kubernetes job's main process): tell it what failed, in the
-// form that it expects.
+// For a launcher that is a rank of another one (or a Kubernetes job's main process): tell it what failed, in
+// the form that it expects.
 void pass_error_on(const JobFacts& job, const WorkerExit& first, int attempt) {
   const auto ours = get_env("TORCHELASTIC_ERROR_FILE");
   if (!ours) return;
@@ -112,8 +112,9 @@ int report(const GroupResult& result, const JobFacts& job, const LaunchOptions& 
 bool should_restart(const GroupResult& result, const LaunchOptions& options, int attempt) {
   const WorkerExit* first = first_failure(result.exits);
   if (first == nullptr || result.stopped_by != 0 || attempt >= options.max_restarts) return false;
-  log(LogLevel::warn, cat("rank ", first->rank, " failed: ", first->cause, "; starting all ranks again (restart ",
-                          attempt + 1, " of ", options.max_restarts, ")"));
+  log(LogLevel::warn,
+      cat("rank ", first->rank, " failed: ", first->cause, "; starting all ranks again (restart ",
+          attempt + 1, " of ", options.max_restarts, ")"));
   return true;
 }
 

@@ -27,19 +27,19 @@ struct LaunchOptions {
   std::string run_id;       // empty: a random UUID
   std::string role = "default";
   int max_restarts = 0;
-  std::chrono::milliseconds shutdown_timeout{30'000};  // SIGTERM → this → SIGKILL
+  std::chrono::milliseconds shutdown_timeout{30'000};                  // SIGTERM → this → SIGKILL
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // that end the job
   std::string run_dir;                                                 // empty: runs/<id>
-  std::string log_dir;                  // empty: <run_dir>/logs, else <log_dir>/<id>
-  std::string redirects = "0";          // torchrun's form: 0..3 (1 stdout, 2 stderr) or "0:1,1:2" by local rank
-  std::string tee = "0";                // the same
+  std::string log_dir;          // empty: <run_dir>/logs, else <log_dir>/<id>
+  std::string redirects = "0";  // torchrun's form: 0..3 (1 stdout, 2 stderr) or "0:1,1:2" by local rank
+  std::string tee = "0";        // the same
   std::vector<int> local_ranks_filter;  // only these ranks' output on the console; empty: all
   std::string line_prefix;  // with ${rank}, ${local_rank}, ${role_name}, ${hostname}; empty: "[rank] ", or
                             // nothing for a job of one rank
   Environment extra_env;
-  bool dry_run = false;  // print the plan on standard output and stop
-  bool json = false;     // the plan as JSON
-  bool quiet = false;    // no placement table
+  bool dry_run = false;             // print the plan on standard output and stop
+  bool json = false;                // the plan as JSON
+  bool quiet = false;               // no placement table
   bool virtual_local_rank = false;  // LOCAL_RANK=0 for every rank, each seeing its own GPU alone
 };
 
@@ -48,7 +48,8 @@ struct LaunchOptions {
 // Throws: Error before anything is started (bad request, program not found, port taken).
 int run(const LaunchOptions& options);
 
-// The exit code of a launcher that could not start its job: 2 usage, 126 not executable, 127 not found, else 1.
+// The exit code of a launcher that could not start its job: 2 usage, 126 not executable, 127 not found,
+// else 1.
 int exit_code_of(const Error& error);
 
 }  // namespace muster

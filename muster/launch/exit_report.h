@@ -16,8 +16,8 @@ struct ReportedError {
   std::string stack;
 };
 
-// torchrun's JSON, {"message": {"message": …, "extraInfo": {"py_callstack": …}}} or {"message": "…"}; text that is
-// no such JSON is the message itself. Nothing when there is no file, or an empty one.
+// torchrun's JSON, {"message": {"message": …, "extraInfo": {"py_callstack": …}}} or {"message": "…"}; text
+// that is no such JSON is the message itself. Nothing when there is no file, or an empty one.
 std::optional<ReportedError> read_error_file(const std::string& path);
 
 // "exit code 3", "killed by SIGKILL: …", "ended by muster (SIGTERM)".

@@ -70,8 +70,8 @@ JobSetup::JobSetup(const LaunchOptions& options, const Plan& plan, int cores) {
   // "none" is torchrun's id for "no id": many jobs have it.
   const std::string id = folder_name(facts_.run_id == "none" ? make_uuid() : facts_.run_id);
   facts_.run_dir = fs::absolute(options.run_dir.empty() ? "runs/" + id : options.run_dir).string();
-  facts_.log_dir = options.log_dir.empty() ? facts_.run_dir + "/logs"
-                                           : fs::absolute(options.log_dir).string() + "/" + id;
+  facts_.log_dir =
+      options.log_dir.empty() ? facts_.run_dir + "/logs" : fs::absolute(options.log_dir).string() + "/" + id;
   facts_.plan_path = facts_.run_dir + "/plan.json";
   facts_.master_addr = options.master_addr.empty() ? std::string("localhost") : options.master_addr;
   facts_.cores = cores;

@@ -1,6 +1,6 @@
 // MASTER_ADDR and MASTER_PORT: where rank 0 of a PyTorch job listens. The launcher only holds the port: it is
-// bound with SO_REUSEADDR and never listened on, so that rank 0 (which sets SO_REUSEADDR too, as PyTorch does)
-// can listen there while an ordinary bind by others is refused.
+// bound with SO_REUSEADDR and never listened on, so that rank 0 (which sets SO_REUSEADDR too, as PyTorch
+// does) can listen there while an ordinary bind by others is refused.
 #pragma once
 
 #include <string>
@@ -24,7 +24,8 @@ class PortReservation {
   int port_ = 0;
 };
 
-// "process 4711 (python3)": who listens on TCP `port` of this host; empty when nobody does or we may not know.
+// "process 4711 (python3)": who listens on TCP `port` of this host; empty when nobody does or we may not
+// know.
 std::string port_holder(int port);
 
 // Checks that rank 0 can be reached here as `address`. Blocking: for name resolution.

@@ -13,15 +13,15 @@ struct WorkerExit {
   std::string host{};
   std::string device{};  // "GPU-<uuid>" or "cpu:<slot>"
   int pid = 0;
-  int exit_code = 0;    // when signal == 0
+  int exit_code = 0;  // when signal == 0
   int signal = 0;
-  int sent_signal = 0;  // what the launcher had sent it to end it; 0: it ended by itself
-  std::string cause{};    // in plain words
-  std::string message{};  // of the exception that it reported in its error file
-  std::string stack{};    // and where that came from
+  int sent_signal = 0;                    // what the launcher had sent it to end it; 0: it ended by itself
+  std::string cause{};                    // in plain words
+  std::string message{};                  // of the exception that it reported in its error file
+  std::string stack{};                    // and where that came from
   std::vector<std::string> last_lines{};  // of its standard error
   std::string stderr_log{};               // the file that has all of it; empty: none
-  std::chrono::milliseconds after{0};   // since start
+  std::chrono::milliseconds after{0};     // since start
 
   bool failed() const { return exit_code != 0 || signal != 0; }
   // As a shell says it: the exit code, or 128 + signal.

@@ -29,8 +29,8 @@ struct Streams {
 };
 
 // The child's end of one stream: a pipe that we read, a file of its own, or /dev/null.
-Fd open_target(Output& output, const StreamTarget& target, int fd, const std::string& prefix, size_t tail_bytes,
-               std::optional<Output::StreamId>* id) {
+Fd open_target(Output& output, const StreamTarget& target, int fd, const std::string& prefix,
+               size_t tail_bytes, std::optional<Output::StreamId>* id) {
   const bool piped = target.console || (tail_bytes > 0 && target.file.empty());
   if (piped) {
     auto opened = output.open({.console_fd = target.console ? fd : -1,

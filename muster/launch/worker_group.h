@@ -18,7 +18,8 @@ struct GroupResult {
 };
 
 // Starts `specs` (rank 0 with the launcher's standard input) and waits until every one has ended.
-// Blocking: until then. Throws: SpawnError, io when a rank cannot be started; those started before it are ended.
+// Blocking: until then. Throws: SpawnError, io when a rank cannot be started; those started before it are
+// ended.
 GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& specs,
                         const std::vector<int>& inherit_fds, std::chrono::milliseconds shutdown_timeout);
 

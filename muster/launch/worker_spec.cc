@@ -13,8 +13,8 @@ namespace {
 
 // Left over from a launcher around this one: they speak of another rank.
 constexpr const char* kOthersVariables[] = {
-    "MUSTER_DEVICE",  "MUSTER_PLAN",       "MUSTER_STORE",    "MUSTER_SECRET_FD", "MUSTER_EVENTS_FD",
-    "MUSTER_RUN_DIR", "MUSTER_LOCAL_RANK", "MUSTER_ATTEMPT",  "MUSTER_SIMULATED", "MUSTER_LEASE_FD",
+    "MUSTER_DEVICE",  "MUSTER_PLAN",       "MUSTER_STORE",   "MUSTER_SECRET_FD", "MUSTER_EVENTS_FD",
+    "MUSTER_RUN_DIR", "MUSTER_LOCAL_RANK", "MUSTER_ATTEMPT", "MUSTER_SIMULATED", "MUSTER_LEASE_FD",
 };
 
 std::string value_or(const Environment& environment, const char* name, const char* otherwise) {
@@ -28,8 +28,8 @@ std::string signal_list(const std::vector<int>& signals) {
   return join(names, ",");
 }
 
-// A rank that sees its own GPU first finds it as ordinal 0, so scripts that use LOCAL_RANK as the ordinal must
-// find 0 there. MUSTER_LOCAL_RANK keeps the true one.
+// A rank that sees its own GPU first finds it as ordinal 0, so scripts that use LOCAL_RANK as the ordinal
+// must find 0 there. MUSTER_LOCAL_RANK keeps the true one.
 bool sees_own_gpu_first(const Plan& plan, const RankPlan& rank) {
   return rank.device.kind == DeviceAssignment::Kind::cuda && plan.visibility != Visibility::all &&
          rank.device.ordinal.value == 0;
@@ -115,8 +115,10 @@ std::vector<WorkerSpec> make_worker_specs(const Plan& plan, const LaunchOptions&
 int stream_bits(const std::string& text, int local_rank, const char* flag) {
   const auto bad = [&] {
     return Error(ErrorCode::invalid_argument,
-                 cat(flag, ": expected 0, 1 (stdout), 2 (stderr), 3 (both), or such by local rank as in "
-                           "0:1,1:3, got '", text, "'"));
+                 cat(flag,
+                     ": expected 0, 1 (stdout), 2 (stderr), 3 (both), or such by local rank as in "
+                     "0:1,1:3, got '",
+                     text, "'"));
   };
   const auto bits = [&](const std::string& piece) {
     const auto value = parse_int(piece);

@@ -22,7 +22,7 @@ struct JobFacts {
   int master_port = 0;
   std::string store;  // MUSTER_STORE
   int secret_fd = -1;
-  int cores = 1;             // of this host, for all its ranks
+  int cores = 1;            // of this host, for all its ranks
   Environment environment;  // the launcher's own, which ranks inherit
 };
 

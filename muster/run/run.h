@@ -21,11 +21,11 @@ namespace muster {
 // For starting alone; the environment variables named here win over them. Under a launcher only `backend`
 // counts.
 struct RunOptions {
-  std::optional<int> nproc = {};      // ranks; default: one per device. MUSTER_NPROC
-  std::string gpus = {};              // as `muster run --gpus`. MUSTER_GPUS
-  std::string policy = "sequential";  // MUSTER_POLICY
-  std::vector<int> map = {};          // GPU of each rank, with policy "list"
-  std::string backend = "auto";       // auto, gloo, nccl. MUSTER_BACKEND
+  std::optional<int> nproc = {};  // ranks; default: one per device. MUSTER_NPROC
+  std::string gpus = {};          // as `muster run --gpus`. MUSTER_GPUS
+  std::string policy = {};        // default: list with a map, else sequential. MUSTER_POLICY
+  std::vector<int> map = {};      // GPU of each rank, with policy "list"
+  std::string backend = "auto";   // auto, gloo, nccl. MUSTER_BACKEND
   Visibility visibility = Visibility::job;
 };
 

@@ -98,8 +98,8 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
 class ChildStack {
  public:
   ChildStack()
-      : base_(::mmap(nullptr, kChildStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK,
-                     -1, 0)) {
+      : base_(::mmap(nullptr, kChildStackBytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0)) {
     if (base_ == MAP_FAILED) fail_errno("cannot map a stack for a new process", errno);
   }
   ChildStack(const ChildStack&) = delete;
@@ -204,25 +204,24 @@ Child spawn_child(const ChildOptions& options) {
 
   struct sigaction hangup = {};
   ::sigaction(SIGHUP, nullptr, &hangup);
-  ChildPlan plan{.path = path.c_str(),
-                 .argv = argv.data(),
-                 .environment = environment.data(),
-                 .working_directory =
-                     options.working_directory.empty() ? nullptr : options.working_directory.c_str(),
-                 .stdin_fd = options.stdin_fd,
-                 .stdout_fd = options.stdout_fd,
-                 .stderr_fd = options.stderr_fd,
-                 .inherit_fds = options.inherit_fds.data(),
-                 .num_inherit_fds = options.inherit_fds.size(),
-                 .parent = ::getpid(),
-                 .keep_sighup_ignored = hangup.sa_handler == SIG_IGN};
+  ChildPlan plan{
+      .path = path.c_str(),
+      .argv = argv.data(),
+      .environment = environment.data(),
+      .working_directory = options.working_directory.empty() ? nullptr : options.working_directory.c_str(),
+      .stdin_fd = options.stdin_fd,
+      .stdout_fd = options.stdout_fd,
+      .stderr_fd = options.stderr_fd,
+      .inherit_fds = options.inherit_fds.data(),
+      .num_inherit_fds = options.inherit_fds.size(),
+      .parent = ::getpid(),
+      .keep_sighup_ignored = hangup.sa_handler == SIG_IGN};
   const ChildStack stack;
   int pidfd = -1;
   pid_t pid = -1;
   {
     const BlockedSignals blocked;
-    pid =
-        ::clone(child_main, stack.top(), CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &plan, &pidfd);
+    pid = ::clone(child_main, stack.top(), CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &plan, &pidfd);
   }
   if (pid < 0) fail_errno(cat("cannot make a process for '", path, "'"), errno);
   Child child{.pid = pid, .pidfd = Fd(pidfd)};

@@ -19,10 +19,10 @@ struct ChildOptions {
   std::string program{};  // the path of what is executed; empty: argv[0], looked up in the child's PATH
   std::map<std::string, std::string> environment{};  // the whole of it
   std::string working_directory{};                   // empty: the parent's
-  int stdin_fd = -1;                               // -1: /dev/null; 0: inherited
-  int stdout_fd = 1;                               // duplicated onto the child's 1
-  int stderr_fd = 2;                               // duplicated onto the child's 2
-  std::vector<int> inherit_fds{};                  // kept open in the child, under the same numbers
+  int stdin_fd = -1;                                 // -1: /dev/null; 0: inherited
+  int stdout_fd = 1;                                 // duplicated onto the child's 1
+  int stderr_fd = 2;                                 // duplicated onto the child's 2
+  std::vector<int> inherit_fds{};                    // kept open in the child, under the same numbers
 };
 
 // A program that cannot be started. `exit_code` is the shell's: 127 not found, 126 found but not executable.

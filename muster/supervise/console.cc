@@ -31,7 +31,8 @@ Console::~Console() {
   loop_.cancel(stall_timer_);
 }
 
-// O_NONBLOCK belongs to the open file, which the shell and others share with us; so a second open file is made.
+// O_NONBLOCK belongs to the open file, which the shell and others share with us; so a second open file is
+// made.
 void Console::open_nonblocking() {
   struct stat info = {};
   if (::fstat(fd_, &info) != 0) {
@@ -83,10 +84,8 @@ void Console::write(std::string_view text) {
   if (size() == 0) last_progress_ = Clock::now();
   buffer_ += text;
   if (watch_ == 0) push();
-}
-
-bool Console::full() const {
-  return !closed_ && !stalled_ && size() >= options_.buffer_bytes;
+  full_ = !closed_ && size() >= options_.buffer_bytes;
+  if (full_ && stall_timer_ == 0) check_stall();
 }
 
 void Console::drop(std::string_view text) {
@@ -95,6 +94,7 @@ void Console::drop(std::string_view text) {
 
 void Console::close() {
   closed_ = true;
+  full_ = false;
   buffer_.clear();
   written_ = 0;
   loop_.cancel(std::exchange(watch_, 0));
@@ -104,7 +104,6 @@ void Console::close() {
 
 // Writes until the reader takes no more.
 void Console::push() {
-  const bool was_full = full() || stalled_;
   while (size() > 0) {
     const long taken = write_some(std::string_view(buffer_).substr(written_));
     if (taken > 0) {
@@ -123,33 +122,30 @@ void Console::push() {
     written_ = 0;
   }
   if (size() > 0) {
-    wait_for_room();
+    if (watch_ == 0) {
+      watch_ = loop_.watch_writable(own_.valid() ? own_.get() : fd_, [this] { push(); });
+    }
   } else {
     loop_.cancel(std::exchange(watch_, 0));
     loop_.cancel(std::exchange(stall_timer_, 0));
   }
-  if (was_full && size() < options_.buffer_bytes / 2) {
-    stalled_ = false;
+  if ((full_ || stalled_) && size() <= options_.buffer_bytes / 2) {
+    full_ = stalled_ = false;
     if (on_room) on_room();
   }
 }
 
-void Console::wait_for_room() {
-  if (watch_ == 0) watch_ = loop_.watch_writable(mode_ == Mode::nonblocking ? own_.get() : fd_, [this] { push(); });
-  if (stall_timer_ == 0 && !stalled_) {
-    stall_timer_ = loop_.call_at(last_progress_ + options_.stalled_after, [this] { check_stall(); });
-  }
-}
-
+// Gives up on a reader that has taken nothing of a full buffer for too long; else looks again later.
 void Console::check_stall() {
   stall_timer_ = 0;
-  if (!full()) return wait_for_room();
+  if (!full_) return;
   const auto due = last_progress_ + options_.stalled_after;
   if (Clock::now() < due) {
     stall_timer_ = loop_.call_at(due, [this] { check_stall(); });
     return;
   }
   stalled_ = true;
+  full_ = false;
   if (on_room) on_room();
 }
 

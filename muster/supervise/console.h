@@ -1,6 +1,6 @@
 // Writing to the launcher's own standard output or error without ever blocking: a bounded buffer that empties
-// as the reader takes it. A reader that is slow is waited for (`full` tells the streams to pause); one that has
-// stopped altogether is not, and what it misses is counted. Used by Output.
+// as the reader takes it. A reader that is slow is waited for (`full` tells the streams to pause); one that
+// has stopped altogether is not, and what it misses is counted. Used by Output.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ class Console {
   // Takes `text` whole, or drops it whole when the reader has stopped.
   void write(std::string_view text);
 
-  // True when writers should pause; `on_room` is called when they may go on.
-  bool full() const;
+  // True when writers should pause, from a full buffer until it is half empty; then `on_room` is called.
+  bool full() const { return full_; }
   std::function<void()> on_room;
 
   // True when nobody can ever read it again (a closed pipe, a terminal that hung up).
@@ -48,7 +48,6 @@ class Console {
   void open_nonblocking();
   long write_some(std::string_view text) const;
   void push();
-  void wait_for_room();
   void check_stall();
   void drop(std::string_view text);
   void close();
@@ -64,6 +63,7 @@ class Console {
   EventLoop::Handle watch_ = 0;
   EventLoop::Handle stall_timer_ = 0;
   Clock::time_point last_progress_;
+  bool full_ = false;
   bool stalled_ = false;
   bool closed_ = false;
   uint64_t dropped_bytes_ = 0;

@@ -74,7 +74,7 @@ void EventLoop::run_once(std::optional<Clock::time_point> until) {
   if (count < 0 && errno != EINTR) fail_errno("epoll_wait", errno);
   for (int i = 0; i < count; ++i) {
     const auto watch = watches_.find(events[static_cast<size_t>(i)].data.u64);
-    if (watch == watches_.end()) continue;  // an earlier callback of this round cancelled it
+    if (watch == watches_.end()) continue;   // an earlier callback of this round cancelled it
     const auto ready = watch->second.ready;  // a copy: it may cancel itself
     ready();
   }

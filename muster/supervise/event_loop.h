@@ -1,5 +1,6 @@
 // One thread's waiting: file descriptors that become ready and times that come, each with a function to call.
-// Used by ProcessSet and by the output and input pumps. Single-threaded; callbacks may add and remove anything.
+// Used by ProcessSet and by the output and input pumps. Single-threaded; callbacks may add and remove
+// anything.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ class EventLoop {
 
   EventLoop();
 
-  // Calls `ready` whenever `fd` is readable (or hung up). The fd stays the caller's and must outlive the handle.
-  // Throws: io when the kernel cannot watch such a file (a regular file is always ready).
+  // Calls `ready` whenever `fd` is readable (or hung up). The fd stays the caller's and must outlive the
+  // handle. Throws: io when the kernel cannot watch such a file (a regular file is always ready).
   Handle watch_readable(int fd, std::function<void()> ready);
   Handle watch_writable(int fd, std::function<void()> ready);
 

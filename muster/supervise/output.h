@@ -1,6 +1,6 @@
-// What child processes print: their pipes read, lines prefixed and passed to the console whole, copied to files,
-// and the end of each kept for a report. Bytes are never changed, memory is bounded whatever is printed, and no
-// child waits for ever on a console that nobody reads. Knows nothing of ranks.
+// What child processes print: their pipes read, lines prefixed and passed to the console whole, copied to
+// files, and the end of each kept for a report. Bytes are never changed, memory is bounded whatever is
+// printed, and no child waits for ever on a console that nobody reads. Knows nothing of ranks.
 #pragma once
 
 #include <memory>
@@ -13,10 +13,10 @@
 namespace muster {
 
 struct StreamOptions {
-  int console_fd = -1;         // 1 or 2: shown there; -1: not shown
-  std::string prefix{};        // before each line on the console; empty: bytes pass straight through
-  std::string file{};          // a copy of every byte; empty: none
-  size_t tail_bytes = 0;       // how much of the end to keep in memory
+  int console_fd = -1;    // 1 or 2: shown there; -1: not shown
+  std::string prefix{};   // before each line on the console; empty: bytes pass straight through
+  std::string file{};     // a copy of every byte; empty: none
+  size_t tail_bytes = 0;  // how much of the end to keep in memory
 };
 
 class Output {

@@ -45,7 +45,8 @@ TEST_F(CutProgram, FlagsTakeTheirValuesOnly) {
 }
 
 TEST_F(CutProgram, UnderscoresInNamesOnly) {
-  EXPECT_THAT(cut({"--nproc_per_node=a_b", "--gpus", "c_d", "my_prog", "--e_f"}), ElementsAre("my_prog", "--e_f"));
+  EXPECT_THAT(cut({"--nproc_per_node=a_b", "--gpus", "c_d", "my_prog", "--e_f"}),
+              ElementsAre("my_prog", "--e_f"));
   EXPECT_THAT(args_, ElementsAre("--nproc-per-node=a_b", "--gpus", "c_d"));
 }
 

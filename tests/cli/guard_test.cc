@@ -29,7 +29,8 @@ std::vector<std::string> sleepers(const std::string& script, std::vector<std::st
   std::vector<std::string> args = {"run", "-q", "-n", "2", "--run-dir", "out"};
   args.insert(args.end(), flags.begin(), flags.end());
   // The second echo comes when both have said their pid: the test waits for one "ready" of each.
-  args.insert(args.end(), {"sh", "-c", script + "echo pid $$; echo ready$RANK; while :; do sleep 0.05; done"});
+  args.insert(args.end(),
+              {"sh", "-c", script + "echo pid $$; echo ready$RANK; while :; do sleep 0.05; done"});
   return args;
 }
 

@@ -1,5 +1,5 @@
-// Runs the real `muster` program for a test: arguments and environment in, exit code and output out. It sees no
-// GPU and nothing of the tester's environment.
+// Runs the real `muster` program for a test: arguments and environment in, exit code and output out. It sees
+// no GPU and nothing of the tester's environment.
 #pragma once
 
 #include <fcntl.h>
@@ -84,7 +84,8 @@ class Program {
     ran_.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     std::rewind(err_.get());
     char buffer[4096];
-    for (size_t n = 0; (n = std::fread(buffer, 1, sizeof(buffer), err_.get())) > 0;) ran_.err.append(buffer, n);
+    for (size_t n = 0; (n = std::fread(buffer, 1, sizeof(buffer), err_.get())) > 0;)
+      ran_.err.append(buffer, n);
     return ran_;
   }
 

@@ -1,5 +1,6 @@
-// Python programs under the real `muster run`: the environment is torchrun's own (asked of torchrun itself), DDP
-// scripts run unchanged, exceptions reach the failure card. Needs PyTorch: MUSTER_TEST_PYTHON, or the one in .deps.
+// Python programs under the real `muster run`: the environment is torchrun's own (asked of torchrun itself),
+// DDP scripts run unchanged, exceptions reach the failure card. Needs PyTorch: MUSTER_TEST_PYTHON, or the one
+// in .deps.
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
@@ -27,7 +28,7 @@ std::string torch_python() {
   }
 }
 
-#define NEED_TORCH(python)                  \
+#define NEED_TORCH(python)                   \
   const std::string python = torch_python(); \
   if (python.empty()) GTEST_SKIP() << "no Python with PyTorch here"
 
@@ -37,8 +38,9 @@ with open(os.environ["DUMP_TO"] + os.environ["RANK"], "w") as file:
 )";
 
 // These differ by design, or are free to: ports, ids and paths, threads, and who serves PyTorch's store.
-const char* const kFree[] = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "OMP_NUM_THREADS",
-                             "TORCHELASTIC_USE_AGENT_STORE", "CUDA_VISIBLE_DEVICES", "DUMP_TO"};
+const char* const kFree[] = {"MASTER_PORT",     "TORCHELASTIC_RUN_ID",          "TORCHELASTIC_ERROR_FILE",
+                             "OMP_NUM_THREADS", "TORCHELASTIC_USE_AGENT_STORE", "CUDA_VISIBLE_DEVICES",
+                             "DUMP_TO"};
 
 class TorchrunEnvironment : public testing::TestWithParam<std::vector<std::string>> {};
 
@@ -70,7 +72,8 @@ TEST_P(TorchrunEnvironment, IsMustersToo) {
     const json want = json::parse(read_file(their_file));
     const json have = json::parse(read_file(cat(folder.path(), "/ours", num_ranks)));
     for (const auto& [name, value] : want.items()) {
-      if (name == "OMP_NUM_THREADS" || std::find(std::begin(kFree), std::end(kFree), name) == std::end(kFree)) {
+      if (name == "OMP_NUM_THREADS" ||
+          std::find(std::begin(kFree), std::end(kFree), name) == std::end(kFree)) {
         ASSERT_TRUE(have.contains(name)) << name << " of rank " << num_ranks;
       }
       if (std::find(std::begin(kFree), std::end(kFree), name) == std::end(kFree)) {
@@ -79,15 +82,18 @@ TEST_P(TorchrunEnvironment, IsMustersToo) {
     }
   }
   EXPECT_GT(num_ranks, 0);
-  EXPECT_FALSE(std::filesystem::exists(cat(folder.path(), "/ours", num_ranks))) << "one rank more than torchrun";
+  EXPECT_FALSE(std::filesystem::exists(cat(folder.path(), "/ours", num_ranks)))
+      << "one rank more than torchrun";
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Grid, TorchrunEnvironment,
-    testing::Values(std::vector<std::string>{"--nproc-per-node=2"},
-                    std::vector<std::string>{"--standalone", "--nproc_per_node=3", "--max_restarts=2", "--role=trainer"},
-                    std::vector<std::string>{"--nproc-per-node=1", "--virtual-local-rank", "--rdzv-backend=c10d",
-                                             "--rdzv-endpoint=localhost:0", "--rdzv-id=j7"}));
+INSTANTIATE_TEST_SUITE_P(Grid, TorchrunEnvironment,
+                         testing::Values(std::vector<std::string>{"--nproc-per-node=2"},
+                                         std::vector<std::string>{"--standalone", "--nproc_per_node=3",
+                                                                  "--max_restarts=2", "--role=trainer"},
+                                         std::vector<std::string>{
+                                             "--nproc-per-node=1", "--virtual-local-rank",
+                                             "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0",
+                                             "--rdzv-id=j7"}));
 
 TEST(Python, DdpScriptRunsUnchanged) {
   NEED_TORCH(python);
@@ -120,7 +126,8 @@ dist.destroy_process_group()
   EXPECT_THAT(ran.out, HasSubstr("[1] agreed 1 "));
   const size_t at = ran.out.find("agreed 0 ") + 9;
   const std::string port = ran.out.substr(at, ran.out.find('\n', at) - at);
-  const Ran again = Program({"run", "-q", "-n", "2", "--master-port", port, script}, folder, settings).finish();
+  const Ran again =
+      Program({"run", "-q", "-n", "2", "--master-port", port, script}, folder, settings).finish();
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_THAT(again.out, HasSubstr("agreed 1 " + port));
 }
@@ -158,7 +165,8 @@ TEST(Python, ScriptsAndModules) {
   const Ran module = muster({"run", "-q", "-n", "1", "-m", "pkg.hello", "--x"}, folder);
   if (module.code == 127) GTEST_SKIP() << "no python3 here";
   EXPECT_EQ(module.out, "hello ['--x'] __main__\n") << module.err;
-  EXPECT_EQ(muster({"run", "-q", "-n", "1", "pkg/hello.py", "-n", "2"}, folder).out, "hello ['-n', '2'] __main__\n");
+  EXPECT_EQ(muster({"run", "-q", "-n", "1", "pkg/hello.py", "-n", "2"}, folder).out,
+            "hello ['-n', '2'] __main__\n");
 }
 
 }  // namespace

@@ -42,8 +42,9 @@ TEST(RunOptions, NprocPerNode) {
   flags.nproc_per_node = "gpu";
   EXPECT_TRUE(options_of(flags).request.gpu_only);
   for (const char* bad : {"0", "-1", "two", "1.5", "2x", "99999999999", "xpu"}) {
-    EXPECT_THAT(refusal([&](RunFlags& f) { f.nproc_per_node = bad; }),
-                HasSubstr(cat("--nproc-per-node: expected a number from 1, auto, cpu or gpu, got '", bad, "'")));
+    EXPECT_THAT(
+        refusal([&](RunFlags& f) { f.nproc_per_node = bad; }),
+        HasSubstr(cat("--nproc-per-node: expected a number from 1, auto, cpu or gpu, got '", bad, "'")));
   }
 }
 
@@ -114,7 +115,8 @@ TEST(RunOptions, TimesAndSignals) {
   EXPECT_EQ(options_of(flags).shutdown_timeout, milliseconds(120'000));
   flags.signals_to_handle = "SIGTERM, SIGUSR1";
   EXPECT_THAT(options_of(flags).stop_signals, ElementsAre(SIGTERM, SIGUSR1));
-  EXPECT_THAT(refusal([](RunFlags& f) { f.signals_to_handle = "SIGTERM,SIGKILL"; }), HasSubstr("got 'SIGKILL'"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.signals_to_handle = "SIGTERM,SIGKILL"; }),
+              HasSubstr("got 'SIGKILL'"));
   EXPECT_THAT(refusal([](RunFlags& f) { f.shutdown_timeout = "soon"; }), HasSubstr("duration"));
 }
 
@@ -131,7 +133,8 @@ TEST(RunOptions, PythonForScriptsAndModules) {
   EXPECT_THROW(options_of(flags, {"pkg.train"}), Error);
   flags.no_python = false;
   const ScopedEnv python("PYTHON_EXEC", "/opt/python");
-  EXPECT_THAT(options_of(flags, {"pkg.train", "y"}).argv, ElementsAre("/opt/python", "-u", "-m", "pkg.train", "y"));
+  EXPECT_THAT(options_of(flags, {"pkg.train", "y"}).argv,
+              ElementsAre("/opt/python", "-u", "-m", "pkg.train", "y"));
 }
 
 TEST(RunOptions, ScriptNotThere) {

@@ -35,7 +35,8 @@ json failure_of(const ScratchFolder& folder) {
 
 TEST(Run, OneRankPerCpuSlotWithPrefixes) {
   const ScratchFolder folder;
-  const Ran ran = muster(sh({"--cpu-slots", "3"}, "echo I am $RANK of $WORLD_SIZE; echo err $RANK >&2"), folder);
+  const Ran ran =
+      muster(sh({"--cpu-slots", "3"}, "echo I am $RANK of $WORLD_SIZE; echo err $RANK >&2"), folder);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(sorted_lines(ran.out),
             (std::vector<std::string>{"[0] I am 0 of 3", "[1] I am 1 of 3", "[2] I am 2 of 3"}));
@@ -53,7 +54,8 @@ TEST(Run, OneRankPassesThrough) {
 
 TEST(Run, ProgramsFlagsAreTheProgramsOwn) {
   const ScratchFolder folder;
-  const Ran ran = muster({"run", "-q", "-n", "1", "printf", "%s,", "--help", "-n", "3", "--", "--version", ""}, folder);
+  const Ran ran =
+      muster({"run", "-q", "-n", "1", "printf", "%s,", "--help", "-n", "3", "--", "--version", ""}, folder);
   EXPECT_EQ(ran.out, "--help,-n,3,--,--version,,");
 }
 
@@ -63,8 +65,8 @@ TEST(Run, TakesTorchrunsSpellingsAndVariables) {
   EXPECT_EQ(muster(sh({"-q", "--nproc_per_node=1", "--role=a_b", "--max_restarts", "4"}, script), folder).out,
             "1 a_b 4\n");
   ProgramSettings settings;
-  settings.environment = {{"PET_NPROC_PER_NODE", "1"}, {"PET_ROLE", "pet"}, {"PET_STANDALONE", "1"},
-                          {"PET_NO_PYTHON", "0"}};
+  settings.environment = {
+      {"PET_NPROC_PER_NODE", "1"}, {"PET_ROLE", "pet"}, {"PET_STANDALONE", "1"}, {"PET_NO_PYTHON", "0"}};
   EXPECT_EQ(muster(sh({"-q"}, script), folder, settings).out, "1 pet 0\n");
   EXPECT_EQ(muster(sh({"-q", "--role", "flag"}, script), folder, settings).out, "1 flag 0\n");
 }
@@ -79,8 +81,9 @@ TEST(Run, StandardInputGoesToRankZeroOnly) {
 
 TEST(Run, ExitCodeOfTheFirstFailure) {
   const ScratchFolder folder;
-  const Ran ran = muster(sh({"-n", "2", "--run-dir", "out"}, "[ $RANK = 0 ] && exec sleep 1000; echo oh no >&2; exit 7"),
-                         folder);
+  const Ran ran =
+      muster(sh({"-n", "2", "--run-dir", "out"}, "[ $RANK = 0 ] && exec sleep 1000; echo oh no >&2; exit 7"),
+             folder);
   EXPECT_EQ(ran.code, 7);
   EXPECT_THAT(ran.err, HasSubstr("rank 1 failed first: exit code 7"));
   EXPECT_THAT(ran.err, HasSubstr("    | oh no\n"));
@@ -93,7 +96,8 @@ TEST(Run, ExitCodeOfTheFirstFailure) {
 
 TEST(Run, SignalDeathsAre128Plus) {
   const ScratchFolder folder;
-  EXPECT_EQ(muster(sh({"-n", "2"}, "[ $RANK = 1 ] && kill -SEGV $$; exec sleep 1000"), folder).code, 128 + SIGSEGV);
+  EXPECT_EQ(muster(sh({"-n", "2"}, "[ $RANK = 1 ] && kill -SEGV $$; exec sleep 1000"), folder).code,
+            128 + SIGSEGV);
   const Ran killed = muster(sh({"-n", "2"}, "[ $RANK = 0 ] && kill -KILL $$; exec sleep 1000"), folder);
   EXPECT_EQ(killed.code, 128 + SIGKILL);
   EXPECT_THAT(killed.err, HasSubstr("rank 0 failed first: killed by SIGKILL"));
@@ -226,8 +230,10 @@ TEST(Run, RestartsEnd) {
 
 TEST(Run, SecretIsReadableByEveryRankAndNowhereElse) {
   const ScratchFolder folder;
-  const Ran ran = muster(
-      sh({"-q", "-n", "2"}, "wc -c < /proc/self/fd/$MUSTER_SECRET_FD; tr '\\0' ' ' < /proc/$PPID/cmdline; env"), folder);
+  const Ran ran =
+      muster(sh({"-q", "-n", "2"},
+                "wc -c < /proc/self/fd/$MUSTER_SECRET_FD; tr '\\0' ' ' < /proc/$PPID/cmdline; env"),
+             folder);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("[0] 64\n"));
   EXPECT_THAT(ran.out, HasSubstr("[1] 64\n"));
@@ -257,19 +263,22 @@ TEST(Run, AReaderThatLeavesEndsTheWriter) {
   const ScratchFolder folder;
   ProgramSettings settings;
   settings.program = "/bin/sh";
-  const Ran ran = Program({"-c", cat(MUSTER_BINARY_DIR, "/bin/muster run -q -n 1 yes | head -n 1")}, folder, settings)
-                      .finish();
+  const Ran ran =
+      Program({"-c", cat(MUSTER_BINARY_DIR, "/bin/muster run -q -n 1 yes | head -n 1")}, folder, settings)
+          .finish();
   EXPECT_EQ(ran.out, "y\n");
 }
 
 TEST(Run, SimulatedMachine) {
   const ScratchFolder folder;
-  const std::string box = folder.write("box.json", R"({"schema":"muster.devices/1","hosts":[{"name":"box","gpus":[
+  const std::string box =
+      folder.write("box.json", R"({"schema":"muster.devices/1","hosts":[{"name":"box","gpus":[
       {"index":0,"uuid":"GPU-1","model":"A"},{"index":1,"uuid":"GPU-2","model":"A"}]}]})");
   ProgramSettings settings;
   settings.environment = {{"CUDA_VISIBLE_DEVICES", "7"}};
-  const Ran ran = muster(sh({"--inventory", box}, "echo $MUSTER_SIMULATED $MUSTER_DEVICE $CUDA_VISIBLE_DEVICES"), folder,
-                         settings);
+  const Ran ran =
+      muster(sh({"--inventory", box}, "echo $MUSTER_SIMULATED $MUSTER_DEVICE $CUDA_VISIBLE_DEVICES"), folder,
+             settings);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(sorted_lines(ran.out), (std::vector<std::string>{"[0] 1 GPU-1 7", "[1] 1 GPU-2 7"}));
   EXPECT_THAT(ran.err, HasSubstr("simulated"));

@@ -37,8 +37,11 @@ FailureContext context() {
 
 TEST(ErrorFile, TorchrunsTwoFormsAndPlainText) {
   const ScratchFolder folder;
-  const auto read = [&](const std::string& text) { return read_error_file(folder.write("error.json", text)); };
-  const auto full = read(R"({"message": {"message": "ValueError: bad", "extraInfo": {"py_callstack": "Traceback",
+  const auto read = [&](const std::string& text) {
+    return read_error_file(folder.write("error.json", text));
+  };
+  const auto full =
+      read(R"({"message": {"message": "ValueError: bad", "extraInfo": {"py_callstack": "Traceback",
                             "timestamp": "1"}}})");
   ASSERT_TRUE(full);
   EXPECT_EQ(full->message, "ValueError: bad");

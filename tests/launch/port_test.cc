@@ -71,7 +71,8 @@ TEST(PortReservation, NamesTheListener) {
   const Fd listener = bound(0, true);
   ASSERT_EQ(::listen(listener.get(), 1), 0);
   const std::string text = refusal(port_of(listener));
-  EXPECT_THAT(text, HasSubstr(cat("got ", port_of(listener), ", which is in use by process ", ::getpid(), " (")));
+  EXPECT_THAT(text,
+              HasSubstr(cat("got ", port_of(listener), ", which is in use by process ", ::getpid(), " (")));
 }
 
 TEST(PortReservation, TwoJobsDoNotShareOne) {

@@ -94,8 +94,11 @@ TEST(WorkerSpec, WholeContractOfOneRank) {
 
 TEST(WorkerSpec, KeepsWhatTheUserSet) {
   JobFacts facts = job();
-  facts.environment = {{"OMP_NUM_THREADS", "5"}, {"MUSTER_BACKEND", "gloo"}, {"RANK", "77"},
-                       {"MUSTER_SIMULATED", "1"}, {"MUSTER_LEASE_FD", "4"}};
+  facts.environment = {{"OMP_NUM_THREADS", "5"},
+                       {"MUSTER_BACKEND", "gloo"},
+                       {"RANK", "77"},
+                       {"MUSTER_SIMULATED", "1"},
+                       {"MUSTER_LEASE_FD", "4"}};
   const Environment variables = make_worker_specs(cpu_plan(1), options(), facts, 0)[0].environment;
   EXPECT_EQ(variables.at("OMP_NUM_THREADS"), "5");
   EXPECT_EQ(variables.at("MUSTER_BACKEND"), "gloo");

@@ -81,7 +81,8 @@ TEST(FindProgram, SaysWhyNot) {
     }
     return std::string("found");
   };
-  EXPECT_THAT(code_and_text("no-such-tool", "/bin"), HasSubstr("127 cannot start 'no-such-tool': not found in PATH"));
+  EXPECT_THAT(code_and_text("no-such-tool", "/bin"),
+              HasSubstr("127 cannot start 'no-such-tool': not found in PATH"));
   EXPECT_THAT(code_and_text("data", scratch.path()), HasSubstr("126"));
   EXPECT_THAT(code_and_text(scratch.path() + "/data", ""), HasSubstr("chmod +x"));
   EXPECT_THAT(code_and_text(scratch.path(), ""), HasSubstr("126"));
@@ -91,9 +92,11 @@ TEST(FindProgram, SaysWhyNot) {
 
 TEST(SpawnChild, TellsExecErrorsBeforeItReturns) {
   const ScratchFolder scratch;
-  EXPECT_EQ(spawn_error_code({.argv = {write_program(scratch, "no-interpreter", "#!/no/such/shell\n")}}), 127);
+  EXPECT_EQ(spawn_error_code({.argv = {write_program(scratch, "no-interpreter", "#!/no/such/shell\n")}}),
+            127);
   EXPECT_EQ(spawn_error_code({.argv = {write_program(scratch, "not-a-program", "plain text")}}), 126);
-  EXPECT_EQ(spawn_error_code({.argv = {"/bin/true"}, .environment = {}, .working_directory = "/no/such"}), 126);
+  EXPECT_EQ(spawn_error_code({.argv = {"/bin/true"}, .environment = {}, .working_directory = "/no/such"}),
+            126);
 }
 
 TEST(SpawnChild, GivesExactlyTheArgumentsEnvironmentAndFolder) {
@@ -136,10 +139,11 @@ TEST(SpawnChild, InheritsOnlyTheDescriptorsNamed) {
   const Fd other(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
   ChildOptions options;
   options.inherit_fds = {kept.get()};
-  const std::string listing = run_shell(cat("[ -e /proc/self/fd/", kept.get(), " ] && echo kept; [ -e /proc/self/fd/",
-                                            other.get(), " ] && echo leaked; readlink /proc/self/fd/0"),
-                                        options)
-                                  .out;
+  const std::string listing =
+      run_shell(cat("[ -e /proc/self/fd/", kept.get(), " ] && echo kept; [ -e /proc/self/fd/", other.get(),
+                    " ] && echo leaked; readlink /proc/self/fd/0"),
+                options)
+          .out;
   EXPECT_EQ(listing, "kept\n/dev/null\n");
 }
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <thread>
 
 #include "muster/base/strings.h"
@@ -72,7 +73,8 @@ TEST(Output, PassesBytesUntouchedWithoutPrefix) {
 }
 
 TEST(Output, KeepsNonUtf8BytesInLines) {
-  EXPECT_EQ(shown({"\xff\xfe\x80\0x\n"}), "[0] \xff\xfe\x80\n");
+  const std::string line("\xff\xfe\x80\0 x\n", 7);
+  EXPECT_EQ(shown({line}), "[0] " + line);
 }
 
 TEST(Output, NeverMixesLinesOfTwoStreams) {
@@ -83,9 +85,13 @@ TEST(Output, NeverMixesLinesOfTwoStreams) {
     const auto one = output.open({.console_fd = 1, .prefix = "[0] "});
     const auto two = output.open({.console_fd = 1, .prefix = "[1] "});
     const std::string line(100'000, 'x');  // longer than what is held back
-    std::thread writer([&] { write_all(one.child_end.get(), line + "\n"); });
+    std::atomic<bool> written = false;
+    std::thread writer([&] {
+      write_all(one.child_end.get(), line + "\n");
+      written = true;
+    });
     // The pipe holds less than the line, so it comes in pieces, with the other stream's lines between.
-    for (int i = 0; i < 50; ++i) {
+    while (!written) {
       write_all(two.child_end.get(), "short\n");
       loop.run_once(Clock::now() + milliseconds(1));
     }

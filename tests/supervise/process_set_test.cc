@@ -58,13 +58,20 @@ TEST(ProcessSet, TellsExitCodesAndSignals) {
 
 TEST(ProcessSet, TellsDeathsInTheirOrder) {
   const ScratchFolder scratch;
-  const std::string first = make_gate(scratch, "first");
-  const std::string second = make_gate(scratch, "second");
+  // Each waits until the one before it is a zombie: dead, and not only about to be.
+  const auto say = [&](const char* name) {
+    return cat("echo $$ > ", scratch.path(), "/", name, ".part; mv ", scratch.path(), "/", name, ".part ",
+               scratch.path(), "/", name);
+  };
+  const auto after = [&](const char* name) {
+    return cat("until [ -e ", scratch.path(), "/", name,
+               " ]; do :; done; until grep -q '^State:.Z' /proc/$(cat ", scratch.path(), "/", name,
+               ")/status; do :; done; ");
+  };
   ProcessSet set;
-  // 0 waits for 2 and 2 for 1: whoever opened a gate dies holding it open.
-  set.spawn(0, shell(cat("read x < ", second)));
-  set.spawn(1, shell(cat("exec 3> ", first)));
-  set.spawn(2, shell(cat("read x < ", first, "; exec 3> ", second)));
+  set.spawn(0, shell(after("two")));
+  set.spawn(1, shell(say("one")));
+  set.spawn(2, shell(cat(after("one"), say("two"))));
   EXPECT_THAT(ids(set.wait_all({})), ElementsAre(1, 2, 0));
 }
 
