@@ -51,7 +51,7 @@ Plan place(const Inventory& inventory, const LaunchOptions& options) {
   if (options.virtual_local_rank) request.visibility = Visibility::own;
   const char* inherited = std::getenv("CUDA_VISIBLE_DEVICES");
   if (!request.visible_mask && !inventory.simulated && inherited != nullptr) request.visible_mask = inherited;
-  const Plan plan = make_plan(inventory, request);
+  Plan plan = make_plan(inventory, request);
   if (!options.dry_run && inventory.hosts.size() > 1) {
     throw Error(ErrorCode::invalid_argument,
                 cat("launch: expected an inventory of one host, got ", inventory.hosts.size(),

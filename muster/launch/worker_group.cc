@@ -18,7 +18,7 @@ namespace muster {
 
 namespace {
 
-constexpr size_t kTailBytes = 16 * 1024;
+constexpr size_t kTailBytes = size_t{16} * 1024;
 constexpr size_t kLastLines = 20;
 
 // One rank's two streams.

@@ -24,6 +24,7 @@ std::string value_or(const Environment& environment, const char* name, const cha
 
 std::string signal_list(const std::vector<int>& signals) {
   std::vector<std::string> names;
+  names.reserve(signals.size());
   for (const int signal : signals) names.push_back(signal_name(signal));
   return join(names, ",");
 }

@@ -20,7 +20,7 @@ namespace muster {
 
 namespace {
 
-constexpr size_t kChildStackBytes = 64 * 1024;
+constexpr size_t kChildStackBytes = size_t{64} * 1024;
 
 // Everything the child needs, made before it exists: it must not allocate. It shares the parent's memory, so
 // what it writes to `failed_*` the parent reads.
@@ -198,7 +198,7 @@ Child spawn_child(const ChildOptions& options) {
   const std::string path = program_of(options);
   std::vector<std::string> variables;
   variables.reserve(options.environment.size());
-  for (const auto& [name, value] : options.environment) variables.push_back(name + "=" + value);
+  for (const auto& [name, value] : options.environment) variables.push_back(cat(name, "=", value));
   const std::vector<char*> argv = pointers(options.argv);
   const std::vector<char*> environment = pointers(variables);
 

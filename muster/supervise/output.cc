@@ -15,9 +15,9 @@ namespace muster {
 
 namespace {
 
-constexpr size_t kReadBytes = 64 * 1024;
+constexpr size_t kReadBytes = size_t{64} * 1024;
 // A line longer than this passes in pieces.
-constexpr size_t kMaxLineBytes = 64 * 1024;
+constexpr size_t kMaxLineBytes = size_t{64} * 1024;
 // A prompt or a progress bar ends in no newline: after this quiet time it is shown as it is.
 constexpr std::chrono::milliseconds kShowPartialAfter{100};
 
