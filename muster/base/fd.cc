@@ -43,7 +43,7 @@ std::string read_file(const std::string& path) {
 }
 
 void write_file(const std::string& path, const std::string& bytes) {
-  const std::string aside = cat(path, ".tmp-", ::getpid());
+  const std::string aside = cat(path, ".tmp-", ::gettid());
   {
     const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     if (!fd.valid()) fail_errno(cat("cannot create '", aside, "'"), errno);

@@ -12,7 +12,7 @@ namespace muster {
 using Environment = std::map<std::string, std::string>;
 
 struct RankEnv {
-  std::string source;  // who told: "muster", "torchrun", "Open MPI", "PMI", "PMIx", "Slurm", "Kubernetes"
+  std::string source = {};  // who told: "muster", "torchrun", "Open MPI", "PMI", "Slurm", "Kubernetes"
 
   int rank = 0;
   int world_size = 1;
@@ -24,22 +24,22 @@ struct RankEnv {
   int role_rank = 0;
   int role_world_size = 1;
 
-  std::string master_addr;  // empty: not told
-  int master_port = 0;      // 0: not told
+  std::string master_addr = {};  // empty: not told
+  int master_port = 0;           // 0: not told
 
   int restart_count = 0;
   int max_restarts = 0;
   std::string run_id = "none";
-  std::string error_file;
+  std::string error_file = {};
   bool use_agent_store = false;
 
   // What only muster's launcher tells (empty or -1 under others).
-  std::string device;  // "GPU-<uuid>", "MIG-<uuid>" or "cpu:<slot>"
-  std::string plan;    // path of plan.json
-  std::string store;   // "tcp://host:port" or "unix:path", authenticated
+  std::string device = {};  // "GPU-<uuid>", "MIG-<uuid>" or "cpu:<slot>"
+  std::string plan = {};    // path of plan.json
+  std::string store = {};   // "tcp://host:port" or "unix:path", authenticated
   int secret_fd = -1;
-  std::string host_id;
-  std::string run_dir;
+  std::string host_id = {};
+  std::string run_dir = {};
   std::string backend = "auto";
   bool simulated = false;
 };
@@ -48,10 +48,10 @@ struct RankEnv {
 // OMP_NUM_THREADS, which depend on the device and on what the user set.
 Environment to_environment(const RankEnv& env);
 
-// Reads the first source that gives rank and size: torchrun/muster, Open MPI, PMI, PMIx, Slurm (inside an
-// srun step only: a batch script has SLURM_PROCID=0 too), Kubernetes. Nothing when there is none: started
-// alone. Throws: invalid_argument when one source contradicts itself (RANK=4 of WORLD_SIZE=4, RANK without
-// WORLD_SIZE).
+// Reads the first source that gives rank and size: torchrun/muster, Open MPI, PMI, Slurm (inside an srun step
+// only: a batch script has SLURM_PROCID=0 too), Kubernetes. PMIx tells no size by variable; the launchers
+// that speak it (Open MPI, Slurm) set their own beside it. Nothing when there is none: started alone. Throws:
+// invalid_argument when one source contradicts itself (RANK=4 of WORLD_SIZE=4, RANK without WORLD_SIZE).
 std::optional<RankEnv> rank_env_from_environment();
 
 }  // namespace muster

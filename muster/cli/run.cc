@@ -45,13 +45,20 @@ void torchrun_flag(CLI::App* command, const std::string& flag, bool& value, cons
   command->add_flag(flag, value, help)->envname(pet_name(flag))->group("torchrun's flags");
 }
 
+// An empty value is a shell variable that was not set, never a wish.
+std::string not_empty(const std::string& text) {
+  return text.empty() ? "expected GPUs such as 0,2-5 or all, got ''; name them or leave the flag out" : "";
+}
+
 void add_placement_options(CLI::App* command, RunFlags& flags) {
   command
       ->add_option("-n,--nproc-per-node", flags.nproc_per_node,
                    "Ranks: a number, auto, cpu or gpu [one per device]")
       ->type_name("N")
       ->envname("PET_NPROC_PER_NODE");
-  command->add_option("--gpus", flags.gpus, "GPUs to use: 0,2-5, UUID prefixes, or all")->type_name("SEL");
+  command->add_option("--gpus", flags.gpus, "GPUs to use: 0,2-5, UUID prefixes, or all")
+      ->type_name("SEL")
+      ->check(not_empty);
   command->add_option("--policy", flags.policy, "How ranks are given GPUs")->type_name("NAME");
   command->add_option("--map", flags.map, "GPU of each local rank: 3,1,0,2 or @FILE")->type_name("LIST");
   command->add_option("--surplus", flags.surplus, "More ranks than GPUs: error, cpu, drop or share")

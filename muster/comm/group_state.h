@@ -22,7 +22,7 @@ struct GroupOptions {
   std::string backend = "gloo";
   c10::Device device = c10::kCPU;
   std::chrono::milliseconds timeout{0};
-  std::string master_addr;  // chooses the network interface
+  std::string master_addr = {};  // chooses the network interface
 };
 
 struct ProcessGroup::State {

@@ -17,26 +17,26 @@
 namespace muster {
 
 struct LaunchOptions {
-  std::vector<std::string> argv;  // the program and its arguments, as executed
-  Request request;
-  std::string inventory;  // a file to plan for instead of this machine; ranks then run on CPU, simulated
-  int cpu_slots = 0;      // 0: MUSTER_CPU_SLOTS, or 2
+  std::vector<std::string> argv = {};  // the program and its arguments, as executed
+  Request request = {};
+  std::string inventory = {};  // a file to plan for instead of this machine; ranks then run on CPU, simulated
+  int cpu_slots = 0;           // 0: MUSTER_CPU_SLOTS, or 2
 
-  std::string master_addr;  // empty: "localhost"
-  int master_port = 0;      // 0: a free one, held by the launcher until the job ends
-  std::string run_id;       // empty: a random UUID
+  std::string master_addr = {};  // empty: "localhost"
+  int master_port = 0;           // 0: a free one, held by the launcher until the job ends
+  std::string run_id = {};       // empty: a random UUID
   std::string role = "default";
   int max_restarts = 0;
   std::chrono::milliseconds shutdown_timeout{30'000};                  // SIGTERM → this → SIGKILL
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // that end the job
-  std::string run_dir;                                                 // empty: runs/<id>
-  std::string log_dir;          // empty: <run_dir>/logs, else <log_dir>/<id>
+  std::string run_dir = {};                                            // empty: runs/<id>
+  std::string log_dir = {};     // empty: <run_dir>/logs, else <log_dir>/<id>
   std::string redirects = "0";  // torchrun's form: 0..3 (1 stdout, 2 stderr) or "0:1,1:2" by local rank
   std::string tee = "0";        // the same
-  std::vector<int> local_ranks_filter;  // only these ranks' output on the console; empty: all
-  std::string line_prefix;  // with ${rank}, ${local_rank}, ${role_name}, ${hostname}; empty: "[rank] ", or
-                            // nothing for a job of one rank
-  Environment extra_env;
+  std::vector<int> local_ranks_filter = {};  // only these ranks' output on the console; empty: all
+  std::string line_prefix = {};  // with ${rank}, ${local_rank}, ${role_name}, ${hostname}; empty: "[rank] ",
+                                 // or nothing for a job of one rank
+  Environment extra_env = {};
   bool dry_run = false;             // print the plan on standard output and stop
   bool json = false;                // the plan as JSON
   bool quiet = false;               // no placement table

@@ -60,17 +60,18 @@ RankRange ranks_on_host(const Plan& plan, int host_index) {
 }
 
 std::optional<std::string> cuda_visible_devices(const Plan& plan, const RankPlan& rank) {
-  if (rank.device.kind != DeviceAssignment::Kind::cuda) return std::nullopt;
   if (plan.simulated || plan.visibility == Visibility::all) return std::nullopt;
+  const bool on_gpu = rank.device.kind == DeviceAssignment::Kind::cuda;
+  if (on_gpu && plan.visibility == Visibility::own) return rank.device.uuid.value;
   std::string list;
-  if (plan.visibility != Visibility::job) list = rank.device.uuid.value;
-  if (plan.visibility == Visibility::own) return list;
+  if (on_gpu && plan.visibility == Visibility::own_first) list = rank.device.uuid.value;
   const auto [first, count] = ranks_on_host(plan, rank.host_index);
   for (size_t i = first; i < first + count; ++i) {
     const DeviceAssignment& device = plan.ranks[i].device;
     if (device.kind == DeviceAssignment::Kind::cuda) append_once(list, device.uuid.value);
   }
-  return list;
+  if (list.empty()) return std::nullopt;
+  return on_gpu ? list : std::string();
 }
 
 }  // namespace muster

@@ -59,7 +59,8 @@ struct Plan {
 };
 
 // CUDA_VISIBLE_DEVICES for one rank of the plan: UUIDs, each once (CUDA hides everything when one is named
-// twice). Nothing when the variable must be left alone: a CPU rank, Visibility::all, a simulated plan.
+// twice). Empty for a CPU rank beside GPU ranks (--surplus cpu): it must not take a GPU of theirs. Nothing
+// when the variable must be left alone: a host with CPU ranks only, Visibility::all, a simulated plan.
 std::optional<std::string> cuda_visible_devices(const Plan& plan, const RankPlan& rank);
 
 // The ranks on host `host_index`, as a range of plan.ranks: first rank and how many.

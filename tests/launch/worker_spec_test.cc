@@ -130,6 +130,14 @@ TEST(WorkerSpec, OwnGpuIsOrdinalZeroForScriptsToo) {
   EXPECT_EQ(variables.at("MUSTER_LOCAL_RANK"), "1");
 }
 
+TEST(WorkerSpec, CpuRankBesideGpuRanksSeesNoGpu) {
+  Plan plan = cpu_plan(2);
+  EXPECT_EQ(make_worker_specs(plan, options(), job(), 0)[1].environment.count("CUDA_VISIBLE_DEVICES"), 0U);
+  plan.ranks[0] = gpu_rank(0, "GPU-b", 0);
+  EXPECT_EQ(make_worker_specs(plan, options(), job(), 0)[0].environment.at("CUDA_VISIBLE_DEVICES"), "GPU-b");
+  EXPECT_EQ(make_worker_specs(plan, options(), job(), 0)[1].environment.at("CUDA_VISIBLE_DEVICES"), "");
+}
+
 TEST(WorkerSpec, SimulatedSetsNoCudaVariable) {
   Plan plan;
   plan.simulated = true;

@@ -129,7 +129,9 @@ class Disposition {
   struct sigaction before_ = {};
 };
 
-constexpr uint64_t bit(int signal) { return uint64_t{1} << (signal - 1); }
+constexpr uint64_t bit(int signal) {
+  return uint64_t{1} << (signal - 1);
+}
 
 // The signals that `field` of /proc/self/status names in a new child, without the two (32 and 33) that the C
 // library keeps to itself: no program can set those.
