@@ -32,34 +32,90 @@ struct PciAddress {  // "0000:3b:00.0", lower case
 
 inline constexpr const char* kHealthy = "ok";
 
+enum class Vendor { nvidia, amd };
+
+// How two devices of a host are joined. The PCI ones are spelled as `nvidia-smi topo -m` does.
+enum class LinkKind {
+  unknown,
+  self,    // the same device
+  nvlink,  // `count` NVLinks, straight or through a switch
+  xgmi,    // `count` Infinity Fabric links
+  pix,     // one PCIe switch between them
+  pxb,     // several PCIe switches
+  phb,     // a PCIe host bridge
+  node,    // several host bridges of one NUMA node
+  sys,     // across NUMA nodes
+};
+
+struct Link {
+  LinkKind kind = LinkKind::unknown;
+  int count = 0;  // of links, for nvlink and xgmi
+  bool operator==(const Link&) const = default;
+};
+
 struct GpuProcess {
   int pid = 0;
   uint64_t used_memory_bytes = 0;
   bool operator==(const GpuProcess&) const = default;
 };
 
+struct MigInstance {
+  GpuUuid uuid = {};         // "MIG-…"
+  std::string profile = {};  // "1g.10gb"
+  uint64_t memory_total_bytes = 0;
+  bool operator==(const MigInstance&) const = default;
+};
+
 struct Gpu {
   GpuIndex index = {};
   GpuUuid uuid = {};
   PciAddress pci = {};
+  Vendor vendor = Vendor::nvidia;
   std::string model = {};  // "NVIDIA H100 80GB HBM3"
   uint64_t memory_total_bytes = 0;
   uint64_t memory_free_bytes = 0;
   std::optional<int> utilization_percent = {};
   std::optional<int> temperature_celsius = {};
   std::optional<double> power_watts = {};
-  std::string compute_capability = {};  // "9.0"
+  std::optional<double> power_limit_watts = {};
+  std::optional<uint64_t> ecc_uncorrected_errors = {};  // since the driver loaded; nothing: ECC off or none
+  std::string compute_capability = {};                  // "9.0"; AMD: "gfx90a"
+  std::optional<int> pcie_generation = {};              // the most that GPU and slot can do
+  std::optional<int> pcie_width = {};
   std::optional<int> numa_node = {};
+  std::string near_cpus = {};  // "0-31,64-95"; empty: not known
+  bool mig_enabled = false;    // then work runs on its instances only
+  std::vector<MigInstance> mig = {};
   std::string health = kHealthy;  // or what is wrong; placement leaves such a GPU out
   std::vector<GpuProcess> processes = {};
   bool operator==(const Gpu&) const = default;
 };
 
+struct Nic {
+  std::string name = {};  // "mlx5_0"
+  PciAddress pci = {};
+  std::optional<int> numa_node = {};
+  bool operator==(const Nic&) const = default;
+};
+
+struct CpuCore {               // one physical core
+  std::vector<int> cpus = {};  // the kernel's numbers of its hardware threads
+  int numa_node = 0;
+  int socket = 0;
+  int l3 = 0;  // which last-level cache; numbered from 0 on each host
+  bool operator==(const CpuCore&) const = default;
+};
+
 struct Host {
   std::string name = {};
-  int num_cores = 1;  // that this process may use
-  int cpu_slots = 2;  // CPU ranks to start when no GPU is used; a default, not a limit
+  int num_cores = 1;                // that this process may use
+  int cpu_slots = 2;                // CPU ranks to start when no GPU is used; a default, not a limit
+  std::vector<CpuCore> cores = {};  // empty: not known
   std::vector<Gpu> gpus = {};
+  std::vector<Nic> nics = {};
+  // gpu_links[i][j] joins gpus[i] and gpus[j]; nic_links[i][k] joins gpus[i] and nics[k]. Empty: not known.
+  std::vector<std::vector<Link>> gpu_links = {};
+  std::vector<std::vector<Link>> nic_links = {};
   std::string driver_version = {};  // empty without a driver
   std::string gpu_note = {};        // why there are no GPUs, in one line; empty when there are
   bool operator==(const Host&) const = default;

@@ -11,6 +11,7 @@ namespace muster {
 namespace {
 
 constexpr const char* kVisibilities[] = {"job", "own", "own-first", "all"};
+constexpr const char* kNumaBindings[] = {"none", "node", "socket", "exclusive", "core-complex"};
 constexpr const char* kSurpluses[] = {"error", "cpu", "drop", "share"};
 
 template <class Enum, size_t N>
@@ -45,6 +46,14 @@ const char* to_string(Surplus surplus) {
 
 Surplus parse_surplus(std::string_view text) {
   return parse_name<Surplus>(text, kSurpluses, "--surplus");
+}
+
+const char* to_string(NumaBinding binding) {
+  return kNumaBindings[static_cast<size_t>(binding)];
+}
+
+NumaBinding parse_numa_binding(std::string_view text) {
+  return parse_name<NumaBinding>(text, kNumaBindings, "--numa-binding");
 }
 
 std::string DeviceAssignment::id() const {

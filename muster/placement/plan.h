@@ -31,6 +31,7 @@ struct DeviceAssignment {
   int cpu_slot = 0;   // kind == cpu
   GpuUuid uuid = {};  // the rest: kind == cuda
   GpuIndex index = {};
+  PciAddress pci = {};
   std::string model = {};
   CudaOrdinal ordinal = {};  // what the rank's process will see
 
@@ -45,12 +46,17 @@ struct RankPlan {
   int host_index = 0;
   std::string host = {};
   DeviceAssignment device = {};
+  std::optional<int> numa_node = {};
+  std::string cpus = {};    // near the device, "0-31,64-95"; empty: not known
+  bool bind_cpus = false;   // the launcher keeps the rank on `cpus`
+  int64_t batch_share = 0;  // samples of each global batch; 0: no global batch was told
   std::string reason = {};  // "sequential: 3 of 4 GPUs"
   bool operator==(const RankPlan&) const = default;
 };
 
 struct Plan {
   std::string policy = {};
+  int64_t global_batch = 0;  // the sum of all shares
   Visibility visibility = Visibility::job;
   bool simulated = false;
   std::vector<RankPlan> ranks = {};     // in rank order; a host's ranks are contiguous, hosts in order

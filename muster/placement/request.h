@@ -2,6 +2,8 @@
 // in.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,13 +27,40 @@ const char* to_string(Surplus surplus);
 // Throws: invalid_argument naming the four values.
 Surplus parse_surplus(std::string_view text);
 
+// How ranks are bound to CPUs near their GPU: torchrun's values of --numa-binding, and none.
+enum class NumaBinding {
+  none,
+  node,          // all CPUs of the GPU's NUMA node
+  socket,        // all CPUs of that node's socket
+  exclusive,     // the node's cores divided among its ranks
+  core_complex,  // the cores of one last-level cache of the node
+};
+
+// "none", "node", "socket", "exclusive", "core-complex".
+const char* to_string(NumaBinding binding);
+
+// Throws: invalid_argument naming the five values.
+NumaBinding parse_numa_binding(std::string_view text);
+
+struct HostRequest {  // one entry of --hosts
+  std::string name = {};
+  std::optional<int> nproc = {};  // nothing: as Request::nproc_per_node says
+};
+
 struct Request {
   std::optional<int> nproc_per_node = {};  // nothing: one rank per device
-  bool cpu_only = false;      // nproc-per-node "cpu": ranks on CPU slots, whatever GPUs there are
-  bool gpu_only = false;      // nproc-per-node "gpu": an error without GPUs
-  std::string gpus = {};      // "all" or empty; "0,2-5"; "GPU-<uuid prefix>,3"
-  std::string policy = {};    // a name of policy.h; empty: "list" with `map`, else "sequential"
-  std::vector<int> map = {};  // policy "list": GPU index of each local rank, on every host
+  bool cpu_only = false;                // nproc-per-node "cpu": ranks on CPU slots, whatever GPUs there are
+  bool gpu_only = false;                // nproc-per-node "gpu": an error without GPUs
+  std::string gpus = {};                // "all" or empty; "0,2-5"; "GPU-<uuid prefix>,3"
+  std::string policy = {};              // a name of policy.h; empty: "list" with `map`, else "sequential"
+  std::vector<int> map = {};            // policy "list": GPU index of each local rank, on every host
+  std::vector<HostRequest> hosts = {};  // of the inventory, in this order; empty: all of them
+  // Speed of a GPU by its UUID, "host:index", index ("3") or model, the first of these that is listed. Higher
+  // is faster; only ratios count.
+  std::map<std::string, double> scores = {};
+  std::vector<uint64_t> rank_memory_bytes = {};  // free memory that each local rank needs; the last repeats
+  int64_t global_batch = 0;                      // samples a step over all ranks; 0: not told
+  NumaBinding numa_binding = NumaBinding::none;
   Surplus surplus = Surplus::error;
   Visibility visibility = Visibility::job;
   // An inherited CUDA_VISIBLE_DEVICES, empty included: the outer mask, of every host. It belongs to this
