@@ -14,6 +14,7 @@
 #include "muster/data/mnist.h"
 #include "muster/ddp/accumulation.h"
 #include "muster/ddp/distributed_data_parallel.h"
+#include "muster/placement/planner.h"
 #include "muster/run/context.h"
 #include "muster/run/metrics.h"
 #include "muster/run/progress.h"

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Installs what `make train` (setup.sh train), `make test` (test) and `make bench` (bench) need, and says what.
+# Installs what `make train` (setup.sh train), `make test` (test), `make bench` (bench) and fuzzing (fuzz) need, and says
+# what.
 # Distribution packages come through apt-get (sudo when not root); LibTorch comes from its PyPI wheel into .deps/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-goal=${1:?usage: setup.sh train|test|bench}
+goal=${1:?usage: setup.sh train|test|bench|fuzz}
 
 # The default LibTorch, and the two CUDA runtime packages its CPU library is linked against.
 torch_version=2.15.0
@@ -18,7 +19,8 @@ case $goal in
   train) ;;
   test) packages="$packages clang-format clang-tidy" ;;
   bench) packages="$packages mpich libmpich-dev" ;;
-  *) say "unknown goal '$goal': expected train, test or bench"; exit 2 ;;
+  fuzz) packages="$packages clang libclang-rt-dev" ;;
+  *) say "unknown goal '$goal': expected train, test, bench or fuzz"; exit 2 ;;
 esac
 
 missing=""
@@ -39,6 +41,8 @@ if [ -n "$missing" ]; then
   fi
   rm -f "$log"
 fi
+
+if [ "$goal" = fuzz ]; then exit 0; fi  # the control plane alone
 
 if [ -n "${TORCH:-}" ]; then
   say "LibTorch: TORCH=$TORCH, as asked"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What takes longer than `make test` may: the tests labelled long, the sanitizers, and the second LibTorch.
-# Says each step and stops at the first that fails. `test_long.sh STEP...` runs only these: long asan tsan torch.
+# What takes longer than `make test` may: the tests labelled long, the sanitizers, fuzzing, and the second LibTorch.
+# Says each step and stops at the first that fails. `test_long.sh STEP...` runs only these: long asan tsan fuzz torch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,6 +41,25 @@ run_tsan() {
     tests_of build/tsan --label-exclude '^sources$'
 }
 
+run_fuzz() {
+  local seconds=${FUZZ_SECONDS:-60} build=build/fuzz
+  step "each parser of foreign files, and the --gpus grammar, fed with anything for $seconds s ($build)"
+  scripts/setup.sh fuzz
+  cmake -S . -B $build -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMUSTER_LIBTORCH=OFF \
+    -DMUSTER_BENCHMARKS=OFF -DMUSTER_FUZZ=ON -DMUSTER_SANITIZE=fuzzer-no-link,address,undefined
+  cmake --build $build --target fuzz
+  local corpus name
+  for corpus in tests/fuzz/corpus/*; do
+    name=${corpus##*/}
+    echo "-- $name"
+    mkdir -p $build/found/"$name"
+    # What it finds new goes to build/, what breaks a parser too: crash-<hash>, to be added to the corpus when mended.
+    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $build/fuzz/fuzz_"$name" -max_total_time="$seconds" -timeout=10 \
+      -rss_limit_mb=3000 -max_len=16384 -print_final_stats=1 -verbosity=0 -artifact_prefix=$build/found/ \
+      $build/found/"$name" "$corpus"
+  done
+}
+
 run_torch() {
   step "the tests again with LibTorch $second_torch (build/torch-${second_torch%.*})"
   local venv=.deps/torch-$second_torch build=build/torch-${second_torch%.*}
@@ -55,11 +74,11 @@ run_torch() {
   tests_of "$build" --label-exclude '^(sources|long)$'
 }
 
-[ $# -gt 0 ] || set -- long asan tsan torch
+[ $# -gt 0 ] || set -- long asan tsan fuzz torch
 for name in "$@"; do
   case $name in
-    long | asan | tsan | torch) ;;
-    *) echo "test-long: expected long, asan, tsan or torch, got '$name'"; exit 2 ;;
+    long | asan | tsan | fuzz | torch) ;;
+    *) echo "test-long: expected long, asan, tsan, fuzz or torch, got '$name'"; exit 2 ;;
   esac
 done
 for name in "$@"; do

@@ -1,15 +1,24 @@
 #include "muster/cli/devices.h"
 
-#include <CLI/CLI.hpp>
-#include <cmath>
-#include <cstdio>
-#include <memory>
+#include <unistd.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/cli/devices_text.h"
+#include "muster/cli/watch.h"
 #include "muster/device/inventory_json.h"
 #include "muster/device/probe.h"
-#include "muster/placement/text_table.h"
+#include "muster/device/read_inventory.h"
+#include "muster/launch/lease.h"
+#include "muster/placement/draw_svg.h"
+#include "muster/placement/plan_json.h"
 
 namespace muster {
 namespace {
@@ -17,104 +26,146 @@ namespace {
 struct DevicesOptions {
   bool json = false;
   std::string inventory;
+  std::string host;
+  std::string sysroot;
+  bool watch = false;
+  std::string interval;  // of --watch
+  int count = 0;
+  std::string svg;
+  std::string plan;
 };
 
 constexpr const char* kExamples = R"(Examples:
   muster devices                        what this machine has
+  muster devices --watch=5              the same every 5 seconds, until Ctrl-C
   muster devices --json > box.json      the same for programs, and for --inventory
   muster devices --inventory box.json   what that machine had
+  muster devices --svg box.svg          a picture of it
 )";
 
-template <class T>
-std::string or_dash(const std::optional<T>& value, const char* unit) {
-  return value ? cat(*value, unit) : "-";
-}
-
-std::string or_dash(const std::string& text) {
-  return text.empty() ? "-" : text;
-}
-
-std::string memory_text(const Gpu& gpu) {
-  if (gpu.memory_total_bytes == 0) return "-";
-  return cat(format_bytes(gpu.memory_total_bytes - gpu.memory_free_bytes), " / ",
-             format_bytes(gpu.memory_total_bytes));
-}
-
-std::string processes_text(const Gpu& gpu) {
-  constexpr size_t kMaxShown = 4;
-  std::vector<int> pids;
-  for (size_t i = 0; i < gpu.processes.size() && i < kMaxShown; ++i) pids.push_back(gpu.processes[i].pid);
-  if (pids.empty()) return "-";
-  const size_t more = gpu.processes.size() - pids.size();
-  return join(pids, " ") + (more > 0 ? cat(" and ", more, " more") : "");
-}
-
-std::string gpu_table(const std::vector<Gpu>& gpus) {
-  std::vector<std::vector<std::string>> rows;
-  for (const Gpu& gpu : gpus) {
-    std::optional<long> watts;
-    if (gpu.power_watts) watts = std::lround(*gpu.power_watts);
-    rows.push_back({cat(gpu.index.value), or_dash(gpu.uuid.value), or_dash(gpu.pci.value), or_dash(gpu.model),
-                    memory_text(gpu), or_dash(gpu.utilization_percent, " %"),
-                    or_dash(gpu.temperature_celsius, " C"), or_dash(watts, " W"),
-                    or_dash(gpu.compute_capability), or_dash(gpu.numa_node, ""), gpu.health,
-                    processes_text(gpu)});
-  }
-  return format_table({{"GPU", true},
-                       {"UUID"},
-                       {"PCI"},
-                       {"model"},
-                       {"memory used / total", true},
-                       {"util", true},
-                       {"temp", true},
-                       {"power", true},
-                       {"cc", true},
-                       {"NUMA", true},
-                       {"health"},
-                       {"processes"}},
-                      rows);
-}
-
-std::string host_text(const Host& host) {
-  std::string text = cat("host ", printable(host.name));
-  if (!host.driver_version.empty()) text += cat(", NVIDIA driver ", printable(host.driver_version));
-  text += '\n';
-  text += host.gpus.empty() ? cat("no GPU: ", printable(or_dash(host.gpu_note)), "\n") : gpu_table(host.gpus);
-  text += cat("CPU: ", host.num_cores, host.num_cores == 1 ? " core, " : " cores, ", host.cpu_slots,
-              host.cpu_slots == 1 ? " slot" : " slots",
-              " (ranks started where no GPU is used; MUSTER_CPU_SLOTS changes it)\n");
-  return text;
-}
-
 Inventory find_inventory(const DevicesOptions& options) {
-  if (!options.inventory.empty()) return read_inventory(options.inventory);
-  ProbeOptions probe;
-  probe.nvml.detail = GpuDetail::full;
-  return probe_this_machine(probe);
+  Inventory inventory;
+  if (!options.inventory.empty()) {
+    inventory = read_inventory(options.inventory);
+  } else {
+    inventory = probe_this_machine({.detail = GpuDetail::full,
+                                    .links = true,
+                                    .cpu_topology = options.sysroot.empty(),
+                                    .sysroot = options.sysroot});
+  }
+  if (options.host.empty()) return inventory;
+  std::erase_if(inventory.hosts, [&](const Host& host) { return host.name != options.host; });
+  if (inventory.hosts.empty()) {
+    throw Error(ErrorCode::invalid_argument, cat("devices: expected a host of ", inventory.source,
+                                                 " after --host, got '", options.host, "'"));
+  }
+  return inventory;
 }
 
-std::string devices_text(const DevicesOptions& options) {
+// Who holds the machine's GPUs; what is in the way of knowing is a line of its own.
+DevicesTextOptions find_leases(const Inventory& inventory, std::string& trouble) {
+  DevicesTextOptions options{.leases = true};
+  try {
+    const LeaseFolder folder({.create = false});
+    const auto look = [&](const GpuUuid& uuid) {
+      std::vector<std::string> lines;
+      for (const LeaseHolder& holder : folder.holders(uuid)) lines.push_back(describe(holder));
+      if (!lines.empty()) options.holders[uuid.value] = join(lines, "; ");
+    };
+    for (const Host& host : inventory.hosts) {
+      for (const Gpu& gpu : host.gpus) {
+        if (!gpu.uuid.value.empty()) look(gpu.uuid);
+        for (const MigInstance& instance : gpu.mig) look(instance.uuid);
+      }
+    }
+  } catch (const Error& error) {
+    trouble = cat("leases: ", error.what(), "\n");
+    options.leases = false;
+  }
+  return options;
+}
+
+std::string make_text(const DevicesOptions& options) {
   const Inventory inventory = find_inventory(options);
   if (options.json) return inventory_to_json(inventory);
-  std::string text;
-  if (inventory.simulated) text += cat("from ", inventory.source, ", not this machine\n");
-  for (const Host& host : inventory.hosts) text += (text.empty() ? "" : "\n") + host_text(host);
-  return text;
+  if (inventory.simulated || !options.sysroot.empty()) return devices_text(inventory);
+  std::string trouble;
+  const DevicesTextOptions text_options = find_leases(inventory, trouble);
+  return devices_text(inventory, text_options) + trouble;
+}
+
+WatchOptions watch_options(const DevicesOptions& options) {
+  WatchOptions watch{.count = options.count};
+  if (!options.interval.empty()) watch.interval = parse_duration(options.interval);
+  if (watch.interval <= std::chrono::milliseconds(0)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("devices --watch: expected a time above 0, got '", options.interval, "'"));
+  }
+  if (options.json) watch.separator.clear();  // documents one after the other are read as they are
+  return watch;
+}
+
+void draw(const DevicesOptions& options) {
+  std::optional<Plan> plan;
+  if (!options.plan.empty()) plan = plan_from_json(read_file(options.plan), options.plan);
+  write_file(options.svg, draw_svg(find_inventory(options), plan ? &*plan : nullptr));
+}
+
+void show(const DevicesOptions& options) {
+  if (!options.svg.empty()) {
+    draw(options);
+  } else if (options.watch) {
+    watch(
+        STDOUT_FILENO, [&] { return make_text(options); }, watch_options(options));
+  } else {
+    write_all(STDOUT_FILENO, make_text(options));
+  }
+}
+
+// What is shown, and how often; returns the option --watch.
+CLI::Option* add_output_options(CLI::App& command, DevicesOptions& options) {
+  auto* const json = command.add_flag("--json", options.json, "Print JSON, which --inventory reads back");
+  auto* const watch =
+      command.add_option("--watch", options.interval, "Show it again and again (every second), until Ctrl-C")
+          ->type_name("SECONDS")
+          ->expected(0, 1);
+  command.add_option("--count", options.count, "With --watch: so many times, then end")
+      ->check(CLI::PositiveNumber)
+      ->needs(watch)
+      ->type_name("N");
+  auto* const svg = command.add_option("--svg", options.svg, "Draw it into this file instead")
+                        ->excludes(json)
+                        ->excludes(watch)
+                        ->type_name("FILE");
+  command.add_option("--plan", options.plan, "With --svg: draw this plan's ranks on their GPUs")
+      ->needs(svg)
+      ->type_name("FILE");
+  return watch;
 }
 
 }  // namespace
 
 void add_devices(CLI::App& app, int* exit_code) {
-  CLI::App* const command = app.add_subcommand("devices", "Show this machine's GPUs and CPU slots");
+  CLI::App* const command =
+      app.add_subcommand("devices", "Show this machine's GPUs, their links and its CPU");
   const auto options = std::make_shared<DevicesOptions>();
-  command->add_flag("--json", options->json, "Print JSON, which --inventory reads back");
-  command->add_option("--inventory", options->inventory, "Show the machine in this file instead of this one")
-      ->type_name("FILE");
+  auto* const inventory =
+      command
+          ->add_option("--inventory", options->inventory, "Show the machine in this file instead of this one")
+          ->type_name("FILE");
+  command->add_option("--host", options->host, "Show this host of the inventory only")->type_name("NAME");
+  command
+      ->add_option("--sysroot", options->sysroot,
+                   "Read sysfs below this folder (a copy of another machine's)")
+      ->excludes(inventory)
+      ->check(CLI::ExistingDirectory)
+      ->type_name("DIR");
+  const CLI::Option* const watch = add_output_options(*command, *options);
   command->footer(kExamples);
-  command->callback([options, exit_code] {
-    const std::string text = devices_text(*options);
-    const bool written = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
-    *exit_code = written ? 0 : 1;
+  command->callback([options, watch, exit_code] {
+    options->watch = watch->count() > 0;
+    show(*options);
+    *exit_code = 0;
   });
 }
 

@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/version.h"
 #include "muster/cli/devices.h"
+#include "muster/cli/doctor.h"
 #include "muster/cli/run.h"
 #include "muster/cli/secret.h"
 #include "muster/launch/agent.h"
@@ -29,6 +30,7 @@ constexpr Command kCommands[] = {
     {"run", muster::add_run},
     {"plan", muster::add_plan},
     {"devices", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_devices(app, exit_code); }},
+    {"doctor", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_doctor(app, exit_code); }},
     {"secret", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_secret(app, exit_code); }},
 };
 
@@ -37,6 +39,7 @@ constexpr const char* kExamples = R"(Examples:
   muster run --gpus 0,2 train.py    a Python script, on two chosen GPUs
   muster plan                       which rank would get which device, and why
   muster devices                    what this machine has
+  muster doctor                     what is wrong with it, and what to do
 `muster COMMAND --help` tells more.
 )";
 

@@ -2,14 +2,21 @@
 
 #include <algorithm>
 
-#include "muster/base/fd.h"
+#include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/device/cpu_list.h"
+#include "muster/device/links.h"
+#include "muster/device/readers/captured_host.h"
 #include "muster/device/strict_json.h"
 
 namespace muster {
 namespace {
 
 constexpr const char* kSchema = "muster.devices/1";
+
+constexpr const char* kNvidia = "nvidia";
+constexpr const char* kAmd = "amd";
+constexpr size_t kMaxShown = 60;
 
 using Json = nlohmann::ordered_json;
 
@@ -23,27 +30,123 @@ Json to_json(const Gpu& gpu) {
   for (const GpuProcess& process : gpu.processes) {
     processes.push_back({{"pid", process.pid}, {"used_memory_bytes", process.used_memory_bytes}});
   }
+  Json mig = Json::array();
+  for (const MigInstance& instance : gpu.mig) {
+    mig.push_back({{"uuid", instance.uuid.value},
+                   {"profile", instance.profile},
+                   {"memory_total_bytes", instance.memory_total_bytes}});
+  }
   return {{"index", gpu.index.value},
           {"uuid", gpu.uuid.value},
           {"pci", gpu.pci.value},
+          {"vendor", gpu.vendor == Vendor::amd ? kAmd : kNvidia},
           {"model", gpu.model},
           {"memory_total_bytes", gpu.memory_total_bytes},
           {"memory_free_bytes", gpu.memory_free_bytes},
           {"utilization_percent", or_null(gpu.utilization_percent)},
           {"temperature_celsius", or_null(gpu.temperature_celsius)},
           {"power_watts", or_null(gpu.power_watts)},
+          {"power_limit_watts", or_null(gpu.power_limit_watts)},
+          {"ecc_uncorrected_errors", or_null(gpu.ecc_uncorrected_errors)},
           {"compute_capability", gpu.compute_capability},
+          {"pcie_generation", or_null(gpu.pcie_generation)},
+          {"pcie_width", or_null(gpu.pcie_width)},
           {"numa_node", or_null(gpu.numa_node)},
+          {"near_cpus", gpu.near_cpus},
+          {"mig_enabled", gpu.mig_enabled},
+          {"mig", std::move(mig)},
           {"health", gpu.health},
           {"processes", std::move(processes)}};
+}
+
+Json to_json(const Nic& nic) {
+  return {{"name", nic.name}, {"pci", nic.pci.value}, {"numa_node", or_null(nic.numa_node)}};
+}
+
+// A row of links is one text, "X NV18 SYS": a matrix that people can read.
+Json to_json(const std::vector<std::vector<Link>>& links) {
+  Json rows = Json::array();
+  for (const std::vector<Link>& row : links) {
+    std::vector<std::string> texts;
+    texts.reserve(row.size());
+    for (const Link& link : row) texts.push_back(to_string(link));
+    rows.push_back(join(texts, " "));
+  }
+  return rows;
+}
+
+// Neighbouring cores with the same place stand together: one text a core.
+Json to_json(const std::vector<CpuCore>& cores) {
+  Json groups = Json::array();
+  for (size_t i = 0; i < cores.size();) {
+    const CpuCore& first = cores[i];
+    Json cpus = Json::array();
+    for (; i < cores.size() && cores[i].numa_node == first.numa_node && cores[i].socket == first.socket &&
+           cores[i].l3 == first.l3;
+         ++i) {
+      cpus.push_back(to_cpu_list(cores[i].cpus));
+    }
+    groups.push_back({{"numa_node", first.numa_node},
+                      {"socket", first.socket},
+                      {"l3", first.l3},
+                      {"cores", std::move(cpus)}});
+  }
+  return groups;
 }
 
 Json to_json(const Host& host) {
   Json gpus = Json::array();
   for (const Gpu& gpu : host.gpus) gpus.push_back(to_json(gpu));
-  return {{"name", host.name},           {"num_cores", host.num_cores},
-          {"cpu_slots", host.cpu_slots}, {"driver_version", host.driver_version},
-          {"gpu_note", host.gpu_note},   {"gpus", std::move(gpus)}};
+  Json nics = Json::array();
+  for (const Nic& nic : host.nics) nics.push_back(to_json(nic));
+  return {{"name", host.name},
+          {"num_cores", host.num_cores},
+          {"cpu_slots", host.cpu_slots},
+          {"driver_version", host.driver_version},
+          {"gpu_note", host.gpu_note},
+          {"gpus", std::move(gpus)},
+          {"nics", std::move(nics)},
+          {"gpu_links", to_json(host.gpu_links)},
+          {"nic_links", to_json(host.nic_links)},
+          {"cores", to_json(host.cores)}};
+}
+
+std::vector<int> cpus_from(const JsonObject& object, const char* key, const std::string& text) {
+  try {
+    return parse_cpu_list(text);
+  } catch (const Error&) {
+    object.fail(key, "CPUs as in 0-31,64-95", cat("'", text.substr(0, kMaxShown), "'"));
+  }
+}
+
+Vendor vendor_from(JsonObject& object) {
+  const std::string vendor = object.text_or("vendor", kNvidia);
+  if (vendor == kAmd) return Vendor::amd;
+  if (vendor != kNvidia) object.fail("vendor", "nvidia or amd", cat("'", vendor.substr(0, kMaxShown), "'"));
+  return Vendor::nvidia;
+}
+
+std::vector<MigInstance> mig_from(JsonObject& object) {
+  std::vector<MigInstance> instances;
+  for (JsonObject& instance : object.objects_or_none("mig")) {
+    instances.push_back({.uuid = {instance.text("uuid")},
+                         .profile = instance.text_or("profile", ""),
+                         .memory_total_bytes = instance.size_or("memory_total_bytes", 0)});
+    if (!instances.back().uuid.value.starts_with("MIG-")) {
+      instance.fail("uuid", "MIG-<uuid>", cat("'", instances.back().uuid.value.substr(0, kMaxShown), "'"));
+    }
+    instance.finish();
+  }
+  return instances;
+}
+
+void read_memory(JsonObject& object, Gpu& gpu) {
+  gpu.memory_total_bytes = object.size_or("memory_total_bytes", 0);
+  gpu.memory_free_bytes = object.size_or("memory_free_bytes", gpu.memory_total_bytes);
+  if (gpu.memory_free_bytes > gpu.memory_total_bytes) {
+    object.fail("memory_free_bytes", cat("at most memory_total_bytes, ", gpu.memory_total_bytes),
+                cat(gpu.memory_free_bytes));
+  }
 }
 
 Gpu gpu_from(JsonObject object) {
@@ -55,18 +158,21 @@ Gpu gpu_from(JsonObject object) {
     object.fail("uuid", "GPU-<uuid>", cat("'", gpu.uuid.value, "'"));
   }
   gpu.pci.value = object.text_or("pci", "");
+  gpu.vendor = vendor_from(object);
   gpu.model = object.text("model");
-  gpu.memory_total_bytes = object.size_or("memory_total_bytes", 0);
-  gpu.memory_free_bytes = object.size_or("memory_free_bytes", gpu.memory_total_bytes);
-  if (gpu.memory_free_bytes > gpu.memory_total_bytes) {
-    object.fail("memory_free_bytes", cat("at most memory_total_bytes, ", gpu.memory_total_bytes),
-                cat(gpu.memory_free_bytes));
-  }
+  read_memory(object, gpu);
   gpu.utilization_percent = object.optional_integer("utilization_percent", 0);
   gpu.temperature_celsius = object.optional_integer("temperature_celsius", -273);
   gpu.power_watts = object.optional_number("power_watts");
+  gpu.power_limit_watts = object.optional_number("power_limit_watts");
+  gpu.ecc_uncorrected_errors = object.optional_size("ecc_uncorrected_errors");
   gpu.compute_capability = object.text_or("compute_capability", "");
+  gpu.pcie_generation = object.optional_integer("pcie_generation", 1);
+  gpu.pcie_width = object.optional_integer("pcie_width", 1);
   gpu.numa_node = object.optional_integer("numa_node", 0);
+  gpu.near_cpus = to_cpu_list(cpus_from(object, "near_cpus", object.text_or("near_cpus", "")));
+  gpu.mig = mig_from(object);
+  gpu.mig_enabled = object.boolean_or("mig_enabled", !gpu.mig.empty());
   for (JsonObject& process : object.objects_or_none("processes")) {
     gpu.processes.push_back({.pid = static_cast<int>(process.integer("pid", 1)),
                              .used_memory_bytes = process.size_or("used_memory_bytes", 0)});
@@ -76,18 +182,49 @@ Gpu gpu_from(JsonObject object) {
   return gpu;
 }
 
-// Two GPUs of one host that share `value` would be taken for one.
-void check_distinct(const JsonObject& object, const std::vector<Gpu>& gpus) {
-  std::set<std::string> seen;
-  const auto once = [&](const char* what, const std::string& value) {
-    if (value.empty() || seen.insert(cat(what, " ", value)).second) return;
-    object.fail("gpus", cat("each ", what, " once"), cat(value, " twice"));
-  };
-  for (const Gpu& gpu : gpus) {
-    once("index", cat(gpu.index.value));
-    once("UUID", gpu.uuid.value);
-    once("PCI address", gpu.pci.value);
+std::vector<Nic> nics_from(JsonObject& host) {
+  std::vector<Nic> nics;
+  for (JsonObject& object : host.objects_or_none("nics")) {
+    nics.push_back({.name = object.text("name"),
+                    .pci = {object.text_or("pci", "")},
+                    .numa_node = object.optional_integer("numa_node", 0)});
+    object.finish();
   }
+  return nics;
+}
+
+std::vector<CpuCore> cores_from(JsonObject& host) {
+  std::vector<CpuCore> cores;
+  for (JsonObject& group : host.objects_or_none("cores")) {
+    CpuCore core;
+    core.numa_node = static_cast<int>(group.integer_or("numa_node", 0, 0));
+    core.socket = static_cast<int>(group.integer_or("socket", 0, 0));
+    core.l3 = static_cast<int>(group.integer_or("l3", 0, 0));
+    for (const std::string& cpus : group.texts_or_none("cores")) {
+      if (cores.size() == kMaxHostCores)
+        group.fail("cores", cat("at most ", kMaxHostCores, " cores"), "more");
+      core.cpus = cpus_from(group, "cores", cpus);
+      cores.push_back(core);
+    }
+    group.finish();
+  }
+  return cores;
+}
+
+std::vector<std::vector<Link>> links_from(JsonObject& host, const char* key, size_t rows, size_t columns) {
+  std::vector<std::vector<Link>> links;
+  for (const std::string& text : host.texts_or_none(key)) {
+    std::vector<Link> row;
+    for (const std::string& word : split(text, ' ')) {
+      const auto link = parse_link(word);
+      if (!link) host.fail(key, "links as in \"X NV4 SYS\"", cat("'", word.substr(0, kMaxShown), "'"));
+      row.push_back(*link);
+    }
+    if (row.size() != columns) host.fail(key, cat(columns, " links in each row"), cat(row.size()));
+    links.push_back(std::move(row));
+  }
+  if (!links.empty() && links.size() != rows) host.fail(key, cat(rows, " rows"), cat(links.size()));
+  return links;
 }
 
 Host host_from(JsonObject object) {
@@ -99,7 +236,13 @@ Host host_from(JsonObject object) {
   host.driver_version = object.text_or("driver_version", "");
   host.gpu_note = object.text_or("gpu_note", "");
   for (JsonObject& gpu : object.objects_or_none("gpus")) host.gpus.push_back(gpu_from(std::move(gpu)));
-  check_distinct(object, host.gpus);
+  if (const auto repeated = first_repeated(host.gpus)) {
+    object.fail("gpus", cat("each ", repeated->what, " once"), cat(repeated->value, " twice"));
+  }
+  host.nics = nics_from(object);
+  host.gpu_links = links_from(object, "gpu_links", host.gpus.size(), host.gpus.size());
+  host.nic_links = links_from(object, "nic_links", host.gpus.size(), host.nics.size());
+  host.cores = cores_from(object);
   if (host.gpus.empty() && host.gpu_note.empty()) host.gpu_note = "the inventory lists none";
   object.finish();
   return host;
@@ -135,10 +278,6 @@ Inventory inventory_from_json(const std::string& text, const std::string& source
   if (inventory.hosts.empty()) document.fail("hosts", "at least one host", "none");
   document.finish();
   return inventory;
-}
-
-Inventory read_inventory(const std::string& path) {
-  return inventory_from_json(read_file(path), path);
 }
 
 }  // namespace muster

@@ -1,5 +1,5 @@
 // An Inventory as JSON, schema "muster.devices/1": what `muster devices --json` prints and what `--inventory
-// FILE` reads back. Values and text; the only I/O is `read_inventory`.
+// FILE` reads back. Values and text; no I/O: read_inventory.h reads files.
 #pragma once
 
 #include <string>
@@ -15,10 +15,8 @@ std::string inventory_to_json(const Inventory& inventory);
 // Inventory::source. Needed are: schema, hosts, each host's name, each GPU's index, model and, unless it is
 // unhealthy, UUID; anything else has the defaults of inventory.h.
 // Throws: invalid_argument naming the member when one is missing, unknown, of another type or out of range,
-// and when two GPUs of a host share an index, a UUID or a PCI address, or two hosts a name.
+// when a matrix of links does not fit the devices, and when two GPUs of a host share an index, a UUID or a
+// PCI address, or two hosts a name.
 Inventory inventory_from_json(const std::string& text, const std::string& source);
-
-// The same from a file. Throws: also io.
-Inventory read_inventory(const std::string& path);
 
 }  // namespace muster

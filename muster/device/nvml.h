@@ -5,33 +5,33 @@
 #include <string>
 #include <vector>
 
+#include "muster/device/gpu_detail.h"
 #include "muster/device/inventory.h"
 
 namespace muster {
 
-enum class GpuDetail {
-  placement,  // identity, memory, compute capability, NUMA node, health: what a plan needs
-  full,       // also utilisation, temperature, power and compute processes
-};
-
 struct NvmlOptions {
   GpuDetail detail = GpuDetail::placement;
   std::string library = {};  // a file; empty: MUSTER_NVML_LIBRARY, else libnvidia-ml.so.1
-  std::string sysfs_pci = "/sys/bus/pci/devices";
+  bool links = false;        // also how the GPUs are joined
+  std::string sysroot = {};  // the folder that holds sys/ and driver_files; empty: this machine's
   // Where none of these is there, no driver is loaded and the library is not even looked for. Not asked when
   // the library is named.
   std::vector<std::string> driver_files = {"/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg"};
 };
 
 struct NvmlReport {
-  std::vector<Gpu> gpus;       // in NVML's order, which is PCI order
-  std::string driver_version;  // "570.86.15"
-  std::string note;            // why there are no GPUs, in one line; empty when there are
+  std::vector<Gpu> gpus = {};  // in NVML's order, which is PCI order
+  // links[i][j] joins gpus[i] and gpus[j], as far as NVML tells. Empty unless asked for.
+  std::vector<std::vector<Link>> links = {};
+  std::string driver_version = {};  // "570.86.15"
+  std::string note = {};            // why there are no GPUs, in one line; empty when there are
 };
 
-// Every GPU of this machine; a GPU that answers with an error is kept, with the error as its health. No
-// driver, no library and no GPU are no errors: the report is empty and says why. Source: NVML API reference,
-// the functions named in nvml_api.cc.
+// Every GPU of this machine, with its MIG instances; a GPU that answers with an error is kept, with the error
+// as its health, and so is one that takes no work (MIG mode with no instance). No driver, no library and no
+// GPU are no errors: the report is empty and says why. Source: NVML API reference, the functions named in
+// nvml_api.cc.
 NvmlReport probe_nvml(const NvmlOptions& options = {});
 
 }  // namespace muster

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <cctype>
 #include <initializer_list>
 
 #include "muster/base/strings.h"
@@ -21,6 +23,20 @@ void find(void* library, Function& function, std::initializer_list<const char*> 
 }
 
 }  // namespace
+
+bool is_harmless(Return code) {
+  return code == kSuccess || code == kNotSupported || code == kNoPermission || code == kNotFound ||
+         code == kFunctionNotFound || code == kNoData;
+}
+
+std::string linux_pci_address(const std::string& bus_id) {
+  const size_t colon = std::min(bus_id.find(':'), bus_id.size());
+  size_t from = 0;
+  while (colon - from > 4 && bus_id[from] == '0') ++from;
+  std::string text = bus_id.substr(from);
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
 
 Api::Api(const std::string& library) : library_(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL)) {
   if (library_ == nullptr) {
@@ -53,12 +69,28 @@ void Api::load_functions() {
   find(library_, memory, {"nvmlDeviceGetMemoryInfo"});
   find(library_, compute_capability, {"nvmlDeviceGetCudaComputeCapability"});
   find(library_, total_ecc_errors, {"nvmlDeviceGetTotalEccErrors"});
+  load_optional_functions();
+}
+
+void Api::load_optional_functions() {
+  find(library_, max_pcie_generation, {"nvmlDeviceGetMaxPcieLinkGeneration"});
+  find(library_, max_pcie_width, {"nvmlDeviceGetMaxPcieLinkWidth"});
+  find(library_, cpu_affinity, {"nvmlDeviceGetCpuAffinity"});
   find(library_, utilization, {"nvmlDeviceGetUtilizationRates"});
   find(library_, temperature, {"nvmlDeviceGetTemperature"});
   find(library_, power_milliwatts, {"nvmlDeviceGetPowerUsage"});
+  find(library_, power_limit_milliwatts, {"nvmlDeviceGetPowerManagementLimit"});
   find(library_, processes,
        {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"});
   find(library_, processes_v1, {"nvmlDeviceGetComputeRunningProcesses"});
+  find(library_, mig_mode, {"nvmlDeviceGetMigMode"});
+  find(library_, max_mig_devices, {"nvmlDeviceGetMaxMigDeviceCount"});
+  find(library_, mig_device, {"nvmlDeviceGetMigDeviceHandleByIndex"});
+  find(library_, attributes, {"nvmlDeviceGetAttributes_v2"});
+  find(library_, nvlink_state, {"nvmlDeviceGetNvLinkState"});
+  find(library_, nvlink_remote_type, {"nvmlDeviceGetNvLinkRemoteDeviceType"});
+  find(library_, nvlink_remote_pci, {"nvmlDeviceGetNvLinkRemotePciInfo_v2"});
+  find(library_, common_ancestor, {"nvmlDeviceGetTopologyCommonAncestor"});
 }
 
 std::string Api::text(Return code) const {

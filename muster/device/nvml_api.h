@@ -1,8 +1,9 @@
 // The few functions and structures of NVML that we call, declared here because no NVML header is needed to
-// build, and their loading. For nvml.cc alone.
+// build, and their loading. For the nvml*.cc files alone.
 //
-// Source: NVML API reference (structures nvmlPciInfo_t, nvmlMemory_t, nvmlUtilization_t, nvmlProcessInfo_t
-// and nvmlProcessInfo_v1_t; enum nvmlReturn_t).
+// Source: NVML API reference (structures nvmlPciInfo_t, nvmlMemory_t, nvmlUtilization_t, nvmlProcessInfo_t,
+// nvmlProcessInfo_v1_t and nvmlDeviceAttributes_t; enums nvmlReturn_t, nvmlGpuTopologyLevel_t,
+// nvmlIntNvLinkDeviceType_t).
 #pragma once
 
 #include <string>
@@ -11,11 +12,14 @@ namespace muster::nvml {
 
 using Return = int;
 inline constexpr Return kSuccess = 0;
+inline constexpr Return kInvalidArgument = 2;
 inline constexpr Return kNotSupported = 3;
 inline constexpr Return kNoPermission = 4;
 inline constexpr Return kNotFound = 6;
 inline constexpr Return kInsufficientSize = 7;
 inline constexpr Return kFunctionNotFound = 13;
+inline constexpr Return kGpuIsLost = 15;
+inline constexpr Return kResetRequired = 16;
 inline constexpr Return kNoData = 21;
 
 using Device = struct DeviceHandle*;
@@ -45,6 +49,32 @@ struct Process {
   unsigned gpu_instance, compute_instance;
 };
 
+// Of a MIG instance.
+struct Attributes {
+  unsigned multiprocessors, copy_engines, decoders, encoders, jpeg_engines, ofa_engines;
+  unsigned gpu_slices, compute_slices;
+  unsigned long long memory_mib;
+};
+
+// nvmlGpuTopologyLevel_t: the nearest thing above two GPUs.
+enum TopologyLevel {
+  kSameBoard = 0,
+  kOneSwitch = 10,
+  kSeveralSwitches = 20,
+  kHostBridge = 30,
+  kNumaNode = 40,
+  kSystem = 50,
+};
+
+inline constexpr int kRemoteIsGpu = 0;
+inline constexpr int kRemoteIsSwitch = 2;
+
+// Codes that say "not on this kind of GPU" or "not for you", and nothing about the GPU's state.
+bool is_harmless(Return code);
+
+// NVML writes "00000000:3B:00.0", Linux "0000:3b:00.0".
+std::string linux_pci_address(const std::string& bus_id);
+
 // A loaded library. Functions that this driver lacks are null.
 class Api {
  public:
@@ -72,14 +102,30 @@ class Api {
   Return (*memory)(Device, Memory*) = nullptr;
   Return (*compute_capability)(Device, int*, int*) = nullptr;
   Return (*total_ecc_errors)(Device, int type, int counter, unsigned long long*) = nullptr;
+  Return (*max_pcie_generation)(Device, unsigned*) = nullptr;
+  Return (*max_pcie_width)(Device, unsigned*) = nullptr;
+  Return (*cpu_affinity)(Device, unsigned num_words, unsigned long*) = nullptr;
+
   Return (*utilization)(Device, Utilization*) = nullptr;
   Return (*temperature)(Device, int sensor, unsigned*) = nullptr;
   Return (*power_milliwatts)(Device, unsigned*) = nullptr;
+  Return (*power_limit_milliwatts)(Device, unsigned*) = nullptr;
   Return (*processes)(Device, unsigned*, Process*) = nullptr;       // versions 3 and 2
   Return (*processes_v1)(Device, unsigned*, ProcessV1*) = nullptr;  // drivers before 450
 
+  Return (*mig_mode)(Device, unsigned* current, unsigned* pending) = nullptr;
+  Return (*max_mig_devices)(Device, unsigned*) = nullptr;
+  Return (*mig_device)(Device, unsigned index, Device*) = nullptr;
+  Return (*attributes)(Device, Attributes*) = nullptr;
+
+  Return (*nvlink_state)(Device, unsigned link, int* active) = nullptr;
+  Return (*nvlink_remote_type)(Device, unsigned link, int*) = nullptr;
+  Return (*nvlink_remote_pci)(Device, unsigned link, PciInfo*) = nullptr;
+  Return (*common_ancestor)(Device, Device, int*) = nullptr;
+
  private:
   void load_functions();
+  void load_optional_functions();
 
   const char* (*error_string_)(Return) = nullptr;
   void* library_ = nullptr;

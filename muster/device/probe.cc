@@ -5,6 +5,8 @@
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/device/cpu_topology.h"
+#include "muster/device/pci_tree.h"
 
 namespace muster {
 namespace {
@@ -31,6 +33,50 @@ std::string host_name() {
   return name;
 }
 
+// NVIDIA's GPUs, then AMD's.
+void find_gpus(const ProbeOptions& options, Host& host) {
+  NvmlOptions nvml_options = options.nvml;
+  nvml_options.detail = options.detail;
+  nvml_options.links = options.links;
+  nvml_options.sysroot = options.sysroot;
+  NvmlReport nvml = probe_nvml(nvml_options);
+  AmdReport amd = probe_amd({.detail = options.detail, .links = options.links, .sysroot = options.sysroot});
+  host.driver_version = nvml.driver_version.empty() ? amd.driver_version : nvml.driver_version;
+  host.gpus = std::move(nvml.gpus);
+  host.gpu_links = std::move(nvml.links);
+  const size_t num_nvidia = host.gpus.size();
+  for (Gpu& gpu : amd.gpus) {
+    gpu.index.value += static_cast<int>(num_nvidia);
+    host.gpus.push_back(std::move(gpu));
+  }
+  if (host.gpus.empty()) host.gpu_note = amd.note.empty() ? nvml.note : cat(nvml.note, "; ", amd.note);
+  if (!options.links) return;
+  for (auto& row : host.gpu_links) row.resize(host.gpus.size());
+  for (auto& links : amd.links) {
+    std::vector<Link> row(num_nvidia);
+    row.insert(row.end(), links.begin(), links.end());
+    host.gpu_links.push_back(std::move(row));
+  }
+}
+
+// Fills in what PCI alone tells: pairs that no driver spoke of, and network cards.
+void find_pci_links(const std::string& sysroot, Host& host) {
+  std::vector<PciPlace> gpus;
+  std::vector<PciPlace> nics;
+  host.nics = find_nics(sysroot);
+  for (const Gpu& gpu : host.gpus) gpus.push_back(find_pci_place(sysroot, gpu.pci));
+  for (const Nic& nic : host.nics) nics.push_back(find_pci_place(sysroot, nic.pci));
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    for (size_t j = 0; j < gpus.size(); ++j) {
+      Link& link = host.gpu_links[i][j];
+      if (link.kind == LinkKind::unknown) link = pci_link(gpus[i], gpus[j]);
+    }
+    if (nics.empty()) continue;
+    host.nic_links.emplace_back();
+    for (const PciPlace& nic : nics) host.nic_links.back().push_back(pci_link(gpus[i], nic));
+  }
+}
+
 }  // namespace
 
 Inventory probe_this_machine(const ProbeOptions& options) {
@@ -39,13 +85,12 @@ Inventory probe_this_machine(const ProbeOptions& options) {
   host.num_cores = usable_cores(options.cores);
   host.cpu_slots = cpu_slots(options);
   if (options.gpus) {
-    NvmlReport report = probe_nvml(options.nvml);
-    host.gpus = std::move(report.gpus);
-    host.driver_version = std::move(report.driver_version);
-    host.gpu_note = std::move(report.note);
+    find_gpus(options, host);
   } else {
     host.gpu_note = "GPUs were not looked for";
   }
+  if (options.links) find_pci_links(options.sysroot, host);
+  if (options.cpu_topology) host.cores = read_cpu_cores();
   return {.source = "this machine", .simulated = false, .hosts = {std::move(host)}};
 }
 

@@ -10,6 +10,7 @@ using Json = nlohmann::json;
 
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxShown = 60;
+constexpr size_t kMaxValues = 16'000'000;
 
 std::string shown(const Json& value) {
   if (value.is_object()) return "an object";
@@ -47,13 +48,13 @@ class Checker : public nlohmann::json_sax<Json> {
                 printable(cat(what_, ": expected JSON, got something else: ", error.what())));
   }
 
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(Json::number_integer_t) override { return true; }
-  bool number_unsigned(Json::number_unsigned_t) override { return true; }
-  bool number_float(Json::number_float_t, const std::string&) override { return true; }
-  bool string(std::string&) override { return true; }
-  bool binary(Json::binary_t&) override { return true; }
+  bool null() override { return count(); }
+  bool boolean(bool) override { return count(); }
+  bool number_integer(Json::number_integer_t) override { return count(); }
+  bool number_unsigned(Json::number_unsigned_t) override { return count(); }
+  bool number_float(Json::number_float_t, const std::string&) override { return count(); }
+  bool string(std::string&) override { return count(); }
+  bool binary(Json::binary_t&) override { return count(); }
 
  private:
   void open() {
@@ -62,6 +63,13 @@ class Checker : public nlohmann::json_sax<Json> {
                   cat(what_, ": expected JSON nested at most ", kMaxDepth, " levels deep, got more"));
     }
     keys_.emplace_back();
+    count();
+  }
+
+  bool count() {
+    if (++values_ <= kMaxValues) return true;
+    throw Error(ErrorCode::invalid_argument,
+                cat(what_, ": expected at most ", kMaxValues, " values, got more"));
   }
 
   bool close() {
@@ -70,6 +78,7 @@ class Checker : public nlohmann::json_sax<Json> {
   }
 
   const std::string& what_;
+  size_t values_ = 0;
   std::vector<std::set<std::string>> keys_;  // of the objects and lists that are open
 };
 
@@ -150,6 +159,11 @@ uint64_t JsonObject::size_or(const char* key, uint64_t fallback) {
 std::optional<int> JsonObject::optional_integer(const char* key, int least) {
   if (find(key) == nullptr) return std::nullopt;
   return static_cast<int>(integer(key, least));
+}
+
+std::optional<uint64_t> JsonObject::optional_size(const char* key) {
+  if (find(key) == nullptr) return std::nullopt;
+  return size_or(key, 0);
 }
 
 std::optional<double> JsonObject::optional_number(const char* key) {

@@ -15,7 +15,7 @@ namespace muster {
 
 // `text` as JSON; `what` names the document in errors ("inventory box.json").
 // Throws: invalid_argument with line and column; also when an object names a member twice (nlohmann::json
-// keeps the last silently) or when the text nests deeper than 64 levels.
+// keeps the last silently), when the text nests deeper than 64 levels or holds more than 16 million values.
 nlohmann::json parse_strict_json(const std::string& text, const std::string& what);
 
 // One object of a document, at `path` ("hosts[0].gpus[1]"). Every reader throws invalid_argument when the
@@ -31,6 +31,7 @@ class JsonObject {
   int64_t integer_or(const char* key, int64_t least, int64_t fallback);
   uint64_t size_or(const char* key, uint64_t fallback);
   std::optional<int> optional_integer(const char* key, int least);  // absent or null: nothing
+  std::optional<uint64_t> optional_size(const char* key);
   std::optional<double> optional_number(const char* key);
   std::vector<JsonObject> objects(const char* key);
   std::vector<JsonObject> objects_or_none(const char* key);

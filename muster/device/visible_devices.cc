@@ -41,25 +41,40 @@ VisibleEntry parse_entry(const std::string& text, VisibleEntry::Kind list_kind) 
   return {index >= 0 ? Kind::index : Kind::invalid, index, text};
 }
 
-// The one GPU that `entry` names, or why there is none.
+// The one device that an entry names, or why there is none.
 struct Match {
   size_t gpu = 0;
-  std::string problem;
+  size_t instance = 0;  // of MIG
+  std::string problem = {};
 };
 
 Match match_index(const std::vector<Gpu>& gpus, int index) {
-  const auto found =
-      std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) { return gpu.index.value == index; });
-  if (found == gpus.end()) return {0, "there is no such GPU"};
-  return {static_cast<size_t>(found - gpus.begin()), ""};
+  const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) {
+    return gpu.vendor == Vendor::nvidia && gpu.index.value == index;
+  });
+  if (found == gpus.end()) return {.problem = "there is no such GPU"};
+  return {.gpu = static_cast<size_t>(found - gpus.begin())};
 }
 
 Match match_uuid(const std::vector<Gpu>& gpus, const std::string& prefix) {
-  Match match{0, "no GPU's UUID starts so"};
+  Match match{.problem = "no GPU's UUID starts so"};
   for (size_t i = 0; i < gpus.size(); ++i) {
-    if (!gpus[i].uuid.value.starts_with(prefix)) continue;
-    if (match.problem.empty()) return {0, "the UUIDs of several GPUs start so"};
-    match = {i, ""};
+    if (gpus[i].vendor != Vendor::nvidia || !gpus[i].uuid.value.starts_with(prefix)) continue;
+    if (match.problem.empty()) return {.problem = "the UUIDs of several GPUs start so"};
+    match = {.gpu = i};
+  }
+  return match;
+}
+
+Match match_mig(const std::vector<Gpu>& gpus, const std::string& prefix) {
+  Match match{.problem = "no MIG instance's UUID starts so"};
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    if (!gpus[i].mig_enabled) continue;
+    for (size_t k = 0; k < gpus[i].mig.size(); ++k) {
+      if (!gpus[i].mig[k].uuid.value.starts_with(prefix)) continue;
+      if (match.problem.empty()) return {.problem = "the UUIDs of several MIG instances start so"};
+      match = {.gpu = i, .instance = k};
+    }
   }
   return match;
 }
@@ -71,11 +86,19 @@ Match match_entry(const std::vector<Gpu>& gpus, const VisibleEntry& entry) {
     case VisibleEntry::Kind::gpu_uuid:
       return match_uuid(gpus, entry.text);
     case VisibleEntry::Kind::mig:
-      return {0, "no such MIG instance is known"};
+      return match_mig(gpus, entry.text);
     case VisibleEntry::Kind::invalid:
       break;
   }
-  return {0, "it is not valid here"};
+  return {.problem = "it is not valid here"};
+}
+
+// Adds the device; false when it is there already.
+template <class Device>
+bool add_once(std::vector<Device>& devices, const Device& device) {
+  if (std::find(devices.begin(), devices.end(), device) != devices.end()) return false;
+  devices.push_back(device);
+  return true;
 }
 
 }  // namespace
@@ -97,19 +120,23 @@ VisibleDevices visible_devices(const std::vector<Gpu>& gpus, std::string_view te
   VisibleDevices visible;
   const auto entries = parse_visible_devices(text);
   for (size_t i = 0; i < entries.size(); ++i) {
-    const auto [gpu, problem] = match_entry(gpus, entries[i]);
-    if (!problem.empty()) {
+    const bool is_mig = entries[i].kind == VisibleEntry::Kind::mig;
+    const Match match = match_entry(gpus, entries[i]);
+    if (!match.problem.empty()) {
       visible.remark =
-          cat("entry ", i + 1, ", '", entries[i].text, "', hides itself and all after it: ", problem);
+          cat("entry ", i + 1, ", '", entries[i].text, "', hides itself and all after it: ", match.problem);
       break;
     }
-    if (std::find(visible.gpus.begin(), visible.gpus.end(), gpu) != visible.gpus.end()) {
+    const bool added =
+        is_mig ? add_once(visible.mig, {match.gpu, match.instance}) : add_once(visible.gpus, match.gpu);
+    if (!added) {
       visible.gpus.clear();
-      visible.remark = cat("entry ", i + 1, ", '", entries[i].text, "', names a GPU twice, which hides all");
+      visible.mig.clear();
+      visible.remark = cat("entry ", i + 1, ", '", entries[i].text, "', names ",
+                           is_mig ? "an instance" : "a GPU", " twice, which hides all");
       break;
     }
     visible.by_index = entries[i].kind == VisibleEntry::Kind::index;
-    visible.gpus.push_back(gpu);
   }
   return visible;
 }

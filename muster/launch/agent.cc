@@ -9,8 +9,8 @@
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
-#include "muster/device/inventory_json.h"
 #include "muster/device/probe.h"
+#include "muster/device/read_inventory.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/job_setup.h"
 #include "muster/launch/worker_group.h"
@@ -51,7 +51,7 @@ Plan place(const Inventory& inventory, const LaunchOptions& options) {
   if (options.virtual_local_rank) request.visibility = Visibility::own;
   const char* inherited = std::getenv("CUDA_VISIBLE_DEVICES");
   if (!request.visible_mask && !inventory.simulated && inherited != nullptr) request.visible_mask = inherited;
-  Plan plan = make_plan(inventory, request);
+  Plan plan = muster::plan(inventory, request);
   if (!options.dry_run && inventory.hosts.size() > 1) {
     throw Error(ErrorCode::invalid_argument,
                 cat("launch: expected an inventory of one host, got ", inventory.hosts.size(),

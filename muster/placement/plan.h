@@ -28,14 +28,15 @@ Visibility parse_visibility(std::string_view text);
 struct DeviceAssignment {
   enum class Kind { cpu, cuda };
   Kind kind = Kind::cpu;
-  int cpu_slot = 0;   // kind == cpu
-  GpuUuid uuid = {};  // the rest: kind == cuda
+  int cpu_slot = 0;  // kind == cpu
+  Vendor vendor = Vendor::nvidia;
+  GpuUuid uuid = {};  // with the rest: kind == cuda; of a MIG instance its own
   GpuIndex index = {};
   PciAddress pci = {};
-  std::string model = {};
+  std::string model = {};    // as CUDA names it, "… MIG 1g.5gb" of an instance
   CudaOrdinal ordinal = {};  // what the rank's process will see
 
-  // MUSTER_DEVICE's form: "GPU-<uuid>" or "cpu:<slot>".
+  // MUSTER_DEVICE's form: "GPU-<uuid>", "MIG-<uuid>" or "cpu:<slot>".
   std::string id() const;
   bool operator==(const DeviceAssignment&) const = default;
 };
@@ -43,7 +44,7 @@ struct DeviceAssignment {
 struct RankPlan {
   int rank = 0;
   int local_rank = 0;
-  int host_index = 0;
+  int host_index = 0;  // place among the job's hosts, which Request::hosts may choose and order
   std::string host = {};
   DeviceAssignment device = {};
   std::optional<int> numa_node = {};

@@ -2,6 +2,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/device/cpu_list.h"
 #include "muster/device/strict_json.h"
 
 namespace muster {
@@ -25,13 +26,32 @@ Json to_json(const DeviceAssignment& device) {
                  {"index", device.index.value},
                  {"model", device.model},
                  {"ordinal", device.ordinal.value}});
+    if (device.vendor == Vendor::amd) json["vendor"] = "amd";
+    if (!device.pci.value.empty()) json["pci"] = device.pci.value;
   }
   return json;
 }
 
+// What is not known or not asked for is left out.
 Json to_json(const RankPlan& rank) {
-  return {{"rank", rank.rank}, {"local_rank", rank.local_rank},  {"host_index", rank.host_index},
-          {"host", rank.host}, {"device", to_json(rank.device)}, {"reason", rank.reason}};
+  Json json = {{"rank", rank.rank},
+               {"local_rank", rank.local_rank},
+               {"host_index", rank.host_index},
+               {"host", rank.host},
+               {"device", to_json(rank.device)}};
+  if (rank.numa_node) json["numa_node"] = *rank.numa_node;
+  if (!rank.cpus.empty()) json["cpus"] = rank.cpus;
+  if (rank.bind_cpus) json["bind_cpus"] = true;
+  if (rank.batch_share > 0) json["batch_share"] = rank.batch_share;
+  json["reason"] = rank.reason;
+  return json;
+}
+
+Vendor vendor_from(JsonObject& object) {
+  const std::string vendor = object.text_or("vendor", "nvidia");
+  if (vendor != "nvidia" && vendor != "amd")
+    object.fail("vendor", "'nvidia' or 'amd'", cat("'", vendor, "'"));
+  return vendor == "amd" ? Vendor::amd : Vendor::nvidia;
 }
 
 DeviceAssignment device_from(JsonObject object) {
@@ -43,9 +63,11 @@ DeviceAssignment device_from(JsonObject object) {
   } else if (kind == "cuda") {
     device.kind = DeviceAssignment::Kind::cuda;
     device.uuid.value = object.text("uuid");
-    if (!device.uuid.value.starts_with("GPU-")) {
-      object.fail("uuid", "GPU-<uuid>", cat("'", device.uuid.value, "'"));
+    if (!device.uuid.value.starts_with("GPU-") && !device.uuid.value.starts_with("MIG-")) {
+      object.fail("uuid", "GPU-<uuid> or MIG-<uuid>", cat("'", device.uuid.value, "'"));
     }
+    device.pci.value = object.text_or("pci", "");
+    device.vendor = vendor_from(object);
     device.index.value = static_cast<int>(object.integer("index", 0));
     device.model = object.text_or("model", "");
     device.ordinal.value = static_cast<int>(object.integer("ordinal", 0));
@@ -55,6 +77,17 @@ DeviceAssignment device_from(JsonObject object) {
   if (id != device.id()) object.fail("id", cat("'", device.id(), "'"), cat("'", id, "'"));
   object.finish();
   return device;
+}
+
+void read_cpus(JsonObject& object, RankPlan& rank) {
+  rank.cpus = object.text_or("cpus", "");
+  try {
+    parse_cpu_list(rank.cpus);
+  } catch (const Error&) {
+    object.fail("cpus", "a list of CPUs (0-31,64-95)", cat("'", rank.cpus, "'"));
+  }
+  rank.bind_cpus = object.boolean_or("bind_cpus", false);
+  if (rank.bind_cpus && rank.cpus.empty()) object.fail("bind_cpus", "cpus to bind to", "true without cpus");
 }
 
 // Ranks count up over hosts, local ranks within one: what everybody who reads a plan relies on.
@@ -72,6 +105,9 @@ RankPlan rank_from(JsonObject object, const std::vector<RankPlan>& before) {
     object.fail("host", cat("'", before.back().host, "', as host_index says"), cat("'", rank.host, "'"));
   }
   rank.device = device_from(object.object("device"));
+  rank.numa_node = object.optional_integer("numa_node", 0);
+  read_cpus(object, rank);
+  rank.batch_share = static_cast<int64_t>(object.size_or("batch_share", 0));
   rank.reason = object.text_or("reason", "");
   object.finish();
   return rank;
@@ -86,12 +122,29 @@ Visibility visibility_from(JsonObject& document) {
   }
 }
 
+// Everybody who reads a plan relies on the shares: they are the whole batch, and no rank is without.
+void check_shares(const JsonObject& document, const Plan& plan) {
+  int64_t left = plan.global_batch;
+  for (const RankPlan& rank : plan.ranks) {
+    const bool fits =
+        plan.global_batch > 0 ? 0 < rank.batch_share && rank.batch_share <= left : rank.batch_share == 0;
+    if (!fits) {
+      document.fail(cat("ranks[", rank.rank, "].batch_share"),
+                    cat("shares of at least 1 that sum to global_batch ", plan.global_batch),
+                    cat(rank.batch_share));
+    }
+    left -= rank.batch_share;
+  }
+  if (left != 0) document.fail("global_batch", "the sum of all shares", cat(left, " more"));
+}
+
 }  // namespace
 
 std::string plan_to_json(const Plan& plan) {
   // One rank a line: small enough for many ranks, and still readable, greppable and comparable by line.
   std::string text =
       cat("{\n  \"schema\": ", dump(kSchema), ",\n  \"policy\": ", dump(plan.policy),
+          plan.global_batch > 0 ? cat(",\n  \"global_batch\": ", plan.global_batch) : "",
           ",\n  \"visibility\": ", dump(to_string(plan.visibility)), ",\n  \"simulated\": ", plan.simulated,
           ",\n  \"world_size\": ", plan.ranks.size(), ",\n  \"ranks\": [");
   const char* separator = "\n    ";
@@ -120,6 +173,8 @@ Plan plan_from_json(const std::string& text, const std::string& source) {
   if (document.integer_or("world_size", 1, size) != size) {
     document.fail("world_size", cat(size, ", the number of ranks"), "another number");
   }
+  plan.global_batch = static_cast<int64_t>(document.size_or("global_batch", 0));
+  check_shares(document, plan);
   plan.notes = document.texts_or_none("notes");
   document.finish();
   return plan;

@@ -1,5 +1,7 @@
 #include "muster/placement/plan_table.h"
 
+#include <algorithm>
+
 #include "muster/base/strings.h"
 #include "muster/placement/text_table.h"
 
@@ -9,28 +11,51 @@ namespace {
 // "GPU-" and eight digits: enough to tell the GPUs of a host apart at a glance.
 constexpr size_t kShortUuid = 12;
 
-std::vector<std::string> row_of(const RankPlan& rank) {
-  const DeviceAssignment& device = rank.device;
-  if (device.kind == DeviceAssignment::Kind::cpu) {
-    return {cat(rank.rank), rank.host, cat(rank.local_rank), cat("CPU slot ", device.cpu_slot), "-",
-            rank.reason};
-  }
-  return {cat(rank.rank),
-          rank.host,
-          cat(rank.local_rank),
-          cat("GPU ", device.index.value, "  ", device.uuid.value.substr(0, kShortUuid), "  ", device.model),
-          cat(device.ordinal.value),
-          rank.reason};
+struct Column {
+  const char* title;
+  bool right;
+  std::string (*cell)(const RankPlan& rank);
+};
+
+bool on_gpu(const RankPlan& rank) {
+  return rank.device.kind == DeviceAssignment::Kind::cuda;
 }
+
+std::string device_cell(const RankPlan& rank) {
+  const DeviceAssignment& device = rank.device;
+  if (!on_gpu(rank)) return cat("CPU slot ", device.cpu_slot);
+  return cat("GPU ", device.index.value, "  ", device.uuid.value.substr(0, kShortUuid), "  ", device.model);
+}
+
+constexpr Column kColumns[] = {
+    {"rank", true, [](const RankPlan& rank) { return cat(rank.rank); }},
+    {"host", false, [](const RankPlan& rank) { return rank.host; }},
+    {"local", true, [](const RankPlan& rank) { return cat(rank.local_rank); }},
+    {"device", false, device_cell},
+    {"ordinal", true,
+     [](const RankPlan& rank) { return on_gpu(rank) ? cat(rank.device.ordinal.value) : ""; }},
+    {"NUMA", true, [](const RankPlan& rank) { return rank.numa_node ? cat(*rank.numa_node) : ""; }},
+    {"near CPUs", false, [](const RankPlan& rank) { return rank.bind_cpus ? "" : rank.cpus; }},
+    {"bound to CPUs", false, [](const RankPlan& rank) { return rank.bind_cpus ? rank.cpus : ""; }},
+    {"share", true, [](const RankPlan& rank) { return rank.batch_share > 0 ? cat(rank.batch_share) : ""; }},
+    {"why", false, [](const RankPlan& rank) { return rank.reason; }},
+};
 
 }  // namespace
 
 std::string plan_table(const Plan& plan) {
-  std::vector<std::vector<std::string>> rows;
-  rows.reserve(plan.ranks.size());
-  for (const RankPlan& rank : plan.ranks) rows.push_back(row_of(rank));
-  std::string text =
-      format_table({{"rank", true}, {"host"}, {"local", true}, {"device"}, {"ordinal", true}, {"why"}}, rows);
+  std::vector<TableColumn> heads;
+  std::vector<std::vector<std::string>> rows(plan.ranks.size());
+  for (const Column& column : kColumns) {
+    std::vector<std::string> cells;
+    cells.reserve(rows.size());
+    for (const RankPlan& rank : plan.ranks) cells.push_back(column.cell(rank));
+    if (std::all_of(cells.begin(), cells.end(), [](const std::string& cell) { return cell.empty(); }))
+      continue;
+    heads.push_back({column.title, column.right});
+    for (size_t i = 0; i < rows.size(); ++i) rows[i].push_back(cells[i].empty() ? "-" : std::move(cells[i]));
+  }
+  std::string text = format_table(heads, rows);
   for (const std::string& note : plan.notes) text += cat("note: ", printable(note), "\n");
   return text;
 }

@@ -2,75 +2,47 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/placement/batch_shares.h"
+#include "muster/placement/checked_request.h"
+#include "muster/placement/cpu_binding.h"
+#include "muster/placement/gpu_facts.h"
+#include "muster/placement/plan_notes.h"
 #include "muster/placement/policy.h"
+#include "muster/placement/rank_memory.h"
+#include "muster/placement/scores.h"
 #include "muster/placement/selection.h"
 #include "muster/placement/usable_gpus.h"
 
 namespace muster {
 namespace {
 
-// Notes as they arise host by host; the same note of several hosts is one note that names them.
-class Notes {
- public:
-  void add(const Host& host, const std::string& text) {
-    auto [entry, is_new] = hosts_.try_emplace(text);
-    if (is_new) order_.push_back(text);
-    entry->second.push_back(host.name);
-  }
-
-  std::vector<std::string> finish(size_t num_hosts) const {
-    std::vector<std::string> notes;
-    for (const std::string& text : order_) notes.push_back(prefix(hosts_.at(text), num_hosts) + text);
-    return notes;
-  }
-
- private:
-  static std::string prefix(const std::vector<std::string>& names, size_t num_hosts) {
-    constexpr size_t kMaxNamed = 4;
-    if (num_hosts == 1) return "";
-    if (names.size() == 1) return cat("host ", names[0], ": ");
-    if (names.size() == num_hosts) return "every host: ";
-    if (names.size() <= kMaxNamed) return cat("hosts ", join(names, ", "), ": ");
-    return cat("hosts ", names[0], ", ", names[1], " and ", names.size() - 2, " more: ");
-  }
-
-  std::map<std::string, std::vector<std::string>> hosts_;
-  std::vector<std::string> order_;
-};
-
 struct HostGpus {
-  UsableGpus usable;
-  std::vector<UsableGpu> selected;
+  UsableGpus usable = {};
+  std::vector<UsableGpu> selected = {};
+  bool named = true;  // --gpus means this host, by its name or because it names none
 };
 
-std::string plural(size_t count, const char* word) {
-  return cat(count, " ", word, count == 1 ? "" : "s");
+// A device of PolicyInput::host: a GPU, or one of its instances.
+using DeviceKey = std::pair<size_t, int>;
+
+DeviceKey key_of(const UsableGpu& gpu) {
+  return {gpu.position, gpu.mig};
 }
 
-// Rewrites a request into what the code below relies on, or refuses it.
-Request checked(const Inventory& inventory, Request request) {
-  const auto refuse = [](const std::string& message) { throw Error(ErrorCode::invalid_argument, message); };
-  if (inventory.hosts.empty())
-    refuse(cat("plan: expected at least one host, got none (", inventory.source, ")"));
-  if (request.nproc_per_node && *request.nproc_per_node < 1) {
-    refuse(cat("--nproc-per-node: expected at least 1 rank, got ", *request.nproc_per_node));
+// Which local ranks are on each device.
+using Sharers = std::map<DeviceKey, std::vector<int>>;
+
+Sharers sharers_of(const std::vector<PolicyChoice>& choices) {
+  Sharers sharers;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    sharers[key_of(choices[i].gpu)].push_back(static_cast<int>(i));
   }
-  if (request.policy.empty()) request.policy = request.map.empty() ? "sequential" : "list";
-  if (!request.map.empty() && request.policy != "list") {
-    refuse(cat("--map: expected policy list, got ", request.policy, "; leave --policy out"));
-  }
-  find_policy(request.policy);
-  if (request.cpu_only && (request.gpu_only || !request.gpus.empty() || request.policy == "list")) {
-    refuse(cat("plan: expected either CPU slots or GPUs, got both (",
-               request.gpu_only        ? "--nproc-per-node gpu"
-               : !request.gpus.empty() ? cat("--gpus ", request.gpus)
-                                       : "--map",
-               "); leave one out"));
-  }
-  return request;
+  return sharers;
 }
 
 class Planner {
@@ -78,6 +50,7 @@ class Planner {
   Planner(const Inventory& inventory, const Request& request)
       : inventory_(inventory),
         request_(request),
+        hosts_(hosts_of_job(inventory, request)),
         policy_(find_policy(request.policy)),
         selection_(parse_selection(request.gpus)) {}
 
@@ -85,194 +58,317 @@ class Planner {
     plan_.policy = request_.policy;
     plan_.visibility = request_.visibility;
     plan_.simulated = inventory_.simulated;
-    if (!request_.cpu_only) find_gpus();
-    const bool on_gpus = std::any_of(hosts_.begin(), hosts_.end(),
-                                     [](const HostGpus& host) { return !host.selected.empty(); });
-    for (size_t i = 0; i < inventory_.hosts.size(); ++i) {
-      on_gpus ? place_on_gpus(i) : place_on_cpu(inventory_.hosts[i]);
+    const bool on_gpus = !request_.cpu_only && find_gpus();
+    for (size_t i = 0; i < hosts_.size(); ++i) {
+      const size_t first = plan_.ranks.size();
+      on_gpus ? place_on_gpus(i) : place_on_cpu(i);
+      bind_to_cpus(*hosts_[i].host, request_.numa_binding, std::span(plan_.ranks).subspan(first));
     }
-    if (sharing_ && plan_.visibility == Visibility::job) plan_.visibility = Visibility::own;
-    if (plan_.visibility == Visibility::own || plan_.visibility == Visibility::own_first) {
-      for (RankPlan& rank : plan_.ranks) rank.device.ordinal = {};
-    }
-    plan_.notes = notes_.finish(inventory_.hosts.size());
+    check_any_rank();
+    set_visibility();
+    divide_batch();
+    plan_.notes = notes_.finish(hosts_.size());
     return std::move(plan_);
   }
 
  private:
-  bool gpus_asked_for() const {
-    return request_.gpu_only || !request_.gpus.empty() || request_.policy == "list";
-  }
-
   // Mask, health and selection of every host; true when any host has a GPU to use.
   bool find_gpus() {
-    size_t num_gpus = 0;
-    for (const Host& host : inventory_.hosts) {
-      HostGpus gpus{.usable = usable_gpus(host, request_.visible_mask), .selected = {}};
-      if (!gpus.usable.mask_note.empty()) notes_.add(host, gpus.usable.mask_note);
-      for (const std::string& sick : gpus.usable.sick) notes_.add(host, cat("left out ", sick));
-      if (!gpus.usable.gpus.empty()) {
-        gpus.selected = select_gpus(selection_, host, gpus.usable);
-      } else if (gpus_asked_for()) {
-        fail_without_gpu(host, gpus);
-      }
-      num_gpus += gpus.selected.size();
-      hosts_.push_back(std::move(gpus));
+    std::vector<const Host*> hosts;
+    for (const JobHost& host : hosts_) hosts.push_back(host.host);
+    check_selection_hosts(selection_, hosts);
+    bool any_sick = false;
+    bool any_usable = false;
+    bool any_selected = false;
+    for (const Host* host : hosts) {
+      const HostGpus& gpus = gpus_.emplace_back(gpus_of(*host));
+      any_sick |= !gpus.usable.sick.empty();
+      any_usable |= gpus.named && !gpus.usable.gpus.empty();
+      any_selected |= !gpus.selected.empty();
     }
+    if (any_usable && !any_selected) fail_with_nothing_left();
     // A machine whose GPUs are all broken is to be repaired, not quietly trained on with its CPU.
-    for (size_t i = 0; i < hosts_.size() && num_gpus == 0; ++i) {
-      if (!hosts_[i].usable.sick.empty()) fail_without_gpu(inventory_.hosts[i], hosts_[i]);
+    for (size_t i = 0; i < gpus_.size() && !any_selected && any_sick; ++i) {
+      if (!gpus_[i].usable.sick.empty()) fail_without_gpu(*hosts[i], gpus_[i]);
     }
-    return num_gpus > 0;
+    return any_selected;
+  }
+
+  HostGpus gpus_of(const Host& host) {
+    HostGpus gpus{.usable = usable_gpus(host, request_.visible_mask, request_.rocm_masks)};
+    gpus.named = part_for(selection_, host) != nullptr;
+    if (!gpus.named) return gpus;
+    if (!gpus.usable.mask_note.empty()) notes_.add(host, gpus.usable.mask_note);
+    for (const std::string& sick : gpus.usable.sick) notes_.add(host, cat("left out ", sick));
+    if (!gpus.usable.gpus.empty()) {
+      gpus.selected = select_gpus(selection_, host, gpus.usable, request_.scores);
+    } else if (!flag_that_needs_gpus(request_).empty()) {
+      fail_without_gpu(host, gpus);
+    }
+    return gpus;
   }
 
   [[noreturn]] void fail_without_gpu(const Host& host, const HostGpus& gpus) const {
-    const std::string asked = request_.gpu_only        ? "--nproc-per-node gpu"
-                              : !request_.gpus.empty() ? cat("--gpus ", request_.gpus)
-                              : gpus_asked_for()       ? "--map"
-                                                       : "plan";
+    const std::string flag = flag_that_needs_gpus(request_);
     throw Error(ErrorCode::unavailable,
-                cat(asked, ": expected a GPU that can be used, got none: ", describe(host, gpus.usable),
-                    "; --nproc-per-node cpu runs on CPU slots"));
+                cat(flag.empty() ? "plan" : flag, ": expected a GPU that can be used, got none: ",
+                    describe(host, gpus.usable), "; --nproc-per-node cpu runs on CPU slots"));
   }
 
-  RankPlan& add_rank(const Host& host) {
-    const int host_index = static_cast<int>(&host - inventory_.hosts.data());
+  [[noreturn]] void fail_with_nothing_left() const {
+    std::string there;
+    for (size_t i = 0; i < gpus_.size() && there.empty(); ++i) {
+      if (gpus_[i].named) there = describe(*hosts_[i].host, gpus_[i].usable);
+    }
+    throw Error(ErrorCode::unavailable,
+                printable(cat("--gpus ", request_.gpus, ": expected at least one GPU, got none that fits: ",
+                              there, "; `muster devices` shows them all")));
+  }
+
+  RankPlan& add_rank(size_t host_at) {
+    const int host_index = static_cast<int>(host_at);
     const bool first = plan_.ranks.empty() || plan_.ranks.back().host_index != host_index;
     const int local_rank = first ? 0 : plan_.ranks.back().local_rank + 1;
     RankPlan rank;
     rank.rank = static_cast<int>(plan_.ranks.size());
     rank.local_rank = local_rank;
     rank.host_index = host_index;
-    rank.host = host.name;
+    rank.host = hosts_[host_at].host->name;
     return plan_.ranks.emplace_back(std::move(rank));
   }
 
-  void place_on_cpu(const Host& host) {
-    const int slots = host.cpu_slots;
-    if (!request_.nproc_per_node && slots < 1) {
+  void add_cpu_rank(size_t host_at, int slot, std::string reason) {
+    RankPlan& rank = add_rank(host_at);
+    rank.device.cpu_slot = slot;
+    rank.reason = std::move(reason);
+    if (!weighs()) return;
+    const auto score = cpu_score(request_.scores, *hosts_[host_at].host);
+    if (!score) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("plan: expected at least 1 CPU slot on host ", host.name, ", got ", slots));
+                  cat("--global-batch: expected a score for each rank's device, got none for CPU slot ", slot,
+                      " of host ", rank.host, " (rank ", rank.rank, "); add 'cpu' to the scores"));
     }
-    const int num_ranks = request_.nproc_per_node.value_or(slots);
+    weights_.push_back(*score);
+  }
+
+  // Batch shares follow scores.
+  bool weighs() const { return request_.global_batch > 0 && !request_.scores.empty(); }
+
+  void place_on_cpu(size_t host_at) {
+    const auto& [host, nproc] = hosts_[host_at];
+    const int slots = host->cpu_slots;
+    if (!nproc && slots < 1) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("plan: expected at least 1 CPU slot on host ", host->name, ", got ", slots));
+    }
+    const int num_ranks = nproc.value_or(slots);
     const std::string why = request_.cpu_only ? "CPU asked for" : "no GPU";
-    for (int i = 0; i < num_ranks; ++i) {
-      RankPlan& rank = add_rank(host);
-      rank.device.cpu_slot = i;
-      rank.reason = cat(why, ": CPU slot ", i);
-    }
+    for (int i = 0; i < num_ranks; ++i) add_cpu_rank(host_at, i, cat(why, ": CPU slot ", i));
     std::string note = why;
-    if (!request_.cpu_only) note += cat(" (", no_gpu_reason(host), ")");
-    if (request_.nproc_per_node) {
-      notes_.add(host, cat(note, ": ", plural(static_cast<size_t>(num_ranks), "rank"), " on CPU slots"));
+    if (!request_.cpu_only) note += cat(" (", no_gpu_reason(host_at), ")");
+    if (nproc) {
+      notes_.add(*host, cat(note, ": ", plural(static_cast<size_t>(num_ranks), "rank"), " on CPU slots"));
     } else {
-      notes_.add(host, cat(note, ": ", plural(static_cast<size_t>(slots), "CPU slot"),
-                           ", one rank each; --cpu-slots N or MUSTER_CPU_SLOTS=N changes how many"));
+      notes_.add(*host, cat(note, ": ", plural(static_cast<size_t>(slots), "CPU slot"),
+                            ", one rank each; --cpu-slots N or MUSTER_CPU_SLOTS=N changes how many"));
     }
   }
 
-  std::string no_gpu_reason(const Host& host) const {
-    const auto host_at = static_cast<size_t>(&host - inventory_.hosts.data());
-    if (!hosts_[host_at].usable.sick.empty()) return "all unhealthy";
-    if (!host.gpus.empty()) return "all hidden by CUDA_VISIBLE_DEVICES";
+  std::string no_gpu_reason(size_t host_at) const {
+    const Host& host = *hosts_[host_at].host;
+    const UsableGpus& usable = gpus_[host_at].usable;
+    if (!usable.gpus.empty()) return cat("none fits --gpus ", printable(request_.gpus));
+    if (!usable.sick.empty()) return "all unhealthy";
+    if (!host.gpus.empty())
+      return host.gpus[0].vendor == Vendor::amd ? "all hidden by ROCm's variables"
+                                                : "all hidden by CUDA_VISIBLE_DEVICES";
     return host.gpu_note.empty() ? "none found" : host.gpu_note;
   }
 
   void place_on_gpus(size_t host_at) {
-    const Host& host = inventory_.hosts[host_at];
-    const std::vector<UsableGpu>& gpus = hosts_[host_at].selected;
-    const PolicyInput input{host, gpus, request_};
-    const int capacity = gpus.empty() ? 0 : policy_.capacity(input);
-    if (capacity == 0 && !request_.nproc_per_node) {
-      notes_.add(host, cat("no GPU (", no_gpu_reason(host), "): no rank there, since other hosts have GPUs"));
+    const auto& [host, nproc] = hosts_[host_at];
+    const std::vector<UsableGpu>& gpus = gpus_[host_at].selected;
+    if (!gpus_[host_at].named) {
+      notes_.add(*host, "no rank there, since --gpus does not name it");
       return;
     }
-    const int asked = request_.nproc_per_node.value_or(capacity);
-    const int on_gpus = asked > capacity ? surplus(host, asked, capacity) : asked;
-    if (on_gpus > 0) place_by_policy(input, on_gpus);
-    if (asked > on_gpus && request_.surplus == Surplus::cpu)
-      place_rest_on_cpu(host, asked - on_gpus, capacity);
+    const PolicyInput input{*host, gpus, request_};
+    const int capacity = gpus.empty() ? 0 : policy_.capacity(input);
+    if (capacity == 0 && !nproc) {
+      notes_.add(*host, gpus.empty() ? cat("no GPU (", no_gpu_reason(host_at),
+                                           "): no rank there, since other hosts have GPUs")
+                                     : cat("no rank there: ", policy_.why_too_many(input, 1)));
+      return;
+    }
+    const int asked = nproc.value_or(capacity);
+    const int on_gpus = asked > capacity ? surplus(input, asked, capacity) : asked;
+    if (on_gpus > 0) place_by_policy(host_at, input, on_gpus);
+    if (asked > on_gpus && request_.surplus == Surplus::cpu) {
+      place_rest_on_cpu(host_at, asked - on_gpus, capacity);
+    }
+  }
+
+  // Why `asked` ranks are too many where there are GPUs for all of them, in words to put after others.
+  std::string why_too_many(const PolicyInput& input, int asked) const {
+    if (policy_.why_too_many == nullptr || input.gpus.empty()) return "";
+    return asked > std::ssize(input.gpus) ? "" : cat(": ", policy_.why_too_many(input, asked));
   }
 
   // How many of the `asked` ranks go on GPUs when there are only `capacity`.
-  int surplus(const Host& host, int asked, int capacity) {
-    const std::string numbers = cat(plural(static_cast<size_t>(asked), "rank"), " asked for, ",
-                                    plural(static_cast<size_t>(capacity), "GPU"));
+  int surplus(const PolicyInput& input, int asked, int capacity) {
+    const std::string why = why_too_many(input, asked);
+    const std::string there =
+        cat(plural(static_cast<size_t>(capacity), "GPU"), why.empty() ? "" : " large enough");
+    const std::string numbers = cat(plural(static_cast<size_t>(asked), "rank"), " asked for, ", there);
     if (request_.surplus == Surplus::cpu) {
-      notes_.add(host, cat(numbers, ": the other ", asked - capacity, " on CPU slots (--surplus cpu)"));
+      notes_.add(input.host, cat(numbers, ": the other ", asked - capacity, " on CPU slots (--surplus cpu)"));
+      if (request_.numa_binding != NumaBinding::none) {
+        notes_.add("ranks on CPU slots are bound to no CPUs (--numa-binding goes by the GPU)");
+      }
       return capacity;
     }
     if (request_.surplus == Surplus::drop) {
-      notes_.add(host, cat(numbers, ": ", asked - capacity, " left out (--surplus drop)"));
+      notes_.add(input.host, cat(numbers, ": ", asked - capacity, " left out (--surplus drop)"));
       return capacity;
     }
-    if (request_.surplus == Surplus::share && capacity > 0) return asked;
+    if (request_.surplus == Surplus::share && !input.gpus.empty()) return asked;
     throw Error(ErrorCode::invalid_argument,
-                cat("--nproc-per-node: expected at most ", capacity, " ranks on host ", host.name, " (",
-                    plural(static_cast<size_t>(capacity), "GPU"), "), got ", asked, "; give ",
+                cat("--nproc-per-node: expected at most ", capacity, " ranks on host ", input.host.name, " (",
+                    there, "), got ", asked, why, "; give ",
                     capacity > 0 ? cat("--nproc-per-node ", capacity, " or less, ") : "",
                     "or say what the others get: --surplus cpu, drop or share"));
   }
 
-  void place_by_policy(const PolicyInput& input, int num_ranks) {
+  void place_by_policy(size_t host_at, const PolicyInput& input, int num_ranks) {
     const std::vector<PolicyChoice> choices = policy_.choose(input, num_ranks);
-    std::map<size_t, std::vector<int>> ranks_of;  // position of a GPU → local ranks on it
-    for (size_t i = 0; i < choices.size(); ++i)
-      ranks_of[choices[i].gpu.position].push_back(static_cast<int>(i));
-    const bool shared = ranks_of.size() < choices.size();
-    if (shared) note_sharing(input.host, ranks_of, choices.size());
+    const Sharers sharers = sharers_of(choices);
+    if (sharers.size() < choices.size()) note_sharing(input.host, sharers, choices.size());
+    check_memory(input, sharers);
     for (const PolicyChoice& choice : choices) {
-      const Gpu& gpu = input.host.gpus[choice.gpu.position];
-      RankPlan& rank = add_rank(input.host);
-      rank.device.kind = DeviceAssignment::Kind::cuda;
-      rank.device.uuid = gpu.uuid;
-      rank.device.index = gpu.index;
-      rank.device.model = gpu.model;
-      const bool untouched = request_.visibility == Visibility::all;
-      rank.device.ordinal = untouched ? choice.gpu.ordinal : CudaOrdinal{rank.local_rank};
-      rank.reason = choice.reason;
-      const size_t sharers = ranks_of[choice.gpu.position].size();
-      if (sharers > 1) rank.reason += cat("; shared by ", sharers, " ranks");
+      add_gpu_rank(host_at, choice, sharers.at(key_of(choice.gpu)).size());
     }
   }
 
-  void note_sharing(const Host& host, const std::map<size_t, std::vector<int>>& ranks_of, size_t num_ranks) {
-    if (request_.surplus != Surplus::share) {
-      const auto twice = std::find_if(ranks_of.begin(), ranks_of.end(),
-                                      [](const auto& entry) { return entry.second.size() > 1; });
+  void add_gpu_rank(size_t host_at, const PolicyChoice& choice, size_t num_sharers) {
+    const Host& host = *hosts_[host_at].host;
+    const Gpu& gpu = gpu_of(host, choice.gpu);
+    RankPlan& rank = add_rank(host_at);
+    rank.device.kind = DeviceAssignment::Kind::cuda;
+    rank.device.vendor = gpu.vendor;
+    rank.device.uuid = uuid_of(host, choice.gpu);
+    rank.device.index = gpu.index;
+    rank.device.pci = gpu.pci;
+    rank.device.model = model_of(host, choice.gpu);
+    const bool untouched = request_.visibility == Visibility::all;
+    rank.device.ordinal = untouched ? choice.gpu.ordinal : CudaOrdinal{rank.local_rank};
+    rank.numa_node = gpu.numa_node;
+    rank.cpus = gpu.near_cpus;
+    rank.reason = choice.reason;
+    if (num_sharers > 1) rank.reason += cat("; shared by ", num_sharers, " ranks");
+    if (choice.gpu.mig >= 0) note_instance(host);
+    if (!weighs()) return;
+    const double score = need_score(request_.scores, host, choice.gpu, "--global-batch");
+    weights_.push_back(score / static_cast<double>(num_sharers));
+  }
+
+  // CUDA shows a process one instance at most, whatever CUDA_VISIBLE_DEVICES lists.
+  void note_instance(const Host& host) {
+    if (request_.visibility == Visibility::all) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("--policy ", policy_.name, ": expected a GPU of its own for each rank, got GPU ",
-                      host.gpus[twice->first].index.value, " for local ranks ", join(twice->second, " and "),
-                      " of host ", host.name, "; --surplus share allows it"));
+                  cat("--visibility all: expected whole GPUs, got a MIG instance of host ", host.name,
+                      ", of which CUDA shows a process one only; leave --visibility out"));
+    }
+    if (has_instances_ || request_.visibility != Visibility::job) return;
+    has_instances_ = true;
+    notes_.add("a process can use one MIG instance: each rank sees its own alone");
+  }
+
+  void note_sharing(const Host& host, const Sharers& sharers, size_t num_ranks) {
+    if (request_.surplus != Surplus::share) {
+      const auto twice = std::find_if(sharers.begin(), sharers.end(),
+                                      [](const auto& entry) { return entry.second.size() > 1; });
+      throw Error(
+          ErrorCode::invalid_argument,
+          cat(policy_.name == std::string_view("list") && request_.choose ? "Request::choose"
+                                                                          : cat("--policy ", policy_.name),
+              ": expected a GPU of its own for each rank, got GPU ",
+              host.gpus[twice->first.first].index.value, " for local ranks ", join(twice->second, " and "),
+              " of host ", host.name, "; --surplus share allows it"));
     }
     sharing_ = true;
-    notes_.add(host, cat(num_ranks, " ranks share ", plural(ranks_of.size(), "GPU"), " (--surplus share)",
+    notes_.add(host, cat(num_ranks, " ranks share ", plural(sharers.size(), "GPU"), " (--surplus share)",
                          request_.visibility == Visibility::job ? ", each sees its own GPU alone" : ""));
   }
 
-  void place_rest_on_cpu(const Host& host, int count, int num_gpus) {
-    for (int i = 0; i < count; ++i) {
-      RankPlan& rank = add_rank(host);
-      rank.device.cpu_slot = i;
-      rank.reason = cat("surplus: ", plural(static_cast<size_t>(num_gpus), "GPU"), " taken; CPU slot ", i);
+  // Whatever the policy, no rank gets less free memory than it said it needs.
+  void check_memory(const PolicyInput& input, const Sharers& sharers) const {
+    if (request_.rank_memory_bytes.empty()) return;
+    for (const auto& [key, ranks] : sharers) {
+      const UsableGpu device{key.first, {}, key.second};
+      uint64_t left = free_memory_bytes(input.host, device);
+      for (const int rank : ranks) {
+        const uint64_t need = rank_memory_need(request_, rank);
+        if (need > left) {
+          throw Error(
+              ErrorCode::invalid_argument,
+              cat("--rank-memory: expected ", format_bytes(need), " free for local rank ", rank, " of host ",
+                  input.host.name, ", got ", format_bytes(left), " on ", label_of(input.host, device),
+                  ", which policy ", policy_.name, " gives it; --policy memory looks for one that has it"));
+        }
+        left -= need;
+      }
     }
+  }
+
+  void place_rest_on_cpu(size_t host_at, int count, int num_gpus) {
+    for (int i = 0; i < count; ++i) {
+      add_cpu_rank(host_at, i,
+                   cat("surplus: ", plural(static_cast<size_t>(num_gpus), "GPU"), " taken; CPU slot ", i));
+    }
+  }
+
+  void check_any_rank() const {
+    if (!plan_.ranks.empty()) return;
+    throw Error(ErrorCode::unavailable,
+                cat("plan: expected at least one rank, got none: ", join(notes_.finish(hosts_.size()), "; "),
+                    "; ask for less, or for other GPUs"));
+  }
+
+  void set_visibility() {
+    if ((sharing_ || has_instances_) && plan_.visibility == Visibility::job) {
+      plan_.visibility = Visibility::own;
+    }
+    if (plan_.visibility == Visibility::own || plan_.visibility == Visibility::own_first) {
+      for (RankPlan& rank : plan_.ranks) rank.device.ordinal = {};
+    }
+  }
+
+  void divide_batch() {
+    if (request_.global_batch == 0) return;
+    plan_.global_batch = request_.global_batch;
+    if (!weighs()) weights_.assign(plan_.ranks.size(), 1);
+    const std::vector<int64_t> shares = batch_shares(request_.global_batch, weights_);
+    for (size_t i = 0; i < shares.size(); ++i) plan_.ranks[i].batch_share = shares[i];
   }
 
   const Inventory& inventory_;
   const Request& request_;
+  const std::vector<JobHost> hosts_;
   const Policy& policy_;
   const Selection selection_;
-  std::vector<HostGpus> hosts_;
-  Notes notes_;
-  Plan plan_;
+  std::vector<HostGpus> gpus_ = {};   // of each host
+  std::vector<double> weights_ = {};  // of each rank, when scores tell
+  PlanNotes notes_ = {};
+  Plan plan_ = {};
   bool sharing_ = false;
+  bool has_instances_ = false;
 };
 
 }  // namespace
 
-Plan make_plan(const Inventory& inventory, const Request& request) {
-  const Request valid = checked(inventory, request);
-  return Planner(inventory, valid).make();
+Plan plan(const Inventory& inventory, const Request& request) {
+  const Request checked = checked_request(inventory, request);
+  return Planner(inventory, checked).make();
 }
 
 }  // namespace muster

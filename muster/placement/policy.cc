@@ -8,7 +8,8 @@
 namespace muster {
 
 std::span<const Policy> policies() {
-  static const Policy kTable[] = {sequential_policy(), list_policy()};
+  static const Policy kTable[] = {sequential_policy(), list_policy(),   fastest_policy(), memory_policy(),
+                                  topology_policy(),   spread_policy(), pack_policy(),    numa_policy()};
   return kTable;
 }
 
@@ -20,7 +21,11 @@ const Policy& find_policy(std::string_view name) {
   std::vector<std::string> names;
   for (const Policy& policy : table) names.emplace_back(policy.name);
   throw Error(ErrorCode::invalid_argument,
-              cat("--policy: expected one of ", join(names, ", "), ", got '", name, "'"));
+              printable(cat("--policy: expected one of ", join(names, ", "), ", got '", name, "'")));
+}
+
+int one_rank_per_gpu(const PolicyInput& input) {
+  return static_cast<int>(input.gpus.size());
 }
 
 }  // namespace muster

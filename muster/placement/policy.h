@@ -1,7 +1,7 @@
-// Policies: which of a host's selected GPUs each of its ranks gets. A policy is a pair of pure functions, in
-// a file of its own, named in the table of policy.cc. To add one: write `<name>.cc` with a function that
+// Policies: which of a host's selected devices each of its ranks gets. A policy is a pair of pure functions,
+// in a file of its own, named in the table of policy.cc. To add one: write `<name>.cc` with a function that
 // returns its `Policy`, declare that below, add it to the table and to CMakeLists.txt, and test it in
-// tests/placement/policy_test.cc. The planner calls them; a policy knows nothing of processes.
+// tests/placement/policy_test.cc. The planner calls them, host by host; a policy knows nothing of processes.
 #pragma once
 
 #include <span>
@@ -36,6 +36,9 @@ struct Policy {
   // A GPU for each of local ranks 0 … num_ranks-1. More than `capacity` are asked for only with
   // Surplus::share.
   std::vector<PolicyChoice> (*choose)(const PolicyInput& input, int num_ranks);
+
+  // Why `num_ranks`, more than `capacity`, are too many, for errors. Null: because there are too few GPUs.
+  std::string (*why_too_many)(const PolicyInput& input, int num_ranks) = nullptr;
 };
 
 std::span<const Policy> policies();
@@ -43,7 +46,28 @@ std::span<const Policy> policies();
 // Throws: invalid_argument listing the names there are.
 const Policy& find_policy(std::string_view name);
 
+// One rank a device: the capacity of every policy that can use each of them.
+int one_rank_per_gpu(const PolicyInput& input);
+
+// Local rank r on order[r % count], with reason(place in `order`).
+template <class Reason>
+std::vector<PolicyChoice> in_turn(const std::vector<UsableGpu>& order, int num_ranks, const Reason& reason) {
+  std::vector<PolicyChoice> choices;
+  choices.reserve(static_cast<size_t>(num_ranks));
+  for (size_t rank = 0; rank < static_cast<size_t>(num_ranks); ++rank) {
+    const size_t place = rank % order.size();
+    choices.push_back({order[place], reason(place)});
+  }
+  return choices;
+}
+
 Policy sequential_policy();  // local rank % count
-Policy list_policy();        // Request::map: local rank → GPU index
+Policy list_policy();        // Request::map or Request::choose: local rank → GPU index
+Policy fastest_policy();     // Request::scores, highest first
+Policy memory_policy();      // Request::rank_memory_bytes, best fit decreasing
+Policy topology_policy();    // the ring with the best links
+Policy spread_policy();      // over NUMA nodes and switches, least loaded first
+Policy pack_policy();        // fewest NUMA nodes, most used first
+Policy numa_policy();        // ranks grouped by NUMA node
 
 }  // namespace muster

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "muster/device/visible_devices.h"
 #include "muster/placement/plan.h"
 
 namespace muster {
@@ -49,23 +51,30 @@ struct HostRequest {  // one entry of --hosts
 
 struct Request {
   std::optional<int> nproc_per_node = {};  // nothing: one rank per device
-  bool cpu_only = false;                // nproc-per-node "cpu": ranks on CPU slots, whatever GPUs there are
-  bool gpu_only = false;                // nproc-per-node "gpu": an error without GPUs
-  std::string gpus = {};                // "all" or empty; "0,2-5"; "GPU-<uuid prefix>,3"
-  std::string policy = {};              // a name of policy.h; empty: "list" with `map`, else "sequential"
-  std::vector<int> map = {};            // policy "list": GPU index of each local rank, on every host
+  bool cpu_only = false;  // nproc-per-node "cpu": ranks on CPU slots, whatever GPUs there are
+  bool gpu_only = false;  // nproc-per-node "gpu": an error without GPUs
+  std::string gpus = {};  // the grammar of selection.h; empty: all
+  // A name of policy.h; empty: "list" with `map` or `choose`, "memory" with `rank_memory_bytes`, else
+  // "sequential".
+  std::string policy = {};
+  std::vector<int> map = {};  // policy "list": GPU index of each local rank, on every host
+  // The same by a function, called once for each host with GPUs: as many indices as ranks are to be there.
+  std::function<std::vector<int>(const Host& host, int num_ranks)> choose = {};
   std::vector<HostRequest> hosts = {};  // of the inventory, in this order; empty: all of them
   // Speed of a GPU by its UUID, "host:index", index ("3") or model, the first of these that is listed. Higher
-  // is faster; only ratios count.
+  // is faster; only ratios count. A MIG instance has a UUID and a model ("NVIDIA A100-SXM4-40GB MIG 1g.5gb");
+  // a CPU slot is "host:cpu" or "cpu".
   std::map<std::string, double> scores = {};
-  std::vector<uint64_t> rank_memory_bytes = {};  // free memory that each local rank needs; the last repeats
-  int64_t global_batch = 0;                      // samples a step over all ranks; 0: not told
+  // Free memory that each local rank needs on its GPU; the last repeats. No policy gives a rank less.
+  std::vector<uint64_t> rank_memory_bytes = {};
+  int64_t global_batch = 0;  // samples a step over all ranks; 0: not told
   NumaBinding numa_binding = NumaBinding::none;
   Surplus surplus = Surplus::error;
   Visibility visibility = Visibility::job;
   // An inherited CUDA_VISIBLE_DEVICES, empty included: the outer mask, of every host. It belongs to this
   // machine, so leave it out with an inventory from a file.
   std::optional<std::string> visible_mask = {};
+  RocmMasks rocm_masks = {};  // the same of AMD's variables
 };
 
 }  // namespace muster

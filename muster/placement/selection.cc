@@ -2,180 +2,235 @@
 
 #include <algorithm>
 
-#include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/placement/gpu_facts.h"
+#include "muster/placement/selection_error.h"
 
 namespace muster {
 namespace {
 
-constexpr std::string_view kUuidPrefix = "GPU-";
-constexpr size_t kMaxTextShown = 200;
-constexpr size_t kMaxEntryShown = 50;
-constexpr int64_t kMaxIndex = 65535;
+using Kind = SelectionItem::Kind;
+using Compare = SelectionItem::Compare;
+using Devices = std::vector<UsableGpu>;
 
-std::string shown(std::string_view text, size_t most) {
-  return printable(text.substr(0, most)) + (text.size() > most ? "..." : "");
+bool contains(const Devices& devices, const UsableGpu& device) {
+  return std::find(devices.begin(), devices.end(), device) != devices.end();
 }
 
-// `--gpus 0,x3: <problem>`, then the text again with a caret under character `at`.
-[[noreturn]] void fail_at(const std::string& text, size_t at, const std::string& problem) {
-  const std::string given = shown(text, kMaxTextShown);
-  std::string message = cat("--gpus ", given, ": ", printable(problem), " (at character ", at + 1, ")");
-  if (at <= kMaxTextShown) message += cat("\n  --gpus ", given, "\n         ", std::string(at, ' '), "^");
-  throw Error(ErrorCode::invalid_argument, message);
-}
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-
-// Reads one entry of the text, character by character, so that an error knows its place.
-class EntryParser {
- public:
-  EntryParser(const std::string& text, size_t from, size_t to) : text_(text), at_(from), end_(to) {
-    while (at_ < end_ && text_[at_] == ' ') ++at_;
-    while (end_ > at_ && text_[end_ - 1] == ' ') --end_;
+bool compares(Compare compare, uint64_t value, uint64_t limit) {
+  switch (compare) {
+    case Compare::at_least:
+      return value >= limit;
+    case Compare::more:
+      return value > limit;
+    case Compare::at_most:
+      return value <= limit;
+    case Compare::less:
+      return value < limit;
+    case Compare::equal:
+      break;
   }
+  return value == limit;
+}
 
-  SelectionItem parse() {
-    SelectionItem item;
-    item.at = at_;
-    item.length = end_ - at_;
-    const std::string_view entry = std::string_view(text_).substr(at_, item.length);
-    if (entry == "all") return item;
-    if (entry.starts_with(kUuidPrefix)) {
-      item.kind = SelectionItem::Kind::uuid;
-      item.uuid_prefix = uuid(entry);
-    } else {
-      item.kind = SelectionItem::Kind::indices;
-      item.first = item.last = index();
-      if (at_ < end_ && text_[at_] == '-') {
-        ++at_;
-        item.last = index();
-        if (item.last < item.first) {
-          fail_at(text_, item.at, cat("expected a range that counts up, got ", shown(entry, kMaxEntryShown)));
-        }
-      }
-      if (at_ < end_) unexpected();
+bool has_model(const Host& host, const UsableGpu& device, const std::string& piece) {
+  std::string model = model_of(host, device);
+  std::transform(model.begin(), model.end(), model.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return model.find(piece) != std::string::npos;
+}
+
+bool is_filter(const SelectionItem& item) {
+  return item.kind == Kind::memory || item.kind == Kind::free_memory || item.kind == Kind::model;
+}
+
+bool is_choice(const SelectionItem& item) {
+  return item.kind == Kind::idle || item.kind == Kind::free || item.kind == Kind::fastest;
+}
+
+// The devices of one host that one part means.
+class Resolver {
+ public:
+  Resolver(const Selection& selection, const SelectionPart& part, const Host& host, const UsableGpus& usable,
+           const Scores& scores)
+      : selection_(selection), part_(part), host_(host), usable_(usable), scores_(scores) {}
+
+  Devices resolve() {
+    std::copy_if(usable_.gpus.begin(), usable_.gpus.end(), std::back_inserter(left_),
+                 [&](const UsableGpu& device) { return passes(device); });
+    std::vector<Devices> picks(part_.items.size());  // of each item
+    bool any_pick = false;
+    for (size_t i = 0; i < part_.items.size(); ++i) {
+      const SelectionItem& item = part_.items[i];
+      if (is_filter(item) || item.excludes) continue;
+      any_pick = true;
+      if (!is_choice(item)) picks[i] = take_named(item);
     }
-    return item;
+    if (!any_pick) return left_;
+    for (size_t i = 0; i < part_.items.size(); ++i) {
+      if (is_choice(part_.items[i])) picks[i] = take_chosen(part_.items[i]);
+    }
+    Devices selected;
+    for (const Devices& pick : picks) {
+      std::copy_if(pick.begin(), pick.end(), std::back_inserter(selected),
+                   [&](const UsableGpu& device) { return contains(left_, device); });
+    }
+    return selected;
   }
 
  private:
-  [[noreturn]] void unexpected() const {
-    constexpr const char* kExpected =
-        "expected an index (3), a range (2-5), the beginning of a UUID (GPU-8f3c) or all, got ";
-    fail_at(text_, at_,
-            cat(kExpected, at_ < end_ ? cat("'", shown(text_.substr(at_, end_ - at_), kMaxEntryShown), "'")
-                                      : "nothing"));
-  }
-
-  int index() {
-    const size_t from = at_;
-    while (at_ < end_ && is_digit(text_[at_])) ++at_;
-    if (at_ == from) unexpected();
-    const auto value = parse_int(std::string_view(text_).substr(from, at_ - from));
-    if (!value || *value > kMaxIndex) fail_at(text_, from, cat("expected an index up to ", kMaxIndex));
-    return static_cast<int>(*value);
-  }
-
-  // UUIDs are printed in lower case; people may type either.
-  std::string uuid(std::string_view entry) const {
-    std::string prefix(entry);
-    for (size_t i = kUuidPrefix.size(); i < prefix.size(); ++i) {
-      char& c = prefix[i];
-      if (c >= 'A' && c <= 'F') c = static_cast<char>(c - 'A' + 'a');
-      if (!is_digit(c) && !(c >= 'a' && c <= 'f') && c != '-') {
-        fail_at(text_, at_ + i,
-                cat("expected hexadecimal digits and '-' after GPU-, got '", text_[at_ + i], "'"));
-      }
-    }
-    return prefix;
-  }
-
-  const std::string& text_;
-  size_t at_;
-  size_t end_;
-};
-
-// The GPUs of one host that one item means.
-class Resolver {
- public:
-  Resolver(const Selection& selection, const Host& host, const UsableGpus& usable)
-      : selection_(selection), host_(host), usable_(usable) {}
-
-  std::vector<UsableGpu> gpus_of(const SelectionItem& item) const {
-    if (item.kind == SelectionItem::Kind::all) return usable_.gpus;
-    if (item.kind == SelectionItem::Kind::uuid) return {by_uuid(item)};
-    std::vector<UsableGpu> found;
-    for (int index = item.first; index <= item.last; ++index) found.push_back(by_index(item, index));
-    return found;
-  }
-
   [[noreturn]] void fail(const SelectionItem& item, const std::string& problem) const {
     fail_at(selection_.text, item.at, cat(problem, "; ", describe(host_, usable_)));
   }
 
-  int index_of(const UsableGpu& gpu) const { return host_.gpus[gpu.position].index.value; }
+  int index_of(const UsableGpu& device) const { return gpu_of(host_, device).index.value; }
 
- private:
-  UsableGpu by_index(const SelectionItem& item, int index) const {
-    for (const UsableGpu& gpu : usable_.gpus) {
-      if (index_of(gpu) == index) return gpu;
-    }
-    fail(item, cat("expected the index of a GPU that can be used, got ", index));
+  bool is_named(const SelectionItem& item, const UsableGpu& device) const {
+    if (item.kind == Kind::indices) return item.first <= index_of(device) && index_of(device) <= item.last;
+    return uuid_of(host_, device).value.starts_with(item.text) ||
+           gpu_of(host_, device).uuid.value.starts_with(item.text);
   }
 
-  UsableGpu by_uuid(const SelectionItem& item) const {
-    std::vector<UsableGpu> found;
-    std::vector<std::string> uuids;
-    for (const UsableGpu& gpu : usable_.gpus) {
-      const std::string& uuid = host_.gpus[gpu.position].uuid.value;
-      if (!uuid.starts_with(item.uuid_prefix)) continue;
-      found.push_back(gpu);
-      uuids.push_back(uuid);
+  bool passes(const UsableGpu& device) const {
+    return std::all_of(part_.items.begin(), part_.items.end(), [&](const SelectionItem& item) {
+      if (item.excludes) return !is_named(item, device);
+      if (item.kind == Kind::memory)
+        return compares(item.compare, total_memory_bytes(host_, device), item.bytes);
+      if (item.kind == Kind::free_memory)
+        return compares(item.compare, free_memory_bytes(host_, device), item.bytes);
+      return item.kind != Kind::model || has_model(host_, device, item.text);
+    });
+  }
+
+  Devices take_named(const SelectionItem& item) {
+    Devices named = item.kind == Kind::all       ? usable_.gpus
+                    : item.kind == Kind::indices ? by_indices(item)
+                                                 : by_uuid(item);
+    for (const UsableGpu& device : named) {
+      if (contains(taken_, device)) {
+        fail(item, cat("expected each GPU once, got ", label_of(host_, device), " again"));
+      }
+      taken_.push_back(device);
     }
-    if (found.size() == 1) return found[0];
-    if (found.empty())
+    return named;
+  }
+
+  Devices by_indices(const SelectionItem& item) const {
+    Devices found;
+    for (int index = item.first; index <= item.last; ++index) {
+      const size_t before = found.size();
+      std::copy_if(usable_.gpus.begin(), usable_.gpus.end(), std::back_inserter(found),
+                   [&](const UsableGpu& device) { return index_of(device) == index; });
+      if (found.size() == before) {
+        fail(item, cat("expected the index of a GPU that can be used, got ", index));
+      }
+    }
+    return found;
+  }
+
+  // One instance, or one GPU: then all of it.
+  Devices by_uuid(const SelectionItem& item) const {
+    Devices found;
+    std::vector<std::string> uuids;
+    const bool of_instances = item.text.starts_with("MIG-");
+    for (const UsableGpu& device : usable_.gpus) {
+      const std::string& uuid =
+          of_instances ? uuid_of(host_, device).value : gpu_of(host_, device).uuid.value;
+      if (!uuid.starts_with(item.text)) continue;
+      found.push_back(device);
+      if (uuids.empty() || uuids.back() != uuid) uuids.push_back(uuid);
+    }
+    const std::string device = of_instances ? "a MIG instance" : "a GPU";
+    if (found.empty()) {
+      fail(item, cat("expected the UUID of ", device, " that can be used, got ", shown(item.text)));
+    }
+    if (uuids.size() > 1) {
+      fail(item, cat("expected the beginning of one UUID, got ", item.text, ", which fits ",
+                     join(uuids, " and "), ": give more of it"));
+    }
+    return found;
+  }
+
+  Devices take_chosen(const SelectionItem& item) {
+    Devices candidates;
+    std::copy_if(left_.begin(), left_.end(), std::back_inserter(candidates), [&](const UsableGpu& device) {
+      if (contains(taken_, device)) return false;
+      if (item.kind == Kind::idle) return is_idle(host_, device);
+      return item.kind == Kind::fastest || gpu_of(host_, device).processes.empty();
+    });
+    if (item.kind == Kind::free) {
+      std::stable_sort(candidates.begin(), candidates.end(), [&](const UsableGpu& a, const UsableGpu& b) {
+        return load_of(host_, a).used_memory_bytes < load_of(host_, b).used_memory_bytes;
+      });
+    } else if (item.kind == Kind::fastest) {
+      sort_by_score(item, candidates);
+    }
+    if (item.kind != Kind::idle) shorten(item, candidates);
+    taken_.insert(taken_.end(), candidates.begin(), candidates.end());
+    return candidates;
+  }
+
+  void sort_by_score(const SelectionItem& item, Devices& devices) const {
+    for (const UsableGpu& device : devices) {
+      if (score_of(scores_, host_, device)) continue;
+      fail(item, cat("expected a score for each GPU, got none for ", label_of(host_, device), " (",
+                     scores_.empty() ? "give --scores FILE" : "add it to the scores", ")"));
+    }
+    std::stable_sort(devices.begin(), devices.end(), [&](const UsableGpu& a, const UsableGpu& b) {
+      return *score_of(scores_, host_, a) > *score_of(scores_, host_, b);
+    });
+  }
+
+  void shorten(const SelectionItem& item, Devices& candidates) const {
+    const auto count = static_cast<size_t>(item.first);
+    if (candidates.size() < count) {
+      std::vector<std::string> labels;
+      for (const UsableGpu& device : candidates) labels.push_back(label_of(host_, device));
       fail(item,
-           cat("expected the UUID of a GPU that can be used, got ", shown(item.uuid_prefix, kMaxEntryShown)));
-    fail(item, cat("expected the beginning of one UUID, got ", item.uuid_prefix, ", which fits ",
-                   join(uuids, " and "), ": give more of it"));
+           cat("expected ", plural(count, "GPU"), item.kind == Kind::free ? " with no compute process" : "",
+               ", got ", labels.size(), labels.empty() ? "" : cat(" (", join(labels, ", "), ")")));
+    }
+    candidates.resize(count);
   }
 
   const Selection& selection_;
+  const SelectionPart& part_;
   const Host& host_;
   const UsableGpus& usable_;
+  const Scores& scores_;
+  Devices left_ = {};   // after filters and exclusions
+  Devices taken_ = {};  // by an entry
 };
 
 }  // namespace
 
-Selection parse_selection(std::string_view text) {
-  Selection selection{.text = std::string(text), .items = {}};
-  if (text.empty()) {
-    selection.items.push_back({});
-    return selection;
-  }
-  for (size_t from = 0;;) {
-    const size_t to = std::min(selection.text.find(',', from), selection.text.size());
-    selection.items.push_back(EntryParser(selection.text, from, to).parse());
-    if (to == selection.text.size()) return selection;
-    from = to + 1;
+void check_selection_hosts(const Selection& selection, const std::vector<const Host*>& hosts) {
+  for (const SelectionPart& part : selection.parts) {
+    const auto found =
+        std::find_if(hosts.begin(), hosts.end(), [&](const Host* host) { return host->name == part.host; });
+    if (part.host.empty() || found != hosts.end()) continue;
+    std::vector<std::string> names;
+    constexpr size_t kMaxNamed = 8;
+    for (size_t i = 0; i < std::min(hosts.size(), kMaxNamed); ++i) names.push_back(hosts[i]->name);
+    fail_at(selection.text, part.at,
+            cat("expected a host of the job (", join(names, ", "),
+                hosts.size() > kMaxNamed ? cat(" and ", hosts.size() - kMaxNamed, " more") : "", "), got ",
+                shown(part.host)));
   }
 }
 
-std::vector<UsableGpu> select_gpus(const Selection& selection, const Host& host, const UsableGpus& usable) {
-  const Resolver resolver(selection, host, usable);
-  std::vector<UsableGpu> selected;
-  for (const SelectionItem& item : selection.items) {
-    for (const UsableGpu& gpu : resolver.gpus_of(item)) {
-      if (std::find(selected.begin(), selected.end(), gpu) != selected.end()) {
-        resolver.fail(item, cat("expected each GPU once, got GPU ", resolver.index_of(gpu), " again"));
-      }
-      selected.push_back(gpu);
-    }
+const SelectionPart* part_for(const Selection& selection, const Host& host) {
+  for (const SelectionPart& part : selection.parts) {
+    if (part.host.empty() || part.host == host.name) return &part;
   }
-  return selected;
+  return nullptr;
+}
+
+std::vector<UsableGpu> select_gpus(const Selection& selection, const Host& host, const UsableGpus& usable,
+                                   const Scores& scores) {
+  const SelectionPart* const part = part_for(selection, host);
+  if (part == nullptr) return {};
+  return Resolver(selection, *part, host, usable, scores).resolve();
 }
 
 }  // namespace muster

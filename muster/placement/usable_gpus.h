@@ -1,5 +1,6 @@
-// Which GPUs of a host a job may use at all, before anything is selected: those that an inherited
-// CUDA_VISIBLE_DEVICES shows and that are healthy. For the planner and the selection.
+// Which devices of a host a job may use at all, before anything is selected: the GPUs that an inherited
+// CUDA_VISIBLE_DEVICES (AMD: ROCR_ and HIP_VISIBLE_DEVICES) shows and that are healthy, and of a GPU that is
+// split by MIG its instances instead. For the planner and the selection.
 #pragma once
 
 #include <optional>
@@ -7,22 +8,26 @@
 #include <vector>
 
 #include "muster/device/inventory.h"
+#include "muster/device/visible_devices.h"
 
 namespace muster {
 
 struct UsableGpu {
   size_t position = 0;  // in Host::gpus
-  CudaOrdinal ordinal;  // what a process that inherits the mask sees
+  CudaOrdinal ordinal;  // what a process that inherits the mask sees; 0 for a MIG instance
+  int mig = -1;         // which of Gpu::mig is meant; -1: the whole GPU
   bool operator==(const UsableGpu&) const = default;
 };
 
 struct UsableGpus {
-  std::vector<UsableGpu> gpus;    // in ordinal order
+  std::vector<UsableGpu> gpus;    // in ordinal order; a GPU's instances one after the other
   std::vector<std::string> sick;  // "GPU 1: GPU is lost"
   std::string mask_note;          // what the mask hides; empty when nothing
 };
 
-UsableGpus usable_gpus(const Host& host, const std::optional<std::string>& mask);
+// `mask` is CUDA_VISIBLE_DEVICES; `rocm` holds AMD's variables, its `cuda` being `mask` unless given.
+// NVIDIA's GPUs come first, then AMD's, as each counts them.
+UsableGpus usable_gpus(const Host& host, const std::optional<std::string>& mask, const RocmMasks& rocm = {});
 
 // "host a has GPUs 0, 2 and 3; left out: GPU 1: GPU is lost", for errors.
 std::string describe(const Host& host, const UsableGpus& usable);

@@ -2,9 +2,11 @@
 // the environment variable FAKE_NVML: sections joined by '|', the first of the driver, then one a device;
 // each is key=value joined by ','. Codes are NVML's return codes.
 //   driver:  version, init (code), count (code)
-//   device:  handle, uuid_code, memory_code (codes); uuid, name, pci, total, free, util, temp, power, cc
-//   (9.0),
-//            ecc, procs (pid:bytes joined by '/')
+//   device:  handle, uuid_code, memory_code, pcie_code (codes); uuid, name, pci, total, free, util, temp,
+//            power, power_limit, cc (9.0), ecc, pcie_gen, pcie_width, affinity (hexadecimal), procs
+//            (pid:bytes joined by '/'), mig (the mode: 0, 1), migs (instances joined by ';', each
+//            uuid:name:MiB:GPU slices:compute slices, or nothing for a hole), links (NVLinks joined by '/':
+//            @N to GPU N, s to a switch, - not active), topo (levels to each GPU joined by ':')
 // The declarations are independent of nvml_api.h: a wrong layout there shows here.
 #include <cstdio>
 #include <cstdlib>
@@ -18,9 +20,17 @@ namespace {
 
 using Section = std::map<std::string, std::string>;
 
-enum Code { success = 0, uninitialized = 1, invalid_argument = 2, not_supported = 3, insufficient_size = 7 };
+enum Code {
+  success = 0,
+  uninitialized = 1,
+  invalid_argument = 2,
+  not_supported = 3,
+  not_found = 6,
+  insufficient_size = 7
+};
 
 std::vector<Section> machine;
+std::vector<Section> instances;  // of MIG, of all devices
 int open_sessions = 0;
 int activity_calls = 0;
 
@@ -31,8 +41,24 @@ std::vector<std::string> pieces(const std::string& text, char separator) {
   return all;
 }
 
+// Keeps the instances of a device, and where they begin.
+void load_instances(Section& device) {
+  device["first_mig"] = std::to_string(instances.size());
+  for (const auto& text : pieces(device["migs"], ';')) {
+    const auto fields = pieces(text, ':');
+    Section instance;
+    if (fields.size() == 5) {
+      instance = {
+          {"uuid", fields[0]}, {"mib", fields[2]}, {"gpu_slices", fields[3]}, {"cpu_slices", fields[4]}};
+      if (!fields[1].empty()) instance["name"] = fields[1];
+    }
+    instances.push_back(instance);
+  }
+}
+
 void load() {
   machine.clear();
+  instances.clear();
   const char* const text = std::getenv("FAKE_NVML");
   for (const auto& part : pieces(text != nullptr ? text : "", '|')) {
     Section section;
@@ -40,6 +66,7 @@ void load() {
       const size_t equals = pair.find('=');
       section[pair.substr(0, equals)] = equals == std::string::npos ? "" : pair.substr(equals + 1);
     }
+    load_instances(section);
     machine.push_back(section);
   }
   if (machine.empty()) machine.emplace_back();
@@ -57,20 +84,27 @@ bool copy(const Section& section, const char* key, char* out, size_t size) {
   return true;
 }
 
-// A handle points at the device's place here, which is its section's number in `machine`.
+// A handle points at the device's place here, which is its section's number in `machine`; from kInstances on,
+// at an instance's.
+constexpr size_t kInstances = 128;
 char places[256];
 
 const Section& device_of(void* device) {
-  return machine.at(static_cast<size_t>(static_cast<char*>(device) - places));
+  const auto place = static_cast<size_t>(static_cast<char*>(device) - places);
+  return place < kInstances ? machine.at(place) : instances.at(place - kInstances);
 }
 
-int number(void* device, const char* key, unsigned* out) {
-  ++activity_calls;
+int property(void* device, const char* key, unsigned* out) {
   const auto& section = device_of(device);
   const auto found = section.find(key);
   if (found == section.end()) return not_supported;
   *out = static_cast<unsigned>(std::atoi(found->second.c_str()));
   return success;
+}
+
+int number(void* device, const char* key, unsigned* out) {
+  ++activity_calls;
+  return property(device, key, out);
 }
 
 template <class Process>
@@ -210,6 +244,84 @@ int nvmlDeviceGetTotalEccErrors(void* device, int type, int counter, unsigned lo
   const auto& section = device_of(device);
   if (!section.contains("ecc")) return not_supported;
   *out = type == 1 && counter == 0 ? std::stoull(section.at("ecc")) : 1'000'000;
+  return success;
+}
+
+int nvmlDeviceGetMaxPcieLinkGeneration(void* device, unsigned* out) {
+  if (const int result = code(device_of(device), "pcie_code")) return result;
+  return property(device, "pcie_gen", out);
+}
+int nvmlDeviceGetMaxPcieLinkWidth(void* device, unsigned* out) {
+  return property(device, "pcie_width", out);
+}
+int nvmlDeviceGetPowerManagementLimit(void* device, unsigned* out) {
+  return number(device, "power_limit", out);
+}
+
+int nvmlDeviceGetCpuAffinity(void* device, unsigned words, unsigned long* out) {
+  const auto& section = device_of(device);
+  if (!section.contains("affinity") || words == 0) return not_supported;
+  std::memset(out, 0, words * sizeof(*out));
+  out[0] = std::stoul(section.at("affinity"), nullptr, 16);
+  return success;
+}
+
+int nvmlDeviceGetMigMode(void* device, unsigned* current, unsigned* pending) {
+  *pending = 0;
+  return property(device, "mig", current);
+}
+int nvmlDeviceGetMaxMigDeviceCount(void*, unsigned* out) {
+  *out = 7;
+  return success;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(void* device, unsigned index, void** out) {
+  const auto& section = device_of(device);
+  if (index >= pieces(section.at("migs"), ';').size()) return not_found;
+  const size_t at = std::stoul(section.at("first_mig")) + index;
+  if (instances.at(at).empty()) return not_found;
+  *out = places + kInstances + at;
+  return success;
+}
+struct Attributes {
+  unsigned multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount,
+      sharedJpegCount, sharedOfaCount, gpuInstanceSliceCount, computeInstanceSliceCount;
+  unsigned long long memorySizeMB;
+};
+int nvmlDeviceGetAttributes_v2(void* device, Attributes* out) {
+  const auto& section = device_of(device);
+  if (!section.contains("mib")) return not_supported;
+  *out = {};
+  out->memorySizeMB = std::stoull(section.at("mib"));
+  out->gpuInstanceSliceCount = static_cast<unsigned>(std::stoul(section.at("gpu_slices")));
+  out->computeInstanceSliceCount = static_cast<unsigned>(std::stoul(section.at("cpu_slices")));
+  return success;
+}
+
+int nvmlDeviceGetNvLinkState(void* device, unsigned link, int* active) {
+  const auto& section = device_of(device);
+  if (!section.contains("links")) return not_supported;
+  const auto all = pieces(section.at("links"), '/');
+  if (link >= all.size()) return invalid_argument;
+  *active = all[link] == "-" ? 0 : 1;
+  return success;
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(void* device, unsigned link, int* type) {
+  const auto end = pieces(device_of(device).at("links"), '/').at(link);
+  *type = end[0] == '@' ? 0 : end == "s" ? 2 : 255;
+  return success;
+}
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void* device, unsigned link, PciInfo* out) {
+  const auto end = pieces(device_of(device).at("links"), '/').at(link);
+  if (end[0] != '@') return not_supported;
+  return copy(machine.at(std::stoul(end.substr(1)) + 1), "pci", out->busId, sizeof(out->busId))
+             ? success
+             : not_supported;
+}
+int nvmlDeviceGetTopologyCommonAncestor(void* a, void* b, int* level) {
+  const auto& section = device_of(a);
+  if (!section.contains("topo")) return not_supported;
+  *level =
+      std::stoi(pieces(section.at("topo"), ':').at(static_cast<size_t>(static_cast<char*>(b) - places) - 1));
   return success;
 }
 

@@ -4,6 +4,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/device/read_inventory.h"
 #include "tests/device/scratch.h"
 
 namespace muster {
@@ -25,15 +26,28 @@ Inventory two_hosts() {
   gpu.compute_capability = "9.0";
   gpu.numa_node = 1;
   gpu.processes = {{100, 2000}};
+  gpu.vendor = Vendor::amd;
+  gpu.power_limit_watts = 300;
+  gpu.ecc_uncorrected_errors = 2;
+  gpu.pcie_generation = 5;
+  gpu.pcie_width = 8;
+  gpu.near_cpus = "0-1,4-5";
+  gpu.mig_enabled = true;
+  gpu.mig = {{.uuid = {"MIG-1"}, .profile = "1g.10gb", .memory_total_bytes = 10}};
   Gpu lost;
   lost.index = {1};
   lost.health = "GPU is lost";
-  Host a{.name = "a",
-         .num_cores = 64,
-         .cpu_slots = 4,
-         .gpus = {gpu, lost},
-         .driver_version = "570.1",
-         .gpu_note = {}};
+  Host a{
+      .name = "a",
+      .num_cores = 64,
+      .cpu_slots = 4,
+      .cores = {{.cpus = {0, 4}}, {.cpus = {1, 5}}, {.cpus = {2, 6}, .numa_node = 1, .socket = 1, .l3 = 1}},
+      .gpus = {gpu, lost},
+      .nics = {{.name = "mlx5_0", .pci = {"0000:3c:00.0"}, .numa_node = 1}, {.name = "mlx5_1"}},
+      .gpu_links = {{{LinkKind::self, 0}, {LinkKind::xgmi, 4}}, {{LinkKind::xgmi, 4}, {LinkKind::self, 0}}},
+      .nic_links = {{{LinkKind::pix, 0}, {}}, {{LinkKind::sys, 0}, {LinkKind::node, 0}}},
+      .driver_version = "570.1",
+      .gpu_note = {}};
   Host b{
       .name = "b", .num_cores = 2, .cpu_slots = 2, .gpus = {}, .driver_version = {}, .gpu_note = "no driver"};
   return {.source = "box.json", .simulated = true, .hosts = {a, b}};
@@ -120,6 +134,20 @@ TEST(InventoryJson, ErrorsNameTheMember) {
       {with_gpu(cat(kGoodGpu, "},{", kGoodGpu)), "each index once at hosts[0].gpus, got 0 twice"},
       {with_gpu(cat(kGoodGpu, R"(},{"index":1,"uuid":"GPU-1","model":"A")")),
        "each UUID once at hosts[0].gpus, got GPU-1 twice"},
+      {with_gpu(cat(kGoodGpu, R"(,"vendor":"x")")),
+       "expected nvidia or amd at hosts[0].gpus[0].vendor, got 'x'"},
+      {with_gpu(cat(kGoodGpu, R"(,"near_cpus":"5-1")")), "at hosts[0].gpus[0].near_cpus, got '5-1'"},
+      {with_gpu(cat(kGoodGpu, R"(,"mig":[{"uuid":"GPU-2"}])")),
+       "at hosts[0].gpus[0].mig[0].uuid, got 'GPU-2'"},
+      {with_gpu(cat(kGoodGpu, R"(,"pcie_width":0)")), "at hosts[0].gpus[0].pcie_width, got 0"},
+      {with_gpu(cat(kGoodGpu, R"(}],"gpu_links":["X NV1"],"nics":[{"name":"n")")),
+       "expected 1 links in each row at hosts[0].gpu_links, got 2"},
+      {with_gpu(cat(kGoodGpu, R"(}],"gpu_links":["X","X"],"nics":[{"name":"n")")),
+       "expected 1 rows at hosts[0].gpu_links, got 2"},
+      {with_gpu(cat(kGoodGpu, R"(}],"nic_links":["NEAR"],"nics":[{"name":"n")")),
+       "at hosts[0].nic_links, got 'NEAR'"},
+      {with_gpu(cat(kGoodGpu, R"(}],"cores":[{"cores":["x"])")),
+       "CPUs as in 0-31,64-95 at hosts[0].cores[0]"},
   };
   for (const auto& [text, expected] : cases) EXPECT_THAT(error_of(text), HasSubstr(expected)) << text;
 }

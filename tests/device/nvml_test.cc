@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 
+#include "muster/device/links.h"
 #include "tests/device/scratch.h"
 
 namespace muster {
@@ -16,9 +17,11 @@ using testing::StartsWith;
 constexpr const char* kTwoGpus =
     "version=570.86.15"
     "|uuid=GPU-11111111-aaaa-4bbb-8ccc-000000000001,name=NVIDIA Test 80GB,pci=00000000:3B:00.0,"
-    "total=85899345920,free=85000000000,util=37,temp=41,power=123456,cc=9.0,ecc=0,procs=100:2000/101:none"
+    "total=85899345920,free=85000000000,util=37,temp=41,power=123456,power_limit=700000,cc=9.0,ecc=0,pcie_"
+    "gen=5,"
+    "pcie_width=16,affinity=ff,procs=100:2000/101:none"
     "|uuid=GPU-22222222-aaaa-4bbb-8ccc-000000000002,name=NVIDIA Test 80GB,pci=00010000:C1:00.0,"
-    "total=85899345920,free=85899345920,cc=9.0";
+    "total=85899345920,free=85899345920,cc=9.0,affinity=f0f";
 
 NvmlReport probe(const char* machine, NvmlOptions options = {}) {
   const ScopedEnv env("FAKE_NVML", machine);
@@ -28,9 +31,10 @@ NvmlReport probe(const char* machine, NvmlOptions options = {}) {
 
 TEST(Nvml, ReadsEveryFieldOfEveryGpu) {
   const ScratchFolder sysfs;
-  sysfs.write("0000:3b:00.0/numa_node", "1\n");
-  sysfs.write("10000:c1:00.0/numa_node", "-1\n");
-  const auto report = probe(kTwoGpus, {.detail = GpuDetail::full, .library = {}, .sysfs_pci = sysfs.path()});
+  sysfs.write("sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
+  sysfs.write("sys/bus/pci/devices/0000:3b:00.0/local_cpulist", "32-63,96-127\n");
+  sysfs.write("sys/bus/pci/devices/10000:c1:00.0/numa_node", "-1\n");
+  const auto report = probe(kTwoGpus, {.detail = GpuDetail::full, .sysroot = sysfs.path()});
   EXPECT_EQ(report.driver_version, "570.86.15");
   EXPECT_EQ(report.note, "");
   ASSERT_EQ(report.gpus.size(), 2);
@@ -44,6 +48,11 @@ TEST(Nvml, ReadsEveryFieldOfEveryGpu) {
   first.utilization_percent = 37;
   first.temperature_celsius = 41;
   first.power_watts = 123.456;
+  first.power_limit_watts = 700;
+  first.ecc_uncorrected_errors = 0;
+  first.pcie_generation = 5;
+  first.pcie_width = 16;
+  first.near_cpus = "32-63,96-127";
   first.compute_capability = "9.0";
   first.numa_node = 1;
   first.processes = {{100, 2000}, {101, 0}};
@@ -52,6 +61,9 @@ TEST(Nvml, ReadsEveryFieldOfEveryGpu) {
   EXPECT_EQ(second.index.value, 1);
   EXPECT_EQ(second.pci.value, "10000:c1:00.0");
   EXPECT_EQ(second.numa_node, std::nullopt);
+  EXPECT_EQ(second.near_cpus, "0-3,8-11") << "where sysfs does not tell, NVML does";
+  EXPECT_EQ(second.ecc_uncorrected_errors, std::nullopt);
+  EXPECT_EQ(second.pcie_generation, std::nullopt);
   EXPECT_EQ(second.utilization_percent, std::nullopt);
   EXPECT_EQ(second.power_watts, std::nullopt);
   EXPECT_EQ(second.health, kHealthy);
@@ -126,6 +138,80 @@ TEST(Nvml, WhatAGpuCannotTellIsNoIllness) {
   const auto report = probe("version=1|uuid=GPU-1,memory_code=3", {.detail = GpuDetail::full});
   EXPECT_EQ(report.gpus.at(0).health, kHealthy);
   EXPECT_EQ(report.gpus.at(0).memory_total_bytes, 0);
+}
+
+TEST(Nvml, TroubleWithWhatDoesNotMatterIsNoIllness) {
+  EXPECT_EQ(probe("version=1|uuid=GPU-1,pcie_code=999").gpus.at(0).health, kHealthy);
+  EXPECT_EQ(probe("version=1|uuid=GPU-1,pcie_code=15").gpus.at(0).health, "GPU is lost");
+}
+
+TEST(NvmlMig, Instances) {
+  const auto report = probe(
+      "version=1|uuid=GPU-1,name=NVIDIA A100-SXM4-40GB,total=42949672960,free=42949672960,mig=1,"
+      "migs=MIG-a:NVIDIA A100-SXM4-40GB MIG 3g.20gb:19968:3:3;;MIG-b::4864:1:1;MIG-c::9856:2:1"
+      "|uuid=GPU-2,mig=0,migs=MIG-hidden::1:1:1");
+  const Gpu& split = report.gpus.at(0);
+  EXPECT_TRUE(split.mig_enabled);
+  EXPECT_EQ(split.health, kHealthy);
+  constexpr uint64_t kMiB = 1 << 20;
+  EXPECT_THAT(split.mig, ElementsAre(MigInstance{{"MIG-a"}, "3g.20gb", 19968 * kMiB},
+                                     MigInstance{{"MIG-b"}, "1g.5gb", 4864 * kMiB},
+                                     MigInstance{{"MIG-c"}, "1c.2g.10gb", 9856 * kMiB}));
+  EXPECT_FALSE(report.gpus.at(1).mig_enabled);
+  EXPECT_THAT(report.gpus.at(1).mig, IsEmpty());
+}
+
+// The memory in a profile's name is a share of the GPU's in eighths, not the instance's own.
+TEST(NvmlMig, ProfileByAttributes) {
+  const auto report = probe(
+      "version=1|uuid=GPU-1,total=150754820096,free=0,mig=1,"
+      "migs=MIG-a::16384:1:1;MIG-b::71424:3:3;MIG-c::143360:7:7");
+  std::vector<std::string> profiles;
+  for (const MigInstance& instance : report.gpus.at(0).mig) profiles.push_back(instance.profile);
+  EXPECT_THAT(profiles, ElementsAre("1g.18gb", "3g.71gb", "7g.141gb"));
+}
+
+TEST(NvmlMig, ModeWithoutInstanceTakesNoWork) {
+  const auto report = probe("version=1|uuid=GPU-1,mig=1");
+  EXPECT_THAT(report.gpus.at(0).health, StartsWith("MIG mode is on, but it has no instance"));
+}
+
+std::vector<std::string> names(const std::vector<std::vector<Link>>& links) {
+  std::vector<std::string> rows;
+  for (const auto& row : links) {
+    rows.emplace_back();
+    for (const Link& link : row) rows.back() += (rows.back().empty() ? "" : " ") + to_string(link);
+  }
+  return rows;
+}
+
+TEST(NvmlLinks, StraightAndByPci) {
+  const char* const machine =
+      "version=1|uuid=GPU-0,pci=00000000:01:00.0,links=@1/@1/-/@2,topo=0:50:50:10"
+      "|uuid=GPU-1,pci=00000000:02:00.0,links=@0/@0,topo=50:0:20:30"
+      "|uuid=GPU-2,pci=00000000:03:00.0,links=@0,topo=50:20:0:40"
+      "|uuid=GPU-3,pci=00000000:04:00.0,topo=10:30:40:0";
+  EXPECT_THAT(names(probe(machine, {.links = true}).links),
+              ElementsAre("X NV2 NV1 PIX", "NV2 X PXB PHB", "NV1 PXB X NODE", "PIX PHB NODE X"));
+  EXPECT_THAT(probe(machine).links, IsEmpty()) << "only when asked for";
+}
+
+TEST(NvmlLinks, SwitchesJoinEveryPair) {
+  EXPECT_THAT(names(probe("version=1|uuid=GPU-0,pci=00000000:01:00.0,links=s/s/s/s,topo=0:50:50"
+                          "|uuid=GPU-1,pci=00000000:02:00.0,links=s/s/-/s,topo=50:0:50"
+                          "|uuid=GPU-2,pci=00000000:03:00.0,links=?/-,topo=50:50:0",
+                          {.links = true})
+                        .links),
+              ElementsAre("X NV3 SYS", "NV3 X SYS", "SYS SYS X"));
+}
+
+TEST(NvmlLinks, LostGpuAndOldDriver) {
+  EXPECT_THAT(names(probe("version=1|handle=15|uuid=GPU-1,topo=0:0", {.links = true}).links),
+              ElementsAre("X ?", "? X"));
+  EXPECT_THAT(
+      names(
+          probe("version=1|uuid=GPU-0|uuid=GPU-1", {.library = FAKE_NVML_OLD_LIBRARY, .links = true}).links),
+      ElementsAre("X ?", "? X"));
 }
 
 TEST(Nvml, NoDriverIsANote) {

@@ -4,7 +4,8 @@
 #include <unistd.h>
 
 #include "muster/base/error.h"
-#include "tests/device/scratch.h"
+#include "muster/device/links.h"
+#include "tests/device/pci_machine.h"
 
 namespace muster {
 namespace {
@@ -54,6 +55,96 @@ TEST(Probe, GpusOfTheDriver) {
   EXPECT_EQ(inventory.hosts[0].gpu_note, "");
   options.gpus = false;
   EXPECT_THAT(probe_this_machine(options).hosts[0].gpus, testing::IsEmpty());
+}
+
+std::vector<std::string> names(const std::vector<std::vector<Link>>& links) {
+  std::vector<std::string> rows;
+  for (const auto& row : links) {
+    rows.emplace_back();
+    for (const Link& link : row) rows.back() += (rows.back().empty() ? "" : " ") + to_string(link);
+  }
+  return rows;
+}
+
+// Two NVIDIA GPUs and two of AMD in one host, with a network card.
+class MixedMachine : public testing::Test {
+ protected:
+  MixedMachine()
+      : machine_("FAKE_NVML",
+                 "version=570.1|uuid=GPU-n0,name=A,pci=00000000:01:00.0,links=@1/@1"
+                 "|uuid=GPU-n1,name=A,pci=00000000:02:00.0,links=@0/@0") {
+    options_.nvml.library = FAKE_NVML_LIBRARY;
+    options_.sysroot = root_.path();
+    add_pci_device(root_, "pci0000:00/0000:00:01.0/0000:01:00.0", 0, "0-3");
+    add_pci_device(root_, "pci0000:00/0000:00:02.0/0000:02:00.0", 0, "0-3");
+    add_pci_device(root_, "pci0000:80/0000:80:01.0/0000:81:00.0", 1, "4-7");
+    add_pci_device(root_, "pci0000:80/0000:80:02.0/0000:82:00.0", 1, "4-7");
+    add_pci_device(root_, "pci0000:80/0000:80:02.0/0000:82:00.1", 1, "4-7");
+    add_nic(root_, "infiniband", "mlx5_0", "pci0000:80/0000:80:02.0/0000:82:00.1");
+    for (uint64_t i = 1; i <= 2; ++i) {
+      add_kfd_node(root_, static_cast<int>(i), i,
+                   {{"simd_count", 440}, {"location_id", (0x80 + i) << 8}, {"unique_id", i}});
+    }
+  }
+
+  const ScopedEnv machine_;
+  ScratchFolder root_;
+  ProbeOptions options_;
+};
+
+TEST_F(MixedMachine, AmdComesAfterNvidiaAndGoesOnCounting) {
+  const Host host = probe_this_machine(options_).hosts.at(0);
+  std::vector<std::string> gpus;
+  for (const Gpu& gpu : host.gpus) {
+    gpus.push_back(cat(gpu.index.value, gpu.vendor == Vendor::amd ? " amd " : " nvidia ", gpu.pci.value));
+  }
+  EXPECT_THAT(gpus, testing::ElementsAre("0 nvidia 0000:01:00.0", "1 nvidia 0000:02:00.0",
+                                         "2 amd 0000:81:00.0", "3 amd 0000:82:00.0"));
+  EXPECT_EQ(host.driver_version, "570.1");
+  EXPECT_EQ(host.gpu_note, "");
+  EXPECT_EQ(host.gpus[3].near_cpus, "4-7");
+  EXPECT_THAT(host.gpu_links, testing::IsEmpty()) << "links only when asked for";
+  EXPECT_THAT(host.nics, testing::IsEmpty());
+  EXPECT_THAT(host.cores, testing::IsEmpty());
+}
+
+TEST_F(MixedMachine, LinksOfDriversAndOfPci) {
+  add_kfd_link(root_, 1, 0, {{"type", 11}, {"weight", 15}, {"node_to", 2}});
+  options_.links = true;
+  const Host host = probe_this_machine(options_).hosts.at(0);
+  EXPECT_THAT(names(host.gpu_links),
+              testing::ElementsAre("X NV2 SYS SYS", "NV2 X SYS SYS", "SYS SYS X XGMI1", "SYS SYS XGMI1 X"));
+  EXPECT_THAT(host.nics, testing::ElementsAre(Nic{"mlx5_0", {"0000:82:00.1"}, 1}));
+  EXPECT_THAT(names(host.nic_links), testing::ElementsAre("SYS", "SYS", "PHB", "PIX"));
+}
+
+TEST_F(MixedMachine, AmdAlone) {
+  options_.nvml.library.clear();
+  const ScopedEnv library("MUSTER_NVML_LIBRARY", nullptr);
+  root_.write("sys/module/amdgpu/version", "6.7.0\n");
+  options_.links = true;
+  const Host host = probe_this_machine(options_).hosts.at(0);
+  EXPECT_EQ(host.gpus.at(0).index.value, 0);
+  EXPECT_EQ(host.driver_version, "6.7.0");
+  EXPECT_EQ(host.gpu_note, "");
+  EXPECT_THAT(names(host.gpu_links), testing::ElementsAre("X PHB", "PHB X"));
+}
+
+TEST(Probe, SaysWhyNeitherVendorHasAGpu) {
+  const ScopedEnv library("MUSTER_NVML_LIBRARY", nullptr);
+  const ScratchFolder root;
+  add_kfd_node(root, 0, 0, {{"simd_count", 0}});
+  const Host host = probe_this_machine({.links = true, .sysroot = root.path()}).hosts.at(0);
+  EXPECT_EQ(
+      host.gpu_note,
+      "no NVIDIA driver is loaded (no /dev/nvidiactl); AMD's driver is loaded, but shows this process no "
+      "GPU");
+}
+
+TEST(Probe, CoresWhenAskedFor) {
+  ProbeOptions options = without_driver();
+  options.cpu_topology = true;
+  EXPECT_THAT(probe_this_machine(options).hosts.at(0).cores, Not(testing::IsEmpty()));
 }
 
 TEST(Probe, CpuSlotsByOptionThenEnvironment) {

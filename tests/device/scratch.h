@@ -33,6 +33,13 @@ class ScratchFolder {
     return file;
   }
 
+  // Makes a symbolic link, with the folders above it. `target` is a name in this folder.
+  void link(const std::string& name, const std::string& target) const {
+    const std::filesystem::path file = std::filesystem::path(path_) / name;
+    std::filesystem::create_directories(file.parent_path());
+    std::filesystem::create_directory_symlink(std::filesystem::path(path_) / target, file);
+  }
+
  private:
   std::string path_;
 };

@@ -121,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(KindsDoNotMix, VisibleDevicesGrid,
                              {"GPU-bb,MIG-aaaa", {2}},
                          }));
 
-INSTANTIATE_TEST_SUITE_P(Mig, VisibleDevicesGrid,
+INSTANTIATE_TEST_SUITE_P(MigOfOtherMachines, VisibleDevicesGrid,
                          testing::ValuesIn(std::vector<Case>{
                              {"MIG-89c850dc-e4ea-5b8f-9a26-000000000000", {}},
                              {"MIG-GPU-aa11c0de-0000-4000-8000-000000000000/1/0", {}},
@@ -166,6 +166,129 @@ TEST(VisibleDevices, SaysWhatWasCutAndWhy) {
 TEST(VisibleDevices, TellsIndicesFromUuids) {
   EXPECT_TRUE(visible_devices(machine(), "0").by_index);
   EXPECT_FALSE(visible_devices(machine(), "GPU-bb").by_index);
+}
+
+// GPU 1 is split in two, GPU 2 in one; GPU 3 was, but is no longer.
+std::vector<Gpu> split_machine() {
+  auto gpus = machine();
+  gpus[1].mig_enabled = gpus[2].mig_enabled = true;
+  gpus[1].mig = {{.uuid = {"MIG-1a5c"}}, {.uuid = {"MIG-1b6d"}}};
+  gpus[2].mig = {{.uuid = {"MIG-GPU-bb33c0de/1/0"}}};
+  gpus[3].mig = {{.uuid = {"MIG-ffff"}}};
+  return gpus;
+}
+
+std::vector<VisibleMig> visible_mig(const char* text) {
+  const VisibleDevices visible = visible_devices(split_machine(), text);
+  EXPECT_TRUE(visible.gpus.empty());
+  return visible.mig;
+}
+
+TEST(VisibleMigInstances, ByUuidOrUniquePrefix) {
+  using Instances = std::vector<VisibleMig>;
+  EXPECT_EQ(visible_mig("MIG-1a5c"), Instances({{1, 0}}));
+  EXPECT_EQ(visible_mig("MIG-1b,MIG-GPU-bb,MIG-1a"), Instances({{1, 1}, {2, 0}, {1, 0}}));
+  EXPECT_EQ(visible_mig("MIG-1"), Instances()) << "two instances start so";
+  EXPECT_EQ(visible_mig("MIG-1a,MIG-0,MIG-1b"), Instances({{1, 0}}));
+  EXPECT_EQ(visible_mig("MIG-1a,1"), Instances({{1, 0}})) << "kinds do not mix";
+  EXPECT_EQ(visible_mig("MIG-1a,MIG-1b,MIG-1a5"), Instances()) << "named twice";
+  EXPECT_EQ(visible_mig("MIG-f"), Instances()) << "MIG mode is off";
+}
+
+TEST(VisibleMigInstances, SaysWhatWasCut) {
+  EXPECT_EQ(visible_devices(split_machine(), "MIG-1a,MIG-1a").remark,
+            "entry 2, 'MIG-1a', names an instance twice, which hides all");
+  EXPECT_THAT(visible_devices(split_machine(), "MIG-1").remark, HasSubstr("several MIG instances"));
+}
+
+// NVIDIA's GPU 0, then three of AMD's.
+std::vector<Gpu> rocm_machine() {
+  auto gpus = machine();
+  const char* const uuids[] = {"", "GPU-00d1badd00d5ca1e", "GPU-00d1f00df00df00d", "GPU-pci-0000:03:00.0"};
+  for (size_t i = 1; i < gpus.size(); ++i) {
+    gpus[i].vendor = Vendor::amd;
+    gpus[i].uuid.value = uuids[i];
+  }
+  return gpus;
+}
+
+TEST(VisibleDevices, CudaSeesNoGpuOfAnotherVendor) {
+  EXPECT_EQ(visible_devices(rocm_machine(), "0,1").gpus, std::vector<size_t>({0}));
+  EXPECT_TRUE(visible_devices(rocm_machine(), "GPU-00d1b").gpus.empty());
+}
+
+struct RocmCase {
+  const char* rocr;  // null: unset
+  const char* hip;
+  const char* cuda;
+  std::vector<size_t> visible;
+};
+
+std::ostream& operator<<(std::ostream& out, const RocmCase& value) {
+  for (const char* const mask : {value.rocr, value.hip, value.cuda}) {
+    out << '\'' << (mask != nullptr ? mask : "unset") << "' ";
+  }
+  return out;
+}
+
+class VisibleRocmDevicesGrid : public testing::TestWithParam<RocmCase> {};
+
+TEST_P(VisibleRocmDevicesGrid, AsRocmReadsThem) {
+  const auto mask = [](const char* text) {
+    return text != nullptr ? std::optional<std::string>(text) : std::nullopt;
+  };
+  const RocmCase& each = GetParam();
+  EXPECT_EQ(visible_rocm_devices(rocm_machine(),
+                                 {.rocr = mask(each.rocr), .hip = mask(each.hip), .cuda = mask(each.cuda)})
+                .gpus,
+            each.visible);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rocr, VisibleRocmDevicesGrid,
+                         testing::ValuesIn(std::vector<RocmCase>{
+                             {nullptr, nullptr, nullptr, {1, 2, 3}},
+                             {"", nullptr, nullptr, {}},
+                             {"2,0", nullptr, nullptr, {3, 1}},
+                             {" 1 ,0x2", nullptr, nullptr, {2, 3}},
+                             {"0,3,1", nullptr, nullptr, {1}},
+                             {"0,-1,1", nullptr, nullptr, {1}},
+                             {"1,0,1", nullptr, nullptr, {2, 1}},
+                             {"0,,1", nullptr, nullptr, {1}},
+                             {"0,1x", nullptr, nullptr, {1}},
+                             {"1,", nullptr, nullptr, {2}},
+                             {"99999999999999999999", nullptr, nullptr, {}},
+                             {"GPU-00d1f00d", nullptr, nullptr, {2}},
+                             {"gpu-00D1BADD00D5CA1E,2", nullptr, nullptr, {1, 3}},
+                             {"GPU-00d1", nullptr, nullptr, {}},
+                             {"GPU-", nullptr, nullptr, {}},
+                             {"GPU-pci-0000:03:00.0", nullptr, nullptr, {}},
+                         }));
+
+INSTANTIATE_TEST_SUITE_P(HipAfterRocr, VisibleRocmDevicesGrid,
+                         testing::ValuesIn(std::vector<RocmCase>{
+                             {nullptr, "2,0", nullptr, {3, 1}},
+                             {nullptr, "0,0,1", nullptr, {1, 2}},
+                             {nullptr, "0,3,1", nullptr, {1}},
+                             {nullptr, "0, 1", nullptr, {1}},
+                             {nullptr, "01", nullptr, {}},
+                             {nullptr, "-1", nullptr, {}},
+                             {nullptr, "", nullptr, {1, 2, 3}},
+                             {nullptr, "GPU-00d1f00df00df00d,0", nullptr, {2, 1}},
+                             {nullptr, "GPU-nothing", nullptr, {}},
+                             {"2,1", "1", nullptr, {2}},
+                             {"2,1", "2", nullptr, {}},
+                             {"", "0", nullptr, {}},
+                             {nullptr, nullptr, "1", {2}},
+                             {nullptr, "", "1", {2}},
+                             {nullptr, "0", "1", {1}},
+                         }));
+
+TEST(VisibleRocmDevices, SaysWhatWasCutAndWhy) {
+  EXPECT_EQ(visible_rocm_devices(rocm_machine(), {.rocr = "0,7", .cuda = "0,x"}).remark,
+            "ROCR_VISIBLE_DEVICES: '7' hides itself and all after it: there is no such GPU; "
+            "CUDA_VISIBLE_DEVICES: 'x' hides itself and all after it: there is no such GPU");
+  EXPECT_EQ(visible_rocm_devices(rocm_machine(), {.rocr = "1,1"}).remark,
+            "ROCR_VISIBLE_DEVICES: '1' hides itself and all after it: it was named before");
 }
 
 TEST(ParseVisibleDevices, KeepsTheKindsOfEntries) {

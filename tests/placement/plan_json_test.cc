@@ -13,7 +13,7 @@ namespace {
 using testing::HasSubstr;
 
 Plan mixed_plan() {
-  return make_plan(machine({2, 1}), {.nproc_per_node = 2, .surplus = Surplus::cpu});
+  return muster::plan(machine({2, 1}), {.nproc_per_node = 2, .surplus = Surplus::cpu});
 }
 
 std::string error_of(const std::string& text) {
@@ -35,7 +35,7 @@ std::string changed(const std::string& from, const std::string& to) {
 }
 
 TEST(PlanJson, Whole) {
-  const Plan plan = make_plan(machine({1}), {.nproc_per_node = 2, .surplus = Surplus::cpu});
+  const Plan plan = muster::plan(machine({1}), {.nproc_per_node = 2, .surplus = Surplus::cpu});
   EXPECT_EQ(plan_to_json(plan), R"JSON({
   "schema": "muster.plan/1",
   "policy": "sequential",
@@ -58,6 +58,54 @@ TEST(PlanJson, RoundTrip) {
   odd.visibility = Visibility::own_first;
   odd.notes.emplace_back("quote \" backslash \\ newline \n");
   EXPECT_EQ(plan_from_json(plan_to_json(odd), "plan.json"), odd);
+}
+
+Plan full_plan() {
+  Inventory inventory = machine({2});
+  Host& host = inventory.hosts[0];
+  for (int i = 0; i < 2; ++i) {
+    host.cores.push_back({.cpus = {i, i + 2}, .numa_node = i, .socket = i, .l3 = i});
+    host.gpus[static_cast<size_t>(i)].numa_node = i;
+    host.gpus[static_cast<size_t>(i)].pci.value = cat("0000:0", i, ":00.0");
+  }
+  return muster::plan(inventory, {.global_batch = 5, .numa_binding = NumaBinding::node});
+}
+
+TEST(PlanJson, WhatIsKnownBesides) {
+  const std::string text = plan_to_json(full_plan());
+  EXPECT_THAT(text, HasSubstr("\"global_batch\": 5,\n"));
+  EXPECT_THAT(text, HasSubstr("\"pci\":\"0000:01:00.0\"},\"numa_node\":1,\"cpus\":\"1,3\",\"bind_cpus\":true,"
+                              "\"batch_share\":2,\"reason\""));
+  EXPECT_EQ(plan_from_json(text, "plan.json"), full_plan());
+}
+
+TEST(PlanJson, ErrorsInWhatIsKnownBesides) {
+  const auto error_with = [](const std::string& from, const std::string& to) {
+    std::string text = plan_to_json(full_plan());
+    const size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return error_of(text.replace(at, from.size(), to));
+  };
+  EXPECT_THAT(error_with("\"batch_share\":2", "\"batch_share\":3"),
+              HasSubstr("at ranks[1].batch_share, got 3"));
+  EXPECT_THAT(error_with("\"batch_share\":2", "\"batch_share\":1"),
+              HasSubstr("sum of all shares at global_batch"));
+  EXPECT_THAT(error_with("\"batch_share\":2,", ""), HasSubstr("shares of at least 1"));
+  EXPECT_THAT(error_with("\"global_batch\": 5,", ""), HasSubstr("at ranks[0].batch_share, got 3"));
+  EXPECT_THAT(error_with("\"cpus\":\"1,3\"", "\"cpus\":\"1-x\""), HasSubstr("at ranks[1].cpus, got '1-x'"));
+  EXPECT_THAT(error_with("\"cpus\":\"1,3\",", ""), HasSubstr("at ranks[1].bind_cpus"));
+  EXPECT_THAT(error_with("\"numa_node\":1", "\"numa_node\":-1"), HasSubstr("at ranks[1].numa_node, got -1"));
+}
+
+// As version 0.1.0 wrote it.
+TEST(PlanJson, OlderFilesAreStillRead) {
+  const Plan plan = plan_from_json(R"({"schema": "muster.plan/1", "policy": "sequential", "visibility": "job",
+    "ranks": [{"rank":0,"local_rank":0,"host_index":0,"host":"a","device":{"id":"GPU-1","kind":"cuda","uuid":"GPU-1",
+    "index":0,"model":"m","ordinal":0},"reason":"r"}]})",
+                                   "old.json");
+  EXPECT_EQ(plan.global_batch, 0);
+  EXPECT_EQ(plan.ranks[0].batch_share, 0);
+  EXPECT_FALSE(plan.ranks[0].bind_cpus);
 }
 
 TEST(PlanJson, BytesThatAreNoUtf8DoNotSpoilIt) {

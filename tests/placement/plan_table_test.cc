@@ -12,7 +12,7 @@ TEST(PlanTable, GpusAndCpuSlotsOfSeveralHosts) {
   Inventory inventory = machine({3, 1});
   inventory.hosts[0].gpus[1].health = "GPU is lost";
   inventory.hosts[1].name = "a-longer-name";
-  const Plan plan = make_plan(inventory, {.nproc_per_node = 2, .surplus = Surplus::cpu});
+  const Plan plan = muster::plan(inventory, {.nproc_per_node = 2, .surplus = Surplus::cpu});
   EXPECT_EQ(plan_table(plan),
             R"(rank  host           local  device                         ordinal  why
    0  n0                 0  GPU 0  GPU-00000000  Test GPU        0  sequential: 1 of 2 GPUs
@@ -25,11 +25,30 @@ note: host a-longer-name: 2 ranks asked for, 1 GPU: the other 1 on CPU slots (--
 }
 
 TEST(PlanTable, CpuSlots) {
-  EXPECT_EQ(plan_table(make_plan(machine({0}), {})),
-            R"(rank  host  local  device      ordinal  why
-   0  n0        0  CPU slot 0        -  no GPU: CPU slot 0
-   1  n0        1  CPU slot 1        -  no GPU: CPU slot 1
+  EXPECT_EQ(plan_table(muster::plan(machine({0}), {})),
+            R"(rank  host  local  device      why
+   0  n0        0  CPU slot 0  no GPU: CPU slot 0
+   1  n0        1  CPU slot 1  no GPU: CPU slot 1
 note: no GPU (no driver): 2 CPU slots, one rank each; --cpu-slots N or MUSTER_CPU_SLOTS=N changes how many
+)");
+}
+
+TEST(PlanTable, CpusAndShares) {
+  Inventory inventory = machine({2});
+  inventory.hosts[0].gpus[1].numa_node = 1;
+  inventory.hosts[0].gpus[1].near_cpus = "4-7";
+  EXPECT_EQ(plan_table(muster::plan(inventory, {.global_batch = 65})),
+            R"(rank  host  local  device                         ordinal  NUMA  near CPUs  share  why
+   0  n0        0  GPU 0  GPU-00000000  Test GPU        0     -  -             33  sequential: 1 of 2 GPUs
+   1  n0        1  GPU 1  GPU-00010000  Test GPU        1     1  4-7           32  sequential: 2 of 2 GPUs
+)");
+  Host& host = inventory.hosts[0];
+  host.gpus[0].numa_node = 1;
+  host.cores = {{.cpus = {4, 6}, .numa_node = 1}, {.cpus = {5, 7}, .numa_node = 1}};
+  EXPECT_EQ(plan_table(muster::plan(inventory, {.numa_binding = NumaBinding::exclusive})),
+            R"(rank  host  local  device                         ordinal  NUMA  bound to CPUs  why
+   0  n0        0  GPU 0  GPU-00000000  Test GPU        0     1  4,6            sequential: 1 of 2 GPUs
+   1  n0        1  GPU 1  GPU-00010000  Test GPU        1     1  5,7            sequential: 2 of 2 GPUs
 )");
 }
 

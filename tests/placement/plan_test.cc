@@ -29,7 +29,7 @@ TEST(Plan, NamesOfVisibilitiesAndSurplusRules) {
 }
 
 TEST(Plan, RanksOnAHost) {
-  const Plan plan = make_plan(machine({2, 0, 3}), {});
+  const Plan plan = muster::plan(machine({2, 0, 3}), {});
   EXPECT_EQ(ranks_on_host(plan, 0).count, 2);
   EXPECT_EQ(ranks_on_host(plan, 1).count, 0);
   EXPECT_EQ(ranks_on_host(plan, 2).first, 2);

@@ -42,7 +42,7 @@ std::string visible(const Plan& plan, size_t rank) {
 std::string error_of(const Inventory& inventory, const Request& request,
                      ErrorCode code = ErrorCode::invalid_argument) {
   try {
-    make_plan(inventory, request);
+    muster::plan(inventory, request);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), code) << error.what();
     return error.what();
@@ -51,7 +51,7 @@ std::string error_of(const Inventory& inventory, const Request& request,
 }
 
 TEST(Planner, OneRankPerGpu) {
-  const Plan plan = make_plan(machine({4}), {});
+  const Plan plan = muster::plan(machine({4}), {});
   EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:1", "n0:2", "n0:3"));
   EXPECT_THAT(ordinals(plan), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(plan.notes, IsEmpty());
@@ -62,11 +62,11 @@ TEST(Planner, OneRankPerGpu) {
 }
 
 TEST(Planner, AsManyRanksAsAsked) {
-  EXPECT_THAT(devices(make_plan(machine({4}), {.nproc_per_node = 2})), ElementsAre("n0:0", "n0:1"));
+  EXPECT_THAT(devices(muster::plan(machine({4}), {.nproc_per_node = 2})), ElementsAre("n0:0", "n0:1"));
 }
 
 TEST(Planner, Selection) {
-  const Plan plan = make_plan(machine({8}), {.gpus = "7,2-3"});
+  const Plan plan = muster::plan(machine({8}), {.gpus = "7,2-3"});
   EXPECT_THAT(devices(plan), ElementsAre("n0:7", "n0:2", "n0:3"));
   EXPECT_THAT(ordinals(plan), ElementsAre(0, 1, 2));
   EXPECT_EQ(visible(plan, 1), cat(test_uuid(0, 7), ",", test_uuid(0, 2), ",", test_uuid(0, 3)));
@@ -74,18 +74,18 @@ TEST(Planner, Selection) {
 }
 
 TEST(Planner, ExplicitList) {
-  const Plan plan = make_plan(machine({4}), {.map = {3, 1, 0, 2}});
+  const Plan plan = muster::plan(machine({4}), {.map = {3, 1, 0, 2}});
   EXPECT_THAT(devices(plan), ElementsAre("n0:3", "n0:1", "n0:0", "n0:2"));
   EXPECT_EQ(plan.policy, "list");
   EXPECT_EQ(plan.ranks[0].reason, "list: place 1 of --map 3,1,0,2");
 }
 
 TEST(Planner, ListNumbersTheRanksWhenNothingElseDoes) {
-  EXPECT_THAT(devices(make_plan(machine({4}), {.map = {2, 0}})), ElementsAre("n0:2", "n0:0"));
+  EXPECT_THAT(devices(muster::plan(machine({4}), {.map = {2, 0}})), ElementsAre("n0:2", "n0:0"));
 }
 
 TEST(Planner, HostsWithDifferentCounts) {
-  const Plan plan = make_plan(machine({2, 1, 5}), {});
+  const Plan plan = muster::plan(machine({2, 1, 5}), {});
   EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:1", "n1:0", "n2:0", "n2:1", "n2:2", "n2:3", "n2:4"));
   EXPECT_THAT(local_ranks(plan), ElementsAre(0, 1, 0, 0, 1, 2, 3, 4));
   EXPECT_THAT(ordinals(plan), ElementsAre(0, 1, 0, 0, 1, 2, 3, 4));
@@ -94,28 +94,28 @@ TEST(Planner, HostsWithDifferentCounts) {
 }
 
 TEST(Planner, IdsAreEachHostsOwn) {
-  const Plan plan = make_plan(machine({4, 4}), {.gpus = "1,3"});
+  const Plan plan = muster::plan(machine({4, 4}), {.gpus = "1,3"});
   EXPECT_THAT(devices(plan), ElementsAre("n0:1", "n0:3", "n1:1", "n1:3"));
   EXPECT_THAT(ordinals(plan), ElementsAre(0, 1, 0, 1));
 }
 
 TEST(Planner, HostsWithoutGpusAmongOthers) {
-  const Plan plan = make_plan(machine({2, 0, 2}), {});
+  const Plan plan = muster::plan(machine({2, 0, 2}), {});
   EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:1", "n2:0", "n2:1"));
   EXPECT_THAT(plan.notes,
               ElementsAre("host n1: no GPU (no driver): no rank there, since other hosts have GPUs"));
   EXPECT_THAT(error_of(machine({2, 0}), {.nproc_per_node = 2}),
               HasSubstr("at most 0 ranks on host n1 (0 GPUs)"));
-  EXPECT_THAT(devices(make_plan(machine({2, 0}), {.nproc_per_node = 2, .surplus = Surplus::cpu})),
+  EXPECT_THAT(devices(muster::plan(machine({2, 0}), {.nproc_per_node = 2, .surplus = Surplus::cpu})),
               ElementsAre("n0:0", "n0:1", "n1:cpu0", "n1:cpu1"));
-  EXPECT_THAT(devices(make_plan(machine({2, 0}), {.nproc_per_node = 2, .surplus = Surplus::drop})),
+  EXPECT_THAT(devices(muster::plan(machine({2, 0}), {.nproc_per_node = 2, .surplus = Surplus::drop})),
               ElementsAre("n0:0", "n0:1"));
   EXPECT_THAT(error_of(machine({2, 0}), {.nproc_per_node = 2, .surplus = Surplus::share}),
               HasSubstr("host n1"));
 }
 
 TEST(Planner, CpuSlotsWithoutGpus) {
-  const Plan plan = make_plan(machine({0}), {});
+  const Plan plan = muster::plan(machine({0}), {});
   EXPECT_THAT(devices(plan), ElementsAre("n0:cpu0", "n0:cpu1"));
   EXPECT_THAT(plan.notes, ElementsAre("no GPU (no driver): 2 CPU slots, one rank each; --cpu-slots N or "
                                       "MUSTER_CPU_SLOTS=N changes how many"));
@@ -125,14 +125,14 @@ TEST(Planner, CpuSlotsWithoutGpus) {
 }
 
 TEST(Planner, SlotsAreADefaultAndNoLimit) {
-  const Plan plan = make_plan(machine({0}), {.nproc_per_node = 5});
+  const Plan plan = muster::plan(machine({0}), {.nproc_per_node = 5});
   EXPECT_EQ(plan.ranks.size(), 5);
   EXPECT_EQ(plan.ranks[4].device.id(), "cpu:4");
   EXPECT_THAT(plan.notes, ElementsAre("no GPU (no driver): 5 ranks on CPU slots"));
 }
 
 TEST(Planner, CpuOnlyIgnoresGpus) {
-  const Plan plan = make_plan(machine({4}), {.cpu_only = true, .visible_mask = "9"});
+  const Plan plan = muster::plan(machine({4}), {.cpu_only = true, .visible_mask = "9"});
   EXPECT_THAT(devices(plan), ElementsAre("n0:cpu0", "n0:cpu1"));
   EXPECT_EQ(plan.ranks[0].reason, "CPU asked for: CPU slot 0");
   EXPECT_THAT(error_of(machine({4}), {.cpu_only = true, .gpus = "0"}), HasSubstr("got both (--gpus 0)"));
@@ -163,8 +163,9 @@ TEST(Planner, NothingAskedFor) {
 }
 
 TEST(Planner, BadPolicy) {
-  EXPECT_THAT(error_of(machine({2}), {.policy = "x"}),
-              HasSubstr("expected one of sequential, list, got 'x'"));
+  EXPECT_THAT(
+      error_of(machine({2}), {.policy = "x"}),
+      HasSubstr("expected one of sequential, list, fastest, memory, topology, spread, pack, numa, got 'x'"));
   EXPECT_THAT(error_of(machine({2}), {.policy = "sequential", .map = {1, 0}}),
               HasSubstr("--map: expected policy list"));
   EXPECT_THAT(error_of(machine({2}), {.policy = "list"}), HasSubstr("give --map"));
@@ -186,21 +187,21 @@ TEST(Planner, SurplusError) {
 }
 
 TEST(Planner, SurplusCpu) {
-  const Plan plan = make_plan(machine({2}), {.nproc_per_node = 4, .surplus = Surplus::cpu});
+  const Plan plan = muster::plan(machine({2}), {.nproc_per_node = 4, .surplus = Surplus::cpu});
   EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:1", "n0:cpu0", "n0:cpu1"));
   EXPECT_THAT(plan.notes, ElementsAre("4 ranks asked for, 2 GPUs: the other 2 on CPU slots (--surplus cpu)"));
   EXPECT_EQ(plan.ranks[2].reason, "surplus: 2 GPUs taken; CPU slot 0");
-  EXPECT_EQ(visible(plan, 3), "untouched");
+  EXPECT_EQ(visible(plan, 3), "") << "a CPU rank must not take a GPU of the others";
 }
 
 TEST(Planner, SurplusDrop) {
-  const Plan plan = make_plan(machine({2}), {.nproc_per_node = 4, .surplus = Surplus::drop});
+  const Plan plan = muster::plan(machine({2}), {.nproc_per_node = 4, .surplus = Surplus::drop});
   EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:1"));
   EXPECT_THAT(plan.notes, ElementsAre("4 ranks asked for, 2 GPUs: 2 left out (--surplus drop)"));
 }
 
 TEST(Planner, SurplusShare) {
-  const Plan plan = make_plan(machine({2}), {.nproc_per_node = 5, .surplus = Surplus::share});
+  const Plan plan = muster::plan(machine({2}), {.nproc_per_node = 5, .surplus = Surplus::share});
   EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:1", "n0:0", "n0:1", "n0:0"));
   EXPECT_EQ(plan.visibility, Visibility::own);
   EXPECT_THAT(ordinals(plan), ElementsAre(0, 0, 0, 0, 0));
@@ -210,57 +211,57 @@ TEST(Planner, SurplusShare) {
 }
 
 TEST(Planner, SharingByList) {
-  const Plan plan = make_plan(machine({2}), {.map = {1, 1, 0}, .surplus = Surplus::share});
+  const Plan plan = muster::plan(machine({2}), {.map = {1, 1, 0}, .surplus = Surplus::share});
   EXPECT_THAT(devices(plan), ElementsAre("n0:1", "n0:1", "n0:0"));
   EXPECT_EQ(plan.visibility, Visibility::own);
 }
 
 TEST(Planner, SurplusRuleWithoutSurplusChangesNothing) {
   for (const auto surplus : {Surplus::cpu, Surplus::drop, Surplus::share}) {
-    EXPECT_EQ(make_plan(machine({2}), {.nproc_per_node = 2, .surplus = surplus}),
-              make_plan(machine({2}), {}));
+    EXPECT_EQ(muster::plan(machine({2}), {.nproc_per_node = 2, .surplus = surplus}),
+              muster::plan(machine({2}), {}));
   }
 }
 
 TEST(Planner, VisibilityOwn) {
-  const Plan plan = make_plan(machine({3}), {.gpus = "2,0", .visibility = Visibility::own});
+  const Plan plan = muster::plan(machine({3}), {.gpus = "2,0", .visibility = Visibility::own});
   EXPECT_THAT(ordinals(plan), ElementsAre(0, 0));
   EXPECT_EQ(visible(plan, 0), test_uuid(0, 2));
   EXPECT_EQ(visible(plan, 1), test_uuid(0, 0));
 }
 
 TEST(Planner, VisibilityOwnFirst) {
-  const Plan plan = make_plan(machine({3}), {.visibility = Visibility::own_first});
+  const Plan plan = muster::plan(machine({3}), {.visibility = Visibility::own_first});
   EXPECT_THAT(ordinals(plan), ElementsAre(0, 0, 0));
   EXPECT_EQ(visible(plan, 1), cat(test_uuid(0, 1), ",", test_uuid(0, 0), ",", test_uuid(0, 2)));
-  const Plan shared = make_plan(
+  const Plan shared = muster::plan(
       machine({2}), {.nproc_per_node = 4, .surplus = Surplus::share, .visibility = Visibility::own_first});
   EXPECT_EQ(shared.visibility, Visibility::own_first) << "what was asked for stands";
   EXPECT_EQ(visible(shared, 3), cat(test_uuid(0, 1), ",", test_uuid(0, 0))) << "no UUID twice";
 }
 
 TEST(Planner, VisibilityAll) {
-  const Plan plan = make_plan(machine({4}), {.gpus = "3,1", .visibility = Visibility::all});
+  const Plan plan = muster::plan(machine({4}), {.gpus = "3,1", .visibility = Visibility::all});
   EXPECT_THAT(ordinals(plan), ElementsAre(3, 1)) << "as a process with an untouched environment counts";
   EXPECT_EQ(visible(plan, 0), "untouched");
-  const Plan masked = make_plan(machine({4}), {.visibility = Visibility::all, .visible_mask = "3,1"});
+  const Plan masked = muster::plan(machine({4}), {.visibility = Visibility::all, .visible_mask = "3,1"});
   EXPECT_THAT(devices(masked), ElementsAre("n0:3", "n0:1"));
   EXPECT_THAT(ordinals(masked), ElementsAre(0, 1));
 }
 
 TEST(Planner, InheritedMaskIsOuter) {
-  const Plan plan = make_plan(machine({4}), {.visible_mask = "3,1"});
+  const Plan plan = muster::plan(machine({4}), {.visible_mask = "3,1"});
   EXPECT_THAT(devices(plan), ElementsAre("n0:3", "n0:1"));
   EXPECT_EQ(visible(plan, 0), cat(test_uuid(0, 3), ",", test_uuid(0, 1)));
   EXPECT_THAT(plan.notes, ElementsAre("CUDA_VISIBLE_DEVICES='3,1' shows 2 of 4 GPUs"));
-  EXPECT_THAT(devices(make_plan(machine({4}), {.gpus = "1", .visible_mask = "3,1"})), ElementsAre("n0:1"))
+  EXPECT_THAT(devices(muster::plan(machine({4}), {.gpus = "1", .visible_mask = "3,1"})), ElementsAre("n0:1"))
       << "ids are physical";
   EXPECT_THAT(error_of(machine({4}), {.gpus = "0", .visible_mask = "3,1"}),
               HasSubstr("host n0 has GPUs 3, 1"));
 }
 
 TEST(Planner, MaskThatHidesEverything) {
-  const Plan plan = make_plan(machine({4}), {.visible_mask = ""});
+  const Plan plan = muster::plan(machine({4}), {.visible_mask = ""});
   EXPECT_THAT(devices(plan), ElementsAre("n0:cpu0", "n0:cpu1"));
   EXPECT_THAT(plan.notes, ElementsAre("CUDA_VISIBLE_DEVICES='' shows 0 of 4 GPUs",
                                       HasSubstr("no GPU (all hidden by CUDA_VISIBLE_DEVICES): 2 CPU slots")));
@@ -271,7 +272,7 @@ TEST(Planner, MaskThatHidesEverything) {
 TEST(Planner, UnhealthyGpusAreLeftOut) {
   Inventory inventory = machine({3});
   inventory.hosts[0].gpus[1].health = "GPU is lost";
-  const Plan plan = make_plan(inventory, {});
+  const Plan plan = muster::plan(inventory, {});
   EXPECT_THAT(devices(plan), ElementsAre("n0:0", "n0:2"));
   EXPECT_THAT(ordinals(plan), ElementsAre(0, 1));
   EXPECT_THAT(plan.notes, ElementsAre("left out GPU 1: GPU is lost"));
@@ -284,25 +285,206 @@ TEST(Planner, AllGpusUnhealthyIsNoCpuJob) {
   inventory.hosts[0].gpus[0].health = "GPU is lost";
   EXPECT_THAT(error_of(inventory, {}, ErrorCode::unavailable),
               HasSubstr("left out: GPU 0: GPU is lost; --nproc-per-node cpu runs on CPU slots"));
-  EXPECT_EQ(make_plan(inventory, {.cpu_only = true}).ranks.size(), 2);
+  EXPECT_EQ(muster::plan(inventory, {.cpu_only = true}).ranks.size(), 2);
   Inventory two = machine({1, 2});
   two.hosts[0].gpus[0].health = "GPU is lost";
-  EXPECT_THAT(devices(make_plan(two, {})), ElementsAre("n1:0", "n1:1"));
+  EXPECT_THAT(devices(muster::plan(two, {})), ElementsAre("n1:0", "n1:1"));
 }
 
 TEST(Planner, SameNoteOfManyHostsIsOne) {
-  EXPECT_THAT(make_plan(machine({0, 0, 0, 0, 0, 0}), {}).notes, ElementsAre(HasSubstr("every host: no GPU")));
-  EXPECT_THAT(make_plan(machine({1, 0, 0}), {}).notes, ElementsAre(HasSubstr("hosts n1, n2: no GPU")));
-  EXPECT_THAT(make_plan(machine({1, 0, 0, 0, 0, 0}), {}).notes,
+  EXPECT_THAT(muster::plan(machine({0, 0, 0, 0, 0, 0}), {}).notes,
+              ElementsAre(HasSubstr("every host: no GPU")));
+  EXPECT_THAT(muster::plan(machine({1, 0, 0}), {}).notes, ElementsAre(HasSubstr("hosts n1, n2: no GPU")));
+  EXPECT_THAT(muster::plan(machine({1, 0, 0, 0, 0, 0}), {}).notes,
               ElementsAre(HasSubstr("hosts n1, n2 and 3 more: no GPU")));
 }
 
 TEST(Planner, SimulatedPlansTouchNoCudaVariable) {
   Inventory inventory = machine({2});
   inventory.simulated = true;
-  const Plan plan = make_plan(inventory, {});
+  const Plan plan = muster::plan(inventory, {});
   EXPECT_TRUE(plan.simulated);
   EXPECT_EQ(visible(plan, 0), "untouched");
+}
+
+std::vector<int64_t> shares(const Plan& plan) {
+  std::vector<int64_t> all;
+  for (const RankPlan& rank : plan.ranks) all.push_back(rank.batch_share);
+  return all;
+}
+
+TEST(Planner, Scores) {
+  const Plan plan = muster::plan(
+      machine({4}), {.policy = "fastest", .scores = {{"0", 100}, {"1", 90}, {"2", 80}, {"3", 110}}});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:3", "n0:0", "n0:1", "n0:2"));
+  EXPECT_EQ(plan.ranks[0].reason, "fastest: score 110, 1 of 4");
+  EXPECT_THAT(error_of(machine({1}), {.policy = "fastest", .scores = {{"0", 0}}}),
+              HasSubstr("above 0, got 0 (0)"));
+}
+
+TEST(Planner, ListByAFunctionHostByHost) {
+  const Plan plan = muster::plan(machine({3, 2}), {.choose = [](const Host&, int num_ranks) {
+                                   std::vector<int> down;
+                                   for (int i = num_ranks; i-- > 0;) down.push_back(i);
+                                   return down;
+                                 }});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:2", "n0:1", "n0:0", "n1:1", "n1:0"));
+  EXPECT_EQ(plan.policy, "list");
+  EXPECT_EQ(plan.ranks[0].reason, "list: place 1 of what Request::choose gave");
+  const auto choose = [](const Host&, int) { return std::vector<int>{0, 0}; };
+  EXPECT_THAT(error_of(machine({2}), {.map = {0}, .choose = choose}), HasSubstr("got both"));
+  EXPECT_THAT(error_of(machine({2}), {.choose = choose}),
+              HasSubstr("Request::choose: expected a GPU of its own"));
+}
+
+TEST(Planner, HostsChosenAndOrdered) {
+  const Inventory inventory = machine({2, 4, 1});
+  const Plan plan = muster::plan(inventory, {.hosts = {{.name = "n1", .nproc = 3}, {.name = "n0"}}});
+  EXPECT_THAT(devices(plan), ElementsAre("n1:0", "n1:1", "n1:2", "n0:0", "n0:1"));
+  EXPECT_EQ(plan.ranks[0].host_index, 0);
+  EXPECT_EQ(plan.ranks[3].host_index, 1) << "the place among the job's hosts";
+  EXPECT_EQ(ranks_on_host(plan, 1).first, 3);
+  const Plan some = muster::plan(inventory, {.nproc_per_node = 1, .hosts = {{"n1", 2}, {"n2", {}}}});
+  EXPECT_THAT(devices(some), ElementsAre("n1:0", "n1:1", "n2:0"));
+}
+
+TEST(Planner, BadHosts) {
+  const Inventory inventory = machine({2, 4, 1});
+  EXPECT_EQ(error_of(inventory, {.hosts = {{.name = "n7"}}}),
+            "--hosts: expected hosts of test (n0, n1, n2), got 'n7'");
+  EXPECT_THAT(error_of(inventory, {.hosts = {{"n1", 1}, {"n1", 1}}}),
+              HasSubstr("each host once, got 'n1' again"));
+  EXPECT_THAT(error_of(inventory, {.hosts = {{"n1", 0}}}), HasSubstr("at least 1 rank, got 0 (host n1)"));
+  EXPECT_THAT(error_of(machine(std::vector<int>(20, 1)), {.hosts = {{"x", {}}}}),
+              HasSubstr("n7 and 12 more), got 'x'"));
+}
+
+TEST(Planner, GpusOfNamedHosts) {
+  const Plan plan = muster::plan(machine({4, 4, 4}), {.gpus = "n2:0,1;n0:2-3"});
+  EXPECT_THAT(devices(plan), ElementsAre("n0:2", "n0:3", "n2:0", "n2:1"));
+  EXPECT_THAT(plan.notes, ElementsAre("host n1: no rank there, since --gpus does not name it"));
+  EXPECT_THAT(devices(muster::plan(machine({4, 4}), {.nproc_per_node = 1, .gpus = "n1:3"})),
+              ElementsAre("n1:3"));
+  EXPECT_THAT(error_of(machine({2, 2}), {.gpus = "n0:0;n9:1"}),
+              HasSubstr("expected a host of the job (n0, n1), got n9 (at character 6)"));
+  EXPECT_THAT(error_of(machine({2, 2}), {.gpus = "n1:0", .hosts = {{"n0", {}}}}),
+              HasSubstr("a host of the job (n0), got n1"));
+}
+
+TEST(Planner, FiltersThatLeaveNothing) {
+  Inventory inventory = machine({2, 2});
+  inventory.hosts[1].gpus[1].model = "NVIDIA H100";
+  const Plan plan = muster::plan(inventory, {.gpus = "model=h100"});
+  EXPECT_THAT(devices(plan), ElementsAre("n1:1"));
+  EXPECT_THAT(plan.notes,
+              ElementsAre("host n0: no GPU (none fits --gpus model=h100): no rank there, since other "
+                          "hosts have GPUs"));
+  EXPECT_THAT(
+      error_of(inventory, {.gpus = "model=B200"}, ErrorCode::unavailable),
+      HasSubstr("--gpus model=B200: expected at least one GPU, got none that fits: host n0 has GPUs 0, 1"));
+}
+
+Inventory machine_with_free(const std::vector<uint64_t>& free_gib) {
+  Inventory inventory = machine({static_cast<int>(free_gib.size())});
+  for (size_t i = 0; i < free_gib.size(); ++i) {
+    inventory.hosts[0].gpus[i].memory_total_bytes = uint64_t{80} << 30;
+    inventory.hosts[0].gpus[i].memory_free_bytes = free_gib[i] << 30;
+  }
+  return inventory;
+}
+
+TEST(Planner, RankMemory) {
+  const uint64_t gib = uint64_t{1} << 30;
+  const Inventory inventory = machine_with_free({40, 10, 80, 20});
+  const Plan plan = muster::plan(inventory, {.rank_memory_bytes = {50 * gib, 20 * gib}});
+  EXPECT_EQ(plan.policy, "memory");
+  EXPECT_THAT(devices(plan), ElementsAre("n0:2", "n0:3", "n0:0")) << "as many as fit";
+  EXPECT_EQ(plan.ranks[1].reason, "memory: needs 20.0 GiB, 20.0 GiB free");
+  EXPECT_EQ(
+      error_of(inventory, {.nproc_per_node = 4, .rank_memory_bytes = {50 * gib, 20 * gib}}),
+      "--nproc-per-node: expected at most 3 ranks on host n0 (3 GPUs large enough), got 4: local rank 3 "
+      "needs "
+      "20.0 GiB and finds no GPU of its own; free are GPU 0 40.0 GiB, GPU 1 10.0 GiB, GPU 2 80.0 GiB, GPU 3 "
+      "20.0 GiB; give --nproc-per-node 3 or less, or say what the others get: --surplus cpu, drop or share");
+  EXPECT_THAT(devices(muster::plan(inventory, {.nproc_per_node = 4,
+                                               .rank_memory_bytes = {50 * gib, 20 * gib},
+                                               .surplus = Surplus::share})),
+              ElementsAre("n0:2", "n0:3", "n0:0", "n0:0"));
+  EXPECT_THAT(error_of(inventory, {.rank_memory_bytes = {90 * gib}}, ErrorCode::unavailable),
+              HasSubstr("no rank there: local rank 0 needs 90.0 GiB"));
+}
+
+TEST(Planner, NoPolicyExceedsMemory) {
+  const uint64_t gib = uint64_t{1} << 30;
+  const Inventory inventory = machine_with_free({40, 10});
+  EXPECT_EQ(error_of(inventory, {.policy = "sequential", .rank_memory_bytes = {20 * gib}}),
+            "--rank-memory: expected 20.0 GiB free for local rank 1 of host n0, got 10.0 GiB on GPU 1, which "
+            "policy "
+            "sequential gives it; --policy memory looks for one that has it");
+  EXPECT_THAT(error_of(inventory, {.nproc_per_node = 3,
+                                   .policy = "sequential",
+                                   .rank_memory_bytes = {30 * gib, 5 * gib, 20 * gib},
+                                   .surplus = Surplus::share}),
+              HasSubstr("for local rank 2 of host n0, got 10.0 GiB on GPU 0"));
+}
+
+TEST(Planner, BatchShares) {
+  EXPECT_THAT(shares(muster::plan(machine({2, 1}), {.global_batch = 64})), ElementsAre(22, 21, 21));
+  EXPECT_THAT(shares(muster::plan(machine({4}), {})), ElementsAre(0, 0, 0, 0));
+  const Request scored{.scores = {{"0", 300}, {"1", 100}}, .global_batch = 100};
+  EXPECT_THAT(shares(muster::plan(machine({2}), scored)), ElementsAre(75, 25));
+  EXPECT_EQ(muster::plan(machine({2}), scored).global_batch, 100);
+  EXPECT_THAT(shares(muster::plan(machine({0}), {.global_batch = 7})), ElementsAre(4, 3))
+      << "CPU slots alike";
+}
+
+TEST(Planner, RanksThatShareAGpuShareItsScore) {
+  const Plan plan = muster::plan(
+      machine({2}),
+      {.nproc_per_node = 3, .scores = {{"Test GPU", 10}}, .global_batch = 40, .surplus = Surplus::share});
+  EXPECT_THAT(shares(plan), ElementsAre(10, 20, 10));
+}
+
+TEST(Planner, BadBatches) {
+  EXPECT_THAT(error_of(machine({4}), {.global_batch = 3}),
+              HasSubstr("one sample for each of 4 ranks, got 3"));
+  EXPECT_THAT(error_of(machine({4}), {.global_batch = -3}), HasSubstr("a number of samples, got -3"));
+  EXPECT_THAT(error_of(machine({2}), {.scores = {{"0", 1}}, .global_batch = 8}),
+              HasSubstr("--global-batch: expected a score for each GPU, got none for GPU 1 of host n0"));
+  const Request mixed{.nproc_per_node = 2, .scores = {{"0", 9}}, .global_batch = 10, .surplus = Surplus::cpu};
+  EXPECT_THAT(error_of(machine({1}), mixed),
+              HasSubstr("got none for CPU slot 0 of host n0 (rank 1); add 'cpu'"));
+  Request with_cpu = mixed;
+  with_cpu.scores["cpu"] = 1;
+  EXPECT_THAT(shares(muster::plan(machine({1}), with_cpu)), ElementsAre(9, 1));
+}
+
+TEST(Planner, PoliciesThatNeedGpusAreNoCpuJob) {
+  EXPECT_THAT(error_of(machine({0}), {.policy = "topology"}, ErrorCode::unavailable),
+              HasSubstr("--policy topology: expected a GPU"));
+  EXPECT_THAT(error_of(machine({2}), {.cpu_only = true, .policy = "spread"}),
+              HasSubstr("got both (--policy spread)"));
+  EXPECT_EQ(muster::plan(machine({0}), {.policy = "sequential"}).ranks.size(), 2);
+}
+
+TEST(Planner, NearCpusAndPciAreTheGpus) {
+  Inventory inventory = machine({1});
+  inventory.hosts[0].gpus[0].pci.value = "0000:3b:00.0";
+  inventory.hosts[0].gpus[0].numa_node = 1;
+  inventory.hosts[0].gpus[0].near_cpus = "8-15";
+  const RankPlan rank = muster::plan(inventory, {}).ranks.at(0);
+  EXPECT_EQ(rank.device.pci.value, "0000:3b:00.0");
+  EXPECT_EQ(rank.numa_node, 1);
+  EXPECT_EQ(rank.cpus, "8-15");
+  EXPECT_FALSE(rank.bind_cpus);
+}
+
+TEST(Planner, ManyHosts) {
+  const Plan plan = muster::plan(machine(std::vector<int>(2500, 8)), {.global_batch = 20'001});
+  ASSERT_EQ(plan.ranks.size(), 20'000);
+  EXPECT_EQ(plan.ranks.back().host, "n2499");
+  EXPECT_EQ(plan.ranks.back().device.index.value, 7);
+  EXPECT_EQ(plan.ranks.front().batch_share, 2);
 }
 
 }  // namespace

@@ -1,0 +1,213 @@
+#include "muster/cli/devices_text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
+
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/device/cpu_list.h"
+#include "muster/device/links.h"
+#include "muster/placement/text_table.h"
+
+namespace muster {
+namespace {
+
+using Row = std::vector<std::string>;
+
+template <class T>
+std::string or_dash(const std::optional<T>& value, const char* unit = "") {
+  return value ? cat(*value, unit) : "-";
+}
+
+std::string or_dash(const std::string& text) {
+  return text.empty() ? "-" : text;
+}
+
+std::string plural(size_t count, const char* what) {
+  return cat(count, ' ', what, count == 1 ? "" : "s");
+}
+
+std::string memory_text(const Gpu& gpu) {
+  if (gpu.memory_total_bytes == 0) return "-";
+  return cat(format_bytes(gpu.memory_total_bytes - gpu.memory_free_bytes), " / ",
+             format_bytes(gpu.memory_total_bytes));
+}
+
+std::string power_text(const Gpu& gpu) {
+  if (!gpu.power_watts && !gpu.power_limit_watts) return "-";
+  const std::string used = gpu.power_watts ? cat(std::lround(*gpu.power_watts)) : "-";
+  return cat(used, gpu.power_limit_watts ? cat(" / ", std::lround(*gpu.power_limit_watts)) : "", " W");
+}
+
+std::string processes_text(const Gpu& gpu) {
+  constexpr size_t kMaxShown = 4;
+  std::vector<int> pids;
+  for (size_t i = 0; i < gpu.processes.size() && i < kMaxShown; ++i) pids.push_back(gpu.processes[i].pid);
+  if (pids.empty()) return "-";
+  const size_t more = gpu.processes.size() - pids.size();
+  return join(pids, " ") + (more > 0 ? cat(" and ", more, " more") : "");
+}
+
+std::string holder_of(const GpuUuid& uuid, const DevicesTextOptions& options) {
+  const auto found = options.holders.find(uuid.value);
+  return found == options.holders.end() ? "-" : found->second;
+}
+
+Row gpu_row(const Gpu& gpu) {
+  return {cat(gpu.index.value),
+          or_dash(gpu.uuid.value),
+          or_dash(gpu.pci.value),
+          or_dash(gpu.model),
+          memory_text(gpu),
+          or_dash(gpu.utilization_percent, " %"),
+          or_dash(gpu.temperature_celsius, " C"),
+          power_text(gpu),
+          or_dash(gpu.ecc_uncorrected_errors),
+          or_dash(gpu.compute_capability),
+          or_dash(gpu.numa_node),
+          or_dash(gpu.near_cpus),
+          gpu.health,
+          processes_text(gpu)};
+}
+
+Row instance_row(const MigInstance& instance, size_t num_columns) {
+  Row row(num_columns);
+  row[1] = "  " + or_dash(instance.uuid.value);
+  row[3] = cat("  MIG ", or_dash(instance.profile));
+  row[4] = instance.memory_total_bytes == 0 ? "-" : format_bytes(instance.memory_total_bytes);
+  return row;
+}
+
+std::string gpu_table(const std::vector<Gpu>& gpus, const DevicesTextOptions& options) {
+  std::vector<TableColumn> columns = {
+      {"GPU", true},  {"UUID"},       {"PCI"},         {"model"},     {"memory used / total", true},
+      {"util", true}, {"temp", true}, {"power", true}, {"ECC", true}, {"cc", true},
+      {"NUMA", true}, {"near CPUs"},  {"health"},      {"processes"}};
+  const size_t num_columns = columns.size();
+  if (options.leases) columns.push_back({"leased by"});
+  std::vector<Row> rows;
+  const auto add = [&](Row row, const GpuUuid& uuid) {
+    if (options.leases) row.push_back(holder_of(uuid, options));
+    rows.push_back(std::move(row));
+  };
+  for (const Gpu& gpu : gpus) {
+    add(gpu_row(gpu), gpu.uuid);
+    for (const MigInstance& instance : gpu.mig) add(instance_row(instance, num_columns), instance.uuid);
+  }
+  return format_table(columns, rows);
+}
+
+const char* meaning_of(LinkKind kind) {
+  switch (kind) {
+    case LinkKind::self:
+      return "the device itself";
+    case LinkKind::nvlink:
+      return "NVLinks, as many as the number says, straight or through switches";
+    case LinkKind::xgmi:
+      return "Infinity Fabric links, as many as the number says";
+    case LinkKind::pix:
+      return "at most one PCIe switch between them";
+    case LinkKind::pxb:
+      return "several PCIe switches";
+    case LinkKind::phb:
+      return "through a PCIe host bridge (the CPU)";
+    case LinkKind::node:
+      return "through several host bridges of one NUMA node";
+    case LinkKind::sys:
+      return "across NUMA nodes";
+    case LinkKind::unknown:
+      break;
+  }
+  return "not known";
+}
+
+std::string legend(const std::set<LinkKind>& kinds) {
+  std::string text;
+  for (const LinkKind kind : kinds) {
+    std::string name = to_string(Link{.kind = kind});
+    if (kind == LinkKind::nvlink) name = "NV#";
+    if (kind == LinkKind::xgmi) name = "XGMI#";
+    name.resize(std::max<size_t>(name.size(), 5), ' ');
+    text += cat("  ", name, " ", meaning_of(kind), "\n");
+  }
+  return text;
+}
+
+// GPU by GPU, then GPU by network card, as `nvidia-smi topo -m` shows them.
+std::string link_table(const Host& host) {
+  if (host.gpu_links.size() != host.gpus.size() || host.gpus.empty()) return "";
+  const bool with_nics = host.nic_links.size() == host.gpus.size();
+  if (host.gpus.size() < 2 && !with_nics) return "";
+  std::vector<TableColumn> columns = {{""}};
+  for (const Gpu& gpu : host.gpus) columns.push_back({cat("GPU", gpu.index.value)});
+  for (size_t k = 0; k < host.nics.size() && with_nics; ++k) columns.push_back({cat("NIC", k)});
+  std::set<LinkKind> kinds;
+  std::vector<Row> rows;
+  for (size_t i = 0; i < host.gpus.size(); ++i) {
+    std::vector<Link> links = host.gpu_links[i];
+    if (with_nics) links.insert(links.end(), host.nic_links[i].begin(), host.nic_links[i].end());
+    Row row = {cat("GPU", host.gpus[i].index.value)};
+    for (const Link& link : links) {
+      row.push_back(to_string(link));
+      kinds.insert(link.kind);
+    }
+    row.resize(columns.size());
+    rows.push_back(std::move(row));
+  }
+  std::string text = "\nlinks\n" + format_table(columns, rows);
+  for (size_t k = 0; k < host.nics.size() && with_nics; ++k) {
+    text += cat("  NIC", k, " ", printable(host.nics[k].name), " ", printable(host.nics[k].pci.value), "\n");
+  }
+  return text + legend(kinds) + "\n";
+}
+
+std::string cpu_text(const Host& host) {
+  std::string text = cat("CPU: ", plural(static_cast<size_t>(host.num_cores), "core"), ", ",
+                         plural(static_cast<size_t>(host.cpu_slots), "slot"),
+                         " (ranks started where no GPU is used; MUSTER_CPU_SLOTS changes it)\n");
+  if (host.cores.empty()) return text;
+  std::set<int> sockets;
+  std::map<int, std::vector<int>> nodes;
+  size_t num_threads = 0;
+  for (const CpuCore& core : host.cores) {
+    sockets.insert(core.socket);
+    num_threads += core.cpus.size();
+    auto& cpus = nodes[core.numa_node];
+    cpus.insert(cpus.end(), core.cpus.begin(), core.cpus.end());
+  }
+  text += cat("     ", plural(host.cores.size(), "physical core"), " with ", plural(num_threads, "thread"),
+              " on ", plural(sockets.size(), "socket"));
+  for (const auto& [node, cpus] : nodes) text += cat("; NUMA node ", node, ": CPUs ", to_cpu_list(cpus));
+  return text + "\n";
+}
+
+std::string driver_text(const Host& host) {
+  if (host.driver_version.empty()) return "";
+  const bool amd = std::all_of(host.gpus.begin(), host.gpus.end(),
+                               [](const Gpu& gpu) { return gpu.vendor == Vendor::amd; });
+  return cat(amd && !host.gpus.empty() ? ", amdgpu driver " : ", NVIDIA driver ",
+             printable(host.driver_version));
+}
+
+std::string host_text(const Host& host, const DevicesTextOptions& options) {
+  std::string text = cat("host ", printable(host.name), driver_text(host), "\n");
+  if (host.gpus.empty()) {
+    text += cat("no GPU: ", printable(or_dash(host.gpu_note)), "\n");
+  } else {
+    text += gpu_table(host.gpus, options) + link_table(host);
+  }
+  return text + cpu_text(host);
+}
+
+}  // namespace
+
+std::string devices_text(const Inventory& inventory, const DevicesTextOptions& options) {
+  std::string text;
+  if (inventory.simulated) text += cat("from ", printable(inventory.source), ", not this machine\n");
+  for (const Host& host : inventory.hosts) text += (text.empty() ? "" : "\n") + host_text(host, options);
+  return text;
+}
+
+}  // namespace muster

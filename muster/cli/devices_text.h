@@ -1,0 +1,22 @@
+// A machine as tables for a terminal: what `muster devices` prints. Values and text; no I/O.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "muster/device/inventory.h"
+
+namespace muster {
+
+// Who holds a GPU or MIG instance, by its UUID, in one line.
+using LeaseLines = std::map<std::string, std::string>;
+
+struct DevicesTextOptions {
+  bool leases = false;  // with the column "leased by"
+  LeaseLines holders = {};
+};
+
+// For each host: its GPUs with their MIG instances, how they are linked, its CPU. What nobody told is "-".
+std::string devices_text(const Inventory& inventory, const DevicesTextOptions& options = {});
+
+}  // namespace muster

@@ -1,0 +1,103 @@
+#include "muster/cli/doctor.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr const char* kExamples =
+    R"(Each line is a check: ok, warn (works, but expect trouble), fail (a job will fail; exit code 1), or
+skipped (does not apply here), what was found, and what to do about it.
+
+Examples:
+  muster doctor                            check this machine
+  muster doctor --master node1             also the way to the host where ranks are to meet
+  muster doctor --python .venv/bin/python  also import that Python's torch
+  muster doctor --json                     the same for programs
+)";
+
+size_t count(const std::vector<NamedResult>& results, CheckStatus status) {
+  return static_cast<size_t>(std::count_if(results.begin(), results.end(), [&](const NamedResult& named) {
+    return named.result.status == status;
+  }));
+}
+
+std::string padded(std::string text, size_t width) {
+  text.resize(std::max(text.size(), width), ' ');
+  return text;
+}
+
+}  // namespace
+
+std::vector<NamedResult> run_checks(const DoctorFacts& facts) {
+  std::vector<NamedResult> results;
+  for (const Check& check : doctor_checks()) results.push_back({check.name, check.run(facts)});
+  return results;
+}
+
+std::string doctor_text(const std::vector<NamedResult>& results) {
+  constexpr size_t kStatusWidth = 9;
+  size_t width = 0;
+  for (const NamedResult& named : results) width = std::max(width, named.name.size() + 2);
+  std::string text;
+  for (const auto& [name, result] : results) {
+    text += cat(padded(to_string(result.status), kStatusWidth), padded(name, width), printable(result.text),
+                result.fix.empty() ? std::string() : cat("; to do: ", printable(result.fix)), "\n");
+  }
+  const size_t warnings = count(results, CheckStatus::warn);
+  const size_t failures = count(results, CheckStatus::fail);
+  return cat(text, count(results, CheckStatus::ok), " ok, ", warnings,
+             warnings == 1 ? " warning, " : " warnings, ", failures,
+             failures == 1 ? " failure, " : " failures, ", count(results, CheckStatus::skipped),
+             " skipped\n");
+}
+
+std::string doctor_json(const std::vector<NamedResult>& results, const std::string& host) {
+  nlohmann::ordered_json document = {{"schema", "muster.doctor/1"},
+                                     {"host", host},
+                                     {"ok", doctor_exit_code(results) == 0},
+                                     {"checks", nlohmann::ordered_json::array()}};
+  for (const auto& [name, result] : results) {
+    document["checks"].push_back(
+        {{"name", name}, {"status", to_string(result.status)}, {"text", result.text}, {"fix", result.fix}});
+  }
+  // What was found may hold any bytes (a process's name, a variable).
+  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+int doctor_exit_code(const std::vector<NamedResult>& results) {
+  return count(results, CheckStatus::fail) > 0 ? 1 : 0;
+}
+
+void add_doctor(CLI::App& app, int* exit_code) {
+  CLI::App* const command = app.add_subcommand("doctor", "Check this machine for what usually goes wrong");
+  struct Flags {
+    DoctorOptions options;
+    bool json = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  command->add_flag("--json", flags->json, "Print JSON");
+  command->add_option("--master", flags->options.master, "Check the way to this host (default: MASTER_ADDR)")
+      ->type_name("HOST");
+  command->add_option("--python", flags->options.python, "Ask this Python for its torch, which takes seconds")
+      ->type_name("PYTHON");
+  command->footer(kExamples);
+  command->callback([flags, exit_code] {
+    const DoctorFacts facts = look_at_this_machine(flags->options);
+    const auto results = run_checks(facts);
+    write_all(STDOUT_FILENO, flags->json ? doctor_json(results, facts.host.name) : doctor_text(results));
+    *exit_code = doctor_exit_code(results);
+  });
+}
+
+}  // namespace muster

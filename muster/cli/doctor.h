@@ -1,0 +1,35 @@
+// `muster doctor`: checks what usually goes wrong on a machine and says what to do. Registered by main.cc.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "muster/cli/doctor_checks.h"
+
+namespace CLI {
+class App;
+}
+
+namespace muster {
+
+struct NamedResult {
+  std::string name;
+  CheckResult result;
+};
+
+// Every check, in the table's order.
+std::vector<NamedResult> run_checks(const DoctorFacts& facts);
+
+// A line a check, and one that counts them.
+std::string doctor_text(const std::vector<NamedResult>& results);
+
+// The same as JSON, schema "muster.doctor/1".
+std::string doctor_json(const std::vector<NamedResult>& results, const std::string& host);
+
+// 1 when a check fails, else 0: warnings stop no job.
+int doctor_exit_code(const std::vector<NamedResult>& results);
+
+// Adds the subcommand to `app`; when it was asked for it prints and sets `*exit_code`. Errors leave as Error.
+void add_doctor(CLI::App& app, int* exit_code);
+
+}  // namespace muster

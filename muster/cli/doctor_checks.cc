@@ -1,0 +1,72 @@
+#include "muster/cli/doctor_checks.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::array kChecks = {
+    Check{"driver", check_driver},
+    Check{"GPU health", check_gpu_health},
+    Check{"GPUs in use", check_gpu_busy},
+    Check{"MIG", check_mig},
+    Check{"peer access", check_peer_access},
+    Check{"CUDA_DEVICE_ORDER", check_device_order},
+    Check{"CUDA_VISIBLE_DEVICES", check_visible_devices},
+    Check{"host name", check_host_name},
+    Check{"way to the master", check_master_route},
+    Check{"network interface", check_interface_variables},
+    Check{"ports", check_ports},
+    Check{"/dev/shm", check_shared_memory},
+    Check{"open files", check_open_files},
+    Check{"locked memory", check_locked_memory},
+    Check{"processes", check_processes},
+    Check{"cgroup", check_cgroup},
+    Check{"orphans", check_orphans},
+    Check{"leases", check_leases},
+    Check{"torch", check_torch},
+};
+
+}  // namespace
+
+const char* to_string(CheckStatus status) {
+  constexpr const char* kNames[] = {"ok", "warn", "fail", "skipped"};
+  return kNames[static_cast<size_t>(status)];
+}
+
+std::span<const Check> doctor_checks() {
+  return kChecks;
+}
+
+std::optional<std::string> file_text(const std::string& path) {
+  try {
+    return read_file(path);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (auto at = std::filesystem::directory_iterator(folder, error); !error && at != std::filesystem::end(at);
+       at.increment(error)) {
+    names.push_back(at->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::optional<std::string> variable(const DoctorFacts& facts, const char* name) {
+  const auto found = facts.environment.find(name);
+  if (found == facts.environment.end() || found->second.empty()) return std::nullopt;
+  return found->second;
+}
+
+}  // namespace muster

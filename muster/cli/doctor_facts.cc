@@ -1,0 +1,197 @@
+#include "muster/cli/doctor_facts.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/route.h"
+#include "muster/base/strings.h"
+#include "muster/device/probe.h"
+#include "muster/launch/port.h"
+#include "muster/supervise/child.h"
+
+namespace muster {
+
+namespace {
+
+void look_at_devices(DoctorFacts& facts) {
+  try {
+    facts.host = probe_this_machine({.detail = GpuDetail::full, .links = true}).hosts.at(0);
+  } catch (const Error& error) {
+    facts.probe_error = error.what();
+    char name[256] = {};
+    if (::gethostname(name, sizeof(name) - 1) == 0) facts.host.name = name;
+  }
+}
+
+std::string numeric(const sockaddr* address) {
+  const socklen_t size = address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  char text[NI_MAXHOST];
+  if (::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) return {};
+  return text;
+}
+
+void resolve_host_name(DoctorFacts& facts) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* list = nullptr;
+  if (const int error = ::getaddrinfo(facts.host.name.c_str(), nullptr, &hints, &list); error != 0) {
+    facts.resolve_error = ::gai_strerror(error);
+    return;
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, ::freeaddrinfo);
+  for (const addrinfo* at = list; at != nullptr; at = at->ai_next) {
+    std::string text = numeric(at->ai_addr);
+    auto& known = facts.host_addresses;
+    if (!text.empty() && std::find(known.begin(), known.end(), text) == known.end()) {
+      known.push_back(std::move(text));
+    }
+  }
+}
+
+std::string interface_with(const std::string& address) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr) continue;
+    const int family = at->ifa_addr->sa_family;
+    if ((family == AF_INET || family == AF_INET6) && numeric(at->ifa_addr) == address) return at->ifa_name;
+  }
+  return {};
+}
+
+void find_master(DoctorFacts& facts, const std::string& master) {
+  facts.master = master;
+  if (master.empty()) return;
+  try {
+    facts.master_address = address_towards(master);
+    facts.master_interface = interface_with(facts.master_address);
+  } catch (const Error& error) {
+    facts.master_error = error.what();
+  }
+}
+
+void look_at_shared_memory(DoctorFacts& facts) {
+  struct statvfs info = {};
+  if (::statvfs("/dev/shm", &info) != 0) return;
+  facts.shm_total_bytes = uint64_t{info.f_blocks} * info.f_frsize;
+  facts.shm_free_bytes = uint64_t{info.f_bavail} * info.f_frsize;
+  facts.shm_writable = ::access("/dev/shm", W_OK | X_OK) == 0;
+}
+
+void look_at_ports(DoctorFacts& facts, const std::string& master_port) {
+  const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (!fd.valid() || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    facts.port_error = std::strerror(errno);
+  }
+  const auto port = parse_int(master_port);
+  if (port && *port > 0 && *port < 65536) facts.master_port_holder = port_holder(static_cast<int>(*port));
+}
+
+void look_at_leases(DoctorFacts& facts) {
+  facts.lease_folder = default_lease_folder();
+  try {
+    const LeaseFolder folder({.create = false, .patience = std::chrono::milliseconds(1000)});
+    const auto look = [&](const GpuUuid& uuid) {
+      if (!uuid.value.empty()) facts.leases[uuid] = folder.holders(uuid);
+    };
+    for (const Gpu& gpu : facts.host.gpus) {
+      look(gpu.uuid);
+      for (const MigInstance& instance : gpu.mig) look(instance.uuid);
+    }
+  } catch (const Error& error) {
+    facts.lease_error = error.what();
+  }
+}
+
+// Its standard output until its end or the deadline, when it is killed.
+std::string output_of(const Child& child, const Fd& out, const Deadline& deadline) {
+  std::string text;
+  char buffer[4096];
+  pollfd poll = {.fd = out.get(), .events = POLLIN, .revents = 0};
+  while (::poll(&poll, 1, static_cast<int>(deadline.left().count())) == 1 && text.size() < 65536) {
+    const ssize_t n = ::read(out.get(), buffer, sizeof(buffer));
+    if (n <= 0) break;
+    text.append(buffer, static_cast<size_t>(n));
+  }
+  ::kill(-child.pid, SIGKILL);  // its group; a process that has ended takes no harm
+  return text;
+}
+
+void ask_python(DoctorFacts& facts, const std::string& python) {
+  facts.asked_python = python;
+  if (python.empty()) return;
+  constexpr auto kPatience = std::chrono::seconds(60);
+  try {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("pipe", errno);
+    const Fd read_end(ends[0]);
+    Fd write_end(ends[1]);
+    const Child child =
+        spawn_child({.argv = {python, "-c",
+                              "import os, torch; print(torch.__version__, os.path.dirname(torch.__file__))"},
+                     .environment = facts.environment,
+                     .stdout_fd = write_end.get()});
+    write_end.reset();
+    const Deadline deadline(kPatience);
+    facts.python_answer = std::string(trim(output_of(child, read_end, deadline)));
+    int status = 0;
+    ::waitpid(child.pid, &status, 0);
+    if (facts.python_answer.empty()) {
+      facts.python_error = deadline.passed() ? "no answer in a minute" : "import torch failed";
+    }
+  } catch (const Error& error) {
+    facts.python_error = error.what();
+  }
+}
+
+Environment own_environment() {
+  Environment variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (equals != std::string_view::npos && equals > 0)
+      variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return variables;
+}
+
+}  // namespace
+
+DoctorFacts look_at_this_machine(const DoctorOptions& options) {
+  DoctorFacts facts{.user = ::geteuid(), .environment = own_environment()};
+  const auto value = [&](const char* name) {
+    const auto found = facts.environment.find(name);
+    return found == facts.environment.end() ? std::string() : found->second;
+  };
+  look_at_devices(facts);
+  resolve_host_name(facts);
+  find_master(facts, options.master.empty() ? value("MASTER_ADDR") : options.master);
+  look_at_shared_memory(facts);
+  look_at_ports(facts, value("MASTER_PORT"));
+  look_at_leases(facts);
+  ask_python(facts, options.python);
+  return facts;
+}
+
+}  // namespace muster

@@ -1,0 +1,204 @@
+// The checks of what former and running jobs hold, and of the torch that is there.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "muster/base/strings.h"
+#include "muster/cli/doctor_checks.h"
+
+namespace muster {
+
+namespace {
+
+struct Process {
+  int pid = 0;
+  int parent = 0;
+  std::string name;
+  std::string job;  // what a launcher wrote into its environment; empty: no rank, nor started by one
+};
+
+std::string status_field(const std::string& status, const std::string& name) {
+  for (const std::string& line : split(status, '\n')) {
+    if (line.starts_with(name)) return std::string(trim(std::string_view(line).substr(name.size())));
+  }
+  return {};
+}
+
+std::string job_of(const std::string& environment) {
+  std::string job;
+  for (const std::string& entry : split(environment, '\0')) {
+    for (const std::string_view name : {"TORCHELASTIC_RUN_ID=", "MUSTER_RUN_DIR="}) {
+      if (entry.starts_with(name) && (job.empty() || job == "none")) job = entry.substr(name.size());
+    }
+  }
+  return job;
+}
+
+// This user's processes. (Another's environment cannot be read anyway.)
+std::map<int, Process> own_processes(const DoctorFacts& facts) {
+  std::map<int, Process> processes;
+  for (const std::string& name : names_in(facts.root + "/proc")) {
+    const auto pid = parse_int(name);
+    const std::string folder = cat(facts.root, "/proc/", name);
+    struct stat info = {};
+    if (!pid || ::stat(folder.c_str(), &info) != 0 || info.st_uid != facts.user) continue;
+    const std::string status = file_text(folder + "/status").value_or("");
+    Process process{.pid = static_cast<int>(*pid),
+                    .parent = static_cast<int>(parse_int(status_field(status, "PPid:")).value_or(0)),
+                    .name = status_field(status, "Name:"),
+                    .job = job_of(file_text(folder + "/environ").value_or(""))};
+    processes.emplace(process.pid, std::move(process));
+  }
+  return processes;
+}
+
+// Whether process `pid` takes in orphans instead of having launched something: the system's init, a
+// session's. Process 1 of a container may be the launcher itself; then it was not told a job and runs one.
+bool adopts_orphans(const DoctorFacts& facts, int pid, const Process& orphan) {
+  const std::string folder = cat(facts.root, "/proc/", pid);
+  const std::string name(trim(file_text(folder + "/comm").value_or("")));
+  for (const char* init : {"systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan"}) {
+    if (name == init) return true;
+  }
+  if (pid != 1) return false;
+  const std::string command = file_text(folder + "/cmdline").value_or("");
+  const bool launches =
+      command.find("muster") != std::string::npos || command.find("torch") != std::string::npos;
+  return !launches && name != orphan.name;
+}
+
+// The last of the line of parents that belongs to the same job.
+const Process& first_of_job(const std::map<int, Process>& processes, const Process& process) {
+  const Process* at = &process;
+  for (size_t steps = 0; steps < processes.size(); ++steps) {
+    const auto parent = processes.find(at->parent);
+    if (parent == processes.end() || parent->second.job != process.job) break;
+    at = &parent->second;
+  }
+  return *at;
+}
+
+std::string gpu_label(const DoctorFacts& facts, const GpuUuid& uuid) {
+  for (const Gpu& gpu : facts.host.gpus) {
+    if (gpu.uuid == uuid) return cat("GPU ", gpu.index.value);
+  }
+  return uuid.value;
+}
+
+// The version in a torch folder (a wheel's or a libtorch's), from files alone.
+std::string torch_version(const std::string& folder) {
+  const std::string python = file_text(folder + "/version.py").value_or("");
+  if (const size_t at = python.find("__version__ = '"); at != std::string::npos) {
+    const size_t from = at + std::string_view("__version__ = '").size();
+    return python.substr(from, python.find('\'', from) - from);
+  }
+  return std::string(trim(file_text(folder + "/build-version").value_or("")));
+}
+
+// The torch folders of a Python's prefix, as a virtual environment has them.
+std::vector<std::string> torch_folders(const std::string& prefix) {
+  std::vector<std::string> folders;
+  for (const std::string& name : names_in(prefix + "/lib")) {
+    if (!name.starts_with("python3")) continue;
+    for (const char* packages : {"site-packages", "dist-packages"}) {
+      folders.push_back(cat(prefix, "/lib/", name, "/", packages, "/torch"));
+    }
+  }
+  return folders;
+}
+
+// Where a torch may be, the likeliest first: TORCH (a folder, or a Python), the environment that is active,
+// .deps of the folder we are in, the Pythons of PATH.
+std::vector<std::string> torch_candidates(const DoctorFacts& facts) {
+  std::vector<std::string> folders;
+  const auto add_prefix = [&](const std::string& prefix) {
+    for (std::string& folder : torch_folders(prefix)) folders.push_back(std::move(folder));
+  };
+  const auto above = [](const std::string& path) { return path.substr(0, path.rfind('/')); };
+  if (const auto torch = variable(facts, "TORCH")) {
+    folders.push_back(*torch);
+    add_prefix(above(above(*torch)));  // …/bin/python
+  }
+  if (const auto active = variable(facts, "VIRTUAL_ENV")) add_prefix(*active);
+  add_prefix(cat(variable(facts, "PWD").value_or("."), "/.deps/torch"));
+  for (const std::string& bin : split(variable(facts, "PATH").value_or(""), ':')) {
+    if (bin.ends_with("/bin")) add_prefix(facts.root + above(bin));
+  }
+  return folders;
+}
+
+// LibTorch 2.11 to 2.15.
+bool is_supported(const std::string& version) {
+  const auto parts = split(version, '.');
+  const auto minor = parts.size() < 2 ? std::nullopt : parse_int(parts[1]);
+  return parts[0] == "2" && minor && *minor >= 11 && *minor <= 15;
+}
+
+CheckResult judge_torch(const std::string& version, const std::string& where) {
+  const std::string text = cat(version, " (", where, ")");
+  if (is_supported(version)) return {CheckStatus::ok, text};
+  return {CheckStatus::warn, text + "; muster's C++ part builds with 2.11 to 2.15",
+          "give another with TORCH=, or install one: scripts/setup.sh train"};
+}
+
+}  // namespace
+
+CheckResult check_orphans(const DoctorFacts& facts) {
+  const auto processes = own_processes(facts);
+  std::map<std::string, std::vector<std::string>> found;
+  std::vector<int> pids;
+  for (const auto& [pid, process] : processes) {
+    if (process.job.empty()) continue;
+    const Process& first = first_of_job(processes, process);
+    const bool orphaned = first.parent != 0 && adopts_orphans(facts, first.parent, first);
+    if (!orphaned) continue;
+    found[process.job].push_back(cat(pid, " (", process.name, ")"));
+    pids.push_back(pid);
+  }
+  if (found.empty()) return {CheckStatus::ok, "no process of a job whose launcher is gone"};
+  std::vector<std::string> jobs;
+  jobs.reserve(found.size());
+  for (const auto& [job, list] : found) jobs.push_back(cat("of job ", job, ": ", join(list, ", ")));
+  return {CheckStatus::warn, cat("left over ", join(jobs, "; ")), cat("kill ", join(pids, " "))};
+}
+
+CheckResult check_leases(const DoctorFacts& facts) {
+  if (!facts.lease_error.empty()) {
+    return {CheckStatus::fail, facts.lease_error, "until then: muster run --no-lease"};
+  }
+  std::vector<std::string> held;
+  bool orphaned = false;
+  for (const auto& [uuid, holders] : facts.leases) {
+    for (const LeaseHolder& holder : holders) {
+      held.push_back(cat(gpu_label(facts, uuid), ": ", describe(holder)));
+      orphaned = orphaned || (holder.note && !holder.alive);
+    }
+  }
+  if (held.empty()) return {CheckStatus::ok, cat("none held (", facts.lease_folder, ")")};
+  if (!orphaned) return {CheckStatus::ok, join(held, "; ")};
+  return {CheckStatus::warn, join(held, "; "),
+          cat("end what the job left over; `fuser -v ", facts.lease_folder, "/*` shows who has it open")};
+}
+
+CheckResult check_torch(const DoctorFacts& facts) {
+  if (!facts.python_error.empty()) {
+    return {CheckStatus::fail, cat(facts.asked_python, ": ", facts.python_error),
+            "give a Python that has torch, or install it there"};
+  }
+  if (!facts.python_answer.empty()) {
+    const size_t blank = facts.python_answer.find(' ');
+    const std::string where =
+        blank == std::string::npos ? facts.asked_python : facts.python_answer.substr(blank + 1);
+    return judge_torch(facts.python_answer.substr(0, blank), where);
+  }
+  for (const std::string& folder : torch_candidates(facts)) {
+    const std::string version = torch_version(folder);
+    if (!version.empty()) return judge_torch(version, folder);
+  }
+  return {CheckStatus::skipped,
+          "none found by its files (ask a Python with --python); muster starts programs without it"};
+}
+
+}  // namespace muster

@@ -1,0 +1,136 @@
+// The checks of shared memory, resource limits and cgroups.
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/cli/doctor_checks.h"
+
+namespace muster {
+
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+// A soft limit of /proc/self/limits by its name there; nothing when it is not told.
+struct Limit {
+  bool unlimited = false;
+  uint64_t value = 0;
+  std::string text() const { return unlimited ? "unlimited" : cat(value); }
+  bool below(uint64_t least) const { return !unlimited && value < least; }
+};
+
+std::optional<Limit> soft_limit(const DoctorFacts& facts, std::string_view name) {
+  const auto text = file_text(facts.root + "/proc/self/limits");
+  if (!text) return std::nullopt;
+  for (const std::string& line : split(*text, '\n')) {
+    if (!line.starts_with(name)) continue;
+    const std::string_view rest = trim(std::string_view(line).substr(name.size()));
+    const std::string_view word = rest.substr(0, rest.find(' '));
+    if (word == "unlimited") return Limit{.unlimited = true};
+    const auto number = parse_int(word);
+    if (number && *number >= 0) return Limit{.value = static_cast<uint64_t>(*number)};
+  }
+  return std::nullopt;
+}
+
+CheckResult judge_limit(const std::optional<Limit>& limit, uint64_t least, const char* option,
+                        const char* what) {
+  if (!limit) return {CheckStatus::skipped, "/proc/self/limits does not tell"};
+  if (!limit->below(least)) return {CheckStatus::ok, limit->text()};
+  return {CheckStatus::warn, cat("at most ", limit->text(), "; ", what),
+          cat("ulimit ", option, " ", least, " before the job, or /etc/security/limits.conf")};
+}
+
+// This process's group of the one hierarchy of version 2; nothing without it.
+std::optional<std::string> cgroup_folder(const DoctorFacts& facts) {
+  const std::string text = file_text(facts.root + "/proc/self/cgroup").value_or("");
+  for (const std::string& line : split(text, '\n')) {
+    if (!line.starts_with("0::/")) continue;
+    const std::string base = facts.root + "/sys/fs/cgroup";
+    const std::string folder = cat(base, line.substr(3));
+    // In a container the path may be the host's; the mount is then the group itself.
+    for (const std::string& candidate : {folder, base}) {
+      if (file_text(candidate + "/cgroup.controllers")) return candidate;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string cgroup_limits(const std::string& folder) {
+  std::vector<std::string> limits;
+  const auto value = [&](const char* file) {
+    return std::string(trim(file_text(cat(folder, "/", file)).value_or("max")));
+  };
+  const auto memory = parse_int(value("memory.max"));
+  if (memory && *memory >= 0) limits.push_back(cat("memory ", format_bytes(static_cast<uint64_t>(*memory))));
+  const std::string cpu = value("cpu.max");
+  if (!cpu.starts_with("max")) limits.push_back(cat("cpu ", cpu));
+  if (const auto pids = parse_int(value("pids.max"))) limits.push_back(cat(*pids, " processes"));
+  return limits.empty() ? std::string("no limits") : cat("limits: ", join(limits, ", "));
+}
+
+}  // namespace
+
+CheckResult check_shared_memory(const DoctorFacts& facts) {
+  const char* const fix = "mount -o remount,size=8G /dev/shm; in a container, --shm-size=8g or --ipc=host";
+  if (!facts.shm_total_bytes) return {CheckStatus::fail, "none", "mount -t tmpfs tmpfs /dev/shm"};
+  if (!facts.shm_writable) {
+    return {CheckStatus::fail, "this user cannot write there", "chmod 1777 /dev/shm (as root)"};
+  }
+  const std::string text =
+      cat(format_bytes(facts.shm_free_bytes), " free of ", format_bytes(*facts.shm_total_bytes));
+  if (facts.shm_free_bytes < 16 * kMiB)
+    return {CheckStatus::fail, text, cat("remove what is left over, or ", fix)};
+  if (facts.shm_free_bytes < 1024 * kMiB) {
+    return {CheckStatus::warn, text + "; NCCL, data loaders and shared-memory groups want 1 GiB or more",
+            fix};
+  }
+  return {CheckStatus::ok, text};
+}
+
+CheckResult check_open_files(const DoctorFacts& facts) {
+  return judge_limit(soft_limit(facts, "Max open files"), 4096, "-n", "big jobs and data loaders use more");
+}
+
+CheckResult check_locked_memory(const DoctorFacts& facts) {
+  const auto limit = soft_limit(facts, "Max locked memory");
+  const bool rdma = !names_in(facts.root + "/sys/class/infiniband").empty();
+  if (!rdma || !limit) {
+    return {limit ? CheckStatus::ok : CheckStatus::skipped,
+            limit ? cat(limit->unlimited ? limit->text() : format_bytes(limit->value),
+                        "; no RDMA card wants more")
+                  : std::string("/proc/self/limits does not tell")};
+  }
+  if (!limit->below(1024 * kMiB)) return {CheckStatus::ok, limit->text()};
+  return {CheckStatus::warn,
+          cat("at most ", format_bytes(limit->value), "; RDMA cards need the buffers locked"),
+          "ulimit -l unlimited before the job, or /etc/security/limits.conf"};
+}
+
+CheckResult check_processes(const DoctorFacts& facts) {
+  return judge_limit(soft_limit(facts, "Max processes"), 4096, "-u", "threads count too");
+}
+
+CheckResult check_cgroup(const DoctorFacts& facts) {
+  const auto folder = cgroup_folder(facts);
+  if (!folder) {
+    return {CheckStatus::skipped, "no cgroup of version 2; ranks are ended by process group and as orphans"};
+  }
+  const std::string limits = cgroup_limits(*folder);
+  const auto pids = parse_int(trim(file_text(*folder + "/pids.max").value_or("max")));
+  if (pids && *pids < 1000) {
+    return {CheckStatus::warn, limits + ", and threads count too",
+            "raise pids.max (docker: --pids-limit; systemd: TasksMax)"};
+  }
+  const bool writable =
+      ::access((*folder + "/cgroup.procs").c_str(), W_OK) == 0 && ::access(folder->c_str(), W_OK) == 0;
+  if (writable) return {CheckStatus::ok, "writable; " + limits};
+  return {CheckStatus::ok,
+          cat("not writable (systemd-run --user --scope -p Delegate=yes would make it so): ranks are "
+              "ended by process group and as orphans; ",
+              limits)};
+}
+
+}  // namespace muster

@@ -1,0 +1,96 @@
+// The checks of names, addresses, interfaces and ports.
+#include <algorithm>
+
+#include "muster/base/strings.h"
+#include "muster/cli/doctor_checks.h"
+
+namespace muster {
+
+namespace {
+
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
+}
+
+// Whether a value of NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names an interface that is there.
+// Source: NCCL user guide, "NCCL_SOCKET_IFNAME": prefixes, '^' excludes, '=' wants the exact name.
+bool names_an_interface(const std::string& value, const std::vector<std::string>& interfaces) {
+  if (value.starts_with('^')) return true;
+  const bool exact = value.starts_with('=');
+  for (const std::string& name : split(std::string_view(value).substr(exact ? 1 : 0), ',')) {
+    const std::string wanted = name.substr(0, name.find(':'));  // "eth0:1234" gives the port too
+    const bool there = std::any_of(interfaces.begin(), interfaces.end(), [&](const std::string& interface) {
+      return exact ? interface == wanted : interface.starts_with(wanted);
+    });
+    if (there) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+CheckResult check_host_name(const DoctorFacts& facts) {
+  const std::string& name = facts.host.name;
+  if (!facts.resolve_error.empty()) {
+    return {CheckStatus::warn, cat(name, " does not resolve: ", facts.resolve_error),
+            "enter it in /etc/hosts, or give addresses instead of names"};
+  }
+  const auto& addresses = facts.host_addresses;
+  if (!addresses.empty() && std::all_of(addresses.begin(), addresses.end(), is_loopback)) {
+    return {CheckStatus::warn,
+            cat(name, " is ", join(addresses, ", "), ", loopback: other hosts cannot reach that"),
+            "for jobs of several hosts, give this host's address with --master-addr, or correct /etc/hosts"};
+  }
+  return {CheckStatus::ok, cat(name, " is ", join(addresses, ", "))};
+}
+
+CheckResult check_master_route(const DoctorFacts& facts) {
+  if (facts.master.empty()) {
+    return {CheckStatus::skipped, "no MASTER_ADDR; ask about one with --master HOST"};
+  }
+  if (!facts.master_error.empty()) {
+    return {CheckStatus::fail, facts.master_error, "correct the name, or see `ip route`"};
+  }
+  const std::string text =
+      cat("to ", facts.master, " from ", facts.master_address,
+          facts.master_interface.empty() ? std::string() : cat(" (", facts.master_interface, ")"));
+  const bool local =
+      facts.master == "localhost" || is_loopback(facts.master) || facts.master == facts.host.name;
+  if (is_loopback(facts.master_address) && !local) {
+    return {CheckStatus::warn, text + ": the name means this host, by loopback",
+            "if the master is another host, correct /etc/hosts"};
+  }
+  return {CheckStatus::ok, text};
+}
+
+CheckResult check_interface_variables(const DoctorFacts& facts) {
+  const std::vector<std::string> interfaces = names_in(facts.root + "/sys/class/net");
+  std::vector<std::string> set;
+  for (const char* name : {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}) {
+    const auto value = variable(facts, name);
+    if (!value) continue;
+    if (!interfaces.empty() && !names_an_interface(*value, interfaces)) {
+      return {CheckStatus::fail, cat(name, "=", *value, ", but there are ", join(interfaces, ", ")),
+              cat("unset ", name, ": the interface is then chosen by the route to the master")};
+    }
+    set.push_back(cat(name, "=", *value));
+  }
+  if (set.empty()) return {CheckStatus::ok, "chosen by the route to the master"};
+  return {CheckStatus::ok, join(set, ", ")};
+}
+
+CheckResult check_ports(const DoctorFacts& facts) {
+  if (!facts.port_error.empty()) {
+    return {CheckStatus::fail, cat("no port of loopback can be bound: ", facts.port_error),
+            "bring loopback up (ip link set lo up), and see net.ipv4.ip_local_port_range"};
+  }
+  if (!facts.master_port_holder.empty()) {
+    return {CheckStatus::warn,
+            cat("MASTER_PORT=", variable(facts, "MASTER_PORT").value_or(""), " is in use by ",
+                facts.master_port_holder),
+            "end that, or unset MASTER_PORT to have a free one chosen"};
+  }
+  return {CheckStatus::ok, "loopback can be bound"};
+}
+
+}  // namespace muster

@@ -1,0 +1,88 @@
+#include "muster/cli/watch.h"
+
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "muster/base/clock.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+// SIGINT is kept back, so that it never ends the program between two lines, and taken by `wait`.
+class Interrupts {
+ public:
+  Interrupts() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set_, &old_);
+  }
+  ~Interrupts() { pthread_sigmask(SIG_SETMASK, &old_, nullptr); }
+  Interrupts(const Interrupts&) = delete;
+  Interrupts& operator=(const Interrupts&) = delete;
+
+  // Waits; false when SIGINT came.
+  bool wait(std::chrono::milliseconds duration) const {
+    const Deadline deadline(duration);
+    while (true) {
+      const auto left = deadline.left();
+      const timespec time{.tv_sec = left.count() / 1000, .tv_nsec = left.count() % 1000 * 1'000'000};
+      if (sigtimedwait(&set_, nullptr, &time) == SIGINT) return false;
+      if (errno == EAGAIN && deadline.passed()) return true;
+    }
+  }
+
+ private:
+  sigset_t set_{};
+  sigset_t old_{};
+};
+
+std::string in_place(int fd, const std::string& text, bool first) {
+  winsize size{};
+  if (ioctl(fd, TIOCGWINSZ, &size) != 0) size = {};
+  std::string out = first ? "\x1b[2J\x1b[H" : "\x1b[H";
+  const size_t rows = size.ws_row > 1 ? size.ws_row - 1U : 0;  // the last is the cursor's
+  for (const char c : fit_to_terminal(text, rows, size.ws_col)) {
+    if (c == '\n') out += "\x1b[K";
+    out += c;
+  }
+  return out + "\x1b[J";
+}
+
+}  // namespace
+
+std::string fit_to_terminal(const std::string& text, size_t rows, size_t columns) {
+  std::string out;
+  size_t row = 0;
+  size_t column = 0;
+  for (const char c : text) {
+    if (rows > 0 && row == rows) return out;
+    if (c == '\n') {
+      out += c;
+      ++row;
+      column = 0;
+      continue;
+    }
+    const bool starts_character = (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+    if (starts_character) ++column;
+    if (columns == 0 || column <= columns) out += c;
+  }
+  return out;
+}
+
+void watch(int fd, const std::function<std::string()>& make_text, const WatchOptions& options) {
+  const bool terminal = isatty(fd) == 1;
+  const Interrupts interrupts;
+  for (int i = 0; options.count == 0 || i < options.count; ++i) {
+    if (i > 0 && !interrupts.wait(options.interval)) break;
+    const std::string text = make_text();
+    write_all(fd, terminal ? in_place(fd, text, i == 0) : (i > 0 ? options.separator : "") + text);
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,143 @@
+#include "muster/device/cpu_topology.h"
+
+#include <dlfcn.h>
+#include <hwloc.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+constexpr const char* kLibrary = "libhwloc.so.15";  // every hwloc 2
+
+[[noreturn]] void fail(const std::string& reason) {
+  throw Error(ErrorCode::unavailable, cat("CPU topology: expected ", kLibrary, " to read this machine, got: ",
+                                          reason, "; install hwloc's library (Debian: libhwloc15)"));
+}
+
+// hwloc's functions. Its inline helpers that only follow pointers can be used as they are.
+class Hwloc {
+ public:
+  Hwloc() : library_(dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL)) {
+    if (!library_) {
+      const char* const reason = dlerror();
+      fail(reason != nullptr ? reason : "unknown reason");
+    }
+    find(init, "hwloc_topology_init");
+    find(set_all_types_filter, "hwloc_topology_set_all_types_filter");
+    find(set_type_filter, "hwloc_topology_set_type_filter");
+    find(load, "hwloc_topology_load");
+    find(destroy, "hwloc_topology_destroy");
+    find(type_depth, "hwloc_get_type_depth");
+    find(count_by_depth, "hwloc_get_nbobjs_by_depth");
+    find(object_by_depth, "hwloc_get_obj_by_depth");
+    find(bitmap_next, "hwloc_bitmap_next");
+    find(bitmap_alloc, "hwloc_bitmap_alloc");
+    find(bitmap_free, "hwloc_bitmap_free");
+    find(is_this_system, "hwloc_topology_is_thissystem");
+    find(get_cpubind, "hwloc_get_cpubind");
+    find(restrict_to, "hwloc_topology_restrict");
+  }
+
+  decltype(&hwloc_topology_init) init = nullptr;
+  decltype(&hwloc_topology_set_all_types_filter) set_all_types_filter = nullptr;
+  decltype(&hwloc_topology_set_type_filter) set_type_filter = nullptr;
+  decltype(&hwloc_topology_load) load = nullptr;
+  decltype(&hwloc_topology_destroy) destroy = nullptr;
+  decltype(&hwloc_get_type_depth) type_depth = nullptr;
+  decltype(&hwloc_get_nbobjs_by_depth) count_by_depth = nullptr;
+  decltype(&hwloc_get_obj_by_depth) object_by_depth = nullptr;
+  decltype(&hwloc_bitmap_next) bitmap_next = nullptr;
+  decltype(&hwloc_bitmap_alloc) bitmap_alloc = nullptr;
+  decltype(&hwloc_bitmap_free) bitmap_free = nullptr;
+  decltype(&hwloc_topology_is_thissystem) is_this_system = nullptr;
+  decltype(&hwloc_get_cpubind) get_cpubind = nullptr;
+  decltype(&hwloc_topology_restrict) restrict_to = nullptr;
+
+ private:
+  template <class Function>
+  void find(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(dlsym(library_.get(), name));
+    if (function == nullptr) fail(cat("no function ", name));
+  }
+
+  struct Close {
+    void operator()(void* library) const { dlclose(library); }
+  };
+  std::unique_ptr<void, Close> library_;
+};
+
+class Topology {
+ public:
+  explicit Topology(const Hwloc& hwloc) : hwloc_(hwloc) {
+    if (hwloc_.init(&topology_) != 0) fail("no memory");
+    hwloc_.set_all_types_filter(topology_, HWLOC_TYPE_FILTER_KEEP_NONE);
+    for (const auto type : {HWLOC_OBJ_PACKAGE, HWLOC_OBJ_CORE, HWLOC_OBJ_L3CACHE}) {
+      hwloc_.set_type_filter(topology_, type, HWLOC_TYPE_FILTER_KEEP_ALL);
+    }
+    if (hwloc_.load(topology_) != 0) {
+      hwloc_.destroy(topology_);
+      fail("it cannot be read");
+    }
+    keep_usable();
+  }
+  ~Topology() { hwloc_.destroy(topology_); }
+  Topology(const Topology&) = delete;
+  Topology& operator=(const Topology&) = delete;
+
+  std::vector<CpuCore> cores() const {
+    std::vector<CpuCore> cores;
+    int depth = hwloc_.type_depth(topology_, HWLOC_OBJ_CORE);
+    if (depth < 0) depth = hwloc_.type_depth(topology_, HWLOC_OBJ_PU);  // threads of unknown cores
+    const unsigned count = hwloc_.count_by_depth(topology_, depth);
+    for (unsigned i = 0; i < count; ++i) cores.push_back(core(hwloc_.object_by_depth(topology_, depth, i)));
+    return cores;
+  }
+
+ private:
+  // The cpuset is hwloc's own affair; the affinity mask is not.
+  void keep_usable() {
+    if (hwloc_.is_this_system(topology_) == 0) return;
+    const hwloc_bitmap_t mask = hwloc_.bitmap_alloc();
+    if (mask == nullptr) return;
+    if (hwloc_.get_cpubind(topology_, mask, HWLOC_CPUBIND_PROCESS) == 0)
+      hwloc_.restrict_to(topology_, mask, 0);
+    hwloc_.bitmap_free(mask);
+  }
+
+  CpuCore core(hwloc_obj_t object) const {
+    CpuCore core;
+    for (int cpu = hwloc_.bitmap_next(object->cpuset, -1); cpu >= 0;
+         cpu = hwloc_.bitmap_next(object->cpuset, cpu)) {
+      core.cpus.push_back(cpu);
+    }
+    core.numa_node = std::max(0, hwloc_.bitmap_next(object->nodeset, -1));
+    core.socket = number_of(object, HWLOC_OBJ_PACKAGE).value_or(0);
+    core.l3 = number_of(object, HWLOC_OBJ_L3CACHE).value_or(core.socket);
+    return core;
+  }
+
+  // Which of the host's objects of `type` holds `object`.
+  static std::optional<int> number_of(hwloc_obj_t object, hwloc_obj_type_t type) {
+    while (object != nullptr && object->type != type) object = object->parent;
+    if (object == nullptr) return std::nullopt;
+    return static_cast<int>(object->logical_index);
+  }
+
+  const Hwloc& hwloc_;
+  hwloc_topology_t topology_ = nullptr;
+};
+
+}  // namespace
+
+std::vector<CpuCore> read_cpu_cores() {
+  const Hwloc hwloc;
+  return Topology(hwloc).cores();
+}
+
+}  // namespace muster

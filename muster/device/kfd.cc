@@ -1,0 +1,141 @@
+#include "muster/device/kfd.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <optional>
+
+#include "muster/base/strings.h"
+#include "muster/device/pci_tree.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kXgmi = 11;          // a link's type; PCIe is 2
+constexpr uint64_t kWeightPerHop = 15;  // of an xGMI link
+constexpr uint64_t kMaxXgmiLinks = 64;
+
+fs::path nodes_folder(const std::string& sysroot) {
+  return sysroot + "/sys/class/kfd/kfd/topology/nodes";
+}
+
+// Entries of `folder` whose names are numbers, in order.
+std::vector<int> numbered(const fs::path& folder) {
+  std::vector<int> numbers;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const auto number = parse_int(entry.path().filename().string());
+    if (number && *number >= 0 && *number <= std::numeric_limits<int>::max())
+      numbers.push_back(static_cast<int>(*number));
+  }
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+std::optional<uint64_t> parse_unsigned(std::string_view text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// Lines "name value".
+KfdProperties read_properties(const fs::path& path) {
+  KfdProperties properties;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const size_t blank = line.find(' ');
+    if (blank == std::string::npos) continue;
+    if (const auto value = parse_unsigned(trim(line.substr(blank + 1))))
+      properties[line.substr(0, blank)] = *value;
+  }
+  return properties;
+}
+
+PciAddress pci_of(const KfdProperties& properties) {
+  const uint64_t location = value_of(properties, "location_id");
+  char text[32];
+  std::snprintf(text, sizeof(text), "%04x:%02x:%02x.%x",
+                static_cast<unsigned>(value_of(properties, "domain")),
+                static_cast<unsigned>(location >> 8) & 0xff, static_cast<unsigned>(location >> 3) & 0x1f,
+                static_cast<unsigned>(location) & 7);
+  return {text};
+}
+
+uint64_t memory_of(const fs::path& node) {
+  uint64_t bytes = 0;
+  for (const int bank : numbered(node / "mem_banks")) {
+    const auto properties = read_properties(node / "mem_banks" / cat(bank) / "properties");
+    const uint64_t heap = value_of(properties, "heap_type");
+    if (heap == 1 || heap == 2) bytes += value_of(properties, "size_in_bytes");  // visible to the CPU, or not
+  }
+  return bytes;
+}
+
+// Kernels tell the bandwidth of one link and of all together; where they do not, there is one at least.
+int count_links(const KfdProperties& link) {
+  if (value_of(link, "weight") > kWeightPerHop) return 0;  // by way of another GPU
+  const uint64_t one = value_of(link, "min_bandwidth");
+  const uint64_t all = value_of(link, "max_bandwidth");
+  return static_cast<int>(one == 0 ? 1 : std::clamp<uint64_t>(all / one, 1, kMaxXgmiLinks));
+}
+
+std::vector<KfdLink> links_of(const fs::path& node) {
+  std::vector<KfdLink> links;
+  for (const int number : numbered(node / "io_links")) {
+    const auto link = read_properties(node / "io_links" / cat(number) / "properties");
+    if (!link.contains("node_to")) continue;
+    const bool xgmi = value_of(link, "type") == kXgmi;
+    links.push_back({.to_node = static_cast<int>(value_of(link, "node_to")),
+                     .xgmi = xgmi,
+                     .count = xgmi ? count_links(link) : 0});
+  }
+  return links;
+}
+
+}  // namespace
+
+uint64_t value_of(const KfdProperties& properties, const char* name) {
+  const auto found = properties.find(name);
+  return found == properties.end() ? 0 : found->second;
+}
+
+bool has_kfd(const std::string& sysroot) {
+  std::error_code error;
+  return fs::exists(nodes_folder(sysroot), error);
+}
+
+std::vector<KfdGpu> read_kfd_gpus(const std::string& sysroot, bool links) {
+  std::vector<KfdGpu> gpus;
+  for (const int number : numbered(nodes_folder(sysroot))) {
+    const fs::path node = nodes_folder(sysroot) / cat(number);
+    // 0 is a CPU; a container that may not use a GPU cannot read its files, and ROCm leaves it out too.
+    const auto gpu_id = parse_unsigned(read_line(node / "gpu_id"));
+    if (!gpu_id || *gpu_id == 0) continue;
+    KfdGpu gpu{.node = number, .gpu_id = *gpu_id, .properties = read_properties(node / "properties")};
+    if (value_of(gpu.properties, "simd_count") == 0) continue;
+    gpu.pci = pci_of(gpu.properties);
+    gpu.memory_bytes = memory_of(node);
+    if (links) gpu.links = links_of(node);
+    gpus.push_back(std::move(gpu));
+  }
+  return gpus;
+}
+
+std::vector<GpuProcess> read_kfd_processes(const std::string& sysroot, uint64_t gpu_id) {
+  std::vector<GpuProcess> processes;
+  const fs::path folder = sysroot + "/sys/class/kfd/kfd/proc";
+  for (const int pid : numbered(folder)) {
+    const auto bytes = parse_unsigned(read_line(folder / cat(pid) / cat("vram_", gpu_id)));
+    // Every process that opened the driver is listed for every GPU.
+    if (bytes && *bytes > 0) processes.push_back({.pid = pid, .used_memory_bytes = *bytes});
+  }
+  return processes;
+}
+
+}  // namespace muster

@@ -1,0 +1,145 @@
+#include "muster/device/read_inventory.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <set>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/device/inventory_json.h"
+#include "muster/device/readers/captured_host.h"
+#include "muster/device/readers/fleet_toml.h"
+#include "muster/device/readers/hwloc_xml.h"
+#include "muster/device/readers/nccl_topology.h"
+#include "muster/device/readers/nvidia_smi_topo.h"
+#include "muster/device/readers/nvidia_smi_xml.h"
+#include "muster/device/readers/xml_root.h"
+
+namespace muster {
+namespace {
+
+enum class Format { json, nvidia_smi, topo, nccl, hwloc, fleet };
+
+[[noreturn]] void refuse(const std::string& source, const std::string& expected, std::string_view got) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("inventory ", source, ": expected ", expected, ", got ", clean_text(got)));
+}
+
+bool has_fleet_line(std::string_view text) {
+  return text.find("[[") != std::string_view::npos || text.find('=') != std::string_view::npos;
+}
+
+Format format_of(const std::string& text, const std::string& source) {
+  std::string_view rest = text;
+  if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);
+  rest = rest.substr(std::min(rest.find_first_not_of(" \t\r\n"), rest.size()));
+  if (rest.starts_with('{')) return Format::json;
+  if (rest.starts_with('<')) {
+    const std::string root = xml_root_name(rest);
+    if (root == "nvidia_smi_log") return Format::nvidia_smi;
+    if (root == "system") return Format::nccl;
+    if (root == "topology") return Format::hwloc;
+    refuse(source, "XML of nvidia-smi -q -x, NCCL (<system>) or hwloc (<topology>)", cat("<", root, ">"));
+  }
+  if (is_nvidia_smi_topo(rest)) return Format::topo;
+  if (rest.empty() || !has_fleet_line(rest)) {
+    refuse(source,
+           "muster devices --json, nvidia-smi -q -x, nvidia-smi topo -m, an NCCL or hwloc topology, or a "
+           "fleet file",
+           rest.empty() ? "nothing" : cat("'", rest.substr(0, 40), "'"));
+  }
+  return Format::fleet;
+}
+
+// At most one byte more than is allowed, whatever the file is: it may be endless.
+std::string read_bounded(const std::string& path) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) fail_errno(cat("cannot open '", path, "'"), errno);
+  std::string bytes;
+  char buffer[65536];
+  for (;;) {
+    const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer));
+    if (n == 0) return bytes;
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_errno(cat("cannot read '", path, "'"), errno);
+    bytes.append(buffer, static_cast<size_t>(n));
+    if (bytes.size() > kMaxInventoryBytes) {
+      refuse(path, cat("at most ", kMaxInventoryBytes >> 20U, " MiB"), "more");
+    }
+  }
+}
+
+// The one host that a fleet file's `from` names. A fleet file in a fleet file could go in circles.
+Host captured_host(const std::string& path) {
+  const std::string text = read_bounded(path);
+  if (format_of(text, path) == Format::fleet) refuse(path, "one captured host", "a fleet file");
+  Inventory inventory = parse_inventory(text, path);
+  if (inventory.hosts.size() != 1) refuse(path, "one host", cat(inventory.hosts.size()));
+  return std::move(inventory.hosts.front());
+}
+
+std::vector<Host> fleet(const std::string& text, const std::string& source) {
+  const std::filesystem::path folder = std::filesystem::path(source).parent_path();
+  return fleet_hosts(text, source, [&](const std::string& path) { return captured_host(folder / path); });
+}
+
+Inventory read_folder(const std::string& path) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    const bool hidden = entry.path().filename().string().starts_with('.');
+    if (!hidden && entry.is_regular_file()) files.push_back(entry.path());
+  }
+  if (error) fail_errno(cat("cannot list '", path, "'"), error.value());
+  if (files.empty()) refuse(path, "a folder with inventories", "no file");
+  std::sort(files.begin(), files.end());
+  Inventory whole{.source = path, .simulated = true};
+  std::set<std::string> names;
+  for (const std::string& file : files) {
+    for (Host& host : parse_inventory(read_bounded(file), file).hosts) {
+      if (!names.insert(host.name).second)
+        refuse(file, "each host's name once", cat("'", host.name, "' twice"));
+      whole.hosts.push_back(std::move(host));
+    }
+  }
+  return whole;
+}
+
+}  // namespace
+
+Inventory parse_inventory(const std::string& text, const std::string& source) {
+  Inventory inventory{.source = source, .simulated = true};
+  switch (format_of(text, source)) {
+    case Format::json:
+      return inventory_from_json(text, source);
+    case Format::nvidia_smi:
+      inventory.hosts.push_back(nvidia_smi_xml_host(text, source));
+      break;
+    case Format::topo:
+      inventory.hosts.push_back(nvidia_smi_topo_host(text, source));
+      break;
+    case Format::nccl:
+      inventory.hosts.push_back(nccl_topology_host(text, source));
+      break;
+    case Format::hwloc:
+      inventory.hosts.push_back(hwloc_xml_host(text, source));
+      break;
+    case Format::fleet:
+      inventory.hosts = fleet(text, source);
+      break;
+  }
+  return inventory;
+}
+
+Inventory read_inventory(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return read_folder(path);
+  return parse_inventory(read_bounded(path), path);
+}
+
+}  // namespace muster

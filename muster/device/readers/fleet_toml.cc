@@ -1,0 +1,321 @@
+#include "muster/device/readers/fleet_toml.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <set>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/device/links.h"
+#include "muster/device/readers/captured_host.h"
+#include "muster/device/readers/fleet_host.h"
+
+namespace muster {
+namespace {
+
+constexpr int64_t kMaxGpus = 64;
+constexpr int64_t kMaxNics = 64;
+constexpr int64_t kMaxCores = 4096;
+constexpr int64_t kMaxHosts = 100'000;
+constexpr uint64_t kMaxParts = 16'000'000;  // links and cores; a host counts as 100, a GPU as 20
+constexpr size_t kMaxLine = 1 << 16;
+constexpr int64_t kMaxMarks = 2'000'000;
+constexpr size_t kMaxDots = 8;
+constexpr size_t kMaxName = 200;
+
+std::string model_names() {
+  std::string names;
+  for (const GpuModel& model : gpu_models()) names += cat(names.empty() ? "" : ", ", model.name);
+  return names;
+}
+
+class FleetReader {
+ public:
+  FleetReader(const std::string& text, const std::string& source, const HostLoader& load)
+      : text_(text), source_(source), load_(load) {}
+
+  std::vector<Host> read() {
+    check_lines();
+    const toml::table document = parse();
+    for (const auto& [key, value] : document) {
+      if (key.str() != "host") fail(key.source().begin, "[[host]] entries", cat("'", key.str(), "'"));
+    }
+    const toml::array* const entries = document["host"].as_array();
+    if (entries == nullptr) fail({1, 1}, "[[host]] entries", "none");
+    for (const toml::node& entry : *entries) {
+      if (!entry.is_table()) fail(entry.source().begin, "[[host]]", "something else");
+      read_entry(*entry.as_table());
+    }
+    if (hosts_.empty()) fail({1, 1}, "[[host]] entries", "none");
+    return std::move(hosts_);
+  }
+
+ private:
+  [[noreturn]] void fail(toml::source_position at, const std::string& expected, std::string_view got) const {
+    throw Error(ErrorCode::invalid_argument,
+                cat("inventory ", source_, ": expected ", expected, ", got ", clean_text(got), " (line ",
+                    at.line, ", column ", at.column, ")"));
+  }
+
+  // What could make tables nest without end, or a message without end: a fleet file needs none of it.
+  void check_lines() const {
+    if (text_.size() > kMaxInventoryBytes)
+      fail({1, 1}, cat("at most ", kMaxInventoryBytes >> 20U, " MiB"), "more");
+    for (const char mark : {'\n', '=', ','}) {
+      if (std::count(text_.begin(), text_.end(), mark) > kMaxMarks) {
+        fail({1, 1}, cat("at most ", kMaxMarks, " lines and values"), "more");
+      }
+    }
+    toml::source_index line = 1;
+    for (size_t from = 0; from < text_.size(); ++line) {
+      const size_t to = std::min(text_.find('\n', from), text_.size());
+      if (to - from > kMaxLine) fail({line, 1}, cat("lines up to ", kMaxLine, " bytes"), cat(to - from));
+      check_line(std::string_view(text_).substr(from, to - from), line);
+      from = to + 1;
+    }
+  }
+
+  void check_line(std::string_view line, toml::source_index number) const {
+    for (const char* const quotes : {R"(""")", "'''"}) {
+      if (const size_t at = line.find(quotes); at != std::string_view::npos) {
+        fail({number, static_cast<toml::source_index>(at + 1)}, "text on one line", quotes);
+      }
+    }
+    char quote = '\0';
+    size_t dots = 0;
+    for (size_t i = 0; i < line.size() && (quote != '\0' || line[i] != '#'); ++i) {
+      if (quote != '\0') {
+        if (line[i] == '\\' && quote == '"')
+          ++i;
+        else if (line[i] == quote)
+          quote = '\0';
+      } else if (line[i] == '"' || line[i] == '\'') {
+        quote = line[i];
+      } else if (line[i] == '.' && ++dots > kMaxDots) {
+        fail({number, static_cast<toml::source_index>(i + 1)}, "plain keys", "too many dots");
+      }
+    }
+  }
+
+  toml::table parse() const {
+    try {
+      return toml::parse(std::string_view(text_));
+    } catch (const toml::parse_error& error) {
+      fail(error.source().begin, "TOML", error.description());
+    }
+  }
+
+  void read_entry(const toml::table& entry) {
+    check_keys(entry);
+    const std::string name = read_name(entry);
+    const bool numbered = entry.contains("count");
+    const int64_t count = integer(entry, "count", 1, kMaxHosts).value_or(1);
+    const Host host = entry.contains("from") ? captured(entry) : invent_host(described(entry));
+    const uint64_t gpus = host.gpus.size() * (host.gpus.size() + host.nics.size() + 20);
+    parts_ += static_cast<uint64_t>(count) * (100 + gpus + host.cores.size());
+    if (parts_ > kMaxParts) {
+      fail(entry.source().begin, "a fleet that fits in a gigabyte", "more hosts, GPUs, links and cores");
+    }
+    for (int64_t i = 0; i < count; ++i) add(entry, named_host(host, numbered ? cat(name, i) : name));
+  }
+
+  void check_keys(const toml::table& entry) const {
+    const bool from = entry.contains("from");
+    const std::vector<std::string_view> known =
+        from ? std::vector<std::string_view>{"name", "from", "count", "cpu_slots"}
+             : std::vector<std::string_view>{"name", "gpus",  "nvlink",    "numa",
+                                             "nics", "cores", "cpu_slots", "count"};
+    for (const auto& [key, value] : entry) {
+      if (std::find(known.begin(), known.end(), key.str()) != known.end()) continue;
+      fail(key.source().begin, cat("a key of ", join(known, ", "), from ? " (beside from)" : ""),
+           cat("'", key.str(), "'"));
+    }
+  }
+
+  std::string text(const toml::table& entry, const char* key) const {
+    const toml::node* const value = entry.get(key);
+    if (value == nullptr) fail(entry.source().begin, cat(key, " = \"…\""), "none");
+    if (!value->is_string()) fail(value->source().begin, cat("text for ", key), "something else");
+    return value->as_string()->get();
+  }
+
+  std::optional<int64_t> integer(const toml::table& entry, const char* key, int64_t least,
+                                 int64_t most) const {
+    const toml::node* const value = entry.get(key);
+    if (value == nullptr) return std::nullopt;
+    const auto* const number = value->as_integer();
+    if (number == nullptr || number->get() < least || number->get() > most) {
+      fail(value->source().begin, cat(key, " from ", least, " to ", most),
+           number == nullptr ? "something else" : cat(number->get()));
+    }
+    return number->get();
+  }
+
+  std::string read_name(const toml::table& entry) const {
+    std::string name = text(entry, "name");
+    const bool bad = std::any_of(name.begin(), name.end(), [](char c) {
+      const auto byte = static_cast<unsigned char>(c);
+      return byte <= 0x20 || byte == 0x7f || std::string_view(":;,!").find(c) != std::string_view::npos;
+    });
+    if (name.empty() || name.size() > kMaxName || bad) {
+      fail(entry.get("name")->source().begin, "a host's name, without blanks and ':;,!'",
+           cat("'", name, "'"));
+    }
+    return name;
+  }
+
+  FleetHost described(const toml::table& entry) const {
+    FleetHost host;
+    if (entry.contains("gpus")) host.gpus = read_gpus(entry);
+    host.numa = static_cast<int>(integer(entry, "numa", 1, 64).value_or(1));
+    host.cores = static_cast<int>(integer(entry, "cores", host.numa, kMaxCores).value_or(0));
+    host.cpu_slots = static_cast<int>(integer(entry, "cpu_slots", 1, kMaxCores).value_or(host.cpu_slots));
+    read_nics(entry, host);
+    if (entry.contains("nvlink")) read_nvlink(*entry.get("nvlink"), host);
+    return host;
+  }
+
+  // "8xH100-80GB", "1xRTX4090, 1xRTX3090"
+  std::vector<const GpuModel*> read_gpus(const toml::table& entry) const {
+    const toml::source_position at = entry.get("gpus")->source().begin;
+    std::vector<const GpuModel*> gpus;
+    for (const std::string& piece : split(text(entry, "gpus"), ',')) {
+      const std::string_view item = trim(piece);
+      const size_t cross = std::min(item.find('x'), item.size());
+      const auto count = parse_int(item.substr(0, cross));
+      if (!count || *count < 1 || cross == item.size()) {
+        fail(at, "gpus as \"8xH100-80GB\"", cat("'", item, "'"));
+      }
+      const GpuModel* const model = find_gpu_model(trim(item.substr(cross + 1)));
+      if (model == nullptr) {
+        fail(at, cat("a GPU model of ", model_names()), cat("'", trim(item.substr(cross + 1)), "'"));
+      }
+      if (*count > kMaxGpus - static_cast<int64_t>(gpus.size())) {
+        fail(at, cat("at most ", kMaxGpus, " GPUs on a host"), cat(*count));
+      }
+      gpus.insert(gpus.end(), static_cast<size_t>(*count), model);
+    }
+    return gpus;
+  }
+
+  void read_nics(const toml::table& entry, FleetHost& host) const {
+    const toml::array* const names = entry["nics"].as_array();
+    if (names == nullptr) {
+      const int64_t count = integer(entry, "nics", 0, kMaxNics).value_or(0);
+      for (int64_t i = 0; i < count; ++i) host.nics.push_back(cat("mlx5_", i));
+      return;
+    }
+    for (const toml::node& name : *names) {
+      if (!name.is_string()) fail(name.source().begin, "names of NICs", "something else");
+      if (host.nics.size() == kMaxNics) fail(name.source().begin, cat("at most ", kMaxNics, " NICs"), "more");
+      host.nics.push_back(clean_text(name.as_string()->get()));
+    }
+  }
+
+  void read_nvlink(const toml::node& value, FleetHost& host) const {
+    if (value.is_array()) {
+      host.nvlink = NvlinkLayout::matrix;
+      host.matrix = read_matrix(*value.as_array(), host);
+      return;
+    }
+    const std::string layout = value.is_string() ? value.as_string()->get() : "";
+    if (layout == "all") {
+      host.nvlink = NvlinkLayout::all;
+    } else if (layout == "pairs") {
+      host.nvlink = NvlinkLayout::pairs;
+    } else if (layout != "none") {
+      fail(value.source().begin, R"(nvlink = "all", "none", "pairs" or a matrix)", cat("'", layout, "'"));
+    }
+    for (const GpuModel* const model : host.gpus) {
+      if (host.nvlink == NvlinkLayout::none || model->links > 0) continue;
+      fail(value.source().begin, "a GPU model with NVLink", model->name);
+    }
+  }
+
+  std::vector<std::vector<Link>> read_matrix(const toml::array& rows, const FleetHost& host) const {
+    const size_t size = host.gpus.size();
+    if (rows.size() != size) fail(rows.source().begin, cat(size, " rows, one a GPU"), cat(rows.size()));
+    std::vector<std::vector<Link>> links = unknown_links(size, size, true);
+    for (size_t i = 0; i < size; ++i) {
+      const toml::array* const row = rows[i].as_array();
+      if (row == nullptr || row->size() != size)
+        fail(rows[i].source().begin, cat("a row of ", size), "another");
+      for (size_t j = 0; j < size; ++j) {
+        links[i][j] = read_link((*row)[j], i == j, host.gpus[i]->vendor);
+        if (j < i && links[i][j] != links[j][i]) {
+          fail((*row)[j].source().begin, cat("the link of row ", j + 1, ", ", to_string(links[j][i])),
+               to_string(links[i][j]));
+        }
+      }
+    }
+    return links;
+  }
+
+  Link read_link(const toml::node& cell, bool diagonal, Vendor vendor) const {
+    std::optional<Link> link;
+    if (const auto* const count = cell.as_integer();
+        count != nullptr && count->get() >= 0 && count->get() <= 1024) {
+      link = Link{};
+      if (count->get() > 0) {
+        *link = {vendor == Vendor::amd ? LinkKind::xgmi : LinkKind::nvlink, static_cast<int>(count->get())};
+      }
+      if (diagonal && count->get() == 0) link->kind = LinkKind::self;
+    } else if (cell.is_string()) {
+      link = parse_link(cell.as_string()->get());
+    }
+    if (!link || (link->kind == LinkKind::self) != diagonal) {
+      fail(cell.source().begin, diagonal ? "\"X\" or 0" : "a number of links, or \"NV4\", \"PIX\", \"SYS\" …",
+           cell.is_string() ? cell.as_string()->get() : "another");
+    }
+    return *link;
+  }
+
+  Host captured(const toml::table& entry) const {
+    const std::string path = text(entry, "from");
+    Host host;
+    try {
+      host = load_(path);
+    } catch (const Error& error) {
+      const toml::source_position at = entry.get("from")->source().begin;
+      throw Error(error.code(), cat("inventory ", source_, " (line ", at.line, ", column ", at.column,
+                                    "): ", error.what()));
+    }
+    if (const auto slots = integer(entry, "cpu_slots", 1, kMaxCores))
+      host.cpu_slots = static_cast<int>(*slots);
+    return host;
+  }
+
+  void add(const toml::table& entry, Host host) {
+    if (!names_.insert(host.name).second) {
+      fail(entry.source().begin, "each host's name once", cat("'", host.name, "' twice"));
+    }
+    for (Gpu& gpu : host.gpus) {
+      make_distinct(host.name, "GPU-", gpu.uuid);
+      for (MigInstance& instance : gpu.mig) make_distinct(host.name, "MIG-", instance.uuid);
+    }
+    hosts_.push_back(std::move(host));
+  }
+
+  void make_distinct(const std::string& host, const char* prefix, GpuUuid& uuid) {
+    if (uuid.value.empty() || uuids_.insert(uuid.value).second) return;
+    uuid.value = prefix + invented_uuid(cat(host, "/", uuid.value)).value.substr(4);
+    uuids_.insert(uuid.value);
+  }
+
+  const std::string& text_;
+  const std::string& source_;
+  const HostLoader& load_;
+  std::vector<Host> hosts_;
+  std::set<std::string> names_;
+  std::set<std::string> uuids_;
+  uint64_t parts_ = 0;
+};
+
+}  // namespace
+
+std::vector<Host> fleet_hosts(const std::string& text, const std::string& source, const HostLoader& load) {
+  return FleetReader(text, source, load).read();
+}
+
+}  // namespace muster

@@ -1,0 +1,42 @@
+// GPU models that files name without telling more of them: the one table, with its sources. For the readers.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "muster/device/inventory.h"
+
+namespace muster {
+
+struct GpuModel {
+  const char* name;     // as a fleet file says it: "H100-80GB"
+  const char* product;  // as the driver says it: "NVIDIA H100 80GB HBM3"
+  const char* family;   // what every product name of this kind holds: "H100", "RTX3080"
+  Vendor vendor;
+  int memory_gib;
+  const char* compute_capability;
+  int links;  // NVLinks of a GPU; AMD: xGMI links to each other GPU where all are joined
+  int pcie_generation;
+  uint32_t pci_id;  // vendor << 16 | device; 0: several
+};
+
+std::span<const GpuModel> gpu_models();
+
+// By the fleet file's name, upper or lower case, with or without the memory where there is only one size.
+// Null when unknown.
+const GpuModel* find_gpu_model(std::string_view name);
+
+const GpuModel* find_gpu_model_by_pci_id(uint32_t vendor, uint32_t device);
+
+// By what the driver calls it, memory size included where it tells two models apart.
+const GpuModel* find_gpu_model_by_product(std::string_view product);
+
+// "8.0" for "NVIDIA A100-SXM4-80GB"; empty for unknown products.
+std::string compute_capability_of(std::string_view product);
+
+// Names, memory, capability and slot of `model`.
+void apply_model(Gpu& gpu, const GpuModel& model);
+
+}  // namespace muster

@@ -1,0 +1,238 @@
+#include "muster/device/readers/nccl_topology.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <map>
+#include <numeric>
+
+#include "muster/base/strings.h"
+#include "muster/device/cpu_list.h"
+#include "muster/device/readers/captured_host.h"
+#include "muster/device/readers/cpu_mask.h"
+#include "muster/device/readers/device_tree.h"
+#include "muster/device/readers/gpu_models.h"
+#include "muster/device/readers/xml_file.h"
+
+namespace muster {
+namespace {
+
+// PCI classes. Source: PCI Code and ID Assignment Specification.
+constexpr uint32_t kDisplay = 0x03;
+constexpr uint32_t kNetwork = 0x02;
+constexpr uint32_t kProcessing = 0x12;  // what newer AMD accelerators call themselves
+constexpr uint32_t kNvswitch = 0x0680;
+constexpr uint32_t kAmd = 0x1002;
+
+struct FoundGpu {
+  size_t place = 0;  // in the tree
+  Gpu gpu = {};
+  std::map<std::string, int> links = {};  // to other GPUs, by PCI address
+  int switch_links = 0;                   // to NVSwitches
+  LinkKind link_kind = LinkKind::nvlink;
+  std::optional<int64_t> dev = {};
+};
+
+struct FoundNic {
+  size_t place = 0;
+  Nic nic = {};
+};
+
+class NcclReader {
+ public:
+  NcclReader(const std::string& text, const std::string& source)
+      : what_(cat("inventory ", source)), file_(text, what_) {
+    host_.name = host_name_of(source);
+  }
+
+  Host read() {
+    if (std::string_view(file_.root().name()) != "system") {
+      file_.fail(file_.root(), "<system>", cat("<", file_.root().name(), ">"));
+    }
+    for (const pugi::xml_node cpu : file_.root().children("cpu")) read_cpu(cpu);
+    if (num_cpus_ > 0) host_.num_cores = static_cast<int>(num_cpus_);
+    order_gpus();
+    for (FoundGpu& found : gpus_) host_.gpus.push_back(found.gpu);
+    for (FoundNic& found : nics_) host_.nics.push_back(found.nic);
+    complete_host(host_, what_);
+    link_devices();
+    return std::move(host_);
+  }
+
+ private:
+  uint32_t hex(pugi::xml_node node, const char* attribute) const {
+    std::string_view text = trim(node.attribute(attribute).value());
+    if (text.starts_with("0x")) text.remove_prefix(2);
+    uint32_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+    if (!text.empty() && (error != std::errc() || end != text.data() + text.size())) {
+      file_.fail(node, cat(attribute, "= a hexadecimal number"), text);
+    }
+    return value;
+  }
+
+  void read_cpu(pugi::xml_node cpu) {
+    const auto node = file_.integer(cpu, "numaid", -1, 65535);
+    numa_node_.reset();
+    if (node.value_or(-1) >= 0) numa_node_ = static_cast<int>(*node);
+    const char* const mask = cpu.attribute("affinity").value();
+    near_cpus_.clear();
+    if (*mask != '\0') {
+      const auto cpus = parse_cpu_mask(mask);
+      if (!cpus) file_.fail(cpu, "affinity= a mask of CPUs", mask);
+      num_cpus_ += cpus->size();
+      near_cpus_ = to_cpu_list(*cpus);
+    }
+    read_devices(cpu, tree_.add(DeviceTree::kRoot, LinkKind::phb));
+  }
+
+  // Nested as deep as XmlFile allows at most.
+  void read_devices(pugi::xml_node above, size_t place) {  // NOLINT(misc-no-recursion)
+    for (const pugi::xml_node pci : above.children("pci")) {
+      const size_t own = tree_.add(place, LinkKind::pix);
+      const uint32_t kind = hex(pci, "class") >> 16U;
+      const bool gpu = pci.child("gpu") || kind == kDisplay || kind == kProcessing;
+      if (gpu) {
+        read_gpu(pci, own);
+      } else if (pci.child("nic") || kind == kNetwork) {
+        read_nics(pci, own);
+      }
+      read_devices(pci, own);
+    }
+    if (std::string_view(above.name()) == "cpu")
+      read_nics(above, place);  // NICs with no PCI device of their own
+  }
+
+  PciAddress address(pugi::xml_node node, const char* attribute) const {
+    const auto pci = parse_pci_address(node.attribute(attribute).value());
+    if (!pci) file_.fail(node, cat(attribute, "= a PCI address"), node.attribute(attribute).value());
+    return *pci;
+  }
+
+  void read_gpu(pugi::xml_node pci, size_t place) {
+    if (gpus_.size() == kMaxHostDevices) file_.fail(pci, cat("at most ", kMaxHostDevices, " GPUs"), "more");
+    FoundGpu found{.place = place};
+    Gpu& gpu = found.gpu;
+    const uint32_t vendor = hex(pci, "vendor");
+    if (const GpuModel* const model = find_gpu_model_by_pci_id(vendor, hex(pci, "device"))) {
+      apply_model(gpu, *model);
+    }
+    if (vendor == kAmd) gpu.vendor = Vendor::amd;
+    gpu.pci = address(pci, "busid");
+    gpu.numa_node = numa_node_;
+    gpu.near_cpus = near_cpus_;
+    read_slot(pci, gpu);
+    const pugi::xml_node detail = pci.child("gpu");
+    found.dev = file_.integer(detail, "dev", 0, 65535);
+    if (const auto sm = file_.integer(detail, "sm", 10, 9999); sm && gpu.vendor == Vendor::nvidia) {
+      gpu.compute_capability = cat(*sm / 10, ".", *sm % 10);
+    }
+    for (const pugi::xml_node link : detail.children("nvlink")) read_link(link, found);
+    for (const pugi::xml_node link : detail.children("xgmi")) {
+      found.link_kind = LinkKind::xgmi;
+      gpu.vendor = Vendor::amd;
+      read_link(link, found);
+    }
+    gpus_.push_back(std::move(found));
+  }
+
+  // "16 GT/s", "32.0 GT/s PCIe": each generation doubles. Source: PCI-SIG.
+  void read_slot(pugi::xml_node pci, Gpu& gpu) const {
+    const double speed = std::strtod(pci.attribute("link_speed").value(), nullptr);
+    constexpr double kSpeeds[] = {2.5, 5, 8, 16, 32, 64};
+    for (size_t i = 0; i < std::size(kSpeeds); ++i) {
+      if (speed == kSpeeds[i]) gpu.pcie_generation = static_cast<int>(i) + 1;
+    }
+    const auto width = file_.integer(pci, "link_width", 0, 64);
+    if (width.value_or(0) > 0) gpu.pcie_width = static_cast<int>(*width);
+  }
+
+  void read_link(pugi::xml_node link, FoundGpu& found) const {
+    const auto count = file_.integer(link, "count", 1, 1024);
+    const int links = static_cast<int>(count.value_or(1));
+    if (hex(link, "tclass") >> 8U == kNvswitch) {
+      found.switch_links = std::min(found.switch_links + links, 1024);
+      return;
+    }
+    const auto target = parse_pci_address(link.attribute("target").value());
+    if (!target) return;  // a CPU with NVLink has another kind of address
+    int& sum = found.links[target->value];
+    sum = std::min(sum + links, 1024);
+  }
+
+  void read_nics(pugi::xml_node above, size_t place) {
+    bool named = false;
+    for (const pugi::xml_node nic : above.children("nic")) {
+      for (const pugi::xml_node net : nic.children("net")) {
+        named = true;
+        add_nic(above, clean_text(net.attribute("name").value()), place);
+      }
+    }
+    if (!named && std::string_view(above.name()) == "pci") add_nic(above, "", place);
+  }
+
+  void add_nic(pugi::xml_node at, const std::string& name, size_t place) {
+    if (nics_.size() == kMaxHostDevices) file_.fail(at, cat("at most ", kMaxHostDevices, " NICs"), "more");
+    FoundNic found{.place = place, .nic = {.name = name}};
+    if (at.attribute("busid")) found.nic.pci = address(at, "busid");
+    if (found.nic.name.empty()) found.nic.name = found.nic.pci.value;
+    found.nic.numa_node = numa_node_;
+    nics_.push_back(std::move(found));
+  }
+
+  void order_gpus() {
+    const bool told = std::all_of(gpus_.begin(), gpus_.end(), [](const FoundGpu& gpu) { return gpu.dev; });
+    std::sort(gpus_.begin(), gpus_.end(), [&](const FoundGpu& a, const FoundGpu& b) {
+      return told && a.dev != b.dev ? *a.dev < *b.dev : a.gpu.pci.value < b.gpu.pci.value;
+    });
+    for (size_t i = 0; i < gpus_.size(); ++i) {
+      gpus_[i].gpu.index.value = static_cast<int>(told ? *gpus_[i].dev : static_cast<int64_t>(i));
+    }
+  }
+
+  // A link that only one end tells of is there too; where both do, the smaller number counts.
+  Link link(const FoundGpu& a, const FoundGpu& b) const {
+    const auto there = a.links.find(b.gpu.pci.value);
+    const auto back = b.links.find(a.gpu.pci.value);
+    if (there != a.links.end() && back != b.links.end()) {
+      return {a.link_kind, std::min(there->second, back->second)};
+    }
+    if (there != a.links.end()) return {a.link_kind, there->second};
+    if (back != b.links.end()) return {b.link_kind, back->second};
+    const int through = std::min(a.switch_links, b.switch_links);
+    if (through > 0) return {LinkKind::nvlink, through};
+    return {tree_.link(a.place, b.place), 0};
+  }
+
+  void link_devices() {
+    host_.gpu_links = unknown_links(gpus_.size(), gpus_.size(), true);
+    host_.nic_links = unknown_links(gpus_.size(), nics_.size(), false);
+    for (size_t i = 0; i < gpus_.size(); ++i) {
+      for (size_t j = 0; j < gpus_.size(); ++j) {
+        if (i != j) host_.gpu_links[i][j] = link(gpus_[i], gpus_[j]);
+      }
+      for (size_t k = 0; k < nics_.size(); ++k) {
+        host_.nic_links[i][k].kind = tree_.link(gpus_[i].place, nics_[k].place);
+      }
+    }
+    if (nics_.empty()) host_.nic_links.clear();
+  }
+
+  std::string what_;
+  XmlFile file_;
+  DeviceTree tree_{1};
+  std::optional<int> numa_node_;  // of the CPU that is being read
+  std::string near_cpus_;
+  size_t num_cpus_ = 0;
+  std::vector<FoundGpu> gpus_;
+  std::vector<FoundNic> nics_;
+  Host host_;
+};
+
+}  // namespace
+
+Host nccl_topology_host(const std::string& text, const std::string& source) {
+  return NcclReader(text, source).read();
+}
+
+}  // namespace muster

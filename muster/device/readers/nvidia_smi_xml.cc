@@ -1,0 +1,213 @@
+#include "muster/device/readers/nvidia_smi_xml.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+
+#include "muster/base/strings.h"
+#include "muster/device/readers/captured_host.h"
+#include "muster/device/readers/gpu_models.h"
+#include "muster/device/readers/xml_file.h"
+
+namespace muster {
+namespace {
+
+constexpr double kMaxMib = 1 << 30;
+
+// What nvidia-smi writes instead of a value when the GPU does not answer.
+constexpr const char* kBroken[] = {"GPU is lost", "Unknown Error", "ERR!", "GPU requires reset"};
+
+class GpuReader {
+ public:
+  GpuReader(const XmlFile& file, pugi::xml_node node) : file_(file), node_(node) {}
+
+  Gpu read(int index) {
+    gpu_.index.value = index;
+    identity();
+    health();
+    if (gpu_.health == kHealthy && !gpu_.uuid.value.starts_with("GPU-")) {
+      file_.fail(node_, "uuid GPU-…", gpu_.uuid.value);
+    }
+    measured();
+    slot();
+    ecc();
+    mig();
+    processes();
+    return std::move(gpu_);
+  }
+
+ private:
+  // `path`: "pci/pci_bus", below this GPU.
+  pugi::xml_node at(const char* path) const { return node_.first_element_by_path(path); }
+  std::string text(const char* path) const { return clean_text(at(path).text().get()); }
+
+  // A number with its unit ("81920 MiB") at the first of `places` that holds one; nothing for "N/A" and the
+  // like.
+  std::optional<double> number(std::initializer_list<const char*> places, std::string_view unit,
+                               double most) const {
+    for (const char* const path : places) {
+      if (const auto value = number_in(at(path), unit, most)) return value;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<double> number_in(pugi::xml_node node, std::string_view unit, double most) const {
+    const std::string_view text = trim(node.text().get());
+    if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const std::string_view rest = trim({end, static_cast<size_t>(text.data() + text.size() - end)});
+    if (error != std::errc() || rest != unit || !(value <= most)) {
+      file_.fail(node, cat("a number up to ", most, unit.empty() ? "" : " in ", unit), text);
+    }
+    return value;
+  }
+
+  std::optional<int> integer(std::initializer_list<const char*> places, std::string_view unit,
+                             int most) const {
+    const auto value = number(places, unit, most);
+    return value ? std::optional<int>(static_cast<int>(*value)) : std::nullopt;
+  }
+
+  uint64_t mebibytes(pugi::xml_node node) const {
+    return static_cast<uint64_t>(number_in(node, "MiB", kMaxMib).value_or(0)) << 20U;
+  }
+
+  void identity() {
+    gpu_.model = text("product_name");
+    gpu_.uuid.value = text("uuid");
+    gpu_.compute_capability = compute_capability_of(gpu_.model);
+    const char* const address = node_.attribute("id").value();
+    if (const auto pci = parse_pci_address(address)) {
+      gpu_.pci = *pci;
+    } else {
+      file_.fail(node_, "id= a PCI address", address);
+    }
+  }
+
+  void health() {
+    for (const char* const path : {"product_name", "uuid", "fb_memory_usage/total"}) {
+      for (const char* const broken : kBroken) {
+        if (text(path).find(broken) != std::string::npos) gpu_.health = broken;
+      }
+    }
+    if (text("gpu_reset_status/reset_required") == "Yes") gpu_.health = "GPU requires reset";
+    if (text("remapped_rows/remapped_row_failure") == "Yes") gpu_.health = "row remapping failed";
+    const std::string action = text("gpu_recovery_action");
+    if (!action.empty() && action != "None" && action != "N/A") gpu_.health = cat("needs recovery: ", action);
+    if (!gpu_.uuid.value.starts_with("GPU-") && gpu_.health != kHealthy) gpu_.uuid.value.clear();
+  }
+
+  void measured() {
+    gpu_.memory_total_bytes = mebibytes(at("fb_memory_usage/total"));
+    gpu_.memory_free_bytes = std::min(mebibytes(at("fb_memory_usage/free")), gpu_.memory_total_bytes);
+    gpu_.utilization_percent = integer({"utilization/gpu_util"}, "%", 100);
+    gpu_.temperature_celsius = integer({"temperature/gpu_temp"}, "C", 1000);
+    gpu_.power_watts = number({"gpu_power_readings/power_draw", "gpu_power_readings/instant_power_draw",
+                               "gpu_power_readings/average_power_draw", "power_readings/power_draw"},
+                              "W", 1e6);
+    gpu_.power_limit_watts =
+        number({"gpu_power_readings/current_power_limit", "power_readings/power_limit"}, "W", 1e6);
+  }
+
+  void slot() {
+    gpu_.pcie_generation = integer({"pci/pci_gpu_link_info/pcie_gen/max_link_gen"}, "", 16);
+    if (gpu_.pcie_generation == 0) gpu_.pcie_generation.reset();
+    const pugi::xml_node width = at("pci/pci_gpu_link_info/link_widths/max_link_width");
+    const auto lanes = number_in(width, "x", 64);
+    if (lanes.value_or(0) >= 1) gpu_.pcie_width = static_cast<int>(*lanes);
+  }
+
+  // Names changed twice; the parts of the newer ones add up.
+  void ecc() {
+    const pugi::xml_node errors = at("ecc_errors/volatile");
+    std::optional<double> sum;
+    const auto add = [&](const char* path) {
+      if (const auto count = number_in(errors.first_element_by_path(path), "", 1e15))
+        sum = sum.value_or(0) + *count;
+    };
+    add("dram_uncorrectable");
+    add("sram_uncorrectable");
+    add("sram_uncorrectable_parity");
+    add("sram_uncorrectable_secded");
+    if (!sum) add("double_bit/total");
+    if (sum) gpu_.ecc_uncorrected_errors = static_cast<uint64_t>(*sum);
+  }
+
+  void mig() {
+    gpu_.mig_enabled = text("mig_mode/current_mig") == "Enabled";
+    std::map<std::string, int> sharers;  // compute instances of each GPU instance
+    for (const pugi::xml_node device : node_.child("mig_devices").children("mig_device")) {
+      ++sharers[device.child("gpu_instance_id").text().get()];
+    }
+    for (const pugi::xml_node device : node_.child("mig_devices").children("mig_device")) {
+      if (gpu_.mig.size() == kMaxHostDevices) file_.fail(device, "fewer MIG devices", "more");
+      gpu_.mig.push_back(mig_instance(device, sharers[device.child("gpu_instance_id").text().get()] == 1));
+    }
+  }
+
+  MigInstance mig_instance(pugi::xml_node device, bool whole) const {
+    MigInstance instance;
+    instance.uuid.value = clean_text(device.child("uuid").text().get());
+    if (!instance.uuid.value.starts_with("MIG-")) {
+      const auto gi = number_in(device.child("gpu_instance_id"), "", 1000);
+      const auto ci = number_in(device.child("compute_instance_id"), "", 1000);
+      if (!gi || !ci) file_.fail(device, "gpu_instance_id and compute_instance_id", "none");
+      instance.uuid.value =
+          cat("MIG-", gpu_.uuid.value, "/", static_cast<int>(*gi), "/", static_cast<int>(*ci));
+    }
+    instance.memory_total_bytes = mebibytes(device.first_element_by_path("fb_memory_usage/total"));
+    const auto processors =
+        number_in(device.first_element_by_path("device_attributes/shared/multiprocessor_count"), "", 10000);
+    if (whole && processors) instance.profile = profile(*processors, instance.memory_total_bytes);
+    return instance;
+  }
+
+  // "2g.20gb": sevenths of the GPU's multiprocessors, and memory. Source: NVIDIA MIG User Guide, "Supported
+  // MIG Profiles" (a seventh is 14 multiprocessors of an A100, 16 of an H100). Empty for other architectures.
+  std::string profile(double processors, uint64_t memory) const {
+    const std::string architecture = text("product_architecture");
+    const int seventh = architecture == "Ampere" ? 14 : architecture == "Hopper" ? 16 : 0;
+    if (seventh == 0) return {};
+    const int slices = std::clamp(static_cast<int>(processors) / seventh, 1, 7);
+    const auto gigabytes = std::lround(std::ceil(static_cast<double>(memory) / (1 << 30)));
+    return cat(slices, "g.", gigabytes, "gb");
+  }
+
+  // Those that compute; "G" alone is a desktop.
+  void processes() {
+    for (const pugi::xml_node process : node_.child("processes").children("process_info")) {
+      if (std::string_view(process.child("type").text().get()).find('C') == std::string_view::npos) continue;
+      const auto pid = number_in(process.child("pid"), "", 1 << 30);
+      if (!pid || *pid < 1) file_.fail(process, "a pid", process.child("pid").text().get());
+      gpu_.processes.push_back(
+          {.pid = static_cast<int>(*pid), .used_memory_bytes = mebibytes(process.child("used_memory"))});
+    }
+  }
+
+  const XmlFile& file_;
+  pugi::xml_node node_;
+  Gpu gpu_;
+};
+
+}  // namespace
+
+Host nvidia_smi_xml_host(const std::string& text, const std::string& source) {
+  const std::string what = cat("inventory ", source);
+  const XmlFile file(text, what);
+  if (std::string_view(file.root().name()) != "nvidia_smi_log") {
+    file.fail(file.root(), "<nvidia_smi_log>", cat("<", file.root().name(), ">"));
+  }
+  Host host{.name = host_name_of(source)};
+  host.driver_version = clean_text(file.root().child("driver_version").text().get());
+  for (const pugi::xml_node node : file.root().children("gpu")) {
+    if (host.gpus.size() == kMaxHostDevices)
+      file.fail(node, cat("at most ", kMaxHostDevices, " GPUs"), "more");
+    host.gpus.push_back(GpuReader(file, node).read(static_cast<int>(host.gpus.size())));
+  }
+  complete_host(host, what);
+  return host;
+}
+
+}  // namespace muster

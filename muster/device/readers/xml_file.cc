@@ -1,0 +1,79 @@
+#include "muster/device/readers/xml_file.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/device/readers/captured_host.h"
+
+namespace muster {
+namespace {
+
+constexpr int64_t kMaxMarks = 2'000'000;  // of '<' and of '=': they bound what pugixml allocates
+constexpr size_t kMaxDepth = 128;
+
+}  // namespace
+
+XmlFile::XmlFile(const std::string& text, const std::string& what) : text_(text), what_(what) {
+  check_bounds();
+  const pugi::xml_parse_result result = document_.load_buffer(
+      text.data(), text.size(), pugi::parse_minimal | pugi::parse_escapes, pugi::encoding_utf8);
+  if (!result)
+    fail_at(static_cast<size_t>(std::max<ptrdiff_t>(result.offset, 0)), "XML", result.description());
+  check_depth();
+}
+
+void XmlFile::check_bounds() const {
+  if (text_.size() > kMaxInventoryBytes) {
+    fail_at(0, cat("at most ", kMaxInventoryBytes >> 20U, " MiB"), cat(text_.size(), " bytes"));
+  }
+  if (const size_t nul = text_.find('\0'); nul != std::string::npos) {
+    fail_at(nul, "XML in UTF-8", "a zero byte (UTF-16? convert it with iconv)");
+  }
+  for (const char mark : {'<', '='}) {
+    const int64_t count = std::count(text_.begin(), text_.end(), mark);
+    if (count > kMaxMarks) fail_at(0, cat("at most ", kMaxMarks, " '", mark, "'"), cat(count));
+  }
+}
+
+void XmlFile::check_depth() const {
+  size_t depth = 0;
+  for (pugi::xml_node node = document_; node;) {
+    if (node.first_child()) {
+      if (++depth > kMaxDepth) {
+        fail(node, cat("elements nested at most ", kMaxDepth, " levels deep"), "more");
+      }
+      node = node.first_child();
+      continue;
+    }
+    while (node && !node.next_sibling()) {
+      node = node.parent();
+      --depth;
+    }
+    node = node.next_sibling();
+  }
+}
+
+void XmlFile::fail_at(size_t offset, const std::string& expected, std::string_view got) const {
+  const auto end = text_.begin() + static_cast<ptrdiff_t>(std::min(offset, text_.size()));
+  throw Error(ErrorCode::invalid_argument, cat(what_, ": expected ", expected, ", got ", clean_text(got),
+                                               " (line ", std::count(text_.begin(), end, '\n') + 1, ")"));
+}
+
+void XmlFile::fail(pugi::xml_node at, const std::string& expected, std::string_view got) const {
+  fail_at(static_cast<size_t>(std::max<ptrdiff_t>(at.offset_debug(), 0)), expected, got);
+}
+
+std::optional<int64_t> XmlFile::integer(pugi::xml_node node, const char* attribute, int64_t least,
+                                        int64_t most) const {
+  const pugi::xml_attribute found = node.attribute(attribute);
+  if (!found) return std::nullopt;
+  const auto value = parse_int(trim(found.value()));
+  if (!value || *value < least || *value > most) {
+    fail(node, cat(attribute, "= an integer from ", least, " to ", most), cat("'", found.value(), "'"));
+  }
+  return value;
+}
+
+}  // namespace muster

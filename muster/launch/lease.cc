@@ -1,0 +1,299 @@
+#include "muster/launch/lease.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <thread>
+
+#include "muster/base/clock.h"
+#include "muster/base/env.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/launch/lease_note.h"
+
+namespace muster {
+
+namespace {
+
+constexpr off_t kNotes = 4096;
+constexpr const char* kTakingFile = "taking";  // locked while someone takes or reads leases
+
+struct Segment {  // of units: [first, end)
+  int first = 0;
+  int end = 0;
+};
+
+struct flock lock_of(short type, Segment segment) {
+  struct flock lock = {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = segment.first;
+  lock.l_len = segment.end - segment.first;
+  return lock;
+}
+
+// False when another holds some of it.
+bool try_lock(int fd, Segment segment, const std::string& path) {
+  struct flock lock = lock_of(F_WRLCK, segment);
+  if (::fcntl(fd, F_OFD_SETLK, &lock) == 0) return true;
+  if (errno == EAGAIN || errno == EACCES) return false;
+  fail_errno(cat("lease: cannot lock '", path,
+                 "' (a file system without locks?); set XDG_RUNTIME_DIR to a folder "
+                 "on a local one"),
+             errno);
+}
+
+// What others (other open file descriptions) hold inside `within`, in order. The kernel names some
+// conflicting lock and not the first, so both sides of it are asked for again.
+void add_held(int fd, Segment within, std::vector<Segment>& held) {
+  if (within.first >= within.end) return;
+  struct flock lock = lock_of(F_WRLCK, within);
+  if (::fcntl(fd, F_OFD_GETLK, &lock) != 0) fail_errno("lease: cannot see a file's locks", errno);
+  if (lock.l_type == F_UNLCK) return;
+  const auto clamp = [&](off_t at) {
+    return static_cast<int>(std::clamp<off_t>(at, within.first, within.end));
+  };
+  const Segment found{clamp(lock.l_start), lock.l_len == 0 ? within.end : clamp(lock.l_start + lock.l_len)};
+  add_held(fd, {within.first, found.first}, held);
+  held.push_back(found);
+  add_held(fd, {found.end, within.end}, held);
+}
+
+std::vector<Segment> held_segments(int fd) {
+  std::vector<Segment> held;
+  add_held(fd, {0, kWholeGpu}, held);
+  return held;
+}
+
+// `units` of the gaps between `held`, the first ones; nothing when there are not so many.
+std::optional<std::vector<Segment>> free_segments(std::vector<Segment> held, int units) {
+  held.push_back({kWholeGpu, kWholeGpu});
+  std::vector<Segment> chosen;
+  int at = 0;
+  for (const Segment& segment : held) {
+    const int size = std::min(units, segment.first - at);
+    if (size > 0) chosen.push_back({at, at + size});
+    units -= std::max(size, 0);
+    at = segment.end;
+  }
+  if (units > 0) return std::nullopt;
+  return chosen;
+}
+
+// A UUID is text from a driver or a file, and becomes a file's name.
+// "MIG-GPU-<uuid>/1/0", the older form, has slashes, and AMD's "GPU-pci-0000:3b:00.0" dots; '_' is in none.
+std::string file_name(const GpuUuid& gpu) {
+  constexpr size_t kMaxLength = 96;
+  std::string name = gpu.value;
+  bool good =
+      name.size() <= kMaxLength && name.size() > 4 && (name.starts_with("GPU-") || name.starts_with("MIG-"));
+  const bool slashes = name.starts_with("MIG-GPU-");
+  for (char& c : name) {
+    const bool slash = c == '/' && slashes;
+    good = good &&
+           (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == ':' || c == '.' || slash);
+    c = slash ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  if (!good) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("lease: expected a UUID as GPU-8f3c… or MIG-…, got '",
+                    printable(gpu.value.substr(0, kMaxLength)), "'; see `muster devices`"));
+  }
+  return name;
+}
+
+void check_units(int units) {
+  if (units >= 1 && units <= kWholeGpu) return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("lease: expected 1 to ", kWholeGpu, " units of a GPU, got ", units));
+}
+
+// Held while leases are taken or read, so that all of a job's are had at once and a reader sees whole notes.
+class Taking {
+ public:
+  Taking(Fd file, const std::string& path, const Deadline& deadline) : file_(std::move(file)) {
+    auto pause = std::chrono::microseconds(50);
+    while (!try_lock(file_.get(), {0, 1}, path)) {
+      if (deadline.passed()) {
+        throw Error(ErrorCode::timeout,
+                    cat("lease: expected another process to be done with '", path,
+                        "', got no end of it; is a muster process stopped (`ps`: state T)?"));
+      }
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, std::chrono::microseconds(2000));
+    }
+  }
+  // Released by name and not only by closing: a process that another thread forked just now has it open too.
+  ~Taking() {
+    struct flock lock = lock_of(F_UNLCK, {0, 1});
+    ::fcntl(file_.get(), F_OFD_SETLK, &lock);
+  }
+  Taking(const Taking&) = delete;
+  Taking& operator=(const Taking&) = delete;
+
+ private:
+  Fd file_;
+};
+
+Error bad_folder(const std::string& path, const std::string& got) {
+  return {ErrorCode::failed_precondition,
+          cat("lease: expected a folder that belongs to this user alone (mode 0700), got '", path, "', ", got,
+              "; remove or correct it, or set XDG_RUNTIME_DIR")};
+}
+
+// The folder, made when `create`; invalid when it is absent and not to be made. Never through a link: in
+// /tmp, anybody may have put one there.
+Fd open_folder(const std::string& path, bool create) {
+  if (create && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    fail_errno(cat("lease: cannot make the folder '", path, "'"), errno);
+  }
+  Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!folder.valid()) {
+    if (errno == ENOENT && !create) return {};
+    if (errno == ELOOP || errno == ENOTDIR) throw bad_folder(path, "which is a link or no folder");
+    fail_errno(cat("lease: cannot open the folder '", path, "'"), errno);
+  }
+  struct stat info = {};
+  if (::fstat(folder.get(), &info) != 0) fail_errno(cat("lease: cannot look at '", path, "'"), errno);
+  if (info.st_uid != ::geteuid()) throw bad_folder(path, cat("which belongs to user ", info.st_uid));
+  if ((info.st_mode & 077) != 0) {
+    const unsigned mode = info.st_mode & 0777;
+    const auto digit = [&](unsigned shift) { return static_cast<char>('0' + ((mode >> shift) & 7)); };
+    throw bad_folder(path, cat("which has mode 0", digit(6), digit(3), digit(0)));
+  }
+  return folder;
+}
+
+}  // namespace
+
+std::string default_lease_folder() {
+  const auto runtime = get_env("XDG_RUNTIME_DIR");
+  struct stat info = {};
+  if (runtime && runtime->starts_with('/') && ::stat(runtime->c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&
+      info.st_uid == ::geteuid()) {
+    return *runtime + "/muster";
+  }
+  return cat("/tmp/muster-", ::geteuid());
+}
+
+LeaseFolder::LeaseFolder(LeaseOptions options)
+    : options_(std::move(options)),
+      path_(options_.folder.empty() ? default_lease_folder() : options_.folder),
+      folder_(open_folder(path_, options_.create)) {}
+
+// Invalid when the file is absent and not to be made.
+Fd LeaseFolder::open_file(const std::string& name, bool create) const {
+  if (!folder_.valid()) return {};
+  const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (create ? O_CREAT : 0);
+  Fd file(::openat(folder_.get(), name.c_str(), flags, 0600));
+  if (!file.valid() && errno == ENOENT && !create) return {};
+  if (!file.valid()) fail_errno(cat("lease: cannot open '", path_, "/", name, "'"), errno);
+  struct stat info = {};
+  if (::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("lease: expected an ordinary file, got '", path_, "/", name, "'; remove it"));
+  }
+  return file;
+}
+
+std::optional<Lease> LeaseFolder::inherited(const GpuUuid& gpu) const {
+  struct stat file = {};
+  if (!folder_.valid() || ::fstatat(folder_.get(), file_name(gpu).c_str(), &file, AT_SYMLINK_NOFOLLOW) != 0) {
+    return std::nullopt;
+  }
+  for (const std::string& word : split(options_.inherited, ',')) {
+    const auto fd = parse_int(word);
+    struct stat info = {};
+    if (!fd || *fd < 0 || *fd > INT32_MAX || ::fstat(static_cast<int>(*fd), &info) != 0) continue;
+    if (info.st_dev != file.st_dev || info.st_ino != file.st_ino) continue;
+    Fd copy(::fcntl(static_cast<int>(*fd), F_DUPFD_CLOEXEC, 3));  // the same lock: it belongs to what is open
+    if (copy.valid()) return Lease(gpu, std::move(copy));
+  }
+  return std::nullopt;
+}
+
+// Called with Taking held.
+std::optional<Lease> LeaseFolder::take(const GpuUuid& gpu, int units, const LeaseNote& note) const {
+  if (auto ours = inherited(gpu)) return ours;
+  const std::string name = file_name(gpu);
+  Fd file = open_file(name, true);
+  const auto segments = free_segments(held_segments(file.get()), units);
+  if (!segments) return std::nullopt;
+  const std::string bytes = lease_note_to_bytes(complete_lease_note(note));
+  for (const Segment& segment : *segments) {
+    if (!try_lock(file.get(), segment, path_ + "/" + name)) return std::nullopt;
+    const off_t at = kNotes + off_t{segment.first} * static_cast<off_t>(kLeaseNoteBytes);
+    // A full disk is no reason to refuse: the lock is the lease.
+    [[maybe_unused]] const ssize_t written = ::pwrite(file.get(), bytes.data(), bytes.size(), at);
+  }
+  return Lease(gpu, std::move(file));
+}
+
+std::vector<LeaseHolder> LeaseFolder::read_holders(const GpuUuid& gpu) const {
+  const Fd file = open_file(file_name(gpu), false);
+  if (!file.valid()) return {};
+  std::vector<LeaseHolder> holders;
+  for (const Segment& segment : held_segments(file.get())) {
+    LeaseHolder holder{.units = segment.end - segment.first};
+    std::string bytes(kLeaseNoteBytes, '\0');
+    const off_t at = kNotes + off_t{segment.first} * static_cast<off_t>(kLeaseNoteBytes);
+    if (::pread(file.get(), bytes.data(), bytes.size(), at) > 0) holder.note = lease_note_from_bytes(bytes);
+    if (holder.note) holder.alive = lease_note_alive(*holder.note);
+    // A lease that fills several gaps has left the same note in each.
+    const auto same = std::find_if(holders.begin(), holders.end(), [&](const LeaseHolder& other) {
+      return holder.note && other.note == holder.note;
+    });
+    if (same == holders.end()) {
+      holders.push_back(std::move(holder));
+    } else {
+      same->units += holder.units;
+    }
+  }
+  return holders;
+}
+
+std::optional<Lease> LeaseFolder::try_take(const GpuUuid& gpu, int units, const LeaseNote& note) const {
+  LeaseResult result = try_take_all({{gpu, units}}, note);
+  if (result.leases.empty()) return std::nullopt;
+  return std::move(result.leases.front());
+}
+
+LeaseResult LeaseFolder::try_take_all(std::vector<LeaseWish> wishes, const LeaseNote& note) const {
+  std::sort(wishes.begin(), wishes.end(),
+            [](const LeaseWish& a, const LeaseWish& b) { return a.gpu < b.gpu; });
+  for (size_t i = 0; i < wishes.size(); ++i) {
+    check_units(wishes[i].units);
+    if (i > 0 && file_name(wishes[i - 1].gpu) == file_name(wishes[i].gpu)) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("lease: expected every GPU once, got ", wishes[i].gpu.value, " twice"));
+    }
+  }
+  if (!folder_.valid()) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("lease: expected the folder '", path_, "', got none; open it with LeaseOptions::create"));
+  }
+  const Taking taking(open_file(kTakingFile, true), path_ + "/" + kTakingFile, Deadline(options_.patience));
+  LeaseResult result;
+  for (const LeaseWish& wish : wishes) {
+    if (auto lease = take(wish.gpu, wish.units, note)) {
+      result.leases.push_back(std::move(*lease));
+    } else {
+      result.busy.push_back({wish.gpu, read_holders(wish.gpu)});
+    }
+  }
+  if (!result.busy.empty()) result.leases.clear();
+  return result;
+}
+
+std::vector<LeaseHolder> LeaseFolder::holders(const GpuUuid& gpu) const {
+  Fd file = open_file(kTakingFile, false);
+  if (!file.valid()) return {};  // nobody ever took one
+  const Taking taking(std::move(file), path_ + "/" + kTakingFile, Deadline(options_.patience));
+  return read_holders(gpu);
+}
+
+}  // namespace muster

@@ -1,0 +1,117 @@
+// Leases on GPUs: who may use which, among the jobs of one user on one host. A lease is a lock on a file, and
+// the lock lives as long as a process has the descriptor open: however its holders end, the kernel releases
+// it at once, so nothing stale can be left. Taken by lease_plan.h, shown by `muster devices` and `muster
+// doctor`; knows nothing of plans. Other users' work is seen in Gpu::processes, not here.
+//
+// One file for each GPU, `gpu-<uuid>`. Its bytes 0 … 999 are the GPU's units: a whole GPU is a lock on all of
+// them, a share on as many as it takes. From byte 4096 on lie notes, 1024 bytes for each unit, as JSON: a
+// lease's is at its first unit (and at every later gap that it fills). A note is for people: without it (a
+// full disk) the lease holds all the same. Source: fcntl(2), "Open file description locks".
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "muster/base/fd.h"
+#include "muster/device/inventory.h"
+
+namespace muster {
+
+inline constexpr int kWholeGpu = 1000;  // units
+
+// The variable that names, in a rank, the descriptors of its job's leases: "7,8", one for each GPU.
+inline constexpr const char* kLeaseVariable = "MUSTER_LEASE_FD";
+
+struct LeaseNote {
+  int pid = 0;                 // of who took it; 0: this process
+  uint64_t started_ticks = 0;  // when that process began, as /proc says; filled in when the lease is taken
+  std::string job = {};        // the run's id
+  std::string program = {};
+  int64_t since_seconds = 0;  // on the calendar's clock, since 1970; 0: now
+  uint64_t memory_bytes = 0;  // of the GPU's memory, reserved; 0: not told
+  bool operator==(const LeaseNote&) const = default;
+};
+
+struct LeaseHolder {
+  int units = 0;
+  std::optional<LeaseNote> note = {};
+  bool alive = false;  // note->pid still runs; otherwise what it started holds the lease
+};
+
+// "job 4f2a (train, pid 4711) since 12m5s", "500 of 1000 units: …".
+std::string describe(const LeaseHolder& holder);
+
+// Held until destroyed, here and in every process that inherited the descriptor.
+class Lease {
+ public:
+  Lease(GpuUuid gpu, Fd fd) : gpu_(std::move(gpu)), fd_(std::move(fd)) {}
+
+  const GpuUuid& gpu() const { return gpu_; }
+  int fd() const { return fd_.get(); }  // closed on exec: who starts a rank names it among those it inherits
+
+ private:
+  GpuUuid gpu_;
+  Fd fd_;
+};
+
+struct LeaseWish {
+  GpuUuid gpu = {};
+  int units = kWholeGpu;
+};
+
+struct LeaseRefusal {
+  GpuUuid gpu = {};
+  std::vector<LeaseHolder> holders = {};
+};
+
+struct LeaseResult {
+  std::vector<Lease> leases = {};       // in order of UUID; empty when something was refused
+  std::vector<LeaseRefusal> busy = {};  // every wish that cannot be had now
+};
+
+struct LeaseOptions {
+  std::string folder = {};  // empty: default_lease_folder()
+  bool create = true;       // false: only look; without the folder nothing is held and nothing can be taken
+  std::string inherited =
+      {};  // MUSTER_LEASE_FD's value: what this process holds already is no obstacle to it
+  std::chrono::milliseconds patience{10'000};  // for another process that is just taking a lease
+};
+
+// $XDG_RUNTIME_DIR/muster when that variable names a folder of this user, else /tmp/muster-<uid>.
+std::string default_lease_folder();
+
+class LeaseFolder {
+ public:
+  // Throws: failed_precondition when the folder is a link, another user's, or open to others; io.
+  explicit LeaseFolder(LeaseOptions options = {});
+
+  const std::string& path() const { return path_; }
+
+  // A lease on `units` of the GPU, or nothing when fewer are free. Where an inherited lease covers the GPU,
+  // that one again. Blocking: while another process takes one. Throws: invalid_argument (a UUID that is none,
+  // units beyond 1 … 1000), timeout, io.
+  std::optional<Lease> try_take(const GpuUuid& gpu, int units = kWholeGpu, const LeaseNote& note = {}) const;
+
+  // All wishes or none; nobody else takes a lease in between, so two callers never block each other half-way.
+  // Throws: as try_take, and invalid_argument when a GPU is named twice.
+  LeaseResult try_take_all(std::vector<LeaseWish> wishes, const LeaseNote& note = {}) const;
+
+  // Who holds it now, this process included.
+  std::vector<LeaseHolder> holders(const GpuUuid& gpu) const;
+
+ private:
+  Fd open_file(const std::string& name, bool create) const;
+  std::optional<Lease> inherited(const GpuUuid& gpu) const;
+  std::optional<Lease> take(const GpuUuid& gpu, int units, const LeaseNote& note) const;
+  std::vector<LeaseHolder> read_holders(const GpuUuid& gpu) const;
+
+  LeaseOptions options_;
+  std::string path_;
+  Fd folder_;
+};
+
+}  // namespace muster

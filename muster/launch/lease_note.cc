@@ -1,0 +1,101 @@
+#include "muster/launch/lease_note.h"
+
+#include <unistd.h>
+
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+
+namespace muster {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kSchema = "muster.lease/1";
+constexpr size_t kMaxText = 120;  // even when every byte is escaped as \u00xx, the note fits
+
+// When the process began, in the kernel's ticks; 0 when there is none.
+uint64_t started_ticks(int pid) {
+  constexpr size_t kStartField = 19;  // counted from the state, which is field 3 of proc_pid_stat(5)
+  try {
+    const std::string text = read_file(cat("/proc/", pid, "/stat"));
+    const size_t close = text.rfind(')');  // the name before it may hold anything
+    if (close == std::string::npos || close + 2 > text.size()) return 0;
+    const auto fields = split(std::string_view(text).substr(close + 2), ' ');
+    if (fields.size() <= kStartField) return 0;
+    return static_cast<uint64_t>(parse_int(fields[kStartField]).value_or(0));
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
+template <class T>
+T value_or(const json& note, const char* key, T fallback) {
+  const auto found = note.find(key);
+  if (found == note.end()) return fallback;
+  if constexpr (std::is_same_v<T, std::string>) {
+    return found->is_string() ? found->template get<std::string>() : fallback;
+  } else {
+    return found->is_number_integer() ? found->template get<T>() : fallback;
+  }
+}
+
+}  // namespace
+
+std::string lease_note_to_bytes(const LeaseNote& note) {
+  const json document = {{"schema", kSchema},
+                         {"pid", note.pid},
+                         {"started_ticks", note.started_ticks},
+                         {"job", note.job.substr(0, kMaxText / 2)},
+                         {"program", note.program.substr(0, kMaxText / 2)},
+                         {"since_seconds", note.since_seconds},
+                         {"memory_bytes", note.memory_bytes}};
+  // Names may be any bytes, and cutting may have split a character: what is no UTF-8 is replaced.
+  std::string bytes = document.dump(-1, ' ', true, json::error_handler_t::replace);
+  bytes.resize(kLeaseNoteBytes, '\0');
+  return bytes;
+}
+
+std::optional<LeaseNote> lease_note_from_bytes(const std::string& bytes) {
+  const json document = json::parse(bytes.substr(0, bytes.find('\0')), nullptr, false);
+  if (!document.is_object() || value_or<std::string>(document, "schema", "") != kSchema) return std::nullopt;
+  return LeaseNote{.pid = value_or(document, "pid", 0),
+                   .started_ticks = value_or(document, "started_ticks", uint64_t{0}),
+                   .job = value_or<std::string>(document, "job", ""),
+                   .program = value_or<std::string>(document, "program", ""),
+                   .since_seconds = value_or(document, "since_seconds", int64_t{0}),
+                   .memory_bytes = value_or(document, "memory_bytes", uint64_t{0})};
+}
+
+LeaseNote complete_lease_note(LeaseNote note) {
+  if (note.pid == 0) note.pid = ::getpid();
+  if (note.since_seconds == 0) note.since_seconds = std::time(nullptr);
+  if (note.started_ticks == 0) note.started_ticks = started_ticks(note.pid);
+  return note;
+}
+
+bool lease_note_alive(const LeaseNote& note) {
+  return note.pid > 0 && note.started_ticks != 0 && started_ticks(note.pid) == note.started_ticks;
+}
+
+std::string describe(const LeaseHolder& holder) {
+  std::string text;
+  if (holder.units < kWholeGpu) text = cat(holder.units, " of ", kWholeGpu, " units: ");
+  if (!holder.note) return text + "a job that left no note";
+  const LeaseNote& note = *holder.note;
+  text += note.job.empty() ? std::string("a job") : cat("job ", printable(note.job));
+  text += cat(" (", note.program.empty() ? std::string() : cat(printable(note.program), ", "), "pid ",
+              note.pid, holder.alive ? "" : ", which has ended: what it started holds the lease", ")");
+  const int64_t age = std::time(nullptr) - note.since_seconds;
+  if (note.since_seconds > 0 && age >= 1) {
+    text += cat(" since ", format_duration(std::chrono::seconds(age)));
+  }
+  if (note.memory_bytes > 0) text += cat(", ", format_bytes(note.memory_bytes), " reserved");
+  return text;
+}
+
+}  // namespace muster

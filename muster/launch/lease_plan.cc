@@ -1,0 +1,130 @@
+#include "muster/launch/lease_plan.h"
+
+#include <algorithm>
+#include <set>
+#include <thread>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+
+namespace muster {
+
+namespace {
+
+std::string held_by(const LeaseRefusal& refusal) {
+  std::vector<std::string> holders;
+  for (const LeaseHolder& holder : refusal.holders) holders.push_back(describe(holder));
+  return holders.empty() ? std::string("held a moment ago") : cat("held by ", join(holders, "; "));
+}
+
+std::string busy_text(const BusyGpus& busy) {
+  std::vector<std::string> lines;
+  for (const auto& [gpu, why] : busy) lines.push_back(cat(printable(gpu.value), " ", why));
+  return join(lines, ", ");
+}
+
+Error still_busy(const BusyGpus& busy, const std::string& planner_error, const LeasePlanOptions& options) {
+  const std::string waited =
+      options.wait ? cat(" after waiting ", format_duration(*options.wait)) : std::string();
+  const std::string why = planner_error.empty() ? std::string() : cat(" (without them: ", planner_error, ")");
+  return {ErrorCode::unavailable,
+          cat("lease: expected free GPUs, got ", busy_text(busy), waited, why,
+              "; wait for them with --wait, give others with --gpus, or share them with --no-lease")};
+}
+
+// One round: a plan with its leases, or what stands in the way.
+class Round {
+ public:
+  Round(const LeaseFolder& folder, const std::function<Plan(const BusyGpus&)>& make_plan,
+        const LeaseNote& note)
+      : folder_(folder), make_plan_(make_plan), note_(note) {}
+
+  std::optional<LeasedPlan> run(bool replan) {
+    for (;;) {
+      Plan plan;
+      if (!try_plan(plan)) return std::nullopt;
+      LeaseResult result = folder_.try_take_all(lease_wishes(plan), note_);
+      if (result.busy.empty()) return LeasedPlan{std::move(plan), std::move(result.leases)};
+      bool more = false;  // a planner that plans what it was told to leave out would never end
+      for (const LeaseRefusal& refusal : result.busy) {
+        more |= busy_.insert_or_assign(refusal.gpu, held_by(refusal)).second;
+      }
+      if (!replan || !more) return std::nullopt;
+    }
+  }
+
+  const BusyGpus& busy() const { return busy_; }
+  const std::string& planner_error() const { return planner_error_; }
+
+ private:
+  // A planner that cannot do without the busy GPUs is no error yet: they may become free.
+  bool try_plan(Plan& plan) {
+    try {
+      plan = make_plan_(busy_);
+      return true;
+    } catch (const Error& error) {
+      if (busy_.empty()) throw;
+      planner_error_ = error.what();
+      return false;
+    }
+  }
+
+  const LeaseFolder& folder_;
+  const std::function<Plan(const BusyGpus&)>& make_plan_;
+  const LeaseNote& note_;
+  BusyGpus busy_;
+  std::string planner_error_;
+};
+
+}  // namespace
+
+std::vector<LeaseWish> lease_wishes(const Plan& plan, int host_index) {
+  std::vector<LeaseWish> wishes;
+  if (plan.simulated) return wishes;
+  std::set<GpuUuid> gpus;
+  const RankRange here = ranks_on_host(plan, host_index);
+  for (size_t i = here.first; i < here.first + here.count; ++i) {
+    const DeviceAssignment& device = plan.ranks[i].device;
+    if (device.kind != DeviceAssignment::Kind::cpu) gpus.insert(device.uuid);
+  }
+  for (const GpuUuid& gpu : gpus) wishes.push_back({gpu, kWholeGpu});
+  return wishes;
+}
+
+std::vector<int> lease_fds(const std::vector<Lease>& leases) {
+  std::vector<int> fds;
+  for (const Lease& lease : leases) fds.push_back(lease.fd());
+  return fds;
+}
+
+std::string lease_variable(const std::vector<Lease>& leases) {
+  return join(lease_fds(leases), ",");
+}
+
+Inventory without_busy(Inventory inventory, const BusyGpus& busy) {
+  for (Host& host : inventory.hosts) {
+    for (Gpu& gpu : host.gpus) {
+      const auto found = busy.find(gpu.uuid);
+      if (found != busy.end() && gpu.health == kHealthy) gpu.health = found->second;
+    }
+  }
+  return inventory;
+}
+
+LeasedPlan plan_with_leases(const LeaseFolder& folder, const std::function<Plan(const BusyGpus&)>& make_plan,
+                            const LeaseNote& note, const LeasePlanOptions& options) {
+  using std::chrono::milliseconds;
+  constexpr milliseconds kLongest = std::chrono::hours(24 * 365 * 10);  // a deadline that the clock can hold
+  const Deadline deadline(std::min(options.wait.value_or(milliseconds(0)), kLongest));
+  for (bool told = false;; told = true) {
+    Round round(folder, make_plan, note);
+    if (auto leased = round.run(options.replan)) return std::move(*leased);
+    if (!options.wait || deadline.passed()) throw still_busy(round.busy(), round.planner_error(), options);
+    if (!told && options.on_wait) options.on_wait(cat("waiting for GPUs: ", busy_text(round.busy())));
+    std::this_thread::sleep_for(std::min(options.poll, deadline.left()));
+  }
+}
+
+}  // namespace muster

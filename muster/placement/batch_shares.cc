@@ -1,0 +1,61 @@
+#include "muster/placement/batch_shares.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <queue>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+// One sample for each rank without, from whichever rank has most then; of equals the last.
+void raise_to_one(std::vector<int64_t>& shares) {
+  std::priority_queue<std::pair<int64_t, size_t>> largest;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    if (shares[i] > 1) largest.emplace(shares[i], i);
+  }
+  for (int64_t& share : shares) {
+    if (share > 0) continue;
+    const auto [most, rank] = largest.top();
+    largest.pop();
+    share = 1;
+    shares[rank] = most - 1;
+    if (most > 2) largest.emplace(most - 1, rank);
+  }
+}
+
+}  // namespace
+
+std::vector<int64_t> batch_shares(int64_t global_batch, const std::vector<double>& weights) {
+  if (global_batch < std::ssize(weights)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("--global-batch: expected at least one sample for each of ", weights.size(),
+                    " ranks, got ", global_batch, "; give a larger batch or fewer ranks"));
+  }
+  long double sum = 0;
+  for (const double weight : weights) sum += weight;
+  std::vector<int64_t> shares;
+  std::vector<long double> remainders;
+  int64_t left = global_batch;
+  for (const double weight : weights) {
+    const long double exact = static_cast<long double>(global_batch) * weight / sum;
+    // Rounding may not give away more than there is.
+    const int64_t whole = std::min(static_cast<int64_t>(std::floor(exact)), left);
+    shares.push_back(whole);
+    remainders.push_back(exact - static_cast<long double>(whole));
+    left -= whole;
+  }
+  std::vector<size_t> order(weights.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return remainders[a] > remainders[b]; });
+  // Fewer are left than there are ranks but for rounding, so going round again is a precaution.
+  for (size_t i = 0; left > 0; ++i, --left) ++shares[order[i % order.size()]];
+  raise_to_one(shares);
+  return shares;
+}
+
+}  // namespace muster

@@ -1,0 +1,103 @@
+#include "muster/placement/checked_request.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/placement/policy.h"
+#include "muster/placement/scores.h"
+
+namespace muster {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, printable(message));
+}
+
+void check_policy(const Request& request) {
+  if (!request.map.empty() && request.choose) refuse("--map: expected a map or Request::choose, got both");
+  if ((!request.map.empty() || request.choose) && request.policy != "list") {
+    refuse(cat(request.choose ? "Request::choose" : "--map", ": expected policy list, got ", request.policy,
+               "; leave --policy out"));
+  }
+  find_policy(request.policy);
+}
+
+std::string default_policy(const Request& request) {
+  if (!request.map.empty() || request.choose) return "list";
+  return request.rank_memory_bytes.empty() ? "sequential" : "memory";
+}
+
+std::string names_of(const Inventory& inventory) {
+  constexpr size_t kMaxNamed = 8;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < std::min(inventory.hosts.size(), kMaxNamed); ++i) {
+    names.push_back(inventory.hosts[i].name);
+  }
+  const size_t more = inventory.hosts.size() - names.size();
+  return join(names, ", ") + (more > 0 ? cat(" and ", more, " more") : "");
+}
+
+}  // namespace
+
+Request checked_request(const Inventory& inventory, Request request) {
+  if (inventory.hosts.empty())
+    refuse(cat("plan: expected at least one host, got none (", inventory.source, ")"));
+  if (request.nproc_per_node && *request.nproc_per_node < 1) {
+    refuse(cat("--nproc-per-node: expected at least 1 rank, got ", *request.nproc_per_node));
+  }
+  if (request.global_batch < 0) {
+    refuse(cat("--global-batch: expected a number of samples, got ", request.global_batch));
+  }
+  check_scores(request.scores);
+  if (request.policy.empty()) request.policy = default_policy(request);
+  check_policy(request);
+  const std::string flag = flag_that_needs_gpus(request);
+  if (request.cpu_only && !flag.empty()) {
+    refuse(cat("plan: expected either CPU slots or GPUs, got both (", flag, "); leave one out"));
+  }
+  return request;
+}
+
+std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& request) {
+  std::vector<JobHost> hosts;
+  if (request.hosts.empty()) {
+    hosts.reserve(inventory.hosts.size());
+    for (const Host& host : inventory.hosts) hosts.push_back({&host, request.nproc_per_node});
+    return hosts;
+  }
+  std::unordered_map<std::string_view, const Host*> by_name;
+  for (const Host& host : inventory.hosts) by_name.emplace(host.name, &host);
+  std::unordered_set<std::string_view> seen;
+  for (const HostRequest& wanted : request.hosts) {
+    const auto found = by_name.find(wanted.name);
+    if (found == by_name.end()) {
+      refuse(cat("--hosts: expected hosts of ", inventory.source, " (", names_of(inventory), "), got '",
+                 wanted.name, "'"));
+    }
+    if (!seen.insert(wanted.name).second) {
+      refuse(cat("--hosts: expected each host once, got '", wanted.name, "' again"));
+    }
+    if (wanted.nproc && *wanted.nproc < 1) {
+      refuse(cat("--hosts: expected at least 1 rank, got ", *wanted.nproc, " (host ", wanted.name,
+                 "); leave the host out instead"));
+    }
+    hosts.push_back({found->second, wanted.nproc ? wanted.nproc : request.nproc_per_node});
+  }
+  return hosts;
+}
+
+std::string flag_that_needs_gpus(const Request& request) {
+  if (request.gpu_only) return "--nproc-per-node gpu";
+  if (!request.gpus.empty()) return cat("--gpus ", request.gpus);
+  if (request.choose) return "Request::choose";
+  if (!request.map.empty()) return "--map";
+  if (!request.rank_memory_bytes.empty()) return "--rank-memory";
+  if (request.policy != "sequential") return cat("--policy ", request.policy);
+  return request.numa_binding == NumaBinding::none ? ""
+                                                   : cat("--numa-binding ", to_string(request.numa_binding));
+}
+
+}  // namespace muster

@@ -1,0 +1,41 @@
+#include "muster/placement/plan_notes.h"
+
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+std::string prefix(const std::vector<const std::string*>& names, size_t num_hosts) {
+  constexpr size_t kMaxNamed = 4;
+  if (names.empty() || num_hosts == 1) return "";
+  if (names.size() == 1) return cat("host ", *names[0], ": ");
+  if (names.size() == num_hosts) return "every host: ";
+  if (names.size() > kMaxNamed) {
+    return cat("hosts ", *names[0], ", ", *names[1], " and ", names.size() - 2, " more: ");
+  }
+  std::vector<std::string> all;
+  all.reserve(names.size());
+  for (const std::string* name : names) all.push_back(*name);
+  return cat("hosts ", join(all, ", "), ": ");
+}
+
+}  // namespace
+
+void PlanNotes::add(const Host& host, const std::string& text) {
+  const auto [entry, is_new] = hosts_.try_emplace(text);
+  if (is_new) order_.push_back(text);
+  entry->second.push_back(&host.name);
+}
+
+void PlanNotes::add(const std::string& text) {
+  if (hosts_.try_emplace(text).second) order_.push_back(text);
+}
+
+std::vector<std::string> PlanNotes::finish(size_t num_hosts) const {
+  std::vector<std::string> notes;
+  notes.reserve(order_.size());
+  for (const std::string& text : order_) notes.push_back(prefix(hosts_.at(text), num_hosts) + text);
+  return notes;
+}
+
+}  // namespace muster

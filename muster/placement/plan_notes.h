@@ -1,0 +1,25 @@
+// Notes of a plan as they arise host by host; the same note of several hosts is one note that names them. A
+// private header of the planner.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "muster/device/inventory.h"
+
+namespace muster {
+
+class PlanNotes {
+ public:
+  void add(const Host& host, const std::string& text);
+  void add(const std::string& text);  // of the whole job
+
+  std::vector<std::string> finish(size_t num_hosts) const;
+
+ private:
+  std::map<std::string, std::vector<const std::string*>> hosts_ = {};  // text → names
+  std::vector<std::string> order_ = {};
+};
+
+}  // namespace muster

@@ -1,0 +1,69 @@
+// A picture as SVG text: boxes, lines and words at whole coordinates, every text escaped. For draw_svg.cc and
+// what it calls; a private header.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace muster {
+
+struct SvgBox {
+  int x = 0;
+  int y = 0;
+  int width = 0;
+  int height = 0;
+  int right() const { return x + width; }
+  int bottom() const { return y + height; }
+  int middle() const { return x + width / 2; }
+};
+
+struct SvgStyle {
+  const char* fill = "none";
+  const char* stroke = "none";
+  double stroke_width = 1;
+  const char* dashes = "";  // "4 3"
+  int radius = 0;           // of a box's corners
+};
+
+enum class SvgAlign { left, middle, right };
+
+struct SvgFont {
+  int size = 11;
+  bool bold = false;
+  const char* fill = "#212529";
+  SvgAlign align = SvgAlign::left;
+};
+
+// The text as the content of an XML element or attribute: markup escaped, and what XML or a reader's eye must
+// not meet (control characters, marks that turn the direction of writing, bytes that are no UTF-8) shown as
+// '?'.
+std::string xml_text(std::string_view text);
+
+// At most `max_chars` characters, the last of them "…" when some had to go. Not yet escaped.
+std::string fit_text(std::string_view text, size_t max_chars);
+
+// About how wide the text is in the font. Units: pixels.
+int text_width(std::string_view text, int font_size);
+
+// How many characters of the font go into `width` pixels.
+size_t chars_in(int width, int font_size);
+
+class SvgCanvas {
+ public:
+  // `kind` becomes the class attribute, for scripts and tests; `name` is shown where the pointer rests.
+  void box(const SvgBox& box, const SvgStyle& style, const char* kind = "", std::string_view name = {});
+  void path(const std::string& commands, const SvgStyle& style, const char* kind = "",
+            std::string_view name = {});
+  void text(int x, int baseline, std::string_view text, const SvgFont& font = {});
+
+  // The whole document, on white.
+  std::string finish(int width, int height, std::string_view title) const;
+
+ private:
+  void close(const char* element, std::string_view name);
+
+  std::string body_;
+};
+
+}  // namespace muster

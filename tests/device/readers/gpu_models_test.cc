@@ -1,0 +1,46 @@
+#include "muster/device/readers/gpu_models.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace muster {
+namespace {
+
+TEST(GpuModels, NamesAndPciIdsAreDistinct) {
+  std::set<std::string> names;
+  std::set<uint32_t> ids;
+  for (const GpuModel& model : gpu_models()) {
+    EXPECT_TRUE(names.insert(model.name).second) << model.name;
+    EXPECT_TRUE(model.pci_id == 0 || ids.insert(model.pci_id).second) << model.name;
+    EXPECT_EQ(find_gpu_model(model.name), &model) << model.name;
+    EXPECT_EQ(compute_capability_of(model.product), model.compute_capability) << model.name;
+  }
+}
+
+TEST(GpuModels, ByName) {
+  EXPECT_STREQ(find_gpu_model("h100-80gb")->product, "NVIDIA H100 80GB HBM3");
+  EXPECT_STREQ(find_gpu_model("MI250X")->name, "MI250X-64GB") << "one size only";
+  EXPECT_EQ(find_gpu_model("A100"), nullptr) << "of two sizes";
+  EXPECT_EQ(find_gpu_model("A1000"), nullptr);
+}
+
+TEST(GpuModels, ByProduct) {
+  EXPECT_STREQ(find_gpu_model_by_product("Tesla V100-SXM2-16GB")->name, "V100-16GB");
+  EXPECT_STREQ(find_gpu_model_by_product("Tesla V100-SXM3-32GB-H")->compute_capability, "7.0");
+  EXPECT_EQ(find_gpu_model_by_product("NVIDIA A100 something"), nullptr) << "40 or 80 GB?";
+  EXPECT_EQ(find_gpu_model_by_product("Quadro K2000"), nullptr);
+}
+
+TEST(GpuModels, CapabilityOfProductsThatLookAlike) {
+  EXPECT_EQ(compute_capability_of("NVIDIA A100-SXM4-80GB"), "8.0");
+  EXPECT_EQ(compute_capability_of("NVIDIA A10"), "8.6");
+  EXPECT_EQ(compute_capability_of("NVIDIA GB200"), "10.0");
+  EXPECT_EQ(compute_capability_of("NVIDIA GeForce RTX 3080 Ti"), "8.6");
+  EXPECT_EQ(compute_capability_of("NVIDIA L40S"), "8.9");
+  EXPECT_EQ(compute_capability_of("NVIDIA RTX A1000"), "");
+  EXPECT_EQ(compute_capability_of(""), "");
+}
+
+}  // namespace
+}  // namespace muster

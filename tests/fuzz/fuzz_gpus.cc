@@ -1,0 +1,10 @@
+#include "muster/placement/selection.h"
+#include "tests/fuzz/fuzz_targets.h"
+
+namespace muster {
+
+void fuzz_gpus(const std::string& text) {
+  answer_or_error([&] { parse_selection(text); });
+}
+
+}  // namespace muster
