@@ -29,6 +29,8 @@ void train(const Options& options, muster::Context& ctx) {
   const auto data =
       options.mnist.empty() ? muster::read_digits(options.digits) : muster::read_mnist(options.mnist);
   const std::string run_dir = options.run_dir.empty() ? ctx.run_dir() : options.run_dir;
+  if (run_dir.empty())
+    throw std::invalid_argument("--run-dir: expected a folder, got none: this launcher gives none");
   if (ctx.is_main()) std::filesystem::create_directories(run_dir);
 
   torch::manual_seed(options.seed);
@@ -58,7 +60,7 @@ void train(const Options& options, muster::Context& ctx) {
     int64_t index = 0;
     for (const auto& batch : loader) {
       const auto window =
-          muster::accumulation_window(index++, options.batch_size, sampler.num_samples(), options.accumulate);
+          muster::accumulation_window(index++, options.batch_size, loader.num_samples(), options.accumulate);
       const auto guard = model.no_sync_if(!window.last);
       const auto loss = torch::cross_entropy_loss(model(batch.features), batch.labels);
       (loss * window.weight).backward();

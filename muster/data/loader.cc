@@ -74,9 +74,12 @@ void DataLoader::skip(int64_t batches) {
   skip_ = batches;
 }
 
+int64_t DataLoader::num_samples() const {
+  return used_samples(sampler_ != nullptr ? sampler_->num_samples() : dataset_.size(), options_);
+}
+
 int64_t DataLoader::num_batches() const {
-  const int64_t samples =
-      used_samples(sampler_ != nullptr ? sampler_->num_samples() : dataset_.size(), options_);
+  const int64_t samples = num_samples();
   return samples / options_.batch_size + (samples % options_.batch_size != 0 ? 1 : 0);
 }
 

@@ -68,7 +68,8 @@ class DataLoader {
   // Throws: invalid_argument when negative.
   void skip(int64_t batches);
 
-  // Batches of a whole epoch on this rank.
+  // Samples and batches of a whole epoch on this rank, without what drop_last leaves out.
+  int64_t num_samples() const;
   int64_t num_batches() const;
   const TensorDataset& dataset() const { return dataset_; }
 

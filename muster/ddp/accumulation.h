@@ -1,7 +1,8 @@
 // Gradient accumulation: k micro-batches, one reduction, the gradient of the joined batch.
 //
 //   for (const auto& batch : loader) {
-//     const auto window = accumulation_window(index++, batch_size, loader.num_samples(), k);
+//     const auto window = accumulation_window(index++, batch_size, loader.num_samples(), k);  // after
+//     loader.skip(n) the first index is n
 //     const auto guard = model.no_sync_if(!window.last);
 //     (loss_of(batch) * window.weight).backward();
 //     if (window.last) step();
