@@ -16,7 +16,7 @@ namespace {
 
 std::string backend_asked(const InitOptions& options) {
   const std::string told = get_env("MUSTER_BACKEND").value_or("auto");
-  const std::string asked = told == "auto" ? options.backend : told;
+  std::string asked = told == "auto" ? options.backend : told;
   if (asked != "auto" && asked != "gloo" && asked != "nccl") {
     throw Error(ErrorCode::invalid_argument, cat("backend: expected auto, gloo or nccl, got '", asked, "'"));
   }

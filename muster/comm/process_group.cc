@@ -68,7 +68,7 @@ class Call {
   // A tensor the backend reads or writes: checked, contiguous. Results are copied back when `output`.
   at::Tensor tensor(const at::Tensor& given, bool output) {
     check(given);
-    const at::Tensor plain = given.detach();
+    at::Tensor plain = given.detach();
     if (plain.is_contiguous()) return plain;
     at::Tensor copy = plain.contiguous();
     if (output) copies_.push_back({.original = plain, .contiguous = copy});
@@ -181,6 +181,7 @@ class Call {
 std::vector<at::Tensor> parts_of(const at::Tensor& whole, int parts) {
   const at::Tensor flat = whole.view({parts, whole.numel() / parts});
   std::vector<at::Tensor> views;
+  views.reserve(static_cast<size_t>(parts));
   for (int i = 0; i < parts; ++i) views.push_back(flat[i]);
   return views;
 }
