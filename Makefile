@@ -44,8 +44,8 @@ bench: setup-test build
 	@scripts/setup.sh bench
 	@scripts/bench.sh $(BUILD)
 
-lint: setup-test build
-	@scripts/lint.sh $(BUILD)
+lint: setup-test
+	@scripts/lint.sh
 
 format: setup-test
 	@git ls-files '*.h' '*.cc' | xargs clang-format -i

@@ -12,7 +12,6 @@
 #include "muster/data/distributed_sampler.h"
 #include "muster/data/loader.h"
 #include "muster/data/mnist.h"
-#include "muster/ddp/accumulation.h"
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/placement/planner.h"
 #include "muster/run/context.h"

@@ -29,6 +29,8 @@ void train(const Options& options, muster::Context& ctx) {
   const auto data =
       options.mnist.empty() ? muster::read_digits(options.digits) : muster::read_mnist(options.mnist);
   const std::string run_dir = options.run_dir.empty() ? ctx.run_dir() : options.run_dir;
+  if (run_dir.empty())
+    throw std::invalid_argument("--run-dir: expected a folder, got none: this launcher gives none");
   if (ctx.is_main()) std::filesystem::create_directories(run_dir);
 
   torch::manual_seed(options.seed);
@@ -46,7 +48,9 @@ void train(const Options& options, muster::Context& ctx) {
 
   muster::DistributedDataParallel model(net, ctx.process_group());
   auto sampler = ctx.sampler(data.train.size(), {.seed = options.seed});
-  muster::DataLoader loader(data.train, sampler, {.batch_size = options.batch_size, .device = ctx.device()});
+  muster::DataLoader loader(
+      data.train, sampler,
+      {.batch_size = options.batch_size, .accumulate = options.accumulate, .device = ctx.device()});
   muster::MetricsWriter metrics(ctx.is_main() ? run_dir + "/metrics.jsonl" : "");
   double accuracy = test_accuracy(net, data.test, ctx);
   std::string saved = "(nothing left to train)";
@@ -55,15 +59,12 @@ void train(const Options& options, muster::Context& ctx) {
     sampler.set_epoch(position.epoch);
     muster::Progress progress(muster::cat("epoch ", position.epoch + 1, "/", options.epochs),
                               sampler.num_samples() * ctx.world_size(), ctx.is_main());
-    int64_t index = 0;
     for (const auto& batch : loader) {
-      const auto window =
-          muster::accumulation_window(index++, options.batch_size, sampler.num_samples(), options.accumulate);
-      const auto guard = model.no_sync_if(!window.last);
+      const auto guard = model.no_sync_if(!batch.last);
       const auto loss = torch::cross_entropy_loss(model(batch.features), batch.labels);
-      (loss * window.weight).backward();
+      (loss * batch.weight).backward();
       progress.update(batch.size() * ctx.world_size(), loss.item<double>());
-      if (!window.last) continue;
+      if (!batch.last) continue;
       optimizer.step();
       optimizer.zero_grad();
       ++position.step;

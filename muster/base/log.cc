@@ -1,15 +1,34 @@
 #include "muster/base/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <memory>
+#include <mutex>
 
 #include "muster/base/env.h"
+#include "muster/base/patient_write.h"
 
 namespace muster {
 
 namespace {
+
+// Standard error, for a program that has more to do than to wait for whoever reads it.
+class PatientSink final : public spdlog::sinks::base_sink<std::mutex> {
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    const auto limit = stopped_ ? std::chrono::milliseconds(0) : kReaderPatience;
+    stopped_ = !write_within(STDERR_FILENO, {line.data(), line.size()}, limit);
+  }
+  void flush_() override {}
+
+  bool stopped_ = false;
+};
 
 spdlog::level::level_enum spdlog_level(LogLevel level) {
   switch (level) {
@@ -25,10 +44,27 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
   return spdlog::level::info;
 }
 
+// Nothing for a name that is none: spdlog takes that for "off".
+std::optional<spdlog::level::level_enum> parse_level(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const auto level = spdlog::level::from_str(name);
+  return level == spdlog::level::off && name != "off" ? std::nullopt : std::optional(level);
+}
+
 std::shared_ptr<spdlog::logger> make_logger(const std::string& name) {
-  auto logger = std::make_shared<spdlog::logger>(name, std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>(name, std::make_shared<PatientSink>());
   logger->set_pattern("[%n] %l: %v");
-  logger->set_level(spdlog::level::from_str(get_env("MUSTER_LOG_LEVEL").value_or("info")));
+  const std::string wanted = get_env("MUSTER_LOG_LEVEL").value_or("info");
+  const auto level = parse_level(wanted);
+  logger->set_level(level.value_or(spdlog::level::info));
+  static std::once_flag warned;
+  if (!level) {
+    std::call_once(warned, [&] {
+      logger->warn(cat("MUSTER_LOG_LEVEL: expected debug, info, warn, error or off, got '", printable(wanted),
+                       "'; info is used"));
+    });
+  }
   return logger;
 }
 

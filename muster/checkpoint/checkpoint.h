@@ -54,7 +54,7 @@ std::string save_checkpoint(const CheckpointOptions& options, const TrainingStat
 
 // Loads the newest checkpoint that is whole; damaged ones are warned of and passed over. Nothing when there
 // is none at all. Names, dtypes and shapes are compared on every rank before anything is changed.
-// Collective: yes; every rank throws when one does, and then nothing is changed.
+// Collective: yes; when what was saved does not fit on one rank, every rank throws and nothing is changed.
 // Throws: io when there are checkpoints but none is whole (the message says why for each); invalid_argument
 // when model or optimizer differ from what was saved (the first difference is named).
 std::optional<LoadedCheckpoint> load_latest_checkpoint(const std::string& directory,

@@ -21,7 +21,8 @@ constexpr const char* kChecksum = "sha256";  // of the manifest itself without t
 constexpr uint64_t kMaxManifestBytes = 64 << 20;
 constexpr int64_t kMaxWorldSize = 1 << 24;
 
-[[noreturn]] void refuse(const std::string& name, const std::string& expected, const std::string& got) {
+[[noreturn]] void refuse_manifest(const std::string& name, const std::string& expected,
+                                  const std::string& got) {
   throw Error(ErrorCode::invalid_argument, cat("checkpoint: expected ", expected, " in '", name, "', got ",
                                                got, "; it is damaged, load another"));
 }
@@ -35,25 +36,27 @@ std::string checksum_of(const json& document) {
 
 json parse(const std::string& text, const std::string& name) {
   auto document = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!document.is_object()) refuse(name, "a JSON object", text.empty() ? "an empty file" : "something else");
+  if (!document.is_object())
+    refuse_manifest(name, "a JSON object", text.empty() ? "an empty file" : "something else");
   if (document.value("schema", json()) != kSchema)
-    refuse(name, cat("schema ", kSchema), document.value("schema", json()).dump());
+    refuse_manifest(name, cat("schema ", kSchema), document.value("schema", json()).dump());
   const json checksum = document.value(kChecksum, json());
   document.erase(kChecksum);
-  if (checksum != checksum_of(document)) refuse(name, "an unchanged manifest", "one whose checksum differs");
+  if (checksum != checksum_of(document))
+    refuse_manifest(name, "an unchanged manifest", "one whose checksum differs");
   return document;
 }
 
 int64_t count_in(const json& object, const char* key, const std::string& name) {
   const auto value = object.value(key, json());
   if (!value.is_number_integer() || value.get<int64_t>() < 0)
-    refuse(name, cat("a count as '", key, "'"), value.dump());
+    refuse_manifest(name, cat("a count as '", key, "'"), value.dump());
   return value.get<int64_t>();
 }
 
 std::string text_in(const json& object, const char* key, const std::string& name) {
   const auto value = object.value(key, json());
-  if (!value.is_string()) refuse(name, cat("a text as '", key, "'"), value.dump());
+  if (!value.is_string()) refuse_manifest(name, cat("a text as '", key, "'"), value.dump());
   return value.get<std::string>();
 }
 
@@ -66,7 +69,7 @@ bool is_plain_name(const std::string& name) {
 uint64_t size_of_file(const std::string& path) {
   struct stat info {};
   if (::lstat(path.c_str(), &info) != 0) fail_errno(cat("checkpoint: cannot find '", path, "'"), errno);
-  if (!S_ISREG(info.st_mode)) refuse(path, "a plain file", "another thing");
+  if (!S_ISREG(info.st_mode)) refuse_manifest(path, "a plain file", "another thing");
   return static_cast<uint64_t>(info.st_size);
 }
 
@@ -112,22 +115,22 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
                        .epoch_samples = count_in(document, "epoch_samples", name),
                        .samples_seen = count_in(document, "samples_seen", name)};
   const auto world_size = count_in(document, "world_size", name);
-  if (world_size < 1 || world_size > kMaxWorldSize) refuse(name, "a world size", cat(world_size));
+  if (world_size < 1 || world_size > kMaxWorldSize) refuse_manifest(name, "a world size", cat(world_size));
   manifest.world_size = static_cast<int>(world_size);
 
   const auto files = document.value("files", json());
-  if (!files.is_array() || files.empty()) refuse(name, "a list of files", files.dump());
+  if (!files.is_array() || files.empty()) refuse_manifest(name, "a list of files", files.dump());
   for (const auto& file : files) {
-    if (!file.is_object()) refuse(name, "a file's record", file.dump());
+    if (!file.is_object()) refuse_manifest(name, "a file's record", file.dump());
     const auto file_name = text_in(file, "name", name);
     if (!is_plain_name(file_name) || manifest.find(file_name) != nullptr)
-      refuse(name, "plain file names, each once", json(file_name).dump());
+      refuse_manifest(name, "plain file names, each once", json(file_name).dump());
     manifest.files.push_back({.name = file_name,
                               .bytes = static_cast<uint64_t>(count_in(file, "bytes", name)),
                               .sha256 = text_in(file, "sha256", name)});
   }
   const auto user = document.value("user", json());
-  if (!user.is_object()) refuse(name, "texts by name as 'user'", user.dump());
+  if (!user.is_object()) refuse_manifest(name, "texts by name as 'user'", user.dump());
   for (const auto& item : user.items()) manifest.user[item.key()] = text_in(user, item.key().c_str(), name);
   if (document.contains("optimizer")) manifest.optimizer = document["optimizer"].dump();
   return manifest;
@@ -135,12 +138,12 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
 
 Manifest read_manifest(const std::string& folder) {
   const std::string path = cat(folder, "/", kManifestFile);
-  if (size_of_file(path) > kMaxManifestBytes) refuse(path, "a manifest", "a file too large for one");
+  if (size_of_file(path) > kMaxManifestBytes) refuse_manifest(path, "a manifest", "a file too large for one");
   auto manifest = parse_manifest(read_file(path), path);
   for (const auto& file : manifest.files) {
     const std::string file_path = cat(folder, "/", file.name);
     if (const auto bytes = size_of_file(file_path); bytes != file.bytes)
-      refuse(file_path, cat(file.bytes, " bytes, as the manifest says,"), cat(bytes));
+      refuse_manifest(file_path, cat(file.bytes, " bytes, as the manifest says,"), cat(bytes));
   }
   return manifest;
 }
@@ -150,7 +153,7 @@ Manifest verify_checkpoint(const std::string& folder) {
   for (const auto& file : manifest.files) {
     const std::string path = cat(folder, "/", file.name);
     if (sha256_of_file(path) != file.sha256)
-      refuse(path, "the content that the manifest's checksum is of", "other content");
+      refuse_manifest(path, "the content that the manifest's checksum is of", "other content");
   }
   return manifest;
 }

@@ -109,7 +109,8 @@ struct AdagradKind {
   }
 };
 
-[[noreturn]] void refuse(const std::string& expected, const std::string& got, const std::string& next) {
+[[noreturn]] void refuse_optimizer(const std::string& expected, const std::string& got,
+                                   const std::string& next) {
   throw Error(ErrorCode::invalid_argument,
               cat("optimizer state: expected ", expected, ", got ", got, "; ", next));
 }
@@ -121,8 +122,8 @@ auto with_kind(Optimizer& optimizer, auto&& use) {
   if (dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr) return use(AdamWKind{});
   if (dynamic_cast<torch::optim::RMSprop*>(&optimizer) != nullptr) return use(RmspropKind{});
   if (dynamic_cast<torch::optim::Adagrad*>(&optimizer) != nullptr) return use(AdagradKind{});
-  refuse("SGD, Adam, AdamW, RMSprop or Adagrad", c10::demangle(typeid(optimizer).name()),
-         "save its state yourself, or use one of these");
+  refuse_optimizer("SGD, Adam, AdamW, RMSprop or Adagrad", c10::demangle(typeid(optimizer).name()),
+                   "save its state yourself, or use one of these");
 }
 
 // A parameter of the optimizer under the model's name.
@@ -141,10 +142,10 @@ std::vector<std::vector<Parameter>> named_groups(const torch::nn::Module& model,
     for (const auto& tensor : group.params()) {
       const auto found = names.find(tensor.unsafeGetTensorImpl());
       if (found == names.end()) {
-        refuse("only parameters of the model",
-               cat("one of shape [", join(tensor.sizes(), ", "), "] in group ", groups.size() - 1,
-                   " that the model does not name"),
-               "pass the model whose parameters the optimizer was made with");
+        refuse_optimizer("only parameters of the model",
+                         cat("one of shape [", join(tensor.sizes(), ", "), "] in group ", groups.size() - 1,
+                             " that the model does not name"),
+                         "pass the model whose parameters the optimizer was made with");
       }
       named.push_back({found->second, tensor});
     }
@@ -154,17 +155,17 @@ std::vector<std::vector<Parameter>> named_groups(const torch::nn::Module& model,
 
 void read_option(const json& value, const std::string& name, double& to) {
   if (!value.is_number())
-    refuse(cat("a number as option '", name, "'"), value.dump(), "the manifest is damaged");
+    refuse_optimizer(cat("a number as option '", name, "'"), value.dump(), "the manifest is damaged");
   to = value.get<double>();
 }
 void read_option(const json& value, const std::string& name, bool& to) {
   if (!value.is_boolean())
-    refuse(cat("true or false as option '", name, "'"), value.dump(), "the manifest is damaged");
+    refuse_optimizer(cat("true or false as option '", name, "'"), value.dump(), "the manifest is damaged");
   to = value.get<bool>();
 }
 void read_option(const json& value, const std::string& name, std::tuple<double, double>& to) {
   if (!value.is_array() || value.size() != 2)
-    refuse(cat("two numbers as option '", name, "'"), value.dump(), "the manifest is damaged");
+    refuse_optimizer(cat("two numbers as option '", name, "'"), value.dump(), "the manifest is damaged");
   read_option(value[0], name, std::get<0>(to));
   read_option(value[1], name, std::get<1>(to));
 }
@@ -175,11 +176,12 @@ std::vector<typename Kind::Options> checked_options(const json& description, Opt
                                                     const std::vector<std::vector<Parameter>>& groups) {
   const auto kind = description.value("kind", json());
   if (kind != Kind::kName)
-    refuse(cat("the state of ", Kind::kName), kind.dump(), "resume with the optimizer that was saved");
+    refuse_optimizer(cat("the state of ", Kind::kName), kind.dump(),
+                     "resume with the optimizer that was saved");
   const auto saved = description.value("groups", json());
   if (!saved.is_array() || saved.size() != groups.size())
-    refuse(cat(groups.size(), " parameter group(s)"), cat(saved.size()),
-           "make the same groups as when saving");
+    refuse_optimizer(cat(groups.size(), " parameter group(s)"), cat(saved.size()),
+                     "make the same groups as when saving");
   std::vector<typename Kind::Options> all;
   for (size_t g = 0; g < groups.size(); ++g) {
     std::vector<std::string> mine;
@@ -189,8 +191,8 @@ std::vector<typename Kind::Options> checked_options(const json& description, Opt
       const auto here = i < mine.size() ? json(mine[i]) : json("no more");
       const auto there = theirs.is_array() && i < theirs.size() ? theirs[i] : json("no more");
       if (here != there) {
-        refuse(cat("parameter ", here.dump(), " at place ", i, " of group ", g), there.dump(),
-               "make the same groups as when saving");
+        refuse_optimizer(cat("parameter ", here.dump(), " at place ", i, " of group ", g), there.dump(),
+                         "make the same groups as when saving");
       }
     }
     auto options = static_cast<typename Kind::Options&>(optimizer.param_groups()[g].options());
@@ -225,26 +227,28 @@ void check_tensors(const TensorEntries& entries, const std::vector<std::vector<P
         if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>)
           expected = {parameter.tensor.scalar_type(), parameter.tensor.sizes().vec(), 0, 0};
         if (!found->second.same_kind(expected)) {
-          refuse(cat(to_string(expected), " '", name, "'"), to_string(found->second),
-                 "resume with the model that was saved");
+          refuse_optimizer(cat(to_string(expected), " '", name, "'"), to_string(found->second),
+                           "resume with the model that was saved");
         }
       };
       Kind::state(state, options[g], check);
       // A parameter that never had a gradient has no state at all, in most optimizers.
       if (!missing.empty() && (present > 0 || Kind::kEveryParameter))
-        refuse(cat("'", missing[0], "'"), "no such tensor", "the checkpoint is incomplete");
+        refuse_optimizer(cat("'", missing[0], "'"), "no such tensor", "the checkpoint is incomplete");
     }
   }
   for (const auto& [name, entry] : entries) {
     if (!used.contains(name))
-      refuse(cat("only state of ", Kind::kName), cat("'", name, "' as well"), "resume with what was saved");
+      refuse_optimizer(cat("only state of ", Kind::kName), cat("'", name, "' as well"),
+                       "resume with what was saved");
   }
 }
 
 json parse_description(const std::string& description) {
   auto parsed = json::parse(description, nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object())
-    refuse("a description of the optimizer", "none", "the checkpoint was saved without its optimizer");
+    refuse_optimizer("a description of the optimizer", "none",
+                     "the checkpoint was saved without its optimizer");
   return parsed;
 }
 

@@ -2,12 +2,14 @@
 // and name it in kCommands.
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
+#include <exception>
 
 #include "muster/base/error.h"
+#include "muster/base/patient_write.h"
 #include "muster/base/version.h"
 #include "muster/cli/devices.h"
 #include "muster/cli/doctor.h"
@@ -19,6 +21,7 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
+constexpr int kOtherError = 1;
 constexpr int kUsageError = 2;
 
 struct Command {
@@ -51,7 +54,7 @@ const Command* find_command(const std::string& name) {
 }
 
 int complain(const std::string& who, const std::string& text, int exit_code) {
-  std::fprintf(stderr, "%s: %s\n", who.c_str(), text.c_str());
+  muster::write_within(STDERR_FILENO, who + ": " + text + "\n", muster::kReaderPatience);
   return exit_code;
 }
 
@@ -80,6 +83,8 @@ int parse_and_run(CLI::App& app, const Arguments& args, const std::string& who, 
     return complain(who, std::string(error.what()) + "; see " + who + " --help", kUsageError);
   } catch (const muster::Error& error) {
     return complain(who, error.what(), muster::exit_code_of(error));
+  } catch (const std::exception& error) {
+    return complain(who, error.what(), kOtherError);
   }
 }
 
@@ -87,6 +92,7 @@ int parse_and_run(CLI::App& app, const Arguments& args, const std::string& who, 
 
 int main(int argc, char** argv) {
   ensure_standard_streams();
+  ::signal(SIGPIPE, SIG_IGN);  // a reader that is gone must not cost the exit code and the report
   Arguments args(argv + 1, argv + argc);
   CLI::App app("Puts every rank of a job on the right device, starts the ranks and guards them.", "muster");
   app.set_version_flag("--version", std::string("muster ") + muster::version());

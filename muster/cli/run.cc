@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <functional>
 #include <memory>
 
 #include "muster/cli/command_line.h"
@@ -46,8 +47,10 @@ void torchrun_flag(CLI::App* command, const std::string& flag, bool& value, cons
 }
 
 // An empty value is a shell variable that was not set, never a wish.
-std::string not_empty(const std::string& text) {
-  return text.empty() ? "expected GPUs such as 0,2-5 or all, got ''; name them or leave the flag out" : "";
+std::function<std::string(const std::string&)> not_empty(const std::string& expected) {
+  return [expected](const std::string& text) {
+    return text.empty() ? "expected " + expected + ", got ''; give it or leave the flag out" : "";
+  };
 }
 
 void add_placement_options(CLI::App* command, RunFlags& flags) {
@@ -58,9 +61,13 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
       ->envname("PET_NPROC_PER_NODE");
   command->add_option("--gpus", flags.gpus, "GPUs to use: 0,2-5, UUID prefixes, or all")
       ->type_name("SEL")
-      ->check(not_empty);
-  command->add_option("--policy", flags.policy, "How ranks are given GPUs")->type_name("NAME");
-  command->add_option("--map", flags.map, "GPU of each local rank: 3,1,0,2 or @FILE")->type_name("LIST");
+      ->check(not_empty("GPUs such as 0,2-5 or all"));
+  command->add_option("--policy", flags.policy, "How ranks are given GPUs")
+      ->type_name("NAME")
+      ->check(not_empty("a policy's name"));
+  command->add_option("--map", flags.map, "GPU of each local rank: 3,1,0,2 or @FILE")
+      ->type_name("LIST")
+      ->check(not_empty("GPU indices such as 3,1,0,2, or @FILE"));
   command->add_option("--surplus", flags.surplus, "More ranks than GPUs: error, cpu, drop or share")
       ->type_name("RULE");
   command->add_option("--visibility", flags.visibility, "GPUs that a rank sees: job, own, own-first or all")
@@ -70,7 +77,8 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
       ->check(CLI::PositiveNumber);
   command
       ->add_option("--inventory", flags.inventory, "The machine in this file instead of this one (simulated)")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(not_empty("a file"));
   command->add_flag("--json", flags.json, "The plan as JSON");
   torchrun_flag(command, "--virtual-local-rank", flags.virtual_local_rank,
                 "LOCAL_RANK 0 for every rank, each seeing its own GPU alone");
@@ -78,7 +86,8 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
 
 void add_run_options(CLI::App* command, RunFlags& flags) {
   command->add_option("--run-dir", flags.run_dir, "Folder for plan, logs and reports [runs/<id>]")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->check(not_empty("a folder"));
   command->add_flag("--dry-run", flags.dry_run, "Show the plan on standard output and stop");
   command->add_flag("-q,--quiet", flags.quiet, "No placement table");
   torchrun_option(command, "--max-restarts", flags.max_restarts, "N", "Start all ranks again this often");
@@ -98,6 +107,11 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
   torchrun_option(command, "--log-line-prefix-template", flags.log_line_prefix_template, "TEXT",
                   "Before each line: with ${rank}, ${local_rank}, ${role_name}, ${hostname}");
   torchrun_option(command, "--local-ranks-filter", flags.local_ranks_filter, "LIST", "Show only these ranks");
+  torchrun_option(command, "--duplicate-stdout-filters", flags.duplicate_stdout_filters, "LIST",
+                  "No effect: --tee writes every line to files");
+  torchrun_option(command, "--duplicate-stderr-filters", flags.duplicate_stderr_filters, "LIST",
+                  "No effect: --tee writes every line to files");
+  torchrun_option(command, "--logs-specs", flags.logs_specs, "NAME", "default");
   torchrun_option(command, "--role", flags.role, "NAME", "ROLE_NAME of the ranks");
   torchrun_option(command, "--nnodes", flags.nnodes, "N", "Hosts: 1");
   torchrun_option(command, "--node-rank", flags.node_rank, "N", "This host's number: 0");
@@ -113,6 +127,7 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
   torchrun_option(command, "--start-method", flags.start_method, "NAME", "No effect: programs are executed");
   torchrun_option(command, "--event-log-handler", flags.event_log_handler, "NAME", "null");
   torchrun_option(command, "--numa-binding", flags.numa_binding, "MODE", "none");
+  torchrun_option(command, "--print-completion", flags.print_completion, "SHELL", "Refused: there is none");
 }
 
 class RunFormatter : public CLI::Formatter {

@@ -74,6 +74,14 @@ void check_accepted(const RunFlags& flags) {
     throw bad_flag("--event-log-handler", "null", flags.event_log_handler,
                    "torchrun's event handlers are Python plug-ins");
   }
+  if (!flags.print_completion.empty()) {
+    throw bad_flag("--print-completion", "none", flags.print_completion,
+                   "this version completes nothing in shells; leave it out");
+  }
+  if (!flags.logs_specs.empty() && flags.logs_specs != "default") {
+    throw bad_flag("--logs-specs", "default", flags.logs_specs,
+                   "torchrun's are Python plug-ins; see --log-dir, --redirects and --tee");
+  }
   if (flags.start_method != "spawn" && flags.start_method != "fork" && flags.start_method != "forkserver") {
     throw bad_flag("--start-method", "spawn, fork or forkserver (without effect here)", flags.start_method);
   }
@@ -121,13 +129,19 @@ void set_request(const RunFlags& flags, Request& request) {
   request.cpu_only = nproc == "cpu";
   request.gpu_only = nproc == "gpu";
   if (!nproc.empty() && nproc != "auto" && !request.cpu_only && !request.gpu_only) {
-    request.nproc_per_node = parse_count(nproc, "--nproc-per-node", "a number from 1, auto, cpu or gpu");
+    const std::string expected = "a number from 1, auto, cpu or gpu";
+    if (nproc == "xpu") throw bad_flag("--nproc-per-node", expected, nproc, "muster finds NVIDIA GPUs only");
+    request.nproc_per_node = parse_count(nproc, "--nproc-per-node", expected);
   }
   request.gpus = flags.gpus;
   request.policy = flags.policy;
   if (!flags.map.empty()) request.map = parse_map(flags.map);
   request.surplus = parse_surplus(flags.surplus);
-  request.visibility = parse_visibility(flags.visibility);
+  if (flags.virtual_local_rank && !flags.visibility.empty() && flags.visibility != "own") {
+    throw bad_flag("--virtual-local-rank", "--visibility own, which it implies", flags.visibility,
+                   "leave one of them out");
+  }
+  if (!flags.visibility.empty()) request.visibility = parse_visibility(flags.visibility);
 }
 
 std::vector<int> parse_signals(const std::string& text) {

@@ -31,6 +31,10 @@ struct RunFlags {
   std::string tee = "0";
   std::string log_line_prefix_template;
   std::string local_ranks_filter;
+  std::string duplicate_stdout_filters;
+  std::string duplicate_stderr_filters;
+  std::string logs_specs;
+  std::string print_completion;
   int node_rank = 0;
   std::string master_addr;  // empty: torchrun's default for the case
   int master_port = -1;     // -1: not given
@@ -44,7 +48,7 @@ struct RunFlags {
   std::string policy;
   std::string map;
   std::string surplus = "error";
-  std::string visibility = "job";
+  std::string visibility;  // empty: job, or own with virtual_local_rank
   int cpu_slots = 0;
   std::string run_dir;
   std::string inventory;

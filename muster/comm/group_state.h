@@ -35,9 +35,18 @@ struct ProcessGroup::State {
   int size = 1;
   std::atomic<int64_t> sequence{0};
   int64_t sub_groups = 0;
+  // Where ranks count those that left in good order. Outlives this group when the store does, so that the
+  // next group of the same ranks (`generation` + 1) reads none of this one's keys.
+  c10::intrusive_ptr<c10d::Store> departures;
+  int64_t generation = 0;
   std::shared_ptr<std::atomic<bool>> abandoned = std::make_shared<std::atomic<bool>>(false);
   ~State();
 };
+
+inline constexpr const char* kDepartures = "departures";
+
+// The group of `size` ranks that comes next over `store`: how many of them were left in good order before.
+int64_t next_generation(c10d::Store& store, int size);
 
 // Builds the backends and the group. Collective: over the ranks that share `store`. Throws: backend_failed,
 // timeout.

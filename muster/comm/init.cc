@@ -15,8 +15,8 @@ namespace muster {
 namespace {
 
 std::string backend_asked(const InitOptions& options) {
-  const std::string asked =
-      options.backend == "auto" ? get_env("MUSTER_BACKEND").value_or("auto") : options.backend;
+  const std::string told = get_env("MUSTER_BACKEND").value_or("auto");
+  std::string asked = told == "auto" ? options.backend : told;
   if (asked != "auto" && asked != "gloo" && asked != "nccl") {
     throw Error(ErrorCode::invalid_argument, cat("backend: expected auto, gloo or nccl, got '", asked, "'"));
   }
@@ -40,14 +40,16 @@ ProcessGroup join_and_make(const Rendezvous& meeting, const InitOptions& options
                     .device = device,
                     .backend = asked,
                     .libtorch = TORCH_VERSION};
-  const auto members = join(*meeting.store, self, options.init_timeout);
+  const auto world = c10::make_intrusive<c10d::PrefixStore>("world", meeting.store);
+  const int64_t generation = next_generation(*world, meeting.world_size);
+  c10d::PrefixStore members_of(cat("members/", generation), meeting.store);
+  const auto members = join(members_of, self, options.init_timeout);
   const std::string backend = choose_backend(members, asked);
   if (options.device.is_cuda() && backend == "gloo" && meeting.rank == 0) {
     log(LogLevel::info,
         "process group: Gloo, CUDA tensors staged through host memory (a rank without a GPU of its own)");
   }
-  return make_process_group(c10::make_intrusive<c10d::PrefixStore>("world", meeting.store), meeting.rank,
-                            meeting.world_size,
+  return make_process_group(world, meeting.rank, meeting.world_size,
                             {.backend = backend,
                              .device = options.device,
                              .timeout = options.timeout,

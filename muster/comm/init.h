@@ -17,7 +17,7 @@ class Store;
 namespace muster {
 
 struct InitOptions {
-  std::string backend = "auto";  // auto, gloo, nccl; MUSTER_BACKEND replaces auto
+  std::string backend = "auto";  // auto, gloo, nccl; MUSTER_BACKEND wins, unless it is auto
   // env:// (torchrun's and muster's variables), tcp://host:port (rank 0 serves), file:///path (ranks of one
   // host).
   std::string init_method = "env://";

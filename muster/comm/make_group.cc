@@ -10,10 +10,19 @@
 
 namespace muster {
 
-ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+int64_t next_generation(c10d::Store& store, int size) {
+  int64_t departures = 0;
+  translate_failures("rendezvous", [&] { departures = store.add(kDepartures, 0); });
+  return departures / size;
+}
+
+ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, int size,
                                 const GroupOptions& options) {
   auto state = std::make_shared<ProcessGroup::State>();
   state->options = options;
+  state->departures = root;
+  state->generation = next_generation(*root, size);
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(cat(state->generation), std::move(root));
   state->store = store;
   state->rank = rank;
   state->size = size;

@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/failure.h"
@@ -21,6 +22,8 @@
 namespace muster {
 
 namespace {
+
+constexpr std::chrono::seconds kDepartureTime{8};  // a rank that died in between is not waited for longer
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
   switch (op) {
@@ -65,7 +68,7 @@ class Call {
   // A tensor the backend reads or writes: checked, contiguous. Results are copied back when `output`.
   at::Tensor tensor(const at::Tensor& given, bool output) {
     check(given);
-    const at::Tensor plain = given.detach();
+    at::Tensor plain = given.detach();
     if (plain.is_contiguous()) return plain;
     at::Tensor copy = plain.contiguous();
     if (output) copies_.push_back({.original = plain, .contiguous = copy});
@@ -87,6 +90,28 @@ class Call {
                     ", got ", whole_name, " ", describe(whole), " and ", part_name, " ", describe(part),
                     " (rank ", state_->rank, ")"));
   }
+
+  // As `tensor`, on the host: what Gloo sends and receives between two ranks. (Its collectives copy CUDA
+  // tensors themselves.)
+  at::Tensor host_tensor(const at::Tensor& given, bool output) {
+    if (given.defined() && given.is_cuda() && state_->options.backend == "gloo") {
+      check(given);
+      at::Tensor copy = output ? at::empty(given.sizes(), given.options().device(at::kCPU))
+                               : given.detach().to(at::kCPU).contiguous();
+      if (output) copies_.push_back({.original = given.detach(), .contiguous = copy});
+      return copy;
+    }
+    return tensor(given, output);
+  }
+
+  // An output that the backend does not write itself: wait() copies `part` there.
+  void copy_back(const at::Tensor& given, const at::Tensor& part) {
+    check(given);
+    copies_.push_back({.original = given.detach(), .contiguous = part.view(given.sizes())});
+  }
+
+  // A call without tensors runs on the group's own device.
+  void without_tensors() { on_device_ = state_->options.backend == "nccl"; }
 
   // Starts the collective. `signature` is what all ranks must have in common.
   template <class Start>
@@ -113,6 +138,7 @@ class Call {
     auto work = std::make_shared<Work::State>();
     work->operation =
         cat(operation_, " (peer ", peer, ", tag ", tag, ") on rank ", state_->rank, " of ", state_->size);
+    work->waiting = Work::State::Waiting::once;
     return launch(std::move(work), std::forward<Start>(start));
   }
 
@@ -136,7 +162,7 @@ class Call {
   Work launch(std::shared_ptr<Work::State> work, Start&& start) {
     work->abandoned = state_->abandoned;
     work->timeout = state_->options.timeout;
-    work->asynchronous_device = on_device_;
+    if (on_device_) work->waiting = Work::State::Waiting::on_device;
     translate_failures(work->operation, [&] {
       const at::NoGradGuard no_grad;
       work->work = start();
@@ -153,10 +179,17 @@ class Call {
 
 // The parts of a tensor, one a rank, as views along the flattened first dimension.
 std::vector<at::Tensor> parts_of(const at::Tensor& whole, int parts) {
-  const at::Tensor flat = whole.view({parts, -1});
+  const at::Tensor flat = whole.view({parts, whole.numel() / parts});
   std::vector<at::Tensor> views;
+  views.reserve(static_cast<size_t>(parts));
   for (int i = 0; i < parts; ++i) views.push_back(flat[i]);
   return views;
+}
+
+c10::intrusive_ptr<c10d::Work> start_barrier(const ProcessGroup::State& state) {
+  c10d::BarrierOptions options;
+  if (state.options.backend == "nccl") options.device_ids = {state.options.device.index()};
+  return state.group->barrier(options);
 }
 
 int64_t row_count(const std::vector<int64_t>& splits) {
@@ -239,16 +272,26 @@ Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input) {
 
 Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op) {
   Call call("reduce_scatter", state_.get());
-  at::Tensor to = call.tensor(output, true).view(-1);
   at::Tensor from = call.tensor(input, false).view(-1);
-  call.check_parts(from, to, "input", "output");
+  if (input.is_cuda() && state_->options.backend == "nccl") {
+    at::Tensor to = call.tensor(output, true).view(-1);
+    call.check_parts(from, to, "input", "output");
+    return call.start(cat(to_string(op), " ", describe(input)), [&] {
+      c10d::ReduceScatterOptions options;
+      options.reduceOp = to_c10d(op);
+      return reduce_scatter_single(*state_->group, to, from, options);
+    });
+  }
+  // Gloo's own is an all_reduce too, but inside a Work that neither waits for a time nor knows that it ended.
+  call.check_parts(from, output, "input", "output");
+  std::vector<at::Tensor> whole{from.clone()};
+  call.copy_back(output, parts_of(whole[0], state_->size)[static_cast<size_t>(state_->rank)]);
   return call.start(cat(to_string(op), " ", describe(input)), [&] {
-    c10d::ReduceScatterOptions options;
+    c10d::AllreduceOptions options;
     options.reduceOp = to_c10d(op);
-    return reduce_scatter_single(*state_->group, to, from, options);
+    return state_->group->allreduce(whole, options);
   });
 }
-
 Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::vector<int64_t> output_splits,
                                     std::vector<int64_t> input_splits) {
   Call call("all_to_all", state_.get());
@@ -266,6 +309,11 @@ Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::ve
   };
   check(to, output_splits, "output");
   check(from, input_splits, "input");
+  if (to.scalar_type() != from.scalar_type() || to.sizes().slice(1) != from.sizes().slice(1)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("all_to_all: expected output rows like the input's, got output ", describe(to),
+                    " and input ", describe(from), " (rank ", state_->rank, ")"));
+  }
   // Ranks may send different amounts; what they share is the type and the shape of a row.
   const std::string row = join(input.sizes().slice(1), ", ");
   return call.start(cat(c10::toString(input.scalar_type()), " rows of [", row, "]"),
@@ -311,24 +359,21 @@ Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root) 
 Work ProcessGroup::send_async(at::Tensor tensor, int to, int tag) {
   Call call("send", state_.get());
   call.check_root(to);
-  std::vector<at::Tensor> tensors{call.tensor(tensor, false)};
+  std::vector<at::Tensor> tensors{call.host_tensor(tensor, false)};
   return call.start_between(to, tag, [&] { return state_->group->send(tensors, to, tag); });
 }
 
 Work ProcessGroup::recv_async(at::Tensor tensor, int from, int tag) {
   Call call("recv", state_.get());
   call.check_root(from);
-  std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
+  std::vector<at::Tensor> tensors{call.host_tensor(tensor, true)};
   return call.start_between(from, tag, [&] { return state_->group->recv(tensors, from, tag); });
 }
 
 Work ProcessGroup::barrier_async() {
   Call call("barrier", state_.get());
-  return call.start("", [&] {
-    c10d::BarrierOptions options;
-    if (state_->options.backend == "nccl") options.device_ids = {state_->options.device.index()};
-    return state_->group->barrier(options);
-  });
+  call.without_tensors();
+  return call.start("", [&] { return start_barrier(*state_); });
 }
 
 void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
@@ -385,7 +430,8 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
   }
   const std::string name = cat("group/", state_->sub_groups++, "/", join(ranks, ","));
   Call call("new_group", state_.get());
-  call.start(cat("[", join(ranks, ", "), "]"), [&] { return state_->group->barrier(); }).wait();
+  call.without_tensors();
+  call.start(cat("[", join(ranks, ", "), "]"), [&] { return start_barrier(*state_); }).wait();
   const auto at = std::find(ranks.begin(), ranks.end(), rank());
   if (at == ranks.end()) return std::nullopt;
   auto store = c10::make_intrusive<c10d::PrefixStore>(name, state_->store);
@@ -403,15 +449,18 @@ void ProcessGroup::shutdown() {
   if (!state_->group) return;
   barrier();
   // Nobody may close connections while another is still inside the barrier's last message.
-  translate_failures(cat("shutdown on rank ", rank()), [&] {
-    state_->store->add("shutdown", 1);
-    const int64_t all = size();
-    for (auto pause = std::chrono::milliseconds(1); state_->store->add("shutdown", 0) < all; pause *= 2) {
-      if (pause > std::chrono::seconds(4)) break;  // a rank died in between: nothing left to wait for
-      std::this_thread::sleep_for(pause);
+  translate_failures(cat("shutdown on rank ", rank()), [&] { state_->departures->add(kDepartures, 1); });
+  const Deadline deadline(kDepartureTime);
+  try {
+    const int64_t all = (state_->generation + 1) * size();
+    while (!deadline.passed() && state_->departures->add(kDepartures, 0) < all) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-  });
+  } catch (const std::exception&) {
+    // The rank that serves the store has seen everybody and gone.
+  }
   state_->agreement.reset();
+  translate_failures(cat("shutdown on rank ", rank()), [&] { state_->group->shutdown(); });
   state_->group.reset();
 }
 

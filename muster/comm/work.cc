@@ -17,16 +17,19 @@ namespace {
 // An operation unanswered for this long is compared with what the other ranks are doing.
 constexpr std::chrono::seconds kUnanswered{1};
 
-// One bounded wait; false when it ran out. (c10d's timed wait throws a c10::Error both for that and for real
-// failures; `isCompleted` tells them apart.)
+// One bounded wait; false when it ran out. c10d's timed wait throws a c10::Error both for that and for real
+// failures, of which the work says that it is completed.
 bool wait_for(c10d::Work& work, std::chrono::milliseconds time) {
+  const Deadline slice(time);
   try {
     work.wait(time);
     return true;
   } catch (const std::exception&) {
-    if (work.isCompleted()) throw;
-    return false;
+    if (!work.isCompleted() && slice.passed()) return false;
+    if (!work.isCompleted()) throw;
   }
+  work.wait();  // it may have ended well just after the time ran out; else this throws its failure
+  return true;
 }
 
 void wait_on_host(Work::State& state) {
@@ -67,10 +70,16 @@ void Work::wait() {
   const auto state = std::exchange(state_, nullptr);  // a second wait is a no-op
   translate_failures(state->operation, [&] {
     if (state->work) {
-      if (state->asynchronous_device) {
-        state->work->wait();
-      } else {
-        wait_or_give_up(*state);
+      switch (state->waiting) {
+        case Work::State::Waiting::on_device:
+          state->work->wait();
+          break;
+        case Work::State::Waiting::once:
+          state->work->wait(state->timeout);
+          break;
+        case Work::State::Waiting::in_slices:
+          wait_or_give_up(*state);
+          break;
       }
     }
     const at::NoGradGuard no_grad;

@@ -1,5 +1,5 @@
 // A collective under way. `wait()` it before touching its tensors; failures of the operation, its peers or
-// its deadline come out of `wait()` and nowhere else.
+// its deadline come out of `wait()`. (What is wrong before anything is sent, the call that starts it throws.)
 #pragma once
 
 #include <memory>

@@ -28,7 +28,15 @@ struct Work::State {
   int64_t sequence = 0;
   std::string signature;
   std::chrono::milliseconds timeout{0};
-  bool asynchronous_device = false;  // CUDA: wait() orders streams and does not block the host
+
+  // A timed wait that runs out is a question for some works and the end for others.
+  enum class Waiting {
+    in_slices,  // Gloo's collectives: looks at the other ranks now and then
+    once,       // Gloo's send and recv, which close every connection when their time runs out
+    on_device,  // NCCL, which aborts its communicator then: its watchdog has the timeout. Orders streams;
+                // only a barrier blocks the host
+  };
+  Waiting waiting = Waiting::in_slices;
 };
 
 }  // namespace muster

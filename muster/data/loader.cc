@@ -43,6 +43,11 @@ DataLoader::DataLoader(TensorDataset dataset, const DataLoaderOptions& options)
                 cat("data loader: expected a batch size of at least 1, got ", options.batch_size,
                     "; pass the samples of one rank's batch"));
   }
+  if (options.accumulate < 1) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("data loader: expected at least 1 batch a step, got accumulate ", options.accumulate,
+                    "; pass 1 or more"));
+  }
 }
 
 DataLoader::DataLoader(TensorDataset dataset, DistributedSampler& sampler, const DataLoaderOptions& options)
@@ -52,6 +57,14 @@ DataLoader::DataLoader(TensorDataset dataset, DistributedSampler& sampler, const
     throw Error(ErrorCode::invalid_argument,
                 cat("data loader: expected a sampler for ", dataset_.size(), " samples, got one for ", length,
                     "; make it with the data set's size"));
+  }
+  const int64_t share = sampler.identity().share;
+  if (has_shares() && (share != options.batch_size || options.drop_last)) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("data loader: expected batch_size ", share, ", this rank's share of the global batch of ",
+            sampler.identity().global_batch, ", and drop_last of the sampler alone, got batch_size ",
+            options.batch_size, options.drop_last ? " and drop_last" : "", "; pass ctx.batch_size(…)"));
   }
 }
 
@@ -74,10 +87,24 @@ void DataLoader::skip(int64_t batches) {
   skip_ = batches;
 }
 
+int64_t DataLoader::num_samples() const {
+  return used_samples(sampler_ != nullptr ? sampler_->num_samples() : dataset_.size(), options_);
+}
+
 int64_t DataLoader::num_batches() const {
-  const int64_t samples =
-      used_samples(sampler_ != nullptr ? sampler_->num_samples() : dataset_.size(), options_);
+  const int64_t samples = num_samples();
   return samples / options_.batch_size + (samples % options_.batch_size != 0 ? 1 : 0);
+}
+
+int64_t DataLoader::samples_of(int64_t batch) const {
+  if (batch >= num_batches()) return 0;
+  if (has_shares()) return sampler_->batch_samples(batch);
+  return std::min(num_samples() - batch * options_.batch_size, options_.batch_size);
+}
+
+int64_t DataLoader::samples_of_all(int64_t batch) const {
+  if (has_shares() && batch < num_batches()) return sampler_->global_samples(batch);
+  return samples_of(batch) * (sampler_ != nullptr ? sampler_->identity().num_replicas : 1);
 }
 
 DataLoader::Iterator::Iterator(const DataLoader& loader, std::vector<int64_t> indices,
@@ -85,20 +112,33 @@ DataLoader::Iterator::Iterator(const DataLoader& loader, std::vector<int64_t> in
     : loader_(&loader), indices_(std::move(indices)) {
   end_ = used_samples(static_cast<int64_t>(indices_.size()), loader.options_);
   // Compared before multiplying: a skip beyond the end is the end.
-  position_ = skipped_batches > end_ / loader.options_.batch_size
-                  ? end_
-                  : skipped_batches * loader.options_.batch_size;
+  const int64_t size = loader.options_.batch_size;
+  batch_ = std::min(skipped_batches, end_ / size + (end_ % size != 0 ? 1 : 0));
+  position_ = std::min(end_, batch_ * size);
+}
+
+int64_t DataLoader::Iterator::count() const {
+  return std::min(loader_->samples_of(batch_), end_ - position_);
 }
 
 Batch DataLoader::Iterator::operator*() const {
   const auto& options = loader_->options_;
-  const int64_t count = std::min(options.batch_size, end_ - position_);
-  const auto rows = at::from_blob(const_cast<int64_t*>(indices_.data() + position_), {count}, at::kLong);
-  return {take(loader_->dataset_.features(), rows, options), take(loader_->dataset_.labels(), rows, options)};
+  const auto rows = at::from_blob(const_cast<int64_t*>(indices_.data() + position_), {count()}, at::kLong);
+  const int64_t step_begin = batch_ / options.accumulate * options.accumulate;
+  const int64_t step_end = step_begin + std::min(options.accumulate, loader_->num_batches() - step_begin);
+  int64_t samples_of_step = 0;
+  for (int64_t i = step_begin; i < step_end; ++i) samples_of_step += loader_->samples_of_all(i);
+  const double ranks =
+      loader_->sampler_ != nullptr ? static_cast<double>(loader_->sampler_->identity().num_replicas) : 1;
+  return {.features = take(loader_->dataset_.features(), rows, options),
+          .labels = take(loader_->dataset_.labels(), rows, options),
+          .weight = ranks * static_cast<double>(count()) / static_cast<double>(samples_of_step),
+          .last = batch_ + 1 == step_end};
 }
 
 DataLoader::Iterator& DataLoader::Iterator::operator++() {
-  position_ = std::min(end_, position_ + std::min(loader_->options_.batch_size, end_ - position_));
+  position_ += count();
+  ++batch_;
   return *this;
 }
 

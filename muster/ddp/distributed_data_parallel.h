@@ -8,7 +8,9 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,21 +20,21 @@ namespace muster {
 
 namespace detail {
 
-inline void collect_tensors(const at::Tensor& tensor, std::vector<at::Tensor>& out) {
-  out.push_back(tensor);
-}
+// The tensors in what a forward returns: a tensor, or any nesting of pairs, tuples, containers and optionals
+// of them. Other types have none that can be seen.
 template <class T>
-void collect_tensors(const std::vector<T>& items, std::vector<at::Tensor>& out) {
-  for (const auto& item : items) collect_tensors(item, out);
-}
-template <class... T>
-void collect_tensors(const std::tuple<T...>& items, std::vector<at::Tensor>& out) {
-  std::apply([&](const auto&... item) { (collect_tensors(item, out), ...); }, items);
-}
-template <class A, class B>
-void collect_tensors(const std::pair<A, B>& items, std::vector<at::Tensor>& out) {
-  collect_tensors(items.first, out);
-  collect_tensors(items.second, out);
+void collect_tensors(const T& value, std::vector<at::Tensor>& out) {
+  if constexpr (std::is_convertible_v<const T&, at::Tensor>) {
+    const at::Tensor tensor = value;
+    if (tensor.defined()) out.push_back(tensor);
+  } else if constexpr (requires { std::tuple_size<T>::value; }) {
+    std::apply([&](const auto&... item) { (collect_tensors(item, out), ...); }, value);
+  } else if constexpr (requires { value.has_value(), *value; }) {
+    if (value.has_value()) collect_tensors(*value, out);
+  } else if constexpr (!std::is_convertible_v<const T&, std::string_view> &&
+                       requires { value.begin() != value.end(); }) {
+    for (const auto& item : value) collect_tensors(item, out);
+  }
 }
 
 }  // namespace detail
@@ -61,7 +63,8 @@ class DistributedDataParallel {
       : module_(std::move(module)),
         reducer_(std::make_unique<GradientReducer>(as_shared(module_), std::move(group), options)) {}
 
-  // The module's forward. Collective with buffers; the backward that follows it is.
+  // The module's forward. The backward that follows it is collective, and with buffers so is the next forward
+  // after it, of whatever kind (options.h): evaluate on module() where not all ranks do.
   template <class... Args>
   auto forward(Args&&... args) {
     reducer_->before_forward();

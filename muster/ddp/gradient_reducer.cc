@@ -105,7 +105,11 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
       : model(std::move(model_)), group(std::move(group_)), options(options_) {}
 
   void broadcast(const std::vector<at::Tensor>& tensors);
+  void build_reducer();
   void watch_gradients();
+  void unwatch_gradients();
+  void watch_output(const at::Tensor& output);
+  void on_backward();
   void on_gradient(size_t index);
   void after_graph();
   void finish_backward();
@@ -165,6 +169,20 @@ std::vector<at::Tensor> GradientReducer::State::buffers() const {
   return found;
 }
 
+void GradientReducer::State::build_reducer() {
+  unwatch_gradients();
+  reducer.reset();  // one at a time: it takes its hooks with it
+  translate_failures("DistributedDataParallel", [&] { reducer = make_reducer(parameters, group, options); });
+  replace_views();
+  watch_gradients();  // after the Reducer's own hooks, so that ours run after them
+}
+
+void GradientReducer::State::unwatch_gradients() {
+  for (size_t i = 0; i < hooks.size(); ++i) accumulators[i]->del_post_hook(hooks[i]);
+  hooks.clear();
+  accumulators.clear();
+}
+
 void GradientReducer::State::watch_gradients() {
   arrived.assign(parameters.tensors.size(), false);
   for (size_t i = 0; i < parameters.tensors.size(); ++i) {
@@ -188,11 +206,29 @@ void GradientReducer::State::on_gradient(size_t index) {
                     "); sum the losses and call backward once, use no_sync(), or call the wrapped model"));
   }
   arrived[index] = true;
+  on_backward();
+}
+
+// Called with the lock held, by the first sign of a backward: an output's gradient, or a parameter's where
+// forward's outputs are not known. The callback belongs to the graph that runs now; with an output it is the
+// outer one, also when gradients come from a backward inside (checkpointing).
+void GradientReducer::State::on_backward() {
   if (expected != Expected::reduction || callback_queued) return;
   callback_queued = true;
   const std::weak_ptr<State> weak = weak_from_this();
   torch::autograd::Engine::get_default_engine().queue_callback([weak] {
     if (const auto state = weak.lock()) state->after_graph();
+  });
+}
+
+void GradientReducer::State::watch_output(const at::Tensor& output) {
+  if (!output.defined() || !output.requires_grad()) return;
+  const std::weak_ptr<State> weak = weak_from_this();
+  output.register_hook([weak](const at::Tensor&) {
+    if (const auto state = weak.lock()) {
+      const std::lock_guard lock(state->mutex);
+      state->on_backward();
+    }
   });
 }
 
@@ -244,7 +280,11 @@ void GradientReducer::State::replace_views() {
 void GradientReducer::State::recover() {
   const std::lock_guard lock(mutex);
   if (!callback_queued) return;
-  reducer->reset_state();
+  if (options.static_graph && !static_graph_seen) {
+    build_reducer();  // it has learnt half a graph, and reset_state() does not unlearn
+  } else {
+    reducer->reset_state();
+  }
   expected = Expected::nothing;
   callback_queued = false;
   std::fill(arrived.begin(), arrived.end(), false);
@@ -269,14 +309,11 @@ GradientReducer::GradientReducer(std::shared_ptr<torch::nn::Module> model, Proce
     all.insert(all.end(), content.begin(), content.end());
     state.broadcast(all);
   }
-  translate_failures("DistributedDataParallel",
-                     [&] { state.reducer = make_reducer(state.parameters, state.group, options); });
-  state.replace_views();
-  state.watch_gradients();  // after the Reducer's own hooks, so that ours run after them
+  state.build_reducer();
 }
 
 GradientReducer::~GradientReducer() {
-  for (size_t i = 0; i < state_->hooks.size(); ++i) state_->accumulators[i]->del_post_hook(state_->hooks[i]);
+  state_->unwatch_gradients();
 }
 
 void GradientReducer::before_forward() {
@@ -296,15 +333,32 @@ void GradientReducer::after_forward(const std::vector<at::Tensor>& outputs) {
   if (!at::GradMode::is_enabled()) return;
   const std::lock_guard lock(state.mutex);
   if (!state.reduce) {
+    if (state.options.static_graph && !state.static_graph_seen) {
+      throw Error(
+          ErrorCode::failed_precondition,
+          cat("DistributedDataParallel: expected a first forward that is reduced with static_graph, got one "
+              "inside no_sync() (rank ",
+              state.group.rank(),
+              "): the graph would be learnt wrongly and later gradients stay local; reduce the first "
+              "backward, or leave static_graph off"));
+    }
     if (state.expected == Expected::nothing) state.expected = Expected::local;
     return;
   }
   const bool find_unused = state.options.find_unused_parameters && !state.options.static_graph;
+  if (find_unused && outputs.empty()) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("DistributedDataParallel: expected forward to return tensors, or pairs, tuples, vectors, maps or "
+            "optionals of them, with find_unused_parameters, got another type (rank ",
+            state.group.rank(), "); return one of those, or leave find_unused_parameters off"));
+  }
   translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.rank()), [&] {
     state.reducer->prepare_for_backward(find_unused ? outputs : std::vector<at::Tensor>{});
   });
   state.expected = Expected::reduction;
   std::fill(state.arrived.begin(), state.arrived.end(), false);
+  for (const at::Tensor& output : outputs) state.watch_output(output);
 }
 
 void GradientReducer::set_reduce(bool reduce) {

@@ -12,7 +12,8 @@ namespace muster {
 struct DdpOptions {
   // Empty, or exactly this rank's device; anything else is an error.
   std::vector<c10::DeviceIndex> device_ids = {};
-  bool broadcast_buffers = true;  // rank 0's buffers to all, before each forward that will be reduced
+  bool broadcast_buffers = true;  // rank 0's buffers to all, before the first forward after each that was
+                                  // reduced; as in PyTorch
   bool init_sync = true;          // compare the models and broadcast rank 0's at construction
   std::optional<double> bucket_cap_mb = {};  // MiB; default 25, the first bucket 1
   bool find_unused_parameters = false;

@@ -9,6 +9,7 @@
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/patient_write.h"
 #include "muster/device/probe.h"
 #include "muster/device/read_inventory.h"
 #include "muster/launch/exit_report.h"
@@ -66,13 +67,14 @@ void show_plan(const Plan& plan, const LaunchOptions& options, int fd) {
   if (plan.simulated && !options.dry_run && !options.json) {
     text += "the machine above is simulated: its ranks run on this one's CPU\n";
   }
-  write_all(fd, text);
+  if (options.dry_run) return write_all(fd, text);
+  write_within(fd, text, kReaderPatience);  // who does not read it must not keep the ranks from starting
 }
 
-std::string time_now() {
-  const std::time_t now = std::time(nullptr);
+std::string time_text(std::chrono::system_clock::time_point at) {
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(at);
   std::tm local = {};
-  ::localtime_r(&now, &local);
+  ::localtime_r(&seconds, &local);
   char text[40];
   return {text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S%z", &local)};
 }
@@ -90,7 +92,18 @@ void pass_error_on(const JobFacts& job, const WorkerExit& first, int attempt) {
   }
 }
 
-// Prints the failure card, writes failure.json, and gives the exit code.
+bool write_report(const std::string& path, const std::string& text) {
+  try {
+    write_file(path, text);
+    return true;
+  } catch (const Error& error) {
+    log(LogLevel::error, error.message());
+    return false;
+  }
+}
+
+// Writes failure.json, prints the failure card, and gives the exit code, which holds whatever becomes of the
+// other two.
 int report(const GroupResult& result, const JobFacts& job, const LaunchOptions& options, int attempt) {
   const WorkerExit* first = first_failure(result.exits);
   if (first == nullptr) {
@@ -98,20 +111,25 @@ int report(const GroupResult& result, const JobFacts& job, const LaunchOptions& 
     log(LogLevel::info, cat("stopped by ", signal_name(result.stopped_by), "; every rank has ended"));
     return 128 + result.stopped_by;
   }
-  const FailureContext context{.run_id = job.run_id,
-                               .run_dir = job.run_dir,
-                               .attempt = attempt,
-                               .max_restarts = options.max_restarts,
-                               .time = time_now()};
-  write_all(STDERR_FILENO, failure_card(result.exits, context));
-  write_file(cat(job.run_dir, "/failure.json"), failure_json(result.exits, context));
+  FailureContext context{.run_id = job.run_id,
+                         .run_dir = job.run_dir,
+                         .attempt = attempt,
+                         .max_restarts = options.max_restarts,
+                         .time = time_text(first->at)};
+  context.has_report = write_report(cat(job.run_dir, "/failure.json"), failure_json(result.exits, context));
   pass_error_on(job, *first, attempt);
+  write_within(STDERR_FILENO, failure_card(result.exits, context), kReaderPatience);
   return first->shell_code();
 }
 
-bool should_restart(const GroupResult& result, const LaunchOptions& options, int attempt) {
+bool should_restart(const GroupResult& result, ProcessSet& processes, const LaunchOptions& options,
+                    int attempt) {
   const WorkerExit* first = first_failure(result.exits);
   if (first == nullptr || result.stopped_by != 0 || attempt >= options.max_restarts) return false;
+  if (const int signal = processes.stop_requested(); signal != 0) {  // it came when all ranks had ended
+    log(LogLevel::info, cat("stopped by ", signal_name(signal), "; not starting again"));
+    return false;
+  }
   log(LogLevel::warn,
       cat("rank ", first->rank, " failed: ", first->cause, "; starting all ranks again (restart ",
           attempt + 1, " of ", options.max_restarts, ")"));
@@ -139,8 +157,9 @@ int run(const LaunchOptions& options) {
 
   for (int attempt = 0;; ++attempt) {
     const std::vector<WorkerSpec> specs = make_worker_specs(plan, options, job.facts(), attempt);
-    const GroupResult result = run_workers(processes, specs, job.inherited_fds(), options.shutdown_timeout);
-    if (should_restart(result, options, attempt)) continue;
+    const GroupResult result =
+        run_workers(processes, specs, job.inherited_fds(), {.shutdown_timeout = options.shutdown_timeout});
+    if (should_restart(result, processes, options, attempt)) continue;
     const int exit_code = report(result, job.facts(), options, attempt);
     job.remove_empty_folders();
     return exit_code;

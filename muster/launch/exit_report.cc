@@ -148,9 +148,10 @@ const WorkerExit* first_failure(const std::vector<WorkerExit>& exits) {
     if (!is_consequence(exit)) return &exit;
   }
   // All that ended by themselves say that they lost a peer: which is one that was still on its way out, and
-  // told why.
+  // told why. One that our signal killed was not on its way out.
   for (const WorkerExit& exit : exits) {
-    if (first != nullptr && exit.failed() && !exit.message.empty() && !is_consequence(exit)) return &exit;
+    const bool by_itself = exit.failed() && exit.signal == 0;
+    if (first != nullptr && by_itself && !exit.message.empty() && !is_consequence(exit)) return &exit;
   }
   return first;
 }
@@ -167,7 +168,7 @@ std::string failure_card(const std::vector<WorkerExit>& exits, const FailureCont
   out += evidence(*first);
   out += consequences(exits, *first);
   if (!first->stderr_log.empty()) out += cat("  log       ", first->stderr_log, "\n");
-  out += cat("  report    ", context.run_dir, "/failure.json\n");
+  if (context.has_report) out += cat("  report    ", context.run_dir, "/failure.json\n");
   return out;
 }
 

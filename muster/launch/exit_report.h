@@ -28,7 +28,8 @@ struct FailureContext {
   std::string run_dir;
   int attempt = 0;
   int max_restarts = 0;
-  std::string time;  // ISO 8601
+  std::string time;        // of the first failure; ISO 8601
+  bool has_report = true;  // failure.json could be written
 };
 
 // The first in order of death that failed by itself; nothing when none did.

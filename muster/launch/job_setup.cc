@@ -62,6 +62,14 @@ void make_folder(const std::string& path) {
   }
 }
 
+std::string absolute_path(const std::string& path) {
+  std::error_code error;
+  const fs::path absolute = fs::absolute(path, error);
+  if (!error) return absolute.string();
+  throw Error(ErrorCode::io, cat("cannot find the folder that '", path, "' is relative to (", error.message(),
+                                 "); change to one that exists, or give an absolute path"));
+}
+
 }  // namespace
 
 JobSetup::JobSetup(const LaunchOptions& options, const Plan& plan, int cores) {
@@ -69,15 +77,14 @@ JobSetup::JobSetup(const LaunchOptions& options, const Plan& plan, int cores) {
   facts_.run_id = options.run_id.empty() ? make_uuid() : options.run_id;
   // "none" is torchrun's id for "no id": many jobs have it.
   const std::string id = folder_name(facts_.run_id == "none" ? make_uuid() : facts_.run_id);
-  facts_.run_dir = fs::absolute(options.run_dir.empty() ? "runs/" + id : options.run_dir).string();
+  facts_.run_dir = absolute_path(options.run_dir.empty() ? "runs/" + id : options.run_dir);
   facts_.log_dir =
-      options.log_dir.empty() ? facts_.run_dir + "/logs" : fs::absolute(options.log_dir).string() + "/" + id;
+      options.log_dir.empty() ? facts_.run_dir + "/logs" : absolute_path(options.log_dir) + "/" + id;
   facts_.plan_path = facts_.run_dir + "/plan.json";
   facts_.master_addr = options.master_addr.empty() ? std::string("localhost") : options.master_addr;
   facts_.cores = cores;
   facts_.environment = own_environment();
-  // Ranks write into pipes; this tells them that a person watches at the other end.
-  if (::isatty(STDERR_FILENO) != 0) facts_.environment["MUSTER_TTY"] = "1";
+  facts_.on_terminal = ::isatty(STDERR_FILENO) != 0;
 
   if (!options.master_addr.empty()) check_master_address(options.master_addr);
   port_ = PortReservation(options.master_port);
@@ -97,7 +104,10 @@ JobSetup::JobSetup(const LaunchOptions& options, const Plan& plan, int cores) {
 void JobSetup::remove_empty_folders() const {
   std::error_code ignored;
   if (!fs::exists(facts_.log_dir, ignored)) return;
-  for (const auto& attempt : fs::directory_iterator(facts_.log_dir, ignored)) ::rmdir(attempt.path().c_str());
+  for (fs::directory_iterator attempt(facts_.log_dir, ignored), end; !ignored && attempt != end;
+       attempt.increment(ignored)) {
+    ::rmdir(attempt->path().c_str());
+  }
   ::rmdir(facts_.log_dir.c_str());
 }
 

@@ -22,6 +22,7 @@ struct WorkerExit {
   std::vector<std::string> last_lines{};  // of its standard error
   std::string stderr_log{};               // the file that has all of it; empty: none
   std::chrono::milliseconds after{0};     // since start
+  std::chrono::system_clock::time_point at{};
 
   bool failed() const { return exit_code != 0 || signal != 0; }
   // As a shell says it: the exit code, or 128 + signal.

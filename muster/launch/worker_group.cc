@@ -10,6 +10,7 @@
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/base/units.h"
 #include "muster/launch/exit_report.h"
 #include "muster/supervise/input.h"
 #include "muster/supervise/output.h"
@@ -72,16 +73,19 @@ void start(ProcessSet& processes, const WorkerSpec& spec, const Streams& streams
 }
 
 WorkerExit explain(const ChildExit& end, const WorkerSpec& spec, Clock::time_point started) {
-  WorkerExit exit{.rank = spec.rank,
-                  .local_rank = spec.local_rank,
-                  .host = spec.host,
-                  .device = spec.device,
-                  .pid = end.pid,
-                  .exit_code = end.exit_code,
-                  .signal = end.signal,
-                  .sent_signal = end.sent_signal,
-                  .stderr_log = spec.err.file,
-                  .after = std::chrono::duration_cast<std::chrono::milliseconds>(end.at - started)};
+  WorkerExit exit{
+      .rank = spec.rank,
+      .local_rank = spec.local_rank,
+      .host = spec.host,
+      .device = spec.device,
+      .pid = end.pid,
+      .exit_code = end.exit_code,
+      .signal = end.signal,
+      .sent_signal = end.sent_signal,
+      .stderr_log = spec.err.file,
+      .after = std::chrono::duration_cast<std::chrono::milliseconds>(end.at - started),
+      .at = std::chrono::system_clock::now() -
+            std::chrono::duration_cast<std::chrono::system_clock::duration>(Clock::now() - end.at)};
   exit.cause = describe_end(exit) + (end.core_dumped ? ", core dumped" : "");
   if (!exit.failed()) return exit;
   if (auto error = read_error_file(spec.error_file)) {
@@ -105,10 +109,61 @@ void make_log_folder(const std::vector<WorkerSpec>& specs) {
   for (const WorkerSpec& spec : specs) ::unlink(spec.error_file.c_str());
 }
 
+// What tells this job's processes from all others: the id alone may be a name that is used again, and the
+// store's port is nobody else's while the launcher lives.
+std::vector<std::string> marks_of(const std::vector<WorkerSpec>& specs) {
+  std::vector<std::string> marks;
+  for (const char* name : {"TORCHELASTIC_RUN_ID", "MUSTER_STORE"}) {
+    if (specs.empty()) break;
+    const auto found = specs[0].environment.find(name);
+    if (found != specs[0].environment.end()) marks.push_back(cat(name, "=", found->second));
+  }
+  return marks;
+}
+
+std::string rank_list(const std::vector<int>& ranks) {
+  return cat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "));
+}
+
+// Says once, after a while, that some ranks have ended well and the others have not: often those wait for a
+// collective that nobody will join any more.
+class EarlyEnd {
+ public:
+  EarlyEnd(ProcessSet& processes, const std::vector<WorkerSpec>& specs, std::chrono::milliseconds delay)
+      : processes_(processes), delay_(delay) {
+    for (const WorkerSpec& spec : specs) running_.push_back(spec.rank);
+  }
+  EarlyEnd(const EarlyEnd&) = delete;
+  EarlyEnd& operator=(const EarlyEnd&) = delete;
+  ~EarlyEnd() { processes_.loop().cancel(timer_); }
+
+  void on_exit(const ChildExit& exit) {
+    std::erase(running_, exit.id);
+    ended_.push_back(exit.id);
+    failed_ |= exit.failed();
+    if (timer_ == 0) timer_ = processes_.loop().call_at(exit.at + delay_, [this] { say(); });
+  }
+
+ private:
+  void say() {
+    if (failed_ || running_.empty() || processes_.stop_requested() != 0) return;
+    log(LogLevel::info, cat(rank_list(ended_), ended_.size() == 1 ? " has" : " have",
+                            " ended with exit code 0, the first ", format_duration(delay_), " ago; ",
+                            rank_list(running_), running_.size() == 1 ? " goes" : " go", " on"));
+  }
+
+  ProcessSet& processes_;
+  std::chrono::milliseconds delay_;
+  std::vector<int> running_;
+  std::vector<int> ended_;
+  bool failed_ = false;
+  EventLoop::Handle timer_ = 0;
+};
+
 }  // namespace
 
 GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& specs,
-                        const std::vector<int>& inherit_fds, std::chrono::milliseconds shutdown_timeout) {
+                        const std::vector<int>& inherit_fds, const GroupRules& rules) {
   make_log_folder(specs);
   Output output(processes.loop());
   Input input(processes.loop());
@@ -128,7 +183,11 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
     processes.kill_all();
     throw;
   }
-  const WaitResult ended = processes.wait_all({.stop_on_failure = true, .grace = shutdown_timeout});
+  EarlyEnd early_end(processes, specs, rules.early_end_after);
+  const WaitResult ended = processes.wait_all(
+      {.grace = rules.shutdown_timeout, .marks = marks_of(specs), .on_exit = [&](const ChildExit& exit) {
+         early_end.on_exit(exit);
+       }});
   input.close();
   output.finish();
 
@@ -140,6 +199,9 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
     if (result.exits.back().failed()) {
       result.exits.back().last_lines = id ? output.last_lines(*id, kLastLines) : last_lines_of(spec.err.file);
     }
+  }
+  if (!ended.killed.empty()) {
+    log(LogLevel::warn, cat("killed what ranks had started and left: ", join(ended.killed, ", ")));
   }
   for (const std::string& survivor : ended.survivors) {
     log(LogLevel::error, cat("could not end ", survivor, "; it is left to the system"));

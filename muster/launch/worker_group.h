@@ -17,10 +17,15 @@ struct GroupResult {
   int stopped_by = 0;             // the signal that the launcher got, if it did
 };
 
+struct GroupRules {
+  std::chrono::milliseconds shutdown_timeout{30'000};  // SIGTERM → this → SIGKILL
+  std::chrono::milliseconds early_end_after{10'000};   // a rank ended well, the others go on: then say so
+};
+
 // Starts `specs` (rank 0 with the launcher's standard input) and waits until every one has ended.
 // Blocking: until then. Throws: SpawnError, io when a rank cannot be started; those started before it are
 // ended.
 GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& specs,
-                        const std::vector<int>& inherit_fds, std::chrono::milliseconds shutdown_timeout);
+                        const std::vector<int>& inherit_fds, const GroupRules& rules);
 
 }  // namespace muster

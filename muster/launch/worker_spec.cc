@@ -13,8 +13,9 @@ namespace {
 
 // Left over from a launcher around this one: they speak of another rank.
 constexpr const char* kOthersVariables[] = {
-    "MUSTER_DEVICE",  "MUSTER_PLAN",       "MUSTER_STORE",   "MUSTER_SECRET_FD", "MUSTER_EVENTS_FD",
-    "MUSTER_RUN_DIR", "MUSTER_LOCAL_RANK", "MUSTER_ATTEMPT", "MUSTER_SIMULATED", "MUSTER_LEASE_FD",
+    "MUSTER_DEVICE",    "MUSTER_PLAN",     "MUSTER_STORE",      "MUSTER_SECRET_FD",
+    "MUSTER_EVENTS_FD", "MUSTER_RUN_DIR",  "MUSTER_LOCAL_RANK", "MUSTER_ATTEMPT",
+    "MUSTER_SIMULATED", "MUSTER_LEASE_FD", "MUSTER_TTY",
 };
 
 std::string value_or(const Environment& environment, const char* name, const char* otherwise) {
@@ -42,6 +43,7 @@ Environment rank_environment(const Plan& plan, const RankPlan& rank, int local_w
   Environment variables = job.environment;
   for (const char* name : kOthersVariables) variables.erase(name);
   for (const auto& [name, value] : options.extra_env) variables[name] = value;
+  if (job.on_terminal) variables.emplace("MUSTER_TTY", "1");  // ranks write into pipes and cannot see it
   variables.emplace("OMP_NUM_THREADS", cat(std::max(1, job.cores / local_world_size)));
 
   RankEnv contract;

@@ -22,8 +22,9 @@ struct JobFacts {
   int master_port = 0;
   std::string store;  // MUSTER_STORE
   int secret_fd = -1;
-  int cores = 1;            // of this host, for all its ranks
-  Environment environment;  // the launcher's own, which ranks inherit
+  int cores = 1;             // of this host, for all its ranks
+  bool on_terminal = false;  // a person watches the launcher's standard error
+  Environment environment;   // the launcher's own, which ranks inherit
 };
 
 // Where one stream of a rank goes. Neither: /dev/null.

@@ -1,6 +1,7 @@
 #include "muster/store/tcp_server.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -12,7 +13,6 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <map>
 #include <set>
 #include <thread>
 #include <unordered_map>
@@ -31,6 +31,7 @@ namespace {
 
 constexpr uint64_t kStop = 0;      // epoll's names: not connections
 constexpr uint64_t kListener = 1;  // connections are numbered from 2
+constexpr int kAcceptAtOnce = 16;
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
 Fd spare_descriptor() {
@@ -73,7 +74,7 @@ class TcpServer::Loop {
   bool accept_one();
   bool turn_away();
   void admit(Fd fd);
-  void make_room_for(const std::string& host);
+  void drop_oldest_stranger();
   void on_event(Id id, uint32_t events);
   void advance(Id id, Client& client);
   void deliver(const KeyService::Answers& answers);
@@ -88,7 +89,6 @@ class TcpServer::Loop {
   std::optional<Clock::time_point> listener_resumes_;
   std::unordered_map<Id, Client> clients_;
   std::set<std::pair<Clock::time_point, Id>> strangers_;  // oldest first
-  std::map<std::string, size_t> strangers_of_;            // by host
   KeyService service_;
   Id next_id_ = 2;
   std::atomic<uint64_t> authenticated_{0}, turned_away_{0}, dropped_{0}, stranger_bytes_{0}, broken_{0};
@@ -168,8 +168,8 @@ std::chrono::milliseconds TcpServer::Loop::time_to_next_deadline() const {
 }
 
 void TcpServer::Loop::accept_some() {
-  // A crowd of new ones must not keep those inside waiting.
-  for (int i = 0; i < 64 && accept_one(); ++i) {
+  // A crowd of new ones must neither keep those inside waiting nor push out those whose proof has come.
+  for (int i = 0; i < kAcceptAtOnce && accept_one(); ++i) {
   }
 }
 
@@ -179,7 +179,13 @@ bool TcpServer::Loop::accept_one() {
     admit(std::move(fd));
     return true;
   }
-  if (is_out_of_descriptors(errno)) return turn_away();
+  if (is_out_of_descriptors(errno)) {
+    pollfd waiting{listener_.get(), POLLIN, 0};  // accept says so even when nobody is there
+    if (::poll(&waiting, 1, 0) <= 0) return false;
+    if (strangers_.empty()) return turn_away();
+    drop_oldest_stranger();  // who only holds a connection makes room for who may be a rank
+    return true;
+  }
   return errno == ECONNABORTED || errno == EINTR || errno == EPROTO;
 }
 
@@ -219,11 +225,10 @@ void TcpServer::Loop::admit(Fd fd) {
     std::string host = tcp ? host_of(peer_address(fd.get())) : "unix";
     ServerConnection connection(std::move(fd), std::move(host));
     connection.greet();
-    make_room_for(connection.host());
+    if (strangers_.size() >= std::max<size_t>(1, options_.max_strangers)) drop_oldest_stranger();
     control(EPOLL_CTL_ADD, connection.fd(), EPOLLIN, id);
     const auto deadline = Clock::now() + options_.handshake_timeout;
     strangers_.emplace(deadline, id);
-    ++strangers_of_[connection.host()];
     clients_.emplace(id, Client{std::move(connection), deadline});
   } catch (const std::exception& error) {
     ++dropped_;
@@ -231,13 +236,8 @@ void TcpServer::Loop::admit(Fd fd) {
   }
 }
 
-void TcpServer::Loop::make_room_for(const std::string& host) {
-  const auto crowd = strangers_of_.find(host);
-  if (crowd == strangers_of_.end() || crowd->second < options_.max_strangers) return;
-  const auto oldest = std::find_if(strangers_.begin(), strangers_.end(), [&](const auto& stranger) {
-    return clients_.at(stranger.second).connection.host() == host;
-  });
-  drop(oldest->second, "too many of its address");
+void TcpServer::Loop::drop_oldest_stranger() {
+  drop(strangers_.begin()->second, "others need its room");
 }
 
 void TcpServer::Loop::on_event(Id id, uint32_t events) {
@@ -335,8 +335,6 @@ void TcpServer::Loop::drop(Id id, const std::string& why) {
 
 void TcpServer::Loop::leave_strangers(Id id, const Client& client) {
   strangers_.erase({client.proof_deadline, id});
-  const auto crowd = strangers_of_.find(client.connection.host());
-  if (--crowd->second == 0) strangers_of_.erase(crowd);
 }
 
 void TcpServer::Loop::control(int operation, int fd, uint32_t events, uint64_t name) const {

@@ -19,7 +19,7 @@ struct TcpServerOptions {
   bool no_auth = false;  // serve without a secret: everybody who can connect may read and write
   std::string job{};     // clients of another job are refused even if the secret is the same
   std::chrono::milliseconds handshake_timeout{10'000};  // a stranger's time to prove itself
-  size_t max_strangers = 1024;                          // at once, of one address; beyond it the oldest goes
+  size_t max_strangers = 64;  // at once; beyond it, or without room, the oldest goes
 };
 
 class TcpServer {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <thread>
 #include <utility>
 
 #include "muster/base/clock.h"
@@ -21,6 +22,9 @@ namespace muster {
 
 using Operation = StoreRequest::Operation;
 
+constexpr auto kFirstPause = std::chrono::milliseconds(1);
+constexpr auto kLongestPause = std::chrono::milliseconds(100);
+
 // One authenticated connection: one request, then its reply, in turn.
 class TcpStore::Connection {
  public:
@@ -28,6 +32,7 @@ class TcpStore::Connection {
   StoreReply exchange(const StoreRequest& request, std::chrono::milliseconds timeout);
 
  private:
+  void open(const TcpStoreOptions& options, IfRefused if_refused, const Deadline& deadline);
   void authenticate(const TcpStoreOptions& options);
   void set_timeout(std::chrono::milliseconds timeout);
   void send_all(std::string_view bytes);
@@ -38,6 +43,7 @@ class TcpStore::Connection {
   Fd fd_;
   std::string where_;
   std::chrono::milliseconds timeout_{0};
+  bool greeted_ = false;  // it is a muster server that answers
   std::optional<FrameReader> reader_;
   std::optional<FrameWriter> writer_;
   std::string output_, input_;
@@ -46,6 +52,23 @@ class TcpStore::Connection {
 TcpStore::Connection::Connection(const TcpStoreOptions& options, IfRefused if_refused)
     : where_(to_string(options.endpoint)) {
   const Deadline deadline(bounded_timeout(options.timeout));
+  for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    try {
+      open(options, if_refused, deadline);
+      return;
+    } catch (const Error& error) {
+      // A server that has no room now, or gave ours to somebody else, may have some in a moment.
+      const bool again = greeted_ && error.code() == ErrorCode::unavailable;
+      if (!again || deadline.left() <= pause) throw;
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+void TcpStore::Connection::open(const TcpStoreOptions& options, IfRefused if_refused,
+                                const Deadline& deadline) {
+  greeted_ = false;
+  timeout_ = {};
   fd_ = connect_to(options.endpoint, if_refused, deadline);
   tune(fd_.get());
   set_timeout(std::max(deadline.left(), std::chrono::milliseconds(100)));
@@ -54,6 +77,7 @@ TcpStore::Connection::Connection(const TcpStoreOptions& options, IfRefused if_re
 
 void TcpStore::Connection::authenticate(const TcpStoreOptions& options) {
   const std::string greeting = receive_exactly(kGreetingBytes);
+  greeted_ = greeting.starts_with(kGreetingFull) || greeting.starts_with(kGreetingWelcome);
   if (greeting.starts_with(kGreetingFull)) {
     throw Error(ErrorCode::unavailable,
                 cat("store: expected room for a client at ", where_,

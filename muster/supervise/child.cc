@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include <cstring>
 
 #include "muster/base/strings.h"
+#include "muster/supervise/blocked_signals.h"
 
 namespace muster {
 
@@ -36,6 +38,7 @@ struct ChildPlan {
   size_t num_inherit_fds;
   pid_t parent;
   bool keep_sighup_ignored;
+  const rlimit* open_files;  // null: ours
   volatile int failed_errno = 0;
   const char* volatile failed_step = nullptr;
 };
@@ -73,6 +76,7 @@ const char* become_program(const ChildPlan& plan) {
     if (::fcntl(plan.inherit_fds[i], F_SETFD, 0) != 0) return "cannot pass a file descriptor";
   }
   if (plan.working_directory != nullptr && ::chdir(plan.working_directory) != 0) return "cannot change to";
+  if (plan.open_files != nullptr && ::setrlimit(RLIMIT_NOFILE, plan.open_files) != 0) return "setrlimit";
   reset_signals(plan.keep_sighup_ignored);
   ::execve(plan.path, plan.argv, plan.environment);
   return "exec";
@@ -109,22 +113,6 @@ class ChildStack {
 
  private:
   void* base_;
-};
-
-// Blocks every signal while child and parent share memory: a handler of the parent must not run in the child.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
 };
 
 bool is_executable_file(const std::string& path) {
@@ -215,7 +203,8 @@ Child spawn_child(const ChildOptions& options) {
       .inherit_fds = options.inherit_fds.data(),
       .num_inherit_fds = options.inherit_fds.size(),
       .parent = ::getpid(),
-      .keep_sighup_ignored = hangup.sa_handler == SIG_IGN};
+      .keep_sighup_ignored = hangup.sa_handler == SIG_IGN,
+      .open_files = options.open_files ? &*options.open_files : nullptr};
   const ChildStack stack;
   int pidfd = -1;
   pid_t pid = -1;

@@ -3,9 +3,11 @@
 // child shares the parent's memory until exec and makes only async-signal-safe calls.
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,7 @@ struct ChildOptions {
   int stdout_fd = 1;                                 // duplicated onto the child's 1
   int stderr_fd = 2;                                 // duplicated onto the child's 2
   std::vector<int> inherit_fds{};                    // kept open in the child, under the same numbers
+  std::optional<rlimit> open_files{};                // RLIMIT_NOFILE; nothing: the parent's
 };
 
 // A program that cannot be started. `exit_code` is the shell's: 127 not found, 126 found but not executable.

@@ -1,14 +1,12 @@
 #include "muster/supervise/console.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
+#include <cstring>
 
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 
@@ -16,34 +14,18 @@ namespace muster {
 
 namespace {
 
-// A pipe that polls writable takes this much without blocking.
-constexpr size_t kPolledWriteBytes = 512;
+const char* name_of(int fd) {
+  return fd == STDOUT_FILENO ? "standard output" : fd == STDERR_FILENO ? "standard error" : "the console";
+}
 
 }  // namespace
 
 Console::Console(EventLoop& loop, int fd, ConsoleOptions options)
-    : loop_(loop), fd_(fd), options_(options), last_progress_(Clock::now()) {
-  open_nonblocking();
-}
+    : loop_(loop), fd_(fd), writer_(fd), options_(options), last_progress_(Clock::now()) {}
 
 Console::~Console() {
   loop_.cancel(watch_);
   loop_.cancel(stall_timer_);
-}
-
-// O_NONBLOCK belongs to the open file, which the shell and others share with us; so a second open file is
-// made.
-void Console::open_nonblocking() {
-  struct stat info = {};
-  if (::fstat(fd_, &info) != 0) {
-    closed_ = true;
-  } else if (S_ISSOCK(info.st_mode)) {
-    mode_ = Mode::socket;
-  } else if (!S_ISREG(info.st_mode)) {
-    const std::string path = cat("/proc/self/fd/", fd_);
-    own_ = Fd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-    mode_ = own_.valid() ? Mode::nonblocking : Mode::polled;
-  }
 }
 
 bool Console::same_as(int fd) const {
@@ -53,32 +35,11 @@ bool Console::same_as(int fd) const {
          mine.st_ino == other.st_ino && mine.st_rdev == other.st_rdev;
 }
 
-// Like write(2): the number of bytes taken, or -1 with errno.
-long Console::write_some(std::string_view text) const {
-  switch (mode_) {
-    case Mode::direct:
-      return ::write(fd_, text.data(), text.size());
-    case Mode::nonblocking:
-      return ::write(own_.get(), text.data(), text.size());
-    case Mode::socket:
-      return ::send(fd_, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    case Mode::polled:
-      break;
-  }
-  pollfd poll = {.fd = fd_, .events = POLLOUT, .revents = 0};
-  if (::poll(&poll, 1, 0) <= 0) {
-    errno = EAGAIN;
-    return -1;
-  }
-  return ::write(fd_, text.data(), std::min(text.size(), kPolledWriteBytes));
-}
-
 void Console::write(std::string_view text) {
   if (closed_ || text.empty()) return;
-  if (stalled_) return drop(text);
+  if (stalled_ || (failing_ && !works_again())) return drop(text);
   if (dropped_bytes_ > 0) {
-    buffer_ += cat("\n[muster] ", format_bytes(dropped_bytes_),
-                   " of output not shown here: the reader had stopped (--tee 3 keeps it in files)\n");
+    buffer_ += note_of_dropped();
     dropped_bytes_ = 0;
   }
   if (size() == 0) last_progress_ = Clock::now();
@@ -90,6 +51,36 @@ void Console::write(std::string_view text) {
 
 void Console::drop(std::string_view text) {
   dropped_bytes_ += text.size();
+}
+
+std::string Console::note_of_dropped() const {
+  return cat("\n[muster] ", format_bytes(dropped_bytes_), " of output not shown here: ", why_dropped_,
+             " (--tee 3 keeps it in files)\n");
+}
+
+// The ranks have done nothing wrong: what they print is read on, and missing here until there is room again.
+void Console::fail(int why) {
+  failing_ = true;
+  why_dropped_ = std::strerror(why);
+  dropped_bytes_ += size();
+  buffer_.clear();
+  written_ = 0;
+  if (std::exchange(warned_, true)) return;
+  log(LogLevel::warn, cat("cannot write to ", name_of(fd_), ": ", why_dropped_,
+                          "; the ranks go on, and what they print is not shown until it works again"));
+}
+
+// Tries with the note of what is missing. Part of it may go out: the rest follows with the next text.
+bool Console::works_again() {
+  const std::string note = note_of_dropped();
+  const long taken = writer_.write(note);
+  if (taken < 0 && errno == EPIPE) close();
+  if (taken <= 0) return false;
+  failing_ = false;
+  dropped_bytes_ = 0;
+  why_dropped_ = "the reader had stopped";
+  buffer_ = note.substr(static_cast<size_t>(taken));
+  return true;
 }
 
 void Console::close() {
@@ -105,14 +96,16 @@ void Console::close() {
 // Writes until the reader takes no more.
 void Console::push() {
   while (size() > 0) {
-    const long taken = write_some(std::string_view(buffer_).substr(written_));
+    const long taken = writer_.write(std::string_view(buffer_).substr(written_));
     if (taken > 0) {
       written_ += static_cast<size_t>(taken);
       last_progress_ = Clock::now();
     } else if (taken < 0 && errno == EINTR) {
       continue;
+    } else if (taken < 0 && (errno == EPIPE || errno == EBADF)) {
+      return close();
     } else if (taken < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
-      return close();  // EPIPE, EIO, ENOSPC: it will not take the rest either
+      fail(errno);
     } else {
       break;
     }
@@ -123,7 +116,7 @@ void Console::push() {
   }
   if (size() > 0) {
     if (watch_ == 0) {
-      watch_ = loop_.watch_writable(own_.valid() ? own_.get() : fd_, [this] { push(); });
+      watch_ = loop_.watch_writable(writer_.fd(), [this] { push(); });
     }
   } else {
     loop_.cancel(std::exchange(watch_, 0));

@@ -1,6 +1,6 @@
 // Writing to the launcher's own standard output or error without ever blocking: a bounded buffer that empties
 // as the reader takes it. A reader that is slow is waited for (`full` tells the streams to pause); one that
-// has stopped altogether is not, and what it misses is counted. Used by Output.
+// has stopped altogether is not, nor is a full disk, and what is missing there is counted. Used by Output.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "muster/base/patient_write.h"
 #include "muster/supervise/event_loop.h"
 
 namespace muster {
@@ -15,7 +16,7 @@ namespace muster {
 struct ConsoleOptions {
   size_t buffer_bytes = 1 << 20;
   // A full buffer of which the reader takes nothing for this long: go on without it.
-  std::chrono::milliseconds stalled_after{5'000};
+  std::chrono::milliseconds stalled_after = kReaderPatience;
 };
 
 class Console {
@@ -26,15 +27,19 @@ class Console {
   Console& operator=(const Console&) = delete;
   ~Console();
 
-  // Takes `text` whole, or drops it whole when the reader has stopped.
+  // Takes `text` whole, or drops it whole when the reader has stopped or the disk is full.
   void write(std::string_view text);
 
   // True when writers should pause, from a full buffer until it is half empty; then `on_room` is called.
   bool full() const { return full_; }
   std::function<void()> on_room;
 
-  // True when nobody can ever read it again (a closed pipe, a terminal that hung up).
+  // True when nobody can ever read it again (a closed pipe).
   bool closed() const { return closed_; }
+
+  // Who wrote the last, unfinished line; null when it is finished. Kept for the writers, who may come by the
+  // name of standard output or of standard error and still share the line.
+  const void* unfinished_line_of = nullptr;
 
   // Whether `fd` leads to the same terminal, pipe or file.
   bool same_as(int fd) const;
@@ -43,21 +48,19 @@ class Console {
   void flush();
 
  private:
-  enum class Mode { direct, nonblocking, socket, polled };
-
-  void open_nonblocking();
-  long write_some(std::string_view text) const;
   void push();
   void check_stall();
   void drop(std::string_view text);
+  void fail(int why);
+  bool works_again();
+  std::string note_of_dropped() const;
   void close();
   size_t size() const { return buffer_.size() - written_; }
 
   EventLoop& loop_;
   int fd_;
+  NonBlockingWriter writer_;
   ConsoleOptions options_;
-  Mode mode_ = Mode::direct;
-  Fd own_;  // a second, non-blocking way to the same file
   std::string buffer_;
   size_t written_ = 0;  // of buffer_
   EventLoop::Handle watch_ = 0;
@@ -66,7 +69,10 @@ class Console {
   bool full_ = false;
   bool stalled_ = false;
   bool closed_ = false;
+  bool failing_ = false;  // the last write was refused, as by a full disk
+  bool warned_ = false;
   uint64_t dropped_bytes_ = 0;
+  std::string why_dropped_ = "the reader had stopped";
 };
 
 }  // namespace muster

@@ -143,12 +143,11 @@ class Output::Stream {
   }
 
   void add_piece(std::string& shown, std::string_view text, bool ends_line) {
-    const Stream*& unfinished = output_.unfinished_[options_.console_fd];
-    const bool continues = unfinished == this;
-    if (unfinished != nullptr && !continues) shown += '\n';
+    const bool continues = console_->unfinished_line_of == this;
+    if (console_->unfinished_line_of != nullptr && !continues) shown += '\n';
     if (!continues && text != "\r") shown += options_.prefix;
     shown += text;
-    unfinished = ends_line ? nullptr : this;
+    console_->unfinished_line_of = ends_line ? nullptr : this;
   }
 
   void show_partial() {
@@ -202,14 +201,6 @@ void Output::resume_all() {
   for (const auto& stream : streams_) {
     if (stream->console() != nullptr && !stream->console()->full()) stream->resume();
   }
-}
-
-void Output::say(int console_fd, const std::string& text) {
-  Console* const where = console(console_fd);
-  if (where == nullptr) return;
-  const Stream*& unfinished = unfinished_[console_fd];
-  where->write(cat(unfinished != nullptr ? "\n" : "", text, "\n"));
-  unfinished = nullptr;
 }
 
 void Output::finish() {

@@ -36,9 +36,6 @@ class Output {
   // Throws: io when the pipe or the file cannot be made.
   Opened open(StreamOptions options);
 
-  // A line of the launcher's own, in order with the others.
-  void say(int console_fd, const std::string& text);
-
   // Takes what the pipes hold now, closes them, and empties the consoles. For when the writers have ended.
   // Blocking: as long as somebody reads the console (Console::flush).
   void finish();
@@ -56,7 +53,6 @@ class Output {
   ConsoleOptions options_;
   std::vector<std::unique_ptr<Console>> consoles_;  // by descriptor: [1], [2]; one may stand for both
   std::vector<std::unique_ptr<Stream>> streams_;
-  const Stream* unfinished_[3] = {};  // per console: whose line is cut in the middle
 };
 
 }  // namespace muster

@@ -1,13 +1,13 @@
 #include "muster/supervise/process_set.h"
 
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/descendants.h"
 
@@ -19,6 +19,7 @@ using std::chrono::milliseconds;
 
 // Between looks at leftover descendants, whose deaths no descriptor tells.
 constexpr milliseconds kSweepStep{5};
+constexpr milliseconds kLongSweepStep{100};  // when it has taken a while already
 constexpr milliseconds kAskLeftovers{2'000};
 // Orphans that end during the job stay zombies until somebody looks.
 constexpr milliseconds kReapEvery{2'000};
@@ -34,12 +35,20 @@ bool is_ignored(int signal) {
   return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-sigset_t to_sigset(const ProcessSetOptions& options) {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : options.stop_signals) sigaddset(&set, signal);
-  for (const int signal : options.pass_signals) sigaddset(&set, signal);
-  return set;
+std::vector<int> caught_signals(const ProcessSetOptions& options) {
+  std::vector<int> signals = options.stop_signals;
+  signals.insert(signals.end(), options.pass_signals.begin(), options.pass_signals.end());
+  return signals;
+}
+
+// Every rank costs several descriptors, and the usual soft limit is low for old programs' sake. Returns what
+// it was.
+rlimit raise_open_files() {
+  rlimit before = {};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit most = {.rlim_cur = before.rlim_max, .rlim_max = before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &most);
+  return before;
 }
 
 std::string describe(pid_t pid) {
@@ -52,8 +61,8 @@ std::string describe(pid_t pid) {
 
 ProcessSet::ProcessSet(ProcessSetOptions options) : options_(std::move(options)) {
   if (is_ignored(SIGHUP)) std::erase(options_.stop_signals, SIGHUP);
-  const sigset_t wanted = to_sigset(options_);
-  ::pthread_sigmask(SIG_BLOCK, &wanted, &old_mask_);
+  signals_.emplace(caught_signals(options_));
+  old_open_files_ = raise_open_files();
   // An ignored SIGCHLD, inherited through exec, would have the kernel reap children before we see them.
   struct sigaction standard = {};
   standard.sa_handler = SIG_DFL;
@@ -67,24 +76,20 @@ ProcessSet::ProcessSet(ProcessSetOptions options) : options_(std::move(options))
   was_subreaper_ = subreaper != 0;
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   foreign_ = own_children();
-  signals_ = Fd(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signals_.valid()) fail_errno("cannot make a signalfd", errno);
-  loop_.watch_readable(signals_.get(), [this] { take_signals(); });
+  loop_.watch_readable(signals_->fd(), [this] { take_signals(); });
 }
 
 ProcessSet::~ProcessSet() {
   if (!members_.empty()) kill_all();
-  // A stop signal that came while we were stopping has been obeyed: it must not kill us when unblocked.
-  signalfd_siginfo ignored;
-  while (::read(signals_.get(), &ignored, sizeof(ignored)) > 0) {
-  }
+  sentinel_.reset();
   if (!was_subreaper_) ::prctl(PR_SET_CHILD_SUBREAPER, 0);
   ::sigaction(SIGPIPE, &old_pipe_action_, nullptr);
   ::sigaction(SIGCHLD, &old_child_action_, nullptr);
-  ::pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+  ::setrlimit(RLIMIT_NOFILE, &old_open_files_);
 }
 
-void ProcessSet::spawn(int id, const ChildOptions& options) {
+void ProcessSet::spawn(int id, ChildOptions options) {
+  if (!options.open_files) options.open_files = old_open_files_;
   auto member = std::make_unique<Member>();
   member->id = id;
   member->child = spawn_child(options);
@@ -110,6 +115,7 @@ void ProcessSet::on_death(Member& member) {
   }
   member.exit = exit;
   result_.exits.push_back(exit);
+  if (rules_.on_exit) rules_.on_exit(exit);
   if (!exit.failed() || phase_ != Phase::running || !rules_.stop_on_failure) return;
   if (first_failure_ == kNone) first_failure_ = result_.exits.size() - 1;
   if (!deadline_) deadline_ = exit.at + kTogether;
@@ -127,18 +133,21 @@ void ProcessSet::put_cause_first() {
 }
 
 void ProcessSet::take_signals() {
-  signalfd_siginfo info;
-  while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info))
-    on_signal(static_cast<int>(info.ssi_signo));
+  while (const auto signal = signals_->take()) on_signal(*signal);
+}
+
+int ProcessSet::stop_requested() {
+  take_signals();
+  return result_.stopped_by;
 }
 
 void ProcessSet::on_signal(int signal) {
   if (contains(options_.stop_signals, signal)) {
-    if (result_.stopped_by != 0 && signal == SIGINT) {
+    if (result_.stopped_by != 0 && signal == SIGINT && !members_.empty()) {
       kill_now();
     } else if (result_.stopped_by == 0) {
       result_.stopped_by = signal;
-      if (phase_ == Phase::running) stop(signal);
+      if (phase_ == Phase::running && !members_.empty()) stop(signal);
     } else {
       signal_mains(signal, true);
     }
@@ -157,7 +166,9 @@ void ProcessSet::signal_mains(int signal, bool to_end) {
   for (const auto& member : members_) {
     if (member->exit) continue;
     if (to_end) member->sent_signal = signal;
-    ::kill(member->child.pid, signal);
+    // As a terminal does: a shell that gets Ctrl-C waits for what it runs to end of that too.
+    const bool to_group = to_end && (signal == SIGINT || signal == SIGQUIT);
+    ::kill(to_group ? -member->child.pid : member->child.pid, signal);
   }
 }
 
@@ -200,8 +211,25 @@ size_t ProcessSet::num_running() const {
       std::count_if(members_.begin(), members_.end(), [](const auto& member) { return !member->exit; }));
 }
 
+// Late, when all ranks have been started: a program with much memory takes a while to fork, and now has
+// nothing better to do. Until then it is only the ranks themselves that end with us.
+void ProcessSet::post_sentinel() {
+  try {
+    if (!sentinel_) {
+      sentinel_ = std::make_unique<Sentinel>(rules_.marks);
+      foreign_.insert(sentinel_->pid());
+    }
+    for (const auto& member : members_) sentinel_->guard(member->child.pid);
+  } catch (const Error& error) {
+    log(LogLevel::warn, cat("no sentinel (", error.message(),
+                            "): if this process is killed by SIGKILL, what ranks have started is left over"));
+  }
+}
+
 WaitResult ProcessSet::wait_all(const WaitRules& rules) {
   rules_ = rules;
+  if (phase_ == Phase::running) post_sentinel();
+  if (phase_ == Phase::running && result_.stopped_by != 0) stop(result_.stopped_by);
   auto next_reap = Clock::now() + kReapEvery;
   while (num_running() > 0) {
     loop_.run_once(std::min(deadline_.value_or(next_reap), next_reap));
@@ -217,12 +245,14 @@ WaitResult ProcessSet::wait_all(const WaitRules& rules) {
 
 WaitResult ProcessSet::kill_all() {
   kill_now();
+  rules_.on_exit = {};  // whoever was to be told may be gone
   return wait_all(rules_);
 }
 
 WaitResult ProcessSet::finish() {
   if (first_failure_ != kNone) put_cause_first();  // all died before anything was stopped
-  result_.survivors = sweep();
+  sweep();
+  if (sentinel_) sentinel_->forget_groups();
   for (const auto& member : members_) {
     loop_.cancel(member->exit ? 0 : member->watch);
     ::waitpid(member->child.pid, nullptr, member->exit ? 0 : WNOHANG);
@@ -230,6 +260,7 @@ WaitResult ProcessSet::finish() {
   members_.clear();
   phase_ = Phase::running;
   deadline_.reset();
+  rules_ = {};
   return std::exchange(result_, {});
 }
 
@@ -241,27 +272,46 @@ std::set<pid_t> ProcessSet::leftovers() const {
   return pids;
 }
 
-// Ends what the members left: asks with SIGTERM for a while, then insists. Killing one process may bring its
-// own children to us, so it looks again until there are none.
-std::vector<std::string> ProcessSet::sweep() {
-  const bool insist = phase_ == Phase::killing;
-  const auto ask_until = Clock::now() + (insist ? milliseconds(0) : std::min(rules_.grace, kAskLeftovers));
-  const auto give_up_at = ask_until + (num_running() > 0 ? kSweepStep : rules_.kill_wait);
+// Whether the process is in the group of a member, which signal_groups reaches.
+bool ProcessSet::is_in_a_group(pid_t pid) const {
+  const pid_t group = ::getpgid(pid);
+  return std::any_of(members_.begin(), members_.end(),
+                     [&](const auto& member) { return member->child.pid == group; });
+}
+
+// Ends what the members left: asks with SIGTERM, then insists. When the set was stopped they have until the
+// stop's own deadline: behind a wrapper that went at once, one of them is the program that was to be stopped.
+// Killing one process may bring its own children to us, so it looks again until there are none.
+void ProcessSet::sweep() {
+  const auto start = Clock::now();
+  auto ask_until =
+      phase_ == Phase::stopping ? deadline_.value_or(start) : start + std::min(rules_.grace, kAskLeftovers);
+  bool groups_asked = false;
   std::set<pid_t> asked;
+  std::set<pid_t> killed;
   for (;;) {
     std::set<pid_t> left = leftovers();
     for (auto pid = left.begin(); pid != left.end();) {
       pid = ::waitpid(*pid, nullptr, WNOHANG) == *pid ? left.erase(pid) : std::next(pid);
     }
-    if (left.empty() && num_running() == 0) return {};
+    if (left.empty() && num_running() == 0) return;
     const auto now = Clock::now();
-    if (now >= give_up_at) return describe_all(left);
-    const int signal = now >= ask_until ? SIGKILL : SIGTERM;
-    if (signal == SIGKILL || asked.empty()) signal_groups(signal);
-    for (const pid_t pid : left) {
-      if (signal == SIGKILL || asked.insert(pid).second) ::kill(pid, signal);
+    if (phase_ == Phase::killing) ask_until = std::min(ask_until, now);  // also by a second Ctrl-C meanwhile
+    if (now >= ask_until + (num_running() > 0 ? kSweepStep : rules_.kill_wait)) {
+      result_.survivors = describe_all(left);
+      return;
     }
-    loop_.run_once(now + kSweepStep);
+    const int signal = now >= ask_until ? SIGKILL : SIGTERM;
+    for (const pid_t pid : left) {
+      if (signal == SIGKILL && killed.insert(pid).second) result_.killed.push_back(describe(pid));
+    }
+    if (signal == SIGKILL || !std::exchange(groups_asked, true)) signal_groups(signal);
+    for (const pid_t pid : left) {
+      // Once is enough for SIGTERM: it may be saving a checkpoint now.
+      const bool ask = asked.insert(pid).second && !is_in_a_group(pid);
+      if (signal == SIGKILL || ask) ::kill(pid, signal);
+    }
+    loop_.run_once(now + std::clamp<Clock::duration>((now - start) / 20, kSweepStep, kLongSweepStep));
   }
 }
 

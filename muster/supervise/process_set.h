@@ -2,12 +2,14 @@
 // happened, passes signals on, stops everything with a grace period, and leaves no descendant behind. Used by
 // the launcher (and whoever runs programs); knows nothing of ranks. One at a time in a process: while it
 // lives, the process is a subreaper, and every process that becomes its child counts as a descendant of the
-// set.
+// set. It also raises the limit of open files, which the children do not inherit.
 #pragma once
 
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -16,6 +18,8 @@
 
 #include "muster/supervise/child.h"
 #include "muster/supervise/event_loop.h"
+#include "muster/supervise/sentinel.h"
+#include "muster/supervise/signal_pipe.h"
 
 namespace muster {
 
@@ -42,11 +46,14 @@ struct WaitRules {
   bool stop_on_failure = true;
   std::chrono::milliseconds grace{30'000};     // SIGTERM (or the signal received) → this → SIGKILL
   std::chrono::milliseconds kill_wait{5'000};  // SIGKILL → this → reported as not killable
+  std::vector<std::string> marks = {};         // what all descendants have in their environment (Sentinel)
+  std::function<void(const ChildExit&)> on_exit = {};
 };
 
 struct WaitResult {
   std::vector<ChildExit> exits;        // in the order of death
   int stopped_by = 0;                  // the stop signal received, if one was
+  std::vector<std::string> killed;     // leftover descendants that only SIGKILL ended, in words
   std::vector<std::string> survivors;  // processes that even SIGKILL did not end, in words
 };
 
@@ -61,12 +68,16 @@ class ProcessSet {
   EventLoop& loop() { return loop_; }
 
   // Throws: what spawn_child throws; the processes started before live on.
-  void spawn(int id, const ChildOptions& options);
+  void spawn(int id, ChildOptions options);
 
   // Waits for the end of every process: all by themselves, or the first failure (or a stop signal) and then
-  // everything stopped. A second SIGINT kills at once. Leftover descendants are ended too.
+  // everything stopped. A second SIGINT kills at once. Leftover descendants are ended too. A stop signal that
+  // came while there were no processes counts.
   // Blocking: until nothing is left, or cannot be killed.
   WaitResult wait_all(const WaitRules& rules);
+
+  // The stop signal that has come since the last wait_all; 0: none. Nothing should be started after one.
+  int stop_requested();
 
   // SIGKILL to everything now. Blocking: as wait_all's last step.
   WaitResult kill_all();
@@ -81,6 +92,7 @@ class ProcessSet {
     int sent_signal = 0;
   };
 
+  void post_sentinel();
   void take_signals();
   void on_signal(int signal);
   void on_death(Member& member);
@@ -92,18 +104,20 @@ class ProcessSet {
   bool on_timeout();
   size_t num_running() const;
   WaitResult finish();
-  std::vector<std::string> sweep();
+  void sweep();
+  bool is_in_a_group(pid_t pid) const;
   std::set<pid_t> leftovers() const;
   std::vector<std::string> describe_all(const std::set<pid_t>& leftovers) const;
 
   ProcessSetOptions options_;
   EventLoop loop_;
-  Fd signals_;
-  sigset_t old_mask_;
+  std::optional<SignalPipe> signals_;
+  rlimit old_open_files_;
   struct sigaction old_child_action_;
   struct sigaction old_pipe_action_;
   bool was_subreaper_ = false;
   std::set<pid_t> foreign_;  // children that were there before
+  std::unique_ptr<Sentinel> sentinel_;
   std::vector<std::unique_ptr<Member>> members_;
 
   WaitRules rules_;

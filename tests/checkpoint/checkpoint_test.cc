@@ -22,13 +22,6 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::vector<std::string> names_in(const std::string& directory) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 class Checkpoint : public ::testing::Test {
  protected:
   test::TempFolder folder_;
@@ -41,7 +34,7 @@ TEST_F(Checkpoint, KeepsPositionAndUserTexts) {
   const auto path = save_checkpoint({.directory = folder_ / "checkpoints", .user = {{"lr_phase", "warm-up"}}},
                                     {*model_}, position);
   EXPECT_EQ(path, folder_ / "checkpoints/step-12");
-  EXPECT_THAT(names_in(path), ElementsAre("manifest.json", "model.safetensors"));
+  EXPECT_THAT(test::names_in(path), ElementsAre("manifest.json", "model.safetensors"));
   const auto manifest = nlohmann::json::parse(test::get_file(path + "/manifest.json"));
   EXPECT_EQ(manifest["schema"], "muster.checkpoint/1");
   EXPECT_EQ(manifest["samples_seen"], 1502);
@@ -61,16 +54,16 @@ TEST_F(Checkpoint, NoFolderIsNoCheckpoint) {
 TEST_F(Checkpoint, KeepsTheLastOnes) {
   for (int step = 1; step <= 5; ++step)
     save_checkpoint({.directory = folder_.path(), .keep_last = 2}, {*model_}, {.step = step});
-  EXPECT_THAT(names_in(folder_.path()), ElementsAre("step-4", "step-5"));
+  EXPECT_THAT(test::names_in(folder_.path()), ElementsAre("step-4", "step-5"));
   for (int step = 6; step <= 8; ++step)
     save_checkpoint({.directory = folder_.path(), .keep_last = 0}, {*model_}, {.step = step});
-  EXPECT_THAT(names_in(folder_.path()), ElementsAre("step-4", "step-5", "step-6", "step-7", "step-8"));
+  EXPECT_THAT(test::names_in(folder_.path()), ElementsAre("step-4", "step-5", "step-6", "step-7", "step-8"));
 }
 
 TEST_F(Checkpoint, NeverRemovesWhatItJustSaved) {
   save_checkpoint({.directory = folder_.path()}, {*model_}, {.step = 50});
   save_checkpoint({.directory = folder_.path(), .keep_last = 1}, {*model_}, {.step = 40});
-  EXPECT_THAT(names_in(folder_.path()), ElementsAre("step-40", "step-50"));
+  EXPECT_THAT(test::names_in(folder_.path()), ElementsAre("step-40", "step-50"));
 }
 
 TEST_F(Checkpoint, TheSameStepIsReplaced) {
@@ -81,7 +74,7 @@ TEST_F(Checkpoint, TheSameStepIsReplaced) {
   test::fill(*model_, 0);
   ASSERT_TRUE(load_latest_checkpoint(folder_.path(), {*model_}));
   EXPECT_EQ(test::filled_with(*model_), 2);
-  EXPECT_THAT(names_in(folder_.path()), ElementsAre("step-3"));
+  EXPECT_THAT(test::names_in(folder_.path()), ElementsAre("step-3"));
 }
 
 TEST_F(Checkpoint, RefusesAnotherModelAndChangesNothing) {

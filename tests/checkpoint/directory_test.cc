@@ -16,13 +16,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-std::vector<std::string> names_in(const std::string& directory) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 TEST(CheckpointDirectory, ListsNewestFirstAndNothingElse) {
   const test::TempFolder folder;
   for (const char* name : {"step-9", "step-10", "step-100", "step-010", "step-", "step--1", "step-5x",
@@ -44,14 +37,14 @@ TEST(Staging, AppearsOnlyWhenPublished) {
     EXPECT_THAT(list_checkpoints(folder.path()), IsEmpty());
     EXPECT_EQ(staging.publish(), folder / "step-7");
   }
-  EXPECT_THAT(names_in(folder.path()), ElementsAre("step-7"));
+  EXPECT_THAT(test::names_in(folder.path()), ElementsAre("step-7"));
   EXPECT_EQ(test::get_file(folder / "step-7/file"), "x");
 }
 
 TEST(Staging, LeavesNothingWhenGivenUp) {
   const test::TempFolder folder;
   { test::put_file(Staging(folder.path(), 7).path() + "/file", "x"); }
-  EXPECT_THAT(names_in(folder.path()), IsEmpty());
+  EXPECT_THAT(test::names_in(folder.path()), IsEmpty());
 }
 
 TEST(Staging, ReplacesOneOfTheSameStep) {
@@ -63,8 +56,8 @@ TEST(Staging, ReplacesOneOfTheSameStep) {
     test::put_file(staging.path() + "/new", "y");
     staging.publish();
   }
-  EXPECT_THAT(names_in(folder.path()), ElementsAre("step-7"));
-  EXPECT_THAT(names_in(folder / "step-7"), ElementsAre("new"));
+  EXPECT_THAT(test::names_in(folder.path()), ElementsAre("step-7"));
+  EXPECT_THAT(test::names_in(folder / "step-7"), ElementsAre("new"));
 }
 
 TEST(Leftovers, OfDeadWritersGoOthersStay) {
@@ -78,8 +71,8 @@ TEST(Leftovers, OfDeadWritersGoOthersStay) {
   ::testing::internal::CaptureStderr();
   remove_leftovers(folder.path());
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("step-7.tmp-1-2"));
-  EXPECT_THAT(names_in(folder.path()), ElementsAre("other.tmp-1", "step-5.tmp-3", "step-6",
-                                                   fs::path(alive.path()).filename().string()));
+  EXPECT_THAT(test::names_in(folder.path()), ElementsAre("other.tmp-1", "step-5.tmp-3", "step-6",
+                                                         fs::path(alive.path()).filename().string()));
 }
 
 TEST(Leftovers, LinksAreNotFollowed) {
@@ -91,7 +84,7 @@ TEST(Leftovers, LinksAreNotFollowed) {
   fs::create_symlink(elsewhere.path(), folder / "step-2.tmp-1");
   remove_leftovers(folder.path());
   EXPECT_EQ(test::get_file(elsewhere / "precious"), "x");
-  EXPECT_THAT(names_in(folder.path()), ElementsAre("step-2.tmp-1"));
+  EXPECT_THAT(test::names_in(folder.path()), ElementsAre("step-2.tmp-1"));
 }
 
 TEST(Space, TooLittleIsToldWithBothSizes) {

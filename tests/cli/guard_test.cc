@@ -1,5 +1,6 @@
 // The real program when things die: signals to it, its own death, what ranks leave behind.
 #include <gmock/gmock.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -89,6 +90,99 @@ TEST(Guard, SecondInterruptDoesNotWait) {
   ::kill(program.pid(), SIGINT);
   EXPECT_EQ(program.finish().code, 128 + SIGINT);
   EXPECT_LT(seconds_since(start), 10) << "the grace is 30 s";
+}
+
+// A rank that is a shell around the real program, as start scripts are; `script` is that program.
+std::vector<std::string> wrapped(const std::string& script, std::vector<std::string> flags = {}) {
+  std::vector<std::string> args = {"run", "-q", "-n", "1", "--run-dir", "out"};
+  args.insert(args.end(), flags.begin(), flags.end());
+  args.insert(args.end(),
+              {"sh", "-c",
+               cat("sh -c \"", script, "echo pid \\$\\$; echo ready; while :; do sleep 0.05; done\"; true")});
+  return args;
+}
+
+TEST(Guard, AProgramBehindAWrapperGetsTheWholeGrace) {
+  const ScratchFolder folder;
+  // Longer than leftovers get when nobody stopped the job.
+  Program program(wrapped("trap 'echo asked; sleep 2.5; echo saved; exit 0' TERM; "), folder);
+  program.read_until("ready");
+  ::kill(program.pid(), SIGTERM);
+  const Ran ran = program.finish();
+  EXPECT_EQ(ran.code, 128 + SIGTERM);
+  EXPECT_THAT(ran.out, HasSubstr("asked\nsaved\n"));
+  EXPECT_THAT(ran.out, testing::Not(HasSubstr("asked\nasked"))) << "asked once";
+}
+
+TEST(Guard, WhatStaysBehindAWrapperIsKilledAfterTheGraceAndNamed) {
+  const ScratchFolder folder;
+  Program program(wrapped("trap '' TERM; ", {"--shutdown-timeout", "200ms"}), folder);
+  const auto pids = pidfds(program.read_until("ready"));
+  ASSERT_EQ(pids.size(), 1U);
+  ::kill(program.pid(), SIGTERM);
+  const Ran ran = program.finish();
+  EXPECT_EQ(ran.code, 128 + SIGTERM);
+  EXPECT_TRUE(ends_within(pids[0], milliseconds(0)));
+  EXPECT_THAT(ran.err, HasSubstr("killed what ranks had started and left: process"));
+}
+
+TEST(Guard, AProgramBehindAWrapperHearsAnInterrupt) {
+  const ScratchFolder folder;
+  Program program(wrapped("trap 'echo saved; exit 0' INT; "), folder);
+  program.read_until("ready");
+  ::kill(program.pid(), SIGINT);
+  const Ran ran = program.finish();
+  EXPECT_EQ(ran.code, 128 + SIGINT);
+  EXPECT_THAT(ran.out, HasSubstr("saved\n"));
+}
+
+TEST(Guard, AnInterruptShortensTheGraceOfWhatIsBehindAWrapper) {
+  const ScratchFolder folder;
+  // The wrapper goes at once; what is behind it is asked then.
+  Program program(wrapped("trap '' INT; trap 'echo not yet' TERM; "), folder);
+  const auto pids = pidfds(program.read_until("ready"));
+  ASSERT_EQ(pids.size(), 1U);
+  ::kill(program.pid(), SIGTERM);
+  program.read_until("not yet");
+  const auto start = Clock::now();
+  ::kill(program.pid(), SIGINT);
+  EXPECT_EQ(program.finish().code, 128 + SIGTERM);
+  EXPECT_TRUE(ends_within(pids[0], milliseconds(0)));
+  EXPECT_LT(seconds_since(start), 10) << "the grace is 30 s";
+}
+
+TEST(Guard, WhatIsBehindAWrapperDiesWithTheLauncher) {
+  for (const char* session : {"", "setsid "}) {
+    const ScratchFolder folder;
+    Program program({"run", "-q", "-n", "2", "sh", "-c",
+                     cat(session,
+                         "sh -c 'trap \"\" TERM HUP; echo pid $$; echo ready$RANK; "
+                         "while :; do sleep 0.05; done'; true")},
+                    folder);
+    wait_until_ready(program);
+    const auto programs = pidfds(program.read_until("ready1"));
+    ASSERT_EQ(programs.size(), 2U);
+    ::kill(program.pid(), SIGKILL);
+    for (const Fd& pid : programs) EXPECT_TRUE(ends_within(pid, milliseconds(1000))) << session;
+    program.finish();
+  }
+}
+
+TEST(Guard, AStopSignalAtTheEndOfAnAttemptForbidsTheNext) {
+  const ScratchFolder folder;
+  // More than the pipe to us holds: the launcher is busy with the rest when the rank has ended.
+  Program program({"run", "-q", "-n", "1", "--max-restarts", "3", "sh", "-c",
+                   "head -c 300000 /dev/zero; echo attempt >> attempts; echo $$ > pid.part; mv pid.part pid; "
+                   "exit 9"},
+                  folder);
+  while (!std::filesystem::exists(folder.path() + "/pid")) ::sched_yield();
+  const int rank = std::stoi(read_file(folder.path() + "/pid"));
+  while (::kill(rank, 0) == 0) ::sched_yield();  // until it is no zombie either
+  ::kill(program.pid(), SIGTERM);
+  const Ran ran = program.finish();
+  EXPECT_EQ(ran.code, 9);
+  EXPECT_EQ(read_file(folder.path() + "/attempts"), "attempt\n");
+  EXPECT_THAT(ran.err, HasSubstr("stopped by SIGTERM; not starting again"));
 }
 
 TEST(Guard, RanksDieWithTheLauncher) {

@@ -34,6 +34,8 @@ struct ProgramSettings {
   Environment environment;  // beside PATH, HOME and CUDA_VISIBLE_DEVICES
   std::string input;
   std::chrono::seconds timeout{60};
+  int stdout_fd = -1;  // -1: read into Ran::out
+  int stderr_fd = -1;  // -1: kept for Ran::err
 };
 
 class Program {
@@ -56,8 +58,8 @@ class Program {
                           .environment = std::move(variables),
                           .working_directory = folder.path(),
                           .stdin_fd = ::fileno(input.get()),
-                          .stdout_fd = write_end.get(),
-                          .stderr_fd = ::fileno(err_.get()),
+                          .stdout_fd = settings_.stdout_fd >= 0 ? settings_.stdout_fd : write_end.get(),
+                          .stderr_fd = settings_.stderr_fd >= 0 ? settings_.stderr_fd : ::fileno(err_.get()),
                           .inherit_fds = {}});
   }
 

@@ -48,6 +48,31 @@ TEST(RunOptions, NprocPerNode) {
   }
 }
 
+TEST(RunOptions, WhatTorchrunHasAndMusterDoesNot) {
+  EXPECT_THAT(refusal([](RunFlags& f) { f.nproc_per_node = "xpu"; }), HasSubstr("NVIDIA GPUs only"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.logs_specs = "mine"; }), HasSubstr("--logs-specs"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.print_completion = "zsh"; }), HasSubstr("--print-completion"));
+  RunFlags flags;
+  flags.logs_specs = "default";
+  flags.duplicate_stdout_filters = flags.duplicate_stderr_filters = "apple,orange";
+  options_of(flags);
+}
+
+TEST(RunOptions, VirtualLocalRankIsVisibilityOwn) {
+  RunFlags flags;
+  flags.virtual_local_rank = true;
+  EXPECT_TRUE(options_of(flags).virtual_local_rank);
+  flags.visibility = "own";
+  EXPECT_TRUE(options_of(flags).virtual_local_rank);
+  for (const char* other : {"job", "own-first", "all"}) {
+    EXPECT_THAT(refusal([&](RunFlags& f) {
+                  f.virtual_local_rank = true;
+                  f.visibility = other;
+                }),
+                HasSubstr("--virtual-local-rank"));
+  }
+}
+
 TEST(RunOptions, OneHostOnly) {
   RunFlags flags;
   flags.nnodes = "1:1";

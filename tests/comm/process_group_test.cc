@@ -112,6 +112,71 @@ TEST(Disagreement, ARankThatDoesNotComeIsNamed) {
   }
 }
 
+// Longer than the time after which a collective looks at the other ranks: Gloo's timed wait for a message
+// would close all connections then.
+TEST(ProcessGroup, ASenderMayComeLate) {
+  run_ranks(2,
+            [](ProcessGroup& group) {
+              auto tensor = torch::full({4}, group.rank() + 1.0F);
+              if (group.rank() == 0) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+                group.send(tensor, 1);
+              } else {
+                group.recv(tensor, 0);
+              }
+              EXPECT_EQ(tensor[0].item<float>(), 1);
+              group.all_reduce(tensor);
+              EXPECT_EQ(tensor[0].item<float>(), 2);
+            },
+            {.timeout = std::chrono::seconds(60)});
+}
+
+TEST(ProcessGroup, ARankThatLeftIsFoundInEveryCollective) {
+  using Collective = void (*)(ProcessGroup&);
+  const Collective collectives[] = {
+      [](ProcessGroup& group) { group.all_reduce(torch::ones({4})); },
+      [](ProcessGroup& group) { group.reduce_scatter(torch::ones({2}), torch::ones({4})); },
+      [](ProcessGroup& group) { group.all_gather(torch::ones({8}), torch::ones({4})); },
+      [](ProcessGroup& group) { group.barrier(); },
+  };
+  for (const Collective collective : collectives) {
+    const auto failures = failures_of_ranks(2,
+                                            [&](ProcessGroup& group) {
+                                              collective(group);
+                                              if (group.rank() == 0) collective(group);
+                                            },
+                                            {.timeout = std::chrono::seconds(60)});
+    EXPECT_EQ(code_of(failures[0]), ErrorCode::peer_failed) << message_of(failures[0]);
+  }
+}
+
+TEST(ProcessGroup, AnotherOneMayFollowOverTheSameStore) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      for (int round = 0; round < 3; ++round) {
+        ProcessGroup group = init_process_group(store, rank, 3, {});
+        auto tensor = torch::ones({round + 1});  // another first call in every round
+        group.all_reduce(tensor);
+        EXPECT_EQ(tensor[0].item<float>(), 3);
+        auto pair = group.new_group({0, 2});
+        if (pair) pair->all_reduce(tensor);
+        group.shutdown();
+      }
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+}
+
+TEST(ProcessGroup, RefusesRowsThatDoNotFit) {
+  run_ranks(2, [](ProcessGroup& group) {
+    EXPECT_THROW(group.all_to_all(torch::ones({2}, torch::kDouble), torch::ones({2})), Error);
+    EXPECT_THROW(group.all_to_all(torch::ones({2, 3}), torch::ones({2, 2})), Error);
+    EXPECT_THROW(group.reduce_scatter(torch::ones({3}), torch::ones({4})), Error);
+  });
+}
+
 TEST(ProcessGroup, RefusesWorkAfterShutdown) {
   run_ranks(2, [](ProcessGroup& group) {
     group.shutdown();

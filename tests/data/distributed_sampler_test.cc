@@ -154,6 +154,58 @@ TEST(DistributedSampler, ResumingWithTheSameRanksIsTheRestOfTheEpoch) {
   EXPECT_THAT(indices_of(10, {.num_replicas = 3}, 0, 12), IsEmpty());
 }
 
+// Every rank's samples of one global batch after another, joined in rank order.
+std::vector<int64_t> joined_batches(int64_t length, SamplerOptions options, int64_t epoch,
+                                    int64_t consumed = 0) {
+  std::vector<DistributedSampler> ranks;
+  std::vector<std::vector<int64_t>> indices;
+  options.num_replicas = static_cast<int>(options.shares.size());
+  for (options.rank = 0; options.rank < options.num_replicas; ++options.rank) {
+    ranks.emplace_back(length, options);
+    ranks.back().set_epoch(epoch, consumed);
+    indices.push_back(ranks.back().indices());
+    EXPECT_EQ(std::ssize(indices.back()), ranks.back().num_samples());
+  }
+  std::vector<int64_t> joined;
+  std::vector<int64_t> taken(ranks.size(), 0);
+  for (int64_t batch = 0; ranks[0].global_samples(batch) > 0; ++batch) {
+    const auto before = std::ssize(joined);
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      for (int64_t i = 0; i < ranks[rank].batch_samples(batch); ++i)
+        joined.push_back(indices[rank].at(static_cast<size_t>(taken[rank]++)));
+    }
+    EXPECT_EQ(std::ssize(joined) - before, ranks[0].global_samples(batch));
+  }
+  for (size_t rank = 0; rank < ranks.size(); ++rank) EXPECT_EQ(taken[rank], std::ssize(indices[rank]));
+  return joined;
+}
+
+TEST(DistributedSampler, SharesOfAGlobalBatchAreTheOrderOfOneProcess) {
+  for (const std::vector<int64_t>& shares : {std::vector<int64_t>{1}, {3, 1}, {1, 1, 8}, {2, 5, 1, 4}}) {
+    for (const int64_t length : {13, 100, 1438}) {
+      const auto whole = indices_of(length, {.seed = 7}, 2);
+      auto joined = joined_batches(length, {.seed = 7, .shares = shares}, 2);
+      // Nothing is repeated, except in a last batch with fewer samples than ranks.
+      ASSERT_GE(std::ssize(joined), length);
+      ASSERT_LT(std::ssize(joined), length + std::ssize(shares));
+      for (size_t i = 0; i < joined.size(); ++i) EXPECT_EQ(joined[i], whole[i % whole.size()]);
+      const int64_t global = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+      joined = joined_batches(length, {.seed = 7, .drop_last = true, .shares = shares}, 2);
+      EXPECT_EQ(std::ssize(joined), length / global * global);
+      // After a restart the rest goes on where it was.
+      joined = joined_batches(length, {.seed = 7, .shares = shares}, 2, global);
+      if (length > global) EXPECT_EQ(joined[0], whole[static_cast<size_t>(global)]);
+    }
+  }
+}
+
+TEST(DistributedSampler, RefusesSharesThatDoNotFitTheRanks) {
+  EXPECT_THAT(message_of([] { DistributedSampler(10, {.num_replicas = 2, .shares = {1}}); }),
+              HasSubstr("expected 2 shares of at least 1, one a rank, got [1]"));
+  EXPECT_THROW(DistributedSampler(10, {.num_replicas = 2, .shares = {1, 0}}), Error);
+  EXPECT_THROW(DistributedSampler(10, {}).batch_samples(0), Error);
+}
+
 TEST(SamplerIdentity, IsPrintedAndSurvivesTravelling) {
   DistributedSampler sampler(1438, {.num_replicas = 4, .rank = 1, .seed = -5, .drop_last = true});
   sampler.set_epoch(2, 40);
@@ -179,6 +231,13 @@ TEST(SamplerIdentity, ComparisonNamesTheFirstDifference) {
   other = ranks;
   other[1].rank = 0;
   EXPECT_THAT(message_of([&] { check_samplers_agree(other); }), HasSubstr("expected rank=1"));
+  other.clear();
+  for (const std::vector<int64_t>& shares : {std::vector<int64_t>{2, 3, 5}, {4, 3, 3}, {2, 3, 5}})
+    other.push_back(
+        DistributedSampler(100, {.num_replicas = 3, .rank = static_cast<int>(other.size()), .shares = shares})
+            .identity());
+  EXPECT_THAT(message_of([&] { check_samplers_agree(other); }),
+              HasSubstr("rank 1's to begin at 4 of the global batch, where those before it end at 2"));
   other.assign(ranks.begin(), ranks.begin() + 2);
   EXPECT_THAT(message_of([&] { check_samplers_agree(other); }), HasSubstr("expected num_replicas=2"));
 }

@@ -104,7 +104,38 @@ TEST(DataLoader, BatchesOutliveTheLoader) {
   EXPECT_TRUE(torch::equal(kept[1].labels, torch::tensor({2, 3})));
 }
 
+TEST(DataLoader, WeightsOfAStepSumToOneAndTheLastStepIsFlushed) {
+  for (const int64_t samples : {1, 7, 11, 12, 64}) {
+    for (const int64_t size : {1, 2, 5, 64}) {
+      for (const int64_t accumulate :
+           {int64_t{1}, int64_t{2}, int64_t{3}, std::numeric_limits<int64_t>::max()}) {
+        DataLoader loader(counted(samples), {.batch_size = size, .accumulate = accumulate});
+        double sum = 0;
+        for (const auto& batch : loader) {
+          sum += batch.weight;
+          if (!batch.last) continue;
+          EXPECT_NEAR(sum, 1, 1e-12);
+          sum = 0;
+        }
+        EXPECT_EQ(sum, 0) << "the epoch's last batch must end a step";
+      }
+    }
+  }
+}
+
+TEST(DataLoader, TakesTheShareOfItsRank) {
+  DistributedSampler sampler(10, {.num_replicas = 2, .rank = 1, .shuffle = false, .shares = {1, 3}});
+  DataLoader loader(counted(10), sampler, {.batch_size = 3});
+  EXPECT_THAT(labels_of(loader), ElementsAre(1, 2, 3, 5, 6, 7, 9));
+  std::vector<double> weights;
+  for (const auto& batch : loader) weights.push_back(batch.weight);
+  EXPECT_THAT(weights, ElementsAre(1.5, 1.5, 1.0));
+  EXPECT_THAT(message_of([&] { DataLoader(counted(10), sampler, {.batch_size = 2}); }),
+              HasSubstr("expected batch_size 3, this rank's share of the global batch of 4"));
+}
+
 TEST(DataLoader, RefusesBadArguments) {
+  EXPECT_THAT(message_of([] { DataLoader(counted(4), {.accumulate = 0}); }), HasSubstr("accumulate 0"));
   EXPECT_THAT(message_of([] { DataLoader(counted(4), {.batch_size = 0}); }), HasSubstr("at least 1, got 0"));
   DistributedSampler sampler(5, {});
   EXPECT_THAT(message_of([&] { DataLoader(counted(4), sampler, {}); }),

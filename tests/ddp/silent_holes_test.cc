@@ -115,6 +115,119 @@ TEST(SilentHoles, StaticGraphsFirstBackward) {
   });
 }
 
+// A first window of several micro-batches would be learnt as a graph that gives each gradient several times,
+// and no later window would be reduced.
+TEST(SilentHoles, StaticGraphsFirstBackwardInsideNoSync) {
+  const auto mean = mean_gradient(2, true);
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(TwoLayers(), group, {.static_graph = true});
+    {
+      const auto guard = model.no_sync();
+      EXPECT_THROW(model(input_of(group.rank()), true), Error);
+    }
+    for (int window = 0; window < 4; ++window) {
+      if (window > 0) {
+        const auto guard = model.no_sync();
+        (model(input_of(group.rank()), true).sum() / 2).backward();
+      }
+      (model(input_of(group.rank()), true).sum() / (window > 0 ? 2 : 1)).backward();
+      EXPECT_TRUE(reduced(model.module()->used->weight.grad(), mean)) << "window " << window;
+      for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+    }
+  });
+}
+
+TEST(SilentHoles, StaticGraphAfterAnExceptionInItsFirstBackward) {
+  const auto mean = mean_gradient(2, true);
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(TwoLayers(), group, {.static_graph = true});
+    auto hidden = model(input_of(group.rank()), true);
+    const auto hook = model.module()->used->bias.register_hook(
+        [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("on the way"); });
+    EXPECT_THROW(hidden.sum().backward(), std::exception);
+    model.module()->used->bias.remove_hook(hook);
+    for (int step = 0; step < 3; ++step) {
+      for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+      model(input_of(group.rank()), true).sum().backward();
+      EXPECT_TRUE(reduced(model.module()->used->weight.grad(), mean)) << "step " << step;
+    }
+  });
+}
+
+// Computes its layer's forward again in backward, in a graph of its own, as checkpointing does.
+class Recomputed : public torch::autograd::Function<Recomputed> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
+                            torch::nn::Linear layer) {
+    context->save_for_backward({input});
+    context->saved_data["layer"] = reinterpret_cast<int64_t>(layer.get());
+    return layer(input);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    auto* layer = reinterpret_cast<torch::nn::LinearImpl*>(context->saved_data["layer"].toInt());
+    const torch::AutoGradMode grad(true);
+    auto input = context->get_saved_variables()[0].detach().requires_grad_();
+    torch::autograd::backward({layer->forward(input)}, gradients);
+    return {input.grad(), at::Tensor()};
+  }
+};
+
+struct CheckpointedImpl : torch::nn::Module {
+  CheckpointedImpl() { register_module("net", net); }
+  torch::Tensor forward(const torch::Tensor& x) { return Recomputed::apply(net->used(x), net->sometimes); }
+  TwoLayers net;
+};
+TORCH_MODULE(Checkpointed);
+
+TEST(SilentHoles, GradientsFromABackwardInside) {
+  const auto mean = mean_gradient(2, true);
+  for (const bool static_graph : {false, true}) {
+    run_ranks(2, [&](ProcessGroup& group) {
+      DistributedDataParallel model(Checkpointed(), group, {.static_graph = static_graph});
+      for (int step = 0; step < 3; ++step) {
+        for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+        model(input_of(group.rank())).sum().backward();
+        EXPECT_TRUE(reduced(model.module()->net->used->weight.grad(), mean))
+            << "step " << step << (static_graph ? ", static graph" : "");
+      }
+    });
+  }
+}
+
+// What forward may return.
+struct ManyImpl : torch::nn::Module {
+  ManyImpl() { register_module("layer", layer); }
+  std::vector<std::pair<std::optional<at::Tensor>, std::tuple<at::Tensor, int>>> forward(
+      const at::Tensor& x) {
+    return {{layer(x), {at::Tensor(), 1}}, {std::nullopt, {layer(x), 2}}};
+  }
+  torch::nn::Linear layer{3, 3};
+};
+TORCH_MODULE(Many);
+
+struct Opaque {
+  at::Tensor hidden;
+};
+struct OpaqueOutputImpl : torch::nn::Module {
+  OpaqueOutputImpl() { register_module("layer", layer); }
+  Opaque forward(const at::Tensor& x) { return {layer(x)}; }
+  torch::nn::Linear layer{3, 3};
+};
+TORCH_MODULE(OpaqueOutput);
+
+TEST(SilentHoles, OutputsAreFoundInWhateverHoldsThem) {
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel many(Many(), group, {.find_unused_parameters = true});
+    auto output = many(input_of(group.rank()));
+    (output[0].first->sum() + std::get<0>(output[1].second).sum()).backward();
+    DistributedDataParallel opaque(OpaqueOutput(), group);
+    opaque(input_of(group.rank())).hidden.sum().backward();
+    DistributedDataParallel blind(OpaqueOutput(), group, {.find_unused_parameters = true});
+    EXPECT_THROW(blind(input_of(group.rank())), Error);
+  });
+}
+
 TEST(SilentHoles, ASecondBackwardAfterOneForward) {
   run_ranks(2, [&](ProcessGroup& group) {
     TwoLayers net;

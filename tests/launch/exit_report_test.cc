@@ -93,6 +93,21 @@ TEST(FirstFailure, SkipsThoseThatMusterEnded) {
   EXPECT_EQ(first_failure(failed)->shell_code(), 128 + SIGABRT);
 }
 
+TEST(FirstFailure, IsNoneThatMusterKilledWhateverItReported) {
+  std::vector<WorkerExit> exits = {ended(1, 1), ended(0, 0, SIGTERM, SIGTERM), ended(2, 1, 0, SIGTERM)};
+  exits[0].message = "peer_failed: all_reduce #3";
+  exits[1].message = "SignalException: got SIGTERM";
+  EXPECT_EQ(first_failure(exits)->rank, 1);
+  exits[2].message = "ValueError: the cause";
+  EXPECT_EQ(first_failure(exits)->rank, 2) << "it was on its way out when it was asked to end";
+}
+
+TEST(FailureCard, NamesNoReportThatCouldNotBeWritten) {
+  FailureContext without = context();
+  without.has_report = false;
+  EXPECT_THAT(failure_card({ended(0, 1)}, without), Not(HasSubstr("failure.json")));
+}
+
 TEST(FailureJson, HoldsEverythingWhateverWasPrinted) {
   std::vector<WorkerExit> exits = {ended(1, 3), ended(0, 0, SIGTERM, SIGTERM)};
   exits[0].last_lines = {"\xff\xfe not UTF-8"};

@@ -94,17 +94,17 @@ TEST(WorkerSpec, WholeContractOfOneRank) {
 
 TEST(WorkerSpec, KeepsWhatTheUserSet) {
   JobFacts facts = job();
-  facts.environment = {{"OMP_NUM_THREADS", "5"},
-                       {"MUSTER_BACKEND", "gloo"},
-                       {"RANK", "77"},
-                       {"MUSTER_SIMULATED", "1"},
-                       {"MUSTER_LEASE_FD", "4"}};
+  facts.environment = {{"OMP_NUM_THREADS", "5"},  {"MUSTER_BACKEND", "gloo"}, {"RANK", "77"},
+                       {"MUSTER_SIMULATED", "1"}, {"MUSTER_LEASE_FD", "4"},   {"MUSTER_TTY", "1"}};
   const Environment variables = make_worker_specs(cpu_plan(1), options(), facts, 0)[0].environment;
   EXPECT_EQ(variables.at("OMP_NUM_THREADS"), "5");
   EXPECT_EQ(variables.at("MUSTER_BACKEND"), "gloo");
   EXPECT_EQ(variables.at("RANK"), "0");
   EXPECT_EQ(variables.count("MUSTER_SIMULATED"), 0U) << "an outer job's variable";
   EXPECT_EQ(variables.count("MUSTER_LEASE_FD"), 0U);
+  EXPECT_EQ(variables.count("MUSTER_TTY"), 0U) << "it speaks of an outer job's terminal";
+  facts.on_terminal = true;
+  EXPECT_EQ(make_worker_specs(cpu_plan(1), options(), facts, 0)[0].environment.at("MUSTER_TTY"), "1");
 }
 
 TEST(WorkerSpec, AtLeastOneThread) {

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -64,6 +66,26 @@ TEST(Output, ShowsAPromptAfterAMoment) {
     output.finish();
   }
   EXPECT_EQ(caught.text(), "[0] name? thanks\n");
+}
+
+TEST(Output, NeverMixesLinesOfStandardOutputAndErrorInOnePlace) {
+  const Fd own_stderr(::dup(STDERR_FILENO));
+  CaughtStdout caught;
+  ::dup2(STDOUT_FILENO, STDERR_FILENO);
+  {
+    EventLoop loop;
+    Output output(loop);
+    const auto out = output.open({.console_fd = 1, .prefix = "[0] "});
+    const auto err = output.open({.console_fd = 2, .prefix = "[0] "});
+    write_all(out.child_end.get(), "half");
+    loop.run_once(std::nullopt);  // reads it
+    loop.run_once(std::nullopt);  // the time after which it is shown
+    write_all(err.child_end.get(), "whole\n");
+    loop.run_once(std::nullopt);
+    output.finish();
+  }
+  ::dup2(own_stderr.get(), STDERR_FILENO);
+  EXPECT_EQ(caught.text(), "[0] half\n[0] whole\n");
 }
 
 TEST(Output, PassesBytesUntouchedWithoutPrefix) {
@@ -194,6 +216,27 @@ TEST(Console, GoesOnWithoutAReaderThatStoppedAndSaysWhatWasLost) {
   EXPECT_EQ(got.find("bb"), std::string::npos);
   EXPECT_THAT(got, testing::HasSubstr("[muster] 300 B of output not shown here"));
   EXPECT_TRUE(got.ends_with("after\n"));
+}
+
+TEST(Console, DropsWhatAFullDiskRefusesAndGoesOnWhenThereIsRoom) {
+  const ScratchFolder scratch;
+  const Fd file(::open(scratch.write("console", "").c_str(), O_WRONLY | O_CLOEXEC));
+  const auto before = ::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit = {};
+  ::getrlimit(RLIMIT_FSIZE, &limit);
+  const rlimit small = {.rlim_cur = 100, .rlim_max = limit.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  EventLoop loop;
+  Console console(loop, file.get());
+  for (int i = 0; i < 3; ++i) console.write(std::string(100, 'a'));
+  EXPECT_FALSE(console.closed());
+  EXPECT_FALSE(console.full());
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  ::signal(SIGXFSZ, before);
+  console.write("after\n");
+  EXPECT_EQ(read_file(scratch.path() + "/console"),
+            cat(std::string(100, 'a'), "\n[muster] 200 B of output not shown here: File too large ",
+                "(--tee 3 keeps it in files)\nafter\n"));
 }
 
 TEST(Console, NoticesThatTheReaderIsGone) {

@@ -3,10 +3,14 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <thread>
 
 #include "muster/base/strings.h"
 #include "tests/device/scratch.h"
@@ -127,6 +131,7 @@ TEST(ProcessSet, LeavesNoDescendant) {
                          "' &) ; while [ $(wc -l < ", pids, ") -lt 3 ]; do :; done; exit 0")));
   const WaitResult result = set.wait_all({});
   EXPECT_TRUE(result.survivors.empty());
+  EXPECT_TRUE(result.killed.empty()) << "SIGTERM was enough";
   const auto lines = split(trim(read_file(pids)), '\n');
   ASSERT_EQ(lines.size(), 3U);
   for (const std::string& pid : lines) EXPECT_TRUE(ends_soon(std::stoi(pid))) << pid;
@@ -156,6 +161,51 @@ TEST(ProcessSet, PassesTheStopSignalOn) {
   ASSERT_EQ(result.exits.size(), 1U);
   EXPECT_EQ(result.exits[0].exit_code, 5);
   EXPECT_EQ(result.exits[0].sent_signal, SIGINT);
+}
+
+// A program that starts itself may have threads before it becomes a launcher.
+TEST(ProcessSet, HearsSignalsWhateverThreadTheyComeTo) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const Fd read_end(ends[0]);
+  Fd write_end(ends[1]);
+  std::thread thread([&] {
+    char byte = 0;
+    EXPECT_EQ(::read(read_end.get(), &byte, 1), 0);
+  });
+  {
+    ProcessSet set;
+    set.spawn(0, shell("trap 'exit 5' TERM; kill -TERM $PPID; while :; do sleep 0.01; done"));
+    const WaitResult result = set.wait_all({});
+    EXPECT_EQ(result.stopped_by, SIGTERM);
+    ASSERT_EQ(result.exits.size(), 1U);
+    EXPECT_EQ(result.exits[0].exit_code, 5);
+    ::pthread_kill(thread.native_handle(), SIGINT);
+    while (set.stop_requested() == 0) ::sched_yield();
+    EXPECT_EQ(set.stop_requested(), SIGINT);
+  }
+  write_end.reset();
+  thread.join();
+}
+
+TEST(ProcessSet, GivesSignalsBackAtItsEnd) {
+  const auto handler = [](int) {};
+  const auto before = ::signal(SIGTERM, handler);
+  { const ProcessSet set; }
+  EXPECT_EQ(::signal(SIGTERM, before), static_cast<void (*)(int)>(handler));
+}
+
+TEST(ProcessSet, RemembersAStopSignalThatCameBeforeTheProcesses) {
+  ProcessSet set;
+  EXPECT_EQ(set.stop_requested(), 0);
+  ::raise(SIGTERM);
+  EXPECT_EQ(set.stop_requested(), SIGTERM);
+  set.spawn(0, shell("exec sleep 1000"));
+  const WaitResult result = set.wait_all({});
+  EXPECT_EQ(result.stopped_by, SIGTERM);
+  ASSERT_EQ(result.exits.size(), 1U);
+  EXPECT_EQ(result.exits[0].sent_signal, SIGTERM);
+  EXPECT_EQ(set.stop_requested(), 0);
 }
 
 TEST(ProcessSet, PassesUserSignalsOnWithoutStopping) {

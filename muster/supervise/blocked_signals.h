@@ -1,0 +1,24 @@
+// Blocks every signal of the calling thread for a moment: while a new child shares our memory, or has our
+// handlers, none of them must run in it.
+#pragma once
+
+#include <signal.h>
+
+namespace muster {
+
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace muster

@@ -1,0 +1,42 @@
+// Signals to this process as something to wait for: handlers write each one's number into a pipe that an
+// event loop watches. Handlers, and not a signalfd with the signals blocked, because blocking counts for one
+// thread only: in a program with others, the kernel would hand the signal to one of those. Used by
+// ProcessSet; one at a time in a process.
+#pragma once
+
+#include <signal.h>
+
+#include <optional>
+#include <vector>
+
+#include "muster/base/fd.h"
+
+namespace muster {
+
+class SignalPipe {
+ public:
+  // Catches `signals` from now on, whichever thread they come to. Throws: io.
+  explicit SignalPipe(const std::vector<int>& signals);
+  SignalPipe(const SignalPipe&) = delete;
+  SignalPipe& operator=(const SignalPipe&) = delete;
+  ~SignalPipe();  // what was done about them before is done again
+
+  // Readable when a signal has come.
+  int fd() const { return read_end_.get(); }
+
+  // The next signal that has come; nothing when there is none.
+  std::optional<int> take();
+
+ private:
+  struct Before {
+    int signal;
+    struct sigaction action;
+  };
+
+  Fd read_end_;
+  Fd write_end_;
+  std::vector<Before> before_;
+  sigset_t old_mask_;
+};
+
+}  // namespace muster

@@ -1,0 +1,70 @@
+#include "muster/launch/worker_group.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "tests/device/scratch.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+using testing::Not;
+
+// Standard error goes to a file, which ranks may read, while this lives.
+class StderrTo {
+ public:
+  explicit StderrTo(const std::string& path) : before_(::dup(STDERR_FILENO)) {
+    const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    ::dup2(file.get(), STDERR_FILENO);
+  }
+  StderrTo(const StderrTo&) = delete;
+  StderrTo& operator=(const StderrTo&) = delete;
+  ~StderrTo() { ::dup2(before_.get(), STDERR_FILENO); }
+
+ private:
+  Fd before_;
+};
+
+std::vector<WorkerSpec> shells(const std::vector<std::string>& scripts, const ScratchFolder& folder) {
+  std::vector<WorkerSpec> specs;
+  for (const std::string& script : scripts) {
+    WorkerSpec spec;
+    spec.rank = spec.local_rank = static_cast<int>(specs.size());
+    spec.argv = {"sh", "-c", cat("cd ", folder.path(), "; ", script)};
+    spec.program = "/bin/sh";
+    spec.environment = {{"PATH", "/usr/local/bin:/usr/bin:/bin"}};
+    spec.error_file = cat(folder.path(), "/logs/", spec.rank, ".error.json");
+    specs.push_back(spec);
+  }
+  return specs;
+}
+
+// What run_workers says when rank 1 ends with `code` at once and rank 0 goes on until `until` is true.
+std::string said(const std::string& until, int code, milliseconds early_end_after) {
+  const ScratchFolder folder;
+  {
+    const StderrTo caught(folder.path() + "/err");
+    ProcessSet processes;
+    const auto specs = shells({cat("until ", until, "; do :; done"), cat("exit ", code)}, folder);
+    run_workers(processes, specs, {}, {.early_end_after = early_end_after});
+  }
+  return read_file(folder.path() + "/err");
+}
+
+TEST(RunWorkers, SaysWhenSomeHaveEndedWellAndOthersGoOn) {
+  EXPECT_THAT(said("grep -q 'goes on' err", 0, milliseconds(1)),
+              HasSubstr("rank 1 has ended with exit code 0, the first 1ms ago; rank 0 goes on\n"));
+}
+
+TEST(RunWorkers, SaysNothingOfTheKindOfFailuresOrEarlier) {
+  EXPECT_THAT(said("false", 3, milliseconds(0)), Not(HasSubstr("on\n")));
+  EXPECT_EQ(said("true", 0, milliseconds(60'000)), "");
+}
+
+}  // namespace
+}  // namespace muster
