@@ -72,11 +72,16 @@ get_filename_component(_site "${_torch}/../nvidia" ABSOLUTE)
 find_path(LibTorch_CUDART_INCLUDE cuda_runtime_api.h NO_CACHE
   HINTS "${_site}/cu13/include" "${_site}/cuda_runtime/include" "$ENV{CUDA_HOME}/include" PATHS /usr/local/cuda/include)
 find_path(LibTorch_NCCL_INCLUDE nccl.h NO_CACHE HINTS "${_site}/nccl/include" PATHS /usr/local/cuda/include)
-if(LibTorch_CUDA_LIBRARY AND LibTorch_C10_CUDA_LIBRARY AND LibTorch_CUDART_INCLUDE AND LibTorch_NCCL_INCLUDE)
+# CUDA 13 moved these out of the runtime's wheel, into one that PyTorch does not need; its Triton has them too.
+find_path(LibTorch_CRT_INCLUDE crt/host_defines.h NO_CACHE
+  HINTS "${_site}/cu13/include" "${_site}/cuda_runtime/include" "${_torch}/../triton/backends/nvidia/include"
+        "$ENV{CUDA_HOME}/include" PATHS /usr/local/cuda/include)
+set(_cuda_includes "${LibTorch_CUDART_INCLUDE};${LibTorch_CRT_INCLUDE};${LibTorch_NCCL_INCLUDE}")
+if(LibTorch_CUDA_LIBRARY AND LibTorch_C10_CUDA_LIBRARY AND NOT _cuda_includes MATCHES "NOTFOUND")
   add_library(LibTorch::cuda INTERFACE IMPORTED)
   set_target_properties(LibTorch::cuda PROPERTIES
-    INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_CUDART_INCLUDE};${LibTorch_NCCL_INCLUDE}"
-    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${LibTorch_CUDART_INCLUDE};${LibTorch_NCCL_INCLUDE}"
+    INTERFACE_INCLUDE_DIRECTORIES "${_cuda_includes}"
+    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${_cuda_includes}"
     INTERFACE_COMPILE_DEFINITIONS "USE_C10D_NCCL"
     INTERFACE_LINK_LIBRARIES "LibTorch::torch;${LibTorch_CUDA_LIBRARY};${LibTorch_C10_CUDA_LIBRARY}")
 endif()

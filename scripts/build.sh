@@ -7,14 +7,17 @@ shift
 start=$SECONDS
 torch=${TORCH:-}
 [ -e "$torch" ] && torch=$(realpath --no-symlinks "$torch")  # a python inside a virtual environment is a symbolic link
+# `make train` may have installed LibTorch's CPU part and `make test` then the whole: another configuration.
+torch_kind=$torch
+[ -n "$torch" ] || { [ -e .deps/torch/.muster-whole ] && torch_kind=whole; } || true
 mkdir -p "$build"
-if [ ! -e "$build/build.ninja" ] || [ "$(cat "$build/.torch" 2>/dev/null)" != "$torch" ]; then
+if [ ! -e "$build/build.ninja" ] || [ "$(cat "$build/.torch" 2>/dev/null)" != "$torch_kind" ]; then
   echo "build: configuring $build"
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTORCH="$torch" >"$build/configure.log" 2>&1 || {
     cat "$build/configure.log"
     exit 1
   }
-  printf '%s' "$torch" >"$build/.torch"
+  printf '%s' "$torch_kind" >"$build/.torch"
 fi
 cmake --build "$build" ${1:+--target "$@"}
 [ $((SECONDS - start)) -lt 5 ] || echo "build: done in $((SECONDS - start)) s ($build)"

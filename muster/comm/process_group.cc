@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -198,10 +199,22 @@ int64_t row_count(const std::vector<int64_t>& splits) {
 
 }  // namespace
 
+namespace {
+
+// Keeps a group until the process ends.
+void leave_behind(c10::intrusive_ptr<c10d::ProcessGroup> group) {
+  static std::mutex mutex;
+  static auto& left = *new std::vector<c10::intrusive_ptr<c10d::ProcessGroup>>;  // never destroyed
+  const std::lock_guard lock(mutex);
+  left.push_back(std::move(group));
+}
+
+}  // namespace
+
 // A backend's destructor waits for its operations. One that was given up may not end before its deadline,
 // half an hour away: then the backend is left behind, for the process's end, rather than waited for.
 ProcessGroup::State::~State() {
-  if (group && *abandoned) static_cast<void>(group.release());
+  if (group && *abandoned) leave_behind(std::move(group));
 }
 
 int ProcessGroup::rank() const {

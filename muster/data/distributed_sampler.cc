@@ -171,7 +171,9 @@ const std::vector<int64_t>& DistributedSampler::parts_of(int64_t batch) const {
     throw Error(ErrorCode::failed_precondition,
                 "sampler: expected shares, got none: without them batches may have any size");
   }
-  return batch < full_batches() ? options_.shares : last_parts_;
+  static const std::vector<int64_t> kNone;
+  if (batch == full_batches()) return last_parts_;
+  return batch < full_batches() ? options_.shares : kNone;
 }
 
 int64_t DistributedSampler::batch_samples(int64_t batch) const {
