@@ -14,9 +14,10 @@ std::string with_hyphens(std::string flag) {
   return flag;
 }
 
+// A flag whose value may be left out takes it as --flag=value only.
 bool takes_value(const CLI::App& command, const std::string& name) {
   const CLI::Option* option = command.get_option_no_throw(name);
-  return option != nullptr && option->get_items_expected_max() > 0;
+  return option != nullptr && option->get_items_expected_min() > 0;
 }
 
 // Whether the argument after `flag` is its value.

@@ -59,7 +59,9 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
                    "Ranks: a number, auto, cpu or gpu [one per device]")
       ->type_name("N")
       ->envname("PET_NPROC_PER_NODE");
-  command->add_option("--gpus", flags.gpus, "GPUs to use: 0,2-5, UUID prefixes, or all")
+  command
+      ->add_option("--gpus", flags.gpus,
+                   "GPUs to use: 0,2-5, !3, GPU-8f3c, free:2, idle, model=A100, mem>=20GiB, … [all]")
       ->type_name("SEL")
       ->check(not_empty("GPUs such as 0,2-5 or all"));
   command->add_option("--policy", flags.policy, "How ranks are given GPUs")
@@ -68,6 +70,18 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
   command->add_option("--map", flags.map, "GPU of each local rank: 3,1,0,2 or @FILE")
       ->type_name("LIST")
       ->check(not_empty("GPU indices such as 3,1,0,2, or @FILE"));
+  command->add_option("--map-command", flags.map_command, "A command that prints such a list")
+      ->type_name("CMD");
+  command->add_option("--scores", flags.scores, "Speeds of GPUs: a JSON file {\"0\": 100, \"1\": 90}")
+      ->type_name("FILE");
+  command->add_option("--rank-memory", flags.rank_memory, "Free GPU memory that ranks need: 40GiB,20GiB")
+      ->type_name("LIST");
+  command
+      ->add_option("--global-batch", flags.global_batch, "Samples a step over all ranks, divided by --scores")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--hosts", flags.hosts, "Hosts of the inventory, with ranks: a:4,b:8")
+      ->type_name("LIST");
   command->add_option("--surplus", flags.surplus, "More ranks than GPUs: error, cpu, drop or share")
       ->type_name("RULE");
   command->add_option("--visibility", flags.visibility, "GPUs that a rank sees: job, own, own-first or all")
@@ -79,6 +93,8 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
       ->add_option("--inventory", flags.inventory, "The machine in this file instead of this one (simulated)")
       ->type_name("FILE")
       ->check(not_empty("a file"));
+  torchrun_option(command, "--numa-binding", flags.numa_binding, "MODE",
+                  "Bind ranks to CPUs near their GPU: none, node, socket, exclusive or core-complex");
   command->add_flag("--json", flags.json, "The plan as JSON");
   torchrun_flag(command, "--virtual-local-rank", flags.virtual_local_rank,
                 "LOCAL_RANK 0 for every rank, each seeing its own GPU alone");
@@ -89,6 +105,13 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
       ->type_name("DIR")
       ->check(not_empty("a folder"));
   command->add_flag("--dry-run", flags.dry_run, "Show the plan on standard output and stop");
+  command->add_option("--plan", flags.plan, "Execute the plan in this file (muster plan --json)")
+      ->type_name("FILE");
+  command->add_flag("--no-lease", flags.no_lease, "Take no lease on the GPUs: other jobs may get the same");
+  command->add_option("--wait", flags.wait, "Wait for GPUs that other jobs hold: 10m, or as long as it takes")
+      ->type_name("[TIME]")
+      ->expected(0, 1)
+      ->default_str("forever");
   command->add_flag("-q,--quiet", flags.quiet, "No placement table");
   torchrun_option(command, "--max-restarts", flags.max_restarts, "N", "Start all ranks again this often");
   torchrun_option(command, "--shutdown-timeout", flags.shutdown_timeout, "TIME",
@@ -126,7 +149,6 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
                   "No effect: deaths are seen at once");
   torchrun_option(command, "--start-method", flags.start_method, "NAME", "No effect: programs are executed");
   torchrun_option(command, "--event-log-handler", flags.event_log_handler, "NAME", "null");
-  torchrun_option(command, "--numa-binding", flags.numa_binding, "MODE", "none");
   torchrun_option(command, "--print-completion", flags.print_completion, "SHELL", "Refused: there is none");
 }
 
@@ -165,6 +187,7 @@ void add_plan(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   CLI::App* const command = add_command(app, "plan", "Show which rank would get which device, and why",
                                         "Usage: muster plan [FLAGS]\n", kPlanExamples);
   add_placement_options(command, *flags);
+  command->add_option("--svg", flags->svg, "Draw the plan into this file")->type_name("FILE");
   flags->dry_run = true;
   cut_program(*command, args);
   command->callback([flags, exit_code] { *exit_code = run(to_launch_options(*flags, {})); });

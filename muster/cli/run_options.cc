@@ -4,10 +4,16 @@
 
 #include <array>
 #include <cctype>
+#include <cstdio>
 #include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "muster/base/env.h"
+#include "muster/base/fd.h"
 #include "muster/base/units.h"
+#include "muster/launch/lease_plan.h"
 #include "muster/supervise/child.h"
 
 namespace muster {
@@ -38,17 +44,80 @@ std::vector<int> parse_ranks(const std::string& text, const std::string& flag, c
 }
 
 // "3,1,0,2", or "@FILE" holding that, blanks and line ends between the numbers allowed.
-std::vector<int> parse_map(const std::string& text) {
-  std::string list = text.starts_with('@') ? read_file(text.substr(1)) : text;
-  if (text.starts_with('@')) {
-    std::string joined;
-    for (const char c : std::string(trim(list))) {
-      const bool blank = std::isspace(static_cast<unsigned char>(c)) != 0;
-      if (!blank || (!joined.empty() && joined.back() != ',')) joined += blank ? ',' : c;
-    }
-    list = joined;
+// Blanks and line ends separate too: "3 1\n0 2" is 3,1,0,2.
+std::string joined_by_commas(const std::string& text) {
+  std::string joined;
+  for (const char c : std::string(trim(text))) {
+    const bool blank = std::isspace(static_cast<unsigned char>(c)) != 0;
+    if (!blank || (!joined.empty() && joined.back() != ',')) joined += blank ? ',' : c;
   }
+  return joined;
+}
+
+std::vector<int> parse_map(const std::string& text) {
+  const std::string list = text.starts_with('@') ? joined_by_commas(read_file(text.substr(1))) : text;
   return parse_ranks(list, "--map", "GPU indices by local rank as in 3,1,0,2, or @FILE");
+}
+
+std::vector<std::string> pieces(const std::string& text) {
+  return text.empty() ? std::vector<std::string>{} : split(text, ',');
+}
+
+constexpr size_t kMaxMapBytes = 1 << 20;
+
+// What the command prints, as --map takes it. A shell runs it, as the user typed it there.
+std::vector<int> map_of_command(const std::string& command) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "re"), ::pclose);
+  if (!pipe) fail_errno(cat("--map-command: cannot start '", command, "'"), errno);
+  std::string text;
+  char buffer[4096];
+  for (size_t n = 0;
+       (n = std::fread(buffer, 1, sizeof(buffer), pipe.get())) > 0 && text.size() < kMaxMapBytes;) {
+    text.append(buffer, n);
+  }
+  return parse_ranks(joined_by_commas(text), "--map-command",
+                     "a command that prints GPU indices as in 3,1,0,2");
+}
+
+// A JSON object of GPU → speed: {"0": 100, "NVIDIA A100-SXM4-40GB": 90}.
+std::map<std::string, double> read_scores(const std::string& path) {
+  const auto json = nlohmann::json::parse(read_file(path), nullptr, false);
+  std::map<std::string, double> scores;
+  const auto refuse = [&](const std::string& got) {
+    throw bad_flag("--scores", "a JSON object of numbers as in {\"0\": 100, \"1\": 90}", got,
+                   cat("correct ", path));
+  };
+  if (!json.is_object()) refuse(json.is_discarded() ? "no JSON" : json.type_name());
+  for (const auto& [gpu, score] : json.items()) {
+    if (!score.is_number()) refuse(cat(score.type_name(), " for ", printable(gpu)));
+    scores[gpu] = score.get<double>();
+  }
+  return scores;
+}
+
+// "a" or "a:4".
+HostRequest parse_host(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  const std::string name(trim(text.substr(0, colon)));
+  if (name.empty()) throw bad_flag("--hosts", "names with numbers of ranks as in a:4,b:8", text);
+  if (colon == std::string::npos) return {.name = name};
+  return {
+      .name = name,
+      .nproc = parse_count(text.substr(colon + 1), "--hosts", "names with numbers of ranks as in a:4,b:8")};
+}
+
+void check_plan_file(const RunFlags& flags) {
+  if (flags.plan.empty()) return;
+  for (const auto& [flag, value] : {std::pair{"--gpus", flags.gpus},
+                                    {"--policy", flags.policy},
+                                    {"--map", flags.map},
+                                    {"--map-command", flags.map_command},
+                                    {"--hosts", flags.hosts},
+                                    {"--nproc-per-node", flags.nproc_per_node},
+                                    {"--visibility", flags.visibility}}) {
+    if (!value.empty())
+      throw bad_flag("--plan", cat("no ", flag, " beside it"), value, "the plan says all that");
+  }
 }
 
 void check_one_host(const RunFlags& flags) {
@@ -67,9 +136,6 @@ void check_one_host(const RunFlags& flags) {
 }
 
 void check_accepted(const RunFlags& flags) {
-  if (flags.numa_binding != "none") {
-    throw bad_flag("--numa-binding", "none", flags.numa_binding, "binding is not supported by this version");
-  }
   if (flags.event_log_handler != "null") {
     throw bad_flag("--event-log-handler", "null", flags.event_log_handler,
                    "torchrun's event handlers are Python plug-ins");
@@ -136,6 +202,13 @@ void set_request(const RunFlags& flags, Request& request) {
   request.gpus = flags.gpus;
   request.policy = flags.policy;
   if (!flags.map.empty()) request.map = parse_map(flags.map);
+  if (!flags.map_command.empty()) request.map = map_of_command(flags.map_command);
+  if (!flags.scores.empty()) request.scores = read_scores(flags.scores);
+  for (const std::string& size : pieces(flags.rank_memory))
+    request.rank_memory_bytes.push_back(parse_bytes(size));
+  for (const std::string& host : pieces(flags.hosts)) request.hosts.push_back(parse_host(host));
+  request.global_batch = flags.global_batch;
+  request.numa_binding = parse_numa_binding(flags.numa_binding);
   request.surplus = parse_surplus(flags.surplus);
   if (flags.virtual_local_rank && !flags.visibility.empty() && flags.visibility != "own") {
     throw bad_flag("--virtual-local-rank", "--visibility own, which it implies", flags.visibility,
@@ -190,7 +263,16 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   check_one_host(flags);
   check_accepted(flags);
   LaunchOptions options;
+  check_plan_file(flags);
   set_request(flags, options.request);
+  options.plan = flags.plan;
+  options.svg = flags.svg;
+  options.lease = !flags.no_lease;
+  if (flags.wait == "forever") {
+    options.wait = kWaitForever;
+  } else if (!flags.wait.empty()) {
+    options.wait = parse_duration(flags.wait);
+  }
   set_master(flags, options);
   options.inventory = flags.inventory;
   options.cpu_slots = flags.cpu_slots;

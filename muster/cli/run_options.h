@@ -47,6 +47,15 @@ struct RunFlags {
   std::string gpus;
   std::string policy;
   std::string map;
+  std::string map_command;
+  std::string scores;
+  std::string rank_memory;
+  std::string hosts;
+  int64_t global_batch = 0;
+  std::string plan;
+  std::string svg;
+  bool no_lease = false;
+  std::string wait;  // empty: do not; "forever"
   std::string surplus = "error";
   std::string visibility;  // empty: job, or own with virtual_local_rank
   int cpu_slots = 0;

@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <ctime>
+#include <utility>
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
@@ -14,11 +16,14 @@
 #include "muster/device/read_inventory.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/job_setup.h"
+#include "muster/launch/lease_plan.h"
 #include "muster/launch/worker_group.h"
 #include "muster/launch/worker_spec.h"
+#include "muster/placement/draw_svg.h"
 #include "muster/placement/plan_json.h"
 #include "muster/placement/plan_table.h"
 #include "muster/placement/planner.h"
+#include "muster/placement/selection.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/process_set.h"
 
@@ -39,19 +44,72 @@ void check(const LaunchOptions& options) {
   }
 }
 
+// Whether the selection takes GPUs by what they do now: then others will do where these have just been taken.
+bool takes_any(const std::string& gpus) {
+  using Kind = SelectionItem::Kind;
+  for (const SelectionPart& part : parse_selection(gpus).parts) {
+    for (const SelectionItem& item : part.items) {
+      if (item.kind == Kind::idle || item.kind == Kind::free || item.kind == Kind::fastest) return true;
+    }
+  }
+  return false;
+}
+
+// Asks for no more than the request needs: every answer delays the start.
 Inventory discover(const LaunchOptions& options) {
   if (!options.inventory.empty()) return read_inventory(options.inventory);
+  const Request& request = options.request;
   ProbeOptions probe;
   probe.cpu_slots = options.cpu_slots;
-  probe.gpus = !options.request.cpu_only;
+  probe.gpus = !request.cpu_only;
+  const bool busy_matters = takes_any(request.gpus) || request.policy == "spread" || request.policy == "pack";
+  if (busy_matters || !options.svg.empty()) probe.detail = GpuDetail::full;
+  probe.links = request.policy == "topology" || !options.svg.empty();
+  probe.cpu_topology = request.numa_binding != NumaBinding::none || !options.svg.empty();
   return probe_this_machine(probe);
 }
 
+// A plan from a file fits when its GPUs are here and can be used.
+Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
+  Plan plan = plan_from_json(read_file(options.plan), options.plan);
+  const Host& host = inventory.hosts.at(0);
+  for (const RankPlan& rank : plan.ranks) {
+    const auto refuse = [&](const std::string& expected, const std::string& got) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("--plan ", options.plan, ": expected ", expected, ", got ", got, " (rank ", rank.rank,
+                      "); make the plan on this machine"));
+    };
+    if (rank.host_index != 0)
+      refuse("ranks of one host", cat("one on host ", printable(rank.host), " as well"));
+    if (rank.device.kind != DeviceAssignment::Kind::cuda || plan.simulated) continue;
+    const auto is_it = [&](const Gpu& gpu) {
+      const auto same = [&](const MigInstance& mig) { return mig.uuid == rank.device.uuid; };
+      return gpu.uuid == rank.device.uuid || std::any_of(gpu.mig.begin(), gpu.mig.end(), same);
+    };
+    const auto gpu = std::find_if(host.gpus.begin(), host.gpus.end(), is_it);
+    if (gpu == host.gpus.end()) refuse(cat("a GPU of host ", host.name), printable(rank.device.uuid.value));
+    if (gpu->health != kHealthy)
+      refuse("a GPU that can be used", cat(printable(rank.device.uuid.value), ": ", gpu->health));
+  }
+  return plan;
+}
+
+// An empty mask hides every GPU, so it is not the same as none.
+std::optional<std::string> mask_of(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
 Plan place(const Inventory& inventory, const LaunchOptions& options) {
+  if (!options.plan.empty()) return given_plan(inventory, options);
   Request request = options.request;
   if (options.virtual_local_rank) request.visibility = Visibility::own;
-  const char* inherited = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (!request.visible_mask && !inventory.simulated && inherited != nullptr) request.visible_mask = inherited;
+  if (!inventory.simulated) {
+    if (!request.visible_mask) request.visible_mask = mask_of("CUDA_VISIBLE_DEVICES");
+    request.rocm_masks = {.rocr = mask_of("ROCR_VISIBLE_DEVICES"),
+                          .hip = mask_of("HIP_VISIBLE_DEVICES"),
+                          .cuda = mask_of("CUDA_VISIBLE_DEVICES")};
+  }
   Plan plan = muster::plan(inventory, request);
   if (!options.dry_run && inventory.hosts.size() > 1) {
     throw Error(ErrorCode::invalid_argument,
@@ -59,6 +117,23 @@ Plan place(const Inventory& inventory, const LaunchOptions& options) {
                     "; this version starts ranks on one host (`muster plan` takes any number)"));
   }
   return plan;
+}
+
+// The plan with a lease on each of its GPUs, which a simulated one and one for CPUs do not need.
+LeasedPlan place_and_lease(const Inventory& inventory, const LaunchOptions& options) {
+  Plan plan = place(inventory, options);
+  if (options.dry_run || !options.lease || lease_wishes(plan).empty()) return {.plan = std::move(plan)};
+  const LeaseFolder folder({.inherited = get_env(kLeaseVariable).value_or("")});
+  bool first = true;
+  const auto make_plan = [&](const BusyGpus& busy) {
+    if (std::exchange(first, false)) return plan;
+    const Inventory now = options.wait ? discover(options) : inventory;
+    return place(busy.empty() ? now : without_busy(now, busy), options);
+  };
+  return plan_with_leases(folder, make_plan, {.job = options.run_id, .program = options.argv.at(0)},
+                          {.replan = options.plan.empty() && takes_any(options.request.gpus),
+                           .wait = options.wait,
+                           .on_wait = [](const std::string& line) { log(LogLevel::info, line); }});
 }
 
 void show_plan(const Plan& plan, const LaunchOptions& options, int fd) {
@@ -143,16 +218,21 @@ int exit_code_of(const Error& error) {
   return error.code() == ErrorCode::invalid_argument ? 2 : 1;
 }
 
-int run(const LaunchOptions& options) {
+int run(const LaunchOptions& given) {
+  LaunchOptions options = given;
+  if (options.run_id.empty()) options.run_id = make_uuid();
   check(options);
   const Inventory inventory = discover(options);
-  const Plan plan = place(inventory, options);
+  LeasedPlan leased = place_and_lease(inventory, options);
+  const Plan& plan = leased.plan;
   if (options.dry_run) {
     show_plan(plan, options, STDOUT_FILENO);
+    if (!options.svg.empty()) write_file(options.svg, draw_svg(inventory, &plan));
     return 0;
   }
   ProcessSet processes({.stop_signals = options.stop_signals});
-  const JobSetup job(options, plan, inventory.simulated ? usable_cores() : inventory.hosts.at(0).num_cores);
+  const JobSetup job(options, plan, inventory.simulated ? usable_cores() : inventory.hosts.at(0).num_cores,
+                     std::move(leased.leases));
   show_plan(plan, options, STDERR_FILENO);
 
   for (int attempt = 0;; ++attempt) {

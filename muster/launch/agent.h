@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,10 @@ struct LaunchOptions {
   Request request = {};
   std::string inventory = {};  // a file to plan for instead of this machine; ranks then run on CPU, simulated
   int cpu_slots = 0;           // 0: MUSTER_CPU_SLOTS, or 2
+  std::string plan = {};       // a file to execute exactly; the request is then not looked at
+  std::string svg = {};        // with dry_run: draw the plan into this file
+  bool lease = true;           // take a lease on every GPU, so that two jobs never get the same
+  std::optional<std::chrono::milliseconds> wait = {};  // for GPUs that other jobs hold; nothing: do not
 
   std::string master_addr = {};  // empty: "localhost"
   int master_port = 0;           // 0: a free one, held by the launcher until the job ends

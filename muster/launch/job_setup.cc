@@ -10,6 +10,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/strings.h"
+#include "muster/launch/lease_plan.h"
 #include "muster/placement/plan_json.h"
 #include "muster/supervise/child.h"
 
@@ -18,23 +19,6 @@ namespace muster {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A random UUID, version 4.
-std::string make_uuid() {
-  std::array<unsigned char, 16> bytes;
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    fail_errno("getrandom", errno);
-  }
-  bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
-  bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
-  std::string text;
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += "0123456789abcdef"[bytes[i] >> 4];
-    text += "0123456789abcdef"[bytes[i] & 15];
-  }
-  return text;
-}
 
 // An id as the name of one folder.
 std::string folder_name(std::string id) {
@@ -72,7 +56,24 @@ std::string absolute_path(const std::string& path) {
 
 }  // namespace
 
-JobSetup::JobSetup(const LaunchOptions& options, const Plan& plan, int cores) {
+std::string make_uuid() {
+  std::array<unsigned char, 16> bytes;
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    fail_errno("getrandom", errno);
+  }
+  bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
+  bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
+  std::string text;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += "0123456789abcdef"[bytes[i] >> 4];
+    text += "0123456789abcdef"[bytes[i] & 15];
+  }
+  return text;
+}
+
+JobSetup::JobSetup(const LaunchOptions& options, const Plan& plan, int cores, std::vector<Lease> leases)
+    : leases_(std::move(leases)) {
   facts_.program = find_program(options.argv.at(0), get_env("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
   facts_.run_id = options.run_id.empty() ? make_uuid() : options.run_id;
   // "none" is torchrun's id for "no id": many jobs have it.
@@ -83,6 +84,7 @@ JobSetup::JobSetup(const LaunchOptions& options, const Plan& plan, int cores) {
   facts_.plan_path = facts_.run_dir + "/plan.json";
   facts_.master_addr = options.master_addr.empty() ? std::string("localhost") : options.master_addr;
   facts_.cores = cores;
+  facts_.leases = lease_variable(leases_);
   facts_.environment = own_environment();
   facts_.on_terminal = ::isatty(STDERR_FILENO) != 0;
 
@@ -99,6 +101,12 @@ JobSetup::JobSetup(const LaunchOptions& options, const Plan& plan, int cores) {
   make_folder(facts_.run_dir);
   write_file(facts_.plan_path, plan_to_json(plan));
   ::unlink(cat(facts_.run_dir, "/failure.json").c_str());  // an earlier run's, when the folder is used again
+}
+
+std::vector<int> JobSetup::inherited_fds() const {
+  std::vector<int> fds = lease_fds(leases_);
+  fds.push_back(secret_fd_.get());
+  return fds;
 }
 
 void JobSetup::remove_empty_folders() const {

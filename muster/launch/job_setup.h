@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "muster/launch/lease.h"
 #include "muster/launch/port.h"
 #include "muster/launch/worker_spec.h"
 #include "muster/store/secret.h"
@@ -11,16 +12,19 @@
 
 namespace muster {
 
+// A random UUID, version 4.
+std::string make_uuid();
+
 class JobSetup {
  public:
   // Makes the run's folder and writes plan.json in it; reserves the port; serves the store on loopback.
   // Throws: SpawnError (no such program), io, unavailable (port taken), invalid_argument (master address).
-  JobSetup(const LaunchOptions& options, const Plan& plan, int cores);
+  JobSetup(const LaunchOptions& options, const Plan& plan, int cores, std::vector<Lease> leases = {});
 
   const JobFacts& facts() const { return facts_; }
 
   // Descriptors that every rank inherits.
-  std::vector<int> inherited_fds() const { return {secret_fd_.get()}; }
+  std::vector<int> inherited_fds() const;
 
   // Removes the folders of logs that hold nothing.
   void remove_empty_folders() const;
@@ -29,6 +33,7 @@ class JobSetup {
   JobFacts facts_;
   PortReservation port_;
   Fd secret_fd_;
+  std::vector<Lease> leases_;  // held as long as the job is
   std::unique_ptr<TcpServer> store_;
 };
 

@@ -69,7 +69,8 @@ void start(ProcessSet& processes, const WorkerSpec& spec, const Streams& streams
                               .stdin_fd = input,
                               .stdout_fd = streams.out.get(),
                               .stderr_fd = streams.err.get(),
-                              .inherit_fds = inherit_fds});
+                              .inherit_fds = inherit_fds,
+                              .cpus = spec.cpus});
 }
 
 WorkerExit explain(const ChildExit& end, const WorkerSpec& spec, Clock::time_point started) {

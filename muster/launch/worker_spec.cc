@@ -5,6 +5,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/device/cpu_list.h"
 #include "muster/supervise/child.h"
 
 namespace muster {
@@ -68,6 +69,7 @@ Environment rank_environment(const Plan& plan, const RankPlan& rank, int local_w
   for (const auto& [name, value] : to_environment(contract)) variables[name] = value;
   variables["TORCHELASTIC_SIGNALS_TO_HANDLE"] = signal_list(options.stop_signals);
   if (options.virtual_local_rank || sees_own_gpu_first(plan, rank)) variables["LOCAL_RANK"] = cat(0);
+  if (!job.leases.empty()) variables["MUSTER_LEASE_FD"] = job.leases;
   if (plan.simulated) variables.erase("CUDA_DEVICE_ORDER");
   if (const auto visible = cuda_visible_devices(plan, rank)) variables["CUDA_VISIBLE_DEVICES"] = *visible;
   return variables;
@@ -108,6 +110,7 @@ std::vector<WorkerSpec> make_worker_specs(const Plan& plan, const LaunchOptions&
                     .err = stream_target(options, rank.local_rank, 2, files + ".err"),
                     .prefix = line_prefix(options, rank, plan.ranks.size()),
                     .error_file = files + ".error.json"};
+    if (rank.bind_cpus && !plan.simulated) spec.cpus = parse_cpu_list(rank.cpus);
     spec.environment =
         rank_environment(plan, rank, static_cast<int>(here.count), options, job, spec, attempt);
     specs.push_back(std::move(spec));

@@ -22,6 +22,7 @@ struct JobFacts {
   int master_port = 0;
   std::string store;  // MUSTER_STORE
   int secret_fd = -1;
+  std::string leases;        // MUSTER_LEASE_FD
   int cores = 1;             // of this host, for all its ranks
   bool on_terminal = false;  // a person watches the launcher's standard error
   Environment environment;   // the launcher's own, which ranks inherit
@@ -45,6 +46,7 @@ struct WorkerSpec {
   StreamTarget err;
   std::string prefix;  // of its lines on the console
   std::string error_file;
+  std::vector<int> cpus{};  // to keep it on; empty: not bound
 };
 
 // One spec per rank of host 0, in rank order. Throws: invalid_argument for a bad --redirects or --tee.

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -38,6 +39,8 @@ struct ChildPlan {
   size_t num_inherit_fds;
   pid_t parent;
   bool keep_sighup_ignored;
+  const cpu_set_t* cpus;  // null: ours
+  size_t cpus_bytes;
   const rlimit* open_files;  // null: ours
   volatile int failed_errno = 0;
   const char* volatile failed_step = nullptr;
@@ -76,6 +79,8 @@ const char* become_program(const ChildPlan& plan) {
     if (::fcntl(plan.inherit_fds[i], F_SETFD, 0) != 0) return "cannot pass a file descriptor";
   }
   if (plan.working_directory != nullptr && ::chdir(plan.working_directory) != 0) return "cannot change to";
+  if (plan.cpus != nullptr && ::sched_setaffinity(0, plan.cpus_bytes, plan.cpus) != 0)
+    return "cannot bind to its CPUs";
   if (plan.open_files != nullptr && ::setrlimit(RLIMIT_NOFILE, plan.open_files) != 0) return "setrlimit";
   reset_signals(plan.keep_sighup_ignored);
   ::execve(plan.path, plan.argv, plan.environment);
@@ -97,6 +102,25 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   result.push_back(nullptr);
   return result;
 }
+
+// CPUs as the kernel takes them, for any number of them.
+class CpuMask {
+ public:
+  explicit CpuMask(const std::vector<int>& cpus) {
+    if (cpus.empty()) return;
+    const size_t num_cpus = static_cast<size_t>(*std::max_element(cpus.begin(), cpus.end())) + 1;
+    words_.resize(CPU_ALLOC_SIZE(num_cpus) / sizeof(unsigned long));
+    for (const int cpu : cpus)
+      CPU_SET_S(static_cast<size_t>(cpu), bytes(), reinterpret_cast<cpu_set_t*>(words_.data()));
+  }
+  const cpu_set_t* set() const {
+    return words_.empty() ? nullptr : reinterpret_cast<const cpu_set_t*>(words_.data());
+  }
+  size_t bytes() const { return words_.size() * sizeof(unsigned long); }
+
+ private:
+  std::vector<unsigned long> words_;
+};
 
 // A mapping used as the child's stack. One a thread is enough: the parent waits while the child uses it.
 class ChildStack {
@@ -190,6 +214,7 @@ Child spawn_child(const ChildOptions& options) {
   const std::vector<char*> argv = pointers(options.argv);
   const std::vector<char*> environment = pointers(variables);
 
+  const CpuMask cpus(options.cpus);
   struct sigaction hangup = {};
   ::sigaction(SIGHUP, nullptr, &hangup);
   ChildPlan plan{
@@ -204,6 +229,8 @@ Child spawn_child(const ChildOptions& options) {
       .num_inherit_fds = options.inherit_fds.size(),
       .parent = ::getpid(),
       .keep_sighup_ignored = hangup.sa_handler == SIG_IGN,
+      .cpus = cpus.set(),
+      .cpus_bytes = cpus.bytes(),
       .open_files = options.open_files ? &*options.open_files : nullptr};
   const ChildStack stack;
   int pidfd = -1;

@@ -25,6 +25,7 @@ struct ChildOptions {
   int stdout_fd = 1;                                 // duplicated onto the child's 1
   int stderr_fd = 2;                                 // duplicated onto the child's 2
   std::vector<int> inherit_fds{};                    // kept open in the child, under the same numbers
+  std::vector<int> cpus{};                           // the only ones it may run on; empty: the parent's
   std::optional<rlimit> open_files{};                // RLIMIT_NOFILE; nothing: the parent's
 };
 
