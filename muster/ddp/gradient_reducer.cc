@@ -16,10 +16,7 @@
 
 namespace muster {
 
-namespace {
-
-constexpr size_t kBroadcastBytes = 250 * 1024 * 1024;  // as Python's DDP broadcasts parameters and buffers
-constexpr double kMiB = 1024 * 1024;
+namespace ddp {
 
 // What the next backward is for. Set by forwards, checked by the hooks: a backward that no forward announced
 // would leave gradients local without a word.
@@ -30,6 +27,16 @@ struct Parameters {
   std::vector<std::string> names;
   std::vector<bool> sparse;  // gradients arrive as sparse tensors
 };
+
+}  // namespace ddp
+
+namespace {
+
+using ddp::Expected;
+using ddp::Parameters;
+
+constexpr size_t kBroadcastBytes = 250 * 1024 * 1024;  // as Python's DDP broadcasts parameters and buffers
+constexpr double kMiB = 1024 * 1024;
 
 // Trained parameters in registration order, each once (shared ones have several names).
 Parameters trained_parameters(const torch::nn::Module& model) {
