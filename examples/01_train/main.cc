@@ -48,9 +48,10 @@ void train(const Options& options, muster::Context& ctx) {
 
   muster::DistributedDataParallel model(net, ctx.process_group());
   auto sampler = ctx.sampler(data.train.size(), {.seed = options.seed});
-  muster::DataLoader loader(
-      data.train, sampler,
-      {.batch_size = options.batch_size, .accumulate = options.accumulate, .device = ctx.device()});
+  muster::DataLoader loader(data.train, sampler,
+                            {.batch_size = ctx.batch_size(options.batch_size),
+                             .accumulate = options.accumulate,
+                             .device = ctx.device()});
   muster::MetricsWriter metrics(ctx.is_main() ? run_dir + "/metrics.jsonl" : "");
   double accuracy = test_accuracy(net, data.test, ctx);
   std::string saved = "(nothing left to train)";

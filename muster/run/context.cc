@@ -8,6 +8,7 @@ namespace muster {
 DistributedSampler Context::sampler(int64_t length, SamplerOptions options) {
   options.num_replicas = world_size();
   options.rank = rank();
+  if (options.shares.empty()) options.shares = parts_.batch_shares;
   DistributedSampler sampler(length, options);
   sampler.set_first_epoch_check([group = process_group()](const SamplerIdentity& identity) mutable {
     const auto values = identity.values();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "muster/base/rank_env.h"
 #include "muster/comm/process_group.h"
@@ -23,6 +24,7 @@ class Context {
     RankPlan assignment;
     c10::Device device = c10::kCPU;
     ProcessGroup group;
+    std::vector<int64_t> batch_shares = {};
   };
   explicit Context(Parts parts) : parts_(std::move(parts)) {}
 
@@ -39,12 +41,18 @@ class Context {
   const c10::intrusive_ptr<c10d::Store>& store() const { return parts_.group.store(); }
   const std::string& run_dir() const { return parts_.env.run_dir; }  // where this job writes
 
+  // This rank's samples of each step: its share of `muster run --global-batch`, or `otherwise`.
+  int64_t batch_size(int64_t otherwise) const {
+    return parts_.batch_shares.empty() ? otherwise : parts_.batch_shares[static_cast<size_t>(rank())];
+  }
+
   // A seed for this rank, different from every other rank's and run after run the same.
   uint64_t seed(uint64_t base) const { return base + static_cast<uint64_t>(rank()); }
 
-  // A sampler over `length` samples with this job's ranks filled in. Its first epoch compares the samplers of
-  // all ranks, so that none trains on another's samples. Throws: invalid_argument when they differ (then on
-  // every rank).
+  // A sampler over `length` samples with this job's ranks filled in, and their shares of the global batch
+  // where the plan has one (then loaders take batch_size(…), and losses are multiplied with Batch::weight).
+  // Its first epoch compares the samplers of all ranks, so that none trains on another's samples. Throws:
+  // invalid_argument when they differ (then on every rank).
   DistributedSampler sampler(int64_t length, SamplerOptions options = {});
 
  private:

@@ -27,6 +27,9 @@ RankDevice from_plan(const RankEnv& env) {
                                                  env.rank, ", got ", plan.ranks.size(), " ranks"));
   }
   RankDevice found{.device = c10::kCPU, .assignment = plan.ranks[static_cast<size_t>(env.rank)]};
+  for (const RankPlan& rank : plan.ranks) {
+    if (plan.global_batch > 0) found.batch_shares.push_back(rank.batch_share);
+  }
   if (found.assignment.device.kind == DeviceAssignment::Kind::cuda && !env.simulated) {
     found.device =
         c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(found.assignment.device.ordinal.value));

@@ -4,6 +4,9 @@
 
 #include <c10/core/Device.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "muster/base/rank_env.h"
 #include "muster/placement/plan.h"
 
@@ -12,6 +15,7 @@ namespace muster {
 struct RankDevice {
   c10::Device device = c10::kCPU;
   RankPlan assignment;
+  std::vector<int64_t> batch_shares = {};  // of all ranks, where the plan divides a global batch; else empty
 };
 
 // Throws: unavailable when more ranks than visible GPUs were started by a launcher that assigns none; io,

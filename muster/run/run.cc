@@ -52,7 +52,11 @@ void run_rank(const RankEnv& env, const RunOptions& options, const std::function
   init.backend = options.backend;
   init.device = device.device;
   ProcessGroup group = init_process_group(init);
-  Context context({.env = env, .assignment = device.assignment, .device = device.device, .group = group});
+  Context context({.env = env,
+                   .assignment = device.assignment,
+                   .device = device.device,
+                   .group = group,
+                   .batch_shares = device.batch_shares});
   try {
     fn(context);
   } catch (...) {
