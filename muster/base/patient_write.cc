@@ -64,9 +64,7 @@ bool write_within(int fd, std::string_view bytes, std::chrono::milliseconds limi
     if (taken > 0) {
       bytes.remove_prefix(static_cast<size_t>(taken));
       deadline = Deadline(limit);
-    } else if (taken < 0 && errno != EAGAIN && errno != EINTR) {
-      return false;
-    } else if (deadline.passed()) {
+    } else if ((taken < 0 && errno != EAGAIN && errno != EINTR) || deadline.passed()) {
       return false;
     } else {
       pollfd room = {.fd = writer.fd(), .events = POLLOUT, .revents = 0};

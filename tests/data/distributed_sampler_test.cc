@@ -194,7 +194,9 @@ TEST(DistributedSampler, SharesOfAGlobalBatchAreTheOrderOfOneProcess) {
       EXPECT_EQ(std::ssize(joined), length / global * global);
       // After a restart the rest goes on where it was.
       joined = joined_batches(length, {.seed = 7, .shares = shares}, 2, global);
-      if (length > global) EXPECT_EQ(joined[0], whole[static_cast<size_t>(global)]);
+      if (length > global) {
+        EXPECT_EQ(joined[0], whole[static_cast<size_t>(global)]);
+      }
     }
   }
 }
