@@ -95,6 +95,7 @@ std::vector<LeaseWish> lease_wishes(const Plan& plan, int host_index) {
 
 std::vector<int> lease_fds(const std::vector<Lease>& leases) {
   std::vector<int> fds;
+  fds.reserve(leases.size());
   for (const Lease& lease : leases) fds.push_back(lease.fd());
   return fds;
 }

@@ -216,9 +216,9 @@ class TopoReader {
 
   std::string uuid_in(std::string_view line, const char* prefix) const {
     const size_t from = line.find("(UUID: ");
-    const std::string uuid = from == std::string_view::npos
-                                 ? ""
-                                 : clean_text(line.substr(from + 7, line.find(')', from) - from - 7));
+    std::string uuid = from == std::string_view::npos
+                           ? ""
+                           : clean_text(line.substr(from + 7, line.find(')', from) - from - 7));
     if (!uuid.starts_with(prefix)) fail(0, cat("(UUID: ", prefix, "…)"), line);
     return uuid;
   }
