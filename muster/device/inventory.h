@@ -22,8 +22,8 @@ struct CudaOrdinal {  // the number a process sees after CUDA_VISIBLE_DEVICES
 
 struct GpuUuid {  // "GPU-8f3c…" or "MIG-…"
   std::string value = {};
-  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 that a comparison is made of for a
-  // pointer
+  // clang-tidy 14 takes the 0 that a comparison is made of for a pointer.
+  // NOLINTNEXTLINE(modernize-use-nullptr)
   auto operator<=>(const GpuUuid&) const = default;
 };
 
