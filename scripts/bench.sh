@@ -10,4 +10,5 @@ if [ -n "${TORCH:-}" ]; then
   if [ -d "$TORCH" ]; then python=$TORCH/../../../../bin/python; else python=$TORCH; fi
 fi
 echo "machine: $(nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"
+"$build/benchmarks/plan_bench"
 exec "$build/benchmarks/launch_bench" --python "$python" "$@"

@@ -35,7 +35,7 @@ struct DevicesOptions {
   std::string plan;
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kDevicesExamples = R"(Examples:
   muster devices                        what this machine has
   muster devices --watch=5              the same every 5 seconds, until Ctrl-C
   muster devices --json > box.json      the same for programs, and for --inventory
@@ -161,7 +161,7 @@ void add_devices(CLI::App& app, int* exit_code) {
       ->check(CLI::ExistingDirectory)
       ->type_name("DIR");
   const CLI::Option* const watch = add_output_options(*command, *options);
-  command->footer(kExamples);
+  command->footer(kDevicesExamples);
   command->callback([options, watch, exit_code] {
     options->watch = watch->count() > 0;
     show(*options);

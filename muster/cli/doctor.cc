@@ -15,7 +15,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kDoctorExamples =
     R"(Each line is a check: ok, warn (works, but expect trouble), fail (a job will fail; exit code 1), or
 skipped (does not apply here), what was found, and what to do about it.
 
@@ -91,7 +91,7 @@ void add_doctor(CLI::App& app, int* exit_code) {
       ->type_name("HOST");
   command->add_option("--python", flags->options.python, "Ask this Python for its torch, which takes seconds")
       ->type_name("PYTHON");
-  command->footer(kExamples);
+  command->footer(kDoctorExamples);
   command->callback([flags, exit_code] {
     const DoctorFacts facts = look_at_this_machine(flags->options);
     const auto results = run_checks(facts);

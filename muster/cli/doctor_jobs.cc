@@ -132,8 +132,9 @@ std::vector<std::string> torch_candidates(const DoctorFacts& facts) {
 // LibTorch 2.11 to 2.15.
 bool is_supported(const std::string& version) {
   const auto parts = split(version, '.');
-  const auto minor = parts.size() < 2 ? std::nullopt : parse_int(parts[1]);
-  return parts[0] == "2" && minor && *minor >= 11 && *minor <= 15;
+  if (parts.size() < 2 || parts[0] != "2") return false;
+  const int64_t minor = parse_int(parts[1]).value_or(0);
+  return minor >= 11 && minor <= 15;
 }
 
 CheckResult judge_torch(const std::string& version, const std::string& where) {

@@ -12,7 +12,7 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kExamples = R"(Example, for ranks that are started by hand:
+constexpr const char* kSecretExamples = R"(Example, for ranks that are started by hand:
   (umask 077; muster secret > job.secret)
   export MUSTER_SECRET_FILE=$PWD/job.secret
 )";
@@ -21,7 +21,7 @@ constexpr const char* kExamples = R"(Example, for ranks that are started by hand
 
 void add_secret(CLI::App& app, int* exit_code) {
   CLI::App* const command = app.add_subcommand("secret", "Print a new secret for a job started by hand");
-  command->footer(kExamples);
+  command->footer(kSecretExamples);
   command->callback([exit_code] {
     std::string line = Secret::make().hex() + "\n";
     write_all(STDOUT_FILENO, line);

@@ -16,7 +16,6 @@ constexpr const char* kSchema = "muster.devices/1";
 
 constexpr const char* kNvidia = "nvidia";
 constexpr const char* kAmd = "amd";
-constexpr size_t kMaxShown = 60;
 
 using Json = nlohmann::ordered_json;
 

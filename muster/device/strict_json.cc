@@ -6,23 +6,20 @@
 namespace muster {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr size_t kMaxDepth = 64;
-constexpr size_t kMaxShown = 60;
 constexpr size_t kMaxValues = 16'000'000;
 
-std::string shown(const Json& value) {
+std::string shown(const nlohmann::json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return "a list";
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
   return text;
 }
 
 // Reads a document for what nlohmann::json would let pass, before it is read for good. (A callback given to
-// Json::parse could do both, but takes time quadratic in the length of lists.)
-class Checker : public nlohmann::json_sax<Json> {
+// nlohmann::json::parse could do both, but takes time quadratic in the length of lists.)
+class Checker : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit Checker(const std::string& what) : what_(what) {}
 
@@ -50,11 +47,11 @@ class Checker : public nlohmann::json_sax<Json> {
 
   bool null() override { return count(); }
   bool boolean(bool) override { return count(); }
-  bool number_integer(Json::number_integer_t) override { return count(); }
-  bool number_unsigned(Json::number_unsigned_t) override { return count(); }
-  bool number_float(Json::number_float_t, const std::string&) override { return count(); }
+  bool number_integer(nlohmann::json::number_integer_t) override { return count(); }
+  bool number_unsigned(nlohmann::json::number_unsigned_t) override { return count(); }
+  bool number_float(nlohmann::json::number_float_t, const std::string&) override { return count(); }
   bool string(std::string&) override { return count(); }
-  bool binary(Json::binary_t&) override { return count(); }
+  bool binary(nlohmann::json::binary_t&) override { return count(); }
 
  private:
   void open() {
@@ -84,13 +81,13 @@ class Checker : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-Json parse_strict_json(const std::string& text, const std::string& what) {
+nlohmann::json parse_strict_json(const std::string& text, const std::string& what) {
   Checker checker(what);
-  Json::sax_parse(text, &checker);
-  return Json::parse(text);
+  nlohmann::json::sax_parse(text, &checker);
+  return nlohmann::json::parse(text);
 }
 
-JsonObject::JsonObject(const Json& value, std::string what, std::string path)
+JsonObject::JsonObject(const nlohmann::json& value, std::string what, std::string path)
     : value_(&value), what_(std::move(what)), path_(std::move(path)) {
   if (!value.is_object()) {
     throw Error(ErrorCode::invalid_argument, cat(what_, ": expected an object at ",
@@ -107,20 +104,20 @@ void JsonObject::fail(const std::string& key, const std::string& expected, const
               printable(cat(what_, ": expected ", expected, " at ", path_of(key), ", got ", got)));
 }
 
-const Json* JsonObject::find(const char* key) {
+const nlohmann::json* JsonObject::find(const char* key) {
   known_.insert(key);
   const auto member = value_->find(key);
   return member == value_->end() || member->is_null() ? nullptr : &*member;
 }
 
-const Json& JsonObject::require(const char* key) {
-  const Json* const member = find(key);
+const nlohmann::json& JsonObject::require(const char* key) {
+  const nlohmann::json* const member = find(key);
   if (member == nullptr) fail(key, "a value", "nothing");
   return *member;
 }
 
 std::string JsonObject::text(const char* key) {
-  const Json& member = require(key);
+  const nlohmann::json& member = require(key);
   if (!member.is_string()) fail(key, "text", shown(member));
   return member.get<std::string>();
 }
@@ -130,14 +127,14 @@ std::string JsonObject::text_or(const char* key, const std::string& fallback) {
 }
 
 bool JsonObject::boolean_or(const char* key, bool fallback) {
-  const Json* const member = find(key);
+  const nlohmann::json* const member = find(key);
   if (member == nullptr) return fallback;
   if (!member->is_boolean()) fail(key, "true or false", shown(*member));
   return member->get<bool>();
 }
 
 int64_t JsonObject::integer(const char* key, int64_t least, int64_t most) {
-  const Json& member = require(key);
+  const nlohmann::json& member = require(key);
   const std::string expected = cat("an integer from ", least, " to ", most);
   if (!member.is_number_integer()) fail(key, expected, shown(member));
   if (member.is_number_unsigned() && member.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
@@ -167,14 +164,14 @@ std::optional<uint64_t> JsonObject::optional_size(const char* key) {
 }
 
 std::optional<double> JsonObject::optional_number(const char* key) {
-  const Json* const member = find(key);
+  const nlohmann::json* const member = find(key);
   if (member == nullptr) return std::nullopt;
   if (!member->is_number()) fail(key, "a number", shown(*member));
   return member->get<double>();
 }
 
 std::vector<JsonObject> JsonObject::objects(const char* key) {
-  const Json& member = require(key);
+  const nlohmann::json& member = require(key);
   if (!member.is_array()) fail(key, "a list", shown(member));
   std::vector<JsonObject> all;
   all.reserve(member.size());
@@ -188,11 +185,11 @@ std::vector<JsonObject> JsonObject::objects_or_none(const char* key) {
 }
 
 std::vector<std::string> JsonObject::texts_or_none(const char* key) {
-  const Json* const member = find(key);
+  const nlohmann::json* const member = find(key);
   if (member == nullptr) return {};
   if (!member->is_array()) fail(key, "a list of texts", shown(*member));
   std::vector<std::string> all;
-  for (const Json& item : *member) {
+  for (const nlohmann::json& item : *member) {
     if (!item.is_string()) fail(key, "a list of texts", cat("a list with ", shown(item)));
     all.push_back(item.get<std::string>());
   }

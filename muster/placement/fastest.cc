@@ -10,7 +10,7 @@
 namespace muster {
 namespace {
 
-std::vector<PolicyChoice> choose(const PolicyInput& input, int num_ranks) {
+std::vector<PolicyChoice> choose_fastest(const PolicyInput& input, int num_ranks) {
   std::vector<double> scores;
   scores.reserve(input.gpus.size());
   for (const UsableGpu& gpu : input.gpus) {
@@ -30,7 +30,7 @@ std::vector<PolicyChoice> choose(const PolicyInput& input, int num_ranks) {
 }  // namespace
 
 Policy fastest_policy() {
-  return {"fastest", "the GPUs with the highest --scores first", one_rank_per_gpu, choose};
+  return {"fastest", "the GPUs with the highest --scores first", one_rank_per_gpu, choose_fastest};
 }
 
 }  // namespace muster

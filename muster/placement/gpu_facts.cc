@@ -9,7 +9,6 @@ namespace {
 
 constexpr uint64_t kIdleBytes = uint64_t{256} << 20;
 constexpr uint64_t kIdleShare = 50;  // one fiftieth
-constexpr size_t kShortUuid = 12;    // "MIG-" and eight digits
 
 const MigInstance& instance_of(const Host& host, const UsableGpu& device) {
   return host.gpus[device.position].mig[static_cast<size_t>(device.mig)];

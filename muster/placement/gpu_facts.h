@@ -10,6 +10,9 @@
 
 namespace muster {
 
+// UUIDs are shown by their first characters: "GPU-" or "MIG-" and eight digits.
+inline constexpr size_t kShortUuid = 12;
+
 const Gpu& gpu_of(const Host& host, const UsableGpu& device);
 
 const GpuUuid& uuid_of(const Host& host, const UsableGpu& device);

@@ -15,7 +15,7 @@ const char* origin(const PolicyInput& input) {
   return input.request.choose ? "Request::choose" : "--map";
 }
 
-int capacity(const PolicyInput& input) {
+int list_capacity(const PolicyInput& input) {
   if (input.request.choose) return one_rank_per_gpu(input);
   if (input.request.map.empty()) {
     throw Error(ErrorCode::invalid_argument,
@@ -49,7 +49,7 @@ std::vector<int> indices_for(const PolicyInput& input, int num_ranks) {
   return input.request.choose(input.host, num_ranks);
 }
 
-std::vector<PolicyChoice> choose(const PolicyInput& input, int num_ranks) {
+std::vector<PolicyChoice> choose_list(const PolicyInput& input, int num_ranks) {
   const std::vector<int> map = indices_for(input, num_ranks);
   const auto count = static_cast<size_t>(num_ranks);
   // A map may be gone round by --surplus share; a function was told how many are wanted.
@@ -72,7 +72,7 @@ std::vector<PolicyChoice> choose(const PolicyInput& input, int num_ranks) {
 }  // namespace
 
 Policy list_policy() {
-  return {"list", "local rank r on the r-th GPU of --map", capacity, choose};
+  return {"list", "local rank r on the r-th GPU of --map", list_capacity, choose_list};
 }
 
 }  // namespace muster

@@ -70,7 +70,7 @@ class Fitting {
   std::vector<int> num_ranks_;
 };
 
-int capacity(const PolicyInput& input) {
+int memory_capacity(const PolicyInput& input) {
   if (input.request.rank_memory_bytes.empty()) {
     throw Error(
         ErrorCode::invalid_argument,
@@ -112,7 +112,7 @@ Fit fit_somehow(const PolicyInput& input, int num_ranks) {
                   " and finds no GPU that has it free; start fewer ranks there"));
 }
 
-std::vector<PolicyChoice> choose(const PolicyInput& input, int num_ranks) {
+std::vector<PolicyChoice> choose_memory(const PolicyInput& input, int num_ranks) {
   const Fit fit = fit_somehow(input, num_ranks);
   std::vector<PolicyChoice> choices;
   choices.reserve(fit.gpu_of_rank.size());
@@ -128,8 +128,8 @@ std::vector<PolicyChoice> choose(const PolicyInput& input, int num_ranks) {
 }  // namespace
 
 Policy memory_policy() {
-  return {"memory", "ranks with --rank-memory needs on the GPUs that just hold them", capacity, choose,
-          why_too_many};
+  return {"memory", "ranks with --rank-memory needs on the GPUs that just hold them", memory_capacity,
+          choose_memory, why_too_many};
 }
 
 }  // namespace muster

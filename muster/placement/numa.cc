@@ -9,7 +9,7 @@
 namespace muster {
 namespace {
 
-std::vector<PolicyChoice> choose(const PolicyInput& input, int num_ranks) {
+std::vector<PolicyChoice> choose_numa(const PolicyInput& input, int num_ranks) {
   std::vector<UsableGpu> order;
   std::vector<std::string> reasons;
   for (const auto& [node, places] : gpus_by_numa_node(input)) {
@@ -30,7 +30,7 @@ std::vector<PolicyChoice> choose(const PolicyInput& input, int num_ranks) {
 }  // namespace
 
 Policy numa_policy() {
-  return {"numa", "ranks grouped by NUMA node", one_rank_per_gpu, choose};
+  return {"numa", "ranks grouped by NUMA node", one_rank_per_gpu, choose_numa};
 }
 
 }  // namespace muster

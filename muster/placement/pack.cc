@@ -58,7 +58,7 @@ std::vector<UsableGpu> pack_order(const PolicyInput& input, size_t count) {
   return order;
 }
 
-std::vector<PolicyChoice> choose(const PolicyInput& input, int num_ranks) {
+std::vector<PolicyChoice> choose_pack(const PolicyInput& input, int num_ranks) {
   const auto order = pack_order(input, std::min(static_cast<size_t>(num_ranks), input.gpus.size()));
   return in_turn(order, num_ranks, [&](size_t place) {
     return cat("pack: ", numa_label(gpu_of(input.host, order[place]).numa_node), ", ",
@@ -69,7 +69,7 @@ std::vector<PolicyChoice> choose(const PolicyInput& input, int num_ranks) {
 }  // namespace
 
 Policy pack_policy() {
-  return {"pack", "ranks on the fewest NUMA nodes, most used GPUs first", one_rank_per_gpu, choose};
+  return {"pack", "ranks on the fewest NUMA nodes, most used GPUs first", one_rank_per_gpu, choose_pack};
 }
 
 }  // namespace muster

@@ -3,13 +3,13 @@
 #include <algorithm>
 
 #include "muster/base/strings.h"
+#include "muster/placement/gpu_facts.h"
 #include "muster/placement/text_table.h"
 
 namespace muster {
 namespace {
 
 // "GPU-" and eight digits: enough to tell the GPUs of a host apart at a glance.
-constexpr size_t kShortUuid = 12;
 
 struct Column {
   const char* title;

@@ -5,7 +5,7 @@
 namespace muster {
 namespace {
 
-std::vector<PolicyChoice> choose(const PolicyInput& input, int num_ranks) {
+std::vector<PolicyChoice> choose_sequential(const PolicyInput& input, int num_ranks) {
   const size_t count = input.gpus.size();
   const std::string of =
       cat(" of ", count, input.request.gpus.empty() ? (count == 1 ? " GPU" : " GPUs") : " in --gpus ",
@@ -16,7 +16,7 @@ std::vector<PolicyChoice> choose(const PolicyInput& input, int num_ranks) {
 }  // namespace
 
 Policy sequential_policy() {
-  return {"sequential", "local rank r on the r-th selected GPU", one_rank_per_gpu, choose};
+  return {"sequential", "local rank r on the r-th selected GPU", one_rank_per_gpu, choose_sequential};
 }
 
 }  // namespace muster

@@ -34,7 +34,7 @@ std::vector<size_t> spread_order(const PolicyInput& input) {
   return order;
 }
 
-std::vector<PolicyChoice> choose(const PolicyInput& input, int num_ranks) {
+std::vector<PolicyChoice> choose_spread(const PolicyInput& input, int num_ranks) {
   std::vector<UsableGpu> order;
   for (const size_t at : spread_order(input)) order.push_back(input.gpus[at]);
   return in_turn(order, num_ranks, [&](size_t place) {
@@ -47,7 +47,7 @@ std::vector<PolicyChoice> choose(const PolicyInput& input, int num_ranks) {
 
 Policy spread_policy() {
   return {"spread", "ranks over all NUMA nodes and switches, least used GPUs first", one_rank_per_gpu,
-          choose};
+          choose_spread};
 }
 
 }  // namespace muster

@@ -66,7 +66,7 @@ std::string gigabytes(int64_t megabytes) {
   return cat(static_cast<double>(megabytes) / kMegaPerGiga, " GB/s");
 }
 
-std::vector<PolicyChoice> choose(const PolicyInput& input, int num_ranks) {
+std::vector<PolicyChoice> choose_topology(const PolicyInput& input, int num_ranks) {
   const size_t count = std::min(static_cast<size_t>(num_ranks), input.gpus.size());
   if (count == 1) {
     return in_turn({input.gpus[0]}, num_ranks, [](size_t) { return "topology: one GPU, no link"; });
@@ -90,7 +90,7 @@ std::vector<PolicyChoice> choose(const PolicyInput& input, int num_ranks) {
 }  // namespace
 
 Policy topology_policy() {
-  return {"topology", "the best linked GPUs, ranks in ring order", one_rank_per_gpu, choose};
+  return {"topology", "the best linked GPUs, ranks in ring order", one_rank_per_gpu, choose_topology};
 }
 
 }  // namespace muster

@@ -1,4 +1,5 @@
 #include "muster/store/file_record.h"
+#include "muster/store/bytes.h"
 
 #include "muster/base/strings.h"
 
@@ -8,16 +9,6 @@ namespace {
 
 constexpr size_t kPrefixBytes = 4 + 8;  // size of the body, its checksum
 constexpr size_t kBodyStart = 1 + 4;    // kind, size of the key
-
-uint64_t read_number(std::string_view from, size_t size) {
-  uint64_t value = 0;
-  for (size_t i = 0; i < size; ++i) value |= uint64_t{static_cast<unsigned char>(from[i])} << (8 * i);
-  return value;
-}
-
-void put_number(std::string& out, uint64_t value, size_t size) {
-  for (size_t i = 0; i < size; ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
-}
 
 // FNV-1a: tells a torn record, which is all it is for.
 uint64_t checksum(std::string_view bytes) {

@@ -1,4 +1,5 @@
 #include "muster/store/frame.h"
+#include "muster/store/bytes.h"
 
 #include <openssl/core_names.h>
 #include <openssl/evp.h>
@@ -12,14 +13,8 @@ namespace muster {
 
 namespace {
 
-const unsigned char* bytes(std::string_view text) {
-  return reinterpret_cast<const unsigned char*>(text.data());
-}
-
 size_t read_size(std::string_view from) {
-  const unsigned char* b = bytes(from);
-  return static_cast<size_t>(b[0]) | static_cast<size_t>(b[1]) << 8 | static_cast<size_t>(b[2]) << 16 |
-         static_cast<size_t>(b[3]) << 24;
+  return read_number(from, kFrameSizeBytes);
 }
 
 }  // namespace
@@ -37,7 +32,7 @@ FrameMac::FrameMac(std::string_view key) {
   const OSSL_PARAM parameters[] = {
       OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest.data(), digest.size()),
       OSSL_PARAM_construct_end()};
-  if (context == nullptr || EVP_MAC_init(context, bytes(key), key.size(), parameters) != 1)
+  if (context == nullptr || EVP_MAC_init(context, unsigned_bytes(key), key.size(), parameters) != 1)
     throw Error(ErrorCode::internal, "store frame: HMAC-SHA256 cannot be set up");
 }
 
@@ -50,7 +45,7 @@ void FrameMac::next(std::string_view size_and_body, char* mac) {
   // Without a key, init starts again with the old one: no new context, no new key schedule.
   if (EVP_MAC_init(context, nullptr, 0, nullptr) != 1 ||
       EVP_MAC_update(context, number, sizeof(number)) != 1 ||
-      EVP_MAC_update(context, bytes(size_and_body), size_and_body.size()) != 1 ||
+      EVP_MAC_update(context, unsigned_bytes(size_and_body), size_and_body.size()) != 1 ||
       EVP_MAC_final(context, reinterpret_cast<unsigned char*>(mac), &size, kFrameMacBytes) != 1) {
     throw Error(ErrorCode::internal, "store frame: HMAC-SHA256 failed");
   }

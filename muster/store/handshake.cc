@@ -1,4 +1,5 @@
 #include "muster/store/handshake.h"
+#include "muster/store/bytes.h"
 
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
@@ -23,13 +24,9 @@ std::string_view key_of(const Secret& secret) {
   return secret.empty() ? std::string_view(kNoSecret.data(), kNoSecret.size()) : secret.bytes();
 }
 
-const unsigned char* bytes(std::string_view text) {
-  return reinterpret_cast<const unsigned char*>(text.data());
-}
-
 // Length first, so that no two lists of parts give the same bytes.
 void append_part(std::string& out, std::string_view part) {
-  for (int shift = 0; shift < 32; shift += 8) out += static_cast<char>(part.size() >> shift & 0xff);
+  put_number(out, part.size(), 4);
   out += part;
 }
 
@@ -55,7 +52,7 @@ std::string make_proof(Side side, const HandshakeFacts& facts) {
   const std::string_view key = key_of(facts.secret);
   std::string proof(kProofBytes, '\0');
   unsigned size = 0;
-  if (HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes(message), message.size(),
+  if (HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), unsigned_bytes(message), message.size(),
            reinterpret_cast<unsigned char*>(proof.data()), &size) == nullptr) {
     throw Error(ErrorCode::internal, "store handshake: HMAC-SHA256 failed");
   }

@@ -1,4 +1,5 @@
 #include "muster/store/wire.h"
+#include "muster/store/bytes.h"
 
 #include "muster/store/store.h"
 
@@ -10,10 +11,6 @@ namespace {
   throw Error(ErrorCode::io, std::string("store message: expected a well-formed one, got ") + what);
 }
 
-void put_number(std::string& out, uint64_t value, unsigned size) {
-  for (unsigned i = 0; i < size; ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
-}
-
 void put_text(std::string& out, std::string_view text) {
   put_number(out, text.size(), 4);
   out += text;
@@ -23,12 +20,7 @@ class Reader {
  public:
   explicit Reader(std::string_view bytes) : rest_(bytes) {}
 
-  uint64_t number(unsigned size) {
-    const std::string_view piece = take(size);
-    uint64_t value = 0;
-    for (unsigned i = 0; i < size; ++i) value |= uint64_t{static_cast<unsigned char>(piece[i])} << (8 * i);
-    return value;
-  }
+  uint64_t number(unsigned size) { return read_number(take(size), size); }
   std::string text() { return std::string(take(number(4))); }
   size_t left() const { return rest_.size(); }
   void end() const {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "muster/device/links.h"
+#include "tests/device/link_rows.h"
 #include "tests/device/scratch.h"
 
 namespace muster {
@@ -176,40 +177,31 @@ TEST(NvmlMig, ModeWithoutInstanceTakesNoWork) {
   EXPECT_THAT(report.gpus.at(0).health, StartsWith("MIG mode is on, but it has no instance"));
 }
 
-std::vector<std::string> names(const std::vector<std::vector<Link>>& links) {
-  std::vector<std::string> rows;
-  for (const auto& row : links) {
-    rows.emplace_back();
-    for (const Link& link : row) rows.back() += (rows.back().empty() ? "" : " ") + to_string(link);
-  }
-  return rows;
-}
-
 TEST(NvmlLinks, StraightAndByPci) {
   const char* const machine =
       "version=1|uuid=GPU-0,pci=00000000:01:00.0,links=@1/@1/-/@2,topo=0:50:50:10"
       "|uuid=GPU-1,pci=00000000:02:00.0,links=@0/@0,topo=50:0:20:30"
       "|uuid=GPU-2,pci=00000000:03:00.0,links=@0,topo=50:20:0:40"
       "|uuid=GPU-3,pci=00000000:04:00.0,topo=10:30:40:0";
-  EXPECT_THAT(names(probe(machine, {.links = true}).links),
+  EXPECT_THAT(link_rows(probe(machine, {.links = true}).links),
               ElementsAre("X NV2 NV1 PIX", "NV2 X PXB PHB", "NV1 PXB X NODE", "PIX PHB NODE X"));
   EXPECT_THAT(probe(machine).links, IsEmpty()) << "only when asked for";
 }
 
 TEST(NvmlLinks, SwitchesJoinEveryPair) {
-  EXPECT_THAT(names(probe("version=1|uuid=GPU-0,pci=00000000:01:00.0,links=s/s/s/s,topo=0:50:50"
-                          "|uuid=GPU-1,pci=00000000:02:00.0,links=s/s/-/s,topo=50:0:50"
-                          "|uuid=GPU-2,pci=00000000:03:00.0,links=?/-,topo=50:50:0",
-                          {.links = true})
-                        .links),
+  EXPECT_THAT(link_rows(probe("version=1|uuid=GPU-0,pci=00000000:01:00.0,links=s/s/s/s,topo=0:50:50"
+                              "|uuid=GPU-1,pci=00000000:02:00.0,links=s/s/-/s,topo=50:0:50"
+                              "|uuid=GPU-2,pci=00000000:03:00.0,links=?/-,topo=50:50:0",
+                              {.links = true})
+                            .links),
               ElementsAre("X NV3 SYS", "NV3 X SYS", "SYS SYS X"));
 }
 
 TEST(NvmlLinks, LostGpuAndOldDriver) {
-  EXPECT_THAT(names(probe("version=1|handle=15|uuid=GPU-1,topo=0:0", {.links = true}).links),
+  EXPECT_THAT(link_rows(probe("version=1|handle=15|uuid=GPU-1,topo=0:0", {.links = true}).links),
               ElementsAre("X ?", "? X"));
   EXPECT_THAT(
-      names(
+      link_rows(
           probe("version=1|uuid=GPU-0|uuid=GPU-1", {.library = FAKE_NVML_OLD_LIBRARY, .links = true}).links),
       ElementsAre("X ?", "? X"));
 }

@@ -5,6 +5,7 @@
 
 #include "muster/base/error.h"
 #include "muster/device/links.h"
+#include "tests/device/link_rows.h"
 #include "tests/device/pci_machine.h"
 
 namespace muster {
@@ -57,15 +58,6 @@ TEST(Probe, GpusOfTheDriver) {
   EXPECT_THAT(probe_this_machine(options).hosts[0].gpus, testing::IsEmpty());
 }
 
-std::vector<std::string> names(const std::vector<std::vector<Link>>& links) {
-  std::vector<std::string> rows;
-  for (const auto& row : links) {
-    rows.emplace_back();
-    for (const Link& link : row) rows.back() += (rows.back().empty() ? "" : " ") + to_string(link);
-  }
-  return rows;
-}
-
 // Two NVIDIA GPUs and two of AMD in one host, with a network card.
 class MixedMachine : public testing::Test {
  protected:
@@ -112,10 +104,10 @@ TEST_F(MixedMachine, LinksOfDriversAndOfPci) {
   add_kfd_link(root_, 1, 0, {{"type", 11}, {"weight", 15}, {"node_to", 2}});
   options_.links = true;
   const Host host = probe_this_machine(options_).hosts.at(0);
-  EXPECT_THAT(names(host.gpu_links),
+  EXPECT_THAT(link_rows(host.gpu_links),
               testing::ElementsAre("X NV2 SYS SYS", "NV2 X SYS SYS", "SYS SYS X XGMI1", "SYS SYS XGMI1 X"));
   EXPECT_THAT(host.nics, testing::ElementsAre(Nic{"mlx5_0", {"0000:82:00.1"}, 1}));
-  EXPECT_THAT(names(host.nic_links), testing::ElementsAre("SYS", "SYS", "PHB", "PIX"));
+  EXPECT_THAT(link_rows(host.nic_links), testing::ElementsAre("SYS", "SYS", "PHB", "PIX"));
 }
 
 TEST_F(MixedMachine, AmdAlone) {
@@ -127,7 +119,7 @@ TEST_F(MixedMachine, AmdAlone) {
   EXPECT_EQ(host.gpus.at(0).index.value, 0);
   EXPECT_EQ(host.driver_version, "6.7.0");
   EXPECT_EQ(host.gpu_note, "");
-  EXPECT_THAT(names(host.gpu_links), testing::ElementsAre("X PHB", "PHB X"));
+  EXPECT_THAT(link_rows(host.gpu_links), testing::ElementsAre("X PHB", "PHB X"));
 }
 
 TEST(Probe, SaysWhyNeitherVendorHasAGpu) {

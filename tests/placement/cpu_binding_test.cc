@@ -38,7 +38,7 @@ std::vector<std::string> cpus(const Plan& plan) {
   return all;
 }
 
-std::string error_of(const Host& host, NumaBinding binding) {
+std::string binding_error(const Host& host, NumaBinding binding) {
   try {
     plan_of(host, binding);
   } catch (const Error& error) {
@@ -90,18 +90,19 @@ TEST(CpuBinding, OnlyCpusThatThereAre) {
 TEST(CpuBinding, WhatIsNotKnownIsAnError) {
   Host host = two_sockets(2);
   host.gpus[1].numa_node.reset();
-  EXPECT_EQ(error_of(host, NumaBinding::node),
+  EXPECT_EQ(binding_error(host, NumaBinding::node),
             "--numa-binding node: expected to know the GPU's NUMA node, got none (rank 1, GPU 1 of host n0); "
             "--numa-binding none leaves ranks unbound");
   host = two_sockets(2);
   host.cores.clear();
-  EXPECT_THAT(error_of(host, NumaBinding::exclusive), HasSubstr("to know the host's cores, got none"));
+  EXPECT_THAT(binding_error(host, NumaBinding::exclusive), HasSubstr("to know the host's cores, got none"));
   host = two_sockets(2);
   host.gpus[0].numa_node = 9;
-  EXPECT_THAT(error_of(host, NumaBinding::socket), HasSubstr("usable CPUs on NUMA node 9, got none (rank 0"));
+  EXPECT_THAT(binding_error(host, NumaBinding::socket),
+              HasSubstr("usable CPUs on NUMA node 9, got none (rank 0"));
   host = two_sockets(4);
   for (Gpu& gpu : host.gpus) gpu.numa_node = 0;
-  EXPECT_THAT(error_of(host, NumaBinding::exclusive),
+  EXPECT_THAT(binding_error(host, NumaBinding::exclusive),
               HasSubstr("a core for each of 4 ranks on NUMA node 0, got 3"));
 }
 

@@ -1,6 +1,7 @@
 // Machines that the tests of placement/ plan on.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -8,6 +9,8 @@
 #include "muster/device/inventory.h"
 
 namespace muster {
+
+inline constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 // UUIDs differ by host and GPU: "GPU-0a030000-…" is GPU 3 of host 10.
 inline std::string test_uuid(int host, int gpu) {

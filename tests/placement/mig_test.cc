@@ -18,8 +18,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr uint64_t kGiB = uint64_t{1} << 30;
-
 // GPU 0 whole, GPU 1 split into 3g, 2g and 1g, each with its memory.
 Host split_host() {
   Host host = gpu_host(0, 2, "NVIDIA A100-SXM4-40GB");
@@ -35,7 +33,7 @@ Plan plan_of(const Request& request, const Host& host = split_host()) {
   return muster::plan({.source = "test", .hosts = {host}}, request);
 }
 
-std::vector<std::string> devices(const Plan& plan) {
+std::vector<std::string> device_ids(const Plan& plan) {
   std::vector<std::string> all;
   for (const RankPlan& rank : plan.ranks) all.push_back(rank.device.id().substr(0, 8));
   return all;
@@ -52,7 +50,7 @@ std::string error_of(const Request& request) {
 
 TEST(Mig, AnInstanceIsADeviceOfItsOwn) {
   const Plan plan = plan_of({});
-  EXPECT_THAT(devices(plan), ElementsAre("GPU-0000", "MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
+  EXPECT_THAT(device_ids(plan), ElementsAre("GPU-0000", "MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
   const DeviceAssignment& device = plan.ranks[2].device;
   EXPECT_EQ(device.uuid.value, "MIG-aaab0000-0000-5000-8000-000000000002");
   EXPECT_EQ(device.index.value, 1);
@@ -71,14 +69,14 @@ TEST(Mig, EachRankSeesItsInstanceAlone) {
 }
 
 TEST(Mig, Selection) {
-  EXPECT_THAT(devices(plan_of({.gpus = "1"})), ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
-  EXPECT_THAT(devices(plan_of({.gpus = "GPU-0001"})), ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
-  EXPECT_THAT(devices(plan_of({.gpus = "MIG-B,0,MIG-aaaa"})),
+  EXPECT_THAT(device_ids(plan_of({.gpus = "1"})), ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
+  EXPECT_THAT(device_ids(plan_of({.gpus = "GPU-0001"})), ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
+  EXPECT_THAT(device_ids(plan_of({.gpus = "MIG-B,0,MIG-aaaa"})),
               ElementsAre("MIG-bbbb", "GPU-0000", "MIG-aaaa"));
-  EXPECT_THAT(devices(plan_of({.gpus = "!MIG-aaab"})), ElementsAre("GPU-0000", "MIG-aaaa", "MIG-bbbb"));
-  EXPECT_THAT(devices(plan_of({.gpus = "!1"})), ElementsAre("GPU-0000"));
-  EXPECT_THAT(devices(plan_of({.gpus = "mem<20GiB"})), ElementsAre("MIG-aaab", "MIG-bbbb"));
-  EXPECT_THAT(devices(plan_of({.gpus = "model=mig 1g"})), ElementsAre("MIG-bbbb"));
+  EXPECT_THAT(device_ids(plan_of({.gpus = "!MIG-aaab"})), ElementsAre("GPU-0000", "MIG-aaaa", "MIG-bbbb"));
+  EXPECT_THAT(device_ids(plan_of({.gpus = "!1"})), ElementsAre("GPU-0000"));
+  EXPECT_THAT(device_ids(plan_of({.gpus = "mem<20GiB"})), ElementsAre("MIG-aaab", "MIG-bbbb"));
+  EXPECT_THAT(device_ids(plan_of({.gpus = "model=mig 1g"})), ElementsAre("MIG-bbbb"));
   EXPECT_THAT(error_of({.gpus = "MIG-aaa"}), HasSubstr("which fits MIG-aaaa"));
   EXPECT_THAT(error_of({.gpus = "MIG-c"}),
               HasSubstr("the UUID of a MIG instance that can be used, got MIG-c; host "
@@ -87,12 +85,12 @@ TEST(Mig, Selection) {
 }
 
 TEST(Mig, AnIndexInAMapIsTheNextInstance) {
-  EXPECT_THAT(devices(plan_of({.map = {1, 0, 1}})), ElementsAre("MIG-aaaa", "GPU-0000", "MIG-aaab"));
+  EXPECT_THAT(device_ids(plan_of({.map = {1, 0, 1}})), ElementsAre("MIG-aaaa", "GPU-0000", "MIG-aaab"));
   EXPECT_THAT(error_of({.map = {1, 1, 1, 1}}), HasSubstr("a GPU of its own for each rank"));
 }
 
 TEST(Mig, MemoryIsItsOwn) {
-  EXPECT_THAT(devices(plan_of({.rank_memory_bytes = {8 * kGiB, 4 * kGiB, 20 * kGiB}})),
+  EXPECT_THAT(device_ids(plan_of({.rank_memory_bytes = {8 * kGiB, 4 * kGiB, 20 * kGiB}})),
               ElementsAre("MIG-aaab", "MIG-bbbb", "MIG-aaaa", "GPU-0000"));
   Host host = split_host();
   host.gpus[1].memory_free_bytes = 38 * kGiB;
@@ -105,7 +103,7 @@ TEST(Mig, ScoresGoByInstanceOrItsModel) {
                                                 {"MIG-bbbb0000-0000-5000-8000-000000000003", 9},
                                                 {"NVIDIA A100-SXM4-40GB MIG 3g.20gb", 3},
                                                 {"NVIDIA A100-SXM4-40GB MIG 2g.10gb", 2}};
-  EXPECT_THAT(devices(plan_of({.policy = "fastest", .scores = scores})),
+  EXPECT_THAT(device_ids(plan_of({.policy = "fastest", .scores = scores})),
               ElementsAre("MIG-bbbb", "GPU-0000", "MIG-aaaa", "MIG-aaab"));
 }
 
@@ -113,17 +111,18 @@ TEST(Mig, OnWithoutAnInstanceIsLeftOut) {
   Host host = split_host();
   host.gpus[1].mig.clear();
   const Plan plan = plan_of({}, host);
-  EXPECT_THAT(devices(plan), ElementsAre("GPU-0000"));
+  EXPECT_THAT(device_ids(plan), ElementsAre("GPU-0000"));
   EXPECT_THAT(plan.notes, ElementsAre("left out GPU 1: MIG is on and there is no instance"));
 }
 
 TEST(Mig, InheritedMaskOfInstances) {
-  EXPECT_THAT(devices(plan_of({.visible_mask = "MIG-bbbb,MIG-aaaa"})), ElementsAre("MIG-bbbb", "MIG-aaaa"));
+  EXPECT_THAT(device_ids(plan_of({.visible_mask = "MIG-bbbb,MIG-aaaa"})),
+              ElementsAre("MIG-bbbb", "MIG-aaaa"));
   const Plan cut = plan_of({.visible_mask = "MIG-bbbb,MIG-none,MIG-aaaa"});
-  EXPECT_THAT(devices(cut), ElementsAre("MIG-bbbb"));
+  EXPECT_THAT(device_ids(cut), ElementsAre("MIG-bbbb"));
   EXPECT_THAT(cut.notes, Contains(HasSubstr("shows 1 of 3 MIG instances (entry 2, 'MIG-none', hides")));
   EXPECT_THAT(usable_gpus(split_host(), "MIG-bbbb,MIG-bbbb").gpus, IsEmpty());
-  EXPECT_THAT(devices(plan_of({.visible_mask = "1"})), ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
+  EXPECT_THAT(device_ids(plan_of({.visible_mask = "1"})), ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
 }
 
 TEST(Mig, TopologyWantsWholeGpus) {

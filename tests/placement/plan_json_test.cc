@@ -16,7 +16,7 @@ Plan mixed_plan() {
   return muster::plan(machine({2, 1}), {.nproc_per_node = 2, .surplus = Surplus::cpu});
 }
 
-std::string error_of(const std::string& text) {
+std::string plan_json_error(const std::string& text) {
   try {
     plan_from_json(text, "plan.json");
   } catch (const Error& error) {
@@ -84,7 +84,7 @@ TEST(PlanJson, ErrorsInWhatIsKnownBesides) {
     std::string text = plan_to_json(full_plan());
     const size_t at = text.find(from);
     EXPECT_NE(at, std::string::npos) << from;
-    return error_of(text.replace(at, from.size(), to));
+    return plan_json_error(text.replace(at, from.size(), to));
   };
   EXPECT_THAT(error_with("\"batch_share\":2", "\"batch_share\":3"),
               HasSubstr("at ranks[1].batch_share, got 3"));
@@ -135,7 +135,7 @@ TEST(PlanJson, ErrorsNameTheMember) {
       {changed("\"notes\": [", "\"notes\": [3,"), "expected a list of texts at notes"},
       {R"({"schema":"muster.plan/1","policy":"p","visibility":"job","ranks":[]})", "at least one rank"},
   };
-  for (const auto& [text, expected] : cases) EXPECT_THAT(error_of(text), HasSubstr(expected)) << text;
+  for (const auto& [text, expected] : cases) EXPECT_THAT(plan_json_error(text), HasSubstr(expected)) << text;
 }
 
 }  // namespace

@@ -24,8 +24,6 @@ int below(Random& random, int limit) {
   return static_cast<int>(random() % static_cast<unsigned>(limit));
 }
 
-constexpr uint64_t kGiB = uint64_t{1} << 30;
-
 void randomize_gpu(Random& random, int host, Gpu& gpu) {
   if (below(random, 8) == 0) gpu.health = "GPU is lost";
   if (below(random, 5) == 0) gpu.model = "Other GPU";

@@ -12,8 +12,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr uint64_t kGiB = uint64_t{1} << 30;
-
 // What `policy` gives each of `num_ranks` ranks (0: its capacity) of a host, by default with 4 GPUs.
 std::vector<int> choices(const char* policy, const Request& request, int num_ranks = 0,
                          const Host& host = gpu_host(0, 4)) {
@@ -29,7 +27,7 @@ std::vector<int> choices(const char* policy, const Request& request, int num_ran
 }
 
 template <class Function>
-std::string error_of(const Function& function) {
+std::string policy_error(const Function& function) {
   try {
     function();
   } catch (const Error& error) {
@@ -51,7 +49,7 @@ TEST(Policy, TableIsConsistent) {
 }
 
 TEST(Policy, UnknownNameListsThoseThereAre) {
-  EXPECT_EQ(error_of([] { find_policy("fastets"); }),
+  EXPECT_EQ(policy_error([] { find_policy("fastets"); }),
             "--policy: expected one of sequential, list, fastest, memory, topology, spread, pack, numa, got "
             "'fastets'");
 }
@@ -69,13 +67,13 @@ TEST(List, AnyMapping) {
 }
 
 TEST(List, LengthAndRange) {
-  EXPECT_THAT(error_of([] { choices("list", {}); }), HasSubstr("got none; give --map"));
-  EXPECT_EQ(error_of([] {
+  EXPECT_THAT(policy_error([] { choices("list", {}); }), HasSubstr("got none; give --map"));
+  EXPECT_EQ(policy_error([] {
               choices("list", {.map = {0, 4}});
             }),
             "--map: expected a GPU of host n0 that can be used (0, 1, 2, 3), got 4 at place 2");
-  EXPECT_THAT(error_of([] { choices("list", {.map = {0, -1}}); }), HasSubstr("got -1 at place 2"));
-  EXPECT_EQ(error_of([] {
+  EXPECT_THAT(policy_error([] { choices("list", {.map = {0, -1}}); }), HasSubstr("got -1 at place 2"));
+  EXPECT_EQ(policy_error([] {
               choices("list", {.map = {0, 1, 2}}, 2);
             }),
             "--map: expected 2 GPU indices, one for each rank of host n0, got 3");
@@ -88,9 +86,9 @@ TEST(List, ByAFunction) {
   }};
   EXPECT_THAT(choices("list", request), ElementsAre(3, 1, 0, 2));
   EXPECT_THAT(choices("list", request, 1), ElementsAre(2));
-  EXPECT_EQ(error_of([&] { choices("list", request, 3); }),
+  EXPECT_EQ(policy_error([&] { choices("list", request, 3); }),
             "Request::choose: expected 3 GPU indices, one for each rank of host n0, got 1");
-  EXPECT_THAT(error_of([] {
+  EXPECT_THAT(policy_error([] {
                 choices("list", {.choose = [](const Host&, int) { return std::vector<int>{9, 0, 1, 2}; }});
               }),
               HasSubstr("Request::choose: expected a GPU of host n0 that can be used (0, 1, 2, 3), got 9"));
@@ -119,8 +117,8 @@ TEST(Fastest, UuidThenHostThenIndexThenModel) {
 }
 
 TEST(Fastest, EveryGpuNeedsAScore) {
-  EXPECT_THAT(error_of([] { choices("fastest", {}); }), HasSubstr("got none for GPU 0 of host n0"));
-  EXPECT_THAT(error_of([] {
+  EXPECT_THAT(policy_error([] { choices("fastest", {}); }), HasSubstr("got none for GPU 0 of host n0"));
+  EXPECT_THAT(policy_error([] {
                 choices("fastest", {.scores = {{"0", 1}, {"1", 1}, {"3", 1}}});
               }),
               HasSubstr("expected a score for each GPU, got none for GPU 2 of host n0 (Test GPU, " +
@@ -152,7 +150,7 @@ TEST(Memory, WithoutANumberAsManyAsFit) {
 TEST(Memory, SharesOnlyWhereAllowed) {
   const Host host = host_with_free({20, 40});
   const Request alone{.rank_memory_bytes = {20 * kGiB}};
-  EXPECT_EQ(error_of([&] { choices("memory", alone, 3, host); }),
+  EXPECT_EQ(policy_error([&] { choices("memory", alone, 3, host); }),
             "--rank-memory: expected that 3 ranks fit on host n0, got too little memory: local rank 2 needs "
             "20.0 GiB "
             "and finds no GPU that has it free; start fewer ranks there");
@@ -160,7 +158,7 @@ TEST(Memory, SharesOnlyWhereAllowed) {
   shared.surplus = Surplus::share;
   EXPECT_THAT(choices("memory", shared, 2, host), ElementsAre(0, 1)) << "no sharing without need";
   EXPECT_THAT(choices("memory", shared, 3, host), ElementsAre(0, 1, 1));
-  EXPECT_THAT(error_of([&] { choices("memory", shared, 4, host); }),
+  EXPECT_THAT(policy_error([&] { choices("memory", shared, 4, host); }),
               HasSubstr("local rank 3 needs 20.0 GiB"));
   // Evenly it does not go: 10, 10 and 10 beside each other leave no 30.
   EXPECT_THAT(choices("memory", {.rank_memory_bytes = {30 * kGiB, 10 * kGiB}, .surplus = Surplus::share}, 4,
@@ -169,7 +167,7 @@ TEST(Memory, SharesOnlyWhereAllowed) {
 }
 
 TEST(Memory, NeedsMustBeGiven) {
-  EXPECT_THAT(error_of([] { choices("memory", {}); }), HasSubstr("give --rank-memory"));
+  EXPECT_THAT(policy_error([] { choices("memory", {}); }), HasSubstr("give --rank-memory"));
 }
 
 // Two NUMA nodes; on the first two switches.
@@ -210,7 +208,7 @@ TEST(Numa, NeighboursShareANode) {
   EXPECT_THAT(choices("numa", {}, 0, host), ElementsAre(0, 2, 4, 1, 3, 5));
   EXPECT_THAT(choices("numa", {}, 2, host), ElementsAre(0, 2));
   host.gpus[3].numa_node.reset();
-  EXPECT_THAT(error_of([&] { choices("numa", {}, 0, host); }),
+  EXPECT_THAT(policy_error([&] { choices("numa", {}, 0, host); }),
               HasSubstr("expected to know each GPU's NUMA node, got none for GPU 3 of host n0"));
 }
 

@@ -114,8 +114,6 @@ TEST(Selection, LongAndHostileTextsAreShownShort) {
   EXPECT_EQ(error.find('\x1b'), std::string::npos);
 }
 
-constexpr uint64_t kGiB = uint64_t{1} << 30;
-
 // Four GPUs with 40, 40, 80 and 80 GiB, of which 0, 5, 30 and 0 are used; GPU 2 has a process.
 Host busy_host() {
   Host host = gpu_host(0, 4, "NVIDIA A100-PCIE-40GB");

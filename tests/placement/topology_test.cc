@@ -11,7 +11,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-Plan plan_of(const Host& host, const Request& request) {
+Plan topology_plan(const Host& host, const Request& request) {
   Request topology = request;
   topology.policy = "topology";
   return muster::plan({.source = "test", .hosts = {host}}, topology);
@@ -19,15 +19,15 @@ Plan plan_of(const Host& host, const Request& request) {
 
 std::vector<int> gpus(const Host& host, int num_ranks, const std::string& selection = "") {
   std::vector<int> indices;
-  for (const RankPlan& rank : plan_of(host, {.nproc_per_node = num_ranks, .gpus = selection}).ranks) {
+  for (const RankPlan& rank : topology_plan(host, {.nproc_per_node = num_ranks, .gpus = selection}).ranks) {
     indices.push_back(rank.device.index.value);
   }
   return indices;
 }
 
-std::string error_of(const Host& host) {
+std::string topology_error(const Host& host) {
   try {
-    plan_of(host, {});
+    topology_plan(host, {});
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
     return error.what();
@@ -53,13 +53,13 @@ TEST(Topology, HybridCubeMesh) {
 }
 
 TEST(Topology, SaysWhy) {
-  const Plan plan = plan_of(workstation(), {.nproc_per_node = 4});
+  const Plan plan = topology_plan(workstation(), {.nproc_per_node = 4});
   EXPECT_EQ(plan.ranks[3].reason, "topology: next GPU 0 by NV4 100 GB/s, slowest of the ring 12.608 GB/s");
   EXPECT_EQ(plan.ranks[0].reason, "topology: next GPU 1 by PHB 12.608 GB/s, slowest of the ring 12.608 GB/s");
 }
 
 TEST(Topology, MoreRanksGoRoundAgain) {
-  const Plan plan = plan_of(workstation(), {.nproc_per_node = 6, .surplus = Surplus::share});
+  const Plan plan = topology_plan(workstation(), {.nproc_per_node = 6, .surplus = Surplus::share});
   EXPECT_EQ(plan.ranks[5].device, plan.ranks[0].device);
 }
 
@@ -69,14 +69,14 @@ TEST(Topology, OneGpuNeedsNoLinks) {
 }
 
 TEST(Topology, LinksMustBeKnown) {
-  EXPECT_EQ(error_of(gpu_host(0, 4)),
+  EXPECT_EQ(topology_error(gpu_host(0, 4)),
             "--policy topology: expected to know the links between the GPUs, got none (host n0); --policy "
             "sequential or numa needs no links");
   Host host = dual_socket_pcie();
   host.gpu_links[2].pop_back();
-  EXPECT_THAT(error_of(host), HasSubstr("a link for each two of 4 GPUs"));
+  EXPECT_THAT(topology_error(host), HasSubstr("a link for each two of 4 GPUs"));
   for (auto& row : host.gpu_links) row.assign(4, Link{});
-  EXPECT_THAT(error_of(host), HasSubstr("got no link that is known"));
+  EXPECT_THAT(topology_error(host), HasSubstr("got no link that is known"));
 }
 
 TEST(Topology, HostByHost) {

@@ -11,7 +11,7 @@ namespace muster {
 namespace {
 
 constexpr size_t kMaxText = 200;
-constexpr size_t kMaxName = 64;
+constexpr size_t kMaxHostName = 64;
 
 bool is_hex(std::string_view text) {
   return !text.empty() &&
@@ -40,7 +40,7 @@ std::string host_name_of(const std::string& path) {
   std::string name = path.substr(path.find_last_of('/') + 1);
   const size_t dot = name.find_last_of('.');
   if (dot != std::string::npos && dot > 0) name.resize(dot);
-  name.resize(std::min(name.size(), kMaxName));
+  name.resize(std::min(name.size(), kMaxHostName));
   for (char& c : name) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte <= 0x20 || byte >= 0x7f || std::string_view(":;,!").find(c) != std::string_view::npos) c = '-';

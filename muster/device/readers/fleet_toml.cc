@@ -19,10 +19,10 @@ constexpr int64_t kMaxNics = 64;
 constexpr int64_t kMaxCores = 4096;
 constexpr int64_t kMaxHosts = 100'000;
 constexpr uint64_t kMaxParts = 16'000'000;  // links and cores; a host counts as 100, a GPU as 20
-constexpr size_t kMaxLine = 1 << 16;
-constexpr int64_t kMaxMarks = 2'000'000;
+constexpr size_t kMaxFleetLine = 1 << 16;
+constexpr int64_t kMaxFleetMarks = 2'000'000;
 constexpr size_t kMaxDots = 8;
-constexpr size_t kMaxName = 200;
+constexpr size_t kMaxFleetName = 200;
 
 std::string model_names() {
   std::string names;
@@ -63,14 +63,15 @@ class FleetReader {
     if (text_.size() > kMaxInventoryBytes)
       fail({1, 1}, cat("at most ", kMaxInventoryBytes >> 20U, " MiB"), "more");
     for (const char mark : {'\n', '=', ','}) {
-      if (std::count(text_.begin(), text_.end(), mark) > kMaxMarks) {
-        fail({1, 1}, cat("at most ", kMaxMarks, " lines and values"), "more");
+      if (std::count(text_.begin(), text_.end(), mark) > kMaxFleetMarks) {
+        fail({1, 1}, cat("at most ", kMaxFleetMarks, " lines and values"), "more");
       }
     }
     toml::source_index line = 1;
     for (size_t from = 0; from < text_.size(); ++line) {
       const size_t to = std::min(text_.find('\n', from), text_.size());
-      if (to - from > kMaxLine) fail({line, 1}, cat("lines up to ", kMaxLine, " bytes"), cat(to - from));
+      if (to - from > kMaxFleetLine)
+        fail({line, 1}, cat("lines up to ", kMaxFleetLine, " bytes"), cat(to - from));
       check_line(std::string_view(text_).substr(from, to - from), line);
       from = to + 1;
     }
@@ -158,7 +159,7 @@ class FleetReader {
       const auto byte = static_cast<unsigned char>(c);
       return byte <= 0x20 || byte == 0x7f || std::string_view(":;,!").find(c) != std::string_view::npos;
     });
-    if (name.empty() || name.size() > kMaxName || bad) {
+    if (name.empty() || name.size() > kMaxFleetName || bad) {
       fail(entry.get("name")->source().begin, "a host's name, without blanks and ':;,!'",
            cat("'", name, "'"));
     }

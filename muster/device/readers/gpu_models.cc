@@ -14,10 +14,10 @@ namespace {
 // NVIDIA, "CUDA GPU Compute Capability"; AMD's targets: LLVM, "User Guide for AMDGPU Backend". PCI ids: the
 // PCI ID repository, pci-ids.ucw.cz.
 constexpr uint32_t nv(uint32_t device) {
-  return 0x10de0000U | device;
+  return kPciVendorNvidia << 16 | device;
 }
 constexpr uint32_t amd(uint32_t device) {
-  return 0x10020000U | device;
+  return kPciVendorAmd << 16 | device;
 }
 
 constexpr GpuModel kModels[] = {

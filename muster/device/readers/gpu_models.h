@@ -10,6 +10,9 @@
 
 namespace muster {
 
+inline constexpr uint32_t kPciVendorNvidia = 0x10de;
+inline constexpr uint32_t kPciVendorAmd = 0x1002;
+
 struct GpuModel {
   const char* name;     // as a fleet file says it: "H100-80GB"
   const char* product;  // as the driver says it: "NVIDIA H100 80GB HBM3"

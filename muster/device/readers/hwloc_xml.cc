@@ -16,8 +16,6 @@ namespace muster {
 namespace {
 
 constexpr size_t kMaxThreads = 64;
-constexpr uint32_t kNvidia = 0x10de;
-constexpr uint32_t kAmd = 0x1002;
 
 // What an object is below: filled in on the way down.
 struct Place {
@@ -185,9 +183,9 @@ class HwlocReader {
       managed = read_os_device(child, device) || managed;
     }
     const bool display = type.kind >> 8U == 0x03;
-    const bool nvidia = type.vendor == kNvidia && display;
+    const bool nvidia = type.vendor == kPciVendorNvidia && display;
     const bool amd =
-        type.vendor == kAmd && (type.kind == 0x0302 || type.kind == 0x0380 || type.kind == 0x1200);
+        type.vendor == kPciVendorAmd && (type.kind == 0x0302 || type.kind == 0x0380 || type.kind == 0x1200);
     if (managed || nvidia || amd) {
       device.gpu.near_cpus = to_cpu_list(cpus_of(place));
       describe_gpu(object, type, device);
@@ -236,7 +234,7 @@ class HwlocReader {
     const GpuModel* model = find_gpu_model_by_pci_id(type.vendor, type.device);
     if (model == nullptr) model = find_gpu_model_by_product(gpu.model);
     if (model != nullptr) apply_model(gpu, *model);
-    if (type.vendor == kAmd) gpu.vendor = Vendor::amd;
+    if (type.vendor == kPciVendorAmd) gpu.vendor = Vendor::amd;
     if (!told.model.empty()) gpu.model = told.model;
     if (told.memory_total_bytes > 0) gpu.memory_total_bytes = told.memory_total_bytes;
     gpu.memory_free_bytes = gpu.memory_total_bytes;

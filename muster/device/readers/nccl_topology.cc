@@ -22,7 +22,6 @@ constexpr uint32_t kDisplay = 0x03;
 constexpr uint32_t kNetwork = 0x02;
 constexpr uint32_t kProcessing = 0x12;  // what newer AMD accelerators call themselves
 constexpr uint32_t kNvswitch = 0x0680;
-constexpr uint32_t kAmd = 0x1002;
 
 struct FoundGpu {
   size_t place = 0;  // in the tree
@@ -117,7 +116,7 @@ class NcclReader {
     if (const GpuModel* const model = find_gpu_model_by_pci_id(vendor, hex(pci, "device"))) {
       apply_model(gpu, *model);
     }
-    if (vendor == kAmd) gpu.vendor = Vendor::amd;
+    if (vendor == kPciVendorAmd) gpu.vendor = Vendor::amd;
     gpu.pci = address(pci, "busid");
     gpu.numa_node = numa_node_;
     gpu.near_cpus = near_cpus_;

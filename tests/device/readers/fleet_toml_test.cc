@@ -24,7 +24,7 @@ std::vector<Host> hosts_of(const std::string& text) {
   return fleet_hosts(text, "f.toml", captured);
 }
 
-std::string error_in(const std::string& text) {
+std::string fleet_error(const std::string& text) {
   return error_of([&] { hosts_of(text); });
 }
 
@@ -159,7 +159,7 @@ TEST(FleetToml, ErrorsNameLineAndColumn) {
       {std::string(2'000'001, '\n'), "at most 2000000 lines"},
   };
   for (const auto& [text, expected] : cases)
-    EXPECT_THAT(error_in(text), HasSubstr(expected)) << text.substr(0, 100);
+    EXPECT_THAT(fleet_error(text), HasSubstr(expected)) << text.substr(0, 100);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 
 using testing::HasSubstr;
 
-Host host_of(const std::string& inside, const std::string& after = "", const char* version = "2.0") {
+Host hwloc_host(const std::string& inside, const std::string& after = "", const char* version = "2.0") {
   return hwloc_xml_host(
       cat("<topology version=\"", version, "\">\n<object type=\"Machine\" cpuset=\"0x3\" nodeset=\"0x1\">",
           inside, "</object>", after, "</topology>"),
@@ -58,7 +58,7 @@ TEST(HwlocXml, BridgesBetweenGpus) {
   // 1 and 2 on the ports of a switch, 3 on another below the same upper one, 4 on the host bridge itself.
   const std::string lower = switched(switched(gpu_object(1)) + switched(gpu_object(2)));
   const std::string upper = switched(switched(lower) + switched(gpu_object(3)));
-  const Host host = host_of(bridge("0-1", upper + gpu_object(4)) + bridge("0-1", gpu_object(5)));
+  const Host host = hwloc_host(bridge("0-1", upper + gpu_object(4)) + bridge("0-1", gpu_object(5)));
   ASSERT_EQ(host.gpus.size(), 5);
   EXPECT_EQ(host.gpu_links[0][1].kind, LinkKind::pix);
   EXPECT_EQ(host.gpu_links[0][2].kind, LinkKind::pxb);
@@ -68,7 +68,7 @@ TEST(HwlocXml, BridgesBetweenGpus) {
 
 TEST(HwlocXml, NvlinkThroughSwitches) {
   const Host host =
-      host_of(gpu_object(1) + gpu_object(2), R"(<distances2hetero nbobjs="4" name="NVLinkBandwidth">
+      hwloc_host(gpu_object(1) + gpu_object(2), R"(<distances2hetero nbobjs="4" name="NVLinkBandwidth">
     <indexes>PCIDev:1 PCIDev:2 PCIDev:8</indexes><indexes> PCIDev:9</indexes>
     <u64values>0 0 75000 75000  0 0 75000 50000</u64values><u64values>75000 75000 0 0  75000 50000 0 0</u64values>
     </distances2hetero>)");
@@ -83,9 +83,9 @@ TEST(HwlocXml, AmdWithXgmi) {
                "'/><info name='RSMIVRAMSize' value='67092480'/></object></object>");
   };
   const Host host =
-      host_of(gpu(0, "c1:00.0") + gpu(1, "c6:00.0"),
-              "<distances2 nbobjs='2' name='XGMIBandwidth' indexing='gp'><indexes>10 11</indexes>"
-              "<u64values>0 200000 200000 0</u64values></distances2>");
+      hwloc_host(gpu(0, "c1:00.0") + gpu(1, "c6:00.0"),
+                 "<distances2 nbobjs='2' name='XGMIBandwidth' indexing='gp'><indexes>10 11</indexes>"
+                 "<u64values>0 200000 200000 0</u64values></distances2>");
   ASSERT_EQ(host.gpus.size(), 2);
   EXPECT_EQ(host.gpus[0].pci.value, "0000:c6:00.0") << "rsmi0";
   EXPECT_EQ(host.gpus[0].uuid.value, "GPU-61f2504172da5ee1");
@@ -115,37 +115,37 @@ TEST(HwlocXml, NicsOfVersionThree) {
       "<object type='OSDev' name='ib0' osdev_type='16'/><object type='OSDev' name='mlx5_3' "
       "osdev_type='%'/></object>";
   std::string text = nic;
-  EXPECT_EQ(host_of(text.replace(text.find('%'), 1, "32"), "", "3.0").nics.at(0).name, "mlx5_3");
+  EXPECT_EQ(hwloc_host(text.replace(text.find('%'), 1, "32"), "", "3.0").nics.at(0).name, "mlx5_3");
   text = nic;
-  EXPECT_EQ(host_of(text.replace(text.find('%'), 1, "3"), "", "2.0").nics.at(0).name, "mlx5_3");
+  EXPECT_EQ(hwloc_host(text.replace(text.find('%'), 1, "3"), "", "2.0").nics.at(0).name, "mlx5_3");
 }
 
 TEST(HwlocXml, ErrorsNameTheLine) {
-  const auto error_in = [](const std::string& inside, const std::string& after = "") {
-    return error_of([&] { host_of(inside, after); });
+  const auto hwloc_error = [](const std::string& inside, const std::string& after = "") {
+    return error_of([&] { hwloc_host(inside, after); });
   };
   EXPECT_EQ(error_of([] { hwloc_xml_host("<topology/>", "f"); }),
             "inventory f: expected <topology> with an <object>, got <topology> (line 1)");
-  EXPECT_THAT(error_in("\n<object type='PCIDev' pci_busid='x'/>"),
+  EXPECT_THAT(hwloc_error("\n<object type='PCIDev' pci_busid='x'/>"),
               HasSubstr("pci_busid= a PCI address, got x (line 3)"));
-  EXPECT_THAT(error_in("<object type='Core' cpuset='0xf...f' nodeset='0x1'/>"),
+  EXPECT_THAT(hwloc_error("<object type='Core' cpuset='0xf...f' nodeset='0x1'/>"),
               HasSubstr("cpuset= a mask, got 0xf...f"));
-  EXPECT_THAT(error_in("<object type='Core' cpuset='0x1,0x1,0x0' nodeset='zz'/>"),
+  EXPECT_THAT(hwloc_error("<object type='Core' cpuset='0x1,0x1,0x0' nodeset='zz'/>"),
               HasSubstr("nodeset= a mask"));
-  EXPECT_THAT(error_in("<object type='Core' cpuset='0xffffffff,0xffffffff,0x1' nodeset='0x1'/>"),
+  EXPECT_THAT(hwloc_error("<object type='Core' cpuset='0xffffffff,0xffffffff,0x1' nodeset='0x1'/>"),
               HasSubstr("threads of a core"));
-  EXPECT_THAT(error_in("", "<distances2 nbobjs='99999999' name='NVLinkBandwidth'/>"),
+  EXPECT_THAT(hwloc_error("", "<distances2 nbobjs='99999999' name='NVLinkBandwidth'/>"),
               HasSubstr("nbobjs= an integer from 1"));
-  EXPECT_THAT(error_in("",
-                       "<distances2 nbobjs='2' name='NVLinkBandwidth'><indexes>1 "
-                       "2</indexes><u64values>1</u64values></distances2>"),
+  EXPECT_THAT(hwloc_error("",
+                          "<distances2 nbobjs='2' name='NVLinkBandwidth'><indexes>1 "
+                          "2</indexes><u64values>1</u64values></distances2>"),
               HasSubstr("expected 2 indexes and 4 values, got 2 and 1"));
   EXPECT_THAT(
-      error_in("", "<distances2 nbobjs='1' name='NVLinkBandwidth'><indexes>1 2</indexes></distances2>"),
+      hwloc_error("", "<distances2 nbobjs='1' name='NVLinkBandwidth'><indexes>1 2</indexes></distances2>"),
       HasSubstr("at most 1 numbers"));
-  EXPECT_THAT(error_in("",
-                       "<distances2 nbobjs='1' "
-                       "name='NVLinkBandwidth'><indexes>99999999999999999999</indexes></distances2>"),
+  EXPECT_THAT(hwloc_error("",
+                          "<distances2 nbobjs='1' "
+                          "name='NVLinkBandwidth'><indexes>99999999999999999999</indexes></distances2>"),
               HasSubstr("expected numbers"));
 }
 

@@ -10,12 +10,12 @@ namespace {
 
 using testing::HasSubstr;
 
-Host host_of(const std::string& inside) {
+Host nccl_host(const std::string& inside) {
   return nccl_topology_host(cat("<system version=\"1\">\n", inside, "\n</system>"), "f");
 }
 
-std::string error_in(const std::string& inside) {
-  return error_of([&] { host_of(inside); });
+std::string nccl_error(const std::string& inside) {
+  return error_of([&] { nccl_host(inside); });
 }
 
 constexpr const char* kTwoSwitches = R"(<cpu numaid="-1">
@@ -54,7 +54,7 @@ TEST(NcclTopology, NvswitchMachine) {
 }
 
 TEST(NcclTopology, PciOnly) {
-  const Host host = host_of(kTwoSwitches);
+  const Host host = nccl_host(kTwoSwitches);
   ASSERT_EQ(host.gpus.size(), 4);
   EXPECT_EQ(host.gpus[0].pci.value, "0000:01:00.0") << "PCI order, whatever the file's";
   EXPECT_EQ(host.gpus[1].pcie_generation, 3);
@@ -69,7 +69,7 @@ TEST(NcclTopology, PciOnly) {
 }
 
 TEST(NcclTopology, StraightLinksAndTheFilesNumbers) {
-  const Host host = host_of(R"(<cpu numaid="0" affinity="ff">
+  const Host host = nccl_host(R"(<cpu numaid="0" affinity="ff">
     <pci busid="0000:01:00.0" class="0x030200"><gpu dev="1" sm="70"><nvlink target="0000:02:00.0" count="2" tclass="0x030200"/></gpu></pci>
     <pci busid="0000:02:00.0" class="0x030200"><gpu dev="0" sm="70"><nvlink target="0000:01:00.0" count="1" tclass="0x030200"/></gpu></pci>
     <nic><net name="eth0"/></nic></cpu>)");
@@ -81,7 +81,7 @@ TEST(NcclTopology, StraightLinksAndTheFilesNumbers) {
 }
 
 TEST(NcclTopology, Xgmi) {
-  const Host host = host_of(R"(<cpu numaid="0">
+  const Host host = nccl_host(R"(<cpu numaid="0">
     <pci busid="c1:00.0" class="0x038000" vendor="0x1002" device="0x7408"><gpu dev="0" sm="910"><xgmi target="0000:c6:00.0" count="4" tclass="0x038000"/></gpu></pci>
     <pci busid="c6:00.0" class="0x038000" vendor="0x1002" device="0x7408"><gpu dev="1"/></pci></cpu>)");
   EXPECT_EQ(host.gpus.at(0).vendor, Vendor::amd);
@@ -92,18 +92,18 @@ TEST(NcclTopology, Xgmi) {
 TEST(NcclTopology, ErrorsNameTheLine) {
   EXPECT_EQ(error_of([] { nccl_topology_host("<graph/>", "f"); }),
             "inventory f: expected <system>, got <graph> (line 1)");
-  EXPECT_THAT(error_in("<cpu numaid='x'/>"),
+  EXPECT_THAT(nccl_error("<cpu numaid='x'/>"),
               HasSubstr("numaid= an integer from -1 to 65535, got 'x' (line 2)"));
-  EXPECT_THAT(error_in("<cpu affinity='zz'/>"), HasSubstr("affinity= a mask of CPUs, got zz (line 2)"));
-  EXPECT_THAT(error_in("<cpu>\n<pci class='0x030200' busid='7'/></cpu>"),
+  EXPECT_THAT(nccl_error("<cpu affinity='zz'/>"), HasSubstr("affinity= a mask of CPUs, got zz (line 2)"));
+  EXPECT_THAT(nccl_error("<cpu>\n<pci class='0x030200' busid='7'/></cpu>"),
               HasSubstr("busid= a PCI address, got 7 (line 3)"));
-  EXPECT_THAT(error_in("<cpu><pci class='red'/></cpu>"), HasSubstr("class= a hexadecimal number, got red"));
-  EXPECT_THAT(error_in("<cpu><pci class='0x030200' busid='1:00.0' link_width='-1'/></cpu>"),
+  EXPECT_THAT(nccl_error("<cpu><pci class='red'/></cpu>"), HasSubstr("class= a hexadecimal number, got red"));
+  EXPECT_THAT(nccl_error("<cpu><pci class='0x030200' busid='1:00.0' link_width='-1'/></cpu>"),
               HasSubstr("got 1:00.0"));
-  EXPECT_THAT(error_in("<cpu><pci class='0x030200' busid='01:00.0' link_width='-1'/></cpu>"),
+  EXPECT_THAT(nccl_error("<cpu><pci class='0x030200' busid='01:00.0' link_width='-1'/></cpu>"),
               HasSubstr("link_width="));
   EXPECT_THAT(
-      error_in("<cpu><pci class='0x030200' busid='01:00.0'/><pci class='0x030200' busid='01:00.0'/></cpu>"),
+      nccl_error("<cpu><pci class='0x030200' busid='01:00.0'/><pci class='0x030200' busid='01:00.0'/></cpu>"),
       HasSubstr("PCI address once, got 0000:01:00.0 twice"));
 }
 

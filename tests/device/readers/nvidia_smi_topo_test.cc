@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-std::string error_in(const std::string& text) {
+std::string topo_error(const std::string& text) {
   return error_of([&] { nvidia_smi_topo_host(text, "f"); });
 }
 
@@ -92,24 +92,26 @@ TEST(NvidiaSmiTopo, MigInstancesOfTheList) {
 
 TEST(NvidiaSmiTopo, ErrorsNameThePlace) {
   constexpr const char* kHeader = "\tGPU0\tGPU1\tCPU Affinity\n";
-  EXPECT_EQ(error_in("nothing"),
+  EXPECT_EQ(topo_error("nothing"),
             "inventory f: expected a header and rows as of nvidia-smi topo -m, got none (line 1, "
             "column 1)");
-  EXPECT_EQ(error_in(cat(kHeader, "GPU0\t X \tNV4\t0\nGPU1\tNV2\t X \t0\n")),
+  EXPECT_EQ(topo_error(cat(kHeader, "GPU0\t X \tNV4\t0\nGPU1\tNV2\t X \t0\n")),
             "inventory f: expected NV4, as in the row of GPU0, got NV2 (line 3, column 6)");
-  EXPECT_THAT(error_in(cat(kHeader, "GPU0\t X \tNV4\t0\n")), HasSubstr("expected 2 rows, got 1"));
-  EXPECT_THAT(error_in(cat(kHeader, "GPU0\t X \n")), HasSubstr("expected 2 links after GPU0, got 1"));
-  EXPECT_THAT(error_in(cat(kHeader, "GPU0\t X \tNV9999999999\t0\n")), HasSubstr("got NV9999999999 (line 2"));
-  EXPECT_THAT(error_in(cat(kHeader, "GPU0\tNV4\tNV4\t0\n")), HasSubstr("expected X, got NV4"));
-  EXPECT_THAT(error_in(cat(kHeader, "GPU1\t X \tNV4\t0\n")), HasSubstr("expected the row of GPU0, got GPU1"));
-  EXPECT_THAT(error_in(cat(kHeader, "GPU0\t X \tNV4\t0-99999999\n")),
+  EXPECT_THAT(topo_error(cat(kHeader, "GPU0\t X \tNV4\t0\n")), HasSubstr("expected 2 rows, got 1"));
+  EXPECT_THAT(topo_error(cat(kHeader, "GPU0\t X \n")), HasSubstr("expected 2 links after GPU0, got 1"));
+  EXPECT_THAT(topo_error(cat(kHeader, "GPU0\t X \tNV9999999999\t0\n")),
+              HasSubstr("got NV9999999999 (line 2"));
+  EXPECT_THAT(topo_error(cat(kHeader, "GPU0\tNV4\tNV4\t0\n")), HasSubstr("expected X, got NV4"));
+  EXPECT_THAT(topo_error(cat(kHeader, "GPU1\t X \tNV4\t0\n")),
+              HasSubstr("expected the row of GPU0, got GPU1"));
+  EXPECT_THAT(topo_error(cat(kHeader, "GPU0\t X \tNV4\t0-99999999\n")),
               HasSubstr("expected CPUs as in 0-31,64-95"));
-  EXPECT_THAT(error_in("\tGPU0\tGPU0\tCPU Affinity\nGPU0\tX\tNV1\t0\nGPU0\tNV1\tX\t0\n"),
+  EXPECT_THAT(topo_error("\tGPU0\tGPU0\tCPU Affinity\nGPU0\tX\tNV1\t0\nGPU0\tNV1\tX\t0\n"),
               HasSubstr("index once"));
-  EXPECT_THAT(error_in("GPU0\t X \n"), HasSubstr("a header and rows"));
-  EXPECT_THAT(error_in(cat("\tGPU0\tCPU Affinity\nGPU0\tX\t0\nGPU 7: T4 (UUID: GPU-1)\n")),
+  EXPECT_THAT(topo_error("GPU0\t X \n"), HasSubstr("a header and rows"));
+  EXPECT_THAT(topo_error(cat("\tGPU0\tCPU Affinity\nGPU0\tX\t0\nGPU 7: T4 (UUID: GPU-1)\n")),
               HasSubstr("has a row"));
-  EXPECT_THAT(error_in(cat("\tGPU0\n", std::string(100'000, 'x'))), HasSubstr("lines up to 65536 bytes"));
+  EXPECT_THAT(topo_error(cat("\tGPU0\n", std::string(100'000, 'x'))), HasSubstr("lines up to 65536 bytes"));
 }
 
 TEST(NvidiaSmiTopo, IsTold) {

@@ -14,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-std::string error_in(const std::string& text) {
+std::string inventory_error(const std::string& text) {
   return error_of([&] { parse_inventory(text, "f"); });
 }
 
@@ -121,13 +121,13 @@ TEST(ReadInventory, ContentTellsTheKindAndNotTheName) {
 }
 
 TEST(ReadInventory, OtherFilesAreErrors) {
-  EXPECT_THAT(error_in(""), HasSubstr("or a fleet file, got nothing"));
-  EXPECT_THAT(error_in("hello\x1b[2J"), HasSubstr("got 'hello?[2J'"));
-  EXPECT_THAT(error_in("<html/>"), HasSubstr("got <html>"));
-  EXPECT_THAT(error_in("<"), HasSubstr("got <>"));
-  EXPECT_THAT(error_in("{"), HasSubstr("expected JSON"));
-  EXPECT_THAT(error_in("#!/bin/sh\nx=1"), HasSubstr("expected [[host]] entries, got 'x'"));
-  EXPECT_THAT(error_in(std::string("\xff\xfe<\0a\0", 6)), HasSubstr("got '?\?<?a?'"));
+  EXPECT_THAT(inventory_error(""), HasSubstr("or a fleet file, got nothing"));
+  EXPECT_THAT(inventory_error("hello\x1b[2J"), HasSubstr("got 'hello?[2J'"));
+  EXPECT_THAT(inventory_error("<html/>"), HasSubstr("got <html>"));
+  EXPECT_THAT(inventory_error("<"), HasSubstr("got <>"));
+  EXPECT_THAT(inventory_error("{"), HasSubstr("expected JSON"));
+  EXPECT_THAT(inventory_error("#!/bin/sh\nx=1"), HasSubstr("expected [[host]] entries, got 'x'"));
+  EXPECT_THAT(inventory_error(std::string("\xff\xfe<\0a\0", 6)), HasSubstr("got '?\?<?a?'"));
   EXPECT_THROW(read_inventory("/nowhere/at/all"), Error);
 }
 

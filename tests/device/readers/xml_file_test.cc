@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-std::string error_in(const std::string& text) {
+std::string xml_error(const std::string& text) {
   return error_of([&] {
     const std::string what = "inventory f";
     const XmlFile file(text, what);
@@ -19,21 +19,21 @@ std::string error_in(const std::string& text) {
 }
 
 TEST(XmlFile, ErrorsNameTheLine) {
-  EXPECT_THAT(error_in("<a>\n<b>\n</c>\n</a>"), testing::StartsWith("inventory f: expected XML, got "));
-  EXPECT_THAT(error_in("<a>\n<b>\n</c>\n</a>"), HasSubstr("(line 3)"));
-  EXPECT_THAT(error_in(""), HasSubstr("(line 1)"));
-  EXPECT_THAT(error_in("<a>\n\n<b"), HasSubstr("(line 3)"));
+  EXPECT_THAT(xml_error("<a>\n<b>\n</c>\n</a>"), testing::StartsWith("inventory f: expected XML, got "));
+  EXPECT_THAT(xml_error("<a>\n<b>\n</c>\n</a>"), HasSubstr("(line 3)"));
+  EXPECT_THAT(xml_error(""), HasSubstr("(line 1)"));
+  EXPECT_THAT(xml_error("<a>\n\n<b"), HasSubstr("(line 3)"));
 }
 
 TEST(XmlFile, BoundsHold) {
-  EXPECT_THAT(error_in(cat("<a>", std::string(3, '\0'), "</a>")), HasSubstr("zero byte"));
+  EXPECT_THAT(xml_error(cat("<a>", std::string(3, '\0'), "</a>")), HasSubstr("zero byte"));
   std::string deep = "<a>";
   for (int i = 0; i < 1000; ++i) deep += "<b>";
   for (int i = 0; i < 1000; ++i) deep += "</b>";
-  EXPECT_THAT(error_in(deep + "</a>"), HasSubstr("nested at most 128 levels"));
+  EXPECT_THAT(xml_error(deep + "</a>"), HasSubstr("nested at most 128 levels"));
   std::string many = "<a>";
   for (int i = 0; i < 2'000'001; ++i) many += "<b/>";
-  EXPECT_THAT(error_in(many + "</a>"), HasSubstr("at most 2000000 '<'"));
+  EXPECT_THAT(xml_error(many + "</a>"), HasSubstr("at most 2000000 '<'"));
 }
 
 TEST(XmlFile, EntitiesAreNotExpanded) {
