@@ -4,6 +4,10 @@
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <algorithm>
+#include <functional>
+#include <thread>
+
 #include "muster/base/env.h"
 #include "muster/base/log.h"
 #include "muster/comm/group_state.h"
@@ -23,7 +27,7 @@ std::string backend_asked(const InitOptions& options) {
   return asked;
 }
 
-ProcessGroup join_and_make(const Rendezvous& meeting, const InitOptions& options) {
+Member identity(const Rendezvous& meeting, const InitOptions& options) {
   const std::string asked = backend_asked(options);
   std::string device = options.device.str();
   if (options.device.is_cuda()) {
@@ -33,33 +37,69 @@ ProcessGroup join_and_make(const Rendezvous& meeting, const InitOptions& options
                 cat("backend: expected a CUDA device for nccl, got ", options.device.str(), " (rank ",
                     meeting.rank, "); use gloo or auto"));
   }
-  const Member self{.rank = meeting.rank,
-                    .world_size = meeting.world_size,
-                    .host = host_identity(),
-                    .pid = ::getpid(),
-                    .device = device,
-                    .backend = asked,
-                    .libtorch = TORCH_VERSION};
-  const auto world = c10::make_intrusive<c10d::PrefixStore>("world", meeting.store);
-  const int64_t generation = next_generation(*world, meeting.world_size);
-  c10d::PrefixStore members_of(cat("members/", generation), meeting.store);
-  const auto members = join(members_of, self, options.init_timeout);
-  const std::string backend = choose_backend(members, asked);
-  if (options.device.is_cuda() && backend == "gloo" && meeting.rank == 0) {
+  return {.rank = meeting.rank,
+          .world_size = meeting.world_size,
+          .host = host_identity(),
+          .pid = ::getpid(),
+          .device = device,
+          .backend = asked,
+          .libtorch = TORCH_VERSION};
+}
+
+// The group of `members`, this process being the one at `place`.
+ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d::Store>& root,
+                        const std::vector<Member>& members, int place, const InitOptions& options) {
+  const std::string backend = choose_backend(members, backend_asked(options));
+  if (options.device.is_cuda() && backend == "gloo" && place == 0) {
     log(LogLevel::info,
         "process group: Gloo, CUDA tensors staged through host memory (a rank without a GPU of its own)");
   }
-  return make_process_group(world, meeting.rank, meeting.world_size,
+  return make_process_group(root, place, static_cast<int>(members.size()),
                             {.backend = backend,
                              .device = options.device,
                              .timeout = options.timeout,
                              .master_addr = meeting.master_addr});
 }
 
+ProcessGroup join_and_make(const Rendezvous& meeting, const InitOptions& options) {
+  const Member self = identity(meeting, options);
+  const auto world = c10::make_intrusive<c10d::PrefixStore>("world", meeting.store);
+  const int64_t generation = next_generation(*world, meeting.world_size);
+  c10d::PrefixStore members_of(cat("members/", generation), meeting.store);
+  const auto members = join(members_of, self, options.init_timeout);
+  return make_group(meeting, world, members, meeting.rank, options);
+}
+
+// Until the ranks of the group have shut it down: they need the store that this process serves.
+void serve_until_shut_down(c10d::Store& root, size_t size) {
+  while (next_generation(root, static_cast<int>(size)) == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
 }  // namespace
 
 ProcessGroup init_process_group(const InitOptions& options) {
   return join_and_make(open_rendezvous(options), options);
+}
+
+std::optional<ProcessGroup> init_process_group_of_some(const InitOptions& options, bool takes_part) {
+  const Rendezvous meeting = open_rendezvous(options);
+  Member self = identity(meeting, options);
+  self.takes_part = takes_part;
+  c10d::PrefixStore members_of("some/members", meeting.store);
+  auto members = join(members_of, self, options.init_timeout);
+  const auto stays = [](const Member& member) { return member.takes_part; };
+  const bool any = std::any_of(members.begin(), members.end(), stays);
+  if (any) std::erase_if(members, std::not_fn(stays));
+  const auto root = c10::make_intrusive<c10d::PrefixStore>("some", meeting.store);
+  if (any && !takes_part) {
+    if (meeting.serves_store) serve_until_shut_down(*root, members.size());
+    return std::nullopt;
+  }
+  const auto before = [&](const Member& member) { return member.rank < meeting.rank; };
+  const auto place = static_cast<int>(std::count_if(members.begin(), members.end(), before));
+  return make_group(meeting, root, members, place, options);
 }
 
 ProcessGroup init_process_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,

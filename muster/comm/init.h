@@ -35,6 +35,11 @@ struct InitOptions {
 // resolve, a port in use). Source: torch.distributed.init_process_group.
 ProcessGroup init_process_group(const InitOptions& options = {});
 
+// The same for those ranks alone that take part, numbered in the order of their ranks (for all, when none
+// does). Nothing for the others, which may end at once; only rank 0, where it serves the store, comes back
+// when the group has been shut down. Once a store. Collective: over all ranks. Throws: as above.
+std::optional<ProcessGroup> init_process_group_of_some(const InitOptions& options, bool takes_part);
+
 // The same over a store that the ranks share already (threads of one process, for instance).
 ProcessGroup init_process_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
                                 const InitOptions& options = {});

@@ -21,9 +21,9 @@ std::string member_key(int rank) {
 }
 
 std::string to_text(const Member& member) {
-  return Json{{"rank", member.rank},        {"world_size", member.world_size}, {"host", member.host},
-              {"pid", member.pid},          {"device", member.device},         {"backend", member.backend},
-              {"libtorch", member.libtorch}}
+  return Json{{"rank", member.rank},         {"world_size", member.world_size}, {"host", member.host},
+              {"pid", member.pid},           {"device", member.device},         {"backend", member.backend},
+              {"libtorch", member.libtorch}, {"takes_part", member.takes_part}}
       .dump();
 }
 
@@ -39,7 +39,8 @@ Member member_from(const std::string& text) {
           .pid = json.value("pid", 0),
           .device = json.value("device", ""),
           .backend = json.value("backend", ""),
-          .libtorch = json.value("libtorch", "")};
+          .libtorch = json.value("libtorch", ""),
+          .takes_part = json.value("takes_part", true)};
 }
 
 std::string name_of(const Member& member) {

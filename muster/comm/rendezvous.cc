@@ -79,7 +79,7 @@ c10::intrusive_ptr<c10d::Store> of_attempt(c10::intrusive_ptr<c10d::Store> store
 }
 
 c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options, const std::optional<RankEnv>& env,
-                                         const Rendezvous& meeting) {
+                                         Rendezvous& meeting) {
   if (env && !env->store.empty()) {
     const auto secret = Secret::from_environment();
     auto store = adapt_store(open_store(env->store, secret.value_or(Secret()), options.init_timeout),
@@ -93,8 +93,8 @@ c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options, const std::
                 cat("env://: expected MASTER_ADDR and MASTER_PORT, got MASTER_ADDR='", host,
                     "' and MASTER_PORT=", port, "; set them to the host of rank 0 and a free port there"));
   }
-  const bool serve = meeting.rank == 0 && !(env && env->use_agent_store);
-  return of_attempt(open_tcp(host, port, serve, options.init_timeout), env);
+  meeting.serves_store = meeting.rank == 0 && !(env && env->use_agent_store);
+  return of_attempt(open_tcp(host, port, meeting.serves_store, options.init_timeout), env);
 }
 
 c10::intrusive_ptr<c10d::Store> open_store_for(const InitOptions& options, const std::optional<RankEnv>& env,
@@ -107,7 +107,8 @@ c10::intrusive_ptr<c10d::Store> open_store_for(const InitOptions& options, const
   if (method.starts_with("tcp://")) {
     const Endpoint endpoint = parse_endpoint(method);
     meeting.master_addr = endpoint.host;
-    return open_tcp(endpoint.host, endpoint.port, meeting.rank == 0, options.init_timeout);
+    meeting.serves_store = meeting.rank == 0;
+    return open_tcp(endpoint.host, endpoint.port, meeting.serves_store, options.init_timeout);
   }
   if (method.starts_with("file://")) {
     auto store = std::make_shared<FileStore>(FileStoreOptions{.path = method.substr(7),

@@ -18,9 +18,10 @@ struct Member {
   int world_size = 1;
   std::string host;  // host identity: equal where memory and devices are shared
   int pid = 0;
-  std::string device;  // "cpu", or the GPU's UUID, or "cuda:0" where that is not known
+  std::string device;  // "cpu", the GPU's UUID, or "cuda:0" where that is not known
   std::string backend;
   std::string libtorch;  // "2.15.0"
+  bool takes_part = true;
 };
 
 // The store of `options.init_method`, and rank and size as explicit arguments or the environment give them.
@@ -29,6 +30,7 @@ struct Rendezvous {
   int rank = 0;
   int world_size = 1;
   std::string master_addr;
+  bool serves_store = false;  // in this process: it must stay while others use the store
 };
 
 // Blocking: until the store answers. Throws: invalid_argument, unavailable (unresolvable or silent master,

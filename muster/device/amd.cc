@@ -74,7 +74,7 @@ void read_properties(Gpu& gpu, const KfdGpu& node, const fs::path& folder) {
   gpu.pci = node.pci;
   const uint64_t unique_id = value_of(node.properties, "unique_id");
   std::string id = unique_id != 0 ? hex(unique_id, 16) : read_line(folder / "unique_id");
-  gpu.uuid.value = cat("GPU-", id.empty() ? cat("pci-", node.pci.value) : id);
+  gpu.uuid.value = id.empty() ? cat(kNoUniqueId, node.pci.value) : cat("GPU-", id);
   gpu.compute_capability = gfx_name(value_of(node.properties, "gfx_target_version"));
   gpu.model = read_line(folder / "product_name");
   if (gpu.model.empty()) gpu.model = cat("AMD GPU 0x", hex(value_of(node.properties, "device_id"), 4));

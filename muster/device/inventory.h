@@ -20,6 +20,9 @@ struct CudaOrdinal {  // the number a process sees after CUDA_VISIBLE_DEVICES
   auto operator<=>(const CudaOrdinal&) const = default;
 };
 
+// What the UUID of an AMD GPU that has no id of its own begins with; its PCI address follows.
+inline constexpr const char* kNoUniqueId = "GPU-pci-";
+
 struct GpuUuid {  // "GPU-8f3c…" or "MIG-…"
   std::string value = {};
   // clang-tidy 14 takes the 0 that a comparison is made of for a pointer.

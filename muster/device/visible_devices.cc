@@ -103,6 +103,16 @@ bool add_once(std::vector<Device>& devices, const Device& device) {
 
 }  // namespace
 
+VisibilityMasks inherited_masks() {
+  const auto of = [](const char* name) {
+    const char* value = std::getenv(name);
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+  return {.cuda = of("CUDA_VISIBLE_DEVICES"),
+          .rocr = of("ROCR_VISIBLE_DEVICES"),
+          .hip = of("HIP_VISIBLE_DEVICES")};
+}
+
 std::vector<VisibleEntry> parse_visible_devices(std::string_view text) {
   std::vector<VisibleEntry> entries;
   if (text.empty()) return entries;

@@ -50,12 +50,15 @@ struct VisibleDevices {
 // over.
 VisibleDevices visible_devices(const std::vector<Gpu>& gpus, std::string_view text);
 
-struct RocmMasks {
+// What an environment hides of its machine's GPUs. Nothing: the variable is not set; empty is another thing.
+struct VisibilityMasks {
+  std::optional<std::string> cuda = {};  // CUDA_VISIBLE_DEVICES; HIP reads it where its own is unset or empty
   std::optional<std::string> rocr = {};  // ROCR_VISIBLE_DEVICES
   std::optional<std::string> hip = {};   // HIP_VISIBLE_DEVICES
-  std::optional<std::string> cuda =
-      {};  // CUDA_VISIBLE_DEVICES, which HIP reads where its own is unset or empty
 };
+
+// This process's.
+VisibilityMasks inherited_masks();
 
 // The AMD GPUs of the list that a HIP process with these variables sees, in its order.
 //
@@ -65,6 +68,6 @@ struct RocmMasks {
 // shows; an invalid entry hides itself and all after it, one named before is passed over; empty is as unset.
 // Source: ROCm documentation, "GPU isolation techniques"; what it leaves open is as ROCr's device filter and
 // CLR's device list do it (ROCm 6).
-VisibleDevices visible_rocm_devices(const std::vector<Gpu>& gpus, const RocmMasks& masks);
+VisibleDevices visible_rocm_devices(const std::vector<Gpu>& gpus, const VisibilityMasks& masks);
 
 }  // namespace muster

@@ -104,7 +104,7 @@ Shown after_hip(const std::vector<Gpu>& gpus, const std::vector<size_t>& all, co
 
 }  // namespace
 
-VisibleDevices visible_rocm_devices(const std::vector<Gpu>& gpus, const RocmMasks& masks) {
+VisibleDevices visible_rocm_devices(const std::vector<Gpu>& gpus, const VisibilityMasks& masks) {
   Shown shown;
   for (size_t i = 0; i < gpus.size(); ++i) {
     if (gpus[i].vendor == Vendor::amd) shown.gpus.push_back(i);

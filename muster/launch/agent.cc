@@ -94,22 +94,11 @@ Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
   return plan;
 }
 
-// An empty mask hides every GPU, so it is not the same as none.
-std::optional<std::string> mask_of(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
-
 Plan place(const Inventory& inventory, const LaunchOptions& options) {
   if (!options.plan.empty()) return given_plan(inventory, options);
   Request request = options.request;
   if (options.virtual_local_rank) request.visibility = Visibility::own;
-  if (!inventory.simulated) {
-    if (!request.visible_mask) request.visible_mask = mask_of("CUDA_VISIBLE_DEVICES");
-    request.rocm_masks = {.rocr = mask_of("ROCR_VISIBLE_DEVICES"),
-                          .hip = mask_of("HIP_VISIBLE_DEVICES"),
-                          .cuda = mask_of("CUDA_VISIBLE_DEVICES")};
-  }
+  if (!inventory.simulated) request.masks = inherited_masks();
   Plan plan = muster::plan(inventory, request);
   if (!options.dry_run && inventory.hosts.size() > 1) {
     throw Error(ErrorCode::invalid_argument,

@@ -71,7 +71,13 @@ Environment rank_environment(const Plan& plan, const RankPlan& rank, int local_w
   if (options.virtual_local_rank || sees_own_gpu_first(plan, rank)) variables["LOCAL_RANK"] = cat(0);
   if (!job.leases.empty()) variables["MUSTER_LEASE_FD"] = job.leases;
   if (plan.simulated) variables.erase("CUDA_DEVICE_ORDER");
-  if (const auto visible = cuda_visible_devices(plan, rank)) variables["CUDA_VISIBLE_DEVICES"] = *visible;
+  for (const auto& [name, value] : visibility_variables(plan, rank)) {
+    if (value) {
+      variables[name] = *value;
+    } else {
+      variables.erase(name);
+    }
+  }
   return variables;
 }
 

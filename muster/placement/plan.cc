@@ -24,10 +24,38 @@ Enum parse_name(std::string_view text, const char* const (&names)[N], const char
   return static_cast<Enum>(found - std::begin(names));
 }
 
+bool is_on(const RankPlan& rank, Vendor vendor) {
+  return rank.device.kind == DeviceAssignment::Kind::cuda && rank.device.vendor == vendor;
+}
+
+bool any_on(const Plan& plan, int host_index, Vendor vendor) {
+  const auto [first, count] = ranks_on_host(plan, host_index);
+  const auto from = plan.ranks.begin() + static_cast<std::ptrdiff_t>(first);
+  return std::any_of(from, from + static_cast<std::ptrdiff_t>(count),
+                     [&](const RankPlan& rank) { return is_on(rank, vendor); });
+}
+
 void append_once(std::string& list, const std::string& uuid) {
   if (cat(",", list, ",").find(cat(",", uuid, ",")) != std::string::npos) return;
   if (!list.empty()) list += ',';
   list += uuid;
+}
+
+// As the vendor's variable takes it. An AMD GPU that has no id of its own goes by its number.
+std::string visible_name(const DeviceAssignment& device) {
+  return device.uuid.value.starts_with(kNoUniqueId) ? cat(device.index.value) : device.uuid.value;
+}
+
+// The GPUs that `rank`, itself on one of this vendor's, sees.
+std::string seen_by(const Plan& plan, const RankPlan& rank, Vendor vendor) {
+  std::string list;
+  if (plan.visibility != Visibility::job) list = visible_name(rank.device);
+  if (plan.visibility == Visibility::own) return list;
+  const auto [first, count] = ranks_on_host(plan, rank.host_index);
+  for (size_t i = first; i < first + count; ++i) {
+    if (is_on(plan.ranks[i], vendor)) append_once(list, visible_name(plan.ranks[i].device));
+  }
+  return list;
 }
 
 }  // namespace
@@ -68,19 +96,18 @@ RankRange ranks_on_host(const Plan& plan, int host_index) {
   return {static_cast<size_t>(first - plan.ranks.begin()), static_cast<size_t>(last - first)};
 }
 
-std::optional<std::string> cuda_visible_devices(const Plan& plan, const RankPlan& rank) {
-  if (plan.simulated || plan.visibility == Visibility::all) return std::nullopt;
-  const bool on_gpu = rank.device.kind == DeviceAssignment::Kind::cuda;
-  if (on_gpu && plan.visibility == Visibility::own) return rank.device.uuid.value;
-  std::string list;
-  if (on_gpu && plan.visibility == Visibility::own_first) list = rank.device.uuid.value;
-  const auto [first, count] = ranks_on_host(plan, rank.host_index);
-  for (size_t i = first; i < first + count; ++i) {
-    const DeviceAssignment& device = plan.ranks[i].device;
-    if (device.kind == DeviceAssignment::Kind::cuda) append_once(list, device.uuid.value);
+VisibilityVariables visibility_variables(const Plan& plan, const RankPlan& rank) {
+  if (plan.simulated || plan.visibility == Visibility::all) return {};
+  VisibilityVariables variables;
+  for (const Vendor vendor : {Vendor::nvidia, Vendor::amd}) {
+    if (!any_on(plan, rank.host_index, vendor)) continue;
+    const bool nvidia = vendor == Vendor::nvidia;
+    variables[nvidia ? "CUDA_VISIBLE_DEVICES" : "ROCR_VISIBLE_DEVICES"] =
+        is_on(rank, vendor) ? seen_by(plan, rank, vendor) : "";
+    if (!nvidia) variables["HIP_VISIBLE_DEVICES"] = std::nullopt;
+    if (!nvidia && is_on(rank, vendor)) variables.try_emplace("CUDA_VISIBLE_DEVICES", std::nullopt);
   }
-  if (list.empty()) return std::nullopt;
-  return on_gpu ? list : std::string();
+  return variables;
 }
 
 }  // namespace muster

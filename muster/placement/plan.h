@@ -2,6 +2,7 @@
 // (plan.json), and executed exactly.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -65,10 +66,13 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// CUDA_VISIBLE_DEVICES for one rank of the plan: UUIDs, each once (CUDA hides everything when one is named
-// twice). Empty for a CPU rank beside GPU ranks (--surplus cpu): it must not take a GPU of theirs. Nothing
-// when the variable must be left alone: a host with CPU ranks only, Visibility::all, a simulated plan.
-std::optional<std::string> cuda_visible_devices(const Plan& plan, const RankPlan& rank);
+// The variables that make one rank of the plan see what plan.visibility says, by name; nullopt: to be unset.
+// CUDA_VISIBLE_DEVICES for NVIDIA's GPUs, ROCR_VISIBLE_DEVICES for AMD's (HIP's own masks, which would be
+// applied to what that shows, are unset). UUIDs, each once: CUDA hides everything when one is named twice.
+// Empty for a rank on the CPU or on the other vendor's GPU (--surplus cpu): it must not take one of these.
+// Nothing is set for a vendor that has no rank on the host, with Visibility::all, and in a simulated plan.
+using VisibilityVariables = std::map<std::string, std::optional<std::string>>;
+VisibilityVariables visibility_variables(const Plan& plan, const RankPlan& rank);
 
 // The ranks on host `host_index`, as a range of plan.ranks: first rank and how many.
 struct RankRange {

@@ -95,7 +95,7 @@ class Planner {
   }
 
   HostGpus gpus_of(const Host& host) {
-    HostGpus gpus{.usable = usable_gpus(host, request_.visible_mask, request_.rocm_masks)};
+    HostGpus gpus{.usable = usable_gpus(host, request_.masks)};
     gpus.named = part_for(selection_, host) != nullptr;
     if (!gpus.named) return gpus;
     if (!gpus.usable.mask_note.empty()) notes_.add(host, gpus.usable.mask_note);
@@ -252,6 +252,7 @@ class Planner {
   void add_gpu_rank(size_t host_at, const PolicyChoice& choice, size_t num_sharers) {
     const Host& host = *hosts_[host_at].host;
     const Gpu& gpu = gpu_of(host, choice.gpu);
+    check_can_be_named(host, gpu);
     RankPlan& rank = add_rank(host_at);
     rank.device.kind = DeviceAssignment::Kind::cuda;
     rank.device.vendor = gpu.vendor;
@@ -269,6 +270,17 @@ class Planner {
     if (!weighs()) return;
     const double score = need_score(request_.scores, host, choice.gpu, "--global-batch");
     weights_.push_back(score / static_cast<double>(num_sharers));
+  }
+
+  // ROCm's variables would name such a GPU by its number among AMD's, which the host's numbers are not.
+  void check_can_be_named(const Host& host, const Gpu& gpu) const {
+    if (!gpu.uuid.value.starts_with(kNoUniqueId) || request_.visibility == Visibility::all) return;
+    const bool mixed = std::any_of(host.gpus.begin(), host.gpus.end(),
+                                   [](const Gpu& other) { return other.vendor != Vendor::amd; });
+    if (!mixed) return;
+    throw Error(ErrorCode::unavailable,
+                cat("plan: expected AMD GPUs with a unique id on a host that has NVIDIA's too, got GPU ",
+                    gpu.index.value, " of host ", host.name, " without; leave it out of --gpus"));
   }
 
   // CUDA shows a process one instance at most, whatever CUDA_VISIBLE_DEVICES lists.
@@ -334,7 +346,25 @@ class Planner {
                     "; ask for less, or for other GPUs"));
   }
 
+  // Each vendor's software counts its own GPUs, so local rank and ordinal differ on a host with both.
+  bool mixes_vendors() const {
+    for (size_t i = 1; i < plan_.ranks.size(); ++i) {
+      const RankPlan& a = plan_.ranks[i - 1];
+      const RankPlan& b = plan_.ranks[i];
+      const auto on_gpu = DeviceAssignment::Kind::cuda;
+      if (a.host_index == b.host_index && a.device.kind == on_gpu && b.device.kind == on_gpu &&
+          a.device.vendor != b.device.vendor) {
+        return true;
+      }
+    }
+    return false;
+  }
+
   void set_visibility() {
+    if (plan_.visibility == Visibility::job && mixes_vendors()) {
+      plan_.visibility = Visibility::own;
+      notes_.add("NVIDIA's and AMD's GPUs on one host: each rank sees its own GPU alone");
+    }
     if ((sharing_ || has_instances_) && plan_.visibility == Visibility::job) {
       plan_.visibility = Visibility::own;
     }

@@ -71,10 +71,9 @@ struct Request {
   NumaBinding numa_binding = NumaBinding::none;
   Surplus surplus = Surplus::error;
   Visibility visibility = Visibility::job;
-  // An inherited CUDA_VISIBLE_DEVICES, empty included: the outer mask, of every host. It belongs to this
-  // machine, so leave it out with an inventory from a file.
-  std::optional<std::string> visible_mask = {};
-  RocmMasks rocm_masks = {};  // the same of AMD's variables
+  // What the outer environment hides, on every host. It belongs to this machine, so leave it out with an
+  // inventory from a file.
+  VisibilityMasks masks = {};
 };
 
 }  // namespace muster

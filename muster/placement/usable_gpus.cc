@@ -79,7 +79,7 @@ void add_nvidia(const Host& host, const std::optional<std::string>& mask, Usable
   for (size_t i = 0; i < positions.size(); ++i) add_gpu(host, positions[i], i, -1, usable);
 }
 
-void add_amd(const Host& host, const RocmMasks& masks, UsableGpus& usable) {
+void add_amd(const Host& host, const VisibilityMasks& masks, UsableGpus& usable) {
   const std::vector<size_t> all = in_index_order(host.gpus, Vendor::amd);
   if (all.empty()) return;
   std::vector<size_t> positions = all;
@@ -102,11 +102,9 @@ void add_amd(const Host& host, const RocmMasks& masks, UsableGpus& usable) {
 
 }  // namespace
 
-UsableGpus usable_gpus(const Host& host, const std::optional<std::string>& mask, const RocmMasks& rocm) {
+UsableGpus usable_gpus(const Host& host, const VisibilityMasks& masks) {
   UsableGpus usable;
-  add_nvidia(host, mask, usable);
-  RocmMasks masks = rocm;
-  if (!masks.cuda) masks.cuda = mask;
+  add_nvidia(host, masks.cuda, usable);
   add_amd(host, masks, usable);
   return usable;
 }

@@ -3,7 +3,6 @@
 // split by MIG its instances instead. For the planner and the selection.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,9 +24,8 @@ struct UsableGpus {
   std::string mask_note;          // what the mask hides; empty when nothing
 };
 
-// `mask` is CUDA_VISIBLE_DEVICES; `rocm` holds AMD's variables, its `cuda` being `mask` unless given.
 // NVIDIA's GPUs come first, then AMD's, as each counts them.
-UsableGpus usable_gpus(const Host& host, const std::optional<std::string>& mask, const RocmMasks& rocm = {});
+UsableGpus usable_gpus(const Host& host, const VisibilityMasks& masks = {});
 
 // "host a has GPUs 0, 2 and 3; left out: GPU 1: GPU is lost", for errors.
 std::string describe(const Host& host, const UsableGpus& usable);

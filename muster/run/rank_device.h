@@ -5,10 +5,12 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "muster/base/rank_env.h"
-#include "muster/placement/plan.h"
+#include "muster/placement/request.h"
+#include "muster/placement/usable_gpus.h"
 
 namespace muster {
 
@@ -18,8 +20,18 @@ struct RankDevice {
   std::vector<int64_t> batch_shares = {};  // of all ranks, where the plan divides a global batch; else empty
 };
 
-// Throws: unavailable when more ranks than visible GPUs were started by a launcher that assigns none; io,
+// A rank on the CPU, `why` being the reason.
+RankDevice cpu_of_rank(const RankEnv& env, const std::string& why);
+
+// Nothing for a rank that is to be left out: without a GPU, where `surplus` is drop. Where the launcher
+// assigns no device, MUSTER_INVENTORY's machine takes the place of this one. Throws: unavailable when more
+// ranks than visible GPUs were started by a launcher that assigns none, and surplus is error; io,
 // invalid_argument for a plan that cannot be read or does not name this rank.
-RankDevice device_of_rank(const RankEnv& env);
+std::optional<RankDevice> device_of_rank(const RankEnv& env, Surplus surplus);
+
+// Under a launcher that assigns none: the visible GPU of the local rank, or what `surplus` says where there
+// are fewer. Where a mask shows a single GPU, that is the rank's own, whatever its number.
+std::optional<RankDevice> device_by_local_rank(const RankEnv& env, const Inventory& machine,
+                                               const VisibilityMasks& masks, Surplus surplus);
 
 }  // namespace muster

@@ -25,6 +25,11 @@ std::string own_program() {
   return {path, static_cast<size_t>(length)};
 }
 
+Surplus surplus_of(const RunOptions& options) {
+  const auto told = get_env("MUSTER_SURPLUS");
+  return told ? parse_surplus(*told) : options.surplus;
+}
+
 // Started alone: this process becomes the launcher. It starts itself again by fork and exec at once, so
 // nothing of LibTorch's state (threads, CUDA) is ever inherited.
 int start_ranks(const RunOptions& options, int argc, char** argv) {
@@ -38,7 +43,9 @@ int start_ranks(const RunOptions& options, int argc, char** argv) {
   launch.request.policy = get_env("MUSTER_POLICY").value_or(options.policy);
   launch.request.map = options.map;
   launch.request.visibility = options.visibility;
+  launch.inventory = get_env("MUSTER_INVENTORY").value_or("");
   try {
+    launch.request.surplus = surplus_of(options);
     return run(launch);
   } catch (const Error& error) {
     log(LogLevel::error, error.message());
@@ -46,12 +53,28 @@ int start_ranks(const RunOptions& options, int argc, char** argv) {
   }
 }
 
-void run_rank(const RankEnv& env, const RunOptions& options, const std::function<void(Context&)>& fn) {
-  const RankDevice device = device_of_rank(env);
+// The group of the ranks that have a device; nothing for one that is left out.
+std::optional<ProcessGroup> join_group(const InitOptions& init, bool launcher_decides, Surplus surplus,
+                                       bool has_device) {
+  if (launcher_decides || surplus != Surplus::drop) return init_process_group(init);
+  return init_process_group_of_some(init, has_device);
+}
+
+void run_rank(RankEnv env, const RunOptions& options, const std::function<void(Context&)>& fn) {
+  const Surplus surplus = surplus_of(options);
+  const std::optional<RankDevice> found = device_of_rank(env, surplus);
+  const RankDevice device = found ? *found : cpu_of_rank(env, "no rank has a GPU");
   InitOptions init;
   init.backend = options.backend;
   init.device = device.device;
-  ProcessGroup group = init_process_group(init);
+  std::optional<ProcessGroup> joined = join_group(init, !env.plan.empty(), surplus, found.has_value());
+  if (!joined) {
+    log(LogLevel::info, cat("left out: no GPU for local rank ", env.local_rank, " (surplus: drop)"));
+    return;
+  }
+  ProcessGroup& group = *joined;
+  env.rank = group.rank();
+  env.world_size = group.size();
   Context context({.env = env,
                    .assignment = device.assignment,
                    .device = device.device,

@@ -13,13 +13,13 @@
 #include <string>
 #include <vector>
 
-#include "muster/placement/plan.h"
+#include "muster/placement/request.h"
 #include "muster/run/context.h"
 
 namespace muster {
 
-// For starting alone; the environment variables named here win over them. Under a launcher only `backend`
-// counts.
+// The environment variables named here win over these. Under a launcher only `backend` and, where that
+// launcher assigns no devices (torchrun, srun, mpirun), `surplus` count.
 struct RunOptions {
   std::optional<int> nproc = {};  // ranks; default: one per device. MUSTER_NPROC
   std::string gpus = {};          // as `muster run --gpus`. MUSTER_GPUS
@@ -27,6 +27,9 @@ struct RunOptions {
   std::vector<int> map = {};      // GPU of each rank, with policy "list"
   std::string backend = "auto";   // auto, gloo, nccl. MUSTER_BACKEND
   Visibility visibility = Visibility::job;
+  // More ranks than GPUs on a host. drop: ranks without one are not started; where another launcher has
+  // started them, they end at once with 0 and without `fn`, and the others are the job. MUSTER_SURPLUS
+  Surplus surplus = Surplus::error;
 };
 
 // Runs `fn` on every rank. Returns the process's exit code: 0, or that of the failure, which was printed and,

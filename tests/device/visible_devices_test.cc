@@ -239,7 +239,7 @@ TEST_P(VisibleRocmDevicesGrid, AsRocmReadsThem) {
   };
   const RocmCase& each = GetParam();
   EXPECT_EQ(visible_rocm_devices(rocm_machine(),
-                                 {.rocr = mask(each.rocr), .hip = mask(each.hip), .cuda = mask(each.cuda)})
+                                 {.cuda = mask(each.cuda), .rocr = mask(each.rocr), .hip = mask(each.hip)})
                 .gpus,
             each.visible);
 }
@@ -284,7 +284,7 @@ INSTANTIATE_TEST_SUITE_P(HipAfterRocr, VisibleRocmDevicesGrid,
                          }));
 
 TEST(VisibleRocmDevices, SaysWhatWasCutAndWhy) {
-  EXPECT_EQ(visible_rocm_devices(rocm_machine(), {.rocr = "0,7", .cuda = "0,x"}).remark,
+  EXPECT_EQ(visible_rocm_devices(rocm_machine(), {.cuda = "0,x", .rocr = "0,7"}).remark,
             "ROCR_VISIBLE_DEVICES: '7' hides itself and all after it: there is no such GPU; "
             "CUDA_VISIBLE_DEVICES: 'x' hides itself and all after it: there is no such GPU");
   EXPECT_EQ(visible_rocm_devices(rocm_machine(), {.rocr = "1,1"}).remark,

@@ -61,7 +61,8 @@ TEST(Mig, AnInstanceIsADeviceOfItsOwn) {
 TEST(Mig, EachRankSeesItsInstanceAlone) {
   const Plan plan = plan_of({});
   EXPECT_EQ(plan.visibility, Visibility::own);
-  EXPECT_EQ(cuda_visible_devices(plan, plan.ranks[1]), "MIG-aaaa0000-0000-5000-8000-000000000001");
+  EXPECT_EQ(visibility_variables(plan, plan.ranks[1]).at("CUDA_VISIBLE_DEVICES"),
+            "MIG-aaaa0000-0000-5000-8000-000000000001");
   EXPECT_EQ(plan.ranks[3].device.ordinal.value, 0);
   EXPECT_THAT(plan.notes, ElementsAre("a process can use one MIG instance: each rank sees its own alone"));
   EXPECT_EQ(plan_of({.gpus = "0"}).visibility, Visibility::job) << "no instance, no change";
@@ -116,13 +117,13 @@ TEST(Mig, OnWithoutAnInstanceIsLeftOut) {
 }
 
 TEST(Mig, InheritedMaskOfInstances) {
-  EXPECT_THAT(device_ids(plan_of({.visible_mask = "MIG-bbbb,MIG-aaaa"})),
+  EXPECT_THAT(device_ids(plan_of({.masks = {.cuda = "MIG-bbbb,MIG-aaaa"}})),
               ElementsAre("MIG-bbbb", "MIG-aaaa"));
-  const Plan cut = plan_of({.visible_mask = "MIG-bbbb,MIG-none,MIG-aaaa"});
+  const Plan cut = plan_of({.masks = {.cuda = "MIG-bbbb,MIG-none,MIG-aaaa"}});
   EXPECT_THAT(device_ids(cut), ElementsAre("MIG-bbbb"));
   EXPECT_THAT(cut.notes, Contains(HasSubstr("shows 1 of 3 MIG instances (entry 2, 'MIG-none', hides")));
-  EXPECT_THAT(usable_gpus(split_host(), "MIG-bbbb,MIG-bbbb").gpus, IsEmpty());
-  EXPECT_THAT(device_ids(plan_of({.visible_mask = "1"})), ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
+  EXPECT_THAT(usable_gpus(split_host(), {.cuda = "MIG-bbbb,MIG-bbbb"}).gpus, IsEmpty());
+  EXPECT_THAT(device_ids(plan_of({.masks = {.cuda = "1"}})), ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
 }
 
 TEST(Mig, TopologyWantsWholeGpus) {

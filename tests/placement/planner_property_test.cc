@@ -108,7 +108,7 @@ Request random_request(Random& random) {
   Request request;
   if (below(random, 2) == 0) request.nproc_per_node = 1 + below(random, 12);
   if (below(random, 3) == 0) request.gpus = random_selection(random);
-  if (below(random, 4) == 0) request.visible_mask = random_list(random);
+  if (below(random, 4) == 0) request.masks.cuda = random_list(random);
   if (below(random, 5) == 0) {
     for (int i = 0; i < 3; ++i) request.map.push_back(below(random, 4));
   } else {
@@ -224,7 +224,9 @@ void check_cpus(const Inventory& inventory, const Request& request, const Plan& 
 // A process with the rank's CUDA_VISIBLE_DEVICES finds the rank's GPU under the rank's ordinal.
 void check_ordinals(const Inventory& inventory, const Request& request, const Plan& plan) {
   for (const RankPlan& rank : plan.ranks) {
-    const auto mask = cuda_visible_devices(plan, rank);
+    const auto variables = visibility_variables(plan, rank);
+    const auto set = variables.find("CUDA_VISIBLE_DEVICES");
+    const auto mask = set == variables.end() ? std::nullopt : set->second;
     if (rank.device.kind == DeviceAssignment::Kind::cpu) {
       ASSERT_TRUE(!mask || mask->empty());
       continue;
@@ -237,7 +239,7 @@ void check_ordinals(const Inventory& inventory, const Request& request, const Pl
     }
     std::vector<int> all(gpus.size());
     for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
-    const std::string effective = mask ? *mask : request.visible_mask.value_or(join(all, ","));
+    const std::string effective = mask ? *mask : request.masks.cuda.value_or(join(all, ","));
     const auto visible = visible_devices(gpus, effective);
     const auto ordinal = static_cast<size_t>(rank.device.ordinal.value);
     ASSERT_LT(ordinal, visible.gpus.size());

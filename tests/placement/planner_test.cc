@@ -36,7 +36,9 @@ std::vector<int> local_ranks(const Plan& plan) {
 }
 
 std::string visible(const Plan& plan, size_t rank) {
-  return cuda_visible_devices(plan, plan.ranks.at(rank)).value_or("untouched");
+  const auto variables = visibility_variables(plan, plan.ranks.at(rank));
+  const auto found = variables.find("CUDA_VISIBLE_DEVICES");
+  return found == variables.end() ? "untouched" : found->second.value_or("unset");
 }
 
 std::string error_of(const Inventory& inventory, const Request& request,
@@ -132,7 +134,7 @@ TEST(Planner, SlotsAreADefaultAndNoLimit) {
 }
 
 TEST(Planner, CpuOnlyIgnoresGpus) {
-  const Plan plan = muster::plan(machine({4}), {.cpu_only = true, .visible_mask = "9"});
+  const Plan plan = muster::plan(machine({4}), {.cpu_only = true, .masks = {.cuda = "9"}});
   EXPECT_THAT(devices(plan), ElementsAre("n0:cpu0", "n0:cpu1"));
   EXPECT_EQ(plan.ranks[0].reason, "CPU asked for: CPU slot 0");
   EXPECT_THAT(error_of(machine({4}), {.cpu_only = true, .gpus = "0"}), HasSubstr("got both (--gpus 0)"));
@@ -244,28 +246,29 @@ TEST(Planner, VisibilityAll) {
   const Plan plan = muster::plan(machine({4}), {.gpus = "3,1", .visibility = Visibility::all});
   EXPECT_THAT(ordinals(plan), ElementsAre(3, 1)) << "as a process with an untouched environment counts";
   EXPECT_EQ(visible(plan, 0), "untouched");
-  const Plan masked = muster::plan(machine({4}), {.visibility = Visibility::all, .visible_mask = "3,1"});
+  const Plan masked = muster::plan(machine({4}), {.visibility = Visibility::all, .masks = {.cuda = "3,1"}});
   EXPECT_THAT(devices(masked), ElementsAre("n0:3", "n0:1"));
   EXPECT_THAT(ordinals(masked), ElementsAre(0, 1));
 }
 
 TEST(Planner, InheritedMaskIsOuter) {
-  const Plan plan = muster::plan(machine({4}), {.visible_mask = "3,1"});
+  const Plan plan = muster::plan(machine({4}), {.masks = {.cuda = "3,1"}});
   EXPECT_THAT(devices(plan), ElementsAre("n0:3", "n0:1"));
   EXPECT_EQ(visible(plan, 0), cat(test_uuid(0, 3), ",", test_uuid(0, 1)));
   EXPECT_THAT(plan.notes, ElementsAre("CUDA_VISIBLE_DEVICES='3,1' shows 2 of 4 GPUs"));
-  EXPECT_THAT(devices(muster::plan(machine({4}), {.gpus = "1", .visible_mask = "3,1"})), ElementsAre("n0:1"))
+  EXPECT_THAT(devices(muster::plan(machine({4}), {.gpus = "1", .masks = {.cuda = "3,1"}})),
+              ElementsAre("n0:1"))
       << "ids are physical";
-  EXPECT_THAT(error_of(machine({4}), {.gpus = "0", .visible_mask = "3,1"}),
+  EXPECT_THAT(error_of(machine({4}), {.gpus = "0", .masks = {.cuda = "3,1"}}),
               HasSubstr("host n0 has GPUs 3, 1"));
 }
 
 TEST(Planner, MaskThatHidesEverything) {
-  const Plan plan = muster::plan(machine({4}), {.visible_mask = ""});
+  const Plan plan = muster::plan(machine({4}), {.masks = {.cuda = ""}});
   EXPECT_THAT(devices(plan), ElementsAre("n0:cpu0", "n0:cpu1"));
   EXPECT_THAT(plan.notes, ElementsAre("CUDA_VISIBLE_DEVICES='' shows 0 of 4 GPUs",
                                       HasSubstr("no GPU (all hidden by CUDA_VISIBLE_DEVICES): 2 CPU slots")));
-  EXPECT_THAT(error_of(machine({4}), {.gpu_only = true, .visible_mask = "-1"}, ErrorCode::unavailable),
+  EXPECT_THAT(error_of(machine({4}), {.gpu_only = true, .masks = {.cuda = "-1"}}, ErrorCode::unavailable),
               HasSubstr("CUDA_VISIBLE_DEVICES='-1' shows 0 of 4 GPUs"));
 }
 
@@ -485,6 +488,46 @@ TEST(Planner, ManyHosts) {
   EXPECT_EQ(plan.ranks.back().host, "n2499");
   EXPECT_EQ(plan.ranks.back().device.index.value, 7);
   EXPECT_EQ(plan.ranks.front().batch_share, 2);
+}
+
+Inventory with_amd(int num_nvidia, int num_amd) {
+  Inventory inventory = machine({num_nvidia + num_amd});
+  for (int i = num_nvidia; i < num_nvidia + num_amd; ++i) {
+    inventory.hosts[0].gpus[static_cast<size_t>(i)].vendor = Vendor::amd;
+  }
+  return inventory;
+}
+
+TEST(Planner, AmdGpusAreShownByTheirOwnVariable) {
+  const Plan plan = muster::plan(with_amd(0, 2), {});
+  const VisibilityVariables expected = {{"ROCR_VISIBLE_DEVICES", cat(test_uuid(0, 0), ",", test_uuid(0, 1))},
+                                        {"HIP_VISIBLE_DEVICES", std::nullopt},
+                                        {"CUDA_VISIBLE_DEVICES", std::nullopt}};
+  EXPECT_EQ(visibility_variables(plan, plan.ranks[1]), expected);
+  EXPECT_THAT(
+      visibility_variables(muster::plan(with_amd(0, 2), {.visibility = Visibility::all}), plan.ranks[0]),
+      IsEmpty());
+}
+
+TEST(Planner, AmdGpusWithoutAnIdGoByTheirNumber) {
+  Inventory inventory = with_amd(0, 2);
+  inventory.hosts[0].gpus[1].uuid.value = "GPU-pci-0000:03:00.0";
+  const Plan plan = muster::plan(inventory, {.visibility = Visibility::own});
+  EXPECT_EQ(visibility_variables(plan, plan.ranks[1]).at("ROCR_VISIBLE_DEVICES"), "1");
+  Inventory mixed = with_amd(1, 1);
+  mixed.hosts[0].gpus[1].uuid.value = "GPU-pci-0000:03:00.0";
+  EXPECT_THAT(error_of(mixed, {}, ErrorCode::unavailable), HasSubstr("AMD GPUs with a unique id"));
+}
+
+TEST(Planner, RanksOnBothVendorsSeeTheirOwnGpuAlone) {
+  const Plan plan = muster::plan(with_amd(1, 1), {});
+  EXPECT_EQ(plan.visibility, Visibility::own);
+  EXPECT_THAT(ordinals(plan), ElementsAre(0, 0));
+  const VisibilityVariables first = {{"CUDA_VISIBLE_DEVICES", test_uuid(0, 0)},
+                                     {"ROCR_VISIBLE_DEVICES", ""},
+                                     {"HIP_VISIBLE_DEVICES", std::nullopt}};
+  EXPECT_EQ(visibility_variables(plan, plan.ranks[0]), first);
+  EXPECT_EQ(visibility_variables(plan, plan.ranks[1]).at("CUDA_VISIBLE_DEVICES"), "");
 }
 
 }  // namespace

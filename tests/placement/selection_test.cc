@@ -16,7 +16,7 @@ using testing::HasSubstr;
 std::vector<int> selected(const std::string& text, const Host& host,
                           const std::optional<std::string>& mask = {}) {
   std::vector<int> indices;
-  for (const UsableGpu& gpu : select_gpus(parse_selection(text), host, usable_gpus(host, mask))) {
+  for (const UsableGpu& gpu : select_gpus(parse_selection(text), host, usable_gpus(host, {.cuda = mask}))) {
     indices.push_back(host.gpus[gpu.position].index.value);
   }
   return indices;
@@ -254,7 +254,7 @@ TEST(Selection, AnyTextIsReadOrRefused) {
 TEST(UsableGpus, OrdinalsUnderAMask) {
   Host host = gpu_host(0, 4);
   host.gpus[3].health = "GPU is lost";
-  const auto usable = usable_gpus(host, "2,3,0");
+  const auto usable = usable_gpus(host, {.cuda = "2,3,0"});
   EXPECT_THAT(usable.gpus, ElementsAre(UsableGpu{2, {0}}, UsableGpu{0, {2}}));
   EXPECT_THAT(usable.sick, ElementsAre("GPU 3: GPU is lost"));
   EXPECT_EQ(usable.mask_note, "CUDA_VISIBLE_DEVICES='2,3,0' shows 3 of 4 GPUs");
@@ -271,17 +271,18 @@ TEST(UsableGpus, AmdGoesByItsOwnVariables) {
   Host host = gpu_host(0, 4);
   for (Gpu& gpu : host.gpus) gpu.vendor = Vendor::amd;
   EXPECT_THAT(usable_gpus(host, {}).gpus.size(), 4);
-  const auto usable = usable_gpus(host, {}, {.rocr = "3,1,0", .hip = "2,0"});
+  const auto usable = usable_gpus(host, {.rocr = "3,1,0", .hip = "2,0"});
   EXPECT_THAT(usable.gpus, ElementsAre(UsableGpu{0, {0}}, UsableGpu{3, {1}}));
   EXPECT_EQ(usable.mask_note, "ROCR_VISIBLE_DEVICES='3,1,0' HIP_VISIBLE_DEVICES='2,0' shows 2 of 4 GPUs");
-  EXPECT_THAT(usable_gpus(host, "1").gpus, ElementsAre(UsableGpu{1, {0}})) << "HIP reads CUDA's too";
+  EXPECT_THAT(usable_gpus(host, {.cuda = "1"}).gpus, ElementsAre(UsableGpu{1, {0}}))
+      << "HIP reads CUDA's too";
 }
 
 TEST(UsableGpus, IndicesOnUnequalGpusAreExplained) {
   Host host = gpu_host(0, 2);
   host.gpus[1].model = "Other";
-  EXPECT_THAT(usable_gpus(host, "1,0").mask_note, HasSubstr("read in PCI order"));
-  EXPECT_EQ(usable_gpus(host, test_uuid(0, 1) + "," + test_uuid(0, 0)).mask_note, "");
+  EXPECT_THAT(usable_gpus(host, {.cuda = "1,0"}).mask_note, HasSubstr("read in PCI order"));
+  EXPECT_EQ(usable_gpus(host, {.cuda = test_uuid(0, 1) + "," + test_uuid(0, 0)}).mask_note, "");
 }
 
 }  // namespace

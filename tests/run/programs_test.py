@@ -2,6 +2,7 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -193,14 +194,60 @@ class Start(ProgramTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("[1] rank 1 local 1 of 2 on cpu", done.stdout)
 
-    def test_under_torchrun(self):
+    def torchrun(self, ranks, *argv, **env):
         torchrun = os.path.join(os.path.dirname(PYTHON), "torchrun")
         if not os.path.exists(torchrun) or subprocess.run([PYTHON, "-c", "import torch.distributed"], capture_output=True).returncode:
             self.skipTest(f"no torchrun beside '{PYTHON}'")
-        done = self.start(torchrun, "--no-python", "--nproc-per-node", "2", PROBE)
+        return self.start(torchrun, "--no-python", "--nproc-per-node", str(ranks), PROBE, *argv, **env)
+
+    def fleet(self, text):
+        path = f"{self.folder}/fleet.toml"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def test_more_ranks_than_gpus_under_torchrun(self):
+        two = self.fleet('[[host]]\nname = "a"\ngpus = "2xA100-80GB"\n')
+        self.assert_fails(self.torchrun(3, MUSTER_INVENTORY=two), "expected a GPU for local rank 2, got 2 visible GPUs", "MUSTER_SURPLUS=cpu, drop or share")
+        self.assert_fails(self.torchrun(3, MUSTER_INVENTORY=two, MUSTER_SURPLUS="none"), "error, cpu, drop, share", "none")
+        done = self.torchrun(3, MUSTER_INVENTORY=two, MUSTER_SURPLUS="drop")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(re.findall(r"rank \d local \d of \d", done.stdout)), ["rank 0 local 0 of 2", "rank 1 local 1 of 2"])
+        self.assertIn("left out: no GPU for local rank 2", done.stderr)
+        done = self.torchrun(3, MUSTER_INVENTORY=two, MUSTER_SURPLUS="cpu")
+        self.assertIn("rank 2 local 2 of 3 on cpu reason 'CPU: surplus, 2 visible GPUs taken", done.stdout)
+        done = self.torchrun(3, MUSTER_INVENTORY=two, MUSTER_SURPLUS="share")
+        self.assertIn("rank 2 local 2 of 3 on cpu reason 'visible GPU of local rank 2", done.stdout)
+
+    def test_where_nobody_has_a_gpu_nobody_is_left_out(self):
+        done = self.torchrun(2, MUSTER_SURPLUS="drop", CUDA_VISIBLE_DEVICES="")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("rank 1 local 1 of 2 on cpu reason 'CPU: no rank has a GPU", done.stdout)
+
+    def test_a_rank_0_that_is_left_out_serves_until_the_others_are_done(self):
+        one = self.fleet('[[host]]\nname = "a"\ngpus = "2xA100-80GB"\n')
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ranks = []
+        for rank in range(3):
+            environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
+            environment.update(RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK=str(max(0, rank - 1)), LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                               MASTER_PORT=str(port), MUSTER_SURPLUS="drop", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+            if rank > 0:
+                environment["MUSTER_INVENTORY"] = one
+            ranks.append(subprocess.Popen([PROBE], cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        said = [rank.communicate(timeout=120) for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [0, 0, 0], said)
+        self.assertEqual(said[0][0], "")
+        self.assertIn("rank 0 local 0 of 2", said[1][0])
+        self.assertIn("rank 1 local 1 of 2", said[2][0])
+
+    def test_under_torchrun(self):
+        done = self.torchrun(2)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("rank 1 local 1 of 2 on cpu reason 'CPU: no visible GPU (torchrun assigns no device)'", done.stdout)
-        done = self.start(torchrun, "--no-python", "--nproc-per-node", "2", PROBE, "throw")
+        done = self.torchrun(2, "throw")
         self.assert_fails(done, "the reactor is too hot")
 
     def test_a_killed_rank_ends_the_job(self):

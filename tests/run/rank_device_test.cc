@@ -40,14 +40,14 @@ RankEnv planned(int rank, bool simulated) {
 }
 
 TEST(RankDevice, ThePlansOrdinalIsTheRanksDevice) {
-  const RankDevice found = device_of_rank(planned(1, false));
+  const RankDevice found = device_of_rank(planned(1, false), Surplus::error).value();
   EXPECT_EQ(found.device, c10::Device(c10::kCUDA, 1));
   EXPECT_EQ(found.assignment.device.uuid.value, "GPU-a");
   EXPECT_EQ(found.assignment.reason, "as asked");
 }
 
 TEST(RankDevice, ASimulatedMachinesRanksComputeOnTheCpu) {
-  const RankDevice found = device_of_rank(planned(1, true));
+  const RankDevice found = device_of_rank(planned(1, true), Surplus::error).value();
   EXPECT_EQ(found.device, c10::Device(c10::kCPU));
   EXPECT_EQ(found.assignment.device.uuid.value, "GPU-a");
 }
@@ -55,9 +55,48 @@ TEST(RankDevice, ASimulatedMachinesRanksComputeOnTheCpu) {
 TEST(RankDevice, APlanWithoutThisRankIsAnError) {
   auto env = planned(0, false);
   env.rank = 2;
-  EXPECT_THROW(device_of_rank(env), Error);
+  EXPECT_THROW(device_of_rank(env, Surplus::error), Error);
   env.plan = "/no/such/plan.json";
-  EXPECT_THROW(device_of_rank(env), Error);
+  EXPECT_THROW(device_of_rank(env, Surplus::error), Error);
+}
+
+Inventory two_gpus() {
+  Host host;
+  host.name = "a";
+  for (int i = 0; i < 2; ++i) {
+    Gpu gpu;
+    gpu.index.value = i;
+    gpu.uuid.value = i == 0 ? "GPU-a" : "GPU-b";
+    gpu.model = "M";
+    host.gpus.push_back(gpu);
+  }
+  return {.source = "test", .hosts = {host}};
+}
+
+RankEnv started(int local_rank) {
+  RankEnv env;
+  env.rank = env.local_rank = local_rank;
+  env.world_size = env.local_world_size = 3;
+  env.source = "srun";
+  return env;
+}
+
+TEST(RankDevice, TheVisibleGpuOfTheLocalRank) {
+  const auto device = [](int local_rank, const VisibilityMasks& masks, Surplus surplus = Surplus::error) {
+    return device_by_local_rank(started(local_rank), two_gpus(), masks, surplus).value();
+  };
+  EXPECT_EQ(device(1, {}).device, c10::Device(c10::kCUDA, 1));
+  EXPECT_EQ(device(1, {.cuda = "1,0"}).assignment.device.uuid.value, "GPU-a");
+  EXPECT_EQ(device(2, {.cuda = "1"}).device, c10::Device(c10::kCUDA, 0)) << "a GPU of its own";
+  EXPECT_EQ(device(2, {}, Surplus::share).device, c10::Device(c10::kCUDA, 0));
+  EXPECT_EQ(device(2, {}, Surplus::cpu).device, c10::Device(c10::kCPU));
+  EXPECT_EQ(device(0, {.cuda = ""}).device, c10::Device(c10::kCPU));
+}
+
+TEST(RankDevice, OneTooManyIsAnErrorOrLeftOut) {
+  EXPECT_THROW(device_by_local_rank(started(2), two_gpus(), {}, Surplus::error), Error);
+  EXPECT_FALSE(device_by_local_rank(started(2), two_gpus(), {}, Surplus::drop));
+  EXPECT_FALSE(device_by_local_rank(started(0), two_gpus(), {.cuda = ""}, Surplus::drop));
 }
 
 }  // namespace
