@@ -1,6 +1,7 @@
 # cmake --install: the program, and for C++ users the libraries, the headers and find_package(muster).
 #
 #   bin/muster
+#   libexec/muster/muster-bench                  what `muster bench` executes
 #   lib/libmuster.so, lib/libmuster_cuda.so      beside each other: the first loads the second by its place
 #   include/muster/...                           every header that a FILE_SET names
 #   lib/cmake/muster/                            musterConfig.cmake, and FindLibTorch.cmake, which it uses
@@ -24,6 +25,10 @@ if(MUSTER_LIBTORCH)
     install(TARGETS muster_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
     set_target_properties(muster_cuda PROPERTIES INSTALL_RPATH "${muster_install_rpath}")
   endif()
+
+  install(TARGETS muster_bench RUNTIME DESTINATION libexec/muster)
+  set_target_properties(muster_bench PROPERTIES
+    INSTALL_RPATH "$ORIGIN/../../${CMAKE_INSTALL_LIBDIR};${muster_torch_root}/lib")
 
   # muster_control is inside libmuster.so: its headers are installed, the archive is not.
   get_target_property(muster_control_headers muster_control HEADER_SET)

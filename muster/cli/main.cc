@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/version.h"
+#include "muster/cli/bench.h"
 #include "muster/cli/devices.h"
 #include "muster/cli/doctor.h"
 #include "muster/cli/run.h"
@@ -33,6 +34,7 @@ constexpr Command kCommands[] = {
     {"run", muster::add_run},
     {"plan", muster::add_plan},
     {"devices", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_devices(app, exit_code); }},
+    {"bench", [](CLI::App& app, Arguments&, int*) { muster::add_bench(app); }},
     {"doctor", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_doctor(app, exit_code); }},
     {"secret", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_secret(app, exit_code); }},
 };
@@ -42,6 +44,7 @@ constexpr const char* kExamples = R"(Examples:
   muster run --gpus 0,2 train.py    a Python script, on two chosen GPUs
   muster plan                       which rank would get which device, and why
   muster devices                    what this machine has
+  muster bench device               how fast its devices train
   muster doctor                     what is wrong with it, and what to do
 `muster COMMAND --help` tells more.
 )";

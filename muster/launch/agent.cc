@@ -23,6 +23,7 @@
 #include "muster/placement/plan_json.h"
 #include "muster/placement/plan_table.h"
 #include "muster/placement/planner.h"
+#include "muster/placement/score_cache.h"
 #include "muster/placement/selection.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/process_set.h"
@@ -44,15 +45,20 @@ void check(const LaunchOptions& options) {
   }
 }
 
-// Whether the selection takes GPUs by what they do now: then others will do where these have just been taken.
-bool takes_any(const std::string& gpus) {
-  using Kind = SelectionItem::Kind;
+// Whether the selection has a pick of one of these kinds.
+bool takes(const std::string& gpus, std::initializer_list<SelectionItem::Kind> kinds) {
   for (const SelectionPart& part : parse_selection(gpus).parts) {
     for (const SelectionItem& item : part.items) {
-      if (item.kind == Kind::idle || item.kind == Kind::free || item.kind == Kind::fastest) return true;
+      if (std::find(kinds.begin(), kinds.end(), item.kind) != kinds.end()) return true;
     }
   }
   return false;
+}
+
+// Whether the selection takes GPUs by what they do now: then others will do where these have just been taken.
+bool takes_any(const std::string& gpus) {
+  using Kind = SelectionItem::Kind;
+  return takes(gpus, {Kind::idle, Kind::free, Kind::fastest});
 }
 
 // Asks for no more than the request needs: every answer delays the start.
@@ -94,11 +100,26 @@ Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
   return plan;
 }
 
+// Scores that were measured before, where the plan is made by them. Batches are divided by them only when
+// every GPU has one; a cache that cannot be read is none, and said so.
+Scores remembered_scores(const Inventory& inventory, const Request& request) {
+  const bool by_speed = request.policy == "fastest" || takes(request.gpus, {SelectionItem::Kind::fastest});
+  if (!request.scores.empty() || (!by_speed && request.global_batch == 0)) return request.scores;
+  try {
+    Scores scores = measured_scores(read_score_cache(default_score_cache()), inventory);
+    return by_speed || has_every_gpu(scores, inventory) ? scores : Scores();
+  } catch (const Error& error) {
+    log(LogLevel::warn, cat(error.message(), "; going on without measured scores"));
+    return {};
+  }
+}
+
 Plan place(const Inventory& inventory, const LaunchOptions& options) {
   if (!options.plan.empty()) return given_plan(inventory, options);
   Request request = options.request;
   if (options.virtual_local_rank) request.visibility = Visibility::own;
   if (!inventory.simulated) request.masks = inherited_masks();
+  request.scores = remembered_scores(inventory, request);
   Plan plan = muster::plan(inventory, request);
   if (!options.dry_run && inventory.hosts.size() > 1) {
     throw Error(ErrorCode::invalid_argument,

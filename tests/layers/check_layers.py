@@ -27,6 +27,7 @@ MAY_USE = {
     "checkpoint": ["comm"],
     "parallel": ["comm", "ddp"],
     "run": ["comm", "data", "launch"],
+    "bench": ["run"],  # a program of its own
     "python": ["comm"],
     "cli": ["tasks", "launch"],
 }

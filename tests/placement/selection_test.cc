@@ -176,7 +176,8 @@ TEST(Selection, FastestGoesByScores) {
   EXPECT_THAT(fastest("fastest:2", scores), ElementsAre(3, 0));
   EXPECT_THAT(fastest("fastest:2,!3", scores), ElementsAre(0, 1));
   EXPECT_THAT(error_of("fastest:2", host),
-              HasSubstr("expected a score for each GPU, got none for GPU 0 (give --scores FILE)"));
+              HasSubstr("expected a score for each GPU, got none for GPU 0 (give --scores FILE, or measure "
+                        "them with `muster bench device`)"));
   EXPECT_THROW(fastest("fastest:5", scores), Error);
 }
 

@@ -178,6 +178,52 @@ class BadInput(ProgramTest):
             self.assert_fails(self.start(TRAIN, *argv), argv[0], code=2)
 
 
+class Bench(ProgramTest):
+    def bench(self, *argv, **env):
+        return self.start(MUSTER, "bench", "device", "--seconds", "0.02", "--cache", f"{self.folder}/cache/scores.json", *argv, **env)
+
+    def test_scores_are_measured_once_and_remembered(self):
+        first = self.bench("--cpu")
+        self.assertEqual(first.returncode, 0, first.stderr)
+        self.assertRegex(first.stdout, r"cpu +CPU +[1-9]\d* +\d+ +100 %")
+        self.assertIn("measuring", first.stderr)
+        again = self.bench("--cpu")
+        self.assertEqual(again.stdout, first.stdout)
+        self.assertIn("measured before", again.stderr)
+        self.assertIn("measuring", self.bench("--cpu", "--again").stderr)
+        self.assertIn("measuring", self.bench("--cpu", "--dtype", "bfloat16").stderr)
+
+    def test_json_is_what_scores_takes(self):
+        done = self.bench("--cpu", "--json")
+        self.assertGreater(json.loads(done.stdout)["cpu"], 0)
+        with open(f"{self.folder}/scores.json", "w", encoding="utf-8") as file:
+            file.write(done.stdout)
+        plan = self.start(MUSTER, "plan", "-n", "2", "--global-batch", "9", "--scores", f"{self.folder}/scores.json", "--json", CUDA_VISIBLE_DEVICES="")
+        self.assertEqual([rank["batch_share"] for rank in json.loads(plan.stdout)["ranks"]], [5, 4])
+
+    def test_remembered_scores_decide_the_policy_fastest(self):
+        inventory = f"{self.folder}/fleet.toml"
+        with open(inventory, "w", encoding="utf-8") as file:
+            file.write('[[host]]\nname = "a"\ngpus = ["A100-80GB", "H100-80GB"]\n')
+        self.assert_fails(self.start(MUSTER, "plan", "--policy", "fastest", "--inventory", inventory, XDG_CACHE_HOME=self.folder), "muster bench device")
+        gpus = json.loads(self.start(MUSTER, "devices", "--json", "--inventory", inventory).stdout)["hosts"][0]["gpus"]
+        os.mkdir(f"{self.folder}/muster")
+        with open(f"{self.folder}/muster/scores.json", "w", encoding="utf-8") as file:
+            json.dump({"schema": "muster.scores/1", "devices": [
+                {"device": gpu["uuid"], "host": "a", "model": gpu["model"], "driver": "", "dtype": "float32", "score": 100.0 + 200 * i,
+                 "batch_size": 1, "since_seconds": 0} for i, gpu in enumerate(gpus)]}, file)
+        plan = json.loads(self.start(MUSTER, "plan", "--policy", "fastest", "--global-batch", "40", "--inventory", inventory, "--json",
+                                     XDG_CACHE_HOME=self.folder).stdout)
+        self.assertEqual([rank["device"]["index"] for rank in plan["ranks"]], [1, 0])
+        self.assertEqual([rank["batch_share"] for rank in plan["ranks"]], [30, 10])
+
+    def test_wrong_input(self):
+        self.assert_fails(self.start(MUSTER, "bench"), "subcommand", code=2)
+        self.assert_fails(self.bench("--dtype", "int8", "--cpu"), "int8", "bfloat16", code=2)
+        self.assert_fails(self.bench("--gpus", "0", CUDA_VISIBLE_DEVICES=""), "GPU", code=1)
+        self.assert_fails(self.bench("--gpus", "0-"), "0-", code=2)
+
+
 class Start(ProgramTest):
     def test_alone(self):
         done = self.start(PROBE, "place", MUSTER_NPROC=3)

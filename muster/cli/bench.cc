@@ -1,0 +1,46 @@
+#include "muster/cli/bench.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+// Beside this program, installed and in a build folder alike: bin/muster, libexec/muster/muster-bench.
+std::string bench_program() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return self.parent_path().parent_path() / "libexec" / "muster" / "muster-bench";
+}
+
+void become_bench(const std::vector<std::string>& args) {
+  const std::string program = bench_program();
+  std::vector<char*> argv = {const_cast<char*>("muster bench")};
+  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
+  argv.push_back(nullptr);
+  ::execv(program.c_str(), argv.data());
+  throw Error(ErrorCode::unavailable,
+              cat("bench: expected '", program, "', got: ", std::strerror(errno),
+                  "; it needs LibTorch, so a muster built with MUSTER_LIBTORCH=OFF has none"));
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  CLI::App* const command = app.add_subcommand("bench", "Measure devices: `muster bench device`");
+  command->set_help_flag();  // muster-bench has its own
+  command->prefix_command();
+  command->callback([command] { become_bench(command->remaining()); });
+}
+
+}  // namespace muster

@@ -1,0 +1,137 @@
+// The real program on a machine with two GPUs that a stand-in for the driver's library invents: which device
+// each rank is told, plans that are executed, and leases between jobs.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "muster/base/strings.h"
+#include "muster_program.h"
+
+namespace muster {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr const char* kFirst = "GPU-aaaaaaaa-0000-4000-8000-000000000001";
+constexpr const char* kSecond = "GPU-bbbbbbbb-0000-4000-8000-000000000002";
+
+class TwoGpus : public testing::Test {
+ protected:
+  TwoGpus() {
+    const auto gpu = [](const char* uuid, const char* pci) {
+      return cat("|uuid=", uuid, ",name=Test GPU,total=8589934592,free=8589934592,cc=9.0,pci=", pci);
+    };
+    settings_.environment = {{"MUSTER_NVML_LIBRARY", FAKE_NVML_LIBRARY},
+                             {"FAKE_NVML", cat("version=550.54", gpu(kFirst, "00000000:01:00.0"),
+                                               gpu(kSecond, "00000000:02:00.0"))},
+                             {"CUDA_VISIBLE_DEVICES", "0,1"},
+                             {"XDG_RUNTIME_DIR", folder_.path()}};
+  }
+
+  Ran run(std::vector<std::string> args) { return muster(std::move(args), folder_, settings_); }
+
+  static std::vector<std::string> sh(std::vector<std::string> flags, const std::string& script) {
+    flags.insert(flags.begin(), {"run", "--run-dir", "out"});
+    flags.insert(flags.end(), {"sh", "-c", script});
+    return flags;
+  }
+
+  ScratchFolder folder_;
+  ProgramSettings settings_;
+};
+
+constexpr const char* kTell = "echo $LOCAL_RANK $MUSTER_DEVICE $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER";
+
+TEST_F(TwoGpus, RanksSeeTheJobsGpusInTheirOrder) {
+  const Ran ran = run(sh({"--map", "1,0"}, kTell));
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  const std::string both = cat(kSecond, ",", kFirst);
+  EXPECT_THAT(ran.out, AllOf(HasSubstr(cat("[0] 0 ", kSecond, " ", both, " PCI_BUS_ID\n")),
+                             HasSubstr(cat("[1] 1 ", kFirst, " ", both, " PCI_BUS_ID\n"))));
+  EXPECT_THAT(ran.err, HasSubstr("list: place 1 of --map 1,0"));
+}
+
+TEST_F(TwoGpus, AGivenPlanIsExecuted) {
+  const Ran plan = run({"plan", "--map-command", "echo 1; echo 0", "--visibility", "own", "--json"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  folder_.write("plan.json", plan.out);
+  const Ran ran = run(sh({"-q", "--plan", "plan.json"}, "echo $MUSTER_LOCAL_RANK $CUDA_VISIBLE_DEVICES"));
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out,
+              AllOf(HasSubstr(cat("[0] 0 ", kSecond, "\n")), HasSubstr(cat("[1] 1 ", kFirst, "\n"))));
+  EXPECT_EQ(json::parse(read_file(folder_.path() + "/out/plan.json")), json::parse(plan.out));
+}
+
+TEST_F(TwoGpus, APlanOfAnotherMachineIsRefused) {
+  std::string text = run({"plan", "--json"}).out;
+  for (size_t at = 0; (at = text.find("GPU-bbbb", at)) != std::string::npos;) text.replace(at, 8, "GPU-cccc");
+  folder_.write("plan.json", text);
+  const Ran ran = run(sh({"--plan", "plan.json"}, "echo started"));
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_EQ(ran.out, "");
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("GPU-cccc"), HasSubstr("(rank 1)")));
+  EXPECT_THAT(run(sh({"--plan", "plan.json", "--gpus", "0"}, "true")).err, HasSubstr("no --gpus beside it"));
+}
+
+// Holds GPU 0 until it is told to end.
+class Holder {
+ public:
+  Holder(const ScratchFolder& folder, const ProgramSettings& settings)
+      : program_({"run", "-q", "--gpus", "0", "--run-dir", "holder", "sh", "-c",
+                  "echo ready; while :; do sleep 0.05; done"},
+                 folder, settings) {
+    program_.read_until("ready");
+  }
+  void end() {
+    ::kill(program_.pid(), SIGTERM);
+    EXPECT_EQ(program_.finish().code, 128 + SIGTERM);
+  }
+
+ private:
+  Program program_;
+};
+
+TEST_F(TwoGpus, AGpuOfAnotherJobIsRefusedAndItsHolderNamed) {
+  Holder holder(folder_, settings_);
+  const Ran refused = run(sh({"--gpus", "0"}, "echo started"));
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_THAT(refused.err, AllOf(HasSubstr(kFirst), HasSubstr("job "), HasSubstr("--wait")));
+  EXPECT_EQ(run(sh({"--gpus", "0", "--no-lease"}, "true")).code, 0);
+  EXPECT_THAT(run({"devices"}).out, HasSubstr("job "));
+  holder.end();
+  EXPECT_EQ(run(sh({"--gpus", "0"}, "true")).code, 0) << "free again";
+}
+
+TEST_F(TwoGpus, AnyFreeGpuIsAnotherOne) {
+  Holder holder(folder_, settings_);
+  const Ran ran = run(sh({"-q", "--gpus", "free:1"}, "echo $MUSTER_DEVICE"));
+  EXPECT_EQ(ran.out, cat(kSecond, "\n")) << ran.err;
+  holder.end();
+}
+
+TEST_F(TwoGpus, WaitsForAGpu) {
+  Holder holder(folder_, settings_);
+  const Ran in_vain = run(sh({"--gpus", "0", "--wait=50ms"}, "echo started"));
+  EXPECT_EQ(in_vain.code, 1);
+  EXPECT_EQ(in_vain.out, "");
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const Fd log(ends[0]);
+  Fd write_end(ends[1]);
+  ProgramSettings settings = settings_;
+  settings.stderr_fd = write_end.get();
+  Program waiter(sh({"-q", "--gpus", "0", "--wait=60s"}, "echo got $MUSTER_DEVICE"), folder_, settings);
+  write_end.reset();
+  char buffer[4096];
+  const ssize_t n = ::read(log.get(), buffer, sizeof(buffer));
+  EXPECT_THAT(std::string(buffer, static_cast<size_t>(std::max<ssize_t>(n, 0))), HasSubstr(kFirst))
+      << "it waits";
+  holder.end();
+  EXPECT_EQ(waiter.finish().out, cat("got ", kFirst, "\n"));
+}
+
+}  // namespace
+}  // namespace muster
