@@ -19,7 +19,7 @@
 #include "muster/device/probe.h"
 #include "muster/launch/lease.h"
 #include "muster/placement/gpu_facts.h"
-#include "muster/placement/score_cache.h"
+#include "muster/launch/score_cache.h"
 #include "muster/placement/selection.h"
 #include "muster/placement/text_table.h"
 

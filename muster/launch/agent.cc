@@ -23,7 +23,7 @@
 #include "muster/placement/plan_json.h"
 #include "muster/placement/plan_table.h"
 #include "muster/placement/planner.h"
-#include "muster/placement/score_cache.h"
+#include "muster/launch/score_cache.h"
 #include "muster/placement/selection.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/process_set.h"

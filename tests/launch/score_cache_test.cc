@@ -1,4 +1,4 @@
-#include "muster/placement/score_cache.h"
+#include "muster/launch/score_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "muster/placement/score_cache.h"
+#include "muster/launch/score_cache.h"
 
 #include <algorithm>
 #include <cmath>
