@@ -79,7 +79,8 @@ inline Host workstation() {
 }
 
 // Four packages of two dies, four Infinity Fabric links inside and one or two between. Source: Oak Ridge,
-// "Frontier User Guide", node diagram; dies without links are taken to be as far as sockets are.
+// "Frontier User Guide", node diagram (of a die's eight links one goes to the CPU, and of the odd ones
+// another to a NIC); dies without links are taken to be as far as sockets are.
 inline Host mi250x() {
   Host host = gpu_host(0, 8, "AMD Instinct MI250X");
   host.gpu_links.assign(8, std::vector<Link>(8, {LinkKind::sys, 0}));
