@@ -18,10 +18,11 @@
 #include "muster/comm/nccl.h"
 #include "muster/device/probe.h"
 #include "muster/launch/lease.h"
-#include "muster/placement/gpu_facts.h"
 #include "muster/launch/score_cache.h"
+#include "muster/placement/gpu_facts.h"
 #include "muster/placement/selection.h"
 #include "muster/placement/text_table.h"
+#include "muster/run/error_file.h"
 
 namespace muster {
 namespace {
@@ -36,6 +37,11 @@ struct Candidate {
 
 std::vector<Candidate> gpu_candidates(const Host& host, const DeviceBenchOptions& options) {
   const UsableGpus usable = usable_gpus(host, inherited_masks());
+  if (usable.gpus.empty()) {
+    throw Error(ErrorCode::unavailable,
+                cat("bench device: expected a GPU, got none: ", describe(host, usable)));
+  }
+  for (const std::string& sick : usable.sick) std::fputs(cat("left out ", sick, "\n").c_str(), stderr);
   std::vector<Candidate> candidates;
   for (const UsableGpu& gpu : select_gpus(parse_selection(options.gpus), host, usable, {})) {
     Candidate candidate{
@@ -48,22 +54,13 @@ std::vector<Candidate> gpu_candidates(const Host& host, const DeviceBenchOptions
     candidate.device = c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(gpu.ordinal.value));
     candidates.push_back(candidate);
   }
-  if (candidates.empty()) {
-    throw Error(ErrorCode::unavailable,
-                cat("bench device: expected a GPU, got none: ", describe(host, usable)));
-  }
   return candidates;
-}
-
-int cores_of_slot(const Host& host) {
-  return std::max(1, host.num_cores / std::max(1, host.cpu_slots));
 }
 
 std::vector<Candidate> candidates_of(const Host& host, const DeviceBenchOptions& options) {
   const bool on_cpu = options.cpu || (host.gpus.empty() && options.gpus.empty());
   if (!on_cpu) return gpu_candidates(host, options);
-  const std::string label = cat("CPU slot (", cores_of_slot(host), " of ", host.num_cores, " cores)");
-  return {{.id = "cpu", .label = label, .model = "CPU"}};
+  return {{.id = "cpu", .label = "CPU slot", .model = cpu_slot_model(host)}};
 }
 
 c10::ScalarType dtype_of(const std::string& name) {
@@ -74,77 +71,77 @@ c10::ScalarType dtype_of(const std::string& name) {
               cat("--dtype: expected float32, bfloat16 or float16, got '", name, "'"));
 }
 
-// One result for each candidate, in order; nothing for one that could not be measured.
+// One result for each candidate that could be measured, in order.
 class DeviceBench {
  public:
   DeviceBench(const Host& host, const DeviceBenchOptions& options)
       : host_(host), options_(options), dtype_(dtype_of(options.dtype)) {
     path_ = options.cache.empty() ? default_score_cache() : options.cache;
+    if (path_.empty()) throw Error(ErrorCode::io, "bench device: expected HOME or --cache FILE, got neither");
     measured_ = read_score_cache(path_);
   }
 
   std::vector<MeasuredScore> run(const std::vector<Candidate>& candidates) {
     std::vector<MeasuredScore> results;
     for (const Candidate& candidate : candidates) {
-      if (const MeasuredScore* known = remembered(candidate)) {
+      const MeasuredScore* known = find_measured(measured_, host_, candidate.id, options_.dtype);
+      if (known != nullptr && !options_.again) {
         say(candidate, "measured before (--again measures anew)");
         results.push_back(*known);
-      } else if (const auto score = measure(candidate)) {
-        results.push_back(*score);
-        remember(*score);
+        continue;
+      }
+      try {
+        results.push_back(measure(candidate));
+        add_to_score_cache(path_, results.back());
+      } catch (const std::exception& error) {  // of this device: the others are measured all the same
+        say(candidate, cat("not measured: ", describe_exception(error)));
       }
     }
     return results;
   }
 
  private:
-  const MeasuredScore* remembered(const Candidate& candidate) const {
-    const MeasuredScore* known = find_measured(measured_, host_, candidate.id);
-    return options_.again || known == nullptr || known->dtype != options_.dtype ? nullptr : known;
-  }
-
   static void say(const Candidate& candidate, const std::string& what) {
-    std::fputs(cat(candidate.label, " ", candidate.model, ": ", what, "\n").c_str(), stderr);
+    std::fputs(cat(candidate.label, " (", candidate.model, "): ", what, "\n").c_str(), stderr);
   }
 
-  std::optional<MeasuredScore> measure(const Candidate& candidate) const {
-    if (!candidate.obstacle.empty()) {
-      say(candidate, cat("not measured: ", candidate.obstacle));
-      return std::nullopt;
-    }
+  MeasuredScore measure(const Candidate& candidate) const {
+    if (!candidate.obstacle.empty()) throw Error(ErrorCode::unavailable, candidate.obstacle);
     std::optional<Lease> lease;
     if (candidate.device.is_cuda()) {
-      const LeaseFolder folder;
-      lease = folder.try_take({candidate.id}, kWholeGpu, {.job = "bench", .program = "muster bench device"});
-      if (!lease) {
-        say(candidate, cat("not measured: ", describe(folder.holders({candidate.id}).at(0))));
-        return std::nullopt;
-      }
-      use_cuda_device(candidate.device);
+      lease = take_lease(candidate);
+      check_is_the_gpu(candidate, use_cuda_device(candidate.device));
     } else {
-      at::set_num_threads(cores_of_slot(host_));
+      at::set_num_threads(std::max(1, host_.num_cores / std::max(1, host_.cpu_slots)));
     }
     say(candidate, "measuring ...");
     const TrainingSpeed speed =
         training_speed(candidate.device, {.dtype = dtype_, .seconds = options_.seconds});
-    return MeasuredScore{.device = candidate.id,
-                         .host = host_.name,
-                         .model = candidate.model,
-                         .driver = host_.driver_version,
-                         .dtype = options_.dtype,
-                         .score = speed.samples_per_second,
-                         .batch_size = speed.batch_size,
-                         .since_seconds = std::time(nullptr)};
+    return {.device = candidate.id,
+            .host = host_.name,
+            .model = candidate.model,
+            .driver = host_.driver_version,
+            .dtype = options_.dtype,
+            .score = speed.samples_per_second,
+            .batch_size = speed.batch_size,
+            .since_seconds = std::time(nullptr)};
   }
 
-  // One entry a device: an older driver's or another type's is replaced.
-  void remember(const MeasuredScore& score) {
-    std::erase_if(measured_, [&](const MeasuredScore& old) {
-      return old.device == score.device && (score.device != "cpu" || old.host == score.host);
-    });
-    measured_.push_back(score);
-    if (path_.empty()) throw Error(ErrorCode::io, "bench device: expected HOME or --cache FILE, got neither");
-    write_score_cache(path_, measured_);
+  static Lease take_lease(const Candidate& candidate) {
+    const LeaseFolder folder;
+    auto lease =
+        folder.try_take({candidate.id}, kWholeGpu, {.job = "bench", .program = "muster bench device"});
+    if (lease) return std::move(*lease);
+    const auto holders = folder.holders({candidate.id});
+    throw Error(ErrorCode::unavailable,
+                holders.empty() ? "held by another job a moment ago" : describe(holders[0]));
+  }
+
+  // LibTorch counts the GPUs of its own vendor.
+  static void check_is_the_gpu(const Candidate& candidate, const std::string& uuid) {
+    if (!uuid.starts_with("GPU-") || !candidate.id.starts_with("GPU-") || uuid == candidate.id) return;
+    throw Error(ErrorCode::unavailable,
+                cat("expected LibTorch to find it as ", candidate.device.str(), ", which is ", uuid));
   }
 
   const Host& host_;

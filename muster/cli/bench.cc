@@ -18,8 +18,7 @@ namespace {
 
 // Beside this program, installed and in a build folder alike: bin/muster, libexec/muster/muster-bench.
 std::string bench_program() {
-  std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
   return self.parent_path().parent_path() / "libexec" / "muster" / "muster-bench";
 }
 
@@ -31,7 +30,8 @@ void become_bench(const std::vector<std::string>& args) {
   ::execv(program.c_str(), argv.data());
   throw Error(ErrorCode::unavailable,
               cat("bench: expected '", program, "', got: ", std::strerror(errno),
-                  "; it needs LibTorch, so a muster built with MUSTER_LIBTORCH=OFF has none"));
+                  "; build it with `cmake --build BUILD --target muster_bench` (it needs LibTorch: with "
+                  "MUSTER_LIBTORCH=OFF there is none)"));
 }
 
 }  // namespace

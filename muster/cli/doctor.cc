@@ -26,7 +26,7 @@ Examples:
   muster doctor --json                     the same for programs
 )";
 
-size_t count(const std::vector<NamedResult>& results, CheckStatus status) {
+size_t count_findings(const std::vector<NamedResult>& results, CheckStatus status) {
   return static_cast<size_t>(std::count_if(results.begin(), results.end(), [&](const NamedResult& named) {
     return named.result.status == status;
   }));
@@ -54,11 +54,11 @@ std::string doctor_text(const std::vector<NamedResult>& results) {
     text += cat(padded(to_string(result.status), kStatusWidth), padded(name, width), printable(result.text),
                 result.fix.empty() ? std::string() : cat("; to do: ", printable(result.fix)), "\n");
   }
-  const size_t warnings = count(results, CheckStatus::warn);
-  const size_t failures = count(results, CheckStatus::fail);
-  return cat(text, count(results, CheckStatus::ok), " ok, ", warnings,
+  const size_t warnings = count_findings(results, CheckStatus::warn);
+  const size_t failures = count_findings(results, CheckStatus::fail);
+  return cat(text, count_findings(results, CheckStatus::ok), " ok, ", warnings,
              warnings == 1 ? " warning, " : " warnings, ", failures,
-             failures == 1 ? " failure, " : " failures, ", count(results, CheckStatus::skipped),
+             failures == 1 ? " failure, " : " failures, ", count_findings(results, CheckStatus::skipped),
              " skipped\n");
 }
 
@@ -76,7 +76,7 @@ std::string doctor_json(const std::vector<NamedResult>& results, const std::stri
 }
 
 int doctor_exit_code(const std::vector<NamedResult>& results) {
-  return count(results, CheckStatus::fail) > 0 ? 1 : 0;
+  return count_findings(results, CheckStatus::fail) > 0 ? 1 : 0;
 }
 
 void add_doctor(CLI::App& app, int* exit_code) {

@@ -104,6 +104,16 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
   command->add_option("--run-dir", flags.run_dir, "Folder for plan, logs and reports [runs/<id>]")
       ->type_name("DIR")
       ->check(not_empty("a folder"));
+  command->add_option("--workdir", flags.work_dir, "Folder that ranks run in [this one]")
+      ->type_name("DIR")
+      ->check(not_empty("a folder"));
+  command->add_option("--env", flags.env, "A variable of the ranks: NAME=VALUE (again for more)")
+      ->type_name("NAME=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--timeout", flags.timeout, "Time for the whole job; then it is stopped, exit code 124")
+      ->type_name("TIME")
+      ->check(not_empty("a time such as 90m"));
   command->add_flag("--dry-run", flags.dry_run, "Show the plan on standard output and stop");
   command->add_option("--plan", flags.plan, "Execute the plan in this file (muster plan --json)")
       ->type_name("FILE");

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -24,6 +25,14 @@ Error bad_flag(const std::string& flag, const std::string& expected, const std::
                const std::string& next = "") {
   return {ErrorCode::invalid_argument,
           cat(flag, ": expected ", expected, ", got '", got, "'", next.empty() ? "" : "; ", next)};
+}
+
+std::chrono::milliseconds duration_of(const std::string& flag, const std::string& text) {
+  try {
+    return parse_duration(text);
+  } catch (const Error& error) {
+    throw Error(error.code(), cat(flag, ": ", error.message()));
+  }
 }
 
 int parse_count(const std::string& text, const std::string& flag, const std::string& expected) {
@@ -233,10 +242,39 @@ std::vector<int> parse_signals(const std::string& text) {
   return signals;
 }
 
+// NAME=VALUE; NAME alone is there already, inherited. The ranks' own variables are the launcher's to set.
+Environment parse_env(const std::vector<std::string>& settings) {
+  const Environment contract = to_environment(RankEnv{});
+  Environment variables;
+  for (const std::string& setting : settings) {
+    const size_t equals = setting.find('=');
+    const std::string name = setting.substr(0, equals);
+    if (name.empty()) throw bad_flag("--env", "NAME=VALUE", setting);
+    if (contract.contains(name) && name != "MUSTER_BACKEND") {
+      throw bad_flag("--env", "no variable that muster sets for each rank", name, "leave it out");
+    }
+    if (equals != std::string::npos) {
+      variables[name] = setting.substr(equals + 1);
+    } else if (!get_env(name.c_str())) {
+      throw bad_flag("--env", "NAME=VALUE, or the name of a variable that is set", name);
+    }
+  }
+  return variables;
+}
+
+// Empty: no limit.
+std::optional<std::chrono::milliseconds> time_limit(const RunFlags& flags) {
+  if (flags.timeout.empty()) return std::nullopt;
+  const auto limit = duration_of("--timeout", flags.timeout);
+  if (limit <= std::chrono::milliseconds(0)) throw bad_flag("--timeout", "a time above 0", flags.timeout);
+  return limit;
+}
+
 std::chrono::milliseconds shutdown_timeout(const RunFlags& flags) {
-  if (!flags.shutdown_timeout.empty()) return parse_duration(flags.shutdown_timeout);
+  if (!flags.shutdown_timeout.empty()) return duration_of("--shutdown-timeout", flags.shutdown_timeout);
   const auto inherited = get_env("TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
-  return inherited ? parse_duration(*inherited) : LaunchOptions{}.shutdown_timeout;
+  return inherited ? duration_of("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", *inherited)
+                   : LaunchOptions{}.shutdown_timeout;
 }
 
 // What is executed for PROGRAM: Python for scripts and modules, else the program itself.
@@ -252,6 +290,7 @@ std::vector<std::string> command_of(const RunFlags& flags, std::vector<std::stri
                      cat("cannot start '", program[0], "': ", std::strerror(errno), "; correct the path"));
   }
   std::vector<std::string> command = {get_env("PYTHON_EXEC").value_or("python3"), "-u"};
+  if (script && !flags.work_dir.empty()) program[0] = std::filesystem::absolute(program[0]);
   if (flags.module) command.emplace_back("-m");
   command.insert(command.end(), program.begin(), program.end());
   return command;
@@ -271,7 +310,7 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   if (flags.wait == "forever") {
     options.wait = kWaitForever;
   } else if (!flags.wait.empty()) {
-    options.wait = parse_duration(flags.wait);
+    options.wait = duration_of("--wait", flags.wait);
   }
   set_master(flags, options);
   options.inventory = flags.inventory;
@@ -281,6 +320,9 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   options.stop_signals = parse_signals(flags.signals_to_handle);
   options.shutdown_timeout = shutdown_timeout(flags);
   options.run_dir = flags.run_dir;
+  options.work_dir = flags.work_dir;
+  options.extra_env = parse_env(flags.env);
+  options.time_limit = time_limit(flags);
   options.log_dir = flags.log_dir;
   options.redirects = flags.redirects;
   options.tee = flags.tee;

@@ -60,6 +60,9 @@ struct RunFlags {
   std::string visibility;  // empty: job, or own with virtual_local_rank
   int cpu_slots = 0;
   std::string run_dir;
+  std::string work_dir;
+  std::string timeout;
+  std::vector<std::string> env;  // NAME=VALUE, or NAME
   std::string inventory;
   bool dry_run = false;
   bool json = false;

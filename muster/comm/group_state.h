@@ -23,6 +23,7 @@ struct GroupOptions {
   c10::Device device = c10::kCPU;
   std::chrono::milliseconds timeout{0};
   std::string master_addr = {};  // chooses the network interface
+  bool awaited = false;          // a process outside of the group waits for its end, good or not
 };
 
 struct ProcessGroup::State {
@@ -44,6 +45,7 @@ struct ProcessGroup::State {
 };
 
 inline constexpr const char* kDepartures = "departures";
+inline constexpr const char* kAbandoned = "abandoned";
 
 // The group of `size` ranks that comes next over `store`: how many of them were left in good order before.
 int64_t next_generation(c10d::Store& store, int size);

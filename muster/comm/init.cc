@@ -8,6 +8,7 @@
 #include <functional>
 #include <thread>
 
+#include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/log.h"
 #include "muster/comm/group_state.h"
@@ -18,6 +19,8 @@ namespace muster {
 
 namespace {
 
+constexpr std::chrono::seconds kLastWords{30};
+
 std::string backend_asked(const InitOptions& options) {
   const std::string told = get_env("MUSTER_BACKEND").value_or("auto");
   std::string asked = told == "auto" ? options.backend : told;
@@ -27,12 +30,12 @@ std::string backend_asked(const InitOptions& options) {
   return asked;
 }
 
-Member identity(const Rendezvous& meeting, const InitOptions& options) {
+Member identity(const Rendezvous& meeting, const InitOptions& options, bool takes_part = true) {
   const std::string asked = backend_asked(options);
   std::string device = options.device.str();
   if (options.device.is_cuda()) {
     device = use_cuda_device(options.device);
-  } else if (asked == "nccl") {
+  } else if (asked == "nccl" && takes_part) {
     throw Error(ErrorCode::invalid_argument,
                 cat("backend: expected a CUDA device for nccl, got ", options.device.str(), " (rank ",
                     meeting.rank, "); use gloo or auto"));
@@ -43,12 +46,14 @@ Member identity(const Rendezvous& meeting, const InitOptions& options) {
           .pid = ::getpid(),
           .device = device,
           .backend = asked,
-          .libtorch = TORCH_VERSION};
+          .libtorch = TORCH_VERSION,
+          .takes_part = takes_part};
 }
 
 // The group of `members`, this process being the one at `place`.
 ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d::Store>& root,
-                        const std::vector<Member>& members, int place, const InitOptions& options) {
+                        const std::vector<Member>& members, int place, const InitOptions& options,
+                        bool awaited = false) {
   const std::string backend = choose_backend(members, backend_asked(options));
   if (options.device.is_cuda() && backend == "gloo" && place == 0) {
     log(LogLevel::info,
@@ -58,7 +63,8 @@ ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d
                             {.backend = backend,
                              .device = options.device,
                              .timeout = options.timeout,
-                             .master_addr = meeting.master_addr});
+                             .master_addr = meeting.master_addr,
+                             .awaited = awaited});
 }
 
 ProcessGroup join_and_make(const Rendezvous& meeting, const InitOptions& options) {
@@ -70,9 +76,24 @@ ProcessGroup join_and_make(const Rendezvous& meeting, const InitOptions& options
   return make_group(meeting, world, members, meeting.rank, options);
 }
 
-// Until the ranks of the group have shut it down: they need the store that this process serves.
-void serve_until_shut_down(c10d::Store& root, size_t size) {
-  while (next_generation(root, static_cast<int>(size)) == 0) {
+// Until `count` has been added to the key, or `deadline`.
+bool wait_for_count(c10d::Store& store, const char* key, int64_t count, const Deadline& deadline) {
+  while (store.add(key, 0) < count) {
+    if (deadline.passed()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
+}
+
+// Until the ranks of the group have left it, well or not: they need the store that this process serves. Where
+// one fails, the others get kLastWords to say so too; one that was killed never does.
+void serve_until_left(c10d::Store& root, int64_t size) {
+  const auto left = [&] { return root.add(kDepartures, 0) + root.add(kAbandoned, 0); };
+  while (left() < size) {
+    if (root.add(kAbandoned, 0) > 0) {
+      wait_for_count(root, kAbandoned, size, Deadline(kLastWords));
+      return;
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
 }
@@ -85,21 +106,25 @@ ProcessGroup init_process_group(const InitOptions& options) {
 
 std::optional<ProcessGroup> init_process_group_of_some(const InitOptions& options, bool takes_part) {
   const Rendezvous meeting = open_rendezvous(options);
-  Member self = identity(meeting, options);
-  self.takes_part = takes_part;
+  const Member self = identity(meeting, options, takes_part);
   c10d::PrefixStore members_of("some/members", meeting.store);
   auto members = join(members_of, self, options.init_timeout);
   const auto stays = [](const Member& member) { return member.takes_part; };
   const bool any = std::any_of(members.begin(), members.end(), stays);
   if (any) std::erase_if(members, std::not_fn(stays));
   const auto root = c10::make_intrusive<c10d::PrefixStore>("some", meeting.store);
+  // Who serves the store may not end before all have read who takes part.
+  root->add("joined", 1);
+  if (meeting.serves_store)
+    wait_for_count(*root, "joined", meeting.world_size, Deadline(options.init_timeout));
   if (any && !takes_part) {
-    if (meeting.serves_store) serve_until_shut_down(*root, members.size());
+    if (meeting.serves_store) serve_until_left(*root, std::ssize(members));
     return std::nullopt;
   }
   const auto before = [&](const Member& member) { return member.rank < meeting.rank; };
   const auto place = static_cast<int>(std::count_if(members.begin(), members.end(), before));
-  return make_group(meeting, root, members, place, options);
+  const bool awaited = std::ssize(members) < meeting.world_size;
+  return make_group(meeting, root, members, place, options, awaited);
 }
 
 ProcessGroup init_process_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,

@@ -456,6 +456,12 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
 
 void ProcessGroup::abandon() {
   *state_->abandoned = true;
+  if (!state_->options.awaited) return;
+  try {
+    state_->departures->add(kAbandoned, 1);
+  } catch (const std::exception&) {
+    // Whoever serves the store has gone: nobody waits.
+  }
 }
 
 void ProcessGroup::shutdown() {

@@ -9,7 +9,7 @@ namespace {
 std::vector<uint8_t> to_bytes(const std::string& text) {
   return {text.begin(), text.end()};
 }
-std::string to_text(const std::vector<uint8_t>& bytes) {
+std::string bytes_to_text(const std::vector<uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
@@ -26,11 +26,11 @@ class StoreAdapter : public c10d::Store {
   using c10d::Store::set;
 
   void set(const std::string& key, const std::vector<uint8_t>& value) override {
-    store_->set(key, to_text(value));
+    store_->set(key, bytes_to_text(value));
   }
   std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
                                   const std::vector<uint8_t>& desired) override {
-    return to_bytes(store_->compare_set(key, to_text(expected), to_text(desired)));
+    return to_bytes(store_->compare_set(key, bytes_to_text(expected), bytes_to_text(desired)));
   }
   std::vector<uint8_t> get(const std::string& key) override {
     return to_bytes(store_->get(key, getTimeout()));

@@ -22,7 +22,7 @@ struct EndInflate {
   void operator()(z_stream* stream) const { inflateEnd(stream); }
 };
 
-[[noreturn]] void refuse(const std::string& name, const std::string& got, const char* next) {
+[[noreturn]] void refuse_gzip(const std::string& name, const std::string& got, const char* next) {
   throw Error(ErrorCode::invalid_argument,
               cat("gzip: expected a whole gzip file in '", name, "', got ", got, "; ", next));
 }
@@ -65,16 +65,16 @@ std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string
       const size_t used = fed - stream.avail_in;
       if (used == bytes.size()) return out;
       if (!is_gzip(bytes.substr(used))) {
-        refuse(name, cat(bytes.size() - used, " bytes of something else after its end"),
-               "fetch the file again");
+        refuse_gzip(name, cat(bytes.size() - used, " bytes of something else after its end"),
+                    "fetch the file again");
       }
       inflateReset(&stream);
     } else if (result == Z_BUF_ERROR ||
                (result == Z_OK && stream.avail_in == 0 && fed == bytes.size() && got == 0)) {
-      refuse(name, cat("one cut short after ", bytes.size(), " bytes"), "fetch the file again");
+      refuse_gzip(name, cat("one cut short after ", bytes.size(), " bytes"), "fetch the file again");
     } else if (result != Z_OK) {
-      refuse(name, cat("damaged data (", stream.msg != nullptr ? stream.msg : "zlib error", ")"),
-             "fetch the file again");
+      refuse_gzip(name, cat("damaged data (", stream.msg != nullptr ? stream.msg : "zlib error", ")"),
+                  "fetch the file again");
     }
   }
 }

@@ -25,7 +25,7 @@ struct Idx {
   size_t data_begin = 0;
 };
 
-[[noreturn]] void refuse(const std::string& path, const std::string& expected, const std::string& got) {
+[[noreturn]] void refuse_idx(const std::string& path, const std::string& expected, const std::string& got) {
   throw Error(ErrorCode::invalid_argument, cat("mnist: expected ", expected, " in '", path, "', got ", got,
                                                "; fetch the file again, or correct the folder"));
 }
@@ -54,23 +54,23 @@ Idx read_idx(const std::string& path, size_t dimensions, uint64_t max_bytes) {
       .path = path, .shape = {}, .bytes = read_data_file(path, max_bytes), .data_begin = 4 + 4 * dimensions};
   const uint32_t magic = 0x800 + static_cast<uint32_t>(dimensions);
   if (idx.bytes.size() < 4 || big_endian(idx.bytes, 0) != magic) {
-    refuse(path, cat("an IDX file of bytes with ", dimensions, " dimension(s)"),
-           cat("a file that begins with '", shown(std::string_view(idx.bytes).substr(0, 4)), "'"));
+    refuse_idx(path, cat("an IDX file of bytes with ", dimensions, " dimension(s)"),
+               cat("a file that begins with '", shown(std::string_view(idx.bytes).substr(0, 4)), "'"));
   }
-  if (idx.bytes.size() < idx.data_begin) refuse(path, "a whole IDX header", "a file cut short in it");
+  if (idx.bytes.size() < idx.data_begin) refuse_idx(path, "a whole IDX header", "a file cut short in it");
   uint64_t expected = 1;
   for (size_t i = 0; i < dimensions; ++i) {
     const uint32_t extent = big_endian(idx.bytes, 4 + 4 * i);
     if (i > 0 && (extent < 1 || extent > kMaxSide))
-      refuse(path, cat("images of 1 to ", kMaxSide, " rows and columns"), cat(extent));
+      refuse_idx(path, cat("images of 1 to ", kMaxSide, " rows and columns"), cat(extent));
     idx.shape.push_back(extent);
     expected *= extent;  // at most 2^32 × 2^12 × 2^12
   }
-  if (idx.shape[0] == 0) refuse(path, "at least one sample", "none");
+  if (idx.shape[0] == 0) refuse_idx(path, "at least one sample", "none");
   const uint64_t got = idx.bytes.size() - idx.data_begin;
   if (got != expected) {
-    refuse(path, cat(expected, " bytes of data, as its header says (", join(idx.shape, "x"), ")"),
-           cat(got, got < expected ? " (cut short)" : " (bytes after the end)"));
+    refuse_idx(path, cat(expected, " bytes of data, as its header says (", join(idx.shape, "x"), ")"),
+               cat(got, got < expected ? " (cut short)" : " (bytes after the end)"));
   }
   return idx;
 }
@@ -86,13 +86,14 @@ TensorDataset read_part(const std::string& folder, const std::string& part, cons
   const auto images = read_idx(find_file(folder, part + "-images", 3), 3, options.max_bytes);
   const auto labels = read_idx(find_file(folder, part + "-labels", 1), 1, options.max_bytes);
   if (images.shape[0] != labels.shape[0]) {
-    refuse(labels.path, cat(images.shape[0], " labels, one for each image of '", images.path, "'"),
-           cat(labels.shape[0]));
+    refuse_idx(labels.path, cat(images.shape[0], " labels, one for each image of '", images.path, "'"),
+               cat(labels.shape[0]));
   }
   const auto classes = bytes_of(labels).to(at::kLong);
   const auto worst = classes.argmax().item<int64_t>();
   if (const auto label = classes[worst].item<int64_t>(); label >= options.num_classes)
-    refuse(labels.path, cat("labels from 0 to ", options.num_classes - 1), cat(label, " at item ", worst));
+    refuse_idx(labels.path, cat("labels from 0 to ", options.num_classes - 1),
+               cat(label, " at item ", worst));
   return {bytes_of(images).unsqueeze(1).to(at::kFloat).div_(255.0), classes};
 }
 
@@ -106,8 +107,9 @@ DatasetSplit read_mnist(const std::string& folder, const MnistOptions& options) 
   DatasetSplit split{read_part(folder, "train", options), read_part(folder, "t10k", options)};
   const auto sides = [](const TensorDataset& data) { return data.features().sizes().slice(2).vec(); };
   if (sides(split.train) != sides(split.test)) {
-    refuse(folder, "test images of the same size as the training images",
-           cat(join(sides(split.train), "x"), " to train and ", join(sides(split.test), "x"), " to test"));
+    refuse_idx(
+        folder, "test images of the same size as the training images",
+        cat(join(sides(split.train), "x"), " to train and ", join(sides(split.test), "x"), " to test"));
   }
   return split;
 }

@@ -69,7 +69,7 @@ std::optional<uint64_t> uncorrected_errors(const fs::path& folder) {
   return std::nullopt;
 }
 
-void read_properties(Gpu& gpu, const KfdGpu& node, const fs::path& folder) {
+void read_amd_properties(Gpu& gpu, const KfdGpu& node, const fs::path& folder) {
   gpu.vendor = Vendor::amd;
   gpu.pci = node.pci;
   const uint64_t unique_id = value_of(node.properties, "unique_id");
@@ -83,7 +83,7 @@ void read_properties(Gpu& gpu, const KfdGpu& node, const fs::path& folder) {
   if (width && *width > 0 && *width <= 64) gpu.pcie_width = static_cast<int>(*width);
 }
 
-void read_memory(Gpu& gpu, const KfdGpu& node, const fs::path& folder) {
+void read_vram(Gpu& gpu, const KfdGpu& node, const fs::path& folder) {
   const auto total = read_number(folder / "mem_info_vram_total");
   const auto used = read_number(folder / "mem_info_vram_used");
   gpu.memory_total_bytes = total && *total > 0 ? static_cast<uint64_t>(*total) : node.memory_bytes;
@@ -158,8 +158,8 @@ AmdReport probe_amd(const AmdOptions& options) {
     const fs::path folder = device_folder(options.sysroot, node.pci.value);
     Gpu gpu;
     gpu.index.value = static_cast<int>(report.gpus.size());
-    read_properties(gpu, node, folder);
-    read_memory(gpu, node, folder);
+    read_amd_properties(gpu, node, folder);
+    read_vram(gpu, node, folder);
     read_health(gpu, folder, seen);
     const PciPlace place = find_pci_place(options.sysroot, node.pci);
     gpu.numa_node = place.numa_node;

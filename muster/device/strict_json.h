@@ -13,6 +13,9 @@
 
 namespace muster {
 
+// Of a wrong value, errors show no more characters than these.
+inline constexpr size_t kMaxShown = 60;
+
 // `text` as JSON; `what` names the document in errors ("inventory box.json").
 // Throws: invalid_argument with line and column; also when an object names a member twice (nlohmann::json
 // keeps the last silently), when the text nests deeper than 64 levels or holds more than 16 million values.
@@ -20,9 +23,6 @@ nlohmann::json parse_strict_json(const std::string& text, const std::string& wha
 
 // One object of a document, at `path` ("hosts[0].gpus[1]"). Every reader throws invalid_argument when the
 // member is absent or of another type; `finish` throws when a member was never read.
-// Of a wrong value, errors show no more characters than these.
-inline constexpr size_t kMaxShown = 60;
-
 class JsonObject {
  public:
   JsonObject(const nlohmann::json& value, std::string what, std::string path);

@@ -1,6 +1,7 @@
 #include "muster/device/visible_devices.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 
 #include "muster/base/strings.h"

@@ -1,5 +1,6 @@
 // What CUDA makes of CUDA_VISIBLE_DEVICES, and ROCm of its variables: which GPUs a process would see, in
-// which order. Pure functions over values; called by placement (an inherited variable is an outer mask).
+// which order. Pure functions over values, but for inherited_masks; called by placement (an inherited
+// variable is an outer mask).
 //
 // Source: CUDA Programming Guide, "CUDA Environment Variables": a comma-separated list of indices or of
 // "GPU-<uuid>" (any unique prefix); the first invalid entry hides itself and all after it; an empty value
@@ -55,6 +56,7 @@ struct VisibilityMasks {
   std::optional<std::string> cuda = {};  // CUDA_VISIBLE_DEVICES; HIP reads it where its own is unset or empty
   std::optional<std::string> rocr = {};  // ROCR_VISIBLE_DEVICES
   std::optional<std::string> hip = {};   // HIP_VISIBLE_DEVICES
+  bool operator==(const VisibilityMasks&) const = default;
 };
 
 // This process's.

@@ -35,7 +35,7 @@ Place rocr_uuid(const std::vector<Gpu>& gpus, const std::vector<size_t>& shown, 
   if (token.size() < kShortest || token.size() > kLongest) return place;
   for (size_t i = 0; i < shown.size(); ++i) {
     const std::string& uuid = gpus[shown[i]].uuid.value;
-    if (uuid.starts_with("GPU-pci-") || !upper(uuid).starts_with(token))
+    if (uuid.starts_with(kNoUniqueId) || !upper(uuid).starts_with(token))
       continue;  // that one is muster's own
     if (place) return std::nullopt;
     place = i;
@@ -75,7 +75,7 @@ Place hip_entry(const std::vector<Gpu>& gpus, const std::vector<size_t>& shown, 
   if (entry.find("GPU-") != std::string::npos) {
     for (size_t i = 0; i < shown.size(); ++i) {
       const std::string& uuid = gpus[shown[i]].uuid.value;
-      if (!uuid.starts_with("GPU-pci-") && uuid.find(entry) != std::string::npos) return i;
+      if (!uuid.starts_with(kNoUniqueId) && uuid.find(entry) != std::string::npos) return i;
     }
     return std::nullopt;
   }

@@ -41,14 +41,20 @@ struct LaunchOptions {
   std::vector<int> local_ranks_filter = {};  // only these ranks' output on the console; empty: all
   std::string line_prefix = {};  // with ${rank}, ${local_rank}, ${role_name}, ${hostname}; empty: "[rank] ",
                                  // or nothing for a job of one rank
-  Environment extra_env = {};
-  bool dry_run = false;             // print the plan on standard output and stop
-  bool json = false;                // the plan as JSON
-  bool quiet = false;               // no placement table
+  Environment extra_env = {};    // beside the launcher's own environment, over which it wins
+  std::string work_dir =
+      {};  // where ranks run; empty: where the launcher does, from where the program is found
+  std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole job; then it ends as by SIGTERM
+  bool dry_run = false;                                      // print the plan on standard output and stop
+  bool json = false;                                         // the plan as JSON
+  bool quiet = false;                                        // no placement table
   bool virtual_local_rank = false;  // LOCAL_RANK=0 for every rank, each seeing its own GPU alone
 };
 
-// Runs the whole job and returns the process's exit code: 0, the first failing rank's own, or 128 + signal.
+inline constexpr int kTimeLimitExitCode = 124;  // timeout(1)'s
+
+// Runs the whole job and returns the process's exit code: 0, the first failing rank's own, 128 + signal, or
+// kTimeLimitExitCode.
 // Blocking: until every process it started has ended.
 // Throws: Error before anything is started (bad request, program not found, port taken).
 int run(const LaunchOptions& options);

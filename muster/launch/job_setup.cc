@@ -54,6 +54,13 @@ std::string absolute_path(const std::string& path) {
                                  "); change to one that exists, or give an absolute path"));
 }
 
+void check_folder(const char* flag, const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return;
+  throw Error(ErrorCode::invalid_argument, cat(flag, ": expected a folder, got '", path, "' (",
+                                               error ? error.message() : "a file", "); make it first"));
+}
+
 }  // namespace
 
 std::string make_uuid() {
@@ -75,6 +82,10 @@ std::string make_uuid() {
 JobSetup::JobSetup(const LaunchOptions& options, const Plan& plan, int cores, std::vector<Lease> leases)
     : leases_(std::move(leases)) {
   facts_.program = find_program(options.argv.at(0), get_env("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
+  if (!options.work_dir.empty()) {
+    facts_.program = absolute_path(facts_.program);
+    check_folder("--workdir", options.work_dir);
+  }
   facts_.run_id = options.run_id.empty() ? make_uuid() : options.run_id;
   // "none" is torchrun's id for "no id": many jobs have it.
   const std::string id = folder_name(facts_.run_id == "none" ? make_uuid() : facts_.run_id);

@@ -34,7 +34,7 @@ uint64_t started_ticks(int pid) {
 }
 
 template <class T>
-T value_or(const json& note, const char* key, T fallback) {
+T member_or(const json& note, const char* key, T fallback) {
   const auto found = note.find(key);
   if (found == note.end()) return fallback;
   if constexpr (std::is_same_v<T, std::string>) {
@@ -62,13 +62,13 @@ std::string lease_note_to_bytes(const LeaseNote& note) {
 
 std::optional<LeaseNote> lease_note_from_bytes(const std::string& bytes) {
   const json document = json::parse(bytes.substr(0, bytes.find('\0')), nullptr, false);
-  if (!document.is_object() || value_or<std::string>(document, "schema", "") != kSchema) return std::nullopt;
-  return LeaseNote{.pid = value_or(document, "pid", 0),
-                   .started_ticks = value_or(document, "started_ticks", uint64_t{0}),
-                   .job = value_or<std::string>(document, "job", ""),
-                   .program = value_or<std::string>(document, "program", ""),
-                   .since_seconds = value_or(document, "since_seconds", int64_t{0}),
-                   .memory_bytes = value_or(document, "memory_bytes", uint64_t{0})};
+  if (!document.is_object() || member_or<std::string>(document, "schema", "") != kSchema) return std::nullopt;
+  return LeaseNote{.pid = member_or(document, "pid", 0),
+                   .started_ticks = member_or(document, "started_ticks", uint64_t{0}),
+                   .job = member_or<std::string>(document, "job", ""),
+                   .program = member_or<std::string>(document, "program", ""),
+                   .since_seconds = member_or(document, "since_seconds", int64_t{0}),
+                   .memory_bytes = member_or(document, "memory_bytes", uint64_t{0})};
 }
 
 LeaseNote complete_lease_note(LeaseNote note) {

@@ -1,6 +1,10 @@
 #include "muster/launch/score_cache.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -11,6 +15,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/device/strict_json.h"
+#include "muster/store/file_lock.h"
 
 namespace muster {
 namespace {
@@ -18,6 +23,7 @@ namespace {
 constexpr const char* kScoresSchema = "muster.scores/1";
 constexpr double kNoise = 0.05;
 constexpr const char* kCpu = "cpu";
+constexpr std::chrono::seconds kPatience{10};
 
 MeasuredScore entry_from(JsonObject entry) {
   MeasuredScore score{.device = entry.text("device"),
@@ -56,6 +62,31 @@ std::map<std::string, double> means_of_models(const std::vector<std::pair<std::s
   return means;
 }
 
+// What has no id of its own in the world.
+bool belongs_to_host(const std::string& device) {
+  return device == kCpu || device.starts_with(kNoUniqueId);
+}
+
+bool is_same_device(const MeasuredScore& a, const MeasuredScore& b) {
+  return a.device == b.device && a.dtype == b.dtype && (a.host == b.host || !belongs_to_host(a.device));
+}
+
+std::string score_text(const std::vector<MeasuredScore>& scores) {
+  nlohmann::ordered_json devices = nlohmann::ordered_json::array();
+  for (const MeasuredScore& score : scores) {
+    devices.push_back({{"device", score.device},
+                       {"host", score.host},
+                       {"model", score.model},
+                       {"driver", score.driver},
+                       {"dtype", score.dtype},
+                       {"score", score.score},
+                       {"batch_size", score.batch_size},
+                       {"since_seconds", score.since_seconds}});
+  }
+  const nlohmann::ordered_json document = {{"schema", kScoresSchema}, {"devices", devices}};
+  return document.dump(2) + "\n";
+}
+
 }  // namespace
 
 std::string default_score_cache() {
@@ -79,31 +110,30 @@ std::vector<MeasuredScore> read_score_cache(const std::string& path) {
   return scores;
 }
 
-void write_score_cache(const std::string& path, const std::vector<MeasuredScore>& scores) {
-  nlohmann::ordered_json devices = nlohmann::ordered_json::array();
-  for (const MeasuredScore& score : scores) {
-    devices.push_back({{"device", score.device},
-                       {"host", score.host},
-                       {"model", score.model},
-                       {"driver", score.driver},
-                       {"dtype", score.dtype},
-                       {"score", score.score},
-                       {"batch_size", score.batch_size},
-                       {"since_seconds", score.since_seconds}});
-  }
-  const nlohmann::ordered_json document = {{"schema", kScoresSchema}, {"devices", devices}};
-  std::error_code ignored;  // what could not be made, writing says
+void add_to_score_cache(const std::string& path, const MeasuredScore& score) {
+  std::error_code ignored;  // what could not be made, opening says
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  const std::string aside = path + ".new";
-  write_file(aside, document.dump(2) + "\n");
-  std::filesystem::rename(aside, path);
+  const std::string lock_path = path + ".lock";
+  const Fd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock.valid()) fail_errno(cat("cannot create '", lock_path, "'"), errno);
+  lock_operation(lock.get(), lock_path, Deadline(kPatience));
+  std::vector<MeasuredScore> scores = read_score_cache(path);
+  std::erase_if(scores, [&](const MeasuredScore& old) { return is_same_device(old, score); });
+  scores.push_back(score);
+  write_file(path, score_text(scores));
+}
+
+std::string cpu_slot_model(const Host& host) {
+  return cat(std::max(1, host.num_cores / std::max(1, host.cpu_slots)), " of ", host.num_cores, " cores");
 }
 
 const MeasuredScore* find_measured(const std::vector<MeasuredScore>& measured, const Host& host,
-                                   const std::string& device) {
+                                   const std::string& device, const std::string& dtype) {
   for (const MeasuredScore& score : measured) {
-    const bool here = device == kCpu ? score.host == host.name : score.driver == host.driver_version;
-    if (score.device == device && here) return &score;
+    if (score.device != device || score.dtype != dtype) continue;
+    if (belongs_to_host(device) && score.host != host.name) continue;
+    if (device == kCpu ? score.model == cpu_slot_model(host) : score.driver == host.driver_version)
+      return &score;
   }
   return nullptr;
 }
@@ -135,7 +165,7 @@ Scores measured_scores(const std::vector<MeasuredScore>& measured, const Invento
   return scores;
 }
 
-bool has_every_gpu(const Scores& scores, const Inventory& inventory) {
+bool cover_all(const Scores& scores, const Inventory& inventory, bool cpus) {
   const auto has = [&](const GpuUuid& uuid) { return scores.contains(uuid.value); };
   const auto covered = [&](const Gpu& gpu) {
     if (gpu.health != kHealthy) return true;
@@ -143,7 +173,8 @@ bool has_every_gpu(const Scores& scores, const Inventory& inventory) {
     return std::all_of(gpu.mig.begin(), gpu.mig.end(), [&](const MigInstance& mig) { return has(mig.uuid); });
   };
   return std::all_of(inventory.hosts.begin(), inventory.hosts.end(), [&](const Host& host) {
-    return std::all_of(host.gpus.begin(), host.gpus.end(), covered);
+    return std::all_of(host.gpus.begin(), host.gpus.end(), covered) &&
+           (!cpus || scores.contains(cat(host.name, ":", kCpu)));
   });
 }
 

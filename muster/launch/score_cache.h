@@ -1,5 +1,5 @@
 // What `muster bench device` measured, kept for later plans: one JSON file a user, an entry for each device
-// and driver. Written by muster-bench; read by the agent, where a plan needs scores and none were given.
+// and number type. Written by muster-bench; read by the agent, where a plan needs scores and none were given.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,12 @@
 
 namespace muster {
 
+inline constexpr const char* kScoreType = "float32";  // whose scores plans are made by
+
 struct MeasuredScore {
   std::string device = {};  // a UUID, or "cpu" for a CPU slot of `host`
   std::string host = {};
-  std::string model = {};
+  std::string model = {};     // of a CPU slot: cpu_slot_model
   std::string driver = {};    // a GPU measured with another driver is measured anew
   std::string dtype = {};     // "float32"
   double score = 0;           // training samples a second; only ratios count
@@ -29,18 +31,23 @@ std::string default_score_cache();
 // Empty when there is no file. Throws: io; invalid_argument naming the file and the member.
 std::vector<MeasuredScore> read_score_cache(const std::string& path);
 
-// Throws: io.
-void write_score_cache(const std::string& path, const std::vector<MeasuredScore>& scores);
+// Adds a score to the file, in place of an earlier one of the same device and type; what others add meanwhile
+// stays. Blocking: while another process does the same. Throws: as read_score_cache, and timeout.
+void add_to_score_cache(const std::string& path, const MeasuredScore& score);
 
-// The entry for this device of `host`, by UUID and driver; null without one.
+// "2 of 8 cores": what a score of a CPU slot holds for.
+std::string cpu_slot_model(const Host& host);
+
+// The entry for this device of `host`, measured with its driver (a CPU slot: of its size) and this type; null
+// without one.
 const MeasuredScore* find_measured(const std::vector<MeasuredScore>& measured, const Host& host,
-                                   const std::string& device);
+                                   const std::string& device, const std::string& dtype = kScoreType);
 
 // For Request::scores: what was measured of these hosts' devices. GPUs of one model that differ by less than
 // 5 % have the mean, so that noise divides no batch unequally and reorders nothing.
 Scores measured_scores(const std::vector<MeasuredScore>& measured, const Inventory& inventory);
 
-// Whether each healthy GPU of these hosts has a score of its own.
-bool has_every_gpu(const Scores& scores, const Inventory& inventory);
+// Whether each healthy GPU of these hosts has a score of its own, and with `cpus` each host's CPU slots.
+bool cover_all(const Scores& scores, const Inventory& inventory, bool cpus);
 
 }  // namespace muster

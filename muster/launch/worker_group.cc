@@ -66,6 +66,7 @@ void start(ProcessSet& processes, const WorkerSpec& spec, const Streams& streams
   processes.spawn(spec.rank, {.argv = spec.argv,
                               .program = spec.program,
                               .environment = spec.environment,
+                              .working_directory = spec.working_directory,
                               .stdin_fd = input,
                               .stdout_fd = streams.out.get(),
                               .stderr_fd = streams.err.get(),
@@ -185,14 +186,15 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
     throw;
   }
   EarlyEnd early_end(processes, specs, rules.early_end_after);
-  const WaitResult ended = processes.wait_all(
-      {.grace = rules.shutdown_timeout, .marks = marks_of(specs), .on_exit = [&](const ChildExit& exit) {
-         early_end.on_exit(exit);
-       }});
+  const WaitResult ended =
+      processes.wait_all({.grace = rules.shutdown_timeout,
+                          .until = rules.until,
+                          .marks = marks_of(specs),
+                          .on_exit = [&](const ChildExit& exit) { early_end.on_exit(exit); }});
   input.close();
   output.finish();
 
-  GroupResult result{.exits = {}, .stopped_by = ended.stopped_by};
+  GroupResult result{.exits = {}, .stopped_by = ended.stopped_by, .timed_out = ended.timed_out};
   for (const ChildExit& end : ended.exits) {
     const WorkerSpec& spec = spec_of(specs, end.id);
     result.exits.push_back(explain(end, spec, started));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,10 +16,12 @@ namespace muster {
 struct GroupResult {
   std::vector<WorkerExit> exits;  // in the order of death
   int stopped_by = 0;             // the signal that the launcher got, if it did
+  bool timed_out = false;         // the time limit was over first
 };
 
 struct GroupRules {
   std::chrono::milliseconds shutdown_timeout{30'000};  // SIGTERM → this → SIGKILL
+  std::optional<Clock::time_point> until = {};         // the job's time limit
   std::chrono::milliseconds early_end_after{10'000};   // a rank ended well, the others go on: then say so
 };
 

@@ -112,6 +112,7 @@ std::vector<WorkerSpec> make_worker_specs(const Plan& plan, const LaunchOptions&
                     .device = rank.device.id(),
                     .argv = options.argv,
                     .program = job.program,
+                    .working_directory = options.work_dir,
                     .out = stream_target(options, rank.local_rank, 1, files + ".out"),
                     .err = stream_target(options, rank.local_rank, 2, files + ".err"),
                     .prefix = line_prefix(options, rank, plan.ranks.size()),

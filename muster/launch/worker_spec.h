@@ -40,8 +40,9 @@ struct WorkerSpec {
   std::string host;
   std::string device;
   std::vector<std::string> argv;
-  std::string program;        // the path of what is executed
-  Environment environment{};  // the whole of it
+  std::string program;              // the path of what is executed
+  Environment environment{};        // the whole of it
+  std::string working_directory{};  // empty: the launcher's
   StreamTarget out;
   StreamTarget err;
   std::string prefix;  // of its lines on the console

@@ -14,8 +14,8 @@ namespace {
 
 using Cores = std::vector<const CpuCore*>;
 
-[[noreturn]] void fail(NumaBinding binding, const std::string& expected, const std::string& got,
-                       const RankPlan& rank) {
+[[noreturn]] void fail_to_bind(NumaBinding binding, const std::string& expected, const std::string& got,
+                               const RankPlan& rank) {
   throw Error(ErrorCode::invalid_argument,
               cat("--numa-binding ", to_string(binding), ": expected ", expected, ", got ", got, " (rank ",
                   rank.rank, ", GPU ", rank.device.index.value, " of host ", rank.host,
@@ -79,11 +79,12 @@ Cores slice(const Cores& cores, size_t place, size_t count) {
 void bind_node(const Host& host, NumaBinding binding, const std::vector<RankPlan*>& ranks) {
   const Cores node = cores_of_node(host, *ranks[0]->numa_node);
   if (node.empty()) {
-    fail(binding, cat("usable CPUs on NUMA node ", *ranks[0]->numa_node), "none", *ranks[0]);
+    fail_to_bind(binding, cat("usable CPUs on NUMA node ", *ranks[0]->numa_node), "none", *ranks[0]);
   }
   if (binding == NumaBinding::exclusive && node.size() < ranks.size()) {
-    fail(binding, cat("a core for each of ", ranks.size(), " ranks on NUMA node ", *ranks[0]->numa_node),
-         cat(node.size()), *ranks[0]);
+    fail_to_bind(binding,
+                 cat("a core for each of ", ranks.size(), " ranks on NUMA node ", *ranks[0]->numa_node),
+                 cat(node.size()), *ranks[0]);
   }
   const std::vector<Cores> complexes = complexes_of(node);
   const std::string whole = cpu_list(binding == NumaBinding::socket ? cores_of_socket(host, node) : node);
@@ -115,10 +116,10 @@ void bind_to_cpus(const Host& host, NumaBinding binding, std::span<RankPlan> ran
     if (rank.numa_node) {
       by_node[*rank.numa_node].push_back(&rank);
     } else if (binding != NumaBinding::none) {
-      fail(binding, "to know the GPU's NUMA node", "none", rank);
+      fail_to_bind(binding, "to know the GPU's NUMA node", "none", rank);
     }
     if (binding != NumaBinding::none && host.cores.empty()) {
-      fail(binding, "to know the host's cores", "none", rank);
+      fail_to_bind(binding, "to know the host's cores", "none", rank);
     }
   }
   for (const auto& [node, its_ranks] : by_node) {

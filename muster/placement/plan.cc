@@ -105,7 +105,8 @@ VisibilityVariables visibility_variables(const Plan& plan, const RankPlan& rank)
     variables[nvidia ? "CUDA_VISIBLE_DEVICES" : "ROCR_VISIBLE_DEVICES"] =
         is_on(rank, vendor) ? seen_by(plan, rank, vendor) : "";
     if (!nvidia) variables["HIP_VISIBLE_DEVICES"] = std::nullopt;
-    if (!nvidia && is_on(rank, vendor)) variables.try_emplace("CUDA_VISIBLE_DEVICES", std::nullopt);
+    if (!nvidia && is_on(rank, vendor))
+      variables.try_emplace("CUDA_VISIBLE_DEVICES", "");  // HIP takes it as unset
   }
   return variables;
 }

@@ -9,8 +9,6 @@
 namespace muster {
 namespace {
 
-// "GPU-" and eight digits: enough to tell the GPUs of a host apart at a glance.
-
 struct Column {
   const char* title;
   bool right;

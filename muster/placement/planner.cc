@@ -252,7 +252,6 @@ class Planner {
   void add_gpu_rank(size_t host_at, const PolicyChoice& choice, size_t num_sharers) {
     const Host& host = *hosts_[host_at].host;
     const Gpu& gpu = gpu_of(host, choice.gpu);
-    check_can_be_named(host, gpu);
     RankPlan& rank = add_rank(host_at);
     rank.device.kind = DeviceAssignment::Kind::cuda;
     rank.device.vendor = gpu.vendor;
@@ -270,17 +269,6 @@ class Planner {
     if (!weighs()) return;
     const double score = need_score(request_.scores, host, choice.gpu, "--global-batch");
     weights_.push_back(score / static_cast<double>(num_sharers));
-  }
-
-  // ROCm's variables would name such a GPU by its number among AMD's, which the host's numbers are not.
-  void check_can_be_named(const Host& host, const Gpu& gpu) const {
-    if (!gpu.uuid.value.starts_with(kNoUniqueId) || request_.visibility == Visibility::all) return;
-    const bool mixed = std::any_of(host.gpus.begin(), host.gpus.end(),
-                                   [](const Gpu& other) { return other.vendor != Vendor::amd; });
-    if (!mixed) return;
-    throw Error(ErrorCode::unavailable,
-                cat("plan: expected AMD GPUs with a unique id on a host that has NVIDIA's too, got GPU ",
-                    gpu.index.value, " of host ", host.name, " without; leave it out of --gpus"));
   }
 
   // CUDA shows a process one instance at most, whatever CUDA_VISIBLE_DEVICES lists.

@@ -173,10 +173,8 @@ class Resolver {
   void sort_by_score(const SelectionItem& item, Devices& devices) const {
     for (const UsableGpu& device : devices) {
       if (score_of(scores_, host_, device)) continue;
-      fail(item, cat("expected a score for each GPU, got none for ", label_of(host_, device), " (",
-                     scores_.empty() ? "give --scores FILE, or measure them with `muster bench device`"
-                                     : "add it to the scores",
-                     ")"));
+      fail(item, cat("expected a score for each GPU, got none for ", label_of(host_, device),
+                     " (give --scores FILE with all of them, or measure them with `muster bench device`)"));
     }
     std::stable_sort(devices.begin(), devices.end(), [&](const UsableGpu& a, const UsableGpu& b) {
       return *score_of(scores_, host_, a) > *score_of(scores_, host_, b);

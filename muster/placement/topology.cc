@@ -17,7 +17,8 @@ namespace {
 
 constexpr double kMegaPerGiga = 1000;  // rings are compared in whole MB/s
 
-[[noreturn]] void fail(const PolicyInput& input, const std::string& expected, const std::string& got) {
+[[noreturn]] void fail_without_links(const PolicyInput& input, const std::string& expected,
+                                     const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
               cat("--policy topology: expected ", expected, ", got ", got, " (host ", input.host.name,
                   "); --policy sequential or numa needs no links"));
@@ -39,13 +40,14 @@ void check_links(const PolicyInput& input) {
   const auto& links = input.host.gpu_links;
   const size_t count = input.host.gpus.size();
   if (std::any_of(input.gpus.begin(), input.gpus.end(), [](const UsableGpu& gpu) { return gpu.mig >= 0; })) {
-    fail(input, "whole GPUs", "MIG instances, which have no links");
+    fail_without_links(input, "whole GPUs", "MIG instances, which have no links");
   }
-  if (links.empty()) fail(input, "to know the links between the GPUs", "none");
+  if (links.empty()) fail_without_links(input, "to know the links between the GPUs", "none");
   const bool whole = links.size() == count && std::all_of(links.begin(), links.end(), [&](const auto& row) {
                        return row.size() == count;
                      });
-  if (!whole) fail(input, cat("a link for each two of ", plural(count, "GPU")), "another number");
+  if (!whole)
+    fail_without_links(input, cat("a link for each two of ", plural(count, "GPU")), "another number");
 }
 
 Bandwidths bandwidths(const PolicyInput& input) {
@@ -58,7 +60,7 @@ Bandwidths bandwidths(const PolicyInput& input) {
       any |= all[a][b] > 0;
     }
   }
-  if (!any) fail(input, "to know the links between the GPUs", "no link that is known");
+  if (!any) fail_without_links(input, "to know the links between the GPUs", "no link that is known");
   return all;
 }
 

@@ -49,10 +49,22 @@ std::string mask_note(const Host& host, const std::string& mask, const VisibleDe
   return note;
 }
 
+// ROCm's variables name a GPU without an id by its number among AMD's, which beside NVIDIA's is not the
+// host's number. Mostly it is a processor's own, so it is left out and not an obstacle.
+bool cannot_be_named(const Host& host, const Gpu& gpu) {
+  return gpu.uuid.value.starts_with(kNoUniqueId) &&
+         std::any_of(host.gpus.begin(), host.gpus.end(),
+                     [](const Gpu& other) { return other.vendor != Vendor::amd; });
+}
+
 // A device that the mask shows, or why it cannot be used. Of a GPU that is split, `instance` (-1: each).
 void add_gpu(const Host& host, size_t position, size_t ordinal, int instance, UsableGpus& usable) {
   const Gpu& gpu = host.gpus[position];
-  if (gpu.health != kHealthy) {
+  if (cannot_be_named(host, gpu)) {
+    if (!usable.mask_note.empty()) usable.mask_note += "; ";
+    usable.mask_note +=
+        cat("left out GPU ", gpu.index.value, ": no unique id, by which it is told from NVIDIA's");
+  } else if (gpu.health != kHealthy) {
     const std::string sick = cat("GPU ", gpu.index.value, ": ", gpu.health);
     if (usable.sick.empty() || usable.sick.back() != sick) usable.sick.push_back(sick);
   } else if (!gpu.mig_enabled) {

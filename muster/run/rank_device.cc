@@ -48,6 +48,35 @@ RankDevice on_gpu(const RankEnv& env, const Inventory& machine, const UsableGpu&
   return found;
 }
 
+// A LibTorch is built for one vendor's GPUs, and each vendor counts its own from 0.
+std::vector<UsableGpu> of_one_vendor(const Host& host, std::vector<UsableGpu> gpus) {
+  if (gpus.empty()) return gpus;
+  const Vendor vendor = gpu_of(host, gpus[0]).vendor;
+  std::erase_if(gpus, [&](const UsableGpu& gpu) { return gpu_of(host, gpu).vendor != vendor; });
+  return gpus;
+}
+
+// Whether the launcher gave this rank a mask of its own, with one device: srun --gpus-per-task=1, or a
+// wrapper. torchrun gives all ranks the same; whoever says there what surplus ranks get does not mean such a
+// mask.
+bool has_own_mask(const RankEnv& env, const VisibilityMasks& masks, Surplus surplus) {
+  if (env.source == "torchrun" && surplus != Surplus::error) return false;
+  const auto names_one = [](const std::optional<std::string>& mask) {
+    return mask && !mask->empty() && mask->find(',') == std::string::npos;
+  };
+  return names_one(masks.cuda) || names_one(masks.rocr) || names_one(masks.hip);
+}
+
+// Of several MIG instances a process sees the first that its mask names.
+void check_can_be_seen(const RankEnv& env, const Host& host, const UsableGpu& gpu, const UsableGpu& first) {
+  if (gpu.mig < 0 || gpu == first) return;
+  throw Error(ErrorCode::unavailable,
+              cat("device: expected a GPU that this process can see for local rank ", env.local_rank,
+                  ", got ", label_of(host, gpu),
+                  ", of which CUDA shows a process the first alone; `muster run` shows each "
+                  "rank its own"));
+}
+
 }  // namespace
 
 RankDevice cpu_of_rank(const RankEnv& env, const std::string& why) {
@@ -64,19 +93,30 @@ std::optional<RankDevice> device_by_local_rank(const RankEnv& env, const Invento
                                                const VisibilityMasks& masks, Surplus surplus) {
   const Host& host = machine.hosts.at(0);
   const UsableGpus usable = usable_gpus(host, masks);
-  const std::vector<UsableGpu>& gpus = usable.gpus;
+  const std::vector<UsableGpu> gpus = of_one_vendor(host, usable.gpus);
+  if (gpus.empty() && !usable.sick.empty()) {
+    throw Error(ErrorCode::unavailable,
+                cat("device: expected a GPU that can be used, got none: ", describe(host, usable),
+                    "; repair it, or hide it to run on the CPU (CUDA_VISIBLE_DEVICES=)"));
+  }
   if (gpus.empty() && surplus == Surplus::drop) return std::nullopt;
   if (gpus.empty()) return cpu_of_rank(env, "no visible GPU");
-  const bool own = gpus.size() == 1 && (masks.cuda || masks.rocr || masks.hip);  // srun --gpus-per-task=1
-  if (own) return on_gpu(env, machine, gpus[0]);
+  if (has_own_mask(env, masks, surplus)) return on_gpu(env, machine, gpus[0]);
   const auto place = static_cast<size_t>(env.local_rank);
-  if (place < gpus.size()) return on_gpu(env, machine, gpus[place]);
+  const int with_gpu = std::min(env.local_world_size, static_cast<int>(gpus.size()));
+  if (place < gpus.size()) {
+    check_can_be_seen(env, host, gpus[place], gpus[0]);
+    RankDevice found = on_gpu(env, machine, gpus[place]);
+    if (surplus == Surplus::drop) found.local_world_size = with_gpu;
+    return found;
+  }
   switch (surplus) {
     case Surplus::drop:
       return std::nullopt;
     case Surplus::cpu:
       return cpu_of_rank(env, cat("surplus, ", plural(gpus.size(), "visible GPU"), " taken"));
     case Surplus::share:
+      check_can_be_seen(env, host, gpus[place % gpus.size()], gpus[0]);
       return on_gpu(env, machine, gpus[place % gpus.size()]);
     case Surplus::error:
       break;

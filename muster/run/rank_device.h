@@ -17,6 +17,7 @@ namespace muster {
 struct RankDevice {
   c10::Device device = c10::kCPU;
   RankPlan assignment;
+  std::optional<int> local_world_size = {};  // where ranks are left out: of those that are not
   std::vector<int64_t> batch_shares = {};  // of all ranks, where the plan divides a global batch; else empty
 };
 
@@ -30,7 +31,7 @@ RankDevice cpu_of_rank(const RankEnv& env, const std::string& why);
 std::optional<RankDevice> device_of_rank(const RankEnv& env, Surplus surplus);
 
 // Under a launcher that assigns none: the visible GPU of the local rank, or what `surplus` says where there
-// are fewer. Where a mask shows a single GPU, that is the rank's own, whatever its number.
+// are fewer. Where the rank has a mask that names a single GPU, that is its own, whatever its number.
 std::optional<RankDevice> device_by_local_rank(const RankEnv& env, const Inventory& machine,
                                                const VisibilityMasks& masks, Surplus surplus);
 

@@ -63,7 +63,7 @@ std::optional<ProcessGroup> join_group(const InitOptions& init, bool launcher_de
 void run_rank(RankEnv env, const RunOptions& options, const std::function<void(Context&)>& fn) {
   const Surplus surplus = surplus_of(options);
   const std::optional<RankDevice> found = device_of_rank(env, surplus);
-  const RankDevice device = found ? *found : cpu_of_rank(env, "no rank has a GPU");
+  RankDevice device = found ? *found : cpu_of_rank(env, "no rank has a GPU");
   InitOptions init;
   init.backend = options.backend;
   init.device = device.device;
@@ -73,8 +73,12 @@ void run_rank(RankEnv env, const RunOptions& options, const std::function<void(C
     return;
   }
   ProcessGroup& group = *joined;
-  env.rank = group.rank();
-  env.world_size = group.size();
+  if (group.size() < env.world_size) {  // some were left out: the others are the job
+    env.rank = env.role_rank = device.assignment.rank = group.rank();
+    env.world_size = env.role_world_size = group.size();
+    env.local_world_size = device.local_world_size.value_or(env.local_world_size);
+    set_log_name(cat("rank ", env.rank));
+  }
   Context context({.env = env,
                    .assignment = device.assignment,
                    .device = device.device,

@@ -232,8 +232,14 @@ WaitResult ProcessSet::wait_all(const WaitRules& rules) {
   if (phase_ == Phase::running && result_.stopped_by != 0) stop(result_.stopped_by);
   auto next_reap = Clock::now() + kReapEvery;
   while (num_running() > 0) {
-    loop_.run_once(std::min(deadline_.value_or(next_reap), next_reap));
+    loop_.run_once(std::min({deadline_.value_or(next_reap), rules_.until.value_or(next_reap), next_reap}));
     const auto now = Clock::now();
+    if (phase_ == Phase::running && rules_.until && now >= *rules_.until) {
+      rules_.until.reset();
+      // What has failed until now is the reason, even when it is still asked what came first.
+      result_.timed_out = first_failure_ == kNone && num_running() > 0;
+      stop(SIGTERM);
+    }
     if (deadline_ && now >= *deadline_ && num_running() > 0 && on_timeout()) break;
     if (now >= next_reap) {
       for (const pid_t pid : leftovers()) ::waitpid(pid, nullptr, WNOHANG);

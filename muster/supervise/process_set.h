@@ -44,15 +44,17 @@ struct ChildExit {
 
 struct WaitRules {
   bool stop_on_failure = true;
-  std::chrono::milliseconds grace{30'000};     // SIGTERM (or the signal received) → this → SIGKILL
-  std::chrono::milliseconds kill_wait{5'000};  // SIGKILL → this → reported as not killable
-  std::vector<std::string> marks = {};         // what all descendants have in their environment (Sentinel)
+  std::chrono::milliseconds grace{30'000};      // SIGTERM (or the signal received) → this → SIGKILL
+  std::chrono::milliseconds kill_wait{5'000};   // SIGKILL → this → reported as not killable
+  std::optional<Clock::time_point> until = {};  // then everything is stopped, as by SIGTERM
+  std::vector<std::string> marks = {};          // what all descendants have in their environment (Sentinel)
   std::function<void(const ChildExit&)> on_exit = {};
 };
 
 struct WaitResult {
   std::vector<ChildExit> exits;        // in the order of death
   int stopped_by = 0;                  // the stop signal received, if one was
+  bool timed_out = false;              // WaitRules::until came first
   std::vector<std::string> killed;     // leftover descendants that only SIGKILL ended, in words
   std::vector<std::string> survivors;  // processes that even SIGKILL did not end, in words
 };

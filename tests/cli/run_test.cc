@@ -53,6 +53,58 @@ TEST(Run, OneRankPassesThrough) {
   EXPECT_EQ(ran.err, "e");
 }
 
+TEST(Run, ATimeLimitEndsTheJobAsSigtermWould) {
+  const ScratchFolder folder;
+  const std::string script = "trap 'echo saved $RANK; exit 0' TERM; echo up; while :; do sleep 0.02; done";
+  const Ran ran = muster(sh({"-q", "-n", "2", "--timeout", "300ms", "--run-dir", "out"}, script), folder);
+  EXPECT_EQ(ran.code, 124);
+  EXPECT_THAT(ran.out, testing::AllOf(HasSubstr("saved 0"), HasSubstr("saved 1")));
+  EXPECT_THAT(ran.err, HasSubstr("the time limit of 300ms (--timeout) is over"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out/failure.json"));
+}
+
+TEST(Run, ATimeLimitThatIsNotReachedIsNothing) {
+  const ScratchFolder folder;
+  EXPECT_EQ(muster(sh({"-q", "--timeout", "1h"}, "exit 3"), folder).code, 3);
+  EXPECT_EQ(muster(sh({"-q", "--timeout", "0"}, "true"), folder).code, 2);
+}
+
+TEST(Run, ATimeLimitCountsRestartsToo) {
+  const ScratchFolder folder;
+  const Ran ran = muster(
+      sh({"-q", "-n", "1", "--timeout", "500ms", "--max-restarts", "1000000"}, "sleep 0.01; exit 1"), folder);
+  EXPECT_EQ(ran.code, 124) << ran.err;
+}
+
+TEST(Run, RanksRunInTheirFolderWithTheirVariables) {
+  const ScratchFolder folder;
+  const std::string program = folder.write("bin/tell", "#!/bin/sh\npwd; echo $COLOUR-$EMPTY-$PRESENT\n");
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  folder.write("work/file", "");
+  ProgramSettings settings;
+  settings.environment = {{"PRESENT", "here"}, {"COLOUR", "grey"}};
+  const Ran ran = muster({"run", "-q", "-n", "1", "--run-dir", "out", "--workdir", "work", "--env",
+                          "COLOUR=a=b c", "--env", "EMPTY=", "--env", "PRESENT", "bin/tell"},
+                         folder, settings);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.out, cat(folder.path(), "/work\na=b c--here\n"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/out/plan.json"));
+}
+
+TEST(Run, WrongFoldersAndVariablesAreNamed) {
+  const ScratchFolder folder;
+  const auto refused = [&](const std::string& flag, const std::string& value, const std::string& why) {
+    const Ran ran = muster(sh({"-q", flag, value}, "true"), folder);
+    EXPECT_EQ(ran.code, 2) << flag;
+    EXPECT_THAT(ran.err, testing::AllOf(HasSubstr(flag), HasSubstr(why)));
+  };
+  refused("--workdir", "nowhere", "got 'nowhere'");
+  refused("--env", "=x", "expected NAME=VALUE");
+  refused("--env", "RANK=7", "no variable that muster sets for each rank, got 'RANK'");
+  refused("--env", "NOT_SET_AT_ALL", "got 'NOT_SET_AT_ALL'");
+  refused("--timeout", "soon", "soon");
+}
+
 TEST(Run, ProgramsFlagsAreTheProgramsOwn) {
   const ScratchFolder folder;
   const Ran ran =

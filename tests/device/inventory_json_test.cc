@@ -53,7 +53,7 @@ Inventory two_hosts() {
   return {.source = "box.json", .simulated = true, .hosts = {a, b}};
 }
 
-std::string error_of(const std::string& text) {
+std::string inventory_error_of(const std::string& text) {
   try {
     inventory_from_json(text, "box.json");
   } catch (const Error& error) {
@@ -149,17 +149,18 @@ TEST(InventoryJson, ErrorsNameTheMember) {
       {with_gpu(cat(kGoodGpu, R"(}],"cores":[{"cores":["x"])")),
        "CPUs as in 0-31,64-95 at hosts[0].cores[0]"},
   };
-  for (const auto& [text, expected] : cases) EXPECT_THAT(error_of(text), HasSubstr(expected)) << text;
+  for (const auto& [text, expected] : cases)
+    EXPECT_THAT(inventory_error_of(text), HasSubstr(expected)) << text;
 }
 
 TEST(InventoryJson, NestingIsBounded) {
-  EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("nested at most 64 levels"));
+  EXPECT_THAT(inventory_error_of(std::string(100'000, '[')), HasSubstr("nested at most 64 levels"));
 }
 
 TEST(InventoryJson, SameMemberInDifferentObjectsIsFine) {
-  EXPECT_EQ(
-      error_of(with_gpu(R"("index":0,"uuid":"GPU-1","model":"A"},{"index":1,"uuid":"GPU-2","model":"A")")),
-      "no error");
+  EXPECT_EQ(inventory_error_of(
+                with_gpu(R"("index":0,"uuid":"GPU-1","model":"A"},{"index":1,"uuid":"GPU-2","model":"A")")),
+            "no error");
 }
 
 }  // namespace

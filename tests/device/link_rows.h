@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/device/inventory.h"
+#include "muster/device/links.h"
 
 namespace muster {
 

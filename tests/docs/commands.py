@@ -49,11 +49,13 @@ def differences(page):
     text = page.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as pictures:
         now = page_as_run(text, pictures)
+        if not BLOCK.search(text):
+            return [f"{page.name}: expected ```console blocks, got none"]
         found = list(difflib.unified_diff(text.splitlines(), now.splitlines(), f"{page.name} says", "muster prints", lineterm=""))
-        for drawn in sorted(pathlib.Path(pictures).iterdir()):
-            kept = ROOT / PICTURES / drawn.name
-            if not kept.is_file() or kept.read_bytes() != drawn.read_bytes():
-                found.append(f"{PICTURES}{drawn.name} is not what muster draws")
+        for name in sorted(set(re.findall(rf"{PICTURES}([\w.-]+)", text))):
+            drawn, kept = pathlib.Path(pictures) / name, ROOT / PICTURES / name
+            if not drawn.is_file() or not kept.is_file() or kept.read_bytes() != drawn.read_bytes():
+                found.append(f"{PICTURES}{name} is not what muster draws")
     return found
 
 

@@ -3,10 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "tests/device/scratch.h"
 #include "tests/placement/machines.h"
 
 namespace muster {
@@ -21,7 +20,7 @@ MeasuredScore measured(const std::string& device, double score, const std::strin
                        const std::string& driver = "550") {
   return {.device = device,
           .host = "n0",
-          .model = model,
+          .model = device == "cpu" ? "4 of 8 cores" : model,
           .driver = driver,
           .dtype = "float32",
           .score = score,
@@ -35,23 +34,34 @@ Inventory two_gpus(const std::string& driver = "550") {
   return inventory;
 }
 
-std::string scratch_file(const char* name) {
-  const std::string path = testing::TempDir() + "/muster-scores-" + name + "/deep/scores.json";
-  std::filesystem::remove_all(std::filesystem::path(path).parent_path().parent_path());
-  return path;
-}
-
-TEST(ScoreCache, ComesBackAsItWasWritten) {
-  const std::string path = scratch_file("roundtrip");
+TEST(ScoreCache, ComesBackAsItWasAdded) {
+  const ScratchFolder folder;
+  const std::string path = folder.path() + "/deep/scores.json";
   EXPECT_THAT(read_score_cache(path), IsEmpty()) << "no file yet";
   const std::vector<MeasuredScore> scores = {measured(test_uuid(0, 0), 1234.5), measured("cpu", 3)};
-  write_score_cache(path, scores);
+  for (const MeasuredScore& score : scores) add_to_score_cache(path, score);
   EXPECT_EQ(read_score_cache(path), scores);
 }
 
+TEST(ScoreCache, ANewScoreTakesTheOldOnesPlace) {
+  const ScratchFolder folder;
+  const std::string path = folder.path() + "/scores.json";
+  MeasuredScore half = measured(test_uuid(0, 0), 9);
+  half.dtype = "bfloat16";
+  MeasuredScore elsewhere = measured("cpu", 5);
+  elsewhere.host = "n1";
+  for (const MeasuredScore& score :
+       {measured(test_uuid(0, 0), 1), half, measured("cpu", 3), elsewhere, measured(test_uuid(0, 0), 2)}) {
+    add_to_score_cache(path, score);
+  }
+  EXPECT_EQ(read_score_cache(path),
+            (std::vector<MeasuredScore>{half, measured("cpu", 3), elsewhere, measured(test_uuid(0, 0), 2)}));
+}
+
 TEST(ScoreCache, DamageIsNamed) {
-  const std::string path = scratch_file("damage");
-  write_score_cache(path, {measured("cpu", 3)});
+  const ScratchFolder folder;
+  const std::string path = folder.path() + "/scores.json";
+  add_to_score_cache(path, measured("cpu", 3));
   const std::string text = read_file(path);
   const auto error_with = [&](const std::string& from, const std::string& to) -> std::string {
     std::string changed = text;
@@ -72,14 +82,14 @@ TEST(ScoreCache, GoesByUuidAndDriver) {
   const std::vector<MeasuredScore> scores = {measured(test_uuid(0, 0), 100)};
   EXPECT_THAT(measured_scores(scores, two_gpus()), ElementsAre(Pair(test_uuid(0, 0), 100)));
   EXPECT_THAT(measured_scores(scores, two_gpus("560")), IsEmpty()) << "another driver, another speed";
-  EXPECT_FALSE(has_every_gpu(measured_scores(scores, two_gpus()), two_gpus()));
+  EXPECT_FALSE(cover_all(measured_scores(scores, two_gpus()), two_gpus(), false));
 }
 
 TEST(ScoreCache, NoiseIsNoDifference) {
   const auto both = [](double second, const std::string& model = "M") {
     const Scores scores = measured_scores(
         {measured(test_uuid(0, 0), 100), measured(test_uuid(0, 1), second, model)}, two_gpus());
-    EXPECT_TRUE(has_every_gpu(scores, two_gpus()));
+    EXPECT_TRUE(cover_all(scores, two_gpus(), false));
     return std::pair(scores.at(test_uuid(0, 0)), scores.at(test_uuid(0, 1)));
   };
   EXPECT_EQ(both(104), std::pair(102.0, 102.0));
@@ -87,11 +97,29 @@ TEST(ScoreCache, NoiseIsNoDifference) {
   EXPECT_EQ(both(104, "N"), std::pair(100.0, 104.0)) << "another model";
 }
 
-TEST(ScoreCache, ACpuSlotIsItsHosts) {
-  EXPECT_THAT(measured_scores({measured("cpu", 7)}, two_gpus()), ElementsAre(Pair("n0:cpu", 7)));
+TEST(ScoreCache, ACpuSlotIsItsHostsAndOfOneSize) {
+  const std::vector<MeasuredScore> cpu = {measured("cpu", 7)};
+  EXPECT_THAT(measured_scores(cpu, two_gpus()), ElementsAre(Pair("n0:cpu", 7)));
+  EXPECT_TRUE(cover_all(measured_scores(cpu, {.source = "test", .hosts = {gpu_host(0, 0)}}),
+                        {.source = "test", .hosts = {gpu_host(0, 0)}}, true));
   Inventory other = two_gpus();
   other.hosts[0].name = "n1";
-  EXPECT_THAT(measured_scores({measured("cpu", 7)}, other), IsEmpty());
+  EXPECT_THAT(measured_scores(cpu, other), IsEmpty());
+  Inventory smaller = two_gpus();
+  smaller.hosts[0].cpu_slots = 8;
+  EXPECT_THAT(measured_scores(cpu, smaller), IsEmpty());
+}
+
+TEST(ScoreCache, OtherTypesAndOtherHostsCardsAreNotMixedIn) {
+  MeasuredScore half = measured(test_uuid(0, 0), 900);
+  half.dtype = "bfloat16";
+  EXPECT_THAT(measured_scores({half}, two_gpus()), IsEmpty());
+  Inventory nameless = two_gpus();
+  nameless.hosts[0].gpus[0].uuid.value = "GPU-pci-0000:03:00.0";
+  MeasuredScore card = measured("GPU-pci-0000:03:00.0", 5);
+  EXPECT_THAT(measured_scores({card}, nameless), testing::SizeIs(1));
+  card.host = "n1";
+  EXPECT_THAT(measured_scores({card}, nameless), IsEmpty()) << "the same slot of another host";
 }
 
 }  // namespace

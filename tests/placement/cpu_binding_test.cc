@@ -28,7 +28,7 @@ Host two_sockets(int num_gpus = 8) {
   return host;
 }
 
-Plan plan_of(const Host& host, NumaBinding binding, const std::string& gpus = "") {
+Plan bound_plan(const Host& host, NumaBinding binding, const std::string& gpus = "") {
   return muster::plan({.source = "test", .hosts = {host}}, {.gpus = gpus, .numa_binding = binding});
 }
 
@@ -40,7 +40,7 @@ std::vector<std::string> cpus(const Plan& plan) {
 
 std::string binding_error(const Host& host, NumaBinding binding) {
   try {
-    plan_of(host, binding);
+    bound_plan(host, binding);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
     return error.what();
@@ -49,42 +49,44 @@ std::string binding_error(const Host& host, NumaBinding binding) {
 }
 
 TEST(CpuBinding, NodeIsAllOfTheGpusNode) {
-  EXPECT_THAT(cpus(plan_of(two_sockets(), NumaBinding::node, "0,7")), ElementsAre("0-2,12-14", "9-11,21-23"));
+  EXPECT_THAT(cpus(bound_plan(two_sockets(), NumaBinding::node, "0,7")),
+              ElementsAre("0-2,12-14", "9-11,21-23"));
 }
 
 TEST(CpuBinding, SocketIsAllOfItsNodes) {
-  EXPECT_THAT(cpus(plan_of(two_sockets(), NumaBinding::socket, "0,2,4")),
+  EXPECT_THAT(cpus(bound_plan(two_sockets(), NumaBinding::socket, "0,2,4")),
               ElementsAre("0-5,12-17", "0-5,12-17", "6-11,18-23"));
 }
 
 TEST(CpuBinding, ExclusiveDividesTheCoresAmongTheJobsRanks) {
-  EXPECT_THAT(cpus(plan_of(two_sockets(), NumaBinding::exclusive, "1,0,2")),
+  EXPECT_THAT(cpus(bound_plan(two_sockets(), NumaBinding::exclusive, "1,0,2")),
               ElementsAre("0-1,12-13", "2,14", "3-5,15-17"))
       << "the first on a node gets the core that is left over; a rank that is alone has all";
 }
 
 TEST(CpuBinding, CoreComplexIsOneCacheEachTheLargestFirst) {
-  EXPECT_THAT(cpus(plan_of(two_sockets(), NumaBinding::core_complex, "0,1,2")),
+  EXPECT_THAT(cpus(bound_plan(two_sockets(), NumaBinding::core_complex, "0,1,2")),
               ElementsAre("0-1,12-13", "2,14", "3-4,15-16"));
   Host host = two_sockets(3);
   for (Gpu& gpu : host.gpus) gpu.numa_node = 0;
-  EXPECT_THAT(cpus(plan_of(host, NumaBinding::core_complex)), ElementsAre("0-1,12-13", "2,14", "0-1,12-13"));
+  EXPECT_THAT(cpus(bound_plan(host, NumaBinding::core_complex)),
+              ElementsAre("0-1,12-13", "2,14", "0-1,12-13"));
 }
 
 TEST(CpuBinding, NoneNamesWhatIsNear) {
   Host host = two_sockets(4);
   host.gpus[0].near_cpus = "0-5";
-  EXPECT_THAT(cpus(plan_of(host, NumaBinding::none)),
+  EXPECT_THAT(cpus(bound_plan(host, NumaBinding::none)),
               ElementsAre("0-5 unbound", "0-2,12-14 unbound", "3-5,15-17 unbound", "3-5,15-17 unbound"));
   host.cores.clear();
-  EXPECT_THAT(cpus(plan_of(host, NumaBinding::none, "0,1")), ElementsAre("0-5 unbound", " unbound"));
+  EXPECT_THAT(cpus(bound_plan(host, NumaBinding::none, "0,1")), ElementsAre("0-5 unbound", " unbound"));
 }
 
 TEST(CpuBinding, OnlyCpusThatThereAre) {
   Host host = two_sockets(2);
   host.gpus[0].near_cpus = host.gpus[1].near_cpus = "0-2,12-14";
   host.cores.erase(host.cores.begin());  // taken away by a container, say
-  EXPECT_THAT(cpus(plan_of(host, NumaBinding::node)), ElementsAre("1-2,13-14", "1-2,13-14"));
+  EXPECT_THAT(cpus(bound_plan(host, NumaBinding::node)), ElementsAre("1-2,13-14", "1-2,13-14"));
 }
 
 TEST(CpuBinding, WhatIsNotKnownIsAnError) {

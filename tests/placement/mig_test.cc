@@ -29,7 +29,7 @@ Host split_host() {
   return host;
 }
 
-Plan plan_of(const Request& request, const Host& host = split_host()) {
+Plan mig_plan(const Request& request, const Host& host = split_host()) {
   return muster::plan({.source = "test", .hosts = {host}}, request);
 }
 
@@ -39,9 +39,9 @@ std::vector<std::string> device_ids(const Plan& plan) {
   return all;
 }
 
-std::string error_of(const Request& request) {
+std::string mig_error(const Request& request) {
   try {
-    plan_of(request);
+    mig_plan(request);
   } catch (const Error& error) {
     return error.what();
   }
@@ -49,7 +49,7 @@ std::string error_of(const Request& request) {
 }
 
 TEST(Mig, AnInstanceIsADeviceOfItsOwn) {
-  const Plan plan = plan_of({});
+  const Plan plan = mig_plan({});
   EXPECT_THAT(device_ids(plan), ElementsAre("GPU-0000", "MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
   const DeviceAssignment& device = plan.ranks[2].device;
   EXPECT_EQ(device.uuid.value, "MIG-aaab0000-0000-5000-8000-000000000002");
@@ -59,39 +59,39 @@ TEST(Mig, AnInstanceIsADeviceOfItsOwn) {
 }
 
 TEST(Mig, EachRankSeesItsInstanceAlone) {
-  const Plan plan = plan_of({});
+  const Plan plan = mig_plan({});
   EXPECT_EQ(plan.visibility, Visibility::own);
   EXPECT_EQ(visibility_variables(plan, plan.ranks[1]).at("CUDA_VISIBLE_DEVICES"),
             "MIG-aaaa0000-0000-5000-8000-000000000001");
   EXPECT_EQ(plan.ranks[3].device.ordinal.value, 0);
   EXPECT_THAT(plan.notes, ElementsAre("a process can use one MIG instance: each rank sees its own alone"));
-  EXPECT_EQ(plan_of({.gpus = "0"}).visibility, Visibility::job) << "no instance, no change";
-  EXPECT_THAT(error_of({.visibility = Visibility::all}), HasSubstr("--visibility all: expected whole GPUs"));
+  EXPECT_EQ(mig_plan({.gpus = "0"}).visibility, Visibility::job) << "no instance, no change";
+  EXPECT_THAT(mig_error({.visibility = Visibility::all}), HasSubstr("--visibility all: expected whole GPUs"));
 }
 
 TEST(Mig, Selection) {
-  EXPECT_THAT(device_ids(plan_of({.gpus = "1"})), ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
-  EXPECT_THAT(device_ids(plan_of({.gpus = "GPU-0001"})), ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
-  EXPECT_THAT(device_ids(plan_of({.gpus = "MIG-B,0,MIG-aaaa"})),
+  EXPECT_THAT(device_ids(mig_plan({.gpus = "1"})), ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
+  EXPECT_THAT(device_ids(mig_plan({.gpus = "GPU-0001"})), ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
+  EXPECT_THAT(device_ids(mig_plan({.gpus = "MIG-B,0,MIG-aaaa"})),
               ElementsAre("MIG-bbbb", "GPU-0000", "MIG-aaaa"));
-  EXPECT_THAT(device_ids(plan_of({.gpus = "!MIG-aaab"})), ElementsAre("GPU-0000", "MIG-aaaa", "MIG-bbbb"));
-  EXPECT_THAT(device_ids(plan_of({.gpus = "!1"})), ElementsAre("GPU-0000"));
-  EXPECT_THAT(device_ids(plan_of({.gpus = "mem<20GiB"})), ElementsAre("MIG-aaab", "MIG-bbbb"));
-  EXPECT_THAT(device_ids(plan_of({.gpus = "model=mig 1g"})), ElementsAre("MIG-bbbb"));
-  EXPECT_THAT(error_of({.gpus = "MIG-aaa"}), HasSubstr("which fits MIG-aaaa"));
-  EXPECT_THAT(error_of({.gpus = "MIG-c"}),
+  EXPECT_THAT(device_ids(mig_plan({.gpus = "!MIG-aaab"})), ElementsAre("GPU-0000", "MIG-aaaa", "MIG-bbbb"));
+  EXPECT_THAT(device_ids(mig_plan({.gpus = "!1"})), ElementsAre("GPU-0000"));
+  EXPECT_THAT(device_ids(mig_plan({.gpus = "mem<20GiB"})), ElementsAre("MIG-aaab", "MIG-bbbb"));
+  EXPECT_THAT(device_ids(mig_plan({.gpus = "model=mig 1g"})), ElementsAre("MIG-bbbb"));
+  EXPECT_THAT(mig_error({.gpus = "MIG-aaa"}), HasSubstr("which fits MIG-aaaa"));
+  EXPECT_THAT(mig_error({.gpus = "MIG-c"}),
               HasSubstr("the UUID of a MIG instance that can be used, got MIG-c; host "
                         "n0 has GPUs 0, 1 (3 MIG instances)"));
-  EXPECT_THAT(error_of({.gpus = "1,MIG-bbbb"}), HasSubstr("each GPU once, got MIG-bbbb0000 of GPU 1 again"));
+  EXPECT_THAT(mig_error({.gpus = "1,MIG-bbbb"}), HasSubstr("each GPU once, got MIG-bbbb0000 of GPU 1 again"));
 }
 
 TEST(Mig, AnIndexInAMapIsTheNextInstance) {
-  EXPECT_THAT(device_ids(plan_of({.map = {1, 0, 1}})), ElementsAre("MIG-aaaa", "GPU-0000", "MIG-aaab"));
-  EXPECT_THAT(error_of({.map = {1, 1, 1, 1}}), HasSubstr("a GPU of its own for each rank"));
+  EXPECT_THAT(device_ids(mig_plan({.map = {1, 0, 1}})), ElementsAre("MIG-aaaa", "GPU-0000", "MIG-aaab"));
+  EXPECT_THAT(mig_error({.map = {1, 1, 1, 1}}), HasSubstr("a GPU of its own for each rank"));
 }
 
 TEST(Mig, MemoryIsItsOwn) {
-  EXPECT_THAT(device_ids(plan_of({.rank_memory_bytes = {8 * kGiB, 4 * kGiB, 20 * kGiB}})),
+  EXPECT_THAT(device_ids(mig_plan({.rank_memory_bytes = {8 * kGiB, 4 * kGiB, 20 * kGiB}})),
               ElementsAre("MIG-aaab", "MIG-bbbb", "MIG-aaaa", "GPU-0000"));
   Host host = split_host();
   host.gpus[1].memory_free_bytes = 38 * kGiB;
@@ -104,34 +104,35 @@ TEST(Mig, ScoresGoByInstanceOrItsModel) {
                                                 {"MIG-bbbb0000-0000-5000-8000-000000000003", 9},
                                                 {"NVIDIA A100-SXM4-40GB MIG 3g.20gb", 3},
                                                 {"NVIDIA A100-SXM4-40GB MIG 2g.10gb", 2}};
-  EXPECT_THAT(device_ids(plan_of({.policy = "fastest", .scores = scores})),
+  EXPECT_THAT(device_ids(mig_plan({.policy = "fastest", .scores = scores})),
               ElementsAre("MIG-bbbb", "GPU-0000", "MIG-aaaa", "MIG-aaab"));
 }
 
 TEST(Mig, OnWithoutAnInstanceIsLeftOut) {
   Host host = split_host();
   host.gpus[1].mig.clear();
-  const Plan plan = plan_of({}, host);
+  const Plan plan = mig_plan({}, host);
   EXPECT_THAT(device_ids(plan), ElementsAre("GPU-0000"));
   EXPECT_THAT(plan.notes, ElementsAre("left out GPU 1: MIG is on and there is no instance"));
 }
 
 TEST(Mig, InheritedMaskOfInstances) {
-  EXPECT_THAT(device_ids(plan_of({.masks = {.cuda = "MIG-bbbb,MIG-aaaa"}})),
+  EXPECT_THAT(device_ids(mig_plan({.masks = {.cuda = "MIG-bbbb,MIG-aaaa"}})),
               ElementsAre("MIG-bbbb", "MIG-aaaa"));
-  const Plan cut = plan_of({.masks = {.cuda = "MIG-bbbb,MIG-none,MIG-aaaa"}});
+  const Plan cut = mig_plan({.masks = {.cuda = "MIG-bbbb,MIG-none,MIG-aaaa"}});
   EXPECT_THAT(device_ids(cut), ElementsAre("MIG-bbbb"));
   EXPECT_THAT(cut.notes, Contains(HasSubstr("shows 1 of 3 MIG instances (entry 2, 'MIG-none', hides")));
   EXPECT_THAT(usable_gpus(split_host(), {.cuda = "MIG-bbbb,MIG-bbbb"}).gpus, IsEmpty());
-  EXPECT_THAT(device_ids(plan_of({.masks = {.cuda = "1"}})), ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
+  EXPECT_THAT(device_ids(mig_plan({.masks = {.cuda = "1"}})),
+              ElementsAre("MIG-aaaa", "MIG-aaab", "MIG-bbbb"));
 }
 
 TEST(Mig, TopologyWantsWholeGpus) {
-  EXPECT_THAT(error_of({.policy = "topology"}), HasSubstr("expected whole GPUs, got MIG instances"));
+  EXPECT_THAT(mig_error({.policy = "topology"}), HasSubstr("expected whole GPUs, got MIG instances"));
 }
 
 TEST(Mig, Table) {
-  EXPECT_THAT(plan_table(plan_of({.gpus = "MIG-b"})),
+  EXPECT_THAT(plan_table(mig_plan({.gpus = "MIG-b"})),
               HasSubstr("GPU 1  MIG-bbbb0000  NVIDIA A100-SXM4-40GB MIG 1g.5gb"));
 }
 

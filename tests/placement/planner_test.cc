@@ -502,7 +502,7 @@ TEST(Planner, AmdGpusAreShownByTheirOwnVariable) {
   const Plan plan = muster::plan(with_amd(0, 2), {});
   const VisibilityVariables expected = {{"ROCR_VISIBLE_DEVICES", cat(test_uuid(0, 0), ",", test_uuid(0, 1))},
                                         {"HIP_VISIBLE_DEVICES", std::nullopt},
-                                        {"CUDA_VISIBLE_DEVICES", std::nullopt}};
+                                        {"CUDA_VISIBLE_DEVICES", ""}};
   EXPECT_EQ(visibility_variables(plan, plan.ranks[1]), expected);
   EXPECT_THAT(
       visibility_variables(muster::plan(with_amd(0, 2), {.visibility = Visibility::all}), plan.ranks[0]),
@@ -516,7 +516,10 @@ TEST(Planner, AmdGpusWithoutAnIdGoByTheirNumber) {
   EXPECT_EQ(visibility_variables(plan, plan.ranks[1]).at("ROCR_VISIBLE_DEVICES"), "1");
   Inventory mixed = with_amd(1, 1);
   mixed.hosts[0].gpus[1].uuid.value = "GPU-pci-0000:03:00.0";
-  EXPECT_THAT(error_of(mixed, {}, ErrorCode::unavailable), HasSubstr("AMD GPUs with a unique id"));
+  const Plan without = muster::plan(mixed, {});
+  EXPECT_THAT(devices(without), ElementsAre("n0:0"));
+  EXPECT_THAT(without.notes, testing::Contains(HasSubstr("left out GPU 1: no unique id")));
+  EXPECT_THAT(error_of(mixed, {.gpus = "1"}), HasSubstr("no unique id"));
 }
 
 TEST(Planner, RanksOnBothVendorsSeeTheirOwnGpuAlone) {

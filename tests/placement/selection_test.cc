@@ -22,8 +22,8 @@ std::vector<int> selected(const std::string& text, const Host& host,
   return indices;
 }
 
-std::string error_of(const std::string& text, const Host& host = gpu_host(0, 4),
-                     const std::optional<std::string>& mask = {}) {
+std::string selection_error(const std::string& text, const Host& host = gpu_host(0, 4),
+                            const std::optional<std::string>& mask = {}) {
   try {
     selected(text, host, mask);
   } catch (const Error& error) {
@@ -55,7 +55,7 @@ TEST(Selection, UuidsAndTheirBeginnings) {
 
 TEST(Selection, PointsAtTheCharacter) {
   EXPECT_EQ(
-      error_of("0,x3"),
+      selection_error("0,x3"),
       "--gpus 0,x3: expected an index (3), a range (2-5), the beginning of a UUID (GPU-8f3c, MIG-8f3c), all, "
       "idle, free:2, fastest:2, a filter (mem>=20GiB, free>=20GiB, model=A100) or what to leave out (!3), "
       "got 'x3' (at character 3)\n"
@@ -88,28 +88,30 @@ TEST(Selection, BadTexts) {
       {"all,1", "got GPU 1 again"},
       {"0,GPU-0000", "got GPU 0 again"},
   };
-  for (const auto& [text, expected] : cases) EXPECT_THAT(error_of(text), HasSubstr(expected)) << text;
+  for (const auto& [text, expected] : cases) EXPECT_THAT(selection_error(text), HasSubstr(expected)) << text;
 }
 
 TEST(Selection, UnknownGpusAreNamedWithThoseThereAre) {
-  EXPECT_THAT(error_of("0,7"),
+  EXPECT_THAT(selection_error("0,7"),
               HasSubstr("expected the index of a GPU that can be used, got 7; host n0 has GPUs 0, "
                         "1, 2, 3 (at character 3)"));
-  EXPECT_THAT(error_of("2-5"), HasSubstr("got 4;"));
-  EXPECT_THAT(error_of("GPU-ff"), HasSubstr("got GPU-ff;"));
-  EXPECT_THAT(error_of("GPU-000"), HasSubstr("which fits " + test_uuid(0, 0) + " and " + test_uuid(0, 1)));
+  EXPECT_THAT(selection_error("2-5"), HasSubstr("got 4;"));
+  EXPECT_THAT(selection_error("GPU-ff"), HasSubstr("got GPU-ff;"));
+  EXPECT_THAT(selection_error("GPU-000"),
+              HasSubstr("which fits " + test_uuid(0, 0) + " and " + test_uuid(0, 1)));
 }
 
 TEST(Selection, SaysWhyAGpuCannotBeUsed) {
   Host host = gpu_host(0, 4);
-  EXPECT_THAT(error_of("0", host, "2,1"),
+  EXPECT_THAT(selection_error("0", host, "2,1"),
               HasSubstr("got 0; host n0 has GPUs 2, 1; CUDA_VISIBLE_DEVICES='2,1' shows 2 of 4 GPUs"));
   host.gpus[1].health = "GPU is lost";
-  EXPECT_THAT(error_of("1", host), HasSubstr("host n0 has GPUs 0, 2, 3; left out: GPU 1: GPU is lost"));
+  EXPECT_THAT(selection_error("1", host),
+              HasSubstr("host n0 has GPUs 0, 2, 3; left out: GPU 1: GPU is lost"));
 }
 
 TEST(Selection, LongAndHostileTextsAreShownShort) {
-  const std::string error = error_of("0\x1b[2J" + std::string(100'000, 'x'));
+  const std::string error = selection_error("0\x1b[2J" + std::string(100'000, 'x'));
   EXPECT_LT(error.size(), 800);
   EXPECT_EQ(error.find('\x1b'), std::string::npos);
 }
@@ -157,10 +159,11 @@ TEST(Selection, FreeTakesTheLeastUsed) {
   EXPECT_THAT(selected("free:1,0", host), ElementsAre(3, 0)) << "0 is taken by name";
   EXPECT_THAT(selected("free:1,free:1", host), ElementsAre(0, 3));
   EXPECT_THAT(
-      error_of("1,free:3", host),
+      selection_error("1,free:3", host),
       HasSubstr("expected 3 GPUs with no compute process, got 2 (GPU 0, GPU 3); host n0 has GPUs 0, 1, 2, 3 "
                 "(at character 3)"));
-  EXPECT_THAT(error_of("free:9,!0-3", host), HasSubstr("expected 9 GPUs with no compute process, got 0;"));
+  EXPECT_THAT(selection_error("free:9,!0-3", host),
+              HasSubstr("expected 9 GPUs with no compute process, got 0;"));
 }
 
 TEST(Selection, FastestGoesByScores) {
@@ -175,8 +178,9 @@ TEST(Selection, FastestGoesByScores) {
   };
   EXPECT_THAT(fastest("fastest:2", scores), ElementsAre(3, 0));
   EXPECT_THAT(fastest("fastest:2,!3", scores), ElementsAre(0, 1));
-  EXPECT_THAT(error_of("fastest:2", host),
-              HasSubstr("expected a score for each GPU, got none for GPU 0 (give --scores FILE, or measure "
+  EXPECT_THAT(selection_error("fastest:2", host),
+              HasSubstr("expected a score for each GPU, got none for GPU 0 "
+                        "(give --scores FILE with all of them, or measure "
                         "them with `muster bench device`)"));
   EXPECT_THROW(fastest("fastest:5", scores), Error);
 }
@@ -225,7 +229,7 @@ TEST(Selection, TheCaretStandsUnderTheMistake) {
       {"a:1,3-2", 5},  {"n0:1, 1", 7},      {"n0:7", 4},       {"mem>=1GiB,9", 11},
   };
   for (const auto& [text, column] : cases) {
-    const std::string error = error_of(text, gpu_host(0, 4));
+    const std::string error = selection_error(text, gpu_host(0, 4));
     EXPECT_THAT(error, HasSubstr("(at character " + std::to_string(column) + ")")) << text;
     EXPECT_EQ(error.substr(error.rfind('\n') + 1), std::string(8 + column, ' ') + "^") << text;
   }

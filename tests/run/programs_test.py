@@ -270,24 +270,34 @@ class Start(ProgramTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("rank 1 local 1 of 2 on cpu reason 'CPU: no rank has a GPU", done.stdout)
 
+    def ranks_of_which_the_first_is_left_out(self, *argv, **env):
+        """Three ranks started by hand; rank 0, which serves the store, has no GPU. What each said, and its exit code."""
+        two = self.fleet('[[host]]\nname = "a"\ngpus = "2xA100-80GB"\n')
+        with socket.socket() as held:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # bound and never listening: rank 0 may listen there
+            held.bind(("127.0.0.1", 0))
+            ranks = []
+            for rank in range(3):
+                environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
+                environment.update(RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK=str(max(0, rank - 1)), LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                                   MASTER_PORT=str(held.getsockname()[1]), MUSTER_SURPLUS="drop", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", **env)
+                if rank > 0:
+                    environment["MUSTER_INVENTORY"] = two
+                ranks.append(subprocess.Popen([PROBE, *argv], cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+                self.addCleanup(ranks[-1].kill)
+            said = [rank.communicate(timeout=100) for rank in ranks]
+        return said, [rank.returncode for rank in ranks]
+
     def test_a_rank_0_that_is_left_out_serves_until_the_others_are_done(self):
-        one = self.fleet('[[host]]\nname = "a"\ngpus = "2xA100-80GB"\n')
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        ranks = []
-        for rank in range(3):
-            environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
-            environment.update(RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK=str(max(0, rank - 1)), LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
-                               MASTER_PORT=str(port), MUSTER_SURPLUS="drop", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
-            if rank > 0:
-                environment["MUSTER_INVENTORY"] = one
-            ranks.append(subprocess.Popen([PROBE], cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-        said = [rank.communicate(timeout=120) for rank in ranks]
-        self.assertEqual([rank.returncode for rank in ranks], [0, 0, 0], said)
+        said, codes = self.ranks_of_which_the_first_is_left_out("place")
+        self.assertEqual(codes, [0, 0, 0], said)
         self.assertEqual(said[0][0], "")
         self.assertIn("rank 0 local 0 of 2", said[1][0])
         self.assertIn("rank 1 local 1 of 2", said[2][0])
+
+    def test_a_rank_0_that_is_left_out_ends_when_the_others_fail(self):
+        said, codes = self.ranks_of_which_the_first_is_left_out("throw")
+        self.assertEqual(codes, [0, 1, 1], said)
 
     def test_under_torchrun(self):
         done = self.torchrun(2)

@@ -93,6 +93,42 @@ TEST(RankDevice, TheVisibleGpuOfTheLocalRank) {
   EXPECT_EQ(device(0, {.cuda = ""}).device, c10::Device(c10::kCPU));
 }
 
+TEST(RankDevice, AMaskOfAllRanksIsNotTheRanksOwn) {
+  const auto shared = [](int local_rank, Surplus surplus) {
+    RankEnv env = started(local_rank);
+    env.source = "torchrun";
+    return device_by_local_rank(env, two_gpus(), {.cuda = "1"}, surplus);
+  };
+  EXPECT_EQ(shared(1, Surplus::cpu)->device, c10::Device(c10::kCPU));
+  EXPECT_FALSE(shared(1, Surplus::drop));
+  EXPECT_EQ(shared(0, Surplus::drop)->local_world_size, 1);
+  Inventory sick = two_gpus();
+  sick.hosts[0].gpus[1].health = "GPU is lost";
+  EXPECT_THROW(device_by_local_rank(started(1), sick, {.cuda = "0,1"}, Surplus::error), Error)
+      << "a mask of two, of which one is left";
+  sick.hosts[0].gpus[0].health = "GPU is lost";
+  EXPECT_THROW(device_by_local_rank(started(0), sick, {}, Surplus::cpu), Error) << "to be repaired";
+}
+
+TEST(RankDevice, OneVendorsGpusAlone) {
+  Inventory mixed = two_gpus();
+  mixed.hosts[0].gpus[1].vendor = Vendor::amd;
+  EXPECT_THROW(device_by_local_rank(started(1), mixed, {}, Surplus::error), Error);
+}
+
+TEST(RankDevice, OfMigInstancesTheFirst) {
+  Inventory split = two_gpus();
+  split.hosts[0].gpus.pop_back();
+  split.hosts[0].gpus[0].mig_enabled = true;
+  split.hosts[0].gpus[0].mig = {{.uuid = {"MIG-a"}, .profile = "1g"}, {.uuid = {"MIG-b"}, .profile = "1g"}};
+  EXPECT_EQ(device_by_local_rank(started(0), split, {}, Surplus::error)->assignment.device.uuid.value,
+            "MIG-a");
+  EXPECT_THROW(device_by_local_rank(started(1), split, {}, Surplus::error), Error);
+  EXPECT_EQ(device_by_local_rank(started(1), split, {.cuda = "MIG-b"}, Surplus::error)
+                ->assignment.device.uuid.value,
+            "MIG-b");
+}
+
 TEST(RankDevice, OneTooManyIsAnErrorOrLeftOut) {
   EXPECT_THROW(device_by_local_rank(started(2), two_gpus(), {}, Surplus::error), Error);
   EXPECT_FALSE(device_by_local_rank(started(2), two_gpus(), {}, Surplus::drop));

@@ -1,0 +1,126 @@
+#include "muster/launch/job_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "muster/base/env.h"
+#include "muster/base/fd.h"
+#include "muster/base/log.h"
+#include "muster/device/probe.h"
+#include "muster/device/read_inventory.h"
+#include "muster/launch/score_cache.h"
+#include "muster/placement/plan_json.h"
+#include "muster/placement/planner.h"
+#include "muster/placement/selection.h"
+
+namespace muster {
+
+namespace {
+
+// Whether the selection has a pick of one of these kinds.
+bool takes(const std::string& gpus, std::initializer_list<SelectionItem::Kind> kinds) {
+  for (const SelectionPart& part : parse_selection(gpus).parts) {
+    for (const SelectionItem& item : part.items) {
+      if (std::find(kinds.begin(), kinds.end(), item.kind) != kinds.end()) return true;
+    }
+  }
+  return false;
+}
+
+// Whether the selection takes GPUs by what they do now: then others will do where these have just been taken.
+bool takes_any(const std::string& gpus) {
+  using Kind = SelectionItem::Kind;
+  return takes(gpus, {Kind::idle, Kind::free, Kind::fastest});
+}
+
+// A plan from a file fits when its GPUs are here and can be used.
+Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
+  Plan plan = plan_from_json(read_file(options.plan), options.plan);
+  const Host& host = inventory.hosts.at(0);
+  for (const RankPlan& rank : plan.ranks) {
+    const auto refuse = [&](const std::string& expected, const std::string& got) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("--plan ", options.plan, ": expected ", expected, ", got ", got, " (rank ", rank.rank,
+                      "); make the plan on this machine"));
+    };
+    if (rank.host_index != 0)
+      refuse("ranks of one host", cat("one on host ", printable(rank.host), " as well"));
+    if (rank.device.kind != DeviceAssignment::Kind::cuda || plan.simulated) continue;
+    const auto is_it = [&](const Gpu& gpu) {
+      const auto same = [&](const MigInstance& mig) { return mig.uuid == rank.device.uuid; };
+      return gpu.uuid == rank.device.uuid || std::any_of(gpu.mig.begin(), gpu.mig.end(), same);
+    };
+    const auto gpu = std::find_if(host.gpus.begin(), host.gpus.end(), is_it);
+    if (gpu == host.gpus.end()) refuse(cat("a GPU of host ", host.name), printable(rank.device.uuid.value));
+    if (gpu->health != kHealthy)
+      refuse("a GPU that can be used", cat(printable(rank.device.uuid.value), ": ", gpu->health));
+  }
+  return plan;
+}
+
+// Scores that were measured before, where the plan is made by them and none were given. Batches are divided
+// by them only when every device has one. A cache that cannot be read is none, and said so.
+Scores remembered_scores(const Inventory& inventory, const Request& request) {
+  const bool by_speed = request.policy == "fastest" || takes(request.gpus, {SelectionItem::Kind::fastest});
+  if (!request.scores.empty() || (!by_speed && request.global_batch == 0)) return {};
+  try {
+    Scores scores = measured_scores(read_score_cache(default_score_cache()), inventory);
+    const bool cpus = request.cpu_only || request.surplus == Surplus::cpu ||
+                      std::any_of(inventory.hosts.begin(), inventory.hosts.end(),
+                                  [](const Host& host) { return host.gpus.empty(); });
+    return by_speed || cover_all(scores, inventory, cpus) ? scores : Scores();
+  } catch (const Error& error) {
+    log(LogLevel::warn, cat(error.message(), "; going on without measured scores"));
+    return {};
+  }
+}
+
+Plan place(const Inventory& inventory, const LaunchOptions& options, const Scores& remembered) {
+  if (!options.plan.empty()) return given_plan(inventory, options);
+  Request request = options.request;
+  if (options.virtual_local_rank) request.visibility = Visibility::own;
+  if (!inventory.simulated && request.masks == VisibilityMasks{}) request.masks = inherited_masks();
+  if (request.scores.empty()) request.scores = remembered;
+  Plan plan = muster::plan(inventory, request);
+  if (!remembered.empty()) plan.notes.emplace_back("scores: as `muster bench device` measured them");
+  if (!options.dry_run && inventory.hosts.size() > 1) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("launch: expected an inventory of one host, got ", inventory.hosts.size(),
+                    "; this version starts ranks on one host (`muster plan` takes any number)"));
+  }
+  return plan;
+}
+
+}  // namespace
+
+Inventory discover(const LaunchOptions& options) {
+  if (!options.inventory.empty()) return read_inventory(options.inventory);
+  const Request& request = options.request;
+  ProbeOptions probe;
+  probe.cpu_slots = options.cpu_slots;
+  probe.gpus = !request.cpu_only;
+  const bool busy_matters = takes_any(request.gpus) || request.policy == "spread" || request.policy == "pack";
+  if (busy_matters || !options.svg.empty()) probe.detail = GpuDetail::full;
+  probe.links = request.policy == "topology" || !options.svg.empty();
+  probe.cpu_topology = request.numa_binding != NumaBinding::none || !options.svg.empty();
+  return probe_this_machine(probe);
+}
+
+LeasedPlan place_and_lease(const Inventory& inventory, const LaunchOptions& options) {
+  const Scores remembered = options.plan.empty() ? remembered_scores(inventory, options.request) : Scores();
+  Plan plan = place(inventory, options, remembered);
+  if (options.dry_run || !options.lease || lease_wishes(plan).empty()) return {.plan = std::move(plan)};
+  const LeaseFolder folder({.inherited = get_env(kLeaseVariable).value_or("")});
+  bool first = true;
+  const auto make_plan = [&](const BusyGpus& busy) {
+    if (std::exchange(first, false)) return plan;
+    const Inventory now = options.wait ? discover(options) : inventory;
+    return place(busy.empty() ? now : without_busy(now, busy), options, remembered);
+  };
+  return plan_with_leases(folder, make_plan, {.job = options.run_id, .program = options.argv.at(0)},
+                          {.replan = options.plan.empty() && takes_any(options.request.gpus),
+                           .wait = options.wait,
+                           .on_wait = [](const std::string& line) { log(LogLevel::info, line); }});
+}
+
+}  // namespace muster

@@ -1,0 +1,49 @@
+#include "muster/launch/restart.h"
+
+#include <algorithm>
+
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/launch/exit_report.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::chrono::seconds kQuick{60};  // who fails so soon failed of its start
+constexpr std::chrono::seconds kLongestBackOff{60};
+constexpr int kMostDoublings = 6;
+
+}  // namespace
+
+std::chrono::seconds back_off(int quick_failures) {
+  if (quick_failures < 2) return std::chrono::seconds(0);
+  return std::min(kLongestBackOff, std::chrono::seconds(1 << std::min(quick_failures - 2, kMostDoublings)));
+}
+
+bool Restarts::wanted(const GroupResult& result) const {
+  return first_failure(result.exits) != nullptr && result.stopped_by == 0 && !result.timed_out &&
+         used_ < budget_;
+}
+
+bool Restarts::wait(GroupResult& result, ProcessSet& processes, Clock::time_point started,
+                    std::optional<Clock::time_point> time_limit) {
+  quick_failures_ = Clock::now() - started < kQuick ? quick_failures_ + 1 : 0;
+  const auto delay = back_off(quick_failures_);
+  const WorkerExit& first = *first_failure(result.exits);
+  log(LogLevel::warn, cat("rank ", first.rank, " failed: ", first.cause, "; starting all ranks again",
+                          delay.count() > 0 ? cat(" in ", format_duration(delay)) : "", " (restart ", ++used_,
+                          " of ", budget_, ")"));
+  const auto at = Clock::now() + delay;
+  const auto until = std::min(at, time_limit.value_or(at));
+  while (processes.stop_requested() == 0 && Clock::now() < until) processes.loop().run_once(until);
+  if (const int signal = processes.stop_requested(); signal != 0) {  // also one that came when all had ended
+    log(LogLevel::info, cat("stopped by ", signal_name(signal), "; not starting again"));
+    return false;
+  }
+  result.timed_out = time_limit && Clock::now() >= *time_limit;
+  return !result.timed_out;
+}
+
+}  // namespace muster

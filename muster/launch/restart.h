@@ -1,0 +1,33 @@
+// Whether and when all ranks are started again after a failure: one budget for the whole job, and longer and
+// longer pauses while it fails soon after its start. Called by the agent.
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+#include "muster/launch/worker_group.h"
+
+namespace muster {
+
+// The pause after this many failures in a row that each came soon: none, none, 1 s, 2 s, 4 s ... 60 s.
+std::chrono::seconds back_off(int quick_failures);
+
+class Restarts {
+ public:
+  explicit Restarts(int budget) : budget_(budget) {}
+
+  // A rank has failed, nobody asked for the end, and the budget is not used up.
+  bool wanted(const GroupResult& result) const;
+
+  // Says what failed, and pauses. `started` is when the attempt began. False when a signal or `time_limit`
+  // came first (which is then in `result`): nothing is to be started.
+  bool wait(GroupResult& result, ProcessSet& processes, Clock::time_point started,
+            std::optional<Clock::time_point> time_limit);
+
+ private:
+  int budget_;
+  int used_ = 0;
+  int quick_failures_ = 0;
+};
+
+}  // namespace muster

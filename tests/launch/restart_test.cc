@@ -1,0 +1,56 @@
+#include "muster/launch/restart.h"
+
+#include <gtest/gtest.h>
+
+namespace muster {
+namespace {
+
+using std::chrono::seconds;
+
+TEST(BackOff, DoublesUpToAMinute) {
+  EXPECT_EQ(back_off(0), seconds(0));
+  EXPECT_EQ(back_off(1), seconds(0)) << "the first failure is forgiven";
+  EXPECT_EQ(back_off(2), seconds(1));
+  EXPECT_EQ(back_off(3), seconds(2));
+  EXPECT_EQ(back_off(7), seconds(32));
+  EXPECT_EQ(back_off(8), seconds(60));
+  EXPECT_EQ(back_off(1'000'000), seconds(60));
+}
+
+GroupResult failed_group() {
+  WorkerExit exit;
+  exit.exit_code = 1;
+  return {.exits = {exit}};
+}
+
+TEST(Restarts, AreOneBudget) {
+  ProcessSet processes;
+  GroupResult result = failed_group();
+  Restarts restarts(1);
+  ASSERT_TRUE(restarts.wanted(result));
+  EXPECT_TRUE(restarts.wait(result, processes, Clock::now() - seconds(100), std::nullopt));
+  EXPECT_FALSE(restarts.wanted(result)) << "used up";
+}
+
+TEST(Restarts, NotAfterASignalOrTheTimeLimit) {
+  GroupResult result = failed_group();
+  const Restarts restarts(9);
+  EXPECT_TRUE(restarts.wanted(result));
+  result.stopped_by = 15;
+  EXPECT_FALSE(restarts.wanted(result));
+  result = failed_group();
+  result.timed_out = true;
+  EXPECT_FALSE(restarts.wanted(result));
+  EXPECT_FALSE(restarts.wanted({})) << "all ended well";
+}
+
+TEST(Restarts, TheTimeLimitEndsThePause) {
+  ProcessSet processes;
+  GroupResult result = failed_group();
+  Restarts restarts(9);
+  EXPECT_FALSE(restarts.wait(result, processes, Clock::now(), Clock::now()));
+  EXPECT_TRUE(result.timed_out);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Fails when two sources of a folder define functions of one name in anonymous namespaces.
+
+    check_names.py [ROOT]
+
+A folder's sources are compiled as one (CMake's unity build): there two such functions clash or, with other parameters,
+become overloads, and a call may reach the wrong one without an error.
+"""
+
+import pathlib
+import re
+import sys
+
+ANONYMOUS = re.compile(r"^namespace \{$(.*?)^\}  // namespace$", re.MULTILINE | re.DOTALL)
+FUNCTION = re.compile(r"^(?!using |typedef |return |class |struct |enum |TEST|INSTANTIATE|MATCHER|constexpr [^(]*=)"
+                      r"[A-Za-z_][\w:<>,&* \[\]]*?[ &*](\w+)\([^;]*?\)[^;{]*\{", re.MULTILINE)
+
+
+def functions_of(path):
+    text = path.read_text(encoding="utf-8")
+    return {name for part in ANONYMOUS.findall(text) for name in FUNCTION.findall(part)}
+
+
+def clashes(folder):
+    seen = {}
+    for path in sorted(folder.glob("*.cc")):
+        for name in functions_of(path):
+            seen.setdefault(name, []).append(path.name)
+    return {name: files for name, files in sorted(seen.items()) if len(files) > 1}
+
+
+def main(arguments):
+    root = pathlib.Path(arguments[0] if arguments else pathlib.Path(__file__).resolve().parents[2])
+    found = 0
+    for folder in sorted({path.parent for part in ("muster", "tests") for path in (root / part).rglob("*.cc")}):
+        if folder.name in ("bench", "cuda", "fuzz", "docs", "ddp", "run") and folder.parent.name == "tests":
+            continue  # programs of one source each
+        for name, files in clashes(folder).items():
+            print(f"{folder.relative_to(root)}: {name}() in {', '.join(files)}: give it a name of its own")
+            found += 1
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""check_names.py finds what it is there for."""
+import pathlib
+import tempfile
+import unittest
+
+import check_names
+
+SOURCE = "namespace x {{\nnamespace {{\n\n{0}\n\n}}  // namespace\n}}  // namespace x\n"
+
+
+class CheckNames(unittest.TestCase):
+    def clashes(self, *bodies):
+        with tempfile.TemporaryDirectory() as folder:
+            for i, body in enumerate(bodies):
+                (pathlib.Path(folder) / f"{i}.cc").write_text(SOURCE.format(body), encoding="utf-8")
+            return check_names.clashes(pathlib.Path(folder))
+
+    def test_one_name_twice(self):
+        self.assertEqual(self.clashes("int count(int x) {\n  return x;\n}", "std::string count(const std::string& a,\n                  int b) {\n  return a;\n}"),
+                         {"count": ["0.cc", "1.cc"]})
+
+    def test_different_names_methods_and_calls(self):
+        self.assertEqual(self.clashes("int count(int x) {\n  return size(x);\n}", "class A {\n  int count() { return 1; }\n};\n\nint size_of(int x) {\n  return count(x);\n}"), {})
+
+
+if __name__ == "__main__":
+    unittest.main()
