@@ -19,5 +19,5 @@ if [ ! -e "$build/build.ninja" ] || [ "$(cat "$build/.torch" 2>/dev/null)" != "$
   }
   printf '%s' "$torch_kind" >"$build/.torch"
 fi
-cmake --build "$build" ${1:+--target "$@"}
+cmake --build "$build" --parallel "$(nproc)" ${1:+--target "$@"}
 [ $((SECONDS - start)) -lt 5 ] || echo "build: done in $((SECONDS - start)) s ($build)"

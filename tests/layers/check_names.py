@@ -33,7 +33,7 @@ def main(arguments):
     root = pathlib.Path(arguments[0] if arguments else pathlib.Path(__file__).resolve().parents[2])
     found = 0
     for folder in sorted({path.parent for part in ("muster", "tests") for path in (root / part).rglob("*.cc")}):
-        if folder.name in ("bench", "cuda", "fuzz", "docs", "ddp", "run") and folder.parent.name == "tests":
+        if folder.name in ("bench", "cuda", "fuzz", "docs", "run") and folder.parent.name == "tests":
             continue  # programs of one source each
         for name, files in clashes(folder).items():
             print(f"{folder.relative_to(root)}: {name}() in {', '.join(files)}: give it a name of its own")
