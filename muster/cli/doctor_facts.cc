@@ -24,6 +24,7 @@
 #include "muster/base/strings.h"
 #include "muster/device/probe.h"
 #include "muster/launch/port.h"
+#include "muster/launch/runtime_folder.h"
 #include "muster/supervise/child.h"
 
 namespace muster {
@@ -109,7 +110,7 @@ void look_at_ports(DoctorFacts& facts, const std::string& master_port) {
 }
 
 void look_at_leases(DoctorFacts& facts) {
-  facts.lease_folder = default_lease_folder();
+  facts.lease_folder = default_runtime_folder();
   try {
     const LeaseFolder folder({.create = false, .patience = std::chrono::milliseconds(1000)});
     const auto look = [&](const GpuUuid& uuid) {

@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 #include <exception>
+#include <span>
 
 #include "muster/base/error.h"
 #include "muster/base/patient_write.h"
@@ -14,6 +15,7 @@
 #include "muster/cli/bench.h"
 #include "muster/cli/devices.h"
 #include "muster/cli/doctor.h"
+#include "muster/cli/jobs.h"
 #include "muster/cli/run.h"
 #include "muster/cli/secret.h"
 #include "muster/launch/agent.h"
@@ -35,6 +37,8 @@ constexpr Command kCommands[] = {
     {"plan", muster::add_plan},
     {"devices", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_devices(app, exit_code); }},
     {"bench", [](CLI::App& app, Arguments&, int*) { muster::add_bench(app); }},
+    {"ps", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_ps(app, exit_code); }},
+    {"stop", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_stop(app, exit_code); }},
     {"doctor", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_doctor(app, exit_code); }},
     {"secret", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_secret(app, exit_code); }},
 };
@@ -45,6 +49,7 @@ constexpr const char* kExamples = R"(Examples:
   muster plan                       which rank would get which device, and why
   muster devices                    what this machine has
   muster bench device               how fast its devices train
+  muster ps                         your running jobs; muster stop ends them
   muster doctor                     what is wrong with it, and what to do
 `muster COMMAND --help` tells more.
 )";
@@ -76,8 +81,18 @@ void ensure_standard_streams() {
   if (fd > 2) ::close(fd);
 }
 
-int parse_and_run(CLI::App& app, const Arguments& args, const std::string& who, const int& exit_code) {
+// Adds the commands to `app` and does what `args` say. A single command is the one that the first argument
+// names: it may take its program's arguments off those that follow.
+int parse_and_run(CLI::App& app, std::span<const Command> commands, Arguments args, const std::string& who) {
   try {
+    int exit_code = 0;
+    Arguments name;
+    if (commands.size() == 1) {
+      name = {args.front()};
+      args.erase(args.begin());
+    }
+    for (const Command& command : commands) command.add(app, args, &exit_code);
+    args.insert(args.begin(), name.begin(), name.end());
     app.parse(Arguments(args.rbegin(), args.rend()));  // CLI11 takes them from the back
     return exit_code;
   } catch (const CLI::Success& asked_for_text) {
@@ -102,17 +117,9 @@ int main(int argc, char** argv) {
   app.footer(kExamples);
   app.require_subcommand(1);
 
-  int exit_code = 0;
-  if (args.empty() || args[0].starts_with('-')) {
-    Arguments none;
-    for (const Command& command : kCommands) command.add(app, none, &exit_code);
-    return parse_and_run(app, args, "muster", exit_code);
-  }
+  if (args.empty() || args[0].starts_with('-')) return parse_and_run(app, kCommands, args, "muster");
   const std::string name = args[0];
   const Command* command = find_command(name);
   if (command == nullptr) return unknown_command(name);
-  args.erase(args.begin());
-  command->add(app, args, &exit_code);  // only what was asked for: building all the flags takes time
-  args.insert(args.begin(), name);
-  return parse_and_run(app, args, "muster " + name, exit_code);
+  return parse_and_run(app, {command, 1}, args, "muster " + name);  // building all the flags would take time
 }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "muster/cli/command_line.h"
+#include "muster/cli/config_file.h"
 #include "muster/cli/run_options.h"
 #include "muster/launch/agent.h"
 
@@ -96,6 +97,10 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
   torchrun_option(command, "--numa-binding", flags.numa_binding, "MODE",
                   "Bind ranks to CPUs near their GPU: none, node, socket, exclusive or core-complex");
   command->add_flag("--json", flags.json, "The plan as JSON");
+  command
+      ->add_option_function<std::string>(
+          "--config", [](const std::string&) {}, "Flags from this TOML file; those typed here win")
+      ->type_name("FILE");
   torchrun_flag(command, "--virtual-local-rank", flags.virtual_local_rank,
                 "LOCAL_RANK 0 for every rank, each seeing its own GPU alone");
 }
@@ -189,6 +194,7 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   add_placement_options(command, *flags);
   add_run_options(command, *flags);
   const auto program = cut_program(*command, args);
+  use_config_file(*command, args);
   command->callback([flags, program, exit_code] { *exit_code = run(to_launch_options(*flags, program)); });
 }
 
@@ -200,6 +206,7 @@ void add_plan(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   command->add_option("--svg", flags->svg, "Draw the plan into this file")->type_name("FILE");
   flags->dry_run = true;
   cut_program(*command, args);
+  use_config_file(*command, args);
   command->callback([flags, exit_code] { *exit_code = run(to_launch_options(*flags, {})); });
 }
 

@@ -16,6 +16,7 @@
 #include "muster/device/cores.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/job_plan.h"
+#include "muster/launch/job_registry.h"
 #include "muster/launch/job_setup.h"
 #include "muster/launch/restart.h"
 #include "muster/launch/worker_group.h"
@@ -51,6 +52,21 @@ void show_plan(const Plan& plan, const LaunchOptions& options, int fd) {
   }
   if (options.dry_run) return write_all(fd, text);
   write_within(fd, text, kReaderPatience);  // who does not read it must not keep the ranks from starting
+}
+
+JobNote note_of(const LaunchOptions& options, const Plan& plan, const JobFacts& job) {
+  JobNote note{.id = job.run_id,
+               .pid = ::getpid(),
+               .program = join(options.argv, " "),
+               .run_dir = job.run_dir,
+               .num_ranks = static_cast<int>(plan.ranks.size()),
+               .since_seconds = std::time(nullptr)};
+  for (const RankPlan& rank : plan.ranks) {
+    const std::string device = rank.device.id();
+    if (std::find(note.devices.begin(), note.devices.end(), device) == note.devices.end())
+      note.devices.push_back(device);
+  }
+  return note;
 }
 
 std::string time_text(std::chrono::system_clock::time_point at) {
@@ -131,6 +147,7 @@ int run(const LaunchOptions& given) {
   ProcessSet processes({.stop_signals = options.stop_signals});
   const JobSetup job(options, plan, inventory.simulated ? usable_cores() : inventory.hosts.at(0).num_cores,
                      std::move(leased.leases));
+  const JobRegistration registration(note_of(options, plan, job.facts()));
   show_plan(plan, options, STDERR_FILENO);
 
   std::optional<Clock::time_point> time_limit;

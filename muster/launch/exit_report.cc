@@ -8,6 +8,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/launch/failure_meaning.h"
 #include "muster/supervise/child.h"
 
 namespace muster {
@@ -101,6 +102,7 @@ Json to_json(const WorkerExit& exit) {
           {"signal", exit.signal != 0 ? Json(signal_name(exit.signal)) : Json(nullptr)},
           {"ended_by", exit.sent_signal != 0 ? "muster" : "itself"},
           {"cause", exit.cause},
+          {"meaning", failure_meaning(exit)},
           {"message", exit.message},
           {"stack", exit.stack},
           {"last_lines", exit.last_lines},
@@ -165,6 +167,8 @@ std::string failure_card(const std::vector<WorkerExit>& exits, const FailureCont
   out += cat("  when      ", context.time, ", ", format_duration(first->after), " after its start");
   if (context.max_restarts > 0) out += cat(", restart ", context.attempt, " of ", context.max_restarts);
   out += "\n";
+  if (const std::string meaning = failure_meaning(*first); !meaning.empty())
+    out += cat("  meaning   ", meaning, "\n");
   out += evidence(*first);
   out += consequences(exits, *first);
   if (!first->stderr_log.empty()) out += cat("  log       ", first->stderr_log, "\n");

@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/launch/lease_note.h"
+#include "muster/launch/runtime_folder.h"
 
 namespace muster {
 
@@ -139,51 +140,12 @@ class Taking {
   Fd file_;
 };
 
-Error bad_folder(const std::string& path, const std::string& got) {
-  return {ErrorCode::failed_precondition,
-          cat("lease: expected a folder that belongs to this user alone (mode 0700), got '", path, "', ", got,
-              "; remove or correct it, or set XDG_RUNTIME_DIR")};
-}
-
-// The folder, made when `create`; invalid when it is absent and not to be made. Never through a link: in
-// /tmp, anybody may have put one there.
-Fd open_folder(const std::string& path, bool create) {
-  if (create && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    fail_errno(cat("lease: cannot make the folder '", path, "'"), errno);
-  }
-  Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!folder.valid()) {
-    if (errno == ENOENT && !create) return {};
-    if (errno == ELOOP || errno == ENOTDIR) throw bad_folder(path, "which is a link or no folder");
-    fail_errno(cat("lease: cannot open the folder '", path, "'"), errno);
-  }
-  struct stat info = {};
-  if (::fstat(folder.get(), &info) != 0) fail_errno(cat("lease: cannot look at '", path, "'"), errno);
-  if (info.st_uid != ::geteuid()) throw bad_folder(path, cat("which belongs to user ", info.st_uid));
-  if ((info.st_mode & 077) != 0) {
-    const unsigned mode = info.st_mode & 0777;
-    const auto digit = [&](unsigned shift) { return static_cast<char>('0' + ((mode >> shift) & 7)); };
-    throw bad_folder(path, cat("which has mode 0", digit(6), digit(3), digit(0)));
-  }
-  return folder;
-}
-
 }  // namespace
-
-std::string default_lease_folder() {
-  const auto runtime = get_env("XDG_RUNTIME_DIR");
-  struct stat info = {};
-  if (runtime && runtime->starts_with('/') && ::stat(runtime->c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&
-      info.st_uid == ::geteuid()) {
-    return *runtime + "/muster";
-  }
-  return cat("/tmp/muster-", ::geteuid());
-}
 
 LeaseFolder::LeaseFolder(LeaseOptions options)
     : options_(std::move(options)),
-      path_(options_.folder.empty() ? default_lease_folder() : options_.folder),
-      folder_(open_folder(path_, options_.create)) {}
+      path_(options_.folder.empty() ? default_runtime_folder() : options_.folder),
+      folder_(open_runtime_folder(path_, options_.create)) {}
 
 // Invalid when the file is absent and not to be made.
 Fd LeaseFolder::open_file(const std::string& name, bool create) const {

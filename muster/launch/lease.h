@@ -74,15 +74,12 @@ struct LeaseResult {
 };
 
 struct LeaseOptions {
-  std::string folder = {};  // empty: default_lease_folder()
+  std::string folder = {};  // empty: default_runtime_folder()
   bool create = true;       // false: only look; without the folder nothing is held and nothing can be taken
   std::string inherited =
       {};  // MUSTER_LEASE_FD's value: what this process holds already is no obstacle to it
   std::chrono::milliseconds patience{10'000};  // for another process that is just taking a lease
 };
-
-// $XDG_RUNTIME_DIR/muster when that variable names a folder of this user, else /tmp/muster-<uid>.
-std::string default_lease_folder();
 
 class LeaseFolder {
  public:

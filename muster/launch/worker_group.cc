@@ -13,6 +13,7 @@
 #include "muster/base/units.h"
 #include "muster/launch/exit_report.h"
 #include "muster/supervise/input.h"
+#include "muster/supervise/oom_watch.h"
 #include "muster/supervise/output.h"
 
 namespace muster {
@@ -111,6 +112,22 @@ void make_log_folder(const std::vector<WorkerSpec>& specs) {
   for (const WorkerSpec& spec : specs) ::unlink(spec.error_file.c_str());
 }
 
+// Where the kernel has killed somebody of this control group meanwhile, a rank's SIGKILL that nobody here
+// sent was that.
+void explain_oom_kills(const std::optional<int64_t>& before, std::vector<WorkerExit>& exits) {
+  const auto killed = [](const WorkerExit& exit) { return exit.signal == SIGKILL && exit.sent_signal == 0; };
+  if (!before || std::none_of(exits.begin(), exits.end(), killed)) return;
+  if (count_oom_kills().value_or(0) <= *before) return;
+  const auto limit = group_memory_limit();
+  for (WorkerExit& exit : exits) {
+    if (!killed(exit)) continue;
+    exit.cause = cat(
+        "killed by the kernel: out of memory",
+        limit ? cat(" (the limit of its control group is ", format_bytes(static_cast<uint64_t>(*limit)), ")")
+              : "");
+  }
+}
+
 // What tells this job's processes from all others: the id alone may be a name that is used again, and the
 // store's port is nobody else's while the launcher lives.
 std::vector<std::string> marks_of(const std::vector<WorkerSpec>& specs) {
@@ -167,6 +184,7 @@ class EarlyEnd {
 GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& specs,
                         const std::vector<int>& inherit_fds, const GroupRules& rules) {
   make_log_folder(specs);
+  const auto oom_kills = count_oom_kills();
   Output output(processes.loop());
   Input input(processes.loop());
   const auto started = Clock::now();
@@ -203,6 +221,7 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
       result.exits.back().last_lines = id ? output.last_lines(*id, kLastLines) : last_lines_of(spec.err.file);
     }
   }
+  explain_oom_kills(oom_kills, result.exits);
   if (!ended.killed.empty()) {
     log(LogLevel::warn, cat("killed what ranks had started and left: ", join(ended.killed, ", ")));
   }

@@ -59,6 +59,54 @@ TEST_P(GuardSignal, StopsEverythingAndIsTheExitCode) {
 INSTANTIATE_TEST_SUITE_P(All, GuardSignal, testing::Values(SIGTERM, SIGINT, SIGHUP, SIGQUIT),
                          [](const auto& info) { return signal_name(info.param); });
 
+// With a runtime folder of their own, so that other jobs of the tester are not seen, or ended.
+ProgramSettings own_runtime(const ScratchFolder& folder) {
+  ProgramSettings settings;
+  settings.environment = {{"XDG_RUNTIME_DIR", folder.path()}};
+  return settings;
+}
+
+TEST(Jobs, AreListedAndEndedByTheirId) {
+  const ScratchFolder folder;
+  const ProgramSettings settings = own_runtime(folder);
+  EXPECT_EQ(muster({"ps"}, folder, settings).out, "no job of yours runs on this host\n");
+  Program first(sleepers("", {"--rdzv-backend", "c10d", "--rdzv-id", "first"}), folder, settings);
+  Program second(
+      sleepers("trap 'echo saved$RANK; exit 0' TERM; ", {"--rdzv-backend", "c10d", "--rdzv-id", "second"}),
+      folder, settings);
+  wait_until_ready(first);
+  wait_until_ready(second);
+  const std::string list = muster({"ps"}, folder, settings).out;
+  EXPECT_THAT(
+      list, testing::AllOf(HasSubstr(cat("first   ", first.pid())), HasSubstr(cat("second  ", second.pid())),
+                           HasSubstr("cpu:0 cpu:1"), HasSubstr("sh -c")));
+  EXPECT_THAT(muster({"ps", "--json"}, folder, settings).out, HasSubstr("\"num_ranks\": 2"));
+  const Ran stop = muster({"stop", "sec"}, folder, settings);
+  EXPECT_EQ(stop.code, 0) << stop.err;
+  EXPECT_EQ(stop.out, cat("job second (pid ", second.pid(), ") has ended\n"));
+  const Ran stopped = second.finish();
+  EXPECT_EQ(stopped.code, 128 + SIGTERM);
+  EXPECT_THAT(stopped.out, HasSubstr("saved1"));
+  EXPECT_EQ(muster({"stop", "sec"}, folder, settings).code, 2) << "gone";
+  EXPECT_EQ(muster({"stop"}, folder, settings).code, 2);
+  EXPECT_EQ(muster({"stop", "--all"}, folder, settings).code, 0);
+  EXPECT_EQ(first.finish().code, 128 + SIGTERM);
+}
+
+TEST(Jobs, OneThatDoesNotEndIsKilledWithAllItHas) {
+  const ScratchFolder folder;
+  const ProgramSettings settings = own_runtime(folder);
+  Program job(sleepers("trap '' TERM; ", {"--shutdown-timeout", "1h"}), folder, settings);
+  wait_until_ready(job);
+  const auto ranks = pidfds(job.read_until("ready1"));
+  const Ran in_vain = muster({"stop", "--all", "--timeout", "50ms"}, folder, settings);
+  EXPECT_EQ(in_vain.code, 1);
+  EXPECT_THAT(in_vain.out, HasSubstr(cat("still runs after 50ms; muster stop --kill ", job.pid())));
+  EXPECT_EQ(muster({"stop", "--kill", cat(job.pid())}, folder, settings).code, 0);
+  EXPECT_EQ(job.finish().code, 128 + SIGKILL);
+  for (const Fd& rank : ranks) EXPECT_TRUE(ends_within(rank, milliseconds(5000)));
+}
+
 TEST(Guard, RanksGetTheSignalAndTimeToSave) {
   const ScratchFolder folder;
   Program program(sleepers("trap 'echo saved$RANK; exit 0' TERM; "), folder);

@@ -91,6 +91,19 @@ TEST(Run, RanksRunInTheirFolderWithTheirVariables) {
   EXPECT_TRUE(std::filesystem::exists(folder.path() + "/out/plan.json"));
 }
 
+TEST(Run, FlagsFromAFileAndTheTypedOnesWin) {
+  const ScratchFolder folder;
+  folder.write("flags.toml", "quiet = true\nnproc-per-node = 2\nrole = \"filed\"\n[env]\nCOLOUR = \"red\"\n");
+  const Ran ran =
+      muster(sh({"--config", "flags.toml", "-n", "1"}, "echo $WORLD_SIZE $ROLE_NAME $COLOUR"), folder);
+  EXPECT_EQ(ran.out, "1 filed red\n") << ran.err;
+  folder.write("wrong.toml", "nproc = 2\n");
+  const Ran wrong = muster(sh({"--config", "wrong.toml"}, "true"), folder);
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.err,
+              HasSubstr("wrong.toml: expected a flag of muster run, got 'nproc' (line 1, column 1)"));
+}
+
 TEST(Run, WrongFoldersAndVariablesAreNamed) {
   const ScratchFolder folder;
   const auto refused = [&](const std::string& flag, const std::string& value, const std::string& why) {

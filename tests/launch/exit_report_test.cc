@@ -54,6 +54,16 @@ TEST(ErrorFile, TorchrunsTwoFormsAndPlainText) {
   EXPECT_FALSE(read_error_file(folder.path() + "/none"));
 }
 
+TEST(FailureCard, SaysWhatWellKnownFailuresMean) {
+  std::vector<WorkerExit> exits = {ended(0, 1)};
+  EXPECT_THAT(failure_card(exits, context()), Not(HasSubstr("meaning")));
+  exits[0].last_lines = {"RuntimeError: [..] Connection closed by peer [127.0.0.1]"};
+  EXPECT_THAT(failure_card(exits, context()), HasSubstr("  meaning   it lost another rank"));
+  exits[0].message = "CUDA out of memory. Tried to allocate 2.00 GiB";
+  EXPECT_THAT(failure_card(exits, context()), HasSubstr("  meaning   the GPU's memory is full"));
+  EXPECT_THAT(failure_json(exits, context()), HasSubstr("\"meaning\": \"the GPU's memory is full"));
+}
+
 TEST(FailureCard, NamesTheFirstAndTheConsequences) {
   std::vector<WorkerExit> exits = {ended(2, 0), ended(1, 3), ended(0, 0, SIGTERM, SIGTERM),
                                    ended(3, 0, SIGTERM, SIGTERM)};

@@ -1,4 +1,5 @@
 #include "muster/launch/lease.h"
+#include "muster/launch/runtime_folder.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -361,11 +362,11 @@ TEST(LeaseFolderPath, RuntimeFolderWhenItIsOurs) {
   const std::string fallback = cat("/tmp/muster-", ::geteuid());
   {
     const ScopedEnv runtime("XDG_RUNTIME_DIR", scratch.path().c_str());
-    EXPECT_EQ(default_lease_folder(), scratch.path() + "/muster");
+    EXPECT_EQ(default_runtime_folder(), scratch.path() + "/muster");
   }
   for (const char* value : {"", "relative", "/nowhere/at/all", static_cast<const char*>(nullptr)}) {
     const ScopedEnv runtime("XDG_RUNTIME_DIR", value);
-    EXPECT_EQ(default_lease_folder(), fallback);
+    EXPECT_EQ(default_runtime_folder(), fallback);
   }
 }
 

@@ -1,0 +1,119 @@
+#include "muster/cli/config_file.h"
+
+#include <toml++/toml.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr const char* kConfigFlag = "--config";
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+
+class ConfigReader {
+ public:
+  ConfigReader(const CLI::App& command, const std::string& path) : command_(command), path_(path) {}
+
+  std::vector<std::string> read() {
+    const std::string text = read_file(path_);
+    if (text.size() > kMaxConfigBytes) fail({1, 1}, "at most 1 MiB", cat(text.size(), " bytes"));
+    for (const auto& [key, value] : parse(text)) take(key, value);
+    return std::move(args_);
+  }
+
+ private:
+  [[noreturn]] void fail(toml::source_position at, const std::string& expected,
+                         const std::string& got) const {
+    throw Error(ErrorCode::invalid_argument,
+                printable(cat("--config ", path_, ": expected ", expected, ", got ", got, " (line ", at.line,
+                              ", column ", at.column, ")")));
+  }
+
+  toml::table parse(const std::string& text) const {
+    try {
+      return toml::parse(text);
+    } catch (const toml::parse_error& error) {
+      fail(error.source().begin, "TOML", cat("something else: ", error.description()));
+    }
+  }
+
+  void take(const toml::key& key, const toml::node& value) {
+    const auto at = key.source().begin;
+    std::string flag = cat("--", key.str());
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    const CLI::Option* option =
+        flag == kConfigFlag || flag == "--help" ? nullptr : command_.get_option_no_throw(flag);
+    if (option == nullptr) fail(at, cat("a flag of muster ", command_.get_name()), cat("'", key.str(), "'"));
+    const bool takes_value = option->get_items_expected_max() > 0;
+    if (const auto on = value.value_exact<bool>()) {
+      if (takes_value && option->get_items_expected_min() > 0)
+        fail(at, cat("a value of ", flag), *on ? "true" : "false");
+      if (*on) args_.push_back(flag);
+    } else if (!takes_value) {
+      fail(at, cat("true or false for ", flag), "a value");
+    } else if (const toml::table* const table = value.as_table()) {
+      take_settings(flag, at, *table);
+    } else {
+      args_.push_back(cat(flag, "=", text_of(flag, value)));
+    }
+  }
+
+  // A table is NAME=VALUE pairs, of which only --env knows.
+  void take_settings(const std::string& flag, toml::source_position at, const toml::table& table) {
+    if (flag != "--env") fail(at, cat("a value of ", flag), "a table");
+    for (const auto& [name, value] : table)
+      args_.push_back(cat(flag, "=", name.str(), "=", text_of(flag, value)));
+  }
+
+  std::string text_of(const std::string& flag, const toml::node& value) const {
+    if (const toml::array* const list = value.as_array()) {
+      std::vector<std::string> pieces;
+      for (const toml::node& piece : *list) pieces.push_back(scalar_text(flag, piece));
+      return join(pieces, ",");
+    }
+    return scalar_text(flag, value);
+  }
+
+  std::string scalar_text(const std::string& flag, const toml::node& value) const {
+    if (const auto text = value.value_exact<std::string>()) return *text;
+    if (const auto number = value.value_exact<int64_t>()) return cat(*number);
+    if (const auto number = value.value_exact<double>()) return cat(*number);
+    fail(value.source().begin, cat("a text or a number for ", flag), "something else");
+  }
+
+  const CLI::App& command_;
+  const std::string& path_;
+  std::vector<std::string> args_ = {};
+};
+
+}  // namespace
+
+std::vector<std::string> config_arguments(const CLI::App& command, const std::string& path) {
+  return ConfigReader(command, path).read();
+}
+
+void use_config_file(const CLI::App& command, std::vector<std::string>& args) {
+  std::string path;
+  for (size_t i = 0; i < args.size();) {
+    const bool apart = args[i] == kConfigFlag && i + 1 < args.size();
+    if (!apart && !args[i].starts_with(cat(kConfigFlag, "="))) {
+      ++i;
+      continue;
+    }
+    path = apart ? args[i + 1] : args[i].substr(args[i].find('=') + 1);
+    if (path.empty()) throw Error(ErrorCode::invalid_argument, "--config: expected a file, got ''");
+    args.erase(args.begin() + static_cast<ptrdiff_t>(i),
+               args.begin() + static_cast<ptrdiff_t>(i + (apart ? 2 : 1)));
+  }
+  if (path.empty()) return;
+  const std::vector<std::string> flags = config_arguments(command, path);
+  args.insert(args.begin(), flags.begin(), flags.end());
+}
+
+}  // namespace muster

@@ -1,0 +1,28 @@
+// `--config FILE`: a command's flags from a TOML file. Called by run.cc before the command line is parsed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace muster {
+
+// The file as flags of `command`, for the front of its arguments, so that flags typed there win:
+//
+//     nproc-per-node = 4             # --nproc-per-node=4; underscores will do too
+//     quiet = true                   # --quiet; false leaves it out
+//     rank-memory = ["40GiB", "20GiB"]   # joined by commas
+//     [env]                          # --env=NAME=VALUE for each
+//     NCCL_DEBUG = "INFO"
+//
+// Throws: io; invalid_argument naming the file, line and column: no TOML, no flag of this name, a value of
+// another kind.
+std::vector<std::string> config_arguments(const CLI::App& command, const std::string& path);
+
+// Takes --config (the last one) off `args` and puts its file's flags at their front.
+void use_config_file(const CLI::App& command, std::vector<std::string>& args);
+
+}  // namespace muster

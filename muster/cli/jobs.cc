@@ -1,0 +1,129 @@
+#include "muster/cli/jobs.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <ctime>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/launch/job_registry.h"
+#include "muster/placement/text_table.h"
+
+namespace muster {
+
+namespace {
+
+constexpr const char* kPsExamples = R"(Examples:
+  muster ps            your running jobs on this host
+  muster ps --json     the same for programs
+)";
+
+constexpr const char* kStopExamples = R"(Examples:
+  muster stop 4f2a        the job whose id begins so: as Ctrl-C in its terminal would, but with SIGTERM
+  muster stop --all       every job that `muster ps` lists
+  muster stop --kill 4711 at once, by the launcher's pid; nothing of the job is left
+)";
+
+constexpr size_t kShortId = 8;
+
+std::string jobs_json(const std::vector<JobNote>& jobs) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const JobNote& job : jobs) {
+    list.push_back({{"id", job.id},
+                    {"pid", job.pid},
+                    {"program", job.program},
+                    {"run_dir", job.run_dir},
+                    {"num_ranks", job.num_ranks},
+                    {"devices", job.devices},
+                    {"since_seconds", job.since_seconds}});
+  }
+  const nlohmann::ordered_json document = {{"schema", "muster.jobs/1"}, {"jobs", list}};
+  return document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string jobs_text(const std::vector<JobNote>& jobs) {
+  if (jobs.empty()) return "no job of yours runs on this host\n";
+  std::vector<std::vector<std::string>> rows;
+  for (const JobNote& job : jobs) {
+    const std::chrono::seconds age(std::max<int64_t>(0, std::time(nullptr) - job.since_seconds));
+    std::vector<std::string> devices;
+    for (const std::string& device : job.devices) devices.push_back(device.substr(0, kShortId + 4));
+    rows.push_back({job.id.substr(0, kShortId), cat(job.pid), format_duration(age), cat(job.num_ranks),
+                    join(devices, " "), job.program, job.run_dir});
+  }
+  return format_table(
+      {{"id"}, {"pid", true}, {"for", true}, {"ranks", true}, {"devices"}, {"program"}, {"folder"}}, rows);
+}
+
+struct StopOptions {
+  std::vector<std::string> jobs;
+  bool all = false;
+  bool kill = false;
+  std::string patience = "60s";
+};
+
+std::vector<JobNote> jobs_to_stop(const StopOptions& options) {
+  const std::vector<JobNote> running = running_jobs();
+  if (options.all) return running;
+  if (options.jobs.empty()) {
+    throw Error(ErrorCode::invalid_argument, cat("stop: expected a job's id or --all, got neither (",
+                                                 running.size(), " running); see `muster ps`"));
+  }
+  std::vector<JobNote> chosen;
+  for (const std::string& text : options.jobs) chosen.push_back(find_job(running, text));
+  return chosen;
+}
+
+// All are told first, so that they end together.
+int stop_jobs(const StopOptions& options) {
+  const auto patience = parse_duration(options.patience);
+  const std::vector<JobNote> jobs = jobs_to_stop(options);
+  const int signal = options.kill ? SIGKILL : SIGTERM;
+  for (const JobNote& job : jobs) end_job(job, signal, std::chrono::milliseconds(0));
+  int left = 0;
+  for (const JobNote& job : jobs) {
+    const bool ended = end_job(job, 0, patience);
+    left += ended ? 0 : 1;
+    write_all(STDOUT_FILENO, printable(cat("job ", job.id, " (pid ", job.pid, ") ",
+                                           ended ? "has ended"
+                                                 : cat("still runs after ", options.patience,
+                                                       "; muster stop --kill ", job.pid, " ends it"))) +
+                                 "\n");
+  }
+  return left == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+void add_ps(CLI::App& app, int* exit_code) {
+  CLI::App* const command = app.add_subcommand("ps", "Show your running jobs on this host");
+  command->footer(kPsExamples);
+  const auto as_json = std::make_shared<bool>(false);
+  command->add_flag("--json", *as_json, "Print JSON");
+  command->callback([as_json, exit_code] {
+    const std::vector<JobNote> jobs = running_jobs();
+    write_all(STDOUT_FILENO, *as_json ? jobs_json(jobs) : jobs_text(jobs));
+    *exit_code = 0;
+  });
+}
+
+void add_stop(CLI::App& app, int* exit_code) {
+  CLI::App* const command = app.add_subcommand("stop", "End running jobs of yours on this host");
+  command->footer(kStopExamples);
+  const auto options = std::make_shared<StopOptions>();
+  auto* const jobs = command->add_option("JOB", options->jobs, "Ids, beginnings of ids, or launchers' pids");
+  command->add_flag("--all", options->all, "Every job that `muster ps` lists")->excludes(jobs);
+  command->add_flag("--kill", options->kill, "SIGKILL: ranks get no time to save");
+  command->add_option("--timeout", options->patience, "How long to wait for the end [60s]")
+      ->type_name("TIME");
+  command->callback([options, exit_code] { *exit_code = stop_jobs(*options); });
+}
+
+}  // namespace muster

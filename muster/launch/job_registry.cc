@@ -1,0 +1,180 @@
+#include "muster/launch/job_registry.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/launch/runtime_folder.h"
+#include "muster/supervise/child.h"
+
+namespace muster {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kJobSchema = "muster.job/1";
+constexpr size_t kMaxProgram = 4000;
+constexpr size_t kMaxNote = size_t{1} << 20;
+
+struct flock whole_file(short type) {
+  struct flock lock = {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+bool is_locked(int fd) {
+  struct flock lock = whole_file(F_WRLCK);
+  return ::fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+std::string job_text(const JobNote& note) {
+  const json document = {{"schema", kJobSchema},    {"id", note.id},
+                         {"pid", note.pid},         {"program", note.program.substr(0, kMaxProgram)},
+                         {"run_dir", note.run_dir}, {"num_ranks", note.num_ranks},
+                         {"devices", note.devices}, {"since_seconds", note.since_seconds}};
+  return document.dump(-1, ' ', true, json::error_handler_t::replace) + "\n";
+}
+
+// Nothing when the bytes are no such note.
+std::optional<JobNote> job_from(const std::string& bytes) {
+  try {
+    const json document = json::parse(bytes);
+    if (document.at("schema") != kJobSchema) return std::nullopt;
+    return JobNote{.id = document.at("id"),
+                   .pid = document.at("pid"),
+                   .program = document.at("program"),
+                   .run_dir = document.at("run_dir"),
+                   .num_ranks = document.at("num_ranks"),
+                   .devices = document.at("devices"),
+                   .since_seconds = document.at("since_seconds")};
+  } catch (const json::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::string registry_folder(const std::string& given) {
+  return (given.empty() ? default_runtime_folder() : given) + "/jobs";
+}
+
+// Invalid when there is none and it is not to be made.
+Fd open_registry(const std::string& given, bool create) {
+  const Fd above = open_runtime_folder(given.empty() ? default_runtime_folder() : given, create);
+  if (!above.valid()) return {};
+  return open_runtime_folder(registry_folder(given), create);
+}
+
+std::string bytes_of(int fd) {
+  std::string bytes(kMaxNote, '\0');
+  const ssize_t n = ::pread(fd, bytes.data(), bytes.size(), 0);
+  bytes.resize(static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  return bytes;
+}
+
+std::vector<std::string> names_in(int folder) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> list(::fdopendir(::dup(folder)), ::closedir);
+  if (!list) return names;
+  while (const dirent* entry = ::readdir(list.get())) {
+    const std::string name = entry->d_name;
+    if (name.ends_with(".json")) names.push_back(name);
+  }
+  return names;
+}
+
+// Written and locked under another name first: who looks never sees one that is not locked yet.
+Fd make_note(const std::string& folder, const std::string& path, const JobNote& note) {
+  const std::string aside = cat(folder, "/", note.pid, ".new");
+  Fd file(::open(aside.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file.valid()) fail_errno(cat("cannot make '", aside, "'"), errno);
+  struct flock lock = whole_file(F_WRLCK);
+  if (::fcntl(file.get(), F_OFD_SETLK, &lock) != 0) fail_errno(cat("cannot lock '", aside, "'"), errno);
+  write_all(file.get(), job_text(note));
+  if (::rename(aside.c_str(), path.c_str()) != 0) fail_errno(cat("cannot name '", path, "'"), errno);
+  return file;
+}
+
+}  // namespace
+
+JobRegistration::JobRegistration(const JobNote& note, const std::string& folder) {
+  try {
+    open_registry(folder, true);
+    path_ = cat(registry_folder(folder), "/", note.pid, ".json");
+    file_ = make_note(registry_folder(folder), path_, note);
+  } catch (const Error& error) {
+    log(LogLevel::warn, cat("`muster ps` will not show this job: ", error.message()));
+  }
+}
+
+JobRegistration::~JobRegistration() {
+  if (file_.valid()) ::unlink(path_.c_str());
+}
+
+std::vector<JobNote> running_jobs(const std::string& given) {
+  std::vector<JobNote> jobs;
+  const Fd folder = open_registry(given, false);
+  if (!folder.valid()) return jobs;
+  for (const std::string& name : names_in(folder.get())) {
+    const Fd file(::openat(folder.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (!file.valid()) continue;
+    if (!is_locked(file.get())) {
+      ::unlinkat(folder.get(), name.c_str(), 0);
+    } else if (auto job = job_from(bytes_of(file.get()))) {
+      jobs.push_back(std::move(*job));
+    }
+  }
+  std::sort(jobs.begin(), jobs.end(), [](const JobNote& a, const JobNote& b) {
+    return std::pair(a.since_seconds, a.pid) < std::pair(b.since_seconds, b.pid);
+  });
+  return jobs;
+}
+
+const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& text) {
+  std::vector<const JobNote*> found;
+  for (const JobNote& job : jobs) {
+    if (job.id == text || cat(job.pid) == text) return job;
+    if (!text.empty() && job.id.starts_with(text)) found.push_back(&job);
+  }
+  if (found.size() == 1) return *found[0];
+  throw Error(
+      ErrorCode::invalid_argument,
+      printable(cat("expected a running job's id, its beginning, or its launcher's pid, got '", text, "' (",
+                    found.empty() ? cat("none of ", jobs.size(), " running jobs")
+                                  : cat("the beginning of ", found.size()),
+                    "); `muster ps` lists them")));
+}
+
+bool end_job(const JobNote& job, int signal, std::chrono::milliseconds patience) {
+  const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, job.pid, 0)));
+  if (!process.valid() && errno == ESRCH) return true;
+  if (!process.valid()) fail_errno(cat("cannot open process ", job.pid), errno);
+  if (::syscall(SYS_pidfd_send_signal, process.get(), signal, nullptr, 0) != 0 && errno != ESRCH) {
+    throw Error(ErrorCode::unavailable, cat("cannot send ", signal_name(signal), " to process ", job.pid,
+                                            ": ", std::strerror(errno)));
+  }
+  const Deadline deadline(patience);
+  pollfd poll = {.fd = process.get(), .events = POLLIN, .revents = 0};
+  int rc = 0;
+  do {
+    rc = ::poll(&poll, 1, static_cast<int>(std::min<int64_t>(deadline.left().count(), INT32_MAX)));
+  } while (rc < 0 && errno == EINTR);
+  return rc == 1;
+}
+
+}  // namespace muster

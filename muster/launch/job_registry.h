@@ -1,0 +1,54 @@
+// Which jobs of this user run on this host: one file a job in the runtime folder, locked as long as its
+// launcher lives, so that none outlives its job however that ends. Written by the agent; read by `muster ps`
+// and `muster stop`.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "muster/base/fd.h"
+
+namespace muster {
+
+struct JobNote {
+  std::string id = {};       // the run's
+  int pid = 0;               // of the launcher
+  std::string program = {};  // with its arguments
+  std::string run_dir = {};
+  int num_ranks = 0;
+  std::vector<std::string> devices = {};  // of this host's ranks, each once: "GPU-<uuid>", "cpu:0"
+  int64_t since_seconds = 0;              // since 1970
+  bool operator==(const JobNote&) const = default;
+};
+
+// The job is listed as long as this lives. What keeps it from being listed is logged, and no error: the job
+// itself does not need it.
+class JobRegistration {
+ public:
+  // `folder`: empty is default_runtime_folder().
+  explicit JobRegistration(const JobNote& note, const std::string& folder = "");
+  JobRegistration(const JobRegistration&) = delete;
+  JobRegistration& operator=(const JobRegistration&) = delete;
+  ~JobRegistration();
+
+ private:
+  std::string path_;
+  Fd file_;
+};
+
+// By the time they began. Files of jobs that have ended are removed. Throws: failed_precondition for a folder
+// that is not this user's; io.
+std::vector<JobNote> running_jobs(const std::string& folder = "");
+
+// The jobs that `text` names: a launcher's pid, a run's id or its beginning. Throws: invalid_argument when
+// there is none, or more than one with that beginning.
+const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& text);
+
+// Sends the signal to the job's launcher, which passes it on to its ranks, and waits until it has ended.
+// False when it still runs after `patience`. Blocking: until then. Throws: unavailable when it may not be
+// signalled.
+bool end_job(const JobNote& job, int signal, std::chrono::milliseconds patience);
+
+}  // namespace muster

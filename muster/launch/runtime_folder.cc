@@ -1,0 +1,57 @@
+#include "muster/launch/runtime_folder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "muster/base/env.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+Error bad_folder(const std::string& path, const std::string& got) {
+  return {ErrorCode::failed_precondition,
+          cat("runtime folder: expected a folder that belongs to this user alone (mode 0700), got '", path,
+              "', ", got, "; remove or correct it, or set XDG_RUNTIME_DIR")};
+}
+
+}  // namespace
+
+std::string default_runtime_folder() {
+  const auto runtime = get_env("XDG_RUNTIME_DIR");
+  struct stat info = {};
+  if (runtime && runtime->starts_with('/') && ::stat(runtime->c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&
+      info.st_uid == ::geteuid()) {
+    return *runtime + "/muster";
+  }
+  return cat("/tmp/muster-", ::geteuid());
+}
+
+Fd open_runtime_folder(const std::string& path, bool create) {
+  if (create && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    fail_errno(cat("runtime folder: cannot make the folder '", path, "'"), errno);
+  }
+  Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!folder.valid()) {
+    if (errno == ENOENT && !create) return {};
+    if (errno == ELOOP || errno == ENOTDIR) throw bad_folder(path, "which is a link or no folder");
+    fail_errno(cat("runtime folder: cannot open the folder '", path, "'"), errno);
+  }
+  struct stat info = {};
+  if (::fstat(folder.get(), &info) != 0)
+    fail_errno(cat("runtime folder: cannot look at '", path, "'"), errno);
+  if (info.st_uid != ::geteuid()) throw bad_folder(path, cat("which belongs to user ", info.st_uid));
+  if ((info.st_mode & 077) != 0) {
+    const unsigned mode = info.st_mode & 0777;
+    const auto digit = [&](unsigned shift) { return static_cast<char>('0' + ((mode >> shift) & 7)); };
+    throw bad_folder(path, cat("which has mode 0", digit(6), digit(3), digit(0)));
+  }
+  return folder;
+}
+
+}  // namespace muster

@@ -1,0 +1,78 @@
+#include "muster/cli/config_file.h"
+
+#include <gmock/gmock.h>
+
+#include <CLI/CLI.hpp>
+
+#include "muster/base/error.h"
+#include "tests/device/scratch.h"
+
+namespace muster {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class ConfigFile : public testing::Test {
+ protected:
+  ConfigFile() {
+    for (const char* flag : {"--nproc-per-node", "--rank-memory", "--env", "--scale", "--config"}) {
+      command_.add_option(flag, text_);
+    }
+    command_.add_option("--wait", text_)->expected(0, 1);
+    command_.add_flag("-q,--quiet", flag_);
+  }
+
+  std::vector<std::string> arguments(const std::string& text) {
+    return config_arguments(command_, folder_.write("flags.toml", text));
+  }
+
+  std::string error_in(const std::string& text) {
+    try {
+      arguments(text);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  CLI::App command_{"", "run"};
+  std::string text_;
+  bool flag_ = false;
+  ScratchFolder folder_;
+};
+
+TEST_F(ConfigFile, EveryKindOfValue) {
+  EXPECT_THAT(arguments("nproc_per_node = 4\nquiet = true\nwait = true\nscale = 0.5\n"
+                        "rank-memory = [\"40GiB\", \"20GiB\"]\n[env]\nA = \"x=y z\"\nB = 1\n"),
+              testing::UnorderedElementsAre("--nproc-per-node=4", "--quiet", "--wait", "--scale=0.5",
+                                            "--rank-memory=40GiB,20GiB", "--env=A=x=y z", "--env=B=1"));
+  EXPECT_THAT(arguments("quiet = false"), testing::IsEmpty());
+}
+
+TEST_F(ConfigFile, ErrorsNameThePlace) {
+  EXPECT_THAT(error_in("\n gpu = 1"),
+              HasSubstr("expected a flag of muster run, got 'gpu' (line 2, column 2)"));
+  EXPECT_THAT(error_in("nproc-per-node = ["), HasSubstr("flags.toml: expected TOML"));
+  EXPECT_THAT(error_in("quiet = 1"), HasSubstr("expected true or false for --quiet"));
+  EXPECT_THAT(error_in("scale = true"), HasSubstr("expected a value of --scale, got true"));
+  EXPECT_THAT(error_in("[scale]\na = 1"), HasSubstr("expected a value of --scale, got a table"));
+  EXPECT_THAT(error_in("scale = [[1]]"), HasSubstr("expected a text or a number for --scale"));
+  EXPECT_THAT(error_in("config = \"x\""), HasSubstr("got 'config'"));
+  EXPECT_THROW(config_arguments(command_, folder_.path() + "/none"), Error);
+}
+
+TEST_F(ConfigFile, WhatIsTypedComesAfterwards) {
+  const std::string path = folder_.write("flags.toml", "scale = 1");
+  std::vector<std::string> args = {"--quiet", "--config", path, "--scale", "2"};
+  use_config_file(command_, args);
+  EXPECT_THAT(args, ElementsAre("--scale=1", "--quiet", "--scale", "2"));
+  args = {"--config=" + path};
+  use_config_file(command_, args);
+  EXPECT_THAT(args, ElementsAre("--scale=1"));
+  args = {"--config="};
+  EXPECT_THROW(use_config_file(command_, args), Error);
+}
+
+}  // namespace
+}  // namespace muster
