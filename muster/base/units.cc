@@ -12,6 +12,8 @@ namespace muster {
 
 namespace {
 
+constexpr double kLongestMilliseconds = 864e9;  // ten thousand days; clocks count nanoseconds in 63 bits
+
 struct Unit {
   std::string_view name;
   double factor;
@@ -75,8 +77,16 @@ std::chrono::milliseconds parse_duration(std::string_view text) {
     first = false;
     rest.remove_prefix(end);
   }
-  if (total_ms > 1e15) throw bad();
+  if (total_ms > kLongestMilliseconds) throw bad();
   return std::chrono::milliseconds(std::llround(total_ms));
+}
+
+std::chrono::milliseconds parse_duration(std::string_view text, const char* flag) {
+  try {
+    return parse_duration(text);
+  } catch (const Error& error) {
+    throw Error(error.code(), cat(flag, ": ", error.message()));
+  }
 }
 
 std::string format_bytes(uint64_t bytes) {

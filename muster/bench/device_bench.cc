@@ -92,10 +92,11 @@ class DeviceBench {
       }
       try {
         results.push_back(measure(candidate));
-        add_to_score_cache(path_, results.back());
       } catch (const std::exception& error) {  // of this device: the others are measured all the same
         say(candidate, cat("not measured: ", describe_exception(error)));
+        continue;
       }
+      add_to_score_cache(path_, results.back());
     }
     return results;
   }

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -59,16 +60,30 @@ class ConfigReader {
       fail(at, cat("true or false for ", flag), "a value");
     } else if (const toml::table* const table = value.as_table()) {
       take_settings(flag, at, *table);
+    } else if (option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll && value.is_array()) {
+      for (const toml::node& piece : *value.as_array()) add(*option, flag, scalar_text(flag, piece));
     } else {
-      args_.push_back(cat(flag, "=", text_of(flag, value)));
+      add(*option, flag, text_of(flag, value));
     }
   }
 
   // A table is NAME=VALUE pairs, of which only --env knows.
   void take_settings(const std::string& flag, toml::source_position at, const toml::table& table) {
     if (flag != "--env") fail(at, cat("a value of ", flag), "a table");
-    for (const auto& [name, value] : table)
-      args_.push_back(cat(flag, "=", name.str(), "=", text_of(flag, value)));
+    for (const auto& [name, value] : table) {
+      args_.push_back(flag);
+      args_.push_back(cat(name.str(), "=", text_of(flag, value)));
+    }
+  }
+
+  // Apart, since CLI11 takes "--flag=" for one whose value follows; together where the value may be left out.
+  void add(const CLI::Option& option, const std::string& flag, const std::string& value) {
+    if (option.get_items_expected_min() == 0) {
+      args_.push_back(cat(flag, "=", value));
+    } else {
+      args_.push_back(flag);
+      args_.push_back(value);
+    }
   }
 
   std::string text_of(const std::string& flag, const toml::node& value) const {
@@ -83,7 +98,8 @@ class ConfigReader {
   std::string scalar_text(const std::string& flag, const toml::node& value) const {
     if (const auto text = value.value_exact<std::string>()) return *text;
     if (const auto number = value.value_exact<int64_t>()) return cat(*number);
-    if (const auto number = value.value_exact<double>()) return cat(*number);
+    if (const auto number = value.value_exact<double>())
+      return nlohmann::json(*number).dump();  // all its digits
     fail(value.source().begin, cat("a text or a number for ", flag), "something else");
   }
 

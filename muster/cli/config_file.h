@@ -12,10 +12,10 @@ namespace muster {
 
 // The file as flags of `command`, for the front of its arguments, so that flags typed there win:
 //
-//     nproc-per-node = 4             # --nproc-per-node=4; underscores will do too
+//     nproc-per-node = 4             # --nproc-per-node 4; underscores will do too
 //     quiet = true                   # --quiet; false leaves it out
 //     rank-memory = ["40GiB", "20GiB"]   # joined by commas
-//     [env]                          # --env=NAME=VALUE for each
+//     [env]                          # --env NAME=VALUE for each; or env = ["NAME=VALUE"]
 //     NCCL_DEBUG = "INFO"
 //
 // Throws: io; invalid_argument naming the file, line and column: no TOML, no flag of this name, a value of

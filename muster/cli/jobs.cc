@@ -8,6 +8,7 @@
 #include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -48,14 +49,24 @@ std::string jobs_json(const std::vector<JobNote>& jobs) {
   return document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
+// Enough of the ids to tell them apart.
+size_t shown_id_size(const std::vector<JobNote>& jobs) {
+  std::set<std::string> shown;
+  for (const JobNote& job : jobs) {
+    if (!shown.insert(job.id.substr(0, kShortId)).second) return std::string::npos;
+  }
+  return kShortId;
+}
+
 std::string jobs_text(const std::vector<JobNote>& jobs) {
   if (jobs.empty()) return "no job of yours runs on this host\n";
+  const size_t id_size = shown_id_size(jobs);
   std::vector<std::vector<std::string>> rows;
   for (const JobNote& job : jobs) {
     const std::chrono::seconds age(std::max<int64_t>(0, std::time(nullptr) - job.since_seconds));
     std::vector<std::string> devices;
     for (const std::string& device : job.devices) devices.push_back(device.substr(0, kShortId + 4));
-    rows.push_back({job.id.substr(0, kShortId), cat(job.pid), format_duration(age), cat(job.num_ranks),
+    rows.push_back({job.id.substr(0, id_size), cat(job.pid), format_duration(age), cat(job.num_ranks),
                     join(devices, " "), job.program, job.run_dir});
   }
   return format_table(
@@ -83,19 +94,19 @@ std::vector<JobNote> jobs_to_stop(const StopOptions& options) {
 
 // All are told first, so that they end together.
 int stop_jobs(const StopOptions& options) {
-  const auto patience = parse_duration(options.patience);
+  const auto patience = parse_duration(options.patience, "--timeout");
   const std::vector<JobNote> jobs = jobs_to_stop(options);
-  const int signal = options.kill ? SIGKILL : SIGTERM;
-  for (const JobNote& job : jobs) end_job(job, signal, std::chrono::milliseconds(0));
+  std::vector<Fd> launchers;
+  for (const JobNote& job : jobs) launchers.push_back(open_job(job));
+  for (const Fd& launcher : launchers) signal_job(launcher, options.kill ? SIGKILL : SIGTERM);
   int left = 0;
-  for (const JobNote& job : jobs) {
-    const bool ended = end_job(job, 0, patience);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const bool ended = wait_for_job(launchers[i], patience);
     left += ended ? 0 : 1;
-    write_all(STDOUT_FILENO, printable(cat("job ", job.id, " (pid ", job.pid, ") ",
-                                           ended ? "has ended"
-                                                 : cat("still runs after ", options.patience,
-                                                       "; muster stop --kill ", job.pid, " ends it"))) +
-                                 "\n");
+    const std::string end =
+        ended ? "has ended"
+              : cat("still runs after ", options.patience, "; muster stop --kill ", jobs[i].pid, " ends it");
+    write_all(STDOUT_FILENO, printable(cat("job ", jobs[i].id, " (pid ", jobs[i].pid, ") ", end)) + "\n");
   }
   return left == 0 ? 0 : 1;
 }

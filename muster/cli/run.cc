@@ -20,6 +20,7 @@ constexpr const char* kRunExamples = R"(Examples:
   muster run -n 4 --max-restarts 3 -m package.train
   muster run --dry-run                   only show which rank would get which device
   muster run -n 2 --tee 3 ./train        output on the console and in the run's folder
+  muster run -n 1 --role ps ./server : -n 4 ./worker    different programs, one job
 torchrun's flags are accepted with hyphens or underscores, and as PET_<FLAG> variables.
 )";
 
@@ -185,17 +186,50 @@ CLI::App* add_command(CLI::App& app, const char* name, const char* summary, cons
   return command;
 }
 
+// At each argument that is ":" alone, as mpirun does; at least one list.
+std::vector<std::vector<std::string>> split_programs(const std::vector<std::string>& args) {
+  std::vector<std::vector<std::string>> lists(1);
+  for (const std::string& arg : args) {
+    if (arg == ":") {
+      lists.emplace_back();
+    } else {
+      lists.back().push_back(arg);
+    }
+  }
+  return lists;
+}
+
+// What follows a ":": "-n 4 --role worker ./worker ARGS...".
+MoreProgram parse_more_program(std::vector<std::string> args) {
+  MoreProgram more;
+  CLI::App part("", "run");
+  part.add_option("-n,--nproc-per-node", more.nproc);
+  part.add_option("--role", more.role);
+  more.program = cut_program(part, args);
+  if (more.program.empty()) {
+    throw Error(ErrorCode::invalid_argument, "':': expected -n N PROGRAM after it, got no program");
+  }
+  part.parse(std::vector<std::string>(args.rbegin(), args.rend()));
+  return more;
+}
+
 }  // namespace
 
 void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   const auto flags = std::make_shared<RunFlags>();
-  CLI::App* const command = add_command(app, "run", "Start a program's ranks, one per device, and guard them",
-                                        "Usage: muster run [FLAGS] PROGRAM [ARGS...]\n", kRunExamples);
+  CLI::App* const command =
+      add_command(app, "run", "Start a program's ranks, one per device, and guard them",
+                  "Usage: muster run [FLAGS] PROGRAM [ARGS...] [: -n N [--role NAME] PROGRAM [ARGS...]]...\n",
+                  kRunExamples);
   add_placement_options(command, *flags);
   add_run_options(command, *flags);
-  const auto program = cut_program(*command, args);
+  const auto programs = split_programs(cut_program(*command, args));
   use_config_file(*command, args);
-  command->callback([flags, program, exit_code] { *exit_code = run(to_launch_options(*flags, program)); });
+  command->callback([flags, programs, exit_code] {
+    std::vector<MoreProgram> more;
+    for (size_t i = 1; i < programs.size(); ++i) more.push_back(parse_more_program(programs[i]));
+    *exit_code = run(to_launch_options(*flags, programs[0], more));
+  });
 }
 
 void add_plan(CLI::App& app, std::vector<std::string>& args, int* exit_code) {

@@ -27,14 +27,6 @@ Error bad_flag(const std::string& flag, const std::string& expected, const std::
           cat(flag, ": expected ", expected, ", got '", got, "'", next.empty() ? "" : "; ", next)};
 }
 
-std::chrono::milliseconds duration_of(const std::string& flag, const std::string& text) {
-  try {
-    return parse_duration(text);
-  } catch (const Error& error) {
-    throw Error(error.code(), cat(flag, ": ", error.message()));
-  }
-}
-
 int parse_count(const std::string& text, const std::string& flag, const std::string& expected) {
   const auto value = parse_int(text);
   if (!value || *value < 1 || *value > 1'000'000) throw bad_flag(flag, expected, text);
@@ -265,15 +257,15 @@ Environment parse_env(const std::vector<std::string>& settings) {
 // Empty: no limit.
 std::optional<std::chrono::milliseconds> time_limit(const RunFlags& flags) {
   if (flags.timeout.empty()) return std::nullopt;
-  const auto limit = duration_of("--timeout", flags.timeout);
+  const auto limit = parse_duration(flags.timeout, "--timeout");
   if (limit <= std::chrono::milliseconds(0)) throw bad_flag("--timeout", "a time above 0", flags.timeout);
   return limit;
 }
 
 std::chrono::milliseconds shutdown_timeout(const RunFlags& flags) {
-  if (!flags.shutdown_timeout.empty()) return duration_of("--shutdown-timeout", flags.shutdown_timeout);
+  if (!flags.shutdown_timeout.empty()) return parse_duration(flags.shutdown_timeout, "--shutdown-timeout");
   const auto inherited = get_env("TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
-  return inherited ? duration_of("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", *inherited)
+  return inherited ? parse_duration(*inherited, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
                    : LaunchOptions{}.shutdown_timeout;
 }
 
@@ -290,15 +282,37 @@ std::vector<std::string> command_of(const RunFlags& flags, std::vector<std::stri
                      cat("cannot start '", program[0], "': ", std::strerror(errno), "; correct the path"));
   }
   std::vector<std::string> command = {get_env("PYTHON_EXEC").value_or("python3"), "-u"};
-  if (script && !flags.work_dir.empty()) program[0] = std::filesystem::absolute(program[0]);
+  if (!flags.work_dir.empty()) {  // they are found from here
+    if (script) program[0] = std::filesystem::absolute(program[0]);
+    if (command[0].find('/') != std::string::npos) command[0] = std::filesystem::absolute(command[0]);
+  }
   if (flags.module) command.emplace_back("-m");
   command.insert(command.end(), program.begin(), program.end());
   return command;
 }
 
+// Several programs: each says how many ranks it has, and the plan is for all of them.
+void add_programs(const RunFlags& flags, const std::vector<MoreProgram>& more, LaunchOptions& options) {
+  if (more.empty()) return;
+  const std::string expected =
+      "a number of ranks for each program (muster run -n 1 ./server : -n 4 ./worker)";
+  int num_ranks = parse_count(flags.nproc_per_node, "--nproc-per-node", expected);
+  for (const MoreProgram& program : more) {
+    const int count = parse_count(program.nproc, "--nproc-per-node", expected);
+    options.more_programs.push_back(
+        {.argv = command_of(flags, program.program), .num_ranks = count, .role = program.role});
+    num_ranks += count;
+  }
+  if (options.request.surplus == Surplus::drop) {
+    throw bad_flag("--surplus", "no ranks left out where several programs have theirs", "drop");
+  }
+  options.request.nproc_per_node = num_ranks;
+}
+
 }  // namespace
 
-LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> program) {
+LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> program,
+                                const std::vector<MoreProgram>& more) {
   check_one_host(flags);
   check_accepted(flags);
   LaunchOptions options;
@@ -310,7 +324,7 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   if (flags.wait == "forever") {
     options.wait = kWaitForever;
   } else if (!flags.wait.empty()) {
-    options.wait = duration_of("--wait", flags.wait);
+    options.wait = parse_duration(flags.wait, "--wait");
   }
   set_master(flags, options);
   options.inventory = flags.inventory;
@@ -341,6 +355,7 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
                   "expected PROGRAM after the flags, got none; as in: muster run ./train --epochs 3");
     }
     options.argv = command_of(flags, std::move(program));
+    add_programs(flags, more, options);
   }
   return options;
 }

@@ -69,8 +69,16 @@ struct RunFlags {
   bool quiet = false;
 };
 
-// `program` is PROGRAM and its arguments, as typed. Throws: invalid_argument naming the flag; SpawnError for
-// a Python script that is not there.
-LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> program);
+// One more program of the job, after a ":".
+struct MoreProgram {
+  std::string nproc;
+  std::string role = "default";
+  std::vector<std::string> program;
+};
+
+// `program` is PROGRAM and its arguments, as typed; `more` what follows it. Throws: invalid_argument naming
+// the flag; SpawnError for a Python script that is not there.
+LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> program,
+                                const std::vector<MoreProgram>& more = {});
 
 }  // namespace muster

@@ -124,7 +124,12 @@ std::optional<ProcessGroup> init_process_group_of_some(const InitOptions& option
   const auto before = [&](const Member& member) { return member.rank < meeting.rank; };
   const auto place = static_cast<int>(std::count_if(members.begin(), members.end(), before));
   const bool awaited = std::ssize(members) < meeting.world_size;
-  return make_group(meeting, root, members, place, options, awaited);
+  try {
+    return make_group(meeting, root, members, place, options, awaited);
+  } catch (...) {
+    if (awaited) root->add(kAbandoned, 1);
+    throw;
+  }
 }
 
 ProcessGroup init_process_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kMaxCpu = 65535;
 
-[[noreturn]] void refuse(std::string_view text) {
+[[noreturn]] void refuse_list(std::string_view text) {
   throw Error(ErrorCode::invalid_argument,
               cat("CPU list: expected numbers and ranges as in 0-31,64-95, got '",
                   printable(text.substr(0, 100)), "'"));
@@ -25,9 +25,9 @@ std::vector<int> parse_cpu_list(std::string_view text) {
     const size_t dash = piece.find('-');
     const auto first = parse_int(piece.substr(0, dash));
     const auto last = dash == std::string::npos ? first : parse_int(piece.substr(dash + 1));
-    if (!first || !last || *first < 0 || *last < *first || *last > kMaxCpu) refuse(text);
+    if (!first || !last || *first < 0 || *last < *first || *last > kMaxCpu) refuse_list(text);
     for (int64_t cpu = *first; cpu <= *last; ++cpu) cpus.push_back(static_cast<int>(cpu));
-    if (cpus.size() > static_cast<size_t>(kMaxCpu) + 1) refuse(text);  // the same ranges again and again
+    if (cpus.size() > static_cast<size_t>(kMaxCpu) + 1) refuse_list(text);  // the same ranges again and again
   }
   std::sort(cpus.begin(), cpus.end());
   cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());

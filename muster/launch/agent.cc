@@ -106,10 +106,10 @@ int report(const GroupResult& result, const JobFacts& job, const LaunchOptions& 
   if (result.timed_out) {
     log(LogLevel::error, cat("stopped: the time limit of ", format_duration(*options.time_limit),
                              " (--timeout) is over; every rank has ended"));
-    return kTimeLimitExitCode;
   }
   const WorkerExit* first = first_failure(result.exits);
   if (first == nullptr) {
+    if (result.timed_out) return kTimeLimitExitCode;
     if (result.stopped_by == 0) return 0;
     log(LogLevel::info, cat("stopped by ", signal_name(result.stopped_by), "; every rank has ended"));
     return 128 + result.stopped_by;
@@ -122,7 +122,7 @@ int report(const GroupResult& result, const JobFacts& job, const LaunchOptions& 
   context.has_report = write_report(cat(job.run_dir, "/failure.json"), failure_json(result.exits, context));
   pass_error_on(job, *first, attempt);
   write_within(STDERR_FILENO, failure_card(result.exits, context), kReaderPatience);
-  return first->shell_code();
+  return result.timed_out ? kTimeLimitExitCode : first->shell_code();
 }
 
 }  // namespace

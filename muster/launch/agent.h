@@ -17,8 +17,18 @@
 
 namespace muster {
 
+// Another program of the same job.
+struct ProgramRanks {
+  std::vector<std::string> argv = {};
+  int num_ranks = 1;
+  std::string role = "default";
+};
+
 struct LaunchOptions {
   std::vector<std::string> argv = {};  // the program and its arguments, as executed
+  // What the last ranks run instead, in this order; the ranks before them run `argv`. The request's number of
+  // ranks counts all.
+  std::vector<ProgramRanks> more_programs = {};
   Request request = {};
   std::string inventory = {};  // a file to plan for instead of this machine; ranks then run on CPU, simulated
   int cpu_slots = 0;           // 0: MUSTER_CPU_SLOTS, or 2

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -21,6 +22,7 @@
 #include "muster/base/strings.h"
 #include "muster/launch/runtime_folder.h"
 #include "muster/supervise/child.h"
+#include "muster/supervise/descendants.h"
 
 namespace muster {
 
@@ -44,11 +46,23 @@ bool is_locked(int fd) {
   return ::fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
+// Where pids mean what they mean here: containers may share the folder.
+std::string pid_namespace() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
+}
+
 std::string job_text(const JobNote& note) {
-  const json document = {{"schema", kJobSchema},    {"id", note.id},
-                         {"pid", note.pid},         {"program", note.program.substr(0, kMaxProgram)},
-                         {"run_dir", note.run_dir}, {"num_ranks", note.num_ranks},
-                         {"devices", note.devices}, {"since_seconds", note.since_seconds}};
+  const json document = {{"schema", kJobSchema},
+                         {"id", note.id},
+                         {"pid", note.pid},
+                         {"started_ticks", note.started_ticks},
+                         {"pid_namespace", pid_namespace()},
+                         {"program", note.program.substr(0, kMaxProgram)},
+                         {"run_dir", note.run_dir},
+                         {"num_ranks", note.num_ranks},
+                         {"devices", note.devices},
+                         {"since_seconds", note.since_seconds}};
   return document.dump(-1, ' ', true, json::error_handler_t::replace) + "\n";
 }
 
@@ -56,9 +70,11 @@ std::string job_text(const JobNote& note) {
 std::optional<JobNote> job_from(const std::string& bytes) {
   try {
     const json document = json::parse(bytes);
-    if (document.at("schema") != kJobSchema) return std::nullopt;
+    if (document.at("schema") != kJobSchema || document.at("pid_namespace") != pid_namespace())
+      return std::nullopt;
     return JobNote{.id = document.at("id"),
                    .pid = document.at("pid"),
+                   .started_ticks = document.at("started_ticks"),
                    .program = document.at("program"),
                    .run_dir = document.at("run_dir"),
                    .num_ranks = document.at("num_ranks"),
@@ -99,8 +115,7 @@ std::vector<std::string> names_in(int folder) {
 }
 
 // Written and locked under another name first: who looks never sees one that is not locked yet.
-Fd make_note(const std::string& folder, const std::string& path, const JobNote& note) {
-  const std::string aside = cat(folder, "/", note.pid, ".new");
+Fd make_note(const std::string& aside, const std::string& path, const JobNote& note) {
   Fd file(::open(aside.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file.valid()) fail_errno(cat("cannot make '", aside, "'"), errno);
   struct flock lock = whole_file(F_WRLCK);
@@ -112,11 +127,13 @@ Fd make_note(const std::string& folder, const std::string& path, const JobNote& 
 
 }  // namespace
 
-JobRegistration::JobRegistration(const JobNote& note, const std::string& folder) {
+JobRegistration::JobRegistration(JobNote note, const std::string& folder) {
+  if (note.started_ticks == 0) note.started_ticks = process_start_ticks(::getpid());
   try {
     open_registry(folder, true);
-    path_ = cat(registry_folder(folder), "/", note.pid, ".json");
-    file_ = make_note(registry_folder(folder), path_, note);
+    const std::string name = cat(registry_folder(folder), "/", note.pid, "-", note.started_ticks);
+    path_ = name + ".json";
+    file_ = make_note(name + ".new", path_, note);
   } catch (const Error& error) {
     log(LogLevel::warn, cat("`muster ps` will not show this job: ", error.message()));
   }
@@ -147,29 +164,40 @@ std::vector<JobNote> running_jobs(const std::string& given) {
 
 const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& text) {
   std::vector<const JobNote*> found;
+  std::vector<const JobNote*> beginning;
   for (const JobNote& job : jobs) {
-    if (job.id == text || cat(job.pid) == text) return job;
-    if (!text.empty() && job.id.starts_with(text)) found.push_back(&job);
+    if (cat(job.pid) == text) return job;
+    if (job.id == text) found.push_back(&job);
+    if (!text.empty() && job.id.starts_with(text)) beginning.push_back(&job);
   }
+  if (found.empty()) found = beginning;
   if (found.size() == 1) return *found[0];
   throw Error(
       ErrorCode::invalid_argument,
       printable(cat("expected a running job's id, its beginning, or its launcher's pid, got '", text, "' (",
                     found.empty() ? cat("none of ", jobs.size(), " running jobs")
-                                  : cat("the beginning of ", found.size()),
+                                  : cat("of ", found.size(), " jobs; give the pid"),
                     "); `muster ps` lists them")));
 }
 
-bool end_job(const JobNote& job, int signal, std::chrono::milliseconds patience) {
-  const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, job.pid, 0)));
-  if (!process.valid() && errno == ESRCH) return true;
-  if (!process.valid()) fail_errno(cat("cannot open process ", job.pid), errno);
-  if (::syscall(SYS_pidfd_send_signal, process.get(), signal, nullptr, 0) != 0 && errno != ESRCH) {
-    throw Error(ErrorCode::unavailable, cat("cannot send ", signal_name(signal), " to process ", job.pid,
-                                            ": ", std::strerror(errno)));
-  }
+Fd open_job(const JobNote& job) {
+  Fd process(static_cast<int>(::syscall(SYS_pidfd_open, job.pid, 0)));
+  if (!process.valid() && errno != ESRCH) fail_errno(cat("cannot open process ", job.pid), errno);
+  // Another process may have its number by now.
+  if (process.valid() && process_start_ticks(job.pid) != job.started_ticks) process.reset();
+  return process;
+}
+
+void signal_job(const Fd& launcher, int signal) {
+  if (!launcher.valid()) return;
+  if (::syscall(SYS_pidfd_send_signal, launcher.get(), signal, nullptr, 0) == 0 || errno == ESRCH) return;
+  throw Error(ErrorCode::unavailable, cat("cannot send ", signal_name(signal), ": ", std::strerror(errno)));
+}
+
+bool wait_for_job(const Fd& launcher, std::chrono::milliseconds patience) {
+  if (!launcher.valid()) return true;
   const Deadline deadline(patience);
-  pollfd poll = {.fd = process.get(), .events = POLLIN, .revents = 0};
+  pollfd poll = {.fd = launcher.get(), .events = POLLIN, .revents = 0};
   int rc = 0;
   do {
     rc = ::poll(&poll, 1, static_cast<int>(std::min<int64_t>(deadline.left().count(), INT32_MAX)));

@@ -13,9 +13,10 @@
 namespace muster {
 
 struct JobNote {
-  std::string id = {};       // the run's
-  int pid = 0;               // of the launcher
-  std::string program = {};  // with its arguments
+  std::string id = {};         // the run's
+  int pid = 0;                 // of the launcher
+  uint64_t started_ticks = 0;  // when that began (process_start_ticks); 0: filled in, this process's
+  std::string program = {};    // with its arguments
   std::string run_dir = {};
   int num_ranks = 0;
   std::vector<std::string> devices = {};  // of this host's ranks, each once: "GPU-<uuid>", "cpu:0"
@@ -28,7 +29,7 @@ struct JobNote {
 class JobRegistration {
  public:
   // `folder`: empty is default_runtime_folder().
-  explicit JobRegistration(const JobNote& note, const std::string& folder = "");
+  explicit JobRegistration(JobNote note, const std::string& folder = "");
   JobRegistration(const JobRegistration&) = delete;
   JobRegistration& operator=(const JobRegistration&) = delete;
   ~JobRegistration();
@@ -38,17 +39,22 @@ class JobRegistration {
   Fd file_;
 };
 
-// By the time they began. Files of jobs that have ended are removed. Throws: failed_precondition for a folder
-// that is not this user's; io.
+// Those of this PID namespace, by the time they began. Files of jobs that have ended are removed. Throws:
+// failed_precondition for a folder that is not this user's; io.
 std::vector<JobNote> running_jobs(const std::string& folder = "");
 
-// The jobs that `text` names: a launcher's pid, a run's id or its beginning. Throws: invalid_argument when
-// there is none, or more than one with that beginning.
+// The job that `text` names: a launcher's pid, a run's id or its beginning. Throws: invalid_argument when
+// there is none, or more than one.
 const JobNote& find_job(const std::vector<JobNote>& jobs, const std::string& text);
 
-// Sends the signal to the job's launcher, which passes it on to its ranks, and waits until it has ended.
-// False when it still runs after `patience`. Blocking: until then. Throws: unavailable when it may not be
-// signalled.
-bool end_job(const JobNote& job, int signal, std::chrono::milliseconds patience);
+// The launcher's pidfd; invalid when it has ended.
+Fd open_job(const JobNote& job);
+
+// Sends the signal to the launcher, which passes it on to its ranks. Throws: unavailable when that is not
+// allowed.
+void signal_job(const Fd& launcher, int signal);
+
+// Whether it has ended within `patience`. Blocking: until then.
+bool wait_for_job(const Fd& launcher, std::chrono::milliseconds patience);
 
 }  // namespace muster

@@ -81,11 +81,14 @@ std::string make_uuid() {
 
 JobSetup::JobSetup(const LaunchOptions& options, const Plan& plan, int cores, std::vector<Lease> leases)
     : leases_(std::move(leases)) {
-  facts_.program = find_program(options.argv.at(0), get_env("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
-  if (!options.work_dir.empty()) {
-    facts_.program = absolute_path(facts_.program);
-    check_folder("--workdir", options.work_dir);
-  }
+  const auto path_of = [&](const std::vector<std::string>& argv) {
+    const std::string path =
+        find_program(argv.at(0), get_env("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
+    return options.work_dir.empty() ? path : absolute_path(path);
+  };
+  facts_.program = path_of(options.argv);
+  for (const ProgramRanks& more : options.more_programs) facts_.more_programs.push_back(path_of(more.argv));
+  if (!options.work_dir.empty()) check_folder("--workdir", options.work_dir);
   facts_.run_id = options.run_id.empty() ? make_uuid() : options.run_id;
   // "none" is torchrun's id for "no id": many jobs have it.
   const std::string id = folder_name(facts_.run_id == "none" ? make_uuid() : facts_.run_id);

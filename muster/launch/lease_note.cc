@@ -8,6 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/supervise/descendants.h"
 
 namespace muster {
 
@@ -17,21 +18,6 @@ using nlohmann::json;
 
 constexpr const char* kSchema = "muster.lease/1";
 constexpr size_t kMaxText = 120;  // even when every byte is escaped as \u00xx, the note fits
-
-// When the process began, in the kernel's ticks; 0 when there is none.
-uint64_t started_ticks(int pid) {
-  constexpr size_t kStartField = 19;  // counted from the state, which is field 3 of proc_pid_stat(5)
-  try {
-    const std::string text = read_file(cat("/proc/", pid, "/stat"));
-    const size_t close = text.rfind(')');  // the name before it may hold anything
-    if (close == std::string::npos || close + 2 > text.size()) return 0;
-    const auto fields = split(std::string_view(text).substr(close + 2), ' ');
-    if (fields.size() <= kStartField) return 0;
-    return static_cast<uint64_t>(parse_int(fields[kStartField]).value_or(0));
-  } catch (const Error&) {
-    return 0;
-  }
-}
 
 template <class T>
 T member_or(const json& note, const char* key, T fallback) {
@@ -74,12 +60,12 @@ std::optional<LeaseNote> lease_note_from_bytes(const std::string& bytes) {
 LeaseNote complete_lease_note(LeaseNote note) {
   if (note.pid == 0) note.pid = ::getpid();
   if (note.since_seconds == 0) note.since_seconds = std::time(nullptr);
-  if (note.started_ticks == 0) note.started_ticks = started_ticks(note.pid);
+  if (note.started_ticks == 0) note.started_ticks = process_start_ticks(note.pid);
   return note;
 }
 
 bool lease_note_alive(const LeaseNote& note) {
-  return note.pid > 0 && note.started_ticks != 0 && started_ticks(note.pid) == note.started_ticks;
+  return note.pid > 0 && note.started_ticks != 0 && process_start_ticks(note.pid) == note.started_ticks;
 }
 
 std::string describe(const LeaseHolder& holder) {

@@ -19,8 +19,8 @@ class Restarts {
   // A rank has failed, nobody asked for the end, and the budget is not used up.
   bool wanted(const GroupResult& result) const;
 
-  // Says what failed, and pauses. `started` is when the attempt began. False when a signal or `time_limit`
-  // came first (which is then in `result`): nothing is to be started.
+  // Says what failed, and pauses. `started` is when the attempt began. False when a signal came first, or
+  // `time_limit` (`result` says so then): nothing is to be started.
   bool wait(GroupResult& result, ProcessSet& processes, Clock::time_point started,
             std::optional<Clock::time_point> time_limit);
 

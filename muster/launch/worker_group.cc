@@ -112,19 +112,21 @@ void make_log_folder(const std::vector<WorkerSpec>& specs) {
   for (const WorkerSpec& spec : specs) ::unlink(spec.error_file.c_str());
 }
 
-// Where the kernel has killed somebody of this control group meanwhile, a rank's SIGKILL that nobody here
-// sent was that.
+// Where the kernel has killed as many of this control group meanwhile, ranks' SIGKILLs that nobody here sent
+// are said to be that.
 void explain_oom_kills(const std::optional<int64_t>& before, std::vector<WorkerExit>& exits) {
   const auto killed = [](const WorkerExit& exit) { return exit.signal == SIGKILL && exit.sent_signal == 0; };
-  if (!before || std::none_of(exits.begin(), exits.end(), killed)) return;
-  if (count_oom_kills().value_or(0) <= *before) return;
+  const auto unexplained = std::count_if(exits.begin(), exits.end(), killed);
+  if (!before || unexplained == 0) return;
+  const int64_t kills = count_oom_kills().value_or(0) - *before;
+  if (kills < unexplained) return;
   const auto limit = group_memory_limit();
+  const std::string cause =
+      cat("killed by SIGKILL: out of memory (the kernel ended ", kills,
+          kills == 1 ? " process" : " processes", " of this control group meanwhile",
+          limit ? cat(", whose limit is ", format_bytes(static_cast<uint64_t>(*limit))) : "", ")");
   for (WorkerExit& exit : exits) {
-    if (!killed(exit)) continue;
-    exit.cause = cat(
-        "killed by the kernel: out of memory",
-        limit ? cat(" (the limit of its control group is ", format_bytes(static_cast<uint64_t>(*limit)), ")")
-              : "");
+    if (killed(exit)) exit.cause = cause;
   }
 }
 

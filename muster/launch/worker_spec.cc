@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -38,9 +39,65 @@ bool sees_own_gpu_first(const Plan& plan, const RankPlan& rank) {
          rank.device.ordinal.value == 0;
 }
 
+// What a rank runs, and its place among the ranks of the same role.
+struct RankProgram {
+  std::vector<std::string> argv;
+  std::string path;
+  std::string role;
+  int role_rank = 0;
+  int role_world_size = 0;
+};
+
+// The program of each rank: -1 the first, else an index of more_programs.
+std::vector<int> programs_of_ranks(const LaunchOptions& options, size_t world_size) {
+  std::vector<int> programs;
+  for (size_t i = 0; i < options.more_programs.size(); ++i) {
+    programs.insert(programs.end(), static_cast<size_t>(options.more_programs[i].num_ranks),
+                    static_cast<int>(i));
+  }
+  if (programs.size() + (options.more_programs.empty() ? 0 : 1) > world_size) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("launch: expected more than ", programs.size(), " ranks, for ",
+                    options.more_programs.size() + 1, " programs, got ", world_size));
+  }
+  programs.insert(programs.begin(), world_size - programs.size(), -1);
+  return programs;
+}
+
+std::vector<RankProgram> rank_programs(const LaunchOptions& options, const JobFacts& job, size_t world_size) {
+  std::vector<RankProgram> all;
+  std::map<std::string, int> ranks_of_role;
+  for (const int program : programs_of_ranks(options, world_size)) {
+    const auto more = static_cast<size_t>(std::max(program, 0));
+    RankProgram rank = program < 0
+                           ? RankProgram{.argv = options.argv, .path = job.program, .role = options.role}
+                           : RankProgram{.argv = options.more_programs[more].argv,
+                                         .path = job.more_programs.at(more),
+                                         .role = options.more_programs[more].role};
+    rank.role_rank = ranks_of_role[rank.role]++;
+    all.push_back(std::move(rank));
+  }
+  for (RankProgram& rank : all) rank.role_world_size = ranks_of_role[rank.role];
+  return all;
+}
+
+// What was asked for happens, or is an error.
+void check_extra_env(const Environment& extra, const Environment& variables) {
+  for (const auto& [name, value] : extra) {
+    const bool ours = std::find(std::begin(kOthersVariables), std::end(kOthersVariables), name) !=
+                      std::end(kOthersVariables);
+    const auto found = variables.find(name);
+    if (!ours && found != variables.end() && found->second == value) continue;
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("--env: expected no variable that muster sets for each rank, got '", name, "'; leave it out",
+            name.find("VISIBLE_DEVICES") == std::string::npos ? "" : ", and choose GPUs with --gpus"));
+  }
+}
+
 Environment rank_environment(const Plan& plan, const RankPlan& rank, int local_world_size,
-                             const LaunchOptions& options, const JobFacts& job, const WorkerSpec& spec,
-                             int attempt) {
+                             const LaunchOptions& options, const JobFacts& job, const RankProgram& program,
+                             const WorkerSpec& spec, int attempt) {
   Environment variables = job.environment;
   for (const char* name : kOthersVariables) variables.erase(name);
   for (const auto& [name, value] : options.extra_env) variables[name] = value;
@@ -48,11 +105,13 @@ Environment rank_environment(const Plan& plan, const RankPlan& rank, int local_w
   variables.emplace("OMP_NUM_THREADS", cat(std::max(1, job.cores / local_world_size)));
 
   RankEnv contract;
-  contract.rank = contract.role_rank = rank.rank;
-  contract.world_size = contract.role_world_size = static_cast<int>(plan.ranks.size());
+  contract.rank = rank.rank;
+  contract.world_size = static_cast<int>(plan.ranks.size());
+  contract.role_rank = program.role_rank;
+  contract.role_world_size = program.role_world_size;
   contract.local_rank = rank.local_rank;
   contract.local_world_size = local_world_size;
-  contract.role_name = options.role;
+  contract.role_name = program.role;
   contract.master_addr = job.master_addr;
   contract.master_port = job.master_port;
   contract.restart_count = attempt;
@@ -78,6 +137,7 @@ Environment rank_environment(const Plan& plan, const RankPlan& rank, int local_w
       variables.erase(name);
     }
   }
+  check_extra_env(options.extra_env, variables);
   return variables;
 }
 
@@ -89,11 +149,12 @@ StreamTarget stream_target(const LaunchOptions& options, int local_rank, int bit
   return {.console = wanted && (teed || !redirected), .file = redirected || teed ? file : std::string()};
 }
 
-std::string line_prefix(const LaunchOptions& options, const RankPlan& rank, size_t world_size) {
+std::string line_prefix(const LaunchOptions& options, const RankPlan& rank, const std::string& role,
+                        size_t world_size) {
   if (options.line_prefix.empty()) return world_size == 1 ? std::string() : cat("[", rank.rank, "] ");
   return substitute(options.line_prefix, {{"rank", cat(rank.rank)},
                                           {"local_rank", cat(rank.local_rank)},
-                                          {"role_name", options.role},
+                                          {"role_name", role},
                                           {"hostname", rank.host}});
 }
 
@@ -102,6 +163,7 @@ std::string line_prefix(const LaunchOptions& options, const RankPlan& rank, size
 std::vector<WorkerSpec> make_worker_specs(const Plan& plan, const LaunchOptions& options, const JobFacts& job,
                                           int attempt) {
   const RankRange here = ranks_on_host(plan, 0);
+  const std::vector<RankProgram> programs = rank_programs(options, job, plan.ranks.size());
   std::vector<WorkerSpec> specs;
   for (size_t i = here.first; i < here.first + here.count; ++i) {
     const RankPlan& rank = plan.ranks[i];
@@ -110,16 +172,16 @@ std::vector<WorkerSpec> make_worker_specs(const Plan& plan, const LaunchOptions&
                     .local_rank = rank.local_rank,
                     .host = rank.host,
                     .device = rank.device.id(),
-                    .argv = options.argv,
-                    .program = job.program,
+                    .argv = programs[i].argv,
+                    .program = programs[i].path,
                     .working_directory = options.work_dir,
                     .out = stream_target(options, rank.local_rank, 1, files + ".out"),
                     .err = stream_target(options, rank.local_rank, 2, files + ".err"),
-                    .prefix = line_prefix(options, rank, plan.ranks.size()),
+                    .prefix = line_prefix(options, rank, programs[i].role, plan.ranks.size()),
                     .error_file = files + ".error.json"};
     if (rank.bind_cpus && !plan.simulated) spec.cpus = parse_cpu_list(rank.cpus);
     spec.environment =
-        rank_environment(plan, rank, static_cast<int>(here.count), options, job, spec, attempt);
+        rank_environment(plan, rank, static_cast<int>(here.count), options, job, programs[i], spec, attempt);
     specs.push_back(std::move(spec));
   }
   return specs;

@@ -14,10 +14,11 @@ namespace muster {
 // What the launcher has decided and set up before any rank starts.
 struct JobFacts {
   std::string run_id;
-  std::string program;    // the path of what argv[0] names
-  std::string run_dir;    // absolute
-  std::string log_dir;    // absolute; attempts are folders in it
-  std::string plan_path;  // absolute
+  std::string program;                       // the path of what argv[0] names
+  std::vector<std::string> more_programs{};  // and of what LaunchOptions::more_programs do
+  std::string run_dir;                       // absolute
+  std::string log_dir;                       // absolute; attempts are folders in it
+  std::string plan_path;                     // absolute
   std::string master_addr;
   int master_port = 0;
   std::string store;  // MUSTER_STORE

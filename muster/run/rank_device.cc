@@ -59,12 +59,13 @@ std::vector<UsableGpu> of_one_vendor(const Host& host, std::vector<UsableGpu> gp
 // Whether the launcher gave this rank a mask of its own, with one device: srun --gpus-per-task=1, or a
 // wrapper. torchrun gives all ranks the same; whoever says there what surplus ranks get does not mean such a
 // mask.
-bool has_own_mask(const RankEnv& env, const VisibilityMasks& masks, Surplus surplus) {
+bool has_own_mask(const RankEnv& env, Vendor vendor, const VisibilityMasks& masks, Surplus surplus) {
   if (env.source == "torchrun" && surplus != Surplus::error) return false;
   const auto names_one = [](const std::optional<std::string>& mask) {
     return mask && !mask->empty() && mask->find(',') == std::string::npos;
   };
-  return names_one(masks.cuda) || names_one(masks.rocr) || names_one(masks.hip);
+  if (vendor == Vendor::nvidia) return names_one(masks.cuda);
+  return names_one(masks.rocr) || names_one(masks.hip && !masks.hip->empty() ? masks.hip : masks.cuda);
 }
 
 // Of several MIG instances a process sees the first that its mask names.
@@ -101,7 +102,7 @@ std::optional<RankDevice> device_by_local_rank(const RankEnv& env, const Invento
   }
   if (gpus.empty() && surplus == Surplus::drop) return std::nullopt;
   if (gpus.empty()) return cpu_of_rank(env, "no visible GPU");
-  if (has_own_mask(env, masks, surplus)) return on_gpu(env, machine, gpus[0]);
+  if (has_own_mask(env, gpu_of(host, gpus[0]).vendor, masks, surplus)) return on_gpu(env, machine, gpus[0]);
   const auto place = static_cast<size_t>(env.local_rank);
   const int with_gpu = std::min(env.local_world_size, static_cast<int>(gpus.size()));
   if (place < gpus.size()) {

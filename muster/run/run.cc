@@ -79,18 +79,18 @@ void run_rank(RankEnv env, const RunOptions& options, const std::function<void(C
     env.local_world_size = device.local_world_size.value_or(env.local_world_size);
     set_log_name(cat("rank ", env.rank));
   }
-  Context context({.env = env,
-                   .assignment = device.assignment,
-                   .device = device.device,
-                   .group = group,
-                   .batch_shares = device.batch_shares});
   try {
+    Context context({.env = env,
+                     .assignment = device.assignment,
+                     .device = device.device,
+                     .group = group,
+                     .batch_shares = device.batch_shares});
     fn(context);
+    group.shutdown();
   } catch (...) {
     group.abandon();
     throw;
   }
-  group.shutdown();
 }
 
 }  // namespace

@@ -71,4 +71,18 @@ ProcessStatus process_status(pid_t pid) {
   return status;
 }
 
+uint64_t process_start_ticks(pid_t pid) {
+  constexpr size_t kStartField = 19;  // counted from the state, which is field 3 of proc_pid_stat(5)
+  try {
+    const std::string text = read_file(cat("/proc/", pid, "/stat"));
+    const size_t close = text.rfind(')');  // the name before it may hold anything
+    if (close == std::string::npos || close + 2 > text.size()) return 0;
+    const auto fields = split(std::string_view(text).substr(close + 2), ' ');
+    if (fields.size() <= kStartField) return 0;
+    return static_cast<uint64_t>(parse_int(fields[kStartField]).value_or(0));
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
 }  // namespace muster

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <set>
 #include <string>
 
@@ -18,5 +19,9 @@ struct ProcessStatus {
 };
 
 ProcessStatus process_status(pid_t pid);
+
+// When the process began, in the kernel's ticks, which tells it from another that gets its number; 0 when
+// there is none.
+uint64_t process_start_ticks(pid_t pid);
 
 }  // namespace muster

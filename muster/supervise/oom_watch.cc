@@ -1,5 +1,7 @@
 #include "muster/supervise/oom_watch.h"
 
+#include <filesystem>
+
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
@@ -23,6 +25,12 @@ struct MemoryGroup {
   bool v2 = false;
 };
 
+// In a container the path may be the outside's, and the mount the group itself.
+std::string seen_folder(const std::string& mount, const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(mount + path, error) ? mount + path : mount;
+}
+
 // Of /proc/self/cgroup's lines: "0::/path" is version 2's, "9:memory:/path" version 1's, which goes first
 // where both are there.
 std::optional<MemoryGroup> memory_group(const std::string& root) {
@@ -34,9 +42,9 @@ std::optional<MemoryGroup> memory_group(const std::string& root) {
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const std::string path = line.substr(second + 1);
     if (cat(",", controllers, ",").find(",memory,") != std::string::npos) {
-      return MemoryGroup{root + "/sys/fs/cgroup/memory" + path, false};
+      return MemoryGroup{seen_folder(root + "/sys/fs/cgroup/memory", path), false};
     }
-    if (controllers.empty()) found = MemoryGroup{root + "/sys/fs/cgroup" + path, true};
+    if (controllers.empty()) found = MemoryGroup{seen_folder(root + "/sys/fs/cgroup", path), true};
   }
   return found;
 }

@@ -181,6 +181,7 @@ void ProcessSet::signal_groups(int signal) const {
 void ProcessSet::stop(int signal) {
   if (first_failure_ != kNone) put_cause_first();
   phase_ = Phase::stopping;
+  rules_.until.reset();  // it ends already
   deadline_ = Clock::now() + rules_.grace;
   signal_mains(signal, true);
   for (const auto& member : members_) {  // a stopped process could not obey
@@ -190,6 +191,7 @@ void ProcessSet::stop(int signal) {
 
 void ProcessSet::kill_now() {
   phase_ = Phase::killing;
+  rules_.until.reset();
   deadline_ = Clock::now() + rules_.kill_wait;
   signal_mains(SIGKILL, true);
   signal_groups(SIGKILL);
@@ -235,7 +237,6 @@ WaitResult ProcessSet::wait_all(const WaitRules& rules) {
     loop_.run_once(std::min({deadline_.value_or(next_reap), rules_.until.value_or(next_reap), next_reap}));
     const auto now = Clock::now();
     if (phase_ == Phase::running && rules_.until && now >= *rules_.until) {
-      rules_.until.reset();
       // What has failed until now is the reason, even when it is still asked what came first.
       result_.timed_out = first_failure_ == kNone && num_running() > 0;
       stop(SIGTERM);

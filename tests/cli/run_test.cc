@@ -56,10 +56,10 @@ TEST(Run, OneRankPassesThrough) {
 TEST(Run, ATimeLimitEndsTheJobAsSigtermWould) {
   const ScratchFolder folder;
   const std::string script = "trap 'echo saved $RANK; exit 0' TERM; echo up; while :; do sleep 0.02; done";
-  const Ran ran = muster(sh({"-q", "-n", "2", "--timeout", "300ms", "--run-dir", "out"}, script), folder);
+  const Ran ran = muster(sh({"-q", "-n", "2", "--timeout", "2s", "--run-dir", "out"}, script), folder);
   EXPECT_EQ(ran.code, 124);
   EXPECT_THAT(ran.out, testing::AllOf(HasSubstr("saved 0"), HasSubstr("saved 1")));
-  EXPECT_THAT(ran.err, HasSubstr("the time limit of 300ms (--timeout) is over"));
+  EXPECT_THAT(ran.err, HasSubstr("the time limit of 2.0s (--timeout) is over"));
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out/failure.json"));
 }
 
@@ -89,6 +89,56 @@ TEST(Run, RanksRunInTheirFolderWithTheirVariables) {
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(ran.out, cat(folder.path(), "/work\na=b c--here\n"));
   EXPECT_TRUE(std::filesystem::exists(folder.path() + "/out/plan.json"));
+}
+
+TEST(Run, DifferentProgramsByRank) {
+  const ScratchFolder folder;
+  const char* const tell = "echo $0 $RANK/$WORLD_SIZE $LOCAL_RANK $ROLE_NAME $ROLE_RANK/$ROLE_WORLD_SIZE";
+  const Ran ran = muster({"run",
+                          "-q",
+                          "-n",
+                          "1",
+                          "--role",
+                          "ps",
+                          "sh",
+                          "-c",
+                          tell,
+                          "server",
+                          ":",
+                          "-n",
+                          "2",
+                          "sh",
+                          "-c",
+                          tell,
+                          "worker",
+                          ":",
+                          "--nproc_per_node=1",
+                          "--role",
+                          "ps",
+                          "sh",
+                          "-c",
+                          tell,
+                          "backup"},
+                         folder);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(sorted_lines(ran.out),
+            (std::vector<std::string>{"[0] server 0/4 0 ps 0/2", "[1] worker 1/4 1 default 0/2",
+                                      "[2] worker 2/4 2 default 1/2", "[3] backup 3/4 3 ps 1/2"}));
+}
+
+TEST(Run, EveryProgramSaysHowManyRanksItHas) {
+  const ScratchFolder folder;
+  const auto refused = [&](std::vector<std::string> args, const std::string& why) {
+    args.insert(args.begin(), {"run", "-q"});
+    const Ran ran = muster(args, folder);
+    EXPECT_EQ(ran.code, 2) << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr(why));
+  };
+  refused({"true", ":", "-n", "2", "true"}, "expected a number of ranks for each program");
+  refused({"-n", "1", "true", ":", "true"}, "expected a number of ranks for each program");
+  refused({"-n", "1", "true", ":"}, "got no program");
+  refused({"-n", "1", "true", ":", "-n", "1", "--gpus", "0", "true"}, "--gpus");
+  EXPECT_EQ(muster({"run", "-q", "-n", "1", "true", ":", "-n", "1", "no-such-program"}, folder).code, 127);
 }
 
 TEST(Run, FlagsFromAFileAndTheTypedOnesWin) {

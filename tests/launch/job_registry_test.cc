@@ -21,6 +21,7 @@ using testing::IsEmpty;
 JobNote job_note(const std::string& id, int pid = ::getpid(), int64_t since = 5) {
   return {.id = id,
           .pid = pid,
+          .started_ticks = 7,
           .program = "./train --epochs 3",
           .run_dir = "/runs/a",
           .num_ranks = 2,
@@ -83,7 +84,10 @@ TEST(FindJob, ByIdItsBeginningOrPid) {
     }
     return "no error";
   };
-  EXPECT_THAT(error("ab"), HasSubstr("the beginning of 2"));
+  EXPECT_THAT(error("ab"), HasSubstr("of 2 jobs; give the pid"));
+  const std::vector<JobNote> namesakes = {job_note("none", 10), job_note("none", 11)};
+  EXPECT_THROW(find_job(namesakes, "none"), Error) << "which of them?";
+  EXPECT_EQ(find_job(namesakes, "11").pid, 11);
   EXPECT_THAT(error("x\n"), HasSubstr("none of 2 running jobs"));
   EXPECT_THAT(error(""), HasSubstr("got ''"));
 }

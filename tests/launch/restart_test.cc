@@ -1,6 +1,7 @@
 #include "muster/launch/restart.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 namespace muster {
 namespace {
@@ -48,8 +49,24 @@ TEST(Restarts, TheTimeLimitEndsThePause) {
   ProcessSet processes;
   GroupResult result = failed_group();
   Restarts restarts(9);
-  EXPECT_FALSE(restarts.wait(result, processes, Clock::now(), Clock::now()));
+  const auto start = Clock::now();
+  for (int quick = 0; quick < 5; ++quick) restarts.wait(result, processes, Clock::now(), start);
   EXPECT_TRUE(result.timed_out);
+  EXPECT_LT(Clock::now() - start, seconds(10)) << "the pauses are 0 + 1 + 2 + 4 + 8 s";
+}
+
+TEST(Restarts, ASignalEndsThePause) {
+  ProcessSet processes;
+  GroupResult result = failed_group();
+  Restarts restarts(9);
+  EXPECT_TRUE(restarts.wait(result, processes, Clock::now(), std::nullopt));
+  ::raise(SIGTERM);  // the set's handler keeps it
+  const auto start = Clock::now();
+  for (int quick = 0; quick < 5; ++quick) {
+    EXPECT_FALSE(restarts.wait(result, processes, Clock::now(), std::nullopt));
+  }
+  EXPECT_LT(Clock::now() - start, seconds(10));
+  EXPECT_FALSE(result.timed_out);
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ import re
 import sys
 
 ANONYMOUS = re.compile(r"^namespace \{$(.*?)^\}  // namespace$", re.MULTILINE | re.DOTALL)
-FUNCTION = re.compile(r"^(?!using |typedef |return |class |struct |enum |TEST|INSTANTIATE|MATCHER|constexpr [^(]*=)"
-                      r"[A-Za-z_][\w:<>,&* \[\]]*?[ &*](\w+)\([^;]*?\)[^;{]*\{", re.MULTILINE)
+FUNCTION = re.compile(r"^(?!using |typedef |return |class |(?:struct|enum) [^(]*\{|TEST|INSTANTIATE|MATCHER|constexpr [^(]*=)"
+                      r"(?:\[\[\w+\]\] )?[A-Za-z_][\w:<>,&* \[\]]*?[ &*](\w+)\([^;]*?\)[^;{]*\{", re.MULTILINE)
 
 
 def functions_of(path):

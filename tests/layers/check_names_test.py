@@ -20,6 +20,10 @@ class CheckNames(unittest.TestCase):
         self.assertEqual(self.clashes("int count(int x) {\n  return x;\n}", "std::string count(const std::string& a,\n                  int b) {\n  return a;\n}"),
                          {"count": ["0.cc", "1.cc"]})
 
+    def test_attributes_and_structs(self):
+        self.assertEqual(self.clashes("[[noreturn]] void refuse(int x) {\n  throw x;\n}", "struct flock refuse(short x) {\n  return {};\n}"),
+                         {"refuse": ["0.cc", "1.cc"]})
+
     def test_different_names_methods_and_calls(self):
         self.assertEqual(self.clashes("int count(int x) {\n  return size(x);\n}", "class A {\n  int count() { return 1; }\n};\n\nint size_of(int x) {\n  return count(x);\n}"), {})
 

@@ -30,6 +30,13 @@ TEST(OomWatch, VersionOneGoesFirst) {
   EXPECT_FALSE(group_memory_limit(root.path()));
 }
 
+TEST(OomWatch, InAContainerTheMountIsTheGroup) {
+  const ScratchFolder root;
+  root.write("proc/self/cgroup", "0::/docker/4711\n");
+  root.write("sys/fs/cgroup/memory.events", "oom_kill 2\n");
+  EXPECT_EQ(count_oom_kills(root.path()), 2);
+}
+
 TEST(OomWatch, DamagedFilesSayNothing) {
   const ScratchFolder root;
   root.write("proc/self/cgroup", "::\nx\n0::\n");
