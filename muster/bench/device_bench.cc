@@ -36,6 +36,7 @@ struct Candidate {
 };
 
 std::vector<Candidate> gpu_candidates(const Host& host, const DeviceBenchOptions& options) {
+  const Selection selection = parse_selection(options.gpus);
   const UsableGpus usable = usable_gpus(host, inherited_masks());
   if (usable.gpus.empty()) {
     throw Error(ErrorCode::unavailable,
@@ -43,7 +44,7 @@ std::vector<Candidate> gpu_candidates(const Host& host, const DeviceBenchOptions
   }
   for (const std::string& sick : usable.sick) std::fputs(cat("left out ", sick, "\n").c_str(), stderr);
   std::vector<Candidate> candidates;
-  for (const UsableGpu& gpu : select_gpus(parse_selection(options.gpus), host, usable, {})) {
+  for (const UsableGpu& gpu : select_gpus(selection, host, usable, {})) {
     Candidate candidate{
         .id = uuid_of(host, gpu).value, .label = label_of(host, gpu), .model = model_of(host, gpu)};
     // One process sees one instance: the first of those that the mask names.

@@ -81,7 +81,7 @@ struct StopOptions {
 };
 
 std::vector<JobNote> jobs_to_stop(const StopOptions& options) {
-  const std::vector<JobNote> running = running_jobs();
+  std::vector<JobNote> running = running_jobs();
   if (options.all) return running;
   if (options.jobs.empty()) {
     throw Error(ErrorCode::invalid_argument, cat("stop: expected a job's id or --all, got neither (",
@@ -97,6 +97,7 @@ int stop_jobs(const StopOptions& options) {
   const auto patience = parse_duration(options.patience, "--timeout");
   const std::vector<JobNote> jobs = jobs_to_stop(options);
   std::vector<Fd> launchers;
+  launchers.reserve(jobs.size());
   for (const JobNote& job : jobs) launchers.push_back(open_job(job));
   for (const Fd& launcher : launchers) signal_job(launcher, options.kill ? SIGKILL : SIGTERM);
   int left = 0;

@@ -28,7 +28,7 @@ struct MemoryGroup {
 // In a container the path may be the outside's, and the mount the group itself.
 std::string seen_folder(const std::string& mount, const std::string& path) {
   std::error_code error;
-  return std::filesystem::is_directory(mount + path, error) ? mount + path : mount;
+  return std::filesystem::is_directory(cat(mount, path), error) ? cat(mount, path) : mount;
 }
 
 // Of /proc/self/cgroup's lines: "0::/path" is version 2's, "9:memory:/path" version 1's, which goes first
@@ -42,9 +42,9 @@ std::optional<MemoryGroup> memory_group(const std::string& root) {
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const std::string path = line.substr(second + 1);
     if (cat(",", controllers, ",").find(",memory,") != std::string::npos) {
-      return MemoryGroup{seen_folder(root + "/sys/fs/cgroup/memory", path), false};
+      return MemoryGroup{seen_folder(cat(root, "/sys/fs/cgroup/memory"), path), false};
     }
-    if (controllers.empty()) found = MemoryGroup{seen_folder(root + "/sys/fs/cgroup", path), true};
+    if (controllers.empty()) found = MemoryGroup{seen_folder(cat(root, "/sys/fs/cgroup"), path), true};
   }
   return found;
 }

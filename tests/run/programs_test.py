@@ -185,7 +185,7 @@ class Bench(ProgramTest):
     def test_scores_are_measured_once_and_remembered(self):
         first = self.bench("--cpu")
         self.assertEqual(first.returncode, 0, first.stderr)
-        self.assertRegex(first.stdout, r"cpu +CPU +[1-9]\d* +\d+ +100 %")
+        self.assertRegex(first.stdout, r"cpu +\d+ of \d+ cores +[1-9]\d* +\d+ +100 %")
         self.assertIn("measuring", first.stderr)
         again = self.bench("--cpu")
         self.assertEqual(again.stdout, first.stdout)
@@ -204,7 +204,7 @@ class Bench(ProgramTest):
     def test_remembered_scores_decide_the_policy_fastest(self):
         inventory = f"{self.folder}/fleet.toml"
         with open(inventory, "w", encoding="utf-8") as file:
-            file.write('[[host]]\nname = "a"\ngpus = ["A100-80GB", "H100-80GB"]\n')
+            file.write('[[host]]\nname = "a"\ngpus = "1xA100-80GB, 1xH100-80GB"\n')
         self.assert_fails(self.start(MUSTER, "plan", "--policy", "fastest", "--inventory", inventory, XDG_CACHE_HOME=self.folder), "muster bench device")
         gpus = json.loads(self.start(MUSTER, "devices", "--json", "--inventory", inventory).stdout)["hosts"][0]["gpus"]
         os.mkdir(f"{self.folder}/muster")
