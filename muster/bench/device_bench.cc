@@ -157,6 +157,7 @@ std::string table(const std::vector<MeasuredScore>& scores) {
   double most = 0;
   for (const MeasuredScore& score : scores) most = std::max(most, score.score);
   std::vector<std::vector<std::string>> rows;
+  rows.reserve(scores.size());
   for (const MeasuredScore& score : scores) {
     rows.push_back({score.device, score.model, cat(std::llround(score.score)), cat(score.batch_size),
                     cat(std::lround(100 * score.score / most), " %")});

@@ -426,6 +426,7 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes
   Call call("all_gather_bytes", state_.get());
   call.start("", [&] { return all_gather_single(*state_->group, all, mine); }).wait();
   std::vector<std::string> pieces;
+  pieces.reserve(static_cast<size_t>(size()));
   for (int rank = 0; rank < size(); ++rank) {
     pieces.emplace_back(static_cast<const char*>(all.const_data_ptr()) + rank * longest,
                         static_cast<size_t>(lengths[rank].item<int64_t>()));

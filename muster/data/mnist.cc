@@ -40,7 +40,7 @@ uint32_t big_endian(const std::string& bytes, size_t at) {
 std::string find_file(const std::string& folder, const std::string& part, int dimensions) {
   for (const char* separator : {"-", "."}) {
     for (const char* ending : {"", ".gz"}) {
-      const std::string path = cat(folder, "/", part, separator, "idx", dimensions, "-ubyte", ending);
+      std::string path = cat(folder, "/", part, separator, "idx", dimensions, "-ubyte", ending);
       if (std::filesystem::exists(path)) return path;
     }
   }
