@@ -35,7 +35,8 @@ namespace {
 using ddp::Expected;
 using ddp::Parameters;
 
-constexpr size_t kBroadcastBytes = size_t{250} * 1024 * 1024;  // as Python's DDP broadcasts parameters and buffers
+constexpr size_t kBroadcastBytes =
+    size_t{250} * 1024 * 1024;  // as Python's DDP broadcasts parameters and buffers
 constexpr double kMiB = 1024 * 1024;
 
 // Trained parameters in registration order, each once (shared ones have several names).
