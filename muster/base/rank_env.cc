@@ -87,6 +87,7 @@ void read_common(RankEnv& env) {
   env.master_port = env_int("MASTER_PORT", 0);
   env.restart_count = env_int("TORCHELASTIC_RESTART_COUNT", 0);
   env.max_restarts = env_int("TORCHELASTIC_MAX_RESTARTS", 0);
+  env.attempt = env_int("MUSTER_ATTEMPT", env.restart_count);
   env.run_id = get_env("TORCHELASTIC_RUN_ID").value_or("none");
   env.error_file = get_env("TORCHELASTIC_ERROR_FILE").value_or("");
   env.use_agent_store = get_env("TORCHELASTIC_USE_AGENT_STORE") == "True";
@@ -130,7 +131,7 @@ Environment to_environment(const RankEnv& env) {
       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", get_env("TORCH_NCCL_ASYNC_ERROR_HANDLING").value_or("1")},
       {"CUDA_DEVICE_ORDER", "PCI_BUS_ID"},
       {"MUSTER_LOCAL_RANK", cat(env.local_rank)},
-      {"MUSTER_ATTEMPT", cat(env.restart_count)},
+      {"MUSTER_ATTEMPT", cat(env.attempt)},
       {"MUSTER_BACKEND", env.backend},
   };
   put(vars, "MUSTER_DEVICE", env.device);

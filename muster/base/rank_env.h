@@ -29,6 +29,7 @@ struct RankEnv {
 
   int restart_count = 0;
   int max_restarts = 0;
+  int attempt = 0;  // how often the ranks have been started before, for whatever reason
   std::string run_id = "none";
   std::string error_file = {};
   bool use_agent_store = false;

@@ -8,6 +8,7 @@
 #include "muster/cli/command_line.h"
 #include "muster/cli/config_file.h"
 #include "muster/cli/run_options.h"
+#include "muster/cluster/host_agent.h"
 #include "muster/launch/agent.h"
 
 namespace muster {
@@ -120,6 +121,15 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
   command->add_option("--timeout", flags.timeout, "Time for the whole job; then it is stopped, exit code 124")
       ->type_name("TIME")
       ->check(not_empty("a time such as 90m"));
+  command->add_option("--secret-file", flags.secret_file, "The secret that the job's hosts share (muster secret)")
+      ->type_name("FILE")
+      ->check(not_empty("a file"));
+  command->add_flag("--no-auth", flags.no_auth, "Let everybody who reaches the rendezvous take part");
+  command
+      ->add_option("--max-host-failures", flags.max_host_failures,
+                   "Failures after which a host is set aside, where others are left [3]")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
   command->add_flag("--dry-run", flags.dry_run, "Show the plan on standard output and stop");
   command->add_option("--plan", flags.plan, "Execute the plan in this file (muster plan --json)")
       ->type_name("FILE");
@@ -152,15 +162,17 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
                   "No effect: --tee writes every line to files");
   torchrun_option(command, "--logs-specs", flags.logs_specs, "NAME", "default");
   torchrun_option(command, "--role", flags.role, "NAME", "ROLE_NAME of the ranks");
-  torchrun_option(command, "--nnodes", flags.nnodes, "N", "Hosts: 1");
-  torchrun_option(command, "--node-rank", flags.node_rank, "N", "This host's number: 0");
+  torchrun_option(command, "--nnodes", flags.nnodes, "N", "Hosts, each with a muster run of its own: N or MIN:MAX");
+  torchrun_option(command, "--node-rank", flags.node_rank, "N", "This host's number, from 0");
   torchrun_flag(command, "--standalone", flags.standalone, "One host, a free port (the default)");
-  torchrun_option(command, "--rdzv-backend", flags.rdzv_backend, "NAME", "static or c10d");
+  torchrun_option(command, "--rdzv-backend", flags.rdzv_backend, "NAME", "static, c10d or etcd");
   torchrun_option(command, "--rdzv-endpoint", flags.rdzv_endpoint, "HOST:PORT",
-                  "With static: master address and port");
+                  "Where the hosts meet: an address of node rank 0");
   torchrun_option(command, "--rdzv-id", flags.rdzv_id, "ID", "The job's id");
-  torchrun_option(command, "--rdzv-conf", flags.rdzv_conf, "CONF", "No effect on one host");
-  torchrun_option(command, "--local-addr", flags.local_addr, "HOST", "No effect on one host");
+  torchrun_option(command, "--rdzv-conf", flags.rdzv_conf, "CONF",
+                  "join_timeout=600,last_call_timeout=30,keep_alive_interval=5,keep_alive_max_attempt=3 (s)");
+  torchrun_option(command, "--local-addr", flags.local_addr, "HOST",
+                  "This host's address for the others [by the route to them]");
   torchrun_option(command, "--monitor-interval", flags.monitor_interval, "S",
                   "No effect: deaths are seen at once");
   torchrun_option(command, "--start-method", flags.start_method, "NAME", "No effect: programs are executed");
@@ -228,7 +240,9 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   command->callback([flags, programs, exit_code] {
     std::vector<MoreProgram> more;
     for (size_t i = 1; i < programs.size(); ++i) more.push_back(parse_more_program(programs[i]));
-    *exit_code = run(to_launch_options(*flags, programs[0], more));
+    const LaunchOptions options = to_launch_options(*flags, programs[0], more);
+    const auto cluster = to_cluster_options(*flags);
+    *exit_code = cluster && !flags->dry_run ? run_host_agent(options, *cluster) : run(options);
   });
 }
 

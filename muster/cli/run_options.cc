@@ -14,18 +14,13 @@
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/units.h"
+#include "muster/cli/cluster_flags.h"
 #include "muster/launch/lease_plan.h"
 #include "muster/supervise/child.h"
 
 namespace muster {
 
 namespace {
-
-Error bad_flag(const std::string& flag, const std::string& expected, const std::string& got,
-               const std::string& next = "") {
-  return {ErrorCode::invalid_argument,
-          cat(flag, ": expected ", expected, ", got '", got, "'", next.empty() ? "" : "; ", next)};
-}
 
 int parse_count(const std::string& text, const std::string& flag, const std::string& expected) {
   const auto value = parse_int(text);
@@ -121,21 +116,6 @@ void check_plan_file(const RunFlags& flags) {
   }
 }
 
-void check_one_host(const RunFlags& flags) {
-  const auto parts = split(flags.nnodes, ':');
-  const auto low = parse_int(parts[0]);
-  const auto high = parse_int(parts.back());
-  if (parts.size() > 2 || !low || !high || *low < 1 || *high < *low) {
-    throw bad_flag("--nnodes", "a number, or MIN:MAX with 1 <= MIN <= MAX", flags.nnodes);
-  }
-  const std::string next = "several hosts are not supported by this version";
-  if (*high != 1) throw bad_flag("--nnodes", "1", flags.nnodes, next);
-  if (flags.node_rank != 0) throw bad_flag("--node-rank", "0", cat(flags.node_rank), next);
-  if (flags.rdzv_backend != "static" && flags.rdzv_backend != "c10d") {
-    throw bad_flag("--rdzv-backend", "static or c10d", flags.rdzv_backend, next);
-  }
-}
-
 void check_accepted(const RunFlags& flags) {
   if (flags.event_log_handler != "null") {
     throw bad_flag("--event-log-handler", "null", flags.event_log_handler,
@@ -157,31 +137,23 @@ void check_accepted(const RunFlags& flags) {
   }
 }
 
-// torchrun's endpoint, "host:port"; the port may be left out.
-void use_endpoint(const std::string& text, LaunchOptions& options) {
-  const size_t colon = text.rfind(':');
-  const bool has_port = colon != std::string::npos && text.find(']', colon) == std::string::npos;
-  options.master_addr = has_port ? text.substr(0, colon) : text;
-  if (options.master_addr.starts_with('[') && options.master_addr.ends_with(']')) {
-    options.master_addr = options.master_addr.substr(1, options.master_addr.size() - 2);
-  }
-  if (has_port) {
-    options.master_port =
-        parse_count(text.substr(colon + 1), "--rdzv-endpoint", "HOST:PORT with a port from 1 to 65535");
-  }
-}
-
-// On one host there is nothing to meet for; what is left of a rendezvous is where rank 0 listens.
-void set_master(const RunFlags& flags, LaunchOptions& options) {
+// On one host there is nothing to meet for; what is left of a rendezvous is where rank 0 listens. On several,
+// the coordinator says that.
+void set_master(const RunFlags& flags, bool several_hosts, LaunchOptions& options) {
   options.run_id = flags.rdzv_id == "none" ? "" : flags.rdzv_id;
-  const bool is_static = !flags.standalone && flags.rdzv_backend == "static";
   if (flags.master_port != -1 && (flags.master_port < 1 || flags.master_port > 65535)) {
     throw bad_flag("--master-port", "a port from 1 to 65535", cat(flags.master_port),
                    "leave it out to have a free one chosen");
   }
-  if (!is_static) return;
+  if (several_hosts) {
+    options.run_id = flags.rdzv_id;
+    return;
+  }
+  if (flags.standalone || flags.rdzv_backend != "static") return;
   if (!flags.rdzv_endpoint.empty()) {
-    use_endpoint(flags.rdzv_endpoint, options);
+    const HostPort endpoint = parse_host_port(flags.rdzv_endpoint, "--rdzv-endpoint");
+    options.master_addr = endpoint.host;
+    options.master_port = endpoint.port;
   } else {
     options.master_addr = flags.master_addr;
     if (flags.master_port == -1) return;
@@ -313,7 +285,7 @@ void add_programs(const RunFlags& flags, const std::vector<MoreProgram>& more, L
 
 LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> program,
                                 const std::vector<MoreProgram>& more) {
-  check_one_host(flags);
+  const bool several_hosts = to_cluster_options(flags).has_value();
   check_accepted(flags);
   LaunchOptions options;
   check_plan_file(flags);
@@ -326,7 +298,7 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   } else if (!flags.wait.empty()) {
     options.wait = parse_duration(flags.wait, "--wait");
   }
-  set_master(flags, options);
+  set_master(flags, several_hosts, options);
   options.inventory = flags.inventory;
   options.cpu_slots = flags.cpu_slots;
   options.role = flags.role;

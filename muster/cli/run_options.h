@@ -2,9 +2,11 @@
 // whether a Python script is there.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "muster/cluster/cluster_options.h"
 #include "muster/launch/agent.h"
 
 namespace muster {
@@ -35,7 +37,7 @@ struct RunFlags {
   std::string duplicate_stderr_filters;
   std::string logs_specs;
   std::string print_completion;
-  int node_rank = 0;
+  int node_rank = -1;  // -1: not given
   std::string master_addr;  // empty: torchrun's default for the case
   int master_port = -1;     // -1: not given
   std::string local_addr;
@@ -63,6 +65,9 @@ struct RunFlags {
   std::string work_dir;
   std::string timeout;
   std::vector<std::string> env;  // NAME=VALUE, or NAME
+  std::string secret_file;
+  bool no_auth = false;
+  int max_host_failures = 3;
   std::string inventory;
   bool dry_run = false;
   bool json = false;
@@ -75,6 +80,9 @@ struct MoreProgram {
   std::string role = "default";
   std::vector<std::string> program;
 };
+
+// How this host finds the others; nothing when the job has one host. Throws: invalid_argument naming the flag.
+std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags);
 
 // `program` is PROGRAM and its arguments, as typed; `more` what follows it. Throws: invalid_argument naming
 // the flag; SpawnError for a Python script that is not there.

@@ -9,6 +9,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/failure_meaning.h"
+#include "muster/launch/worker_exit_json.h"
 #include "muster/supervise/child.h"
 
 namespace muster {
@@ -90,24 +91,6 @@ std::string evidence(const WorkerExit& exit) {
     out += "  last lines of standard error\n" + indented(exit.last_lines);
   }
   return out;
-}
-
-Json to_json(const WorkerExit& exit) {
-  return {{"rank", exit.rank},
-          {"local_rank", exit.local_rank},
-          {"host", exit.host},
-          {"device", exit.device},
-          {"pid", exit.pid},
-          {"exit_code", exit.signal == 0 ? Json(exit.exit_code) : Json(nullptr)},
-          {"signal", exit.signal != 0 ? Json(signal_name(exit.signal)) : Json(nullptr)},
-          {"ended_by", exit.sent_signal != 0 ? "muster" : "itself"},
-          {"cause", exit.cause},
-          {"meaning", failure_meaning(exit)},
-          {"message", exit.message},
-          {"stack", exit.stack},
-          {"last_lines", exit.last_lines},
-          {"stderr_log", exit.stderr_log},
-          {"seconds", static_cast<double>(exit.after.count()) / 1000}};
 }
 
 }  // namespace

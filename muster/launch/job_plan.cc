@@ -36,15 +36,20 @@ bool takes_any(const std::string& gpus) {
 // A plan from a file fits when its GPUs are here and can be used.
 Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
   Plan plan = plan_from_json(read_file(options.plan), options.plan);
-  const Host& host = inventory.hosts.at(0);
   for (const RankPlan& rank : plan.ranks) {
     const auto refuse = [&](const std::string& expected, const std::string& got) {
       throw Error(ErrorCode::invalid_argument,
                   cat("--plan ", options.plan, ": expected ", expected, ", got ", got, " (rank ", rank.rank,
                       "); make the plan on this machine"));
     };
-    if (rank.host_index != 0)
-      refuse("ranks of one host", cat("one on host ", printable(rank.host), " as well"));
+    const auto at = static_cast<size_t>(rank.host_index);
+    if (at >= inventory.hosts.size())
+      refuse(inventory.hosts.size() == 1 ? "ranks of one host"
+                                         : cat("ranks of ", inventory.hosts.size(), " hosts"),
+             cat("one on host ", printable(rank.host), " as well"));
+    const Host& host = inventory.hosts[at];
+    if (inventory.hosts.size() > 1 && rank.host != host.name)
+      refuse(cat("host ", host.name, " as number ", at), printable(rank.host));
     if (rank.device.kind != DeviceAssignment::Kind::cuda || plan.simulated) continue;
     const auto is_it = [&](const Gpu& gpu) {
       const auto same = [&](const MigInstance& mig) { return mig.uuid == rank.device.uuid; };
@@ -75,7 +80,7 @@ Scores remembered_scores(const Inventory& inventory, const Request& request) {
   }
 }
 
-Plan place(const Inventory& inventory, const LaunchOptions& options, const Scores& remembered) {
+Plan place_by(const Inventory& inventory, const LaunchOptions& options, const Scores& remembered) {
   if (!options.plan.empty()) return given_plan(inventory, options);
   Request request = options.request;
   if (options.virtual_local_rank) request.visibility = Visibility::own;
@@ -83,11 +88,6 @@ Plan place(const Inventory& inventory, const LaunchOptions& options, const Score
   if (request.scores.empty()) request.scores = remembered;
   Plan plan = muster::plan(inventory, request);
   if (!remembered.empty()) plan.notes.emplace_back("scores: as `muster bench device` measured them");
-  if (!options.dry_run && inventory.hosts.size() > 1) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("launch: expected an inventory of one host, got ", inventory.hosts.size(),
-                    "; this version starts ranks on one host (`muster plan` takes any number)"));
-  }
   return plan;
 }
 
@@ -106,16 +106,32 @@ Inventory discover(const LaunchOptions& options) {
   return probe_this_machine(probe);
 }
 
+Plan place(const Inventory& inventory, const LaunchOptions& options) {
+  return place_by(inventory, options,
+                  options.plan.empty() ? remembered_scores(inventory, options.request) : Scores());
+}
+
+std::vector<Lease> lease_host(const Plan& plan, int host_index, const LaunchOptions& options) {
+  if (!options.lease || lease_wishes(plan, host_index).empty()) return {};
+  const LeaseFolder folder({.inherited = get_env(kLeaseVariable).value_or("")});
+  return plan_with_leases(folder, [&](const BusyGpus&) { return plan; },
+                          {.job = options.run_id, .program = options.argv.at(0)},
+                          {.host_index = host_index,
+                           .wait = options.wait,
+                           .on_wait = [](const std::string& line) { log(LogLevel::info, line); }})
+      .leases;
+}
+
 LeasedPlan place_and_lease(const Inventory& inventory, const LaunchOptions& options) {
   const Scores remembered = options.plan.empty() ? remembered_scores(inventory, options.request) : Scores();
-  Plan plan = place(inventory, options, remembered);
+  Plan plan = place_by(inventory, options, remembered);
   if (options.dry_run || !options.lease || lease_wishes(plan).empty()) return {.plan = std::move(plan)};
   const LeaseFolder folder({.inherited = get_env(kLeaseVariable).value_or("")});
   bool first = true;
   const auto make_plan = [&](const BusyGpus& busy) {
     if (std::exchange(first, false)) return plan;
     const Inventory now = options.wait ? discover(options) : inventory;
-    return place(busy.empty() ? now : without_busy(now, busy), options, remembered);
+    return place_by(busy.empty() ? now : without_busy(now, busy), options, remembered);
   };
   return plan_with_leases(folder, make_plan, {.job = options.run_id, .program = options.argv.at(0)},
                           {.replan = options.plan.empty() && takes_any(options.request.gpus),

@@ -79,47 +79,66 @@ std::string make_uuid() {
   return text;
 }
 
-JobSetup::JobSetup(const LaunchOptions& options, const Plan& plan, int cores, std::vector<Lease> leases)
-    : leases_(std::move(leases)) {
+std::string run_folder_of(const LaunchOptions& options) {
+  if (!options.run_dir.empty()) return options.run_dir;
+  return "runs/" + folder_name(options.run_id == "none" ? make_uuid() : options.run_id);
+}
+
+std::vector<std::string> program_paths(const LaunchOptions& options) {
   const auto path_of = [&](const std::vector<std::string>& argv) {
     const std::string path =
         find_program(argv.at(0), get_env("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
     return options.work_dir.empty() ? path : absolute_path(path);
   };
-  facts_.program = path_of(options.argv);
-  for (const ProgramRanks& more : options.more_programs) facts_.more_programs.push_back(path_of(more.argv));
+  std::vector<std::string> paths = {path_of(options.argv)};
+  for (const ProgramRanks& more : options.more_programs) paths.push_back(path_of(more.argv));
+  return paths;
+}
+
+JobSetup::JobSetup(const LaunchOptions& options, RankMeeting meeting, int cores)
+    : meeting_(std::move(meeting)) {
+  facts_.more_programs = program_paths(options);
+  facts_.program = facts_.more_programs.front();
+  facts_.more_programs.erase(facts_.more_programs.begin());
   if (!options.work_dir.empty()) check_folder("--workdir", options.work_dir);
-  facts_.run_id = options.run_id.empty() ? make_uuid() : options.run_id;
-  // "none" is torchrun's id for "no id": many jobs have it.
-  const std::string id = folder_name(facts_.run_id == "none" ? make_uuid() : facts_.run_id);
-  facts_.run_dir = absolute_path(options.run_dir.empty() ? "runs/" + id : options.run_dir);
+  facts_.run_id = options.run_id;
+  facts_.run_dir = absolute_path(run_folder_of(options));
   facts_.log_dir =
-      options.log_dir.empty() ? facts_.run_dir + "/logs" : absolute_path(options.log_dir) + "/" + id;
+      options.log_dir.empty()
+          ? facts_.run_dir + "/logs"
+          : absolute_path(options.log_dir) + "/" +
+                folder_name(options.run_id == "none" ? fs::path(facts_.run_dir).filename().string()
+                                                     : options.run_id);
   facts_.plan_path = facts_.run_dir + "/plan.json";
   facts_.master_addr = options.master_addr.empty() ? std::string("localhost") : options.master_addr;
+  facts_.master_port = meeting_.master_port();
+  facts_.store = meeting_.store();
+  facts_.secret_fd = meeting_.secret_fd();
   facts_.cores = cores;
-  facts_.leases = lease_variable(leases_);
   facts_.environment = own_environment();
   facts_.on_terminal = ::isatty(STDERR_FILENO) != 0;
-
   if (!options.master_addr.empty()) check_master_address(options.master_addr);
-  port_ = PortReservation(options.master_port);
-  facts_.master_port = port_.port();
-
-  const Secret secret = Secret::make();
-  secret_fd_ = secret.to_memfd();
-  facts_.secret_fd = secret_fd_.get();
-  store_ = std::make_unique<TcpServer>(TcpServerOptions{.secret = secret});
-  facts_.store = to_string(store_->endpoint());
-
   make_folder(facts_.run_dir);
-  write_file(facts_.plan_path, plan_to_json(plan));
   ::unlink(cat(facts_.run_dir, "/failure.json").c_str());  // an earlier run's, when the folder is used again
+}
+
+void JobSetup::use_plan(const Plan& plan, std::vector<Lease> leases) {
+  leases_ = std::move(leases);
+  facts_.leases = lease_variable(leases_);
+  write_file(facts_.plan_path, plan_to_json(plan));
+}
+
+void JobSetup::use_place(int host_index, const std::string& master_addr, int master_port,
+                         const std::string& store) {
+  facts_.host_index = host_index;
+  facts_.master_addr = master_addr;
+  facts_.master_port = master_port;
+  facts_.store = store;
 }
 
 std::vector<int> JobSetup::inherited_fds() const {
   std::vector<int> fds = lease_fds(leases_);
-  fds.push_back(secret_fd_.get());
+  if (meeting_.secret_fd() >= 0) fds.push_back(meeting_.secret_fd());
   return fds;
 }
 

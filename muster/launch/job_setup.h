@@ -1,25 +1,36 @@
-// What a job on one host needs before its ranks start: a folder, a held port, a served store and its secret.
-// Made by the agent and kept until the job has ended.
+// What a job's part on one host needs before its ranks start: programs that exist, a folder, a place to meet,
+// leases. Made by the agent and kept until the job has ended.
 #pragma once
 
-#include <memory>
-
 #include "muster/launch/lease.h"
-#include "muster/launch/port.h"
+#include "muster/launch/rank_meeting.h"
 #include "muster/launch/worker_spec.h"
-#include "muster/store/secret.h"
-#include "muster/store/tcp_server.h"
 
 namespace muster {
 
 // A random UUID, version 4.
 std::string make_uuid();
 
+// The run's folder, or the name of one below runs/ when none is asked for: the job's id, or a new one when
+// that is "none", which many jobs have.
+std::string run_folder_of(const LaunchOptions& options);
+
+// The paths of the programs that `options` name, in their order. Throws: SpawnError for the first that is not
+// there or cannot be executed.
+std::vector<std::string> program_paths(const LaunchOptions& options);
+
 class JobSetup {
  public:
-  // Makes the run's folder and writes plan.json in it; reserves the port; serves the store on loopback.
-  // Throws: SpawnError (no such program), io, unavailable (port taken), invalid_argument (master address).
-  JobSetup(const LaunchOptions& options, const Plan& plan, int cores, std::vector<Lease> leases = {});
+  // Makes the run's folder. Throws: SpawnError (no such program), io, invalid_argument (master address).
+  JobSetup(const LaunchOptions& options, RankMeeting meeting, int cores);
+
+  // Executes this plan from now on: writes plan.json, keeps the leases and lets those before go.
+  void use_plan(const Plan& plan, std::vector<Lease> leases);
+
+  // Several hosts: which one this is, and where its ranks meet, which may be on another.
+  void use_place(int host_index, const std::string& master_addr, int master_port, const std::string& store);
+
+  void count_restarts(int restarts) { facts_.restart_count = restarts; }
 
   const JobFacts& facts() const { return facts_; }
 
@@ -31,10 +42,8 @@ class JobSetup {
 
  private:
   JobFacts facts_;
-  PortReservation port_;
-  Fd secret_fd_;
+  RankMeeting meeting_;
   std::vector<Lease> leases_;  // held as long as the job is
-  std::unique_ptr<TcpServer> store_;
 };
 
 }  // namespace muster

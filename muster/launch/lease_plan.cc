@@ -38,14 +38,14 @@ Error still_busy(const BusyGpus& busy, const std::string& planner_error, const L
 class Round {
  public:
   Round(const LeaseFolder& folder, const std::function<Plan(const BusyGpus&)>& make_plan,
-        const LeaseNote& note)
-      : folder_(folder), make_plan_(make_plan), note_(note) {}
+        const LeaseNote& note, int host_index)
+      : folder_(folder), make_plan_(make_plan), note_(note), host_index_(host_index) {}
 
   std::optional<LeasedPlan> run(bool replan) {
     for (;;) {
       Plan plan;
       if (!try_plan(plan)) return std::nullopt;
-      LeaseResult result = folder_.try_take_all(lease_wishes(plan), note_);
+      LeaseResult result = folder_.try_take_all(lease_wishes(plan, host_index_), note_);
       if (result.busy.empty()) return LeasedPlan{std::move(plan), std::move(result.leases)};
       bool more = false;  // a planner that plans what it was told to leave out would never end
       for (const LeaseRefusal& refusal : result.busy) {
@@ -74,6 +74,7 @@ class Round {
   const LeaseFolder& folder_;
   const std::function<Plan(const BusyGpus&)>& make_plan_;
   const LeaseNote& note_;
+  int host_index_;
   BusyGpus busy_;
   std::string planner_error_;
 };
@@ -120,7 +121,7 @@ LeasedPlan plan_with_leases(const LeaseFolder& folder, const std::function<Plan(
   constexpr milliseconds kLongest = std::chrono::hours(24 * 365 * 10);  // a deadline that the clock can hold
   const Deadline deadline(std::min(options.wait.value_or(milliseconds(0)), kLongest));
   for (bool told = false;; told = true) {
-    Round round(folder, make_plan, note);
+    Round round(folder, make_plan, note, options.host_index);
     if (auto leased = round.run(options.replan)) return std::move(*leased);
     if (!options.wait || deadline.passed()) throw still_busy(round.busy(), round.planner_error(), options);
     if (!told && options.on_wait) options.on_wait(cat("waiting for GPUs: ", busy_text(round.busy())));

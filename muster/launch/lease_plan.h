@@ -31,6 +31,7 @@ using BusyGpus = std::map<GpuUuid, std::string>;
 Inventory without_busy(Inventory inventory, const BusyGpus& busy);
 
 struct LeasePlanOptions {
+  int host_index = 0;  // this host, in the plan
   // Whether other GPUs will do where planned ones are busy, as for --gpus free:2. Otherwise a job that asked
   // for certain GPUs, or for all, waits for them or fails.
   bool replan = false;

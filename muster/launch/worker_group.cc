@@ -210,7 +210,11 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
       processes.wait_all({.grace = rules.shutdown_timeout,
                           .until = rules.until,
                           .marks = marks_of(specs),
-                          .on_exit = [&](const ChildExit& exit) { early_end.on_exit(exit); }});
+                          .on_exit = [&](const ChildExit& exit) {
+                            early_end.on_exit(exit);
+                            if (rules.on_failure && exit.failed() && exit.sent_signal == 0)
+                              rules.on_failure(explain(exit, spec_of(specs, exit.id), started));
+                          }});
   input.close();
   output.finish();
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@ struct GroupRules {
   std::chrono::milliseconds shutdown_timeout{30'000};  // SIGTERM → this → SIGKILL
   std::optional<Clock::time_point> until = {};         // the job's time limit
   std::chrono::milliseconds early_end_after{10'000};   // a rank ended well, the others go on: then say so
+  // Told at once of each rank that ended by itself and badly; what its streams hold then is not in it yet.
+  std::function<void(const WorkerExit&)> on_failure = {};
 };
 
 // Starts `specs` (rank 0 with the launcher's standard input) and waits until every one has ended.

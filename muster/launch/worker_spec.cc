@@ -95,14 +95,32 @@ void check_extra_env(const Environment& extra, const Environment& variables) {
   }
 }
 
-Environment rank_environment(const Plan& plan, const RankPlan& rank, int local_world_size,
-                             const LaunchOptions& options, const JobFacts& job, const RankProgram& program,
-                             const WorkerSpec& spec, int attempt) {
+// The hosts that have ranks, counted in the plan's order.
+struct HostPlace {
+  int index = 0;
+  int count = 0;
+};
+
+HostPlace place_of_host(const Plan& plan, int host_index) {
+  HostPlace place;
+  for (size_t i = 0; i < plan.ranks.size(); ++i) {
+    if (i > 0 && plan.ranks[i].host_index == plan.ranks[i - 1].host_index) continue;
+    if (plan.ranks[i].host_index == host_index) place.index = place.count;
+    ++place.count;
+  }
+  return place;
+}
+
+Environment rank_environment(const Plan& plan, const RankPlan& rank, const LaunchOptions& options,
+                             const JobFacts& job, const RankProgram& program, const WorkerSpec& spec,
+                             int attempt) {
+  const int local_world_size = static_cast<int>(ranks_on_host(plan, rank.host_index).count);
+  const HostPlace host = place_of_host(plan, rank.host_index);
   Environment variables = job.environment;
   for (const char* name : kOthersVariables) variables.erase(name);
   for (const auto& [name, value] : options.extra_env) variables[name] = value;
   if (job.on_terminal) variables.emplace("MUSTER_TTY", "1");  // ranks write into pipes and cannot see it
-  variables.emplace("OMP_NUM_THREADS", cat(std::max(1, job.cores / local_world_size)));
+  variables.emplace("OMP_NUM_THREADS", cat(std::max(1, job.cores / static_cast<int>(plan.simulated ? plan.ranks.size() : local_world_size))));
 
   RankEnv contract;
   contract.rank = rank.rank;
@@ -114,7 +132,10 @@ Environment rank_environment(const Plan& plan, const RankPlan& rank, int local_w
   contract.role_name = program.role;
   contract.master_addr = job.master_addr;
   contract.master_port = job.master_port;
-  contract.restart_count = attempt;
+  contract.restart_count = job.restart_count;
+  contract.attempt = attempt;
+  contract.group_rank = host.index;
+  contract.group_world_size = host.count;
   contract.max_restarts = options.max_restarts;
   contract.run_id = job.run_id;
   contract.error_file = spec.error_file;
@@ -150,8 +171,12 @@ StreamTarget stream_target(const LaunchOptions& options, int local_rank, int bit
 }
 
 std::string line_prefix(const LaunchOptions& options, const RankPlan& rank, const std::string& role,
-                        size_t world_size) {
-  if (options.line_prefix.empty()) return world_size == 1 ? std::string() : cat("[", rank.rank, "] ");
+                        const Plan& plan) {
+  if (options.line_prefix.empty()) {
+    if (plan.ranks.size() == 1) return "";
+    const bool one_host = plan.ranks.front().host_index == plan.ranks.back().host_index;
+    return one_host ? cat("[", rank.rank, "] ") : cat("[", rank.rank, "@", rank.host, "] ");
+  }
   return substitute(options.line_prefix, {{"rank", cat(rank.rank)},
                                           {"local_rank", cat(rank.local_rank)},
                                           {"role_name", role},
@@ -162,7 +187,8 @@ std::string line_prefix(const LaunchOptions& options, const RankPlan& rank, cons
 
 std::vector<WorkerSpec> make_worker_specs(const Plan& plan, const LaunchOptions& options, const JobFacts& job,
                                           int attempt) {
-  const RankRange here = ranks_on_host(plan, 0);
+  const RankRange here =
+      plan.simulated ? RankRange{0, plan.ranks.size()} : ranks_on_host(plan, job.host_index);
   const std::vector<RankProgram> programs = rank_programs(options, job, plan.ranks.size());
   std::vector<WorkerSpec> specs;
   for (size_t i = here.first; i < here.first + here.count; ++i) {
@@ -177,11 +203,10 @@ std::vector<WorkerSpec> make_worker_specs(const Plan& plan, const LaunchOptions&
                     .working_directory = options.work_dir,
                     .out = stream_target(options, rank.local_rank, 1, files + ".out"),
                     .err = stream_target(options, rank.local_rank, 2, files + ".err"),
-                    .prefix = line_prefix(options, rank, programs[i].role, plan.ranks.size()),
+                    .prefix = line_prefix(options, rank, programs[i].role, plan),
                     .error_file = files + ".error.json"};
     if (rank.bind_cpus && !plan.simulated) spec.cpus = parse_cpu_list(rank.cpus);
-    spec.environment =
-        rank_environment(plan, rank, static_cast<int>(here.count), options, job, programs[i], spec, attempt);
+    spec.environment = rank_environment(plan, rank, options, job, programs[i], spec, attempt);
     specs.push_back(std::move(spec));
   }
   return specs;

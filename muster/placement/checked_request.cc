@@ -65,7 +65,7 @@ std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& req
   std::vector<JobHost> hosts;
   if (request.hosts.empty()) {
     hosts.reserve(inventory.hosts.size());
-    for (const Host& host : inventory.hosts) hosts.push_back({&host, request.nproc_per_node});
+    for (const Host& host : inventory.hosts) hosts.push_back({&host, request.nproc_per_node, request.masks});
     return hosts;
   }
   std::unordered_map<std::string_view, const Host*> by_name;
@@ -84,7 +84,8 @@ std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& req
       refuse(cat("--hosts: expected at least 1 rank, got ", *wanted.nproc, " (host ", wanted.name,
                  "); leave the host out instead"));
     }
-    hosts.push_back({found->second, wanted.nproc ? wanted.nproc : request.nproc_per_node});
+    hosts.push_back({found->second, wanted.nproc ? wanted.nproc : request.nproc_per_node,
+                     wanted.masks.value_or(request.masks)});
   }
   return hosts;
 }

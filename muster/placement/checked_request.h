@@ -18,6 +18,7 @@ Request checked_request(const Inventory& inventory, Request request);
 struct JobHost {
   const Host* host = nullptr;
   std::optional<int> nproc = {};
+  VisibilityMasks masks = {};
 };
 
 // The inventory's hosts that `request.hosts` names, in that order; all of them when it names none.

@@ -80,8 +80,8 @@ class Planner {
     bool any_sick = false;
     bool any_usable = false;
     bool any_selected = false;
-    for (const Host* host : hosts) {
-      const HostGpus& gpus = gpus_.emplace_back(gpus_of(*host));
+    for (const JobHost& host : hosts_) {
+      const HostGpus& gpus = gpus_.emplace_back(gpus_of(*host.host, host.masks));
       any_sick |= !gpus.usable.sick.empty();
       any_usable |= gpus.named && !gpus.usable.gpus.empty();
       any_selected |= !gpus.selected.empty();
@@ -94,8 +94,8 @@ class Planner {
     return any_selected;
   }
 
-  HostGpus gpus_of(const Host& host) {
-    HostGpus gpus{.usable = usable_gpus(host, request_.masks)};
+  HostGpus gpus_of(const Host& host, const VisibilityMasks& masks) {
+    HostGpus gpus{.usable = usable_gpus(host, masks)};
     gpus.named = part_for(selection_, host) != nullptr;
     if (!gpus.named) return gpus;
     if (!gpus.usable.mask_note.empty()) notes_.add(host, gpus.usable.mask_note);
@@ -155,7 +155,7 @@ class Planner {
   bool weighs() const { return request_.global_batch > 0 && !request_.scores.empty(); }
 
   void place_on_cpu(size_t host_at) {
-    const auto& [host, nproc] = hosts_[host_at];
+    const auto& [host, nproc, masks] = hosts_[host_at];
     const int slots = host->cpu_slots;
     if (!nproc && slots < 1) {
       throw Error(ErrorCode::invalid_argument,
@@ -186,7 +186,7 @@ class Planner {
   }
 
   void place_on_gpus(size_t host_at) {
-    const auto& [host, nproc] = hosts_[host_at];
+    const auto& [host, nproc, masks] = hosts_[host_at];
     const std::vector<UsableGpu>& gpus = gpus_[host_at].selected;
     if (!gpus_[host_at].named) {
       notes_.add(*host, "no rank there, since --gpus does not name it");

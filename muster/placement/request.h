@@ -46,7 +46,8 @@ NumaBinding parse_numa_binding(std::string_view text);
 
 struct HostRequest {  // one entry of --hosts
   std::string name = {};
-  std::optional<int> nproc = {};  // nothing: as Request::nproc_per_node says
+  std::optional<int> nproc = {};              // nothing: as Request::nproc_per_node says
+  std::optional<VisibilityMasks> masks = {};  // what its own environment hides; nothing: Request::masks
 };
 
 struct Request {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "muster/store/store.h"
+
 namespace muster {
 
 namespace {
@@ -24,6 +26,11 @@ void KeyService::handle(Client client, StoreRequest request, Answers& answers) {
     return;
   }
   StoreReply reply;
+  if (request.operation == Operation::append_when_lost) {
+    last_wills_[client] = std::move(request);
+    answers.emplace_back(client, std::move(reply));
+    return;
+  }
   try {
     reply = answer_now(request, answers);
   } catch (const Error& error) {
@@ -57,11 +64,29 @@ StoreReply KeyService::answer_now(const StoreRequest& request, Answers& answers)
     case Operation::num_keys:
       reply.number = table_.size();
       break;
+    case Operation::append:
+      reply.number = append(request, answers);
+      break;
     case Operation::get:
     case Operation::wait:
+    case Operation::append_when_lost:
       throw Error(ErrorCode::internal, "store server: a waiting request answered as another");
   }
   return reply;
+}
+
+int64_t KeyService::append(const StoreRequest& request, Answers& answers) {
+  const std::string size = log_size_key(request.keys[0]);
+  const int64_t number = table_.sum(size, 1);
+  store(size, std::to_string(number), answers);
+  store(log_entry_key(request.keys[0], number), request.value, answers);
+  return number;
+}
+
+void KeyService::lose(Client client, Answers& answers) {
+  forget(client);
+  const auto will = last_wills_.extract(client);
+  if (!will.empty()) append(will.mapped(), answers);
 }
 
 void KeyService::begin_wait(Client client, StoreRequest request, Answers& answers) {

@@ -32,7 +32,9 @@ class KeyService {
   std::optional<Clock::time_point> next_deadline() const;
 
   bool is_waiting(Client client) const { return waits_.contains(client); }
-  void forget(Client client);  // it has gone
+
+  // The client has gone: it waits no more, and what it wanted to be said then is.
+  void lose(Client client, Answers& answers);
 
  private:
   struct Wait {
@@ -41,12 +43,15 @@ class KeyService {
     Clock::time_point deadline;
   };
 
+  void forget(Client client);
+  int64_t append(const StoreRequest& request, Answers& answers);
   StoreReply answer_now(const StoreRequest& request, Answers& answers);
   void begin_wait(Client client, StoreRequest request, Answers& answers);
   void store(const std::string& key, std::string value, Answers& answers);
   StoreReply found(const StoreRequest& request) const;
 
   Table table_;
+  std::unordered_map<Client, StoreRequest> last_wills_;
   std::unordered_map<Client, Wait> waits_;
   std::unordered_map<std::string, std::vector<Client>> by_missing_key_;
   std::set<std::pair<Clock::time_point, Client>> deadlines_;

@@ -36,6 +36,10 @@ void PrefixStore::wait(const std::vector<std::string>& keys, std::chrono::millis
   store_->wait(full(keys), timeout);
 }
 
+int64_t PrefixStore::append(const std::string& log, const std::string& entry) {
+  return store_->append(full(log), entry);
+}
+
 bool PrefixStore::remove(const std::string& key) {
   return store_->remove(full(key));
 }

@@ -19,6 +19,7 @@ class PrefixStore final : public Store {
                           const std::string& desired) override;
   bool check(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
+  int64_t append(const std::string& log, const std::string& entry) override;
   bool remove(const std::string& key) override;
 
   // Of the whole store underneath: a store counts its keys but does not list them.

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <openssl/rand.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -76,6 +78,19 @@ Secret Secret::from_hex(std::string_view text) {
     throw Error(ErrorCode::invalid_argument,
                 cat("secret: expected ", 2 * kBytes, " hexadecimal digits, got ", digits.size(),
                     " characters of which not all are; make one with `muster secret`"));
+  }
+  return Secret(page);
+}
+
+Secret Secret::derive(std::string_view purpose) const {
+  if (empty()) throw Error(ErrorCode::failed_precondition, "secret: expected one to derive from, got none");
+  const auto page = std::make_shared<Page>();
+  unsigned size = 0;
+  if (HMAC(EVP_sha256(), page_->data(), static_cast<int>(kBytes),
+           reinterpret_cast<const unsigned char*>(purpose.data()), purpose.size(), page->data(),
+           &size) == nullptr ||
+      size != kBytes) {
+    throw Error(ErrorCode::internal, "secret: HMAC-SHA256 failed");
   }
   return Secret(page);
 }

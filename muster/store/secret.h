@@ -23,6 +23,10 @@ class Secret {
   // From 64 hexadecimal digits, blanks around them ignored. Throws: invalid_argument (without the text).
   static Secret from_hex(std::string_view text);
 
+  // Another secret that only who knows this one can make: HMAC-SHA256 of `purpose`. Throws:
+  // failed_precondition when empty.
+  Secret derive(std::string_view purpose) const;
+
   // From a descriptor of a regular file or memfd holding the digits. Its position is neither used nor moved,
   // so that any number of processes may read the one they inherited. Throws: io, invalid_argument.
   static Secret from_fd(int fd);

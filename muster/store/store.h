@@ -17,6 +17,10 @@ namespace muster {
 inline constexpr size_t kMaxKeyBytes = size_t{8} << 10;
 inline constexpr size_t kMaxValueBytes = size_t{64} << 20;
 
+// The keys of a log (Store::append): of its n-th entry, and of about how many it has.
+std::string log_entry_key(const std::string& log, int64_t number);
+std::string log_size_key(const std::string& log);
+
 class Store {
  public:
   virtual ~Store() = default;
@@ -40,6 +44,11 @@ class Store {
 
   // Blocking: until all of `keys` exist. Throws: timeout naming the first missing ones.
   virtual void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) = 0;
+
+  // Adds an entry to the log `log` and returns its number, from 1. The log's entries are the keys
+  // log_entry_key(log, 1), …, in an order that all see alike and without gaps. Every entry must be unlike the
+  // others, for instance by saying who wrote it.
+  virtual int64_t append(const std::string& log, const std::string& entry);
 
   // True when there was such a key.
   virtual bool remove(const std::string& key) = 0;

@@ -329,8 +329,10 @@ void TcpServer::Loop::drop(Id id, const std::string& why) {
     stranger_bytes_ += client.connection.stranger_bytes();
     leave_strangers(id, client);
   }
-  service_.forget(id);
   clients_.erase(found);
+  KeyService::Answers answers;
+  service_.lose(id, answers);
+  deliver(answers);
 }
 
 void TcpServer::Loop::leave_strangers(Id id, const Client& client) {

@@ -253,6 +253,21 @@ void TcpStore::wait(const std::vector<std::string>& keys, std::chrono::milliseco
   call({.operation = Operation::wait, .keys = keys, .number = bounded.count()}, bounded);
 }
 
+int64_t TcpStore::append(const std::string& log, const std::string& entry) {
+  check_limits("append", log_entry_key(log, INT64_MAX), entry);
+  return call({.operation = Operation::append, .keys = {log}, .value = entry}).number;
+}
+
+void TcpStore::append_when_lost(const std::string& log, const std::string& entry) {
+  check_limits("append_when_lost", log_entry_key(log, INT64_MAX), entry);
+  auto connection = std::make_unique<Connection>(options_, IfRefused::fail);
+  const StoreReply reply =
+      connection->exchange({.operation = Operation::append_when_lost, .keys = {log}, .value = entry},
+                           std::max(bounded_timeout(options_.timeout), std::chrono::milliseconds(1000)));
+  if (!reply.ok) throw Error(reply.code, reply.text);
+  will_ = std::move(connection);
+}
+
 bool TcpStore::remove(const std::string& key) {
   check_limits("remove", key);
   return call({.operation = Operation::remove, .keys = {key}}).number != 0;

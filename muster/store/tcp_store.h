@@ -36,8 +36,13 @@ class TcpStore final : public Store {
                           const std::string& desired) override;
   bool check(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
+  int64_t append(const std::string& log, const std::string& entry) override;
   bool remove(const std::string& key) override;
   int64_t num_keys() override;
+
+  // Has the server append `entry` to `log` when it loses this client: at the latest when this object goes, at
+  // once when the process is killed, after half a minute when its host vanishes. Once.
+  void append_when_lost(const std::string& log, const std::string& entry);
 
  private:
   class Connection;
@@ -49,6 +54,7 @@ class TcpStore final : public Store {
   const TcpStoreOptions options_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Connection>> idle_;
+  std::unique_ptr<Connection> will_;  // whose end tells the server that it has lost us
 };
 
 }  // namespace muster

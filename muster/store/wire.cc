@@ -71,6 +71,10 @@ const char* to_string(StoreRequest::Operation operation) {
       return "remove";
     case Operation::num_keys:
       return "num_keys";
+    case Operation::append:
+      return "append";
+    case Operation::append_when_lost:
+      return "append_when_lost";
   }
   return "unknown";
 }
@@ -96,7 +100,7 @@ StoreRequest decode_request(std::string_view bytes) {
   StoreRequest request;
   const uint64_t operation = reader.number(1);
   if (operation < static_cast<uint64_t>(Operation::set) ||
-      operation > static_cast<uint64_t>(Operation::num_keys))
+      operation > static_cast<uint64_t>(Operation::append_when_lost))
     malformed("an unknown operation");
   request.operation = static_cast<Operation>(operation);
   const uint64_t num_keys = reader.number(4);

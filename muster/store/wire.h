@@ -12,11 +12,22 @@
 namespace muster {
 
 struct StoreRequest {
-  enum class Operation : uint8_t { set = 1, get, add, compare_set, check, wait, remove, num_keys };
+  enum class Operation : uint8_t {
+    set = 1,
+    get,
+    add,
+    compare_set,
+    check,
+    wait,
+    remove,
+    num_keys,
+    append,
+    append_when_lost,  // as append, when this connection ends
+  };
 
   Operation operation = Operation::num_keys;
   std::vector<std::string> keys{};  // one, except for check and wait
-  std::string value{};              // of set; `desired` of compare_set
+  std::string value{};              // of set and both appends; `desired` of compare_set
   std::string expected{};           // of compare_set
   int64_t number = 0;               // amount of add; milliseconds to wait of get and wait
 };
@@ -25,7 +36,7 @@ struct StoreReply {
   bool ok = true;
   ErrorCode code = ErrorCode::internal;  // when not ok
   std::string text{};                    // a value, the missing keys (timeout), or the error's message
-  int64_t number = 0;                    // of add, num_keys; 0 or 1 of check, remove
+  int64_t number = 0;                    // of add, num_keys, append; 0 or 1 of check, remove
 };
 
 // "get" and so on, for messages.

@@ -189,6 +189,14 @@ void ProcessSet::stop(int signal) {
   }
 }
 
+void ProcessSet::end_all() {
+  if (phase_ == Phase::running && !members_.empty()) stop(SIGTERM);
+}
+
+void ProcessSet::end_all_now() {
+  if (!members_.empty()) kill_now();
+}
+
 void ProcessSet::kill_now() {
   phase_ = Phase::killing;
   rules_.until.reset();

@@ -81,6 +81,13 @@ class ProcessSet {
   // The stop signal that has come since the last wait_all; 0: none. Nothing should be started after one.
   int stop_requested();
 
+  // Ends a wait_all that is going on, as a stop signal would: SIGTERM, grace, SIGKILL. What ends then does so
+  // because of us (ChildExit::sent_signal). For callbacks of the loop.
+  void end_all();
+
+  // The same without grace.
+  void end_all_now();
+
   // SIGKILL to everything now. Blocking: as wait_all's last step.
   WaitResult kill_all();
 

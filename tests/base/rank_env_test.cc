@@ -65,6 +65,7 @@ RankEnv full_env() {
   env.master_addr = "node-0";
   env.master_port = 29501;
   env.restart_count = 1;
+  env.attempt = 4;
   env.max_restarts = 3;
   env.run_id = "run-7";
   env.error_file = "/tmp/error.json";
@@ -97,6 +98,7 @@ TEST_F(RankEnvTest, WhatALauncherWritesARankReads) {
   EXPECT_EQ(read->master_addr, written.master_addr);
   EXPECT_EQ(read->master_port, written.master_port);
   EXPECT_EQ(read->restart_count, written.restart_count);
+  EXPECT_EQ(read->attempt, written.attempt);
   EXPECT_EQ(read->max_restarts, written.max_restarts);
   EXPECT_EQ(read->run_id, written.run_id);
   EXPECT_EQ(read->error_file, written.error_file);
@@ -123,7 +125,7 @@ TEST_F(RankEnvTest, WritesTorchrunsWholeContract) {
   }
   EXPECT_EQ(vars.at("TORCHELASTIC_USE_AGENT_STORE"), "False");
   EXPECT_EQ(vars.at("CUDA_DEVICE_ORDER"), "PCI_BUS_ID");
-  EXPECT_EQ(vars.at("MUSTER_ATTEMPT"), "1");
+  EXPECT_EQ(vars.at("MUSTER_ATTEMPT"), "4");
 }
 
 TEST_F(RankEnvTest, WritesNothingThatIsNotTold) {

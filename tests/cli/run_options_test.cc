@@ -73,16 +73,67 @@ TEST(RunOptions, VirtualLocalRankIsVisibilityOwn) {
   }
 }
 
-TEST(RunOptions, OneHostOnly) {
+TEST(RunOptions, OneHostNeedsNoRendezvous) {
   RunFlags flags;
   flags.nnodes = "1:1";
   options_of(flags);
-  EXPECT_THAT(refusal([](RunFlags& f) { f.nnodes = "2"; }), HasSubstr("several hosts are not supported"));
-  EXPECT_THAT(refusal([](RunFlags& f) { f.nnodes = "1:4"; }), HasSubstr("several hosts are not supported"));
+  EXPECT_EQ(to_cluster_options(flags), std::nullopt);
   EXPECT_THAT(refusal([](RunFlags& f) { f.nnodes = "0"; }), HasSubstr("MIN:MAX"));
   EXPECT_THAT(refusal([](RunFlags& f) { f.nnodes = "1:2:3"; }), HasSubstr("MIN:MAX"));
   EXPECT_THAT(refusal([](RunFlags& f) { f.node_rank = 1; }), HasSubstr("--node-rank"));
-  EXPECT_THAT(refusal([](RunFlags& f) { f.rdzv_backend = "etcd"; }), HasSubstr("--rdzv-backend"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.rdzv_backend = "zookeeper"; }), HasSubstr("--rdzv-backend"));
+}
+
+RunFlags several_hosts() {
+  RunFlags flags;
+  flags.nnodes = "2:4";
+  flags.rdzv_backend = "c10d";
+  flags.rdzv_endpoint = "10.0.0.1";
+  return flags;
+}
+
+TEST(RunOptions, SeveralHosts) {
+  RunFlags flags = several_hosts();
+  flags.rdzv_conf = "join_timeout=20, last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=4";
+  flags.node_rank = 3;
+  const auto cluster = to_cluster_options(flags);
+  ASSERT_TRUE(cluster);
+  EXPECT_EQ(cluster->min_hosts, 2);
+  EXPECT_EQ(cluster->max_hosts, 4);
+  EXPECT_EQ(cluster->node_rank, 3);
+  EXPECT_EQ(cluster->endpoint, "10.0.0.1:29400");
+  EXPECT_EQ(cluster->join_timeout, std::chrono::seconds(20));
+  EXPECT_EQ(cluster->last_call, std::chrono::seconds(2));
+  EXPECT_EQ(cluster->dead_after, std::chrono::seconds(4));
+  RunFlags by_master;
+  by_master.nnodes = "2";
+  by_master.master_addr = "::1";
+  EXPECT_EQ(to_cluster_options(by_master)->endpoint, "[::1]:29500");
+  EXPECT_EQ(to_cluster_options(by_master)->node_rank, 0);
+  EXPECT_EQ(options_of(by_master).master_addr, "") << "the coordinator says where rank 0 listens";
+}
+
+TEST(RunOptions, SeveralHostsBadFlags) {
+  const auto bad = [](const std::function<void(RunFlags&)>& change) {
+    RunFlags flags = several_hosts();
+    change(flags);
+    try {
+      to_cluster_options(flags);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      return error.message();
+    }
+    return std::string("accepted");
+  };
+  EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_endpoint = ""; }), HasSubstr("--rdzv-endpoint"));
+  EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_endpoint = "a:99999"; }), HasSubstr("a:99999"));
+  EXPECT_THAT(bad([](RunFlags& f) { f.node_rank = 4; }), HasSubstr("0 to 3"));
+  EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "join_timeout"; }), HasSubstr("NAME=VALUE"));
+  EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "join_timeout=soon"; }), HasSubstr("join_timeout"));
+  EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "keep_alive_interval=0.1"; }), HasSubstr("3 s or more"));
+  EXPECT_THAT(bad([](RunFlags& f) { f.standalone = true; }), HasSubstr("--standalone"));
+  EXPECT_THAT(bad([](RunFlags& f) { f.inventory = "x.json"; }), HasSubstr("--inventory"));
+  EXPECT_THAT(bad([](RunFlags& f) { f.wait = "forever"; }), HasSubstr("--wait"));
 }
 
 TEST(RunOptions, WhereRankZeroListens) {

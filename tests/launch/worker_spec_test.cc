@@ -55,7 +55,9 @@ LaunchOptions options() {
 }
 
 TEST(WorkerSpec, WholeContractOfOneRank) {
-  const auto specs = make_worker_specs(cpu_plan(4), options(), job(), 2);
+  JobFacts facts = job();
+  facts.restart_count = 1;  // the other time, a host had joined
+  const auto specs = make_worker_specs(cpu_plan(4), options(), facts, 2);
   ASSERT_EQ(specs.size(), 4U);
   EXPECT_EQ(specs[3].argv, options().argv);
   const Environment expected = {
@@ -82,7 +84,7 @@ TEST(WorkerSpec, WholeContractOfOneRank) {
       {"ROLE_WORLD_SIZE", "4"},
       {"TORCHELASTIC_ERROR_FILE", "/runs/job1/logs/2/3.error.json"},
       {"TORCHELASTIC_MAX_RESTARTS", "3"},
-      {"TORCHELASTIC_RESTART_COUNT", "2"},
+      {"TORCHELASTIC_RESTART_COUNT", "1"},
       {"TORCHELASTIC_RUN_ID", "job1"},
       {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},

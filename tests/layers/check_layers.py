@@ -19,6 +19,7 @@ MAY_USE = {
     "placement": ["device"],
     "supervise": ["base"],
     "launch": ["placement", "supervise", "store"],
+    "cluster": ["launch"],
     "tasks": ["launch", "placement", "supervise"],
     "comm": ["store"],
     "cuda": ["comm"],  # the CUDA and NCCL side of comm, a library of its own
@@ -29,13 +30,13 @@ MAY_USE = {
     "run": ["comm", "data", "launch"],
     "bench": ["run"],  # a program of its own
     "python": ["comm"],
-    "cli": ["tasks", "launch"],
+    "cli": ["tasks", "cluster", "launch"],
 }
 # The same for a single file that gathers more than its folder may; nothing in muster/ may include it.
 FILE_MAY_USE = {
     "muster.h": ["run", "ddp", "data", "checkpoint", "parallel"],  # the one line a user needs
 }
-CONTROL_PLANE = ["base", "store", "device", "placement", "supervise", "launch", "tasks", "cli"]
+CONTROL_PLANE = ["base", "store", "device", "placement", "supervise", "launch", "cluster", "tasks", "cli"]
 
 LIBTORCH = re.compile(r"(torch|ATen|c10|c10d|caffe2|gloo)/")
 FORMATTING = re.compile(r"(fmt|spdlog)/")  # LibTorch's include path carries another fmt

@@ -66,9 +66,22 @@ TEST_F(KeyServiceTest, ExpiresInOrderOfDeadlines) {
 TEST_F(KeyServiceTest, ForgetsWaitersThatHaveGone) {
   ask(1, wait_for({"a"}));
   ask(2, wait_for({"a"}));
-  service_.forget(1);
-  service_.forget(7);
+  answers_.clear();
+  service_.lose(1, answers_);
+  service_.lose(7, answers_);
+  EXPECT_EQ(answered(), Clients{});
   EXPECT_EQ(ask(3, set("a")), (Clients{2, 3}));
+}
+
+TEST_F(KeyServiceTest, SaysForAClientThatHasGoneWhatItWanted) {
+  EXPECT_EQ(ask(1, {.operation = Operation::append_when_lost, .keys = {"log"}, .value = "1 has gone"}), Clients{1});
+  ask(2, wait_for({"log/1"}));
+  answers_.clear();
+  service_.lose(1, answers_);
+  EXPECT_EQ(answered(), Clients{2});
+  service_.lose(1, answers_);
+  EXPECT_EQ(ask(2, {.operation = Operation::append, .keys = {"log"}, .value = "2"}), Clients{2});
+  EXPECT_EQ(answers_[0].second.number, 2) << "a last will is carried out once";
 }
 
 TEST_F(KeyServiceTest, AnswersErrorsToTheOneWhoMadeThem) {

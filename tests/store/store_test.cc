@@ -236,6 +236,28 @@ TEST_P(StoreConformance, CountsEveryAddOfManyClients) {
   EXPECT_EQ(store_->add("n", 0), kClients * kAdds);
 }
 
+TEST_P(StoreConformance, AppendsToALogWithoutGaps) {
+  constexpr int kWriters = 4;
+  constexpr int kEntries = 10;
+  std::vector<std::thread> writers;
+  for (int writer = 0; writer < kWriters; ++writer) {
+    writers.emplace_back([&, writer, store = world_->open()] {
+      for (int i = 0; i < kEntries; ++i) {
+        const std::string entry = cat(writer, ":", i);
+        const int64_t number = store->append("log", entry);
+        EXPECT_EQ(store->get(log_entry_key("log", number), kLong), entry);
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  std::vector<int> next(kWriters, 0);
+  for (int number = 1; number <= kWriters * kEntries; ++number) {
+    const auto parts = split(store_->get(log_entry_key("log", number), kLong), ':');
+    EXPECT_EQ(std::stoi(parts.at(1)), next.at(static_cast<size_t>(std::stoi(parts[0])))++);
+  }
+  EXPECT_FALSE(store_->check({log_entry_key("log", kWriters * kEntries + 1)}));
+}
+
 TEST_P(StoreConformance, LetsOneOfManyCompareSetsWin) {
   std::vector<std::thread> threads;
   std::atomic<int> winners{0};

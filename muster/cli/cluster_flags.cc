@@ -1,0 +1,151 @@
+#include "muster/cli/cluster_flags.h"
+
+#include <map>
+
+#include "muster/base/units.h"
+#include "muster/cli/run_options.h"
+
+namespace muster {
+
+namespace {
+
+constexpr int kMaxHosts = 100'000;
+constexpr int kStaticPort = 29500;  // torchrun's
+constexpr int kC10dPort = 29400;
+constexpr int kEtcdPort = 2379;
+
+// "2" or "2:8".
+void set_sizes(const std::string& text, ClusterOptions& options) {
+  const auto parts = split(text, ':');
+  const auto low = parse_int(parts[0]);
+  const auto high = parse_int(parts.back());
+  if (parts.size() > 2 || !low || !high || *low < 1 || *high < *low || *high > kMaxHosts) {
+    throw bad_flag("--nnodes", "a number, or MIN:MAX with 1 <= MIN <= MAX", text);
+  }
+  options.min_hosts = static_cast<int>(*low);
+  options.max_hosts = static_cast<int>(*high);
+}
+
+// "a=1,b=2".
+std::map<std::string, std::string> parse_conf(const std::string& text) {
+  std::map<std::string, std::string> values;
+  if (text.empty()) return values;
+  for (const std::string& piece : split(text, ',')) {
+    const size_t equals = piece.find('=');
+    if (equals == std::string::npos || equals == 0)
+      throw bad_flag("--rdzv-conf", "NAME=VALUE pairs as in join_timeout=600,last_call_timeout=30", text);
+    values[std::string(trim(piece.substr(0, equals)))] = trim(piece.substr(equals + 1));
+  }
+  return values;
+}
+
+// Numbers are seconds, as torchrun has them; muster's durations (2m) are taken too.
+void set_times(const std::string& text, ClusterOptions& options) {
+  const auto values = parse_conf(text);
+  const auto time_of = [&](const char* name, std::chrono::milliseconds& time) {
+    const auto found = values.find(name);
+    if (found == values.end()) return;
+    time = parse_duration(found->second, cat("--rdzv-conf ", name).c_str());
+    if (time < std::chrono::milliseconds(0)) throw bad_flag("--rdzv-conf", cat(name, " of 0 or more"), found->second);
+  };
+  time_of("timeout", options.join_timeout);
+  time_of("join_timeout", options.join_timeout);
+  time_of("last_call_timeout", options.last_call);
+  std::chrono::milliseconds interval(5'000);
+  time_of("keep_alive_interval", interval);
+  int64_t attempts = 3;
+  if (const auto found = values.find("keep_alive_max_attempt"); found != values.end()) {
+    const auto number = parse_int(found->second);
+    if (!number || *number < 1 || *number > 1000)
+      throw bad_flag("--rdzv-conf", "keep_alive_max_attempt from 1 to 1000", found->second);
+    attempts = *number;
+  }
+  options.dead_after = interval * attempts;
+  if (options.dead_after < std::chrono::seconds(3)) {
+    throw bad_flag("--rdzv-conf", "keep_alive_interval times keep_alive_max_attempt of 3 s or more", text,
+                   "a slow moment would be taken for a dead host");
+  }
+}
+
+void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
+  const bool is_static = options.backend == "static";
+  const int default_port = is_static ? kStaticPort : options.backend == "c10d" ? kC10dPort : kEtcdPort;
+  HostPort endpoint;
+  if (!flags.rdzv_endpoint.empty()) {
+    endpoint = parse_host_port(flags.rdzv_endpoint, "--rdzv-endpoint");
+  } else if (is_static && !flags.master_addr.empty()) {
+    endpoint = {flags.master_addr, flags.master_port};
+  } else {
+    throw bad_flag("--rdzv-endpoint", "the address of the host with node rank 0, as in 10.0.0.1:29400", "",
+                   "several hosts (--nnodes) must know where to meet");
+  }
+  const bool brackets = endpoint.host.find(':') != std::string::npos;
+  options.endpoint = cat(brackets ? "[" : "", endpoint.host, brackets ? "]" : "", ":",
+                         endpoint.port > 0 ? endpoint.port : default_port);
+}
+
+void check_alone(const RunFlags& flags) {
+  if (!flags.inventory.empty())
+    throw bad_flag("--inventory", "none where several hosts take part", flags.inventory, "each tells what it has");
+  if (!flags.wait.empty())
+    throw bad_flag("--wait", "none where several hosts take part", flags.wait,
+                   "a host whose GPUs are leased ends the job, and says by whom");
+}
+
+}  // namespace
+
+Error bad_flag(const std::string& flag, const std::string& expected, const std::string& got,
+               const std::string& next) {
+  return {ErrorCode::invalid_argument,
+          cat(flag, ": expected ", expected, ", got '", got, "'", next.empty() ? "" : "; ", next)};
+}
+
+HostPort parse_host_port(const std::string& text, const std::string& flag) {
+  const size_t colon = text.rfind(':');
+  const bool has_port = colon != std::string::npos && text.find(']', colon) == std::string::npos &&
+                        (text.starts_with('[') || text.find(':') == colon);
+  HostPort result{.host = has_port ? text.substr(0, colon) : text};
+  if (result.host.starts_with('[') && result.host.ends_with(']'))
+    result.host = result.host.substr(1, result.host.size() - 2);
+  if (has_port) {
+    const auto port = parse_int(text.substr(colon + 1));
+    if (!port || *port < 0 || *port > 65535)
+      throw bad_flag(flag, "HOST:PORT with a port from 1 to 65535", text);
+    result.port = static_cast<int>(*port);
+  }
+  if (result.host.empty()) throw bad_flag(flag, "HOST:PORT", text);
+  return result;
+}
+
+std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {
+  ClusterOptions options;
+  set_sizes(flags.nnodes, options);
+  if (flags.rdzv_backend != "static" && flags.rdzv_backend != "c10d" && flags.rdzv_backend != "etcd") {
+    throw bad_flag("--rdzv-backend", "static, c10d or etcd", flags.rdzv_backend);
+  }
+  const bool several = options.max_hosts > 1;
+  if (!several || flags.standalone) {
+    if (flags.standalone && several)
+      throw bad_flag("--standalone", "--nnodes 1 beside it", flags.nnodes, "leave one of them out");
+    if (flags.node_rank > 0) throw bad_flag("--node-rank", "0 of one host (--nnodes 1)", cat(flags.node_rank));
+    return std::nullopt;
+  }
+  check_alone(flags);
+  options.backend = flags.rdzv_backend;
+  if (options.backend == "static" && options.elastic()) options.backend = "c10d";
+  if (flags.node_rank >= 0) options.node_rank = flags.node_rank;
+  if (options.backend == "static" && !options.node_rank) options.node_rank = 0;  // torchrun's default
+  if (options.node_rank && *options.node_rank >= options.max_hosts) {
+    throw bad_flag("--node-rank", cat("0 to ", options.max_hosts - 1, " for --nnodes ", flags.nnodes),
+                   cat(*options.node_rank));
+  }
+  set_endpoint(flags, options);
+  set_times(flags.rdzv_conf, options);
+  options.local_address = flags.local_addr;
+  options.secret_file = flags.secret_file;
+  options.no_auth = flags.no_auth;
+  options.max_host_failures = flags.max_host_failures;
+  return options;
+}
+
+}  // namespace muster

@@ -1,0 +1,29 @@
+// How the hosts of a job find each other, as the command line and the cluster's own variables say it.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+namespace muster {
+
+struct ClusterOptions {
+  int min_hosts = 1;
+  int max_hosts = 1;
+  std::optional<int> node_rank = {};
+  std::string backend = "static";  // static, c10d: a store that one of the hosts serves; etcd
+  std::string endpoint = {};       // host:port of that store
+  std::string local_address = {};  // where other hosts reach this one; empty: by the route to the endpoint
+  std::string host_name = {};      // what this host is called; empty: by its own name
+  std::string secret_file = {};    // empty: MUSTER_SECRET_FD, MUSTER_SECRET_FILE
+  bool no_auth = false;
+  bool remote = false;  // started by a `muster run` elsewhere, which says what is to be said
+  std::chrono::milliseconds join_timeout{600'000};  // for min_hosts to come
+  std::chrono::milliseconds last_call{30'000};      // with min_hosts there, for more
+  std::chrono::milliseconds dead_after{15'000};     // without a sign of life
+  int max_host_failures = 3;
+
+  bool elastic() const { return min_hosts < max_hosts; }
+};
+
+}  // namespace muster

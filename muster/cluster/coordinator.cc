@@ -1,0 +1,448 @@
+#include "muster/cluster/coordinator.h"
+
+#include <algorithm>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/launch/agent.h"
+#include "muster/launch/exit_report.h"
+#include "muster/launch/restart.h"
+#include "muster/supervise/child.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::chrono::seconds kWordEvery{30};
+constexpr std::chrono::seconds kQuickFailure{60};
+
+// A host's ranks lose a peer a moment before its own host reports that peer's end. Among those that failed of
+// one cause, one that was killed is the cause; then the first that was reported.
+void put_cause_in_front(std::vector<WorkerExit>& failures) {
+  std::stable_partition(failures.begin(), failures.end(), [](const WorkerExit& exit) {
+    return exit.signal != 0 && exit.signal != SIGPIPE && exit.signal != SIGABRT;
+  });
+}
+
+bool same_rank(const WorkerExit& a, const WorkerExit& b) {
+  return a.rank == b.rank;
+}
+
+}  // namespace
+
+Coordinator::Coordinator(CoordinatorRules rules, Planner planner, Say say, Clock::time_point now)
+    : rules_(std::move(rules)),
+      planner_(std::move(planner)),
+      say_(std::move(say)),
+      now_(now),
+      began_(now),
+      gathering_since_(now),
+      next_word_(now + kWordEvery),
+      not_before_(now) {}
+
+std::vector<Order> Coordinator::on_report(const Report& report, Clock::time_point now) {
+  now_ = now;
+  if (phase_ == Phase::finished) {
+    if (report.kind == Report::Kind::leave || report.kind == Report::Kind::lost) members_.erase(report.from);
+    return {};
+  }
+  switch (report.kind) {
+    case Report::Kind::join:
+      on_join(report);
+      break;
+    case Report::Kind::failing:
+      on_failing(report);
+      break;
+    case Report::Kind::ended:
+      on_ended(report);
+      break;
+    case Report::Kind::leave:
+      if (report.stopped_by != 0 && !rules_.elastic()) {
+        on_stop(report);
+      }
+      on_gone(report.from, false);
+      break;
+    case Report::Kind::lost:
+      on_gone(report.from, true);
+      break;
+    case Report::Kind::stop:
+      on_stop(report);
+      break;
+  }
+  return on_tick(now);
+}
+
+std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
+  now_ = now;
+  if (phase_ != Phase::finished && phase_ != Phase::stopping && rules_.time_limit &&
+      now - began_ >= *rules_.time_limit) {
+    trouble_.error = cat("stopped: the time limit of ", format_duration(*rules_.time_limit), " (--timeout) is over");
+    trouble_.error_code = kTimeLimitExitCode;
+    if (phase_ == Phase::running) {
+      stop_round("the time limit is over");
+    } else {
+      finish(kTimeLimitExitCode, trouble_.error);
+    }
+  }
+  if (phase_ == Phase::stopping && stop_deadline_ && now >= *stop_deadline_) {
+    std::vector<std::string> silent;
+    for (auto& [id, member] : members_) {
+      if (member.in_round && !member.ended) silent.push_back(id);
+    }
+    for (const std::string& id : silent) {
+      say_(cat("host ", name_of(id), " has not ended its ranks in time; going on without it"));
+      trouble_.lost.push_back(name_of(id));
+      refuse(id, "its ranks did not end in time");
+      members_.erase(id);
+    }
+  }
+  if (phase_ == Phase::stopping && all_ended()) round_over();
+  if (phase_ == Phase::running && all_ended()) round_over();
+  if (phase_ == Phase::gathering) try_to_start();
+  return std::exchange(orders_, {});
+}
+
+void Coordinator::on_join(const Report& report) {
+  if (members_.contains(report.from)) return;
+  HostFacts facts = *report.facts;
+  if (facts.node_rank && (*facts.node_rank < 0 || *facts.node_rank >= rules_.max_hosts)) {
+    return refuse(report.from, cat("--node-rank: expected 0 to ", rules_.max_hosts - 1, " for ", rules_.max_hosts,
+                                   " hosts (--nnodes), got ", *facts.node_rank));
+  }
+  for (const auto& [id, member] : members_) {
+    if (!facts.node_rank || member.facts.node_rank != facts.node_rank) continue;
+    return refuse(report.from, cat("--node-rank: expected one host with ", *facts.node_rank, ", got ",
+                                   facts.host.name, " beside ", name_of(id), "; give every host its own"));
+  }
+  if (set_aside_.contains(facts.host.name)) {
+    return refuse(report.from, cat("host ", facts.host.name, " is set aside: it has failed ",
+                                   failures_of_[facts.host.name], " times"));
+  }
+  if (!rules_.elastic() && num_candidates() >= static_cast<size_t>(rules_.max_hosts)) {
+    return refuse(report.from, cat("the job has its ", rules_.max_hosts, " hosts"));
+  }
+  if (!members_.empty()) {
+    const HostFacts& first = members_.begin()->second.facts;
+    if (first.muster_version != facts.muster_version) {
+      say_(cat("host ", facts.host.name, " has muster ", printable(facts.muster_version), ", host ",
+               name_of(members_.begin()->first), " ", printable(first.muster_version)));
+    }
+    if (first.host.driver_version != facts.host.driver_version) {
+      const auto driver = [](const Host& host) {
+        return host.driver_version.empty() ? std::string("no driver") : cat("driver ", printable(host.driver_version));
+      };
+      say_(cat("host ", facts.host.name, " has ", driver(facts.host), ", host ", first.host.name, " ",
+               driver(first.host)));
+    }
+  }
+  members_[report.from] = {.facts = std::move(facts)};
+  if (phase_ != Phase::running || !rules_.elastic()) return;
+  const auto in_round = std::count_if(members_.begin(), members_.end(),
+                                      [](const auto& entry) { return entry.second.in_round; });
+  const bool ending = std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
+    return entry.second.in_round && entry.second.ended;
+  });
+  if (in_round >= rules_.max_hosts || ending) return;  // it is a spare
+  trouble_.new_host = true;
+  stop_round(cat("host ", name_of(report.from), " has joined"));
+}
+
+void Coordinator::on_failing(const Report& report) {
+  const auto member = members_.find(report.from);
+  if (member == members_.end() || report.round != round_ || !member->second.in_round) return;
+  for (const WorkerExit& exit : report.exits) trouble_.failures.push_back(exit);
+  if (phase_ == Phase::running && !report.exits.empty()) {
+    const WorkerExit& first = report.exits.front();
+    stop_round(cat("rank ", first.rank, " on host ", first.host, " failed: ", first.cause));
+  }
+}
+
+void Coordinator::on_ended(const Report& report) {
+  const auto found = members_.find(report.from);
+  if (found == members_.end() || report.round != round_ || !found->second.in_round) return;
+  Member& member = found->second;
+  member.ended = true;
+  for (const WorkerExit& exit : report.exits) {
+    exits_.push_back(exit);
+    // The whole story of a failure that was told in a hurry.
+    const auto told = std::find_if(trouble_.failures.begin(), trouble_.failures.end(),
+                                   [&](const WorkerExit& failure) { return same_rank(failure, exit); });
+    if (told != trouble_.failures.end()) {
+      *told = exit;
+    } else if (exit.failed() && exit.sent_signal == 0) {
+      trouble_.failures.push_back(exit);
+    }
+  }
+  if (!report.error.empty()) {
+    trouble_.error = cat("host ", name_of(report.from), ": ", report.error);
+    trouble_.error_code = report.exit_code;
+  }
+  member.leaves = report.stopped_by != 0;
+  if (member.leaves && !rules_.elastic()) trouble_.stopped_by = report.stopped_by;
+  const bool bad = !report.error.empty() || member.leaves || !trouble_.failures.empty();
+  if (bad && phase_ == Phase::running) {
+    stop_round(!report.error.empty() ? trouble_.error
+               : member.leaves       ? cat("host ", name_of(report.from), " leaves")
+                                     : cat("rank ", trouble_.failures[0].rank, " failed"));
+  }
+}
+
+void Coordinator::on_gone(const std::string& id, bool lost) {
+  const auto found = members_.find(id);
+  if (found == members_.end()) return;
+  const std::string name = name_of(id);
+  const bool mattered = found->second.in_round && !found->second.ended;
+  members_.erase(found);
+  if (phase_ == Phase::gathering) say_(cat("host ", name, lost ? " is gone" : " has left"));
+  if (!mattered) return;
+  if (lost) trouble_.lost.push_back(name);
+  if (phase_ == Phase::running) stop_round(cat("host ", name, lost ? " is gone" : " leaves"));
+}
+
+void Coordinator::on_stop(const Report& report) {
+  trouble_.stopped_by = report.stopped_by;
+  if (!report.error.empty()) {
+    trouble_.error = report.error;
+    trouble_.error_code = report.exit_code;
+  }
+  const std::string reason =
+      report.error.empty() ? cat("stopped by ", signal_name(report.stopped_by)) : report.error;
+  if (phase_ == Phase::running) {
+    stop_round(reason);
+  } else if (phase_ == Phase::gathering) {
+    finish(report.error.empty() ? 128 + report.stopped_by : report.exit_code, reason);
+  }
+}
+
+void Coordinator::refuse(const std::string& id, const std::string& reason) {
+  orders_.push_back({.kind = Order::Kind::refuse, .hosts = {id}, .reason = reason, .exit_code = 1});
+}
+
+void Coordinator::stop_round(const std::string& reason) {
+  phase_ = Phase::stopping;
+  stop_deadline_ = now_ + rules_.stop_timeout;
+  orders_.push_back({.kind = Order::Kind::stop, .round = round_, .reason = reason});
+}
+
+bool Coordinator::all_ended() const {
+  return std::all_of(members_.begin(), members_.end(),
+                     [](const auto& entry) { return !entry.second.in_round || entry.second.ended; });
+}
+
+// A change of hosts in an elastic job costs no restart.
+bool Coordinator::again_without_charge() const {
+  return rules_.elastic() && trouble_.error.empty() && trouble_.stopped_by == 0;
+}
+
+void Coordinator::round_over() {
+  stop_deadline_.reset();
+  const bool was_stopped = phase_ == Phase::stopping;
+  bool someone_leaves = false;
+  for (auto member = members_.begin(); member != members_.end();) {
+    someone_leaves |= member->second.leaves;
+    member = member->second.leaves ? members_.erase(member) : std::next(member);
+  }
+  if (!was_stopped) return finish(0, "");
+  put_cause_in_front(trouble_.failures);
+  if (!trouble_.error.empty()) return finish(trouble_.error_code, trouble_.error);
+  if (trouble_.stopped_by != 0) {
+    return finish(128 + trouble_.stopped_by, cat("stopped by ", signal_name(trouble_.stopped_by)));
+  }
+  if (!trouble_.lost.empty()) {
+    const std::string lost =
+        cat(trouble_.lost.size() == 1 ? "host " : "hosts ", join(trouble_.lost, ", "),
+            trouble_.lost.size() == 1 ? " is gone" : " are gone");
+    if (rules_.elastic()) {
+      say_(cat(lost, "; going on without it"));
+      return regather();
+    }
+    if (restarts_ >= rules_.max_restarts) return finish(1, lost);
+    ++restarts_;
+    say_(cat(lost, "; waiting for another (restart ", restarts_, " of ", rules_.max_restarts, ")"));
+    return regather();
+  }
+  if (someone_leaves || trouble_.new_host) return regather();
+  restart_after_failure(trouble_.failures.at(0));
+}
+
+void Coordinator::restart_after_failure(const WorkerExit& first) {
+  const int failures = ++failures_of_[first.host];
+  if (restarts_ >= rules_.max_restarts) return finish(first.shell_code(), "");
+  ++restarts_;
+  if (rules_.elastic() && failures >= rules_.max_host_failures &&
+      num_candidates() > static_cast<size_t>(rules_.min_hosts)) {
+    set_aside_.insert(first.host);
+    say_(cat("host ", first.host, " is set aside: its ranks have failed ", failures, " times"));
+    for (const auto& [id, member] : members_) {
+      if (member.facts.host.name == first.host)
+        refuse(id, cat("host ", first.host, " is set aside: its ranks have failed ", failures, " times"));
+    }
+    std::erase_if(members_, [&](const auto& entry) { return entry.second.facts.host.name == first.host; });
+  }
+  quick_failures_ = now_ - round_began_ < kQuickFailure ? quick_failures_ + 1 : 0;
+  const auto delay = back_off(quick_failures_);
+  say_(cat("rank ", first.rank, " on host ", first.host, " failed: ", first.cause, "; starting all ranks again",
+           delay.count() > 0 ? cat(" in ", format_duration(delay)) : "", " (restart ", restarts_, " of ",
+           rules_.max_restarts, ")"));
+  not_before_ = now_ + delay;
+  regather();
+}
+
+void Coordinator::regather() {
+  phase_ = Phase::gathering;
+  gathering_since_ = now_;
+  next_word_ = now_ + kWordEvery;
+  last_call_.reset();
+  trouble_ = {};
+  exits_.clear();
+  for (auto& [id, member] : members_) member.in_round = member.ended = false;
+}
+
+size_t Coordinator::num_candidates() const {
+  return members_.size();
+}
+
+// Those that were there before keep their order, so that ranks stay where they were; new ones follow in the
+// order of their numbers and names, whoever came first.
+std::vector<std::string> Coordinator::candidates() const {
+  std::vector<std::string> ids;
+  for (const auto& [id, member] : members_) ids.push_back(id);
+  const auto key = [&](const std::string& id) {
+    const Member& member = members_.at(id);
+    const int unknown = rules_.max_hosts;
+    return std::tuple(member.facts.node_rank.value_or(member.seniority == 0 ? unknown : -1),
+                      member.seniority == 0 ? next_seniority_ : member.seniority, member.facts.host.name, id);
+  };
+  std::sort(ids.begin(), ids.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  if (ids.size() > static_cast<size_t>(rules_.max_hosts)) ids.resize(static_cast<size_t>(rules_.max_hosts));
+  return ids;
+}
+
+void Coordinator::try_to_start() {
+  if (now_ < not_before_) return;
+  const size_t there = num_candidates();
+  if (there >= static_cast<size_t>(rules_.max_hosts)) return start(candidates());
+  if (there >= static_cast<size_t>(rules_.min_hosts)) {
+    // A round that goes on with fewer hosts has heard from all that there are.
+    const auto wait = round_ > 0 ? std::chrono::milliseconds(0) : rules_.last_call;
+    if (!last_call_) last_call_ = now_ + wait;
+    if (now_ >= *last_call_) return start(candidates());
+  } else {
+    last_call_.reset();
+    if (now_ - gathering_since_ >= rules_.join_timeout) return finish_missing();
+  }
+  if (now_ < next_word_) return;
+  next_word_ = now_ + kWordEvery;
+  say_(cat("waiting for hosts: ", there, " of ", rules_.min_hosts, " there", missing_text()));
+}
+
+std::string Coordinator::missing_text() const {
+  std::set<int> there;
+  std::vector<std::string> names;
+  for (const auto& [id, member] : members_) {
+    names.push_back(name_of(id));
+    if (member.facts.node_rank) there.insert(*member.facts.node_rank);
+  }
+  std::vector<int> missing;
+  for (int rank = 0; rank < rules_.max_hosts && !there.empty() && there.size() == members_.size(); ++rank) {
+    if (!there.contains(rank)) missing.push_back(rank);
+  }
+  std::string text = names.empty() ? "" : cat(" (", join(names, ", "), ")");
+  if (!missing.empty()) text += cat("; missing: node rank ", join(missing, ", "));
+  return text;
+}
+
+void Coordinator::finish_missing() {
+  finish(1, cat("rendezvous: expected ", rules_.min_hosts, " hosts within ", format_duration(rules_.join_timeout),
+                ", got ", num_candidates(), missing_text(),
+                "; see whether the others were started and can reach this address"));
+}
+
+void Coordinator::start(const std::vector<std::string>& ids) {
+  std::vector<HostFacts> hosts;
+  std::map<std::string, int> seen;
+  for (const std::string& id : ids) {
+    hosts.push_back(members_.at(id).facts);
+    const int count = ++seen[hosts.back().host.name];
+    if (count > 1) hosts.back().host.name += cat(".", count);  // two agents on one machine
+  }
+  Order order{.kind = Order::Kind::start, .hosts = ids, .run_folder = rules_.run_folder};
+  try {
+    order.plan = planner_(hosts);
+  } catch (const Error& error) {
+    return finish(exit_code_of(error), error.message());
+  }
+  const HostFacts& first = hosts.at(static_cast<size_t>(order.plan.ranks.at(0).host_index));
+  order.round = ++round_;
+  order.restart_count = restarts_;
+  order.master_addr = first.address;
+  order.master_port = first.master_port;
+  order.store = first.store;
+  trouble_ = {};
+  exits_.clear();
+  for (auto& [id, member] : members_) member.in_round = member.ended = false;
+  for (const std::string& id : ids) {
+    Member& member = members_.at(id);
+    member.in_round = true;
+    if (member.seniority == 0) member.seniority = next_seniority_++;
+  }
+  round_began_ = now_;
+  phase_ = Phase::running;
+  orders_.push_back(std::move(order));
+}
+
+void Coordinator::finish(int exit_code, const std::string& reason) {
+  Order order{.kind = Order::Kind::finish, .round = round_, .reason = reason, .exit_code = exit_code};
+  // The cause first, then what followed from it.
+  order.exits = trouble_.failures;
+  for (const WorkerExit& exit : exits_) {
+    const bool told = std::any_of(order.exits.begin(), order.exits.end(),
+                                  [&](const WorkerExit& failure) { return same_rank(failure, exit); });
+    if (!told) order.exits.push_back(exit);
+  }
+  if (exit_code == 0) order.exits.clear();
+  orders_.push_back(std::move(order));
+  phase_ = Phase::finished;
+}
+
+void Coordinator::replay(const Report& report) {
+  if (report.kind == Report::Kind::join) members_[report.from] = {.facts = *report.facts};
+  if (report.kind == Report::Kind::leave || report.kind == Report::Kind::lost) members_.erase(report.from);
+}
+
+void Coordinator::replay(const Order& order) {
+  if (order.kind == Order::Kind::finish) phase_ = Phase::finished;
+  if (order.kind == Order::Kind::refuse && !order.hosts.empty()) members_.erase(order.hosts[0]);
+  if (order.kind == Order::Kind::stop) {
+    phase_ = Phase::stopping;
+    stop_deadline_ = now_ + rules_.stop_timeout;
+  }
+  if (order.kind != Order::Kind::start) return;
+  phase_ = Phase::running;
+  round_ = order.round;
+  restarts_ = order.restart_count;
+  for (auto& [id, member] : members_) member.in_round = false;
+  for (const std::string& id : order.hosts) {
+    const auto member = members_.find(id);
+    if (member == members_.end()) continue;
+    member->second.in_round = true;
+    member->second.ended = false;
+    if (member->second.seniority == 0) member->second.seniority = next_seniority_++;
+  }
+}
+
+std::vector<std::string> Coordinator::live_hosts() const {
+  std::vector<std::string> ids;
+  for (const auto& [id, member] : members_) ids.push_back(id);
+  return ids;
+}
+
+std::string Coordinator::name_of(const std::string& id) const {
+  const auto found = members_.find(id);
+  if (found == members_.end()) return id;
+  const HostFacts& facts = found->second.facts;
+  return facts.address.empty() ? facts.host.name : cat(facts.host.name, " (", facts.address, ")");
+}
+
+}  // namespace muster

@@ -1,0 +1,123 @@
+// Decides for a job of several hosts: which take part, when their ranks start, what happens after a failure,
+// when the job is over. A pure state machine: reports and the time go in, orders come out; coordinator_thread.h
+// connects it to a store. Knows nothing of processes and sockets.
+//
+//   gathering ──enough hosts──▶ running ──all ranks ended well──▶ finished
+//       ▲                          │ failure, lost host, new host
+//       └──── again? ◀── stopping ◀┘            no ──▶ finished
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "muster/base/clock.h"
+#include "muster/cluster/messages.h"
+
+namespace muster {
+
+struct CoordinatorRules {
+  int min_hosts = 1;
+  int max_hosts = 1;
+  int max_restarts = 0;
+  std::chrono::milliseconds join_timeout{600'000};    // for min_hosts to come
+  std::chrono::milliseconds last_call{30'000};        // with min_hosts there, for more
+  std::chrono::milliseconds stop_timeout{60'000};     // for a stopped round's ranks to end
+  std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole job
+  int max_host_failures = 3;  // rounds that one host may fail before it is set aside, where others are left
+  std::string run_folder = {};
+
+  bool elastic() const { return min_hosts < max_hosts; }
+};
+
+class Coordinator {
+ public:
+  // The plan for these hosts, in this order. Throws: Error when there is none; the job then ends with it.
+  using Planner = std::function<Plan(const std::vector<HostFacts>&)>;
+  // What people are to read, as one line.
+  using Say = std::function<void(const std::string&)>;
+
+  Coordinator(CoordinatorRules rules, Planner planner, Say say, Clock::time_point now);
+
+  // The orders that follow from a report, or from the time alone.
+  std::vector<Order> on_report(const Report& report, Clock::time_point now);
+  std::vector<Order> on_tick(Clock::time_point now);
+
+  // Going on after a coordinator that is gone: who has joined and left, then what it had ordered; then
+  // on_report with the reports of ranks' ends, and on_tick.
+  void replay(const Report& report);
+  void replay(const Order& order);
+
+  bool finished() const { return phase_ == Phase::finished; }
+  // Whose end would be a loss: their signs of life are to be watched.
+  std::vector<std::string> live_hosts() const;
+  // "b (10.0.0.2)", for messages; the id itself for one that never joined.
+  std::string name_of(const std::string& id) const;
+
+ private:
+  enum class Phase { gathering, running, stopping, finished };
+  struct Member {
+    HostFacts facts;
+    int seniority = 0;  // 0: in no round yet
+    bool in_round = false;
+    bool ended = false;  // its ranks of the round
+    bool leaves = false;
+  };
+  struct Trouble {  // why the round is being stopped
+    std::vector<WorkerExit> failures;
+    std::vector<std::string> lost;  // names of hosts
+    std::string error;              // of a host that could not start, or of the job
+    int error_code = 1;
+    int stopped_by = 0;
+    bool new_host = false;
+  };
+
+  void on_join(const Report& report);
+  void on_failing(const Report& report);
+  void on_ended(const Report& report);
+  void on_gone(const std::string& id, bool lost);
+  void on_stop(const Report& report);
+  void refuse(const std::string& id, const std::string& reason);
+  void stop_round(const std::string& reason);
+  void round_over();
+  void try_to_start();
+  void start(const std::vector<std::string>& ids);
+  void regather();
+  void restart_after_failure(const WorkerExit& first);
+  void finish(int exit_code, const std::string& reason);
+  void finish_missing();
+  bool again_without_charge() const;
+  bool all_ended() const;
+  size_t num_candidates() const;
+  std::vector<std::string> candidates() const;
+  std::string missing_text() const;
+
+  CoordinatorRules rules_;
+  Planner planner_;
+  Say say_;
+  Clock::time_point now_;
+  Clock::time_point began_;
+  Clock::time_point gathering_since_;
+  Clock::time_point next_word_;
+  Clock::time_point not_before_;
+  std::optional<Clock::time_point> last_call_;
+  std::optional<Clock::time_point> stop_deadline_;
+  Phase phase_ = Phase::gathering;
+  int round_ = 0;
+  int restarts_ = 0;
+  int quick_failures_ = 0;
+  Clock::time_point round_began_;
+  int next_seniority_ = 1;
+  std::map<std::string, Member> members_;
+  std::map<std::string, int> failures_of_;  // by host name
+  std::set<std::string> set_aside_;         // names
+  Trouble trouble_;
+  std::vector<WorkerExit> exits_;  // of the round
+  std::vector<Order> orders_;      // to be given
+};
+
+}  // namespace muster

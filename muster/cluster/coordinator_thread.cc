@@ -1,0 +1,141 @@
+#include "muster/cluster/coordinator_thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::chrono::milliseconds kTick{200};
+constexpr std::chrono::milliseconds kWatchEvery{1'000};
+
+std::optional<std::string> entry(Store& store, const char* log, int64_t number, std::chrono::milliseconds wait) {
+  const std::string key = log_entry_key(log, number);
+  if (wait.count() == 0 && !store.check({key})) return std::nullopt;
+  try {
+    return store.get(key, wait);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::timeout) return std::nullopt;
+    throw;
+  }
+}
+
+}  // namespace
+
+std::string sign_of_life_key(const std::string& id) {
+  return cat("alive/", id);
+}
+
+CoordinatorThread::CoordinatorThread(std::shared_ptr<Store> store, CoordinatorRules rules,
+                                     Coordinator::Planner planner, CoordinatorThreadOptions options)
+    : store_(std::move(store)),
+      options_(options),
+      coordinator_(
+          std::move(rules), std::move(planner), [](const std::string& line) { log(LogLevel::info, line); },
+          Clock::now()),
+      next_watch_(Clock::now() + kWatchEvery) {
+  // Signals are for the agent's own thread.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+CoordinatorThread::~CoordinatorThread() {
+  stop_ = true;
+  thread_.join();
+}
+
+void CoordinatorThread::wait(std::chrono::milliseconds patience) {
+  const Deadline deadline(patience);
+  while (!done_ && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
+void CoordinatorThread::run() {
+  try {
+    serve();
+  } catch (const std::exception& error) {
+    if (!stop_) log(LogLevel::error, cat("coordinator: ", error.what()));
+  }
+  done_ = true;
+}
+
+void CoordinatorThread::serve() {
+  int64_t next_report = 1;
+  int64_t next_order = 1;
+  if (options_.take_over) take_over(next_report, next_order);
+  while (!stop_) {
+    std::vector<Order> orders;
+    if (const auto text = entry(*store_, kReports, next_report, kTick)) {
+      ++next_report;
+      try {
+        orders = coordinator_.on_report(report_from_text(*text), Clock::now());
+      } catch (const Error& error) {
+        log(LogLevel::error, cat("coordinator: ", error.message()));
+      }
+    } else {
+      orders = coordinator_.on_tick(Clock::now());
+    }
+    watch_signs_of_life(orders);
+    give(orders, next_order);
+    if (coordinator_.finished() && coordinator_.live_hosts().empty()) return;
+  }
+}
+
+void CoordinatorThread::take_over(int64_t& next_report, int64_t& next_order) {
+  const std::chrono::milliseconds now(0);
+  std::vector<Report> ends;
+  while (const auto text = entry(*store_, kReports, next_report, now)) {
+    ++next_report;
+    const Report report = report_from_text(*text);
+    coordinator_.replay(report);
+    if (report.kind == Report::Kind::failing || report.kind == Report::Kind::ended) ends.push_back(report);
+  }
+  while (const auto text = entry(*store_, kOrders, next_order, now)) {
+    ++next_order;
+    coordinator_.replay(order_from_text(*text));
+  }
+  for (const Report& report : ends) give(coordinator_.on_report(report, Clock::now()), next_order);
+}
+
+// Each order has its number, which only one coordinator can take: one that was given up for dead, and finds
+// another's order there, is deposed.
+void CoordinatorThread::give(const std::vector<Order>& orders, int64_t& next_order) {
+  for (const Order& order : orders) {
+    const std::string text = to_text(order);
+    if (store_->compare_set(log_entry_key(kOrders, next_order), "", text) != text) {
+      throw Error(ErrorCode::failed_precondition, "another coordinator has taken over this job");
+    }
+    store_->add(log_size_key(kOrders), 1);
+    ++next_order;
+  }
+}
+
+void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
+  const auto now = Clock::now();
+  if (now < next_watch_) return;
+  next_watch_ = now + kWatchEvery;
+  for (const std::string& id : coordinator_.live_hosts()) {
+    const std::string key = sign_of_life_key(id);
+    const std::string value = store_->check({key}) ? store_->get(key, std::chrono::milliseconds(0)) : "";
+    const auto known = signs_.find(id);
+    if (known == signs_.end() || known->second.value != value) {
+      signs_[id] = {value, now};
+      continue;
+    }
+    if (now - known->second.since < options_.dead_after) continue;
+    signs_.erase(known);
+    log(LogLevel::warn, cat("no sign of life from host ", coordinator_.name_of(id), " for ",
+                            std::chrono::duration_cast<std::chrono::seconds>(options_.dead_after).count(), " s"));
+    for (Order& order : coordinator_.on_report({.kind = Report::Kind::lost, .from = id}, now))
+      orders.push_back(std::move(order));
+  }
+}
+
+}  // namespace muster

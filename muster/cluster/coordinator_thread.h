@@ -1,0 +1,57 @@
+// Runs a Coordinator over a store: reads the reports as they come, watches the hosts' signs of life, gives the
+// orders. In a thread of its own, in the process that serves the store (or that a store without a server has
+// given the part to).
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "muster/cluster/coordinator.h"
+#include "muster/store/store.h"
+
+namespace muster {
+
+struct CoordinatorThreadOptions {
+  std::chrono::milliseconds dead_after{15'000};  // without a sign of life, a host is gone
+  bool take_over = false;                        // there was another coordinator: read what it did first
+};
+
+class CoordinatorThread {
+ public:
+  CoordinatorThread(std::shared_ptr<Store> store, CoordinatorRules rules, Coordinator::Planner planner,
+                    CoordinatorThreadOptions options = {});
+  CoordinatorThread(const CoordinatorThread&) = delete;
+  CoordinatorThread& operator=(const CoordinatorThread&) = delete;
+  ~CoordinatorThread();  // ends it
+
+  // Waits until the job is over and every host has taken leave, or `patience` is.
+  void wait(std::chrono::milliseconds patience);
+
+ private:
+  void run();
+  void serve();
+  void take_over(int64_t& next_report, int64_t& next_order);
+  void give(const std::vector<Order>& orders, int64_t& next_order);
+  void watch_signs_of_life(std::vector<Order>& orders);
+
+  struct SignOfLife {
+    std::string value;
+    Clock::time_point since;
+  };
+
+  std::shared_ptr<Store> store_;
+  CoordinatorThreadOptions options_;
+  Coordinator coordinator_;
+  std::map<std::string, SignOfLife> signs_;
+  Clock::time_point next_watch_;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> done_{false};
+  std::thread thread_;
+};
+
+// The key under which a host counts up as long as it lives.
+std::string sign_of_life_key(const std::string& id);
+
+}  // namespace muster

@@ -1,0 +1,297 @@
+#include "muster/cluster/host_agent.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/base/version.h"
+#include "muster/cluster/coordinator_thread.h"
+#include "muster/cluster/meeting.h"
+#include "muster/cluster/member.h"
+#include "muster/launch/exit_report.h"
+#include "muster/launch/job_plan.h"
+#include "muster/launch/job_report.h"
+#include "muster/launch/job_setup.h"
+#include "muster/launch/job_start.h"
+#include "muster/launch/worker_group.h"
+#include "muster/supervise/child.h"
+#include "muster/supervise/process_set.h"
+
+namespace muster {
+
+namespace {
+
+// What ranks have to end themselves when this host is cut off: the others may go on without it soon.
+constexpr std::chrono::seconds kGraceWhenLost{2};
+constexpr std::chrono::seconds kTakeLeave{5};
+constexpr std::chrono::seconds kBeyondGrace{15};
+
+Host this_host(const LaunchOptions& options, const ClusterOptions& cluster) {
+  Host host = discover(options).hosts.at(0);
+  if (!cluster.host_name.empty()) host.name = cluster.host_name;
+  return host;
+}
+
+Secret ranks_secret(const Meeting& meeting) {
+  // Not the agents' own: a rank must not be able to give orders.
+  return meeting.secret.empty() ? Secret() : meeting.secret.derive("ranks");
+}
+
+// One plan for all hosts, by the request of whoever coordinates.
+Coordinator::Planner planner_of(const LaunchOptions& options) {
+  return [options](const std::vector<HostFacts>& facts) {
+    Inventory inventory{.source = "the job's hosts"};
+    LaunchOptions here = options;
+    here.request.hosts.clear();
+    for (const HostFacts& host : facts) {
+      inventory.hosts.push_back(host.host);
+      here.request.hosts.push_back({.name = host.host.name, .nproc = host.nproc, .masks = host.masks});
+    }
+    return place(inventory, here);
+  };
+}
+
+CoordinatorRules rules_of(const LaunchOptions& options, const ClusterOptions& cluster) {
+  return {.min_hosts = cluster.min_hosts,
+          .max_hosts = cluster.max_hosts,
+          .max_restarts = options.max_restarts,
+          .join_timeout = cluster.join_timeout,
+          .last_call = cluster.last_call,
+          .stop_timeout = options.shutdown_timeout + kBeyondGrace,
+          .time_limit = options.time_limit,
+          .max_host_failures = cluster.max_host_failures,
+          .run_folder = options.run_id == "none" ? make_uuid() : options.run_id};
+}
+
+// The story of a rank that we ended ourselves needs no evidence.
+std::vector<WorkerExit> brief(std::vector<WorkerExit> exits) {
+  for (WorkerExit& exit : exits) {
+    if (exit.failed() && exit.sent_signal == 0) continue;
+    exit.last_lines.clear();
+    exit.stack.clear();
+  }
+  return exits;
+}
+
+class HostAgent {
+ public:
+  HostAgent(const LaunchOptions& options, const ClusterOptions& cluster)
+      : options_(options),
+        cluster_(cluster),
+        host_(this_host(options_, cluster)),
+        processes_({.stop_signals = options.stop_signals}),
+        meeting_(meet(cluster)),
+        ranks_(RankMeetingOptions{.address = meeting_.address,
+                                  .secret = ranks_secret(meeting_),
+                                  .no_auth = meeting_.secret.empty()}) {
+    if (meeting_.server) {
+      coordinator_ = std::make_unique<CoordinatorThread>(
+          meeting_.store, rules_of(options_, cluster_), planner_of(options_),
+          CoordinatorThreadOptions{.dead_after = cluster_.dead_after});
+    }
+    member_ = std::make_unique<Member>(meeting_.store, facts());
+    processes_.loop().watch_readable(member_->fd(), [this] { take_orders(); });
+  }
+
+  int run() {
+    for (;;) {
+      if (pending_.empty()) {
+        if (const auto code = wait_for_order()) return *code;
+      }
+      const Order order = std::move(pending_.front());
+      pending_.pop_front();
+      switch (order.kind) {
+        case Order::Kind::start:
+          if (const auto code = run_round(order)) return *code;
+          break;
+        case Order::Kind::finish:
+          return finish(order);
+        case Order::Kind::refuse:
+          log(LogLevel::error, order.reason);
+          return order.exit_code;
+        case Order::Kind::stop:
+          break;  // of a round that has ended here already
+      }
+    }
+  }
+
+ private:
+  HostFacts facts() const {
+    return {.id = make_uuid(),
+            .node_rank = cluster_.node_rank,
+            .nproc = options_.request.nproc_per_node,
+            .address = meeting_.address,
+            .master_port = ranks_.master_port(),
+            .store = ranks_.store(),
+            .muster_version = version(),
+            .masks = inherited_masks(),
+            .host = host_};
+  }
+
+  // Called by the loop, also while ranks run.
+  void take_orders() {
+    while (auto order = member_->take()) {
+      const bool about_us = order->kind != Order::Kind::refuse ||
+                            (!order->hosts.empty() && order->hosts[0] == member_->id());
+      if (!about_us) continue;
+      if (order->kind == Order::Kind::stop) stopped_round_ = order->round;
+      if (order->kind != Order::Kind::start && running_round_ != 0 &&
+          (order->kind != Order::Kind::stop || order->round == running_round_)) {
+        processes_.end_all();
+      }
+      if (order->kind != Order::Kind::stop) pending_.push_back(std::move(*order));
+    }
+    if (member_->lost().empty() || lost_) return;
+    lost_ = true;
+    if (running_round_ == 0) return;
+    log(LogLevel::error, "this host has lost the others; ending its ranks");
+    processes_.end_all();
+    processes_.loop().call_at(Clock::now() + kGraceWhenLost, [this] { processes_.end_all_now(); });
+  }
+
+  // The exit code, when there will be none.
+  std::optional<int> wait_for_order() {
+    for (;;) {
+      take_orders();
+      if (!pending_.empty()) return std::nullopt;
+      if (lost_) {
+        log(LogLevel::error, cat("the host that serves the rendezvous is gone: ", member_->lost()));
+        return 1;
+      }
+      if (const int signal = processes_.stop_requested(); signal != 0 && !std::exchange(leaving_, true)) {
+        if (const auto code = leave(signal)) return code;
+      }
+      processes_.loop().run_once(std::nullopt);
+    }
+  }
+
+  // A signal came while no ranks ran here. The host that serves ends the job for all; any host does that where
+  // none can be spared.
+  std::optional<int> leave(int signal) {
+    if (coordinator_ || !cluster_.elastic()) {
+      member_->report({.kind = Report::Kind::stop, .stopped_by = signal});
+      return std::nullopt;  // the order to finish follows
+    }
+    member_->report({.kind = Report::Kind::leave, .stopped_by = signal});
+    log(LogLevel::info, cat("stopped by ", signal_name(signal), "; this host has left the job"));
+    return 128 + signal;
+  }
+
+  std::optional<int> run_round(const Order& order) {
+    const auto at = std::find(order.hosts.begin(), order.hosts.end(), member_->id());
+    if (at == order.hosts.end()) {
+      take_orders();
+      const bool goes_on = stopped_round_ < order.round && pending_.empty();  // else it is history
+      if (goes_on) log(LogLevel::info, cat("the job has its ", order.hosts.size(), " hosts; this one is a spare"));
+      return std::nullopt;
+    }
+    const int host_index = static_cast<int>(at - order.hosts.begin());
+    Report end{.kind = Report::Kind::ended, .round = order.round};
+    try {
+      prepare(order, host_index);
+      announce(order, host_index);
+      end.exits = run_ranks(order, &end.stopped_by);
+    } catch (const Error& error) {
+      end.error = error.message();
+      end.exit_code = exit_code_of(error);
+    }
+    running_round_ = 0;
+    if (lost_) return std::nullopt;
+    const bool leaves = end.stopped_by != 0 && cluster_.elastic() && !coordinator_;
+    if (end.stopped_by != 0 && coordinator_) {
+      leaving_ = true;
+      member_->report({.kind = Report::Kind::stop, .stopped_by = end.stopped_by});
+      end.stopped_by = 0;
+    }
+    member_->report(end);
+    if (!leaves) return std::nullopt;
+    log(LogLevel::info, cat("stopped by ", signal_name(end.stopped_by), "; every rank here has ended, and this "
+                            "host has left the job"));
+    return 128 + end.stopped_by;
+  }
+
+  void prepare(const Order& order, int host_index) {
+    if (!job_) {
+      if (options_.run_dir.empty()) options_.run_dir = "runs/" + order.run_folder;
+      job_ = std::make_unique<JobSetup>(options_, std::move(ranks_), host_.num_cores);
+    }
+    job_->use_plan(order.plan, {});  // lets the last round's leases go
+    job_->use_plan(order.plan, lease_host(order.plan, host_index, options_));
+    job_->use_place(host_index, order.master_addr, order.master_port, order.store);
+    job_->count_restarts(order.restart_count);
+    registration_.reset();
+    registration_ = std::make_unique<JobRegistration>(job_note(options_, order.plan, job_->facts()));
+  }
+
+  void announce(const Order& order, int host_index) {
+    if (order.plan == announced_) return;
+    announced_ = order.plan;
+    if (host_index == 0) {
+      show_plan(order.plan, options_, STDERR_FILENO);
+    } else if (!cluster_.remote && !options_.quiet) {
+      const RankRange here = ranks_on_host(order.plan, host_index);
+      log(LogLevel::info, cat("host ", host_index, " of ", order.hosts.size(), ": ",
+                              here.count == 0 ? "no ranks"
+                                              : cat("ranks ", here.first, " to ", here.first + here.count - 1),
+                              " of ", order.plan.ranks.size(), "; rank 0 is at ", order.master_addr));
+    }
+  }
+
+  std::vector<WorkerExit> run_ranks(const Order& order, int* stopped_by) {
+    const auto specs = make_worker_specs(order.plan, options_, job_->facts(), order.round - 1);
+    if (specs.empty()) return {};
+    running_round_ = order.round;
+    take_orders();  // it may have been stopped already
+    if (stopped_round_ >= order.round || !pending_.empty() || lost_) return {};
+    GroupRules rules{.shutdown_timeout = options_.shutdown_timeout};
+    rules.on_failure = [&](const WorkerExit& exit) {
+      member_->report({.kind = Report::Kind::failing, .round = order.round, .exits = {exit}});
+    };
+    const GroupResult result = run_workers(processes_, specs, job_->inherited_fds(), rules);
+    *stopped_by = result.stopped_by;
+    return brief(result.exits);
+  }
+
+  int finish(const Order& order) {
+    if (job_) {
+      if (!cluster_.remote)
+        report_failure(order.exits, job_->facts(), std::max(0, order.round - 1), options_.max_restarts);
+      job_->remove_empty_folders();
+    }
+    if (!order.reason.empty() && !cluster_.remote) log(LogLevel::error, order.reason);
+    member_->report({.kind = Report::Kind::leave});
+    if (coordinator_) coordinator_->wait(kTakeLeave);
+    return order.exit_code;
+  }
+
+  LaunchOptions options_;
+  const ClusterOptions cluster_;
+  const Host host_;
+  ProcessSet processes_;
+  Meeting meeting_;
+  RankMeeting ranks_;  // moved into job_
+  std::unique_ptr<CoordinatorThread> coordinator_;
+  std::unique_ptr<Member> member_;
+  std::unique_ptr<JobSetup> job_;
+  std::unique_ptr<JobRegistration> registration_;
+  std::deque<Order> pending_;
+  Plan announced_;
+  int stopped_round_ = 0;
+  int running_round_ = 0;
+  bool lost_ = false;
+  bool leaving_ = false;
+};
+
+}  // namespace
+
+int run_host_agent(const LaunchOptions& options, const ClusterOptions& cluster) {
+  check_launch(options);
+  program_paths(options);
+  return HostAgent(options, cluster).run();
+}
+
+}  // namespace muster

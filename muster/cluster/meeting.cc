@@ -1,0 +1,184 @@
+#include "muster/cluster/meeting.h"
+
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <thread>
+
+#include "muster/base/clock.h"
+#include "muster/base/env.h"
+#include "muster/base/log.h"
+#include "muster/base/route.h"
+#include "muster/base/units.h"
+#include "muster/launch/runtime_folder.h"
+#include "muster/store/open_store.h"
+#include "muster/store/socket.h"
+#include "muster/store/tcp_store.h"
+
+namespace muster {
+
+namespace {
+
+constexpr const char* kUserSecret = "secret";
+constexpr std::chrono::seconds kResolve{10};
+
+bool is_here(const SocketAddress& address) {
+  const Fd probe(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  SocketAddress any_port = address;
+  if (address.storage.ss_family == AF_INET) reinterpret_cast<sockaddr_in*>(&any_port.storage)->sin_port = 0;
+  if (address.storage.ss_family == AF_INET6) reinterpret_cast<sockaddr_in6*>(&any_port.storage)->sin6_port = 0;
+  return probe.valid() && ::bind(probe.get(), any_port.get(), any_port.size) == 0;
+}
+
+// The address of the first interface that leads to other machines.
+std::string outward_address() {
+  try {
+    const std::string by_route = address_towards("192.0.2.1");  // of no machine: asks for the default route
+    if (!is_loopback_text(by_route)) return by_route;
+  } catch (const Error&) {
+    // No default route: a closed network.
+  }
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_INET) continue;
+    if ((at->ifa_flags & IFF_LOOPBACK) != 0 || (at->ifa_flags & IFF_UP) == 0) continue;
+    char text[NI_MAXHOST];
+    if (::getnameinfo(at->ifa_addr, sizeof(sockaddr_in), text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0)
+      return text;
+  }
+  return "";
+}
+
+// This user's processes on this machine share a secret: made by the first that needs it.
+Secret user_secret() {
+  const std::string path = default_runtime_folder();
+  const Fd folder = open_runtime_folder(path, true);
+  const std::string file = path + "/" + kUserSecret;
+  const std::string aside = cat(kUserSecret, ".", ::getpid());
+  if (::faccessat(folder.get(), kUserSecret, F_OK, 0) != 0) {
+    {
+      const Fd fresh(
+          ::openat(folder.get(), aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+      if (!fresh.valid()) fail_errno(cat("cannot create '", file, "'"), errno);
+      write_all(fresh.get(), Secret::make().hex() + "\n");
+    }
+    // Not a rename: the first one's stays.
+    (void)!::linkat(folder.get(), aside.c_str(), folder.get(), kUserSecret, 0);
+    ::unlinkat(folder.get(), aside.c_str(), 0);
+  }
+  return Secret::from_file(file);
+}
+
+Endpoint endpoint_of(const ClusterOptions& options) {
+  return parse_endpoint("tcp://" + options.endpoint);
+}
+
+std::unique_ptr<TcpServer> serve(const ClusterOptions& options, Endpoint at, const Secret& secret) {
+  try {
+    return std::make_unique<TcpServer>(
+        TcpServerOptions{.endpoint = std::move(at), .secret = secret, .no_auth = options.no_auth});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unavailable) throw;
+    throw Error(error.code(), cat("rendezvous: this host is to serve it: ", error.message()));
+  }
+}
+
+std::shared_ptr<Store> connect(const ClusterOptions& options, const Endpoint& endpoint, const Secret& secret) {
+  const Deadline deadline(options.join_timeout);
+  bool said = false;
+  for (;;) {
+    try {
+      return std::make_shared<TcpStore>(TcpStoreOptions{
+          .endpoint = endpoint, .secret = secret, .timeout = std::min(options.dead_after / 3, deadline.left())});
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::invalid_argument) throw;
+      if (deadline.passed()) {
+        throw Error(ErrorCode::unavailable,
+                    cat("rendezvous: expected the host that serves it at ", options.endpoint, " within ",
+                        format_duration(options.join_timeout), ", got: ", error.message()));
+      }
+      if (!std::exchange(said, true))
+        log(LogLevel::info, cat("waiting for the host that serves the rendezvous at ", options.endpoint));
+      std::this_thread::sleep_for(std::min(std::chrono::milliseconds(200), deadline.left()));
+    }
+  }
+}
+
+}  // namespace
+
+bool is_loopback_text(const std::string& address) {
+  return address == "localhost" || address.starts_with("127.") || address == "::1";
+}
+
+Secret cluster_secret(const ClusterOptions& options, bool loopback) {
+  std::optional<Secret> given;
+  if (!options.secret_file.empty()) {
+    given = Secret::from_file(options.secret_file);
+  } else {
+    given = Secret::from_environment();
+  }
+  if (given && options.no_auth) {
+    throw Error(ErrorCode::invalid_argument,
+                "--no-auth: expected no secret beside it, got one; leave one of them out");
+  }
+  if (given) return *given;
+  if (options.no_auth) return {};
+  if (loopback) return user_secret();
+  throw Error(ErrorCode::failed_precondition,
+              cat("rendezvous at ", options.endpoint,
+                  ": expected the job's secret, got none; make one with `(umask 077; muster secret > FILE)`, copy "
+                  "it to every host and give it with --secret-file FILE, or say --no-auth where nobody else can "
+                  "reach these hosts"));
+}
+
+std::string address_to_serve(const std::string& host) {
+  for (const SocketAddress& address : resolve({.host = host}, Deadline(kResolve))) {
+    if (!is_here(address)) continue;
+    const std::string text = host_of(address);
+    if (!is_loopback(address) || is_loopback_text(host)) return text;
+    const std::string outward = outward_address();
+    if (outward.empty()) return text;
+    log(LogLevel::warn, cat("host name ", host, " means ", text, " here, which no other host can reach (see "
+                            "/etc/hosts); using ", outward, " instead; --local-addr chooses another"));
+    return outward;
+  }
+  return "";
+}
+
+Meeting meet(const ClusterOptions& options) {
+  Meeting meeting;
+  Endpoint endpoint = endpoint_of(options);
+  const std::string here = address_to_serve(endpoint.host);
+  const bool by_rank = options.backend == "static" && options.node_rank.has_value();
+  const bool may_serve = by_rank ? *options.node_rank == 0 : !here.empty();
+  meeting.secret = cluster_secret(options, is_loopback_text(endpoint.host) || is_loopback_text(here));
+  if (may_serve) {
+    if (here.empty()) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("rendezvous: expected an address of this host, which has node rank 0 and serves it, got ",
+                      options.endpoint, "; give this host's address, or the right --node-rank"));
+    }
+    endpoint.host = options.local_address.empty() ? here : options.local_address;
+    try {
+      meeting.server = serve(options, endpoint, meeting.secret);
+      endpoint = meeting.server->endpoint();
+    } catch (const Error& error) {
+      // Another agent of the job on this machine may have come first.
+      if (by_rank || error.code() != ErrorCode::unavailable || endpoint.port == 0) throw;
+    }
+  }
+  meeting.store = connect(options, endpoint, meeting.secret);
+  meeting.address = !options.local_address.empty() ? options.local_address
+                    : may_serve                    ? endpoint.host
+                                                   : address_towards(endpoint.host);
+  return meeting;
+}
+
+}  // namespace muster

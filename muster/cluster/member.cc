@@ -1,0 +1,103 @@
+#include "muster/cluster/member.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/cluster/coordinator_thread.h"
+#include "muster/store/tcp_store.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::chrono::milliseconds kSignEvery{1'000};
+
+}  // namespace
+
+Member::Member(std::shared_ptr<Store> store, const HostFacts& facts)
+    : id_(facts.id), store_(std::move(store)), ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!ready_.valid()) fail_errno("member: cannot make an eventfd", errno);
+  store_->add(sign_of_life_key(id_), 1);
+  // A server notices at once when this process is killed; without one, the signs of life end.
+  if (auto* const served = dynamic_cast<TcpStore*>(store_.get()))
+    served->append_when_lost(kReports, to_text(Report{.kind = Report::Kind::lost, .from = id_}));
+  store_->append(kReports, to_text(Report{.kind = Report::Kind::join, .from = id_, .facts = facts}));
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { listen(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Member::~Member() {
+  stop_ = true;
+  thread_.join();
+}
+
+void Member::report(Report report) {
+  report.from = id_;
+  report.number = next_number_++;
+  try {
+    store_->append(kReports, to_text(report));
+  } catch (const Error& error) {
+    log(LogLevel::debug, cat("cannot report to the coordinator: ", error.message()));
+  }
+}
+
+std::optional<Order> Member::take() {
+  const std::lock_guard lock(mutex_);
+  if (orders_.empty()) {
+    uint64_t ignored = 0;
+    if (lost_.empty()) (void)!::read(ready_.get(), &ignored, sizeof(ignored));
+    return std::nullopt;
+  }
+  Order order = std::move(orders_.front());
+  orders_.pop();
+  return order;
+}
+
+std::string Member::lost() const {
+  const std::lock_guard lock(mutex_);
+  return lost_;
+}
+
+void Member::wake() const {
+  const uint64_t one = 1;
+  (void)!::write(ready_.get(), &one, sizeof(one));
+}
+
+void Member::listen() {
+  int64_t next = 1;
+  while (!stop_) {
+    try {
+      store_->add(sign_of_life_key(id_), 1);
+      std::string text;
+      try {
+        text = store_->get(log_entry_key(kOrders, next), kSignEvery);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::timeout || !store_->check({log_size_key(kReports)})) throw;
+        continue;
+      }
+      ++next;
+      Order order = order_from_text(text);
+      if (order.kind == Order::Kind::finish) stop_ = true;  // nothing follows
+      const std::lock_guard lock(mutex_);
+      orders_.push(std::move(order));
+    } catch (const std::exception& error) {
+      const std::lock_guard lock(mutex_);
+      lost_ = error.what();
+    }
+    wake();
+    if (!lost().empty()) return;
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,58 @@
+// One host's side of a job of several: joins, tells what happens to its ranks, takes orders. A thread listens
+// for orders and gives the signs of life; the agent's own thread never waits for the network while its ranks
+// run.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <queue>
+#include <string>
+#include <thread>
+
+#include "muster/base/fd.h"
+#include "muster/cluster/messages.h"
+#include "muster/store/store.h"
+
+namespace muster {
+
+class Member {
+ public:
+  // Joins. `store` is this host's own connection. Throws: as Store.
+  Member(std::shared_ptr<Store> store, const HostFacts& facts);
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+  ~Member();
+
+  const std::string& id() const { return id_; }
+
+  // Tells the coordinator; `from` and `number` are filled in. What cannot be told because the store is gone is
+  // found out by the listening thread too. Blocking: for the store's answer.
+  void report(Report report);
+
+  // Readable when there is an order to take or the store is lost.
+  int fd() const { return ready_.get(); }
+
+  // The next order, in sequence.
+  std::optional<Order> take();
+
+  // Why there will be no more orders; empty while there will.
+  std::string lost() const;
+
+ private:
+  void listen();
+  void wake() const;
+
+  std::string id_;
+  std::shared_ptr<Store> store_;
+  int next_number_ = 1;
+  Fd ready_;
+  mutable std::mutex mutex_;
+  std::queue<Order> orders_;
+  std::string lost_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace muster

@@ -1,0 +1,83 @@
+// What the hosts of a job and the coordinator say to each other, as values. Hosts report; the coordinator
+// orders. Both are logs in the job's store (Store::append), so that everybody sees the same orders in the
+// same sequence and a coordinator that takes over can read what was said before.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/device/inventory.h"
+#include "muster/device/visible_devices.h"
+#include "muster/launch/worker_exit.h"
+#include "muster/placement/plan.h"
+
+namespace muster {
+
+// The logs' names in the store.
+inline constexpr const char* kReports = "reports";
+inline constexpr const char* kOrders = "orders";
+
+// What a host brings along.
+struct HostFacts {
+  std::string id = {};              // of its agent: one a process
+  std::optional<int> node_rank = {};  // the place it asks for
+  std::optional<int> nproc = {};      // ranks it is to have; nothing: as the job says
+  std::string address = {};         // where other hosts reach it
+  int master_port = 0;              // held there, for PyTorch's store
+  std::string store = {};           // served there, for muster's ranks
+  std::string muster_version = {};
+  VisibilityMasks masks = {};
+  Host host = {};
+  bool operator==(const HostFacts&) const = default;
+};
+
+struct Report {
+  enum class Kind {
+    join,     // with facts
+    failing,  // a rank of the round has failed just now: exits has it
+    ended,    // all ranks of the round have ended: exits has them; or could not start: error
+    leave,    // the host ends its part and wants no more orders
+    lost,     // the store has lost the host's connection
+    stop,     // the job is to end, by this signal or error
+  };
+  Kind kind = Kind::join;
+  std::string from = {};  // the host's id
+  int number = 0;         // of this host's reports: no two are alike
+  int round = 0;          // failing, ended
+  std::optional<HostFacts> facts = {};
+  std::vector<WorkerExit> exits = {};
+  int stopped_by = 0;      // ended, leave, stop: the signal that the agent got; 0: none
+  std::string error = {};  // ended, stop: why it cannot go on
+  int exit_code = 0;       // with error
+};
+
+struct Order {
+  enum class Kind {
+    start,   // a round: these hosts start their ranks of this plan
+    stop,    // the round's ranks are to be ended; another may follow
+    finish,  // the job is over
+    refuse,  // one host is not wanted
+  };
+  Kind kind = Kind::start;
+  int round = 0;
+  std::vector<std::string> hosts = {};  // start: ids, in the plan's order; refuse: the one
+  std::string run_folder = {};          // start: the name of the job's, for hosts that were not told one
+  Plan plan = {};                       // start
+  int restart_count = 0;                // start
+  std::string master_addr = {};         // start
+  int master_port = 0;                  // start
+  std::string store = {};               // start
+  std::string reason = {};              // stop, finish, refuse
+  int exit_code = 0;                    // finish, refuse
+  std::vector<WorkerExit> exits = {};   // finish: of the failed round, the cause first
+};
+
+std::string to_text(const Report& report);
+std::string to_text(const Order& order);
+
+// Throws: invalid_argument when the text is none.
+Report report_from_text(const std::string& text);
+Order order_from_text(const std::string& text);
+
+}  // namespace muster

@@ -1,0 +1,64 @@
+#include "muster/launch/job_report.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <ctime>
+
+#include "muster/base/env.h"
+#include "muster/base/fd.h"
+#include "muster/base/log.h"
+#include "muster/base/patient_write.h"
+#include "muster/launch/exit_report.h"
+
+namespace muster {
+
+namespace {
+
+std::string time_text(std::chrono::system_clock::time_point at) {
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(at);
+  std::tm local = {};
+  ::localtime_r(&seconds, &local);
+  char text[40];
+  return {text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S%z", &local)};
+}
+
+// For a launcher that is a rank of another one (or a Kubernetes job's main process): tell it what failed, in
+// the form that it expects.
+void pass_error_on(const JobFacts& job, const WorkerExit& first, int attempt) {
+  const auto ours = get_env("TORCHELASTIC_ERROR_FILE");
+  if (!ours) return;
+  try {
+    write_all(Fd(::open(ours->c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)).get(),
+              read_file(cat(job.log_dir, "/", attempt, "/", first.rank, ".error.json")));
+  } catch (const Error&) {
+    return;  // the rank reported nothing, or there is nowhere to pass it on: the card has all we know
+  }
+}
+
+bool write_report(const std::string& path, const std::string& text) {
+  try {
+    write_file(path, text);
+    return true;
+  } catch (const Error& error) {
+    log(LogLevel::error, error.message());
+    return false;
+  }
+}
+
+}  // namespace
+
+void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, int attempt, int max_restarts) {
+  const WorkerExit* first = first_failure(exits);
+  if (first == nullptr) return;
+  FailureContext context{.run_id = job.run_id,
+                         .run_dir = job.run_dir,
+                         .attempt = attempt,
+                         .max_restarts = max_restarts,
+                         .time = time_text(first->at)};
+  context.has_report = write_report(cat(job.run_dir, "/failure.json"), failure_json(exits, context));
+  pass_error_on(job, *first, attempt);
+  write_within(STDERR_FILENO, failure_card(exits, context), kReaderPatience);
+}
+
+}  // namespace muster

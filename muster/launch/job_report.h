@@ -1,0 +1,17 @@
+// What a launcher says at the end of a failed job: failure.json, the card on standard error, and the error file
+// of a launcher around this one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "muster/launch/worker_exit.h"
+#include "muster/launch/worker_spec.h"
+
+namespace muster {
+
+// Says why the job failed, or nothing when no rank failed by itself. What cannot be written is logged: the exit
+// code holds whatever becomes of the report. `exits` in order of death.
+void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, int attempt, int max_restarts);
+
+}  // namespace muster

@@ -1,0 +1,20 @@
+// What every launcher does when it starts a job, on one host or as one of several.
+#pragma once
+
+#include "muster/launch/agent.h"
+#include "muster/launch/job_registry.h"
+#include "muster/launch/worker_spec.h"
+
+namespace muster {
+
+// Everything that can be found wrong without looking at the machine is found before anything is started.
+// Throws: invalid_argument.
+void check_launch(const LaunchOptions& options);
+
+// The plan as a table, or as JSON.
+void show_plan(const Plan& plan, const LaunchOptions& options, int fd);
+
+// What `muster ps` is to show of this host's part of the job.
+JobNote job_note(const LaunchOptions& options, const Plan& plan, const JobFacts& job);
+
+}  // namespace muster

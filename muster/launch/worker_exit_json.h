@@ -1,0 +1,16 @@
+// A WorkerExit as JSON: how hosts tell each other, and failure.json people's programs, how a rank ended.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "muster/launch/worker_exit.h"
+
+namespace muster {
+
+nlohmann::ordered_json to_json(const WorkerExit& exit);
+
+// What to_json made. Members that are missing have the defaults of WorkerExit. Throws: invalid_argument for
+// one of another type.
+WorkerExit worker_exit_from_json(const nlohmann::ordered_json& json);
+
+}  // namespace muster

@@ -1,0 +1,243 @@
+// Several agents of one job through the real program: each stands for a host. They share this machine, so
+// addresses are loopback's; tests/cluster/hosts.py has hosts with networks of their own.
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "muster/launch/port.h"
+#include "muster/store/secret.h"
+#include "tests/cli/muster_program.h"
+
+namespace muster {
+namespace {
+
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+using testing::Not;
+using Args = std::vector<std::string>;
+
+class Agents : public testing::Test {
+ protected:
+  Agents() : port_(0) {
+    std::filesystem::create_directory(folder_.path() + "/runtime");
+    ::chmod((folder_.path() + "/runtime").c_str(), 0700);
+  }
+
+  ProgramSettings settings() const {
+    return {.environment = {{"XDG_RUNTIME_DIR", folder_.path() + "/runtime"}}};
+  }
+
+  std::string endpoint() const { return cat("127.0.0.1:", port_.port()); }
+
+  std::unique_ptr<Program> start(Args flags, const Args& program) {
+    Args args = {"run", "--rdzv-endpoint", endpoint(), "-q"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    args.insert(args.end(), program.begin(), program.end());
+    return std::make_unique<Program>(args, folder_, settings());
+  }
+
+  std::unique_ptr<Program> node(int rank, const Args& program, Args more = {}, const std::string& nnodes = "2") {
+    Args flags = {"--nnodes", nnodes, "--node-rank", cat(rank), "-n", "1"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return start(flags, program);
+  }
+
+  std::unique_ptr<Program> elastic(const Args& program, Args more = {}) {
+    Args flags = {"--nnodes", "1:3", "--rdzv-backend", "c10d", "-n", "1", "--rdzv-conf",
+                  "last_call_timeout=0,keep_alive_interval=1"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return start(flags, program);
+  }
+
+  static Args shell(const std::string& script) { return {"sh", "-c", script}; }
+
+  ScratchFolder folder_;
+  PortReservation port_;
+};
+
+constexpr const char* kSay =
+    "echo $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, host $GROUP_RANK of $GROUP_WORLD_SIZE, "
+    "role $ROLE_RANK of $ROLE_WORLD_SIZE, $MASTER_ADDR";
+
+TEST_F(Agents, HostsWithDifferentNumbersOfRanksAreOneJob) {
+  auto b = node(1, shell(kSay), {"-n", "2"});
+  auto a = node(0, shell(kSay));
+  const Ran first = a->finish();
+  const Ran second = b->finish();
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_THAT(first.out, HasSubstr("0 of 3, local 0 of 1, host 0 of 2, role 0 of 3, 127.0.0.1"));
+  EXPECT_THAT(second.out, AllOf(HasSubstr("1 of 3, local 0 of 2, host 1 of 2, role 1 of 3"),
+                                HasSubstr("2 of 3, local 1 of 2, host 1 of 2, role 2 of 3")));
+}
+
+TEST_F(Agents, AFailureIsToldOnEveryHost) {
+  const Args program = shell("[ $RANK = 1 ] && { echo no such luck >&2; exit 7; }; sleep 60");
+  auto b = node(1, program, {"--run-dir", "b"});
+  auto a = node(0, program, {"--run-dir", "a"});
+  for (Program* agent : {a.get(), b.get()}) {
+    const Ran ran = agent->finish();
+    EXPECT_EQ(ran.code, 7);
+    EXPECT_THAT(ran.err, AllOf(HasSubstr("rank 1 failed first: exit code 7"), HasSubstr("no such luck"),
+                               HasSubstr("rank 0: ended by muster")));
+  }
+  for (const char* run : {"a", "b"}) {
+    const auto report = nlohmann::json::parse(read_file(cat(folder_.path(), "/", run, "/failure.json")));
+    EXPECT_EQ(report["first"]["rank"], 1) << run;
+  }
+}
+
+TEST_F(Agents, AllRanksStartAgainWithinTheBudget) {
+  const Args program = shell(
+      "echo attempt $MUSTER_ATTEMPT restart $TORCHELASTIC_RESTART_COUNT; [ $MUSTER_ATTEMPT = 1 ] && exit 0; "
+      "[ $RANK = 0 ] && exit 9; sleep 60");
+  auto b = node(1, program, {"--max-restarts", "1"});
+  auto a = node(0, program, {"--max-restarts", "1"});
+  const Ran first = a->finish();
+  const Ran second = b->finish();
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_THAT(second.out, AllOf(HasSubstr("attempt 0 restart 0"), HasSubstr("attempt 1 restart 1")));
+  EXPECT_THAT(first.err, HasSubstr("starting all ranks again (restart 1 of 1)"));
+}
+
+// Descendants write their pids; none may be left.
+TEST_F(Agents, AHostThatIsKilledEndsTheOthersAtOnce) {
+  const Args program = shell("echo up $$; sleep 300");
+  auto b = node(1, program);
+  auto a = node(0, program);
+  const std::string up = a->read_until("up ");
+  b->read_until("up ");
+  const auto start = Clock::now();
+  ::kill(b->pid(), SIGKILL);
+  const Ran ran = a->finish();
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err, HasSubstr("is gone"));
+  EXPECT_LT(seconds_since(start), 10.0) << "not by the silence of its signs of life";
+  b->finish();
+}
+
+TEST_F(Agents, WhenTheHostThatServesIsKilledTheOthersEndCleanly) {
+  const Args program = shell("echo up $$; sleep 300");
+  auto b = node(1, program);
+  auto a = node(0, program);
+  a->read_until("up ");
+  const std::string up = b->read_until("up ");
+  const pid_t rank = std::stoi(up.substr(up.find("up ") + 3));
+  ::kill(a->pid(), SIGKILL);
+  const Ran ran = b->finish();
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err, HasSubstr("the host that serves the rendezvous is gone"));
+  EXPECT_NE(::kill(rank, 0), 0) << "its rank is left";
+  a->finish();
+}
+
+TEST_F(Agents, SigtermToOneHostEndsAFixedJob) {
+  const Args program = shell("echo up; sleep 300");
+  auto b = node(1, program);
+  auto a = node(0, program);
+  a->read_until("up");
+  b->read_until("up");
+  ::kill(b->pid(), SIGTERM);
+  EXPECT_EQ(a->finish().code, 128 + SIGTERM);
+  EXPECT_EQ(b->finish().code, 128 + SIGTERM);
+}
+
+TEST_F(Agents, AnElasticJobShrinksAndGrows) {
+  const Args program = shell("echo world $WORLD_SIZE attempt $MUSTER_ATTEMPT restarts $TORCHELASTIC_RESTART_COUNT; "
+                             "[ $WORLD_SIZE = 2 ] && [ -e done ] && exit 0; sleep 300 & trap 'kill $!; exit 1' TERM; wait");
+  auto a = elastic(program);
+  a->read_until("world 1 attempt 0");
+  auto b = elastic(program);
+  a->read_until("world 2 attempt 1 restarts 0");
+  b->read_until("world 2 attempt 1");
+  ::kill(b->pid(), SIGTERM);
+  EXPECT_EQ(b->finish().code, 128 + SIGTERM);
+  a->read_until("world 1 attempt 2 restarts 0");
+  write_file(folder_.path() + "/done", "");
+  auto c = elastic(program);
+  const Ran last = c->finish();
+  EXPECT_EQ(last.code, 0) << last.err;
+  const Ran first = a->finish();
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_THAT(first.out, HasSubstr("world 2 attempt 3 restarts 0"));
+}
+
+TEST_F(Agents, AnElasticJobGoesOnWithoutAHostThatWasKilled) {
+  const Args program = shell("echo world $WORLD_SIZE attempt $MUSTER_ATTEMPT; [ $MUSTER_ATTEMPT = 2 ] && exit 0; "
+                             "sleep 300");
+  auto a = elastic(program);
+  a->read_until("world 1 attempt 0");
+  auto b = elastic(program);
+  b->read_until("world 2 attempt 1");
+  ::kill(b->pid(), SIGKILL);
+  const Ran ran = a->finish();
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("world 1 attempt 2"));
+  EXPECT_THAT(ran.err, HasSubstr("going on without it"));
+  b->finish();
+}
+
+TEST_F(Agents, TheMissingHostIsNamed) {
+  auto a = node(0, {"true"}, {"--rdzv-conf", "join_timeout=1"});
+  const Ran ran = a->finish();
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("expected 2 hosts within 1.0s"), HasSubstr("missing: node rank 1")));
+}
+
+TEST_F(Agents, TheSecondHostWithANumberIsRefused) {
+  auto a = node(0, {"true"}, {}, "3");
+  auto b = node(1, {"true"}, {}, "3");
+  auto c = node(1, {"true"}, {}, "3");
+  // Whichever of the two came second.
+  pollfd ends[2] = {{.fd = -1, .events = POLLIN, .revents = 0}, {.fd = -1, .events = POLLIN, .revents = 0}};
+  const Fd b_end(static_cast<int>(::syscall(SYS_pidfd_open, b->pid(), 0)));
+  const Fd c_end(static_cast<int>(::syscall(SYS_pidfd_open, c->pid(), 0)));
+  ends[0].fd = b_end.get();
+  ends[1].fd = c_end.get();
+  ASSERT_EQ(::poll(ends, 2, 20'000), 1);
+  Program* const refused = ends[0].revents != 0 ? b.get() : c.get();
+  const Ran ran = refused->finish();
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err, HasSubstr("expected one host with 1"));
+  auto d = node(2, {"true"}, {}, "3");
+  EXPECT_EQ(d->finish().code, 0);
+  EXPECT_EQ(a->finish().code, 0);
+  EXPECT_EQ((refused == b.get() ? c : b)->finish().code, 0);
+}
+
+TEST_F(Agents, AnotherSecretIsRefused) {
+  const std::string wrong = folder_.path() + "/wrong";
+  write_file(wrong, Secret::make().hex());
+  ::chmod(wrong.c_str(), 0600);
+  auto a = node(0, {"true"}, {"--rdzv-conf", "join_timeout=5"});
+  auto b = node(1, {"true"}, {"--secret-file", wrong});
+  const Ran ran = b->finish();
+  EXPECT_NE(ran.code, 0);
+  EXPECT_THAT(ran.err, HasSubstr("secret"));
+  auto right = node(1, {"true"});
+  EXPECT_EQ(right->finish().code, 0);
+  EXPECT_EQ(a->finish().code, 0);
+}
+
+TEST_F(Agents, AProgramThatIsMissingOnOneHostEndsTheJob) {
+  auto a = node(0, shell("sleep 60"));
+  auto b = node(1, {"./not-there"});
+  EXPECT_EQ(b->finish().code, 127);
+  ::kill(a->pid(), SIGTERM);
+  a->finish();
+}
+
+TEST_F(Agents, TheTimeLimitIsTheWholeJobs) {
+  auto b = node(1, shell("sleep 60"));
+  auto a = node(0, shell("sleep 60"), {"--timeout", "1s"});
+  EXPECT_EQ(a->finish().code, 124);
+  EXPECT_EQ(b->finish().code, 124);
+}
+
+}  // namespace
+}  // namespace muster
