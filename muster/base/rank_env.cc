@@ -1,5 +1,7 @@
 #include "muster/base/rank_env.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "muster/base/env.h"
@@ -109,6 +111,17 @@ void put(Environment& vars, const char* name, const std::string& value) {
 }
 
 }  // namespace
+
+Environment own_environment() {
+  Environment variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (equals == std::string_view::npos || equals == 0) continue;
+    variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return variables;
+}
 
 Environment to_environment(const RankEnv& env) {
   Environment vars = {

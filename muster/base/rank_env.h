@@ -11,6 +11,9 @@ namespace muster {
 
 using Environment = std::map<std::string, std::string>;
 
+// This process's.
+Environment own_environment();
+
 struct RankEnv {
   std::string source = {};  // who told: "muster", "torchrun", "Open MPI", "PMI", "Slurm", "Kubernetes"
 

@@ -80,7 +80,7 @@ std::string save_here(const CheckpointOptions& options, const TrainingState& sta
   file.finish();
   verify_checkpoint(staging.path());
 
-  const auto path = staging.publish();
+  auto path = staging.publish();
   remove_old(options.directory, path, options.keep_last);
   return path;
 }

@@ -285,7 +285,9 @@ OptimizerSnapshot snapshot_optimizer(const torch::nn::Module& model, Optimizer& 
       auto& options = static_cast<typename Kind::Options&>(optimizer.param_groups()[g].options());
       json saved = {{"options", json::object()}, {"params", json::array()}};
       Kind::options(options, [&](const char* name, const auto& value) { saved["options"][name] = value; });
-      for (const auto& [name, tensor] : named[g]) {
+      for (const auto& entry : named[g]) {
+        const auto& name = entry.name;
+        const at::Tensor& tensor = entry.tensor;
         saved["params"].push_back(name);
         const auto found = optimizer.state().find(tensor.unsafeGetTensorImpl());
         if (found == optimizer.state().end()) continue;

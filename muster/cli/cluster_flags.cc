@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "muster/base/env.h"
 #include "muster/base/units.h"
 #include "muster/cli/run_options.h"
 
@@ -84,6 +85,10 @@ void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
                          endpoint.port > 0 ? endpoint.port : default_port);
 }
 
+bool is_remote(const RunFlags& flags) {
+  return to_remote_options(flags).has_value();
+}
+
 void check_alone(const RunFlags& flags) {
   if (!flags.inventory.empty())
     throw bad_flag("--inventory", "none where several hosts take part", flags.inventory, "each tells what it has");
@@ -117,13 +122,35 @@ HostPort parse_host_port(const std::string& text, const std::string& flag) {
   return result;
 }
 
+std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
+  const bool simulated = !flags.inventory.empty() || flags.dry_run;  // then --hosts chooses of the inventory
+  const bool listed = !flags.hosts.empty() && !simulated;
+  const int sources = (listed ? 1 : 0) + (flags.hostfile.empty() ? 0 : 1) + (flags.host_discovery.empty() ? 0 : 1);
+  if (sources == 0) return std::nullopt;
+  if (sources > 1)
+    throw bad_flag("--hosts", "one of --hosts, --hostfile and --host-discovery", flags.hosts, "leave the others out");
+  check_alone(flags);
+  if (flags.node_rank >= 0 || !flags.rdzv_endpoint.empty()) {
+    throw bad_flag("--hosts", "no --node-rank or --rdzv-endpoint beside it", flags.hosts,
+                   "one command starts all hosts, or each is started with its own");
+  }
+  RemoteOptions remote{.discovery = flags.host_discovery, .remote_muster = flags.remote_muster};
+  if (listed) remote.hosts = parse_host_list(flags.hosts, "--hosts");
+  if (!flags.hostfile.empty()) remote.hosts = read_hostfile(flags.hostfile);
+  const std::string ssh = !flags.ssh.empty() ? flags.ssh : get_env("MUSTER_SSH").value_or("ssh");
+  for (const std::string& word : split(ssh, ' ')) {
+    if (!word.empty()) remote.ssh.push_back(word);
+  }
+  return remote;
+}
+
 std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {
   ClusterOptions options;
   set_sizes(flags.nnodes, options);
   if (flags.rdzv_backend != "static" && flags.rdzv_backend != "c10d" && flags.rdzv_backend != "etcd") {
     throw bad_flag("--rdzv-backend", "static, c10d or etcd", flags.rdzv_backend);
   }
-  const bool several = options.max_hosts > 1;
+  const bool several = options.max_hosts > 1 || is_remote(flags);
   if (!several || flags.standalone) {
     if (flags.standalone && several)
       throw bad_flag("--standalone", "--nnodes 1 beside it", flags.nnodes, "leave one of them out");
@@ -134,12 +161,13 @@ std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {
   options.backend = flags.rdzv_backend;
   if (options.backend == "static" && options.elastic()) options.backend = "c10d";
   if (flags.node_rank >= 0) options.node_rank = flags.node_rank;
-  if (options.backend == "static" && !options.node_rank) options.node_rank = 0;  // torchrun's default
+  if (options.backend == "static" && !options.node_rank && !is_remote(flags))
+    options.node_rank = 0;  // torchrun's default
   if (options.node_rank && *options.node_rank >= options.max_hosts) {
     throw bad_flag("--node-rank", cat("0 to ", options.max_hosts - 1, " for --nnodes ", flags.nnodes),
                    cat(*options.node_rank));
   }
-  set_endpoint(flags, options);
+  if (!is_remote(flags)) set_endpoint(flags, options);
   set_times(flags.rdzv_conf, options);
   options.local_address = flags.local_addr;
   options.secret_file = flags.secret_file;

@@ -166,17 +166,6 @@ void ask_python(DoctorFacts& facts, const std::string& python) {
   }
 }
 
-Environment own_environment() {
-  Environment variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    const size_t equals = text.find('=');
-    if (equals != std::string_view::npos && equals > 0)
-      variables.emplace(text.substr(0, equals), text.substr(equals + 1));
-  }
-  return variables;
-}
-
 }  // namespace
 
 DoctorFacts look_at_this_machine(const DoctorOptions& options) {

@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/version.h"
+#include "muster/cli/agent.h"
 #include "muster/cli/bench.h"
 #include "muster/cli/devices.h"
 #include "muster/cli/doctor.h"
@@ -39,6 +40,7 @@ constexpr Command kCommands[] = {
     {"bench", [](CLI::App& app, Arguments&, int*) { muster::add_bench(app); }},
     {"ps", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_ps(app, exit_code); }},
     {"stop", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_stop(app, exit_code); }},
+    {"agent", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_agent(app, exit_code); }},
     {"doctor", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_doctor(app, exit_code); }},
     {"secret", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_secret(app, exit_code); }},
 };

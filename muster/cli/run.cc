@@ -21,6 +21,8 @@ constexpr const char* kRunExamples = R"(Examples:
   muster run -n 4 --max-restarts 3 -m package.train
   muster run --dry-run                   only show which rank would get which device
   muster run -n 2 --tee 3 ./train        output on the console and in the run's folder
+  muster run --hosts a:4,b:8 ./train     on several hosts, over ssh
+  muster run --nnodes 2 --node-rank 0 --rdzv-endpoint a:29400 --secret-file s ./train    on each by itself
   muster run -n 1 --role ps ./server : -n 4 ./worker    different programs, one job
 torchrun's flags are accepted with hyphens or underscores, and as PET_<FLAG> variables.
 )";
@@ -83,7 +85,7 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
       ->add_option("--global-batch", flags.global_batch, "Samples a step over all ranks, divided by --scores")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
-  command->add_option("--hosts", flags.hosts, "Hosts of the inventory, with ranks: a:4,b:8")
+  command->add_option("--hosts", flags.hosts, "Hosts, with ranks: a:4,b:8; over ssh, or those of the inventory")
       ->type_name("LIST");
   command->add_option("--surplus", flags.surplus, "More ranks than GPUs: error, cpu, drop or share")
       ->type_name("RULE");
@@ -121,6 +123,17 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
   command->add_option("--timeout", flags.timeout, "Time for the whole job; then it is stopped, exit code 124")
       ->type_name("TIME")
       ->check(not_empty("a time such as 90m"));
+  command->add_option("--hostfile", flags.hostfile, "A file of such hosts: a slots=4")
+      ->type_name("FILE")
+      ->check(not_empty("a file"));
+  command
+      ->add_option("--host-discovery", flags.host_discovery,
+                   "A command that prints such hosts, asked again as the job goes on (--nnodes MIN:MAX)")
+      ->type_name("CMD")
+      ->check(not_empty("a command"));
+  command->add_option("--ssh", flags.ssh, "What reaches the hosts [MUSTER_SSH, or ssh]")->type_name("CMD");
+  command->add_option("--remote-muster", flags.remote_muster, "muster's path on the hosts [as here]")
+      ->type_name("PATH");
   command->add_option("--secret-file", flags.secret_file, "The secret that the job's hosts share (muster secret)")
       ->type_name("FILE")
       ->check(not_empty("a file"));
@@ -242,7 +255,13 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
     for (size_t i = 1; i < programs.size(); ++i) more.push_back(parse_more_program(programs[i]));
     const LaunchOptions options = to_launch_options(*flags, programs[0], more);
     const auto cluster = to_cluster_options(*flags);
-    *exit_code = cluster && !flags->dry_run ? run_host_agent(options, *cluster) : run(options);
+    if (flags->dry_run || !cluster) {
+      *exit_code = run(options);
+    } else if (const auto remote = to_remote_options(*flags)) {
+      *exit_code = run_on_hosts(options, *cluster, *remote);
+    } else {
+      *exit_code = run_host_agent(options, *cluster);
+    }
   });
 }
 

@@ -91,17 +91,6 @@ std::map<std::string, double> read_scores(const std::string& path) {
   return scores;
 }
 
-// "a" or "a:4".
-HostRequest parse_host(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  const std::string name(trim(text.substr(0, colon)));
-  if (name.empty()) throw bad_flag("--hosts", "names with numbers of ranks as in a:4,b:8", text);
-  if (colon == std::string::npos) return {.name = name};
-  return {
-      .name = name,
-      .nproc = parse_count(text.substr(colon + 1), "--hosts", "names with numbers of ranks as in a:4,b:8")};
-}
-
 void check_plan_file(const RunFlags& flags) {
   if (flags.plan.empty()) return;
   for (const auto& [flag, value] : {std::pair{"--gpus", flags.gpus},
@@ -179,7 +168,10 @@ void set_request(const RunFlags& flags, Request& request) {
   if (!flags.scores.empty()) request.scores = read_scores(flags.scores);
   for (const std::string& size : pieces(flags.rank_memory))
     request.rank_memory_bytes.push_back(parse_bytes(size));
-  for (const std::string& host : pieces(flags.hosts)) request.hosts.push_back(parse_host(host));
+  if (!flags.hosts.empty() && (!flags.inventory.empty() || flags.dry_run)) {
+    for (const HostSpec& host : parse_host_list(flags.hosts, "--hosts"))
+      request.hosts.push_back({.name = host.name, .nproc = host.nproc});
+  }
   request.global_batch = flags.global_batch;
   request.numa_binding = parse_numa_binding(flags.numa_binding);
   request.surplus = parse_surplus(flags.surplus);

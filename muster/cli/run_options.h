@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "muster/cluster/cluster_options.h"
+#include "muster/cluster/remote_launch.h"
 #include "muster/launch/agent.h"
 
 namespace muster {
@@ -65,6 +66,10 @@ struct RunFlags {
   std::string work_dir;
   std::string timeout;
   std::vector<std::string> env;  // NAME=VALUE, or NAME
+  std::string hostfile;
+  std::string host_discovery;
+  std::string ssh;
+  std::string remote_muster;
   std::string secret_file;
   bool no_auth = false;
   int max_host_failures = 3;
@@ -80,6 +85,9 @@ struct MoreProgram {
   std::string role = "default";
   std::vector<std::string> program;
 };
+
+// The hosts to start agents on; nothing when this command is one host's own. Throws: invalid_argument; io.
+std::optional<RemoteOptions> to_remote_options(const RunFlags& flags);
 
 // How this host finds the others; nothing when the job has one host. Throws: invalid_argument naming the flag.
 std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags);

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "muster/store/secret.h"
+
 namespace muster {
 
 struct ClusterOptions {
@@ -15,6 +17,7 @@ struct ClusterOptions {
   std::string endpoint = {};       // host:port of that store
   std::string local_address = {};  // where other hosts reach this one; empty: by the route to the endpoint
   std::string host_name = {};      // what this host is called; empty: by its own name
+  Secret secret = {};              // given by whoever started this agent; empty: look for one
   std::string secret_file = {};    // empty: MUSTER_SECRET_FD, MUSTER_SECRET_FILE
   bool no_auth = false;
   bool remote = false;  // started by a `muster run` elsewhere, which says what is to be said

@@ -57,6 +57,11 @@ void CoordinatorThread::wait(std::chrono::milliseconds patience) {
   while (!done_ && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
+std::optional<Order> CoordinatorThread::result() const {
+  const std::lock_guard lock(mutex_);
+  return result_;
+}
+
 void CoordinatorThread::run() {
   try {
     serve();
@@ -113,6 +118,10 @@ void CoordinatorThread::give(const std::vector<Order>& orders, int64_t& next_ord
       throw Error(ErrorCode::failed_precondition, "another coordinator has taken over this job");
     }
     store_->add(log_size_key(kOrders), 1);
+    if (order.kind == Order::Kind::finish) {
+      const std::lock_guard lock(mutex_);
+      result_ = order;
+    }
     ++next_order;
   }
 }

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -29,6 +30,9 @@ class CoordinatorThread {
   // Waits until the job is over and every host has taken leave, or `patience` is.
   void wait(std::chrono::milliseconds patience);
 
+  // The order to finish, when it has been given.
+  std::optional<Order> result() const;
+
  private:
   void run();
   void serve();
@@ -46,6 +50,8 @@ class CoordinatorThread {
   Coordinator coordinator_;
   std::map<std::string, SignOfLife> signs_;
   Clock::time_point next_watch_;
+  mutable std::mutex mutex_;
+  std::optional<Order> result_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> done_{false};
   std::thread thread_;

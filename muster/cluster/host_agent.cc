@@ -41,32 +41,6 @@ Secret ranks_secret(const Meeting& meeting) {
   return meeting.secret.empty() ? Secret() : meeting.secret.derive("ranks");
 }
 
-// One plan for all hosts, by the request of whoever coordinates.
-Coordinator::Planner planner_of(const LaunchOptions& options) {
-  return [options](const std::vector<HostFacts>& facts) {
-    Inventory inventory{.source = "the job's hosts"};
-    LaunchOptions here = options;
-    here.request.hosts.clear();
-    for (const HostFacts& host : facts) {
-      inventory.hosts.push_back(host.host);
-      here.request.hosts.push_back({.name = host.host.name, .nproc = host.nproc, .masks = host.masks});
-    }
-    return place(inventory, here);
-  };
-}
-
-CoordinatorRules rules_of(const LaunchOptions& options, const ClusterOptions& cluster) {
-  return {.min_hosts = cluster.min_hosts,
-          .max_hosts = cluster.max_hosts,
-          .max_restarts = options.max_restarts,
-          .join_timeout = cluster.join_timeout,
-          .last_call = cluster.last_call,
-          .stop_timeout = options.shutdown_timeout + kBeyondGrace,
-          .time_limit = options.time_limit,
-          .max_host_failures = cluster.max_host_failures,
-          .run_folder = options.run_id == "none" ? make_uuid() : options.run_id};
-}
-
 // The story of a rank that we ended ourselves needs no evidence.
 std::vector<WorkerExit> brief(std::vector<WorkerExit> exits) {
   for (WorkerExit& exit : exits) {
@@ -287,6 +261,31 @@ class HostAgent {
 };
 
 }  // namespace
+
+Coordinator::Planner planner_of(const LaunchOptions& options) {
+  return [options](const std::vector<HostFacts>& facts) {
+    Inventory inventory{.source = "the job's hosts"};
+    LaunchOptions here = options;
+    here.request.hosts.clear();
+    for (const HostFacts& host : facts) {
+      inventory.hosts.push_back(host.host);
+      here.request.hosts.push_back({.name = host.host.name, .nproc = host.nproc, .masks = host.masks});
+    }
+    return place(inventory, here);
+  };
+}
+
+CoordinatorRules rules_of(const LaunchOptions& options, const ClusterOptions& cluster) {
+  return {.min_hosts = cluster.min_hosts,
+          .max_hosts = cluster.max_hosts,
+          .max_restarts = options.max_restarts,
+          .join_timeout = cluster.join_timeout,
+          .last_call = cluster.last_call,
+          .stop_timeout = options.shutdown_timeout + kBeyondGrace,
+          .time_limit = options.time_limit,
+          .max_host_failures = cluster.max_host_failures,
+          .run_folder = options.run_id == "none" ? make_uuid() : options.run_id};
+}
 
 int run_host_agent(const LaunchOptions& options, const ClusterOptions& cluster) {
   check_launch(options);

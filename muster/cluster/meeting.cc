@@ -35,27 +35,6 @@ bool is_here(const SocketAddress& address) {
   return probe.valid() && ::bind(probe.get(), any_port.get(), any_port.size) == 0;
 }
 
-// The address of the first interface that leads to other machines.
-std::string outward_address() {
-  try {
-    const std::string by_route = address_towards("192.0.2.1");  // of no machine: asks for the default route
-    if (!is_loopback_text(by_route)) return by_route;
-  } catch (const Error&) {
-    // No default route: a closed network.
-  }
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return "";
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
-  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_INET) continue;
-    if ((at->ifa_flags & IFF_LOOPBACK) != 0 || (at->ifa_flags & IFF_UP) == 0) continue;
-    char text[NI_MAXHOST];
-    if (::getnameinfo(at->ifa_addr, sizeof(sockaddr_in), text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0)
-      return text;
-  }
-  return "";
-}
-
 // This user's processes on this machine share a secret: made by the first that needs it.
 Secret user_secret() {
   const std::string path = default_runtime_folder();
@@ -113,11 +92,32 @@ std::shared_ptr<Store> connect(const ClusterOptions& options, const Endpoint& en
 
 }  // namespace
 
+std::string outward_address() {
+  try {
+    const std::string by_route = address_towards("192.0.2.1");  // of no machine: asks for the default route
+    if (!is_loopback_text(by_route)) return by_route;
+  } catch (const Error&) {
+    // No default route: a closed network.
+  }
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_INET) continue;
+    if ((at->ifa_flags & IFF_LOOPBACK) != 0 || (at->ifa_flags & IFF_UP) == 0) continue;
+    char text[NI_MAXHOST];
+    if (::getnameinfo(at->ifa_addr, sizeof(sockaddr_in), text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0)
+      return text;
+  }
+  return "";
+}
+
 bool is_loopback_text(const std::string& address) {
   return address == "localhost" || address.starts_with("127.") || address == "::1";
 }
 
 Secret cluster_secret(const ClusterOptions& options, bool loopback) {
+  if (!options.secret.empty()) return options.secret;
   std::optional<Secret> given;
   if (!options.secret_file.empty()) {
     given = Secret::from_file(options.secret_file);
@@ -157,7 +157,7 @@ Meeting meet(const ClusterOptions& options) {
   Endpoint endpoint = endpoint_of(options);
   const std::string here = address_to_serve(endpoint.host);
   const bool by_rank = options.backend == "static" && options.node_rank.has_value();
-  const bool may_serve = by_rank ? *options.node_rank == 0 : !here.empty();
+  const bool may_serve = !options.remote && (by_rank ? *options.node_rank == 0 : !here.empty());
   meeting.secret = cluster_secret(options, is_loopback_text(endpoint.host) || is_loopback_text(here));
   if (may_serve) {
     if (here.empty()) {

@@ -22,6 +22,9 @@ Secret cluster_secret(const ClusterOptions& options, bool loopback);
 // said. Throws: unavailable when the name does not resolve.
 std::string address_to_serve(const std::string& host);
 
+// The address of this machine that leads to others; empty when there is none.
+std::string outward_address();
+
 // True for an address that no other machine can reach.
 bool is_loopback_text(const std::string& address);
 

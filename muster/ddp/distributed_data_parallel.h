@@ -25,7 +25,7 @@ namespace detail {
 template <class T>
 void collect_tensors(const T& value, std::vector<at::Tensor>& out) {
   if constexpr (std::is_convertible_v<const T&, at::Tensor>) {
-    const at::Tensor tensor = value;
+    const at::Tensor& tensor = value;
     if (tensor.defined()) out.push_back(tensor);
   } else if constexpr (requires { std::tuple_size<T>::value; }) {
     std::apply([&](const auto&... item) { (collect_tensors(item, out), ...); }, value);

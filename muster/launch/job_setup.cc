@@ -26,17 +26,6 @@ std::string folder_name(std::string id) {
   return id == "." || id == ".." ? "_" : id;
 }
 
-Environment own_environment() {
-  Environment variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    const size_t equals = text.find('=');
-    if (equals == std::string_view::npos || equals == 0) continue;
-    variables.emplace(text.substr(0, equals), text.substr(equals + 1));
-  }
-  return variables;
-}
-
 void make_folder(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);

@@ -82,7 +82,7 @@ class Output::Stream {
       if (tail_.size() > 2 * options_.tail_bytes) tail_.erase(0, tail_.size() - options_.tail_bytes);
     }
     if (console_ == nullptr) return;
-    if (options_.prefix.empty()) {
+    if (options_.prefix.empty() && !options_.whole_lines) {
       console_->write(bytes);
     } else {
       show_lines(bytes);

@@ -183,6 +183,7 @@ void ProcessSet::stop(int signal) {
   phase_ = Phase::stopping;
   rules_.until.reset();  // it ends already
   deadline_ = Clock::now() + rules_.grace;
+  if (rules_.on_stop) return rules_.on_stop(signal);
   signal_mains(signal, true);
   for (const auto& member : members_) {  // a stopped process could not obey
     if (!member->exit && process_status(member->child.pid).state == 'T') ::kill(member->child.pid, SIGCONT);

@@ -49,6 +49,9 @@ struct WaitRules {
   std::optional<Clock::time_point> until = {};  // then everything is stopped, as by SIGTERM
   std::vector<std::string> marks = {};          // what all descendants have in their environment (Sentinel)
   std::function<void(const ChildExit&)> on_exit = {};
+  // Where children are ended in another way than by a signal: called instead of passing the first stop signal
+  // on. They have the grace all the same.
+  std::function<void(int signal)> on_stop = {};
 };
 
 struct WaitResult {

@@ -1,0 +1,173 @@
+#include "muster/cluster/agent_task.h"
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kSentPrefixes[] = {"NCCL_", "GLOO_", "UCX_",  "FI_",    "TORCH_", "PYTORCH_", "PYTHON",
+                                         "CUDA_", "OMP_",  "KMP_",  "MKL_",   "MUSTER_", "PET_",    "HF_",
+                                         "WANDB_", "LC_",  "XLA_",  "TRITON_"};
+constexpr const char* kSentNames[] = {"PATH", "LD_LIBRARY_PATH", "LANG", "VIRTUAL_ENV", "CONDA_PREFIX", "TZ"};
+constexpr const char* kKeptPrefixes[] = {"MUSTER_SECRET", "MUSTER_LEASE", "MUSTER_STORE", "MUSTER_HOST_ID"};
+constexpr const char* kKeptNames[] = {"CUDA_VISIBLE_DEVICES", "MUSTER_TTY"};
+
+template <size_t N>
+bool has_prefix(const char* const (&prefixes)[N], const std::string& name) {
+  return std::any_of(std::begin(prefixes), std::end(prefixes),
+                     [&](const char* prefix) { return name.starts_with(prefix); });
+}
+
+template <size_t N>
+bool is_one_of(const char* const (&names)[N], const std::string& name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+bool is_a_name(const std::string& name) {
+  const auto word = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
+  return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
+         std::all_of(name.begin(), name.end(), word);
+}
+
+Json to_json(const LaunchOptions& options) {
+  Json programs = Json::array();
+  for (const ProgramRanks& more : options.more_programs)
+    programs.push_back({{"argv", more.argv}, {"num_ranks", more.num_ranks}, {"role", more.role}});
+  const Request& request = options.request;
+  return {{"argv", options.argv},
+          {"more_programs", programs},
+          {"cpu_slots", options.cpu_slots},
+          {"lease", options.lease},
+          {"run_id", options.run_id},
+          {"role", options.role},
+          {"max_restarts", options.max_restarts},
+          {"shutdown_milliseconds", options.shutdown_timeout.count()},
+          {"stop_signals", options.stop_signals},
+          {"run_dir", options.run_dir},
+          {"log_dir", options.log_dir},
+          {"redirects", options.redirects},
+          {"tee", options.tee},
+          {"local_ranks_filter", options.local_ranks_filter},
+          {"line_prefix", options.line_prefix},
+          {"extra_env", options.extra_env},
+          {"work_dir", options.work_dir},
+          {"json", options.json},
+          {"quiet", options.quiet},
+          {"virtual_local_rank", options.virtual_local_rank},
+          // What has to be asked of the machine depends on these; the plan is made elsewhere.
+          {"cpu_only", request.cpu_only},
+          {"gpus", request.gpus},
+          {"policy", request.policy},
+          {"numa_binding", to_string(request.numa_binding)}};
+}
+
+template <class T>
+void read(const Json& json, const char* name, T& value) {
+  value = json.at(name).get<T>();
+}
+
+LaunchOptions launch_from(const Json& json) {
+  LaunchOptions options;
+  read(json, "argv", options.argv);
+  for (const Json& more : json.at("more_programs")) {
+    options.more_programs.push_back({.argv = more.at("argv").get<std::vector<std::string>>(),
+                                     .num_ranks = more.at("num_ranks").get<int>(),
+                                     .role = more.at("role").get<std::string>()});
+  }
+  read(json, "cpu_slots", options.cpu_slots);
+  read(json, "lease", options.lease);
+  read(json, "run_id", options.run_id);
+  read(json, "role", options.role);
+  read(json, "max_restarts", options.max_restarts);
+  options.shutdown_timeout = std::chrono::milliseconds(json.at("shutdown_milliseconds").get<int64_t>());
+  read(json, "stop_signals", options.stop_signals);
+  read(json, "run_dir", options.run_dir);
+  read(json, "log_dir", options.log_dir);
+  read(json, "redirects", options.redirects);
+  read(json, "tee", options.tee);
+  read(json, "local_ranks_filter", options.local_ranks_filter);
+  read(json, "line_prefix", options.line_prefix);
+  read(json, "extra_env", options.extra_env);
+  read(json, "work_dir", options.work_dir);
+  read(json, "json", options.json);
+  read(json, "quiet", options.quiet);
+  read(json, "virtual_local_rank", options.virtual_local_rank);
+  read(json, "cpu_only", options.request.cpu_only);
+  read(json, "gpus", options.request.gpus);
+  read(json, "policy", options.request.policy);
+  options.request.numa_binding = parse_numa_binding(json.at("numa_binding").get<std::string>());
+  return options;
+}
+
+Json to_json(const ClusterOptions& cluster) {
+  return {{"min_hosts", cluster.min_hosts},
+          {"max_hosts", cluster.max_hosts},
+          {"node_rank", cluster.node_rank ? Json(*cluster.node_rank) : Json(nullptr)},
+          {"endpoint", cluster.endpoint},
+          {"host_name", cluster.host_name},
+          {"join_milliseconds", cluster.join_timeout.count()},
+          {"dead_milliseconds", cluster.dead_after.count()}};
+}
+
+ClusterOptions cluster_from(const Json& json) {
+  ClusterOptions cluster{.backend = "remote", .remote = true};
+  read(json, "min_hosts", cluster.min_hosts);
+  read(json, "max_hosts", cluster.max_hosts);
+  if (!json.at("node_rank").is_null()) cluster.node_rank = json.at("node_rank").get<int>();
+  read(json, "endpoint", cluster.endpoint);
+  read(json, "host_name", cluster.host_name);
+  cluster.join_timeout = std::chrono::milliseconds(json.at("join_milliseconds").get<int64_t>());
+  cluster.dead_after = std::chrono::milliseconds(json.at("dead_milliseconds").get<int64_t>());
+  return cluster;
+}
+
+}  // namespace
+
+std::string to_line(const AgentTask& task) {
+  const Json json = {{"schema", "muster.agent/1"},
+                     {"launch", to_json(task.launch)},
+                     {"nproc", task.launch.request.nproc_per_node ? Json(*task.launch.request.nproc_per_node)
+                                                                  : Json(nullptr)},
+                     {"cluster", to_json(task.cluster)},
+                     {"environment", task.environment},
+                     {"folder", task.folder},
+                     {"secret", task.cluster.secret.hex()}};
+  return json.dump(-1, ' ', true, Json::error_handler_t::replace) + "\n";
+}
+
+AgentTask agent_task_from(const std::string& line) {
+  try {
+    const Json json = Json::parse(line);
+    if (json.at("schema") != "muster.agent/1") throw Error(ErrorCode::invalid_argument, "another version");
+    AgentTask task{.launch = launch_from(json.at("launch")),
+                   .cluster = cluster_from(json.at("cluster")),
+                   .environment = json.at("environment").get<Environment>(),
+                   .folder = json.at("folder").get<std::string>()};
+    if (!json.at("nproc").is_null()) task.launch.request.nproc_per_node = json.at("nproc").get<int>();
+    task.cluster.secret = Secret::from_hex(json.at("secret").get<std::string>());
+    return task;
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("agent: expected its task as a line of JSON, got ", error.what(),
+                    "; it is `muster run --hosts` that starts agents, with the same version on every host"));
+  }
+}
+
+Environment environment_to_send(const Environment& own) {
+  Environment sent;
+  for (const auto& [name, value] : own) {
+    const bool wanted = (has_prefix(kSentPrefixes, name) || is_one_of(kSentNames, name)) &&
+                        !has_prefix(kKeptPrefixes, name) && !is_one_of(kKeptNames, name);
+    if (wanted && is_a_name(name)) sent.emplace(name, value);
+  }
+  return sent;
+}
+
+}  // namespace muster

@@ -1,0 +1,30 @@
+// What `muster run --hosts` hands to the agent that it starts on another host: the job, as far as that host
+// needs to know it, and the secret by which it joins. One line of JSON on the agent's standard input; never in
+// arguments or the environment, which others on that host can see.
+#pragma once
+
+#include <string>
+
+#include "muster/cluster/cluster_options.h"
+#include "muster/launch/agent.h"
+
+namespace muster {
+
+struct AgentTask {
+  LaunchOptions launch = {};
+  ClusterOptions cluster = {};
+  Environment environment = {};   // set before anything else
+  std::string folder = {};        // to work in
+};
+
+// One line, with its newline.
+std::string to_line(const AgentTask& task);
+
+// Throws: invalid_argument when the text is none.
+AgentTask agent_task_from(const std::string& line);
+
+// Of this process's environment, what ranks on other hosts are to have too: what programs and libraries are
+// steered by, never what belongs to one machine or names a secret.
+Environment environment_to_send(const Environment& own);
+
+}  // namespace muster

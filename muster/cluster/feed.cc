@@ -1,0 +1,80 @@
+#include "muster/cluster/feed.h"
+
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "muster/base/error.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::chrono::milliseconds kForegroundCheck{500};
+
+// Reading a terminal from the background would stop this process.
+bool may_read_input() {
+  return ::isatty(STDIN_FILENO) == 0 || ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
+}
+
+}  // namespace
+
+Feed::Feed(EventLoop& loop, Fd pipe, std::string text, bool then_standard_input)
+    : loop_(loop), pipe_(std::move(pipe)), pending_(std::move(text)), has_more_(then_standard_input) {
+  ::fcntl(pipe_.get(), F_SETFL, O_NONBLOCK);
+  write_some();
+}
+
+void Feed::close() {
+  loop_.cancel(std::exchange(watch_, 0));
+  pipe_.reset();
+  if (!pending_.empty()) OPENSSL_cleanse(pending_.data(), pending_.size());
+}
+
+void Feed::write_some() {
+  loop_.cancel(std::exchange(watch_, 0));
+  while (!pending_.empty()) {
+    const ssize_t n = ::write(pipe_.get(), pending_.data(), pending_.size());
+    if (n > 0) {
+      OPENSSL_cleanse(pending_.data(), static_cast<size_t>(n));  // it may hold a secret
+      pending_.erase(0, static_cast<size_t>(n));
+    } else if (errno == EAGAIN) {
+      watch_ = loop_.watch_writable(pipe_.get(), [this] { write_some(); });
+      return;
+    } else if (errno != EINTR) {
+      return close();  // the reader has gone
+    }
+  }
+  if (!has_more_) return close();
+  wait_for_input();
+}
+
+void Feed::wait_for_input() {
+  if (!may_read_input()) {
+    watch_ = loop_.call_at(Clock::now() + kForegroundCheck, [this] { wait_for_input(); });
+    return;
+  }
+  try {
+    watch_ = loop_.watch_readable(STDIN_FILENO, [this] { read_some(); });
+  } catch (const Error&) {  // a regular file is always ready
+    watch_ = loop_.watch_writable(pipe_.get(), [this] { read_some(); });
+  }
+}
+
+void Feed::read_some() {
+  loop_.cancel(std::exchange(watch_, 0));
+  if (!may_read_input()) return wait_for_input();
+  char buffer[65536];
+  const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof(buffer));
+  if (n < 0 && (errno == EINTR || errno == EAGAIN)) return wait_for_input();
+  if (n <= 0) {
+    has_more_ = false;
+  } else {
+    pending_.assign(buffer, static_cast<size_t>(n));
+  }
+  write_some();
+}
+
+}  // namespace muster

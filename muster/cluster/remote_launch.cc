@@ -1,0 +1,270 @@
+#include "muster/cluster/remote_launch.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "muster/base/log.h"
+#include "muster/base/route.h"
+#include "muster/base/strings.h"
+#include "muster/cluster/agent_task.h"
+#include "muster/cluster/coordinator_thread.h"
+#include "muster/cluster/feed.h"
+#include "muster/cluster/host_agent.h"
+#include "muster/cluster/host_discovery.h"
+#include "muster/cluster/meeting.h"
+#include "muster/launch/exit_report.h"
+#include "muster/launch/job_report.h"
+#include "muster/launch/job_setup.h"
+#include "muster/launch/job_start.h"
+#include "muster/store/tcp_store.h"
+#include "muster/supervise/child.h"
+#include "muster/supervise/output.h"
+#include "muster/supervise/process_set.h"
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kTailBytes = size_t{8} << 10;
+constexpr size_t kLastLines = 5;
+constexpr std::chrono::seconds kBeyondTheRanksGrace{20};
+constexpr std::chrono::seconds kAllTakeLeave{5};
+constexpr std::chrono::seconds kAskEvery{2};
+
+std::string own_program() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "muster" : path.string();
+}
+
+std::string without_user(const std::string& name) {
+  return name.substr(name.find('@') == std::string::npos ? 0 : name.find('@') + 1);
+}
+
+class RemoteJob {
+ public:
+  RemoteJob(const LaunchOptions& options, const ClusterOptions& cluster, const RemoteOptions& remote)
+      : options_(options), cluster_(cluster), remote_(remote), processes_({.stop_signals = options.stop_signals}) {
+    if (remote_.ssh.empty()) remote_.ssh = {"ssh"};
+    if (remote_.hosts.empty()) remote_.hosts = discover_hosts(remote_.discovery);
+    if (cluster_.max_hosts <= 1) cluster_.min_hosts = cluster_.max_hosts = static_cast<int>(remote_.hosts.size());
+    const int there = static_cast<int>(remote_.hosts.size());
+    if (there < cluster_.min_hosts && remote_.discovery.empty()) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("--nnodes: expected at most ", there, " hosts, which are listed, got ", cluster_.min_hosts));
+    }
+    find_out_where_they_are();
+    serve();
+  }
+
+  int run() {
+    output_ = std::make_unique<Output>(processes_.loop());
+    for (const HostSpec& host : remote_.hosts) start(host);
+    watch_discovery();
+    const WaitResult ended = processes_.wait_all(
+        {.stop_on_failure = false,
+         .grace = options_.shutdown_timeout + kBeyondTheRanksGrace,
+         .on_exit = [this](const ChildExit& exit) { on_exit(exit); },
+         .on_stop = [this](int signal) { coordinator_report({.kind = Report::Kind::stop, .stopped_by = signal}); }});
+    output_->finish();
+    coordinator_->wait(kAllTakeLeave);
+    return report(ended);
+  }
+
+ private:
+  struct Agent {
+    HostSpec host;
+    std::string address;  // what the name stands for; empty: this machine
+    std::unique_ptr<Feed> feed;
+    Output::StreamId err = 0;
+    bool running = false;
+  };
+
+  // ssh's own idea of a name: its configuration may give another.
+  std::string address_of(const std::string& name) {
+    const std::string bare = without_user(name);
+    try {
+      return address_to_serve(bare).empty() ? bare : std::string();
+    } catch (const Error&) {
+      std::vector<std::string> ask = remote_.ssh;
+      ask.insert(ask.end(), {"-G", name});
+      for (const std::string& line : lines_of(ask)) {
+        if (line.starts_with("hostname ")) return line.substr(9);
+      }
+      return bare;
+    }
+  }
+
+  void find_out_where_they_are() {
+    for (const HostSpec& host : remote_.hosts) {
+      const std::string address = address_of(host.name);
+      addresses_[host.name] = address;
+      if (address.empty() || !own_address_.empty()) continue;
+      own_address_ = cluster_.local_address.empty() ? address_towards(address) : cluster_.local_address;
+    }
+    if (own_address_.empty()) own_address_ = cluster_.local_address;
+    if (own_address_.empty() && !remote_.discovery.empty()) own_address_ = outward_address();  // others may follow
+    if (own_address_.empty()) own_address_ = "127.0.0.1";
+  }
+
+  void serve() {
+    cluster_.secret = Secret::make();
+    TcpServerOptions options{.secret = cluster_.secret};
+    options.endpoint.host = own_address_;
+    server_ = std::make_unique<TcpServer>(std::move(options));
+    const std::string text = to_string(server_->endpoint());
+    cluster_.endpoint = text.substr(std::string("tcp://").size());
+    store_ = std::make_shared<TcpStore>(
+        TcpStoreOptions{.endpoint = server_->endpoint(), .secret = cluster_.secret});
+    rules_ = rules_of(options_, cluster_);
+    coordinator_ = std::make_unique<CoordinatorThread>(store_, rules_, planner_of(options_),
+                                                       CoordinatorThreadOptions{.dead_after = cluster_.dead_after});
+  }
+
+  void start(const HostSpec& host) {
+    const int number = static_cast<int>(agents_.size());
+    Agent& agent = *agents_.emplace_back(std::make_unique<Agent>());
+    agent.host = host;
+    if (!addresses_.contains(host.name)) addresses_[host.name] = address_of(host.name);
+    agent.address = addresses_[host.name];
+    AgentTask task{.launch = options_, .cluster = cluster_, .folder = std::filesystem::current_path().string()};
+    task.launch.request.nproc_per_node = host.nproc ? host.nproc : options_.request.nproc_per_node;
+    if (task.launch.run_dir.empty()) task.launch.run_dir = "runs/" + rules_.run_folder;
+    task.cluster.host_name = without_user(host.name);
+    if (remote_.discovery.empty() && !cluster_.elastic()) task.cluster.node_rank = number;
+    if (!agent.address.empty()) task.environment = environment_to_send(own_environment());
+
+    std::vector<std::string> argv = {own_program(), "agent"};
+    if (!agent.address.empty()) {
+      const std::string program = remote_.remote_muster.empty() ? own_program() : remote_.remote_muster;
+      argv = remote_.ssh;
+      if (argv[0] == "ssh" || argv[0].ends_with("/ssh"))
+        argv.insert(argv.end(), {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"});
+      argv.insert(argv.end(), {host.name, cat("exec ", shell_quoted(program), " agent")});
+    }
+    auto out = output_->open({.console_fd = STDOUT_FILENO, .whole_lines = true});
+    auto err = output_->open({.console_fd = STDERR_FILENO, .whole_lines = true, .tail_bytes = kTailBytes});
+    agent.err = err.id;
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("cannot make a pipe", errno);
+    const Fd child_end(ends[0]);
+    processes_.spawn(number, {.argv = argv,
+                              .environment = own_environment(),
+                              .stdin_fd = child_end.get(),
+                              .stdout_fd = out.child_end.get(),
+                              .stderr_fd = err.child_end.get()});
+    agent.running = true;
+    agent.feed = std::make_unique<Feed>(processes_.loop(), Fd(ends[1]), to_line(task), number == 0);
+  }
+
+  // An agent that has joined tells its end itself; one that has not is known by its ssh alone.
+  void on_exit(const ChildExit& exit) {
+    Agent& agent = *agents_.at(static_cast<size_t>(exit.id));
+    agent.running = false;
+    agent.feed.reset();
+    if (!exit.failed() || coordinator_->result() || processes_.stop_requested() != 0) return;
+    const std::string how = exit.signal != 0 ? cat("killed by ", signal_name(exit.signal))
+                                             : cat("exit code ", exit.exit_code);
+    const bool by_ssh = !agent.address.empty() && exit.exit_code == 255;
+    const std::string what = cat("host ", agent.host.name, ": ", by_ssh ? "ssh" : "its agent", " ended with ", how);
+    const bool others = std::any_of(agents_.begin(), agents_.end(), [](const auto& a) { return a->running; });
+    if (cluster_.elastic() && (others || !remote_.discovery.empty())) {
+      log(LogLevel::warn, what);
+      return;
+    }
+    std::string lines;
+    for (const std::string& line : output_->last_lines(agent.err, kLastLines)) lines += cat("\n    | ", line);
+    coordinator_report(
+        {.kind = Report::Kind::stop, .error = what + lines, .exit_code = by_ssh ? 1 : std::max(1, exit.exit_code)});
+  }
+
+  void coordinator_report(Report report) {
+    report.from = "launcher";
+    report.number = next_report_++;
+    try {
+      store_->append(kReports, to_text(report));
+    } catch (const Error& error) {
+      log(LogLevel::error, error.message());
+    }
+  }
+
+  // New hosts are started as they appear; those that go away end by themselves, or are told to by whoever took
+  // them away.
+  void watch_discovery() {
+    if (remote_.discovery.empty()) return;
+    processes_.loop().call_at(Clock::now() + kAskEvery, [this] {
+      if (coordinator_->result() || processes_.stop_requested() != 0) return;
+      try {
+        for (const HostSpec& host : discover_hosts(remote_.discovery)) {
+          const bool there = std::any_of(agents_.begin(), agents_.end(), [&](const auto& agent) {
+            return agent->host.name == host.name && agent->running;
+          });
+          if (there || ++starts_[host.name] > cluster_.max_host_failures) continue;
+          log(LogLevel::info, cat("host ", host.name, " is new; starting an agent there"));
+          start(host);
+        }
+      } catch (const Error& error) {
+        log(LogLevel::warn, error.message());
+      }
+      watch_discovery();
+    });
+  }
+
+  int report(const WaitResult& ended) {
+    const auto order = coordinator_->result();
+    for (const std::string& survivor : ended.survivors) log(LogLevel::error, cat("could not end ", survivor));
+    if (!order) {
+      log(LogLevel::error, ended.stopped_by != 0 ? cat("stopped by ", signal_name(ended.stopped_by))
+                                                 : std::string("no host is left"));
+      return ended.stopped_by != 0 ? 128 + ended.stopped_by : 1;
+    }
+    if (first_failure(order->exits) != nullptr) {
+      JobFacts job;
+      job.run_id = options_.run_id;
+      job.run_dir = std::filesystem::absolute(options_.run_dir.empty() ? "runs/" + rules_.run_folder : options_.run_dir);
+      job.log_dir = job.run_dir + "/logs";
+      std::error_code ignored;
+      std::filesystem::create_directories(job.run_dir, ignored);
+      report_failure(order->exits, job, std::max(0, order->round - 1), options_.max_restarts);
+    }
+    if (!order->reason.empty()) log(LogLevel::error, order->reason);
+    return order->exit_code;
+  }
+
+  LaunchOptions options_;
+  ClusterOptions cluster_;
+  RemoteOptions remote_;
+  ProcessSet processes_;
+  std::map<std::string, std::string> addresses_;  // of hosts, by name
+  std::map<std::string, int> starts_;
+  std::string own_address_;
+  std::unique_ptr<TcpServer> server_;
+  std::shared_ptr<Store> store_;
+  CoordinatorRules rules_;
+  std::unique_ptr<CoordinatorThread> coordinator_;
+  std::unique_ptr<Output> output_;
+  std::vector<std::unique_ptr<Agent>> agents_;
+  int next_report_ = 1;
+};
+
+}  // namespace
+
+std::string shell_quoted(const std::string& text) {
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+int run_on_hosts(const LaunchOptions& options, const ClusterOptions& cluster, const RemoteOptions& remote) {
+  check_launch(options);
+  return RemoteJob(options, cluster, remote).run();
+}
+
+}  // namespace muster

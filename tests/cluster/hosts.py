@@ -1,0 +1,182 @@
+"""Hosts for tests: network namespaces on one switch, each with an address, names for the others, and an sshd.
+
+    with Hosts(["a", "b"]) as hosts:
+        hosts["a"].run(["muster", "run", "--hosts", "a,b", ...])
+
+Needs root, iproute2 and openssh-server; `missing()` says what is not there. Everything is undone at the end.
+"""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+SKIPPED = 77  # what a test exits with that could not be run here
+
+
+def missing():
+    """Why hosts cannot be made here; empty when they can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    for program in ("ip", "ssh", "sshd", "ssh-keygen"):
+        if shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin:/sbin") is None:
+            return f"no {program} (packages iproute2 and openssh-server)"
+    probe = subprocess.run(["ip", "netns", "add", f"mt{os.getpid()}x"], capture_output=True, text=True)
+    if probe.returncode != 0:
+        return "no network namespaces here: " + probe.stderr.strip()
+    subprocess.run(["ip", "netns", "del", f"mt{os.getpid()}x"], check=True)
+    return ""
+
+
+def ip(*args):
+    subprocess.run(["ip", *args], check=True, capture_output=True, text=True)
+
+
+class Host:
+    def __init__(self, world, name, address, namespace):
+        self.world, self.name, self.address, self.namespace = world, name, address, namespace
+
+    def command(self, argv):
+        return ["ip", "netns", "exec", self.namespace, *argv]
+
+    def start(self, argv, **more):
+        """A process of this host, its output in pipes."""
+        more.setdefault("stdout", subprocess.PIPE)
+        more.setdefault("stderr", subprocess.PIPE)
+        more.setdefault("stdin", subprocess.DEVNULL)
+        env = dict(self.world.environment, **more.pop("env", {}))
+        return subprocess.Popen(self.command(argv), text=True, env=env, cwd=more.pop("cwd", self.world.folder),
+                                start_new_session=True, **more)
+
+    def run(self, argv, timeout=60, **more):
+        process = self.start(argv, **more)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+            raise AssertionError(f"{argv}: no end in {timeout} s\n{out}\n{err}") from None
+        return process.returncode, out, err
+
+    @property
+    def link(self):
+        return f"{self.namespace}s"  # its end on the switch
+
+    def cut(self):
+        """Nothing gets to or from this host any more; nobody is told."""
+        self.world.on_switch("ip", "link", "set", self.link, "nomaster")
+
+    def mend(self):
+        self.world.on_switch("ip", "link", "set", self.link, "master", "switch")
+
+    def slow_down(self, rate="256kbit"):
+        self.world.on_switch("tc", "qdisc", "replace", "dev", self.link, "root", "tbf", "rate", rate, "burst", "16kb",
+                             "latency", "2s")
+
+    def processes(self):
+        found = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True).stdout.split()
+        return [int(pid) for pid in found if int(pid) not in self.world.daemons]
+
+
+class Hosts:
+    def __init__(self, names):
+        self.names = list(names)
+        self.prefix = f"mt{os.getpid()}"
+        self.hosts = {}
+        self.daemons = set()
+        self.servers = []
+        self.switch = self.prefix + "sw"
+
+    def __enter__(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-hosts-"))
+        self.environment = {"PATH": os.environ["PATH"] + ":/usr/sbin:/sbin", "HOME": str(self.folder),
+                            "XDG_RUNTIME_DIR": str(self.folder / "runtime"), "CUDA_VISIBLE_DEVICES": ""}
+        (self.folder / "runtime").mkdir(mode=0o700)
+        try:
+            self.make_network()
+            self.start_sshds()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for server in self.servers:
+            server.kill()
+            server.wait()
+        for host in self.hosts.values():
+            for pid in subprocess.run(["ip", "netns", "pids", host.namespace], capture_output=True,
+                                      text=True).stdout.split():
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            subprocess.run(["ip", "netns", "del", host.namespace], capture_output=True)
+            shutil.rmtree(f"/etc/netns/{host.namespace}", ignore_errors=True)
+        subprocess.run(["ip", "netns", "del", self.switch], capture_output=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __getitem__(self, name):
+        return self.hosts[name]
+
+    def __iter__(self):
+        return iter(self.hosts.values())
+
+    def on_switch(self, *argv):
+        subprocess.run(["ip", "netns", "exec", self.switch, *argv], check=True, capture_output=True, text=True)
+
+    def make_network(self):
+        ip("netns", "add", self.switch)
+        self.on_switch("ip", "link", "add", "switch", "type", "bridge")
+        self.on_switch("ip", "link", "set", "switch", "up")
+        names = "127.0.0.1 localhost\n"
+        for number, name in enumerate(self.names):
+            self.hosts[name] = Host(self, name, f"10.77.0.{number + 1}", f"{self.prefix}h{number}")
+            names += f"10.77.0.{number + 1} {name}\n"
+        for host in self:
+            ip("netns", "add", host.namespace)
+            ip("-n", self.switch, "link", "add", host.link, "type", "veth", "peer", "name", "eth0", "netns",
+               host.namespace)
+            self.on_switch("ip", "link", "set", host.link, "master", "switch", "up")
+            for link in ("lo", "eth0"):
+                ip("-n", host.namespace, "link", "set", link, "up")
+            ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "eth0")
+            ip("-n", host.namespace, "route", "add", "default", "dev", "eth0")
+            os.makedirs(f"/etc/netns/{host.namespace}", exist_ok=True)
+            pathlib.Path(f"/etc/netns/{host.namespace}/hosts").write_text(names)
+
+    def start_sshds(self):
+        os.makedirs("/run/sshd", exist_ok=True)
+        for key in ("host_key", "user_key"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / key)], check=True)
+        shutil.copy(self.folder / "user_key.pub", self.folder / "authorized_keys")
+        (self.folder / "sshd_config").write_text(
+            f"HostKey {self.folder}/host_key\nAuthorizedKeysFile {self.folder}/authorized_keys\n"
+            "StrictModes no\nUsePAM no\nPermitRootLogin yes\nPidFile none\nPasswordAuthentication no\n"
+            "MaxStartups 200\n")
+        (self.folder / "ssh_config").write_text(
+            f"Host *\n  IdentityFile {self.folder}/user_key\n  IdentitiesOnly yes\n  StrictHostKeyChecking no\n"
+            "  UserKnownHostsFile /dev/null\n  LogLevel ERROR\n  User root\n"
+            "Host alias\n  HostName 10.77.0.2\n")
+        self.environment["MUSTER_SSH"] = f"ssh -F {self.folder}/ssh_config"
+        sshd = shutil.which("sshd", path="/usr/sbin:/sbin:" + os.environ["PATH"])
+        for host in self:
+            server = subprocess.Popen(host.command([sshd, "-D", "-f", str(self.folder / "sshd_config"), "-E",
+                                                    str(self.folder / f"sshd-{host.name}.log")]))
+            self.servers.append(server)
+            self.daemons.add(server.pid)
+        for host in self:
+            wait_for(lambda host=host: host.run(["sh", "-c", "ss -ltn | grep -q :22"])[0] == 0, 20)
+
+
+def wait_for(condition, seconds):
+    """True as soon as the condition is; raises when it never is."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("it did not happen within %d s" % seconds)
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,179 @@
+"""`muster run --hosts` with real sshds on hosts with networks of their own.
+
+    ssh_test.py MUSTER      the program
+"""
+
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from hosts import SKIPPED, Hosts, missing, wait_for
+
+MUSTER = ""
+SAY = 'echo "$RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, host $GROUP_RANK, $MASTER_ADDR"'
+
+
+class Ssh(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.world = Hosts(["a", "b", "c"]).__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.world.__exit__()
+
+    def run_on(self, hosts, *program, flags=(), timeout=60, **more):
+        return self.world["a"].run([MUSTER, "run", "-q", "--hosts", hosts, *flags, *program], timeout=timeout, **more)
+
+    def start(self, argv):
+        """A launcher on host a that is killed if the test ends before it does, or when a minute is over."""
+        process = self.world["a"].start(argv)
+        timer = threading.Timer(60, process.kill)
+        timer.start()
+
+        def end():
+            timer.cancel()
+            process.kill()
+            process.communicate()
+
+        self.addCleanup(end)
+        return process
+
+    def start_on(self, hosts, *program, flags=()):
+        return self.start([MUSTER, "run", "-q", "--hosts", hosts, *flags, *program])
+
+    def nothing_is_left(self, seconds=5):
+        wait_for(lambda: not any(host.processes() for host in self.world), seconds)
+
+    def test_one_command_starts_all_hosts(self):
+        code, out, err = self.run_on("a:1,b:2,c:1", "sh", "-c", SAY)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(sorted(out.splitlines()), [
+            "[0@a] 0 of 4, local 0 of 1, host 0, 10.77.0.1",
+            "[1@b] 1 of 4, local 0 of 2, host 1, 10.77.0.1",
+            "[2@b] 2 of 4, local 1 of 2, host 1, 10.77.0.1",
+            "[3@c] 3 of 4, local 0 of 1, host 2, 10.77.0.1"])
+
+    def test_the_launcher_need_not_be_one_of_them(self):
+        code, out, err = self.run_on("b:1,c:1", "sh", "-c", SAY)
+        self.assertEqual(code, 0, err)
+        self.assertIn("[0@b] 0 of 2, local 0 of 1, host 0, 10.77.0.2", out)
+
+    def test_a_name_that_only_ssh_knows(self):
+        code, out, err = self.run_on("alias:1", "sh", "-c", SAY)
+        self.assertEqual(code, 0, err)
+        self.assertIn("10.77.0.2", out)
+
+    def test_a_hostfile(self):
+        (self.world.folder / "hosts.txt").write_text("# two hosts\na slots=1\nb slots=2 max_slots=4\n")
+        code, out, err = self.world["a"].run([MUSTER, "run", "-q", "--hostfile", "hosts.txt", "sh", "-c", SAY])
+        self.assertEqual(code, 0, err)
+        self.assertEqual(len(out.splitlines()), 3)
+
+    def test_environment_is_chosen_and_secrets_stay(self):
+        code, out, err = self.run_on("b:1", "sh", "-c", "env; cat /proc/$PPID/cmdline | tr '\\0' ' '", flags=["--env", "MINE=1"],
+                                     env={"NCCL_DEBUG": "INFO", "AWS_SECRET_ACCESS_KEY": "hidden", "LC_ALL": "C"})
+        self.assertEqual(code, 0, err)
+        self.assertIn("NCCL_DEBUG=INFO", out)
+        self.assertIn("MINE=1", out)
+        self.assertNotIn("hidden", out)
+        self.assertNotRegex(out.replace(os.environ.get("LS_COLORS", "\0"), ""), r"\b[0-9a-f]{64}\b")
+
+    def test_standard_input_is_rank_0s(self):
+        code, out, err = self.run_on("b:1,c:1", "sh", "-c", "[ $RANK = 0 ] && cat || true",
+                                     stdin=open(pathlib.Path(__file__)))
+        self.assertEqual(code, 0, err)
+        self.assertIn("[0@b] " + pathlib.Path(__file__).read_text().splitlines()[0], out)
+
+    def test_a_failure_is_on_one_card(self):
+        code, out, err = self.run_on("a:1,b:1", "sh", "-c", "[ $RANK = 1 ] && { echo alas >&2; exit 9; }; sleep 60")
+        self.assertEqual(code, 9)
+        self.assertIn("rank 1 failed first: exit code 9", err)
+        self.assertIn("where     host b", err)
+        self.assertIn("alas", err)
+        self.assertEqual(err.count("failed first"), 1)
+        self.nothing_is_left()
+
+    def test_the_launcher_killed_leaves_nothing(self):
+        process = self.start_on("a:1,b:1", "sh", "-c", "echo up; sleep 1000 & sleep 1000")
+        for _ in range(2):
+            self.assertIn("up", process.stdout.readline())
+        os.kill(process.pid, signal.SIGKILL)
+        started = time.monotonic()
+        self.nothing_is_left(10)
+        print(f"launcher killed -> nothing left on two hosts after {time.monotonic() - started:.2f} s")
+
+    def test_sigterm_ends_all(self):
+        process = self.start_on("a:1,b:1", "sh", "-c", "echo up; sleep 1000")
+        for _ in range(2):
+            self.assertIn("up", process.stdout.readline())
+        os.kill(process.pid, signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=30), 128 + signal.SIGTERM)
+        self.nothing_is_left()
+
+    def test_a_host_that_cannot_be_reached_is_named(self):
+        code, out, err = self.run_on("a:1,10.77.0.99:1", "true")
+        self.assertEqual(code, 1)
+        self.assertIn("host 10.77.0.99: ssh ended", err)
+        self.nothing_is_left()
+
+    def test_a_folder_that_is_not_there(self):
+        code, out, err = self.run_on("b:1", "./no-such-program")
+        self.assertEqual(code, 127)
+        self.assertIn("no-such-program", err)
+
+    def test_hosts_that_ask_for_too_much(self):
+        code, out, err = self.run_on("a:1,b:1", "true", flags=["--nnodes", "3"])
+        self.assertEqual(code, 2)
+        self.assertIn("--nnodes", err)
+
+    def test_an_elastic_job_goes_on_when_a_host_is_cut_off(self):
+        script = "echo world $WORLD_SIZE attempt $MUSTER_ATTEMPT; [ $MUSTER_ATTEMPT = 1 ] && exit 0; sleep 1000"
+        process = self.start_on("a:1,b:1,c:1", "sh", "-c", script, flags=[
+            "--nnodes", "2:3", "--rdzv-conf", "keep_alive_interval=1,keep_alive_max_attempt=5"])
+        for _ in range(3):
+            self.assertIn("world 3 attempt 0", process.stdout.readline())
+        try:
+            self.world["c"].cut()
+            for _ in range(2):
+                self.assertIn("world 2 attempt 1", process.stdout.readline())
+            # The host that was cut off has ended its own part: it is fenced.
+            wait_for(lambda: not [p for p in self.world["c"].processes() if b"sleep" in cmdline(p)], 15)
+        finally:
+            self.world["c"].mend()
+        code = process.wait(timeout=60)
+        self.assertEqual(code, 0, process.stderr.read())
+        self.nothing_is_left(30)
+
+    def test_hosts_from_a_command(self):
+        hosts = self.world.folder / "now.txt"
+        hosts.write_text("a slots=1\n")
+        script = "echo world $WORLD_SIZE; [ $WORLD_SIZE = 2 ] && exit 0; sleep 1000"
+        process = self.start([MUSTER, "run", "-q", "--host-discovery", f"cat {hosts}", "--nnodes", "1:2",
+                              "--rdzv-conf", "last_call_timeout=0", "sh", "-c", script])
+        self.assertIn("world 1", process.stdout.readline())
+        hosts.write_text("a slots=1\nb slots=1\n")
+        for _ in range(2):
+            self.assertIn("world 2", process.stdout.readline())
+        self.assertEqual(process.wait(timeout=60), 0, process.stderr.read())
+
+
+def cmdline(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+if __name__ == "__main__":
+    MUSTER = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    why = missing()
+    if why:
+        print("skipped:", why)
+        sys.exit(SKIPPED)
+    unittest.main(verbosity=2)
