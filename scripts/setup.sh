@@ -17,7 +17,9 @@ packages="g++ cmake ninja-build pkg-config python3 python3-venv ca-certificates
   libssl-dev libpugixml-dev libgtest-dev libgmock-dev libbenchmark-dev zlib1g-dev"
 case $goal in
   train) ;;
-  test) packages="$packages clang-format clang-tidy" ;;
+  # The last line: what the tests of several hosts are tested with.
+  test) packages="$packages clang-format clang-tidy
+    iproute2 openssh-server munge slurmctld slurmd slurm-client openmpi-bin mpich etcd-server libcurl4-openssl-dev" ;;
   bench) packages="$packages mpich libmpich-dev" ;;
   fuzz) packages="$packages clang libclang-rt-dev" ;;
   *) say "unknown goal '$goal': expected train, test, bench or fuzz"; exit 2 ;;

@@ -47,7 +47,8 @@ void set_times(const std::string& text, ClusterOptions& options) {
     const auto found = values.find(name);
     if (found == values.end()) return;
     time = parse_duration(found->second, cat("--rdzv-conf ", name).c_str());
-    if (time < std::chrono::milliseconds(0)) throw bad_flag("--rdzv-conf", cat(name, " of 0 or more"), found->second);
+    if (time < std::chrono::milliseconds(0))
+      throw bad_flag("--rdzv-conf", cat(name, " of 0 or more"), found->second);
   };
   time_of("timeout", options.join_timeout);
   time_of("join_timeout", options.join_timeout);
@@ -91,7 +92,8 @@ bool is_remote(const RunFlags& flags) {
 
 void check_alone(const RunFlags& flags) {
   if (!flags.inventory.empty())
-    throw bad_flag("--inventory", "none where several hosts take part", flags.inventory, "each tells what it has");
+    throw bad_flag("--inventory", "none where several hosts take part", flags.inventory,
+                   "each tells what it has");
   if (!flags.wait.empty())
     throw bad_flag("--wait", "none where several hosts take part", flags.wait,
                    "a host whose GPUs are leased ends the job, and says by whom");
@@ -125,10 +127,12 @@ HostPort parse_host_port(const std::string& text, const std::string& flag) {
 std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
   const bool simulated = !flags.inventory.empty() || flags.dry_run;  // then --hosts chooses of the inventory
   const bool listed = !flags.hosts.empty() && !simulated;
-  const int sources = (listed ? 1 : 0) + (flags.hostfile.empty() ? 0 : 1) + (flags.host_discovery.empty() ? 0 : 1);
+  const int sources =
+      (listed ? 1 : 0) + (flags.hostfile.empty() ? 0 : 1) + (flags.host_discovery.empty() ? 0 : 1);
   if (sources == 0) return std::nullopt;
   if (sources > 1)
-    throw bad_flag("--hosts", "one of --hosts, --hostfile and --host-discovery", flags.hosts, "leave the others out");
+    throw bad_flag("--hosts", "one of --hosts, --hostfile and --host-discovery", flags.hosts,
+                   "leave the others out");
   check_alone(flags);
   if (flags.node_rank >= 0 || !flags.rdzv_endpoint.empty()) {
     throw bad_flag("--hosts", "no --node-rank or --rdzv-endpoint beside it", flags.hosts,
@@ -154,7 +158,8 @@ std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {
   if (!several || flags.standalone) {
     if (flags.standalone && several)
       throw bad_flag("--standalone", "--nnodes 1 beside it", flags.nnodes, "leave one of them out");
-    if (flags.node_rank > 0) throw bad_flag("--node-rank", "0 of one host (--nnodes 1)", cat(flags.node_rank));
+    if (flags.node_rank > 0)
+      throw bad_flag("--node-rank", "0 of one host (--nnodes 1)", cat(flags.node_rank));
     return std::nullopt;
   }
   check_alone(flags);

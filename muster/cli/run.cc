@@ -85,7 +85,8 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
       ->add_option("--global-batch", flags.global_batch, "Samples a step over all ranks, divided by --scores")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
-  command->add_option("--hosts", flags.hosts, "Hosts, with ranks: a:4,b:8; over ssh, or those of the inventory")
+  command
+      ->add_option("--hosts", flags.hosts, "Hosts, with ranks: a:4,b:8; over ssh, or those of the inventory")
       ->type_name("LIST");
   command->add_option("--surplus", flags.surplus, "More ranks than GPUs: error, cpu, drop or share")
       ->type_name("RULE");
@@ -134,7 +135,9 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
   command->add_option("--ssh", flags.ssh, "What reaches the hosts [MUSTER_SSH, or ssh]")->type_name("CMD");
   command->add_option("--remote-muster", flags.remote_muster, "muster's path on the hosts [as here]")
       ->type_name("PATH");
-  command->add_option("--secret-file", flags.secret_file, "The secret that the job's hosts share (muster secret)")
+  command
+      ->add_option("--secret-file", flags.secret_file,
+                   "The secret that the job's hosts share (muster secret)")
       ->type_name("FILE")
       ->check(not_empty("a file"));
   command->add_flag("--no-auth", flags.no_auth, "Let everybody who reaches the rendezvous take part");
@@ -175,7 +178,8 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
                   "No effect: --tee writes every line to files");
   torchrun_option(command, "--logs-specs", flags.logs_specs, "NAME", "default");
   torchrun_option(command, "--role", flags.role, "NAME", "ROLE_NAME of the ranks");
-  torchrun_option(command, "--nnodes", flags.nnodes, "N", "Hosts, each with a muster run of its own: N or MIN:MAX");
+  torchrun_option(command, "--nnodes", flags.nnodes, "N",
+                  "Hosts, each with a muster run of its own: N or MIN:MAX");
   torchrun_option(command, "--node-rank", flags.node_rank, "N", "This host's number, from 0");
   torchrun_flag(command, "--standalone", flags.standalone, "One host, a free port (the default)");
   torchrun_option(command, "--rdzv-backend", flags.rdzv_backend, "NAME", "static, c10d or etcd");

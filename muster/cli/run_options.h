@@ -38,7 +38,7 @@ struct RunFlags {
   std::string duplicate_stderr_filters;
   std::string logs_specs;
   std::string print_completion;
-  int node_rank = -1;  // -1: not given
+  int node_rank = -1;       // -1: not given
   std::string master_addr;  // empty: torchrun's default for the case
   int master_port = -1;     // -1: not given
   std::string local_addr;
@@ -89,7 +89,8 @@ struct MoreProgram {
 // The hosts to start agents on; nothing when this command is one host's own. Throws: invalid_argument; io.
 std::optional<RemoteOptions> to_remote_options(const RunFlags& flags);
 
-// How this host finds the others; nothing when the job has one host. Throws: invalid_argument naming the flag.
+// How this host finds the others; nothing when the job has one host. Throws: invalid_argument naming the
+// flag.
 std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags);
 
 // `program` is PROGRAM and its arguments, as typed; `more` what follows it. Throws: invalid_argument naming

@@ -12,9 +12,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kSentPrefixes[] = {"NCCL_", "GLOO_", "UCX_",  "FI_",    "TORCH_", "PYTORCH_", "PYTHON",
-                                         "CUDA_", "OMP_",  "KMP_",  "MKL_",   "MUSTER_", "PET_",    "HF_",
-                                         "WANDB_", "LC_",  "XLA_",  "TRITON_"};
+constexpr const char* kSentPrefixes[] = {"NCCL_",  "GLOO_", "UCX_",   "FI_",  "TORCH_", "PYTORCH_",
+                                         "PYTHON", "CUDA_", "OMP_",   "KMP_", "MKL_",   "MUSTER_",
+                                         "PET_",   "HF_",   "WANDB_", "LC_",  "XLA_",   "TRITON_"};
 constexpr const char* kSentNames[] = {"PATH", "LD_LIBRARY_PATH", "LANG", "VIRTUAL_ENV", "CONDA_PREFIX", "TZ"};
 constexpr const char* kKeptPrefixes[] = {"MUSTER_SECRET", "MUSTER_LEASE", "MUSTER_STORE", "MUSTER_HOST_ID"};
 constexpr const char* kKeptNames[] = {"CUDA_VISIBLE_DEVICES", "MUSTER_TTY"};
@@ -36,7 +36,7 @@ bool is_a_name(const std::string& name) {
          std::all_of(name.begin(), name.end(), word);
 }
 
-Json to_json(const LaunchOptions& options) {
+Json launch_to_json(const LaunchOptions& options) {
   Json programs = Json::array();
   for (const ProgramRanks& more : options.more_programs)
     programs.push_back({{"argv", more.argv}, {"num_ranks", more.num_ranks}, {"role", more.role}});
@@ -106,7 +106,7 @@ LaunchOptions launch_from(const Json& json) {
   return options;
 }
 
-Json to_json(const ClusterOptions& cluster) {
+Json cluster_to_json(const ClusterOptions& cluster) {
   return {{"min_hosts", cluster.min_hosts},
           {"max_hosts", cluster.max_hosts},
           {"node_rank", cluster.node_rank ? Json(*cluster.node_rank) : Json(nullptr)},
@@ -132,10 +132,10 @@ ClusterOptions cluster_from(const Json& json) {
 
 std::string to_line(const AgentTask& task) {
   const Json json = {{"schema", "muster.agent/1"},
-                     {"launch", to_json(task.launch)},
+                     {"launch", launch_to_json(task.launch)},
                      {"nproc", task.launch.request.nproc_per_node ? Json(*task.launch.request.nproc_per_node)
                                                                   : Json(nullptr)},
-                     {"cluster", to_json(task.cluster)},
+                     {"cluster", cluster_to_json(task.cluster)},
                      {"environment", task.environment},
                      {"folder", task.folder},
                      {"secret", task.cluster.secret.hex()}};

@@ -1,6 +1,6 @@
 // What `muster run --hosts` hands to the agent that it starts on another host: the job, as far as that host
-// needs to know it, and the secret by which it joins. One line of JSON on the agent's standard input; never in
-// arguments or the environment, which others on that host can see.
+// needs to know it, and the secret by which it joins. One line of JSON on the agent's standard input; never
+// in arguments or the environment, which others on that host can see.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ namespace muster {
 struct AgentTask {
   LaunchOptions launch = {};
   ClusterOptions cluster = {};
-  Environment environment = {};   // set before anything else
-  std::string folder = {};        // to work in
+  Environment environment = {};  // set before anything else
+  std::string folder = {};       // to work in
 };
 
 // One line, with its newline.

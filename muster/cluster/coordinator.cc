@@ -77,7 +77,8 @@ std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
   now_ = now;
   if (phase_ != Phase::finished && phase_ != Phase::stopping && rules_.time_limit &&
       now - began_ >= *rules_.time_limit) {
-    trouble_.error = cat("stopped: the time limit of ", format_duration(*rules_.time_limit), " (--timeout) is over");
+    trouble_.error =
+        cat("stopped: the time limit of ", format_duration(*rules_.time_limit), " (--timeout) is over");
     trouble_.error_code = kTimeLimitExitCode;
     if (phase_ == Phase::running) {
       stop_round("the time limit is over");
@@ -107,8 +108,8 @@ void Coordinator::on_join(const Report& report) {
   if (members_.contains(report.from)) return;
   HostFacts facts = *report.facts;
   if (facts.node_rank && (*facts.node_rank < 0 || *facts.node_rank >= rules_.max_hosts)) {
-    return refuse(report.from, cat("--node-rank: expected 0 to ", rules_.max_hosts - 1, " for ", rules_.max_hosts,
-                                   " hosts (--nnodes), got ", *facts.node_rank));
+    return refuse(report.from, cat("--node-rank: expected 0 to ", rules_.max_hosts - 1, " for ",
+                                   rules_.max_hosts, " hosts (--nnodes), got ", *facts.node_rank));
   }
   for (const auto& [id, member] : members_) {
     if (!facts.node_rank || member.facts.node_rank != facts.node_rank) continue;
@@ -130,7 +131,8 @@ void Coordinator::on_join(const Report& report) {
     }
     if (first.host.driver_version != facts.host.driver_version) {
       const auto driver = [](const Host& host) {
-        return host.driver_version.empty() ? std::string("no driver") : cat("driver ", printable(host.driver_version));
+        return host.driver_version.empty() ? std::string("no driver")
+                                           : cat("driver ", printable(host.driver_version));
       };
       say_(cat("host ", facts.host.name, " has ", driver(facts.host), ", host ", first.host.name, " ",
                driver(first.host)));
@@ -250,9 +252,8 @@ void Coordinator::round_over() {
     return finish(128 + trouble_.stopped_by, cat("stopped by ", signal_name(trouble_.stopped_by)));
   }
   if (!trouble_.lost.empty()) {
-    const std::string lost =
-        cat(trouble_.lost.size() == 1 ? "host " : "hosts ", join(trouble_.lost, ", "),
-            trouble_.lost.size() == 1 ? " is gone" : " are gone");
+    const std::string lost = cat(trouble_.lost.size() == 1 ? "host " : "hosts ", join(trouble_.lost, ", "),
+                                 trouble_.lost.size() == 1 ? " is gone" : " are gone");
     if (rules_.elastic()) {
       say_(cat(lost, "; going on without it"));
       return regather();
@@ -282,9 +283,9 @@ void Coordinator::restart_after_failure(const WorkerExit& first) {
   }
   quick_failures_ = now_ - round_began_ < kQuickFailure ? quick_failures_ + 1 : 0;
   const auto delay = back_off(quick_failures_);
-  say_(cat("rank ", first.rank, " on host ", first.host, " failed: ", first.cause, "; starting all ranks again",
-           delay.count() > 0 ? cat(" in ", format_duration(delay)) : "", " (restart ", restarts_, " of ",
-           rules_.max_restarts, ")"));
+  say_(cat("rank ", first.rank, " on host ", first.host, " failed: ", first.cause,
+           "; starting all ranks again", delay.count() > 0 ? cat(" in ", format_duration(delay)) : "",
+           " (restart ", restarts_, " of ", rules_.max_restarts, ")"));
   not_before_ = now_ + delay;
   regather();
 }
@@ -354,8 +355,8 @@ std::string Coordinator::missing_text() const {
 }
 
 void Coordinator::finish_missing() {
-  finish(1, cat("rendezvous: expected ", rules_.min_hosts, " hosts within ", format_duration(rules_.join_timeout),
-                ", got ", num_candidates(), missing_text(),
+  finish(1, cat("rendezvous: expected ", rules_.min_hosts, " hosts within ",
+                format_duration(rules_.join_timeout), ", got ", num_candidates(), missing_text(),
                 "; see whether the others were started and can reach this address"));
 }
 

@@ -1,6 +1,6 @@
 // Decides for a job of several hosts: which take part, when their ranks start, what happens after a failure,
-// when the job is over. A pure state machine: reports and the time go in, orders come out; coordinator_thread.h
-// connects it to a store. Knows nothing of processes and sockets.
+// when the job is over. A pure state machine: reports and the time go in, orders come out;
+// coordinator_thread.h connects it to a store. Knows nothing of processes and sockets.
 //
 //   gathering ──enough hosts──▶ running ──all ranks ended well──▶ finished
 //       ▲                          │ failure, lost host, new host
@@ -24,9 +24,9 @@ struct CoordinatorRules {
   int min_hosts = 1;
   int max_hosts = 1;
   int max_restarts = 0;
-  std::chrono::milliseconds join_timeout{600'000};    // for min_hosts to come
-  std::chrono::milliseconds last_call{30'000};        // with min_hosts there, for more
-  std::chrono::milliseconds stop_timeout{60'000};     // for a stopped round's ranks to end
+  std::chrono::milliseconds join_timeout{600'000};           // for min_hosts to come
+  std::chrono::milliseconds last_call{30'000};               // with min_hosts there, for more
+  std::chrono::milliseconds stop_timeout{60'000};            // for a stopped round's ranks to end
   std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole job
   int max_host_failures = 3;  // rounds that one host may fail before it is set aside, where others are left
   std::string run_folder = {};

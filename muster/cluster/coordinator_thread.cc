@@ -14,7 +14,8 @@ namespace {
 constexpr std::chrono::milliseconds kTick{200};
 constexpr std::chrono::milliseconds kWatchEvery{1'000};
 
-std::optional<std::string> entry(Store& store, const char* log, int64_t number, std::chrono::milliseconds wait) {
+std::optional<std::string> entry(Store& store, const char* log, int64_t number,
+                                 std::chrono::milliseconds wait) {
   const std::string key = log_entry_key(log, number);
   if (wait.count() == 0 && !store.check({key})) return std::nullopt;
   try {
@@ -140,8 +141,9 @@ void CoordinatorThread::watch_signs_of_life(std::vector<Order>& orders) {
     }
     if (now - known->second.since < options_.dead_after) continue;
     signs_.erase(known);
-    log(LogLevel::warn, cat("no sign of life from host ", coordinator_.name_of(id), " for ",
-                            std::chrono::duration_cast<std::chrono::seconds>(options_.dead_after).count(), " s"));
+    log(LogLevel::warn,
+        cat("no sign of life from host ", coordinator_.name_of(id), " for ",
+            std::chrono::duration_cast<std::chrono::seconds>(options_.dead_after).count(), " s"));
     for (Order& order : coordinator_.on_report({.kind = Report::Kind::lost, .from = id}, now))
       orders.push_back(std::move(order));
   }

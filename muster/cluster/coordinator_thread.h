@@ -1,6 +1,6 @@
-// Runs a Coordinator over a store: reads the reports as they come, watches the hosts' signs of life, gives the
-// orders. In a thread of its own, in the process that serves the store (or that a store without a server has
-// given the part to).
+// Runs a Coordinator over a store: reads the reports as they come, watches the hosts' signs of life, gives
+// the orders. In a thread of its own, in the process that serves the store (or that a store without a server
+// has given the part to).
 #pragma once
 
 #include <atomic>

@@ -109,8 +109,8 @@ class HostAgent {
   // Called by the loop, also while ranks run.
   void take_orders() {
     while (auto order = member_->take()) {
-      const bool about_us = order->kind != Order::Kind::refuse ||
-                            (!order->hosts.empty() && order->hosts[0] == member_->id());
+      const bool about_us =
+          order->kind != Order::Kind::refuse || (!order->hosts.empty() && order->hosts[0] == member_->id());
       if (!about_us) continue;
       if (order->kind == Order::Kind::stop) stopped_round_ = order->round;
       if (order->kind != Order::Kind::start && running_round_ != 0 &&
@@ -143,8 +143,8 @@ class HostAgent {
     }
   }
 
-  // A signal came while no ranks ran here. The host that serves ends the job for all; any host does that where
-  // none can be spared.
+  // A signal came while no ranks ran here. The host that serves ends the job for all; any host does that
+  // where none can be spared.
   std::optional<int> leave(int signal) {
     if (coordinator_ || !cluster_.elastic()) {
       member_->report({.kind = Report::Kind::stop, .stopped_by = signal});
@@ -160,7 +160,8 @@ class HostAgent {
     if (at == order.hosts.end()) {
       take_orders();
       const bool goes_on = stopped_round_ < order.round && pending_.empty();  // else it is history
-      if (goes_on) log(LogLevel::info, cat("the job has its ", order.hosts.size(), " hosts; this one is a spare"));
+      if (goes_on)
+        log(LogLevel::info, cat("the job has its ", order.hosts.size(), " hosts; this one is a spare"));
       return std::nullopt;
     }
     const int host_index = static_cast<int>(at - order.hosts.begin());
@@ -183,7 +184,8 @@ class HostAgent {
     }
     member_->report(end);
     if (!leaves) return std::nullopt;
-    log(LogLevel::info, cat("stopped by ", signal_name(end.stopped_by), "; every rank here has ended, and this "
+    log(LogLevel::info, cat("stopped by ", signal_name(end.stopped_by),
+                            "; every rank here has ended, and this "
                             "host has left the job"));
     return 128 + end.stopped_by;
   }
@@ -208,10 +210,10 @@ class HostAgent {
       show_plan(order.plan, options_, STDERR_FILENO);
     } else if (!cluster_.remote && !options_.quiet) {
       const RankRange here = ranks_on_host(order.plan, host_index);
-      log(LogLevel::info, cat("host ", host_index, " of ", order.hosts.size(), ": ",
-                              here.count == 0 ? "no ranks"
-                                              : cat("ranks ", here.first, " to ", here.first + here.count - 1),
-                              " of ", order.plan.ranks.size(), "; rank 0 is at ", order.master_addr));
+      log(LogLevel::info,
+          cat("host ", host_index, " of ", order.hosts.size(), ": ",
+              here.count == 0 ? "no ranks" : cat("ranks ", here.first, " to ", here.first + here.count - 1),
+              " of ", order.plan.ranks.size(), "; rank 0 is at ", order.master_addr));
     }
   }
 

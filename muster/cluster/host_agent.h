@@ -1,6 +1,6 @@
-// The launcher's spine where a job has several hosts: one agent a host. It tells the others what this host has,
-// starts the ranks that the common plan gives it, and does what the coordinator orders. What agent.h is for one
-// host.
+// The launcher's spine where a job has several hosts: one agent a host. It tells the others what this host
+// has, starts the ranks that the common plan gives it, and does what the coordinator orders. What agent.h is
+// for one host.
 #pragma once
 
 #include "muster/cluster/cluster_options.h"

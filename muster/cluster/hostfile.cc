@@ -54,8 +54,9 @@ HostSpec parse_host_spec(std::string_view text, const Refuse& refuse) {
 
 std::vector<HostSpec> parse_host_list(const std::string& text, const std::string& flag) {
   const Refuse refuse = [&](const std::string& got) {
-    throw Error(ErrorCode::invalid_argument, cat(flag, ": expected names with numbers of ranks as in a:4,b:8, got '",
-                                                 printable(got), "' in '", printable(text), "'"));
+    throw Error(ErrorCode::invalid_argument,
+                cat(flag, ": expected names with numbers of ranks as in a:4,b:8, got '", printable(got),
+                    "' in '", printable(text), "'"));
   };
   std::vector<HostSpec> hosts;
   for (const std::string& piece : split(text, ',')) {
@@ -76,13 +77,15 @@ std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string&
     ++line_number;
     const Refuse refuse = [&](const std::string& got) {
       throw Error(ErrorCode::invalid_argument,
-                  cat(path, ":", line_number, ": expected a host as in 'a slots=4' or 'a:4', got '", printable(got), "'"));
+                  cat(path, ":", line_number, ": expected a host as in 'a slots=4' or 'a:4', got '",
+                      printable(got), "'"));
     };
     std::string_view rest = trim(std::string_view(line).substr(0, line.find('#')));
     if (rest.empty()) continue;
     const size_t blank = rest.find_first_of(" \t");
     HostSpec host = parse_host_spec(rest.substr(0, blank), refuse);
-    while (blank != std::string_view::npos && !(rest = trim(rest.substr(rest.find_first_of(" \t")))).empty()) {
+    while (blank != std::string_view::npos &&
+           !(rest = trim(rest.substr(rest.find_first_of(" \t")))).empty()) {
       const std::string_view word = rest.substr(0, rest.find_first_of(" \t"));
       if (word.starts_with("slots=")) {
         host.nproc = parse_slots(word.substr(6), refuse);
@@ -91,8 +94,8 @@ std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string&
       }
       if (word.size() == rest.size()) break;
     }
-    const auto before =
-        std::find_if(hosts.begin(), hosts.end(), [&](const HostSpec& known) { return known.name == host.name; });
+    const auto before = std::find_if(hosts.begin(), hosts.end(),
+                                     [&](const HostSpec& known) { return known.name == host.name; });
     if (before == hosts.end()) {
       hosts.push_back(std::move(host));
     } else {
@@ -100,7 +103,8 @@ std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string&
     }
   }
   if (hosts.empty()) {
-    throw Error(ErrorCode::invalid_argument, cat(path, ": expected a host a line, as in 'a slots=4', got none"));
+    throw Error(ErrorCode::invalid_argument,
+                cat(path, ": expected a host a line, as in 'a slots=4', got none"));
   }
   return hosts;
 }

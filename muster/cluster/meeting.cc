@@ -31,7 +31,8 @@ bool is_here(const SocketAddress& address) {
   const Fd probe(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   SocketAddress any_port = address;
   if (address.storage.ss_family == AF_INET) reinterpret_cast<sockaddr_in*>(&any_port.storage)->sin_port = 0;
-  if (address.storage.ss_family == AF_INET6) reinterpret_cast<sockaddr_in6*>(&any_port.storage)->sin6_port = 0;
+  if (address.storage.ss_family == AF_INET6)
+    reinterpret_cast<sockaddr_in6*>(&any_port.storage)->sin6_port = 0;
   return probe.valid() && ::bind(probe.get(), any_port.get(), any_port.size) == 0;
 }
 
@@ -69,13 +70,16 @@ std::unique_ptr<TcpServer> serve(const ClusterOptions& options, Endpoint at, con
   }
 }
 
-std::shared_ptr<Store> connect(const ClusterOptions& options, const Endpoint& endpoint, const Secret& secret) {
+std::shared_ptr<Store> connect(const ClusterOptions& options, const Endpoint& endpoint,
+                               const Secret& secret) {
   const Deadline deadline(options.join_timeout);
   bool said = false;
   for (;;) {
     try {
-      return std::make_shared<TcpStore>(TcpStoreOptions{
-          .endpoint = endpoint, .secret = secret, .timeout = std::min(options.dead_after / 3, deadline.left())});
+      return std::make_shared<TcpStore>(
+          TcpStoreOptions{.endpoint = endpoint,
+                          .secret = secret,
+                          .timeout = std::min(options.dead_after / 3, deadline.left())});
     } catch (const Error& error) {
       if (error.code() == ErrorCode::invalid_argument) throw;
       if (deadline.passed()) {
@@ -131,11 +135,12 @@ Secret cluster_secret(const ClusterOptions& options, bool loopback) {
   if (given) return *given;
   if (options.no_auth) return {};
   if (loopback) return user_secret();
-  throw Error(ErrorCode::failed_precondition,
-              cat("rendezvous at ", options.endpoint,
-                  ": expected the job's secret, got none; make one with `(umask 077; muster secret > FILE)`, copy "
-                  "it to every host and give it with --secret-file FILE, or say --no-auth where nobody else can "
-                  "reach these hosts"));
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat("rendezvous at ", options.endpoint,
+          ": expected the job's secret, got none; make one with `(umask 077; muster secret > FILE)`, copy "
+          "it to every host and give it with --secret-file FILE, or say --no-auth where nobody else can "
+          "reach these hosts"));
 }
 
 std::string address_to_serve(const std::string& host) {
@@ -145,8 +150,10 @@ std::string address_to_serve(const std::string& host) {
     if (!is_loopback(address) || is_loopback_text(host)) return text;
     const std::string outward = outward_address();
     if (outward.empty()) return text;
-    log(LogLevel::warn, cat("host name ", host, " means ", text, " here, which no other host can reach (see "
-                            "/etc/hosts); using ", outward, " instead; --local-addr chooses another"));
+    log(LogLevel::warn, cat("host name ", host, " means ", text,
+                            " here, which no other host can reach (see "
+                            "/etc/hosts); using ",
+                            outward, " instead; --local-addr chooses another"));
     return outward;
   }
   return "";
@@ -161,9 +168,10 @@ Meeting meet(const ClusterOptions& options) {
   meeting.secret = cluster_secret(options, is_loopback_text(endpoint.host) || is_loopback_text(here));
   if (may_serve) {
     if (here.empty()) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("rendezvous: expected an address of this host, which has node rank 0 and serves it, got ",
-                      options.endpoint, "; give this host's address, or the right --node-rank"));
+      throw Error(
+          ErrorCode::invalid_argument,
+          cat("rendezvous: expected an address of this host, which has node rank 0 and serves it, got ",
+              options.endpoint, "; give this host's address, or the right --node-rank"));
     }
     endpoint.host = options.local_address.empty() ? here : options.local_address;
     try {

@@ -1,5 +1,5 @@
-// The store at which the hosts of a job meet: served by one of them, reached by the others. Decides who serves,
-// on which address, and under which secret.
+// The store at which the hosts of a job meet: served by one of them, reached by the others. Decides who
+// serves, on which address, and under which secret.
 #pragma once
 
 #include <memory>
@@ -12,9 +12,9 @@
 
 namespace muster {
 
-// The secret that the job's hosts share: from the file or the environment; on one machine alone (loopback) one
-// that this user's processes find in the runtime folder. Empty with no_auth. Throws: failed_precondition with
-// advice when there is none; as Secret::from_file.
+// The secret that the job's hosts share: from the file or the environment; on one machine alone (loopback)
+// one that this user's processes find in the runtime folder. Empty with no_auth. Throws: failed_precondition
+// with advice when there is none; as Secret::from_file.
 Secret cluster_secret(const ClusterOptions& options, bool loopback);
 
 // Where a server for `host` is to listen: an address of this machine; empty when `host` is another's. A name
@@ -35,9 +35,9 @@ struct Meeting {
   Secret secret = {};
 };
 
-// Serves the store when this host is the one to (static: node rank 0; c10d: the endpoint is an address of this
-// machine and nobody listens there yet), else connects. Blocking: until connected, or join_timeout. Throws:
-// unavailable (no server, port taken, name does not resolve); as cluster_secret.
+// Serves the store when this host is the one to (static: node rank 0; c10d: the endpoint is an address of
+// this machine and nobody listens there yet), else connects. Blocking: until connected, or join_timeout.
+// Throws: unavailable (no server, port taken, name does not resolve); as cluster_secret.
 Meeting meet(const ClusterOptions& options);
 
 }  // namespace muster

@@ -27,8 +27,8 @@ class Member {
 
   const std::string& id() const { return id_; }
 
-  // Tells the coordinator; `from` and `number` are filled in. What cannot be told because the store is gone is
-  // found out by the listening thread too. Blocking: for the store's answer.
+  // Tells the coordinator; `from` and `number` are filled in. What cannot be told because the store is gone
+  // is found out by the listening thread too. Blocking: for the store's answer.
   void report(Report report);
 
   // Readable when there is an order to take or the store is lost.

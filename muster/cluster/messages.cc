@@ -24,7 +24,8 @@ int kind_of(const std::array<const char*, N>& names, const Json& json) {
   for (size_t i = 0; i < N; ++i) {
     if (name == names[i]) return static_cast<int>(i);
   }
-  throw Error(ErrorCode::invalid_argument, cat("message: expected a known kind, got '", printable(name), "'"));
+  throw Error(ErrorCode::invalid_argument,
+              cat("message: expected a known kind, got '", printable(name), "'"));
 }
 
 template <class T>
@@ -159,7 +160,8 @@ Order order_from_text(const std::string& text) {
                 .reason = json.at("reason").get<std::string>(),
                 .exit_code = json.at("exit_code").get<int>(),
                 .exits = exits_from(json.at("exits"))};
-    if (json.contains("plan")) order.plan = plan_from_json(json.at("plan").get<std::string>(), "the job's plan");
+    if (json.contains("plan"))
+      order.plan = plan_from_json(json.at("plan").get<std::string>(), "the job's plan");
     return order;
   });
 }

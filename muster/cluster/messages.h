@@ -20,12 +20,12 @@ inline constexpr const char* kOrders = "orders";
 
 // What a host brings along.
 struct HostFacts {
-  std::string id = {};              // of its agent: one a process
+  std::string id = {};                // of its agent: one a process
   std::optional<int> node_rank = {};  // the place it asks for
   std::optional<int> nproc = {};      // ranks it is to have; nothing: as the job says
-  std::string address = {};         // where other hosts reach it
-  int master_port = 0;              // held there, for PyTorch's store
-  std::string store = {};           // served there, for muster's ranks
+  std::string address = {};           // where other hosts reach it
+  int master_port = 0;                // held there, for PyTorch's store
+  std::string store = {};             // served there, for muster's ranks
   std::string muster_version = {};
   VisibilityMasks masks = {};
   Host host = {};

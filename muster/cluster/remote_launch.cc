@@ -51,14 +51,18 @@ std::string without_user(const std::string& name) {
 class RemoteJob {
  public:
   RemoteJob(const LaunchOptions& options, const ClusterOptions& cluster, const RemoteOptions& remote)
-      : options_(options), cluster_(cluster), remote_(remote), processes_({.stop_signals = options.stop_signals}) {
+      : options_(options),
+        cluster_(cluster),
+        remote_(remote),
+        processes_({.stop_signals = options.stop_signals}) {
     if (remote_.ssh.empty()) remote_.ssh = {"ssh"};
     if (remote_.hosts.empty()) remote_.hosts = discover_hosts(remote_.discovery);
-    if (cluster_.max_hosts <= 1) cluster_.min_hosts = cluster_.max_hosts = static_cast<int>(remote_.hosts.size());
+    if (cluster_.max_hosts <= 1)
+      cluster_.min_hosts = cluster_.max_hosts = static_cast<int>(remote_.hosts.size());
     const int there = static_cast<int>(remote_.hosts.size());
     if (there < cluster_.min_hosts && remote_.discovery.empty()) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("--nnodes: expected at most ", there, " hosts, which are listed, got ", cluster_.min_hosts));
+      throw Error(ErrorCode::invalid_argument, cat("--nnodes: expected at most ", there,
+                                                   " hosts, which are listed, got ", cluster_.min_hosts));
     }
     find_out_where_they_are();
     serve();
@@ -72,7 +76,8 @@ class RemoteJob {
         {.stop_on_failure = false,
          .grace = options_.shutdown_timeout + kBeyondTheRanksGrace,
          .on_exit = [this](const ChildExit& exit) { on_exit(exit); },
-         .on_stop = [this](int signal) { coordinator_report({.kind = Report::Kind::stop, .stopped_by = signal}); }});
+         .on_stop =
+             [this](int signal) { coordinator_report({.kind = Report::Kind::stop, .stopped_by = signal}); }});
     output_->finish();
     coordinator_->wait(kAllTakeLeave);
     return report(ended);
@@ -110,7 +115,8 @@ class RemoteJob {
       own_address_ = cluster_.local_address.empty() ? address_towards(address) : cluster_.local_address;
     }
     if (own_address_.empty()) own_address_ = cluster_.local_address;
-    if (own_address_.empty() && !remote_.discovery.empty()) own_address_ = outward_address();  // others may follow
+    if (own_address_.empty() && !remote_.discovery.empty())
+      own_address_ = outward_address();  // others may follow
     if (own_address_.empty()) own_address_ = "127.0.0.1";
   }
 
@@ -124,8 +130,8 @@ class RemoteJob {
     store_ = std::make_shared<TcpStore>(
         TcpStoreOptions{.endpoint = server_->endpoint(), .secret = cluster_.secret});
     rules_ = rules_of(options_, cluster_);
-    coordinator_ = std::make_unique<CoordinatorThread>(store_, rules_, planner_of(options_),
-                                                       CoordinatorThreadOptions{.dead_after = cluster_.dead_after});
+    coordinator_ = std::make_unique<CoordinatorThread>(
+        store_, rules_, planner_of(options_), CoordinatorThreadOptions{.dead_after = cluster_.dead_after});
   }
 
   void start(const HostSpec& host) {
@@ -134,7 +140,8 @@ class RemoteJob {
     agent.host = host;
     if (!addresses_.contains(host.name)) addresses_[host.name] = address_of(host.name);
     agent.address = addresses_[host.name];
-    AgentTask task{.launch = options_, .cluster = cluster_, .folder = std::filesystem::current_path().string()};
+    AgentTask task{
+        .launch = options_, .cluster = cluster_, .folder = std::filesystem::current_path().string()};
     task.launch.request.nproc_per_node = host.nproc ? host.nproc : options_.request.nproc_per_node;
     if (task.launch.run_dir.empty()) task.launch.run_dir = "runs/" + rules_.run_folder;
     task.cluster.host_name = without_user(host.name);
@@ -170,10 +177,11 @@ class RemoteJob {
     agent.running = false;
     agent.feed.reset();
     if (!exit.failed() || coordinator_->result() || processes_.stop_requested() != 0) return;
-    const std::string how = exit.signal != 0 ? cat("killed by ", signal_name(exit.signal))
-                                             : cat("exit code ", exit.exit_code);
+    const std::string how =
+        exit.signal != 0 ? cat("killed by ", signal_name(exit.signal)) : cat("exit code ", exit.exit_code);
     const bool by_ssh = !agent.address.empty() && exit.exit_code == 255;
-    const std::string what = cat("host ", agent.host.name, ": ", by_ssh ? "ssh" : "its agent", " ended with ", how);
+    const std::string what =
+        cat("host ", agent.host.name, ": ", by_ssh ? "ssh" : "its agent", " ended with ", how);
     const bool others = std::any_of(agents_.begin(), agents_.end(), [](const auto& a) { return a->running; });
     if (cluster_.elastic() && (others || !remote_.discovery.empty())) {
       log(LogLevel::warn, what);
@@ -181,8 +189,9 @@ class RemoteJob {
     }
     std::string lines;
     for (const std::string& line : output_->last_lines(agent.err, kLastLines)) lines += cat("\n    | ", line);
-    coordinator_report(
-        {.kind = Report::Kind::stop, .error = what + lines, .exit_code = by_ssh ? 1 : std::max(1, exit.exit_code)});
+    coordinator_report({.kind = Report::Kind::stop,
+                        .error = what + lines,
+                        .exit_code = by_ssh ? 1 : std::max(1, exit.exit_code)});
   }
 
   void coordinator_report(Report report) {
@@ -195,8 +204,8 @@ class RemoteJob {
     }
   }
 
-  // New hosts are started as they appear; those that go away end by themselves, or are told to by whoever took
-  // them away.
+  // New hosts are started as they appear; those that go away end by themselves, or are told to by whoever
+  // took them away.
   void watch_discovery() {
     if (remote_.discovery.empty()) return;
     processes_.loop().call_at(Clock::now() + kAskEvery, [this] {
@@ -228,7 +237,8 @@ class RemoteJob {
     if (first_failure(order->exits) != nullptr) {
       JobFacts job;
       job.run_id = options_.run_id;
-      job.run_dir = std::filesystem::absolute(options_.run_dir.empty() ? "runs/" + rules_.run_folder : options_.run_dir);
+      job.run_dir = std::filesystem::absolute(options_.run_dir.empty() ? "runs/" + rules_.run_folder
+                                                                       : options_.run_dir);
       job.log_dir = job.run_dir + "/logs";
       std::error_code ignored;
       std::filesystem::create_directories(job.run_dir, ignored);

@@ -18,8 +18,9 @@ Plan place(const Inventory& inventory, const LaunchOptions& options);
 // A lease on each GPU of the plan's ranks on that host. Blocking, Throws: as place_and_lease.
 std::vector<Lease> lease_host(const Plan& plan, int host_index, const LaunchOptions& options);
 
-// `place` with a lease on each of its GPUs (a simulated plan, one for CPUs and a dry run need none). Blocking: as long as `options.wait`. Throws: as plan and
-// plan_with_leases; invalid_argument for a given plan that does not fit this machine.
+// `place` with a lease on each of its GPUs (a simulated plan, one for CPUs and a dry run need none).
+// Blocking: as long as `options.wait`. Throws: as plan and plan_with_leases; invalid_argument for a given
+// plan that does not fit this machine.
 LeasedPlan place_and_lease(const Inventory& inventory, const LaunchOptions& options);
 
 }  // namespace muster

@@ -48,7 +48,8 @@ bool write_report(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, int attempt, int max_restarts) {
+void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, int attempt,
+                    int max_restarts) {
   const WorkerExit* first = first_failure(exits);
   if (first == nullptr) return;
   FailureContext context{.run_id = job.run_id,

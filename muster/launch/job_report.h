@@ -1,5 +1,5 @@
-// What a launcher says at the end of a failed job: failure.json, the card on standard error, and the error file
-// of a launcher around this one.
+// What a launcher says at the end of a failed job: failure.json, the card on standard error, and the error
+// file of a launcher around this one.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace muster {
 
-// Says why the job failed, or nothing when no rank failed by itself. What cannot be written is logged: the exit
-// code holds whatever becomes of the report. `exits` in order of death.
+// Says why the job failed, or nothing when no rank failed by itself. What cannot be written is logged: the
+// exit code holds whatever becomes of the report. `exits` in order of death.
 void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, int attempt, int max_restarts);
 
 }  // namespace muster

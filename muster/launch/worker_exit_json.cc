@@ -67,7 +67,8 @@ WorkerExit worker_exit_from_json(const Json& json) {
         std::chrono::milliseconds(json.value("unix_milliseconds", int64_t{0})));
     return exit;
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::invalid_argument, cat("a rank's end: expected the JSON of one, got ", error.what()));
+    throw Error(ErrorCode::invalid_argument,
+                cat("a rank's end: expected the JSON of one, got ", error.what()));
   }
 }
 

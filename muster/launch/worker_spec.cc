@@ -120,7 +120,9 @@ Environment rank_environment(const Plan& plan, const RankPlan& rank, const Launc
   for (const char* name : kOthersVariables) variables.erase(name);
   for (const auto& [name, value] : options.extra_env) variables[name] = value;
   if (job.on_terminal) variables.emplace("MUSTER_TTY", "1");  // ranks write into pipes and cannot see it
-  variables.emplace("OMP_NUM_THREADS", cat(std::max(1, job.cores / static_cast<int>(plan.simulated ? plan.ranks.size() : local_world_size))));
+  variables.emplace(
+      "OMP_NUM_THREADS",
+      cat(std::max(1, job.cores / static_cast<int>(plan.simulated ? plan.ranks.size() : local_world_size))));
 
   RankEnv contract;
   contract.rank = rank.rank;

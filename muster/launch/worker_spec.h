@@ -14,8 +14,8 @@ namespace muster {
 // What the launcher has decided and set up before any rank starts.
 struct JobFacts {
   std::string run_id;
-  int host_index = 0;     // this host's place in the plan
-  int restart_count = 0;  // restarts after failures; an attempt may have other reasons
+  int host_index = 0;                        // this host's place in the plan
+  int restart_count = 0;                     // restarts after failures; an attempt may have other reasons
   std::string program;                       // the path of what argv[0] names
   std::vector<std::string> more_programs{};  // and of what LaunchOptions::more_programs do
   std::string run_dir;                       // absolute
@@ -53,7 +53,8 @@ struct WorkerSpec {
   std::vector<int> cpus{};  // to keep it on; empty: not bound
 };
 
-// One spec per rank of host job.host_index, in rank order; of every host when the plan is simulated. Throws: invalid_argument for a bad --redirects or --tee.
+// One spec per rank of host job.host_index, in rank order; of every host when the plan is simulated. Throws:
+// invalid_argument for a bad --redirects or --tee.
 std::vector<WorkerSpec> make_worker_specs(const Plan& plan, const LaunchOptions& options, const JobFacts& job,
                                           int attempt);
 

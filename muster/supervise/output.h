@@ -13,11 +13,11 @@
 namespace muster {
 
 struct StreamOptions {
-  int console_fd = -1;    // 1 or 2: shown there; -1: not shown
-  std::string prefix{};   // before each line on the console; empty: bytes pass straight through
+  int console_fd = -1;       // 1 or 2: shown there; -1: not shown
+  std::string prefix{};      // before each line on the console; empty: bytes pass straight through
   bool whole_lines = false;  // also without a prefix: lines of several streams are never mixed
-  std::string file{};     // a copy of every byte; empty: none
-  size_t tail_bytes = 0;  // how much of the end to keep in memory
+  std::string file{};        // a copy of every byte; empty: none
+  size_t tail_bytes = 0;     // how much of the end to keep in memory
 };
 
 class Output {

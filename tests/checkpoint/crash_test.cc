@@ -16,15 +16,12 @@
 #include "tests/checkpoint/model.h"
 #include "tests/data/files.h"
 
-extern char** environ;
-
 namespace muster {
 namespace {
 
 namespace fs = std::filesystem;
 using test::message_of;
 using ::testing::AllOf;
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 // checkpoint_writer as a child, killed at the latest with the object.
@@ -37,6 +34,7 @@ class Writer {
     const Fd write_end(ends[1]);
     arguments.insert(arguments.begin(), CHECKPOINT_WRITER);
     std::vector<char*> argv;
+    argv.reserve(arguments.size() + 1);
     for (auto& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
     posix_spawn_file_actions_t actions;

@@ -11,7 +11,6 @@ namespace muster {
 namespace {
 
 namespace fs = std::filesystem;
-using test::message_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

@@ -40,6 +40,7 @@ inline std::vector<std::string> on_ranks(int size, const std::function<void(cons
     }
   };
   std::vector<std::jthread> threads;
+  threads.reserve(thrown.size());
   for (int rank = 0; rank < size; ++rank) threads.emplace_back(rank_main, rank);
   threads.clear();
   return thrown;

@@ -40,15 +40,16 @@ class Agents : public testing::Test {
     return std::make_unique<Program>(args, folder_, settings());
   }
 
-  std::unique_ptr<Program> node(int rank, const Args& program, Args more = {}, const std::string& nnodes = "2") {
+  std::unique_ptr<Program> node(int rank, const Args& program, Args more = {},
+                                const std::string& nnodes = "2") {
     Args flags = {"--nnodes", nnodes, "--node-rank", cat(rank), "-n", "1"};
     flags.insert(flags.end(), more.begin(), more.end());
     return start(flags, program);
   }
 
   std::unique_ptr<Program> elastic(const Args& program, Args more = {}) {
-    Args flags = {"--nnodes", "1:3", "--rdzv-backend", "c10d", "-n", "1", "--rdzv-conf",
-                  "last_call_timeout=0,keep_alive_interval=1"};
+    Args flags = {"--nnodes", "1:3", "--rdzv-backend", "c10d",
+                  "-n",       "1",   "--rdzv-conf",    "last_call_timeout=0,keep_alive_interval=1"};
     flags.insert(flags.end(), more.begin(), more.end());
     return start(flags, program);
   }
@@ -60,7 +61,8 @@ class Agents : public testing::Test {
 };
 
 constexpr const char* kSay =
-    "echo $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, host $GROUP_RANK of $GROUP_WORLD_SIZE, "
+    "echo $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, host $GROUP_RANK of "
+    "$GROUP_WORLD_SIZE, "
     "role $ROLE_RANK of $ROLE_WORLD_SIZE, $MASTER_ADDR";
 
 TEST_F(Agents, HostsWithDifferentNumbersOfRanksAreOneJob) {
@@ -148,8 +150,9 @@ TEST_F(Agents, SigtermToOneHostEndsAFixedJob) {
 }
 
 TEST_F(Agents, AnElasticJobShrinksAndGrows) {
-  const Args program = shell("echo world $WORLD_SIZE attempt $MUSTER_ATTEMPT restarts $TORCHELASTIC_RESTART_COUNT; "
-                             "[ $WORLD_SIZE = 2 ] && [ -e done ] && exit 0; sleep 300 & trap 'kill $!; exit 1' TERM; wait");
+  const Args program = shell(
+      "echo world $WORLD_SIZE attempt $MUSTER_ATTEMPT restarts $TORCHELASTIC_RESTART_COUNT; "
+      "[ $WORLD_SIZE = 2 ] && [ -e done ] && exit 0; sleep 300 & trap 'kill $!; exit 1' TERM; wait");
   auto a = elastic(program);
   a->read_until("world 1 attempt 0");
   auto b = elastic(program);
@@ -168,8 +171,9 @@ TEST_F(Agents, AnElasticJobShrinksAndGrows) {
 }
 
 TEST_F(Agents, AnElasticJobGoesOnWithoutAHostThatWasKilled) {
-  const Args program = shell("echo world $WORLD_SIZE attempt $MUSTER_ATTEMPT; [ $MUSTER_ATTEMPT = 2 ] && exit 0; "
-                             "sleep 300");
+  const Args program = shell(
+      "echo world $WORLD_SIZE attempt $MUSTER_ATTEMPT; [ $MUSTER_ATTEMPT = 2 ] && exit 0; "
+      "sleep 300");
   auto a = elastic(program);
   a->read_until("world 1 attempt 0");
   auto b = elastic(program);

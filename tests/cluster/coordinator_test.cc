@@ -10,11 +10,11 @@
 namespace muster {
 namespace {
 
+using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
-using std::chrono::seconds;
 using Kind = Order::Kind;
 
 HostFacts facts_of(const std::string& name, std::optional<int> node_rank = {}) {
@@ -46,7 +46,8 @@ class World {
     return report({.kind = Report::Kind::failing, .from = "id-" + name, .round = round, .exits = {exit}});
   }
   std::vector<Order> end(const std::string& name, int round, std::vector<WorkerExit> exits = {}) {
-    return report({.kind = Report::Kind::ended, .from = "id-" + name, .round = round, .exits = std::move(exits)});
+    return report(
+        {.kind = Report::Kind::ended, .from = "id-" + name, .round = round, .exits = std::move(exits)});
   }
   std::vector<Order> lose(const std::string& name) {
     return report({.kind = Report::Kind::lost, .from = "id-" + name});
@@ -280,8 +281,8 @@ TEST(Coordinator, AHostThatLeavesEndsAFixedJobAndShrinksAnElasticOne) {
     World world(elastic ? between(1, 2) : fixed(2));
     world.join("a");
     world.join("b");
-    const auto stop = world.report(
-        {.kind = Report::Kind::ended, .from = "id-b", .round = 1, .stopped_by = SIGTERM});
+    const auto stop =
+        world.report({.kind = Report::Kind::ended, .from = "id-b", .round = 1, .stopped_by = SIGTERM});
     ASSERT_THAT(stop, SizeIs(1));
     const auto orders = world.end("a", 1);
     ASSERT_THAT(orders, SizeIs(1));
@@ -294,7 +295,8 @@ TEST(Coordinator, AHostThatCannotStartEndsTheJobWithItsReason) {
   World world(fixed(2));
   world.join("a");
   world.join("b");
-  world.report({.kind = Report::Kind::ended, .from = "id-b", .round = 1, .error = "GPU 0 is leased", .exit_code = 1});
+  world.report(
+      {.kind = Report::Kind::ended, .from = "id-b", .round = 1, .error = "GPU 0 is leased", .exit_code = 1});
   const auto orders = world.end("a", 1);
   EXPECT_THAT(orders.at(0).reason, testing::AllOf(HasSubstr("host b"), HasSubstr("GPU 0 is leased")));
 }
@@ -346,7 +348,9 @@ TEST(Coordinator, TwoAgentsOnOneMachineGetNamesOfTheirOwn) {
 TEST(Coordinator, GoesOnWhereAnotherWasLost) {
   World first(between(1, 3));
   std::vector<Order> log;
-  const auto keep = [&](const std::vector<Order>& orders) { log.insert(log.end(), orders.begin(), orders.end()); };
+  const auto keep = [&](const std::vector<Order>& orders) {
+    log.insert(log.end(), orders.begin(), orders.end());
+  };
   keep(first.join("a"));
   keep(first.join("b"));
   keep(first.join("c"));

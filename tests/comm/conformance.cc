@@ -110,9 +110,10 @@ void broadcast_from_every_root(ProcessGroup& group) {
 }
 
 void all_gather_joins(ProcessGroup& group) {
-  auto output = torch::zeros({group.size() * 3, 4}, group.device());
+  auto output = torch::zeros({int64_t{3} * group.size(), 4}, group.device());
   group.all_gather(output, values(group.rank(), at::kFloat).to(group.device()));
   std::vector<at::Tensor> expected;
+  expected.reserve(static_cast<size_t>(group.size()));
   for (int rank = 0; rank < group.size(); ++rank) expected.push_back(values(rank, at::kFloat));
   expect_equal(output, torch::cat(expected), "all_gather");
 }
@@ -156,7 +157,8 @@ void all_to_all_with_splits(ProcessGroup& group) {
 
 void gather_and_scatter(ProcessGroup& group) {
   for (int root = 0; root < group.size(); ++root) {
-    auto all = group.rank() == root ? torch::zeros({group.size() * 3, 4}, group.device()) : at::Tensor();
+    auto all =
+        group.rank() == root ? torch::zeros({int64_t{3} * group.size(), 4}, group.device()) : at::Tensor();
     group.gather(all, values(group.rank(), at::kFloat).to(group.device()), root);
     if (group.rank() == root) {
       for (int rank = 0; rank < group.size(); ++rank) {
@@ -202,7 +204,8 @@ void many_in_flight(ProcessGroup& group) {
   }
   for (auto& work : works) work.wait();
   for (int i = 0; i < 16; ++i) {
-    const float sum = static_cast<float>(group.size() * (group.size() - 1) / 2 + i * group.size());
+    const int ranks = group.size() * (group.size() - 1) / 2;  // 0 + 1 + … of every rank's number
+    const auto sum = static_cast<float>(ranks + i * group.size());
     expect_equal(tensors[static_cast<size_t>(i)], torch::full({1000 + i}, sum), "in flight");
   }
 }

@@ -117,7 +117,7 @@ TEST(Disagreement, ARankThatDoesNotComeIsNamed) {
 TEST(ProcessGroup, ASenderMayComeLate) {
   run_ranks(2,
             [](ProcessGroup& group) {
-              auto tensor = torch::full({4}, group.rank() + 1.0F);
+              auto tensor = torch::full({4}, static_cast<float>(group.rank() + 1));
               if (group.rank() == 0) {
                 std::this_thread::sleep_for(std::chrono::milliseconds(1200));
                 group.send(tensor, 1);
@@ -153,6 +153,7 @@ TEST(ProcessGroup, ARankThatLeftIsFoundInEveryCollective) {
 TEST(ProcessGroup, AnotherOneMayFollowOverTheSameStore) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> ranks;
+  ranks.reserve(3);
   for (int rank = 0; rank < 3; ++rank) {
     ranks.emplace_back([&, rank] {
       for (int round = 0; round < 3; ++round) {

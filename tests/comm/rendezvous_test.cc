@@ -233,6 +233,7 @@ TEST_P(InitMethod, BringsThreeRanksTogether) {
   const std::string method =
       std::string(GetParam()) == "tcp" ? cat("tcp://127.0.0.1:", port) : cat("file://", folder, "/store");
   std::vector<std::thread> threads;
+  threads.reserve(3);
   for (int rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
       try {

@@ -148,7 +148,7 @@ TEST(DistributedSampler, ResumingWithTheSameRanksIsTheRestOfTheEpoch) {
   for (const bool drop_last : {false, true}) {
     const SamplerOptions options{.num_replicas = 4, .rank = 3, .seed = 1, .drop_last = drop_last};
     const auto whole = indices_of(103, options, 2);
-    const auto rest = indices_of(103, options, 2, 10 * 4);
+    const auto rest = indices_of(103, options, 2, int64_t{10} * 4);
     EXPECT_EQ(rest, std::vector<int64_t>(whole.begin() + 10, whole.end()));
   }
   EXPECT_THAT(indices_of(10, {.num_replicas = 3}, 0, 12), IsEmpty());
@@ -219,6 +219,7 @@ TEST(SamplerIdentity, IsPrintedAndSurvivesTravelling) {
 
 TEST(SamplerIdentity, ComparisonNamesTheFirstDifference) {
   std::vector<SamplerIdentity> ranks;
+  ranks.reserve(3);
   for (int rank = 0; rank < 3; ++rank)
     ranks.push_back(DistributedSampler(100, {.num_replicas = 3, .rank = rank}).identity());
   EXPECT_NO_THROW(check_samplers_agree(ranks));

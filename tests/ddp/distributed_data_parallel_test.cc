@@ -30,6 +30,7 @@ torch::nn::Sequential make_net(uint64_t seed) {
 // Weights are made before the ranks start: the seed is the process's.
 std::vector<torch::nn::Sequential> nets_of(int world_size) {
   std::vector<torch::nn::Sequential> nets;
+  nets.reserve(static_cast<size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) nets.push_back(make_net(10 + static_cast<uint64_t>(rank)));
   return nets;
 }
@@ -124,6 +125,7 @@ TEST_P(Ddp, MicroBatchesWithOneReductionEqualTheJoinedBatch) {
 // Rank r takes r + 1 samples of every global batch, as the faster devices would; a last one is smaller.
 TEST_P(Ddp, UnequalSharesEqualOneProcessOnTheGlobalBatch) {
   std::vector<int64_t> shares;
+  shares.reserve(static_cast<size_t>(world_size()));
   for (int rank = 0; rank < world_size(); ++rank) shares.push_back(rank + 1);
   const auto global = std::accumulate(shares.begin(), shares.end(), int64_t{0});
   const int64_t length = 5 * global + std::max<int64_t>(1, global - 1);

@@ -31,7 +31,7 @@ struct TwoLayersImpl : torch::nn::Module {
 TORCH_MODULE(TwoLayers);
 
 at::Tensor input_of(int rank) {
-  return torch::full({2, 3}, rank + 1.0F);
+  return torch::full({2, 3}, static_cast<float>(rank + 1));
 }
 
 // The mean over the ranks of the gradient of `used.weight`, from models of one process.
@@ -165,6 +165,7 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): saved data holds no pointers
     auto* layer = reinterpret_cast<torch::nn::LinearImpl*>(context->saved_data["layer"].toInt());
     const torch::AutoGradMode grad(true);
     auto input = context->get_saved_variables()[0].detach().requires_grad_();

@@ -74,7 +74,8 @@ TEST_F(KeyServiceTest, ForgetsWaitersThatHaveGone) {
 }
 
 TEST_F(KeyServiceTest, SaysForAClientThatHasGoneWhatItWanted) {
-  EXPECT_EQ(ask(1, {.operation = Operation::append_when_lost, .keys = {"log"}, .value = "1 has gone"}), Clients{1});
+  EXPECT_EQ(ask(1, {.operation = Operation::append_when_lost, .keys = {"log"}, .value = "1 has gone"}),
+            Clients{1});
   ask(2, wait_for({"log/1"}));
   answers_.clear();
   service_.lose(1, answers_);

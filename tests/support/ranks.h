@@ -20,6 +20,7 @@ inline std::vector<std::exception_ptr> failures_of_ranks(int world_size,
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::exception_ptr> failures(static_cast<size_t>(world_size));
   std::vector<std::thread> threads;
+  threads.reserve(failures.size());
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
