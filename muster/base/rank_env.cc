@@ -44,6 +44,20 @@ bool inside_srun_step() {
   return step && parse_int(*step).has_value() && get_env("SLURM_STEP_NUM_TASKS").has_value();
 }
 
+// SLURM_STEP_TASKS_PER_NODE is "2(x3),1": 2 on each of the first three nodes, 1 on the fourth.
+std::optional<int> slurm_tasks_on_node(int node) {
+  for (const std::string& piece : split(get_env("SLURM_STEP_TASKS_PER_NODE").value_or(""), ',')) {
+    const size_t times = piece.find("(x");
+    const auto tasks = parse_int(piece.substr(0, times));
+    const auto nodes = times == std::string::npos ? std::optional<int64_t>(1)
+                                                  : parse_int(piece.substr(times + 2, piece.size() - times - 3));
+    if (!tasks || !nodes) return std::nullopt;
+    if (node < *nodes) return static_cast<int>(*tasks);
+    node -= static_cast<int>(*nodes);
+  }
+  return std::nullopt;
+}
+
 void check_range(const Source& source, const char* name, int value, const char* of_name, int of) {
   if (value >= 0 && value < of) return;
   throw Error(ErrorCode::invalid_argument,
@@ -73,6 +87,11 @@ std::optional<RankEnv> read(const Source& source) {
   check_range(source, source.rank, env.rank, source.world_size, env.world_size);
   env.local_rank = env_int(source.local_rank, env.world_size == 1 ? 0 : env.rank);
   env.local_world_size = env_int(source.local_world_size, std::max(env.local_rank + 1, 1));
+  if (source.name == std::string_view("Slurm")) {
+    env.group_rank = env_int("SLURM_NODEID", 0);
+    env.group_world_size = env_int("SLURM_STEP_NUM_NODES", 1);
+    env.local_world_size = slurm_tasks_on_node(env.group_rank).value_or(env.local_world_size);
+  }
   if (source.local_rank != nullptr && source.local_world_size != nullptr) {
     check_range(source, source.local_rank, env.local_rank, source.local_world_size, env.local_world_size);
   }
@@ -80,8 +99,8 @@ std::optional<RankEnv> read(const Source& source) {
 }
 
 void read_common(RankEnv& env) {
-  env.group_rank = env_int("GROUP_RANK", 0);
-  env.group_world_size = env_int("GROUP_WORLD_SIZE", 1);
+  env.group_rank = env_int("GROUP_RANK", env.group_rank);
+  env.group_world_size = env_int("GROUP_WORLD_SIZE", env.group_world_size);
   env.role_name = get_env("ROLE_NAME").value_or("default");
   env.role_rank = env_int("ROLE_RANK", env.rank);
   env.role_world_size = env_int("ROLE_WORLD_SIZE", env.world_size);

@@ -1,6 +1,9 @@
 #include "muster/base/route.h"
 
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -38,6 +41,26 @@ std::string address_towards(const std::string& host) {
     }
   }
   throw Error(ErrorCode::unavailable, cat("address: no route to '", host, "' (", std::strerror(errno), ")"));
+}
+
+std::string outward_address() {
+  try {
+    const std::string by_route = address_towards("192.0.2.1");  // of no machine: asks for the default route
+    if (!by_route.starts_with("127.")) return by_route;
+  } catch (const Error&) {
+    // No default route: a closed network.
+  }
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_INET) continue;
+    if ((at->ifa_flags & IFF_LOOPBACK) != 0 || (at->ifa_flags & IFF_UP) == 0) continue;
+    char text[NI_MAXHOST];
+    if (::getnameinfo(at->ifa_addr, sizeof(sockaddr_in), text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0)
+      return text;
+  }
+  return "";
 }
 
 }  // namespace muster

@@ -9,4 +9,8 @@ namespace muster {
 // Blocking: for name resolution. Throws: unavailable when `host` does not resolve or there is no route.
 std::string address_towards(const std::string& host);
 
+// The address of this machine that leads to others: by the default route, else that of the first interface;
+// empty when there is none.
+std::string outward_address();
+
 }  // namespace muster

@@ -5,6 +5,7 @@
 #include "muster/base/env.h"
 #include "muster/base/units.h"
 #include "muster/cli/run_options.h"
+#include "muster/cluster/detect.h"
 
 namespace muster {
 
@@ -90,6 +91,21 @@ bool is_remote(const RunFlags& flags) {
   return to_remote_options(flags).has_value();
 }
 
+// Whether the command line says how many hosts there are; then no cluster's variables are asked.
+bool is_told(const RunFlags& flags) {
+  return flags.nnodes != RunFlags().nnodes || flags.standalone || flags.node_rank >= 0 ||
+         !flags.rdzv_endpoint.empty() || !flags.master_addr.empty() || is_remote(flags) || flags.dry_run ||
+         !flags.inventory.empty();
+}
+
+void set_common(const RunFlags& flags, ClusterOptions& options) {
+  set_times(flags.rdzv_conf, options);
+  options.local_address = flags.local_addr;
+  options.secret_file = flags.secret_file;
+  options.no_auth = flags.no_auth;
+  options.max_host_failures = flags.max_host_failures;
+}
+
 void check_alone(const RunFlags& flags) {
   if (!flags.inventory.empty())
     throw bad_flag("--inventory", "none where several hosts take part", flags.inventory,
@@ -154,6 +170,11 @@ std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {
   if (flags.rdzv_backend != "static" && flags.rdzv_backend != "c10d" && flags.rdzv_backend != "etcd") {
     throw bad_flag("--rdzv-backend", "static, c10d or etcd", flags.rdzv_backend);
   }
+  if (!is_told(flags) && detect_cluster(options)) {
+    check_alone(flags);
+    set_common(flags, options);
+    return options;
+  }
   const bool several = options.max_hosts > 1 || is_remote(flags);
   if (!several || flags.standalone) {
     if (flags.standalone && several)
@@ -166,6 +187,7 @@ std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {
   options.backend = flags.rdzv_backend;
   if (options.backend == "static" && options.elastic()) options.backend = "c10d";
   if (flags.node_rank >= 0) options.node_rank = flags.node_rank;
+  if (!options.node_rank && !is_remote(flags)) options.node_rank = node_rank_of_environment();
   if (options.backend == "static" && !options.node_rank && !is_remote(flags))
     options.node_rank = 0;  // torchrun's default
   if (options.node_rank && *options.node_rank >= options.max_hosts) {
@@ -173,11 +195,7 @@ std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {
                    cat(*options.node_rank));
   }
   if (!is_remote(flags)) set_endpoint(flags, options);
-  set_times(flags.rdzv_conf, options);
-  options.local_address = flags.local_addr;
-  options.secret_file = flags.secret_file;
-  options.no_auth = flags.no_auth;
-  options.max_host_failures = flags.max_host_failures;
+  set_common(flags, options);
   return options;
 }
 

@@ -24,7 +24,7 @@
 #include "muster/base/strings.h"
 #include "muster/device/probe.h"
 #include "muster/launch/port.h"
-#include "muster/launch/runtime_folder.h"
+#include "muster/base/runtime_folder.h"
 #include "muster/supervise/child.h"
 
 namespace muster {

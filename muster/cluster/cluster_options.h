@@ -15,6 +15,8 @@ struct ClusterOptions {
   std::optional<int> node_rank = {};
   std::string backend = "static";  // static, c10d: a store that one of the hosts serves; etcd
   std::string endpoint = {};       // host:port of that store
+  std::string meeting_file = {};   // where to leave or find that, when nobody was told (srun, mpirun)
+  bool one_machine = false;        // all of them are on this one
   std::string local_address = {};  // where other hosts reach this one; empty: by the route to the endpoint
   std::string host_name = {};      // what this host is called; empty: by its own name
   Secret secret = {};              // given by whoever started this agent; empty: look for one

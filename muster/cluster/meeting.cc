@@ -1,9 +1,7 @@
 #include "muster/cluster/meeting.h"
 
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,7 +13,7 @@
 #include "muster/base/log.h"
 #include "muster/base/route.h"
 #include "muster/base/units.h"
-#include "muster/launch/runtime_folder.h"
+#include "muster/base/runtime_folder.h"
 #include "muster/store/open_store.h"
 #include "muster/store/socket.h"
 #include "muster/store/tcp_store.h"
@@ -94,27 +92,28 @@ std::shared_ptr<Store> connect(const ClusterOptions& options, const Endpoint& en
   }
 }
 
-}  // namespace
-
-std::string outward_address() {
-  try {
-    const std::string by_route = address_towards("192.0.2.1");  // of no machine: asks for the default route
-    if (!is_loopback_text(by_route)) return by_route;
-  } catch (const Error&) {
-    // No default route: a closed network.
+Meeting meet_at_file(const ClusterOptions& options) {
+  Meeting meeting;
+  std::string here = options.local_address;
+  if (here.empty()) here = options.one_machine ? "127.0.0.1" : outward_address();
+  Endpoint endpoint{.host = here};
+  if (options.node_rank == 0) {
+    meeting.secret = Secret::make();
+    meeting.server = serve(options, endpoint, meeting.secret);
+    endpoint = meeting.server->endpoint();
+    meeting.file = std::make_unique<MeetingFile>(
+        options.meeting_file, MeetingPoint{.endpoint = to_string(endpoint), .secret = meeting.secret});
+  } else {
+    const MeetingPoint point = wait_for_meeting_file(options.meeting_file, options.join_timeout);
+    meeting.secret = point.secret;
+    endpoint = parse_endpoint(point.endpoint);
   }
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return "";
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
-  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_INET) continue;
-    if ((at->ifa_flags & IFF_LOOPBACK) != 0 || (at->ifa_flags & IFF_UP) == 0) continue;
-    char text[NI_MAXHOST];
-    if (::getnameinfo(at->ifa_addr, sizeof(sockaddr_in), text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0)
-      return text;
-  }
-  return "";
+  meeting.store = connect(options, endpoint, meeting.secret);
+  meeting.address = options.node_rank == 0 || !options.local_address.empty() ? here : address_towards(endpoint.host);
+  return meeting;
 }
+
+}  // namespace
 
 bool is_loopback_text(const std::string& address) {
   return address == "localhost" || address.starts_with("127.") || address == "::1";
@@ -160,6 +159,7 @@ std::string address_to_serve(const std::string& host) {
 }
 
 Meeting meet(const ClusterOptions& options) {
+  if (!options.meeting_file.empty()) return meet_at_file(options);
   Meeting meeting;
   Endpoint endpoint = endpoint_of(options);
   const std::string here = address_to_serve(endpoint.host);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "muster/cluster/cluster_options.h"
+#include "muster/store/meeting_file.h"
 #include "muster/store/secret.h"
 #include "muster/store/store.h"
 #include "muster/store/tcp_server.h"
@@ -22,14 +23,12 @@ Secret cluster_secret(const ClusterOptions& options, bool loopback);
 // said. Throws: unavailable when the name does not resolve.
 std::string address_to_serve(const std::string& host);
 
-// The address of this machine that leads to others; empty when there is none.
-std::string outward_address();
-
 // True for an address that no other machine can reach.
 bool is_loopback_text(const std::string& address);
 
 struct Meeting {
   std::unique_ptr<TcpServer> server = {};  // when this host serves
+  std::unique_ptr<MeetingFile> file = {};  // and leaves word where
   std::shared_ptr<Store> store = {};       // this host's connection
   std::string address = {};                // where other hosts reach this one
   Secret secret = {};

@@ -13,6 +13,7 @@
 #include "muster/comm/store_adapter.h"
 #include "muster/store/endpoint.h"
 #include "muster/store/file_store.h"
+#include "muster/store/meeting_file.h"
 #include "muster/store/open_store.h"
 #include "muster/store/secret.h"
 
@@ -88,6 +89,14 @@ c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options, const std::
   }
   const std::string host = env ? env->master_addr : get_env("MASTER_ADDR").value_or("");
   const int port = env ? env->master_port : static_cast<int>(get_env_int("MASTER_PORT").value_or(0));
+  const auto place = host.empty() && env ? meeting_place_of_environment("ranks") : std::nullopt;
+  if (place) {
+    meeting.serves_store = meeting.rank == 0;
+    const std::string here = place->one_host ? "127.0.0.1" : outward_address();
+    MetStore met = meet_by_file(place->path, meeting.serves_store, here, options.init_timeout);
+    meeting.master_addr = met.host;
+    return of_attempt(adapt_store(std::move(met.store), options.init_timeout), env);
+  }
   if (host.empty() || port < 1 || port > 65535) {
     throw Error(ErrorCode::invalid_argument,
                 cat("env://: expected MASTER_ADDR and MASTER_PORT, got MASTER_ADDR='", host,

@@ -20,7 +20,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
-#include "muster/launch/runtime_folder.h"
+#include "muster/base/runtime_folder.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/descendants.h"
 

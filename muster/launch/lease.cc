@@ -14,7 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/launch/lease_note.h"
-#include "muster/launch/runtime_folder.h"
+#include "muster/base/runtime_folder.h"
 
 namespace muster {
 

@@ -112,8 +112,8 @@ Secret Secret::from_fd(int fd) {
   return from_hex(std::string_view(text, static_cast<size_t>(size)));
 }
 
-Secret Secret::from_file(const std::string& path) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+Fd open_private_file(const std::string& path) {
+  Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) fail_errno(cat("secret: cannot open '", path, "'"), errno);
   const struct stat info = stat_of(fd.get(), cat("'", path, "'"));
   const bool ours = info.st_uid == ::geteuid() || info.st_uid == 0;
@@ -124,7 +124,11 @@ Secret Secret::from_file(const std::string& path) {
         cat("secret: expected '", path, "' to be a file that only its owner may read (mode 0600), got mode 0",
             mode >> 6 & 7, mode >> 3 & 7, mode & 7, " of user ", info.st_uid, "; chmod 600 it"));
   }
-  return from_fd(fd.get());
+  return fd;
+}
+
+Secret Secret::from_file(const std::string& path) {
+  return from_fd(open_private_file(path).get());
 }
 
 std::optional<Secret> Secret::from_environment() {

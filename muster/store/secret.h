@@ -11,6 +11,10 @@
 
 namespace muster {
 
+// Opens a file for reading that belongs to this user (or root) and that nobody else may read or write (0600 or
+// 0400). Throws: io; failed_precondition naming owner and mode.
+Fd open_private_file(const std::string& path);
+
 class Secret {
  public:
   static constexpr size_t kBytes = 32;
@@ -31,8 +35,7 @@ class Secret {
   // so that any number of processes may read the one they inherited. Throws: io, invalid_argument.
   static Secret from_fd(int fd);
 
-  // From a file holding the digits that belongs to this user (or root) and that nobody else may read or
-  // write (0600 or 0400). Throws: io, failed_precondition naming owner and mode.
+  // From a private file holding the digits. Throws: as open_private_file, from_hex.
   static Secret from_file(const std::string& path);
 
   // From MUSTER_SECRET_FD, else MUSTER_SECRET_FILE; nothing when neither is set.

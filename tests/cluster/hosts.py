@@ -40,7 +40,9 @@ class Host:
         self.world, self.name, self.address, self.namespace = world, name, address, namespace
 
     def command(self, argv):
-        return ["ip", "netns", "exec", self.namespace, *argv]
+        """What runs `argv` on this host, under its name."""
+        return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"',
+                self.name, *argv]
 
     def start(self, argv, **more):
         """A process of this host, its output in pipes."""

@@ -1,5 +1,5 @@
 #include "muster/launch/lease.h"
-#include "muster/launch/runtime_folder.h"
+#include "muster/base/runtime_folder.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

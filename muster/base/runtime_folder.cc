@@ -1,4 +1,4 @@
-#include "muster/launch/runtime_folder.h"
+#include "muster/base/runtime_folder.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

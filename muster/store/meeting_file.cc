@@ -1,0 +1,123 @@
+#include "muster/store/meeting_file.h"
+
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <thread>
+
+#include "muster/base/clock.h"
+#include "muster/base/env.h"
+#include "muster/base/fd.h"
+#include "muster/base/runtime_folder.h"
+#include "muster/base/units.h"
+#include "muster/store/tcp_store.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::chrono::milliseconds kLookEvery{20};
+constexpr size_t kMostBytes = 4096;
+
+std::string file_name(const std::string& launcher, const std::string& job, const std::string& who) {
+  return cat(".muster-", launcher, "-", job, "-", who);
+}
+
+std::string in_runtime_folder(const std::string& name) {
+  const std::string folder = default_runtime_folder();
+  open_runtime_folder(folder, true);
+  return cat(folder, "/", name);
+}
+
+std::string in_folder_of_job(const char* variable, const std::string& name) {
+  char here[4096];
+  const auto told = get_env(variable);
+  if (!told && ::getcwd(here, sizeof(here)) == nullptr) fail_errno("cannot find the current folder", errno);
+  return cat(told ? *told : std::string(here), "/", name);
+}
+
+// What the serving process keeps.
+struct Served {
+  Served(const std::string& path, const std::string& address, const Secret& secret, std::chrono::milliseconds timeout)
+      : server({.endpoint = {.host = address}, .secret = secret}),
+        client({.endpoint = server.endpoint(), .secret = secret, .timeout = timeout}),
+        file(path, {.endpoint = to_string(server.endpoint()), .secret = secret}) {}
+
+  TcpServer server;
+  TcpStore client;
+  MeetingFile file;
+};
+
+}  // namespace
+
+MeetingFile::MeetingFile(std::string path, const MeetingPoint& point) : path_(std::move(path)) {
+  const std::string aside = cat(path_, ".", ::getpid());
+  std::string text = cat(point.secret.hex(), "\n", point.endpoint, "\n");
+  {
+    const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!fd.valid()) fail_errno(cat("cannot create '", aside, "', by which the hosts of this job find each other"), errno);
+    write_all(fd.get(), text);
+  }
+  OPENSSL_cleanse(text.data(), text.size());
+  if (::rename(aside.c_str(), path_.c_str()) != 0) fail_errno(cat("cannot rename '", aside, "'"), errno);
+}
+
+MeetingFile::~MeetingFile() {
+  ::unlink(path_.c_str());
+}
+
+MeetingPoint wait_for_meeting_file(const std::string& path, std::chrono::milliseconds timeout) {
+  const Deadline deadline(timeout);
+  while (::access(path.c_str(), R_OK) != 0) {
+    if (deadline.passed()) {
+      throw Error(ErrorCode::timeout,
+                  cat("rendezvous: expected the file '", path, "' of the process with rank 0 within ",
+                      format_duration(timeout), ", got none; start the job in a folder that its hosts share, or set "
+                      "MASTER_ADDR and MASTER_PORT (muster run: --rdzv-endpoint)"));
+    }
+    std::this_thread::sleep_for(std::min(kLookEvery, deadline.left()));
+  }
+  std::string text(kMostBytes, '\0');
+  const ssize_t size = ::read(open_private_file(path).get(), text.data(), text.size());
+  text.resize(static_cast<size_t>(std::max<ssize_t>(0, size)));
+  const auto lines = split(text, '\n');
+  if (lines.size() < 2) {
+    throw Error(ErrorCode::invalid_argument, cat("rendezvous: expected a secret and an address in '", path, "', got ",
+                                                 lines.size(), " lines; another program's file?"));
+  }
+  return {.endpoint = lines[1], .secret = Secret::from_hex(lines[0])};
+}
+
+std::optional<MeetingPlace> meeting_place_of_environment(const std::string& who) {
+  if (const auto name = get_env("PMIX_NAMESPACE"); name && get_env("OMPI_COMM_WORLD_SIZE")) {
+    const std::string file = file_name("mpirun", *name, who);
+    const bool one_host = get_env("OMPI_COMM_WORLD_SIZE") == get_env("OMPI_COMM_WORLD_LOCAL_SIZE");
+    return MeetingPlace{one_host ? in_runtime_folder(file) : in_folder_of_job("OMPI_MCA_initial_wdir", file),
+                        one_host};
+  }
+  if (get_env("PMI_SIZE") && get_env("PMI_SIZE") == get_env("MPI_LOCALNRANKS"))
+    return MeetingPlace{in_runtime_folder(file_name("mpiexec", cat(::getppid()), who)), true};
+  const auto step = get_env("SLURM_STEP_ID");
+  if (!step || !parse_int(*step) || !get_env("SLURM_JOB_ID")) return std::nullopt;
+  const std::string file = file_name(
+      "srun", cat(*get_env("SLURM_JOB_ID"), ".", *step, ".", get_env("SLURM_RESTART_COUNT").value_or("0")), who);
+  const bool one_host = get_env("SLURM_STEP_NUM_NODES") == "1";
+  return MeetingPlace{one_host ? in_runtime_folder(file) : in_folder_of_job("SLURM_SUBMIT_DIR", file), one_host};
+}
+
+MetStore meet_by_file(const std::string& path, bool serve, const std::string& address,
+                      std::chrono::milliseconds timeout) {
+  if (!serve) {
+    const MeetingPoint point = wait_for_meeting_file(path, timeout);
+    const Endpoint endpoint = parse_endpoint(point.endpoint);
+    return {std::make_shared<TcpStore>(
+                TcpStoreOptions{.endpoint = endpoint, .secret = point.secret, .timeout = timeout}),
+            endpoint.host};
+  }
+  const auto served = std::make_shared<Served>(path, address, Secret::make(), timeout);
+  return {std::shared_ptr<Store>(served, &served->client), served->server.endpoint().host};
+}
+
+}  // namespace muster
