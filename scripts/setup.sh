@@ -14,12 +14,12 @@ say() { printf 'setup: %s\n' "$*"; }
 
 packages="g++ cmake ninja-build pkg-config python3 python3-venv ca-certificates
   libgloo-dev libhwloc-dev libcli11-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libtomlplusplus-dev
-  libssl-dev libpugixml-dev libgtest-dev libgmock-dev libbenchmark-dev zlib1g-dev"
+  libssl-dev libpugixml-dev libcurl4-openssl-dev libgtest-dev libgmock-dev libbenchmark-dev zlib1g-dev"
 case $goal in
   train) ;;
   # The last line: what the tests of several hosts are tested with.
   test) packages="$packages clang-format clang-tidy
-    iproute2 openssh-server munge slurmctld slurmd slurm-client openmpi-bin mpich etcd-server libcurl4-openssl-dev" ;;
+    iproute2 openssh-server munge slurmctld slurmd slurm-client openmpi-bin mpich etcd-server" ;;
   bench) packages="$packages mpich libmpich-dev" ;;
   fuzz) packages="$packages clang libclang-rt-dev" ;;
   *) say "unknown goal '$goal': expected train, test, bench or fuzz"; exit 2 ;;

@@ -98,8 +98,27 @@ bool is_told(const RunFlags& flags) {
          !flags.inventory.empty();
 }
 
+// torchrun's names for them.
+void set_etcd(const RunFlags& flags, ClusterOptions& options) {
+  if (options.backend != "etcd") return;
+  if (flags.rdzv_id == "none") {
+    throw bad_flag("--rdzv-id", "the job's name in etcd, its own and the same on every host", "",
+                   "as in --rdzv-id run-42");
+  }
+  options.job = flags.rdzv_id;
+  for (const auto& [name, value] : parse_conf(flags.rdzv_conf)) {
+    if (name == "protocol") options.etcd_protocol = value;
+    if (name == "cacert") options.etcd_ca_file = value;
+    if (name == "cert") options.etcd_cert_file = value;
+    if (name == "key") options.etcd_key_file = value;
+  }
+  if (options.etcd_protocol != "http" && options.etcd_protocol != "https")
+    throw bad_flag("--rdzv-conf", "protocol http or https", options.etcd_protocol);
+}
+
 void set_common(const RunFlags& flags, ClusterOptions& options) {
   set_times(flags.rdzv_conf, options);
+  set_etcd(flags, options);
   options.local_address = flags.local_addr;
   options.secret_file = flags.secret_file;
   options.no_auth = flags.no_auth;

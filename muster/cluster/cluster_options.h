@@ -15,6 +15,11 @@ struct ClusterOptions {
   std::optional<int> node_rank = {};
   std::string backend = "static";  // static, c10d: a store that one of the hosts serves; etcd
   std::string endpoint = {};       // host:port of that store
+  std::string job = {};            // etcd: the job's name there
+  std::string etcd_protocol = "http";
+  std::string etcd_ca_file = {};
+  std::string etcd_cert_file = {};
+  std::string etcd_key_file = {};
   std::string meeting_file = {};   // where to leave or find that, when nobody was told (srun, mpirun)
   bool one_machine = false;        // all of them are on this one
   std::string local_address = {};  // where other hosts reach this one; empty: by the route to the endpoint

@@ -18,6 +18,7 @@
 #include "muster/launch/job_setup.h"
 #include "muster/launch/job_start.h"
 #include "muster/launch/worker_group.h"
+#include "muster/store/etcd_store.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/process_set.h"
 
@@ -62,12 +63,10 @@ class HostAgent {
         ranks_(RankMeetingOptions{.address = meeting_.address,
                                   .secret = ranks_secret(meeting_),
                                   .no_auth = meeting_.secret.empty()}) {
-    if (meeting_.server) {
-      coordinator_ = std::make_unique<CoordinatorThread>(
-          meeting_.store, rules_of(options_, cluster_), planner_of(options_),
-          CoordinatorThreadOptions{.dead_after = cluster_.dead_after});
-    }
-    member_ = std::make_unique<Member>(meeting_.store, facts());
+    if (meeting_.server) coordinate(false);
+    using Electing = std::optional<std::chrono::milliseconds>;
+    member_ = std::make_unique<Member>(meeting_.store, facts(),
+                                       cluster_.backend == "etcd" ? Electing(cluster_.dead_after) : Electing());
     processes_.loop().watch_readable(member_->fd(), [this] { take_orders(); });
   }
 
@@ -94,6 +93,12 @@ class HostAgent {
   }
 
  private:
+  void coordinate(bool take_over) {
+    coordinator_ = std::make_unique<CoordinatorThread>(
+        meeting_.store, rules_of(options_, cluster_), planner_of(options_),
+        CoordinatorThreadOptions{.dead_after = cluster_.dead_after, .take_over = take_over});
+  }
+
   HostFacts facts() const {
     return {.id = make_uuid(),
             .node_rank = cluster_.node_rank,
@@ -108,6 +113,8 @@ class HostAgent {
 
   // Called by the loop, also while ranks run.
   void take_orders() {
+    const Member::Part part = member_->take_part();
+    if (part != Member::Part::none) coordinate(part == Member::Part::successor);
     while (auto order = member_->take()) {
       const bool about_us =
           order->kind != Order::Kind::refuse || (!order->hosts.empty() && order->hosts[0] == member_->id());
@@ -146,7 +153,7 @@ class HostAgent {
   // A signal came while no ranks ran here. The host that serves ends the job for all; any host does that
   // where none can be spared.
   std::optional<int> leave(int signal) {
-    if (coordinator_ || !cluster_.elastic()) {
+    if (meeting_.server || !cluster_.elastic()) {
       member_->report({.kind = Report::Kind::stop, .stopped_by = signal});
       return std::nullopt;  // the order to finish follows
     }
@@ -176,8 +183,8 @@ class HostAgent {
     }
     running_round_ = 0;
     if (lost_) return std::nullopt;
-    const bool leaves = end.stopped_by != 0 && cluster_.elastic() && !coordinator_;
-    if (end.stopped_by != 0 && coordinator_) {
+    const bool leaves = end.stopped_by != 0 && cluster_.elastic() && !meeting_.server;
+    if (end.stopped_by != 0 && meeting_.server) {
       leaving_ = true;
       member_->report({.kind = Report::Kind::stop, .stopped_by = end.stopped_by});
       end.stopped_by = 0;
@@ -240,7 +247,10 @@ class HostAgent {
     }
     if (!order.reason.empty() && !cluster_.remote) log(LogLevel::error, order.reason);
     member_->report({.kind = Report::Kind::leave});
-    if (coordinator_) coordinator_->wait(kTakeLeave);
+    if (coordinator_) {
+      coordinator_->wait(kTakeLeave);
+      if (auto* const etcd = dynamic_cast<EtcdStore*>(meeting_.store.get())) etcd->remove_all();
+    }
     return order.exit_code;
   }
 

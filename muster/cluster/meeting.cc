@@ -14,7 +14,7 @@
 #include "muster/base/route.h"
 #include "muster/base/units.h"
 #include "muster/base/runtime_folder.h"
-#include "muster/store/open_store.h"
+#include "muster/store/etcd_store.h"
 #include "muster/store/socket.h"
 #include "muster/store/tcp_store.h"
 
@@ -113,6 +113,21 @@ Meeting meet_at_file(const ClusterOptions& options) {
   return meeting;
 }
 
+Meeting meet_in_etcd(const ClusterOptions& options) {
+  const std::string etcd_host = endpoint_of(options).host;
+  Meeting meeting;
+  meeting.address = options.local_address.empty() ? address_towards(etcd_host) : options.local_address;
+  meeting.secret = cluster_secret(options, is_loopback_text(meeting.address));
+  meeting.store = std::make_shared<EtcdStore>(
+      EtcdStoreOptions{.http = {.url = cat(options.etcd_protocol, "://", options.endpoint),
+                                .ca_file = options.etcd_ca_file,
+                                .cert_file = options.etcd_cert_file,
+                                .key_file = options.etcd_key_file,
+                                .timeout = options.dead_after / 3},
+                       .job = options.job});
+  return meeting;
+}
+
 }  // namespace
 
 bool is_loopback_text(const std::string& address) {
@@ -160,6 +175,7 @@ std::string address_to_serve(const std::string& host) {
 
 Meeting meet(const ClusterOptions& options) {
   if (!options.meeting_file.empty()) return meet_at_file(options);
+  if (options.backend == "etcd") return meet_in_etcd(options);
   Meeting meeting;
   Endpoint endpoint = endpoint_of(options);
   const std::string here = address_to_serve(endpoint.host);

@@ -19,11 +19,16 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::milliseconds kSignEvery{1'000};
+constexpr const char* kCoordinatorKey = "coordinator";
 
 }  // namespace
 
-Member::Member(std::shared_ptr<Store> store, const HostFacts& facts)
-    : id_(facts.id), store_(std::move(store)), ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+Member::Member(std::shared_ptr<Store> store, const HostFacts& facts,
+               std::optional<std::chrono::milliseconds> electing)
+    : id_(facts.id),
+      store_(std::move(store)),
+      ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      electing_(electing) {
   if (!ready_.valid()) fail_errno("member: cannot make an eventfd", errno);
   store_->add(sign_of_life_key(id_), 1);
   // A server notices at once when this process is killed; without one, the signs of life end.
@@ -74,11 +79,44 @@ void Member::wake() const {
   (void)!::write(ready_.get(), &one, sizeof(one));
 }
 
+Member::Part Member::take_part() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(part_, Part::none);
+}
+
+// The first to write its name is the coordinator; whoever replaces the name of one that has fallen silent is
+// its successor.
+void Member::elect() {
+  const std::string chosen = store_->compare_set(kCoordinatorKey, "", id_);
+  if (chosen == id_) {
+    if (std::exchange(coordinator_, chosen) == id_) return;
+    const std::lock_guard lock(mutex_);
+    part_ = Part::first;
+    return;
+  }
+  const std::string key = sign_of_life_key(chosen);
+  const std::string sign = store_->check({key}) ? store_->get(key, std::chrono::milliseconds(0)) : "";
+  if (chosen != coordinator_ || sign != coordinators_sign_) {
+    coordinator_ = chosen;
+    coordinators_sign_ = sign;
+    sign_since_ = Clock::now();
+    return;
+  }
+  if (Clock::now() - sign_since_ < *electing_) return;
+  if (store_->compare_set(kCoordinatorKey, chosen, id_) != id_) return;
+  log(LogLevel::warn, "the host that coordinated this job is gone; this host coordinates now");
+  coordinator_ = id_;
+  const std::lock_guard lock(mutex_);
+  part_ = Part::successor;
+}
+
 void Member::listen() {
   int64_t next = 1;
   while (!stop_) {
     try {
       store_->add(sign_of_life_key(id_), 1);
+      if (electing_) elect();
+      if (part_ != Part::none) wake();
       std::string text;
       try {
         text = store_->get(log_entry_key(kOrders, next), kSignEvery);

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "muster/base/clock.h"
 #include "muster/base/fd.h"
 #include "muster/cluster/messages.h"
 #include "muster/store/store.h"
@@ -19,8 +20,10 @@ namespace muster {
 
 class Member {
  public:
-  // Joins. `store` is this host's own connection. Throws: as Store.
-  Member(std::shared_ptr<Store> store, const HostFacts& facts);
+  // Joins. `store` is this host's own connection. With `electing`, the hosts make one of them the coordinator, and
+  // another when it has given no sign of life for that long. Throws: as Store.
+  Member(std::shared_ptr<Store> store, const HostFacts& facts,
+         std::optional<std::chrono::milliseconds> electing = {});
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
   ~Member();
@@ -37,11 +40,16 @@ class Member {
   // The next order, in sequence.
   std::optional<Order> take();
 
+  // Whether this host is to coordinate: told once.
+  enum class Part { none, first, successor };
+  Part take_part();
+
   // Why there will be no more orders; empty while there will.
   std::string lost() const;
 
  private:
   void listen();
+  void elect();
   void wake() const;
 
   std::string id_;
@@ -51,6 +59,11 @@ class Member {
   mutable std::mutex mutex_;
   std::queue<Order> orders_;
   std::string lost_;
+  Part part_ = Part::none;
+  std::optional<std::chrono::milliseconds> electing_;
+  std::string coordinator_;       // as last seen, with its sign of life
+  std::string coordinators_sign_;
+  Clock::time_point sign_since_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

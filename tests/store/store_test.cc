@@ -4,6 +4,8 @@
 #include <atomic>
 #include <thread>
 
+#include "muster/base/env.h"
+#include "muster/store/etcd_store.h"
 #include "muster/store/file_store.h"
 #include "muster/store/memory_store.h"
 #include "muster/store/open_store.h"
@@ -72,7 +74,21 @@ class UnixWorld final : public World {
   ServerWorld served_{"unix:" + dir_.file("socket")};
 };
 
+// A real etcd, where the tester has one (tests/cluster/etcd_test.py).
+class EtcdWorld final : public World {
+ public:
+  std::shared_ptr<Store> open() override {
+    return std::make_shared<EtcdStore>(
+        EtcdStoreOptions{.http = {.url = get_env("MUSTER_TEST_ETCD").value_or("")}, .job = job_});
+  }
+  ~EtcdWorld() override { EtcdStore({.http = {.url = *get_env("MUSTER_TEST_ETCD")}, .job = job_}).remove_all(); }
+
+ private:
+  std::string job_ = testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
 std::unique_ptr<World> make_world(const std::string& kind) {
+  if (kind == "etcd") return std::make_unique<EtcdWorld>();
   if (kind == "memory") return std::make_unique<MemoryWorld>();
   if (kind == "prefix") return std::make_unique<PrefixWorld>();
   if (kind == "file") return std::make_unique<FileWorld>();
@@ -86,7 +102,13 @@ class StoreConformance : public testing::TestWithParam<const char*> {
   std::shared_ptr<Store> store_ = world_->open();
 };
 
-INSTANTIATE_TEST_SUITE_P(Stores, StoreConformance, testing::Values("memory", "prefix", "file", "tcp", "unix"),
+std::vector<const char*> kinds_of_world() {
+  std::vector<const char*> kinds = {"memory", "prefix", "file", "tcp", "unix"};
+  if (get_env("MUSTER_TEST_ETCD")) kinds.push_back("etcd");
+  return kinds;
+}
+
+INSTANTIATE_TEST_SUITE_P(Stores, StoreConformance, testing::ValuesIn(kinds_of_world()),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(StoreConformance, GivesBackWhatWasSet) {
@@ -109,12 +131,16 @@ TEST_P(StoreConformance, GivesBackWhatWasSet) {
 }
 
 TEST_P(StoreConformance, HoldsLargeValuesAndRefusesLargerOnes) {
-  const std::string large(size_t{10} << 20, 'x');
+  const bool in_etcd = GetParam() == std::string_view("etcd");
+  const std::string large(in_etcd ? EtcdStore::kMaxValueBytes : size_t{10} << 20, 'x');
   store_->set("large", large);
   EXPECT_TRUE(store_->get("large", kLong) == large);
   EXPECT_THAT(
       error_of(ErrorCode::invalid_argument, [&] { store_->set("k", std::string(kMaxValueBytes + 1, 'x')); }),
       HasSubstr("64.0 MiB"));
+  if (in_etcd) {
+    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { store_->set("k", large + "x"); }), HasSubstr("1.0 MiB"));
+  }
   EXPECT_THAT(
       error_of(ErrorCode::invalid_argument, [&] { store_->set(std::string(kMaxKeyBytes + 1, 'k'), ""); }),
       HasSubstr("8.0 KiB"));

@@ -1,0 +1,206 @@
+#include "muster/store/etcd_store.h"
+
+#include <openssl/evp.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/store/bytes.h"
+#include "muster/store/table.h"
+
+namespace muster {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::chrono::seconds kLease{60};
+constexpr std::chrono::seconds kRenewLease{15};
+constexpr std::chrono::milliseconds kFirstLook{2};
+constexpr std::chrono::milliseconds kLongestLook{100};
+
+std::string to_base64(std::string_view bytes) {
+  std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');
+  const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), unsigned_bytes(bytes),
+                                   static_cast<int>(bytes.size()));
+  text.resize(static_cast<size_t>(size));
+  return text;
+}
+
+std::string from_base64(const std::string& text) {
+  std::string bytes(text.size(), '\0');
+  const int size = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()), unsigned_bytes(text),
+                                   static_cast<int>(text.size()));
+  size_t padding = 0;
+  while (padding < 2 && padding < text.size() && text[text.size() - 1 - padding] == '=') ++padding;
+  bytes.resize(size < 0 ? 0 : static_cast<size_t>(size) - padding);
+  return bytes;
+}
+
+// The key after all keys that begin with `prefix`.
+std::string end_of_prefix(std::string prefix) {
+  prefix.back() = static_cast<char>(prefix.back() + 1);
+  return prefix;
+}
+
+void check_size(const std::string& value) {
+  if (value.size() <= EtcdStore::kMaxValueBytes) return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("etcd: expected a value of at most ", format_bytes(EtcdStore::kMaxValueBytes),
+                  ", which is what it takes in one request, got ", format_bytes(value.size())));
+}
+
+// The same for every process of the job, and nobody else's: a lease's id is a positive number of 63 bits.
+int64_t lease_of(const std::string& prefix) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned size = 0;
+  EVP_Digest(prefix.data(), prefix.size(), digest.data(), &size, EVP_sha256(), nullptr);
+  int64_t id = 0;
+  for (int i = 0; i < 8; ++i) id = static_cast<int64_t>(static_cast<uint64_t>(id) << 8 | digest.at(static_cast<size_t>(i)));
+  return (id & INT64_MAX) | 1;
+}
+
+// The gateway writes 64-bit numbers as text, and leaves out what is 0.
+int64_t number(const Json& json, const char* name) {
+  const auto found = json.find(name);
+  if (found == json.end()) return 0;
+  return found->is_string() ? parse_int(found->get<std::string>()).value_or(0) : found->get<int64_t>();
+}
+
+}  // namespace
+
+EtcdStore::EtcdStore(EtcdStoreOptions options)
+    : options_(std::move(options)),
+      http_(options_.http),
+      prefix_(cat("muster/", options_.job, "/")),
+      lease_(lease_of(prefix_)) {
+  begin_lease();
+}
+
+std::string EtcdStore::post(const std::string& path, const std::string& body) {
+  if (Clock::now().time_since_epoch().count() > lease_due_) keep_lease();
+  return http_.post(path, body);
+}
+
+void EtcdStore::begin_lease() {
+  try {
+    http_.post("/v3/lease/grant", Json{{"TTL", kLease.count()}, {"ID", cat(lease_)}}.dump());
+  } catch (const Error& error) {
+    if (error.message().find("already exists") == std::string::npos) throw;  // another process of the job
+  }
+  keep_lease();
+}
+
+void EtcdStore::keep_lease() {
+  lease_due_ = (Clock::now() + kRenewLease).time_since_epoch().count();
+  http_.post("/v3/lease/keepalive", Json{{"ID", cat(lease_)}}.dump());
+}
+
+EtcdStore::Found EtcdStore::find(const std::string& key) {
+  const Json answer = Json::parse(post("/v3/kv/range", Json{{"key", to_base64(full(key))}}.dump()));
+  const auto keys = answer.find("kvs");
+  if (keys == answer.end() || keys->empty()) return {};
+  const Json& found = keys->at(0);
+  return {from_base64(found.value("value", "")), number(found, "mod_revision")};
+}
+
+bool EtcdStore::put_if_unchanged(const std::string& key, int64_t revision, const std::string& value) {
+  const std::string name = to_base64(full(key));
+  const Json put = {{"key", name}, {"value", to_base64(value)}, {"lease", cat(lease_)}};
+  const Json body = {
+      {"compare", {{{"key", name}, {"target", "MOD"}, {"result", "EQUAL"}, {"mod_revision", cat(revision)}}}},
+      {"success", {{{"request_put", put}}}}};
+  return Json::parse(post("/v3/kv/txn", body.dump())).value("succeeded", false);
+}
+
+void EtcdStore::set(const std::string& key, const std::string& value) {
+  check_limits("set", key, value);
+  check_size(value);
+  post("/v3/kv/put", Json{{"key", to_base64(full(key))}, {"value", to_base64(value)}, {"lease", cat(lease_)}}.dump());
+}
+
+std::string EtcdStore::get(const std::string& key, std::chrono::milliseconds timeout) {
+  check_limits("get", key);
+  const Deadline deadline(bounded_timeout(timeout));
+  for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLongestLook)) {
+    if (auto found = find(key); found.value) return *found.value;
+    if (deadline.passed())
+      throw missing_keys_error("get", Table().describe_missing({key}), timeout, options_.http.url);
+    std::this_thread::sleep_for(std::min(pause, deadline.left()));
+  }
+}
+
+// Read, decide by the rules that all stores share, write if nobody has written meanwhile.
+int64_t EtcdStore::add(const std::string& key, int64_t amount) {
+  check_limits("add", key);
+  for (;;) {
+    const Found found = find(key);
+    Table one;
+    if (found.value) one.set(key, *found.value);
+    const int64_t sum = one.sum(key, amount);
+    if (found.value && amount == 0) return sum;
+    if (put_if_unchanged(key, found.revision, std::to_string(sum))) return sum;
+  }
+}
+
+std::string EtcdStore::compare_set(const std::string& key, const std::string& expected, const std::string& desired) {
+  check_limits("compare_set", key, expected);
+  check_limits("compare_set", key, desired);
+  check_size(desired);
+  for (;;) {
+    const Found found = find(key);
+    Table one;
+    if (found.value) one.set(key, *found.value);
+    const Table::Comparison comparison = one.compare(key, expected, desired);
+    if (!comparison.store || put_if_unchanged(key, found.revision, desired)) return comparison.result;
+  }
+}
+
+std::vector<std::string> EtcdStore::missing(const std::vector<std::string>& keys) {
+  std::vector<std::string> missing;
+  for (const std::string& key : keys) {
+    if (!find(key).value) missing.push_back(key);
+  }
+  return missing;
+}
+
+bool EtcdStore::check(const std::vector<std::string>& keys) {
+  check_limits("check", keys);
+  return missing(keys).empty();
+}
+
+void EtcdStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
+  check_limits("wait", keys);
+  const Deadline deadline(bounded_timeout(timeout));
+  for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLongestLook)) {
+    const auto absent = missing(keys);
+    if (absent.empty()) return;
+    if (deadline.passed())
+      throw missing_keys_error("wait", Table().describe_missing(absent), timeout, options_.http.url);
+    std::this_thread::sleep_for(std::min(pause, deadline.left()));
+  }
+}
+
+bool EtcdStore::remove(const std::string& key) {
+  check_limits("remove", key);
+  const Json answer = Json::parse(post("/v3/kv/deleterange", Json{{"key", to_base64(full(key))}}.dump()));
+  return number(answer, "deleted") > 0;
+}
+
+int64_t EtcdStore::num_keys() {
+  const Json body = {
+      {"key", to_base64(prefix_)}, {"range_end", to_base64(end_of_prefix(prefix_))}, {"count_only", true}};
+  return number(Json::parse(post("/v3/kv/range", body.dump())), "count");
+}
+
+void EtcdStore::remove_all() {
+  http_.post("/v3/kv/deleterange",
+             Json{{"key", to_base64(prefix_)}, {"range_end", to_base64(end_of_prefix(prefix_))}}.dump());
+}
+
+}  // namespace muster

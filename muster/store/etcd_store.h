@@ -1,0 +1,66 @@
+// A store in etcd, for jobs that are to outlive any of their hosts: through the JSON gateway that every etcd of
+// version 3 has. Keys carry the job's name and hang on a lease: a minute after the last of the job's processes
+// has gone, so have they.
+//
+// Source: etcd 3.4 documentation, "gRPC gateway" (/v3/kv, /v3/lease).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "muster/store/http.h"
+#include "muster/store/store.h"
+
+namespace muster {
+
+struct EtcdStoreOptions {
+  HttpOptions http = {};
+  std::string job = {};  // keys are muster/<job>/<key>
+};
+
+class EtcdStore final : public Store {
+ public:
+  // Of a value; etcd's own default for a whole request is half as much again.
+  static constexpr size_t kMaxValueBytes = size_t{1} << 20;
+
+  // Throws: unavailable (no etcd at that address, no libcurl).
+  explicit EtcdStore(EtcdStoreOptions options);
+
+  // All of them throw unavailable, naming the address, when etcd does not answer.
+  void set(const std::string& key, const std::string& value) override;
+  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
+  int64_t add(const std::string& key, int64_t amount) override;
+  std::string compare_set(const std::string& key, const std::string& expected,
+                          const std::string& desired) override;
+  bool check(const std::vector<std::string>& keys) override;
+  void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
+  bool remove(const std::string& key) override;
+  int64_t num_keys() override;
+
+  // Of the job's keys nothing is left.
+  void remove_all();
+
+ private:
+  struct Found {
+    std::optional<std::string> value = {};
+    int64_t revision = 0;  // 0: there is no such key
+  };
+
+  std::string full(const std::string& key) const { return prefix_ + key; }
+  Found find(const std::string& key);
+  bool put_if_unchanged(const std::string& key, int64_t revision, const std::string& value);
+  std::vector<std::string> missing(const std::vector<std::string>& keys);
+  std::string post(const std::string& path, const std::string& body);
+  void begin_lease();
+  void keep_lease();
+
+  EtcdStoreOptions options_;
+  Http http_;
+  std::string prefix_;
+  int64_t lease_ = 0;
+  std::atomic<int64_t> lease_due_{0};  // when to renew it; the clock's count
+};
+
+}  // namespace muster

@@ -1,0 +1,117 @@
+#include "muster/store/http.h"
+
+#include <curl/curl.h>
+#include <dlfcn.h>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kMostAnswerBytes = size_t{256} << 20;
+
+template <class Function>
+Function symbol(void* library, const char* name) {
+  return reinterpret_cast<Function>(::dlsym(library, name));
+}
+
+size_t take_body(char* bytes, size_t size, size_t count, void* to) {
+  auto& body = *static_cast<std::string*>(to);
+  if (body.size() + size * count > kMostAnswerBytes) return 0;  // an error
+  body.append(bytes, size * count);
+  return size * count;
+}
+
+}  // namespace
+
+// The few functions that are used. Never unloaded: libcurl keeps threads and exit handlers.
+struct CurlLibrary {
+  decltype(&::curl_easy_init) init = nullptr;
+  decltype(&::curl_easy_setopt) setopt = nullptr;
+  decltype(&::curl_easy_perform) perform = nullptr;
+  decltype(&::curl_easy_getinfo) getinfo = nullptr;
+  decltype(&::curl_easy_cleanup) cleanup = nullptr;
+  decltype(&::curl_easy_strerror) strerror = nullptr;
+
+  CurlLibrary() {
+    void* const library = ::dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+      throw Error(ErrorCode::unavailable,
+                  cat("http: expected libcurl.so.4, got none (", ::dlerror(), "); install the package libcurl4"));
+    }
+    init = symbol<decltype(init)>(library, "curl_easy_init");
+    setopt = symbol<decltype(setopt)>(library, "curl_easy_setopt");
+    perform = symbol<decltype(perform)>(library, "curl_easy_perform");
+    getinfo = symbol<decltype(getinfo)>(library, "curl_easy_getinfo");
+    cleanup = symbol<decltype(cleanup)>(library, "curl_easy_cleanup");
+    strerror = symbol<decltype(strerror)>(library, "curl_easy_strerror");
+    if (init == nullptr || setopt == nullptr || perform == nullptr || getinfo == nullptr || cleanup == nullptr ||
+        strerror == nullptr) {
+      throw Error(ErrorCode::unavailable, "http: expected libcurl.so.4 to have its functions, got another library");
+    }
+  }
+};
+
+class Http::Curl {
+ public:
+  explicit Curl(const HttpOptions& options) : library_(library()), handle_(library_.init()) {
+    if (handle_ == nullptr) throw Error(ErrorCode::internal, "http: libcurl cannot start");
+    set(CURLOPT_NOSIGNAL, 1L);
+    set(CURLOPT_POST, 1L);
+    set(CURLOPT_NOPROXY, "*");
+    set(CURLOPT_TIMEOUT_MS, static_cast<long>(options.timeout.count()));
+    set(CURLOPT_WRITEFUNCTION, &take_body);
+    if (!options.ca_file.empty()) set(CURLOPT_CAINFO, options.ca_file.c_str());
+    if (!options.cert_file.empty()) set(CURLOPT_SSLCERT, options.cert_file.c_str());
+    if (!options.key_file.empty()) set(CURLOPT_SSLKEY, options.key_file.c_str());
+  }
+  Curl(const Curl&) = delete;
+  Curl& operator=(const Curl&) = delete;
+  ~Curl() { library_.cleanup(handle_); }
+
+  std::string post(const std::string& url, const std::string& body) {
+    std::string answer;
+    set(CURLOPT_URL, url.c_str());
+    set(CURLOPT_WRITEDATA, &answer);
+    set(CURLOPT_POSTFIELDS, body.data());
+    set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
+    const CURLcode code = library_.perform(handle_);
+    if (code != CURLE_OK) {
+      throw Error(ErrorCode::unavailable, cat("http: expected an answer of ", url, ", got: ", library_.strerror(code)));
+    }
+    long status = 0;
+    library_.getinfo(handle_, CURLINFO_RESPONSE_CODE, &status);
+    if (status != 200) {
+      throw Error(ErrorCode::unavailable, cat("http: expected ", url, " to answer with status 200, got ", status, ": ",
+                                              printable(answer.substr(0, 300))));
+    }
+    return answer;
+  }
+
+ private:
+  static const CurlLibrary& library() {
+    static const CurlLibrary loaded;
+    return loaded;
+  }
+
+  template <class Value>
+  void set(CURLoption option, Value value) {
+    library_.setopt(handle_, option, value);
+  }
+
+  const CurlLibrary& library_;
+  CURL* handle_;
+};
+
+Http::Http(HttpOptions options) : options_(std::move(options)), curl_(std::make_unique<Curl>(options_)) {}
+
+Http::~Http() = default;
+
+std::string Http::post(const std::string& path, const std::string& body) {
+  const std::lock_guard lock(mutex_);
+  return curl_->post(options_.url + path, body);
+}
+
+}  // namespace muster

@@ -1,0 +1,148 @@
+"""Membership in a real etcd: hosts join and leave, and any of them may be lost, the coordinator too.
+
+    etcd_test.py MUSTER [STORE_TEST]      the program; the stores' conformance suite
+"""
+
+import base64
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from hosts import SKIPPED, Hosts, missing, wait_for
+
+MUSTER = ""
+STORE_TEST = ""
+
+
+class Etcd(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.world = Hosts(["etcd", "a", "b", "c"]).__enter__()
+        etcd = cls.world["etcd"]
+        url = f"http://{etcd.address}"
+        cls.world.servers.append(etcd.start(
+            ["etcd", "--data-dir", str(cls.world.folder / "etcd"), "--listen-client-urls", f"{url}:2379",
+             "--advertise-client-urls", f"{url}:2379", "--listen-peer-urls", f"{url}:2380",
+             "--initial-advertise-peer-urls", f"{url}:2380", "--initial-cluster", f"default={url}:2380",
+             "--log-level", "error"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        cls.endpoint = f"{etcd.address}:2379"
+        try:
+            knock = f"import socket; socket.create_connection(('{etcd.address}', 2379), 1)"
+            wait_for(lambda: cls.world["a"].run(["python3", "-c", knock])[0] == 0, 30)
+        except BaseException:
+            cls.world.__exit__()
+            raise
+        secret = cls.world.folder / "secret"
+        secret.write_text(os.urandom(32).hex())
+        secret.chmod(0o600)
+        cls.secret = str(secret)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.world.__exit__()
+
+    def start(self, host, nnodes, *program, flags=()):
+        process = self.world[host].start(
+            [MUSTER, "run", "-q", "-n", "1", "--nnodes", nnodes, "--rdzv-backend", "etcd", "--rdzv-endpoint", self.endpoint,
+             "--rdzv-id", self.id(), "--secret-file", self.secret, "--rdzv-conf",
+             "last_call_timeout=0,keep_alive_interval=1,keep_alive_max_attempt=3", *flags, *program])
+        timer = threading.Timer(80, process.kill)
+        timer.start()
+
+        def end():
+            timer.cancel()
+            process.kill()
+            process.communicate()
+
+        self.addCleanup(end)
+        return process
+
+    def keys(self):
+        body = json.dumps({"key": base64.b64encode(b"muster/").decode(), "range_end": base64.b64encode(b"muster0").decode(),
+                           "count_only": True})
+        code, out, err = self.world["a"].run(["python3", "-c", "import sys, urllib.request; print(urllib.request.urlopen("
+                                              "sys.argv[1], sys.argv[2].encode(), 5).read().decode())",
+                                              f"http://{self.endpoint}/v3/kv/range", body])
+        self.assertEqual(code, 0, err)
+        return int(json.loads(out).get("count", 0))
+
+    def test_hosts_of_a_fixed_job_meet_there_and_leave_nothing(self):
+        hosts = [self.start(name, "3", "sh", "-c", "echo $RANK of $WORLD_SIZE at $MASTER_ADDR") for name in "abc"]
+        said = []
+        for process in hosts:
+            out, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0, err)
+            said.append(out)
+        self.assertEqual(sorted("".join(said).split("\n"))[1:], [
+            f"[{rank}@{name}] {rank} of 3 at {self.world['a'].address}" for rank, name in enumerate("abc")])
+        self.assertEqual(self.keys(), 0)
+
+    def test_a_failure_is_told_everywhere(self):
+        hosts = [self.start(name, "2", "sh", "-c", "[ $RANK = 1 ] && exit 5; sleep 60") for name in "ab"]
+        for process in hosts:
+            out, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 5, err)
+            self.assertIn("rank 1 failed first", err)
+
+    def test_the_coordinator_killed_is_succeeded(self):
+        script = "echo world $WORLD_SIZE attempt $MUSTER_ATTEMPT; [ $WORLD_SIZE = 2 ] && [ $MUSTER_ATTEMPT != 0 ] && exit 0; sleep 1000"
+        first = self.start("a", "1:3", "sh", "-c", script)  # it is there first, so it coordinates
+        self.assertIn("world 1", first.stdout.readline())
+        others = [self.start(name, "1:3", "sh", "-c", script) for name in "bc"]
+        for process in others:
+            while "world 3" not in process.stdout.readline():
+                pass
+        os.kill(first.pid, signal.SIGKILL)
+        for process in others:
+            out, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0, err)
+            self.assertIn("world 2", out)
+
+    def test_a_host_that_is_cut_off_is_fenced_and_the_others_go_on(self):
+        script = "echo world $WORLD_SIZE; [ $WORLD_SIZE = 1 ] && [ $MUSTER_ATTEMPT != 0 ] && exit 0; sleep 1000"
+        first = self.start("a", "1:2", "sh", "-c", script)
+        self.assertIn("world 1", first.stdout.readline())
+        second = self.start("b", "1:2", "sh", "-c", script)
+        self.assertIn("world 2", first.stdout.readline())
+        try:
+            self.world["b"].cut()
+            out, err = first.communicate(timeout=60)
+            self.assertEqual(first.returncode, 0, err)
+            self.assertNotEqual(second.wait(timeout=30), 0)
+        finally:
+            self.world["b"].mend()
+
+    def test_no_etcd_there(self):
+        code, out, err = self.world["a"].run(
+            [MUSTER, "run", "-q", "--nnodes", "2", "--rdzv-backend", "etcd", "--rdzv-endpoint", f"{self.world['b'].address}:1",
+             "--rdzv-id", "x", "--secret-file", self.secret, "true"])
+        self.assertEqual(code, 1)
+        self.assertIn("expected an answer of http://", err)
+
+    def test_etcd_is_a_store_like_the_others(self):
+        if not STORE_TEST:
+            self.skipTest("no store_test given")
+        code, out, err = self.world["a"].run([STORE_TEST, "--gtest_filter=*StoreConformance*etcd*"], timeout=120,
+                                             env={"MUSTER_TEST_ETCD": f"http://{self.endpoint}"})
+        self.assertEqual(code, 0, out[-3000:] + err)
+        self.assertRegex(out, r"\[  PASSED  \] 1[0-9] tests")
+
+
+if __name__ == "__main__":
+    MUSTER = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        STORE_TEST = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    why = missing()
+    if not why and shutil.which("etcd") is None:
+        why = "no etcd (package etcd-server)"
+    if why:
+        print("skipped:", why)
+        sys.exit(SKIPPED)
+    unittest.main(verbosity=2)
