@@ -21,10 +21,10 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/route.h"
+#include "muster/base/runtime_folder.h"
 #include "muster/base/strings.h"
 #include "muster/device/probe.h"
 #include "muster/launch/port.h"
-#include "muster/base/runtime_folder.h"
 #include "muster/supervise/child.h"
 
 namespace muster {

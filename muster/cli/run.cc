@@ -146,6 +146,11 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
                    "Failures after which a host is set aside, where others are left [3]")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--stopped-timeout", flags.stopped_timeout,
+                   "End a rank that has been stopped (SIGSTOP) this long [it is only named]")
+      ->type_name("TIME")
+      ->check(not_empty("a time such as 1m"));
   command->add_flag("--dry-run", flags.dry_run, "Show the plan on standard output and stop");
   command->add_option("--plan", flags.plan, "Execute the plan in this file (muster plan --json)")
       ->type_name("FILE");

@@ -219,10 +219,10 @@ Environment parse_env(const std::vector<std::string>& settings) {
 }
 
 // Empty: no limit.
-std::optional<std::chrono::milliseconds> time_limit(const RunFlags& flags) {
-  if (flags.timeout.empty()) return std::nullopt;
-  const auto limit = parse_duration(flags.timeout, "--timeout");
-  if (limit <= std::chrono::milliseconds(0)) throw bad_flag("--timeout", "a time above 0", flags.timeout);
+std::optional<std::chrono::milliseconds> time_limit(const std::string& text, const char* flag) {
+  if (text.empty()) return std::nullopt;
+  const auto limit = parse_duration(text, flag);
+  if (limit <= std::chrono::milliseconds(0)) throw bad_flag(flag, "a time above 0", text);
   return limit;
 }
 
@@ -300,7 +300,8 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   options.run_dir = flags.run_dir;
   options.work_dir = flags.work_dir;
   options.extra_env = parse_env(flags.env);
-  options.time_limit = time_limit(flags);
+  options.time_limit = time_limit(flags.timeout, "--timeout");
+  options.stopped_timeout = time_limit(flags.stopped_timeout, "--stopped-timeout");
   options.log_dir = flags.log_dir;
   options.redirects = flags.redirects;
   options.tee = flags.tee;

@@ -65,6 +65,7 @@ struct RunFlags {
   std::string run_dir;
   std::string work_dir;
   std::string timeout;
+  std::string stopped_timeout;
   std::vector<std::string> env;  // NAME=VALUE, or NAME
   std::string hostfile;
   std::string host_discovery;

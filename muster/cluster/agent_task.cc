@@ -49,6 +49,8 @@ Json launch_to_json(const LaunchOptions& options) {
           {"role", options.role},
           {"max_restarts", options.max_restarts},
           {"shutdown_milliseconds", options.shutdown_timeout.count()},
+          {"stopped_milliseconds",
+           options.stopped_timeout ? Json(options.stopped_timeout->count()) : Json(nullptr)},
           {"stop_signals", options.stop_signals},
           {"run_dir", options.run_dir},
           {"log_dir", options.log_dir},
@@ -87,6 +89,8 @@ LaunchOptions launch_from(const Json& json) {
   read(json, "role", options.role);
   read(json, "max_restarts", options.max_restarts);
   options.shutdown_timeout = std::chrono::milliseconds(json.at("shutdown_milliseconds").get<int64_t>());
+  if (const Json& stopped = json.at("stopped_milliseconds"); !stopped.is_null())
+    options.stopped_timeout = std::chrono::milliseconds(stopped.get<int64_t>());
   read(json, "stop_signals", options.stop_signals);
   read(json, "run_dir", options.run_dir);
   read(json, "log_dir", options.log_dir);

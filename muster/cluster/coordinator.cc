@@ -25,6 +25,10 @@ void put_cause_in_front(std::vector<WorkerExit>& failures) {
   });
 }
 
+std::string size_text(int low, int high) {
+  return low == high ? cat(low) : cat(low, ":", high);
+}
+
 bool same_rank(const WorkerExit& a, const WorkerExit& b) {
   return a.rank == b.rank;
 }
@@ -107,6 +111,12 @@ std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
 void Coordinator::on_join(const Report& report) {
   if (members_.contains(report.from)) return;
   HostFacts facts = *report.facts;
+  if (facts.min_hosts != rules_.min_hosts || facts.max_hosts != rules_.max_hosts) {
+    return refuse(report.from,
+                  cat("--nnodes: expected the same on every host, got ",
+                      size_text(facts.min_hosts, facts.max_hosts), " on host ", facts.host.name, " and ",
+                      size_text(rules_.min_hosts, rules_.max_hosts), " on the host that coordinates"));
+  }
   if (facts.node_rank && (*facts.node_rank < 0 || *facts.node_rank >= rules_.max_hosts)) {
     return refuse(report.from, cat("--node-rank: expected 0 to ", rules_.max_hosts - 1, " for ",
                                    rules_.max_hosts, " hosts (--nnodes), got ", *facts.node_rank));
@@ -146,7 +156,7 @@ void Coordinator::on_join(const Report& report) {
     return entry.second.in_round && entry.second.ended;
   });
   if (in_round >= rules_.max_hosts || ending) return;  // it is a spare
-  trouble_.new_host = true;
+  trouble_.hosts_changed = true;
   stop_round(cat("host ", name_of(report.from), " has joined"));
 }
 
@@ -181,6 +191,7 @@ void Coordinator::on_ended(const Report& report) {
     trouble_.error_code = report.exit_code;
   }
   member.leaves = report.stopped_by != 0;
+  trouble_.hosts_changed |= member.leaves;
   if (member.leaves && !rules_.elastic()) trouble_.stopped_by = report.stopped_by;
   const bool bad = !report.error.empty() || member.leaves || !trouble_.failures.empty();
   if (bad && phase_ == Phase::running) {
@@ -198,6 +209,7 @@ void Coordinator::on_gone(const std::string& id, bool lost) {
   members_.erase(found);
   if (phase_ == Phase::gathering) say_(cat("host ", name, lost ? " is gone" : " has left"));
   if (!mattered) return;
+  trouble_.hosts_changed = true;
   if (lost) trouble_.lost.push_back(name);
   if (phase_ == Phase::running) stop_round(cat("host ", name, lost ? " is gone" : " leaves"));
 }
@@ -232,19 +244,10 @@ bool Coordinator::all_ended() const {
                      [](const auto& entry) { return !entry.second.in_round || entry.second.ended; });
 }
 
-// A change of hosts in an elastic job costs no restart.
-bool Coordinator::again_without_charge() const {
-  return rules_.elastic() && trouble_.error.empty() && trouble_.stopped_by == 0;
-}
-
 void Coordinator::round_over() {
   stop_deadline_.reset();
   const bool was_stopped = phase_ == Phase::stopping;
-  bool someone_leaves = false;
-  for (auto member = members_.begin(); member != members_.end();) {
-    someone_leaves |= member->second.leaves;
-    member = member->second.leaves ? members_.erase(member) : std::next(member);
-  }
+  std::erase_if(members_, [](const auto& entry) { return entry.second.leaves; });
   if (!was_stopped) return finish(0, "");
   put_cause_in_front(trouble_.failures);
   if (!trouble_.error.empty()) return finish(trouble_.error_code, trouble_.error);
@@ -263,7 +266,7 @@ void Coordinator::round_over() {
     say_(cat(lost, "; waiting for another (restart ", restarts_, " of ", rules_.max_restarts, ")"));
     return regather();
   }
-  if (someone_leaves || trouble_.new_host) return regather();
+  if (trouble_.failures.empty() || trouble_.hosts_changed) return regather();
   restart_after_failure(trouble_.failures.at(0));
 }
 

@@ -73,7 +73,7 @@ class Coordinator {
     std::string error;              // of a host that could not start, or of the job
     int error_code = 1;
     int stopped_by = 0;
-    bool new_host = false;
+    bool hosts_changed = false;  // one has joined or left: that costs no restart
   };
 
   void on_join(const Report& report);
@@ -90,7 +90,6 @@ class Coordinator {
   void restart_after_failure(const WorkerExit& first);
   void finish(int exit_code, const std::string& reason);
   void finish_missing();
-  bool again_without_charge() const;
   bool all_ended() const;
   size_t num_candidates() const;
   std::vector<std::string> candidates() const;

@@ -12,6 +12,7 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{200};
+constexpr size_t kShownInLog = 200;
 constexpr std::chrono::milliseconds kWatchEvery{1'000};
 
 std::optional<std::string> entry(Store& store, const char* log, int64_t number,
@@ -67,19 +68,31 @@ void CoordinatorThread::run() {
   try {
     serve();
   } catch (const std::exception& error) {
-    if (!stop_) log(LogLevel::error, cat("coordinator: ", error.what()));
+    if (!stop_) give_up(error.what());
   }
   done_ = true;
 }
 
+// Nobody must wait for orders that will not come.
+void CoordinatorThread::give_up(const std::string& why) {
+  log(LogLevel::error, cat("coordinator: ", why));
+  try {
+    give({{.kind = Order::Kind::finish,
+           .reason = cat("the job cannot be coordinated any more: ", why),
+           .exit_code = 1}});
+  } catch (const std::exception& error) {
+    log(LogLevel::error, cat("coordinator: ", error.what()));  // deposed, or the store is gone
+  }
+}
+
 void CoordinatorThread::serve() {
   int64_t next_report = 1;
-  int64_t next_order = 1;
-  if (options_.take_over) take_over(next_report, next_order);
+  if (options_.take_over) take_over(next_report);
   while (!stop_) {
     std::vector<Order> orders;
     if (const auto text = entry(*store_, kReports, next_report, kTick)) {
       ++next_report;
+      log(LogLevel::debug, cat("report ", next_report - 1, ": ", text->substr(0, kShownInLog)));
       try {
         orders = coordinator_.on_report(report_from_text(*text), Clock::now());
       } catch (const Error& error) {
@@ -89,12 +102,12 @@ void CoordinatorThread::serve() {
       orders = coordinator_.on_tick(Clock::now());
     }
     watch_signs_of_life(orders);
-    give(orders, next_order);
+    give(orders);
     if (coordinator_.finished() && coordinator_.live_hosts().empty()) return;
   }
 }
 
-void CoordinatorThread::take_over(int64_t& next_report, int64_t& next_order) {
+void CoordinatorThread::take_over(int64_t& next_report) {
   const std::chrono::milliseconds now(0);
   std::vector<Report> ends;
   while (const auto text = entry(*store_, kReports, next_report, now)) {
@@ -103,19 +116,20 @@ void CoordinatorThread::take_over(int64_t& next_report, int64_t& next_order) {
     coordinator_.replay(report);
     if (report.kind == Report::Kind::failing || report.kind == Report::Kind::ended) ends.push_back(report);
   }
-  while (const auto text = entry(*store_, kOrders, next_order, now)) {
-    ++next_order;
+  while (const auto text = entry(*store_, kOrders, next_order_, now)) {
+    ++next_order_;
     coordinator_.replay(order_from_text(*text));
   }
-  for (const Report& report : ends) give(coordinator_.on_report(report, Clock::now()), next_order);
+  for (const Report& report : ends) give(coordinator_.on_report(report, Clock::now()));
 }
 
 // Each order has its number, which only one coordinator can take: one that was given up for dead, and finds
 // another's order there, is deposed.
-void CoordinatorThread::give(const std::vector<Order>& orders, int64_t& next_order) {
+void CoordinatorThread::give(const std::vector<Order>& orders) {
   for (const Order& order : orders) {
     const std::string text = to_text(order);
-    if (store_->compare_set(log_entry_key(kOrders, next_order), "", text) != text) {
+    log(LogLevel::debug, cat("order ", next_order_, ": ", text.substr(0, kShownInLog)));
+    if (store_->compare_set(log_entry_key(kOrders, next_order_), "", text) != text) {
       throw Error(ErrorCode::failed_precondition, "another coordinator has taken over this job");
     }
     store_->add(log_size_key(kOrders), 1);
@@ -123,7 +137,7 @@ void CoordinatorThread::give(const std::vector<Order>& orders, int64_t& next_ord
       const std::lock_guard lock(mutex_);
       result_ = order;
     }
-    ++next_order;
+    ++next_order_;
   }
 }
 

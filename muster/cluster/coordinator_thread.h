@@ -36,8 +36,9 @@ class CoordinatorThread {
  private:
   void run();
   void serve();
-  void take_over(int64_t& next_report, int64_t& next_order);
-  void give(const std::vector<Order>& orders, int64_t& next_order);
+  void give_up(const std::string& why);
+  void take_over(int64_t& next_report);
+  void give(const std::vector<Order>& orders);
   void watch_signs_of_life(std::vector<Order>& orders);
 
   struct SignOfLife {
@@ -48,6 +49,7 @@ class CoordinatorThread {
   std::shared_ptr<Store> store_;
   CoordinatorThreadOptions options_;
   Coordinator coordinator_;
+  int64_t next_order_ = 1;
   std::map<std::string, SignOfLife> signs_;
   Clock::time_point next_watch_;
   mutable std::mutex mutex_;

@@ -48,7 +48,8 @@ std::optional<Tasks> tasks_of_environment() {
 void note_unused_nodes() {
   const int nodes = number("SLURM_JOB_NUM_NODES", 1);
   if (nodes < 2 || in_srun_step()) return;
-  log(LogLevel::info, cat("this Slurm job has ", nodes, " nodes, of which this uses one; to use all of them, start "
+  log(LogLevel::info, cat("this Slurm job has ", nodes,
+                          " nodes, of which this uses one; to use all of them, start "
                           "`srun --ntasks-per-node=1 muster run ...`"));
 }
 
@@ -61,15 +62,19 @@ bool detect_cluster(ClusterOptions& options) {
   if (!tasks || tasks->count < 2) return false;
   if (tasks->here > 1) {
     throw Error(ErrorCode::invalid_argument,
-                cat(tasks->launcher, ": expected one `muster run` a host, which starts the ranks there, got several (",
+                cat(tasks->launcher,
+                    ": expected one `muster run` a host, which starts the ranks there, got several (",
                     tasks->count, " in all); start it with ", tasks->one_a_host,
                     ", or start the program itself without `muster run`"));
   }
   const auto place = meeting_place_of_environment("agents");
   if (!place) {
     throw Error(ErrorCode::invalid_argument,
-                cat(tasks->launcher, ": expected its processes to share a name by which they can meet, got none; give "
-                    "--nnodes ", tasks->count, " --rdzv-endpoint HOST:PORT (an address of the host with rank 0) and "
+                cat(tasks->launcher,
+                    ": expected its processes to share a name by which they can meet, got none; give "
+                    "--nnodes ",
+                    tasks->count,
+                    " --rdzv-endpoint HOST:PORT (an address of the host with rank 0) and "
                     "--secret-file"));
   }
   options.min_hosts = options.max_hosts = tasks->count;

@@ -65,8 +65,8 @@ class HostAgent {
                                   .no_auth = meeting_.secret.empty()}) {
     if (meeting_.server) coordinate(false);
     using Electing = std::optional<std::chrono::milliseconds>;
-    member_ = std::make_unique<Member>(meeting_.store, facts(),
-                                       cluster_.backend == "etcd" ? Electing(cluster_.dead_after) : Electing());
+    member_ = std::make_unique<Member>(
+        meeting_.store, facts(), cluster_.backend == "etcd" ? Electing(cluster_.dead_after) : Electing());
     processes_.loop().watch_readable(member_->fd(), [this] { take_orders(); });
   }
 
@@ -101,6 +101,8 @@ class HostAgent {
 
   HostFacts facts() const {
     return {.id = make_uuid(),
+            .min_hosts = cluster_.min_hosts,
+            .max_hosts = cluster_.max_hosts,
             .node_rank = cluster_.node_rank,
             .nproc = options_.request.nproc_per_node,
             .address = meeting_.address,
@@ -230,7 +232,7 @@ class HostAgent {
     running_round_ = order.round;
     take_orders();  // it may have been stopped already
     if (stopped_round_ >= order.round || !pending_.empty() || lost_) return {};
-    GroupRules rules{.shutdown_timeout = options_.shutdown_timeout};
+    GroupRules rules{.shutdown_timeout = options_.shutdown_timeout, .stopped_for = options_.stopped_timeout};
     rules.on_failure = [&](const WorkerExit& exit) {
       member_->report({.kind = Report::Kind::failing, .round = order.round, .exits = {exit}});
     };

@@ -12,8 +12,8 @@
 #include "muster/base/env.h"
 #include "muster/base/log.h"
 #include "muster/base/route.h"
-#include "muster/base/units.h"
 #include "muster/base/runtime_folder.h"
+#include "muster/base/units.h"
 #include "muster/store/etcd_store.h"
 #include "muster/store/socket.h"
 #include "muster/store/tcp_store.h"
@@ -109,7 +109,8 @@ Meeting meet_at_file(const ClusterOptions& options) {
     endpoint = parse_endpoint(point.endpoint);
   }
   meeting.store = connect(options, endpoint, meeting.secret);
-  meeting.address = options.node_rank == 0 || !options.local_address.empty() ? here : address_towards(endpoint.host);
+  meeting.address =
+      options.node_rank == 0 || !options.local_address.empty() ? here : address_towards(endpoint.host);
   return meeting;
 }
 

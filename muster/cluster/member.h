@@ -20,8 +20,8 @@ namespace muster {
 
 class Member {
  public:
-  // Joins. `store` is this host's own connection. With `electing`, the hosts make one of them the coordinator, and
-  // another when it has given no sign of life for that long. Throws: as Store.
+  // Joins. `store` is this host's own connection. With `electing`, the hosts make one of them the
+  // coordinator, and another when it has given no sign of life for that long. Throws: as Store.
   Member(std::shared_ptr<Store> store, const HostFacts& facts,
          std::optional<std::chrono::milliseconds> electing = {});
   Member(const Member&) = delete;
@@ -61,7 +61,7 @@ class Member {
   std::string lost_;
   Part part_ = Part::none;
   std::optional<std::chrono::milliseconds> electing_;
-  std::string coordinator_;       // as last seen, with its sign of life
+  std::string coordinator_;  // as last seen, with its sign of life
   std::string coordinators_sign_;
   Clock::time_point sign_since_;
   std::atomic<bool> stop_{false};

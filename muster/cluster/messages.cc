@@ -42,6 +42,8 @@ std::optional<T> optional_of(const Json& json, const char* name) {
 
 Json to_json(const HostFacts& facts) {
   return {{"id", facts.id},
+          {"min_hosts", facts.min_hosts},
+          {"max_hosts", facts.max_hosts},
           {"node_rank", or_null(facts.node_rank)},
           {"nproc", or_null(facts.nproc)},
           {"address", facts.address},
@@ -62,6 +64,8 @@ HostFacts facts_from(const Json& json) {
       inventory_from_json(json.at("devices").get<std::string>(), cat("what host ", id, " told"));
   const Json& masks = json.at("masks");
   return {.id = id,
+          .min_hosts = json.at("min_hosts").get<int>(),
+          .max_hosts = json.at("max_hosts").get<int>(),
           .node_rank = optional_of<int>(json, "node_rank"),
           .nproc = optional_of<int>(json, "nproc"),
           .address = json.at("address").get<std::string>(),

@@ -20,7 +20,9 @@ inline constexpr const char* kOrders = "orders";
 
 // What a host brings along.
 struct HostFacts {
-  std::string id = {};                // of its agent: one a process
+  std::string id = {};  // of its agent: one a process
+  int min_hosts = 1;    // of the job, as this host was told
+  int max_hosts = 1;
   std::optional<int> node_rank = {};  // the place it asks for
   std::optional<int> nproc = {};      // ranks it is to have; nothing: as the job says
   std::string address = {};           // where other hosts reach it

@@ -37,6 +37,7 @@ constexpr size_t kLastLines = 5;
 constexpr std::chrono::seconds kBeyondTheRanksGrace{20};
 constexpr std::chrono::seconds kAllTakeLeave{5};
 constexpr std::chrono::seconds kAskEvery{2};
+constexpr std::chrono::milliseconds kLookForTheEndEvery{250};
 
 std::string own_program() {
   std::error_code error;
@@ -72,6 +73,7 @@ class RemoteJob {
     output_ = std::make_unique<Output>(processes_.loop());
     for (const HostSpec& host : remote_.hosts) start(host);
     watch_discovery();
+    watch_for_the_end();
     const WaitResult ended = processes_.wait_all(
         {.stop_on_failure = false,
          .grace = options_.shutdown_timeout + kBeyondTheRanksGrace,
@@ -223,6 +225,14 @@ class RemoteJob {
         log(LogLevel::warn, error.message());
       }
       watch_discovery();
+    });
+  }
+
+  // When the job is over, an ssh whose host cannot be reached any more would go on for minutes.
+  void watch_for_the_end() {
+    processes_.loop().call_at(Clock::now() + kLookForTheEndEvery, [this] {
+      if (!coordinator_->result()) return watch_for_the_end();
+      processes_.loop().call_at(Clock::now() + kAllTakeLeave, [this] { processes_.end_all_now(); });
     });
   }
 

@@ -74,7 +74,9 @@ int run(const LaunchOptions& given) {
     const std::vector<WorkerSpec> specs = make_worker_specs(plan, options, job.facts(), attempt);
     const auto started = Clock::now();
     GroupResult result = run_workers(processes, specs, job.inherited_fds(),
-                                     {.shutdown_timeout = options.shutdown_timeout, .until = time_limit});
+                                     {.shutdown_timeout = options.shutdown_timeout,
+                                      .until = time_limit,
+                                      .stopped_for = options.stopped_timeout});
     if (restarts.wanted(result) && restarts.wait(result, processes, started, time_limit)) continue;
     const int exit_code = report(result, job.facts(), options, attempt);
     job.remove_empty_folders();

@@ -42,7 +42,8 @@ struct LaunchOptions {
   std::string run_id = {};       // empty: a random UUID
   std::string role = "default";
   int max_restarts = 0;
-  std::chrono::milliseconds shutdown_timeout{30'000};                  // SIGTERM → this → SIGKILL
+  std::chrono::milliseconds shutdown_timeout{30'000};             // SIGTERM → this → SIGKILL
+  std::optional<std::chrono::milliseconds> stopped_timeout = {};  // of a rank in SIGSTOP; nothing: only told
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // that end the job
   std::string run_dir = {};                                            // empty: runs/<id>
   std::string log_dir = {};     // empty: <run_dir>/logs, else <log_dir>/<id>

@@ -19,8 +19,8 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
-#include "muster/base/strings.h"
 #include "muster/base/runtime_folder.h"
+#include "muster/base/strings.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/descendants.h"
 

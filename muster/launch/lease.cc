@@ -12,9 +12,9 @@
 #include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
+#include "muster/base/runtime_folder.h"
 #include "muster/base/strings.h"
 #include "muster/launch/lease_note.h"
-#include "muster/base/runtime_folder.h"
 
 namespace muster {
 

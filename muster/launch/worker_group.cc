@@ -1,6 +1,7 @@
 #include "muster/launch/worker_group.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/exit_report.h"
+#include "muster/supervise/descendants.h"
 #include "muster/supervise/input.h"
 #include "muster/supervise/oom_watch.h"
 #include "muster/supervise/output.h"
@@ -22,6 +24,7 @@ namespace {
 
 constexpr size_t kTailBytes = size_t{16} * 1024;
 constexpr size_t kLastLines = 20;
+constexpr std::chrono::milliseconds kLookAtRanksEvery{1'000};
 
 // One rank's two streams.
 struct Streams {
@@ -181,6 +184,65 @@ class EarlyEnd {
   EventLoop::Handle timer_ = 0;
 };
 
+// Names ranks that are stopped: the others wait for them and nobody else says why.
+class StoppedRanks {
+ public:
+  StoppedRanks(ProcessSet& processes, const std::vector<WorkerSpec>& specs,
+               std::optional<std::chrono::milliseconds> limit)
+      : processes_(processes), limit_(limit) {
+    for (const WorkerSpec& spec : specs)
+      ranks_.push_back({.rank = spec.rank, .pid = processes.pid_of(spec.rank)});
+    look_again();
+  }
+  StoppedRanks(const StoppedRanks&) = delete;
+  StoppedRanks& operator=(const StoppedRanks&) = delete;
+  ~StoppedRanks() { processes_.loop().cancel(timer_); }
+
+  void on_exit(const ChildExit& exit) {
+    std::erase_if(ranks_, [&](const Rank& rank) { return rank.rank == exit.id; });
+  }
+
+ private:
+  struct Rank {
+    int rank;
+    pid_t pid;
+    std::optional<Clock::time_point> since{};
+    bool said = false;
+  };
+
+  void look_again() {
+    timer_ = processes_.loop().call_at(Clock::now() + kLookAtRanksEvery, [this] {
+      for (Rank& rank : ranks_) look(rank);
+      look_again();
+    });
+  }
+
+  void look(Rank& rank) {
+    const char state = process_status(rank.pid).state;
+    if (state != 'T' && state != 't') {
+      if (std::exchange(rank.said, false)) log(LogLevel::info, cat("rank ", rank.rank, " goes on"));
+      rank.since.reset();
+      return;
+    }
+    const auto now = Clock::now();
+    if (!rank.since) rank.since = now;
+    if (limit_ && now - *rank.since >= *limit_) {
+      log(LogLevel::warn, cat("rank ", rank.rank, " has been stopped for ", format_duration(*limit_),
+                              "; ending it (--stopped-timeout)"));
+      ::kill(rank.pid, SIGKILL);
+    } else if (!std::exchange(rank.said, true)) {
+      log(LogLevel::warn,
+          cat("rank ", rank.rank, " (pid ", rank.pid, ") is stopped", state == 't' ? " by a debugger" : "",
+              "; the others will wait for it; kill -CONT ", rank.pid, " continues it"));
+    }
+  }
+
+  ProcessSet& processes_;
+  std::optional<std::chrono::milliseconds> limit_;
+  std::vector<Rank> ranks_;
+  EventLoop::Handle timer_ = 0;
+};
+
 }  // namespace
 
 GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& specs,
@@ -206,12 +268,14 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
     throw;
   }
   EarlyEnd early_end(processes, specs, rules.early_end_after);
+  StoppedRanks stopped(processes, specs, rules.stopped_for);
   const WaitResult ended =
       processes.wait_all({.grace = rules.shutdown_timeout,
                           .until = rules.until,
                           .marks = marks_of(specs),
                           .on_exit = [&](const ChildExit& exit) {
                             early_end.on_exit(exit);
+                            stopped.on_exit(exit);
                             if (rules.on_failure && exit.failed() && exit.sent_signal == 0)
                               rules.on_failure(explain(exit, spec_of(specs, exit.id), started));
                           }});

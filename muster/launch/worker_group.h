@@ -24,6 +24,8 @@ struct GroupRules {
   std::chrono::milliseconds shutdown_timeout{30'000};  // SIGTERM → this → SIGKILL
   std::optional<Clock::time_point> until = {};         // the job's time limit
   std::chrono::milliseconds early_end_after{10'000};   // a rank ended well, the others go on: then say so
+  // A rank that is stopped (SIGSTOP, a debugger) is named; after this long it is ended, which is a failure.
+  std::optional<std::chrono::milliseconds> stopped_for = {};
   // Told at once of each rank that ended by itself and badly; what its streams hold then is not in it yet.
   std::function<void(const WorkerExit&)> on_failure = {};
 };

@@ -61,7 +61,8 @@ int64_t lease_of(const std::string& prefix) {
   unsigned size = 0;
   EVP_Digest(prefix.data(), prefix.size(), digest.data(), &size, EVP_sha256(), nullptr);
   int64_t id = 0;
-  for (int i = 0; i < 8; ++i) id = static_cast<int64_t>(static_cast<uint64_t>(id) << 8 | digest.at(static_cast<size_t>(i)));
+  for (int i = 0; i < 8; ++i)
+    id = static_cast<int64_t>(static_cast<uint64_t>(id) << 8 | digest.at(static_cast<size_t>(i)));
   return (id & INT64_MAX) | 1;
 }
 
@@ -121,7 +122,8 @@ bool EtcdStore::put_if_unchanged(const std::string& key, int64_t revision, const
 void EtcdStore::set(const std::string& key, const std::string& value) {
   check_limits("set", key, value);
   check_size(value);
-  post("/v3/kv/put", Json{{"key", to_base64(full(key))}, {"value", to_base64(value)}, {"lease", cat(lease_)}}.dump());
+  post("/v3/kv/put",
+       Json{{"key", to_base64(full(key))}, {"value", to_base64(value)}, {"lease", cat(lease_)}}.dump());
 }
 
 std::string EtcdStore::get(const std::string& key, std::chrono::milliseconds timeout) {
@@ -148,7 +150,8 @@ int64_t EtcdStore::add(const std::string& key, int64_t amount) {
   }
 }
 
-std::string EtcdStore::compare_set(const std::string& key, const std::string& expected, const std::string& desired) {
+std::string EtcdStore::compare_set(const std::string& key, const std::string& expected,
+                                   const std::string& desired) {
   check_limits("compare_set", key, expected);
   check_limits("compare_set", key, desired);
   check_size(desired);

@@ -1,6 +1,6 @@
-// A store in etcd, for jobs that are to outlive any of their hosts: through the JSON gateway that every etcd of
-// version 3 has. Keys carry the job's name and hang on a lease: a minute after the last of the job's processes
-// has gone, so have they.
+// A store in etcd, for jobs that are to outlive any of their hosts: through the JSON gateway that every etcd
+// of version 3 has. Keys carry the job's name and hang on a lease: a minute after the last of the job's
+// processes has gone, so have they.
 //
 // Source: etcd 3.4 documentation, "gRPC gateway" (/v3/kv, /v3/lease).
 #pragma once

@@ -38,8 +38,8 @@ struct CurlLibrary {
   CurlLibrary() {
     void* const library = ::dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
-      throw Error(ErrorCode::unavailable,
-                  cat("http: expected libcurl.so.4, got none (", ::dlerror(), "); install the package libcurl4"));
+      throw Error(ErrorCode::unavailable, cat("http: expected libcurl.so.4, got none (", ::dlerror(),
+                                              "); install the package libcurl4"));
     }
     init = symbol<decltype(init)>(library, "curl_easy_init");
     setopt = symbol<decltype(setopt)>(library, "curl_easy_setopt");
@@ -47,9 +47,10 @@ struct CurlLibrary {
     getinfo = symbol<decltype(getinfo)>(library, "curl_easy_getinfo");
     cleanup = symbol<decltype(cleanup)>(library, "curl_easy_cleanup");
     strerror = symbol<decltype(strerror)>(library, "curl_easy_strerror");
-    if (init == nullptr || setopt == nullptr || perform == nullptr || getinfo == nullptr || cleanup == nullptr ||
-        strerror == nullptr) {
-      throw Error(ErrorCode::unavailable, "http: expected libcurl.so.4 to have its functions, got another library");
+    if (init == nullptr || setopt == nullptr || perform == nullptr || getinfo == nullptr ||
+        cleanup == nullptr || strerror == nullptr) {
+      throw Error(ErrorCode::unavailable,
+                  "http: expected libcurl.so.4 to have its functions, got another library");
     }
   }
 };
@@ -79,13 +80,14 @@ class Http::Curl {
     set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
     const CURLcode code = library_.perform(handle_);
     if (code != CURLE_OK) {
-      throw Error(ErrorCode::unavailable, cat("http: expected an answer of ", url, ", got: ", library_.strerror(code)));
+      throw Error(ErrorCode::unavailable,
+                  cat("http: expected an answer of ", url, ", got: ", library_.strerror(code)));
     }
     long status = 0;
     library_.getinfo(handle_, CURLINFO_RESPONSE_CODE, &status);
     if (status != 200) {
-      throw Error(ErrorCode::unavailable, cat("http: expected ", url, " to answer with status 200, got ", status, ": ",
-                                              printable(answer.substr(0, 300))));
+      throw Error(ErrorCode::unavailable, cat("http: expected ", url, " to answer with status 200, got ",
+                                              status, ": ", printable(answer.substr(0, 300))));
     }
     return answer;
   }

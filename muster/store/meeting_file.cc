@@ -40,7 +40,8 @@ std::string in_folder_of_job(const char* variable, const std::string& name) {
 
 // What the serving process keeps.
 struct Served {
-  Served(const std::string& path, const std::string& address, const Secret& secret, std::chrono::milliseconds timeout)
+  Served(const std::string& path, const std::string& address, const Secret& secret,
+         std::chrono::milliseconds timeout)
       : server({.endpoint = {.host = address}, .secret = secret}),
         client({.endpoint = server.endpoint(), .secret = secret, .timeout = timeout}),
         file(path, {.endpoint = to_string(server.endpoint()), .secret = secret}) {}
@@ -57,7 +58,8 @@ MeetingFile::MeetingFile(std::string path, const MeetingPoint& point) : path_(st
   std::string text = cat(point.secret.hex(), "\n", point.endpoint, "\n");
   {
     const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!fd.valid()) fail_errno(cat("cannot create '", aside, "', by which the hosts of this job find each other"), errno);
+    if (!fd.valid())
+      fail_errno(cat("cannot create '", aside, "', by which the hosts of this job find each other"), errno);
     write_all(fd.get(), text);
   }
   OPENSSL_cleanse(text.data(), text.size());
@@ -74,7 +76,8 @@ MeetingPoint wait_for_meeting_file(const std::string& path, std::chrono::millise
     if (deadline.passed()) {
       throw Error(ErrorCode::timeout,
                   cat("rendezvous: expected the file '", path, "' of the process with rank 0 within ",
-                      format_duration(timeout), ", got none; start the job in a folder that its hosts share, or set "
+                      format_duration(timeout),
+                      ", got none; start the job in a folder that its hosts share, or set "
                       "MASTER_ADDR and MASTER_PORT (muster run: --rdzv-endpoint)"));
     }
     std::this_thread::sleep_for(std::min(kLookEvery, deadline.left()));
@@ -84,8 +87,8 @@ MeetingPoint wait_for_meeting_file(const std::string& path, std::chrono::millise
   text.resize(static_cast<size_t>(std::max<ssize_t>(0, size)));
   const auto lines = split(text, '\n');
   if (lines.size() < 2) {
-    throw Error(ErrorCode::invalid_argument, cat("rendezvous: expected a secret and an address in '", path, "', got ",
-                                                 lines.size(), " lines; another program's file?"));
+    throw Error(ErrorCode::invalid_argument, cat("rendezvous: expected a secret and an address in '", path,
+                                                 "', got ", lines.size(), " lines; another program's file?"));
   }
   return {.endpoint = lines[1], .secret = Secret::from_hex(lines[0])};
 }
@@ -102,9 +105,11 @@ std::optional<MeetingPlace> meeting_place_of_environment(const std::string& who)
   const auto step = get_env("SLURM_STEP_ID");
   if (!step || !parse_int(*step) || !get_env("SLURM_JOB_ID")) return std::nullopt;
   const std::string file = file_name(
-      "srun", cat(*get_env("SLURM_JOB_ID"), ".", *step, ".", get_env("SLURM_RESTART_COUNT").value_or("0")), who);
+      "srun", cat(*get_env("SLURM_JOB_ID"), ".", *step, ".", get_env("SLURM_RESTART_COUNT").value_or("0")),
+      who);
   const bool one_host = get_env("SLURM_STEP_NUM_NODES") == "1";
-  return MeetingPlace{one_host ? in_runtime_folder(file) : in_folder_of_job("SLURM_SUBMIT_DIR", file), one_host};
+  return MeetingPlace{one_host ? in_runtime_folder(file) : in_folder_of_job("SLURM_SUBMIT_DIR", file),
+                      one_host};
 }
 
 MetStore meet_by_file(const std::string& path, bool serve, const std::string& address,

@@ -1,6 +1,6 @@
-// How processes that a cluster's own launcher started (srun, mpirun) find each other without being told where:
-// the first of them serves a store and writes its address and a fresh secret into a private file that the
-// others can see, too; they wait for it.
+// How processes that a cluster's own launcher started (srun, mpirun) find each other without being told
+// where: the first of them serves a store and writes its address and a fresh secret into a private file that
+// the others can see, too; they wait for it.
 #pragma once
 
 #include <chrono>
@@ -32,7 +32,8 @@ class MeetingFile {
   std::string path_;
 };
 
-// Blocking: until the file is there. Throws: timeout naming the file and what it is for; as Secret::from_file.
+// Blocking: until the file is there. Throws: timeout naming the file and what it is for; as
+// Secret::from_file.
 MeetingPoint wait_for_meeting_file(const std::string& path, std::chrono::milliseconds timeout);
 
 // Where the processes of this srun step or mpirun can leave such a file for each other; `who` tells several

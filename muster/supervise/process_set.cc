@@ -98,6 +98,12 @@ void ProcessSet::spawn(int id, ChildOptions options) {
   raw->watch = loop_.watch_readable(raw->child.pidfd.get(), [this, raw] { on_death(*raw); });
 }
 
+pid_t ProcessSet::pid_of(int id) const {
+  const auto found =
+      std::find_if(members_.begin(), members_.end(), [&](const auto& member) { return member->id == id; });
+  return found == members_.end() ? -1 : (*found)->child.pid;
+}
+
 // The zombie is kept until the end: as long as it is there, neither its pid nor its process group's number
 // can belong to anybody else, so that signalling the group is safe.
 void ProcessSet::on_death(Member& member) {

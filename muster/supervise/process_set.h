@@ -75,6 +75,9 @@ class ProcessSet {
   // Throws: what spawn_child throws; the processes started before live on.
   void spawn(int id, ChildOptions options);
 
+  // Of a member that has not been waited for yet; -1: there is none.
+  pid_t pid_of(int id) const;
+
   // Waits for the end of every process: all by themselves, or the first failure (or a stop signal) and then
   // everything stopped. A second SIGINT kills at once. Leftover descendants are ended too. A stop signal that
   // came while there were no processes counts.

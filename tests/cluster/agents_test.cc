@@ -28,7 +28,9 @@ class Agents : public testing::Test {
   }
 
   ProgramSettings settings() const {
-    return {.environment = {{"XDG_RUNTIME_DIR", folder_.path() + "/runtime"}}};
+    ProgramSettings settings;
+    settings.environment = {{"XDG_RUNTIME_DIR", folder_.path() + "/runtime"}};
+    return settings;
   }
 
   std::string endpoint() const { return cat("127.0.0.1:", port_.port()); }

@@ -34,14 +34,21 @@ WorkerExit failure_of(int rank, const std::string& host, int exit_code, int sign
 class World {
  public:
   explicit World(CoordinatorRules rules)
-      : coordinator_(
+      : rules_(rules),
+        coordinator_(
             std::move(rules), [this](const std::vector<HostFacts>& hosts) { return plan_for(hosts); },
             [this](const std::string& line) { said_.push_back(line); }, now_) {}
 
   std::vector<Order> join(const std::string& name, std::optional<int> node_rank = {}) {
     return report({.kind = Report::Kind::join, .from = "id-" + name, .facts = facts_of(name, node_rank)});
   }
-  std::vector<Order> report(const Report& report) { return coordinator_.on_report(report, now_); }
+  std::vector<Order> report(Report report) {
+    if (report.facts && report.facts->max_hosts == 1) {
+      report.facts->min_hosts = rules_.min_hosts;
+      report.facts->max_hosts = rules_.max_hosts;
+    }
+    return coordinator_.on_report(report, now_);
+  }
   std::vector<Order> fail(const std::string& name, int round, const WorkerExit& exit) {
     return report({.kind = Report::Kind::failing, .from = "id-" + name, .round = round, .exits = {exit}});
   }
@@ -72,6 +79,7 @@ class World {
     return plan(inventory, request);
   }
 
+  CoordinatorRules rules_;
   Clock::time_point now_ = Clock::now();
   std::vector<std::string> said_;
   Coordinator coordinator_;
@@ -253,6 +261,15 @@ TEST(Coordinator, TheSecondHostWithANumberIsRefused) {
   EXPECT_THAT(orders[0].reason, HasSubstr("beside a"));
 }
 
+TEST(Coordinator, AHostThatWasToldAnotherSizeIsRefusedWithBoth) {
+  World world(fixed(2));
+  HostFacts facts = facts_of("a");
+  facts.min_hosts = facts.max_hosts = 3;
+  const auto orders = world.report({.kind = Report::Kind::join, .from = "id-a", .facts = facts});
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_THAT(orders[0].reason, testing::AllOf(HasSubstr("got 3 on host a"), HasSubstr("and 2 on")));
+}
+
 TEST(Coordinator, AHostThatKeepsFailingIsSetAside) {
   CoordinatorRules rules = between(1, 2, 10);
   rules.max_host_failures = 2;
@@ -287,8 +304,22 @@ TEST(Coordinator, AHostThatLeavesEndsAFixedJobAndShrinksAnElasticOne) {
     const auto orders = world.end("a", 1);
     ASSERT_THAT(orders, SizeIs(1));
     EXPECT_EQ(orders[0].kind, elastic ? Kind::start : Kind::finish);
-    if (!elastic) EXPECT_EQ(orders[0].exit_code, 128 + SIGTERM);
+    if (!elastic) {
+      EXPECT_EQ(orders[0].exit_code, 128 + SIGTERM);
+    }
   }
+}
+
+TEST(Coordinator, AHostThatLeftMayBeGoneBeforeTheOthersHaveStopped) {
+  World world(between(1, 2));
+  world.join("a");
+  world.join("b");
+  world.report({.kind = Report::Kind::ended, .from = "id-b", .round = 1, .stopped_by = SIGTERM});
+  EXPECT_THAT(world.lose("b"), IsEmpty());
+  const auto orders = world.end("a", 1);
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].kind, Kind::start);
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-a"));
 }
 
 TEST(Coordinator, AHostThatCannotStartEndsTheJobWithItsReason) {

@@ -1,6 +1,8 @@
 // Does, on every rank, what its first argument says; for programs_test.py.
 #include <muster/muster.h>
+#include <signal.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <iostream>
 #include <stdexcept>
@@ -25,6 +27,18 @@ void probe(const std::string& what, muster::Context& ctx) {
     sampler.indices();
   } else if (what == "alone") {
     if (ctx.rank() == 0) ctx.process_group().barrier();  // rank 1 leaves
+  } else if (what == "reduce") {                         // until somebody ends it
+    for (int i = 0;; ++i) {
+      auto sum = torch::ones({1 << 18});
+      ctx.process_group().all_reduce(sum);
+      if (i == 3) std::cout << "rank " << ctx.rank() << " pid " << ::getpid() << " reduces" << std::endl;
+    }
+  } else if (what == "subgroup") {  // rank 1 dies where its sub-group meets first
+    auto group = ctx.process_group().new_group({0, 1});
+    if (ctx.rank() == 1) ::raise(SIGKILL);
+    auto sum = torch::ones({4});
+    if (ctx.rank() == 0) group.all_reduce(sum);
+    ctx.process_group().barrier();
   } else {
     throw std::invalid_argument("run_probe: unknown '" + what + "'");
   }

@@ -81,7 +81,9 @@ class EtcdWorld final : public World {
     return std::make_shared<EtcdStore>(
         EtcdStoreOptions{.http = {.url = get_env("MUSTER_TEST_ETCD").value_or("")}, .job = job_});
   }
-  ~EtcdWorld() override { EtcdStore({.http = {.url = *get_env("MUSTER_TEST_ETCD")}, .job = job_}).remove_all(); }
+  ~EtcdWorld() override {
+    EtcdStore({.http = {.url = *get_env("MUSTER_TEST_ETCD")}, .job = job_}).remove_all();
+  }
 
  private:
   std::string job_ = testing::UnitTest::GetInstance()->current_test_info()->name();
@@ -139,7 +141,8 @@ TEST_P(StoreConformance, HoldsLargeValuesAndRefusesLargerOnes) {
       error_of(ErrorCode::invalid_argument, [&] { store_->set("k", std::string(kMaxValueBytes + 1, 'x')); }),
       HasSubstr("64.0 MiB"));
   if (in_etcd) {
-    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { store_->set("k", large + "x"); }), HasSubstr("1.0 MiB"));
+    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { store_->set("k", large + "x"); }),
+                HasSubstr("1.0 MiB"));
   }
   EXPECT_THAT(
       error_of(ErrorCode::invalid_argument, [&] { store_->set(std::string(kMaxKeyBytes + 1, 'k'), ""); }),
