@@ -11,4 +11,6 @@ if [ -n "${TORCH:-}" ]; then
 fi
 echo "machine: $(nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"
 "$build/benchmarks/plan_bench"
+"$build/benchmarks/store_bench"
+"$python" benchmarks/fault_bench.py "$build/bin/muster" --python "$python"
 exec "$build/benchmarks/launch_bench" --python "$python" "$@"

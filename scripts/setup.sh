@@ -19,8 +19,8 @@ case $goal in
   train) ;;
   # The last line: what the tests of several hosts are tested with.
   test) packages="$packages clang-format clang-tidy
-    iproute2 openssh-server munge slurmctld slurmd slurm-client openmpi-bin mpich etcd-server" ;;
-  bench) packages="$packages mpich libmpich-dev" ;;
+    iproute2 openssh-server munge slurmctld slurmd slurm-client openmpi-bin mpich etcd-server faketime" ;;
+  bench) packages="$packages mpich libmpich-dev openmpi-bin" ;;
   fuzz) packages="$packages clang libclang-rt-dev" ;;
   *) say "unknown goal '$goal': expected train, test, bench or fuzz"; exit 2 ;;
 esac

@@ -160,6 +160,8 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
       ->expected(0, 1)
       ->default_str("forever");
   command->add_flag("-q,--quiet", flags.quiet, "No placement table");
+  command->add_flag("--no-collapse", flags.no_collapse,
+                    "On a terminal: every rank's lines, not \"[0-7] message ×8\" for the same ones");
   torchrun_option(command, "--max-restarts", flags.max_restarts, "N", "Start all ranks again this often");
   torchrun_option(command, "--shutdown-timeout", flags.shutdown_timeout, "TIME",
                   "SIGTERM, this, SIGKILL [30s]");

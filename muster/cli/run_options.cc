@@ -313,6 +313,7 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   options.dry_run = flags.dry_run;
   options.json = flags.json;
   options.quiet = flags.quiet;
+  options.collapse = !flags.no_collapse;
   options.virtual_local_rank = flags.virtual_local_rank;
   if (!flags.dry_run) {
     if (program.empty()) {

@@ -78,6 +78,7 @@ struct RunFlags {
   bool dry_run = false;
   bool json = false;
   bool quiet = false;
+  bool no_collapse = false;
 };
 
 // One more program of the job, after a ":".

@@ -50,6 +50,7 @@ struct LaunchOptions {
   std::string redirects = "0";  // torchrun's form: 0..3 (1 stdout, 2 stderr) or "0:1,1:2" by local rank
   std::string tee = "0";        // the same
   std::vector<int> local_ranks_filter = {};  // only these ranks' output on the console; empty: all
+  bool collapse = true;          // on a terminal: "[0-7] message ×8" for a line that several ranks print
   std::string line_prefix = {};  // with ${rank}, ${local_rank}, ${role_name}, ${hostname}; empty: "[rank] ",
                                  // or nothing for a job of one rank
   Environment extra_env = {};    // beside the launcher's own environment, over which it wins

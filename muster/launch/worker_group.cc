@@ -34,12 +34,13 @@ struct Streams {
 };
 
 // The child's end of one stream: a pipe that we read, a file of its own, or /dev/null.
-Fd open_target(Output& output, const StreamTarget& target, int fd, const std::string& prefix,
-               size_t tail_bytes, std::optional<Output::StreamId>* id) {
+Fd open_target(Output& output, const WorkerSpec& spec, const StreamTarget& target, int fd, size_t tail_bytes,
+               std::optional<Output::StreamId>* id) {
   const bool piped = target.console || (tail_bytes > 0 && target.file.empty());
   if (piped) {
     auto opened = output.open({.console_fd = target.console ? fd : -1,
-                               .prefix = prefix,
+                               .prefix = spec.prefix,
+                               .collapse_as = spec.collapse ? spec.rank : -1,
                                .file = target.file,
                                .tail_bytes = tail_bytes});
     if (id != nullptr) *id = opened.id;
@@ -259,8 +260,8 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
       const Fd terminal = spec.rank == 0 ? input.open() : Fd();
       const int stdin_fd = spec.rank != 0 ? -1 : terminal.valid() ? terminal.get() : STDIN_FILENO;
       Streams streams;
-      streams.out = open_target(output, spec.out, STDOUT_FILENO, spec.prefix, 0, nullptr);
-      streams.err = open_target(output, spec.err, STDERR_FILENO, spec.prefix, kTailBytes, &err_ids[i]);
+      streams.out = open_target(output, spec, spec.out, STDOUT_FILENO, 0, nullptr);
+      streams.err = open_target(output, spec, spec.err, STDERR_FILENO, kTailBytes, &err_ids[i]);
       start(processes, spec, streams, stdin_fd, inherit_fds);
     }
   } catch (const Error&) {

@@ -206,6 +206,7 @@ std::vector<WorkerSpec> make_worker_specs(const Plan& plan, const LaunchOptions&
                     .out = stream_target(options, rank.local_rank, 1, files + ".out"),
                     .err = stream_target(options, rank.local_rank, 2, files + ".err"),
                     .prefix = line_prefix(options, rank, programs[i].role, plan),
+                    .collapse = options.collapse && options.line_prefix.empty() && plan.ranks.size() > 1,
                     .error_file = files + ".error.json"};
     if (rank.bind_cpus && !plan.simulated) spec.cpus = parse_cpu_list(rank.cpus);
     spec.environment = rank_environment(plan, rank, options, job, programs[i], spec, attempt);

@@ -48,7 +48,8 @@ struct WorkerSpec {
   std::string working_directory{};  // empty: the launcher's
   StreamTarget out;
   StreamTarget err;
-  std::string prefix;  // of its lines on the console
+  std::string prefix;     // of its lines on the console
+  bool collapse = false;  // lines that several ranks say become one, on a terminal
   std::string error_file;
   std::vector<int> cpus{};  // to keep it on; empty: not bound
 };

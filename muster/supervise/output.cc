@@ -30,7 +30,8 @@ class Output::Stream {
       : output_(output),
         options_(std::move(options)),
         pipe_(std::move(pipe)),
-        console_(output.console(options_.console_fd)) {
+        console_(output.console(options_.console_fd)),
+        collapses_(options_.collapse_as >= 0 && console_ != nullptr && ::isatty(options_.console_fd) != 0) {
     if (!options_.file.empty()) {
       file_ = Fd(::open(options_.file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
       if (!file_.valid()) fail_errno(cat("cannot create log '", options_.file, "'"), errno);
@@ -143,6 +144,13 @@ class Output::Stream {
   }
 
   void add_piece(std::string& shown, std::string_view text, bool ends_line) {
+    if (collapses_ && ends_line && text.ends_with('\n') && console_->unfinished_line_of != this) {
+      output_.collapsed_to_ = console_;
+      output_.collapser_.add(options_.collapse_as, options_.prefix, std::string(text), Clock::now());
+      return output_.show_collapsed(false);
+    }
+    if (collapses_)
+      output_.show_collapsed(true);  // a progress bar, or a piece of a line: nothing is held back
     const bool continues = console_->unfinished_line_of == this;
     if (console_->unfinished_line_of != nullptr && !continues) shown += '\n';
     if (!continues && text != "\r") shown += options_.prefix;
@@ -164,6 +172,7 @@ class Output::Stream {
   Fd pipe_;
   Fd file_;
   Console* console_;
+  bool collapses_;
   EventLoop::Handle watch_ = 0;
   EventLoop::Handle partial_timer_ = 0;
   std::string partial_;  // a line's beginning, not shown yet
@@ -172,7 +181,9 @@ class Output::Stream {
 
 Output::Output(EventLoop& loop, ConsoleOptions options) : loop_(loop), options_(options), consoles_(3) {}
 
-Output::~Output() = default;
+Output::~Output() {
+  loop_.cancel(collapse_timer_);
+}
 
 Console* Output::console(int fd) {
   if (fd < 1 || fd > 2) return nullptr;
@@ -203,6 +214,23 @@ void Output::resume_all() {
   }
 }
 
+// Shows what has waited long enough, and comes back for the rest.
+void Output::show_collapsed(bool all) {
+  const std::string text = collapser_.take(Clock::now(), all);
+  if (!text.empty()) {
+    const bool in_a_line = collapsed_to_->unfinished_line_of != nullptr;
+    collapsed_to_->unfinished_line_of = nullptr;
+    collapsed_to_->write((in_a_line ? "\n" : "") + text);
+  }
+  loop_.cancel(std::exchange(collapse_timer_, 0));
+  if (const auto due = collapser_.due()) {
+    collapse_timer_ = loop_.call_at(*due, [this] {
+      collapse_timer_ = 0;
+      show_collapsed(false);
+    });
+  }
+}
+
 void Output::finish() {
   for (const auto& stream : streams_) {
     // Bounded: a descendant that escaped may still write.
@@ -211,6 +239,7 @@ void Output::finish() {
     }
     stream->close();
   }
+  show_collapsed(true);
   for (const auto& console : consoles_) {
     if (console) console->flush();
   }

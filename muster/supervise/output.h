@@ -7,14 +7,17 @@
 #include <string>
 #include <vector>
 
+#include "muster/supervise/collapse.h"
 #include "muster/supervise/console.h"
 #include "muster/supervise/event_loop.h"
 
 namespace muster {
 
 struct StreamOptions {
-  int console_fd = -1;       // 1 or 2: shown there; -1: not shown
-  std::string prefix{};      // before each line on the console; empty: bytes pass straight through
+  int console_fd = -1;   // 1 or 2: shown there; -1: not shown
+  std::string prefix{};  // before each line on the console; empty: bytes pass straight through
+  int collapse_as =
+      -1;  // this stream's number among those that may say the same: LineCollapser, on terminals
   bool whole_lines = false;  // also without a prefix: lines of several streams are never mixed
   std::string file{};        // a copy of every byte; empty: none
   size_t tail_bytes = 0;     // how much of the end to keep in memory
@@ -49,11 +52,15 @@ class Output {
 
   Console* console(int fd);
   void resume_all();
+  void show_collapsed(bool all);
 
   EventLoop& loop_;
   ConsoleOptions options_;
   std::vector<std::unique_ptr<Console>> consoles_;  // by descriptor: [1], [2]; one may stand for both
   std::vector<std::unique_ptr<Stream>> streams_;
+  LineCollapser collapser_;
+  Console* collapsed_to_ = nullptr;
+  EventLoop::Handle collapse_timer_ = 0;
 };
 
 }  // namespace muster

@@ -37,7 +37,7 @@ void probe(const std::string& what, muster::Context& ctx) {
     auto group = ctx.process_group().new_group({0, 1});
     if (ctx.rank() == 1) ::raise(SIGKILL);
     auto sum = torch::ones({4});
-    if (ctx.rank() == 0) group.all_reduce(sum);
+    if (ctx.rank() == 0) group->all_reduce(sum);
     ctx.process_group().barrier();
   } else {
     throw std::invalid_argument("run_probe: unknown '" + what + "'");
