@@ -19,13 +19,16 @@ import subprocess
 import tempfile
 import time
 
-RANK = "import os, sys, time; open(sys.argv[1] + '/' + str(os.getpid()), 'w').close(); time.sleep(1000)"
+RANK = '#!/bin/sh\ntouch "$1/$$"\nexec sleep 1000\n'  # a file: torchrun replaces dollar signs in arguments
 GIVE_UP = 5.0
 
 
 def launchers(args):
     python = args.python
-    sleeper = ["sh", "-c", 'touch "$0/$$"; exec sleep 1000']
+    script = pathlib.Path(tempfile.mkdtemp(prefix="muster-fault-bench-")) / "rank.sh"
+    script.write_text(RANK)
+    script.chmod(0o755)
+    sleeper = [str(script)]
     found = {"muster": ([args.muster, "run", "-q", "-n", "2"], ["--max-restarts", "1"], sleeper)}
     torch = subprocess.run([python, "-c", "import torch.distributed.run"], capture_output=True).returncode == 0
     if torch:

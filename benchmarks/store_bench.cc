@@ -2,7 +2,7 @@
 // with every frame authenticated, and PyTorch's TCPStore beside it, without. All on loopback, in one run,
 // taking turns.
 //
-//     store_bench [--clients 64,1024,8192] [--seconds 1] [--rounds 3]
+//     store_bench [--clients 64,1024,8192] [--seconds 1] [--rounds 2]
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -95,10 +95,12 @@ int main(int argc, char** argv) {
   CLI::App app("Operations a second of the rendezvous store");
   std::vector<size_t> counts = {64, 1024, 8192};
   double seconds = 1;
-  int rounds = 3;
+  int rounds = 2;
+  size_t most_of_tcp_store = 64;
   app.add_option("--clients", counts, "How many clients at once")->delimiter(',');
   app.add_option("--seconds", seconds, "For each measurement");
   app.add_option("--rounds", rounds, "The best of these counts");
+  app.add_option("--most-of-tcp-store", most_of_tcp_store, "Its clients connect in tenths of a second each");
   CLI11_PARSE(app, argc, argv);
   raise_open_files();
   std::printf("%10s %16s %16s %8s\n", "clients", "muster add/s", "TCPStore add/s", "ratio");
@@ -109,17 +111,18 @@ int main(int argc, char** argv) {
     for (int round = 0; round < rounds; ++round) {
       ours = std::max(ours, measure_muster(count, seconds));
 #ifdef MUSTER_BENCH_LIBTORCH
-      theirs = std::max(theirs, measure_tcp_store(count, seconds));
+      if (count <= most_of_tcp_store) theirs = std::max(theirs, measure_tcp_store(count, seconds));
 #endif
     }
-    ratio = theirs > 0 ? ours / theirs : 0;
+    if (theirs > 0) ratio = ours / theirs;
     if (theirs > 0) {
       std::printf("%10zu %16.0f %16.0f %8.2f\n", count, ours, theirs, ratio);
     } else {
-      std::printf("%10zu %16.0f %16s %8s\n", count, ours, "absent", "-");
+      std::printf("%10zu %16.0f %16s %8s\n", count, ours, "not measured", "-");
     }
     std::fflush(stdout);
   }
-  if (ratio > 0) std::printf("ours ÷ TCPStore with the most clients: %.2f (bar: 1)\n", ratio);
+  if (ratio > 0)
+    std::printf("ours ÷ TCPStore with the most clients that it was measured with: %.2f (bar: 1)\n", ratio);
   return 0;
 }

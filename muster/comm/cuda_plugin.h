@@ -14,6 +14,7 @@ struct CudaPlugin {
   int (*device_count)();
   void (*set_device)(int ordinal);
   std::string (*device_uuid)(int ordinal);  // "GPU-8f3c…", as the driver's tools print it
+  std::string (*nccl_version)();            // "2.27.3"
   c10::intrusive_ptr<c10d::Backend> (*make_nccl)(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                  int size, std::chrono::milliseconds timeout, int ordinal);
 };

@@ -47,6 +47,7 @@ Member identity(const Rendezvous& meeting, const InitOptions& options, bool take
           .device = device,
           .backend = asked,
           .libtorch = TORCH_VERSION,
+          .nccl = options.device.is_cuda() ? nccl_version() : "",
           .takes_part = takes_part};
 }
 

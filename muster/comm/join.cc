@@ -21,9 +21,15 @@ std::string member_key(int rank) {
 }
 
 std::string to_text(const Member& member) {
-  return Json{{"rank", member.rank},         {"world_size", member.world_size}, {"host", member.host},
-              {"pid", member.pid},           {"device", member.device},         {"backend", member.backend},
-              {"libtorch", member.libtorch}, {"takes_part", member.takes_part}}
+  return Json{{"rank", member.rank},
+              {"world_size", member.world_size},
+              {"host", member.host},
+              {"pid", member.pid},
+              {"device", member.device},
+              {"backend", member.backend},
+              {"libtorch", member.libtorch},
+              {"nccl", member.nccl},
+              {"takes_part", member.takes_part}}
       .dump();
 }
 
@@ -40,6 +46,7 @@ Member member_from(const std::string& text) {
           .device = json.value("device", ""),
           .backend = json.value("backend", ""),
           .libtorch = json.value("libtorch", ""),
+          .nccl = json.value("nccl", ""),
           .takes_part = json.value("takes_part", true)};
 }
 
@@ -113,6 +120,21 @@ void check_versions(const std::vector<Member>& members) {
   }
 }
 
+// What may work together, but is the first thing to look at when it does not.
+void tell_differences(const std::vector<Member>& members, const Member& self) {
+  if (self.rank != 0) return;
+  const auto tell = [&](const char* what, std::string Member::*version) {
+    for (const Member& member : members) {
+      if (member.*version == members[0].*version || (member.*version).empty()) continue;
+      log(LogLevel::warn, cat("rendezvous: ", what, " ", members[0].*version, " on ", name_of(members[0]),
+                              " and ", member.*version, " on ", name_of(member)));
+      return;
+    }
+  };
+  tell("LibTorch", &Member::libtorch);
+  tell("NCCL", &Member::nccl);
+}
+
 }  // namespace
 
 std::vector<Member> join(c10d::Store& store, const Member& self, std::chrono::milliseconds timeout) {
@@ -124,6 +146,7 @@ std::vector<Member> join(c10d::Store& store, const Member& self, std::chrono::mi
       members.push_back(member_from(store.get_to_str(member_key(rank))));
   });
   check_versions(members);
+  tell_differences(members, self);
   return members;
 }
 

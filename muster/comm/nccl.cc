@@ -50,6 +50,10 @@ std::string use_cuda_device(c10::Device device) {
   return plugin.device_uuid(device.index());
 }
 
+std::string nccl_version() {
+  return load_plugin().nccl_version();
+}
+
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             std::chrono::milliseconds timeout, c10::Device device) {
   return load_plugin().make_nccl(store, rank, size, timeout, device.index());

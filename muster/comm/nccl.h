@@ -19,6 +19,9 @@ namespace muster {
 // its UUID. Throws: unavailable saying what is missing (the library, a driver, the device).
 std::string use_cuda_device(c10::Device device);
 
+// NCCL's version, "2.27.3". Throws: unavailable without muster_cuda.
+std::string nccl_version();
+
 // NCCL over `store`. Throws: unavailable without muster_cuda; backend_failed.
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             std::chrono::milliseconds timeout, c10::Device device);

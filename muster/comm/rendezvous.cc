@@ -75,8 +75,7 @@ c10::intrusive_ptr<c10d::Store> open_tcp(const std::string& host, int port, bool
 // A restarted group must not read the keys of the one before it, which live on in the launcher's store.
 c10::intrusive_ptr<c10d::Store> of_attempt(c10::intrusive_ptr<c10d::Store> store,
                                            const std::optional<RankEnv>& env) {
-  return c10::make_intrusive<c10d::PrefixStore>(cat("muster/", env ? env->attempt : 0),
-                                                std::move(store));
+  return c10::make_intrusive<c10d::PrefixStore>(cat("muster/", env ? env->attempt : 0), std::move(store));
 }
 
 c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options, const std::optional<RankEnv>& env,

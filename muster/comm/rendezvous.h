@@ -21,6 +21,7 @@ struct Member {
   std::string device;  // "cpu", the GPU's UUID, or "cuda:0" where that is not known
   std::string backend;
   std::string libtorch;  // "2.15.0"
+  std::string nccl;      // "2.27.3"; empty on a CPU
   bool takes_part = true;
 };
 

@@ -29,6 +29,10 @@ std::string device_uuid(int ordinal) {
   return text;
 }
 
+std::string nccl_version() {
+  return c10d::getNcclVersion();
+}
+
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             std::chrono::milliseconds timeout, int ordinal) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
@@ -44,6 +48,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
 constexpr muster::CudaPlugin kPlugin{.device_count = device_count,
                                      .set_device = set_device,
                                      .device_uuid = device_uuid,
+                                     .nccl_version = nccl_version,
                                      .make_nccl = make_nccl};
 
 }  // namespace

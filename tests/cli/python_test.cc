@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "muster/base/strings.h"
+#include "muster/launch/port.h"
 #include "muster_program.h"
 
 namespace muster {
@@ -42,6 +43,28 @@ const char* const kFree[] = {"MASTER_PORT",     "TORCHELASTIC_RUN_ID",          
                              "OMP_NUM_THREADS", "TORCHELASTIC_USE_AGENT_STORE", "CUDA_VISIBLE_DEVICES",
                              "DUMP_TO"};
 
+void compare_environments(const ScratchFolder& folder) {
+  int num_ranks = 0;
+  for (;; ++num_ranks) {
+    const std::string their_file = cat(folder.path(), "/theirs", num_ranks);
+    if (!std::filesystem::exists(their_file)) break;
+    const json want = json::parse(read_file(their_file));
+    const json have = json::parse(read_file(cat(folder.path(), "/ours", num_ranks)));
+    for (const auto& [name, value] : want.items()) {
+      if (name == "OMP_NUM_THREADS" ||
+          std::find(std::begin(kFree), std::end(kFree), name) == std::end(kFree)) {
+        ASSERT_TRUE(have.contains(name)) << name << " of rank " << num_ranks;
+      }
+      if (std::find(std::begin(kFree), std::end(kFree), name) == std::end(kFree)) {
+        EXPECT_EQ(have[name], value) << name << " of rank " << num_ranks;
+      }
+    }
+  }
+  EXPECT_GT(num_ranks, 0);
+  EXPECT_FALSE(std::filesystem::exists(cat(folder.path(), "/ours", num_ranks)))
+      << "one rank more than torchrun";
+}
+
 class TorchrunEnvironment : public testing::TestWithParam<std::vector<std::string>> {};
 
 TEST_P(TorchrunEnvironment, IsMustersToo) {
@@ -65,25 +88,39 @@ TEST_P(TorchrunEnvironment, IsMustersToo) {
   const Ran ours = Program(flags, folder, settings).finish();
   ASSERT_EQ(ours.code, 0) << ours.err;
 
-  int num_ranks = 0;
-  for (;; ++num_ranks) {
-    const std::string their_file = cat(folder.path(), "/theirs", num_ranks);
-    if (!std::filesystem::exists(their_file)) break;
-    const json want = json::parse(read_file(their_file));
-    const json have = json::parse(read_file(cat(folder.path(), "/ours", num_ranks)));
-    for (const auto& [name, value] : want.items()) {
-      if (name == "OMP_NUM_THREADS" ||
-          std::find(std::begin(kFree), std::end(kFree), name) == std::end(kFree)) {
-        ASSERT_TRUE(have.contains(name)) << name << " of rank " << num_ranks;
-      }
-      if (std::find(std::begin(kFree), std::end(kFree), name) == std::end(kFree)) {
-        EXPECT_EQ(have[name], value) << name << " of rank " << num_ranks;
-      }
+  compare_environments(folder);
+}
+
+// The same with two hosts' agents, which share this machine.
+TEST(TorchrunEnvironmentOfTwoHosts, IsMustersToo) {
+  NEED_TORCH(python);
+  const ScratchFolder folder;
+  const std::string script = folder.write("dump.py", kDumpScript);
+  const PortReservation port(0);  // held for both, one after the other
+  ProgramSettings settings;
+  settings.environment = {{"PYTHON_EXEC", python}, {"XDG_RUNTIME_DIR", ""}};
+  const auto run_both = [&](const std::string& program, const std::vector<std::string>& first_words) {
+    settings.program = program;
+    std::vector<std::unique_ptr<Program>> nodes;
+    for (int node = 0; node < 2; ++node) {
+      std::vector<std::string> args = first_words;
+      for (const std::string& flag :
+           {std::string("--nnodes=2"), cat("--node-rank=", node), std::string("--nproc-per-node=2"),
+            std::string("--master-addr=127.0.0.1"), cat("--master-port=", port.port()),
+            std::string("--max-restarts=1"), script})
+        args.push_back(flag);
+      nodes.push_back(std::make_unique<Program>(args, folder, settings));
     }
-  }
-  EXPECT_GT(num_ranks, 0);
-  EXPECT_FALSE(std::filesystem::exists(cat(folder.path(), "/ours", num_ranks)))
-      << "one rank more than torchrun";
+    for (const auto& node : nodes) {
+      const Ran ran = node->finish();
+      ASSERT_EQ(ran.code, 0) << ran.err;
+    }
+  };
+  settings.environment["DUMP_TO"] = folder.path() + "/theirs";
+  run_both(python, {"-m", "torch.distributed.run"});
+  settings.environment["DUMP_TO"] = folder.path() + "/ours";
+  run_both(ProgramSettings{}.program, {"run"});
+  compare_environments(folder);
 }
 
 INSTANTIATE_TEST_SUITE_P(Grid, TorchrunEnvironment,

@@ -1,0 +1,60 @@
+#include "muster/cluster/hostfile.h"
+
+#include <gmock/gmock.h>
+
+#include <functional>
+
+#include "muster/base/error.h"
+#include "muster/cluster/remote_launch.h"
+
+namespace muster {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string refusal_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    return error.message();
+  }
+  return "it was taken";
+}
+
+TEST(HostList, NamesWithAndWithoutNumbers) {
+  EXPECT_THAT(parse_host_list("a:4, b ,me@c:1", "--hosts"),
+              ElementsAre(HostSpec{"a", 4}, HostSpec{"b", {}}, HostSpec{"me@c", 1}));
+  EXPECT_THAT(parse_host_list("10.0.0.1:2,[fe80::1]:3,::1", "--hosts"),
+              ElementsAre(HostSpec{"10.0.0.1", 2}, HostSpec{"fe80::1", 3}, HostSpec{"::1", {}}));
+}
+
+TEST(HostList, WhatCannotBeAHostIsRefused) {
+  for (const char* text :
+       {"", "a,", "a:0", "a:-1", "a:many", "-oProxyCommand=x", "a;b", "a b", "$(x)", "[fe80::1"}) {
+    EXPECT_THAT(refusal_of([&] { parse_host_list(text, "--hosts"); }), HasSubstr("--hosts: expected"))
+        << text;
+  }
+  EXPECT_THAT(refusal_of([] { parse_host_list("a,b,a:2", "--hosts"); }), HasSubstr("'a' again"));
+}
+
+TEST(Hostfile, TheFormsOfMpirunAndDeepSpeed) {
+  const auto hosts =
+      parse_hostfile("# all of them\n\na slots=4\n b:2 # mpich\nc\tslots=1 max_slots=8\nd\na slots=2\n", "f");
+  EXPECT_THAT(hosts, ElementsAre(HostSpec{"a", 6}, HostSpec{"b", 2}, HostSpec{"c", 1}, HostSpec{"d", {}}));
+}
+
+TEST(Hostfile, ErrorsNameTheLine) {
+  EXPECT_THAT(refusal_of([] { parse_hostfile("a\nb slots=x\n", "my.txt"); }), HasSubstr("my.txt:2"));
+  EXPECT_THAT(refusal_of([] { parse_hostfile("a\nb gpus=2\n", "my.txt"); }), HasSubstr("'gpus=2'"));
+  EXPECT_THAT(refusal_of([] { parse_hostfile("# nothing\n", "my.txt"); }), HasSubstr("got none"));
+}
+
+TEST(ShellQuoted, IsOneWord) {
+  EXPECT_EQ(shell_quoted("/a b/c"), "'/a b/c'");
+  EXPECT_EQ(shell_quoted("it's $HOME"), "'it'\\''s $HOME'");
+}
+
+}  // namespace
+}  // namespace muster
