@@ -17,6 +17,13 @@ std::vector<Launcher> launchers(const LauncherOptions& options) {
       .name = "mpiexec.hydra", .command = {"mpiexec.hydra", "-n", ranks, NOOP_PROGRAM}, .runs = options.runs};
   if (!works({"mpiexec.hydra", "--version"})) mpich.absent = "mpiexec.hydra is not installed (Debian: mpich)";
 
+  Launcher open_mpi{
+      .name = "Open MPI",
+      .command = {"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", ranks, NOOP_PROGRAM},
+      .runs = options.slow_runs};
+  if (!works({"mpirun.openmpi", "--version"}))
+    open_mpi.absent = "mpirun.openmpi is not installed (Debian: openmpi-bin)";
+
   Launcher torchrun{.name = "torchrun",
                     .command = {options.python, "-m", "torch.distributed.run", "--standalone",
                                 "--nproc-per-node", ranks, "--no-python", NOOP_PROGRAM},
@@ -25,7 +32,7 @@ std::vector<Launcher> launchers(const LauncherOptions& options) {
     torchrun.absent =
         cat("'", options.python, "' does not import torch (scripts/setup.sh test installs it whole)");
   }
-  return {plain, muster, mpich, torchrun};
+  return {plain, muster, mpich, open_mpi, torchrun};
 }
 
 }  // namespace muster::bench
