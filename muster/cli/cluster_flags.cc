@@ -64,8 +64,8 @@ void set_times(const std::string& text, ClusterOptions& options) {
     attempts = *number;
   }
   options.dead_after = interval * attempts;
-  if (options.dead_after < std::chrono::seconds(3)) {
-    throw bad_flag("--rdzv-conf", "keep_alive_interval times keep_alive_max_attempt of 3 s or more", text,
+  if (options.dead_after < std::chrono::seconds(4)) {
+    throw bad_flag("--rdzv-conf", "keep_alive_interval times keep_alive_max_attempt of 4 s or more", text,
                    "a slow moment would be taken for a dead host");
   }
 }
@@ -105,7 +105,6 @@ void set_etcd(const RunFlags& flags, ClusterOptions& options) {
     throw bad_flag("--rdzv-id", "the job's name in etcd, its own and the same on every host", "",
                    "as in --rdzv-id run-42");
   }
-  options.job = flags.rdzv_id;
   for (const auto& [name, value] : parse_conf(flags.rdzv_conf)) {
     if (name == "protocol") options.etcd_protocol = value;
     if (name == "cacert") options.etcd_ca_file = value;
@@ -118,6 +117,7 @@ void set_etcd(const RunFlags& flags, ClusterOptions& options) {
 
 void set_common(const RunFlags& flags, ClusterOptions& options) {
   set_times(flags.rdzv_conf, options);
+  options.job = flags.rdzv_id;
   set_etcd(flags, options);
   options.local_address = flags.local_addr;
   options.secret_file = flags.secret_file;

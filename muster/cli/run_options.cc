@@ -211,7 +211,9 @@ Environment parse_env(const std::vector<std::string>& settings) {
     }
     if (equals != std::string::npos) {
       variables[name] = setting.substr(equals + 1);
-    } else if (!get_env(name.c_str())) {
+    } else if (const auto value = get_env(name.c_str())) {
+      variables[name] = *value;  // of other hosts' ranks too
+    } else {
       throw bad_flag("--env", "NAME=VALUE, or the name of a variable that is set", name);
     }
   }

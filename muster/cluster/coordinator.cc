@@ -25,6 +25,11 @@ void put_cause_in_front(std::vector<WorkerExit>& failures) {
   });
 }
 
+// There, several agents of one name are a test's hosts.
+bool on_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
+}
+
 std::string size_text(int low, int high) {
   return low == high ? cat(low) : cat(low, ":", high);
 }
@@ -49,7 +54,8 @@ std::vector<Order> Coordinator::on_report(const Report& report, Clock::time_poin
   now_ = now;
   if (phase_ == Phase::finished) {
     if (report.kind == Report::Kind::leave || report.kind == Report::Kind::lost) members_.erase(report.from);
-    return {};
+    if (report.kind == Report::Kind::join) refuse(report.from, "the job has ended");
+    return std::exchange(orders_, {});
   }
   switch (report.kind) {
     case Report::Kind::join:
@@ -121,6 +127,13 @@ void Coordinator::on_join(const Report& report) {
     return refuse(report.from, cat("--node-rank: expected 0 to ", rules_.max_hosts - 1, " for ",
                                    rules_.max_hosts, " hosts (--nnodes), got ", *facts.node_rank));
   }
+  // One that was started again, before its end was known, takes its own place.
+  const auto former = std::find_if(members_.begin(), members_.end(), [&](const auto& entry) {
+    return facts.node_rank && entry.second.facts.node_rank == facts.node_rank &&
+           entry.second.facts.host.name == facts.host.name && entry.second.facts.address == facts.address &&
+           !on_loopback(facts.address);
+  });
+  if (former != members_.end()) on_gone(std::string(former->first), true);
   for (const auto& [id, member] : members_) {
     if (!facts.node_rank || member.facts.node_rank != facts.node_rank) continue;
     return refuse(report.from, cat("--node-rank: expected one host with ", *facts.node_rank, ", got ",
@@ -153,7 +166,7 @@ void Coordinator::on_join(const Report& report) {
   const auto in_round = std::count_if(members_.begin(), members_.end(),
                                       [](const auto& entry) { return entry.second.in_round; });
   const bool ending = std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
-    return entry.second.in_round && entry.second.ended;
+    return entry.second.in_round && entry.second.ended && entry.second.has_ranks;
   });
   if (in_round >= rules_.max_hosts || ending) return;  // it is a spare
   trouble_.hosts_changed = true;
@@ -186,11 +199,16 @@ void Coordinator::on_ended(const Report& report) {
       trouble_.failures.push_back(exit);
     }
   }
-  if (!report.error.empty()) {
+  const bool can_be_spared = rules_.elastic() && num_candidates() > static_cast<size_t>(rules_.min_hosts);
+  if (!report.error.empty() && can_be_spared) {
+    say_(cat("host ", name_of(report.from), " cannot take part: ", report.error));
+    refuse(report.from, report.error);
+    member.leaves = trouble_.hosts_changed = true;
+  } else if (!report.error.empty()) {
     trouble_.error = cat("host ", name_of(report.from), ": ", report.error);
     trouble_.error_code = report.exit_code;
   }
-  member.leaves = report.stopped_by != 0;
+  member.leaves |= report.stopped_by != 0;
   trouble_.hosts_changed |= member.leaves;
   if (member.leaves && !rules_.elastic()) trouble_.stopped_by = report.stopped_by;
   const bool bad = !report.error.empty() || member.leaves || !trouble_.failures.empty();
@@ -207,6 +225,7 @@ void Coordinator::on_gone(const std::string& id, bool lost) {
   const std::string name = name_of(id);
   const bool mattered = found->second.in_round && !found->second.ended;
   members_.erase(found);
+  if (lost) refuse(id, "it gave no sign of life for a while, and the job goes on without it");  // if it lives
   if (phase_ == Phase::gathering) say_(cat("host ", name, lost ? " is gone" : " has left"));
   if (!mattered) return;
   trouble_.hosts_changed = true;
@@ -267,7 +286,8 @@ void Coordinator::round_over() {
     return regather();
   }
   if (trouble_.failures.empty() || trouble_.hosts_changed) return regather();
-  restart_after_failure(trouble_.failures.at(0));
+  const WorkerExit* const first = first_failure(trouble_.failures);
+  restart_after_failure(first != nullptr ? *first : trouble_.failures[0]);
 }
 
 void Coordinator::restart_after_failure(const WorkerExit& first) {
@@ -279,10 +299,10 @@ void Coordinator::restart_after_failure(const WorkerExit& first) {
     set_aside_.insert(first.host);
     say_(cat("host ", first.host, " is set aside: its ranks have failed ", failures, " times"));
     for (const auto& [id, member] : members_) {
-      if (member.facts.host.name == first.host)
+      if (member.planned_name == first.host)
         refuse(id, cat("host ", first.host, " is set aside: its ranks have failed ", failures, " times"));
     }
-    std::erase_if(members_, [&](const auto& entry) { return entry.second.facts.host.name == first.host; });
+    std::erase_if(members_, [&](const auto& entry) { return entry.second.planned_name == first.host; });
   }
   quick_failures_ = now_ - round_began_ < kQuickFailure ? quick_failures_ + 1 : 0;
   const auto delay = back_off(quick_failures_);
@@ -386,9 +406,11 @@ void Coordinator::start(const std::vector<std::string>& ids) {
   trouble_ = {};
   exits_.clear();
   for (auto& [id, member] : members_) member.in_round = member.ended = false;
-  for (const std::string& id : ids) {
-    Member& member = members_.at(id);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    Member& member = members_.at(ids[i]);
     member.in_round = true;
+    member.planned_name = hosts[i].host.name;
+    member.has_ranks = ranks_on_host(order.plan, static_cast<int>(i)).count > 0;
     if (member.seniority == 0) member.seniority = next_seniority_++;
   }
   round_began_ = now_;

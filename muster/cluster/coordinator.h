@@ -66,6 +66,8 @@ class Coordinator {
     bool in_round = false;
     bool ended = false;  // its ranks of the round
     bool leaves = false;
+    bool has_ranks = true;          // in the round
+    std::string planned_name = {};  // in the round's plan
   };
   struct Trouble {  // why the round is being stopped
     std::vector<WorkerExit> failures;

@@ -27,6 +27,11 @@ std::optional<std::string> entry(Store& store, const char* log, int64_t number,
   }
 }
 
+class Deposed : public Error {
+ public:
+  Deposed() : Error(ErrorCode::failed_precondition, "another host coordinates this job now") {}
+};
+
 }  // namespace
 
 std::string sign_of_life_key(const std::string& id) {
@@ -54,9 +59,10 @@ CoordinatorThread::~CoordinatorThread() {
   thread_.join();
 }
 
-void CoordinatorThread::wait(std::chrono::milliseconds patience) {
+bool CoordinatorThread::wait(std::chrono::milliseconds patience) {
   const Deadline deadline(patience);
   while (!done_ && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return all_left_;
 }
 
 std::optional<Order> CoordinatorThread::result() const {
@@ -67,6 +73,8 @@ std::optional<Order> CoordinatorThread::result() const {
 void CoordinatorThread::run() {
   try {
     serve();
+  } catch (const Deposed& deposed) {
+    log(LogLevel::warn, deposed.message());
   } catch (const std::exception& error) {
     if (!stop_) give_up(error.what());
   }
@@ -81,7 +89,8 @@ void CoordinatorThread::give_up(const std::string& why) {
            .reason = cat("the job cannot be coordinated any more: ", why),
            .exit_code = 1}});
   } catch (const std::exception& error) {
-    log(LogLevel::error, cat("coordinator: ", error.what()));  // deposed, or the store is gone
+    log(LogLevel::error, cat("coordinator: ", error.what()));
+    broken_ = true;
   }
 }
 
@@ -103,7 +112,10 @@ void CoordinatorThread::serve() {
     }
     watch_signs_of_life(orders);
     give(orders);
-    if (coordinator_.finished() && coordinator_.live_hosts().empty()) return;
+    if (coordinator_.finished() && coordinator_.live_hosts().empty()) {
+      all_left_ = true;
+      return;
+    }
   }
 }
 
@@ -130,7 +142,7 @@ void CoordinatorThread::give(const std::vector<Order>& orders) {
     const std::string text = to_text(order);
     log(LogLevel::debug, cat("order ", next_order_, ": ", text.substr(0, kShownInLog)));
     if (store_->compare_set(log_entry_key(kOrders, next_order_), "", text) != text) {
-      throw Error(ErrorCode::failed_precondition, "another coordinator has taken over this job");
+      throw Deposed();
     }
     store_->add(log_size_key(kOrders), 1);
     if (order.kind == Order::Kind::finish) {

@@ -27,8 +27,11 @@ class CoordinatorThread {
   CoordinatorThread& operator=(const CoordinatorThread&) = delete;
   ~CoordinatorThread();  // ends it
 
-  // Waits until the job is over and every host has taken leave, or `patience` is.
-  void wait(std::chrono::milliseconds patience);
+  // Waits until the job is over and every host has taken leave: true; or `patience` is.
+  bool wait(std::chrono::milliseconds patience);
+
+  // It has ended without ending the job, and nobody has taken its place.
+  bool broken() const { return broken_; }
 
   // The order to finish, when it has been given.
   std::optional<Order> result() const;
@@ -56,6 +59,8 @@ class CoordinatorThread {
   std::optional<Order> result_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> done_{false};
+  std::atomic<bool> all_left_{false};
+  std::atomic<bool> broken_{false};
   std::thread thread_;
 };
 

@@ -29,6 +29,8 @@ namespace {
 // What ranks have to end themselves when this host is cut off: the others may go on without it soon.
 constexpr std::chrono::seconds kGraceWhenLost{2};
 constexpr std::chrono::seconds kTakeLeave{5};
+constexpr std::chrono::seconds kWatchCoordinatorEvery{1};
+constexpr size_t kFailuresWithEvidence = 4;
 constexpr std::chrono::seconds kBeyondGrace{15};
 
 Host this_host(const LaunchOptions& options, const ClusterOptions& cluster) {
@@ -42,10 +44,11 @@ Secret ranks_secret(const Meeting& meeting) {
   return meeting.secret.empty() ? Secret() : meeting.secret.derive("ranks");
 }
 
-// The story of a rank that we ended ourselves needs no evidence.
+// The story of a rank that we ended ourselves needs no evidence, and a few stories are enough.
 std::vector<WorkerExit> brief(std::vector<WorkerExit> exits) {
+  size_t told = 0;
   for (WorkerExit& exit : exits) {
-    if (exit.failed() && exit.sent_signal == 0) continue;
+    if (exit.failed() && exit.sent_signal == 0 && told++ < kFailuresWithEvidence) continue;
     exit.last_lines.clear();
     exit.stack.clear();
   }
@@ -58,8 +61,8 @@ class HostAgent {
       : options_(options),
         cluster_(cluster),
         host_(this_host(options_, cluster)),
-        processes_({.stop_signals = options.stop_signals}),
         meeting_(meet(cluster)),
+        processes_({.stop_signals = options.stop_signals}),
         ranks_(RankMeetingOptions{.address = meeting_.address,
                                   .secret = ranks_secret(meeting_),
                                   .no_auth = meeting_.secret.empty()}) {
@@ -68,6 +71,7 @@ class HostAgent {
     member_ = std::make_unique<Member>(
         meeting_.store, facts(), cluster_.backend == "etcd" ? Electing(cluster_.dead_after) : Electing());
     processes_.loop().watch_readable(member_->fd(), [this] { take_orders(); });
+    watch_coordinator();
   }
 
   int run() {
@@ -128,12 +132,18 @@ class HostAgent {
       }
       if (order->kind != Order::Kind::stop) pending_.push_back(std::move(*order));
     }
-    if (member_->lost().empty() || lost_) return;
+    if (!member_->lost().empty()) be_lost(member_->lost());
+  }
+
+  void be_lost(const std::string& why) {
+    if (lost_) return;
     lost_ = true;
+    why_lost_ = why;
     if (running_round_ == 0) return;
     log(LogLevel::error, "this host has lost the others; ending its ranks");
     processes_.end_all();
-    processes_.loop().call_at(Clock::now() + kGraceWhenLost, [this] { processes_.end_all_now(); });
+    const auto grace = std::min<std::chrono::milliseconds>(kGraceWhenLost, cluster_.dead_after / 6);
+    processes_.loop().call_at(Clock::now() + grace, [this] { processes_.end_all_now(); });
   }
 
   // The exit code, when there will be none.
@@ -142,7 +152,7 @@ class HostAgent {
       take_orders();
       if (!pending_.empty()) return std::nullopt;
       if (lost_) {
-        log(LogLevel::error, cat("the host that serves the rendezvous is gone: ", member_->lost()));
+        log(LogLevel::error, cat("the host that serves the rendezvous is gone: ", why_lost_));
         return 1;
       }
       if (const int signal = processes_.stop_requested(); signal != 0 && !std::exchange(leaving_, true)) {
@@ -160,6 +170,7 @@ class HostAgent {
       return std::nullopt;  // the order to finish follows
     }
     member_->report({.kind = Report::Kind::leave, .stopped_by = signal});
+    hand_over();
     log(LogLevel::info, cat("stopped by ", signal_name(signal), "; this host has left the job"));
     return 128 + signal;
   }
@@ -193,10 +204,18 @@ class HostAgent {
     }
     member_->report(end);
     if (!leaves) return std::nullopt;
+    hand_over();
     log(LogLevel::info, cat("stopped by ", signal_name(end.stopped_by),
                             "; every rank here has ended, and this "
                             "host has left the job"));
     return 128 + end.stopped_by;
+  }
+
+  // Another host coordinates from now on.
+  void hand_over() {
+    if (!coordinator_) return;
+    coordinator_.reset();
+    member_->resign();
   }
 
   void prepare(const Order& order, int host_index) {
@@ -233,7 +252,9 @@ class HostAgent {
     take_orders();  // it may have been stopped already
     if (stopped_round_ >= order.round || !pending_.empty() || lost_) return {};
     GroupRules rules{.shutdown_timeout = options_.shutdown_timeout, .stopped_for = options_.stopped_timeout};
+    bool told = false;  // the first is what the others must know at once
     rules.on_failure = [&](const WorkerExit& exit) {
+      if (lost_ || std::exchange(told, true)) return;
       member_->report({.kind = Report::Kind::failing, .round = order.round, .exits = {exit}});
     };
     const GroupResult result = run_workers(processes_, specs, job_->inherited_fds(), rules);
@@ -249,18 +270,34 @@ class HostAgent {
     }
     if (!order.reason.empty() && !cluster_.remote) log(LogLevel::error, order.reason);
     member_->report({.kind = Report::Kind::leave});
-    if (coordinator_) {
-      coordinator_->wait(kTakeLeave);
-      if (auto* const etcd = dynamic_cast<EtcdStore*>(meeting_.store.get())) etcd->remove_all();
-    }
+    if (coordinator_ && coordinator_->wait(kTakeLeave)) clean_up();
     return order.exit_code;
+  }
+
+  // What is left in etcd otherwise goes with its lease.
+  void clean_up() const {
+    auto* const etcd = dynamic_cast<EtcdStore*>(meeting_.store.get());
+    if (etcd == nullptr) return;
+    try {
+      etcd->remove_all();
+    } catch (const std::exception& error) {
+      log(LogLevel::debug, error.what());
+    }
+  }
+
+  // A coordinator that can give no more orders, not even the last one, leaves this host to itself.
+  void watch_coordinator() {
+    processes_.loop().call_at(Clock::now() + kWatchCoordinatorEvery, [this] {
+      if (coordinator_ && coordinator_->broken()) be_lost("its coordinator cannot reach the store");
+      watch_coordinator();
+    });
   }
 
   LaunchOptions options_;
   const ClusterOptions cluster_;
   const Host host_;
+  Meeting meeting_;  // before signals are ours: until there are ranks, they simply end this process
   ProcessSet processes_;
-  Meeting meeting_;
   RankMeeting ranks_;  // moved into job_
   std::unique_ptr<CoordinatorThread> coordinator_;
   std::unique_ptr<Member> member_;
@@ -271,6 +308,7 @@ class HostAgent {
   int stopped_round_ = 0;
   int running_round_ = 0;
   bool lost_ = false;
+  std::string why_lost_;
   bool leaving_ = false;
 };
 

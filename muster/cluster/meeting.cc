@@ -24,6 +24,7 @@ namespace {
 
 constexpr const char* kUserSecret = "secret";
 constexpr std::chrono::seconds kResolve{10};
+constexpr std::chrono::seconds kNameMayCome{60};
 
 bool is_here(const SocketAddress& address) {
   const Fd probe(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -60,8 +61,8 @@ Endpoint endpoint_of(const ClusterOptions& options) {
 
 std::unique_ptr<TcpServer> serve(const ClusterOptions& options, Endpoint at, const Secret& secret) {
   try {
-    return std::make_unique<TcpServer>(
-        TcpServerOptions{.endpoint = std::move(at), .secret = secret, .no_auth = options.no_auth});
+    return std::make_unique<TcpServer>(TcpServerOptions{
+        .endpoint = std::move(at), .secret = secret, .no_auth = options.no_auth, .job = options.job});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unavailable) throw;
     throw Error(error.code(), cat("rendezvous: this host is to serve it: ", error.message()));
@@ -77,7 +78,8 @@ std::shared_ptr<Store> connect(const ClusterOptions& options, const Endpoint& en
       return std::make_shared<TcpStore>(
           TcpStoreOptions{.endpoint = endpoint,
                           .secret = secret,
-                          .timeout = std::min(options.dead_after / 3, deadline.left())});
+                          .job = options.job,
+                          .timeout = std::min(options.dead_after / 4, deadline.left())});
     } catch (const Error& error) {
       if (error.code() == ErrorCode::invalid_argument) throw;
       if (deadline.passed()) {
@@ -89,6 +91,20 @@ std::shared_ptr<Store> connect(const ClusterOptions& options, const Endpoint& en
         log(LogLevel::info, cat("waiting for the host that serves the rendezvous at ", options.endpoint));
       std::this_thread::sleep_for(std::min(std::chrono::milliseconds(200), deadline.left()));
     }
+  }
+}
+
+// A name may be about to be made known, as that of a pod that is starting.
+std::string patient_address_to_serve(const std::string& host, const ClusterOptions& options) {
+  const Deadline deadline(std::min<std::chrono::milliseconds>(options.join_timeout, kNameMayCome));
+  for (bool said = false;; said = true) {
+    try {
+      return address_to_serve(host);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unavailable || deadline.passed()) throw;
+      if (!said) log(LogLevel::info, cat(error.message(), "; asking again for a while"));
+    }
+    std::this_thread::sleep_for(std::min(std::chrono::milliseconds(500), deadline.left()));
   }
 }
 
@@ -119,13 +135,22 @@ Meeting meet_in_etcd(const ClusterOptions& options) {
   Meeting meeting;
   meeting.address = options.local_address.empty() ? address_towards(etcd_host) : options.local_address;
   meeting.secret = cluster_secret(options, is_loopback_text(meeting.address));
-  meeting.store = std::make_shared<EtcdStore>(
-      EtcdStoreOptions{.http = {.url = cat(options.etcd_protocol, "://", options.endpoint),
-                                .ca_file = options.etcd_ca_file,
-                                .cert_file = options.etcd_cert_file,
-                                .key_file = options.etcd_key_file,
-                                .timeout = options.dead_after / 3},
-                       .job = options.job});
+  const EtcdStoreOptions etcd{.http = {.url = cat(options.etcd_protocol, "://", options.endpoint),
+                                       .ca_file = options.etcd_ca_file,
+                                       .cert_file = options.etcd_cert_file,
+                                       .key_file = options.etcd_key_file,
+                                       .timeout = options.dead_after / 4},
+                              .job = options.job};
+  const Deadline deadline(options.join_timeout);
+  for (bool said = false; !meeting.store; said = true) {
+    try {
+      meeting.store = std::make_shared<EtcdStore>(etcd);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unavailable || deadline.passed()) throw;
+      if (!said) log(LogLevel::info, cat("waiting for etcd: ", error.message()));
+      std::this_thread::sleep_for(std::min(std::chrono::milliseconds(500), deadline.left()));
+    }
+  }
   return meeting;
 }
 
@@ -142,6 +167,8 @@ Secret cluster_secret(const ClusterOptions& options, bool loopback) {
     given = Secret::from_file(options.secret_file);
   } else {
     given = Secret::from_environment();
+    // It is the agents': a rank that had it could give orders.
+    if (const auto fd = get_env_int("MUSTER_SECRET_FD")) ::fcntl(static_cast<int>(*fd), F_SETFD, FD_CLOEXEC);
   }
   if (given && options.no_auth) {
     throw Error(ErrorCode::invalid_argument,
@@ -179,7 +206,7 @@ Meeting meet(const ClusterOptions& options) {
   if (options.backend == "etcd") return meet_in_etcd(options);
   Meeting meeting;
   Endpoint endpoint = endpoint_of(options);
-  const std::string here = address_to_serve(endpoint.host);
+  const std::string here = patient_address_to_serve(endpoint.host, options);
   const bool by_rank = options.backend == "static" && options.node_rank.has_value();
   const bool may_serve = !options.remote && (by_rank ? *options.node_rank == 0 : !here.empty());
   meeting.secret = cluster_secret(options, is_loopback_text(endpoint.host) || is_loopback_text(here));

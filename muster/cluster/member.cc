@@ -34,6 +34,9 @@ Member::Member(std::shared_ptr<Store> store, const HostFacts& facts,
   // A server notices at once when this process is killed; without one, the signs of life end.
   if (auto* const served = dynamic_cast<TcpStore*>(store_.get()))
     served->append_when_lost(kReports, to_text(Report{.kind = Report::Kind::lost, .from = id_}));
+  // What was ordered before this host came is not for it.
+  next_order_ = store_->add(log_size_key(kOrders), 0) + 1;
+  while (store_->check({log_entry_key(kOrders, next_order_)})) ++next_order_;
   store_->append(kReports, to_text(Report{.kind = Report::Kind::join, .from = id_, .facts = facts}));
   sigset_t all, before;
   sigfillset(&all);
@@ -52,8 +55,8 @@ void Member::report(Report report) {
   report.number = next_number_++;
   try {
     store_->append(kReports, to_text(report));
-  } catch (const Error& error) {
-    log(LogLevel::debug, cat("cannot report to the coordinator: ", error.message()));
+  } catch (const std::exception& error) {
+    log(LogLevel::debug, cat("cannot report to the coordinator: ", error.what()));
   }
 }
 
@@ -79,6 +82,14 @@ void Member::wake() const {
   (void)!::write(ready_.get(), &one, sizeof(one));
 }
 
+void Member::resign() {
+  try {
+    if (store_->compare_set(kCoordinatorKey, id_, id_) == id_) store_->remove(kCoordinatorKey);
+  } catch (const std::exception& error) {
+    log(LogLevel::debug, error.what());  // its silence will tell
+  }
+}
+
 Member::Part Member::take_part() {
   const std::lock_guard lock(mutex_);
   return std::exchange(part_, Part::none);
@@ -90,8 +101,9 @@ void Member::elect() {
   const std::string chosen = store_->compare_set(kCoordinatorKey, "", id_);
   if (chosen == id_) {
     if (std::exchange(coordinator_, chosen) == id_) return;
+    const bool orders_before = store_->check({log_entry_key(kOrders, 1)});  // of one that has handed over
     const std::lock_guard lock(mutex_);
-    part_ = Part::first;
+    part_ = orders_before ? Part::successor : Part::first;
     return;
   }
   const std::string key = sign_of_life_key(chosen);
@@ -111,7 +123,7 @@ void Member::elect() {
 }
 
 void Member::listen() {
-  int64_t next = 1;
+  int64_t next = next_order_;
   while (!stop_) {
     try {
       store_->add(sign_of_life_key(id_), 1);

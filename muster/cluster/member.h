@@ -40,6 +40,9 @@ class Member {
   // The next order, in sequence.
   std::optional<Order> take();
 
+  // Gives the coordinator's part back, for another to take.
+  void resign();
+
   // Whether this host is to coordinate: told once.
   enum class Part { none, first, successor };
   Part take_part();
@@ -55,6 +58,7 @@ class Member {
   std::string id_;
   std::shared_ptr<Store> store_;
   int next_number_ = 1;
+  int64_t next_order_ = 1;  // the first that is for this host
   Fd ready_;
   mutable std::mutex mutex_;
   std::queue<Order> orders_;

@@ -184,8 +184,9 @@ class RemoteJob {
     const bool by_ssh = !agent.address.empty() && exit.exit_code == 255;
     const std::string what =
         cat("host ", agent.host.name, ": ", by_ssh ? "ssh" : "its agent", " ended with ", how);
-    const bool others = std::any_of(agents_.begin(), agents_.end(), [](const auto& a) { return a->running; });
-    if (cluster_.elastic() && (others || !remote_.discovery.empty())) {
+    const auto others =
+        std::count_if(agents_.begin(), agents_.end(), [](const auto& a) { return a->running; });
+    if (cluster_.elastic() && (others >= cluster_.min_hosts || !remote_.discovery.empty())) {
       log(LogLevel::warn, what);
       return;
     }

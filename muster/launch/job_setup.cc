@@ -91,6 +91,7 @@ JobSetup::JobSetup(const LaunchOptions& options, RankMeeting meeting, int cores)
   facts_.more_programs.erase(facts_.more_programs.begin());
   if (!options.work_dir.empty()) check_folder("--workdir", options.work_dir);
   facts_.run_id = options.run_id;
+  facts_.agent = make_uuid();
   facts_.run_dir = absolute_path(run_folder_of(options));
   facts_.log_dir =
       options.log_dir.empty()

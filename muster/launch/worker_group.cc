@@ -134,16 +134,12 @@ void explain_oom_kills(const std::optional<int64_t>& before, std::vector<WorkerE
   }
 }
 
-// What tells this job's processes from all others: the id alone may be a name that is used again, and the
-// store's port is nobody else's while the launcher lives.
+// What tells this launcher's processes from all others, those of another agent of the job too.
 std::vector<std::string> marks_of(const std::vector<WorkerSpec>& specs) {
-  std::vector<std::string> marks;
-  for (const char* name : {"TORCHELASTIC_RUN_ID", "MUSTER_STORE"}) {
-    if (specs.empty()) break;
-    const auto found = specs[0].environment.find(name);
-    if (found != specs[0].environment.end()) marks.push_back(cat(name, "=", found->second));
-  }
-  return marks;
+  if (specs.empty()) return {};
+  const auto found = specs[0].environment.find("MUSTER_AGENT");
+  return found == specs[0].environment.end() ? std::vector<std::string>()
+                                             : std::vector<std::string>{cat("MUSTER_AGENT=", found->second)};
 }
 
 std::string rank_list(const std::vector<int>& ranks) {

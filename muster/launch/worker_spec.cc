@@ -15,9 +15,9 @@ namespace {
 
 // Left over from a launcher around this one: they speak of another rank.
 constexpr const char* kOthersVariables[] = {
-    "MUSTER_DEVICE",    "MUSTER_PLAN",     "MUSTER_STORE",      "MUSTER_SECRET_FD",
-    "MUSTER_EVENTS_FD", "MUSTER_RUN_DIR",  "MUSTER_LOCAL_RANK", "MUSTER_ATTEMPT",
-    "MUSTER_SIMULATED", "MUSTER_LEASE_FD", "MUSTER_TTY",
+    "MUSTER_DEVICE",  "MUSTER_PLAN",        "MUSTER_STORE",   "MUSTER_SECRET_FD", "MUSTER_EVENTS_FD",
+    "MUSTER_RUN_DIR", "MUSTER_LOCAL_RANK",  "MUSTER_ATTEMPT", "MUSTER_SIMULATED", "MUSTER_LEASE_FD",
+    "MUSTER_TTY",     "MUSTER_SECRET_FILE", "MUSTER_AGENT",
 };
 
 std::string value_or(const Environment& environment, const char* name, const char* otherwise) {
@@ -118,6 +118,7 @@ Environment rank_environment(const Plan& plan, const RankPlan& rank, const Launc
   const HostPlace host = place_of_host(plan, rank.host_index);
   Environment variables = job.environment;
   for (const char* name : kOthersVariables) variables.erase(name);
+  if (!job.agent.empty()) variables["MUSTER_AGENT"] = job.agent;
   for (const auto& [name, value] : options.extra_env) variables[name] = value;
   if (job.on_terminal) variables.emplace("MUSTER_TTY", "1");  // ranks write into pipes and cannot see it
   variables.emplace(

@@ -14,9 +14,10 @@ namespace muster {
 // What the launcher has decided and set up before any rank starts.
 struct JobFacts {
   std::string run_id;
-  int host_index = 0;                        // this host's place in the plan
-  int restart_count = 0;                     // restarts after failures; an attempt may have other reasons
-  std::string program;                       // the path of what argv[0] names
+  std::string agent;      // this launcher's own id: what its ranks' descendants are known by
+  int host_index = 0;     // this host's place in the plan
+  int restart_count = 0;  // restarts after failures; an attempt may have other reasons
+  std::string program;    // the path of what argv[0] names
   std::vector<std::string> more_programs{};  // and of what LaunchOptions::more_programs do
   std::string run_dir;                       // absolute
   std::string log_dir;                       // absolute; attempts are folders in it

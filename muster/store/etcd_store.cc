@@ -85,7 +85,17 @@ EtcdStore::EtcdStore(EtcdStoreOptions options)
 
 std::string EtcdStore::post(const std::string& path, const std::string& body) {
   if (Clock::now().time_since_epoch().count() > lease_due_) keep_lease();
-  return http_.post(path, body);
+  // A new leader is elected within moments. What was carried out and not answered may be asked again: entries
+  // of logs differ, and counters may count once too often.
+  const Deadline deadline(options_.http.timeout);
+  for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLongestLook)) {
+    try {
+      return http_.post(path, body);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unavailable || deadline.passed()) throw;
+    }
+    std::this_thread::sleep_for(std::min(pause, deadline.left()));
+  }
 }
 
 void EtcdStore::begin_lease() {

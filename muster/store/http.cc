@@ -2,6 +2,7 @@
 
 #include <curl/curl.h>
 #include <dlfcn.h>
+#include <sys/socket.h>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -15,6 +16,11 @@ constexpr size_t kMostAnswerBytes = size_t{256} << 20;
 template <class Function>
 Function symbol(void* library, const char* name) {
   return reinterpret_cast<Function>(::dlsym(library, name));
+}
+
+// Ranks must not inherit it.
+curl_socket_t open_socket(void* /*unused*/, curlsocktype /*purpose*/, curl_sockaddr* address) {
+  return ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 }
 
 size_t take_body(char* bytes, size_t size, size_t count, void* to) {
@@ -63,6 +69,7 @@ class Http::Curl {
     set(CURLOPT_POST, 1L);
     set(CURLOPT_NOPROXY, "*");
     set(CURLOPT_TIMEOUT_MS, static_cast<long>(options.timeout.count()));
+    set(CURLOPT_OPENSOCKETFUNCTION, &open_socket);
     set(CURLOPT_WRITEFUNCTION, &take_body);
     if (!options.ca_file.empty()) set(CURLOPT_CAINFO, options.ca_file.c_str());
     if (!options.cert_file.empty()) set(CURLOPT_SSLCERT, options.cert_file.c_str());

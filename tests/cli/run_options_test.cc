@@ -130,7 +130,7 @@ TEST(RunOptions, SeveralHostsBadFlags) {
   EXPECT_THAT(bad([](RunFlags& f) { f.node_rank = 4; }), HasSubstr("0 to 3"));
   EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "join_timeout"; }), HasSubstr("NAME=VALUE"));
   EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "join_timeout=soon"; }), HasSubstr("join_timeout"));
-  EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "keep_alive_interval=0.1"; }), HasSubstr("3 s or more"));
+  EXPECT_THAT(bad([](RunFlags& f) { f.rdzv_conf = "keep_alive_interval=0.1"; }), HasSubstr("4 s or more"));
   EXPECT_THAT(bad([](RunFlags& f) { f.standalone = true; }), HasSubstr("--standalone"));
   EXPECT_THAT(bad([](RunFlags& f) { f.inventory = "x.json"; }), HasSubstr("--inventory"));
   EXPECT_THAT(bad([](RunFlags& f) { f.wait = "forever"; }), HasSubstr("--wait"));

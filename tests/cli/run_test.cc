@@ -241,6 +241,22 @@ TEST(Run, NotFoundAndNotExecutable) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/runs")) << "nothing was started, so nothing written";
 }
 
+TEST(Run, HostsOfAnInventoryAreSimulatedTogether) {
+  const ScratchFolder folder;
+  const std::string fleet = folder.write(
+      "fleet.toml",
+      "[[host]]\nname = \"a\"\ngpus = \"1xH100-80GB\"\n[[host]]\nname = \"b\"\ngpus = \"2xA100-40GB\"\n");
+  const Ran ran =
+      muster({"run", "--inventory", fleet, "sh", "-c",
+              "echo $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, host $GROUP_RANK of "
+              "$GROUP_WORLD_SIZE, $MUSTER_SIMULATED $MUSTER_DEVICE"},
+             folder);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("[0@a] 0 of 3, local 0 of 1, host 0 of 2, 1 GPU-"));
+  EXPECT_THAT(ran.out, HasSubstr("[2@b] 2 of 3, local 1 of 2, host 1 of 2, 1 GPU-"));
+  EXPECT_THAT(ran.err, HasSubstr("simulated"));
+}
+
 TEST(Run, BadUsageIsOneLineAndTwo) {
   const ScratchFolder folder;
   const std::vector<std::vector<std::string>> bad = {

@@ -51,7 +51,7 @@ class Agents : public testing::Test {
 
   std::unique_ptr<Program> elastic(const Args& program, Args more = {}) {
     Args flags = {"--nnodes", "1:3", "--rdzv-backend", "c10d",
-                  "-n",       "1",   "--rdzv-conf",    "last_call_timeout=0,keep_alive_interval=1"};
+                  "-n",       "1",   "--rdzv-conf",    "last_call_timeout=0,keep_alive_interval=1,keep_alive_max_attempt=5"};
     flags.insert(flags.end(), more.begin(), more.end());
     return start(flags, program);
   }
@@ -186,6 +186,27 @@ TEST_F(Agents, AnElasticJobGoesOnWithoutAHostThatWasKilled) {
   EXPECT_THAT(ran.out, HasSubstr("world 1 attempt 2"));
   EXPECT_THAT(ran.err, HasSubstr("going on without it"));
   b->finish();
+}
+
+// What the PyTorchJob operator sets in its pods, and an indexed Job's own variable.
+TEST_F(Agents, KubernetesVariablesSayEverything) {
+  for (const bool indexed : {false, true}) {
+    std::vector<std::unique_ptr<Program>> pods;
+    for (int pod = 0; pod < 2; ++pod) {
+      ProgramSettings in_pod = settings();
+      in_pod.environment["PET_NNODES"] = "2";
+      in_pod.environment["PET_NPROC_PER_NODE"] = "1";
+      in_pod.environment["PET_MASTER_ADDR"] = "127.0.0.1";
+      in_pod.environment["PET_MASTER_PORT"] = cat(port_.port());
+      in_pod.environment[indexed ? "JOB_COMPLETION_INDEX" : "PET_NODE_RANK"] = cat(pod);
+      pods.push_back(std::make_unique<Program>(Args{"run", "-q", "sh", "-c", kSay}, folder_, in_pod));
+    }
+    for (int pod = 0; pod < 2; ++pod) {
+      const Ran ran = pods[static_cast<size_t>(pod)]->finish();
+      EXPECT_EQ(ran.code, 0) << ran.err;
+      EXPECT_THAT(ran.out, HasSubstr(cat(pod, " of 2, local 0 of 1, host ", pod, " of 2"))) << indexed;
+    }
+  }
 }
 
 TEST_F(Agents, TheMissingHostIsNamed) {

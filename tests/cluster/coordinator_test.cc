@@ -56,8 +56,11 @@ class World {
     return report(
         {.kind = Report::Kind::ended, .from = "id-" + name, .round = round, .exits = std::move(exits)});
   }
+  // Without the word to the lost host itself, in case it lives.
   std::vector<Order> lose(const std::string& name) {
-    return report({.kind = Report::Kind::lost, .from = "id-" + name});
+    auto orders = report({.kind = Report::Kind::lost, .from = "id-" + name});
+    std::erase_if(orders, [](const Order& order) { return order.kind == Kind::refuse; });
+    return orders;
   }
   std::vector<Order> after(std::chrono::milliseconds time) {
     now_ += time;
@@ -268,6 +271,38 @@ TEST(Coordinator, AHostThatWasToldAnotherSizeIsRefusedWithBoth) {
   const auto orders = world.report({.kind = Report::Kind::join, .from = "id-a", .facts = facts});
   ASSERT_THAT(orders, SizeIs(1));
   EXPECT_THAT(orders[0].reason, testing::AllOf(HasSubstr("got 3 on host a"), HasSubstr("and 2 on")));
+}
+
+TEST(Coordinator, AHostThatWasGivenUpIsToldInCaseItLives) {
+  World world(fixed(2));
+  world.join("a");
+  const auto orders = world.report({.kind = Report::Kind::lost, .from = "id-a"});
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].kind, Kind::refuse);
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-a"));
+}
+
+TEST(Coordinator, AHostThatWasStartedAgainTakesItsPlace) {
+  World world(fixed(2));
+  world.join("a", 0);
+  HostFacts again = facts_of("a", 0);
+  again.id = "id-a2";
+  world.report({.kind = Report::Kind::join, .from = "id-a2", .facts = again});
+  const auto orders = world.join("b", 1);
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-a2", "id-b"));
+}
+
+TEST(Coordinator, AnElasticJobDoesWithoutAHostThatCannotStart) {
+  World world(between(1, 2));
+  world.join("a");
+  world.join("b");
+  world.report(
+      {.kind = Report::Kind::ended, .from = "id-b", .round = 1, .error = "GPU 0 is leased", .exit_code = 1});
+  const auto orders = world.end("a", 1);
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].kind, Kind::start);
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-a"));
 }
 
 TEST(Coordinator, AHostThatKeepsFailingIsSetAside) {

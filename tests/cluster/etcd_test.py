@@ -52,7 +52,7 @@ class Etcd(unittest.TestCase):
         process = self.world[host].start(
             [MUSTER, "run", "-q", "-n", "1", "--nnodes", nnodes, "--rdzv-backend", "etcd", "--rdzv-endpoint", self.endpoint,
              "--rdzv-id", self.id(), "--secret-file", self.secret, "--rdzv-conf",
-             "last_call_timeout=0,keep_alive_interval=1,keep_alive_max_attempt=3", *flags, *program])
+             "last_call_timeout=0,keep_alive_interval=1,keep_alive_max_attempt=5", *flags, *program])
         timer = threading.Timer(80, process.kill)
         timer.start()
 
@@ -122,7 +122,7 @@ class Etcd(unittest.TestCase):
     def test_no_etcd_there(self):
         code, out, err = self.world["a"].run(
             [MUSTER, "run", "-q", "--nnodes", "2", "--rdzv-backend", "etcd", "--rdzv-endpoint", f"{self.world['b'].address}:1",
-             "--rdzv-id", "x", "--secret-file", self.secret, "true"])
+             "--rdzv-id", "x", "--secret-file", self.secret, "--rdzv-conf", "join_timeout=1", "true"])
         self.assertEqual(code, 1)
         self.assertIn("expected an answer of http://", err)
 

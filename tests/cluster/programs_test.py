@@ -1,6 +1,6 @@
 """Real LibTorch programs on several hosts: trained over ssh, and started by srun and mpirun alone.
 
-    programs_test.py MUSTER HELLO TRAIN      the program; examples/00_hello and 01_train
+    programs_test.py MUSTER HELLO TRAIN [PYTHON]      the program; examples/00_hello and 01_train; one with PyTorch
 """
 
 import json
@@ -15,7 +15,7 @@ from hosts import SKIPPED, Hosts, missing
 from mpi_test import OPEN_MPI
 from slurm_test import DAEMONS, Slurm
 
-MUSTER = HELLO = TRAIN = ""
+MUSTER = HELLO = TRAIN = PYTHON = ""
 
 
 class Programs(unittest.TestCase):
@@ -57,6 +57,21 @@ class Programs(unittest.TestCase):
         self.assert_sums(self.run_on_a("srun", "-N2", "--ntasks-per-node=2", HELLO), 4)
         self.assert_sums(self.run_on_a("srun", "-N1", "-n2", HELLO), 2)
 
+    def test_torchrun_under_srun(self):
+        if not PYTHON or self.world["a"].run([PYTHON, "-c", "import torch.distributed.run"])[0] != 0:
+            self.skipTest("no Python with PyTorch")
+        self.assert_sums(self.run_on_a(
+            "srun", "-N2", "--ntasks-per-node=1", PYTHON, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node",
+            "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "10.77.0.1:29411", "--rdzv-id", "s", "--no-python", HELLO), 4)
+
+    def test_mpirun_inside_an_allocation(self):
+        (self.world.folder / "mpi.sh").write_text(
+            f"#!/bin/sh\n#SBATCH -N2 --ntasks-per-node=2 -o mpi.out\n{' '.join(OPEN_MPI)} --mca plm rsh --mca ras ^slurm "
+            f"-n 2 {HELLO}\n{' '.join(OPEN_MPI)} --mca plm rsh --mca ras ^slurm -n 1 {MUSTER} run -q -n 2 {HELLO}\n")
+        self.run_on_a("sbatch", "--wait", "mpi.sh")
+        said = (self.world.folder / "mpi.out").read_text()
+        self.assertEqual(said.count("rank 1 of 2 on cpu: sum 1"), 2, said)
+
     def test_mpirun_alone(self):
         self.assert_sums(self.run_on_a(*OPEN_MPI, "-n", "2", HELLO), 2)
         self.assert_sums(self.run_on_a("mpiexec.hydra", "-n", "2", HELLO), 2)
@@ -67,6 +82,7 @@ class Programs(unittest.TestCase):
 
 if __name__ == "__main__":
     MUSTER, HELLO, TRAIN = (str(pathlib.Path(sys.argv.pop(1)).resolve()) for _ in range(3))
+    PYTHON = sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else ""
     why = missing()
     for program in (*DAEMONS, "mpirun.openmpi", "mpiexec.hydra"):
         if not why and shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin:/sbin") is None:

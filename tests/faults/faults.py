@@ -129,7 +129,7 @@ def two_agents(place, script, first=(), second=(), nnodes="2"):
     place.holder = holder
     common = ["run", "-q", "-n", "1", "--nnodes", nnodes, "--rdzv-endpoint", f"127.0.0.1:{holder.getsockname()[1]}"]
     if ":" in nnodes:
-        common += ["--rdzv-backend", "c10d", "--rdzv-conf", "last_call_timeout=0,keep_alive_interval=1"]
+        common += ["--rdzv-backend", "c10d", "--rdzv-conf", "last_call_timeout=0,keep_alive_interval=1,keep_alive_max_attempt=5"]
     return [place.start(*common, *(["--node-rank", str(i)] if ":" not in nnodes else []), *more, *sh(script))
             for i, more in enumerate((first, second))]
 
@@ -499,7 +499,7 @@ def slow_link(_):
     with Network() as hosts:
         for host in hosts:
             host.slow_down("64kbit")
-        job = elastic_over(hosts, "echo world $WORLD_SIZE; sleep 12; exit 0", "keep_alive_interval=1")
+        job = elastic_over(hosts, "echo world $WORLD_SIZE; sleep 12; exit 0", "keep_alive_interval=1,keep_alive_max_attempt=5")
         out, err = job.communicate(timeout=120)
         expect(job.returncode == 0 and out.count("world 2") == 2 and "world 1" not in out, out + err)
         return "64 kbit/s for 12 s: both stayed"
@@ -633,7 +633,7 @@ def long_grace(place):
 @row(51, "a host lost below the minimum", "waits, then all start together")
 def below_minimum(place):
     script = "echo world $WORLD_SIZE; [ $MUSTER_ATTEMPT = 1 ] && exit 0; sleep 1000"
-    first, second = two_agents(place, script, nnodes="2:3", first=["--rdzv-conf", "last_call_timeout=0,keep_alive_interval=1"])
+    first, second = two_agents(place, script, nnodes="2:3", first=["--rdzv-conf", "last_call_timeout=0,keep_alive_interval=1,keep_alive_max_attempt=5"])
     read_until(first, "world 2"), read_until(second, "world 2")
     server, victim = server_first(place, first, second)
     victim.kill()
