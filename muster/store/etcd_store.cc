@@ -120,12 +120,19 @@ EtcdStore::Found EtcdStore::find(const std::string& key) {
   return {from_base64(found.value("value", "")), number(found, "mod_revision")};
 }
 
-bool EtcdStore::put_if_unchanged(const std::string& key, int64_t revision, const std::string& value) {
+bool EtcdStore::put_if_unchanged(const std::string& key, int64_t revision, const std::string& value,
+                                 const std::string& also_key, const std::string& also_value) {
   const std::string name = to_base64(full(key));
-  const Json put = {{"key", name}, {"value", to_base64(value)}, {"lease", cat(lease_)}};
+  const auto put_of = [&](const std::string& of_key, const std::string& of_value) {
+    const Json put = {
+        {"key", to_base64(full(of_key))}, {"value", to_base64(of_value)}, {"lease", cat(lease_)}};
+    return Json{{"request_put", put}};
+  };
+  Json puts = Json::array({put_of(key, value)});
+  if (!also_key.empty()) puts.push_back(put_of(also_key, also_value));
   const Json body = {
       {"compare", {{{"key", name}, {"target", "MOD"}, {"result", "EQUAL"}, {"mod_revision", cat(revision)}}}},
-      {"success", {{{"request_put", put}}}}};
+      {"success", puts}};
   return Json::parse(post("/v3/kv/txn", body.dump())).value("succeeded", false);
 }
 
@@ -171,6 +178,18 @@ std::string EtcdStore::compare_set(const std::string& key, const std::string& ex
     if (found.value) one.set(key, *found.value);
     const Table::Comparison comparison = one.compare(key, expected, desired);
     if (!comparison.store || put_if_unchanged(key, found.revision, desired)) return comparison.result;
+  }
+}
+
+// The entry and the log's size in one, so that neither outlives the other.
+int64_t EtcdStore::append(const std::string& log, const std::string& entry) {
+  check_limits("append", log_entry_key(log, INT64_MAX), entry);
+  check_size(entry);
+  const std::string size = log_size_key(log);
+  for (int64_t number = parse_int(find(size).value.value_or("0")).value_or(0) + 1;; ++number) {
+    const std::string key = log_entry_key(log, number);
+    if (put_if_unchanged(key, 0, entry, size, std::to_string(number)) || find(key).value == entry)
+      return number;
   }
 }
 

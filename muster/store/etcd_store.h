@@ -36,6 +36,7 @@ class EtcdStore final : public Store {
                           const std::string& desired) override;
   bool check(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
+  int64_t append(const std::string& log, const std::string& entry) override;
   bool remove(const std::string& key) override;
   int64_t num_keys() override;
 
@@ -50,7 +51,9 @@ class EtcdStore final : public Store {
 
   std::string full(const std::string& key) const { return prefix_ + key; }
   Found find(const std::string& key);
-  bool put_if_unchanged(const std::string& key, int64_t revision, const std::string& value);
+  // With `also_key`, that too, in one.
+  bool put_if_unchanged(const std::string& key, int64_t revision, const std::string& value,
+                        const std::string& also_key = "", const std::string& also_value = "");
   std::vector<std::string> missing(const std::vector<std::string>& keys);
   std::string post(const std::string& path, const std::string& body);
   void begin_lease();
