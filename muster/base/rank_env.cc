@@ -49,8 +49,9 @@ std::optional<int> slurm_tasks_on_node(int node) {
   for (const std::string& piece : split(get_env("SLURM_STEP_TASKS_PER_NODE").value_or(""), ',')) {
     const size_t times = piece.find("(x");
     const auto tasks = parse_int(piece.substr(0, times));
-    const auto nodes = times == std::string::npos ? std::optional<int64_t>(1)
-                                                  : parse_int(piece.substr(times + 2, piece.size() - times - 3));
+    const auto nodes = times == std::string::npos
+                           ? std::optional<int64_t>(1)
+                           : parse_int(piece.substr(times + 2, piece.size() - times - 3));
     if (!tasks || !nodes) return std::nullopt;
     if (node < *nodes) return static_cast<int>(*tasks);
     node -= static_cast<int>(*nodes);

@@ -45,7 +45,7 @@ std::string address_towards(const std::string& host) {
 
 std::string outward_address() {
   try {
-    const std::string by_route = address_towards("192.0.2.1");  // of no machine: asks for the default route
+    std::string by_route = address_towards("192.0.2.1");  // of no machine: asks for the default route
     if (!by_route.starts_with("127.")) return by_route;
   } catch (const Error&) {
     // No default route: a closed network.

@@ -188,9 +188,9 @@ Secret cluster_secret(const ClusterOptions& options, bool loopback) {
 std::string address_to_serve(const std::string& host) {
   for (const SocketAddress& address : resolve({.host = host}, Deadline(kResolve))) {
     if (!is_here(address)) continue;
-    const std::string text = host_of(address);
+    std::string text = host_of(address);
     if (!is_loopback(address) || is_loopback_text(host)) return text;
-    const std::string outward = outward_address();
+    std::string outward = outward_address();
     if (outward.empty()) return text;
     log(LogLevel::warn, cat("host name ", host, " means ", text,
                             " here, which no other host can reach (see "

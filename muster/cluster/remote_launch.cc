@@ -96,7 +96,7 @@ class RemoteJob {
 
   // ssh's own idea of a name: its configuration may give another.
   std::string address_of(const std::string& name) {
-    const std::string bare = without_user(name);
+    std::string bare = without_user(name);
     try {
       return address_to_serve(bare).empty() ? bare : std::string();
     } catch (const Error&) {

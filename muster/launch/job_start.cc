@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <ctime>
 
+#include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/patient_write.h"
+#include "muster/base/strings.h"
 #include "muster/placement/plan_json.h"
 #include "muster/placement/plan_table.h"
 

@@ -1,5 +1,7 @@
 #include "muster/launch/worker_exit_json.h"
 
+#include <signal.h>
+
 #include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
