@@ -50,8 +50,14 @@ class Agents : public testing::Test {
   }
 
   std::unique_ptr<Program> elastic(const Args& program, Args more = {}) {
-    Args flags = {"--nnodes", "1:3", "--rdzv-backend", "c10d",
-                  "-n",       "1",   "--rdzv-conf",    "last_call_timeout=0,keep_alive_interval=1,keep_alive_max_attempt=5"};
+    Args flags = {"--nnodes",
+                  "1:3",
+                  "--rdzv-backend",
+                  "c10d",
+                  "-n",
+                  "1",
+                  "--rdzv-conf",
+                  "last_call_timeout=0,keep_alive_interval=1,keep_alive_max_attempt=5"};
     flags.insert(flags.end(), more.begin(), more.end());
     return start(flags, program);
   }
@@ -257,6 +263,13 @@ TEST_F(Agents, AProgramThatIsMissingOnOneHostEndsTheJob) {
   EXPECT_EQ(b->finish().code, 127);
   ::kill(a->pid(), SIGTERM);
   a->finish();
+}
+
+TEST_F(Agents, DifferentProgramsAreOneHosts) {
+  auto a = node(0, {"true", ":", "-n", "1", "true"});
+  const Ran ran = a->finish();
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("expected one program where several hosts take part"));
 }
 
 TEST_F(Agents, TheTimeLimitIsTheWholeJobs) {

@@ -24,10 +24,17 @@ def missing():
     for program in ("ip", "ssh", "sshd", "ssh-keygen"):
         if shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin:/sbin") is None:
             return f"no {program} (packages iproute2 and openssh-server)"
-    probe = subprocess.run(["ip", "netns", "add", f"mt{os.getpid()}x"], capture_output=True, text=True)
-    if probe.returncode != 0:
-        return "no network namespaces here: " + probe.stderr.strip()
-    subprocess.run(["ip", "netns", "del", f"mt{os.getpid()}x"], check=True)
+    # All that a host is made of, tried once: a container or a chroot may allow some of it only.
+    name = f"mt{os.getpid()}x"
+    try:
+        for command in (["netns", "add", name], ["netns", "exec", name, "unshare", "--uts", "true"],
+                        ["-n", name, "link", "add", "switch", "type", "bridge"],
+                        ["-n", name, "link", "add", "one", "type", "veth", "peer", "name", "other"]):
+            tried = subprocess.run(["ip", *command], capture_output=True, text=True)
+            if tried.returncode != 0:
+                return f"no hosts of our own here: ip {' '.join(command)}: {tried.stderr.strip()}"
+    finally:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True)
     return ""
 
 
