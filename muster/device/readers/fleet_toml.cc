@@ -99,7 +99,21 @@ class FleetReader {
     }
   }
 
+  // toml++ 3.3 runs into what its compiler was told is unreachable for letters such as U+018B where a key or
+  // a value should begin. Nothing here needs any: names of hosts and GPUs are ASCII.
+  void check_ascii() const {
+    toml::source_position at{1, 1};
+    bool comment = false;
+    for (const char c : text_) {
+      comment = c != '\n' && (comment || c == '#');
+      if (!comment && static_cast<unsigned char>(c) >= 0x80)
+        fail(at, "ASCII outside comments", "another character");
+      at = c == '\n' ? toml::source_position{at.line + 1, 1} : toml::source_position{at.line, at.column + 1};
+    }
+  }
+
   toml::table parse() const {
+    check_ascii();
     try {
       return toml::parse(std::string_view(text_));
     } catch (const toml::parse_error& error) {

@@ -98,6 +98,12 @@ TEST(FleetToml, CountsAndCapturedFiles) {
   }
 }
 
+TEST(FleetToml, OtherLettersInCommentsOnly) {
+  EXPECT_EQ(hosts_of("# die große Maschine\n" + entry("gpus = \"1xH100-80GB\"  # ƀ\n")).size(), 1U);
+  EXPECT_THAT(fleet_error("\n\xc6\x8b = 1"),
+              testing::AllOf(HasSubstr("f.toml:2:1"), HasSubstr("ASCII outside comments")));
+}
+
 TEST(FleetToml, SameFileSameFleet) {
   const std::string text = entry("gpus = \"8xH100-80GB\"\ncount = 5");
   EXPECT_EQ(hosts_of(text), hosts_of(text));
