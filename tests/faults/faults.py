@@ -448,12 +448,14 @@ class Network:
 
     def __enter__(self):
         self.lock.acquire()
-        why = missing()
-        if why:
+        try:
+            if why := missing():
+                raise Skip(why)
+            self.hosts = Hosts(["a", "b"]).__enter__()
+            return self.hosts
+        except BaseException:
             self.lock.release()
-            raise Skip(why)
-        self.hosts = Hosts(["a", "b"]).__enter__()
-        return self.hosts
+            raise
 
     def __exit__(self, *_):
         self.hosts.__exit__()
