@@ -38,12 +38,6 @@ int env_int(const char* name, int otherwise) {
   return static_cast<int>(value.value_or(otherwise));
 }
 
-// An srun step names its launcher's node; the batch script's own shell does not run as a numbered step.
-bool inside_srun_step() {
-  const auto step = get_env("SLURM_STEP_ID");
-  return step && parse_int(*step).has_value() && get_env("SLURM_STEP_NUM_TASKS").has_value();
-}
-
 // SLURM_STEP_TASKS_PER_NODE is "2(x3),1": 2 on each of the first three nodes, 1 on the fourth.
 std::optional<int> slurm_tasks_on_node(int node) {
   for (const std::string& piece : split(get_env("SLURM_STEP_TASKS_PER_NODE").value_or(""), ',')) {
@@ -131,6 +125,12 @@ void put(Environment& vars, const char* name, const std::string& value) {
 }
 
 }  // namespace
+
+// The batch script's own shell does not run as a numbered step.
+bool inside_srun_step() {
+  const auto step = get_env("SLURM_STEP_ID");
+  return step && parse_int(*step).has_value() && get_env("SLURM_STEP_NUM_TASKS").has_value();
+}
 
 Environment own_environment() {
   Environment variables;

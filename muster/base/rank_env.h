@@ -52,6 +52,9 @@ struct RankEnv {
 // OMP_NUM_THREADS, which depend on the device and on what the user set.
 Environment to_environment(const RankEnv& env);
 
+// Whether this is a task of srun; a batch script has SLURM_PROCID too, and is none.
+bool inside_srun_step();
+
 // Reads the first source that gives rank and size: torchrun/muster, Open MPI, PMI, Slurm (inside an srun step
 // only: a batch script has SLURM_PROCID=0 too), Kubernetes. PMIx tells no size by variable; the launchers
 // that speak it (Open MPI, Slurm) set their own beside it. Nothing when there is none: started alone. Throws:

@@ -24,7 +24,7 @@ std::string address_towards(const std::string& host) {
   if (const int error = ::getaddrinfo(host.c_str(), "9", &hints, &found); error != 0) {
     throw Error(ErrorCode::unavailable,
                 cat("address: expected a host name that resolves, got '", host, "' (", gai_strerror(error),
-                    "); check the spelling of MASTER_ADDR, or give a numeric address"));
+                    "); check the spelling, or give a numeric address"));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> results(found, ::freeaddrinfo);
   for (const addrinfo* at = results.get(); at != nullptr; at = at->ai_next) {
@@ -43,10 +43,14 @@ std::string address_towards(const std::string& host) {
   throw Error(ErrorCode::unavailable, cat("address: no route to '", host, "' (", std::strerror(errno), ")"));
 }
 
+bool is_loopback_address(const std::string& address) {
+  return address == "localhost" || address.starts_with("127.") || address == "::1";
+}
+
 std::string outward_address() {
   try {
     std::string by_route = address_towards("192.0.2.1");  // of no machine: asks for the default route
-    if (!by_route.starts_with("127.")) return by_route;
+    if (!is_loopback_address(by_route)) return by_route;
   } catch (const Error&) {
     // No default route: a closed network.
   }

@@ -9,6 +9,9 @@ namespace muster {
 // Blocking: for name resolution. Throws: unavailable when `host` does not resolve or there is no route.
 std::string address_towards(const std::string& host);
 
+// True for an address (or "localhost") that no other machine can reach.
+bool is_loopback_address(const std::string& address);
+
 // The address of this machine that leads to others: by the default route, else that of the first interface;
 // empty when there is none.
 std::string outward_address();

@@ -13,6 +13,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
+#include "muster/base/shell.h"
 #include "muster/base/units.h"
 #include "muster/cli/cluster_flags.h"
 #include "muster/launch/lease_plan.h"
@@ -59,19 +60,9 @@ std::vector<std::string> pieces(const std::string& text) {
   return text.empty() ? std::vector<std::string>{} : split(text, ',');
 }
 
-constexpr size_t kMaxMapBytes = 1 << 20;
-
-// What the command prints, as --map takes it. A shell runs it, as the user typed it there.
+// What the command prints, as --map takes it.
 std::vector<int> map_of_command(const std::string& command) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "re"), ::pclose);
-  if (!pipe) fail_errno(cat("--map-command: cannot start '", command, "'"), errno);
-  std::string text;
-  char buffer[4096];
-  for (size_t n = 0;
-       (n = std::fread(buffer, 1, sizeof(buffer), pipe.get())) > 0 && text.size() < kMaxMapBytes;) {
-    text.append(buffer, n);
-  }
-  return parse_ranks(joined_by_commas(text), "--map-command",
+  return parse_ranks(joined_by_commas(output_of_shell(command, "--map-command")), "--map-command",
                      "a command that prints GPU indices as in 3,1,0,2");
 }
 

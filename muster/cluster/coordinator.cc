@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "muster/base/error.h"
+#include "muster/base/route.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/agent.h"
@@ -23,15 +24,6 @@ void put_cause_in_front(std::vector<WorkerExit>& failures) {
   std::stable_partition(failures.begin(), failures.end(), [](const WorkerExit& exit) {
     return exit.signal != 0 && exit.signal != SIGPIPE && exit.signal != SIGABRT;
   });
-}
-
-// There, several agents of one name are a test's hosts.
-bool on_loopback(const std::string& address) {
-  return address.starts_with("127.") || address == "::1";
-}
-
-std::string size_text(int low, int high) {
-  return low == high ? cat(low) : cat(low, ":", high);
 }
 
 bool same_rank(const WorkerExit& a, const WorkerExit& b) {
@@ -97,15 +89,9 @@ std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
     }
   }
   if (phase_ == Phase::stopping && stop_deadline_ && now >= *stop_deadline_) {
-    std::vector<std::string> silent;
-    for (auto& [id, member] : members_) {
-      if (member.in_round && !member.ended) silent.push_back(id);
-    }
-    for (const std::string& id : silent) {
-      say_(cat("host ", name_of(id), " has not ended its ranks in time; going on without it"));
-      trouble_.lost.push_back(name_of(id));
-      refuse(id, "its ranks did not end in time");
-      members_.erase(id);
+    for (const std::string& id : live_hosts()) {
+      const Member& member = members_.at(id);
+      if (member.in_round && !member.ended) on_gone(id, true);
     }
   }
   if (phase_ == Phase::stopping && all_ended()) round_over();
@@ -116,52 +102,18 @@ std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
 
 void Coordinator::on_join(const Report& report) {
   if (members_.contains(report.from)) return;
-  HostFacts facts = *report.facts;
-  if (facts.min_hosts != rules_.min_hosts || facts.max_hosts != rules_.max_hosts) {
-    return refuse(report.from,
-                  cat("--nnodes: expected the same on every host, got ",
-                      size_text(facts.min_hosts, facts.max_hosts), " on host ", facts.host.name, " and ",
-                      size_text(rules_.min_hosts, rules_.max_hosts), " on the host that coordinates"));
-  }
-  if (facts.node_rank && (*facts.node_rank < 0 || *facts.node_rank >= rules_.max_hosts)) {
-    return refuse(report.from, cat("--node-rank: expected 0 to ", rules_.max_hosts - 1, " for ",
-                                   rules_.max_hosts, " hosts (--nnodes), got ", *facts.node_rank));
-  }
-  // One that was started again, before its end was known, takes its own place.
+  const HostFacts& facts = *report.facts;
+  // One that was started again, before its end was known, takes its own place. (On loopback several agents of
+  // one name are different hosts of a test.)
   const auto former = std::find_if(members_.begin(), members_.end(), [&](const auto& entry) {
-    return facts.node_rank && entry.second.facts.node_rank == facts.node_rank &&
-           entry.second.facts.host.name == facts.host.name && entry.second.facts.address == facts.address &&
-           !on_loopback(facts.address);
+    const HostFacts& other = entry.second.facts;
+    return facts.node_rank && other.node_rank == facts.node_rank && other.host.name == facts.host.name &&
+           other.address == facts.address && !is_loopback_address(facts.address);
   });
   if (former != members_.end()) on_gone(std::string(former->first), true);
-  for (const auto& [id, member] : members_) {
-    if (!facts.node_rank || member.facts.node_rank != facts.node_rank) continue;
-    return refuse(report.from, cat("--node-rank: expected one host with ", *facts.node_rank, ", got ",
-                                   facts.host.name, " beside ", name_of(id), "; give every host its own"));
-  }
-  if (set_aside_.contains(facts.host.name)) {
-    return refuse(report.from, cat("host ", facts.host.name, " is set aside: it has failed ",
-                                   failures_of_[facts.host.name], " times"));
-  }
-  if (!rules_.elastic() && num_candidates() >= static_cast<size_t>(rules_.max_hosts)) {
-    return refuse(report.from, cat("the job has its ", rules_.max_hosts, " hosts"));
-  }
-  if (!members_.empty()) {
-    const HostFacts& first = members_.begin()->second.facts;
-    if (first.muster_version != facts.muster_version) {
-      say_(cat("host ", facts.host.name, " has muster ", printable(facts.muster_version), ", host ",
-               name_of(members_.begin()->first), " ", printable(first.muster_version)));
-    }
-    if (first.host.driver_version != facts.host.driver_version) {
-      const auto driver = [](const Host& host) {
-        return host.driver_version.empty() ? std::string("no driver")
-                                           : cat("driver ", printable(host.driver_version));
-      };
-      say_(cat("host ", facts.host.name, " has ", driver(facts.host), ", host ", first.host.name, " ",
-               driver(first.host)));
-    }
-  }
-  members_[report.from] = {.facts = std::move(facts)};
+  if (const std::string why = why_not(facts); !why.empty()) return refuse(report.from, why);
+  tell_differences(facts);
+  members_[report.from] = {.facts = facts};
   if (phase_ != Phase::running || !rules_.elastic()) return;
   const auto in_round = std::count_if(members_.begin(), members_.end(),
                                       [](const auto& entry) { return entry.second.in_round; });
@@ -199,7 +151,7 @@ void Coordinator::on_ended(const Report& report) {
       trouble_.failures.push_back(exit);
     }
   }
-  const bool can_be_spared = rules_.elastic() && num_candidates() > static_cast<size_t>(rules_.min_hosts);
+  const bool can_be_spared = rules_.elastic() && members_.size() > static_cast<size_t>(rules_.min_hosts);
   if (!report.error.empty() && can_be_spared) {
     say_(cat("host ", name_of(report.from), " cannot take part: ", report.error));
     refuse(report.from, report.error);
@@ -208,14 +160,13 @@ void Coordinator::on_ended(const Report& report) {
     trouble_.error = cat("host ", name_of(report.from), ": ", report.error);
     trouble_.error_code = report.exit_code;
   }
-  member.leaves |= report.stopped_by != 0;
-  trouble_.hosts_changed |= member.leaves;
-  if (member.leaves && !rules_.elastic()) trouble_.stopped_by = report.stopped_by;
-  const bool bad = !report.error.empty() || member.leaves || !trouble_.failures.empty();
+  if (report.stopped_by != 0 && rules_.elastic()) member.leaves = trouble_.hosts_changed = true;
+  if (report.stopped_by != 0 && !rules_.elastic()) trouble_.stopped_by = report.stopped_by;
+  const bool bad = !report.error.empty() || report.stopped_by != 0 || !trouble_.failures.empty();
   if (bad && phase_ == Phase::running) {
-    stop_round(!report.error.empty() ? trouble_.error
-               : member.leaves       ? cat("host ", name_of(report.from), " leaves")
-                                     : cat("rank ", trouble_.failures[0].rank, " failed"));
+    stop_round(!report.error.empty()    ? cat("host ", name_of(report.from), ": ", report.error)
+               : report.stopped_by != 0 ? cat("host ", name_of(report.from), " leaves")
+                                        : cat("rank ", trouble_.failures[0].rank, " failed"));
   }
 }
 
@@ -225,7 +176,8 @@ void Coordinator::on_gone(const std::string& id, bool lost) {
   const std::string name = name_of(id);
   const bool mattered = found->second.in_round && !found->second.ended;
   members_.erase(found);
-  if (lost) refuse(id, "it gave no sign of life for a while, and the job goes on without it");  // if it lives
+  if (lost)
+    refuse(id, "it was given up: no sign of life, or ranks that did not end in time");  // in case it lives
   if (phase_ == Phase::gathering) say_(cat("host ", name, lost ? " is gone" : " has left"));
   if (!mattered) return;
   trouble_.hosts_changed = true;
@@ -295,7 +247,7 @@ void Coordinator::restart_after_failure(const WorkerExit& first) {
   if (restarts_ >= rules_.max_restarts) return finish(first.shell_code(), "");
   ++restarts_;
   if (rules_.elastic() && failures >= rules_.max_host_failures &&
-      num_candidates() > static_cast<size_t>(rules_.min_hosts)) {
+      members_.size() > static_cast<size_t>(rules_.min_hosts)) {
     set_aside_.insert(first.host);
     say_(cat("host ", first.host, " is set aside: its ranks have failed ", failures, " times"));
     for (const auto& [id, member] : members_) {
@@ -323,10 +275,6 @@ void Coordinator::regather() {
   for (auto& [id, member] : members_) member.in_round = member.ended = false;
 }
 
-size_t Coordinator::num_candidates() const {
-  return members_.size();
-}
-
 // Those that were there before keep their order, so that ranks stay where they were; new ones follow in the
 // order of their numbers and names, whoever came first.
 std::vector<std::string> Coordinator::candidates() const {
@@ -345,7 +293,7 @@ std::vector<std::string> Coordinator::candidates() const {
 
 void Coordinator::try_to_start() {
   if (now_ < not_before_) return;
-  const size_t there = num_candidates();
+  const size_t there = members_.size();
   if (there >= static_cast<size_t>(rules_.max_hosts)) return start(candidates());
   if (there >= static_cast<size_t>(rules_.min_hosts)) {
     // A round that goes on with fewer hosts has heard from all that there are.
@@ -379,7 +327,7 @@ std::string Coordinator::missing_text() const {
 
 void Coordinator::finish_missing() {
   finish(1, cat("rendezvous: expected ", rules_.min_hosts, " hosts within ",
-                format_duration(rules_.join_timeout), ", got ", num_candidates(), missing_text(),
+                format_duration(rules_.join_timeout), ", got ", members_.size(), missing_text(),
                 "; see whether the others were started and can reach this address"));
 }
 

@@ -83,6 +83,8 @@ class Coordinator {
   void on_ended(const Report& report);
   void on_gone(const std::string& id, bool lost);
   void on_stop(const Report& report);
+  std::string why_not(const HostFacts& facts) const;  // it may not join; empty: it may
+  void tell_differences(const HostFacts& facts) const;
   void refuse(const std::string& id, const std::string& reason);
   void stop_round(const std::string& reason);
   void round_over();
@@ -93,7 +95,6 @@ class Coordinator {
   void finish(int exit_code, const std::string& reason);
   void finish_missing();
   bool all_ended() const;
-  size_t num_candidates() const;
   std::vector<std::string> candidates() const;
   std::string missing_text() const;
 

@@ -1,8 +1,6 @@
 #include "muster/cluster/coordinator_thread.h"
 
-#include <pthread.h>
-#include <signal.h>
-
+#include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -47,11 +45,8 @@ CoordinatorThread::CoordinatorThread(std::shared_ptr<Store> store, CoordinatorRu
           Clock::now()),
       next_watch_(Clock::now() + kWatchEvery) {
   // Signals are for the agent's own thread.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;  // in the thread, for good
   thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 CoordinatorThread::~CoordinatorThread() {

@@ -128,6 +128,8 @@ class HostAgent {
       if (order->kind == Order::Kind::stop) stopped_round_ = order->round;
       if (order->kind != Order::Kind::start && running_round_ != 0 &&
           (order->kind != Order::Kind::stop || order->round == running_round_)) {
+        if (!cluster_.remote && !order->reason.empty())
+          log(LogLevel::info, cat("ending this round's ranks: ", order->reason));
         processes_.end_all();
       }
       if (order->kind != Order::Kind::stop) pending_.push_back(std::move(*order));

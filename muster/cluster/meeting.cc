@@ -134,7 +134,7 @@ Meeting meet_in_etcd(const ClusterOptions& options) {
   const std::string etcd_host = endpoint_of(options).host;
   Meeting meeting;
   meeting.address = options.local_address.empty() ? address_towards(etcd_host) : options.local_address;
-  meeting.secret = cluster_secret(options, is_loopback_text(meeting.address));
+  meeting.secret = cluster_secret(options, is_loopback_address(meeting.address));
   const EtcdStoreOptions etcd{.http = {.url = cat(options.etcd_protocol, "://", options.endpoint),
                                        .ca_file = options.etcd_ca_file,
                                        .cert_file = options.etcd_cert_file,
@@ -155,10 +155,6 @@ Meeting meet_in_etcd(const ClusterOptions& options) {
 }
 
 }  // namespace
-
-bool is_loopback_text(const std::string& address) {
-  return address == "localhost" || address.starts_with("127.") || address == "::1";
-}
 
 Secret cluster_secret(const ClusterOptions& options, bool loopback) {
   if (!options.secret.empty()) return options.secret;
@@ -189,7 +185,7 @@ std::string address_to_serve(const std::string& host) {
   for (const SocketAddress& address : resolve({.host = host}, Deadline(kResolve))) {
     if (!is_here(address)) continue;
     std::string text = host_of(address);
-    if (!is_loopback(address) || is_loopback_text(host)) return text;
+    if (!is_loopback(address) || is_loopback_address(host)) return text;
     std::string outward = outward_address();
     if (outward.empty()) return text;
     log(LogLevel::warn, cat("host name ", host, " means ", text,
@@ -209,7 +205,7 @@ Meeting meet(const ClusterOptions& options) {
   const std::string here = patient_address_to_serve(endpoint.host, options);
   const bool by_rank = options.backend == "static" && options.node_rank.has_value();
   const bool may_serve = !options.remote && (by_rank ? *options.node_rank == 0 : !here.empty());
-  meeting.secret = cluster_secret(options, is_loopback_text(endpoint.host) || is_loopback_text(here));
+  meeting.secret = cluster_secret(options, is_loopback_address(endpoint.host) || is_loopback_address(here));
   if (may_serve) {
     if (here.empty()) {
       throw Error(

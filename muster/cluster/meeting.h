@@ -23,9 +23,6 @@ Secret cluster_secret(const ClusterOptions& options, bool loopback);
 // said. Throws: unavailable when the name does not resolve.
 std::string address_to_serve(const std::string& host);
 
-// True for an address that no other machine can reach.
-bool is_loopback_text(const std::string& address);
-
 struct Meeting {
   std::unique_ptr<TcpServer> server = {};  // when this host serves
   std::unique_ptr<MeetingFile> file = {};  // and leaves word where

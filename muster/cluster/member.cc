@@ -1,13 +1,12 @@
 #include "muster/cluster/member.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <utility>
 
+#include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -38,11 +37,8 @@ Member::Member(std::shared_ptr<Store> store, const HostFacts& facts,
   next_order_ = store_->add(log_size_key(kOrders), 0) + 1;
   while (store_->check({log_entry_key(kOrders, next_order_)})) ++next_order_;
   store_->append(kReports, to_text(Report{.kind = Report::Kind::join, .from = id_, .facts = facts}));
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;  // in the thread, for good
   thread_ = std::thread([this] { listen(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Member::~Member() {

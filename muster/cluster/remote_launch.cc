@@ -12,12 +12,12 @@
 
 #include "muster/base/log.h"
 #include "muster/base/route.h"
+#include "muster/base/shell.h"
 #include "muster/base/strings.h"
 #include "muster/cluster/agent_task.h"
 #include "muster/cluster/coordinator_thread.h"
 #include "muster/cluster/feed.h"
 #include "muster/cluster/host_agent.h"
-#include "muster/cluster/host_discovery.h"
 #include "muster/cluster/meeting.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/job_report.h"
@@ -32,8 +32,6 @@ namespace muster {
 
 namespace {
 
-constexpr size_t kTailBytes = size_t{8} << 10;
-constexpr size_t kLastLines = 5;
 constexpr std::chrono::seconds kBeyondTheRanksGrace{20};
 constexpr std::chrono::seconds kAllTakeLeave{5};
 constexpr std::chrono::seconds kAskEvery{2};
@@ -47,6 +45,10 @@ std::string own_program() {
 
 std::string without_user(const std::string& name) {
   return name.substr(name.find('@') == std::string::npos ? 0 : name.find('@') + 1);
+}
+
+std::vector<HostSpec> discover_hosts(const std::string& command) {
+  return parse_hostfile(output_of_shell(command, "--host-discovery"), cat("what '", command, "' printed"));
 }
 
 class RemoteJob {
@@ -90,7 +92,6 @@ class RemoteJob {
     HostSpec host;
     std::string address;  // what the name stands for; empty: this machine
     std::unique_ptr<Feed> feed;
-    Output::StreamId err = 0;
     bool running = false;
   };
 
@@ -100,9 +101,10 @@ class RemoteJob {
     try {
       return address_to_serve(bare).empty() ? bare : std::string();
     } catch (const Error&) {
-      std::vector<std::string> ask = remote_.ssh;
-      ask.insert(ask.end(), {"-G", name});
-      for (const std::string& line : lines_of(ask)) {
+      std::string ask;
+      for (const std::string& word : remote_.ssh) ask += shell_quoted(word) + " ";
+      ask += cat("-G ", shell_quoted(name), " 2>/dev/null || true");  // not every --ssh knows -G
+      for (const std::string& line : split(output_of_shell(ask, "--ssh"), '\n')) {
         if (line.starts_with("hostname ")) return line.substr(9);
       }
       return bare;
@@ -159,8 +161,7 @@ class RemoteJob {
       argv.insert(argv.end(), {host.name, cat("exec ", shell_quoted(program), " agent")});
     }
     auto out = output_->open({.console_fd = STDOUT_FILENO, .whole_lines = true});
-    auto err = output_->open({.console_fd = STDERR_FILENO, .whole_lines = true, .tail_bytes = kTailBytes});
-    agent.err = err.id;
+    auto err = output_->open({.console_fd = STDERR_FILENO, .whole_lines = true});
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("cannot make a pipe", errno);
     const Fd child_end(ends[0]);
@@ -190,11 +191,8 @@ class RemoteJob {
       log(LogLevel::warn, what);
       return;
     }
-    std::string lines;
-    for (const std::string& line : output_->last_lines(agent.err, kLastLines)) lines += cat("\n    | ", line);
-    coordinator_report({.kind = Report::Kind::stop,
-                        .error = what + lines,
-                        .exit_code = by_ssh ? 1 : std::max(1, exit.exit_code)});
+    coordinator_report(
+        {.kind = Report::Kind::stop, .error = what, .exit_code = by_ssh ? 1 : std::max(1, exit.exit_code)});
   }
 
   void coordinator_report(Report report) {

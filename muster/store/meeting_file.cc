@@ -10,6 +10,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
+#include "muster/base/rank_env.h"
 #include "muster/base/runtime_folder.h"
 #include "muster/base/units.h"
 #include "muster/store/tcp_store.h"
@@ -102,11 +103,11 @@ std::optional<MeetingPlace> meeting_place_of_environment(const std::string& who)
   }
   if (get_env("PMI_SIZE") && get_env("PMI_SIZE") == get_env("MPI_LOCALNRANKS"))
     return MeetingPlace{in_runtime_folder(file_name("mpiexec", cat(::getppid()), who)), true};
-  const auto step = get_env("SLURM_STEP_ID");
-  if (!step || !parse_int(*step) || !get_env("SLURM_JOB_ID")) return std::nullopt;
-  const std::string file = file_name(
-      "srun", cat(*get_env("SLURM_JOB_ID"), ".", *step, ".", get_env("SLURM_RESTART_COUNT").value_or("0")),
-      who);
+  if (!inside_srun_step() || !get_env("SLURM_JOB_ID")) return std::nullopt;
+  const std::string file = file_name("srun",
+                                     cat(*get_env("SLURM_JOB_ID"), ".", *get_env("SLURM_STEP_ID"), ".",
+                                         get_env("SLURM_RESTART_COUNT").value_or("0")),
+                                     who);
   const bool one_host = get_env("SLURM_STEP_NUM_NODES") == "1";
   return MeetingPlace{one_host ? in_runtime_folder(file) : in_folder_of_job("SLURM_SUBMIT_DIR", file),
                       one_host};

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -17,6 +16,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -117,11 +117,8 @@ TcpServer::Loop::Loop(TcpServerOptions options) : options_(std::move(options)) {
   control(EPOLL_CTL_ADD, stop_.get(), EPOLLIN, kStop);
   control(EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListener);
   // The program's signal handlers run in its own threads, never in this one.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;  // in the thread, for good
   thread_ = std::thread([this] { serve(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 TcpServer::Loop::~Loop() {

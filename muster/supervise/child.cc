@@ -16,8 +16,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "muster/base/blocked_signals.h"
 #include "muster/base/strings.h"
-#include "muster/supervise/blocked_signals.h"
 
 namespace muster {
 

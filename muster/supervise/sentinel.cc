@@ -14,8 +14,8 @@
 #include <atomic>
 #include <cerrno>
 
+#include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
-#include "muster/supervise/blocked_signals.h"
 
 namespace muster {
 

@@ -41,7 +41,9 @@ class Secrets(unittest.TestCase):
         (self.folder / "runtime").mkdir(mode=0o700)
         env = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder / "runtime"),
                "CUDA_VISIBLE_DEVICES": "", "MUSTER_LOG_LEVEL": "debug"}
-        command = [MUSTER, "run", "-n", "2", "--tee", "3", "--run-dir", "run", "sh", "-c", "echo $$ up; exec sleep 1000"]
+        # No exec: a process in the middle of one has no environment to read.
+        stay = "echo $$ up; while :; do sleep 1000; done"
+        command = [MUSTER, "run", "-n", "2", "--tee", "3", "--run-dir", "run", "sh", "-c", stay]
         with open(self.folder / "launcher.err", "w", encoding="utf-8") as err:
             self.job = subprocess.Popen(command, env=env, cwd=self.folder, stdin=subprocess.DEVNULL, stderr=err,
                                         stdout=subprocess.PIPE, text=True, start_new_session=True)

@@ -50,6 +50,9 @@ TEST_F(Detect, AnSrunStepWithOneTaskANode) {
        {"SLURM_STEP_ID", "0"},
        {"SLURM_PROCID", "1"},
        {"SLURM_STEP_NUM_TASKS", "3"},
+       {"SLURM_STEP_TASKS_PER_NODE", "1(x3)"},
+       {"SLURM_NODEID", "1"},
+       {"SLURM_LOCALID", "0"},
        {"SLURM_STEP_NUM_NODES", "3"},
        {"SLURM_SUBMIT_DIR", folder_.path()}});
   ClusterOptions options;
@@ -68,7 +71,11 @@ TEST_F(Detect, ABatchScriptIsNoStep) {
 TEST_F(Detect, SeveralAgentsOnAHostAreRefused) {
   set({{"SLURM_JOB_ID", "42"},
        {"SLURM_STEP_ID", "0"},
+       {"SLURM_PROCID", "2"},
+       {"SLURM_LOCALID", "0"},
+       {"SLURM_NODEID", "1"},
        {"SLURM_STEP_NUM_TASKS", "4"},
+       {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
        {"SLURM_STEP_NUM_NODES", "2"}});
   EXPECT_THAT(refusal(), HasSubstr("srun --ntasks-per-node=1"));
 }
@@ -84,21 +91,23 @@ TEST_F(Detect, OpenMpiBeforeSlurm) {
        {"OMPI_COMM_WORLD_RANK", "1"},
        {"OMPI_COMM_WORLD_SIZE", "2"},
        {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+       {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
        {"OMPI_MCA_initial_wdir", folder_.path()}});
   ClusterOptions options;
   ASSERT_TRUE(detect_cluster(options));
-  EXPECT_EQ(options.backend, "mpirun");
+  EXPECT_EQ(options.backend, "Open MPI");
   EXPECT_EQ(options.node_rank, 1);
 }
 
 TEST_F(Detect, ProcessesWithoutANameInCommonNeedAnEndpoint) {
-  set({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "1"}});
+  set({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "1"}, {"MPI_LOCALRANKID", "0"}});
   EXPECT_THAT(refusal(), HasSubstr("--rdzv-endpoint"));
   EXPECT_EQ(node_rank_of_environment(), 0);
 }
 
 TEST_F(Detect, ARankOfAnotherLauncherIsNoAgent) {
   set({{"RANK", "0"},
+       {"WORLD_SIZE", "1"},
        {"OMPI_COMM_WORLD_RANK", "1"},
        {"OMPI_COMM_WORLD_SIZE", "2"},
        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});

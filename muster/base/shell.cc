@@ -1,0 +1,29 @@
+#include "muster/base/shell.h"
+
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+std::string output_of_shell(const std::string& command, const std::string& what) {
+  constexpr size_t kMaxBytes = size_t{1} << 20;
+  FILE* const pipe = ::popen(command.c_str(), "re");
+  if (pipe == nullptr) fail_errno(cat(what, ": cannot start '", command, "'"), errno);
+  std::string text;
+  char buffer[4096];
+  for (size_t n = 0; (n = std::fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {
+    if (text.size() < kMaxBytes) text.append(buffer, n);
+  }
+  const int status = ::pclose(pipe);
+  if (status == 0) return text;
+  throw Error(ErrorCode::io,
+              cat(what, ": expected '", command, "' to end well, got ",
+                  WIFEXITED(status) ? cat("exit code ", WEXITSTATUS(status)) : std::string("a signal")));
+}
+
+}  // namespace muster
