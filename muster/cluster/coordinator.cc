@@ -346,24 +346,34 @@ void Coordinator::start(const std::vector<std::string>& ids) {
     return finish(exit_code_of(error), error.message());
   }
   const HostFacts& first = hosts.at(static_cast<size_t>(order.plan.ranks.at(0).host_index));
-  order.round = ++round_;
+  order.round = round_ + 1;
   order.restart_count = restarts_;
+  order.failures = failures_of_;
+  order.set_aside = set_aside_;
   order.master_addr = first.address;
   order.master_port = first.master_port;
   order.store = first.store;
+  enter_round(order);
+  orders_.push_back(std::move(order));
+}
+
+void Coordinator::enter_round(const Order& order) {
+  phase_ = Phase::running;
+  round_ = order.round;
+  round_began_ = now_;
   trouble_ = {};
   exits_.clear();
   for (auto& [id, member] : members_) member.in_round = member.ended = false;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    Member& member = members_.at(ids[i]);
+  for (size_t i = 0; i < order.hosts.size(); ++i) {
+    const auto found = members_.find(order.hosts[i]);
+    if (found == members_.end()) continue;  // in a replay: it has left since
+    Member& member = found->second;
+    const RankRange ranks = ranks_on_host(order.plan, static_cast<int>(i));
     member.in_round = true;
-    member.planned_name = hosts[i].host.name;
-    member.has_ranks = ranks_on_host(order.plan, static_cast<int>(i)).count > 0;
+    member.has_ranks = ranks.count > 0;
+    member.planned_name = member.has_ranks ? order.plan.ranks.at(ranks.first).host : member.facts.host.name;
     if (member.seniority == 0) member.seniority = next_seniority_++;
   }
-  round_began_ = now_;
-  phase_ = Phase::running;
-  orders_.push_back(std::move(order));
 }
 
 void Coordinator::finish(int exit_code, const std::string& reason) {
@@ -393,17 +403,25 @@ void Coordinator::replay(const Order& order) {
     stop_deadline_ = now_ + rules_.stop_timeout;
   }
   if (order.kind != Order::Kind::start) return;
-  phase_ = Phase::running;
-  round_ = order.round;
   restarts_ = order.restart_count;
-  for (auto& [id, member] : members_) member.in_round = false;
-  for (const std::string& id : order.hosts) {
-    const auto member = members_.find(id);
-    if (member == members_.end()) continue;
-    member->second.in_round = true;
-    member->second.ended = false;
-    if (member->second.seniority == 0) member->second.seniority = next_seniority_++;
+  failures_of_ = order.failures;
+  set_aside_ = order.set_aside;
+  enter_round(order);
+}
+
+std::vector<Order> Coordinator::resume(Clock::time_point now, std::chrono::milliseconds age) {
+  now_ = now;
+  began_ = now - age;
+  std::vector<Report> joins;
+  for (const auto& [id, member] : members_) {
+    if (member.seniority == 0)
+      joins.push_back({.kind = Report::Kind::join, .from = id, .facts = member.facts});
   }
+  for (const Report& join : joins) members_.erase(join.from);
+  if (phase_ != Phase::finished) {
+    for (const Report& join : joins) on_join(join);
+  }
+  return std::exchange(orders_, {});
 }
 
 std::vector<std::string> Coordinator::live_hosts() const {

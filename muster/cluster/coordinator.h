@@ -48,9 +48,11 @@ class Coordinator {
   std::vector<Order> on_tick(Clock::time_point now);
 
   // Going on after a coordinator that is gone: who has joined and left, then what it had ordered; then
-  // on_report with the reports of ranks' ends, and on_tick.
+  // resume, and on_report with the reports of ranks' ends.
   void replay(const Report& report);
   void replay(const Order& order);
+  // Looks at those that have joined and that no order speaks of. `age`: since the job began.
+  std::vector<Order> resume(Clock::time_point now, std::chrono::milliseconds age);
 
   bool finished() const { return phase_ == Phase::finished; }
   // Whose end would be a loss: their signs of life are to be watched.
@@ -90,6 +92,7 @@ class Coordinator {
   void round_over();
   void try_to_start();
   void start(const std::vector<std::string>& ids);
+  void enter_round(const Order& order);
   void regather();
   void restart_after_failure(const WorkerExit& first);
   void finish(int exit_code, const std::string& reason);

@@ -1,5 +1,7 @@
 #include "muster/cluster/coordinator_thread.h"
 
+#include <algorithm>
+
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -91,7 +93,11 @@ void CoordinatorThread::give_up(const std::string& why) {
 
 void CoordinatorThread::serve() {
   int64_t next_report = 1;
-  if (options_.take_over) take_over(next_report);
+  if (options_.take_over) {
+    take_over(next_report);
+  } else {
+    age_of_job();  // which begins now
+  }
   while (!stop_) {
     std::vector<Order> orders;
     if (const auto text = entry(*store_, kReports, next_report, kTick)) {
@@ -121,13 +127,26 @@ void CoordinatorThread::take_over(int64_t& next_report) {
     ++next_report;
     const Report report = report_from_text(*text);
     coordinator_.replay(report);
-    if (report.kind == Report::Kind::failing || report.kind == Report::Kind::ended) ends.push_back(report);
+    if (report.kind == Report::Kind::failing || report.kind == Report::Kind::ended ||
+        report.kind == Report::Kind::stop) {
+      ends.push_back(report);
+    }
   }
   while (const auto text = entry(*store_, kOrders, next_order_, now)) {
     ++next_order_;
     coordinator_.replay(order_from_text(*text));
   }
+  give(coordinator_.resume(Clock::now(), age_of_job()));
   for (const Report& report : ends) give(coordinator_.on_report(report, Clock::now()));
+}
+
+// The hosts' clocks are compared here: a takeover may be as far off as they are.
+std::chrono::milliseconds CoordinatorThread::age_of_job() {
+  using std::chrono::milliseconds;
+  const auto now =
+      std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+  const auto began = parse_int(store_->compare_set("began", "", cat(now.count())));
+  return std::max(milliseconds(0), now - milliseconds(began.value_or(now.count())));
 }
 
 // Each order has its number, which only one coordinator can take: one that was given up for dead, and finds

@@ -41,6 +41,7 @@ class CoordinatorThread {
   void serve();
   void give_up(const std::string& why);
   void take_over(int64_t& next_report);
+  std::chrono::milliseconds age_of_job();
   void give(const std::vector<Order>& orders);
   void watch_signs_of_life(std::vector<Order>& orders);
 

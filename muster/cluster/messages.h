@@ -3,7 +3,9 @@
 // same sequence and a coordinator that takes over can read what was said before.
 #pragma once
 
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -63,16 +65,18 @@ struct Order {
   };
   Kind kind = Kind::start;
   int round = 0;
-  std::vector<std::string> hosts = {};  // start: ids, in the plan's order; refuse: the one
-  std::string run_folder = {};          // start: the name of the job's, for hosts that were not told one
-  Plan plan = {};                       // start
-  int restart_count = 0;                // start
-  std::string master_addr = {};         // start
-  int master_port = 0;                  // start
-  std::string store = {};               // start
-  std::string reason = {};              // stop, finish, refuse
-  int exit_code = 0;                    // finish, refuse
-  std::vector<WorkerExit> exits = {};   // finish: of the failed round, the cause first
+  std::vector<std::string> hosts = {};       // start: ids, in the plan's order; refuse: the one
+  std::string run_folder = {};               // start: the name of the job's, for hosts that were not told one
+  Plan plan = {};                            // start
+  int restart_count = 0;                     // start
+  std::map<std::string, int> failures = {};  // start: rounds that hosts have failed so far, by name
+  std::set<std::string> set_aside = {};      // start: names of hosts
+  std::string master_addr = {};              // start
+  int master_port = 0;                       // start
+  std::string store = {};                    // start
+  std::string reason = {};                   // stop, finish, refuse
+  int exit_code = 0;                         // finish, refuse
+  std::vector<WorkerExit> exits = {};        // finish: of the failed round, the cause first
 };
 
 std::string to_text(const Report& report);

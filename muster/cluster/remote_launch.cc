@@ -18,6 +18,7 @@
 #include "muster/cluster/coordinator_thread.h"
 #include "muster/cluster/feed.h"
 #include "muster/cluster/host_agent.h"
+#include "muster/cluster/host_watch.h"
 #include "muster/cluster/meeting.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/job_report.h"
@@ -34,7 +35,7 @@ namespace {
 
 constexpr std::chrono::seconds kBeyondTheRanksGrace{20};
 constexpr std::chrono::seconds kAllTakeLeave{5};
-constexpr std::chrono::seconds kAskEvery{2};
+constexpr int kHostWatch = -1;  // its child; the agents' are numbered from 0
 constexpr std::chrono::milliseconds kLookForTheEndEvery{250};
 
 std::string own_program() {
@@ -45,10 +46,6 @@ std::string own_program() {
 
 std::string without_user(const std::string& name) {
   return name.substr(name.find('@') == std::string::npos ? 0 : name.find('@') + 1);
-}
-
-std::vector<HostSpec> discover_hosts(const std::string& command) {
-  return parse_hostfile(output_of_shell(command, "--host-discovery"), cat("what '", command, "' printed"));
 }
 
 class RemoteJob {
@@ -76,12 +73,15 @@ class RemoteJob {
     for (const HostSpec& host : remote_.hosts) start(host);
     watch_discovery();
     watch_for_the_end();
-    const WaitResult ended = processes_.wait_all(
-        {.stop_on_failure = false,
-         .grace = options_.shutdown_timeout + kBeyondTheRanksGrace,
-         .on_exit = [this](const ChildExit& exit) { on_exit(exit); },
-         .on_stop =
-             [this](int signal) { coordinator_report({.kind = Report::Kind::stop, .stopped_by = signal}); }});
+    const WaitResult ended =
+        processes_.wait_all({.stop_on_failure = false,
+                             .grace = options_.shutdown_timeout + kBeyondTheRanksGrace,
+                             .on_exit = [this](const ChildExit& exit) { on_exit(exit); },
+                             .on_stop =
+                                 [this](int signal) {
+                                   if (host_watch_) host_watch_->stop();
+                                   coordinator_report({.kind = Report::Kind::stop, .stopped_by = signal});
+                                 }});
     output_->finish();
     coordinator_->wait(kAllTakeLeave);
     return report(ended);
@@ -176,6 +176,7 @@ class RemoteJob {
 
   // An agent that has joined tells its end itself; one that has not is known by its ssh alone.
   void on_exit(const ChildExit& exit) {
+    if (exit.id == kHostWatch) return;
     Agent& agent = *agents_.at(static_cast<size_t>(exit.id));
     agent.running = false;
     agent.feed.reset();
@@ -207,30 +208,29 @@ class RemoteJob {
 
   // New hosts are started as they appear; those that go away end by themselves, or are told to by whoever
   // took them away.
+  void start_new(const std::vector<HostSpec>& hosts) {
+    if (coordinator_->result() || processes_.stop_requested() != 0) return;
+    for (const HostSpec& host : hosts) {
+      const bool there = std::any_of(agents_.begin(), agents_.end(), [&](const auto& agent) {
+        return agent->host.name == host.name && agent->running;
+      });
+      if (there || ++starts_[host.name] > cluster_.max_host_failures) continue;
+      log(LogLevel::info, cat("host ", host.name, " is new; starting an agent there"));
+      start(host);
+    }
+  }
+
   void watch_discovery() {
     if (remote_.discovery.empty()) return;
-    processes_.loop().call_at(Clock::now() + kAskEvery, [this] {
-      if (coordinator_->result() || processes_.stop_requested() != 0) return;
-      try {
-        for (const HostSpec& host : discover_hosts(remote_.discovery)) {
-          const bool there = std::any_of(agents_.begin(), agents_.end(), [&](const auto& agent) {
-            return agent->host.name == host.name && agent->running;
-          });
-          if (there || ++starts_[host.name] > cluster_.max_host_failures) continue;
-          log(LogLevel::info, cat("host ", host.name, " is new; starting an agent there"));
-          start(host);
-        }
-      } catch (const Error& error) {
-        log(LogLevel::warn, error.message());
-      }
-      watch_discovery();
-    });
+    host_watch_ = std::make_unique<HostWatch>(processes_, kHostWatch, remote_.discovery,
+                                              [this](const auto& hosts) { start_new(hosts); });
   }
 
   // When the job is over, an ssh whose host cannot be reached any more would go on for minutes.
   void watch_for_the_end() {
     processes_.loop().call_at(Clock::now() + kLookForTheEndEvery, [this] {
       if (!coordinator_->result()) return watch_for_the_end();
+      if (host_watch_) host_watch_->stop();
       processes_.loop().call_at(Clock::now() + kAllTakeLeave, [this] { processes_.end_all_now(); });
     });
   }
@@ -270,6 +270,7 @@ class RemoteJob {
   std::unique_ptr<CoordinatorThread> coordinator_;
   std::unique_ptr<Output> output_;
   std::vector<std::unique_ptr<Agent>> agents_;
+  std::unique_ptr<HostWatch> host_watch_;
   int next_report_ = 1;
 };
 

@@ -433,5 +433,31 @@ TEST(Coordinator, GoesOnWhereAnotherWasLost) {
   EXPECT_EQ(orders[0].round, 2);
 }
 
+TEST(Coordinator, OneThatTakesOverKnowsWhoIsSetAsideAndHowOldTheJobIs) {
+  CoordinatorRules rules = between(1, 3);
+  rules.time_limit = seconds(100);
+  World second(rules);
+  Order started{.kind = Kind::start, .round = 4, .hosts = {"id-a"}, .restart_count = 3};
+  started.plan = plan(Inventory{.source = "test", .hosts = {{.name = "a"}}}, {.nproc_per_node = 1});
+  started.failures = {{"b", 3}};
+  started.set_aside = {"b"};
+  for (const char* name : {"a", "b"}) {
+    HostFacts facts = facts_of(name);
+    facts.min_hosts = 1;
+    facts.max_hosts = 3;
+    second.coordinator().replay(Report{.kind = Report::Kind::join, .from = cat("id-", name), .facts = facts});
+  }
+  second.coordinator().replay(started);
+  const auto orders = second.coordinator().resume(Clock::time_point(), seconds(40));
+  ASSERT_THAT(orders, SizeIs(1)) << "b had joined, and nobody had answered";
+  EXPECT_EQ(orders[0].kind, Kind::refuse);
+  EXPECT_THAT(orders[0].reason, HasSubstr("set aside"));
+  EXPECT_THAT(second.coordinator().on_tick(Clock::time_point() + seconds(59)), IsEmpty());
+  const auto over = second.coordinator().on_tick(Clock::time_point() + seconds(61));
+  ASSERT_FALSE(over.empty());
+  EXPECT_EQ(over[0].kind, Kind::stop);
+  EXPECT_THAT(over[0].reason, HasSubstr("time limit"));
+}
+
 }  // namespace
 }  // namespace muster

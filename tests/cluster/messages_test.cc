@@ -61,6 +61,8 @@ TEST(Messages, AnOrderIsReadBackAsItWas) {
                     .run_folder = "job",
                     .plan = plan(Inventory{.source = "test", .hosts = {gpu_host(1, 2)}}, {}),
                     .restart_count = 1,
+                    .failures = {{"a", 2}},
+                    .set_aside = {"c"},
                     .master_addr = "10.0.0.1",
                     .master_port = 12,
                     .store = "tcp://10.0.0.1:1",
@@ -68,6 +70,8 @@ TEST(Messages, AnOrderIsReadBackAsItWas) {
                     .exit_code = 9};
   const Order read = order_from_text(to_text(order));
   EXPECT_EQ(read.plan, order.plan);
+  EXPECT_EQ(read.failures, order.failures);
+  EXPECT_EQ(read.set_aside, order.set_aside);
   EXPECT_EQ(to_text(read), to_text(order));
 }
 

@@ -1,0 +1,46 @@
+// Asks a command again and again which hosts there are (`--host-discovery`), without waiting for it: one that
+// hangs holds up nothing but its own answer.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "muster/base/fd.h"
+#include "muster/cluster/hostfile.h"
+#include "muster/supervise/process_set.h"
+
+namespace muster {
+
+// The hosts that the command lists now. Blocking: until it has ended. Throws: io when it fails; as
+// parse_hostfile.
+std::vector<HostSpec> discover_hosts(const std::string& command);
+
+class HostWatch {
+ public:
+  using OnHosts = std::function<void(const std::vector<HostSpec>&)>;
+
+  // Asks in a child of `processes` with this id, from the next answer on. An answer that is none is said, and
+  // asked for again.
+  HostWatch(ProcessSet& processes, int id, const std::string& command, OnHosts on_hosts);
+  HostWatch(const HostWatch&) = delete;
+  HostWatch& operator=(const HostWatch&) = delete;
+  ~HostWatch() { processes_.loop().cancel(watch_); }
+
+  // Asks no more. The set then need not wait for the child.
+  void stop();
+
+ private:
+  void read_some();
+  void take(const std::string& answer);
+
+  ProcessSet& processes_;
+  int id_;
+  std::string command_;
+  OnHosts on_hosts_;
+  Fd answers_;
+  std::string read_;
+  EventLoop::Handle watch_ = 0;
+};
+
+}  // namespace muster
