@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -49,27 +48,17 @@ class Etcd(unittest.TestCase):
         cls.world.__exit__()
 
     def start(self, host, nnodes, *program, flags=()):
-        process = self.world[host].start(
-            [MUSTER, "run", "-q", "-n", "1", "--nnodes", nnodes, "--rdzv-backend", "etcd", "--rdzv-endpoint", self.endpoint,
-             "--rdzv-id", self.id(), "--secret-file", self.secret, "--rdzv-conf",
-             "last_call_timeout=0,keep_alive_interval=1,keep_alive_max_attempt=5", *flags, *program])
-        timer = threading.Timer(80, process.kill)
-        timer.start()
-
-        def end():
-            timer.cancel()
-            process.kill()
-            process.communicate()
-
-        self.addCleanup(end)
-        return process
+        return self.world[host].start_for(self, [
+            MUSTER, "run", "-q", "-n", "1", "--nnodes", nnodes, "--rdzv-backend", "etcd",
+            "--rdzv-endpoint", self.endpoint, "--rdzv-id", self.id(), "--secret-file", self.secret, "--rdzv-conf",
+            "last_call_timeout=0,keep_alive_interval=1,keep_alive_max_attempt=5", *flags, *program], seconds=80)
 
     def keys(self):
-        body = json.dumps({"key": base64.b64encode(b"muster/").decode(), "range_end": base64.b64encode(b"muster0").decode(),
-                           "count_only": True})
-        code, out, err = self.world["a"].run(["python3", "-c", "import sys, urllib.request; print(urllib.request.urlopen("
-                                              "sys.argv[1], sys.argv[2].encode(), 5).read().decode())",
-                                              f"http://{self.endpoint}/v3/kv/range", body])
+        body = json.dumps({"key": base64.b64encode(b"muster/").decode(),
+                           "range_end": base64.b64encode(b"muster0").decode(), "count_only": True})
+        ask = "import sys, urllib.request; " \
+              "print(urllib.request.urlopen(sys.argv[1], sys.argv[2].encode(), 5).read().decode())"
+        code, out, err = self.world["a"].run(["python3", "-c", ask, f"http://{self.endpoint}/v3/kv/range", body])
         self.assertEqual(code, 0, err)
         return int(json.loads(out).get("count", 0))
 
@@ -92,7 +81,8 @@ class Etcd(unittest.TestCase):
             self.assertIn("rank 1 failed first", err)
 
     def test_the_coordinator_killed_is_succeeded(self):
-        script = "echo world $WORLD_SIZE attempt $MUSTER_ATTEMPT; [ $WORLD_SIZE = 2 ] && [ $MUSTER_ATTEMPT != 0 ] && exit 0; sleep 1000"
+        script = "echo world $WORLD_SIZE attempt $MUSTER_ATTEMPT; " \
+                 "[ $WORLD_SIZE = 2 ] && [ $MUSTER_ATTEMPT != 0 ] && exit 0; sleep 1000"
         first = self.start("a", "1:3", "sh", "-c", script)  # it is there first, so it coordinates
         self.assertIn("world 1", first.stdout.readline())
         others = [self.start(name, "1:3", "sh", "-c", script) for name in "bc"]
@@ -121,8 +111,9 @@ class Etcd(unittest.TestCase):
 
     def test_no_etcd_there(self):
         code, out, err = self.world["a"].run(
-            [MUSTER, "run", "-q", "--nnodes", "2", "--rdzv-backend", "etcd", "--rdzv-endpoint", f"{self.world['b'].address}:1",
-             "--rdzv-id", "x", "--secret-file", self.secret, "--rdzv-conf", "join_timeout=1", "true"])
+            [MUSTER, "run", "-q", "--nnodes", "2", "--rdzv-backend", "etcd",
+             "--rdzv-endpoint", f"{self.world['b'].address}:1", "--rdzv-id", "x", "--secret-file", self.secret,
+             "--rdzv-conf", "join_timeout=1", "true"])
         self.assertEqual(code, 1)
         self.assertIn("expected an answer of http://", err)
 

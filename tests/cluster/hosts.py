@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 
 SKIPPED = 77  # what a test exits with that could not be run here
@@ -59,6 +60,20 @@ class Host:
         env = dict(self.world.environment, **more.pop("env", {}))
         return subprocess.Popen(self.command(argv), text=True, env=env, cwd=more.pop("cwd", self.world.folder),
                                 start_new_session=True, **more)
+
+    def start_for(self, test, argv, seconds=60, **more):
+        """The same for a test case: killed if that ends before it does, or when the time is over."""
+        process = self.start(argv, **more)
+        timer = threading.Timer(seconds, process.kill)
+        timer.start()
+
+        def end():
+            timer.cancel()
+            process.kill()
+            process.communicate()
+
+        test.addCleanup(end)
+        return process
 
     def run(self, argv, timeout=60, **more):
         process = self.start(argv, **more)
@@ -179,6 +194,14 @@ class Hosts:
             self.daemons.add(server.pid)
         for host in self:
             wait_for(lambda host=host: host.run(["sh", "-c", "ss -ltn | grep -q :22"])[0] == 0, 20)
+
+
+def cmdline(pid):
+    """A process's program and arguments, a zero byte after each; nothing when it is gone."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def wait_for(condition, seconds):

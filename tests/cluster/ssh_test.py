@@ -7,12 +7,11 @@ import os
 import pathlib
 import signal
 import sys
-import threading
 import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from hosts import SKIPPED, Hosts, missing, wait_for
+from hosts import SKIPPED, Hosts, cmdline, missing, wait_for
 
 MUSTER = ""
 SAY = 'echo "$RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, host $GROUP_RANK, $MASTER_ADDR"'
@@ -30,22 +29,8 @@ class Ssh(unittest.TestCase):
     def run_on(self, hosts, *program, flags=(), timeout=60, **more):
         return self.world["a"].run([MUSTER, "run", "-q", "--hosts", hosts, *flags, *program], timeout=timeout, **more)
 
-    def start(self, argv):
-        """A launcher on host a that is killed if the test ends before it does, or when a minute is over."""
-        process = self.world["a"].start(argv)
-        timer = threading.Timer(60, process.kill)
-        timer.start()
-
-        def end():
-            timer.cancel()
-            process.kill()
-            process.communicate()
-
-        self.addCleanup(end)
-        return process
-
     def start_on(self, hosts, *program, flags=()):
-        return self.start([MUSTER, "run", "-q", "--hosts", hosts, *flags, *program])
+        return self.world["a"].start_for(self, [MUSTER, "run", "-q", "--hosts", hosts, *flags, *program])
 
     def nothing_is_left(self, seconds=5):
         wait_for(lambda: not any(host.processes() for host in self.world), seconds)
@@ -76,7 +61,8 @@ class Ssh(unittest.TestCase):
         self.assertEqual(len(out.splitlines()), 3)
 
     def test_environment_is_chosen_and_secrets_stay(self):
-        code, out, err = self.run_on("b:1", "sh", "-c", "env; cat /proc/$PPID/cmdline | tr '\\0' ' '", flags=["--env", "MINE=1"],
+        code, out, err = self.run_on("b:1", "sh", "-c", "env; cat /proc/$PPID/cmdline | tr '\\0' ' '",
+                                     flags=["--env", "MINE=1"],
                                      env={"NCCL_DEBUG": "INFO", "AWS_SECRET_ACCESS_KEY": "hidden", "LC_ALL": "C"})
         self.assertEqual(code, 0, err)
         self.assertIn("NCCL_DEBUG=INFO", out)
@@ -154,20 +140,35 @@ class Ssh(unittest.TestCase):
         hosts = self.world.folder / "now.txt"
         hosts.write_text("a slots=1\n")
         script = "echo world $WORLD_SIZE; [ $WORLD_SIZE = 2 ] && exit 0; sleep 1000"
-        process = self.start([MUSTER, "run", "-q", "--host-discovery", f"cat {hosts}", "--nnodes", "1:2",
-                              "--rdzv-conf", "last_call_timeout=0", "sh", "-c", script])
+        process = self.world["a"].start_for(self, [
+            MUSTER, "run", "-q", "--host-discovery", f"cat {hosts}", "--nnodes", "1:2", "--rdzv-conf",
+            "last_call_timeout=0", "sh", "-c", script])
         self.assertIn("world 1", process.stdout.readline())
         hosts.write_text("a slots=1\nb slots=1\n")
         for _ in range(2):
             self.assertIn("world 2", process.stdout.readline())
         self.assertEqual(process.wait(timeout=60), 0, process.stderr.read())
 
+    def test_a_command_for_hosts_that_hangs_holds_up_nothing(self):
+        asked = self.world.folder / "asked"
+        command = f"echo a slots=1; [ -e {asked} ] && sleep 4321; touch {asked}"
+        script = "while ! pgrep -f '^sleep 4321' >/dev/null; do sleep 0.1; done; echo it hangs"
+        code, out, err = self.world["a"].run(
+            [MUSTER, "run", "-q", "--host-discovery", command, "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0",
+             "sh", "-c", script], timeout=60)
+        self.assertEqual(code, 0, err)
+        self.assertIn("it hangs", out)
+        self.nothing_is_left()
 
-def cmdline(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:
-        return b""
+    def test_a_command_for_hosts_that_fails_is_asked_again(self):
+        asks = self.world.folder / "asks"
+        command = f"echo a slots=1; echo x >> {asks}; [ $(wc -l < {asks}) != 2 ] || exit 3"
+        script = f"while [ $(wc -l < {asks}) -lt 3 ]; do sleep 0.1; done"
+        code, _, err = self.world["a"].run(
+            [MUSTER, "run", "-q", "--host-discovery", command, "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0",
+             "sh", "-c", script], timeout=60)
+        self.assertEqual(code, 0, err)
+        self.assertIn("got exit code 3; asking again", err)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,147 @@
+"""Several hosts' agents, all on loopback: hosts that come, differ, leave and die."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+
+from hosts import wait_for
+from place import expect, read_until, sh
+from table import row
+
+SOON = "last_call_timeout=0,keep_alive_interval=1,keep_alive_max_attempt=5"
+
+
+def two_agents(place, script, first=(), second=(), nnodes="2"):
+    """Two hosts' agents; the port is held by a socket that never listens."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    place.holder = holder
+    common = ["run", "-q", "-n", "1", "--nnodes", nnodes, "--rdzv-endpoint", f"127.0.0.1:{holder.getsockname()[1]}"]
+    if ":" in nnodes:
+        common += ["--rdzv-backend", "c10d", "--rdzv-conf", SOON]
+    return [place.start(*common, *(["--node-rank", str(i)] if ":" not in nnodes else []), *more, *sh(script))
+            for i, more in enumerate((first, second))]
+
+
+def server_first(place, first, second):
+    """The two agents, the one that serves the rendezvous first: whichever listens on its port."""
+    port = place.holder.getsockname()[1]
+    listening = subprocess.run(["ss", "-ltnpH", f"sport = :{port}"], capture_output=True, text=True).stdout
+    return (second, first) if f"pid={second.pid}," in listening else (first, second)
+
+
+@row(4, "SIGTERM to an elastic agent", "the others go on without it")
+def term_elastic(place):
+    script = "echo world $WORLD_SIZE; [ $MUSTER_ATTEMPT -gt 0 ] && [ $WORLD_SIZE = 1 ] && exit 0; sleep 1000"
+    first, second = two_agents(place, script, nnodes="1:2")
+    read_until(first, "world 2"), read_until(second, "world 2")
+    server, victim = server_first(place, first, second)
+    victim.terminate()
+    expect(victim.wait(timeout=30) == 143, f"exit code {victim.returncode}")
+    out, err = server.communicate(timeout=30)
+    expect(server.returncode == 0 and b"world 1" in out, out + err)
+    return "it ended with 143, the other went on alone and ended with 0"
+
+
+@row(5, "the host of the store dies", "clean exit of the others")
+def store_dies(place):
+    first, second = two_agents(place, "echo up; sleep 1000")
+    read_until(first, "up"), read_until(second, "up")
+    first.kill()
+    start = time.monotonic()
+    out, err = second.communicate(timeout=30)
+    expect(second.returncode == 1 and b"the host that serves the rendezvous is gone" in err, err)
+    took = time.monotonic() - start
+    place.gone_after(2)
+    return f"exit code 1, said so, after {took:.2f} s; nothing left"
+
+
+@row(6, "the store's node finishes early", "the others are not affected")
+def store_ends_early(place):
+    first, second = two_agents(place, "[ $RANK = 0 ] && exit 0; sleep 1; echo rank 1 is done")
+    out, err = second.communicate(timeout=30)
+    first.wait(timeout=30)
+    expect((first.returncode, second.returncode) == (0, 0) and b"is done" in out, err)
+    return "both ended with 0"
+
+
+@row(8, "one node crashes", "all end")
+def node_crashes(place):
+    first, second = two_agents(place, "echo up; sleep 1000")
+    read_until(first, "up"), read_until(second, "up")
+    second.kill()
+    start = time.monotonic()
+    err = first.communicate(timeout=30)[1]
+    expect(first.returncode == 1 and b"is gone" in err, err)
+    took = time.monotonic() - start
+    place.gone_after(2)
+    return f"the other ended {took:.2f} s later, exit code 1, host named"
+
+
+@row(18, "two hosts with one number", "the second is refused")
+def duplicate_rank(place):
+    first, second = two_agents(place, "true", nnodes="3")
+    third = place.start(*second.args[1:])
+    ended = []
+    wait_for(lambda: ended.extend(p for p in (second, third) if p.poll() is not None) or ended, 20)
+    err = ended[0].communicate()[1].decode()
+    expect(ended[0].returncode == 1 and "expected one host with 1" in err, err)
+    for process in (first, second, third):
+        process.terminate()
+    return "refused with both hosts named"
+
+
+@row(19, "hosts that were told different sizes", "both are printed")
+def world_sizes(place):
+    first, second = two_agents(place, "true")
+    other = [a if a != "2" else "3" for a in second.args[1:]]
+    second.kill()
+    third = place.start(*other)
+    out, err = third.communicate(timeout=30)
+    expect(third.returncode == 1 and b"got 3 on host" in err and b"and 2 on the host" in err, err)
+    first.terminate()
+    return "got 3 on one host and 2 on the other: refused"
+
+
+@row(20, "a host never comes", "the missing one is listed")
+def missing_host(place):
+    first, second = two_agents(place, "true", first=["--rdzv-conf", "join_timeout=2"], nnodes="3")
+    out, err = first.communicate(timeout=30)
+    expect(first.returncode == 1 and b"missing: node rank 2" in err, err)
+    return "after 2 s: 'got 2 ..., missing: node rank 2'"
+
+
+@row(51, "a host lost below the minimum", "waits, then all start together")
+def below_minimum(place):
+    script = "echo world $WORLD_SIZE; [ $MUSTER_ATTEMPT = 1 ] && exit 0; sleep 1000"
+    first, second = two_agents(place, script, nnodes="2:3")
+    read_until(first, "world 2"), read_until(second, "world 2")
+    server, victim = server_first(place, first, second)
+    victim.kill()
+    read_until(server, "is gone; ", server.stderr)
+    expect(server.poll() is None, "it ended")
+    third = place.start(*victim.args[1:])
+    for job in (server, third):
+        out, err = job.communicate(timeout=30)
+        expect(job.returncode == 0 and b"world 2" in out, out + err)
+    return "waited; with a new host both started as one world of 2"
+
+
+@row(52, "a worker killed in an elastic job", "the others go on")
+def worker_killed(place):
+    script = "echo world $WORLD_SIZE $$; [ $MUSTER_ATTEMPT -gt 0 ] && [ $WORLD_SIZE = 2 ] && [ -e end ] && exit 0; " \
+             "exec sleep 1000"
+    restarts = ["--max-restarts", "2"]
+    first, second = two_agents(place, script, nnodes="1:2", first=restarts, second=restarts)
+    read_until(first, "world 2")
+    pid = int(re.search(r"world 2 (\d+)", read_until(second, "world 2")).group(1))
+    (place.folder / "end").touch()
+    os.kill(pid, signal.SIGKILL)
+    for job in (first, second):
+        out, err = job.communicate(timeout=30)
+        expect(job.returncode == 0 and b"world 2" in out, out + err)
+    return "all ranks started again as a world of 2 and ended with 0"

@@ -1,0 +1,121 @@
+"""What the machine does to a job: its file systems, memory, processes and clock."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+from hosts import wait_for
+from place import Skip, expect, read_until, sh, state_of
+from table import row
+
+
+def waits_in_the_kernel(place):
+    try:
+        return any(state_of(pid) == "D" for pid in place.left())
+    except OSError:
+        return False
+
+
+@row(9, "a rank in D state", "bounded end, process named")
+def d_state(place):
+    if os.geteuid() != 0 or not shutil.which("fsfreeze", path=place.environment["PATH"]):
+        raise Skip("needs root and fsfreeze")
+    image, mount = place.folder / "disk", place.folder / "mnt"
+    mount.mkdir()
+    image.write_bytes(b"")
+    os.truncate(image, 32 << 20)
+    made = subprocess.run(["mkfs.ext4", "-q", str(image)], capture_output=True, env=place.environment)
+    if made.returncode != 0 or subprocess.run(["mount", "-o", "loop", str(image), str(mount)],
+                                              capture_output=True).returncode != 0:
+        raise Skip("no loop mounts here")
+    try:
+        job = place.start("run", "-q", "-n", "1", "--shutdown-timeout", "1", *sh(
+            f"echo up; while :; do echo x >{mount}/f; done"))
+        read_until(job, "up")
+        if subprocess.run(["fsfreeze", "-f", str(mount)], capture_output=True, env=place.environment).returncode != 0:
+            raise Skip("the file system cannot be frozen")
+        try:
+            wait_for(lambda: waits_in_the_kernel(place), 10)
+            start = time.monotonic()
+            job.terminate()
+            err = job.communicate(timeout=30)[1].decode()
+            took = time.monotonic() - start
+            expect("could not end" in err and "state D" in err, err)
+            return f"launcher ended after {took:.1f} s and named the process in state D"
+        finally:
+            subprocess.run(["fsfreeze", "-u", str(mount)], env=place.environment)
+            place.gone_after(5)
+    finally:
+        subprocess.run(["umount", "-l", str(mount)])
+
+
+@row(28, "the kernel kills a rank for memory", "the card says so")
+def oom(place):
+    root = pathlib.Path("/sys/fs/cgroup/memory")
+    unified = pathlib.Path("/sys/fs/cgroup/cgroup.controllers")
+    group = (root if root.exists() else pathlib.Path("/sys/fs/cgroup")) / f"muster-fault-{os.getpid()}"
+    try:
+        group.mkdir()
+        limit = group / ("memory.limit_in_bytes" if root.exists() else "memory.max")
+        limit.write_text("64M" if unified.exists() else str(64 << 20))
+    except OSError as error:
+        raise Skip(f"no memory control group can be made ({error.strerror})") from None
+    try:
+        (place.folder / "eat.sh").write_text("x=$(head -c 200000000 /dev/zero | tr '\\0' x)\n")
+        run = f"exec {place.muster} run -q -n 1 sh eat.sh"
+        job = place.start("-c", f"echo $$ >{group}/cgroup.procs; {run}", program="sh")
+        err = job.communicate(timeout=60)[1].decode()
+        expect("out of memory" in err and job.returncode != 0, err)
+        return f"'{re.search('out of memory[^(]*', err).group(0).strip()}', exit code {job.returncode}"
+    finally:
+        place.gone_after(5)
+        group.rmdir()
+
+
+@row(39, "the clock jumps an hour", "nothing happens")
+def clock_jump(place):
+    libraries = list(pathlib.Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+    if not libraries:
+        raise Skip("no libfaketime (package faketime)")
+    (place.folder / "time").write_text("+0")
+    env = {"LD_PRELOAD": str(libraries[0]), "FAKETIME_TIMESTAMP_FILE": str(place.folder / "time"),
+           "FAKETIME_NO_CACHE": "1", "DONT_FAKE_MONOTONIC": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    job = place.start("run", "-q", "-n", "2", "--timeout", "5m", *sh(
+        "echo up $(date +%s); while [ ! -e end ]; do sleep 0.1; done; echo then $(date +%s)"), env=env)
+    first = int(re.search(r"up (\d+)", read_until(job, "up")).group(1))
+    (place.folder / "time").write_text("+3600")
+    time.sleep(1)  # for the launcher to do something about it, which it must not
+    (place.folder / "end").touch()
+    out, err = job.communicate(timeout=60)
+    then = int(re.search(rb"then (\d+)", out).group(1))
+    expect(job.returncode == 0 and then - first >= 3600, f"{then - first} s; {err.decode()}")
+    return f"its clock went {then - first} s; --timeout 5m did not end it"
+
+
+@row(44, "a fork bomb under pids.max", "ended, nothing left")
+def fork_bomb(place):
+    root = pathlib.Path("/sys/fs/cgroup/pids")
+    group = (root if root.exists() else pathlib.Path("/sys/fs/cgroup")) / f"muster-bomb-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "pids.max").write_text("200")
+    except OSError as error:
+        raise Skip(f"no pids control group can be made ({error.strerror})") from None
+    try:
+        bomb = place.folder / "bomb.sh"
+        bomb.write_text("#!/bin/sh\n$0 & $0 & wait\n")
+        bomb.chmod(0o755)
+        run = f"exec {place.muster} run -q -n 1 --shutdown-timeout 1 --timeout 2 ./bomb.sh"
+        job = place.start("-c", f"echo $$ >{group}/cgroup.procs; {run}", program="sh", stderr=subprocess.DEVNULL)
+        code = job.wait(timeout=60)
+        wait_for(lambda: not (group / "cgroup.procs").read_text().split(), 10)
+        return f"ended with {code}, nothing left in its control group"
+    finally:
+        for pid in (group / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        wait_for(lambda: not (group / "cgroup.procs").read_text().split(), 10)
+        group.rmdir()

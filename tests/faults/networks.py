@@ -1,0 +1,99 @@
+"""Networks between hosts that break, slow down or are named wrongly."""
+
+import os
+import pathlib
+import threading
+import time
+
+from hosts import Hosts, cmdline, missing, wait_for
+from place import Skip, expect
+from table import row
+
+GOES_ON = "echo world $WORLD_SIZE; [ $WORLD_SIZE = 1 ] && exit 0; sleep 1000"
+
+
+class Network:
+    """Two hosts with a network between them; one such network at a time."""
+
+    lock = threading.Lock()
+
+    def __enter__(self):
+        self.lock.acquire()
+        try:
+            if why := missing():
+                raise Skip(why)
+            self.hosts = Hosts(["a", "b"]).__enter__()
+            return self.hosts
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def __exit__(self, *_):
+        self.hosts.__exit__()
+        self.lock.release()
+
+
+def elastic_over(place, hosts, script, max_attempt=4):
+    conf = f"last_call_timeout=20,keep_alive_interval=1,keep_alive_max_attempt={max_attempt}"
+    return hosts["a"].start([place.muster, "run", "-q", "--hosts", "a:1,b:1", "--nnodes", "1:2", "--rdzv-conf", conf,
+                             "sh", "-c", script])
+
+
+def has_ended_its_ranks(host):
+    return not any(b"sleep" in cmdline(pid) for pid in host.processes())
+
+
+@row(36, "a partition, A|B", "one side goes on, the other is fenced")
+def partition(place):
+    with Network() as hosts:
+        job = elastic_over(place, hosts, GOES_ON)
+        job.stdout.readline(), job.stdout.readline()
+        start = time.monotonic()
+        hosts["b"].cut()
+        out, err = job.communicate(timeout=60)
+        took = time.monotonic() - start
+        expect(job.returncode == 0 and "world 1" in out, out + err)
+        wait_for(lambda: has_ended_its_ranks(hosts["b"]), 20)
+        return f"A alone after {took:.1f} s; B has ended its rank"
+
+
+@row(37, "an asymmetric partition: B hears, is not heard", "the same")
+def asymmetric(place):
+    with Network() as hosts:
+        job = elastic_over(place, hosts, GOES_ON)
+        job.stdout.readline(), job.stdout.readline()
+        hosts["b"].run(["ip", "route", "add", "blackhole", "10.77.0.1/32"])
+        out, err = job.communicate(timeout=90)
+        expect(job.returncode == 0 and "world 1" in out, out + err)
+        wait_for(lambda: has_ended_its_ranks(hosts["b"]), 30)
+        return "A went on alone, B ended its rank"
+
+
+@row(38, "a slow link", "no false death")
+def slow_link(place):
+    with Network() as hosts:
+        for host in hosts:
+            host.slow_down("64kbit")
+        job = elastic_over(place, hosts, "echo world $WORLD_SIZE; sleep 12; exit 0", max_attempt=5)
+        out, err = job.communicate(timeout=120)
+        expect(job.returncode == 0 and out.count("world 2") == 2 and "world 1" not in out, out + err)
+        return "64 kbit/s for 12 s: both stayed"
+
+
+@row(40, "the host's name means 127.0.1.1", "an address by the route, and said")
+def loopback_name(place):
+    with Network() as hosts:
+        for host in hosts:
+            names = pathlib.Path(f"/etc/netns/{host.namespace}/hosts")
+            names.write_text(f"127.0.0.1 localhost\n127.0.1.1 {host.name}\n" + "".join(
+                f"{other.address} {other.name}\n" for other in hosts if other is not host))
+        secret = hosts.folder / "secret"
+        secret.write_text(os.urandom(32).hex())
+        secret.chmod(0o600)
+        flags = ["--nnodes", "2", "--rdzv-endpoint", "a:29400", "--secret-file", str(secret), "-q", "-n", "1"]
+        jobs = [hosts[name].start([place.muster, "run", *flags, "--node-rank", str(i), "sh", "-c",
+                                   "echo $MASTER_ADDR"]) for i, name in enumerate("ab")]
+        ends = [job.communicate(timeout=60) for job in jobs]
+        expect(all(job.returncode == 0 for job in jobs), str(ends))
+        expect(all("10.77.0.1" in out for out, _ in ends) and "means 127.0.1.1 here" in ends[0][1], str(ends))
+        return "MASTER_ADDR 10.77.0.1 on both; warned of /etc/hosts"

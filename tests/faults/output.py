@@ -1,0 +1,53 @@
+"""What ranks print: too much of it, not text, and nowhere to put it."""
+
+import os
+import subprocess
+import time
+
+from hosts import wait_for
+from place import Skip, expect, rss, sh
+from table import row
+
+
+@row(41, "a line of 1 GiB without an end", "memory bounded")
+def endless_line(place):
+    job = place.start("run", "-q", "-n", "2", *sh(
+        "[ $RANK = 0 ] && head -c 1073741824 /dev/zero | tr '\\0' x; exit 0"), stdout=subprocess.DEVNULL)
+    most = 0
+    while job.poll() is None:
+        try:
+            most = max(most, rss(job.pid))
+        except (OSError, AttributeError):
+            pass
+        time.sleep(0.01)  # between samples
+    expect(job.returncode == 0 and most < 32 << 20, f"{most >> 20} MiB, exit code {job.returncode}")
+    return f"the launcher took {most / (1 << 20):.1f} MiB at most"
+
+
+@row(42, "output that is no UTF-8", "the same bytes")
+def bytes_pass(place):
+    (place.folder / "bytes").write_bytes(bytes(b for b in range(256) if b not in (10, 13)) + b"\n")
+    job = place.start("run", "-q", "-n", "1", "cat", "bytes")
+    out, _ = job.communicate(timeout=30)
+    expect(out == (place.folder / "bytes").read_bytes(), repr(out))
+    return "all 254 came through"
+
+
+@row(43, "log disk full; a reader that stops", "the rank never blocks for ever")
+def full_disk(place):
+    mount = place.folder / "logs"
+    mount.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(mount)],
+                                           capture_output=True).returncode != 0:
+        raise Skip("no tmpfs can be mounted")
+    try:
+        code, _, err = place.run("run", "-q", "-n", "1", "--tee", "1", "--log-dir", "logs", *sh(
+            "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo end >&2"))
+        expect(code == 0 and "ends here: No space left" in err and "end" in err, err[-500:])
+    finally:
+        subprocess.run(["umount", "-l", str(mount)])
+    job = place.start("run", "-q", "-n", "1", *sh("head -c 8000000 /dev/zero | tr '\\0' x; touch written; sleep 0.1"))
+    wait_for(lambda: (place.folder / "written").exists(), 30)  # nobody reads its standard output
+    job.terminate()
+    job.communicate(timeout=30)
+    return "full disk: warned, output went on; stopped reader: the rank wrote all and ended"

@@ -1,0 +1,81 @@
+"""Ranks of one host that die, stop, or leave something behind, and a launcher that dies."""
+
+import os
+import pathlib
+import re
+import signal
+import time
+
+from place import expect, read_until, sh
+from table import row
+
+
+@row(1, "SIGKILL a rank in mid all-reduce", "others end, card names it, all start again")
+def kill_in_all_reduce(place):
+    job = place.start("run", "-q", "-n", "2", "--max-restarts", "1", place.probe(), "reduce")
+    pids = dict(re.findall(r"rank (\d) pid (\d+)", read_until(job, "reduces") + read_until(job, "reduces")))
+    start = time.monotonic()
+    os.kill(int(pids["1"]), signal.SIGKILL)
+    again = read_until(job, "reduces")
+    took = time.monotonic() - start
+    rank0 = int(pids["0"])
+    expect(not pathlib.Path(f"/proc/{rank0}").exists(), "the other rank lives on")
+    job.terminate()
+    err = job.communicate(timeout=30)[1].decode()
+    expect("rank 1 failed: killed by SIGKILL" in err, err)
+    return f"rank 1 named, {len(re.findall('reduces', again))} rank reduces again after {took:.2f} s"
+
+
+@row(2, "SIGKILL in a sub-group's first collective", "the same")
+def kill_in_subgroup(place):
+    code, _, err = place.run("run", "-q", "-n", "3", "--cpu-slots", "3", place.probe(), "subgroup")
+    expect(code == 137 and "rank 1 failed first: killed by SIGKILL" in err, err)
+    return "rank 1 named, exit code 137"
+
+
+@row(3, "SIGKILL the launcher", "no process left in 1 s")
+def kill_launcher(place):
+    job = place.start("run", "-q", "-n", "2", *sh("sleep 1000 & setsid sleep 1000 & echo up; sleep 1000"))
+    read_until(job, "up"), read_until(job, "up")
+    job.kill()
+    took = place.gone_after(5)
+    expect(took < 1, f"{took:.2f} s")
+    return f"all gone after {took * 1000:.0f} ms"
+
+
+@row(7, "restart", "no key of the attempt before is read")
+def stale_keys(place):
+    code, out, err = place.run("run", "-q", "-n", "2", "--max-restarts", "1",
+                               *sh(f"{place.probe()} place && [ $MUSTER_ATTEMPT = 1 ] || exit 1"), timeout=60)
+    expect(code == 0 and out.count("rank 0 local 0 of 2") == 2, out + err)
+    return "the second attempt met anew under its own keys"
+
+
+@row(10, "a rank's grandchildren", "ended with it")
+def grandchildren(place):
+    code, _, err = place.run("run", "-q", "-n", "2", *sh(
+        "(setsid sleep 1000 &) ; (sh -c 'trap \"\" TERM; sleep 1000' &); sleep 0.2"))
+    place.gone_after(1)
+    expect(code == 0, err)
+    return "a daemonised one and one that ignores SIGTERM: gone"
+
+
+@row(11, "SIGSTOP a rank", "it is named; --stopped-timeout ends it")
+def stopped_rank(place):
+    job = place.start("run", "-q", "-n", "2", "--stopped-timeout", "3", *sh("echo $$; exec sleep 1000"))
+    pid = int(re.search(r"\[1\] (\d+)", read_until(job, "[1] ")).group(1))
+    os.kill(pid, signal.SIGSTOP)
+    err = job.communicate(timeout=30)[1].decode()
+    expect("rank 1" in err and "is stopped" in err and "ending it" in err and job.returncode == 137, err)
+    return "named within 1 s, ended after 3 s, exit code 137"
+
+
+@row(50, "a grace longer than 30 s", "it is given")
+def long_grace(place):
+    job = place.start("run", "-q", "-n", "1", "--shutdown-timeout", "40", *sh(
+        "trap 'sleep 31; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done"))
+    read_until(job, "up")
+    job.terminate()
+    out, err = job.communicate(timeout=60)
+    expect(b"saved" in out, err)
+    return "31 s to save were given"

@@ -1,0 +1,64 @@
+"""Other programs at a job's ports: who holds them, who scans them, who takes all descriptors."""
+
+import os
+import random
+import re
+import socket
+
+from place import expect, read_until, rss, sh
+from table import row
+
+
+def port_said_by(job):
+    """The port of the store of a job whose rank prints $MUSTER_STORE."""
+    return int(re.search(r":(\d+)", read_until(job, "tcp://")).group(1))
+
+
+@row(13, "the port is taken", "the holder is named")
+def port_taken(place):
+    holder = socket.socket()
+    holder.bind(("0.0.0.0", 0))
+    holder.listen()
+    port = holder.getsockname()[1]
+    code, _, err = place.run("run", "-q", "-n", "1", "--master-port", str(port), "true")
+    expect(code != 0 and f"process {os.getpid()}" in err, err)
+    return f"exit code {code}; named process and port"
+
+
+@row(16, "the store out of descriptors", "a client is refused, the server lives")
+def out_of_descriptors(place):
+    run = f"exec {place.muster} run -q -n 1 sh -c 'echo $MUSTER_STORE; sleep 1000'"
+    job = place.start("-c", f"ulimit -n 64; {run}", program="sh")
+    port = port_said_by(job)
+    strangers = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(100)]
+    expect(job.poll() is None, "the launcher ended")
+    for stranger in strangers:
+        stranger.close()
+    late = socket.create_connection(("127.0.0.1", port), 5)
+    greeting = late.recv(8)
+    expect(greeting == b"muster1\n", f"greeting {greeting!r}")
+    job.terminate()
+    expect(job.wait(timeout=30) == 143, "it did not end")
+    return "100 connections at a limit of 64: the job lives and greets the next one"
+
+
+@row(17, "port scan and garbage at the store", "dropped, memory bounded")
+def garbage(place):
+    job = place.start("run", "-q", "-n", "1", *sh("echo $MUSTER_STORE; sleep 1000"))
+    port = port_said_by(job)
+    before = rss(job.pid)
+    chance = random.Random(7)
+    for _ in range(200):
+        try:
+            with socket.create_connection(("127.0.0.1", port), 5) as stranger:
+                stranger.sendall(chance.randbytes(chance.choice([0, 1, 63, 64, 65, 100_000])))
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+    half_open = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(300)]
+    grown = rss(job.pid) - before
+    expect(job.poll() is None and grown < 8 << 20, f"grew by {grown >> 10} KiB")
+    for connection in half_open:
+        connection.close()
+    job.terminate()
+    expect(job.wait(timeout=30) == 143, "it did not end")
+    return f"200 garbled and 300 half-open connections: alive, grew by {grown >> 10} KiB"
