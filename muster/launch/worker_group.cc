@@ -15,7 +15,7 @@
 #include "muster/launch/exit_report.h"
 #include "muster/supervise/descendants.h"
 #include "muster/supervise/input.h"
-#include "muster/supervise/oom_watch.h"
+#include "muster/base/memory_group.h"
 #include "muster/supervise/output.h"
 
 namespace muster {

@@ -1,4 +1,4 @@
-#include "muster/supervise/oom_watch.h"
+#include "muster/base/memory_group.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 namespace muster {
 namespace {
 
-TEST(OomWatch, VersionTwo) {
+TEST(MemoryGroup, VersionTwo) {
   const ScratchFolder root;
   EXPECT_FALSE(count_oom_kills(root.path())) << "no /proc";
   root.write("proc/self/cgroup", "0::/jobs/a\n");
@@ -21,7 +21,7 @@ TEST(OomWatch, VersionTwo) {
   EXPECT_EQ(group_memory_limit(root.path()), int64_t{2} << 30);
 }
 
-TEST(OomWatch, VersionOneGoesFirst) {
+TEST(MemoryGroup, VersionOneGoesFirst) {
   const ScratchFolder root;
   root.write("proc/self/cgroup", "9:name=systemd:/\n5:cpu,memory:/b\n0::/\n");
   root.write("sys/fs/cgroup/memory/b/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n");
@@ -30,18 +30,36 @@ TEST(OomWatch, VersionOneGoesFirst) {
   EXPECT_FALSE(group_memory_limit(root.path()));
 }
 
-TEST(OomWatch, InAContainerTheMountIsTheGroup) {
+TEST(MemoryGroup, InAContainerTheMountIsTheGroup) {
   const ScratchFolder root;
   root.write("proc/self/cgroup", "0::/docker/4711\n");
   root.write("sys/fs/cgroup/memory.events", "oom_kill 2\n");
   EXPECT_EQ(count_oom_kills(root.path()), 2);
 }
 
-TEST(OomWatch, DamagedFilesSayNothing) {
+TEST(MemoryGroup, DamagedFilesSayNothing) {
   const ScratchFolder root;
   root.write("proc/self/cgroup", "::\nx\n0::\n");
   root.write("sys/fs/cgroup/memory.events", "oom_kill many\n");
   EXPECT_FALSE(count_oom_kills(root.path()));
+}
+
+TEST(MemoryGroup, AvailableIsTheLeastOfMachineGroupAndGroupsAround) {
+  const ScratchFolder root;
+  EXPECT_FALSE(available_memory(root.path())) << "no /proc";
+  root.write("proc/meminfo", "MemTotal:  100 kB\nMemAvailable:       80 kB\n");
+  EXPECT_EQ(available_memory(root.path()), 80 * 1024);
+  root.write("proc/self/cgroup", "0::/jobs/a\n");
+  root.write("sys/fs/cgroup/jobs/a/memory.max", "max\n");
+  EXPECT_EQ(available_memory(root.path()), 80 * 1024);
+  root.write("sys/fs/cgroup/jobs/memory.max", "50000\n");
+  root.write("sys/fs/cgroup/jobs/memory.current", "20000\n");
+  EXPECT_EQ(available_memory(root.path()), 30000);
+  root.write("sys/fs/cgroup/jobs/memory.stat", "anon 7\ninactive_file 5000\n");
+  EXPECT_EQ(available_memory(root.path()), 35000);
+  root.write("sys/fs/cgroup/jobs/a/memory.max", "3000\n");
+  root.write("sys/fs/cgroup/jobs/a/memory.current", "2000\n");
+  EXPECT_EQ(available_memory(root.path()), 1000);
 }
 
 }  // namespace

@@ -1,0 +1,76 @@
+// The collectives of a team, over plain memory. A small one takes one step: every rank puts its data into its
+// slot, arrives, and takes the others' from theirs. A larger one goes piece by piece through the ranks'
+// stages, which fit the caches; an all_reduce of memory that all ranks can see goes without copies.
+//
+// An operation has two halves, so that whoever starts it need not be who waits: begin() never blocks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "muster/shm/reduce.h"
+#include "muster/shm/team.h"
+
+namespace muster::shm {
+
+struct Part {
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+};
+
+// What one rank wants. Which parts there are depends on the kind (one: a tensor; all: one a rank):
+//   all_reduce, broadcast   out: one, which is also what goes in
+//   reduce                  in: one; out: one, at the root
+//   all_gather              in: one; out: all            gather    the same, out at the root alone
+//   reduce_scatter          in: all; out: one            scatter   the same, in at the root alone
+//   all_to_all              in: all; out: all
+struct Request {
+  Kind kind = Kind::barrier;
+  Op op = Op::sum;
+  Type type = Type::other;
+  int root = 0;
+  uint64_t count = 0;  // elements of a part
+  std::vector<Part> in = {};
+  std::vector<Part> out = {};
+  std::vector<int64_t> shape = {};
+  bool has_shape = false;
+};
+
+class Collectives {
+ public:
+  explicit Collectives(Team& team) : team_(team) {}
+
+  // Says what this rank does, gives what is small, arrives. Throws: invalid_argument for an operation that
+  // the type does not have; nothing has been said then.
+  void begin(const Request& request);
+
+  // Waits for the others, and does the rest. Throws: as Team::wait_for_all; invalid_argument on every rank
+  // when the calls differ, with both sides; the team is as good as before then.
+  void finish(const Request& request, const Deadline& deadline);
+
+  // "all_reduce #12", of the operation that was begun last.
+  std::string name() const;
+
+ private:
+  void compare_calls(const Request& request) const;
+  void finish_small(const Request& request);
+  void all_reduce_in_place(const Request& request, const Deadline& deadline);
+  void reduce_staged(const Request& request, const Deadline& deadline);
+  void reduce_scatter_staged(const Request& request, const Deadline& deadline);
+  void move_staged(const Request& request, const Deadline& deadline);
+  void step(const Deadline& deadline);
+
+  std::byte* slot(int rank) const { return team_.at(team_.layout().slot_data(rank, sequence_)); }
+  std::byte* stage(int rank, uint64_t round) const { return team_.at(team_.layout().stage(rank, round)); }
+  std::byte* results(int rank, uint64_t round) const {
+    return stage(rank, round) + team_.layout().stage_bytes;
+  }
+
+  Team& team_;
+  uint64_t sequence_ = 0;
+  Kind kind_ = Kind::barrier;
+};
+
+const char* to_string(Kind kind);
+
+}  // namespace muster::shm

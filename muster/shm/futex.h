@@ -1,0 +1,34 @@
+// Sleeping on a word of shared memory. Source: futex(2).
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <cstdint>
+#include <ctime>
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace muster::shm {
+
+// Until somebody wakes it, `word` is no longer `seen`, or `patience` is over.
+inline void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, std::chrono::nanoseconds patience) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(patience);
+  const timespec time = {.tv_sec = static_cast<time_t>(seconds.count()),
+                         .tv_nsec = static_cast<long>((patience - seconds).count())};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &time, nullptr, 0);
+}
+
+inline void futex_wake_all(std::atomic<uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace muster::shm

@@ -1,0 +1,212 @@
+#include "muster/shm/meet.h"
+
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster::shm {
+
+namespace {
+
+constexpr const char* kKey = "shm";
+
+// What rank 0 sends beside the memory itself.
+struct Welcome {
+  uint64_t magic = kMagic;
+  int32_t size = 0;
+  int32_t reserved = 0;
+  uint64_t stage_bytes = 0;
+  uint64_t arena_bytes = 0;
+};
+
+std::string random_name() {
+  unsigned char bytes[16];
+  if (::getrandom(bytes, sizeof(bytes), 0) != static_cast<ssize_t>(sizeof(bytes)))
+    fail_errno("shared memory: no random bytes", errno);
+  std::string name = "muster-";
+  for (const unsigned char byte : bytes) {
+    name += "0123456789abcdef"[byte >> 4];
+    name += "0123456789abcdef"[byte & 15];
+  }
+  return name;
+}
+
+// An abstract name: there is no file that could be left behind.
+socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+Fd unix_socket() {
+  Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) fail_errno("shared memory: cannot make a socket", errno);
+  return fd;
+}
+
+bool of_this_user(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
+}
+
+// False when the deadline has come first.
+bool wait_readable(int fd, const Deadline& deadline) {
+  pollfd poll{.fd = fd, .events = POLLIN, .revents = 0};
+  for (;;) {
+    const int rc = ::poll(&poll, 1, static_cast<int>(std::min<int64_t>(deadline.left().count(), 60'000)));
+    if (rc > 0) return true;
+    if (rc < 0 && errno != EINTR) fail_errno("shared memory: poll", errno);
+    if (deadline.passed()) return false;
+  }
+}
+
+void send_memory(int to, const Welcome& welcome, int memory_fd) {
+  iovec data{.iov_base = const_cast<Welcome*>(&welcome), .iov_len = sizeof(welcome)};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &memory_fd, sizeof(int));
+  if (::sendmsg(to, &message, MSG_NOSIGNAL) < 0) fail_errno("shared memory: cannot send it to a rank", errno);
+}
+
+// Nothing came: the sender has gone.
+Fd receive_memory(int from, Welcome& welcome) {
+  iovec data{.iov_base = &welcome, .iov_len = sizeof(welcome)};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t n = ::recvmsg(from, &message, MSG_CMSG_CLOEXEC);
+  const cmsghdr* const header = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return Fd();
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(header), sizeof(int));
+  return Fd(fd);
+}
+
+void write_header(const Met& met) {
+  auto* const header = new (met.memory->data()) Header{};
+  header->size = static_cast<uint32_t>(met.layout.size);
+  header->stage_bytes = met.layout.stage_bytes;
+  header->arena_bytes = met.layout.arena_bytes;
+  header->magic = kMagic;
+}
+
+// Connections by rank; strangers, and those that say nothing, are sent away.
+void accept_all(int listener, Met& met, const Welcome& welcome, const Deadline& deadline,
+                std::chrono::milliseconds timeout) {
+  int there = 1;
+  while (there < met.layout.size) {
+    if (!wait_readable(listener, deadline)) {
+      std::vector<int> missing;
+      for (int rank = 1; rank < met.layout.size; ++rank)
+        if (!met.peers[static_cast<size_t>(rank)].valid()) missing.push_back(rank);
+      throw Error(ErrorCode::timeout,
+                  cat("shared memory: expected ", met.layout.size, " ranks within ", timeout.count(),
+                      " ms, missing rank(s) ", join(missing, ", "), "; see whether they ended"));
+    }
+    Fd peer(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    int32_t rank = -1;
+    if (!peer.valid() || !of_this_user(peer.get()) ||
+        !wait_readable(peer.get(), Deadline(std::chrono::seconds(5))) ||
+        ::recv(peer.get(), &rank, sizeof(rank), 0) != sizeof(rank) || rank < 1 || rank >= met.layout.size ||
+        met.peers[static_cast<size_t>(rank)].valid()) {
+      continue;
+    }
+    send_memory(peer.get(), welcome, met.memory->fd());
+    met.peers[static_cast<size_t>(rank)] = std::move(peer);
+    ++there;
+  }
+}
+
+Met host(const Exchange& exchange, int size, std::chrono::milliseconds timeout) {
+  const Deadline deadline(timeout);
+  Met met{.layout = layout_for(size), .memory = nullptr, .peers = {}};
+  met.peers.resize(static_cast<size_t>(size));
+  Fd listener = unix_socket();
+  const std::string name = random_name();
+  sockaddr_un address;
+  const socklen_t length = abstract_address(name, address);
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      ::listen(listener.get(), size) != 0) {
+    fail_errno("shared memory: cannot listen", errno);
+  }
+  try {
+    met.memory = std::make_shared<SharedMemory>(SharedMemory::make(met.layout.total()));
+    met.memory->reserve(0, met.layout.channels());
+  } catch (const Error& error) {
+    exchange.set(kKey, cat("error ", error.message()));
+    throw;
+  }
+  write_header(met);
+  exchange.set(kKey, name);
+  const Welcome welcome{
+      .size = size, .stage_bytes = met.layout.stage_bytes, .arena_bytes = met.layout.arena_bytes};
+  accept_all(listener.get(), met, welcome, deadline, timeout);
+  return met;
+}
+
+Met join_host(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout) {
+  const Deadline deadline(timeout);
+  const std::string name = exchange.get(kKey);
+  if (name.starts_with("error ")) throw Error(ErrorCode::unavailable, cat(name.substr(6), " (rank 0)"));
+  Fd socket = unix_socket();
+  sockaddr_un address;
+  const socklen_t length = abstract_address(name, address);
+  const auto gone = [] {
+    return Error(
+        ErrorCode::peer_failed,
+        "shared memory: expected rank 0 to answer, got nothing; it ended, or is on another host or in "
+        "another network namespace (MUSTER_HOST_ID says who shares one)");
+  };
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) throw gone();
+  if (!of_this_user(socket.get()))
+    throw Error(ErrorCode::failed_precondition, "shared memory: expected rank 0 to be of this user");
+  const int32_t mine = rank;
+  Welcome welcome;
+  if (::send(socket.get(), &mine, sizeof(mine), MSG_NOSIGNAL) < 0 || !wait_readable(socket.get(), deadline))
+    throw gone();
+  Fd memory = receive_memory(socket.get(), welcome);
+  if (!memory.valid()) throw gone();
+  if (welcome.magic != kMagic || welcome.size != size) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("shared memory: expected rank 0 to have the same muster and ", size, " ranks, got ",
+                    welcome.size, welcome.magic == kMagic ? "" : " and another version"));
+  }
+  Met met{.layout = {.size = size, .stage_bytes = welcome.stage_bytes, .arena_bytes = welcome.arena_bytes},
+          .memory = nullptr,
+          .peers = {}};
+  met.memory = std::make_shared<SharedMemory>(SharedMemory::map(std::move(memory), met.layout.total()));
+  met.peers.resize(static_cast<size_t>(size));
+  met.peers[0] = std::move(socket);
+  return met;
+}
+
+}  // namespace
+
+Met meet(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout) {
+  return rank == 0 ? host(exchange, size, timeout) : join_host(exchange, rank, size, timeout);
+}
+
+}  // namespace muster::shm

@@ -1,0 +1,36 @@
+// How the ranks of one host come to share memory: rank 0 makes it and hands it to the others over a unix
+// socket whose name is random and known from the store alone. Needs no launcher.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/base/fd.h"
+#include "muster/shm/layout.h"
+#include "muster/shm/memory.h"
+
+namespace muster::shm {
+
+// A store that the ranks share.
+struct Exchange {
+  std::function<void(const std::string& key, const std::string& value)> set;
+  // Blocking: until somebody has set it. Throws: timeout.
+  std::function<std::string(const std::string& key)> get;
+};
+
+struct Met {
+  Layout layout;
+  std::shared_ptr<SharedMemory> memory;
+  // Connections that stay: at rank 0 one to every other rank (its own is none), elsewhere one to rank 0. One
+  // that closes tells that the process at its other end has gone.
+  std::vector<Fd> peers;
+};
+
+// Collective: over `size` ranks of one host and one user. Throws: timeout naming the ranks that did not come;
+// unavailable when there is no memory; peer_failed when rank 0 went.
+Met meet(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout);
+
+}  // namespace muster::shm

@@ -1,0 +1,79 @@
+#include "muster/shm/memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/memory_group.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+
+namespace muster::shm {
+
+namespace {
+
+std::byte* map_whole(int fd, size_t bytes) {
+  void* const data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (data == MAP_FAILED) fail_errno(cat("shared memory: cannot map ", format_bytes(bytes)), errno);
+  return static_cast<std::byte*>(data);
+}
+
+[[noreturn]] void fail_for_want(size_t bytes, const std::string& left) {
+  throw Error(ErrorCode::unavailable,
+              cat("shared memory: expected ", format_bytes(bytes), " to be free for the group's memory, got ",
+                  left, "; raise the limit, use fewer ranks, or MUSTER_BACKEND=gloo"));
+}
+
+}  // namespace
+
+SharedMemory SharedMemory::make(size_t bytes) {
+  Fd fd(::memfd_create("muster", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) fail_errno("shared memory: cannot make a memfd", errno);
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    fail_errno(cat("shared memory: cannot make a memfd of ", format_bytes(bytes)), errno);
+  }
+  ::fcntl(fd.get(), F_ADD_SEALS,
+          F_SEAL_SHRINK | F_SEAL_GROW);  // shrinking it would be a SIGBUS for the others
+  std::byte* const data = map_whole(fd.get(), bytes);
+  return {std::move(fd), data, bytes};
+}
+
+SharedMemory SharedMemory::map(Fd fd, size_t bytes) {
+  std::byte* const data = map_whole(fd.get(), bytes);
+  return {std::move(fd), data, bytes};
+}
+
+SharedMemory::SharedMemory(SharedMemory&& other) noexcept
+    : fd_(std::move(other.fd_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+SharedMemory::~SharedMemory() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+void SharedMemory::reserve(size_t offset, size_t bytes) {
+  if (bytes == 0) return;
+  // Where the control group has not as much, the kernel would not refuse: it would kill somebody.
+  const auto left = available_memory();
+  if (left && static_cast<size_t>(std::max<int64_t>(*left, 0)) < bytes) {
+    fail_for_want(bytes, format_bytes(static_cast<uint64_t>(std::max<int64_t>(*left, 0))));
+  }
+  int rc = 0;
+  do {
+    rc = ::fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (rc != 0 && errno == EINTR);
+  if (rc != 0 && (errno == ENOSPC || errno == ENOMEM)) fail_for_want(bytes, "less");
+  if (rc != 0) fail_errno("shared memory: cannot reserve", errno);
+}
+
+void SharedMemory::release(size_t offset, size_t bytes) {
+  ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+              static_cast<off_t>(bytes));
+}
+
+}  // namespace muster::shm

@@ -1,0 +1,45 @@
+// Memory that several processes map: a memfd, which has no name that others could open and goes when the last
+// one that maps it ends. Pages exist only where somebody has reserved them; touching others is never needed,
+// so that a machine without memory is an error here and not a SIGBUS later.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "muster/base/fd.h"
+
+namespace muster::shm {
+
+class SharedMemory {
+ public:
+  // `bytes` of address space, of which nothing exists yet. Throws: io.
+  static SharedMemory make(size_t bytes);
+  // What another process has made and sent. Throws: io.
+  static SharedMemory map(Fd fd, size_t bytes);
+
+  SharedMemory(SharedMemory&& other) noexcept;
+  SharedMemory& operator=(SharedMemory&&) = delete;
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+  ~SharedMemory();
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  int fd() const { return fd_.get(); }
+
+  // Makes these pages exist, zeroed. Throws: unavailable saying what is left when the machine or the control
+  // group has not as much.
+  void reserve(size_t offset, size_t bytes);
+
+  // Gives them back to the machine. Whole pages within the range.
+  void release(size_t offset, size_t bytes);
+
+ private:
+  SharedMemory(Fd fd, std::byte* data, size_t size) : fd_(std::move(fd)), data_(data), size_(size) {}
+
+  Fd fd_;
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace muster::shm

@@ -1,0 +1,81 @@
+#include "muster/shm/reduce.h"
+
+#include <string_view>
+
+#include "muster/base/env.h"
+#include "muster/base/error.h"
+
+namespace muster::shm {
+
+Reduce kernel_plain(Type type, Op op);
+#if defined(__x86_64__)
+Reduce kernel_avx2(Type type, Op op);
+Reduce kernel_avx512(Type type, Op op);
+#endif
+
+namespace {
+
+using Kernel = Reduce (*)(Type, Op);
+
+// nullptr: not on this processor.
+Kernel kernel_of(std::string_view instructions) {
+  if (instructions == "plain") return kernel_plain;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0;
+  if (instructions == "avx2" && avx2) return kernel_avx2;
+  if (instructions == "avx512" && avx2 && __builtin_cpu_supports("avx512f") != 0 &&
+      __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+      __builtin_cpu_supports("avx512dq") != 0) {
+    return kernel_avx512;
+  }
+#endif
+  return nullptr;
+}
+
+const char* choose_instructions() {
+  const std::string asked = get_env("MUSTER_SIMD").value_or("");
+  for (const char* instructions : {"avx512", "avx2", "plain"}) {
+    if (!asked.empty() && asked != instructions) continue;
+    if (kernel_of(instructions) != nullptr) return instructions;
+  }
+  throw Error(
+      ErrorCode::invalid_argument,
+      "environment: expected MUSTER_SIMD to be plain, avx2 or avx512 as this processor has it, got '" +
+          asked + "'");
+}
+
+}  // namespace
+
+const char* best_instructions() {
+  static const char* const best = choose_instructions();
+  return best;
+}
+
+Reduce reduce_for(Type type, Op op, const char* instructions) {
+  const Kernel kernel = kernel_of(instructions);
+  return kernel == nullptr ? nullptr : kernel(type, op);
+}
+
+Reduce reduce_for(Type type, Op op) {
+  return reduce_for(type, op, best_instructions());
+}
+
+const char* to_string(Type type) {
+  constexpr const char* kNames[] = {"Double",       "Float",         "BFloat16", "Half", "Char",
+                                    "Byte",         "Short",         "Int",      "Long", "Bool",
+                                    "ComplexFloat", "ComplexDouble", "bytes"};
+  return static_cast<size_t>(type) < std::size(kNames) ? kNames[static_cast<size_t>(type)] : "?";
+}
+
+const char* to_string(Op op) {
+  constexpr const char* kNames[] = {"sum", "avg", "min", "max", "product", "band", "bor", "bxor"};
+  return static_cast<size_t>(op) < std::size(kNames) ? kNames[static_cast<size_t>(op)] : "?";
+}
+
+size_t size_of(Type type) {
+  constexpr size_t kSizes[] = {8, 4, 2, 2, 1, 1, 2, 4, 8, 1, 8, 16, 1};
+  return kSizes[static_cast<size_t>(type)];
+}
+
+}  // namespace muster::shm

@@ -1,0 +1,184 @@
+#include "muster/shm/team.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/shm/futex.h"
+
+namespace muster::shm {
+
+namespace {
+
+// How long a rank that waits keeps its processor before it sleeps. A peer that is in the same operation comes
+// within microseconds; one that still computes does not.
+constexpr int kLooks = 2'000;
+constexpr int kYields = 100;
+constexpr int kLooksBetweenYields = 20;
+constexpr std::chrono::milliseconds kLongestSleep{100};  // then the states are looked at, come what may
+
+constexpr size_t kStage = size_t{256} << 10;
+constexpr size_t kLeastStage = size_t{64} << 10;
+constexpr size_t kAllStages = size_t{32} << 20;
+constexpr size_t kAllArenas = size_t{16} << 40;  // of address space, not of memory
+
+}  // namespace
+
+int usable_processors() {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+Layout layout_for(int size) {
+  if (size > kMaxRanks) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("shared memory: expected at most ", kMaxRanks, " ranks on a host, got ", size,
+                    "; use MUSTER_BACKEND=gloo"));
+  }
+  const auto ranks = static_cast<size_t>(size);
+  const size_t stage = std::clamp(kAllStages / (4 * ranks), kLeastStage, kStage);
+  const auto machine =
+      static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const size_t arena = Layout::pages(std::min(machine, kAllArenas / ranks));
+  return {.size = size, .stage_bytes = Layout::pages(stage), .arena_bytes = arena};
+}
+
+Team::Team(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout)
+    : met_(meet(exchange, rank, size, timeout)), rank_(rank), crowded_(size > usable_processors()) {
+  Line& mine = line(rank);
+  mine.pid = ::getpid();
+  mine.pid_namespace = own_pid_namespace();
+  mine.state = RankState::here;
+  // The first step tells that all processes' ids are there; the second that all are watched.
+  const Deadline deadline(timeout);
+  arrive();
+  wait_for_all("process group", deadline);
+  watch_ = std::make_unique<PeerWatch>(met_, rank, [this] { ring_all(); });
+  arrive();
+  wait_for_all("process group", deadline);
+}
+
+Team::~Team() {
+  watch_.reset();
+  RankState expected = RankState::here;
+  line(rank_).state.compare_exchange_strong(expected, RankState::left);
+  ring_all();
+}
+
+void Team::ring_everybody(const Met& met) {
+  for (int rank = 0; rank < met.layout.size; ++rank) {
+    Line& line = *reinterpret_cast<Line*>(met.memory->data() + met.layout.line(rank));
+    line.bell.fetch_add(1);
+    futex_wake_all(line.bell);
+    line.mail_bell.fetch_add(1);
+    futex_wake_all(line.mail_bell);
+  }
+}
+
+void Team::arrive() {
+  line(rank_).arrived.store(++step_);
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank == rank_) continue;
+    Line& other = line(rank);
+    if (other.waits_for.load() != static_cast<uint32_t>(rank_) + 1) continue;
+    other.bell.fetch_add(1);
+    futex_wake_all(other.bell);
+  }
+}
+
+bool Team::all_there(std::chrono::nanoseconds patience) const {
+  const auto start = patience.count() > 0 ? Clock::now() : Clock::time_point();
+  int next = 0;
+  for (int looks = 0;; ++looks) {
+    while (next < size() && line(next).arrived.load(std::memory_order_acquire) >= step_) ++next;
+    if (next == size()) return true;
+    if (patience.count() == 0) return false;
+    if (crowded_ && looks % kLooksBetweenYields == kLooksBetweenYields - 1) ::sched_yield();
+    relax();
+    if (looks % 16 == 15 && Clock::now() - start >= patience) return false;
+  }
+}
+
+std::vector<int> Team::missing() const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < size(); ++rank)
+    if (line(rank).arrived.load(std::memory_order_acquire) < step_) missing.push_back(rank);
+  return missing;
+}
+
+std::string Team::failure(const std::vector<int>& missing) const {
+  const auto those = [&](RankState state) {
+    std::vector<int> found;
+    for (const int rank : missing)
+      if (line(rank).state.load() == state) found.push_back(rank);
+    return found;
+  };
+  // What is missing has an end of its own, or waits for another that has: the first cause is told.
+  for (int rank = 0; rank < size(); ++rank) {
+    if (line(rank).state.load() != RankState::dead) continue;
+    const bool awaited = std::find(missing.begin(), missing.end(), rank) != missing.end();
+    if (awaited || !those(RankState::gave_up).empty())
+      return cat("rank ", rank, " (process ", line(rank).pid.load(), ") ended");
+  }
+  if (const auto left = those(RankState::left); !left.empty())
+    return cat("rank ", left[0], " left the group");
+  if (const auto failed = those(RankState::gave_up); !failed.empty())
+    return cat("rank ", failed[0], " failed before, or gave up waiting");
+  return "";
+}
+
+void Team::wait_for_all(const std::string& what, const Deadline& deadline) {
+  if (crowded_) {
+    for (int i = 0; i < kYields; ++i) {
+      if (all_there()) return;
+      ::sched_yield();
+    }
+  } else {
+    for (int i = 0; i < kLooks; ++i) {
+      if (all_there()) return;
+      relax();
+    }
+  }
+  for (int peer = 0; peer < size(); ++peer) {
+    while (line(peer).arrived.load(std::memory_order_acquire) < step_) {
+      const auto late = missing();
+      if (const std::string why = failure(late); !why.empty() && !all_there()) {
+        give_up();
+        throw Error(ErrorCode::peer_failed, cat(what, " on rank ", rank_, " of ", size(), ": ", why,
+                                                "; the first rank that failed has the cause"));
+      }
+      if (deadline.passed() && !late.empty()) {
+        give_up();
+        throw Error(ErrorCode::timeout,
+                    cat(what, " on rank ", rank_, " of ", size(), ": not finished in time; missing rank(s) ",
+                        join(late, ", "), "; see what they do, or give a longer timeout"));
+      }
+      sleep_for(peer, deadline);
+    }
+  }
+}
+
+void Team::sleep_for(int peer, const Deadline& deadline) {
+  Line& mine = line(rank_);
+  mine.waits_for.store(static_cast<uint32_t>(peer) + 1);
+  const uint32_t seen = mine.bell.load();
+  // Whoever arrived, ended or left before the bell was read is seen now; after it, the bell has changed.
+  if (line(peer).arrived.load() < step_ && failure(missing()).empty()) {
+    futex_wait(
+        mine.bell, seen,
+        std::min<std::chrono::milliseconds>(kLongestSleep, deadline.left() + std::chrono::milliseconds(1)));
+  }
+  mine.waits_for.store(0);
+}
+
+void Team::give_up() {
+  RankState expected = RankState::here;
+  line(rank_).state.compare_exchange_strong(expected, RankState::gave_up);
+  ring_all();
+}
+
+}  // namespace muster::shm

@@ -1,0 +1,75 @@
+// Ranks of one host that share memory and go through steps together. A step is the only means of order: what
+// a rank wrote before it arrived, every rank may read that has waited for all. One thread of a rank at a time
+// may use it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/base/clock.h"
+#include "muster/shm/layout.h"
+#include "muster/shm/meet.h"
+#include "muster/shm/peer_watch.h"
+
+namespace muster::shm {
+
+class Team {
+ public:
+  // Collective. Throws: as meet().
+  Team(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout);
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+  ~Team();  // leaves
+
+  int rank() const { return rank_; }
+  int size() const { return met_.layout.size; }
+  const Layout& layout() const { return met_.layout; }
+  const std::shared_ptr<SharedMemory>& memory() const { return met_.memory; }
+  std::byte* at(size_t offset) const { return met_.memory->data() + offset; }
+  Line& line(int rank) const { return *reinterpret_cast<Line*>(at(met_.layout.line(rank))); }
+  Call& call(int rank, uint64_t sequence) const {
+    return *reinterpret_cast<Call*>(at(met_.layout.slot(rank, sequence)));
+  }
+
+  // This rank has come to its next step.
+  void arrive();
+
+  // All have come to the step at which this rank is; looks for no longer than `patience` and never sleeps.
+  bool all_there(std::chrono::nanoseconds patience = {}) const;
+
+  // Waits until they have. `what` is what they wait for, for messages: "all_reduce #12". Throws: peer_failed
+  // naming a rank that ended, left or failed; timeout naming those that have not come. After either the team
+  // is of no more use, and the others are told so.
+  void wait_for_all(const std::string& what, const Deadline& deadline);
+
+  // This rank will not go on: nobody is to wait for it.
+  void give_up();
+
+  // Why the team cannot go on; empty: it can. `missing`: of these ranks, or of all.
+  std::string failure(const std::vector<int>& missing) const;
+
+  // Wakes everybody who sleeps, to look at the ranks' states.
+  void ring_all() const { ring_everybody(met_); }
+
+  // One rank's processor for every rank: else a rank that spins keeps another from running.
+  bool crowded() const { return crowded_; }
+
+ private:
+  static void ring_everybody(const Met& met);
+  std::vector<int> missing() const;
+  void sleep_for(int peer, const Deadline& deadline);
+
+  Met met_;
+  int rank_;
+  uint64_t step_ = 0;
+  bool crowded_;
+  std::unique_ptr<PeerWatch> watch_;
+};
+
+// Processors that this process may use.
+int usable_processors();
+
+}  // namespace muster::shm

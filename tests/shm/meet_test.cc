@@ -1,0 +1,145 @@
+#include "muster/shm/meet.h"
+
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstddef>
+#include <cstring>
+
+#include "tests/shm/ranks.h"
+
+namespace muster::shm {
+namespace {
+
+using testing::HasSubstr;
+
+template <class Body>
+std::string error_of(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "no error";
+}
+
+TEST(Meet, RanksShareMemoryThatNobodyElseCanName) {
+  run_ranks(3, [](Team& team) {
+    EXPECT_EQ(team.size(), 3);
+    Call& mine = team.call(team.rank(), 0);
+    mine.count = static_cast<uint64_t>(team.rank()) + 10;
+    team.arrive();
+    team.wait_for_all("test", Deadline(std::chrono::seconds(10)));
+    for (int rank = 0; rank < 3; ++rank)
+      EXPECT_EQ(team.call(rank, 0).count, static_cast<uint64_t>(rank) + 10);
+    team.arrive();
+    team.wait_for_all("test", Deadline(std::chrono::seconds(10)));
+  });
+}
+
+TEST(Meet, MissingRanksAreNamed) {
+  ThreadExchange store;
+  const std::string error = error_of([&] { meet(store.exchange(), 0, 4, std::chrono::milliseconds(50)); });
+  EXPECT_THAT(error, HasSubstr("missing rank(s) 1, 2, 3"));
+}
+
+TEST(Meet, StrangersAreSentAway) {
+  ThreadExchange store;
+  std::thread second([&] {
+    const std::string name = store.exchange().get("shm");
+    Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, name.data(), name.size());
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    ASSERT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+    ASSERT_GT(::send(socket.get(), "who are you", 11, 0), 0);
+    char answer[64];
+    EXPECT_EQ(::recv(socket.get(), answer, sizeof(answer), 0), 0) << "closed, and nothing was sent";
+    const Met met = meet(store.exchange(), 1, 2, std::chrono::seconds(10));
+    EXPECT_EQ(met.layout.size, 2);
+  });
+  const Met met = meet(store.exchange(), 0, 2, std::chrono::seconds(10));
+  second.join();
+  EXPECT_TRUE(met.peers[1].valid());
+}
+
+TEST(Meet, WhereRankZeroIsNotThatIsSaid) {
+  ThreadExchange store;
+  store.exchange().set("shm", "muster-nobody");
+  EXPECT_THAT(error_of([&] { meet(store.exchange(), 1, 2, std::chrono::seconds(1)); }),
+              HasSubstr("expected rank 0 to answer"));
+  store.exchange().set("shm", "error there was no memory");
+  EXPECT_THAT(error_of([&] { meet(store.exchange(), 1, 2, std::chrono::seconds(1)); }),
+              HasSubstr("there was no memory (rank 0)"));
+}
+
+TEST(Team, WhoDoesNotComeIsNamed) {
+  run_ranks(3, [](Team& team) {
+    if (team.rank() == 1) {
+      const std::string why = error_of([&] { team.wait_for_all("x", Deadline(std::chrono::seconds(10))); });
+      EXPECT_EQ(why, "no error") << "this rank is at its last step";
+      return;
+    }
+    team.arrive();
+    const std::string error =
+        error_of([&] { team.wait_for_all("all_reduce #7", Deadline(std::chrono::seconds(10))); });
+    EXPECT_THAT(error, testing::AnyOf(HasSubstr("rank 1 left the group"), HasSubstr("failed before")));
+    EXPECT_THAT(error, HasSubstr("all_reduce #7 on rank"));
+  });
+}
+
+TEST(Team, ADeadlineNamesWhoIsLate) {
+  std::atomic<bool> over{false};
+  run_ranks(2, [&](Team& team) {
+    if (team.rank() == 1) {
+      while (!over) std::this_thread::yield();
+      return;
+    }
+    team.arrive();
+    const std::string error =
+        error_of([&] { team.wait_for_all("barrier #1", Deadline(std::chrono::milliseconds(30))); });
+    over = true;
+    EXPECT_THAT(error, HasSubstr("missing rank(s) 1"));
+  });
+}
+
+// A rank's process is killed while the other sleeps for it.
+TEST(Team, ARankThatIsKilledIsNamedAtOnce) {
+  int pipes[2];
+  ASSERT_EQ(::pipe(pipes), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char name[64] = {};
+    if (::read(pipes[0], name, sizeof(name)) <= 0) ::_exit(1);
+    const Exchange exchange{.set = [](const std::string&, const std::string&) {},
+                            .get = [&](const std::string&) { return std::string(name); }};
+    Team team(exchange, 1, 2, std::chrono::seconds(10));
+    ::pause();
+  }
+  const Exchange exchange{
+      .set = [&](const std::string&,
+                 const std::string& value) { (void)!::write(pipes[1], value.data(), value.size()); },
+      .get = [](const std::string&) { return std::string(); }};
+  Team team(exchange, 0, 2, std::chrono::seconds(10));
+  team.arrive();
+  Clock::time_point killed;
+  std::thread killer([&] {
+    while (team.line(0).waits_for.load() == 0) std::this_thread::yield();  // it sleeps
+    killed = Clock::now();
+    ::kill(child, SIGKILL);
+  });
+  const std::string error =
+      error_of([&] { team.wait_for_all("all_reduce #3", Deadline(std::chrono::seconds(20))); });
+  const double took = seconds_since(killed);
+  killer.join();
+  ::waitpid(child, nullptr, 0);
+  EXPECT_THAT(error, HasSubstr(cat("rank 1 (process ", child, ") ended")));
+  EXPECT_LT(took, 0.2);
+  ::close(pipes[0]);
+  ::close(pipes[1]);
+}
+
+}  // namespace
+}  // namespace muster::shm
