@@ -229,7 +229,8 @@ void Coordinator::round_over() {
     const std::string lost = cat(trouble_.lost.size() == 1 ? "host " : "hosts ", join(trouble_.lost, ", "),
                                  trouble_.lost.size() == 1 ? " is gone" : " are gone");
     if (rules_.elastic()) {
-      say_(cat(lost, "; going on without it"));
+      const bool enough = std::ssize(members_) >= rules_.min_hosts;
+      say_(cat(lost, enough ? "; going on without it" : "; waiting for another"));
       return regather();
     }
     if (restarts_ >= rules_.max_restarts) return finish(1, lost);

@@ -154,7 +154,9 @@ class HostAgent {
       take_orders();
       if (!pending_.empty()) return std::nullopt;
       if (lost_) {
-        log(LogLevel::error, cat("the host that serves the rendezvous is gone: ", why_lost_));
+        log(LogLevel::error, cat(cluster_.backend == "etcd" ? "etcd is gone: "
+                                                            : "the host that serves the rendezvous is gone: ",
+                                 why_lost_));
         return 1;
       }
       if (const int signal = processes_.stop_requested(); signal != 0 && !std::exchange(leaving_, true)) {

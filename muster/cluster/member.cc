@@ -87,8 +87,7 @@ void Member::resign() {
 }
 
 Member::Part Member::take_part() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(part_, Part::none);
+  return part_.exchange(Part::none);
 }
 
 // The first to write its name is the coordinator; whoever replaces the name of one that has fallen silent is
@@ -98,7 +97,6 @@ void Member::elect() {
   if (chosen == id_) {
     if (std::exchange(coordinator_, chosen) == id_) return;
     const bool orders_before = store_->check({log_entry_key(kOrders, 1)});  // of one that has handed over
-    const std::lock_guard lock(mutex_);
     part_ = orders_before ? Part::successor : Part::first;
     return;
   }
@@ -114,7 +112,6 @@ void Member::elect() {
   if (store_->compare_set(kCoordinatorKey, chosen, id_) != id_) return;
   log(LogLevel::warn, "the host that coordinated this job is gone; this host coordinates now");
   coordinator_ = id_;
-  const std::lock_guard lock(mutex_);
   part_ = Part::successor;
 }
 

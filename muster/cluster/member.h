@@ -63,7 +63,7 @@ class Member {
   mutable std::mutex mutex_;
   std::queue<Order> orders_;
   std::string lost_;
-  Part part_ = Part::none;
+  std::atomic<Part> part_{Part::none};
   std::optional<std::chrono::milliseconds> electing_;
   std::string coordinator_;  // as last seen, with its sign of life
   std::string coordinators_sign_;

@@ -28,15 +28,16 @@ namespace {
 
 // Says how the job ended, and gives the exit code.
 int report(const GroupResult& result, const JobFacts& job, const LaunchOptions& options, int attempt) {
+  const char* const ranks = result.all_gone ? "every rank has ended" : "not every rank could be ended";
   if (result.timed_out) {
     log(LogLevel::error, cat("stopped: the time limit of ", format_duration(*options.time_limit),
-                             " (--timeout) is over; every rank has ended"));
+                             " (--timeout) is over; ", ranks));
   }
   report_failure(result.exits, job, attempt, options.max_restarts);
   if (result.timed_out) return kTimeLimitExitCode;
   if (const WorkerExit* first = first_failure(result.exits)) return first->shell_code();
   if (result.stopped_by == 0) return 0;
-  log(LogLevel::info, cat("stopped by ", signal_name(result.stopped_by), "; every rank has ended"));
+  log(LogLevel::info, cat("stopped by ", signal_name(result.stopped_by), "; ", ranks));
   return 128 + result.stopped_by;
 }
 

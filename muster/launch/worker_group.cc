@@ -8,14 +8,15 @@
 #include <cerrno>
 #include <filesystem>
 #include <optional>
+#include <set>
 
 #include "muster/base/log.h"
+#include "muster/base/memory_group.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/exit_report.h"
 #include "muster/supervise/descendants.h"
 #include "muster/supervise/input.h"
-#include "muster/base/memory_group.h"
 #include "muster/supervise/output.h"
 
 namespace muster {
@@ -199,6 +200,15 @@ class StoppedRanks {
     std::erase_if(ranks_, [&](const Rank& rank) { return rank.rank == exit.id; });
   }
 
+  // The SIGKILLs that came from here say so.
+  void explain(std::vector<WorkerExit>& exits) const {
+    for (WorkerExit& exit : exits) {
+      if (exit.signal != SIGKILL || !ended_.contains(exit.rank)) continue;
+      exit.cause = cat("ended by muster (SIGKILL): it had been stopped for ", format_duration(*limit_),
+                       " (--stopped-timeout)");
+    }
+  }
+
  private:
   struct Rank {
     int rank;
@@ -226,6 +236,7 @@ class StoppedRanks {
     if (limit_ && now - *rank.since >= *limit_) {
       log(LogLevel::warn, cat("rank ", rank.rank, " has been stopped for ", format_duration(*limit_),
                               "; ending it (--stopped-timeout)"));
+      ended_.insert(rank.rank);
       ::kill(rank.pid, SIGKILL);
     } else if (!std::exchange(rank.said, true)) {
       log(LogLevel::warn,
@@ -237,6 +248,7 @@ class StoppedRanks {
   ProcessSet& processes_;
   std::optional<std::chrono::milliseconds> limit_;
   std::vector<Rank> ranks_;
+  std::set<int> ended_;
   EventLoop::Handle timer_ = 0;
 };
 
@@ -279,7 +291,10 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
   input.close();
   output.finish();
 
-  GroupResult result{.exits = {}, .stopped_by = ended.stopped_by, .timed_out = ended.timed_out};
+  GroupResult result{.exits = {},
+                     .stopped_by = ended.stopped_by,
+                     .timed_out = ended.timed_out,
+                     .all_gone = ended.survivors.empty()};
   for (const ChildExit& end : ended.exits) {
     const WorkerSpec& spec = spec_of(specs, end.id);
     result.exits.push_back(explain(end, spec, started));
@@ -289,6 +304,7 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
     }
   }
   explain_oom_kills(oom_kills, result.exits);
+  stopped.explain(result.exits);
   if (!ended.killed.empty()) {
     log(LogLevel::warn, cat("killed what ranks had started and left: ", join(ended.killed, ", ")));
   }

@@ -18,6 +18,7 @@ struct GroupResult {
   std::vector<WorkerExit> exits;  // in the order of death
   int stopped_by = 0;             // the signal that the launcher got, if it did
   bool timed_out = false;         // the time limit was over first
+  bool all_gone = true;           // false: a process is left that even SIGKILL did not end
 };
 
 struct GroupRules {

@@ -68,6 +68,12 @@ struct alignas(128) Line {
   uint64_t pid_namespace;
 };
 
+// How far the bytes that one rank sends to another have come.
+struct ChannelWords {
+  alignas(64) std::atomic<uint64_t> written;
+  alignas(64) std::atomic<uint64_t> read;
+};
+
 struct Header {
   uint64_t magic;
   uint32_t size;
@@ -98,12 +104,15 @@ struct Layout {
   size_t stage(int rank, uint64_t half) const {
     return stages() + (static_cast<size_t>(rank) * 2 + half % 2) * 2 * stage_bytes;
   }
-  size_t channels() const { return stages() + ranks() * 4 * stage_bytes; }
-  size_t channel(int from, int to) const {
-    return channels() +
-           (static_cast<size_t>(from) * ranks() + static_cast<size_t>(to)) * (kChannelBytes + kPage);
+  size_t channel_words(int from, int to) const {
+    return stages() + ranks() * 4 * stage_bytes + pair(from, to) * sizeof(ChannelWords);
   }
-  size_t arenas() const { return channels() + ranks() * ranks() * (kChannelBytes + kPage); }
+  size_t channels() const { return pages(channel_words(size - 1, size - 1) + sizeof(ChannelWords)); }
+  size_t channel(int from, int to) const { return channels() + pair(from, to) * kChannelBytes; }
+  size_t arenas() const { return channels() + ranks() * ranks() * kChannelBytes; }
+  size_t pair(int from, int to) const {
+    return static_cast<size_t>(from) * ranks() + static_cast<size_t>(to);
+  }
   size_t arena(int rank) const { return arenas() + static_cast<size_t>(rank) * arena_bytes; }
   size_t total() const { return arena(size); }
 };

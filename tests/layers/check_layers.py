@@ -21,7 +21,8 @@ MAY_USE = {
     "launch": ["placement", "supervise", "store"],
     "cluster": ["launch"],
     "tasks": ["launch", "placement", "supervise"],
-    "comm": ["store"],
+    "shm": ["base"],
+    "comm": ["store", "shm"],
     "cuda": ["comm"],  # the CUDA and NCCL side of comm, a library of its own
     "ddp": ["comm"],
     "data": ["base"],
@@ -36,7 +37,7 @@ MAY_USE = {
 FILE_MAY_USE = {
     "muster.h": ["run", "ddp", "data", "checkpoint", "parallel"],  # the one line a user needs
 }
-CONTROL_PLANE = ["base", "store", "device", "placement", "supervise", "launch", "cluster", "tasks", "cli"]
+CONTROL_PLANE = ["base", "store", "shm", "device", "placement", "supervise", "launch", "cluster", "tasks", "cli"]
 
 LIBTORCH = re.compile(r"(torch|ATen|c10|c10d|caffe2|gloo)/")
 FORMATTING = re.compile(r"(fmt|spdlog)/")  # LibTorch's include path carries another fmt

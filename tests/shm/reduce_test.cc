@@ -41,7 +41,7 @@ std::vector<std::vector<std::byte>> random_sources(Type type, int sources, size_
   return all;
 }
 
-std::vector<std::byte> run(Reduce reduce, const std::vector<std::vector<std::byte>>& sources, size_t count) {
+std::vector<std::byte> reduced_by(Reduce reduce, const std::vector<std::vector<std::byte>>& sources, size_t count) {
   std::vector<const void*> in;
   for (const auto& source : sources) in.push_back(source.data());
   std::vector<std::byte> out(sources[0].size());
@@ -65,8 +65,8 @@ TEST(Reduce, EverySetOfInstructionsGivesTheSameBits) {
         for (const size_t count : kElements) {
           for (const int sources : {1, 2, 3, 8}) {
             const auto in = random_sources(type, sources, count, static_cast<uint32_t>(count));
-            auto expected = run(plain, in, count);
-            auto got = run(other, in, count);
+            auto expected = reduced_by(plain, in, count);
+            auto got = reduced_by(other, in, count);
             if (type == Type::f16 || type == Type::bf16) {  // random bits: some are NaN
               for (auto* bytes : {&expected, &got}) {
                 for (size_t i = 0; i < count; ++i) {

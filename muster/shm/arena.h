@@ -1,0 +1,34 @@
+// A rank's own part of the shared memory, for buffers that all ranks can reach: what lies here is reduced
+// without being copied.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "muster/shm/memory.h"
+
+namespace muster::shm {
+
+class Arena {
+ public:
+  // `bytes` of `memory` from `offset` on, both of whole pages; nobody else allocates there.
+  Arena(std::shared_ptr<SharedMemory> memory, size_t offset, size_t bytes);
+
+  // Zeroed, on a page's start. Gives itself back, when the last copy of it goes; that may be after the arena.
+  // Throws: unavailable when there is no memory.
+  std::shared_ptr<std::byte> allocate(size_t bytes);
+
+ private:
+  // What buffers keep alive: the mapping and who uses what of it.
+  struct State {
+    std::shared_ptr<SharedMemory> memory;
+    std::mutex mutex;
+    std::map<size_t, size_t> free;  // offset → bytes; neighbours are joined
+    void give_back(size_t offset, size_t bytes);
+  };
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace muster::shm

@@ -1,0 +1,92 @@
+// Messages between two ranks of a team. A thread moves them, so that sends and receives wait for nothing but
+// their own partner. Messages of one pair and tag arrive in the order in which they were sent.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "muster/base/clock.h"
+#include "muster/shm/collectives.h"
+
+namespace muster::shm {
+
+inline constexpr int kAnySource = -1;
+
+class Mailbox {
+ public:
+  // Called once in the mailbox's thread: the message has been sent or received (from `source`), or has
+  // failed.
+  using Done = std::function<void(int source, std::exception_ptr error)>;
+
+  explicit Mailbox(Team& team);
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
+  ~Mailbox();  // what is under way fails
+
+  // The memory stays the caller's until `done`. Throws: unavailable when the first message to this rank finds
+  // no memory for its channel.
+  void send(int to, int tag, Part data, std::chrono::milliseconds timeout, Done done);
+  void receive(int from, int tag, Part data, std::chrono::milliseconds timeout, Done done);
+
+ private:
+  struct Frame {  // in front of every message
+    uint64_t bytes;
+    int64_t tag;
+  };
+  struct Pending {
+    int peer = 0;  // or kAnySource
+    int tag = 0;
+    Part data;
+    Deadline deadline;
+    Done done;
+    size_t moved = 0;  // of a send: of the frame and the data
+  };
+  // What has come from a rank and nobody has asked for yet.
+  struct Stray {
+    int64_t tag;
+    std::vector<std::byte> data;
+  };
+  // A message that is being read.
+  struct Incoming {
+    bool has_frame = false;
+    Frame frame{};
+    size_t read = 0;
+    std::list<Pending>::iterator wanted;  // valid when is_wanted
+    bool is_wanted = false;
+    std::vector<std::byte> stray;
+  };
+
+  void run();
+  bool move_all();
+  bool push(int to);
+  bool pull(int from);
+  bool wants_from(int peer) const;
+  void finish_incoming(int from);
+  bool give_stray(std::list<Pending>::iterator wanted);
+  bool fail_late_and_lost();
+  void finish(Pending pending, int source, std::exception_ptr error);
+  void ring(int rank);
+  ChannelWords& words(int from, int to) const;
+  size_t read_ring(int from, std::byte* to, size_t bytes);
+  size_t write_ring(int to, const std::byte* from, size_t bytes);
+
+  Team& team_;
+  std::mutex mutex_;
+  std::vector<std::deque<Pending>> sends_;      // by rank
+  std::vector<bool> open_;                      // channels whose pages exist
+  std::list<Pending> receives_;                 // in the order of posting
+  std::vector<Incoming> incoming_;              // by rank
+  std::vector<std::deque<Stray>> strays_;       // by rank
+  std::vector<std::function<void()>> to_call_;  // outside of the lock
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace muster::shm
