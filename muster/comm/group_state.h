@@ -19,7 +19,7 @@ namespace muster {
 
 // How to build a group's backends over a store, for sub-groups too.
 struct GroupOptions {
-  std::string backend = "gloo";
+  std::string backend = "gloo";  // gloo, nccl, shm
   c10::Device device = c10::kCPU;
   std::chrono::milliseconds timeout{0};
   std::string master_addr = {};  // chooses the network interface

@@ -24,8 +24,9 @@ constexpr std::chrono::seconds kLastWords{30};
 std::string backend_asked(const InitOptions& options) {
   const std::string told = get_env("MUSTER_BACKEND").value_or("auto");
   std::string asked = told == "auto" ? options.backend : told;
-  if (asked != "auto" && asked != "gloo" && asked != "nccl") {
-    throw Error(ErrorCode::invalid_argument, cat("backend: expected auto, gloo or nccl, got '", asked, "'"));
+  if (asked != "auto" && asked != "gloo" && asked != "nccl" && asked != "shm") {
+    throw Error(ErrorCode::invalid_argument,
+                cat("backend: expected auto, gloo, nccl or shm, got '", asked, "'"));
   }
   return asked;
 }
@@ -38,7 +39,7 @@ Member identity(const Rendezvous& meeting, const InitOptions& options, bool take
   } else if (asked == "nccl" && takes_part) {
     throw Error(ErrorCode::invalid_argument,
                 cat("backend: expected a CUDA device for nccl, got ", options.device.str(), " (rank ",
-                    meeting.rank, "); use gloo or auto"));
+                    meeting.rank, "); use shm, gloo or auto"));
   }
   return {.rank = meeting.rank,
           .world_size = meeting.world_size,
@@ -56,9 +57,11 @@ ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d
                         const std::vector<Member>& members, int place, const InitOptions& options,
                         bool awaited = false) {
   const std::string backend = choose_backend(members, backend_asked(options));
-  if (options.device.is_cuda() && backend == "gloo" && place == 0) {
-    log(LogLevel::info,
-        "process group: Gloo, CUDA tensors staged through host memory (a rank without a GPU of its own)");
+  if (options.device.is_cuda() && backend != "nccl" && place == 0) {
+    log(LogLevel::info, cat("process group: ", backend,
+                            ", CUDA tensors staged through host memory (a rank without a GPU of its own)"));
+  } else if (place == 0) {
+    log(LogLevel::debug, cat("process group: ", backend));
   }
   return make_process_group(root, place, static_cast<int>(members.size()),
                             {.backend = backend,

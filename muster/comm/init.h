@@ -17,7 +17,9 @@ class Store;
 namespace muster {
 
 struct InitOptions {
-  std::string backend = "auto";  // auto, gloo, nccl; MUSTER_BACKEND wins, unless it is auto
+  // auto, gloo, nccl, shm; MUSTER_BACKEND wins, unless it is auto. auto: nccl where every rank has a GPU of
+  // its own, else shm on one host, else gloo.
+  std::string backend = "auto";
   // env:// (torchrun's and muster's variables), tcp://host:port (rank 0 serves), file:///path (ranks of one
   // host).
   std::string init_method = "env://";

@@ -173,8 +173,16 @@ std::string choose_backend(const std::vector<Member>& members, const std::string
                 cat("backend: expected the same on every rank, got '", members[0].backend, "' on ",
                     name_of(members[0]), " and '", member.backend, "' on ", name_of(member)));
   }
-  if (asked == "gloo" || !nccl_obstacle.empty()) return "gloo";
-  return "nccl";
+  const auto elsewhere = std::find_if(members.begin(), members.end(),
+                                      [&](const Member& member) { return member.host != members[0].host; });
+  if (asked == "shm" && elsewhere != members.end()) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("shm: expected all ranks on one host, got ", name_of(members[0]), " on ", members[0].host,
+                    " and ", name_of(*elsewhere), " on ", elsewhere->host, "; use gloo or auto"));
+  }
+  if (asked != "auto") return asked;
+  if (nccl_obstacle.empty()) return "nccl";
+  return elsewhere == members.end() ? "shm" : "gloo";
 }
 
 }  // namespace muster

@@ -7,6 +7,7 @@
 #include "muster/comm/gloo.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/nccl.h"
+#include "muster/comm/shm_backend.h"
 
 namespace muster {
 
@@ -35,19 +36,23 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
       return c10::make_intrusive<c10d::PrefixStore>(name, store);
     };
     state->group = c10::make_intrusive<Group>(sub_store("c10d"), rank, size);
-    const auto gloo = make_gloo(sub_store("gloo"), rank, size, options.timeout, options.master_addr);
-    state->group->setBackend(c10::kCPU, Group::GLOO, gloo);
-    state->group->setDefaultBackend(Group::GLOO);
+    const bool shared = options.backend == "shm";
+    const auto type = shared ? Group::CUSTOM : Group::GLOO;
+    const auto on_host = shared
+                             ? make_shm(sub_store("shm"), rank, size, options.timeout)
+                             : make_gloo(sub_store("gloo"), rank, size, options.timeout, options.master_addr);
+    state->group->setBackend(c10::kCPU, type, on_host);
+    state->group->setDefaultBackend(type);
     if (options.backend == "nccl") {
       const auto nccl = make_nccl(sub_store("nccl"), rank, size, options.timeout, options.device);
       state->group->setBackend(c10::kCUDA, Group::NCCL, nccl);
       state->group->setDefaultBackend(Group::NCCL);
     } else if (options.device.is_cuda()) {
-      state->group->setBackend(c10::kCUDA, Group::GLOO, gloo);  // staged through host memory
+      state->group->setBackend(c10::kCUDA, type, on_host);  // staged through host memory
     }
     state->group->setGroupName(cat("muster:", size));
   });
-  if (size > 1) {
+  if (size > 1 && options.backend != "shm") {  // which compares every call itself
     const bool every_call = get_env("TORCH_DISTRIBUTED_DEBUG") == "DETAIL";
     state->agreement = std::make_shared<Agreement>(c10::make_intrusive<c10d::PrefixStore>("agreement", store),
                                                    rank, size, options.timeout, every_call);

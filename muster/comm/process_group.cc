@@ -163,7 +163,7 @@ class Call {
   Work launch(std::shared_ptr<Work::State> work, Start&& start) {
     work->abandoned = state_->abandoned;
     work->timeout = state_->options.timeout;
-    if (on_device_) work->waiting = Work::State::Waiting::on_device;
+    if (on_device_ || state_->options.backend == "shm") work->waiting = Work::State::Waiting::by_itself;
     translate_failures(work->operation, [&] {
       const at::NoGradGuard no_grad;
       work->work = start();
@@ -286,7 +286,7 @@ Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input) {
 Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op) {
   Call call("reduce_scatter", state_.get());
   at::Tensor from = call.tensor(input, false).view(-1);
-  if (input.is_cuda() && state_->options.backend == "nccl") {
+  if (state_->options.backend == "shm" || (input.is_cuda() && state_->options.backend == "nccl")) {
     at::Tensor to = call.tensor(output, true).view(-1);
     call.check_parts(from, to, "input", "output");
     return call.start(cat(to_string(op), " ", describe(input)), [&] {
@@ -467,6 +467,14 @@ void ProcessGroup::abandon() {
 
 void ProcessGroup::shutdown() {
   if (!state_->group) return;
+  if (state_->options.backend == "shm") {
+    // Whoever serves the store may end as soon as all are past the barrier: nobody uses it after that.
+    translate_failures(cat("shutdown on rank ", rank()), [&] { state_->departures->add(kDepartures, 1); });
+    barrier();
+    state_->group->shutdown();
+    state_->group.reset();
+    return;
+  }
   barrier();
   // Nobody may close connections while another is still inside the barrier's last message.
   translate_failures(cat("shutdown on rank ", rank()), [&] { state_->departures->add(kDepartures, 1); });

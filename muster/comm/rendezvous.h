@@ -43,9 +43,9 @@ Rendezvous open_rendezvous(const InitOptions& options);
 // world sizes that differ, naming both sides.
 std::vector<Member> join(c10d::Store& store, const Member& self, std::chrono::milliseconds timeout);
 
-// The backend for these members: "nccl" when every one has a GPU of its own, else "gloo".
-// Throws: invalid_argument when NCCL was asked for and cannot work: a CPU rank, or two ranks on one GPU (both
-// named).
+// The backend for these members: "nccl" when every one has a GPU of its own, else "shm" when all are on one
+// host, else "gloo". Throws: invalid_argument when one was asked for that cannot work, naming the ranks in
+// its way: NCCL with a CPU rank or with two ranks on one GPU, shared memory with two hosts.
 std::string choose_backend(const std::vector<Member>& members, const std::string& asked);
 
 // This host's identity: MUSTER_HOST_ID, or boot id + IPC and network namespaces.

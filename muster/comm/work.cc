@@ -71,7 +71,7 @@ void Work::wait() {
   translate_failures(state->operation, [&] {
     if (state->work) {
       switch (state->waiting) {
-        case Work::State::Waiting::on_device:
+        case Work::State::Waiting::by_itself:
           state->work->wait();
           break;
         case Work::State::Waiting::once:

@@ -77,6 +77,11 @@ std::string Collectives::name() const {
   return cat(to_string(kind_), " #", sequence_);
 }
 
+bool Collectives::is_small(const Request& request) const {
+  return request.kind != Kind::all_to_all &&
+         given_bytes(request, static_cast<size_t>(team_.size())) <= kSlotBytes;
+}
+
 void Collectives::step(const Deadline& deadline) {
   team_.arrive();
   team_.wait_for_all(name(), deadline);
@@ -113,7 +118,7 @@ void Collectives::begin(const Request& request) {
       sizes[ranks + peer] = request.out[peer].bytes;
       call.largest = std::max<uint64_t>(call.largest, request.in[peer].bytes);
     }
-  } else if (given_bytes(request, ranks) <= kSlotBytes) {
+  } else if (is_small(request)) {
     const bool gives =
         (request.kind != Kind::broadcast && request.kind != Kind::scatter) || request.root == team_.rank();
     if (gives && request.kind != Kind::barrier && request.count != 0) {
@@ -138,8 +143,7 @@ void Collectives::finish(const Request& request, const Deadline& deadline) {
   team_.wait_for_all(name(), deadline);
   compare_calls(request);
   if (request.kind == Kind::barrier) return;
-  if (request.kind == Kind::all_to_all) return move_staged(request, deadline);
-  if (given_bytes(request, static_cast<size_t>(team_.size())) <= kSlotBytes) return finish_small(request);
+  if (is_small(request)) return finish_small(request);
   if (request.kind == Kind::reduce_scatter) return reduce_scatter_staged(request, deadline);
   if (!reduces(request.kind)) return move_staged(request, deadline);
   bool in_place = request.kind == Kind::all_reduce;

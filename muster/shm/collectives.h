@@ -48,6 +48,9 @@ class Collectives {
   // when the calls differ, with both sides; the team is as good as before then.
   void finish(const Request& request, const Deadline& deadline);
 
+  // It fits the slots, and takes one step.
+  bool is_small(const Request& request) const;
+
   // "all_reduce #12", of the operation that was begun last.
   std::string name() const;
 

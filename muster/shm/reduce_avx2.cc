@@ -1,3 +1,5 @@
+// For processors with AVX2 and F16C; chosen at run time.
+#pragma GCC target("avx2,f16c")
 #include "muster/shm/reduce_kernels.h"
 
 namespace muster::shm {

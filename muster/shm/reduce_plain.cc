@@ -1,3 +1,4 @@
+// For any processor.
 #include "muster/shm/reduce_kernels.h"
 
 namespace muster::shm {

@@ -146,6 +146,10 @@ void Team::wait_for_all(const std::string& what, const Deadline& deadline) {
   for (int peer = 0; peer < size(); ++peer) {
     while (line(peer).arrived.load(std::memory_order_acquire) < step_) {
       const auto late = missing();
+      if (line(rank_).state.load() == RankState::gave_up && !late.empty()) {
+        throw Error(ErrorCode::failed_precondition,
+                    cat(what, " on rank ", rank_, " of ", size(), ": this rank has given up the group"));
+      }
       if (const std::string why = failure(late); !why.empty() && !all_there()) {
         give_up();
         throw Error(ErrorCode::peer_failed, cat(what, " on rank ", rank_, " of ", size(), ": ", why,
@@ -167,7 +171,8 @@ void Team::sleep_for(int peer, const Deadline& deadline) {
   mine.waits_for.store(static_cast<uint32_t>(peer) + 1);
   const uint32_t seen = mine.bell.load();
   // Whoever arrived, ended or left before the bell was read is seen now; after it, the bell has changed.
-  if (line(peer).arrived.load() < step_ && failure(missing()).empty()) {
+  if (line(peer).arrived.load() < step_ && mine.state.load() != RankState::gave_up &&
+      failure(missing()).empty()) {
     futex_wait(
         mine.bell, seen,
         std::min<std::chrono::milliseconds>(kLongestSleep, deadline.left() + std::chrono::milliseconds(1)));

@@ -45,7 +45,7 @@ class Team {
   // is of no more use, and the others are told so.
   void wait_for_all(const std::string& what, const Deadline& deadline);
 
-  // This rank will not go on: nobody is to wait for it.
+  // This rank will not go on: nobody is to wait for it, nor does it wait for anybody. For any thread.
   void give_up();
 
   // Why the team cannot go on; empty: it can. `missing`: of these ranks, or of all.

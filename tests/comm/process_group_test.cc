@@ -24,7 +24,7 @@ TEST_P(Conformance, Holds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(ThreadRanks, Conformance,
-                         ::testing::Combine(::testing::Values("gloo"), ::testing::Values(1, 2, 3, 4),
+                         ::testing::Combine(::testing::Values("gloo", "shm"), ::testing::Values(1, 2, 3, 4),
                                             ::testing::ValuesIn(conformance_checks())),
                          [](const auto& info) {
                            return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param)) +
@@ -41,7 +41,17 @@ ErrorCode code_of(const std::exception_ptr& failure) {
   return ErrorCode::internal;
 }
 
-TEST(Disagreement, ShapesThatDifferShowBothSides) {
+// The tests that follow hold for every backend.
+class EveryBackend : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override { ::setenv("MUSTER_BACKEND", GetParam(), 1); }
+  void TearDown() override { ::unsetenv("MUSTER_BACKEND"); }
+};
+
+INSTANTIATE_TEST_SUITE_P(ThreadRanks, EveryBackend, ::testing::Values("gloo", "shm"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(EveryBackend, ShapesThatDifferShowBothSides) {
   const auto failures = failures_of_ranks(
       2, [](ProcessGroup& group) { group.all_reduce(torch::ones({group.rank() == 0 ? 4 : 5})); });
   for (const auto& failure : failures) {
@@ -51,7 +61,7 @@ TEST(Disagreement, ShapesThatDifferShowBothSides) {
   }
 }
 
-TEST(Disagreement, TypesThatDifferShowBothSides) {
+TEST_P(EveryBackend, TypesThatDifferShowBothSides) {
   const auto failures = failures_of_ranks(3, [](ProcessGroup& group) {
     group.broadcast(torch::ones({4}, group.rank() == 2 ? torch::kDouble : torch::kFloat), 0);
   });
@@ -59,7 +69,7 @@ TEST(Disagreement, TypesThatDifferShowBothSides) {
     EXPECT_EQ(code_of(failure), ErrorCode::invalid_argument) << message_of(failure);
 }
 
-TEST(Disagreement, OperationsInAnotherOrderAreFoundEvenWhenAllAreKnown) {
+TEST_P(EveryBackend, OperationsInAnotherOrderAreFoundEvenWhenAllAreKnown) {
   // Both signatures have been used before, so only the wait that stays unanswered tells.
   const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
     auto a = torch::ones({4});
@@ -85,7 +95,7 @@ TEST(Disagreement, OperationsInAnotherOrderAreFoundEvenWhenAllAreKnown) {
   EXPECT_GE(told, 1);
 }
 
-TEST(Disagreement, ARankThatDoesNotComeIsNamed) {
+TEST_P(EveryBackend, ARankThatDoesNotComeIsNamed) {
   const auto failures = failures_of_ranks(3,
                                           [](ProcessGroup& group) {
                                             auto tensor = torch::ones({4});
@@ -114,7 +124,7 @@ TEST(Disagreement, ARankThatDoesNotComeIsNamed) {
 
 // Longer than the time after which a collective looks at the other ranks: Gloo's timed wait for a message
 // would close all connections then.
-TEST(ProcessGroup, ASenderMayComeLate) {
+TEST_P(EveryBackend, ASenderMayComeLate) {
   run_ranks(2,
             [](ProcessGroup& group) {
               auto tensor = torch::full({4}, static_cast<float>(group.rank() + 1));
@@ -131,7 +141,7 @@ TEST(ProcessGroup, ASenderMayComeLate) {
             {.timeout = std::chrono::seconds(60)});
 }
 
-TEST(ProcessGroup, ARankThatLeftIsFoundInEveryCollective) {
+TEST_P(EveryBackend, ARankThatLeftIsFoundInEveryCollective) {
   using Collective = void (*)(ProcessGroup&);
   const Collective collectives[] = {
       [](ProcessGroup& group) { group.all_reduce(torch::ones({4})); },
@@ -150,7 +160,7 @@ TEST(ProcessGroup, ARankThatLeftIsFoundInEveryCollective) {
   }
 }
 
-TEST(ProcessGroup, AnotherOneMayFollowOverTheSameStore) {
+TEST_P(EveryBackend, AnotherOneMayFollowOverTheSameStore) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> ranks;
   ranks.reserve(3);
@@ -170,7 +180,7 @@ TEST(ProcessGroup, AnotherOneMayFollowOverTheSameStore) {
   for (auto& rank : ranks) rank.join();
 }
 
-TEST(ProcessGroup, RefusesRowsThatDoNotFit) {
+TEST_P(EveryBackend, RefusesRowsThatDoNotFit) {
   run_ranks(2, [](ProcessGroup& group) {
     EXPECT_THROW(group.all_to_all(torch::ones({2}, torch::kDouble), torch::ones({2})), Error);
     EXPECT_THROW(group.all_to_all(torch::ones({2, 3}), torch::ones({2, 2})), Error);
@@ -178,11 +188,60 @@ TEST(ProcessGroup, RefusesRowsThatDoNotFit) {
   });
 }
 
-TEST(ProcessGroup, RefusesWorkAfterShutdown) {
+TEST_P(EveryBackend, RefusesWorkAfterShutdown) {
   run_ranks(2, [](ProcessGroup& group) {
     group.shutdown();
     EXPECT_THROW(group.all_reduce(torch::ones({2})), Error);
     EXPECT_THROW(group.c10d(), Error);
+  });
+}
+
+TEST(Shm, ACpuGroupOfOneHostTakesIt) {
+  run_ranks(2, [](ProcessGroup& group) { EXPECT_EQ(group.backend(), "shm"); });
+}
+
+// Three addends: another order, other bits.
+TEST(Shm, SumsAreFormedInRankOrder) {
+  const std::vector<float> addends = {1e8F, 1e-1F, -1e8F};
+  run_ranks(3, [&](ProcessGroup& group) {
+    for (const int64_t count : {1, 10'000, 1'000'000}) {
+      auto tensor = torch::full({count}, addends[static_cast<size_t>(group.rank())]);
+      group.all_reduce(tensor);
+      const float expected = (addends[0] + addends[1]) + addends[2];
+      EXPECT_TRUE(tensor.equal(torch::full({count}, expected))) << count;
+    }
+  });
+}
+
+TEST(Shm, MoreTypesThanGloo) {
+  run_ranks(2, [](ProcessGroup& group) {
+    auto flags = torch::tensor({false, true, group.rank() == 0});
+    group.all_reduce(flags);
+    EXPECT_TRUE(flags.equal(torch::tensor({false, true, true})));
+    auto shorts = torch::full({5}, group.rank() + 1, torch::kShort);
+    group.all_reduce(shorts, ReduceOp::max);
+    EXPECT_TRUE(shorts.equal(torch::full({5}, 2, torch::kShort)));
+    auto complex = torch::full({5}, c10::complex<float>(1, static_cast<float>(group.rank())), torch::kComplexFloat);
+    group.all_reduce(complex, ReduceOp::avg);
+    EXPECT_TRUE(complex.equal(torch::full({5}, c10::complex<float>(1, 0.5F), torch::kComplexFloat)));
+    EXPECT_THROW(group.all_reduce(flags, ReduceOp::avg), Error);
+    group.barrier();
+  });
+}
+
+// Reduced where they lie: no copy in or out.
+TEST(Shm, ItsOwnTensorsAreReducedInPlace) {
+  run_ranks(2, [](ProcessGroup& group) {
+    const auto backend = group.c10d()->getDefaultBackend();
+    ASSERT_TRUE(backend->supportsTensorAlloc(-1));
+    auto tensor = backend->allocateTensor(300'000, torch::kFloat);
+    EXPECT_TRUE(tensor.equal(torch::zeros({300'000})));
+    tensor.copy_(torch::arange(300'000) * (group.rank() + 1));
+    group.all_reduce(tensor);
+    EXPECT_TRUE(tensor.equal(torch::arange(300'000).to(torch::kFloat) * 3));
+    group.shutdown();
+    tensor.add_(1);  // the memory is the tensor's
+    EXPECT_EQ(tensor[1].item<float>(), 4);
   });
 }
 

@@ -86,8 +86,11 @@ TEST(ChooseBackend, NcclWhenEveryRankHasAGpuOfItsOwn) {
   EXPECT_EQ(choose_backend({member(0, 2, "GPU-a"), member(1, 2, "GPU-b")}, "auto"), "nccl");
   EXPECT_EQ(choose_backend({member(0, 2, "GPU-a", "h1"), member(1, 2, "GPU-a", "h2")}, "auto"),
             "nccl");  // other hosts
-  EXPECT_EQ(choose_backend({member(0, 2), member(1, 2)}, "auto"), "gloo");
-  EXPECT_EQ(choose_backend({member(0, 2, "GPU-a"), member(1, 2)}, "auto"), "gloo");  // one CPU rank
+  EXPECT_EQ(choose_backend({member(0, 2), member(1, 2)}, "auto"), "shm");
+  EXPECT_EQ(choose_backend({member(0, 2, "GPU-a"), member(1, 2)}, "auto"), "shm");  // one CPU rank
+  EXPECT_EQ(choose_backend({member(0, 2, "GPU-a"), member(1, 2, "GPU-a")}, "auto"), "shm");  // one GPU for two
+  EXPECT_EQ(choose_backend({member(0, 2, "cpu", "h1"), member(1, 2, "cpu", "h2")}, "auto"), "gloo");
+  EXPECT_EQ(choose_backend({member(0, 2), member(1, 2)}, "gloo"), "gloo");
 }
 
 TEST(ChooseBackend, TwoNcclRanksOnOneGpuAreAnErrorNamingBoth) {

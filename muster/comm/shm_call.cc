@@ -1,0 +1,121 @@
+#include "muster/comm/shm_call.h"
+
+#include <ATen/ops/empty.h>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+shm::Type shm_type(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kDouble:
+      return shm::Type::f64;
+    case at::kFloat:
+      return shm::Type::f32;
+    case at::kBFloat16:
+      return shm::Type::bf16;
+    case at::kHalf:
+      return shm::Type::f16;
+    case at::kChar:
+      return shm::Type::i8;
+    case at::kByte:
+      return shm::Type::u8;
+    case at::kShort:
+      return shm::Type::i16;
+    case at::kInt:
+      return shm::Type::i32;
+    case at::kLong:
+      return shm::Type::i64;
+    case at::kBool:
+      return shm::Type::boolean;
+    case at::kComplexFloat:
+      return shm::Type::c64;
+    case at::kComplexDouble:
+      return shm::Type::c128;
+    default:
+      return shm::Type::other;
+  }
+}
+
+shm::Op shm_op(const c10d::ReduceOp& op) {
+  switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
+    case c10d::ReduceOp::SUM:
+      return shm::Op::sum;
+    case c10d::ReduceOp::AVG:
+      return shm::Op::avg;
+    case c10d::ReduceOp::PRODUCT:
+      return shm::Op::product;
+    case c10d::ReduceOp::MIN:
+      return shm::Op::min;
+    case c10d::ReduceOp::MAX:
+      return shm::Op::max;
+    case c10d::ReduceOp::BAND:
+      return shm::Op::band;
+    case c10d::ReduceOp::BOR:
+      return shm::Op::bor;
+    case c10d::ReduceOp::BXOR:
+      return shm::Op::bxor;
+    default:
+      throw Error(ErrorCode::invalid_argument,
+                  "reduce op: expected sum, avg, product, min, max or a bit operation, got another");
+  }
+}
+
+namespace {
+
+shm::Part memory_of(const at::Tensor& tensor) {
+  return {.data = static_cast<std::byte*>(tensor.data_ptr()), .bytes = tensor.nbytes()};
+}
+
+}  // namespace
+
+void HostCall::expect(bool right, const std::string& expected, const std::string& got) const {
+  if (!right) throw Error(ErrorCode::invalid_argument, cat(name, ": expected ", expected, ", got ", got));
+}
+
+void HostCall::check(const at::Tensor& tensor) const {
+  expect(tensor.defined() && tensor.layout() == at::kStrided, "a dense tensor", "another");
+  expect(tensor.is_contiguous(), "a contiguous tensor",
+         cat("strides [", join(tensor.strides(), ", "), "] for [", join(tensor.sizes(), ", "),
+             "]; use contiguous()"));
+}
+
+shm::Part HostCall::in(const at::Tensor& tensor) {
+  check(tensor);
+  held.push_back(tensor.is_cpu() ? tensor : tensor.to(at::kCPU));
+  return memory_of(held.back());
+}
+
+shm::Part HostCall::out(const at::Tensor& tensor, bool also_read) {
+  check(tensor);
+  outputs.push_back(tensor);
+  if (tensor.is_cpu()) return memory_of(tensor);
+  const at::Tensor host =
+      also_read ? tensor.to(at::kCPU) : at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+  copies.push_back({.from = host, .to = tensor});
+  return memory_of(host);
+}
+
+std::vector<shm::Part> HostCall::split(const shm::Part& whole, int ranks) const {
+  const size_t bytes = whole.bytes / static_cast<size_t>(ranks);
+  std::vector<shm::Part> parts;
+  for (int rank = 0; rank < ranks; ++rank)
+    parts.push_back({.data = whole.data + static_cast<size_t>(rank) * bytes, .bytes = bytes});
+  return parts;
+}
+
+const at::Tensor& HostCall::one(const std::vector<at::Tensor>& tensors) const {
+  expect(tensors.size() == 1, "one tensor", cat(tensors.size()));
+  return tensors[0];
+}
+
+shm::Request HostCall::request(shm::Kind kind, const at::Tensor& part) const {
+  shm::Request request{.kind = kind, .type = shm_type(part)};
+  request.count = static_cast<uint64_t>(part.nbytes()) / size_of(request.type);
+  request.shape = part.sizes().vec();
+  request.has_shape = true;
+  return request;
+}
+
+}  // namespace muster

@@ -1,0 +1,55 @@
+// From tensors to what muster::shm works on: plain memory on the host. Inside of shm_backend.cc.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <string>
+#include <vector>
+
+#include "muster/shm/collectives.h"
+
+namespace muster {
+
+// Throws: invalid_argument for what shared memory has not (PREMUL_SUM).
+shm::Op shm_op(const c10d::ReduceOp& op);
+
+// other: a type that can be moved, not reduced.
+shm::Type shm_type(const at::Tensor& tensor);
+
+// One operation being put together.
+class HostCall {
+ public:
+  struct Copy {
+    at::Tensor from, to;
+  };
+
+  HostCall(const char* name, c10d::OpType type) : name(name), type(type) {}
+
+  // The memory of a tensor that is read, or written (and read too, where `also_read`). Of one that lies
+  // elsewhere a copy on the host. Throws: invalid_argument for a tensor with gaps.
+  shm::Part in(const at::Tensor& tensor);
+  shm::Part out(const at::Tensor& tensor, bool also_read = false);
+
+  // `whole` as equal parts, one a rank.
+  std::vector<shm::Part> split(const shm::Part& whole, int ranks) const;
+
+  // Throws: invalid_argument.
+  void expect(bool right, const std::string& expected, const std::string& got) const;
+  const at::Tensor& one(const std::vector<at::Tensor>& tensors) const;
+
+  // With the type and shape of a part, for all ranks to compare.
+  shm::Request request(shm::Kind kind, const at::Tensor& part) const;
+
+  const char* name;
+  c10d::OpType type;
+  std::vector<at::Tensor> held;     // until the operation is over
+  std::vector<at::Tensor> outputs;  // as the caller gave them
+  std::vector<Copy> copies;         // to be made when it is over
+
+ private:
+  void check(const at::Tensor& tensor) const;
+};
+
+}  // namespace muster

@@ -1,0 +1,104 @@
+#include "muster/comm/shm_queue.h"
+
+#include <utility>
+
+#include "muster/base/blocked_signals.h"
+#include "muster/base/error.h"
+
+namespace muster {
+
+namespace {
+
+// What a caller waits itself for the others, at most, before the queue's thread does. Waking that costs more.
+constexpr std::chrono::microseconds kPatience{20};
+constexpr std::chrono::microseconds kPatienceWhenCrowded{100};  // the others first need this processor
+
+}  // namespace
+
+ShmQueue::ShmQueue(shm::Team& team) : team_(team), collectives_(team) {
+  const BlockedSignals blocked;  // in the thread, for good
+  thread_ = std::thread([this] { run(); });
+}
+
+ShmQueue::~ShmQueue() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    if (running_ || !queue_.empty()) team_.give_up();
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void ShmQueue::submit(Job job) {
+  Queued queued{.job = std::move(job), .deadline = Deadline(job.timeout)};
+  std::unique_lock lock(mutex_);
+  if (broken_) std::rethrow_exception(broken_);
+  if (running_ || !queue_.empty()) {
+    queue_.push_back(std::move(queued));
+    changed_.notify_one();
+    return;
+  }
+  running_ = true;
+  lock.unlock();
+  std::exception_ptr refused;
+  bool ended = false;
+  try {
+    collectives_.begin(queued.job.requests.at(0));
+    queued.begun = true;
+    ended = ends_at_once(queued);
+  } catch (...) {
+    refused = std::current_exception();
+  }
+  if (ended) execute(queued);
+  lock.lock();
+  running_ = false;
+  if (!ended && !refused) queue_.push_front(std::move(queued));
+  if (!queue_.empty()) changed_.notify_one();
+  lock.unlock();
+  if (refused) std::rethrow_exception(refused);
+}
+
+bool ShmQueue::ends_at_once(const Queued& queued) const {
+  if (!queued.job.asynchronous) return true;
+  if (queued.job.requests.size() > 1 || !collectives_.is_small(queued.job.requests[0])) return false;
+  return team_.all_there(team_.crowded() ? kPatienceWhenCrowded : kPatience);
+}
+
+void ShmQueue::execute(Queued& queued) {
+  std::exception_ptr error;
+  try {
+    for (const shm::Request& request : queued.job.requests) {
+      if (!std::exchange(queued.begun, false)) collectives_.begin(request);
+      collectives_.finish(request, queued.deadline);
+    }
+  } catch (const Error& failure) {
+    error = std::current_exception();
+    if (failure.code() != ErrorCode::invalid_argument) {
+      const std::lock_guard lock(mutex_);
+      if (!broken_) broken_ = error;
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  queued.job.done(error);
+}
+
+void ShmQueue::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return !running_ && (stop_ || !queue_.empty()); });
+    if (queue_.empty()) return;
+    Queued next = std::move(queue_.front());
+    queue_.pop_front();
+    running_ = true;
+    lock.unlock();
+    execute(next);
+    next = {.job = {},
+            .deadline = Deadline(std::chrono::nanoseconds(0))};  // its tensors go before the lock is taken
+    lock.lock();
+    running_ = false;
+  }
+}
+
+}  // namespace muster
