@@ -1,0 +1,65 @@
+// The example's command line.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "gpt.h"
+
+struct Options {
+  std::string text = TEXT_FILE;
+  GptOptions model = {};  // all but the vocabulary, which the text has
+  int64_t batch = 16;
+  int64_t steps = 400;
+  double lr = 3e-3;
+  int64_t warmup = 50;
+  double weight_decay = 0.1;
+  double clip = 1.0;
+  int64_t seed = 1;
+  int64_t eval_every = 100;
+  int64_t sample = 400;
+  std::string prompt;
+  double temperature = 0.8;
+  bool resume = false;
+  std::string run_dir;
+};
+
+// Prints what is wrong (or the help) and ends the process when the arguments are not usable.
+inline Options parse_options(int argc, char** argv) {
+  Options o;
+  CLI::App app{
+      "Trains a character-level GPT on a text, on every device of the machine, and writes some more."};
+  const auto number = [&app](const char* name, int64_t& value, int64_t least, const char* what) {
+    app.add_option(name, value, what)->capture_default_str()->check(CLI::Range(least, int64_t{1000000000}));
+  };
+  const auto real = [&app](const char* name, double& value, double least, double most, const char* what) {
+    app.add_option(name, value, what)->capture_default_str()->check(CLI::Range(least, most));
+  };
+  app.add_option("--text", o.text, "a text file, plain or gzip; its last tenth validates")
+      ->capture_default_str();
+  number("--layers", o.model.layers, 1, "blocks of attention and two linear layers");
+  number("--heads", o.model.heads, 1, "attention heads of a block; they share the width");
+  number("--width", o.model.width, 1, "of a character's vector");
+  number("--context", o.model.context, 1, "characters that are looked at");
+  app.add_flag("--tied", o.model.tied, "guess with the characters' vectors instead of weights of their own");
+  number("--batch", o.batch, 1, "windows of text a step, per rank");
+  number("--steps", o.steps, 1, "in all");
+  real("--lr", o.lr, 1e-9, 1000, "learning rate, after the warm-up; it falls to a tenth");
+  number("--warmup", o.warmup, 0, "steps in which the learning rate rises");
+  real("--weight-decay", o.weight_decay, 0, 1000, "AdamW's, of matrices");
+  real("--clip", o.clip, 1e-9, 1e9, "the largest norm of the gradients");
+  number("--seed", o.seed, 0, "of weights, windows and sample");
+  number("--eval-every", o.eval_every, 1, "steps from one validation and checkpoint to the next");
+  number("--sample", o.sample, 0, "characters to write at the end");
+  app.add_option("--prompt", o.prompt, "what the sample begins with (default: the text's first line)");
+  real("--temperature", o.temperature, 0.01, 100, "of the sample: below 1 it prefers what is likely");
+  app.add_flag("--resume", o.resume, "go on from the newest checkpoint in the run directory");
+  app.add_option("--run-dir", o.run_dir,
+                 "where metrics and checkpoints go (default: the launcher's run directory)");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error) == 0 ? 0 : 2);
+  }
+  return o;
+}
