@@ -6,6 +6,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/bench/collectives_bench.h"
 #include "muster/bench/device_bench.h"
 
 namespace {
@@ -39,14 +40,60 @@ void add_device(CLI::App& app, int* exit_code) {
   command->callback([options, exit_code] { *exit_code = muster::bench_devices(*options); });
 }
 
+constexpr const char* kCollectivesExamples = R"(Examples:
+  muster bench collectives                               all_reduce over Gloo and shared memory, 2 ranks
+  muster bench collectives -n 4 --op all_gather --max 16M
+  muster bench collectives --backends shm,gloo --json > times.json
+  muster bench collectives --svg times.svg
+)";
+
+void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
+  CLI::App* const command =
+      app.add_subcommand("collectives", "How long collectives take, by size and backend");
+  command->footer(kCollectivesExamples);
+  const auto options = std::make_shared<muster::CollectivesBenchOptions>();
+  command->add_option("-n,--nproc", options->ranks, "Ranks [2]")->check(CLI::Range(1, 256))->type_name("N");
+  command
+      ->add_option("--op", options->op,
+                   "all_reduce, reduce_scatter, all_gather, broadcast or all_to_all [all_reduce]")
+      ->type_name("OP");
+  command
+      ->add_option("--backends", options->backends,
+                   "gloo, shm, shm-in-place (tensors that lie in shared memory), nccl [all that can be had]")
+      ->delimiter(',')
+      ->type_name("LIST");
+  command
+      ->add_option("--dtype", options->dtype, "float32, float64, bfloat16, float16, int32 or int64 [float32]")
+      ->type_name("TYPE");
+  const auto bytes = CLI::AsSizeValue(false);
+  command->add_option("--min", options->min_bytes, "The least size of a rank's part [4]")
+      ->transform(bytes)
+      ->check(CLI::PositiveNumber)
+      ->type_name("BYTES");
+  command->add_option("--max", options->max_bytes, "The largest [64M]")
+      ->transform(bytes)
+      ->check(CLI::PositiveNumber)
+      ->type_name("BYTES");
+  command->add_option("--factor", options->factor, "From one size to the next [4]")
+      ->check(CLI::Range(2, 1024))
+      ->type_name("N");
+  command->add_option("--seconds", options->seconds, "Time for each size and backend, at least [0.2]")
+      ->check(CLI::Range(0.001, 600.0))
+      ->type_name("SECONDS");
+  command->add_flag("--json", options->json, "Print the table as JSON");
+  command->add_option("--svg", options->svg, "Draw the times into this file")->type_name("FILE");
+  command->callback([=] { *exit_code = muster::bench_collectives(*options, argc, argv); });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   muster::set_log_name("bench");
-  CLI::App app("Measurements of devices", "muster bench");
+  CLI::App app("Measurements of devices and collectives", "muster bench");
   app.require_subcommand(1);
   int exit_code = 0;
   add_device(app, &exit_code);
+  add_collectives(app, &exit_code, argc, argv);
   try {
     app.parse(argc, argv);
     return exit_code;

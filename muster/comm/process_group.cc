@@ -76,6 +76,14 @@ class Call {
     return copy;
   }
 
+  // Only for the backend that knows what to make of it.
+  template <class Options>
+  Options options(Caller caller) const {
+    Options options;
+    options.asyncOp = state_->options.backend != "shm" || caller == Caller::goes_on;
+    return options;
+  }
+
   void check_root(int root) const {
     if (root >= 0 && root < state_->size) return;
     throw Error(ErrorCode::invalid_argument,
@@ -187,8 +195,7 @@ std::vector<at::Tensor> parts_of(const at::Tensor& whole, int parts) {
   return views;
 }
 
-c10::intrusive_ptr<c10d::Work> start_barrier(const ProcessGroup::State& state) {
-  c10d::BarrierOptions options;
+c10::intrusive_ptr<c10d::Work> start_barrier(const ProcessGroup::State& state, c10d::BarrierOptions options) {
   if (state.options.backend == "nccl") options.device_ids = {state.options.device.index()};
   return state.group->barrier(options);
 }
@@ -241,56 +248,58 @@ const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
   return state_->group;
 }
 
-Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op) {
+Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller caller) {
   Call call("all_reduce", state_.get());
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
   return call.start(cat(to_string(op), " ", describe(tensor)), [&] {
-    c10d::AllreduceOptions options;
+    auto options = call.options<c10d::AllreduceOptions>(caller);
     options.reduceOp = to_c10d(op);
     return state_->group->allreduce(tensors, options);
   });
 }
 
-Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op) {
+Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller caller) {
   Call call("reduce", state_.get());
   call.check_root(root);
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
   return call.start(cat(to_string(op), " to ", root, " ", describe(tensor)), [&] {
-    c10d::ReduceOptions options;
+    auto options = call.options<c10d::ReduceOptions>(caller);
     options.reduceOp = to_c10d(op);
     options.rootRank = root;
     return state_->group->reduce(tensors, options);
   });
 }
 
-Work ProcessGroup::broadcast_async(at::Tensor tensor, int root) {
+Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
   Call call("broadcast", state_.get());
   call.check_root(root);
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
   return call.start(cat("from ", root, " ", describe(tensor)), [&] {
-    c10d::BroadcastOptions options;
+    auto options = call.options<c10d::BroadcastOptions>(caller);
     options.rootRank = root;
     return state_->group->broadcast(tensors, options);
   });
 }
 
-Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input) {
+Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller caller) {
   Call call("all_gather", state_.get());
   // Flat: Gloo compares the number of dimensions too.
   at::Tensor to = call.tensor(output, true).view(-1);
   at::Tensor from = call.tensor(input, false).view(-1);
   call.check_parts(to, from, "output", "input");
-  return call.start(describe(input), [&] { return all_gather_single(*state_->group, to, from); });
+  return call.start(describe(input), [&] {
+    return all_gather_single(*state_->group, to, from, call.options<c10d::AllgatherOptions>(caller));
+  });
 }
 
-Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op) {
+Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op, Caller caller) {
   Call call("reduce_scatter", state_.get());
   at::Tensor from = call.tensor(input, false).view(-1);
   if (state_->options.backend == "shm" || (input.is_cuda() && state_->options.backend == "nccl")) {
     at::Tensor to = call.tensor(output, true).view(-1);
     call.check_parts(from, to, "input", "output");
     return call.start(cat(to_string(op), " ", describe(input)), [&] {
-      c10d::ReduceScatterOptions options;
+      auto options = call.options<c10d::ReduceScatterOptions>(caller);
       options.reduceOp = to_c10d(op);
       return reduce_scatter_single(*state_->group, to, from, options);
     });
@@ -300,13 +309,13 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, Red
   std::vector<at::Tensor> whole{from.clone()};
   call.copy_back(output, parts_of(whole[0], state_->size)[static_cast<size_t>(state_->rank)]);
   return call.start(cat(to_string(op), " ", describe(input)), [&] {
-    c10d::AllreduceOptions options;
+    auto options = call.options<c10d::AllreduceOptions>(caller);
     options.reduceOp = to_c10d(op);
     return state_->group->allreduce(whole, options);
   });
 }
 Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::vector<int64_t> output_splits,
-                                    std::vector<int64_t> input_splits) {
+                                    std::vector<int64_t> input_splits, Caller caller) {
   Call call("all_to_all", state_.get());
   at::Tensor to = call.tensor(output, true);
   at::Tensor from = call.tensor(input, false);
@@ -329,11 +338,13 @@ Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::ve
   }
   // Ranks may send different amounts; what they share is the type and the shape of a row.
   const std::string row = join(input.sizes().slice(1), ", ");
-  return call.start(cat(c10::toString(input.scalar_type()), " rows of [", row, "]"),
-                    [&] { return all_to_all_single(*state_->group, to, from, output_splits, input_splits); });
+  return call.start(cat(c10::toString(input.scalar_type()), " rows of [", row, "]"), [&] {
+    return all_to_all_single(*state_->group, to, from, output_splits, input_splits,
+                             call.options<c10d::AllToAllOptions>(caller));
+  });
 }
 
-Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root) {
+Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, Caller caller) {
   Call call("gather", state_.get());
   call.check_root(root);
   std::vector<at::Tensor> inputs{call.tensor(input, false)};
@@ -345,13 +356,13 @@ Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root) {
   }
   inputs[0] = inputs[0].view(-1);
   return call.start(cat("to ", root, " ", describe(input)), [&] {
-    c10d::GatherOptions options;
+    auto options = call.options<c10d::GatherOptions>(caller);
     options.rootRank = root;
     return state_->group->gather(outputs, inputs, options);
   });
 }
 
-Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root) {
+Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, Caller caller) {
   Call call("scatter", state_.get());
   call.check_root(root);
   std::vector<at::Tensor> outputs{call.tensor(output, true)};
@@ -363,7 +374,7 @@ Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root) 
   }
   outputs[0] = outputs[0].view(-1);
   return call.start(cat("from ", root, " ", describe(output)), [&] {
-    c10d::ScatterOptions options;
+    auto options = call.options<c10d::ScatterOptions>(caller);
     options.rootRank = root;
     return state_->group->scatter(outputs, inputs, options);
   });
@@ -383,10 +394,10 @@ Work ProcessGroup::recv_async(at::Tensor tensor, int from, int tag) {
   return call.start_between(from, tag, [&] { return state_->group->recv(tensors, from, tag); });
 }
 
-Work ProcessGroup::barrier_async() {
+Work ProcessGroup::barrier_async(Caller caller) {
   Call call("barrier", state_.get());
   call.without_tensors();
-  return call.start("", [&] { return start_barrier(*state_); });
+  return call.start("", [&] { return start_barrier(*state_, call.options<c10d::BarrierOptions>(caller)); });
 }
 
 void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
@@ -405,7 +416,7 @@ void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
   std::vector<at::Tensor> tensors{content};
   call.start(cat("from ", root),
              [&] {
-               c10d::BroadcastOptions options;
+               auto options = call.options<c10d::BroadcastOptions>(Caller::waits);
                options.rootRank = root;
                return state_->group->broadcast(tensors, options);
              })
@@ -424,7 +435,12 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes
   at::Tensor all = at::empty({size() * longest}, at::kByte);
   // As in broadcast_bytes: the length is agreed on, and no part of the signature.
   Call call("all_gather_bytes", state_.get());
-  call.start("", [&] { return all_gather_single(*state_->group, all, mine); }).wait();
+  call.start("",
+             [&] {
+               return all_gather_single(*state_->group, all, mine,
+                                        call.options<c10d::AllgatherOptions>(Caller::waits));
+             })
+      .wait();
   std::vector<std::string> pieces;
   pieces.reserve(static_cast<size_t>(size()));
   for (int rank = 0; rank < size(); ++rank) {
@@ -445,7 +461,9 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
   const std::string name = cat("group/", state_->sub_groups++, "/", join(ranks, ","));
   Call call("new_group", state_.get());
   call.without_tensors();
-  call.start(cat("[", join(ranks, ", "), "]"), [&] { return start_barrier(*state_); }).wait();
+  call.start(cat("[", join(ranks, ", "), "]"),
+             [&] { return start_barrier(*state_, call.options<c10d::BarrierOptions>(Caller::waits)); })
+      .wait();
   const auto at = std::find(ranks.begin(), ranks.end(), rank());
   if (at == ranks.end()) return std::nullopt;
   auto store = c10::make_intrusive<c10d::PrefixStore>(name, state_->store);

@@ -28,6 +28,9 @@ class Store;
 
 namespace muster {
 
+// What a caller does until it wait()s. One that waits at once lets a backend work in the caller's own thread.
+enum class Caller { goes_on, waits };
+
 enum class ReduceOp { sum, avg, min, max, product, band, bor, bxor };
 
 class ProcessGroup {
@@ -43,55 +46,64 @@ class ProcessGroup {
 
   // Every rank ends with the reduction over all ranks, in place. Source: torch.distributed.all_reduce.
   void all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum) {
-    all_reduce_async(std::move(tensor), op).wait();
+    all_reduce_async(std::move(tensor), op, Caller::waits).wait();
   }
-  [[nodiscard]] Work all_reduce_async(at::Tensor tensor, ReduceOp op = ReduceOp::sum);
+  [[nodiscard]] Work all_reduce_async(at::Tensor tensor, ReduceOp op = ReduceOp::sum,
+                                      Caller caller = Caller::goes_on);
 
   // As all_reduce, but only `root` gets the result; elsewhere the tensor's content is undefined afterwards.
   void reduce(at::Tensor tensor, int root, ReduceOp op = ReduceOp::sum) {
-    reduce_async(std::move(tensor), root, op).wait();
+    reduce_async(std::move(tensor), root, op, Caller::waits).wait();
   }
-  [[nodiscard]] Work reduce_async(at::Tensor tensor, int root, ReduceOp op = ReduceOp::sum);
+  [[nodiscard]] Work reduce_async(at::Tensor tensor, int root, ReduceOp op = ReduceOp::sum,
+                                  Caller caller = Caller::goes_on);
 
   // Every rank ends with `root`'s content, in place.
-  void broadcast(at::Tensor tensor, int root) { broadcast_async(std::move(tensor), root).wait(); }
-  [[nodiscard]] Work broadcast_async(at::Tensor tensor, int root);
+  void broadcast(at::Tensor tensor, int root) {
+    broadcast_async(std::move(tensor), root, Caller::waits).wait();
+  }
+  [[nodiscard]] Work broadcast_async(at::Tensor tensor, int root, Caller caller = Caller::goes_on);
 
   // output = inputs of all ranks, joined along dimension 0. Shapes: input [n, …] → output [size·n, …].
   void all_gather(at::Tensor output, at::Tensor input) {
-    all_gather_async(std::move(output), std::move(input)).wait();
+    all_gather_async(std::move(output), std::move(input), Caller::waits).wait();
   }
-  [[nodiscard]] Work all_gather_async(at::Tensor output, at::Tensor input);
+  [[nodiscard]] Work all_gather_async(at::Tensor output, at::Tensor input, Caller caller = Caller::goes_on);
 
   // output = this rank's part of the reduction of all inputs. Shapes: input [size·n, …] → output [n, …].
   void reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op = ReduceOp::sum) {
-    reduce_scatter_async(std::move(output), std::move(input), op).wait();
+    reduce_scatter_async(std::move(output), std::move(input), op, Caller::waits).wait();
   }
-  [[nodiscard]] Work reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op = ReduceOp::sum);
+  [[nodiscard]] Work reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op = ReduceOp::sum,
+                                          Caller caller = Caller::goes_on);
 
   // Rank r gets everybody's r-th part. Without splits: equal parts along dimension 0. Splits are rows sent
   // to, and received from, each rank; what r sends here must be what this rank receives from r, which is not
   // compared. Source: torch.distributed.all_to_all_single.
   void all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> output_splits = {},
                   std::vector<int64_t> input_splits = {}) {
-    all_to_all_async(std::move(output), std::move(input), std::move(output_splits), std::move(input_splits))
+    all_to_all_async(std::move(output), std::move(input), std::move(output_splits), std::move(input_splits),
+                     Caller::waits)
         .wait();
   }
   [[nodiscard]] Work all_to_all_async(at::Tensor output, at::Tensor input,
                                       std::vector<int64_t> output_splits = {},
-                                      std::vector<int64_t> input_splits = {});
+                                      std::vector<int64_t> input_splits = {},
+                                      Caller caller = Caller::goes_on);
 
   // `root`'s output = all inputs joined along dimension 0; elsewhere `output` is not looked at.
   void gather(at::Tensor output, at::Tensor input, int root) {
-    gather_async(std::move(output), std::move(input), root).wait();
+    gather_async(std::move(output), std::move(input), root, Caller::waits).wait();
   }
-  [[nodiscard]] Work gather_async(at::Tensor output, at::Tensor input, int root);
+  [[nodiscard]] Work gather_async(at::Tensor output, at::Tensor input, int root,
+                                  Caller caller = Caller::goes_on);
 
   // output = this rank's part of `root`'s input; elsewhere `input` is not looked at.
   void scatter(at::Tensor output, at::Tensor input, int root) {
-    scatter_async(std::move(output), std::move(input), root).wait();
+    scatter_async(std::move(output), std::move(input), root, Caller::waits).wait();
   }
-  [[nodiscard]] Work scatter_async(at::Tensor output, at::Tensor input, int root);
+  [[nodiscard]] Work scatter_async(at::Tensor output, at::Tensor input, int root,
+                                   Caller caller = Caller::goes_on);
 
   void send(at::Tensor tensor, int to, int tag = 0) { send_async(std::move(tensor), to, tag).wait(); }
   [[nodiscard]] Work send_async(at::Tensor tensor, int to, int tag = 0);
@@ -99,8 +111,8 @@ class ProcessGroup {
   [[nodiscard]] Work recv_async(at::Tensor tensor, int from, int tag = 0);
 
   // Returns when every rank has called it.
-  void barrier() { barrier_async().wait(); }
-  [[nodiscard]] Work barrier_async();
+  void barrier() { barrier_async(Caller::waits).wait(); }
+  [[nodiscard]] Work barrier_async(Caller caller = Caller::goes_on);
 
   // Bytes instead of tensors, for small control data of any length.
   void broadcast_bytes(std::string& bytes, int root);

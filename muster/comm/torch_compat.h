@@ -13,12 +13,12 @@ namespace muster {
 using AutogradNodePtr = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
 // The tensor-to-tensor collectives: 2.15 renamed them and deprecated the old names.
-template <class Group>
-auto all_gather_single(Group& group, at::Tensor& output, at::Tensor& input) {
-  if constexpr (requires { group.all_gather_single(output, input); }) {
-    return group.all_gather_single(output, input);
+template <class Group, class Options>
+auto all_gather_single(Group& group, at::Tensor& output, at::Tensor& input, const Options& options) {
+  if constexpr (requires { group.all_gather_single(output, input, options); }) {
+    return group.all_gather_single(output, input, options);
   } else {
-    return group._allgather_base(output, input);
+    return group._allgather_base(output, input, options);
   }
 }
 
@@ -31,13 +31,14 @@ auto reduce_scatter_single(Group& group, at::Tensor& output, at::Tensor& input, 
   }
 }
 
-template <class Group>
+template <class Group, class Options>
 auto all_to_all_single(Group& group, at::Tensor& output, at::Tensor& input,
-                       std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits) {
-  if constexpr (requires { group.all_to_all_single(output, input, output_splits, input_splits); }) {
-    return group.all_to_all_single(output, input, output_splits, input_splits);
+                       std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
+                       const Options& options) {
+  if constexpr (requires { group.all_to_all_single(output, input, output_splits, input_splits, options); }) {
+    return group.all_to_all_single(output, input, output_splits, input_splits, options);
   } else {
-    return group.alltoall_base(output, input, output_splits, input_splits);
+    return group.alltoall_base(output, input, output_splits, input_splits, options);
   }
 }
 

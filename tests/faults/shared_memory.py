@@ -1,0 +1,59 @@
+"""Ranks that share memory: calls that differ, memory that is not there, and what is left of it."""
+
+import os
+import pathlib
+import re
+import signal
+
+from hosts import wait_for
+from machine import memory_group
+from place import Skip, expect, read_until
+from table import row
+
+
+@row(22, "collectives that differ between ranks", "both sides shown, on every rank")
+def different_calls(place):
+    code, _, err = place.run("run", "-q", "-n", "2", place.probe(), "shapes")
+    expect(code != 0 and "Float [4]" in err and "Float [5]" in err, err)
+    return re.search("collective #.*", err).group(0)[:110]
+
+
+@row(45, "/dev/shm full; no memory left in the control group", "not needed; an error, no SIGBUS")
+def no_memory(place):
+    probe = place.probe()
+    full = f"mount -t tmpfs -o size=64k none /dev/shm && head -c 1M /dev/zero >/dev/shm/full; exec {place.muster} " \
+           f"run -q -n 2 {probe} place"
+    job = place.start("-m", "sh", "-c", full, program="unshare")
+    err = job.communicate(timeout=60)[1].decode()
+    if "Operation not permitted" in err:
+        raise Skip("no mount namespace can be made")
+    expect(job.returncode == 0, err)
+    group = memory_group("muster-shm", 2 << 30)
+    try:
+        run = f"exec {place.muster} run -q -n 2 {probe} room"
+        job = place.start("-c", f"echo $$ >{group}/cgroup.procs; {run}", program="sh")
+        err = job.communicate(timeout=60)[1].decode()
+        said = re.search("shared memory: expected 4.0 GiB to be free[^;]*", err)
+        expect(said and job.returncode == 1, err)
+        return f"a full /dev/shm is not noticed; '{said.group(0)}'"
+    finally:
+        place.gone_after(5)
+        wait_for(lambda: not (group / "cgroup.procs").read_text().split(), 10)
+        group.rmdir()
+
+
+@row(46, "a job that shares memory is killed", "none of it is left")
+def leftover(place):
+    def held():
+        used = re.search(r"Shmem: *(\d+)", pathlib.Path("/proc/meminfo").read_text()).group(1)
+        return int(used) // 1024
+    before = set(os.listdir("/dev/shm"))
+    job = place.start("run", "-q", "-n", "2", place.probe(), "hold")
+    read_until(job, "holds")
+    read_until(job, "holds")
+    during = held()
+    os.kill(job.pid, signal.SIGKILL)
+    place.gone_after(10)
+    wait_for(lambda: held() < during - 200, 10)
+    expect(set(os.listdir("/dev/shm")) <= before, "something is left in /dev/shm")
+    return f"{during - held()} MiB of shared memory came back; nothing in /dev/shm"
