@@ -19,10 +19,14 @@ build_preset() {
 # Those that read the sources only (label: sources) have been run on the plain build.
 tests_of() { ctest --test-dir "$1" --output-on-failure --parallel "$jobs" "${@:2}"; }
 
+# The stress test of shared memory in a build, for ten minutes (STRESS_SECONDS: of each of its two parts).
+stress() { MUSTER_STRESS_SECONDS=${STRESS_SECONDS:-300} "$1"/tests/shm_test --gtest_filter='Stress*'; }
+
 run_long() {
-  step "the tests labelled long (build/release)"
+  step "the tests labelled long, and stress (build/release)"
   scripts/build.sh build/release
   tests_of build/release --label-regex '^long$' --no-tests=ignore
+  stress build/release
 }
 
 run_asan() {
@@ -32,6 +36,7 @@ run_asan() {
   LSAN_OPTIONS=suppressions=$supports/lsan.supp:print_suppressions=0 \
   UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
     tests_of build/asan --label-exclude '^sources$'
+  UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 stress build/asan
 }
 
 run_tsan() {
@@ -39,6 +44,7 @@ run_tsan() {
   build_preset tsan -DMUSTER_LIBTORCH=OFF
   TSAN_OPTIONS=suppressions=$supports/tsan.supp:halt_on_error=1:second_deadlock_stack=1 \
     tests_of build/tsan --label-exclude '^sources$'
+  TSAN_OPTIONS=suppressions=$supports/tsan.supp:halt_on_error=1 stress build/tsan
 }
 
 run_fuzz() {

@@ -2,8 +2,8 @@
 #include <muster/muster.h>
 #include <signal.h>
 #include <torch/torch.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <iostream>
 #include <stdexcept>
@@ -37,8 +37,9 @@ void probe(const std::string& what, muster::Context& ctx) {
   } else if (what == "room") {  // more shared memory than there is
     ctx.process_group().c10d()->getDefaultBackend()->allocateTensor(int64_t{1} << 30, torch::kFloat);
   } else if (what == "hold") {  // 256 MiB of it, until somebody ends it
-    const auto held = ctx.process_group().c10d()->getDefaultBackend()->allocateTensor(int64_t{1} << 25, torch::kFloat);
-    std::cout << "rank " << ctx.rank() << " holds " << held.nbytes() << std::endl;
+    const auto held =
+        ctx.process_group().c10d()->getDefaultBackend()->allocateTensor(int64_t{1} << 25, torch::kFloat);
+    std::cout << "rank " << ctx.rank() << " pid " << ::getpid() << " holds " << held.nbytes() << std::endl;
     for (;;) ::pause();
   } else if (what == "subgroup") {  // rank 1 dies where its sub-group meets first
     auto group = ctx.process_group().new_group({0, 1});

@@ -1,0 +1,254 @@
+// Random operations, types and sizes, each checked against what it means; then ranks that are killed at
+// random moments. MUSTER_STRESS_SECONDS: how long each of the two goes on.
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include <cstring>
+#include <random>
+
+#include "muster/base/env.h"
+#include "muster/base/strings.h"
+#include "muster/shm/arena.h"
+#include "muster/shm/collectives.h"
+#include "tests/shm/ranks.h"
+
+namespace muster::shm {
+namespace {
+
+double stress_seconds() {
+  return static_cast<double>(get_env_int("MUSTER_STRESS_SECONDS").value_or(3));
+}
+
+constexpr Kind kKinds[] = {Kind::all_reduce, Kind::reduce,         Kind::broadcast,
+                           Kind::all_gather, Kind::reduce_scatter, Kind::gather,
+                           Kind::scatter,    Kind::all_to_all,     Kind::barrier};
+
+// One operation: the same on every rank, as it comes from the same generator.
+struct Drawn {
+  Kind kind;
+  Type type;
+  Op op;
+  int root;
+  uint64_t count;
+  uint32_t seed;
+  bool in_arena;
+};
+
+Drawn draw(std::mt19937& random, int ranks) {
+  Drawn drawn{};
+  drawn.kind = kKinds[random() % std::size(kKinds)];
+  do {
+    drawn.type = static_cast<Type>(random() % static_cast<uint32_t>(Type::other));
+    drawn.op = static_cast<Op>(random() % 8);
+  } while (reduce_for(drawn.type, drawn.op) == nullptr);
+  drawn.root = static_cast<int>(random() % static_cast<uint32_t>(ranks));
+  const uint32_t sizes[] = {1, 16, 300, 3'000, 40'000, 200'000};
+  drawn.count = random() % sizes[random() % std::size(sizes)];
+  drawn.seed = random();
+  drawn.in_arena = random() % 3 == 0;
+  return drawn;
+}
+
+// What `rank` gives to `to`. Bytes small enough to be finite numbers of every type.
+std::vector<std::byte> given(const Drawn& drawn, int rank, int to) {
+  std::vector<std::byte> bytes(drawn.count * size_of(drawn.type));
+  uint64_t state =
+      drawn.seed * 2654435761U + static_cast<uint64_t>(rank) * 97 + static_cast<uint64_t>(to) * 131 + 1;
+  for (std::byte& byte : bytes) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    byte = static_cast<std::byte>(state >> 60);  // 0 to 15
+  }
+  return bytes;
+}
+
+std::vector<std::byte> reduced_in_order(const Drawn& drawn, int ranks, int to) {
+  std::vector<std::vector<std::byte>> sources;
+  std::vector<const void*> in;
+  for (int rank = 0; rank < ranks; ++rank) sources.push_back(given(drawn, rank, to));
+  for (const auto& source : sources) in.push_back(source.data());
+  std::vector<std::byte> out(drawn.count * size_of(drawn.type));
+  if (drawn.count != 0) reduce_for(drawn.type, drawn.op, "plain")(out.data(), in.data(), ranks, drawn.count);
+  return out;
+}
+
+// Throws what went wrong.
+void run_drawn(Collectives& collectives, Arena& arena, const Drawn& drawn, int rank, int ranks) {
+  const bool at_root = rank == drawn.root;
+  const size_t bytes = drawn.count * size_of(drawn.type);
+  const auto part = [](std::vector<std::byte>& data) {
+    return Part{.data = data.data(), .bytes = data.size()};
+  };
+  std::vector<std::vector<std::byte>> in, out;
+  std::shared_ptr<std::byte> shared;
+  Request request{
+      .kind = drawn.kind, .op = drawn.op, .type = drawn.type, .root = drawn.root, .count = drawn.count};
+  std::vector<std::vector<std::byte>> expected;
+  const bool reduces_one = drawn.kind == Kind::all_reduce || drawn.kind == Kind::reduce;
+  if (drawn.kind == Kind::barrier) request.count = 0;
+  if (reduces_one || drawn.kind == Kind::broadcast) {
+    out.push_back(given(drawn, rank, 0));
+    if (drawn.kind == Kind::all_reduce && drawn.in_arena) {
+      shared = arena.allocate(bytes);
+      std::memcpy(shared.get(), out[0].data(), bytes);
+    }
+    request.out = {shared ? Part{.data = shared.get(), .bytes = bytes} : part(out[0])};
+    if (drawn.kind == Kind::reduce) {
+      in.push_back(out[0]);
+      request.in = {part(in[0])};
+      if (!at_root) request.out.clear();
+    }
+    expected.push_back(!reduces_one                                ? given(drawn, drawn.root, 0)
+                       : drawn.kind == Kind::all_reduce || at_root ? reduced_in_order(drawn, ranks, 0)
+                                                                   : out[0]);
+  } else if (drawn.kind == Kind::all_gather || drawn.kind == Kind::gather) {
+    in.push_back(given(drawn, rank, 0));
+    request.in = {part(in[0])};
+    for (int from = 0; from < ranks && (drawn.kind == Kind::all_gather || at_root); ++from) {
+      out.emplace_back(bytes);
+      expected.push_back(given(drawn, from, 0));
+    }
+    for (auto& one : out) request.out.push_back(part(one));
+  } else if (drawn.kind == Kind::reduce_scatter || drawn.kind == Kind::scatter) {
+    for (int to = 0; to < ranks && (drawn.kind == Kind::reduce_scatter || at_root); ++to)
+      in.push_back(given(drawn, rank, to));
+    for (auto& one : in) request.in.push_back(part(one));
+    out.emplace_back(bytes);
+    request.out = {part(out[0])};
+    expected.push_back(drawn.kind == Kind::scatter ? given(drawn, drawn.root, rank)
+                                                   : reduced_in_order(drawn, ranks, rank));
+  } else if (drawn.kind == Kind::all_to_all) {
+    for (int peer = 0; peer < ranks; ++peer) {
+      in.push_back(given(drawn, rank, peer));
+      out.emplace_back(bytes);
+      expected.push_back(given(drawn, peer, rank));
+    }
+    for (auto& one : in) request.in.push_back(part(one));
+    for (auto& one : out) request.out.push_back(part(one));
+  }
+  collectives.begin(request);
+  collectives.finish(request, Deadline(std::chrono::seconds(20)));
+  if (shared) std::memcpy(out[0].data(), shared.get(), bytes);
+  if (out != expected) {
+    throw Error(ErrorCode::internal,
+                cat(to_string(drawn.kind), " ", to_string(drawn.op), " ", to_string(drawn.type), " of ",
+                    drawn.count, ": wrong on rank ", rank));
+  }
+}
+
+TEST(Stress, RandomOperationsAreRight) {
+  for (const int ranks : {2, 3, 4}) {
+    const uint32_t seed = std::random_device()();
+    SCOPED_TRACE(cat("seed ", seed, ", ", ranks, " ranks"));
+    std::atomic<int64_t> operations{0};
+    run_ranks(ranks, [&](Team& team) {
+      Collectives collectives(team);
+      Arena arena(team.memory(), team.layout().arena(team.rank()), team.layout().arena_bytes);
+      std::mt19937 random(seed);
+      const auto begun = Clock::now();
+      for (bool more = true; more;) {
+        for (int i = 0; i < 50; ++i) run_drawn(collectives, arena, draw(random, ranks), team.rank(), ranks);
+        operations += 50;
+        // Rank 0's clock, for all.
+        uint8_t go_on = seconds_since(begun) < stress_seconds() / 3 ? 1 : 0;
+        const Request word{.kind = Kind::broadcast,
+                           .type = Type::u8,
+                           .count = 1,
+                           .out = {{.data = reinterpret_cast<std::byte*>(&go_on), .bytes = 1}}};
+        collectives.begin(word);
+        collectives.finish(word, Deadline(std::chrono::seconds(20)));
+        more = go_on != 0;
+      }
+    });
+    std::cout << operations / ranks << " operations on " << ranks << " ranks\n";
+  }
+}
+
+// Words that this test's processes share: the name of the meeting, and what the survivors saw.
+struct Board {
+  std::atomic<int> named;
+  char name[64];
+  std::atomic<int64_t> operations;
+  std::atomic<int64_t> killed_at;  // nanoseconds of the steady clock
+  std::atomic<int64_t> slowest;
+  std::atomic<int> told, wrong;
+};
+
+int64_t now_ns() {
+  return Clock::now().time_since_epoch().count();
+}
+
+[[noreturn]] void be_rank(Board& board, int rank, int ranks, uint32_t seed) {
+  const Exchange exchange{.set =
+                              [&](const std::string&, const std::string& value) {
+                                std::memcpy(board.name, value.data(), value.size());
+                                board.named = 1;
+                              },
+                          .get =
+                              [&](const std::string&) {
+                                while (board.named == 0) std::this_thread::yield();
+                                return std::string(board.name);
+                              }};
+  try {
+    Team team(exchange, rank, ranks, std::chrono::seconds(20));
+    Collectives collectives(team);
+    Arena arena(team.memory(), team.layout().arena(rank), team.layout().arena_bytes);
+    std::mt19937 random(seed);
+    for (;;) {
+      run_drawn(collectives, arena, draw(random, ranks), rank, ranks);
+      ++board.operations;
+    }
+  } catch (const Error& error) {
+    const int64_t took = now_ns() - board.killed_at.load();
+    const bool right = error.code() == ErrorCode::peer_failed && board.killed_at.load() != 0;
+    if (right && error.message().find("ended") != std::string::npos) ++board.told;
+    if (!right) ++board.wrong;
+    int64_t slowest = board.slowest.load();
+    while (took > slowest && !board.slowest.compare_exchange_weak(slowest, took)) {
+    }
+    if (!right) std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
+  }
+  ::_exit(0);
+}
+
+TEST(Stress, WhoeverIsKilledAndWheneverTheOthersAreTold) {
+  std::mt19937 random(std::random_device{}());
+  const auto begun = Clock::now();
+  int rounds = 0;
+  int64_t slowest = 0;
+  do {
+    auto* const board =
+        new (::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+            Board{};
+    const int ranks = 2 + static_cast<int>(random() % 3);
+    const uint32_t seed = random();
+    std::vector<pid_t> pids;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const pid_t pid = ::fork();
+      if (pid == 0) be_rank(*board, rank, ranks, seed);
+      pids.push_back(pid);
+    }
+    const int64_t until = static_cast<int64_t>(random() % 200);
+    while (board->operations.load() < until && board->wrong == 0) std::this_thread::yield();
+    const size_t victim = random() % pids.size();
+    board->killed_at = now_ns();
+    ::kill(pids[victim], SIGKILL);
+    for (const pid_t pid : pids) ::waitpid(pid, nullptr, 0);
+    ASSERT_EQ(board->wrong.load(), 0) << "seed " << seed;
+    // A rank that was still meeting the others has another message.
+    if (until > ranks) {
+      EXPECT_EQ(board->told.load(), ranks - 1) << "seed " << seed << ", rank " << victim << " of " << ranks;
+    }
+    slowest = std::max(slowest, board->slowest.load());
+    ::munmap(board, sizeof(Board));
+    ++rounds;
+  } while (seconds_since(begun) < stress_seconds());
+  std::cout << rounds << " kills; the slowest survivor knew after " << static_cast<double>(slowest) / 1e6
+            << " ms\n";
+  EXPECT_LT(slowest, int64_t{2'000'000'000})
+      << "200 ms is the aim; a loaded machine may take longer to run it at all";
+}
+
+}  // namespace
+}  // namespace muster::shm
