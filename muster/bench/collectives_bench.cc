@@ -2,24 +2,19 @@
 
 #include <torch/torch.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "muster/base/clock.h"
-#include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/bench/bench_results.h"
 #include "muster/comm/init.h"
-#include "muster/run/run.h"
 
 namespace muster {
 
@@ -170,13 +165,6 @@ std::string to_json(const std::vector<CollectiveTime>& rows, const CollectivesBe
       .dump(2);
 }
 
-// Where rank 0 leaves its results for the process that started the ranks, whose output no prefix spoils.
-constexpr const char* kResults = "MUSTER_BENCH_RESULTS";
-
-std::string results_file() {
-  return get_env(kResults).value_or("collectives.json");
-}
-
 void measure(Context& ctx, const CollectivesBenchOptions& options) {
   const at::ScalarType type = type_named(options.dtype);
   const auto element = static_cast<int64_t>(c10::elementSize(type));
@@ -213,7 +201,7 @@ void measure(Context& ctx, const CollectivesBenchOptions& options) {
     }
   }
   for (Contestant& contestant : groups) contestant.group.shutdown();
-  if (ctx.is_main()) write_file(results_file(), to_json(rows, options));
+  if (ctx.is_main()) leave_results(to_json(rows, options));
   if (ctx.is_main() && !options.svg.empty())
     write_file(options.svg,
                draw_times(rows, cat(options.op, ", ", ctx.world_size(), " ranks, ", options.dtype)));
@@ -256,18 +244,7 @@ double bus_factor(const std::string& op, int ranks) {
 
 int bench_collectives(const CollectivesBenchOptions& options, int argc, char** argv) {
   check(options);
-  const bool is_rank = get_env(kResults).has_value();
-  const auto folder = std::filesystem::temp_directory_path() / cat("muster-bench-", ::getpid());
-  if (!is_rank) {
-    std::filesystem::create_directory(folder);
-    ::setenv(kResults, (folder / "results.json").c_str(), 1);
-  }
-  const int exit_code = run({.nproc = options.ranks, .surplus = Surplus::share}, argc, argv,
-                            [&](Context& ctx) { measure(ctx, options); });
-  if (is_rank) return exit_code;
-  if (exit_code == 0 && options.json) std::cout << read_file(folder / "results.json") << std::endl;
-  std::filesystem::remove_all(folder);
-  return exit_code;
+  return run_bench(options.ranks, options.json, argc, argv, [&](Context& ctx) { measure(ctx, options); });
 }
 
 }  // namespace muster

@@ -7,6 +7,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/bench/collectives_bench.h"
+#include "muster/bench/ddp_bench.h"
 #include "muster/bench/device_bench.h"
 
 namespace {
@@ -85,15 +86,39 @@ void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
   command->callback([=] { *exit_code = muster::bench_collectives(*options, argc, argv); });
 }
 
+constexpr const char* kDdpExamples = R"(Examples:
+  muster bench ddp                          a step of an MLP: alone, over Gloo, over shared memory; 2 ranks
+  muster bench ddp -n 4 --model cnn --batch 16
+)";
+
+void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
+  CLI::App* const command =
+      app.add_subcommand("ddp", "What data-parallel training adds to a step, by backend");
+  command->footer(kDdpExamples);
+  const auto options = std::make_shared<muster::DdpBenchOptions>();
+  command->add_option("-n,--nproc", options->ranks, "Ranks [2]")->check(CLI::Range(1, 256))->type_name("N");
+  command->add_option("--model", options->model, "mlp (23 million parameters) or cnn (11 million) [mlp]")
+      ->type_name("NAME");
+  command->add_option("--batch", options->batch, "Samples of a rank's step [64]")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  command->add_option("--steps", options->steps, "Of each kind, each round [10]")
+      ->check(CLI::Range(1, 1'000'000))
+      ->type_name("N");
+  command->add_flag("--json", options->json, "Print the times as JSON");
+  command->callback([=] { *exit_code = muster::bench_ddp(*options, argc, argv); });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   muster::set_log_name("bench");
-  CLI::App app("Measurements of devices and collectives", "muster bench");
+  CLI::App app("Measurements of devices, collectives and training steps", "muster bench");
   app.require_subcommand(1);
   int exit_code = 0;
   add_device(app, &exit_code);
   add_collectives(app, &exit_code, argc, argv);
+  add_ddp(app, &exit_code, argc, argv);
   try {
     app.parse(argc, argv);
     return exit_code;

@@ -29,7 +29,7 @@ MAY_USE = {
     "checkpoint": ["comm"],
     "parallel": ["comm", "ddp"],
     "run": ["comm", "data", "launch"],
-    "bench": ["run"],  # a program of its own
+    "bench": ["run", "ddp"],  # a program of its own
     "python": ["comm"],
     "cli": ["tasks", "cluster", "launch"],
 }
