@@ -1,7 +1,5 @@
 #include "muster/base/units.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <optional>
 
@@ -41,6 +39,15 @@ std::optional<double> take_number(std::string_view& text) {
   if (error != std::errc() || value < 0 || !std::isfinite(value)) return std::nullopt;
   text.remove_prefix(static_cast<size_t>(end - text.data()));
   return value;
+}
+
+std::string with_one_decimal(double value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof(text), value, std::chars_format::fixed, 1).ptr};
+}
+
+std::string with_two_digits(int64_t value) {
+  return cat(value < 10 ? "0" : "", value);
 }
 
 }  // namespace
@@ -97,16 +104,16 @@ std::string format_bytes(uint64_t bytes) {
     value /= 1024;
     ++unit;
   }
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kNames[unit]);
+  return unit == 0 ? cat(bytes, " B") : cat(with_one_decimal(value), " ", kNames[unit]);
 }
 
 std::string format_duration(std::chrono::nanoseconds duration) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-  if (ms < 1000) return fmt::format("{}ms", ms);
-  if (ms < 60'000) return fmt::format("{:.1f}s", static_cast<double>(ms) / 1000);
+  if (ms < 1000) return cat(ms, "ms");
+  if (ms < 60'000) return cat(with_one_decimal(static_cast<double>(ms) / 1000), "s");
   const auto s = ms / 1000;
-  if (s < 3600) return fmt::format("{}m{:02}s", s / 60, s % 60);
-  return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
+  if (s < 3600) return cat(s / 60, "m", with_two_digits(s % 60), "s");
+  return cat(s / 3600, "h", with_two_digits(s / 60 % 60), "m");
 }
 
 }  // namespace muster
