@@ -10,6 +10,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/env.h"
+#include "muster/base/host_identity.h"
 #include "muster/base/log.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/nccl.h"

@@ -1,12 +1,10 @@
 #include "muster/comm/rendezvous.h"
 
 #include <netdb.h>
-#include <sys/stat.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "muster/base/env.h"
-#include "muster/base/fd.h"
 #include "muster/base/rank_env.h"
 #include "muster/base/route.h"
 #include "muster/comm/failure.h"
@@ -20,11 +18,6 @@
 namespace muster {
 
 namespace {
-
-std::string namespace_inode(const char* name) {
-  struct stat info {};
-  return ::stat(cat("/proc/self/ns/", name).c_str(), &info) == 0 ? cat(info.st_ino) : "?";
-}
 
 // Explicit arguments win over the environment; against it they are a conflict.
 void settle_rank(const InitOptions& options, const std::optional<RankEnv>& env, Rendezvous& meeting) {
@@ -130,17 +123,6 @@ c10::intrusive_ptr<c10d::Store> open_store_for(const InitOptions& options, const
 }
 
 }  // namespace
-
-std::string host_identity() {
-  if (const auto id = get_env("MUSTER_HOST_ID")) return *id;
-  std::string boot = "?";
-  try {
-    boot = std::string(trim(read_file("/proc/sys/kernel/random/boot_id")));
-  } catch (const Error&) {
-    // No /proc: hosts are then told apart by their namespaces alone.
-  }
-  return cat(boot, "-", namespace_inode("ipc"), "-", namespace_inode("net"));
-}
 
 Rendezvous open_rendezvous(const InitOptions& options) {
   const auto env = rank_env_from_environment();

@@ -16,7 +16,7 @@ namespace muster {
 struct Member {
   int rank = 0;
   int world_size = 1;
-  std::string host;  // host identity: equal where memory and devices are shared
+  std::string host;  // host_identity(): equal where memory and devices are shared
   int pid = 0;
   std::string device;  // "cpu", the GPU's UUID, or "cuda:0" where that is not known
   std::string backend;
@@ -47,8 +47,5 @@ std::vector<Member> join(c10d::Store& store, const Member& self, std::chrono::mi
 // host, else "gloo". Throws: invalid_argument when one was asked for that cannot work, naming the ranks in
 // its way: NCCL with a CPU rank or with two ranks on one GPU, shared memory with two hosts.
 std::string choose_backend(const std::vector<Member>& members, const std::string& asked);
-
-// This host's identity: MUSTER_HOST_ID, or boot id + IPC and network namespaces.
-std::string host_identity();
 
 }  // namespace muster
