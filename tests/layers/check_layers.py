@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Reads the #include lines of muster/** and fails on one that the architecture does not allow.
+"""Reads the #include lines of muster/** and python/** and fails on one that the architecture does not allow.
 
-    check_layers.py [ROOT]      ROOT: the folder that holds muster/ (default: this repository)
+    check_layers.py [ROOT]      ROOT: the folder that holds muster/ and python/ (default: this repository)
 
 Prints one line for each wrong include and returns 1, or returns 0. The tables below are the rules: a new
 folder, library or system header is entered here first. docs/design.md says why.
@@ -30,7 +30,7 @@ MAY_USE = {
     "parallel": ["comm", "ddp"],
     "run": ["comm", "data", "launch"],
     "bench": ["run", "ddp"],  # a program of its own
-    "python": ["comm"],
+    "python": ["comm"],  # the module's C++ side, in python/muster
     "cli": ["tasks", "cluster", "launch"],
 }
 # The same for a single file that gathers more than its folder may; nothing in muster/ may include it.
@@ -96,11 +96,12 @@ class Checker:
     def run(self):
         for path in sorted(self.muster.rglob("*")):
             if path.suffix in (".h", ".cc"):
-                self.check_file(path)
+                self.check_file(path, path.relative_to(self.muster).as_posix())
+        for path in sorted(self.muster.parent.glob("python/**/*.cc")):  # as if it were in muster/python
+            self.check_file(path, f"python/{path.name}")
         return self.problems
 
-    def check_file(self, path):
-        name = path.relative_to(self.muster).as_posix()
+    def check_file(self, path, name):
         folder = name.split("/")[0] if "/" in name else ""
         if folder not in MAY_USE and name not in FILE_MAY_USE:
             self.problems.append(f"muster/{name}: expected a folder of the table in {pathlib.Path(__file__).name}; "

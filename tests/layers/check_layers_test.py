@@ -25,6 +25,7 @@ GOOD = {
     "muster/comm/group.h": '#include <ATen/core/Tensor.h>\n#include "muster/store/store.h"\n',
     "muster/run/run.cc": '#include "muster/launch/agent.h"\n#include "muster/comm/group.h"\n',
     "muster/muster.h": '#include "muster/comm/group.h"\n#include "muster/base/error.h"\n',
+    "python/muster/_backend.cc": '#include <torch/csrc/utils/pybind.h>\n#include "muster/comm/group.h"\n',
 }
 
 # What is added or replaced -> what the one complaint must say.
@@ -50,6 +51,7 @@ BAD = {
     "muster.h inside": ({"muster/comm/a.cc": '#include "muster/muster.h"\n'}, "gathers everything"),
     "program in muster.h": ({"muster/muster.h": '#include "muster/cli/run.h"\n'}, "muster.h may use only"),
     "a relative include": ({"muster/comm/a.cc": '#include "../launch/agent.h"\n'}, 'expected "muster/'),
+    "more than groups in Python": ({"python/muster/_backend.cc": '#include "muster/run/context.h"\n'}, "python may use only"),
     "a new folder": ({"muster/extras/a.cc": ""}, "expected a folder of the table"),
     "a new file at the top": ({"muster/extras.h": ""}, "expected a folder of the table"),
 }

@@ -1,0 +1,30 @@
+"""After `import muster`, torch.distributed.init_process_group("cpu:muster,cuda:nccl"), or "muster" alone, makes groups
+whose CPU tensors go through the memory that the ranks of one host share."""
+import socket
+
+import torch.distributed as dist
+
+from muster._backend import host_identity, make_shm
+
+
+def _make(store, rank, size, timeout):
+    """Collective. RuntimeError on every rank when they are not on one host."""
+    # A store may be used again after destroy_process_group: nobody is to read what an earlier group has left in it.
+    store = dist.PrefixStore(str(store.add(f"made/{rank}", 1)), store)
+    keys = [f"host/{i}" for i in range(size)]
+    store.set(keys[rank], f"{socket.gethostname()} ({host_identity()})")
+    try:
+        store.wait(keys, timeout)
+    except dist.DistStoreError as error:
+        missing = ", ".join(str(i) for i in range(size) if not store.check([keys[i]]))
+        raise RuntimeError(f"muster: expected {size} ranks within {timeout}, missing rank(s) {missing}") from error
+    hosts = {}
+    for i, host in enumerate(store.multi_get(keys)):
+        hosts.setdefault(host.decode(), []).append(str(i))
+    if len(hosts) > 1:
+        got = " and ".join(f"rank(s) {', '.join(ranks)} on {host}" for host, ranks in hosts.items())
+        raise RuntimeError(f"muster: expected all ranks on one host, got {got}; use gloo")
+    return make_shm(store, rank, size, timeout)
+
+
+dist.Backend.register_backend("muster", _make, devices=["cpu"])

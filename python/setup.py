@@ -1,0 +1,25 @@
+"""pip install --no-build-isolation ./python: builds against the torch that this Python has."""
+import pathlib
+import platform
+import re
+import tempfile
+
+import setuptools
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+root = pathlib.Path(__file__).resolve().parents[1]
+base = [f"muster/base/{name}.cc" for name in ("error", "fd", "host_identity", "memory_group", "units")]
+sources = [root / name for name in base] + sorted([*root.glob("muster/shm/*.cc"), *root.glob("muster/comm/shm_*.cc")])
+if platform.machine() != "x86_64":
+    sources = [source for source in sources if "avx" not in source.name]
+
+# Nothing is left in the repository, and no object of another torch is ever linked.
+with tempfile.TemporaryDirectory() as folder:
+    setuptools.setup(
+        version=re.search(r"VERSION ([\d.]+)\b.*LANGUAGES", (root / "CMakeLists.txt").read_text()).group(1),
+        ext_modules=[CppExtension(
+            "muster._backend", ["muster/_backend.cc", *map(str, sources)], include_dirs=[str(root)],
+            extra_compile_args=["-std=c++20", "-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden"])],
+        cmdclass={"build_ext": BuildExtension.with_options(use_ninja=False)},
+        options={"build": {"build_base": folder}, "egg_info": {"egg_base": folder}},
+    )

@@ -1,0 +1,97 @@
+"""The Python module as its users have it: ranks started by muster run, by torchrun and by hand."""
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD = os.environ["MUSTER_BUILD"]
+PYTHON = os.environ["MUSTER_TEST_PYTHON"]
+MODULE = os.environ["MUSTER_TEST_MODULE"]  # the folder that it was installed into
+HERE = pathlib.Path(__file__).resolve().parent
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE")
+
+
+def environment(**more):
+    kept = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": MODULE, "PYTHONDONTWRITEBYTECODE": "1", "PYTHON_EXEC": PYTHON, **more}
+
+
+class ModuleTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="muster-python-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def by_hand(self, ranks, script, *argv, **env):
+        """Every rank's exit code and what it said."""
+        with socket.socket() as held:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # bound and never listening: rank 0 may listen there
+            held.bind(("127.0.0.1", 0))
+            place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(held.getsockname()[1])}
+            started = []
+            for rank in range(ranks):
+                started.append(subprocess.Popen([PYTHON, HERE / script, *argv], cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                                env=environment(RANK=str(rank), LOCAL_RANK=str(rank), **place, **env)))
+                self.addCleanup(started[-1].kill)
+            texts = [rank.communicate(timeout=120)[0] for rank in started]
+            return [(rank.returncode, text) for rank, text in zip(started, texts)]
+
+    def launched(self, *argv, **env):
+        done = subprocess.run(argv, cwd=self.folder, env=environment(**env), capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def muster_run(self, ranks, script, **env):
+        return self.launched(f"{BUILD}/bin/muster", "run", "--quiet", "--run-dir", f"{self.folder}/run", "--nproc-per-node", str(ranks), HERE / script, **env)
+
+    def assert_all_ok(self, ranks, text):
+        self.assertEqual(sorted(re.findall(r"rank (\d) of (\d): ok", text)), [(str(rank), str(ranks)) for rank in range(ranks)], text)
+
+
+class Collectives(ModuleTest):
+    def test_under_muster_run(self):
+        self.assert_all_ok(2, self.muster_run(2, "collectives.py"))
+
+    def test_started_by_hand(self):
+        ranks = self.by_hand(3, "collectives.py", TEST_BACKEND="cpu:muster")
+        self.assert_all_ok(3, "".join(text for _, text in ranks))
+
+    def test_under_torchrun(self):
+        torchrun = os.path.join(os.path.dirname(PYTHON), "torchrun")
+        if not os.path.exists(torchrun):
+            self.skipTest(f"no torchrun beside '{PYTHON}'")
+        self.assert_all_ok(2, self.launched(torchrun, "--nproc-per-node", "2", HERE / "collectives.py"))
+
+
+class Training(ModuleTest):
+    def test_ddp_has_the_bits_that_it_has_with_gloo(self):
+        self.assert_all_ok(2, self.muster_run(2, "ddp.py"))
+
+    def test_fsdp_loses_what_one_process_loses(self):
+        self.assert_all_ok(2, self.muster_run(2, "fsdp.py"))
+
+
+class Faults(ModuleTest):
+    def test_a_killed_rank_is_named_at_once(self):
+        (code, told), (killed, last_words) = self.by_hand(2, "faults.py", "killed")
+        self.assertEqual((code, killed), (0, -9), told + last_words)
+        told_at, died_at = (float(re.search(r"at ([\d.]+)", text).group(1)) for text in (told, last_words))
+        self.assertLess(told_at - died_at, 1, told)
+        self.assertRegex(told, r"rank(\(s\))? 1\b")
+
+    def test_ranks_of_several_hosts_are_told_so(self):
+        host = socket.gethostname()
+        for code, told in self.by_hand(2, "faults.py", "hosts"):
+            self.assertEqual(code, 0, told)
+            self.assertIn(f"muster: expected all ranks on one host, got rank(s) 0 on {host} (a) and rank(s) 1 on {host} (b)", told)
+
+
+if __name__ == "__main__":
+    if not os.path.isdir(f"{MODULE}/muster"):
+        print("skipped: the Python module was not built, see the test python.module")
+        sys.exit(77)
+    unittest.main()
