@@ -73,7 +73,7 @@ run_torch() {
     echo "installing torch==$second_torch, whole (5.5 GB), into $venv"
     rm -rf $venv
     /usr/bin/python3 -m venv $venv
-    $venv/bin/pip install --quiet --disable-pip-version-check torch==$second_torch numpy safetensors setuptools
+    $venv/bin/pip install --quiet --disable-pip-version-check torch==$second_torch numpy safetensors "setuptools>=70.1"
     touch $venv/.muster-whole
   fi
   TORCH=$PWD/$venv/bin/python scripts/build.sh "$build"
