@@ -1,7 +1,13 @@
 #include "muster/comm/shm_backend.h"
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <memory>
@@ -25,7 +31,11 @@ using shm::Request;
 using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-shm::Exchange exchange_over(const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds timeout) {
+// Of a store that is used again, a rank must not read what was said before.
+shm::Exchange exchange_over(const c10::intrusive_ptr<c10d::Store>& given, int rank,
+                            std::chrono::milliseconds timeout) {
+  const int64_t generation = given->add(cat("generation/", rank), 1);
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(cat(generation), given);
   return {.set = [store](const std::string& key, const std::string& value) { store->set(key, value); },
           .get =
               [store, timeout](const std::string& key) {
@@ -38,7 +48,7 @@ constexpr std::chrono::minutes kMeeting{2};  // the ranks have found each other 
 
 std::unique_ptr<shm::Team> meet_in_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                           std::chrono::milliseconds timeout) {
-  return std::make_unique<shm::Team>(exchange_over(store, timeout), rank, size, timeout);
+  return std::make_unique<shm::Team>(exchange_over(store, rank, timeout), rank, size, timeout);
 }
 
 class ShmBackend : public c10d::Backend {
@@ -77,6 +87,9 @@ class ShmBackend : public c10d::Backend {
   void shutdown() override { leave(); }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    return all_reduce(tensors, options);
+  }
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     return all_reduce(tensors, options);
   }
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
@@ -125,7 +138,7 @@ class ShmBackend : public c10d::Backend {
   }
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::AllgatherOptions& options) override {
-    HostCall call("all_gather", c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED);
+    HostCall call("all_gather", c10d::OpType::_ALLGATHER_BASE);
     call.expect(outputs.size() == inputs.size(), "as many outputs as inputs",
                 cat(outputs.size(), " and ", inputs.size()));
     std::vector<Request> requests;
@@ -156,7 +169,7 @@ class ShmBackend : public c10d::Backend {
   }
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) override {
-    HostCall call("reduce_scatter", c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED);
+    HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
     call.expect(outputs.size() == inputs.size(), "as many outputs as inputs",
                 cat(outputs.size(), " and ", inputs.size()));
     std::vector<Request> requests;
@@ -344,9 +357,47 @@ class ShmBackend : public c10d::Backend {
     return parts;
   }
 
+  // The entries of all ranks, summed. At once, in the caller's thread: how many there are has to be known
+  // first.
+  WorkPtr all_reduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options) {
+    HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
+    call.expect(shm_op(options.reduceOp) == shm::Op::sum, "sum, for a sparse tensor", "another operation");
+    const at::Tensor mine = tensor.to(at::kCPU).coalesce();
+    const auto gathered = [&](const at::Tensor& part, int64_t rows) {
+      auto padded = at::zeros({rows, part.numel() / std::max<int64_t>(1, part.size(0))}, part.options());
+      padded.slice(0, 0, part.size(0)).copy_(part.reshape({part.size(0), -1}));
+      auto all = at::empty({getSize() * rows, padded.size(1)}, part.options());
+      c10d::AllgatherOptions gather;
+      gather.timeout = options.timeout;
+      gather.asyncOp = false;
+      _allgather_base(all, padded, gather)->wait();
+      return all;
+    };
+    const at::Tensor counts = gathered(at::full({1}, mine._nnz(), at::kLong), 1);
+    const int64_t most = counts.max().item<int64_t>();
+    if (most > 0) {
+      const at::Tensor indices = gathered(mine.indices().t().contiguous(), most);
+      const at::Tensor values = gathered(mine.values(), most);
+      Tensors their_indices, their_values;
+      for (int rank = 0; rank < getSize(); ++rank) {
+        const int64_t first = rank * most, count = counts[rank][0].item<int64_t>();
+        auto shape = mine.values().sizes().vec();
+        shape[0] = count;
+        their_indices.push_back(indices.slice(0, first, first + count).t());
+        their_values.push_back(values.slice(0, first, first + count).reshape(shape));
+      }
+      const auto sum = at::sparse_coo_tensor(at::cat(their_indices, 1), at::cat(their_values), mine.sizes());
+      tensor.copy_(sum.coalesce());
+    }
+    auto work = c10::make_intrusive<ShmWork>(getRank(), call.type, Tensors{tensor}, sequence_);
+    work->complete(-1, nullptr);
+    return work;
+  }
+
   template <class Options>
   WorkPtr all_reduce(const Tensors& tensors, const Options& options) {
     HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
+    if (tensors.size() == 1 && tensors[0].is_sparse()) return all_reduce_sparse(tensors[0], options);
     std::vector<Request> requests;
     for (const at::Tensor& tensor : tensors) {
       Request request = call.request(Kind::all_reduce, tensor);
@@ -377,7 +428,7 @@ class ShmBackend : public c10d::Backend {
                 bool asynchronous) {
     check_open(call);
     const auto time = limit(asked);
-    auto work = c10::make_intrusive<ShmWork>(getRank(), call.type, call.outputs, sequence_++, time);
+    auto work = c10::make_intrusive<ShmWork>(getRank(), call.type, call.outputs, sequence_++);
     if (requests.empty()) {
       work->complete(-1, nullptr);
       return work;
@@ -393,7 +444,7 @@ class ShmBackend : public c10d::Backend {
   template <class Start>
   WorkPtr start_message(HostCall call, Start&& start) {
     check_open(call);
-    auto work = c10::make_intrusive<ShmWork>(getRank(), call.type, call.outputs, 0, timeout_);
+    auto work = c10::make_intrusive<ShmWork>(getRank(), call.type, call.outputs, 0);
     start(ending(work, std::move(call)));
     return work;
   }

@@ -75,26 +75,24 @@ void HostCall::expect(bool right, const std::string& expected, const std::string
 }
 
 void HostCall::check(const at::Tensor& tensor) const {
-  expect(tensor.defined() && tensor.layout() == at::kStrided, "a dense tensor", "another");
-  expect(tensor.is_contiguous(), "a contiguous tensor",
-         cat("strides [", join(tensor.strides(), ", "), "] for [", join(tensor.sizes(), ", "),
-             "]; use contiguous()"));
+  expect(tensor.defined() && tensor.layout() == at::kStrided, "a dense tensor",
+         tensor.defined() ? cat(c10::toString(tensor.layout())) : std::string("an undefined one"));
 }
 
 shm::Part HostCall::in(const at::Tensor& tensor) {
   check(tensor);
-  held.push_back(tensor.is_cpu() ? tensor : tensor.to(at::kCPU));
+  held.push_back(tensor.to(at::kCPU).contiguous());
   return memory_of(held.back());
 }
 
 shm::Part HostCall::out(const at::Tensor& tensor, bool also_read) {
   check(tensor);
   outputs.push_back(tensor);
-  if (tensor.is_cpu()) return memory_of(tensor);
-  const at::Tensor host =
-      also_read ? tensor.to(at::kCPU) : at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-  copies.push_back({.from = host, .to = tensor});
-  return memory_of(host);
+  if (tensor.is_cpu() && tensor.is_contiguous()) return memory_of(tensor);
+  const at::Tensor plain = also_read ? tensor.to(at::kCPU).contiguous()
+                                     : at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+  copies.push_back({.from = plain, .to = tensor});
+  return memory_of(plain);
 }
 
 std::vector<shm::Part> HostCall::split(const shm::Part& whole, int ranks) const {
@@ -111,6 +109,7 @@ const at::Tensor& HostCall::one(const std::vector<at::Tensor>& tensors) const {
 }
 
 shm::Request HostCall::request(shm::Kind kind, const at::Tensor& part) const {
+  check(part);
   shm::Request request{.kind = kind, .type = shm_type(part)};
   request.count = static_cast<uint64_t>(part.nbytes()) / size_of(request.type);
   request.shape = part.sizes().vec();

@@ -28,7 +28,7 @@ class HostCall {
   HostCall(const char* name, c10d::OpType type) : name(name), type(type) {}
 
   // The memory of a tensor that is read, or written (and read too, where `also_read`). Of one that lies
-  // elsewhere a copy on the host. Throws: invalid_argument for a tensor with gaps.
+  // elsewhere, or is not contiguous, a copy that is. Throws: invalid_argument for one that is not dense.
   shm::Part in(const at::Tensor& tensor);
   shm::Part out(const at::Tensor& tensor, bool also_read = false);
 

@@ -12,9 +12,8 @@ namespace muster {
 
 class ShmWork : public c10d::Work {
  public:
-  ShmWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs, uint64_t sequence,
-          std::chrono::milliseconds timeout)
-      : Work(rank, type), outputs_(std::move(outputs)), sequence_(sequence), limit_(timeout) {}
+  ShmWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs, uint64_t sequence)
+      : Work(rank, type), outputs_(std::move(outputs)), sequence_(sequence) {}
 
   void complete(int source, const std::exception_ptr& error) {
     source_ = source;
@@ -46,7 +45,6 @@ class ShmWork : public c10d::Work {
   std::vector<at::Tensor> result() override { return outputs_; }
   int sourceRank() const override { return source_; }
   uint64_t getSequencenumber() const override { return sequence_; }
-  std::chrono::milliseconds getTimeout() const override { return limit_; }
 
  private:
   void settle(c10::ivalue::Future& future) {
@@ -59,7 +57,6 @@ class ShmWork : public c10d::Work {
 
   std::vector<at::Tensor> outputs_;
   uint64_t sequence_;
-  std::chrono::milliseconds limit_;
   int source_ = -1;
   std::mutex future_mutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;

@@ -229,6 +229,22 @@ TEST(Shm, MoreTypesThanGloo) {
   });
 }
 
+TEST(Shm, SparseTensorsAreSummed) {
+  run_ranks(3, [](ProcessGroup& group) {
+    const int64_t rank = group.rank();
+    // Rank 0 has nothing, rank 1 rows 0 and 1, rank 2 rows 0, 1, 2, 3.
+    const auto rows = torch::arange(2 * rank).unsqueeze(0);
+    auto tensor =
+        torch::sparse_coo_tensor(rows, torch::full({2 * rank, 3}, static_cast<float>(rank)), {5, 3});
+    std::vector<at::Tensor> tensors{tensor};
+    group.c10d()->allreduce(tensors)->wait();
+    auto expected = torch::zeros({5, 3});
+    expected.slice(0, 0, 2) += 1;
+    expected.slice(0, 0, 4) += 2;
+    EXPECT_TRUE(tensor.to_dense().equal(expected)) << tensor.to_dense();
+  });
+}
+
 // Reduced where they lie: no copy in or out.
 TEST(Shm, ItsOwnTensorsAreReducedInPlace) {
   run_ranks(2, [](ProcessGroup& group) {
