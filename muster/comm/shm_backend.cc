@@ -364,8 +364,9 @@ class ShmBackend : public c10d::Backend {
     call.expect(shm_op(options.reduceOp) == shm::Op::sum, "sum, for a sparse tensor", "another operation");
     const at::Tensor mine = tensor.to(at::kCPU).coalesce();
     const auto gathered = [&](const at::Tensor& part, int64_t rows) {
-      auto padded = at::zeros({rows, part.numel() / std::max<int64_t>(1, part.size(0))}, part.options());
-      padded.slice(0, 0, part.size(0)).copy_(part.reshape({part.size(0), -1}));
+      const int64_t columns = c10::multiply_integers(part.sizes().slice(1));
+      auto padded = at::zeros({rows, columns}, part.options());
+      padded.slice(0, 0, part.size(0)).copy_(part.reshape({part.size(0), columns}));
       auto all = at::empty({getSize() * rows, padded.size(1)}, part.options());
       c10d::AllgatherOptions gather;
       gather.timeout = options.timeout;
