@@ -101,15 +101,13 @@ void print_discovery() {
   }
 }
 
-void print_last_line(const Launcher& plain, const Launcher& muster, const Launcher& torchrun) {
-  const double ours = muster.sample.median();
-  const double above = ours - plain.sample.median();
-  if (torchrun.absent.empty()) {
-    std::printf("torchrun / muster %.1f; muster above fork + exec, ms: %.2f\n",
-                torchrun.sample.median() / ours, above);
-  } else {
-    std::printf("torchrun / muster absent; muster above fork + exec, ms: %.2f\n", above);
+void print_last_line(const std::vector<Launcher>& all) {
+  const double ours = all.at(1).sample.median();
+  for (size_t i = 2; i < all.size(); ++i) {
+    if (all[i].absent.empty())
+      std::printf("%s / muster %.2f; ", all[i].name.c_str(), all[i].sample.median() / ours);
   }
+  std::printf("muster above fork + exec, ms: %.2f\n", ours - all.at(0).sample.median());
 }
 
 void run(const LauncherOptions& options) {
@@ -119,7 +117,7 @@ void run(const LauncherOptions& options) {
   print_table(all, options.ranks);
   print_peak_memory(all.at(1));
   print_discovery();
-  print_last_line(all.at(0), all.at(1), all.at(3));
+  print_last_line(all);
 }
 
 }  // namespace

@@ -4,6 +4,12 @@
 
 namespace muster::bench {
 
+namespace {
+
+constexpr int kMostForOpenMpi = 32;
+
+}  // namespace
+
 std::vector<Launcher> launchers(const LauncherOptions& options) {
   const std::string ranks = cat(options.ranks);
   // CPU slots, so that looking for GPUs is no part of it: that is measured apart.
@@ -23,6 +29,8 @@ std::vector<Launcher> launchers(const LauncherOptions& options) {
       .runs = options.slow_runs};
   if (!works({"mpirun.openmpi", "--version"}))
     open_mpi.absent = "mpirun.openmpi is not installed (Debian: openmpi-bin)";
+  if (options.ranks > kMostForOpenMpi)
+    open_mpi.absent = cat("4.1.4's mpirun often never ends with more than ", kMostForOpenMpi, " such ranks");
 
   Launcher torchrun{.name = "torchrun",
                     .command = {options.python, "-m", "torch.distributed.run", "--standalone",

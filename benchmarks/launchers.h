@@ -26,7 +26,7 @@ struct LauncherOptions {
   std::string muster = {};  // the program
 };
 
-// Plain fork and exec, muster, mpiexec.hydra, torchrun: in this order, absent ones named as such.
+// Plain fork and exec, muster, then the peers: in this order, absent ones named as such.
 std::vector<Launcher> launchers(const LauncherOptions& options);
 
 }  // namespace muster::bench
