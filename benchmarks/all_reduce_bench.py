@@ -62,8 +62,11 @@ def main():
             if not shutil.which(compiler) or not shutil.which(launcher[0]):
                 print(f"left out: {name} ({compiler} or {launcher[0]} is not there)", file=sys.stderr)
                 continue
-            programs[name] = (f"{folder}/{compiler}", launcher)
-            output_of([compiler, "-O3", str(SOURCE), "-o", programs[name][0]])
+            program = f"{folder}/{compiler}"
+            if subprocess.run([compiler, "-O3", str(SOURCE), "-o", program], capture_output=True).returncode != 0:
+                print(f"left out: {name} ({compiler} does not find mpi.h)", file=sys.stderr)
+                continue
+            programs[name] = (program, launcher)
         table = [measure(args, programs, bytes_of(size)) for size in args.sizes.split(",")]
     if args.json:
         print(json.dumps({"ranks": args.ranks, "rows": table}, indent=1))

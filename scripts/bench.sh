@@ -12,5 +12,7 @@ fi
 echo "machine: $(nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"
 "$build/benchmarks/plan_bench"
 "$build/benchmarks/store_bench"
+"$build/benchmarks/shm_bench"
+[ ! -x "$build/libexec/muster/muster-bench" ] || python3 benchmarks/all_reduce_bench.py "$build/bin/muster"
 "$python" benchmarks/fault_bench.py "$build/bin/muster" --python "$python"
 exec "$build/benchmarks/launch_bench" --python "$python" "$@"
