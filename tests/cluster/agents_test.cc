@@ -73,6 +73,41 @@ constexpr const char* kSay =
     "$GROUP_WORLD_SIZE, "
     "role $ROLE_RANK of $ROLE_WORLD_SIZE, $MASTER_ADDR";
 
+// Two GPUs on one, one on the other, invented by a stand-in for the driver's library.
+TEST_F(Agents, HostsWithDifferentNumbersOfGpusAreOneJob) {
+  const auto gpus = [&](int host, int count) {
+    ProgramSettings of_host = settings();
+    std::string text = "version=550.54";
+    std::string visible;
+    for (int gpu = 0; gpu < count; ++gpu) {
+      text += cat("|uuid=GPU-", host, "000000", gpu,
+                  "-0000-4000-8000-000000000000,name=Test GPU,total=8589934592",
+                  ",free=8589934592,cc=9.0,pci=00000000:0", gpu + 1, ":00.0");
+      visible += cat(gpu == 0 ? "" : ",", gpu);
+    }
+    of_host.environment["MUSTER_NVML_LIBRARY"] = FAKE_NVML_LIBRARY;
+    of_host.environment["FAKE_NVML"] = text;
+    of_host.environment["CUDA_VISIBLE_DEVICES"] = visible;
+    return of_host;
+  };
+  const auto agent = [&](int rank, const ProgramSettings& of_host) {
+    Args args = {"run", "--rdzv-endpoint", endpoint(), "-q", "--nnodes", "2", "--node-rank", cat(rank)};
+    for (const std::string& word :
+         shell("echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE on $MUSTER_DEVICE"))
+      args.push_back(word);
+    return std::make_unique<Program>(args, folder_, of_host);
+  };
+  auto a = agent(0, gpus(0, 2));
+  auto b = agent(1, gpus(1, 1));
+  const Ran first = a->finish();
+  const Ran second = b->finish();
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_THAT(first.out, AllOf(HasSubstr("0 of 3, 0 of 2 on GPU-00000000-"),
+                               HasSubstr("1 of 3, 1 of 2 on GPU-00000001-")));
+  EXPECT_THAT(second.out, HasSubstr("2 of 3, 0 of 1 on GPU-10000000-"));
+}
+
 TEST_F(Agents, HostsWithDifferentNumbersOfRanksAreOneJob) {
   auto b = node(1, shell(kSay), {"-n", "2"});
   auto a = node(0, shell(kSay));
