@@ -124,8 +124,9 @@ struct Contestant {
   bool in_place;
 };
 
-std::vector<std::string> backends_here(const Context& ctx) {
-  if (ctx.device().is_cuda()) return {"gloo", "shm", "nccl"};
+std::vector<std::string> backends_here(Context& ctx) {
+  if (ctx.process_group().backend() == "nccl") return {"gloo", "shm", "nccl"};
+  if (ctx.device().is_cuda()) return {"gloo", "shm"};
   return {"gloo", "shm", "shm-in-place"};
 }
 

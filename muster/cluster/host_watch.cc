@@ -49,7 +49,10 @@ void HostWatch::read_some() {
   char buffer[4096];
   const ssize_t n = ::read(answers_.get(), buffer, sizeof(buffer));
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (n <= 0) return stop();
+  if (n <= 0) {
+    log(LogLevel::warn, "--host-discovery: the shell that asks has ended; no new hosts from now on");
+    return stop();
+  }
   read_.append(buffer, static_cast<size_t>(n));
   for (size_t end = 0; (end = read_.find(kEnd)) != std::string::npos;) {
     const size_t line_end = read_.find('\n', end + 1);

@@ -7,6 +7,7 @@
 #include "muster/base/strings.h"
 #include "muster/comm/failure.h"
 #include "muster/comm/rendezvous.h"
+#include "muster/shm/layout.h"
 
 namespace muster {
 
@@ -182,7 +183,8 @@ std::string choose_backend(const std::vector<Member>& members, const std::string
   }
   if (asked != "auto") return asked;
   if (nccl_obstacle.empty()) return "nccl";
-  return elsewhere == members.end() ? "shm" : "gloo";
+  const bool fits = elsewhere == members.end() && std::ssize(members) <= shm::kMaxRanks;
+  return fits ? "shm" : "gloo";
 }
 
 }  // namespace muster

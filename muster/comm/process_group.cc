@@ -322,6 +322,7 @@ Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::ve
   const auto check = [&](const at::Tensor& tensor, const std::vector<int64_t>& splits, const char* name) {
     const bool right = splits.empty() ? tensor.dim() > 0 && tensor.size(0) % state_->size == 0
                                       : std::ssize(splits) == state_->size && tensor.dim() > 0 &&
+                                            *std::min_element(splits.begin(), splits.end()) >= 0 &&
                                             row_count(splits) == tensor.size(0);
     if (right) return;
     throw Error(ErrorCode::invalid_argument,

@@ -2,11 +2,12 @@
 // backends do not (strides, sizes, agreement of the ranks) and reports failures as muster::Error. Copies
 // share the group.
 //
-// Collectives block; `…_async` forms return a Work to wait on. They block too, until every rank has come, the
-// first time an operation is used with a shape and type, and throw then what the comparison finds
-// (invalid_argument, timeout): a rank must not wait for something else that a peer does after its call.
-// Tensors must lie on `device()` or, in a CUDA group, on the CPU. Non-contiguous tensors are copied for the
-// operation and back. All ranks must make the same calls in the same order.
+// Collectives block; `…_async` forms return a Work to wait on. Over Gloo and NCCL they block too, until every
+// rank has come, the first time an operation is used with a shape and type, and throw then what the
+// comparison finds (invalid_argument, timeout): a rank must not wait for something else that a peer does
+// after its call. (Shared memory compares every call, and wait() throws it.) Tensors must lie on `device()`
+// or, in a CUDA group, on the CPU. Non-contiguous tensors are copied for the operation and back. All ranks
+// must make the same calls in the same order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -78,8 +79,8 @@ class ProcessGroup {
                                           Caller caller = Caller::goes_on);
 
   // Rank r gets everybody's r-th part. Without splits: equal parts along dimension 0. Splits are rows sent
-  // to, and received from, each rank; what r sends here must be what this rank receives from r, which is not
-  // compared. Source: torch.distributed.all_to_all_single.
+  // to, and received from, each rank; what r sends here must be what this rank receives from r, which only
+  // shared memory compares. Source: torch.distributed.all_to_all_single.
   void all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> output_splits = {},
                   std::vector<int64_t> input_splits = {}) {
     all_to_all_async(std::move(output), std::move(input), std::move(output_splits), std::move(input_splits),

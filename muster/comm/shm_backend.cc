@@ -1,5 +1,7 @@
 #include "muster/comm/shm_backend.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -58,7 +60,8 @@ class ShmBackend : public c10d::Backend {
       : Backend(rank, size),
         timeout_(timeout),
         team_(meet_in_memory(store, rank, size, std::min<std::chrono::milliseconds>(timeout, kMeeting))),
-        arena_(team_->memory(), team_->layout().arena(rank), team_->layout().arena_bytes),
+        arena_(team_->memory(), team_->layout().arena(rank), team_->layout().arena_bytes,
+               &team_->line(rank).state),
         queue_(std::make_unique<ShmQueue>(*team_)) {}
 
   ~ShmBackend() override { leave(); }
@@ -69,7 +72,7 @@ class ShmBackend : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   bool supportsCoalescing() const override { return false; }
 
-  bool supportsTensorAlloc(c10::DeviceIndex /*device*/) override { return true; }
+  bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }  // the CPU's has no index
   at::Tensor allocateTensor(long size, at::TensorOptions options) override {
     if (options.device().type() != at::kCPU) {
       throw Error(ErrorCode::invalid_argument,
@@ -224,6 +227,13 @@ class ShmBackend : public c10d::Backend {
     call.expect(std::ssize(outputs) == getSize() && std::ssize(inputs) == getSize(),
                 cat(getSize(), " tensors in and out"), cat(inputs.size(), " and ", outputs.size()));
     Request request{.kind = Kind::all_to_all, .type = shm_type(inputs[0])};
+    for (const Tensors& list : {inputs, outputs}) {
+      for (const at::Tensor& tensor : list) {
+        call.expect(
+            tensor.scalar_type() == inputs[0].scalar_type(), "one type",
+            cat(c10::toString(inputs[0].scalar_type()), " and ", c10::toString(tensor.scalar_type())));
+      }
+    }
     for (const at::Tensor& input : inputs) request.in.push_back(call.in(input));
     for (const at::Tensor& output : outputs) request.out.push_back(call.out(output));
     return start_requests(call, {std::move(request)}, options);
@@ -258,14 +268,20 @@ class ShmBackend : public c10d::Backend {
 
  private:
   void leave() {
-    const std::lock_guard lock(mailbox_mutex_);
-    mailbox_.reset();
+    std::unique_ptr<shm::Mailbox> mailbox;
+    {
+      const std::lock_guard lock(mailbox_mutex_);
+      left_ = true;
+      mailbox = std::move(mailbox_);
+    }
+    mailbox.reset();  // what it calls last may ask for a mailbox
     queue_.reset();
     team_.reset();
   }
 
   shm::Mailbox& mailbox() {
     const std::lock_guard lock(mailbox_mutex_);
+    if (left_) throw Error(ErrorCode::failed_precondition, "send or recv: the process group was shut down");
     if (!mailbox_) mailbox_ = std::make_unique<shm::Mailbox>(*team_);
     return *mailbox_;
   }
@@ -343,7 +359,10 @@ class ShmBackend : public c10d::Backend {
       return call.split(whole, getSize());
     }
     int64_t sum = 0;
-    for (const int64_t split : splits) sum += split;
+    for (const int64_t split : splits) {
+      call.expect(split >= 0, "splits of at least 0", cat(split));
+      sum += split;
+    }
     call.expect(std::ssize(splits) == getSize() && sum == rows,
                 cat("splits of ", rows, " rows for ", getSize(), " ranks"),
                 cat("[", join(splits, ", "), "]"));
@@ -374,8 +393,13 @@ class ShmBackend : public c10d::Backend {
       _allgather_base(all, padded, gather)->wait();
       return all;
     };
-    const at::Tensor counts = gathered(at::full({1}, mine._nnz(), at::kLong), 1);
-    const int64_t most = counts.max().item<int64_t>();
+    // How many entries each has, and the shape that all must have.
+    auto facts = at::full({1, mine.dim() + 1}, mine._nnz(), at::kLong);
+    for (int64_t dim = 0; dim < mine.dim(); ++dim) facts[0][dim + 1] = mine.size(dim);
+    const at::Tensor counts = gathered(facts, 1);
+    call.expect(counts.slice(1, 1).eq(facts.slice(1, 1)).all().item<bool>(), "one shape on every rank",
+                "others");
+    const int64_t most = counts.select(1, 0).max().item<int64_t>();
     if (most > 0) {
       const at::Tensor indices = gathered(mine.indices().t().contiguous(), most);
       const at::Tensor values = gathered(mine.values(), most);
@@ -418,10 +442,17 @@ class ShmBackend : public c10d::Backend {
   static auto ending(c10::intrusive_ptr<ShmWork> work, HostCall call) {
     return [work = std::move(work), held = std::move(call.held), outputs = std::move(call.outputs),
             copies = std::move(call.copies)](int source, std::exception_ptr error) {
-      if (!error) {
-        for (const HostCall::Copy& copy : copies) copy.to.copy_(copy.from);
+      std::exception_ptr failure = error;
+      try {
+        // As in the caller's thread: nothing here is for autograd.
+        const at::NoGradGuard no_grad;
+        const at::AutoDispatchBelowADInplaceOrView below;
+        for (const HostCall::Copy& copy : copies)
+          if (!failure) copy.to.copy_(copy.from);
+      } catch (...) {
+        failure = std::current_exception();
       }
-      work->complete(source, error);
+      work->complete(source, failure);
     };
   }
 
@@ -461,6 +492,7 @@ class ShmBackend : public c10d::Backend {
   std::unique_ptr<ShmQueue> queue_;
   std::mutex mailbox_mutex_;
   std::unique_ptr<shm::Mailbox> mailbox_;
+  bool left_ = false;
   uint64_t sequence_ = 0;
 };
 

@@ -91,7 +91,7 @@ shm::Part HostCall::out(const at::Tensor& tensor, bool also_read) {
   if (tensor.is_cpu() && tensor.is_contiguous()) return memory_of(tensor);
   const at::Tensor plain = also_read ? tensor.to(at::kCPU).contiguous()
                                      : at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-  copies.push_back({.from = plain, .to = tensor});
+  copies.push_back({.from = plain, .to = tensor.detach()});
   return memory_of(plain);
 }
 

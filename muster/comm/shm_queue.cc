@@ -34,12 +34,17 @@ void ShmQueue::submit(Job job) {
   Queued queued{.job = std::move(job), .deadline = Deadline(job.timeout)};
   std::unique_lock lock(mutex_);
   if (broken_) std::rethrow_exception(broken_);
+  if (running_ && runner_ == std::this_thread::get_id()) {  // from what an operation's end has called
+    queue_.push_back(std::move(queued));
+    return drain(lock);
+  }
   if (running_ || !queue_.empty()) {
     queue_.push_back(std::move(queued));
     changed_.notify_one();
     return;
   }
   running_ = true;
+  runner_ = std::this_thread::get_id();
   lock.unlock();
   std::exception_ptr refused;
   bool ended = false;
@@ -54,7 +59,7 @@ void ShmQueue::submit(Job job) {
   lock.lock();
   running_ = false;
   if (!ended && !refused) queue_.push_front(std::move(queued));
-  if (!queue_.empty()) changed_.notify_one();
+  changed_.notify_one();
   lock.unlock();
   if (refused) std::rethrow_exception(refused);
 }
@@ -68,6 +73,7 @@ bool ShmQueue::ends_at_once(const Queued& queued) const {
 void ShmQueue::execute(Queued& queued) {
   std::exception_ptr error;
   try {
+    if (!queued.begun) rethrow_if_broken();
     for (const shm::Request& request : queued.job.requests) {
       if (!std::exchange(queued.begun, false)) collectives_.begin(request);
       collectives_.finish(request, queued.deadline);
@@ -84,19 +90,32 @@ void ShmQueue::execute(Queued& queued) {
   queued.job.done(error);
 }
 
-void ShmQueue::run() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [&] { return !running_ && (stop_ || !queue_.empty()); });
-    if (queue_.empty()) return;
+void ShmQueue::rethrow_if_broken() {
+  const std::lock_guard lock(mutex_);
+  if (broken_) std::rethrow_exception(broken_);
+}
+
+// What is queued, in order, by the thread that runs operations already.
+void ShmQueue::drain(std::unique_lock<std::mutex>& lock) {
+  while (!queue_.empty()) {
     Queued next = std::move(queue_.front());
     queue_.pop_front();
-    running_ = true;
     lock.unlock();
     execute(next);
     next = {.job = {},
             .deadline = Deadline(std::chrono::nanoseconds(0))};  // its tensors go before the lock is taken
     lock.lock();
+  }
+}
+
+void ShmQueue::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return !running_ && (stop_ || !queue_.empty()); });
+    if (queue_.empty()) return;
+    running_ = true;
+    runner_ = std::this_thread::get_id();
+    drain(lock);
     running_ = false;
   }
 }

@@ -40,7 +40,9 @@ class ShmQueue {
     bool begun = false;  // its first request
   };
   void run();
+  void drain(std::unique_lock<std::mutex>& lock);
   void execute(Queued& queued);
+  void rethrow_if_broken();
   bool ends_at_once(const Queued& queued) const;
 
   shm::Team& team_;
@@ -48,7 +50,8 @@ class ShmQueue {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Queued> queue_;
-  bool running_ = false;
+  bool running_ = false;  // an operation, in the thread runner_
+  std::thread::id runner_;
   bool stop_ = false;
   std::exception_ptr broken_;
   std::thread thread_;

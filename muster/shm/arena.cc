@@ -3,12 +3,13 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-#include "muster/shm/layout.h"
 
 namespace muster::shm {
 
-Arena::Arena(std::shared_ptr<SharedMemory> memory, size_t offset, size_t bytes)
+Arena::Arena(std::shared_ptr<SharedMemory> memory, size_t offset, size_t bytes,
+             const std::atomic<RankState>* state)
     : state_(std::make_shared<State>()) {
+  state_->rank_state = state;
   state_->memory = std::move(memory);
   state_->free[offset] = bytes;
 }
@@ -29,6 +30,7 @@ std::shared_ptr<std::byte> Arena::allocate(size_t bytes) {
 }
 
 void Arena::State::give_back(size_t offset, size_t bytes) {
+  if (rank_state != nullptr && rank_state->load() == RankState::gave_up) return;
   memory->release(offset, bytes);
   const std::lock_guard lock(mutex);
   auto next = free.lower_bound(offset);

@@ -2,19 +2,24 @@
 // without being copied.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
 
+#include "muster/shm/layout.h"
 #include "muster/shm/memory.h"
 
 namespace muster::shm {
 
 class Arena {
  public:
-  // `bytes` of `memory` from `offset` on, both of whole pages; nobody else allocates there.
-  Arena(std::shared_ptr<SharedMemory> memory, size_t offset, size_t bytes);
+  // `bytes` of `memory` from `offset` on, both of whole pages; nobody else allocates there. `state`, which
+  // may be null, is in that memory: once its rank has given up, others may still be writing, and nothing is
+  // given out again.
+  Arena(std::shared_ptr<SharedMemory> memory, size_t offset, size_t bytes,
+        const std::atomic<RankState>* state = nullptr);
 
   // Zeroed, on a page's start. Gives itself back, when the last copy of it goes; that may be after the arena.
   // Throws: unavailable when there is no memory.
@@ -24,6 +29,7 @@ class Arena {
   // What buffers keep alive: the mapping and who uses what of it.
   struct State {
     std::shared_ptr<SharedMemory> memory;
+    const std::atomic<RankState>* rank_state;
     std::mutex mutex;
     std::map<size_t, size_t> free;  // offset → bytes; neighbours are joined
     void give_back(size_t offset, size_t bytes);

@@ -46,7 +46,7 @@ bool same(const Call& a, const Call& b) {
   if (reduces(a.kind) && a.op != b.op) return false;
   if (a.root != b.root || a.num_dims != b.num_dims) return false;
   if (a.kind != Kind::all_to_all && a.count != b.count) return false;
-  const int dims = std::clamp<int>(a.num_dims, 0, static_cast<int>(std::size(a.dims)));
+  const int64_t dims = std::clamp<int64_t>(a.num_dims, 0, std::ssize(a.dims));
   return std::equal(a.dims, a.dims + dims, b.dims);
 }
 
@@ -93,6 +93,7 @@ void Collectives::begin(const Request& request) {
                 cat(to_string(request.kind), ": expected an operation that ", to_string(request.type),
                     " has, got ", to_string(request.op)));
   }
+  team_.check_here(to_string(request.kind));
   ++sequence_;
   kind_ = request.kind;
   Call& call = team_.call(team_.rank(), sequence_);
@@ -104,8 +105,7 @@ void Collectives::begin(const Request& request) {
           .count = request.count,
           .offset = kElsewhere,
           .largest = 0,
-          .num_dims = request.has_shape ? static_cast<int32_t>(request.shape.size()) : -1,
-          .reserved = 0,
+          .num_dims = request.has_shape ? static_cast<int64_t>(request.shape.size()) : -1,
           .dims = {}};
   std::copy_n(request.shape.begin(), std::min(request.shape.size(), std::size(call.dims)), call.dims);
   const auto ranks = static_cast<size_t>(team_.size());
@@ -146,6 +146,8 @@ void Collectives::finish(const Request& request, const Deadline& deadline) {
   if (is_small(request)) return finish_small(request);
   if (request.kind == Kind::reduce_scatter) return reduce_scatter_staged(request, deadline);
   if (!reduces(request.kind)) return move_staged(request, deadline);
+  // Nobody writes into the memory of a rank that has failed meanwhile, and may use it for something else.
+  team_.check_all_here(name());
   bool in_place = request.kind == Kind::all_reduce;
   for (int rank = 0; rank < team_.size(); ++rank)
     in_place &= team_.call(rank, sequence_).offset != kElsewhere;

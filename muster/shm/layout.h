@@ -1,7 +1,7 @@
 // What lies where in the memory that the ranks of a team share. Everything in it is written by one rank and
 // read by others, or atomic.
 //
-//   Header | Line of every rank | slots of every rank | stages of every rank | channels | arenas of every
+//   Line of every rank | slots of every rank | stages of every rank | channels | arenas of every
 //   rank
 //
 // Up to the stages it exists from the start; a channel's and an arena's pages when they are first used.
@@ -40,8 +40,7 @@ struct alignas(128) Call {
   uint64_t count;    // elements, of one rank's part where there are parts
   uint64_t offset;   // of the data in this memory; kElsewhere: private to the rank
   uint64_t largest;  // all_to_all: the most bytes that this rank sends to one
-  int32_t num_dims;  // of the tensor, for messages and for comparing; -1: not told
-  int32_t reserved;
+  int64_t num_dims;  // of the tensor, for messages and for comparing; -1: not told
   int64_t dims[8];
 };
 static_assert(sizeof(Call) == 128);
@@ -66,6 +65,7 @@ struct alignas(128) Line {
   alignas(128) std::atomic<RankState> state;
   std::atomic<int32_t> pid;
   uint64_t pid_namespace;
+  uint64_t cpus[16];  // that the rank may run on, a bit each
 };
 
 // How far the bytes that one rank sends to another have come.
@@ -74,13 +74,6 @@ struct ChannelWords {
   alignas(64) std::atomic<uint64_t> read;
 };
 
-struct Header {
-  uint64_t magic;
-  uint32_t size;
-  uint32_t reserved;
-  uint64_t stage_bytes;
-  uint64_t arena_bytes;
-};
 inline constexpr uint64_t kMagic = 0x31726574'73756d01;  // and the layout's version, in its lowest byte
 
 // Offsets, all of whole pages.
@@ -92,7 +85,7 @@ struct Layout {
   static constexpr size_t pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
   size_t ranks() const { return static_cast<size_t>(size); }
 
-  size_t line(int rank) const { return kPage + static_cast<size_t>(rank) * sizeof(Line); }
+  size_t line(int rank) const { return static_cast<size_t>(rank) * sizeof(Line); }
   size_t slots() const { return pages(line(size)); }
   // Two a rank: the calls of odd and of even sequence numbers, each with its data.
   size_t slot(int rank, uint64_t sequence) const {

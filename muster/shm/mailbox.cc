@@ -70,8 +70,9 @@ void Mailbox::receive(int from, int tag, Part data, std::chrono::milliseconds ti
 void Mailbox::run() {
   Line& line = team_.line(team_.rank());
   int idle = 0;
+  bool drowsy = false;  // it has said that it sleeps, and looks once more
   for (;;) {
-    line.mail_sleeps.store(1);
+    if (drowsy) line.mail_sleeps.store(1);
     const uint32_t seen = line.mail_bell.load();
     bool moved = false, busy = false;
     std::vector<std::function<void()>> calls;
@@ -81,18 +82,19 @@ void Mailbox::run() {
       moved = move_all();
       moved |= fail_late_and_lost();
       busy = !receives_.empty() ||
-             std::any_of(sends_.begin(), sends_.end(), [](const auto& q) { return !q.empty(); });
+             std::any_of(sends_.begin(), sends_.end(), [](const auto& queue) { return !queue.empty(); });
       calls.swap(to_call_);
     }
     for (const auto& call : calls) call();
-    if (moved) {
-      idle = 0;
-    } else if (busy && !team_.crowded() && ++idle < kIdleLooks) {
+    if (!moved && !drowsy) {
+      drowsy = !busy || team_.crowded() || ++idle >= kIdleLooks;
       relax();
-    } else {
-      idle = 0;
-      futex_wait(line.mail_bell, seen, busy ? kLongestSleep : std::chrono::hours(1));
+      continue;
     }
+    if (!moved) futex_wait(line.mail_bell, seen, busy ? kLongestSleep : std::chrono::hours(1));
+    line.mail_sleeps.store(0);
+    drowsy = false;
+    idle = 0;
   }
   line.mail_sleeps.store(0);
   std::vector<std::function<void()>> calls;
@@ -120,6 +122,8 @@ bool Mailbox::wants_from(int peer) const {
 
 bool Mailbox::move_all() {
   bool moved = false;
+  if (team_.line(team_.rank()).state.load() != RankState::here)
+    return moved;  // a channel may end within a message
   for (int peer = 0; peer < team_.size(); ++peer) {
     if (!sends_[static_cast<size_t>(peer)].empty()) moved |= push(peer);
     if (peer != team_.rank() && wants_from(peer)) moved |= pull(peer);
@@ -202,7 +206,10 @@ bool Mailbox::pull(int from) {
       });
       message.is_wanted =
           message.wanted != receives_.end() && message.wanted->data.bytes == message.frame.bytes;
-      if (message.is_wanted) message.wanted->moved = 1;  // taken
+      if (message.is_wanted) {
+        message.wanted->moved = 1;  // taken
+        message.wanted->peer = from;
+      }
       if (!message.is_wanted) message.stray.resize(message.frame.bytes);
     }
     std::byte* const to = message.is_wanted ? message.wanted->data.data : message.stray.data();
@@ -256,30 +263,46 @@ bool Mailbox::give_stray(std::list<Pending>::iterator wanted) {
   return false;
 }
 
+// A message from this rank that has come, wholly or in part, is still received when the rank has ended.
+bool Mailbox::has_unread(int from) const {
+  const ChannelWords& channel = words(from, team_.rank());
+  return channel.written.load() != channel.read.load();
+}
+
+std::string Mailbox::why_lost(const Pending& pending, bool is_send) const {
+  if (team_.line(team_.rank()).state.load() != RankState::here) return "this rank has given up the group";
+  const auto is_here = [&](int rank) { return team_.line(rank).state.load() == RankState::here; };
+  if (pending.peer != kAnySource) {
+    const bool lost = !is_here(pending.peer) && (is_send || !has_unread(pending.peer));
+    return lost ? team_.failure({pending.peer}) : "";
+  }
+  for (int rank = 0; rank < team_.size(); ++rank) {
+    if (rank != team_.rank() && (is_here(rank) || has_unread(rank))) return "";
+  }
+  return "no other rank is left";
+}
+
 bool Mailbox::fail_late_and_lost() {
   bool any = false;
-  const auto why = [&](const Pending& pending, const char* what) -> std::exception_ptr {
+  const auto why = [&](const Pending& pending, bool is_send) -> std::exception_ptr {
+    const std::string lost = why_lost(pending, is_send);
+    const bool late = pending.deadline.passed();
+    if (lost.empty() && !late) return nullptr;
     const std::string where =
-        cat(what, " ", pending.peer == kAnySource ? std::string("any rank") : cat("rank ", pending.peer),
-            " (tag ", pending.tag, ") on rank ", team_.rank(), " of ", team_.size());
-    if (pending.peer != kAnySource) {
-      const RankState state = team_.line(pending.peer).state.load();
-      const bool more =
-          words(pending.peer, team_.rank()).written.load() != words(pending.peer, team_.rank()).read.load();
-      if (state != RankState::here && !(state == RankState::left && more)) {
-        return std::make_exception_ptr(Error(
-            ErrorCode::peer_failed,
-            cat(where, ": ", team_.failure({pending.peer}), "; the first rank that failed has the cause")));
-      }
+        cat(is_send ? "send to" : "recv from", " ",
+            pending.peer == kAnySource ? std::string("any rank") : cat("rank ", pending.peer), " (tag ",
+            pending.tag, ") on rank ", team_.rank(), " of ", team_.size());
+    if (lost.empty()) {
+      return std::make_exception_ptr(
+          Error(ErrorCode::timeout,
+                cat(where, ": not finished in time; see what that rank does, or give a longer timeout")));
     }
-    if (!pending.deadline.passed()) return nullptr;
     return std::make_exception_ptr(
-        Error(ErrorCode::timeout,
-              cat(where, ": not finished in time; see what that rank does, or give a longer timeout")));
+        Error(ErrorCode::peer_failed, cat(where, ": ", lost, "; the first rank that failed has the cause")));
   };
   for (auto& queue : sends_) {
     while (!queue.empty()) {
-      const auto error = why(queue.front(), "send to");
+      const auto error = why(queue.front(), true);
       if (!error) break;
       if (queue.front().moved != 0) team_.give_up();  // the channel ends in the middle of a message
       finish(std::move(queue.front()), queue.front().peer, error);
@@ -288,15 +311,17 @@ bool Mailbox::fail_late_and_lost() {
     }
   }
   for (auto wanted = receives_.begin(); wanted != receives_.end();) {
-    const auto error = why(*wanted, "recv from");
+    const auto error = why(*wanted, false);
     if (!error) {
       ++wanted;
       continue;
     }
     for (Incoming& message : incoming_) {
       if (!message.is_wanted || message.wanted != wanted) continue;
-      message.is_wanted = false;  // the rest of it goes nowhere
+      // It goes on as one that nobody has asked for yet.
+      message.is_wanted = false;
       message.stray.resize(message.frame.bytes);
+      if (message.read != 0) std::memcpy(message.stray.data(), wanted->data.data, message.read);
     }
     finish(std::move(*wanted), wanted->peer, error);
     wanted = receives_.erase(wanted);

@@ -70,6 +70,8 @@ class Mailbox {
   bool wants_from(int peer) const;
   void finish_incoming(int from);
   bool give_stray(std::list<Pending>::iterator wanted);
+  bool has_unread(int from) const;
+  std::string why_lost(const Pending& pending, bool is_send) const;
   bool fail_late_and_lost();
   void finish(Pending pending, int source, std::exception_ptr error);
   void ring(int rank);

@@ -8,11 +8,11 @@
 
 #include <cerrno>
 #include <cstring>
-#include <new>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/shm/futex.h"
 
 namespace muster::shm {
 
@@ -22,7 +22,7 @@ constexpr const char* kKey = "shm";
 
 // What rank 0 sends beside the memory itself.
 struct Welcome {
-  uint64_t magic = kMagic;
+  uint64_t magic = 0;
   int32_t size = 0;
   int32_t reserved = 0;
   uint64_t stage_bytes = 0;
@@ -98,19 +98,11 @@ Fd receive_memory(int from, Welcome& welcome) {
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
   const ssize_t n = ::recvmsg(from, &message, MSG_CMSG_CLOEXEC);
-  const cmsghdr* const header = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  const cmsghdr* const header = n == sizeof(welcome) ? CMSG_FIRSTHDR(&message) : nullptr;
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return Fd();
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(header), sizeof(int));
   return Fd(fd);
-}
-
-void write_header(const Met& met) {
-  auto* const header = new (met.memory->data()) Header{};
-  header->size = static_cast<uint32_t>(met.layout.size);
-  header->stage_bytes = met.layout.stage_bytes;
-  header->arena_bytes = met.layout.arena_bytes;
-  header->magic = kMagic;
 }
 
 // Connections by rank; strangers, and those that say nothing, are sent away.
@@ -140,38 +132,59 @@ void accept_all(int listener, Met& met, const Welcome& welcome, const Deadline& 
   }
 }
 
+// Those who have come already must not wait for the rest of the time.
+void say_that_it_failed(const Met& met) {
+  Line& mine = *reinterpret_cast<Line*>(met.memory->data() + met.layout.line(0));
+  mine.state = RankState::gave_up;
+  for (int rank = 1; rank < met.layout.size; ++rank) {
+    Line& line = *reinterpret_cast<Line*>(met.memory->data() + met.layout.line(rank));
+    line.bell.fetch_add(1);
+    futex_wake_all(line.bell);
+  }
+}
+
 Met host(const Exchange& exchange, int size, std::chrono::milliseconds timeout) {
   const Deadline deadline(timeout);
   Met met{.layout = layout_for(size), .memory = nullptr, .peers = {}};
   met.peers.resize(static_cast<size_t>(size));
-  Fd listener = unix_socket();
-  const std::string name = random_name();
-  sockaddr_un address;
-  const socklen_t length = abstract_address(name, address);
-  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-      ::listen(listener.get(), size) != 0) {
-    fail_errno("shared memory: cannot listen", errno);
-  }
+  Fd listener;
   try {
+    listener = unix_socket();
+    const std::string name = random_name();
+    sockaddr_un address;
+    const socklen_t length = abstract_address(name, address);
+    if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+        ::listen(listener.get(), size) != 0) {
+      fail_errno("shared memory: cannot listen", errno);
+    }
     met.memory = std::make_shared<SharedMemory>(SharedMemory::make(met.layout.total()));
     met.memory->reserve(0, met.layout.channels());
+    exchange.set(kKey, name);
   } catch (const Error& error) {
     exchange.set(kKey, cat("error ", error.message()));
     throw;
   }
-  write_header(met);
-  exchange.set(kKey, name);
-  const Welcome welcome{
-      .size = size, .stage_bytes = met.layout.stage_bytes, .arena_bytes = met.layout.arena_bytes};
-  accept_all(listener.get(), met, welcome, deadline, timeout);
+  const Welcome welcome{.magic = kMagic,
+                        .size = size,
+                        .stage_bytes = met.layout.stage_bytes,
+                        .arena_bytes = met.layout.arena_bytes};
+  try {
+    accept_all(listener.get(), met, welcome, deadline, timeout);
+  } catch (...) {
+    say_that_it_failed(met);
+    throw;
+  }
   return met;
 }
 
 Met join_host(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout) {
   const Deadline deadline(timeout);
+  layout_for(size);  // throws on every rank what it throws on rank 0
   const std::string name = exchange.get(kKey);
   if (name.starts_with("error ")) throw Error(ErrorCode::unavailable, cat(name.substr(6), " (rank 0)"));
   Fd socket = unix_socket();
+  const timeval patience{.tv_sec = timeout.count() / 1000 + 1, .tv_usec = 0};
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));  // of connect, too
   sockaddr_un address;
   const socklen_t length = abstract_address(name, address);
   const auto gone = [] {

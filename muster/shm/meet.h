@@ -1,5 +1,5 @@
 // How the ranks of one host come to share memory: rank 0 makes it and hands it to the others over a unix
-// socket whose name is random and known from the store alone. Needs no launcher.
+// socket, whose name the store tells, after each has seen that the other is of its user. Needs no launcher.
 #pragma once
 
 #include <chrono>

@@ -18,7 +18,10 @@ namespace {
 
 std::byte* map_whole(int fd, size_t bytes) {
   void* const data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-  if (data == MAP_FAILED) fail_errno(cat("shared memory: cannot map ", format_bytes(bytes)), errno);
+  if (data == MAP_FAILED)
+    fail_errno(cat("shared memory: cannot map ", format_bytes(bytes),
+                   " of addresses (ulimit -v?); MUSTER_BACKEND=gloo needs none"),
+               errno);
   return static_cast<std::byte*>(data);
 }
 

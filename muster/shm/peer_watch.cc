@@ -27,7 +27,7 @@ uint64_t own_pid_namespace() {
 }
 
 // A connection alone would not do: a rank's own children may hold its end of it.
-PeerWatch::PeerWatch(const Met& met, int rank, std::function<void()> on_death)
+PeerWatch::PeerWatch(const Met& met, int rank, bool by_id, std::function<void()> on_death)
     : met_(met), on_death_(std::move(on_death)), stop_(::eventfd(0, EFD_CLOEXEC)) {
   if (!stop_.valid()) fail_errno("shared memory: eventfd", errno);
   const uint64_t own_namespace = own_pid_namespace();
@@ -35,7 +35,7 @@ PeerWatch::PeerWatch(const Met& met, int rank, std::function<void()> on_death)
     if (peer == rank) continue;
     const Line& line = line_of(met, peer);
     const pid_t pid = line.pid.load();
-    if (pid != ::getpid() && own_namespace != 0 && line.pid_namespace == own_namespace) {
+    if (by_id && pid != ::getpid() && own_namespace != 0 && line.pid_namespace == own_namespace) {
       Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
       if (!process.valid() && errno == ESRCH) mark(peer);
       if (process.valid()) {
@@ -57,8 +57,9 @@ PeerWatch::~PeerWatch() {
 }
 
 void PeerWatch::mark(int rank) {
-  RankState expected = RankState::here;
-  line_of(met_, rank).state.compare_exchange_strong(expected, RankState::dead);
+  std::atomic<RankState>& state = line_of(met_, rank).state;
+  for (RankState expected : {RankState::absent, RankState::here})
+    state.compare_exchange_strong(expected, RankState::dead);
 }
 
 void PeerWatch::run() {

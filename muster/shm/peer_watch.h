@@ -13,8 +13,9 @@ namespace muster::shm {
 
 class PeerWatch {
  public:
-  // Watches the ranks of `met` but this one. `on_death` runs in the thread, after the mark was set.
-  PeerWatch(const Met& met, int rank, std::function<void()> on_death);
+  // Watches the ranks of `met` but this one: their connections, and with `by_id` the processes too whose ids
+  // are in the memory. `on_death` runs in the thread, after the mark was set.
+  PeerWatch(const Met& met, int rank, bool by_id, std::function<void()> on_death);
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
   ~PeerWatch();

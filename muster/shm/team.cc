@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -23,15 +25,9 @@ constexpr std::chrono::milliseconds kLongestSleep{100};  // then the states are 
 constexpr size_t kStage = size_t{256} << 10;
 constexpr size_t kLeastStage = size_t{64} << 10;
 constexpr size_t kAllStages = size_t{32} << 20;
-constexpr size_t kAllArenas = size_t{16} << 40;  // of address space, not of memory
+constexpr size_t kAllArenas = size_t{1} << 40;  // of address space, not of memory
 
 }  // namespace
-
-int usable_processors() {
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
 
 Layout layout_for(int size) {
   if (size > kMaxRanks) {
@@ -48,34 +44,75 @@ Layout layout_for(int size) {
 }
 
 Team::Team(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout)
-    : met_(meet(exchange, rank, size, timeout)), rank_(rank), crowded_(size > usable_processors()) {
+    : met_(meet(exchange, rank, size, timeout)), rank_(rank) {
   Line& mine = line(rank);
   mine.pid = ::getpid();
   mine.pid_namespace = own_pid_namespace();
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  ::sched_getaffinity(0, sizeof(cpus), &cpus);
+  static_assert(sizeof(cpus) == sizeof(mine.cpus));
+  std::memcpy(mine.cpus, &cpus, sizeof(cpus));
   mine.state = RankState::here;
-  // The first step tells that all processes' ids are there; the second that all are watched.
   const Deadline deadline(timeout);
-  arrive();
-  wait_for_all("process group", deadline);
-  watch_ = std::make_unique<PeerWatch>(met_, rank, [this] { ring_all(); });
-  arrive();
-  wait_for_all("process group", deadline);
+  try {
+    // Until the first step tells the processes' ids, their connections alone tell of their ends.
+    watch_ = std::make_unique<PeerWatch>(met_, rank, false, [this] { ring_all(); });
+    arrive();
+    wait_for_all("process group", deadline);
+    watch_ = std::make_unique<PeerWatch>(met_, rank, true, [this] { ring_all(); });
+    count_processors();
+    arrive();
+    wait_for_all("process group", deadline);
+  } catch (...) {
+    give_up();
+    throw;
+  }
 }
 
+// A child that the process has forked has the team's memory, and is not the rank.
 Team::~Team() {
   watch_.reset();
   RankState expected = RankState::here;
-  line(rank_).state.compare_exchange_strong(expected, RankState::left);
+  if (line(rank_).pid.load() == ::getpid())
+    line(rank_).state.compare_exchange_strong(expected, RankState::left);
   ring_all();
 }
 
-void Team::ring_everybody(const Met& met) {
-  for (int rank = 0; rank < met.layout.size; ++rank) {
-    Line& line = *reinterpret_cast<Line*>(met.memory->data() + met.layout.line(rank));
-    line.bell.fetch_add(1);
-    futex_wake_all(line.bell);
-    line.mail_bell.fetch_add(1);
-    futex_wake_all(line.mail_bell);
+void Team::count_processors() {
+  int count = 0;
+  for (size_t word = 0; word < std::size(line(0).cpus); ++word) {
+    uint64_t any = 0;
+    for (int rank = 0; rank < size(); ++rank) any |= line(rank).cpus[word];
+    count += std::popcount(any);
+  }
+  crowded_ = size() > std::max(1, count);
+}
+
+void Team::ring_all() const {
+  for (int rank = 0; rank < size(); ++rank) {
+    Line& other = line(rank);
+    other.bell.fetch_add(1);
+    futex_wake_all(other.bell);
+    other.mail_bell.fetch_add(1);
+    futex_wake_all(other.mail_bell);
+  }
+}
+
+void Team::check_here(const std::string& what) const {
+  if (line(rank_).state.load() == RankState::here) return;
+  throw Error(ErrorCode::failed_precondition,
+              cat(what, " on rank ", rank_, " of ", size(),
+                  ": this rank has given up the group, after a failure or abort(); make a new one"));
+}
+
+void Team::check_all_here(const std::string& what) const {
+  check_here(what);
+  for (int rank = 0; rank < size(); ++rank) {
+    const RankState state = line(rank).state.load();
+    if (state == RankState::here) continue;
+    throw Error(ErrorCode::peer_failed, cat(what, " on rank ", rank_, " of ", size(), ": ", failure({rank}),
+                                            "; the first rank that failed has the cause"));
   }
 }
 
@@ -181,6 +218,7 @@ void Team::sleep_for(int peer, const Deadline& deadline) {
 }
 
 void Team::give_up() {
+  if (line(rank_).pid.load() != ::getpid()) return;  // a forked child
   RankState expected = RankState::here;
   line(rank_).state.compare_exchange_strong(expected, RankState::gave_up);
   ring_all();

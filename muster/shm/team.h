@@ -48,28 +48,29 @@ class Team {
   // This rank will not go on: nobody is to wait for it, nor does it wait for anybody. For any thread.
   void give_up();
 
-  // Why the team cannot go on; empty: it can. `missing`: of these ranks, or of all.
+  // Why those who are missing will not come; empty: they may.
   std::string failure(const std::vector<int>& missing) const;
 
-  // Wakes everybody who sleeps, to look at the ranks' states.
-  void ring_all() const { ring_everybody(met_); }
+  // Throws: failed_precondition when this rank has given up; peer_failed when another has, or has ended.
+  void check_here(const std::string& what) const;
+  void check_all_here(const std::string& what) const;
 
-  // One rank's processor for every rank: else a rank that spins keeps another from running.
+  // Wakes everybody who sleeps, to look at the ranks' states.
+  void ring_all() const;
+
+  // Fewer processors than ranks: one that spins may keep another from running.
   bool crowded() const { return crowded_; }
 
  private:
-  static void ring_everybody(const Met& met);
+  void count_processors();
   std::vector<int> missing() const;
   void sleep_for(int peer, const Deadline& deadline);
 
   Met met_;
   int rank_;
   uint64_t step_ = 0;
-  bool crowded_;
+  bool crowded_ = false;
   std::unique_ptr<PeerWatch> watch_;
 };
-
-// Processors that this process may use.
-int usable_processors();
 
 }  // namespace muster::shm

@@ -12,7 +12,7 @@ def _make(store, rank, size, timeout):
     # A store may be used again after destroy_process_group: nobody is to read what an earlier group has left in it.
     store = dist.PrefixStore(str(store.add(f"made/{rank}", 1)), store)
     keys = [f"host/{i}" for i in range(size)]
-    store.set(keys[rank], f"{socket.gethostname()} ({host_identity()})")
+    store.set(keys[rank], f"{host_identity()} {socket.gethostname()}")
     try:
         store.wait(keys, timeout)
     except dist.DistStoreError as error:
@@ -20,9 +20,10 @@ def _make(store, rank, size, timeout):
         raise RuntimeError(f"muster: expected {size} ranks within {timeout}, missing rank(s) {missing}") from error
     hosts = {}
     for i, host in enumerate(store.multi_get(keys)):
-        hosts.setdefault(host.decode(), []).append(str(i))
+        identity, name = host.decode().rsplit(" ", 1)
+        hosts.setdefault(identity, (name, []))[1].append(str(i))
     if len(hosts) > 1:
-        got = " and ".join(f"rank(s) {', '.join(ranks)} on {host}" for host, ranks in hosts.items())
+        got = " and ".join(f"rank(s) {', '.join(ranks)} on {name} ({host})" for host, (name, ranks) in hosts.items())
         raise RuntimeError(f"muster: expected all ranks on one host, got {got}; use gloo")
     return make_shm(store, rank, size, timeout)
 

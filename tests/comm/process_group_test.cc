@@ -229,6 +229,61 @@ TEST(Shm, MoreTypesThanGloo) {
   });
 }
 
+// As PyTorch's powerSGD hook does.
+TEST(Shm, WhatAnOperationsEndCallsMayUseTheGroup) {
+  run_ranks(2, [](ProcessGroup& group) {
+    for (const int64_t count : {10, 300'000}) {
+      std::vector<at::Tensor> first{torch::ones({count})}, second{torch::ones({count})};
+      auto future = group.c10d()->allreduce(first)->getFuture()->then(
+          [&](c10::ivalue::Future&) {
+            group.c10d()->allreduce(second)->wait();
+            return c10::IValue(second[0]);
+          },
+          c10::TensorType::get());
+      future->wait();
+      EXPECT_TRUE(second[0].equal(torch::full({count}, 2.0F))) << count;
+    }
+  });
+}
+
+TEST(Shm, ATimeoutEndsEveryRanksOperations) {
+  const auto failures = failures_of_ranks(2,
+                                          [](ProcessGroup& group) {
+                                            auto a = torch::ones({100'000}), b = torch::ones({100'000});
+                                            if (group.rank() == 1) {
+                                              group.store()->wait({"gave up"});
+                                              group.all_reduce(a);
+                                              return;
+                                            }
+                                            auto first = group.all_reduce_async(a);
+                                            auto second = group.all_reduce_async(b);
+                                            EXPECT_THROW(first.wait(), Error);
+                                            EXPECT_THROW(second.wait(), Error);
+                                            group.store()->set("gave up", "");
+                                            throw Error(ErrorCode::timeout, "as it should");
+                                          },
+                                          {.backend = "shm", .timeout = std::chrono::milliseconds(100)});
+  EXPECT_EQ(code_of(failures[0]), ErrorCode::timeout) << message_of(failures[0]);
+  EXPECT_EQ(code_of(failures[1]), ErrorCode::peer_failed) << message_of(failures[1]);
+}
+
+TEST(Shm, TensorsOfAnyLayoutInAnyMode) {
+  run_ranks(2, [](ProcessGroup& group) {
+    auto leaf = torch::ones({2, 3, 4, 4}).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_();
+    std::vector<at::Tensor> tensors{leaf};
+    c10d::BroadcastOptions options;
+    {
+      const torch::NoGradGuard no_grad;
+      leaf.fill_(group.rank() + 1);
+      group.c10d()->broadcast(tensors, options)->wait();
+    }
+    EXPECT_TRUE(leaf.detach().equal(torch::ones({2, 3, 4, 4})));
+    std::vector<at::Tensor> expanded{torch::ones({1, 3}).expand({2, 3})};
+    EXPECT_ANY_THROW(group.c10d()->allreduce(expanded)->wait()) << "several elements in one place";
+    group.barrier();
+  });
+}
+
 TEST(Shm, SparseTensorsAreSummed) {
   run_ranks(3, [](ProcessGroup& group) {
     const int64_t rank = group.rank();

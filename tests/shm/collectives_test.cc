@@ -271,5 +271,26 @@ TEST(Collectives, WhatTheTypeDoesNotHaveIsRefusedBeforeAnythingIsSaid) {
   });
 }
 
+// Else the others would take its next arrival for the end of what it gave up.
+TEST(Collectives, ARankThatHasGivenUpBeginsNothing) {
+  run_ranks(2, [](Team& team) {
+    Collectives collectives(team);
+    std::vector<int64_t> data{1};
+    const Request request{.kind = Kind::all_reduce, .type = Type::i64, .count = 1, .out = {part_of(data)}};
+    run(collectives, request);
+    if (team.rank() == 0) {
+      team.give_up();
+      EXPECT_THROW(collectives.begin(request), Error);
+      return;
+    }
+    try {
+      run(collectives, request);
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::peer_failed) << error.message();
+    }
+  });
+}
+
 }  // namespace
 }  // namespace muster::shm

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cstring>
 #include <future>
 #include <numeric>
 
@@ -138,7 +139,8 @@ TEST(Mailbox, WhoLeftOrIsLateIsNamed) {
     if (team.rank() == 0) {
       std::vector<int> data(3);
       auto late = receive(box, 1, 0, data, std::chrono::milliseconds(30));
-      EXPECT_THAT(message_error_of(late), HasSubstr("recv from rank 1 (tag 0) on rank 0 of 3: not finished in time"));
+      EXPECT_THAT(message_error_of(late),
+                  HasSubstr("recv from rank 1 (tag 0) on rank 0 of 3: not finished in time"));
       auto gone = receive(box, 2, 9, data);
       EXPECT_THAT(message_error_of(gone), HasSubstr("rank 2 left the group"));
       send(box, 1, 4, data).get();
@@ -146,6 +148,58 @@ TEST(Mailbox, WhoLeftOrIsLateIsNamed) {
       std::vector<int> data(3);
       receive(box, 0, 4, data).get();
     }
+  });
+}
+
+// The receiver's time is over when half of the message has come; the message stays whole for whoever asks
+// next.
+TEST(Mailbox, AMessageWhoseReceiverGaveUpIsWholeForTheNext) {
+  run_ranks(2, [](Team& team) {
+    constexpr size_t kNumbers = 100'000;  // more than a channel holds
+    if (team.rank() == 0) {
+      auto data = numbers(1, kNumbers);
+      // The frame and half of the data by hand, then the rest.
+      const struct {
+        uint64_t bytes;
+        int64_t tag;
+      } frame{.bytes = 8'000, .tag = 0};
+      team.memory()->reserve(team.layout().channel(0, 1), kChannelBytes);
+      std::byte* const ring = team.at(team.layout().channel(0, 1));
+      auto& words = *reinterpret_cast<ChannelWords*>(team.at(team.layout().channel_words(0, 1)));
+      std::memcpy(ring, &frame, sizeof(frame));
+      std::memcpy(ring + sizeof(frame), data.data(), 8'000);
+      words.written = sizeof(frame) + 4'000;
+      team.arrive();
+      team.wait_for_all("half", Deadline(kPatience));
+      team.arrive();
+      team.wait_for_all("given up", Deadline(kPatience));
+      words.written = sizeof(frame) + 8'000;
+    } else {
+      Mailbox box(team);
+      team.arrive();
+      team.wait_for_all("half", Deadline(kPatience));
+      std::vector<int> first(2'000), second(2'000);
+      auto late = receive(box, 0, 0, first, std::chrono::milliseconds(30));
+      EXPECT_THAT(message_error_of(late), HasSubstr("not finished in time"));
+      team.arrive();
+      team.wait_for_all("given up", Deadline(kPatience));
+      receive(box, 0, 0, second).get();
+      EXPECT_EQ(second, numbers(1, 2'000));
+    }
+    team.arrive();
+    team.wait_for_all("end", Deadline(kPatience));
+  });
+}
+
+TEST(Mailbox, OneThatGivesUpFailsAtOnce) {
+  run_ranks(2, [](Team& team) {
+    Mailbox box(team);
+    std::vector<int> data(3);
+    auto waiting = receive(box, team.rank() == 0 ? 1 : kAnySource, 0, data);
+    if (team.rank() == 0) team.give_up();
+    const std::string error = message_error_of(waiting);
+    EXPECT_THAT(error,
+                testing::AnyOf(HasSubstr("this rank has given up"), HasSubstr("no other rank is left")));
   });
 }
 

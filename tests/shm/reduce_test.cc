@@ -41,7 +41,8 @@ std::vector<std::vector<std::byte>> random_sources(Type type, int sources, size_
   return all;
 }
 
-std::vector<std::byte> reduced_by(Reduce reduce, const std::vector<std::vector<std::byte>>& sources, size_t count) {
+std::vector<std::byte> reduced_by(Reduce reduce, const std::vector<std::vector<std::byte>>& sources,
+                                  size_t count) {
   std::vector<const void*> in;
   for (const auto& source : sources) in.push_back(source.data());
   std::vector<std::byte> out(sources[0].size());
