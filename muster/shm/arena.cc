@@ -17,7 +17,8 @@ Arena::Arena(std::shared_ptr<SharedMemory> memory, size_t offset, size_t bytes,
 std::shared_ptr<std::byte> Arena::allocate(size_t bytes) {
   const size_t size = Layout::pages(std::max<size_t>(bytes, 1));
   const std::lock_guard lock(state_->mutex);
-  for (auto [offset, room] : state_->free) {  // copies: the entry goes
+  for (const auto& entry : state_->free) {
+    const size_t offset = entry.first, room = entry.second;  // the entry goes
     if (room < size) continue;
     state_->memory->reserve(offset, size);
     state_->free.erase(offset);

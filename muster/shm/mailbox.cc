@@ -104,11 +104,16 @@ void Mailbox::run() {
         std::make_exception_ptr(Error(ErrorCode::failed_precondition,
                                       "message: expected the group to live until it was moved, got its end"));
     for (auto& queue : sends_)
-      for (auto& pending : queue) finish(std::move(pending), pending.peer, over);
-    for (auto& pending : receives_) finish(std::move(pending), pending.peer, over);
+      for (auto& pending : queue) fail(pending, over);
+    for (auto& pending : receives_) fail(pending, over);
     calls.swap(to_call_);
   }
   for (const auto& call : calls) call();
+}
+
+void Mailbox::fail(Pending& pending, const std::exception_ptr& error) {
+  const int peer = pending.peer;
+  finish(std::move(pending), peer, error);
 }
 
 void Mailbox::finish(Pending pending, int source, std::exception_ptr error) {
@@ -305,7 +310,7 @@ bool Mailbox::fail_late_and_lost() {
       const auto error = why(queue.front(), true);
       if (!error) break;
       if (queue.front().moved != 0) team_.give_up();  // the channel ends in the middle of a message
-      finish(std::move(queue.front()), queue.front().peer, error);
+      fail(queue.front(), error);
       queue.pop_front();
       any = true;
     }
@@ -323,7 +328,7 @@ bool Mailbox::fail_late_and_lost() {
       message.stray.resize(message.frame.bytes);
       if (message.read != 0) std::memcpy(message.stray.data(), wanted->data.data, message.read);
     }
-    finish(std::move(*wanted), wanted->peer, error);
+    fail(*wanted, error);
     wanted = receives_.erase(wanted);
     any = true;
   }

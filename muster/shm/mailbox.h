@@ -73,6 +73,7 @@ class Mailbox {
   bool has_unread(int from) const;
   std::string why_lost(const Pending& pending, bool is_send) const;
   bool fail_late_and_lost();
+  void fail(Pending& pending, const std::exception_ptr& error);
   void finish(Pending pending, int source, std::exception_ptr error);
   void ring(int rank);
   ChannelWords& words(int from, int to) const;

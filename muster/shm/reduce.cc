@@ -1,5 +1,9 @@
 #include "muster/shm/reduce.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <string_view>
 
 #include "muster/base/env.h"
@@ -17,12 +21,19 @@ namespace {
 
 using Kernel = Reduce (*)(Type, Op);
 
+#if defined(__x86_64__)
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
 // nullptr: not on this processor.
 Kernel kernel_of(std::string_view instructions) {
   if (instructions == "plain") return kernel_plain;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0;
+  const bool avx2 = __builtin_cpu_supports("avx2") != 0 && has_f16c();
   if (instructions == "avx2" && avx2) return kernel_avx2;
   if (instructions == "avx512" && avx2 && __builtin_cpu_supports("avx512f") != 0 &&
       __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&

@@ -37,6 +37,17 @@ uint32_t bits_of(float value) {
   return bits;
 }
 
+template <class A, class B>
+inline constexpr bool kSame = false;
+template <class A>
+inline constexpr bool kSame<A, A> = true;
+
+template <class T>
+bool is_nan(T value) {
+  if constexpr (kSame<T, float> || kSame<T, double>) return __builtin_isnan(value);
+  return false;
+}
+
 // The type in which values of T are added up.
 template <class T>
 struct Sum {
@@ -145,14 +156,14 @@ struct Multiply {
 struct Least {
   template <class T>
   static T of(T a, T b) {
-    return b < a || b != b ? b : a;
+    return b < a || is_nan(b) ? b : a;
   }
   static Bool of(Bool a, Bool b) { return Multiply::of(a, b); }
 };
 struct Greatest {
   template <class T>
   static T of(T a, T b) {
-    return b > a || b != b ? b : a;
+    return b > a || is_nan(b) ? b : a;
   }
   static Bool of(Bool a, Bool b) { return Add::of(a, b); }
 };
@@ -188,11 +199,6 @@ void divide(Complex<T>* values, size_t count, int by) {
   const T divisor = static_cast<T>(by);
   for (size_t i = 0; i < count; ++i) values[i] = {values[i].re / divisor, values[i].im / divisor};
 }
-
-template <class A, class B>
-inline constexpr bool kSame = false;
-template <class A>
-inline constexpr bool kSame<A, A> = true;
 
 template <class T, class Operation, bool average>
 void reduce(void* out, const void* const* in, int sources, size_t count) {
