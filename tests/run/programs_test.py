@@ -217,6 +217,31 @@ class Bench(ProgramTest):
         self.assertEqual([rank["device"]["index"] for rank in plan["ranks"]], [1, 0])
         self.assertEqual([rank["batch_share"] for rank in plan["ranks"]], [30, 10])
 
+    def test_collectives_are_timed_and_right(self):
+        for op in ("all_reduce", "all_to_all"):
+            done = self.start(MUSTER, "bench", "collectives", "--op", op, "--min", "64", "--max", "64K", "--factor", "1024",
+                              "--seconds", "0.01", "--json", "--svg", f"{self.folder}/{op}.svg")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            table = json.loads(done.stdout)
+            self.assertEqual([(row["backend"], row["bytes"], row["wrong"]) for row in table["rows"]],
+                             [(backend, size, 0) for size in (64, 65536) for backend in ("gloo", "shm", "shm-in-place")])
+            self.assertTrue(all(row["us"] > 0 and row["busbw"] > 0 for row in table["rows"]))
+            with open(f"{self.folder}/{op}.svg", encoding="utf-8") as svg:
+                self.assertIn("shm-in-place</text>", svg.read())
+        shown = self.start(MUSTER, "bench", "collectives", "--backends", "shm", "--max", "4", "--seconds", "0.01")
+        self.assertRegex(shown.stdout, r"bytes +count +type +backend +us +algbw +busbw +wrong")
+        self.assert_fails(self.start(MUSTER, "bench", "collectives", "--op", "all_reduse"), "got 'all_reduse'", code=2)
+        self.assert_fails(self.start(MUSTER, "bench", "collectives", "--backends", "tcp"), "got 'tcp'", code=2)
+        self.assert_fails(self.start(MUSTER, "bench", "collectives", "--min", "1M", "--max", "4"), "--min", code=2)
+
+    def test_a_training_step_is_timed(self):
+        done = self.start(MUSTER, "bench", "ddp", "--batch", "1", "--steps", "1", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        times = json.loads(done.stdout)["ms"]
+        self.assertEqual(sorted(times), ["gloo", "gloo, copied", "none", "shm", "shm, copied"])
+        self.assertTrue(all(ms > 0 for ms in times.values()))
+        self.assert_fails(self.start(MUSTER, "bench", "ddp", "--model", "vgg"), "got 'vgg'", code=2)
+
     def test_wrong_input(self):
         self.assert_fails(self.start(MUSTER, "bench"), "subcommand", code=2)
         self.assert_fails(self.bench("--dtype", "int8", "--cpu"), "int8", "bfloat16", code=2)
