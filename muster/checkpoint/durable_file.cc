@@ -33,7 +33,7 @@ void DurableFile::write(const void* bytes, size_t size) {
   }
 }
 
-FileRecord DurableFile::finish() {
+WrittenFile DurableFile::finish() {
   if (::fsync(fd_.get()) != 0) fail_errno(cat("checkpoint: cannot write '", path_, "' to the disk"), errno);
   if (::close(fd_.release()) != 0) fail_errno(cat("checkpoint: cannot close '", path_, "'"), errno);
   record_.sha256 = hash_.hex();

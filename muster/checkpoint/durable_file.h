@@ -11,12 +11,12 @@
 namespace muster {
 
 // What a manifest says of a file.
-struct FileRecord {
+struct WrittenFile {
   std::string name;  // without its folder
   uint64_t bytes = 0;
   std::string sha256;
 
-  bool operator==(const FileRecord&) const = default;
+  bool operator==(const WrittenFile&) const = default;
 };
 
 class DurableFile {
@@ -29,11 +29,11 @@ class DurableFile {
   void write(const std::string& bytes) { write(bytes.data(), bytes.size()); }
 
   // Waits for the disk and closes. Throws: io.
-  FileRecord finish();
+  WrittenFile finish();
 
  private:
   std::string path_;
-  FileRecord record_;
+  WrittenFile record_;
   Fd fd_;
   Sha256 hash_;
 };

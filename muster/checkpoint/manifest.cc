@@ -75,7 +75,7 @@ uint64_t size_of_file(const std::string& path) {
 
 }  // namespace
 
-const FileRecord* Manifest::find(const std::string& file) const {
+const WrittenFile* Manifest::find(const std::string& file) const {
   for (const auto& record : files)
     if (record.name == file) return &record;
   return nullptr;

@@ -25,11 +25,11 @@ struct TrainingPosition {
 struct Manifest {
   TrainingPosition position;
   int world_size = 1;
-  std::vector<FileRecord> files;
+  std::vector<WrittenFile> files;
   std::string optimizer;                    // OptimizerSnapshot::description, or empty
   std::map<std::string, std::string> user;  // whatever the program wants to find again
 
-  const FileRecord* find(const std::string& file) const;
+  const WrittenFile* find(const std::string& file) const;
 };
 
 constexpr const char* kManifestFile = "manifest.json";

@@ -138,8 +138,8 @@ SafetensorsHead make_safetensors_head(const NamedTensors& tensors, const Metadat
   return {format_safetensors_header(header), data_bytes_of(header)};
 }
 
-FileRecord write_safetensors(const std::string& folder, const std::string& name, const NamedTensors& tensors,
-                             const Metadata& metadata) {
+WrittenFile write_safetensors(const std::string& folder, const std::string& name, const NamedTensors& tensors,
+                              const Metadata& metadata) {
   const auto header = lay_out(tensors, metadata);
   const auto json = format_safetensors_header(header);
   if (json.size() > kMaxHeadBytes) {

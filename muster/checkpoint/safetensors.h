@@ -35,8 +35,8 @@ SafetensorsHead read_safetensors_head(const std::string& path);
 // any strides; those that share memory are written each.
 // Throws: io when the file exists or cannot be written; invalid_argument for a sparse or quantized tensor, an
 // undefined one, a dtype that the format lacks, or a bad name.
-FileRecord write_safetensors(const std::string& folder, const std::string& name, const NamedTensors& tensors,
-                             const Metadata& metadata = {});
+WrittenFile write_safetensors(const std::string& folder, const std::string& name, const NamedTensors& tensors,
+                              const Metadata& metadata = {});
 
 // The head that write_safetensors writes for `tensors`; its data_bytes are what is needed beside it.
 SafetensorsHead make_safetensors_head(const NamedTensors& tensors, const Metadata& metadata = {});

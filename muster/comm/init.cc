@@ -32,7 +32,7 @@ std::string backend_asked(const InitOptions& options) {
   return asked;
 }
 
-Member identity(const Rendezvous& meeting, const InitOptions& options, bool takes_part = true) {
+RankIdentity identity(const Rendezvous& meeting, const InitOptions& options, bool takes_part = true) {
   const std::string asked = backend_asked(options);
   std::string device = options.device.str();
   if (options.device.is_cuda()) {
@@ -55,7 +55,7 @@ Member identity(const Rendezvous& meeting, const InitOptions& options, bool take
 
 // The group of `members`, this process being the one at `place`.
 ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d::Store>& root,
-                        const std::vector<Member>& members, int place, const InitOptions& options,
+                        const std::vector<RankIdentity>& members, int place, const InitOptions& options,
                         bool awaited = false) {
   const std::string backend = choose_backend(members, backend_asked(options));
   if (options.device.is_cuda() && backend != "nccl" && place == 0) {
@@ -73,7 +73,7 @@ ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d
 }
 
 ProcessGroup join_and_make(const Rendezvous& meeting, const InitOptions& options) {
-  const Member self = identity(meeting, options);
+  const RankIdentity self = identity(meeting, options);
   const auto world = c10::make_intrusive<c10d::PrefixStore>("world", meeting.store);
   const int64_t generation = next_generation(*world, meeting.world_size);
   c10d::PrefixStore members_of(cat("members/", generation), meeting.store);
@@ -111,10 +111,10 @@ ProcessGroup init_process_group(const InitOptions& options) {
 
 std::optional<ProcessGroup> init_process_group_of_some(const InitOptions& options, bool takes_part) {
   const Rendezvous meeting = open_rendezvous(options);
-  const Member self = identity(meeting, options, takes_part);
+  const RankIdentity self = identity(meeting, options, takes_part);
   c10d::PrefixStore members_of("some/members", meeting.store);
   auto members = join(members_of, self, options.init_timeout);
-  const auto stays = [](const Member& member) { return member.takes_part; };
+  const auto stays = [](const RankIdentity& member) { return member.takes_part; };
   const bool any = std::any_of(members.begin(), members.end(), stays);
   if (any) std::erase_if(members, std::not_fn(stays));
   const auto root = c10::make_intrusive<c10d::PrefixStore>("some", meeting.store);
@@ -126,7 +126,7 @@ std::optional<ProcessGroup> init_process_group_of_some(const InitOptions& option
     if (meeting.serves_store) serve_until_left(*root, std::ssize(members));
     return std::nullopt;
   }
-  const auto before = [&](const Member& member) { return member.rank < meeting.rank; };
+  const auto before = [&](const RankIdentity& member) { return member.rank < meeting.rank; };
   const auto place = static_cast<int>(std::count_if(members.begin(), members.end(), before));
   const bool awaited = std::ssize(members) < meeting.world_size;
   try {

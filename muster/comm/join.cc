@@ -21,7 +21,7 @@ std::string member_key(int rank) {
   return cat("member/", rank);
 }
 
-std::string to_text(const Member& member) {
+std::string to_text(const RankIdentity& member) {
   return Json{{"rank", member.rank},
               {"world_size", member.world_size},
               {"host", member.host},
@@ -34,7 +34,7 @@ std::string to_text(const Member& member) {
       .dump();
 }
 
-Member member_from(const std::string& text) {
+RankIdentity member_from(const std::string& text) {
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) {
     throw Error(ErrorCode::invalid_argument,
@@ -51,12 +51,12 @@ Member member_from(const std::string& text) {
           .takes_part = json.value("takes_part", true)};
 }
 
-std::string name_of(const Member& member) {
+std::string name_of(const RankIdentity& member) {
   return cat("rank ", member.rank, " (pid ", member.pid, ", ", member.device, ")");
 }
 
 // The first to come says the world's size for all; the first with a rank owns it.
-void register_self(c10d::Store& store, const Member& self) {
+void register_self(c10d::Store& store, const RankIdentity& self) {
   const std::string first = store.compareSet("world_size", "", cat(self.world_size));
   if (first != cat(self.world_size)) {
     throw Error(ErrorCode::invalid_argument,
@@ -80,7 +80,7 @@ std::vector<int> missing_ranks(c10d::Store& store, int world_size) {
   return missing;
 }
 
-void wait_for_all(c10d::Store& store, const Member& self, std::chrono::milliseconds timeout) {
+void wait_for_all(c10d::Store& store, const RankIdentity& self, std::chrono::milliseconds timeout) {
   const Deadline deadline(timeout);
   const Deadline first_word(kFirstWord);
   bool said = false;
@@ -111,8 +111,8 @@ std::string minor_of(const std::string& version) {
   return version.substr(0, version.find('.', version.find('.') + 1));
 }
 
-void check_versions(const std::vector<Member>& members) {
-  for (const Member& member : members) {
+void check_versions(const std::vector<RankIdentity>& members) {
+  for (const RankIdentity& member : members) {
     if (minor_of(member.libtorch) == minor_of(members[0].libtorch)) continue;
     throw Error(ErrorCode::invalid_argument,
                 cat("rendezvous: expected one LibTorch version, got ", members[0].libtorch, " on ",
@@ -122,24 +122,25 @@ void check_versions(const std::vector<Member>& members) {
 }
 
 // What may work together, but is the first thing to look at when it does not.
-void tell_differences(const std::vector<Member>& members, const Member& self) {
+void tell_differences(const std::vector<RankIdentity>& members, const RankIdentity& self) {
   if (self.rank != 0) return;
-  const auto tell = [&](const char* what, std::string Member::*version) {
-    for (const Member& member : members) {
+  const auto tell = [&](const char* what, std::string RankIdentity::*version) {
+    for (const RankIdentity& member : members) {
       if (member.*version == members[0].*version || (member.*version).empty()) continue;
       log(LogLevel::warn, cat("rendezvous: ", what, " ", members[0].*version, " on ", name_of(members[0]),
                               " and ", member.*version, " on ", name_of(member)));
       return;
     }
   };
-  tell("LibTorch", &Member::libtorch);
-  tell("NCCL", &Member::nccl);
+  tell("LibTorch", &RankIdentity::libtorch);
+  tell("NCCL", &RankIdentity::nccl);
 }
 
 }  // namespace
 
-std::vector<Member> join(c10d::Store& store, const Member& self, std::chrono::milliseconds timeout) {
-  std::vector<Member> members;
+std::vector<RankIdentity> join(c10d::Store& store, const RankIdentity& self,
+                               std::chrono::milliseconds timeout) {
+  std::vector<RankIdentity> members;
   translate_failures(cat("rendezvous on rank ", self.rank), [&] {
     register_self(store, self);
     wait_for_all(store, self, timeout);
@@ -151,8 +152,8 @@ std::vector<Member> join(c10d::Store& store, const Member& self, std::chrono::mi
   return members;
 }
 
-std::string choose_backend(const std::vector<Member>& members, const std::string& asked) {
-  const auto is_cpu = [](const Member& member) { return member.device.starts_with("cpu"); };
+std::string choose_backend(const std::vector<RankIdentity>& members, const std::string& asked) {
+  const auto is_cpu = [](const RankIdentity& member) { return member.device.starts_with("cpu"); };
   std::string nccl_obstacle;
   for (size_t i = 0; i < members.size(); ++i) {
     if (is_cpu(members[i]) && nccl_obstacle.empty()) nccl_obstacle = cat(name_of(members[i]), " has no GPU");
@@ -162,20 +163,21 @@ std::string choose_backend(const std::vector<Member>& members, const std::string
     }
   }
   const bool any_asked =
-      std::any_of(members.begin(), members.end(), [](const Member& m) { return m.backend == "nccl"; });
+      std::any_of(members.begin(), members.end(), [](const RankIdentity& m) { return m.backend == "nccl"; });
   if ((asked == "nccl" || any_asked) && !nccl_obstacle.empty()) {
     throw Error(ErrorCode::invalid_argument,
                 cat("nccl: expected a GPU of its own for every rank, got: ", nccl_obstacle,
                     "; change the placement, or use --backend gloo"));
   }
-  for (const Member& member : members) {
+  for (const RankIdentity& member : members) {
     if (member.backend == members[0].backend) continue;
     throw Error(ErrorCode::invalid_argument,
                 cat("backend: expected the same on every rank, got '", members[0].backend, "' on ",
                     name_of(members[0]), " and '", member.backend, "' on ", name_of(member)));
   }
-  const auto elsewhere = std::find_if(members.begin(), members.end(),
-                                      [&](const Member& member) { return member.host != members[0].host; });
+  const auto elsewhere = std::find_if(members.begin(), members.end(), [&](const RankIdentity& member) {
+    return member.host != members[0].host;
+  });
   if (asked == "shm" && elsewhere != members.end()) {
     throw Error(ErrorCode::invalid_argument,
                 cat("shm: expected all ranks on one host, got ", name_of(members[0]), " on ", members[0].host,

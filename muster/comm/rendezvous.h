@@ -13,7 +13,7 @@
 namespace muster {
 
 // What a rank tells the others about itself.
-struct Member {
+struct RankIdentity {
   int rank = 0;
   int world_size = 1;
   std::string host;  // host_identity(): equal where memory and devices are shared
@@ -41,11 +41,12 @@ Rendezvous open_rendezvous(const InitOptions& options);
 // Publishes `self`, waits for everybody, checks that all fit together. Returns all members in rank order.
 // Collective: yes. Throws: timeout naming the missing ranks; invalid_argument for a rank that exists twice or
 // world sizes that differ, naming both sides.
-std::vector<Member> join(c10d::Store& store, const Member& self, std::chrono::milliseconds timeout);
+std::vector<RankIdentity> join(c10d::Store& store, const RankIdentity& self,
+                               std::chrono::milliseconds timeout);
 
 // The backend for these members: "nccl" when every one has a GPU of its own, else "shm" when all are on one
 // host, else "gloo". Throws: invalid_argument when one was asked for that cannot work, naming the ranks in
 // its way: NCCL with a CPU rank or with two ranks on one GPU, shared memory with two hosts.
-std::string choose_backend(const std::vector<Member>& members, const std::string& asked);
+std::string choose_backend(const std::vector<RankIdentity>& members, const std::string& asked);
 
 }  // namespace muster

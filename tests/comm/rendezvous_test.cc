@@ -35,7 +35,8 @@ std::string error_of(ErrorCode code, Body&& body) {
   return "";
 }
 
-Member member(int rank, int world_size, const std::string& device = "cpu", const std::string& host = "h") {
+RankIdentity member(int rank, int world_size, const std::string& device = "cpu",
+                    const std::string& host = "h") {
   return {.rank = rank,
           .world_size = world_size,
           .host = host,
@@ -88,7 +89,8 @@ TEST(ChooseBackend, NcclWhenEveryRankHasAGpuOfItsOwn) {
             "nccl");  // other hosts
   EXPECT_EQ(choose_backend({member(0, 2), member(1, 2)}, "auto"), "shm");
   EXPECT_EQ(choose_backend({member(0, 2, "GPU-a"), member(1, 2)}, "auto"), "shm");  // one CPU rank
-  EXPECT_EQ(choose_backend({member(0, 2, "GPU-a"), member(1, 2, "GPU-a")}, "auto"), "shm");  // one GPU for two
+  EXPECT_EQ(choose_backend({member(0, 2, "GPU-a"), member(1, 2, "GPU-a")}, "auto"),
+            "shm");  // one GPU for two
   EXPECT_EQ(choose_backend({member(0, 2, "cpu", "h1"), member(1, 2, "cpu", "h2")}, "auto"), "gloo");
   EXPECT_EQ(choose_backend({member(0, 2), member(1, 2)}, "gloo"), "gloo");
 }

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Fails when two sources of a folder define functions of one name in anonymous namespaces.
+"""Fails when two sources of a folder define functions of one name in anonymous namespaces, or two headers types.
 
     check_names.py [ROOT]
 
 A folder's sources are compiled as one (CMake's unity build): there two such functions clash or, with other parameters,
-become overloads, and a call may reach the wrong one without an error.
+become overloads, and a call may reach the wrong one without an error. Two types of one name and namespace share their
+constructors and destructors in the library, without an error too.
 """
 
 import pathlib
@@ -14,6 +15,26 @@ import sys
 ANONYMOUS = re.compile(r"^namespace \{$(.*?)^\}  // namespace$", re.MULTILINE | re.DOTALL)
 FUNCTION = re.compile(r"^(?!using |typedef |return |class |(?:struct|enum) [^(]*\{|TEST|INSTANTIATE|MATCHER|constexpr [^(]*=)"
                       r"(?:\[\[\w+\]\] )?[A-Za-z_][\w:<>,&* \[\]]*?[ &*](\w+)\([^;]*?\)[^;{]*\{", re.MULTILINE)
+
+
+NAMESPACE = re.compile(r"^namespace ([\w:]+) \{$", re.MULTILINE)
+TYPE = re.compile(r"^(?:class|struct|enum class) (?:\[\[\w+\]\] )?(?:alignas\(\d+\) )?(\w+)\b(?!::)[^;{(]*\{", re.MULTILINE)
+
+
+def types_of(path):
+    """The types that a header defines, each with its namespace; those of its own functions are indented."""
+    text = path.read_text(encoding="utf-8")
+    spaces = [(match.start(), match.group(1)) for match in NAMESPACE.finditer(text)]
+    return {"::".join(name for at, name in spaces if at < match.start()) + "::" + match.group(1)
+            for match in TYPE.finditer(text)}
+
+
+def type_clashes(root):
+    seen = {}
+    for path in sorted((root / "muster").rglob("*.h")):
+        for name in types_of(path):
+            seen.setdefault(name, []).append(str(path.relative_to(root)))
+    return {name: files for name, files in sorted(seen.items()) if len(files) > 1}
 
 
 def functions_of(path):
@@ -38,6 +59,9 @@ def main(arguments):
         for name, files in clashes(folder).items():
             print(f"{folder.relative_to(root)}: {name}() in {', '.join(files)}: give it a name of its own")
             found += 1
+    for name, files in type_clashes(root).items():
+        print(f"{name} in {', '.join(files)}: give it a name of its own")
+        found += 1
     return 1 if found else 0
 
 

@@ -27,6 +27,19 @@ class CheckNames(unittest.TestCase):
     def test_different_names_methods_and_calls(self):
         self.assertEqual(self.clashes("int count(int x) {\n  return size(x);\n}", "class A {\n  int count() { return 1; }\n};\n\nint size_of(int x) {\n  return count(x);\n}"), {})
 
+    def test_two_headers_with_one_type(self):
+        def types(*texts):
+            with tempfile.TemporaryDirectory() as folder:
+                (pathlib.Path(folder) / "muster").mkdir()
+                for i, text in enumerate(texts):
+                    (pathlib.Path(folder) / f"muster/{i}.h").write_text(text, encoding="utf-8")
+                return check_names.type_clashes(pathlib.Path(folder))
+        one = "namespace muster {\n\nstruct Member {\n  int rank;\n};\n\n}  // namespace muster\n"
+        self.assertEqual(types(one, one.replace("struct", "class")), {"muster::Member": ["muster/0.h", "muster/1.h"]})
+        self.assertEqual(types(one, one.replace("namespace muster {", "namespace muster {\nnamespace shm {")), {})
+        self.assertEqual(types(one, one.replace("struct Member {", "struct Member::State {")), {})
+        self.assertEqual(types(one, "namespace muster {\n\nstruct Member;\n\n}  // namespace muster\n"), {})
+
 
 if __name__ == "__main__":
     unittest.main()
