@@ -137,9 +137,10 @@ TEST_F(Agents, AFailureIsToldOnEveryHost) {
 }
 
 TEST_F(Agents, AllRanksStartAgainWithinTheBudget) {
+  // Rank 0 fails only when rank 1 has spoken, else that one may be ended before it could.
   const Args program = shell(
       "echo attempt $MUSTER_ATTEMPT restart $TORCHELASTIC_RESTART_COUNT; [ $MUSTER_ATTEMPT = 1 ] && exit 0; "
-      "[ $RANK = 0 ] && exit 9; sleep 60");
+      "[ $RANK = 1 ] && { : > spoken; sleep 60; }; until [ -e spoken ]; do sleep 0.02; done; exit 9");
   auto b = node(1, program, {"--max-restarts", "1"});
   auto a = node(0, program, {"--max-restarts", "1"});
   const Ran first = a->finish();
