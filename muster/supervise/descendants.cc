@@ -53,6 +53,8 @@ std::set<pid_t> own_children() {
 }
 
 ProcessStatus process_status(pid_t pid) {
+  constexpr size_t kFlagsField = 6;  // counted from the state, which is field 3 of proc_pid_stat(5)
+  constexpr int64_t kExiting = 0x4;  // PF_EXITING of the kernel's include/linux/sched.h
   ProcessStatus status;
   std::string text;
   try {
@@ -68,6 +70,8 @@ ProcessStatus process_status(pid_t pid) {
   status.state = text[close + 2];
   const auto fields = split(std::string_view(text).substr(close + 2), ' ');
   if (fields.size() > 1) status.parent = static_cast<pid_t>(parse_int(fields[1]).value_or(0));
+  if (fields.size() > kFlagsField)
+    status.ending = (parse_int(fields[kFlagsField]).value_or(0) & kExiting) != 0;
   return status;
 }
 

@@ -16,6 +16,7 @@ struct ProcessStatus {
   std::string command;  // "python3"
   char state = '?';     // R, S, D, Z, …; '?' when there is no such process
   pid_t parent = 0;
+  bool ending = false;  // on its way out already: its files are being closed, or it is dead
 };
 
 ProcessStatus process_status(pid_t pid);

@@ -35,6 +35,7 @@ def early_end(place):
 @row(30, "a rank fails again and again", "the budget is the job's")
 def budget(place):
     code, out, err = place.run("run", "-q", "-n", "2", "--max-restarts", "2", *sh(
-        "echo attempt; [ $RANK = $((MUSTER_ATTEMPT % 2)) ] && exit 3; sleep 100"))
+        "echo attempt; [ $RANK != $((MUSTER_ATTEMPT % 2)) ] && : > spoken$MUSTER_ATTEMPT && sleep 100; "
+        "until [ -e spoken$MUSTER_ATTEMPT ]; do sleep 0.02; done; exit 3"))
     expect(code == 3 and out.count("attempt") == 6 and "restart 2 of 2" in err, err)
     return "3 attempts in all, whichever rank failed; exit code 3"
