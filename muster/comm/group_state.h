@@ -19,7 +19,8 @@ namespace muster {
 
 // How to build a group's backends over a store, for sub-groups too.
 struct GroupOptions {
-  std::string backend = "gloo";  // gloo, nccl, shm
+  std::string backend = "gloo";         // gloo, nccl, shm, shm+gloo
+  std::vector<std::string> hosts = {};  // host_identity() of each rank
   c10::Device device = c10::kCPU;
   std::chrono::milliseconds timeout{0};
   std::string master_addr = {};  // chooses the network interface

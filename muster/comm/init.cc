@@ -25,9 +25,9 @@ constexpr std::chrono::seconds kLastWords{30};
 std::string backend_asked(const InitOptions& options) {
   const std::string told = get_env("MUSTER_BACKEND").value_or("auto");
   std::string asked = told == "auto" ? options.backend : told;
-  if (asked != "auto" && asked != "gloo" && asked != "nccl" && asked != "shm") {
+  if (asked != "auto" && asked != "gloo" && asked != "nccl" && asked != "shm" && asked != "shm+gloo") {
     throw Error(ErrorCode::invalid_argument,
-                cat("backend: expected auto, gloo, nccl or shm, got '", asked, "'"));
+                cat("backend: expected auto, gloo, nccl, shm or shm+gloo, got '", asked, "'"));
   }
   return asked;
 }
@@ -62,10 +62,13 @@ ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d
     log(LogLevel::info, cat("process group: ", backend,
                             ", CUDA tensors staged through host memory (a rank without a GPU of its own)"));
   } else if (place == 0) {
-    log(LogLevel::debug, cat("process group: ", backend));
+    log(LogLevel::info, cat("process group: ", members.size(), " ranks over ", backend));
   }
+  std::vector<std::string> hosts;
+  for (const RankIdentity& member : members) hosts.push_back(member.host);
   return make_process_group(root, place, static_cast<int>(members.size()),
                             {.backend = backend,
+                             .hosts = std::move(hosts),
                              .device = options.device,
                              .timeout = options.timeout,
                              .master_addr = meeting.master_addr,

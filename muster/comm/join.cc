@@ -185,8 +185,18 @@ std::string choose_backend(const std::vector<RankIdentity>& members, const std::
   }
   if (asked != "auto") return asked;
   if (nccl_obstacle.empty()) return "nccl";
-  const bool fits = elsewhere == members.end() && std::ssize(members) <= shm::kMaxRanks;
-  return fits ? "shm" : "gloo";
+  std::vector<std::string> hosts;
+  for (const RankIdentity& member : members) hosts.push_back(member.host);
+  return choose_host_backend(hosts);
+}
+
+std::string choose_host_backend(const std::vector<std::string>& hosts) {
+  std::map<std::string, int> ranks_of;
+  int most = 0;
+  for (const std::string& host : hosts) most = std::max(most, ++ranks_of[host]);
+  if (most > shm::kMaxRanks) return "gloo";
+  if (ranks_of.size() == 1) return "shm";
+  return most > 1 ? "shm+gloo" : "gloo";
 }
 
 }  // namespace muster

@@ -6,6 +6,7 @@
 #include "muster/comm/failure.h"
 #include "muster/comm/gloo.h"
 #include "muster/comm/group_state.h"
+#include "muster/comm/hierarchical.h"
 #include "muster/comm/nccl.h"
 #include "muster/comm/shm_backend.h"
 
@@ -16,6 +17,20 @@ int64_t next_generation(c10d::Store& store, int size) {
   translate_failures("rendezvous", [&] { departures = store.add(kDepartures, 0); });
   return departures / size;
 }
+
+namespace {
+
+// For tensors on the CPU, and for others where there is no NCCL.
+c10::intrusive_ptr<c10d::Backend> make_host_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                    int size, const GroupOptions& options) {
+  const auto part = [&](const char* name) { return c10::make_intrusive<c10d::PrefixStore>(name, store); };
+  if (options.backend == "shm") return make_shm(part("shm"), rank, size, options.timeout);
+  if (options.backend == "shm+gloo")
+    return make_hierarchical(part("hosts"), rank, options.hosts, options.timeout, options.master_addr);
+  return make_gloo(part("gloo"), rank, size, options.timeout, options.master_addr);
+}
+
+}  // namespace
 
 ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, int size,
                                 const GroupOptions& options) {
@@ -36,11 +51,8 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
       return c10::make_intrusive<c10d::PrefixStore>(name, store);
     };
     state->group = c10::make_intrusive<Group>(sub_store("c10d"), rank, size);
-    const bool shared = options.backend == "shm";
-    const auto type = shared ? Group::CUSTOM : Group::GLOO;
-    const auto on_host = shared
-                             ? make_shm(sub_store("shm"), rank, size, options.timeout)
-                             : make_gloo(sub_store("gloo"), rank, size, options.timeout, options.master_addr);
+    const auto type = options.backend.starts_with("shm") ? Group::CUSTOM : Group::GLOO;
+    const auto on_host = make_host_backend(store, rank, size, options);
     state->group->setBackend(c10::kCPU, type, on_host);
     state->group->setDefaultBackend(type);
     if (options.backend == "nccl") {

@@ -17,6 +17,7 @@
 #include "muster/base/strings.h"
 #include "muster/comm/failure.h"
 #include "muster/comm/group_state.h"
+#include "muster/comm/rendezvous.h"
 #include "muster/comm/torch_compat.h"
 #include "muster/comm/work_state.h"
 
@@ -469,7 +470,12 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
   if (at == ranks.end()) return std::nullopt;
   auto store = c10::make_intrusive<c10d::PrefixStore>(name, state_->store);
   const int sub_rank = static_cast<int>(at - ranks.begin());
-  ProcessGroup group = make_process_group(store, sub_rank, static_cast<int>(ranks.size()), state_->options);
+  GroupOptions options = state_->options;
+  options.hosts.clear();
+  for (const int member : ranks)
+    options.hosts.push_back(state_->options.hosts.at(static_cast<size_t>(member)));
+  if (options.backend == "shm+gloo") options.backend = choose_host_backend(options.hosts);
+  ProcessGroup group = make_process_group(store, sub_rank, static_cast<int>(ranks.size()), options);
   group.state_->parent_ranks = ranks;
   return group;
 }

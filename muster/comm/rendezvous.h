@@ -45,8 +45,12 @@ std::vector<RankIdentity> join(c10d::Store& store, const RankIdentity& self,
                                std::chrono::milliseconds timeout);
 
 // The backend for these members: "nccl" when every one has a GPU of its own, else "shm" when all are on one
-// host, else "gloo". Throws: invalid_argument when one was asked for that cannot work, naming the ranks in
-// its way: NCCL with a CPU rank or with two ranks on one GPU, shared memory with two hosts.
+// host, "shm+gloo" when some are, else "gloo". Throws: invalid_argument when one was asked for that cannot
+// work, naming the ranks in its way: NCCL with a CPU rank or with two ranks on one GPU, shared memory with
+// two hosts.
 std::string choose_backend(const std::vector<RankIdentity>& members, const std::string& asked);
+
+// The same for CPU tensors alone, by the host_identity() of each rank.
+std::string choose_host_backend(const std::vector<std::string>& hosts);
 
 }  // namespace muster

@@ -99,7 +99,7 @@ std::unique_ptr<c10d::Reducer> make_reducer(const Parameters& parameters, Proces
   std::unordered_map<size_t, std::string> names;
   for (size_t i = 0; i < parameters.names.size(); ++i) names[i] = parameters.names[i];
   // Buckets in the memory that all ranks see: reduced there, not copied.
-  if (group.backend() == "shm") ::setenv("DDP_DISABLE_COMM_MEM", "0", 0);
+  if (group.backend().starts_with("shm")) ::setenv("DDP_DISABLE_COMM_MEM", "0", 0);
   auto reducer = std::make_unique<c10d::Reducer>(
       parameters.tensors, buckets, group.c10d(), parameters.sparse, cap, options.find_unused_parameters,
       options.gradient_as_bucket_view, names, first_cap, /*skip_all_reduce_unused_params=*/false,

@@ -211,9 +211,14 @@ void many_in_flight(ProcessGroup& group) {
 }
 
 void large_and_tiny(ProcessGroup& group) {
-  auto large = torch::ones({1 << 20}, group.device());
-  group.all_reduce(large);
-  expect_equal(large, torch::full({1 << 20}, static_cast<float>(group.size())), "4 MiB");
+  // No power of two, and no multiple of any number of ranks.
+  for (const int64_t count : {40'009, 5'000'011}) {
+    const auto place = torch::arange(count, at::kFloat).remainder(101);
+    auto large = (place + group.rank()).to(group.device());
+    group.all_reduce(large);
+    expect_equal(large, place * group.size() + group.size() * (group.size() - 1) / 2,
+                 cat(count, " elements"));
+  }
   auto scalar = torch::tensor(1.0F).to(group.device());
   group.all_reduce(scalar);
   expect_equal(scalar, torch::tensor(static_cast<float>(group.size())), "a scalar");

@@ -1,0 +1,284 @@
+#include "muster/comm/hierarchical.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "muster/base/blocked_signals.h"
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/comm/failure.h"
+#include "muster/comm/gloo.h"
+#include "muster/comm/shm_backend.h"
+#include "muster/comm/shm_work.h"
+
+namespace muster {
+
+namespace {
+
+using c10d::ProcessGroupGloo;
+using std::chrono::milliseconds;
+
+// Elements that are summed inside the host while those before them are on the network.
+constexpr int64_t kPieceBytes = 4 << 20;
+// Less than this for each goes through one rank of the host alone: another connection would cost more.
+constexpr int64_t kShareBytes = 64 << 10;
+
+// Where one rank stands among the hosts.
+struct Place {
+  std::vector<std::vector<int>> ranks_of_hosts;  // hosts by their first rank
+  size_t host = 0;
+  int local_rank = 0;
+  int columns = 0;  // local ranks that every host has: rank i of each talks to the others' rank i
+
+  const std::vector<int>& neighbours() const { return ranks_of_hosts[host]; }
+};
+
+Place place_of(int rank, const std::vector<std::string>& hosts) {
+  Place place;
+  std::vector<std::string> names;
+  for (int other = 0; other < std::ssize(hosts); ++other) {
+    const auto found = std::find(names.begin(), names.end(), hosts[static_cast<size_t>(other)]);
+    const auto host = static_cast<size_t>(found - names.begin());
+    if (found == names.end()) {
+      names.push_back(hosts[static_cast<size_t>(other)]);
+      place.ranks_of_hosts.emplace_back();
+    }
+    auto& ranks = place.ranks_of_hosts[host];
+    if (other == rank) {
+      place.host = host;
+      place.local_rank = static_cast<int>(ranks.size());
+    }
+    ranks.push_back(other);
+  }
+  const auto smallest = std::min_element(place.ranks_of_hosts.begin(), place.ranks_of_hosts.end(),
+                                         [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  place.columns = static_cast<int>(smallest->size());
+  return place;
+}
+
+class HierarchicalBackend : public ProcessGroupGloo {
+ public:
+  HierarchicalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const Place& place,
+                      const c10::intrusive_ptr<Options>& options, const std::string& master_addr)
+      : ProcessGroupGloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank, size, options),
+        place_(place),
+        inside_(make_shm(c10::make_intrusive<c10d::PrefixStore>(cat("host/", place.host), store),
+                         place.local_rank, static_cast<int>(std::ssize(place.neighbours())),
+                         options->timeout)) {
+    if (place.local_rank < place.columns) {
+      between_ = make_gloo(c10::make_intrusive<c10d::PrefixStore>(cat("column/", place.local_rank), store),
+                           static_cast<int>(place.host), static_cast<int>(place.ranks_of_hosts.size()),
+                           options->timeout, master_addr);
+    }
+    const BlockedSignals blocked;  // in the thread, for good
+    thread_ = std::thread([this] { run(); });
+  }
+
+  ~HierarchicalBackend() override { leave(); }
+
+  bool supportsTensorAlloc(c10::DeviceIndex device) override { return inside_->supportsTensorAlloc(device); }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+    return inside_->allocateTensor(size, options);
+  }
+
+  void abort() override {
+    inside_->abort();
+    if (const auto between = others()) between->abort();
+    ProcessGroupGloo::abort();
+  }
+  void shutdown() override { leave(); }
+
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) override {
+    if (!goes_through_memory(tensors, options)) return ProcessGroupGloo::allreduce(tensors, options);
+    auto work = c10::make_intrusive<ShmWork>(getRank(), c10d::OpType::ALLREDUCE, tensors, sequence_++);
+    const milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? getTimeout() : options.timeout;
+    const std::lock_guard lock(mutex_);
+    if (broken_) std::rethrow_exception(broken_);
+    if (stop_) throw Error(ErrorCode::failed_precondition, "all_reduce: the process group was shut down");
+    queue_.push_back({.tensor = tensors[0],
+                      .on_host = tensors[0].cpu().contiguous(),
+                      .op = options.reduceOp,
+                      .deadline = Deadline(timeout),
+                      .work = work});
+    changed_.notify_one();
+    return work;
+  }
+
+ private:
+  struct Job {
+    at::Tensor tensor;
+    at::Tensor on_host;  // the same, where it is on the host and contiguous
+    c10d::ReduceOp op;
+    Deadline deadline;
+    c10::intrusive_ptr<ShmWork> work;
+  };
+
+  milliseconds getTimeout() { return getOptions()->timeout; }
+
+  // What Gloo reduces too; all else it refuses, or does in its own way.
+  static bool goes_through_memory(const std::vector<at::Tensor>& tensors,
+                                  const c10d::AllreduceOptions& options) {
+    if (tensors.size() != 1 || tensors[0].is_sparse() || tensors[0].numel() == 0) return false;
+    const bool mean = options.reduceOp == c10d::ReduceOp::AVG;
+    switch (tensors[0].scalar_type()) {
+      case at::kFloat:
+      case at::kDouble:
+      case at::kHalf:
+      case at::kBFloat16:
+        return options.reduceOp == c10d::ReduceOp::SUM || options.reduceOp == c10d::ReduceOp::MIN ||
+               options.reduceOp == c10d::ReduceOp::MAX || options.reduceOp == c10d::ReduceOp::PRODUCT || mean;
+      case at::kInt:
+      case at::kLong:
+      case at::kByte:
+      case at::kChar:
+        return !mean && options.reduceOp != c10d::ReduceOp::PREMUL_SUM;
+      default:
+        return false;
+    }
+  }
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      const Job job = std::move(queue_.front());
+      queue_.pop_front();
+      std::exception_ptr error = broken_;
+      lock.unlock();
+      if (!error) error = failure_of(job);
+      lock.lock();
+      if (error && !broken_) broken_ = error;
+      lock.unlock();
+      job.work->complete(-1, error);
+      lock.lock();
+    }
+  }
+
+  std::exception_ptr failure_of(const Job& job) {
+    try {
+      const at::NoGradGuard no_grad;
+      all_reduce(job.on_host.view(-1), job.op, job.deadline);
+      if (!job.on_host.is_same(job.tensor)) job.tensor.copy_(job.on_host);
+      return nullptr;
+    } catch (const std::exception& error) {
+      const auto failure = told_of_this_host(error);
+      give_up();
+      return failure;
+    }
+  }
+
+  // Pieces follow each other: one is on the network while the next is summed in memory.
+  void all_reduce(const at::Tensor& flat, c10d::ReduceOp op, const Deadline& deadline) {
+    const bool mean = op == c10d::ReduceOp::AVG;
+    const auto bytes = static_cast<int64_t>(flat.nbytes());
+    const int64_t shares = std::clamp<int64_t>(bytes / kShareBytes, 1, place_.columns);
+    const auto pieces = flat.chunk(std::max<int64_t>(1, bytes / (kPieceBytes * shares)));
+    std::vector<c10::intrusive_ptr<c10d::Work>> on_network;
+    c10d::AllreduceOptions options;
+    options.reduceOp = mean ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op;
+    for (const at::Tensor& piece : pieces) {
+      options.timeout = left(deadline);
+      options.asyncOp = false;
+      std::vector<at::Tensor> tensors{piece};
+      inside_->allreduce(tensors, options)->wait();
+      const auto parts = piece.tensor_split(shares);
+      if (place_.local_rank >= shares) continue;
+      tensors = {parts[static_cast<size_t>(place_.local_rank)]};
+      if (tensors[0].numel() > 0) on_network.push_back(between_->allreduce(tensors, options));
+    }
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      if (i < on_network.size()) on_network[i]->wait();
+      const auto parts = pieces[i].tensor_split(shares);
+      for (int64_t owner = 0; owner < shares; ++owner)
+        give_to_neighbours(parts[static_cast<size_t>(owner)], owner, deadline);
+    }
+    if (mean) flat.div_(getSize());
+  }
+
+  void give_to_neighbours(const at::Tensor& part, int64_t owner, const Deadline& deadline) {
+    if (part.numel() == 0) return;
+    c10d::BroadcastOptions options;
+    options.rootRank = owner;
+    options.timeout = left(deadline);
+    options.asyncOp = false;
+    std::vector<at::Tensor> tensors{part};
+    inside_->broadcast(tensors, options)->wait();
+  }
+
+  static milliseconds left(const Deadline& deadline) { return std::max(deadline.left(), milliseconds(1)); }
+
+  // The memory's own messages number the ranks of this host alone.
+  std::exception_ptr told_of_this_host(const std::exception& error) const {
+    const auto whose = cat("all_reduce over hosts (rank ", getRank(), "; this host has ranks ",
+                           join(place_.neighbours(), ", "), " as 0, 1, …)");
+    try {
+      if (const auto* known = dynamic_cast<const Error*>(&error)) {
+        throw Error(known->code(), cat(whose, ": ", known->message()));
+      }
+      translate_failures(whose, [] { throw; });
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+
+  // So that neither this host's ranks nor the other hosts' wait for what will not come.
+  void give_up() {
+    inside_->abort();
+    c10::intrusive_ptr<c10d::Backend> between;
+    const std::lock_guard lock(mutex_);
+    between_.swap(between);
+  }
+
+  c10::intrusive_ptr<c10d::Backend> others() {
+    const std::lock_guard lock(mutex_);
+    return between_;
+  }
+
+  void leave() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_) return;
+      stop_ = true;
+      if (!queue_.empty()) inside_->abort();
+    }
+    changed_.notify_all();
+    thread_.join();
+    between_.reset();
+    inside_->shutdown();
+  }
+
+  const Place place_;
+  c10::intrusive_ptr<c10d::Backend> inside_;   // this host's ranks
+  c10::intrusive_ptr<c10d::Backend> between_;  // the ranks of other hosts with this one's local rank
+  uint64_t sequence_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> queue_;
+  std::exception_ptr broken_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_hierarchical(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                    const std::vector<std::string>& hosts,
+                                                    std::chrono::milliseconds timeout,
+                                                    const std::string& master_addr) {
+  return c10::make_intrusive<HierarchicalBackend>(store, rank, static_cast<int>(hosts.size()),
+                                                  place_of(rank, hosts), gloo_options(timeout, master_addr),
+                                                  master_addr);
+}
+
+}  // namespace muster

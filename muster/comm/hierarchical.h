@@ -1,0 +1,25 @@
+// The backend of ranks on several hosts: messages and collectives by Gloo, but an all_reduce (what DDP does
+// at every step) goes through memory inside each host, and over the network only what has been summed there.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace c10d {
+class Backend;
+class Store;
+}  // namespace c10d
+
+namespace muster {
+
+// Collective: over all ranks; `hosts` has the host_identity() of each. The bits of a sum depend on which
+// ranks share a host, and on nothing else. Throws: as make_shm and make_gloo.
+c10::intrusive_ptr<c10d::Backend> make_hierarchical(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                    const std::vector<std::string>& hosts,
+                                                    std::chrono::milliseconds timeout,
+                                                    const std::string& master_addr);
+
+}  // namespace muster
