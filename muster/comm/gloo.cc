@@ -1,5 +1,7 @@
 #include "muster/comm/gloo.h"
 
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
 #include "muster/base/env.h"
 #include "muster/base/route.h"
 
@@ -29,17 +31,12 @@ void choose_interface(c10d::ProcessGroupGloo::Options& options, const std::strin
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options(std::chrono::milliseconds timeout,
-                                                                 const std::string& master_addr) {
-  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  choose_interface(*options, master_addr);
-  return options;
-}
-
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             std::chrono::milliseconds timeout,
                                             const std::string& master_addr) {
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, gloo_options(timeout, master_addr));
+  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+  choose_interface(*options, master_addr);
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
 }
 
 }  // namespace muster

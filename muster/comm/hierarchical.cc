@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
 #include <condition_variable>
@@ -15,7 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/failure.h"
-#include "muster/comm/gloo.h"
+#include "muster/comm/forwarding_backend.h"
 #include "muster/comm/shm_backend.h"
 #include "muster/comm/shm_work.h"
 
@@ -23,7 +22,6 @@ namespace muster {
 
 namespace {
 
-using c10d::ProcessGroupGloo;
 using std::chrono::milliseconds;
 
 // Elements that are summed inside the host while those before them are on the network.
@@ -36,13 +34,14 @@ struct Place {
   std::vector<std::vector<int>> ranks_of_hosts;  // hosts by their first rank
   size_t host = 0;
   int local_rank = 0;
+  int num_ranks = 0;
   int columns = 0;  // local ranks that every host has: rank i of each talks to the others' rank i
 
   const std::vector<int>& neighbours() const { return ranks_of_hosts[host]; }
 };
 
 Place place_of(int rank, const std::vector<std::string>& hosts) {
-  Place place;
+  Place place{.num_ranks = static_cast<int>(std::ssize(hosts))};
   std::vector<std::string> names;
   for (int other = 0; other < std::ssize(hosts); ++other) {
     const auto found = std::find(names.begin(), names.end(), hosts[static_cast<size_t>(other)]);
@@ -64,19 +63,23 @@ Place place_of(int rank, const std::vector<std::string>& hosts) {
   return place;
 }
 
-class HierarchicalBackend : public ProcessGroupGloo {
+c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& store,
+                                        const std::string& name) {
+  return c10::make_intrusive<c10d::PrefixStore>(name, store);
+}
+
+class HierarchicalBackend : public ForwardingBackend {
  public:
-  HierarchicalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const Place& place,
-                      const c10::intrusive_ptr<Options>& options, const std::string& master_addr)
-      : ProcessGroupGloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank, size, options),
-        place_(place),
-        inside_(make_shm(c10::make_intrusive<c10d::PrefixStore>(cat("host/", place.host), store),
-                         place.local_rank, static_cast<int>(std::ssize(place.neighbours())),
-                         options->timeout)) {
-    if (place.local_rank < place.columns) {
-      between_ = make_gloo(c10::make_intrusive<c10d::PrefixStore>(cat("column/", place.local_rank), store),
-                           static_cast<int>(place.host), static_cast<int>(place.ranks_of_hosts.size()),
-                           options->timeout, master_addr);
+  HierarchicalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, Place place,
+                      std::chrono::milliseconds timeout, const NetworkBackend& network)
+      : ForwardingBackend(network(part_of(store, "all"), rank, place.num_ranks)),
+        place_(std::move(place)),
+        timeout_(timeout),
+        inside_(make_shm(part_of(store, cat("host/", place_.host)), place_.local_rank,
+                         static_cast<int>(std::ssize(place_.neighbours())), timeout)) {
+    if (place_.local_rank < place_.columns) {
+      between_ = network(part_of(store, cat("column/", place_.local_rank)), static_cast<int>(place_.host),
+                         static_cast<int>(std::ssize(place_.ranks_of_hosts)));
     }
     const BlockedSignals blocked;  // in the thread, for good
     thread_ = std::thread([this] { run(); });
@@ -89,18 +92,24 @@ class HierarchicalBackend : public ProcessGroupGloo {
     return inside_->allocateTensor(size, options);
   }
 
+  void setTimeout(std::chrono::milliseconds timeout) override {
+    ForwardingBackend::setTimeout(timeout);
+    timeout_ = timeout;
+  }
   void abort() override {
     inside_->abort();
     if (const auto between = others()) between->abort();
-    ProcessGroupGloo::abort();
+    ForwardingBackend::abort();
   }
-  void shutdown() override { leave(); }
+  void shutdown() override {
+    leave();
+    ForwardingBackend::shutdown();
+  }
 
-  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
-                                           const c10d::AllreduceOptions& options) override {
-    if (!goes_through_memory(tensors, options)) return ProcessGroupGloo::allreduce(tensors, options);
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    if (!goes_through_memory(tensors, options)) return ForwardingBackend::allreduce(tensors, options);
     auto work = c10::make_intrusive<ShmWork>(getRank(), c10d::OpType::ALLREDUCE, tensors, sequence_++);
-    const milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? getTimeout() : options.timeout;
+    const milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? timeout_ : options.timeout;
     const std::lock_guard lock(mutex_);
     if (broken_) std::rethrow_exception(broken_);
     if (stop_) throw Error(ErrorCode::failed_precondition, "all_reduce: the process group was shut down");
@@ -122,11 +131,8 @@ class HierarchicalBackend : public ProcessGroupGloo {
     c10::intrusive_ptr<ShmWork> work;
   };
 
-  milliseconds getTimeout() { return getOptions()->timeout; }
-
   // What Gloo reduces too; all else it refuses, or does in its own way.
-  static bool goes_through_memory(const std::vector<at::Tensor>& tensors,
-                                  const c10d::AllreduceOptions& options) {
+  static bool goes_through_memory(const Tensors& tensors, const c10d::AllreduceOptions& options) {
     if (tensors.size() != 1 || tensors[0].is_sparse() || tensors[0].numel() == 0) return false;
     const bool mean = options.reduceOp == c10d::ReduceOp::AVG;
     switch (tensors[0].scalar_type()) {
@@ -183,13 +189,13 @@ class HierarchicalBackend : public ProcessGroupGloo {
     const auto bytes = static_cast<int64_t>(flat.nbytes());
     const int64_t shares = std::clamp<int64_t>(bytes / kShareBytes, 1, place_.columns);
     const auto pieces = flat.chunk(std::max<int64_t>(1, bytes / (kPieceBytes * shares)));
-    std::vector<c10::intrusive_ptr<c10d::Work>> on_network;
+    std::vector<WorkPtr> on_network;
     c10d::AllreduceOptions options;
     options.reduceOp = mean ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op;
     for (const at::Tensor& piece : pieces) {
       options.timeout = left(deadline);
       options.asyncOp = false;
-      std::vector<at::Tensor> tensors{piece};
+      Tensors tensors{piece};
       inside_->allreduce(tensors, options)->wait();
       const auto parts = piece.tensor_split(shares);
       if (place_.local_rank >= shares) continue;
@@ -211,7 +217,7 @@ class HierarchicalBackend : public ProcessGroupGloo {
     options.rootRank = owner;
     options.timeout = left(deadline);
     options.asyncOp = false;
-    std::vector<at::Tensor> tensors{part};
+    Tensors tensors{part};
     inside_->broadcast(tensors, options)->wait();
   }
 
@@ -259,6 +265,7 @@ class HierarchicalBackend : public ProcessGroupGloo {
   }
 
   const Place place_;
+  std::chrono::milliseconds timeout_;
   c10::intrusive_ptr<c10d::Backend> inside_;   // this host's ranks
   c10::intrusive_ptr<c10d::Backend> between_;  // the ranks of other hosts with this one's local rank
   uint64_t sequence_ = 0;
@@ -275,10 +282,8 @@ class HierarchicalBackend : public ProcessGroupGloo {
 c10::intrusive_ptr<c10d::Backend> make_hierarchical(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     const std::vector<std::string>& hosts,
                                                     std::chrono::milliseconds timeout,
-                                                    const std::string& master_addr) {
-  return c10::make_intrusive<HierarchicalBackend>(store, rank, static_cast<int>(hosts.size()),
-                                                  place_of(rank, hosts), gloo_options(timeout, master_addr),
-                                                  master_addr);
+                                                    const NetworkBackend& network) {
+  return c10::make_intrusive<HierarchicalBackend>(store, rank, place_of(rank, hosts), timeout, network);
 }
 
 }  // namespace muster

@@ -5,6 +5,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,15 @@ class Store;
 
 namespace muster {
 
+// Makes a backend for the network between `size` ranks, of which this is `rank`.
+using NetworkBackend = std::function<c10::intrusive_ptr<c10d::Backend>(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size)>;
+
 // Collective: over all ranks; `hosts` has the host_identity() of each. The bits of a sum depend on which
-// ranks share a host, and on nothing else. Throws: as make_shm and make_gloo.
+// ranks share a host, and on nothing else. Throws: as make_shm and `network`.
 c10::intrusive_ptr<c10d::Backend> make_hierarchical(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     const std::vector<std::string>& hosts,
                                                     std::chrono::milliseconds timeout,
-                                                    const std::string& master_addr);
+                                                    const NetworkBackend& network);
 
 }  // namespace muster

@@ -25,9 +25,12 @@ c10::intrusive_ptr<c10d::Backend> make_host_backend(const c10::intrusive_ptr<c10
                                                     int size, const GroupOptions& options) {
   const auto part = [&](const char* name) { return c10::make_intrusive<c10d::PrefixStore>(name, store); };
   if (options.backend == "shm") return make_shm(part("shm"), rank, size, options.timeout);
+  const auto gloo = [&](const c10::intrusive_ptr<c10d::Store>& of_ranks, int gloo_rank, int gloo_size) {
+    return make_gloo(of_ranks, gloo_rank, gloo_size, options.timeout, options.master_addr);
+  };
   if (options.backend == "shm+gloo")
-    return make_hierarchical(part("hosts"), rank, options.hosts, options.timeout, options.master_addr);
-  return make_gloo(part("gloo"), rank, size, options.timeout, options.master_addr);
+    return make_hierarchical(part("hosts"), rank, options.hosts, options.timeout, gloo);
+  return gloo(part("gloo"), rank, size);
 }
 
 }  // namespace

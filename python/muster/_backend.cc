@@ -1,13 +1,18 @@
 // What the Python module needs of muster.
 #include <pybind11/chrono.h>
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "muster/base/host_identity.h"
+#include "muster/comm/hierarchical.h"
 #include "muster/comm/shm_backend.h"
 
 PYBIND11_MODULE(_backend, module) {
   module.def("host_identity", &muster::host_identity);
   module.def("make_shm", &muster::make_shm, pybind11::call_guard<pybind11::gil_scoped_release>());
+  module.def("make_hierarchical", &muster::make_hierarchical,
+             pybind11::call_guard<pybind11::gil_scoped_release>());
 }

@@ -1,4 +1,4 @@
-"""A rank that meets what goes wrong, and says what it was told: `faults.py killed | hosts`."""
+"""A rank that meets what goes wrong, and says what it was told: `faults.py killed`."""
 import os
 import signal
 import sys
@@ -12,6 +12,8 @@ import muster
 
 def killed():
     """The last rank dies; the others are told so when they need it."""
+    if "TEST_HOSTS" in os.environ:
+        os.environ["MUSTER_HOST_ID"] = os.environ["TEST_HOSTS"][int(os.environ["RANK"])]
     dist.init_process_group("muster")
     dist.barrier()
     if dist.get_rank() == dist.get_world_size() - 1:
@@ -20,12 +22,7 @@ def killed():
     dist.all_reduce(torch.ones(1000))
 
 
-def hosts():
-    os.environ["MUSTER_HOST_ID"] = "ab"[int(os.environ["RANK"])]
-    dist.init_process_group("muster")
-
-
 try:
-    {"killed": killed, "hosts": hosts}[sys.argv[1]]()
+    {"killed": killed}[sys.argv[1]]()
 except RuntimeError as error:
     print(f"at {time.monotonic()}\n{error}")

@@ -67,6 +67,12 @@ class Collectives(ModuleTest):
         self.assert_all_ok(2, self.launched(torchrun, "--nproc-per-node", "2", HERE / "collectives.py"))
 
 
+    def test_on_two_hosts(self):
+        for hosts in ("aabb", "abb"):  # what the ranks take themselves to be on
+            ranks = self.by_hand(len(hosts), "hosts.py", TEST_HOSTS=hosts)
+            self.assert_all_ok(len(hosts), "".join(text for _, text in ranks))
+
+
 class Training(ModuleTest):
     def test_ddp_has_the_bits_that_it_has_with_gloo(self):
         self.assert_all_ok(2, self.muster_run(2, "ddp.py"))
@@ -83,11 +89,13 @@ class Faults(ModuleTest):
         self.assertLess(told_at - died_at, 1, told)
         self.assertRegex(told, r"rank(\(s\))? 1\b")
 
-    def test_ranks_of_several_hosts_are_told_so(self):
-        host = socket.gethostname()
-        for code, told in self.by_hand(2, "faults.py", "hosts"):
+    def test_a_killed_rank_ends_those_of_another_host(self):
+        *others, (killed, last_words) = self.by_hand(3, "faults.py", "killed", TEST_HOSTS="aab")
+        self.assertEqual(killed, -9, last_words)
+        died_at = float(re.search(r"at ([\d.]+)", last_words).group(1))
+        for code, told in others:
             self.assertEqual(code, 0, told)
-            self.assertIn(f"muster: expected all ranks on one host, got rank(s) 0 on {host} (a) and rank(s) 1 on {host} (b)", told)
+            self.assertLess(float(re.search(r"at ([\d.]+)", told).group(1)) - died_at, 5, told)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,36 @@
+"""A rank on one of several hosts (TEST_HOSTS, a letter a rank): all_reduce, and what stays with Gloo; DDP's step."""
+import os
+
+import torch
+import torch.distributed as dist
+
+import muster
+
+os.environ["MUSTER_HOST_ID"] = os.environ["TEST_HOSTS"][int(os.environ["RANK"])]
+dist.init_process_group("muster")
+rank, size = dist.get_rank(), dist.get_world_size()
+for count in (1, 40_009, 3_000_017):
+    place = torch.arange(count, dtype=torch.float32) % 101
+    got = place + rank
+    dist.all_reduce(got)
+    assert got.equal(place * size + size * (size - 1) / 2), count
+    works = [dist.all_reduce(got, dist.ReduceOp.AVG, async_op=True) for _ in range(3)]
+    for work in works:
+        work.wait()
+    torch.testing.assert_close(got, place * size + size * (size - 1) / 2)
+parts = [torch.empty(2) for _ in range(size)]
+dist.all_gather(parts, torch.full((2,), float(rank)))
+assert torch.stack(parts)[:, 0].tolist() == list(range(size))
+
+torch.manual_seed(1)
+model = torch.nn.Linear(300, 7)
+alone = torch.nn.Linear(300, 7)
+alone.load_state_dict(model.state_dict())
+ddp = torch.nn.parallel.DistributedDataParallel(model)
+batch = torch.randn(size, 4, 300)
+ddp(batch[rank]).square().mean().backward()
+alone(batch.view(-1, 300)).square().mean().backward()
+torch.testing.assert_close(model.weight.grad, alone.weight.grad)
+dist.barrier()
+dist.destroy_process_group()
+print(f"rank {rank} of {size}: ok")
