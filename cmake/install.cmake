@@ -1,7 +1,7 @@
 # cmake --install: the program, and for C++ users the libraries, the headers and find_package(muster).
 #
 #   bin/muster
-#   libexec/muster/muster-bench                  what `muster bench` executes
+#   libexec/muster/muster-bench                  what `muster bench` executes, and python_ddp.py for its peer
 #   lib/libmuster.so, lib/libmuster_cuda.so      beside each other: the first loads the second by its place
 #   include/muster/...                           every header that a FILE_SET names
 #   lib/cmake/muster/                            musterConfig.cmake, and FindLibTorch.cmake, which it uses
@@ -27,6 +27,7 @@ if(MUSTER_LIBTORCH)
   endif()
 
   install(TARGETS muster_bench RUNTIME DESTINATION libexec/muster)
+  install(FILES ${PROJECT_SOURCE_DIR}/muster/bench/python_ddp.py DESTINATION libexec/muster)
   set_target_properties(muster_bench PROPERTIES
     INSTALL_RPATH "$ORIGIN/../../${CMAKE_INSTALL_LIBDIR};${muster_torch_root}/lib")
 

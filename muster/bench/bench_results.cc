@@ -3,12 +3,13 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <iostream>
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/launch/agent.h"
 #include "muster/run/run.h"
 
 namespace muster {
@@ -17,19 +18,35 @@ namespace {
 
 constexpr const char* kResultsFile = "MUSTER_BENCH_RESULTS";  // known to be a rank by it, too
 
-}  // namespace
-
-int run_bench(int ranks, bool print, int argc, char** argv, const std::function<void(Context&)>& measure) {
-  const RunOptions options{.nproc = ranks, .surplus = Surplus::share};
-  if (get_env(kResultsFile)) return run(options, argc, argv, measure);
+BenchRun with_results(const std::function<int()>& start) {
   std::string folder = (std::filesystem::temp_directory_path() / "muster-bench-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr) fail_errno(cat("cannot make '", folder, "'"), errno);
   const std::string file = folder + "/results";
   ::setenv(kResultsFile, file.c_str(), 1);
-  const int exit_code = run(options, argc, argv, measure);
-  if (exit_code == 0 && print) std::cout << read_file(file) << std::endl;
+  BenchRun done{.exit_code = start()};
+  ::unsetenv(kResultsFile);
+  if (done.exit_code == 0) done.results = read_file(file);
   std::filesystem::remove_all(folder);
-  return exit_code;
+  return done;
+}
+
+}  // namespace
+
+bool is_bench_rank() {
+  return get_env(kResultsFile).has_value();
+}
+
+BenchRun run_bench(int ranks, int argc, char** argv, const std::function<void(Context&)>& measure) {
+  const RunOptions options{.nproc = ranks, .surplus = Surplus::share};
+  const auto start = [&] { return run(options, argc, argv, measure); };
+  return is_bench_rank() ? BenchRun{.exit_code = start()} : with_results(start);
+}
+
+BenchRun run_bench_program(int ranks, const std::vector<std::string>& argv) {
+  LaunchOptions options{.argv = argv, .quiet = true};
+  options.request.nproc_per_node = ranks;
+  options.request.surplus = Surplus::share;
+  return with_results([&] { return run(options); });
 }
 
 void leave_results(const std::string& text) {

@@ -1,16 +1,27 @@
-// Benchmarks that start their own ranks, and print what rank 0 found without the prefix of a rank's output.
+// Benchmarks that start their own ranks, and get what rank 0 found without the prefix of a rank's output.
 #pragma once
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "muster/run/context.h"
 
 namespace muster {
 
-// Runs `measure` on so many ranks of this host. With `print`, what rank 0 left is printed at the end. Returns
-// the exit code.
-int run_bench(int ranks, bool print, int argc, char** argv, const std::function<void(Context&)>& measure);
+struct BenchRun {
+  int exit_code = 0;
+  std::string results = {};  // what rank 0 left; nothing after a failure
+};
+
+// This process is a rank that a benchmark started; run_bench() then never returns results.
+bool is_bench_rank();
+
+// Runs `measure` on so many ranks of this host.
+BenchRun run_bench(int ranks, int argc, char** argv, const std::function<void(Context&)>& measure);
+
+// The same with another program's ranks; rank 0 writes into the file that MUSTER_BENCH_RESULTS names.
+BenchRun run_bench_program(int ranks, const std::vector<std::string>& argv);
 
 // For rank 0, once: its results as a text.
 void leave_results(const std::string& text);

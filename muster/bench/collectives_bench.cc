@@ -247,7 +247,9 @@ double bus_factor(const std::string& op, int ranks) {
 
 int bench_collectives(const CollectivesBenchOptions& options, int argc, char** argv) {
   check(options);
-  return run_bench(options.ranks, options.json, argc, argv, [&](Context& ctx) { measure(ctx, options); });
+  const BenchRun done = run_bench(options.ranks, argc, argv, [&](Context& ctx) { measure(ctx, options); });
+  if (options.json && !done.results.empty()) std::cout << done.results << std::endl;
+  return done.exit_code;
 }
 
 }  // namespace muster

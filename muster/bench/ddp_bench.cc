@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,7 +13,9 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/bench/bench_models.h"
 #include "muster/bench/bench_results.h"
 #include "muster/comm/init.h"
 #include "muster/ddp/distributed_data_parallel.h"
@@ -23,42 +26,8 @@ namespace muster {
 namespace {
 
 constexpr int kWarmUpSteps = 3;
-constexpr int64_t kLabels = 10;
 
-// 23 million parameters in seven layers.
-torch::nn::Sequential make_mlp() {
-  constexpr int64_t kInputs = 1024, kHidden = 2048;
-  torch::nn::Sequential model;
-  model->push_back(torch::nn::Linear(kInputs, kHidden));
-  for (int layer = 0; layer < 5; ++layer) {
-    model->push_back(torch::nn::ReLU());
-    model->push_back(torch::nn::Linear(kHidden, kHidden));
-  }
-  model->push_back(torch::nn::ReLU());
-  model->push_back(torch::nn::Linear(kHidden, kLabels));
-  return model;
-}
-
-// ResNet-18's layers without its shortcuts: 11 million parameters, on pictures of 32 × 32.
-torch::nn::Sequential make_cnn() {
-  torch::nn::Sequential model;
-  int64_t channels = 3;
-  const auto add = [&](int64_t width, int64_t stride) {
-    model->push_back(torch::nn::Conv2d(
-        torch::nn::Conv2dOptions(channels, width, 3).stride(stride).padding(1).bias(false)));
-    model->push_back(torch::nn::BatchNorm2d(width));
-    model->push_back(torch::nn::ReLU());
-    channels = width;
-  };
-  add(64, 1);
-  for (const int64_t width : {64, 128, 256, 512}) {
-    for (int layer = 0; layer < 4; ++layer) add(width, layer == 0 && width != 64 ? 2 : 1);
-  }
-  model->push_back(torch::nn::AdaptiveAvgPool2d(1));
-  model->push_back(torch::nn::Flatten());
-  model->push_back(torch::nn::Linear(512, kLabels));
-  return model;
-}
+using Json = nlohmann::json;
 
 // One kind of training: alone, or over a backend with or without views of the buckets.
 class Kind {
@@ -66,20 +35,17 @@ class Kind {
   Kind(Context& ctx, const DdpBenchOptions& options, const std::string& backend, bool view)
       : name_(backend.empty() ? "none" : cat(backend, view ? "" : ", copied")) {
     torch::manual_seed(0);
-    model_ = options.model == "mlp" ? make_mlp() : make_cnn();
+    model_ = make_bench_model(options.model);
     model_->to(ctx.device());
     optimizer_.emplace(model_->parameters(), torch::optim::SGDOptions(1e-4));
-    const std::vector<int64_t> shape = options.model == "mlp"
-                                           ? std::vector<int64_t>{options.batch, 1024}
-                                           : std::vector<int64_t>{options.batch, 3, 32, 32};
-    inputs_ = torch::randn(shape, ctx.device());
-    labels_ =
-        torch::randint(kLabels, {options.batch}, torch::TensorOptions(torch::kLong).device(ctx.device()));
+    inputs_ = model_->make_inputs(options.batch).to(ctx.device());
+    labels_ = torch::randint(model_->labels, {options.batch * model_->rows_of_sample}, torch::kLong)
+                  .to(ctx.device());
     if (backend.empty()) return;
     const auto store = c10::make_intrusive<c10d::PrefixStore>("bench/" + name_, ctx.store());
     group_ =
         init_process_group(store, ctx.rank(), ctx.world_size(), {.backend = backend, .device = ctx.device()});
-    ddp_ = std::make_unique<DistributedDataParallel<torch::nn::Sequential>>(
+    ddp_ = std::make_unique<DistributedDataParallel<std::shared_ptr<BenchModel>>>(
         model_, *group_, DdpOptions{.gradient_as_bucket_view = view});
   }
 
@@ -117,63 +83,122 @@ class Kind {
 
  private:
   std::string name_;
-  torch::nn::Sequential model_;
+  std::shared_ptr<BenchModel> model_;
   std::optional<torch::optim::SGD> optimizer_;
   at::Tensor inputs_, labels_;
   std::optional<ProcessGroup> group_;
-  std::unique_ptr<DistributedDataParallel<torch::nn::Sequential>> ddp_;
+  std::unique_ptr<DistributedDataParallel<std::shared_ptr<BenchModel>>> ddp_;
   double last_loss_ = 0;
 };
 
-void print_table(const std::vector<std::string>& names, const std::vector<double>& best,
-                 const DdpBenchOptions& options) {
-  std::printf("# a step of %s, batch %ld a rank, %d ranks; least of %d medians\n", options.model.c_str(),
-              static_cast<long>(options.batch), options.ranks, options.rounds);
-  std::printf("%-16s %10s %14s %14s\n", "", "ms", "ms beyond none", "ratio to none");
-  for (size_t i = 0; i < names.size(); ++i)
-    std::printf("%-16s %10.2f %14.2f %14.3f\n", names[i].c_str(), best[i], best[i] - best[0],
-                best[i] / best[0]);
-  std::fflush(stdout);
-}
-
-std::string as_json(const std::vector<std::string>& names, const std::vector<double>& best,
-                    const DdpBenchOptions& options) {
-  nlohmann::json kinds = nlohmann::json::object();
-  for (size_t i = 0; i < names.size(); ++i) kinds[names[i]] = best[i];
-  return nlohmann::json{
-      {"model", options.model}, {"batch", options.batch}, {"ranks", options.ranks}, {"ms", kinds}}
-      .dump(2);
+std::vector<std::unique_ptr<Kind>> kinds_here(Context& ctx, const DdpBenchOptions& options) {
+  std::vector<std::unique_ptr<Kind>> kinds;
+  kinds.push_back(std::make_unique<Kind>(ctx, options, "", true));
+  std::vector<std::string> backends = {"gloo", "shm"};
+  if (ctx.process_group().backend() == "nccl") backends = {"nccl"};
+  for (const std::string& backend : backends) {
+    for (const bool view : {false, true})
+      kinds.push_back(std::make_unique<Kind>(ctx, options, backend, view));
+  }
+  return kinds;
 }
 
 void measure_steps(Context& ctx, const DdpBenchOptions& options) {
-  std::vector<std::unique_ptr<Kind>> kinds;
-  kinds.push_back(std::make_unique<Kind>(ctx, options, "", true));
-  for (const char* backend : {"gloo", "shm"}) {
-    for (const bool view : {true, false})
-      kinds.push_back(std::make_unique<Kind>(ctx, options, backend, view));
+  auto kinds = kinds_here(ctx, options);
+  Json times = Json::array();
+  for (const auto& kind : kinds)
+    times.push_back({{"kind", kind->name()}, {"ms", kind->time(ctx.process_group(), options.steps)}});
+  for (const auto& kind : kinds) kind->leave();
+  if (ctx.is_main()) leave_results(times.dump());
+}
+
+// The least of what the rounds found, in the order of the first.
+class Best {
+ public:
+  void add(const std::string& kind, double ms) {
+    const auto found =
+        std::find_if(times_.begin(), times_.end(), [&](const auto& t) { return t.first == kind; });
+    if (found == times_.end()) {
+      times_.emplace_back(kind, ms);
+    } else {
+      found->second = std::min(found->second, ms);
+    }
   }
-  std::vector<double> best(kinds.size(), 1e18);
-  for (int round = 0; round < options.rounds; ++round) {
-    for (size_t i = 0; i < kinds.size(); ++i)
-      best[i] = std::min(best[i], kinds[i]->time(ctx.process_group(), options.steps));
+
+  void add_all(const std::string& results) {
+    for (const Json& one : Json::parse(results)) add(one["kind"], one["ms"]);
   }
-  std::vector<std::string> names;
-  for (const auto& kind : kinds) {
-    names.push_back(kind->name());
-    kind->leave();
+
+  double of(const std::string& kind) const {
+    return std::find_if(times_.begin(), times_.end(), [&](const auto& t) { return t.first == kind; })->second;
   }
-  if (!ctx.is_main()) return;
-  leave_results(as_json(names, best, options));
-  if (!options.json) print_table(names, best, options);
+
+  const std::vector<std::pair<std::string, double>>& times() const { return times_; }
+
+ private:
+  std::vector<std::pair<std::string, double>> times_;
+};
+
+// What a kind's step is compared with: the same language's without communication.
+std::string baseline_of(const std::string& kind) {
+  return kind.starts_with("Python") ? "Python, none" : "none";
+}
+
+void print_table(const Best& best, const DdpBenchOptions& options) {
+  std::printf("# a step of %s, batch %ld a rank, %d ranks; least of %d medians\n", options.model.c_str(),
+              static_cast<long>(options.batch), options.ranks, options.rounds);
+  std::printf("%-22s %10s %14s %14s\n", "", "ms", "ms beyond none", "ratio to none");
+  for (const auto& [kind, ms] : best.times()) {
+    const double none = best.of(baseline_of(kind));
+    std::printf("%-22s %10.2f %14.2f %14.3f\n", kind.c_str(), ms, ms - none, ms / none);
+  }
+  std::fflush(stdout);
+}
+
+std::string as_json(const Best& best, const DdpBenchOptions& options) {
+  Json kinds = Json::object();
+  for (const auto& [kind, ms] : best.times()) kinds[kind] = ms;
+  return Json{{"schema", "muster.bench_ddp/1"},
+              {"model", options.model},
+              {"batch", options.batch},
+              {"ranks", options.ranks},
+              {"ms", kinds}}
+      .dump(2);
+}
+
+// Beside this program.
+std::string python_script() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "python_ddp.py";
 }
 
 }  // namespace
 
-int bench_ddp(const DdpBenchOptions& options, int argc, char** argv) {
-  if (options.model != "mlp" && options.model != "cnn")
-    throw Error(ErrorCode::invalid_argument, cat("--model: expected mlp or cnn, got '", options.model, "'"));
-  return run_bench(options.ranks, options.json, argc, argv,
-                   [&](Context& ctx) { measure_steps(ctx, options); });
+int bench_ddp(DdpBenchOptions options, int argc, char** argv) {
+  if (options.batch == 0) options.batch = default_batch(options.model);
+  if (!is_bench_rank()) make_bench_model(options.model);  // or says what is wrong with the name
+  const auto measure = [&](Context& ctx) { measure_steps(ctx, options); };
+  if (is_bench_rank()) return run_bench(options.ranks, argc, argv, measure).exit_code;
+  Best best;
+  for (int round = 0; round < options.rounds; ++round) {
+    log(LogLevel::info, cat("round ", round + 1, " of ", options.rounds, ": ", options.model, ", batch ",
+                            options.batch, ", ", options.ranks, " ranks"));
+    if (!options.python.empty()) {
+      const BenchRun python = run_bench_program(
+          options.ranks,
+          {options.python, "-u", python_script(), options.model, cat(options.batch), cat(options.steps)});
+      if (python.exit_code != 0) return python.exit_code;
+      best.add_all(python.results);
+    }
+    const BenchRun ours = run_bench(options.ranks, argc, argv, measure);
+    if (ours.exit_code != 0) return ours.exit_code;
+    best.add_all(ours.results);
+  }
+  if (options.json) {
+    std::cout << as_json(best, options) << std::endl;
+  } else {
+    print_table(best, options);
+  }
+  return 0;
 }
 
 }  // namespace muster

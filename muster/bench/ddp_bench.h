@@ -8,14 +8,15 @@ namespace muster {
 
 struct DdpBenchOptions {
   int ranks = 2;
-  std::string model = "mlp";  // or cnn
-  int64_t batch = 64;         // a rank
+  std::string model = "mlp";  // or cnn, gpt
+  int64_t batch = 0;          // a rank; 0: default_batch()
   int steps = 10;             // of each kind, each round
   int rounds = 3;             // the kinds take turns; the least of the rounds' medians counts
+  std::string python = {};    // a Python with torch, whose DDP is timed beside; empty: none
   bool json = false;
 };
 
 // Starts its own ranks, as many as asked, on this host. Returns the exit code.
-int bench_ddp(const DdpBenchOptions& options, int argc, char** argv);
+int bench_ddp(DdpBenchOptions options, int argc, char** argv);
 
 }  // namespace muster

@@ -88,7 +88,8 @@ void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
 
 constexpr const char* kDdpExamples = R"(Examples:
   muster bench ddp                          a step of an MLP: alone, over Gloo, over shared memory; 2 ranks
-  muster bench ddp -n 4 --model cnn --batch 16
+  muster bench ddp -n 4 --model gpt --batch 8
+  muster bench ddp --model cnn --python python3   with PyTorch's own DDP beside
 )";
 
 void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
@@ -97,14 +98,21 @@ void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
   command->footer(kDdpExamples);
   const auto options = std::make_shared<muster::DdpBenchOptions>();
   command->add_option("-n,--nproc", options->ranks, "Ranks [2]")->check(CLI::Range(1, 256))->type_name("N");
-  command->add_option("--model", options->model, "mlp (23 million parameters) or cnn (11 million) [mlp]")
+  command
+      ->add_option("--model", options->model,
+                   "mlp (23 million parameters), cnn (ResNet-18, 11 million) or gpt (11 million) [mlp]")
       ->type_name("NAME");
-  command->add_option("--batch", options->batch, "Samples of a rank's step [64]")
+  command->add_option("--batch", options->batch, "Samples of a rank's step [64; cnn, gpt: 4]")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
   command->add_option("--steps", options->steps, "Of each kind, each round [10]")
       ->check(CLI::Range(1, 1'000'000))
       ->type_name("N");
+  command->add_option("--rounds", options->rounds, "In which the kinds take turns; the best counts [3]")
+      ->check(CLI::Range(1, 1'000))
+      ->type_name("N");
+  command->add_option("--python", options->python, "Time PyTorch's own DDP beside, with this Python's torch")
+      ->type_name("PROGRAM");
   command->add_flag("--json", options->json, "Print the times as JSON");
   command->callback([=] { *exit_code = muster::bench_ddp(*options, argc, argv); });
 }
