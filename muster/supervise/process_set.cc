@@ -25,6 +25,7 @@ constexpr milliseconds kAskLeftovers{2'000};
 constexpr milliseconds kReapEvery{2'000};
 // Failures this close may be one's cause and the others' consequence, whatever their order.
 constexpr milliseconds kTogether{5};
+constexpr milliseconds kAwaitAnEnd{2'000};  // that has begun
 
 bool contains(const std::vector<int>& list, int value) {
   return std::find(list.begin(), list.end(), value) != list.end();
@@ -212,10 +213,21 @@ void ProcessSet::kill_now() {
   signal_groups(SIGKILL);
 }
 
+// Whether one whose end has begun is still to be waited for. On a busy machine its peers may notice, and be
+// dead, long before it.
+bool ProcessSet::awaits_an_end() const {
+  if (Clock::now() >= result_.exits.at(first_failure_).at + kAwaitAnEnd) return false;
+  return std::any_of(members_.begin(), members_.end(), [](const auto& member) {
+    return !member->exit && process_status(member->child.pid).is_exiting;
+  });
+}
+
 // True when waiting on is useless.
 bool ProcessSet::on_timeout() {
   if (phase_ == Phase::killing) return true;
-  if (phase_ == Phase::running) {
+  if (phase_ == Phase::running && first_failure_ != kNone && awaits_an_end()) {
+    deadline_ = Clock::now() + kTogether;
+  } else if (phase_ == Phase::running) {
     stop(SIGTERM);
   } else {
     kill_now();
