@@ -80,7 +80,7 @@ class Faults(ModuleTest):
         (code, told), (killed, last_words) = self.by_hand(2, "faults.py", "killed")
         self.assertEqual((code, killed), (0, -9), told + last_words)
         told_at, died_at = (float(re.search(r"at ([\d.]+)", text).group(1)) for text in (told, last_words))
-        self.assertLess(told_at - died_at, 1, told)
+        self.assertLess(told_at - died_at, 20, told)  # a moment; not the half hour of a collective's own deadline
         self.assertRegex(told, r"rank(\(s\))? 1\b")
 
     def test_ranks_of_several_hosts_are_told_so(self):
