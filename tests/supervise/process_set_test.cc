@@ -104,6 +104,22 @@ TEST(ProcessSet, NamesTheCauseNotItsConsequence) {
   }
 }
 
+// Nor one whose death is noticed long before it is over: here it has much memory to give back.
+TEST(ProcessSet, NamesTheCauseThatTakesItsTimeToEnd) {
+  const ScratchFolder scratch;
+  const std::string folder = cat("cd ", scratch.path(), "; ");
+  ProcessSet set;
+  set.spawn(0,
+            shell(folder + "until [ -e pid ]; do :; done; pid=$(cat pid); "
+                           "until [ $(awk '/VmRSS/ {print $2}' /proc/$pid/status) -gt 100000 ]; do :; done; "
+                           "kill -KILL $pid; while [ -e /proc/$pid/exe ]; do :; done; exit 1"));
+  set.spawn(1, shell(folder + "echo $$ > part; mv part pid; exec dd if=/dev/zero of=/dev/null bs=128M 2>&1"));
+  const WaitResult result = set.wait_all({});
+  ASSERT_EQ(result.exits.size(), 2U);
+  EXPECT_EQ(result.exits[0].id, 1);
+  EXPECT_EQ(result.exits[0].signal, SIGKILL);
+}
+
 TEST(ProcessSet, KillsWhoIgnoresTheGrace) {
   const ScratchFolder scratch;
   const std::string gate = make_gate(scratch, "gate");
