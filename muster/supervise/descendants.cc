@@ -53,8 +53,6 @@ std::set<pid_t> own_children() {
 }
 
 ProcessStatus process_status(pid_t pid) {
-  constexpr size_t kFlagsField = 6;  // counted from the state, which is field 3 of proc_pid_stat(5)
-  constexpr int64_t kExiting = 0x4;  // PF_EXITING of the kernel's include/linux/sched.h
   ProcessStatus status;
   std::string text;
   try {
@@ -70,8 +68,10 @@ ProcessStatus process_status(pid_t pid) {
   status.state = text[close + 2];
   const auto fields = split(std::string_view(text).substr(close + 2), ' ');
   if (fields.size() > 1) status.parent = static_cast<pid_t>(parse_int(fields[1]).value_or(0));
+  constexpr size_t kFlagsField = 6;  // counted from the state
+  constexpr int64_t kExiting = 0x4;  // the kernel's PF_EXITING
   if (fields.size() > kFlagsField)
-    status.ending = (parse_int(fields[kFlagsField]).value_or(0) & kExiting) != 0;
+    status.is_exiting = (parse_int(fields[kFlagsField]).value_or(0) & kExiting) != 0;
   return status;
 }
 

@@ -16,7 +16,7 @@ struct ProcessStatus {
   std::string command;  // "python3"
   char state = '?';     // R, S, D, Z, …; '?' when there is no such process
   pid_t parent = 0;
-  bool ending = false;  // on its way out already: its files are being closed, or it is dead
+  bool is_exiting = false;  // its end has begun: it lets go of what it has open, and will be a zombie
 };
 
 ProcessStatus process_status(pid_t pid);

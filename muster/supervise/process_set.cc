@@ -25,9 +25,7 @@ constexpr milliseconds kAskLeftovers{2'000};
 constexpr milliseconds kReapEvery{2'000};
 // Failures this close may be one's cause and the others' consequence, whatever their order.
 constexpr milliseconds kTogether{5};
-// And what was on its way out by then belongs to them too, though it takes this long to be dead: a busy
-// machine, much memory to give back.
-constexpr milliseconds kEndingAtMost{1'000};
+constexpr milliseconds kAwaitAnEnd{2'000};  // that has begun
 
 bool contains(const std::vector<int>& list, int value) {
   return std::find(list.begin(), list.end(), value) != list.end();
@@ -215,24 +213,26 @@ void ProcessSet::kill_now() {
   signal_groups(SIGKILL);
 }
 
+// Whether one whose end has begun is still to be waited for. On a busy machine its peers may notice, and be
+// dead, long before it.
+bool ProcessSet::awaits_an_end() const {
+  if (Clock::now() >= result_.exits.at(first_failure_).at + kAwaitAnEnd) return false;
+  return std::any_of(members_.begin(), members_.end(), [](const auto& member) {
+    return !member->exit && process_status(member->child.pid).is_exiting;
+  });
+}
+
 // True when waiting on is useless.
 bool ProcessSet::on_timeout() {
   if (phase_ == Phase::killing) return true;
-  const auto now = Clock::now();
-  if (phase_ == Phase::running && now < result_.exits[first_failure_].at + kEndingAtMost && is_one_ending()) {
-    deadline_ = now + kTogether;
+  if (phase_ == Phase::running && first_failure_ != kNone && awaits_an_end()) {
+    deadline_ = Clock::now() + kTogether;
   } else if (phase_ == Phase::running) {
     stop(SIGTERM);
   } else {
     kill_now();
   }
   return false;
-}
-
-bool ProcessSet::is_one_ending() const {
-  return std::any_of(members_.begin(), members_.end(), [](const auto& member) {
-    return !member->exit && process_status(member->child.pid).ending;
-  });
 }
 
 size_t ProcessSet::num_running() const {

@@ -117,7 +117,7 @@ class ProcessSet {
   void signal_groups(int signal) const;
   void put_cause_first();
   bool on_timeout();
-  bool is_one_ending() const;
+  bool awaits_an_end() const;
   size_t num_running() const;
   WaitResult finish();
   void sweep();

@@ -40,7 +40,7 @@ TEST_P(WriteWithin, GivesUpOnAReaderThatHasStopped) {
   const auto start = Clock::now();
   EXPECT_FALSE(write_within(ends.to.get(), std::string(1 << 20, 'x'), milliseconds(20)));
   EXPECT_FALSE(write_within(ends.to.get(), "y", milliseconds(0)));
-  EXPECT_LT(seconds_since(start), 5);
+  EXPECT_LT(seconds_since(start), 60) << "20 ms were given, the rest is for a busy machine";
   EXPECT_EQ(::fcntl(ends.to.get(), F_GETFL) & O_NONBLOCK, 0) << "others share the descriptor";
 }
 

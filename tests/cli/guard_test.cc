@@ -37,6 +37,10 @@ std::vector<std::string> sleepers(const std::string& script, std::vector<std::st
   return args;
 }
 
+// For what is to end at once: long after the longest pause of a loaded machine, long before the waits that
+// these tests must not meet.
+constexpr milliseconds kSoon{20'000};
+
 void wait_until_ready(Program& program) {
   program.read_until("ready0");
   program.read_until("ready1");
@@ -152,7 +156,7 @@ TEST(Jobs, OneThatDoesNotEndIsKilledWithAllItHas) {
   EXPECT_THAT(in_vain.out, HasSubstr(cat("still runs after 50ms; muster stop --kill ", job.pid())));
   EXPECT_EQ(muster({"stop", "--kill", cat(job.pid())}, folder, settings).code, 0);
   EXPECT_EQ(job.finish().code, 128 + SIGKILL);
-  for (const Fd& rank : ranks) EXPECT_TRUE(ends_within(rank, milliseconds(5000)));
+  for (const Fd& rank : ranks) EXPECT_TRUE(ends_within(rank, kSoon));
 }
 
 TEST(Guard, RanksGetTheSignalAndTimeToSave) {
@@ -178,14 +182,13 @@ TEST(Guard, WhoIgnoresTheSignalIsKilledAfterTheGrace) {
 
 TEST(Guard, SecondInterruptDoesNotWait) {
   const ScratchFolder folder;
-  Program program(sleepers("trap 'echo not yet$RANK' INT; "), folder);
+  // A grace that no test would live to see the end of.
+  Program program(sleepers("trap 'echo not yet$RANK' INT; ", {"--shutdown-timeout", "1h"}), folder);
   wait_until_ready(program);
   ::kill(program.pid(), SIGINT);
   program.read_until("not yet0");
-  const auto start = Clock::now();
   ::kill(program.pid(), SIGINT);
   EXPECT_EQ(program.finish().code, 128 + SIGINT);
-  EXPECT_LT(seconds_since(start), 10) << "the grace is 30 s";
 }
 
 // A rank that is a shell around the real program, as start scripts are; `script` is that program.
@@ -235,16 +238,14 @@ TEST(Guard, AProgramBehindAWrapperHearsAnInterrupt) {
 TEST(Guard, AnInterruptShortensTheGraceOfWhatIsBehindAWrapper) {
   const ScratchFolder folder;
   // The wrapper goes at once; what is behind it is asked then.
-  Program program(wrapped("trap '' INT; trap 'echo not yet' TERM; "), folder);
+  Program program(wrapped("trap '' INT; trap 'echo not yet' TERM; ", {"--shutdown-timeout", "1h"}), folder);
   const auto pids = pidfds(program.read_until("ready"));
   ASSERT_EQ(pids.size(), 1U);
   ::kill(program.pid(), SIGTERM);
   program.read_until("not yet");
-  const auto start = Clock::now();
   ::kill(program.pid(), SIGINT);
   EXPECT_EQ(program.finish().code, 128 + SIGTERM);
   EXPECT_TRUE(ends_within(pids[0], milliseconds(0)));
-  EXPECT_LT(seconds_since(start), 10) << "the grace is 30 s";
 }
 
 TEST(Guard, WhatIsBehindAWrapperDiesWithTheLauncher) {
@@ -260,7 +261,7 @@ TEST(Guard, WhatIsBehindAWrapperDiesWithTheLauncher) {
     ASSERT_EQ(programs.size(), 2U);
     ::kill(program.pid(), SIGKILL);
     for (const Fd& pid : programs) {
-      EXPECT_TRUE(ends_within(pid, milliseconds(1000))) << session;
+      EXPECT_TRUE(ends_within(pid, kSoon)) << session;
       ::syscall(SYS_pidfd_send_signal, pid.get(), SIGKILL, nullptr, 0);  // leave nothing when this fails
     }
     program.finish();
@@ -274,9 +275,18 @@ TEST(Guard, AStopSignalAtTheEndOfAnAttemptForbidsTheNext) {
                    "head -c 300000 /dev/zero; echo attempt >> attempts; echo $$ > pid.part; mv pid.part pid; "
                    "exit 9"},
                   folder);
-  while (!std::filesystem::exists(folder.path() + "/pid")) ::sched_yield();
+  // A reader that took nothing for 5 s would have the launcher go on.
+  Deadline next_page(milliseconds(500));
+  const auto wait = [&] {
+    if (next_page.passed()) {
+      program.read_a_page();
+      next_page = Deadline(milliseconds(500));
+    }
+    ::sched_yield();
+  };
+  while (!std::filesystem::exists(folder.path() + "/pid")) wait();
   const int rank = std::stoi(read_file(folder.path() + "/pid"));
-  while (::kill(rank, 0) == 0) ::sched_yield();  // until it is no zombie either
+  while (::kill(rank, 0) == 0) wait();  // until it is no zombie either
   ::kill(program.pid(), SIGTERM);
   const Ran ran = program.finish();
   EXPECT_EQ(ran.code, 9);
@@ -291,7 +301,7 @@ TEST(Guard, RanksDieWithTheLauncher) {
   const auto ranks = pidfds(program.read_until("ready1"));
   ASSERT_EQ(ranks.size(), 2U);
   ::kill(program.pid(), SIGKILL);
-  for (const Fd& rank : ranks) EXPECT_TRUE(ends_within(rank, milliseconds(1000)));
+  for (const Fd& rank : ranks) EXPECT_TRUE(ends_within(rank, kSoon));
   program.finish();
 }
 
@@ -301,9 +311,7 @@ TEST(Guard, GrandchildrenGoToo) {
     Program program({"run", "-q", "-n", "2", "sh", "-c",
                      cat("setsid sleep 1000 & echo pid $!; (sleep 1000 & echo pid $!); ", end)},
                     folder);
-    const auto start = Clock::now();
     const Ran ran = program.finish();
-    EXPECT_LT(seconds_since(start), 20);
     for (const Fd& pid : pidfds(ran.out)) EXPECT_TRUE(ends_within(pid, milliseconds(500))) << ran.out;
   }
 }
@@ -328,11 +336,13 @@ TEST(Guard, NohupIsHonoured) {
   const ScratchFolder folder;
   ProgramSettings settings;
   settings.program = "/bin/sh";
-  Program program({"-c", cat("trap '' HUP; exec ", MUSTER_BINARY_DIR,
-                             "/bin/muster run -q -n 1 sh -c 'echo ready; read line; echo got $line'")},
-                  folder, settings);
+  Program program(
+      {"-c", cat("trap '' HUP; exec ", MUSTER_BINARY_DIR,
+                 "/bin/muster run -q -n 1 sh -c 'echo ready; until [ -e go ]; do sleep 0.02; done'")},
+      folder, settings);
   program.read_until("ready");
   ::kill(program.pid(), SIGHUP);
+  folder.write("go", "");
   EXPECT_EQ(program.finish().code, 0);
 }
 

@@ -73,6 +73,10 @@ class Program {
     return ran_.out;
   }
 
+  // Takes a page of its standard output, if there is one, and leaves the rest: a reader that is slow, but has
+  // not stopped.
+  void read_a_page() { read_some(4096, std::chrono::milliseconds(0)); }
+
   Ran finish() {
     while (read_some()) {
     }
@@ -92,11 +96,13 @@ class Program {
   }
 
  private:
-  bool read_some() {
+  bool read_some() { return read_some(65536, deadline_.left()); }
+
+  bool read_some(size_t most, std::chrono::milliseconds patience) {
     pollfd poll = {.fd = out_.get(), .events = POLLIN, .revents = 0};
-    if (::poll(&poll, 1, static_cast<int>(deadline_.left().count())) != 1) return false;
+    if (::poll(&poll, 1, static_cast<int>(patience.count())) != 1) return false;
     char buffer[65536];
-    const ssize_t n = ::read(out_.get(), buffer, sizeof(buffer));
+    const ssize_t n = ::read(out_.get(), buffer, std::min(most, sizeof(buffer)));
     if (n > 0) ran_.out.append(buffer, static_cast<size_t>(n));
     return n > 0;
   }

@@ -36,7 +36,15 @@ def on_terminal(*command):
 
 
 class Terminal(unittest.TestCase):
-    JOB = ("run", "-q", "-n", "4", "sh", "-c", "echo hello; sleep 0.3; echo rank $RANK")
+    # Lines become one when they come within 80 ms of each other, which no rank of a busy machine can promise. So rank 0
+    # stops the launcher for as long as all say hello: it then finds all of them at once.
+    ONCE_ALL = "until [ $(ls | grep -c ^%s) = 4 ]; do sleep 0.02; done"
+    HELLO = "; ".join((
+        ": > up$RANK", ONCE_ALL % "up",
+        "if [ $RANK = 0 ]; then kill -STOP $PPID; until grep -q '^State:.T' /proc/$PPID/status; do sleep 0.02; done; : > go; fi",
+        "until [ -e go ]; do sleep 0.02; done", "echo hello", ": > said$RANK",
+        f"if [ $RANK = 0 ]; then {ONCE_ALL % 'said'}; kill -CONT $PPID; fi", "echo rank $RANK"))
+    JOB = ("run", "-q", "-n", "4", "sh", "-c", HELLO)
 
     def test_the_same_lines_become_one(self):
         said = on_terminal(MUSTER, *self.JOB)
@@ -48,8 +56,9 @@ class Terminal(unittest.TestCase):
         self.assertEqual(said.count("] hello\n"), 4, said)
 
     def test_a_pipe_gets_every_line(self):
-        out = subprocess.run([MUSTER, *self.JOB], capture_output=True, text=True, cwd=tempfile.gettempdir(),
-                             env=dict(os.environ, CUDA_VISIBLE_DEVICES="")).stdout
+        with tempfile.TemporaryDirectory() as folder:
+            out = subprocess.run([MUSTER, *self.JOB], capture_output=True, text=True, cwd=folder,
+                                 env=dict(os.environ, CUDA_VISIBLE_DEVICES="", XDG_RUNTIME_DIR=folder)).stdout
         self.assertEqual(out.count("] hello\n"), 4)
 
     def test_a_progress_bar_lives(self):

@@ -20,6 +20,9 @@ using testing::HasSubstr;
 using testing::Not;
 using Args = std::vector<std::string>;
 
+// A host that is only slow is not given up: every end that these tests bring about is told by a connection's.
+constexpr const char* kPatient = "keep_alive_interval=60,keep_alive_max_attempt=10";
+
 class Agents : public testing::Test {
  protected:
   Agents() : port_(0) {
@@ -50,14 +53,8 @@ class Agents : public testing::Test {
   }
 
   std::unique_ptr<Program> elastic(const Args& program, Args more = {}) {
-    Args flags = {"--nnodes",
-                  "1:3",
-                  "--rdzv-backend",
-                  "c10d",
-                  "-n",
-                  "1",
-                  "--rdzv-conf",
-                  "last_call_timeout=0,keep_alive_interval=1,keep_alive_max_attempt=5"};
+    Args flags = {"--nnodes", "1:3", "--rdzv-backend", "c10d",
+                  "-n",       "1",   "--rdzv-conf",    cat("last_call_timeout=0,", kPatient)};
     flags.insert(flags.end(), more.begin(), more.end());
     return start(flags, program);
   }
@@ -121,7 +118,10 @@ TEST_F(Agents, HostsWithDifferentNumbersOfRanksAreOneJob) {
 }
 
 TEST_F(Agents, AFailureIsToldOnEveryHost) {
-  const Args program = shell("[ $RANK = 1 ] && { echo no such luck >&2; exit 7; }; sleep 60");
+  // Rank 1 fails only when rank 0 runs, else that one need not be started any more.
+  const Args program = shell(
+      "[ $RANK = 1 ] && { until [ -e up ]; do sleep 0.02; done; echo no such luck >&2; exit 7; }; : > up; "
+      "sleep 60");
   auto b = node(1, program, {"--run-dir", "b"});
   auto a = node(0, program, {"--run-dir", "a"});
   for (Program* agent : {a.get(), b.get()}) {
@@ -154,16 +154,15 @@ TEST_F(Agents, AllRanksStartAgainWithinTheBudget) {
 // Descendants write their pids; none may be left.
 TEST_F(Agents, AHostThatIsKilledEndsTheOthersAtOnce) {
   const Args program = shell("echo up $$; sleep 300");
-  auto b = node(1, program);
-  auto a = node(0, program);
-  const std::string up = a->read_until("up ");
+  // Not by the silence of its signs of life: that would take longer than an agent may take here.
+  auto b = node(1, program, {"--rdzv-conf", kPatient});
+  auto a = node(0, program, {"--rdzv-conf", kPatient});
+  a->read_until("up ");
   b->read_until("up ");
-  const auto start = Clock::now();
   ::kill(b->pid(), SIGKILL);
   const Ran ran = a->finish();
   EXPECT_EQ(ran.code, 1);
   EXPECT_THAT(ran.err, HasSubstr("is gone"));
-  EXPECT_LT(seconds_since(start), 10.0) << "not by the silence of its signs of life";
   b->finish();
 }
 
@@ -252,10 +251,11 @@ TEST_F(Agents, KubernetesVariablesSayEverything) {
 }
 
 TEST_F(Agents, TheMissingHostIsNamed) {
-  auto a = node(0, {"true"}, {"--rdzv-conf", "join_timeout=1"});
+  // Time enough for this one to be there itself.
+  auto a = node(0, {"true"}, {"--rdzv-conf", "join_timeout=5"});
   const Ran ran = a->finish();
   EXPECT_EQ(ran.code, 1);
-  EXPECT_THAT(ran.err, AllOf(HasSubstr("expected 2 hosts within 1.0s"), HasSubstr("missing: node rank 1")));
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("expected 2 hosts within 5.0s"), HasSubstr("missing: node rank 1")));
 }
 
 TEST_F(Agents, TheSecondHostWithANumberIsRefused) {
@@ -268,7 +268,7 @@ TEST_F(Agents, TheSecondHostWithANumberIsRefused) {
   const Fd c_end(static_cast<int>(::syscall(SYS_pidfd_open, c->pid(), 0)));
   ends[0].fd = b_end.get();
   ends[1].fd = c_end.get();
-  ASSERT_EQ(::poll(ends, 2, 20'000), 1);
+  ASSERT_EQ(::poll(ends, 2, 60'000), 1);
   Program* const refused = ends[0].revents != 0 ? b.get() : c.get();
   const Ran ran = refused->finish();
   EXPECT_EQ(ran.code, 1);
@@ -283,7 +283,7 @@ TEST_F(Agents, AnotherSecretIsRefused) {
   const std::string wrong = folder_.path() + "/wrong";
   write_file(wrong, Secret::make().hex());
   ::chmod(wrong.c_str(), 0600);
-  auto a = node(0, {"true"}, {"--rdzv-conf", "join_timeout=5"});
+  auto a = node(0, {"true"});
   auto b = node(1, {"true"}, {"--secret-file", wrong});
   const Ran ran = b->finish();
   EXPECT_NE(ran.code, 0);
@@ -309,10 +309,21 @@ TEST_F(Agents, DifferentProgramsAreOneHosts) {
 }
 
 TEST_F(Agents, TheTimeLimitIsTheWholeJobs) {
-  auto b = node(1, shell("sleep 60"));
-  auto a = node(0, shell("sleep 60"), {"--timeout", "1s"});
-  EXPECT_EQ(a->finish().code, 124);
-  EXPECT_EQ(b->finish().code, 124);
+  // Where the second host did not come in time, it gets more.
+  for (const char* limit : {"1", "5", "25"}) {
+    auto b = node(1, shell("echo up; sleep 60"));
+    auto a = node(0, shell("echo up; sleep 60"), {"--timeout", limit});
+    const Ran first = a->finish();
+    EXPECT_EQ(first.code, 124);
+    if (first.out.empty() && limit != std::string("25")) {
+      ::kill(b->pid(), SIGKILL);
+      b->finish();
+      continue;
+    }
+    EXPECT_THAT(first.out, HasSubstr("up"));
+    EXPECT_EQ(b->finish().code, 124);
+    break;
+  }
 }
 
 }  // namespace

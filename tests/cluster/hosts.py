@@ -61,7 +61,7 @@ class Host:
         return subprocess.Popen(self.command(argv), text=True, env=env, cwd=more.pop("cwd", self.world.folder),
                                 start_new_session=True, **more)
 
-    def start_for(self, test, argv, seconds=60, **more):
+    def start_for(self, test, argv, seconds=100, **more):
         """The same for a test case: killed if that ends before it does, or when the time is over."""
         process = self.start(argv, **more)
         timer = threading.Timer(seconds, process.kill)
@@ -75,7 +75,7 @@ class Host:
         test.addCleanup(end)
         return process
 
-    def run(self, argv, timeout=60, **more):
+    def run(self, argv, timeout=100, **more):
         process = self.start(argv, **more)
         try:
             out, err = process.communicate(timeout=timeout)
@@ -193,7 +193,7 @@ class Hosts:
             self.servers.append(server)
             self.daemons.add(server.pid)
         for host in self:
-            wait_for(lambda host=host: host.run(["sh", "-c", "ss -ltn | grep -q :22"])[0] == 0, 20)
+            wait_for(lambda host=host: host.run(["sh", "-c", "ss -ltn | grep -q :22"])[0] == 0, 60)
 
 
 def cmdline(pid):

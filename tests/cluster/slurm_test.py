@@ -47,7 +47,7 @@ class Slurm:
         for host in world:
             (self.folder / f"spool-{host.name}").mkdir()
             self.spawn(host, ["slurmd", "-D"])
-        wait_for(lambda: first.run(["sinfo", "-h", "-t", "idle", "-o", "%D"])[1].strip() == "2", 40)
+        wait_for(lambda: first.run(["sinfo", "-h", "-t", "idle", "-o", "%D"])[1].strip() == "2", 100)
 
     def start_munge(self):
         key = self.folder / "munge.key"
@@ -60,7 +60,7 @@ class Slurm:
                    f"--seed-file={self.folder}/munge.seed", "--num-threads=1"]
         self.keep(subprocess.Popen(command, env=self.world.environment, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL))
-        wait_for(lambda: (self.folder / "munge.socket").exists(), 10)
+        wait_for(lambda: (self.folder / "munge.socket").exists(), 60)
 
     def spawn(self, host, command):
         self.keep(host.start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
@@ -86,7 +86,7 @@ class SlurmTest(unittest.TestCase):
     def tearDownClass(cls):
         cls.world.__exit__()
 
-    def on_a(self, *command, timeout=60):
+    def on_a(self, *command, timeout=100):
         return self.world["a"].run(list(command), timeout)
 
     def test_srun_muster_run(self):

@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/launch/port.h"
 #include "tests/support/ranks.h"
 
 namespace muster::testing {
@@ -46,13 +47,13 @@ RankIdentity member(int rank, int world_size, const std::string& device = "cpu",
           .libtorch = "2.15.0"};
 }
 
-constexpr std::chrono::milliseconds kShort{200};
+constexpr std::chrono::milliseconds kShort{200};    // for what is not to succeed
+constexpr std::chrono::milliseconds kLong{60'000};  // for what is
 
 TEST(Join, NamesTheRanksThatNeverCame) {
   auto store = c10::make_intrusive<c10d::HashStore>();
-  std::thread other([&] { EXPECT_THROW(join(*store, member(2, 4), kShort), Error); });
-  const auto message = error_of(ErrorCode::timeout, [&] { join(*store, member(0, 4), kShort * 2); });
-  other.join();
+  EXPECT_THROW(join(*store, member(2, 4), kShort), Error);  // times out, but has come
+  const auto message = error_of(ErrorCode::timeout, [&] { join(*store, member(0, 4), kShort); });
   EXPECT_THAT(message, HasSubstr("missing rank(s) 1, 3"));
 }
 
@@ -76,9 +77,8 @@ TEST(Join, RefusesAnotherLibTorchMinor) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   auto old = member(1, 2);
   old.libtorch = "2.11.0";
-  std::thread other([&] { EXPECT_THROW(join(*store, old, kShort * 10), Error); });
-  const auto message =
-      error_of(ErrorCode::invalid_argument, [&] { join(*store, member(0, 2), kShort * 10); });
+  std::thread other([&] { EXPECT_THROW(join(*store, old, kLong), Error); });
+  const auto message = error_of(ErrorCode::invalid_argument, [&] { join(*store, member(0, 2), kLong); });
   other.join();
   EXPECT_THAT(message, AllOf(HasSubstr("2.15.0"), HasSubstr("2.11.0")));
 }
@@ -182,7 +182,7 @@ TEST_F(Environment, MasterThatDoesNotResolveIsNamedWithinSeconds) {
   const auto start = Clock::now();
   EXPECT_THAT(error_of(ErrorCode::unavailable, [] { init_process_group(); }),
               HasSubstr("no-such-host.invalid"));
-  EXPECT_LT(seconds_since(start), 30);
+  EXPECT_LT(seconds_since(start), 60) << "not the five minutes for ranks to come";
 }
 
 TEST_F(Environment, PortTakenIsNamed) {
@@ -230,13 +230,9 @@ class InitMethod : public ::testing::TestWithParam<const char*> {};
 TEST_P(InitMethod, BringsThreeRanksTogether) {
   std::string folder = (::testing::TempDir() + "muster-init-XXXXXX");
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  int port = 0;
-  {
-    const Listener free_port;
-    port = free_port.port;
-  }
-  const std::string method =
-      std::string(GetParam()) == "tcp" ? cat("tcp://127.0.0.1:", port) : cat("file://", folder, "/store");
+  const PortReservation port(0);  // nobody else gets it, and rank 0 may listen there
+  const std::string method = std::string(GetParam()) == "tcp" ? cat("tcp://127.0.0.1:", port.port())
+                                                              : cat("file://", folder, "/store");
   std::vector<std::thread> threads;
   threads.reserve(3);
   for (int rank = 0; rank < 3; ++rank) {

@@ -11,7 +11,8 @@ from hosts import wait_for
 from place import expect, read_until, sh
 from table import row
 
-SOON = "last_call_timeout=0,keep_alive_interval=1,keep_alive_max_attempt=5"
+# No last call; and a host that is only slow is not given up: connections tell of those that die.
+SOON = "last_call_timeout=0,keep_alive_interval=60,keep_alive_max_attempt=10"
 
 
 def two_agents(place, script, first=(), second=(), nnodes="2", second_nnodes=None):
@@ -41,8 +42,8 @@ def term_elastic(place):
     read_until(first, "world 2"), read_until(second, "world 2")
     server, victim = server_first(place, first, second)
     victim.terminate()
-    expect(victim.wait(timeout=30) == 143, f"exit code {victim.returncode}")
-    out, err = server.communicate(timeout=30)
+    expect(victim.wait(timeout=60) == 143, f"exit code {victim.returncode}")
+    out, err = server.communicate(timeout=60)
     expect(server.returncode == 0 and b"world 1" in out, out + err)
     return "it ended with 143, the other went on alone and ended with 0"
 
@@ -53,18 +54,18 @@ def store_dies(place):
     read_until(first, "up"), read_until(second, "up")
     first.kill()
     start = time.monotonic()
-    out, err = second.communicate(timeout=30)
+    out, err = second.communicate(timeout=60)
     expect(second.returncode == 1 and b"the host that serves the rendezvous is gone" in err, err)
     took = time.monotonic() - start
-    place.gone_after(2)
+    place.gone_after(30)
     return f"exit code 1, said so, after {took:.2f} s; nothing left"
 
 
 @row(6, "the store's node finishes early", "the others are not affected")
 def store_ends_early(place):
     first, second = two_agents(place, "[ $RANK = 0 ] && exit 0; sleep 1; echo rank 1 is done")
-    out, err = second.communicate(timeout=30)
-    first.wait(timeout=30)
+    out, err = second.communicate(timeout=60)
+    first.wait(timeout=60)
     expect((first.returncode, second.returncode) == (0, 0) and b"is done" in out, err)
     return "both ended with 0"
 
@@ -75,10 +76,10 @@ def node_crashes(place):
     read_until(first, "up"), read_until(second, "up")
     second.kill()
     start = time.monotonic()
-    err = first.communicate(timeout=30)[1]
+    err = first.communicate(timeout=60)[1]
     expect(first.returncode == 1 and b"is gone" in err, err)
     took = time.monotonic() - start
-    place.gone_after(2)
+    place.gone_after(30)
     return f"the other ended {took:.2f} s later, exit code 1, host named"
 
 
@@ -87,7 +88,7 @@ def duplicate_rank(place):
     first, second = two_agents(place, "true", nnodes="3")
     third = place.start(*second.args[1:])
     ended = []
-    wait_for(lambda: ended.extend(p for p in (second, third) if p.poll() is not None) or ended, 20)
+    wait_for(lambda: ended.extend(p for p in (second, third) if p.poll() is not None) or ended, 60)
     err = ended[0].communicate()[1].decode()
     expect(ended[0].returncode == 1 and "expected one host with 1" in err, err)
     for process in (first, second, third):
@@ -98,7 +99,7 @@ def duplicate_rank(place):
 @row(19, "hosts that were told different sizes", "both are printed")
 def world_sizes(place):
     first, second = two_agents(place, "true", second_nnodes="3")
-    out, err = second.communicate(timeout=30)
+    out, err = second.communicate(timeout=60)
     expect(second.returncode == 1 and b"got 3 on host" in err and b"and 2 on the host" in err, err)
     first.terminate()
     return "got 3 on one host and 2 on the other: refused"
@@ -106,10 +107,10 @@ def world_sizes(place):
 
 @row(20, "a host never comes", "the missing one is listed")
 def missing_host(place):
-    first, second = two_agents(place, "true", first=["--rdzv-conf", "join_timeout=2"], nnodes="3")
-    out, err = first.communicate(timeout=30)
+    first, second = two_agents(place, "true", first=["--rdzv-conf", "join_timeout=10"], nnodes="3")
+    out, err = first.communicate(timeout=60)
     expect(first.returncode == 1 and b"missing: node rank 2" in err, err)
-    return "after 2 s: 'got 2 ..., missing: node rank 2'"
+    return "after 10 s: 'got 2 ..., missing: node rank 2'"
 
 
 @row(51, "a host lost below the minimum", "waits, then all start together")
@@ -123,7 +124,7 @@ def below_minimum(place):
     expect(server.poll() is None, "it ended")
     third = place.start(*victim.args[1:])
     for job in (server, third):
-        out, err = job.communicate(timeout=30)
+        out, err = job.communicate(timeout=60)
         expect(job.returncode == 0 and b"world 2" in out, out + err)
     return "waited; with a new host both started as one world of 2"
 
@@ -139,6 +140,6 @@ def worker_killed(place):
     (place.folder / "end").touch()
     os.kill(pid, signal.SIGKILL)
     for job in (first, second):
-        out, err = job.communicate(timeout=30)
+        out, err = job.communicate(timeout=60)
         expect(job.returncode == 0 and b"world 2" in out, out + err)
     return "all ranks started again as a world of 2 and ended with 0"

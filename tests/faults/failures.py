@@ -26,7 +26,7 @@ def first_death(place):
 
 @row(29, "a rank ends with 0 while others run", "told, and bounded")
 def early_end(place):
-    job = place.start("run", "-q", "-n", "2", "--timeout", "14", *sh("[ $RANK = 0 ] || sleep 1000"))
+    job = place.start("run", "-q", "-n", "2", "--timeout", "20", *sh("[ $RANK = 0 ] || sleep 1000"))
     err = job.communicate(timeout=60)[1].decode()
     expect("rank 0 has ended with exit code 0" in err and job.returncode == 124, err)
     return "told after 10 s; --timeout ended the job with 124"
@@ -35,7 +35,7 @@ def early_end(place):
 @row(30, "a rank fails again and again", "the budget is the job's")
 def budget(place):
     code, out, err = place.run("run", "-q", "-n", "2", "--max-restarts", "2", *sh(
-        "echo attempt; [ $RANK != $((MUSTER_ATTEMPT % 2)) ] && : > spoken$MUSTER_ATTEMPT && sleep 100; "
-        "until [ -e spoken$MUSTER_ATTEMPT ]; do sleep 0.02; done; exit 3"))
+        "echo attempt; : > spoke$MUSTER_ATTEMPT$RANK; [ $RANK = $((MUSTER_ATTEMPT % 2)) ] || sleep 100; "
+        "until [ -e spoke$MUSTER_ATTEMPT$((1 - RANK)) ]; do sleep 0.02; done; exit 3"))
     expect(code == 3 and out.count("attempt") == 6 and "restart 2 of 2" in err, err)
     return "3 attempts in all, whichever rank failed; exit code 3"

@@ -1,5 +1,6 @@
 """What the machine does to a job: its file systems, memory, processes and clock."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -13,11 +14,15 @@ from place import Skip, expect, read_until, sh, state_of
 from table import row
 
 
-def waits_in_the_kernel(place):
-    try:
-        return any(state_of(pid) == "D" for pid in place.left())
-    except OSError:
-        return False
+def remove_group(group):
+    """Removes a control group once the last process in it is gone."""
+    def removed():
+        try:
+            group.rmdir()
+        except OSError:
+            return False
+        return True
+    wait_for(removed, 30)
 
 
 @row(9, "a rank in D state", "bounded end, process named")
@@ -34,21 +39,21 @@ def d_state(place):
         raise Skip("no loop mounts here")
     try:
         job = place.start("run", "-q", "-n", "1", "--shutdown-timeout", "1", *sh(
-            f"echo up; while :; do echo x >{mount}/f; done"))
-        read_until(job, "up")
+            f"echo up $$; while :; do echo x >{mount}/f; done"))
+        pid = int(re.search(r"up (\d+)", read_until(job, "up")).group(1))
         if subprocess.run(["fsfreeze", "-f", str(mount)], capture_output=True, env=place.environment).returncode != 0:
             raise Skip("the file system cannot be frozen")
         try:
-            wait_for(lambda: waits_in_the_kernel(place), 10)
+            wait_for(lambda: state_of(pid) == "D", 60)
             start = time.monotonic()
             job.terminate()
-            err = job.communicate(timeout=30)[1].decode()
+            err = job.communicate(timeout=60)[1].decode()
             took = time.monotonic() - start
             expect("could not end" in err and "state D" in err, err)
             return f"launcher ended after {took:.1f} s and named the process in state D"
         finally:
             subprocess.run(["fsfreeze", "-u", str(mount)], env=place.environment)
-            place.gone_after(5)
+            place.gone_after(30)
     finally:
         subprocess.run(["umount", "-l", str(mount)])
 
@@ -76,8 +81,8 @@ def oom(place):
         expect("out of memory" in err and job.returncode != 0, err)
         return f"'{re.search('out of memory[^(]*', err).group(0).strip()}', exit code {job.returncode}"
     finally:
-        place.gone_after(5)
-        group.rmdir()
+        place.gone_after(30)
+        remove_group(group)
 
 
 @row(39, "the clock jumps an hour", "nothing happens")
@@ -91,7 +96,8 @@ def clock_jump(place):
     job = place.start("run", "-q", "-n", "2", "--timeout", "5m", *sh(
         "echo up $(date +%s); while [ ! -e end ]; do sleep 0.1; done; echo then $(date +%s)"), env=env)
     first = int(re.search(r"up (\d+)", read_until(job, "up")).group(1))
-    (place.folder / "time").write_text("+3600")
+    (place.folder / "later").write_text("+3600")
+    (place.folder / "later").rename(place.folder / "time")  # at once: it is being read
     time.sleep(1)  # for the launcher to do something about it, which it must not
     (place.folder / "end").touch()
     out, err = job.communicate(timeout=60)
@@ -113,11 +119,11 @@ def fork_bomb(place):
         run = f"exec {place.muster} run -q -n 1 --shutdown-timeout 1 --timeout 2 perl -e 'fork while 1'"
         job = place.start("-c", f"echo $$ >{group}/cgroup.procs; {run}", program="sh", stderr=subprocess.DEVNULL)
         code = job.wait(timeout=60)
-        wait_for(lambda: not (group / "cgroup.procs").read_text().split(), 10)
+        wait_for(lambda: not (group / "cgroup.procs").read_text().split(), 30)
         expect(code == 124, f"ended with {code}")
         return f"ended with {code}, nothing left in its control group"
     finally:
         for pid in (group / "cgroup.procs").read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
-        wait_for(lambda: not (group / "cgroup.procs").read_text().split(), 10)
-        group.rmdir()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        remove_group(group)

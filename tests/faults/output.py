@@ -12,7 +12,7 @@ from table import row
 @row(41, "a line of 1 GiB without an end", "memory bounded")
 def endless_line(place):
     job = place.start("run", "-q", "-n", "2", *sh(
-        "[ $RANK = 0 ] && head -c 1073741824 /dev/zero | tr '\\0' x; exit 0"), stdout=subprocess.DEVNULL)
+        "[ $RANK = 0 ] && head -c 1073741824 /dev/zero | tr '\\0' x; exit 0"), stdout=subprocess.DEVNULL, seconds=200)
     most = 0
     while job.poll() is None:
         try:
@@ -47,7 +47,7 @@ def full_disk(place):
     finally:
         subprocess.run(["umount", "-l", str(mount)])
     job = place.start("run", "-q", "-n", "1", *sh("head -c 8000000 /dev/zero | tr '\\0' x; touch written; sleep 0.1"))
-    wait_for(lambda: (place.folder / "written").exists(), 30)  # nobody reads its standard output
+    wait_for(lambda: (place.folder / "written").exists(), 60)  # nobody reads its standard output
     job.terminate()
     job.communicate(timeout=30)
     return "full disk: warned, output went on; stopped reader: the rank wrote all and ended"

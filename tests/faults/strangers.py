@@ -30,11 +30,11 @@ def out_of_descriptors(place):
     run = f"exec {place.muster} run -q -n 1 sh -c 'echo $MUSTER_STORE; sleep 1000'"
     job = place.start("-c", f"ulimit -n 64; {run}", program="sh")
     port = port_said_by(job)
-    strangers = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(100)]
+    strangers = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(100)]
     expect(job.poll() is None, "the launcher ended")
     for stranger in strangers:
         stranger.close()
-    late = socket.create_connection(("127.0.0.1", port), 5)
+    late = socket.create_connection(("127.0.0.1", port), 60)
     greeting = late.recv(8)
     expect(greeting == b"muster1\n", f"greeting {greeting!r}")
     job.terminate()
@@ -50,11 +50,11 @@ def garbage(place):
     chance = random.Random(7)
     for _ in range(200):
         try:
-            with socket.create_connection(("127.0.0.1", port), 5) as stranger:
+            with socket.create_connection(("127.0.0.1", port), 60) as stranger:
                 stranger.sendall(chance.randbytes(chance.choice([0, 1, 63, 64, 65, 100_000])))
         except (ConnectionResetError, BrokenPipeError):
             pass
-    half_open = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(300)]
+    half_open = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(300)]
     grown = rss(job.pid) - before
     expect(job.poll() is None and grown < 8 << 20, f"grew by {grown >> 10} KiB")
     for connection in half_open:

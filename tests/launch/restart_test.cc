@@ -50,9 +50,9 @@ TEST(Restarts, TheTimeLimitEndsThePause) {
   GroupResult result = failed_group();
   Restarts restarts(9);
   const auto start = Clock::now();
-  for (int quick = 0; quick < 5; ++quick) restarts.wait(result, processes, Clock::now(), start);
+  for (int quick = 0; quick < 9; ++quick) restarts.wait(result, processes, Clock::now(), start);
   EXPECT_TRUE(result.timed_out);
-  EXPECT_LT(Clock::now() - start, seconds(10)) << "the pauses are 0 + 1 + 2 + 4 + 8 s";
+  EXPECT_LT(Clock::now() - start, seconds(60)) << "the pauses are 0 + 1 + 2 + 4 + 8 + 16 + 32 + 60 + 60 s";
 }
 
 TEST(Restarts, ASignalEndsThePause) {
@@ -62,10 +62,10 @@ TEST(Restarts, ASignalEndsThePause) {
   EXPECT_TRUE(restarts.wait(result, processes, Clock::now(), std::nullopt));
   ::raise(SIGTERM);  // the set's handler keeps it
   const auto start = Clock::now();
-  for (int quick = 0; quick < 5; ++quick) {
+  for (int quick = 0; quick < 8; ++quick) {
     EXPECT_FALSE(restarts.wait(result, processes, Clock::now(), std::nullopt));
   }
-  EXPECT_LT(Clock::now() - start, seconds(10));
+  EXPECT_LT(Clock::now() - start, seconds(60));
   EXPECT_FALSE(result.timed_out);
 }
 

@@ -86,7 +86,7 @@ class Faults(ModuleTest):
         (code, told), (killed, last_words) = self.by_hand(2, "faults.py", "killed")
         self.assertEqual((code, killed), (0, -9), told + last_words)
         told_at, died_at = (float(re.search(r"at ([\d.]+)", text).group(1)) for text in (told, last_words))
-        self.assertLess(told_at - died_at, 1, told)
+        self.assertLess(told_at - died_at, 20, told)  # a moment; not the half hour of a collective's own deadline
         self.assertRegex(told, r"rank(\(s\))? 1\b")
 
     def test_a_killed_rank_ends_those_of_another_host(self):
@@ -95,7 +95,7 @@ class Faults(ModuleTest):
         died_at = float(re.search(r"at ([\d.]+)", last_words).group(1))
         for code, told in others:
             self.assertEqual(code, 0, told)
-            self.assertLess(float(re.search(r"at ([\d.]+)", told).group(1)) - died_at, 5, told)
+            self.assertLess(float(re.search(r"at ([\d.]+)", told).group(1)) - died_at, 20, told)
 
 
 if __name__ == "__main__":

@@ -229,7 +229,9 @@ TEST(Stress, WhoeverIsKilledAndWheneverTheOthersAreTold) {
       if (pid == 0) be_rank(*board, rank, ranks, seed);
       pids.push_back(pid);
     }
-    const int64_t until = static_cast<int64_t>(random() % 200);
+    // All have met when the first operation is done: who does not come to the meeting is missed at its
+    // deadline alone.
+    const int64_t until = 1 + static_cast<int64_t>(random() % 200);
     while (board->operations.load() < until && board->wrong == 0) std::this_thread::yield();
     const size_t victim = random() % pids.size();
     board->killed_at = now_ns();
@@ -246,8 +248,8 @@ TEST(Stress, WhoeverIsKilledAndWheneverTheOthersAreTold) {
   } while (seconds_since(begun) < stress_seconds());
   std::cout << rounds << " kills; the slowest survivor knew after " << static_cast<double>(slowest) / 1e6
             << " ms\n";
-  EXPECT_LT(slowest, int64_t{2'000'000'000})
-      << "200 ms is the aim; a loaded machine may take longer to run it at all";
+  EXPECT_LT(slowest, int64_t{15'000'000'000})
+      << "200 ms is the aim; a loaded machine may take longer to run it at all; the deadline is 20 s";
 }
 
 }  // namespace

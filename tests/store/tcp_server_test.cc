@@ -188,8 +188,8 @@ TEST_F(TcpServerTest, DropsASlowStrangerAtItsDeadline) {
   slow.send("only some");
   EXPECT_TRUE(silent.closed());
   EXPECT_TRUE(slow.closed());
-  expect_alive();
   EXPECT_EQ(server_->stats().dropped, 2U);
+  expect_alive();  // this one may be slow too, and ask again
 }
 
 TEST_F(TcpServerTest, DropsTheOldestOfACrowdOfStrangers) {
@@ -256,7 +256,7 @@ size_t num_descriptors() {
 }
 
 constexpr size_t kRoom = 12;
-constexpr auto kAWhile = std::chrono::milliseconds(200);
+constexpr auto kAWhile = std::chrono::seconds(5);  // more than a client needs that there is room for
 
 // A server whose process has room for few more descriptors than it needs itself.
 void serve_in_little_room(const Secret& secret, const ChildProcess::Say& say) {
@@ -298,7 +298,7 @@ TEST_F(TcpServerTest, AtTheDescriptorLimitOneClientIsTurnedAwayAndTheOthersLive)
   }
   EXPECT_THAT(refusal, HasSubstr("descriptor"));
   ASSERT_GE(inside.size(), 2U);
-  for (int i = 0; i < 3; ++i) error_of(ErrorCode::unavailable, [&] { open(kAWhile); });
+  error_of(ErrorCode::unavailable, [&] { open(kAWhile); });
   for (const auto& store : inside) store->add("n", 1);
   const auto expected = static_cast<int64_t>(inside.size());
   inside.pop_back();

@@ -13,7 +13,7 @@ using namespace store_test;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr auto kShort = std::chrono::milliseconds(100);
+constexpr auto kShort = std::chrono::milliseconds(100);  // for what is not to succeed
 
 // A server of something else: accepts one connection, says `words`, and keeps it.
 class OtherServer {
@@ -114,7 +114,7 @@ TEST(TcpStore, AServerThatIsKilledIsNamedAndOneThatIsStoppedTimesOut) {
     wait_to_be_killed();
   });
   const Endpoint endpoint = parse_endpoint(child.hear());
-  TcpStore store({.endpoint = endpoint, .secret = secret, .timeout = std::chrono::milliseconds(1000)});
+  TcpStore store({.endpoint = endpoint, .secret = secret, .timeout = std::chrono::seconds(5)});
   store.set("k", "v");
   ::kill(child.pid(), SIGSTOP);
   int status = 0;

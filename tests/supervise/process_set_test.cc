@@ -31,12 +31,12 @@ std::vector<int> ids(const WaitResult& result) {
   return list;
 }
 
-// True when the process ends (or is gone) within two seconds.
+// True when the process ends, or is gone: nobody else would end it.
 bool ends_soon(pid_t pid) {
   const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!fd.valid()) return true;
   pollfd poll = {.fd = fd.get(), .events = POLLIN, .revents = 0};
-  return ::poll(&poll, 1, 2000) == 1;
+  return ::poll(&poll, 1, 20'000) == 1;
 }
 
 // A named pipe: who opens it to read waits for who writes. Keeps children waiting without sleeping.
@@ -104,6 +104,22 @@ TEST(ProcessSet, NamesTheCauseNotItsConsequence) {
   }
 }
 
+// Nor one whose death is noticed long before it is over: here it has much memory to give back.
+TEST(ProcessSet, NamesTheCauseThatTakesItsTimeToEnd) {
+  const ScratchFolder scratch;
+  const std::string folder = cat("cd ", scratch.path(), "; ");
+  ProcessSet set;
+  set.spawn(0,
+            shell(folder + "until [ -e pid ]; do :; done; pid=$(cat pid); "
+                           "until [ $(awk '/VmRSS/ {print $2}' /proc/$pid/status) -gt 100000 ]; do :; done; "
+                           "kill -KILL $pid; while [ -e /proc/$pid/exe ]; do :; done; exit 1"));
+  set.spawn(1, shell(folder + "echo $$ > part; mv part pid; exec dd if=/dev/zero of=/dev/null bs=128M 2>&1"));
+  const WaitResult result = set.wait_all({});
+  ASSERT_EQ(result.exits.size(), 2U);
+  EXPECT_EQ(result.exits[0].id, 1);
+  EXPECT_EQ(result.exits[0].signal, SIGKILL);
+}
+
 TEST(ProcessSet, KillsWhoIgnoresTheGrace) {
   const ScratchFolder scratch;
   const std::string gate = make_gate(scratch, "gate");
@@ -113,7 +129,8 @@ TEST(ProcessSet, KillsWhoIgnoresTheGrace) {
   set.spawn(2, shell(cat(": < ", gate, "; exit 1")));
   const auto start = Clock::now();
   const WaitResult result = set.wait_all({.stop_on_failure = true, .grace = milliseconds(200)});
-  EXPECT_LT(seconds_since(start), 5);
+  EXPECT_LT(seconds_since(start), 20)
+      << "the grace is 200 ms, and 30 s unless it is said; the rest is for a busy machine";
   const auto stubborn = std::find_if(result.exits.begin(), result.exits.end(),
                                      [](const ChildExit& exit) { return exit.id == 0; });
   ASSERT_NE(stubborn, result.exits.end());
@@ -220,9 +237,7 @@ TEST(ProcessSet, PassesUserSignalsOnWithoutStopping) {
 TEST(ProcessSet, SecondInterruptKillsAtOnce) {
   ProcessSet set;
   set.spawn(0, shell("trap 'kill -INT $PPID' INT; kill -INT $PPID; while :; do sleep 0.01; done"));
-  const auto start = Clock::now();
-  const WaitResult result = set.wait_all({});
-  EXPECT_LT(seconds_since(start), 10);
+  const WaitResult result = set.wait_all({.grace = std::chrono::hours(1)});
   ASSERT_EQ(result.exits.size(), 1U);
   EXPECT_EQ(result.exits[0].signal, SIGKILL);
 }

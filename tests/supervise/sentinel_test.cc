@@ -21,19 +21,24 @@ namespace {
 
 using std::chrono::milliseconds;
 
-ChildOptions sleeper(const std::string& value = "") {
-  return {.argv = {"sleep", "1000"},
-          .environment = {{"PATH", "/usr/local/bin:/usr/bin:/bin"}, {"SENTINEL_TEST", value}, {"LAST", "1"}}};
-}
-
 template <class Predicate>
 bool comes_true(Predicate predicate) {
-  const Deadline deadline(std::chrono::seconds(10));
+  const Deadline deadline(std::chrono::seconds(60));
   while (!predicate()) {
     if (deadline.passed()) return false;
     ::sched_yield();
   }
   return true;
+}
+
+// A process in the middle of exec, which spawn_child does not wait for the end of, has no environment to be
+// found by.
+Child sleeper(const std::string& value = "") {
+  Child child = spawn_child(
+      {.argv = {"sleep", "1000"},
+       .environment = {{"PATH", "/usr/local/bin:/usr/bin:/bin"}, {"SENTINEL_TEST", value}, {"LAST", "1"}}});
+  EXPECT_TRUE(comes_true([&] { return !read_file(cat("/proc/", child.pid, "/environ")).empty(); }));
+  return child;
 }
 
 size_t num_open_files(pid_t pid) {
@@ -47,7 +52,7 @@ size_t num_open_files(pid_t pid) {
 }
 
 TEST(Sentinel, HoldsNothingOfOursAndEndsNobodyAtItsEnd) {
-  const Child child = spawn_child(sleeper());
+  const Child child = sleeper();
   pid_t pid = 0;
   {
     Sentinel sentinel({});
@@ -83,17 +88,18 @@ bool ends_with(const std::vector<std::string>& marks, const Child& child, bool i
 }
 
 TEST(Sentinel, EndsGroupsAndMarkedProcessesOfALauncherThatIsKilled) {
-  EXPECT_TRUE(ends_with({}, spawn_child(sleeper()), true));
-  EXPECT_TRUE(ends_with({"SENTINEL_TEST=mine"}, spawn_child(sleeper("mine")), false));
-  EXPECT_TRUE(ends_with({"LAST=1", "SENTINEL_TEST=mine"}, spawn_child(sleeper("mine")), false));
+  EXPECT_TRUE(ends_with({}, sleeper(), true));
+  // Marks of their own: the sentinel before may still be looking for more.
+  EXPECT_TRUE(ends_with({"SENTINEL_TEST=first"}, sleeper("first"), false));
+  EXPECT_TRUE(ends_with({"LAST=1", "SENTINEL_TEST=second"}, sleeper("second"), false));
 }
 
 TEST(Sentinel, LeavesOthersAlone) {
-  const Child longer = spawn_child(sleeper("mine too"));
-  const Child shorter = spawn_child(sleeper("min"));
-  const Child other = spawn_child(sleeper("other"));
+  const Child longer = sleeper("mine too");
+  const Child shorter = sleeper("min");
+  const Child other = sleeper("other");
   // Those with lower numbers are looked at first.
-  EXPECT_TRUE(ends_with({"SENTINEL_TEST=mine", "LAST=1"}, spawn_child(sleeper("mine")), false));
+  EXPECT_TRUE(ends_with({"SENTINEL_TEST=mine", "LAST=1"}, sleeper("mine"), false));
   for (const Child* child : {&longer, &shorter, &other}) {
     EXPECT_EQ(::waitpid(child->pid, nullptr, WNOHANG), 0);
     ::kill(child->pid, SIGKILL);
