@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <thread>
 
@@ -58,10 +59,11 @@ ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d
                         const std::vector<RankIdentity>& members, int place, const InitOptions& options,
                         bool awaited = false) {
   const std::string backend = choose_backend(members, backend_asked(options));
+  static std::atomic<bool> told = false;  // of the process's first group: what else it makes is like it
   if (options.device.is_cuda() && backend != "nccl" && place == 0) {
     log(LogLevel::info, cat("process group: ", backend,
                             ", CUDA tensors staged through host memory (a rank without a GPU of its own)"));
-  } else if (place == 0) {
+  } else if (place == 0 && !told.exchange(true)) {
     log(LogLevel::info, cat("process group: ", members.size(), " ranks over ", backend));
   }
   std::vector<std::string> hosts;

@@ -37,6 +37,10 @@ MAY_USE = {
 FILE_MAY_USE = {
     "muster.h": ["run", "ddp", "data", "checkpoint", "parallel"],  # the one line a user needs
 }
+# Files of other top folders that a folder may include.
+MAY_ALSO_USE = {
+    "bench": ["examples/02_gpt/gpt.h"],  # the model that is timed is the one that users read
+}
 CONTROL_PLANE = ["base", "store", "shm", "device", "placement", "supervise", "launch", "cluster", "tasks", "cli"]
 
 LIBTORCH = re.compile(r"(torch|ATen|c10|c10d|caffe2|gloo)/")
@@ -114,7 +118,7 @@ class Checker:
     def judge(self, name, folder, included, quoted):
         if included.startswith("muster/"):
             yield from self.judge_own(name, folder, included.removeprefix("muster/"))
-        elif quoted:
+        elif quoted and included not in MAY_ALSO_USE.get(folder, []):
             yield 'expected "muster/<folder>/<file>", so that the folder can be seen'
         else:
             yield from self.judge_foreign(name, folder, included)
