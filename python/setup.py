@@ -9,7 +9,7 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 root = pathlib.Path(__file__).resolve().parents[1]
 base = [f"muster/base/{name}.cc" for name in ("error", "fd", "host_identity", "memory_group", "units")]
-sources = [root / name for name in base] + sorted([*root.glob("muster/shm/*.cc"), *root.glob("muster/comm/shm_*.cc")])
+sources = [root / name for name in base] + sorted([*root.glob("muster/shm/*.cc"), *root.glob("muster/comm/shm_*.cc"), root / "muster/comm/host_backend.cc"])
 if platform.machine() != "x86_64":
     sources = [source for source in sources if "avx" not in source.name]
 

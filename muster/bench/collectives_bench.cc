@@ -126,6 +126,7 @@ struct Contestant {
 
 std::vector<std::string> backends_here(Context& ctx) {
   if (ctx.process_group().backend() == "nccl") return {"gloo", "shm", "nccl"};
+  if (ctx.process_group().backend() == "mpi") return {"gloo", "shm", "mpi"};
   if (ctx.device().is_cuda()) return {"gloo", "shm"};
   return {"gloo", "shm", "shm-in-place"};
 }
@@ -221,7 +222,7 @@ void check(const CollectivesBenchOptions& options) {
                 cat("--op: expected ", join(ops, ", "), ", got '", options.op, "'"));
   }
   for (const std::string& backend : options.backends) {
-    const std::vector<std::string> known = {"gloo", "shm", "shm-in-place", "nccl"};
+    const std::vector<std::string> known = {"gloo", "shm", "shm-in-place", "nccl", "mpi"};
     if (std::find(known.begin(), known.end(), backend) == known.end()) {
       throw Error(ErrorCode::invalid_argument,
                   cat("--backends: expected ", join(known, ", "), ", got '", backend, "'"));

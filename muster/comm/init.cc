@@ -25,9 +25,9 @@ constexpr std::chrono::seconds kLastWords{30};
 std::string backend_asked(const InitOptions& options) {
   const std::string told = get_env("MUSTER_BACKEND").value_or("auto");
   std::string asked = told == "auto" ? options.backend : told;
-  if (asked != "auto" && asked != "gloo" && asked != "nccl" && asked != "shm") {
+  if (asked != "auto" && asked != "gloo" && asked != "nccl" && asked != "shm" && asked != "mpi") {
     throw Error(ErrorCode::invalid_argument,
-                cat("backend: expected auto, gloo, nccl or shm, got '", asked, "'"));
+                cat("backend: expected auto, gloo, nccl, shm or mpi, got '", asked, "'"));
   }
   return asked;
 }
@@ -69,7 +69,8 @@ ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d
                              .device = options.device,
                              .timeout = options.timeout,
                              .master_addr = meeting.master_addr,
-                             .awaited = awaited});
+                             .awaited = awaited,
+                             .of_all_ranks = std::ssize(members) == meeting.world_size});
 }
 
 ProcessGroup join_and_make(const Rendezvous& meeting, const InitOptions& options) {

@@ -6,6 +6,7 @@
 #include "muster/comm/failure.h"
 #include "muster/comm/gloo.h"
 #include "muster/comm/group_state.h"
+#include "muster/comm/mpi.h"
 #include "muster/comm/nccl.h"
 #include "muster/comm/shm_backend.h"
 
@@ -36,11 +37,16 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
       return c10::make_intrusive<c10d::PrefixStore>(name, store);
     };
     state->group = c10::make_intrusive<Group>(sub_store("c10d"), rank, size);
-    const bool shared = options.backend == "shm";
-    const auto type = shared ? Group::CUSTOM : Group::GLOO;
-    const auto on_host = shared
-                             ? make_shm(sub_store("shm"), rank, size, options.timeout)
-                             : make_gloo(sub_store("gloo"), rank, size, options.timeout, options.master_addr);
+    const auto make_on_host = [&]() -> c10::intrusive_ptr<c10d::Backend> {
+      if (options.backend == "shm") return make_shm(sub_store("shm"), rank, size, options.timeout);
+      if (options.backend == "mpi")
+        return make_mpi(sub_store("mpi"), rank, size, options.of_all_ranks, options.timeout);
+      return make_gloo(sub_store("gloo"), rank, size, options.timeout, options.master_addr);
+    };
+    const auto type = options.backend == "shm"   ? Group::CUSTOM
+                      : options.backend == "mpi" ? Group::MPI
+                                                 : Group::GLOO;
+    const auto on_host = make_on_host();
     state->group->setBackend(c10::kCPU, type, on_host);
     state->group->setDefaultBackend(type);
     if (options.backend == "nccl") {
