@@ -62,7 +62,7 @@ class HostBackend : public c10d::Backend {
     if (!left_) carrier_->give_up();
   }
   void shutdown() override {
-    if (!std::exchange(left_, true)) carrier_->leave();
+    if (!left_.exchange(true)) carrier_->leave();
   }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
