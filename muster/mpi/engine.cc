@@ -15,7 +15,7 @@ namespace {
 // MPI moves data only while it is called. So it is asked without pause while something is likely to end soon,
 // then with short sleeps, and now and then when nothing is under way, because a peer may wait for what this
 // rank has sent.
-constexpr std::chrono::microseconds kEager{2000};
+constexpr std::chrono::microseconds kEager{20000};
 constexpr std::chrono::microseconds kNap{50};
 constexpr std::chrono::milliseconds kIdle{5};
 
@@ -163,9 +163,7 @@ void Engine::take_off(Operation operation) {
     group->rethrow_if_broken();
     airborne.operation.start(airborne.flight);
   } catch (...) {
-    const auto why = failure_of(airborne.operation.name);
-    land(airborne, why);
-    break_group(*group, why);
+    break_group(*group, failure_of(airborne.operation.name));
   }
 }
 
@@ -188,6 +186,7 @@ void Engine::sweep() {
   }
 }
 
+// Lands all that the group has under way.
 void Engine::break_group(Group& group, const std::exception_ptr& error) {
   spoiled_ = true;
   {
@@ -214,9 +213,11 @@ bool Engine::poll_one(Airborne& airborne) {
                     "operation: this group is over)"));
   } catch (...) {
     const auto why = failure_of(operation.name);
-    const bool harmless = is_refusal(why) && airborne.flight.idle();
-    land(airborne, why);
-    if (!harmless) break_group(*group, why);
+    if (is_refusal(why) && airborne.flight.idle()) {
+      land(airborne, why);
+    } else {
+      break_group(*group, why);
+    }
   }
   return true;
 }

@@ -20,18 +20,18 @@ using muster::ErrorCode;
 using muster::ProcessGroup;
 using Tensors = std::vector<at::Tensor>;
 
-void expect(bool right, const std::string& what) {
+void require(bool right, const std::string& what) {
   if (!right) throw std::runtime_error(what);
 }
 
 template <class Body>
-void expect_error(ErrorCode code, const std::vector<std::string>& parts, Body&& body) {
+void require_error(ErrorCode code, const std::vector<std::string>& parts, Body&& body) {
   try {
     body();
   } catch (const Error& error) {
     bool right = error.code() == code;
     for (const std::string& part : parts) right = right && error.message().find(part) != std::string::npos;
-    expect(right, muster::cat("unexpected error: ", muster::to_string(error.code()), ": ", error.message()));
+    require(right, muster::cat("unexpected error: ", muster::to_string(error.code()), ": ", error.message()));
     return;
   }
   throw std::runtime_error("expected an error, got none");
@@ -44,28 +44,28 @@ void types(ProcessGroup& group) {
     const double step = type == at::kHalf ? 0x1p-11 : 0x1p-8;
     auto tensor = torch::full({5}, group.rank() == 0 ? 1.0 : step).to(type);
     group.all_reduce(tensor);
-    expect(tensor.equal(torch::full({5}, 1 + (n - 1) * step).to(type)), "a half type is rounded once");
+    require(tensor.equal(torch::full({5}, 1 + (n - 1) * step).to(type)), "a half type is rounded once");
     auto mean = torch::full({5}, group.rank() + 1).to(type);
     group.all_reduce(mean, muster::ReduceOp::avg);
-    expect(mean.equal(torch::full({5}, (n + 1) / 2).to(type)), "the mean of a half type");
+    require(mean.equal(torch::full({5}, (n + 1) / 2).to(type)), "the mean of a half type");
     auto rows = torch::full({group.size(), 3}, group.rank() + 1).to(type);
     auto part = torch::zeros({1, 3}).to(type);
     group.reduce_scatter(part, rows);
-    expect(part.equal(torch::full({1, 3}, n * (n + 1) / 2).to(type)), "reduce_scatter of a half type");
+    require(part.equal(torch::full({1, 3}, n * (n + 1) / 2).to(type)), "reduce_scatter of a half type");
   }
   auto complex = torch::complex(torch::ones({3}), torch::full({3}, static_cast<float>(group.rank())));
   group.all_reduce(complex);
   const auto turns = static_cast<float>(n * (n - 1) / 2);
-  expect(complex.equal(torch::complex(torch::full({3}, static_cast<float>(n)), torch::full({3}, turns))),
-         "complex");
+  require(complex.equal(torch::complex(torch::full({3}, static_cast<float>(n)), torch::full({3}, turns))),
+          "complex");
   auto any = torch::zeros({2}, at::kBool);
   any[0] = group.rank() == group.size() - 1;
   group.all_reduce(any, muster::ReduceOp::max);
-  expect(any[0].item<bool>() && !any[1].item<bool>(), "bool");
+  require(any[0].item<bool>() && !any[1].item<bool>(), "bool");
   auto lost = torch::tensor({group.rank() == 0 ? std::nanf("") : 1.0F});
   group.all_reduce(lost, muster::ReduceOp::max);
-  expect(lost.isnan().item<bool>(), "NaN wins");
-  expect_error(ErrorCode::invalid_argument, {"Float has, got band"}, [&] {
+  require(lost.isnan().item<bool>(), "NaN wins");
+  require_error(ErrorCode::invalid_argument, {"Float has, got band"}, [&] {
     auto floats = torch::ones({2});
     group.all_reduce(floats, muster::ReduceOp::band);
   });
@@ -79,13 +79,13 @@ void lists(ProcessGroup& group) {
   for (int i = 0; i < size; ++i) all[0].push_back(torch::zeros({2}, at::kLong));
   c10d.allgather(all, mine)->wait();
   for (int i = 0; i < size; ++i)
-    expect(all[0][static_cast<size_t>(i)].equal(torch::full({2}, i)), "all_gather into a list");
+    require(all[0][static_cast<size_t>(i)].equal(torch::full({2}, i)), "all_gather into a list");
   std::vector<Tensors> parts(1);
   for (int i = 0; i < size; ++i) parts[0].push_back(torch::full({3}, i + rank, at::kFloat));
   Tensors part{torch::zeros({3})};
   c10d.reduce_scatter(part, parts)->wait();
-  expect(part[0].equal(torch::full({3}, static_cast<float>(size * rank + size * (size - 1) / 2))),
-         "reduce_scatter of a list");
+  require(part[0].equal(torch::full({3}, static_cast<float>(size * rank + size * (size - 1) / 2))),
+          "reduce_scatter of a list");
   Tensors to, from;
   for (int i = 0; i < size; ++i) {
     to.push_back(torch::full({i + 1}, rank));
@@ -93,7 +93,7 @@ void lists(ProcessGroup& group) {
   }
   c10d.alltoall(from, to)->wait();
   for (int i = 0; i < size; ++i)
-    expect(from[static_cast<size_t>(i)].equal(torch::full({rank + 1}, i)), "all_to_all of lists");
+    require(from[static_cast<size_t>(i)].equal(torch::full({rank + 1}, i)), "all_to_all of lists");
 }
 
 void messages(ProcessGroup& group) {
@@ -106,12 +106,12 @@ void messages(ProcessGroup& group) {
       work->wait();
       const int source = work->sourceRank();
       ++seen[source];
-      expect(got[0].equal(torch::full({2}, source)), "recv from any rank");
+      require(got[0].equal(torch::full({2}, source)), "recv from any rank");
     }
-    expect(std::ssize(seen) == group.size() - 1, "every rank's message came once");
+    require(std::ssize(seen) == group.size() - 1, "every rank's message came once");
     auto small = torch::zeros({2}, at::kLong);
-    expect_error(ErrorCode::invalid_argument, {"recv", "16 bytes", "one size"},
-                 [&] { group.recv(small, 1, 4); });
+    require_error(ErrorCode::invalid_argument, {"recv", "16 bytes", "one size"},
+                  [&] { group.recv(small, 1, 4); });
   } else {
     Tensors sent{torch::full({2}, group.rank())};
     c10d.send(sent, 0, 3)->wait();
@@ -119,7 +119,7 @@ void messages(ProcessGroup& group) {
   }
   auto after = torch::ones({2});
   group.all_reduce(after);
-  expect(after[0].item<float>() == static_cast<float>(group.size()), "as good as before");
+  require(after[0].item<float>() == static_cast<float>(group.size()), "as good as before");
 }
 
 // Rank 0 waits for what nobody sends.
@@ -129,10 +129,43 @@ void late(muster::InitOptions options) {
   if (group.rank() > 0) return group.store()->wait({"over"});
   auto tensor = torch::zeros({2});
   const std::string name = muster::cat("recv from 1 (tag 0) on rank 0 of ", group.size());
-  expect_error(ErrorCode::timeout, {name, "500 ms"}, [&] { group.recv(tensor, 1); });
-  expect_error(ErrorCode::timeout, {name, "this group is over"}, [&] { group.all_reduce(tensor); });
+  require_error(ErrorCode::timeout, {name, "500 ms"}, [&] { group.recv(tensor, 1); });
+  Tensors tensors{tensor};
+  require_error(ErrorCode::timeout, {name, "this group is over"},
+                [&] { group.c10d()->allreduce(tensors)->wait(); });
   std::cout << "mpi_probe: late holds" << std::endl;
   group.store()->set("over", "");
+}
+
+// Rank 0 waits for a rank that fails: the launcher sees that it left without a word to MPI, and ends the job.
+void dies(ProcessGroup& group) {
+  auto tensor = torch::ones({2});
+  group.all_reduce(tensor);
+  if (group.rank() == 1) throw std::runtime_error("no space left");
+  group.all_reduce(tensor);
+}
+
+// Beyond what goes at once.
+void large(ProcessGroup& group) {
+  const int64_t count = (int64_t{1} << 30) + 5;
+  const auto right = [](const at::Tensor& tensor, int value, const char* what) {
+    require(tensor.min().item<int>() == value && tensor.max().item<int>() == value, what);
+  };
+  auto tensor = torch::full({count}, group.rank() + 1, at::kChar);
+  group.broadcast(tensor, 1);
+  right(tensor, 2, "broadcast of more than 1 GiB");
+  group.all_reduce(tensor);
+  right(tensor, 2 * group.size(), "all_reduce of more than 1 GiB");
+  if (group.rank() == 0) group.send(tensor.fill_(9), 1);
+  if (group.rank() == 1) group.recv(tensor, 0);
+  if (group.rank() < 2) right(tensor, 9, "a message of more than 1 GiB");
+  auto part = tensor.slice(0, 0, (count + 1) / 2).fill_(group.rank());
+  auto all = torch::empty({group.size(), part.size(0)}, at::kChar);
+  group.all_gather(all, part);
+  for (int rank = 0; rank < group.size(); ++rank) right(all[rank], rank, "all_gather of more than 1 GiB");
+  auto sum = torch::empty({1, part.size(0)}, at::kChar);
+  group.reduce_scatter(sum, all);
+  right(sum, group.size() * group.rank(), "reduce_scatter of more than 1 GiB");
 }
 
 // The ranks count backwards. All of them see the same error, and nobody hangs.
@@ -141,28 +174,28 @@ void renumbered(muster::InitOptions options, const std::string& folder) {
   ::setenv("RANK", muster::cat(told->world_size - 1 - told->rank).c_str(), 1);
   ::setenv("WORLD_SIZE", muster::cat(told->world_size).c_str(), 1);
   options.init_method = "file://" + folder + "/store";
-  expect_error(
+  require_error(
       ErrorCode::invalid_argument,
       {muster::cat("expected rank 0 of ", told->world_size, " to be process 0 of ", told->world_size),
        muster::cat("got process ", told->world_size - 1, " of ", told->world_size)},
       [&] { muster::init_process_group(options); });
 }
 
-// One process that no MPI launcher has started: no world of its own is made in silence. Then one that was, without
-// the library.
+// One process that no MPI launcher has started: no world of its own is made in silence. Then one that was,
+// without the library.
 void alone(muster::InitOptions options, const std::string& folder) {
   ::setenv("RANK", "0", 1);
   ::setenv("WORLD_SIZE", "1", 1);
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_ID"}) ::unsetenv(name);
   options.backend = "mpi";
   options.init_method = "file://" + folder + "/first";
-  expect_error(ErrorCode::failed_precondition, {"an MPI launcher has started", "mpirun -n 4 PROGRAM"},
-               [&] { muster::init_process_group(options); });
+  require_error(ErrorCode::failed_precondition, {"an MPI launcher has started", "mpirun -n 4 PROGRAM"},
+                [&] { muster::init_process_group(options); });
   ::setenv("PMI_RANK", "0", 1);
   ::setenv("MUSTER_MPI_LIBRARY", "/nowhere/libmuster_mpi_mpich.so", 1);
   options.init_method = "file://" + folder + "/second";
-  expect_error(ErrorCode::unavailable, {"expected a usable library", "/nowhere/libmuster_mpi_mpich.so"},
-               [&] { muster::init_process_group(options); });
+  require_error(ErrorCode::unavailable, {"expected a usable library", "/nowhere/libmuster_mpi_mpich.so"},
+                [&] { muster::init_process_group(options); });
 }
 
 }  // namespace
@@ -180,7 +213,7 @@ int main(int argc, char** argv) try {
     alone(options, argv[2]);
   } else {
     const std::map<std::string, void (*)(ProcessGroup&)> cases = {
-        {"types", types}, {"lists", lists}, {"messages", messages}};
+        {"types", types}, {"lists", lists}, {"messages", messages}, {"dies", dies}, {"large", large}};
     ProcessGroup group = muster::init_process_group(options);
     cases.at(which)(group);
     group.shutdown();
