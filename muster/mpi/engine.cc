@@ -65,8 +65,7 @@ Engine& Engine::of_process(std::chrono::milliseconds timeout) {
     std::atexit([] { slot()->end_at_exit(); });
   }
   Engine& engine = *slot();
-  if (!engine.ready_) engine.call("MPI_Init_thread", timeout, [&engine] { engine.initialise(); });
-  engine.ready_ = true;
+  engine.call("MPI_Init_thread", timeout, [&engine] { engine.get_ready(); });
   return engine;
 }
 
@@ -75,15 +74,20 @@ Engine::Engine() {
   thread_ = std::thread([this] { run(); });
 }
 
-void Engine::initialise() {
-  int is_there = 0, is_over = 0, level = MPI_THREAD_SINGLE;
+void Engine::get_ready() {
+  int is_there = 0, is_over = 0;
   check(MPI_Initialized(&is_there), "MPI_Initialized");
   check(MPI_Finalized(&is_over), "MPI_Finalized");
   if (is_over != 0) {
     throw Error(ErrorCode::failed_precondition,
                 "mpi: expected an MPI that can be used, got one that was finalised; make groups before that");
   }
-  if (is_there != 0) {
+  if (!reductions_) initialise(is_there != 0);
+}
+
+void Engine::initialise(bool by_the_program) {
+  int level = MPI_THREAD_SINGLE;
+  if (by_the_program) {
     check(MPI_Query_thread(&level), "MPI_Query_thread");
     if (level < MPI_THREAD_MULTIPLE) {
       throw Error(

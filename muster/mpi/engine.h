@@ -82,7 +82,8 @@ class Engine {
   void end_at_exit();
 
   void run();
-  void initialise();
+  void get_ready();
+  void initialise(bool by_the_program);
   bool may_finalise() const { return !spoiled_ && groups_ == 0; }
   bool poll();
   bool poll_one(Airborne& airborne);
@@ -96,7 +97,6 @@ class Engine {
 
   World world_;
   std::optional<Reductions> reductions_;
-  bool ready_ = false;
   bool ours_ = false;  // to finalise
 
   std::mutex mutex_;
