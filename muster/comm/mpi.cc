@@ -35,7 +35,7 @@ std::string find_library() {
   const std::string libmuster = self.dli_fname != nullptr ? self.dli_fname : "";
   const std::string folder = libmuster.substr(0, libmuster.find_last_of('/') + 1);
   for (const std::string& name : names) {
-    const std::string path = cat(folder, "lib", name, ".so");
+    std::string path = cat(folder, "lib", name, ".so");
     if (::access(path.c_str(), F_OK) == 0) return path;
   }
   throw Error(ErrorCode::unavailable,
