@@ -2,7 +2,8 @@
 #
 #   bin/muster
 #   libexec/muster/muster-bench                  what `muster bench` executes, and python_ddp.py for its peer
-#   lib/libmuster.so, lib/libmuster_cuda.so      beside each other: the first loads the second by its place
+#   lib/libmuster.so, lib/libmuster_cuda.so,     beside each other: the first loads the others by their place
+#   lib/libmuster_mpi_*.so
 #   include/muster/...                           every header that a FILE_SET names
 #   lib/cmake/muster/                            musterConfig.cmake, and FindLibTorch.cmake, which it uses
 include(CMakePackageConfigHelpers)
@@ -25,6 +26,12 @@ if(MUSTER_LIBTORCH)
     install(TARGETS muster_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
     set_target_properties(muster_cuda PROPERTIES INSTALL_RPATH "${muster_install_rpath}")
   endif()
+
+  get_property(muster_mpi_libraries GLOBAL PROPERTY MUSTER_MPI_LIBRARIES)
+  foreach(library IN LISTS muster_mpi_libraries)
+    install(TARGETS ${library} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    set_target_properties(${library} PROPERTIES INSTALL_RPATH "${muster_install_rpath}")
+  endforeach()
 
   install(TARGETS muster_bench RUNTIME DESTINATION libexec/muster)
   install(FILES ${PROJECT_SOURCE_DIR}/muster/bench/python_ddp.py DESTINATION libexec/muster)

@@ -128,6 +128,7 @@ std::vector<std::string> backends_here(Context& ctx) {
   if (ctx.process_group().backend() == "nccl") return {"gloo", "shm", "nccl"};
   if (ctx.process_group().backend() == "shm+gloo") return {"gloo", "shm+gloo"};
   if (ctx.process_group().backend() == "gloo") return {"gloo"};
+  if (ctx.process_group().backend() == "mpi") return {"gloo", "shm", "mpi"};
   if (ctx.device().is_cuda()) return {"gloo", "shm"};
   return {"gloo", "shm", "shm-in-place"};
 }
@@ -223,7 +224,7 @@ void check(const CollectivesBenchOptions& options) {
                 cat("--op: expected ", join(ops, ", "), ", got '", options.op, "'"));
   }
   for (const std::string& backend : options.backends) {
-    const std::vector<std::string> known = {"gloo", "shm", "shm-in-place", "shm+gloo", "nccl"};
+    const std::vector<std::string> known = {"gloo", "shm", "shm-in-place", "shm+gloo", "nccl", "mpi"};
     if (std::find(known.begin(), known.end(), backend) == known.end()) {
       throw Error(ErrorCode::invalid_argument,
                   cat("--backends: expected ", join(known, ", "), ", got '", backend, "'"));

@@ -10,7 +10,7 @@ namespace muster {
 struct CollectivesBenchOptions {
   int ranks = 2;
   std::string op = "all_reduce";           // or reduce_scatter, all_gather, broadcast, all_to_all
-  std::vector<std::string> backends = {};  // gloo, shm, shm-in-place, nccl; empty: what can be had here
+  std::vector<std::string> backends = {};  // gloo, shm, shm-in-place, nccl, mpi; empty: what can be had here
   std::string dtype = "float32";
   int64_t min_bytes = 4;
   int64_t max_bytes = 64 << 20;

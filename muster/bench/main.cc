@@ -59,8 +59,9 @@ void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
                    "all_reduce, reduce_scatter, all_gather, broadcast or all_to_all [all_reduce]")
       ->type_name("OP");
   command
-      ->add_option("--backends", options->backends,
-                   "gloo, shm, shm-in-place (tensors that lie in shared memory), nccl [all that can be had]")
+      ->add_option(
+          "--backends", options->backends,
+          "gloo, shm, shm-in-place (tensors that lie in shared memory), nccl, mpi [all that can be had]")
       ->delimiter(',')
       ->type_name("LIST");
   command

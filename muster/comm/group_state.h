@@ -19,12 +19,13 @@ namespace muster {
 
 // How to build a group's backends over a store, for sub-groups too.
 struct GroupOptions {
-  std::string backend = "gloo";         // gloo, nccl, shm, shm+gloo
+  std::string backend = "gloo";         // gloo, nccl, shm, shm+gloo, mpi
   std::vector<std::string> hosts = {};  // host_identity() of each rank
   c10::Device device = c10::kCPU;
   std::chrono::milliseconds timeout{0};
   std::string master_addr = {};  // chooses the network interface
   bool awaited = false;          // a process outside of the group waits for its end, good or not
+  bool of_all_ranks = true;      // of the job; a part of them has numbers of its own
 };
 
 struct ProcessGroup::State {

@@ -26,9 +26,10 @@ constexpr std::chrono::seconds kLastWords{30};
 std::string backend_asked(const InitOptions& options) {
   const std::string told = get_env("MUSTER_BACKEND").value_or("auto");
   std::string asked = told == "auto" ? options.backend : told;
-  if (asked != "auto" && asked != "gloo" && asked != "nccl" && asked != "shm" && asked != "shm+gloo") {
+  const std::vector<std::string> known = {"auto", "gloo", "nccl", "shm", "shm+gloo", "mpi"};
+  if (std::find(known.begin(), known.end(), asked) == known.end()) {
     throw Error(ErrorCode::invalid_argument,
-                cat("backend: expected auto, gloo, nccl, shm or shm+gloo, got '", asked, "'"));
+                cat("backend: expected ", join(known, ", "), ", got '", asked, "'"));
   }
   return asked;
 }
@@ -74,7 +75,8 @@ ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d
                              .device = options.device,
                              .timeout = options.timeout,
                              .master_addr = meeting.master_addr,
-                             .awaited = awaited});
+                             .awaited = awaited,
+                             .of_all_ranks = std::ssize(members) == meeting.world_size});
 }
 
 ProcessGroup join_and_make(const Rendezvous& meeting, const InitOptions& options) {

@@ -7,6 +7,7 @@
 #include "muster/comm/gloo.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/hierarchical.h"
+#include "muster/comm/mpi.h"
 #include "muster/comm/nccl.h"
 #include "muster/comm/shm_backend.h"
 
@@ -28,6 +29,8 @@ c10::intrusive_ptr<c10d::Backend> make_host_backend(const c10::intrusive_ptr<c10
   const auto gloo = [&](const c10::intrusive_ptr<c10d::Store>& of_ranks, int gloo_rank, int gloo_size) {
     return make_gloo(of_ranks, gloo_rank, gloo_size, options.timeout, options.master_addr);
   };
+  if (options.backend == "mpi")
+    return make_mpi(part("mpi"), rank, size, options.of_all_ranks, options.timeout);
   if (options.backend == "shm+gloo")
     return make_hierarchical(part("hosts"), rank, options.hosts, options.timeout, gloo);
   return gloo(part("gloo"), rank, size);
@@ -54,7 +57,9 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
       return c10::make_intrusive<c10d::PrefixStore>(name, store);
     };
     state->group = c10::make_intrusive<Group>(sub_store("c10d"), rank, size);
-    const auto type = options.backend.starts_with("shm") ? Group::CUSTOM : Group::GLOO;
+    const auto type = options.backend.starts_with("shm") ? Group::CUSTOM
+                      : options.backend == "mpi"         ? Group::MPI
+                                                         : Group::GLOO;
     const auto on_host = make_host_backend(store, rank, size, options);
     state->group->setBackend(c10::kCPU, type, on_host);
     state->group->setDefaultBackend(type);

@@ -148,7 +148,8 @@ class Call {
     auto work = std::make_shared<Work::State>();
     work->operation =
         cat(operation_, " (peer ", peer, ", tag ", tag, ") on rank ", state_->rank, " of ", state_->size);
-    work->waiting = Work::State::Waiting::once;
+    work->waiting =
+        state_->options.backend == "mpi" ? Work::State::Waiting::by_itself : Work::State::Waiting::once;
     return launch(std::move(work), std::forward<Start>(start));
   }
 
@@ -296,7 +297,8 @@ Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller 
 Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op, Caller caller) {
   Call call("reduce_scatter", state_.get());
   at::Tensor from = call.tensor(input, false).view(-1);
-  if (state_->options.backend == "shm" || (input.is_cuda() && state_->options.backend == "nccl")) {
+  const std::string& backend = state_->options.backend;
+  if (backend == "shm" || backend == "mpi" || (input.is_cuda() && backend == "nccl")) {
     at::Tensor to = call.tensor(output, true).view(-1);
     call.check_parts(from, to, "input", "output");
     return call.start(cat(to_string(op), " ", describe(input)), [&] {
@@ -475,6 +477,7 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
   for (const int member : ranks)
     options.hosts.push_back(state_->options.hosts.at(static_cast<size_t>(member)));
   if (options.backend == "shm+gloo") options.backend = choose_host_backend(options.hosts);
+  options.of_all_ranks = false;
   ProcessGroup group = make_process_group(store, sub_rank, static_cast<int>(ranks.size()), options);
   group.state_->parent_ranks = ranks;
   return group;

@@ -43,7 +43,7 @@ class ProcessGroup {
   int rank() const;
   int size() const;
   c10::Device device() const;          // where this rank computes
-  const std::string& backend() const;  // "gloo", "nccl", "shm" or "shm+gloo"
+  const std::string& backend() const;  // "gloo", "nccl", "shm", "shm+gloo" or "mpi"
 
   // Every rank ends with the reduction over all ranks, in place. Source: torch.distributed.all_reduce.
   void all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum) {

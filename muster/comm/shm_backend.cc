@@ -1,25 +1,15 @@
 #include "muster/comm/shm_backend.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/sparse_coo_tensor.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 
 #include "muster/base/error.h"
-#include "muster/base/strings.h"
-#include "muster/comm/shm_call.h"
+#include "muster/comm/host_backend.h"
 #include "muster/comm/shm_queue.h"
-#include "muster/comm/shm_work.h"
 #include "muster/shm/arena.h"
 #include "muster/shm/mailbox.h"
 
@@ -27,247 +17,32 @@ namespace muster {
 
 namespace {
 
-using shm::Kind;
-using shm::Part;
-using shm::Request;
-using Tensors = std::vector<at::Tensor>;
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-
-// Of a store that is used again, a rank must not read what was said before.
-shm::Exchange exchange_over(const c10::intrusive_ptr<c10d::Store>& given, int rank,
-                            std::chrono::milliseconds timeout) {
-  const int64_t generation = given->add(cat("generation/", rank), 1);
-  const auto store = c10::make_intrusive<c10d::PrefixStore>(cat(generation), given);
-  return {.set = [store](const std::string& key, const std::string& value) { store->set(key, value); },
-          .get =
-              [store, timeout](const std::string& key) {
-                store->wait({key}, timeout);
-                return store->get_to_str(key);
-              }};
-}
-
 constexpr std::chrono::minutes kMeeting{2};  // the ranks have found each other already
 
-std::unique_ptr<shm::Team> meet_in_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                          std::chrono::milliseconds timeout) {
-  return std::make_unique<shm::Team>(exchange_over(store, rank, timeout), rank, size, timeout);
-}
-
-class ShmBackend : public c10d::Backend {
+class ShmCarrier : public Carrier {
  public:
-  ShmBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-             std::chrono::milliseconds timeout)
-      : Backend(rank, size),
-        timeout_(timeout),
-        team_(meet_in_memory(store, rank, size, std::min<std::chrono::milliseconds>(timeout, kMeeting))),
-        arena_(team_->memory(), team_->layout().arena(rank), team_->layout().arena_bytes,
-               &team_->line(rank).state),
+  explicit ShmCarrier(std::unique_ptr<shm::Team> team)
+      : team_(std::move(team)),
+        arena_(team_->memory(), team_->layout().arena(team_->rank()), team_->layout().arena_bytes,
+               &team_->line(team_->rank()).state),
         queue_(std::make_unique<ShmQueue>(*team_)) {}
 
-  ~ShmBackend() override { leave(); }
+  ~ShmCarrier() override { ShmCarrier::leave(); }
 
-  const std::string getBackendName() const override { return "muster"; }
-  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
-  uint64_t getSequenceNumberForGroup() override { return sequence_; }
-  void setSequenceNumberForGroup() override {}
-  bool supportsCoalescing() const override { return false; }
-
-  bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }  // the CPU's has no index
-  at::Tensor allocateTensor(long size, at::TensorOptions options) override {
-    if (options.device().type() != at::kCPU) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("allocate_tensor: expected the CPU, got ", options.device().str()));
-    }
-    const size_t bytes = static_cast<size_t>(size) * options.dtype().itemsize();
-    const auto memory = arena_.allocate(bytes);
-    return at::from_blob(
-        memory.get(), {size}, [memory](void*) {}, options);
+  void submit(Job job) override { queue_->submit(std::move(job)); }
+  void send(int to, int tag, shm::Part data, std::chrono::milliseconds timeout, MessageDone done) override {
+    mailbox().send(to, tag, data, timeout, std::move(done));
+  }
+  void receive(int from, int tag, shm::Part data, std::chrono::milliseconds timeout,
+               MessageDone done) override {
+    mailbox().receive(from, tag, data, timeout, std::move(done));
   }
 
-  void abort() override {
-    if (team_) team_->give_up();
-  }
-  void shutdown() override { leave(); }
+  bool allocates() const override { return true; }
+  std::shared_ptr<std::byte> allocate(size_t bytes) override { return arena_.allocate(bytes); }
 
-  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    return all_reduce(tensors, options);
-  }
-  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    return all_reduce(tensors, options);
-  }
-  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
-    return all_reduce(tensors, options);
-  }
-
-  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
-    HostCall call("reduce", c10d::OpType::REDUCE);
-    const at::Tensor& tensor = call.one(tensors);
-    Request request = call.request(Kind::reduce, tensor);
-    request.op = shm_op(options.reduceOp);
-    request.root = root_of(call, options.rootRank);
-    const Part part = call.out(tensor, true);
-    request.in = {part};
-    if (request.root == getRank()) request.out = {part};
-    return start(std::move(call), {std::move(request)}, options.timeout, options.asyncOp);
-  }
-
-  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    HostCall call("broadcast", c10d::OpType::BROADCAST);
-    const at::Tensor& tensor = call.one(tensors);
-    Request request = call.request(Kind::broadcast, tensor);
-    request.root = root_of(call, options.rootRank);
-    request.out = {call.out(tensor, true)};
-    return start(std::move(call), {std::move(request)}, options.timeout, options.asyncOp);
-  }
-
-  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                    const c10d::AllgatherOptions& options) override {
-    HostCall call("all_gather", c10d::OpType::ALLGATHER);
-    return start_requests(call, {all_gather_of(call, list_for_all(call, outputs), call.one(inputs))},
-                          options);
-  }
-  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
-                              const c10d::AllgatherOptions& options) override {
-    HostCall call("all_gather", c10d::OpType::ALLGATHER_COALESCED);
-    std::vector<Request> requests;
-    for (size_t i = 0; i < inputs.size(); ++i)
-      requests.push_back(all_gather_of(call, column(call, outputs, i), inputs[i]));
-    return start_requests(call, std::move(requests), options);
-  }
-  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
-                          const c10d::AllgatherOptions& options) override {
-    HostCall call("all_gather", c10d::OpType::_ALLGATHER_BASE);
-    return start_requests(call, {all_gather_into(call, output, input)}, options);
-  }
-  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                          const c10d::AllgatherOptions& options) override {
-    HostCall call("all_gather", c10d::OpType::_ALLGATHER_BASE);
-    call.expect(outputs.size() == inputs.size(), "as many outputs as inputs",
-                cat(outputs.size(), " and ", inputs.size()));
-    std::vector<Request> requests;
-    for (size_t i = 0; i < inputs.size(); ++i)
-      requests.push_back(all_gather_into(call, outputs[i], inputs[i]));
-    return start_requests(call, std::move(requests), options);
-  }
-
-  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                         const c10d::ReduceScatterOptions& options) override {
-    HostCall call("reduce_scatter", c10d::OpType::REDUCE_SCATTER);
-    const at::Tensor& output = call.one(outputs);
-    call.expect(inputs.size() == 1 && std::ssize(inputs[0]) == getSize(),
-                cat("one list of ", getSize(), " tensors"), cat(inputs.empty() ? 0 : inputs[0].size()));
-    Request request = call.request(Kind::reduce_scatter, output);
-    request.op = shm_op(options.reduceOp);
-    for (const at::Tensor& input : inputs[0]) {
-      check_like(call, input, output);
-      request.in.push_back(call.in(input));
-    }
-    request.out = {call.out(output)};
-    return start_requests(call, {std::move(request)}, options);
-  }
-  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                               const c10d::ReduceScatterOptions& options) override {
-    HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
-    return start_requests(call, {reduce_scatter_into(call, output, input, options)}, options);
-  }
-  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                          const c10d::ReduceScatterOptions& options) override {
-    HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
-    call.expect(outputs.size() == inputs.size(), "as many outputs as inputs",
-                cat(outputs.size(), " and ", inputs.size()));
-    std::vector<Request> requests;
-    for (size_t i = 0; i < inputs.size(); ++i)
-      requests.push_back(reduce_scatter_into(call, outputs[i], inputs[i], options));
-    return start_requests(call, std::move(requests), options);
-  }
-
-  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                 const c10d::GatherOptions& options) override {
-    HostCall call("gather", c10d::OpType::GATHER);
-    const at::Tensor& input = call.one(inputs);
-    Request request = call.request(Kind::gather, input);
-    request.root = root_of(call, options.rootRank);
-    request.in = {call.in(input)};
-    if (request.root == getRank()) {
-      for (const at::Tensor& output : list_for_all(call, outputs)) {
-        check_like(call, output, input);
-        request.out.push_back(call.out(output));
-      }
-    }
-    return start_requests(call, {std::move(request)}, options);
-  }
-
-  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                  const c10d::ScatterOptions& options) override {
-    HostCall call("scatter", c10d::OpType::SCATTER);
-    const at::Tensor& output = call.one(outputs);
-    Request request = call.request(Kind::scatter, output);
-    request.root = root_of(call, options.rootRank);
-    request.out = {call.out(output)};
-    if (request.root == getRank()) {
-      for (const at::Tensor& input : list_for_all(call, inputs)) {
-        check_like(call, input, output);
-        request.in.push_back(call.in(input));
-      }
-    }
-    return start_requests(call, {std::move(request)}, options);
-  }
-
-  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
-                        std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override {
-    HostCall call("all_to_all", c10d::OpType::ALLTOALL_BASE);
-    Request request{.kind = Kind::all_to_all, .type = shm_type(input)};
-    call.expect(output.scalar_type() == input.scalar_type(), "one type", "two");
-    request.in = rows_of(call, input, call.in(input), input_splits);
-    request.out = rows_of(call, output, call.out(output), output_splits);
-    return start_requests(call, {std::move(request)}, options);
-  }
-  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
-    HostCall call("all_to_all", c10d::OpType::ALLTOALL);
-    call.expect(std::ssize(outputs) == getSize() && std::ssize(inputs) == getSize(),
-                cat(getSize(), " tensors in and out"), cat(inputs.size(), " and ", outputs.size()));
-    Request request{.kind = Kind::all_to_all, .type = shm_type(inputs[0])};
-    for (const Tensors& list : {inputs, outputs}) {
-      for (const at::Tensor& tensor : list) {
-        call.expect(
-            tensor.scalar_type() == inputs[0].scalar_type(), "one type",
-            cat(c10::toString(inputs[0].scalar_type()), " and ", c10::toString(tensor.scalar_type())));
-      }
-    }
-    for (const at::Tensor& input : inputs) request.in.push_back(call.in(input));
-    for (const at::Tensor& output : outputs) request.out.push_back(call.out(output));
-    return start_requests(call, {std::move(request)}, options);
-  }
-
-  WorkPtr barrier(const c10d::BarrierOptions& options) override {
-    return start(HostCall("barrier", c10d::OpType::BARRIER), {Request{.kind = Kind::barrier}},
-                 options.timeout, options.asyncOp);
-  }
-
-  WorkPtr send(Tensors& tensors, int to, int tag) override {
-    HostCall call("send", c10d::OpType::SEND);
-    check_peer(call, to);
-    const Part part = call.in(call.one(tensors));
-    return start_message(std::move(call),
-                         [&](auto done) { mailbox().send(to, tag, part, timeout_, std::move(done)); });
-  }
-  WorkPtr recv(Tensors& tensors, int from, int tag) override {
-    HostCall call("recv", c10d::OpType::RECV);
-    check_peer(call, from);
-    const Part part = call.out(call.one(tensors));
-    return start_message(std::move(call),
-                         [&](auto done) { mailbox().receive(from, tag, part, timeout_, std::move(done)); });
-  }
-  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
-    HostCall call("recv", c10d::OpType::RECVANYSOURCE);
-    const Part part = call.out(call.one(tensors));
-    return start_message(std::move(call), [&](auto done) {
-      mailbox().receive(shm::kAnySource, tag, part, timeout_, std::move(done));
-    });
-  }
-
- private:
-  void leave() {
+  void give_up() override { team_->give_up(); }
+  void leave() override {
     std::unique_ptr<shm::Mailbox> mailbox;
     {
       const std::lock_guard lock(mailbox_mutex_);
@@ -279,6 +54,7 @@ class ShmBackend : public c10d::Backend {
     team_.reset();
   }
 
+ private:
   shm::Mailbox& mailbox() {
     const std::lock_guard lock(mailbox_mutex_);
     if (left_) throw Error(ErrorCode::failed_precondition, "send or recv: the process group was shut down");
@@ -286,221 +62,22 @@ class ShmBackend : public c10d::Backend {
     return *mailbox_;
   }
 
-  std::chrono::milliseconds limit(std::chrono::milliseconds asked) const {
-    return asked == c10d::kUnsetTimeout || asked == kNoTimeout ? timeout_ : asked;
-  }
-
-  int root_of(const HostCall& call, int64_t root) const {
-    call.expect(root >= 0 && root < getSize(), cat("0 <= root < ", getSize()), cat(root));
-    return static_cast<int>(root);
-  }
-  void check_peer(const HostCall& call, int peer) const {
-    call.expect(peer >= 0 && peer < getSize() && peer != getRank(), cat("another rank of ", getSize()),
-                cat(peer));
-  }
-  static void check_like(const HostCall& call, const at::Tensor& tensor, const at::Tensor& model) {
-    call.expect(tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel(),
-                cat(c10::toString(model.scalar_type()), " of ", model.numel(), " elements"),
-                cat(c10::toString(tensor.scalar_type()), " of ", tensor.numel()));
-  }
-  const Tensors& list_for_all(const HostCall& call, const std::vector<Tensors>& lists) const {
-    call.expect(lists.size() == 1 && std::ssize(lists[0]) == getSize(),
-                cat("one list of ", getSize(), " tensors"), cat(lists.empty() ? 0 : lists[0].size()));
-    return lists[0];
-  }
-  // The i-th tensor that comes from every rank.
-  Tensors column(const HostCall& call, const std::vector<Tensors>& lists, size_t i) const {
-    call.expect(std::ssize(lists) == getSize(), cat(getSize(), " lists"), cat(lists.size()));
-    Tensors found;
-    for (const Tensors& list : lists) {
-      call.expect(i < list.size(), cat(i + 1, " tensors of every rank"), cat(list.size()));
-      found.push_back(list[i]);
-    }
-    return found;
-  }
-
-  Request all_gather_of(HostCall& call, const Tensors& outputs, const at::Tensor& input) const {
-    Request request = call.request(Kind::all_gather, input);
-    request.in = {call.in(input)};
-    for (const at::Tensor& output : outputs) {
-      check_like(call, output, input);
-      request.out.push_back(call.out(output));
-    }
-    return request;
-  }
-  Request all_gather_into(HostCall& call, const at::Tensor& output, const at::Tensor& input) const {
-    call.expect(
-        output.scalar_type() == input.scalar_type() && output.numel() == input.numel() * getSize(),
-        cat("an output of ", getSize(), " × ", input.numel(), " ", c10::toString(input.scalar_type())),
-        cat(output.numel(), " ", c10::toString(output.scalar_type())));
-    Request request = call.request(Kind::all_gather, input);
-    request.in = {call.in(input)};
-    request.out = call.split(call.out(output), getSize());
-    return request;
-  }
-  Request reduce_scatter_into(HostCall& call, const at::Tensor& output, const at::Tensor& input,
-                              const c10d::ReduceScatterOptions& options) const {
-    call.expect(
-        output.scalar_type() == input.scalar_type() && input.numel() == output.numel() * getSize(),
-        cat("an input of ", getSize(), " × ", output.numel(), " ", c10::toString(output.scalar_type())),
-        cat(input.numel(), " ", c10::toString(input.scalar_type())));
-    Request request = call.request(Kind::reduce_scatter, output);
-    request.op = shm_op(options.reduceOp);
-    request.in = call.split(call.in(input), getSize());
-    request.out = {call.out(output)};
-    return request;
-  }
-
-  std::vector<Part> rows_of(const HostCall& call, const at::Tensor& tensor, const Part& whole,
-                            const std::vector<int64_t>& splits) const {
-    const int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
-    if (splits.empty()) {
-      call.expect(rows % getSize() == 0, cat("rows that ", getSize(), " ranks share"), cat(rows));
-      return call.split(whole, getSize());
-    }
-    int64_t sum = 0;
-    for (const int64_t split : splits) {
-      call.expect(split >= 0, "splits of at least 0", cat(split));
-      sum += split;
-    }
-    call.expect(std::ssize(splits) == getSize() && sum == rows,
-                cat("splits of ", rows, " rows for ", getSize(), " ranks"),
-                cat("[", join(splits, ", "), "]"));
-    const size_t row = rows == 0 ? 0 : whole.bytes / static_cast<size_t>(rows);
-    std::vector<Part> parts;
-    std::byte* at = whole.data;
-    for (const int64_t split : splits) {
-      parts.push_back({.data = at, .bytes = static_cast<size_t>(split) * row});
-      at += parts.back().bytes;
-    }
-    return parts;
-  }
-
-  // The entries of all ranks, summed. At once, in the caller's thread: how many there are has to be known
-  // first.
-  WorkPtr all_reduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options) {
-    HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
-    call.expect(shm_op(options.reduceOp) == shm::Op::sum, "sum, for a sparse tensor", "another operation");
-    const at::Tensor mine = tensor.to(at::kCPU).coalesce();
-    const auto gathered = [&](const at::Tensor& part, int64_t rows) {
-      const int64_t columns = c10::multiply_integers(part.sizes().slice(1));
-      auto padded = at::zeros({rows, columns}, part.options());
-      padded.slice(0, 0, part.size(0)).copy_(part.reshape({part.size(0), columns}));
-      auto all = at::empty({getSize() * rows, padded.size(1)}, part.options());
-      c10d::AllgatherOptions gather;
-      gather.timeout = options.timeout;
-      gather.asyncOp = false;
-      _allgather_base(all, padded, gather)->wait();
-      return all;
-    };
-    // How many entries each has, and the shape that all must have.
-    auto facts = at::full({1, mine.dim() + 1}, mine._nnz(), at::kLong);
-    for (int64_t dim = 0; dim < mine.dim(); ++dim) facts[0][dim + 1] = mine.size(dim);
-    const at::Tensor counts = gathered(facts, 1);
-    call.expect(counts.slice(1, 1).eq(facts.slice(1, 1)).all().item<bool>(), "one shape on every rank",
-                "others");
-    const int64_t most = counts.select(1, 0).max().item<int64_t>();
-    if (most > 0) {
-      const at::Tensor indices = gathered(mine.indices().t().contiguous(), most);
-      const at::Tensor values = gathered(mine.values(), most);
-      Tensors their_indices, their_values;
-      for (int rank = 0; rank < getSize(); ++rank) {
-        const int64_t first = rank * most, count = counts[rank][0].item<int64_t>();
-        auto shape = mine.values().sizes().vec();
-        shape[0] = count;
-        their_indices.push_back(indices.slice(0, first, first + count).t());
-        their_values.push_back(values.slice(0, first, first + count).reshape(shape));
-      }
-      const auto sum = at::sparse_coo_tensor(at::cat(their_indices, 1), at::cat(their_values), mine.sizes());
-      tensor.copy_(sum.coalesce());
-    }
-    auto work = c10::make_intrusive<ShmWork>(getRank(), call.type, Tensors{tensor}, sequence_);
-    work->complete(-1, nullptr);
-    return work;
-  }
-
-  template <class Options>
-  WorkPtr all_reduce(const Tensors& tensors, const Options& options) {
-    HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
-    if (tensors.size() == 1 && tensors[0].is_sparse()) return all_reduce_sparse(tensors[0], options);
-    std::vector<Request> requests;
-    for (const at::Tensor& tensor : tensors) {
-      Request request = call.request(Kind::all_reduce, tensor);
-      request.op = shm_op(options.reduceOp);
-      request.out = {call.out(tensor, true)};
-      requests.push_back(std::move(request));
-    }
-    return start(std::move(call), std::move(requests), options.timeout, options.asyncOp);
-  }
-
-  template <class Options>
-  WorkPtr start_requests(HostCall& call, std::vector<Request> requests, const Options& options) {
-    return start(std::move(call), std::move(requests), options.timeout, options.asyncOp);
-  }
-
-  // What both kinds of operations do in the end.
-  static auto ending(c10::intrusive_ptr<ShmWork> work, HostCall call) {
-    return [work = std::move(work), held = std::move(call.held), outputs = std::move(call.outputs),
-            copies = std::move(call.copies)](int source, std::exception_ptr error) {
-      std::exception_ptr failure = error;
-      try {
-        // As in the caller's thread: nothing here is for autograd.
-        const at::NoGradGuard no_grad;
-        const at::AutoDispatchBelowADInplaceOrView below;
-        for (const HostCall::Copy& copy : copies)
-          if (!failure) copy.to.copy_(copy.from);
-      } catch (...) {
-        failure = std::current_exception();
-      }
-      work->complete(source, failure);
-    };
-  }
-
-  WorkPtr start(HostCall call, std::vector<Request> requests, std::chrono::milliseconds asked,
-                bool asynchronous) {
-    check_open(call);
-    const auto time = limit(asked);
-    auto work = c10::make_intrusive<ShmWork>(getRank(), call.type, call.outputs, sequence_++);
-    if (requests.empty()) {
-      work->complete(-1, nullptr);
-      return work;
-    }
-    queue_->submit(
-        {.requests = std::move(requests),
-         .timeout = time,
-         .asynchronous = asynchronous,
-         .done = [end = ending(work, std::move(call))](std::exception_ptr error) { end(-1, error); }});
-    return work;
-  }
-
-  template <class Start>
-  WorkPtr start_message(HostCall call, Start&& start) {
-    check_open(call);
-    auto work = c10::make_intrusive<ShmWork>(getRank(), call.type, call.outputs, 0);
-    start(ending(work, std::move(call)));
-    return work;
-  }
-
-  void check_open(const HostCall& call) const {
-    if (!queue_)
-      throw Error(ErrorCode::failed_precondition, cat(call.name, ": the process group was shut down"));
-  }
-
-  std::chrono::milliseconds timeout_;
   std::unique_ptr<shm::Team> team_;
   shm::Arena arena_;
   std::unique_ptr<ShmQueue> queue_;
   std::mutex mailbox_mutex_;
   std::unique_ptr<shm::Mailbox> mailbox_;
   bool left_ = false;
-  uint64_t sequence_ = 0;
 };
 
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                            std::chrono::milliseconds timeout) {
-  return c10::make_intrusive<ShmBackend>(store, rank, size, timeout);
+  auto team = std::make_unique<shm::Team>(
+      exchange_over(store, rank, std::min<std::chrono::milliseconds>(timeout, kMeeting)), rank, size,
+      std::min<std::chrono::milliseconds>(timeout, kMeeting));
+  return make_host_backend("muster", rank, size, timeout, std::make_unique<ShmCarrier>(std::move(team)));
 }
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-// From tensors to what muster::shm works on: plain memory on the host. Inside of shm_backend.cc.
+// From tensors to what muster::shm works on: plain memory on the host. Inside of host_backend.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>

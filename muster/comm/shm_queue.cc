@@ -59,7 +59,7 @@ void ShmQueue::submit(Job job) {
   lock.lock();
   running_ = false;
   if (!ended && !refused) queue_.push_front(std::move(queued));
-  changed_.notify_one();
+  if (stop_ || !queue_.empty()) changed_.notify_one();
   lock.unlock();
   if (refused) std::rethrow_exception(refused);
 }

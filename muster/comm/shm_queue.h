@@ -12,18 +12,14 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/comm/carrier.h"
 #include "muster/shm/collectives.h"
 
 namespace muster {
 
 class ShmQueue {
  public:
-  struct Job {
-    std::vector<shm::Request> requests;
-    std::chrono::milliseconds timeout{0};
-    bool asynchronous = true;  // false: the caller has nothing to do meanwhile, and runs it itself
-    std::function<void(std::exception_ptr)> done;  // once, in any thread
-  };
+  using Job = Carrier::Job;
 
   explicit ShmQueue(shm::Team& team);
   ShmQueue(const ShmQueue&) = delete;

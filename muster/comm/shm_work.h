@@ -1,4 +1,4 @@
-// What an operation of the shared-memory backend gives its caller. Inside of shm_backend.cc.
+// What an operation of a HostBackend gives its caller. Inside of host_backend.cc.
 #pragma once
 
 #include <ATen/core/ivalue.h>

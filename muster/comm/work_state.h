@@ -33,8 +33,8 @@ struct Work::State {
   enum class Waiting {
     in_slices,  // Gloo's collectives: looks at the other ranks now and then
     once,       // Gloo's send and recv, which close every connection when their time runs out
-    by_itself,  // the backend has the timeout: shared memory; NCCL, which aborts its communicator then,
-                // orders streams and blocks the host for a barrier only
+    by_itself,  // the backend has the timeout: shared memory; messages over MPI; NCCL, which aborts its
+                // communicator then, orders streams and blocks the host for a barrier only
   };
   Waiting waiting = Waiting::in_slices;
 };

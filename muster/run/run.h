@@ -25,7 +25,7 @@ struct RunOptions {
   std::string gpus = {};          // as `muster run --gpus`. MUSTER_GPUS
   std::string policy = {};        // default: list with a map, else sequential. MUSTER_POLICY
   std::vector<int> map = {};      // GPU of each rank, with policy "list"
-  std::string backend = "auto";   // auto, gloo, nccl, shm. MUSTER_BACKEND
+  std::string backend = "auto";   // auto, gloo, nccl, shm, shm+gloo, mpi. MUSTER_BACKEND
   Visibility visibility = Visibility::job;
   // More ranks than GPUs on a host. drop: ranks without one are not started; where another launcher has
   // started them, they end at once with 0 and without `fn`, and the others are the job. MUSTER_SURPLUS

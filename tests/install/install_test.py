@@ -15,6 +15,7 @@ BUILD = os.environ["MUSTER_TEST_BUILD"]
 VERSION = os.environ["MUSTER_TEST_VERSION"]
 HAS_LIBRARY = os.environ["MUSTER_TEST_LIBRARY"] == "1"
 HAS_CUDA = os.environ["MUSTER_TEST_CUDA"] == "1"
+MPI_LIBRARIES = [name for name in os.environ["MUSTER_TEST_MPI"].split(",") if name]
 SANITIZE = os.environ["MUSTER_TEST_SANITIZE"]
 
 # What must not help the installed tree: places to look in, another LibTorch, a launcher's variables.
@@ -73,7 +74,8 @@ class InstallTest(unittest.TestCase):
     @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
     def test_libraries_lie_beside_each_other(self):
         libraries = {name for name in self.files() if ".so" in name}
-        self.assertEqual(libraries, {"lib/libmuster.so"} | ({"lib/libmuster_cuda.so"} if HAS_CUDA else set()))
+        expected = ["muster"] + ["muster_cuda"] * HAS_CUDA + MPI_LIBRARIES
+        self.assertEqual(libraries, {f"lib/lib{name}.so" for name in expected})
 
     @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
     def test_headers_are_complete(self):

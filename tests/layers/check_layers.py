@@ -24,6 +24,7 @@ MAY_USE = {
     "shm": ["base"],
     "comm": ["store", "shm"],
     "cuda": ["comm"],  # the CUDA and NCCL side of comm, a library of its own
+    "mpi": ["comm"],  # what carries comm's operations over MPI, a library of its own for each MPI
     "ddp": ["comm"],
     "data": ["base"],
     "checkpoint": ["comm"],
