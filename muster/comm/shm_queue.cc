@@ -9,9 +9,14 @@ namespace muster {
 
 namespace {
 
-// What a caller waits itself for the others, at most, before the queue's thread does. Waking that costs more.
+// What a caller that goes on waits itself for the others, at most, before the queue's thread does. Waking
+// that costs more.
 constexpr std::chrono::microseconds kPatience{20};
 constexpr std::chrono::microseconds kPatienceWhenCrowded{100};  // the others first need this processor
+// At each step, before it sleeps: who has nothing else to do; and the queue's thread, beside which the caller
+// may be computing on the same processor.
+constexpr std::chrono::microseconds kCallersPatience{1'000};
+constexpr std::chrono::microseconds kQueuesPatience{50};
 
 }  // namespace
 
@@ -74,6 +79,7 @@ void ShmQueue::execute(Queued& queued) {
   std::exception_ptr error;
   try {
     if (!queued.begun) rethrow_if_broken();
+    team_.set_patience(queued.job.asynchronous ? kQueuesPatience : kCallersPatience);
     for (const shm::Request& request : queued.job.requests) {
       if (!std::exchange(queued.begun, false)) collectives_.begin(request);
       collectives_.finish(request, queued.deadline);

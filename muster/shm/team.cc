@@ -15,11 +15,10 @@ namespace muster::shm {
 
 namespace {
 
-// How long a rank that waits keeps its processor before it sleeps. A peer that is in the same operation comes
-// within microseconds; one that still computes does not.
-constexpr int kLooks = 2'000;
-constexpr int kYields = 100;
-constexpr int kLooksBetweenYields = 20;
+// Looks before this rank gives way to whoever else wants its processor, a rank or another program. When there
+// is nobody it comes back at once.
+constexpr int kLooksOfItsOwn = 50;
+constexpr int kLooksBetweenTimes = 16;                   // asking for the time costs as much as some looks
 constexpr std::chrono::milliseconds kLongestSleep{100};  // then the states are looked at, come what may
 
 constexpr size_t kStage = size_t{256} << 10;
@@ -130,13 +129,13 @@ void Team::arrive() {
 bool Team::all_there(std::chrono::nanoseconds patience) const {
   const auto start = patience.count() > 0 ? Clock::now() : Clock::time_point();
   int next = 0;
-  for (int looks = 0;; ++looks) {
+  for (int looks = 1;; ++looks) {
     while (next < size() && line(next).arrived.load(std::memory_order_acquire) >= step_) ++next;
     if (next == size()) return true;
     if (patience.count() == 0) return false;
-    if (crowded_ && looks % kLooksBetweenYields == kLooksBetweenYields - 1) ::sched_yield();
+    if (crowded_ || looks > kLooksOfItsOwn) ::sched_yield();
     relax();
-    if (looks % 16 == 15 && Clock::now() - start >= patience) return false;
+    if (looks % kLooksBetweenTimes == 0 && Clock::now() - start >= patience) return false;
   }
 }
 
@@ -169,17 +168,7 @@ std::string Team::failure(const std::vector<int>& missing) const {
 }
 
 void Team::wait_for_all(const std::string& what, const Deadline& deadline) {
-  if (crowded_) {
-    for (int i = 0; i < kYields; ++i) {
-      if (all_there()) return;
-      ::sched_yield();
-    }
-  } else {
-    for (int i = 0; i < kLooks; ++i) {
-      if (all_there()) return;
-      relax();
-    }
-  }
+  if (all_there(patience_)) return;
   for (int peer = 0; peer < size(); ++peer) {
     while (line(peer).arrived.load(std::memory_order_acquire) < step_) {
       const auto late = missing();

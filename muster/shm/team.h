@@ -40,6 +40,10 @@ class Team {
   // All have come to the step at which this rank is; looks for no longer than `patience` and never sleeps.
   bool all_there(std::chrono::nanoseconds patience = {}) const;
 
+  // How long wait_for_all keeps the processor (giving way to others where ranks are crowded) before it
+  // sleeps. Being woken takes longer than most steps, and one that sleeps makes the next step late for all.
+  void set_patience(std::chrono::nanoseconds patience) { patience_ = patience; }
+
   // Waits until they have. `what` is what they wait for, for messages: "all_reduce #12". Throws: peer_failed
   // naming a rank that ended, left or failed; timeout naming those that have not come. After either the team
   // is of no more use, and the others are told so.
@@ -70,6 +74,7 @@ class Team {
   int rank_;
   uint64_t step_ = 0;
   bool crowded_ = false;
+  std::chrono::nanoseconds patience_{std::chrono::microseconds(50)};
   std::unique_ptr<PeerWatch> watch_;
 };
 
