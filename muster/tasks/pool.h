@@ -1,0 +1,127 @@
+// What devices there are for tasks and how much of each is taken: hosts, their GPUs in units and memory,
+// their CPUs. A pure value: the schedule asks it where a task could be, takes that and gives it back. Knows
+// nothing of tasks but their needs, and nothing of processes.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/device/inventory.h"
+#include "muster/device/visible_devices.h"
+#include "muster/launch/lease.h"
+#include "muster/placement/usable_gpus.h"
+#include "muster/tasks/task.h"
+
+namespace muster {
+
+struct PoolOptions {
+  std::string gpus = {};       // the only ones to use, `--gpus` text; empty: all
+  VisibilityMasks masks = {};  // what the outer environment hides
+  int cpus = 0;                // of each host; 0: as many as it has
+};
+
+struct PoolGpu {
+  UsableGpu device = {};  // in the host's Host::gpus
+  GpuUuid uuid = {};
+  GpuIndex index = {};
+  std::string model = {};
+  std::optional<int> numa_node = {};
+  uint64_t memory_bytes = 0;  // that was free before any task
+  int units_left = kWholeGpu;
+  uint64_t memory_left = 0;
+  std::string held_by = {};  // another job, in words; empty: nobody
+};
+
+struct PoolCpu {
+  int cpu = 0;  // the kernel's number
+  int numa_node = 0;
+};
+
+struct PoolHost {
+  std::string name = {};
+  int cpus = 1;
+  int cpus_left = 1;
+  std::vector<PoolCpu> free_cpus = {};  // that nobody is bound to; empty where they are not known
+  std::vector<PoolGpu> gpus = {};
+};
+
+// Of one host, what a task has.
+struct Allocation {
+  int host = 0;
+  std::vector<int> gpus = {};   // places in PoolHost::gpus, the best linked neighbours
+  int units = kWholeGpu;        // of each
+  uint64_t memory_bytes = 0;    // of each
+  int cpus = 0;                 // counted
+  std::vector<int> bound = {};  // CPUs to keep it on; empty: not bound
+  bool operator==(const Allocation&) const = default;
+};
+
+// Which GPUs a task may have: [host][place]; empty: all.
+using AllowedGpus = std::vector<std::vector<bool>>;
+
+// What is kept for a task that waits: nobody else gets it.
+struct Hold {
+  int host = -1;  // -1: nothing is kept
+  std::vector<int> gpus = {};
+  int cpus = 0;
+};
+
+// Units of each GPU, and CPUs, that the need counts for: a task without a GPU has one CPU at least.
+int units_of(const TaskNeed& need);
+int gpus_of(const TaskNeed& need);
+int cpus_of(const TaskNeed& need);
+
+// "2 GPUs with 20.0 GiB free", "half a GPU", "4 CPUs".
+std::string describe(const TaskNeed& need);
+
+class Pool {
+ public:
+  // Throws: invalid_argument for a bad `gpus`.
+  explicit Pool(Inventory inventory, const PoolOptions& options = {});
+
+  const std::vector<PoolHost>& hosts() const { return hosts_; }
+  const Inventory& inventory() const { return inventory_; }
+  int num_gpus() const;
+
+  // The GPUs that `on`, a task's `--gpus` text, allows. Throws: invalid_argument.
+  AllowedGpus allowed(const std::string& on) const;
+
+  // Where the need can be had now: the GPU that fits best (least memory, then least share left), or the best
+  // linked ones of one host; of several hosts the one that is fullest. Nothing when it cannot.
+  std::optional<Allocation> find(const TaskNeed& need, const AllowedGpus& allowed = {},
+                                 const Hold& hold = {}) const;
+
+  void take(const Allocation& allocation);
+  void give_back(const Allocation& allocation);
+
+  // Another job has the GPU (or, with an empty text, has it no more).
+  void set_held(int host, int gpu, const std::string& by) { gpu_at(host, gpu).held_by = by; }
+
+  // True when not even the smallest task could be placed.
+  bool is_full() const { return cpus_left_ == 0 && units_left_ == 0; }
+
+  // Why the GPU will not do for the need, though nobody had it: "model", "memory", "not among --gpus 0,2";
+  // empty: it would do.
+  std::string unfit(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
+
+ private:
+  void add_host(const Host& host, const PoolOptions& options);
+  PoolGpu& gpu_at(int host, int gpu) {
+    return hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
+  }
+  bool has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
+  std::optional<std::vector<int>> choose_gpus(const TaskNeed& need, int host, std::vector<int> fitting) const;
+  std::vector<int> best_linked(int host, const std::vector<int>& fitting, int count) const;
+  std::vector<int> choose_cpus(const TaskNeed& need, int host, const std::vector<int>& gpus) const;
+
+  Inventory inventory_;
+  std::vector<PoolHost> hosts_;
+  int64_t cpus_left_ = 0;   // of all hosts
+  int64_t units_left_ = 0;  // of all GPUs
+  // Rings take long to find: remembered by host, count and what is free.
+  mutable std::map<std::vector<int>, std::vector<int>> linked_;
+};
+
+}  // namespace muster
