@@ -45,7 +45,8 @@ std::string Schedule::explain_gpus(const TaskNeed& need, const Kind& kind) const
       const PoolGpu& gpu = gpus[static_cast<size_t>(g)];
       std::string why = pool_.unfit(need, kind.allowed, h, g);
       const std::vector<std::string> names = holders(h, g);
-      if (why.empty() && !gpu.held_by.empty()) why = gpu.held_by;
+      if (why.empty() && gpu.held_units > 0 && gpu.units_left - gpu.held_units < units_of(need))
+        why = cat("is ", gpu.held_by);
       if (why.empty() && gpu.units_left < units_of(need)) why = cat("has ", named_list(names));
       if (why.empty() && gpu.memory_left < need.memory_bytes)
         why = cat("has ", format_bytes(gpu.memory_left), " left beside ", named_list(names));

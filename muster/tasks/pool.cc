@@ -138,8 +138,13 @@ std::string Pool::unfit(const TaskNeed& need, const AllowedGpus& allowed, int ho
 
 bool Pool::has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
   const PoolGpu& it = hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
-  return it.units_left >= units_of(need) && it.memory_left >= need.memory_bytes && it.held_by.empty() &&
+  return it.units_left - it.held_units >= units_of(need) && it.memory_left >= need.memory_bytes &&
          unfit(need, allowed, host, gpu).empty();
+}
+
+void Pool::set_held(int host, int gpu, int units, const std::string& by) {
+  gpu_at(host, gpu).held_units = units;
+  gpu_at(host, gpu).held_by = by;
 }
 
 std::optional<Allocation> Pool::find(const TaskNeed& need, const AllowedGpus& allowed,

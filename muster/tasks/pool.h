@@ -31,7 +31,8 @@ struct PoolGpu {
   uint64_t memory_bytes = 0;  // that was free before any task
   int units_left = kWholeGpu;
   uint64_t memory_left = 0;
-  std::string held_by = {};  // another job, in words; empty: nobody
+  int held_units = 0;        // by other jobs
+  std::string held_by = {};  // in words
 };
 
 struct PoolCpu {
@@ -96,8 +97,8 @@ class Pool {
   void take(const Allocation& allocation);
   void give_back(const Allocation& allocation);
 
-  // Another job has the GPU (or, with an empty text, has it no more).
-  void set_held(int host, int gpu, const std::string& by) { gpu_at(host, gpu).held_by = by; }
+  // Other jobs have so much of the GPU now; 0: nothing any more.
+  void set_held(int host, int gpu, int units, const std::string& by);
 
   // True when not even the smallest task could be placed.
   bool is_full() const { return cpus_left_ == 0 && units_left_ == 0; }

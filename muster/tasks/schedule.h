@@ -65,8 +65,8 @@ class Schedule {
   // Its start came to nothing (it was interrupted, or the devices were not to be had): it may start again.
   void again(size_t task);
 
-  // Another job has the GPU (empty: no more). Nothing is placed there meanwhile.
-  void set_held(int host, int gpu, const std::string& by) { pool_.set_held(host, gpu, by); }
+  // Other jobs have so much of the GPU now (0: nothing any more), `by` says who.
+  void set_held(int host, int gpu, int units, const std::string& by) { pool_.set_held(host, gpu, units, by); }
 
   // From now on nothing starts.
   void drain() { draining_ = true; }
@@ -84,6 +84,7 @@ class Schedule {
 
   TaskState state(size_t task) const { return states_[task].state; }
   size_t count(TaskState state) const { return counts_[static_cast<size_t>(state)]; }
+  int failures(size_t task) const { return states_[task].failures; }
   const Pool& pool() const { return pool_; }
   const Allocation& allocation(size_t task) const { return running_.at(task).where; }
   std::vector<size_t> running() const;
