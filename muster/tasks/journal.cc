@@ -38,6 +38,12 @@ const char* to_text(AttemptEnd how) {
   return "?";
 }
 
+void sync_path(const std::string& path, int flags) {
+  const Fd file(::open(path.c_str(), flags | O_CLOEXEC));
+  if (!file.valid() || ::fsync(file.get()) != 0)
+    fail_errno(cat("journal: cannot bring '", path, "' to the disk"), errno);
+}
+
 std::string to_text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);  // names and paths need not be UTF-8
 }
@@ -59,6 +65,14 @@ std::string hash_of(const std::string& bytes) {
 
 std::string journal_path(const std::string& run_dir) {
   return run_dir + "/journal";
+}
+
+bool is_in_use(const std::string& run_dir) {
+  const Fd file(::open(journal_path(run_dir).c_str(), O_RDONLY | O_CLOEXEC));
+  struct flock lock = {};
+  lock.l_type = F_RDLCK;
+  lock.l_whence = SEEK_SET;
+  return file.valid() && ::fcntl(file.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 std::string journal_line(const std::string& json) {
@@ -96,7 +110,8 @@ void Journal::begin_at(uint64_t bytes) {
   if (::ftruncate(file_.get(), static_cast<off_t>(bytes)) != 0 ||
       ::lseek(file_.get(), static_cast<off_t>(bytes), SEEK_SET) < 0)
     fail_errno(cat("journal: cannot cut '", path_, "'"), errno);
-  const BlockedSignals blocked;  // they are the main thread's affair
+  sync_path(path_.substr(0, path_.rfind('/')), O_RDONLY | O_DIRECTORY);  // its name
+  const BlockedSignals blocked;                                          // they are the main thread's affair
   syncer_ = std::thread([this] { keep_syncing(); });
 }
 

@@ -61,6 +61,9 @@ std::string journal_path(const std::string& run_dir);
 // tasks.
 JournalState read_journal(const std::string& run_dir, const std::vector<Task>& tasks);
 
+// Whether a run goes on in the folder.
+bool is_in_use(const std::string& run_dir);
+
 // SHA-256 as 64 hexadecimal digits.
 std::string hash_of(const std::string& bytes);
 

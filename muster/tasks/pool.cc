@@ -1,7 +1,6 @@
 #include "muster/tasks/pool.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <set>
 
@@ -11,16 +10,11 @@
 #include "muster/placement/gpu_facts.h"
 #include "muster/placement/policy.h"
 #include "muster/placement/selection.h"
+#include "muster/tasks/reachable_gpus.h"
 
 namespace muster {
 
 namespace {
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
 
 bool holds(const Hold& hold, int host, int gpu) {
   return hold.host == host && std::find(hold.gpus.begin(), hold.gpus.end(), gpu) != hold.gpus.end();

@@ -17,6 +17,7 @@
 #include "muster/placement/plan_json.h"
 #include "muster/supervise/process_pool.h"
 #include "muster/tasks/foreign_leases.h"
+#include "muster/tasks/last_json_line.h"
 #include "muster/tasks/task_log.h"
 
 namespace muster {
@@ -208,7 +209,7 @@ class TaskRunner {
     for (const std::string& survivor : exit.survivors) view_.note(cat("could not end ", survivor));
     schedule_.release(live.task);
     live.leases.clear();
-    result.last_json = last_json_of_log(live.log.get());
+    result.last_json = is_empty_log(live.log.get()) ? std::string() : json_of(attempt.log);
     const AttemptEnd how = judge(live, exit, result);
     if (journal_failed_) return;
     guarded([&] {
@@ -217,6 +218,15 @@ class TaskRunner {
       pending_.push_back({record, live.task, how});
       journal_.write();
     });
+  }
+
+  // Nothing where the task took its log away.
+  static std::string json_of(const std::string& log) {
+    try {
+      return last_json_line(log);
+    } catch (const Error&) {
+      return {};
+    }
   }
 
   // What the end means, in the result's words too.

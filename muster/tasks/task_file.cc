@@ -11,7 +11,7 @@ namespace {
 
 using FileJson = nlohmann::ordered_json;
 
-constexpr const char* kTasksSchema = "muster.tasks/1";
+constexpr const char* kTasksSchema = "muster.task_list/1";
 
 FileJson json_of(const TaskNeed& need) {
   return {{"gpus", need.gpus}, {"memory", need.memory_bytes}, {"model", need.model}, {"cpus", need.cpus}};

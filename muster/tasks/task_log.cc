@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -53,17 +52,9 @@ std::vector<std::string> last_lines_of_log(int fd, size_t count) {
   return lines;
 }
 
-std::string last_json_of_log(int fd) {
-  const std::string text = tail_of(fd);
-  for (size_t end = text.size(); end > 0;) {
-    const size_t newline = text.rfind('\n', end - 1);
-    const size_t from = newline == std::string::npos ? 0 : newline + 1;
-    const std::string_view line = trim(std::string_view(text).substr(from, end - from));
-    if (line.starts_with('{') && line.ends_with('}') && nlohmann::json::accept(line))
-      return std::string(line);
-    end = newline == std::string::npos ? 0 : newline;
-  }
-  return {};
+bool is_empty_log(int fd) {
+  struct stat info = {};
+  return fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0;
 }
 
 }  // namespace muster

@@ -14,7 +14,7 @@ Fd open_task_log(const std::string& path);
 // The last lines, at most `count`; of the file's last 64 KiB.
 std::vector<std::string> last_lines_of_log(int fd, size_t count);
 
-// The last line that is a JSON object; empty when there is none in the last 64 KiB.
-std::string last_json_of_log(int fd);
+// True when nothing was written, which of a trivial task is quick to know.
+bool is_empty_log(int fd);
 
 }  // namespace muster

@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 constexpr TaskNeed kOneGpu{.gpus = 1};
 
-std::vector<std::string> names_of(const std::vector<Task>& tasks, const std::vector<TaskStart>& starts) {
+std::vector<std::string> started_names(const std::vector<Task>& tasks, const std::vector<TaskStart>& starts) {
   std::vector<std::string> names;
   for (const TaskStart& start : starts) names.push_back(tasks[start.task].name);
   return names;
@@ -31,7 +31,7 @@ TEST(Schedule, TakesTheHighestPriorityThenTheLongestWayThenTheOrder) {
   Schedule schedule(tasks, pool_of(1));
   for (const char* const expected : {"urgent", "first of three", "second", "plain", "third"}) {
     const auto starts = schedule.start(0);
-    ASSERT_THAT(names_of(tasks, starts), ElementsAre(expected));
+    ASSERT_THAT(started_names(tasks, starts), ElementsAre(expected));
     EXPECT_TRUE(schedule.start(0).empty()) << "one GPU";
     schedule.done(starts[0].task);
   }
@@ -72,7 +72,7 @@ TEST(Schedule, SeveralGpusAreTheBestLinkedOnes) {
   const std::vector<Task> tasks = {task_of("one", {kOneGpu}), task_of("two", {{.gpus = 2}})};
   Schedule schedule(tasks, pool_of(4));
   const auto starts = schedule.start(0);
-  ASSERT_THAT(names_of(tasks, starts), ElementsAre("two", "one"));
+  ASSERT_THAT(started_names(tasks, starts), ElementsAre("two", "one"));
   EXPECT_EQ(starts[0].where.gpus[0] / 2, starts[0].where.gpus[1] / 2) << "a pair with fast links";
 }
 
@@ -159,7 +159,7 @@ TEST(Schedule, WhatIsDoneAlreadyIsNotStarted) {
   const std::vector<Task> tasks = {task_of("a", {kOneGpu}), task_of("b", {kOneGpu}, {"a"}),
                                    task_of("c", {kOneGpu})};
   Schedule schedule(tasks, pool_of(2), {.done = {0}});
-  EXPECT_THAT(names_of(tasks, schedule.start(0)), ElementsAre("b", "c"));
+  EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("b", "c"));
 }
 
 }  // namespace
