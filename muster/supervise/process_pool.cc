@@ -1,5 +1,6 @@
 #include "muster/supervise/process_pool.h"
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,6 +51,7 @@ ProcessPool::ProcessPool(ProcessPoolOptions options) : options_(std::move(option
   if (!options_.mark.empty()) marks.push_back(options_.mark);
   sentinel_ = std::make_unique<Sentinel>(marks);
   parent_->add_foreign(sentinel_->pid());
+  children_ = Fd(::open(cat("/proc/self/task/", ::gettid(), "/children").c_str(), O_RDONLY | O_CLOEXEC));
 }
 
 ProcessPool::~ProcessPool() {
@@ -172,9 +174,23 @@ std::vector<PoolExit> ProcessPool::wait(std::optional<Clock::time_point> until) 
   return settle(now);
 }
 
+// The main thread's, which started all of them and to which orphans come. Asked for at each end, so the file
+// stays open.
+std::set<pid_t> ProcessPool::children() const {
+  char bytes[16'384];
+  const ssize_t n =
+      children_.valid() && ::getpid() == ::gettid() ? ::pread(children_.get(), bytes, sizeof(bytes), 0) : -1;
+  if (n < 0 || n == sizeof(bytes)) return own_children();
+  std::set<pid_t> pids;
+  for (const std::string& word : split(std::string_view(bytes, static_cast<size_t>(n)), ' ')) {
+    if (const auto pid = parse_int(word)) pids.insert(static_cast<pid_t>(*pid));
+  }
+  return pids;
+}
+
 // Children that are neither members nor were there before: what members started and left behind.
 std::set<pid_t> ProcessPool::leftovers() const {
-  std::set<pid_t> left = own_children();
+  std::set<pid_t> left = children();
   for (const pid_t pid : parent_->foreign()) left.erase(pid);
   for (const auto& [id, member] : members_) left.erase(member->child.pid);
   for (auto pid = left.begin(); pid != left.end();) {

@@ -86,6 +86,7 @@ class ProcessPool {
   void on_death(Member& member);
   void insist(Clock::time_point now);
   std::vector<PoolExit> settle(Clock::time_point now);
+  std::set<pid_t> children() const;
   std::set<pid_t> leftovers() const;
   bool is_of(pid_t pid, const Member& member) const;
   bool sweep(Member& member, const std::set<pid_t>& left, Clock::time_point now);
@@ -98,6 +99,7 @@ class ProcessPool {
   std::vector<int> stops_;
   std::optional<ParentState> parent_;
   std::unique_ptr<Sentinel> sentinel_;
+  Fd children_;  // /proc's list of this thread's children; invalid where there is none
   std::unordered_map<int, std::unique_ptr<Member>> members_;
   std::set<int> ending_;    // asked to end and not dead yet
   std::vector<int> ended_;  // dead, in order; perhaps with leftovers

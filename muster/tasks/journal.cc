@@ -20,9 +20,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Between two calls of fdatasync, so that records gather; far below the 20 ms after which all are on the
+// Between two calls of fdatasync, so that records gather; below the 20 ms after which all are on the
 // disk.
-constexpr std::chrono::milliseconds kGatherFor{4};
+constexpr std::chrono::milliseconds kGatherFor{12};
 
 const char* to_text(AttemptEnd how) {
   switch (how) {
@@ -101,7 +101,8 @@ Journal::~Journal() {
     const std::lock_guard lock(mutex_);
     ending_ = true;
   }
-  changed_.notify_all();
+  written_more_.notify_all();
+  hurried_.notify_all();
   syncer_.join();
 }
 
@@ -190,30 +191,44 @@ void Journal::write() {
   }
   bytes_ += buffer_.size();
   buffer_.clear();
+  bool wake = false;
   {
     const std::lock_guard lock(mutex_);
     written_ = appended_;
+    wake = std::exchange(syncer_sleeps_, false);
   }
-  changed_.notify_all();
+  if (wake) written_more_.notify_one();
+}
+
+void Journal::hurry() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (hurry_) return;
+    hurry_ = true;
+  }
+  hurried_.notify_one();
 }
 
 void Journal::keep_syncing() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return ending_ || written_ > synced_; });
-    if (written_ == synced_ || sync_errno_ != 0) return;  // only at the end
+    syncer_sleeps_ = true;
+    written_more_.wait(lock, [&] { return ending_ || written_ > synced_; });
+    syncer_sleeps_ = false;
+    if (written_ == synced_) return;  // only at the end
     const uint64_t until = written_;
+    hurry_ = false;
     lock.unlock();
     const auto started = Clock::now();
     const int failed = ::fdatasync(file_.get()) == 0 ? 0 : errno;
     lock.lock();
     sync_errno_ = failed;
     if (failed == 0) synced_ = until;
-    changed_.notify_all();
+    synced_more_.notify_all();
     const uint64_t one = 1;
     (void)!::write(notice_.get(), &one, sizeof(one));  // fails only when it is readable already
     if (failed != 0) return;
-    changed_.wait_until(lock, started + kGatherFor, [&] { return ending_; });
+    hurried_.wait_until(lock, started + kGatherFor, [&] { return ending_ || hurry_; });
   }
 }
 
@@ -234,8 +249,9 @@ void Journal::take_notice() {
 
 void Journal::sync() {
   write();
+  hurry();
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return synced_ == written_ || sync_errno_ != 0; });
+  synced_more_.wait(lock, [&] { return synced_ == written_ || sync_errno_ != 0; });
   throw_if_failed();
 }
 

@@ -96,6 +96,9 @@ class Journal {
   // Records up to this one are on the disk. Throws: io when the disk refused one.
   uint64_t on_disk();
 
+  // Nothing else is to be done than to wait for the disk: no more records are gathered first.
+  void hurry();
+
   // Becomes readable when on_disk() grows; take_notice() makes it wait again.
   int fd() const { return notice_.get(); }
   void take_notice();
@@ -115,10 +118,14 @@ class Journal {
   uint64_t bytes_ = 0;     // of the file
   uint64_t appended_ = 0;  // records
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable written_more_;
+  std::condition_variable hurried_;
+  std::condition_variable synced_more_;
   uint64_t written_ = 0;  // handed to the kernel
   uint64_t synced_ = 0;   // on the disk
   int sync_errno_ = 0;
+  bool syncer_sleeps_ = false;
+  bool hurry_ = false;
   bool ending_ = false;
   std::thread syncer_;
 };

@@ -114,16 +114,15 @@ class TaskRunner {
   }
 
   void start_tasks() {
-    if (ending_) return;
     std::vector<int> fresh;
-    for (;;) {
+    while (!ending_) {
       bool refused = false;
       for (TaskStart& start : schedule_.start(now())) refused |= !prepare(start, fresh);
       if (!refused) break;  // else others may go where they can be had
     }
-    if (fresh.empty()) return;
-    journal_.write();
+    journal_.write();  // before anything runs
     for (const int id : fresh) spawn(id);
+    if (live_.empty() && !pending_.empty()) journal_.hurry();
   }
 
   // Takes the leases and writes the record. False when another job has a GPU of it.
@@ -216,7 +215,6 @@ class TaskRunner {
       const uint64_t record =
           journal_.end(tasks_[live.task].name, attempt, how, result.reason, result.last_json);
       pending_.push_back({record, live.task, how});
-      journal_.write();
     });
   }
 
@@ -280,7 +278,6 @@ class TaskRunner {
         end_all(options_.facts.grace);
       }
     }
-    journal_.write();
   }
 
   void skip(size_t task, size_t because) {
