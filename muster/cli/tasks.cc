@@ -55,6 +55,10 @@ void add_where(CLI::App* command, TasksFlags& flags) {
   command
       ->add_option("--inventory", flags.inventory, "The machine in this file instead of this one (simulated)")
       ->type_name("FILE");
+  command
+      ->add_option("--numa-binding", flags.numa_binding,
+                   "CPUs that tasks are kept on: none, node [near their GPUs], exclusive [their own alone]")
+      ->type_name("MODE");
   command->add_flag("--no-lease", flags.no_lease, "Take no lease on the GPUs: other jobs may get the same");
   command
       ->add_option("--wait", flags.wait,
@@ -77,6 +81,8 @@ void add_how(CLI::App* command, TasksFlags& flags) {
       ->type_name("NAME");
   command->add_flag("--json", flags.json, "The results as JSON");
   command->add_option("--csv", flags.csv, "The results, with parameters and what tasks printed, as a table")
+      ->type_name("FILE");
+  command->add_option("--html", flags.html, "Draw the timeline of the devices into this page")
       ->type_name("FILE");
   command->add_flag("-q,--quiet", flags.quiet, "Only failures, and the results");
 }

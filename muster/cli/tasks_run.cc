@@ -26,6 +26,7 @@
 #include "muster/tasks/sweep.h"
 #include "muster/tasks/task_file.h"
 #include "muster/tasks/task_report.h"
+#include "muster/tasks/timeline.h"
 
 namespace muster {
 
@@ -89,6 +90,7 @@ std::map<std::string, std::string> settings_of(const TasksFlags& flags) {
   keep("cpus", flags.cpus > 0 ? cat(flags.cpus) : "");
   keep("jobs", flags.jobs > 0 ? cat(flags.jobs) : "");
   keep("fail-fast", flags.fail_fast ? "yes" : flags.keep_going ? "no" : "");
+  keep("numa-binding", flags.numa_binding);
   keep("no-lease", flags.no_lease ? "yes" : "");
   return settings;
 }
@@ -154,18 +156,29 @@ bool any_need(const std::vector<Task>& tasks, bool (*is)(const TaskNeed&)) {
 Inventory machine_of(const TasksRun& run) {
   if (const std::string file = run.setting("inventory"); !file.empty()) return read_inventory(file);
   const auto& tasks = run.file.tasks;
-  ProbeOptions probe{.gpus = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 0; }),
-                     .detail = GpuDetail::full,
-                     .links = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 1; }),
-                     .cpu_topology = any_need(tasks, [](const TaskNeed& need) { return need.cpus > 0; })};
+  ProbeOptions probe{
+      .gpus = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 0; }),
+      .detail = GpuDetail::full,
+      .links = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 1; }),
+      .cpu_topology = any_need(tasks, [](const TaskNeed& need) { return need.cpus > 0 || need.gpus > 0; })};
   try {
     return probe_this_machine(probe);
   } catch (const Error& error) {
-    if (!probe.cpu_topology || error.code() != ErrorCode::unavailable) throw;
-    log(LogLevel::warn, cat(error.message(), "; tasks are not bound to CPUs"));
+    const bool asked = !run.setting("numa-binding").empty();
+    if (!probe.cpu_topology || asked || error.code() != ErrorCode::unavailable) throw;
+    log(LogLevel::debug, cat(error.message(), "; tasks are not bound to CPUs"));
     probe.cpu_topology = false;
     return probe_this_machine(probe);
   }
+}
+
+NumaBinding binding_of(const TasksRun& run) {
+  const std::string text = run.setting("numa-binding");
+  if (text.empty()) return PoolOptions{}.numa_binding;
+  const NumaBinding binding = parse_numa_binding(text);
+  if (binding == NumaBinding::socket || binding == NumaBinding::core_complex)
+    fail_usage(cat("--numa-binding: expected none, node or exclusive, got ", text));
+  return binding;
 }
 
 Schedule schedule_of(const TasksRun& run) {
@@ -175,7 +188,9 @@ Schedule schedule_of(const TasksRun& run) {
   const auto number = [&](const char* name) {
     return static_cast<int>(parse_int(run.setting(name)).value_or(0));
   };
-  Pool pool(inventory, {.gpus = run.setting("gpus"), .masks = masks, .cpus = number("cpus")});
+  Pool pool(
+      inventory,
+      {.gpus = run.setting("gpus"), .masks = masks, .cpus = number("cpus"), .numa_binding = binding_of(run)});
   ScheduleOptions options{.max_running = number("jobs")};
   for (size_t i = 0; i < run.before.results.size(); ++i) {
     if (run.before.results[i].state == TaskState::done) options.done.push_back(i);
@@ -186,7 +201,11 @@ Schedule schedule_of(const TasksRun& run) {
 // What a journal says that a running task has, as the pool counts it; nothing when that is another machine's.
 std::optional<Allocation> allocation_of(const Pool& pool, const TaskAttempt& attempt,
                                         const TakenShare& taken) {
-  Allocation where{.host = -1, .memory_bytes = taken.memory_bytes, .cpus = taken.cpus, .bound = attempt.cpus};
+  Allocation where{.host = -1,
+                   .memory_bytes = taken.memory_bytes,
+                   .cpus = taken.cpus,
+                   .own_cpus = {},
+                   .bound = attempt.cpus};
   where.units = static_cast<int>(attempt.gpu_fraction * kWholeGpu + 0.5);
   for (size_t h = 0; h < pool.hosts().size(); ++h) {
     if (pool.hosts()[h].name == attempt.host) where.host = static_cast<int>(h);
@@ -232,7 +251,7 @@ int explain_task(const TasksFlags& flags, const TasksRun& run, Schedule& schedul
   return 0;
 }
 
-int show_first_starts(const TasksFlags& flags, const TasksRun& run, Schedule& schedule) {
+int show_first_starts(const TasksRun& run, Schedule& schedule) {
   ForeignLeases foreign(schedule, "", run.setting("no-lease").empty());
   foreign.look();
   std::vector<std::vector<std::string>> rows;
@@ -248,7 +267,6 @@ int show_first_starts(const TasksFlags& flags, const TasksRun& run, Schedule& sc
   text += cat("of ", run.file.tasks.size(), " tasks these start first; ", schedule.count(TaskState::waiting),
               " wait", first == 0 ? ", for what --explain tells" : "", "\n");
   if (foreign.any()) text += cat("other jobs have GPUs: ", foreign.describe(), "\n");
-  (void)flags;
   write_all(STDOUT_FILENO, text);
   return 0;
 }
@@ -288,7 +306,8 @@ int exit_code_of(const RunOutcome& outcome) {
   return outcome.stopped_by != 0 ? 128 + outcome.stopped_by : 1;
 }
 
-void show_results(const TasksFlags& flags, const TasksRun& run, RunOutcome& outcome) {
+void show_results(const TasksFlags& flags, const TasksRun& run, const Inventory& machine,
+                  RunOutcome& outcome) {
   for (TaskResult& result : outcome.results) {
     if (result.state != TaskState::waiting && result.state != TaskState::running) continue;
     result.state = TaskState::skipped;
@@ -356,7 +375,7 @@ int start_run(const TasksFlags& flags, TasksRun& run, Schedule& schedule) {
     outcome = run_tasks(run.file.tasks, schedule, journal, results_before(run), options, view);
   }
   const int exit_code = outcome.error.empty() ? exit_code_of(outcome) : 1;
-  show_results(flags, run, outcome);
+  show_results(flags, run, schedule.pool().inventory(), outcome);
   return exit_code;
 }
 
@@ -368,7 +387,7 @@ int run_tasks_command(const TasksFlags& flags) {
   TasksRun run = flags.resume.empty() ? new_run(flags) : run_in_folder(flags);
   Schedule schedule = schedule_of(run);
   if (!flags.explain.empty()) return explain_task(flags, run, schedule);
-  if (flags.dry_run) return show_first_starts(flags, run, schedule);
+  if (flags.dry_run) return show_first_starts(run, schedule);
   return start_run(flags, run, schedule);
 }
 

@@ -10,8 +10,7 @@ namespace muster {
 struct TasksFlags {
   std::string spec = {};
   std::vector<std::string> sweeps = {};
-  std::vector<std::string> command = {};    // after "--"
-  std::vector<std::string> sweep_env = {};  // NAME=VALUE, of a sweep's tasks
+  std::vector<std::string> command = {};  // after "--"
   std::string gpus = {};
   std::string need_gpus = {};  // a sweep's tasks: GPUs of each
   std::string need_memory = {};
@@ -19,6 +18,7 @@ struct TasksFlags {
   int retries = 0;
   int cpus = 0;
   std::string inventory = {};
+  std::string numa_binding = {};
   int jobs = 0;
   bool fail_fast = false;
   bool keep_going = false;

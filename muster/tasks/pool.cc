@@ -61,7 +61,8 @@ std::string describe(const TaskNeed& need) {
   return cpus.empty() ? text : cat(text, " and ", cpus);
 }
 
-Pool::Pool(Inventory inventory, const PoolOptions& options) : inventory_(std::move(inventory)) {
+Pool::Pool(Inventory inventory, const PoolOptions& options)
+    : inventory_(std::move(inventory)), numa_binding_(options.numa_binding) {
   if (!options.gpus.empty()) {
     std::vector<const Host*> hosts;
     for (const Host& host : inventory_.hosts) hosts.push_back(&host);
@@ -166,7 +167,10 @@ std::optional<Allocation> Pool::find(const TaskNeed& need, const AllowedGpus& al
                       .memory_bytes = need.memory_bytes,
                       .cpus = cpus_of(need)};
   }
-  if (best) best->bound = choose_cpus(need, best->host, best->gpus);
+  if (best) {
+    best->own_cpus = choose_cpus(need, best->host, best->gpus);
+    best->bound = bind(best->host, *best);
+  }
   return best;
 }
 
@@ -243,6 +247,28 @@ std::vector<int> Pool::choose_cpus(const TaskNeed& need, int host, const std::ve
   return near;
 }
 
+std::vector<int> Pool::bind(int host, const Allocation& where) const {
+  if (numa_binding_ == NumaBinding::none) return {};
+  if (numa_binding_ == NumaBinding::exclusive) return where.own_cpus;
+  const std::vector<PoolCpu> all = cpus_by_node(inventory_.hosts[static_cast<size_t>(host)]);
+  std::set<int> nodes;
+  for (const int gpu : where.gpus)
+    nodes.insert(hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)].numa_node.value_or(-1));
+  for (const PoolCpu& cpu : all) {
+    if (std::find(where.own_cpus.begin(), where.own_cpus.end(), cpu.cpu) != where.own_cpus.end())
+      nodes.insert(cpu.numa_node);
+  }
+  std::vector<int> bound;
+  for (const PoolCpu& cpu : all) {
+    if (nodes.contains(cpu.numa_node)) bound.push_back(cpu.cpu);
+  }
+  // All of them is no binding; and where a GPU's node is not known, or has no CPU of ours, there is nothing
+  // near.
+  if (bound.size() == all.size() || nodes.contains(-1)) return {};
+  std::sort(bound.begin(), bound.end());
+  return bound;
+}
+
 void Pool::take(const Allocation& allocation) {
   PoolHost& host = hosts_[static_cast<size_t>(allocation.host)];
   host.cpus_left -= allocation.cpus;
@@ -254,7 +280,8 @@ void Pool::take(const Allocation& allocation) {
     units_left_ -= allocation.units;
   }
   std::erase_if(host.free_cpus, [&](const PoolCpu& cpu) {
-    return std::find(allocation.bound.begin(), allocation.bound.end(), cpu.cpu) != allocation.bound.end();
+    return std::find(allocation.own_cpus.begin(), allocation.own_cpus.end(), cpu.cpu) !=
+           allocation.own_cpus.end();
   });
 }
 
@@ -268,9 +295,10 @@ void Pool::give_back(const Allocation& allocation) {
     gpu.memory_left += allocation.memory_bytes;
     units_left_ += allocation.units;
   }
-  if (allocation.bound.empty()) return;
+  if (allocation.own_cpus.empty()) return;
   for (const PoolCpu& cpu : cpus_by_node(inventory_.hosts[static_cast<size_t>(allocation.host)])) {
-    if (std::find(allocation.bound.begin(), allocation.bound.end(), cpu.cpu) != allocation.bound.end())
+    if (std::find(allocation.own_cpus.begin(), allocation.own_cpus.end(), cpu.cpu) !=
+        allocation.own_cpus.end())
       host.free_cpus.push_back(cpu);
   }
   std::sort(host.free_cpus.begin(), host.free_cpus.end(), [](const PoolCpu& a, const PoolCpu& b) {

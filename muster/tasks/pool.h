@@ -11,6 +11,7 @@
 #include "muster/device/inventory.h"
 #include "muster/device/visible_devices.h"
 #include "muster/launch/lease.h"
+#include "muster/placement/request.h"
 #include "muster/placement/usable_gpus.h"
 #include "muster/tasks/task.h"
 
@@ -20,6 +21,10 @@ struct PoolOptions {
   std::string gpus = {};       // the only ones to use, `--gpus` text; empty: all
   VisibilityMasks masks = {};  // what the outer environment hides
   int cpus = 0;                // of each host; 0: as many as it has
+  // node: on a host of several NUMA nodes a task is kept on the CPUs of its GPUs' node, or of one that has as
+  // many free as it counts; exclusive: on as many CPUs as it counts, which no other task of the run is kept
+  // on; none.
+  NumaBinding numa_binding = NumaBinding::node;
 };
 
 struct PoolGpu {
@@ -44,18 +49,19 @@ struct PoolHost {
   std::string name = {};
   int cpus = 1;
   int cpus_left = 1;
-  std::vector<PoolCpu> free_cpus = {};  // that nobody is bound to; empty where they are not known
+  std::vector<PoolCpu> free_cpus = {};  // that are not counted for a task; empty where they are not known
   std::vector<PoolGpu> gpus = {};
 };
 
 // Of one host, what a task has.
 struct Allocation {
   int host = 0;
-  std::vector<int> gpus = {};   // places in PoolHost::gpus, the best linked neighbours
-  int units = kWholeGpu;        // of each
-  uint64_t memory_bytes = 0;    // of each
-  int cpus = 0;                 // counted
-  std::vector<int> bound = {};  // CPUs to keep it on; empty: not bound
+  std::vector<int> gpus = {};      // places in PoolHost::gpus, the best linked neighbours
+  int units = kWholeGpu;           // of each
+  uint64_t memory_bytes = 0;       // of each
+  int cpus = 0;                    // counted
+  std::vector<int> own_cpus = {};  // the ones that are counted, where they are known
+  std::vector<int> bound = {};     // CPUs to keep it on; empty: not bound
   bool operator==(const Allocation&) const = default;
 };
 
@@ -116,8 +122,10 @@ class Pool {
   std::optional<std::vector<int>> choose_gpus(const TaskNeed& need, int host, std::vector<int> fitting) const;
   std::vector<int> best_linked(int host, const std::vector<int>& fitting, int count) const;
   std::vector<int> choose_cpus(const TaskNeed& need, int host, const std::vector<int>& gpus) const;
+  std::vector<int> bind(int host, const Allocation& where) const;
 
   Inventory inventory_;
+  NumaBinding numa_binding_;
   std::vector<PoolHost> hosts_;
   int64_t cpus_left_ = 0;   // of all hosts
   int64_t units_left_ = 0;  // of all GPUs
