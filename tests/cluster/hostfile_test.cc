@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "muster/base/error.h"
+#include "muster/base/shell.h"
 #include "muster/cluster/remote_launch.h"
 
 namespace muster {
