@@ -6,7 +6,6 @@
 
 #include "muster/base/error.h"
 #include "muster/base/shell.h"
-#include "muster/cluster/remote_launch.h"
 
 namespace muster {
 namespace {

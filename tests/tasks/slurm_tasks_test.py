@@ -80,8 +80,8 @@ class SlurmTasksTest(unittest.TestCase):
         jobs = json.loads((folder / "run/slurm/jobs.json").read_text())["jobs"]
         self.assertEqual([job["job"] for job in jobs], out.split())
         sets = [set(job["tasks"].values()) for job in jobs]
-        self.assertIn({"train-one", "train-$HOME it's"}, sets)
-        self.assertIn({"eval-one", "eval-$HOME it's"}, sets)
+        self.assertEqual(sets[0], {"train-one", "train-$HOME it's", "fails"})
+        self.assertIn({"eval-one", "eval-$HOME it's", "never"}, sets, "each is after the same element of that array")
         wait_for(lambda: self.world["a"].run(["squeue", "-h"])[1].strip() == "", 120)
         self.assertEqual((folder / "one.out").read_text(), "trained a b one\n")
         self.assertEqual((folder / "report").read_text(), "trained a b $HOME it's\ntrained a b one\n")
