@@ -54,9 +54,12 @@ void exec_element(const std::string& path, int index) {
     fail_errno(cat("task ", printable(element.name), ": cannot enter ", printable(element.directory)), errno);
   const std::string program = find_program(element.argv[0], environment["PATH"]);
   std::vector<std::string> settings;
+  settings.reserve(environment.size());
   for (const auto& [name, value] : environment) settings.push_back(cat(name, "=", value));
   std::vector<char*> argv;
   std::vector<char*> envp;
+  argv.reserve(element.argv.size() + 1);
+  envp.reserve(settings.size() + 1);
   // execve takes them as they are and does not write into them.
   for (const std::string& word : element.argv) argv.push_back(const_cast<char*>(word.c_str()));
   for (const std::string& setting : settings) envp.push_back(const_cast<char*>(setting.c_str()));

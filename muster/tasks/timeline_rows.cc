@@ -1,6 +1,7 @@
 #include "muster/tasks/timeline_rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -98,7 +99,7 @@ class TimelineMaker {
   // The highest place in the row where the fewest others are at that time.
   static double free_part(const std::vector<TimelineBar>& open, const TimelineBar& bar) {
     std::vector<int> taken(kWholeRow, 0);
-    const auto in_row = [](double part) { return static_cast<int>(part * kWholeRow + 0.5); };
+    const auto in_row = [](double part) { return static_cast<int>(std::lround(part * kWholeRow)); };
     for (const TimelineBar& other : open) {
       for (int i = in_row(other.top); i < std::min(kWholeRow, in_row(other.top + other.height)); ++i)
         ++taken[static_cast<size_t>(i)];
