@@ -17,6 +17,7 @@ constexpr const char* kTasksExamples = R"(Examples:
   muster tasks --dry-run sweep.toml          what would start first, and where
   muster tasks --explain lr-0.1 --resume runs/8f3c…    why a task of a run waits
   muster tasks --resume runs/8f3c…           go on where a run was stopped or killed
+  muster tasks --submit slurm sweep.toml     let Slurm decide when and where
   muster tasks --csv results.csv --html timeline.html sweep.toml
 Ctrl-C lets the tasks that run go on to their end and starts no more; a second one ends them.
 Exit codes: 0 all tasks are done, 1 some are not, 2 wrong usage, 124 --time-limit, 128 + the signal that ended it.
@@ -79,6 +80,17 @@ void add_how(CLI::App* command, TasksFlags& flags) {
   command->add_flag("--dry-run", flags.dry_run, "Show what would start first, and where");
   command->add_option("--explain", flags.explain, "Say why this task waits, and start nothing")
       ->type_name("NAME");
+  command
+      ->add_option("--submit", flags.submit, "Hand the tasks to a batch system as job arrays, and end: slurm")
+      ->type_name("SYSTEM");
+  command->add_option("--sbatch", flags.sbatch, "A flag of sbatch: --sbatch=--partition=gpu (again for more)")
+      ->type_name("FLAG")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--exec-element", flags.element, "An element of a job array: FILE INDEX")
+      ->expected(2)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group("");
   command->add_flag("--json", flags.json, "The results as JSON");
   command->add_option("--csv", flags.csv, "The results, with parameters and what tasks printed, as a table")
       ->type_name("FILE");

@@ -22,6 +22,8 @@
 #include "muster/tasks/live_table.h"
 #include "muster/tasks/results.h"
 #include "muster/tasks/runner.h"
+#include "muster/tasks/slurm_element.h"
+#include "muster/tasks/slurm_submit.h"
 #include "muster/tasks/spec.h"
 #include "muster/tasks/sweep.h"
 #include "muster/tasks/task_file.h"
@@ -315,6 +317,10 @@ void show_results(const TasksFlags& flags, const TasksRun& run, const Inventory&
   }
   const auto& tasks = run.file.tasks;
   if (!flags.csv.empty()) write_file(flags.csv, results_csv(tasks, outcome.results));
+  if (!flags.html.empty()) {
+    const std::string title = fs::path(run.run_dir).filename().string();
+    write_file(flags.html, timeline_html(tasks, outcome.results, machine, title));
+  }
   const std::string text =
       flags.json ? results_json(tasks, outcome.results) : results_table(tasks, outcome.results);
   write_all(STDOUT_FILENO, text);
@@ -379,12 +385,41 @@ int start_run(const TasksFlags& flags, TasksRun& run, Schedule& schedule) {
   return exit_code;
 }
 
+// The batch system keeps the books: nothing of this run is left when the jobs are its.
+int submit(const TasksFlags& flags, TasksRun& run) {
+  if (flags.submit != "slurm")
+    fail_usage(cat("--submit: expected slurm, got '", printable(flags.submit), "'"));
+  if (!run.is_new)
+    fail_usage("--submit and --resume: expected one of them, got both; Slurm keeps its own books");
+  begin_folder(run, make_uuid());
+  const std::string self = fs::read_symlink("/proc/self/exe").string();
+  SlurmOptions options{
+      .run_dir = run.run_dir, .muster = {self}, .exec_element = {self, "tasks", "--exec-element"}};
+  options.sbatch.insert(options.sbatch.end(), flags.sbatch.begin(), flags.sbatch.end());
+  const SlurmPlan plan = plan_slurm(run.file.tasks, options);
+  for (const std::string& note : plan.notes) log(LogLevel::info, note);
+  const std::vector<std::string> jobs = submit_slurm(plan, run.file.tasks, options);
+  write_all(STDOUT_FILENO, cat("submitted ", run.file.tasks.size(), " tasks as ", jobs.size(),
+                               jobs.size() == 1 ? " job: " : " jobs: ", join(jobs, ", "), "; see ",
+                               run.run_dir, "/slurm/jobs.json and squeue\n"));
+  return 0;
+}
+
+int element_index(const std::string& text) {
+  const auto index = parse_int(text);
+  if (!index || *index < 0 || *index > 100'000'000)
+    fail_usage(cat("--exec-element: expected an index from 0, got '", printable(text), "'"));
+  return static_cast<int>(*index);
+}
+
 }  // namespace
 
 int run_tasks_command(const TasksFlags& flags) {
+  if (flags.element.size() == 2) exec_element(flags.element[0], element_index(flags.element[1]));
   if (!flags.resume.empty() && !flags.run_dir.empty())
     fail_usage("--resume and --run-dir: expected one of them, got both; --resume names the run's folder");
   TasksRun run = flags.resume.empty() ? new_run(flags) : run_in_folder(flags);
+  if (!flags.submit.empty()) return submit(flags, run);
   Schedule schedule = schedule_of(run);
   if (!flags.explain.empty()) return explain_task(flags, run, schedule);
   if (flags.dry_run) return show_first_starts(run, schedule);

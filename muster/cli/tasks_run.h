@@ -34,6 +34,9 @@ struct TasksFlags {
   std::string wait = {};
   std::string time_limit = {};
   std::string grace = {};
+  std::string submit = {};                // "slurm"
+  std::vector<std::string> sbatch = {};   // more words of sbatch's command line
+  std::vector<std::string> element = {};  // of a job array: file and index
 };
 
 // The exit code. Blocking: until all has ended. Throws: Error before anything is started.

@@ -172,16 +172,13 @@ void check_needs(const std::vector<Task>& tasks, const NeedsCheck& check) {
   std::map<std::string, ReachableGpus> by_selection;
   std::vector<std::string> problems;
   for (const NeedGroup& group : groups) {
-    const auto [reachable, is_new] = by_selection.try_emplace(group.first->on);
-    if (is_new) {
-      reachable->second = reachable_gpus(group.first->on, check.inventory, check.masks, check.scores);
-    }
+    const auto [place, is_new] = by_selection.try_emplace(group.first->on);
+    ReachableGpus& reachable = place->second;
+    if (is_new) reachable = reachable_gpus(group.first->on, check.inventory, check.masks, check.scores);
     const std::vector<TaskNeed>& needs = group.first->needs;
-    if (std::any_of(needs.begin(), needs.end(),
-                    [&](const TaskNeed& need) { return NeedJudge(reachable->second, need).possible(); })) {
-      continue;
-    }
-    problems.push_back(impossible(group, reachable->second, check));
+    const auto possible = [&](const TaskNeed& need) { return NeedJudge(reachable, need).possible(); };
+    if (std::any_of(needs.begin(), needs.end(), possible)) continue;
+    problems.push_back(impossible(group, reachable, check));
     if (problems.size() == kMaxImpossible) break;
   }
   if (!problems.empty()) throw Error(ErrorCode::invalid_argument, join(problems, "\n"));

@@ -50,7 +50,8 @@ DeviceAssignment device_of(const Pool& pool, const Allocation& where, size_t pla
           .ordinal = {static_cast<int>(place)}};
 }
 
-// The variables that show a task its own GPUs and no others: of a CPU task none of those that there are.
+// The variables that show a task its own GPUs and no others: of a CPU task none of those that there are. The
+// launcher shows ranks theirs, but where each has several.
 void show_gpus(const Task& task, const Pool& pool, const Allocation& where, Environment& variables) {
   const Host& host = pool.inventory().hosts[static_cast<size_t>(where.host)];
   if (pool.inventory().simulated) return;
@@ -60,8 +61,10 @@ void show_gpus(const Task& task, const Pool& pool, const Allocation& where, Envi
     return;
   }
   variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID";
-  if (task.ranks > 1) return;  // the launcher shows each rank its own
-  const Plan plan = plan_of(task, pool, where);
+  if (task.ranks > 1 && where.gpus.size() <= static_cast<size_t>(task.ranks)) return;
+  Task alone = task;
+  alone.ranks = 1;
+  const Plan plan = plan_of(alone, pool, where);
   for (const auto& [name, value] : visibility_variables(plan, plan.ranks[0])) {
     if (value) {
       variables[name] = *value;
@@ -102,10 +105,11 @@ std::vector<LeaseWish> lease_wishes_of(const Pool& pool, const Allocation& where
 Plan plan_of(const Task& task, const Pool& pool, const Allocation& where) {
   const PoolHost& host = host_of(pool, where);
   const size_t devices = where.gpus.size();
-  const size_t num_ranks = std::max(static_cast<size_t>(task.ranks), task.ranks > 1 ? size_t{1} : devices);
-  Plan plan{.policy = "task",
-            .visibility = num_ranks > devices && devices > 0 ? Visibility::own : Visibility::job,
-            .simulated = pool.inventory().simulated};
+  const size_t num_ranks = task.ranks > 1 ? static_cast<size_t>(task.ranks) : std::max<size_t>(1, devices);
+  const size_t each = std::max<size_t>(1, devices / num_ranks);
+  Plan plan{.policy = "task", .visibility = Visibility::job, .simulated = pool.inventory().simulated};
+  if (devices > num_ranks) plan.visibility = Visibility::all;
+  if (devices > 0 && devices < num_ranks) plan.visibility = Visibility::own;
   for (size_t rank = 0; rank < num_ranks; ++rank) {
     RankPlan it{.rank = static_cast<int>(rank),
                 .local_rank = static_cast<int>(rank),
@@ -114,9 +118,10 @@ Plan plan_of(const Task& task, const Pool& pool, const Allocation& where) {
     if (devices == 0) {
       it.device.cpu_slot = static_cast<int>(rank);
     } else {
-      it.device = device_of(pool, where, rank % devices);
+      const size_t place = rank * each % devices;
+      it.device = device_of(pool, where, place);
       if (plan.visibility == Visibility::own) it.device.ordinal = {0};
-      it.numa_node = host.gpus[static_cast<size_t>(where.gpus[rank % devices])].numa_node;
+      it.numa_node = host.gpus[static_cast<size_t>(where.gpus[place])].numa_node;
     }
     plan.ranks.push_back(std::move(it));
   }

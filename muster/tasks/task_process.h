@@ -29,7 +29,8 @@ TaskAttempt attempt_of(const Pool& pool, const Allocation& where, int number);
 // Which leases it takes; none for CPUs and simulated machines.
 std::vector<LeaseWish> lease_wishes_of(const Pool& pool, const Allocation& where);
 
-// The plan of the task's ranks over its devices, in their order.
+// The plan of the task's ranks over its devices, in their order: a device a rank; with fewer devices in turn;
+// with more, each rank sees all of them and is told the first of its own.
 Plan plan_of(const Task& task, const Pool& pool, const Allocation& where);
 
 // The whole environment of the attempt. `leases`: MUSTER_LEASE_FD's value. The task's own variables win over

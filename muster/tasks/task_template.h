@@ -69,6 +69,7 @@ template <class Use>
 void muster::for_each_combination(const std::vector<TaskParameter>& each, const Use& use) {
   std::vector<size_t> digits(each.size(), 0);
   std::vector<std::string_view> values;
+  values.reserve(each.size());
   for (const TaskParameter& parameter : each) values.emplace_back(parameter.values.front());
   for (;;) {
     use(std::as_const(values));

@@ -46,7 +46,7 @@ h1 { font-size: 20px; margin: 0 0 4px; overflow-wrap: anywhere; }
 p { margin: 0 0 12px; color: var(--soft); }
 .legend { display: flex; flex-wrap: wrap; gap: 6px 18px; list-style: none; margin: 0 0 12px; padding: 0; }
 .legend svg { vertical-align: -2px; margin-right: 6px; }
-.chart { display: flex; border: 1px solid var(--line); border-radius: 6px; overflow: hidden; }
+.chart { display: flex; width: fit-content; max-width: 100%; border: 1px solid var(--line); border-radius: 6px; overflow: hidden; }
 .plot { overflow-x: auto; flex: 1; }
 svg { display: block; } .legend svg { display: inline-block; }
 text { font: 11px system-ui, sans-serif; fill: var(--front); }
@@ -63,7 +63,7 @@ text { font: 11px system-ui, sans-serif; fill: var(--front); }
 
 constexpr const char* kHatch =
     R"_(<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">)_"
-    R"_(<path d="M0 0V6" stroke="#ffffff" stroke-opacity="0.45" stroke-width="3"/></pattern></defs>)_";
+    R"_(<path d="M0 0V6" stroke="#ffffff" stroke-opacity="0.3" stroke-width="3"/></pattern></defs>)_";
 
 enum class BarKind { done, failed, late, running };
 

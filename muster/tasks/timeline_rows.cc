@@ -1,6 +1,7 @@
 #include "muster/tasks/timeline_rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -88,16 +89,18 @@ class TimelineMaker {
       if (const auto model = models_.find({number, index}); model != models_.end())
         row.detail = model->second;
     }
-    bar.top = bar.height < 1 ? free_part(row, bar) : 0;
+    std::vector<TimelineBar>& open = open_[{number, false, index, mig}];
+    std::erase_if(open, [&](const TimelineBar& other) { return other.ended <= bar.began; });
+    bar.top = bar.height < 1 ? free_part(open, bar) : 0;
+    open.push_back(bar);
     row.bars.push_back(bar);
   }
 
   // The highest place in the row where the fewest others are at that time.
-  double free_part(const TimelineRow& row, const TimelineBar& bar) const {
+  static double free_part(const std::vector<TimelineBar>& open, const TimelineBar& bar) {
     std::vector<int> taken(kWholeRow, 0);
-    const auto in_row = [](double part) { return static_cast<int>(part * kWholeRow + 0.5); };
-    for (const TimelineBar& other : row.bars) {
-      if (other.ended <= bar.began) continue;
+    const auto in_row = [](double part) { return static_cast<int>(std::lround(part * kWholeRow)); };
+    for (const TimelineBar& other : open) {
       for (int i = in_row(other.top); i < std::min(kWholeRow, in_row(other.top + other.height)); ++i)
         ++taken[static_cast<size_t>(i)];
     }
@@ -132,6 +135,7 @@ class TimelineMaker {
   std::map<std::string, size_t> hosts_ = {};
   std::map<std::pair<size_t, int>, std::string> models_ = {};
   std::map<Key, TimelineRow> rows_ = {};
+  std::map<Key, std::vector<TimelineBar>> open_ = {};  // of a GPU's row, those that may not have ended
 };
 
 }  // namespace

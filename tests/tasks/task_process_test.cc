@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "muster/base/strings.h"
 #include "muster/tasks/live_table.h"
 #include "tests/tasks/machines.h"
 
@@ -81,6 +82,14 @@ TEST(TaskProcess, RanksAreTheLaunchersAffairByAnExactPlan) {
   const Plan shared = plan_of(task, pool, place_on(pool, task.needs[0]));
   EXPECT_EQ(shared.ranks[3].device.uuid, shared.ranks[1].device.uuid);
   EXPECT_EQ(shared.visibility, Visibility::own) << "ranks that share a GPU see it alone";
+  Task pairs = task_of("tensor parallel", {{.gpus = 4}});
+  pairs.ranks = 2;
+  const Allocation all = place_on(pool, pairs.needs[0]);
+  const Plan two_each = plan_of(pairs, pool, all);
+  EXPECT_EQ(two_each.visibility, Visibility::all);
+  EXPECT_EQ(two_each.ranks[1].device.ordinal.value, 2);
+  EXPECT_THAT(split(task_environment(pairs, {}, pool, all, 0, "").at("CUDA_VISIBLE_DEVICES"), ','),
+              testing::SizeIs(4));
   const auto argv = task_argv(task, {.launcher = "/bin/muster"}, pool, "p.json", "job");
   EXPECT_THAT(argv, testing::Contains("--plan"));
   EXPECT_EQ(argv.back(), "true");
