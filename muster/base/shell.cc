@@ -26,4 +26,10 @@ std::string output_of_shell(const std::string& command, const std::string& what)
                   WIFEXITED(status) ? cat("exit code ", WEXITSTATUS(status)) : std::string("a signal")));
 }
 
+std::string shell_quoted(const std::string& text) {
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
 }  // namespace muster

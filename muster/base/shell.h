@@ -1,4 +1,5 @@
-// Running a command that the user typed for the shell, as `--map-command` and `--host-discovery` take one.
+// The shell: running a command that the user typed for it, as `--map-command` and `--host-discovery` take
+// one, and words for commands that others give it.
 #pragma once
 
 #include <string>
@@ -8,5 +9,8 @@ namespace muster {
 // Its standard output, at most a mebibyte of it. Blocking: until it has ended. Throws: io naming `what` and
 // the command when it cannot be started or does not end with 0.
 std::string output_of_shell(const std::string& command, const std::string& what);
+
+// "a path with blanks" as one word of a shell's command line.
+std::string shell_quoted(const std::string& text);
 
 }  // namespace muster

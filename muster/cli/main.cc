@@ -19,6 +19,7 @@
 #include "muster/cli/jobs.h"
 #include "muster/cli/run.h"
 #include "muster/cli/secret.h"
+#include "muster/cli/tasks.h"
 #include "muster/launch/agent.h"
 
 namespace {
@@ -37,6 +38,7 @@ constexpr Command kCommands[] = {
     {"run", muster::add_run},
     {"plan", muster::add_plan},
     {"devices", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_devices(app, exit_code); }},
+    {"tasks", muster::add_tasks},
     {"bench", [](CLI::App& app, Arguments&, int*) { muster::add_bench(app); }},
     {"ps", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_ps(app, exit_code); }},
     {"stop", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_stop(app, exit_code); }},
@@ -49,6 +51,7 @@ constexpr const char* kExamples = R"(Examples:
   muster run ./train --epochs 3     start ./train once per device of this machine
   muster run --gpus 0,2 train.py    a Python script, on two chosen GPUs
   muster plan                       which rank would get which device, and why
+  muster tasks sweep.toml           many commands over its GPUs and CPUs
   muster devices                    what this machine has
   muster bench device               how fast its devices train
   muster ps                         your running jobs; muster stop ends them

@@ -276,12 +276,6 @@ class RemoteJob {
 
 }  // namespace
 
-std::string shell_quoted(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
 int run_on_hosts(const LaunchOptions& options, const ClusterOptions& cluster, const RemoteOptions& remote) {
   check_launch(options);
   return RemoteJob(options, cluster, remote).run();

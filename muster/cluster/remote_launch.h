@@ -22,7 +22,4 @@ struct RemoteOptions {
 // anything is started.
 int run_on_hosts(const LaunchOptions& options, const ClusterOptions& cluster, const RemoteOptions& remote);
 
-// "a path with blanks" as one word of a shell's command line.
-std::string shell_quoted(const std::string& text);
-
 }  // namespace muster

@@ -37,8 +37,10 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "muster/base/error.h"
 #include "muster/device/inventory.h"
 #include "muster/placement/scores.h"
 #include "muster/placement/usable_gpus.h"
@@ -71,18 +73,33 @@ struct Selection {
   std::vector<SelectionPart> parts = {};  // never empty
 };
 
+// What is wrong with a text, and where: for those who show it in a place of its own. The message has both, and
+// points at the character.
+class SelectionError : public Error {
+ public:
+  SelectionError(std::string problem, size_t at, const std::string& message)
+      : Error(ErrorCode::invalid_argument, message), problem_(std::move(problem)), at_(at) {}
+
+  const std::string& problem() const noexcept { return problem_; }
+  size_t at() const noexcept { return at_; }  // byte of the text
+
+ private:
+  std::string problem_;
+  size_t at_;
+};
+
 // The grammar above; "" is "all".
-// Throws: invalid_argument with a line that points at the character.
+// Throws: SelectionError.
 Selection parse_selection(std::string_view text);
 
-// Throws: invalid_argument, pointing likewise, when a host is named that is none of `hosts`.
+// Throws: SelectionError when a host is named that is none of `hosts`.
 void check_selection_hosts(const Selection& selection, const std::vector<const Host*>& hosts);
 
 // The part that is meant for `host`; nothing when the text names other hosts only.
 const SelectionPart* part_for(const Selection& selection, const Host& host);
 
 // The devices of `host` that are selected, in the order given. `scores` are for fastest:N.
-// Throws: invalid_argument, pointing likewise, when an entry names no usable GPU, a UUID's beginning fits
+// Throws: SelectionError when an entry names no usable GPU, a UUID's beginning fits
 // several, a GPU is named twice, there are too few for a count, or a score is missing.
 std::vector<UsableGpu> select_gpus(const Selection& selection, const Host& host, const UsableGpus& usable,
                                    const Scores& scores = {});

@@ -1,7 +1,7 @@
 #include "muster/placement/selection_error.h"
 
-#include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/placement/selection.h"
 
 namespace muster {
 namespace {
@@ -18,7 +18,7 @@ void fail_at(const std::string& text, size_t at, const std::string& problem) {
   const std::string given = shown(text, kMaxTextShown);
   std::string message = cat("--gpus ", given, ": ", printable(problem), " (at character ", at + 1, ")");
   if (at <= kMaxTextShown) message += cat("\n  --gpus ", given, "\n         ", std::string(at, ' '), "^");
-  throw Error(ErrorCode::invalid_argument, message);
+  throw SelectionError(printable(problem), at, message);
 }
 
 }  // namespace muster

@@ -12,7 +12,7 @@ inline constexpr size_t kMaxEntryShown = 50;
 std::string shown(std::string_view text, size_t most = kMaxEntryShown);
 
 // `--gpus 0,x3: <problem> (at character 3)`, then the text again with a caret under that character.
-// Throws: invalid_argument, always.
+// Throws: SelectionError, always.
 [[noreturn]] void fail_at(const std::string& text, size_t at, const std::string& problem);
 
 }  // namespace muster

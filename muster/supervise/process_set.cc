@@ -1,6 +1,5 @@
 #include "muster/supervise/process_set.h"
 
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,25 +30,10 @@ bool contains(const std::vector<int>& list, int value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-bool is_ignored(int signal) {
-  struct sigaction action = {};
-  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
-}
-
 std::vector<int> caught_signals(const ProcessSetOptions& options) {
   std::vector<int> signals = options.stop_signals;
   signals.insert(signals.end(), options.pass_signals.begin(), options.pass_signals.end());
   return signals;
-}
-
-// Every rank costs several descriptors, and the usual soft limit is low for old programs' sake. Returns what
-// it was.
-rlimit raise_open_files() {
-  rlimit before = {};
-  ::getrlimit(RLIMIT_NOFILE, &before);
-  const rlimit most = {.rlim_cur = before.rlim_max, .rlim_max = before.rlim_max};
-  ::setrlimit(RLIMIT_NOFILE, &most);
-  return before;
 }
 
 std::string describe(pid_t pid) {
@@ -61,36 +45,19 @@ std::string describe(pid_t pid) {
 }  // namespace
 
 ProcessSet::ProcessSet(ProcessSetOptions options) : options_(std::move(options)) {
-  if (is_ignored(SIGHUP)) std::erase(options_.stop_signals, SIGHUP);
+  if (is_signal_ignored(SIGHUP)) std::erase(options_.stop_signals, SIGHUP);
   signals_.emplace(caught_signals(options_));
-  old_open_files_ = raise_open_files();
-  // An ignored SIGCHLD, inherited through exec, would have the kernel reap children before we see them.
-  struct sigaction standard = {};
-  standard.sa_handler = SIG_DFL;
-  ::sigaction(SIGCHLD, &standard, &old_child_action_);
-  // A reader of our output that went away is an error of write, not our end.
-  struct sigaction ignored = {};
-  ignored.sa_handler = SIG_IGN;
-  ::sigaction(SIGPIPE, &ignored, &old_pipe_action_);
-  int subreaper = 0;
-  ::prctl(PR_GET_CHILD_SUBREAPER, &subreaper);
-  was_subreaper_ = subreaper != 0;
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  foreign_ = own_children();
+  parent_.emplace();
   loop_.watch_readable(signals_->fd(), [this] { take_signals(); });
 }
 
 ProcessSet::~ProcessSet() {
   if (!members_.empty()) kill_all();
   sentinel_.reset();
-  if (!was_subreaper_) ::prctl(PR_SET_CHILD_SUBREAPER, 0);
-  ::sigaction(SIGPIPE, &old_pipe_action_, nullptr);
-  ::sigaction(SIGCHLD, &old_child_action_, nullptr);
-  ::setrlimit(RLIMIT_NOFILE, &old_open_files_);
 }
 
 void ProcessSet::spawn(int id, ChildOptions options) {
-  if (!options.open_files) options.open_files = old_open_files_;
+  if (!options.open_files) options.open_files = parent_->old_open_files();
   auto member = std::make_unique<Member>();
   member->id = id;
   member->child = spawn_child(options);
@@ -246,7 +213,7 @@ void ProcessSet::post_sentinel() {
   try {
     if (!sentinel_) {
       sentinel_ = std::make_unique<Sentinel>(rules_.marks);
-      foreign_.insert(sentinel_->pid());
+      parent_->add_foreign(sentinel_->pid());
     }
     for (const auto& member : members_) sentinel_->guard(member->child.pid);
   } catch (const Error& error) {
@@ -301,7 +268,7 @@ WaitResult ProcessSet::finish() {
 // Children that are neither members nor were there before: what members started and left behind.
 std::set<pid_t> ProcessSet::leftovers() const {
   std::set<pid_t> pids = own_children();
-  for (const pid_t pid : foreign_) pids.erase(pid);
+  for (const pid_t pid : parent_->foreign()) pids.erase(pid);
   for (const auto& member : members_) pids.erase(member->child.pid);
   return pids;
 }

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <signal.h>
-#include <sys/resource.h>
 
 #include <chrono>
 #include <functional>
@@ -18,6 +17,7 @@
 
 #include "muster/supervise/child.h"
 #include "muster/supervise/event_loop.h"
+#include "muster/supervise/parent_state.h"
 #include "muster/supervise/sentinel.h"
 #include "muster/supervise/signal_pipe.h"
 
@@ -128,11 +128,7 @@ class ProcessSet {
   ProcessSetOptions options_;
   EventLoop loop_;
   std::optional<SignalPipe> signals_;
-  rlimit old_open_files_;
-  struct sigaction old_child_action_;
-  struct sigaction old_pipe_action_;
-  bool was_subreaper_ = false;
-  std::set<pid_t> foreign_;  // children that were there before
+  std::optional<ParentState> parent_;
   std::unique_ptr<Sentinel> sentinel_;
   std::vector<std::unique_ptr<Member>> members_;
 

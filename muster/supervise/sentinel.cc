@@ -202,6 +202,16 @@ void Sentinel::guard(pid_t group) {
   groups_->count = count + 1;
 }
 
+// The last group takes its place, and is there twice for a moment: killed in between, that does no harm.
+void Sentinel::release(pid_t group) {
+  const size_t count = groups_->count;
+  pid_t* const end = groups_->ids + count;
+  pid_t* const found = std::find(groups_->ids, end, group);
+  if (found == end) return;
+  *found = end[-1];
+  groups_->count = count - 1;
+}
+
 void Sentinel::forget_groups() {
   groups_->count = 0;
 }

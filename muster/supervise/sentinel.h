@@ -29,6 +29,9 @@ class Sentinel {
   // Adds a process group that is to end with this process.
   void guard(pid_t group);
 
+  // Forgets one group, whose number may soon be somebody else's.
+  void release(pid_t group);
+
   // Forgets all groups: their numbers may soon be somebody else's.
   void forget_groups();
 

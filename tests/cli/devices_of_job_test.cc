@@ -133,5 +133,56 @@ TEST_F(TwoGpus, WaitsForAGpu) {
   EXPECT_EQ(waiter.finish().out, cat("got ", kFirst, "\n"));
 }
 
+TEST_F(TwoGpus, TasksSeeTheirOwnGpusAndLeaseThem) {
+  folder_.write("s.toml", R"(
+[[task]]
+name = "gpu-{i}"
+argv = ["sh", "-c", "echo $MUSTER_DEVICE $CUDA_VISIBLE_DEVICES [$MUSTER_LEASE_FD]; echo yes >began{i}; while [ ! -e began1 ] || [ ! -e began2 ]; do sleep 0.01; done"]
+each = { i = "1..2" }
+needs = { gpus = 1 }
+[[task]]
+name = "ddp"
+argv = ["sh", "-c", "echo rank $RANK $MUSTER_DEVICE $CUDA_VISIBLE_DEVICES"]
+ranks = 2
+needs = { gpus = 2 }
+after = ["gpu-*"]
+[[task]]
+name = "cpu"
+argv = ["sh", "-c", "echo none: $CUDA_VISIBLE_DEVICES."]
+needs = { cpus = 1 }
+)");
+  const Ran ran = run({"tasks", "s.toml", "--run-dir", "out"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const auto log = [&](const std::string& name) {
+    return read_file(cat(folder_.path(), "/out/logs/", name, "/0.log"));
+  };
+  EXPECT_THAT(log("gpu-1"), testing::StartsWith(cat(kFirst, " ", kFirst, " [")));
+  EXPECT_THAT(log("gpu-1"), testing::Not(HasSubstr("[]")));
+  EXPECT_THAT(log("gpu-2"), HasSubstr(cat(kSecond, " ", kSecond)));
+  EXPECT_THAT(log("ddp"), AllOf(HasSubstr(cat("rank 0 ", kFirst, " ", kFirst, ",", kSecond)),
+                                HasSubstr(cat("rank 1 ", kSecond, " ", kFirst, ",", kSecond))));
+  EXPECT_EQ(log("cpu"), "none: .\n");
+}
+
+TEST_F(TwoGpus, TasksWaitForAGpuOfAnotherJobAndSayWhose) {
+  Holder holder(folder_, settings_);
+  folder_.write("s.toml", R"(
+[[task]]
+name = "a"
+argv = ["sh", "-c", "echo $MUSTER_DEVICE"]
+needs = { gpus = 1 }
+on = "0"
+)");
+  EXPECT_THAT(run({"tasks", "s.toml", "--explain", "a"}).out, HasSubstr("GPU 0 is held by job "));
+  const Ran in_vain = run({"tasks", "s.toml", "--wait", "50ms", "--run-dir", "vain"});
+  EXPECT_EQ(in_vain.code, 1);
+  EXPECT_THAT(in_vain.err,
+              AllOf(HasSubstr("other jobs have GPUs that are waited for"), HasSubstr("held by job ")));
+  Program tasks({"tasks", "s.toml", "--run-dir", "out"}, folder_, settings_);
+  holder.end();
+  EXPECT_EQ(tasks.finish().code, 0);
+  EXPECT_EQ(read_file(folder_.path() + "/out/logs/a/0.log"), cat(kFirst, "\n"));
+}
+
 }  // namespace
 }  // namespace muster

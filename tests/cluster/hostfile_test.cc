@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "muster/base/error.h"
-#include "muster/cluster/remote_launch.h"
+#include "muster/base/shell.h"
 
 namespace muster {
 namespace {

@@ -18,6 +18,7 @@ void fuzz_hwloc(const std::string& text);
 void fuzz_json(const std::string& text);
 void fuzz_nccl(const std::string& text);
 void fuzz_nvidia_smi_xml(const std::string& text);
+void fuzz_tasks(const std::string& text);
 void fuzz_topo(const std::string& text);
 
 // What holds of every inventory that a reader returns: as JSON and back it is the same.

@@ -18,7 +18,7 @@ struct Target {
 constexpr Target kTargets[] = {{"fleet", muster::fuzz_fleet}, {"gpus", muster::fuzz_gpus},
                                {"hwloc", muster::fuzz_hwloc}, {"json", muster::fuzz_json},
                                {"nccl", muster::fuzz_nccl},   {"nvidia_smi_xml", muster::fuzz_nvidia_smi_xml},
-                               {"topo", muster::fuzz_topo}};
+                               {"tasks", muster::fuzz_tasks}, {"topo", muster::fuzz_topo}};
 constexpr size_t kCuts = 16;
 
 int replay(const Target& target, const char* folder) {

@@ -1,0 +1,149 @@
+// How many tasks a second `muster tasks` starts and ends, and how well it fills its slots, beside GNU
+// parallel, task-spooler and xargs. The peers keep no journal; muster's is on the disk of the folder that is
+// given. Peers that are not installed are named as such. All are run one after the other, again and again.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "benchmarks/measure.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using muster::cat;
+using muster::bench::Command;
+
+struct Options {
+  int tasks = 2'000;
+  int slots = 4;
+  int runs = 3;
+  std::string folder = fs::temp_directory_path() / cat("muster-tasks-bench-", ::getpid());
+};
+
+struct Runner {
+  std::string name = {};
+  std::string program = {};  // that must be there
+  std::string trivial = {};  // shell lines: all trivial tasks
+  std::string sleeps = {};   // and all those that sleep
+  muster::bench::Sample trivial_times = {};
+  muster::bench::Sample sleep_times = {};
+};
+
+// One line a task, of up to 0.2 s.
+std::vector<double> write_lists(const Options& options) {
+  std::mt19937 random(1);
+  std::uniform_int_distribution<int> hundredths(1, 20);
+  std::vector<double> seconds;
+  std::ofstream names(options.folder + "/names");
+  std::ofstream trivial(options.folder + "/trivial.toml");
+  trivial << "[[task]]\nname = \"t{i}\"\nargv = [\"" NOOP_PROGRAM
+             "\"]\nneeds = { cpus = 1 }\neach = { i = \"1.."
+          << options.tasks << "\" }\n";
+  for (int i = 1; i <= options.tasks; ++i) names << i << "\n";
+  std::ofstream lines(options.folder + "/sleeps");
+  std::ofstream spec(options.folder + "/sleeps.toml");
+  for (int i = 0; i < 100; ++i) {
+    seconds.push_back(hundredths(random) / 100.0);
+    lines << seconds.back() << "\n";
+    spec << "[[task]]\nname = \"s" << i << "\"\nargv = [\"sleep\", \"" << seconds.back()
+         << "\"]\nneeds = { cpus = 1 }\n";
+  }
+  return seconds;
+}
+
+std::vector<Runner> runners(const Options& options) {
+  const std::string slots = cat(options.slots);
+  const std::string muster =
+      cat(MUSTER_PROGRAM " tasks -q --cpus ", slots, " --run-dir \"$PWD/$(mktemp -u run-XXXXXX)\" ");
+  const std::string spooler = cat("export TS_SOCKET=$PWD/ts.sock TMPDIR=$PWD TS_MAXFINISHED=1; tsp -S ",
+                                  slots, "; while read -r x; do tsp -n ");
+  const std::string spooled = "; while tsp -l | grep -Eq 'queued|running'; do sleep 0.002; done; tsp -K";
+  return {
+      {.name = "muster tasks",
+       .program = MUSTER_PROGRAM,
+       .trivial = muster + "trivial.toml",
+       .sleeps = muster + "sleeps.toml"},
+      {.name = "GNU parallel",
+       .program = "parallel",
+       .trivial = cat("parallel --will-cite -j ", slots, " " NOOP_PROGRAM " <names"),
+       .sleeps = cat("parallel --will-cite -j ", slots, " sleep <sleeps")},
+      {.name = "task-spooler",
+       .program = "tsp",
+       .trivial = spooler + NOOP_PROGRAM " $x; done <names" + spooled,
+       .sleeps = spooler + "sleep $x; done <sleeps" + spooled},
+      {.name = "xargs -P",
+       .program = "xargs",
+       .trivial = cat("xargs -P ", slots, " -n 1 " NOOP_PROGRAM " <names"),
+       .sleeps = cat("xargs -P ", slots, " -n 1 sleep <sleeps")},
+  };
+}
+
+double time_lines(const Options& options, const std::string& lines) {
+  return muster::bench::time_processes(
+      {"sh", "-c", cat("cd ", options.folder, "; { ", lines, "; } >out 2>&1")}, 1);
+}
+
+void run(const Options& options) {
+  fs::create_directories(options.folder);
+  const std::vector<double> seconds = write_lists(options);
+  double work = 0;
+  for (const double one : seconds) work += one;
+  std::vector<Runner> all = runners(options);
+  std::erase_if(all, [](const Runner& runner) {
+    const bool there = muster::bench::works({"sh", "-c", "command -v " + runner.program + " >/dev/null"});
+    if (!there) std::printf("%s is not installed and left out\n", runner.name.c_str());
+    return !there;
+  });
+  for (int i = 0; i < options.runs; ++i) {
+    for (Runner& runner : all) {
+      runner.trivial_times.ms.push_back(time_lines(options, runner.trivial));
+      runner.sleep_times.ms.push_back(time_lines(options, runner.sleeps));
+    }
+  }
+  std::printf("%d trivial tasks, and 100 that sleep %.1f s together, %d at a time; the fastest of %d\n",
+              options.tasks, work, options.slots, options.runs);
+  std::printf("%-14s  %10s  %28s\n", "", "tasks/s", "makespan / (work / slots)");
+  for (const Runner& runner : all) {
+    std::printf("%-14s  %10.0f  %28.3f\n", runner.name.c_str(),
+                1e3 * options.tasks / runner.trivial_times.minimum(),
+                runner.sleep_times.minimum() / 1e3 / (work / options.slots));
+  }
+  const auto parallel =
+      std::find_if(all.begin(), all.end(), [](const Runner& it) { return it.program == "parallel"; });
+  const Runner& peer = parallel == all.end() ? all.back() : *parallel;
+  std::printf("tasks/s, muster tasks ÷ %s: %.2f\n", peer.name.c_str(),
+              peer.trivial_times.minimum() / all.front().trivial_times.minimum());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Times muster tasks beside other runners of many commands.");
+  app.add_option("--tasks", options.tasks, "trivial ones")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
+  app.add_option("--slots", options.slots, "tasks at a time")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--runs", options.runs, "of each")->capture_default_str()->check(CLI::Range(1, 100));
+  app.add_option("--folder", options.folder, "for journals and logs; removed at the end");
+  CLI11_PARSE(app, argc, argv);
+  int exit_code = 0;
+  try {
+    run(options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "tasks_bench: %s\n", error.what());
+    exit_code = 1;
+  }
+  std::error_code ignored;
+  fs::remove_all(options.folder, ignored);
+  return exit_code;
+}

@@ -1,0 +1,119 @@
+#include "muster/cli/tasks.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+
+#include "muster/cli/tasks_run.h"
+
+namespace muster {
+
+namespace {
+
+constexpr const char* kTasksExamples = R"(Examples:
+  muster tasks sweep.toml                    run the file's tasks on this machine's GPUs and CPUs
+  muster tasks --sweep lr=0.1,0.01 --sweep seed=1..5 -- ./train --lr {lr} --seed {seed}
+  muster tasks --gpus 0-3 --cpus 16 sweep.toml
+  muster tasks --dry-run sweep.toml          what would start first, and where
+  muster tasks --explain lr-0.1 --resume runs/8f3c…    why a task of a run waits
+  muster tasks --resume runs/8f3c…           go on where a run was stopped or killed
+  muster tasks --submit slurm sweep.toml     let Slurm decide when and where
+  muster tasks --csv results.csv --html timeline.html sweep.toml
+Ctrl-C lets the tasks that run go on to their end and starts no more; a second one ends them.
+Exit codes: 0 all tasks are done, 1 some are not, 2 wrong usage, 124 --time-limit, 128 + the signal that ended it.
+)";
+
+void add_what(CLI::App* command, TasksFlags& flags) {
+  command->add_option("SPEC", flags.spec, "The tasks: a TOML file (docs/tasks.md)");
+  command
+      ->add_option("--sweep", flags.sweeps,
+                   "A task for each value: lr=0.1,0.01 or seed=1..5 (again for a grid)")
+      ->type_name("NAME=VALUES")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command
+      ->add_option("--need-gpus", flags.need_gpus, "Of a sweep: GPUs of each task, 2 or 0.5 [1, else a CPU]")
+      ->type_name("N");
+  command->add_option("--need-memory", flags.need_memory, "Of a sweep: free memory on each of these: 20GiB")
+      ->type_name("SIZE");
+  command->add_option("--need-cpus", flags.need_cpus, "Of a sweep: CPUs of each task")->type_name("N");
+  command->add_option("--retries", flags.retries, "Of a sweep: starts after a failure [0]")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--resume", flags.resume, "Go on with the run in this folder: what is done stays done")
+      ->type_name("DIR");
+}
+
+void add_where(CLI::App* command, TasksFlags& flags) {
+  command->add_option("--gpus", flags.gpus, "GPUs to use: 0,2-5, !3, idle, model=A100, … [all]")
+      ->type_name("SEL");
+  command->add_option("--cpus,--cpu-slots", flags.cpus, "CPUs to use, which tasks without a GPU count [all]")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--jobs", flags.jobs, "Tasks at a time at most, whatever there is room for")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--inventory", flags.inventory, "The machine in this file instead of this one (simulated)")
+      ->type_name("FILE");
+  command
+      ->add_option("--numa-binding", flags.numa_binding,
+                   "CPUs that tasks are kept on: none, node [near their GPUs], exclusive [their own alone]")
+      ->type_name("MODE");
+  command->add_flag("--no-lease", flags.no_lease, "Take no lease on the GPUs: other jobs may get the same");
+  command
+      ->add_option("--wait", flags.wait,
+                   "How long to wait for GPUs of other jobs when nothing else is to do [ever]")
+      ->type_name("TIME");
+}
+
+void add_how(CLI::App* command, TasksFlags& flags) {
+  auto* const keep = command->add_flag("--keep-going", flags.keep_going,
+                                       "After a failure: all that does not depend on it (the default)");
+  command->add_flag("--fail-fast", flags.fail_fast, "After a failure: end what runs, start nothing more")
+      ->excludes(keep);
+  command->add_option("--time-limit", flags.time_limit, "Of the whole run; then it is ended, exit code 124")
+      ->type_name("TIME");
+  command->add_option("--shutdown-timeout", flags.grace, "SIGTERM, this, SIGKILL [30s]")->type_name("TIME");
+  command->add_option("--run-dir", flags.run_dir, "Folder for journal, logs and plans [runs/<id>]")
+      ->type_name("DIR");
+  command->add_flag("--dry-run", flags.dry_run, "Show what would start first, and where");
+  command->add_option("--explain", flags.explain, "Say why this task waits, and start nothing")
+      ->type_name("NAME");
+  command
+      ->add_option("--submit", flags.submit, "Hand the tasks to a batch system as job arrays, and end: slurm")
+      ->type_name("SYSTEM");
+  command->add_option("--sbatch", flags.sbatch, "A flag of sbatch: --sbatch=--partition=gpu (again for more)")
+      ->type_name("FLAG")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--exec-element", flags.element, "An element of a job array: FILE INDEX")
+      ->expected(2)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group("");
+  command->add_flag("--json", flags.json, "The results as JSON");
+  command->add_option("--csv", flags.csv, "The results, with parameters and what tasks printed, as a table")
+      ->type_name("FILE");
+  command->add_option("--html", flags.html, "Draw the timeline of the devices into this page")
+      ->type_name("FILE");
+  command->add_flag("-q,--quiet", flags.quiet, "Only failures, and the results");
+}
+
+}  // namespace
+
+void add_tasks(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
+  const auto flags = std::make_shared<TasksFlags>();
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  CLI::App* const command =
+      app.add_subcommand("tasks", "Run many commands over this machine's GPUs and CPUs");
+  command->footer(kTasksExamples);
+  add_what(command, *flags);
+  add_where(command, *flags);
+  add_how(command, *flags);
+  const auto dashes = std::find(args.begin(), args.end(), "--");
+  if (dashes != args.end()) flags->command.assign(dashes + 1, args.end());
+  args.erase(dashes, args.end());
+  command->callback([flags, exit_code] { *exit_code = run_tasks_command(*flags); });
+}
+
+}  // namespace muster

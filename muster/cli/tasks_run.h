@@ -1,0 +1,45 @@
+// What `muster tasks` does with its flags, once they are parsed. For tasks.cc.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace muster {
+
+struct TasksFlags {
+  std::string spec = {};
+  std::vector<std::string> sweeps = {};
+  std::vector<std::string> command = {};  // after "--"
+  std::string gpus = {};
+  std::string need_gpus = {};  // a sweep's tasks: GPUs of each
+  std::string need_memory = {};
+  std::string need_cpus = {};
+  int retries = 0;
+  int cpus = 0;
+  std::string inventory = {};
+  std::string numa_binding = {};
+  int jobs = 0;
+  bool fail_fast = false;
+  bool keep_going = false;
+  std::string run_dir = {};
+  std::string resume = {};
+  std::string explain = {};
+  bool dry_run = false;
+  bool json = false;
+  bool quiet = false;
+  std::string csv = {};
+  std::string html = {};
+  bool no_lease = false;
+  std::string wait = {};
+  std::string time_limit = {};
+  std::string grace = {};
+  std::string submit = {};                // "slurm"
+  std::vector<std::string> sbatch = {};   // more words of sbatch's command line
+  std::vector<std::string> element = {};  // of a job array: file and index
+};
+
+// The exit code. Blocking: until all has ended. Throws: Error before anything is started.
+int run_tasks_command(const TasksFlags& flags);
+
+}  // namespace muster

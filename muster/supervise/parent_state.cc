@@ -1,0 +1,51 @@
+#include "muster/supervise/parent_state.h"
+
+#include <sys/prctl.h>
+
+#include "muster/supervise/descendants.h"
+
+namespace muster {
+
+namespace {
+
+// Every child costs several descriptors, and the usual soft limit is low for old programs' sake. Returns what
+// it was.
+rlimit raise_open_files() {
+  rlimit before = {};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit most = {.rlim_cur = before.rlim_max, .rlim_max = before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &most);
+  return before;
+}
+
+}  // namespace
+
+bool is_signal_ignored(int signal) {
+  struct sigaction action = {};
+  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+ParentState::ParentState() : old_open_files_(raise_open_files()) {
+  // An ignored SIGCHLD, inherited through exec, would have the kernel reap children before we see them.
+  struct sigaction standard = {};
+  standard.sa_handler = SIG_DFL;
+  ::sigaction(SIGCHLD, &standard, &old_child_action_);
+  // A reader of our output that went away is an error of write, not our end.
+  struct sigaction ignored = {};
+  ignored.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &ignored, &old_pipe_action_);
+  int subreaper = 0;
+  ::prctl(PR_GET_CHILD_SUBREAPER, &subreaper);
+  was_subreaper_ = subreaper != 0;
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  foreign_ = own_children();
+}
+
+ParentState::~ParentState() {
+  if (!was_subreaper_) ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  ::sigaction(SIGPIPE, &old_pipe_action_, nullptr);
+  ::sigaction(SIGCHLD, &old_child_action_, nullptr);
+  ::setrlimit(RLIMIT_NOFILE, &old_open_files_);
+}
+
+}  // namespace muster

@@ -1,0 +1,283 @@
+#include "muster/supervise/process_pool.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/supervise/descendants.h"
+
+namespace muster {
+
+namespace {
+
+// Between looks at leftover descendants, whose deaths no descriptor tells.
+constexpr std::chrono::milliseconds kLookAgain{5};
+
+std::vector<int> pool_signals(const ProcessPoolOptions& options) {
+  std::vector<int> signals = options.stop_signals;
+  signals.insert(signals.end(), options.pass_signals.begin(), options.pass_signals.end());
+  return signals;
+}
+
+// Whether the process has the entry in the environment that it was started with.
+bool has_entry(pid_t pid, const std::string& entry) {
+  try {
+    const std::string environment = read_file(cat("/proc/", pid, "/environ"));
+    const std::string whole = entry + '\0';
+    return environment.starts_with(whole) || environment.find('\0' + whole) != std::string::npos;
+  } catch (const Error&) {
+    return false;  // it has ended
+  }
+}
+
+std::string name_process(pid_t pid) {
+  const ProcessStatus status = process_status(pid);
+  return cat("process ", pid, " (", status.command, ", state ", status.state, ")");
+}
+
+}  // namespace
+
+ProcessPool::ProcessPool(ProcessPoolOptions options) : options_(std::move(options)) {
+  if (is_signal_ignored(SIGHUP)) std::erase(options_.stop_signals, SIGHUP);
+  signals_.emplace(pool_signals(options_));
+  parent_.emplace();
+  loop_.watch_readable(signals_->fd(), [this] { take_signals(); });
+  std::vector<std::string> marks;
+  if (!options_.mark.empty()) marks.push_back(options_.mark);
+  sentinel_ = std::make_unique<Sentinel>(marks);
+  parent_->add_foreign(sentinel_->pid());
+  children_ = Fd(::open(cat("/proc/self/task/", ::gettid(), "/children").c_str(), O_RDONLY | O_CLOEXEC));
+}
+
+ProcessPool::~ProcessPool() {
+  kill_everything();
+}
+
+pid_t ProcessPool::spawn(int id, const std::string& name, ChildOptions options) {
+  if (!options.open_files) options.open_files = parent_->old_open_files();
+  auto member = std::make_unique<Member>();
+  member->id = id;
+  member->name = name;
+  member->child = spawn_child(options);
+  Member* const raw = member.get();
+  sentinel_->guard(raw->child.pid);
+  raw->watch = loop_.watch_readable(raw->child.pidfd.get(), [this, raw] { on_death(*raw); });
+  members_[id] = std::move(member);
+  return raw->child.pid;
+}
+
+void ProcessPool::end(int id, std::chrono::milliseconds grace) {
+  const auto found = members_.find(id);
+  if (found == members_.end() || found->second->has_ended || found->second->killing) return;
+  Member& member = *found->second;
+  const auto kill_at = Clock::now() + grace;
+  member.kill_at = member.kill_at ? std::min(*member.kill_at, kill_at) : kill_at;
+  ending_.insert(id);
+  if (std::exchange(member.sent_signal, SIGTERM) != 0)
+    return;  // once is enough: it may be saving a checkpoint
+  ::kill(member.child.pid, SIGTERM);
+  if (process_status(member.child.pid).state == 'T') ::kill(member.child.pid, SIGCONT);
+}
+
+// The zombie is kept until the end: as long as it is there, neither its pid nor its process group's number
+// can belong to anybody else, so that signalling the group is safe.
+void ProcessPool::on_death(Member& member) {
+  siginfo_t info = {};
+  if (::waitid(P_PIDFD, static_cast<id_t>(member.child.pidfd.get()), &info, WEXITED | WNOWAIT) != 0)
+    fail_errno("waitid", errno);
+  loop_.cancel(std::exchange(member.watch, 0));
+  ChildExit& exit = member.end.exit;
+  exit = {.id = member.id, .pid = member.child.pid, .sent_signal = member.sent_signal, .at = Clock::now()};
+  if (info.si_code == CLD_EXITED) {
+    exit.exit_code = info.si_status;
+  } else {
+    exit.signal = info.si_status;
+    exit.core_dumped = info.si_code == CLD_DUMPED;
+  }
+  // Asked to end, what it left has the rest of its grace too: behind a wrapper that went at once, one of them
+  // is the program that was to end.
+  if (!member.kill_at || member.killing) member.kill_at = exit.at + options_.ask_leftovers;
+  member.killing = false;
+  member.has_ended = true;
+  ending_.erase(member.id);
+  ended_.push_back(member.id);
+}
+
+void ProcessPool::take_signals() {
+  while (const auto signal = signals_->take()) {
+    const auto& stops = options_.stop_signals;
+    if (std::find(stops.begin(), stops.end(), *signal) != stops.end()) {
+      stops_.push_back(*signal);
+    } else {
+      pass_on(*signal);
+    }
+  }
+}
+
+void ProcessPool::pass_on(int signal) {
+  // The terminal's job control reaches only us: the children have process groups of their own.
+  const bool to_groups = signal == SIGTSTP || signal == SIGCONT;
+  for (const auto& [id, member] : members_) {
+    if (!member->has_ended) ::kill(to_groups ? -member->child.pid : member->child.pid, signal);
+  }
+  if (signal == SIGTSTP) ::raise(SIGSTOP);
+}
+
+std::optional<int> ProcessPool::take_signal() {
+  take_signals();
+  if (stops_.empty()) return std::nullopt;
+  const int signal = stops_.front();
+  stops_.erase(stops_.begin());
+  return signal;
+}
+
+// Those that were asked to end and had time enough.
+void ProcessPool::insist(Clock::time_point now) {
+  std::vector<int> given_up;
+  for (const int id : ending_) {
+    Member& member = *members_[id];
+    if (now < *member.kill_at) continue;
+    if (member.killing) {
+      given_up.push_back(id);
+      continue;
+    }
+    member.killing = true;
+    member.sent_signal = SIGKILL;
+    member.kill_at = now + options_.kill_wait;
+    ::kill(-member.child.pid, SIGKILL);
+    ::kill(member.child.pid, SIGKILL);
+  }
+  for (const int id : given_up) {
+    Member& member = *members_[id];
+    loop_.cancel(std::exchange(member.watch, 0));
+    member.end.exit = {
+        .id = id, .pid = member.child.pid, .signal = SIGKILL, .sent_signal = SIGKILL, .at = now};
+    member.end.survivors.push_back(name_process(member.child.pid));
+    member.has_ended = true;
+    ending_.erase(id);
+    ended_.push_back(id);
+  }
+}
+
+std::vector<PoolExit> ProcessPool::wait(std::optional<Clock::time_point> until) {
+  const auto sooner = [&](Clock::time_point at) { until = until ? std::min(*until, at) : at; };
+  for (const int id : ending_) sooner(*members_[id]->kill_at);
+  if (!ended_.empty()) sooner(Clock::now() + kLookAgain);  // they left something
+  loop_.run_once(until);
+  const auto now = Clock::now();
+  insist(now);
+  return settle(now);
+}
+
+// The main thread's, which started all of them and to which orphans come. Asked for at each end, so the file
+// stays open.
+std::set<pid_t> ProcessPool::children() const {
+  char bytes[16'384];
+  const ssize_t n =
+      children_.valid() && ::getpid() == ::gettid() ? ::pread(children_.get(), bytes, sizeof(bytes), 0) : -1;
+  if (n < 0 || n == sizeof(bytes)) return own_children();
+  std::set<pid_t> pids;
+  for (const std::string& word : split(std::string_view(bytes, static_cast<size_t>(n)), ' ')) {
+    if (const auto pid = parse_int(word)) pids.insert(static_cast<pid_t>(*pid));
+  }
+  return pids;
+}
+
+// Children that are neither members nor were there before: what members started and left behind.
+std::set<pid_t> ProcessPool::leftovers() const {
+  std::set<pid_t> left = children();
+  for (const pid_t pid : parent_->foreign()) left.erase(pid);
+  for (const auto& [id, member] : members_) left.erase(member->child.pid);
+  for (auto pid = left.begin(); pid != left.end();) {
+    pid = ::waitpid(*pid, nullptr, WNOHANG) == *pid ? left.erase(pid) : std::next(pid);
+  }
+  return left;
+}
+
+bool ProcessPool::is_of(pid_t pid, const Member& member) const {
+  return ::getpgid(pid) == member.child.pid ||
+         (!options_.child_variable.empty() && has_entry(pid, cat(options_.child_variable, "=", member.name)));
+}
+
+std::vector<PoolExit> ProcessPool::settle(Clock::time_point now) {
+  std::vector<PoolExit> exits;
+  if (ended_.empty()) return exits;
+  const std::set<pid_t> left = leftovers();
+  std::vector<int> still;
+  for (const int id : ended_) {
+    Member& member = *members_[id];
+    if (!left.empty() && !sweep(member, left, now)) {
+      still.push_back(id);
+      continue;
+    }
+    exits.push_back(std::move(member.end));
+    forget(id);
+  }
+  ended_ = std::move(still);
+  return exits;
+}
+
+// Ends what the member left: asks with SIGTERM, then insists. Killing one process may bring its own children
+// to us, so this is done again until there are none. True when there are.
+bool ProcessPool::sweep(Member& member, const std::set<pid_t>& left, Clock::time_point now) {
+  std::set<pid_t> its;
+  for (const pid_t pid : left) {
+    if (is_of(pid, member)) its.insert(pid);
+  }
+  if (its.empty()) return true;
+  if (now >= *member.kill_at + options_.kill_wait) {
+    for (const pid_t pid : its) member.end.survivors.push_back(name_process(pid));
+    return true;
+  }
+  const bool insist = now >= *member.kill_at;
+  for (const pid_t pid : its) {
+    if (insist && member.killed.insert(pid).second) member.end.killed.push_back(name_process(pid));
+    if (insist || member.asked.insert(pid).second) ::kill(pid, insist ? SIGKILL : SIGTERM);
+  }
+  if (insist) ::kill(-member.child.pid, SIGKILL);
+  return false;
+}
+
+void ProcessPool::forget(int id) {
+  const auto found = members_.find(id);
+  const pid_t pid = found->second->child.pid;
+  sentinel_->release(pid);
+  ::waitpid(pid, nullptr, WNOHANG);
+  members_.erase(found);
+}
+
+// Without grace: whoever wanted to give some has done so.
+void ProcessPool::kill_everything() {
+  const auto give_up = Clock::now() + options_.kill_wait;
+  for (;;) {
+    // What a member had started comes to us when that is dead, so leftovers are looked for afterwards.
+    std::set<pid_t> alive;
+    for (const auto& [id, member] : members_) {
+      const pid_t pid = member->child.pid;
+      loop_.cancel(std::exchange(member->watch, 0));
+      ::kill(-pid, SIGKILL);
+      siginfo_t info = {};
+      const int rc = ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT | WNOHANG);
+      if (rc != 0 || info.si_pid != pid) alive.insert(pid);
+    }
+    std::set<pid_t> left = leftovers();
+    left.insert(alive.begin(), alive.end());
+    if (left.empty()) break;
+    for (const pid_t pid : left) ::kill(pid, SIGKILL);
+    if (Clock::now() >= give_up) {
+      for (const pid_t pid : left) log(LogLevel::error, cat("could not end ", name_process(pid)));
+      break;
+    }
+    loop_.run_once(Clock::now() + kLookAgain);
+  }
+  while (!members_.empty()) forget(members_.begin()->first);
+  ending_.clear();
+  ended_.clear();
+}
+
+}  // namespace muster

@@ -1,0 +1,146 @@
+// Schedule::explain: why a task is where it is, in words.
+#include <algorithm>
+#include <cmath>
+
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/tasks/schedule.h"
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kMostNamed = 5;
+
+// "a, b, c and 4 more".
+std::string named_list(const std::vector<std::string>& names) {
+  if (names.size() <= kMostNamed) return join(names, ", ");
+  const std::vector<std::string> first(names.begin(), names.begin() + kMostNamed);
+  return cat(join(first, ", "), " and ", names.size() - kMostNamed, " more");
+}
+
+std::string span_in_words(double seconds) {
+  return format_duration(std::chrono::milliseconds(std::llround(std::max(0.0, seconds) * 1'000)));
+}
+
+}  // namespace
+
+std::vector<std::string> Schedule::holders(int host, int gpu) const {
+  std::vector<std::string> names;
+  for (const auto& [task, running] : running_) {
+    const auto& gpus = running.where.gpus;
+    if (running.where.host == host && std::find(gpus.begin(), gpus.end(), gpu) != gpus.end())
+      names.push_back(printable(tasks_[task].name));
+  }
+  return names;
+}
+
+// One line for each GPU that is in question.
+std::string Schedule::explain_gpus(const TaskNeed& need, const Kind& kind) const {
+  std::string text;
+  const auto& hosts = pool_.hosts();
+  for (int h = 0; h < static_cast<int>(hosts.size()); ++h) {
+    const auto& gpus = hosts[static_cast<size_t>(h)].gpus;
+    for (int g = 0; g < static_cast<int>(gpus.size()); ++g) {
+      const PoolGpu& gpu = gpus[static_cast<size_t>(g)];
+      std::string why = pool_.unfit(need, kind.allowed, h, g);
+      const std::vector<std::string> names = holders(h, g);
+      if (why.empty() && gpu.held_units > 0 && gpu.units_left - gpu.held_units < units_of(need))
+        why = cat("is ", gpu.held_by);
+      if (why.empty() && gpu.units_left < units_of(need)) why = cat("has ", named_list(names));
+      if (why.empty() && gpu.memory_left < need.memory_bytes)
+        why = cat("has ", format_bytes(gpu.memory_left), " left beside ", named_list(names));
+      const bool kept =
+          kept_ && kept_->hold.host == h &&
+          std::find(kept_->hold.gpus.begin(), kept_->hold.gpus.end(), g) != kept_->hold.gpus.end();
+      if (why.empty() && kept) why = cat("is kept for ", printable(tasks_[kept_->task].name));
+      if (why.empty()) why = "is free";
+      text += cat("    GPU ", gpu.index.value,
+                  hosts.size() > 1 ? cat(" of ", hosts[static_cast<size_t>(h)].name) : "", " ", why, "\n");
+    }
+  }
+  return text;
+}
+
+std::string Schedule::explain_cpus(const TaskNeed& need) const {
+  std::string text;
+  for (size_t h = 0; h < pool_.hosts().size(); ++h) {
+    const PoolHost& host = pool_.hosts()[h];
+    if (host.cpus_left >= cpus_of(need)) continue;
+    std::vector<std::string> names;
+    for (const auto& [task, running] : running_) {
+      if (running.where.host == static_cast<int>(h) && running.where.cpus > 0)
+        names.push_back(printable(tasks_[task].name));
+    }
+    text += cat("    ", host.cpus_left, " of ", host.cpus, " CPUs of ", host.name, " are free, ",
+                named_list(names), " ", names.size() == 1 ? "has" : "have", " the others\n");
+  }
+  return text;
+}
+
+std::string Schedule::explain_ready(size_t task) const {
+  const Kind& kind = kinds_[states_[task].kind];
+  std::string text;
+  for (size_t i = 0; i < kind.needs.size(); ++i) {
+    const TaskNeed& need = kind.needs[i];
+    text += cat(i == 0 ? "  it needs " : "  or ", describe(need),
+                kind.on.empty() || need.gpus <= 0 ? std::string() : cat(" of ", printable(kind.on)), ":\n");
+    if (need.gpus > 0) text += explain_gpus(need, kind);
+    text += explain_cpus(need);
+  }
+  if (options_.max_running > 0 && running_.size() >= static_cast<size_t>(options_.max_running))
+    text += cat("  no more than ", options_.max_running, " tasks run at a time\n");
+  size_t before = 0;
+  for (const auto& [key, number] : heads_) {
+    if (key < key_of(task)) ++before;
+  }
+  if (!kind.ready.empty() && kind.ready.top().task != task) {
+    text +=
+        cat("  before it comes ", printable(tasks_[kind.ready.top().task].name), ", which needs the same\n");
+  } else if (before > 0) {
+    text += cat("  tasks with other needs come before it, first ",
+                printable(tasks_[heads_.begin()->first.task].name), "\n");
+  }
+  return text;
+}
+
+std::string Schedule::explain(size_t task, double now) const {
+  const State& state = states_[task];
+  const std::string name = printable(tasks_[task].name);
+  if (state.state == TaskState::running) {
+    const auto running = running_.find(task);
+    if (running == running_.end()) return cat(name, " has ended; its record is on its way to the disk\n");
+    const PoolHost& host = pool_.hosts()[static_cast<size_t>(running->second.where.host)];
+    std::vector<std::string> devices;
+    for (const int gpu : running->second.where.gpus)
+      devices.push_back(cat("GPU ", host.gpus[static_cast<size_t>(gpu)].index.value));
+    return cat(name, " runs since ", span_in_words(now - running->second.began), " on ",
+               devices.empty() ? std::string("the CPU") : join(devices, ", "), " of ", host.name, "\n");
+  }
+  if (state.state != TaskState::waiting) return cat(name, " is ", to_string(state.state), "\n");
+  if (draining_) return cat(name, " waits: the run is being ended, nothing starts any more\n");
+  if (state.missing > 0) {
+    std::vector<std::string> before;
+    for (const std::string& other : tasks_[task].after) {
+      const size_t at = numbers_.at(other);
+      if (states_[at].state != TaskState::done)
+        before.push_back(cat(printable(other), " (", to_string(states_[at].state), ")"));
+    }
+    return cat(name, " waits for ", named_list(before), "\n");
+  }
+  for (const auto& [at, other] : back_off_) {
+    if (other == task && at > now)
+      return cat(name, " failed ", state.failures, state.failures == 1 ? " time" : " times",
+                 " and starts again in ", span_in_words(at - now), "\n");
+  }
+  const Kind& kind = kinds_[state.kind];
+  for (const TaskNeed& need : kind.needs) {
+    const bool first = !kind.ready.empty() && kind.ready.top().task == task && !heads_.empty() &&
+                       heads_.begin()->first.task == task;
+    if (first && has_slot() && pool_.find(need, kind.allowed, kept_ ? kept_->hold : Hold{}))
+      return cat(name, " can start now: ", describe(need), " can be had\n");
+  }
+  return cat(name, " waits for devices\n", explain_ready(task));
+}
+
+}  // namespace muster

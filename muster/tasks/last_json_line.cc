@@ -1,0 +1,83 @@
+#include "muster/tasks/last_json_line.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+constexpr int kMaxJsonDepth = 64;
+
+// nlohmann's reader goes down by recursion where values are freed; nothing that is a result nests so deep.
+bool is_json_object(std::string_view line) {
+  if (line.size() < 2 || line.front() != '{' || line.back() != '}') return false;
+  int depth = 0;
+  bool too_deep = false;
+  const auto watch = [&](int now, nlohmann::json::parse_event_t, nlohmann::json&) {
+    depth = now;
+    too_deep = too_deep || depth > kMaxJsonDepth;
+    return !too_deep;
+  };
+  const auto value = nlohmann::json::parse(line, watch, false);
+  return !too_deep && value.is_object();
+}
+
+// The end of the file, at most `max_bytes`; `cut` when that is not all of it.
+std::string end_of_file(const std::string& path, size_t max_bytes, bool& cut) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) fail_errno(cat("cannot open ", printable(path)), errno);
+  struct stat status = {};
+  if (::fstat(file.get(), &status) != 0) fail_errno(cat("cannot look at ", printable(path)), errno);
+  const auto size = static_cast<size_t>(std::max<off_t>(0, status.st_size));
+  const size_t wanted = std::min(size, max_bytes);
+  cut = wanted < size;
+  // One byte more: whether a line begins exactly where the piece does.
+  const size_t before = cut ? 1 : 0;
+  std::string text(wanted + before, '\0');
+  size_t have = 0;
+  while (have < text.size()) {
+    const ssize_t n = ::pread(file.get(), text.data() + have, text.size() - have,
+                              static_cast<off_t>(size - wanted - before + have));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_errno(cat("cannot read ", printable(path)), errno);
+    if (n == 0) break;  // it was cut meanwhile
+    have += static_cast<size_t>(n);
+  }
+  text.resize(have);
+  return text;
+}
+
+}  // namespace
+
+std::string last_json_line(const std::string& path, size_t max_bytes) {
+  bool cut = false;
+  std::string text = end_of_file(path, max_bytes, cut);
+  if (cut) {
+    const size_t end = text.find('\n');
+    if (end == std::string::npos) return "";
+    text.erase(0, end + 1);
+  }
+  return last_json_line_of(text);
+}
+
+std::string last_json_line_of(const std::string& text) {
+  for (size_t end = text.size();;) {
+    const size_t newline = end == 0 ? std::string::npos : text.rfind('\n', end - 1);
+    const size_t begin = newline == std::string::npos ? 0 : newline + 1;
+    const std::string_view line = trim(std::string_view(text).substr(begin, end - begin));
+    if (is_json_object(line)) return std::string(line);
+    if (newline == std::string::npos) return "";
+    end = newline;
+  }
+}
+
+}  // namespace muster

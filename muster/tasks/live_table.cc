@@ -1,0 +1,193 @@
+#include "muster/tasks/live_table.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "muster/base/patient_write.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/tasks/task_report.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::chrono::milliseconds kDrawEvery{200};
+constexpr size_t kFlushBytes = size_t{32} << 10;
+constexpr int kLinesBeside = 4;  // of the terminal, not used by the table
+
+std::string span_text(double seconds) {
+  return format_duration(std::chrono::milliseconds(std::llround(std::max(0.0, seconds) * 1'000)));
+}
+
+// At most `width` characters; UTF-8 is cut between characters.
+std::string cut_to(const std::string& text, int width) {
+  int shown = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool begins = (static_cast<unsigned char>(text[i]) & 0xc0U) != 0x80U;
+    if (begins && ++shown > width) return text.substr(0, i);
+  }
+  return text;
+}
+
+}  // namespace
+
+LiveTableOptions live_table_options(bool quiet) {
+  LiveTableOptions options{.fd = STDERR_FILENO, .table = ::isatty(STDERR_FILENO) != 0, .quiet = quiet};
+  winsize size = {};
+  if (options.table && ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    options.rows = size.ws_row;
+    options.columns = size.ws_col;
+  }
+  return options;
+}
+
+LiveTable::LiveTable(const std::vector<Task>& tasks, LiveTableOptions options)
+    : tasks_(tasks), options_(options) {
+  likes_of_.reserve(tasks.size());
+  for (const Task& task : tasks) {
+    likes_of_.push_back(like_of(task));
+    ++likes_[likes_of_.back()].left;
+  }
+}
+
+LiveTable::~LiveTable() {
+  wipe();
+  flush();
+}
+
+size_t LiveTable::like_of(const Task& task) {
+  const std::string key = task.at.line > 0    ? cat(task.at.line)
+                          : task.argv.empty() ? std::string()
+                                              : task.argv[0];
+  const auto [place, is_new] = like_numbers_.emplace(key, likes_.size());
+  if (is_new) likes_.emplace_back();
+  return place->second;
+}
+
+void LiveTable::started(size_t task, const TaskAttempt& attempt) {
+  running_[task] = attempt;
+  if (options_.table || options_.quiet) return;
+  say(cat("[muster] ", printable(tasks_[task].name), " started on ", describe_devices(attempt),
+          attempt.attempt > 0 ? cat(", attempt ", attempt.attempt) : "", "\n"));
+}
+
+void LiveTable::ended(size_t task, const TaskResult& result) {
+  running_.erase(task);
+  const TaskAttempt& attempt = result.attempts.back();
+  const double seconds = attempt.ended.value_or(attempt.began) - attempt.began;
+  const std::string name = printable(tasks_[task].name);
+  if (result.state == TaskState::waiting)
+    return say(cat("[muster] ", name, " failed (", printable(result.reason), "), and is tried again\n"));
+  ++num_ended_;
+  Like& like = likes_[likes_of_[task]];
+  if (like.left > 0) --like.left;
+  if (result.state == TaskState::failed) return say(task_card(tasks_[task], result));
+  if (result.state == TaskState::done) {
+    ++like.ended;
+    like.seconds += seconds;
+  }
+  if (options_.table || options_.quiet) return;
+  say(cat("[muster] ", name, result.state == TaskState::done ? " done in " : " interrupted after ",
+          span_text(seconds), " (", num_ended_, " of ", tasks_.size(), ")\n"));
+}
+
+void LiveTable::skipped(size_t task, const TaskResult& result) {
+  ++num_ended_;
+  Like& like = likes_[likes_of_[task]];
+  if (like.left > 0) --like.left;
+  say(cat("[muster] ", printable(tasks_[task].name), " skipped: ", result.reason, "\n"));
+}
+
+void LiveTable::note(const std::string& text) {
+  say(cat("[muster] ", printable(text), "\n"));
+  flush();
+}
+
+void LiveTable::say(const std::string& lines) {
+  pending_ += lines;
+  if (pending_.size() > kFlushBytes) flush();
+}
+
+// Nobody is waited for twice: a reader that has stopped costs the lines.
+void LiveTable::flush() {
+  if (pending_.empty()) return;
+  wipe();
+  write_within(options_.fd, pending_, kReaderPatience);
+  pending_.clear();
+}
+
+void LiveTable::wipe() {
+  if (drawn_ == 0) return;
+  write_within(options_.fd, cat("\x1b[", drawn_, "A\x1b[J"), kReaderPatience);
+  drawn_ = 0;
+}
+
+// By the mean of like tasks, as many at a time as run now; nothing where too little is known.
+std::string LiveTable::time_left(size_t running) const {
+  double seconds = 0;
+  for (const Like& like : likes_) {
+    if (like.left == 0) continue;
+    if (like.ended == 0) return {};
+    seconds += static_cast<double>(like.left) * like.seconds / static_cast<double>(like.ended);
+  }
+  return seconds == 0 ? std::string()
+                      : cat(", about ",
+                            span_text(std::ceil(seconds / static_cast<double>(std::max<size_t>(1, running)))),
+                            " left");
+}
+
+std::vector<std::string> LiveTable::lines(const Schedule& schedule, double now) const {
+  int64_t units = 0;
+  int64_t cpus = 0;
+  int64_t all_cpus = 0;
+  for (const PoolHost& host : schedule.pool().hosts()) {
+    cpus += host.cpus - host.cpus_left;
+    all_cpus += host.cpus;
+    for (const PoolGpu& gpu : host.gpus) units += kWholeGpu - gpu.units_left;
+  }
+  std::string head = cat(running_.size(), " running · ", schedule.count(TaskState::waiting), " waiting · ",
+                         schedule.count(TaskState::done), " done");
+  if (const size_t failed = schedule.count(TaskState::failed); failed > 0)
+    head += cat(" · ", failed, " failed");
+  if (const size_t skipped = schedule.count(TaskState::skipped); skipped > 0)
+    head += cat(" · ", skipped, " skipped");
+  if (schedule.pool().num_gpus() > 0)
+    head += cat("   GPUs ", static_cast<double>(units) / kWholeGpu, " of ", schedule.pool().num_gpus());
+  head +=
+      cat("   CPUs ", cpus, " of ", all_cpus, "   ", span_text(std::floor(now)), time_left(running_.size()));
+  std::vector<std::string> lines = {cut_to(head, options_.columns)};
+  size_t width = 0;
+  for (const auto& [task, attempt] : running_)
+    width = std::max(width, std::min<size_t>(40, tasks_[task].name.size()));
+  const auto room = static_cast<size_t>(std::max(1, options_.rows - kLinesBeside));
+  for (const auto& [task, attempt] : running_) {
+    if (lines.size() == room) {
+      lines.push_back(cat("  … ", running_.size() + 1 - room, " more"));
+      break;
+    }
+    std::string name = printable(tasks_[task].name);
+    name.resize(std::max(width, name.size()), ' ');
+    lines.push_back(cut_to(
+        cat("  ", name, "  ", describe_devices(attempt), "  ", span_text(std::floor(now - attempt.began))),
+        options_.columns));
+  }
+  return lines;
+}
+
+void LiveTable::tick(const Schedule& schedule, double now) {
+  const auto moment = Clock::now();
+  if (moment - last_drawn_ < kDrawEvery) return;
+  last_drawn_ = moment;
+  flush();
+  if (!options_.table) return;
+  wipe();
+  const std::vector<std::string> table = lines(schedule, now);
+  write_within(options_.fd, join(table, "\n") + "\n", kReaderPatience);
+  drawn_ = table.size();
+}
+
+}  // namespace muster

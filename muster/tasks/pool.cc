@@ -1,0 +1,309 @@
+#include "muster/tasks/pool.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/placement/gpu_facts.h"
+#include "muster/placement/policy.h"
+#include "muster/placement/selection.h"
+#include "muster/tasks/reachable_gpus.h"
+
+namespace muster {
+
+namespace {
+
+bool holds(const Hold& hold, int host, int gpu) {
+  return hold.host == host && std::find(hold.gpus.begin(), hold.gpus.end(), gpu) != hold.gpus.end();
+}
+
+bool is_allowed(const AllowedGpus& allowed, int host, int gpu) {
+  return allowed.empty() || allowed[static_cast<size_t>(host)][static_cast<size_t>(gpu)];
+}
+
+// The CPUs of the host with their NUMA nodes, a core's threads side by side.
+std::vector<PoolCpu> cpus_by_node(const Host& host) {
+  std::vector<PoolCpu> cpus;
+  for (const CpuCore& core : host.cores) {
+    for (const int cpu : core.cpus) cpus.push_back({cpu, core.numa_node});
+  }
+  std::stable_sort(cpus.begin(), cpus.end(),
+                   [](const PoolCpu& a, const PoolCpu& b) { return a.numa_node < b.numa_node; });
+  return cpus;
+}
+
+}  // namespace
+
+int gpus_of(const TaskNeed& need) {
+  return need.gpus <= 0 ? 0 : std::max(1, static_cast<int>(std::lround(std::floor(need.gpus))));
+}
+
+int units_of(const TaskNeed& need) {
+  if (need.gpus >= 1) return kWholeGpu;
+  return std::clamp(static_cast<int>(std::lround(need.gpus * kWholeGpu)), 1, kWholeGpu);
+}
+
+int cpus_of(const TaskNeed& need) {
+  return need.gpus > 0 ? need.cpus : std::max(1, need.cpus);
+}
+
+std::string describe(const TaskNeed& need) {
+  const int count = cpus_of(need);
+  const std::string cpus = count == 0 ? std::string() : cat(count, count == 1 ? " CPU" : " CPUs");
+  if (need.gpus <= 0) return cpus;
+  std::string text =
+      need.gpus < 1 ? cat(need.gpus, " of a GPU") : plural(static_cast<size_t>(gpus_of(need)), "GPU");
+  if (!need.model.empty()) text += cat(" of model ", printable(need.model));
+  if (need.memory_bytes > 0) text += cat(" with ", format_bytes(need.memory_bytes), " free");
+  return cpus.empty() ? text : cat(text, " and ", cpus);
+}
+
+Pool::Pool(Inventory inventory, const PoolOptions& options)
+    : inventory_(std::move(inventory)), numa_binding_(options.numa_binding) {
+  if (!options.gpus.empty()) {
+    std::vector<const Host*> hosts;
+    for (const Host& host : inventory_.hosts) hosts.push_back(&host);
+    check_selection_hosts(parse_selection(options.gpus), hosts);
+  }
+  for (const Host& host : inventory_.hosts) add_host(host, options);
+}
+
+void Pool::add_host(const Host& host, const PoolOptions& options) {
+  PoolHost mine{.name = host.name, .cpus = options.cpus > 0 ? options.cpus : std::max(1, host.num_cores)};
+  mine.cpus_left = mine.cpus;
+  mine.free_cpus = cpus_by_node(host);
+  if (mine.free_cpus.size() < static_cast<size_t>(mine.cpus)) mine.free_cpus.clear();  // more than there are
+  UsableGpus usable = usable_gpus(host, options.masks);
+  const Selection selection = parse_selection(options.gpus);
+  const bool any = part_for(selection, host) != nullptr;
+  for (const UsableGpu& gpu : any ? select_gpus(selection, host, usable) : std::vector<UsableGpu>()) {
+    const uint64_t memory = free_memory_bytes(host, gpu);
+    mine.gpus.push_back({.device = gpu,
+                         .uuid = uuid_of(host, gpu),
+                         .index = gpu_of(host, gpu).index,
+                         .model = model_of(host, gpu),
+                         .numa_node = gpu_of(host, gpu).numa_node,
+                         .memory_bytes = memory,
+                         .memory_left = memory});
+  }
+  cpus_left_ += mine.cpus;
+  units_left_ += static_cast<int64_t>(mine.gpus.size()) * kWholeGpu;
+  hosts_.push_back(std::move(mine));
+}
+
+int Pool::num_gpus() const {
+  size_t count = 0;
+  for (const PoolHost& host : hosts_) count += host.gpus.size();
+  return static_cast<int>(count);
+}
+
+AllowedGpus Pool::allowed(const std::string& on) const {
+  if (on.empty()) return {};
+  const Selection selection = parse_selection(on);
+  std::vector<const Host*> named;
+  for (const Host& host : inventory_.hosts) named.push_back(&host);
+  check_selection_hosts(selection, named);
+  AllowedGpus allowed;
+  for (size_t h = 0; h < hosts_.size(); ++h) {
+    const Host& host = inventory_.hosts[h];
+    UsableGpus usable;
+    for (const PoolGpu& gpu : hosts_[h].gpus) usable.gpus.push_back(gpu.device);
+    std::vector<UsableGpu> selected;
+    if (part_for(selection, host) != nullptr) selected = select_gpus(selection, host, usable);
+    std::vector<bool> row;
+    for (const PoolGpu& gpu : hosts_[h].gpus) {
+      row.push_back(std::find(selected.begin(), selected.end(), gpu.device) != selected.end());
+    }
+    allowed.push_back(std::move(row));
+  }
+  return allowed;
+}
+
+std::string Pool::unfit(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
+  const PoolGpu& it = hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
+  if (!is_allowed(allowed, host, gpu)) return "not among those that the task is for";
+  if (lower_case(it.model).find(lower_case(need.model)) == std::string::npos) return cat("is a ", it.model);
+  if (it.memory_bytes < need.memory_bytes)
+    return cat("had ", format_bytes(it.memory_bytes), " free at the start");
+  return {};
+}
+
+bool Pool::has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
+  const PoolGpu& it = hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
+  return it.units_left - it.held_units >= units_of(need) && it.memory_left >= need.memory_bytes &&
+         unfit(need, allowed, host, gpu).empty();
+}
+
+void Pool::set_held(int host, int gpu, int units, const std::string& by) {
+  gpu_at(host, gpu).held_units = units;
+  gpu_at(host, gpu).held_by = by;
+}
+
+std::optional<Allocation> Pool::find(const TaskNeed& need, const AllowedGpus& allowed,
+                                     const Hold& hold) const {
+  std::optional<Allocation> best;
+  size_t best_left = 0;
+  for (int h = 0; h < static_cast<int>(hosts_.size()); ++h) {
+    const PoolHost& host = hosts_[static_cast<size_t>(h)];
+    const int kept = hold.host == h ? hold.cpus : 0;
+    if (cpus_of(need) > 0 && host.cpus_left - kept < cpus_of(need)) continue;
+    std::vector<int> fitting;
+    if (need.gpus > 0) {
+      for (int g = 0; g < static_cast<int>(host.gpus.size()); ++g) {
+        if (!holds(hold, h, g) && has_room(need, allowed, h, g)) fitting.push_back(g);
+      }
+    }
+    // The fullest host that will do; without GPUs, the first.
+    if (best && (need.gpus <= 0 || fitting.size() >= best_left)) continue;
+    auto gpus = choose_gpus(need, h, fitting);
+    if (!gpus) continue;
+    best_left = fitting.size();
+    best = Allocation{.host = h,
+                      .gpus = std::move(*gpus),
+                      .units = units_of(need),
+                      .memory_bytes = need.memory_bytes,
+                      .cpus = cpus_of(need)};
+  }
+  if (best) {
+    best->own_cpus = choose_cpus(need, best->host, best->gpus);
+    best->bound = bind(best->host, *best);
+  }
+  return best;
+}
+
+std::optional<std::vector<int>> Pool::choose_gpus(const TaskNeed& need, int host,
+                                                  std::vector<int> fitting) const {
+  const auto count = static_cast<size_t>(gpus_of(need));
+  if (count == 0) return std::vector<int>();
+  if (fitting.size() < count) return std::nullopt;
+  if (count > 1) return best_linked(host, fitting, static_cast<int>(count));
+  const auto& gpus = hosts_[static_cast<size_t>(host)].gpus;
+  // Best fit: what is left over can be of most use to others.
+  const auto smaller = [&](int a, int b) {
+    const PoolGpu& one = gpus[static_cast<size_t>(a)];
+    const PoolGpu& other = gpus[static_cast<size_t>(b)];
+    return one.units_left != other.units_left ? one.units_left < other.units_left
+                                              : one.memory_left < other.memory_left;
+  };
+  return std::vector<int>{*std::min_element(fitting.begin(), fitting.end(), smaller)};
+}
+
+// By the policy "topology" where links are known, else by "pack": of as few NUMA nodes as can be.
+std::vector<int> Pool::best_linked(int host, const std::vector<int>& fitting, int count) const {
+  std::vector<int> key = {host, count};
+  key.insert(key.end(), fitting.begin(), fitting.end());
+  if (const auto known = linked_.find(key); known != linked_.end()) return known->second;
+  const PoolHost& mine = hosts_[static_cast<size_t>(host)];
+  const Host& real = inventory_.hosts[static_cast<size_t>(host)];
+  std::vector<UsableGpu> devices;
+  bool whole = true;
+  for (const int at : fitting) {
+    devices.push_back(mine.gpus[static_cast<size_t>(at)].device);
+    whole &= devices.back().mig < 0;
+  }
+  const Request request;
+  const PolicyInput input{real, devices, request};
+  const auto known_link = [](const Link& link) {
+    return link.kind != LinkKind::unknown && link.kind != LinkKind::self;
+  };
+  const bool linked =
+      whole && std::any_of(real.gpu_links.begin(), real.gpu_links.end(),
+                           [&](const auto& row) { return std::any_of(row.begin(), row.end(), known_link); });
+  const Policy& policy = find_policy(linked ? "topology" : "pack");
+  std::vector<int> chosen;
+  for (const PolicyChoice& choice : policy.choose(input, count)) {
+    const auto at = std::find(devices.begin(), devices.end(), choice.gpu) - devices.begin();
+    chosen.push_back(fitting[static_cast<size_t>(at)]);
+  }
+  if (linked_.size() > 10'000) linked_.clear();
+  return linked_[key] = chosen;
+}
+
+// CPUs of the GPUs' NUMA node first; for a CPU task, of the node whose free ones fit best.
+std::vector<int> Pool::choose_cpus(const TaskNeed& need, int host, const std::vector<int>& gpus) const {
+  const PoolHost& mine = hosts_[static_cast<size_t>(host)];
+  const auto count = static_cast<size_t>(need.cpus);
+  if (count == 0 || mine.free_cpus.size() < count) return {};
+  std::map<int, size_t> free;
+  for (const PoolCpu& cpu : mine.free_cpus) ++free[cpu.numa_node];
+  int node = mine.free_cpus.front().numa_node;
+  size_t least = mine.free_cpus.size() + 1;
+  for (const auto& [number, left] : free) {
+    if (left >= count && left < least) {
+      node = number;
+      least = left;
+    }
+  }
+  if (!gpus.empty()) node = mine.gpus[static_cast<size_t>(gpus[0])].numa_node.value_or(node);
+  std::vector<int> near;
+  std::vector<int> far;
+  for (const PoolCpu& cpu : mine.free_cpus) (cpu.numa_node == node ? near : far).push_back(cpu.cpu);
+  near.insert(near.end(), far.begin(), far.end());
+  near.resize(count);
+  std::sort(near.begin(), near.end());
+  return near;
+}
+
+std::vector<int> Pool::bind(int host, const Allocation& where) const {
+  if (numa_binding_ == NumaBinding::none) return {};
+  if (numa_binding_ == NumaBinding::exclusive) return where.own_cpus;
+  const std::vector<PoolCpu> all = cpus_by_node(inventory_.hosts[static_cast<size_t>(host)]);
+  std::set<int> nodes;
+  for (const int gpu : where.gpus)
+    nodes.insert(hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)].numa_node.value_or(-1));
+  for (const PoolCpu& cpu : all) {
+    if (std::find(where.own_cpus.begin(), where.own_cpus.end(), cpu.cpu) != where.own_cpus.end())
+      nodes.insert(cpu.numa_node);
+  }
+  std::vector<int> bound;
+  for (const PoolCpu& cpu : all) {
+    if (nodes.contains(cpu.numa_node)) bound.push_back(cpu.cpu);
+  }
+  // All of them is no binding; and where a GPU's node is not known, or has no CPU of ours, there is nothing
+  // near.
+  if (bound.size() == all.size() || nodes.contains(-1)) return {};
+  std::sort(bound.begin(), bound.end());
+  return bound;
+}
+
+void Pool::take(const Allocation& allocation) {
+  PoolHost& host = hosts_[static_cast<size_t>(allocation.host)];
+  host.cpus_left -= allocation.cpus;
+  cpus_left_ -= allocation.cpus;
+  for (const int at : allocation.gpus) {
+    PoolGpu& gpu = gpu_at(allocation.host, at);
+    gpu.units_left -= allocation.units;
+    gpu.memory_left -= allocation.memory_bytes;
+    units_left_ -= allocation.units;
+  }
+  std::erase_if(host.free_cpus, [&](const PoolCpu& cpu) {
+    return std::find(allocation.own_cpus.begin(), allocation.own_cpus.end(), cpu.cpu) !=
+           allocation.own_cpus.end();
+  });
+}
+
+void Pool::give_back(const Allocation& allocation) {
+  PoolHost& host = hosts_[static_cast<size_t>(allocation.host)];
+  host.cpus_left += allocation.cpus;
+  cpus_left_ += allocation.cpus;
+  for (const int at : allocation.gpus) {
+    PoolGpu& gpu = gpu_at(allocation.host, at);
+    gpu.units_left += allocation.units;
+    gpu.memory_left += allocation.memory_bytes;
+    units_left_ += allocation.units;
+  }
+  if (allocation.own_cpus.empty()) return;
+  for (const PoolCpu& cpu : cpus_by_node(inventory_.hosts[static_cast<size_t>(allocation.host)])) {
+    if (std::find(allocation.own_cpus.begin(), allocation.own_cpus.end(), cpu.cpu) !=
+        allocation.own_cpus.end())
+      host.free_cpus.push_back(cpu);
+  }
+  std::sort(host.free_cpus.begin(), host.free_cpus.end(), [](const PoolCpu& a, const PoolCpu& b) {
+    return a.numa_node != b.numa_node ? a.numa_node < b.numa_node : a.cpu < b.cpu;
+  });
+}
+
+}  // namespace muster

@@ -1,0 +1,136 @@
+// What devices there are for tasks and how much of each is taken: hosts, their GPUs in units and memory,
+// their CPUs. A pure value: the schedule asks it where a task could be, takes that and gives it back. Knows
+// nothing of tasks but their needs, and nothing of processes.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/device/inventory.h"
+#include "muster/device/visible_devices.h"
+#include "muster/launch/lease.h"
+#include "muster/placement/request.h"
+#include "muster/placement/usable_gpus.h"
+#include "muster/tasks/task.h"
+
+namespace muster {
+
+struct PoolOptions {
+  std::string gpus = {};       // the only ones to use, `--gpus` text; empty: all
+  VisibilityMasks masks = {};  // what the outer environment hides
+  int cpus = 0;                // of each host; 0: as many as it has
+  // node: on a host of several NUMA nodes a task is kept on the CPUs of its GPUs' node, or of one that has as
+  // many free as it counts; exclusive: on as many CPUs as it counts, which no other task of the run is kept
+  // on; none.
+  NumaBinding numa_binding = NumaBinding::node;
+};
+
+struct PoolGpu {
+  UsableGpu device = {};  // in the host's Host::gpus
+  GpuUuid uuid = {};
+  GpuIndex index = {};
+  std::string model = {};
+  std::optional<int> numa_node = {};
+  uint64_t memory_bytes = 0;  // that was free before any task
+  int units_left = kWholeGpu;
+  uint64_t memory_left = 0;
+  int held_units = 0;        // by other jobs
+  std::string held_by = {};  // in words
+};
+
+struct PoolCpu {
+  int cpu = 0;  // the kernel's number
+  int numa_node = 0;
+};
+
+struct PoolHost {
+  std::string name = {};
+  int cpus = 1;
+  int cpus_left = 1;
+  std::vector<PoolCpu> free_cpus = {};  // that are not counted for a task; empty where they are not known
+  std::vector<PoolGpu> gpus = {};
+};
+
+// Of one host, what a task has.
+struct Allocation {
+  int host = 0;
+  std::vector<int> gpus = {};      // places in PoolHost::gpus, the best linked neighbours
+  int units = kWholeGpu;           // of each
+  uint64_t memory_bytes = 0;       // of each
+  int cpus = 0;                    // counted
+  std::vector<int> own_cpus = {};  // the ones that are counted, where they are known
+  std::vector<int> bound = {};     // CPUs to keep it on; empty: not bound
+  bool operator==(const Allocation&) const = default;
+};
+
+// Which GPUs a task may have: [host][place]; empty: all.
+using AllowedGpus = std::vector<std::vector<bool>>;
+
+// What is kept for a task that waits: nobody else gets it.
+struct Hold {
+  int host = -1;  // -1: nothing is kept
+  std::vector<int> gpus = {};
+  int cpus = 0;
+};
+
+// Units of each GPU, and CPUs, that the need counts for: a task without a GPU has one CPU at least.
+int units_of(const TaskNeed& need);
+int gpus_of(const TaskNeed& need);
+int cpus_of(const TaskNeed& need);
+
+// "2 GPUs with 20.0 GiB free", "half a GPU", "4 CPUs".
+std::string describe(const TaskNeed& need);
+
+class Pool {
+ public:
+  // Throws: invalid_argument for a bad `gpus`.
+  explicit Pool(Inventory inventory, const PoolOptions& options = {});
+
+  const std::vector<PoolHost>& hosts() const { return hosts_; }
+  const Inventory& inventory() const { return inventory_; }
+  int num_gpus() const;
+
+  // The GPUs that `on`, a task's `--gpus` text, allows. Throws: invalid_argument.
+  AllowedGpus allowed(const std::string& on) const;
+
+  // Where the need can be had now: the GPU that fits best (least memory, then least share left), or the best
+  // linked ones of one host; of several hosts the one that is fullest. Nothing when it cannot.
+  std::optional<Allocation> find(const TaskNeed& need, const AllowedGpus& allowed = {},
+                                 const Hold& hold = {}) const;
+
+  void take(const Allocation& allocation);
+  void give_back(const Allocation& allocation);
+
+  // Other jobs have so much of the GPU now; 0: nothing any more.
+  void set_held(int host, int gpu, int units, const std::string& by);
+
+  // True when not even the smallest task could be placed.
+  bool is_full() const { return cpus_left_ == 0 && units_left_ == 0; }
+
+  // Why the GPU will not do for the need, though nobody had it: "model", "memory", "not among --gpus 0,2";
+  // empty: it would do.
+  std::string unfit(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
+
+ private:
+  void add_host(const Host& host, const PoolOptions& options);
+  PoolGpu& gpu_at(int host, int gpu) {
+    return hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
+  }
+  bool has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
+  std::optional<std::vector<int>> choose_gpus(const TaskNeed& need, int host, std::vector<int> fitting) const;
+  std::vector<int> best_linked(int host, const std::vector<int>& fitting, int count) const;
+  std::vector<int> choose_cpus(const TaskNeed& need, int host, const std::vector<int>& gpus) const;
+  std::vector<int> bind(int host, const Allocation& where) const;
+
+  Inventory inventory_;
+  NumaBinding numa_binding_;
+  std::vector<PoolHost> hosts_;
+  int64_t cpus_left_ = 0;   // of all hosts
+  int64_t units_left_ = 0;  // of all GPUs
+  // Rings take long to find: remembered by host, count and what is free.
+  mutable std::map<std::vector<int>, std::vector<int>> linked_;
+};
+
+}  // namespace muster

@@ -1,0 +1,47 @@
+// Runs tasks by the schedule: starts each on its devices, watches it, tries it again, ends it, and leaves
+// nothing behind, whatever becomes of it or of the runner itself. What was started and what came of it is in
+// the journal before anything follows from it. Called by `muster tasks`.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/tasks/journal.h"
+#include "muster/tasks/run_view.h"
+#include "muster/tasks/schedule.h"
+#include "muster/tasks/task_process.h"
+
+namespace muster {
+
+struct RunnerOptions {
+  TaskRunFacts facts = {};
+  std::string run_id = {};
+  bool fail_fast = false;  // the first task that fails ends the run
+  std::optional<std::chrono::milliseconds> wait =
+      {};  // for GPUs of other jobs, when nothing runs; nothing: ever
+  std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole run
+  double began = 0;                                          // on the journal's clock: what earlier runs took
+};
+
+struct RunOutcome {
+  std::vector<TaskResult> results = {};
+  int stopped_by = 0;      // the signal that ended the run
+  bool timed_out = false;  // its time limit did
+  std::string error = {};  // what kept it from going on; empty: nothing
+};
+
+// `results` are those of earlier runs. Blocking: until all has ended. Throws: io, before anything is started.
+RunOutcome run_tasks(const std::vector<Task>& tasks, Schedule& schedule, Journal& journal,
+                     std::vector<TaskResult> results, const RunnerOptions& options, RunView& view);
+
+// Ends what an earlier run left behind, which its own sentinel should have done already: every process of the
+// run folder's tasks. Blocking: until they are gone, at most some seconds. Throws: unavailable naming one
+// that does not end.
+void end_left_over(const std::string& run_dir, const std::vector<std::string>& agents);
+
+// The folder of a task's logs, below `run_dir`.
+std::string log_folder_of(const std::string& run_dir, const std::string& task, size_t place);
+
+}  // namespace muster

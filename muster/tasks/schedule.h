@@ -1,0 +1,171 @@
+// The order in which tasks start and where: a pure state machine over tasks × pool, told of every end. The
+// runner asks it what to start now, simulate.h does the same on a clock of its own. No I/O here, and no
+// clock: times are seconds since the run began, given by the caller.
+//
+// Of the tasks that may start, the one with the highest priority comes first, then the one with the longest
+// way to the end of all (the sum of durations along its dependents; each counts one where they are not
+// known), then the one that needs more GPUs, then the earlier one. A task takes the first of its alternatives
+// that can be had now. A task that does not fit lets others pass it, but not for ever: when as many have
+// passed as it needs GPUs (with durations known: none that would make it later), devices are kept for it.
+//
+// Tasks that wait and have equal needs are kept together, so that an event costs the number of different
+// needs and not of tasks.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <queue>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "muster/tasks/pool.h"
+#include "muster/tasks/task.h"
+
+namespace muster {
+
+struct ScheduleOptions {
+  std::vector<double> durations = {};  // of each task, in seconds; empty: not known
+  int max_running = 0;                 // tasks at a time, whatever there is room for; 0: no limit
+  std::vector<size_t> done = {};       // by an earlier run
+};
+
+struct TaskStart {
+  size_t task = 0;
+  size_t alternative = 0;
+  Allocation where = {};
+};
+
+// After a start that failed.
+struct TaskRetry {
+  std::optional<double> at = {};     // it starts again then; nothing: it has failed
+  std::vector<size_t> skipped = {};  // tasks after it, which never start
+};
+
+class Schedule {
+ public:
+  // `tasks` must outlive it. Throws: invalid_argument for a task after one that is not there, or after itself
+  // by way of others; for needs that the pool could never meet.
+  Schedule(const std::vector<Task>& tasks, Pool pool, ScheduleOptions options = {});
+
+  // What starts now; it counts as running from here on.
+  std::vector<TaskStart> start(double now);
+
+  // The task's devices are free again. To be told before `done`, `failed` or `again`.
+  void release(size_t task);
+
+  // It is done: tasks after it may start.
+  void done(size_t task);
+
+  // Its start failed.
+  TaskRetry failed(size_t task, double now);
+
+  // Its start came to nothing (it was interrupted, or the devices were not to be had): it may start again.
+  void again(size_t task);
+
+  // Other jobs have so much of the GPU now (0: nothing any more), `by` says who.
+  void set_held(int host, int gpu, int units, const std::string& by) { pool_.set_held(host, gpu, units, by); }
+
+  // From now on nothing starts.
+  void drain() { draining_ = true; }
+
+  // A task that runs already, as a journal tells; for explain.
+  void restore_running(size_t task, const Allocation& where, double began) {
+    begin({.task = task, .alternative = 0, .where = where}, began);
+  }
+
+  // True when nothing runs and nothing will.
+  bool finished() const;
+
+  // When a back-off ends; nothing: none does.
+  std::optional<double> next_time() const;
+
+  TaskState state(size_t task) const { return states_[task].state; }
+  size_t count(TaskState state) const { return counts_[static_cast<size_t>(state)]; }
+  int failures(size_t task) const { return states_[task].failures; }
+  const Pool& pool() const { return pool_; }
+  const Allocation& allocation(size_t task) const { return running_.at(task).where; }
+  std::vector<size_t> running() const;
+  std::optional<size_t> find(const std::string& name) const;
+
+  // In words, why the task is where it is: what it waits for, and who has that.
+  std::string explain(size_t task, double now) const;
+
+ private:
+  struct State {
+    TaskState state = TaskState::waiting;
+    int missing = 0;   // tasks before it that are not done
+    int failures = 0;  // starts that failed
+    int passed = 0;    // tasks that started while it was the first that did not fit
+    double way = 0;    // to the end of all
+    size_t kind = 0;   // in kinds_
+  };
+  struct Key {
+    int priority;
+    double way;
+    int gpus;
+    size_t task;
+    // The one that comes first is the smaller.
+    bool operator<(const Key& other) const {
+      if (priority != other.priority) return priority > other.priority;
+      if (way != other.way) return way > other.way;
+      if (gpus != other.gpus) return gpus > other.gpus;
+      return task < other.task;
+    }
+    bool operator>(const Key& other) const { return other < *this; }
+  };
+  struct Kind {  // tasks with equal needs
+    std::vector<TaskNeed> needs;
+    std::string on;
+    AllowedGpus allowed;
+    std::priority_queue<Key, std::vector<Key>, std::greater<>> ready;
+  };
+  struct Running {
+    Allocation where;
+    double began = 0;
+  };
+  struct Kept {  // what is kept for the first task that does not fit
+    size_t task = 0;
+    Hold hold = {};
+    double from = 0;     // when it can start, where durations are known
+    bool timed = false;  // they are: who ends before that may use it meanwhile
+  };
+
+  void link_tasks();
+  void make_kinds();
+  void measure_ways();
+  Key key_of(size_t task) const;
+  void set_state(size_t task, TaskState state);
+  void make_ready(size_t task);
+  void wake(double now);
+  bool has_slot() const;
+  std::optional<TaskStart> place(const Kind& kind, size_t task, const std::optional<Kept>& kept,
+                                 double now) const;
+  Kept keep_for(const Kind& kind, size_t task, double now);
+  void count_passing(const TaskStart& start, double now);
+  void begin(const TaskStart& start, double now);
+  double duration(size_t task) const { return options_.durations.empty() ? 1 : options_.durations[task]; }
+  std::string explain_ready(size_t task) const;
+  std::string explain_gpus(const TaskNeed& need, const Kind& kind) const;
+  std::string explain_cpus(const TaskNeed& need) const;
+  std::vector<std::string> holders(int host, int gpu) const;
+
+  const std::vector<Task>& tasks_;
+  Pool pool_;
+  ScheduleOptions options_;
+  std::unordered_map<std::string, size_t> numbers_;  // by name
+  std::vector<State> states_;
+  std::vector<size_t> first_after_;  // after_[first_after_[t]] … are the tasks after t
+  std::vector<size_t> after_;
+  std::vector<Kind> kinds_;
+  std::set<std::pair<Key, size_t>> heads_;  // the first ready task of each kind
+  std::map<size_t, Running> running_;
+  std::multimap<double, size_t> back_off_;
+  std::optional<Kept> kept_;  // of the last round, for explain
+  size_t counts_[5] = {};
+  bool draining_ = false;
+};
+
+}  // namespace muster

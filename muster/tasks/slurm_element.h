@@ -1,0 +1,28 @@
+// What one element of a job array runs: `muster tasks --exec-element FILE INDEX`, which the batch script
+// calls. slurm_plan.cc writes the files.
+#pragma once
+
+#include <string>
+
+#include "muster/tasks/task.h"
+
+namespace muster {
+
+// The task's line in a file of elements. Throws: invalid_argument when its text is no UTF-8.
+std::string element_line(const Task& task, const std::vector<std::string>& argv);
+
+struct SlurmElement {
+  std::string name = {};
+  std::vector<std::string> argv = {};
+  Environment environment = {};
+  std::string directory = {};
+};
+
+// Throws: io; invalid_argument when the file has no such element.
+SlurmElement read_element(const std::string& path, int index);
+
+// Becomes the element's program, in its directory and with its environment. Throws: as read_element;
+// SpawnError when it cannot be executed, io when its directory cannot be entered.
+[[noreturn]] void exec_element(const std::string& path, int index);
+
+}  // namespace muster

@@ -1,0 +1,51 @@
+// What is wrong with a spec file: collected with its places, and told in one error that shows each line with
+// a caret under the character. For spec*.cc; a private header.
+#pragma once
+
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "muster/tasks/task.h"
+
+namespace muster {
+
+// Two lines: `line` (as much of it as fits, around the column) and a caret under its character `column`, from
+// 1. For sweeps too.
+std::string caret_lines(std::string_view line, int column);
+
+class SpecProblems {
+ public:
+  // Both must outlive it.
+  SpecProblems(const std::string& text, const std::string& source);
+
+  // Takes a problem down, once. Throws: invalid_argument with all so far when they are enough for one go.
+  void add(SpecPosition at, const std::string& problem);
+
+  // Throws: invalid_argument with this problem and all so far.
+  [[noreturn]] void fail(SpecPosition at, const std::string& problem);
+
+  // Throws: invalid_argument when there are any.
+  void throw_if_any() const;
+
+  // What the file says from `begin` to `end`, if that is on one line.
+  std::string_view text_between(SpecPosition begin, SpecPosition end) const;
+
+  // Where the byte `at` of the text `value` stands that begins at `begin`, quotes included; `begin` itself
+  // when the file spells the text in another way.
+  SpecPosition inside(SpecPosition begin, std::string_view value, size_t at) const;
+
+ private:
+  std::string_view line(int number) const;
+  std::string_view from(SpecPosition at) const;
+  [[noreturn]] void throw_all() const;
+
+  const std::string& text_;
+  const std::string& source_;
+  std::vector<size_t> lines_;  // where each begins
+  std::set<std::pair<std::pair<int, int>, std::string>> problems_ = {};
+};
+
+}  // namespace muster

@@ -1,0 +1,60 @@
+#include "muster/tasks/task_log.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr off_t kLogTail = off_t{64} << 10;
+
+std::string tail_of(int fd) {
+  struct stat info = {};
+  if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0) return {};
+  const off_t from = std::max<off_t>(0, info.st_size - kLogTail);
+  std::string text(static_cast<size_t>(info.st_size - from), '\0');
+  const ssize_t n = ::pread(fd, text.data(), text.size(), from);
+  text.resize(static_cast<size_t>(std::max<ssize_t>(0, n)));
+  return text;
+}
+
+}  // namespace
+
+Fd open_task_log(const std::string& path) {
+  constexpr int kFlags = O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC;
+  Fd file(::open(path.c_str(), kFlags, 0644));
+  if (!file.valid() && errno == ENOENT) {
+    const auto folder = std::filesystem::path(path).parent_path();
+    if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) {
+      std::error_code error;
+      std::filesystem::create_directories(folder, error);
+      if (error) fail_errno(cat("cannot create '", folder.string(), "'"), error.value());
+    }
+    file = Fd(::open(path.c_str(), kFlags, 0644));
+  }
+  if (!file.valid()) fail_errno(cat("cannot create log '", path, "'"), errno);
+  return file;
+}
+
+std::vector<std::string> last_lines_of_log(int fd, size_t count) {
+  std::vector<std::string> lines = split(trim(tail_of(fd)), '\n');
+  if (lines.size() == 1 && lines[0].empty()) return {};
+  if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
+  return lines;
+}
+
+bool is_empty_log(int fd) {
+  struct stat info = {};
+  return fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0;
+}
+
+}  // namespace muster

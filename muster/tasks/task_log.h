@@ -1,0 +1,20 @@
+// A task's log: the file that its standard output and error go to, and what is read from its end.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "muster/base/fd.h"
+
+namespace muster {
+
+// Makes the file, with its folder. Throws: io.
+Fd open_task_log(const std::string& path);
+
+// The last lines, at most `count`; of the file's last 64 KiB.
+std::vector<std::string> last_lines_of_log(int fd, size_t count);
+
+// True when nothing was written, which of a trivial task is quick to know.
+bool is_empty_log(int fd);
+
+}  // namespace muster

@@ -1,0 +1,47 @@
+#include "muster/tasks/task_report.h"
+
+#include <fcntl.h>
+
+#include <cmath>
+
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/device/cpu_list.h"
+#include "muster/launch/failure_meaning.h"
+#include "muster/tasks/task_log.h"
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kCardLines = 20;
+
+}  // namespace
+
+std::string describe_devices(const TaskAttempt& attempt) {
+  if (attempt.gpu_indices.empty())
+    return attempt.cpus.empty() ? std::string("the CPU") : cat("CPUs ", to_cpu_list(attempt.cpus));
+  if (attempt.gpu_fraction < 1) return cat(attempt.gpu_fraction, " of GPU ", attempt.gpu_indices[0]);
+  return cat(attempt.gpu_indices.size() == 1 ? "GPU " : "GPUs ", join(attempt.gpu_indices, ", "));
+}
+
+std::string task_card(const Task& task, const TaskResult& result) {
+  std::string out = cat("[muster] ", printable(task.name), " failed: ", printable(result.reason), "\n");
+  if (result.attempts.empty()) return out;
+  const TaskAttempt& attempt = result.attempts.back();
+  const std::chrono::milliseconds after(
+      std::llround((attempt.ended.value_or(attempt.began) - attempt.began) * 1'000));
+  out += cat("  where     host ", attempt.host, ", ", describe_devices(attempt), "\n");
+  out += cat("  when      ", format_duration(after), " after its start, attempt ", attempt.attempt, "\n");
+  const Fd log(::open(attempt.log.c_str(), O_RDONLY | O_CLOEXEC));
+  WorkerExit exit{.exit_code = attempt.exit_code, .signal = attempt.signal};
+  exit.last_lines = last_lines_of_log(log.get(), kCardLines);
+  if (const std::string meaning = failure_meaning(exit); !meaning.empty())
+    out += cat("  meaning   ", meaning, "\n");
+  if (!exit.last_lines.empty()) out += "  last lines\n";
+  for (const std::string& line : exit.last_lines) out += cat("    | ", line, "\n");
+  return out + cat("  log       ", attempt.log, "\n");
+}
+
+}  // namespace muster

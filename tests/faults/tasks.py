@@ -1,0 +1,48 @@
+"""Runs of tasks whose runner dies."""
+
+import os
+import signal
+
+from hosts import wait_for
+from place import expect
+from table import row
+
+SPEC = """
+[[task]]
+name = "quick-{i}"
+argv = ["sh", "-c", "echo x >>quick-{i}"]
+each = { i = "1..20" }
+needs = { cpus = 1 }
+priority = 1
+
+[[task]]
+name = "slow"
+argv = ["sh", "-c", "echo $MUSTER_ATTEMPT >>slow; [ $MUSTER_ATTEMPT -gt 0 ] && exit; setsid sleep 1000 & sleep 1000"]
+needs = { cpus = 1 }
+
+[[task]]
+name = "last"
+argv = ["sh", "-c", "echo x >>last"]
+needs = { cpus = 1 }
+after = ["slow"]
+"""
+
+
+@row(53, "the runner of tasks is killed", "no process is left; --resume goes on by the journal")
+def runner_killed(place):
+    (place.folder / "s.toml").write_text(SPEC)
+    run = place.start("tasks", "s.toml", "-q", "--cpus", "2", "--run-dir", "run")
+    journal = place.folder / "run" / "journal"
+    done = '"how":"done"'
+    wait_for(lambda: (place.folder / "slow").exists() and journal.read_text().count(done) == 20, 60)
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    gone = place.gone_after(10)
+    expect(not place.left(), place.left())
+    code, _, err = place.run("tasks", "-q", "--resume", "run")
+    expect(code == 0, err)
+    again = [i for i in range(1, 21) if (place.folder / f"quick-{i}").read_text() != "x\n"]
+    expect(not again, f"ran again: {again}")
+    expect((place.folder / "slow").read_text().split() == ["0", "1"], "the task that ran was to run again, counted")
+    expect((place.folder / "last").read_text() == "x\n", "the last task was to run")
+    return f"all gone after {gone * 1000:.0f} ms; 20 done tasks let be, the running one again as attempt 1"

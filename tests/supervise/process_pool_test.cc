@@ -1,0 +1,146 @@
+#include "muster/supervise/process_pool.h"
+
+#include <gmock/gmock.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "muster/base/strings.h"
+#include "tests/device/scratch.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+
+ChildOptions pool_shell(const std::string& name, const std::string& script) {
+  return {.argv = {"/bin/sh", "-c", script},
+          .environment = {{"PATH", "/usr/bin:/bin"}, {"MARK", "pool"}, {"NAME", name}},
+          .inherit_fds = {}};
+}
+
+ProcessPoolOptions marked() {
+  return {.mark = "MARK=pool", .child_variable = "NAME", .ask_leftovers = milliseconds(200)};
+}
+
+PoolExit wait_for_one(ProcessPool& pool) {
+  for (;;) {
+    auto exits = pool.wait(std::nullopt);
+    if (!exits.empty()) return exits.at(0);
+  }
+}
+
+pid_t pid_in(const std::string& path) {
+  for (;;) {
+    std::ifstream file(path);
+    std::string line;
+    if (std::getline(file, line) && !file.eof()) return static_cast<pid_t>(parse_int(line).value_or(-1));
+  }
+}
+
+TEST(ProcessPool, TellsEachEndByItself) {
+  ProcessPool pool(marked());
+  std::map<int, PoolExit> ends;
+  for (int i = 0; i < 20; ++i) pool.spawn(i, cat(i), pool_shell(cat(i), cat("exit ", i)));
+  while (pool.size() > 0) {
+    for (PoolExit& end : pool.wait(std::nullopt)) ends[end.exit.id] = end;
+  }
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(ends[i].exit.exit_code, i);
+  pool.spawn(7, "again", pool_shell("again", "kill -9 $$"));
+  EXPECT_EQ(wait_for_one(pool).exit.signal, SIGKILL);
+}
+
+TEST(ProcessPool, WhatAChildLeftEndsWithIt) {
+  const ScratchFolder folder;
+  ProcessPool pool(marked());
+  pool.spawn(1, "other", pool_shell("other", "sleep 1000"));
+  // One in its group, one in a session of its own that ignores SIGTERM.
+  pool.spawn(2, "leaves",
+             pool_shell("leaves", cat("sleep 1000 & setsid sh -c \"trap '' TERM; echo \\$\\$ >",
+                                      folder.path(), "/p; while :; do sleep 0.05; done\" & while [ ! -s ",
+                                      folder.path(), "/p ]; do sleep 0.01; done")));
+  const PoolExit end = wait_for_one(pool);
+  EXPECT_EQ(end.exit.id, 2);
+  EXPECT_FALSE(end.killed.empty());
+  EXPECT_EQ(::kill(pid_in(folder.path() + "/p"), 0), -1);
+  EXPECT_EQ(pool.size(), 1U) << "the other is let be";
+}
+
+TEST(ProcessPool, EndsOneAndInsistsAfterTheGrace) {
+  const ScratchFolder folder;
+  ProcessPool pool(marked());
+  pool.spawn(
+      1, "deaf",
+      pool_shell("deaf", cat("trap '' TERM; echo $$ >", folder.path(), "/p; while :; do sleep 0.05; done")));
+  pool.spawn(2, "polite",
+             pool_shell("polite", cat("trap 'exit 5' TERM; echo $$ >", folder.path(),
+                                      "/q; while :; do sleep 0.05; done")));
+  pid_in(folder.path() + "/p");
+  pid_in(folder.path() + "/q");
+  pool.end(1, milliseconds(50));
+  pool.end(2, milliseconds(60'000));
+  std::map<int, PoolExit> ends;
+  while (pool.size() > 0) {
+    for (PoolExit& end : pool.wait(std::nullopt)) ends[end.exit.id] = end;
+  }
+  EXPECT_EQ(ends[1].exit.signal, SIGKILL);
+  EXPECT_EQ(ends[1].exit.sent_signal, SIGKILL);
+  EXPECT_EQ(ends[2].exit.exit_code, 5);
+  EXPECT_EQ(ends[2].exit.sent_signal, SIGTERM);
+}
+
+TEST(ProcessPool, NothingIsLeftWhenItIsDestroyed) {
+  const ScratchFolder folder;
+  {
+    ProcessPool pool(marked());
+    pool.spawn(1, "a",
+               pool_shell("a", cat("env -i setsid sh -c 'echo $$ >", folder.path(),
+                                   "/p; sleep 1000' & sleep 1000")));
+    pid_in(folder.path() + "/p");
+  }
+  EXPECT_EQ(::kill(pid_in(folder.path() + "/p"), 0), -1);
+}
+
+// The pool's own process is killed: its children, and what these had started, go with it.
+TEST(ProcessPool, NothingIsLeftWhenItIsKilled) {
+  const ScratchFolder folder;
+  const pid_t guard = ::fork();
+  if (guard == 0) {
+    ProcessPool pool(marked());
+    for (int i = 0; i < 3; ++i) {  // the first two go before, so that their groups are forgotten again
+      pool.spawn(i, cat(i),
+                 pool_shell(cat(i), i < 2 ? "exit 0"
+                                          : cat("setsid sh -c 'echo $$ >", folder.path(),
+                                                "/p; sleep 1000' & sleep 1000")));
+      if (i < 2) wait_for_one(pool);
+    }
+    for (;;) pool.wait(std::nullopt);
+  }
+  const pid_t left = pid_in(folder.path() + "/p");
+  const Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, left, 0)));
+  ::kill(guard, SIGKILL);
+  ::waitpid(guard, nullptr, 0);
+  if (!pidfd.valid()) return;
+  EventLoop loop;
+  bool gone = false;
+  loop.watch_readable(pidfd.get(), [&] { gone = true; });
+  loop.run_once(Clock::now() + milliseconds(20'000));
+  EXPECT_TRUE(gone);
+}
+
+TEST(ProcessPool, StopSignalsAreItsOwnersAffair) {
+  ProcessPool pool(marked());
+  EXPECT_FALSE(pool.take_signal());
+  ::kill(::getpid(), SIGINT);
+  ::kill(::getpid(), SIGTERM);
+  EXPECT_TRUE(pool.take_signal());
+  EXPECT_TRUE(pool.take_signal());
+  EXPECT_FALSE(pool.take_signal());
+}
+
+}  // namespace
+}  // namespace muster

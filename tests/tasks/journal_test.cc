@@ -1,0 +1,176 @@
+#include "muster/tasks/journal.h"
+
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "muster/base/strings.h"
+#include "muster/tasks/task_file.h"
+#include "tests/device/scratch.h"
+#include "tests/tasks/machines.h"
+
+namespace muster::tasks_test {
+namespace {
+
+using testing::HasSubstr;
+
+const std::vector<Task> kTasks = {task_of("a", {{.cpus = 1}}), task_of("b", {{.gpus = 1}}),
+                                  task_of("c", {{.cpus = 1}})};
+
+TaskAttempt attempt_at(double began, int number) {
+  return {.attempt = number,
+          .host = "box",
+          .devices = {"GPU-1"},
+          .gpu_indices = {3},
+          .gpu_fraction = 0.5,
+          .cpus = {4, 5},
+          .began = began,
+          .log = "/l\xff/0.log"};
+}
+
+// A journal in which a is done, b runs, and c was skipped.
+std::string write_some(const ScratchFolder& folder) {
+  Journal journal(folder.path());
+  journal.begin_at(0);
+  journal.head({"id", "hash", "agent"}, kTasks.size());
+  TaskAttempt a = attempt_at(0.5, 0);
+  journal.start("a", a, {100, 2});
+  a.ended = 1.5;
+  journal.end("a", a, AttemptEnd::done, "", "{\"x\": 1}");
+  journal.start("b", attempt_at(1, 0), {});
+  const uint64_t last = journal.skip("c", "after b, which failed", 2.5);
+  journal.sync();
+  EXPECT_EQ(journal.on_disk(), last);
+  return read_file(journal_path(folder.path()));
+}
+
+TEST(Journal, TellsWhatBecameOfEachTask) {
+  const ScratchFolder folder;
+  const std::string bytes = write_some(folder);
+  const JournalState state = read_journal(folder.path(), kTasks);
+  EXPECT_EQ(state.head.run_id, "id");
+  EXPECT_EQ(state.head.tasks_hash, "hash");
+  EXPECT_EQ(state.seconds, 2.5);
+  EXPECT_EQ(state.good_bytes, bytes.size());
+  EXPECT_EQ(state.cut, "");
+  EXPECT_EQ(state.results[0].state, TaskState::done);
+  EXPECT_EQ(state.results[0].last_json, "{\"x\": 1}");
+  EXPECT_EQ(state.results[0].attempts.at(0).ended, 1.5);
+  EXPECT_EQ(state.results[1].state, TaskState::running);
+  EXPECT_EQ(state.results[1].attempts.at(0).gpu_indices, std::vector<int>{3});
+  EXPECT_EQ(state.taken[0], (TakenShare{100, 2}));
+  EXPECT_EQ(state.results[2].state, TaskState::skipped);
+}
+
+// Wherever the file ends, as after a kill or a power cut, all whole records before that are read, and a next
+// run goes on behind them.
+TEST(Journal, ALastLineThatIsNotWholeIsCutOff) {
+  const ScratchFolder folder;
+  const std::string bytes = write_some(folder);
+  for (size_t size = bytes.size() - 1; size > 0; size -= std::min<size_t>(size, 7)) {
+    std::ofstream(journal_path(folder.path()), std::ios::trunc) << bytes.substr(0, size);
+    const JournalState state = read_journal(folder.path(), kTasks);
+    const bool whole = bytes[size - 1] == '\n';
+    EXPECT_EQ(state.cut.empty(), whole) << size;
+    EXPECT_EQ(state.good_bytes, bytes.rfind('\n', size - 1) + 1) << size;
+  }
+  std::ofstream(journal_path(folder.path()), std::ios::trunc) << bytes.substr(0, bytes.size() - 5);
+  const JournalState cut = read_journal(folder.path(), kTasks);
+  {
+    Journal journal(folder.path());
+    journal.begin_at(cut.good_bytes);
+    journal.skip("c", "again", 3);
+    journal.sync();
+  }
+  EXPECT_EQ(read_journal(folder.path(), kTasks).results[2].reason, "again");
+}
+
+TEST(Journal, DamageInTheMiddleIsAnErrorThatNamesTheLine) {
+  const ScratchFolder folder;
+  const std::string bytes = write_some(folder);
+  size_t at = 0;
+  for (int line = 1; line <= 4; ++line) {
+    std::string damaged = bytes;
+    damaged[bytes.find('\n', at) - 3] ^= 1;
+    std::ofstream(journal_path(folder.path()), std::ios::trunc) << damaged;
+    try {
+      read_journal(folder.path(), kTasks);
+      ADD_FAILURE() << "no error for line " << line;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::failed_precondition);
+      EXPECT_THAT(error.what(), HasSubstr(cat("line ", line, ")")));
+    }
+    at = bytes.find('\n', at) + 1;
+  }
+}
+
+TEST(Journal, OtherTasksAreRefused) {
+  const ScratchFolder folder;
+  write_some(folder);
+  EXPECT_THROW(read_journal(folder.path(), {kTasks[0]}), Error);
+  EXPECT_THROW(read_journal(folder.path(), {kTasks[0], kTasks[1], task_of("d", {{.cpus = 1}})}), Error);
+}
+
+TEST(Journal, OneRunAtATimeInAFolder) {
+  const ScratchFolder folder;
+  EXPECT_FALSE(is_in_use(folder.path()));
+  {
+    const Journal journal(folder.path());
+    EXPECT_TRUE(is_in_use(folder.path()));
+    EXPECT_THROW(Journal(folder.path()), Error);
+  }
+  EXPECT_FALSE(is_in_use(folder.path()));
+  EXPECT_NO_THROW(Journal(folder.path()));
+}
+
+// A limit on the file's size stands for a full disk.
+TEST(Journal, AFullDiskIsAnErrorAndLeavesWholeRecords) {
+  const ScratchFolder folder;
+  rlimit before = {};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  struct sigaction ignored = {};
+  struct sigaction was = {};
+  ignored.sa_handler = SIG_IGN;
+  ::sigaction(SIGXFSZ, &ignored, &was);
+  {
+    Journal journal(folder.path());
+    journal.begin_at(0);
+    journal.head({"id", "hash", "agent"}, kTasks.size());
+    journal.sync();
+    const rlimit small = {.rlim_cur = std::filesystem::file_size(journal_path(folder.path())) + 100,
+                          .rlim_max = before.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &small);
+    journal.start("a", attempt_at(1, 0), {});
+    EXPECT_THROW(journal.write(), Error);
+    ::setrlimit(RLIMIT_FSIZE, &before);
+  }
+  ::sigaction(SIGXFSZ, &was, nullptr);
+  const JournalState state = read_journal(folder.path(), kTasks);
+  EXPECT_EQ(state.cut, "");
+  EXPECT_EQ(state.results[0].state, TaskState::waiting);
+}
+
+TEST(TaskFile, GivesTheSameTasksBack) {
+  Task all{.name = "all \"of\" it",
+           .argv = {"sh", "-c", "echo '\n'"},
+           .environment = {{"A", "b c"}},
+           .directory = "/d",
+           .needs = {{.gpus = 0.5, .memory_bytes = uint64_t{20} << 30, .model = "A100"}, {.cpus = 4}},
+           .on = "0,2",
+           .ranks = 4,
+           .after = {"x"},
+           .priority = -3,
+           .retries = 2,
+           .back_off = std::chrono::milliseconds(1500),
+           .time_limit = std::chrono::milliseconds(90'000),
+           .parameters = {{"lr", "0.1"}},
+           .at = {3, 1}};
+  const TaskFile file{.settings = {{"gpus", "0-3"}}, .tasks = {all, task_of("x", {{.gpus = 1}})}};
+  EXPECT_EQ(task_file_of(to_text(file), "test"), file);
+  EXPECT_THROW(task_file_of(to_text(file) + "{\"name\": 3}\n", "test"), Error);
+}
+
+}  // namespace
+}  // namespace muster::tasks_test

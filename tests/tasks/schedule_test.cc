@@ -1,0 +1,166 @@
+#include "muster/tasks/schedule.h"
+
+#include <gmock/gmock.h>
+
+#include <random>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/tasks/simulate.h"
+#include "tests/tasks/machines.h"
+
+namespace muster::tasks_test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr TaskNeed kOneGpu{.gpus = 1};
+
+std::vector<std::string> started_names(const std::vector<Task>& tasks, const std::vector<TaskStart>& starts) {
+  std::vector<std::string> names;
+  for (const TaskStart& start : starts) names.push_back(tasks[start.task].name);
+  return names;
+}
+
+TEST(Schedule, TakesTheHighestPriorityThenTheLongestWayThenTheOrder) {
+  std::vector<Task> tasks = {task_of("plain", {kOneGpu}), task_of("first of three", {kOneGpu}),
+                             task_of("second", {kOneGpu}, {"first of three"}),
+                             task_of("third", {kOneGpu}, {"second"}), task_of("urgent", {kOneGpu})};
+  tasks[4].priority = 1;
+  Schedule schedule(tasks, pool_of(1));
+  for (const char* const expected : {"urgent", "first of three", "second", "plain", "third"}) {
+    const auto starts = schedule.start(0);
+    ASSERT_THAT(started_names(tasks, starts), ElementsAre(expected));
+    EXPECT_TRUE(schedule.start(0).empty()) << "one GPU";
+    schedule.done(starts[0].task);
+  }
+  EXPECT_TRUE(schedule.finished());
+}
+
+TEST(Schedule, TakesALaterAlternativeOnlyWhenTheEarlierCannotBeHad) {
+  const std::vector<Task> tasks = {task_of("a", {kOneGpu, {.cpus = 4}}), task_of("b", {kOneGpu, {.cpus = 4}}),
+                                   task_of("c", {kOneGpu, {.cpus = 4}})};
+  Schedule schedule(tasks, pool_of(1, 4));
+  const auto starts = schedule.start(0);
+  ASSERT_EQ(starts.size(), 2U);
+  EXPECT_EQ(starts[0].alternative, 0U);
+  EXPECT_EQ(starts[1].alternative, 1U);
+  EXPECT_THAT(schedule.explain(2, 1),
+              testing::AllOf(HasSubstr("c waits for devices"), HasSubstr("GPU 0 has a"),
+                             HasSubstr("0 of 4 CPUs of box are free, b has the others")));
+  schedule.done(0);
+  EXPECT_EQ(schedule.start(1).at(0).alternative, 0U);
+}
+
+TEST(Schedule, SharesOfAGpuAndMemoryArePacked) {
+  const std::vector<Task> tasks = {task_of("half", {{.gpus = 0.5, .memory_bytes = kGpuBytes / 2}}),
+                                   task_of("quarter", {{.gpus = 0.25}}),
+                                   task_of("most memory", {{.gpus = 0.1, .memory_bytes = kGpuBytes / 4 * 3}}),
+                                   task_of("whole", {kOneGpu})};
+  Schedule schedule(tasks, pool_of(3));
+  std::map<std::string, std::vector<int>> gpus;
+  for (const TaskStart& start : schedule.start(0)) gpus[tasks[start.task].name] = start.where.gpus;
+  ASSERT_EQ(gpus.size(), 4U);
+  EXPECT_EQ(gpus["half"], gpus["quarter"]);
+  EXPECT_NE(gpus["half"], gpus["most memory"]) << "its memory does not fit beside";
+  EXPECT_NE(gpus["whole"], gpus["half"]);
+  EXPECT_NE(gpus["whole"], gpus["most memory"]);
+}
+
+TEST(Schedule, SeveralGpusAreTheBestLinkedOnes) {
+  const std::vector<Task> tasks = {task_of("one", {kOneGpu}), task_of("two", {{.gpus = 2}})};
+  Schedule schedule(tasks, pool_of(4));
+  const auto starts = schedule.start(0);
+  ASSERT_THAT(started_names(tasks, starts), ElementsAre("two", "one"));
+  EXPECT_EQ(starts[0].where.gpus[0] / 2, starts[0].where.gpus[1] / 2) << "a pair with fast links";
+}
+
+TEST(Schedule, ExplicitDevicesAreTheOnlyOnesTaken) {
+  std::vector<Task> tasks = {task_of("on two", {kOneGpu}), task_of("on two as well", {kOneGpu})};
+  tasks[0].on = tasks[1].on = "2";
+  Schedule schedule(tasks, pool_of(4));
+  const auto starts = schedule.start(0);
+  ASSERT_EQ(starts.size(), 1U);
+  EXPECT_THAT(starts[0].where.gpus, ElementsAre(2));
+  EXPECT_THAT(schedule.explain(1, 0),
+              testing::AllOf(HasSubstr("GPU 0 not among those"), HasSubstr("GPU 2 has on two")));
+}
+
+// Small tasks keep coming; without devices being kept for it the big one would wait for all of them.
+TEST(Schedule, ABigTaskIsNotStarvedBySmallOnes) {
+  std::vector<Task> tasks = {task_of("small 0", {kOneGpu}), task_of("small 1", {kOneGpu}),
+                             task_of("big", {{.gpus = 2}}, {"small 0"})};
+  std::vector<double> durations = {1, 1.5, 1};
+  for (int i = 2; i < 40; ++i) {
+    tasks.push_back(task_of(cat("small ", i), {kOneGpu}));
+    durations.push_back(i % 2 == 0 ? 1 : 1.5);
+  }
+  tasks[2].priority = 1;
+  for (const bool told : {true, false}) {
+    const SimulatedRun run = simulate(tasks, pool_of(2), {.durations = durations, .told = told});
+    const auto big = std::find_if(run.starts.begin(), run.starts.end(),
+                                  [](const SimulatedStart& start) { return start.task == 2; });
+    EXPECT_LE(big->began, told ? 2 : 4) << "durations " << (told ? "known" : "not known");
+  }
+}
+
+TEST(Schedule, AFailureIsTriedAgainAfterABackOffThatDoubles) {
+  std::vector<Task> tasks = {task_of("flaky", {kOneGpu}), task_of("next", {kOneGpu}, {"flaky"}),
+                             task_of("after next", {kOneGpu}, {"next"}), task_of("other", {kOneGpu})};
+  tasks[0].retries = 2;
+  tasks[0].back_off = std::chrono::milliseconds(500);
+  Schedule schedule(tasks, pool_of(4));
+  EXPECT_EQ(schedule.start(0).size(), 2U);
+  EXPECT_EQ(schedule.failed(0, 10).at, 10.5);
+  EXPECT_TRUE(schedule.start(10.4).empty());
+  EXPECT_THAT(schedule.explain(0, 10.1), HasSubstr("failed 1 time and starts again in 400ms"));
+  EXPECT_THAT(schedule.explain(1, 10.1), HasSubstr("next waits for flaky (waiting)"));
+  EXPECT_EQ(schedule.next_time(), 10.5);
+  EXPECT_EQ(schedule.start(10.5).size(), 1U);
+  EXPECT_EQ(schedule.failed(0, 20).at, 21);
+  EXPECT_EQ(schedule.start(21).size(), 1U);
+  const TaskRetry end = schedule.failed(0, 30);
+  EXPECT_FALSE(end.at);
+  EXPECT_THAT(end.skipped, ElementsAre(1, 2));
+  EXPECT_EQ(schedule.state(2), TaskState::skipped);
+  EXPECT_FALSE(schedule.finished());
+  schedule.done(3);
+  EXPECT_TRUE(schedule.finished());
+}
+
+TEST(Schedule, AGpuThatAnotherJobHoldsIsPassedOverAndNamed) {
+  const std::vector<Task> tasks = {task_of("a", {kOneGpu}), task_of("b", {kOneGpu})};
+  Schedule schedule(tasks, pool_of(2));
+  schedule.set_held(0, 1, 300, "held by job 4f2a");
+  EXPECT_EQ(schedule.start(0).size(), 1U);
+  EXPECT_THAT(schedule.explain(1, 0),
+              testing::AllOf(HasSubstr("GPU 0 has a"), HasSubstr("GPU 1 is held by job 4f2a")));
+  schedule.set_held(0, 1, 0, "");
+  EXPECT_EQ(schedule.start(0).size(), 1U);
+}
+
+TEST(Schedule, WhatCannotBeIsAnErrorBeforeAnythingStarts) {
+  const auto fails_with = [](const std::vector<Task>& tasks, const std::string& text) {
+    try {
+      const Schedule schedule(tasks, pool_of(2));
+      ADD_FAILURE() << "no error; expected " << text;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(text));
+    }
+  };
+  fails_with({task_of("a", {{.gpus = 3}})}, "got 3 GPUs (2 GPUs to use, 8 CPUs)");
+  fails_with({task_of("a", {{.cpus = 9}})}, "9 CPUs");
+  fails_with({task_of("a", {kOneGpu}, {"b"})}, "got 'b'");
+  fails_with({task_of("a", {kOneGpu}, {"b"}), task_of("b", {kOneGpu}, {"a"})}, "circle");
+}
+
+TEST(Schedule, WhatIsDoneAlreadyIsNotStarted) {
+  const std::vector<Task> tasks = {task_of("a", {kOneGpu}), task_of("b", {kOneGpu}, {"a"}),
+                                   task_of("c", {kOneGpu})};
+  Schedule schedule(tasks, pool_of(2), {.done = {0}});
+  EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("b", "c"));
+}
+
+}  // namespace
+}  // namespace muster::tasks_test

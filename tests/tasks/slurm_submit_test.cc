@@ -1,0 +1,265 @@
+#include "muster/tasks/slurm_submit.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/supervise/child.h"
+#include "muster/tasks/slurm_element.h"
+#include "muster/tasks/slurm_script.h"
+#include "muster/tasks/spec.h"
+
+namespace muster {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using namespace std::chrono_literals;
+
+const SlurmOptions kSlurm{
+    .run_dir = "/runs/a 1%", .muster = {"/opt/muster"}, .exec_element = {"/opt/muster", "x"}};
+
+SlurmPlan plan_of(const std::string& spec, const SlurmOptions& options = kSlurm) {
+  return plan_slurm(tasks_of_text(spec, "t.toml"), options);
+}
+
+Task plain_task(const TaskNeed& need = {.cpus = 1}) {
+  return {.name = "t", .argv = {"x"}, .needs = {need}};
+}
+
+TEST(SlurmPlan, TasksThatAskForTheSameAreOneArray) {
+  const SlurmPlan plan = plan_of(R"(
+[defaults]
+needs = { gpus = 2, cpus = 8, model = "A100" }
+time_limit = "26h"
+[[task]]
+name = "a-{i}"
+argv = ["./train", "{i} $HOME", "x'y"]
+each = { i = "1..3" }
+[[task]]
+name = "b"
+argv = ["./other"]
+[[task]]
+name = "cpu"
+argv = ["./cpu"]
+needs = { cpus = 1 }
+)");
+  ASSERT_EQ(plan.arrays.size(), 2U);
+  EXPECT_THAT(plan.arrays[0].tasks, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(plan.arrays[0].arguments,
+              ElementsAre("--parsable", "--job-name=muster", "--array=0-3",
+                          "--output=/runs/a 1%%/logs/slurm-%A_%a.log", "--nodes=1", "--ntasks=1",
+                          "--gres=gpu:a100:2", "--cpus-per-task=8", "--time=1-02:00:00"));
+  EXPECT_THAT(plan.arrays[0].script,
+              HasSubstr("\nexec '/opt/muster' 'x' '/runs/a 1%/slurm/0.elements' \"$SLURM_ARRAY_TASK_ID\"\n"));
+  EXPECT_THAT(plan.arrays[0].elements, HasSubstr(R"("argv":["./train","2 $HOME","x'y"])"));
+  EXPECT_THAT(plan.arrays[1].arguments, Contains("--array=0"));
+  EXPECT_THAT(plan.arrays[1].arguments, Not(Contains(HasSubstr("gres"))));
+  EXPECT_THAT(plan.notes, IsEmpty());
+  EXPECT_EQ(dependency_argument(plan.arrays[1], {}), "");
+}
+
+constexpr const char* kChain = R"(
+[defaults]
+needs = { cpus = 1 }
+[[task]]
+name = "report"
+argv = ["x"]
+after = ["eval-*"]
+[[task]]
+name = "eval-{i}"
+argv = ["x"]
+each = { i = "1..3" }
+after = ["train-{i}"]
+[[task]]
+name = "train-{i}"
+argv = ["x"]
+each = { i = "1..4" }
+after = "prepare"
+[[task]]
+name = "prepare"
+argv = ["x"]
+[[task]]
+name = "late-{i}"
+argv = ["x"]
+each = { i = "1..2" }
+after = ["train-2", "train-3"]
+[[task]]
+name = "more-{i}"
+argv = ["x"]
+each = { i = "1..4" }
+after = ["train-4"]
+needs = { cpus = 2 }
+)";
+
+TEST(SlurmPlan, AfterBecomesDependencies) {
+  const std::vector<Task> tasks = tasks_of_text(kChain, "t.toml");
+  const SlurmPlan plan = plan_slurm(tasks, kSlurm);
+  std::vector<std::string> said;
+  std::vector<std::string> job_ids;
+  for (const SlurmArray& array : plan.arrays) {
+    said.push_back(cat(tasks[array.tasks[0]].name, " x", array.tasks.size(), " ", array.arguments[2], " ",
+                       dependency_argument(array, job_ids)));
+    job_ids.push_back(cat(100 + job_ids.size()));
+  }
+  EXPECT_THAT(said, testing::UnorderedElementsAre("prepare x1 --array=0 ",
+                                                  "train-1 x4 --array=0-3 --dependency=afterok:100",
+                                                  "eval-1 x3 --array=0-2 --dependency=aftercorr:101",
+                                                  "late-1 x2 --array=0-1 --dependency=afterok:101_1:101_2",
+                                                  "more-1 x4 --array=0-3 --dependency=afterok:101_3",
+                                                  HasSubstr("report x1 --array=0 ")));
+  EXPECT_THAT(said.back(), HasSubstr("report x1 --array=0 --dependency=afterok:"));
+}
+
+TEST(SlurmPlan, CorrespondingElementsKeepTheirIndices) {
+  const SlurmPlan plan = plan_of(
+      "[defaults]\nneeds={cpus=1}\nargv=['x']\n[[task]]\nname='a{i}'\neach={i='0..4'}\n"
+      "[[task]]\nname='b{i}'\neach={i=[4,2]}\nafter=['a{i}']\n");
+  ASSERT_EQ(plan.arrays.size(), 2U);
+  EXPECT_THAT(plan.arrays[1].arguments, Contains("--array=2,4"));
+  EXPECT_THAT(plan.arrays[1].tasks, ElementsAre(6, 5));
+  const auto lines = split(plan.arrays[1].elements, '\n');
+  ASSERT_EQ(lines.size(), 6U);
+  EXPECT_THAT(lines[3], IsEmpty());
+  EXPECT_THAT(lines[4], HasSubstr("\"b4\""));
+}
+
+TEST(SlurmPlan, LargeArraysAreSubmittedInPieces) {
+  SlurmOptions options = kSlurm;
+  options.max_array = 10;
+  const SlurmPlan plan =
+      plan_of("[[task]]\nname='a{i}'\nargv=['x']\neach={i='1..25'}\nneeds={cpus=1}\n", options);
+  ASSERT_EQ(plan.arrays.size(), 3U);
+  EXPECT_EQ(plan.arrays[2].tasks.size(), 5U);
+  EXPECT_EQ(plan.arrays[2].elements_path, "/runs/a 1%/slurm/2.elements");
+}
+
+TEST(SlurmPlan, RanksAreStartedByMuster) {
+  const SlurmPlan plan = plan_of("[[task]]\nname='a'\nargv=['x','y']\nranks=4\nneeds={gpus=4}\n");
+  EXPECT_THAT(plan.arrays[0].elements, HasSubstr(R"(["/opt/muster","run","-n","4","--","x","y"])"));
+  EXPECT_THAT(plan.arrays[0].arguments, Contains("--gres=gpu:4"));
+}
+
+TEST(SlurmPlan, RetriesAreTheScriptsBusiness) {
+  Task task = plain_task();
+  task.retries = 2;
+  task.back_off = 1500ms;
+  task.time_limit = 1h;
+  const std::string script = slurm_script(task, "/f", kSlurm);
+  EXPECT_EQ(script,
+            "#!/bin/sh\n# One element of a job array of muster tasks; the file has what each runs.\n"
+            "export MUSTER_ATTEMPT=0\n"
+            "for pause in 2 4; do\n"
+            "  timeout -k 30 3600 '/opt/muster' 'x' '/f' \"$SLURM_ARRAY_TASK_ID\" && exit 0\n"
+            "  sleep \"$pause\"\n"
+            "  MUSTER_ATTEMPT=$((MUSTER_ATTEMPT + 1))\n"
+            "done\n"
+            "exec timeout -k 30 3600 '/opt/muster' 'x' '/f' \"$SLURM_ARRAY_TASK_ID\"\n");
+  EXPECT_THAT(slurm_request(task, 0), Contains("--time=0-03:01:36"));
+}
+
+TEST(SlurmPlan, WhatSlurmCannotBeTold) {
+  EXPECT_THAT(slurm_notes(plain_task({.gpus = 0.5, .memory_bytes = 1})).size(), 2U);
+  Task task = plain_task({.gpus = 1});
+  task.needs.push_back({.cpus = 1});
+  EXPECT_THAT(slurm_notes(task), ElementsAre(HasSubstr("no alternatives")));
+  EXPECT_THAT(slurm_request(plain_task({.gpus = 0.5}), 0), Contains("--gres=gpu:1"));
+  task.on = "0,1";
+  EXPECT_THROW(slurm_request(task, 0), Error);
+  EXPECT_THROW(slurm_request(plain_task({.gpus = 1, .model = "A100 80GB"}), 0), Error);
+  task = plain_task();
+  task.argv = {"\xff"};
+  EXPECT_THROW(plan_slurm({task}, kSlurm), Error);
+  task = plain_task();
+  task.priority = -2;
+  EXPECT_THAT(slurm_request(task, 3), Contains("--nice=5"));
+}
+
+TEST(SlurmTime, IsRoundedUp) {
+  EXPECT_EQ(slurm_time(1ms), "0-00:00:01");
+  EXPECT_EQ(slurm_time(90s), "0-00:01:30");
+  EXPECT_EQ(slurm_time(49h), "2-01:00:00");
+}
+
+class SlurmSubmit : public testing::Test {
+ protected:
+  SlurmSubmit() { std::filesystem::create_directories(folder_); }
+  ~SlurmSubmit() override { std::filesystem::remove_all(folder_); }
+
+  // An sbatch that keeps its arguments and answers with 41, 42 …; with `fail_at`, that call is refused.
+  SlurmOptions options(int fail_at = 0) {
+    const std::string program = folder_ + "/sbatch";
+    write_file(program, cat("#!/bin/sh\ncd '", folder_, "'\nn=$(($(cat n 2>/dev/null || echo 0) + 1))\n",
+                            "echo $n >n\n[ $n = ", fail_at, " ] && { echo no such partition >&2; exit 1; }\n",
+                            "printf '%s\\n' \"$@\" >args.$n\necho $((40 + n))\n"));
+    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+    return {.run_dir = folder_ + "/run dir",
+            .exec_element = {"muster", "tasks", "--exec-element"},
+            .sbatch = {program, "--partition=gpu"}};
+  }
+
+  const std::string folder_ = testing::TempDir() + "slurm_submit_test_" + std::to_string(::getpid());
+};
+
+TEST_F(SlurmSubmit, EveryArrayWithItsDependency) {
+  const SlurmOptions slurm = options();
+  const std::vector<Task> tasks = tasks_of_text(
+      "[[task]]\nname='a'\nargv=['x']\n[[task]]\nname='b'\nargv=['x']\nafter=['a']\n", "t.toml");
+  EXPECT_THAT(submit_slurm(plan_slurm(tasks, slurm), tasks, slurm), ElementsAre("41", "42"));
+  const auto args = split(trim(read_file(folder_ + "/args.2")), '\n');
+  EXPECT_EQ(args.front(), "--partition=gpu");
+  EXPECT_THAT(args, Contains("--dependency=afterok:41"));
+  EXPECT_EQ(args.back(), folder_ + "/run dir/slurm/1.sh");
+  EXPECT_THAT(read_file(folder_ + "/run dir/slurm/jobs.json"), HasSubstr("\"muster.slurm/1\""));
+  EXPECT_EQ(read_element(folder_ + "/run dir/slurm/1.elements", 0).name, "b");
+}
+
+TEST_F(SlurmSubmit, ARefusalSaysWhatWasSubmittedBefore) {
+  const SlurmOptions slurm = options(2);
+  const std::vector<Task> tasks = tasks_of_text(
+      "[[task]]\nname='a'\nargv=['x']\n[[task]]\nname='b'\nargv=['x']\nafter=['a']\n", "t.toml");
+  try {
+    submit_slurm(plan_slurm(tasks, slurm), tasks, slurm);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(
+        error.message(),
+        "sbatch: expected the number of a job, got exit code 1 'no such partition'; submitted before and "
+        "still there: scancel 41");
+  }
+}
+
+TEST_F(SlurmSubmit, NoSbatch) {
+  SlurmOptions slurm = options();
+  slurm.sbatch = {"/nonexistent/sbatch"};
+  const std::vector<Task> tasks = {plain_task()};
+  EXPECT_THROW(submit_slurm(plan_slurm(tasks, slurm), tasks, slurm), SpawnError);
+}
+
+TEST_F(SlurmSubmit, AnElementBecomesItsProgram) {
+  const std::string path = folder_ + "/elements";
+  Task task = plain_task();
+  task.environment = {{"MESSAGE", "a b"}};
+  task.directory = folder_;
+  write_file(path,
+             "\n" + element_line(task, {"sh", "-c", "echo \"$MESSAGE $1\" >said", "sh", "$x 'y'"}) + "\n");
+  EXPECT_EXIT(exec_element(path, 1), testing::ExitedWithCode(0), "");
+  EXPECT_EQ(read_file(folder_ + "/said"), "a b $x 'y'\n");
+  EXPECT_THROW(exec_element(path, 0), Error);
+  EXPECT_THROW(exec_element(path, 2), Error);
+  EXPECT_THROW(exec_element(path, -1), Error);
+  EXPECT_THROW(exec_element(folder_ + "/missing", 0), Error);
+  write_file(path, element_line(task, {"/nonexistent/program"}) + "\n");
+  EXPECT_THROW(exec_element(path, 0), SpawnError);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,130 @@
+#include "muster/tasks/task_process.h"
+
+#include <gmock/gmock.h>
+
+#include "muster/base/strings.h"
+#include "muster/tasks/live_table.h"
+#include "tests/tasks/machines.h"
+
+namespace muster::tasks_test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Pool real_pool(int gpus) {
+  return Pool({.source = "test", .hosts = {host_with(gpus)}});
+}
+
+Allocation place_on(const Pool& pool, const TaskNeed& need) {
+  return pool.find(need).value();
+}
+
+TEST(TaskProcess, ATaskSeesItsOwnGpusAlone) {
+  const Pool pool = real_pool(4);
+  Task task = task_of("two", {{.gpus = 2, .cpus = 3}});
+  task.environment = {{"CUDA_VISIBLE_DEVICES", "9"}, {"MINE", "yes"}};
+  TaskRunFacts run{.run_dir = "/run", .agent = "agent"};
+  run.environment = {{"MINE", "no"}, {"RANK", "3"}, {"MUSTER_LEASE_FD", "9"}, {"PATH", "/bin"}};
+  const Allocation where = place_on(pool, task.needs[0]);
+  const Environment variables = task_environment(task, run, pool, where, 2, "7,8");
+  const TaskAttempt attempt = attempt_of(pool, where, 2);
+  ASSERT_EQ(attempt.devices.size(), 2U);
+  EXPECT_EQ(variables.at("CUDA_VISIBLE_DEVICES"), attempt.devices[0] + "," + attempt.devices[1]);
+  EXPECT_EQ(variables.at("MUSTER_DEVICE"), variables.at("CUDA_VISIBLE_DEVICES"));
+  EXPECT_EQ(variables.at("CUDA_DEVICE_ORDER"), "PCI_BUS_ID");
+  EXPECT_EQ(variables.at("MUSTER_TASK"), "two");
+  EXPECT_EQ(variables.at("MUSTER_ATTEMPT"), "2");
+  EXPECT_EQ(variables.at("MUSTER_RUN_DIR"), "/run");
+  EXPECT_EQ(variables.at("MUSTER_LEASE_FD"), "7,8");
+  EXPECT_EQ(variables.at("OMP_NUM_THREADS"), "3");
+  EXPECT_EQ(variables.at("MINE"), "yes");
+  EXPECT_EQ(variables.at("PATH"), "/bin");
+  EXPECT_FALSE(variables.contains("RANK")) << "it speaks of another process";
+  EXPECT_FALSE(variables.contains("MUSTER_SIMULATED"));
+}
+
+TEST(TaskProcess, ACpuTaskSeesNoGpuWhereThereAreSome) {
+  const Task task = task_of("cpu", {{.cpus = 2}});
+  for (const int gpus : {0, 2}) {
+    const Pool pool = real_pool(gpus);
+    const Environment variables = task_environment(task, {}, pool, place_on(pool, task.needs[0]), 0, "");
+    ASSERT_EQ(variables.contains("CUDA_VISIBLE_DEVICES"), gpus > 0);
+    if (gpus > 0) EXPECT_EQ(variables.at("CUDA_VISIBLE_DEVICES"), "");
+    EXPECT_EQ(variables.at("MUSTER_DEVICE"), "cpu:0");
+  }
+}
+
+TEST(TaskProcess, OnASimulatedMachineNoGpuIsShown) {
+  const Pool pool = pool_of(2);
+  const Task task = task_of("a", {{.gpus = 1}});
+  const Environment variables = task_environment(task, {}, pool, place_on(pool, task.needs[0]), 0, "");
+  EXPECT_EQ(variables.at("MUSTER_SIMULATED"), "1");
+  EXPECT_FALSE(variables.contains("CUDA_VISIBLE_DEVICES"));
+  EXPECT_TRUE(lease_wishes_of(pool, place_on(pool, task.needs[0])).empty());
+}
+
+TEST(TaskProcess, LeasesAreOfTheShare) {
+  const Pool pool = real_pool(2);
+  EXPECT_EQ(lease_wishes_of(pool, place_on(pool, {.gpus = 0.25})).at(0).units, 250);
+  EXPECT_EQ(lease_wishes_of(pool, place_on(pool, {.gpus = 2})).size(), 2U);
+}
+
+TEST(TaskProcess, RanksAreTheLaunchersAffairByAnExactPlan) {
+  const Pool pool = real_pool(4);
+  Task task = task_of("ddp", {{.gpus = 2}});
+  task.ranks = 2;
+  const Plan plan = plan_of(task, pool, place_on(pool, task.needs[0]));
+  ASSERT_EQ(plan.ranks.size(), 2U);
+  EXPECT_NE(plan.ranks[0].device.uuid, plan.ranks[1].device.uuid);
+  EXPECT_EQ(plan.ranks[1].device.ordinal.value, 1);
+  task.ranks = 4;
+  const Plan shared = plan_of(task, pool, place_on(pool, task.needs[0]));
+  EXPECT_EQ(shared.ranks[3].device.uuid, shared.ranks[1].device.uuid);
+  EXPECT_EQ(shared.visibility, Visibility::own) << "ranks that share a GPU see it alone";
+  Task pairs = task_of("tensor parallel", {{.gpus = 4}});
+  pairs.ranks = 2;
+  const Allocation all = place_on(pool, pairs.needs[0]);
+  const Plan two_each = plan_of(pairs, pool, all);
+  EXPECT_EQ(two_each.visibility, Visibility::all);
+  EXPECT_EQ(two_each.ranks[1].device.ordinal.value, 2);
+  EXPECT_THAT(split(task_environment(pairs, {}, pool, all, 0, "").at("CUDA_VISIBLE_DEVICES"), ','),
+              testing::SizeIs(4));
+  const auto argv = task_argv(task, {.launcher = "/bin/muster"}, pool, "p.json", "job");
+  EXPECT_THAT(argv, testing::Contains("--plan"));
+  EXPECT_EQ(argv.back(), "true");
+}
+
+TEST(Pool, CpusAreCountedNearTheGpusAndBoundByTheNode) {
+  Host host = host_with(8, 16);
+  for (int i = 0; i < 16; ++i) host.cores.push_back({.cpus = {i}, .numa_node = i / 8});
+  const auto cpus_of_place = [&](NumaBinding binding, const TaskNeed& need, const std::string& on) {
+    const Pool pool({.source = "test", .hosts = {host}}, {.gpus = on, .numa_binding = binding});
+    return pool.find(need)->bound;
+  };
+  EXPECT_THAT(cpus_of_place(NumaBinding::exclusive, {.gpus = 1, .cpus = 2}, "5"), ElementsAre(8, 9));
+  EXPECT_THAT(cpus_of_place(NumaBinding::node, {.gpus = 1}, "5"), ElementsAre(8, 9, 10, 11, 12, 13, 14, 15));
+  EXPECT_THAT(cpus_of_place(NumaBinding::none, {.gpus = 1, .cpus = 2}, "5"), ElementsAre());
+  EXPECT_THAT(cpus_of_place(NumaBinding::node, {.cpus = 12}, ""), ElementsAre()) << "more than a node has";
+}
+
+TEST(LiveTable, SaysWhatRunsWhatWaitsAndHowLong) {
+  const std::vector<Task> tasks = {task_of("a", {{.gpus = 1}}), task_of("b", {{.gpus = 0.5}}),
+                                   task_of("c", {{.gpus = 1}})};
+  Schedule schedule(tasks, real_pool(1));
+  LiveTable table(tasks, {.fd = -1, .table = true, .rows = 24, .columns = 120});
+  EXPECT_EQ(schedule.start(0).at(0).task, 0U);
+  TaskResult done{.state = TaskState::done,
+                  .attempts = {attempt_of(schedule.pool(), schedule.allocation(0), 0)}};
+  table.started(0, done.attempts[0]);
+  EXPECT_THAT(table.lines(schedule, 3).at(0),
+              HasSubstr("1 running · 2 waiting · 0 done   GPUs 1 of 1   CPUs 0 of 8   3.0s"));
+  EXPECT_THAT(table.lines(schedule, 3).at(1), HasSubstr("a  GPU 0  3.0s"));
+  done.attempts[0].ended = 10;
+  schedule.done(0);
+  table.ended(0, done);
+  EXPECT_THAT(table.lines(schedule, 10).at(0), HasSubstr("about 20.0s left"));
+}
+
+}  // namespace
+}  // namespace muster::tasks_test
