@@ -64,7 +64,8 @@ std::vector<Runner> runners(const Options& options) {
       cat(MUSTER_PROGRAM " tasks -q --cpus ", slots, " --run-dir \"$PWD/$(mktemp -u run-XXXXXX)\" ");
   const std::string spooler = cat("export TS_SOCKET=$PWD/ts.sock TMPDIR=$PWD TS_MAXFINISHED=1; tsp -S ",
                                   slots, "; while read -r x; do tsp -n ");
-  const std::string spooled = "; while tsp -l | grep -Eq 'queued|running'; do sleep 0.002; done; tsp -K";
+  // A task that needs all slots comes after all others.
+  const std::string spooled = cat("; tsp -n -N ", slots, " true; tsp -w; tsp -K");
   return {
       {.name = "muster tasks",
        .program = MUSTER_PROGRAM,

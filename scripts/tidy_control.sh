@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:?usage: tidy_control.sh BUILD_FOLDER}
-folders="muster/base/ muster/store/ muster/device/ muster/placement/ muster/supervise/ muster/launch/ muster/cluster/ muster/cli/"
+folders="muster/base/ muster/store/ muster/device/ muster/placement/ muster/supervise/ muster/launch/ muster/cluster/ muster/tasks/ muster/cli/"
 for tool in clang-format clang-tidy python3; do
   command -v $tool >/dev/null || { echo "skipped: $tool is not installed"; exit 77; }
 done
