@@ -62,9 +62,6 @@ std::vector<Runner> runners(const Options& options) {
   const std::string slots = cat(options.slots);
   const std::string muster =
       cat(MUSTER_PROGRAM " tasks -q --cpus ", slots, " --run-dir \"$PWD/$(mktemp -u run-XXXXXX)\" ");
-  const std::string spooler = cat("export TS_SOCKET=$PWD/ts.sock TMPDIR=$PWD TS_MAXFINISHED=1; tsp -S ",
-                                  slots, "; while read -r x; do tsp -n ");
-  const std::string spooled = "; while tsp -l | grep -Eq 'queued|running'; do sleep 0.002; done; tsp -K";
   return {
       {.name = "muster tasks",
        .program = MUSTER_PROGRAM,
@@ -74,10 +71,6 @@ std::vector<Runner> runners(const Options& options) {
        .program = "parallel",
        .trivial = cat("parallel --will-cite -j ", slots, " " NOOP_PROGRAM " <names"),
        .sleeps = cat("parallel --will-cite -j ", slots, " sleep <sleeps")},
-      {.name = "task-spooler",
-       .program = "tsp",
-       .trivial = spooler + NOOP_PROGRAM " $x; done <names" + spooled,
-       .sleeps = spooler + "sleep $x; done <sleeps" + spooled},
       {.name = "xargs -P",
        .program = "xargs",
        .trivial = cat("xargs -P ", slots, " -n 1 " NOOP_PROGRAM " <names"),

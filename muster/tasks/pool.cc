@@ -52,7 +52,7 @@ int cpus_of(const TaskNeed& need) {
 
 std::string describe(const TaskNeed& need) {
   const int count = cpus_of(need);
-  const std::string cpus = count == 0 ? std::string() : cat(count, count == 1 ? " CPU" : " CPUs");
+  std::string cpus = count == 0 ? std::string() : cat(count, count == 1 ? " CPU" : " CPUs");
   if (need.gpus <= 0) return cpus;
   std::string text =
       need.gpus < 1 ? cat(need.gpus, " of a GPU") : plural(static_cast<size_t>(gpus_of(need)), "GPU");

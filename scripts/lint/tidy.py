@@ -73,7 +73,9 @@ def in_one_go(sources, folder):
     alike = {}
     for name, (directory, command) in sources.items():
         options = tuple(option for option in command if not option.endswith((".cc", ".o", ".d")))
-        alike.setdefault((os.path.dirname(name), directory, options), []).append((name, command))
+        # A header that is meant to be included again would not bear it here.
+        again = any(path.suffix == ".h" and "#pragma once" not in path.read_text(encoding="utf-8") for path in own_files(name))
+        alike.setdefault((name if again else os.path.dirname(name), directory, options), []).append((name, command))
     groups = {}
     for (where, directory, _), members in alike.items():
         for first in range(0, len(members), IN_ONE_GO):

@@ -265,7 +265,8 @@ TEST(Tasks, KilledAtAnyMomentARunGoesOn) {
   for (unsigned round = 0; round < 6; ++round) kill_and_resume(53 + round, 12, 5);
 }
 
-TEST(LongTasks, KilledAtAnyMomentARunGoesOn) {
+// A hundred times, under the label `long`.
+TEST(Tasks, DISABLED_KilledAtAnyMomentARunGoesOn) {
   for (unsigned round = 0; round < 100; ++round) kill_and_resume(1'000 + round, 40, 12);
 }
 
