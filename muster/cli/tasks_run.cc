@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <filesystem>
 
@@ -208,7 +209,7 @@ std::optional<Allocation> allocation_of(const Pool& pool, const TaskAttempt& att
                    .cpus = taken.cpus,
                    .own_cpus = {},
                    .bound = attempt.cpus};
-  where.units = static_cast<int>(attempt.gpu_fraction * kWholeGpu + 0.5);
+  where.units = static_cast<int>(std::lround(attempt.gpu_fraction * kWholeGpu));
   for (size_t h = 0; h < pool.hosts().size(); ++h) {
     if (pool.hosts()[h].name == attempt.host) where.host = static_cast<int>(h);
   }

@@ -73,8 +73,8 @@ struct Selection {
   std::vector<SelectionPart> parts = {};  // never empty
 };
 
-// What is wrong with a text, and where: for those who show it in a place of its own. The message has both, and
-// points at the character.
+// What is wrong with a text, and where: for those who show it in a place of its own. The message has both,
+// and points at the character.
 class SelectionError : public Error {
  public:
   SelectionError(std::string problem, size_t at, const std::string& message)

@@ -13,7 +13,7 @@ namespace muster::shm {
 
 namespace {
 
-constexpr std::chrono::milliseconds kLongestSleep{100};  // then deadlines and states are looked at
+constexpr std::chrono::milliseconds kLongestNap{100};  // then deadlines and states are looked at
 constexpr int kIdleLooks = 50;
 
 }  // namespace
@@ -91,7 +91,7 @@ void Mailbox::run() {
       relax();
       continue;
     }
-    if (!moved) futex_wait(line.mail_bell, seen, busy ? kLongestSleep : std::chrono::hours(1));
+    if (!moved) futex_wait(line.mail_bell, seen, busy ? kLongestNap : std::chrono::hours(1));
     line.mail_sleeps.store(0);
     drowsy = false;
     idle = 0;

@@ -227,7 +227,8 @@ std::vector<PoolExit> ProcessPool::settle(Clock::time_point now) {
 bool ProcessPool::sweep(Member& member, const std::set<pid_t>& left, Clock::time_point now) {
   std::set<pid_t> its;
   for (const pid_t pid : left) {
-    if (is_of(pid, member)) its.insert(pid);
+    // One that is dying has no environment any more.
+    if (member.asked.contains(pid) || member.killed.contains(pid) || is_of(pid, member)) its.insert(pid);
   }
   if (its.empty()) return true;
   if (now >= *member.kill_at + options_.kill_wait) {

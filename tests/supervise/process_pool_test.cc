@@ -17,14 +17,19 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// Two of these tests at a time must not end each other's processes.
+std::string own_mark() {
+  return cat("pool", ::getpid());
+}
+
 ChildOptions pool_shell(const std::string& name, const std::string& script) {
   return {.argv = {"/bin/sh", "-c", script},
-          .environment = {{"PATH", "/usr/bin:/bin"}, {"MARK", "pool"}, {"NAME", name}},
+          .environment = {{"PATH", "/usr/bin:/bin"}, {"MARK", own_mark()}, {"NAME", name}},
           .inherit_fds = {}};
 }
 
 ProcessPoolOptions marked() {
-  return {.mark = "MARK=pool", .child_variable = "NAME", .ask_leftovers = milliseconds(200)};
+  return {.mark = cat("MARK=", own_mark()), .child_variable = "NAME", .ask_leftovers = milliseconds(200)};
 }
 
 PoolExit wait_for_one(ProcessPool& pool) {
