@@ -9,6 +9,7 @@
 
 #include "muster/base/env.h"
 #include "muster/comm/nccl.h"
+#include "muster/run/error_file.h"
 #include "muster/supervise/child.h"
 
 namespace muster {
@@ -139,6 +140,18 @@ void use_task_device(c10::Device device, const std::string& uuid) {
   throw Error(ErrorCode::unavailable,
               cat("tasks: expected LibTorch to find ", uuid, " as ", device.str(), ", got ", found,
                   "; set CUDA_DEVICE_ORDER=PCI_BUS_ID before the program starts"));
+}
+
+std::string text_of_failure(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    return error.message();
+  } catch (const std::exception& error) {
+    return describe_exception(error);
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
 }
 
 void answer_with_result(const TaskOrder& order, const std::string& bytes) {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 #include <vector>
@@ -59,6 +60,9 @@ std::optional<TaskOrder> task_order_from_environment();
 // Makes `device` current for this thread, and looks whether it is the GPU with that UUID.
 // Throws: unavailable.
 void use_task_device(c10::Device device, const std::string& uuid);
+
+// What went wrong, for people: an Error's message; of others the type and the text.
+std::string text_of_failure(const std::exception_ptr& failure);
 
 // Called in the child: what run_task_child returns there, or throws.
 void answer_with_result(const TaskOrder& order, const std::string& bytes);

@@ -37,6 +37,20 @@ TaskDevice device_of_gpu(const Host& host, const UsableGpu& gpu, const UsableGpu
   return device;
 }
 
+std::string who_is(const detail::TaskEntry& task) {
+  return cat("task '", printable(task.name), "': ");
+}
+
+// What cannot be read is wrong on every machine; so it is an error even where the CPU is allowed.
+Selection parse_device(const detail::TaskEntry& task) {
+  try {
+    return parse_selection(task.options.device);
+  } catch (const SelectionError& error) {
+    throw Error(ErrorCode::invalid_argument, cat(who_is(task), "device '", printable(task.options.device),
+                                                 "': ", error.problem(), ", or cpu"));
+  }
+}
+
 }  // namespace
 
 TaskDevices::TaskDevices(const Inventory& machine, const VisibilityMasks& masks, int cpu_slots)
@@ -59,25 +73,23 @@ TaskPlaces TaskDevices::on_cpu(std::string instead) const {
 
 TaskPlaces TaskDevices::places_of(const detail::TaskEntry& task) const {
   const std::string& wanted = task.options.device;
-  const std::string who = cat("task '", printable(task.name), "': ");
   if (wanted == "cpu") return on_cpu({});
   if (wanted.empty() && host_.gpus.empty()) return on_cpu("this machine has no GPU");
+  const Selection selection = parse_device(task);
   std::vector<UsableGpu> found;
-  std::string problem;
+  std::string problem = cat("expected device '", wanted, "', got none");
   try {
-    const Selection selection = parse_selection(wanted);
     check_selection_hosts(selection, {&host_});
     if (!usable_.gpus.empty()) found = select_gpus(selection, host_, usable_);
   } catch (const SelectionError& error) {
-    // What cannot be read is wrong on every machine; what names no GPU of this one may be there on another.
-    problem = error.message();
+    problem = cat("device '", wanted, "': ", error.problem());
   }
   if (found.empty()) {
-    if (problem.empty()) problem = cat("expected device '", printable(wanted), "', got none");
-    problem += cat("; ", describe(host_, usable_));
+    const std::string what_there_is = describe(host_, usable_);
+    if (problem.find(what_there_is) == std::string::npos) problem += cat("; ", what_there_is);
     if (task.options.allow_cpu) return on_cpu(problem);
     throw Error(ErrorCode::unavailable,
-                cat(who, problem, "; name another device, \"cpu\", or set allow_cpu"));
+                cat(who_is(task), problem, "; name another device, \"cpu\", or set allow_cpu"));
   }
   TaskPlaces places;
   for (const UsableGpu& gpu : found) {
@@ -87,7 +99,7 @@ TaskPlaces TaskDevices::places_of(const detail::TaskEntry& task) const {
   }
   if (places.devices.empty()) {
     throw Error(ErrorCode::invalid_argument,
-                cat(who, "expected a GPU that this process can see, got '", printable(wanted),
+                cat(who_is(task), "expected a GPU that this process can see, got '", wanted,
                     "', of which CUDA shows a process the first alone; add it with TaskMode::process"));
   }
   return places;

@@ -6,21 +6,10 @@
 #include <set>
 
 #include "muster/base/clock.h"
-#include "muster/run/error_file.h"
 
 namespace muster {
 
 namespace {
-
-std::string text_of(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    return describe_exception(error);
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
-}
 
 // A child sees its GPU alone.
 c10::Device device_seen(TaskMode mode, const TaskDevice& place) {
@@ -96,7 +85,7 @@ void TaskDispatch::run_task(size_t task, size_t device) {
   TaskOutcome& outcome = outcomes_[task];
   outcome.seconds = seconds_since(start);
   outcome.state = failure ? TaskOutcome::State::failed : TaskOutcome::State::done;
-  if (failure) outcome.error = text_of(failure);
+  if (failure) outcome.error = text_of_failure(failure);
   if (failure && options_.fail_fast) stop_.set();
   --load_[device];
   --running_;

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <thread>
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"
 #include "muster/device/probe.h"
 #include "muster/device/read_inventory.h"
-#include "muster/run/error_file.h"
 #include "muster/run/task_child.h"
 #include "muster/run/task_devices.h"
 #include "muster/run/task_dispatch.h"
@@ -59,6 +59,16 @@ void load_cuda_for(const std::vector<detail::TaskEntry>& tasks, const std::vecto
   }
 }
 
+// A line for each reason, with all tasks that have it.
+void say_what_is_instead(const std::vector<TaskOutcome>& outcomes) {
+  std::map<std::string, std::vector<std::string>> tasks;
+  for (const TaskOutcome& outcome : outcomes) {
+    if (!outcome.instead.empty()) tasks[outcome.instead].push_back(cat("'", printable(outcome.name), "'"));
+  }
+  for (const auto& [why, names] : tasks)
+    log(LogLevel::info, cat("on the CPU: task ", join(names, ", "), ": ", why));
+}
+
 }  // namespace
 
 TaskSet::TaskSet(int argc, char** argv, TaskSetOptions options)
@@ -104,11 +114,8 @@ void TaskSet::run() {
   const TaskDevices devices = devices_for_tasks(options_.cpu_slots);
   std::vector<TaskPlaces> places;
   for (const detail::TaskEntry& entry : entries_) places.push_back(devices.places_of(entry));
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    outcomes_[i].instead = places[i].instead;
-    if (!places[i].instead.empty())
-      log(LogLevel::info, cat("task '", printable(entries_[i].name), "': on the CPU: ", places[i].instead));
-  }
+  for (size_t i = 0; i < entries_.size(); ++i) outcomes_[i].instead = places[i].instead;
+  say_what_is_instead(outcomes_);
   load_cuda_for(entries_, places, devices.all());
   has_run_ = true;
   TaskDispatch(entries_, places, devices.all(), outcomes_).run(options_, argv_);
@@ -137,10 +144,8 @@ void TaskSet::run_as_child(const TaskOrder& order) {
     entry.call(context);
     answer_with_result(order, entry.result_bytes());
     exit_code = 0;
-  } catch (const std::exception& error) {
-    answer_with_error(order, describe_exception(error));
   } catch (...) {
-    answer_with_error(order, "an exception that is no std::exception");
+    answer_with_error(order, text_of_failure(std::current_exception()));
   }
   std::exit(exit_code);
 }
