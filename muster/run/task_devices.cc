@@ -74,7 +74,7 @@ TaskPlaces TaskDevices::on_cpu(std::string instead) const {
 TaskPlaces TaskDevices::places_of(const detail::TaskEntry& task) const {
   const std::string& wanted = task.options.device;
   if (wanted == "cpu") return on_cpu({});
-  if (wanted.empty() && host_.gpus.empty()) return on_cpu("this machine has no GPU");
+  if (wanted.empty() && usable_.gpus.empty() && usable_.sick.empty()) return on_cpu("no visible GPU");
   const Selection selection = parse_device(task);
   std::vector<UsableGpu> found;
   std::string problem = cat("expected device '", wanted, "', got none");

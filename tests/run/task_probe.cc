@@ -61,6 +61,24 @@ void stop(muster::TaskSet& tasks) {
   }
 }
 
+std::string device_of(TaskContext& task) {
+  const char* mask = std::getenv("CUDA_VISIBLE_DEVICES");
+  return task.device().str() + " of " + (mask == nullptr ? "all" : mask);
+}
+
+// A task in a thread and one in a process, each on GPU 1.
+void gpus(muster::TaskSet& tasks) {
+  const auto here = tasks.add("here", {.device = "1"}, device_of);
+  const auto apart = tasks.add<TaskMode::process>("apart", {.device = "1"}, device_of);
+  const auto cpu = tasks.add<TaskMode::process>("cpu", {.device = "cpu"}, device_of);
+  try {
+    tasks.run();
+    std::cout << here.result() << "; " << apart.result() << "; " << cpu.result() << std::endl;
+  } catch (const muster::Error& error) {
+    std::cout << error.message() << std::endl;
+  }
+}
+
 // Another set than the parent's, in the child.
 void other(muster::TaskSet& tasks) {
   const std::string name = std::getenv("MUSTER_TASK") == nullptr ? "parent's" : "child's";
@@ -80,6 +98,7 @@ int main(int argc, char** argv) {
   if (what == "results") results(tasks);
   if (what == "failures") failures(tasks);
   if (what == "stop") stop(tasks);
+  if (what == "gpus") gpus(tasks);
   if (what == "other") other(tasks);
   show(tasks);
   return 0;
