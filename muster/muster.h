@@ -18,3 +18,4 @@
 #include "muster/run/metrics.h"
 #include "muster/run/progress.h"
 #include "muster/run/run.h"
+#include "muster/run/task_set.h"

@@ -18,6 +18,7 @@ PYTHON = os.environ.get("MUSTER_TEST_PYTHON", "")
 MUSTER = f"{BUILD}/bin/muster"
 TRAIN = f"{BUILD}/bin/train"
 PROBE = f"{BUILD}/tests/run_probe"
+TASK_PROBE = f"{BUILD}/tests/task_probe"
 DIGITS = f"{SOURCE}/data/digits.csv.gz"
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE")
 
@@ -176,6 +177,61 @@ class BadInput(ProgramTest):
     def test_train_options(self):
         for argv in (("--epochs", "0"), ("--lr", "x"), ("--no-such-flag",)):
             self.assert_fails(self.start(TRAIN, *argv), argv[0], code=2)
+
+
+class Tasks(ProgramTest):
+    """Tasks of a TaskSet in child processes."""
+
+    def probe(self, what):
+        done = self.start(TASK_PROBE, what, CUDA_VISIBLE_DEVICES="")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_results_come_back(self):
+        lines = self.probe("results").splitlines()
+        self.assertEqual(lines[0], "number 1.5 text 100002 apart 1 here 1")
+        self.assertEqual(len(lines), 6, "no child comes further than its task")
+
+    def test_a_failure_is_its_tasks_alone(self):
+        said = self.probe("failures")
+        self.assertIn("got 3 that failed", said)
+        self.assertRegex(said, r"task 'throws' on CPU slot \d: .*no such file \(process \d+ on CPU slot \d\)")
+        self.assertRegex(said, r"task 'crashes' on CPU slot \d: .*expected a result, got SIGSEGV \(process \d+")
+        self.assertRegex(said, r"task 'leaves' on CPU slot \d: .*expected a result, got exit code 3 \(process \d+")
+        self.assertIn("good 1", said)
+
+    def on_gpus(self, cuda, what="gpus", **env):
+        done = self.start(TASK_PROBE, what, MUSTER_NVML_LIBRARY=f"{BUILD}/lib/libfake_nvml.so", FAKE_CUDA=cuda,
+                          MUSTER_CUDA_LIBRARY=f"{BUILD}/lib/libfake_cuda.so",
+                          FAKE_NVML="version=570.1|uuid=GPU-a,name=A|uuid=GPU-b,name=B", **env)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done
+
+    def test_a_thread_has_its_gpu_and_a_process_sees_its_own_alone(self):
+        done = self.on_gpus("GPU-a,GPU-b", CUDA_VISIBLE_DEVICES="0,1")
+        self.assertIn("cuda:1 of 0,1; cuda:0 of GPU-b; cpu of \n", done.stdout)
+        self.assertIn("here on GPU 1: done", done.stdout)
+        self.assertEqual(set(re.findall("current: .*", done.stderr)), {"current: cuda:1", "current: cuda:0"})
+
+    def test_a_mask_changes_the_ordinal_and_not_the_name(self):
+        self.assertIn("cuda:0 of 1,0; cuda:0 of GPU-b; cpu of \n",
+                      self.on_gpus("GPU-a,GPU-b", CUDA_VISIBLE_DEVICES="1,0").stdout)
+        self.assertIn("task 'here': ", self.on_gpus("GPU-a,GPU-b", CUDA_VISIBLE_DEVICES="0").stdout)
+
+    def test_gpus_that_are_hidden_are_not_there(self):
+        done = self.on_gpus("GPU-a,GPU-b", "results", CUDA_VISIBLE_DEVICES="")
+        self.assertIn("here on CPU slot", done.stdout)
+        self.assertIn("on the CPU: task 'number', 'text', 'nothing', 'pid', 'here': no visible GPU", done.stderr)
+
+    def test_another_gpu_than_was_meant_is_an_error(self):
+        self.assertIn("expected LibTorch to find GPU-b as cuda:0, got GPU-a",
+                      self.on_gpus("GPU-b,GPU-a", CUDA_VISIBLE_DEVICES="1,0").stdout)
+
+    def test_a_child_is_asked_to_stop(self):
+        self.assertIn("was asked to stop", self.probe("stop"))
+
+    def test_a_child_that_comes_to_another_set_is_an_error(self):
+        self.assertIn("expected the tasks parent's, got child's", self.probe("other"))
 
 
 class Bench(ProgramTest):

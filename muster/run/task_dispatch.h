@@ -1,0 +1,50 @@
+// Runs the tasks of a TaskSet when their devices are free, each in a thread of its own. For task_set.cc;
+// which devices a task may have is decided before.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "muster/run/task_child.h"
+#include "muster/run/task_devices.h"
+#include "muster/run/task_set.h"
+
+namespace muster {
+
+class TaskDispatch {
+ public:
+  // `places` and `outcomes` are of the tasks, in their order. All must outlive it.
+  TaskDispatch(const std::vector<detail::TaskEntry>& tasks, const std::vector<TaskPlaces>& places,
+               const std::vector<TaskDevice>& devices, std::vector<TaskOutcome>& outcomes);
+
+  // `argv`: of this program, for the tasks that are processes.
+  // Blocking: until every task has ended, or may no longer start.
+  void run(const TaskSetOptions& options, const std::vector<std::string>& argv);
+
+ private:
+  static constexpr size_t kNone = static_cast<size_t>(-1);
+  void start_what_fits(std::vector<std::jthread>& threads);
+  size_t free_device(size_t task) const;
+  void run_task(size_t task, size_t device);
+  void call_task(size_t task, size_t device);
+  int threads_of_each() const;
+
+  const std::vector<detail::TaskEntry>& tasks_;
+  const std::vector<TaskPlaces>& places_;
+  const std::vector<TaskDevice>& devices_;
+  std::vector<TaskOutcome>& outcomes_;  // under mutex_, as are load_ and running_
+  TaskSetOptions options_;
+  std::vector<std::string> argv_;
+  SharedStop stop_;
+  int num_threads_ = 1;  // intra-op, of each task
+
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::vector<int> load_;  // tasks on each device
+  size_t running_ = 0;
+};
+
+}  // namespace muster

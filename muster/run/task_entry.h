@@ -1,0 +1,140 @@
+// A task of a TaskSet: what its function is told, where its result is kept, and the same without its types.
+// For task_set.h and what runs tasks.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <atomic>
+#include <concepts>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace muster {
+
+enum class TaskMode {
+  thread,   // in a thread of this process
+  process,  // in a child process: this program, started again
+};
+
+struct TaskOptions {
+  // "": any free GPU, or CPU slot on a machine without GPUs; "cpu": a CPU slot; else the grammar of
+  // `muster run --gpus` ("0", "GPU-8f3c", "0-3"), and where it names several, any free one of these.
+  std::string device = {};
+  bool allow_cpu = false;  // without such a device: on the CPU. It is said, and stands in TaskOutcome
+};
+
+// What a task knows while it runs.
+class TaskContext {
+ public:
+  struct Parts {
+    std::string name;
+    c10::Device device = c10::kCPU;
+    std::string place;
+    uint64_t number = 0;
+    const std::atomic<int>* stop = nullptr;
+  };
+  explicit TaskContext(Parts parts) : parts_(std::move(parts)) {}
+
+  const std::string& name() const { return parts_.name; }
+  c10::Device device() const { return parts_.device; }       // torch's: "cuda:1", "cpu"; current
+  const std::string& place() const { return parts_.place; }  // which one that is: "GPU 1", "CPU slot 0"
+
+  // A seed for this task, different from every other task's of the set and run after run the same.
+  uint64_t seed(uint64_t base) const { return base + parts_.number; }
+
+  // Whether another task has failed and the set is to fail fast: then return soon, or throw.
+  bool stop_requested() const { return parts_.stop->load(std::memory_order_relaxed) != 0; }
+
+ private:
+  Parts parts_;
+};
+
+namespace detail {
+
+template <class R>
+inline constexpr bool kCrossesProcesses =
+    std::is_void_v<R> || std::is_arithmetic_v<R> || std::is_same_v<R, std::string>;
+
+// Numbers go as they lie in memory: both sides are the same program on the same machine.
+template <class R>
+std::string to_bytes(const R& value) {
+  if constexpr (std::is_same_v<R, std::string>) {
+    return value;
+  } else if constexpr (std::is_arithmetic_v<R>) {
+    return {reinterpret_cast<const char*>(&value), sizeof(value)};
+  } else {
+    return {};
+  }
+}
+
+// Throws: internal when the bytes are not such a value.
+[[noreturn]] void fail_wrong_bytes(size_t expected, size_t got);
+template <class R>
+R from_bytes(const std::string& bytes) {
+  if constexpr (std::is_same_v<R, std::string>) {
+    return bytes;
+  } else {
+    R value{};
+    if constexpr (std::is_arithmetic_v<R>) {
+      if (bytes.size() != sizeof(value)) fail_wrong_bytes(sizeof(value), bytes.size());
+      std::memcpy(&value, bytes.data(), sizeof(value));
+    }
+    return value;
+  }
+}
+
+[[noreturn]] void fail_not_run(const std::string& name);
+
+// Where a task's result is put by the thread that runs it, and found when all have ended.
+template <class R>
+struct TaskCell {
+  using Value = std::conditional_t<std::is_void_v<R>, std::monostate, R>;
+  explicit TaskCell(std::string task) : name(std::move(task)) {}
+  std::string name;
+  std::optional<Value> value = {};
+  std::exception_ptr error = {};
+};
+
+struct TaskEntry {
+  std::string name = {};
+  TaskOptions options = {};
+  TaskMode mode = TaskMode::thread;
+  std::function<void(TaskContext&)> call = {};              // keeps the result
+  std::function<void(std::exception_ptr)> fail = {};        // keeps the error
+  std::function<std::string()> result_bytes = {};           // of a process
+  std::function<void(const std::string&)> take_bytes = {};  // of a process: keeps them as the result
+};
+
+template <TaskMode mode, class F, class R>
+TaskEntry make_entry(const std::string& name, TaskOptions options, F fn,
+                     const std::shared_ptr<TaskCell<R>>& cell) {
+  using Value = typename TaskCell<R>::Value;
+  TaskEntry entry{.name = name, .options = std::move(options), .mode = mode};
+  // Shared with copies of the std::function, so that `fn` itself need not be copyable.
+  entry.call = [cell, fn = std::make_shared<F>(std::move(fn))](TaskContext& task) {
+    if constexpr (std::is_void_v<R>) {
+      (*fn)(task);
+      cell->value.emplace();
+    } else {
+      cell->value.emplace((*fn)(task));
+    }
+  };
+  entry.fail = [cell](std::exception_ptr error) { cell->error = std::move(error); };
+  if constexpr (mode == TaskMode::process) {
+    entry.result_bytes = [cell] { return to_bytes<Value>(*cell->value); };
+    entry.take_bytes = [cell](const std::string& bytes) { cell->value.emplace(from_bytes<Value>(bytes)); };
+  }
+  return entry;
+}
+
+}  // namespace detail
+
+}  // namespace muster

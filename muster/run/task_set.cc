@@ -1,0 +1,169 @@
+#include "muster/run/task_set.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <thread>
+
+#include "muster/base/env.h"
+#include "muster/base/log.h"
+#include "muster/device/probe.h"
+#include "muster/device/read_inventory.h"
+#include "muster/run/task_child.h"
+#include "muster/run/task_devices.h"
+#include "muster/run/task_dispatch.h"
+
+namespace muster {
+
+namespace detail {
+
+void fail_wrong_bytes(size_t expected, size_t got) {
+  throw Error(ErrorCode::internal, cat("tasks: expected a result of ", expected, " bytes, got ", got));
+}
+
+void fail_not_run(const std::string& name) {
+  throw Error(ErrorCode::failed_precondition,
+              cat("task '", printable(name),
+                  "': expected a result, got none: it has not run; call run() first, "
+                  "and see outcomes()"));
+}
+
+}  // namespace detail
+
+namespace {
+
+TaskDevices devices_for_tasks(int cpu_slots) {
+  const auto file = get_env("MUSTER_INVENTORY");
+  const Inventory machine = file ? read_inventory(*file) : probe_this_machine();
+  return {machine, machine.simulated ? VisibilityMasks{} : inherited_masks(), cpu_slots};
+}
+
+// LibTorch's CUDA part is loaded, and the driver found missing, before tasks compute beside it. In a thread
+// of its own, so that the caller's current device stays what it is.
+void load_cuda_for(const std::vector<detail::TaskEntry>& tasks, const std::vector<TaskPlaces>& places,
+                   const std::vector<TaskDevice>& devices) {
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const TaskDevice& first = devices[places[i].devices[0]];
+    if (tasks[i].mode != TaskMode::thread || !first.device.is_cuda()) continue;
+    ::setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0);  // as the machine's GPUs are counted here
+    std::exception_ptr failure;
+    std::thread([&] {
+      try {
+        use_task_device(first.device, first.uuid);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    }).join();
+    if (failure) std::rethrow_exception(failure);
+    return;
+  }
+}
+
+// A line for each reason, with all tasks that have it.
+void say_what_is_instead(const std::vector<TaskOutcome>& outcomes) {
+  std::map<std::string, std::vector<std::string>> tasks;
+  for (const TaskOutcome& outcome : outcomes) {
+    if (!outcome.instead.empty()) tasks[outcome.instead].push_back(cat("'", printable(outcome.name), "'"));
+  }
+  for (const auto& [why, names] : tasks)
+    log(LogLevel::info, cat("on the CPU: task ", join(names, ", "), ": ", why));
+}
+
+}  // namespace
+
+TaskSet::TaskSet(int argc, char** argv, TaskSetOptions options)
+    : options_(options), argv_(argv, argv + std::max(argc, 0)) {}
+
+void TaskSet::add_entry(detail::TaskEntry entry) {
+  const std::string who = cat("task '", printable(entry.name), "': ");
+  if (entry.name.empty()) throw Error(ErrorCode::invalid_argument, "task: expected a name, got an empty one");
+  if (has_run_) throw Error(ErrorCode::failed_precondition, cat(who, "expected a set that has not run yet"));
+  const auto same = [&](const detail::TaskEntry& other) { return other.name == entry.name; };
+  if (std::any_of(entries_.begin(), entries_.end(), same)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(who, "expected a name of its own, got one that another task of the set has"));
+  }
+  if (entry.mode == TaskMode::process && argv_.empty()) {
+    throw Error(ErrorCode::failed_precondition,
+                cat(who,
+                    "expected a set that knows the program's arguments, which a task in a process needs; "
+                    "make it as TaskSet(argc, argv)"));
+  }
+  outcomes_.push_back({.name = entry.name, .mode = entry.mode});
+  entries_.push_back(std::move(entry));
+}
+
+std::vector<std::string> TaskSet::names() const {
+  std::vector<std::string> names;
+  for (const detail::TaskEntry& entry : entries_) names.push_back(entry.name);
+  return names;
+}
+
+void TaskSet::run() {
+  if (has_run_)
+    throw Error(ErrorCode::failed_precondition, "tasks: expected to run once; make another TaskSet");
+  if (options_.per_device < 1 || options_.cpu_slots < 0) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("tasks: expected per_device from 1 and cpu_slots from 0, got ", options_.per_device,
+                    " and ", options_.cpu_slots));
+  }
+  const auto is_process = [](const detail::TaskEntry& entry) { return entry.mode == TaskMode::process; };
+  if (std::any_of(entries_.begin(), entries_.end(), is_process)) {
+    if (const auto order = task_order_from_environment()) run_as_child(*order);
+  }
+  const TaskDevices devices = devices_for_tasks(options_.cpu_slots);
+  std::vector<TaskPlaces> places;
+  for (const detail::TaskEntry& entry : entries_) places.push_back(devices.places_of(entry));
+  for (size_t i = 0; i < entries_.size(); ++i) outcomes_[i].instead = places[i].instead;
+  say_what_is_instead(outcomes_);
+  load_cuda_for(entries_, places, devices.all());
+  has_run_ = true;
+  TaskDispatch(entries_, places, devices.all(), outcomes_).run(options_, argv_);
+  throw_failures();
+}
+
+// The parent has decided all: this process does its one task, answers, and ends.
+void TaskSet::run_as_child(const TaskOrder& order) {
+  int exit_code = 1;
+  try {
+    set_log_name(cat("task ", printable(order.name)));
+    if (order.tasks != names()) {
+      throw Error(
+          ErrorCode::failed_precondition,
+          cat("expected the tasks ", join(order.tasks, ", "), ", got ", join(names(), ", "),
+              "; a program that is started again must come to the same set first, with the same tasks"));
+    }
+    const detail::TaskEntry& entry = entries_.at(order.number);
+    use_task_device(order.device, order.uuid);
+    const SharedStop stop(order.stop_fd);
+    TaskContext context({.name = order.name,
+                         .device = order.device,
+                         .place = order.place,
+                         .number = order.number,
+                         .stop = stop.flag()});
+    entry.call(context);
+    answer_with_result(order, entry.result_bytes());
+    exit_code = 0;
+  } catch (...) {
+    answer_with_error(order, text_of_failure(std::current_exception()));
+  }
+  std::exit(exit_code);
+}
+
+void TaskSet::throw_failures() const {
+  std::string failed;
+  std::vector<std::string> not_started;
+  size_t count = 0;
+  for (const TaskOutcome& outcome : outcomes_) {
+    if (outcome.state == TaskOutcome::State::not_started) not_started.push_back(printable(outcome.name));
+    if (outcome.state != TaskOutcome::State::failed) continue;
+    ++count;
+    failed += cat("\n  task '", printable(outcome.name), "' on ", outcome.place, ": ", outcome.error);
+  }
+  if (count == 0) return;
+  if (!not_started.empty()) failed += cat("\n  not started: ", join(not_started, ", "));
+  throw Error(ErrorCode::peer_failed, cat("tasks: expected all ", outcomes_.size(), " to end well, got ",
+                                          count, " that failed:", failed));
+}
+
+}  // namespace muster

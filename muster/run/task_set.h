@@ -1,0 +1,123 @@
+// Different jobs on different devices, in one program: functions with names, each with a device of its own.
+//
+//   muster::TaskSet tasks;
+//   auto a = tasks.add("linear", {.device = "0"}, [](muster::TaskContext& task) { return train(task); });
+//   auto b = tasks.add("mlp", {.device = "1", .allow_cpu = true}, ...);
+//   tasks.run();
+//   use(a.result(), b.result());
+//
+// For ranks that work on one thing together see run.h. What runs a task, and on which device, is in
+// task_dispatch.h, task_devices.h and task_child.h.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "muster/run/task_entry.h"
+
+namespace muster {
+
+struct TaskOrder;  // task_child.h
+
+struct TaskSetOptions {
+  int per_device = 1;      // tasks on one device at a time; the others wait in the order of add
+  bool fail_fast = false;  // after a failure start nothing more, and ask the others to stop
+  int cpu_slots = 0;       // tasks on the CPU at a time, times per_device; 0: MUSTER_CPU_SLOTS, else 2
+};
+
+// What add returns. It may outlive its set.
+template <class R>
+class TaskHandle {
+ public:
+  explicit TaskHandle(std::shared_ptr<const detail::TaskCell<R>> cell) : cell_(std::move(cell)) {}
+
+  // What the function returned; nothing for one that returns void. Throws: the function's own exception; of a
+  // task in a process Error(peer_failed) with its text, or the signal that ended it; failed_precondition for
+  // a task that has not run.
+  std::conditional_t<std::is_void_v<R>, void, std::add_lvalue_reference_t<const R>> result() const {
+    if (cell_->error) std::rethrow_exception(cell_->error);
+    if (!cell_->value) detail::fail_not_run(cell_->name);
+    if constexpr (!std::is_void_v<R>) return *cell_->value;
+  }
+
+ private:
+  std::shared_ptr<const detail::TaskCell<R>> cell_;
+};
+
+// How a task went, for tables and logs.
+struct TaskOutcome {
+  enum class State { not_started, running, done, failed };
+  std::string name = {};
+  State state = State::not_started;
+  std::string place = {};          // "GPU 1", "CPU slot 0"; empty: not started
+  c10::Device device = c10::kCPU;  // as the task sees it
+  std::string instead = {};  // why it was on the CPU though another device was wanted; empty: it was not
+  TaskMode mode = TaskMode::thread;
+  std::string error = {};  // of a task that failed
+  double seconds = 0;
+};
+
+class TaskSet {
+ public:
+  // Over this machine's devices, as `muster devices` shows them: what CUDA_VISIBLE_DEVICES hides is left out.
+  // MUSTER_INVENTORY's machine takes their place, and then all compute on the CPU.
+  explicit TaskSet(TaskSetOptions options = {}) : options_(options) {}
+
+  // For tasks in processes: the program and its arguments are started again for each of them. What stands
+  // before `run` in the program runs there too, so it must add the same tasks in the same order.
+  TaskSet(int argc, char** argv, TaskSetOptions options = {});
+
+  // Adds a task; nothing runs yet. `fn` is called with a TaskContext&, its device being current for the
+  // thread.
+  //
+  // thread: in a thread of this process. Tasks share LibTorch's default generator, so a model whose weights
+  // should be the same in every run is made before, or with a generator of its own. Intra-op threads are
+  // divided among the tasks that run at once.
+  // process: add<TaskMode::process>(...): in a child process, which sees its own GPU alone. Its crash is this
+  // task's error and nobody else's. The result, a std::string, a number or nothing, comes back as bytes.
+  //
+  // Throws: invalid_argument for a name that is empty or taken; failed_precondition after run, and for a
+  // process in a set that was made without argc and argv.
+  template <TaskMode mode = TaskMode::thread, class F>
+  auto add(const std::string& name, TaskOptions options, F fn) {
+    using R = std::decay_t<std::invoke_result_t<F&, TaskContext&>>;
+    static_assert(
+        mode != TaskMode::process || detail::kCrossesProcesses<R>,
+        "a task in a process returns a std::string, a number or nothing: other values cannot be sent "
+        "back; write them to a file and return its name");
+    auto cell = std::make_shared<detail::TaskCell<R>>(name);
+    add_entry(detail::make_entry<mode>(name, std::move(options), std::move(fn), cell));
+    return TaskHandle<R>(cell);
+  }
+
+  // Runs all tasks: at once on different devices, in the order of add on the same. A task that fails does not
+  // stop the others, unless fail_fast. In a child that was started for one task it runs that one and ends the
+  // process; it does not return there.
+  // Blocking: until every task has ended. Throws: before anything is started invalid_argument and
+  // unavailable, naming a task and its device and what there is; failed_precondition when called twice; after
+  // all have ended Error(peer_failed) naming every task that failed.
+  void run();
+
+  // Of every task, in the order of add.
+  std::vector<TaskOutcome> outcomes() const { return outcomes_; }
+
+ private:
+  void add_entry(detail::TaskEntry entry);
+  [[noreturn]] void run_as_child(const TaskOrder& order);
+  std::vector<std::string> names() const;
+  void throw_failures() const;
+
+  TaskSetOptions options_;
+  std::vector<std::string> argv_;  // empty: tasks in processes cannot be had
+  std::vector<detail::TaskEntry> entries_;
+  std::vector<TaskOutcome> outcomes_;
+  bool has_run_ = false;
+};
+
+}  // namespace muster
