@@ -4,12 +4,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:?usage: tidy_control.sh BUILD_FOLDER}
-folders="muster/base/ muster/store/ muster/device/ muster/placement/ muster/supervise/ muster/launch/ muster/cluster/ muster/tasks/ muster/shm/ muster/cli/"
+# muster/tasks and muster/shm are left to `make lint`: half an hour is not to be missed.
+folders="muster/base/ muster/store/ muster/device/ muster/placement/ muster/supervise/ muster/launch/ muster/cluster/ muster/cli/"
 for tool in clang-format clang-tidy python3; do
   command -v $tool >/dev/null || { echo "skipped: $tool is not installed"; exit 77; }
 done
 status=0
-find $folders -name '*.h' -o -name '*.cc' | sort | xargs clang-format --dry-run -Werror || status=1
+find muster -name '*.h' -o -name '*.cc' | sort | xargs clang-format --dry-run -Werror || status=1
 # A configuration in which each source is compiled by itself.
 cmake -S . -B "$build/lint" -G Ninja -DMUSTER_UNITY=OFF -DMUSTER_LIBTORCH=OFF -DCMAKE_BUILD_TYPE=Release >/dev/null
 python3 scripts/lint/tidy.py --quick "$build/lint" $folders || status=1

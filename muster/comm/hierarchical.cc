@@ -157,17 +157,26 @@ class HierarchicalBackend : public ForwardingBackend {
     for (;;) {
       changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
       if (queue_.empty()) return;
-      const Job job = std::move(queue_.front());
+      Job job = std::move(queue_.front());
       queue_.pop_front();
-      std::exception_ptr error = broken_;
       lock.unlock();
-      if (!error) error = failure_of(job);
-      lock.lock();
-      if (error && !broken_) broken_ = error;
-      lock.unlock();
-      job.work->complete(-1, error);
+      execute(std::move(job));
       lock.lock();
     }
+  }
+
+  void execute(const Job job) {
+    std::exception_ptr error = failure_before();
+    if (!error && (error = failure_of(job))) {
+      const std::lock_guard lock(mutex_);
+      broken_ = error;
+    }
+    job.work->complete(-1, error);
+  }
+
+  std::exception_ptr failure_before() {
+    const std::lock_guard lock(mutex_);
+    return broken_;
   }
 
   std::exception_ptr failure_of(const Job& job) {

@@ -17,9 +17,15 @@ constexpr double kLongestBackOff = 3'600;
 std::string kind_key(const Task& task) {
   std::string key = cat(task.on, "\n");
   for (const TaskNeed& need : task.needs) {
-    key += cat(need.gpus, " ", need.memory_bytes, " ", need.cpus, " ", need.model, "\n");
+    key +=
+        cat(need.gpus, " ", need.memory_bytes, " ", need.cpus, " ", need.without_gpus, " ", need.model, "\n");
   }
   return key;
+}
+
+std::vector<TaskNeed> needs_here(std::vector<TaskNeed> needs, bool has_gpus) {
+  if (has_gpus) std::erase_if(needs, [](const TaskNeed& need) { return need.without_gpus; });
+  return needs;
 }
 
 int most_gpus(const std::vector<TaskNeed>& needs) {
@@ -110,8 +116,10 @@ void Schedule::make_kinds() {
     const auto [place, is_new] = known.emplace(kind_key(tasks_[i]), kinds_.size());
     states_[i].kind = place->second;
     if (!is_new) continue;
-    kinds_.push_back(
-        {.needs = tasks_[i].needs, .on = tasks_[i].on, .allowed = pool_.allowed(tasks_[i].on), .ready = {}});
+    kinds_.push_back({.needs = needs_here(tasks_[i].needs, pool_.num_gpus() > 0),
+                      .on = tasks_[i].on,
+                      .allowed = pool_.allowed(tasks_[i].on),
+                      .ready = {}});
     const Kind& kind = kinds_.back();
     const bool possible = std::any_of(kind.needs.begin(), kind.needs.end(), [&](const TaskNeed& need) {
       return pool_.find(need, kind.allowed).has_value();

@@ -66,7 +66,7 @@ void check_names(const std::vector<Task>& tasks, SpecProblems& problems) {
 }  // namespace
 
 std::vector<TaskNeed> default_needs(int ranks) {
-  return {{.gpus = static_cast<double>(ranks)}, {.cpus = ranks}};
+  return {{.gpus = static_cast<double>(ranks)}, {.cpus = ranks, .without_gpus = true}};
 }
 
 std::vector<Task> tasks_of_text(const std::string& text, const std::string& source) {

@@ -21,6 +21,7 @@ struct TaskNeed {
   uint64_t memory_bytes = 0;  // free on each of these GPUs, and kept free of other tasks; 0: not told
   std::string model = {};     // a piece of the GPU's model; empty: any
   int cpus = 0;               // cores; 0: not counted
+  bool without_gpus = false;  // will do only where tasks have no GPUs at all: not when these are merely busy
   bool operator==(const TaskNeed&) const = default;
 };
 

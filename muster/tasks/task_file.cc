@@ -14,14 +14,19 @@ using FileJson = nlohmann::ordered_json;
 constexpr const char* kTasksSchema = "muster.task_list/1";
 
 FileJson json_of(const TaskNeed& need) {
-  return {{"gpus", need.gpus}, {"memory", need.memory_bytes}, {"model", need.model}, {"cpus", need.cpus}};
+  return {{"gpus", need.gpus},
+          {"memory", need.memory_bytes},
+          {"model", need.model},
+          {"cpus", need.cpus},
+          {"without_gpus", need.without_gpus}};
 }
 
 TaskNeed need_of(const FileJson& json) {
   return {.gpus = json.at("gpus"),
           .memory_bytes = json.at("memory"),
           .model = json.at("model"),
-          .cpus = json.at("cpus")};
+          .cpus = json.at("cpus"),
+          .without_gpus = json.at("without_gpus")};
 }
 
 FileJson json_of(const Task& task) {

@@ -7,6 +7,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/simulate.h"
+#include "muster/tasks/spec.h"
 #include "tests/tasks/machines.h"
 
 namespace muster::tasks_test {
@@ -51,6 +52,18 @@ TEST(Schedule, TakesALaterAlternativeOnlyWhenTheEarlierCannotBeHad) {
                              HasSubstr("0 of 4 CPUs of box are free, b has the others")));
   schedule.done(0);
   EXPECT_EQ(schedule.start(1).at(0).alternative, 0U);
+}
+
+TEST(Schedule, WithoutNeedsATaskWaitsForAGpuWhereThereAreSome) {
+  const std::vector<Task> tasks = {task_of("a", default_needs(1)), task_of("b", default_needs(1))};
+  Schedule with_gpu(tasks, pool_of(1, 4));
+  const auto first = with_gpu.start(0);
+  ASSERT_THAT(started_names(tasks, first), ElementsAre("a"));
+  EXPECT_EQ(first[0].where.gpus.size(), 1U);
+  with_gpu.done(0);
+  EXPECT_EQ(with_gpu.start(1).at(0).where.gpus.size(), 1U);
+  Schedule without(tasks, pool_of(0, 4));
+  EXPECT_THAT(started_names(tasks, without.start(0)), ElementsAre("a", "b"));
 }
 
 TEST(Schedule, SharesOfAGpuAndMemoryArePacked) {
