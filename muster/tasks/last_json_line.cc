@@ -31,6 +31,13 @@ bool is_json_object(std::string_view line) {
   return !too_deep && value.is_object();
 }
 
+// Without the prefix that the launcher gives the lines of a job's ranks: "[0] ".
+std::string_view without_rank(std::string_view line) {
+  const size_t digits_end = line.starts_with('[') ? line.find_first_not_of("0123456789", 1) : 0;
+  const bool has_rank = digits_end > 1 && digits_end != std::string_view::npos;
+  return has_rank && line.substr(digits_end).starts_with("] ") ? line.substr(digits_end + 2) : line;
+}
+
 // The end of the file, at most `max_bytes`; `cut` when that is not all of it.
 std::string end_of_file(const std::string& path, size_t max_bytes, bool& cut) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -73,7 +80,7 @@ std::string last_json_line_of(const std::string& text) {
   for (size_t end = text.size();;) {
     const size_t newline = end == 0 ? std::string::npos : text.rfind('\n', end - 1);
     const size_t begin = newline == std::string::npos ? 0 : newline + 1;
-    const std::string_view line = trim(std::string_view(text).substr(begin, end - begin));
+    const std::string_view line = without_rank(trim(std::string_view(text).substr(begin, end - begin)));
     if (is_json_object(line)) return std::string(line);
     if (newline == std::string::npos) return "";
     end = newline;

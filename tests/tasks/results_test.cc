@@ -135,6 +135,7 @@ TEST_F(LastJsonLine, IsTheLastThatIsAnObject) {
   EXPECT_EQ(of("{\"a\": 1}\n{\"a\": 2"), "{\"a\": 1}");
   EXPECT_EQ(of("x\n  {\"a\": 1} \r\n\n\n"), "{\"a\": 1}");
   EXPECT_EQ(of("{\"a\": 1}"), "{\"a\": 1}");
+  EXPECT_EQ(of("[0] {\"a\": 3}\n[1] words\n[ ] {}\n[x] {}\n"), "{\"a\": 3}") << "of a rank";
   EXPECT_EQ(of("{}{}\n"), "");
   EXPECT_EQ(of(""), "");
 }
