@@ -72,7 +72,7 @@ time_limit = "2h"
 )");
   ASSERT_EQ(tasks.size(), 2U);
   EXPECT_EQ(tasks[0].name, "prepare");
-  EXPECT_THAT(tasks[0].needs, ElementsAre(TaskNeed{.gpus = 1}, TaskNeed{.cpus = 1}));
+  EXPECT_THAT(tasks[0].needs, ElementsAre(TaskNeed{.gpus = 1}, TaskNeed{.cpus = 1, .without_gpus = true}));
   EXPECT_EQ(tasks[0].at, (SpecPosition{3, 8}));
   const Task expected{
       .name = "train",
@@ -142,7 +142,8 @@ needs = { gpus = 0.5 }
 }
 
 TEST(Spec, NeedsLeftOutAreAGpuOrACoreARank) {
-  EXPECT_THAT(spec(one_task("ranks = 4"))[0].needs, ElementsAre(TaskNeed{.gpus = 4}, TaskNeed{.cpus = 4}));
+  EXPECT_THAT(spec(one_task("ranks = 4"))[0].needs,
+              ElementsAre(TaskNeed{.gpus = 4}, TaskNeed{.cpus = 4, .without_gpus = true}));
   EXPECT_THAT(spec(one_task("ranks = 4\nneeds = { model = 'A100' }"))[0].needs,
               ElementsAre(TaskNeed{.gpus = 4, .model = "A100"}));
 }
