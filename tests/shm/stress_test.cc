@@ -1,5 +1,5 @@
-// Random operations, types and sizes, each checked against what it means; then ranks that are killed at
-// random moments. MUSTER_STRESS_SECONDS: how long each of the two goes on.
+// Random operations, types and sizes, each checked against what it means, in groups that overlap too; then
+// ranks that are killed at random moments. MUSTER_STRESS_SECONDS: how long each of the two parts goes on.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -18,7 +18,7 @@ namespace muster::shm {
 namespace {
 
 double stress_seconds() {
-  return static_cast<double>(get_env_int("MUSTER_STRESS_SECONDS").value_or(3));
+  return static_cast<double>(get_env_int("MUSTER_STRESS_SECONDS").value_or(15));
 }
 
 constexpr Kind kKinds[] = {Kind::all_reduce, Kind::reduce,         Kind::broadcast,
@@ -137,32 +137,77 @@ void run_drawn(Collectives& collectives, Arena& arena, const Drawn& drawn, int r
   }
 }
 
+// What a rank runs in one group of those that it belongs to.
+struct Member {
+  Team& team;
+  Collectives collectives{team};
+  Arena arena{team.memory(), team.layout().arena(team.rank()), team.layout().arena_bytes};
+
+  void run(const Drawn& drawn) { run_drawn(collectives, arena, drawn, team.rank(), team.size()); }
+  // By rank 0's clock, for all.
+  bool goes_on(bool more) {
+    auto word = static_cast<uint8_t>(more);
+    const Request request{.kind = Kind::broadcast,
+                          .type = Type::u8,
+                          .count = 1,
+                          .out = {{.data = reinterpret_cast<std::byte*>(&word), .bytes = 1}}};
+    collectives.begin(request);
+    collectives.finish(request, Deadline(std::chrono::seconds(20)));
+    return word != 0;
+  }
+};
+
 TEST(Stress, RandomOperationsAreRight) {
   for (const int ranks : {2, 3, 4}) {
     const uint32_t seed = std::random_device()();
     SCOPED_TRACE(cat("seed ", seed, ", ", ranks, " ranks"));
     std::atomic<int64_t> operations{0};
     run_ranks(ranks, [&](Team& team) {
-      Collectives collectives(team);
-      Arena arena(team.memory(), team.layout().arena(team.rank()), team.layout().arena_bytes);
+      Member all{team};
       std::mt19937 random(seed);
       const auto begun = Clock::now();
-      for (bool more = true; more;) {
-        for (int i = 0; i < 50; ++i) run_drawn(collectives, arena, draw(random, ranks), team.rank(), ranks);
+      do {
+        for (int i = 0; i < 50; ++i) all.run(draw(random, ranks));
         operations += 50;
-        // Rank 0's clock, for all.
-        uint8_t go_on = seconds_since(begun) < stress_seconds() / 3 ? 1 : 0;
-        const Request word{.kind = Kind::broadcast,
-                           .type = Type::u8,
-                           .count = 1,
-                           .out = {{.data = reinterpret_cast<std::byte*>(&go_on), .bytes = 1}}};
-        collectives.begin(word);
-        collectives.finish(word, Deadline(std::chrono::seconds(20)));
-        more = go_on != 0;
-      }
+      } while (all.goes_on(seconds_since(begun) < stress_seconds() / 4));
     });
     std::cout << operations / ranks << " operations on " << ranks << " ranks\n";
   }
+}
+
+// Ranks that are in a smaller group too, of every second rank or of the first and the last half, run what
+// that group draws between what all of them run. The groups drift apart and meet again.
+TEST(Stress, SubgroupsBesideTheWholeAreRight) {
+  constexpr int kRanks = 5;
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(cat("seed ", seed));
+  std::map<int, ThreadExchange> meetings;  // by the smaller group
+  for (int group = 0; group < 4; ++group) meetings[group];
+  std::atomic<int64_t> operations{0};
+  run_ranks(kRanks, [&](Team& team) {
+    const int rank = team.rank();
+    const auto size_of_group = [](int group) { return group == 0 || group == 3 ? 3 : 2; };
+    const int parity = rank % 2;        // group 0: 0 2 4; group 1: 1 3
+    const int half = rank < 2 ? 2 : 3;  // group 2: 0 1; group 3: 2 3 4
+    Team second(meetings.at(parity).exchange(), rank / 2, size_of_group(parity), std::chrono::seconds(20));
+    Team third(meetings.at(half).exchange(), half == 2 ? rank : rank - 2, size_of_group(half),
+               std::chrono::seconds(20));
+    Member all{team}, of_parity{second}, of_half{third};
+    std::mt19937 random(seed);
+    std::mt19937 parity_random(seed + 1 + static_cast<uint32_t>(parity));
+    std::mt19937 half_random(seed + 3 + static_cast<uint32_t>(half));
+    const auto begun = Clock::now();
+    do {
+      for (int i = 0; i < 20; ++i) {
+        const uint32_t often = random() % 4;  // as all draw it
+        for (uint32_t j = 0; j < often; ++j) of_parity.run(draw(parity_random, second.size()));
+        all.run(draw(random, kRanks));
+        for (uint32_t j = 0; j < often; ++j) of_half.run(draw(half_random, third.size()));
+        operations += 1 + 2 * often;
+      }
+    } while (all.goes_on(seconds_since(begun) < stress_seconds() / 4));
+  });
+  std::cout << operations / kRanks << " operations on " << kRanks << " ranks in five groups\n";
 }
 
 // Words that this test's processes share: the name of the meeting, and what the survivors saw.
