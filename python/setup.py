@@ -9,7 +9,7 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 root = pathlib.Path(__file__).resolve().parents[1]
 base = [f"muster/base/{name}.cc" for name in ("error", "fd", "host_identity", "memory_group", "units")]
-comm = [f"muster/comm/{name}.cc" for name in ("failure", "hierarchical", "host_backend")]
+comm = [f"muster/comm/{name}.cc" for name in ("failure", "hierarchical", "host_backend", "sparse_sum", "store_exchange")]
 sources = [root / name for name in base + comm] + sorted([*root.glob("muster/shm/*.cc"), *root.glob("muster/comm/shm_*.cc")])
 if platform.machine() != "x86_64":
     sources = [source for source in sources if "avx" not in source.name]

@@ -2,15 +2,8 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/sparse_coo_tensor.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <atomic>
 #include <memory>
@@ -20,6 +13,7 @@
 #include "muster/base/strings.h"
 #include "muster/comm/shm_call.h"
 #include "muster/comm/shm_work.h"
+#include "muster/comm/sparse_sum.h"
 #include "muster/shm/mailbox.h"
 
 namespace muster {
@@ -135,7 +129,7 @@ class HostBackend : public c10d::Backend {
     Request request = call.request(Kind::reduce_scatter, output);
     request.op = shm_op(options.reduceOp);
     for (const at::Tensor& input : inputs[0]) {
-      check_like(call, input, output);
+      call.expect_like(input, output);
       request.in.push_back(call.in(input));
     }
     request.out = {call.out(output)};
@@ -166,7 +160,7 @@ class HostBackend : public c10d::Backend {
     request.in = {call.in(input)};
     if (request.root == getRank()) {
       for (const at::Tensor& output : list_for_all(call, outputs)) {
-        check_like(call, output, input);
+        call.expect_like(output, input);
         request.out.push_back(call.out(output));
       }
     }
@@ -182,7 +176,7 @@ class HostBackend : public c10d::Backend {
     request.out = {call.out(output)};
     if (request.root == getRank()) {
       for (const at::Tensor& input : list_for_all(call, inputs)) {
-        check_like(call, input, output);
+        call.expect_like(input, output);
         request.in.push_back(call.in(input));
       }
     }
@@ -194,8 +188,8 @@ class HostBackend : public c10d::Backend {
     HostCall call("all_to_all", c10d::OpType::ALLTOALL_BASE);
     Request request{.kind = Kind::all_to_all, .type = shm_type(input)};
     call.expect(output.scalar_type() == input.scalar_type(), "one type", "two");
-    request.in = rows_of(call, input, call.in(input), input_splits);
-    request.out = rows_of(call, output, call.out(output), output_splits);
+    request.in = call.rows(input, call.in(input), input_splits, getSize());
+    request.out = call.rows(output, call.out(output), output_splits, getSize());
     return start_requests(call, {std::move(request)}, options);
   }
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
@@ -255,11 +249,6 @@ class HostBackend : public c10d::Backend {
     call.expect(peer >= 0 && peer < getSize() && peer != getRank(), cat("another rank of ", getSize()),
                 cat(peer));
   }
-  static void check_like(const HostCall& call, const at::Tensor& tensor, const at::Tensor& model) {
-    call.expect(tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel(),
-                cat(c10::toString(model.scalar_type()), " of ", model.numel(), " elements"),
-                cat(c10::toString(tensor.scalar_type()), " of ", tensor.numel()));
-  }
   const Tensors& list_for_all(const HostCall& call, const std::vector<Tensors>& lists) const {
     call.expect(lists.size() == 1 && std::ssize(lists[0]) == getSize(),
                 cat("one list of ", getSize(), " tensors"), cat(lists.empty() ? 0 : lists[0].size()));
@@ -280,7 +269,7 @@ class HostBackend : public c10d::Backend {
     Request request = call.request(Kind::all_gather, input);
     request.in = {call.in(input)};
     for (const at::Tensor& output : outputs) {
-      check_like(call, output, input);
+      call.expect_like(output, input);
       request.out.push_back(call.out(output));
     }
     return request;
@@ -308,69 +297,16 @@ class HostBackend : public c10d::Backend {
     return request;
   }
 
-  std::vector<Part> rows_of(const HostCall& call, const at::Tensor& tensor, const Part& whole,
-                            const std::vector<int64_t>& splits) const {
-    const int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
-    if (splits.empty()) {
-      call.expect(rows % getSize() == 0, cat("rows that ", getSize(), " ranks share"), cat(rows));
-      return call.split(whole, getSize());
-    }
-    int64_t sum = 0;
-    for (const int64_t split : splits) {
-      call.expect(split >= 0, "splits of at least 0", cat(split));
-      sum += split;
-    }
-    call.expect(std::ssize(splits) == getSize() && sum == rows,
-                cat("splits of ", rows, " rows for ", getSize(), " ranks"),
-                cat("[", join(splits, ", "), "]"));
-    const size_t row = rows == 0 ? 0 : whole.bytes / static_cast<size_t>(rows);
-    std::vector<Part> parts;
-    std::byte* at = whole.data;
-    for (const int64_t split : splits) {
-      parts.push_back({.data = at, .bytes = static_cast<size_t>(split) * row});
-      at += parts.back().bytes;
-    }
-    return parts;
-  }
-
-  // The entries of all ranks, summed. At once, in the caller's thread: how many there are has to be known
-  // first.
+  // At once, in the caller's thread: how many entries there are has to be known first.
   WorkPtr all_reduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options) {
     HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
     call.expect(shm_op(options.reduceOp) == shm::Op::sum, "sum, for a sparse tensor", "another operation");
-    const at::Tensor mine = tensor.to(at::kCPU).coalesce();
-    const auto gathered = [&](const at::Tensor& part, int64_t rows) {
-      const int64_t columns = c10::multiply_integers(part.sizes().slice(1));
-      auto padded = at::zeros({rows, columns}, part.options());
-      padded.slice(0, 0, part.size(0)).copy_(part.reshape({part.size(0), columns}));
-      auto all = at::empty({getSize() * rows, padded.size(1)}, part.options());
-      c10d::AllgatherOptions gather;
-      gather.timeout = options.timeout;
-      gather.asyncOp = false;
-      _allgather_base(all, padded, gather)->wait();
-      return all;
-    };
-    // How many entries each has, and the shape that all must have.
-    auto facts = at::full({1, mine.dim() + 1}, mine._nnz(), at::kLong);
-    for (int64_t dim = 0; dim < mine.dim(); ++dim) facts[0][dim + 1] = mine.size(dim);
-    const at::Tensor counts = gathered(facts, 1);
-    call.expect(counts.slice(1, 1).eq(facts.slice(1, 1)).all().item<bool>(), "one shape on every rank",
-                "others");
-    const int64_t most = counts.select(1, 0).max().item<int64_t>();
-    if (most > 0) {
-      const at::Tensor indices = gathered(mine.indices().t().contiguous(), most);
-      const at::Tensor values = gathered(mine.values(), most);
-      Tensors their_indices, their_values;
-      for (int rank = 0; rank < getSize(); ++rank) {
-        const int64_t first = rank * most, count = counts[rank][0].item<int64_t>();
-        auto shape = mine.values().sizes().vec();
-        shape[0] = count;
-        their_indices.push_back(indices.slice(0, first, first + count).t());
-        their_values.push_back(values.slice(0, first, first + count).reshape(shape));
-      }
-      const auto sum = at::sparse_coo_tensor(at::cat(their_indices, 1), at::cat(their_values), mine.sizes());
-      tensor.copy_(sum.coalesce());
-    }
+    c10d::AllgatherOptions gather;
+    gather.timeout = options.timeout;
+    gather.asyncOp = false;
+    tensor.copy_(sparse_sum(tensor, getSize(), [&](at::Tensor& all, at::Tensor& mine) {
+      _allgather_base(all, mine, gather)->wait();
+    }));
     auto work = c10::make_intrusive<ShmWork>(getRank(), call.type, Tensors{tensor}, sequence_);
     work->complete(-1, nullptr);
     return work;
@@ -456,18 +392,6 @@ c10::intrusive_ptr<c10d::Backend> make_host_backend(std::string name, int rank, 
                                                     std::chrono::milliseconds timeout,
                                                     std::unique_ptr<Carrier> carrier) {
   return c10::make_intrusive<HostBackend>(std::move(name), rank, size, timeout, std::move(carrier));
-}
-
-shm::Exchange exchange_over(const c10::intrusive_ptr<c10d::Store>& given, int rank,
-                            std::chrono::milliseconds timeout) {
-  const int64_t generation = given->add(cat("generation/", rank), 1);
-  const auto store = c10::make_intrusive<c10d::PrefixStore>(cat(generation), given);
-  return {.set = [store](const std::string& key, const std::string& value) { store->set(key, value); },
-          .get =
-              [store, timeout](const std::string& key) {
-                store->wait({key}, timeout);
-                return store->get_to_str(key);
-              }};
 }
 
 }  // namespace muster

@@ -9,11 +9,9 @@
 #include <string>
 
 #include "muster/comm/carrier.h"
-#include "muster/shm/meet.h"
 
 namespace c10d {
 class Backend;
-class Store;
 }  // namespace c10d
 
 namespace muster {
@@ -22,9 +20,5 @@ namespace muster {
 c10::intrusive_ptr<c10d::Backend> make_host_backend(std::string name, int rank, int size,
                                                     std::chrono::milliseconds timeout,
                                                     std::unique_ptr<Carrier> carrier);
-
-// Through which a carrier's ranks meet. Of a store that is used again, nothing is read that was said before.
-shm::Exchange exchange_over(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                            std::chrono::milliseconds timeout);
 
 }  // namespace muster

@@ -10,6 +10,7 @@
 #include "muster/base/env.h"
 #include "muster/comm/host_backend.h"
 #include "muster/comm/mpi_plugin.h"
+#include "muster/comm/store_exchange.h"
 
 namespace muster {
 

@@ -1,6 +1,5 @@
 #include "muster/comm/process_group.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -17,6 +16,7 @@
 #include "muster/base/strings.h"
 #include "muster/comm/failure.h"
 #include "muster/comm/group_state.h"
+#include "muster/comm/process_group_call.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/comm/torch_compat.h"
 #include "muster/comm/work_state.h"
@@ -54,140 +54,6 @@ const char* to_string(ReduceOp op) {
   return kNames[static_cast<int>(op)];
 }
 
-std::string describe(const at::Tensor& tensor) {
-  return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
-}
-
-// One call being put together: checks its tensors, makes them contiguous, then starts it.
-class Call {
- public:
-  Call(const char* operation, ProcessGroup::State* state) : operation_(operation), state_(state) {
-    if (!state_->group) {
-      throw Error(ErrorCode::failed_precondition, cat(operation, ": the process group was shut down"));
-    }
-  }
-
-  // A tensor the backend reads or writes: checked, contiguous. Results are copied back when `output`.
-  at::Tensor tensor(const at::Tensor& given, bool output) {
-    check(given);
-    at::Tensor plain = given.detach();
-    if (plain.is_contiguous()) return plain;
-    at::Tensor copy = plain.contiguous();
-    if (output) copies_.push_back({.original = plain, .contiguous = copy});
-    return copy;
-  }
-
-  // Only for the backend that knows what to make of it.
-  template <class Options>
-  Options options(Caller caller) const {
-    Options options;
-    options.asyncOp = state_->options.backend != "shm" || caller == Caller::goes_on;
-    return options;
-  }
-
-  void check_root(int root) const {
-    if (root >= 0 && root < state_->size) return;
-    throw Error(ErrorCode::invalid_argument,
-                cat(operation_, ": expected 0 <= rank < ", state_->size, ", got ", root));
-  }
-
-  // `parts` equal parts of `whole` must have the size of `part`.
-  void check_parts(const at::Tensor& whole, const at::Tensor& part, const char* whole_name,
-                   const char* part_name) const {
-    if (whole.numel() == part.numel() * state_->size && whole.scalar_type() == part.scalar_type()) return;
-    throw Error(ErrorCode::invalid_argument,
-                cat(operation_, ": expected ", whole_name, " to hold ", state_->size, " × ", part_name,
-                    ", got ", whole_name, " ", describe(whole), " and ", part_name, " ", describe(part),
-                    " (rank ", state_->rank, ")"));
-  }
-
-  // As `tensor`, on the host: what Gloo sends and receives between two ranks. (Its collectives copy CUDA
-  // tensors themselves.)
-  at::Tensor host_tensor(const at::Tensor& given, bool output) {
-    if (given.defined() && given.is_cuda() && state_->options.backend == "gloo") {
-      check(given);
-      at::Tensor copy = output ? at::empty(given.sizes(), given.options().device(at::kCPU))
-                               : given.detach().to(at::kCPU).contiguous();
-      if (output) copies_.push_back({.original = given.detach(), .contiguous = copy});
-      return copy;
-    }
-    return tensor(given, output);
-  }
-
-  // An output that the backend does not write itself: wait() copies `part` there.
-  void copy_back(const at::Tensor& given, const at::Tensor& part) {
-    check(given);
-    copies_.push_back({.original = given.detach(), .contiguous = part.view(given.sizes())});
-  }
-
-  // A call without tensors runs on the group's own device.
-  void without_tensors() { on_device_ = state_->options.backend == "nccl"; }
-
-  // Starts the collective. `signature` is what all ranks must have in common.
-  template <class Start>
-  Work start(const std::string& signature, Start&& start) {
-    const int64_t sequence = state_->sequence++;
-    auto work = std::make_shared<Work::State>();
-    work->operation = cat(operation_, " #", sequence, " on rank ", state_->rank, " of ", state_->size);
-    work->signature = cat(operation_, signature.empty() ? "" : " ", signature);
-    work->sequence = sequence;
-    work->agreement = state_->agreement;
-    if (work->agreement) {
-      translate_failures(work->operation, [&] { work->agreement->before(sequence, work->signature); });
-    }
-    return launch(std::move(work), std::forward<Start>(start));
-  }
-
-  // As start, between two ranks only: nothing to agree on.
-  template <class Start>
-  Work start_between(int peer, int tag, Start&& start) {
-    if (peer == state_->rank) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat(operation_, ": expected another rank, got this rank (", peer, ")"));
-    }
-    auto work = std::make_shared<Work::State>();
-    work->operation =
-        cat(operation_, " (peer ", peer, ", tag ", tag, ") on rank ", state_->rank, " of ", state_->size);
-    work->waiting =
-        state_->options.backend == "mpi" ? Work::State::Waiting::by_itself : Work::State::Waiting::once;
-    return launch(std::move(work), std::forward<Start>(start));
-  }
-
- private:
-  void check(const at::Tensor& tensor) {
-    const auto bad = [&](const std::string& expected, const std::string& got) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat(operation_, ": expected ", expected, ", got ", got, " (rank ", state_->rank, ")"));
-    };
-    if (!tensor.defined()) bad("a tensor", "an undefined one");
-    if (tensor.layout() != at::kStrided)
-      bad("a dense tensor", cat(c10::toString(tensor.layout()), " ", describe(tensor)));
-    const c10::Device device = state_->options.device;
-    if (tensor.device() != device && !tensor.device().is_cpu()) {
-      bad(cat("a tensor on ", device.str(), ", this rank's device"), tensor.device().str());
-    }
-    on_device_ = on_device_ || (!tensor.device().is_cpu() && state_->options.backend == "nccl");
-  }
-
-  template <class Start>
-  Work launch(std::shared_ptr<Work::State> work, Start&& start) {
-    work->abandoned = state_->abandoned;
-    work->timeout = state_->options.timeout;
-    if (on_device_ || state_->options.backend == "shm") work->waiting = Work::State::Waiting::by_itself;
-    translate_failures(work->operation, [&] {
-      const at::NoGradGuard no_grad;
-      work->work = start();
-    });
-    work->copies = std::move(copies_);
-    return Work(std::move(work));
-  }
-
-  const char* operation_;
-  ProcessGroup::State* state_;
-  bool on_device_ = false;
-  std::vector<Work::State::Copy> copies_;
-};
-
 // The parts of a tensor, one a rank, as views along the flattened first dimension.
 std::vector<at::Tensor> parts_of(const at::Tensor& whole, int parts) {
   const at::Tensor flat = whole.view({parts, whole.numel() / parts});
@@ -205,10 +71,6 @@ c10::intrusive_ptr<c10d::Work> start_barrier(const ProcessGroup::State& state, c
 int64_t row_count(const std::vector<int64_t>& splits) {
   return std::accumulate(splits.begin(), splits.end(), int64_t{0});
 }
-
-}  // namespace
-
-namespace {
 
 // Keeps a group until the process ends.
 void leave_behind(c10::intrusive_ptr<c10d::ProcessGroup> group) {
@@ -251,7 +113,7 @@ const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
 }
 
 Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller caller) {
-  Call call("all_reduce", state_.get());
+  ProcessGroupCall call("all_reduce", state_.get());
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
   return call.start(cat(to_string(op), " ", describe(tensor)), [&] {
     auto options = call.options<c10d::AllreduceOptions>(caller);
@@ -261,7 +123,7 @@ Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller calle
 }
 
 Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller caller) {
-  Call call("reduce", state_.get());
+  ProcessGroupCall call("reduce", state_.get());
   call.check_root(root);
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
   return call.start(cat(to_string(op), " to ", root, " ", describe(tensor)), [&] {
@@ -273,7 +135,7 @@ Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller
 }
 
 Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
-  Call call("broadcast", state_.get());
+  ProcessGroupCall call("broadcast", state_.get());
   call.check_root(root);
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
   return call.start(cat("from ", root, " ", describe(tensor)), [&] {
@@ -284,7 +146,7 @@ Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
 }
 
 Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller caller) {
-  Call call("all_gather", state_.get());
+  ProcessGroupCall call("all_gather", state_.get());
   // Flat: Gloo compares the number of dimensions too.
   at::Tensor to = call.tensor(output, true).view(-1);
   at::Tensor from = call.tensor(input, false).view(-1);
@@ -295,7 +157,7 @@ Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller 
 }
 
 Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op, Caller caller) {
-  Call call("reduce_scatter", state_.get());
+  ProcessGroupCall call("reduce_scatter", state_.get());
   at::Tensor from = call.tensor(input, false).view(-1);
   const std::string& backend = state_->options.backend;
   if (backend == "shm" || backend == "mpi" || (input.is_cuda() && backend == "nccl")) {
@@ -317,9 +179,10 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, Red
     return state_->group->allreduce(whole, options);
   });
 }
+
 Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::vector<int64_t> output_splits,
                                     std::vector<int64_t> input_splits, Caller caller) {
-  Call call("all_to_all", state_.get());
+  ProcessGroupCall call("all_to_all", state_.get());
   at::Tensor to = call.tensor(output, true);
   at::Tensor from = call.tensor(input, false);
   const auto check = [&](const at::Tensor& tensor, const std::vector<int64_t>& splits, const char* name) {
@@ -349,7 +212,7 @@ Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::ve
 }
 
 Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, Caller caller) {
-  Call call("gather", state_.get());
+  ProcessGroupCall call("gather", state_.get());
   call.check_root(root);
   std::vector<at::Tensor> inputs{call.tensor(input, false)};
   std::vector<std::vector<at::Tensor>> outputs;
@@ -367,7 +230,7 @@ Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, C
 }
 
 Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, Caller caller) {
-  Call call("scatter", state_.get());
+  ProcessGroupCall call("scatter", state_.get());
   call.check_root(root);
   std::vector<at::Tensor> outputs{call.tensor(output, true)};
   std::vector<std::vector<at::Tensor>> inputs;
@@ -385,21 +248,21 @@ Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, 
 }
 
 Work ProcessGroup::send_async(at::Tensor tensor, int to, int tag) {
-  Call call("send", state_.get());
+  ProcessGroupCall call("send", state_.get());
   call.check_root(to);
   std::vector<at::Tensor> tensors{call.host_tensor(tensor, false)};
   return call.start_between(to, tag, [&] { return state_->group->send(tensors, to, tag); });
 }
 
 Work ProcessGroup::recv_async(at::Tensor tensor, int from, int tag) {
-  Call call("recv", state_.get());
+  ProcessGroupCall call("recv", state_.get());
   call.check_root(from);
   std::vector<at::Tensor> tensors{call.host_tensor(tensor, true)};
   return call.start_between(from, tag, [&] { return state_->group->recv(tensors, from, tag); });
 }
 
 Work ProcessGroup::barrier_async(Caller caller) {
-  Call call("barrier", state_.get());
+  ProcessGroupCall call("barrier", state_.get());
   call.without_tensors();
   return call.start("", [&] { return start_barrier(*state_, call.options<c10d::BarrierOptions>(caller)); });
 }
@@ -416,7 +279,7 @@ void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
   at::Tensor content = at::empty({size}, at::kByte);
   if (rank() == root) std::memcpy(content.data_ptr(), bytes.data(), bytes.size());
   // The length differs from call to call; that is agreed on already, so the shape is no signature of its own.
-  Call call("broadcast_bytes", state_.get());
+  ProcessGroupCall call("broadcast_bytes", state_.get());
   std::vector<at::Tensor> tensors{content};
   call.start(cat("from ", root),
              [&] {
@@ -438,7 +301,7 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes
   std::memcpy(mine.data_ptr(), bytes.data(), bytes.size());
   at::Tensor all = at::empty({size() * longest}, at::kByte);
   // As in broadcast_bytes: the length is agreed on, and no part of the signature.
-  Call call("all_gather_bytes", state_.get());
+  ProcessGroupCall call("all_gather_bytes", state_.get());
   call.start("",
              [&] {
                return all_gather_single(*state_->group, all, mine,
@@ -463,7 +326,7 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
                     join(ranks, ", "), "] (rank ", rank(), ")"));
   }
   const std::string name = cat("group/", state_->sub_groups++, "/", join(ranks, ","));
-  Call call("new_group", state_.get());
+  ProcessGroupCall call("new_group", state_.get());
   call.without_tensors();
   call.start(cat("[", join(ranks, ", "), "]"),
              [&] { return start_barrier(*state_, call.options<c10d::BarrierOptions>(Caller::waits)); })

@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/comm/host_backend.h"
 #include "muster/comm/shm_queue.h"
+#include "muster/comm/store_exchange.h"
 #include "muster/shm/arena.h"
 #include "muster/shm/mailbox.h"
 

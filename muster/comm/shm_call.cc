@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <iterator>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
@@ -68,6 +70,16 @@ shm::Part memory_of(const at::Tensor& tensor) {
   return {.data = static_cast<std::byte*>(tensor.data_ptr()), .bytes = tensor.nbytes()};
 }
 
+// Contiguous memory on the host for a tensor's values: for a GPU's, memory that it copies to and from at the
+// bus's speed.
+at::Tensor host_room_for(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(tensor.is_cuda()));
+}
+
+at::Tensor on_host(const at::Tensor& tensor) {
+  return tensor.is_cpu() ? tensor.contiguous() : host_room_for(tensor).copy_(tensor);
+}
+
 }  // namespace
 
 void HostCall::expect(bool right, const std::string& expected, const std::string& got) const {
@@ -81,7 +93,7 @@ void HostCall::check(const at::Tensor& tensor) const {
 
 shm::Part HostCall::in(const at::Tensor& tensor) {
   check(tensor);
-  held.push_back(tensor.to(at::kCPU).contiguous());
+  held.push_back(on_host(tensor));
   return memory_of(held.back());
 }
 
@@ -89,8 +101,7 @@ shm::Part HostCall::out(const at::Tensor& tensor, bool also_read) {
   check(tensor);
   outputs.push_back(tensor);
   if (tensor.is_cpu() && tensor.is_contiguous()) return memory_of(tensor);
-  const at::Tensor plain = also_read ? tensor.to(at::kCPU).contiguous()
-                                     : at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+  const at::Tensor plain = also_read ? on_host(tensor) : host_room_for(tensor);
   copies.push_back({.from = plain, .to = tensor.detach()});
   return memory_of(plain);
 }
@@ -101,6 +112,36 @@ std::vector<shm::Part> HostCall::split(const shm::Part& whole, int ranks) const 
   for (int rank = 0; rank < ranks; ++rank)
     parts.push_back({.data = whole.data + static_cast<size_t>(rank) * bytes, .bytes = bytes});
   return parts;
+}
+
+std::vector<shm::Part> HostCall::rows(const at::Tensor& tensor, const shm::Part& whole,
+                                      const std::vector<int64_t>& splits, int ranks) const {
+  const int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
+  if (splits.empty()) {
+    expect(rows % ranks == 0, cat("rows that ", ranks, " ranks share"), cat(rows));
+    return split(whole, ranks);
+  }
+  int64_t sum = 0;
+  for (const int64_t split : splits) {
+    expect(split >= 0, "splits of at least 0", cat(split));
+    sum += split;
+  }
+  expect(std::ssize(splits) == ranks && sum == rows, cat("splits of ", rows, " rows for ", ranks, " ranks"),
+         cat("[", join(splits, ", "), "]"));
+  const size_t row = rows == 0 ? 0 : whole.bytes / static_cast<size_t>(rows);
+  std::vector<shm::Part> parts;
+  std::byte* at = whole.data;
+  for (const int64_t split : splits) {
+    parts.push_back({.data = at, .bytes = static_cast<size_t>(split) * row});
+    at += parts.back().bytes;
+  }
+  return parts;
+}
+
+void HostCall::expect_like(const at::Tensor& tensor, const at::Tensor& model) const {
+  expect(tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel(),
+         cat(c10::toString(model.scalar_type()), " of ", model.numel(), " elements"),
+         cat(c10::toString(tensor.scalar_type()), " of ", tensor.numel()));
 }
 
 const at::Tensor& HostCall::one(const std::vector<at::Tensor>& tensors) const {

@@ -35,8 +35,14 @@ class HostCall {
   // `whole` as equal parts, one a rank.
   std::vector<shm::Part> split(const shm::Part& whole, int ranks) const;
 
+  // The rows of `tensor`, whose memory is `whole`, that go to or come from each rank: as many as `splits`
+  // says, or equally many.
+  std::vector<shm::Part> rows(const at::Tensor& tensor, const shm::Part& whole,
+                              const std::vector<int64_t>& splits, int ranks) const;
+
   // Throws: invalid_argument.
   void expect(bool right, const std::string& expected, const std::string& got) const;
+  void expect_like(const at::Tensor& tensor, const at::Tensor& model) const;  // in type and length
   const at::Tensor& one(const std::vector<at::Tensor>& tensors) const;
 
   // With the type and shape of a part, for all ranks to compare.

@@ -1,0 +1,114 @@
+#include "muster/comm/process_group_call.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/comm/failure.h"
+
+namespace muster {
+
+std::string describe(const at::Tensor& tensor) {
+  return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
+}
+
+ProcessGroupCall::ProcessGroupCall(const char* operation, ProcessGroup::State* state)
+    : operation_(operation), state_(state) {
+  if (!state_->group)
+    throw Error(ErrorCode::failed_precondition, cat(operation, ": the process group was shut down"));
+}
+
+at::Tensor ProcessGroupCall::tensor(const at::Tensor& given, bool output) {
+  check(given);
+  at::Tensor plain = given.detach();
+  if (plain.is_contiguous()) return plain;
+  at::Tensor copy = plain.contiguous();
+  if (output) copies_.push_back({.original = plain, .contiguous = copy});
+  return copy;
+}
+
+at::Tensor ProcessGroupCall::host_tensor(const at::Tensor& given, bool output) {
+  if (!given.defined() || !given.is_cuda() || state_->options.backend != "gloo") return tensor(given, output);
+  check(given);
+  at::Tensor copy = output ? at::empty(given.sizes(), given.options().device(at::kCPU))
+                           : given.detach().to(at::kCPU).contiguous();
+  if (output) copies_.push_back({.original = given.detach(), .contiguous = copy});
+  return copy;
+}
+
+void ProcessGroupCall::copy_back(const at::Tensor& given, const at::Tensor& part) {
+  check(given);
+  copies_.push_back({.original = given.detach(), .contiguous = part.view(given.sizes())});
+}
+
+void ProcessGroupCall::check_root(int root) const {
+  if (root >= 0 && root < state_->size) return;
+  throw Error(ErrorCode::invalid_argument,
+              cat(operation_, ": expected 0 <= rank < ", state_->size, ", got ", root));
+}
+
+void ProcessGroupCall::check_parts(const at::Tensor& whole, const at::Tensor& part, const char* whole_name,
+                                   const char* part_name) const {
+  if (whole.numel() == part.numel() * state_->size && whole.scalar_type() == part.scalar_type()) return;
+  throw Error(ErrorCode::invalid_argument,
+              cat(operation_, ": expected ", whole_name, " to hold ", state_->size, " × ", part_name,
+                  ", got ", whole_name, " ", describe(whole), " and ", part_name, " ", describe(part),
+                  " (rank ", state_->rank, ")"));
+}
+
+void ProcessGroupCall::check(const at::Tensor& tensor) {
+  const auto bad = [&](const std::string& expected, const std::string& got) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(operation_, ": expected ", expected, ", got ", got, " (rank ", state_->rank, ")"));
+  };
+  if (!tensor.defined()) bad("a tensor", "an undefined one");
+  if (tensor.layout() != at::kStrided)
+    bad("a dense tensor", cat(c10::toString(tensor.layout()), " ", describe(tensor)));
+  const c10::Device device = state_->options.device;
+  if (tensor.device() != device && !tensor.device().is_cpu())
+    bad(cat("a tensor on ", device.str(), ", this rank's device"), tensor.device().str());
+  on_device_ = on_device_ || (!tensor.device().is_cpu() && state_->options.backend == "nccl");
+}
+
+Work ProcessGroupCall::start(const std::string& signature, const Start& start) {
+  const int64_t sequence = state_->sequence++;
+  auto work = std::make_shared<Work::State>();
+  work->operation = cat(operation_, " #", sequence, " on rank ", state_->rank, " of ", state_->size);
+  work->signature = cat(operation_, signature.empty() ? "" : " ", signature);
+  work->sequence = sequence;
+  work->agreement = state_->agreement;
+  if (work->agreement) {
+    translate_failures(work->operation, [&] { work->agreement->before(sequence, work->signature); });
+  }
+  return launch(std::move(work), start);
+}
+
+Work ProcessGroupCall::start_between(int peer, int tag, const Start& start) {
+  if (peer == state_->rank) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(operation_, ": expected another rank, got this rank (", peer, ")"));
+  }
+  auto work = std::make_shared<Work::State>();
+  work->operation =
+      cat(operation_, " (peer ", peer, ", tag ", tag, ") on rank ", state_->rank, " of ", state_->size);
+  work->waiting =
+      state_->options.backend == "mpi" ? Work::State::Waiting::by_itself : Work::State::Waiting::once;
+  return launch(std::move(work), start);
+}
+
+Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, const Start& start) {
+  work->abandoned = state_->abandoned;
+  work->timeout = state_->options.timeout;
+  if (on_device_ || state_->options.backend == "shm") work->waiting = Work::State::Waiting::by_itself;
+  translate_failures(work->operation, [&] {
+    const at::NoGradGuard no_grad;
+    work->work = start();
+  });
+  work->copies = std::move(copies_);
+  return Work(std::move(work));
+}
+
+}  // namespace muster

@@ -1,0 +1,65 @@
+// One call of a ProcessGroup being put together: checks its tensors, makes them contiguous, then starts it.
+// Inside of process_group.cc.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/comm/group_state.h"
+#include "muster/comm/work_state.h"
+
+namespace muster {
+
+std::string describe(const at::Tensor& tensor);  // "Float [2, 3]"
+
+class ProcessGroupCall {
+ public:
+  using Start = std::function<c10::intrusive_ptr<c10d::Work>()>;
+
+  // Throws: failed_precondition after shutdown().
+  ProcessGroupCall(const char* operation, ProcessGroup::State* state);
+
+  // A tensor the backend reads or writes: checked, contiguous. Results are copied back when `output`.
+  at::Tensor tensor(const at::Tensor& given, bool output);
+  // The same, on the host: what Gloo sends and receives between two ranks. (Its collectives copy CUDA tensors
+  // themselves.)
+  at::Tensor host_tensor(const at::Tensor& given, bool output);
+  // An output that the backend does not write itself: wait() copies `part` there.
+  void copy_back(const at::Tensor& given, const at::Tensor& part);
+  // A call without tensors runs on the group's own device.
+  void without_tensors() { on_device_ = state_->options.backend == "nccl"; }
+
+  // Throws: invalid_argument.
+  void check_root(int root) const;
+  // `size` equal parts of `whole` must have the size of `part`.
+  void check_parts(const at::Tensor& whole, const at::Tensor& part, const char* whole_name,
+                   const char* part_name) const;
+
+  // Whether the caller waits: only for the backend that knows what to make of it.
+  template <class Options>
+  Options options(Caller caller) const {
+    Options options;
+    options.asyncOp = state_->options.backend != "shm" || caller == Caller::goes_on;
+    return options;
+  }
+
+  // Starts the collective. `signature` is what all ranks must have in common.
+  Work start(const std::string& signature, const Start& start);
+  // As start, between two ranks only: nothing to agree on.
+  Work start_between(int peer, int tag, const Start& start);
+
+ private:
+  void check(const at::Tensor& tensor);
+  Work launch(std::shared_ptr<Work::State> work, const Start& start);
+
+  const char* operation_;
+  ProcessGroup::State* state_;
+  bool on_device_ = false;
+  std::vector<Work::State::Copy> copies_;
+};
+
+}  // namespace muster
