@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "muster/base/strings.h"
 #include "tests/shm/ranks.h"
 
 namespace muster::shm {
