@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 
@@ -91,7 +92,7 @@ void run_drawn(Collectives& collectives, Arena& arena, const Drawn& drawn, int r
     out.push_back(given(drawn, rank, 0));
     if (drawn.kind == Kind::all_reduce && drawn.in_arena) {
       shared = arena.allocate(bytes);
-      std::memcpy(shared.get(), out[0].data(), bytes);
+      std::copy(out[0].begin(), out[0].end(), shared.get());
     }
     request.out = {shared ? Part{.data = shared.get(), .bytes = bytes} : part(out[0])};
     if (drawn.kind == Kind::reduce) {
@@ -129,7 +130,7 @@ void run_drawn(Collectives& collectives, Arena& arena, const Drawn& drawn, int r
   }
   collectives.begin(request);
   collectives.finish(request, Deadline(std::chrono::seconds(20)));
-  if (shared) std::memcpy(out[0].data(), shared.get(), bytes);
+  if (shared) std::copy_n(shared.get(), bytes, out[0].begin());
   if (out != expected) {
     throw Error(ErrorCode::internal,
                 cat(to_string(drawn.kind), " ", to_string(drawn.op), " ", to_string(drawn.type), " of ",
