@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <iostream>
 #include <stdexcept>
 
@@ -107,15 +108,19 @@ void groups(muster::TaskSet& tasks) {
   const auto three = tasks.add_group("three", {.ranks = 3, .devices = "cpu"}, [](Context& rank) {
     const double sum = sum_of_ranks(rank);
     std::cout << "rank " << rank.rank() << " of " << rank.world_size() << " has " << sum << std::endl;
+    if (rank.is_main()) std::ofstream("three-ran").put('\n');
     return std::to_string(rank.rank()) + " says " + std::to_string(static_cast<int>(sum));
   });
+  // Would fit beside "two", but "three" came first.
+  const auto late = tasks.add("late", {}, [](TaskContext&) { return ::access("three-ran", F_OK) == 0; });
   const auto apart = tasks.add<TaskMode::process>("apart", {}, [](TaskContext&) { return ::getpid(); });
   const auto all = tasks.add_group("all", {}, [](Context& rank) { return rank.world_size(); });
   const auto nothing = tasks.add_group("nothing", {.ranks = 1}, [](Context&) {});
   tasks.run();
   nothing.result();
   std::cout << "two " << two.result() << " three " << three.result() << " all " << all.result() << " apart "
-            << (apart.result() != parent) << " here " << (here.result() == parent) << std::endl;
+            << (apart.result() != parent) << " here " << (here.result() == parent) << " late "
+            << late.result() << std::endl;
 }
 
 [[noreturn]] void wait_for_ever() {
@@ -145,11 +150,15 @@ void group_waits(muster::TaskSet& tasks, bool fail) {
   const auto meeting = [](Context& rank) {
     if (rank.rank() == 0 && std::system("setsid sleep 1000 &") != 0) std::abort();
     rank.process_group().barrier();
-    if (rank.rank() == 0) std::cout << "up" << std::endl;
+    if (rank.rank() == 0) std::ofstream("up").put('\n');
     wait_for_ever();
   };
   tasks.add_group("long", {.ranks = 2}, meeting);
-  if (fail) tasks.add("bad", {}, [](TaskContext&) { throw std::runtime_error("broken"); });
+  const auto break_then = [](TaskContext&) {
+    while (::access("up", F_OK) != 0) ::usleep(1000);
+    throw std::runtime_error("broken");
+  };
+  if (fail) tasks.add("bad", {}, break_then);
   try {
     tasks.run();
   } catch (const muster::Error& error) {
@@ -198,7 +207,7 @@ void any(muster::TaskSet& tasks) {
 muster::TaskSetOptions options_for(const std::string& what) {
   muster::TaskSetOptions options;
   options.fail_fast = what == "stop" || what == "group-stop";
-  if (what == "groups") options.cpu_slots = 3;
+  if (what == "groups" || what == "group-stop") options.cpu_slots = 3;
   if (what == "share") options.lease = false;
   if (what == "wait") options.wait = std::chrono::minutes(2);
   return options;
