@@ -31,7 +31,7 @@ constexpr int64_t kShareBytes = 64 << 10;
 
 // Where one rank stands among the hosts.
 struct Place {
-  std::vector<std::vector<int>> ranks_of_hosts;  // hosts by their first rank
+  std::vector<std::vector<int>> ranks_of_hosts = {};  // hosts by their first rank
   size_t host = 0;
   int local_rank = 0;
   int num_ranks = 0;

@@ -1,5 +1,5 @@
 // Which devices there are for the tasks of a TaskSet, and which of them a task may have. Pure: the machine
-// and its masks are arguments. For task_set.cc; knows nothing of threads and processes.
+// and its masks are arguments. For task_plan.cc and task_dispatch.cc; knows nothing of threads and processes.
 #pragma once
 
 #include <c10/core/Device.h>

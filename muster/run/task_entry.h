@@ -34,7 +34,7 @@ struct TaskOptions {
   bool allow_cpu = false;  // without such a device: on the CPU. It is said, and stands in TaskOutcome
 };
 
-struct GroupOptions {
+struct TaskGroupOptions {
   std::optional<int> ranks = {};  // nothing: one per device
   // Where its ranks may be, as TaskOptions::device has it: the first `ranks` of these that are free, in this
   // order. "cpu": CPU slots.

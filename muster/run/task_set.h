@@ -113,7 +113,7 @@ class TaskSet {
   // it. Having no way to be asked, it is ended when the set fails fast.
   // Throws: as add for a process; invalid_argument for fewer than one rank.
   template <class F>
-  auto add_group(const std::string& name, GroupOptions options, F fn) {
+  auto add_group(const std::string& name, TaskGroupOptions options, F fn) {
     using R = std::decay_t<std::invoke_result_t<F&, Context&>>;
     static_assert(detail::kCrossesProcesses<R>,
                   "ranks return a std::string, a number or nothing: other values cannot be sent back; write "

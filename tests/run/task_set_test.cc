@@ -236,7 +236,7 @@ TEST_F(TaskSetTest, AProcessNeedsTheProgramsArguments) {
 }
 
 // Of a set with a task that would start and a group of these ranks.
-std::string error_with_group(const GroupOptions& options) {
+std::string error_with_group(const TaskGroupOptions& options) {
   char program[] = "program";
   char* argv[] = {program, nullptr};
   TaskSet tasks(1, argv);
