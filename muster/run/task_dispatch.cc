@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <set>
 
 #include "muster/base/clock.h"
 #include "muster/run/task_group.h"

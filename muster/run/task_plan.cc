@@ -3,7 +3,6 @@
 #include <errno.h>
 
 #include <algorithm>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -68,9 +67,8 @@ TaskPlan plan_tasks(const std::vector<detail::TaskEntry>& tasks, const TaskSetOp
   TaskPlan made = place_tasks(tasks, machine_of_tasks(), options);
   Plan first = made.devices.plan_of("", devices_in_use(made));
   if (lease_wishes(first).empty()) return made;
-  const bool lease = leases_are_wanted(options);
-  made.lease = lease;
-  if (!lease) return made;
+  made.lease = leases_are_wanted(options);
+  if (!made.lease) return made;
   const LeaseFolder folder({.inherited = get_env(kLeaseVariable).value_or("")});
   const auto make_plan = [&](const BusyGpus& busy) {
     if (!first.ranks.empty()) return std::exchange(first, Plan{});

@@ -1,5 +1,7 @@
 #include "muster/run/task_set.h"
 
+#include <stdlib.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <map>

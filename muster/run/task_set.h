@@ -29,10 +29,11 @@ struct TaskOrder;  // task_child.h
 
 struct TaskSetOptions {
   int per_device = 1;      // tasks on one device at a time; the others wait in the order of add
-  bool fail_fast = false;  // after a failure start nothing more, and ask the others to stop
+  bool fail_fast = false;  // after a failure start nothing more, ask the others to stop, and end groups
   int cpu_slots = 0;       // tasks on the CPU at a time, times per_device; 0: MUSTER_CPU_SLOTS, else 2
   bool lease = true;       // take a lease on every GPU that tasks use, as `muster run` does
-  std::optional<std::chrono::milliseconds> wait = {};  // for GPUs that other jobs hold; nothing: do not
+  // For GPUs that other jobs hold, where tasks can have no others and may not use the CPU; nothing: do not.
+  std::optional<std::chrono::milliseconds> wait = {};
 };
 
 // What add returns. It may outlive its set.
@@ -110,7 +111,7 @@ class TaskSet {
   // and guarded as by muster::run. Every rank calls `fn` with a Context& (context.h); what rank 0 returns is
   // the result, a std::string, a number or nothing. The first rank that fails is the task's error, and the
   // others are ended. It starts when enough devices are free at one time; those that are already are kept for
-  // it. Having no way to be asked, it is ended when the set fails fast.
+  // it. Its folder is runs/<id>, as muster::run's.
   // Throws: as add for a process; invalid_argument for fewer than one rank.
   template <class F>
   auto add_group(const std::string& name, TaskGroupOptions options, F fn) {
