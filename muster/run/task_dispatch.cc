@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "muster/base/clock.h"
+#include "muster/base/strings.h"
 #include "muster/run/task_group.h"
 
 namespace muster {

@@ -146,7 +146,7 @@ template <class R>
 TaskEntry make_entry(const std::string& name, TaskMode mode, const std::shared_ptr<TaskCell<R>>& cell) {
   using Value = typename TaskCell<R>::Value;
   TaskEntry entry{.name = name, .mode = mode};
-  entry.fail = [cell](std::exception_ptr error) { cell->error = std::move(error); };
+  entry.fail = [cell](const std::exception_ptr& error) { cell->error = error; };
   if constexpr (kCrossesProcesses<R>) {
     entry.result_bytes = [cell] { return to_bytes<Value>(*cell->value); };
     entry.take_bytes = [cell](const std::string& bytes) { cell->value.emplace(from_bytes<Value>(bytes)); };

@@ -9,9 +9,11 @@
 #include <filesystem>
 
 #include "muster/base/env.h"
+#include "muster/base/fd.h"
 #include "muster/base/log.h"
 #include "muster/launch/agent.h"
 #include "muster/placement/plan_json.h"
+#include "muster/supervise/child.h"
 
 namespace muster {
 

@@ -7,7 +7,9 @@
 #include <map>
 #include <thread>
 
+#include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/strings.h"
 #include "muster/run/context.h"
 #include "muster/run/error_file.h"
 #include "muster/run/run.h"
