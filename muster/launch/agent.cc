@@ -34,8 +34,10 @@ int report(const GroupResult& result, const JobFacts& job, const LaunchOptions& 
                              " (--timeout) is over; ", ranks));
   }
   report_failure(result.exits, job, attempt, options.max_restarts);
+  const WorkerExit* first = first_failure(result.exits);
+  if (first != nullptr && options.on_failure) options.on_failure(*first);
   if (result.timed_out) return kTimeLimitExitCode;
-  if (const WorkerExit* first = first_failure(result.exits)) return first->shell_code();
+  if (first != nullptr) return first->shell_code();
   if (result.stopped_by == 0) return 0;
   log(LogLevel::info, cat("stopped by ", signal_name(result.stopped_by), "; ", ranks));
   return 128 + result.stopped_by;

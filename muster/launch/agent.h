@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,6 +62,8 @@ struct LaunchOptions {
   bool json = false;                                         // the plan as JSON
   bool quiet = false;                                        // no placement table
   bool virtual_local_rank = false;  // LOCAL_RANK=0 for every rank, each seeing its own GPU alone
+  // Told of the first rank that failed, when the job has ended by that. One host.
+  std::function<void(const WorkerExit&)> on_failure = {};
 };
 
 inline constexpr int kTimeLimitExitCode = 124;  // timeout(1)'s

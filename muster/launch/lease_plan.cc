@@ -30,8 +30,7 @@ Error still_busy(const BusyGpus& busy, const std::string& planner_error, const L
       options.wait ? cat(" after waiting ", format_duration(*options.wait)) : std::string();
   const std::string why = planner_error.empty() ? std::string() : cat(" (without them: ", planner_error, ")");
   return {ErrorCode::unavailable,
-          cat("lease: expected free GPUs, got ", busy_text(busy), waited, why,
-              "; wait for them with --wait, give others with --gpus, or share them with --no-lease")};
+          cat("lease: expected free GPUs, got ", busy_text(busy), waited, why, "; ", options.advice)};
 }
 
 // One round: a plan with its leases, or what stands in the way.

@@ -38,6 +38,8 @@ struct LeasePlanOptions {
   std::optional<std::chrono::milliseconds> wait = {};    // nothing: do not wait
   std::chrono::milliseconds poll{200};                   // while waiting
   std::function<void(const std::string&)> on_wait = {};  // told once, with a line that says for what
+  // What the user may do about GPUs that stay busy, for the error.
+  std::string advice = "wait for them with --wait, give others with --gpus, or share them with --no-lease";
 };
 
 inline constexpr std::chrono::milliseconds kWaitForever = std::chrono::milliseconds::max();

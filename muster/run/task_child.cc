@@ -1,7 +1,10 @@
 #include "muster/run/task_child.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +12,7 @@
 
 #include "muster/base/env.h"
 #include "muster/comm/nccl.h"
+#include "muster/launch/lease.h"
 #include "muster/run/error_file.h"
 #include "muster/supervise/child.h"
 
@@ -18,32 +22,23 @@ namespace {
 
 constexpr char kResult = 'R';
 constexpr char kFailure = 'E';
-
-Fd new_task_memory(const char* name) {
-  Fd fd(::memfd_create(name, MFD_CLOEXEC));
-  if (!fd.valid()) fail_errno("tasks: cannot make memory to share with a child", errno);
-  return fd;
-}
-
-std::string order_to_json(const TaskOrder& order) {
-  const nlohmann::json json = {
-      {"name", order.name},           {"number", order.number},       {"tasks", order.tasks},
-      {"place", order.place},         {"device", order.device.str()}, {"uuid", order.uuid},
-      {"result_fd", order.result_fd}, {"stop_fd", order.stop_fd},     {"parent", order.parent}};
-  return json.dump();
-}
+constexpr int kLookAtStopEveryMs = 100;
 
 TaskOrder order_from_json(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
   TaskOrder order;
+  order.kind = static_cast<TaskOrder::Kind>(json.at("kind").get<int>());
   json.at("name").get_to(order.name);
   json.at("number").get_to(order.number);
   json.at("tasks").get_to(order.tasks);
   json.at("place").get_to(order.place);
+  json.at("rank_places").get_to(order.rank_places);
   order.device = c10::Device(json.at("device").get<std::string>());
   json.at("uuid").get_to(order.uuid);
   json.at("result_fd").get_to(order.result_fd);
   json.at("stop_fd").get_to(order.stop_fd);
+  json.at("plan_fd").get_to(order.plan_fd);
+  json.at("lease").get_to(order.lease);
   json.at("parent").get_to(order.parent);
   return order;
 }
@@ -57,6 +52,7 @@ std::map<std::string, std::string> environment_of(const TaskChild& child, const 
       environment[std::string(text.substr(0, equals))] = text.substr(equals + 1);
   }
   environment.try_emplace("OMP_NUM_THREADS", cat(child.num_threads));
+  if (!child.leases.empty()) environment[kLeaseVariable] = join(child.leases, ",");
   for (const auto& [name, value] : child.variables) {
     if (value) {
       environment[name] = *value;
@@ -75,6 +71,8 @@ ChildOptions options_of(const TaskChild& child, const TaskOrder& order) {
   options.program = "/proc/self/exe";
   options.environment = environment_of(child, order);
   options.inherit_fds = {order.result_fd, order.stop_fd};
+  if (order.plan_fd >= 0) options.inherit_fds.push_back(order.plan_fd);
+  options.inherit_fds.insert(options.inherit_fds.end(), child.leases.begin(), child.leases.end());
   return options;
 }
 
@@ -86,17 +84,54 @@ siginfo_t wait_for(const Child& child) {
   return end;
 }
 
-std::string read_answer(int fd) {
-  std::string answer;
-  char piece[4096];
-  for (ssize_t got = 0; (got = ::pread(fd, piece, sizeof(piece), static_cast<off_t>(answer.size()))) != 0;) {
-    if (got < 0 && errno != EINTR) fail_errno("tasks: cannot read a child's result", errno);
-    if (got > 0) answer.append(piece, static_cast<size_t>(got));
+// Sends SIGTERM once, when `stop` is set.
+void end_when_stopped(const Child& child, const SharedStop& stop) {
+  bool ended = false;
+  for (;;) {
+    pollfd death{.fd = child.pidfd.get(), .events = POLLIN, .revents = 0};
+    const int ready = ::poll(&death, 1, ended ? -1 : kLookAtStopEveryMs);
+    if (ready > 0) return;
+    if (ready < 0 && errno != EINTR) fail_errno(cat("tasks: cannot wait for process ", child.pid), errno);
+    if (ended || stop.flag()->load() == 0) continue;
+    ::syscall(SYS_pidfd_send_signal, child.pidfd.get(), SIGTERM, nullptr, 0U);
+    ended = true;
   }
-  return answer;
 }
 
 }  // namespace
+
+Fd new_task_memory(const char* name) {
+  Fd fd(::memfd_create(name, MFD_CLOEXEC));
+  if (!fd.valid()) fail_errno("tasks: cannot make memory to share with a child", errno);
+  return fd;
+}
+
+std::string read_task_memory(int fd) {
+  std::string text;
+  char piece[4096];
+  for (ssize_t got = 0; (got = ::pread(fd, piece, sizeof(piece), static_cast<off_t>(text.size()))) != 0;) {
+    if (got < 0 && errno != EINTR) fail_errno("tasks: cannot read a child's result", errno);
+    if (got > 0) text.append(piece, static_cast<size_t>(got));
+  }
+  return text;
+}
+
+std::string order_to_json(const TaskOrder& order) {
+  const nlohmann::json json = {{"kind", static_cast<int>(order.kind)},
+                               {"name", order.name},
+                               {"number", order.number},
+                               {"tasks", order.tasks},
+                               {"place", order.place},
+                               {"rank_places", order.rank_places},
+                               {"device", order.device.str()},
+                               {"uuid", order.uuid},
+                               {"result_fd", order.result_fd},
+                               {"stop_fd", order.stop_fd},
+                               {"plan_fd", order.plan_fd},
+                               {"lease", order.lease},
+                               {"parent", order.parent}};
+  return json.dump();
+}
 
 SharedStop::SharedStop() : fd_(new_task_memory("muster-stop")) {
   if (::ftruncate(fd_.get(), sizeof(std::atomic<int>)) != 0)
@@ -162,6 +197,11 @@ void answer_with_error(const TaskOrder& order, const std::string& message) {
   write_all(order.result_fd, kFailure + message);
 }
 
+std::optional<std::string> result_of(const std::string& answer) {
+  if (!answer.starts_with(kResult)) return std::nullopt;
+  return answer.substr(1);
+}
+
 std::string run_task_child(const TaskChild& child, const SharedStop& stop) {
   const Fd result = new_task_memory("muster-result");
   TaskOrder order = child.order;
@@ -169,12 +209,17 @@ std::string run_task_child(const TaskChild& child, const SharedStop& stop) {
   order.stop_fd = stop.fd();
   order.parent = ::getpid();
   const Child process = spawn_child(options_of(child, order));
+  const bool is_launcher = order.kind == TaskOrder::Kind::launcher;
+  if (is_launcher) end_when_stopped(process, stop);
   const siginfo_t end = wait_for(process);
-  const std::string answer = read_answer(result.get());
-  if (end.si_code == CLD_EXITED && end.si_status == 0 && answer.starts_with(kResult)) return answer.substr(1);
+  const std::string answer = read_task_memory(result.get());
+  if (end.si_code == CLD_EXITED && end.si_status == 0) {
+    if (auto bytes = result_of(answer)) return std::move(*bytes);
+  }
   const std::string who = cat("process ", process.pid, " on ", order.place);
   if (end.si_code == CLD_EXITED && answer.starts_with(kFailure))
-    throw Error(ErrorCode::peer_failed, cat(answer.substr(1), " (", who, ")"));
+    throw Error(ErrorCode::peer_failed,
+                is_launcher ? answer.substr(1) : cat(answer.substr(1), " (", who, ")"));
   const std::string how =
       end.si_code == CLD_EXITED ? cat("exit code ", end.si_status) : signal_name(end.si_status);
   throw Error(ErrorCode::peer_failed, cat("expected a result, got ", how, " (", who, ")"));

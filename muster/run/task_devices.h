@@ -1,5 +1,5 @@
 // Which devices there are for the tasks of a TaskSet, and which of them a task may have. Pure: the machine
-// and its masks are arguments. For task_set.cc; knows nothing of threads and processes.
+// and its masks are arguments. For task_plan.cc and task_dispatch.cc; knows nothing of threads and processes.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -21,10 +21,12 @@ struct TaskDevice {
   std::string uuid = {};               // of a real GPU; empty: none
   bool alone = false;                  // a MIG instance that only a process with a mask of its own can see
   VisibilityVariables variables = {};  // what shows a child this device and no other
+  RankPlan as_rank = {};               // what a group's plan says of a rank on it
 };
 
 struct TaskPlaces {
   std::vector<size_t> devices = {};  // any of these, the first being the first choice
+  size_t count = 1;                  // so many at one time, one for each rank of a group
   std::string instead = {};          // why these are CPU slots though no "cpu" was asked for; empty: as asked
 };
 
@@ -35,14 +37,19 @@ class TaskDevices {
 
   const std::vector<TaskDevice>& all() const { return devices_; }  // GPUs, then CPU slots
 
-  // Throws: invalid_argument for a device that is no selection, or one of several MIG instances in a thread;
-  // unavailable when there is no such device and the CPU is not allowed.
+  // Throws: invalid_argument for a device that is no selection, one of several MIG instances in a thread, or
+  // more ranks than CPU slots; unavailable when there is no such device, or not one for each rank, and the
+  // CPU is not allowed.
   TaskPlaces places_of(const detail::TaskEntry& task) const;
 
+  // Of a task whose ranks have these devices, in this order.
+  Plan plan_of(const std::string& task, const std::vector<size_t>& devices) const;
+
  private:
-  TaskPlaces on_cpu(std::string instead) const;
+  TaskPlaces on_cpu(const detail::TaskEntry& task, std::string instead) const;
 
   Host host_;
+  bool simulated_;
   UsableGpus usable_;
   std::vector<TaskDevice> devices_;
 };

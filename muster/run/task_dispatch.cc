@@ -3,30 +3,39 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <set>
 
 #include "muster/base/clock.h"
+#include "muster/base/strings.h"
+#include "muster/run/task_group.h"
 
 namespace muster {
 
 namespace {
 
-// A child sees its GPU alone.
+// A child sees its GPU alone, and a group's first rank its own first.
 c10::Device device_seen(TaskMode mode, const TaskDevice& place) {
-  return mode == TaskMode::process && place.device.is_cuda() ? c10::Device(c10::kCUDA, 0) : place.device;
+  return mode != TaskMode::thread && place.device.is_cuda() ? c10::Device(c10::kCUDA, 0) : place.device;
 }
 
 }  // namespace
 
-TaskDispatch::TaskDispatch(const std::vector<detail::TaskEntry>& tasks, const std::vector<TaskPlaces>& places,
-                           const std::vector<TaskDevice>& devices, std::vector<TaskOutcome>& outcomes)
-    : tasks_(tasks), places_(places), devices_(devices), outcomes_(outcomes), load_(devices.size(), 0) {}
+TaskDispatch::TaskDispatch(const std::vector<detail::TaskEntry>& tasks, const TaskPlan& plan,
+                           std::vector<TaskOutcome>& outcomes)
+    : tasks_(tasks),
+      plan_(plan),
+      devices_(plan.devices.all()),
+      outcomes_(outcomes),
+      load_(devices_.size(), 0) {}
 
-// All that may run at once, at the most, get the same part of this thread's.
+// All that may run at once, at the most, get the same part of this thread's; so does each rank of a group.
 int TaskDispatch::threads_of_each() const {
   std::set<size_t> used;
-  for (const TaskPlaces& places : places_) used.insert(places.devices.begin(), places.devices.end());
-  const size_t most = std::min(tasks_.size(), used.size() * static_cast<size_t>(options_.per_device));
+  size_t wanted = 0;
+  for (const TaskPlaces& places : plan_.places) {
+    used.insert(places.devices.begin(), places.devices.end());
+    wanted += places.count;
+  }
+  const size_t most = std::min(wanted, used.size() * static_cast<size_t>(options_.per_device));
   return std::max(1, at::get_num_threads() / std::max(1, static_cast<int>(most)));
 }
 
@@ -48,35 +57,50 @@ void TaskDispatch::run(const TaskSetOptions& options, const std::vector<std::str
 }
 
 void TaskDispatch::start_what_fits(std::vector<std::jthread>& threads) {
+  std::set<size_t> kept;  // free, for a group that was added before and still waits for more
   for (size_t task = 0; task < tasks_.size(); ++task) {
     TaskOutcome& outcome = outcomes_[task];
     if (outcome.state != TaskOutcome::State::not_started) continue;
     if (stop_.flag()->load() != 0) return;
-    const size_t device = free_device(task);
-    if (device == kNone) continue;
-    threads.emplace_back([this, task, device] { run_task(task, device); });  // it waits for mutex_
+    const Devices devices = free_devices(task, kept);
+    if (devices.size() < plan_.places[task].count) {
+      kept.insert(devices.begin(), devices.end());
+      continue;
+    }
+    threads.emplace_back([this, task, devices] { run_task(task, devices); });  // it waits for mutex_
+    std::vector<std::string> labels;
+    for (const size_t device : devices) {
+      labels.push_back(devices_[device].label);
+      ++load_[device];
+    }
     outcome.state = TaskOutcome::State::running;
-    outcome.place = devices_[device].label;
-    outcome.device = device_seen(tasks_[task].mode, devices_[device]);
-    ++load_[device];
+    outcome.place = join(labels, ", ");
+    outcome.device = device_seen(tasks_[task].mode, devices_[devices[0]]);
     ++running_;
   }
 }
 
-// The one with the fewest tasks.
-size_t TaskDispatch::free_device(size_t task) const {
-  const std::vector<size_t>& allowed = places_[task].devices;
-  const auto least = std::min_element(allowed.begin(), allowed.end(),
-                                      [&](size_t a, size_t b) { return load_[a] < load_[b]; });
-  return load_[*least] < options_.per_device ? *least : kNone;
+// As many as it needs, those with the fewest tasks, in the order in which it may have them; or too few.
+TaskDispatch::Devices TaskDispatch::free_devices(size_t task, const std::set<size_t>& kept) const {
+  const TaskPlaces& places = plan_.places[task];
+  Devices free = places.devices;
+  std::erase_if(free,
+                [&](size_t device) { return load_[device] >= options_.per_device || kept.contains(device); });
+  std::stable_sort(free.begin(), free.end(), [&](size_t a, size_t b) { return load_[a] < load_[b]; });
+  free.resize(std::min(free.size(), places.count));
+  Devices ordered;
+  for (const size_t device : places.devices) {
+    if (std::find(free.begin(), free.end(), device) != free.end()) ordered.push_back(device);
+  }
+  return ordered;
 }
 
-void TaskDispatch::run_task(size_t task, size_t device) {
+void TaskDispatch::run_task(size_t task, const Devices& devices) {
   { const std::lock_guard started(mutex_); }
   const auto start = Clock::now();
   std::exception_ptr failure;
   try {
-    call_task(task, device);
+    call_task(task, devices);
   } catch (...) {
     failure = std::current_exception();
     tasks_[task].fail(failure);
@@ -87,33 +111,49 @@ void TaskDispatch::run_task(size_t task, size_t device) {
   outcome.state = failure ? TaskOutcome::State::failed : TaskOutcome::State::done;
   if (failure) outcome.error = text_of_failure(failure);
   if (failure && options_.fail_fast) stop_.set();
-  --load_[device];
+  for (const size_t device : devices) --load_[device];
   --running_;
   ended_.notify_one();
 }
 
-void TaskDispatch::call_task(size_t task, size_t device) {
+void TaskDispatch::call_task(size_t task, const Devices& devices) {
   const detail::TaskEntry& entry = tasks_[task];
-  const TaskDevice& place = devices_[device];
-  if (entry.mode == TaskMode::thread) {
-    at::set_num_threads(num_threads_);
-    use_task_device(place.device, place.uuid);
-    TaskContext context({.name = entry.name,
-                         .device = place.device,
-                         .place = place.label,
-                         .number = task,
-                         .stop = stop_.flag()});
-    entry.call(context);
-    return;
-  }
-  TaskChild child{.argv = argv_, .variables = place.variables, .num_threads = num_threads_};
-  child.order.name = entry.name;
+  if (entry.mode == TaskMode::thread) return call_in_thread(task, devices_[devices[0]]);
+  TaskChild child = child_for(task, devices);
+  if (entry.mode == TaskMode::process) return entry.take_bytes(run_task_child(child, stop_));
+  entry.take_bytes(run_task_group(std::move(child), plan_.devices.plan_of(entry.name, devices), stop_));
+}
+
+void TaskDispatch::call_in_thread(size_t task, const TaskDevice& place) {
+  at::set_num_threads(num_threads_);
+  use_task_device(place.device, place.uuid);
+  TaskContext context({.name = tasks_[task].name,
+                       .device = place.device,
+                       .place = place.label,
+                       .number = task,
+                       .stop = stop_.flag()});
+  tasks_[task].call(context);
+}
+
+TaskChild TaskDispatch::child_for(size_t task, const Devices& devices) const {
+  const TaskDevice& first = devices_[devices[0]];
+  TaskChild child{.argv = argv_, .num_threads = num_threads_};
+  child.order.name = tasks_[task].name;
   child.order.number = task;
-  child.order.place = place.label;
-  child.order.uuid = place.uuid;
-  child.order.device = device_seen(entry.mode, place);
+  child.order.uuid = first.uuid;
+  child.order.device = device_seen(tasks_[task].mode, first);
+  child.order.lease = plan_.lease;
   for (const detail::TaskEntry& each : tasks_) child.order.tasks.push_back(each.name);
-  entry.take_bytes(run_task_child(child, stop_));
+  for (const size_t device : devices) {
+    child.order.rank_places.push_back(devices_[device].label);
+    for (const Lease& lease : plan_.leases) {
+      if (lease.gpu().value == devices_[device].uuid) child.leases.push_back(lease.fd());
+    }
+  }
+  child.order.place = join(child.order.rank_places, ", ");
+  // A group's plan shows its ranks their GPUs.
+  if (tasks_[task].mode == TaskMode::process || !first.device.is_cuda()) child.variables = first.variables;
+  return child;
 }
 
 }  // namespace muster

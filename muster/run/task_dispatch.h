@@ -4,36 +4,39 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "muster/run/task_child.h"
-#include "muster/run/task_devices.h"
+#include "muster/run/task_plan.h"
 #include "muster/run/task_set.h"
 
 namespace muster {
 
 class TaskDispatch {
  public:
-  // `places` and `outcomes` are of the tasks, in their order. All must outlive it.
-  TaskDispatch(const std::vector<detail::TaskEntry>& tasks, const std::vector<TaskPlaces>& places,
-               const std::vector<TaskDevice>& devices, std::vector<TaskOutcome>& outcomes);
+  // `outcomes` are of the tasks, in their order. All must outlive it.
+  TaskDispatch(const std::vector<detail::TaskEntry>& tasks, const TaskPlan& plan,
+               std::vector<TaskOutcome>& outcomes);
 
-  // `argv`: of this program, for the tasks that are processes.
+  // `argv`: of this program, for the tasks that are processes and groups.
   // Blocking: until every task has ended, or may no longer start.
   void run(const TaskSetOptions& options, const std::vector<std::string>& argv);
 
  private:
-  static constexpr size_t kNone = static_cast<size_t>(-1);
+  using Devices = std::vector<size_t>;
   void start_what_fits(std::vector<std::jthread>& threads);
-  size_t free_device(size_t task) const;
-  void run_task(size_t task, size_t device);
-  void call_task(size_t task, size_t device);
+  Devices free_devices(size_t task, const std::set<size_t>& kept) const;
+  void run_task(size_t task, const Devices& devices);
+  void call_task(size_t task, const Devices& devices);
+  void call_in_thread(size_t task, const TaskDevice& place);
+  TaskChild child_for(size_t task, const Devices& devices) const;
   int threads_of_each() const;
 
   const std::vector<detail::TaskEntry>& tasks_;
-  const std::vector<TaskPlaces>& places_;
+  const TaskPlan& plan_;
   const std::vector<TaskDevice>& devices_;
   std::vector<TaskOutcome>& outcomes_;  // under mutex_, as are load_ and running_
   TaskSetOptions options_;

@@ -19,9 +19,12 @@
 
 namespace muster {
 
+class Context;
+
 enum class TaskMode {
   thread,   // in a thread of this process
   process,  // in a child process: this program, started again
+  group,    // as ranks of a process group, each in a child process (add_group)
 };
 
 struct TaskOptions {
@@ -29,6 +32,15 @@ struct TaskOptions {
   // `muster run --gpus` ("0", "GPU-8f3c", "0-3"), and where it names several, any free one of these.
   std::string device = {};
   bool allow_cpu = false;  // without such a device: on the CPU. It is said, and stands in TaskOutcome
+};
+
+struct TaskGroupOptions {
+  std::optional<int> ranks = {};  // nothing: one per device
+  // Where its ranks may be, as TaskOptions::device has it: the first `ranks` of these that are free, in this
+  // order. "cpu": CPU slots.
+  std::string devices = {};
+  bool allow_cpu = false;        // with fewer such devices: all ranks on the CPU. It is said
+  std::string backend = "auto";  // as RunOptions::backend
 };
 
 // What a task knows while it runs.
@@ -107,28 +119,35 @@ struct TaskEntry {
   std::string name = {};
   TaskOptions options = {};
   TaskMode mode = TaskMode::thread;
+  std::optional<int> ranks = 1;                             // nothing: one per device
+  std::string backend = {};                                 // of a group
   std::function<void(TaskContext&)> call = {};              // keeps the result
+  std::function<void(Context&)> call_rank = {};             // of a group, instead of `call`
   std::function<void(std::exception_ptr)> fail = {};        // keeps the error
-  std::function<std::string()> result_bytes = {};           // of a process
-  std::function<void(const std::string&)> take_bytes = {};  // of a process: keeps them as the result
+  std::function<std::string()> result_bytes = {};           // of a process or rank
+  std::function<void(const std::string&)> take_bytes = {};  // keeps what these have sent as the result
 };
 
-template <TaskMode mode, class F, class R>
-TaskEntry make_entry(const std::string& name, TaskOptions options, F fn,
-                     const std::shared_ptr<TaskCell<R>>& cell) {
-  using Value = typename TaskCell<R>::Value;
-  TaskEntry entry{.name = name, .options = std::move(options), .mode = mode};
-  // Shared with copies of the std::function, so that `fn` itself need not be copyable.
-  entry.call = [cell, fn = std::make_shared<F>(std::move(fn))](TaskContext& task) {
+// `fn` as a call that keeps what it returns. It is shared with copies of the std::function, so that it need
+// not be copyable itself.
+template <class Argument, class F, class R>
+std::function<void(Argument&)> keeping_result(F fn, const std::shared_ptr<TaskCell<R>>& cell) {
+  return [cell, fn = std::make_shared<F>(std::move(fn))](Argument& argument) {
     if constexpr (std::is_void_v<R>) {
-      (*fn)(task);
+      (*fn)(argument);
       cell->value.emplace();
     } else {
-      cell->value.emplace((*fn)(task));
+      cell->value.emplace((*fn)(argument));
     }
   };
-  entry.fail = [cell](std::exception_ptr error) { cell->error = std::move(error); };
-  if constexpr (mode == TaskMode::process) {
+}
+
+template <class R>
+TaskEntry make_entry(const std::string& name, TaskMode mode, const std::shared_ptr<TaskCell<R>>& cell) {
+  using Value = typename TaskCell<R>::Value;
+  TaskEntry entry{.name = name, .mode = mode};
+  entry.fail = [cell](const std::exception_ptr& error) { cell->error = error; };
+  if constexpr (kCrossesProcesses<R>) {
     entry.result_bytes = [cell] { return to_bytes<Value>(*cell->value); };
     entry.take_bytes = [cell](const std::string& bytes) { cell->value.emplace(from_bytes<Value>(bytes)); };
   }

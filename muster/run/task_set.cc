@@ -1,17 +1,22 @@
 #include "muster/run/task_set.h"
 
+#include <stdlib.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <thread>
 
-#include "muster/base/env.h"
+#include "muster/base/error.h"
 #include "muster/base/log.h"
-#include "muster/device/probe.h"
-#include "muster/device/read_inventory.h"
+#include "muster/base/strings.h"
+#include "muster/run/context.h"
+#include "muster/run/error_file.h"
+#include "muster/run/run.h"
 #include "muster/run/task_child.h"
-#include "muster/run/task_devices.h"
 #include "muster/run/task_dispatch.h"
+#include "muster/run/task_group.h"
+#include "muster/run/task_plan.h"
 
 namespace muster {
 
@@ -32,18 +37,11 @@ void fail_not_run(const std::string& name) {
 
 namespace {
 
-TaskDevices devices_for_tasks(int cpu_slots) {
-  const auto file = get_env("MUSTER_INVENTORY");
-  const Inventory machine = file ? read_inventory(*file) : probe_this_machine();
-  return {machine, machine.simulated ? VisibilityMasks{} : inherited_masks(), cpu_slots};
-}
-
 // LibTorch's CUDA part is loaded, and the driver found missing, before tasks compute beside it. In a thread
 // of its own, so that the caller's current device stays what it is.
-void load_cuda_for(const std::vector<detail::TaskEntry>& tasks, const std::vector<TaskPlaces>& places,
-                   const std::vector<TaskDevice>& devices) {
+void load_cuda_for(const std::vector<detail::TaskEntry>& tasks, const TaskPlan& plan) {
   for (size_t i = 0; i < tasks.size(); ++i) {
-    const TaskDevice& first = devices[places[i].devices[0]];
+    const TaskDevice& first = plan.devices.all()[plan.places[i].devices[0]];
     if (tasks[i].mode != TaskMode::thread || !first.device.is_cuda()) continue;
     ::setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0);  // as the machine's GPUs are counted here
     std::exception_ptr failure;
@@ -72,7 +70,10 @@ void say_what_is_instead(const std::vector<TaskOutcome>& outcomes) {
 }  // namespace
 
 TaskSet::TaskSet(int argc, char** argv, TaskSetOptions options)
-    : options_(options), argv_(argv, argv + std::max(argc, 0)) {}
+    : options_(options), argv_(argv, argv + std::max(argc, 0)) {
+  const auto order = task_order_from_environment();
+  if (order && order->kind == TaskOrder::Kind::launcher) launch_task_group(*order, argv_);
+}
 
 void TaskSet::add_entry(detail::TaskEntry entry) {
   const std::string who = cat("task '", printable(entry.name), "': ");
@@ -83,12 +84,14 @@ void TaskSet::add_entry(detail::TaskEntry entry) {
     throw Error(ErrorCode::invalid_argument,
                 cat(who, "expected a name of its own, got one that another task of the set has"));
   }
-  if (entry.mode == TaskMode::process && argv_.empty()) {
+  if (entry.mode != TaskMode::thread && argv_.empty()) {
     throw Error(ErrorCode::failed_precondition,
                 cat(who,
                     "expected a set that knows the program's arguments, which a task in a process needs; "
                     "make it as TaskSet(argc, argv)"));
   }
+  if (entry.ranks && *entry.ranks < 1)
+    throw Error(ErrorCode::invalid_argument, cat(who, "expected 1 rank or more, got ", *entry.ranks));
   outcomes_.push_back({.name = entry.name, .mode = entry.mode});
   entries_.push_back(std::move(entry));
 }
@@ -107,33 +110,34 @@ void TaskSet::run() {
                 cat("tasks: expected per_device from 1 and cpu_slots from 0, got ", options_.per_device,
                     " and ", options_.cpu_slots));
   }
-  const auto is_process = [](const detail::TaskEntry& entry) { return entry.mode == TaskMode::process; };
+  const auto is_process = [](const detail::TaskEntry& entry) { return entry.mode != TaskMode::thread; };
   if (std::any_of(entries_.begin(), entries_.end(), is_process)) {
     if (const auto order = task_order_from_environment()) run_as_child(*order);
   }
-  const TaskDevices devices = devices_for_tasks(options_.cpu_slots);
-  std::vector<TaskPlaces> places;
-  for (const detail::TaskEntry& entry : entries_) places.push_back(devices.places_of(entry));
-  for (size_t i = 0; i < entries_.size(); ++i) outcomes_[i].instead = places[i].instead;
+  const TaskPlan plan = plan_tasks(entries_, options_);
+  for (size_t i = 0; i < entries_.size(); ++i) outcomes_[i].instead = plan.places[i].instead;
   say_what_is_instead(outcomes_);
-  load_cuda_for(entries_, places, devices.all());
+  load_cuda_for(entries_, plan);
   has_run_ = true;
-  TaskDispatch(entries_, places, devices.all(), outcomes_).run(options_, argv_);
+  TaskDispatch(entries_, plan, outcomes_).run(options_, argv_);
   throw_failures();
+}
+
+const detail::TaskEntry& TaskSet::entry_of(const TaskOrder& order) const {
+  if (order.tasks == names()) return entries_.at(order.number);
+  throw Error(ErrorCode::failed_precondition,
+              cat("expected the tasks ", join(order.tasks, ", "), ", got ", join(names(), ", "),
+                  "; a program that is started again must come to the same set first, with the same tasks"));
 }
 
 // The parent has decided all: this process does its one task, answers, and ends.
 void TaskSet::run_as_child(const TaskOrder& order) {
+  ::unsetenv(kTaskVariable);  // sets of the task's own are not meant
+  if (order.kind == TaskOrder::Kind::rank) run_as_rank(order);
   int exit_code = 1;
   try {
     set_log_name(cat("task ", printable(order.name)));
-    if (order.tasks != names()) {
-      throw Error(
-          ErrorCode::failed_precondition,
-          cat("expected the tasks ", join(order.tasks, ", "), ", got ", join(names(), ", "),
-              "; a program that is started again must come to the same set first, with the same tasks"));
-    }
-    const detail::TaskEntry& entry = entries_.at(order.number);
+    const detail::TaskEntry& entry = entry_of(order);
     use_task_device(order.device, order.uuid);
     const SharedStop stop(order.stop_fd);
     TaskContext context({.name = order.name,
@@ -148,6 +152,22 @@ void TaskSet::run_as_child(const TaskOrder& order) {
     answer_with_error(order, text_of_failure(std::current_exception()));
   }
   std::exit(exit_code);
+}
+
+void TaskSet::run_as_rank(const TaskOrder& order) {
+  std::string backend;
+  try {
+    backend = entry_of(order).backend;
+  } catch (const Error& error) {
+    log(LogLevel::error, error.message());
+    write_error_file(error.message());
+    std::exit(1);
+  }
+  std::exit(muster::run({.backend = backend}, 0, nullptr, [&](Context& context) {
+    const detail::TaskEntry& entry = entry_of(order);
+    entry.call_rank(context);
+    if (context.rank() == 0) answer_with_result(order, entry.result_bytes());
+  }));
 }
 
 void TaskSet::throw_failures() const {

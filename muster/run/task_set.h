@@ -6,12 +6,14 @@
 //   tasks.run();
 //   use(a.result(), b.result());
 //
-// For ranks that work on one thing together see run.h. What runs a task, and on which device, is in
-// task_dispatch.h, task_devices.h and task_child.h.
+// A task may also be several ranks that work on one thing together (add_group); where that is all a program
+// does, see run.h. What runs a task, and on which device, is in task_dispatch.h, task_plan.h, task_child.h
+// and task_group.h.
 #pragma once
 
 #include <c10/core/Device.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,8 +29,11 @@ struct TaskOrder;  // task_child.h
 
 struct TaskSetOptions {
   int per_device = 1;      // tasks on one device at a time; the others wait in the order of add
-  bool fail_fast = false;  // after a failure start nothing more, and ask the others to stop
+  bool fail_fast = false;  // after a failure start nothing more, ask the others to stop, and end groups
   int cpu_slots = 0;       // tasks on the CPU at a time, times per_device; 0: MUSTER_CPU_SLOTS, else 2
+  bool lease = true;       // take a lease on every GPU that tasks use, as `muster run` does
+  // For GPUs that other jobs hold, where tasks can have no others and may not use the CPU; nothing: do not.
+  std::optional<std::chrono::milliseconds> wait = {};
 };
 
 // What add returns. It may outlive its set.
@@ -37,9 +42,10 @@ class TaskHandle {
  public:
   explicit TaskHandle(std::shared_ptr<const detail::TaskCell<R>> cell) : cell_(std::move(cell)) {}
 
-  // What the function returned; nothing for one that returns void. Throws: the function's own exception; of a
-  // task in a process Error(peer_failed) with its text, or the signal that ended it; failed_precondition for
-  // a task that has not run.
+  // What the function returned, in rank 0 of a group; nothing for one that returns void. Throws: the
+  // function's own exception; of a task in a process Error(peer_failed) with its text, or the signal that
+  // ended it, and of a group's rank with its number and device; failed_precondition for a task that has not
+  // run.
   std::conditional_t<std::is_void_v<R>, void, std::add_lvalue_reference_t<const R>> result() const {
     if (cell_->error) std::rethrow_exception(cell_->error);
     if (!cell_->value) detail::fail_not_run(cell_->name);
@@ -55,8 +61,8 @@ struct TaskOutcome {
   enum class State { not_started, running, done, failed };
   std::string name = {};
   State state = State::not_started;
-  std::string place = {};          // "GPU 1", "CPU slot 0"; empty: not started
-  c10::Device device = c10::kCPU;  // as the task sees it
+  std::string place = {};          // "GPU 1", "CPU slot 0", "GPU 0, GPU 1"; empty: not started
+  c10::Device device = c10::kCPU;  // as the task sees it; of a group: as rank 0 does
   std::string instead = {};  // why it was on the CPU though another device was wanted; empty: it was not
   TaskMode mode = TaskMode::thread;
   std::string error = {};  // of a task that failed
@@ -70,7 +76,8 @@ class TaskSet {
   explicit TaskSet(TaskSetOptions options = {}) : options_(options) {}
 
   // For tasks in processes: the program and its arguments are started again for each of them. What stands
-  // before `run` in the program runs there too, so it must add the same tasks in the same order.
+  // before `run` in the program runs there too, so it must add the same tasks in the same order. In a child
+  // that is to start a group's ranks it does that and ends the process; it does not return there.
   TaskSet(int argc, char** argv, TaskSetOptions options = {});
 
   // Adds a task; nothing runs yet. `fn` is called with a TaskContext&, its device being current for the
@@ -86,19 +93,46 @@ class TaskSet {
   // process in a set that was made without argc and argv.
   template <TaskMode mode = TaskMode::thread, class F>
   auto add(const std::string& name, TaskOptions options, F fn) {
+    static_assert(mode != TaskMode::group, "for ranks of a group there is add_group");
     using R = std::decay_t<std::invoke_result_t<F&, TaskContext&>>;
     static_assert(
         mode != TaskMode::process || detail::kCrossesProcesses<R>,
         "a task in a process returns a std::string, a number or nothing: other values cannot be sent "
         "back; write them to a file and return its name");
     auto cell = std::make_shared<detail::TaskCell<R>>(name);
-    add_entry(detail::make_entry<mode>(name, std::move(options), std::move(fn), cell));
+    detail::TaskEntry entry = detail::make_entry(name, mode, cell);
+    entry.options = std::move(options);
+    entry.call = detail::keeping_result<TaskContext>(std::move(fn), cell);
+    add_entry(std::move(entry));
+    return TaskHandle<R>(cell);
+  }
+
+  // Adds a task that is the ranks of a process group: each a child process with a device of its own, started
+  // and guarded as by muster::run. Every rank calls `fn` with a Context& (context.h); what rank 0 returns is
+  // the result, a std::string, a number or nothing. The first rank that fails is the task's error, and the
+  // others are ended. It starts when enough devices are free at one time; those that are already are kept for
+  // it. Its folder is runs/<id>, as muster::run's.
+  // Throws: as add for a process; invalid_argument for fewer than one rank.
+  template <class F>
+  auto add_group(const std::string& name, TaskGroupOptions options, F fn) {
+    using R = std::decay_t<std::invoke_result_t<F&, Context&>>;
+    static_assert(detail::kCrossesProcesses<R>,
+                  "ranks return a std::string, a number or nothing: other values cannot be sent back; write "
+                  "them to a file and return its name");
+    auto cell = std::make_shared<detail::TaskCell<R>>(name);
+    detail::TaskEntry entry = detail::make_entry(name, TaskMode::group, cell);
+    entry.options = {.device = std::move(options.devices), .allow_cpu = options.allow_cpu};
+    entry.ranks = options.ranks;
+    entry.backend = std::move(options.backend);
+    entry.call_rank = detail::keeping_result<Context>(std::move(fn), cell);
+    add_entry(std::move(entry));
     return TaskHandle<R>(cell);
   }
 
   // Runs all tasks: at once on different devices, in the order of add on the same. A task that fails does not
   // stop the others, unless fail_fast. In a child that was started for one task it runs that one and ends the
-  // process; it does not return there.
+  // process; it does not return there. GPUs that another job holds count as absent; the leases are kept until
+  // all tasks have ended. A process that a launcher gave its devices has that one's leases.
   // Blocking: until every task has ended. Throws: before anything is started invalid_argument and
   // unavailable, naming a task and its device and what there is; failed_precondition when called twice; after
   // all have ended Error(peer_failed) naming every task that failed.
@@ -110,6 +144,8 @@ class TaskSet {
  private:
   void add_entry(detail::TaskEntry entry);
   [[noreturn]] void run_as_child(const TaskOrder& order);
+  [[noreturn]] void run_as_rank(const TaskOrder& order);
+  const detail::TaskEntry& entry_of(const TaskOrder& order) const;
   std::vector<std::string> names() const;
   void throw_failures() const;
 

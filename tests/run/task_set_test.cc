@@ -17,6 +17,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/run/context.h"
 
 namespace muster::testing {
 namespace {
@@ -232,6 +233,43 @@ TEST_F(TaskSetTest, AProcessNeedsTheProgramsArguments) {
   } catch (const Error& error) {
     EXPECT_THAT(error.message(), HasSubstr("TaskSet(argc, argv)"));
   }
+}
+
+// Of a set with a task that would start and a group of these ranks.
+std::string error_with_group(const TaskGroupOptions& options) {
+  char program[] = "program";
+  char* argv[] = {program, nullptr};
+  TaskSet tasks(1, argv);
+  std::atomic<bool> started = false;
+  tasks.add("good", {}, [&](TaskContext&) { started = true; });
+  std::string error;
+  try {
+    tasks.add_group("bad", options, [](Context&) {});
+    error = error_of_run(tasks);
+  } catch (const Error& refused) {
+    error = refused.message();
+  }
+  EXPECT_FALSE(started);
+  return error;
+}
+
+TEST_F(TaskSetTest, AGroupThatDoesNotFitIsAnErrorBeforeAnythingStarts) {
+  use_machine(2);
+  EXPECT_THAT(error_with_group({.ranks = 0}), HasSubstr("task 'bad': expected 1 rank or more, got 0"));
+  EXPECT_THAT(
+      error_with_group({.ranks = 3}),
+      HasSubstr("task 'bad': expected a GPU for each of 3 ranks, got 2; host h has GPUs 0, 1; ask for "
+                "fewer ranks"));
+  EXPECT_THAT(error_with_group({.ranks = 2, .devices = "1"}),
+              HasSubstr("expected a GPU for each of 2 ranks, got 1 by '1'"));
+  EXPECT_THAT(error_with_group({.ranks = 2, .devices = "1,7"}), HasSubstr("'1,7'"));
+  EXPECT_THAT(error_with_group({.ranks = 3, .devices = "cpu"}),
+              HasSubstr("expected at most 2 ranks, one a CPU slot, got 3; ask for fewer, or raise "
+                        "TaskSetOptions::cpu_slots"));
+  EXPECT_THAT(error_with_group({.ranks = 3, .allow_cpu = true}),
+              HasSubstr("got 3 (on the CPU: expected a GPU for each of 3 ranks, got 2"));
+  TaskSet without_arguments;
+  EXPECT_THROW(without_arguments.add_group("a", {}, [](Context&) {}), Error);
 }
 
 TEST_F(TaskSetTest, TasksShareTheIntraOpThreadsAndGiveThemBack) {

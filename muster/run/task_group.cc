@@ -1,0 +1,105 @@
+#include "muster/run/task_group.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "muster/base/env.h"
+#include "muster/base/fd.h"
+#include "muster/base/log.h"
+#include "muster/launch/agent.h"
+#include "muster/placement/plan_json.h"
+#include "muster/supervise/child.h"
+
+namespace muster {
+
+namespace {
+
+// The ranks' orders: they answer to the launcher, which answers to the parent.
+TaskOrder order_of_ranks(const TaskOrder& order, int result_fd) {
+  TaskOrder ranks{.kind = TaskOrder::Kind::rank, .name = order.name, .number = order.number};
+  ranks.tasks = order.tasks;
+  ranks.result_fd = result_fd;
+  ranks.parent = ::getpid();
+  return ranks;
+}
+
+// "[name.0] " before each line, as the ranks of several groups may speak at once.
+std::string prefix_of_lines(const std::string& task) {
+  std::string name;
+  for (const char c : printable(task)) name += c == '$' ? std::string("$$") : std::string(1, c);
+  return cat("[", name, ".${rank}] ");
+}
+
+LaunchOptions launch_options(const TaskOrder& order, const std::vector<std::string>& argv, int result_fd) {
+  LaunchOptions launch;
+  launch.argv = {std::filesystem::read_symlink("/proc/self/exe").string()};
+  launch.argv.insert(launch.argv.end(), argv.begin() + std::min<ptrdiff_t>(1, std::ssize(argv)), argv.end());
+  launch.inventory = get_env("MUSTER_INVENTORY").value_or("");
+  launch.plan = cat("/proc/self/fd/", order.plan_fd);
+  launch.lease = order.lease;
+  launch.line_prefix = prefix_of_lines(order.name);
+  launch.extra_env = {{kTaskVariable, order_to_json(order_of_ranks(order, result_fd))}};
+  launch.quiet = true;
+  return launch;
+}
+
+std::string text_of(const WorkerExit& exit, const TaskOrder& order) {
+  const std::string& why = exit.message.empty() ? exit.cause : exit.message;
+  return cat("rank ", exit.rank, " on ", order.rank_places.at(static_cast<size_t>(exit.rank)), ": ", why,
+             " (process ", exit.pid, ")");
+}
+
+std::string text_of_end(int exit_code) {
+  if (exit_code == 128 + SIGTERM) return "its ranks were ended: the set fails fast, or SIGTERM came";
+  if (exit_code > 128) return cat("its ranks were ended by ", signal_name(exit_code - 128));
+  return "expected a result from rank 0, got none: it ended before its function had returned";
+}
+
+// Runs the ranks; returns the process's exit code.
+int launch_and_answer(const TaskOrder& order, const std::vector<std::string>& argv) {
+  for (const int fd : {order.result_fd, order.stop_fd, order.plan_fd}) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  const Fd result = new_task_memory("muster-rank-result");
+  ::fcntl(result.get(), F_SETFD, 0);  // ranks inherit it
+  LaunchOptions launch = launch_options(order, argv, result.get());
+  std::string failure;
+  launch.on_failure = [&](const WorkerExit& exit) { failure = text_of(exit, order); };
+  const int exit_code = run(launch);
+  const auto bytes = result_of(read_task_memory(result.get()));
+  if (exit_code == 0 && bytes) {
+    answer_with_result(order, *bytes);
+    return 0;
+  }
+  answer_with_error(order, failure.empty() ? text_of_end(exit_code) : failure);
+  return std::max(1, exit_code);
+}
+
+}  // namespace
+
+std::string run_task_group(TaskChild launcher, const Plan& plan, const SharedStop& stop) {
+  const Fd text = new_task_memory("muster-plan");
+  write_all(text.get(), plan_to_json(plan));
+  launcher.order.kind = TaskOrder::Kind::launcher;
+  launcher.order.plan_fd = text.get();
+  // What its ranks report is the launcher's to read; a launcher around this process is not told.
+  launcher.variables["TORCHELASTIC_ERROR_FILE"] = std::nullopt;
+  return run_task_child(launcher, stop);
+}
+
+void launch_task_group(const TaskOrder& order, const std::vector<std::string>& argv) {
+  int exit_code = 1;
+  try {
+    ::unsetenv(kTaskVariable);
+    set_log_name(cat("task ", printable(order.name)));
+    exit_code = launch_and_answer(order, argv);
+  } catch (...) {
+    answer_with_error(order, text_of_failure(std::current_exception()));
+  }
+  std::exit(exit_code);
+}
+
+}  // namespace muster
