@@ -40,9 +40,9 @@ std::string first_line(const std::exception& error) {
   return std::string(trim(std::string_view(text).substr(0, text.find('\n'))));
 }
 
-void translate_failures(const std::string& what, const std::function<void()>& body) {
+void rethrow_translated(const std::string& what) {
   try {
-    body();
+    throw;
   } catch (const Error&) {
     throw;
   } catch (const c10d::TimeoutError& error) {
@@ -53,6 +53,14 @@ void translate_failures(const std::string& what, const std::function<void()>& bo
     throw Error(ErrorCode::unavailable, cat(what, ": ", first_line(error)));
   } catch (const std::exception& error) {
     throw classify(what, first_line(error));
+  }
+}
+
+void translate_failures(const std::string& what, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (...) {
+    rethrow_translated(what);
   }
 }
 

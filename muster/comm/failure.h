@@ -1,6 +1,7 @@
 // Turns what LibTorch, Gloo and NCCL throw into muster::Error with one clear line.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <string>
 
@@ -10,6 +11,9 @@ namespace muster {
 // connections, timeout for deadlines, unavailable for rendezvous failures, else backend_failed. The message
 // begins with `what`.
 void translate_failures(const std::string& what, const std::function<void()>& body);
+
+// The same for a handler, of what it has caught: `what` is put together for a failure only.
+[[noreturn]] void rethrow_translated(const std::string& what);
 
 // An exception's first line, without LibTorch's C++ stack.
 std::string first_line(const std::exception& error);

@@ -115,7 +115,8 @@ const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
 Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller caller) {
   ProcessGroupCall call("all_reduce", state_.get());
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
-  return call.start(cat(to_string(op), " ", describe(tensor)), [&] {
+  call.in_common([&] { return cat(to_string(op), " ", describe(tensor)); });
+  return call.start([&] {
     auto options = call.options<c10d::AllreduceOptions>(caller);
     options.reduceOp = to_c10d(op);
     return state_->group->allreduce(tensors, options);
@@ -126,7 +127,8 @@ Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller
   ProcessGroupCall call("reduce", state_.get());
   call.check_root(root);
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
-  return call.start(cat(to_string(op), " to ", root, " ", describe(tensor)), [&] {
+  call.in_common([&] { return cat(to_string(op), " to ", root, " ", describe(tensor)); });
+  return call.start([&] {
     auto options = call.options<c10d::ReduceOptions>(caller);
     options.reduceOp = to_c10d(op);
     options.rootRank = root;
@@ -138,7 +140,8 @@ Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
   ProcessGroupCall call("broadcast", state_.get());
   call.check_root(root);
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
-  return call.start(cat("from ", root, " ", describe(tensor)), [&] {
+  call.in_common([&] { return cat("from ", root, " ", describe(tensor)); });
+  return call.start([&] {
     auto options = call.options<c10d::BroadcastOptions>(caller);
     options.rootRank = root;
     return state_->group->broadcast(tensors, options);
@@ -151,7 +154,8 @@ Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller 
   at::Tensor to = call.tensor(output, true).view(-1);
   at::Tensor from = call.tensor(input, false).view(-1);
   call.check_parts(to, from, "output", "input");
-  return call.start(describe(input), [&] {
+  call.in_common([&] { return describe(input); });
+  return call.start([&] {
     return all_gather_single(*state_->group, to, from, call.options<c10d::AllgatherOptions>(caller));
   });
 }
@@ -163,7 +167,8 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, Red
   if (backend == "shm" || backend == "mpi" || (input.is_cuda() && backend == "nccl")) {
     at::Tensor to = call.tensor(output, true).view(-1);
     call.check_parts(from, to, "input", "output");
-    return call.start(cat(to_string(op), " ", describe(input)), [&] {
+    call.in_common([&] { return cat(to_string(op), " ", describe(input)); });
+    return call.start([&] {
       auto options = call.options<c10d::ReduceScatterOptions>(caller);
       options.reduceOp = to_c10d(op);
       return reduce_scatter_single(*state_->group, to, from, options);
@@ -173,7 +178,8 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, Red
   call.check_parts(from, output, "input", "output");
   std::vector<at::Tensor> whole{from.clone()};
   call.copy_back(output, parts_of(whole[0], state_->size)[static_cast<size_t>(state_->rank)]);
-  return call.start(cat(to_string(op), " ", describe(input)), [&] {
+  call.in_common([&] { return cat(to_string(op), " ", describe(input)); });
+  return call.start([&] {
     auto options = call.options<c10d::AllreduceOptions>(caller);
     options.reduceOp = to_c10d(op);
     return state_->group->allreduce(whole, options);
@@ -205,7 +211,8 @@ Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::ve
   }
   // Ranks may send different amounts; what they share is the type and the shape of a row.
   const std::string row = join(input.sizes().slice(1), ", ");
-  return call.start(cat(c10::toString(input.scalar_type()), " rows of [", row, "]"), [&] {
+  call.in_common([&] { return cat(c10::toString(input.scalar_type()), " rows of [", row, "]"); });
+  return call.start([&] {
     return all_to_all_single(*state_->group, to, from, output_splits, input_splits,
                              call.options<c10d::AllToAllOptions>(caller));
   });
@@ -222,7 +229,8 @@ Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, C
     outputs.push_back(parts_of(to, state_->size));
   }
   inputs[0] = inputs[0].view(-1);
-  return call.start(cat("to ", root, " ", describe(input)), [&] {
+  call.in_common([&] { return cat("to ", root, " ", describe(input)); });
+  return call.start([&] {
     auto options = call.options<c10d::GatherOptions>(caller);
     options.rootRank = root;
     return state_->group->gather(outputs, inputs, options);
@@ -240,7 +248,8 @@ Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, 
     inputs.push_back(parts_of(from, state_->size));
   }
   outputs[0] = outputs[0].view(-1);
-  return call.start(cat("from ", root, " ", describe(output)), [&] {
+  call.in_common([&] { return cat("from ", root, " ", describe(output)); });
+  return call.start([&] {
     auto options = call.options<c10d::ScatterOptions>(caller);
     options.rootRank = root;
     return state_->group->scatter(outputs, inputs, options);
@@ -264,7 +273,7 @@ Work ProcessGroup::recv_async(at::Tensor tensor, int from, int tag) {
 Work ProcessGroup::barrier_async(Caller caller) {
   ProcessGroupCall call("barrier", state_.get());
   call.without_tensors();
-  return call.start("", [&] { return start_barrier(*state_, call.options<c10d::BarrierOptions>(caller)); });
+  return call.start([&] { return start_barrier(*state_, call.options<c10d::BarrierOptions>(caller)); });
 }
 
 void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
@@ -281,12 +290,12 @@ void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
   // The length differs from call to call; that is agreed on already, so the shape is no signature of its own.
   ProcessGroupCall call("broadcast_bytes", state_.get());
   std::vector<at::Tensor> tensors{content};
-  call.start(cat("from ", root),
-             [&] {
-               auto options = call.options<c10d::BroadcastOptions>(Caller::waits);
-               options.rootRank = root;
-               return state_->group->broadcast(tensors, options);
-             })
+  call.in_common([&] { return cat("from ", root); });
+  call.start([&] {
+        auto options = call.options<c10d::BroadcastOptions>(Caller::waits);
+        options.rootRank = root;
+        return state_->group->broadcast(tensors, options);
+      })
       .wait();
   bytes.assign(static_cast<const char*>(content.const_data_ptr()), static_cast<size_t>(size));
 }
@@ -302,11 +311,10 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes
   at::Tensor all = at::empty({size() * longest}, at::kByte);
   // As in broadcast_bytes: the length is agreed on, and no part of the signature.
   ProcessGroupCall call("all_gather_bytes", state_.get());
-  call.start("",
-             [&] {
-               return all_gather_single(*state_->group, all, mine,
-                                        call.options<c10d::AllgatherOptions>(Caller::waits));
-             })
+  call.start([&] {
+        return all_gather_single(*state_->group, all, mine,
+                                 call.options<c10d::AllgatherOptions>(Caller::waits));
+      })
       .wait();
   std::vector<std::string> pieces;
   pieces.reserve(static_cast<size_t>(size()));
@@ -328,8 +336,8 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
   const std::string name = cat("group/", state_->sub_groups++, "/", join(ranks, ","));
   ProcessGroupCall call("new_group", state_.get());
   call.without_tensors();
-  call.start(cat("[", join(ranks, ", "), "]"),
-             [&] { return start_barrier(*state_, call.options<c10d::BarrierOptions>(Caller::waits)); })
+  call.in_common([&] { return cat("[", join(ranks, ", "), "]"); });
+  call.start([&] { return start_barrier(*state_, call.options<c10d::BarrierOptions>(Caller::waits)); })
       .wait();
   const auto at = std::find(ranks.begin(), ranks.end(), rank());
   if (at == ranks.end()) return std::nullopt;

@@ -1,5 +1,6 @@
 #include "muster/comm/process_group_call.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
@@ -73,15 +74,21 @@ void ProcessGroupCall::check(const at::Tensor& tensor) {
   on_device_ = on_device_ || (!tensor.device().is_cpu() && state_->options.backend == "nccl");
 }
 
-Work ProcessGroupCall::start(const std::string& signature, const Start& start) {
-  const int64_t sequence = state_->sequence++;
+std::shared_ptr<Work::State> ProcessGroupCall::new_work() const {
   auto work = std::make_shared<Work::State>();
-  work->operation = cat(operation_, " #", sequence, " on rank ", state_->rank, " of ", state_->size);
-  work->signature = cat(operation_, signature.empty() ? "" : " ", signature);
-  work->sequence = sequence;
-  work->agreement = state_->agreement;
-  if (work->agreement) {
-    translate_failures(work->operation, [&] { work->agreement->before(sequence, work->signature); });
+  work->operation = operation_;
+  work->rank = state_->rank;
+  work->size = state_->size;
+  return work;
+}
+
+Work ProcessGroupCall::start(const Start& start) {
+  auto work = new_work();
+  work->sequence = state_->sequence++;
+  if (state_->agreement) {
+    work->signature = cat(operation_, in_common_.empty() ? "" : " ", in_common_);
+    work->agreement = state_->agreement;
+    translate_failures(work->name(), [&] { work->agreement->before(work->sequence, work->signature); });
   }
   return launch(std::move(work), start);
 }
@@ -91,9 +98,9 @@ Work ProcessGroupCall::start_between(int peer, int tag, const Start& start) {
     throw Error(ErrorCode::invalid_argument,
                 cat(operation_, ": expected another rank, got this rank (", peer, ")"));
   }
-  auto work = std::make_shared<Work::State>();
-  work->operation =
-      cat(operation_, " (peer ", peer, ", tag ", tag, ") on rank ", state_->rank, " of ", state_->size);
+  auto work = new_work();
+  work->peer = peer;
+  work->tag = tag;
   work->waiting =
       state_->options.backend == "mpi" ? Work::State::Waiting::by_itself : Work::State::Waiting::once;
   return launch(std::move(work), start);
@@ -103,10 +110,14 @@ Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, const Start& st
   work->abandoned = state_->abandoned;
   work->timeout = state_->options.timeout;
   if (on_device_ || state_->options.backend == "shm") work->waiting = Work::State::Waiting::by_itself;
-  translate_failures(work->operation, [&] {
+  try {
+    // Nothing here is for autograd, whose key would also put every argument into a box.
     const at::NoGradGuard no_grad;
+    const at::AutoDispatchBelowADInplaceOrView below;
     work->work = start();
-  });
+  } catch (...) {
+    rethrow_translated(work->name());
+  }
   work->copies = std::move(copies_);
   return Work(std::move(work));
 }

@@ -47,17 +47,24 @@ class ProcessGroupCall {
     return options;
   }
 
-  // Starts the collective. `signature` is what all ranks must have in common.
-  Work start(const std::string& signature, const Start& start);
+  // What all ranks must have in common, beside the operation. It is put together where they compare it.
+  template <class Text>
+  void in_common(Text&& text) {
+    if (state_->agreement) in_common_ = text();
+  }
+
+  Work start(const Start& start);
   // As start, between two ranks only: nothing to agree on.
   Work start_between(int peer, int tag, const Start& start);
 
  private:
   void check(const at::Tensor& tensor);
+  std::shared_ptr<Work::State> new_work() const;
   Work launch(std::shared_ptr<Work::State> work, const Start& start);
 
   const char* operation_;
   ProcessGroup::State* state_;
+  std::string in_common_;
   bool on_device_ = false;
   std::vector<Work::State::Copy> copies_;
 };

@@ -87,8 +87,8 @@ void HostCall::expect(bool right, const std::string& expected, const std::string
 }
 
 void HostCall::check(const at::Tensor& tensor) const {
-  expect(tensor.defined() && tensor.layout() == at::kStrided, "a dense tensor",
-         tensor.defined() ? cat(c10::toString(tensor.layout())) : std::string("an undefined one"));
+  if (!tensor.defined()) expect(false, "a dense tensor", "an undefined one");
+  if (tensor.layout() != at::kStrided) expect(false, "a dense tensor", c10::str(tensor.layout()));
 }
 
 shm::Part HostCall::in(const at::Tensor& tensor) {

@@ -43,7 +43,7 @@ void wait_on_host(Work::State& state) {
     if (!deadline.passed()) continue;
     const auto missing = state.agreement ? state.agreement->absent(state.sequence) : std::vector<int>{};
     throw Error(ErrorCode::timeout,
-                cat(state.operation, ": not finished after ", state.timeout.count(), " ms; ",
+                cat(state.name(), ": not finished after ", state.timeout.count(), " ms; ",
                     missing.empty() ? std::string("all ranks are in it: a slow or broken network")
                                     : cat("missing rank(s) ", join(missing, ", ")),
                     "; see what they do, or give a longer timeout"));
@@ -59,6 +59,21 @@ void wait_or_give_up(Work::State& state) {
   }
 }
 
+void wait_as_it_can(Work::State& state) {
+  if (!state.work) return;
+  switch (state.waiting) {
+    case Work::State::Waiting::by_itself:
+      state.work->wait();
+      break;
+    case Work::State::Waiting::once:
+      state.work->wait(state.timeout);
+      break;
+    case Work::State::Waiting::in_slices:
+      wait_or_give_up(state);
+      break;
+  }
+}
+
 }  // namespace
 
 bool Work::done() const {
@@ -68,23 +83,20 @@ bool Work::done() const {
 void Work::wait() {
   if (!state_) return;
   const auto state = std::exchange(state_, nullptr);  // a second wait is a no-op
-  translate_failures(state->operation, [&] {
-    if (state->work) {
-      switch (state->waiting) {
-        case Work::State::Waiting::by_itself:
-          state->work->wait();
-          break;
-        case Work::State::Waiting::once:
-          state->work->wait(state->timeout);
-          break;
-        case Work::State::Waiting::in_slices:
-          wait_or_give_up(*state);
-          break;
-      }
-    }
+  try {
+    wait_as_it_can(*state);
+    if (state->copies.empty()) return;
     const at::NoGradGuard no_grad;
     for (const auto& copy : state->copies) copy.original.copy_(copy.contiguous);
-  });
+  } catch (...) {
+    rethrow_translated(state->name());
+  }
+}
+
+std::string Work::State::name() const {
+  const std::string whose = cat(" on rank ", rank, " of ", size);
+  if (peer >= 0) return cat(operation, " (peer ", peer, ", tag ", tag, ")", whose);
+  return cat(operation, " #", sequence, whose);
 }
 
 }  // namespace muster

@@ -15,7 +15,14 @@
 namespace muster {
 
 struct Work::State {
-  std::string operation;  // "all_reduce #12 on rank 1 of 4"
+  const char* operation = "";
+  int64_t sequence = 0;
+  int peer = -1;  // of a message between two ranks, with its tag
+  int tag = 0;
+  int rank = 0;
+  int size = 1;
+  std::string name() const;  // "all_reduce #12 on rank 1 of 4"
+
   c10::intrusive_ptr<c10d::Work> work;
   struct Copy {
     at::Tensor original;    // the caller's, not contiguous
@@ -24,9 +31,8 @@ struct Work::State {
   std::vector<Copy> copies;
   std::shared_ptr<Agreement> agreement;
   std::shared_ptr<std::atomic<bool>>
-      abandoned;  // the group's: set when an operation is given up while under way
-  int64_t sequence = 0;
-  std::string signature;
+      abandoned;          // the group's: set when an operation is given up while under way
+  std::string signature;  // where there is an agreement
   std::chrono::milliseconds timeout{0};
 
   // A timed wait that runs out is a question for some works and the end for others.
