@@ -69,7 +69,7 @@ NumaBinding binding_of(const TasksRun& run) {
 Schedule schedule_of(const TasksRun& run) {
   const Inventory inventory = machine_of(run);
   const VisibilityMasks masks = inventory.simulated ? VisibilityMasks{} : inherited_masks();
-  check_needs(run.file.tasks, {.inventory = inventory, .masks = masks});
+  check_needs(run.file.tasks, {.inventory = inventory, .source = run.setting("spec"), .masks = masks});
   const auto number = [&](const char* name) {
     return static_cast<int>(parse_int(run.setting(name)).value_or(0));
   };
