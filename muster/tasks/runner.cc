@@ -1,5 +1,6 @@
 #include "muster/tasks/runner.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -164,7 +165,7 @@ class TaskRunner {
           .environment = task_environment(task, options_.facts, schedule_.pool(), live.where, attempt.attempt,
                                           lease_variable(live.leases)),
           .working_directory = task.directory,
-          .stdin_fd = -1,
+          .stdin_fd = no_input_.get(),
           .stdout_fd = live.log.get(),
           .stderr_fd = live.log.get(),
           .inherit_fds = lease_fds(live.leases),
@@ -349,6 +350,7 @@ class TaskRunner {
   RunView& view_;
   ProcessPool processes_;
   ForeignLeases foreign_;
+  const Fd no_input_{::open("/dev/null", O_RDONLY | O_CLOEXEC)};  // every task's standard input
   RunOutcome outcome_;
   Clock::time_point started_ = Clock::now();
   std::unordered_map<int, LiveTask> live_;
