@@ -1,0 +1,116 @@
+#include "muster/cli/tasks_show.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "muster/base/fd.h"
+#include "muster/base/patient_write.h"
+#include "muster/base/strings.h"
+#include "muster/cli/usage.h"
+#include "muster/placement/text_table.h"
+#include "muster/tasks/foreign_leases.h"
+#include "muster/tasks/results.h"
+#include "muster/tasks/task_report.h"
+#include "muster/tasks/timeline.h"
+
+namespace muster {
+
+namespace {
+
+// What a journal says that a running task has, as the pool counts it; nothing when that is another machine's.
+std::optional<Allocation> allocation_of(const Pool& pool, const TaskAttempt& attempt,
+                                        const TakenShare& taken) {
+  Allocation where{.host = -1,
+                   .memory_bytes = taken.memory_bytes,
+                   .cpus = taken.cpus,
+                   .own_cpus = {},
+                   .bound = attempt.cpus};
+  where.units = static_cast<int>(std::lround(attempt.gpu_fraction * kWholeGpu));
+  for (size_t h = 0; h < pool.hosts().size(); ++h) {
+    if (pool.hosts()[h].name == attempt.host) where.host = static_cast<int>(h);
+  }
+  if (where.host < 0) return std::nullopt;
+  const auto& gpus = pool.hosts()[static_cast<size_t>(where.host)].gpus;
+  for (const std::string& device : attempt.devices) {
+    const auto found =
+        std::find_if(gpus.begin(), gpus.end(), [&](const PoolGpu& gpu) { return gpu.uuid.value == device; });
+    if (found == gpus.end()) return std::nullopt;
+    where.gpus.push_back(static_cast<int>(found - gpus.begin()));
+  }
+  return where;
+}
+
+}  // namespace
+
+int explain_task(const TasksFlags& flags, const TasksRun& run, Schedule& schedule) {
+  const auto task = schedule.find(flags.explain);
+  if (!task) fail_usage(cat("--explain: expected the name of a task, got '", printable(flags.explain), "'"));
+  const bool goes_on = !run.is_new && is_in_use(run.run_dir);
+  std::string text;
+  double now = run.before.seconds;
+  if (goes_on) {
+    for (size_t i = 0; i < run.before.results.size(); ++i) {
+      const TaskResult& result = run.before.results[i];
+      if (result.state != TaskState::running) continue;
+      if (const auto where = allocation_of(schedule.pool(), result.attempts.back(), run.before.taken[i]))
+        schedule.restore_running(i, *where, result.attempts.back().began);
+    }
+  } else if (!run.is_new) {
+    text = "no run goes on there; with --resume alone:\n";
+  }
+  ForeignLeases foreign(schedule, run.before.head.run_id, run.setting("no-lease").empty());
+  foreign.look();
+  const TaskState before = run.is_new ? TaskState::waiting : run.before.results[*task].state;
+  if (before == TaskState::failed || before == TaskState::skipped)
+    text += cat(printable(flags.explain), " is ", to_string(before), ": ", run.before.results[*task].reason,
+                "\n");
+  if (goes_on ? before != TaskState::failed && before != TaskState::skipped : true) {
+    if (!goes_on) schedule.start(now);
+    text += schedule.explain(*task, now);
+  }
+  write_all(STDOUT_FILENO, text);
+  return 0;
+}
+
+int show_first_starts(const TasksRun& run, Schedule& schedule) {
+  ForeignLeases foreign(schedule, "", run.setting("no-lease").empty());
+  foreign.look();
+  std::vector<std::vector<std::string>> rows;
+  for (const TaskStart& start : schedule.start(0)) {
+    const Task& task = run.file.tasks[start.task];
+    rows.push_back({task.name, schedule.pool().hosts()[static_cast<size_t>(start.where.host)].name,
+                    describe_devices(attempt_of(schedule.pool(), start.where, 0)),
+                    describe(task.needs[start.alternative]),
+                    start.alternative == 0 ? "" : cat("alternative ", start.alternative + 1)});
+  }
+  const size_t first = rows.size();
+  std::string text = format_table({{"task"}, {"host"}, {"devices"}, {"needs"}, {""}}, rows);
+  text += cat("of ", run.file.tasks.size(), " tasks these start first; ", schedule.count(TaskState::waiting),
+              " wait", first == 0 ? ", for what --explain tells" : "", "\n");
+  if (foreign.any()) text += cat("other jobs have GPUs: ", foreign.describe(), "\n");
+  write_all(STDOUT_FILENO, text);
+  return 0;
+}
+
+void show_results(const TasksFlags& flags, const TasksRun& run, const Inventory& machine,
+                  RunOutcome& outcome) {
+  for (TaskResult& result : outcome.results) {
+    if (result.state != TaskState::waiting && result.state != TaskState::running) continue;
+    result.state = TaskState::skipped;
+    if (result.reason.empty()) result.reason = "the run was ended before it could start";
+  }
+  const auto& tasks = run.file.tasks;
+  if (!flags.csv.empty()) write_file(flags.csv, results_csv(tasks, outcome.results));
+  if (!flags.html.empty()) {
+    const std::string title = std::filesystem::path(run.run_dir).filename().string();
+    write_file(flags.html, timeline_html(tasks, outcome.results, machine, title));
+  }
+  const std::string text =
+      flags.json ? results_json(tasks, outcome.results) : results_table(tasks, outcome.results);
+  write_all(STDOUT_FILENO, text);
+}
+
+}  // namespace muster

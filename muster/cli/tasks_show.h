@@ -1,0 +1,22 @@
+// What `muster tasks` shows of a run that is not started by it, or is over: what would start first, why a
+// task waits, what came of all. For tasks_run.cc.
+#pragma once
+
+#include "muster/cli/tasks_run.h"
+#include "muster/cli/tasks_which_run.h"
+#include "muster/tasks/runner.h"
+#include "muster/tasks/schedule.h"
+
+namespace muster {
+
+// --dry-run. The exit code. `schedule` is used up.
+int show_first_starts(const TasksRun& run, Schedule& schedule);
+
+// --explain. The exit code. `schedule` is used up. Throws: invalid_argument when no task has that name.
+int explain_task(const TasksFlags& flags, const TasksRun& run, Schedule& schedule);
+
+// The table or JSON, and the files that were asked for. What has not ended counts as skipped from here on.
+void show_results(const TasksFlags& flags, const TasksRun& run, const Inventory& machine,
+                  RunOutcome& outcome);
+
+}  // namespace muster

@@ -1,0 +1,132 @@
+#include "muster/cli/tasks_which_run.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/cli/usage.h"
+#include "muster/tasks/spec.h"
+#include "muster/tasks/sweep.h"
+
+namespace muster {
+
+namespace {
+
+// What a sweep's tasks have in common.
+Task common_of(const TasksFlags& flags) {
+  Task common{.retries = flags.retries};
+  if (flags.need_gpus.empty() && flags.need_memory.empty() && flags.need_cpus.empty()) return common;
+  TaskNeed need;
+  try {
+    size_t used = 0;
+    if (!flags.need_gpus.empty()) need.gpus = std::stod(flags.need_gpus, &used);
+    if (used != flags.need_gpus.size()) throw std::invalid_argument("");
+  } catch (const std::exception&) {
+    fail_usage(cat("--need-gpus: expected a number as 2 or 0.5, got '", printable(flags.need_gpus), "'"));
+  }
+  const bool whole = need.gpus == static_cast<double>(static_cast<int>(need.gpus));
+  if (need.gpus < 0 || need.gpus > 1'000 || (need.gpus > 1 && !whole))
+    fail_usage(cat("--need-gpus: expected a whole number, or a share below 1, got ", flags.need_gpus));
+  if (!flags.need_memory.empty()) need.memory_bytes = parse_bytes(flags.need_memory);
+  if (need.memory_bytes > 0 && need.gpus == 0) need.gpus = 1;
+  if (!flags.need_cpus.empty()) {
+    const auto cpus = parse_int(flags.need_cpus);
+    if (!cpus || *cpus < 1 || *cpus > 65'536)
+      fail_usage(cat("--need-cpus: expected a number from 1, got '", printable(flags.need_cpus), "'"));
+    need.cpus = static_cast<int>(*cpus);
+  }
+  common.needs = {need};
+  return common;
+}
+
+bool has_tasks(const TasksFlags& flags) {
+  return !flags.spec.empty() || !flags.sweeps.empty() || !flags.command.empty();
+}
+
+std::vector<Task> typed_tasks(const TasksFlags& flags) {
+  if (!flags.spec.empty() && (!flags.sweeps.empty() || !flags.command.empty()))
+    fail_usage("expected a spec file or --sweep … -- CMD, got both; leave one of them out");
+  if (!flags.spec.empty()) return read_task_file(flags.spec);
+  if (flags.sweeps.empty() || flags.command.empty())
+    fail_usage(
+        "expected a spec file, or --sweep NAME=VALUES … -- CMD, got neither; as in: muster tasks sweep.toml");
+  return tasks_of_sweep({.sweeps = flags.sweeps, .command = flags.command, .common = common_of(flags)});
+}
+
+// What the command line said of where tasks run: kept in the run's folder, for when it goes on.
+std::map<std::string, std::string> settings_of(const TasksFlags& flags) {
+  std::map<std::string, std::string> settings;
+  const auto keep = [&](const char* name, const std::string& value) {
+    if (!value.empty()) settings[name] = value;
+  };
+  keep("gpus", flags.gpus);
+  keep("inventory", flags.inventory.empty() ? "" : std::filesystem::absolute(flags.inventory).string());
+  keep("cpus", flags.cpus > 0 ? cat(flags.cpus) : "");
+  keep("jobs", flags.jobs > 0 ? cat(flags.jobs) : "");
+  keep("fail-fast", flags.fail_fast ? "yes" : flags.keep_going ? "no" : "");
+  keep("numa-binding", flags.numa_binding);
+  keep("no-lease", flags.no_lease ? "yes" : "");
+  return settings;
+}
+
+// The run in the folder. Its tasks are those that it began with: others are refused.
+TasksRun run_in_folder(const TasksFlags& flags) {
+  TasksRun run{.run_dir = std::filesystem::weakly_canonical(std::filesystem::absolute(flags.resume)).string(),
+               .is_new = false};
+  const std::string path = task_file_path(run.run_dir);
+  std::string text;
+  try {
+    text = read_file(path);
+  } catch (const Error&) {
+    fail_usage(cat("--resume: expected the folder of a run of tasks, got '", printable(flags.resume),
+                   "', which has no tasks.json; see runs/"));
+  }
+  run.file = task_file_of(text, path);
+  if (has_tasks(flags) && typed_tasks(flags) != run.file.tasks)
+    fail_usage(cat(
+        "--resume: expected the tasks that ", printable(flags.resume),
+        " began with, got others; leave the spec out to go on with those, or begin anew without --resume"));
+  if (std::filesystem::exists(journal_path(run.run_dir)))
+    run.before = read_journal(run.run_dir, run.file.tasks);
+  if (!run.before.head.tasks_hash.empty() && run.before.head.tasks_hash != hash_of(text))
+    throw Error(ErrorCode::failed_precondition,
+                cat("--resume: expected ", path, " as the run had written it, got another; restore it"));
+  run.before.results.resize(run.file.tasks.size());
+  run.before.taken.resize(run.file.tasks.size());
+  for (const auto& [name, value] : settings_of(flags)) run.file.settings[name] = value;
+  if (const std::string folder = run.setting("folder"); !folder.empty() && ::chdir(folder.c_str()) != 0)
+    fail_errno(cat("--resume: cannot change to the run's folder '", folder, "'"), errno);
+  return run;
+}
+
+TasksRun new_run(const TasksFlags& flags) {
+  TasksRun run{.file = {.settings = settings_of(flags), .tasks = typed_tasks(flags)}};
+  run.file.settings["folder"] = std::filesystem::current_path().string();
+  if (!flags.run_dir.empty())
+    run.run_dir = std::filesystem::weakly_canonical(std::filesystem::absolute(flags.run_dir)).string();
+  if (!run.run_dir.empty() && std::filesystem::exists(journal_path(run.run_dir)))
+    throw Error(ErrorCode::failed_precondition,
+                cat("--run-dir: expected a folder without a run, got '", printable(flags.run_dir),
+                    "', which has a journal; go on with --resume, or give another"));
+  return run;
+}
+
+}  // namespace
+
+std::string TasksRun::setting(const char* name) const {
+  const auto found = file.settings.find(name);
+  return found == file.settings.end() ? std::string() : found->second;
+}
+
+TasksRun which_run(const TasksFlags& flags) {
+  if (!flags.resume.empty() && !flags.run_dir.empty())
+    fail_usage("--resume and --run-dir: expected one of them, got both; --resume names the run's folder");
+  return flags.resume.empty() ? new_run(flags) : run_in_folder(flags);
+}
+
+}  // namespace muster

@@ -1,0 +1,27 @@
+// Which run of tasks the command line means: a new one, of a spec or a sweep, or one that goes on in its
+// folder. For tasks_run.cc and tasks_show.cc; knows nothing of machines.
+#pragma once
+
+#include <string>
+
+#include "muster/cli/tasks_run.h"
+#include "muster/tasks/journal.h"
+#include "muster/tasks/task_file.h"
+
+namespace muster {
+
+struct TasksRun {
+  std::string run_dir = {};  // absolute; empty: a new one is to be made
+  bool is_new = true;
+  TaskFile file = {};
+  JournalState before = {};
+
+  // Of the command line, or what the run began with; empty: neither said it.
+  std::string setting(const char* name) const;
+};
+
+// Changes to the folder that a run began in, if it goes on. Throws: Error when the flags contradict each
+// other, the tasks, or what the run's folder holds.
+TasksRun which_run(const TasksFlags& flags);
+
+}  // namespace muster
