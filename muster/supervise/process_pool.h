@@ -28,9 +28,9 @@ struct ProcessPoolOptions {
   // Signals to this process that are kept for take_signal. SIGHUP is left alone when it was ignored at entry.
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   std::vector<int> pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};  // only passed on to the children
-  std::function<void(int signal)> on_pass = {};  // told of one of these before it is passed on
   std::string mark = {};            // "NAME=value" in every child's environment, and in no other's
   std::string child_variable = {};  // the variable that tells the children apart: its value is a child's name
+  std::function<void(int signal)> on_pass = {};    // told of one of pass_signals, before it is passed on
   std::chrono::milliseconds ask_leftovers{2'000};  // SIGTERM → this → SIGKILL, for what a child left behind
   std::chrono::milliseconds kill_wait{5'000};      // SIGKILL → this → given up
 };

@@ -1,6 +1,6 @@
-// The leases of a run's tasks on this machine, and other jobs': a task's GPUs are leased as `muster run` leases
-// a job's, by the share, and what other jobs hold is told, so that the schedule places nothing there. For
-// LocalHost, and for the command where nothing is started.
+// The leases of a run's tasks on this machine, and other jobs': a task's GPUs are leased as `muster run`
+// leases a job's, by the share, and what other jobs hold is told, so that the schedule places nothing there.
+// For LocalHost, and for the command where nothing is started.
 #pragma once
 
 #include <functional>

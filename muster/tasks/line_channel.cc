@@ -43,7 +43,8 @@ void LineChannel::attach(EventLoop& loop, LineHandlers handlers) {
 
 void LineChannel::detach() {
   if (loop_ == nullptr) return;
-  for (EventLoop::Handle* const handle : {&reads_, &writes_, &soon_}) loop_->cancel(std::exchange(*handle, 0));
+  for (EventLoop::Handle* const handle : {&reads_, &writes_, &soon_})
+    loop_->cancel(std::exchange(*handle, 0));
   loop_ = nullptr;
 }
 

@@ -1,6 +1,6 @@
-// Lines to and from another process over two descriptors, without ever blocking: what cannot be written yet is
-// kept, what is read is handed on line by line. For remote_host.h and task_server.h; knows nothing of what the
-// lines say.
+// Lines to and from another process over two descriptors, without ever blocking: what cannot be written yet
+// is kept, what is read is handed on line by line. For remote_host.h and task_server.h; knows nothing of what
+// the lines say.
 #pragma once
 
 #include <functional>
@@ -53,7 +53,7 @@ class LineChannel {
   EventLoop::Handle reads_ = 0;
   EventLoop::Handle writes_ = 0;
   EventLoop::Handle soon_ = 0;
-  std::string read_;  // beginning with a line's first byte
+  std::string read_;   // beginning with a line's first byte
   size_t looked_ = 0;  // of read_, without a newline
   std::string pending_;
   size_t taken_ = 0;

@@ -34,16 +34,15 @@ void LocalHost::start(const TaskOrder& order) {
   static const std::vector<Lease> kNoLeases;
   const auto found = leases_.find(order.id);
   const std::vector<Lease>& leases = found == leases_.end() ? kNoLeases : found->second;
-  ChildOptions child{
-      .argv = task_argv(task, options_.facts, pool_, base + ".plan.json", base + ".job"),
-      .environment =
-          task_environment(task, options_.facts, pool_, *order.where, order.attempt, lease_variable(leases)),
-      .working_directory = task.directory,
-      .stdin_fd = -1,
-      .stdout_fd = order.log_fd,
-      .stderr_fd = order.log_fd,
-      .inherit_fds = lease_fds(leases),
-      .cpus = order.where->bound};
+  ChildOptions child{.argv = task_argv(task, options_.facts, pool_, base + ".plan.json", base + ".job"),
+                     .environment = task_environment(task, options_.facts, pool_, *order.where, order.attempt,
+                                                     lease_variable(leases)),
+                     .working_directory = task.directory,
+                     .stdin_fd = -1,
+                     .stdout_fd = order.log_fd,
+                     .stderr_fd = order.log_fd,
+                     .inherit_fds = lease_fds(leases),
+                     .cpus = order.where->bound};
   processes_.spawn(order.id, task.name, std::move(child));
 }
 

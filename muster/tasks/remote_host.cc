@@ -52,8 +52,7 @@ RemoteHost::RemoteHost(RemoteHostOptions options) : options_(std::move(options))
                         .stdin_fd = in.reading.get(),
                         .stdout_fd = out.writing.get(),
                         .stderr_fd = errors.writing.get()});
-  channel_ =
-      std::make_unique<LineChannel>(std::move(out.reading), std::move(in.writing), kLongestRemoteLine);
+  channel_ = std::make_unique<LineChannel>(std::move(out.reading), std::move(in.writing), kLongestRemoteLine);
   errors_ = std::move(errors.reading);
   ::fcntl(errors_.get(), F_SETFL, O_NONBLOCK);
   channel_->send(to_line(options_.hello));
@@ -187,8 +186,8 @@ void RemoteHost::read_errors() {
     return;
   }
   error_text_.append(buffer, static_cast<size_t>(n));
-  for (size_t end = error_text_.find('\n'); end != std::string::npos || error_text_.size() > kLongestErrorLine;
-       end = error_text_.find('\n')) {
+  for (size_t end = error_text_.find('\n');
+       end != std::string::npos || error_text_.size() > kLongestErrorLine; end = error_text_.find('\n')) {
     const size_t length = std::min({end, error_text_.size(), kLongestErrorLine});
     take_error_line(error_text_.substr(0, length));
     error_text_.erase(0, length == end ? length + 1 : length);
@@ -207,8 +206,7 @@ std::string RemoteHost::how_it_ended() {
   pollfd waits = {.fd = child_.pidfd.get(), .events = POLLIN, .revents = 0};
   ::poll(&waits, 1, static_cast<int>(kTellsItsEndWithin.count()));
   siginfo_t info = {};
-  const int rc =
-      ::waitid(P_PIDFD, static_cast<id_t>(child_.pidfd.get()), &info, WEXITED | WNOWAIT | WNOHANG);
+  const int rc = ::waitid(P_PIDFD, static_cast<id_t>(child_.pidfd.get()), &info, WEXITED | WNOWAIT | WNOHANG);
   std::string text = cat("the connection by ", program, " ended");
   if (rc == 0 && info.si_pid == child_.pid) {
     text = info.si_code == CLD_EXITED ? cat(program, " ended with exit code ", info.si_status)
@@ -239,7 +237,8 @@ void RemoteHost::give_up(const std::string& why) {
 
 void RemoteHost::start(const TaskOrder& order) {
   if (!problem_.empty())
-    throw Error(ErrorCode::unavailable, cat("host ", name(), ": expected a host that is there, got ", problem_));
+    throw Error(ErrorCode::unavailable,
+                cat("host ", name(), ": expected a host that is there, got ", problem_));
   const PoolHost& host = pool_->hosts()[static_cast<size_t>(host_)];
   RemoteStart start{.id = order.id,
                     .task = {.name = order.task->name,
@@ -253,7 +252,8 @@ void RemoteHost::start(const TaskOrder& order) {
                     .cpus = threads_of(*pool_, *order.where),
                     .bound = order.where->bound,
                     .log = order.log};
-  for (const int gpu : order.where->gpus) start.gpus.push_back(host.gpus[static_cast<size_t>(gpu)].uuid.value);
+  for (const int gpu : order.where->gpus)
+    start.gpus.push_back(host.gpus[static_cast<size_t>(gpu)].uuid.value);
   tasks_[order.id] = {.log_fd = order.log_fd};
   channel_->send(to_line(start));
 }
@@ -294,8 +294,8 @@ std::vector<std::unique_ptr<RemoteHost>> connect_hosts(const std::vector<RemoteH
   std::vector<std::string> problems;
   for (size_t i = 0; i < hosts.size(); ++i) {
     if (hosts[i]->inventory()) continue;
-    const std::string got = hosts[i]->answered() ? hosts[i]->problem()
-                                                 : cat("none in ", format_duration(kConnectWithin));
+    const std::string got =
+        hosts[i]->answered() ? hosts[i]->problem() : cat("none in ", format_duration(kConnectWithin));
     problems.push_back(cat("host ", options[i].hello.name, ": expected an answer of muster there, got ", got,
                            options[i].advice.empty() ? "" : "; ", options[i].advice));
   }
@@ -303,10 +303,14 @@ std::vector<std::unique_ptr<RemoteHost>> connect_hosts(const std::vector<RemoteH
   return hosts;
 }
 
-void close_hosts(const std::vector<std::unique_ptr<RemoteHost>>& hosts) {
-  for (const auto& host : hosts) host->close();
+void close_hosts(const std::vector<RemoteHost*>& hosts) {
+  for (RemoteHost* const host : hosts) {
+    if (host != nullptr) host->close();
+  }
   const Deadline deadline(kCloseWithin);
-  for (const auto& host : hosts) host->wait_for_end(deadline.left());
+  for (RemoteHost* const host : hosts) {
+    if (host != nullptr) host->wait_for_end(deadline.left());
+  }
 }
 
 }  // namespace muster

@@ -1,7 +1,7 @@
-// Another machine as a host that tasks run on: a connection to a server there (task_server.h), which a command
-// such as ssh or srun has started and whose standard input and output carry the messages. What its tasks print
-// comes over the connection into their logs here. Made by the command before a run, used by the runner; knows
-// nothing of ssh and srun.
+// Another machine as a host that tasks run on: a connection to a server there (task_server.h), which a
+// command such as ssh or srun has started and whose standard input and output carry the messages. What its
+// tasks print comes over the connection into their logs here. Made by the command before a run, used by the
+// runner; knows nothing of ssh and srun.
 #pragma once
 
 #include <chrono>
@@ -86,9 +86,9 @@ class RemoteHost : public TaskHost {
   Child child_;
   std::unique_ptr<LineChannel> channel_;
   Fd errors_;
-  std::string error_text_;   // of a line that is not whole
-  std::string last_error_;   // the last line
-  int num_noise_ = 0;        // lines before the first message
+  std::string error_text_;  // of a line that is not whole
+  std::string last_error_;  // the last line
+  int num_noise_ = 0;       // lines before the first message
   EventLoop* loop_ = nullptr;
   EventLoop::Handle watches_errors_ = 0;
   EventLoop::Handle alive_timer_ = 0;
@@ -107,7 +107,7 @@ class RemoteHost : public TaskHost {
 // unavailable naming every host that did not.
 std::vector<std::unique_ptr<RemoteHost>> connect_hosts(const std::vector<RemoteHostOptions>& hosts);
 
-// Ends them all. Blocking: some seconds at most.
-void close_hosts(const std::vector<std::unique_ptr<RemoteHost>>& hosts);
+// Ends them all; null is passed over. Blocking: some seconds at most.
+void close_hosts(const std::vector<RemoteHost*>& hosts);
 
 }  // namespace muster

@@ -23,7 +23,8 @@ constexpr const char* kWhat = "a line of the connection";
 constexpr int kMostRanksOfTask = 1'000'000;
 constexpr int64_t kLongestGrace = int64_t{7} * 24 * 3'600 * 1'000;
 
-// Arguments, variables and output are bytes and perhaps no UTF-8, which JSON must be: each byte is a character.
+// Arguments, variables and output are bytes and perhaps no UTF-8, which JSON must be: each byte is a
+// character.
 std::string wire_text(std::string_view bytes) {
   std::string text;
   text.reserve(bytes.size());
@@ -179,7 +180,8 @@ RemoteMessage start_from(JsonObject& json) {
   start.units = number_at(json, "units", kWholeGpu);
   start.memory_bytes = json.size_or("memory_bytes", 0);
   start.cpus = number_at(json, "cpus", kMostRanksOfTask);
-  if (const std::string bound = json.text_or("bound", ""); !bound.empty()) start.bound = parse_cpu_list(bound);
+  if (const std::string bound = json.text_or("bound", ""); !bound.empty())
+    start.bound = parse_cpu_list(bound);
   start.log = bytes_at(json, "log");
   if (start.task.argv.empty()) json.fail("argv", "a command", "none");
   if (!start.log.ends_with(".log")) json.fail("log", "a path that ends in .log", printable(start.log));
@@ -221,7 +223,8 @@ RemoteMessage inventory_from(JsonObject& json) {
 }
 
 WireJson json_of(const RemoteHeld& held) {
-  return {{kKindKey, "held"}, {"gpu", wire_text(held.gpu)}, {"units", held.units}, {"by", wire_text(held.by)}};
+  return {
+      {kKindKey, "held"}, {"gpu", wire_text(held.gpu)}, {"units", held.units}, {"by", wire_text(held.by)}};
 }
 
 RemoteMessage held_from(JsonObject& json) {
@@ -289,9 +292,9 @@ using Reader = RemoteMessage (*)(JsonObject& json);
 
 const std::map<std::string, Reader>& readers_of_kinds() {
   static const std::map<std::string, Reader> readers = {
-      {"alive", alive_from}, {"hello", hello_from},   {"begin", begin_from},    {"start", start_from},
-      {"end", end_from},     {"signal", signal_from}, {"host", inventory_from}, {"held", held_from},
-      {"output", output_from}, {"ended", ended_from}, {"cannot", cannot_from}};
+      {"alive", alive_from},   {"hello", hello_from},   {"begin", begin_from},    {"start", start_from},
+      {"end", end_from},       {"signal", signal_from}, {"host", inventory_from}, {"held", held_from},
+      {"output", output_from}, {"ended", ended_from},   {"cannot", cannot_from}};
   return readers;
 }
 

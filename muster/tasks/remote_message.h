@@ -20,8 +20,8 @@ namespace muster {
 inline constexpr size_t kLongestRemoteLine = size_t{16} << 20;
 inline constexpr size_t kOutputPieceBytes = size_t{32} << 10;
 
-// Both sides say so when they have nothing else to say; who hears nothing takes the other for dead. The server
-// sooner, so that its tasks have ended when the run starts them elsewhere.
+// Both sides say so when they have nothing else to say; who hears nothing takes the other for dead. The
+// server sooner, so that its tasks have ended when the run starts them elsewhere.
 struct RemoteAlive {};
 inline constexpr std::chrono::seconds kSayAliveEvery{5};
 inline constexpr std::chrono::seconds kServerGivesUpAfter{20};
@@ -94,8 +94,9 @@ struct RemoteCannot {  // the server ends
   std::string why = {};
 };
 
-using RemoteMessage = std::variant<RemoteAlive, RemoteHello, RemoteBegin, RemoteStart, RemoteEnd, RemoteSignal,
-                                   RemoteInventory, RemoteHeld, RemoteOutput, RemoteEnded, RemoteCannot>;
+using RemoteMessage =
+    std::variant<RemoteAlive, RemoteHello, RemoteBegin, RemoteStart, RemoteEnd, RemoteSignal, RemoteInventory,
+                 RemoteHeld, RemoteOutput, RemoteEnded, RemoteCannot>;
 
 // One line, with its newline.
 std::string to_line(const RemoteMessage& message);

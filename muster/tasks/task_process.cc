@@ -30,14 +30,6 @@ bool has_vendor(const Host& host, Vendor vendor) {
                      [&](const Gpu& gpu) { return gpu.vendor == vendor; });
 }
 
-// How many threads a task's share of the host's CPUs is good for.
-int threads_of(const Pool& pool, const Allocation& where) {
-  const PoolHost& host = host_of(pool, where);
-  if (where.cpus > 0) return where.cpus;
-  const auto gpus = std::max<size_t>(1, host.gpus.size());
-  return std::max(1, static_cast<int>(static_cast<size_t>(host.cpus) * where.gpus.size() / gpus));
-}
-
 DeviceAssignment device_of(const Pool& pool, const Allocation& where, size_t place) {
   const PoolGpu& gpu = host_of(pool, where).gpus[static_cast<size_t>(where.gpus[place])];
   const Gpu& real = pool.inventory().hosts[static_cast<size_t>(where.host)].gpus[gpu.device.position];
@@ -80,6 +72,13 @@ std::string devices_text(const TaskAttempt& attempt) {
 }
 
 }  // namespace
+
+int threads_of(const Pool& pool, const Allocation& where) {
+  const PoolHost& host = host_of(pool, where);
+  if (where.cpus > 0) return where.cpus;
+  const auto gpus = std::max<size_t>(1, host.gpus.size());
+  return std::max(1, static_cast<int>(static_cast<size_t>(host.cpus) * where.gpus.size() / gpus));
+}
 
 TaskAttempt attempt_of(const Pool& pool, const Allocation& where, int number) {
   const PoolHost& host = host_of(pool, where);
