@@ -43,7 +43,7 @@ NumaBinding binding_of(const TasksRun& run) {
 Schedule schedule_of(const TasksRun& run, const TaskMachines& machines) {
   const Inventory& inventory = machines.inventory;
   const VisibilityMasks& masks = machines.masks;
-  check_needs(run.file.tasks, {.inventory = inventory, .masks = masks});
+  check_needs(run.file.tasks, {.inventory = inventory, .source = run.setting("spec"), .masks = masks});
   const auto number = [&](const char* name) {
     return static_cast<int>(parse_int(run.setting(name)).value_or(0));
   };

@@ -112,6 +112,7 @@ TasksRun run_in_folder(const TasksFlags& flags) {
 TasksRun new_run(const TasksFlags& flags) {
   TasksRun run{.file = {.settings = settings_of(flags), .tasks = typed_tasks(flags)}};
   run.file.settings["folder"] = std::filesystem::current_path().string();
+  if (!flags.spec.empty()) run.file.settings["spec"] = flags.spec;
   if (!flags.run_dir.empty())
     run.run_dir = std::filesystem::weakly_canonical(std::filesystem::absolute(flags.run_dir)).string();
   if (!run.run_dir.empty() && std::filesystem::exists(journal_path(run.run_dir)))

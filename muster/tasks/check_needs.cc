@@ -145,14 +145,32 @@ std::string group_key(const Task& task) {
 }
 
 std::string place_of(const Task& task, const std::string& source) {
-  return task.at.line == 0 ? "tasks: " : cat(printable(source), ":", task.at.line, ":", task.at.column, ": ");
+  if (task.at.line == 0 || source.empty()) return "";
+  return cat(printable(source), ":", task.at.line, ":", task.at.column, ": ");
+}
+
+// "this machine has 2 GPUs and 8 cores"; of several hosts the most that one has, of what is not known
+// nothing.
+std::string what_there_is(const Inventory& inventory) {
+  size_t gpus = 0;
+  int cores = 0;
+  for (const Host& host : inventory.hosts) {
+    gpus = std::max(gpus, host.gpus.size());
+    cores = std::max(cores, host.num_cores);
+  }
+  std::vector<std::string> parts;
+  if (gpus > 0) parts.push_back(count_of(gpus, "GPU"));
+  if (cores > 0) parts.push_back(count_of(static_cast<size_t>(cores), "core"));
+  if (parts.empty()) return inventory.source;
+  return cat(inventory.source, inventory.hosts.size() == 1 ? " has " : " has hosts of at most ",
+             join(parts, " and "));
 }
 
 std::string impossible(const NeedGroup& group, const ReachableGpus& reachable, const NeedsCheck& check) {
   const Task& task = *group.first;
-  std::string text = cat(place_of(task, check.source), "expected needs that a host can meet (",
-                         check.inventory.source, "), got of ", task.name);
+  std::string text = cat(place_of(task, check.source), "task ", printable(task.name));
   if (group.num_tasks > 1) text += cat(" and ", group.num_tasks - 1, " more");
+  text += cat(": expected needs that a host can meet (", what_there_is(check.inventory), "), got");
   for (const TaskNeed& need : task.needs) {
     text += cat(task.needs.size() == 1 ? " " : "\n  ", NeedJudge(reachable, need).nearest());
   }

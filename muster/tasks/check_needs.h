@@ -15,7 +15,7 @@ namespace muster {
 
 struct NeedsCheck {
   const Inventory& inventory;
-  std::string source = {};     // the spec file, for errors; empty: a sweep
+  std::string source = {};     // the spec file, for errors; empty: not known, as of a sweep
   VisibilityMasks masks = {};  // on each host
   const Scores& scores = {};   // for `on = "fastest:2"`
 };

@@ -25,7 +25,7 @@ std::string element_line(const Task& task, const std::vector<std::string>& argv)
 
 SlurmElement read_element(const std::string& path, int index) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) fail_errno(cat("tasks: cannot open ", printable(path)), errno);
+  if (!file) fail_errno(cat("cannot open ", printable(path)), errno);
   std::string line;
   for (int at = 0; at <= index; ++at) {
     if (!std::getline(file, line)) line.clear();
@@ -41,7 +41,7 @@ SlurmElement read_element(const std::string& path, int index) {
     if (element.argv.empty()) throw Error(ErrorCode::invalid_argument, "none");
   } catch (const std::exception&) {
     throw Error(ErrorCode::invalid_argument,
-                cat("tasks: expected element ", index, " in ", printable(path), ", got none"));
+                cat("--exec-element: expected element ", index, " in ", printable(path), ", got none"));
   }
   return element;
 }

@@ -91,10 +91,13 @@ std::vector<Task> tasks_of_text(const std::string& text, const std::string& sour
 
 std::vector<Task> read_task_file(const std::string& path) {
   struct stat status = {};
-  if (::stat(path.c_str(), &status) != 0) fail_errno(cat("tasks: cannot read ", printable(path)), errno);
-  if (S_ISDIR(status.st_mode)) {
+  const int problem = ::stat(path.c_str(), &status) == 0 ? 0 : errno;
+  if (problem != 0 && problem != ENOENT && problem != ENOTDIR)
+    fail_errno(cat("cannot read '", printable(path), "'"), problem);
+  if (problem != 0 || S_ISDIR(status.st_mode)) {
     throw Error(ErrorCode::invalid_argument,
-                cat("tasks: expected a file of tasks, got ", printable(path), ", which is a folder"));
+                cat("expected a file of tasks, got '", printable(path), "', which is ",
+                    problem != 0 ? "not there" : "a folder", "; correct the path"));
   }
   return tasks_of_text(read_file(path), path);
 }

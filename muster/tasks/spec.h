@@ -28,8 +28,8 @@
 namespace muster {
 
 // The tasks of a file, in its order; names are unique, every name in `after` exists, nothing waits for
-// itself. Throws: io when it cannot be read; invalid_argument with up to ten problems, each as
-// "file:line:column: expected …, got …" and a caret under the character.
+// itself. Throws: io when it cannot be read; invalid_argument when it is no file, or with up to ten problems,
+// each as "file:line:column: expected …, got …" and a caret under the character.
 std::vector<Task> read_task_file(const std::string& path);
 
 // The same of a text; `source` stands for the file in errors.

@@ -95,7 +95,7 @@ std::vector<Task> tasks_of_sweep(const SweepOptions& options) {
     throw Error(ErrorCode::invalid_argument, "--sweep: expected NAME=VALUE,…, got none");
   if (options.command.empty() || options.command.front().empty())
     throw Error(ErrorCode::invalid_argument,
-                "tasks: expected a command after --sweep, got none; as --sweep lr=0.1,0.01 -- ./train {lr}");
+                "expected a command after --sweep, got none; as --sweep lr=0.1,0.01 -- ./train {lr}");
   TaskTemplate made_from{.task = options.common};
   if (made_from.task.needs.empty()) made_from.task.needs = default_needs(made_from.task.ranks);
   for (const std::string& text : options.sweeps) {

@@ -104,8 +104,8 @@ TaskFile task_file_of(const std::string& text, const std::string& source) {
       }
     } catch (const std::exception& error) {
       throw Error(ErrorCode::invalid_argument,
-                  cat("tasks: expected a run's own list of tasks, got ", error.what(), " (", source,
-                      ", line ", number, "); begin anew with another --run-dir"));
+                  cat("expected a run's own list of tasks, got ", error.what(), " (", source, ", line ",
+                      number, "); begin anew with another --run-dir"));
     }
     from = end + 1;
   }

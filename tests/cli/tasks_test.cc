@@ -205,6 +205,29 @@ TEST(Tasks, ASweepOverASimulatedMachine) {
   EXPECT_EQ(sweep({"--need-gpus", "3"}).code, 2) << "the machine has two";
 }
 
+TEST(Tasks, WhatIsWrongIsToldBeforeAnythingStarts) {
+  const ScratchFolder folder;
+  const Ran absent = muster({"tasks", "absent.toml"}, folder);
+  EXPECT_EQ(absent.code, 2);
+  EXPECT_EQ(
+      absent.err,
+      "muster tasks: expected a file of tasks, got 'absent.toml', which is not there; correct the path\n");
+  folder.write("box.toml", "[[host]]\nname = \"box\"\ngpus = \"2xA100-40GB\"\ncores = 8\n");
+  folder.write("one.toml", "[[host]]\nname = \"one\"\ngpus = \"1xA100-40GB\"\ncores = 8\n");
+  folder.write("s.toml", "[[task]]\nname = \"big\"\nargv = [\"true\"]\nneeds = { gpus = 2 }\n");
+  const Ran big = muster({"tasks", "s.toml", "--inventory", "one.toml", "--run-dir", "none"}, folder);
+  EXPECT_EQ(big.code, 2);
+  EXPECT_THAT(big.err,
+              HasSubstr("muster tasks: s.toml:2:8: task big: expected needs that a host can meet ("));
+  EXPECT_THAT(big.err,
+              HasSubstr("one.toml has 1 GPU and 8 cores), got 2 GPUs: the most that a host has is 1"));
+  EXPECT_FALSE(fs::exists(folder.path() + "/none"));
+  // A run that goes on elsewhere knows where its tasks stand in the spec.
+  ASSERT_EQ(muster({"tasks", "s.toml", "--inventory", "box.toml", "--run-dir", "run"}, folder).code, 0);
+  EXPECT_THAT(muster({"tasks", "--resume", "run", "--inventory", "one.toml"}, folder).err,
+              HasSubstr("s.toml:2:8: task big: expected needs"));
+}
+
 // What a task does when it runs: says so, and that it came to its end, in files of its own.
 constexpr const char* kCountingScript =
     "echo x >>began-$MUSTER_TASK; sleep 0.0$(( $MUSTER_ATTEMPT + 1 )); echo x >>ended-$MUSTER_TASK";

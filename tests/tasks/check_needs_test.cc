@@ -51,8 +51,8 @@ TEST(CheckNeeds, WhatAHostHasIsPossible) {
 TEST(CheckNeeds, TheNearestThereIs) {
   EXPECT_EQ(
       needs_error({{.gpus = 3}}),
-      "t.toml:2:8: expected needs that a host can meet (test), got of t 3 GPUs: the most that a host has "
-      "is 2 (host n0)");
+      "t.toml:2:8: task t: expected needs that a host can meet (test has hosts of at most 2 GPUs and 16 "
+      "cores), got 3 GPUs: the most that a host has is 2 (host n0)");
   EXPECT_THAT(needs_error({{.gpus = 2, .model = "H100"}}),
               HasSubstr("2 GPUs of model 'H100': the most that a host has is 1 (host n1)"));
   EXPECT_THAT(needs_error({{.gpus = 1, .model = "V100"}}),
@@ -108,12 +108,27 @@ TEST(CheckNeeds, CoresOfAFileThatTellsNoneAreNotCounted) {
   EXPECT_EQ(needs_error({needing({{.gpus = 1, .cpus = 500}})}, file), "possible");
 }
 
+TEST(CheckNeeds, WhatThereIsIsSaid) {
+  EXPECT_THAT(
+      needs_error({needing({{.gpus = 3}})}, machine({1})),
+      HasSubstr("task t: expected needs that a host can meet (test has 1 GPU and 8 cores), got 3 GPUs: "));
+  Inventory unknown = machine({0});
+  unknown.hosts[0].num_cores = 0;
+  EXPECT_THAT(needs_error({needing({{.gpus = 3}})}, unknown), HasSubstr("(test), got 3 GPUs: "));
+  try {
+    check_needs({{.name = "x=1", .argv = {"x"}, .needs = {{.gpus = 3}}}}, {.inventory = unknown});
+    FAIL() << "possible";
+  } catch (const Error& error) {
+    EXPECT_TRUE(error.message().starts_with("task x=1: expected ")) << error.message();
+  }
+}
+
 TEST(CheckNeeds, TasksThatAskForTheSameAreToldOnce) {
   std::vector<Task> tasks(100'000, needing({{.gpus = 3}}));
   tasks.push_back(needing({{.gpus = 1, .model = "V100"}}));
   const std::string error = needs_error(tasks, two_hosts());
-  EXPECT_THAT(error, HasSubstr("got of t and 99999 more 3 GPUs"));
-  EXPECT_THAT(error, HasSubstr("\nt.toml:2:8: expected needs"));
+  EXPECT_THAT(error, HasSubstr("t.toml:2:8: task t and 99999 more: expected"));
+  EXPECT_THAT(error, HasSubstr("\nt.toml:2:8: task t: expected needs"));
   std::vector<Task> many;
   for (int i = 0; i < 20; ++i) many.push_back(needing({{.gpus = 100.0 + i}}));
   EXPECT_THAT(needs_error(many, two_hosts()), Not(HasSubstr("110 GPUs")));

@@ -370,8 +370,9 @@ TEST(Spec, FilesThatCannotBeRead) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(error_of("/nonexistent/t.toml"), HasSubstr("cannot read /nonexistent/t.toml: No such file"));
-  EXPECT_THAT(error_of("/tmp"), HasSubstr("expected a file of tasks, got /tmp, which is a folder"));
+  EXPECT_EQ(error_of("/nonexistent/t.toml"),
+            "expected a file of tasks, got '/nonexistent/t.toml', which is not there; correct the path");
+  EXPECT_THAT(error_of("/tmp"), HasSubstr("expected a file of tasks, got '/tmp', which is a folder"));
   const std::string path = testing::TempDir() + "spec_test_tasks.toml";
   std::ofstream(path) << "[[task]]\nname = 'a'\nargv = ['x']\n";
   EXPECT_THAT(names_of(read_task_file(path)), ElementsAre("a"));
