@@ -127,7 +127,10 @@ void RemoteHost::on_line(const std::string& line) {
 
 void RemoteHost::take(const RemoteMessage& message) {
   if (const auto* const cannot = std::get_if<RemoteCannot>(&message)) return give_up(cannot->why);
-  if (std::holds_alternative<RemoteAlive>(message)) return;
+  if (std::holds_alternative<RemoteAlive>(message)) {
+    ready_ = pool_ != nullptr;
+    return;
+  }
   if (const auto* const host = std::get_if<RemoteInventory>(&message); host != nullptr && !inventory_) {
     if (host->version != options_.hello.version)
       return give_up(cat("expected muster ", options_.hello.version, " there, as here, got ",

@@ -50,6 +50,9 @@ class RemoteHost : public TaskHost {
   // The run begins, and this is the pool's `host`. The loop must outlive the call of `close`.
   void begin(const RemoteBegin& run, const Pool& pool, int host, EventLoop& loop, RemoteEvents events);
 
+  // It has told what other jobs hold of its GPUs, or is lost. To be waited for before anything is started.
+  bool ready() const { return ready_ || !problem_.empty(); }
+
   bool reserve(const TaskOrder& /*order*/) override { return true; }  // the server does, where the GPUs are
   void start(const TaskOrder& order) override;
   void end(int id, std::chrono::milliseconds grace) override;
@@ -92,6 +95,7 @@ class RemoteHost : public TaskHost {
   EventLoop* loop_ = nullptr;
   EventLoop::Handle watches_errors_ = 0;
   EventLoop::Handle alive_timer_ = 0;
+  bool ready_ = false;
   Clock::time_point heard_ = Clock::now();
   Clock::time_point ticked_ = Clock::now();
   std::optional<Inventory> inventory_;

@@ -63,6 +63,7 @@ class TaskRunner {
   }
 
   RunOutcome run() {
+    wait_for_hosts();
     look_at_leases();
     while (!finished()) {
       guarded([&] { start_tasks(); });
@@ -117,6 +118,15 @@ class TaskRunner {
                                    const std::string& by) { schedule_.set_held(number, gpu, units, by); },
          .on_note = [this](const std::string& text) { view_.note(text); },
          .on_lost = [this, number](const std::string& why) { on_lost(number, why); }});
+  }
+
+  // One round trip for all of them.
+  void wait_for_hosts() {
+    const auto waits = [](const RemoteHost* host) { return host != nullptr && !host->ready(); };
+    while (!ending_ && std::any_of(options_.remote.begin(), options_.remote.end(), waits)) {
+      local_.wait(Clock::now() + kTickEvery);
+      take_signals();
+    }
   }
 
   // What ran there is tried elsewhere; the run goes on with the other hosts.

@@ -87,7 +87,11 @@ class TaskServer {
 
   void attach(EventLoop& loop) {
     channel_.attach(loop, {.line = [this](const std::string& line) { on_line(line); },
-                           .end = [this](const std::string& /*why*/) { over_ = true; },
+                           .end =
+                               [this](const std::string& why) {
+                                 if (!why.empty()) fail(why);
+                                 over_ = true;
+                               },
                            .drained = [this] { resume_streams(); }});
   }
 
@@ -163,8 +167,9 @@ class TaskServer {
                                                               .run_dir = begin_->run_dir,
                                                               .since_seconds = std::time(nullptr)});
     attach(local_->loop());
+    local_->look();
     heard_ = ticked_ = Clock::now();
-    keep_alive();
+    keep_alive();  // the first says that it is ready, and what is held has been told
   }
 
   void take(const RemoteStart& start) {
