@@ -284,7 +284,7 @@ class HostsTasks(unittest.TestCase):
         gpu = self.wrapper("with-gpus", f"""
             export MUSTER_NVML_LIBRARY={FAKE_NVML} XDG_RUNTIME_DIR={self.folder}/$(hostname); mkdir -m 700 -p $XDG_RUNTIME_DIR
             n=$(hostname | tr bc 12)
-            export FAKE_NVML="version=550.54|uuid={uuid.format('$n')},name=Test GPU,total=8589934592,free=8589934592,cc=9.0,pci=00000000:01:00.0"
+            export FAKE_NVML="version=550.54|uuid={uuid.format('${n}')},name=Test GPU,total=8589934592,free=8589934592,cc=9.0,pci=00000000:01:00.0"
             exec {MUSTER} "$@" """)
         hold = self.write(spec_of("hold", "touch held; until [ -e go ]; do sleep 0.05; done", "needs = { gpus = 1 }"),
                           name="hold.toml")
