@@ -20,8 +20,9 @@ TEST(SlurmNodes, ListsAreExpanded) {
 }
 
 TEST(SlurmNodes, OtherListsAreRefused) {
-  for (const char* const text : {"", ",", "a,", "a[", "a[1", "a]", "a[]", "a[x]", "a[3-1]", "a[1-]", "a[1-2-3]", "-w",
-                                 "a b", "a;b", "a[1-999999999]", "a[1-9999]b[1-9999]", "a[12345678901]"})
+  for (const char* const text :
+       {"", ",", "a,", "a[", "a[1", "a]", "a[]", "a[x]", "a[3-1]", "a[1-]", "a[1-2-3]", "-w", "a b", "a;b",
+        "a[1-999999999]", "a[1-9999]b[1-9999]", "a[12345678901]"})
     EXPECT_THROW(parse_slurm_nodes(text), Error) << text;
 }
 

@@ -85,9 +85,9 @@ TEST_F(LineChannelTest, AnotherLoopGoesOnWhereOneLeftOff) {
   {
     EventLoop loop;
     channel.attach(loop, {.line = [&](const std::string& line) {
-                            lines_.push_back(line);
-                            channel.detach();
-                          }});
+                     lines_.push_back(line);
+                     channel.detach();
+                   }});
     loop.run_once(Clock::now() + std::chrono::seconds(30));
   }
   EXPECT_EQ(lines_, std::vector<std::string>{"one"});

@@ -55,7 +55,10 @@ TEST(RemoteMessage, OutputIsBytes) {
 TEST(RemoteMessage, AnEndComesAsItWas) {
   RemoteEnded ended;
   ended.end.kind = TaskEnd::Kind::refused;
-  ended.end.exit.exit = {.id = 3, .exit_code = 0, .signal = SIGKILL, .core_dumped = true, .sent_signal = SIGTERM};
+  ended.end.exit.exit.id = 3;
+  ended.end.exit.exit.signal = SIGKILL;
+  ended.end.exit.exit.sent_signal = SIGTERM;
+  ended.end.exit.exit.core_dumped = true;
   ended.end.exit.killed = {"process 4"};
   ended.end.why_not = "no";
   ended.end.out_of_memory = true;
@@ -79,34 +82,35 @@ TEST(RemoteMessage, AnInventoryIsNotSimulatedAtTheOtherEnd) {
 }
 
 TEST(RemoteMessage, WhatIsNoneIsRefused) {
-  for (const char* const line : {
-           "",
-           "{",
-           "[]",
-           "7",
-           "{}",
-           R"({"muster": 1})",
-           R"({"muster": "what"})",
-           R"({"muster": "end", "id": 1})",
-           R"({"muster": "end", "id": -1, "grace": 0})",
-           R"({"muster": "end", "id": 1.5, "grace": 0})",
-           R"({"muster": "end", "id": 99999999999, "grace": 0})",
-           R"({"muster": "end", "id": 1, "grace": -1})",
-           R"({"muster": "end", "id": 1, "grace": 0, "more": 1})",
-           R"({"muster": "end", "id": 1, "id": 2, "grace": 0})",
-           R"({"muster": "signal", "signal": 9})",
-           R"({"muster": "output", "id": 1, "bytes": "€"})",
-           R"({"muster": "hello", "version": "1", "environment": ["A"]})",
-           R"({"muster": "hello", "version": "1", "environment": ["=1"]})",
-           R"({"muster": "begin", "run_dir": "relative", "agent": "a", "grace": 0})",
-           R"({"muster": "begin", "run_dir": "/r", "agent": "", "grace": 0})",
-           R"({"muster": "begin", "run_dir": "/r", "agent": "a", "earlier": [""], "grace": 0})",
-           R"({"muster": "host", "version": "1", "inventory": "{}"})",
-           R"({"muster": "ended", "id": 1, "exit_code": 256, "signal": 0, "sent_signal": 0})",
-           R"({"muster": "start", "id": 1, "ranks": 1, "attempt": 0, "units": 1, "cpus": 1, "log": "a.log"})",
-           R"({"muster": "start", "id": 1, "argv": ["a"], "ranks": 1, "attempt": 0, "units": 1, "cpus": 1, "log": ""})",
-           R"({"muster": "start", "id": 1, "argv": ["a"], "ranks": 1, "attempt": 0, "units": 1001, "cpus": 1, "log": "a.log"})",
-       }) {
+  for (
+      const char* const line : {
+          "",
+          "{",
+          "[]",
+          "7",
+          "{}",
+          R"({"muster": 1})",
+          R"({"muster": "what"})",
+          R"({"muster": "end", "id": 1})",
+          R"({"muster": "end", "id": -1, "grace": 0})",
+          R"({"muster": "end", "id": 1.5, "grace": 0})",
+          R"({"muster": "end", "id": 99999999999, "grace": 0})",
+          R"({"muster": "end", "id": 1, "grace": -1})",
+          R"({"muster": "end", "id": 1, "grace": 0, "more": 1})",
+          R"({"muster": "end", "id": 1, "id": 2, "grace": 0})",
+          R"({"muster": "signal", "signal": 9})",
+          R"({"muster": "output", "id": 1, "bytes": "€"})",
+          R"({"muster": "hello", "version": "1", "environment": ["A"]})",
+          R"({"muster": "hello", "version": "1", "environment": ["=1"]})",
+          R"({"muster": "begin", "run_dir": "relative", "agent": "a", "grace": 0})",
+          R"({"muster": "begin", "run_dir": "/r", "agent": "", "grace": 0})",
+          R"({"muster": "begin", "run_dir": "/r", "agent": "a", "earlier": [""], "grace": 0})",
+          R"({"muster": "host", "version": "1", "inventory": "{}"})",
+          R"({"muster": "ended", "id": 1, "exit_code": 256, "signal": 0, "sent_signal": 0})",
+          R"({"muster": "start", "id": 1, "ranks": 1, "attempt": 0, "units": 1, "cpus": 1, "log": "a.log"})",
+          R"({"muster": "start", "id": 1, "argv": ["a"], "ranks": 1, "attempt": 0, "units": 1, "cpus": 1, "log": ""})",
+          R"({"muster": "start", "id": 1, "argv": ["a"], "ranks": 1, "attempt": 0, "units": 1001, "cpus": 1, "log": "a.log"})",
+      }) {
     EXPECT_THROW(remote_message_from(line), Error) << line;
   }
 }
