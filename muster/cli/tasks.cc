@@ -90,7 +90,8 @@ void add_how(CLI::App* command, TasksFlags& flags) {
   command->add_option("--shutdown-timeout", flags.grace, "SIGTERM, this, SIGKILL [30s]")->type_name("TIME");
   command->add_option("--run-dir", flags.run_dir, "Folder for journal, logs and plans [runs/<id>]")
       ->type_name("DIR");
-  command->add_flag("--dry-run", flags.dry_run, "Show what would start first, and where");
+  command->add_flag("--dry-run", flags.dry_run,
+                    "Show what would start first, and where; with --submit, what sbatch would get");
   command->add_option("--explain", flags.explain, "Say why this task waits, and start nothing")
       ->type_name("NAME");
   command

@@ -183,8 +183,6 @@ std::string hosts_setting(const TasksFlags& flags) {
     fail_usage("--hosts and --hostfile: expected one of them, got both");
   if (!flags.inventory.empty())
     fail_usage("--hosts and --inventory: expected one of them, got both; each host tells what it has");
-  if (!flags.submit.empty())
-    fail_usage("--hosts and --submit: expected one of them, got both; Slurm chooses the hosts");
   if (flags.standalone)
     fail_usage(
         "--hosts and --standalone: expected one of them, got both; --standalone is this machine alone");

@@ -9,11 +9,11 @@
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
-#include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/cli/tasks_machines.h"
 #include "muster/cli/tasks_show.h"
+#include "muster/cli/tasks_submit.h"
 #include "muster/cli/tasks_which_run.h"
 #include "muster/cli/usage.h"
 #include "muster/launch/agent.h"
@@ -23,7 +23,6 @@
 #include "muster/tasks/live_table.h"
 #include "muster/tasks/runner.h"
 #include "muster/tasks/slurm_element.h"
-#include "muster/tasks/slurm_submit.h"
 
 namespace muster {
 
@@ -62,15 +61,6 @@ Schedule schedule_of(const TasksRun& run, const TaskMachines& machines) {
 std::optional<std::chrono::milliseconds> time_of(const std::string& text, const char* flag) {
   if (text.empty()) return std::nullopt;
   return parse_duration(text, flag);
-}
-
-void begin_folder(TasksRun& run, const std::string& run_id) {
-  if (run.run_dir.empty()) run.run_dir = fs::absolute(run_folder_of({.run_id = run_id})).string();
-  std::error_code error;
-  fs::create_directories(run.run_dir, error);
-  if (error)
-    throw Error(ErrorCode::io, cat("cannot create the run's folder '", run.run_dir, "': ", error.message(),
-                                   "; give another with --run-dir"));
 }
 
 JobNote note_of(const TasksFlags& flags, const TasksRun& run, const std::vector<PoolGpu>& gpus,
@@ -119,7 +109,7 @@ std::vector<TaskResult> results_before(const TasksRun& run) {
 
 int start_run(const TasksFlags& flags, TasksRun& run, const TaskMachines& machines, Schedule& schedule) {
   std::string run_id = make_uuid();
-  begin_folder(run, run_id);
+  begin_run_folder(run, run_id);
   Journal journal(run.run_dir);
   if (run.is_new) {
     write_file(task_file_path(run.run_dir), to_text(run.file));
@@ -159,26 +149,6 @@ int start_run(const TasksFlags& flags, TasksRun& run, const TaskMachines& machin
   return exit_code;
 }
 
-// The batch system keeps the books: nothing of this run is left when the jobs are its.
-int submit(const TasksFlags& flags, TasksRun& run) {
-  if (flags.submit != "slurm")
-    fail_usage(cat("--submit: expected slurm, got '", printable(flags.submit), "'"));
-  if (!run.is_new)
-    fail_usage("--submit and --resume: expected one of them, got both; Slurm keeps its own books");
-  begin_folder(run, make_uuid());
-  const std::string self = fs::read_symlink("/proc/self/exe").string();
-  SlurmOptions options{
-      .run_dir = run.run_dir, .muster = {self}, .exec_element = {self, "tasks", "--exec-element"}};
-  options.sbatch.insert(options.sbatch.end(), flags.sbatch.begin(), flags.sbatch.end());
-  const SlurmPlan plan = plan_slurm(run.file.tasks, options);
-  for (const std::string& note : plan.notes) log(LogLevel::info, note);
-  const std::vector<std::string> jobs = submit_slurm(plan, run.file.tasks, options);
-  write_all(STDOUT_FILENO, cat("submitted ", run.file.tasks.size(), " tasks as ", jobs.size(),
-                               jobs.size() == 1 ? " job: " : " jobs: ", join(jobs, ", "), "; see ",
-                               run.run_dir, "/slurm/jobs.json and squeue\n"));
-  return 0;
-}
-
 int element_index(const std::string& text) {
   const auto index = parse_int(text);
   if (!index || *index < 0 || *index > 100'000'000)
@@ -188,15 +158,19 @@ int element_index(const std::string& text) {
 
 }  // namespace
 
-int run_tasks_command(const TasksFlags& flags) {
-  if (flags.element.size() == 2) exec_element(flags.element[0], element_index(flags.element[1]));
-  if (flags.serve) return serve_tasks_of_another();
+int run_tasks_command(const TasksFlags& given) {
+  if (given.element.size() == 2) exec_element(given.element[0], element_index(given.element[1]));
+  if (given.serve) return serve_tasks_of_another();
+  TasksFlags flags = given;  // a run that goes on does so in the folder in which it began
+  if (!flags.csv.empty()) flags.csv = fs::absolute(flags.csv).string();
+  if (!flags.html.empty()) flags.html = fs::absolute(flags.html).string();
   TasksRun run = which_run(flags);
-  if (!flags.submit.empty()) return submit(flags, run);
+  if (!flags.submit.empty()) return submit_tasks(flags, run);
   const TaskMachines machines = machines_of(run);
   Schedule schedule = schedule_of(run, machines);
   if (!flags.explain.empty()) return explain_task(flags, run, machines.here(), schedule);
   if (flags.dry_run) return show_first_starts(run, machines.here(), schedule);
+  check_result_files(flags);
   return start_run(flags, run, machines, schedule);
 }
 

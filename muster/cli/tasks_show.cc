@@ -1,11 +1,16 @@
 #include "muster/cli/tasks_show.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 
+#include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
@@ -48,6 +53,31 @@ ForeignLeases leases_here(const TasksRun& run, const std::string& run_id, int he
           [&schedule, here](int gpu, int units, const std::string& by) {
             schedule.set_held(here, gpu, units, by);
           }};
+}
+
+// A device or a pipe is written as it is; a file is replaced by a whole one.
+bool is_device_or_pipe(const std::string& path) {
+  struct stat status = {};
+  return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
+}
+
+void write_result_file(const std::string& path, const std::string& text) {
+  if (!is_device_or_pipe(path)) return write_file(path, text);
+  const Fd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!fd.valid()) fail_errno(cat("cannot open '", path, "'"), errno);
+  write_all(fd.get(), text);
+}
+
+// 0, or why the file could not be written. A file is made anew beside it and renamed, so that must be
+// possible.
+int why_not_writable(const std::string& path) {
+  if (std::filesystem::is_directory(path)) return EISDIR;
+  if (is_device_or_pipe(path)) return ::access(path.c_str(), W_OK) == 0 ? 0 : errno;
+  const std::string aside = cat(path, ".tmp-", ::getpid());
+  const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  if (!fd.valid()) return errno;
+  ::unlink(aside.c_str());
+  return 0;
 }
 
 }  // namespace
@@ -102,6 +132,15 @@ int show_first_starts(const TasksRun& run, int here, Schedule& schedule) {
   return 0;
 }
 
+void check_result_files(const TasksFlags& flags) {
+  for (const auto& [flag, path] : {std::pair("--csv", flags.csv), std::pair("--html", flags.html)}) {
+    const int problem = path.empty() ? 0 : why_not_writable(path);
+    if (problem == 0) continue;
+    fail_usage(cat(flag, ": expected a file that can be written, got '", printable(path),
+                   "': ", std::strerror(problem), "; give another"));
+  }
+}
+
 void show_results(const TasksFlags& flags, const TasksRun& run, const Inventory& machine,
                   RunOutcome& outcome) {
   for (TaskResult& result : outcome.results) {
@@ -110,14 +149,13 @@ void show_results(const TasksFlags& flags, const TasksRun& run, const Inventory&
     if (result.reason.empty()) result.reason = "the run was ended before it could start";
   }
   const auto& tasks = run.file.tasks;
-  if (!flags.csv.empty()) write_file(flags.csv, results_csv(tasks, outcome.results));
+  write_all(STDOUT_FILENO,
+            flags.json ? results_json(tasks, outcome.results) : results_table(tasks, outcome.results));
+  if (!flags.csv.empty()) write_result_file(flags.csv, results_csv(tasks, outcome.results));
   if (!flags.html.empty()) {
     const std::string title = std::filesystem::path(run.run_dir).filename().string();
-    write_file(flags.html, timeline_html(tasks, outcome.results, machine, title));
+    write_result_file(flags.html, timeline_html(tasks, outcome.results, machine, title));
   }
-  const std::string text =
-      flags.json ? results_json(tasks, outcome.results) : results_table(tasks, outcome.results);
-  write_all(STDOUT_FILENO, text);
 }
 
 }  // namespace muster

@@ -16,7 +16,11 @@ int show_first_starts(const TasksRun& run, int here, Schedule& schedule);
 // --explain, in the same way. Throws: invalid_argument when no task has that name.
 int explain_task(const TasksFlags& flags, const TasksRun& run, int here, Schedule& schedule);
 
-// The table or JSON, and the files that were asked for. What has not ended counts as skipped from here on.
+// Whether --csv and --html can be written, before anything starts; what is there stays as it is. Throws:
+// invalid_argument.
+void check_result_files(const TasksFlags& flags);
+
+// The table or JSON, then the files that were asked for. What has not ended counts as skipped from here on.
 void show_results(const TasksFlags& flags, const TasksRun& run, const Inventory& machine,
                   RunOutcome& outcome);
 

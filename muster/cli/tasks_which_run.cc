@@ -11,6 +11,7 @@
 #include "muster/base/units.h"
 #include "muster/cli/tasks_machines.h"
 #include "muster/cli/usage.h"
+#include "muster/launch/job_setup.h"
 #include "muster/tasks/spec.h"
 #include "muster/tasks/sweep.h"
 
@@ -133,6 +134,20 @@ TasksRun which_run(const TasksFlags& flags) {
   if (!flags.resume.empty() && !flags.run_dir.empty())
     fail_usage("--resume and --run-dir: expected one of them, got both; --resume names the run's folder");
   return flags.resume.empty() ? new_run(flags) : run_in_folder(flags);
+}
+
+void choose_run_folder(TasksRun& run, const std::string& run_id) {
+  if (run.run_dir.empty())
+    run.run_dir = std::filesystem::absolute(run_folder_of({.run_id = run_id})).string();
+}
+
+void begin_run_folder(TasksRun& run, const std::string& run_id) {
+  choose_run_folder(run, run_id);
+  std::error_code error;
+  std::filesystem::create_directories(run.run_dir, error);
+  if (error)
+    throw Error(ErrorCode::io, cat("cannot create the run's folder '", run.run_dir, "': ", error.message(),
+                                   "; give another with --run-dir"));
 }
 
 }  // namespace muster

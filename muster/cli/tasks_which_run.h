@@ -24,4 +24,10 @@ struct TasksRun {
 // other, the tasks, or what the run's folder holds.
 TasksRun which_run(const TasksFlags& flags);
 
+// Where a run has its folder that was given none: runs/<id>.
+void choose_run_folder(TasksRun& run, const std::string& run_id);
+
+// The same, and makes it. Throws: io when it cannot.
+void begin_run_folder(TasksRun& run, const std::string& run_id);
+
 }  // namespace muster

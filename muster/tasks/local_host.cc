@@ -20,14 +20,14 @@ LocalHost::LocalHost(const Pool& pool, LocalHostOptions options)
       foreign_(pool, options_.host, options_.run_id, options_.facts.lease, options_.on_held),
       oom_kills_(count_oom_kills()) {}
 
-bool LocalHost::reserve(const TaskOrder& order) {
+bool LocalHost::reserve(const StartOrder& order) {
   auto leases = foreign_.take(*order.where, *order.task);
   if (!leases) return false;
   if (!leases->empty()) leases_[order.id] = std::move(*leases);
   return true;
 }
 
-void LocalHost::start(const TaskOrder& order) {
+void LocalHost::start(const StartOrder& order) {
   const Task& task = *order.task;
   const std::string base = order.log.substr(0, order.log.size() - std::string_view(".log").size());
   if (task.ranks > 1) write_file(base + ".plan.json", plan_to_json(plan_of(task, pool_, *order.where)));

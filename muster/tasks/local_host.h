@@ -31,8 +31,8 @@ class LocalHost : public TaskHost {
   EventLoop& loop() { return processes_.loop(); }
 
   // Takes its leases.
-  bool reserve(const TaskOrder& order) override;
-  void start(const TaskOrder& order) override;
+  bool reserve(const StartOrder& order) override;
+  void start(const StartOrder& order) override;
   void end(int id, std::chrono::milliseconds grace) override { processes_.end(id, grace); }
   std::string held() const override { return foreign_.describe(); }
 

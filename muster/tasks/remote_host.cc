@@ -238,7 +238,7 @@ void RemoteHost::give_up(const std::string& why) {
   }
 }
 
-void RemoteHost::start(const TaskOrder& order) {
+void RemoteHost::start(const StartOrder& order) {
   if (!problem_.empty())
     throw Error(ErrorCode::unavailable,
                 cat("host ", name(), ": expected a host that is there, got ", problem_));

@@ -53,8 +53,8 @@ class RemoteHost : public TaskHost {
   // It has told what other jobs hold of its GPUs, or is lost. To be waited for before anything is started.
   bool ready() const { return ready_ || !problem_.empty(); }
 
-  bool reserve(const TaskOrder& /*order*/) override { return true; }  // the server does, where the GPUs are
-  void start(const TaskOrder& order) override;
+  bool reserve(const StartOrder& /*order*/) override { return true; }  // the server does, where the GPUs are
+  void start(const StartOrder& order) override;
   void end(int id, std::chrono::milliseconds grace) override;
   std::string held() const override;
 

@@ -94,11 +94,11 @@ int number_at(JsonObject& json, const char* key, int64_t most = std::numeric_lim
   return static_cast<int>(json.integer(key, 0, most));
 }
 
-WireJson json_of(const RemoteAlive& /*alive*/) {
+WireJson wire_of(const RemoteAlive& /*alive*/) {
   return {{kKindKey, "alive"}};
 }
 
-WireJson json_of(const RemoteHello& hello) {
+WireJson wire_of(const RemoteHello& hello) {
   return {{kKindKey, "hello"},
           {"version", hello.version},
           {"name", wire_text(hello.name)},
@@ -123,7 +123,7 @@ RemoteMessage hello_from(JsonObject& json) {
   return hello;
 }
 
-WireJson json_of(const RemoteBegin& begin) {
+WireJson wire_of(const RemoteBegin& begin) {
   return {{kKindKey, "begin"},
           {"run_id", wire_text(begin.run_id)},
           {"run_dir", wire_text(begin.run_dir)},
@@ -150,7 +150,7 @@ RemoteMessage begin_from(JsonObject& json) {
   return begin;
 }
 
-WireJson json_of(const RemoteStart& start) {
+WireJson wire_of(const RemoteStart& start) {
   return {{kKindKey, "start"},
           {"id", start.id},
           {"name", wire_text(start.task.name)},
@@ -188,7 +188,7 @@ RemoteMessage start_from(JsonObject& json) {
   return start;
 }
 
-WireJson json_of(const RemoteEnd& end) {
+WireJson wire_of(const RemoteEnd& end) {
   return {{kKindKey, "end"}, {"id", end.id}, {"grace", end.grace.count()}};
 }
 
@@ -197,7 +197,7 @@ RemoteMessage end_from(JsonObject& json) {
   return RemoteEnd{.id = id, .grace = milliseconds(json.integer("grace", 0, kLongestGrace))};
 }
 
-WireJson json_of(const RemoteSignal& signal) {
+WireJson wire_of(const RemoteSignal& signal) {
   return {{kKindKey, "signal"}, {"signal", signal.signal}};
 }
 
@@ -208,7 +208,7 @@ RemoteMessage signal_from(JsonObject& json) {
   return RemoteSignal{.signal = signal};
 }
 
-WireJson json_of(const RemoteInventory& host) {
+WireJson wire_of(const RemoteInventory& host) {
   return {{kKindKey, "host"}, {"version", host.version}, {"inventory", inventory_to_json(host.inventory)}};
 }
 
@@ -222,7 +222,7 @@ RemoteMessage inventory_from(JsonObject& json) {
   return host;
 }
 
-WireJson json_of(const RemoteHeld& held) {
+WireJson wire_of(const RemoteHeld& held) {
   return {
       {kKindKey, "held"}, {"gpu", wire_text(held.gpu)}, {"units", held.units}, {"by", wire_text(held.by)}};
 }
@@ -234,7 +234,7 @@ RemoteMessage held_from(JsonObject& json) {
   return held;
 }
 
-WireJson json_of(const RemoteOutput& output) {
+WireJson wire_of(const RemoteOutput& output) {
   return {{kKindKey, "output"}, {"id", output.id}, {"bytes", wire_text(output.bytes)}};
 }
 
@@ -243,7 +243,7 @@ RemoteMessage output_from(JsonObject& json) {
   return RemoteOutput{.id = id, .bytes = bytes_of(json.text("bytes"))};
 }
 
-WireJson json_of(const RemoteEnded& ended) {
+WireJson wire_of(const RemoteEnded& ended) {
   const TaskEnd& end = ended.end;
   const ChildExit& exit = end.exit.exit;
   return {{kKindKey, "ended"},
@@ -276,7 +276,7 @@ RemoteMessage ended_from(JsonObject& json) {
   return ended;
 }
 
-WireJson json_of(const RemoteCannot& cannot) {
+WireJson wire_of(const RemoteCannot& cannot) {
   return {{kKindKey, "cannot"}, {"why", wire_text(cannot.why)}};
 }
 
@@ -301,7 +301,7 @@ const std::map<std::string, Reader>& readers_of_kinds() {
 }  // namespace
 
 std::string to_line(const RemoteMessage& message) {
-  const WireJson json = std::visit([](const auto& it) { return json_of(it); }, message);
+  const WireJson json = std::visit([](const auto& it) { return wire_of(it); }, message);
   return json.dump(-1, ' ', false, WireJson::error_handler_t::replace) + "\n";
 }
 

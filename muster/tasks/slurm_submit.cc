@@ -85,6 +85,17 @@ std::string jobs_json(const SlurmPlan& plan, const std::vector<Task>& tasks,
 
 }  // namespace
 
+std::vector<std::string> sbatch_argv(const SlurmArray& array, const SlurmOptions& options,
+                                     const std::vector<std::string>& job_ids) {
+  std::vector<std::string> argv = options.sbatch;
+  argv.insert(argv.end(), array.arguments.begin(), array.arguments.end());
+  const std::string dependency = dependency_argument(array, job_ids);
+  // Without the second flag a job after one that failed would be pending for ever.
+  if (!dependency.empty()) argv.insert(argv.end(), {dependency, "--kill-on-invalid-dep=yes"});
+  argv.push_back(array.script_path);
+  return argv;
+}
+
 std::vector<std::string> submit_slurm(const SlurmPlan& plan, const std::vector<Task>& tasks,
                                       const SlurmOptions& options) {
   const std::string folder = options.run_dir + "/slurm";
@@ -99,13 +110,7 @@ std::vector<std::string> submit_slurm(const SlurmPlan& plan, const std::vector<T
   }
   std::vector<std::string> job_ids;
   for (const SlurmArray& array : plan.arrays) {
-    std::vector<std::string> argv = options.sbatch;
-    argv.insert(argv.end(), array.arguments.begin(), array.arguments.end());
-    const std::string dependency = dependency_argument(array, job_ids);
-    // Without the second flag a job after one that failed would be pending for ever.
-    if (!dependency.empty()) argv.insert(argv.end(), {dependency, "--kill-on-invalid-dep=yes"});
-    argv.push_back(array.script_path);
-    const SbatchEnd end = run_sbatch(argv);
+    const SbatchEnd end = run_sbatch(sbatch_argv(array, options, job_ids));
     const std::string id = job_id_of(end.out);
     if (end.status != 0 || id.empty()) fail_submit(end, job_ids);
     job_ids.push_back(id);

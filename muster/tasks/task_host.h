@@ -12,7 +12,7 @@
 namespace muster {
 
 // One start of a task. What it points to must live until `start` has returned.
-struct TaskOrder {
+struct StartOrder {
   int id = 0;  // the run's name for it
   const Task* task = nullptr;
   int attempt = 0;
@@ -42,10 +42,10 @@ class TaskHost {
   virtual ~TaskHost() = default;
 
   // False when another job is known to have a GPU of it; then `start` must not follow.
-  virtual bool reserve(const TaskOrder& order) = 0;
+  virtual bool reserve(const StartOrder& order) = 0;
 
   // Has it run. Its end is told later. Throws: Error when it cannot begin.
-  virtual void start(const TaskOrder& order) = 0;
+  virtual void start(const StartOrder& order) = 0;
 
   // Asks a task to end: SIGTERM, and after `grace` SIGKILL to all of it.
   virtual void end(int id, std::chrono::milliseconds grace) = 0;

@@ -1,6 +1,7 @@
 #include "muster/tasks/task_process.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "muster/base/strings.h"
 
@@ -10,15 +11,35 @@ namespace {
 
 // Left over from a launcher around this run: they speak of another process.
 constexpr const char* kOuterVariables[] = {
-    "MUSTER_DEVICE",    "MUSTER_PLAN",         "MUSTER_STORE",
-    "MUSTER_SECRET_FD", "MUSTER_EVENTS_FD",    "MUSTER_LOCAL_RANK",
-    "MUSTER_ATTEMPT",   "MUSTER_SIMULATED",    "MUSTER_LEASE_FD",
-    "MUSTER_TTY",       "MUSTER_SECRET_FILE",  "MUSTER_TASK",
-    "MUSTER_RUN_DIR",   "MUSTER_AGENT",        "RANK",
-    "WORLD_SIZE",       "LOCAL_RANK",          "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",       "GROUP_WORLD_SIZE",    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",  "ROLE_NAME",           "MASTER_ADDR",
-    "MASTER_PORT",      "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE",
+    "MUSTER_DEVICE",
+    "MUSTER_PLAN",
+    "MUSTER_STORE",
+    "MUSTER_SECRET_FD",
+    "MUSTER_EVENTS_FD",
+    "MUSTER_LOCAL_RANK",
+    "MUSTER_ATTEMPT",
+    "MUSTER_SIMULATED",
+    "MUSTER_LEASE_FD",
+    "MUSTER_TTY",
+    "MUSTER_SECRET_FILE",
+    "MUSTER_TASK",
+    "MUSTER_RUN_DIR",
+    "MUSTER_AGENT",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "ROLE_NAME",
+    "MASTER_ADDR",
+    "MUSTER_GPUS",
+    "MUSTER_INVENTORY",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_ERROR_FILE",
 };
 
 const PoolHost& host_of(const Pool& pool, const Allocation& where) {
@@ -66,6 +87,15 @@ void show_gpus(const Task& task, const Pool& pool, const Allocation& where, Envi
   }
 }
 
+// A program that starts its own ranks finds its GPUs in the file, as it would find real ones by the variables
+// above.
+void tell_simulated(const Pool& pool, const TaskAttempt& attempt, Environment& variables) {
+  variables["MUSTER_SIMULATED"] = "1";
+  if (attempt.devices.empty()) return;
+  variables.emplace("MUSTER_INVENTORY", pool.inventory().source);
+  variables.emplace("MUSTER_GPUS", cat(attempt.host, ":", join(attempt.devices, ",")));
+}
+
 std::string devices_text(const TaskAttempt& attempt) {
   return attempt.devices.empty() ? cat("cpu:", attempt.cpus.empty() ? 0 : attempt.cpus[0])
                                  : join(attempt.devices, ",");
@@ -73,11 +103,15 @@ std::string devices_text(const TaskAttempt& attempt) {
 
 }  // namespace
 
+// Where the host is simulated they are this machine's.
 int threads_of(const Pool& pool, const Allocation& where) {
   const PoolHost& host = host_of(pool, where);
-  if (where.cpus > 0) return where.cpus;
+  int cpus = host.cpus;
+  if (pool.inventory().simulated)
+    cpus = std::min(cpus, static_cast<int>(std::thread::hardware_concurrency()));
+  if (where.cpus > 0) return std::min(where.cpus, std::max(1, cpus));
   const auto gpus = std::max<size_t>(1, host.gpus.size());
-  return std::max(1, static_cast<int>(static_cast<size_t>(host.cpus) * where.gpus.size() / gpus));
+  return std::max(1, static_cast<int>(static_cast<size_t>(cpus) * where.gpus.size() / gpus));
 }
 
 TaskAttempt attempt_of(const Pool& pool, const Allocation& where, int number) {
@@ -138,8 +172,11 @@ Environment task_environment(const Task& task, const TaskRunFacts& run, const Po
   variables["MUSTER_TASK"] = task.name;
   variables["MUSTER_ATTEMPT"] = cat(attempt);
   variables["MUSTER_RUN_DIR"] = run.run_dir;
-  variables["MUSTER_DEVICE"] = devices_text(attempt_of(pool, where, attempt));
-  if (pool.inventory().simulated) variables["MUSTER_SIMULATED"] = "1";
+  const TaskAttempt devices = attempt_of(pool, where, attempt);
+  variables["MUSTER_DEVICE"] = devices_text(devices);
+  variables.emplace("MUSTER_CPU_SLOTS",
+                    "1");  // of a program that starts its own ranks, where it finds no GPU
+  if (pool.inventory().simulated) tell_simulated(pool, devices, variables);
   if (!leases.empty()) variables[kLeaseVariable] = leases;
   show_gpus(task, pool, where, variables);
   return variables;

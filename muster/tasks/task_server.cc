@@ -187,7 +187,7 @@ class TaskServer {
 
   void start_task(const RemoteStart& start) {
     const Allocation where = allocation_of(start);
-    TaskOrder order{
+    StartOrder order{
         .id = start.id, .task = &start.task, .attempt = start.attempt, .where = &where, .log = start.log};
     if (!local_->reserve(order)) {
       TaskEnd refused{.kind = TaskEnd::Kind::refused, .why_not = "another job was faster to take its GPU"};

@@ -228,6 +228,83 @@ TEST(Tasks, WhatIsWrongIsToldBeforeAnythingStarts) {
               HasSubstr("s.toml:2:8: task big: expected needs"));
 }
 
+TEST(Tasks, ResultFilesThatCannotBeWrittenAreToldFirst) {
+  const ScratchFolder folder;
+  folder.write("s.toml", task_table("one", "touch began"));
+  folder.write("old.csv", "as it was");
+  for (const char* flag : {"--csv", "--html"}) {
+    const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run", flag, "absent/r"}, folder);
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_THAT(ran.err, AllOf(HasSubstr(cat(flag, ": expected a file that can be written, got '")),
+                               HasSubstr("absent/r': No such file or directory; give another")));
+    EXPECT_THAT(muster({"tasks", "s.toml", "--run-dir", "run", flag, "."}, folder).err,
+                HasSubstr("Is a directory"));
+  }
+  EXPECT_FALSE(fs::exists(folder.path() + "/began"));
+  EXPECT_FALSE(fs::exists(folder.path() + "/run"));
+  folder.write("fails.toml", task_table("one", "cat old.csv"));
+  ASSERT_EQ(muster({"tasks", "fails.toml", "--run-dir", "run", "--csv", "old.csv"}, folder).code, 0);
+  EXPECT_EQ(log_of_task(folder, "one"), "as it was");
+  EXPECT_THAT(read_file(folder.path() + "/old.csv"), HasSubstr("name,"));
+  // The table comes first, so that a file that fails after all costs no more than itself.
+  const Ran pipe = muster({"tasks", "s.toml", "--run-dir", "pipe", "--csv", "/dev/stdout"}, folder);
+  EXPECT_THAT(in_order(pipe.out, {"attempts", "one", "done", "name,state", "one,done"}), testing::IsEmpty());
+}
+
+// An sbatch that says that it was called.
+ProgramSettings with_sbatch(const ScratchFolder& folder) {
+  folder.write("bin/sbatch", "#!/bin/sh\necho called >>called\necho 41\n");
+  fs::permissions(folder.path() + "/bin/sbatch", fs::perms::owner_all);
+  ProgramSettings settings;
+  settings.environment = {{"PATH", folder.path() + "/bin:/usr/bin:/bin"}};
+  return settings;
+}
+
+TEST(Tasks, ADryRunOfSlurmSubmitsNothing) {
+  const ScratchFolder folder;
+  const ProgramSettings settings = with_sbatch(folder);
+  folder.write("s.toml", task_table("a{i}", "true", "each = { i = \"1..9\" }\n") +
+                             task_table("last", "true", "after = [\"a*\"]\n"));
+  const std::vector<std::string> submit = {"tasks", "s.toml", "--submit", "slurm", "--run-dir", "run"};
+  auto args = submit;
+  args.insert(args.end(), {"--dry-run", "--sbatch=--partition=gpu"});
+  const Ran dry = muster(args, folder, settings);
+  EXPECT_EQ(dry.code, 0) << dry.err;
+  EXPECT_THAT(
+      in_order(dry.out, {"# JOB0: a1, a2, a3, a4, a5 and 4 more\nsbatch --partition=gpu", "--array=0-8",
+                         "run/slurm/0.sh\n    #!/bin/sh\n", "--exec-element", "# JOB1: last\n",
+                         "--dependency=afterok:JOB0 ", "10 tasks as 2 jobs; nothing was submitted"}),
+      testing::IsEmpty())
+      << dry.out;
+  EXPECT_FALSE(fs::exists(folder.path() + "/run"));
+  EXPECT_FALSE(fs::exists(folder.path() + "/called"));
+  const std::vector<std::vector<std::string>> refused = {{"--gpus", "0"},
+                                                         {"--cpus", "1"},
+                                                         {"--numa-binding", "none"},
+                                                         {"--no-lease"},
+                                                         {"--inventory", "x"},
+                                                         {"--jobs", "1"},
+                                                         {"--wait", "1s"},
+                                                         {"--explain", "a1"},
+                                                         {"--fail-fast"},
+                                                         {"--time-limit", "1h"},
+                                                         {"--shutdown-timeout", "1s"},
+                                                         {"--json"},
+                                                         {"--csv", "r"},
+                                                         {"--html", "r"}};
+  for (const auto& flag : refused) {
+    args = submit;
+    args.insert(args.end(), flag.begin(), flag.end());
+    const Ran ran = muster(args, folder, settings);
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_THAT(ran.err,
+                HasSubstr(cat("--submit slurm and ", flag[0], ": expected one of them, got both; ")));
+  }
+  EXPECT_FALSE(fs::exists(folder.path() + "/called"));
+  EXPECT_EQ(muster(submit, folder, settings).code, 0);
+  EXPECT_TRUE(fs::exists(folder.path() + "/called"));
+}
+
 // What a task does when it runs: says so, and that it came to its end, in files of its own.
 constexpr const char* kCountingScript =
     "echo x >>began-$MUSTER_TASK; sleep 0.0$(( $MUSTER_ATTEMPT + 1 )); echo x >>ended-$MUSTER_TASK";
@@ -284,13 +361,14 @@ void kill_and_resume(unsigned seed, int num_tasks, int kills) {
   FAIL() << "the last run was to come to its end";
 }
 
+// MUSTER_KILL_ROUNDS: so many, and longer ones, as the test cli.tasks_killed_often does.
 TEST(Tasks, KilledAtAnyMomentARunGoesOn) {
-  for (unsigned round = 0; round < 6; ++round) kill_and_resume(53 + round, 12, 5);
-}
-
-// A hundred times, under the label `long`.
-TEST(Tasks, DISABLED_KilledAtAnyMomentARunGoesOn) {
-  for (unsigned round = 0; round < 100; ++round) kill_and_resume(1'000 + round, 40, 12);
+  const auto rounds = parse_int(get_env("MUSTER_KILL_ROUNDS").value_or(""));
+  for (unsigned round = 0; round < rounds.value_or(6); ++round) {
+    SCOPED_TRACE(cat("round ", round));
+    kill_and_resume(1'000 + round, rounds ? 40 : 12, rounds ? 12 : 5);
+    if (HasFatalFailure()) return;
+  }
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ TEST(Schedule, TakesALaterAlternativeOnlyWhenTheEarlierCannotBeHad) {
   EXPECT_EQ(schedule.start(1).at(0).alternative, 0U);
 }
 
-Pool two_hosts(std::vector<int> slots = {}) {
+Pool hosts_a_and_b(std::vector<int> slots = {}) {
   return Pool({.source = "test", .simulated = true, .hosts = {host_with(0, 4, "a"), host_with(0, 4, "b")}},
               {.slots = std::move(slots)});
 }
@@ -68,7 +68,7 @@ std::vector<int> hosts_of(const std::vector<TaskStart>& starts) {
 TEST(Schedule, AHostRunsAsManyTasksAsItHasSlots) {
   std::vector<Task> tasks;
   for (int i = 0; i < 6; ++i) tasks.push_back(task_of(cat("t", i), {{.cpus = 1}}));
-  Schedule schedule(tasks, two_hosts({1, 2}));
+  Schedule schedule(tasks, hosts_a_and_b({1, 2}));
   EXPECT_THAT(hosts_of(schedule.start(0)), ElementsAre(0, 1, 1));
   EXPECT_THAT(schedule.explain(5, 0), HasSubstr("host b runs as many tasks as it may"));
   schedule.done(1);
@@ -78,7 +78,7 @@ TEST(Schedule, AHostRunsAsManyTasksAsItHasSlots) {
 TEST(Schedule, NothingStartsOnAHostThatWasLost) {
   std::vector<Task> tasks;
   for (int i = 0; i < 12; ++i) tasks.push_back(task_of(cat("t", i), {{.cpus = 1}}));
-  Schedule schedule(tasks, two_hosts());
+  Schedule schedule(tasks, hosts_a_and_b());
   EXPECT_EQ(schedule.start(0).size(), 8U);
   schedule.set_aside(0);
   schedule.again(0);

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <thread>
+
 #include "muster/base/strings.h"
 #include "muster/tasks/live_table.h"
 #include "tests/tasks/machines.h"
@@ -25,7 +27,8 @@ TEST(TaskProcess, ATaskSeesItsOwnGpusAlone) {
   Task task = task_of("two", {{.gpus = 2, .cpus = 3}});
   task.environment = {{"CUDA_VISIBLE_DEVICES", "9"}, {"MINE", "yes"}};
   TaskRunFacts run{.run_dir = "/run", .agent = "agent"};
-  run.environment = {{"MINE", "no"}, {"RANK", "3"}, {"MUSTER_LEASE_FD", "9"}, {"PATH", "/bin"}};
+  run.environment = {
+      {"MINE", "no"}, {"RANK", "3"}, {"MUSTER_LEASE_FD", "9"}, {"MUSTER_GPUS", "9"}, {"PATH", "/bin"}};
   const Allocation where = place_on(pool, task.needs[0]);
   const Environment variables = task_environment(task, run, pool, where, 2, "7,8");
   const TaskAttempt attempt = attempt_of(pool, where, 2);
@@ -42,6 +45,7 @@ TEST(TaskProcess, ATaskSeesItsOwnGpusAlone) {
   EXPECT_EQ(variables.at("PATH"), "/bin");
   EXPECT_FALSE(variables.contains("RANK")) << "it speaks of another process";
   EXPECT_FALSE(variables.contains("MUSTER_SIMULATED"));
+  EXPECT_FALSE(variables.contains("MUSTER_GPUS")) << "it speaks of the whole machine";
 }
 
 TEST(TaskProcess, ACpuTaskSeesNoGpuWhereThereAreSome) {
@@ -50,8 +54,11 @@ TEST(TaskProcess, ACpuTaskSeesNoGpuWhereThereAreSome) {
     const Pool pool = real_pool(gpus);
     const Environment variables = task_environment(task, {}, pool, place_on(pool, task.needs[0]), 0, "");
     ASSERT_EQ(variables.contains("CUDA_VISIBLE_DEVICES"), gpus > 0);
-    if (gpus > 0) EXPECT_EQ(variables.at("CUDA_VISIBLE_DEVICES"), "");
+    if (gpus > 0) {
+      EXPECT_EQ(variables.at("CUDA_VISIBLE_DEVICES"), "");
+    }
     EXPECT_EQ(variables.at("MUSTER_DEVICE"), "cpu:0");
+    EXPECT_EQ(variables.at("MUSTER_CPU_SLOTS"), "1") << "a program that starts its own ranks starts one";
   }
 }
 
@@ -62,6 +69,22 @@ TEST(TaskProcess, OnASimulatedMachineNoGpuIsShown) {
   EXPECT_EQ(variables.at("MUSTER_SIMULATED"), "1");
   EXPECT_FALSE(variables.contains("CUDA_VISIBLE_DEVICES"));
   EXPECT_TRUE(lease_wishes_of(pool, place_on(pool, task.needs[0])).empty());
+}
+
+TEST(TaskProcess, AProgramThatStartsItsOwnRanksFindsItsSimulatedGpus) {
+  Inventory box{.source = "/boxes/box.toml", .simulated = true, .hosts = {host_with(4, 100'000, "box")}};
+  const Pool pool(box);
+  const Task task = task_of("a", {{.gpus = 2}});
+  const Allocation where = place_on(pool, task.needs[0]);
+  Environment variables = task_environment(task, {}, pool, where, 0, "");
+  EXPECT_EQ(variables.at("MUSTER_INVENTORY"), "/boxes/box.toml");
+  EXPECT_EQ(variables.at("MUSTER_GPUS"), cat("box:", join(attempt_of(pool, where, 0).devices, ",")));
+  EXPECT_LE(std::stoul(variables.at("OMP_NUM_THREADS")), std::thread::hardware_concurrency())
+      << "the threads are this machine's";
+  const Task cpu = task_of("b", {{.cpus = 50'000}});
+  variables = task_environment(cpu, {}, pool, place_on(pool, cpu.needs[0]), 0, "");
+  EXPECT_FALSE(variables.contains("MUSTER_GPUS"));
+  EXPECT_EQ(std::stoul(variables.at("OMP_NUM_THREADS")), std::thread::hardware_concurrency());
 }
 
 TEST(TaskProcess, LeasesAreOfTheShare) {
