@@ -12,7 +12,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/tasks/last_json_line.h"
-#include "muster/tasks/local_host.h"
+#include "muster/tasks/run_hosts.h"
 #include "muster/tasks/task_log.h"
 
 namespace muster {
@@ -49,28 +49,19 @@ class TaskRunner {
         journal_(journal),
         options_(options),
         view_(view),
-        local_(schedule.pool(), options_of_local()) {
+        hosts_(schedule, options, view) {
     outcome_.results = std::move(results);
-    local_.loop().watch_readable(journal.fd(), [this] { journal_.take_notice(); });
-    for (size_t host = 0; host < options.remote.size(); ++host) begin_remote(static_cast<int>(host));
-  }
-  TaskRunner(const TaskRunner&) = delete;
-  TaskRunner& operator=(const TaskRunner&) = delete;
-  ~TaskRunner() {
-    for (RemoteHost* const host : options_.remote) {
-      if (host != nullptr) host->close();
-    }
+    hosts_.loop().watch_readable(journal.fd(), [this] { journal_.take_notice(); });
   }
 
   RunOutcome run() {
     wait_for_hosts();
-    look_at_leases();
+    hosts_.look();
     while (!finished()) {
       guarded([&] { start_tasks(); });
       watch_lost();
       view_.tick(schedule_, now());
-      for (const TaskEnd& end : local_.wait(wait_until())) on_end(end);
-      for (const TaskEnd& end : std::exchange(remote_ends_, {})) on_end(end);
+      for (const TaskEnd& end : hosts_.wait(wait_until())) on_end(end);
       take_signals();
       guarded([&] { settle(); });
       watch_clock();
@@ -84,79 +75,11 @@ class TaskRunner {
   }
 
  private:
-  LocalHostOptions options_of_local() {
-    int here = options_.remote.empty() ? 0 : -1;
-    for (size_t host = 0; host < options_.remote.size(); ++host) {
-      if (options_.remote[host] == nullptr) here = static_cast<int>(host);
-    }
-    return {.facts = options_.facts,
-            .run_id = options_.run_id,
-            .host = here,
-            .on_held = [this, here](int gpu, int units,
-                                    const std::string& by) { schedule_.set_held(here, gpu, units, by); },
-            .on_pass =
-                [this](int signal) {
-                  for (RemoteHost* const host : options_.remote) {
-                    if (host != nullptr) host->signal_all(signal);
-                  }
-                }};
-  }
-
-  void begin_remote(int number) {
-    RemoteHost* const host = options_.remote[static_cast<size_t>(number)];
-    if (host == nullptr) return;
-    host->begin(
-        {.run_id = options_.run_id,
-         .run_dir = options_.facts.run_dir,
-         .agent = options_.facts.agent,
-         .earlier = options_.earlier,
-         .grace = options_.facts.grace,
-         .lease = options_.facts.lease},
-        schedule_.pool(), number, local_.loop(),
-        {.on_end = [this](TaskEnd end) { remote_ends_.push_back(std::move(end)); },
-         .on_held = [this, number](int gpu, int units,
-                                   const std::string& by) { schedule_.set_held(number, gpu, units, by); },
-         .on_note = [this](const std::string& text) { view_.note(text); },
-         .on_lost = [this, number](const std::string& why) { on_lost(number, why); }});
-  }
-
-  // One round trip for all of them.
   void wait_for_hosts() {
-    const auto waits = [](const RemoteHost* host) { return host != nullptr && !host->ready(); };
-    while (!ending_ && std::any_of(options_.remote.begin(), options_.remote.end(), waits)) {
-      local_.wait(Clock::now() + kTickEvery);
+    while (!ending_ && !hosts_.ready()) {
+      hosts_.wait(Clock::now() + kTickEvery);
       take_signals();
     }
-  }
-
-  // What ran there is tried elsewhere; the run goes on with the other hosts.
-  void on_lost(int number, const std::string& why) {
-    schedule_.set_aside(number);
-    lost_.push_back(cat(schedule_.pool().hosts()[static_cast<size_t>(number)].name, ": ", why));
-    view_.note(cat("host ", lost_.back(), "; it is set aside"));
-  }
-
-  TaskHost& host_of(const LiveTask& live) {
-    if (options_.remote.empty()) return local_;
-    RemoteHost* const host = options_.remote[static_cast<size_t>(live.where.host)];
-    return host == nullptr ? static_cast<TaskHost&>(local_) : *host;
-  }
-
-  // What other jobs hold, of all hosts.
-  std::string held() const {
-    std::string text = local_.held();
-    for (const RemoteHost* const host : options_.remote) {
-      const std::string there = host == nullptr ? std::string() : host->held();
-      if (!there.empty()) text += cat(text.empty() ? "" : ", ", there);
-    }
-    return text;
-  }
-
-  void look_at_leases() {
-    local_.look();
-    const std::string text = held();
-    if (!text.empty() && !told_held_) view_.note(cat("other jobs have GPUs that are waited for: ", text));
-    told_held_ = !text.empty();
   }
 
   double now() const { return options_.began + seconds_since(started_); }
@@ -205,7 +128,7 @@ class TaskRunner {
   bool prepare(TaskStart& start, std::vector<int>& fresh) {
     LiveTask live{.task = start.task, .where = std::move(start.where)};
     const int id = ++last_id_;
-    if (!host_of(live).reserve({.id = id, .task = &tasks_[start.task], .where = &live.where})) {
+    if (!hosts_.at(live.where.host).reserve({.id = id, .task = &tasks_[start.task], .where = &live.where})) {
       schedule_.again(start.task);
       return false;
     }
@@ -230,24 +153,25 @@ class TaskRunner {
     const TaskAttempt& attempt = outcome_.results[live.task].attempts.back();
     try {
       live.log = open_task_log(attempt.log);
-      host_of(live).start({.id = id,
-                           .task = &task,
-                           .attempt = attempt.attempt,
-                           .where = &live.where,
-                           .log = attempt.log,
-                           .log_fd = live.log.get()});
+      hosts_.at(live.where.host)
+          .start({.id = id,
+                  .task = &task,
+                  .attempt = attempt.attempt,
+                  .where = &live.where,
+                  .log = attempt.log,
+                  .log_fd = live.log.get()});
     } catch (const Error& error) {
-      local_.forget(id);
+      hosts_.forget(id);
       on_end(end_without_start(id, error));
       return;
     }
     view_.started(live.task, attempt);
     if (!task.time_limit) return;
-    live.time_limit = local_.loop().call_at(Clock::now() + *task.time_limit, [this, id] {
+    live.time_limit = hosts_.loop().call_at(Clock::now() + *task.time_limit, [this, id] {
       LiveTask& late = live_.at(id);
       late.time_limit = 0;
       outcome_.results[late.task].attempts.back().timed_out = true;
-      host_of(late).end(id, options_.facts.grace);
+      hosts_.at(late.where.host).end(id, options_.facts.grace);
     });
   }
 
@@ -256,7 +180,7 @@ class TaskRunner {
     const auto found = live_.find(exit.exit.id);
     LiveTask live = std::move(found->second);
     live_.erase(found);
-    local_.loop().cancel(live.time_limit);
+    hosts_.loop().cancel(live.time_limit);
     TaskResult& result = outcome_.results[live.task];
     TaskAttempt& attempt = result.attempts.back();
     attempt.ended = now();
@@ -351,7 +275,7 @@ class TaskRunner {
   }
 
   void take_signals() {
-    while (const auto signal = local_.take_signal()) {
+    while (const auto signal = hosts_.take_signal()) {
       if (*signal == SIGINT && !draining_ && !ending_) {
         drain();
         continue;
@@ -378,17 +302,17 @@ class TaskRunner {
     schedule_.drain();
     for (auto& [id, live] : live_) {
       live.interrupted = true;
-      host_of(live).end(id, grace);
+      hosts_.at(live.where.host).end(id, grace);
     }
   }
 
   // With hosts lost, there may be nothing left that could run what waits.
   void watch_lost() {
-    if (lost_.empty() || ending_ || !live_.empty() || !pending_.empty() || !remote_ends_.empty()) return;
-    if (schedule_.finished() || schedule_.next_time() || told_held_) return;
-    outcome_.error =
-        cat("expected hosts that can run the ", plural(schedule_.count(TaskState::waiting), "task"),
-            " that wait, got none (", join(lost_, "; "), "); --resume goes on, with other --hosts too");
+    if (hosts_.lost().empty() || ending_ || !live_.empty() || !pending_.empty()) return;
+    if (schedule_.finished() || schedule_.next_time() || hosts_.any_held()) return;
+    outcome_.error = cat("expected hosts that can run the ",
+                         plural(schedule_.count(TaskState::waiting), "task"), " that wait, got none (",
+                         join(hosts_.lost(), "; "), "); --resume goes on, with other --hosts too");
     view_.note(outcome_.error);
     end_all(options_.facts.grace);
   }
@@ -402,14 +326,14 @@ class TaskRunner {
       view_.note(why_ended_ + "; every task is ended");
       return end_all(options_.facts.grace);
     }
-    look_at_leases();
-    if (!live_.empty() || !pending_.empty() || schedule_.next_time() || !told_held_) {
+    hosts_.look();
+    if (!live_.empty() || !pending_.empty() || schedule_.next_time() || !hosts_.any_held()) {
       waits_since_.reset();
     } else if (!waits_since_) {
       waits_since_ = Clock::now();
     } else if (options_.wait && Clock::now() - *waits_since_ >= *options_.wait) {
       outcome_.error = cat("expected other jobs' GPUs to become free, got none in ",
-                           format_duration(*options_.wait), " (", held(), ")");
+                           format_duration(*options_.wait), " (", hosts_.held(), ")");
       view_.note(outcome_.error);
       end_all(options_.facts.grace);
     }
@@ -420,10 +344,7 @@ class TaskRunner {
   Journal& journal_;
   const RunnerOptions& options_;
   RunView& view_;
-  LocalHost local_;
-  std::vector<TaskEnd> remote_ends_;
-  std::vector<std::string> lost_;  // hosts, and why
-  bool told_held_ = false;
+  RunHosts hosts_;
   RunOutcome outcome_;
   Clock::time_point started_ = Clock::now();
   std::unordered_map<int, LiveTask> live_;

@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "muster/tasks/journal.h"
-#include "muster/tasks/remote_host.h"
 #include "muster/tasks/run_view.h"
 #include "muster/tasks/schedule.h"
 #include "muster/tasks/task_process.h"
 
 namespace muster {
+
+class RemoteHost;
 
 struct RunnerOptions {
   TaskRunFacts facts = {};

@@ -7,9 +7,7 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
 import sys
-import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
@@ -229,6 +227,23 @@ class HostsTasks(unittest.TestCase):
         self.assertEqual(process.returncode, 128 + signal.SIGTERM)
         self.assertEqual(self.log("t2"), b"asked\n")
         self.nothing_is_left()
+
+    def test_ctrl_z_stops_tasks_there_too(self):
+        spec = self.write(spec_of("t", 'echo $$ >pid; until [ -e go ]; do sleep 0.05; done; hostname'))
+        process = self.start_tasks("b:1", spec)
+        wait_for(lambda: (self.folder / "pid").exists() and (self.folder / "pid").read_text().endswith("\n"), 60)
+        task = int((self.folder / "pid").read_text())
+
+        def stopped(pid):
+            return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+        os.kill(process.pid, signal.SIGTSTP)
+        wait_for(lambda: stopped(process.pid) and stopped(task), 30)
+        os.kill(process.pid, signal.SIGCONT)
+        wait_for(lambda: not stopped(process.pid) and not stopped(task), 30)
+        (self.folder / "go").touch()
+        out, err = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, self.log("t")), (0, b"b\n"), err)
 
     def test_starts_are_not_serialised_by_round_trips(self):
         spec = self.write(spec_of("t{x}", "date +%s.%N", "needs = { cpus = 1 }\neach = { x = '1..8' }"))
