@@ -24,8 +24,8 @@ inline constexpr size_t kOutputPieceBytes = size_t{32} << 10;
 // server sooner, so that its tasks have ended when the run starts them elsewhere.
 struct RemoteAlive {};
 inline constexpr std::chrono::seconds kSayAliveEvery{5};
-inline constexpr std::chrono::seconds kServerGivesUpAfter{20};
-inline constexpr std::chrono::seconds kRunGivesUpAfter{40};
+inline constexpr std::chrono::seconds kServerGivesUpAfter{45};
+inline constexpr std::chrono::seconds kRunGivesUpAfter{65};
 
 // First: who asks, and what has to be known of the machine.
 struct RemoteHello {

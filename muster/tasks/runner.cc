@@ -11,6 +11,7 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/placement/gpu_facts.h"
 #include "muster/tasks/last_json_line.h"
 #include "muster/tasks/run_hosts.h"
 #include "muster/tasks/task_log.h"
