@@ -1,6 +1,10 @@
 // How many tasks a second `muster tasks` starts and ends, and how well it fills its slots, beside GNU
-// parallel, task-spooler and xargs. The peers keep no journal; muster's is on the disk of the folder that is
-// given. Peers that are not installed are named as such. All are run one after the other, again and again.
+// parallel, task-spooler and xargs, and beside a loop that only starts and waits for the same programs: no
+// runner of them can be faster than that. The peers keep no journal; muster's is on the disk of the folder
+// that is given. Peers that are not installed are named as such. All are run one after the other, again and
+// again.
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +15,7 @@
 #include <random>
 
 #include "benchmarks/measure.h"
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
@@ -19,6 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 using muster::cat;
 using muster::bench::Command;
+
+constexpr const char* kTrivial = "/bin/true";
 
 struct Options {
   int tasks = 2'000;
@@ -43,9 +50,8 @@ std::vector<double> write_lists(const Options& options) {
   std::vector<double> seconds;
   std::ofstream names(options.folder + "/names");
   std::ofstream trivial(options.folder + "/trivial.toml");
-  trivial << "[[task]]\nname = \"t{i}\"\nargv = [\"" NOOP_PROGRAM
-             "\"]\nneeds = { cpus = 1 }\neach = { i = \"1.."
-          << options.tasks << "\" }\n";
+  trivial << "[[task]]\nname = \"t{i}\"\nargv = [\"" << kTrivial
+          << "\"]\nneeds = { cpus = 1 }\neach = { i = \"1.." << options.tasks << "\" }\n";
   for (int i = 1; i <= options.tasks; ++i) names << i << "\n";
   std::ofstream lines(options.folder + "/sleeps");
   std::ofstream spec(options.folder + "/sleeps.toml");
@@ -56,6 +62,32 @@ std::vector<double> write_lists(const Options& options) {
          << "\"]\nneeds = { cpus = 1 }\n";
   }
   return seconds;
+}
+
+// Its server takes a client a task; a last one waits for the end of all.
+std::string spool_lines(const Options& options, const std::string& program, const std::string& list) {
+  return cat("export TS_SOCKET=$PWD/tsp TMPDIR=$PWD; tsp -S ", options.slots, "; while read word; do tsp -n ",
+             program, " $word; done <", list,
+             "; tsp -w; while tsp | grep -q ' running '; do sleep 0.01; done; tsp -K");
+}
+
+// The trivial program, `slots` at a time, by a loop that does nothing else. Milliseconds.
+double time_bare_loop(const Options& options) {
+  char* const argv[] = {const_cast<char*>(kTrivial), nullptr};
+  const auto started = muster::Clock::now();
+  int running = 0;
+  for (int begun = 0; begun < options.tasks || running > 0;) {
+    if (begun < options.tasks && running < options.slots) {
+      pid_t pid = 0;
+      const int failed = ::posix_spawn(&pid, kTrivial, nullptr, nullptr, argv, environ);
+      if (failed != 0) muster::fail_errno(cat("cannot start ", kTrivial), failed);
+      ++begun;
+      ++running;
+    } else if (::wait(nullptr) > 0) {
+      --running;
+    }
+  }
+  return muster::seconds_since(started) * 1e3;
 }
 
 std::vector<Runner> runners(const Options& options) {
@@ -69,11 +101,15 @@ std::vector<Runner> runners(const Options& options) {
        .sleeps = muster + "sleeps.toml"},
       {.name = "GNU parallel",
        .program = "parallel",
-       .trivial = cat("parallel --will-cite -j ", slots, " " NOOP_PROGRAM " <names"),
+       .trivial = cat("parallel --will-cite -j ", slots, " ", kTrivial, " <names"),
        .sleeps = cat("parallel --will-cite -j ", slots, " sleep <sleeps")},
+      {.name = "task-spooler",
+       .program = "tsp",
+       .trivial = spool_lines(options, kTrivial, "names"),
+       .sleeps = spool_lines(options, "sleep", "sleeps")},
       {.name = "xargs -P",
        .program = "xargs",
-       .trivial = cat("xargs -P ", slots, " -n 1 " NOOP_PROGRAM " <names"),
+       .trivial = cat("xargs -P ", slots, " -n 1 ", kTrivial, " <names"),
        .sleeps = cat("xargs -P ", slots, " -n 1 sleep <sleeps")},
   };
 }
@@ -94,7 +130,9 @@ void run(const Options& options) {
     if (!there) std::printf("%s is not installed and left out\n", runner.name.c_str());
     return !there;
   });
+  muster::bench::Sample bare;
   for (int i = 0; i < options.runs; ++i) {
+    bare.ms.push_back(time_bare_loop(options));
     for (Runner& runner : all) {
       runner.trivial_times.ms.push_back(time_lines(options, runner.trivial));
       runner.sleep_times.ms.push_back(time_lines(options, runner.sleeps));
@@ -108,11 +146,12 @@ void run(const Options& options) {
                 1e3 * options.tasks / runner.trivial_times.minimum(),
                 runner.sleep_times.minimum() / 1e3 / (work / options.slots));
   }
-  const auto parallel =
-      std::find_if(all.begin(), all.end(), [](const Runner& it) { return it.program == "parallel"; });
-  const Runner& peer = parallel == all.end() ? all.back() : *parallel;
-  std::printf("tasks/s, muster tasks ÷ %s: %.2f\n", peer.name.c_str(),
-              peer.trivial_times.minimum() / all.front().trivial_times.minimum());
+  std::printf("%-14s  %10.0f\n", "no runner", 1e3 * options.tasks / bare.minimum());
+  const double mine = all.front().trivial_times.minimum();
+  std::printf("tasks/s, muster tasks ÷");
+  for (size_t i = 1; i < all.size(); ++i)
+    std::printf(" %s: %.2f,", all[i].name.c_str(), all[i].trivial_times.minimum() / mine);
+  std::printf(" no runner: %.2f\n", bare.minimum() / mine);
 }
 
 }  // namespace

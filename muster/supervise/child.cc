@@ -122,7 +122,8 @@ class CpuMask {
   std::vector<unsigned long> words_;
 };
 
-// A mapping used as the child's stack. One a thread is enough: the parent waits while the child uses it.
+// A mapping used as the child's stack. One a thread is enough, and is kept for the next child: the parent
+// waits while the child uses it.
 class ChildStack {
  public:
   ChildStack()
@@ -232,7 +233,7 @@ Child spawn_child(const ChildOptions& options) {
       .cpus = cpus.set(),
       .cpus_bytes = cpus.bytes(),
       .open_files = options.open_files ? &*options.open_files : nullptr};
-  const ChildStack stack;
+  thread_local const ChildStack stack;
   int pidfd = -1;
   pid_t pid = -1;
   {

@@ -1,10 +1,10 @@
 // Schedule::explain: why a task is where it is, in words.
 #include <algorithm>
-#include <cmath>
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/tasks/schedule.h"
+#include "muster/tasks/task_report.h"
 
 namespace muster {
 
@@ -17,10 +17,6 @@ std::string named_list(const std::vector<std::string>& names) {
   if (names.size() <= kMostNamed) return join(names, ", ");
   const std::vector<std::string> first(names.begin(), names.begin() + kMostNamed);
   return cat(join(first, ", "), " and ", names.size() - kMostNamed, " more");
-}
-
-std::string span_in_words(double seconds) {
-  return format_duration(std::chrono::milliseconds(std::llround(std::max(0.0, seconds) * 1'000)));
 }
 
 }  // namespace
@@ -121,7 +117,7 @@ std::string Schedule::explain(size_t task, double now) const {
     std::vector<std::string> devices;
     for (const int gpu : running->second.where.gpus)
       devices.push_back(cat("GPU ", host.gpus[static_cast<size_t>(gpu)].index.value));
-    return cat(name, " runs since ", span_in_words(now - running->second.began), " on ",
+    return cat(name, " runs since ", describe_span(now - running->second.began), " on ",
                devices.empty() ? std::string("the CPU") : join(devices, ", "), " of ", host.name, "\n");
   }
   if (state.state != TaskState::waiting) return cat(name, " is ", to_string(state.state), "\n");
@@ -138,7 +134,7 @@ std::string Schedule::explain(size_t task, double now) const {
   for (const auto& [at, other] : back_off_) {
     if (other == task && at > now)
       return cat(name, " failed ", state.failures, state.failures == 1 ? " time" : " times",
-                 " and starts again in ", span_in_words(at - now), "\n");
+                 " and starts again in ", describe_span(at - now), "\n");
   }
   const Kind& kind = kinds_[state.kind];
   for (const TaskNeed& need : kind.needs) {

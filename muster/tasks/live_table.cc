@@ -19,10 +19,6 @@ constexpr std::chrono::milliseconds kDrawEvery{200};
 constexpr size_t kFlushBytes = size_t{32} << 10;
 constexpr int kLinesBeside = 4;  // of the terminal, not used by the table
 
-std::string span_text(double seconds) {
-  return format_duration(std::chrono::milliseconds(std::llround(std::max(0.0, seconds) * 1'000)));
-}
-
 // At most `width` characters; UTF-8 is cut between characters.
 std::string cut_to(const std::string& text, int width) {
   int shown = 0;
@@ -96,7 +92,7 @@ void LiveTable::ended(size_t task, const TaskResult& result) {
   }
   if (options_.table || options_.quiet) return;
   say(cat("[muster] ", name, result.state == TaskState::done ? " done in " : " interrupted after ",
-          span_text(seconds), " (", num_ended_, " of ", tasks_.size(), ")\n"));
+          describe_span(seconds), " (", num_ended_, " of ", tasks_.size(), ")\n"));
 }
 
 void LiveTable::skipped(size_t task, const TaskResult& result) {
@@ -138,10 +134,11 @@ std::string LiveTable::time_left(size_t running) const {
     if (like.ended == 0) return {};
     seconds += static_cast<double>(like.left) * like.seconds / static_cast<double>(like.ended);
   }
-  return seconds == 0 ? std::string()
-                      : cat(", about ",
-                            span_text(std::ceil(seconds / static_cast<double>(std::max<size_t>(1, running)))),
-                            " left");
+  return seconds == 0
+             ? std::string()
+             : cat(", about ",
+                   describe_span(std::ceil(seconds / static_cast<double>(std::max<size_t>(1, running)))),
+                   " left");
 }
 
 std::vector<std::string> LiveTable::lines(const Schedule& schedule, double now) const {
@@ -161,8 +158,8 @@ std::vector<std::string> LiveTable::lines(const Schedule& schedule, double now) 
     head += cat(" · ", skipped, " skipped");
   if (schedule.pool().num_gpus() > 0)
     head += cat("   GPUs ", static_cast<double>(units) / kWholeGpu, " of ", schedule.pool().num_gpus());
-  head +=
-      cat("   CPUs ", cpus, " of ", all_cpus, "   ", span_text(std::floor(now)), time_left(running_.size()));
+  head += cat("   CPUs ", cpus, " of ", all_cpus, "   ", describe_span(std::floor(now)),
+              time_left(running_.size()));
   std::vector<std::string> lines = {cut_to(head, options_.columns)};
   size_t width = 0;
   for (const auto& [task, attempt] : running_)
@@ -176,7 +173,7 @@ std::vector<std::string> LiveTable::lines(const Schedule& schedule, double now) 
     std::string name = printable(tasks_[task].name);
     name.resize(std::max(width, name.size()), ' ');
     lines.push_back(
-        cut_to(cat("  ", name, "  ", where_of(attempt), "  ", span_text(std::floor(now - attempt.began))),
+        cut_to(cat("  ", name, "  ", where_of(attempt), "  ", describe_span(std::floor(now - attempt.began))),
                options_.columns));
   }
   return lines;

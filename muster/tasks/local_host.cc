@@ -1,5 +1,6 @@
 #include "muster/tasks/local_host.h"
 
+#include <fcntl.h>
 #include <signal.h>
 
 #include <string_view>
@@ -18,6 +19,7 @@ LocalHost::LocalHost(const Pool& pool, LocalHostOptions options)
                   .child_variable = "MUSTER_TASK",
                   .on_pass = options_.on_pass}),
       foreign_(pool, options_.host, options_.run_id, options_.facts.lease, options_.on_held),
+      no_input_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       oom_kills_(count_oom_kills()) {}
 
 bool LocalHost::reserve(const StartOrder& order) {
@@ -38,7 +40,7 @@ void LocalHost::start(const StartOrder& order) {
                      .environment = task_environment(task, options_.facts, pool_, *order.where, order.attempt,
                                                      lease_variable(leases)),
                      .working_directory = task.directory,
-                     .stdin_fd = -1,
+                     .stdin_fd = no_input_.get(),
                      .stdout_fd = order.log_fd,
                      .stderr_fd = order.log_fd,
                      .inherit_fds = lease_fds(leases),

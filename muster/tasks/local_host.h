@@ -56,6 +56,7 @@ class LocalHost : public TaskHost {
   ProcessPool processes_;
   ForeignLeases foreign_;
   std::unordered_map<int, std::vector<Lease>> leases_;  // by order, where it has any
+  Fd no_input_;                                         // every task's standard input
   std::optional<int64_t> oom_kills_;
 };
 

@@ -1,5 +1,6 @@
 #include "muster/tasks/runner.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 

@@ -31,16 +31,13 @@ std::string tail_of(int fd) {
 
 Fd open_task_log(const std::string& path) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC;
-  Fd file(::open(path.c_str(), kFlags, 0644));
-  if (!file.valid() && errno == ENOENT) {
-    const auto folder = std::filesystem::path(path).parent_path();
-    if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) {
-      std::error_code error;
-      std::filesystem::create_directories(folder, error);
-      if (error) fail_errno(cat("cannot create '", folder.string(), "'"), error.value());
-    }
-    file = Fd(::open(path.c_str(), kFlags, 0644));
+  const std::string folder = path.substr(0, path.rfind('/'));
+  if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) fail_errno(cat("cannot create '", folder, "'"), error.value());
   }
+  Fd file(::open(path.c_str(), kFlags, 0644));
   if (!file.valid()) fail_errno(cat("cannot create log '", path, "'"), errno);
   return file;
 }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "muster/base/fd.h"
@@ -26,14 +27,17 @@ std::string describe_devices(const TaskAttempt& attempt) {
   return cat(attempt.gpu_indices.size() == 1 ? "GPU " : "GPUs ", join(attempt.gpu_indices, ", "));
 }
 
+std::string describe_span(double seconds) {
+  return format_duration(std::chrono::milliseconds(std::llround(std::max(0.0, seconds) * 1'000)));
+}
+
 std::string task_card(const Task& task, const TaskResult& result) {
   std::string out = cat("[muster] ", printable(task.name), " failed: ", printable(result.reason), "\n");
   if (result.attempts.empty()) return out;
   const TaskAttempt& attempt = result.attempts.back();
-  const std::chrono::milliseconds after(
-      std::llround((attempt.ended.value_or(attempt.began) - attempt.began) * 1'000));
+  const double after = attempt.ended.value_or(attempt.began) - attempt.began;
   out += cat("  where     host ", attempt.host, ", ", describe_devices(attempt), "\n");
-  out += cat("  when      ", format_duration(after), " after its start, attempt ", attempt.attempt, "\n");
+  out += cat("  when      ", describe_span(after), " after its start, attempt ", attempt.attempt, "\n");
   const Fd log(::open(attempt.log.c_str(), O_RDONLY | O_CLOEXEC));
   WorkerExit exit{.exit_code = attempt.exit_code, .signal = attempt.signal};
   exit.last_lines = last_lines_of_log(log.get(), kCardLines);

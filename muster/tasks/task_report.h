@@ -1,4 +1,5 @@
-// What is said of a task that ended badly: a card, as `muster run` gives one for a job.
+// What is said of a task: where it runs and how long, and when it ended badly a card, as `muster run` gives
+// one for a job.
 #pragma once
 
 #include <string>
@@ -13,5 +14,8 @@ std::string task_card(const Task& task, const TaskResult& result);
 
 // "GPU 2", "0.5 of GPU 3", "GPUs 0, 1", "the CPU", "CPUs 4-7".
 std::string describe_devices(const TaskAttempt& attempt);
+
+// "1m12s", to the millisecond; a span below 0 is 0.
+std::string describe_span(double seconds);
 
 }  // namespace muster
