@@ -1,6 +1,5 @@
 #include "muster/tasks/runner.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
