@@ -24,6 +24,10 @@ using Json = nlohmann::ordered_json;
 // disk.
 constexpr std::chrono::milliseconds kGatherFor{12};
 
+// A run that was killed while it started a process leaves the lock to that one, for the moment until it is
+// gone too.
+constexpr std::chrono::milliseconds kLockPatience{1'000};
+
 const char* to_text(AttemptEnd how) {
   switch (how) {
     case AttemptEnd::done:
@@ -42,6 +46,20 @@ void sync_path(const std::string& path, int flags) {
   const Fd file(::open(path.c_str(), flags | O_CLOEXEC));
   if (!file.valid() || ::fsync(file.get()) != 0)
     fail_errno(cat("journal: cannot bring '", path, "' to the disk"), errno);
+}
+
+// False when another has it for longer than a run that has just been killed would.
+bool lock_file(const Fd& file, const std::string& path) {
+  const Deadline deadline(kLockPatience);
+  for (;;) {
+    struct flock lock = {};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    if (::fcntl(file.get(), F_OFD_SETLK, &lock) == 0) return true;
+    if (errno != EAGAIN && errno != EACCES) fail_errno(cat("journal: cannot lock '", path, "'"), errno);
+    if (deadline.passed()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
 }
 
 std::string to_text(const Json& json) {
@@ -85,11 +103,7 @@ Journal::Journal(const std::string& run_dir)
       notice_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!file_.valid()) fail_errno(cat("journal: cannot open '", path_, "'"), errno);
   if (!notice_.valid()) fail_errno("journal: cannot make an eventfd", errno);
-  struct flock lock = {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  if (::fcntl(file_.get(), F_OFD_SETLK, &lock) == 0) return;
-  if (errno != EAGAIN && errno != EACCES) fail_errno(cat("journal: cannot lock '", path_, "'"), errno);
+  if (lock_file(file_, path_)) return;
   throw Error(ErrorCode::failed_precondition,
               cat("journal: expected nobody to use '", run_dir,
                   "', got another run that goes on there; see `muster ps`, or give another --run-dir"));

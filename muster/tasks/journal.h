@@ -69,8 +69,8 @@ std::string hash_of(const std::string& bytes);
 
 class Journal {
  public:
-  // Opens the folder's journal, makes it where there is none, and locks it. Throws: failed_precondition when
-  // another run has it; io.
+  // Opens the folder's journal, makes it where there is none, and locks it. Blocking: a second, when another
+  // run has it. Throws: failed_precondition when that does not end meanwhile; io.
   explicit Journal(const std::string& run_dir);
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;

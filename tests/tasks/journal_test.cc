@@ -1,10 +1,15 @@
 #include "muster/tasks/journal.h"
 
 #include <gmock/gmock.h>
+#include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <thread>
 
 #include "muster/base/strings.h"
 #include "muster/tasks/task_file.h"
@@ -123,6 +128,25 @@ TEST(Journal, OneRunAtATimeInAFolder) {
   }
   EXPECT_FALSE(is_in_use(folder.path()));
   EXPECT_NO_THROW(Journal(folder.path()));
+}
+
+// As of a runner that was killed between the fork and the exec of a task.
+TEST(Journal, AProcessThatKeepsTheLockForAMomentIsWaitedFor) {
+  const ScratchFolder folder;
+  auto killed = std::make_unique<Journal>(folder.path());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (;;) ::pause();
+  }
+  killed.reset();
+  ASSERT_TRUE(is_in_use(folder.path()));
+  std::thread end([&] {
+    ::usleep(20'000);  // the result is the same when it is shorter or longer
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+  });
+  EXPECT_NO_THROW(Journal(folder.path()));
+  end.join();
 }
 
 // A limit on the file's size stands for a full disk.
