@@ -161,7 +161,7 @@ class HostsTasks(unittest.TestCase):
 
     def test_a_host_that_is_cut_off_ends_its_tasks_before_they_run_elsewhere(self):
         spec = self.write(spec_of("t", 'touch up-$(hostname); [ $(hostname) = a ] && { cat alive; exit 0; }; '
-                                       'while true; do date +%s.%N >alive; sleep 0.1; done'))
+                                       'while true; do date +%s.%N >new; mv new alive; sleep 0.1; done'))
         process = self.start_tasks("b,a:1", "--json", spec)
         self.there("up-b")
         try:
