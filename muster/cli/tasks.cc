@@ -17,6 +17,7 @@ constexpr const char* kTasksExamples = R"(Examples:
   muster tasks --dry-run sweep.toml          what would start first, and where
   muster tasks --explain lr-0.1 --resume runs/8f3c…    why a task of a run waits
   muster tasks --resume runs/8f3c…           go on where a run was stopped or killed
+  muster tasks --hosts a:4,b:8 sweep.toml    over the devices of other hosts too, by ssh
   muster tasks --submit slurm sweep.toml     let Slurm decide when and where
   muster tasks --csv results.csv --html timeline.html sweep.toml
 Ctrl-C lets the tasks that run go on to their end and starts no more; a second one ends them.
@@ -56,6 +57,18 @@ void add_where(CLI::App* command, TasksFlags& flags) {
   command
       ->add_option("--inventory", flags.inventory, "The machine in this file instead of this one (simulated)")
       ->type_name("FILE");
+  command
+      ->add_option(
+          "--hosts", flags.hosts,
+          "Hosts to use, over ssh, with how many tasks at a time: a:4,b:8,c [in a Slurm allocation: its "
+          "nodes; else this machine]")
+      ->type_name("LIST");
+  command->add_option("--hostfile", flags.hostfile, "A file of such hosts: a slots=4")->type_name("FILE");
+  command->add_option("--ssh", flags.ssh, "What reaches the hosts [MUSTER_SSH, or ssh]")->type_name("CMD");
+  command->add_option("--remote-muster", flags.remote_muster, "muster's path on the hosts [as here]")
+      ->type_name("PATH");
+  command->add_flag("--standalone", flags.standalone, "This machine alone, in a Slurm allocation too");
+  command->add_flag("--serve", flags.serve, "Run tasks for a run on another host")->group("");
   command
       ->add_option("--numa-binding", flags.numa_binding,
                    "CPUs that tasks are kept on: none, node [near their GPUs], exclusive [their own alone]")
@@ -106,7 +119,7 @@ void add_tasks(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   const auto flags = std::make_shared<TasksFlags>();
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   CLI::App* const command =
-      app.add_subcommand("tasks", "Run many commands over this machine's GPUs and CPUs");
+      app.add_subcommand("tasks", "Run many commands over the GPUs and CPUs of this machine, or of several");
   command->footer(kTasksExamples);
   add_what(command, *flags);
   add_where(command, *flags);

@@ -11,12 +11,11 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/cli/tasks_machines.h"
 #include "muster/cli/tasks_show.h"
 #include "muster/cli/tasks_submit.h"
 #include "muster/cli/tasks_which_run.h"
 #include "muster/cli/usage.h"
-#include "muster/device/probe.h"
-#include "muster/device/read_inventory.h"
 #include "muster/launch/agent.h"
 #include "muster/launch/job_registry.h"
 #include "muster/launch/job_setup.h"
@@ -31,31 +30,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool any_need(const std::vector<Task>& tasks, bool (*is)(const TaskNeed&)) {
-  return std::any_of(tasks.begin(), tasks.end(),
-                     [&](const Task& task) { return std::any_of(task.needs.begin(), task.needs.end(), is); });
-}
-
-// Asks for no more than the tasks need: every answer takes time.
-Inventory machine_of(const TasksRun& run) {
-  if (const std::string file = run.setting("inventory"); !file.empty()) return read_inventory(file);
-  const auto& tasks = run.file.tasks;
-  ProbeOptions probe{
-      .gpus = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 0; }),
-      .detail = GpuDetail::full,
-      .links = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 1; }),
-      .cpu_topology = any_need(tasks, [](const TaskNeed& need) { return need.cpus > 0 || need.gpus > 0; })};
-  try {
-    return probe_this_machine(probe);
-  } catch (const Error& error) {
-    const bool asked = !run.setting("numa-binding").empty();
-    if (!probe.cpu_topology || asked || error.code() != ErrorCode::unavailable) throw;
-    log(LogLevel::debug, cat(error.message(), "; tasks are not bound to CPUs"));
-    probe.cpu_topology = false;
-    return probe_this_machine(probe);
-  }
-}
-
 NumaBinding binding_of(const TasksRun& run) {
   const std::string text = run.setting("numa-binding");
   if (text.empty()) return PoolOptions{}.numa_binding;
@@ -65,16 +39,18 @@ NumaBinding binding_of(const TasksRun& run) {
   return binding;
 }
 
-Schedule schedule_of(const TasksRun& run) {
-  const Inventory inventory = machine_of(run);
-  const VisibilityMasks masks = inventory.simulated ? VisibilityMasks{} : inherited_masks();
+Schedule schedule_of(const TasksRun& run, const TaskMachines& machines) {
+  const Inventory& inventory = machines.inventory;
+  const VisibilityMasks& masks = machines.masks;
   check_needs(run.file.tasks, {.inventory = inventory, .source = run.setting("spec"), .masks = masks});
   const auto number = [&](const char* name) {
     return static_cast<int>(parse_int(run.setting(name)).value_or(0));
   };
-  Pool pool(
-      inventory,
-      {.gpus = run.setting("gpus"), .masks = masks, .cpus = number("cpus"), .numa_binding = binding_of(run)});
+  Pool pool(inventory, {.gpus = run.setting("gpus"),
+                        .masks = masks,
+                        .cpus = number("cpus"),
+                        .slots = machines.slots,
+                        .numa_binding = binding_of(run)});
   ScheduleOptions options{.max_running = number("jobs")};
   for (size_t i = 0; i < run.before.results.size(); ++i) {
     if (run.before.results[i].state == TaskState::done) options.done.push_back(i);
@@ -87,7 +63,7 @@ std::optional<std::chrono::milliseconds> time_of(const std::string& text, const 
   return parse_duration(text, flag);
 }
 
-JobNote note_of(const TasksFlags& flags, const TasksRun& run, const Schedule& schedule,
+JobNote note_of(const TasksFlags& flags, const TasksRun& run, const std::vector<PoolGpu>& gpus,
                 const std::string& run_id) {
   JobNote note{.id = run_id,
                .pid = ::getpid(),
@@ -95,9 +71,7 @@ JobNote note_of(const TasksFlags& flags, const TasksRun& run, const Schedule& sc
                .run_dir = run.run_dir,
                .num_ranks = static_cast<int>(run.file.tasks.size()),
                .since_seconds = std::time(nullptr)};
-  for (const PoolHost& host : schedule.pool().hosts()) {
-    for (const PoolGpu& gpu : host.gpus) note.devices.push_back(gpu.uuid.value);
-  }
+  for (const PoolGpu& gpu : gpus) note.devices.push_back(gpu.uuid.value);
   return note;
 }
 
@@ -133,7 +107,7 @@ std::vector<TaskResult> results_before(const TasksRun& run) {
   return results;
 }
 
-int start_run(const TasksFlags& flags, TasksRun& run, Schedule& schedule) {
+int start_run(const TasksFlags& flags, TasksRun& run, const TaskMachines& machines, Schedule& schedule) {
   std::string run_id = make_uuid();
   begin_run_folder(run, run_id);
   Journal journal(run.run_dir);
@@ -153,14 +127,22 @@ int start_run(const TasksFlags& flags, TasksRun& run, Schedule& schedule) {
                         .fail_fast = run.setting("fail-fast") == "yes",
                         .wait = time_of(flags.wait, "--wait"),
                         .time_limit = time_of(flags.time_limit, "--time-limit"),
-                        .began = run.before.seconds};
+                        .began = run.before.seconds,
+                        .remote = machines.remote(),
+                        .earlier = run.before.agents};
   if (const auto grace = time_of(flags.grace, "--shutdown-timeout")) options.facts.grace = *grace;
-  const JobRegistration registration(note_of(flags, run, schedule, run_id));
+  const int here = machines.here();
+  const JobRegistration registration(note_of(
+      flags, run, here < 0 ? std::vector<PoolGpu>() : schedule.pool().hosts()[static_cast<size_t>(here)].gpus,
+      run_id));
   RunOutcome outcome;
   {
-    LiveTable view(run.file.tasks, live_table_options(flags.quiet));
+    LiveTableOptions shown = live_table_options(flags.quiet);
+    shown.hosts = schedule.pool().hosts().size() > 1;
+    LiveTable view(run.file.tasks, shown);
     if (!flags.quiet) view.note(cat("the run's folder is ", run.run_dir));
     outcome = run_tasks(run.file.tasks, schedule, journal, results_before(run), options, view);
+    close_hosts(options.remote);
   }
   const int exit_code = outcome.error.empty() ? exit_code_of(outcome) : 1;
   show_results(flags, run, schedule.pool().inventory(), outcome);
@@ -178,16 +160,18 @@ int element_index(const std::string& text) {
 
 int run_tasks_command(const TasksFlags& given) {
   if (given.element.size() == 2) exec_element(given.element[0], element_index(given.element[1]));
+  if (given.serve) return serve_tasks_of_another();
   TasksFlags flags = given;  // a run that goes on does so in the folder in which it began
   if (!flags.csv.empty()) flags.csv = fs::absolute(flags.csv).string();
   if (!flags.html.empty()) flags.html = fs::absolute(flags.html).string();
   TasksRun run = which_run(flags);
   if (!flags.submit.empty()) return submit_tasks(flags, run);
-  Schedule schedule = schedule_of(run);
-  if (!flags.explain.empty()) return explain_task(flags, run, schedule);
-  if (flags.dry_run) return show_first_starts(run, schedule);
+  const TaskMachines machines = machines_of(run);
+  Schedule schedule = schedule_of(run, machines);
+  if (!flags.explain.empty()) return explain_task(flags, run, machines.here(), schedule);
+  if (flags.dry_run) return show_first_starts(run, machines.here(), schedule);
   check_result_files(flags);
-  return start_run(flags, run, schedule);
+  return start_run(flags, run, machines, schedule);
 }
 
 }  // namespace muster

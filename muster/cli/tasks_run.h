@@ -18,6 +18,12 @@ struct TasksFlags {
   int retries = 0;
   int cpus = 0;
   std::string inventory = {};
+  std::string hosts = {};
+  std::string hostfile = {};
+  std::string ssh = {};
+  std::string remote_muster = {};
+  bool standalone = false;  // this machine alone, in a Slurm allocation too
+  bool serve = false;       // this machine's part of a run on another
   std::string numa_binding = {};
   int jobs = 0;
   bool fail_fast = false;

@@ -48,6 +48,13 @@ std::optional<Allocation> allocation_of(const Pool& pool, const TaskAttempt& att
   return where;
 }
 
+ForeignLeases leases_here(const TasksRun& run, const std::string& run_id, int here, Schedule& schedule) {
+  return {schedule.pool(), here, run_id, run.setting("no-lease").empty(),
+          [&schedule, here](int gpu, int units, const std::string& by) {
+            schedule.set_held(here, gpu, units, by);
+          }};
+}
+
 // A device or a pipe is written as it is; a file is replaced by a whole one.
 bool is_device_or_pipe(const std::string& path) {
   struct stat status = {};
@@ -75,7 +82,7 @@ int why_not_writable(const std::string& path) {
 
 }  // namespace
 
-int explain_task(const TasksFlags& flags, const TasksRun& run, Schedule& schedule) {
+int explain_task(const TasksFlags& flags, const TasksRun& run, int here, Schedule& schedule) {
   const auto task = schedule.find(flags.explain);
   if (!task) fail_usage(cat("--explain: expected the name of a task, got '", printable(flags.explain), "'"));
   const bool goes_on = !run.is_new && is_in_use(run.run_dir);
@@ -91,7 +98,7 @@ int explain_task(const TasksFlags& flags, const TasksRun& run, Schedule& schedul
   } else if (!run.is_new) {
     text = "no run goes on there; with --resume alone:\n";
   }
-  ForeignLeases foreign(schedule, run.before.head.run_id, run.setting("no-lease").empty());
+  ForeignLeases foreign = leases_here(run, run.before.head.run_id, here, schedule);
   foreign.look();
   const TaskState before = run.is_new ? TaskState::waiting : run.before.results[*task].state;
   if (before == TaskState::failed || before == TaskState::skipped)
@@ -105,8 +112,8 @@ int explain_task(const TasksFlags& flags, const TasksRun& run, Schedule& schedul
   return 0;
 }
 
-int show_first_starts(const TasksRun& run, Schedule& schedule) {
-  ForeignLeases foreign(schedule, "", run.setting("no-lease").empty());
+int show_first_starts(const TasksRun& run, int here, Schedule& schedule) {
+  ForeignLeases foreign = leases_here(run, "", here, schedule);
   foreign.look();
   std::vector<std::vector<std::string>> rows;
   for (const TaskStart& start : schedule.start(0)) {

@@ -9,11 +9,12 @@
 
 namespace muster {
 
-// --dry-run. The exit code. `schedule` is used up.
-int show_first_starts(const TasksRun& run, Schedule& schedule);
+// --dry-run. The exit code. `schedule` is used up. `here`: which host is this machine, -1 for none; of other
+// hosts nobody looks what other jobs hold.
+int show_first_starts(const TasksRun& run, int here, Schedule& schedule);
 
-// --explain. The exit code. `schedule` is used up. Throws: invalid_argument when no task has that name.
-int explain_task(const TasksFlags& flags, const TasksRun& run, Schedule& schedule);
+// --explain, in the same way. Throws: invalid_argument when no task has that name.
+int explain_task(const TasksFlags& flags, const TasksRun& run, int here, Schedule& schedule);
 
 // Whether --csv and --html can be written, before anything starts; what is there stays as it is. Throws:
 // invalid_argument.

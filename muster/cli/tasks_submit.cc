@@ -44,6 +44,8 @@ void check_submit(const TasksFlags& flags, const TasksRun& run) {
       {"--numa-binding", !flags.numa_binding.empty(), devices},
       {"--no-lease", flags.no_lease, devices},
       {"--inventory", !flags.inventory.empty(), nodes},
+      {"--hosts", !flags.hosts.empty() || !flags.hostfile.empty(), nodes},
+      {"--standalone", flags.standalone, nodes},
       {"--jobs", flags.jobs > 0, order},
       {"--wait", !flags.wait.empty(), order},
       {"--explain", !flags.explain.empty(), "ask squeue why a job waits"},

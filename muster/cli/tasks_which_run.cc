@@ -9,6 +9,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/cli/tasks_machines.h"
 #include "muster/cli/usage.h"
 #include "muster/launch/job_setup.h"
 #include "muster/tasks/spec.h"
@@ -66,6 +67,10 @@ std::map<std::string, std::string> settings_of(const TasksFlags& flags) {
     if (!value.empty()) settings[name] = value;
   };
   keep("gpus", flags.gpus);
+  keep("hosts", hosts_setting(flags));
+  keep("ssh", flags.ssh);
+  keep("remote-muster", flags.remote_muster);
+  keep("standalone", flags.standalone ? "yes" : "");
   keep("inventory", flags.inventory.empty() ? "" : std::filesystem::absolute(flags.inventory).string());
   keep("cpus", flags.cpus > 0 ? cat(flags.cpus) : "");
   keep("jobs", flags.jobs > 0 ? cat(flags.jobs) : "");

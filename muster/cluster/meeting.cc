@@ -181,6 +181,11 @@ Secret cluster_secret(const ClusterOptions& options, bool loopback) {
           "reach these hosts"));
 }
 
+bool is_this_machine(const std::string& host) {
+  const std::vector<SocketAddress> addresses = resolve({.host = host}, Deadline(kResolve));
+  return std::any_of(addresses.begin(), addresses.end(), is_here);
+}
+
 std::string address_to_serve(const std::string& host) {
   for (const SocketAddress& address : resolve({.host = host}, Deadline(kResolve))) {
     if (!is_here(address)) continue;

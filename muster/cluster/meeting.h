@@ -23,6 +23,9 @@ Secret cluster_secret(const ClusterOptions& options, bool loopback);
 // said. Throws: unavailable when the name does not resolve.
 std::string address_to_serve(const std::string& host);
 
+// Whether the name is this machine's. Throws: unavailable when it does not resolve.
+bool is_this_machine(const std::string& host);
+
 struct Meeting {
   std::unique_ptr<TcpServer> server = {};  // when this host serves
   std::unique_ptr<MeetingFile> file = {};  // and leaves word where

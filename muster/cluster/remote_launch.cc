@@ -20,6 +20,7 @@
 #include "muster/cluster/host_agent.h"
 #include "muster/cluster/host_watch.h"
 #include "muster/cluster/meeting.h"
+#include "muster/cluster/ssh_command.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/job_report.h"
 #include "muster/launch/job_setup.h"
@@ -37,16 +38,6 @@ constexpr std::chrono::seconds kBeyondTheRanksGrace{20};
 constexpr std::chrono::seconds kAllTakeLeave{5};
 constexpr int kHostWatch = -1;  // its child; the agents' are numbered from 0
 constexpr std::chrono::milliseconds kLookForTheEndEvery{250};
-
-std::string own_program() {
-  std::error_code error;
-  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? "muster" : path.string();
-}
-
-std::string without_user(const std::string& name) {
-  return name.substr(name.find('@') == std::string::npos ? 0 : name.find('@') + 1);
-}
 
 class RemoteJob {
  public:
@@ -155,10 +146,7 @@ class RemoteJob {
     std::vector<std::string> argv = {own_program(), "agent"};
     if (!agent.address.empty()) {
       const std::string program = remote_.remote_muster.empty() ? own_program() : remote_.remote_muster;
-      argv = remote_.ssh;
-      if (argv[0] == "ssh" || argv[0].ends_with("/ssh"))
-        argv.insert(argv.end(), {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"});
-      argv.insert(argv.end(), {host.name, cat("exec ", shell_quoted(program), " agent")});
+      argv = ssh_command(remote_.ssh, host.name, {program, "agent"});
     }
     auto out = output_->open({.console_fd = STDOUT_FILENO, .whole_lines = true});
     auto err = output_->open({.console_fd = STDERR_FILENO, .whole_lines = true});

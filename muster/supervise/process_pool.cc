@@ -120,12 +120,17 @@ void ProcessPool::take_signals() {
 }
 
 void ProcessPool::pass_on(int signal) {
+  if (options_.on_pass) options_.on_pass(signal);
+  signal_children(signal);
+  if (signal == SIGTSTP) ::raise(SIGSTOP);
+}
+
+void ProcessPool::signal_children(int signal) {
   // The terminal's job control reaches only us: the children have process groups of their own.
   const bool to_groups = signal == SIGTSTP || signal == SIGCONT;
   for (const auto& [id, member] : members_) {
     if (!member->has_ended) ::kill(to_groups ? -member->child.pid : member->child.pid, signal);
   }
-  if (signal == SIGTSTP) ::raise(SIGSTOP);
 }
 
 std::optional<int> ProcessPool::take_signal() {

@@ -7,6 +7,7 @@
 
 #include <signal.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -29,6 +30,7 @@ struct ProcessPoolOptions {
   std::vector<int> pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};  // only passed on to the children
   std::string mark = {};            // "NAME=value" in every child's environment, and in no other's
   std::string child_variable = {};  // the variable that tells the children apart: its value is a child's name
+  std::function<void(int signal)> on_pass = {};    // told of one of pass_signals, before it is passed on
   std::chrono::milliseconds ask_leftovers{2'000};  // SIGTERM → this → SIGKILL, for what a child left behind
   std::chrono::milliseconds kill_wait{5'000};      // SIGKILL → this → given up
 };
@@ -59,6 +61,9 @@ class ProcessPool {
   // Waits until something has happened or `until` has come. Returns the children that have ended, in the
   // order of their ends. Blocking: until then.
   std::vector<PoolExit> wait(std::optional<Clock::time_point> until);
+
+  // Sends all children a signal; what has to do with the terminal, their groups.
+  void signal_children(int signal);
 
   // The next of stop_signals that has come.
   std::optional<int> take_signal();

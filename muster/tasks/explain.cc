@@ -40,6 +40,9 @@ std::string Schedule::explain_gpus(const TaskNeed& need, const Kind& kind) const
     for (int g = 0; g < static_cast<int>(gpus.size()); ++g) {
       const PoolGpu& gpu = gpus[static_cast<size_t>(g)];
       std::string why = pool_.unfit(need, kind.allowed, h, g);
+      if (hosts[static_cast<size_t>(h)].set_aside) why = "is of a host that was lost";
+      if (why.empty() && hosts[static_cast<size_t>(h)].slots_left < 1)
+        why = "is of a host that runs as many tasks as it may";
       const std::vector<std::string> names = holders(h, g);
       if (why.empty() && gpu.held_units > 0 && gpu.units_left - gpu.held_units < units_of(need))
         why = cat("is ", gpu.held_by);
@@ -62,6 +65,10 @@ std::string Schedule::explain_cpus(const TaskNeed& need) const {
   std::string text;
   for (size_t h = 0; h < pool_.hosts().size(); ++h) {
     const PoolHost& host = pool_.hosts()[h];
+    if (host.set_aside || host.slots_left < 1) {
+      text += cat("    host ", host.name, host.set_aside ? " was lost\n" : " runs as many tasks as it may\n");
+      continue;
+    }
     if (host.cpus_left >= cpus_of(need)) continue;
     std::vector<std::string> names;
     for (const auto& [task, running] : running_) {

@@ -12,9 +12,9 @@ constexpr std::chrono::milliseconds kLookEvery{500};
 
 }  // namespace
 
-ForeignLeases::ForeignLeases(Schedule& schedule, const std::string& run_id, bool lease)
-    : schedule_(schedule), run_id_(run_id) {
-  if (!lease || schedule.pool().inventory().simulated || schedule.pool().num_gpus() == 0) return;
+ForeignLeases::ForeignLeases(const Pool& pool, int host, const std::string& run_id, bool lease, Tell tell)
+    : pool_(pool), host_(host), run_id_(run_id), tell_(std::move(tell)) {
+  if (!lease || host < 0 || pool.inventory().simulated || gpus().empty()) return;
   const auto inherited = get_env(kLeaseVariable);
   inherits_ = inherited.has_value();
   folder_.emplace(LeaseOptions{.inherited = inherited.value_or("")});
@@ -23,68 +23,50 @@ ForeignLeases::ForeignLeases(Schedule& schedule, const std::string& run_id, bool
 std::optional<std::vector<Lease>> ForeignLeases::take(const Allocation& where, const Task& task) {
   if (!folder_ || where.gpus.empty()) return std::vector<Lease>();
   LeaseResult result =
-      folder_->try_take_all(lease_wishes_of(schedule_.pool(), where),
+      folder_->try_take_all(lease_wishes_of(pool_, where),
                             {.job = run_id_, .program = task.name, .memory_bytes = where.memory_bytes});
   if (result.busy.empty()) return std::move(result.leases);
-  for (const int gpu : where.gpus) look_at({where.host, gpu});
+  for (const int gpu : where.gpus) look_at(gpu);
   // Who held it may have let go since; looked at again, it is free.
   for (const LeaseRefusal& refusal : result.busy) {
     for (const int gpu : where.gpus) {
-      const Place place{where.host, gpu};
-      if (schedule_.pool().hosts()[static_cast<size_t>(where.host)].gpus[static_cast<size_t>(gpu)].uuid !=
-          refusal.gpu)
-        continue;
-      if (held_.contains(place)) continue;
-      held_[place] = "held by another job a moment ago";
-      schedule_.set_held(where.host, gpu, kWholeGpu, held_[place]);
+      if (gpus()[static_cast<size_t>(gpu)].uuid != refusal.gpu || held_.contains(gpu)) continue;
+      held_[gpu] = "held by another job a moment ago";
+      tell_(gpu, kWholeGpu, held_[gpu]);
     }
   }
   return std::nullopt;
 }
 
-void ForeignLeases::look_at(const Place& place) {
-  const PoolGpu& gpu =
-      schedule_.pool().hosts()[static_cast<size_t>(place.first)].gpus[static_cast<size_t>(place.second)];
+void ForeignLeases::look_at(int gpu) {
   int units = 0;
   std::vector<std::string> names;
-  for (const LeaseHolder& holder : folder_->holders(gpu.uuid)) {
+  for (const LeaseHolder& holder : folder_->holders(gpus()[static_cast<size_t>(gpu)].uuid)) {
     if (holder.note && holder.note->job == run_id_) continue;
     units += holder.units;
     names.push_back(muster::describe(holder));
   }
   const std::string by = units == 0 ? std::string() : cat("held by ", join(names, "; "));
-  schedule_.set_held(place.first, place.second, units, by);
+  tell_(gpu, units, by);
   if (units == 0) {
-    held_.erase(place);
+    held_.erase(gpu);
   } else {
-    held_[place] = by;
+    held_[gpu] = by;
   }
 }
 
 void ForeignLeases::look() {
   if (!folder_ || (looked_ && (held_.empty() || Clock::now() - *looked_ < kLookEvery))) return;
-  const auto& hosts = schedule_.pool().hosts();
-  for (int h = 0; h < static_cast<int>(hosts.size()); ++h) {
-    for (int g = 0; g < static_cast<int>(hosts[static_cast<size_t>(h)].gpus.size()); ++g) {
-      if (looked_ ? held_.contains({h, g}) : !inherits_) look_at({h, g});
-    }
+  for (int gpu = 0; gpu < static_cast<int>(gpus().size()); ++gpu) {
+    if (looked_ ? held_.contains(gpu) : !inherits_) look_at(gpu);
   }
   looked_ = Clock::now();
 }
 
-void ForeignLeases::look(RunView& view) {
-  look();
-  if (!held_.empty() && !told_) view.note(cat("other jobs have GPUs that are waited for: ", describe()));
-  told_ = !held_.empty();
-}
-
 std::string ForeignLeases::describe() const {
   std::vector<std::string> lines;
-  for (const auto& [place, by] : held_) {
-    const PoolGpu& gpu =
-        schedule_.pool().hosts()[static_cast<size_t>(place.first)].gpus[static_cast<size_t>(place.second)];
-    lines.push_back(cat("GPU ", gpu.index.value, " is ", by));
-  }
+  for (const auto& [gpu, by] : held_)
+    lines.push_back(cat("GPU ", gpus()[static_cast<size_t>(gpu)].index.value, " is ", by));
   return join(lines, ", ");
 }
 

@@ -1,31 +1,34 @@
-// The leases of a run's tasks, and other jobs': a task's GPUs are leased as `muster run` leases a job's, by
-// the share, and what other jobs hold is told to the schedule, which places nothing there. For the runner.
+// The leases of a run's tasks on this machine, and other jobs': a task's GPUs are leased as `muster run`
+// leases a job's, by the share, and what other jobs hold is told, so that the schedule places nothing there.
+// For LocalHost, and for the command where nothing is started.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "muster/base/clock.h"
 #include "muster/launch/lease.h"
-#include "muster/tasks/run_view.h"
+#include "muster/tasks/pool.h"
 
 namespace muster {
 
 class ForeignLeases {
  public:
-  // Without `lease`, and on simulated machines, nothing is taken and nothing is looked at.
-  // Throws: as LeaseFolder.
-  ForeignLeases(Schedule& schedule, const std::string& run_id, bool lease);
+  // Other jobs have so many units of the pool's GPU now; 0: nothing any more.
+  using Tell = std::function<void(int gpu, int units, const std::string& by)>;
 
-  // The task's leases, none for a CPU task; nothing when another job was faster, which the schedule is told.
+  // `host`: which of the pool is this machine. Without `lease`, on simulated machines, and where this machine
+  // is none of the pool's (-1), nothing is taken and nothing is looked at. Throws: as LeaseFolder.
+  ForeignLeases(const Pool& pool, int host, const std::string& run_id, bool lease, Tell tell);
+
+  // The task's leases, none for a CPU task; nothing when another job was faster, which is told.
   // Throws: as LeaseFolder::try_take_all.
   std::optional<std::vector<Lease>> take(const Allocation& where, const Task& task);
 
   // Looks again at what others hold, all GPUs the first time, then those that were held, now and then.
-  void look(RunView& view);
   void look();
 
   bool any() const { return !held_.empty(); }
@@ -34,17 +37,17 @@ class ForeignLeases {
   std::string describe() const;
 
  private:
-  using Place = std::pair<int, int>;  // host, GPU
+  const std::vector<PoolGpu>& gpus() const { return pool_.hosts()[static_cast<size_t>(host_)].gpus; }
+  void look_at(int gpu);
 
-  void look_at(const Place& place);
-
-  Schedule& schedule_;
+  const Pool& pool_;
+  int host_;
   std::string run_id_;
+  Tell tell_;
   bool inherits_ = false;  // this run is part of a job that has leases
   std::optional<LeaseFolder> folder_;
-  std::map<Place, std::string> held_;
+  std::map<int, std::string> held_;  // by the GPU's place
   std::optional<Clock::time_point> looked_;
-  bool told_ = false;
 };
 
 }  // namespace muster

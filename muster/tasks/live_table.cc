@@ -55,6 +55,10 @@ LiveTable::~LiveTable() {
   flush();
 }
 
+std::string LiveTable::where_of(const TaskAttempt& attempt) const {
+  return options_.hosts ? cat(describe_devices(attempt), " of ", attempt.host) : describe_devices(attempt);
+}
+
 size_t LiveTable::like_of(const Task& task) {
   const std::string key = task.at.line > 0    ? cat(task.at.line)
                           : task.argv.empty() ? std::string()
@@ -67,7 +71,7 @@ size_t LiveTable::like_of(const Task& task) {
 void LiveTable::started(size_t task, const TaskAttempt& attempt) {
   running_[task] = attempt;
   if (options_.table || options_.quiet) return;
-  say(cat("[muster] ", printable(tasks_[task].name), " started on ", describe_devices(attempt),
+  say(cat("[muster] ", printable(tasks_[task].name), " started on ", where_of(attempt),
           attempt.attempt > 0 ? cat(", attempt ", attempt.attempt) : "", "\n"));
 }
 
@@ -168,9 +172,9 @@ std::vector<std::string> LiveTable::lines(const Schedule& schedule, double now) 
     }
     std::string name = printable(tasks_[task].name);
     name.resize(std::max(width, name.size()), ' ');
-    lines.push_back(cut_to(cat("  ", name, "  ", describe_devices(attempt), "  ",
-                               describe_span(std::floor(now - attempt.began))),
-                           options_.columns));
+    lines.push_back(
+        cut_to(cat("  ", name, "  ", where_of(attempt), "  ", describe_span(std::floor(now - attempt.began))),
+               options_.columns));
   }
   return lines;
 }

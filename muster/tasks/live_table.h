@@ -16,6 +16,7 @@ struct LiveTableOptions {
   int fd = 2;
   bool table = false;  // a terminal: draw the table
   bool quiet = false;  // only failures and notes
+  bool hosts = false;  // there are several: each task's is said
   int rows = 24;       // of the terminal
   int columns = 80;
 };
@@ -45,6 +46,7 @@ class LiveTable : public RunView {
     double seconds = 0;  // that those took together
   };
 
+  std::string where_of(const TaskAttempt& attempt) const;
   size_t like_of(const Task& task);
   std::string time_left(size_t running) const;
   void say(const std::string& lines);

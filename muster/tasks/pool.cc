@@ -74,6 +74,8 @@ Pool::Pool(Inventory inventory, const PoolOptions& options)
 void Pool::add_host(const Host& host, const PoolOptions& options) {
   PoolHost mine{.name = host.name, .cpus = options.cpus > 0 ? options.cpus : std::max(1, host.num_cores)};
   mine.cpus_left = mine.cpus;
+  if (hosts_.size() < options.slots.size() && options.slots[hosts_.size()] > 0)
+    mine.slots_left = options.slots[hosts_.size()];
   mine.free_cpus = cpus_by_node(host);
   if (mine.free_cpus.size() < static_cast<size_t>(mine.cpus)) mine.free_cpus.clear();  // more than there are
   UsableGpus usable = usable_gpus(host, options.masks);
@@ -148,6 +150,7 @@ std::optional<Allocation> Pool::find(const TaskNeed& need, const AllowedGpus& al
   size_t best_left = 0;
   for (int h = 0; h < static_cast<int>(hosts_.size()); ++h) {
     const PoolHost& host = hosts_[static_cast<size_t>(h)];
+    if (host.set_aside || host.slots_left < 1) continue;
     const int kept = hold.host == h ? hold.cpus : 0;
     if (cpus_of(need) > 0 && host.cpus_left - kept < cpus_of(need)) continue;
     std::vector<int> fitting;
@@ -271,6 +274,7 @@ std::vector<int> Pool::bind(int host, const Allocation& where) const {
 
 void Pool::take(const Allocation& allocation) {
   PoolHost& host = hosts_[static_cast<size_t>(allocation.host)];
+  --host.slots_left;
   host.cpus_left -= allocation.cpus;
   cpus_left_ -= allocation.cpus;
   for (const int at : allocation.gpus) {
@@ -287,6 +291,7 @@ void Pool::take(const Allocation& allocation) {
 
 void Pool::give_back(const Allocation& allocation) {
   PoolHost& host = hosts_[static_cast<size_t>(allocation.host)];
+  ++host.slots_left;
   host.cpus_left += allocation.cpus;
   cpus_left_ += allocation.cpus;
   for (const int at : allocation.gpus) {

@@ -3,6 +3,7 @@
 // nothing of tasks but their needs, and nothing of processes.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -18,9 +19,10 @@
 namespace muster {
 
 struct PoolOptions {
-  std::string gpus = {};       // the only ones to use, `--gpus` text; empty: all
-  VisibilityMasks masks = {};  // what the outer environment hides
-  int cpus = 0;                // of each host; 0: as many as it has
+  std::string gpus = {};        // the only ones to use, `--gpus` text; empty: all
+  VisibilityMasks masks = {};   // what the outer environment hides
+  int cpus = 0;                 // of each host; 0: as many as it has
+  std::vector<int> slots = {};  // by host: tasks at a time at most; 0, or none told: no limit
   // node: on a host of several NUMA nodes a task is kept on the CPUs of its GPUs' node, or of one that has as
   // many free as it counts; exclusive: on as many CPUs as it counts, which no other task of the run is kept
   // on; none.
@@ -49,6 +51,8 @@ struct PoolHost {
   std::string name = {};
   int cpus = 1;
   int cpus_left = 1;
+  int slots_left = std::numeric_limits<int>::max();  // tasks that may start beside those that run
+  bool set_aside = false;                            // nothing more is placed there
   std::vector<PoolCpu> free_cpus = {};  // that are not counted for a task; empty where they are not known
   std::vector<PoolGpu> gpus = {};
 };
@@ -105,6 +109,9 @@ class Pool {
 
   // Other jobs have so much of the GPU now; 0: nothing any more.
   void set_held(int host, int gpu, int units, const std::string& by);
+
+  // The host was lost: nothing more is placed there.
+  void set_aside(int host) { hosts_[static_cast<size_t>(host)].set_aside = true; }
 
   // True when not even the smallest task could be placed.
   bool is_full() const { return cpus_left_ == 0 && units_left_ == 0; }

@@ -1,6 +1,5 @@
 #include "muster/tasks/runner.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -9,16 +8,12 @@
 #include <map>
 #include <unordered_map>
 
-#include "muster/base/env.h"
 #include "muster/base/log.h"
-#include "muster/base/memory_group.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-#include "muster/launch/lease_plan.h"
-#include "muster/placement/plan_json.h"
-#include "muster/supervise/process_pool.h"
-#include "muster/tasks/foreign_leases.h"
+#include "muster/placement/gpu_facts.h"
 #include "muster/tasks/last_json_line.h"
+#include "muster/tasks/run_hosts.h"
 #include "muster/tasks/task_log.h"
 
 namespace muster {
@@ -35,11 +30,8 @@ struct LiveTask {
   size_t task = 0;
   Allocation where = {};
   Fd log = {};
-  std::vector<Lease> leases = {};
   EventLoop::Handle time_limit = 0;
   bool interrupted = false;  // asked to end by the run
-  std::optional<PoolExit> never_began = {};
-  std::string why_not = {};
 };
 
 // An end whose record is on its way to the disk.
@@ -58,19 +50,19 @@ class TaskRunner {
         journal_(journal),
         options_(options),
         view_(view),
-        processes_({.mark = cat("MUSTER_AGENT=", options.facts.agent), .child_variable = "MUSTER_TASK"}),
-        foreign_(schedule, options.run_id, options.facts.lease) {
+        hosts_(schedule, options, view) {
     outcome_.results = std::move(results);
-    processes_.loop().watch_readable(journal.fd(), [this] { journal_.take_notice(); });
+    hosts_.loop().watch_readable(journal.fd(), [this] { journal_.take_notice(); });
   }
 
   RunOutcome run() {
-    oom_kills_ = count_oom_kills();
-    foreign_.look(view_);
+    wait_for_hosts();
+    hosts_.look();
     while (!finished()) {
       guarded([&] { start_tasks(); });
+      watch_lost();
       view_.tick(schedule_, now());
-      for (PoolExit& exit : processes_.wait(wait_until())) on_exit(exit);
+      for (const TaskEnd& end : hosts_.wait(wait_until())) on_end(end);
       take_signals();
       guarded([&] { settle(); });
       watch_clock();
@@ -84,6 +76,13 @@ class TaskRunner {
   }
 
  private:
+  void wait_for_hosts() {
+    while (!ending_ && !hosts_.ready()) {
+      hosts_.wait(Clock::now() + kTickEvery);
+      take_signals();
+    }
+  }
+
   double now() const { return options_.began + seconds_since(started_); }
 
   bool finished() const { return live_.empty() && pending_.empty() && (ending_ || schedule_.finished()); }
@@ -129,12 +128,11 @@ class TaskRunner {
   // Takes the leases and writes the record. False when another job has a GPU of it.
   bool prepare(TaskStart& start, std::vector<int>& fresh) {
     LiveTask live{.task = start.task, .where = std::move(start.where)};
-    auto leases = foreign_.take(live.where, tasks_[start.task]);
-    if (!leases) {
+    const int id = ++last_id_;
+    if (!hosts_.at(live.where.host).reserve({.id = id, .task = &tasks_[start.task], .where = &live.where})) {
       schedule_.again(start.task);
       return false;
     }
-    live.leases = std::move(*leases);
     TaskResult& result = outcome_.results[start.task];
     const int number = result.attempts.empty() ? 0 : result.attempts.back().attempt + 1;
     TaskAttempt attempt = attempt_of(schedule_.pool(), live.where, number);
@@ -145,7 +143,6 @@ class TaskRunner {
     result.reason.clear();
     journal_.start(tasks_[start.task].name, attempt, {live.where.memory_bytes, live.where.cpus});
     result.attempts.push_back(std::move(attempt));
-    const int id = ++last_id_;
     live_.emplace(id, std::move(live));
     fresh.push_back(id);
     return true;
@@ -157,47 +154,34 @@ class TaskRunner {
     const TaskAttempt& attempt = outcome_.results[live.task].attempts.back();
     try {
       live.log = open_task_log(attempt.log);
-      const std::string base = attempt.log.substr(0, attempt.log.size() - std::string_view(".log").size());
-      if (task.ranks > 1)
-        write_file(base + ".plan.json", plan_to_json(plan_of(task, schedule_.pool(), live.where)));
-      ChildOptions child{
-          .argv = task_argv(task, options_.facts, schedule_.pool(), base + ".plan.json", base + ".job"),
-          .environment = task_environment(task, options_.facts, schedule_.pool(), live.where, attempt.attempt,
-                                          lease_variable(live.leases)),
-          .working_directory = task.directory,
-          .stdin_fd = no_input_.get(),
-          .stdout_fd = live.log.get(),
-          .stderr_fd = live.log.get(),
-          .inherit_fds = lease_fds(live.leases),
-          .cpus = live.where.bound};
-      processes_.spawn(id, task.name, std::move(child));
+      hosts_.at(live.where.host)
+          .start({.id = id,
+                  .task = &task,
+                  .attempt = attempt.attempt,
+                  .where = &live.where,
+                  .log = attempt.log,
+                  .log_fd = live.log.get()});
     } catch (const Error& error) {
-      fail_to_start(id, error);
+      hosts_.forget(id);
+      on_end(end_without_start(id, error));
       return;
     }
     view_.started(live.task, attempt);
     if (!task.time_limit) return;
-    live.time_limit = processes_.loop().call_at(Clock::now() + *task.time_limit, [this, id] {
+    live.time_limit = hosts_.loop().call_at(Clock::now() + *task.time_limit, [this, id] {
       LiveTask& late = live_.at(id);
       late.time_limit = 0;
       outcome_.results[late.task].attempts.back().timed_out = true;
-      processes_.end(id, options_.facts.grace);
+      hosts_.at(late.where.host).end(id, options_.facts.grace);
     });
   }
 
-  void fail_to_start(int id, const Error& error) {
-    const auto* const spawn = dynamic_cast<const SpawnError*>(&error);
-    live_.at(id).why_not = error.message();
-    PoolExit exit;
-    exit.exit = {.id = id, .exit_code = spawn != nullptr ? spawn->exit_code() : 1, .at = Clock::now()};
-    on_exit(exit);
-  }
-
-  void on_exit(const PoolExit& exit) {
+  void on_end(const TaskEnd& end) {
+    const PoolExit& exit = end.exit;
     const auto found = live_.find(exit.exit.id);
     LiveTask live = std::move(found->second);
     live_.erase(found);
-    processes_.loop().cancel(live.time_limit);
+    hosts_.loop().cancel(live.time_limit);
     TaskResult& result = outcome_.results[live.task];
     TaskAttempt& attempt = result.attempts.back();
     attempt.ended = now();
@@ -208,9 +192,8 @@ class TaskRunner {
           cat(printable(tasks_[live.task].name), " left behind and was rid of: ", join(exit.killed, ", ")));
     for (const std::string& survivor : exit.survivors) view_.note(cat("could not end ", survivor));
     schedule_.release(live.task);
-    live.leases.clear();
     result.last_json = is_empty_log(live.log.get()) ? std::string() : json_of(attempt.log);
-    const AttemptEnd how = judge(live, exit, result);
+    const AttemptEnd how = judge(live, end, result);
     if (journal_failed_) return;
     guarded([&] {
       const uint64_t record =
@@ -229,34 +212,37 @@ class TaskRunner {
   }
 
   // What the end means, in the result's words too.
-  AttemptEnd judge(const LiveTask& live, const PoolExit& exit, TaskResult& result) {
+  AttemptEnd judge(const LiveTask& live, const TaskEnd& end, TaskResult& result) {
     const TaskAttempt& attempt = result.attempts.back();
-    if (!exit.exit.failed() && !attempt.timed_out) {
+    if (end.kind != TaskEnd::Kind::ended && !ending_) {  // not its own doing: that costs no retry
+      result.state = TaskState::waiting;
+      result.reason = end.why_not;
+      return AttemptEnd::interrupted;
+    }
+    if (!end.exit.exit.failed() && !attempt.timed_out) {
       result.state = TaskState::done;
       result.reason.clear();
       return AttemptEnd::done;
     }
-    if (live.interrupted && !attempt.timed_out) {
+    if ((live.interrupted || end.kind != TaskEnd::Kind::ended) && !attempt.timed_out) {
       result.state = TaskState::skipped;
       result.reason = why_ended_;
       return AttemptEnd::interrupted;
     }
-    result.reason = reason_of(live, exit, attempt);
+    result.reason = reason_of(live, end, attempt);
     const bool again = schedule_.failures(live.task) < tasks_[live.task].retries && !ending_;
     result.state = again ? TaskState::waiting : TaskState::failed;
     return again ? AttemptEnd::again : AttemptEnd::failed;
   }
 
-  std::string reason_of(const LiveTask& live, const PoolExit& exit, const TaskAttempt& attempt) const {
-    if (!live.why_not.empty()) return live.why_not;
+  std::string reason_of(const LiveTask& live, const TaskEnd& end, const TaskAttempt& attempt) const {
+    if (!end.why_not.empty()) return end.why_not;
     if (attempt.timed_out)
       return cat("its time limit of ", format_duration(*tasks_[live.task].time_limit), " is over");
     if (attempt.signal == 0) return cat("exit code ", attempt.exit_code);
-    const auto kills = count_oom_kills();
-    const bool oom = attempt.signal == SIGKILL && exit.exit.sent_signal == 0 && kills && oom_kills_ &&
-                     *kills > *oom_kills_;
-    return cat("killed by ", signal_name(attempt.signal), oom ? ": out of memory, it seems" : "",
-               exit.exit.core_dumped ? ", core dumped" : "");
+    return cat("killed by ", signal_name(attempt.signal),
+               end.out_of_memory ? ": out of memory, it seems" : "",
+               end.exit.exit.core_dumped ? ", core dumped" : "");
   }
 
   // What is on the disk counts.
@@ -290,7 +276,7 @@ class TaskRunner {
   }
 
   void take_signals() {
-    while (const auto signal = processes_.take_signal()) {
+    while (const auto signal = hosts_.take_signal()) {
       if (*signal == SIGINT && !draining_ && !ending_) {
         drain();
         continue;
@@ -317,8 +303,19 @@ class TaskRunner {
     schedule_.drain();
     for (auto& [id, live] : live_) {
       live.interrupted = true;
-      processes_.end(id, grace);
+      hosts_.at(live.where.host).end(id, grace);
     }
+  }
+
+  // With hosts lost, there may be nothing left that could run what waits.
+  void watch_lost() {
+    if (hosts_.lost().empty() || ending_ || !live_.empty() || !pending_.empty()) return;
+    if (schedule_.finished() || schedule_.next_time() || hosts_.any_held()) return;
+    outcome_.error = cat("expected hosts that can run the ",
+                         plural(schedule_.count(TaskState::waiting), "task"), " that wait, got none (",
+                         join(hosts_.lost(), "; "), "); --resume goes on, with other --hosts too");
+    view_.note(outcome_.error);
+    end_all(options_.facts.grace);
   }
 
   // The run's own time limit, and GPUs that other jobs do not give back.
@@ -330,14 +327,14 @@ class TaskRunner {
       view_.note(why_ended_ + "; every task is ended");
       return end_all(options_.facts.grace);
     }
-    foreign_.look(view_);
-    if (!live_.empty() || !pending_.empty() || schedule_.next_time() || !foreign_.any()) {
+    hosts_.look();
+    if (!live_.empty() || !pending_.empty() || schedule_.next_time() || !hosts_.any_held()) {
       waits_since_.reset();
     } else if (!waits_since_) {
       waits_since_ = Clock::now();
     } else if (options_.wait && Clock::now() - *waits_since_ >= *options_.wait) {
       outcome_.error = cat("expected other jobs' GPUs to become free, got none in ",
-                           format_duration(*options_.wait), " (", foreign_.describe(), ")");
+                           format_duration(*options_.wait), " (", hosts_.held(), ")");
       view_.note(outcome_.error);
       end_all(options_.facts.grace);
     }
@@ -348,9 +345,7 @@ class TaskRunner {
   Journal& journal_;
   const RunnerOptions& options_;
   RunView& view_;
-  ProcessPool processes_;
-  ForeignLeases foreign_;
-  const Fd no_input_{::open("/dev/null", O_RDONLY | O_CLOEXEC)};  // every task's standard input
+  RunHosts hosts_;
   RunOutcome outcome_;
   Clock::time_point started_ = Clock::now();
   std::unordered_map<int, LiveTask> live_;
@@ -360,7 +355,6 @@ class TaskRunner {
   bool ending_ = false;
   bool journal_failed_ = false;
   std::string why_ended_;
-  std::optional<int64_t> oom_kills_;
   std::optional<Clock::time_point> waits_since_;
 };
 

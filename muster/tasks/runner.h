@@ -1,6 +1,6 @@
-// Runs tasks by the schedule: starts each on its devices, watches it, tries it again, ends it, and leaves
-// nothing behind, whatever becomes of it or of the runner itself. What was started and what came of it is in
-// the journal before anything follows from it. Called by `muster tasks`.
+// Runs tasks by the schedule: has each started on its devices, watches it, tries it again, ends it, and
+// leaves nothing behind, whatever becomes of it or of the runner itself. What was started and what came of it
+// is in the journal before anything follows from it. Called by `muster tasks`.
 #pragma once
 
 #include <chrono>
@@ -15,6 +15,8 @@
 
 namespace muster {
 
+class RemoteHost;
+
 struct RunnerOptions {
   TaskRunFacts facts = {};
   std::string run_id = {};
@@ -23,6 +25,10 @@ struct RunnerOptions {
       {};  // for GPUs of other jobs, when nothing runs; nothing: ever
   std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole run
   double began = 0;                                          // on the journal's clock: what earlier runs took
+  // By the pool's hosts: how to reach each, which must outlive the run; null is this machine. None told: it
+  // is the only one.
+  std::vector<RemoteHost*> remote = {};
+  std::vector<std::string> earlier = {};  // MUSTER_AGENT of the runs before
 };
 
 struct RunOutcome {

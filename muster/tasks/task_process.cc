@@ -51,18 +51,6 @@ bool has_vendor(const Host& host, Vendor vendor) {
                      [&](const Gpu& gpu) { return gpu.vendor == vendor; });
 }
 
-// How many threads a task's share of the host's CPUs is good for. Where the host is simulated they are this
-// machine's.
-int threads_of(const Pool& pool, const Allocation& where) {
-  const PoolHost& host = host_of(pool, where);
-  int cpus = host.cpus;
-  if (pool.inventory().simulated)
-    cpus = std::min(cpus, static_cast<int>(std::thread::hardware_concurrency()));
-  if (where.cpus > 0) return std::min(where.cpus, std::max(1, cpus));
-  const auto gpus = std::max<size_t>(1, host.gpus.size());
-  return std::max(1, static_cast<int>(static_cast<size_t>(cpus) * where.gpus.size() / gpus));
-}
-
 DeviceAssignment device_of(const Pool& pool, const Allocation& where, size_t place) {
   const PoolGpu& gpu = host_of(pool, where).gpus[static_cast<size_t>(where.gpus[place])];
   const Gpu& real = pool.inventory().hosts[static_cast<size_t>(where.host)].gpus[gpu.device.position];
@@ -114,6 +102,17 @@ std::string devices_text(const TaskAttempt& attempt) {
 }
 
 }  // namespace
+
+// Where the host is simulated they are this machine's.
+int threads_of(const Pool& pool, const Allocation& where) {
+  const PoolHost& host = host_of(pool, where);
+  int cpus = host.cpus;
+  if (pool.inventory().simulated)
+    cpus = std::min(cpus, static_cast<int>(std::thread::hardware_concurrency()));
+  if (where.cpus > 0) return std::min(where.cpus, std::max(1, cpus));
+  const auto gpus = std::max<size_t>(1, host.gpus.size());
+  return std::max(1, static_cast<int>(static_cast<size_t>(cpus) * where.gpus.size() / gpus));
+}
 
 TaskAttempt attempt_of(const Pool& pool, const Allocation& where, int number) {
   const PoolHost& host = host_of(pool, where);

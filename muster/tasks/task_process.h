@@ -33,6 +33,9 @@ std::vector<LeaseWish> lease_wishes_of(const Pool& pool, const Allocation& where
 // with more, each rank sees all of them and is told the first of its own.
 Plan plan_of(const Task& task, const Pool& pool, const Allocation& where);
 
+// How many threads its share of the host's CPUs is good for.
+int threads_of(const Pool& pool, const Allocation& where);
+
 // The whole environment of the attempt. `leases`: MUSTER_LEASE_FD's value. The task's own variables win over
 // the runner's; what muster tells a task wins over both, but for OMP_NUM_THREADS.
 Environment task_environment(const Task& task, const TaskRunFacts& run, const Pool& pool,

@@ -6,32 +6,18 @@
 import json
 import os
 import pathlib
-import shutil
 import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from hosts import SKIPPED, Hosts, missing
+from hosts import SKIPPED
 from mpi_test import OPEN_MPI
-from slurm_test import DAEMONS, Slurm
+from slurm_test import SlurmCase, missing_for_slurm
 
 MUSTER = HELLO = TRAIN = PYTHON = ""
 
 
-class Programs(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.world = Hosts(["a", "b"]).__enter__()
-        try:
-            cls.slurm = Slurm(cls.world)
-        except BaseException:
-            cls.world.__exit__()
-            raise
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.world.__exit__()
-
+class Programs(SlurmCase):
     def run_on_a(self, *command, timeout=110):
         code, out, err = self.world["a"].run(list(command), timeout, env={"OMP_NUM_THREADS": "1"})
         self.assertEqual(code, 0, out + err)
@@ -83,10 +69,7 @@ class Programs(unittest.TestCase):
 if __name__ == "__main__":
     MUSTER, HELLO, TRAIN = (str(pathlib.Path(sys.argv.pop(1)).resolve()) for _ in range(3))
     PYTHON = sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else ""
-    why = missing()
-    for program in (*DAEMONS, "mpirun.openmpi", "mpiexec.hydra"):
-        if not why and shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin:/sbin") is None:
-            why = f"no {program}"
+    why = missing_for_slurm("mpirun.openmpi", "mpiexec.hydra")
     if why:
         print("skipped:", why)
         sys.exit(SKIPPED)

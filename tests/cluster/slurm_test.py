@@ -70,7 +70,19 @@ class Slurm:
         self.world.servers.append(process)
 
 
-class SlurmTest(unittest.TestCase):
+def missing_for_slurm(*more):
+    """Why there can be no Slurm here, or none of the programs `more`; empty when there can."""
+    why = missing()
+    for program in (*DAEMONS, *more):
+        if not why and shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin:/sbin") is None:
+            why = f"no {program} (packages slurmctld, slurmd, slurm-client and munge)" if program in DAEMONS \
+                else f"no {program}"
+    return why
+
+
+class SlurmCase(unittest.TestCase):
+    """Two hosts, a and b, that are a Slurm cluster. For the tests of other programs too."""
+
     @classmethod
     def setUpClass(cls):
         cls.world = Hosts(["a", "b"]).__enter__()
@@ -86,6 +98,8 @@ class SlurmTest(unittest.TestCase):
     def tearDownClass(cls):
         cls.world.__exit__()
 
+
+class SlurmTest(SlurmCase):
     def on_a(self, *command, timeout=100):
         return self.world["a"].run(list(command), timeout)
 
@@ -130,10 +144,7 @@ class SlurmTest(unittest.TestCase):
 
 if __name__ == "__main__":
     MUSTER = str(pathlib.Path(sys.argv.pop(1)).resolve())
-    why = missing()
-    for daemon in DAEMONS:
-        if not why and shutil.which(daemon, path=os.environ["PATH"] + ":/usr/sbin:/sbin") is None:
-            why = f"no {daemon} (packages slurmctld, slurmd, slurm-client and munge)"
+    why = missing_for_slurm()
     if why:
         print("skipped:", why)
         sys.exit(SKIPPED)

@@ -54,6 +54,41 @@ TEST(Schedule, TakesALaterAlternativeOnlyWhenTheEarlierCannotBeHad) {
   EXPECT_EQ(schedule.start(1).at(0).alternative, 0U);
 }
 
+Pool hosts_a_and_b(std::vector<int> slots = {}) {
+  return Pool({.source = "test", .simulated = true, .hosts = {host_with(0, 4, "a"), host_with(0, 4, "b")}},
+              {.slots = std::move(slots)});
+}
+
+std::vector<int> hosts_of(const std::vector<TaskStart>& starts) {
+  std::vector<int> hosts;
+  for (const TaskStart& start : starts) hosts.push_back(start.where.host);
+  return hosts;
+}
+
+TEST(Schedule, AHostRunsAsManyTasksAsItHasSlots) {
+  std::vector<Task> tasks;
+  for (int i = 0; i < 6; ++i) tasks.push_back(task_of(cat("t", i), {{.cpus = 1}}));
+  Schedule schedule(tasks, hosts_a_and_b({1, 2}));
+  EXPECT_THAT(hosts_of(schedule.start(0)), ElementsAre(0, 1, 1));
+  EXPECT_THAT(schedule.explain(5, 0), HasSubstr("host b runs as many tasks as it may"));
+  schedule.done(1);
+  EXPECT_THAT(hosts_of(schedule.start(1)), ElementsAre(1));
+}
+
+TEST(Schedule, NothingStartsOnAHostThatWasLost) {
+  std::vector<Task> tasks;
+  for (int i = 0; i < 12; ++i) tasks.push_back(task_of(cat("t", i), {{.cpus = 1}}));
+  Schedule schedule(tasks, hosts_a_and_b());
+  EXPECT_EQ(schedule.start(0).size(), 8U);
+  schedule.set_aside(0);
+  schedule.again(0);
+  schedule.again(1);
+  EXPECT_TRUE(schedule.start(1).empty());
+  schedule.done(4);
+  EXPECT_THAT(hosts_of(schedule.start(2)), ElementsAre(1));
+  EXPECT_THAT(schedule.explain(11, 2), HasSubstr("host a was lost"));
+}
+
 TEST(Schedule, WithoutNeedsATaskWaitsForAGpuWhereThereAreSome) {
   const std::vector<Task> tasks = {task_of("a", default_needs(1)), task_of("b", default_needs(1))};
   Schedule with_gpu(tasks, pool_of(1, 4));

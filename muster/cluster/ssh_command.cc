@@ -1,0 +1,30 @@
+#include "muster/cluster/ssh_command.h"
+
+#include <filesystem>
+
+#include "muster/base/shell.h"
+
+namespace muster {
+
+std::string own_program() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "muster" : path.string();
+}
+
+std::string without_user(const std::string& host) {
+  return host.substr(host.find('@') == std::string::npos ? 0 : host.find('@') + 1);
+}
+
+std::vector<std::string> ssh_command(const std::vector<std::string>& ssh, const std::string& host,
+                                     const std::vector<std::string>& program) {
+  std::vector<std::string> argv = ssh;
+  if (argv[0] == "ssh" || argv[0].ends_with("/ssh"))
+    argv.insert(argv.end(), {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"});
+  std::string command = "exec";
+  for (const std::string& word : program) command += " " + shell_quoted(word);
+  argv.insert(argv.end(), {host, command});
+  return argv;
+}
+
+}  // namespace muster

@@ -1,0 +1,21 @@
+// The command line that reaches another host by ssh. For whoever starts something there: `muster run
+// --hosts`, `muster tasks --hosts`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace muster {
+
+// This program's path; "muster" where /proc does not tell it.
+std::string own_program();
+
+// "b" of "user@b".
+std::string without_user(const std::string& host);
+
+// `ssh` is the command as the user has it, whose first word is a program; what is executed on `host` are the
+// words of `program`, not looked at by the shell there. ssh itself asks for no password and waits 15 s.
+std::vector<std::string> ssh_command(const std::vector<std::string>& ssh, const std::string& host,
+                                     const std::vector<std::string>& program);
+
+}  // namespace muster

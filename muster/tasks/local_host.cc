@@ -1,0 +1,72 @@
+#include "muster/tasks/local_host.h"
+
+#include <fcntl.h>
+#include <signal.h>
+
+#include <string_view>
+
+#include "muster/base/memory_group.h"
+#include "muster/base/strings.h"
+#include "muster/launch/lease_plan.h"
+#include "muster/placement/plan_json.h"
+
+namespace muster {
+
+LocalHost::LocalHost(const Pool& pool, LocalHostOptions options)
+    : pool_(pool),
+      options_(std::move(options)),
+      processes_({.mark = cat("MUSTER_AGENT=", options_.facts.agent),
+                  .child_variable = "MUSTER_TASK",
+                  .on_pass = options_.on_pass}),
+      foreign_(pool, options_.host, options_.run_id, options_.facts.lease, options_.on_held),
+      no_input_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      oom_kills_(count_oom_kills()) {}
+
+bool LocalHost::reserve(const StartOrder& order) {
+  auto leases = foreign_.take(*order.where, *order.task);
+  if (!leases) return false;
+  if (!leases->empty()) leases_[order.id] = std::move(*leases);
+  return true;
+}
+
+void LocalHost::start(const StartOrder& order) {
+  const Task& task = *order.task;
+  const std::string base = order.log.substr(0, order.log.size() - std::string_view(".log").size());
+  if (task.ranks > 1) write_file(base + ".plan.json", plan_to_json(plan_of(task, pool_, *order.where)));
+  static const std::vector<Lease> kNoLeases;
+  const auto found = leases_.find(order.id);
+  const std::vector<Lease>& leases = found == leases_.end() ? kNoLeases : found->second;
+  ChildOptions child{.argv = task_argv(task, options_.facts, pool_, base + ".plan.json", base + ".job"),
+                     .environment = task_environment(task, options_.facts, pool_, *order.where, order.attempt,
+                                                     lease_variable(leases)),
+                     .working_directory = task.directory,
+                     .stdin_fd = no_input_.get(),
+                     .stdout_fd = order.log_fd,
+                     .stderr_fd = order.log_fd,
+                     .inherit_fds = lease_fds(leases),
+                     .cpus = order.where->bound};
+  processes_.spawn(order.id, task.name, std::move(child));
+}
+
+std::vector<TaskEnd> LocalHost::wait(std::optional<Clock::time_point> until) {
+  std::vector<TaskEnd> ends;
+  for (PoolExit& exit : processes_.wait(until)) {
+    leases_.erase(exit.exit.id);
+    TaskEnd end{.exit = std::move(exit)};
+    if (end.exit.exit.signal == SIGKILL && end.exit.exit.sent_signal == 0) {
+      const auto kills = count_oom_kills();
+      end.out_of_memory = kills && oom_kills_ && *kills > *oom_kills_;
+    }
+    ends.push_back(std::move(end));
+  }
+  return ends;
+}
+
+TaskEnd end_without_start(int id, const Error& error) {
+  const auto* const spawn = dynamic_cast<const SpawnError*>(&error);
+  TaskEnd end{.why_not = error.message()};
+  end.exit.exit = {.id = id, .exit_code = spawn != nullptr ? spawn->exit_code() : 1, .at = Clock::now()};
+  return end;
+}
+
+}  // namespace muster

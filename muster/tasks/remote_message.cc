@@ -1,0 +1,320 @@
+#include "muster/tasks/remote_message.h"
+
+#include <signal.h>
+
+#include <functional>
+#include <map>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/device/cpu_list.h"
+#include "muster/device/inventory_json.h"
+#include "muster/device/strict_json.h"
+
+namespace muster {
+
+namespace {
+
+using WireJson = nlohmann::ordered_json;
+using std::chrono::milliseconds;
+
+constexpr const char* kKindKey = "muster";
+constexpr const char* kWhat = "a line of the connection";
+constexpr int kMostRanksOfTask = 1'000'000;
+constexpr int64_t kLongestGrace = int64_t{7} * 24 * 3'600 * 1'000;
+
+// Arguments, variables and output are bytes and perhaps no UTF-8, which JSON must be: each byte is a
+// character.
+std::string wire_text(std::string_view bytes) {
+  std::string text;
+  text.reserve(bytes.size());
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x80) {
+      text += c;
+    } else {
+      text += static_cast<char>(0xc0U | (byte >> 6U));
+      text += static_cast<char>(0x80U | (byte & 0x3fU));
+    }
+  }
+  return text;
+}
+
+std::string bytes_of(const std::string& text) {
+  std::string bytes;
+  bytes.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte < 0x80) {
+      bytes += text[i];
+      continue;
+    }
+    if ((byte & 0xfcU) != 0xc0U || i + 1 == text.size())
+      throw Error(ErrorCode::invalid_argument, cat(kWhat, ": expected bytes as characters, got others"));
+    const auto low = static_cast<unsigned char>(text[++i]);
+    bytes += static_cast<char>(((byte & 0x03U) << 6U) | (low & 0x3fU));
+  }
+  return bytes;
+}
+
+WireJson wire_texts(const std::vector<std::string>& texts) {
+  WireJson json = WireJson::array();
+  for (const std::string& text : texts) json.push_back(wire_text(text));
+  return json;
+}
+
+std::vector<std::string> texts_from(JsonObject& json, const char* key) {
+  std::vector<std::string> texts = json.texts_or_none(key);
+  for (std::string& text : texts) text = bytes_of(text);
+  return texts;
+}
+
+WireJson wire_environment(const Environment& environment) {
+  std::vector<std::string> entries;
+  for (const auto& [name, value] : environment) entries.push_back(cat(name, "=", value));
+  return wire_texts(entries);
+}
+
+Environment environment_from(JsonObject& json, const char* key) {
+  Environment environment;
+  for (const std::string& entry : texts_from(json, key)) {
+    const size_t equals = entry.find('=');
+    if (equals == std::string::npos || equals == 0 || entry.find('\0') != std::string::npos)
+      json.fail(key, "variables as in NAME=value", cat("'", printable(entry.substr(0, kMaxShown)), "'"));
+    environment[entry.substr(0, equals)] = entry.substr(equals + 1);
+  }
+  return environment;
+}
+
+std::string bytes_at(JsonObject& json, const char* key) {
+  return bytes_of(json.text_or(key, ""));
+}
+
+int number_at(JsonObject& json, const char* key, int64_t most = std::numeric_limits<int>::max()) {
+  return static_cast<int>(json.integer(key, 0, most));
+}
+
+WireJson wire_of(const RemoteAlive& /*alive*/) {
+  return {{kKindKey, "alive"}};
+}
+
+WireJson wire_of(const RemoteHello& hello) {
+  return {{kKindKey, "hello"},
+          {"version", hello.version},
+          {"name", wire_text(hello.name)},
+          {"folder", wire_text(hello.folder)},
+          {"environment", wire_environment(hello.environment)},
+          {"gpus", hello.gpus},
+          {"links", hello.links},
+          {"cpu_topology", hello.cpu_topology},
+          {"topology_or_nothing", hello.topology_or_nothing}};
+}
+
+RemoteMessage hello_from(JsonObject& json) {
+  RemoteHello hello;
+  hello.version = json.text("version");
+  hello.name = bytes_at(json, "name");
+  hello.folder = bytes_at(json, "folder");
+  hello.environment = environment_from(json, "environment");
+  hello.gpus = json.boolean_or("gpus", true);
+  hello.links = json.boolean_or("links", false);
+  hello.cpu_topology = json.boolean_or("cpu_topology", false);
+  hello.topology_or_nothing = json.boolean_or("topology_or_nothing", false);
+  return hello;
+}
+
+WireJson wire_of(const RemoteBegin& begin) {
+  return {{kKindKey, "begin"},
+          {"run_id", wire_text(begin.run_id)},
+          {"run_dir", wire_text(begin.run_dir)},
+          {"agent", wire_text(begin.agent)},
+          {"earlier", wire_texts(begin.earlier)},
+          {"grace", begin.grace.count()},
+          {"lease", begin.lease}};
+}
+
+RemoteMessage begin_from(JsonObject& json) {
+  RemoteBegin begin;
+  begin.run_id = bytes_at(json, "run_id");
+  begin.run_dir = bytes_at(json, "run_dir");
+  begin.agent = bytes_at(json, "agent");
+  begin.earlier = texts_from(json, "earlier");
+  begin.grace = milliseconds(json.integer("grace", 0, kLongestGrace));
+  begin.lease = json.boolean_or("lease", true);
+  // Every process that is marked so is ended: an empty mark would be anybody's.
+  for (const std::string& agent : begin.earlier) {
+    if (agent.empty()) json.fail("earlier", "names of agents", "an empty one");
+  }
+  if (begin.agent.empty() || begin.run_dir.empty() || begin.run_dir[0] != '/')
+    json.fail("run_dir", "an agent and an absolute folder", cat("'", printable(begin.run_dir), "'"));
+  return begin;
+}
+
+WireJson wire_of(const RemoteStart& start) {
+  return {{kKindKey, "start"},
+          {"id", start.id},
+          {"name", wire_text(start.task.name)},
+          {"argv", wire_texts(start.task.argv)},
+          {"environment", wire_environment(start.task.environment)},
+          {"directory", wire_text(start.task.directory)},
+          {"ranks", start.task.ranks},
+          {"attempt", start.attempt},
+          {"devices", wire_texts(start.gpus)},
+          {"units", start.units},
+          {"memory_bytes", start.memory_bytes},
+          {"cpus", start.cpus},
+          {"bound", to_cpu_list(start.bound)},
+          {"log", wire_text(start.log)}};
+}
+
+RemoteMessage start_from(JsonObject& json) {
+  RemoteStart start;
+  start.id = number_at(json, "id");
+  start.task.name = bytes_at(json, "name");
+  start.task.argv = texts_from(json, "argv");
+  start.task.environment = environment_from(json, "environment");
+  start.task.directory = bytes_at(json, "directory");
+  start.task.ranks = number_at(json, "ranks", kMostRanksOfTask);
+  start.attempt = number_at(json, "attempt");
+  start.gpus = texts_from(json, "devices");
+  start.units = number_at(json, "units", kWholeGpu);
+  start.memory_bytes = json.size_or("memory_bytes", 0);
+  start.cpus = number_at(json, "cpus", kMostRanksOfTask);
+  if (const std::string bound = json.text_or("bound", ""); !bound.empty())
+    start.bound = parse_cpu_list(bound);
+  start.log = bytes_at(json, "log");
+  if (start.task.argv.empty()) json.fail("argv", "a command", "none");
+  if (!start.log.ends_with(".log")) json.fail("log", "a path that ends in .log", printable(start.log));
+  return start;
+}
+
+WireJson wire_of(const RemoteEnd& end) {
+  return {{kKindKey, "end"}, {"id", end.id}, {"grace", end.grace.count()}};
+}
+
+RemoteMessage end_from(JsonObject& json) {
+  const int id = number_at(json, "id");
+  return RemoteEnd{.id = id, .grace = milliseconds(json.integer("grace", 0, kLongestGrace))};
+}
+
+WireJson wire_of(const RemoteSignal& signal) {
+  return {{kKindKey, "signal"}, {"signal", signal.signal}};
+}
+
+RemoteMessage signal_from(JsonObject& json) {
+  const int signal = number_at(json, "signal", SIGRTMAX);
+  if (signal != SIGUSR1 && signal != SIGUSR2 && signal != SIGCONT && signal != SIGTSTP)
+    json.fail("signal", "one that is passed on to tasks", cat(signal));
+  return RemoteSignal{.signal = signal};
+}
+
+WireJson wire_of(const RemoteInventory& host) {
+  return {{kKindKey, "host"}, {"version", host.version}, {"inventory", inventory_to_json(host.inventory)}};
+}
+
+RemoteMessage inventory_from(JsonObject& json) {
+  RemoteInventory host{.version = json.text("version"),
+                       .inventory = inventory_from_json(json.text("inventory"), "of a host")};
+  host.inventory.simulated = false;  // these are there
+  host.inventory.source = "these machines";
+  if (host.inventory.hosts.size() != 1)
+    json.fail("inventory", "one host", cat(host.inventory.hosts.size(), " hosts"));
+  return host;
+}
+
+WireJson wire_of(const RemoteHeld& held) {
+  return {
+      {kKindKey, "held"}, {"gpu", wire_text(held.gpu)}, {"units", held.units}, {"by", wire_text(held.by)}};
+}
+
+RemoteMessage held_from(JsonObject& json) {
+  RemoteHeld held{.gpu = bytes_at(json, "gpu")};
+  held.units = number_at(json, "units");
+  held.by = bytes_at(json, "by");
+  return held;
+}
+
+WireJson wire_of(const RemoteOutput& output) {
+  return {{kKindKey, "output"}, {"id", output.id}, {"bytes", wire_text(output.bytes)}};
+}
+
+RemoteMessage output_from(JsonObject& json) {
+  const int id = number_at(json, "id");
+  return RemoteOutput{.id = id, .bytes = bytes_of(json.text("bytes"))};
+}
+
+WireJson wire_of(const RemoteEnded& ended) {
+  const TaskEnd& end = ended.end;
+  const ChildExit& exit = end.exit.exit;
+  return {{kKindKey, "ended"},
+          {"id", exit.id},
+          {"refused", end.kind == TaskEnd::Kind::refused},
+          {"exit_code", exit.exit_code},
+          {"signal", exit.signal},
+          {"sent_signal", exit.sent_signal},
+          {"core_dumped", exit.core_dumped},
+          {"killed", wire_texts(end.exit.killed)},
+          {"survivors", wire_texts(end.exit.survivors)},
+          {"why_not", wire_text(end.why_not)},
+          {"out_of_memory", end.out_of_memory}};
+}
+
+RemoteMessage ended_from(JsonObject& json) {
+  RemoteEnded ended;
+  TaskEnd& end = ended.end;
+  ChildExit& exit = end.exit.exit;
+  exit.id = number_at(json, "id");
+  if (json.boolean_or("refused", false)) end.kind = TaskEnd::Kind::refused;
+  exit.exit_code = number_at(json, "exit_code", 255);
+  exit.signal = number_at(json, "signal", SIGRTMAX);
+  exit.sent_signal = number_at(json, "sent_signal", SIGRTMAX);
+  exit.core_dumped = json.boolean_or("core_dumped", false);
+  end.exit.killed = texts_from(json, "killed");
+  end.exit.survivors = texts_from(json, "survivors");
+  end.why_not = bytes_at(json, "why_not");
+  end.out_of_memory = json.boolean_or("out_of_memory", false);
+  return ended;
+}
+
+WireJson wire_of(const RemoteCannot& cannot) {
+  return {{kKindKey, "cannot"}, {"why", wire_text(cannot.why)}};
+}
+
+RemoteMessage cannot_from(JsonObject& json) {
+  return RemoteCannot{.why = bytes_at(json, "why")};
+}
+
+RemoteMessage alive_from(JsonObject& /*json*/) {
+  return RemoteAlive{};
+}
+
+using Reader = RemoteMessage (*)(JsonObject& json);
+
+const std::map<std::string, Reader>& readers_of_kinds() {
+  static const std::map<std::string, Reader> readers = {
+      {"alive", alive_from},   {"hello", hello_from},   {"begin", begin_from},    {"start", start_from},
+      {"end", end_from},       {"signal", signal_from}, {"host", inventory_from}, {"held", held_from},
+      {"output", output_from}, {"ended", ended_from},   {"cannot", cannot_from}};
+  return readers;
+}
+
+}  // namespace
+
+std::string to_line(const RemoteMessage& message) {
+  const WireJson json = std::visit([](const auto& it) { return wire_of(it); }, message);
+  return json.dump(-1, ' ', false, WireJson::error_handler_t::replace) + "\n";
+}
+
+RemoteMessage remote_message_from(const std::string& line) {
+  const auto document = parse_strict_json(line, kWhat);
+  JsonObject json(document, kWhat, "");
+  const std::string kind = json.text(kKindKey);
+  const auto reader = readers_of_kinds().find(kind);
+  if (reader == readers_of_kinds().end())
+    json.fail(kKindKey, "a kind of message", cat("'", printable(kind.substr(0, kMaxShown)), "'"));
+  RemoteMessage message = reader->second(json);
+  json.finish();
+  return message;
+}
+
+}  // namespace muster
