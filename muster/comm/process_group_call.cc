@@ -24,7 +24,7 @@ ProcessGroupCall::ProcessGroupCall(const char* operation, ProcessGroup::State* s
 
 at::Tensor ProcessGroupCall::tensor(const at::Tensor& given, bool output) {
   check(given);
-  at::Tensor plain = given.detach();
+  at::Tensor plain = given.requires_grad() ? given.detach() : given;
   if (plain.is_contiguous()) return plain;
   at::Tensor copy = plain.contiguous();
   if (output) copies_.push_back({.original = plain, .contiguous = copy});
