@@ -9,17 +9,19 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 root = pathlib.Path(__file__).resolve().parents[1]
 base = [f"muster/base/{name}.cc" for name in ("error", "fd", "host_identity", "memory_group", "units")]
-comm = [f"muster/comm/{name}.cc" for name in ("failure", "hierarchical", "host_backend", "sparse_sum", "store_exchange")]
-sources = [root / name for name in base + comm] + sorted([*root.glob("muster/shm/*.cc"), *root.glob("muster/comm/shm_*.cc")])
+comm = ("failure", "hierarchical", "host_backend", "shm_backend", "shm_call", "shm_queue", "sparse_sum", "store_exchange")
+sources = [root / name for name in base] + sorted(root.glob("muster/shm/*.cc"))
 if platform.machine() != "x86_64":
     sources = [source for source in sources if "avx" not in source.name]
 
 # Nothing is left in the repository, and no object of another torch is ever linked.
 with tempfile.TemporaryDirectory() as folder:
+    together = pathlib.Path(folder, "comm.cc")  # what includes torch, in one: its headers cost more than all else
+    together.write_text("".join(f'#include "muster/comm/{name}.cc"\n' for name in comm))
     setuptools.setup(
         version=re.search(r"VERSION ([\d.]+)\b.*LANGUAGES", (root / "CMakeLists.txt").read_text()).group(1),
         ext_modules=[CppExtension(
-            "muster._backend", ["muster/_backend.cc", *map(str, sources)], include_dirs=[str(root)],
+            "muster._backend", ["muster/_backend.cc", str(together), *map(str, sources)], include_dirs=[str(root)],
             extra_compile_args=["-std=c++20", "-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden"])],
         cmdclass={"build_ext": BuildExtension.with_options(use_ninja=False)},
         options={"build": {"build_base": folder}, "egg_info": {"egg_base": folder}},
