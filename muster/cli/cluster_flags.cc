@@ -180,6 +180,8 @@ std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
   for (const std::string& word : split(ssh, ' ')) {
     if (!word.empty()) remote.ssh.push_back(word);
   }
+  if (remote.ssh.empty())
+    throw bad_flag("--ssh", "a command that starts others on a host", ssh, "leave it out for ssh");
   return remote;
 }
 

@@ -98,7 +98,9 @@ std::vector<MachineSpec> listed_machines(const TasksRun& run) {
 }
 
 // Nothing where this machine is all that there is.
-std::vector<MachineSpec> slurm_machines() {
+std::vector<MachineSpec> slurm_machines(const TasksRun& run) {
+  const std::string named = run.setting("remote-muster");
+  const std::string program = named.empty() ? own_program() : named;
   std::vector<MachineSpec> machines;
   const auto nodes = slurm_nodes_of_environment();
   if (!nodes) {
@@ -113,7 +115,7 @@ std::vector<MachineSpec> slurm_machines() {
     machines.push_back({.name = node.name,
                         .here = node.here,
                         .cpus = node.cpus,
-                        .argv = srun_command(node.name, {own_program(), "tasks", "--serve"}),
+                        .argv = srun_command(node.name, {program, "tasks", "--serve"}),
                         .advice = cat("see that `srun --overlap -N1 -n1 -w ", node.name,
                                       " true` works, or say --standalone for this machine alone")});
   }
@@ -178,7 +180,11 @@ std::vector<RemoteHost*> TaskMachines::remote() const {
 }
 
 std::string hosts_setting(const TasksFlags& flags) {
-  if (flags.hosts.empty() && flags.hostfile.empty()) return {};
+  if (flags.hosts.empty() && flags.hostfile.empty()) {
+    if (!flags.ssh.empty() && flags.resume.empty())
+      fail_usage("--ssh: expected --hosts or --hostfile beside it, got neither; say where tasks run");
+    return {};
+  }
   if (!flags.hosts.empty() && !flags.hostfile.empty())
     fail_usage("--hosts and --hostfile: expected one of them, got both");
   if (!flags.inventory.empty())
@@ -204,7 +210,7 @@ TaskMachines machines_of(const TasksRun& run) {
   }
   const RemoteHello question = question_of(run);
   std::vector<MachineSpec> specs = listed_machines(run);
-  if (specs.empty() && run.setting("standalone").empty()) specs = slurm_machines();
+  if (specs.empty() && run.setting("standalone").empty()) specs = slurm_machines(run);
   if (specs.size() > 1 || (specs.size() == 1 && !specs[0].here)) return several_machines(question, specs);
   TaskMachines machines{.inventory = this_machine(question), .masks = inherited_masks()};
   if (!specs.empty()) {

@@ -46,6 +46,8 @@ void check_submit(const TasksFlags& flags, const TasksRun& run) {
       {"--inventory", !flags.inventory.empty(), nodes},
       {"--hosts", !flags.hosts.empty() || !flags.hostfile.empty(), nodes},
       {"--standalone", flags.standalone, nodes},
+      {"--ssh", !flags.ssh.empty(), nodes},
+      {"--remote-muster", !flags.remote_muster.empty(), nodes},
       {"--jobs", flags.jobs > 0, order},
       {"--wait", !flags.wait.empty(), order},
       {"--explain", !flags.explain.empty(), "ask squeue why a job waits"},

@@ -80,6 +80,15 @@ std::map<std::string, std::string> settings_of(const TasksFlags& flags) {
   return settings;
 }
 
+// Where a run goes on, when the command line says so, is not where it began.
+void forget_other_places(const TasksFlags& flags, std::map<std::string, std::string>& settings) {
+  const bool hosts = !flags.hosts.empty() || !flags.hostfile.empty();
+  if (!hosts && !flags.standalone && flags.inventory.empty()) return;
+  for (const char* const name : {"hosts", "standalone", "inventory"}) settings.erase(name);
+  if (hosts) return;
+  for (const char* const name : {"ssh", "remote-muster"}) settings.erase(name);
+}
+
 // The run in the folder. Its tasks are those that it began with: others are refused.
 TasksRun run_in_folder(const TasksFlags& flags) {
   TasksRun run{.run_dir = std::filesystem::weakly_canonical(std::filesystem::absolute(flags.resume)).string(),
@@ -104,6 +113,7 @@ TasksRun run_in_folder(const TasksFlags& flags) {
                 cat("--resume: expected ", path, " as the run had written it, got another; restore it"));
   run.before.results.resize(run.file.tasks.size());
   run.before.taken.resize(run.file.tasks.size());
+  forget_other_places(flags, run.file.settings);
   for (const auto& [name, value] : settings_of(flags)) run.file.settings[name] = value;
   if (const std::string folder = run.setting("folder"); !folder.empty() && ::chdir(folder.c_str()) != 0)
     fail_errno(cat("--resume: cannot change to the run's folder '", folder, "'"), errno);

@@ -182,12 +182,17 @@ std::vector<PoolExit> ProcessPool::wait(std::optional<Clock::time_point> until) 
 // The main thread's, which started all of them and to which orphans come. Asked for at each end, so the file
 // stays open.
 std::set<pid_t> ProcessPool::children() const {
-  char bytes[16'384];
-  const ssize_t n =
-      children_.valid() && ::getpid() == ::gettid() ? ::pread(children_.get(), bytes, sizeof(bytes), 0) : -1;
-  if (n < 0 || n == sizeof(bytes)) return own_children();
+  if (!children_.valid() || ::getpid() != ::gettid()) return own_children();
+  std::string text;
+  char bytes[4'096];  // the kernel gives no more at a time
+  for (;;) {
+    const ssize_t n = ::pread(children_.get(), bytes, sizeof(bytes), static_cast<off_t>(text.size()));
+    if (n < 0) return own_children();
+    if (n == 0) break;
+    text.append(bytes, static_cast<size_t>(n));
+  }
   std::set<pid_t> pids;
-  for (const std::string& word : split(std::string_view(bytes, static_cast<size_t>(n)), ' ')) {
+  for (const std::string& word : split(text, ' ')) {
     if (const auto pid = parse_int(word)) pids.insert(static_cast<pid_t>(*pid));
   }
   return pids;

@@ -9,10 +9,19 @@ namespace muster {
 
 RunHosts::RunHosts(Schedule& schedule, const RunnerOptions& options, RunView& view)
     : schedule_(schedule), options_(options), view_(view), local_(schedule.pool(), options_of_local()) {
-  for (size_t host = 0; host < options.remote.size(); ++host) begin_remote(static_cast<int>(host));
+  try {
+    for (size_t host = 0; host < options.remote.size(); ++host) begin_remote(static_cast<int>(host));
+  } catch (...) {
+    close_all();  // they are not to have a loop that is gone
+    throw;
+  }
 }
 
 RunHosts::~RunHosts() {
+  close_all();
+}
+
+void RunHosts::close_all() {
   for (RemoteHost* const host : options_.remote) {
     if (host != nullptr) host->close();
   }

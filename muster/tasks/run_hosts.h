@@ -49,6 +49,7 @@ class RunHosts {
  private:
   LocalHostOptions options_of_local();
   void begin_remote(int number);
+  void close_all();
   void on_lost(int number, const std::string& why);
 
   Schedule& schedule_;

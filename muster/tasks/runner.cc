@@ -77,9 +77,10 @@ class TaskRunner {
 
  private:
   void wait_for_hosts() {
-    while (!ending_ && !hosts_.ready()) {
+    while (!ending_ && !draining_ && !hosts_.ready()) {
       hosts_.wait(Clock::now() + kTickEvery);
       take_signals();
+      watch_clock();
     }
   }
 
@@ -115,12 +116,17 @@ class TaskRunner {
 
   void start_tasks() {
     std::vector<int> fresh;
-    while (!ending_) {
-      bool refused = false;
-      for (TaskStart& start : schedule_.start(now())) refused |= !prepare(start, fresh);
-      if (!refused) break;  // else others may go where they can be had
+    try {
+      while (!ending_) {
+        bool refused = false;
+        for (TaskStart& start : schedule_.start(now())) refused |= !prepare(start, fresh);
+        if (!refused) break;  // else others may go where they can be had
+      }
+      journal_.write();  // before anything runs
+    } catch (...) {
+      for (const int id : fresh) withdraw(id);
+      throw;
     }
-    journal_.write();  // before anything runs
     for (const int id : fresh) spawn(id);
     if (live_.empty() && !pending_.empty()) journal_.hurry();
   }
@@ -146,6 +152,17 @@ class TaskRunner {
     live_.emplace(id, std::move(live));
     fresh.push_back(id);
     return true;
+  }
+
+  // A task that was prepared and cannot begin: nothing waits for its end.
+  void withdraw(int id) {
+    const auto found = live_.find(id);
+    TaskResult& result = outcome_.results[found->second.task];
+    result.state = TaskState::waiting;
+    result.attempts.pop_back();
+    hosts_.forget(id);
+    schedule_.release(found->second.task);
+    live_.erase(found);
   }
 
   void spawn(int id) {

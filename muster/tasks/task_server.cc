@@ -66,12 +66,12 @@ class TaskServer {
   TaskServer(Fd in, Fd out) : channel_(std::move(in), std::move(out), kLongestRemoteLine) {}
 
   int run() {
-    wait_for_begin();
-    if (!over_) begin();
-    while (!over_) {
-      for (const TaskEnd& end : local_->wait(Clock::now() + kServerTick)) on_end(end);
-      if (local_) look_around();
+    try {
+      serve();
+    } catch (const std::exception& error) {
+      fail(error.what());
     }
+    over_ = true;  // whatever is still heard while all is ended
     streams_.clear();
     channel_.detach();
     local_.reset();  // ends all that is left
@@ -80,6 +80,15 @@ class TaskServer {
   }
 
  private:
+  void serve() {
+    wait_for_begin();
+    if (!over_) begin();
+    while (!over_) {
+      for (const TaskEnd& end : local_->wait(Clock::now() + kServerTick)) on_end(end);
+      if (local_) look_around();
+    }
+  }
+
   struct Stream {  // of a task: its standard output and error
     Fd reading;
     EventLoop::Handle watch = 0;
@@ -180,7 +189,10 @@ class TaskServer {
       start_task(start);
     } catch (const Error& error) {
       local_->forget(start.id);
-      streams_.erase(start.id);
+      if (const auto found = streams_.find(start.id); found != streams_.end()) {
+        local_->loop().cancel(found->second.watch);
+        streams_.erase(found);
+      }
       channel_.send(to_line(RemoteEnded{.end = end_without_start(start.id, error)}));
     }
   }
@@ -206,8 +218,8 @@ class TaskServer {
     const Fd writing(ends[1]);
     ::fcntl(stream.reading.get(), F_SETFL, O_NONBLOCK);
     order.log_fd = writing.get();
-    local_->start(order);
     if (channel_.queued() <= kMostQueued) watch(start.id, stream);
+    local_->start(order);
   }
 
   Allocation allocation_of(const RemoteStart& start) const {
@@ -295,7 +307,8 @@ class TaskServer {
     }
     local_->loop().cancel(stream.watch);
     streams_.erase(id);
-    if (!stopping_) channel_.send(to_line(RemoteEnded{.end = end}));
+    // While it is stopped, only what went well is an end: the rest is to be tried elsewhere.
+    if (!stopping_ || !end.exit.exit.failed()) channel_.send(to_line(RemoteEnded{.end = end}));
   }
 
   void look_around() {
