@@ -36,7 +36,8 @@ struct MachineSpec {
   int slots = 0;                       // tasks at a time; 0: no limit
   int cpus = 0;                        // that the run may have of it; 0: all
   std::vector<std::string> argv = {};  // starts the server there
-  Environment environment = {};        // to be set there
+  Environment command_environment = own_environment();
+  Environment environment = {};  // to be set there
   std::string advice = {};
 };
 
@@ -116,6 +117,7 @@ std::vector<MachineSpec> slurm_machines(const TasksRun& run) {
                         .here = node.here,
                         .cpus = node.cpus,
                         .argv = srun_command(node.name, {program, "tasks", "--serve"}),
+                        .command_environment = srun_environment(),
                         .advice = cat("see that `srun --overlap -N1 -n1 -w ", node.name,
                                       " true` works, or say --standalone for this machine alone")});
   }
@@ -144,7 +146,10 @@ TaskMachines several_machines(const RemoteHello& question, const std::vector<Mac
     RemoteHello hello = question;
     hello.name = spec.name;
     hello.environment = spec.environment;
-    options.push_back({.argv = spec.argv, .hello = std::move(hello), .advice = spec.advice});
+    options.push_back({.argv = spec.argv,
+                       .environment = spec.command_environment,
+                       .hello = std::move(hello),
+                       .advice = spec.advice});
   }
   std::vector<std::unique_ptr<RemoteHost>> answered = connect_hosts(options);
   auto next = answered.begin();

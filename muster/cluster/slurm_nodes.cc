@@ -144,14 +144,25 @@ std::optional<std::vector<SlurmNode>> slurm_nodes_of_environment() {
 
 std::vector<std::string> srun_command(const std::string& node, const std::vector<std::string>& program) {
   // All of the node that the allocation has; what the batch script asked of its own steps is not meant.
-  std::vector<std::string> argv = {"env"};
-  for (const char* const name : {"SLURM_LABELIO", "SLURM_STDINMODE", "SLURM_STDOUTMODE", "SLURM_STDERRMODE",
-                                 "SLURM_GPUS_PER_TASK", "SLURM_CPUS_PER_TASK"})
-    argv.insert(argv.end(), {"-u", name});
-  argv.insert(argv.end(), {"srun", "--overlap", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1",
-                           "--nodelist=" + node, "--cpu-bind=none", "--mpi=none", "--export=ALL"});
+  std::vector<std::string> argv = {"srun",
+                                   "--overlap",
+                                   "--nodes=1",
+                                   "--ntasks=1",
+                                   "--ntasks-per-node=1",
+                                   "--nodelist=" + node,
+                                   "--cpu-bind=none",
+                                   "--mpi=none",
+                                   "--export=ALL"};
   argv.insert(argv.end(), program.begin(), program.end());
   return argv;
+}
+
+Environment srun_environment() {
+  Environment environment = own_environment();
+  for (const char* const name : {"SLURM_LABELIO", "SLURM_STDINMODE", "SLURM_STDOUTMODE", "SLURM_STDERRMODE",
+                                 "SLURM_GPUS_PER_TASK", "SLURM_CPUS_PER_TASK"})
+    environment.erase(name);
+  return environment;
 }
 
 }  // namespace muster

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/rank_env.h"
+
 namespace muster {
 
 struct SlurmNode {
@@ -26,5 +28,9 @@ std::vector<int> parse_slurm_counts(const std::string& text);
 
 // What has srun start one process on the node, beside whatever runs there: the words of `program` follow.
 std::vector<std::string> srun_command(const std::string& node, const std::vector<std::string>& program);
+
+// For that command: this process's, without what a batch script asks of its own steps. srun would read it
+// too.
+Environment srun_environment();
 
 }  // namespace muster

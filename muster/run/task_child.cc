@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "muster/base/env.h"
+#include "muster/base/log.h"
 #include "muster/comm/nccl.h"
 #include "muster/launch/lease.h"
 #include "muster/run/error_file.h"
@@ -194,7 +195,13 @@ void answer_with_result(const TaskOrder& order, const std::string& bytes) {
 }
 
 void answer_with_error(const TaskOrder& order, const std::string& message) {
-  write_all(order.result_fd, kFailure + message);
+  try {  // over what is left of a result that did not fit
+    if (::ftruncate(order.result_fd, 0) != 0 || ::lseek(order.result_fd, 0, SEEK_SET) != 0)
+      fail_errno("cannot write the answer again", errno);
+    write_all(order.result_fd, kFailure + message);
+  } catch (const std::exception& error) {
+    log(LogLevel::error, cat(message, " (", error.what(), ")"));
+  }
 }
 
 std::optional<std::string> result_of(const std::string& answer) {

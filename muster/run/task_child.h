@@ -81,7 +81,7 @@ std::string text_of_failure(const std::exception_ptr& failure);
 
 // Called in the child: what run_task_child returns there, or throws.
 void answer_with_result(const TaskOrder& order, const std::string& bytes);
-void answer_with_error(const TaskOrder& order, const std::string& message);
+void answer_with_error(const TaskOrder& order, const std::string& message);  // throws nothing
 
 // The result in an answer; nothing: it is another one, or none.
 std::optional<std::string> result_of(const std::string& answer);

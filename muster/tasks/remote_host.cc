@@ -48,7 +48,7 @@ RemoteHost::RemoteHost(RemoteHostOptions options) : options_(std::move(options))
   BothEnds out = make_pipe();
   BothEnds errors = make_pipe();
   child_ = spawn_child({.argv = options_.argv,
-                        .environment = own_environment(),
+                        .environment = options_.environment,
                         .stdin_fd = in.reading.get(),
                         .stdout_fd = out.writing.get(),
                         .stderr_fd = errors.writing.get()});
@@ -219,6 +219,10 @@ std::string RemoteHost::how_it_ended() {
   return last_error_.empty() ? text : cat(text, " (", last_error_, ")");
 }
 
+std::string RemoteHost::how_silent(milliseconds time) const {
+  return cat("none in ", format_duration(time), last_error_.empty() ? "" : cat(" (", last_error_, ")"));
+}
+
 void RemoteHost::give_up(const std::string& why) {
   if (!problem_.empty()) return;
   problem_ = why.empty() ? "it is gone" : why;
@@ -297,8 +301,7 @@ std::vector<std::unique_ptr<RemoteHost>> connect_hosts(const std::vector<RemoteH
   std::vector<std::string> problems;
   for (size_t i = 0; i < hosts.size(); ++i) {
     if (hosts[i]->inventory()) continue;
-    const std::string got =
-        hosts[i]->answered() ? hosts[i]->problem() : cat("none in ", format_duration(kConnectWithin));
+    const std::string got = hosts[i]->answered() ? hosts[i]->problem() : hosts[i]->how_silent(kConnectWithin);
     problems.push_back(cat("host ", options[i].hello.name, ": expected an answer of muster there, got ", got,
                            options[i].advice.empty() ? "" : "; ", options[i].advice));
   }

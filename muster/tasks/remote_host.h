@@ -21,6 +21,7 @@ namespace muster {
 
 struct RemoteHostOptions {
   std::vector<std::string> argv = {};  // reaches the host and starts the server there
+  Environment environment = {};        // of that command
   RemoteHello hello = {};              // its name is the host's
   std::string advice = {};             // what to look at when that fails
 };
@@ -46,6 +47,8 @@ class RemoteHost : public TaskHost {
   bool answered() const { return inventory_ || !problem_.empty(); }
   const std::optional<Inventory>& inventory() const { return inventory_; }
   const std::string& problem() const { return problem_; }
+  std::string how_silent(
+      std::chrono::milliseconds time) const;  // instead, where nothing came: what it printed
 
   // The run begins, and this is the pool's `host`. The loop must outlive the call of `close`.
   void begin(const RemoteBegin& run, const Pool& pool, int host, EventLoop& loop, RemoteEvents events);

@@ -208,7 +208,7 @@ class HostsTasks(unittest.TestCase):
         self.nothing_is_left()
 
     def test_ctrl_c_lets_them_finish_and_sigterm_asks_them_to_end(self):
-        spec = self.write(spec_of("t{x}", 'touch up-$1; trap "echo asked; exit 5" TERM; until [ -e go ]; do sleep 0.05; done',
+        spec = self.write(spec_of("t{x}", 'trap "echo asked; exit 5" TERM; touch up-$1; until [ -e go ]; do sleep 0.05; done',
                                   "needs = { cpus = 1 }\neach = { x = '1..3' }"))
         process = self.start_tasks("b:1", "--json", spec)
         self.there("up-1")
