@@ -20,8 +20,8 @@
 #include "muster/cluster/remote_launch.h"
 #include "muster/cluster/slurm_nodes.h"
 #include "muster/cluster/ssh_command.h"
-#include "muster/device/probe.h"
 #include "muster/device/read_inventory.h"
+#include "muster/device/visible_devices.h"
 #include "muster/tasks/seen_host.h"
 #include "muster/tasks/task_server.h"
 
@@ -56,21 +56,6 @@ RemoteHello question_of(const TasksRun& run) {
       .links = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 1; }),
       .cpu_topology = any_need(tasks, [](const TaskNeed& need) { return need.cpus > 0 || need.gpus > 0; }),
       .topology_or_nothing = !run.setting("numa-binding").empty()};
-}
-
-Inventory this_machine(const RemoteHello& question) {
-  ProbeOptions probe{.gpus = question.gpus,
-                     .detail = GpuDetail::full,
-                     .links = question.links,
-                     .cpu_topology = question.cpu_topology};
-  try {
-    return probe_this_machine(probe);
-  } catch (const Error& error) {
-    if (!probe.cpu_topology || question.topology_or_nothing || error.code() != ErrorCode::unavailable) throw;
-    log(LogLevel::debug, cat(error.message(), "; tasks are not bound to CPUs"));
-    probe.cpu_topology = false;
-    return probe_this_machine(probe);
-  }
 }
 
 // What --ssh and --remote-muster are for, they are for as in `muster run`.
@@ -157,7 +142,7 @@ TaskMachines several_machines(const RemoteHello& question, const std::vector<Mac
   for (const MachineSpec& spec : specs) {
     auto connection = spec.here ? nullptr : std::move(*next++);
     Host host = connection ? connection->inventory()->hosts[0]
-                           : seen_host(this_machine(question).hosts[0], inherited_masks());
+                           : seen_host(probe_for(question).hosts[0], inherited_masks());
     host.name = spec.name;
     if (spec.cpus > 0) host.num_cores = std::min(host.num_cores, spec.cpus);
     machines.inventory.hosts.push_back(std::move(host));
@@ -186,7 +171,7 @@ std::vector<RemoteHost*> TaskMachines::remote() const {
 
 std::string hosts_setting(const TasksFlags& flags) {
   if (flags.hosts.empty() && flags.hostfile.empty()) {
-    if (!flags.ssh.empty() && flags.resume.empty())
+    if (!flags.ssh.empty() && flags.resume.empty() && flags.submit.empty())
       fail_usage("--ssh: expected --hosts or --hostfile beside it, got neither; say where tasks run");
     return {};
   }
@@ -217,7 +202,7 @@ TaskMachines machines_of(const TasksRun& run) {
   std::vector<MachineSpec> specs = listed_machines(run);
   if (specs.empty() && run.setting("standalone").empty()) specs = slurm_machines(run);
   if (specs.size() > 1 || (specs.size() == 1 && !specs[0].here)) return several_machines(question, specs);
-  TaskMachines machines{.inventory = this_machine(question), .masks = inherited_masks()};
+  TaskMachines machines{.inventory = probe_for(question), .masks = inherited_masks()};
   if (!specs.empty()) {
     Host& host = machines.inventory.hosts[0];
     if (specs[0].cpus > 0) host.num_cores = std::min(host.num_cores, specs[0].cpus);

@@ -47,20 +47,6 @@ void leave_srun_step() {
   }
 }
 
-Inventory probe_for(const RemoteHello& hello) {
-  ProbeOptions probe{.gpus = hello.gpus,
-                     .detail = GpuDetail::full,
-                     .links = hello.links,
-                     .cpu_topology = hello.cpu_topology};
-  try {
-    return probe_this_machine(probe);
-  } catch (const Error& error) {
-    if (!probe.cpu_topology || hello.topology_or_nothing || error.code() != ErrorCode::unavailable) throw;
-    probe.cpu_topology = false;
-    return probe_this_machine(probe);
-  }
-}
-
 class TaskServer {
  public:
   TaskServer(Fd in, Fd out) : channel_(std::move(in), std::move(out), kLongestRemoteLine) {}
@@ -364,6 +350,21 @@ class TaskServer {
 };
 
 }  // namespace
+
+Inventory probe_for(const RemoteHello& hello) {
+  ProbeOptions probe{.gpus = hello.gpus,
+                     .detail = GpuDetail::full,
+                     .links = hello.links,
+                     .cpu_topology = hello.cpu_topology};
+  try {
+    return probe_this_machine(probe);
+  } catch (const Error& error) {
+    if (!probe.cpu_topology || hello.topology_or_nothing || error.code() != ErrorCode::unavailable) throw;
+    log(LogLevel::debug, cat(error.message(), "; tasks are not bound to CPUs"));
+    probe.cpu_topology = false;
+    return probe_this_machine(probe);
+  }
+}
 
 int serve_tasks(Fd in, Fd out) {
   return TaskServer(std::move(in), std::move(out)).run();

@@ -4,8 +4,13 @@
 #pragma once
 
 #include "muster/base/fd.h"
+#include "muster/device/inventory.h"
+#include "muster/tasks/remote_message.h"
 
 namespace muster {
+
+// This machine, as far as the question asks. Without its topology where that cannot be had and need not be.
+Inventory probe_for(const RemoteHello& hello);
 
 // Serves over the two descriptors until the run ends. The exit code. Blocking: until every task has ended.
 int serve_tasks(Fd in, Fd out);
