@@ -13,17 +13,24 @@
 
 namespace muster {
 
+// How an operation has ended.
+struct Ended {
+  int source = -1;  // the rank that a message was received from
+  std::exception_ptr error{};
+  bool memory_in_use = false;  // still, by what carries it: it lets go of `done` when it is not
+};
+
 class Carrier {
  public:
+  using Done = std::function<void(Ended)>;  // once, in any thread
+
   // Collectives that are one operation of the caller's, one after the other.
   struct Job {
     std::vector<shm::Request> requests;
     std::chrono::milliseconds timeout{0};
     bool asynchronous = true;  // false: the caller has nothing to do meanwhile, and may run it itself
-    std::function<void(std::exception_ptr)> done;  // once, in any thread
+    Done done;
   };
-  // A message has been sent, or received from `source`, or has failed. Once, in any thread.
-  using MessageDone = std::function<void(int source, std::exception_ptr error)>;
 
   Carrier() = default;
   Carrier(const Carrier&) = delete;
@@ -33,10 +40,9 @@ class Carrier {
   // The memory stays the caller's until `done`. Throws: invalid_argument for an operation that cannot be;
   // what an earlier one has broken the group with.
   virtual void submit(Job job) = 0;
-  virtual void send(int to, int tag, shm::Part data, std::chrono::milliseconds timeout, MessageDone done) = 0;
+  virtual void send(int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) = 0;
   // `from` may be shm::kAnySource.
-  virtual void receive(int from, int tag, shm::Part data, std::chrono::milliseconds timeout,
-                       MessageDone done) = 0;
+  virtual void receive(int from, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) = 0;
 
   // Memory of which operations need no copy; nullptr where there is no such memory.
   virtual bool allocates() const { return false; }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -15,8 +16,8 @@
 #include "muster/base/strings.h"
 #include "muster/comm/failure.h"
 #include "muster/comm/forwarding_backend.h"
+#include "muster/comm/host_work.h"
 #include "muster/comm/shm_backend.h"
-#include "muster/comm/shm_work.h"
 
 namespace muster {
 
@@ -108,27 +109,25 @@ class HierarchicalBackend : public ForwardingBackend {
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     if (!goes_through_memory(tensors, options)) return ForwardingBackend::allreduce(tensors, options);
-    auto work = c10::make_intrusive<ShmWork>(getRank(), c10d::OpType::ALLREDUCE, tensors, sequence_++);
     const milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? timeout_ : options.timeout;
+    HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
+    call.out(tensors[0], true);
+    auto operation = std::make_shared<HostOperation>(std::move(call));
+    auto work = c10::make_intrusive<HostWork>(getRank(), sequence_++, operation);
     const std::lock_guard lock(mutex_);
     if (broken_) std::rethrow_exception(broken_);
     if (stop_) throw Error(ErrorCode::failed_precondition, "all_reduce: the process group was shut down");
-    queue_.push_back({.tensor = tensors[0],
-                      .on_host = tensors[0].cpu().contiguous(),
-                      .op = options.reduceOp,
-                      .deadline = Deadline(timeout),
-                      .work = work});
+    queue_.push_back(
+        {.op = options.reduceOp, .deadline = Deadline(timeout), .operation = std::move(operation)});
     changed_.notify_one();
     return work;
   }
 
  private:
   struct Job {
-    at::Tensor tensor;
-    at::Tensor on_host;  // the same, where it is on the host and contiguous
     c10d::ReduceOp op;
     Deadline deadline;
-    c10::intrusive_ptr<ShmWork> work;
+    std::shared_ptr<HostOperation> operation;
   };
 
   // What Gloo reduces too; all else it refuses, or does in its own way.
@@ -171,7 +170,7 @@ class HierarchicalBackend : public ForwardingBackend {
       const std::lock_guard lock(mutex_);
       broken_ = error;
     }
-    job.work->complete(-1, error);
+    job.operation->end({.error = error});
   }
 
   std::exception_ptr failure_before() {
@@ -182,8 +181,9 @@ class HierarchicalBackend : public ForwardingBackend {
   std::exception_ptr failure_of(const Job& job) {
     try {
       const at::NoGradGuard no_grad;
-      all_reduce(job.on_host.view(-1), job.op, job.deadline);
-      if (!job.on_host.is_same(job.tensor)) job.tensor.copy_(job.on_host);
+      const HostCall& call = job.operation->call();
+      const at::Tensor& on_host = call.copies.empty() ? call.outputs[0] : call.copies[0].from;
+      all_reduce(on_host.view(-1), job.op, job.deadline);
       return nullptr;
     } catch (const std::exception& error) {
       const auto failure = told_of_this_host(error);

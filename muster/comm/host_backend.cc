@@ -1,7 +1,5 @@
 #include "muster/comm/host_backend.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -11,8 +9,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/comm/host_work.h"
 #include "muster/comm/shm_call.h"
-#include "muster/comm/shm_work.h"
 #include "muster/comm/sparse_sum.h"
 #include "muster/shm/mailbox.h"
 
@@ -307,9 +305,8 @@ class HostBackend : public c10d::Backend {
     tensor.copy_(sparse_sum(tensor, getSize(), [&](at::Tensor& all, at::Tensor& mine) {
       _allgather_base(all, mine, gather)->wait();
     }));
-    auto work = c10::make_intrusive<ShmWork>(getRank(), call.type, Tensors{tensor}, sequence_);
-    work->complete(-1, nullptr);
-    return work;
+    call.outputs = {tensor};
+    return start(std::move(call), {}, options.timeout, options.asyncOp);
   }
 
   template <class Options>
@@ -331,47 +328,33 @@ class HostBackend : public c10d::Backend {
     return start(std::move(call), std::move(requests), options.timeout, options.asyncOp);
   }
 
-  // What both kinds of operations do in the end.
-  static auto ending(c10::intrusive_ptr<ShmWork> work, HostCall call) {
-    return [work = std::move(work), held = std::move(call.held), outputs = std::move(call.outputs),
-            copies = std::move(call.copies)](int source, std::exception_ptr error) {
-      std::exception_ptr failure = error;
-      try {
-        // As in the caller's thread: nothing here is for autograd.
-        const at::NoGradGuard no_grad;
-        const at::AutoDispatchBelowADInplaceOrView below;
-        for (const HostCall::Copy& copy : copies)
-          if (!failure) copy.to.copy_(copy.from);
-      } catch (...) {
-        failure = std::current_exception();
-      }
-      work->complete(source, failure);
-    };
-  }
-
   WorkPtr start(HostCall call, std::vector<Request> requests, std::chrono::milliseconds asked,
                 bool asynchronous) {
     check_open(call);
-    const auto time = limit(asked);
-    auto work = c10::make_intrusive<ShmWork>(getRank(), call.type, call.outputs, sequence_++);
+    auto operation = std::make_shared<HostOperation>(std::move(call));
+    auto work = c10::make_intrusive<HostWork>(getRank(), sequence_++, operation);
     if (requests.empty()) {
-      work->complete(-1, nullptr);
+      operation->end({});
       return work;
     }
-    carrier_->submit(
-        {.requests = std::move(requests),
-         .timeout = time,
-         .asynchronous = asynchronous,
-         .done = [end = ending(work, std::move(call))](std::exception_ptr error) { end(-1, error); }});
+    carrier_->submit({.requests = std::move(requests),
+                      .timeout = limit(asked),
+                      .asynchronous = asynchronous,
+                      .done = ending(std::move(operation))});
     return work;
   }
 
   template <class Start>
   WorkPtr start_message(HostCall call, Start&& start) {
     check_open(call);
-    auto work = c10::make_intrusive<ShmWork>(getRank(), call.type, call.outputs, 0);
-    start(ending(work, std::move(call)));
+    auto operation = std::make_shared<HostOperation>(std::move(call));
+    auto work = c10::make_intrusive<HostWork>(getRank(), 0, operation);
+    start(ending(std::move(operation)));
     return work;
+  }
+
+  static Carrier::Done ending(std::shared_ptr<HostOperation> operation) {
+    return [operation = std::move(operation)](Ended ended) { operation->end(std::move(ended)); };
   }
 
   void check_open(const HostCall& call) const {

@@ -31,12 +31,11 @@ class ShmCarrier : public Carrier {
   ~ShmCarrier() override { ShmCarrier::leave(); }
 
   void submit(Job job) override { queue_->submit(std::move(job)); }
-  void send(int to, int tag, shm::Part data, std::chrono::milliseconds timeout, MessageDone done) override {
-    mailbox().send(to, tag, data, timeout, std::move(done));
+  void send(int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
+    mailbox().send(to, tag, data, timeout, of_message(std::move(done)));
   }
-  void receive(int from, int tag, shm::Part data, std::chrono::milliseconds timeout,
-               MessageDone done) override {
-    mailbox().receive(from, tag, data, timeout, std::move(done));
+  void receive(int from, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
+    mailbox().receive(from, tag, data, timeout, of_message(std::move(done)));
   }
 
   bool allocates() const override { return true; }
@@ -56,6 +55,12 @@ class ShmCarrier : public Carrier {
   }
 
  private:
+  static shm::Mailbox::Done of_message(Done done) {
+    return [done = std::move(done)](int source, std::exception_ptr error) {
+      done({.source = source, .error = std::move(error)});
+    };
+  }
+
   shm::Mailbox& mailbox() {
     const std::lock_guard lock(mailbox_mutex_);
     if (left_) throw Error(ErrorCode::failed_precondition, "send or recv: the process group was shut down");

@@ -93,7 +93,7 @@ void ShmQueue::execute(Queued& queued) {
   } catch (...) {
     error = std::current_exception();
   }
-  queued.job.done(error);
+  queued.job.done({.error = error});
 }
 
 void ShmQueue::rethrow_if_broken() {
@@ -108,8 +108,7 @@ void ShmQueue::drain(std::unique_lock<std::mutex>& lock) {
     queue_.pop_front();
     lock.unlock();
     execute(next);
-    next = {.job = {},
-            .deadline = Deadline(std::chrono::nanoseconds(0))};  // its tensors go before the lock is taken
+    next = {.job = {}, .deadline = Deadline(std::chrono::nanoseconds(0))};  // before the lock is taken
     lock.lock();
   }
 }

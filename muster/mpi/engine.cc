@@ -174,7 +174,8 @@ void Engine::take_off(Operation operation) {
 // Says how it ended. A flight without a group has landed.
 void Engine::land(Airborne& airborne, const std::exception_ptr& error) {
   --std::exchange(airborne.operation.group, nullptr)->under_way;
-  airborne.operation.done(airborne.flight.source(), error);
+  airborne.operation.done(
+      {.source = airborne.flight.source(), .error = error, .memory_in_use = !airborne.flight.idle()});
 }
 
 // Lets go of what has landed, unless MPI may still use its memory, which `done` holds.

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "muster/base/clock.h"
+#include "muster/comm/carrier.h"
 #include "muster/mpi/start.h"
 
 namespace muster::mpi {
@@ -42,7 +43,7 @@ class Engine {
     std::chrono::milliseconds timeout{0};
     Deadline deadline{timeout};
     std::function<void(Flight&)> start;
-    std::function<void(int source, std::exception_ptr error)> done;
+    Carrier::Done done;
   };
   struct World {
     int rank = 0;

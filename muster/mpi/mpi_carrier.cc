@@ -38,10 +38,10 @@ class MpiCarrier : public Carrier {
           for (const shm::Request& request : *requests)
             start(request, group->communicators, engine_.reductions(), flight);
         },
-        [done = std::move(job.done)](int, const std::exception_ptr& error) { done(error); });
+        std::move(job.done));
   }
 
-  void send(int to, int tag, shm::Part data, std::chrono::milliseconds timeout, MessageDone done) override {
+  void send(int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
     check_tag("send", tag);
     post(
         cat("send to ", to, " (tag ", tag, ")"), timeout,
@@ -51,8 +51,7 @@ class MpiCarrier : public Carrier {
         std::move(done));
   }
 
-  void receive(int from, int tag, shm::Part data, std::chrono::milliseconds timeout,
-               MessageDone done) override {
+  void receive(int from, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
     check_tag("recv", tag);
     const bool any = from == shm::kAnySource;
     if (any && data.bytes > kPieceBytes) {
@@ -109,7 +108,7 @@ class MpiCarrier : public Carrier {
   }
 
   void post(const std::string& name, std::chrono::milliseconds timeout, std::function<void(Flight&)> start,
-            MessageDone done) {
+            Done done) {
     group_->rethrow_if_broken();
     engine_.post({.name = cat(name, " on ", where()),
                   .group = group_,

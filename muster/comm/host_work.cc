@@ -1,0 +1,105 @@
+#include "muster/comm/host_work.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/jit_type.h>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+// As in the caller's thread: nothing here is for autograd.
+std::exception_ptr make(const std::vector<HostCall::Copy>& copies) {
+  try {
+    const at::NoGradGuard no_grad;
+    const at::AutoDispatchBelowADInplaceOrView below;
+    for (const HostCall::Copy& copy : copies) copy.to.copy_(copy.from);
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+}  // namespace
+
+void HostOperation::end(Ended ended) {
+  if (!ended.error) ended.error = make(call_.copies);
+  Future future;
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = std::move(ended);
+    known_ = true;
+    future = future_;
+  }
+  if (future) settle(*future);
+  future.reset();
+  HostCall gone(call_.name, call_.type);  // after the lock
+  const std::lock_guard lock(mutex_);
+  told_ = true;
+  if (left_) let_go(gone, future);
+  changed_.notify_all();
+}
+
+void HostOperation::leave() {
+  Future future;
+  HostCall gone(call_.name, call_.type);
+  const std::lock_guard lock(mutex_);
+  left_ = true;
+  if (told_) let_go(gone, future);
+}
+
+void HostOperation::let_go(HostCall& call, Future& future) {
+  if (!ended_.memory_in_use) std::swap(call, call_);
+  std::swap(future, future_);
+}
+
+bool HostOperation::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  const auto told = [this] { return told_; };
+  if (timeout != kNoTimeout) return changed_.wait_for(lock, timeout, told);
+  changed_.wait(lock, told);
+  return true;
+}
+
+bool HostOperation::over() const {
+  const std::lock_guard lock(mutex_);
+  return told_;
+}
+
+Ended HostOperation::how() const {
+  const std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+HostOperation::Future HostOperation::future() {
+  std::unique_lock lock(mutex_);
+  if (future_) return future_;
+  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  const Future future = future_;
+  if (!known_) return future;
+  lock.unlock();
+  settle(*future);
+  return future;
+}
+
+void HostOperation::settle(c10::ivalue::Future& future) const {
+  if (ended_.error) {
+    future.setError(ended_.error);
+  } else {
+    future.markCompleted(c10::IValue(call_.outputs));
+  }
+}
+
+bool HostWork::wait(std::chrono::milliseconds timeout) {
+  if (!operation_->wait(timeout)) {
+    throw Error(ErrorCode::timeout,
+                cat(operation_->call().name, ": not finished after ", timeout.count(), " ms"));
+  }
+  if (const auto error = operation_->how().error) std::rethrow_exception(error);
+  return true;
+}
+
+}  // namespace muster
