@@ -31,6 +31,7 @@ struct GroupOptions {
 struct ProcessGroup::State {
   GroupOptions options;
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // null after shutdown
+  c10d::Backend* backend = nullptr;              // the group's own, where it has one of muster's alone
   c10::intrusive_ptr<c10d::Store> store;
   std::shared_ptr<Agreement> agreement;
   std::vector<int> parent_ranks;

@@ -26,18 +26,19 @@ std::exception_ptr make(const std::vector<HostCall::Copy>& copies) {
 }  // namespace
 
 void HostOperation::end(Ended ended) {
-  if (!ended.error) ended.error = make(call_.copies);
-  Future future;
-  {
-    const std::lock_guard lock(mutex_);
-    ended_ = std::move(ended);
-    known_ = true;
-    future = future_;
-  }
-  if (future) settle(*future);
-  future.reset();
+  if (!ended.error && !call_.copies.empty()) ended.error = make(call_.copies);
   HostCall gone(call_.name, call_.type);  // after the lock
-  const std::lock_guard lock(mutex_);
+  Future future;
+  std::unique_lock lock(mutex_);
+  ended_ = std::move(ended);
+  known_ = true;
+  if (future_) {
+    future = future_;
+    lock.unlock();
+    settle(*future);
+    future.reset();
+    lock.lock();
+  }
   told_ = true;
   if (left_) let_go(gone, future);
   changed_.notify_all();
@@ -56,12 +57,15 @@ void HostOperation::let_go(HostCall& call, Future& future) {
   std::swap(future, future_);
 }
 
-bool HostOperation::wait(std::chrono::milliseconds timeout) {
+std::optional<Ended> HostOperation::wait(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   const auto told = [this] { return told_; };
-  if (timeout != kNoTimeout) return changed_.wait_for(lock, timeout, told);
-  changed_.wait(lock, told);
-  return true;
+  if (timeout == kNoTimeout) {
+    changed_.wait(lock, told);
+  } else if (!changed_.wait_for(lock, timeout, told)) {
+    return std::nullopt;
+  }
+  return ended_;
 }
 
 bool HostOperation::over() const {
@@ -94,11 +98,12 @@ void HostOperation::settle(c10::ivalue::Future& future) const {
 }
 
 bool HostWork::wait(std::chrono::milliseconds timeout) {
-  if (!operation_->wait(timeout)) {
+  const auto ended = operation_->wait(timeout);
+  if (!ended) {
     throw Error(ErrorCode::timeout,
                 cat(operation_->call().name, ": not finished after ", timeout.count(), " ms"));
   }
-  if (const auto error = operation_->how().error) std::rethrow_exception(error);
+  if (ended->error) std::rethrow_exception(ended->error);
   return true;
 }
 

@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,8 +32,8 @@ class HostOperation {
   // Copies what has to be copied, and tells the caller. Once, in any thread.
   void end(Ended ended);
 
-  // False where the time ran out; without end where it is 0.
-  bool wait(std::chrono::milliseconds timeout);
+  // How it ended; nothing where the time ran out, which it does not where it is kNoTimeout.
+  std::optional<Ended> wait(std::chrono::milliseconds timeout);
   bool over() const;
   Ended how() const;  // once it is over
   Future future();

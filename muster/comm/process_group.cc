@@ -63,9 +63,9 @@ std::vector<at::Tensor> parts_of(const at::Tensor& whole, int parts) {
   return views;
 }
 
-c10::intrusive_ptr<c10d::Work> start_barrier(const ProcessGroup::State& state, c10d::BarrierOptions options) {
+c10d::BarrierOptions on_device(const ProcessGroup::State& state, c10d::BarrierOptions options) {
   if (state.options.backend == "nccl") options.device_ids = {state.options.device.index()};
-  return state.group->barrier(options);
+  return options;
 }
 
 int64_t row_count(const std::vector<int64_t>& splits) {
@@ -116,10 +116,10 @@ Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller calle
   ProcessGroupCall call("all_reduce", state_.get());
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
   call.in_common([&] { return cat(to_string(op), " ", describe(tensor)); });
-  return call.start([&] {
+  return call.start([&](auto& group) {
     auto options = call.options<c10d::AllreduceOptions>(caller);
     options.reduceOp = to_c10d(op);
-    return state_->group->allreduce(tensors, options);
+    return group.allreduce(tensors, options);
   });
 }
 
@@ -128,11 +128,11 @@ Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller
   call.check_root(root);
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
   call.in_common([&] { return cat(to_string(op), " to ", root, " ", describe(tensor)); });
-  return call.start([&] {
+  return call.start([&](auto& group) {
     auto options = call.options<c10d::ReduceOptions>(caller);
     options.reduceOp = to_c10d(op);
     options.rootRank = root;
-    return state_->group->reduce(tensors, options);
+    return group.reduce(tensors, options);
   });
 }
 
@@ -141,10 +141,10 @@ Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
   call.check_root(root);
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
   call.in_common([&] { return cat("from ", root, " ", describe(tensor)); });
-  return call.start([&] {
+  return call.start([&](auto& group) {
     auto options = call.options<c10d::BroadcastOptions>(caller);
     options.rootRank = root;
-    return state_->group->broadcast(tensors, options);
+    return group.broadcast(tensors, options);
   });
 }
 
@@ -155,8 +155,8 @@ Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller 
   at::Tensor from = call.tensor(input, false).view(-1);
   call.check_parts(to, from, "output", "input");
   call.in_common([&] { return describe(input); });
-  return call.start([&] {
-    return all_gather_single(*state_->group, to, from, call.options<c10d::AllgatherOptions>(caller));
+  return call.start([&](auto& group) {
+    return all_gather_single(group, to, from, call.options<c10d::AllgatherOptions>(caller));
   });
 }
 
@@ -168,10 +168,10 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, Red
     at::Tensor to = call.tensor(output, true).view(-1);
     call.check_parts(from, to, "input", "output");
     call.in_common([&] { return cat(to_string(op), " ", describe(input)); });
-    return call.start([&] {
+    return call.start([&](auto& group) {
       auto options = call.options<c10d::ReduceScatterOptions>(caller);
       options.reduceOp = to_c10d(op);
-      return reduce_scatter_single(*state_->group, to, from, options);
+      return reduce_scatter_single(group, to, from, options);
     });
   }
   // Gloo's own is an all_reduce too, but inside a Work that neither waits for a time nor knows that it ended.
@@ -179,10 +179,10 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, Red
   std::vector<at::Tensor> whole{from.clone()};
   call.copy_back(output, parts_of(whole[0], state_->size)[static_cast<size_t>(state_->rank)]);
   call.in_common([&] { return cat(to_string(op), " ", describe(input)); });
-  return call.start([&] {
+  return call.start([&](auto& group) {
     auto options = call.options<c10d::AllreduceOptions>(caller);
     options.reduceOp = to_c10d(op);
-    return state_->group->allreduce(whole, options);
+    return group.allreduce(whole, options);
   });
 }
 
@@ -212,8 +212,8 @@ Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::ve
   // Ranks may send different amounts; what they share is the type and the shape of a row.
   const std::string row = join(input.sizes().slice(1), ", ");
   call.in_common([&] { return cat(c10::toString(input.scalar_type()), " rows of [", row, "]"); });
-  return call.start([&] {
-    return all_to_all_single(*state_->group, to, from, output_splits, input_splits,
+  return call.start([&](auto& group) {
+    return all_to_all_single(group, to, from, output_splits, input_splits,
                              call.options<c10d::AllToAllOptions>(caller));
   });
 }
@@ -230,10 +230,10 @@ Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, C
   }
   inputs[0] = inputs[0].view(-1);
   call.in_common([&] { return cat("to ", root, " ", describe(input)); });
-  return call.start([&] {
+  return call.start([&](auto& group) {
     auto options = call.options<c10d::GatherOptions>(caller);
     options.rootRank = root;
-    return state_->group->gather(outputs, inputs, options);
+    return group.gather(outputs, inputs, options);
   });
 }
 
@@ -249,10 +249,10 @@ Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, 
   }
   outputs[0] = outputs[0].view(-1);
   call.in_common([&] { return cat("from ", root, " ", describe(output)); });
-  return call.start([&] {
+  return call.start([&](auto& group) {
     auto options = call.options<c10d::ScatterOptions>(caller);
     options.rootRank = root;
-    return state_->group->scatter(outputs, inputs, options);
+    return group.scatter(outputs, inputs, options);
   });
 }
 
@@ -260,20 +260,22 @@ Work ProcessGroup::send_async(at::Tensor tensor, int to, int tag) {
   ProcessGroupCall call("send", state_.get());
   call.check_root(to);
   std::vector<at::Tensor> tensors{call.host_tensor(tensor, false)};
-  return call.start_between(to, tag, [&] { return state_->group->send(tensors, to, tag); });
+  return call.start_between(to, tag, [&](auto& group) { return group.send(tensors, to, tag); });
 }
 
 Work ProcessGroup::recv_async(at::Tensor tensor, int from, int tag) {
   ProcessGroupCall call("recv", state_.get());
   call.check_root(from);
   std::vector<at::Tensor> tensors{call.host_tensor(tensor, true)};
-  return call.start_between(from, tag, [&] { return state_->group->recv(tensors, from, tag); });
+  return call.start_between(from, tag, [&](auto& group) { return group.recv(tensors, from, tag); });
 }
 
 Work ProcessGroup::barrier_async(Caller caller) {
   ProcessGroupCall call("barrier", state_.get());
   call.without_tensors();
-  return call.start([&] { return start_barrier(*state_, call.options<c10d::BarrierOptions>(caller)); });
+  return call.start([&](auto& group) {
+    return group.barrier(on_device(*state_, call.options<c10d::BarrierOptions>(caller)));
+  });
 }
 
 void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
@@ -291,10 +293,10 @@ void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
   ProcessGroupCall call("broadcast_bytes", state_.get());
   std::vector<at::Tensor> tensors{content};
   call.in_common([&] { return cat("from ", root); });
-  call.start([&] {
+  call.start([&](auto& group) {
         auto options = call.options<c10d::BroadcastOptions>(Caller::waits);
         options.rootRank = root;
-        return state_->group->broadcast(tensors, options);
+        return group.broadcast(tensors, options);
       })
       .wait();
   bytes.assign(static_cast<const char*>(content.const_data_ptr()), static_cast<size_t>(size));
@@ -311,9 +313,8 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes
   at::Tensor all = at::empty({size() * longest}, at::kByte);
   // As in broadcast_bytes: the length is agreed on, and no part of the signature.
   ProcessGroupCall call("all_gather_bytes", state_.get());
-  call.start([&] {
-        return all_gather_single(*state_->group, all, mine,
-                                 call.options<c10d::AllgatherOptions>(Caller::waits));
+  call.start([&](auto& group) {
+        return all_gather_single(group, all, mine, call.options<c10d::AllgatherOptions>(Caller::waits));
       })
       .wait();
   std::vector<std::string> pieces;
@@ -337,7 +338,9 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
   ProcessGroupCall call("new_group", state_.get());
   call.without_tensors();
   call.in_common([&] { return cat("[", join(ranks, ", "), "]"); });
-  call.start([&] { return start_barrier(*state_, call.options<c10d::BarrierOptions>(Caller::waits)); })
+  call.start([&](auto& group) {
+        return group.barrier(on_device(*state_, call.options<c10d::BarrierOptions>(Caller::waits)));
+      })
       .wait();
   const auto at = std::find(ranks.begin(), ranks.end(), rank());
   if (at == ranks.end()) return std::nullopt;

@@ -3,6 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/record_function.h>
 
 #include <utility>
 
@@ -82,7 +83,7 @@ std::shared_ptr<Work::State> ProcessGroupCall::new_work() const {
   return work;
 }
 
-Work ProcessGroupCall::start(const Start& start) {
+Work ProcessGroupCall::start_with_all(Start start) {
   auto work = new_work();
   work->sequence = state_->sequence++;
   if (state_->agreement) {
@@ -93,7 +94,7 @@ Work ProcessGroupCall::start(const Start& start) {
   return launch(std::move(work), start);
 }
 
-Work ProcessGroupCall::start_between(int peer, int tag, const Start& start) {
+Work ProcessGroupCall::start_with(int peer, int tag, Start start) {
   if (peer == state_->rank) {
     throw Error(ErrorCode::invalid_argument,
                 cat(operation_, ": expected another rank, got this rank (", peer, ")"));
@@ -106,7 +107,7 @@ Work ProcessGroupCall::start_between(int peer, int tag, const Start& start) {
   return launch(std::move(work), start);
 }
 
-Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, const Start& start) {
+Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
   work->abandoned = state_->abandoned;
   work->timeout = state_->options.timeout;
   if (on_device_ || state_->options.backend == "shm") work->waiting = Work::State::Waiting::by_itself;
@@ -114,6 +115,7 @@ Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, const Start& st
     // Nothing here is for autograd, whose key would also put every argument into a box.
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView below;
+    RECORD_USER_SCOPE(operation_);  // for LibTorch's profiler
     work->work = start();
   } catch (...) {
     rethrow_translated(work->name());

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,8 +18,6 @@ std::string describe(const at::Tensor& tensor);  // "Float [2, 3]"
 
 class ProcessGroupCall {
  public:
-  using Start = std::function<c10::intrusive_ptr<c10d::Work>()>;
-
   // Throws: failed_precondition after shutdown().
   ProcessGroupCall(const char* operation, ProcessGroup::State* state);
 
@@ -43,7 +41,7 @@ class ProcessGroupCall {
   template <class Options>
   Options options(Caller caller) const {
     Options options;
-    options.asyncOp = state_->options.backend != "shm" || caller == Caller::goes_on;
+    options.asyncOp = !state_->backend || caller == Caller::goes_on;
     return options;
   }
 
@@ -53,14 +51,31 @@ class ProcessGroupCall {
     if (state_->agreement) in_common_ = text();
   }
 
-  Work start(const Start& start);
+  // `operation` of what takes it: the one backend there is; else c10d's group, which chooses by the tensors'
+  // device. That costs as much as a small operation.
+  template <class Operation>
+  Work start(const Operation& operation) {
+    return start_with_all([&] { return of_what_takes_it(operation); });
+  }
   // As start, between two ranks only: nothing to agree on.
-  Work start_between(int peer, int tag, const Start& start);
+  template <class Operation>
+  Work start_between(int peer, int tag, const Operation& operation) {
+    return start_with(peer, tag, [&] { return of_what_takes_it(operation); });
+  }
 
  private:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Start = c10::function_ref<WorkPtr()>;
+
+  template <class Operation>
+  WorkPtr of_what_takes_it(const Operation& operation) {
+    return state_->backend != nullptr ? operation(*state_->backend) : operation(*state_->group);
+  }
+  Work start_with_all(Start start);
+  Work start_with(int peer, int tag, Start start);
   void check(const at::Tensor& tensor);
   std::shared_ptr<Work::State> new_work() const;
-  Work launch(std::shared_ptr<Work::State> work, const Start& start);
+  Work launch(std::shared_ptr<Work::State> work, Start start);
 
   const char* operation_;
   ProcessGroup::State* state_;

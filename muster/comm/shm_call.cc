@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <iterator>
 
 #include "muster/base/error.h"
@@ -153,8 +154,8 @@ shm::Request HostCall::request(shm::Kind kind, const at::Tensor& part) const {
   check(part);
   shm::Request request{.kind = kind, .type = shm_type(part)};
   request.count = static_cast<uint64_t>(part.nbytes()) / size_of(request.type);
-  request.shape = part.sizes().vec();
-  request.has_shape = true;
+  request.num_dims = part.dim();
+  std::copy_n(part.sizes().begin(), std::min(part.sizes().size(), request.dims.size()), request.dims.begin());
   return request;
 }
 

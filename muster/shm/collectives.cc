@@ -73,10 +73,6 @@ const char* to_string(Kind kind) {
   return static_cast<size_t>(kind) < std::size(kNames) ? kNames[static_cast<size_t>(kind)] : "?";
 }
 
-std::string Collectives::name() const {
-  return cat(to_string(kind_), " #", sequence_);
-}
-
 bool Collectives::is_small(const Request& request) const {
   return request.kind != Kind::all_to_all &&
          given_bytes(request, static_cast<size_t>(team_.size())) <= kSlotBytes;
@@ -93,7 +89,7 @@ void Collectives::begin(const Request& request) {
                 cat(to_string(request.kind), ": expected an operation that ", to_string(request.type),
                     " has, got ", to_string(request.op)));
   }
-  team_.check_here(to_string(request.kind));
+  team_.check_here({to_string(request.kind)});
   ++sequence_;
   kind_ = request.kind;
   Call& call = team_.call(team_.rank(), sequence_);
@@ -105,9 +101,9 @@ void Collectives::begin(const Request& request) {
           .count = request.count,
           .offset = kElsewhere,
           .largest = 0,
-          .num_dims = request.has_shape ? static_cast<int64_t>(request.shape.size()) : -1,
+          .num_dims = request.num_dims,
           .dims = {}};
-  std::copy_n(request.shape.begin(), std::min(request.shape.size(), std::size(call.dims)), call.dims);
+  std::copy(request.dims.begin(), request.dims.end(), call.dims);
   const auto ranks = static_cast<size_t>(team_.size());
   std::byte* const mine = slot(team_.rank());
   if (request.kind == Kind::all_to_all) {

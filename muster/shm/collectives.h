@@ -5,7 +5,7 @@
 // An operation has two halves, so that whoever starts it need not be who waits: begin() never blocks.
 #pragma once
 
-#include <string>
+#include <array>
 #include <vector>
 
 #include "muster/shm/reduce.h"
@@ -32,9 +32,11 @@ struct Request {
   uint64_t count = 0;  // elements of a part
   std::vector<Part> in = {};
   std::vector<Part> out = {};
-  std::vector<int64_t> shape = {};
-  bool has_shape = false;
+  int64_t num_dims = -1;  // of a part's tensor, to compare and for messages; -1: not told
+  std::array<int64_t, kComparedDims> dims = {};
 };
+
+const char* to_string(Kind kind);
 
 class Collectives {
  public:
@@ -52,7 +54,7 @@ class Collectives {
   bool is_small(const Request& request) const;
 
   // "all_reduce #12", of the operation that was begun last.
-  std::string name() const;
+  Step name() const { return {to_string(kind_), sequence_}; }
 
  private:
   void compare_calls(const Request& request) const;
@@ -73,7 +75,5 @@ class Collectives {
   uint64_t sequence_ = 0;
   Kind kind_ = Kind::barrier;
 };
-
-const char* to_string(Kind kind);
 
 }  // namespace muster::shm

@@ -16,6 +16,7 @@ namespace muster::shm {
 inline constexpr size_t kPage = 4096;
 inline constexpr int kMaxRanks = 256;                      // of a team
 inline constexpr size_t kSlotBytes = size_t{8} << 10;      // an operation no larger needs no stage
+inline constexpr size_t kComparedDims = 8;                 // of a tensor, by all ranks
 inline constexpr size_t kChannelBytes = size_t{32} << 10;  // what a sender may be ahead of its receiver
 
 enum class Kind : uint32_t {
@@ -41,7 +42,7 @@ struct alignas(128) Call {
   uint64_t offset;   // of the data in this memory; kElsewhere: private to the rank
   uint64_t largest;  // all_to_all: the most bytes that this rank sends to one
   int64_t num_dims;  // of the tensor, for messages and for comparing; -1: not told
-  int64_t dims[8];
+  int64_t dims[kComparedDims];
 };
 static_assert(sizeof(Call) == 128);
 inline constexpr uint64_t kElsewhere = ~uint64_t{0};

@@ -58,11 +58,11 @@ Team::Team(const Exchange& exchange, int rank, int size, std::chrono::millisecon
     // Until the first step tells the processes' ids, their connections alone tell of their ends.
     watch_ = std::make_unique<PeerWatch>(met_, rank, false, [this] { ring_all(); });
     arrive();
-    wait_for_all("process group", deadline);
+    wait_for_all({"process group"}, deadline);
     watch_ = std::make_unique<PeerWatch>(met_, rank, true, [this] { ring_all(); });
     count_processors();
     arrive();
-    wait_for_all("process group", deadline);
+    wait_for_all({"process group"}, deadline);
   } catch (...) {
     give_up();
     throw;
@@ -98,20 +98,24 @@ void Team::ring_all() const {
   }
 }
 
-void Team::check_here(const std::string& what) const {
+std::string to_string(const Step& step) {
+  return step.number == 0 ? step.name : cat(step.name, " #", step.number);
+}
+
+void Team::check_here(const Step& what) const {
   if (line(rank_).state.load() == RankState::here) return;
   throw Error(ErrorCode::failed_precondition,
-              cat(what, " on rank ", rank_, " of ", size(),
+              cat(to_string(what), " on rank ", rank_, " of ", size(),
                   ": this rank has given up the group, after a failure or abort(); make a new one"));
 }
 
-void Team::check_all_here(const std::string& what) const {
+void Team::check_all_here(const Step& what) const {
   check_here(what);
   for (int rank = 0; rank < size(); ++rank) {
     const RankState state = line(rank).state.load();
     if (state == RankState::here) continue;
-    throw Error(ErrorCode::peer_failed, cat(what, " on rank ", rank_, " of ", size(), ": ", failure({rank}),
-                                            "; the first rank that failed has the cause"));
+    throw Error(ErrorCode::peer_failed, cat(to_string(what), " on rank ", rank_, " of ", size(), ": ",
+                                            failure({rank}), "; the first rank that failed has the cause"));
   }
 }
 
@@ -167,25 +171,25 @@ std::string Team::failure(const std::vector<int>& missing) const {
   return "";
 }
 
-void Team::wait_for_all(const std::string& what, const Deadline& deadline) {
+void Team::wait_for_all(const Step& what, const Deadline& deadline) {
   if (all_there(patience_)) return;
   for (int peer = 0; peer < size(); ++peer) {
     while (line(peer).arrived.load(std::memory_order_acquire) < step_) {
       const auto late = missing();
       if (line(rank_).state.load() == RankState::gave_up && !late.empty()) {
-        throw Error(ErrorCode::failed_precondition,
-                    cat(what, " on rank ", rank_, " of ", size(), ": this rank has given up the group"));
+        throw Error(ErrorCode::failed_precondition, cat(to_string(what), " on rank ", rank_, " of ", size(),
+                                                        ": this rank has given up the group"));
       }
       if (const std::string why = failure(late); !why.empty() && !all_there()) {
         give_up();
-        throw Error(ErrorCode::peer_failed, cat(what, " on rank ", rank_, " of ", size(), ": ", why,
-                                                "; the first rank that failed has the cause"));
+        throw Error(ErrorCode::peer_failed, cat(to_string(what), " on rank ", rank_, " of ", size(), ": ",
+                                                why, "; the first rank that failed has the cause"));
       }
       if (deadline.passed() && !late.empty()) {
         give_up();
-        throw Error(ErrorCode::timeout,
-                    cat(what, " on rank ", rank_, " of ", size(), ": not finished in time; missing rank(s) ",
-                        join(late, ", "), "; see what they do, or give a longer timeout"));
+        throw Error(ErrorCode::timeout, cat(to_string(what), " on rank ", rank_, " of ", size(),
+                                            ": not finished in time; missing rank(s) ", join(late, ", "),
+                                            "; see what they do, or give a longer timeout"));
       }
       sleep_for(peer, deadline);
     }

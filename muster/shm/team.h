@@ -16,6 +16,13 @@
 
 namespace muster::shm {
 
+// What a rank waits for, for messages: "all_reduce #12"; without a number where that is 0.
+struct Step {
+  const char* name;
+  uint64_t number = 0;
+};
+std::string to_string(const Step& step);
+
 class Team {
  public:
   // Collective. Throws: as meet().
@@ -44,10 +51,10 @@ class Team {
   // sleeps. Being woken takes longer than most steps, and one that sleeps makes the next step late for all.
   void set_patience(std::chrono::nanoseconds patience) { patience_ = patience; }
 
-  // Waits until they have. `what` is what they wait for, for messages: "all_reduce #12". Throws: peer_failed
+  // Waits until they have. `what` is what they wait for. Throws: peer_failed
   // naming a rank that ended, left or failed; timeout naming those that have not come. After either the team
   // is of no more use, and the others are told so.
-  void wait_for_all(const std::string& what, const Deadline& deadline);
+  void wait_for_all(const Step& what, const Deadline& deadline);
 
   // This rank will not go on: nobody is to wait for it, nor does it wait for anybody. For any thread.
   void give_up();
@@ -56,8 +63,8 @@ class Team {
   std::string failure(const std::vector<int>& missing) const;
 
   // Throws: failed_precondition when this rank has given up; peer_failed when another has, or has ended.
-  void check_here(const std::string& what) const;
-  void check_all_here(const std::string& what) const;
+  void check_here(const Step& what) const;
+  void check_all_here(const Step& what) const;
 
   // Wakes everybody who sleeps, to look at the ranks' states.
   void ring_all() const;

@@ -225,15 +225,15 @@ TEST(Collectives, CallsThatDifferAreShownOnEveryRank) {
             .type = odd ? Type::f64 : Type::i64,
             .count = 4,
             .out = {part_of(data)},
-            .shape = {2, 2},
-            .has_shape = true},
+            .num_dims = 2,
+            .dims = {2, 2}},
            "Double [2, 2]", "Long [2, 2]");
     expect({.kind = Kind::all_reduce,
             .type = Type::i64,
             .count = 4,
             .out = {part_of(data)},
-            .shape = odd ? std::vector<int64_t>{4} : std::vector<int64_t>{2, 2},
-            .has_shape = true},
+            .num_dims = odd ? 1 : 2,
+            .dims = {odd ? 4 : 2, odd ? 0 : 2}},
            "[4]", "[2, 2]");
     // The team is as good as before.
     std::vector<int64_t> one{1};

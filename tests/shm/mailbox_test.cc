@@ -69,7 +69,7 @@ TEST(Mailbox, AroundARing) {
       ASSERT_EQ(got, numbers(before * 7, count));
     }
     team.arrive();
-    team.wait_for_all("end", Deadline(kPatience));
+    team.wait_for_all({"end"}, Deadline(kPatience));
   });
 }
 
@@ -92,7 +92,7 @@ TEST(Mailbox, TagsMayBeAskedForInAnyOrder) {
       EXPECT_EQ(c, numbers(200, 3)) << "in the order of sending";
     }
     team.arrive();
-    team.wait_for_all("end", Deadline(kPatience));
+    team.wait_for_all({"end"}, Deadline(kPatience));
   });
 }
 
@@ -111,7 +111,7 @@ TEST(Mailbox, FromAnybody) {
       send(box, 0, 5, mine).get();
     }
     team.arrive();
-    team.wait_for_all("end", Deadline(kPatience));
+    team.wait_for_all({"end"}, Deadline(kPatience));
   });
 }
 
@@ -128,7 +128,7 @@ TEST(Mailbox, SizesThatDifferAreAnError) {
       receive(box, 0, 0, data).get();  // the next message is whole
     }
     team.arrive();
-    team.wait_for_all("end", Deadline(kPatience));
+    team.wait_for_all({"end"}, Deadline(kPatience));
   });
 }
 
@@ -170,24 +170,24 @@ TEST(Mailbox, AMessageWhoseReceiverGaveUpIsWholeForTheNext) {
       std::memcpy(ring + sizeof(frame), data.data(), 8'000);
       words.written = sizeof(frame) + 4'000;
       team.arrive();
-      team.wait_for_all("half", Deadline(kPatience));
+      team.wait_for_all({"half"}, Deadline(kPatience));
       team.arrive();
-      team.wait_for_all("given up", Deadline(kPatience));
+      team.wait_for_all({"given up"}, Deadline(kPatience));
       words.written = sizeof(frame) + 8'000;
     } else {
       Mailbox box(team);
       team.arrive();
-      team.wait_for_all("half", Deadline(kPatience));
+      team.wait_for_all({"half"}, Deadline(kPatience));
       std::vector<int> first(2'000), second(2'000);
       auto late = receive(box, 0, 0, first, std::chrono::milliseconds(30));
       EXPECT_THAT(message_error_of(late), HasSubstr("not finished in time"));
       team.arrive();
-      team.wait_for_all("given up", Deadline(kPatience));
+      team.wait_for_all({"given up"}, Deadline(kPatience));
       receive(box, 0, 0, second).get();
       EXPECT_EQ(second, numbers(1, 2'000));
     }
     team.arrive();
-    team.wait_for_all("end", Deadline(kPatience));
+    team.wait_for_all({"end"}, Deadline(kPatience));
   });
 }
 

@@ -31,11 +31,11 @@ TEST(Meet, RanksShareMemoryThatNobodyElseCanName) {
     Call& mine = team.call(team.rank(), 0);
     mine.count = static_cast<uint64_t>(team.rank()) + 10;
     team.arrive();
-    team.wait_for_all("test", Deadline(std::chrono::seconds(10)));
+    team.wait_for_all({"test"}, Deadline(std::chrono::seconds(10)));
     for (int rank = 0; rank < 3; ++rank)
       EXPECT_EQ(team.call(rank, 0).count, static_cast<uint64_t>(rank) + 10);
     team.arrive();
-    team.wait_for_all("test", Deadline(std::chrono::seconds(10)));
+    team.wait_for_all({"test"}, Deadline(std::chrono::seconds(10)));
   });
 }
 
@@ -79,13 +79,13 @@ TEST(Meet, WhereRankZeroIsNotThatIsSaid) {
 TEST(Team, WhoDoesNotComeIsNamed) {
   run_ranks(3, [](Team& team) {
     if (team.rank() == 1) {
-      const std::string why = error_of([&] { team.wait_for_all("x", Deadline(std::chrono::seconds(10))); });
+      const std::string why = error_of([&] { team.wait_for_all({"x"}, Deadline(std::chrono::seconds(10))); });
       EXPECT_EQ(why, "no error") << "this rank is at its last step";
       return;
     }
     team.arrive();
     const std::string error =
-        error_of([&] { team.wait_for_all("all_reduce #7", Deadline(std::chrono::seconds(10))); });
+        error_of([&] { team.wait_for_all({"all_reduce #7"}, Deadline(std::chrono::seconds(10))); });
     EXPECT_THAT(error, testing::AnyOf(HasSubstr("rank 1 left the group"), HasSubstr("failed before")));
     EXPECT_THAT(error, HasSubstr("all_reduce #7 on rank"));
   });
@@ -100,7 +100,7 @@ TEST(Team, ADeadlineNamesWhoIsLate) {
     }
     team.arrive();
     const std::string error =
-        error_of([&] { team.wait_for_all("barrier #1", Deadline(std::chrono::milliseconds(30))); });
+        error_of([&] { team.wait_for_all({"barrier #1"}, Deadline(std::chrono::milliseconds(30))); });
     over = true;
     EXPECT_THAT(error, HasSubstr("missing rank(s) 1"));
   });
@@ -132,7 +132,7 @@ TEST(Team, ARankThatIsKilledIsNamedAtOnce) {
     ::kill(child, SIGKILL);
   });
   const std::string error =
-      error_of([&] { team.wait_for_all("all_reduce #3", Deadline(std::chrono::seconds(60))); });
+      error_of([&] { team.wait_for_all({"all_reduce #3"}, Deadline(std::chrono::seconds(60))); });
   const double took = seconds_since(killed);
   killer.join();
   ::waitpid(child, nullptr, 0);
