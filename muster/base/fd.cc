@@ -15,13 +15,13 @@ void Fd::reset(int fd) {
   fd_ = fd;
 }
 
-void write_all(int fd, const std::string& bytes) {
+void write_all(int fd, const std::string& bytes, const std::string& path) {
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
     if (n >= 0) {
       done += static_cast<size_t>(n);
     } else if (errno != EINTR) {
-      fail_errno("write", errno);
+      fail_errno(path.empty() ? "write" : cat("cannot write '", path, "'"), errno);
     }
   }
 }
@@ -48,7 +48,7 @@ void write_file(const std::string& path, const std::string& bytes) {
     const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     if (!fd.valid()) fail_errno(cat("cannot create '", aside, "'"), errno);
     try {
-      write_all(fd.get(), bytes);
+      write_all(fd.get(), bytes, path);
     } catch (const Error&) {
       ::unlink(aside.c_str());
       throw;

@@ -134,6 +134,17 @@ void check_alone(const RunFlags& flags) {
                    "a host whose GPUs are leased ends the job, and says by whom");
 }
 
+void check_has_hosts(const RunFlags& flags) {
+  if (!flags.hosts.empty() || !flags.hostfile.empty() || !flags.host_discovery.empty()) return;
+  const auto check = [](const char* flag, const std::string& value) {
+    if (!value.empty())
+      throw bad_flag(flag, "--hosts, --hostfile or --host-discovery beside it", value,
+                     "say where ranks run, or leave it out");
+  };
+  check("--ssh", flags.ssh);
+  check("--remote-muster", flags.remote_muster);
+}
+
 }  // namespace
 
 Error bad_flag(const std::string& flag, const std::string& expected, const std::string& got,
@@ -186,6 +197,7 @@ std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
 }
 
 std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {
+  check_has_hosts(flags);
   ClusterOptions options;
   set_sizes(flags.nnodes, options);
   if (flags.rdzv_backend != "static" && flags.rdzv_backend != "c10d" && flags.rdzv_backend != "etcd") {

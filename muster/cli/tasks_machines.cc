@@ -93,8 +93,7 @@ std::vector<MachineSpec> slurm_machines(const TasksRun& run) {
     if (inside_srun_step() && get_env_int("SLURM_STEP_NUM_TASKS").value_or(1) > 1)
       log(LogLevel::warn,
           "srun has started this more than once, and each runs all tasks by itself; started once, without "
-          "srun, "
-          "`muster tasks` uses all nodes of the allocation");
+          "srun, `muster tasks` uses all nodes of the allocation");
     return machines;
   }
   for (const SlurmNode& node : *nodes) {
@@ -173,6 +172,11 @@ std::string hosts_setting(const TasksFlags& flags) {
   if (flags.hosts.empty() && flags.hostfile.empty()) {
     if (!flags.ssh.empty() && flags.resume.empty() && flags.submit.empty())
       fail_usage("--ssh: expected --hosts or --hostfile beside it, got neither; say where tasks run");
+    if (!flags.remote_muster.empty() && flags.resume.empty() &&
+        (flags.standalone || !slurm_nodes_of_environment()))
+      fail_usage(
+          "--remote-muster: expected --hosts, --hostfile or a Slurm allocation beside it, got none; "
+          "say where tasks run");
     return {};
   }
   if (!flags.hosts.empty() && !flags.hostfile.empty())

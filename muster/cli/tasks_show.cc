@@ -65,7 +65,7 @@ void write_result_file(const std::string& path, const std::string& text) {
   if (!is_device_or_pipe(path)) return write_file(path, text);
   const Fd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (!fd.valid()) fail_errno(cat("cannot open '", path, "'"), errno);
-  write_all(fd.get(), text);
+  write_all(fd.get(), text, path);
 }
 
 // 0, or why the file could not be written. A file is made anew beside it and renamed, so that must be

@@ -120,7 +120,7 @@ Fd make_note(const std::string& aside, const std::string& path, const JobNote& n
   if (!file.valid()) fail_errno(cat("cannot make '", aside, "'"), errno);
   struct flock lock = whole_file(F_WRLCK);
   if (::fcntl(file.get(), F_OFD_SETLK, &lock) != 0) fail_errno(cat("cannot lock '", aside, "'"), errno);
-  write_all(file.get(), job_text(note));
+  write_all(file.get(), job_text(note), path);
   if (::rename(aside.c_str(), path.c_str()) != 0) fail_errno(cat("cannot name '", path, "'"), errno);
   return file;
 }

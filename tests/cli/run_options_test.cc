@@ -82,6 +82,9 @@ TEST(RunOptions, OneHostNeedsNoRendezvous) {
   EXPECT_THAT(refusal([](RunFlags& f) { f.nnodes = "1:2:3"; }), HasSubstr("MIN:MAX"));
   EXPECT_THAT(refusal([](RunFlags& f) { f.node_rank = 1; }), HasSubstr("--node-rank"));
   EXPECT_THAT(refusal([](RunFlags& f) { f.rdzv_backend = "zookeeper"; }), HasSubstr("--rdzv-backend"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.ssh = "ssh -p 22"; }), HasSubstr("--ssh: expected --hosts"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.remote_muster = "/bin/muster"; }),
+              HasSubstr("--remote-muster: expected --hosts"));
 }
 
 RunFlags several_hosts() {

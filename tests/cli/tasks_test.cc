@@ -228,6 +228,43 @@ TEST(Tasks, WhatIsWrongIsToldBeforeAnythingStarts) {
               HasSubstr("s.toml:2:8: task big: expected needs"));
 }
 
+TEST(Tasks, WaysToOtherHostsWithoutHosts) {
+  const ScratchFolder folder;
+  folder.write("s.toml", task_table("one", "touch began"));
+  for (const char* flag : {"--ssh", "--remote-muster"}) {
+    const Ran ran = muster({"tasks", "s.toml", flag, "x"}, folder);
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_THAT(ran.err, HasSubstr(cat(flag, ": expected --hosts")));
+  }
+  EXPECT_FALSE(fs::exists(folder.path() + "/began"));
+}
+
+// A file system that takes no more bytes is here a process that may write none into a file.
+TEST(Tasks, ARunWhoseJournalIsFullEndsAndCanBeResumed) {
+  const ScratchFolder folder;
+  const auto within = [&](int blocks) {
+    return Program(
+               {"-c", cat("trap '' XFSZ; ulimit -f ", blocks, "; exec '", MUSTER_BINARY_DIR,
+                          "/bin/muster' tasks ", "--run-dir run --sweep a=1..200 --need-cpus 1 -- echo {a}")},
+               folder, {.program = "/bin/sh"})
+        .finish();
+  };
+  const Ran before = within(8);  // not even what is to be run
+  EXPECT_EQ(before.code, 1);
+  EXPECT_THAT(before.err, HasSubstr("run/tasks.json': File too large"));
+  fs::remove_all(folder.path() + "/run");
+  const Ran full = within(80);
+  EXPECT_EQ(full.code, 1);
+  EXPECT_THAT(full.err, HasSubstr("journal"));
+  const Ran resumed = muster({"tasks", "--resume", "run", "--json"}, folder);
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  const auto result = nlohmann::json::parse(resumed.out);
+  const auto& tasks = result.at("tasks");
+  const auto done =
+      std::count_if(tasks.begin(), tasks.end(), [](const auto& task) { return task.at("state") == "done"; });
+  EXPECT_EQ(done, 200);
+}
+
 TEST(Tasks, ResultFilesThatCannotBeWrittenAreToldFirst) {
   const ScratchFolder folder;
   folder.write("s.toml", task_table("one", "touch began"));
