@@ -34,7 +34,8 @@ void write_all(int fd, const std::string& bytes, const std::string& path = {});
 // The whole file. Throws: io naming the path.
 std::string read_file(const std::string& path);
 
-// Writes `bytes` to `path` aside, then renames: a reader sees the old file or the new one. Throws: io naming the path.
+// Writes `bytes` to `path` aside, then renames: a reader sees the old file or the new one. Throws: io naming
+// the path.
 void write_file(const std::string& path, const std::string& bytes);
 
 }  // namespace muster

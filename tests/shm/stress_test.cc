@@ -67,6 +67,8 @@ std::vector<std::byte> given(const Drawn& drawn, int rank, int to) {
 std::vector<std::byte> reduced_in_order(const Drawn& drawn, int ranks, int to) {
   std::vector<std::vector<std::byte>> sources;
   std::vector<const void*> in;
+  sources.reserve(static_cast<size_t>(ranks));
+  in.reserve(static_cast<size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) sources.push_back(given(drawn, rank, to));
   for (const auto& source : sources) in.push_back(source.data());
   std::vector<std::byte> out(drawn.count * size_of(drawn.type));
