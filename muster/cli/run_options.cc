@@ -159,7 +159,7 @@ void set_request(const RunFlags& flags, Request& request) {
   if (!flags.scores.empty()) request.scores = read_scores(flags.scores);
   for (const std::string& size : pieces(flags.rank_memory))
     request.rank_memory_bytes.push_back(parse_bytes(size));
-  if (!flags.hosts.empty() && (!flags.inventory.empty() || flags.dry_run)) {
+  if (!flags.hosts.empty() && !flags.inventory.empty()) {
     for (const HostSpec& host : parse_host_list(flags.hosts, "--hosts"))
       request.hosts.push_back({.name = host.name, .nproc = host.nproc});
   }
