@@ -43,6 +43,23 @@ std::string address_towards(const std::string& host) {
   throw Error(ErrorCode::unavailable, cat("address: no route to '", host, "' (", std::strerror(errno), ")"));
 }
 
+std::string interface_with(const std::string& address) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr) continue;
+    const int family = at->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    char text[NI_MAXHOST];
+    if (::getnameinfo(at->ifa_addr, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0 &&
+        text == address)
+      return at->ifa_name;
+  }
+  return "";
+}
+
 bool is_loopback_address(const std::string& address) {
   return address == "localhost" || address.starts_with("127.") || address == "::1";
 }

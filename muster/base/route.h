@@ -9,6 +9,9 @@ namespace muster {
 // Blocking: for name resolution. Throws: unavailable when `host` does not resolve or there is no route.
 std::string address_towards(const std::string& host);
 
+// The network interface that has this local address; empty when none has.
+std::string interface_with(const std::string& address);
+
 // True for an address (or "localhost") that no other machine can reach.
 bool is_loopback_address(const std::string& address);
 

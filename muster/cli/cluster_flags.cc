@@ -171,7 +171,7 @@ HostPort parse_host_port(const std::string& text, const std::string& flag) {
 }
 
 std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
-  const bool simulated = !flags.inventory.empty() || flags.dry_run;  // then --hosts chooses of the inventory
+  const bool simulated = !flags.inventory.empty();  // then --hosts chooses of the inventory
   const bool listed = !flags.hosts.empty() && !simulated;
   const int sources =
       (listed ? 1 : 0) + (flags.hostfile.empty() ? 0 : 1) + (flags.host_discovery.empty() ? 0 : 1);

@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -64,18 +63,6 @@ void resolve_host_name(DoctorFacts& facts) {
       known.push_back(std::move(text));
     }
   }
-}
-
-std::string interface_with(const std::string& address) {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return {};
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
-  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr) continue;
-    const int family = at->ifa_addr->sa_family;
-    if ((family == AF_INET || family == AF_INET6) && numeric(at->ifa_addr) == address) return at->ifa_name;
-  }
-  return {};
 }
 
 void find_master(DoctorFacts& facts, const std::string& master) {

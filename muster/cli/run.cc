@@ -7,6 +7,7 @@
 
 #include "muster/cli/command_line.h"
 #include "muster/cli/config_file.h"
+#include "muster/cli/plan_hosts.h"
 #include "muster/cli/run_options.h"
 #include "muster/cluster/host_agent.h"
 #include "muster/launch/agent.h"
@@ -31,6 +32,7 @@ constexpr const char* kPlanExamples = R"(Examples:
   muster plan                            this machine, one rank per device
   muster plan --gpus 0-3 --json          these GPUs, as JSON (schema muster.plan/1)
   muster plan --inventory box.json -n 8  another machine (from: muster devices --json > box.json)
+  muster plan --hosts a:4,b:8            these hosts, asked over ssh
 )";
 
 // torchrun's name for a flag's variable: PET_NPROC_PER_NODE.
@@ -110,6 +112,20 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
                 "LOCAL_RANK 0 for every rank, each seeing its own GPU alone");
 }
 
+void add_hosts_options(CLI::App* command, RunFlags& flags) {
+  command->add_option("--hostfile", flags.hostfile, "A file of such hosts: a slots=4")
+      ->type_name("FILE")
+      ->check(not_empty("a file"));
+  command
+      ->add_option("--host-discovery", flags.host_discovery,
+                   "A command that prints such hosts, asked again as the job goes on (--nnodes MIN:MAX)")
+      ->type_name("CMD")
+      ->check(not_empty("a command"));
+  command->add_option("--ssh", flags.ssh, "What reaches the hosts [MUSTER_SSH, or ssh]")->type_name("CMD");
+  command->add_option("--remote-muster", flags.remote_muster, "muster's path on the hosts [as here]")
+      ->type_name("PATH");
+}
+
 void add_run_options(CLI::App* command, RunFlags& flags) {
   command->add_option("--run-dir", flags.run_dir, "Folder for plan, logs and reports [runs/<id>]")
       ->type_name("DIR")
@@ -124,17 +140,7 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
   command->add_option("--timeout", flags.timeout, "Time for the whole job; then it is stopped, exit code 124")
       ->type_name("TIME")
       ->check(not_empty("a time such as 90m"));
-  command->add_option("--hostfile", flags.hostfile, "A file of such hosts: a slots=4")
-      ->type_name("FILE")
-      ->check(not_empty("a file"));
-  command
-      ->add_option("--host-discovery", flags.host_discovery,
-                   "A command that prints such hosts, asked again as the job goes on (--nnodes MIN:MAX)")
-      ->type_name("CMD")
-      ->check(not_empty("a command"));
-  command->add_option("--ssh", flags.ssh, "What reaches the hosts [MUSTER_SSH, or ssh]")->type_name("CMD");
-  command->add_option("--remote-muster", flags.remote_muster, "muster's path on the hosts [as here]")
-      ->type_name("PATH");
+  add_hosts_options(command, flags);
   command
       ->add_option("--secret-file", flags.secret_file,
                    "The secret that the job's hosts share (muster secret)")
@@ -272,9 +278,12 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
                   "their own, "
                   "or let the program choose by its rank");
     }
-    if (flags->dry_run || !cluster) {
+    const auto remote = to_remote_options(*flags);
+    if (flags->dry_run && remote) {
+      *exit_code = plan_on_hosts(options, *remote);
+    } else if (flags->dry_run || !cluster) {
       *exit_code = run(options);
-    } else if (const auto remote = to_remote_options(*flags)) {
+    } else if (remote) {
       *exit_code = run_on_hosts(options, *cluster, *remote);
     } else {
       *exit_code = run_host_agent(options, *cluster);
@@ -287,11 +296,16 @@ void add_plan(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   CLI::App* const command = add_command(app, "plan", "Show which rank would get which device, and why",
                                         "Usage: muster plan [FLAGS]\n", kPlanExamples);
   add_placement_options(command, *flags);
+  add_hosts_options(command, *flags);
   command->add_option("--svg", flags->svg, "Draw the plan into this file")->type_name("FILE");
   flags->dry_run = true;
   cut_program(*command, args);
   use_config_file(*command, args);
-  command->callback([flags, exit_code] { *exit_code = run(to_launch_options(*flags, {})); });
+  command->callback([flags, exit_code] {
+    const LaunchOptions options = to_launch_options(*flags, {});
+    const auto remote = to_remote_options(*flags);
+    *exit_code = remote ? plan_on_hosts(options, *remote) : run(options);
+  });
 }
 
 }  // namespace muster

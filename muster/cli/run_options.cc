@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <cstdio>
@@ -159,7 +160,7 @@ void set_request(const RunFlags& flags, Request& request) {
   if (!flags.scores.empty()) request.scores = read_scores(flags.scores);
   for (const std::string& size : pieces(flags.rank_memory))
     request.rank_memory_bytes.push_back(parse_bytes(size));
-  if (!flags.hosts.empty() && (!flags.inventory.empty() || flags.dry_run)) {
+  if (!flags.hosts.empty() && !flags.inventory.empty()) {
     for (const HostSpec& host : parse_host_list(flags.hosts, "--hosts"))
       request.hosts.push_back({.name = host.name, .nproc = host.nproc});
   }
@@ -189,6 +190,12 @@ std::vector<int> parse_signals(const std::string& text) {
   return signals;
 }
 
+bool is_variable_name(const std::string& name) {
+  const auto word = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
+  return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
+         std::all_of(name.begin(), name.end(), word);
+}
+
 // NAME=VALUE; NAME alone is there already, inherited. The ranks' own variables are the launcher's to set.
 Environment parse_env(const std::vector<std::string>& settings) {
   const Environment contract = to_environment(RankEnv{});
@@ -196,7 +203,8 @@ Environment parse_env(const std::vector<std::string>& settings) {
   for (const std::string& setting : settings) {
     const size_t equals = setting.find('=');
     const std::string name = setting.substr(0, equals);
-    if (name.empty()) throw bad_flag("--env", "NAME=VALUE", setting);
+    if (!is_variable_name(name))
+      throw bad_flag("--env", "NAME=VALUE with a name of letters, digits and '_'", setting);
     if (contract.contains(name) && name != "MUSTER_BACKEND") {
       throw bad_flag("--env", "no variable that muster sets for each rank", name, "leave it out");
     }

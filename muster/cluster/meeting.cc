@@ -72,6 +72,8 @@ std::unique_ptr<TcpServer> serve(const ClusterOptions& options, Endpoint at, con
 std::shared_ptr<Store> connect(const ClusterOptions& options, const Endpoint& endpoint,
                                const Secret& secret) {
   const Deadline deadline(options.join_timeout);
+  // For the last try too: what that says is what the user is told.
+  constexpr std::chrono::milliseconds kLeast{1000};
   bool said = false;
   for (;;) {
     try {
@@ -79,7 +81,7 @@ std::shared_ptr<Store> connect(const ClusterOptions& options, const Endpoint& en
           TcpStoreOptions{.endpoint = endpoint,
                           .secret = secret,
                           .job = options.job,
-                          .timeout = std::min(options.dead_after / 4, deadline.left())});
+                          .timeout = std::max(std::min(options.dead_after / 4, deadline.left()), kLeast)});
     } catch (const Error& error) {
       if (error.code() == ErrorCode::invalid_argument) throw;
       if (deadline.passed()) {

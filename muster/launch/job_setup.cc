@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "muster/base/env.h"
+#include "muster/base/route.h"
 #include "muster/base/strings.h"
 #include "muster/launch/lease_plan.h"
 #include "muster/placement/plan_json.h"
@@ -48,6 +49,16 @@ void check_folder(const char* flag, const std::string& path) {
   if (fs::is_directory(path, error)) return;
   throw Error(ErrorCode::invalid_argument, cat(flag, ": expected a folder, got '", path, "' (",
                                                error ? error.message() : "a file", "); make it first"));
+}
+
+// Where there is none the ranks cannot meet either, and say so themselves.
+std::string interface_towards(const std::string& host) {
+  try {
+    const std::string address = address_towards(host);
+    return is_loopback_address(address) ? std::string() : interface_with(address);
+  } catch (const Error&) {
+    return "";
+  }
 }
 
 }  // namespace
@@ -123,6 +134,7 @@ void JobSetup::use_place(int host_index, const std::string& master_addr, int mas
   facts_.host_index = host_index;
   facts_.master_addr = master_addr;
   facts_.master_port = master_port;
+  facts_.interface = interface_towards(master_addr);
   facts_.store = store;
 }
 

@@ -37,7 +37,8 @@ void show_plan(const Plan& plan, const LaunchOptions& options, int fd) {
 }
 
 JobNote job_note(const LaunchOptions& options, const Plan& plan, const JobFacts& job) {
-  JobNote note{.id = job.run_id,
+  // "none" is the name of many jobs; their folders have names of their own.
+  JobNote note{.id = job.run_id == "none" ? job.run_dir.substr(job.run_dir.rfind('/') + 1) : job.run_id,
                .pid = ::getpid(),
                .program = join(options.argv, " "),
                .run_dir = job.run_dir,

@@ -28,7 +28,9 @@ std::string busy_text(const BusyGpus& busy) {
 Error still_busy(const BusyGpus& busy, const std::string& planner_error, const LeasePlanOptions& options) {
   const std::string waited =
       options.wait ? cat(" after waiting ", format_duration(*options.wait)) : std::string();
-  const std::string why = planner_error.empty() ? std::string() : cat(" (without them: ", planner_error, ")");
+  // Its first line: below that stands a picture of where in --gpus it is, which has no place in a sentence.
+  const std::string planner = planner_error.substr(0, planner_error.find('\n'));
+  const std::string why = planner.empty() ? std::string() : cat(" (without them: ", planner, ")");
   return {ErrorCode::unavailable,
           cat("lease: expected free GPUs, got ", busy_text(busy), waited, why, "; ", options.advice)};
 }

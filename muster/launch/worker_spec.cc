@@ -125,6 +125,13 @@ Environment rank_environment(const Plan& plan, const RankPlan& rank, const Launc
       "OMP_NUM_THREADS",
       cat(std::max(1, job.cores / static_cast<int>(plan.simulated ? plan.ranks.size() : local_world_size))));
 
+  // Python's Gloo, and NCCL, would take the address of the host's own name, which is loopback on many
+  // machines.
+  if (host.count > 1 && !plan.simulated && !job.interface.empty()) {
+    variables.emplace("GLOO_SOCKET_IFNAME", job.interface);
+    variables.emplace("NCCL_SOCKET_IFNAME", cat("=", job.interface));  // this one, not all that begin so
+  }
+
   RankEnv contract;
   contract.rank = rank.rank;
   contract.world_size = static_cast<int>(plan.ranks.size());

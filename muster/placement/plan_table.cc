@@ -19,10 +19,16 @@ bool on_gpu(const RankPlan& rank) {
   return rank.device.kind == DeviceAssignment::Kind::cuda;
 }
 
+// The instances of a GPU with an older driver differ at the end of their names: MIG-GPU-<uuid>/7/0.
+std::string short_uuid(const std::string& uuid) {
+  const size_t instance = std::min(uuid.find('/'), uuid.size());
+  return uuid.substr(0, std::min(kShortUuid, instance)) + uuid.substr(instance);
+}
+
 std::string device_cell(const RankPlan& rank) {
   const DeviceAssignment& device = rank.device;
   if (!on_gpu(rank)) return cat("CPU slot ", device.cpu_slot);
-  return cat("GPU ", device.index.value, "  ", device.uuid.value.substr(0, kShortUuid), "  ", device.model);
+  return cat("GPU ", device.index.value, "  ", short_uuid(device.uuid.value), "  ", device.model);
 }
 
 constexpr Column kColumns[] = {

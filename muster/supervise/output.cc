@@ -1,12 +1,14 @@
 #include "muster/supervise/output.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -20,18 +22,33 @@ constexpr size_t kReadBytes = size_t{64} * 1024;
 constexpr size_t kMaxLineBytes = size_t{64} * 1024;
 // A prompt or a progress bar ends in no newline: after this quiet time it is shown as it is.
 constexpr std::chrono::milliseconds kShowPartialAfter{100};
+// No eye follows more.
+constexpr std::chrono::milliseconds kDrawLiveEvery{50};
+
+// Lines of the terminal that live ones may take: never the last, so that something else is seen as well.
+size_t rows_for_live_lines() {
+  constexpr size_t kMost = 20;
+  winsize size = {};
+  for (const int fd : {STDERR_FILENO, STDOUT_FILENO}) {
+    if (::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_row > 1)
+      return std::min<size_t>(size.ws_row - 1U, kMost);
+  }
+  return kMost;
+}
 
 }  // namespace
 
 // One pipe.
 class Output::Stream {
  public:
-  Stream(Output& output, StreamOptions options, Fd pipe)
+  Stream(Output& output, size_t id, StreamOptions options, Fd pipe)
       : output_(output),
+        id_(id),
         options_(std::move(options)),
         pipe_(std::move(pipe)),
         console_(output.console(options_.console_fd)),
-        collapses_(options_.collapse_as >= 0 && console_ != nullptr && ::isatty(options_.console_fd) != 0) {
+        collapses_(options_.collapse_as >= 0 && console_ != nullptr && ::isatty(options_.console_fd) != 0),
+        lives_(collapses_ && draws_anew(get_env("TERM").value_or(""))) {
     if (!options_.file.empty()) {
       file_ = Fd(::open(options_.file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
       if (!file_.valid()) fail_errno(cat("cannot create log '", options_.file, "'"), errno);
@@ -66,6 +83,7 @@ class Output::Stream {
 
   void close() {
     show_partial();
+    if (!live_.empty()) show_live("\n");
     output_.loop_.cancel(std::exchange(watch_, 0));
     pipe_.reset();
     file_.reset();
@@ -144,6 +162,10 @@ class Output::Stream {
   }
 
   void add_piece(std::string& shown, std::string_view text, bool ends_line) {
+    if (lives_ && console_->unfinished_line_of != this && live_.size() + text.size() <= kMaxLineBytes) {
+      console_->write(std::exchange(shown, {}));
+      return show_live(text);
+    }
     if (collapses_ && ends_line && text.ends_with('\n') && console_->unfinished_line_of != this) {
       output_.collapsed_to_ = console_;
       output_.collapser_.add(options_.collapse_as, options_.prefix, std::string(text), Clock::now());
@@ -152,10 +174,31 @@ class Output::Stream {
     if (collapses_)
       output_.show_collapsed(true);  // a progress bar, or a piece of a line: nothing is held back
     const bool continues = console_->unfinished_line_of == this;
+    if (console_ == output_.collapsed_to_) shown += output_.erase_live();
     if (console_->unfinished_line_of != nullptr && !continues) shown += '\n';
     if (!continues && text != "\r") shown += options_.prefix;
+    if (!live_.empty()) {  // it has become too long for a line that is drawn anew
+      shown += std::exchange(live_, {});
+      output_.set_live(id_, options_, "");
+    }
     shown += text;
     console_->unfinished_line_of = ends_line ? nullptr : this;
+  }
+
+  // Keeps what the line shows: a carriage return begins it anew, a newline makes it one as all others are.
+  void show_live(std::string_view text) {
+    const std::string_view body = text.substr(0, text.find_last_not_of("\r\n") + 1);
+    if (std::exchange(begins_anew_, false) && !body.empty()) live_.clear();
+    live_ += body;
+    if (!text.ends_with('\n')) {
+      begins_anew_ = text.ends_with('\r');
+      return output_.set_live(id_, options_, live_);
+    }
+    output_.set_live(id_, options_, "");
+    output_.collapsed_to_ = console_;
+    output_.collapser_.add(options_.collapse_as, options_.prefix,
+                           std::exchange(live_, {}).append(text.substr(body.size())), Clock::now());
+    output_.show_collapsed(false);
   }
 
   void show_partial() {
@@ -168,21 +211,27 @@ class Output::Stream {
   }
 
   Output& output_;
+  size_t id_;  // of the live lines
   StreamOptions options_;
   Fd pipe_;
   Fd file_;
   Console* console_;
   bool collapses_;
+  bool lives_;  // an unfinished line is drawn anew, below the finished ones
   EventLoop::Handle watch_ = 0;
   EventLoop::Handle partial_timer_ = 0;
   std::string partial_;  // a line's beginning, not shown yet
+  std::string live_;     // what it shows there
+  bool begins_anew_ = false;
   std::string tail_;
 };
 
 Output::Output(EventLoop& loop, ConsoleOptions options) : loop_(loop), options_(options), consoles_(3) {}
 
 Output::~Output() {
+  streams_.clear();  // what they still have goes through the rest
   loop_.cancel(collapse_timer_);
+  loop_.cancel(live_timer_);
 }
 
 Console* Output::console(int fd) {
@@ -204,7 +253,8 @@ Output::Opened Output::open(StreamOptions options) {
   Fd write_end(ends[1]);
   // Only our end: the child's must block when full.
   ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
-  streams_.push_back(std::make_unique<Stream>(*this, std::move(options), std::move(read_end)));
+  streams_.push_back(
+      std::make_unique<Stream>(*this, streams_.size(), std::move(options), std::move(read_end)));
   return {streams_.size() - 1, std::move(write_end)};
 }
 
@@ -220,7 +270,7 @@ void Output::show_collapsed(bool all) {
   if (!text.empty()) {
     const bool in_a_line = collapsed_to_->unfinished_line_of != nullptr;
     collapsed_to_->unfinished_line_of = nullptr;
-    collapsed_to_->write((in_a_line ? "\n" : "") + text);
+    redraw_live((in_a_line ? "\n" : "") + text);
   }
   loop_.cancel(std::exchange(collapse_timer_, 0));
   if (const auto due = collapser_.due()) {
@@ -229,6 +279,28 @@ void Output::show_collapsed(bool all) {
       show_collapsed(false);
     });
   }
+}
+
+// What a stream shows in its last line; empty: that has ended. Drawn soon.
+void Output::set_live(size_t id, const StreamOptions& options, const std::string& text) {
+  if (!live_.set(id, options.collapse_as, options.prefix, text)) return;
+  collapsed_to_ = console(options.console_fd);
+  if (live_timer_ != 0) return;
+  live_timer_ = loop_.call_at(Clock::now() + kDrawLiveEvery, [this] {
+    live_timer_ = 0;
+    if (collapsed_to_->unfinished_line_of == nullptr) redraw_live("");
+  });
+}
+
+// With the finished lines `above` above them.
+void Output::redraw_live(const std::string& above) {
+  const std::string gone = erase_live();
+  live_drawn_ = !live_.empty();
+  collapsed_to_->write(cat(gone, above, live_.draw(rows_for_live_lines())));
+}
+
+std::string Output::erase_live() {
+  return std::exchange(live_drawn_, false) ? LiveLines::erase() : std::string();
 }
 
 void Output::finish() {
@@ -240,6 +312,7 @@ void Output::finish() {
     stream->close();
   }
   show_collapsed(true);
+  if (live_drawn_) collapsed_to_->write(erase_live());
   for (const auto& console : consoles_) {
     if (console) console->flush();
   }

@@ -10,6 +10,7 @@
 #include "muster/supervise/collapse.h"
 #include "muster/supervise/console.h"
 #include "muster/supervise/event_loop.h"
+#include "muster/supervise/live_lines.h"
 
 namespace muster {
 
@@ -53,14 +54,20 @@ class Output {
   Console* console(int fd);
   void resume_all();
   void show_collapsed(bool all);
+  void set_live(size_t id, const StreamOptions& options, const std::string& text);
+  void redraw_live(const std::string& above);
+  std::string erase_live();
 
   EventLoop& loop_;
   ConsoleOptions options_;
   std::vector<std::unique_ptr<Console>> consoles_;  // by descriptor: [1], [2]; one may stand for both
   std::vector<std::unique_ptr<Stream>> streams_;
   LineCollapser collapser_;
-  Console* collapsed_to_ = nullptr;
+  Console* collapsed_to_ = nullptr;  // and the live lines
   EventLoop::Handle collapse_timer_ = 0;
+  LiveLines live_;
+  bool live_drawn_ = false;
+  EventLoop::Handle live_timer_ = 0;
 };
 
 }  // namespace muster

@@ -173,6 +173,7 @@ TEST(Run, WrongFoldersAndVariablesAreNamed) {
   };
   refused("--workdir", "nowhere", "got 'nowhere'");
   refused("--env", "=x", "expected NAME=VALUE");
+  refused("--env", "BAD NAME=x", "expected NAME=VALUE with a name of letters");
   refused("--env", "RANK=7", "no variable that muster sets for each rank, got 'RANK'");
   refused("--env", "NOT_SET_AT_ALL", "got 'NOT_SET_AT_ALL'");
   refused("--timeout", "soon", "soon");

@@ -62,6 +62,9 @@ TEST(Meeting, NobodyThereIsAnErrorThatSaysSo) {
   ClusterOptions options{.node_rank = 1, .endpoint = "127.0.0.1:1"};
   options.join_timeout = std::chrono::milliseconds(300);
   EXPECT_THAT(why_not([&] { meet(options); }), HasSubstr("expected the host that serves it at 127.0.0.1:1"));
+  // A name is looked up by somebody else, for which the last try must have time as well.
+  options.endpoint = "localhost:1";
+  EXPECT_THAT(why_not([&] { meet(options); }), HasSubstr("refused"));
 }
 
 }  // namespace

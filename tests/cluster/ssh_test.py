@@ -44,6 +44,21 @@ class Ssh(unittest.TestCase):
             "[2@b] 2 of 4, local 1 of 2, host 1, 10.77.0.1",
             "[3@c] 3 of 4, local 0 of 1, host 2, 10.77.0.1"])
 
+    def test_the_plan_for_all_hosts_can_be_seen_first(self):
+        code, out, err = self.world["a"].run([MUSTER, "plan", "--hosts", "a:1,b:2"], env={"MUSTER_CPU_SLOTS": "3"})
+        self.assertEqual(code, 0, err)
+        self.assertRegex(out, r"0 +a +0 +CPU slot 0 .*\n +1 +b +0 +CPU slot 0 .*\n +2 +b +1 +CPU slot 1 ")
+        code, one_each, err = self.world["a"].run([MUSTER, "plan", "--hosts", "b,c"], env={"MUSTER_CPU_SLOTS": "3"})
+        self.assertEqual((code, one_each.count("CPU slot 2  ")), (0, 2), one_each + err)
+        (self.world.folder / "three.txt").write_text("a slots=1\nb slots=2\n")
+        code, again, err = self.world["a"].run([MUSTER, "run", "--hostfile", "three.txt", "--dry-run", "touch", "started"],
+                                               env={"MUSTER_CPU_SLOTS": "3"})
+        self.assertEqual((code, again), (0, out), err)
+        self.assertFalse((self.world.folder / "started").exists())
+        code, out, err = self.world["a"].run([MUSTER, "plan", "--hosts", "a:1,10.77.0.99:1"])
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("host 10.77.0.99: expected", err)
+
     def test_the_launcher_need_not_be_one_of_them(self):
         code, out, err = self.run_on("b:1,c:1", "sh", "-c", SAY)
         self.assertEqual(code, 0, err)
@@ -69,6 +84,15 @@ class Ssh(unittest.TestCase):
         self.assertIn("MINE=1", out)
         self.assertNotIn("hidden", out)
         self.assertNotRegex(out.replace(os.environ.get("LS_COLORS", "\0"), ""), r"\b[0-9a-f]{64}\b")
+
+    def test_libraries_are_told_the_interface_to_the_others(self):
+        say = ["sh", "-c", 'echo "$GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME"']
+        code, out, err = self.run_on("a:1,b:1", *say)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(sorted(out.splitlines()), ["[0@a] eth0 =eth0", "[1@b] eth0 =eth0"])
+        code, out, err = self.run_on("a:1,b:1", *say, env={"GLOO_SOCKET_IFNAME": "lo"})
+        self.assertEqual(code, 0, err)
+        self.assertEqual(sorted(out.splitlines()), ["[0@a] lo =eth0", "[1@b] lo =eth0"])
 
     def test_standard_input_is_rank_0s(self):
         code, out, err = self.run_on("b:1,c:1", "sh", "-c", "[ $RANK = 0 ] && cat || true",

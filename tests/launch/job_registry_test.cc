@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/launch/job_start.h"
 #include "tests/device/scratch.h"
 
 namespace muster {
@@ -27,6 +28,15 @@ JobNote job_note(const std::string& id, int pid = ::getpid(), int64_t since = 5)
           .num_ranks = 2,
           .devices = {"GPU-a", "GPU-b"},
           .since_seconds = since};
+}
+
+TEST(JobRegistry, AJobWithoutANameHasThatOfItsFolder) {
+  JobFacts facts;
+  facts.run_id = "none";  // torchrun's for jobs of several hosts
+  facts.run_dir = "/home/me/runs/4f2a";
+  EXPECT_EQ(muster::job_note(LaunchOptions(), Plan(), facts).id, "4f2a");
+  facts.run_id = "mine";
+  EXPECT_EQ(muster::job_note(LaunchOptions(), Plan(), facts).id, "mine");
 }
 
 TEST(JobRegistry, ListsWhatIsRegisteredAndNoMore) {

@@ -37,7 +37,8 @@ std::function<Plan(const BusyGpus&)> any(int count, int total) {
       if (!busy.contains(GpuUuid{cat("GPU-", gpu)})) gpus.push_back(gpu);
     }
     if (static_cast<int>(gpus.size()) < count) {
-      throw Error(ErrorCode::unavailable, cat("--gpus: expected ", count, " GPUs, got ", gpus.size()));
+      throw Error(ErrorCode::unavailable,
+                  cat("--gpus: expected ", count, " GPUs, got ", gpus.size(), "\n  free:2\n  ^"));
     }
     return plan_of(gpus);
   };
@@ -114,7 +115,7 @@ TEST_F(LeasePlanTest, APlannersOwnErrorStays) {
     plan_with_leases(folder(), any(3, 2), {}, {.replan = true, .wait = kWaitForever});
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "--gpus: expected 3 GPUs, got 2");
+    EXPECT_STREQ(error.what(), "--gpus: expected 3 GPUs, got 2\n  free:2\n  ^");
   }
 }
 

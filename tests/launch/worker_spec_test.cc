@@ -109,6 +109,24 @@ TEST(WorkerSpec, KeepsWhatTheUserSet) {
   EXPECT_EQ(make_worker_specs(cpu_plan(1), options(), facts, 0)[0].environment.at("MUSTER_TTY"), "1");
 }
 
+TEST(WorkerSpec, RanksOfSeveralHostsTalkOverTheInterfaceToTheMaster) {
+  Plan plan = cpu_plan(2);
+  plan.ranks[1].local_rank = 0;
+  plan.ranks[1].host_index = 1;
+  JobFacts facts = job();
+  facts.interface = "eth1";
+  EXPECT_EQ(make_worker_specs(cpu_plan(2), options(), facts, 0)[0].environment.count("GLOO_SOCKET_IFNAME"),
+            0U)
+      << "one host: loopback will do";
+  Environment variables = make_worker_specs(plan, options(), facts, 0)[0].environment;
+  EXPECT_EQ(variables.at("GLOO_SOCKET_IFNAME"), "eth1");
+  EXPECT_EQ(variables.at("NCCL_SOCKET_IFNAME"), "=eth1");
+  facts.environment = {{"GLOO_SOCKET_IFNAME", "ib0"}, {"NCCL_SOCKET_IFNAME", "ib"}};
+  variables = make_worker_specs(plan, options(), facts, 0)[0].environment;
+  EXPECT_EQ(variables.at("GLOO_SOCKET_IFNAME"), "ib0");
+  EXPECT_EQ(variables.at("NCCL_SOCKET_IFNAME"), "ib");
+}
+
 TEST(WorkerSpec, AtLeastOneThread) {
   EXPECT_EQ(make_worker_specs(cpu_plan(64), options(), job(), 0)[5].environment.at("OMP_NUM_THREADS"), "1");
 }

@@ -33,6 +33,24 @@ note: no GPU (no driver): 2 CPU slots, one rank each; --cpu-slots N or MUSTER_CP
 )");
 }
 
+TEST(PlanTable, InstancesOfOneGpuAreToldApart) {
+  Plan plan;
+  for (const int instance : {7, 8}) {
+    RankPlan rank;
+    rank.rank = rank.local_rank = instance - 7;
+    rank.host = "n0";
+    rank.device = {.kind = DeviceAssignment::Kind::cuda, .model = "A100 MIG 1g.10gb"};
+    rank.device.uuid.value = cat("MIG-GPU-5607aa21-1111-2222-3333-444444444444/", instance, "/0");
+    rank.device.index.value = rank.device.ordinal.value = 0;
+    plan.ranks.push_back(rank);
+  }
+  EXPECT_EQ(plan_table(plan),
+            R"(rank  host  local  device                                     ordinal
+   0  n0        0  GPU 0  MIG-GPU-5607/7/0  A100 MIG 1g.10gb        0
+   1  n0        1  GPU 0  MIG-GPU-5607/8/0  A100 MIG 1g.10gb        0
+)");
+}
+
 TEST(PlanTable, CpusAndShares) {
   Inventory inventory = machine({2});
   inventory.hosts[0].gpus[1].numa_node = 1;

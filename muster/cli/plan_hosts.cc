@@ -1,0 +1,70 @@
+#include "muster/cli/plan_hosts.h"
+
+#include <unistd.h>
+
+#include <future>
+
+#include "muster/base/env.h"
+#include "muster/base/fd.h"
+#include "muster/base/shell.h"
+#include "muster/base/strings.h"
+#include "muster/cluster/host_watch.h"
+#include "muster/cluster/meeting.h"
+#include "muster/cluster/ssh_command.h"
+#include "muster/device/read_inventory.h"
+#include "muster/launch/job_plan.h"
+#include "muster/launch/job_start.h"
+#include "muster/placement/draw_svg.h"
+
+namespace muster {
+
+namespace {
+
+bool is_here(const HostSpec& host) {
+  try {
+    return is_this_machine(without_user(host.name));
+  } catch (const Error&) {
+    return false;  // a name that only ssh knows
+  }
+}
+
+// What the host has, by the name that the job gives it.
+Host ask_host(const HostSpec& host, bool here, const LaunchOptions& options, const RemoteOptions& remote) {
+  std::vector<std::string> argv = {
+      here || remote.remote_muster.empty() ? own_program() : remote.remote_muster, "devices", "--json"};
+  const std::string slots =
+      options.cpu_slots > 0 ? cat(options.cpu_slots) : get_env("MUSTER_CPU_SLOTS").value_or("");
+  if (!slots.empty()) argv.insert(argv.begin(), {"env", "MUSTER_CPU_SLOTS=" + slots});
+  if (!here) argv = ssh_command(remote.ssh, host.name, argv);
+  std::string command;
+  for (const std::string& word : argv) command += shell_quoted(word) + " ";
+  const std::string answer = output_of_shell(command + "</dev/null", cat("host ", host.name));
+  Host found = parse_inventory(answer, host.name).hosts.at(0);
+  found.name = without_user(host.name);
+  return found;
+}
+
+}  // namespace
+
+int plan_on_hosts(const LaunchOptions& given, const RemoteOptions& remote) {
+  const std::vector<HostSpec> hosts = remote.hosts.empty() ? discover_hosts(remote.discovery) : remote.hosts;
+  LaunchOptions options = given;
+  options.request.hosts.clear();
+  std::vector<std::future<Host>> answers;
+  for (const HostSpec& host : hosts) {
+    const bool here = is_here(host);
+    options.request.hosts.push_back({.name = without_user(host.name),
+                                     .nproc = host.nproc,
+                                     .masks = here ? inherited_masks() : VisibilityMasks()});
+    answers.push_back(std::async(std::launch::async, ask_host, host, here, options, remote));
+  }
+  Inventory inventory;
+  inventory.source = "the hosts";
+  for (std::future<Host>& answer : answers) inventory.hosts.push_back(answer.get());
+  const Plan plan = place(inventory, options);
+  show_plan(plan, options, STDOUT_FILENO);
+  if (!options.svg.empty()) write_file(options.svg, draw_svg(inventory, &plan));
+  return 0;
+}
+
+}  // namespace muster
