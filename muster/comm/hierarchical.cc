@@ -250,7 +250,12 @@ class HierarchicalBackend : public ForwardingBackend {
   // So that neither this host's ranks nor the other hosts' wait for what will not come.
   void give_up() {
     inside_->abort();
-    c10::intrusive_ptr<c10d::Backend> between;
+    leave_others();
+  }
+
+  // abort() may ask for them in another thread.
+  void leave_others() {
+    c10::intrusive_ptr<c10d::Backend> between;  // goes after the lock
     const std::lock_guard lock(mutex_);
     between_.swap(between);
   }
@@ -269,7 +274,7 @@ class HierarchicalBackend : public ForwardingBackend {
     }
     changed_.notify_all();
     thread_.join();
-    between_.reset();
+    leave_others();
     inside_->shutdown();
   }
 

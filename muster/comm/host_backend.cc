@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -50,11 +51,17 @@ class HostBackend : public c10d::Backend {
         memory.get(), {size}, [memory](void*) {}, options);
   }
 
+  // From any thread, beside shutdown() too, which ends by itself what is under way.
   void abort() override {
+    const std::lock_guard lock(leaving_);
     if (!left_) carrier_->give_up();
   }
   void shutdown() override {
-    if (!left_.exchange(true)) carrier_->leave();
+    {
+      const std::lock_guard lock(leaving_);
+      if (left_.exchange(true)) return;
+    }
+    carrier_->leave();
   }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
@@ -365,6 +372,7 @@ class HostBackend : public c10d::Backend {
   const std::string name_;
   std::chrono::milliseconds timeout_;
   const std::unique_ptr<Carrier> carrier_;
+  std::mutex leaving_;  // the carrier is not left while it gives up
   std::atomic<bool> left_ = false;
   uint64_t sequence_ = 0;
 };

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <thread>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "tests/comm/conformance.h"
@@ -265,6 +267,23 @@ TEST(Shm, ATimeoutEndsEveryRanksOperations) {
                                           {.backend = "shm", .timeout = std::chrono::seconds(4)});
   EXPECT_EQ(code_of(failures[0]), ErrorCode::timeout) << message_of(failures[0]);
   EXPECT_EQ(code_of(failures[1]), ErrorCode::peer_failed) << message_of(failures[1]);
+}
+
+// As a watchdog does, that knows nothing of how far the group is.
+TEST(Shm, AnotherThreadMayAbortItWhileItIsShutDown) {
+  for (const char* name : {"shm", "shm+gloo"}) {
+    const auto failures = failures_of_ranks(2,
+                                            [](ProcessGroup& group) {
+                                              const auto backend = group.c10d()->getDefaultBackend();
+                                              group.store()->set(cat("made/", group.rank()), "");
+                                              group.store()->wait({"made/0", "made/1"});
+                                              std::thread watchdog([&] { backend->abort(); });
+                                              backend->shutdown();
+                                              watchdog.join();
+                                            },
+                                            {.backend = name, .timeout = std::chrono::seconds(60)});
+    for (const auto& failure : failures) EXPECT_FALSE(failure) << name << ": " << message_of(failure);
+  }
 }
 
 TEST(Shm, TensorsOfAnyLayoutInAnyMode) {
