@@ -1,8 +1,10 @@
 #include "muster/cli/cluster_flags.h"
 
 #include <map>
+#include <set>
 
 #include "muster/base/env.h"
+#include "muster/base/log.h"
 #include "muster/base/units.h"
 #include "muster/cli/run_options.h"
 #include "muster/cluster/detect.h"
@@ -194,6 +196,20 @@ std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
   if (remote.ssh.empty())
     throw bad_flag("--ssh", "a command that starts others on a host", ssh, "leave it out for ssh");
   return remote;
+}
+
+void warn_of_unknown_conf(const RunFlags& flags) {
+  static const std::set<std::string> kKnown = {
+      "timeout", "join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt",
+      "protocol", "cacert", "cert", "key",
+      // torchrun's own, of things that are otherwise here
+      "close_timeout", "heartbeat_timeout", "is_host", "read_timeout", "store_type", "use_libuv"};
+  for (const auto& [name, value] : parse_conf(flags.rdzv_conf)) {
+    if (!kKnown.contains(name))
+      log(LogLevel::warn,
+          cat("--rdzv-conf: '", name,
+              "' is no name that is known, and has no effect (known: ", join(kKnown, ", "), ")"));
+  }
 }
 
 std::optional<ClusterOptions> to_cluster_options(const RunFlags& flags) {

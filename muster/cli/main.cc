@@ -79,6 +79,19 @@ int unknown_command(const std::string& name) {
   return complain("muster", "expected a command (" + names + "), got '" + name + "'; " + next, kUsageError);
 }
 
+// CLI11 says of a number that is none only "Could not convert: --flag = text".
+std::string name_the_rule(const CLI::App& app, const std::string& text) {
+  constexpr std::string_view kStart = "Could not convert: ";
+  const size_t equals = text.find(" = ");
+  if (!text.starts_with(kStart) || equals == std::string::npos) return text;
+  const std::string name = text.substr(kStart.size(), equals - kStart.size());
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  const CLI::Option* option = command->get_option_no_throw(name);
+  const std::string type = option != nullptr ? option->get_type_name() + ", " : "";
+  return name + ": expected " + type + "a number, got '" + text.substr(equals + 3) + "'";
+}
+
 // Descriptors 0, 1 and 2 must exist, or the next file opened would become standard output.
 void ensure_standard_streams() {
   int fd = ::open("/dev/null", O_RDWR);
@@ -103,7 +116,7 @@ int parse_and_run(CLI::App& app, std::span<const Command> commands, Arguments ar
   } catch (const CLI::Success& asked_for_text) {
     return app.exit(asked_for_text);
   } catch (const CLI::ParseError& error) {
-    return complain(who, std::string(error.what()) + "; see " + who + " --help", kUsageError);
+    return complain(who, name_the_rule(app, error.what()) + "; see " + who + " --help", kUsageError);
   } catch (const muster::Error& error) {
     return complain(who, error.what(), muster::exit_code_of(error));
   } catch (const std::exception& error) {

@@ -272,6 +272,7 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
     for (size_t i = 1; i < programs.size(); ++i) more.push_back(parse_more_program(programs[i]));
     const LaunchOptions options = to_launch_options(*flags, programs[0], more);
     const auto cluster = to_cluster_options(*flags);
+    if (cluster) warn_of_unknown_conf(*flags);
     if (cluster && !more.empty()) {
       throw Error(ErrorCode::invalid_argument,
                   "':': expected one program where several hosts take part, got more; start them as jobs of "

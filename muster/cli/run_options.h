@@ -88,6 +88,9 @@ struct MoreProgram {
   std::vector<std::string> program;
 };
 
+// Names in --rdzv-conf that nobody reads: torchrun takes any, and its back ends read what they know.
+void warn_of_unknown_conf(const RunFlags& flags);
+
 // The hosts to start agents on; nothing when this command is one host's own. Throws: invalid_argument; io.
 std::optional<RemoteOptions> to_remote_options(const RunFlags& flags);
 

@@ -53,6 +53,19 @@ TEST(Run, OneRankPassesThrough) {
   EXPECT_EQ(ran.err, "e");
 }
 
+TEST(Run, WordsThatAreNoNumbersAndNamesThatNobodyReads) {
+  const ScratchFolder folder;
+  const Ran ran = muster({"run", "--master-port", "22x", "true"}, folder);
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("--master-port: expected PORT, a number, got '22x'"));
+  const Ran dry = muster({"run", "--dry-run", "--nnodes", "2", "--rdzv-endpoint", "127.0.0.1", "--rdzv-conf",
+                          "join_timeot=3,is_host=1", "true"},
+                         folder);
+  EXPECT_EQ(dry.code, 0) << dry.err;
+  EXPECT_THAT(dry.err,
+              AllOf(HasSubstr("'join_timeot' is no name that is known"), Not(HasSubstr("'is_host'"))));
+}
+
 TEST(Run, ATimeLimitEndsTheJobAsSigtermWould) {
   const ScratchFolder folder;
   const std::string script =
