@@ -8,7 +8,7 @@ import sys
 
 python, source, folder = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
 stamp = folder / "made_of"
-done = subprocess.run([python, "-c", "import pip, torch; from setuptools.command import bdist_wheel; print(torch.__file__, torch.__version__)"], capture_output=True, text=True) \
+done = subprocess.run([python, "-c", "from setuptools.command import bdist_wheel; import pip, torch; print(torch.__file__, torch.__version__)"], capture_output=True, text=True) \
     if python else None
 if not done or done.returncode:
     print(f"skipped: expected a Python with torch, pip and setuptools of at least 70.1, got '{python}'", *(done.stderr.splitlines()[-1:] if done else []))
