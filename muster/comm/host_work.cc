@@ -32,6 +32,7 @@ void HostOperation::end(Ended ended) {
   std::unique_lock lock(mutex_);
   ended_ = std::move(ended);
   known_ = true;
+  ended_in_ = std::this_thread::get_id();
   if (future_) {
     future = future_;
     lock.unlock();
@@ -59,7 +60,7 @@ void HostOperation::let_go(HostCall& call, Future& future) {
 
 std::optional<Ended> HostOperation::wait(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
-  const auto told = [this] { return told_; };
+  const auto told = [this] { return told_ || (known_ && ended_in_ == std::this_thread::get_id()); };
   if (timeout == kNoTimeout) {
     changed_.wait(lock, told);
   } else if (!changed_.wait_for(lock, timeout, told)) {
@@ -70,7 +71,7 @@ std::optional<Ended> HostOperation::wait(std::chrono::milliseconds timeout) {
 
 bool HostOperation::over() const {
   const std::lock_guard lock(mutex_);
-  return told_;
+  return known_;
 }
 
 Ended HostOperation::how() const {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -49,7 +50,8 @@ class HostOperation {
   HostCall call_;
   Future future_;       // where one was asked for
   bool known_ = false;  // how it ended
-  bool told_ = false;
+  std::thread::id ended_in_;
+  bool told_ = false;  // to who waits: after the future, and what that calls, which may wait too
   bool left_ = false;
   Ended ended_;
 };

@@ -73,6 +73,18 @@ TEST(HostWork, MemoryInUseIsKeptAsLongAsTheOperation) {
   EXPECT_NE(watched.gone_in(), std::nullopt);
 }
 
+TEST(HostWork, WhatItsFutureCallsFindsItEnded) {
+  auto operation = operation_on(torch::ones({1}));
+  auto work = c10::make_intrusive<HostWork>(0, 0, operation);
+  bool waited = false;
+  work->getFuture()->addCallback([&](c10::ivalue::Future&) {
+    EXPECT_TRUE(work->isCompleted());
+    waited = work->wait();
+  });
+  ended_by_another(operation, {});
+  EXPECT_TRUE(waited);
+}
+
 TEST(HostWork, AWaitThatRunsOutLeavesItUnderWay) {
   auto operation = operation_on(torch::ones({1}));
   auto work = c10::make_intrusive<HostWork>(3, 7, operation);
