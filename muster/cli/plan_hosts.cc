@@ -28,6 +28,19 @@ bool is_here(const HostSpec& host) {
   }
 }
 
+// Why there is none has been said by ssh, or by the muster there.
+std::string answer_of(const HostSpec& host, const std::string& command, const std::string& ssh) {
+  try {
+    return output_of_shell(command, host.name);
+  } catch (const Error&) {
+    const std::string next = ssh.empty() ? "`muster devices`" : cat("`", ssh, " ", host.name, " true`");
+    throw Error(
+        ErrorCode::unavailable,
+        cat("host ", host.name, ": expected an answer of `muster devices --json` there, got none; see that ",
+            next, " works, or name the program with --remote-muster"));
+  }
+}
+
 // What the host has, by the name that the job gives it.
 Host ask_host(const HostSpec& host, bool here, const LaunchOptions& options, const RemoteOptions& remote) {
   std::vector<std::string> argv = {
@@ -38,8 +51,9 @@ Host ask_host(const HostSpec& host, bool here, const LaunchOptions& options, con
   if (!here) argv = ssh_command(remote.ssh, host.name, argv);
   std::string command;
   for (const std::string& word : argv) command += shell_quoted(word) + " ";
-  const std::string answer = output_of_shell(command + "</dev/null", cat("host ", host.name));
-  Host found = parse_inventory(answer, host.name).hosts.at(0);
+  Host found =
+      parse_inventory(answer_of(host, command + "</dev/null", here ? "" : join(remote.ssh, " ")), host.name)
+          .hosts.at(0);
   found.name = without_user(host.name);
   return found;
 }

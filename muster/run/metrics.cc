@@ -10,14 +10,14 @@
 
 namespace muster {
 
-MetricsWriter::MetricsWriter(const std::string& path) {
+MetricsWriter::MetricsWriter(const std::string& path) : path_(path) {
   if (path.empty()) return;
   file_.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!file_.valid()) fail_errno(cat("metrics: cannot open '", path, "'"), errno);
 }
 
 void MetricsWriter::write(std::initializer_list<std::pair<const char*, double>> values) {
-  if (file_.valid()) write_all(file_.get(), to_json_line(values) + "\n");
+  if (file_.valid()) write_all(file_.get(), to_json_line(values) + "\n", path_);
 }
 
 std::string to_json_line(std::initializer_list<std::pair<const char*, double>> values) {

@@ -18,6 +18,7 @@ class MetricsWriter {
   void write(std::initializer_list<std::pair<const char*, double>> values);
 
  private:
+  std::string path_;
   Fd file_;
 };
 
