@@ -17,10 +17,11 @@ packages="g++ cmake ninja-build pkg-config python3 python3-venv ca-certificates
   libssl-dev libpugixml-dev libcurl4-openssl-dev libgtest-dev libgmock-dev libbenchmark-dev zlib1g-dev"
 case $goal in
   train) ;;
-  # The last line: what the tests of several hosts are tested with.
-  test) packages="$packages clang-format clang-tidy
-    iproute2 openssh-server munge slurmctld slurmd slurm-client openmpi-bin mpich etcd-server faketime" ;;
-  bench) packages="$packages mpich libmpich-dev openmpi-bin" ;;
+  # The last two lines: what the tests of several hosts and of the backend over MPI are tested with.
+  test | bench) packages="$packages clang-format clang-tidy
+    iproute2 openssh-server munge slurmctld slurmd slurm-client etcd-server faketime
+    openmpi-bin libopenmpi-dev mpich libmpich-dev"
+    [ "$goal" = test ] || packages="$packages parallel task-spooler" ;;  # peers
   fuzz) packages="$packages clang libclang-rt-dev" ;;
   *) say "unknown goal '$goal': expected train, test, bench or fuzz"; exit 2 ;;
 esac
