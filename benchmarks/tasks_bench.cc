@@ -25,10 +25,9 @@ namespace fs = std::filesystem;
 using muster::cat;
 using muster::bench::Command;
 
-constexpr const char* kTrivial = "/bin/true";
-
 struct Options {
   int tasks = 2'000;
+  std::string program = TRIVIAL_PROGRAM;  // the trivial one
   int slots = 4;
   int runs = 3;
   std::string folder = fs::temp_directory_path() / cat("muster-tasks-bench-", ::getpid());
@@ -50,7 +49,7 @@ std::vector<double> write_lists(const Options& options) {
   std::vector<double> seconds;
   std::ofstream names(options.folder + "/names");
   std::ofstream trivial(options.folder + "/trivial.toml");
-  trivial << "[[task]]\nname = \"t{i}\"\nargv = [\"" << kTrivial
+  trivial << "[[task]]\nname = \"t{i}\"\nargv = [\"" << options.program
           << "\"]\nneeds = { cpus = 1 }\neach = { i = \"1.." << options.tasks << "\" }\n";
   for (int i = 1; i <= options.tasks; ++i) names << i << "\n";
   std::ofstream lines(options.folder + "/sleeps");
@@ -73,14 +72,15 @@ std::string spool_lines(const Options& options, const std::string& program, cons
 
 // The trivial program, `slots` at a time, by a loop that does nothing else. Milliseconds.
 double time_bare_loop(const Options& options) {
-  char* const argv[] = {const_cast<char*>(kTrivial), nullptr};
+  std::string program = options.program;
+  char* const argv[] = {program.data(), nullptr};
   const auto started = muster::Clock::now();
   int running = 0;
   for (int begun = 0; begun < options.tasks || running > 0;) {
     if (begun < options.tasks && running < options.slots) {
       pid_t pid = 0;
-      const int failed = ::posix_spawn(&pid, kTrivial, nullptr, nullptr, argv, environ);
-      if (failed != 0) muster::fail_errno(cat("cannot start ", kTrivial), failed);
+      const int failed = ::posix_spawn(&pid, argv[0], nullptr, nullptr, argv, environ);
+      if (failed != 0) muster::fail_errno(cat("cannot start ", program), failed);
       ++begun;
       ++running;
     } else if (::wait(nullptr) > 0) {
@@ -101,15 +101,15 @@ std::vector<Runner> runners(const Options& options) {
        .sleeps = muster + "sleeps.toml"},
       {.name = "GNU parallel",
        .program = "parallel",
-       .trivial = cat("parallel --will-cite -j ", slots, " ", kTrivial, " <names"),
+       .trivial = cat("parallel --will-cite -j ", slots, " ", options.program, " <names"),
        .sleeps = cat("parallel --will-cite -j ", slots, " sleep <sleeps")},
       {.name = "task-spooler",
        .program = "tsp",
-       .trivial = spool_lines(options, kTrivial, "names"),
+       .trivial = spool_lines(options, options.program, "names"),
        .sleeps = spool_lines(options, "sleep", "sleeps")},
       {.name = "xargs -P",
        .program = "xargs",
-       .trivial = cat("xargs -P ", slots, " -n 1 ", kTrivial, " <names"),
+       .trivial = cat("xargs -P ", slots, " -n 1 ", options.program, " <names"),
        .sleeps = cat("xargs -P ", slots, " -n 1 sleep <sleeps")},
   };
 }
@@ -138,8 +138,8 @@ void run(const Options& options) {
       runner.sleep_times.ms.push_back(time_lines(options, runner.sleeps));
     }
   }
-  std::printf("%d trivial tasks, and 100 that sleep %.1f s together, %d at a time; the fastest of %d\n",
-              options.tasks, work, options.slots, options.runs);
+  std::printf("%d times %s, and 100 programs that sleep %.1f s together, %d at a time; the fastest of %d\n",
+              options.tasks, options.program.c_str(), work, options.slots, options.runs);
   std::printf("%-14s  %10s  %28s\n", "", "tasks/s", "makespan / (work / slots)");
   for (const Runner& runner : all) {
     std::printf("%-14s  %10.0f  %28.3f\n", runner.name.c_str(),
@@ -162,6 +162,10 @@ int main(int argc, char** argv) {
   app.add_option("--tasks", options.tasks, "trivial ones")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
+  app.add_option("--program", options.program,
+                 "the trivial one; /bin/true takes longer to start, by the C library it loads")
+      ->capture_default_str()
+      ->check(CLI::ExistingFile);
   app.add_option("--slots", options.slots, "tasks at a time")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));

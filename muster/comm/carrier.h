@@ -40,6 +40,9 @@ class Carrier {
   // The memory stays the caller's until `done`. Throws: invalid_argument for an operation that cannot be;
   // what an earlier one has broken the group with.
   virtual void submit(Job job) = 0;
+  // As one that the caller waits for, in its own thread, until it is over; false where that is no way, or
+  // something else is under way. Throws: what `done` would be told too.
+  virtual bool run(const shm::Request& /*request*/, std::chrono::milliseconds /*timeout*/) { return false; }
   virtual void send(int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) = 0;
   // `from` may be shm::kAnySource.
   virtual void receive(int from, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) = 0;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/comm/agreement.h"
+#include "muster/comm/host_backend.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
@@ -32,6 +33,7 @@ struct ProcessGroup::State {
   GroupOptions options;
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // null after shutdown
   c10d::Backend* backend = nullptr;              // the group's own, where it has one of muster's alone
+  BlockingCollectives* blocking = nullptr;       // the same, where it is for the CPU
   c10::intrusive_ptr<c10d::Store> store;
   std::shared_ptr<Agreement> agreement;
   std::vector<int> parent_ranks;

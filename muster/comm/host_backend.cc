@@ -25,7 +25,7 @@ using shm::Request;
 using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-class HostBackend : public c10d::Backend {
+class HostBackend : public c10d::Backend, public BlockingCollectives {
  public:
   HostBackend(std::string name, int rank, int size, std::chrono::milliseconds timeout,
               std::unique_ptr<Carrier> carrier)
@@ -72,6 +72,22 @@ class HostBackend : public c10d::Backend {
   }
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
     return all_reduce(tensors, options);
+  }
+
+  void all_reduce_and_wait(const at::Tensor& tensor, const c10d::ReduceOp& op) override {
+    HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
+    check_open(call);
+    Request request = call.request(Kind::all_reduce, tensor);
+    request.op = shm_op(op);
+    request.out = {memory_of(tensor)};
+    if (carrier_->run(request, timeout_)) {
+      ++sequence_;
+      return;
+    }
+    c10d::AllreduceOptions options;
+    options.reduceOp = op;
+    options.asyncOp = false;
+    all_reduce({tensor}, options)->wait();
   }
 
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {

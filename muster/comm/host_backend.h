@@ -2,7 +2,9 @@
 // host (shm_call.h). What shared memory and MPI have in common; it does not know which of them carries.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <chrono>
 #include <memory>
@@ -15,6 +17,19 @@ class Backend;
 }  // namespace c10d
 
 namespace muster {
+
+// What a HostBackend offers beside c10d's interface.
+class BlockingCollectives {
+ public:
+  BlockingCollectives() = default;
+  BlockingCollectives(const BlockingCollectives&) = delete;
+  BlockingCollectives& operator=(const BlockingCollectives&) = delete;
+  virtual ~BlockingCollectives() = default;
+
+  // As allreduce() and the wait() of its Work, which cost more than a small operation does; without either,
+  // where the caller's thread can do it. `tensor`: dense, contiguous, on the CPU.
+  virtual void all_reduce_and_wait(const at::Tensor& tensor, const c10d::ReduceOp& op) = 0;
+};
 
 // CPU tensors; others are copied to the host and back. `name` is what getBackendName() says.
 c10::intrusive_ptr<c10d::Backend> make_host_backend(std::string name, int rank, int size,

@@ -71,6 +71,7 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
       state->group->setBackend(c10::kCUDA, type, on_host);  // staged through host memory
     }
     if (options.backend == "shm" || options.backend == "mpi") state->backend = on_host.get();
+    if (options.backend == "shm") state->blocking = dynamic_cast<BlockingCollectives*>(on_host.get());
     state->group->setGroupName(cat("muster:", size));
   });
   if (size > 1 && options.backend != "shm") {  // which compares every call itself

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
@@ -52,6 +53,10 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
 const char* to_string(ReduceOp op) {
   constexpr const char* kNames[] = {"sum", "avg", "min", "max", "product", "band", "bor", "bxor"};
   return kNames[static_cast<int>(op)];
+}
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous();
 }
 
 // The parts of a tensor, one a rank, as views along the flattened first dimension.
@@ -110,6 +115,20 @@ int ProcessGroup::parent_rank(int rank) const {
 const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
   if (!state_->group) throw Error(ErrorCode::failed_precondition, "process group: used after shutdown()");
   return state_->group;
+}
+
+void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
+  if (!state_->group || !state_->blocking || !is_plain(tensor))
+    return all_reduce_async(std::move(tensor), op, Caller::waits).wait();
+  const int64_t sequence = state_->sequence++;
+  try {
+    RECORD_USER_SCOPE("all_reduce");  // for LibTorch's profiler
+    state_->blocking->all_reduce_and_wait(tensor, to_c10d(op));
+  } catch (...) {
+    rethrow_translated(Work::State{
+        .operation = "all_reduce", .sequence = sequence, .rank = state_->rank, .size = state_->size}
+                           .name());
+  }
 }
 
 Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller caller) {

@@ -46,9 +46,7 @@ class ProcessGroup {
   const std::string& backend() const;  // "gloo", "nccl", "shm", "shm+gloo" or "mpi"
 
   // Every rank ends with the reduction over all ranks, in place. Source: torch.distributed.all_reduce.
-  void all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum) {
-    all_reduce_async(std::move(tensor), op, Caller::waits).wait();
-  }
+  void all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum);
   [[nodiscard]] Work all_reduce_async(at::Tensor tensor, ReduceOp op = ReduceOp::sum,
                                       Caller caller = Caller::goes_on);
 

@@ -31,6 +31,9 @@ class ShmCarrier : public Carrier {
   ~ShmCarrier() override { ShmCarrier::leave(); }
 
   void submit(Job job) override { queue_->submit(std::move(job)); }
+  bool run(const shm::Request& request, std::chrono::milliseconds timeout) override {
+    return queue_->run(request, timeout);
+  }
   void send(int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
     mailbox().send(to, tag, data, timeout, of_message(std::move(done)));
   }

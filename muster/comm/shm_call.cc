@@ -65,11 +65,11 @@ shm::Op shm_op(const c10d::ReduceOp& op) {
   }
 }
 
-namespace {
-
 shm::Part memory_of(const at::Tensor& tensor) {
   return {.data = static_cast<std::byte*>(tensor.data_ptr()), .bytes = tensor.nbytes()};
 }
+
+namespace {
 
 // Contiguous memory on the host for a tensor's values: for a GPU's, memory that it copies to and from at the
 // bus's speed.

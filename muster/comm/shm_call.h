@@ -18,6 +18,8 @@ shm::Op shm_op(const c10d::ReduceOp& op);
 // other: a type that can be moved, not reduced.
 shm::Type shm_type(const at::Tensor& tensor);
 
+shm::Part memory_of(const at::Tensor& tensor);  // of one that is contiguous
+
 // One operation being put together.
 class HostCall {
  public:

@@ -22,7 +22,7 @@ constexpr std::chrono::microseconds kQueuesPatience{50};
 
 ShmQueue::ShmQueue(shm::Team& team) : team_(team), collectives_(team) {
   const BlockedSignals blocked;  // in the thread, for good
-  thread_ = std::thread([this] { run(); });
+  thread_ = std::thread([this] { serve(); });
 }
 
 ShmQueue::~ShmQueue() {
@@ -48,9 +48,7 @@ void ShmQueue::submit(Job job) {
     changed_.notify_one();
     return;
   }
-  running_ = true;
-  runner_ = std::this_thread::get_id();
-  lock.unlock();
+  begin_turn(lock);
   std::exception_ptr refused;
   bool ended = false;
   try {
@@ -62,11 +60,43 @@ void ShmQueue::submit(Job job) {
   }
   if (ended) execute(queued);
   lock.lock();
-  running_ = false;
   if (!ended && !refused) queue_.push_front(std::move(queued));
+  end_turn(lock);
+  if (refused) std::rethrow_exception(refused);
+}
+
+bool ShmQueue::run(const shm::Request& request, std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  if (broken_) std::rethrow_exception(broken_);
+  if (running_ || !queue_.empty()) return false;
+  begin_turn(lock);
+  std::exception_ptr error;
+  try {
+    team_.set_patience(kCallersPatience);
+    collectives_.begin(request);
+    collectives_.finish(request, Deadline(timeout));
+  } catch (const Error& failure) {
+    error = std::current_exception();
+    break_with(failure);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  end_turn(lock);
+  if (error) std::rethrow_exception(error);
+  return true;
+}
+
+void ShmQueue::begin_turn(std::unique_lock<std::mutex>& lock) {
+  running_ = true;
+  runner_ = std::this_thread::get_id();
+  lock.unlock();
+}
+
+void ShmQueue::end_turn(std::unique_lock<std::mutex>& lock) {
+  running_ = false;
   if (stop_ || !queue_.empty()) changed_.notify_one();
   lock.unlock();
-  if (refused) std::rethrow_exception(refused);
 }
 
 bool ShmQueue::ends_at_once(const Queued& queued) const {
@@ -86,14 +116,18 @@ void ShmQueue::execute(Queued& queued) {
     }
   } catch (const Error& failure) {
     error = std::current_exception();
-    if (failure.code() != ErrorCode::invalid_argument) {
-      const std::lock_guard lock(mutex_);
-      if (!broken_) broken_ = error;
-    }
+    break_with(failure);
   } catch (...) {
     error = std::current_exception();
   }
   queued.job.done({.error = error});
+}
+
+// A wrong call leaves the team as good as it was; inside of a handler.
+void ShmQueue::break_with(const Error& failure) {
+  if (failure.code() == ErrorCode::invalid_argument) return;
+  const std::lock_guard lock(mutex_);
+  if (!broken_) broken_ = std::current_exception();
 }
 
 void ShmQueue::rethrow_if_broken() {
@@ -113,7 +147,7 @@ void ShmQueue::drain(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-void ShmQueue::run() {
+void ShmQueue::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return !running_ && (stop_ || !queue_.empty()); });

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/error.h"
 #include "muster/comm/carrier.h"
 #include "muster/shm/collectives.h"
 
@@ -29,15 +30,21 @@ class ShmQueue {
   // Throws: invalid_argument for an operation that cannot be; what an earlier one has broken the group with.
   void submit(Job job);
 
+  // As Carrier::run.
+  bool run(const shm::Request& request, std::chrono::milliseconds timeout);
+
  private:
   struct Queued {
     Job job;
     Deadline deadline;
     bool begun = false;  // its first request
   };
-  void run();
+  void serve();
   void drain(std::unique_lock<std::mutex>& lock);
   void execute(Queued& queued);
+  void begin_turn(std::unique_lock<std::mutex>& lock);
+  void end_turn(std::unique_lock<std::mutex>& lock);
+  void break_with(const Error& failure);
   void rethrow_if_broken();
   bool ends_at_once(const Queued& queued) const;
 
