@@ -115,6 +115,13 @@ class Program {
   Child child_;
 };
 
+// The words of `muster run` that has a shell run `script` as every rank.
+inline std::vector<std::string> sh(std::vector<std::string> flags, const std::string& script) {
+  flags.insert(flags.begin(), "run");
+  flags.insert(flags.end(), {"sh", "-c", script});
+  return flags;
+}
+
 // Start to end.
 inline Ran muster(std::vector<std::string> args, const ScratchFolder& folder, ProgramSettings settings = {}) {
   return Program(std::move(args), folder, std::move(settings)).finish();

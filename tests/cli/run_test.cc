@@ -16,12 +16,6 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
 
-std::vector<std::string> sh(std::vector<std::string> flags, const std::string& script) {
-  flags.insert(flags.begin(), "run");
-  flags.insert(flags.end(), {"sh", "-c", script});
-  return flags;
-}
-
 std::vector<std::string> sorted_lines(const std::string& text) {
   auto lines = split(trim(text), '\n');
   std::sort(lines.begin(), lines.end());
