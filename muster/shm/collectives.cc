@@ -213,30 +213,28 @@ void Collectives::finish_small(const Request& request) {
   }
 }
 
-// Block by block, dealt out among the ranks: whose it is reduces it and writes the result where all have
-// theirs. From the end: what was written last the caches still hold, and what comes first is read first
-// afterwards.
+// Every rank reduces its share of all, and writes the result where all have theirs.
 void Collectives::all_reduce_in_place(const Request& request, const Deadline& deadline) {
-  constexpr size_t kBlockBytes = size_t{32} << 10;  // read again from the cache, to be written to the others
+  constexpr size_t kBlockBytes = size_t{128} << 10;  // read again from the cache, to be written to the others
   const auto ranks = static_cast<size_t>(team_.size());
   const auto me = static_cast<size_t>(team_.rank());
   const size_t element = size_of(request.type);
-  const size_t total = request.count * element;
-  const size_t rounds = (total + ranks * kBlockBytes - 1) / (ranks * kBlockBytes);
-  const size_t block =
-      (total / (rounds * ranks) / kCacheLine + 1) * kCacheLine;  // equal ones, for equal work
+  const size_t line = std::max<size_t>(1, kCacheLine / element);
+  const size_t each = (request.count / ranks + line - 1) / line * line;
+  const size_t first = std::min(me * each, request.count);
+  const size_t last = me + 1 == ranks ? request.count : std::min(first + each, request.count);
   const Reduce reduce = reduce_for(request.type, request.op);
   const void* sources[kMaxRanks];
-  for (size_t round = rounds; round-- > 0;) {
-    const size_t at = std::min((round * ranks + me) * block, total);
-    const size_t bytes = std::min(block, total - at);
+  for (size_t at = first; at < last; at += kBlockBytes / element) {
+    const size_t count = std::min(kBlockBytes / element, last - at);
     for (size_t rank = 0; rank < ranks; ++rank)
-      sources[rank] = team_.at(team_.call(static_cast<int>(rank), sequence_).offset) + at;
-    std::byte* const result = request.out[0].data + at;
-    reduce(result, sources, team_.size(), bytes / element);
+      sources[rank] = team_.at(team_.call(static_cast<int>(rank), sequence_).offset) + at * element;
+    std::byte* const result = request.out[0].data + at * element;
+    reduce(result, sources, team_.size(), count);
     for (size_t rank = 0; rank < ranks; ++rank)
       if (rank != me)
-        copy_bytes(const_cast<std::byte*>(static_cast<const std::byte*>(sources[rank])), result, bytes);
+        copy_bytes(const_cast<std::byte*>(static_cast<const std::byte*>(sources[rank])), result,
+                   count * element);
   }
   step(deadline);
 }
