@@ -202,6 +202,9 @@ void many_in_flight(ProcessGroup& group) {
     tensors.push_back(torch::full({1000 + i}, group.rank() + i, torch::kFloat).to(group.device()));
     works.push_back(group.all_reduce_async(tensors.back()));
   }
+  auto behind = torch::full({3}, 2, torch::kFloat).to(group.device());
+  group.all_reduce(behind);  // whose caller waits, while the others are under way
+  expect_equal(behind, torch::full({3}, 2.0F * static_cast<float>(group.size())), "behind those in flight");
   for (auto& work : works) work.wait();
   for (int i = 0; i < 16; ++i) {
     const int ranks = group.size() * (group.size() - 1) / 2;  // 0 + 1 + … of every rank's number

@@ -239,11 +239,12 @@ TEST(Shm, WhatAnOperationsEndCallsMayUseTheGroup) {
       auto future = group.c10d()->allreduce(first)->getFuture()->then(
           [&](c10::ivalue::Future&) {
             group.c10d()->allreduce(second)->wait();
+            group.all_reduce(second[0]);
             return c10::IValue(second[0]);
           },
           c10::TensorType::get());
       future->wait();
-      EXPECT_TRUE(second[0].equal(torch::full({count}, 2.0F))) << count;
+      EXPECT_TRUE(second[0].equal(torch::full({count}, 4.0F))) << count;
     }
   });
 }
