@@ -390,7 +390,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   const std::unique_ptr<Carrier> carrier_;
   std::mutex leaving_;  // the carrier is not left while it gives up
   std::atomic<bool> left_ = false;
-  uint64_t sequence_ = 0;
+  std::atomic<uint64_t> sequence_ = 0;
 };
 
 }  // namespace
