@@ -38,6 +38,8 @@ const char* to_text(AttemptEnd how) {
       return "again";
     case AttemptEnd::interrupted:
       return "interrupted";
+    case AttemptEnd::refused:
+      return "refused";
   }
   return "?";
 }

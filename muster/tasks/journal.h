@@ -41,6 +41,7 @@ enum class AttemptEnd {
   failed,       // and no start is left
   again,        // failed, and is tried again
   interrupted,  // the run was ended: nobody's failure
+  refused,      // another job had a GPU of it: it never began, and counts as no attempt
 };
 
 // What a journal tells.

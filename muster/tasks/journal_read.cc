@@ -67,13 +67,19 @@ class JournalFold {
     TaskAttempt& attempt = result.attempts.at(result.attempts.size() - 1);
     if (attempt.attempt != record.at("attempt"))
       throw Error(ErrorCode::failed_precondition, "the end of another attempt than the last");
+    const std::string how = record.at("how");
+    if (how == "refused") {  // it never began: what came of the attempt before it stands
+      result.attempts.pop_back();
+      result.state = TaskState::waiting;
+      result.reason = record.value("reason", "");
+      return;
+    }
     attempt.ended = record.at("at").get<double>();
     attempt.exit_code = record.at("code");
     attempt.signal = record.at("signal");
     attempt.timed_out = record.value("timed_out", false);
     result.reason = record.value("reason", "");
     result.last_json = record.value("json", "");
-    const std::string how = record.at("how");
     result.state = how == "done" ? TaskState::done : how == "failed" ? TaskState::failed : TaskState::waiting;
   }
 

@@ -209,14 +209,17 @@ class TaskRunner {
           cat(printable(tasks_[live.task].name), " left behind and was rid of: ", join(exit.killed, ", ")));
     for (const std::string& survivor : exit.survivors) view_.note(cat("could not end ", survivor));
     schedule_.release(live.task);
-    result.last_json = is_empty_log(live.log.get()) ? std::string() : json_of(attempt.log);
     const AttemptEnd how = judge(live, end, result);
-    if (journal_failed_) return;
-    guarded([&] {
-      const uint64_t record =
-          journal_.end(tasks_[live.task].name, attempt, how, result.reason, result.last_json);
-      pending_.push_back({record, live.task, how});
-    });
+    if (how != AttemptEnd::refused)
+      result.last_json = is_empty_log(live.log.get()) ? std::string() : json_of(attempt.log);
+    if (!journal_failed_) {
+      guarded([&] {
+        const uint64_t record =
+            journal_.end(tasks_[live.task].name, attempt, how, result.reason, result.last_json);
+        pending_.push_back({record, live.task, how});
+      });
+    }
+    if (how == AttemptEnd::refused) result.attempts.pop_back();  // the next start is the same attempt
   }
 
   // Nothing where the task took its log away.
@@ -231,6 +234,11 @@ class TaskRunner {
   // What the end means, in the result's words too.
   AttemptEnd judge(const LiveTask& live, const TaskEnd& end, TaskResult& result) {
     const TaskAttempt& attempt = result.attempts.back();
+    if (end.kind == TaskEnd::Kind::refused) {
+      result.state = ending_ ? TaskState::skipped : TaskState::waiting;
+      result.reason = ending_ ? why_ended_ : end.why_not;
+      return AttemptEnd::refused;
+    }
     if (end.kind != TaskEnd::Kind::ended && !ending_) {  // not its own doing: that costs no retry
       result.state = TaskState::waiting;
       result.reason = end.why_not;
@@ -270,11 +278,11 @@ class TaskRunner {
       pending_.pop_front();
       const TaskResult& result = outcome_.results[end.task];
       if (end.how == AttemptEnd::done) schedule_.done(end.task);
-      if (end.how == AttemptEnd::interrupted) schedule_.again(end.task);
+      if (end.how == AttemptEnd::interrupted || end.how == AttemptEnd::refused) schedule_.again(end.task);
       std::vector<size_t> skipped;
       if (end.how == AttemptEnd::failed || end.how == AttemptEnd::again)
         skipped = schedule_.failed(end.task, now()).skipped;
-      view_.ended(end.task, result);
+      tell_end(end, result);
       for (const size_t task : skipped) skip(task, end.task);
       if (end.how == AttemptEnd::failed && options_.fail_fast && !ending_) {
         why_ended_ = cat(printable(tasks_[end.task].name), " failed (--fail-fast)");
@@ -282,6 +290,12 @@ class TaskRunner {
         end_all(options_.facts.grace);
       }
     }
+  }
+
+  void tell_end(const PendingEnd& end, const TaskResult& result) {
+    if (end.how != AttemptEnd::refused) return view_.ended(end.task, result);
+    view_.refused(end.task, result.reason);
+    if (result.state == TaskState::skipped) view_.skipped(end.task, result);
   }
 
   void skip(size_t task, size_t because) {
@@ -376,16 +390,6 @@ class TaskRunner {
 };
 
 }  // namespace
-
-std::string log_folder_of(const std::string& run_dir, const std::string& task, size_t place) {
-  std::string name = task;
-  std::replace(name.begin(), name.end(), '/', '_');
-  // Names that would be the same folder, or none, are told apart by their place.
-  if (name != task || name.empty() || name.starts_with('.') || name.size() > 200)
-    name = cat(name.substr(0, 200), "~", place);
-  if (name.starts_with('.')) name.insert(0, "_");
-  return cat(run_dir, "/logs/", name);
-}
 
 RunOutcome run_tasks(const std::vector<Task>& tasks, Schedule& schedule, Journal& journal,
                      std::vector<TaskResult> results, const RunnerOptions& options, RunView& view) {

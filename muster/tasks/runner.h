@@ -47,7 +47,4 @@ RunOutcome run_tasks(const std::vector<Task>& tasks, Schedule& schedule, Journal
 // that does not end.
 void end_left_over(const std::string& run_dir, const std::vector<std::string>& agents);
 
-// The folder of a task's logs, below `run_dir`.
-std::string log_folder_of(const std::string& run_dir, const std::string& task, size_t place);
-
 }  // namespace muster

@@ -29,6 +29,16 @@ std::string tail_of(int fd) {
 
 }  // namespace
 
+std::string log_folder_of(const std::string& run_dir, const std::string& task, size_t place) {
+  std::string name = task;
+  std::replace(name.begin(), name.end(), '/', '_');
+  // Names that would be the same folder, or none, are told apart by their place.
+  if (name != task || name.empty() || name.starts_with('.') || name.size() > 200)
+    name = cat(name.substr(0, 200), "~", place);
+  if (name.starts_with('.')) name.insert(0, "_");
+  return cat(run_dir, "/logs/", name);
+}
+
 Fd open_task_log(const std::string& path) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC;
   const std::string folder = path.substr(0, path.rfind('/'));

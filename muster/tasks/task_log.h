@@ -8,6 +8,9 @@
 
 namespace muster {
 
+// The folder of a task's logs, below `run_dir`. `place`: the task's among all.
+std::string log_folder_of(const std::string& run_dir, const std::string& task, size_t place);
+
 // Makes the file, with its folder. Throws: io.
 Fd open_task_log(const std::string& path);
 
