@@ -166,10 +166,11 @@ int run_tasks_command(const TasksFlags& given) {
   if (!flags.html.empty()) flags.html = fs::absolute(flags.html).string();
   TasksRun run = which_run(flags);
   if (!flags.submit.empty()) return submit_tasks(flags, run);
-  const TaskMachines machines = machines_of(run);
+  const bool only_shows = flags.dry_run || !flags.explain.empty();
+  const TaskMachines machines = machines_of(run, only_shows);
   Schedule schedule = schedule_of(run, machines);
-  if (!flags.explain.empty()) return explain_task(flags, run, machines.here(), schedule);
-  if (flags.dry_run) return show_first_starts(run, machines.here(), schedule);
+  if (!flags.explain.empty()) return explain_task(flags, run, machines, schedule);
+  if (flags.dry_run) return show_first_starts(run, machines, schedule);
   check_result_files(flags);
   return start_run(flags, run, machines, schedule);
 }

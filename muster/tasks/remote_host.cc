@@ -136,6 +136,7 @@ void RemoteHost::take(const RemoteMessage& message) {
       return give_up(cat("expected muster ", options_.hello.version, " there, as here, got ",
                          printable(host->version), "; install the same"));
     inventory_ = host->inventory;
+    held_before_ = host->held;
     inventory_->hosts[0].name = name();
     return leave_loop();
   }

@@ -46,6 +46,7 @@ class RemoteHost : public TaskHost {
   void connect(EventLoop& loop);
   bool answered() const { return inventory_ || !problem_.empty(); }
   const std::optional<Inventory>& inventory() const { return inventory_; }
+  const std::vector<RemoteHeld>& held_before() const { return held_before_; }  // if the hello asked
   const std::string& problem() const { return problem_; }
   std::string how_silent(
       std::chrono::milliseconds time) const;  // instead, where nothing came: what it printed
@@ -102,6 +103,7 @@ class RemoteHost : public TaskHost {
   Clock::time_point heard_ = Clock::now();
   Clock::time_point ticked_ = Clock::now();
   std::optional<Inventory> inventory_;
+  std::vector<RemoteHeld> held_before_;
   std::string problem_;
   const Pool* pool_ = nullptr;
   int host_ = -1;

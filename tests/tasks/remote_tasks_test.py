@@ -142,6 +142,36 @@ class Leases(Remote):
         holder.communicate()
         self.the_first_start_that_began_is_the_first_attempt(*self.run_tasks("--resume", "run", "--json"))
 
+    def test_what_is_held_elsewhere_counts_before_anything_starts(self):
+        holder = self.hold()
+        spec = self.write("t.toml", task("t{x}", "true", GPU + "\neach = { x = '1..2' }"))
+        hosts = ["--hosts", "far-b,far-c", spec]
+        code, out, err = self.run_tasks("--dry-run", *hosts)
+        self.assertEqual(code, 0, err)
+        self.assertIn("of 2 tasks these start first; 1 wait\n", out)
+        self.assertRegex(out, "(?m)^t1 +far-c +GPU 0")
+        self.assertRegex(out, "(?m)^other jobs have GPUs: GPU 0 of far-b is held by job .*hold.*$")
+        code, out, err = self.run_tasks("--explain", "t2", *hosts)
+        self.assertEqual(code, 0, err)
+        self.assertIn("GPU 0 of far-b is held by job", out)
+        self.assertIn("GPU 0 of far-c has t1", out)
+        code, out, err = self.run_tasks("--dry-run", "--no-lease", *hosts)
+        self.assertIn("of 2 tasks these start first; 0 wait\n", out)
+        self.assertNotIn("other jobs", out)
+        self.touch("release")
+        holder.communicate()
+
+    def test_what_the_run_itself_holds_is_no_other_jobs(self):
+        spec = self.write("t.toml", HOLD, task("next", "true", GPU))
+        process = self.start("--hosts", "far-b", "--run-dir", "run", spec)
+        self.there("held")
+        code, out, err = self.run_tasks("--resume", "run", "--explain", "next")
+        self.assertEqual(code, 0, err)
+        self.assertIn("GPU 0 has hold", out)
+        self.touch("release")
+        process.communicate()
+        self.assertEqual(process.returncode, 0)
+
 
 if __name__ == "__main__":
     MUSTER, FAKE_NVML = (str(pathlib.Path(sys.argv.pop(1)).resolve()) for _ in range(2))
