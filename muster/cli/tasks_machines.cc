@@ -163,13 +163,6 @@ int TaskMachines::here() const {
   return found == connections.end() ? -1 : static_cast<int>(found - connections.begin());
 }
 
-std::vector<RemoteHost*> TaskMachines::remote() const {
-  std::vector<RemoteHost*> hosts;
-  hosts.reserve(connections.size());
-  for (const auto& connection : connections) hosts.push_back(connection.get());
-  return hosts;
-}
-
 std::string hosts_setting(const TasksFlags& flags) {
   if (flags.hosts.empty() && flags.hostfile.empty()) {
     if (!flags.ssh.empty() && flags.resume.empty() && flags.submit.empty())

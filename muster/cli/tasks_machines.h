@@ -22,9 +22,6 @@ struct TaskMachines {
 
   // Which host is this machine; -1: none.
   int here() const;
-
-  // As the runner wants them.
-  std::vector<RemoteHost*> remote() const;
 };
 
 // `--hosts` or `--hostfile` as a setting of the run, "a:4,b"; empty: neither. Throws: invalid_argument; io.

@@ -151,6 +151,10 @@ uint64_t Journal::resume(const std::string& agent, double at) {
   return append(to_text(Json{{"e", "resume"}, {"agent", agent}, {"at", at}, {"time", std::time(nullptr)}}));
 }
 
+uint64_t Journal::agent(const std::string& agent, double at) {
+  return append(to_text(Json{{"e", "agent"}, {"agent", agent}, {"at", at}}));
+}
+
 uint64_t Journal::start(const std::string& task, const TaskAttempt& attempt, const TakenShare& share) {
   Json json = {{"e", "start"},
                {"task", task},

@@ -29,7 +29,7 @@ class JournalFold {
     const std::string kind = record.at("e");
     state_.seconds = std::max(state_.seconds, record.value("at", 0.0));
     if (kind == "run") return take_head(record);
-    if (kind == "resume") return state_.agents.push_back(record.at("agent"));
+    if (kind == "resume" || kind == "agent") return state_.agents.push_back(record.at("agent"));
     if (kind == "finish") return;
     const size_t task = places_.at(record.at("task"));
     if (kind == "start") return take_start(record, task);

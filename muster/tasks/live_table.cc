@@ -95,9 +95,10 @@ void LiveTable::ended(size_t task, const TaskResult& result) {
           describe_span(seconds), " (", num_ended_, " of ", tasks_.size(), ")\n"));
 }
 
-void LiveTable::refused(size_t task, const std::string& why) {
+void LiveTable::refused(size_t task, const TaskResult& result) {
   running_.erase(task);
-  say(cat("[muster] ", printable(tasks_[task].name), " could not begin (", printable(why),
+  if (result.state == TaskState::skipped) return skipped(task, result);
+  say(cat("[muster] ", printable(tasks_[task].name), " could not begin (", printable(result.reason),
           "), and starts again\n"));
 }
 

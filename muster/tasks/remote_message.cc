@@ -299,11 +299,13 @@ RemoteMessage ended_from(JsonObject& json) {
 }
 
 WireJson wire_of(const RemoteCannot& cannot) {
-  return {{kKindKey, "cannot"}, {"why", wire_text(cannot.why)}};
+  return {{kKindKey, "cannot"}, {"why", wire_text(cannot.why)}, {"stopped", cannot.stopped}};
 }
 
 RemoteMessage cannot_from(JsonObject& json) {
-  return RemoteCannot{.why = bytes_at(json, "why")};
+  RemoteCannot cannot{.why = bytes_at(json, "why")};
+  cannot.stopped = json.boolean_or("stopped", false);
+  return cannot;
 }
 
 RemoteMessage alive_from(JsonObject& /*json*/) {

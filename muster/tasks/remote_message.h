@@ -96,6 +96,7 @@ struct RemoteEnded {
 
 struct RemoteCannot {  // the server ends
   std::string why = {};
+  bool stopped = false;  // by somebody there, who does not want it back
 };
 
 using RemoteMessage =

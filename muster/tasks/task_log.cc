@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/tasks/last_json_line.h"
 
 namespace muster {
 
@@ -59,9 +60,15 @@ std::vector<std::string> last_lines_of_log(int fd, size_t count) {
   return lines;
 }
 
-bool is_empty_log(int fd) {
+std::string result_in_log(int fd, const std::string& path) {
   struct stat info = {};
-  return fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0;
+  // Of a trivial task it is quick to know that there is none.
+  if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0) return {};
+  try {
+    return last_json_line(path);
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 }  // namespace muster

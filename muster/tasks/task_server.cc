@@ -339,7 +339,7 @@ class TaskServer {
     EventLoop loop;
     channel_.attach(loop,
                     {.line = [](const std::string& /*line*/) {}, .end = [](const std::string& /*why*/) {}});
-    channel_.send(to_line(RemoteCannot{.why = last_word_}));
+    channel_.send(to_line(RemoteCannot{.why = last_word_, .stopped = stopping_}));
     const auto until = Clock::now() + kLastWordWithin;
     while (channel_.queued() > 0 && Clock::now() < until) loop.run_once(until);
     channel_.detach();

@@ -97,6 +97,23 @@ TEST(Journal, ARefusedStartIsNoAttempt) {
   EXPECT_EQ(state.results[1].state, TaskState::waiting);
 }
 
+// What a host that was lost and is back has from then on is ended by the next run too.
+TEST(Journal, TellsEveryAgentOfEveryRun) {
+  const ScratchFolder folder;
+  write_some(folder);
+  {
+    Journal journal(folder.path());
+    journal.begin_at(std::filesystem::file_size(journal_path(folder.path())));
+    journal.agent("agent.1", 3);
+    journal.resume("other", 4);
+    journal.sync();
+  }
+  const JournalState state = read_journal(folder.path(), kTasks);
+  EXPECT_THAT(state.agents, testing::ElementsAre("agent", "agent.1", "other"));
+  EXPECT_EQ(state.head.agent, "agent");
+  EXPECT_EQ(state.results[1].state, TaskState::running) << "as it was";
+}
+
 // Wherever the file ends, as after a kill or a power cut, all whole records before that are read, and a next
 // run goes on behind them.
 TEST(Journal, ALastLineThatIsNotWholeIsCutOff) {

@@ -110,6 +110,12 @@ TEST(RemoteMessage, WhatOthersHoldIsChecked) {
   }
 }
 
+TEST(RemoteMessage, AServerThatWasStoppedSaysSo) {
+  EXPECT_TRUE(through_a_line(RemoteCannot{.why = "no \xff", .stopped = true}).stopped);
+  EXPECT_FALSE(through_a_line(RemoteCannot{.why = "no"}).stopped);
+  EXPECT_THROW(remote_message_from(R"({"muster": "cannot", "why": "no", "stopped": 1})"), Error);
+}
+
 TEST(RemoteMessage, WhatIsNoneIsRefused) {
   for (
       const char* const line : {

@@ -27,6 +27,18 @@ def wait_for(condition, seconds=60):
     return value
 
 
+def processes_with(entry):
+    """Process ids of those that were started with this in their environment, and their command lines."""
+    found = {}
+    for process in pathlib.Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and entry.encode() in (process / "environ").read_bytes():
+                found[int(process.name)] = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue  # it has ended
+    return {pid: line for pid, line in found.items() if line}
+
+
 def task(name, script, more="needs = { cpus = 1 }"):
     """A [[task]] whose command is a shell script; with `each`, $1 is x."""
     words = ", 'sh', '{x}'" if "each" in more else ""
@@ -42,6 +54,7 @@ class Remote(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-remote-"))
         self.addCleanup(subprocess.run, ["rm", "-rf", str(self.folder)])
+        self.addCleanup(self.kill_what_is_left)
         self.world = self.folder / "hosts"
         self.world.mkdir()
         runtime = self.folder / "runtime"
@@ -49,6 +62,13 @@ class Remote(unittest.TestCase):
         ssh = f"{sys.executable} -B {pathlib.Path(__file__).with_name('stand_in_ssh.py')} {self.world} {FAKE_NVML}"
         self.environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "XDG_RUNTIME_DIR": str(runtime),
                             "MUSTER_SSH": ssh}
+
+    def kill_what_is_left(self):
+        for pid in processes_with(str(self.folder)):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
 
     def start(self, *args):
         process = subprocess.Popen([MUSTER, "tasks", *args], cwd=self.folder, env=self.environment, text=True,
@@ -171,6 +191,143 @@ class Leases(Remote):
         self.touch("release")
         process.communicate()
         self.assertEqual(process.returncode, 0)
+
+
+class Lost(Remote):
+    """Hosts whose connections end; a `silent` one's server is told nothing, and goes on."""
+
+    def set(self, host, what, text=""):
+        (self.world / host).mkdir(mode=0o700, exist_ok=True)
+        (self.world / host / what).write_text(text)
+
+    def connections(self, host):
+        return [int(pid) for pid in (self.world / host / "connections").read_text().split()]
+
+    def break_connection(self, host):
+        os.kill(self.connections(host)[-1], signal.SIGKILL)
+
+    def tasks_left(self):
+        return processes_with(f"MUSTER_RUN_DIR={self.folder}/run")
+
+    def children_of(self, pid):
+        return {int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+    def test_a_host_that_is_back_is_used_again(self):
+        spec = self.write("t.toml", task(
+            "t{x}", "touch up-$1-$MUSTER_ATTEMPT; until [ -e go-$1 ]; do sleep 0.05; done; echo $1 >>done",
+            "needs = { cpus = 1 }\neach = { x = '1..6' }"))
+        process = self.start("--hosts", "far-b:1,far-c:1", "--run-dir", "run", "--json", spec)
+        self.there("up-1-0", "up-2-0")
+        self.break_connection("far-b")
+        said = self.hear(process, "host far-b is back", "started on the CPU of far-b, attempt 1")
+        self.assertEqual(said.count("far-b:"), 1, said)
+        self.assertIn("host far-b: python3", said.replace(pathlib.Path(sys.executable).name, "python3"))
+        self.assertIn("was killed by SIGKILL; it is set aside and tried again\n", said)
+        self.break_connection("far-c")
+        self.hear(process, "host far-c is back")
+        ended = {pid for host in ("far-b", "far-c") for pid in self.connections(host)[:-1]}
+        wait_for(lambda: not ended & self.children_of(process.pid))  # nobody's zombies
+        for x in range(1, 7):
+            self.touch(f"go-{x}")
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, 0, err)
+        results = self.results(out)
+        self.assertEqual([(each["state"], self.numbers(each)) for each in results.values()],
+                         [("done", [0, 1])] * 2 + [("done", [0])] * 4)
+        self.assertEqual({each["attempts"][-1]["host"] for each in results.values()}, {"far-b", "far-c"})
+        self.assertEqual(sorted((self.folder / "done").read_text().split()), list("123456"))
+        self.assertEqual(self.tasks_left(), {})
+
+    # Of each start that finds one still running that was started before it.
+    ALONE = ('for pid in $(cat pids 2>/dev/null); do kill -0 $pid 2>/dev/null && echo "$pid still runs"; done; '
+             'echo $$ >>pids; touch up-$MUSTER_ATTEMPT; [ -e go ] || sleep 1000; echo end')
+
+    def test_what_ran_there_has_ended_before_it_runs_again(self):
+        self.set("far-b", "silent")
+        process = self.start("--hosts", "far-b", "--run-dir", "run", self.write("t.toml", task("t", self.ALONE)))
+        self.there("up-0")
+        self.assertEqual(len(self.tasks_left()), 2)
+        self.break_connection("far-b")
+        self.hear(process, "1 task can only run on hosts that were lost; one has 1m00s to come back")
+        self.touch("go")
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, 0, err)
+        self.assertEqual(self.log("t", 1), "end\n")
+        self.assertEqual(self.tasks_left(), {})
+
+    def test_a_run_that_is_killed_after_that_leaves_nothing(self):
+        self.set("far-b", "silent")
+        process = self.start("--hosts", "far-b", "--run-dir", "run", self.write("t.toml", task("t", self.ALONE)))
+        self.there("up-0")
+        self.break_connection("far-b")
+        self.there("up-1")
+        process.send_signal(signal.SIGSTOP)  # both ends here at once, and the other hears of neither
+        self.break_connection("far-b")
+        process.kill()
+        process.communicate()
+        self.assertEqual(len(self.tasks_left()), 2, "its server has heard nothing of that")
+        self.touch("go")
+        code, out, err = self.run_tasks("--resume", "run", "--json")
+        self.assertEqual(code, 0, err)
+        self.assertEqual(self.numbers(self.results(out)["t"]), [0, 1, 2])
+        self.assertEqual(self.log("t", 2), "end\n")
+        self.assertEqual(self.tasks_left(), {})
+
+    def test_a_host_with_other_gpus_is_not_used(self):
+        spec = self.write("t.toml", task("t", "touch up; [ -e go ] || sleep 1000; echo $CUDA_VISIBLE_DEVICES", GPU))
+        self.set("far-b", "gpu", "7")
+        process = self.start("--hosts", "far-b", "--run-dir", "run", spec)
+        self.there("up")
+        self.touch("go")
+        self.set("far-b", "gpu", "8")
+        self.break_connection("far-b")
+        self.hear(process, "host far-b answers again, and stays set aside: expected GPU GPU-70000000-0000-4000-8000-000000000000 "
+                  "there, as before, got GPU-80000000-0000-4000-8000-000000000000")
+        self.set("far-b", "gpu", "7")
+        said = self.hear(process, "host far-b is back")
+        self.assertEqual(said.count("\n"), 1, said)
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, 0, err)
+        self.assertEqual(self.log("t", 1), "GPU-70000000-0000-4000-8000-000000000000\n")
+
+    def test_one_that_does_not_come_back_ends_a_run_that_can_do_nothing_else(self):
+        spec = self.write("t.toml", task("t{x}", "touch up-$1; sleep 1000", "needs = { cpus = 1 }\neach = { x = '1..2' }"))
+        process = self.start("--hosts", "far-b", "--run-dir", "run", "--wait", "1500ms", spec)
+        self.there("up-1", "up-2")
+        self.set("far-b", "down")
+        self.break_connection("far-b")
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, 1, err)
+        self.assertRegex(err, r"expected hosts that can run the 2 tasks that wait, got none \(far-b: .* was killed by SIGKILL; "
+                         r"did not come back in 1.5s\); --resume goes on")
+        self.assertNotIn("refused", err)
+        self.assertEqual(len(self.connections("far-b")), 2, "it was tried once, after a second")
+        self.assertEqual(self.tasks_left(), {})
+
+    def test_one_that_was_stopped_there_is_left_alone(self):
+        process = self.start("--hosts", "far-b", "--run-dir", "run",
+                             self.write("t.toml", task("t", "touch up; sleep 1000")))
+        self.there("up")
+        servers = [pid for pid, line in processes_with(f"XDG_RUNTIME_DIR={self.world}/far-b").items()
+                   if line.startswith(MUSTER)]
+        os.kill(min(servers), signal.SIGTERM)  # the others are its sentinel
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, 1, err)
+        self.assertIn("host far-b: it was stopped there by SIGTERM; it is set aside\n", err)
+        self.assertIn("got none (far-b: it was stopped there by SIGTERM); --resume goes on", err)
+        self.assertEqual(len(self.connections("far-b")), 1)
+
+    def test_a_run_that_is_ending_tries_no_more(self):
+        spec = self.write("t.toml", task("t{x}", "touch up-$1; sleep 2; echo end", "needs = { cpus = 1 }\neach = { x = '1..3' }"))
+        process = self.start("--hosts", "far-b:1,far-c:1", "--run-dir", "run", "--json", spec)
+        self.there("up-1", "up-2")
+        process.send_signal(signal.SIGINT)
+        self.hear(process, "nothing new is started")
+        self.break_connection("far-b")
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, 128 + signal.SIGINT, err)
+        self.assertEqual(sorted(each["state"] for each in self.results(out).values()), ["done", "skipped", "skipped"])
+        self.assertEqual([len(self.connections(host)) for host in ("far-b", "far-c")], [1, 1])
 
 
 if __name__ == "__main__":

@@ -47,13 +47,16 @@ def main():
         return 255
     command = subprocess.Popen(["sh", "-c", COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(),
                                start_new_session=True)
+    network = None
     if (PLACE / "silent").exists():  # somebody else has the ends of its pipes open too
         ends = [command.stdin.fileno(), command.stdout.fileno()]
-        subprocess.Popen(["sleep", "60"], pass_fds=ends, start_new_session=True, stdout=subprocess.DEVNULL,
+        network = subprocess.Popen(["sleep", "60"], pass_fds=ends, start_new_session=True, stdout=subprocess.DEVNULL,
                          stderr=subprocess.DEVNULL)
 
     def forth():
         carry(0, command.stdin.fileno())
+        if network is not None:
+            network.kill()
         command.stdin.close()
 
     threading.Thread(target=forth, daemon=True).start()
