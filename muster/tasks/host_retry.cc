@@ -76,16 +76,15 @@ HostRetry::Step HostRetry::look() {
   return Step::answered;
 }
 
-HostRetry::Step HostRetry::fail(bool unfit, const std::string& why) {
-  const std::string reason = why;  // it may be the connection's
-  log(LogLevel::debug, cat("host ", options_.hello.name, " is not back: ", reason));
+HostRetry::Step HostRetry::fail(bool unfit, std::string why) {
+  log(LogLevel::debug, cat("host ", options_.hello.name, " is not back: ", why));
   if (connection_) {
     connection_->abandon();
     over_.push_back(std::move(connection_));
   }
   pause();
-  if (!unfit || reason == unfit_) return Step::nothing;
-  unfit_ = reason;
+  if (!unfit || why == unfit_) return Step::nothing;
+  unfit_ = std::move(why);
   return Step::unfit;
 }
 

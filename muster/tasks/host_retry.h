@@ -51,7 +51,7 @@ class HostRetry {
   void pause();
   void connect(EventLoop& loop);
   Step look();
-  Step fail(bool unfit, const std::string& why);
+  Step fail(bool unfit, std::string why);
   std::string what_is_missing() const;
 
   RemoteHostOptions options_;

@@ -73,6 +73,8 @@ void RunHosts::begin_remote(int number) {
 void RunHosts::begin_again(int number, RemoteHost& host) {
   const std::string agent = cat(options_.facts.agent, ".", ++num_agents_);
   record_(agent);
+  for (size_t gpu = 0; gpu < schedule_.pool().hosts()[static_cast<size_t>(number)].gpus.size(); ++gpu)
+    schedule_.set_held(number, static_cast<int>(gpu), 0, "");  // what others hold is told anew
   agents_[number].push_back(agent);
   begin(number, host);
 }
@@ -103,8 +105,6 @@ void RunHosts::on_lost(int number, const std::string& why) {
   const PoolHost& host = schedule_.pool().hosts()[static_cast<size_t>(number)];
   if (host.set_aside) return;  // a try, of which its end is no news
   schedule_.set_aside(number);
-  for (size_t gpu = 0; gpu < host.gpus.size(); ++gpu)
-    schedule_.set_held(number, static_cast<int>(gpu), 0, "");  // who comes back tells it anew
   // Who has stopped it there wants the host for something else.
   const bool stopped = remote_[static_cast<size_t>(number)]->refusal() == RemoteHost::Refusal::stopped;
   if (!stopped) retries_.at(number).begin();

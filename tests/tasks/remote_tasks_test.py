@@ -244,7 +244,7 @@ class Lost(Remote):
 
     def test_what_ran_there_has_ended_before_it_runs_again(self):
         self.set("far-b", "silent")
-        process = self.start("--hosts", "far-b", "--run-dir", "run", self.write("t.toml", task("t", self.ALONE)))
+        process = self.start("--hosts", "far-b", "--run-dir", "run", self.write("t.toml", task("t", self.ALONE, GPU)))
         self.there("up-0")
         self.assertEqual(len(self.tasks_left()), 2)
         self.break_connection("far-b")
@@ -257,7 +257,7 @@ class Lost(Remote):
 
     def test_a_run_that_is_killed_after_that_leaves_nothing(self):
         self.set("far-b", "silent")
-        process = self.start("--hosts", "far-b", "--run-dir", "run", self.write("t.toml", task("t", self.ALONE)))
+        process = self.start("--hosts", "far-b", "--run-dir", "run", self.write("t.toml", task("t", self.ALONE, GPU)))
         self.there("up-0")
         self.break_connection("far-b")
         self.there("up-1")
