@@ -75,8 +75,10 @@ void add_where(CLI::App* command, TasksFlags& flags) {
       ->type_name("MODE");
   command->add_flag("--no-lease", flags.no_lease, "Take no lease on the GPUs: other jobs may get the same");
   command
-      ->add_option("--wait", flags.wait,
-                   "How long to wait for GPUs of other jobs when nothing else is to do [ever]")
+      ->add_option(
+          "--wait", flags.wait,
+          "When nothing else is to do: how long to wait for GPUs of other jobs [ever], and for hosts "
+          "that were lost [1m]")
       ->type_name("TIME");
 }
 

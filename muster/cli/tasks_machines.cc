@@ -47,7 +47,7 @@ bool any_need(const std::vector<Task>& tasks, bool (*is)(const TaskNeed&)) {
 }
 
 // Asks for no more than the tasks need: every answer takes time.
-RemoteHello question_of(const TasksRun& run) {
+RemoteHello question_of(const TasksRun& run, bool held) {
   const auto& tasks = run.file.tasks;
   return {
       .version = version(),
@@ -55,7 +55,9 @@ RemoteHello question_of(const TasksRun& run) {
       .gpus = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 0; }),
       .links = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 1; }),
       .cpu_topology = any_need(tasks, [](const TaskNeed& need) { return need.cpus > 0 || need.gpus > 0; }),
-      .topology_or_nothing = !run.setting("numa-binding").empty()};
+      .topology_or_nothing = !run.setting("numa-binding").empty(),
+      .held = held && run.setting("no-lease").empty(),
+      .run_id = run.before.head.run_id};
 }
 
 // What --ssh and --remote-muster are for, they are for as in `muster run`.
@@ -161,13 +163,6 @@ int TaskMachines::here() const {
   return found == connections.end() ? -1 : static_cast<int>(found - connections.begin());
 }
 
-std::vector<RemoteHost*> TaskMachines::remote() const {
-  std::vector<RemoteHost*> hosts;
-  hosts.reserve(connections.size());
-  for (const auto& connection : connections) hosts.push_back(connection.get());
-  return hosts;
-}
-
 std::string hosts_setting(const TasksFlags& flags) {
   if (flags.hosts.empty() && flags.hostfile.empty()) {
     if (!flags.ssh.empty() && flags.resume.empty() && flags.submit.empty())
@@ -196,13 +191,13 @@ std::string hosts_setting(const TasksFlags& flags) {
   return join(texts, ",");
 }
 
-TaskMachines machines_of(const TasksRun& run) {
+TaskMachines machines_of(const TasksRun& run, bool held) {
   if (const std::string file = run.setting("inventory"); !file.empty()) {
     TaskMachines machines{.inventory = read_inventory(file)};
     if (!machines.inventory.simulated) machines.masks = inherited_masks();
     return machines;
   }
-  const RemoteHello question = question_of(run);
+  const RemoteHello question = question_of(run, held);
   std::vector<MachineSpec> specs = listed_machines(run);
   if (specs.empty() && run.setting("standalone").empty()) specs = slurm_machines(run);
   if (specs.size() > 1 || (specs.size() == 1 && !specs[0].here)) return several_machines(question, specs);

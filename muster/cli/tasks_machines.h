@@ -22,17 +22,15 @@ struct TaskMachines {
 
   // Which host is this machine; -1: none.
   int here() const;
-
-  // As the runner wants them.
-  std::vector<RemoteHost*> remote() const;
 };
 
 // `--hosts` or `--hostfile` as a setting of the run, "a:4,b"; empty: neither. Throws: invalid_argument; io.
 std::string hosts_setting(const TasksFlags& flags);
 
-// Asks all machines at once for what the tasks could need. Blocking: until they have answered. Throws:
-// unavailable naming the hosts that do not; invalid_argument; as probe_this_machine.
-TaskMachines machines_of(const TasksRun& run);
+// Asks all machines at once for what the tasks could need, and, with `held`, the others for what jobs beside
+// this run hold there. Blocking: until they have answered. Throws: unavailable naming the hosts that do not;
+// invalid_argument; as probe_this_machine.
+TaskMachines machines_of(const TasksRun& run, bool held);
 
 // `--serve`: this machine's part of a run on another. The exit code. Blocking: until that has ended.
 int serve_tasks_of_another();

@@ -107,7 +107,7 @@ std::vector<TaskResult> results_before(const TasksRun& run) {
   return results;
 }
 
-int start_run(const TasksFlags& flags, TasksRun& run, const TaskMachines& machines, Schedule& schedule) {
+int start_run(const TasksFlags& flags, TasksRun& run, TaskMachines& machines, Schedule& schedule) {
   std::string run_id = make_uuid();
   begin_run_folder(run, run_id);
   Journal journal(run.run_dir);
@@ -128,7 +128,7 @@ int start_run(const TasksFlags& flags, TasksRun& run, const TaskMachines& machin
                         .wait = time_of(flags.wait, "--wait"),
                         .time_limit = time_of(flags.time_limit, "--time-limit"),
                         .began = run.before.seconds,
-                        .remote = machines.remote(),
+                        .remote = &machines.connections,
                         .earlier = run.before.agents};
   if (const auto grace = time_of(flags.grace, "--shutdown-timeout")) options.facts.grace = *grace;
   const int here = machines.here();
@@ -142,7 +142,7 @@ int start_run(const TasksFlags& flags, TasksRun& run, const TaskMachines& machin
     LiveTable view(run.file.tasks, shown);
     if (!flags.quiet) view.note(cat("the run's folder is ", run.run_dir));
     outcome = run_tasks(run.file.tasks, schedule, journal, results_before(run), options, view);
-    close_hosts(options.remote);
+    close_hosts(machines.connections);
   }
   const int exit_code = outcome.error.empty() ? exit_code_of(outcome) : 1;
   show_results(flags, run, schedule.pool().inventory(), outcome);
@@ -166,10 +166,11 @@ int run_tasks_command(const TasksFlags& given) {
   if (!flags.html.empty()) flags.html = fs::absolute(flags.html).string();
   TasksRun run = which_run(flags);
   if (!flags.submit.empty()) return submit_tasks(flags, run);
-  const TaskMachines machines = machines_of(run);
+  const bool only_shows = flags.dry_run || !flags.explain.empty();
+  TaskMachines machines = machines_of(run, only_shows);
   Schedule schedule = schedule_of(run, machines);
-  if (!flags.explain.empty()) return explain_task(flags, run, machines.here(), schedule);
-  if (flags.dry_run) return show_first_starts(run, machines.here(), schedule);
+  if (!flags.explain.empty()) return explain_task(flags, run, machines, schedule);
+  if (flags.dry_run) return show_first_starts(run, machines, schedule);
   check_result_files(flags);
   return start_run(flags, run, machines, schedule);
 }

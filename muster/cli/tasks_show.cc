@@ -48,11 +48,37 @@ std::optional<Allocation> allocation_of(const Pool& pool, const TaskAttempt& att
   return where;
 }
 
-ForeignLeases leases_here(const TasksRun& run, const std::string& run_id, int here, Schedule& schedule) {
-  return {schedule.pool(), here, run_id, run.setting("no-lease").empty(),
-          [&schedule, here](int gpu, int units, const std::string& by) {
-            schedule.set_held(here, gpu, units, by);
-          }};
+// Has the schedule count what the host's server told of other jobs; a line for each of its GPUs.
+std::vector<std::string> count_held_there(const RemoteHost& connection, int host, Schedule& schedule) {
+  std::vector<std::string> lines;
+  const PoolHost& mine = schedule.pool().hosts()[static_cast<size_t>(host)];
+  for (const RemoteHeld& held : connection.held_before()) {
+    for (size_t gpu = 0; gpu < mine.gpus.size(); ++gpu) {
+      if (mine.gpus[gpu].uuid.value != held.gpu) continue;
+      schedule.set_held(host, static_cast<int>(gpu), std::min(held.units, kWholeGpu), printable(held.by));
+      lines.push_back(cat("GPU ", mine.gpus[gpu].index.value, " of ", mine.name, " is ", printable(held.by)));
+    }
+  }
+  return lines;
+}
+
+// Has the schedule count what other jobs hold on all machines; in words, empty: nothing.
+std::string count_held(const TasksRun& run, const TaskMachines& machines, Schedule& schedule) {
+  const int here = machines.here();
+  ForeignLeases leases(schedule.pool(), here, run.before.head.run_id, run.setting("no-lease").empty(),
+                       [&schedule, here](int gpu, int units, const std::string& by) {
+                         schedule.set_held(here, gpu, units, by);
+                       });
+  leases.look();
+  std::vector<std::string> lines;
+  if (leases.any()) lines.push_back(leases.describe());
+  for (size_t host = 0; host < machines.connections.size(); ++host) {
+    const auto& connection = machines.connections[host];
+    if (!connection) continue;
+    for (std::string& line : count_held_there(*connection, static_cast<int>(host), schedule))
+      lines.push_back(std::move(line));
+  }
+  return join(lines, ", ");
 }
 
 // A device or a pipe is written as it is; a file is replaced by a whole one.
@@ -82,7 +108,8 @@ int why_not_writable(const std::string& path) {
 
 }  // namespace
 
-int explain_task(const TasksFlags& flags, const TasksRun& run, int here, Schedule& schedule) {
+int explain_task(const TasksFlags& flags, const TasksRun& run, const TaskMachines& machines,
+                 Schedule& schedule) {
   const auto task = schedule.find(flags.explain);
   if (!task) fail_usage(cat("--explain: expected the name of a task, got '", printable(flags.explain), "'"));
   const bool goes_on = !run.is_new && is_in_use(run.run_dir);
@@ -98,8 +125,7 @@ int explain_task(const TasksFlags& flags, const TasksRun& run, int here, Schedul
   } else if (!run.is_new) {
     text = "no run goes on there; with --resume alone:\n";
   }
-  ForeignLeases foreign = leases_here(run, run.before.head.run_id, here, schedule);
-  foreign.look();
+  count_held(run, machines, schedule);
   const TaskState before = run.is_new ? TaskState::waiting : run.before.results[*task].state;
   if (before == TaskState::failed || before == TaskState::skipped)
     text += cat(printable(flags.explain), " is ", to_string(before), ": ", run.before.results[*task].reason,
@@ -112,9 +138,8 @@ int explain_task(const TasksFlags& flags, const TasksRun& run, int here, Schedul
   return 0;
 }
 
-int show_first_starts(const TasksRun& run, int here, Schedule& schedule) {
-  ForeignLeases foreign = leases_here(run, "", here, schedule);
-  foreign.look();
+int show_first_starts(const TasksRun& run, const TaskMachines& machines, Schedule& schedule) {
+  const std::string held = count_held(run, machines, schedule);
   std::vector<std::vector<std::string>> rows;
   for (const TaskStart& start : schedule.start(0)) {
     const Task& task = run.file.tasks[start.task];
@@ -127,7 +152,7 @@ int show_first_starts(const TasksRun& run, int here, Schedule& schedule) {
   std::string text = format_table({{"task"}, {"host"}, {"devices"}, {"needs"}, {""}}, rows);
   text += cat("of ", run.file.tasks.size(), " tasks these start first; ", schedule.count(TaskState::waiting),
               " wait", first == 0 ? ", for what --explain tells" : "", "\n");
-  if (foreign.any()) text += cat("other jobs have GPUs: ", foreign.describe(), "\n");
+  if (!held.empty()) text += cat("other jobs have GPUs: ", held, "\n");
   write_all(STDOUT_FILENO, text);
   return 0;
 }

@@ -2,6 +2,7 @@
 // task waits, what came of all. For tasks_run.cc.
 #pragma once
 
+#include "muster/cli/tasks_machines.h"
 #include "muster/cli/tasks_run.h"
 #include "muster/cli/tasks_which_run.h"
 #include "muster/tasks/runner.h"
@@ -9,12 +10,12 @@
 
 namespace muster {
 
-// --dry-run. The exit code. `schedule` is used up. `here`: which host is this machine, -1 for none; of other
-// hosts nobody looks what other jobs hold.
-int show_first_starts(const TasksRun& run, int here, Schedule& schedule);
+// --dry-run. The exit code. `schedule` is used up: what other jobs hold on the machines counts in it.
+int show_first_starts(const TasksRun& run, const TaskMachines& machines, Schedule& schedule);
 
 // --explain, in the same way. Throws: invalid_argument when no task has that name.
-int explain_task(const TasksFlags& flags, const TasksRun& run, int here, Schedule& schedule);
+int explain_task(const TasksFlags& flags, const TasksRun& run, const TaskMachines& machines,
+                 Schedule& schedule);
 
 // Whether --csv and --html can be written, before anything starts; what is there stays as it is. Throws:
 // invalid_argument.

@@ -198,11 +198,12 @@ std::set<pid_t> ProcessPool::children() const {
   return pids;
 }
 
-// Children that are neither members nor were there before: what members started and left behind.
+// Children that are neither members nor foreign: what members started and left behind.
 std::set<pid_t> ProcessPool::leftovers() const {
   std::set<pid_t> left = children();
   for (const pid_t pid : parent_->foreign()) left.erase(pid);
   for (const auto& [id, member] : members_) left.erase(member->child.pid);
+  if (options_.is_foreign) std::erase_if(left, options_.is_foreign);
   for (auto pid = left.begin(); pid != left.end();) {
     pid = ::waitpid(*pid, nullptr, WNOHANG) == *pid ? left.erase(pid) : std::next(pid);
   }

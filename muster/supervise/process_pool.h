@@ -30,7 +30,9 @@ struct ProcessPoolOptions {
   std::vector<int> pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};  // only passed on to the children
   std::string mark = {};            // "NAME=value" in every child's environment, and in no other's
   std::string child_variable = {};  // the variable that tells the children apart: its value is a child's name
-  std::function<void(int signal)> on_pass = {};    // told of one of pass_signals, before it is passed on
+  std::function<void(int signal)> on_pass = {};  // told of one of pass_signals, before it is passed on
+  // Of a child of this process: it is somebody else's affair, as those that were there before the pool.
+  std::function<bool(pid_t pid)> is_foreign = {};
   std::chrono::milliseconds ask_leftovers{2'000};  // SIGTERM → this → SIGKILL, for what a child left behind
   std::chrono::milliseconds kill_wait{5'000};      // SIGKILL → this → given up
 };
@@ -64,6 +66,10 @@ class ProcessPool {
 
   // Sends all children a signal; what has to do with the terminal, their groups.
   void signal_children(int signal);
+
+  // Waits for what came to this process as its subreaper and has ended: where no member ends, nobody else
+  // does.
+  void reap_orphans() { leftovers(); }
 
   // The next of stop_signals that has come.
   std::optional<int> take_signal();

@@ -38,6 +38,8 @@ const char* to_text(AttemptEnd how) {
       return "again";
     case AttemptEnd::interrupted:
       return "interrupted";
+    case AttemptEnd::refused:
+      return "refused";
   }
   return "?";
 }
@@ -147,6 +149,10 @@ uint64_t Journal::head(const JournalHead& head, size_t num_tasks) {
 
 uint64_t Journal::resume(const std::string& agent, double at) {
   return append(to_text(Json{{"e", "resume"}, {"agent", agent}, {"at", at}, {"time", std::time(nullptr)}}));
+}
+
+uint64_t Journal::agent(const std::string& agent, double at) {
+  return append(to_text(Json{{"e", "agent"}, {"agent", agent}, {"at", at}}));
 }
 
 uint64_t Journal::start(const std::string& task, const TaskAttempt& attempt, const TakenShare& share) {

@@ -41,12 +41,13 @@ enum class AttemptEnd {
   failed,       // and no start is left
   again,        // failed, and is tried again
   interrupted,  // the run was ended: nobody's failure
+  refused,      // another job had a GPU of it: it never began, and counts as no attempt
 };
 
 // What a journal tells.
 struct JournalState {
   JournalHead head = {};                 // of the first run
-  std::vector<std::string> agents = {};  // of all runs
+  std::vector<std::string> agents = {};  // MUSTER_AGENT of all that all runs started
   std::vector<TaskResult> results = {};  // by the place among the tasks
   std::vector<TakenShare> taken = {};    // by each task's last attempt
   double seconds = 0;                    // that the runs took until the last record
@@ -83,6 +84,7 @@ class Journal {
   // Each takes a record and gives its number, from 1.
   uint64_t head(const JournalHead& head, size_t num_tasks);
   uint64_t resume(const std::string& agent, double at);
+  uint64_t agent(const std::string& agent, double at);  // one more, of this run
   uint64_t start(const std::string& task, const TaskAttempt& attempt, const TakenShare& share);
   uint64_t end(const std::string& task, const TaskAttempt& attempt, AttemptEnd how, const std::string& reason,
                const std::string& last_json);

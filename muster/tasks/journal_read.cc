@@ -29,7 +29,7 @@ class JournalFold {
     const std::string kind = record.at("e");
     state_.seconds = std::max(state_.seconds, record.value("at", 0.0));
     if (kind == "run") return take_head(record);
-    if (kind == "resume") return state_.agents.push_back(record.at("agent"));
+    if (kind == "resume" || kind == "agent") return state_.agents.push_back(record.at("agent"));
     if (kind == "finish") return;
     const size_t task = places_.at(record.at("task"));
     if (kind == "start") return take_start(record, task);
@@ -67,13 +67,19 @@ class JournalFold {
     TaskAttempt& attempt = result.attempts.at(result.attempts.size() - 1);
     if (attempt.attempt != record.at("attempt"))
       throw Error(ErrorCode::failed_precondition, "the end of another attempt than the last");
+    const std::string how = record.at("how");
+    if (how == "refused") {  // it never began: what came of the attempt before it stands
+      result.attempts.pop_back();
+      result.state = TaskState::waiting;
+      result.reason = record.value("reason", "");
+      return;
+    }
     attempt.ended = record.at("at").get<double>();
     attempt.exit_code = record.at("code");
     attempt.signal = record.at("signal");
     attempt.timed_out = record.value("timed_out", false);
     result.reason = record.value("reason", "");
     result.last_json = record.value("json", "");
-    const std::string how = record.at("how");
     result.state = how == "done" ? TaskState::done : how == "failed" ? TaskState::failed : TaskState::waiting;
   }
 

@@ -95,6 +95,13 @@ void LiveTable::ended(size_t task, const TaskResult& result) {
           describe_span(seconds), " (", num_ended_, " of ", tasks_.size(), ")\n"));
 }
 
+void LiveTable::refused(size_t task, const TaskResult& result) {
+  running_.erase(task);
+  if (result.state == TaskState::skipped) return skipped(task, result);
+  say(cat("[muster] ", printable(tasks_[task].name), " could not begin (", printable(result.reason),
+          "), and starts again\n"));
+}
+
 void LiveTable::skipped(size_t task, const TaskResult& result) {
   ++num_ended_;
   Like& like = likes_[likes_of_[task]];

@@ -32,6 +32,7 @@ class LiveTable : public RunView {
 
   void started(size_t task, const TaskAttempt& attempt) override;
   void ended(size_t task, const TaskResult& result) override;
+  void refused(size_t task, const TaskResult& result) override;
   void skipped(size_t task, const TaskResult& result) override;
   void note(const std::string& text) override;
   void tick(const Schedule& schedule, double now) override;

@@ -17,7 +17,8 @@ LocalHost::LocalHost(const Pool& pool, LocalHostOptions options)
       options_(std::move(options)),
       processes_({.mark = cat("MUSTER_AGENT=", options_.facts.agent),
                   .child_variable = "MUSTER_TASK",
-                  .on_pass = options_.on_pass}),
+                  .on_pass = options_.on_pass,
+                  .is_foreign = options_.is_foreign}),
       foreign_(pool, options_.host, options_.run_id, options_.facts.lease, options_.on_held),
       no_input_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       oom_kills_(count_oom_kills()) {}

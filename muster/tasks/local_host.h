@@ -18,9 +18,10 @@ namespace muster {
 struct LocalHostOptions {
   TaskRunFacts facts = {};
   std::string run_id = {};
-  int host = 0;                                  // which of the pool is this machine; -1: none
-  ForeignLeases::Tell on_held = {};              // what other jobs have of its GPUs
-  std::function<void(int signal)> on_pass = {};  // a signal that is only passed on, before it is
+  int host = 0;                                    // which of the pool is this machine; -1: none
+  ForeignLeases::Tell on_held = {};                // what other jobs have of its GPUs
+  std::function<void(int signal)> on_pass = {};    // a signal that is only passed on, before it is
+  std::function<bool(pid_t pid)> is_foreign = {};  // a child of this process that is none of its tasks
 };
 
 class LocalHost : public TaskHost {
@@ -43,6 +44,9 @@ class LocalHost : public TaskHost {
 
   // Sends all tasks a signal that is only passed on.
   void signal_all(int signal) { processes_.signal_children(signal); }
+
+  // Waits for children that came to this process, and have ended.
+  void reap_orphans() { processes_.reap_orphans(); }
 
   // Looks at what other jobs hold, now and then.
   void look() { foreign_.look(); }

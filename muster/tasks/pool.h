@@ -110,8 +110,9 @@ class Pool {
   // Other jobs have so much of the GPU now; 0: nothing any more.
   void set_held(int host, int gpu, int units, const std::string& by);
 
-  // The host was lost: nothing more is placed there.
+  // The host was lost: nothing more is placed there, until it is back.
   void set_aside(int host) { hosts_[static_cast<size_t>(host)].set_aside = true; }
+  void bring_back(int host) { hosts_[static_cast<size_t>(host)].set_aside = false; }
 
   // True when not even the smallest task could be placed.
   bool is_full() const { return cpus_left_ == 0 && units_left_ == 0; }

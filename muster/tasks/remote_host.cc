@@ -23,6 +23,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kConnectWithin{60'000};
 constexpr milliseconds kCloseWithin{5'000};
 constexpr milliseconds kTellsItsEndWithin{500};
+constexpr milliseconds kDiesWithin{1'000};
 constexpr int kMostNoise = 200;  // lines that a login prints before the first message
 constexpr size_t kLongestErrorLine = size_t{4} << 10;
 
@@ -64,7 +65,7 @@ RemoteHost::~RemoteHost() {
   if (child_.pid <= 0) return;
   ::kill(-child_.pid, SIGKILL);
   ::kill(child_.pid, SIGKILL);
-  ::waitpid(child_.pid, nullptr, 0);
+  wait_for_end(kDiesWithin);
 }
 
 void RemoteHost::listen(EventLoop& loop) {
@@ -126,16 +127,22 @@ void RemoteHost::on_line(const std::string& line) {
 }
 
 void RemoteHost::take(const RemoteMessage& message) {
-  if (const auto* const cannot = std::get_if<RemoteCannot>(&message)) return give_up(cannot->why);
+  if (const auto* const cannot = std::get_if<RemoteCannot>(&message)) {
+    refusal_ = cannot->stopped ? Refusal::stopped : Refusal::unfit;
+    return give_up(cannot->why);
+  }
   if (std::holds_alternative<RemoteAlive>(message)) {
     ready_ = pool_ != nullptr;
     return;
   }
   if (const auto* const host = std::get_if<RemoteInventory>(&message); host != nullptr && !inventory_) {
-    if (host->version != options_.hello.version)
+    if (host->version != options_.hello.version) {
+      refusal_ = Refusal::unfit;
       return give_up(cat("expected muster ", options_.hello.version, " there, as here, got ",
                          printable(host->version), "; install the same"));
+    }
     inventory_ = host->inventory;
+    held_before_ = host->held;
     inventory_->hosts[0].name = name();
     return leave_loop();
   }
@@ -279,7 +286,14 @@ void RemoteHost::close() {
   events_ = {};
 }
 
+void RemoteHost::abandon() {
+  events_ = {};
+  tasks_.clear();
+  give_up("nobody waits for it any more");
+}
+
 bool RemoteHost::wait_for_end(milliseconds patience) {
+  if (child_.pid <= 0) return true;
   pollfd waits = {.fd = child_.pidfd.get(), .events = POLLIN, .revents = 0};
   if (::poll(&waits, 1, static_cast<int>(patience.count())) <= 0) return false;
   ::waitpid(child_.pid, nullptr, 0);
@@ -309,13 +323,13 @@ std::vector<std::unique_ptr<RemoteHost>> connect_hosts(const std::vector<RemoteH
   return hosts;
 }
 
-void close_hosts(const std::vector<RemoteHost*>& hosts) {
-  for (RemoteHost* const host : hosts) {
-    if (host != nullptr) host->close();
+void close_hosts(const std::vector<std::unique_ptr<RemoteHost>>& hosts) {
+  for (const auto& host : hosts) {
+    if (host) host->close();
   }
   const Deadline deadline(kCloseWithin);
-  for (RemoteHost* const host : hosts) {
-    if (host != nullptr) host->wait_for_end(deadline.left());
+  for (const auto& host : hosts) {
+    if (host) host->wait_for_end(deadline.left());
   }
 }
 

@@ -38,15 +38,28 @@ class RemoteHost : public TaskHost {
  public:
   // Starts the command and says hello. Throws: SpawnError; io.
   explicit RemoteHost(RemoteHostOptions options);
-  ~RemoteHost() override;  // kills the command: the server finds the end of its input
+  // Kills the command: the server finds the end of its input. Blocking: until that is gone, a second at most.
+  ~RemoteHost() override;
 
+  const RemoteHostOptions& options() const { return options_; }
   const std::string& name() const { return options_.hello.name; }
+  pid_t pid() const { return child_.pid; }  // the command's; -1: it has been waited for
 
   // Listens until there is an inventory or a problem.
   void connect(EventLoop& loop);
   bool answered() const { return inventory_ || !problem_.empty(); }
   const std::optional<Inventory>& inventory() const { return inventory_; }
+  const std::vector<RemoteHeld>& held_before() const { return held_before_; }  // if the hello asked
   const std::string& problem() const { return problem_; }
+
+  // Whether the server there said itself that it cannot.
+  enum class Refusal {
+    none,
+    unfit,
+    stopped,  // somebody there has stopped it
+  };
+  Refusal refusal() const { return refusal_; }
+
   std::string how_silent(
       std::chrono::milliseconds time) const;  // instead, where nothing came: what it printed
 
@@ -66,6 +79,9 @@ class RemoteHost : public TaskHost {
 
   // Nothing more is asked of it.
   void close();
+
+  // Kills the command; nobody is told of anything any more.
+  void abandon();
 
   // Whether the command has ended. Blocking: at most `patience`.
   bool wait_for_end(std::chrono::milliseconds patience);
@@ -102,7 +118,9 @@ class RemoteHost : public TaskHost {
   Clock::time_point heard_ = Clock::now();
   Clock::time_point ticked_ = Clock::now();
   std::optional<Inventory> inventory_;
+  std::vector<RemoteHeld> held_before_;
   std::string problem_;
+  Refusal refusal_ = Refusal::none;
   const Pool* pool_ = nullptr;
   int host_ = -1;
   RemoteEvents events_;
@@ -115,6 +133,6 @@ class RemoteHost : public TaskHost {
 std::vector<std::unique_ptr<RemoteHost>> connect_hosts(const std::vector<RemoteHostOptions>& hosts);
 
 // Ends them all; null is passed over. Blocking: some seconds at most.
-void close_hosts(const std::vector<RemoteHost*>& hosts);
+void close_hosts(const std::vector<std::unique_ptr<RemoteHost>>& hosts);
 
 }  // namespace muster

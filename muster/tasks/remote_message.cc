@@ -107,7 +107,9 @@ WireJson wire_of(const RemoteHello& hello) {
           {"gpus", hello.gpus},
           {"links", hello.links},
           {"cpu_topology", hello.cpu_topology},
-          {"topology_or_nothing", hello.topology_or_nothing}};
+          {"topology_or_nothing", hello.topology_or_nothing},
+          {"held", hello.held},
+          {"run_id", wire_text(hello.run_id)}};
 }
 
 RemoteMessage hello_from(JsonObject& json) {
@@ -120,6 +122,8 @@ RemoteMessage hello_from(JsonObject& json) {
   hello.links = json.boolean_or("links", false);
   hello.cpu_topology = json.boolean_or("cpu_topology", false);
   hello.topology_or_nothing = json.boolean_or("topology_or_nothing", false);
+  hello.held = json.boolean_or("held", false);
+  hello.run_id = bytes_at(json, "run_id");
   return hello;
 }
 
@@ -208,8 +212,24 @@ RemoteMessage signal_from(JsonObject& json) {
   return RemoteSignal{.signal = signal};
 }
 
+WireJson held_fields(const RemoteHeld& held) {
+  return {{"gpu", wire_text(held.gpu)}, {"units", held.units}, {"by", wire_text(held.by)}};
+}
+
+RemoteHeld held_of(JsonObject& json) {
+  RemoteHeld held{.gpu = bytes_at(json, "gpu")};
+  held.units = number_at(json, "units");
+  held.by = bytes_at(json, "by");
+  return held;
+}
+
 WireJson wire_of(const RemoteInventory& host) {
-  return {{kKindKey, "host"}, {"version", host.version}, {"inventory", inventory_to_json(host.inventory)}};
+  WireJson held = WireJson::array();
+  for (const RemoteHeld& each : host.held) held.push_back(held_fields(each));
+  return {{kKindKey, "host"},
+          {"version", host.version},
+          {"inventory", inventory_to_json(host.inventory)},
+          {"held", held}};
 }
 
 RemoteMessage inventory_from(JsonObject& json) {
@@ -219,19 +239,21 @@ RemoteMessage inventory_from(JsonObject& json) {
   host.inventory.source = "these machines";
   if (host.inventory.hosts.size() != 1)
     json.fail("inventory", "one host", cat(host.inventory.hosts.size(), " hosts"));
+  for (JsonObject& each : json.objects_or_none("held")) {
+    host.held.push_back(held_of(each));
+    each.finish();
+  }
   return host;
 }
 
 WireJson wire_of(const RemoteHeld& held) {
-  return {
-      {kKindKey, "held"}, {"gpu", wire_text(held.gpu)}, {"units", held.units}, {"by", wire_text(held.by)}};
+  WireJson json = held_fields(held);
+  json[kKindKey] = "held";
+  return json;
 }
 
 RemoteMessage held_from(JsonObject& json) {
-  RemoteHeld held{.gpu = bytes_at(json, "gpu")};
-  held.units = number_at(json, "units");
-  held.by = bytes_at(json, "by");
-  return held;
+  return held_of(json);
 }
 
 WireJson wire_of(const RemoteOutput& output) {
@@ -277,11 +299,13 @@ RemoteMessage ended_from(JsonObject& json) {
 }
 
 WireJson wire_of(const RemoteCannot& cannot) {
-  return {{kKindKey, "cannot"}, {"why", wire_text(cannot.why)}};
+  return {{kKindKey, "cannot"}, {"why", wire_text(cannot.why)}, {"stopped", cannot.stopped}};
 }
 
 RemoteMessage cannot_from(JsonObject& json) {
-  return RemoteCannot{.why = bytes_at(json, "why")};
+  RemoteCannot cannot{.why = bytes_at(json, "why")};
+  cannot.stopped = json.boolean_or("stopped", false);
+  return cannot;
 }
 
 RemoteMessage alive_from(JsonObject& /*json*/) {

@@ -37,6 +37,8 @@ struct RemoteHello {
   bool links = false;
   bool cpu_topology = false;
   bool topology_or_nothing = false;  // without it the host will not do
+  bool held = false;                 // what other jobs than run_id hold of its GPUs is asked, too
+  std::string run_id = {};
 };
 
 struct RemoteBegin {
@@ -69,16 +71,18 @@ struct RemoteSignal {  // to all tasks: one of those that a run only passes on
   int signal = 0;
 };
 
-struct RemoteInventory {
-  std::string version = {};
-  Inventory inventory = {};  // of one host
-};
-
 // So much of the GPU is other jobs' now; 0: nothing any more.
 struct RemoteHeld {
   std::string gpu = {};
   int units = 0;
   std::string by = {};
+  bool operator==(const RemoteHeld&) const = default;
+};
+
+struct RemoteInventory {
+  std::string version = {};
+  Inventory inventory = {};           // of one host
+  std::vector<RemoteHeld> held = {};  // now, if that was asked
 };
 
 struct RemoteOutput {
@@ -92,6 +96,7 @@ struct RemoteEnded {
 
 struct RemoteCannot {  // the server ends
   std::string why = {};
+  bool stopped = false;  // by somebody there, who does not want it back
 };
 
 using RemoteMessage =

@@ -7,10 +7,15 @@
 
 namespace muster {
 
-RunHosts::RunHosts(Schedule& schedule, const RunnerOptions& options, RunView& view)
-    : schedule_(schedule), options_(options), view_(view), local_(schedule.pool(), options_of_local()) {
+RunHosts::RunHosts(Schedule& schedule, const RunnerOptions& options, RunView& view, Record record)
+    : schedule_(schedule),
+      options_(options),
+      view_(view),
+      record_(std::move(record)),
+      remote_(options.remote == nullptr ? none_ : *options.remote),
+      local_(schedule.pool(), options_of_local()) {
   try {
-    for (size_t host = 0; host < options.remote.size(); ++host) begin_remote(static_cast<int>(host));
+    for (size_t host = 0; host < remote_.size(); ++host) begin_remote(static_cast<int>(host));
   } catch (...) {
     close_all();  // they are not to have a loop that is gone
     throw;
@@ -22,15 +27,16 @@ RunHosts::~RunHosts() {
 }
 
 void RunHosts::close_all() {
-  for (RemoteHost* const host : options_.remote) {
-    if (host != nullptr) host->close();
+  for (const auto& host : remote_) {
+    if (host) host->close();
   }
+  retries_.clear();
 }
 
 LocalHostOptions RunHosts::options_of_local() {
-  int here = options_.remote.empty() ? 0 : -1;
-  for (size_t host = 0; host < options_.remote.size(); ++host) {
-    if (options_.remote[host] == nullptr) here = static_cast<int>(host);
+  int here = remote_.empty() ? 0 : -1;
+  for (size_t host = 0; host < remote_.size(); ++host) {
+    if (!remote_[host]) here = static_cast<int>(host);
   }
   return {.facts = options_.facts,
           .run_id = options_.run_id,
@@ -39,24 +45,51 @@ LocalHostOptions RunHosts::options_of_local() {
                                   const std::string& by) { schedule_.set_held(here, gpu, units, by); },
           .on_pass =
               [this](int signal) {
-                for (RemoteHost* const host : options_.remote) {
-                  if (host != nullptr) host->signal_all(signal);
+                for (const auto& host : remote_) {
+                  if (host) host->signal_all(signal);
                 }
-              }};
+              },
+          .is_foreign = [this](pid_t pid) { return is_connection(pid); }};
+}
+
+bool RunHosts::is_connection(pid_t pid) const {
+  return std::any_of(remote_.begin(), remote_.end(),
+                     [pid](const auto& host) { return host && host->pid() == pid; }) ||
+         std::any_of(retries_.begin(), retries_.end(),
+                     [pid](const auto& retry) { return retry.second.owns(pid); });
 }
 
 void RunHosts::begin_remote(int number) {
-  RemoteHost* const host = options_.remote[static_cast<size_t>(number)];
-  if (host == nullptr) return;
+  const auto& host = remote_[static_cast<size_t>(number)];
+  if (!host) return;
+  retries_.emplace(number, HostRetry(*host, schedule_.pool().hosts()[static_cast<size_t>(number)]));
+  agents_[number] = options_.earlier;
+  agents_[number].push_back(options_.facts.agent);
+  begin(number, *host);
+}
+
+// The server of the lost connection may still be there, with tasks. It ends what bears its own mark and the
+// new one ends the same first, so that what runs from now on bears another.
+void RunHosts::begin_again(int number, RemoteHost& host) {
+  const std::string agent = cat(options_.facts.agent, ".", ++num_agents_);
+  record_(agent);
+  for (size_t gpu = 0; gpu < schedule_.pool().hosts()[static_cast<size_t>(number)].gpus.size(); ++gpu)
+    schedule_.set_held(number, static_cast<int>(gpu), 0, "");  // what others hold is told anew
+  agents_[number].push_back(agent);
+  begin(number, host);
+}
+
+void RunHosts::begin(int number, RemoteHost& host) {
   // Marks of its own: hosts that share a process table (containers) must not end each other's.
-  const auto of_host = [&](const std::string& agent) { return cat(agent, "@", host->name()); };
-  std::vector<std::string> earlier;
-  for (const std::string& agent : options_.earlier) earlier.push_back(of_host(agent));
-  host->begin(
+  std::vector<std::string> marks;
+  for (const std::string& agent : agents_[number]) marks.push_back(cat(agent, "@", host.name()));
+  const std::string mark = marks.back();
+  marks.pop_back();
+  host.begin(
       {.run_id = options_.run_id,
        .run_dir = options_.facts.run_dir,
-       .agent = of_host(options_.facts.agent),
-       .earlier = std::move(earlier),
+       .agent = mark,
+       .earlier = std::move(marks),
        .grace = options_.facts.grace,
        .lease = options_.facts.lease},
       schedule_.pool(), number, local_.loop(),
@@ -67,22 +100,69 @@ void RunHosts::begin_remote(int number) {
        .on_lost = [this, number](const std::string& why) { on_lost(number, why); }});
 }
 
-// What ran there is tried elsewhere; the run goes on with the other hosts.
+// What ran there is tried elsewhere, or there again; the run goes on with the other hosts.
 void RunHosts::on_lost(int number, const std::string& why) {
+  const PoolHost& host = schedule_.pool().hosts()[static_cast<size_t>(number)];
+  if (host.set_aside) return;  // a try, of which its end is no news
   schedule_.set_aside(number);
-  lost_.push_back(cat(schedule_.pool().hosts()[static_cast<size_t>(number)].name, ": ", why));
-  view_.note(cat("host ", lost_.back(), "; it is set aside"));
+  // Who has stopped it there wants the host for something else.
+  const bool stopped = remote_[static_cast<size_t>(number)]->refusal() == RemoteHost::Refusal::stopped;
+  if (!stopped) retries_.at(number).begin();
+  view_.note(cat("host ", host.name, ": ", why, "; it is set aside", stopped ? "" : " and tried again"));
+}
+
+void RunHosts::try_lost() {
+  for (auto& [number, retry] : retries_) {
+    switch (retry.step(local_.loop())) {
+      case HostRetry::Step::nothing:
+        break;
+      case HostRetry::Step::begun:
+        local_.reap_orphans();  // an ssh that was killed leaves its own helpers to us
+        break;
+      case HostRetry::Step::answered:
+        begin_again(number, retry.connection());
+        break;
+      case HostRetry::Step::unfit:
+        view_.note(cat("host ", schedule_.pool().hosts()[static_cast<size_t>(number)].name,
+                       " answers again, and stays set aside: ", retry.unfit()));
+        break;
+      case HostRetry::Step::ready:
+        take_back(number, retry);
+    }
+  }
+}
+
+void RunHosts::take_back(int number, HostRetry& retry) {
+  auto& connection = remote_[static_cast<size_t>(number)];
+  connection = retry.exchange(std::move(connection));
+  schedule_.bring_back(number);
+  view_.note(cat("host ", connection->name(), " is back"));
+}
+
+void RunHosts::stop_trying() {
+  for (auto& [number, retry] : retries_) retry.stop();
+}
+
+bool RunHosts::tries_any() const {
+  return std::any_of(retries_.begin(), retries_.end(),
+                     [](const auto& retry) { return retry.second.trying(); });
+}
+
+std::vector<std::string> RunHosts::lost() const {
+  std::vector<std::string> lost;
+  for (const auto& host : remote_) {
+    if (host && !host->problem().empty()) lost.push_back(cat(host->name(), ": ", host->problem()));
+  }
+  return lost;
 }
 
 TaskHost& RunHosts::at(int host) {
-  if (options_.remote.empty()) return local_;
-  RemoteHost* const remote = options_.remote[static_cast<size_t>(host)];
-  return remote == nullptr ? static_cast<TaskHost&>(local_) : *remote;
+  if (remote_.empty() || !remote_[static_cast<size_t>(host)]) return local_;
+  return *remote_[static_cast<size_t>(host)];
 }
 
 bool RunHosts::ready() const {
-  return std::all_of(options_.remote.begin(), options_.remote.end(),
-                     [](const RemoteHost* host) { return host == nullptr || host->ready(); });
+  return std::all_of(remote_.begin(), remote_.end(), [](const auto& host) { return !host || host->ready(); });
 }
 
 std::vector<TaskEnd> RunHosts::wait(Clock::time_point until) {
@@ -95,8 +175,8 @@ std::vector<TaskEnd> RunHosts::wait(Clock::time_point until) {
 
 std::string RunHosts::held() const {
   std::string text = local_.held();
-  for (const RemoteHost* const host : options_.remote) {
-    const std::string there = host == nullptr ? std::string() : host->held();
+  for (const auto& host : remote_) {
+    const std::string there = host ? host->held() : std::string();
     if (!there.empty()) text += cat(text.empty() ? "" : ", ", there);
   }
   return text;

@@ -1,11 +1,16 @@
 // The hosts of a run: this machine, and others by their connections. What becomes of tasks on any of them
-// comes out of one `wait`. For the runner.
+// comes out of one `wait`. A host that is lost is set aside in the schedule, and brought back when it has
+// been reached again. For the runner.
 #pragma once
 
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "muster/tasks/host_retry.h"
 #include "muster/tasks/local_host.h"
 #include "muster/tasks/remote_host.h"
 #include "muster/tasks/run_view.h"
@@ -15,8 +20,12 @@ namespace muster {
 
 class RunHosts {
  public:
-  // Begins the run on every host. All three must outlive it.
-  RunHosts(Schedule& schedule, const RunnerOptions& options, RunView& view);
+  // Takes down a MUSTER_AGENT that a host's tasks have from then on, for a run that goes on later: it must be
+  // known when this returns.
+  using Record = std::function<void(const std::string& agent)>;
+
+  // Begins the run on every host. All of these must outlive it.
+  RunHosts(Schedule& schedule, const RunnerOptions& options, RunView& view, Record record);
   RunHosts(const RunHosts&) = delete;
   RunHosts& operator=(const RunHosts&) = delete;
   ~RunHosts();
@@ -29,7 +38,7 @@ class RunHosts {
   // Every host has told what other jobs hold there, or is lost. One round trip for all of them.
   bool ready() const;
 
-  // What has ended, of all hosts. A host that was lost has been set aside in the schedule, and that was said.
+  // What has ended, of all hosts. A host that was lost meanwhile has been set aside, and that was said.
   // Blocking: until something has happened or `until` has come.
   std::vector<TaskEnd> wait(Clock::time_point until);
 
@@ -44,20 +53,36 @@ class RunHosts {
   std::string held() const;
 
   // "b: ssh ended with exit code 255", each.
-  const std::vector<std::string>& lost() const { return lost_; }
+  std::vector<std::string> lost() const;
+
+  // Goes on with connecting to hosts that were lost, never waiting. Throws: what `Record` throws.
+  void try_lost();
+  void stop_trying();
+  bool tries_any() const;
 
  private:
+  using Connections = std::vector<std::unique_ptr<RemoteHost>>;
+
   LocalHostOptions options_of_local();
   void begin_remote(int number);
+  void begin_again(int number, RemoteHost& host);
+  void begin(int number, RemoteHost& host);
   void close_all();
   void on_lost(int number, const std::string& why);
+  void take_back(int number, HostRetry& retry);
+  bool is_connection(pid_t pid) const;
 
   Schedule& schedule_;
   const RunnerOptions& options_;
   RunView& view_;
+  Record record_;
+  Connections none_;
+  Connections& remote_;  // by the pool's hosts; null is this machine, and so are all where there are none
+  std::map<int, HostRetry> retries_;
+  std::map<int, std::vector<std::string>> agents_;  // of each remote host: what its tasks have had, and have
+  int num_agents_ = 0;                              // beside the run's own
   LocalHost local_;
   std::vector<TaskEnd> remote_ends_;
-  std::vector<std::string> lost_;
   bool any_held_ = false;
 };
 

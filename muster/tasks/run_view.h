@@ -18,6 +18,8 @@ class RunView {
   virtual void started(size_t task, const TaskAttempt& attempt) = 0;
   // `result` with the attempt that has ended; its state says what follows.
   virtual void ended(size_t task, const TaskResult& result) = 0;
+  // What was started never began: another job had a GPU of it.
+  virtual void refused(size_t task, const TaskResult& result) = 0;
   virtual void skipped(size_t task, const TaskResult& result) = 0;
   // A line for people: what is being waited for, why the run ends.
   virtual void note(const std::string& text) = 0;

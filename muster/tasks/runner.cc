@@ -12,9 +12,10 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/placement/gpu_facts.h"
-#include "muster/tasks/last_json_line.h"
 #include "muster/tasks/run_hosts.h"
+#include "muster/tasks/standstill.h"
 #include "muster/tasks/task_log.h"
+#include "muster/tasks/task_report.h"
 
 namespace muster {
 
@@ -24,6 +25,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kTickEvery{200};
 constexpr milliseconds kShortGrace{0};
+constexpr milliseconds kLostPatience{60'000};
 
 // A task that runs.
 struct LiveTask {
@@ -50,7 +52,10 @@ class TaskRunner {
         journal_(journal),
         options_(options),
         view_(view),
-        hosts_(schedule, options, view) {
+        hosts_(schedule, options, view, [this](const std::string& agent) {
+          journal_.agent(agent, now());
+          journal_.write();
+        }) {
     outcome_.results = std::move(results);
     hosts_.loop().watch_readable(journal.fd(), [this] { journal_.take_notice(); });
   }
@@ -59,6 +64,7 @@ class TaskRunner {
     wait_for_hosts();
     hosts_.look();
     while (!finished()) {
+      try_lost();
       guarded([&] { start_tasks(); });
       watch_lost();
       view_.tick(schedule_, now());
@@ -209,28 +215,26 @@ class TaskRunner {
           cat(printable(tasks_[live.task].name), " left behind and was rid of: ", join(exit.killed, ", ")));
     for (const std::string& survivor : exit.survivors) view_.note(cat("could not end ", survivor));
     schedule_.release(live.task);
-    result.last_json = is_empty_log(live.log.get()) ? std::string() : json_of(attempt.log);
     const AttemptEnd how = judge(live, end, result);
-    if (journal_failed_) return;
-    guarded([&] {
-      const uint64_t record =
-          journal_.end(tasks_[live.task].name, attempt, how, result.reason, result.last_json);
-      pending_.push_back({record, live.task, how});
-    });
-  }
-
-  // Nothing where the task took its log away.
-  static std::string json_of(const std::string& log) {
-    try {
-      return last_json_line(log);
-    } catch (const Error&) {
-      return {};
+    if (how != AttemptEnd::refused) result.last_json = result_in_log(live.log.get(), attempt.log);
+    if (!journal_failed_) {
+      guarded([&] {
+        const uint64_t record =
+            journal_.end(tasks_[live.task].name, attempt, how, result.reason, result.last_json);
+        pending_.push_back({record, live.task, how});
+      });
     }
+    if (how == AttemptEnd::refused) result.attempts.pop_back();  // the next start is the same attempt
   }
 
   // What the end means, in the result's words too.
   AttemptEnd judge(const LiveTask& live, const TaskEnd& end, TaskResult& result) {
     const TaskAttempt& attempt = result.attempts.back();
+    if (end.kind == TaskEnd::Kind::refused) {
+      result.state = ending_ ? TaskState::skipped : TaskState::waiting;
+      result.reason = ending_ ? why_ended_ : end.why_not;
+      return AttemptEnd::refused;
+    }
     if (end.kind != TaskEnd::Kind::ended && !ending_) {  // not its own doing: that costs no retry
       result.state = TaskState::waiting;
       result.reason = end.why_not;
@@ -246,20 +250,10 @@ class TaskRunner {
       result.reason = why_ended_;
       return AttemptEnd::interrupted;
     }
-    result.reason = reason_of(live, end, attempt);
+    result.reason = describe_failure(tasks_[live.task], attempt, end);
     const bool again = schedule_.failures(live.task) < tasks_[live.task].retries && !ending_;
     result.state = again ? TaskState::waiting : TaskState::failed;
     return again ? AttemptEnd::again : AttemptEnd::failed;
-  }
-
-  std::string reason_of(const LiveTask& live, const TaskEnd& end, const TaskAttempt& attempt) const {
-    if (!end.why_not.empty()) return end.why_not;
-    if (attempt.timed_out)
-      return cat("its time limit of ", format_duration(*tasks_[live.task].time_limit), " is over");
-    if (attempt.signal == 0) return cat("exit code ", attempt.exit_code);
-    return cat("killed by ", signal_name(attempt.signal),
-               end.out_of_memory ? ": out of memory, it seems" : "",
-               end.exit.exit.core_dumped ? ", core dumped" : "");
   }
 
   // What is on the disk counts.
@@ -270,11 +264,15 @@ class TaskRunner {
       pending_.pop_front();
       const TaskResult& result = outcome_.results[end.task];
       if (end.how == AttemptEnd::done) schedule_.done(end.task);
-      if (end.how == AttemptEnd::interrupted) schedule_.again(end.task);
+      if (end.how == AttemptEnd::interrupted || end.how == AttemptEnd::refused) schedule_.again(end.task);
       std::vector<size_t> skipped;
       if (end.how == AttemptEnd::failed || end.how == AttemptEnd::again)
         skipped = schedule_.failed(end.task, now()).skipped;
-      view_.ended(end.task, result);
+      if (end.how == AttemptEnd::refused) {
+        view_.refused(end.task, result);
+      } else {
+        view_.ended(end.task, result);
+      }
       for (const size_t task : skipped) skip(task, end.task);
       if (end.how == AttemptEnd::failed && options_.fail_fast && !ending_) {
         why_ended_ = cat(printable(tasks_[end.task].name), " failed (--fail-fast)");
@@ -324,14 +322,34 @@ class TaskRunner {
     }
   }
 
-  // With hosts lost, there may be nothing left that could run what waits.
+  void try_lost() {
+    if (ending_ || draining_) return hosts_.stop_trying();
+    guarded([&] { hosts_.try_lost(); });
+  }
+
+  // With hosts lost, there may be nothing left that could run what waits, until one is back.
   void watch_lost() {
-    if (hosts_.lost().empty() || ending_ || !live_.empty() || !pending_.empty()) return;
-    if (schedule_.finished() || schedule_.next_time() || hosts_.any_held()) return;
-    outcome_.error = cat("expected hosts that can run the ",
-                         plural(schedule_.count(TaskState::waiting), "task"), " that wait, got none (",
-                         join(hosts_.lost(), "; "), "); --resume goes on, with other --hosts too");
-    view_.note(outcome_.error);
+    if (ending_) return;
+    const std::vector<std::string> lost = hosts_.lost();
+    const bool tries = hosts_.tries_any();
+    const milliseconds patience = tries ? options_.wait.value_or(kLostPatience) : milliseconds(0);
+    const std::string tasks = plural(schedule_.count(TaskState::waiting), "task");
+    if (stuck_.is_there(!lost.empty() && only_waits() && !schedule_.finished() && !hosts_.any_held()) &&
+        patience > milliseconds(0))
+      view_.note(cat(tasks, " can only run on hosts that were lost; one has ", format_duration(patience),
+                     " to come back"));
+    if (!stuck_.lasts(patience)) return;
+    fail_run(cat("expected hosts that can run the ", tasks, " that wait, got none (", join(lost, "; "),
+                 tries ? cat("; did not come back in ", format_duration(patience)) : "",
+                 "); --resume goes on, with other --hosts too"));
+  }
+
+  // Nothing runs, and nothing will by itself.
+  bool only_waits() const { return live_.empty() && pending_.empty() && !schedule_.next_time(); }
+
+  void fail_run(const std::string& why) {
+    outcome_.error = why;
+    view_.note(why);
     end_all(options_.facts.grace);
   }
 
@@ -345,16 +363,10 @@ class TaskRunner {
       return end_all(options_.facts.grace);
     }
     hosts_.look();
-    if (!live_.empty() || !pending_.empty() || schedule_.next_time() || !hosts_.any_held()) {
-      waits_since_.reset();
-    } else if (!waits_since_) {
-      waits_since_ = Clock::now();
-    } else if (options_.wait && Clock::now() - *waits_since_ >= *options_.wait) {
-      outcome_.error = cat("expected other jobs' GPUs to become free, got none in ",
-                           format_duration(*options_.wait), " (", hosts_.held(), ")");
-      view_.note(outcome_.error);
-      end_all(options_.facts.grace);
-    }
+    held_up_.is_there(only_waits() && hosts_.any_held());
+    if (held_up_.lasts(options_.wait))
+      fail_run(cat("expected other jobs' GPUs to become free, got none in ", format_duration(*options_.wait),
+                   " (", hosts_.held(), ")"));
   }
 
   const std::vector<Task>& tasks_;
@@ -372,20 +384,11 @@ class TaskRunner {
   bool ending_ = false;
   bool journal_failed_ = false;
   std::string why_ended_;
-  std::optional<Clock::time_point> waits_since_;
+  Standstill stuck_;    // for hosts that were lost
+  Standstill held_up_;  // by other jobs
 };
 
 }  // namespace
-
-std::string log_folder_of(const std::string& run_dir, const std::string& task, size_t place) {
-  std::string name = task;
-  std::replace(name.begin(), name.end(), '/', '_');
-  // Names that would be the same folder, or none, are told apart by their place.
-  if (name != task || name.empty() || name.starts_with('.') || name.size() > 200)
-    name = cat(name.substr(0, 200), "~", place);
-  if (name.starts_with('.')) name.insert(0, "_");
-  return cat(run_dir, "/logs/", name);
-}
 
 RunOutcome run_tasks(const std::vector<Task>& tasks, Schedule& schedule, Journal& journal,
                      std::vector<TaskResult> results, const RunnerOptions& options, RunView& view) {

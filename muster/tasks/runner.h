@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,12 +23,12 @@ struct RunnerOptions {
   std::string run_id = {};
   bool fail_fast = false;  // the first task that fails ends the run
   std::optional<std::chrono::milliseconds> wait =
-      {};  // for GPUs of other jobs, when nothing runs; nothing: ever
+      {};  // for GPUs of other jobs (nothing: ever) and lost hosts (a minute), when nothing runs
   std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole run
   double began = 0;                                          // on the journal's clock: what earlier runs took
-  // By the pool's hosts: how to reach each, which must outlive the run; null is this machine. None told: it
-  // is the only one.
-  std::vector<RemoteHost*> remote = {};
+  // By the pool's hosts: how to reach each, which must outlive the run; null is this machine, which is the
+  // only one where nothing is told. A host that was lost and is back has a new connection here.
+  std::vector<std::unique_ptr<RemoteHost>>* remote = nullptr;
   std::vector<std::string> earlier = {};  // MUSTER_AGENT of the runs before
 };
 
@@ -46,8 +47,5 @@ RunOutcome run_tasks(const std::vector<Task>& tasks, Schedule& schedule, Journal
 // run folder's tasks. Blocking: until they are gone, at most some seconds. Throws: unavailable naming one
 // that does not end.
 void end_left_over(const std::string& run_dir, const std::vector<std::string>& agents);
-
-// The folder of a task's logs, below `run_dir`.
-std::string log_folder_of(const std::string& run_dir, const std::string& task, size_t place);
 
 }  // namespace muster

@@ -68,8 +68,9 @@ class Schedule {
   // Other jobs have so much of the GPU now (0: nothing any more), `by` says who.
   void set_held(int host, int gpu, int units, const std::string& by) { pool_.set_held(host, gpu, units, by); }
 
-  // The host was lost: nothing more starts there.
+  // The host was lost: nothing more starts there, until it is back.
   void set_aside(int host) { pool_.set_aside(host); }
+  void bring_back(int host) { pool_.bring_back(host); }
 
   // From now on nothing starts.
   void drain() { draining_ = true; }

@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/tasks/last_json_line.h"
 
 namespace muster {
 
@@ -28,6 +29,16 @@ std::string tail_of(int fd) {
 }
 
 }  // namespace
+
+std::string log_folder_of(const std::string& run_dir, const std::string& task, size_t place) {
+  std::string name = task;
+  std::replace(name.begin(), name.end(), '/', '_');
+  // Names that would be the same folder, or none, are told apart by their place.
+  if (name != task || name.empty() || name.starts_with('.') || name.size() > 200)
+    name = cat(name.substr(0, 200), "~", place);
+  if (name.starts_with('.')) name.insert(0, "_");
+  return cat(run_dir, "/logs/", name);
+}
 
 Fd open_task_log(const std::string& path) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC;
@@ -49,9 +60,15 @@ std::vector<std::string> last_lines_of_log(int fd, size_t count) {
   return lines;
 }
 
-bool is_empty_log(int fd) {
+std::string result_in_log(int fd, const std::string& path) {
   struct stat info = {};
-  return fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0;
+  // Of a trivial task it is quick to know that there is none.
+  if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0) return {};
+  try {
+    return last_json_line(path);
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 }  // namespace muster

@@ -8,13 +8,17 @@
 
 namespace muster {
 
+// The folder of a task's logs, below `run_dir`. `place`: the task's among all.
+std::string log_folder_of(const std::string& run_dir, const std::string& task, size_t place);
+
 // Makes the file, with its folder. Throws: io.
 Fd open_task_log(const std::string& path);
 
 // The last lines, at most `count`; of the file's last 64 KiB.
 std::vector<std::string> last_lines_of_log(int fd, size_t count);
 
-// True when nothing was written, which of a trivial task is quick to know.
-bool is_empty_log(int fd);
+// The result that a task printed (last_json_line.h), of its log at `path`, which `fd` has open; empty when it
+// printed none, or took its log away.
+std::string result_in_log(int fd, const std::string& path);
 
 }  // namespace muster

@@ -27,6 +27,14 @@ std::string describe_devices(const TaskAttempt& attempt) {
   return cat(attempt.gpu_indices.size() == 1 ? "GPU " : "GPUs ", join(attempt.gpu_indices, ", "));
 }
 
+std::string describe_failure(const Task& task, const TaskAttempt& attempt, const TaskEnd& end) {
+  if (!end.why_not.empty()) return end.why_not;
+  if (attempt.timed_out) return cat("its time limit of ", format_duration(*task.time_limit), " is over");
+  if (attempt.signal == 0) return cat("exit code ", attempt.exit_code);
+  return cat("killed by ", signal_name(attempt.signal), end.out_of_memory ? ": out of memory, it seems" : "",
+             end.exit.exit.core_dumped ? ", core dumped" : "");
+}
+
 std::string describe_span(double seconds) {
   return format_duration(std::chrono::milliseconds(std::llround(std::max(0.0, seconds) * 1'000)));
 }

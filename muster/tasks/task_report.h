@@ -5,12 +5,16 @@
 #include <string>
 
 #include "muster/tasks/task.h"
+#include "muster/tasks/task_host.h"
 
 namespace muster {
 
 // Several lines: what, where, when, what a well-known error means, the log's last lines. Reads the log of the
 // last attempt; without it the card says less.
 std::string task_card(const Task& task, const TaskResult& result);
+
+// "exit code 3", "killed by SIGSEGV, core dumped", "its time limit of 2h is over".
+std::string describe_failure(const Task& task, const TaskAttempt& attempt, const TaskEnd& end);
 
 // "GPU 2", "0.5 of GPU 3", "GPUs 0, 1", "the CPU", "CPUs 4-7".
 std::string describe_devices(const TaskAttempt& attempt);

@@ -128,8 +128,19 @@ class TaskServer {
                       "); share it between the hosts, or start the run from one that they all have"));
     Inventory inventory = probe_for(hello);
     inventory.hosts[0] = seen_host(std::move(inventory.hosts[0]), inherited_masks());
-    channel_.send(to_line(RemoteInventory{.version = version(), .inventory = inventory}));
-    pool_ = std::make_unique<Pool>(std::move(inventory), PoolOptions{.numa_binding = NumaBinding::none});
+    pool_ = std::make_unique<Pool>(inventory, PoolOptions{.numa_binding = NumaBinding::none});
+    channel_.send(to_line(
+        RemoteInventory{.version = version(), .inventory = std::move(inventory), .held = held_now(hello)}));
+  }
+
+  // What other jobs hold, for a run that may only want to know.
+  std::vector<RemoteHeld> held_now(const RemoteHello& hello) const {
+    std::vector<RemoteHeld> held;
+    ForeignLeases leases(*pool_, 0, hello.run_id, hello.held, [&](int gpu, int units, const std::string& by) {
+      if (units > 0) held.push_back({gpu_at(gpu).uuid.value, units, by});
+    });
+    leases.look();
+    return held;
   }
 
   void take(const RemoteBegin& begin) {
@@ -250,9 +261,10 @@ class TaskServer {
     } else {
       told_[gpu] = units;
     }
-    const PoolGpu& it = pool_->hosts()[0].gpus[static_cast<size_t>(gpu)];
-    channel_.send(to_line(RemoteHeld{.gpu = it.uuid.value, .units = units, .by = by}));
+    channel_.send(to_line(RemoteHeld{.gpu = gpu_at(gpu).uuid.value, .units = units, .by = by}));
   }
+
+  const PoolGpu& gpu_at(int gpu) const { return pool_->hosts()[0].gpus[static_cast<size_t>(gpu)]; }
 
   void watch(int id, Stream& stream) {
     stream.watch = local_->loop().watch_readable(stream.reading.get(), [this, id] { read_stream(id); });
@@ -327,7 +339,7 @@ class TaskServer {
     EventLoop loop;
     channel_.attach(loop,
                     {.line = [](const std::string& /*line*/) {}, .end = [](const std::string& /*why*/) {}});
-    channel_.send(to_line(RemoteCannot{.why = last_word_}));
+    channel_.send(to_line(RemoteCannot{.why = last_word_, .stopped = stopping_}));
     const auto until = Clock::now() + kLastWordWithin;
     while (channel_.queued() > 0 && Clock::now() < until) loop.run_once(until);
     channel_.detach();

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import threading
 import time
 
@@ -78,6 +79,25 @@ def slow_link(place):
         out, err = job.communicate(timeout=120)
         expect(job.returncode == 0 and out.count("world 2") == 2 and "world 1" not in out, out + err)
         return "64 kbit/s for 20 s: both stayed"
+
+
+@row(54, "the server of tasks on a host is killed", "its tasks end; the host is used again, no retry is spent")
+def server_of_tasks_killed(place):
+    with Network() as hosts:
+        script = "mkdir up 2>/dev/null || exec echo $MUSTER_ATTEMPT; sleep 1000 & sleep 1000"
+        run = hosts["a"].start([place.muster, "tasks", "--hosts", "b", "--run-dir", "run", "--sweep", "x=1",
+                                 "--", "sh", "-c", script])
+        wait_for((hosts.folder / "up").exists, 60)
+        server = min(pid for pid in hosts["b"].processes() if cmdline(pid).startswith(place.muster.encode()))
+        start = time.monotonic()
+        os.kill(server, signal.SIGKILL)
+        wait_for(lambda: has_ended_its_ranks(hosts["b"]), 60)
+        gone = time.monotonic() - start
+        out, err = run.communicate(timeout=60)
+        expect(run.returncode == 0 and "host b is back" in err and "set aside and tried again" in err, out + err)
+        logs = [log.read_text() for log in sorted(hosts.folder.glob("run/logs/*/*.log"))]
+        expect(logs == ["", "1\n"], str(logs))
+        return f"all gone after {gone * 1000:.0f} ms; done there as attempt 1, {time.monotonic() - start:.1f} s after"
 
 
 @row(40, "the host's name means 127.0.1.1", "an address by the route, and said")

@@ -110,6 +110,25 @@ TEST(ProcessPool, NothingIsLeftWhenItIsDestroyed) {
   EXPECT_EQ(::kill(pid_in(folder.path() + "/p"), 0), -1);
 }
 
+TEST(ProcessPool, AChildThatIsAnothersAffairIsLetBe) {
+  pid_t foreign = -1;
+  Child other;
+  {
+    auto options = marked();
+    options.is_foreign = [&](pid_t pid) { return pid == foreign; };
+    ProcessPool pool(std::move(options));
+    other = spawn_child(pool_shell("a", "sleep 1000"));  // with a child's name and mark
+    foreign = other.pid;
+    pool.spawn(1, "a", pool_shell("a", "exit 3"));
+    EXPECT_TRUE(wait_for_one(pool).killed.empty());
+  }
+  EXPECT_EQ(::waitpid(other.pid, nullptr, WNOHANG), 0) << "it runs";
+  ::kill(-other.pid, SIGKILL);
+  int status = 0;
+  EXPECT_EQ(::waitpid(other.pid, &status, 0), other.pid) << "nobody else has waited for it";
+  EXPECT_EQ(WTERMSIG(status), SIGKILL);
+}
+
 // The pool's own process is killed: its children, and what these had started, go with it.
 TEST(ProcessPool, NothingIsLeftWhenItIsKilled) {
   const ScratchFolder folder;

@@ -128,7 +128,7 @@ class HostsTasks(unittest.TestCase):
         self.nothing_is_left()
 
     def test_a_connection_that_dies_costs_no_retry(self):
-        first = 'if [ $(hostname) = b ]; then touch on-b; sleep 1000 & echo $! >child; sleep 1000; fi; hostname'
+        first = 'if [ $(hostname) = b ] && mkdir on-b; then sleep 1000 & echo $! >child; sleep 1000; fi; hostname'
         spec = self.write(spec_of("t{x}", first, "needs = { cpus = 1 }\neach = { x = '1..4' }"))
         process = self.start_tasks("a:1,b:1", "--json", spec)
         self.there("child")
@@ -142,7 +142,7 @@ class HostsTasks(unittest.TestCase):
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, err)
         self.assertIn("[muster] host b: ssh was killed by SIGKILL", err)
-        self.assertIn("set aside", err)
+        self.assertIn("set aside and tried again", err)
         lost = [task for task in self.results(out).values() if len(task["attempts"]) == 2]
         self.assertEqual([attempt["host"] for attempt in lost[0]["attempts"]], ["b", "a"])
         self.assertEqual(self.log(lost[0]["name"], 1), b"a\n")
@@ -157,6 +157,19 @@ class HostsTasks(unittest.TestCase):
         os.kill(server, signal.SIGKILL)
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, err)
+        self.nothing_is_left()
+
+    def test_a_host_whose_server_was_killed_is_used_again(self):
+        spec = self.write(spec_of("t", 'mkdir up 2>/dev/null && { sleep 1000 & sleep 1000; }; hostname'))
+        process = self.start_tasks("b", "--json", spec)
+        self.there("up")
+        server = min(pid for pid in self.world["b"].processes() if cmdline(pid).startswith(MUSTER.encode()))
+        os.kill(server, signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertIn("[muster] host b is back\n", err)
+        self.assertEqual([attempt["host"] for attempt in self.results(out)["t"]["attempts"]], ["b", "b"])
+        self.assertEqual(self.log("t", 1), b"b\n")
         self.nothing_is_left()
 
     @unittest.skipUnless("MUSTER_TEST_LONG" in os.environ, "takes over a minute; the test tasks.host_cut_off has it")
@@ -180,7 +193,7 @@ class HostsTasks(unittest.TestCase):
 
     def test_the_run_goes_on_later_when_all_hosts_are_lost(self):
         spec = self.write(spec_of("t{x}", 'touch up; [ -e go ] || sleep 1000', "needs = { cpus = 1 }\neach = { x = '1..3' }"))
-        process = self.start_tasks("b:1", spec)
+        process = self.start_tasks("b:1", "--wait", "0s", spec)
         self.there("up")
         ssh = [pid for pid in self.world["a"].processes() if b"--serve" in cmdline(pid)]
         os.kill(ssh[0], signal.SIGKILL)

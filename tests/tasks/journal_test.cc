@@ -69,6 +69,51 @@ TEST(Journal, TellsWhatBecameOfEachTask) {
   EXPECT_EQ(state.results[2].state, TaskState::skipped);
 }
 
+// The task never began, so that its next start is the same attempt, and what the one before came to stands.
+TEST(Journal, ARefusedStartIsNoAttempt) {
+  const ScratchFolder folder;
+  {
+    Journal journal(folder.path());
+    journal.begin_at(0);
+    journal.head({"id", "hash", "agent"}, kTasks.size());
+    for (const auto& [number, how] : {std::pair(0, AttemptEnd::refused), std::pair(0, AttemptEnd::again),
+                                      std::pair(1, AttemptEnd::refused)}) {
+      TaskAttempt attempt = attempt_at(number, number);
+      journal.start("a", attempt, {});
+      attempt.ended = number + 0.5;
+      journal.end("a", attempt, how, "why", how == AttemptEnd::again ? "{}" : "");
+    }
+    journal.start("b", attempt_at(0, 0), {});
+    TaskAttempt b = attempt_at(0, 0);
+    journal.end("b", b, AttemptEnd::refused, "why", "");
+    journal.sync();
+  }
+  const JournalState state = read_journal(folder.path(), kTasks);
+  EXPECT_EQ(state.results[0].state, TaskState::waiting);
+  ASSERT_EQ(state.results[0].attempts.size(), 1U);
+  EXPECT_EQ(state.results[0].attempts[0].ended, 0.5);
+  EXPECT_EQ(state.results[0].last_json, "{}");
+  EXPECT_TRUE(state.results[1].attempts.empty());
+  EXPECT_EQ(state.results[1].state, TaskState::waiting);
+}
+
+// What a host that was lost and is back has from then on is ended by the next run too.
+TEST(Journal, TellsEveryAgentOfEveryRun) {
+  const ScratchFolder folder;
+  write_some(folder);
+  {
+    Journal journal(folder.path());
+    journal.begin_at(std::filesystem::file_size(journal_path(folder.path())));
+    journal.agent("agent.1", 3);
+    journal.resume("other", 4);
+    journal.sync();
+  }
+  const JournalState state = read_journal(folder.path(), kTasks);
+  EXPECT_THAT(state.agents, testing::ElementsAre("agent", "agent.1", "other"));
+  EXPECT_EQ(state.head.agent, "agent");
+  EXPECT_EQ(state.results[1].state, TaskState::running) << "as it was";
+}
+
 // Wherever the file ends, as after a kill or a power cut, all whole records before that are read, and a next
 // run goes on behind them.
 TEST(Journal, ALastLineThatIsNotWholeIsCutOff) {

@@ -89,6 +89,19 @@ TEST(Schedule, NothingStartsOnAHostThatWasLost) {
   EXPECT_THAT(schedule.explain(11, 2), HasSubstr("host a was lost"));
 }
 
+TEST(Schedule, AHostThatIsBackIsUsedAgain) {
+  std::vector<Task> tasks;
+  for (int i = 0; i < 12; ++i) tasks.push_back(task_of(cat("t", i), {{.cpus = 1}}));
+  Schedule schedule(tasks, hosts_a_and_b({4, 4}));
+  EXPECT_EQ(schedule.start(0).size(), 8U);
+  schedule.set_aside(0);
+  for (const size_t lost : {0U, 1U, 2U, 3U}) schedule.again(lost);
+  EXPECT_TRUE(schedule.start(1).empty());
+  schedule.bring_back(0);
+  EXPECT_THAT(hosts_of(schedule.start(2)), ElementsAre(0, 0, 0, 0)) << "all that it had, and no more";
+  EXPECT_THAT(schedule.explain(11, 2), testing::Not(HasSubstr("was lost")));
+}
+
 TEST(Schedule, WithoutNeedsATaskWaitsForAGpuWhereThereAreSome) {
   const std::vector<Task> tasks = {task_of("a", default_needs(1)), task_of("b", default_needs(1))};
   Schedule with_gpu(tasks, pool_of(1, 4));
