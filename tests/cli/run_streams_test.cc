@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-json failure_of(const ScratchFolder& folder) {
+json failure_report_of(const ScratchFolder& folder) {
   return json::parse(read_file(folder.path() + "/out/failure.json"));
 }
 
@@ -66,7 +66,7 @@ TEST(Run, AReaderOfStandardErrorThatIsGoneCostsNeitherCodeNorReport) {
   ProgramSettings settings;
   settings.stderr_fd = write_end.get();
   EXPECT_EQ(muster(sh({"-n", "2", "--run-dir", "out"}, kFailing), folder, settings).code, 7);
-  EXPECT_EQ(failure_of(folder)["exit_code"], 7);
+  EXPECT_EQ(failure_report_of(folder)["exit_code"], 7);
 }
 
 // A pipe that is full and that nobody reads.
@@ -140,7 +140,7 @@ TEST(Run, TheReportHasTheTimeOfTheFailure) {
              folder);
   EXPECT_EQ(ran.code, 7);
   std::tm time = {};
-  const std::string text = failure_of(folder)["time"];
+  const std::string text = failure_report_of(folder)["time"];
   ASSERT_NE(::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S%z", &time), nullptr) << text;
   const long zone = time.tm_gmtoff;  // timegm overwrites it
   const long at = ::timegm(&time) - zone;
