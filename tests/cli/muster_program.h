@@ -31,8 +31,8 @@ struct Ran {
 
 struct ProgramSettings {
   std::string program = MUSTER_BINARY_DIR "/bin/muster";
-  Environment environment;  // beside PATH, HOME and CUDA_VISIBLE_DEVICES
-  std::string input;
+  Environment environment = {};  // beside PATH, HOME and CUDA_VISIBLE_DEVICES
+  std::string input = {};
   std::chrono::seconds timeout{60};
   int stdout_fd = -1;  // -1: read into Ran::out
   int stderr_fd = -1;  // -1: kept for Ran::err
