@@ -162,6 +162,14 @@ Fd LeaseFolder::open_file(const std::string& name, bool create) const {
   return file;
 }
 
+void Lease::end() {
+  if (taken_ && fd_.valid()) {
+    struct flock lock = lock_of(F_UNLCK, {0, kWholeGpu});
+    ::fcntl(fd_.get(), F_OFD_SETLK, &lock);
+  }
+  fd_.reset();
+}
+
 std::optional<Lease> LeaseFolder::inherited(const GpuUuid& gpu) const {
   struct stat file = {};
   if (!folder_.valid() || ::fstatat(folder_.get(), file_name(gpu).c_str(), &file, AT_SYMLINK_NOFOLLOW) != 0) {
@@ -173,7 +181,7 @@ std::optional<Lease> LeaseFolder::inherited(const GpuUuid& gpu) const {
     if (!fd || *fd < 0 || *fd > INT32_MAX || ::fstat(static_cast<int>(*fd), &info) != 0) continue;
     if (info.st_dev != file.st_dev || info.st_ino != file.st_ino) continue;
     Fd copy(::fcntl(static_cast<int>(*fd), F_DUPFD_CLOEXEC, 3));  // the same lock: it belongs to what is open
-    if (copy.valid()) return Lease(gpu, std::move(copy));
+    if (copy.valid()) return Lease(gpu, std::move(copy), false);
   }
   return std::nullopt;
 }
@@ -192,7 +200,7 @@ std::optional<Lease> LeaseFolder::take(const GpuUuid& gpu, int units, const Leas
     // A full disk is no reason to refuse: the lock is the lease.
     [[maybe_unused]] const ssize_t written = ::pwrite(file.get(), bytes.data(), bytes.size(), at);
   }
-  return Lease(gpu, std::move(file));
+  return Lease(gpu, std::move(file), true);
 }
 
 std::vector<LeaseHolder> LeaseFolder::read_holders(const GpuUuid& gpu) const {

@@ -48,14 +48,20 @@ std::string describe(const LeaseHolder& holder);
 // Held until destroyed, here and in every process that inherited the descriptor.
 class Lease {
  public:
-  Lease(GpuUuid gpu, Fd fd) : gpu_(std::move(gpu)), fd_(std::move(fd)) {}
+  // `taken`: by this process, and not inherited.
+  Lease(GpuUuid gpu, Fd fd, bool taken) : gpu_(std::move(gpu)), fd_(std::move(fd)), taken_(taken) {}
 
   const GpuUuid& gpu() const { return gpu_; }
   int fd() const { return fd_.get(); }  // closed on exec: who starts a rank names it among those it inherits
 
+  // Ends a lease that was taken here for every process at once: for who knows that all that used the GPU has
+  // ended. Without it, another child that is just being started has the descriptor until its program begins.
+  void end();
+
  private:
   GpuUuid gpu_;
   Fd fd_;
+  bool taken_;
 };
 
 struct LeaseWish {

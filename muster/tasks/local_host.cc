@@ -52,7 +52,7 @@ void LocalHost::start(const StartOrder& order) {
 std::vector<TaskEnd> LocalHost::wait(std::optional<Clock::time_point> until) {
   std::vector<TaskEnd> ends;
   for (PoolExit& exit : processes_.wait(until)) {
-    leases_.erase(exit.exit.id);
+    give_leases_back(exit);
     TaskEnd end{.exit = std::move(exit)};
     if (end.exit.exit.signal == SIGKILL && end.exit.exit.sent_signal == 0) {
       const auto kills = count_oom_kills();
@@ -61,6 +61,15 @@ std::vector<TaskEnd> LocalHost::wait(std::optional<Clock::time_point> until) {
     ends.push_back(std::move(end));
   }
   return ends;
+}
+
+void LocalHost::give_leases_back(const PoolExit& exit) {
+  const auto found = leases_.find(exit.exit.id);
+  if (found == leases_.end()) return;
+  if (exit.survivors.empty()) {
+    for (Lease& lease : found->second) lease.end();
+  }
+  leases_.erase(found);
 }
 
 TaskEnd end_without_start(int id, const Error& error) {

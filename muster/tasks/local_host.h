@@ -55,6 +55,8 @@ class LocalHost : public TaskHost {
   void forget(int id) { leases_.erase(id); }
 
  private:
+  void give_leases_back(const PoolExit& exit);
+
   const Pool& pool_;
   LocalHostOptions options_;
   ProcessPool processes_;

@@ -185,7 +185,7 @@ std::string RunHosts::held() const {
 void RunHosts::look() {
   local_.look();
   const std::string text = held();
-  if (!text.empty() && !any_held_) view_.note(cat("other jobs have GPUs that are waited for: ", text));
+  if (!text.empty() && !any_held_) view_.note(cat("other jobs have GPUs, which are left to them: ", text));
   any_held_ = !text.empty();
 }
 

@@ -334,8 +334,7 @@ class TaskRunner {
     const bool tries = hosts_.tries_any();
     const milliseconds patience = tries ? options_.wait.value_or(kLostPatience) : milliseconds(0);
     const std::string tasks = plural(schedule_.count(TaskState::waiting), "task");
-    if (stuck_.is_there(!lost.empty() && only_waits() && !schedule_.finished() && !hosts_.any_held()) &&
-        patience > milliseconds(0))
+    if (stuck_.is_there(!lost.empty() && only_waits() && !hosts_.any_held()) && patience > milliseconds(0))
       view_.note(cat(tasks, " can only run on hosts that were lost; one has ", format_duration(patience),
                      " to come back"));
     if (!stuck_.lasts(patience)) return;
@@ -345,7 +344,9 @@ class TaskRunner {
   }
 
   // Nothing runs, and nothing will by itself.
-  bool only_waits() const { return live_.empty() && pending_.empty() && !schedule_.next_time(); }
+  bool only_waits() const {
+    return live_.empty() && pending_.empty() && !schedule_.next_time() && !schedule_.finished();
+  }
 
   void fail_run(const std::string& why) {
     outcome_.error = why;

@@ -177,11 +177,25 @@ on = "0"
   const Ran in_vain = run({"tasks", "s.toml", "--wait", "50ms", "--run-dir", "vain"});
   EXPECT_EQ(in_vain.code, 1);
   EXPECT_THAT(in_vain.err,
-              AllOf(HasSubstr("other jobs have GPUs that are waited for"), HasSubstr("held by job ")));
+              AllOf(HasSubstr("other jobs have GPUs, which are left to them"), HasSubstr("held by job ")));
   Program tasks({"tasks", "s.toml", "--run-dir", "out"}, folder_, settings_);
   holder.end();
   EXPECT_EQ(tasks.finish().code, 0);
   EXPECT_EQ(read_file(folder_.path() + "/out/logs/a/0.log"), cat(kFirst, "\n"));
+}
+
+// What has just ended has given its GPU back, also where another is just being started.
+TEST_F(TwoGpus, ARunIsNoOtherJobToItself) {
+  folder_.write("s.toml", R"(
+[[task]]
+name = "t{i}"
+argv = ["sh", "-c", "sleep 0.005"]
+needs = { gpus = 1 }
+each = { i = "1..150" }
+)");
+  const Ran ran = run({"tasks", "s.toml", "--wait", "0s", "--run-dir", "out"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.err, testing::Not(HasSubstr("other jobs")));
 }
 
 }  // namespace

@@ -78,7 +78,8 @@ TEST(Tasks, RunInTheirOrderAndEndInATable) {
   const Ran again = muster({"tasks", "s.toml", "--resume", "run", "--json"}, folder);
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_THAT(again.err, Not(HasSubstr("started")));
-  for (const json& task : json::parse(again.out)["tasks"]) EXPECT_EQ(task["attempts"].size(), 1U);
+  const json results = json::parse(again.out);
+  for (const json& task : results["tasks"]) EXPECT_EQ(task["attempts"].size(), 1U);
   EXPECT_THAT(muster({"tasks", "s.toml", "--run-dir", "run"}, folder).err, HasSubstr("go on with --resume"));
   folder.write("other.toml", task_table("prepare", "true"));
   EXPECT_THAT(muster({"tasks", "other.toml", "--resume", "run"}, folder).err, HasSubstr("got others"));
