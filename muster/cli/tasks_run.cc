@@ -85,6 +85,11 @@ int exit_code_of(const RunOutcome& outcome) {
 // The journal as it was left, and a first record for what follows.
 void begin_journal(TasksRun& run, Journal& journal, const std::string& agent, std::string& run_id) {
   const JournalState& before = run.before;
+  if (before.head.run_id.empty() && fs::exists(run.run_dir + "/logs"))  // they come after the first record
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("journal: expected the records of the run whose logs are in ", run.run_dir,
+            ", got none; restore ", journal_path(run.run_dir), ", or begin anew with another --run-dir"));
   if (!before.cut.empty()) log(LogLevel::warn, cat("journal: ", before.cut));
   if (!run.is_new) end_left_over(run.run_dir, before.agents);
   journal.begin_at(before.good_bytes);

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/device/links.h"
 #include "muster/placement/gpu_facts.h"
 #include "muster/placement/policy.h"
 #include "muster/placement/selection.h"
@@ -147,6 +149,7 @@ void Pool::set_held(int host, int gpu, int units, const std::string& by) {
 std::optional<Allocation> Pool::find(const TaskNeed& need, const AllowedGpus& allowed,
                                      const Hold& hold) const {
   std::optional<Allocation> best;
+  double best_link = 0;
   size_t best_left = 0;
   for (int h = 0; h < static_cast<int>(hosts_.size()); ++h) {
     const PoolHost& host = hosts_[static_cast<size_t>(h)];
@@ -159,10 +162,14 @@ std::optional<Allocation> Pool::find(const TaskNeed& need, const AllowedGpus& al
         if (!holds(hold, h, g) && has_room(need, allowed, h, g)) fitting.push_back(g);
       }
     }
-    // The fullest host that will do; without GPUs, the first.
-    if (best && (need.gpus <= 0 || fitting.size() >= best_left)) continue;
+    // For several GPUs that with the fastest links among them, then the fullest that will do; without GPUs,
+    // the first.
+    if (best && gpus_of(need) <= 1 && (need.gpus <= 0 || fitting.size() >= best_left)) continue;
     auto gpus = choose_gpus(need, h, fitting);
     if (!gpus) continue;
+    const double link = slowest_link(h, *gpus);
+    if (best && (link < best_link || (link == best_link && fitting.size() >= best_left))) continue;
+    best_link = link;
     best_left = fitting.size();
     best = Allocation{.host = h,
                       .gpus = std::move(*gpus),
@@ -223,6 +230,23 @@ std::vector<int> Pool::best_linked(int host, const std::vector<int>& fitting, in
   }
   if (linked_.size() > 10'000) linked_.clear();
   return linked_[key] = chosen;
+}
+
+// In GB/s, of those along the ring; 0: not known, or a single GPU.
+double Pool::slowest_link(int host, const std::vector<int>& gpus) const {
+  const Host& real = inventory_.hosts[static_cast<size_t>(host)];
+  const auto& mine = hosts_[static_cast<size_t>(host)].gpus;
+  if (gpus.size() < 2) return 0;
+  double slowest = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    const UsableGpu& from = mine[static_cast<size_t>(gpus[i])].device;
+    const UsableGpu& to = mine[static_cast<size_t>(gpus[(i + 1) % gpus.size()])].device;
+    if (from.position >= real.gpu_links.size() || to.position >= real.gpu_links[from.position].size())
+      return 0;
+    slowest = std::min(slowest, link_bandwidth(real.gpus[from.position], real.gpus[to.position],
+                                               real.gpu_links[from.position][to.position]));
+  }
+  return slowest;
 }
 
 // CPUs of the GPUs' NUMA node first; for a CPU task, of the node whose free ones fit best.

@@ -128,6 +128,7 @@ class Pool {
   }
   bool has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
   std::optional<std::vector<int>> choose_gpus(const TaskNeed& need, int host, std::vector<int> fitting) const;
+  double slowest_link(int host, const std::vector<int>& gpus) const;
   std::vector<int> best_linked(int host, const std::vector<int>& fitting, int count) const;
   std::vector<int> choose_cpus(const TaskNeed& need, int host, const std::vector<int>& gpus) const;
   std::vector<int> bind(int host, const Allocation& where) const;

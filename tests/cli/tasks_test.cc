@@ -81,6 +81,8 @@ TEST(Tasks, RunInTheirOrderAndEndInATable) {
   const json results = json::parse(again.out);
   for (const json& task : results["tasks"]) EXPECT_EQ(task["attempts"].size(), 1U);
   EXPECT_THAT(muster({"tasks", "s.toml", "--run-dir", "run"}, folder).err, HasSubstr("go on with --resume"));
+  fs::remove(folder.path() + "/run/journal");
+  EXPECT_THAT(muster({"tasks", "--resume", "run"}, folder).err, HasSubstr("expected the records of the run"));
   folder.write("other.toml", task_table("prepare", "true"));
   EXPECT_THAT(muster({"tasks", "other.toml", "--resume", "run"}, folder).err, HasSubstr("got others"));
 }

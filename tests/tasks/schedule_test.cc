@@ -89,6 +89,16 @@ TEST(Schedule, NothingStartsOnAHostThatWasLost) {
   EXPECT_THAT(schedule.explain(11, 2), HasSubstr("host a was lost"));
 }
 
+TEST(Schedule, SeveralGpusAreTakenWhereTheirLinksAreFastest) {
+  Host slow = host_with(2, 8, "slow");
+  slow.gpu_links[0][1] = slow.gpu_links[1][0] = {LinkKind::nvlink, 1};
+  const std::vector<Task> tasks = {task_of("two", {{.gpus = 2}}), task_of("more", {{.gpus = 2}}),
+                                   task_of("last", {{.gpus = 2}})};
+  Schedule schedule(tasks,
+                    Pool({.source = "test", .simulated = true, .hosts = {slow, host_with(4, 8, "fast")}}));
+  EXPECT_THAT(hosts_of(schedule.start(0)), ElementsAre(1, 1, 0)) << "the fullest host comes second";
+}
+
 TEST(Schedule, AHostThatIsBackIsUsedAgain) {
   std::vector<Task> tasks;
   for (int i = 0; i < 12; ++i) tasks.push_back(task_of(cat("t", i), {{.cpus = 1}}));
