@@ -25,7 +25,8 @@ BenchRun with_results(const std::function<int()>& start) {
   ::setenv(kResultsFile, file.c_str(), 1);
   BenchRun done{.exit_code = start()};
   ::unsetenv(kResultsFile);
-  if (done.exit_code == 0) done.results = read_file(file);
+  // A rank that mpirun or srun has started leaves none, but the first.
+  if (done.exit_code == 0 && std::filesystem::exists(file)) done.results = read_file(file);
   std::filesystem::remove_all(folder);
   return done;
 }
@@ -38,12 +39,17 @@ bool is_bench_rank() {
 
 BenchRun run_bench(int ranks, int argc, char** argv, const std::function<void(Context&)>& measure) {
   const RunOptions options{.nproc = ranks, .surplus = Surplus::share};
-  const auto start = [&] { return run(options, argc, argv, measure); };
+  const auto measure_named = [&](Context& ctx) {
+    ::unsetenv("MUSTER_BACKEND");  // it is for the job: what is compared goes by its own name
+    measure(ctx);
+  };
+  const auto start = [&] { return run(options, argc, argv, measure_named); };
   return is_bench_rank() ? BenchRun{.exit_code = start()} : with_results(start);
 }
 
 BenchRun run_bench_program(int ranks, const std::vector<std::string>& argv) {
   LaunchOptions options{.argv = argv, .quiet = true};
+  ::unsetenv("MUSTER_BACKEND");
   options.request.nproc_per_node = ranks;
   options.request.surplus = Surplus::share;
   return with_results([&] { return run(options); });

@@ -1,15 +1,20 @@
 #include "muster/bench/collectives_bench.h"
 
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "muster/base/clock.h"
+#include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
@@ -125,12 +130,16 @@ struct Contestant {
 };
 
 std::vector<std::string> backends_here(Context& ctx) {
-  if (ctx.process_group().backend() == "nccl") return {"gloo", "shm", "nccl"};
-  if (ctx.process_group().backend() == "shm+gloo") return {"gloo", "shm+gloo"};
-  if (ctx.process_group().backend() == "gloo") return {"gloo"};
-  if (ctx.process_group().backend() == "mpi") return {"gloo", "shm", "mpi"};
-  if (ctx.device().is_cuda()) return {"gloo", "shm"};
-  return {"gloo", "shm", "shm-in-place"};
+  std::vector<std::string> all = {"gloo"};
+  if (ctx.local_world_size() < ctx.world_size()) {
+    all.emplace_back("shm+gloo");
+  } else {
+    all.emplace_back("shm");
+    if (!ctx.device().is_cuda()) all.emplace_back("shm-in-place");
+  }
+  if (ctx.process_group().backend() == "nccl") all.emplace_back("nccl");
+  if (get_env("OMPI_COMM_WORLD_SIZE") || get_env("PMI_RANK")) all.emplace_back("mpi");
+  return all;
 }
 
 std::vector<Contestant> contestants(Context& ctx, const CollectivesBenchOptions& options) {
@@ -235,6 +244,11 @@ void check(const CollectivesBenchOptions& options) {
                 cat("--min: expected no more than --max (", options.max_bytes, "), got ", options.min_bytes));
   }
   type_named(options.dtype);
+  const auto folder = std::filesystem::absolute(options.svg).parent_path();
+  if (!options.svg.empty() && ::access(folder.c_str(), W_OK) != 0) {
+    throw Error(ErrorCode::invalid_argument, cat("--svg: expected a folder that can be written, got '",
+                                                 folder.string(), "': ", std::strerror(errno)));
+  }
 }
 
 }  // namespace

@@ -20,6 +20,10 @@ class ForwardingBackend : public c10d::Backend {
 
   const std::string getBackendName() const override { return backend_->getBackendName(); }
   bool supportsCoalescing() const override { return backend_->supportsCoalescing(); }
+  bool supportsTensorAlloc(c10::DeviceIndex device) override { return backend_->supportsTensorAlloc(device); }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+    return backend_->allocateTensor(size, options);
+  }
   void setTimeout(std::chrono::milliseconds timeout) override { backend_->setTimeout(timeout); }
   uint64_t getSequenceNumberForGroup() override { return backend_->getSequenceNumberForGroup(); }
   void setSequenceNumberForGroup() override { backend_->setSequenceNumberForGroup(); }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -31,9 +32,21 @@ std::byte* map_whole(int fd, size_t bytes) {
                   left, "; raise the limit, use fewer ranks, or MUSTER_BACKEND=gloo"));
 }
 
+// Beyond the limit the kernel does not refuse: it sends SIGXFSZ.
+void check_file_limit(size_t bytes) {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= bytes)
+    return;
+  throw Error(ErrorCode::unavailable,
+              cat("shared memory: expected files of ", format_bytes(bytes),
+                  " to be allowed (addresses, not memory), got a limit of ", format_bytes(limit.rlim_cur),
+                  " (ulimit -f); raise it, or MUSTER_BACKEND=gloo"));
+}
+
 }  // namespace
 
 SharedMemory SharedMemory::make(size_t bytes) {
+  check_file_limit(bytes);
   Fd fd(::memfd_create("muster", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) fail_errno("shared memory: cannot make a memfd", errno);
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {

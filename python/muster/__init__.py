@@ -1,25 +1,73 @@
 """After `import muster`, torch.distributed.init_process_group("cpu:muster,cuda:nccl"), or "muster" alone, makes groups
-whose CPU tensors go through the memory that the ranks of a host share, and over Gloo between hosts."""
+whose CPU tensors go through the memory that the ranks of a host share, and over Gloo between hosts.
+
+MUSTER_BACKEND=shm, shm+gloo or gloo decides instead of that. Without a GPU, DDP takes its buckets from the shared memory
+(DDP_DISABLE_COMM_MEM=0, unless it is set already)."""
+import os
+import sys
+
+import torch
 import torch.distributed as dist
 
-from muster._backend import host_identity, make_hierarchical, make_shm
+from muster._backend import host_identity, make_agreeing, make_hierarchical, make_shm
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+
+_BACKENDS = ("auto", "shm", "shm+gloo", "gloo")
+_said = False
+
+
+def _backend_asked():
+    asked = os.environ.get("MUSTER_BACKEND", "auto")
+    if asked not in _BACKENDS:
+        raise ValueError(f"MUSTER_BACKEND: expected {', '.join(_BACKENDS)} for a Python program, got '{asked}'")
+    return asked
+
+
+def _choose(asked, hosts):
+    if asked == "shm" and len(hosts) > 1:
+        raise ValueError(f"MUSTER_BACKEND=shm: expected all ranks on one host, got {len(hosts)} hosts; "
+                         "shm+gloo or auto goes over Gloo between them")
+    if asked == "auto":
+        return "shm" if len(hosts) == 1 else "shm+gloo"
+    return asked
+
+
+def _say_once(rank, size, backend):
+    global _said
+    if rank == 0 and not _said:
+        print(f"[rank 0] info: process group: {size} ranks over {backend}", file=sys.stderr)
+    _said = True
 
 
 def _make(store, rank, size, timeout):
     """Collective."""
+    asked = _backend_asked()
     # A store may be used again after destroy_process_group: nobody is to read what an earlier group has left in it.
     store = dist.PrefixStore(str(store.add(f"made/{rank}", 1)), store)
     keys = [f"host/{i}" for i in range(size)]
-    store.set(keys[rank], host_identity())
+    store.set(keys[rank], f"{asked} {host_identity()}")
     try:
         store.wait(keys, timeout)
     except dist.DistStoreError as error:
         missing = ", ".join(str(i) for i in range(size) if not store.check([keys[i]]))
         raise RuntimeError(f"muster: expected {size} ranks within {timeout}, missing rank(s) {missing}") from error
-    hosts = [host.decode() for host in store.multi_get(keys)]
-    if len(set(hosts)) > 1:
-        return make_hierarchical(store, rank, hosts, timeout, lambda *ranks: dist.ProcessGroupGloo(*ranks, timeout=timeout))
-    return make_shm(store, rank, size, timeout)
+    told = [value.decode().split(" ", 1) for value in store.multi_get(keys)]
+    for other, (theirs, _) in enumerate(told):
+        if theirs != asked:
+            raise ValueError(f"MUSTER_BACKEND: expected the same on every rank, got {asked} on rank {rank} and "
+                             f"{theirs} on rank {other}")
+    hosts = [host for _, host in told]
+    backend = _choose(asked, set(hosts))
+    _say_once(rank, size, backend)
+    if backend == "shm":
+        return make_shm(store, rank, size, timeout)
+    if backend == "gloo":
+        return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+    over_hosts = make_hierarchical(store, rank, hosts, timeout,
+                                   lambda *ranks: dist.ProcessGroupGloo(*ranks, timeout=timeout))
+    return make_agreeing(over_hosts, dist.PrefixStore("agreement", store), timeout)
 
 
 dist.Backend.register_backend("muster", _make, devices=["cpu"])

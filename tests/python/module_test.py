@@ -78,6 +78,17 @@ class Collectives(ModuleTest):
             self.assert_all_ok(len(hosts), "".join(text for _, text in ranks))
 
 
+    def test_the_environment_chooses_and_that_is_said_once(self):
+        for backend in ("shm", "gloo"):
+            text = "".join(text for _, text in self.by_hand(2, "collectives.py", MUSTER_BACKEND=backend))
+            self.assert_all_ok(2, text)
+            self.assertEqual(text.count("process group: "), 1, text)
+            self.assertIn(f"process group: 2 ranks over {backend}\n", text)
+        for code, text in self.by_hand(2, "collectives.py", MUSTER_BACKEND="mpi"):
+            self.assertEqual(code, 1, text)
+            self.assertIn("MUSTER_BACKEND: expected auto, shm, shm+gloo, gloo for a Python program, got 'mpi'", text)
+
+
 class Training(ModuleTest):
     def test_ddp_has_the_bits_that_it_has_with_gloo(self):
         self.assert_all_ok(2, self.muster_run(2, "ddp.py"))
@@ -99,6 +110,12 @@ class Faults(ModuleTest):
         for code, told in others:
             self.assertEqual(code, 0, told)
             self.assertLess(told_at(told) - told_at(last_words), 20, told)
+
+
+    def test_different_calls_on_two_hosts_are_shown(self):
+        for what in ("op", "dtype", "shape", "order"):
+            ranks = self.by_hand(3, "mismatch.py", what, TEST_HOSTS="aab")
+            self.assert_all_ok(3, "".join(text for _, text in ranks))
 
 
 if __name__ == "__main__":
