@@ -115,6 +115,7 @@ int start_run(const TasksFlags& flags, TasksRun& run, TaskMachines& machines, Sc
     write_file(task_file_path(run.run_dir), to_text(run.file));
   } else if (fs::exists(journal_path(run.run_dir))) {
     run.before = read_journal(run.run_dir, run.file.tasks);  // nobody writes it any more
+    end_lost_attempts(run.before);
   }
   const std::string agent = make_uuid();
   begin_journal(run, journal, agent, run_id);

@@ -62,6 +62,10 @@ std::string journal_path(const std::string& run_dir);
 // tasks.
 JournalState read_journal(const std::string& run_dir, const std::vector<Task>& tasks);
 
+// For when the run that had started them was killed: every attempt that has no end is lost, and had one with
+// the journal's last record; its task waits again.
+void end_lost_attempts(JournalState& state);
+
 // Whether a run goes on in the folder.
 bool is_in_use(const std::string& run_dir);
 

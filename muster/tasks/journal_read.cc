@@ -27,6 +27,7 @@ class JournalFold {
   // Throws: nlohmann's exceptions, std::out_of_range and Error when the record makes no sense here.
   void take(const ReadJson& record) {
     const std::string kind = record.at("e");
+    if (kind == "resume") end_lost_attempts(state_);
     state_.seconds = std::max(state_.seconds, record.value("at", 0.0));
     if (kind == "run") return take_head(record);
     if (kind == "resume" || kind == "agent") return state_.agents.push_back(record.at("agent"));
@@ -106,6 +107,16 @@ std::optional<ReadJson> whole_record(std::string_view line) {
 }
 
 }  // namespace
+
+void end_lost_attempts(JournalState& state) {
+  for (TaskResult& result : state.results) {
+    if (result.state != TaskState::running) continue;
+    result.state = TaskState::waiting;
+    TaskAttempt& attempt = result.attempts.back();
+    attempt.ended = std::max(attempt.began, state.seconds);
+    attempt.lost = true;
+  }
+}
 
 JournalState read_journal(const std::string& run_dir, const std::vector<Task>& tasks) {
   const std::string path = journal_path(run_dir);

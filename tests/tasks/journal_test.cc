@@ -111,7 +111,27 @@ TEST(Journal, TellsEveryAgentOfEveryRun) {
   const JournalState state = read_journal(folder.path(), kTasks);
   EXPECT_THAT(state.agents, testing::ElementsAre("agent", "agent.1", "other"));
   EXPECT_EQ(state.head.agent, "agent");
-  EXPECT_EQ(state.results[1].state, TaskState::running) << "as it was";
+}
+
+// The run was killed while b ran: its bar ends with what is known of that run, and is no later run's.
+TEST(Journal, AnAttemptThatDiedWithItsRunIsLost) {
+  const ScratchFolder folder;
+  write_some(folder);
+  {
+    Journal journal(folder.path());
+    journal.begin_at(std::filesystem::file_size(journal_path(folder.path())));
+    journal.resume("other", 2.5);
+    journal.start("b", attempt_at(3, 1), {});
+    journal.sync();
+  }
+  const JournalState state = read_journal(folder.path(), kTasks);
+  const TaskResult& b = state.results[1];
+  ASSERT_EQ(b.attempts.size(), 2U);
+  EXPECT_TRUE(b.attempts[0].lost);
+  EXPECT_EQ(b.attempts[0].ended, 2.5);
+  EXPECT_FALSE(b.attempts[1].lost || b.attempts[1].ended);
+  EXPECT_EQ(b.state, TaskState::running);
+  EXPECT_FALSE(state.results[0].attempts[0].lost);
 }
 
 // Wherever the file ends, as after a kill or a power cut, all whole records before that are read, and a next
