@@ -63,6 +63,16 @@ std::optional<std::chrono::milliseconds> time_of(const std::string& text, const 
   return parse_duration(text, flag);
 }
 
+// Before anything is made or started.
+void check_times(const TasksFlags& flags) {
+  time_of(flags.wait, "--wait");
+  time_of(flags.grace, "--shutdown-timeout");
+  const auto limit = time_of(flags.time_limit, "--time-limit");
+  if (limit && limit->count() == 0)
+    fail_usage(cat("--time-limit: expected a time above 0, got '", printable(flags.time_limit),
+                   "'; leave it out for none"));
+}
+
 JobNote note_of(const TasksFlags& flags, const TasksRun& run, const std::vector<PoolGpu>& gpus,
                 const std::string& run_id) {
   JobNote note{.id = run_id,
@@ -162,6 +172,7 @@ int element_index(const std::string& text) {
 int run_tasks_command(const TasksFlags& given) {
   if (given.element.size() == 2) exec_element(given.element[0], element_index(given.element[1]));
   if (given.serve) return serve_tasks_of_another();
+  check_times(given);
   TasksFlags flags = given;  // a run that goes on does so in the folder in which it began
   if (!flags.csv.empty()) flags.csv = fs::absolute(flags.csv).string();
   if (!flags.html.empty()) flags.html = fs::absolute(flags.html).string();

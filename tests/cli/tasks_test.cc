@@ -156,6 +156,20 @@ TEST(Tasks, WhatIsWrongIsToldBeforeAnythingStarts) {
               HasSubstr("s.toml:2:8: task big: expected needs"));
 }
 
+TEST(Tasks, TimesThatAreNoneAreRefused) {
+  const ScratchFolder folder;
+  folder.write("s.toml", task_table("one", "touch began"));
+  for (const auto& [flag, text] : {std::pair("--time-limit", "0"),
+                                   {"--time-limit", "0s"},
+                                   {"--wait", "soon"},
+                                   {"--shutdown-timeout", "x"}}) {
+    const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run", flag, text}, folder);
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_THAT(ran.err, AllOf(HasSubstr(cat(flag, ": ")), HasSubstr(cat("got '", text, "'"))));
+  }
+  EXPECT_FALSE(fs::exists(folder.path() + "/run"));
+}
+
 TEST(Tasks, WaysToOtherHostsWithoutHosts) {
   const ScratchFolder folder;
   folder.write("s.toml", task_table("one", "touch began"));
