@@ -150,7 +150,7 @@ int start_run(const TasksFlags& flags, TasksRun& run, TaskMachines& machines, Sc
   {
     LiveTableOptions shown = live_table_options(flags.quiet);
     shown.hosts = schedule.pool().hosts().size() > 1;
-    LiveTable view(run.file.tasks, shown);
+    LiveTable view(run.file.tasks, shown, run.before.results);
     if (!flags.quiet) view.note(cat("the run's folder is ", run.run_dir));
     outcome = run_tasks(run.file.tasks, schedule, journal, results_before(run), options, view);
     close_hosts(machines.connections);
