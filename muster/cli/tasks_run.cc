@@ -179,6 +179,7 @@ int run_tasks_command(const TasksFlags& given) {
   TasksRun run = which_run(flags);
   if (!flags.submit.empty()) return submit_tasks(flags, run);
   const bool only_shows = flags.dry_run || !flags.explain.empty();
+  if (only_shows && !run.is_new && !is_in_use(run.run_dir)) end_lost_attempts(run.before);
   TaskMachines machines = machines_of(run, only_shows);
   Schedule schedule = schedule_of(run, machines);
   if (!flags.explain.empty()) return explain_task(flags, run, machines, schedule);

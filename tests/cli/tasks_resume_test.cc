@@ -66,10 +66,59 @@ TEST(TasksResume, ARunIsListedExplainedAndStopped) {
               HasSubstr("0 of 1 CPUs of"));
   EXPECT_THAT(muster({"tasks", "--resume", "run", "--explain", "waits"}, folder, settings).out,
               HasSubstr("holds it has the others"));
+  EXPECT_THAT(muster({"tasks", "--resume", "run", "--explain", "holds it"}, folder, settings).out,
+              HasSubstr("holds it runs since "));
+  EXPECT_EQ(muster({"tasks", "--resume", "run", "--dry-run"}, folder, settings).out,
+            "of 2 tasks 1 runs, none can start now; 1 wait, for what --explain tells\n");
   EXPECT_THAT(muster({"tasks", "--resume", "run"}, folder, settings).err,
               HasSubstr("another run that goes on there"));
   EXPECT_EQ(muster({"stop", "--all"}, folder, settings).code, 0);
   EXPECT_EQ(program.finish().code, 128 + SIGTERM);
+}
+
+// A task in its pause, of a run that goes on in another process; then what is told when that has ended.
+TEST(TasksResume, APauseAndAnEndAreExplainedFromElsewhere) {
+  const ScratchFolder folder;
+  const auto spec = [&](const char* pause) {
+    return task_table("bad", "exit 7", cat("retries = 1\nback_off = \"", pause, "\"\n")) +
+           task_table("next", "true", "after = [\"bad\"]\n") +
+           task_table("watch", "while [ ! -e go ]; do sleep 0.01; done", "after = []\n");
+  };
+  folder.write("s.toml", spec("1h"));
+  const auto explain = [&](const std::string& name) {
+    return muster({"tasks", "--resume", "run", "--explain", name}, folder).out;
+  };
+  Program program({"tasks", "s.toml", "--cpus", "4", "--run-dir", "run"}, folder);
+  const Deadline deadline(std::chrono::seconds(60));
+  std::string told;
+  do {
+    told = explain("bad");
+  } while (told.find("failed") == std::string::npos && !deadline.passed());
+  EXPECT_THAT(told, testing::MatchesRegex("bad failed 1 time and starts again in (1h|59m[0-9.]+s)\n"));
+  EXPECT_EQ(explain("next"), "next waits for bad (waiting)\n");
+  ::kill(program.pid(), SIGTERM);
+  program.finish();
+  fs::remove_all(folder.path() + "/run");
+  folder.write("go", "");
+  folder.write("s.toml", spec("1ms"));
+  EXPECT_EQ(muster({"tasks", "s.toml", "--cpus", "4", "--run-dir", "run"}, folder).code, 1);
+  EXPECT_THAT(explain("bad"), testing::MatchesRegex("no run goes on there\nbad is failed: exit code 7\n"
+                                                    "if it went on now, with --resume alone:\n"
+                                                    "bad would start first, on the CPU of .*\n"));
+  EXPECT_EQ(explain("next"),
+            "no run goes on there\nnext is skipped: after bad, which failed\n"
+            "if it went on now, with --resume alone:\nnext waits for bad (running)\n");
+  EXPECT_EQ(explain("watch"), "no run goes on there\nwatch is done\n");
+  EXPECT_EQ(muster({"tasks", "s.toml", "--cpus", "4", "--explain", "next"}, folder).out,
+            "no run yet; if one began now:\nnext waits for bad (running)\n");
+}
+
+TEST(TasksResume, OfARunThatIsDoneNothingStarts) {
+  const ScratchFolder folder;
+  folder.write("s.toml", task_table("one", "true") + task_table("two", "true"));
+  ASSERT_EQ(muster({"tasks", "s.toml", "--run-dir", "run"}, folder).code, 0);
+  EXPECT_EQ(muster({"tasks", "--resume", "run", "--dry-run"}, folder).out,
+            "every task has ended, 2 of 2 are done: nothing starts\n");
 }
 
 // Two tasks that run when the runner is killed, on two CPUs, and are done by a second run.
