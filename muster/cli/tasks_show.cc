@@ -196,8 +196,7 @@ int show_first_starts(const TasksRun& run, const TaskMachines& machines, Schedul
                     start.alternative == 0 ? "" : cat("alternative ", start.alternative + 1)});
   }
   const bool none = rows.empty();
-  std::string text =
-      none ? "" : format_table({{"task"}, {"host"}, {"devices"}, {"needs"}, {""}}, std::move(rows));
+  std::string text = none ? "" : format_table({{"task"}, {"host"}, {"devices"}, {"needs"}, {""}}, rows);
   text += cat("of ", run.file.tasks.size(), " tasks ", done > 0 ? cat(done, " are done, ") : "",
               running > 0 ? cat(running, running == 1 ? " runs, " : " run, ") : "",
               none ? "none can start now; " : "these start first; ", schedule.count(TaskState::waiting),

@@ -83,7 +83,6 @@ size_t LiveTable::like_of(const Task& task) {
 
 void LiveTable::started(size_t task, const TaskAttempt& attempt) {
   running_[task] = attempt;
-  at_a_time_ = running_.size();
   if (options_.table || options_.quiet) return;
   say(cat("[muster] ", printable(tasks_[task].name), " started on ", where_of(attempt),
           attempt.attempt > 0 ? cat(", attempt ", attempt.attempt) : "", "\n"));
@@ -157,9 +156,8 @@ void LiveTable::wipe() {
   drawn_ = 0;
 }
 
-// By the mean of like tasks, less what those that run have had of theirs, as many at a time as ran after the
-// last start; nothing where too little is known.
-std::string LiveTable::time_left(double now) const {
+// By the mean of like tasks, less what those that run have had of theirs; nothing where too little is known.
+std::string LiveTable::time_left(size_t at_a_time, double now) const {
   double work = 0;
   for (const Like& like : likes_) {
     if (like.left == 0) continue;
@@ -173,7 +171,7 @@ std::string LiveTable::time_left(double now) const {
     work -= mean - left;
     longest = std::max(longest, left);
   }
-  const double seconds = std::max(longest, work / static_cast<double>(at_a_time_));
+  const double seconds = std::max(longest, work / static_cast<double>(std::max<size_t>(1, at_a_time)));
   return seconds < kLeastTimeLeft ? std::string()
                                   : cat(", about ", describe_span(std::ceil(seconds)), " left");
 }
@@ -195,7 +193,8 @@ std::vector<std::string> LiveTable::lines(const Schedule& schedule, double now) 
     head += cat(" · ", skipped, " skipped");
   if (schedule.pool().num_gpus() > 0)
     head += cat("   GPUs ", static_cast<double>(units) / kWholeGpu, " of ", schedule.pool().num_gpus());
-  head += cat("   CPUs ", cpus, " of ", all_cpus, "   ", describe_span(std::floor(now)), time_left(now));
+  head += cat("   CPUs ", cpus, " of ", all_cpus, "   ", describe_span(std::floor(now)),
+              time_left(schedule.running().size(), now));
   std::vector<std::string> lines = {cut_to(head, options_.columns)};
   size_t width = 0;
   for (const auto& [task, attempt] : running_)

@@ -51,7 +51,7 @@ class LiveTable : public RunView {
   std::string where_of(const TaskAttempt& attempt) const;
   size_t like_of(const Task& task);
   void count_done(size_t task, const TaskResult& result);
-  std::string time_left(double now) const;
+  std::string time_left(size_t at_a_time, double now) const;
   void say(const std::string& lines);
   void flush();
   void wipe();
@@ -65,7 +65,6 @@ class LiveTable : public RunView {
   std::string pending_;   // lines that are to stay
   size_t drawn_ = 0;      // lines of the table on the terminal
   size_t num_ended_ = 0;  // for good
-  size_t at_a_time_ = 1;  // tasks that ran after the last start
   Clock::time_point last_drawn_ = {};
 };
 

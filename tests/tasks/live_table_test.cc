@@ -37,27 +37,35 @@ TEST(LiveTable, SaysWhatRunsWhatWaitsAndHowLong) {
 TEST(LiveTable, TheTimeLeftCountsDown) {
   std::vector<Task> tasks(6);
   for (size_t i = 0; i < tasks.size(); ++i) tasks[i] = task_of(cat("t", i), {{.cpus = 1}});
-  Schedule schedule(tasks, pool_of(0));
+  Schedule schedule(tasks, pool_of(0, 2));
   LiveTable table(tasks, {.fd = -1, .table = true, .rows = 24, .columns = 120});
   const auto left_at = [&](double now) {
     const std::string head = table.lines(schedule, now).at(0);
     const size_t at = head.find("about ");
     return at == std::string::npos ? std::string() : head.substr(at + 6);
   };
-  table.started(0, {.began = 0});
-  table.started(1, {.began = 0});
+  const auto start = [&](double now) {
+    for (const TaskStart& one : schedule.start(now)) table.started(one.task, {.began = now});
+  };
+  const auto end = [&](size_t task, double began, double now) {
+    schedule.done(task);
+    table.ended(task, {.state = TaskState::done, .attempts = {{.began = began, .ended = now}}});
+  };
+  start(0);
   EXPECT_EQ(left_at(2), "") << "nothing is known yet";
-  for (const size_t task : {0, 1})
-    table.ended(task, {.state = TaskState::done, .attempts = {{.began = 0, .ended = 3}}});
-  table.started(2, {.began = 3});
-  table.started(3, {.began = 3});
+  schedule.release(0);
+  schedule.release(1);
+  start(3);
+  end(0, 0, 3);  // is told when it is on the disk, and others have started then
+  EXPECT_EQ(left_at(3), "6.0s left");
+  end(1, 0, 3);
   EXPECT_EQ(left_at(3), "6.0s left");
   EXPECT_EQ(left_at(5), "4.0s left");
   EXPECT_EQ(left_at(8), "3.0s left") << "those two are late";
-  table.ended(2, {.state = TaskState::done, .attempts = {{.began = 3, .ended = 6}}});
-  table.ended(3, {.state = TaskState::done, .attempts = {{.began = 3, .ended = 6}}});
-  table.started(4, {.began = 6});
-  table.started(5, {.began = 8});
+  end(2, 3, 6);
+  start(6);
+  end(3, 3, 6);
+  start(8);
   EXPECT_EQ(left_at(8), "3.0s left") << "the last of them takes that long";
   EXPECT_EQ(left_at(20), "") << "no longer known";
 }
