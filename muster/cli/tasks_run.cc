@@ -63,6 +63,16 @@ std::optional<std::chrono::milliseconds> time_of(const std::string& text, const 
   return parse_duration(text, flag);
 }
 
+// Before anything is made or started.
+void check_times(const TasksFlags& flags) {
+  time_of(flags.wait, "--wait");
+  time_of(flags.grace, "--shutdown-timeout");
+  const auto limit = time_of(flags.time_limit, "--time-limit");
+  if (limit && limit->count() == 0)
+    fail_usage(cat("--time-limit: expected a time above 0, got '", printable(flags.time_limit),
+                   "'; leave it out for none"));
+}
+
 JobNote note_of(const TasksFlags& flags, const TasksRun& run, const std::vector<PoolGpu>& gpus,
                 const std::string& run_id) {
   JobNote note{.id = run_id,
@@ -120,6 +130,7 @@ int start_run(const TasksFlags& flags, TasksRun& run, TaskMachines& machines, Sc
     write_file(task_file_path(run.run_dir), to_text(run.file));
   } else if (fs::exists(journal_path(run.run_dir))) {
     run.before = read_journal(run.run_dir, run.file.tasks);  // nobody writes it any more
+    end_lost_attempts(run.before);
   }
   const std::string agent = make_uuid();
   begin_journal(run, journal, agent, run_id);
@@ -144,7 +155,7 @@ int start_run(const TasksFlags& flags, TasksRun& run, TaskMachines& machines, Sc
   {
     LiveTableOptions shown = live_table_options(flags.quiet);
     shown.hosts = schedule.pool().hosts().size() > 1;
-    LiveTable view(run.file.tasks, shown);
+    LiveTable view(run.file.tasks, shown, run.before.results);
     if (!flags.quiet) view.note(cat("the run's folder is ", run.run_dir));
     outcome = run_tasks(run.file.tasks, schedule, journal, results_before(run), options, view);
     close_hosts(machines.connections);
@@ -166,12 +177,14 @@ int element_index(const std::string& text) {
 int run_tasks_command(const TasksFlags& given) {
   if (given.element.size() == 2) exec_element(given.element[0], element_index(given.element[1]));
   if (given.serve) return serve_tasks_of_another();
+  check_times(given);
   TasksFlags flags = given;  // a run that goes on does so in the folder in which it began
   if (!flags.csv.empty()) flags.csv = fs::absolute(flags.csv).string();
   if (!flags.html.empty()) flags.html = fs::absolute(flags.html).string();
   TasksRun run = which_run(flags);
   if (!flags.submit.empty()) return submit_tasks(flags, run);
   const bool only_shows = flags.dry_run || !flags.explain.empty();
+  if (only_shows && !run.is_new && !is_in_use(run.run_dir)) end_lost_attempts(run.before);
   TaskMachines machines = machines_of(run, only_shows);
   Schedule schedule = schedule_of(run, machines);
   if (!flags.explain.empty()) return explain_task(flags, run, machines, schedule);

@@ -48,6 +48,64 @@ std::optional<Allocation> allocation_of(const Pool& pool, const TaskAttempt& att
   return where;
 }
 
+// Has the schedule stand where the run does that goes on in the folder. The present there.
+double restore_run(const TasksRun& run, Schedule& schedule) {
+  const JournalState& state = run.before;
+  const double now = present_of(state, wall_seconds());
+  std::vector<TaskStanding> standings;
+  for (size_t i = 0; i < state.results.size(); ++i) {
+    const TaskResult& result = state.results[i];
+    TaskStanding standing{.task = i,
+                          .state = result.state,
+                          .failures = state.failures[i].count,
+                          .failed_at = state.failures[i].last};
+    if (result.state == TaskState::running) {
+      standing.where = allocation_of(schedule.pool(), result.attempts.back(), state.taken[i]);
+      standing.began = result.attempts.back().began;
+    }
+    standings.push_back(std::move(standing));
+  }
+  schedule.restore(standings, now);
+  return now;
+}
+
+// What became of it, where that is more than its state; or empty.
+std::string told_before(const TasksRun& run, size_t task) {
+  if (run.is_new) return {};
+  const TaskResult& result = run.before.results[task];
+  const std::string name = printable(run.file.tasks[task].name);
+  if (result.state == TaskState::failed || result.state == TaskState::skipped)
+    return cat(name, " is ", to_string(result.state), ": ", printable(result.reason), "\n");
+  return !result.attempts.empty() && result.attempts.back().lost ? cat(name, " ran when the run was killed\n")
+                                                                 : std::string();
+}
+
+// Of a run that goes on.
+std::string explain_now(const TasksRun& run, size_t task, Schedule& schedule) {
+  const TaskResult& result = run.before.results[task];
+  const double now = restore_run(run, schedule);
+  if (result.state == TaskState::failed || result.state == TaskState::skipped) return told_before(run, task);
+  if (result.state != TaskState::running) return schedule.explain(task, now);
+  const TaskAttempt& attempt = result.attempts.back();
+  return cat(printable(run.file.tasks[task].name), " runs since ", describe_span(now - attempt.began), " on ",
+             describe_devices(attempt), " of ", attempt.host, "\n");
+}
+
+// Of a run that has ended, or has not begun: what would be if it did now.
+std::string explain_beginning(const TasksRun& run, size_t task, Schedule& schedule) {
+  std::string text = run.is_new ? "no run yet; if one began now:\n" : "no run goes on there\n";
+  const std::string name = printable(run.file.tasks[task].name);
+  if (schedule.state(task) == TaskState::done) return cat(text, name, " is done\n");
+  text += told_before(run, task);
+  if (!run.is_new) text += "if it went on now, with --resume alone:\n";
+  for (const TaskStart& start : schedule.start(0)) {
+    if (start.task != task) continue;
+    const TaskAttempt attempt = attempt_of(schedule.pool(), start.where, 0);
+    return cat(text, name, " would start first, on ", describe_devices(attempt), " of ", attempt.host, "\n");
+  }
+  return text + schedule.explain(task, 0);
+}
+
 // Has the schedule count what the host's server told of other jobs; a line for each of its GPUs.
 std::vector<std::string> count_held_there(const RemoteHost& connection, int host, Schedule& schedule) {
   std::vector<std::string> lines;
@@ -113,45 +171,36 @@ int explain_task(const TasksFlags& flags, const TasksRun& run, const TaskMachine
   const auto task = schedule.find(flags.explain);
   if (!task) fail_usage(cat("--explain: expected the name of a task, got '", printable(flags.explain), "'"));
   const bool goes_on = !run.is_new && is_in_use(run.run_dir);
-  std::string text;
-  double now = run.before.seconds;
-  if (goes_on) {
-    for (size_t i = 0; i < run.before.results.size(); ++i) {
-      const TaskResult& result = run.before.results[i];
-      if (result.state != TaskState::running) continue;
-      if (const auto where = allocation_of(schedule.pool(), result.attempts.back(), run.before.taken[i]))
-        schedule.restore_running(i, *where, result.attempts.back().began);
-    }
-  } else if (!run.is_new) {
-    text = "no run goes on there; with --resume alone:\n";
-  }
   count_held(run, machines, schedule);
-  const TaskState before = run.is_new ? TaskState::waiting : run.before.results[*task].state;
-  if (before == TaskState::failed || before == TaskState::skipped)
-    text += cat(printable(flags.explain), " is ", to_string(before), ": ", run.before.results[*task].reason,
-                "\n");
-  if (goes_on ? before != TaskState::failed && before != TaskState::skipped : true) {
-    if (!goes_on) schedule.start(now);
-    text += schedule.explain(*task, now);
-  }
-  write_all(STDOUT_FILENO, text);
+  write_all(STDOUT_FILENO,
+            goes_on ? explain_now(run, *task, schedule) : explain_beginning(run, *task, schedule));
   return 0;
 }
 
 int show_first_starts(const TasksRun& run, const TaskMachines& machines, Schedule& schedule) {
   const std::string held = count_held(run, machines, schedule);
+  const double now = !run.is_new && is_in_use(run.run_dir) ? restore_run(run, schedule) : 0;
+  const size_t running = schedule.count(TaskState::running);
+  const size_t done = schedule.count(TaskState::done);
+  if (running + schedule.count(TaskState::waiting) == 0) {
+    write_all(STDOUT_FILENO, cat("every task has ended, ", done, " of ", run.file.tasks.size(),
+                                 " are done: nothing starts\n"));
+    return 0;
+  }
   std::vector<std::vector<std::string>> rows;
-  for (const TaskStart& start : schedule.start(0)) {
+  for (const TaskStart& start : schedule.start(now)) {
     const Task& task = run.file.tasks[start.task];
     rows.push_back({task.name, schedule.pool().hosts()[static_cast<size_t>(start.where.host)].name,
                     describe_devices(attempt_of(schedule.pool(), start.where, 0)),
                     describe(task.needs[start.alternative]),
                     start.alternative == 0 ? "" : cat("alternative ", start.alternative + 1)});
   }
-  const size_t first = rows.size();
-  std::string text = format_table({{"task"}, {"host"}, {"devices"}, {"needs"}, {""}}, rows);
-  text += cat("of ", run.file.tasks.size(), " tasks these start first; ", schedule.count(TaskState::waiting),
-              " wait", first == 0 ? ", for what --explain tells" : "", "\n");
+  const bool none = rows.empty();
+  std::string text = none ? "" : format_table({{"task"}, {"host"}, {"devices"}, {"needs"}, {""}}, rows);
+  text += cat("of ", run.file.tasks.size(), " tasks ", done > 0 ? cat(done, " are done, ") : "",
+              running > 0 ? cat(running, running == 1 ? " runs, " : " run, ") : "",
+              none ? "none can start now; " : "these start first; ", schedule.count(TaskState::waiting),
+              " wait", none ? ", for what --explain tells" : "", "\n");
   if (!held.empty()) text += cat("other jobs have GPUs: ", held, "\n");
   write_all(STDOUT_FILENO, text);
   return 0;

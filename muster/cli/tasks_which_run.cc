@@ -113,6 +113,7 @@ TasksRun run_in_folder(const TasksFlags& flags) {
                 cat("--resume: expected ", path, " as the run had written it, got another; restore it"));
   run.before.results.resize(run.file.tasks.size());
   run.before.taken.resize(run.file.tasks.size());
+  run.before.failures.resize(run.file.tasks.size());
   forget_other_places(flags, run.file.settings);
   for (const auto& [name, value] : settings_of(flags)) run.file.settings[name] = value;
   if (const std::string folder = run.setting("folder"); !folder.empty() && ::chdir(folder.c_str()) != 0)

@@ -7,7 +7,7 @@
 
 #include <array>
 #include <cerrno>
-#include <ctime>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "muster/base/blocked_signals.h"
@@ -83,6 +83,10 @@ std::string hash_of(const std::string& bytes) {
   return text;
 }
 
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 std::string journal_path(const std::string& run_dir) {
   return run_dir + "/journal";
 }
@@ -144,11 +148,11 @@ uint64_t Journal::head(const JournalHead& head, size_t num_tasks) {
                              {"tasks_hash", head.tasks_hash},
                              {"num_tasks", num_tasks},
                              {"agent", head.agent},
-                             {"time", std::time(nullptr)}}));
+                             {"time", wall_seconds()}}));
 }
 
 uint64_t Journal::resume(const std::string& agent, double at) {
-  return append(to_text(Json{{"e", "resume"}, {"agent", agent}, {"at", at}, {"time", std::time(nullptr)}}));
+  return append(to_text(Json{{"e", "resume"}, {"agent", agent}, {"at", at}, {"time", wall_seconds()}}));
 }
 
 uint64_t Journal::agent(const std::string& agent, double at) {

@@ -44,15 +44,24 @@ enum class AttemptEnd {
   refused,      // another job had a GPU of it: it never began, and counts as no attempt
 };
 
+// Starts of a task that failed in one run.
+struct TaskFailures {
+  int count = 0;
+  double last = 0;  // when the last of them ended
+};
+
 // What a journal tells.
 struct JournalState {
-  JournalHead head = {};                 // of the first run
-  std::vector<std::string> agents = {};  // MUSTER_AGENT of all that all runs started
-  std::vector<TaskResult> results = {};  // by the place among the tasks
-  std::vector<TakenShare> taken = {};    // by each task's last attempt
-  double seconds = 0;                    // that the runs took until the last record
-  uint64_t good_bytes = 0;               // of the file; what follows is damaged
-  std::string cut = {};                  // says what was left out at the end; empty: nothing
+  JournalHead head = {};                    // of the first run
+  std::vector<std::string> agents = {};     // MUSTER_AGENT of all that all runs started
+  std::vector<TaskResult> results = {};     // by the place among the tasks
+  std::vector<TakenShare> taken = {};       // by each task's last attempt
+  std::vector<TaskFailures> failures = {};  // of each task, in the last run
+  double seconds = 0;                       // that the runs took until the last record
+  double began = 0;                         // the last run, in these seconds
+  double began_wall = 0;                    // and by the clock of that host, in seconds since 1970
+  uint64_t good_bytes = 0;                  // of the file; what follows is damaged
+  std::string cut = {};                     // says what was left out at the end; empty: nothing
 };
 
 std::string journal_path(const std::string& run_dir);
@@ -62,8 +71,19 @@ std::string journal_path(const std::string& run_dir);
 // tasks.
 JournalState read_journal(const std::string& run_dir, const std::vector<Task>& tasks);
 
+// For when the run that had started them was killed: every attempt that has no end is lost, and had one with
+// the journal's last record; its task waits again.
+void end_lost_attempts(JournalState& state);
+
+// The present of a run that goes on, in its own seconds; `wall` is seconds since 1970. Never before what the
+// journal has, whatever clocks say.
+double present_of(const JournalState& state, double wall);
+
 // Whether a run goes on in the folder.
 bool is_in_use(const std::string& run_dir);
+
+// Seconds since 1970, by this host's clock.
+double wall_seconds();
 
 // SHA-256 as 64 hexadecimal digits.
 std::string hash_of(const std::string& bytes);

@@ -22,12 +22,15 @@ class JournalFold {
     for (size_t i = 0; i < tasks.size(); ++i) places_.emplace(tasks[i].name, i);
     state.results.resize(tasks.size());
     state.taken.resize(tasks.size());
+    state.failures.resize(tasks.size());
   }
 
   // Throws: nlohmann's exceptions, std::out_of_range and Error when the record makes no sense here.
   void take(const ReadJson& record) {
     const std::string kind = record.at("e");
+    if (kind == "resume") end_lost_attempts(state_);
     state_.seconds = std::max(state_.seconds, record.value("at", 0.0));
+    if (kind == "run" || kind == "resume") begin_run(record);
     if (kind == "run") return take_head(record);
     if (kind == "resume" || kind == "agent") return state_.agents.push_back(record.at("agent"));
     if (kind == "finish") return;
@@ -40,6 +43,12 @@ class JournalFold {
   }
 
  private:
+  void begin_run(const ReadJson& record) {
+    state_.began = record.value("at", 0.0);
+    state_.began_wall = record.value("time", 0.0);
+    state_.failures.assign(tasks_.size(), {});
+  }
+
   void take_head(const ReadJson& record) {
     if (record.at("schema") != kJournalSchema || record.at("num_tasks") != tasks_.size())
       throw Error(ErrorCode::failed_precondition, "the journal of other tasks");
@@ -75,6 +84,10 @@ class JournalFold {
       return;
     }
     attempt.ended = record.at("at").get<double>();
+    if (how == "again" || how == "failed") {
+      ++state_.failures[task].count;
+      state_.failures[task].last = *attempt.ended;
+    }
     attempt.exit_code = record.at("code");
     attempt.signal = record.at("signal");
     attempt.timed_out = record.value("timed_out", false);
@@ -106,6 +119,21 @@ std::optional<ReadJson> whole_record(std::string_view line) {
 }
 
 }  // namespace
+
+void end_lost_attempts(JournalState& state) {
+  for (TaskResult& result : state.results) {
+    if (result.state != TaskState::running) continue;
+    result.state = TaskState::waiting;
+    TaskAttempt& attempt = result.attempts.back();
+    attempt.ended = std::max(attempt.began, state.seconds);
+    attempt.lost = true;
+  }
+}
+
+double present_of(const JournalState& state, double wall) {
+  if (state.began_wall <= 0) return state.seconds;
+  return std::max(state.seconds, state.began + wall - state.began_wall);
+}
 
 JournalState read_journal(const std::string& run_dir, const std::vector<Task>& tasks) {
   const std::string path = journal_path(run_dir);

@@ -17,7 +17,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kDrawEvery{200};
 constexpr size_t kFlushBytes = size_t{32} << 10;
-constexpr int kLinesBeside = 4;  // of the terminal, not used by the table
+constexpr int kLinesBeside = 4;          // of the terminal, not used by the table
+constexpr double kLeastTimeLeft = 1e-3;  // seconds; what rounding leaves is none
+constexpr size_t kMostSkippedNamed = 20;
 
 // At most `width` characters; UTF-8 is cut between characters.
 std::string cut_to(const std::string& text, int width) {
@@ -27,6 +29,13 @@ std::string cut_to(const std::string& text, int width) {
     if (begins && ++shown > width) return text.substr(0, i);
   }
   return text;
+}
+
+// That the last attempt took.
+double seconds_of(const TaskResult& result) {
+  if (result.attempts.empty()) return 0;
+  const TaskAttempt& attempt = result.attempts.back();
+  return attempt.ended.value_or(attempt.began) - attempt.began;
 }
 
 }  // namespace
@@ -41,12 +50,16 @@ LiveTableOptions live_table_options(bool quiet) {
   return options;
 }
 
-LiveTable::LiveTable(const std::vector<Task>& tasks, LiveTableOptions options)
+LiveTable::LiveTable(const std::vector<Task>& tasks, LiveTableOptions options,
+                     const std::vector<TaskResult>& before)
     : tasks_(tasks), options_(options) {
   likes_of_.reserve(tasks.size());
   for (const Task& task : tasks) {
     likes_of_.push_back(like_of(task));
     ++likes_[likes_of_.back()].left;
+  }
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (before[i].state == TaskState::done) count_done(i, before[i]);
   }
 }
 
@@ -75,38 +88,48 @@ void LiveTable::started(size_t task, const TaskAttempt& attempt) {
           attempt.attempt > 0 ? cat(", attempt ", attempt.attempt) : "", "\n"));
 }
 
+void LiveTable::count_done(size_t task, const TaskResult& result) {
+  ++num_ended_;
+  Like& like = likes_[likes_of_[task]];
+  --like.left;
+  ++like.done;
+  like.seconds += seconds_of(result);
+}
+
 void LiveTable::ended(size_t task, const TaskResult& result) {
   running_.erase(task);
-  const TaskAttempt& attempt = result.attempts.back();
-  const double seconds = attempt.ended.value_or(attempt.began) - attempt.began;
   const std::string name = printable(tasks_[task].name);
   if (result.state == TaskState::waiting)
     return say(cat("[muster] ", name, " failed (", printable(result.reason), "), and is tried again\n"));
-  ++num_ended_;
-  Like& like = likes_[likes_of_[task]];
-  if (like.left > 0) --like.left;
-  if (result.state == TaskState::failed) return say(task_card(tasks_[task], result));
-  if (result.state == TaskState::done) {
-    ++like.ended;
-    like.seconds += seconds;
+  const std::string span = describe_span(seconds_of(result));
+  if (result.state == TaskState::failed) {
+    ++num_ended_;
+    --likes_[likes_of_[task]].left;
+    return say(task_card(tasks_[task], result));
   }
+  const bool done = result.state == TaskState::done;
+  if (done) count_done(task, result);
   if (options_.table || options_.quiet) return;
-  say(cat("[muster] ", name, result.state == TaskState::done ? " done in " : " interrupted after ",
-          describe_span(seconds), " (", num_ended_, " of ", tasks_.size(), ")\n"));
+  // What was interrupted has not ended for good: it is for the run that goes on.
+  say(done ? cat("[muster] ", name, " done in ", span, " (", num_ended_, " of ", tasks_.size(), ")\n")
+           : cat("[muster] ", name, " interrupted after ", span, "\n"));
 }
 
 void LiveTable::refused(size_t task, const TaskResult& result) {
   running_.erase(task);
-  if (result.state == TaskState::skipped) return skipped(task, result);
-  say(cat("[muster] ", printable(tasks_[task].name), " could not begin (", printable(result.reason),
-          "), and starts again\n"));
+  const std::string name = printable(tasks_[task].name);
+  if (result.state == TaskState::skipped)
+    return say(cat("[muster] ", name, " skipped: ", result.reason, "\n"));
+  say(cat("[muster] ", name, " could not begin (", printable(result.reason), "), and starts again\n"));
 }
 
-void LiveTable::skipped(size_t task, const TaskResult& result) {
-  ++num_ended_;
-  Like& like = likes_[likes_of_[task]];
-  if (like.left > 0) --like.left;
-  say(cat("[muster] ", printable(tasks_[task].name), " skipped: ", result.reason, "\n"));
+void LiveTable::skipped(const std::vector<size_t>& tasks, const std::string& reason) {
+  num_ended_ += tasks.size();
+  for (const size_t task : tasks) --likes_[likes_of_[task]].left;
+  if (tasks.size() > kMostSkippedNamed)
+    return say(cat("[muster] ", tasks.size(), " tasks skipped: ", reason, "\n"));
+  for (const size_t task : tasks)
+    say(cat("[muster] ", printable(tasks_[task].name), " skipped: ", reason, "\n"));
 }
 
 void LiveTable::note(const std::string& text) {
@@ -133,19 +156,24 @@ void LiveTable::wipe() {
   drawn_ = 0;
 }
 
-// By the mean of like tasks, as many at a time as run now; nothing where too little is known.
-std::string LiveTable::time_left(size_t running) const {
-  double seconds = 0;
+// By the mean of like tasks, less what those that run have had of theirs; nothing where too little is known.
+std::string LiveTable::time_left(size_t at_a_time, double now) const {
+  double work = 0;
   for (const Like& like : likes_) {
     if (like.left == 0) continue;
-    if (like.ended == 0) return {};
-    seconds += static_cast<double>(like.left) * like.seconds / static_cast<double>(like.ended);
+    if (like.done == 0) return {};
+    work += static_cast<double>(like.left) * like.mean();
   }
-  return seconds == 0
-             ? std::string()
-             : cat(", about ",
-                   describe_span(std::ceil(seconds / static_cast<double>(std::max<size_t>(1, running)))),
-                   " left");
+  double longest = 0;  // of those that run
+  for (const auto& [task, attempt] : running_) {
+    const double mean = likes_[likes_of_[task]].mean();
+    const double left = std::max(0.0, mean - std::max(0.0, now - attempt.began));
+    work -= mean - left;
+    longest = std::max(longest, left);
+  }
+  const double seconds = std::max(longest, work / static_cast<double>(std::max<size_t>(1, at_a_time)));
+  return seconds < kLeastTimeLeft ? std::string()
+                                  : cat(", about ", describe_span(std::ceil(seconds)), " left");
 }
 
 std::vector<std::string> LiveTable::lines(const Schedule& schedule, double now) const {
@@ -166,7 +194,7 @@ std::vector<std::string> LiveTable::lines(const Schedule& schedule, double now) 
   if (schedule.pool().num_gpus() > 0)
     head += cat("   GPUs ", static_cast<double>(units) / kWholeGpu, " of ", schedule.pool().num_gpus());
   head += cat("   CPUs ", cpus, " of ", all_cpus, "   ", describe_span(std::floor(now)),
-              time_left(running_.size()));
+              time_left(schedule.running().size(), now));
   std::vector<std::string> lines = {cut_to(head, options_.columns)};
   size_t width = 0;
   for (const auto& [task, attempt] : running_)

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,14 +25,15 @@ LiveTableOptions live_table_options(bool quiet);
 
 class LiveTable : public RunView {
  public:
-  // `tasks` must outlive it.
-  LiveTable(const std::vector<Task>& tasks, LiveTableOptions options);
+  // `tasks` must outlive it. `before`: what earlier runs came to; what they did counts as done here too.
+  LiveTable(const std::vector<Task>& tasks, LiveTableOptions options,
+            const std::vector<TaskResult>& before = {});
   ~LiveTable() override;
 
   void started(size_t task, const TaskAttempt& attempt) override;
   void ended(size_t task, const TaskResult& result) override;
   void refused(size_t task, const TaskResult& result) override;
-  void skipped(size_t task, const TaskResult& result) override;
+  void skipped(const std::vector<size_t>& tasks, const std::string& reason) override;
   void note(const std::string& text) override;
   void tick(const Schedule& schedule, double now) override;
 
@@ -43,13 +43,15 @@ class LiveTable : public RunView {
  private:
   struct Like {  // tasks of one [[task]], or of one program
     size_t left = 0;
-    size_t ended = 0;
+    size_t done = 0;
     double seconds = 0;  // that those took together
+    double mean() const { return done == 0 ? 0 : seconds / static_cast<double>(done); }
   };
 
   std::string where_of(const TaskAttempt& attempt) const;
   size_t like_of(const Task& task);
-  std::string time_left(size_t running) const;
+  void count_done(size_t task, const TaskResult& result);
+  std::string time_left(size_t at_a_time, double now) const;
   void say(const std::string& lines);
   void flush();
   void wipe();

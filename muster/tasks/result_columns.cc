@@ -58,6 +58,7 @@ std::string devices_text(const TaskAttempt& attempt, bool with_host) {
 
 std::string end_text(const TaskAttempt& attempt) {
   if (!attempt.ended) return "running";
+  if (attempt.lost) return "lost: the run was killed";
   if (attempt.timed_out) return "time limit";
   if (attempt.signal != 0) return signal_name(attempt.signal);
   return attempt.exit_code == 0 ? "" : cat("exit code ", attempt.exit_code);

@@ -19,9 +19,11 @@ OrderedJson attempt_json(const TaskAttempt& attempt) {
   json["cpus"] = attempt.cpus;
   json["began"] = attempt.began;
   json["ended"] = attempt.ended ? OrderedJson(*attempt.ended) : OrderedJson(nullptr);
-  json["exit_code"] = attempt.exit_code;
-  json["signal"] = attempt.signal;
+  const bool known = attempt.ended && !attempt.lost;
+  json["exit_code"] = known ? OrderedJson(attempt.exit_code) : OrderedJson(nullptr);
+  json["signal"] = known ? OrderedJson(attempt.signal) : OrderedJson(nullptr);
   json["timed_out"] = attempt.timed_out;
+  json["lost"] = attempt.lost;
   json["log"] = attempt.log;
   return json;
 }
@@ -74,6 +76,10 @@ std::vector<std::string> csv_facts(const TaskResult& result) {
     return cells;
   }
   cells.push_back(nlohmann::json(*last.ended - last.began).dump());
+  if (last.lost) {
+    cells.resize(csv_columns().size());
+    return cells;
+  }
   cells.insert(cells.end(), {cat(last.exit_code), cat(last.signal), last.timed_out ? "true" : "false"});
   return cells;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "muster/tasks/schedule.h"
 
@@ -20,7 +21,8 @@ class RunView {
   virtual void ended(size_t task, const TaskResult& result) = 0;
   // What was started never began: another job had a GPU of it.
   virtual void refused(size_t task, const TaskResult& result) = 0;
-  virtual void skipped(size_t task, const TaskResult& result) = 0;
+  // All that never start, for one reason.
+  virtual void skipped(const std::vector<size_t>& tasks, const std::string& reason) = 0;
   // A line for people: what is being waited for, why the run ends.
   virtual void note(const std::string& text) = 0;
   // Between events, and at least as often as a table wants to be drawn.

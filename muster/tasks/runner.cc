@@ -273,7 +273,7 @@ class TaskRunner {
       } else {
         view_.ended(end.task, result);
       }
-      for (const size_t task : skipped) skip(task, end.task);
+      if (!skipped.empty()) skip(skipped, end.task);
       if (end.how == AttemptEnd::failed && options_.fail_fast && !ending_) {
         why_ended_ = cat(printable(tasks_[end.task].name), " failed (--fail-fast)");
         view_.note(cat(why_ended_, "; the run is ended"));
@@ -282,12 +282,14 @@ class TaskRunner {
     }
   }
 
-  void skip(size_t task, size_t because) {
-    TaskResult& result = outcome_.results[task];
-    result.state = TaskState::skipped;
-    result.reason = cat("after ", printable(tasks_[because].name), ", which failed");
-    journal_.skip(tasks_[task].name, result.reason, now());
-    view_.skipped(task, result);
+  void skip(const std::vector<size_t>& tasks, size_t because) {
+    const std::string reason = cat("after ", printable(tasks_[because].name), ", which failed");
+    for (const size_t task : tasks) {
+      outcome_.results[task].state = TaskState::skipped;
+      outcome_.results[task].reason = reason;
+      journal_.skip(tasks_[task].name, reason, now());
+    }
+    view_.skipped(tasks, reason);
   }
 
   void take_signals() {

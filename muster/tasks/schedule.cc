@@ -152,6 +152,35 @@ void Schedule::make_ready(size_t task) {
   heads_.emplace(kind.ready.top(), states_[task].kind);
 }
 
+void Schedule::restore(const std::vector<TaskStanding>& standings, double now) {
+  for (Kind& kind : kinds_) kind.ready = {};
+  heads_.clear();
+  std::vector<double> from(tasks_.size(), now);  // that each may start
+  for (const TaskStanding& standing : standings) {
+    State& state = states_[standing.task];
+    state.failures = standing.failures;
+    if (standing.failures > 0) from[standing.task] = standing.failed_at + pause_of(standing.task);
+    set_state(standing.task, standing.state);
+    if (!standing.where) continue;
+    pool_.take(*standing.where);
+    running_[standing.task] = {*standing.where, standing.began};
+  }
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    if (states_[i].missing > 0 || states_[i].state != TaskState::waiting) continue;
+    if (from[i] > now) {
+      back_off_.emplace(from[i], i);
+    } else {
+      make_ready(i);
+    }
+  }
+}
+
+// After its last failure, before it starts again.
+double Schedule::pause_of(size_t task) const {
+  const double first = std::chrono::duration<double>(tasks_[task].back_off).count();
+  return std::min(first * std::pow(2.0, states_[task].failures - 1), kLongestBackOff);
+}
+
 void Schedule::wake(double now) {
   while (!back_off_.empty() && back_off_.begin()->first <= now) {
     make_ready(back_off_.begin()->second);
@@ -266,8 +295,7 @@ TaskRetry Schedule::failed(size_t task, double now) {
   release(task);
   const int failures = ++states_[task].failures;
   if (failures <= tasks_[task].retries) {
-    const double first = std::chrono::duration<double>(tasks_[task].back_off).count();
-    const double at = now + std::min(first * std::pow(2.0, failures - 1), kLongestBackOff);
+    const double at = now + pause_of(task);
     set_state(task, TaskState::waiting);
     back_off_.emplace(at, task);
     return {.at = at};

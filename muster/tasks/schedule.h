@@ -44,6 +44,16 @@ struct TaskRetry {
   std::vector<size_t> skipped = {};  // tasks after it, which never start
 };
 
+// How a task stands in a run that goes on in another process.
+struct TaskStanding {
+  size_t task = 0;
+  TaskState state = TaskState::waiting;
+  std::optional<Allocation> where = {};  // of a running one; nothing: not of this pool
+  double began = 0;
+  int failures = 0;  // starts that failed in that run
+  double failed_at = 0;
+};
+
 class Schedule {
  public:
   // `tasks` must outlive it. Throws: invalid_argument for a task after one that is not there, or after itself
@@ -75,10 +85,9 @@ class Schedule {
   // From now on nothing starts.
   void drain() { draining_ = true; }
 
-  // A task that runs already, as a journal tells; for explain.
-  void restore_running(size_t task, const Allocation& where, double began) {
-    begin({.task = task, .alternative = 0, .where = where}, began);
-  }
+  // The tasks of a run that goes on, as its journal tells; for explain and --dry-run. Those that are not told
+  // of wait. To be called once, before start.
+  void restore(const std::vector<TaskStanding>& standings, double now);
 
   // True when nothing runs and nothing will.
   bool finished() const;
@@ -143,6 +152,7 @@ class Schedule {
   Key key_of(size_t task) const;
   void set_state(size_t task, TaskState state);
   void make_ready(size_t task);
+  double pause_of(size_t task) const;
   void wake(double now);
   bool has_slot() const;
   std::optional<TaskStart> place(const Kind& kind, size_t task, const std::optional<Kept>& kept,

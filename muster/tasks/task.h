@@ -74,6 +74,7 @@ struct TaskAttempt {
   int exit_code = 0;  // when signal == 0
   int signal = 0;
   bool timed_out = false;
+  bool lost = false;  // the run was killed meanwhile: `ended` is the last that is known, how it ended is not
   std::string log = {};  // path of its standard output and error
   bool operator==(const TaskAttempt&) const = default;
 };

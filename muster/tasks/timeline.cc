@@ -36,10 +36,10 @@ constexpr const char* kHead = R"(<!DOCTYPE html>
 
 constexpr const char* kStyle = R"(<style>
 :root { color-scheme: light dark; --back: #ffffff; --front: #1f2428; --soft: #5f6b76; --line: #dfe3e8; --band: #f5f7f9;
-  --done: #2f6fb0; --failed: #b83227; --late: #9a5800; --running: #1f7a5c; }
+  --done: #2f6fb0; --failed: #b83227; --late: #9a5800; --lost: #66717c; --running: #1f7a5c; }
 @media (prefers-color-scheme: dark) {
   :root { --back: #14181c; --front: #e6eaee; --soft: #9aa6b2; --line: #2d343b; --band: #1a1f24;
-    --done: #3f7fc0; --failed: #c8463a; --late: #a8660a; --running: #2a8a69; }
+    --done: #3f7fc0; --failed: #c8463a; --late: #a8660a; --lost: #74808c; --running: #2a8a69; }
 }
 body { margin: 24px; background: var(--back); color: var(--front); font: 14px system-ui, sans-serif; }
 h1 { font-size: 20px; margin: 0 0 4px; overflow-wrap: anywhere; }
@@ -54,7 +54,7 @@ text { font: 11px system-ui, sans-serif; fill: var(--front); }
 .band { fill: var(--band); } .grid { stroke: var(--line); } .edge { stroke: var(--line); }
 .bar { stroke: var(--back); stroke-width: 0.5; }
 .done { fill: var(--done); } .failed { fill: var(--failed); } .late { fill: var(--late); }
-.running { fill: var(--running); } .mark { fill: url(#hatch); pointer-events: none; }
+.lost { fill: var(--lost); } .running { fill: var(--running); } .mark { fill: url(#hatch); pointer-events: none; }
 .bar:hover { filter: brightness(1.25); } .name { fill: #ffffff; pointer-events: none; }
 </style>
 </head>
@@ -65,7 +65,7 @@ constexpr const char* kHatch =
     R"_(<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">)_"
     R"_(<path d="M0 0V6" stroke="#ffffff" stroke-opacity="0.3" stroke-width="3"/></pattern></defs>)_";
 
-enum class BarKind { done, failed, late, running };
+enum class BarKind { done, failed, late, lost, running };
 
 struct BarLook {
   const char* name;  // its class
@@ -73,13 +73,15 @@ struct BarLook {
   bool hatched;  // what went wrong is seen without colours too
 };
 
-constexpr std::array<BarLook, 4> kLooks = {{{"done", "done", false},
+constexpr std::array<BarLook, 5> kLooks = {{{"done", "done", false},
                                             {"failed", "failed", true},
                                             {"late", "over its time limit", true},
+                                            {"lost", "lost: the run was killed", true},
                                             {"running", "running", false}}};
 
 BarKind kind_of(const TaskAttempt& attempt) {
   if (!attempt.ended) return BarKind::running;
+  if (attempt.lost) return BarKind::lost;
   if (attempt.timed_out) return BarKind::late;
   return attempt.exit_code == 0 && attempt.signal == 0 ? BarKind::done : BarKind::failed;
 }
@@ -219,7 +221,7 @@ class TimelinePage {
     for (const auto& [name, value] : task.parameters)
       lines.push_back(xml_text(cat(name, " = ", fit_text(value, 100))));
     lines.push_back(xml_text(devices_text(attempt, true)));
-    if (attempt.attempt > 0) lines.push_back(cat("attempt ", attempt.attempt + 1));
+    if (attempt.attempt > 0) lines.push_back(cat("attempt ", attempt.attempt));
     lines.push_back(cat("from ", seconds_text(bar.began),
                         attempt.ended ? cat(" to ", seconds_text(bar.ended)) : "", " (",
                         seconds_text(bar.ended - bar.began), ")"));

@@ -1,18 +1,15 @@
-// `muster tasks` by the real program: what tasks get and leave, how runs end, and how they go on.
+// `muster tasks` by the real program: what tasks get and leave, and what is told of it. How runs go on is
+// tasks_resume_test.cc's part.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "muster/base/strings.h"
-#include "muster/tasks/journal.h"
-#include "muster/tasks/task_file.h"
 #include "muster_program.h"
+#include "tasks_program.h"
 
 namespace muster {
 namespace {
@@ -35,26 +32,6 @@ std::vector<std::string> in_order(const std::string& text, const std::vector<std
     }
   }
   return missing;
-}
-
-// A shell task; `more` are further lines of its table.
-std::string task_table(const std::string& name, const std::string& script, const std::string& more = "") {
-  return cat("[[task]]\nname = \"", name, "\"\nargv = [\"sh\", \"-c\", '''", script, "''']\n",
-             more.find("needs") == std::string::npos ? "needs = { cpus = 1 }\n" : "", more, "\n");
-}
-
-std::string log_of_task(const ScratchFolder& folder, const std::string& name, int attempt = 0) {
-  return read_file(cat(folder.path(), "/run/logs/", name, "/", attempt, ".log"));
-}
-
-// Waits until the file is there.
-bool appears(const std::string& path) {
-  const Deadline deadline(std::chrono::seconds(60));
-  while (!fs::exists(path)) {
-    if (deadline.passed()) return false;
-    ::usleep(2'000);
-  }
-  return true;
 }
 
 TEST(Tasks, RunInTheirOrderAndEndInATable) {
@@ -128,55 +105,6 @@ TEST(Tasks, ATimeLimitEndsATaskWithAllThatItStarted) {
   EXPECT_EQ(whole.code, 124);
 }
 
-TEST(Tasks, OneInterruptDrainsAndTwoEnd) {
-  for (const int signals : {1, 2}) {
-    const ScratchFolder folder;
-    folder.write(
-        "s.toml",
-        task_table("first", "echo yes >began; while [ ! -e go ]; do sleep 0.01; done; echo yes >ended") +
-            task_table("second", "true", "after = [\"first\"]\n"));
-    Program program({"tasks", "s.toml", "--run-dir", "run"}, folder);
-    ASSERT_TRUE(appears(folder.path() + "/began"));
-    ::kill(program.pid(), SIGINT);
-    if (signals == 2) {
-      ::usleep(20'000);  // two signals that are pending at once are one
-      ::kill(program.pid(), SIGINT);
-    } else {
-      // What is told to the journal's readers comes before the end: nothing new has started by then.
-      folder.write("go", "");
-    }
-    const Ran ran = program.finish();
-    EXPECT_EQ(ran.code, 128 + SIGINT) << ran.err;
-    EXPECT_EQ(fs::exists(folder.path() + "/ended"), signals == 1);
-    const std::vector<Task> tasks = task_file_of(read_file(folder.path() + "/run/tasks.json"), "t").tasks;
-    const JournalState state = read_journal(folder.path() + "/run", tasks);
-    EXPECT_EQ(state.results[0].state, signals == 1 ? TaskState::done : TaskState::waiting);
-    EXPECT_EQ(state.results[1].state, TaskState::waiting);
-    folder.write("go", "");
-    const Ran again = muster({"tasks", "--resume", "run"}, folder);
-    EXPECT_EQ(again.code, 0) << again.err;
-  }
-}
-
-TEST(Tasks, ARunIsListedExplainedAndStopped) {
-  const ScratchFolder folder;
-  ProgramSettings settings;
-  settings.environment = {{"XDG_RUNTIME_DIR", folder.path()}};
-  folder.write("s.toml", task_table("holds it", "echo yes >began; sleep 1000") +
-                             task_table("waits", "true", "needs = { cpus = 1 }\n"));
-  Program program({"tasks", "s.toml", "--cpus", "1", "--run-dir", "run"}, folder, settings);
-  ASSERT_TRUE(appears(folder.path() + "/began"));
-  EXPECT_THAT(muster({"ps"}, folder, settings).out, HasSubstr("tasks s.toml"));
-  EXPECT_THAT(muster({"tasks", "--resume", "run", "--explain", "waits"}, folder, settings).out,
-              HasSubstr("0 of 1 CPUs of"));
-  EXPECT_THAT(muster({"tasks", "--resume", "run", "--explain", "waits"}, folder, settings).out,
-              HasSubstr("holds it has the others"));
-  EXPECT_THAT(muster({"tasks", "--resume", "run"}, folder, settings).err,
-              HasSubstr("another run that goes on there"));
-  EXPECT_EQ(muster({"stop", "--all"}, folder, settings).code, 0);
-  EXPECT_EQ(program.finish().code, 128 + SIGTERM);
-}
-
 TEST(Tasks, RanksAreAJobOfTheLauncher) {
   const ScratchFolder folder;
   folder.write("s.toml", task_table("ddp", "echo rank $RANK of $WORLD_SIZE in $MUSTER_TASK",
@@ -231,6 +159,20 @@ TEST(Tasks, WhatIsWrongIsToldBeforeAnythingStarts) {
               HasSubstr("s.toml:2:8: task big: expected needs"));
 }
 
+TEST(Tasks, TimesThatAreNoneAreRefused) {
+  const ScratchFolder folder;
+  folder.write("s.toml", task_table("one", "touch began"));
+  for (const auto& [flag, text] : {std::pair("--time-limit", "0"),
+                                   {"--time-limit", "0s"},
+                                   {"--wait", "soon"},
+                                   {"--shutdown-timeout", "x"}}) {
+    const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run", flag, text}, folder);
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_THAT(ran.err, AllOf(HasSubstr(cat(flag, ": ")), HasSubstr(cat("got '", text, "'"))));
+  }
+  EXPECT_FALSE(fs::exists(folder.path() + "/run"));
+}
+
 TEST(Tasks, WaysToOtherHostsWithoutHosts) {
   const ScratchFolder folder;
   folder.write("s.toml", task_table("one", "touch began"));
@@ -240,32 +182,6 @@ TEST(Tasks, WaysToOtherHostsWithoutHosts) {
     EXPECT_THAT(ran.err, HasSubstr(cat(flag, ": expected --hosts")));
   }
   EXPECT_FALSE(fs::exists(folder.path() + "/began"));
-}
-
-// A file system that takes no more bytes is here a process that may write none into a file.
-TEST(Tasks, ARunWhoseJournalIsFullEndsAndCanBeResumed) {
-  const ScratchFolder folder;
-  const auto within = [&](int blocks) {
-    return Program(
-               {"-c", cat("trap '' XFSZ; ulimit -f ", blocks, "; exec '", MUSTER_BINARY_DIR,
-                          "/bin/muster' tasks ", "--run-dir run --sweep a=1..200 --need-cpus 1 -- echo {a}")},
-               folder, {.program = "/bin/sh"})
-        .finish();
-  };
-  const Ran before = within(8);  // not even what is to be run
-  EXPECT_EQ(before.code, 1);
-  EXPECT_THAT(before.err, HasSubstr("run/tasks.json': File too large"));
-  fs::remove_all(folder.path() + "/run");
-  const Ran full = within(80);
-  EXPECT_EQ(full.code, 1);
-  EXPECT_THAT(full.err, HasSubstr("journal"));
-  const Ran resumed = muster({"tasks", "--resume", "run", "--json"}, folder);
-  EXPECT_EQ(resumed.code, 0) << resumed.err;
-  const auto result = nlohmann::json::parse(resumed.out);
-  const auto& tasks = result.at("tasks");
-  const auto done =
-      std::count_if(tasks.begin(), tasks.end(), [](const auto& task) { return task.at("state") == "done"; });
-  EXPECT_EQ(done, 200);
 }
 
 TEST(Tasks, ResultFilesThatCannotBeWrittenAreToldFirst) {
@@ -343,72 +259,6 @@ TEST(Tasks, ADryRunOfSlurmSubmitsNothing) {
   EXPECT_FALSE(fs::exists(folder.path() + "/called"));
   EXPECT_EQ(muster(submit, folder, settings).code, 0);
   EXPECT_TRUE(fs::exists(folder.path() + "/called"));
-}
-
-// What a task does when it runs: says so, and that it came to its end, in files of its own.
-constexpr const char* kCountingScript =
-    "echo x >>began-$MUSTER_TASK; sleep 0.0$(( $MUSTER_ATTEMPT + 1 )); echo x >>ended-$MUSTER_TASK";
-
-size_t lines_in(const std::string& path) {
-  std::ifstream file(path);
-  return static_cast<size_t>(std::count(std::istreambuf_iterator<char>(file), {}, '\n'));
-}
-
-// Kills the runner at random moments, and goes on each time: nothing is lost, and what the journal has as
-// done does not run again.
-void kill_and_resume(unsigned seed, int num_tasks, int kills) {
-  std::mt19937 random(seed);
-  const ScratchFolder folder;
-  folder.write("s.toml",
-               task_table("t{i}", kCountingScript, cat("each = { i = \"1..", num_tasks, "\" }\n")) +
-                   task_table("last", kCountingScript, cat("after = [\"t", num_tasks, "\", \"t1\"]\n")));
-  const std::string run = folder.path() + "/run";
-  const auto count = [&](const char* what, const std::string& name) {
-    return lines_in(cat(folder.path(), "/", what, "-", name));
-  };
-  std::map<std::string, size_t> begun_when_done;
-  std::vector<std::string> args = {"tasks", "s.toml", "-q", "--cpus", "4", "--run-dir", "run"};
-  for (int kill = 0; kill <= kills; ++kill) {
-    Program program(args, folder);
-    if (kill < kills) {
-      ::usleep(static_cast<useconds_t>(std::uniform_int_distribution<int>(1'000, 120'000)(random)));
-      ::kill(program.pid(), SIGKILL);
-    }
-    const Ran ran = program.finish();
-    ASSERT_TRUE(ran.code == 0 || (kill < kills && ran.code == 128 + SIGKILL)) << ran.code << ran.err;
-    if (!fs::exists(run + "/tasks.json")) {  // it had not begun yet: begin anew
-      fs::remove_all(run);
-      continue;
-    }
-    args = {"tasks", "-q", "--resume", "run"};
-    const std::vector<Task> tasks = task_file_of(read_file(run + "/tasks.json"), "t").tasks;
-    if (!fs::exists(run + "/journal")) continue;
-    const JournalState state = read_journal(run, tasks);
-    for (size_t i = 0; i < state.results.size(); ++i) {
-      const std::string& name = tasks[i].name;
-      const auto& attempts = state.results[i].attempts;
-      for (size_t a = 0; a < attempts.size(); ++a) EXPECT_EQ(attempts[a].attempt, static_cast<int>(a));
-      if (state.results[i].state != TaskState::done) {
-        EXPECT_NE(ran.code, 0) << name << " was lost";
-        continue;
-      }
-      EXPECT_GE(count("ended", name), 1U) << name << " was lost";
-      const size_t begun = begun_when_done.emplace(name, count("began", name)).first->second;
-      EXPECT_EQ(count("began", name), begun) << name << " was done and ran again";
-    }
-    if (ran.code == 0) return;
-  }
-  FAIL() << "the last run was to come to its end";
-}
-
-// MUSTER_KILL_ROUNDS: so many, and longer ones, as the test cli.tasks_killed_often does.
-TEST(Tasks, KilledAtAnyMomentARunGoesOn) {
-  const auto rounds = parse_int(get_env("MUSTER_KILL_ROUNDS").value_or(""));
-  for (unsigned round = 0; round < rounds.value_or(6); ++round) {
-    SCOPED_TRACE(cat("round ", round));
-    kill_and_resume(1'000 + round, rounds ? 40 : 12, rounds ? 12 : 5);
-    if (HasFatalFailure()) return;
-  }
 }
 
 }  // namespace

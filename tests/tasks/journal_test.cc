@@ -111,7 +111,56 @@ TEST(Journal, TellsEveryAgentOfEveryRun) {
   const JournalState state = read_journal(folder.path(), kTasks);
   EXPECT_THAT(state.agents, testing::ElementsAre("agent", "agent.1", "other"));
   EXPECT_EQ(state.head.agent, "agent");
-  EXPECT_EQ(state.results[1].state, TaskState::running) << "as it was";
+}
+
+// The run was killed while b ran: its bar ends with what is known of that run, and is no later run's.
+TEST(Journal, AnAttemptThatDiedWithItsRunIsLost) {
+  const ScratchFolder folder;
+  write_some(folder);
+  {
+    Journal journal(folder.path());
+    journal.begin_at(std::filesystem::file_size(journal_path(folder.path())));
+    journal.resume("other", 2.5);
+    journal.start("b", attempt_at(3, 1), {});
+    journal.sync();
+  }
+  const JournalState state = read_journal(folder.path(), kTasks);
+  const TaskResult& b = state.results[1];
+  ASSERT_EQ(b.attempts.size(), 2U);
+  EXPECT_TRUE(b.attempts[0].lost);
+  EXPECT_EQ(b.attempts[0].ended, 2.5);
+  EXPECT_FALSE(b.attempts[1].lost || b.attempts[1].ended);
+  EXPECT_EQ(b.state, TaskState::running);
+  EXPECT_FALSE(state.results[0].attempts[0].lost);
+}
+
+TEST(Journal, TellsWhatFailedInTheLastRunAndItsPresent) {
+  const ScratchFolder folder;
+  const auto write = [&](double at, bool resumes) {
+    Journal journal(folder.path());
+    journal.begin_at(resumes ? std::filesystem::file_size(journal_path(folder.path())) : 0);
+    if (resumes) {
+      journal.resume("other", at);
+    } else {
+      journal.head({"id", "hash", "agent"}, kTasks.size());
+    }
+    TaskAttempt a = attempt_at(at, 0);
+    journal.start("a", a, {});
+    a.ended = at + 2;
+    journal.end("a", a, AttemptEnd::again, "exit code 1", "");
+    journal.sync();
+  };
+  for (const bool resumes : {false, true}) {
+    const double at = resumes ? 100 : 0;
+    write(at, resumes);
+    const JournalState state = read_journal(folder.path(), kTasks);
+    EXPECT_EQ(state.failures[0].count, 1);
+    EXPECT_EQ(state.failures[0].last, at + 2);
+    EXPECT_EQ(state.failures[1].count, 0);
+    EXPECT_NEAR(present_of(state, state.began_wall + 30), at + 30, 1e-6);
+    EXPECT_EQ(present_of(state, state.began_wall - 1'000), at + 2) << "the clock was set back";
+    EXPECT_NEAR(present_of(state, wall_seconds() + 3), at + 3, 2.9);
+  }
 }
 
 // Wherever the file ends, as after a kill or a power cut, all whole records before that are read, and a next

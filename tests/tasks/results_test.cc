@@ -87,6 +87,24 @@ TEST(Results, JsonHasEveryAttempt) {
   EXPECT_EQ(json["tasks"][2]["reason"], "after lr=1e-4, which failed");
 }
 
+// How an attempt ended that died with its run, or has not ended, is not known.
+TEST(Results, WhatIsNotKnownOfAnEndIsNotSaid) {
+  const std::vector<TaskResult> results = {
+      {.attempts = {{.began = 1, .ended = 2.5, .lost = true}}},
+      {.state = TaskState::running, .attempts = {{.began = 1}}},
+  };
+  const auto json = nlohmann::json::parse(results_json({{.name = "a"}, {.name = "b"}}, results));
+  const auto& lost = json["tasks"][0]["attempts"][0];
+  EXPECT_EQ(lost["ended"], 2.5);
+  EXPECT_EQ(lost["lost"], true);
+  EXPECT_TRUE(lost["exit_code"].is_null() && lost["signal"].is_null());
+  const auto& running = json["tasks"][1]["attempts"][0];
+  EXPECT_EQ(running["lost"], false);
+  EXPECT_TRUE(running["exit_code"].is_null() && running["signal"].is_null());
+  EXPECT_THAT(results_csv({{.name = "a"}, {.name = "b"}}, results),
+              HasSubstr("a,waiting,,1,,CPU,1.5,,,\r\n"));
+}
+
 TEST(Results, JsonOfWhatIsNoUtf8) {
   const auto json =
       nlohmann::json::parse(results_json({{.name = "a\xff", .argv = {"\xfe"}}}, {TaskResult{}}));

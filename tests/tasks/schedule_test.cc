@@ -233,5 +233,34 @@ TEST(Schedule, WhatIsDoneAlreadyIsNotStarted) {
   EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("b", "c"));
 }
 
+// Of a run that goes on elsewhere: what runs has its devices and comes before nothing, and pauses last as
+// there.
+TEST(Schedule, StandsWhereAnotherRunDoes) {
+  std::vector<Task> tasks = {task_of("runs", {kOneGpu}),  task_of("pauses", {kOneGpu}),
+                             task_of("bad", {kOneGpu}),   task_of("after bad", {kOneGpu}, {"bad"}),
+                             task_of("waits", {kOneGpu}), task_of("done", {kOneGpu})};
+  tasks[1].retries = 3;
+  tasks[1].back_off = std::chrono::milliseconds(10'000);
+  const auto at = [&](double now, int gpus) {
+    Schedule schedule(tasks, pool_of(gpus), {.done = {5}});
+    const Allocation where = schedule.pool().find(kOneGpu).value();
+    schedule.restore({{.task = 0, .state = TaskState::running, .where = where, .began = 1},
+                      {.task = 1, .failures = 2, .failed_at = 30},
+                      {.task = 2, .state = TaskState::failed, .failures = 1, .failed_at = 5},
+                      {.task = 3, .state = TaskState::skipped},
+                      {.task = 5, .state = TaskState::done}},
+                     now);
+    return schedule;
+  };
+  EXPECT_THAT(at(40, 1).explain(1, 40), HasSubstr("pauses failed 2 times and starts again in 10.0s"));
+  const std::string why = at(40, 1).explain(4, 40);
+  EXPECT_THAT(why, HasSubstr("GPU 0 has runs"));
+  EXPECT_THAT(why, testing::Not(HasSubstr("before it")));
+  EXPECT_THAT(started_names(tasks, at(40, 4).start(40)), ElementsAre("waits"));
+  EXPECT_THAT(started_names(tasks, at(51, 4).start(51)), ElementsAre("pauses", "waits"));
+  EXPECT_EQ(at(40, 1).count(TaskState::failed), 1U);
+  EXPECT_EQ(at(40, 1).count(TaskState::done), 1U);
+}
+
 }  // namespace
 }  // namespace muster::tasks_test

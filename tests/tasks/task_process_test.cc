@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "muster/base/strings.h"
-#include "muster/tasks/live_table.h"
 #include "tests/tasks/machines.h"
 
 namespace muster::tasks_test {
@@ -129,24 +128,6 @@ TEST(Pool, CpusAreCountedNearTheGpusAndBoundByTheNode) {
   EXPECT_THAT(cpus_of_place(NumaBinding::node, {.gpus = 1}, "5"), ElementsAre(8, 9, 10, 11, 12, 13, 14, 15));
   EXPECT_THAT(cpus_of_place(NumaBinding::none, {.gpus = 1, .cpus = 2}, "5"), ElementsAre());
   EXPECT_THAT(cpus_of_place(NumaBinding::node, {.cpus = 12}, ""), ElementsAre()) << "more than a node has";
-}
-
-TEST(LiveTable, SaysWhatRunsWhatWaitsAndHowLong) {
-  const std::vector<Task> tasks = {task_of("a", {{.gpus = 1}}), task_of("b", {{.gpus = 0.5}}),
-                                   task_of("c", {{.gpus = 1}})};
-  Schedule schedule(tasks, real_pool(1));
-  LiveTable table(tasks, {.fd = -1, .table = true, .rows = 24, .columns = 120});
-  EXPECT_EQ(schedule.start(0).at(0).task, 0U);
-  TaskResult done{.state = TaskState::done,
-                  .attempts = {attempt_of(schedule.pool(), schedule.allocation(0), 0)}};
-  table.started(0, done.attempts[0]);
-  EXPECT_THAT(table.lines(schedule, 3).at(0),
-              HasSubstr("1 running · 2 waiting · 0 done   GPUs 1 of 1   CPUs 0 of 8   3.0s"));
-  EXPECT_THAT(table.lines(schedule, 3).at(1), HasSubstr("a  GPU 0  3.0s"));
-  done.attempts[0].ended = 10;
-  schedule.done(0);
-  table.ended(0, done);
-  EXPECT_THAT(table.lines(schedule, 10).at(0), HasSubstr("about 20.0s left"));
 }
 
 }  // namespace

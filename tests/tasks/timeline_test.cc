@@ -83,6 +83,7 @@ TEST(Timeline, BarsSayHowTheyEnded) {
                                    {.name = "bad"},
                                    {.name = "slow"},
                                    {.name = "now"},
+                                   {.name = "killed"},
                                    {.name = "never"}};
   const std::string html = timeline_html(
       tasks,
@@ -92,12 +93,16 @@ TEST(Timeline, BarsSayHowTheyEnded) {
        ran({.host = "a", .gpu_indices = {1}, .began = 1, .ended = 9, .signal = 9, .timed_out = true},
            TaskState::failed),
        ran({.host = "a", .began = 5}, TaskState::running),
+       ran({.host = "a", .began = 1, .ended = 2, .lost = true}, TaskState::waiting),
        {.state = TaskState::skipped}},
       {}, "a run");
-  EXPECT_THAT(html, HasSubstr("5 tasks, 1 running, 1 done, 2 failed, 1 skipped; 1m30s in all"));
+  EXPECT_THAT(html, HasSubstr("6 tasks, 1 waiting, 1 running, 1 done, 2 failed, 1 skipped; 1m30s in all"));
   EXPECT_THAT(html, HasSubstr("<title>good\nlr = 0.1\na: GPU 0,1\nfrom 0ms to 1.0s (1.0s)\ndone</title>"));
-  EXPECT_THAT(html, HasSubstr("attempt 2\nfrom 1.0s to 1m30s (1m29s)\nexit code 3</title>"));
+  EXPECT_THAT(html, HasSubstr("attempt 1\nfrom 1.0s to 1m30s (1m29s)\nexit code 3</title>"));
   EXPECT_THAT(html, HasSubstr("time limit</title>"));
+  EXPECT_THAT(html, HasSubstr("from 1.0s to 2.0s (1.0s)\nlost: the run was killed</title>"));
+  EXPECT_THAT(html, HasSubstr("CPU 0"));
+  EXPECT_THAT(html, Not(HasSubstr("CPU 1"))) << "what was lost is over";
   EXPECT_THAT(html, HasSubstr("from 5.0s (1m25s)\nrunning</title>"));
 }
 

@@ -1,0 +1,243 @@
+// `muster tasks` by the real program: runs that are interrupted or killed, and how they go on.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "muster/base/strings.h"
+#include "muster/tasks/journal.h"
+#include "muster/tasks/task_file.h"
+#include "muster_program.h"
+#include "tasks_program.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(TasksResume, OneInterruptDrainsAndTwoEnd) {
+  for (const int signals : {1, 2}) {
+    const ScratchFolder folder;
+    folder.write(
+        "s.toml",
+        task_table("first", "echo yes >began; while [ ! -e go ]; do sleep 0.01; done; echo yes >ended") +
+            task_table("second", "true", "after = [\"first\"]\n"));
+    Program program({"tasks", "s.toml", "--run-dir", "run"}, folder);
+    ASSERT_TRUE(appears(folder.path() + "/began"));
+    ::kill(program.pid(), SIGINT);
+    if (signals == 2) {
+      ::usleep(20'000);  // two signals that are pending at once are one
+      ::kill(program.pid(), SIGINT);
+    } else {
+      // What is told to the journal's readers comes before the end: nothing new has started by then.
+      folder.write("go", "");
+    }
+    const Ran ran = program.finish();
+    EXPECT_EQ(ran.code, 128 + SIGINT) << ran.err;
+    EXPECT_EQ(fs::exists(folder.path() + "/ended"), signals == 1);
+    const std::vector<Task> tasks = task_file_of(read_file(folder.path() + "/run/tasks.json"), "t").tasks;
+    const JournalState state = read_journal(folder.path() + "/run", tasks);
+    EXPECT_EQ(state.results[0].state, signals == 1 ? TaskState::done : TaskState::waiting);
+    EXPECT_EQ(state.results[1].state, TaskState::waiting);
+    folder.write("go", "");
+    const Ran again = muster({"tasks", "--resume", "run"}, folder);
+    EXPECT_EQ(again.code, 0) << again.err;
+  }
+}
+
+TEST(TasksResume, ARunIsListedExplainedAndStopped) {
+  const ScratchFolder folder;
+  ProgramSettings settings;
+  settings.environment = {{"XDG_RUNTIME_DIR", folder.path()}};
+  folder.write("s.toml", task_table("holds it", "echo yes >began; sleep 1000") +
+                             task_table("waits", "true", "needs = { cpus = 1 }\n"));
+  Program program({"tasks", "s.toml", "--cpus", "1", "--run-dir", "run"}, folder, settings);
+  ASSERT_TRUE(appears(folder.path() + "/began"));
+  EXPECT_THAT(muster({"ps"}, folder, settings).out, HasSubstr("tasks s.toml"));
+  EXPECT_THAT(muster({"tasks", "--resume", "run", "--explain", "waits"}, folder, settings).out,
+              HasSubstr("0 of 1 CPUs of"));
+  EXPECT_THAT(muster({"tasks", "--resume", "run", "--explain", "waits"}, folder, settings).out,
+              HasSubstr("holds it has the others"));
+  EXPECT_THAT(muster({"tasks", "--resume", "run", "--explain", "holds it"}, folder, settings).out,
+              HasSubstr("holds it runs since "));
+  EXPECT_EQ(muster({"tasks", "--resume", "run", "--dry-run"}, folder, settings).out,
+            "of 2 tasks 1 runs, none can start now; 1 wait, for what --explain tells\n");
+  EXPECT_THAT(muster({"tasks", "--resume", "run"}, folder, settings).err,
+              HasSubstr("another run that goes on there"));
+  EXPECT_EQ(muster({"stop", "--all"}, folder, settings).code, 0);
+  EXPECT_EQ(program.finish().code, 128 + SIGTERM);
+}
+
+// A task in its pause, of a run that goes on in another process; then what is told when that has ended.
+TEST(TasksResume, APauseAndAnEndAreExplainedFromElsewhere) {
+  const ScratchFolder folder;
+  const auto spec = [&](const char* pause) {
+    return task_table("bad", "exit 7", cat("retries = 1\nback_off = \"", pause, "\"\n")) +
+           task_table("next", "true", "after = [\"bad\"]\n") +
+           task_table("watch", "while [ ! -e go ]; do sleep 0.01; done", "after = []\n");
+  };
+  folder.write("s.toml", spec("1h"));
+  const auto explain = [&](const std::string& name) {
+    return muster({"tasks", "--resume", "run", "--explain", name}, folder).out;
+  };
+  Program program({"tasks", "s.toml", "--cpus", "4", "--run-dir", "run"}, folder);
+  const Deadline deadline(std::chrono::seconds(60));
+  std::string told;
+  do {
+    told = explain("bad");
+  } while (told.find("failed") == std::string::npos && !deadline.passed());
+  EXPECT_THAT(told, testing::MatchesRegex("bad failed 1 time and starts again in (1h|59m[0-9.]+s)\n"));
+  EXPECT_EQ(explain("next"), "next waits for bad (waiting)\n");
+  ::kill(program.pid(), SIGTERM);
+  program.finish();
+  fs::remove_all(folder.path() + "/run");
+  folder.write("go", "");
+  folder.write("s.toml", spec("1ms"));
+  EXPECT_EQ(muster({"tasks", "s.toml", "--cpus", "4", "--run-dir", "run"}, folder).code, 1);
+  EXPECT_THAT(explain("bad"), testing::MatchesRegex("no run goes on there\nbad is failed: exit code 7\n"
+                                                    "if it went on now, with --resume alone:\n"
+                                                    "bad would start first, on the CPU of .*\n"));
+  EXPECT_EQ(explain("next"),
+            "no run goes on there\nnext is skipped: after bad, which failed\n"
+            "if it went on now, with --resume alone:\nnext waits for bad (running)\n");
+  EXPECT_EQ(explain("watch"), "no run goes on there\nwatch is done\n");
+  EXPECT_EQ(muster({"tasks", "s.toml", "--cpus", "4", "--explain", "next"}, folder).out,
+            "no run yet; if one began now:\nnext waits for bad (running)\n");
+}
+
+TEST(TasksResume, OfARunThatIsDoneNothingStarts) {
+  const ScratchFolder folder;
+  folder.write("s.toml", task_table("one", "true") + task_table("two", "true"));
+  ASSERT_EQ(muster({"tasks", "s.toml", "--run-dir", "run"}, folder).code, 0);
+  EXPECT_EQ(muster({"tasks", "--resume", "run", "--dry-run"}, folder).out,
+            "every task has ended, 2 of 2 are done: nothing starts\n");
+}
+
+// Two tasks that run when the runner is killed, on two CPUs, and are done by a second run.
+TEST(TasksResume, WhatDiedWithTheRunIsToldAsLost) {
+  const ScratchFolder folder;
+  folder.write("s.toml",
+               task_table("a{i}", "echo >began-{i}; test -e go || sleep 1000", "each = { i = [1, 2] }\n"));
+  Program program({"tasks", "s.toml", "--cpus", "2", "--run-dir", "run"}, folder);
+  ASSERT_TRUE(appears(folder.path() + "/began-1") && appears(folder.path() + "/began-2"));
+  ::kill(program.pid(), SIGKILL);
+  EXPECT_EQ(program.finish().code, 128 + SIGKILL);
+  folder.write("go", "");
+  const Ran ran = muster({"tasks", "--resume", "run", "--json", "--html", "t.html"}, folder);
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  for (const json& task : json::parse(ran.out)["tasks"]) {
+    const json& attempts = task["attempts"];
+    ASSERT_EQ(attempts.size(), 2U);
+    EXPECT_EQ(attempts[0]["lost"], true);
+    EXPECT_TRUE(attempts[0]["exit_code"].is_null());
+    EXPECT_LE(attempts[0]["ended"], attempts[1]["began"]);
+    EXPECT_EQ(attempts[1]["lost"], false);
+    EXPECT_EQ(attempts[1]["exit_code"], 0);
+  }
+  const std::string page = read_file(folder.path() + "/t.html");
+  EXPECT_THAT(page, AllOf(HasSubstr("lost: the run was killed</title>"), HasSubstr("CPU 1<"),
+                          Not(HasSubstr("CPU 2<")), Not(HasSubstr("\nrunning</title>"))));
+}
+
+// A file system that takes no more bytes is here a process that may write none into a file.
+TEST(TasksResume, ARunWhoseJournalIsFullEndsAndCanBeResumed) {
+  const ScratchFolder folder;
+  const auto within = [&](int blocks) {
+    return Program(
+               {"-c", cat("trap '' XFSZ; ulimit -f ", blocks, "; exec '", MUSTER_BINARY_DIR,
+                          "/bin/muster' tasks ", "--run-dir run --sweep a=1..200 --need-cpus 1 -- echo {a}")},
+               folder, {.program = "/bin/sh"})
+        .finish();
+  };
+  const Ran before = within(8);  // not even what is to be run
+  EXPECT_EQ(before.code, 1);
+  EXPECT_THAT(before.err, HasSubstr("run/tasks.json': File too large"));
+  fs::remove_all(folder.path() + "/run");
+  const Ran full = within(80);
+  EXPECT_EQ(full.code, 1);
+  EXPECT_THAT(full.err, HasSubstr("journal"));
+  const Ran resumed = muster({"tasks", "--resume", "run", "--json"}, folder);
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  const auto result = nlohmann::json::parse(resumed.out);
+  const auto& tasks = result.at("tasks");
+  const auto done =
+      std::count_if(tasks.begin(), tasks.end(), [](const auto& task) { return task.at("state") == "done"; });
+  EXPECT_EQ(done, 200);
+}
+
+// What a task does when it runs: says so, and that it came to its end, in files of its own.
+constexpr const char* kCountingScript =
+    "echo x >>began-$MUSTER_TASK; sleep 0.0$(( $MUSTER_ATTEMPT + 1 )); echo x >>ended-$MUSTER_TASK";
+
+size_t lines_in(const std::string& path) {
+  std::ifstream file(path);
+  return static_cast<size_t>(std::count(std::istreambuf_iterator<char>(file), {}, '\n'));
+}
+
+// Kills the runner at random moments, and goes on each time: nothing is lost, and what the journal has as
+// done does not run again.
+void kill_and_resume(unsigned seed, int num_tasks, int kills) {
+  std::mt19937 random(seed);
+  const ScratchFolder folder;
+  folder.write("s.toml",
+               task_table("t{i}", kCountingScript, cat("each = { i = \"1..", num_tasks, "\" }\n")) +
+                   task_table("last", kCountingScript, cat("after = [\"t", num_tasks, "\", \"t1\"]\n")));
+  const std::string run = folder.path() + "/run";
+  const auto count = [&](const char* what, const std::string& name) {
+    return lines_in(cat(folder.path(), "/", what, "-", name));
+  };
+  std::map<std::string, size_t> begun_when_done;
+  std::vector<std::string> args = {"tasks", "s.toml", "-q", "--cpus", "4", "--run-dir", "run"};
+  for (int kill = 0; kill <= kills; ++kill) {
+    Program program(args, folder);
+    if (kill < kills) {
+      ::usleep(static_cast<useconds_t>(std::uniform_int_distribution<int>(1'000, 120'000)(random)));
+      ::kill(program.pid(), SIGKILL);
+    }
+    const Ran ran = program.finish();
+    ASSERT_TRUE(ran.code == 0 || (kill < kills && ran.code == 128 + SIGKILL)) << ran.code << ran.err;
+    if (!fs::exists(run + "/tasks.json")) {  // it had not begun yet: begin anew
+      fs::remove_all(run);
+      continue;
+    }
+    args = {"tasks", "-q", "--resume", "run"};
+    const std::vector<Task> tasks = task_file_of(read_file(run + "/tasks.json"), "t").tasks;
+    if (!fs::exists(run + "/journal")) continue;
+    const JournalState state = read_journal(run, tasks);
+    for (size_t i = 0; i < state.results.size(); ++i) {
+      const std::string& name = tasks[i].name;
+      const auto& attempts = state.results[i].attempts;
+      for (size_t a = 0; a < attempts.size(); ++a) EXPECT_EQ(attempts[a].attempt, static_cast<int>(a));
+      if (state.results[i].state != TaskState::done) {
+        EXPECT_NE(ran.code, 0) << name << " was lost";
+        continue;
+      }
+      EXPECT_GE(count("ended", name), 1U) << name << " was lost";
+      const size_t begun = begun_when_done.emplace(name, count("began", name)).first->second;
+      EXPECT_EQ(count("began", name), begun) << name << " was done and ran again";
+    }
+    if (ran.code == 0) return;
+  }
+  FAIL() << "the last run was to come to its end";
+}
+
+// MUSTER_KILL_ROUNDS: so many, and longer ones, as the test cli.tasks_killed_often does.
+TEST(TasksResume, KilledAtAnyMomentARunGoesOn) {
+  const auto rounds = parse_int(get_env("MUSTER_KILL_ROUNDS").value_or(""));
+  for (unsigned round = 0; round < rounds.value_or(6); ++round) {
+    SCOPED_TRACE(cat("round ", round));
+    kill_and_resume(1'000 + round, rounds ? 40 : 12, rounds ? 12 : 5);
+    if (HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace muster
