@@ -39,13 +39,30 @@ NumaBinding binding_of(const TasksRun& run) {
   return binding;
 }
 
-Schedule schedule_of(const TasksRun& run, const TaskMachines& machines) {
+// "--need-gpus 3 --need-cpus 2"; empty: the tasks are of no sweep, or it has none of these.
+std::string need_flags_text(const TasksFlags& flags) {
+  std::vector<std::string> given;
+  for (const auto& [flag, value] :
+       {std::pair("--need-gpus ", flags.need_gpus), std::pair("--need-memory ", flags.need_memory),
+        std::pair("--need-cpus ", flags.need_cpus)}) {
+    if (!value.empty()) given.push_back(cat(flag, printable(value)));
+  }
+  return join(given, " ");
+}
+
+Schedule schedule_of(const TasksFlags& flags, const TasksRun& run, const TaskMachines& machines) {
   const Inventory& inventory = machines.inventory;
   const VisibilityMasks& masks = machines.masks;
-  check_needs(run.file.tasks, {.inventory = inventory, .source = run.setting("spec"), .masks = masks});
   const auto number = [&](const char* name) {
     return static_cast<int>(parse_int(run.setting(name)).value_or(0));
   };
+  check_needs(run.file.tasks, {.inventory = inventory,
+                               .source = run.setting("spec"),
+                               .text = run.spec_text,
+                               .need_flags = need_flags_text(flags),
+                               .masks = masks,
+                               .gpus = run.setting("gpus"),
+                               .cpus = number("cpus")});
   Pool pool(inventory, {.gpus = run.setting("gpus"),
                         .masks = masks,
                         .cpus = number("cpus"),
@@ -168,7 +185,7 @@ int run_tasks_command(const TasksFlags& given) {
   if (!flags.submit.empty()) return submit_tasks(flags, run);
   const bool only_shows = flags.dry_run || !flags.explain.empty();
   TaskMachines machines = machines_of(run, only_shows);
-  Schedule schedule = schedule_of(run, machines);
+  Schedule schedule = schedule_of(flags, run, machines);
   if (!flags.explain.empty()) return explain_task(flags, run, machines, schedule);
   if (flags.dry_run) return show_first_starts(run, machines, schedule);
   check_result_files(flags);

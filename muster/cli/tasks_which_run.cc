@@ -50,14 +50,22 @@ bool has_tasks(const TasksFlags& flags) {
   return !flags.spec.empty() || !flags.sweeps.empty() || !flags.command.empty();
 }
 
-std::vector<Task> typed_tasks(const TasksFlags& flags) {
+struct TypedTasks {
+  std::vector<Task> tasks = {};
+  std::string spec_text = {};
+};
+
+TypedTasks typed_tasks(const TasksFlags& flags) {
   if (!flags.spec.empty() && (!flags.sweeps.empty() || !flags.command.empty()))
     fail_usage("expected a spec file or --sweep … -- CMD, got both; leave one of them out");
-  if (!flags.spec.empty()) return read_task_file(flags.spec);
+  if (!flags.spec.empty()) {
+    std::string text = read_spec(flags.spec);
+    return {tasks_of_text(text, flags.spec), std::move(text)};
+  }
   if (flags.sweeps.empty() || flags.command.empty())
     fail_usage(
         "expected a spec file, or --sweep NAME=VALUES … -- CMD, got neither; as in: muster tasks sweep.toml");
-  return tasks_of_sweep({.sweeps = flags.sweeps, .command = flags.command, .common = common_of(flags)});
+  return {tasks_of_sweep({.sweeps = flags.sweeps, .command = flags.command, .common = common_of(flags)})};
 }
 
 // What the command line said of where tasks run: kept in the run's folder, for when it goes on.
@@ -102,7 +110,7 @@ TasksRun run_in_folder(const TasksFlags& flags) {
                    "', which has no tasks.json; see runs/"));
   }
   run.file = task_file_of(text, path);
-  if (has_tasks(flags) && typed_tasks(flags) != run.file.tasks)
+  if (has_tasks(flags) && typed_tasks(flags).tasks != run.file.tasks)
     fail_usage(cat(
         "--resume: expected the tasks that ", printable(flags.resume),
         " began with, got others; leave the spec out to go on with those, or begin anew without --resume"));
@@ -121,7 +129,9 @@ TasksRun run_in_folder(const TasksFlags& flags) {
 }
 
 TasksRun new_run(const TasksFlags& flags) {
-  TasksRun run{.file = {.settings = settings_of(flags), .tasks = typed_tasks(flags)}};
+  TypedTasks typed = typed_tasks(flags);
+  TasksRun run{.file = {.settings = settings_of(flags), .tasks = std::move(typed.tasks)},
+               .spec_text = std::move(typed.spec_text)};
   run.file.settings["folder"] = std::filesystem::current_path().string();
   if (!flags.spec.empty()) run.file.settings["spec"] = flags.spec;
   if (!flags.run_dir.empty())

@@ -14,6 +14,7 @@ struct TasksRun {
   std::string run_dir = {};  // absolute; empty: a new one is to be made
   bool is_new = true;
   TaskFile file = {};
+  std::string spec_text = {};  // what the spec file says; empty: not given now
   JournalState before = {};
 
   // Of the command line, or what the run began with; empty: neither said it.

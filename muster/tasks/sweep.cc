@@ -1,6 +1,7 @@
 #include "muster/tasks/sweep.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <unordered_map>
 
 #include "muster/base/error.h"
@@ -22,6 +23,17 @@ namespace {
                   caret_lines(shown, static_cast<int>(column) + 1)));
 }
 
+// "1..x" and "0.1..0.5", unlike "../data" and "a..b": a number beside the dots, and yet no range.
+bool looks_like_range(const std::string& piece) {
+  const auto is_number = [](const std::string& text) {
+    char* end = nullptr;
+    std::strtod(text.c_str(), &end);
+    return !text.empty() && *end == '\0';
+  };
+  const size_t dots = piece.find("..");
+  return dots != std::string::npos && (is_number(piece.substr(0, dots)) || is_number(piece.substr(dots + 2)));
+}
+
 TaskParameter parse_sweep(const std::string& text, const std::vector<TaskParameter>& others) {
   constexpr const char* kFlag = "--sweep ";
   const size_t equals = text.find('=');
@@ -38,6 +50,11 @@ TaskParameter parse_sweep(const std::string& text, const std::vector<TaskParamet
     if (piece.empty()) fail_in(kFlag, text, at, "expected a value or a range (1..5), got nothing");
     try {
       const auto range = range_values(piece);
+      if (!range && looks_like_range(piece)) {
+        fail_in(kFlag, text, at,
+                cat("expected a range of whole numbers, as 1..5, got ", piece,
+                    "; other values one by one, with commas, and a text that has '..' in a spec file"));
+      }
       const std::vector<std::string> values = range ? *range : std::vector<std::string>{piece};
       parameter.values.insert(parameter.values.end(), values.begin(), values.end());
     } catch (const Error& error) {
