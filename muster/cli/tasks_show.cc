@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -62,8 +63,8 @@ std::vector<std::string> count_held_there(const RemoteHost& connection, int host
   return lines;
 }
 
-// Has the schedule count what other jobs hold on all machines; in words, empty: nothing.
-std::string count_held(const TasksRun& run, const TaskMachines& machines, Schedule& schedule) {
+// Has the schedule count what other jobs hold on all machines; in words.
+std::vector<std::string> count_held(const TasksRun& run, const TaskMachines& machines, Schedule& schedule) {
   const int here = machines.here();
   ForeignLeases leases(schedule.pool(), here, run.before.head.run_id, run.setting("no-lease").empty(),
                        [&schedule, here](int gpu, int units, const std::string& by) {
@@ -78,7 +79,49 @@ std::string count_held(const TasksRun& run, const TaskMachines& machines, Schedu
     for (std::string& line : count_held_there(*connection, static_cast<int>(host), schedule))
       lines.push_back(std::move(line));
   }
-  return join(lines, ", ");
+  return lines;
+}
+
+std::string text_of(const nlohmann::ordered_json& json) {
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string first_starts_json(const TasksRun& run, const Schedule& schedule,
+                              const std::vector<TaskStart>& starts, const std::vector<std::string>& held) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const TaskStart& start : starts) {
+    const Task& task = run.file.tasks[start.task];
+    const TaskAttempt attempt = attempt_of(schedule.pool(), start.where, 0);
+    list.push_back({{"task", task.name},
+                    {"host", attempt.host},
+                    {"devices", attempt.devices},
+                    {"gpus", attempt.gpu_indices},
+                    {"gpu_fraction", attempt.gpu_fraction},
+                    {"cpus", start.where.cpus},
+                    {"needs", describe(task.needs[start.alternative])},
+                    {"alternative", start.alternative}});
+  }
+  return text_of({{"schema", "muster.tasks.dry_run/1"},
+                  {"starts", std::move(list)},
+                  {"waiting", schedule.count(TaskState::waiting)},
+                  {"held", held}});
+}
+
+std::string first_starts_text(const TasksRun& run, const Schedule& schedule,
+                              const std::vector<TaskStart>& starts, const std::vector<std::string>& held) {
+  std::vector<std::vector<std::string>> rows;
+  for (const TaskStart& start : starts) {
+    const Task& task = run.file.tasks[start.task];
+    rows.push_back({task.name, schedule.pool().hosts()[static_cast<size_t>(start.where.host)].name,
+                    describe_devices(attempt_of(schedule.pool(), start.where, 0)),
+                    describe(task.needs[start.alternative]),
+                    start.alternative == 0 ? "" : cat("alternative ", start.alternative + 1)});
+  }
+  std::string text = format_table({{"task"}, {"host"}, {"devices"}, {"needs"}, {""}}, rows);
+  text += cat("of ", run.file.tasks.size(), " tasks these start first; ", schedule.count(TaskState::waiting),
+              " wait", starts.empty() ? ", for what --explain tells" : "", "\n");
+  if (!held.empty()) text += cat("other jobs have GPUs: ", join(held, ", "), "\n");
+  return text;
 }
 
 // A device or a pipe is written as it is; a file is replaced by a whole one.
@@ -127,33 +170,30 @@ int explain_task(const TasksFlags& flags, const TasksRun& run, const TaskMachine
   }
   count_held(run, machines, schedule);
   const TaskState before = run.is_new ? TaskState::waiting : run.before.results[*task].state;
-  if (before == TaskState::failed || before == TaskState::skipped)
+  const bool has_ended = before == TaskState::failed || before == TaskState::skipped;
+  if (has_ended)
     text += cat(printable(flags.explain), " is ", to_string(before), ": ", run.before.results[*task].reason,
                 "\n");
-  if (goes_on ? before != TaskState::failed && before != TaskState::skipped : true) {
+  // What would start now is not what runs: the state is that of the run.
+  const TaskState state = has_ended ? before : schedule.state(*task);
+  if (!goes_on || !has_ended) {
     if (!goes_on) schedule.start(now);
     text += schedule.explain(*task, now);
   }
-  write_all(STDOUT_FILENO, text);
+  write_all(STDOUT_FILENO, flags.json ? text_of({{"schema", "muster.tasks.explain/1"},
+                                                 {"task", flags.explain},
+                                                 {"state", to_string(state)},
+                                                 {"text", text}})
+                                      : text);
   return 0;
 }
 
-int show_first_starts(const TasksRun& run, const TaskMachines& machines, Schedule& schedule) {
-  const std::string held = count_held(run, machines, schedule);
-  std::vector<std::vector<std::string>> rows;
-  for (const TaskStart& start : schedule.start(0)) {
-    const Task& task = run.file.tasks[start.task];
-    rows.push_back({task.name, schedule.pool().hosts()[static_cast<size_t>(start.where.host)].name,
-                    describe_devices(attempt_of(schedule.pool(), start.where, 0)),
-                    describe(task.needs[start.alternative]),
-                    start.alternative == 0 ? "" : cat("alternative ", start.alternative + 1)});
-  }
-  const size_t first = rows.size();
-  std::string text = format_table({{"task"}, {"host"}, {"devices"}, {"needs"}, {""}}, rows);
-  text += cat("of ", run.file.tasks.size(), " tasks these start first; ", schedule.count(TaskState::waiting),
-              " wait", first == 0 ? ", for what --explain tells" : "", "\n");
-  if (!held.empty()) text += cat("other jobs have GPUs: ", held, "\n");
-  write_all(STDOUT_FILENO, text);
+int show_first_starts(const TasksFlags& flags, const TasksRun& run, const TaskMachines& machines,
+                      Schedule& schedule) {
+  const std::vector<std::string> held = count_held(run, machines, schedule);
+  const std::vector<TaskStart> starts = schedule.start(0);
+  write_all(STDOUT_FILENO, flags.json ? first_starts_json(run, schedule, starts, held)
+                                      : first_starts_text(run, schedule, starts, held));
   return 0;
 }
 
