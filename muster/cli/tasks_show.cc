@@ -96,7 +96,7 @@ std::string first_starts_json(const TasksRun& run, const Schedule& schedule,
                     {"host", attempt.host},
                     {"devices", attempt.devices},
                     {"gpus", attempt.gpu_indices},
-                    {"gpu_fraction", attempt.gpu_fraction},
+                    {"gpu_fraction", attempt.devices.empty() ? 0 : attempt.gpu_fraction},
                     {"cpus", start.where.cpus},
                     {"needs", describe(task.needs[start.alternative])},
                     {"alternative", start.alternative}});

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 
@@ -28,14 +29,21 @@ Task common_of(const TasksFlags& flags) {
   try {
     size_t used = 0;
     if (!flags.need_gpus.empty()) need.gpus = std::stod(flags.need_gpus, &used);
-    if (used != flags.need_gpus.size()) throw std::invalid_argument("");
+    if (used != flags.need_gpus.size() || std::isnan(need.gpus)) throw std::invalid_argument("");
   } catch (const std::exception&) {
     fail_usage(cat("--need-gpus: expected a number as 2 or 0.5, got '", printable(flags.need_gpus), "'"));
   }
-  const bool whole = need.gpus == static_cast<double>(static_cast<int>(need.gpus));
+  const bool whole = need.gpus == std::floor(need.gpus);
   if (need.gpus < 0 || need.gpus > 1'000 || (need.gpus > 1 && !whole))
     fail_usage(cat("--need-gpus: expected a whole number, or a share below 1, got ", flags.need_gpus));
-  if (!flags.need_memory.empty()) need.memory_bytes = parse_bytes(flags.need_memory);
+  if (!flags.need_memory.empty()) {
+    try {
+      need.memory_bytes = parse_bytes(flags.need_memory);
+    } catch (const Error&) {
+      fail_usage(
+          cat("--need-memory: expected a size such as 20GiB, got '", printable(flags.need_memory), "'"));
+    }
+  }
   if (need.memory_bytes > 0 && need.gpus == 0) need.gpus = 1;
   if (!flags.need_cpus.empty()) {
     const auto cpus = parse_int(flags.need_cpus);

@@ -31,7 +31,10 @@ bool looks_like_range(const std::string& piece) {
     return !text.empty() && *end == '\0';
   };
   const size_t dots = piece.find("..");
-  return dots != std::string::npos && (is_number(piece.substr(0, dots)) || is_number(piece.substr(dots + 2)));
+  if (dots == std::string::npos) return false;
+  const std::string first = piece.substr(0, dots);
+  const std::string last = piece.substr(dots + 2);
+  return (is_number(first) || is_number(last)) && !(parse_int(first) && parse_int(last));
 }
 
 TaskParameter parse_sweep(const std::string& text, const std::vector<TaskParameter>& others) {
@@ -48,13 +51,13 @@ TaskParameter parse_sweep(const std::string& text, const std::vector<TaskParamet
   size_t at = equals + 1;
   for (const std::string& piece : split(std::string_view(text).substr(at), ',')) {
     if (piece.empty()) fail_in(kFlag, text, at, "expected a value or a range (1..5), got nothing");
+    if (looks_like_range(piece)) {
+      fail_in(kFlag, text, at,
+              cat("expected a range of whole numbers, as 1..5, got ", piece,
+                  "; other values one by one, with commas, and a text that has '..' in a spec file"));
+    }
     try {
       const auto range = range_values(piece);
-      if (!range && looks_like_range(piece)) {
-        fail_in(kFlag, text, at,
-                cat("expected a range of whole numbers, as 1..5, got ", piece,
-                    "; other values one by one, with commas, and a text that has '..' in a spec file"));
-      }
       const std::vector<std::string> values = range ? *range : std::vector<std::string>{piece};
       parameter.values.insert(parameter.values.end(), values.begin(), values.end());
     } catch (const Error& error) {

@@ -156,6 +156,9 @@ TEST_F(TasksUsage, NumbersThatAreNone) {
                  "--cpus: expected a whole number of at most 2147483647, got '99999999999'");
   expect_refused({"--retries", "-1", "--sweep", "x=1", "--", "true"},
                  "--retries: expected a whole number of at least 0, got '-1'");
+  for (const auto& [flag, value] : {std::pair("--need-gpus", "nan"), std::pair("--need-gpus", "x"),
+                                    std::pair("--need-cpus", "0"), std::pair("--need-memory", "x")})
+    expect_refused({flag, value, "--sweep", "x=1", "--", "true"}, cat(flag, ": expected "));
   EXPECT_THAT(muster({"run", "--cpu-slots", "0", "true"}, folder_).err,
               HasSubstr("muster run: --cpu-slots: expected a whole number of at least 1, got '0'"));
 }

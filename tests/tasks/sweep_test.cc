@@ -13,6 +13,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 std::string sweep_error(const std::vector<std::string>& sweeps,
                         const std::vector<std::string>& command = {"x"}) {
@@ -88,7 +89,8 @@ TEST(Sweep, ErrorsPointAtTheCharacter) {
               HasSubstr("expected a range that counts up, got 5..2 (at character 5)"));
   for (const char* const piece : {"1..x", "0.1..0.5", "x..9", "1.."}) {
     EXPECT_THAT(sweep_error({cat("a=0,", piece)}),
-                HasSubstr(cat("expected a range of whole numbers, as 1..5, got ", piece, "; ")));
+                StartsWith(cat("--sweep a=0,", piece, ": expected a range of whole numbers, as 1..5, got ",
+                               piece, "; ")));
   }
   EXPECT_EQ(tasks_of_sweep({.sweeps = {"a=../1,a..b"}, .command = {"x"}}).size(), 2U);
   EXPECT_THAT(sweep_error({"a=1..2000000"}), HasSubstr("expected at most 1000000 values"));
