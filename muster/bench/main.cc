@@ -1,7 +1,9 @@
 // The `muster-bench` program: measurements that need LibTorch. `muster bench` executes it. To add one: write
 // add_<name>(CLI::App&, int*) and call it here.
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <exception>
+#include <limits>
 #include <memory>
 
 #include "muster/base/error.h"
@@ -11,6 +13,10 @@
 #include "muster/bench/device_bench.h"
 
 namespace {
+
+// CLI::PositiveNumber shows the largest double there is, all of its digits, where a value is wrong.
+const CLI::Range kAnyCount(1, std::numeric_limits<int>::max());
+const CLI::Range kAnySize(int64_t{1}, std::numeric_limits<int64_t>::max());
 
 constexpr const char* kExamples = R"(Examples:
   muster bench device                       every GPU (none: a CPU slot); scores are remembered
@@ -28,7 +34,7 @@ void add_device(CLI::App& app, int* exit_code) {
   command
       ->add_option("--cpu-slots", options->cpu_slots,
                    "How many slots share the cores [MUSTER_CPU_SLOTS, or 2]")
-      ->check(CLI::PositiveNumber)
+      ->check(kAnyCount)
       ->type_name("N");
   command->add_flag("--again", options->again, "Measure also what was measured before");
   command->add_option("--dtype", options->dtype, "float32, bfloat16 or float16 [float32]")->type_name("TYPE");
@@ -70,11 +76,11 @@ void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
   const auto bytes = CLI::AsSizeValue(false);
   command->add_option("--min", options->min_bytes, "The least size of a rank's part [4]")
       ->transform(bytes)
-      ->check(CLI::PositiveNumber)
+      ->check(kAnySize)
       ->type_name("BYTES");
   command->add_option("--max", options->max_bytes, "The largest [64M]")
       ->transform(bytes)
-      ->check(CLI::PositiveNumber)
+      ->check(kAnySize)
       ->type_name("BYTES");
   command->add_option("--factor", options->factor, "From one size to the next [4]")
       ->check(CLI::Range(2, 1024))
@@ -104,7 +110,7 @@ void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
                    "mlp (23 million parameters), cnn (ResNet-18, 11 million) or gpt (11 million) [mlp]")
       ->type_name("NAME");
   command->add_option("--batch", options->batch, "Samples of a rank's step [64; cnn, gpt: 4]")
-      ->check(CLI::PositiveNumber)
+      ->check(kAnySize)
       ->type_name("N");
   command->add_option("--steps", options->steps, "Of each kind, each round [10]")
       ->check(CLI::Range(1, 1'000'000))

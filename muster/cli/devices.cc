@@ -12,6 +12,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/cli/devices_text.h"
+#include "muster/cli/flag_checks.h"
 #include "muster/cli/watch.h"
 #include "muster/device/inventory_json.h"
 #include "muster/device/probe.h"
@@ -130,7 +131,7 @@ CLI::Option* add_output_options(CLI::App& command, DevicesOptions& options) {
           ->type_name("SECONDS")
           ->expected(0, 1);
   command.add_option("--count", options.count, "With --watch: so many times, then end")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number_from(1))
       ->needs(watch)
       ->type_name("N");
   auto* const svg = command.add_option("--svg", options.svg, "Draw it into this file instead")

@@ -2,11 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <functional>
+#include <limits>
 #include <memory>
 
 #include "muster/cli/command_line.h"
 #include "muster/cli/config_file.h"
+#include "muster/cli/flag_checks.h"
 #include "muster/cli/plan_hosts.h"
 #include "muster/cli/run_options.h"
 #include "muster/cluster/host_agent.h"
@@ -53,13 +54,6 @@ void torchrun_flag(CLI::App* command, const std::string& flag, bool& value, cons
   command->add_flag(flag, value, help)->envname(pet_name(flag))->group("torchrun's flags");
 }
 
-// An empty value is a shell variable that was not set, never a wish.
-std::function<std::string(const std::string&)> not_empty(const std::string& expected) {
-  return [expected](const std::string& text) {
-    return text.empty() ? "expected " + expected + ", got ''; give it or leave the flag out" : "";
-  };
-}
-
 void add_placement_options(CLI::App* command, RunFlags& flags) {
   command
       ->add_option("-n,--nproc-per-node", flags.nproc_per_node,
@@ -86,7 +80,7 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
   command
       ->add_option("--global-batch", flags.global_batch, "Samples a step over all ranks, divided by --scores")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number_from(1, std::numeric_limits<int64_t>::max()));
   command
       ->add_option("--hosts", flags.hosts, "Hosts, with ranks: a:4,b:8; over ssh, or those of the inventory")
       ->type_name("LIST");
@@ -96,7 +90,7 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
       ->type_name("WHICH");
   command->add_option("--cpu-slots", flags.cpu_slots, "Ranks where there is no GPU [MUSTER_CPU_SLOTS, or 2]")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number_from(1));
   command
       ->add_option("--inventory", flags.inventory, "The machine in this file instead of this one (simulated)")
       ->type_name("FILE")
@@ -151,7 +145,7 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
       ->add_option("--max-host-failures", flags.max_host_failures,
                    "Failures after which a host is set aside, where others are left [3]")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number_from(1));
   command
       ->add_option("--stopped-timeout", flags.stopped_timeout,
                    "End a rank that has been stopped (SIGSTOP) this long [it is only named]")

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "muster/cli/flag_checks.h"
 #include "muster/cli/tasks_run.h"
 
 namespace muster {
@@ -25,61 +26,78 @@ Exit codes: 0 all tasks are done, 1 some are not, 2 wrong usage, 124 --time-limi
 )";
 
 void add_what(CLI::App* command, TasksFlags& flags) {
-  command->add_option("SPEC", flags.spec, "The tasks: a TOML file (docs/tasks.md)");
+  command->add_option("SPEC", flags.spec, "The tasks: a TOML file (docs/tasks.md)")
+      ->check(not_empty("a spec file"));
   command
       ->add_option("--sweep", flags.sweeps,
                    "A task for each value: lr=0.1,0.01 or seed=1..5 (again for a grid)")
       ->type_name("NAME=VALUES")
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command
       ->add_option("--need-gpus", flags.need_gpus, "Of a sweep: GPUs of each task, 2 or 0.5 [1, else a CPU]")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(not_empty("a number as 2 or 0.5"));
   command->add_option("--need-memory", flags.need_memory, "Of a sweep: free memory on each of these: 20GiB")
-      ->type_name("SIZE");
-  command->add_option("--need-cpus", flags.need_cpus, "Of a sweep: CPUs of each task")->type_name("N");
+      ->type_name("SIZE")
+      ->check(not_empty("a size such as 20GiB"));
+  command->add_option("--need-cpus", flags.need_cpus, "Of a sweep: CPUs of each task")
+      ->type_name("N")
+      ->check(not_empty("a number"));
   command->add_option("--retries", flags.retries, "Of a sweep: starts after a failure [0]")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number_from(0));
   command->add_option("--resume", flags.resume, "Go on with the run in this folder: what is done stays done")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->check(not_empty("a folder"));
 }
 
 void add_where(CLI::App* command, TasksFlags& flags) {
   command->add_option("--gpus", flags.gpus, "GPUs to use: 0,2-5, !3, idle, model=A100, … [all]")
-      ->type_name("SEL");
+      ->type_name("SEL")
+      ->check(not_empty("GPUs such as 0,2-5 or all"));
   command->add_option("--cpus,--cpu-slots", flags.cpus, "CPUs to use, which tasks without a GPU count [all]")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number_from(1));
   command->add_option("--jobs", flags.jobs, "Tasks at a time at most, whatever there is room for")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number_from(1));
   command
       ->add_option("--inventory", flags.inventory, "The machine in this file instead of this one (simulated)")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(not_empty("a file"));
   command
       ->add_option(
           "--hosts", flags.hosts,
           "Hosts to use, over ssh, with how many tasks at a time: a:4,b:8,c [in a Slurm allocation: its "
           "nodes; else this machine]")
-      ->type_name("LIST");
-  command->add_option("--hostfile", flags.hostfile, "A file of such hosts: a slots=4")->type_name("FILE");
-  command->add_option("--ssh", flags.ssh, "What reaches the hosts [MUSTER_SSH, or ssh]")->type_name("CMD");
+      ->type_name("LIST")
+      ->check(not_empty("hosts such as a:4,b:8"));
+  command->add_option("--hostfile", flags.hostfile, "A file of such hosts: a slots=4")
+      ->type_name("FILE")
+      ->check(not_empty("a file"));
+  command->add_option("--ssh", flags.ssh, "What reaches the hosts [MUSTER_SSH, or ssh]")
+      ->type_name("CMD")
+      ->check(not_empty("a command"));
   command->add_option("--remote-muster", flags.remote_muster, "muster's path on the hosts [as here]")
-      ->type_name("PATH");
+      ->type_name("PATH")
+      ->check(not_empty("a path"));
   command->add_flag("--standalone", flags.standalone, "This machine alone, in a Slurm allocation too");
   command->add_flag("--serve", flags.serve, "Run tasks for a run on another host")->group("");
   command
       ->add_option("--numa-binding", flags.numa_binding,
                    "CPUs that tasks are kept on: none, node [near their GPUs], exclusive [their own alone]")
-      ->type_name("MODE");
+      ->type_name("MODE")
+      ->check(not_empty("none, node or exclusive"));
   command->add_flag("--no-lease", flags.no_lease, "Take no lease on the GPUs: other jobs may get the same");
   command
       ->add_option(
           "--wait", flags.wait,
           "When nothing else is to do: how long to wait for GPUs of other jobs [ever], and for hosts "
           "that were lost [1m]")
-      ->type_name("TIME");
+      ->type_name("TIME")
+      ->check(not_empty("a time such as 10m"));
 }
 
 void add_how(CLI::App* command, TasksFlags& flags) {
@@ -88,20 +106,27 @@ void add_how(CLI::App* command, TasksFlags& flags) {
   command->add_flag("--fail-fast", flags.fail_fast, "After a failure: end what runs, start nothing more")
       ->excludes(keep);
   command->add_option("--time-limit", flags.time_limit, "Of the whole run; then it is ended, exit code 124")
-      ->type_name("TIME");
-  command->add_option("--shutdown-timeout", flags.grace, "SIGTERM, this, SIGKILL [30s]")->type_name("TIME");
+      ->type_name("TIME")
+      ->check(not_empty("a time such as 2h"));
+  command->add_option("--shutdown-timeout", flags.grace, "SIGTERM, this, SIGKILL [30s]")
+      ->type_name("TIME")
+      ->check(not_empty("a time such as 30s"));
   command->add_option("--run-dir", flags.run_dir, "Folder for journal, logs and plans [runs/<id>]")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->check(not_empty("a folder"));
   command->add_flag("--dry-run", flags.dry_run,
                     "Show what would start first, and where; with --submit, what sbatch would get");
   command->add_option("--explain", flags.explain, "Say why this task waits, and start nothing")
-      ->type_name("NAME");
+      ->type_name("NAME")
+      ->check(not_empty("a task's name"));
   command
       ->add_option("--submit", flags.submit, "Hand the tasks to a batch system as job arrays, and end: slurm")
-      ->type_name("SYSTEM");
+      ->type_name("SYSTEM")
+      ->check(not_empty("slurm"));
   command->add_option("--sbatch", flags.sbatch, "A flag of sbatch: --sbatch=--partition=gpu (again for more)")
       ->type_name("FLAG")
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--exec-element", flags.element, "An element of a job array: FILE INDEX")
       ->expected(2)
@@ -109,9 +134,11 @@ void add_how(CLI::App* command, TasksFlags& flags) {
       ->group("");
   command->add_flag("--json", flags.json, "The results as JSON");
   command->add_option("--csv", flags.csv, "The results, with parameters and what tasks printed, as a table")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(not_empty("a file"));
   command->add_option("--html", flags.html, "Draw the timeline of the devices into this page")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(not_empty("a file"));
   command->add_flag("-q,--quiet", flags.quiet, "Only failures, and the results");
 }
 

@@ -182,8 +182,9 @@ std::string hosts_setting(const TasksFlags& flags) {
     fail_usage(
         "--hosts and --standalone: expected one of them, got both; --standalone is this machine alone");
   std::vector<std::string> texts;
-  for (const HostSpec& host :
-       flags.hosts.empty() ? read_hostfile(flags.hostfile) : parse_host_list(flags.hosts, "--hosts")) {
+  for (const HostSpec& host : flags.hosts.empty()
+                                  ? read_named("--hostfile", [&] { return read_hostfile(flags.hostfile); })
+                                  : parse_host_list(flags.hosts, "--hosts")) {
     const bool brackets = host.name.find(':') != std::string::npos;
     texts.push_back(cat(brackets ? "[" : "", host.name, brackets ? "]" : "",
                         host.nproc ? cat(":", *host.nproc) : std::string()));
@@ -193,7 +194,7 @@ std::string hosts_setting(const TasksFlags& flags) {
 
 TaskMachines machines_of(const TasksRun& run, bool held) {
   if (const std::string file = run.setting("inventory"); !file.empty()) {
-    TaskMachines machines{.inventory = read_inventory(file)};
+    TaskMachines machines{.inventory = read_named("--inventory", [&] { return read_inventory(file); })};
     if (!machines.inventory.simulated) machines.masks = inherited_masks();
     return machines;
   }

@@ -39,13 +39,41 @@ NumaBinding binding_of(const TasksRun& run) {
   return binding;
 }
 
-Schedule schedule_of(const TasksRun& run, const TaskMachines& machines) {
+// "--need-gpus 3 --need-cpus 2"; empty: the tasks are of no sweep, or it has none of these.
+std::string need_flags_text(const TasksFlags& flags) {
+  std::vector<std::string> given;
+  for (const auto& [flag, value] :
+       {std::pair("--need-gpus ", flags.need_gpus), std::pair("--need-memory ", flags.need_memory),
+        std::pair("--need-cpus ", flags.need_cpus)}) {
+    if (!value.empty()) given.push_back(cat(flag, printable(value)));
+  }
+  return join(given, " ");
+}
+
+// More may be meant, for tasks that mostly wait; it is rather a slip.
+void warn_of_cpus(const Inventory& inventory, int cpus) {
+  int most = 0;
+  for (const Host& host : inventory.hosts) most = std::max(most, host.num_cores);
+  if (most == 0 || cpus <= most) return;
+  log(LogLevel::warn, cat("--cpus ", cpus, ": ", inventory.hosts.size() == 1 ? "" : "a host of ",
+                          inventory.source, " has ", inventory.hosts.size() == 1 ? "" : "at most ", most,
+                          most == 1 ? " core" : " cores", ", which that many tasks will share"));
+}
+
+Schedule schedule_of(const TasksFlags& flags, const TasksRun& run, const TaskMachines& machines) {
   const Inventory& inventory = machines.inventory;
   const VisibilityMasks& masks = machines.masks;
-  check_needs(run.file.tasks, {.inventory = inventory, .source = run.setting("spec"), .masks = masks});
   const auto number = [&](const char* name) {
     return static_cast<int>(parse_int(run.setting(name)).value_or(0));
   };
+  check_needs(run.file.tasks, {.inventory = inventory,
+                               .source = run.setting("spec"),
+                               .text = run.spec_text,
+                               .need_flags = need_flags_text(flags),
+                               .masks = masks,
+                               .gpus = run.setting("gpus"),
+                               .cpus = number("cpus")});
+  warn_of_cpus(inventory, number("cpus"));
   Pool pool(inventory, {.gpus = run.setting("gpus"),
                         .masks = masks,
                         .cpus = number("cpus"),
@@ -122,10 +150,21 @@ std::vector<TaskResult> results_before(const TasksRun& run) {
   return results;
 }
 
+// Nothing has begun yet: that it cannot be opened, or is another run's, is wrong usage.
+Journal opened_journal(const TasksRun& run) {
+  try {
+    return Journal(run.run_dir);
+  } catch (const Error& error) {
+    fail_usage(error.code() == ErrorCode::failed_precondition
+                   ? error.message()
+                   : cat(error.message(), "; give another folder with --run-dir"));
+  }
+}
+
 int start_run(const TasksFlags& flags, TasksRun& run, TaskMachines& machines, Schedule& schedule) {
   std::string run_id = make_uuid();
   begin_run_folder(run, run_id);
-  Journal journal(run.run_dir);
+  Journal journal = opened_journal(run);
   if (run.is_new) {
     write_file(task_file_path(run.run_dir), to_text(run.file));
   } else if (fs::exists(journal_path(run.run_dir))) {
@@ -186,9 +225,9 @@ int run_tasks_command(const TasksFlags& given) {
   const bool only_shows = flags.dry_run || !flags.explain.empty();
   if (only_shows && !run.is_new && !is_in_use(run.run_dir)) end_lost_attempts(run.before);
   TaskMachines machines = machines_of(run, only_shows);
-  Schedule schedule = schedule_of(run, machines);
+  Schedule schedule = schedule_of(flags, run, machines);
   if (!flags.explain.empty()) return explain_task(flags, run, machines, schedule);
-  if (flags.dry_run) return show_first_starts(run, machines, schedule);
+  if (flags.dry_run) return show_first_starts(flags, run, machines, schedule);
   check_result_files(flags);
   return start_run(flags, run, machines, schedule);
 }

@@ -15,7 +15,7 @@ struct TasksFlags {
   std::string need_gpus = {};  // a sweep's tasks: GPUs of each
   std::string need_memory = {};
   std::string need_cpus = {};
-  int retries = 0;
+  std::optional<int> retries = {};
   int cpus = 0;
   std::string inventory = {};
   std::string hosts = {};

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -120,8 +121,8 @@ std::vector<std::string> count_held_there(const RemoteHost& connection, int host
   return lines;
 }
 
-// Has the schedule count what other jobs hold on all machines; in words, empty: nothing.
-std::string count_held(const TasksRun& run, const TaskMachines& machines, Schedule& schedule) {
+// Has the schedule count what other jobs hold on all machines; in words.
+std::vector<std::string> count_held(const TasksRun& run, const TaskMachines& machines, Schedule& schedule) {
   const int here = machines.here();
   ForeignLeases leases(schedule.pool(), here, run.before.head.run_id, run.setting("no-lease").empty(),
                        [&schedule, here](int gpu, int units, const std::string& by) {
@@ -136,7 +137,61 @@ std::string count_held(const TasksRun& run, const TaskMachines& machines, Schedu
     for (std::string& line : count_held_there(*connection, static_cast<int>(host), schedule))
       lines.push_back(std::move(line));
   }
-  return join(lines, ", ");
+  return lines;
+}
+
+std::string text_of(const nlohmann::ordered_json& json) {
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string first_starts_json(const TasksRun& run, const Schedule& schedule,
+                              const std::vector<TaskStart>& starts, const std::vector<std::string>& held) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const TaskStart& start : starts) {
+    const Task& task = run.file.tasks[start.task];
+    const TaskAttempt attempt = attempt_of(schedule.pool(), start.where, 0);
+    list.push_back({{"task", task.name},
+                    {"host", attempt.host},
+                    {"devices", attempt.devices},
+                    {"gpus", attempt.gpu_indices},
+                    {"gpu_fraction", attempt.devices.empty() ? 0 : attempt.gpu_fraction},
+                    {"cpus", start.where.cpus},
+                    {"needs", describe(task.needs[start.alternative])},
+                    {"alternative", start.alternative}});
+  }
+  return text_of({{"schema", "muster.tasks.dry_run/1"},
+                  {"starts", std::move(list)},
+                  {"waiting", schedule.count(TaskState::waiting)},
+                  {"held", held}});
+}
+
+struct StandingBefore {  // numbers of tasks, before any of these starts
+  size_t done = 0;
+  size_t running = 0;
+  size_t waiting = 0;
+};
+
+std::string first_starts_text(const TasksRun& run, const Schedule& schedule, const StandingBefore& before,
+                              const std::vector<TaskStart>& starts, const std::vector<std::string>& held) {
+  const size_t all = run.file.tasks.size();
+  if (before.running + before.waiting == 0)
+    return cat("every task has ended, ", before.done, " of ", all, " are done: nothing starts\n");
+  std::vector<std::vector<std::string>> rows;
+  for (const TaskStart& start : starts) {
+    const Task& task = run.file.tasks[start.task];
+    rows.push_back({task.name, schedule.pool().hosts()[static_cast<size_t>(start.where.host)].name,
+                    describe_devices(attempt_of(schedule.pool(), start.where, 0)),
+                    describe(task.needs[start.alternative]),
+                    start.alternative == 0 ? "" : cat("alternative ", start.alternative + 1)});
+  }
+  const bool none = rows.empty();
+  std::string text = none ? "" : format_table({{"task"}, {"host"}, {"devices"}, {"needs"}, {""}}, rows);
+  text += cat("of ", all, " tasks ", before.done > 0 ? cat(before.done, " are done, ") : "",
+              before.running > 0 ? cat(before.running, before.running == 1 ? " runs, " : " run, ") : "",
+              none ? "none can start now; " : "these start first; ", schedule.count(TaskState::waiting),
+              " wait", none ? ", for what --explain tells" : "", "\n");
+  if (!held.empty()) text += cat("other jobs have GPUs: ", join(held, ", "), "\n");
+  return text;
 }
 
 // A device or a pipe is written as it is; a file is replaced by a whole one.
@@ -172,37 +227,27 @@ int explain_task(const TasksFlags& flags, const TasksRun& run, const TaskMachine
   if (!task) fail_usage(cat("--explain: expected the name of a task, got '", printable(flags.explain), "'"));
   const bool goes_on = !run.is_new && is_in_use(run.run_dir);
   count_held(run, machines, schedule);
-  write_all(STDOUT_FILENO,
-            goes_on ? explain_now(run, *task, schedule) : explain_beginning(run, *task, schedule));
+  const TaskState state = run.is_new ? TaskState::waiting : run.before.results[*task].state;
+  const std::string text =
+      goes_on ? explain_now(run, *task, schedule) : explain_beginning(run, *task, schedule);
+  write_all(STDOUT_FILENO, flags.json ? text_of({{"schema", "muster.tasks.explain/1"},
+                                                 {"task", flags.explain},
+                                                 {"state", to_string(state)},
+                                                 {"text", text}})
+                                      : text);
   return 0;
 }
 
-int show_first_starts(const TasksRun& run, const TaskMachines& machines, Schedule& schedule) {
-  const std::string held = count_held(run, machines, schedule);
+int show_first_starts(const TasksFlags& flags, const TasksRun& run, const TaskMachines& machines,
+                      Schedule& schedule) {
+  const std::vector<std::string> held = count_held(run, machines, schedule);
   const double now = !run.is_new && is_in_use(run.run_dir) ? restore_run(run, schedule) : 0;
-  const size_t running = schedule.count(TaskState::running);
-  const size_t done = schedule.count(TaskState::done);
-  if (running + schedule.count(TaskState::waiting) == 0) {
-    write_all(STDOUT_FILENO, cat("every task has ended, ", done, " of ", run.file.tasks.size(),
-                                 " are done: nothing starts\n"));
-    return 0;
-  }
-  std::vector<std::vector<std::string>> rows;
-  for (const TaskStart& start : schedule.start(now)) {
-    const Task& task = run.file.tasks[start.task];
-    rows.push_back({task.name, schedule.pool().hosts()[static_cast<size_t>(start.where.host)].name,
-                    describe_devices(attempt_of(schedule.pool(), start.where, 0)),
-                    describe(task.needs[start.alternative]),
-                    start.alternative == 0 ? "" : cat("alternative ", start.alternative + 1)});
-  }
-  const bool none = rows.empty();
-  std::string text = none ? "" : format_table({{"task"}, {"host"}, {"devices"}, {"needs"}, {""}}, rows);
-  text += cat("of ", run.file.tasks.size(), " tasks ", done > 0 ? cat(done, " are done, ") : "",
-              running > 0 ? cat(running, running == 1 ? " runs, " : " run, ") : "",
-              none ? "none can start now; " : "these start first; ", schedule.count(TaskState::waiting),
-              " wait", none ? ", for what --explain tells" : "", "\n");
-  if (!held.empty()) text += cat("other jobs have GPUs: ", held, "\n");
-  write_all(STDOUT_FILENO, text);
+  const StandingBefore before{.done = schedule.count(TaskState::done),
+                              .running = schedule.count(TaskState::running),
+                              .waiting = schedule.count(TaskState::waiting)};
+  const std::vector<TaskStart> starts = schedule.start(now);
+  write_all(STDOUT_FILENO, flags.json ? first_starts_json(run, schedule, starts, held)
+                                      : first_starts_text(run, schedule, before, starts, held));
   return 0;
 }
 

@@ -10,8 +10,10 @@
 
 namespace muster {
 
-// --dry-run. The exit code. `schedule` is used up: what other jobs hold on the machines counts in it.
-int show_first_starts(const TasksRun& run, const TaskMachines& machines, Schedule& schedule);
+// --dry-run, as text or JSON. The exit code. `schedule` is used up: what other jobs hold on the machines
+// counts in it.
+int show_first_starts(const TasksFlags& flags, const TasksRun& run, const TaskMachines& machines,
+                      Schedule& schedule);
 
 // --explain, in the same way. Throws: invalid_argument when no task has that name.
 int explain_task(const TasksFlags& flags, const TasksRun& run, const TaskMachines& machines,

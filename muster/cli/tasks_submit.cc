@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
@@ -98,11 +99,31 @@ std::string shown(const SlurmPlan& plan, const std::vector<Task>& tasks, const S
              jobs.size() == 1 ? " job" : " jobs", "; nothing was submitted (--dry-run)\n");
 }
 
+// What was submitted from there before would be lost from its books.
+void check_not_submitted(const std::string& run_dir) {
+  const std::string path = run_dir + "/slurm/jobs.json";
+  if (!std::filesystem::exists(path)) return;
+  std::vector<std::string> jobs;
+  try {
+    const auto document = nlohmann::json::parse(read_file(path));
+    for (const auto& job : document.at("jobs")) jobs.push_back(printable(job.at("job").get<std::string>()));
+  } catch (const std::exception&) {
+    jobs.clear();  // somebody's own: not named
+  }
+  const size_t left_out = jobs.size() > kMaxNamesShown ? jobs.size() - kMaxNamesShown : 0;
+  jobs.resize(jobs.size() - left_out);
+  fail_usage(cat("--run-dir: expected a folder that nothing was submitted from, got '", printable(run_dir),
+                 "', ", jobs.empty() ? "which has slurm/jobs.json" : cat("of job ", join(jobs, ", ")),
+                 left_out > 0 ? cat(" and ", left_out, " more") : "",
+                 "; see squeue, and give another folder"));
+}
+
 }  // namespace
 
 int submit_tasks(const TasksFlags& flags, TasksRun& run) {
   check_submit(flags, run);
   choose_run_folder(run, make_uuid());
+  check_not_submitted(run.run_dir);
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   SlurmOptions options{
       .run_dir = run.run_dir, .muster = {self}, .exec_element = {self, "tasks", "--exec-element"}};

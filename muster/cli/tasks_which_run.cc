@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 
 #include "muster/base/error.h"
@@ -21,20 +23,27 @@ namespace {
 
 // What a sweep's tasks have in common.
 Task common_of(const TasksFlags& flags) {
-  Task common{.retries = flags.retries};
+  Task common{.retries = flags.retries.value_or(0)};
   if (flags.need_gpus.empty() && flags.need_memory.empty() && flags.need_cpus.empty()) return common;
   TaskNeed need;
   try {
     size_t used = 0;
     if (!flags.need_gpus.empty()) need.gpus = std::stod(flags.need_gpus, &used);
-    if (used != flags.need_gpus.size()) throw std::invalid_argument("");
+    if (used != flags.need_gpus.size() || std::isnan(need.gpus)) throw std::invalid_argument("");
   } catch (const std::exception&) {
     fail_usage(cat("--need-gpus: expected a number as 2 or 0.5, got '", printable(flags.need_gpus), "'"));
   }
-  const bool whole = need.gpus == static_cast<double>(static_cast<int>(need.gpus));
+  const bool whole = need.gpus == std::floor(need.gpus);
   if (need.gpus < 0 || need.gpus > 1'000 || (need.gpus > 1 && !whole))
     fail_usage(cat("--need-gpus: expected a whole number, or a share below 1, got ", flags.need_gpus));
-  if (!flags.need_memory.empty()) need.memory_bytes = parse_bytes(flags.need_memory);
+  if (!flags.need_memory.empty()) {
+    try {
+      need.memory_bytes = parse_bytes(flags.need_memory);
+    } catch (const Error&) {
+      fail_usage(
+          cat("--need-memory: expected a size such as 20GiB, got '", printable(flags.need_memory), "'"));
+    }
+  }
   if (need.memory_bytes > 0 && need.gpus == 0) need.gpus = 1;
   if (!flags.need_cpus.empty()) {
     const auto cpus = parse_int(flags.need_cpus);
@@ -50,14 +59,52 @@ bool has_tasks(const TasksFlags& flags) {
   return !flags.spec.empty() || !flags.sweeps.empty() || !flags.command.empty();
 }
 
-std::vector<Task> typed_tasks(const TasksFlags& flags) {
+// Flags that say of a sweep's tasks what a file says of its own: refused where there is no sweep.
+void check_sweep_flags(const TasksFlags& flags) {
+  struct SweepFlag {
+    const char* name;
+    bool given;
+    const char* key;
+  };
+  const SweepFlag all[] = {
+      {"--retries", flags.retries.has_value(), "retries = N"},
+      {"--need-gpus", !flags.need_gpus.empty(), "needs = { gpus = N }"},
+      {"--need-memory", !flags.need_memory.empty(), "needs = { gpus = 1, memory = \"20GiB\" }"},
+      {"--need-cpus", !flags.need_cpus.empty(), "needs = { cpus = N }"},
+  };
+  if (!flags.sweeps.empty()) return;
+  for (const SweepFlag& flag : all) {
+    if (!flag.given) continue;
+    if (!flags.resume.empty() && flags.spec.empty())
+      fail_usage(cat(flag.name,
+                     " and --resume: expected one of them, got both; a run goes on with the tasks that ",
+                     "it began with"));
+    fail_usage(cat(flag.name, ": expected --sweep beside it, got ",
+                   flags.spec.empty() ? "none" : cat("the file ", printable(flags.spec)),
+                   "; a file says it in [[task]] or [defaults]: ", flag.key));
+  }
+}
+
+struct TypedTasks {
+  std::vector<Task> tasks = {};
+  std::string spec_text = {};
+};
+
+TypedTasks typed_tasks(const TasksFlags& flags) {
   if (!flags.spec.empty() && (!flags.sweeps.empty() || !flags.command.empty()))
-    fail_usage("expected a spec file or --sweep … -- CMD, got both; leave one of them out");
-  if (!flags.spec.empty()) return read_task_file(flags.spec);
-  if (flags.sweeps.empty() || flags.command.empty())
+    fail_usage(cat("expected a spec file or --sweep … -- CMD, got both (", printable(flags.spec), " and ",
+                   flags.sweeps.empty() ? "a command" : cat("--sweep ", printable(flags.sweeps[0])),
+                   "); leave one of them out; a sweep's command comes after --"));
+  if (!flags.spec.empty()) {
+    std::string text = read_spec(flags.spec);
+    return {tasks_of_text(text, flags.spec), std::move(text)};
+  }
+  if (!flags.sweeps.empty() && flags.command.empty())
+    fail_usage("--sweep: expected a command after --, got none; as --sweep lr=0.1,0.01 -- ./train {lr}");
+  if (flags.sweeps.empty())
     fail_usage(
         "expected a spec file, or --sweep NAME=VALUES … -- CMD, got neither; as in: muster tasks sweep.toml");
-  return tasks_of_sweep({.sweeps = flags.sweeps, .command = flags.command, .common = common_of(flags)});
+  return {tasks_of_sweep({.sweeps = flags.sweeps, .command = flags.command, .common = common_of(flags)})};
 }
 
 // What the command line said of where tasks run: kept in the run's folder, for when it goes on.
@@ -102,7 +149,7 @@ TasksRun run_in_folder(const TasksFlags& flags) {
                    "', which has no tasks.json; see runs/"));
   }
   run.file = task_file_of(text, path);
-  if (has_tasks(flags) && typed_tasks(flags) != run.file.tasks)
+  if (has_tasks(flags) && typed_tasks(flags).tasks != run.file.tasks)
     fail_usage(cat(
         "--resume: expected the tasks that ", printable(flags.resume),
         " began with, got others; leave the spec out to go on with those, or begin anew without --resume"));
@@ -122,15 +169,16 @@ TasksRun run_in_folder(const TasksFlags& flags) {
 }
 
 TasksRun new_run(const TasksFlags& flags) {
-  TasksRun run{.file = {.settings = settings_of(flags), .tasks = typed_tasks(flags)}};
+  TypedTasks typed = typed_tasks(flags);
+  TasksRun run{.file = {.settings = settings_of(flags), .tasks = std::move(typed.tasks)},
+               .spec_text = std::move(typed.spec_text)};
   run.file.settings["folder"] = std::filesystem::current_path().string();
   if (!flags.spec.empty()) run.file.settings["spec"] = flags.spec;
   if (!flags.run_dir.empty())
     run.run_dir = std::filesystem::weakly_canonical(std::filesystem::absolute(flags.run_dir)).string();
   if (!run.run_dir.empty() && std::filesystem::exists(journal_path(run.run_dir)))
-    throw Error(ErrorCode::failed_precondition,
-                cat("--run-dir: expected a folder without a run, got '", printable(flags.run_dir),
-                    "', which has a journal; go on with --resume, or give another"));
+    fail_usage(cat("--run-dir: expected a folder without a run, got '", printable(flags.run_dir),
+                   "', which has a journal; go on with --resume, or give another"));
   return run;
 }
 
@@ -144,6 +192,7 @@ std::string TasksRun::setting(const char* name) const {
 TasksRun which_run(const TasksFlags& flags) {
   if (!flags.resume.empty() && !flags.run_dir.empty())
     fail_usage("--resume and --run-dir: expected one of them, got both; --resume names the run's folder");
+  check_sweep_flags(flags);
   return flags.resume.empty() ? new_run(flags) : run_in_folder(flags);
 }
 
@@ -157,8 +206,11 @@ void begin_run_folder(TasksRun& run, const std::string& run_id) {
   std::error_code error;
   std::filesystem::create_directories(run.run_dir, error);
   if (error)
-    throw Error(ErrorCode::io, cat("cannot create the run's folder '", run.run_dir, "': ", error.message(),
-                                   "; give another with --run-dir"));
+    fail_usage(cat("--run-dir: expected a folder that can be made, got '", printable(run.run_dir),
+                   "': ", error.message(), "; give another"));
+  if (::access(run.run_dir.c_str(), W_OK | X_OK) != 0)
+    fail_usage(cat("--run-dir: expected a folder that can be written, got '", printable(run.run_dir),
+                   "': ", std::strerror(errno), "; give another"));
 }
 
 }  // namespace muster

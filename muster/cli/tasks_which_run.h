@@ -14,6 +14,7 @@ struct TasksRun {
   std::string run_dir = {};  // absolute; empty: a new one is to be made
   bool is_new = true;
   TaskFile file = {};
+  std::string spec_text = {};  // what the spec file says; empty: not given now
   JournalState before = {};
 
   // Of the command line, or what the run began with; empty: neither said it.
@@ -27,7 +28,7 @@ TasksRun which_run(const TasksFlags& flags);
 // Where a run has its folder that was given none: runs/<id>.
 void choose_run_folder(TasksRun& run, const std::string& run_id);
 
-// The same, and makes it. Throws: io when it cannot.
+// The same, and makes it. Throws: invalid_argument when it cannot, or nothing can be written there.
 void begin_run_folder(TasksRun& run, const std::string& run_id);
 
 }  // namespace muster

@@ -11,4 +11,15 @@ namespace muster {
   throw Error(ErrorCode::invalid_argument, text);
 }
 
+// What `read` returns, which reads the file that `flag` names.
+template <class Read>
+auto read_named(const char* flag, const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::io) throw;
+    fail_usage(std::string(flag) + ": " + error.what() + "; correct the path");
+  }
+}
+
 }  // namespace muster

@@ -10,6 +10,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/tasks/reachable_gpus.h"
+#include "muster/tasks/spec_problems.h"
 
 namespace muster {
 namespace {
@@ -24,8 +25,11 @@ std::string count_of(size_t count, const char* word) {
 // One alternative against all hosts.
 class NeedJudge {
  public:
-  NeedJudge(const ReachableGpus& reachable, const TaskNeed& need)
-      : reachable_(reachable), need_(need), num_gpus_(static_cast<size_t>(std::ceil(need.gpus))) {}
+  NeedJudge(const NeedsCheck& check, const ReachableGpus& reachable, const TaskNeed& need)
+      : check_(check),
+        reachable_(reachable),
+        need_(need),
+        num_gpus_(static_cast<size_t>(std::ceil(need.gpus))) {}
 
   bool possible() const {
     return std::any_of(reachable_.hosts.begin(), reachable_.hosts.end(), [&](const ReachableHost& host) {
@@ -45,7 +49,8 @@ class NeedJudge {
       if (host.num_cores > cores) where = host.name;
       cores = std::max(cores, host.num_cores);
     }
-    return cat(cores_text(), ": the most that a host has is ", cores, " (host ", where, ")");
+    return cat(cores_text(), ": the most that a host has is ", cores, " (host ", where, ")",
+               check_.cpus > 0 ? cat(" of --cpus ", check_.cpus) : "");
   }
 
  private:
@@ -85,7 +90,8 @@ class NeedJudge {
   std::string too_few(const std::string& which, const Best& best) const {
     if (best.count > 0) {
       return cat(asked(which), ": the most that a host has is ", best.count, " (host ", best.host, ")",
-                 reachable_.on.empty() ? "" : cat(" of on = '", reachable_.on, "'"));
+                 reachable_.on.empty() ? "" : cat(" of on = '", reachable_.on, "'"),
+                 check_.gpus.empty() ? "" : cat(" of --gpus ", check_.gpus));
     }
     return cat(asked(which),
                reachable_.why_none.empty() ? ": no host has one" : cat(": ", reachable_.why_none));
@@ -124,6 +130,7 @@ class NeedJudge {
                format_bytes(most), " (host ", where, ")");
   }
 
+  const NeedsCheck& check_;
   const ReachableGpus& reachable_;
   const TaskNeed& need_;
   const size_t num_gpus_;
@@ -139,19 +146,16 @@ struct NeedGroup {
 std::string group_key(const Task& task) {
   std::string key = task.on;
   for (const TaskNeed& need : task.needs) {
-    key += cat('\0', std::llround(need.gpus * 1000), ",", need.memory_bytes, ",", need.cpus, ",", need.model);
+    key += cat('\0', std::llround(need.gpus * 1000), ",", need.memory_bytes, ",", need.cpus, ",",
+               need.without_gpus, ",", need.model);
   }
   return key;
 }
 
-std::string place_of(const Task& task, const std::string& source) {
-  if (task.at.line == 0 || source.empty()) return "";
-  return cat(printable(source), ":", task.at.line, ":", task.at.column, ": ");
-}
-
 // "this machine has 2 GPUs and 8 cores"; of several hosts the most that one has, of what is not known
 // nothing.
-std::string what_there_is(const Inventory& inventory) {
+std::string what_there_is(const NeedsCheck& check) {
+  const Inventory& inventory = check.inventory;
   size_t gpus = 0;
   int cores = 0;
   for (const Host& host : inventory.hosts) {
@@ -162,20 +166,106 @@ std::string what_there_is(const Inventory& inventory) {
   if (gpus > 0) parts.push_back(count_of(gpus, "GPU"));
   if (cores > 0) parts.push_back(count_of(static_cast<size_t>(cores), "core"));
   if (parts.empty()) return inventory.source;
-  return cat(inventory.source, inventory.hosts.size() == 1 ? " has " : " has hosts of at most ",
+  const bool one = inventory.hosts.size() == 1;
+  return cat(one ? "" : "a host of ", inventory.source, one ? " has " : " has at most ",
              join(parts, " and "));
 }
 
-std::string impossible(const NeedGroup& group, const ReachableGpus& reachable, const NeedsCheck& check) {
-  const Task& task = *group.first;
-  std::string text = cat(place_of(task, check.source), "task ", printable(task.name));
-  if (group.num_tasks > 1) text += cat(" and ", group.num_tasks - 1, " more");
-  text += cat(": expected needs that a host can meet (", what_there_is(check.inventory), "), got");
-  for (const TaskNeed& need : task.needs) {
-    text += cat(task.needs.size() == 1 ? " " : "\n  ", NeedJudge(reachable, need).nearest());
+class NeedsChecker {
+ public:
+  explicit NeedsChecker(const NeedsCheck& check)
+      : check_(check),
+        limited_{check.inventory, check.masks, check.scores, check.gpus, check.cpus},
+        whole_{check.inventory, check.masks, check.scores},
+        spec_(check_.text, check_.source) {
+    const ReachableGpus all = reachable_gpus("", limited_);
+    has_gpus_ = std::any_of(all.hosts.begin(), all.hosts.end(),
+                            [](const ReachableHost& host) { return !host.gpus.empty(); });
   }
-  return text;
-}
+
+  // What is wrong with the tasks, told with its place; empty: nothing.
+  std::string problem_of(const NeedGroup& group) {
+    const Task& task = *group.first;
+    const auto [place, is_new] = by_selection_.try_emplace(task.on);
+    const ReachableGpus& reachable = place->second;
+    if (is_new) place->second = reachable_gpus(task.on, limited_);
+    if (!reachable.on_problem.empty()) return bad_on(group, reachable);
+    return any_possible(task, reachable) ? "" : impossible(group, reachable);
+  }
+
+ private:
+  std::vector<TaskNeed> needs_of(const Task& task) const {
+    std::vector<TaskNeed> needs = task.needs;
+    if (has_gpus_) std::erase_if(needs, [](const TaskNeed& need) { return need.without_gpus; });
+    return needs;
+  }
+
+  bool any_possible(const Task& task, const ReachableGpus& reachable) const {
+    const std::vector<TaskNeed> needs = needs_of(task);
+    return std::any_of(needs.begin(), needs.end(),
+                       [&](const TaskNeed& need) { return NeedJudge(check_, reachable, need).possible(); });
+  }
+
+  // "t.toml:2:8: PROBLEM" and the line, as far as they are known.
+  std::string told(const NeedGroup& group, SpecPosition at, const std::string& problem) const {
+    std::string text = cat("task ", printable(group.first->name));
+    if (group.num_tasks > 1) text += cat(" and ", group.num_tasks - 1, " more");
+    text += cat(": ", problem);
+    if (at.line == 0 || check_.source.empty())
+      return cat(check_.need_flags.empty() ? "" : cat(check_.need_flags, ": "), text);
+    return cat(printable(check_.source), ":", at.line, ":", at.column, ": ", text, spec_.shown(at));
+  }
+
+  std::string bad_on(const NeedGroup& group, const ReachableGpus& reachable) const {
+    const Task& task = *group.first;
+    const SpecPosition at = task.places.on;
+    return told(group, at.line == 0 ? task.at : spec_.inside(at, task.on, reachable.on_problem_at),
+                cat("on = '", printable(task.on), "': ", printable(reachable.on_problem), " (",
+                    what_there_is(check_), check_.gpus.empty() ? "" : cat("; --gpus ", check_.gpus),
+                    "); see `muster devices`, and correct on"));
+  }
+
+  std::string impossible(const NeedGroup& group, const ReachableGpus& reachable) const {
+    const Task& task = *group.first;
+    const bool by_flags =
+        (!check_.gpus.empty() || check_.cpus > 0) && any_possible(task, reachable_gpus(task.on, whole_));
+    const bool by_on = !by_flags && !task.on.empty() && any_possible(task, reachable_gpus("", limited_));
+    const std::vector<TaskNeed> needs = needs_of(task);
+    std::string text = cat("expected needs that a host can meet (", what_there_is(check_), "), got");
+    for (const TaskNeed& need : needs) {
+      text += cat(needs.size() == 1 ? " " : "\n  ", NeedJudge(check_, reachable, need).nearest());
+    }
+    return told(group, place_of(task, by_on), cat(text, next_step(task, by_flags, by_on)));
+  }
+
+  std::string next_step(const Task& task, bool by_flags, bool by_on) const {
+    if (by_flags) {
+      return cat("; ask for less, or give more than",
+                 check_.gpus.empty() ? std::string() : cat(" --gpus ", check_.gpus),
+                 check_.cpus > 0 ? cat(" --cpus ", check_.cpus) : "");
+    }
+    if (by_on) return "; see `muster devices`, and correct on or leave it out for any";
+    return task.at.line == 0 ? "; ask for less with --need-gpus, --need-memory or --need-cpus"
+                             : "; ask for less, or add an alternative to needs";
+  }
+
+  // Of the key that is to blame.
+  static SpecPosition place_of(const Task& task, bool by_on) {
+    const NeedPlaces& places = task.places;
+    for (const SpecPosition at :
+         {by_on ? places.on : SpecPosition(), places.needs, places.ranks, places.on}) {
+      if (at.line != 0) return at;
+    }
+    return task.at;
+  }
+
+  const NeedsCheck& check_;
+  const ReachOptions limited_;
+  const ReachOptions whole_;
+  const SpecProblems spec_;
+  bool has_gpus_ = false;  // the run, and not only its machines
+  std::map<std::string, ReachableGpus> by_selection_ = {};
+};
 
 }  // namespace
 
@@ -187,16 +277,11 @@ void check_needs(const std::vector<Task>& tasks, const NeedsCheck& check) {
     if (is_new) groups.push_back({.first = &task});
     ++groups[position->second].num_tasks;
   }
-  std::map<std::string, ReachableGpus> by_selection;
+  NeedsChecker checker(check);
   std::vector<std::string> problems;
   for (const NeedGroup& group : groups) {
-    const auto [place, is_new] = by_selection.try_emplace(group.first->on);
-    ReachableGpus& reachable = place->second;
-    if (is_new) reachable = reachable_gpus(group.first->on, check.inventory, check.masks, check.scores);
-    const std::vector<TaskNeed>& needs = group.first->needs;
-    const auto possible = [&](const TaskNeed& need) { return NeedJudge(reachable, need).possible(); };
-    if (std::any_of(needs.begin(), needs.end(), possible)) continue;
-    problems.push_back(impossible(group, reachable, check));
+    if (std::string problem = checker.problem_of(group); !problem.empty())
+      problems.push_back(std::move(problem));
     if (problems.size() == kMaxImpossible) break;
   }
   if (!problems.empty()) throw Error(ErrorCode::invalid_argument, join(problems, "\n"));

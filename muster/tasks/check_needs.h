@@ -15,15 +15,20 @@ namespace muster {
 
 struct NeedsCheck {
   const Inventory& inventory;
-  std::string source = {};     // the spec file, for errors; empty: not known, as of a sweep
-  VisibilityMasks masks = {};  // on each host
-  const Scores& scores = {};   // for `on = "fastest:2"`
+  std::string source = {};      // the spec file, for errors; empty: not known, as of a sweep
+  std::string text = {};        // what it says, to show the line; empty: not known
+  std::string need_flags = {};  // a sweep's own: "--need-gpus 3"
+  VisibilityMasks masks = {};   // on each host
+  const Scores& scores = {};    // for `on = "fastest:2"`
+  std::string gpus = {};        // the run's `--gpus`; empty: all
+  int cpus = 0;                 // the run's `--cpus`; 0: all
 };
 
 // What can change is not asked for: memory that is in use, and what `idle`, `free:2` and `free>=20GiB` of
-// `on` mean now. Cores of an inventory from a file that tells none are not counted. Throws: invalid_argument
-// with each group of tasks none of whose alternatives any host could ever meet, up to ten, and for each
-// alternative the nearest there is.
+// `on` mean now. Cores of an inventory from a file that tells none are not counted, unless `cpus` says how
+// many to use. Throws: invalid_argument with each group of tasks none of whose alternatives any host could
+// ever meet, up to ten, each with the place of the key that is to blame, and for each alternative the nearest
+// there is. An `on` that names what is nowhere is one of these, whatever the alternatives.
 void check_needs(const std::vector<Task>& tasks, const NeedsCheck& check);
 
 }  // namespace muster

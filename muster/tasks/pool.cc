@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <set>
 
 #include "muster/base/error.h"
@@ -111,18 +112,29 @@ AllowedGpus Pool::allowed(const std::string& on) const {
   for (const Host& host : inventory_.hosts) named.push_back(&host);
   check_selection_hosts(selection, named);
   AllowedGpus allowed;
+  std::optional<SelectionError> problem;
+  bool fits_a_host = false;
   for (size_t h = 0; h < hosts_.size(); ++h) {
     const Host& host = inventory_.hosts[h];
     UsableGpus usable;
     for (const PoolGpu& gpu : hosts_[h].gpus) usable.gpus.push_back(gpu.device);
     std::vector<UsableGpu> selected;
-    if (part_for(selection, host) != nullptr) selected = select_gpus(selection, host, usable);
+    if (const SelectionPart* const part = part_for(selection, host)) {
+      try {
+        selected = select_gpus(selection, host, usable);
+        fits_a_host = true;
+      } catch (const SelectionError& error) {
+        if (!part->host.empty()) throw;
+        if (!problem) problem = error;
+      }
+    }
     std::vector<bool> row;
     for (const PoolGpu& gpu : hosts_[h].gpus) {
       row.push_back(std::find(selected.begin(), selected.end(), gpu.device) != selected.end());
     }
     allowed.push_back(std::move(row));
   }
+  if (problem && !fits_a_host) throw SelectionError(*problem);
   return allowed;
 }
 

@@ -96,7 +96,8 @@ class Pool {
   const Inventory& inventory() const { return inventory_; }
   int num_gpus() const;
 
-  // The GPUs that `on`, a task's `--gpus` text, allows. Throws: invalid_argument.
+  // The GPUs that `on`, a task's `--gpus` text, allows. A text without hosts need fit one of them alone.
+  // Throws: SelectionError.
   AllowedGpus allowed(const std::string& on) const;
 
   // Where the need can be had now: the GPU that fits best (least memory, then least share left), or the best

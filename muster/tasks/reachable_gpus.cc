@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "muster/base/strings.h"
 #include "muster/placement/gpu_facts.h"
@@ -56,76 +58,101 @@ Selection lasting(const Selection& selection) {
   return lasting;
 }
 
-int cores_of(const Host& host, bool simulated) {
-  return simulated && host.cores.empty() ? 0 : host.num_cores;
+// 0: not known.
+int cores_of(const Host& host, const ReachOptions& options) {
+  if (options.cpus > 0) return options.cpus;
+  return options.inventory.simulated && host.cores.empty() ? 0 : host.num_cores;
 }
+
+// A selection as all hosts take it.
+struct HostSelection {
+  Selection text = {};
+  Selection lasting = {};
+
+  HostSelection(const std::string& given, const Inventory& inventory)
+      : text(parse_selection(given)), lasting(muster::lasting(text)) {
+    std::vector<const Host*> hosts;
+    for (const Host& host : inventory.hosts) hosts.push_back(&host);
+    check_selection_hosts(text, hosts);
+  }
+};
 
 class Reach {
  public:
-  Reach(const std::string& on, const Inventory& inventory, const VisibilityMasks& masks, const Scores& scores)
-      : inventory_(inventory), masks_(masks), scores_(scores), selection_(parse_selection(on)) {
+  Reach(const std::string& on, const ReachOptions& options)
+      : options_(options), run_(options.gpus, options.inventory) {
     reachable_.on = on;
-    lasting_ = lasting(selection_);
-    std::vector<const Host*> hosts;
-    for (const Host& host : inventory.hosts) hosts.push_back(&host);
-    check_selection_hosts(selection_, hosts);
+    try {
+      on_.emplace(on, options.inventory);
+    } catch (const SelectionError& error) {
+      set_problem(error);
+    }
   }
 
   ReachableGpus find() {
-    for (const Host& host : inventory_.hosts) add(host);
+    for (const Host& host : options_.inventory.hosts) add(host);
     const bool none = std::all_of(reachable_.hosts.begin(), reachable_.hosts.end(),
                                   [](const ReachableHost& host) { return host.gpus.empty(); });
     if (!none) reachable_.why_none.clear();
+    if (fits_a_host_ && !named_host_fails_) reachable_.on_problem.clear();
     return std::move(reachable_);
   }
 
  private:
+  // What the run has of the host, and how many at one time.
+  std::pair<UsableGpus, size_t> of_run(const Host& host) const {
+    const UsableGpus all = usable_gpus(host, options_.masks);
+    if (options_.gpus.empty()) return {all, all.gpus.size()};
+    const SelectionPart* const part = part_for(run_.text, host);
+    if (part == nullptr) return {};
+    UsableGpus chosen;
+    chosen.gpus = select_gpus(run_.lasting, host, all, options_.scores);
+    return {chosen, std::min(most_of(*part), chosen.gpus.size())};
+  }
+
   void add(const Host& host) {
-    const UsableGpus usable = usable_gpus(host, masks_);
-    ReachableHost found{.name = host.name, .num_cores = cores_of(host, inventory_.simulated)};
-    if (const SelectionPart* const part = part_for(selection_, host)) {
+    const auto [usable, most] = of_run(host);
+    ReachableHost found{.name = host.name, .num_cores = cores_of(host, options_)};
+    if (const SelectionPart* const part = on_ ? part_for(on_->text, host) : nullptr) {
       try {
-        for (const UsableGpu& device : select_gpus(lasting_, host, usable, scores_)) {
+        for (const UsableGpu& device : select_gpus(on_->lasting, host, usable, options_.scores)) {
           found.gpus.push_back({total_memory_bytes(host, device), model_of(host, device)});
         }
-        found.most = std::min(most_of(*part), found.gpus.size());
-      } catch (const Error& error) {
-        const auto* const selection = dynamic_cast<const SelectionError*>(&error);
-        explain(cat("on = '", reachable_.on,
-                    "': ", selection == nullptr ? error.message() : selection->problem()));
+        found.most = std::min({most_of(*part), most, found.gpus.size()});
+        fits_a_host_ = true;
+      } catch (const SelectionError& error) {
+        named_host_fails_ = named_host_fails_ || !part->host.empty();
+        set_problem(error);
       }
     }
-    if (found.gpus.empty()) explain(describe(host, usable));
+    if (found.gpus.empty() && reachable_.why_none.empty()) {
+      reachable_.why_none = options_.gpus.empty() || !usable.gpus.empty()
+                                ? describe(host, usable)
+                                : cat("--gpus ", options_.gpus, " leaves none");
+    }
     const auto facts = std::tuple(found.num_cores, found.most, found.gpus);
     if (seen_.insert(facts).second) reachable_.hosts.push_back(std::move(found));
   }
 
-  void explain(const std::string& why) {
-    if (reachable_.why_none.empty()) reachable_.why_none = why;
+  void set_problem(const SelectionError& error) {
+    if (!reachable_.on_problem.empty()) return;
+    reachable_.on_problem = error.problem();
+    reachable_.on_problem_at = error.at();
   }
 
-  const Inventory& inventory_;
-  const VisibilityMasks& masks_;
-  const Scores& scores_;
-  Selection selection_;
-  Selection lasting_ = {};
+  const ReachOptions& options_;
+  const HostSelection run_;
+  std::optional<HostSelection> on_ = {};
   ReachableGpus reachable_ = {};
+  bool fits_a_host_ = false;
+  bool named_host_fails_ = false;  // one that `on` speaks of by its name
   std::set<std::tuple<int, size_t, std::vector<ReachableGpu>>> seen_ = {};
 };
 
 }  // namespace
 
-ReachableGpus reachable_gpus(const std::string& on, const Inventory& inventory, const VisibilityMasks& masks,
-                             const Scores& scores) {
-  try {
-    return Reach(on, inventory, masks, scores).find();
-  } catch (const SelectionError& error) {
-    ReachableGpus none{.on = on, .why_none = cat("on = '", on, "': ", error.problem())};
-    for (const Host& host : inventory.hosts) {
-      none.hosts.push_back({.name = host.name, .num_cores = cores_of(host, inventory.simulated)});
-    }
-    return none;
-  }
+ReachableGpus reachable_gpus(const std::string& on, const ReachOptions& options) {
+  return Reach(on, options).find();
 }
 
 std::string lower_case(std::string text) {

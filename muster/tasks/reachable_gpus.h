@@ -29,12 +29,22 @@ struct ReachableGpus {
   std::string on = {};
   std::vector<ReachableHost> hosts = {};  // of hosts that are alike, the first
   std::string why_none = {};              // no host has any: why, as far as known
+  std::string on_problem = {};            // what `on` names is nowhere: "expected …, got …"
+  size_t on_problem_at = 0;               // byte of `on`
 };
 
-// An `on` that is no error anywhere selects what it does now, but for what changes: `idle`, `free:2` and
-// `free>=20GiB` could come to mean any of the GPUs. Throws: nothing; an error is `why_none`.
-ReachableGpus reachable_gpus(const std::string& on, const Inventory& inventory, const VisibilityMasks& masks,
-                             const Scores& scores);
+struct ReachOptions {
+  const Inventory& inventory;
+  VisibilityMasks masks = {};
+  const Scores& scores = {};
+  std::string gpus = {};  // the run's `--gpus`; empty: all
+  int cpus = 0;           // the run's `--cpus`; 0: all
+};
+
+// Of the run's GPUs `on` selects what it does now, but for what changes: `idle`, `free:2` and `free>=20GiB`
+// could come to mean any of them. Hosts that an `on` without hosts does not fit are passed over, as long as
+// it fits one. Throws: SelectionError for a bad `gpus`; one of `on` is `on_problem`.
+ReachableGpus reachable_gpus(const std::string& on, const ReachOptions& options);
 
 std::string lower_case(std::string text);
 

@@ -5,6 +5,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/placement/selection.h"
 
 namespace muster {
 
@@ -26,6 +27,17 @@ std::string kind_key(const Task& task) {
 std::vector<TaskNeed> needs_here(std::vector<TaskNeed> needs, bool has_gpus) {
   if (has_gpus) std::erase_if(needs, [](const TaskNeed& need) { return need.without_gpus; });
   return needs;
+}
+
+// Throws: invalid_argument naming the task.
+AllowedGpus allowed_by(const Pool& pool, const Task& task) {
+  try {
+    return pool.allowed(task.on);
+  } catch (const SelectionError& error) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("task ", printable(task.name), ": on = '", printable(task.on),
+                    "': ", printable(error.problem()), "; see `muster devices`, and correct `on`"));
+  }
 }
 
 int most_gpus(const std::vector<TaskNeed>& needs) {
@@ -118,7 +130,7 @@ void Schedule::make_kinds() {
     if (!is_new) continue;
     kinds_.push_back({.needs = needs_here(tasks_[i].needs, pool_.num_gpus() > 0),
                       .on = tasks_[i].on,
-                      .allowed = pool_.allowed(tasks_[i].on),
+                      .allowed = allowed_by(pool_, tasks_[i]),
                       .ready = {}});
     const Kind& kind = kinds_.back();
     const bool possible = std::any_of(kind.needs.begin(), kind.needs.end(), [&](const TaskNeed& need) {

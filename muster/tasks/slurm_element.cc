@@ -12,9 +12,12 @@
 
 namespace muster {
 
-std::string element_line(const Task& task, const std::vector<std::string>& argv) {
-  const nlohmann::ordered_json json = {
-      {"name", task.name}, {"argv", argv}, {"environment", task.environment}, {"directory", task.directory}};
+std::string element_line(const Task& task, const std::vector<std::string>& argv, const std::string& run_dir) {
+  const nlohmann::ordered_json json = {{"name", task.name},
+                                       {"argv", argv},
+                                       {"environment", task.environment},
+                                       {"directory", task.directory},
+                                       {"run_dir", run_dir}};
   try {
     return json.dump();
   } catch (const nlohmann::json::exception&) {
@@ -38,6 +41,7 @@ SlurmElement read_element(const std::string& path, int index) {
     json.at("argv").get_to(element.argv);
     json.at("environment").get_to(element.environment);
     json.at("directory").get_to(element.directory);
+    element.run_dir = json.value("run_dir", "");  // one that was submitted by an older muster has none
     if (element.argv.empty()) throw Error(ErrorCode::invalid_argument, "none");
   } catch (const std::exception&) {
     throw Error(ErrorCode::invalid_argument,
@@ -50,6 +54,8 @@ void exec_element(const std::string& path, int index) {
   const SlurmElement element = read_element(path, index);
   Environment environment = own_environment();
   for (const auto& [name, value] : element.environment) environment[name] = value;
+  environment["MUSTER_TASK"] = element.name;
+  if (!element.run_dir.empty()) environment["MUSTER_RUN_DIR"] = element.run_dir;
   if (!element.directory.empty() && ::chdir(element.directory.c_str()) != 0)
     fail_errno(cat("task ", printable(element.name), ": cannot enter ", printable(element.directory)), errno);
   const std::string program = find_program(element.argv[0], environment["PATH"]);

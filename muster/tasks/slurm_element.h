@@ -9,19 +9,21 @@
 namespace muster {
 
 // The task's line in a file of elements. Throws: invalid_argument when its text is no UTF-8.
-std::string element_line(const Task& task, const std::vector<std::string>& argv);
+std::string element_line(const Task& task, const std::vector<std::string>& argv, const std::string& run_dir);
 
 struct SlurmElement {
   std::string name = {};
   std::vector<std::string> argv = {};
   Environment environment = {};
   std::string directory = {};
+  std::string run_dir = {};
 };
 
 // Throws: io; invalid_argument when the file has no such element.
 SlurmElement read_element(const std::string& path, int index);
 
-// Becomes the element's program, in its directory and with its environment. Throws: as read_element;
+// Becomes the element's program, in its directory and with its environment, MUSTER_TASK and
+// MUSTER_RUN_DIR. Throws: as read_element;
 // SpawnError when it cannot be executed, io when its directory cannot be entered.
 [[noreturn]] void exec_element(const std::string& path, int index);
 

@@ -27,12 +27,13 @@
 
 namespace muster {
 
-// The tasks of a file, in its order; names are unique, every name in `after` exists, nothing waits for
-// itself. Throws: io when it cannot be read; invalid_argument when it is no file, or with up to ten problems,
-// each as "file:line:column: expected …, got …" and a caret under the character.
-std::vector<Task> read_task_file(const std::string& path);
+// What the file says; a pipe is read to its end. Throws: io when it cannot be read; invalid_argument when it
+// is neither, or too large for tasks.
+std::string read_spec(const std::string& path);
 
-// The same of a text; `source` stands for the file in errors.
+// The tasks of a text, in its order; names are unique, every name in `after` exists, nothing waits for
+// itself. `source` stands for the file in errors. Throws: invalid_argument with up to ten problems, each as
+// "file:line:column: expected …, got …" and a caret under the character.
 std::vector<Task> tasks_of_text(const std::string& text, const std::string& source);
 
 // What a task without `needs` needs.

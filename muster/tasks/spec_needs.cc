@@ -69,6 +69,11 @@ class NeedReader {
   bool check(const toml::table& table, const TaskNeed& need) const {
     if (need.gpus == 0 && (need.memory_bytes > 0 || !need.model.empty())) {
       values_.wrong(*table.get("gpus"), "a GPU at least beside memory or model");
+    } else if (const toml::node* const gpus = table.get("gpus");
+               gpus != nullptr && need.gpus == 0 && need.cpus == 0) {
+      values_.problems().add(
+          position_of(gpus->source().begin),
+          "expected gpus or cpus in needs, got gpus = 0 alone; say how many cores: cpus = 1");
     } else if (need.gpus == 0 && need.cpus == 0) {
       values_.problems().add(position_of(table.source().begin),
                              "expected gpus or cpus in needs, got neither");

@@ -65,12 +65,16 @@ void SpecProblems::throw_all() const {
   std::string message;
   for (const auto& [at, problem] : problems_) {
     if (!message.empty()) message += "\n";
-    message += cat(printable(source_), ":", at.first, ":", at.second, ": ", printable(problem));
-    if (const std::string_view shown = line(at.first); !trim(shown).empty())
-      message += caret_lines(shown, at.second);
+    message += cat(printable(source_), ":", at.first, ":", at.second, ": ", printable(problem),
+                   shown({at.first, at.second}));
   }
   if (problems_.size() >= kMaxProblems) message += "\nthere may be more";
   throw Error(ErrorCode::invalid_argument, message);
+}
+
+std::string SpecProblems::shown(SpecPosition at) const {
+  const std::string_view whole = line(at.line);
+  return trim(whole).empty() ? std::string() : caret_lines(whole, at.column);
 }
 
 std::string_view SpecProblems::line(int number) const {

@@ -30,6 +30,9 @@ class SpecProblems {
   // Throws: invalid_argument when there are any.
   void throw_if_any() const;
 
+  // The line with a caret under its character, as caret_lines has it; empty: there is nothing to show.
+  std::string shown(SpecPosition at) const;
+
   // What the file says from `begin` to `end`, if that is on one line.
   std::string_view text_between(SpecPosition begin, SpecPosition end) const;
 

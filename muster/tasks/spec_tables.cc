@@ -1,6 +1,7 @@
 #include "muster/tasks/spec_tables.h"
 
 #include <algorithm>
+#include <set>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -112,7 +113,15 @@ class TableReader {
       values_.wrong(node, kRule);
       return {};
     }
-    for (const toml::node& one : *list) values.push_back(values_.scalar(one, "a value in each").value_or(""));
+    std::set<std::string> seen;  // one value twice would be one name twice
+    for (const toml::node& one : *list) {
+      const auto value = values_.scalar(one, "a value in each");
+      values.push_back(value.value_or(""));
+      if (value && !seen.insert(*value).second) {
+        values_.problems().add(position_of(one.source().begin), cat("expected each value once in each, got ",
+                                                                    *value, " twice; leave one out"));
+      }
+    }
     return values;
   }
 
@@ -183,12 +192,18 @@ class TableReader {
   void read_needs_and_on() {
     Task& task = made_.task;
     const toml::node* const needs = find("needs");
+    const toml::node* const ranks = find("ranks");
+    if (needs != nullptr) task.places.needs = position_of(needs->source().begin);
+    if (ranks != nullptr) task.places.ranks = position_of(ranks->source().begin);
     task.needs = needs == nullptr ? default_needs(task.ranks) : read_needs(*needs, task.ranks, values_);
     const toml::node* const on = find("on");
     if (on == nullptr) return;
+    task.places.on = position_of(on->source().begin);
     const auto text = values_.text(*on, "on");
     if (!text) return;
     task.on = *text;
+    if (task.on.empty())
+      values_.wrong(*on, R"(GPUs for on ("0,2", "model=A100"), which is left out for any)");
     try {
       parse_selection(task.on);
     } catch (const SelectionError& error) {

@@ -7,7 +7,6 @@
 namespace muster {
 namespace {
 
-constexpr size_t kMaxSpecBytes = size_t{64} << 20;
 constexpr size_t kMaxKeyDots = 8;
 
 // How many bytes the character at `at` has; 0 when it is no UTF-8.

@@ -1,6 +1,7 @@
 #include "muster/tasks/sweep.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <unordered_map>
 
 #include "muster/base/error.h"
@@ -22,6 +23,20 @@ namespace {
                   caret_lines(shown, static_cast<int>(column) + 1)));
 }
 
+// "1..x" and "0.1..0.5", unlike "../data" and "a..b": a number beside the dots, and yet no range.
+bool looks_like_range(const std::string& piece) {
+  const auto is_number = [](const std::string& text) {
+    char* end = nullptr;
+    std::strtod(text.c_str(), &end);
+    return !text.empty() && *end == '\0';
+  };
+  const size_t dots = piece.find("..");
+  if (dots == std::string::npos) return false;
+  const std::string first = piece.substr(0, dots);
+  const std::string last = piece.substr(dots + 2);
+  return (is_number(first) || is_number(last)) && !(parse_int(first) && parse_int(last));
+}
+
 TaskParameter parse_sweep(const std::string& text, const std::vector<TaskParameter>& others) {
   constexpr const char* kFlag = "--sweep ";
   const size_t equals = text.find('=');
@@ -36,6 +51,11 @@ TaskParameter parse_sweep(const std::string& text, const std::vector<TaskParamet
   size_t at = equals + 1;
   for (const std::string& piece : split(std::string_view(text).substr(at), ',')) {
     if (piece.empty()) fail_in(kFlag, text, at, "expected a value or a range (1..5), got nothing");
+    if (looks_like_range(piece)) {
+      fail_in(kFlag, text, at,
+              cat("expected a range of whole numbers, as 1..5, got ", piece,
+                  "; other values one by one, with commas, and a text that has '..' in a spec file"));
+    }
     try {
       const auto range = range_values(piece);
       const std::vector<std::string> values = range ? *range : std::vector<std::string>{piece};

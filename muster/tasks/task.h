@@ -32,6 +32,14 @@ struct SpecPosition {
   bool operator==(const SpecPosition&) const = default;
 };
 
+// Where a spec says which devices a task gets; line 0: it does not say so with that key.
+struct NeedPlaces {
+  SpecPosition needs = {};
+  SpecPosition on = {};
+  SpecPosition ranks = {};
+  bool operator==(const NeedPlaces&) const = default;
+};
+
 struct Task {
   std::string name = {};  // unique in its set
   std::vector<std::string> argv = {};
@@ -47,6 +55,7 @@ struct Task {
   std::optional<std::chrono::milliseconds> time_limit = {};  // of each start
   std::map<std::string, std::string> parameters = {};  // what `each` or --sweep made it of: "lr" → "0.1"
   SpecPosition at = {};
+  NeedPlaces places = {};
   bool operator==(const Task&) const = default;
 };
 

@@ -43,7 +43,11 @@ FileJson json_of(const Task& task) {
   json["back_off_ms"] = task.back_off.count();
   if (task.time_limit) json["time_limit_ms"] = task.time_limit->count();
   if (!task.parameters.empty()) json["parameters"] = task.parameters;
-  if (task.at.line != 0) json["at"] = {task.at.line, task.at.column};
+  const NeedPlaces& places = task.places;
+  for (const auto& [key, at] : {std::pair("at", task.at), std::pair("needs_at", places.needs),
+                                std::pair("on_at", places.on), std::pair("ranks_at", places.ranks)}) {
+    if (at.line != 0) json[key] = {at.line, at.column};
+  }
   return json;
 }
 
@@ -61,7 +65,12 @@ Task task_of(const FileJson& json) {
   if (json.contains("time_limit_ms"))
     task.time_limit = std::chrono::milliseconds(json["time_limit_ms"].get<int64_t>());
   task.parameters = json.value("parameters", std::map<std::string, std::string>());
-  if (json.contains("at")) task.at = {json["at"].at(0), json["at"].at(1)};
+  const auto position = [&](const char* key) {
+    const auto found = json.find(key);
+    return found == json.end() ? SpecPosition() : SpecPosition{found->at(0), found->at(1)};
+  };
+  task.at = position("at");
+  task.places = {.needs = position("needs_at"), .on = position("on_at"), .ranks = position("ranks_at")};
   return task;
 }
 

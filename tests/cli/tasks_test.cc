@@ -149,14 +149,14 @@ TEST(Tasks, WhatIsWrongIsToldBeforeAnythingStarts) {
   const Ran big = muster({"tasks", "s.toml", "--inventory", "one.toml", "--run-dir", "none"}, folder);
   EXPECT_EQ(big.code, 2);
   EXPECT_THAT(big.err,
-              HasSubstr("muster tasks: s.toml:2:8: task big: expected needs that a host can meet ("));
+              HasSubstr("muster tasks: s.toml:4:9: task big: expected needs that a host can meet ("));
   EXPECT_THAT(big.err,
               HasSubstr("one.toml has 1 GPU and 8 cores), got 2 GPUs: the most that a host has is 1"));
   EXPECT_FALSE(fs::exists(folder.path() + "/none"));
   // A run that goes on elsewhere knows where its tasks stand in the spec.
   ASSERT_EQ(muster({"tasks", "s.toml", "--inventory", "box.toml", "--run-dir", "run"}, folder).code, 0);
   EXPECT_THAT(muster({"tasks", "--resume", "run", "--inventory", "one.toml"}, folder).err,
-              HasSubstr("s.toml:2:8: task big: expected needs"));
+              HasSubstr("s.toml:4:9: task big: expected needs"));
 }
 
 TEST(Tasks, TimesThatAreNoneAreRefused) {

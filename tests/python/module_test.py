@@ -80,11 +80,11 @@ class Collectives(ModuleTest):
 
     def test_the_environment_chooses_and_that_is_said_once(self):
         for backend in ("shm", "gloo"):
-            text = "".join(text for _, text in self.by_hand(2, "collectives.py", MUSTER_BACKEND=backend))
+            text = "".join(text for _, text in self.by_hand(2, "ddp.py", MUSTER_BACKEND=backend))
             self.assert_all_ok(2, text)
             self.assertEqual(text.count("process group: "), 1, text)
             self.assertIn(f"process group: 2 ranks over {backend}\n", text)
-        for code, text in self.by_hand(2, "collectives.py", MUSTER_BACKEND="mpi"):
+        for code, text in self.by_hand(2, "ddp.py", MUSTER_BACKEND="mpi"):
             self.assertEqual(code, 1, text)
             self.assertIn("MUSTER_BACKEND: expected auto, shm, shm+gloo, gloo for a Python program, got 'mpi'", text)
 
@@ -113,7 +113,7 @@ class Faults(ModuleTest):
 
 
     def test_different_calls_on_two_hosts_are_shown(self):
-        for what in ("op", "dtype", "shape", "order"):
+        for what in ("dtype", "shape", "order"):
             ranks = self.by_hand(3, "mismatch.py", what, TEST_HOSTS="aab")
             self.assert_all_ok(3, "".join(text for _, text in ranks))
 

@@ -9,8 +9,11 @@
 namespace muster {
 namespace {
 
+using testing::AllOf;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
+using testing::StartsWith;
 
 // Host n0: two A100s of 40 and 80 GiB, 8 cores. Host n1: one H100 of 80 GiB, 16 cores.
 Inventory two_hosts() {
@@ -49,10 +52,11 @@ TEST(CheckNeeds, WhatAHostHasIsPossible) {
 }
 
 TEST(CheckNeeds, TheNearestThereIs) {
-  EXPECT_EQ(
-      needs_error({{.gpus = 3}}),
-      "t.toml:2:8: task t: expected needs that a host can meet (test has hosts of at most 2 GPUs and 16 "
-      "cores), got 3 GPUs: the most that a host has is 2 (host n0)");
+  EXPECT_EQ(needs_error({{.gpus = 3}}),
+            "t.toml:2:8: task t: expected needs that a host can meet (a host of test has at most 2 GPUs and "
+            "16 cores), got 3 GPUs: the most that a host has is 2 (host n0); ask for less, or add an "
+            "alternative to "
+            "needs");
   EXPECT_THAT(needs_error({{.gpus = 2, .model = "H100"}}),
               HasSubstr("2 GPUs of model 'H100': the most that a host has is 1 (host n1)"));
   EXPECT_THAT(needs_error({{.gpus = 1, .model = "V100"}}),
@@ -78,10 +82,14 @@ TEST(CheckNeeds, WhatOnSelects) {
   EXPECT_EQ(needs_error({{.gpus = 1}}, "1"), "possible");  // of host n0 alone
   EXPECT_THAT(needs_error({{.gpus = 2}}, "0"),
               HasSubstr("2 GPUs: the most that a host has is 1 (host n0) of on = '0'"));
-  EXPECT_THAT(needs_error({{.gpus = 1}}, "7"), HasSubstr("1 GPU: on = '7': "));
-  EXPECT_THAT(needs_error({{.gpus = 1}}, "n7:0"), HasSubstr("1 GPU: on = 'n7:0': "));
+  EXPECT_THAT(needs_error({{.gpus = 1}}, "7"), HasSubstr("task t: on = '7': expected the index of a GPU"));
+  EXPECT_THAT(needs_error({{.gpus = 1}}, "n7:0"),
+              HasSubstr("task t: on = 'n7:0': expected a host of the job (n0, n1), got n7"));
   EXPECT_THAT(needs_error({{.gpus = 1}}, "model=V100"), HasSubstr("1 GPU: host n0 has GPUs 0, 1"));
-  EXPECT_EQ(needs_error({{.gpus = 1}, {.cpus = 1}}, "7"), "possible");
+  EXPECT_EQ(needs_error({{.gpus = 1}, {.cpus = 1}}, "model=V100"), "possible");
+  // What names nothing is a slip, whatever else would do.
+  EXPECT_THAT(needs_error({{.gpus = 1}, {.cpus = 1}}, "7"), HasSubstr("on = '7': expected the index"));
+  EXPECT_THAT(needs_error({{.gpus = 1}}, "n0:0;n1:1"), HasSubstr("expected the index of a GPU"));
 }
 
 TEST(CheckNeeds, WhatChangesCouldComeToBe) {
@@ -132,6 +140,71 @@ TEST(CheckNeeds, TasksThatAskForTheSameAreToldOnce) {
   std::vector<Task> many;
   for (int i = 0; i < 20; ++i) many.push_back(needing({{.gpus = 100.0 + i}}));
   EXPECT_THAT(needs_error(many, two_hosts()), Not(HasSubstr("110 GPUs")));
+}
+
+// The lines are those of a spec: name at 2:8, then needs, on and ranks.
+std::string placed_error(const NeedPlaces& places, const std::vector<TaskNeed>& needs, const std::string& on,
+                         const std::string& gpus = "", int cpus = 0) {
+  Task task = needing(needs, on);
+  task.places = places;
+  const Inventory inventory = two_hosts();
+  try {
+    check_needs({task}, {.inventory = inventory,
+                         .source = "t.toml",
+                         .text = "[[task]]\nname = 't'\nneeds = …\non = '0,7'\nranks = 2\n",
+                         .gpus = gpus,
+                         .cpus = cpus});
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    return error.message();
+  }
+  return "possible";
+}
+
+TEST(CheckNeeds, TheKeyThatIsToBlameIsPointedAt) {
+  const NeedPlaces places = {.needs = {3, 9}, .on = {4, 6}, .ranks = {5, 9}};
+  const std::vector<TaskNeed> by_default = {{.gpus = 1}, {.cpus = 1, .without_gpus = true}};
+  EXPECT_THAT(placed_error(places, {{.gpus = 3}}, ""),
+              AllOf(StartsWith("t.toml:3:9: task t: "), EndsWith("\n  needs = …\n          ^")));
+  EXPECT_THAT(placed_error({.ranks = {5, 9}}, {{.gpus = 3}}, ""), StartsWith("t.toml:5:9: task t: "));
+  EXPECT_THAT(placed_error({.on = {4, 6}}, by_default, "0,7"),
+              AllOf(StartsWith("t.toml:4:9: task t: on = '0,7': "), EndsWith("\n  on = '0,7'\n          ^")));
+  EXPECT_THAT(placed_error(places, by_default, "model=V100"),
+              AllOf(StartsWith("t.toml:4:6: task t: "), HasSubstr("correct on or leave it out")));
+  EXPECT_THAT(placed_error(places, {{.gpus = 3}}, "all"), StartsWith("t.toml:3:9: ")) << "not on's fault";
+}
+
+TEST(CheckNeeds, WhatTheRunMayUse) {
+  const NeedPlaces places = {.needs = {3, 9}};
+  EXPECT_EQ(placed_error(places, {{.gpus = 2, .cpus = 4}}, "", "n0:0,1", 4), "possible");
+  EXPECT_THAT(
+      placed_error(places, {{.gpus = 2}}, "", "n0:0;n1:0"),
+      HasSubstr("is 1 (host n0) of --gpus n0:0;n1:0; ask for less, or give more than --gpus n0:0;n1:0"));
+  EXPECT_THAT(placed_error(places, {{.gpus = 2}}, "", "n0:free:1"), HasSubstr("is 1 (host n0) of --gpus"));
+  EXPECT_THAT(placed_error(places, {{.gpus = 1}}, "", "model=V100"),
+              HasSubstr("--gpus model=V100 leaves none"));
+  EXPECT_THAT(
+      placed_error(places, {{.cpus = 2}}, "", "", 1),
+      HasSubstr("2 cores: the most that a host has is 1 (host n0) of --cpus 1; ask for less, or give"));
+  EXPECT_EQ(placed_error(places, {{.cpus = 99}}, "", "", 99), "possible");
+  EXPECT_EQ(placed_error(places, {{.gpus = 1}, {.cpus = 1, .without_gpus = true}}, "", "model=V100"),
+            "possible");
+  EXPECT_THAT(placed_error(places, {{.gpus = 9}, {.cpus = 1, .without_gpus = true}}, ""),
+              HasSubstr("9 GPUs"));
+  EXPECT_THAT(placed_error(places, {{.gpus = 1}}, "", "7"), StartsWith("--gpus 7: expected the index"));
+}
+
+TEST(CheckNeeds, ASweepsOwnFlagsAreNamed) {
+  const Inventory inventory = two_hosts();
+  const std::vector<Task> tasks = {{.name = "x=1", .argv = {"x"}, .needs = {{.gpus = 3}}}};
+  try {
+    check_needs(tasks, {.inventory = inventory, .need_flags = "--need-gpus 3"});
+    FAIL() << "possible";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(),
+                AllOf(StartsWith("--need-gpus 3: task x=1: expected needs"),
+                      EndsWith("; ask for less with --need-gpus, --need-memory or --need-cpus")));
+  }
 }
 
 }  // namespace

@@ -247,17 +247,17 @@ TEST_F(SlurmSubmit, NoSbatch) {
 TEST_F(SlurmSubmit, AnElementBecomesItsProgram) {
   const std::string path = folder_ + "/elements";
   Task task = plain_task();
-  task.environment = {{"MESSAGE", "a b"}};
+  task.environment = {{"MESSAGE", "a b"}, {"MUSTER_TASK", "another"}};
   task.directory = folder_;
-  write_file(path,
-             "\n" + element_line(task, {"sh", "-c", "echo \"$MESSAGE $1\" >said", "sh", "$x 'y'"}) + "\n");
+  constexpr const char* kTell = "echo \"$MESSAGE $1 $MUSTER_TASK $MUSTER_RUN_DIR\" >said";
+  write_file(path, "\n" + element_line(task, {"sh", "-c", kTell, "sh", "$x 'y'"}, "/a run") + "\n");
   EXPECT_EXIT(exec_element(path, 1), testing::ExitedWithCode(0), "");
-  EXPECT_EQ(read_file(folder_ + "/said"), "a b $x 'y'\n");
+  EXPECT_EQ(read_file(folder_ + "/said"), cat("a b $x 'y' ", task.name, " /a run\n"));
   EXPECT_THROW(exec_element(path, 0), Error);
   EXPECT_THROW(exec_element(path, 2), Error);
   EXPECT_THROW(exec_element(path, -1), Error);
   EXPECT_THROW(exec_element(folder_ + "/missing", 0), Error);
-  write_file(path, element_line(task, {"/nonexistent/program"}) + "\n");
+  write_file(path, element_line(task, {"/nonexistent/program"}, "/a run") + "\n");
   EXPECT_THROW(exec_element(path, 0), SpawnError);
 }
 

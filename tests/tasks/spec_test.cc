@@ -87,7 +87,8 @@ time_limit = "2h"
       .retries = 2,
       .back_off = 10s,
       .time_limit = 2h,
-      .at = {7, 8}};
+      .at = {7, 8},
+      .places = {.needs = {11, 9}, .on = {12, 6}, .ranks = {13, 9}}};
   EXPECT_EQ(tasks[1], expected);
 }
 
@@ -233,6 +234,9 @@ TEST(Spec, EveryWrongValueIsShownWithItsPlace) {
       {"env = { A = '{lr}' }", "4:14: expected '{{' for a brace, since no parameters are given, got '{lr}'"},
       {"needs = 1", "4:9: expected a table ({ gpus = 1 }) or a list of tables for needs, got 1"},
       {"needs = []", "4:9: expected from one to 16 alternatives in needs, got an empty list"},
+      {"needs = { gpus = 0 }",
+       "4:18: expected gpus or cpus in needs, got gpus = 0 alone; say how many cores"},
+      {"on = ''", "4:6: expected GPUs for on (\"0,2\", \"model=A100\"), which is left out for any, got ''"},
       {"needs = {}", "4:9: expected gpus or cpus in needs, got neither"},
       {"needs = { gpu = 1 }",
        "4:11: expected a key of needs (gpus, memory, model, cpus), got 'gpu'; did you"},
@@ -361,10 +365,23 @@ TEST(Spec, AHundredThousandTasks) {
   EXPECT_EQ(tasks.back().name, "g-80000");
 }
 
+TEST(Spec, AValueTwiceIsToldAsThat) {
+  EXPECT_THAT(spec_error("[[task]]\nname='{a}'\nargv=['x']\neach={a=[1, 2, 1]}\n"),
+              HasSubstr("t.toml:4:16: expected each value once in each, got 1 twice; leave one out"));
+  EXPECT_THAT(spec_error("[[task]]\nname='t'\nargv=['x']\neach={a=[1, 2]}\n"),
+              HasSubstr("put every parameter of each into the name"));
+}
+
+TEST(Spec, WhereNeedsStand) {
+  const std::vector<Task> tasks =
+      spec("[defaults]\nneeds = { gpus = 1 }\n[[task]]\nname = 'a'\nargv = ['x']\non = '0'\n");
+  EXPECT_EQ(tasks[0].places, (NeedPlaces{.needs = {2, 9}, .on = {6, 6}}));
+}
+
 TEST(Spec, FilesThatCannotBeRead) {
   const auto error_of = [](const std::string& path) {
     try {
-      read_task_file(path);
+      tasks_of_text(read_spec(path), path);
     } catch (const Error& error) {
       return error.message();
     }
@@ -373,9 +390,15 @@ TEST(Spec, FilesThatCannotBeRead) {
   EXPECT_EQ(error_of("/nonexistent/t.toml"),
             "expected a file of tasks, got '/nonexistent/t.toml', which is not there; correct the path");
   EXPECT_THAT(error_of("/tmp"), HasSubstr("expected a file of tasks, got '/tmp', which is a folder"));
+  EXPECT_EQ(
+      error_of("/dev/zero"),
+      "expected a file of tasks, got '/dev/zero', which is neither a file nor a pipe; correct the path");
   const std::string path = testing::TempDir() + "spec_test_tasks.toml";
+  std::ofstream(path) << "#";
+  std::filesystem::resize_file(path, (size_t{64} << 20U) + 1);
+  EXPECT_THAT(error_of(path), HasSubstr("of at most 64 MiB, got '"));
   std::ofstream(path) << "[[task]]\nname = 'a'\nargv = ['x']\n";
-  EXPECT_THAT(names_of(read_task_file(path)), ElementsAre("a"));
+  EXPECT_THAT(names_of(tasks_of_text(read_spec(path), path)), ElementsAre("a"));
   std::filesystem::remove(path);
 }
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 #include "muster/tasks/spec.h"
 
 namespace muster {
@@ -12,6 +13,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 std::string sweep_error(const std::vector<std::string>& sweeps,
                         const std::vector<std::string>& command = {"x"}) {
@@ -37,7 +39,10 @@ retries = 2
 each = { lr = [0.1, 1e-2], seed = "1..3" }
 )",
                                  "t.toml");
-  for (Task& task : from_spec) task.at = {};
+  for (Task& task : from_spec) {
+    task.at = {};
+    task.places = {};
+  }
   EXPECT_EQ(from_sweep, from_spec);
   EXPECT_EQ(from_sweep[4].name, "lr=1e-2,seed=2");
 }
@@ -82,6 +87,12 @@ TEST(Sweep, ErrorsPointAtTheCharacter) {
   EXPECT_THAT(sweep_error({"a=1", "a=2"}), HasSubstr("expected each name once, got a again"));
   EXPECT_THAT(sweep_error({"a=1,5..2"}),
               HasSubstr("expected a range that counts up, got 5..2 (at character 5)"));
+  for (const char* const piece : {"1..x", "0.1..0.5", "x..9", "1.."}) {
+    EXPECT_THAT(sweep_error({cat("a=0,", piece)}),
+                StartsWith(cat("--sweep a=0,", piece, ": expected a range of whole numbers, as 1..5, got ",
+                               piece, "; ")));
+  }
+  EXPECT_EQ(tasks_of_sweep({.sweeps = {"a=../1,a..b"}, .command = {"x"}}).size(), 2U);
   EXPECT_THAT(sweep_error({"a=1..2000000"}), HasSubstr("expected at most 1000000 values"));
   EXPECT_THAT(sweep_error({"a=1..2000", "b=1..2000"}), HasSubstr("expected at most 1000000 tasks"));
   EXPECT_THAT(sweep_error({}), HasSubstr("expected NAME=VALUE,…, got none"));

@@ -1,0 +1,220 @@
+// `muster tasks` by the real program: how wrong usage is told, before anything starts.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "muster/base/strings.h"
+#include "muster_program.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+// Host box of four A100s and 16 cores; ok.toml is a task that leaves the file `began`.
+class TasksUsage : public testing::Test {
+ protected:
+  TasksUsage() {
+    folder_.write("box.toml", "[[host]]\nname = \"box\"\ngpus = \"4xA100-40GB\"\ncores = 16\n");
+    folder_.write("ok.toml", spec("needs = { cpus = 1 }"));
+  }
+
+  // A task with one more line, at line 4.
+  static std::string spec(const std::string& line) {
+    return cat("[[task]]\nname = \"a\"\nargv = [\"touch\", \"began\"]\n", line, "\n");
+  }
+
+  Ran tasks(std::vector<std::string> args) const {
+    args.insert(args.begin(), "tasks");
+    return muster(std::move(args), folder_);
+  }
+
+  // That it is wrong usage, told with `text`, and that nothing was done.
+  void expect_refused(const std::vector<std::string>& args, const std::string& text) const {
+    const Ran ran = tasks(args);
+    EXPECT_EQ(ran.code, 2) << join(args, " ") << "\n" << ran.err;
+    EXPECT_THAT(ran.err, AllOf(StartsWith("muster tasks: "), HasSubstr(text))) << join(args, " ");
+    EXPECT_FALSE(exists("began") || exists("runs")) << join(args, " ");
+  }
+
+  bool exists(const std::string& name) const { return fs::exists(folder_.path() + "/" + name); }
+
+  const ScratchFolder folder_;
+};
+
+TEST_F(TasksUsage, NeedsThatCannotBeMetAreToldWithTheirPlace) {
+  struct Case {
+    const char* line;
+    std::vector<std::string> flags;
+    const char* error;
+  };
+  const std::vector<Case> cases = {
+      {"on = \"7\"", {}, "q.toml:4:7: task a: on = '7': expected the index of a GPU that can be used, got 7"},
+      {"on = \"host9:0\"", {}, "q.toml:4:7: task a: on = 'host9:0': expected a host of the job (box)"},
+      {"on = \"model=H100\"", {}, "q.toml:4:6: task a: expected needs that a host can meet ("},
+      {"on = \"!0,!1,!2,!3\"", {}, "q.toml:4:6: task a: expected needs that a host can meet ("},
+      {"ranks = 8", {}, "q.toml:4:9: task a: expected needs that a host can meet ("},
+      {"needs = { gpus = 3 }", {"--gpus", "0-1"}, "q.toml:4:9: task a: expected needs"},
+      {"needs = { cpus = 2 }", {"--cpus", "1"}, "q.toml:4:9: task a: expected needs"},
+      {"needs = { model = \"h100\" }", {"--gpus", "model=A100"}, "q.toml:4:9: task a: expected needs"},
+  };
+  for (const Case& one : cases) {
+    folder_.write("q.toml", spec(one.line));
+    std::vector<std::string> args = {"q.toml", "--inventory", "box.toml"};
+    args.insert(args.end(), one.flags.begin(), one.flags.end());
+    expect_refused(args, one.error);
+    const Ran ran = tasks(args);
+    EXPECT_THAT(ran.err, HasSubstr(cat("\n  ", one.line, "\n  "))) << "the line itself";
+    EXPECT_THAT(ran.err, HasSubstr("; ")) << "a next step";
+  }
+  expect_refused({"--inventory", "box.toml", "--sweep", "x=1,2", "--need-gpus", "9", "--", "touch", "began"},
+                 "--need-gpus 9: task x=1 and 1 more: expected needs");
+}
+
+TEST_F(TasksUsage, AFlagTakesOneValueAndLeavesTheSpec) {
+  const Ran ran = tasks(
+      {"--submit", "slurm", "--dry-run", "--sbatch=--partition=gpu", "--sbatch", "--account=a", "ok.toml"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("sbatch --partition=gpu --account=a "));
+  expect_refused({"--sweep", "lr=1,2", "ok.toml"},
+                 "expected a spec file or --sweep … -- CMD, got both (ok.toml and --sweep lr=1,2); ");
+  expect_refused({"ok.toml", "--", "touch", "began"}, "got both (ok.toml and a command); ");
+  expect_refused({"--sweep", "lr=1,2"}, "--sweep: expected a command after --, got none; as --sweep");
+}
+
+TEST_F(TasksUsage, FlagsOfASweepAreNotDroppedWithASpec) {
+  const std::vector<std::pair<std::string, std::string>> flags = {{"--retries", "retries = N"},
+                                                                  {"--need-gpus", "needs = { gpus = N }"},
+                                                                  {"--need-memory", "memory = "},
+                                                                  {"--need-cpus", "needs = { cpus = N }"}};
+  for (const auto& [flag, key] : flags) {
+    const std::string value = flag == "--need-memory" ? "1GiB" : "0";
+    expect_refused({flag, value, "ok.toml"},
+                   cat(flag, ": expected --sweep beside it, got the file ok.toml; "));
+    expect_refused({flag, value, "ok.toml"}, key);
+  }
+  ASSERT_EQ(tasks({"ok.toml", "--run-dir", "run"}).code, 0);
+  fs::remove(folder_.path() + "/began");
+  expect_refused({"--retries", "2", "--resume", "run"}, "--retries and --resume: expected one of them");
+}
+
+TEST_F(TasksUsage, WhatIsShownIsShownAsJsonToo) {
+  folder_.write("two.toml", spec("needs = { gpus = 2 }") + "[[task]]\nname = \"b\"\nargv = [\"true\"]\n" +
+                                "needs = [{ gpus = 4 }, { cpus = 3 }]\n" +
+                                "[[task]]\nname = \"c\"\nargv = [\"true\"]\nafter = [\"a\"]\n");
+  const Ran dry = tasks({"two.toml", "--inventory", "box.toml", "--dry-run", "--json"});
+  ASSERT_EQ(dry.code, 0) << dry.err;
+  const json first = json::parse(dry.out);
+  EXPECT_EQ(first["schema"], "muster.tasks.dry_run/1");
+  EXPECT_EQ(first["waiting"], 1);
+  EXPECT_EQ(first["held"], json::array());
+  ASSERT_EQ(first["starts"].size(), 2U) << dry.out;
+  const json& start = first["starts"][0];
+  EXPECT_EQ(start["task"], "a");
+  EXPECT_EQ(start["host"], "box");
+  EXPECT_EQ(start["devices"].size(), 2U);
+  EXPECT_EQ(start["gpus"].size(), 2U);
+  EXPECT_EQ(start["needs"], "2 GPUs");
+  EXPECT_EQ(start["alternative"], 0);
+  EXPECT_EQ(first["starts"][1]["task"], "b");
+  EXPECT_EQ(first["starts"][1]["alternative"], 1);
+  EXPECT_EQ(first["starts"][1]["cpus"], 3);
+  const Ran why = tasks({"two.toml", "--inventory", "box.toml", "--explain", "c", "--json"});
+  ASSERT_EQ(why.code, 0) << why.err;
+  EXPECT_EQ(json::parse(why.out), json({{"schema", "muster.tasks.explain/1"},
+                                        {"task", "c"},
+                                        {"state", "waiting"},
+                                        {"text", "c waits for a (running)\n"}}));
+}
+
+TEST_F(TasksUsage, EmptyValuesAreNoValues) {
+  for (const char* const flag : {"--resume", "--run-dir"})
+    expect_refused({"ok.toml", flag, ""}, cat(flag, ": expected a folder, got ''; "));
+  for (const char* const flag : {"--csv", "--html", "--inventory", "--hostfile"})
+    expect_refused({"ok.toml", flag, ""}, cat(flag, ": expected a file, got ''; "));
+  for (const char* const flag : {"--gpus", "--hosts", "--wait", "--time-limit", "--explain", "--submit"})
+    expect_refused({"ok.toml", flag, ""}, cat(flag, ": expected "));
+  expect_refused({""}, "SPEC: expected a spec file, got ''");
+}
+
+TEST_F(TasksUsage, NumbersThatAreNone) {
+  for (const char* const flag : {"--cpus", "--jobs"}) {
+    for (const char* const value : {"0", "-1", "x", "1.5"})
+      expect_refused({"ok.toml", cat(flag, "=", value)},
+                     cat(flag, ": expected a whole number of at least 1, got '", value, "'; see"));
+  }
+  expect_refused({"ok.toml", "--cpus", "99999999999"},
+                 "--cpus: expected a whole number of at most 2147483647, got '99999999999'");
+  expect_refused({"--retries", "-1", "--sweep", "x=1", "--", "true"},
+                 "--retries: expected a whole number of at least 0, got '-1'");
+  for (const auto& [flag, value] : {std::pair("--need-gpus", "nan"), std::pair("--need-gpus", "x"),
+                                    std::pair("--need-cpus", "0"), std::pair("--need-memory", "x")})
+    expect_refused({flag, value, "--sweep", "x=1", "--", "true"}, cat(flag, ": expected "));
+  EXPECT_THAT(muster({"run", "--cpu-slots", "0", "true"}, folder_).err,
+              HasSubstr("muster run: --cpu-slots: expected a whole number of at least 1, got '0'"));
+}
+
+TEST_F(TasksUsage, FilesAndFoldersThatCannotBeUsed) {
+  expect_refused({"ok.toml", "--inventory", "nof"}, "--inventory: cannot open");
+  expect_refused({"ok.toml", "--inventory", "nof"}, "nof': No such file or directory; correct the path");
+  expect_refused({"ok.toml", "--hostfile", "nof"},
+                 "--hostfile: cannot open 'nof': No such file or directory; correct the path");
+  expect_refused({"ok.toml", "--run-dir", "ok.toml/run"},
+                 "--run-dir: expected a folder that can be made, got '");
+  expect_refused({"ok.toml", "--run-dir", "ok.toml"}, "--run-dir: expected a folder that can be made, got '");
+  ASSERT_EQ(tasks({"ok.toml", "--run-dir", "run"}).code, 0);
+  fs::remove(folder_.path() + "/began");
+  expect_refused({"ok.toml", "--run-dir", "run"},
+                 "--run-dir: expected a folder without a run, got 'run', which");
+}
+
+TEST_F(TasksUsage, ARunThatGoesOnKeepsItsFolder) {
+  folder_.write("long.toml",
+                "[[task]]\nname = \"a\"\nargv = [\"sh\", \"-c\", \"echo up >&2; exec cat fifo\"]\n" +
+                    std::string("needs = { cpus = 1 }\n"));
+  ASSERT_EQ(::mkfifo((folder_.path() + "/fifo").c_str(), 0600), 0);
+  Program first({"tasks", "long.toml", "--run-dir", "run"}, folder_);
+  // The task holds the other end: opening this one waits until it runs.
+  const Fd end(::open((folder_.path() + "/fifo").c_str(), O_WRONLY | O_CLOEXEC));
+  expect_refused({"--resume", "run"}, "got another run that goes on there; see `muster ps`");
+  ::kill(first.pid(), SIGTERM);
+  EXPECT_EQ(first.finish().code, 128 + SIGTERM);
+}
+
+TEST_F(TasksUsage, MoreCpusThanThereAreAreSaid) {
+  const Ran ran = tasks({"ok.toml", "--inventory", "box.toml", "--cpus", "999999", "--run-dir", "run"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("--cpus 999999: "),
+                             HasSubstr("box.toml has 16 cores, which that many tasks will share")));
+  EXPECT_THAT(tasks({"ok.toml", "--inventory", "box.toml", "--cpus", "16", "--run-dir", "other"}).err,
+              Not(HasSubstr("--cpus")));
+}
+
+TEST_F(TasksUsage, ASecondSubmitKeepsTheBooksOfTheFirst) {
+  folder_.write("bin/sbatch", "#!/bin/sh\necho called >>called\necho 41\n");
+  fs::permissions(folder_.path() + "/bin/sbatch", fs::perms::owner_all);
+  ProgramSettings settings;
+  settings.environment = {{"PATH", folder_.path() + "/bin:/usr/bin:/bin"}};
+  const std::vector<std::string> submit = {"tasks", "ok.toml", "--submit", "slurm", "--run-dir", "run"};
+  ASSERT_EQ(muster(submit, folder_, settings).code, 0);
+  const std::string books = read_file(folder_.path() + "/run/slurm/jobs.json");
+  const Ran again = muster(submit, folder_, settings);
+  EXPECT_EQ(again.code, 2);
+  EXPECT_THAT(again.err,
+              AllOf(HasSubstr("--run-dir: expected a folder that nothing was submitted from, got '"),
+                    HasSubstr("/run', of job 41; see squeue, and give another folder")));
+  EXPECT_EQ(read_file(folder_.path() + "/run/slurm/jobs.json"), books);
+  EXPECT_EQ(read_file(folder_.path() + "/called"), "called\n");
+}
+
+}  // namespace
+}  // namespace muster
