@@ -130,10 +130,11 @@ TEST_F(TasksUsage, WhatIsShownIsShownAsJsonToo) {
   EXPECT_EQ(first["starts"][1]["cpus"], 3);
   const Ran why = tasks({"two.toml", "--inventory", "box.toml", "--explain", "c", "--json"});
   ASSERT_EQ(why.code, 0) << why.err;
-  EXPECT_EQ(json::parse(why.out), json({{"schema", "muster.tasks.explain/1"},
-                                        {"task", "c"},
-                                        {"state", "waiting"},
-                                        {"text", "c waits for a (running)\n"}}));
+  EXPECT_EQ(json::parse(why.out),
+            json({{"schema", "muster.tasks.explain/1"},
+                  {"task", "c"},
+                  {"state", "waiting"},
+                  {"text", "no run yet; if one began now:\nc waits for a (running)\n"}}));
 }
 
 TEST_F(TasksUsage, EmptyValuesAreNoValues) {
