@@ -244,8 +244,9 @@ void check(const CollectivesBenchOptions& options) {
                 cat("--min: expected no more than --max (", options.max_bytes, "), got ", options.min_bytes));
   }
   type_named(options.dtype);
+  if (options.svg.empty()) return;
   const auto folder = std::filesystem::absolute(options.svg).parent_path();
-  if (!options.svg.empty() && ::access(folder.c_str(), W_OK) != 0) {
+  if (::access(folder.c_str(), W_OK) != 0) {
     throw Error(ErrorCode::invalid_argument, cat("--svg: expected a folder that can be written, got '",
                                                  folder.string(), "': ", std::strerror(errno)));
   }
