@@ -80,11 +80,11 @@ class Collectives(ModuleTest):
 
     def test_the_environment_chooses_and_that_is_said_once(self):
         for backend in ("shm", "gloo"):
-            text = "".join(text for _, text in self.by_hand(2, "ddp.py", MUSTER_BACKEND=backend))
+            text = "".join(text for _, text in self.by_hand(2, "fsdp.py", MUSTER_BACKEND=backend))
             self.assert_all_ok(2, text)
             self.assertEqual(text.count("process group: "), 1, text)
             self.assertIn(f"process group: 2 ranks over {backend}\n", text)
-        for code, text in self.by_hand(2, "ddp.py", MUSTER_BACKEND="mpi"):
+        for code, text in self.by_hand(2, "fsdp.py", MUSTER_BACKEND="mpi"):
             self.assertEqual(code, 1, text)
             self.assertIn("MUSTER_BACKEND: expected auto, shm, shm+gloo, gloo for a Python program, got 'mpi'", text)
 
