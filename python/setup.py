@@ -9,7 +9,7 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 root = pathlib.Path(__file__).resolve().parents[1]
 base = [f"muster/base/{name}.cc" for name in ("error", "fd", "host_identity", "memory_group", "units")]
-comm = ("agreeing_backend", "agreement", "failure", "hierarchical", "host_backend", "host_work", "shm_backend", "shm_call", "shm_queue", "sparse_sum", "store_exchange")
+comm = ("failure", "hierarchical", "host_backend", "host_work", "shm_backend", "shm_call", "shm_queue", "sparse_sum", "store_exchange")
 sources = [root / name for name in base] + sorted(root.glob("muster/shm/*.cc"))
 if platform.machine() != "x86_64":
     sources = [source for source in sources if "avx" not in source.name]

@@ -9,7 +9,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from muster._backend import host_identity, make_agreeing, make_hierarchical, make_shm
+from muster._backend import host_identity, make_hierarchical, make_shm
 
 if not torch.cuda.is_available():
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
@@ -65,9 +65,7 @@ def _make(store, rank, size, timeout):
         return make_shm(store, rank, size, timeout)
     if backend == "gloo":
         return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
-    over_hosts = make_hierarchical(store, rank, hosts, timeout,
-                                   lambda *ranks: dist.ProcessGroupGloo(*ranks, timeout=timeout))
-    return make_agreeing(over_hosts, dist.PrefixStore("agreement", store), timeout)
+    return make_hierarchical(store, rank, hosts, timeout, lambda *ranks: dist.ProcessGroupGloo(*ranks, timeout=timeout))
 
 
 dist.Backend.register_backend("muster", _make, devices=["cpu"])

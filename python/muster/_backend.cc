@@ -7,14 +7,12 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "muster/base/host_identity.h"
-#include "muster/comm/agreeing_backend.h"
 #include "muster/comm/hierarchical.h"
 #include "muster/comm/shm_backend.h"
 
 PYBIND11_MODULE(_backend, module) {
   module.def("host_identity", &muster::host_identity);
   module.def("make_shm", &muster::make_shm, pybind11::call_guard<pybind11::gil_scoped_release>());
-  module.def("make_agreeing", &muster::make_agreeing, pybind11::call_guard<pybind11::gil_scoped_release>());
   module.def("make_hierarchical", &muster::make_hierarchical,
              pybind11::call_guard<pybind11::gil_scoped_release>());
 }

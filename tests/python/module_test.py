@@ -112,12 +112,6 @@ class Faults(ModuleTest):
             self.assertLess(told_at(told) - told_at(last_words), 20, told)
 
 
-    def test_different_calls_on_two_hosts_are_shown(self):
-        for what in ("dtype", "shape", "order"):
-            ranks = self.by_hand(3, "mismatch.py", what, TEST_HOSTS="aab")
-            self.assert_all_ok(3, "".join(text for _, text in ranks))
-
-
 if __name__ == "__main__":
     if not os.path.isdir(f"{MODULE}/muster"):
         print("skipped: the Python module was not built, see the test python.module")
