@@ -3,6 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/jit_type.h>
+#include <c10/core/StreamGuard.h>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -12,11 +13,12 @@ namespace muster {
 namespace {
 
 // As in the caller's thread: nothing here is for autograd.
-std::exception_ptr make(const std::vector<HostCall::Copy>& copies) {
+std::exception_ptr make_copies(const HostCall& call) {
   try {
+    const c10::OptionalStreamGuard stream(call.stream);
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView below;
-    for (const HostCall::Copy& copy : copies) copy.to.copy_(copy.from);
+    for (const HostCall::Copy& copy : call.copies) copy.to.copy_(copy.from);
     return nullptr;
   } catch (...) {
     return std::current_exception();
@@ -26,7 +28,7 @@ std::exception_ptr make(const std::vector<HostCall::Copy>& copies) {
 }  // namespace
 
 void HostOperation::end(Ended ended) {
-  if (!ended.error && !call_.copies.empty()) ended.error = make(call_.copies);
+  if (!ended.error && !call_.copies.empty()) ended.error = make_copies(call_);
   HostCall gone(call_.name, call_.type);  // after the lock
   Future future;
   std::unique_lock lock(mutex_);

@@ -1,7 +1,11 @@
 #include "muster/comm/nccl.h"
 
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <dlfcn.h>
 
+#include <atomic>
+#include <cstdlib>
+#include <memory>
 #include <string>
 
 #include "muster/base/env.h"
@@ -34,6 +38,35 @@ const CudaPlugin& load_plugin() {
     throw Error(ErrorCode::unavailable, cat("cuda: '", path, "' is no muster_cuda library"));
   return *table();
 }
+
+bool may_have_gpus() {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible != nullptr && *visible == '\0') return false;
+  return get_env("MUSTER_CUDA_LIBRARY") || ::dlopen("libcuda.so.1", RTLD_LAZY) != nullptr;  // the driver's
+}
+
+// LibTorch looks for its CUDA part once, when first asked for GPUs, by torch::manual_seed for example, and
+// goes without for good where it finds none. Asked before a rank has its device, it finds this, which loads
+// the part, whose own entry takes this one's place.
+constexpr const char* kCudaHooks = "CUDAHooks";
+
+std::unique_ptr<at::CUDAHooksInterface> load_hooks(at::CUDAHooksArgs args) {
+  static std::atomic<bool> asked = false;
+  if (asked.exchange(true) || !may_have_gpus()) return nullptr;
+  try {
+    load_plugin();
+  } catch (const Error&) {
+    return nullptr;  // told to who asks for a device
+  }
+  return at::CUDAHooksRegistry()->Create(kCudaHooks, args);
+}
+
+const bool hooks_are_registered = [] {
+  if (at::CUDAHooksRegistry()->Has(kCudaHooks))
+    return false;  // the program is linked to LibTorch's CUDA part
+  at::CUDAHooksRegistry()->Register(kCudaHooks, load_hooks, c10::REGISTRY_FALLBACK);
+  return true;
+}();
 
 }  // namespace
 

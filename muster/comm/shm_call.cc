@@ -1,6 +1,7 @@
 #include "muster/comm/shm_call.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <iterator>
@@ -104,6 +105,8 @@ shm::Part HostCall::out(const at::Tensor& tensor, bool also_read) {
   if (tensor.is_cpu() && tensor.is_contiguous()) return memory_of(tensor);
   const at::Tensor plain = also_read ? on_host(tensor) : host_room_for(tensor);
   copies.push_back({.from = plain, .to = tensor.detach()});
+  const c10::Device device = tensor.device();
+  if (!device.is_cpu()) stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   return memory_of(plain);
 }
 

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,9 +54,10 @@ class HostCall {
 
   const char* name;
   c10d::OpType type;
-  std::vector<at::Tensor> held;     // until the operation is over
-  std::vector<at::Tensor> outputs;  // as the caller gave them
-  std::vector<Copy> copies;         // to be made when it is over
+  std::vector<at::Tensor> held;       // until the operation is over
+  std::vector<at::Tensor> outputs;    // as the caller gave them
+  std::vector<Copy> copies;           // to be made when it is over
+  std::optional<c10::Stream> stream;  // the caller's, where they go to a GPU: behind what uses its memory now
 
  private:
   void check(const at::Tensor& tensor) const;

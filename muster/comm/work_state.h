@@ -23,16 +23,16 @@ struct Work::State {
   int size = 1;
   std::string name() const;  // "all_reduce #12 on rank 1 of 4"
 
-  c10::intrusive_ptr<c10d::Work> work;
+  c10::intrusive_ptr<c10d::Work> work{};
   struct Copy {
     at::Tensor original;    // the caller's, not contiguous
     at::Tensor contiguous;  // what the backend writes; copied back by wait()
   };
-  std::vector<Copy> copies;
-  std::shared_ptr<Agreement> agreement;
+  std::vector<Copy> copies{};
+  std::shared_ptr<Agreement> agreement{};
   std::shared_ptr<std::atomic<bool>>
-      abandoned;          // the group's: set when an operation is given up while under way
-  std::string signature;  // where there is an agreement
+      abandoned{};          // the group's: set when an operation is given up while under way
+  std::string signature{};  // where there is an agreement
   std::chrono::milliseconds timeout{0};
 
   // A timed wait that runs out is a question for some works and the end for others.

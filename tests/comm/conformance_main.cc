@@ -1,5 +1,8 @@
 // The conformance suite as a program: ranks as processes, on their own devices (NCCL when every rank has a
-// GPU).
+// GPU), and there on a stream that is not the default one, as programs that overlap work have it.
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <iostream>
 
 #include "muster/run/run.h"
@@ -7,6 +10,9 @@
 
 int main(int argc, char** argv) {
   return muster::run(argc, argv, [](muster::Context& ctx) {
+    c10::OptionalStreamGuard stream;
+    if (ctx.device().is_cuda())
+      stream.reset_stream(c10::impl::VirtualGuardImpl(c10::kCUDA).getStreamFromGlobalPool(ctx.device()));
     for (const auto& check : muster::testing::conformance_checks()) check.body(ctx.process_group());
     if (ctx.is_main()) {
       std::cout << muster::testing::conformance_checks().size() << " checks hold on " << ctx.world_size()

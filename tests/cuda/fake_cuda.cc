@@ -1,6 +1,6 @@
 // A stand-in for the library muster_cuda, so that what happens to devices is tested with no GPU: as many GPUs
 // as FAKE_CUDA lists by UUID, or those of them that CUDA_VISIBLE_DEVICES shows. It says each device that is
-// made current on standard error.
+// made current on standard error. Their memory is that of fake_gpu.cc, and their NCCL shared memory.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -8,6 +8,8 @@
 
 #include "muster/base/strings.h"
 #include "muster/comm/cuda_plugin.h"
+#include "muster/comm/shm_backend.h"
+#include "tests/cuda/fake_gpu.h"
 
 namespace {
 
@@ -23,15 +25,28 @@ std::vector<std::string> uuids() {
   return seen;
 }
 
+void set_device(int ordinal) {
+  std::fprintf(stderr, "current: cuda:%d\n", ordinal);
+  muster::testing::set_fake_gpu(ordinal);
+}
+
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                            std::chrono::milliseconds timeout, int /*ordinal*/) {
+  return muster::make_shm(store, rank, size, timeout);
+}
+
 constexpr muster::CudaPlugin kFake{
-    .device_count = [] { return static_cast<int>(uuids().size()); },
-    .set_device = [](int ordinal) { std::fprintf(stderr, "current: cuda:%d\n", ordinal); },
+    .device_count = muster::testing::num_fake_gpus,
+    .set_device = set_device,
     .device_uuid = [](int ordinal) { return uuids().at(static_cast<size_t>(ordinal)); },
-    .nccl_version = [] { return std::string(); },
-    .make_nccl = [](const c10::intrusive_ptr<c10d::Store>&, int, int, std::chrono::milliseconds,
-                    int) { return c10::intrusive_ptr<c10d::Backend>(); }};
+    .nccl_version = [] { return std::string("0.0.0"); },
+    .make_nccl = make_nccl};
 
 }  // namespace
+
+int muster::testing::num_fake_gpus() {
+  return static_cast<int>(uuids().size());
+}
 
 extern "C" __attribute__((visibility("default"))) const muster::CudaPlugin* muster_cuda_plugin() {
   return &kFake;

@@ -1,0 +1,71 @@
+"""Programs on GPUs, with the fake ones of fake_gpu.cc: all that is done with tensors of GPUs, but on true ones."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD = pathlib.Path(os.environ["MUSTER_BUILD"])
+GPU = "uuid=GPU-{name},name={name},total=8589934592,free=8589934592,cc=9.0,pci=00000000:0{bus}:00.0"
+TWO_GPUS = {
+    "MUSTER_NVML_LIBRARY": f"{BUILD}/lib/libfake_nvml.so", "MUSTER_CUDA_LIBRARY": f"{BUILD}/lib/libfake_cuda.so", "FAKE_CUDA": "GPU-a,GPU-b",
+    "FAKE_NVML": "|".join(["version=570.1", GPU.format(name="a", bus=1), GPU.format(name="b", bus=2)])}
+CPU = ("--nproc-per-node", "cpu", "--cpu-slots")
+SHARED = ("--gpus", "0", "--surplus", "share", "--nproc-per-node")
+
+
+class OnGpus(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="muster-fake-gpus-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def start(self, *argv):
+        env = {**os.environ, **TWO_GPUS, "XDG_RUNTIME_DIR": self.folder, "OMP_NUM_THREADS": "1"}
+        env.pop("CUDA_VISIBLE_DEVICES", None)
+        done = subprocess.run(argv, cwd=self.folder, env=env, capture_output=True, text=True, timeout=100)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done
+
+    def run_muster(self, *argv):
+        done = self.start(f"{BUILD}/bin/muster", "run", *argv)
+        return done.stdout + done.stderr
+
+    def losses(self, *where):
+        folder = f"{self.folder}/{'_'.join(where)}"
+        said = self.run_muster("--run-dir", folder, *where, f"{BUILD}/bin/train", "--epochs", "2")
+        return said, [json.loads(line)["loss"] for line in pathlib.Path(folder, "metrics.jsonl").read_text().splitlines()]
+
+    def test_every_collective_of_ranks_that_share_a_gpu(self):
+        self.assertIn("checks hold on 3 ranks over shm", self.run_muster(*SHARED, "3", f"{BUILD}/tests/conformance_ranks"))
+
+    def test_every_collective_of_ranks_with_a_gpu_each(self):
+        self.assertIn("checks hold on 2 ranks over nccl", self.run_muster(f"{BUILD}/tests/conformance_ranks"))
+
+    def test_training_has_the_same_losses_wherever_its_ranks_are(self):
+        said, shared = self.losses(*SHARED, "2")
+        self.assertIn("shared by 2 ranks", said)
+        said, apart = self.losses("--gpus", "1,0")
+        self.assertIn("2 ranks over nccl", said)
+        self.assertEqual(shared, apart)
+        _, on_cpu = self.losses(*CPU, "2")
+        for gpu, cpu in zip(shared, on_cpu, strict=True):
+            self.assertAlmostEqual(gpu, cpu, places=6)  # LibTorch's layers take other ways there
+
+    def test_a_program_that_seeds_before_it_has_its_gpus(self):
+        # torch::manual_seed asks LibTorch for its CUDA part, and LibTorch asks once.
+        table = self.start(f"{BUILD}/bin/three_models").stdout
+        self.assertIn("softmax regression   GPU 0", table)
+        self.assertIn("MLP                  GPU 1", table)
+
+    def test_what_goes_through_the_host_is_right_and_timed(self):
+        what = "collectives", "-n", "3", "--backends", "shm", "--max", "4K", "--seconds", "0.01", "--json"
+        rows = json.loads(self.start(f"{BUILD}/bin/muster", "bench", *what).stdout)["rows"]
+        self.assertEqual([row["bytes"] for row in rows], [4, 16, 64, 256, 1024, 4096])
+        self.assertEqual({row["wrong"] for row in rows}, {0})
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv)
