@@ -68,9 +68,10 @@ std::vector<at::Tensor> parts_of(const at::Tensor& whole, int parts) {
   return views;
 }
 
-c10d::BarrierOptions on_device(const ProcessGroup::State& state, c10d::BarrierOptions options) {
+// Past c10d's group, which in LibTorch 2.11 makes a tensor of its own for a barrier, one for all threads.
+c10::intrusive_ptr<c10d::Work> start_barrier(const ProcessGroup::State& state, c10d::BarrierOptions options) {
   if (state.options.backend == "nccl") options.device_ids = {state.options.device.index()};
-  return options;
+  return state.group->getDefaultBackend()->barrier(options);
 }
 
 int64_t row_count(const std::vector<int64_t>& splits) {
@@ -292,9 +293,8 @@ Work ProcessGroup::recv_async(at::Tensor tensor, int from, int tag) {
 Work ProcessGroup::barrier_async(Caller caller) {
   ProcessGroupCall call("barrier", state_.get());
   call.without_tensors();
-  return call.start([&](auto& group) {
-    return group.barrier(on_device(*state_, call.options<c10d::BarrierOptions>(caller)));
-  });
+  return call.start(
+      [&](auto&) { return start_barrier(*state_, call.options<c10d::BarrierOptions>(caller)); });
 }
 
 void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
@@ -357,9 +357,7 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
   ProcessGroupCall call("new_group", state_.get());
   call.without_tensors();
   call.in_common([&] { return cat("[", join(ranks, ", "), "]"); });
-  call.start([&](auto& group) {
-        return group.barrier(on_device(*state_, call.options<c10d::BarrierOptions>(Caller::waits)));
-      })
+  call.start([&](auto&) { return start_barrier(*state_, call.options<c10d::BarrierOptions>(Caller::waits)); })
       .wait();
   const auto at = std::find(ranks.begin(), ranks.end(), rank());
   if (at == ranks.end()) return std::nullopt;
