@@ -44,7 +44,8 @@ RankIdentity member(int rank, int world_size, const std::string& device = "cpu",
           .pid = 100 + rank,
           .device = device,
           .backend = "auto",
-          .libtorch = "2.15.0"};
+          .libtorch = "2.15.0",
+          .nccl = ""};
 }
 
 constexpr std::chrono::milliseconds kShort{200};    // for what is not to succeed
