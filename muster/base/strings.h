@@ -66,6 +66,19 @@ std::string join(const Range& items, std::string_view separator) {
   return out;
 }
 
+// The same of the first `most`: "a, b and 4 more".
+inline std::string join_first(std::vector<std::string> items, std::string_view separator, size_t most) {
+  if (items.size() <= most) return join(items, separator);
+  const size_t more = items.size() - most;
+  items.resize(most);
+  return cat(join(items, separator), " and ", more, " more");
+}
+
+// "3 GPUs", "1 rank".
+inline std::string plural(std::integral auto count, std::string_view word) {
+  return cat(count, " ", word, count == 1 ? "" : "s");
+}
+
 inline std::string_view trim(std::string_view text) {
   const char* const blanks = " \t\r\n";
   const size_t from = text.find_first_not_of(blanks);

@@ -25,10 +25,6 @@ std::string or_dash(const std::string& text) {
   return text.empty() ? "-" : text;
 }
 
-std::string plural(size_t count, const char* what) {
-  return cat(count, ' ', what, count == 1 ? "" : "s");
-}
-
 std::string memory_text(const Gpu& gpu) {
   if (gpu.memory_total_bytes == 0) return "-";
   return cat(format_bytes(gpu.memory_total_bytes - gpu.memory_free_bytes), " / ",
@@ -43,11 +39,9 @@ std::string power_text(const Gpu& gpu) {
 
 std::string processes_text(const Gpu& gpu) {
   constexpr size_t kMaxShown = 4;
-  std::vector<int> pids;
-  for (size_t i = 0; i < gpu.processes.size() && i < kMaxShown; ++i) pids.push_back(gpu.processes[i].pid);
-  if (pids.empty()) return "-";
-  const size_t more = gpu.processes.size() - pids.size();
-  return join(pids, " ") + (more > 0 ? cat(" and ", more, " more") : "");
+  std::vector<std::string> pids;
+  for (const auto& process : gpu.processes) pids.push_back(cat(process.pid));
+  return pids.empty() ? "-" : join_first(std::move(pids), " ", kMaxShown);
 }
 
 std::string holder_of(const GpuUuid& uuid, const DevicesTextOptions& options) {
@@ -164,8 +158,7 @@ std::string link_table(const Host& host) {
 }
 
 std::string cpu_text(const Host& host) {
-  std::string text = cat("CPU: ", plural(static_cast<size_t>(host.num_cores), "core"), ", ",
-                         plural(static_cast<size_t>(host.cpu_slots), "slot"),
+  std::string text = cat("CPU: ", plural(host.num_cores, "core"), ", ", plural(host.cpu_slots, "slot"),
                          " (ranks started where no GPU is used; MUSTER_CPU_SLOTS changes it)\n");
   if (host.cores.empty()) return text;
   std::set<int> sockets;

@@ -56,10 +56,8 @@ std::string doctor_text(const std::vector<NamedResult>& results) {
   }
   const size_t warnings = count_findings(results, CheckStatus::warn);
   const size_t failures = count_findings(results, CheckStatus::fail);
-  return cat(text, count_findings(results, CheckStatus::ok), " ok, ", warnings,
-             warnings == 1 ? " warning, " : " warnings, ", failures,
-             failures == 1 ? " failure, " : " failures, ", count_findings(results, CheckStatus::skipped),
-             " skipped\n");
+  return cat(text, count_findings(results, CheckStatus::ok), " ok, ", plural(warnings, "warning"), ", ",
+             plural(failures, "failure"), ", ", count_findings(results, CheckStatus::skipped), " skipped\n");
 }
 
 std::string doctor_json(const std::vector<NamedResult>& results, const std::string& host) {

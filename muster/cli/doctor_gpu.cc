@@ -12,10 +12,6 @@ namespace muster {
 
 namespace {
 
-std::string count(size_t number, const char* one) {
-  return cat(number, " ", one, number == 1 ? "" : "s");
-}
-
 CheckResult no_gpus() {
   return {CheckStatus::skipped, "no GPU"};
 }
@@ -66,7 +62,7 @@ CheckResult check_driver(const DoctorFacts& facts) {
   }
   if (!facts.host.gpus.empty()) {
     return {CheckStatus::ok, cat(library.empty() ? std::string() : cat("NVIDIA ", library, ", "),
-                                 count(facts.host.gpus.size(), "GPU"))};
+                                 plural(facts.host.gpus.size(), "GPU"))};
   }
   if (!module.empty()) {
     return {CheckStatus::fail, cat("kernel module ", module, " is loaded, but: ", facts.host.gpu_note),
@@ -124,7 +120,7 @@ CheckResult check_mig(const DoctorFacts& facts) {
   for (const Gpu& gpu : facts.host.gpus) {
     if (!gpu.mig_enabled) continue;
     if (gpu.mig.empty()) unusable.push_back(gpu_name(gpu));
-    split_gpus.push_back(cat(gpu_name(gpu), ": ", count(gpu.mig.size(), "instance")));
+    split_gpus.push_back(cat(gpu_name(gpu), ": ", plural(gpu.mig.size(), "instance")));
   }
   if (!unusable.empty()) {
     return {CheckStatus::warn, cat("on, with no instance: ", join(unusable, ", ")),

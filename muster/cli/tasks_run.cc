@@ -56,8 +56,8 @@ void warn_of_cpus(const Inventory& inventory, int cpus) {
   for (const Host& host : inventory.hosts) most = std::max(most, host.num_cores);
   if (most == 0 || cpus <= most) return;
   log(LogLevel::warn, cat("--cpus ", cpus, ": ", inventory.hosts.size() == 1 ? "" : "a host of ",
-                          inventory.source, " has ", inventory.hosts.size() == 1 ? "" : "at most ", most,
-                          most == 1 ? " core" : " cores", ", which that many tasks will share"));
+                          inventory.source, " has ", inventory.hosts.size() == 1 ? "" : "at most ",
+                          plural(most, "core"), ", which that many tasks will share"));
 }
 
 Schedule schedule_of(const TasksFlags& flags, const TasksRun& run, const TaskMachines& machines) {

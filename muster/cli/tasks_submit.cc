@@ -67,12 +67,8 @@ void check_submit(const TasksFlags& flags, const TasksRun& run) {
 
 std::string names_in(const SlurmArray& array, const std::vector<Task>& tasks) {
   std::vector<std::string> names;
-  for (const size_t task : array.tasks) {
-    if (names.size() == kMaxNamesShown) break;
-    names.push_back(printable(tasks[task].name));
-  }
-  const size_t left_out = array.tasks.size() - names.size();
-  return cat(join(names, ", "), left_out > 0 ? cat(" and ", left_out, " more") : "");
+  for (const size_t task : array.tasks) names.push_back(printable(tasks[task].name));
+  return join_first(std::move(names), ", ", kMaxNamesShown);
 }
 
 // As a shell takes it; a word that is plain is left as it is.
@@ -95,8 +91,8 @@ std::string shown(const SlurmPlan& plan, const std::vector<Task>& tasks, const S
     for (const std::string& line : split(trim(array.script), '\n')) text += cat("    ", line, "\n");
     jobs.push_back(cat("JOB", i));
   }
-  return cat(text, "# ", tasks.size(), tasks.size() == 1 ? " task as " : " tasks as ", jobs.size(),
-             jobs.size() == 1 ? " job" : " jobs", "; nothing was submitted (--dry-run)\n");
+  return cat(text, "# ", plural(tasks.size(), "task"), " as ", plural(jobs.size(), "job"),
+             "; nothing was submitted (--dry-run)\n");
 }
 
 // What was submitted from there before would be lost from its books.
@@ -110,12 +106,10 @@ void check_not_submitted(const std::string& run_dir) {
   } catch (const std::exception&) {
     jobs.clear();  // somebody's own: not named
   }
-  const size_t left_out = jobs.size() > kMaxNamesShown ? jobs.size() - kMaxNamesShown : 0;
-  jobs.resize(jobs.size() - left_out);
-  fail_usage(cat("--run-dir: expected a folder that nothing was submitted from, got '", printable(run_dir),
-                 "', ", jobs.empty() ? "which has slurm/jobs.json" : cat("of job ", join(jobs, ", ")),
-                 left_out > 0 ? cat(" and ", left_out, " more") : "",
-                 "; see squeue, and give another folder"));
+  fail_usage(
+      cat("--run-dir: expected a folder that nothing was submitted from, got '", printable(run_dir), "', ",
+          jobs.empty() ? "which has slurm/jobs.json" : cat("of job ", join_first(jobs, ", ", kMaxNamesShown)),
+          "; see squeue, and give another folder"));
 }
 
 }  // namespace
@@ -137,9 +131,9 @@ int submit_tasks(const TasksFlags& flags, TasksRun& run) {
   }
   begin_run_folder(run, "");
   const std::vector<std::string> jobs = submit_slurm(plan, tasks, options);
-  write_all(STDOUT_FILENO, cat("submitted ", tasks.size(), " tasks as ", jobs.size(),
-                               jobs.size() == 1 ? " job: " : " jobs: ", join(jobs, ", "), "; see ",
-                               run.run_dir, "/slurm/jobs.json and squeue\n"));
+  write_all(STDOUT_FILENO,
+            cat("submitted ", plural(tasks.size(), "task"), " as ", plural(jobs.size(), "job"), ": ",
+                join(jobs, ", "), "; see ", run.run_dir, "/slurm/jobs.json and squeue\n"));
   return 0;
 }
 

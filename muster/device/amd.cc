@@ -96,8 +96,8 @@ void read_vram(Gpu& gpu, const KfdGpu& node, const fs::path& folder) {
 void read_health(Gpu& gpu, const fs::path& folder, std::set<std::string>& seen) {
   gpu.ecc_uncorrected_errors = uncorrected_errors(folder);
   if (gpu.ecc_uncorrected_errors.value_or(0) > 0) {
-    gpu.health = cat(*gpu.ecc_uncorrected_errors, " uncorrected memory error",
-                     *gpu.ecc_uncorrected_errors == 1 ? "" : "s", " since the driver loaded");
+    gpu.health =
+        cat(plural(*gpu.ecc_uncorrected_errors, "uncorrected memory error"), " since the driver loaded");
   }
   // Parts of one GPU that an old driver cannot tell apart would be taken for one device.
   if (!seen.insert(gpu.uuid.value).second) gpu.health = "has the same unique id as another";

@@ -62,7 +62,7 @@ class Reader {
     }
     gpu_.ecc_uncorrected_errors = errors;
     if (errors > 0 && healthy()) {
-      gpu_.health = cat(errors, " uncorrected ECC error", errors == 1 ? "" : "s", " since the driver loaded");
+      gpu_.health = cat(plural(errors, "uncorrected ECC error"), " since the driver loaded");
     }
   }
 

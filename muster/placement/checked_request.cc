@@ -33,11 +33,8 @@ std::string default_policy(const Request& request) {
 std::string names_of(const Inventory& inventory) {
   constexpr size_t kMaxNamed = 8;
   std::vector<std::string> names;
-  for (size_t i = 0; i < std::min(inventory.hosts.size(), kMaxNamed); ++i) {
-    names.push_back(inventory.hosts[i].name);
-  }
-  const size_t more = inventory.hosts.size() - names.size();
-  return join(names, ", ") + (more > 0 ? cat(" and ", more, " more") : "");
+  for (const Host& host : inventory.hosts) names.push_back(host.name);
+  return join_first(std::move(names), ", ", kMaxNamed);
 }
 
 }  // namespace

@@ -151,8 +151,7 @@ class HostPicture {
 
   void draw_header() {
     canvas_.text(kMargin, top_ + 18, fit_text(cat("host ", host_.name), 60), {.size = 16, .bold = true});
-    std::string facts = cat(host_.gpus.size(), host_.gpus.size() == 1 ? " GPU, " : " GPUs, ", host_.num_cores,
-                            host_.num_cores == 1 ? " core" : " cores");
+    std::string facts = cat(plural(host_.gpus.size(), "GPU"), ", ", plural(host_.num_cores, "core"));
     if (!host_.driver_version.empty()) facts += cat(", driver ", host_.driver_version);
     if (host_.gpus.empty() && !host_.gpu_note.empty()) facts += cat("; ", host_.gpu_note);
     canvas_.text(kMargin, top_ + 36, fit_text(facts, 100), {.size = 12, .fill = kGrey});
@@ -196,7 +195,7 @@ class HostPicture {
         static_cast<size_t>(std::count_if(host_.cores.begin(), host_.cores.end(), [&](const CpuCore& core) {
           return core.numa_node == node.numa_node;
         }));
-    if (cores > 0) title += cat(", ", cores, cores == 1 ? " core" : " cores");
+    if (cores > 0) title += cat(", ", plural(cores, "core"));
     canvas_.text(node.box.x + 10, node.box.y + 16, title, {.bold = true});
     for (const CorePlace& core : node.cores) draw_core(core);
     for (const NicPlace& nic : node.nics) draw_nic(nic);
@@ -259,8 +258,7 @@ class HostPicture {
 
   static std::string remark(const Gpu& gpu) {
     if (gpu.health != kHealthy) return gpu.health;
-    if (gpu.mig_enabled)
-      return cat("MIG: ", gpu.mig.size(), gpu.mig.size() == 1 ? " instance" : " instances");
+    if (gpu.mig_enabled) return cat("MIG: ", plural(gpu.mig.size(), "instance"));
     return gpu.uuid.value.substr(0, 12);
   }
 
@@ -344,7 +342,7 @@ class HostPicture {
     const Gpu& a = host_.gpus[layout_.gpus[run.ports.front().gpu].gpu];
     const Gpu& b = host_.gpus[layout_.gpus[run.ports.back().gpu].gpu];
     std::string text = cat(to_string(run.link), ": ", style_of(run.link.kind).meaning);
-    if (run.link.count > 0) text += cat(", ", run.link.count, run.link.count == 1 ? " link" : " links");
+    if (run.link.count > 0) text += cat(", ", plural(run.link.count, "link"));
     const double rate = link_bandwidth(a, b, run.link);
     if (rate > 0) text += cat(", about ", std::lround(rate), " GB/s each way");
     return text;
@@ -380,8 +378,7 @@ std::string draw_svg(const Inventory& inventory, const Plan* plan, const SvgOpti
   }
   if (hosts.size() > drawn) {
     const size_t more = hosts.size() - drawn;
-    canvas.text(kMargin, y, cat("and ", more, more == 1 ? " more host" : " more hosts"),
-                {.size = 14, .bold = true});
+    canvas.text(kMargin, y, cat("and ", plural(more, "more host")), {.size = 14, .bold = true});
     y += kMargin;
   }
   const std::string title = hosts.size() == 1 ? cat("host ", hosts[0]->name) : cat(hosts.size(), " hosts");

@@ -61,8 +61,4 @@ bool is_idle(const Host& host, const UsableGpu& device) {
          used_bytes(gpu) <= std::max(kIdleBytes, gpu.memory_total_bytes / kIdleShare);
 }
 
-std::string plural(size_t count, const char* word) {
-  return cat(count, " ", word, count == 1 ? "" : "s");
-}
-
 }  // namespace muster

@@ -43,7 +43,4 @@ GpuLoad load_of(const Host& host, const UsableGpu& device);
 // when that is more.
 bool is_idle(const Host& host, const UsableGpu& device);
 
-// "3 GPUs", "1 rank".
-std::string plural(size_t count, const char* word);
-
 }  // namespace muster

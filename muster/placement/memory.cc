@@ -106,9 +106,9 @@ Fit fit_somehow(const PolicyInput& input, int num_ranks) {
     }
   }
   throw Error(ErrorCode::invalid_argument,
-              cat("--rank-memory: expected that ", plural(static_cast<size_t>(num_ranks), "rank"),
-                  " fit on host ", input.host.name, ", got too little memory: local rank ", fit.too_big,
-                  " needs ", format_bytes(rank_memory_need(input.request, fit.too_big)),
+              cat("--rank-memory: expected that ", plural(num_ranks, "rank"), " fit on host ",
+                  input.host.name, ", got too little memory: local rank ", fit.too_big, " needs ",
+                  format_bytes(rank_memory_need(input.request, fit.too_big)),
                   " and finds no GPU that has it free; start fewer ranks there"));
 }
 

@@ -167,9 +167,9 @@ class Planner {
     std::string note = why;
     if (!request_.cpu_only) note += cat(" (", no_gpu_reason(host_at), ")");
     if (nproc) {
-      notes_.add(*host, cat(note, ": ", plural(static_cast<size_t>(num_ranks), "rank"), " on CPU slots"));
+      notes_.add(*host, cat(note, ": ", plural(num_ranks, "rank"), " on CPU slots"));
     } else {
-      notes_.add(*host, cat(note, ": ", plural(static_cast<size_t>(slots), "CPU slot"),
+      notes_.add(*host, cat(note, ": ", plural(slots, "CPU slot"),
                             ", one rank each; --cpu-slots N or MUSTER_CPU_SLOTS=N changes how many"));
     }
   }
@@ -217,9 +217,8 @@ class Planner {
   // How many of the `asked` ranks go on GPUs when there are only `capacity`.
   int surplus(const PolicyInput& input, int asked, int capacity) {
     const std::string why = why_too_many(input, asked);
-    const std::string there =
-        cat(plural(static_cast<size_t>(capacity), "GPU"), why.empty() ? "" : " large enough");
-    const std::string numbers = cat(plural(static_cast<size_t>(asked), "rank"), " asked for, ", there);
+    const std::string there = cat(plural(capacity, "GPU"), why.empty() ? "" : " large enough");
+    const std::string numbers = cat(plural(asked, "rank"), " asked for, ", there);
     if (request_.surplus == Surplus::cpu) {
       notes_.add(input.host, cat(numbers, ": the other ", asked - capacity, " on CPU slots (--surplus cpu)"));
       if (request_.numa_binding != NumaBinding::none) {
@@ -322,8 +321,7 @@ class Planner {
 
   void place_rest_on_cpu(size_t host_at, int count, int num_gpus) {
     for (int i = 0; i < count; ++i) {
-      add_cpu_rank(host_at, i,
-                   cat("surplus: ", plural(static_cast<size_t>(num_gpus), "GPU"), " taken; CPU slot ", i));
+      add_cpu_rank(host_at, i, cat("surplus: ", plural(num_gpus, "GPU"), " taken; CPU slot ", i));
     }
   }
 

@@ -211,10 +211,9 @@ void check_selection_hosts(const Selection& selection, const std::vector<const H
     if (part.host.empty() || found != hosts.end()) continue;
     std::vector<std::string> names;
     constexpr size_t kMaxNamed = 8;
-    for (size_t i = 0; i < std::min(hosts.size(), kMaxNamed); ++i) names.push_back(hosts[i]->name);
+    for (const Host* const host : hosts) names.push_back(host->name);
     fail_at(selection.text, part.at,
-            cat("expected a host of the job (", join(names, ", "),
-                hosts.size() > kMaxNamed ? cat(" and ", hosts.size() - kMaxNamed, " more") : "", "), got ",
+            cat("expected a host of the job (", join_first(std::move(names), ", ", kMaxNamed), "), got ",
                 shown(part.host)));
   }
 }

@@ -8,8 +8,8 @@ namespace {
 std::vector<PolicyChoice> choose_sequential(const PolicyInput& input, int num_ranks) {
   const size_t count = input.gpus.size();
   const std::string of =
-      cat(" of ", count, input.request.gpus.empty() ? (count == 1 ? " GPU" : " GPUs") : " in --gpus ",
-          input.request.gpus);
+      cat(" of ",
+          input.request.gpus.empty() ? plural(count, "GPU") : cat(count, " in --gpus ", input.request.gpus));
   return in_turn(input.gpus, num_ranks, [&](size_t place) { return cat("sequential: ", place + 1, of); });
 }
 

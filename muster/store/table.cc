@@ -63,15 +63,11 @@ size_t Table::first_missing(const std::vector<std::string>& keys, size_t from) c
 
 std::string Table::describe_missing(const std::vector<std::string>& keys) const {
   constexpr size_t kNamed = 8;
-  std::vector<std::string> named;
-  size_t missing = 0;
+  std::vector<std::string> missing;
   for (const auto& key : keys) {
-    if (values_.contains(key)) continue;
-    if (++missing <= kNamed) named.push_back(quote(key));
+    if (!values_.contains(key)) missing.push_back(quote(key));
   }
-  std::string text = join(named, ", ");
-  if (missing > kNamed) text += cat(" and ", missing - kNamed, " more");
-  return text;
+  return join_first(std::move(missing), ", ", kNamed);
 }
 
 void check_limits(std::string_view operation, const std::string& key, const std::string& value) {

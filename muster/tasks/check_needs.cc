@@ -18,10 +18,6 @@ namespace {
 constexpr size_t kMaxImpossible = 10;
 constexpr size_t kMaxModelsShown = 5;
 
-std::string count_of(size_t count, const char* word) {
-  return cat(count, " ", word, count == 1 ? "" : "s");
-}
-
 // One alternative against all hosts.
 class NeedJudge {
  public:
@@ -59,7 +55,7 @@ class NeedJudge {
     std::string host = {};
   };
 
-  std::string cores_text() const { return count_of(static_cast<size_t>(need_.cpus), "core"); }
+  std::string cores_text() const { return plural(need_.cpus, "core"); }
 
   bool has_cores(const ReachableHost& host) const {
     return host.num_cores == 0 || host.num_cores >= need_.cpus;
@@ -85,7 +81,7 @@ class NeedJudge {
     return best;
   }
 
-  std::string asked(const std::string& which) const { return cat(count_of(num_gpus_, "GPU"), which); }
+  std::string asked(const std::string& which) const { return cat(plural(num_gpus_, "GPU"), which); }
 
   std::string too_few(const std::string& which, const Best& best) const {
     if (best.count > 0) {
@@ -163,8 +159,8 @@ std::string what_there_is(const NeedsCheck& check) {
     cores = std::max(cores, host.num_cores);
   }
   std::vector<std::string> parts;
-  if (gpus > 0) parts.push_back(count_of(gpus, "GPU"));
-  if (cores > 0) parts.push_back(count_of(static_cast<size_t>(cores), "core"));
+  if (gpus > 0) parts.push_back(plural(gpus, "GPU"));
+  if (cores > 0) parts.push_back(plural(cores, "core"));
   if (parts.empty()) return inventory.source;
   const bool one = inventory.hosts.size() == 1;
   return cat(one ? "" : "a host of ", inventory.source, one ? " has " : " has at most ",

@@ -10,13 +10,10 @@ namespace muster {
 
 namespace {
 
-constexpr size_t kMostNamed = 5;
-
 // "a, b, c and 4 more".
-std::string named_list(const std::vector<std::string>& names) {
-  if (names.size() <= kMostNamed) return join(names, ", ");
-  const std::vector<std::string> first(names.begin(), names.begin() + kMostNamed);
-  return cat(join(first, ", "), " and ", names.size() - kMostNamed, " more");
+std::string named_list(std::vector<std::string> names) {
+  constexpr size_t kMostNamed = 5;
+  return join_first(std::move(names), ", ", kMostNamed);
 }
 
 }  // namespace
@@ -133,8 +130,8 @@ std::string Schedule::explain(size_t task, double now) const {
   }
   for (const auto& [at, other] : back_off_) {
     if (other == task && at > now)
-      return cat(name, " failed ", state.failures, state.failures == 1 ? " time" : " times",
-                 " and starts again in ", describe_span(at - now), "\n");
+      return cat(name, " failed ", plural(state.failures, "time"), " and starts again in ",
+                 describe_span(at - now), "\n");
   }
   const Kind& kind = kinds_[state.kind];
   for (const TaskNeed& need : kind.needs) {

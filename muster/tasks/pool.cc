@@ -55,10 +55,9 @@ int cpus_of(const TaskNeed& need) {
 
 std::string describe(const TaskNeed& need) {
   const int count = cpus_of(need);
-  std::string cpus = count == 0 ? std::string() : cat(count, count == 1 ? " CPU" : " CPUs");
+  std::string cpus = count == 0 ? std::string() : plural(count, "CPU");
   if (need.gpus <= 0) return cpus;
-  std::string text =
-      need.gpus < 1 ? cat(need.gpus, " of a GPU") : plural(static_cast<size_t>(gpus_of(need)), "GPU");
+  std::string text = need.gpus < 1 ? cat(need.gpus, " of a GPU") : plural(gpus_of(need), "GPU");
   if (!need.model.empty()) text += cat(" of model ", printable(need.model));
   if (need.memory_bytes > 0) text += cat(" with ", format_bytes(need.memory_bytes), " free");
   return cpus.empty() ? text : cat(text, " and ", cpus);

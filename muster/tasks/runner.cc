@@ -11,7 +11,6 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-#include "muster/placement/gpu_facts.h"
 #include "muster/tasks/run_hosts.h"
 #include "muster/tasks/standstill.h"
 #include "muster/tasks/task_log.h"

@@ -149,7 +149,7 @@ class TimelinePage {
   std::string summary() const {
     std::map<TaskState, size_t> counts;
     for (const TaskResult& result : results_) ++counts[result.state];
-    std::string text = cat(tasks_.size(), tasks_.size() == 1 ? " task" : " tasks");
+    std::string text = plural(tasks_.size(), "task");
     for (const auto& [state, count] : counts) text += cat(", ", count, " ", to_string(state));
     return cat(text, "; ", seconds_text(timeline_.end), " in all");
   }

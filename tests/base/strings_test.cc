@@ -32,6 +32,8 @@ TEST(Join, PutsTheSeparatorBetween) {
   EXPECT_EQ(join(std::vector<std::string>{"a", "b", "c"}, ", "), "a, b, c");
   EXPECT_EQ(join(std::vector<int>{1, 2}, "-"), "1-2");
   EXPECT_EQ(join(std::vector<int>{}, "-"), "");
+  EXPECT_EQ(join_first({"a", "b"}, ", ", 2), "a, b");
+  EXPECT_EQ(join_first({"a", "b", "c", "d"}, ", ", 2), "a, b and 2 more");
 }
 
 TEST(Trim, TakesBlanksFromBothEnds) {
