@@ -26,12 +26,12 @@ void write_all(int fd, const std::string& bytes, const std::string& path) {
   }
 }
 
-std::string read_file(const std::string& path) {
+std::string read_file(const std::string& path, size_t most) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) fail_errno(cat("cannot open '", path, "'"), errno);
   std::string bytes;
   char buffer[65536];
-  for (;;) {
+  while (bytes.size() <= most) {
     const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer));
     if (n == 0) return bytes;
     if (n > 0) {
@@ -40,6 +40,8 @@ std::string read_file(const std::string& path) {
       fail_errno(cat("cannot read '", path, "'"), errno);
     }
   }
+  bytes.resize(most + 1);
+  return bytes;
 }
 
 void write_file(const std::string& path, const std::string& bytes) {

@@ -1,6 +1,8 @@
 // An owned file descriptor, and the few whole-file operations that everybody needs.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -31,8 +33,9 @@ class Fd {
 // Writes all of `bytes`, whatever the number of calls it takes. Throws: io, naming the path where it is told.
 void write_all(int fd, const std::string& bytes, const std::string& path = {});
 
-// The whole file. Throws: io naming the path.
-std::string read_file(const std::string& path);
+// The whole file; of one with more than `most` bytes, and be it endless, one byte more.
+// Throws: io naming the path.
+std::string read_file(const std::string& path, size_t most = SIZE_MAX);
 
 // Writes `bytes` to `path` aside, then renames: a reader sees the old file or the new one. Throws: io naming
 // the path.

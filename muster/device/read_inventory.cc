@@ -1,10 +1,6 @@
 #include "muster/device/read_inventory.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <set>
 
@@ -56,22 +52,11 @@ Format format_of(const std::string& text, const std::string& source) {
   return Format::fleet;
 }
 
-// At most one byte more than is allowed, whatever the file is: it may be endless.
 std::string read_bounded(const std::string& path) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) fail_errno(cat("cannot open '", path, "'"), errno);
-  std::string bytes;
-  char buffer[65536];
-  for (;;) {
-    const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer));
-    if (n == 0) return bytes;
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_errno(cat("cannot read '", path, "'"), errno);
-    bytes.append(buffer, static_cast<size_t>(n));
-    if (bytes.size() > kMaxInventoryBytes) {
-      refuse(path, cat("at most ", kMaxInventoryBytes >> 20U, " MiB"), "more");
-    }
-  }
+  std::string bytes = read_file(path, kMaxInventoryBytes);
+  if (bytes.size() > kMaxInventoryBytes)
+    refuse(path, cat("at most ", kMaxInventoryBytes >> 20U, " MiB"), "more");
+  return bytes;
 }
 
 // The one host that a fleet file's `from` names. A fleet file in a fleet file could go in circles.

@@ -3,10 +3,10 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <fstream>
 #include <unordered_map>
 
 #include "muster/base/error.h"
+#include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/after_names.h"
 #include "muster/tasks/spec_problems.h"
@@ -63,25 +63,6 @@ void check_names(const std::vector<Task>& tasks, SpecProblems& problems) {
   }
 }
 
-// Throws: invalid_argument when there is more.
-std::string read_at_most(const std::string& path, size_t most) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail_errno(cat("cannot read '", printable(path), "'"), errno);
-  std::string text;
-  std::vector<char> piece(size_t{1} << 20);
-  while (text.size() <= most && file.good()) {
-    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
-    text.append(piece.data(), static_cast<size_t>(file.gcount()));
-  }
-  if (text.size() > most) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("expected a file of tasks of at most ", most >> 20U, " MiB, got '", printable(path),
-                    "', which is larger; see that it is a spec, and let `each` make many tasks of one"));
-  }
-  if (file.bad()) fail_errno(cat("cannot read '", printable(path), "'"), errno);
-  return text;
-}
-
 }  // namespace
 
 std::vector<TaskNeed> default_needs(int ranks) {
@@ -121,7 +102,7 @@ std::string read_spec(const std::string& path) {
                                               : "neither a file nor a pipe",
                     "; correct the path"));
   }
-  return read_at_most(path, kMaxSpecBytes);
+  return read_file(path, kMaxSpecBytes);
 }
 
 }  // namespace muster

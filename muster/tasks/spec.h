@@ -27,8 +27,8 @@
 
 namespace muster {
 
-// What the file says; a pipe is read to its end. Throws: io when it cannot be read; invalid_argument when it
-// is neither, or too large for tasks.
+// What the file or pipe says; of what is too large for a spec, more than tasks_of_text takes. Throws: io when
+// it cannot be read; invalid_argument when it is neither.
 std::string read_spec(const std::string& path);
 
 // The tasks of a text, in its order; names are unique, every name in `after` exists, nothing waits for

@@ -127,8 +127,8 @@ class SpecScanner {
 
 void check_spec_text(const std::string& text, SpecProblems& problems) {
   if (text.size() > kMaxSpecBytes) {
-    problems.fail({1, 1},
-                  cat("expected at most ", kMaxSpecBytes >> 20U, " MiB, got ", text.size(), " bytes"));
+    problems.fail({1, 1}, cat("expected a spec of at most ", kMaxSpecBytes >> 20U,
+                              " MiB, got more; let `each` make many tasks of one"));
   }
   SpecScanner(text, problems).scan();
 }

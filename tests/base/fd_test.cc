@@ -78,6 +78,9 @@ TEST_F(FdTest, FilesAreReplacedWholeAndReadWhole) {
   write_file(path, "before");
   write_file(path, bytes);
   EXPECT_TRUE(read_file(path) == bytes);
+  EXPECT_TRUE(read_file(path, bytes.size()) == bytes);
+  EXPECT_TRUE(read_file(path, 100'000) == bytes.substr(0, 100'001));
+  EXPECT_EQ(read_file("/dev/zero", 7).size(), 8U);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), {}), 1);  // nothing left aside
 }
 
