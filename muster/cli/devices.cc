@@ -12,7 +12,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/cli/devices_text.h"
-#include "muster/cli/flag_checks.h"
+#include "muster/cli/value_flags.h"
 #include "muster/cli/watch.h"
 #include "muster/device/inventory_json.h"
 #include "muster/device/probe.h"

@@ -7,9 +7,9 @@
 
 #include "muster/cli/command_line.h"
 #include "muster/cli/config_file.h"
-#include "muster/cli/flag_checks.h"
 #include "muster/cli/plan_hosts.h"
 #include "muster/cli/run_options.h"
+#include "muster/cli/value_flags.h"
 #include "muster/cluster/host_agent.h"
 #include "muster/launch/agent.h"
 
@@ -60,17 +60,11 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
                    "Ranks: a number, auto, cpu or gpu [one per device]")
       ->type_name("N")
       ->envname("PET_NPROC_PER_NODE");
-  command
-      ->add_option("--gpus", flags.gpus,
-                   "GPUs to use: 0,2-5, !3, GPU-8f3c, free:2, idle, model=A100, mem>=20GiB, … [all]")
-      ->type_name("SEL")
-      ->check(not_empty("GPUs such as 0,2-5 or all"));
-  command->add_option("--policy", flags.policy, "How ranks are given GPUs")
-      ->type_name("NAME")
-      ->check(not_empty("a policy's name"));
-  command->add_option("--map", flags.map, "GPU of each local rank: 3,1,0,2 or @FILE")
-      ->type_name("LIST")
-      ->check(not_empty("GPU indices such as 3,1,0,2, or @FILE"));
+  text_flag(command, "--gpus", flags.gpus, "SEL", "GPUs such as 0,2-5 or all",
+            "GPUs to use: 0,2-5, !3, GPU-8f3c, free:2, idle, model=A100, mem>=20GiB, … [all]");
+  text_flag(command, "--policy", flags.policy, "NAME", "a policy's name", "How ranks are given GPUs");
+  text_flag(command, "--map", flags.map, "LIST", "GPU indices such as 3,1,0,2, or @FILE",
+            "GPU of each local rank: 3,1,0,2 or @FILE");
   command->add_option("--map-command", flags.map_command, "A command that prints such a list")
       ->type_name("CMD");
   command->add_option("--scores", flags.scores, "Speeds of GPUs: a JSON file {\"0\": 100, \"1\": 90}")
@@ -88,13 +82,9 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
       ->type_name("RULE");
   command->add_option("--visibility", flags.visibility, "GPUs that a rank sees: job, own, own-first or all")
       ->type_name("WHICH");
-  command->add_option("--cpu-slots", flags.cpu_slots, "Ranks where there is no GPU [MUSTER_CPU_SLOTS, or 2]")
-      ->type_name("N")
-      ->check(whole_number_from(1));
-  command
-      ->add_option("--inventory", flags.inventory, "The machine in this file instead of this one (simulated)")
-      ->type_name("FILE")
-      ->check(not_empty("a file"));
+  count_flag(command, "--cpu-slots", flags.cpu_slots, "Ranks where there is no GPU [MUSTER_CPU_SLOTS, or 2]");
+  text_flag(command, "--inventory", flags.inventory, "FILE", "a file",
+            "The machine in this file instead of this one (simulated)");
   torchrun_option(command, "--numa-binding", flags.numa_binding, "MODE",
                   "Bind ranks to CPUs near their GPU: none, node, socket, exclusive or core-complex");
   command->add_flag("--json", flags.json, "The plan as JSON");
@@ -107,50 +97,29 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
 }
 
 void add_hosts_options(CLI::App* command, RunFlags& flags) {
-  command->add_option("--hostfile", flags.hostfile, "A file of such hosts: a slots=4")
-      ->type_name("FILE")
-      ->check(not_empty("a file"));
-  command
-      ->add_option("--host-discovery", flags.host_discovery,
-                   "A command that prints such hosts, asked again as the job goes on (--nnodes MIN:MAX)")
-      ->type_name("CMD")
-      ->check(not_empty("a command"));
-  command->add_option("--ssh", flags.ssh, "What reaches the hosts [MUSTER_SSH, or ssh]")->type_name("CMD");
-  command->add_option("--remote-muster", flags.remote_muster, "muster's path on the hosts [as here]")
-      ->type_name("PATH");
+  reach_flags(command, flags.hostfile, flags.ssh, flags.remote_muster);
+  text_flag(command, "--host-discovery", flags.host_discovery, "CMD", "a command",
+            "A command that prints such hosts, asked again as the job goes on (--nnodes MIN:MAX)");
 }
 
 void add_run_options(CLI::App* command, RunFlags& flags) {
-  command->add_option("--run-dir", flags.run_dir, "Folder for plan, logs and reports [runs/<id>]")
-      ->type_name("DIR")
-      ->check(not_empty("a folder"));
-  command->add_option("--workdir", flags.work_dir, "Folder that ranks run in [this one]")
-      ->type_name("DIR")
-      ->check(not_empty("a folder"));
+  text_flag(command, "--run-dir", flags.run_dir, "DIR", "a folder",
+            "Folder for plan, logs and reports [runs/<id>]");
+  text_flag(command, "--workdir", flags.work_dir, "DIR", "a folder", "Folder that ranks run in [this one]");
   command->add_option("--env", flags.env, "A variable of the ranks: NAME=VALUE (again for more)")
       ->type_name("NAME=VALUE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--timeout", flags.timeout, "Time for the whole job; then it is stopped, exit code 124")
-      ->type_name("TIME")
-      ->check(not_empty("a time such as 90m"));
+  text_flag(command, "--timeout", flags.timeout, "TIME", "a time such as 90m",
+            "Time for the whole job; then it is stopped, exit code 124");
   add_hosts_options(command, flags);
-  command
-      ->add_option("--secret-file", flags.secret_file,
-                   "The secret that the job's hosts share (muster secret)")
-      ->type_name("FILE")
-      ->check(not_empty("a file"));
+  text_flag(command, "--secret-file", flags.secret_file, "FILE", "a file",
+            "The secret that the job's hosts share (muster secret)");
   command->add_flag("--no-auth", flags.no_auth, "Let everybody who reaches the rendezvous take part");
-  command
-      ->add_option("--max-host-failures", flags.max_host_failures,
-                   "Failures after which a host is set aside, where others are left [3]")
-      ->type_name("N")
-      ->check(whole_number_from(1));
-  command
-      ->add_option("--stopped-timeout", flags.stopped_timeout,
-                   "End a rank that has been stopped (SIGSTOP) this long [it is only named]")
-      ->type_name("TIME")
-      ->check(not_empty("a time such as 1m"));
+  count_flag(command, "--max-host-failures", flags.max_host_failures,
+             "Failures after which a host is set aside, where others are left [3]");
+  text_flag(command, "--stopped-timeout", flags.stopped_timeout, "TIME", "a time such as 1m",
+            "End a rank that has been stopped (SIGSTOP) this long [it is only named]");
   command->add_flag("--dry-run", flags.dry_run, "Show the plan on standard output and stop");
   command->add_option("--plan", flags.plan, "Execute the plan in this file (muster plan --json)")
       ->type_name("FILE");

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <memory>
 
-#include "muster/cli/flag_checks.h"
 #include "muster/cli/tasks_run.h"
+#include "muster/cli/value_flags.h"
 
 namespace muster {
 
@@ -35,69 +35,37 @@ void add_what(CLI::App* command, TasksFlags& flags) {
       ->expected(1)
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command
-      ->add_option("--need-gpus", flags.need_gpus, "Of a sweep: GPUs of each task, 2 or 0.5 [1, else a CPU]")
-      ->type_name("N")
-      ->check(not_empty("a number as 2 or 0.5"));
-  command->add_option("--need-memory", flags.need_memory, "Of a sweep: free memory on each of these: 20GiB")
-      ->type_name("SIZE")
-      ->check(not_empty("a size such as 20GiB"));
-  command->add_option("--need-cpus", flags.need_cpus, "Of a sweep: CPUs of each task")
-      ->type_name("N")
-      ->check(not_empty("a number"));
+  text_flag(command, "--need-gpus", flags.need_gpus, "N", "a number as 2 or 0.5",
+            "Of a sweep: GPUs of each task, 2 or 0.5 [1, else a CPU]");
+  text_flag(command, "--need-memory", flags.need_memory, "SIZE", "a size such as 20GiB",
+            "Of a sweep: free memory on each of these: 20GiB");
+  text_flag(command, "--need-cpus", flags.need_cpus, "N", "a number", "Of a sweep: CPUs of each task");
   command->add_option("--retries", flags.retries, "Of a sweep: starts after a failure [0]")
       ->type_name("N")
       ->check(whole_number_from(0));
-  command->add_option("--resume", flags.resume, "Go on with the run in this folder: what is done stays done")
-      ->type_name("DIR")
-      ->check(not_empty("a folder"));
+  text_flag(command, "--resume", flags.resume, "DIR", "a folder",
+            "Go on with the run in this folder: what is done stays done");
 }
 
 void add_where(CLI::App* command, TasksFlags& flags) {
-  command->add_option("--gpus", flags.gpus, "GPUs to use: 0,2-5, !3, idle, model=A100, … [all]")
-      ->type_name("SEL")
-      ->check(not_empty("GPUs such as 0,2-5 or all"));
-  command->add_option("--cpus,--cpu-slots", flags.cpus, "CPUs to use, which tasks without a GPU count [all]")
-      ->type_name("N")
-      ->check(whole_number_from(1));
-  command->add_option("--jobs", flags.jobs, "Tasks at a time at most, whatever there is room for")
-      ->type_name("N")
-      ->check(whole_number_from(1));
-  command
-      ->add_option("--inventory", flags.inventory, "The machine in this file instead of this one (simulated)")
-      ->type_name("FILE")
-      ->check(not_empty("a file"));
-  command
-      ->add_option(
-          "--hosts", flags.hosts,
-          "Hosts to use, over ssh, with how many tasks at a time: a:4,b:8,c [in a Slurm allocation: its "
-          "nodes; else this machine]")
-      ->type_name("LIST")
-      ->check(not_empty("hosts such as a:4,b:8"));
-  command->add_option("--hostfile", flags.hostfile, "A file of such hosts: a slots=4")
-      ->type_name("FILE")
-      ->check(not_empty("a file"));
-  command->add_option("--ssh", flags.ssh, "What reaches the hosts [MUSTER_SSH, or ssh]")
-      ->type_name("CMD")
-      ->check(not_empty("a command"));
-  command->add_option("--remote-muster", flags.remote_muster, "muster's path on the hosts [as here]")
-      ->type_name("PATH")
-      ->check(not_empty("a path"));
+  text_flag(command, "--gpus", flags.gpus, "SEL", "GPUs such as 0,2-5 or all",
+            "GPUs to use: 0,2-5, !3, idle, model=A100, … [all]");
+  count_flag(command, "--cpus,--cpu-slots", flags.cpus, "CPUs to use, which tasks without a GPU count [all]");
+  count_flag(command, "--jobs", flags.jobs, "Tasks at a time at most, whatever there is room for");
+  text_flag(command, "--inventory", flags.inventory, "FILE", "a file",
+            "The machine in this file instead of this one (simulated)");
+  text_flag(command, "--hosts", flags.hosts, "LIST", "hosts such as a:4,b:8",
+            "Hosts to use, over ssh, with how many tasks at a time: a:4,b:8,c [in a Slurm allocation: its "
+            "nodes; else this machine]");
+  reach_flags(command, flags.hostfile, flags.ssh, flags.remote_muster);
   command->add_flag("--standalone", flags.standalone, "This machine alone, in a Slurm allocation too");
   command->add_flag("--serve", flags.serve, "Run tasks for a run on another host")->group("");
-  command
-      ->add_option("--numa-binding", flags.numa_binding,
-                   "CPUs that tasks are kept on: none, node [near their GPUs], exclusive [their own alone]")
-      ->type_name("MODE")
-      ->check(not_empty("none, node or exclusive"));
+  text_flag(command, "--numa-binding", flags.numa_binding, "MODE", "none, node or exclusive",
+            "CPUs that tasks are kept on: none, node [near their GPUs], exclusive [their own alone]");
   command->add_flag("--no-lease", flags.no_lease, "Take no lease on the GPUs: other jobs may get the same");
-  command
-      ->add_option(
-          "--wait", flags.wait,
-          "When nothing else is to do: how long to wait for GPUs of other jobs [ever], and for hosts "
-          "that were lost [1m]")
-      ->type_name("TIME")
-      ->check(not_empty("a time such as 10m"));
+  text_flag(command, "--wait", flags.wait, "TIME", "a time such as 10m",
+            "When nothing else is to do: how long to wait for GPUs of other jobs [ever], and for hosts "
+            "that were lost [1m]");
 }
 
 void add_how(CLI::App* command, TasksFlags& flags) {
@@ -105,24 +73,18 @@ void add_how(CLI::App* command, TasksFlags& flags) {
                                        "After a failure: all that does not depend on it (the default)");
   command->add_flag("--fail-fast", flags.fail_fast, "After a failure: end what runs, start nothing more")
       ->excludes(keep);
-  command->add_option("--time-limit", flags.time_limit, "Of the whole run; then it is ended, exit code 124")
-      ->type_name("TIME")
-      ->check(not_empty("a time such as 2h"));
-  command->add_option("--shutdown-timeout", flags.grace, "SIGTERM, this, SIGKILL [30s]")
-      ->type_name("TIME")
-      ->check(not_empty("a time such as 30s"));
-  command->add_option("--run-dir", flags.run_dir, "Folder for journal, logs and plans [runs/<id>]")
-      ->type_name("DIR")
-      ->check(not_empty("a folder"));
+  text_flag(command, "--time-limit", flags.time_limit, "TIME", "a time such as 2h",
+            "Of the whole run; then it is ended, exit code 124");
+  text_flag(command, "--shutdown-timeout", flags.grace, "TIME", "a time such as 30s",
+            "SIGTERM, this, SIGKILL [30s]");
+  text_flag(command, "--run-dir", flags.run_dir, "DIR", "a folder",
+            "Folder for journal, logs and plans [runs/<id>]");
   command->add_flag("--dry-run", flags.dry_run,
                     "Show what would start first, and where; with --submit, what sbatch would get");
-  command->add_option("--explain", flags.explain, "Say why this task waits, and start nothing")
-      ->type_name("NAME")
-      ->check(not_empty("a task's name"));
-  command
-      ->add_option("--submit", flags.submit, "Hand the tasks to a batch system as job arrays, and end: slurm")
-      ->type_name("SYSTEM")
-      ->check(not_empty("slurm"));
+  text_flag(command, "--explain", flags.explain, "NAME", "a task's name",
+            "Say why this task waits, and start nothing");
+  text_flag(command, "--submit", flags.submit, "SYSTEM", "slurm",
+            "Hand the tasks to a batch system as job arrays, and end: slurm");
   command->add_option("--sbatch", flags.sbatch, "A flag of sbatch: --sbatch=--partition=gpu (again for more)")
       ->type_name("FLAG")
       ->expected(1)
@@ -133,12 +95,10 @@ void add_how(CLI::App* command, TasksFlags& flags) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group("");
   command->add_flag("--json", flags.json, "The results as JSON");
-  command->add_option("--csv", flags.csv, "The results, with parameters and what tasks printed, as a table")
-      ->type_name("FILE")
-      ->check(not_empty("a file"));
-  command->add_option("--html", flags.html, "Draw the timeline of the devices into this page")
-      ->type_name("FILE")
-      ->check(not_empty("a file"));
+  text_flag(command, "--csv", flags.csv, "FILE", "a file",
+            "The results, with parameters and what tasks printed, as a table");
+  text_flag(command, "--html", flags.html, "FILE", "a file",
+            "Draw the timeline of the devices into this page");
   command->add_flag("-q,--quiet", flags.quiet, "Only failures, and the results");
 }
 

@@ -1,0 +1,41 @@
+#include "muster/cli/value_flags.h"
+
+#include <CLI/CLI.hpp>
+
+#include "muster/base/strings.h"
+
+namespace muster {
+
+FlagCheck not_empty(const std::string& expected) {
+  return [expected](const std::string& text) {
+    return text.empty() ? cat("expected ", expected, ", got ''; give it or leave the flag out") : "";
+  };
+}
+
+FlagCheck whole_number_from(int64_t least, int64_t most) {
+  return [least, most](const std::string& text) -> std::string {
+    const auto number = parse_int(text);
+    if (number && *number >= least && *number <= most) return "";
+    const bool too_large = number && *number > most;
+    return cat("expected a whole number of at ", too_large ? "most " : "least ", too_large ? most : least,
+               ", got '", printable(text), "'");
+  };
+}
+
+void text_flag(CLI::App* command, const std::string& flag, std::string& value, const std::string& type,
+               const std::string& expected, const std::string& help) {
+  command->add_option(flag, value, help)->type_name(type)->check(not_empty(expected));
+}
+
+void count_flag(CLI::App* command, const std::string& flag, int& value, const std::string& help) {
+  command->add_option(flag, value, help)->type_name("N")->check(whole_number_from(1));
+}
+
+void reach_flags(CLI::App* command, std::string& hostfile, std::string& ssh, std::string& remote_muster) {
+  text_flag(command, "--hostfile", hostfile, "FILE", "a file", "A file of such hosts: a slots=4");
+  text_flag(command, "--ssh", ssh, "CMD", "a command", "What reaches the hosts [MUSTER_SSH, or ssh]");
+  text_flag(command, "--remote-muster", remote_muster, "PATH", "a path",
+            "muster's path on the hosts [as here]");
+}
+
+}  // namespace muster
