@@ -334,12 +334,9 @@ TEST(Guard, NamesTheCauseAmongDeathsThatFollowAtOnce) {
 
 TEST(Guard, NohupIsHonoured) {
   const ScratchFolder folder;
-  ProgramSettings settings;
-  settings.program = "/bin/sh";
-  Program program(
-      {"-c", cat("trap '' HUP; exec ", MUSTER_BINARY_DIR,
-                 "/bin/muster run -q -n 1 sh -c 'echo ready; until [ -e go ]; do sleep 0.02; done'")},
-      folder, settings);
+  Program program = from_shell(
+      "trap '' HUP; exec \"$0\" run -q -n 1 sh -c 'echo ready; until [ -e go ]; do sleep 0.02; done'",
+      folder);
   program.read_until("ready");
   ::kill(program.pid(), SIGHUP);
   folder.write("go", "");

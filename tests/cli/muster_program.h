@@ -10,6 +10,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -120,6 +121,16 @@ inline std::vector<std::string> sh(std::vector<std::string> flags, const std::st
   flags.insert(flags.begin(), "run");
   flags.insert(flags.end(), {"sh", "-c", script});
   return flags;
+}
+
+// A shell that runs `script`, to which $0 is the real program.
+inline Program from_shell(const std::string& script, const ScratchFolder& folder) {
+  return Program({"-c", script, ProgramSettings().program}, folder, {.program = "/bin/sh"});
+}
+
+// What a job with `--run-dir out` has left of its failure.
+inline nlohmann::json failure_of(const ScratchFolder& folder) {
+  return nlohmann::json::parse(read_file(folder.path() + "/out/failure.json"));
 }
 
 // Start to end.

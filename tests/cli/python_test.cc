@@ -189,7 +189,7 @@ main()
   EXPECT_EQ(ran.code, 1);
   EXPECT_THAT(ran.err, HasSubstr("rank 1 failed first: exit code 1"));
   EXPECT_THAT(ran.err, HasSubstr("error     ValueError: the batch is bad"));
-  const json failure = json::parse(read_file(folder.path() + "/out/failure.json"));
+  const json failure = failure_of(folder);
   EXPECT_EQ(failure["first"]["message"], "ValueError: the batch is bad");
   EXPECT_THAT(failure["first"]["stack"], HasSubstr("in main"));
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <nlohmann/json.hpp>
 
 #include "muster/base/strings.h"
 #include "muster_program.h"
@@ -12,12 +11,7 @@
 namespace muster {
 namespace {
 
-using nlohmann::json;
 using testing::HasSubstr;
-
-json failure_report_of(const ScratchFolder& folder) {
-  return json::parse(read_file(folder.path() + "/out/failure.json"));
-}
 
 long peak_memory_of_children() {  // KiB
   rusage usage = {};
@@ -43,11 +37,7 @@ TEST(Run, AnEndlessLineIsPassedInPieces) {
 
 TEST(Run, AReaderThatLeavesEndsTheWriter) {
   const ScratchFolder folder;
-  ProgramSettings settings;
-  settings.program = "/bin/sh";
-  const Ran ran =
-      Program({"-c", cat(MUSTER_BINARY_DIR, "/bin/muster run -q -n 1 yes | head -n 1")}, folder, settings)
-          .finish();
+  const Ran ran = from_shell("\"$0\" run -q -n 1 yes | head -n 1", folder).finish();
   EXPECT_EQ(ran.out, "y\n");
 }
 
@@ -73,7 +63,7 @@ TEST(Run, AReaderOfStandardErrorThatIsGoneCostsNeitherCodeNorReport) {
   ProgramSettings settings;
   settings.stderr_fd = write_end.get();
   EXPECT_EQ(muster(sh({"-n", "2", "--run-dir", "out"}, kFailing), folder, settings).code, 7);
-  EXPECT_EQ(failure_report_of(folder)["exit_code"], 7);
+  EXPECT_EQ(failure_of(folder)["exit_code"], 7);
 }
 
 // A pipe that is full and that nobody reads.
@@ -126,12 +116,8 @@ TEST(Run, AReportThatCannotBeWrittenDoesNotChangeTheCode) {
 
 TEST(Run, AWorkingFolderThatIsGoneIsAnErrorInALine) {
   const ScratchFolder folder;
-  ProgramSettings settings;
-  settings.program = "/bin/sh";
-  const Ran ran = Program({"-c", cat("mkdir gone; cd gone; rmdir ../gone; exec ", MUSTER_BINARY_DIR,
-                                     "/bin/muster run -n 1 true")},
-                          folder, settings)
-                      .finish();
+  const Ran ran =
+      from_shell("mkdir gone; cd gone; rmdir ../gone; exec \"$0\" run -n 1 true", folder).finish();
   EXPECT_EQ(ran.code, 1);
   EXPECT_THAT(ran.err, HasSubstr("muster run: cannot find the folder"));
   EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
@@ -147,7 +133,7 @@ TEST(Run, TheReportHasTheTimeOfTheFailure) {
              folder);
   EXPECT_EQ(ran.code, 7);
   std::tm time = {};
-  const std::string text = failure_report_of(folder)["time"];
+  const std::string text = failure_of(folder)["time"];
   ASSERT_NE(::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S%z", &time), nullptr) << text;
   const long zone = time.tm_gmtoff;  // timegm overwrites it
   const long at = ::timegm(&time) - zone;

@@ -22,10 +22,6 @@ std::vector<std::string> sorted_lines(const std::string& text) {
   return lines;
 }
 
-json failure_of(const ScratchFolder& folder) {
-  return json::parse(read_file(folder.path() + "/out/failure.json"));
-}
-
 TEST(Run, OneRankPerCpuSlotWithPrefixes) {
   const ScratchFolder folder;
   const Ran ran =
@@ -402,12 +398,7 @@ TEST(Run, SecretIsReadableByEveryRankAndNowhereElse) {
 
 TEST(Run, MoreRanksThanTheSoftLimitOfOpenFilesAllows) {
   const ScratchFolder folder;
-  ProgramSettings settings;
-  settings.program = "/bin/sh";
-  const Ran ran = Program({"-c", cat("ulimit -Sn 64; exec ", MUSTER_BINARY_DIR,
-                                     "/bin/muster run -q -n 40 sh -c 'ulimit -Sn'")},
-                          folder, settings)
-                      .finish();
+  const Ran ran = from_shell("ulimit -Sn 64; exec \"$0\" run -q -n 40 sh -c 'ulimit -Sn'", folder).finish();
   EXPECT_EQ(ran.code, 0) << ran.err;
   const auto lines = sorted_lines(ran.out);
   EXPECT_EQ(lines.size(), 40U);

@@ -19,9 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-using testing::AllOf;
 using testing::HasSubstr;
-using testing::Not;
 
 TEST(TasksResume, OneInterruptDrainsAndTwoEnd) {
   for (const int signals : {1, 2}) {
@@ -151,10 +149,9 @@ TEST(TasksResume, WhatDiedWithTheRunIsToldAsLost) {
 TEST(TasksResume, ARunWhoseJournalIsFullEndsAndCanBeResumed) {
   const ScratchFolder folder;
   const auto within = [&](int blocks) {
-    return Program(
-               {"-c", cat("trap '' XFSZ; ulimit -f ", blocks, "; exec '", MUSTER_BINARY_DIR,
-                          "/bin/muster' tasks ", "--run-dir run --sweep a=1..200 --need-cpus 1 -- echo {a}")},
-               folder, {.program = "/bin/sh"})
+    return from_shell(cat("trap '' XFSZ; ulimit -f ", blocks, "; exec \"$0\" tasks --run-dir run ",
+                          "--sweep a=1..200 --need-cpus 1 -- echo {a}"),
+                      folder)
         .finish();
   };
   const Ran before = within(8);  // not even what is to be run

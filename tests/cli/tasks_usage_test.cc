@@ -1,4 +1,5 @@
-// `muster tasks` by the real program: how wrong usage is told, before anything starts.
+// `muster tasks` by the real program: how wrong usage is told, before anything starts; what is shown, and
+// what is handed to Slurm, instead of a run.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -9,16 +10,14 @@
 
 #include "muster/base/strings.h"
 #include "muster_program.h"
+#include "tasks_program.h"
 
 namespace muster {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-using testing::AllOf;
 using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
 
 // Host box of four A100s and 16 cores; ok.toml is a task that leaves the file `began`.
 class TasksUsage : public testing::Test {
@@ -42,7 +41,7 @@ class TasksUsage : public testing::Test {
   void expect_refused(const std::vector<std::string>& args, const std::string& text) const {
     const Ran ran = tasks(args);
     EXPECT_EQ(ran.code, 2) << join(args, " ") << "\n" << ran.err;
-    EXPECT_THAT(ran.err, AllOf(StartsWith("muster tasks: "), HasSubstr(text))) << join(args, " ");
+    EXPECT_THAT(ran.err, AllOf(testing::StartsWith("muster tasks: "), HasSubstr(text))) << join(args, " ");
     EXPECT_FALSE(exists("began") || exists("runs")) << join(args, " ");
   }
 
@@ -78,6 +77,19 @@ TEST_F(TasksUsage, NeedsThatCannotBeMetAreToldWithTheirPlace) {
   }
   expect_refused({"--inventory", "box.toml", "--sweep", "x=1,2", "--need-gpus", "9", "--", "touch", "began"},
                  "--need-gpus 9: task x=1 and 1 more: expected needs");
+}
+
+TEST_F(TasksUsage, ARunThatGoesOnElsewhereKnowsWhereItsTasksStand) {
+  folder_.write("one.toml", "[[host]]\nname = \"one\"\ngpus = \"1xA100-40GB\"\ncores = 8\n");
+  folder_.write("big.toml", spec("needs = { gpus = 2 }"));
+  expect_refused({"big.toml", "--inventory", "one.toml", "--run-dir", "none"},
+                 "big.toml:4:9: task a: expected needs that a host can meet (");
+  EXPECT_THAT(tasks({"big.toml", "--inventory", "one.toml"}).err,
+              HasSubstr("one.toml has 1 GPU and 8 cores), got 2 GPUs: the most that a host has is 1"));
+  EXPECT_FALSE(exists("none"));
+  ASSERT_EQ(tasks({"big.toml", "--inventory", "box.toml", "--run-dir", "run"}).code, 0);
+  EXPECT_THAT(tasks({"--resume", "run", "--inventory", "one.toml"}).err,
+              HasSubstr("big.toml:4:9: task a: expected needs"));
 }
 
 TEST_F(TasksUsage, AFlagTakesOneValueAndLeavesTheSpec) {
@@ -164,7 +176,28 @@ TEST_F(TasksUsage, NumbersThatAreNone) {
               HasSubstr("muster run: --cpu-slots: expected a whole number of at least 1, got '0'"));
 }
 
+TEST_F(TasksUsage, TimesThatAreNone) {
+  for (const auto& [flag, text] : {std::pair("--time-limit", "0"), std::pair("--time-limit", "0s"),
+                                   std::pair("--wait", "soon"), std::pair("--shutdown-timeout", "x")}) {
+    expect_refused({"ok.toml", flag, text}, cat(flag, ": "));
+    expect_refused({"ok.toml", flag, text}, cat("got '", text, "'"));
+  }
+}
+
+TEST_F(TasksUsage, WaysToOtherHostsWithoutHosts) {
+  for (const char* const flag : {"--ssh", "--remote-muster"})
+    expect_refused({"ok.toml", flag, "x"}, cat(flag, ": expected --hosts"));
+}
+
 TEST_F(TasksUsage, FilesAndFoldersThatCannotBeUsed) {
+  expect_refused(
+      {"absent.toml"},
+      "muster tasks: expected a file of tasks, got 'absent.toml', which is not there; correct the path\n");
+  for (const char* const flag : {"--csv", "--html"}) {
+    expect_refused({"ok.toml", flag, "absent/r"}, cat(flag, ": expected a file that can be written, got '"));
+    expect_refused({"ok.toml", flag, "absent/r"}, "absent/r': No such file or directory; give another");
+    expect_refused({"ok.toml", flag, "."}, "Is a directory");
+  }
   expect_refused({"ok.toml", "--inventory", "nof"}, "--inventory: cannot open");
   expect_refused({"ok.toml", "--inventory", "nof"}, "nof': No such file or directory; correct the path");
   expect_refused({"ok.toml", "--hostfile", "nof"},
@@ -200,21 +233,75 @@ TEST_F(TasksUsage, MoreCpusThanThereAreAreSaid) {
               Not(HasSubstr("--cpus")));
 }
 
-TEST_F(TasksUsage, ASecondSubmitKeepsTheBooksOfTheFirst) {
-  folder_.write("bin/sbatch", "#!/bin/sh\necho called >>called\necho 41\n");
-  fs::permissions(folder_.path() + "/bin/sbatch", fs::perms::owner_all);
-  ProgramSettings settings;
-  settings.environment = {{"PATH", folder_.path() + "/bin:/usr/bin:/bin"}};
-  const std::vector<std::string> submit = {"tasks", "ok.toml", "--submit", "slurm", "--run-dir", "run"};
-  ASSERT_EQ(muster(submit, folder_, settings).code, 0);
+// Where sbatch says that it was called.
+class TasksSubmit : public TasksUsage {
+ protected:
+  TasksSubmit() {
+    const std::string sbatch =
+        folder_.write("bin/sbatch", "#!/bin/sh\necho called >>called\necho $((40 + $(wc -l <called)))\n");
+    fs::permissions(sbatch, fs::perms::owner_all);
+    settings_.environment = {{"PATH", folder_.path() + "/bin:/usr/bin:/bin"}};
+    folder_.write("s.toml", task_table("a{i}", "true", "each = { i = \"1..9\" }\n") +
+                                task_table("last", "true", "after = [\"a*\"]\n"));
+  }
+
+  Ran submit(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> args = {"tasks", "s.toml", "--submit", "slurm", "--run-dir", "run"};
+    args.insert(args.end(), more.begin(), more.end());
+    return muster(std::move(args), folder_, settings_);
+  }
+
+ private:
+  ProgramSettings settings_;
+};
+
+TEST_F(TasksSubmit, ADryRunSubmitsNothing) {
+  const Ran dry = submit({"--dry-run", "--sbatch=--partition=gpu"});
+  EXPECT_EQ(dry.code, 0) << dry.err;
+  EXPECT_THAT(
+      in_order(dry.out, {"# JOB0: a1, a2, a3, a4, a5 and 4 more\nsbatch --partition=gpu", "--array=0-8",
+                         "run/slurm/0.sh\n    #!/bin/sh\n", "--exec-element", "# JOB1: last\n",
+                         "--dependency=afterok:JOB0 ", "10 tasks as 2 jobs; nothing was submitted"}),
+      testing::IsEmpty())
+      << dry.out;
+  EXPECT_FALSE(exists("run") || exists("called"));
+}
+
+TEST_F(TasksSubmit, WhatIsSlurmsIsRefused) {
+  const std::vector<std::vector<std::string>> refused = {{"--gpus", "0"},
+                                                         {"--cpus", "1"},
+                                                         {"--numa-binding", "none"},
+                                                         {"--no-lease"},
+                                                         {"--inventory", "x"},
+                                                         {"--jobs", "1"},
+                                                         {"--wait", "1s"},
+                                                         {"--explain", "a1"},
+                                                         {"--fail-fast"},
+                                                         {"--time-limit", "1h"},
+                                                         {"--shutdown-timeout", "1s"},
+                                                         {"--json"},
+                                                         {"--csv", "r"},
+                                                         {"--html", "r"}};
+  for (const auto& flag : refused) {
+    const Ran ran = submit(flag);
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_THAT(ran.err,
+                HasSubstr(cat("--submit slurm and ", flag[0], ": expected one of them, got both; ")));
+  }
+  EXPECT_FALSE(exists("run") || exists("called"));
+}
+
+TEST_F(TasksSubmit, ASecondOneKeepsTheBooksOfTheFirst) {
+  ASSERT_EQ(submit().code, 0);
   const std::string books = read_file(folder_.path() + "/run/slurm/jobs.json");
-  const Ran again = muster(submit, folder_, settings);
+  const std::string calls = read_file(folder_.path() + "/called");
+  const Ran again = submit();
   EXPECT_EQ(again.code, 2);
   EXPECT_THAT(again.err,
               AllOf(HasSubstr("--run-dir: expected a folder that nothing was submitted from, got '"),
-                    HasSubstr("/run', of job 41; see squeue, and give another folder")));
+                    HasSubstr("/run', of job 41, 42; see squeue, and give another folder")));
   EXPECT_EQ(read_file(folder_.path() + "/run/slurm/jobs.json"), books);
-  EXPECT_EQ(read_file(folder_.path() + "/called"), "called\n");
+  EXPECT_EQ(read_file(folder_.path() + "/called"), calls);
 }
 
 }  // namespace
