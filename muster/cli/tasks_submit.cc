@@ -106,10 +106,11 @@ void check_not_submitted(const std::string& run_dir) {
   } catch (const std::exception&) {
     jobs.clear();  // somebody's own: not named
   }
-  fail_usage(
-      cat("--run-dir: expected a folder that nothing was submitted from, got '", printable(run_dir), "', ",
-          jobs.empty() ? "which has slurm/jobs.json" : cat("of job ", join_first(jobs, ", ", kMaxNamesShown)),
-          "; see squeue, and give another folder"));
+  fail_usage(cat(
+      "--run-dir: expected a folder that nothing was submitted from, got '", printable(run_dir), "', ",
+      jobs.empty() ? "which has slurm/jobs.json"
+                   : cat(jobs.size() == 1 ? "of job " : "of jobs ", join_first(jobs, ", ", kMaxNamesShown)),
+      "; see squeue, and give another folder"));
 }
 
 }  // namespace

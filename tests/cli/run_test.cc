@@ -1,7 +1,5 @@
 // The real program, with shell scripts as ranks.
 #include <gmock/gmock.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -39,19 +37,6 @@ TEST(Run, OneRankPassesThrough) {
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.out, std::string("a\377b\r\0c", 6));
   EXPECT_EQ(ran.err, "e");
-}
-
-TEST(Run, WordsThatAreNoNumbersAndNamesThatNobodyReads) {
-  const ScratchFolder folder;
-  const Ran ran = muster({"run", "--master-port", "22x", "true"}, folder);
-  EXPECT_EQ(ran.code, 2);
-  EXPECT_THAT(ran.err, HasSubstr("--master-port: expected PORT, a number, got '22x'"));
-  const Ran dry = muster({"run", "--dry-run", "--nnodes", "2", "--rdzv-endpoint", "127.0.0.1", "--rdzv-conf",
-                          "join_timeot=3,is_host=1", "true"},
-                         folder);
-  EXPECT_EQ(dry.code, 0) << dry.err;
-  EXPECT_THAT(dry.err,
-              AllOf(HasSubstr("'join_timeot' is no name that is known"), Not(HasSubstr("'is_host'"))));
 }
 
 TEST(Run, ATimeLimitEndsTheJobAsSigtermWould) {
@@ -137,21 +122,6 @@ TEST(Run, DifferentProgramsByRank) {
                                       "[2] worker 2/4 2 default 1/2", "[3] backup 3/4 3 ps 1/2"}));
 }
 
-TEST(Run, EveryProgramSaysHowManyRanksItHas) {
-  const ScratchFolder folder;
-  const auto refused = [&](std::vector<std::string> args, const std::string& why) {
-    args.insert(args.begin(), {"run", "-q"});
-    const Ran ran = muster(args, folder);
-    EXPECT_EQ(ran.code, 2) << ran.err;
-    EXPECT_THAT(ran.err, HasSubstr(why));
-  };
-  refused({"true", ":", "-n", "2", "true"}, "expected a number of ranks for each program");
-  refused({"-n", "1", "true", ":", "true"}, "expected a number of ranks for each program");
-  refused({"-n", "1", "true", ":"}, "got no program");
-  refused({"-n", "1", "true", ":", "-n", "1", "--gpus", "0", "true"}, "--gpus");
-  EXPECT_EQ(muster({"run", "-q", "-n", "1", "true", ":", "-n", "1", "no-such-program"}, folder).code, 127);
-}
-
 TEST(Run, FlagsFromAFileAndTheTypedOnesWin) {
   const ScratchFolder folder;
   folder.write("flags.toml", "quiet = true\nnproc-per-node = 2\nrole = \"filed\"\n[env]\nCOLOUR = \"red\"\n");
@@ -163,21 +133,6 @@ TEST(Run, FlagsFromAFileAndTheTypedOnesWin) {
   EXPECT_EQ(wrong.code, 2);
   EXPECT_THAT(wrong.err,
               HasSubstr("wrong.toml: expected a flag of muster run, got 'nproc' (line 1, column 1)"));
-}
-
-TEST(Run, WrongFoldersAndVariablesAreNamed) {
-  const ScratchFolder folder;
-  const auto refused = [&](const std::string& flag, const std::string& value, const std::string& why) {
-    const Ran ran = muster(sh({"-q", flag, value}, "true"), folder);
-    EXPECT_EQ(ran.code, 2) << flag;
-    EXPECT_THAT(ran.err, testing::AllOf(HasSubstr(flag), HasSubstr(why)));
-  };
-  refused("--workdir", "nowhere", "got 'nowhere'");
-  refused("--env", "=x", "expected NAME=VALUE");
-  refused("--env", "BAD NAME=x", "expected NAME=VALUE with a name of letters");
-  refused("--env", "RANK=7", "no variable that muster sets for each rank, got 'RANK'");
-  refused("--env", "NOT_SET_AT_ALL", "got 'NOT_SET_AT_ALL'");
-  refused("--timeout", "soon", "soon");
 }
 
 TEST(Run, ProgramsFlagsAreTheProgramsOwn) {
@@ -233,24 +188,9 @@ TEST(Run, SignalDeathsAre128Plus) {
 
 TEST(Run, ARankMayEndEarly) {
   const ScratchFolder folder;
-  ASSERT_EQ(::mkfifo((folder.path() + "/gate").c_str(), 0600), 0);
   const Ran ran = muster(sh({"-q", "-n", "2"}, "[ $RANK = 0 ] && exec true; echo still here"), folder);
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.out, "[1] still here\n");
-}
-
-TEST(Run, NotFoundAndNotExecutable) {
-  const ScratchFolder folder;
-  const Ran not_found = muster({"run", "no-such-program"}, folder);
-  EXPECT_EQ(not_found.code, 127);
-  EXPECT_THAT(not_found.err, HasSubstr("muster run: cannot start 'no-such-program': not found"));
-  EXPECT_EQ(std::count(not_found.err.begin(), not_found.err.end(), '\n'), 1);
-  const Ran no_script = muster({"run", "no-such-script.py"}, folder);
-  EXPECT_EQ(no_script.code, 127);
-  const Ran not_executable = muster({"run", folder.write("data", "text")}, folder);
-  EXPECT_EQ(not_executable.code, 126);
-  EXPECT_THAT(not_executable.err, HasSubstr("chmod +x"));
-  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/runs")) << "nothing was started, so nothing written";
 }
 
 TEST(Run, HostsOfAnInventoryAreSimulatedTogether) {
@@ -267,62 +207,6 @@ TEST(Run, HostsOfAnInventoryAreSimulatedTogether) {
   EXPECT_THAT(ran.out, HasSubstr("[0@a] 0 of 3, local 0 of 1, host 0 of 2, 1 GPU-"));
   EXPECT_THAT(ran.out, HasSubstr("[2@b] 2 of 3, local 1 of 2, host 1 of 2, 1 GPU-"));
   EXPECT_THAT(ran.err, HasSubstr("simulated"));
-}
-
-TEST(Run, BadUsageIsOneLineAndTwo) {
-  const ScratchFolder folder;
-  const std::vector<std::vector<std::string>> bad = {
-      {"run"},
-      {"run", "-n", "0", "true"},
-      {"run", "-n", "-1", "true"},
-      {"run", "-n", "many", "true"},
-      {"run", "--bogus", "true"},
-      {"run", "--nnodes", "2", "true"},
-      {"run", "--master-port", "70000", "true"},
-      {"run", "--master-addr", "no-such-host.invalid", "--master-port", "29500", "true"},
-      {"run", "--tee", "9", "true"},
-      {"run", "--max-restarts", "-1", "true"},
-      {"run", "--max-restarts", "x", "true"},
-      {"run", "-n", "gpu", "--map", "0,z", "true"},
-      {"run", "-n", "xpu", "true"},
-      {"run", "--map", "", "true"},
-      {"run", "--inventory", "", "true"},
-      {"run", "--policy", "", "true"},
-      {"run", "--run-dir", "", "true"},
-      {"run", "--virtual-local-rank", "--visibility", "job", "true"},
-      {"run", "--logs-specs", "mine", "true"},
-      {"run", "--print-completion", "bash", "true"},
-      {"frobnicate"},
-      {"train.py"},
-      {},
-  };
-  for (const auto& args : bad) {
-    const Ran ran = muster(args, folder);
-    EXPECT_EQ(ran.code, 2) << join(args, " ") << "\n" << ran.err;
-    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << join(args, " ") << "\n" << ran.err;
-    EXPECT_EQ(ran.out, "") << join(args, " ");
-  }
-}
-
-TEST(Run, GpusAskedForWhereThereAreNone) {
-  const ScratchFolder folder;
-  EXPECT_NE(muster({"run", "-n", "gpu", "true"}, folder).code, 0);
-  EXPECT_NE(muster({"run", "--gpus", "0", "true"}, folder).code, 0);
-}
-
-TEST(Run, PortTakenIsNamed) {
-  const ScratchFolder folder;
-  const Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  socklen_t size = sizeof(address);
-  address.sin_family = AF_INET;
-  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-  ASSERT_EQ(::listen(listener.get(), 1), 0);
-  ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size);
-  const int port = ntohs(address.sin_port);
-  const Ran ran = muster({"run", "--master-port", cat(port), "true"}, folder);
-  EXPECT_EQ(ran.code, 1);
-  EXPECT_THAT(ran.err, HasSubstr(cat("got ", port, ", which is in use by process ", ::getpid())));
 }
 
 TEST(Run, WritesThePlanAndLogs) {

@@ -299,7 +299,7 @@ TEST_F(TasksSubmit, ASecondOneKeepsTheBooksOfTheFirst) {
   EXPECT_EQ(again.code, 2);
   EXPECT_THAT(again.err,
               AllOf(HasSubstr("--run-dir: expected a folder that nothing was submitted from, got '"),
-                    HasSubstr("/run', of job 41, 42; see squeue, and give another folder")));
+                    HasSubstr("/run', of jobs 41, 42; see squeue, and give another folder")));
   EXPECT_EQ(read_file(folder_.path() + "/run/slurm/jobs.json"), books);
   EXPECT_EQ(read_file(folder_.path() + "/called"), calls);
 }
