@@ -35,6 +35,16 @@ inline Host gpu_host(int number, int num_gpus, const std::string& model = "Test 
   return host;
 }
 
+// A GPU of 80 GiB for each.
+inline Host host_with_free(const std::vector<uint64_t>& free_gib) {
+  Host host = gpu_host(0, static_cast<int>(free_gib.size()));
+  for (size_t i = 0; i < free_gib.size(); ++i) {
+    host.gpus[i].memory_total_bytes = 80 * kGiB;
+    host.gpus[i].memory_free_bytes = free_gib[i] * kGiB;
+  }
+  return host;
+}
+
 // One host for each count of GPUs.
 inline Inventory machine(const std::vector<int>& gpu_counts) {
   Inventory inventory{.source = "test", .simulated = false, .hosts = {}};

@@ -2,9 +2,9 @@
 
 #include <gmock/gmock.h>
 
-#include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "tests/placement/machines.h"
+#include "tests/placement/plans.h"
 
 namespace muster {
 namespace {
@@ -13,43 +13,10 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// "host:device" of each rank, e.g. "n0:2" or "n0:cpu1".
-std::vector<std::string> devices(const Plan& plan) {
-  std::vector<std::string> all;
-  for (const RankPlan& rank : plan.ranks) {
-    const bool cpu = rank.device.kind == DeviceAssignment::Kind::cpu;
-    all.push_back(cat(rank.host, ":", cpu ? cat("cpu", rank.device.cpu_slot) : cat(rank.device.index.value)));
-  }
-  return all;
-}
-
-std::vector<int> ordinals(const Plan& plan) {
-  std::vector<int> all;
-  for (const RankPlan& rank : plan.ranks) all.push_back(rank.device.ordinal.value);
-  return all;
-}
-
 std::vector<int> local_ranks(const Plan& plan) {
   std::vector<int> all;
   for (const RankPlan& rank : plan.ranks) all.push_back(rank.local_rank);
   return all;
-}
-
-std::string visible(const Plan& plan, size_t rank) {
-  const auto variables = visibility_variables(plan, plan.ranks.at(rank));
-  const auto found = variables.find("CUDA_VISIBLE_DEVICES");
-  return found == variables.end() ? "untouched" : found->second.value_or("unset");
-}
-
-std::string error_of(const Inventory& inventory, const Request& request,
-                     ErrorCode code = ErrorCode::invalid_argument) {
-  try {
-    muster::plan(inventory, request);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Planner, OneRankPerGpu) {
@@ -225,53 +192,6 @@ TEST(Planner, SurplusRuleWithoutSurplusChangesNothing) {
   }
 }
 
-TEST(Planner, VisibilityOwn) {
-  const Plan plan = muster::plan(machine({3}), {.gpus = "2,0", .visibility = Visibility::own});
-  EXPECT_THAT(ordinals(plan), ElementsAre(0, 0));
-  EXPECT_EQ(visible(plan, 0), test_uuid(0, 2));
-  EXPECT_EQ(visible(plan, 1), test_uuid(0, 0));
-}
-
-TEST(Planner, VisibilityOwnFirst) {
-  const Plan plan = muster::plan(machine({3}), {.visibility = Visibility::own_first});
-  EXPECT_THAT(ordinals(plan), ElementsAre(0, 0, 0));
-  EXPECT_EQ(visible(plan, 1), cat(test_uuid(0, 1), ",", test_uuid(0, 0), ",", test_uuid(0, 2)));
-  const Plan shared = muster::plan(
-      machine({2}), {.nproc_per_node = 4, .surplus = Surplus::share, .visibility = Visibility::own_first});
-  EXPECT_EQ(shared.visibility, Visibility::own_first) << "what was asked for stands";
-  EXPECT_EQ(visible(shared, 3), cat(test_uuid(0, 1), ",", test_uuid(0, 0))) << "no UUID twice";
-}
-
-TEST(Planner, VisibilityAll) {
-  const Plan plan = muster::plan(machine({4}), {.gpus = "3,1", .visibility = Visibility::all});
-  EXPECT_THAT(ordinals(plan), ElementsAre(3, 1)) << "as a process with an untouched environment counts";
-  EXPECT_EQ(visible(plan, 0), "untouched");
-  const Plan masked = muster::plan(machine({4}), {.visibility = Visibility::all, .masks = {.cuda = "3,1"}});
-  EXPECT_THAT(devices(masked), ElementsAre("n0:3", "n0:1"));
-  EXPECT_THAT(ordinals(masked), ElementsAre(0, 1));
-}
-
-TEST(Planner, InheritedMaskIsOuter) {
-  const Plan plan = muster::plan(machine({4}), {.masks = {.cuda = "3,1"}});
-  EXPECT_THAT(devices(plan), ElementsAre("n0:3", "n0:1"));
-  EXPECT_EQ(visible(plan, 0), cat(test_uuid(0, 3), ",", test_uuid(0, 1)));
-  EXPECT_THAT(plan.notes, ElementsAre("CUDA_VISIBLE_DEVICES='3,1' shows 2 of 4 GPUs"));
-  EXPECT_THAT(devices(muster::plan(machine({4}), {.gpus = "1", .masks = {.cuda = "3,1"}})),
-              ElementsAre("n0:1"))
-      << "ids are physical";
-  EXPECT_THAT(error_of(machine({4}), {.gpus = "0", .masks = {.cuda = "3,1"}}),
-              HasSubstr("host n0 has GPUs 3, 1"));
-}
-
-TEST(Planner, MaskThatHidesEverything) {
-  const Plan plan = muster::plan(machine({4}), {.masks = {.cuda = ""}});
-  EXPECT_THAT(devices(plan), ElementsAre("n0:cpu0", "n0:cpu1"));
-  EXPECT_THAT(plan.notes, ElementsAre("CUDA_VISIBLE_DEVICES='' shows 0 of 4 GPUs",
-                                      HasSubstr("no GPU (all hidden by CUDA_VISIBLE_DEVICES): 2 CPU slots")));
-  EXPECT_THAT(error_of(machine({4}), {.gpu_only = true, .masks = {.cuda = "-1"}}, ErrorCode::unavailable),
-              HasSubstr("CUDA_VISIBLE_DEVICES='-1' shows 0 of 4 GPUs"));
-}
-
 TEST(Planner, UnhealthyGpusAreLeftOut) {
   Inventory inventory = machine({3});
   inventory.hosts[0].gpus[1].health = "GPU is lost";
@@ -300,29 +220,6 @@ TEST(Planner, SameNoteOfManyHostsIsOne) {
   EXPECT_THAT(muster::plan(machine({1, 0, 0}), {}).notes, ElementsAre(HasSubstr("hosts n1, n2: no GPU")));
   EXPECT_THAT(muster::plan(machine({1, 0, 0, 0, 0, 0}), {}).notes,
               ElementsAre(HasSubstr("hosts n1, n2 and 3 more: no GPU")));
-}
-
-TEST(Planner, SimulatedPlansTouchNoCudaVariable) {
-  Inventory inventory = machine({2});
-  inventory.simulated = true;
-  const Plan plan = muster::plan(inventory, {});
-  EXPECT_TRUE(plan.simulated);
-  EXPECT_EQ(visible(plan, 0), "untouched");
-}
-
-std::vector<int64_t> shares(const Plan& plan) {
-  std::vector<int64_t> all;
-  for (const RankPlan& rank : plan.ranks) all.push_back(rank.batch_share);
-  return all;
-}
-
-TEST(Planner, Scores) {
-  const Plan plan = muster::plan(
-      machine({4}), {.policy = "fastest", .scores = {{"0", 100}, {"1", 90}, {"2", 80}, {"3", 110}}});
-  EXPECT_THAT(devices(plan), ElementsAre("n0:3", "n0:0", "n0:1", "n0:2"));
-  EXPECT_EQ(plan.ranks[0].reason, "fastest: score 110, 1 of 4");
-  EXPECT_THAT(error_of(machine({1}), {.policy = "fastest", .scores = {{"0", 0}}}),
-              HasSubstr("above 0, got 0 (0)"));
 }
 
 TEST(Planner, ListByAFunctionHostByHost) {
@@ -387,81 +284,6 @@ TEST(Planner, FiltersThatLeaveNothing) {
       HasSubstr("--gpus model=B200: expected at least one GPU, got none that fits: host n0 has GPUs 0, 1"));
 }
 
-Inventory machine_with_free(const std::vector<uint64_t>& free_gib) {
-  Inventory inventory = machine({static_cast<int>(free_gib.size())});
-  for (size_t i = 0; i < free_gib.size(); ++i) {
-    inventory.hosts[0].gpus[i].memory_total_bytes = uint64_t{80} << 30;
-    inventory.hosts[0].gpus[i].memory_free_bytes = free_gib[i] << 30;
-  }
-  return inventory;
-}
-
-TEST(Planner, RankMemory) {
-  const uint64_t gib = uint64_t{1} << 30;
-  const Inventory inventory = machine_with_free({40, 10, 80, 20});
-  const Plan plan = muster::plan(inventory, {.rank_memory_bytes = {50 * gib, 20 * gib}});
-  EXPECT_EQ(plan.policy, "memory");
-  EXPECT_THAT(devices(plan), ElementsAre("n0:2", "n0:3", "n0:0")) << "as many as fit";
-  EXPECT_EQ(plan.ranks[1].reason, "memory: needs 20.0 GiB, 20.0 GiB free");
-  EXPECT_EQ(
-      error_of(inventory, {.nproc_per_node = 4, .rank_memory_bytes = {50 * gib, 20 * gib}}),
-      "--nproc-per-node: expected at most 3 ranks on host n0 (3 GPUs large enough), got 4: local rank 3 "
-      "needs "
-      "20.0 GiB and finds no GPU of its own; free are GPU 0 40.0 GiB, GPU 1 10.0 GiB, GPU 2 80.0 GiB, GPU 3 "
-      "20.0 GiB; give --nproc-per-node 3 or less, or say what the others get: --surplus cpu, drop or share");
-  EXPECT_THAT(devices(muster::plan(inventory, {.nproc_per_node = 4,
-                                               .rank_memory_bytes = {50 * gib, 20 * gib},
-                                               .surplus = Surplus::share})),
-              ElementsAre("n0:2", "n0:3", "n0:0", "n0:0"));
-  EXPECT_THAT(error_of(inventory, {.rank_memory_bytes = {90 * gib}}, ErrorCode::unavailable),
-              HasSubstr("no rank there: local rank 0 needs 90.0 GiB"));
-}
-
-TEST(Planner, NoPolicyExceedsMemory) {
-  const uint64_t gib = uint64_t{1} << 30;
-  const Inventory inventory = machine_with_free({40, 10});
-  EXPECT_EQ(error_of(inventory, {.policy = "sequential", .rank_memory_bytes = {20 * gib}}),
-            "--rank-memory: expected 20.0 GiB free for local rank 1 of host n0, got 10.0 GiB on GPU 1, which "
-            "policy "
-            "sequential gives it; --policy memory looks for one that has it");
-  EXPECT_THAT(error_of(inventory, {.nproc_per_node = 3,
-                                   .policy = "sequential",
-                                   .rank_memory_bytes = {30 * gib, 5 * gib, 20 * gib},
-                                   .surplus = Surplus::share}),
-              HasSubstr("for local rank 2 of host n0, got 10.0 GiB on GPU 0"));
-}
-
-TEST(Planner, BatchShares) {
-  EXPECT_THAT(shares(muster::plan(machine({2, 1}), {.global_batch = 64})), ElementsAre(22, 21, 21));
-  EXPECT_THAT(shares(muster::plan(machine({4}), {})), ElementsAre(0, 0, 0, 0));
-  const Request scored{.scores = {{"0", 300}, {"1", 100}}, .global_batch = 100};
-  EXPECT_THAT(shares(muster::plan(machine({2}), scored)), ElementsAre(75, 25));
-  EXPECT_EQ(muster::plan(machine({2}), scored).global_batch, 100);
-  EXPECT_THAT(shares(muster::plan(machine({0}), {.global_batch = 7})), ElementsAre(4, 3))
-      << "CPU slots alike";
-}
-
-TEST(Planner, RanksThatShareAGpuShareItsScore) {
-  const Plan plan = muster::plan(
-      machine({2}),
-      {.nproc_per_node = 3, .scores = {{"Test GPU", 10}}, .global_batch = 40, .surplus = Surplus::share});
-  EXPECT_THAT(shares(plan), ElementsAre(10, 20, 10));
-}
-
-TEST(Planner, BadBatches) {
-  EXPECT_THAT(error_of(machine({4}), {.global_batch = 3}),
-              HasSubstr("one sample for each of 4 ranks, got 3"));
-  EXPECT_THAT(error_of(machine({4}), {.global_batch = -3}), HasSubstr("a number of samples, got -3"));
-  EXPECT_THAT(error_of(machine({2}), {.scores = {{"0", 1}}, .global_batch = 8}),
-              HasSubstr("--global-batch: expected a score for each GPU, got none for GPU 1 of host n0"));
-  const Request mixed{.nproc_per_node = 2, .scores = {{"0", 9}}, .global_batch = 10, .surplus = Surplus::cpu};
-  EXPECT_THAT(error_of(machine({1}), mixed),
-              HasSubstr("got none for CPU slot 0 of host n0 (rank 1); add 'cpu'"));
-  Request with_cpu = mixed;
-  with_cpu.scores["cpu"] = 1;
-  EXPECT_THAT(shares(muster::plan(machine({1}), with_cpu)), ElementsAre(9, 1));
-}
-
 TEST(Planner, PoliciesThatNeedGpusAreNoCpuJob) {
   EXPECT_THAT(error_of(machine({0}), {.policy = "topology"}, ErrorCode::unavailable),
               HasSubstr("--policy topology: expected a GPU"));
@@ -488,49 +310,6 @@ TEST(Planner, ManyHosts) {
   EXPECT_EQ(plan.ranks.back().host, "n2499");
   EXPECT_EQ(plan.ranks.back().device.index.value, 7);
   EXPECT_EQ(plan.ranks.front().batch_share, 2);
-}
-
-Inventory with_amd(int num_nvidia, int num_amd) {
-  Inventory inventory = machine({num_nvidia + num_amd});
-  for (int i = num_nvidia; i < num_nvidia + num_amd; ++i) {
-    inventory.hosts[0].gpus[static_cast<size_t>(i)].vendor = Vendor::amd;
-  }
-  return inventory;
-}
-
-TEST(Planner, AmdGpusAreShownByTheirOwnVariable) {
-  const Plan plan = muster::plan(with_amd(0, 2), {});
-  const VisibilityVariables expected = {{"ROCR_VISIBLE_DEVICES", cat(test_uuid(0, 0), ",", test_uuid(0, 1))},
-                                        {"HIP_VISIBLE_DEVICES", std::nullopt},
-                                        {"CUDA_VISIBLE_DEVICES", ""}};
-  EXPECT_EQ(visibility_variables(plan, plan.ranks[1]), expected);
-  EXPECT_THAT(
-      visibility_variables(muster::plan(with_amd(0, 2), {.visibility = Visibility::all}), plan.ranks[0]),
-      IsEmpty());
-}
-
-TEST(Planner, AmdGpusWithoutAnIdGoByTheirNumber) {
-  Inventory inventory = with_amd(0, 2);
-  inventory.hosts[0].gpus[1].uuid.value = "GPU-pci-0000:03:00.0";
-  const Plan plan = muster::plan(inventory, {.visibility = Visibility::own});
-  EXPECT_EQ(visibility_variables(plan, plan.ranks[1]).at("ROCR_VISIBLE_DEVICES"), "1");
-  Inventory mixed = with_amd(1, 1);
-  mixed.hosts[0].gpus[1].uuid.value = "GPU-pci-0000:03:00.0";
-  const Plan without = muster::plan(mixed, {});
-  EXPECT_THAT(devices(without), ElementsAre("n0:0"));
-  EXPECT_THAT(without.notes, testing::Contains(HasSubstr("left out GPU 1: no unique id")));
-  EXPECT_THAT(error_of(mixed, {.gpus = "1"}), HasSubstr("no unique id"));
-}
-
-TEST(Planner, RanksOnBothVendorsSeeTheirOwnGpuAlone) {
-  const Plan plan = muster::plan(with_amd(1, 1), {});
-  EXPECT_EQ(plan.visibility, Visibility::own);
-  EXPECT_THAT(ordinals(plan), ElementsAre(0, 0));
-  const VisibilityVariables first = {{"CUDA_VISIBLE_DEVICES", test_uuid(0, 0)},
-                                     {"ROCR_VISIBLE_DEVICES", ""},
-                                     {"HIP_VISIBLE_DEVICES", std::nullopt}};
-  EXPECT_EQ(visibility_variables(plan, plan.ranks[0]), first);
-  EXPECT_EQ(visibility_variables(plan, plan.ranks[1]).at("CUDA_VISIBLE_DEVICES"), "");
 }
 
 }  // namespace

@@ -125,15 +125,6 @@ TEST(Fastest, EveryGpuNeedsAScore) {
                         test_uuid(0, 2) + "); give --scores FILE with all"));
 }
 
-Host host_with_free(const std::vector<uint64_t>& free_gib) {
-  Host host = gpu_host(0, static_cast<int>(free_gib.size()));
-  for (size_t i = 0; i < free_gib.size(); ++i) {
-    host.gpus[i].memory_total_bytes = 80 * kGiB;
-    host.gpus[i].memory_free_bytes = free_gib[i] * kGiB;
-  }
-  return host;
-}
-
 TEST(Memory, BestFitDecreasing) {
   const Host host = host_with_free({40, 10, 80, 20});
   EXPECT_THAT(choices("memory", {.rank_memory_bytes = {15 * kGiB, 60 * kGiB, 5 * kGiB}}, 3, host),
