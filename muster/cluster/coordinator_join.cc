@@ -1,4 +1,9 @@
-// Whether a host that wants to join may, and what is said about it.
+// Which hosts take part: whether one that wants to join may, their order, who is missing.
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "muster/base/route.h"
 #include "muster/base/strings.h"
 #include "muster/cluster/coordinator.h"
 
@@ -15,6 +20,31 @@ std::string driver_text(const Host& host) {
 }
 
 }  // namespace
+
+void Coordinator::on_join(const Report& report) {
+  if (members_.contains(report.from)) return;
+  const HostFacts& facts = *report.facts;
+  // One that was started again, before its end was known, takes its own place. (On loopback several agents of
+  // one name are different hosts of a test.)
+  const auto former = std::find_if(members_.begin(), members_.end(), [&](const auto& entry) {
+    const HostFacts& other = entry.second.facts;
+    return facts.node_rank && other.node_rank == facts.node_rank && other.host.name == facts.host.name &&
+           other.address == facts.address && !is_loopback_address(facts.address);
+  });
+  if (former != members_.end()) on_gone(std::string(former->first), true);
+  if (const std::string why = why_not(facts); !why.empty()) return refuse(report.from, why);
+  tell_differences(facts);
+  members_[report.from] = {.facts = facts};
+  if (phase_ != Phase::running || !rules_.elastic()) return;
+  const auto in_round = std::count_if(members_.begin(), members_.end(),
+                                      [](const auto& entry) { return entry.second.in_round; });
+  const bool ending = std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
+    return entry.second.in_round && entry.second.ended && entry.second.has_ranks;
+  });
+  if (in_round >= rules_.max_hosts || ending) return;  // it is a spare
+  trouble_.hosts_changed = true;
+  stop_round(cat("host ", name_of(report.from), " has joined"));
+}
 
 std::string Coordinator::why_not(const HostFacts& facts) const {
   if (facts.min_hosts != rules_.min_hosts || facts.max_hosts != rules_.max_hosts) {
@@ -52,6 +82,38 @@ void Coordinator::tell_differences(const HostFacts& facts) const {
     say_(cat("host ", facts.host.name, " has ", driver_text(facts.host), ", host ", name_of(first_id), " ",
              driver_text(first.facts.host)));
   }
+}
+
+// Those that were there before keep their order, so that ranks stay where they were; new ones follow in the
+// order of their numbers and names, whoever came first.
+std::vector<std::string> Coordinator::candidates() const {
+  std::vector<std::string> ids;
+  for (const auto& [id, member] : members_) ids.push_back(id);
+  const auto key = [&](const std::string& id) {
+    const Member& member = members_.at(id);
+    const int unknown = rules_.max_hosts;
+    return std::tuple(member.facts.node_rank.value_or(member.seniority == 0 ? unknown : -1),
+                      member.seniority == 0 ? next_seniority_ : member.seniority, member.facts.host.name, id);
+  };
+  std::sort(ids.begin(), ids.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  if (ids.size() > static_cast<size_t>(rules_.max_hosts)) ids.resize(static_cast<size_t>(rules_.max_hosts));
+  return ids;
+}
+
+std::string Coordinator::missing_text() const {
+  std::set<int> there;
+  std::vector<std::string> names;
+  for (const auto& [id, member] : members_) {
+    names.push_back(name_of(id));
+    if (member.facts.node_rank) there.insert(*member.facts.node_rank);
+  }
+  std::vector<int> missing;
+  for (int rank = 0; rank < rules_.max_hosts && !there.empty() && there.size() == members_.size(); ++rank) {
+    if (!there.contains(rank)) missing.push_back(rank);
+  }
+  std::string text = names.empty() ? "" : cat(" (", join(names, ", "), ")");
+  if (!missing.empty()) text += cat("; missing: node rank ", join(missing, ", "));
+  return text;
 }
 
 }  // namespace muster

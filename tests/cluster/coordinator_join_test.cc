@@ -1,0 +1,193 @@
+// The coordinator's decisions about hosts: those that join, are refused or missing, leave or are lost.
+#include "muster/cluster/coordinator.h"
+
+#include <gmock/gmock.h>
+
+#include "muster/base/strings.h"
+#include "tests/cluster/coordinator_world.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using Kind = Order::Kind;
+
+TEST(Coordinator, ALostHostEndsAFixedJob) {
+  World world(fixed(2));
+  world.join("a");
+  world.join("b");
+  EXPECT_EQ(world.lose("b").at(0).kind, Kind::stop);
+  WorkerExit peer = failure_of(0, "a", 1);  // it noticed, of course
+  const auto orders = world.end("a", 1, {peer});
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].exit_code, 1);
+  EXPECT_THAT(orders[0].reason, HasSubstr("host b (10.0.0.b) is gone"));
+}
+
+TEST(Coordinator, AnElasticJobGoesOnWithTheHostsThatAreLeftInTheirOrder) {
+  World world(between(2, 3));
+  world.join("c");
+  world.join("b");
+  ASSERT_THAT(world.join("a"), SizeIs(1));
+  world.lose("a");
+  world.end("b", 1);
+  const auto orders = world.end("c", 1);
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].kind, Kind::start);
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-b", "id-c"));
+  EXPECT_EQ(orders[0].restart_count, 0) << "a change of hosts is no failure";
+}
+
+TEST(Coordinator, ANewHostTakesPartAtOnceBehindThoseThatWereThere) {
+  World world(between(1, 3));
+  world.join("m");
+  ASSERT_THAT(world.after(seconds(31)), SizeIs(1)) << "the last call is over";
+  const auto stop = world.join("a");
+  ASSERT_THAT(stop, SizeIs(1));
+  EXPECT_EQ(stop[0].kind, Kind::stop);
+  const auto orders = world.end("m", 1);
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-m", "id-a"));
+}
+
+TEST(Coordinator, BelowTheMinimumItWaitsAndThenStartsAllTogether) {
+  World world(between(2, 3));
+  world.join("a");
+  world.join("b");
+  world.after(seconds(31));
+  world.lose("b");
+  EXPECT_THAT(world.end("a", 1), IsEmpty());
+  EXPECT_THAT(world.after(seconds(60)), IsEmpty());
+  EXPECT_THAT(world.join("c")[0].hosts, ElementsAre("id-a", "id-c"));
+}
+
+TEST(Coordinator, TheMissingOnesAreListed) {
+  World world(fixed(3));
+  world.join("a", 0);
+  world.join("b", 2);
+  const auto orders = world.after(std::chrono::minutes(11));
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].exit_code, 1);
+  EXPECT_THAT(orders[0].reason, HasSubstr("missing: node rank 1"));
+  EXPECT_THAT(orders[0].reason, HasSubstr("got 2"));
+}
+
+TEST(Coordinator, TheSecondHostWithANumberIsRefused) {
+  World world(fixed(3));
+  world.join("a", 1);
+  const auto orders = world.join("b", 1);
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].kind, Kind::refuse);
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-b"));
+  EXPECT_THAT(orders[0].reason, HasSubstr("beside a"));
+}
+
+TEST(Coordinator, AHostThatWasToldAnotherSizeIsRefusedWithBoth) {
+  World world(fixed(2));
+  HostFacts facts = facts_of("a");
+  facts.min_hosts = facts.max_hosts = 3;
+  const auto orders = world.report({.kind = Report::Kind::join, .from = "id-a", .facts = facts});
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_THAT(orders[0].reason, testing::AllOf(HasSubstr("got 3 on host a"), HasSubstr("and 2 on")));
+}
+
+TEST(Coordinator, AHostThatWasGivenUpIsToldInCaseItLives) {
+  World world(fixed(2));
+  world.join("a");
+  const auto orders = world.report({.kind = Report::Kind::lost, .from = "id-a"});
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].kind, Kind::refuse);
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-a"));
+}
+
+TEST(Coordinator, AHostThatWasStartedAgainTakesItsPlace) {
+  World world(fixed(2));
+  world.join("a", 0);
+  HostFacts again = facts_of("a", 0);
+  again.id = "id-a2";
+  world.report({.kind = Report::Kind::join, .from = "id-a2", .facts = again});
+  const auto orders = world.join("b", 1);
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-a2", "id-b"));
+}
+
+TEST(Coordinator, AnElasticJobDoesWithoutAHostThatCannotStart) {
+  World world(between(1, 2));
+  world.join("a");
+  world.join("b");
+  world.report(
+      {.kind = Report::Kind::ended, .from = "id-b", .round = 1, .error = "GPU 0 is leased", .exit_code = 1});
+  const auto orders = world.end("a", 1);
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].kind, Kind::start);
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-a"));
+}
+
+TEST(Coordinator, AHostThatKeepsFailingIsSetAside) {
+  CoordinatorRules rules = between(1, 2, 10);
+  rules.max_host_failures = 2;
+  World world(rules);
+  world.join("a");
+  world.join("b");
+  for (int round = 1; round <= 2; ++round) {
+    world.fail("b", round, failure_of(1, "b", 1));
+    world.end("b", round, {failure_of(1, "b", 1)});
+    auto orders = world.end("a", round);
+    if (orders.empty() || orders.back().kind != Kind::start) {
+      for (const Order& order : world.after(seconds(2))) orders.push_back(order);
+    }
+    ASSERT_FALSE(orders.empty());
+    EXPECT_EQ(orders.back().hosts.size(), round == 1 ? 2U : 1U);
+  }
+  EXPECT_THAT(world.said(), testing::Contains(HasSubstr("host b is set aside")));
+  const auto again = world.join("b");
+  ASSERT_THAT(again, SizeIs(1));
+  EXPECT_EQ(again[0].kind, Kind::refuse);
+  EXPECT_THAT(again[0].reason, HasSubstr("set aside"));
+}
+
+TEST(Coordinator, AHostThatLeavesEndsAFixedJobAndShrinksAnElasticOne) {
+  for (const bool elastic : {false, true}) {
+    World world(elastic ? between(1, 2) : fixed(2));
+    world.join("a");
+    world.join("b");
+    const auto stop =
+        world.report({.kind = Report::Kind::ended, .from = "id-b", .round = 1, .stopped_by = SIGTERM});
+    ASSERT_THAT(stop, SizeIs(1));
+    const auto orders = world.end("a", 1);
+    ASSERT_THAT(orders, SizeIs(1));
+    EXPECT_EQ(orders[0].kind, elastic ? Kind::start : Kind::finish);
+    if (!elastic) {
+      EXPECT_EQ(orders[0].exit_code, 128 + SIGTERM);
+    }
+  }
+}
+
+TEST(Coordinator, AHostThatLeftMayBeGoneBeforeTheOthersHaveStopped) {
+  World world(between(1, 2));
+  world.join("a");
+  world.join("b");
+  world.report({.kind = Report::Kind::ended, .from = "id-b", .round = 1, .stopped_by = SIGTERM});
+  EXPECT_THAT(world.lose("b"), IsEmpty());
+  const auto orders = world.end("a", 1);
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].kind, Kind::start);
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-a"));
+}
+
+TEST(Coordinator, AHostThatCannotStartEndsTheJobWithItsReason) {
+  World world(fixed(2));
+  world.join("a");
+  world.join("b");
+  world.report(
+      {.kind = Report::Kind::ended, .from = "id-b", .round = 1, .error = "GPU 0 is leased", .exit_code = 1});
+  const auto orders = world.end("a", 1);
+  EXPECT_THAT(orders.at(0).reason, testing::AllOf(HasSubstr("host b"), HasSubstr("GPU 0 is leased")));
+}
+
+}  // namespace
+}  // namespace muster
