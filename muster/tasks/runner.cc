@@ -1,14 +1,11 @@
 #include "muster/tasks/runner.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
-#include <map>
 #include <unordered_map>
 
-#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/tasks/run_hosts.h"
@@ -102,9 +99,7 @@ class TaskRunner {
       if (journal_failed_) return;
       journal_failed_ = true;
       pending_.clear();
-      outcome_.error = error.message();
-      view_.note(cat(error.message(), "; every task is ended, and --resume goes on when that is mended"));
-      end_all(options_.facts.grace);
+      fail_run(error.message(), "; every task is ended, and --resume goes on when that is mended");
     }
   }
 
@@ -261,24 +256,22 @@ class TaskRunner {
     while (!pending_.empty() && pending_.front().record <= on_disk) {
       const PendingEnd end = pending_.front();
       pending_.pop_front();
-      const TaskResult& result = outcome_.results[end.task];
-      if (end.how == AttemptEnd::done) schedule_.done(end.task);
-      if (end.how == AttemptEnd::interrupted || end.how == AttemptEnd::refused) schedule_.again(end.task);
-      std::vector<size_t> skipped;
-      if (end.how == AttemptEnd::failed || end.how == AttemptEnd::again)
-        skipped = schedule_.failed(end.task, now()).skipped;
-      if (end.how == AttemptEnd::refused) {
-        view_.refused(end.task, result);
-      } else {
-        view_.ended(end.task, result);
-      }
-      if (!skipped.empty()) skip(skipped, end.task);
-      if (end.how == AttemptEnd::failed && options_.fail_fast && !ending_) {
-        why_ended_ = cat(printable(tasks_[end.task].name), " failed (--fail-fast)");
-        view_.note(cat(why_ended_, "; the run is ended"));
-        end_all(options_.facts.grace);
-      }
+      count(end);
     }
+  }
+
+  void count(const PendingEnd& end) {
+    const TaskResult& result = outcome_.results[end.task];
+    const bool failed = end.how == AttemptEnd::failed || end.how == AttemptEnd::again;
+    if (end.how == AttemptEnd::done) schedule_.done(end.task);
+    if (end.how == AttemptEnd::interrupted || end.how == AttemptEnd::refused) schedule_.again(end.task);
+    if (end.how == AttemptEnd::refused) return view_.refused(end.task, result);
+    const std::vector<size_t> skipped =
+        failed ? schedule_.failed(end.task, now()).skipped : std::vector<size_t>();
+    view_.ended(end.task, result);
+    if (!skipped.empty()) skip(skipped, end.task);
+    if (end.how == AttemptEnd::failed && options_.fail_fast && !ending_)
+      end_for(cat(printable(tasks_[end.task].name), " failed (--fail-fast)"));
   }
 
   void skip(const std::vector<size_t>& tasks, size_t because) {
@@ -309,9 +302,15 @@ class TaskRunner {
     draining_ = true;
     outcome_.stopped_by = SIGINT;
     schedule_.drain();
-    view_.note(cat("SIGINT: nothing new is started, ", live_.size(),
-                   live_.size() == 1 ? " task goes" : " tasks go", " on to the end; again, and ",
-                   live_.size() == 1 ? "it is" : "they are", " ended"));
+    const bool one = live_.size() == 1;
+    view_.note(cat("SIGINT: nothing new is started, ", live_.size(), one ? " task goes" : " tasks go",
+                   " on to the end; again, and ", one ? "it is" : "they are", " ended"));
+  }
+
+  void end_for(const std::string& why) {
+    why_ended_ = why;
+    view_.note(cat(why, "; every task is ended"));
+    end_all(options_.facts.grace);
   }
 
   void end_all(milliseconds grace) {
@@ -349,9 +348,9 @@ class TaskRunner {
     return live_.empty() && pending_.empty() && !schedule_.next_time() && !schedule_.finished();
   }
 
-  void fail_run(const std::string& why) {
+  void fail_run(const std::string& why, const char* next = "") {
     outcome_.error = why;
-    view_.note(why);
+    view_.note(cat(why, next));
     end_all(options_.facts.grace);
   }
 
@@ -360,9 +359,7 @@ class TaskRunner {
     if (ending_) return;
     if (options_.time_limit && Clock::now() - started_ >= *options_.time_limit) {
       outcome_.timed_out = true;
-      why_ended_ = cat("the run's time limit of ", format_duration(*options_.time_limit), " was over");
-      view_.note(why_ended_ + "; every task is ended");
-      return end_all(options_.facts.grace);
+      return end_for(cat("the run's time limit of ", format_duration(*options_.time_limit), " was over"));
     }
     hosts_.look();
     held_up_.is_there(only_waits() && hosts_.any_held());
