@@ -11,19 +11,20 @@ import shutil
 import signal
 import subprocess
 import sys
-import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from hosts import SKIPPED, Hosts, missing, wait_for
+from hosts import HostsCase, main, missing, wait_for
 
 MUSTER = ""
 STORE_TEST = ""
 
 
-class Etcd(unittest.TestCase):
+class Etcd(HostsCase):
+    NAMES = ("etcd", "a", "b", "c")
+
     @classmethod
     def setUpClass(cls):
-        cls.world = Hosts(["etcd", "a", "b", "c"]).__enter__()
+        super().setUpClass()
         etcd = cls.world["etcd"]
         url = f"http://{etcd.address}"
         cls.world.servers.append(etcd.start(
@@ -32,20 +33,12 @@ class Etcd(unittest.TestCase):
              "--initial-advertise-peer-urls", f"{url}:2380", "--initial-cluster", f"default={url}:2380",
              "--log-level", "error"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         cls.endpoint = f"{etcd.address}:2379"
-        try:
-            knock = f"import socket; socket.create_connection(('{etcd.address}', 2379), 1)"
-            wait_for(lambda: cls.world["a"].run(["python3", "-c", knock])[0] == 0, 30)
-        except BaseException:
-            cls.world.__exit__()
-            raise
+        knock = f"import socket; socket.create_connection(('{etcd.address}', 2379), 1)"
+        wait_for(lambda: cls.world["a"].run(["python3", "-c", knock])[0] == 0, 30)
         secret = cls.world.folder / "secret"
         secret.write_text(os.urandom(32).hex())
         secret.chmod(0o600)
         cls.secret = str(secret)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.world.__exit__()
 
     def start(self, host, nnodes, *program, flags=()):
         return self.world[host].start_for(self, [
@@ -135,7 +128,4 @@ if __name__ == "__main__":
     why = missing()
     if not why and shutil.which("etcd") is None:
         why = "no etcd (package etcd-server)"
-    if why:
-        print("skipped:", why)
-        sys.exit(SKIPPED)
-    unittest.main(verbosity=2)
+    main(why)

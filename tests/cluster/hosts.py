@@ -11,9 +11,11 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
+import unittest
 
 SKIPPED = 77  # what a test exits with that could not be run here
 
@@ -62,17 +64,9 @@ class Host:
                                 start_new_session=True, **more)
 
     def start_for(self, test, argv, seconds=100, **more):
-        """The same for a test case: killed if that ends before it does, or when the time is over."""
+        """The same for a test case, see end_with."""
         process = self.start(argv, **more)
-        timer = threading.Timer(seconds, process.kill)
-        timer.start()
-
-        def end():
-            timer.cancel()
-            process.kill()
-            process.communicate()
-
-        test.addCleanup(end)
+        end_with(test, process, seconds)
         return process
 
     def run(self, argv, timeout=100, **more):
@@ -204,7 +198,20 @@ def cmdline(pid):
         return b""
 
 
-def wait_for(condition, seconds):
+def end_with(test, process, seconds=100):
+    """The process is killed if the test case ends before it does, or when the time is over."""
+    timer = threading.Timer(seconds, process.kill)
+    timer.start()
+
+    def end():
+        timer.cancel()
+        process.kill()
+        process.communicate()
+
+    test.addCleanup(end)
+
+
+def wait_for(condition, seconds=60):
     """True as soon as the condition is; raises when it never is."""
     end = time.monotonic() + seconds
     while not condition():
@@ -212,3 +219,25 @@ def wait_for(condition, seconds):
             raise AssertionError("it did not happen within %d s" % seconds)
         time.sleep(0.02)
     return True
+
+
+class HostsCase(unittest.TestCase):
+    """Test cases that share hosts of these names."""
+
+    NAMES = ("a", "b", "c")
+
+    @classmethod
+    def setUpClass(cls):
+        cls.world = Hosts(cls.NAMES).__enter__()
+        cls.addClassCleanup(cls.world.__exit__)
+
+    def nothing_is_left(self, seconds=30):
+        wait_for(lambda: not any(host.processes() for host in self.world), seconds)
+
+
+def main(why):
+    """Runs the program's test cases, or says why they cannot be."""
+    if why:
+        print("skipped:", why)
+        sys.exit(SKIPPED)
+    unittest.main(verbosity=2)

@@ -3,28 +3,20 @@
     mpi_test.py MUSTER      the program
 """
 
-import os
 import pathlib
 import shutil
 import sys
-import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from hosts import SKIPPED, Hosts, missing
+from hosts import HostsCase, main, missing
 
 MUSTER = ""
 SAY = 'echo "$RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, host $GROUP_RANK"'
 OPEN_MPI = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"]
 
 
-class Mpi(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.world = Hosts(["a", "b"]).__enter__()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.world.__exit__()
+class Mpi(HostsCase):
+    NAMES = ("a", "b")
 
     def test_open_mpi_starts_an_agent_a_host(self):
         code, out, err = self.world["a"].run(
@@ -55,7 +47,4 @@ if __name__ == "__main__":
     for program in ("mpirun.openmpi", "mpiexec.hydra"):
         if not why and shutil.which(program) is None:
             why = f"no {program} (packages openmpi-bin and mpich)"
-    if why:
-        print("skipped:", why)
-        sys.exit(SKIPPED)
-    unittest.main(verbosity=2)
+    main(why)

@@ -4,13 +4,11 @@
 """
 
 import json
-import os
 import pathlib
 import sys
-import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from hosts import SKIPPED
+from hosts import main
 from mpi_test import OPEN_MPI
 from slurm_test import SlurmCase, missing_for_slurm
 
@@ -69,8 +67,4 @@ class Programs(SlurmCase):
 if __name__ == "__main__":
     MUSTER, HELLO, TRAIN = (str(pathlib.Path(sys.argv.pop(1)).resolve()) for _ in range(3))
     PYTHON = sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else ""
-    why = missing_for_slurm("mpirun.openmpi", "mpiexec.hydra")
-    if why:
-        print("skipped:", why)
-        sys.exit(SKIPPED)
-    unittest.main(verbosity=2)
+    main(missing_for_slurm("mpirun.openmpi", "mpiexec.hydra"))

@@ -8,10 +8,9 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from hosts import SKIPPED, Hosts, missing, wait_for
+from hosts import HostsCase, main, missing, wait_for
 
 MUSTER = ""
 SAY = 'echo "$RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, host $GROUP_RANK, $MASTER_ADDR"'
@@ -23,7 +22,6 @@ class Slurm:
 
     def __init__(self, world):
         self.world, self.folder = world, world.folder / "slurm"
-        self.servers = []
         self.folder.mkdir()
         (self.folder / "state").mkdir()
         nodes = "".join(f"NodeName={h.name} NodeAddr={h.address} CPUs=2 State=UNKNOWN\n" for h in world)
@@ -58,16 +56,12 @@ class Slurm:
         command = ["munged", "-F", "--force", f"--key-file={key}", f"--socket={self.folder}/munge.socket",
                    f"--pid-file={self.folder}/munge.pid", f"--log-file={self.folder}/munge.log",
                    f"--seed-file={self.folder}/munge.seed", "--num-threads=1"]
-        self.keep(subprocess.Popen(command, env=self.world.environment, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL))
+        self.world.servers.append(subprocess.Popen(command, env=self.world.environment, stdout=subprocess.DEVNULL,
+                                                   stderr=subprocess.DEVNULL))
         wait_for(lambda: (self.folder / "munge.socket").exists(), 60)
 
     def spawn(self, host, command):
-        self.keep(host.start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-
-    def keep(self, process):
-        self.servers.append(process)
-        self.world.servers.append(process)
+        self.world.servers.append(host.start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
 
 
 def missing_for_slurm(*more):
@@ -80,23 +74,20 @@ def missing_for_slurm(*more):
     return why
 
 
-class SlurmCase(unittest.TestCase):
+class SlurmCase(HostsCase):
     """Two hosts, a and b, that are a Slurm cluster. For the tests of other programs too."""
+
+    NAMES = ("a", "b")
 
     @classmethod
     def setUpClass(cls):
-        cls.world = Hosts(["a", "b"]).__enter__()
+        super().setUpClass()
         try:
             cls.slurm = Slurm(cls.world)
         except BaseException:
             for log in (cls.world.folder / "slurm").glob("*.log"):
                 print(log, log.read_text()[-1500:])
-            cls.world.__exit__()
             raise
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.world.__exit__()
 
 
 class SlurmTest(SlurmCase):
@@ -144,8 +135,4 @@ class SlurmTest(SlurmCase):
 
 if __name__ == "__main__":
     MUSTER = str(pathlib.Path(sys.argv.pop(1)).resolve())
-    why = missing_for_slurm()
-    if why:
-        print("skipped:", why)
-        sys.exit(SKIPPED)
-    unittest.main(verbosity=2)
+    main(missing_for_slurm())

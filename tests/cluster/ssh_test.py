@@ -8,32 +8,20 @@ import pathlib
 import signal
 import sys
 import time
-import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from hosts import SKIPPED, Hosts, cmdline, missing, wait_for
+from hosts import HostsCase, cmdline, main, missing, wait_for
 
 MUSTER = ""
 SAY = 'echo "$RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, host $GROUP_RANK, $MASTER_ADDR"'
 
 
-class Ssh(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.world = Hosts(["a", "b", "c"]).__enter__()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.world.__exit__()
-
+class Ssh(HostsCase):
     def run_on(self, hosts, *program, flags=(), timeout=100, **more):
         return self.world["a"].run([MUSTER, "run", "-q", "--hosts", hosts, *flags, *program], timeout=timeout, **more)
 
     def start_on(self, hosts, *program, flags=()):
         return self.world["a"].start_for(self, [MUSTER, "run", "-q", "--hosts", hosts, *flags, *program])
-
-    def nothing_is_left(self, seconds=30):
-        wait_for(lambda: not any(host.processes() for host in self.world), seconds)
 
     def test_one_command_starts_all_hosts(self):
         code, out, err = self.run_on("a:1,b:2,c:1", "sh", "-c", SAY)
@@ -200,8 +188,4 @@ class Ssh(unittest.TestCase):
 
 if __name__ == "__main__":
     MUSTER = str(pathlib.Path(sys.argv.pop(1)).resolve())
-    why = missing()
-    if why:
-        print("skipped:", why)
-        sys.exit(SKIPPED)
-    unittest.main(verbosity=2)
+    main(missing())

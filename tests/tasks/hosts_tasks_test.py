@@ -3,7 +3,6 @@
     hosts_tasks_test.py MUSTER FAKE_NVML      the program; a stand-in for the driver's library
 """
 
-import json
 import os
 import pathlib
 import signal
@@ -11,34 +10,16 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
-from hosts import SKIPPED, Hosts, cmdline, missing, wait_for
+from hosts import HostsCase, cmdline, main, missing, wait_for
+from tasks_case import TasksCase, task
 
 MUSTER = FAKE_NVML = ""
 
 
-def spec_of(name, script, extra="needs = { cpus = 1 }"):
-    """A [[task]] whose command is a shell script; with `each`, $1 is x."""
-    script = script.replace("{", "{{").replace("}", "}}")
-    words = ", 'sh', '{x}'" if "each" in extra else ""
-    return f"[[task]]\nname = '{name}'\nargv = ['sh', '-c', '''{script}'''{words}]\n{extra}\n"
-
-
-class HostsTasks(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.world = Hosts(["a", "b", "c"]).__enter__()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.world.__exit__()
-
+class HostsTasks(TasksCase, HostsCase):
     def setUp(self):
         self.folder = self.world.folder / self.id().rsplit(".", 1)[1]
         self.folder.mkdir()
-
-    def write(self, *tasks, name="t.toml"):
-        (self.folder / name).write_text("\n".join(tasks), encoding="utf-8")
-        return name
 
     def command(self, hosts, *args):
         return [MUSTER, "tasks", "--hosts", hosts, "--run-dir", "run", *args]
@@ -49,21 +30,9 @@ class HostsTasks(unittest.TestCase):
     def start_tasks(self, hosts, *args, **more):
         return self.world["a"].start_for(self, self.command(hosts, *args), cwd=self.folder, **more)
 
-    def results(self, out):
-        return {task["name"]: task for task in json.loads(out)["tasks"]}
-
-    def log(self, task, attempt=0):
-        return (self.folder / "run" / "logs" / task / f"{attempt}.log").read_bytes()
-
-    def nothing_is_left(self, seconds=30):
-        wait_for(lambda: not any(host.processes() for host in self.world), seconds)
-
-    def there(self, name, seconds=60):
-        wait_for((self.folder / name).exists, seconds)
-
     def test_tasks_run_on_every_host_and_their_output_comes_back(self):
         wait = 'until [ $(ls at-* 2>/dev/null | wc -l) = 3 ]; do sleep 0.05; done'
-        spec = self.write(spec_of(
+        spec = self.write(task(
             "t{x}", f'hostname >at-$1; {wait}; hostname; echo wrong >&2; printf "\\377\\000\\n"; '
             'echo "{\\"attempt\\": $MUSTER_ATTEMPT}"', "needs = { cpus = 1 }\neach = { x = '1..3' }"))
         code, out, err = self.run_tasks("a:1,b:1,c:1", "--json", spec)
@@ -72,49 +41,49 @@ class HostsTasks(unittest.TestCase):
         hosts = {name: task["attempts"][0]["host"] for name, task in results.items()}
         self.assertEqual(sorted(hosts.values()), ["a", "b", "c"])
         for name, host in hosts.items():
-            self.assertEqual(self.log(name), host.encode() + b'\nwrong\n\xff\x00\n{"attempt": 0}\n')
+            self.assertEqual(self.log_bytes(name), host.encode() + b'\nwrong\n\xff\x00\n{"attempt": 0}\n')
             self.assertEqual(results[name]["result"], {"attempt": 0})
         self.nothing_is_left()
 
     def test_no_more_tasks_at_a_time_than_a_host_is_given(self):
         script = 'mkdir lock-$(hostname) || exit 9; sleep 0.05; rmdir lock-$(hostname)'
-        spec = self.write(spec_of("t{x}", script, "needs = { cpus = 1 }\neach = { x = '1..12' }"))
+        spec = self.write(task("t{x}", script, "needs = { cpus = 1 }\neach = { x = '1..12' }"))
         (self.folder / "hosts.txt").write_text("b slots=1\nc slots=1\n")
         code, out, err = self.world["a"].run([MUSTER, "tasks", "--hostfile", "hosts.txt", "--cpus", "8", spec],
                                              cwd=self.folder)
         self.assertEqual(code, 0, err)
 
     def test_a_large_output_comes_whole(self):
-        spec = self.write(spec_of("t", "head -c 20000000 /dev/zero | tr '\\\\0' x; echo end"))
+        spec = self.write(task("t", "head -c 20000000 /dev/zero | tr '\\\\0' x; echo end"))
         code, out, err = self.run_tasks("b", spec)
         self.assertEqual(code, 0, err)
-        log = self.log("t")
+        log = self.log_bytes("t")
         self.assertEqual((len(log), log[-4:]), (20000004, b"end\n"))
 
     def test_the_environment_is_chosen_and_secrets_stay(self):
-        spec = self.write(spec_of("t", "env; pwd", "needs = { cpus = 1 }\nenv = { MINE = 'a b' }"))
+        spec = self.write(task("t", "env; pwd", "needs = { cpus = 1 }\nenv = { MINE = 'a b' }"))
         code, out, err = self.run_tasks("b", spec, env={"NCCL_DEBUG": "INFO", "AWS_SECRET_ACCESS_KEY": "hidden"})
         self.assertEqual(code, 0, err)
-        said = self.log("t").decode()
+        said = self.log("t")
         for line in ("MINE=a b", "NCCL_DEBUG=INFO", "MUSTER_TASK=t", "MUSTER_ATTEMPT=0", str(self.folder),
                      f"MUSTER_RUN_DIR={self.folder}/run"):
             self.assertIn(line + "\n", said)
         self.assertNotIn("hidden", said)
 
     def test_ranks_of_a_task_are_on_one_host(self):
-        spec = self.write(spec_of("t", 'echo "$RANK of $WORLD_SIZE on $(hostname)"', "ranks = 2\nneeds = { cpus = 2 }"))
+        spec = self.write(task("t", 'echo "$RANK of $WORLD_SIZE on $(hostname)"', "ranks = 2\nneeds = { cpus = 2 }"))
         code, out, err = self.run_tasks("b", spec)
-        self.assertEqual(code, 0, err + self.log("t").decode())
-        self.assertEqual(sorted(line.split("] ")[-1] for line in self.log("t").decode().splitlines()),
+        self.assertEqual(code, 0, err + self.log("t"))
+        self.assertEqual(sorted(line.split("] ")[-1] for line in self.log("t").splitlines()),
                          ["0 of 2 on b", "1 of 2 on b"])
 
     def test_failures_there_are_told_as_here(self):
         spec = self.write(
-            spec_of("code", 'echo alas; [ "$MUSTER_ATTEMPT" = 1 ] && exit 4; exit 3',
-                    "needs = { cpus = 1 }\nretries = 1\nback_off = '0s'"),
-            spec_of("killed", "kill -9 $$"), spec_of("late", "sleep 1000", "needs = { cpus = 1 }\ntime_limit = '200ms'"),
+            task("code", 'echo alas; [ "$MUSTER_ATTEMPT" = 1 ] && exit 4; exit 3',
+                 "needs = { cpus = 1 }\nretries = 1\nback_off = '0s'"),
+            task("killed", "kill -9 $$"), task("late", "sleep 1000", "needs = { cpus = 1 }\ntime_limit = '200ms'"),
             "[[task]]\nname = 'none'\nargv = ['./no-such-program']\nneeds = { cpus = 1 }",
-            spec_of("after", "true", "needs = { cpus = 1 }\nafter = ['code']"))
+            task("after", "true", "needs = { cpus = 1 }\nafter = ['code']"))
         code, out, err = self.run_tasks("b", "--json", spec)
         self.assertEqual(code, 1, err)
         results = self.results(out)
@@ -129,7 +98,7 @@ class HostsTasks(unittest.TestCase):
 
     def test_a_connection_that_dies_costs_no_retry(self):
         first = 'if [ $(hostname) = b ] && mkdir on-b; then sleep 1000 & echo $! >child; sleep 1000; fi; hostname'
-        spec = self.write(spec_of("t{x}", first, "needs = { cpus = 1 }\neach = { x = '1..4' }"))
+        spec = self.write(task("t{x}", first, "needs = { cpus = 1 }\neach = { x = '1..4' }"))
         process = self.start_tasks("a:1,b:1", "--json", spec)
         self.there("child")
         servers = [pid for pid in self.world["b"].processes() if b"--serve" in cmdline(pid)]
@@ -145,11 +114,11 @@ class HostsTasks(unittest.TestCase):
         self.assertIn("set aside and tried again", err)
         lost = [task for task in self.results(out).values() if len(task["attempts"]) == 2]
         self.assertEqual([attempt["host"] for attempt in lost[0]["attempts"]], ["b", "a"])
-        self.assertEqual(self.log(lost[0]["name"], 1), b"a\n")
+        self.assertEqual(self.log(lost[0]["name"], 1), "a\n")
         self.nothing_is_left()
 
     def test_a_server_that_is_killed_takes_its_tasks_along(self):
-        spec = self.write(spec_of("t", '[ $(hostname) = a ] && exit 0; touch up; sleep 1000 & sleep 1000'))
+        spec = self.write(task("t", '[ $(hostname) = a ] && exit 0; touch up; sleep 1000 & sleep 1000'))
         process = self.start_tasks("b,a:1", spec)
         self.there("up")
         # Its sentinel has the same command line and is its child.
@@ -160,7 +129,7 @@ class HostsTasks(unittest.TestCase):
         self.nothing_is_left()
 
     def test_a_host_whose_server_was_killed_is_used_again(self):
-        spec = self.write(spec_of("t", 'mkdir up 2>/dev/null && { sleep 1000 & sleep 1000; }; hostname'))
+        spec = self.write(task("t", 'mkdir up 2>/dev/null && { sleep 1000 & sleep 1000; }; hostname'))
         process = self.start_tasks("b", "--json", spec)
         self.there("up")
         server = min(pid for pid in self.world["b"].processes() if cmdline(pid).startswith(MUSTER.encode()))
@@ -169,13 +138,13 @@ class HostsTasks(unittest.TestCase):
         self.assertEqual(process.returncode, 0, err)
         self.assertIn("[muster] host b is back\n", err)
         self.assertEqual([attempt["host"] for attempt in self.results(out)["t"]["attempts"]], ["b", "b"])
-        self.assertEqual(self.log("t", 1), b"b\n")
+        self.assertEqual(self.log("t", 1), "b\n")
         self.nothing_is_left()
 
     @unittest.skipUnless("MUSTER_TEST_LONG" in os.environ, "takes over a minute; the test tasks.host_cut_off has it")
     def test_a_host_that_is_cut_off_ends_its_tasks_before_they_run_elsewhere(self):
-        spec = self.write(spec_of("t", 'touch up-$(hostname); [ $(hostname) = a ] && { cat alive; exit 0; }; '
-                                       'while true; do date +%s.%N >new; mv new alive; sleep 0.1; done'))
+        spec = self.write(task("t", 'touch up-$(hostname); [ $(hostname) = a ] && { cat alive; exit 0; }; '
+                                    'while true; do date +%s.%N >new; mv new alive; sleep 0.1; done'))
         process = self.start_tasks("b,a:1", "--json", spec)
         self.there("up-b")
         try:
@@ -192,7 +161,7 @@ class HostsTasks(unittest.TestCase):
         self.nothing_is_left(60)
 
     def test_the_run_goes_on_later_when_all_hosts_are_lost(self):
-        spec = self.write(spec_of("t{x}", 'touch up; [ -e go ] || sleep 1000', "needs = { cpus = 1 }\neach = { x = '1..3' }"))
+        spec = self.write(task("t{x}", 'touch up; [ -e go ] || sleep 1000', "needs = { cpus = 1 }\neach = { x = '1..3' }"))
         process = self.start_tasks("b:1", "--wait", "0s", spec)
         self.there("up")
         ssh = [pid for pid in self.world["a"].processes() if b"--serve" in cmdline(pid)]
@@ -207,8 +176,8 @@ class HostsTasks(unittest.TestCase):
         self.assertEqual({task["attempts"][-1]["host"] for task in self.results(out).values()}, {"c"})
 
     def test_a_run_that_is_killed_leaves_nothing_and_goes_on(self):
-        spec = self.write(spec_of("t{x}", 'touch up-$1; [ -e go ] || { sleep 1000 & sleep 1000; }',
-                                  "needs = { cpus = 1 }\neach = { x = '1..4' }"))
+        spec = self.write(task("t{x}", 'touch up-$1; [ -e go ] || { sleep 1000 & sleep 1000; }',
+                               "needs = { cpus = 1 }\neach = { x = '1..4' }"))
         process = self.start_tasks("a:1,b:1,c:1", spec)
         for name in ("up-1", "up-2", "up-3"):
             self.there(name)
@@ -221,8 +190,8 @@ class HostsTasks(unittest.TestCase):
         self.nothing_is_left()
 
     def test_ctrl_c_lets_them_finish_and_sigterm_asks_them_to_end(self):
-        spec = self.write(spec_of("t{x}", 'trap "echo asked; exit 5" TERM; touch up-$1; until [ -e go ]; do sleep 0.05; done',
-                                  "needs = { cpus = 1 }\neach = { x = '1..3' }"))
+        spec = self.write(task("t{x}", 'trap "echo asked; exit 5" TERM; touch up-$1; until [ -e go ]; do sleep 0.05; done',
+                               "needs = { cpus = 1 }\neach = { x = '1..3' }"))
         process = self.start_tasks("b:1", "--json", spec)
         self.there("up-1")
         os.kill(process.pid, signal.SIGINT)
@@ -239,28 +208,28 @@ class HostsTasks(unittest.TestCase):
         os.kill(process.pid, signal.SIGTERM)
         process.communicate(timeout=60)
         self.assertEqual(process.returncode, 128 + signal.SIGTERM)
-        self.assertEqual(self.log("t2"), b"asked\n")
+        self.assertEqual(self.log("t2"), "asked\n")
         self.nothing_is_left()
 
     def test_ctrl_z_stops_tasks_there_too(self):
-        spec = self.write(spec_of("t", 'echo $$ >pid; until [ -e go ]; do sleep 0.05; done; hostname'))
+        spec = self.write(task("t", 'echo $$ >pid; until [ -e go ]; do sleep 0.05; done; hostname'))
         process = self.start_tasks("b:1", spec)
         wait_for(lambda: (self.folder / "pid").exists() and (self.folder / "pid").read_text().endswith("\n"), 60)
-        task = int((self.folder / "pid").read_text())
+        sleeper = int((self.folder / "pid").read_text())
 
         def stopped(pid):
             return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
 
         os.kill(process.pid, signal.SIGTSTP)
-        wait_for(lambda: stopped(process.pid) and stopped(task), 30)
+        wait_for(lambda: stopped(process.pid) and stopped(sleeper), 30)
         os.kill(process.pid, signal.SIGCONT)
-        wait_for(lambda: not stopped(process.pid) and not stopped(task), 30)
+        wait_for(lambda: not stopped(process.pid) and not stopped(sleeper), 30)
         (self.folder / "go").touch()
         out, err = process.communicate(timeout=60)
-        self.assertEqual((process.returncode, self.log("t")), (0, b"b\n"), err)
+        self.assertEqual((process.returncode, self.log("t")), (0, "b\n"), err)
 
     def test_starts_are_not_serialised_by_round_trips(self):
-        spec = self.write(spec_of("t{x}", "date +%s.%N", "needs = { cpus = 1 }\neach = { x = '1..8' }"))
+        spec = self.write(task("t{x}", "date +%s.%N", "needs = { cpus = 1 }\neach = { x = '1..8' }"))
         far = self.wrapper("far", f"exec {sys.executable} {pathlib.Path(__file__).with_name('slow_link.py')} 0.5 \"$@\"")
         code, out, err = self.run_tasks("b:8", "--cpus", "8", "--ssh", f"{far} {self.world.environment['MUSTER_SSH']}", spec)
         self.assertEqual(code, 0, err)
@@ -269,7 +238,7 @@ class HostsTasks(unittest.TestCase):
         self.assertLess(times[-1] - times[0], 2, "seven round trips are 7 s")
 
     def test_what_is_wrong_is_said_before_anything_starts(self):
-        spec = self.write(spec_of("t", "touch ran"))
+        spec = self.write(task("t", "touch ran"))
         cases = {"b,10.77.0.99": (1, "host 10.77.0.99: expected an answer of muster there, got ssh ended with exit code 255"),
                  "b:0": (2, "--hosts: expected"), "a,10.77.0.1": (2, "this machine once")}
         for hosts, (expected, said) in cases.items():
@@ -290,7 +259,7 @@ class HostsTasks(unittest.TestCase):
         return str(path)
 
     def test_another_version_and_other_talk_are_refused(self):
-        spec = self.write(spec_of("t", "true"))
+        spec = self.write(task("t", "true"))
         old = self.wrapper("old", """echo '{"muster": "host", "version": "0.0.1", "inventory": """
                            """"{\\\\"schema\\\\": \\\\"muster.devices/1\\\\", \\\\"hosts\\\\": [{\\\\"name\\\\": \\\\"x\\\\"}]}"}'; cat >/dev/null""")
         code, out, err = self.run_tasks("b", "--remote-muster", old, spec)
@@ -302,11 +271,11 @@ class HostsTasks(unittest.TestCase):
         self.assertIn("a kind of message", err)
 
     def test_what_a_login_prints_is_no_message(self):
-        spec = self.write(spec_of("t", "hostname"))
+        spec = self.write(task("t", "hostname"))
         chatty = self.wrapper("chatty", f'echo "Welcome!"; echo "{{ today }}"; exec {MUSTER} "$@"')
         code, out, err = self.run_tasks("b", "--remote-muster", chatty, spec)
         self.assertEqual(code, 0, err)
-        self.assertEqual(self.log("t"), b"b\n")
+        self.assertEqual(self.log("t"), "b\n")
 
     def test_gpus_are_leased_where_they_are(self):
         uuid = "GPU-{}0000000-0000-4000-8000-000000000000"
@@ -315,20 +284,20 @@ class HostsTasks(unittest.TestCase):
             n=$(hostname | tr bc 12)
             export FAKE_NVML="version=550.54|uuid={uuid.format('${n}')},name=Test GPU,total=8589934592,free=8589934592,cc=9.0,pci=00000000:01:00.0"
             exec {MUSTER} "$@" """)
-        hold = self.write(spec_of("hold", "touch held; until [ -e go ]; do sleep 0.05; done", "needs = { gpus = 1 }"),
+        hold = self.write(task("hold", "touch held; until [ -e go ]; do sleep 0.05; done", "needs = { gpus = 1 }"),
                           name="hold.toml")
         holder = self.world["a"].start_for(
             self, [MUSTER, "tasks", "--remote-muster", gpu, "--hosts", "b", "--run-dir", "other", hold], cwd=self.folder)
         self.there("held")
-        spec = self.write(spec_of("t{x}", 'echo "$CUDA_VISIBLE_DEVICES on $(hostname)"; touch ran-$1',
-                                  "needs = { gpus = 1 }\neach = { x = '1..2' }"))
+        spec = self.write(task("t{x}", 'echo "$CUDA_VISIBLE_DEVICES on $(hostname)"; touch ran-$1',
+                               "needs = { gpus = 1 }\neach = { x = '1..2' }"))
         process = self.start_tasks("b", "--remote-muster", gpu, spec)
         while "other jobs have GPUs, which are left to them: GPU 0 of b is held by job" not in process.stderr.readline():
             self.assertIsNone(process.poll())
         (self.folder / "go").touch()
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, err)
-        self.assertEqual(self.log("t1").decode(), uuid.format(1) + " on b\n")
+        self.assertEqual(self.log("t1"), uuid.format(1) + " on b\n")
         holder.communicate(timeout=60)
         code, out, err = self.world["a"].run(
             [MUSTER, "tasks", "--remote-muster", gpu, "--hosts", "b,c", "--gpus", "c:all", "--run-dir", "third", "--json",
@@ -339,8 +308,4 @@ class HostsTasks(unittest.TestCase):
 
 if __name__ == "__main__":
     MUSTER, FAKE_NVML = (str(pathlib.Path(sys.argv.pop(1)).resolve()) for _ in range(2))
-    why = missing()
-    if why:
-        print("skipped:", why)
-        sys.exit(SKIPPED)
-    unittest.main(verbosity=2)
+    main(missing())

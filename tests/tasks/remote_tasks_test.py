@@ -3,28 +3,19 @@
     remote_tasks_test.py MUSTER FAKE_NVML      the program; a stand-in for the driver's library
 """
 
-import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
+from hosts import end_with, wait_for
+from tasks_case import TasksCase, task
+
 MUSTER = FAKE_NVML = ""
-
-
-def wait_for(condition, seconds=60):
-    """Its value as soon as that is true; raises when it never is."""
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        if time.monotonic() > end:
-            raise AssertionError(f"it did not happen within {seconds} s")
-        time.sleep(0.02)
-    return value
 
 
 def processes_with(entry):
@@ -39,18 +30,11 @@ def processes_with(entry):
     return {pid: line for pid, line in found.items() if line}
 
 
-def task(name, script, more="needs = { cpus = 1 }"):
-    """A [[task]] whose command is a shell script; with `each`, $1 is x."""
-    words = ", 'sh', '{x}'" if "each" in more else ""
-    script = script.replace("{", "{{").replace("}", "}}")
-    return f"[[task]]\nname = '{name}'\nargv = ['sh', '-c', '''{script}'''{words}]\n{more}\n"
-
-
 GPU = "needs = { gpus = 1 }"
 HOLD = task("hold", "touch held; until [ -e release ]; do sleep 0.05; done", GPU)
 
 
-class Remote(unittest.TestCase):
+class Remote(TasksCase, unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-remote-"))
         self.addCleanup(subprocess.run, ["rm", "-rf", str(self.folder)])
@@ -73,29 +57,13 @@ class Remote(unittest.TestCase):
     def start(self, *args):
         process = subprocess.Popen([MUSTER, "tasks", *args], cwd=self.folder, env=self.environment, text=True,
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        timer = threading.Timer(100, process.kill)
-        timer.start()
-
-        def end():
-            timer.cancel()
-            process.kill()
-            process.communicate()
-
-        self.addCleanup(end)
+        end_with(self, process)
         return process
 
     def run_tasks(self, *args):
         process = self.start(*args)
         out, err = process.communicate()
         return process.returncode, out, err
-
-    def write(self, name, *tasks):
-        (self.folder / name).write_text("\n".join(tasks), encoding="utf-8")
-        return name
-
-    def there(self, *names):
-        for name in names:
-            wait_for((self.folder / name).exists)
 
     def touch(self, name):
         (self.folder / name).touch()
@@ -109,12 +77,6 @@ class Remote(unittest.TestCase):
                 return "".join(said)
         self.fail(f"it never said '{texts}':\n{''.join(said)}")
 
-    def log(self, name, attempt=0):
-        return (self.folder / "run" / "logs" / name / f"{attempt}.log").read_text()
-
-    def results(self, out):
-        return {each["name"]: each for each in json.loads(out)["tasks"]}
-
     def numbers(self, result):
         return [attempt["attempt"] for attempt in result["attempts"]]
 
@@ -122,13 +84,13 @@ class Remote(unittest.TestCase):
 class Leases(Remote):
     def hold(self):
         """Another job, which has the GPU of b."""
-        holder = self.start("--hosts", "far-b", "--run-dir", "other", self.write("hold.toml", HOLD))
+        holder = self.start("--hosts", "far-b", "--run-dir", "other", self.write(HOLD, name="hold.toml"))
         self.there("held")
         return holder
 
     def refused(self):
         """A run whose task was sent to a GPU that another job had just taken, and that job."""
-        spec = self.write("t.toml", task("first", "touch up; until [ -e go ]; do sleep 0.05; done"),
+        spec = self.write(task("first", "touch up; until [ -e go ]; do sleep 0.05; done"),
                           task("t", 'echo "attempt $MUSTER_ATTEMPT"', GPU + "\nafter = ['first']"))
         process = self.start("--hosts", "far-b", "--run-dir", "run", "--json", "--csv", "t.csv", spec)
         self.there("up")
@@ -164,7 +126,7 @@ class Leases(Remote):
 
     def test_what_is_held_elsewhere_counts_before_anything_starts(self):
         holder = self.hold()
-        spec = self.write("t.toml", task("t{x}", "true", GPU + "\neach = { x = '1..2' }"))
+        spec = self.write(task("t{x}", "true", GPU + "\neach = { x = '1..2' }"))
         hosts = ["--hosts", "far-b,far-c", spec]
         code, out, err = self.run_tasks("--dry-run", *hosts)
         self.assertEqual(code, 0, err)
@@ -182,7 +144,7 @@ class Leases(Remote):
         holder.communicate()
 
     def test_what_the_run_itself_holds_is_no_other_jobs(self):
-        spec = self.write("t.toml", HOLD, task("next", "true", GPU))
+        spec = self.write(HOLD, task("next", "true", GPU))
         process = self.start("--hosts", "far-b", "--run-dir", "run", spec)
         self.there("held")
         code, out, err = self.run_tasks("--resume", "run", "--explain", "next")
@@ -213,7 +175,7 @@ class Lost(Remote):
         return {int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
 
     def test_a_host_that_is_back_is_used_again(self):
-        spec = self.write("t.toml", task(
+        spec = self.write(task(
             "t{x}", "touch up-$1-$MUSTER_ATTEMPT; until [ -e go-$1 ]; do sleep 0.05; done; echo $1 >>done",
             "needs = { cpus = 1 }\neach = { x = '1..6' }"))
         process = self.start("--hosts", "far-b:1,far-c:1", "--run-dir", "run", "--json", spec)
@@ -244,7 +206,7 @@ class Lost(Remote):
 
     def test_what_ran_there_has_ended_before_it_runs_again(self):
         self.set("far-b", "silent")
-        process = self.start("--hosts", "far-b", "--run-dir", "run", self.write("t.toml", task("t", self.ALONE, GPU)))
+        process = self.start("--hosts", "far-b", "--run-dir", "run", self.write(task("t", self.ALONE, GPU)))
         self.there("up-0")
         self.assertEqual(len(self.tasks_left()), 2)
         self.break_connection("far-b")
@@ -257,7 +219,7 @@ class Lost(Remote):
 
     def test_a_run_that_is_killed_after_that_leaves_nothing(self):
         self.set("far-b", "silent")
-        process = self.start("--hosts", "far-b", "--run-dir", "run", self.write("t.toml", task("t", self.ALONE, GPU)))
+        process = self.start("--hosts", "far-b", "--run-dir", "run", self.write(task("t", self.ALONE, GPU)))
         self.there("up-0")
         self.break_connection("far-b")
         self.there("up-1")
@@ -274,7 +236,7 @@ class Lost(Remote):
         self.assertEqual(self.tasks_left(), {})
 
     def test_a_host_with_other_gpus_is_not_used(self):
-        spec = self.write("t.toml", task("t", "touch up; [ -e go ] || sleep 1000; echo $CUDA_VISIBLE_DEVICES", GPU))
+        spec = self.write(task("t", "touch up; [ -e go ] || sleep 1000; echo $CUDA_VISIBLE_DEVICES", GPU))
         self.set("far-b", "gpu", "7")
         process = self.start("--hosts", "far-b", "--run-dir", "run", spec)
         self.there("up")
@@ -291,7 +253,7 @@ class Lost(Remote):
         self.assertEqual(self.log("t", 1), "GPU-70000000-0000-4000-8000-000000000000\n")
 
     def test_one_that_does_not_come_back_ends_a_run_that_can_do_nothing_else(self):
-        spec = self.write("t.toml", task("t{x}", "touch up-$1; sleep 1000", "needs = { cpus = 1 }\neach = { x = '1..2' }"))
+        spec = self.write(task("t{x}", "touch up-$1; sleep 1000", "needs = { cpus = 1 }\neach = { x = '1..2' }"))
         process = self.start("--hosts", "far-b", "--run-dir", "run", "--wait", "1500ms", spec)
         self.there("up-1", "up-2")
         self.set("far-b", "down")
@@ -306,7 +268,7 @@ class Lost(Remote):
 
     def test_one_that_was_stopped_there_is_left_alone(self):
         process = self.start("--hosts", "far-b", "--run-dir", "run",
-                             self.write("t.toml", task("t", "touch up; sleep 1000")))
+                             self.write(task("t", "touch up; sleep 1000")))
         self.there("up")
         servers = [pid for pid, line in processes_with(f"XDG_RUNTIME_DIR={self.world}/far-b").items()
                    if line.startswith(MUSTER)]
@@ -318,7 +280,7 @@ class Lost(Remote):
         self.assertEqual(len(self.connections("far-b")), 1)
 
     def test_a_run_that_is_ending_tries_no_more(self):
-        spec = self.write("t.toml", task("t{x}", "touch up-$1; sleep 2; echo end", "needs = { cpus = 1 }\neach = { x = '1..3' }"))
+        spec = self.write(task("t{x}", "touch up-$1; sleep 2; echo end", "needs = { cpus = 1 }\neach = { x = '1..3' }"))
         process = self.start("--hosts", "far-b:1,far-c:1", "--run-dir", "run", "--json", spec)
         self.there("up-1", "up-2")
         process.send_signal(signal.SIGINT)

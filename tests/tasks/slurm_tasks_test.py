@@ -10,10 +10,9 @@ import pathlib
 import re
 import signal
 import sys
-import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
-from hosts import SKIPPED, cmdline, wait_for
+from hosts import cmdline, main, wait_for
 from slurm_test import SlurmCase, missing_for_slurm
 
 MUSTER = ""
@@ -174,8 +173,4 @@ class AllocationTest(SlurmCase):
 
 if __name__ == "__main__":
     MUSTER = str(pathlib.Path(sys.argv.pop(1)).resolve())
-    why = missing_for_slurm("salloc")
-    if why:
-        print("skipped:", why)
-        sys.exit(SKIPPED)
-    unittest.main(verbosity=2)
+    main(missing_for_slurm("salloc"))
