@@ -7,7 +7,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
-from programs_test import BUILD, MUSTER, SOURCE, ProgramTest
+from program_case import BUILD, MUSTER, SOURCE, ProgramTest
 
 GPT = f"{BUILD}/bin/gpt"
 TEXT = f"{SOURCE}/data/shakespeare.txt.gz"

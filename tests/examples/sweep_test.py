@@ -6,7 +6,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
-from programs_test import BUILD, MUSTER, ProgramTest
+from program_case import BUILD, MUSTER, ProgramTest
 
 BOX = """
 [[host]]

@@ -5,7 +5,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
-from programs_test import BUILD, ProgramTest
+from program_case import BUILD, ProgramTest
 
 
 class ThreeModels(ProgramTest):

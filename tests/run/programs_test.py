@@ -8,60 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-BUILD = os.environ["MUSTER_BUILD"]
-SOURCE = os.environ["MUSTER_SOURCE"]
-PYTHON = os.environ.get("MUSTER_TEST_PYTHON", "")
-MUSTER = f"{BUILD}/bin/muster"
-TRAIN = f"{BUILD}/bin/train"
-PROBE = f"{BUILD}/tests/run_probe"
-TASK_PROBE = f"{BUILD}/tests/task_probe"
-DIGITS = f"{SOURCE}/data/digits.csv.gz"
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE")
-
-
-def processes_of(folder):
-    """Live processes whose environment or arguments name the folder."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            text = open(f"/proc/{pid}/environ", "rb").read() + open(f"/proc/{pid}/cmdline", "rb").read()
-            state = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0]
-        except OSError:
-            continue
-        if folder.encode() in text and state != "Z" and int(pid) != os.getpid():
-            found.append(pid)
-    return found
-
-
-class ProgramTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp(prefix="muster-programs-")
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-
-    def environment(self, **env):
-        environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
-        environment.update({"OMP_NUM_THREADS": "1"}, **{k: str(v) for k, v in env.items()})
-        return environment
-
-    def start(self, *argv, **env):
-        done = subprocess.run(argv, cwd=self.folder, env=self.environment(**env), capture_output=True, text=True, timeout=120)
-        self.assertEqual(processes_of(self.folder), [], "processes left running")
-        return done
-
-    def run_muster(self, *argv, **env):
-        return self.start(MUSTER, "run", "--run-dir", f"{self.folder}/run", *argv, **env)
-
-    def assert_fails(self, done, *parts, code=None):
-        text = done.stdout + done.stderr
-        self.assertNotEqual(done.returncode, 0, text)
-        if code is not None:
-            self.assertEqual(done.returncode, code, text)
-        for part in parts:
-            self.assertIn(part, text)
+from program_case import DIGITS, MUSTER, PROBE, PYTHON, TRAIN, ProgramTest, processes_of
 
 
 class Train(ProgramTest):
@@ -182,238 +132,6 @@ class BadInput(ProgramTest):
             self.assert_fails(self.start(TRAIN, *argv), argv[0], code=2)
 
 
-class TaskSetTest(ProgramTest):
-    """Programs with a TaskSet."""
-
-    def probe(self, *what, **env):
-        # All that it starts has the folder in its environment, by which `start` sees whether something is left.
-        done = self.start(TASK_PROBE, *what, CUDA_VISIBLE_DEVICES="", XDG_RUNTIME_DIR=self.folder, **env)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
-
-    def on_gpus(self, cuda, what="gpus", **env):
-        done = self.start(TASK_PROBE, *what.split(" ", 1), **self.two_gpus(cuda, **env))
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done
-
-    def two_gpus(self, cuda="GPU-a,GPU-b", **env):
-        return {"MUSTER_NVML_LIBRARY": f"{BUILD}/lib/libfake_nvml.so", "FAKE_CUDA": cuda, "MUSTER_CUDA_LIBRARY": f"{BUILD}/lib/libfake_cuda.so",
-                "FAKE_NVML": "version=570.1|uuid=GPU-a,name=A|uuid=GPU-b,name=B", "XDG_RUNTIME_DIR": self.folder, "CUDA_VISIBLE_DEVICES": "0,1", **env}
-
-
-class Tasks(TaskSetTest):
-    """In child processes."""
-
-    def test_results_come_back(self):
-        lines = self.probe("results").splitlines()
-        self.assertEqual(lines[0], "number 1.5 text 100002 apart 1 here 1")
-        self.assertEqual(len(lines), 6, "no child comes further than its task")
-
-    def test_a_failure_is_its_tasks_alone(self):
-        said = self.probe("failures")
-        self.assertIn("got 3 that failed", said)
-        self.assertRegex(said, r"task 'throws' on CPU slot \d: .*no such file \(process \d+ on CPU slot \d\)")
-        self.assertRegex(said, r"task 'crashes' on CPU slot \d: .*expected a result, got SIGSEGV \(process \d+")
-        self.assertRegex(said, r"task 'leaves' on CPU slot \d: .*expected a result, got exit code 3 \(process \d+")
-        self.assertIn("good 1", said)
-
-    def test_a_thread_has_its_gpu_and_a_process_sees_its_own_alone(self):
-        done = self.on_gpus("GPU-a,GPU-b", CUDA_VISIBLE_DEVICES="0,1")
-        self.assertIn("cuda:1 of 0,1; cuda:0 of GPU-b; cpu of \n", done.stdout)
-        self.assertIn("here on GPU 1: done", done.stdout)
-        self.assertEqual(set(re.findall("current: .*", done.stderr)), {"current: cuda:1", "current: cuda:0"})
-
-    def test_a_mask_changes_the_ordinal_and_not_the_name(self):
-        self.assertIn("cuda:0 of 1,0; cuda:0 of GPU-b; cpu of \n",
-                      self.on_gpus("GPU-a,GPU-b", CUDA_VISIBLE_DEVICES="1,0").stdout)
-        self.assertIn("task 'here': ", self.on_gpus("GPU-a,GPU-b", CUDA_VISIBLE_DEVICES="0").stdout)
-
-    def test_gpus_that_are_hidden_are_not_there(self):
-        done = self.on_gpus("GPU-a,GPU-b", "results", CUDA_VISIBLE_DEVICES="")
-        self.assertIn("here on CPU slot", done.stdout)
-        self.assertIn("on the CPU: task 'number', 'text', 'nothing', 'pid', 'here': no visible GPU", done.stderr)
-
-    def test_another_gpu_than_was_meant_is_an_error(self):
-        self.assertIn("expected LibTorch to find GPU-b as cuda:0, got GPU-a",
-                      self.on_gpus("GPU-b,GPU-a", CUDA_VISIBLE_DEVICES="1,0").stdout)
-
-    def test_a_child_is_asked_to_stop(self):
-        self.assertIn("was asked to stop", self.probe("stop"))
-
-    def test_a_child_that_comes_to_another_set_is_an_error(self):
-        self.assertIn("expected the tasks parent's, got child's", self.probe("other"))
-
-    def test_a_task_of_muster_tasks_may_have_tasks(self):
-        self.assertIn("number 1.5", self.probe("results", MUSTER_TASK="train-0.1"))
-
-
-class Groups(TaskSetTest):
-    """As ranks of groups."""
-
-    def test_groups_beside_threads_and_processes(self):
-        said = self.probe("groups")
-        self.assertIn("two 3 three 0 says 6 all 3 apart 1 here 1 late 1\n", said)
-        for rank in range(3):
-            self.assertIn(f"[three.{rank}] rank {rank} of 3 has 6\n", said)
-        self.assertIn("three on CPU slot 0, CPU slot 1, CPU slot 2: done", said)
-
-    def test_the_first_rank_that_fails_is_the_error_and_nothing_is_left(self):
-        for how, why in (("throw", "std::runtime_error: the disk is full"), ("exit", "exit code 3"), ("kill", "killed by SIGKILL")):
-            with self.subTest(how=how):
-                said = self.probe("group-fails", how, MUSTER_CPU_SLOTS=2)
-                self.assertIn("got 1 that failed", said)
-                self.assertRegex(said, rf"task 'bad' on CPU slot 0, CPU slot 1: rank 1 on CPU slot 1: {why}.* \(process \d+\)\n")
-                self.assertIn("good 1", said)
-
-    def test_a_group_is_ended_where_the_set_fails_fast(self):
-        said = self.probe("group-stop")
-        self.assertIn("task 'bad' on CPU slot 2: std::runtime_error: broken", said)
-        self.assertIn("task 'long' on CPU slot 0, CPU slot 1: its ranks were ended", said)
-
-    def test_a_killed_program_takes_its_groups_along(self):
-        environment = self.environment(XDG_RUNTIME_DIR=self.folder, CUDA_VISIBLE_DEVICES="", MUSTER_CPU_SLOTS=2)
-        with subprocess.Popen([TASK_PROBE, "group-waits"], cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as program:
-            end = time.monotonic() + 100
-            while not os.path.exists(f"{self.folder}/up") and time.monotonic() < end:
-                time.sleep(0.01)
-            self.assertGreaterEqual(len(processes_of(self.folder)), 5, "the program, a launcher, two ranks, what one of them started")
-            program.kill()
-        while processes_of(self.folder) and time.monotonic() < end:
-            time.sleep(0.01)
-        self.assertEqual(processes_of(self.folder), [])
-
-    def test_a_groups_ranks_have_their_gpus(self):
-        done = self.on_gpus("GPU-a,GPU-b", "group-gpus")
-        self.assertIn("[where.0] rank 0 cuda:0 is GPU-b of GPU-b,GPU-a\n", done.stdout)
-        self.assertIn("[where.1] rank 1 cuda:1 is GPU-a of GPU-b,GPU-a\n", done.stdout)
-        self.assertIn("where on GPU 1, GPU 0: done", done.stdout)
-
-    def test_a_group_with_too_few_gpus_goes_to_the_cpu_where_that_is_allowed(self):
-        done = self.on_gpus("GPU-a,GPU-b", "group-gpus", CUDA_VISIBLE_DEVICES="0")
-        self.assertIn("task 'where': device '1,0': expected the index of a GPU that can be used, got 1", done.stdout)
-        done = self.on_gpus("GPU-a,GPU-b", "group-gpus or-cpu", CUDA_VISIBLE_DEVICES="0")
-        self.assertIn("[where.1] rank 1 cpu is cpu:1 of \n", done.stdout)
-        self.assertIn("on the CPU: task 'where': device '1,0'", done.stderr)
-
-
-class Leases(TaskSetTest):
-    """Of the GPUs that tasks use."""
-
-    def test_gpus_are_leased_for_the_set_and_all_that_it_starts(self):
-        asking = f"command {MUSTER} run -q --run-dir asked --gpus 0 true"
-        self.assertIn("thread 1 process 0 rank 0\n", self.on_gpus("GPU-a,GPU-b", asking).stdout)
-        self.assertIn("thread 0 process 0 rank 0\n", self.on_gpus("GPU-a,GPU-b", asking.replace("command", "share")).stdout)
-
-    def holder(self):
-        """A job that has GPU 0 until it is told to end."""
-        job = subprocess.Popen([MUSTER, "run", "-q", "--run-dir", "holder", "--gpus", "0", "sh", "-c", "echo ready; while :; do sleep 0.05; done"],
-                               cwd=self.folder, env=self.environment(**self.two_gpus()), stdout=subprocess.PIPE, text=True)
-        self.addCleanup(job.wait)
-        self.addCleanup(job.terminate)
-        self.addCleanup(job.stdout.close)
-        self.assertEqual(job.stdout.readline(), "ready\n")
-        return job
-
-    def tasks_beside(self, *argv):
-        return subprocess.run(argv, cwd=self.folder, env=self.environment(**self.two_gpus()), capture_output=True, text=True, timeout=120)
-
-    def test_a_gpu_of_another_job_is_not_used(self):
-        self.holder()
-        said = self.tasks_beside(TASK_PROBE, "command", "true").stdout
-        self.assertRegex(said, r"^lease: expected free GPUs, got GPU-a held by job .*without them: task 'thread': .*TaskSetOptions::wait")
-        self.assertNotIn("done", said)
-        done = self.tasks_beside(TASK_PROBE, "any")
-        self.assertIn("any on GPU 1: done\nfirst on CPU slot 0: done\n", done.stdout)
-        self.assertRegex(done.stderr, "on the CPU: task 'first': .*GPU 0: held by job")
-        self.assertIn("thread 0 process 0 rank 0", self.tasks_beside(TASK_PROBE, "share", "true").stdout)
-
-    def test_a_gpu_of_another_job_is_waited_for(self):
-        job = self.holder()
-        with subprocess.Popen([TASK_PROBE, "wait", "true"], cwd=self.folder, env=self.environment(**self.two_gpus()),
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
-            self.assertIn("waiting for GPUs: GPU-a held by job", waiting.stderr.readline())
-            job.terminate()
-            said, _ = waiting.communicate(timeout=120)
-        self.assertIn("thread 0 process 0 rank 0", said)
-
-    def test_a_rank_has_its_launchers_leases(self):
-        under = (MUSTER, "run", "-q", "--run-dir", "outer", "--gpus", "0")
-        self.assertIn("thread 0 process 0 rank 0", self.tasks_beside(*under, TASK_PROBE, "command", "true").stdout)
-        self.holder()
-        self.assertIn("thread 0 process 0 rank 0", self.tasks_beside(*under, "--no-lease", TASK_PROBE, "command", "true").stdout)
-
-
-class Bench(ProgramTest):
-    def bench(self, *argv, **env):
-        return self.start(MUSTER, "bench", "device", "--seconds", "0.02", "--cache", f"{self.folder}/cache/scores.json", *argv, **env)
-
-    def test_scores_are_measured_once_and_remembered(self):
-        first = self.bench("--cpu")
-        self.assertEqual(first.returncode, 0, first.stderr)
-        self.assertRegex(first.stdout, r"cpu +\d+ of \d+ cores +[1-9]\d* +\d+ +100 %")
-        self.assertIn("measuring", first.stderr)
-        again = self.bench("--cpu")
-        self.assertEqual(again.stdout, first.stdout)
-        self.assertIn("measured before", again.stderr)
-        self.assertIn("measuring", self.bench("--cpu", "--again").stderr)
-        self.assertIn("measuring", self.bench("--cpu", "--dtype", "bfloat16").stderr)
-
-    def test_json_is_what_scores_takes(self):
-        done = self.bench("--cpu", "--json")
-        self.assertGreater(json.loads(done.stdout)["cpu"], 0)
-        with open(f"{self.folder}/scores.json", "w", encoding="utf-8") as file:
-            file.write(done.stdout)
-        plan = self.start(MUSTER, "plan", "-n", "2", "--global-batch", "9", "--scores", f"{self.folder}/scores.json", "--json", CUDA_VISIBLE_DEVICES="")
-        self.assertEqual([rank["batch_share"] for rank in json.loads(plan.stdout)["ranks"]], [5, 4])
-
-    def test_remembered_scores_decide_the_policy_fastest(self):
-        inventory = f"{self.folder}/fleet.toml"
-        with open(inventory, "w", encoding="utf-8") as file:
-            file.write('[[host]]\nname = "a"\ngpus = "1xA100-80GB, 1xH100-80GB"\n')
-        self.assert_fails(self.start(MUSTER, "plan", "--policy", "fastest", "--inventory", inventory, XDG_CACHE_HOME=self.folder), "muster bench device")
-        gpus = json.loads(self.start(MUSTER, "devices", "--json", "--inventory", inventory).stdout)["hosts"][0]["gpus"]
-        os.mkdir(f"{self.folder}/muster")
-        with open(f"{self.folder}/muster/scores.json", "w", encoding="utf-8") as file:
-            json.dump({"schema": "muster.scores/1", "devices": [
-                {"device": gpu["uuid"], "host": "a", "model": gpu["model"], "driver": "", "dtype": "float32", "score": 100.0 + 200 * i,
-                 "batch_size": 1, "since_seconds": 0} for i, gpu in enumerate(gpus)]}, file)
-        plan = json.loads(self.start(MUSTER, "plan", "--policy", "fastest", "--global-batch", "40", "--inventory", inventory, "--json",
-                                     XDG_CACHE_HOME=self.folder).stdout)
-        self.assertEqual([rank["device"]["index"] for rank in plan["ranks"]], [1, 0])
-        self.assertEqual([rank["batch_share"] for rank in plan["ranks"]], [30, 10])
-
-    def test_collectives_are_timed_and_right(self):
-        for op in ("all_to_all",):
-            done = self.start(MUSTER, "bench", "collectives", "--op", op, "--min", "64", "--max", "64K", "--factor", "1024",
-                              "--seconds", "0.01", "--json", "--svg", f"{self.folder}/{op}.svg")
-            self.assertEqual(done.returncode, 0, done.stderr)
-            table = json.loads(done.stdout)
-            self.assertEqual([(row["backend"], row["bytes"], row["wrong"]) for row in table["rows"]],
-                             [(backend, size, 0) for size in (64, 65536) for backend in ("gloo", "shm", "shm-in-place")])
-            self.assertTrue(all(row["us"] > 0 and row["busbw"] > 0 for row in table["rows"]))
-            with open(f"{self.folder}/{op}.svg", encoding="utf-8") as svg:
-                self.assertIn("shm-in-place</text>", svg.read())
-        shown = self.start(MUSTER, "bench", "collectives", "--backends", "shm", "--max", "4", "--seconds", "0.01")
-        self.assertRegex(shown.stdout, r"bytes +count +type +backend +us +algbw +busbw +wrong")
-        self.assert_fails(self.start(MUSTER, "bench", "collectives", "--op", "all_reduse"), "got 'all_reduse'", code=2)
-        self.assert_fails(self.start(MUSTER, "bench", "collectives", "--backends", "tcp"), "got 'tcp'", code=2)
-        self.assert_fails(self.start(MUSTER, "bench", "collectives", "--min", "1M", "--max", "4"), "--min", code=2)
-
-    def test_a_training_step_is_timed(self):
-        done = self.start(MUSTER, "bench", "ddp", "--batch", "1", "--steps", "1", "--json")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        times = json.loads(done.stdout)["ms"]
-        self.assertEqual(sorted(times), ["gloo", "gloo, copied", "none", "shm", "shm, copied"])
-        self.assertTrue(all(ms > 0 for ms in times.values()))
-        self.assert_fails(self.start(MUSTER, "bench", "ddp", "--model", "vgg"), "got 'vgg'", code=2)
-
-    def test_wrong_input(self):
-        self.assert_fails(self.start(MUSTER, "bench"), "subcommand", code=2)
-        self.assert_fails(self.bench("--dtype", "int8", "--cpu"), "int8", "bfloat16", code=2)
-        self.assert_fails(self.bench("--gpus", "0", CUDA_VISIBLE_DEVICES=""), "GPU", code=1)
-        self.assert_fails(self.bench("--gpus", "0-"), "0-", code=2)
-
-
 class Start(ProgramTest):
     def test_alone(self):
         done = self.start(PROBE, "place", MUSTER_NPROC=3)
@@ -468,9 +186,9 @@ class Start(ProgramTest):
             held.bind(("127.0.0.1", 0))
             ranks = []
             for rank in range(3):
-                environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
-                environment.update(RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK=str(max(0, rank - 1)), LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
-                                   MASTER_PORT=str(held.getsockname()[1]), MUSTER_SURPLUS="drop", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", **env)
+                environment = self.environment(
+                    RANK=rank, WORLD_SIZE=3, LOCAL_RANK=max(0, rank - 1), LOCAL_WORLD_SIZE=2, MASTER_ADDR="127.0.0.1",
+                    MASTER_PORT=held.getsockname()[1], MUSTER_SURPLUS="drop", CUDA_VISIBLE_DEVICES="", **env)
                 if rank > 0:
                     environment["MUSTER_INVENTORY"] = two
                 ranks.append(subprocess.Popen([PROBE, *argv], cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
@@ -497,9 +215,8 @@ class Start(ProgramTest):
         self.assert_fails(done, "the reactor is too hot")
 
     def test_a_killed_rank_ends_the_job(self):
-        environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
         with subprocess.Popen([MUSTER, "run", "--run-dir", f"{self.folder}/run", "--nproc-per-node", "2", TRAIN, "--epochs", "100000"],
-                              cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+                              cwd=self.folder, env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
             seen = ""
             while "epoch 1/" not in seen:
                 seen = job.stderr.readline()
@@ -511,7 +228,6 @@ class Start(ProgramTest):
         self.assertEqual(job.returncode, 128 + signal.SIGKILL, rest)
         self.assertIn("rank 1 failed first", rest)
         self.assertEqual(processes_of(self.folder), [])
-
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv)

@@ -1,4 +1,4 @@
-// Tasks in child processes and ranks of groups, as its first argument says; for programs_test.py.
+// Tasks in child processes and ranks of groups, as its first argument says; for task_sets_test.py.
 #include <muster/muster.h>
 #include <signal.h>
 #include <sys/wait.h>

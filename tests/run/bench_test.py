@@ -1,0 +1,81 @@
+"""`muster bench`: what it prints and leaves behind."""
+import json
+import os
+import sys
+import unittest
+
+from program_case import MUSTER, ProgramTest
+
+
+class Bench(ProgramTest):
+    def bench(self, *argv, **env):
+        return self.start(MUSTER, "bench", "device", "--seconds", "0.02", "--cache", f"{self.folder}/cache/scores.json", *argv, **env)
+
+    def test_scores_are_measured_once_and_remembered(self):
+        first = self.bench("--cpu")
+        self.assertEqual(first.returncode, 0, first.stderr)
+        self.assertRegex(first.stdout, r"cpu +\d+ of \d+ cores +[1-9]\d* +\d+ +100 %")
+        self.assertIn("measuring", first.stderr)
+        again = self.bench("--cpu")
+        self.assertEqual(again.stdout, first.stdout)
+        self.assertIn("measured before", again.stderr)
+        self.assertIn("measuring", self.bench("--cpu", "--again").stderr)
+        self.assertIn("measuring", self.bench("--cpu", "--dtype", "bfloat16").stderr)
+
+    def test_json_is_what_scores_takes(self):
+        done = self.bench("--cpu", "--json")
+        self.assertGreater(json.loads(done.stdout)["cpu"], 0)
+        with open(f"{self.folder}/scores.json", "w", encoding="utf-8") as file:
+            file.write(done.stdout)
+        plan = self.start(MUSTER, "plan", "-n", "2", "--global-batch", "9", "--scores", f"{self.folder}/scores.json", "--json", CUDA_VISIBLE_DEVICES="")
+        self.assertEqual([rank["batch_share"] for rank in json.loads(plan.stdout)["ranks"]], [5, 4])
+
+    def test_remembered_scores_decide_the_policy_fastest(self):
+        inventory = f"{self.folder}/fleet.toml"
+        with open(inventory, "w", encoding="utf-8") as file:
+            file.write('[[host]]\nname = "a"\ngpus = "1xA100-80GB, 1xH100-80GB"\n')
+        self.assert_fails(self.start(MUSTER, "plan", "--policy", "fastest", "--inventory", inventory, XDG_CACHE_HOME=self.folder), "muster bench device")
+        gpus = json.loads(self.start(MUSTER, "devices", "--json", "--inventory", inventory).stdout)["hosts"][0]["gpus"]
+        os.mkdir(f"{self.folder}/muster")
+        with open(f"{self.folder}/muster/scores.json", "w", encoding="utf-8") as file:
+            json.dump({"schema": "muster.scores/1", "devices": [
+                {"device": gpu["uuid"], "host": "a", "model": gpu["model"], "driver": "", "dtype": "float32", "score": 100.0 + 200 * i,
+                 "batch_size": 1, "since_seconds": 0} for i, gpu in enumerate(gpus)]}, file)
+        plan = json.loads(self.start(MUSTER, "plan", "--policy", "fastest", "--global-batch", "40", "--inventory", inventory, "--json",
+                                     XDG_CACHE_HOME=self.folder).stdout)
+        self.assertEqual([rank["device"]["index"] for rank in plan["ranks"]], [1, 0])
+        self.assertEqual([rank["batch_share"] for rank in plan["ranks"]], [30, 10])
+
+    def test_collectives_are_timed_and_right(self):
+        for op in ("all_to_all",):
+            done = self.start(MUSTER, "bench", "collectives", "--op", op, "--min", "64", "--max", "64K", "--factor", "1024",
+                              "--seconds", "0.01", "--json", "--svg", f"{self.folder}/{op}.svg")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            table = json.loads(done.stdout)
+            self.assertEqual([(row["backend"], row["bytes"], row["wrong"]) for row in table["rows"]],
+                             [(backend, size, 0) for size in (64, 65536) for backend in ("gloo", "shm", "shm-in-place")])
+            self.assertTrue(all(row["us"] > 0 and row["busbw"] > 0 for row in table["rows"]))
+            with open(f"{self.folder}/{op}.svg", encoding="utf-8") as svg:
+                self.assertIn("shm-in-place</text>", svg.read())
+        shown = self.start(MUSTER, "bench", "collectives", "--backends", "shm", "--max", "4", "--seconds", "0.01")
+        self.assertRegex(shown.stdout, r"bytes +count +type +backend +us +algbw +busbw +wrong")
+        self.assert_fails(self.start(MUSTER, "bench", "collectives", "--op", "all_reduse"), "got 'all_reduse'", code=2)
+        self.assert_fails(self.start(MUSTER, "bench", "collectives", "--backends", "tcp"), "got 'tcp'", code=2)
+        self.assert_fails(self.start(MUSTER, "bench", "collectives", "--min", "1M", "--max", "4"), "--min", code=2)
+
+    def test_a_training_step_is_timed(self):
+        done = self.start(MUSTER, "bench", "ddp", "--batch", "1", "--steps", "1", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        times = json.loads(done.stdout)["ms"]
+        self.assertEqual(sorted(times), ["gloo", "gloo, copied", "none", "shm", "shm, copied"])
+        self.assertTrue(all(ms > 0 for ms in times.values()))
+        self.assert_fails(self.start(MUSTER, "bench", "ddp", "--model", "vgg"), "got 'vgg'", code=2)
+
+    def test_wrong_input(self):
+        self.assert_fails(self.start(MUSTER, "bench"), "subcommand", code=2)
+        self.assert_fails(self.bench("--dtype", "int8", "--cpu"), "int8", "bfloat16", code=2)
+        self.assert_fails(self.bench("--gpus", "0", CUDA_VISIBLE_DEVICES=""), "GPU", code=1)
+        self.assert_fails(self.bench("--gpus", "0-"), "0-", code=2)
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv)

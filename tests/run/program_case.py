@@ -1,0 +1,57 @@
+"""What tests of programs share: where these are, a folder and an environment, and that nothing is left running."""
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+BUILD = os.environ["MUSTER_BUILD"]
+SOURCE = os.environ["MUSTER_SOURCE"]
+PYTHON = os.environ.get("MUSTER_TEST_PYTHON", "")
+MUSTER = f"{BUILD}/bin/muster"
+TRAIN = f"{BUILD}/bin/train"
+PROBE = f"{BUILD}/tests/run_probe"
+TASK_PROBE = f"{BUILD}/tests/task_probe"
+DIGITS = f"{SOURCE}/data/digits.csv.gz"
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE")
+
+
+def processes_of(folder):
+    """Live processes whose environment or arguments name the folder."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            text = open(f"/proc/{pid}/environ", "rb").read() + open(f"/proc/{pid}/cmdline", "rb").read()
+            state = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        if folder.encode() in text and state != "Z" and int(pid) != os.getpid():
+            found.append(pid)
+    return found
+
+
+class ProgramTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="muster-programs-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def environment(self, **env):
+        environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
+        environment.update({"OMP_NUM_THREADS": "1"}, **{k: str(v) for k, v in env.items()})
+        return environment
+
+    def start(self, *argv, **env):
+        done = subprocess.run(argv, cwd=self.folder, env=self.environment(**env), capture_output=True, text=True, timeout=120)
+        self.assertEqual(processes_of(self.folder), [], "processes left running")
+        return done
+
+    def run_muster(self, *argv, **env):
+        return self.start(MUSTER, "run", "--run-dir", f"{self.folder}/run", *argv, **env)
+
+    def assert_fails(self, done, *parts, code=None):
+        text = done.stdout + done.stderr
+        self.assertNotEqual(done.returncode, 0, text)
+        if code is not None:
+            self.assertEqual(done.returncode, code, text)
+        for part in parts:
+            self.assertIn(part, text)
