@@ -86,18 +86,10 @@ TEST(CpuTopology, ThisMachineHasTheCpusOfTheAffinityMask) {
 }
 
 TEST(CpuTopology, OnlyCpusThatMayBeUsed) {
-  cpu_set_t before;
-  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
-  int first = 0;
-  while (!CPU_ISSET(first, &before)) ++first;
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(first, &one);
-  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  const OnOneCpu one;
   const std::vector<CpuCore> cores = read_cpu_cores();
-  sched_setaffinity(0, sizeof(before), &before);
   ASSERT_EQ(cores.size(), 1);
-  EXPECT_THAT(cores[0].cpus, ElementsAre(first));
+  EXPECT_THAT(cores[0].cpus, ElementsAre(one.cpu()));
 }
 
 }  // namespace

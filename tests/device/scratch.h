@@ -1,7 +1,8 @@
-// What the tests of device/ need of the outside world: a folder of their own, and environment variables that
-// are put back.
+// What the tests of device/ need of the outside world: a folder of their own, and environment variables and
+// an affinity that are put back.
 #pragma once
 
+#include <sched.h>
 #include <stdlib.h>
 
 #include <cstdlib>
@@ -59,6 +60,29 @@ class ScopedEnv {
 
   const char* name_;
   std::optional<std::string> old_;
+};
+
+// This thread has one CPU of those that it had.
+class OnOneCpu {
+ public:
+  OnOneCpu() {
+    sched_getaffinity(0, sizeof(before_), &before_);
+    while (!CPU_ISSET(cpu_, &before_)) ++cpu_;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu_, &one);
+    sched_setaffinity(0, sizeof(one), &one);
+  }
+  ~OnOneCpu() { sched_setaffinity(0, sizeof(before_), &before_); }
+  OnOneCpu(const OnOneCpu&) = delete;
+  OnOneCpu& operator=(const OnOneCpu&) = delete;
+
+  int cpu() const { return cpu_; }
+  int num_before() const { return CPU_COUNT(&before_); }
+
+ private:
+  cpu_set_t before_ = {};
+  int cpu_ = 0;
 };
 
 }  // namespace muster
