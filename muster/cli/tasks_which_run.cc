@@ -153,14 +153,11 @@ TasksRun run_in_folder(const TasksFlags& flags) {
     fail_usage(cat(
         "--resume: expected the tasks that ", printable(flags.resume),
         " began with, got others; leave the spec out to go on with those, or begin anew without --resume"));
-  if (std::filesystem::exists(journal_path(run.run_dir)))
-    run.before = read_journal(run.run_dir, run.file.tasks);
+  run.before = std::filesystem::exists(journal_path(run.run_dir)) ? read_journal(run.run_dir, run.file.tasks)
+                                                                  : blank_state(run.file.tasks.size());
   if (!run.before.head.tasks_hash.empty() && run.before.head.tasks_hash != hash_of(text))
     throw Error(ErrorCode::failed_precondition,
                 cat("--resume: expected ", path, " as the run had written it, got another; restore it"));
-  run.before.results.resize(run.file.tasks.size());
-  run.before.taken.resize(run.file.tasks.size());
-  run.before.failures.resize(run.file.tasks.size());
   forget_other_places(flags, run.file.settings);
   for (const auto& [name, value] : settings_of(flags)) run.file.settings[name] = value;
   if (const std::string folder = run.setting("folder"); !folder.empty() && ::chdir(folder.c_str()) != 0)

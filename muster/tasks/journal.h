@@ -64,6 +64,9 @@ struct JournalState {
   std::string cut = {};                     // says what was left out at the end; empty: nothing
 };
 
+// What a journal without records tells.
+JournalState blank_state(size_t num_tasks);
+
 std::string journal_path(const std::string& run_dir);
 
 // Reads the journal of a run folder, whether a run goes on there or not. A last line that is not whole is

@@ -20,9 +20,6 @@ class JournalFold {
  public:
   JournalFold(const std::vector<Task>& tasks, JournalState& state) : tasks_(tasks), state_(state) {
     for (size_t i = 0; i < tasks.size(); ++i) places_.emplace(tasks[i].name, i);
-    state.results.resize(tasks.size());
-    state.taken.resize(tasks.size());
-    state.failures.resize(tasks.size());
   }
 
   // Throws: nlohmann's exceptions, std::out_of_range and Error when the record makes no sense here.
@@ -120,6 +117,12 @@ std::optional<ReadJson> whole_record(std::string_view line) {
 
 }  // namespace
 
+JournalState blank_state(size_t num_tasks) {
+  return {.results = std::vector<TaskResult>(num_tasks),
+          .taken = std::vector<TakenShare>(num_tasks),
+          .failures = std::vector<TaskFailures>(num_tasks)};
+}
+
 void end_lost_attempts(JournalState& state) {
   for (TaskResult& result : state.results) {
     if (result.state != TaskState::running) continue;
@@ -138,7 +141,7 @@ double present_of(const JournalState& state, double wall) {
 JournalState read_journal(const std::string& run_dir, const std::vector<Task>& tasks) {
   const std::string path = journal_path(run_dir);
   const std::string bytes = read_file(path);
-  JournalState state;
+  JournalState state = blank_state(tasks.size());
   JournalFold fold(tasks, state);
   size_t number = 0;
   size_t damaged = 0;  // the first line that is not whole

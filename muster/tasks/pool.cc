@@ -175,11 +175,12 @@ std::optional<Allocation> Pool::find(const TaskNeed& need, const AllowedGpus& al
     }
     // For several GPUs that with the fastest links among them, then the fullest that will do; without GPUs,
     // the first.
-    if (best && gpus_of(need) <= 1 && (need.gpus <= 0 || fitting.size() >= best_left)) continue;
+    const bool fuller = need.gpus > 0 && fitting.size() < best_left;
+    if (best && gpus_of(need) <= 1 && !fuller) continue;
     auto gpus = choose_gpus(need, h, fitting);
     if (!gpus) continue;
     const double link = slowest_link(h, *gpus);
-    if (best && (link < best_link || (link == best_link && fitting.size() >= best_left))) continue;
+    if (best && (link < best_link || (link == best_link && !fuller))) continue;
     best_link = link;
     best_left = fitting.size();
     best = Allocation{.host = h,
