@@ -107,35 +107,30 @@ std::string explain_beginning(const TasksRun& run, size_t task, Schedule& schedu
   return text + schedule.explain(task, 0);
 }
 
-// Has the schedule count what the host's server told of other jobs; a line for each of its GPUs.
-std::vector<std::string> count_held_there(const RemoteHost& connection, int host, Schedule& schedule) {
-  std::vector<std::string> lines;
-  const PoolHost& mine = schedule.pool().hosts()[static_cast<size_t>(host)];
-  for (const RemoteHeld& held : connection.held_before()) {
-    for (size_t gpu = 0; gpu < mine.gpus.size(); ++gpu) {
-      if (mine.gpus[gpu].uuid.value != held.gpu) continue;
-      schedule.set_held(host, static_cast<int>(gpu), std::min(held.units, kWholeGpu), printable(held.by));
-      lines.push_back(cat("GPU ", mine.gpus[gpu].index.value, " of ", mine.name, " is ", printable(held.by)));
-    }
-  }
-  return lines;
-}
-
-// Has the schedule count what other jobs hold on all machines; in words.
+// Has the schedule count what other jobs hold on all machines; a line for each GPU.
 std::vector<std::string> count_held(const TasksRun& run, const TaskMachines& machines, Schedule& schedule) {
+  std::vector<std::string> lines;
+  const auto count = [&](int host, int gpu, int units, const std::string& by) {
+    if (units == 0) return;
+    schedule.set_held(host, gpu, units, by);
+    const PoolHost& mine = schedule.pool().hosts()[static_cast<size_t>(host)];
+    lines.push_back(cat("GPU ", mine.gpus[static_cast<size_t>(gpu)].index.value,
+                        machines.connections.empty() ? "" : cat(" of ", mine.name), " is ", by));
+  };
   const int here = machines.here();
   ForeignLeases leases(schedule.pool(), here, run.before.head.run_id, run.setting("no-lease").empty(),
-                       [&schedule, here](int gpu, int units, const std::string& by) {
-                         schedule.set_held(here, gpu, units, by);
-                       });
+                       [&](int gpu, int units, const std::string& by) { count(here, gpu, units, by); });
   leases.look();
-  std::vector<std::string> lines;
-  if (leases.any()) lines.push_back(leases.describe());
-  for (size_t host = 0; host < machines.connections.size(); ++host) {
-    const auto& connection = machines.connections[host];
+  for (int host = 0; host < static_cast<int>(machines.connections.size()); ++host) {
+    const auto& connection = machines.connections[static_cast<size_t>(host)];
     if (!connection) continue;
-    for (std::string& line : count_held_there(*connection, static_cast<int>(host), schedule))
-      lines.push_back(std::move(line));
+    const std::vector<PoolGpu>& gpus = schedule.pool().hosts()[static_cast<size_t>(host)].gpus;
+    for (const RemoteHeld& held : connection->held_before()) {
+      for (size_t gpu = 0; gpu < gpus.size(); ++gpu) {
+        if (gpus[gpu].uuid.value == held.gpu)
+          count(host, static_cast<int>(gpu), std::min(held.units, kWholeGpu), printable(held.by));
+      }
+    }
   }
   return lines;
 }

@@ -31,8 +31,6 @@ class ForeignLeases {
   // Looks again at what others hold, all GPUs the first time, then those that were held, now and then.
   void look();
 
-  bool any() const { return !held_.empty(); }
-
   // "GPU 3 is held by job 4f2a (…)", each.
   std::string describe() const;
 

@@ -174,6 +174,9 @@ needs = { gpus = 1 }
 on = "0"
 )");
   EXPECT_THAT(run({"tasks", "s.toml", "--explain", "a"}).out, HasSubstr("GPU 0 is held by job "));
+  const json dry = json::parse(run({"tasks", "s.toml", "--dry-run", "--json"}).out);
+  EXPECT_THAT(dry["held"].get<std::vector<std::string>>(),
+              testing::ElementsAre(testing::StartsWith("GPU 0 is held by job ")));
   const Ran in_vain = run({"tasks", "s.toml", "--wait", "50ms", "--run-dir", "vain"});
   EXPECT_EQ(in_vain.code, 1);
   EXPECT_THAT(in_vain.err,
