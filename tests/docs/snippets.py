@@ -78,10 +78,6 @@ def read_blocks(pages):
     return found
 
 
-def is_program(block):
-    return block.kind in ("program", "by-hand", "compile-only")
-
-
 def name_of(block):
     return f"{os.path.basename(block.page)}:{block.line}"
 
