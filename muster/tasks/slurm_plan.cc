@@ -162,8 +162,8 @@ class SlurmPlanner {
       ++line;
       places_[tasks[i]] = {number, indices[i]};
     }
-    array.arguments = {"--parsable", cat("--job-name=", options_.job_name),
-                       cat("--array=", to_cpu_list(indices)), cat("--output=", log_pattern())};
+    array.arguments = {"--parsable", "--job-name=muster", cat("--array=", to_cpu_list(indices)),
+                       cat("--output=", log_pattern())};
     const std::vector<std::string> request = slurm_request(tasks_[tasks[0]], highest_);
     array.arguments.insert(array.arguments.end(), request.begin(), request.end());
     plan_.arrays.push_back(std::move(array));

@@ -21,7 +21,6 @@ struct SlurmOptions {
   std::vector<std::string> muster = {"muster"};  // what runs a task's ranks: "run -n 4 -- …" follows
   std::vector<std::string> exec_element = {};    // what becomes an element: FILE and INDEX follow
   std::vector<std::string> sbatch = {"sbatch"};  // with what the user adds, as --partition=gpu
-  std::string job_name = "muster";
   int max_array = 1000;  // elements of one array; Slurm's MaxArraySize is 1001 unless it was set
 };
 
