@@ -39,12 +39,10 @@ std::optional<Allocation> allocation_of(const Pool& pool, const TaskAttempt& att
     if (pool.hosts()[h].name == attempt.host) where.host = static_cast<int>(h);
   }
   if (where.host < 0) return std::nullopt;
-  const auto& gpus = pool.hosts()[static_cast<size_t>(where.host)].gpus;
   for (const std::string& device : attempt.devices) {
-    const auto found =
-        std::find_if(gpus.begin(), gpus.end(), [&](const PoolGpu& gpu) { return gpu.uuid.value == device; });
-    if (found == gpus.end()) return std::nullopt;
-    where.gpus.push_back(static_cast<int>(found - gpus.begin()));
+    const auto gpu = pool.hosts()[static_cast<size_t>(where.host)].find_gpu(device);
+    if (!gpu) return std::nullopt;
+    where.gpus.push_back(*gpu);
   }
   return where;
 }
@@ -124,12 +122,9 @@ std::vector<std::string> count_held(const TasksRun& run, const TaskMachines& mac
   for (int host = 0; host < static_cast<int>(machines.connections.size()); ++host) {
     const auto& connection = machines.connections[static_cast<size_t>(host)];
     if (!connection) continue;
-    const std::vector<PoolGpu>& gpus = schedule.pool().hosts()[static_cast<size_t>(host)].gpus;
     for (const RemoteHeld& held : connection->held_before()) {
-      for (size_t gpu = 0; gpu < gpus.size(); ++gpu) {
-        if (gpus[gpu].uuid.value == held.gpu)
-          count(host, static_cast<int>(gpu), std::min(held.units, kWholeGpu), printable(held.by));
-      }
+      if (const auto gpu = schedule.pool().hosts()[static_cast<size_t>(host)].find_gpu(held.gpu))
+        count(host, *gpu, std::min(held.units, kWholeGpu), printable(held.by));
     }
   }
   return lines;

@@ -63,6 +63,13 @@ std::string describe(const TaskNeed& need) {
   return cpus.empty() ? text : cat(text, " and ", cpus);
 }
 
+std::optional<int> PoolHost::find_gpu(const std::string& uuid) const {
+  const auto found =
+      std::find_if(gpus.begin(), gpus.end(), [&](const PoolGpu& gpu) { return gpu.uuid.value == uuid; });
+  if (found == gpus.end()) return std::nullopt;
+  return static_cast<int>(found - gpus.begin());
+}
+
 Pool::Pool(Inventory inventory, const PoolOptions& options)
     : inventory_(std::move(inventory)), numa_binding_(options.numa_binding) {
   if (!options.gpus.empty()) {

@@ -55,6 +55,9 @@ struct PoolHost {
   bool set_aside = false;                            // nothing more is placed there
   std::vector<PoolCpu> free_cpus = {};  // that are not counted for a task; empty where they are not known
   std::vector<PoolGpu> gpus = {};
+
+  // The place of the GPU with this UUID; nothing: it is none of these.
+  std::optional<int> find_gpu(const std::string& uuid) const;
 };
 
 // Of one host, what a task has.

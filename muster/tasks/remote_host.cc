@@ -171,14 +171,13 @@ void RemoteHost::on_output(const RemoteOutput& output) {
 }
 
 void RemoteHost::on_held(const RemoteHeld& held) {
-  const auto& gpus = pool_->hosts()[static_cast<size_t>(host_)].gpus;
-  for (size_t i = 0; i < gpus.size(); ++i) {
-    if (gpus[i].uuid.value != held.gpu) continue;
-    const int gpu = static_cast<int>(i);
-    held_[gpu] = cat("GPU ", gpus[i].index.value, " of ", name(), " is ", printable(held.by));
-    if (held.units == 0) held_.erase(gpu);
-    events_.on_held(gpu, std::min(held.units, kWholeGpu), held.by);
-  }
+  const PoolHost& host = pool_->hosts()[static_cast<size_t>(host_)];
+  const auto gpu = host.find_gpu(held.gpu);
+  if (!gpu) return;
+  held_[*gpu] = cat("GPU ", host.gpus[static_cast<size_t>(*gpu)].index.value, " of ", name(), " is ",
+                    printable(held.by));
+  if (held.units == 0) held_.erase(*gpu);
+  events_.on_held(*gpu, std::min(held.units, kWholeGpu), held.by);
 }
 
 std::string RemoteHost::held() const {

@@ -225,14 +225,12 @@ class TaskServer {
                      .cpus = start.cpus,
                      .own_cpus = {},
                      .bound = start.bound};
-    const auto& gpus = pool_->hosts()[0].gpus;
     for (const std::string& uuid : start.gpus) {
-      const auto found =
-          std::find_if(gpus.begin(), gpus.end(), [&](const PoolGpu& gpu) { return gpu.uuid.value == uuid; });
-      if (found == gpus.end())
+      const auto gpu = pool_->hosts()[0].find_gpu(uuid);
+      if (!gpu)
         throw Error(ErrorCode::invalid_argument,
                     cat("host ", hello_->name, ": expected GPUs that it has, got ", printable(uuid)));
-      where.gpus.push_back(static_cast<int>(found - gpus.begin()));
+      where.gpus.push_back(*gpu);
     }
     return where;
   }
