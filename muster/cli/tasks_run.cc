@@ -91,14 +91,20 @@ std::optional<std::chrono::milliseconds> time_of(const std::string& text, const 
   return parse_duration(text, flag);
 }
 
-// Before anything is made or started.
-void check_times(const TasksFlags& flags) {
-  time_of(flags.wait, "--wait");
-  time_of(flags.grace, "--shutdown-timeout");
-  const auto limit = time_of(flags.time_limit, "--time-limit");
-  if (limit && limit->count() == 0)
+struct RunTimes {
+  std::optional<std::chrono::milliseconds> wait = {};
+  std::optional<std::chrono::milliseconds> grace = {};
+  std::optional<std::chrono::milliseconds> limit = {};
+};
+
+RunTimes times_of(const TasksFlags& flags) {
+  const RunTimes times{.wait = time_of(flags.wait, "--wait"),
+                       .grace = time_of(flags.grace, "--shutdown-timeout"),
+                       .limit = time_of(flags.time_limit, "--time-limit")};
+  if (times.limit && times.limit->count() == 0)
     fail_usage(cat("--time-limit: expected a time above 0, got '", printable(flags.time_limit),
                    "'; leave it out for none"));
+  return times;
 }
 
 JobNote note_of(const TasksFlags& flags, const TasksRun& run, const std::vector<PoolGpu>& gpus,
@@ -143,7 +149,6 @@ void begin_journal(TasksRun& run, Journal& journal, const std::string& agent, st
 // Results of an earlier run, as the next one finds them: what is not done starts again.
 std::vector<TaskResult> results_before(const TasksRun& run) {
   std::vector<TaskResult> results = run.before.results;
-  results.resize(run.file.tasks.size());
   for (TaskResult& result : results) {
     if (result.state != TaskState::done) result.state = TaskState::waiting;
   }
@@ -161,7 +166,8 @@ Journal opened_journal(const TasksRun& run) {
   }
 }
 
-int start_run(const TasksFlags& flags, TasksRun& run, TaskMachines& machines, Schedule& schedule) {
+int start_run(const TasksFlags& flags, const RunTimes& times, TasksRun& run, TaskMachines& machines,
+              Schedule& schedule) {
   std::string run_id = make_uuid();
   begin_run_folder(run, run_id);
   Journal journal = opened_journal(run);
@@ -180,12 +186,12 @@ int start_run(const TasksFlags& flags, TasksRun& run, TaskMachines& machines, Sc
                                   .lease = run.setting("no-lease").empty()},
                         .run_id = run_id,
                         .fail_fast = run.setting("fail-fast") == "yes",
-                        .wait = time_of(flags.wait, "--wait"),
-                        .time_limit = time_of(flags.time_limit, "--time-limit"),
+                        .wait = times.wait,
+                        .time_limit = times.limit,
                         .began = run.before.seconds,
                         .remote = &machines.connections,
                         .earlier = run.before.agents};
-  if (const auto grace = time_of(flags.grace, "--shutdown-timeout")) options.facts.grace = *grace;
+  options.facts.grace = times.grace.value_or(options.facts.grace);
   const int here = machines.here();
   const JobRegistration registration(note_of(
       flags, run, here < 0 ? std::vector<PoolGpu>() : schedule.pool().hosts()[static_cast<size_t>(here)].gpus,
@@ -216,8 +222,8 @@ int element_index(const std::string& text) {
 int run_tasks_command(const TasksFlags& given) {
   if (given.element.size() == 2) exec_element(given.element[0], element_index(given.element[1]));
   if (given.serve) return serve_tasks_of_another();
-  check_times(given);
-  TasksFlags flags = given;  // a run that goes on does so in the folder in which it began
+  const RunTimes times = times_of(given);  // before anything is made or started
+  TasksFlags flags = given;                // a run that goes on does so in the folder in which it began
   if (!flags.csv.empty()) flags.csv = fs::absolute(flags.csv).string();
   if (!flags.html.empty()) flags.html = fs::absolute(flags.html).string();
   TasksRun run = which_run(flags);
@@ -229,7 +235,7 @@ int run_tasks_command(const TasksFlags& given) {
   if (!flags.explain.empty()) return explain_task(flags, run, machines, schedule);
   if (flags.dry_run) return show_first_starts(flags, run, machines, schedule);
   check_result_files(flags);
-  return start_run(flags, run, machines, schedule);
+  return start_run(flags, times, run, machines, schedule);
 }
 
 }  // namespace muster
