@@ -2,6 +2,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
+#include "muster/base/strings.h"
 #include "muster/device/probe.h"
 #include "muster/device/read_inventory.h"
 #include "muster/placement/gpu_facts.h"
