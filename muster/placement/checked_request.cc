@@ -33,6 +33,7 @@ std::string default_policy(const Request& request) {
 std::string names_of(const Inventory& inventory) {
   constexpr size_t kMaxNamed = 8;
   std::vector<std::string> names;
+  names.reserve(inventory.hosts.size());
   for (const Host& host : inventory.hosts) names.push_back(host.name);
   return join_first(std::move(names), ", ", kMaxNamed);
 }

@@ -209,8 +209,9 @@ void check_selection_hosts(const Selection& selection, const std::vector<const H
     const auto found =
         std::find_if(hosts.begin(), hosts.end(), [&](const Host* host) { return host->name == part.host; });
     if (part.host.empty() || found != hosts.end()) continue;
-    std::vector<std::string> names;
     constexpr size_t kMaxNamed = 8;
+    std::vector<std::string> names;
+    names.reserve(hosts.size());
     for (const Host* const host : hosts) names.push_back(host->name);
     fail_at(selection.text, part.at,
             cat("expected a host of the job (", join_first(std::move(names), ", ", kMaxNamed), "), got ",
