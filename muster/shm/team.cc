@@ -157,16 +157,17 @@ std::string Team::failure(const std::vector<int>& missing) const {
       if (line(rank).state.load() == state) found.push_back(rank);
     return found;
   };
-  // Before the dead are looked for: who gave up for one's sake has seen that one marked.
+  // Before the dead are looked for: who gave up or left for one's sake has seen that one marked.
   const auto failed = those(RankState::gave_up);
+  const auto left = those(RankState::left);
   // What is missing has an end of its own, or waits for another that has: the first cause is told.
   for (int rank = 0; rank < size(); ++rank) {
     if (line(rank).state.load() != RankState::dead) continue;
     const bool awaited = std::find(missing.begin(), missing.end(), rank) != missing.end();
-    if (awaited || !failed.empty()) return cat("rank ", rank, " (process ", line(rank).pid.load(), ") ended");
+    if (awaited || !failed.empty() || !left.empty())
+      return cat("rank ", rank, " (process ", line(rank).pid.load(), ") ended");
   }
-  if (const auto left = those(RankState::left); !left.empty())
-    return cat("rank ", left[0], " left the group");
+  if (!left.empty()) return cat("rank ", left[0], " left the group");
   if (!failed.empty()) return cat("rank ", failed[0], " failed before, or gave up waiting");
   return "";
 }

@@ -91,6 +91,23 @@ TEST(Team, WhoDoesNotComeIsNamed) {
   });
 }
 
+// Rank 2 dies after its step; rank 1 sees that and is gone before rank 0 looks.
+TEST(Team, WhoDiedIsNamedAlsoByWhoSeesAnotherLeaveForIt) {
+  run_ranks(3, [](Team& team) {
+    if (team.rank() == 2) {
+      team.arrive();
+      team.line(2).state = RankState::dead;
+      return;
+    }
+    while (team.line(2).state.load() != RankState::dead) std::this_thread::yield();
+    if (team.rank() == 1) return;
+    team.arrive();
+    const std::string error =
+        error_of([&] { team.wait_for_all({"barrier #1"}, Deadline(std::chrono::seconds(10))); });
+    EXPECT_THAT(error, HasSubstr(cat("rank 2 (process ", ::getpid(), ") ended")));
+  });
+}
+
 TEST(Team, ADeadlineNamesWhoIsLate) {
   std::atomic<bool> over{false};
   run_ranks(2, [&](Team& team) {
