@@ -77,7 +77,8 @@ class HierarchicalBackend : public ForwardingBackend {
         place_(std::move(place)),
         timeout_(timeout),
         inside_(make_shm(part_of(store, cat("host/", place_.host)), place_.local_rank,
-                         static_cast<int>(std::ssize(place_.neighbours())), timeout)) {
+                         static_cast<int>(std::ssize(place_.neighbours())), timeout,
+                         {.ranks = place_.neighbours(), .size = place_.num_ranks})) {
     if (place_.local_rank < place_.columns) {
       between_ = network(part_of(store, cat("column/", place_.local_rank)), static_cast<int>(place_.host),
                          static_cast<int>(std::ssize(place_.ranks_of_hosts)));

@@ -33,7 +33,8 @@ at::Tensor ProcessGroupCall::tensor(const at::Tensor& given, bool output) {
 }
 
 at::Tensor ProcessGroupCall::host_tensor(const at::Tensor& given, bool output) {
-  if (!given.defined() || !given.is_cuda() || state_->options.backend != "gloo") return tensor(given, output);
+  const bool over_gloo = state_->options.backend == "gloo" || state_->options.backend == "shm+gloo";
+  if (!given.defined() || !given.is_cuda() || !over_gloo) return tensor(given, output);
   check(given);
   at::Tensor copy = output ? at::empty(given.sizes(), given.options().device(at::kCPU))
                            : given.detach().to(at::kCPU).contiguous();

@@ -82,10 +82,10 @@ class ShmCarrier : public Carrier {
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                           std::chrono::milliseconds timeout) {
+                                           std::chrono::milliseconds timeout, shm::RankNames names) {
   auto team = std::make_unique<shm::Team>(
       exchange_over(store, rank, std::min<std::chrono::milliseconds>(timeout, kMeeting)), rank, size,
-      std::min<std::chrono::milliseconds>(timeout, kMeeting));
+      std::min<std::chrono::milliseconds>(timeout, kMeeting), std::move(names));
   return make_host_backend("muster", rank, size, timeout, std::make_unique<ShmCarrier>(std::move(team)));
 }
 

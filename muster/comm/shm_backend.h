@@ -7,6 +7,8 @@
 
 #include <chrono>
 
+#include "muster/shm/team.h"
+
 namespace c10d {
 class Backend;
 class Store;
@@ -15,8 +17,9 @@ class Store;
 namespace muster {
 
 // Collective: over the `size` ranks of one host and one user. CPU tensors; others are copied to the host and
-// back. Throws: timeout naming the missing ranks; unavailable where there is no memory for it.
+// back. `names`: what errors call the ranks. Throws: timeout naming the missing ranks; unavailable where
+// there is no memory for it.
 c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                           std::chrono::milliseconds timeout);
+                                           std::chrono::milliseconds timeout, shm::RankNames names = {});
 
 }  // namespace muster

@@ -155,10 +155,11 @@ void Collectives::compare_calls(const Request& request) const {
   for (int rank = 0; rank < team_.size(); ++rank) {
     const Call& theirs = team_.call(rank, sequence_);
     if (same(mine, theirs)) continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat("collective #", sequence_, ": expected the same call on every rank, got '",
-                    describe(mine), "' on rank ", team_.rank(), " and '", describe(theirs), "' on rank ",
-                    rank, "; make all ranks issue the same operations in the same order"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("collective #", sequence_, ": expected the same call on every rank, got '", describe(mine),
+            "' on rank ", team_.name(team_.rank()), " and '", describe(theirs), "' on rank ",
+            team_.name(rank), "; make all ranks issue the same operations in the same order"));
   }
   if (request.kind != Kind::all_to_all) return;
   const auto ranks = static_cast<size_t>(team_.size());
@@ -169,9 +170,9 @@ void Collectives::compare_calls(const Request& request) const {
     for (size_t to = 0; to < ranks; ++to) {
       if (sizes(from)[to] == sizes(to)[ranks + from]) continue;
       throw Error(ErrorCode::invalid_argument,
-                  cat("all_to_all #", sequence_, ": expected what rank ", from, " sends to rank ", to,
-                      " to be what that one wants, got ", sizes(from)[to], " and ", sizes(to)[ranks + from],
-                      " bytes; make the splits fit"));
+                  cat("all_to_all #", sequence_, ": expected what rank ", team_.name(static_cast<int>(from)),
+                      " sends to rank ", team_.name(static_cast<int>(to)), " to be what that one wants, got ",
+                      sizes(from)[to], " and ", sizes(to)[ranks + from], " bytes; make the splits fit"));
     }
   }
 }

@@ -255,10 +255,11 @@ bool Mailbox::give_stray(std::list<Pending>::iterator wanted) {
     if (found->data.size() == wanted->data.bytes) {
       if (!found->data.empty()) std::memcpy(wanted->data.data, found->data.data(), found->data.size());
     } else {
-      error = std::make_exception_ptr(Error(
-          ErrorCode::invalid_argument, cat("recv: expected ", wanted->data.bytes, " bytes from rank ", peer,
-                                           " with tag ", wanted->tag, ", got ", found->data.size(), " (rank ",
-                                           team_.rank(), "); make the sender's tensor as large")));
+      error = std::make_exception_ptr(
+          Error(ErrorCode::invalid_argument,
+                cat("recv: expected ", wanted->data.bytes, " bytes from rank ", team_.name(peer),
+                    " with tag ", wanted->tag, ", got ", found->data.size(), " (rank ",
+                    team_.name(team_.rank()), "); make the sender's tensor as large")));
     }
     strays.erase(found);
     finish(std::move(*wanted), peer, error);
@@ -295,8 +296,8 @@ bool Mailbox::fail_late_and_lost() {
     if (lost.empty() && !late) return nullptr;
     const std::string where =
         cat(is_send ? "send to" : "recv from", " ",
-            pending.peer == kAnySource ? std::string("any rank") : cat("rank ", pending.peer), " (tag ",
-            pending.tag, ") on rank ", team_.rank(), " of ", team_.size());
+            pending.peer == kAnySource ? std::string("any rank") : cat("rank ", team_.name(pending.peer)),
+            " (tag ", pending.tag, ") ", team_.here());
     if (lost.empty()) {
       return std::make_exception_ptr(
           Error(ErrorCode::timeout,

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <numeric>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -42,8 +44,12 @@ Layout layout_for(int size) {
   return {.size = size, .stage_bytes = Layout::pages(stage), .arena_bytes = arena};
 }
 
-Team::Team(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout)
-    : met_(meet(exchange, rank, size, timeout)), rank_(rank) {
+Team::Team(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout, RankNames names)
+    : met_(meet(exchange, rank, size, timeout)), rank_(rank), names_(std::move(names)) {
+  if (names_.ranks.empty()) {
+    names_ = {.ranks = std::vector<int>(static_cast<size_t>(size)), .size = size};
+    std::iota(names_.ranks.begin(), names_.ranks.end(), 0);
+  }
   Line& mine = line(rank);
   mine.pid = ::getpid();
   mine.pid_namespace = own_pid_namespace();
@@ -98,6 +104,10 @@ void Team::ring_all() const {
   }
 }
 
+std::string Team::here() const {
+  return cat("on rank ", name(rank_), " of ", names_.size);
+}
+
 std::string to_string(const Step& step) {
   return step.number == 0 ? step.name : cat(step.name, " #", step.number);
 }
@@ -105,7 +115,7 @@ std::string to_string(const Step& step) {
 void Team::check_here(const Step& what) const {
   if (line(rank_).state.load() == RankState::here) return;
   throw Error(ErrorCode::failed_precondition,
-              cat(to_string(what), " on rank ", rank_, " of ", size(),
+              cat(to_string(what), " ", here(),
                   ": this rank has given up the group, after a failure or abort(); make a new one"));
 }
 
@@ -114,8 +124,8 @@ void Team::check_all_here(const Step& what) const {
   for (int rank = 0; rank < size(); ++rank) {
     const RankState state = line(rank).state.load();
     if (state == RankState::here) continue;
-    throw Error(ErrorCode::peer_failed, cat(to_string(what), " on rank ", rank_, " of ", size(), ": ",
-                                            failure({rank}), "; the first rank that failed has the cause"));
+    throw Error(ErrorCode::peer_failed, cat(to_string(what), " ", here(), ": ", failure({rank}),
+                                            "; the first rank that failed has the cause"));
   }
 }
 
@@ -165,11 +175,16 @@ std::string Team::failure(const std::vector<int>& missing) const {
     if (line(rank).state.load() != RankState::dead) continue;
     const bool awaited = std::find(missing.begin(), missing.end(), rank) != missing.end();
     if (awaited || !failed.empty() || !left.empty())
-      return cat("rank ", rank, " (process ", line(rank).pid.load(), ") ended");
+      return cat("rank ", name(rank), " (process ", line(rank).pid.load(), ") ended");
   }
-  if (!left.empty()) return cat("rank ", left[0], " left the group");
-  if (!failed.empty()) return cat("rank ", failed[0], " failed before, or gave up waiting");
+  if (!left.empty()) return cat("rank ", name(left[0]), " left the group");
+  if (!failed.empty()) return cat("rank ", name(failed[0]), " failed before, or gave up waiting");
   return "";
+}
+
+std::vector<int> Team::names_of(std::vector<int> ranks) const {
+  for (int& rank : ranks) rank = name(rank);
+  return ranks;
 }
 
 void Team::wait_for_all(const Step& what, const Deadline& deadline) {
@@ -178,19 +193,19 @@ void Team::wait_for_all(const Step& what, const Deadline& deadline) {
     while (line(peer).arrived.load(std::memory_order_acquire) < step_) {
       const auto late = missing();
       if (line(rank_).state.load() == RankState::gave_up && !late.empty()) {
-        throw Error(ErrorCode::failed_precondition, cat(to_string(what), " on rank ", rank_, " of ", size(),
-                                                        ": this rank has given up the group"));
+        throw Error(ErrorCode::failed_precondition,
+                    cat(to_string(what), " ", here(), ": this rank has given up the group"));
       }
       if (const std::string why = failure(late); !why.empty() && !all_there()) {
         give_up();
-        throw Error(ErrorCode::peer_failed, cat(to_string(what), " on rank ", rank_, " of ", size(), ": ",
-                                                why, "; the first rank that failed has the cause"));
+        throw Error(ErrorCode::peer_failed, cat(to_string(what), " ", here(), ": ", why,
+                                                "; the first rank that failed has the cause"));
       }
       if (deadline.passed() && !late.empty()) {
         give_up();
-        throw Error(ErrorCode::timeout, cat(to_string(what), " on rank ", rank_, " of ", size(),
-                                            ": not finished in time; missing rank(s) ", join(late, ", "),
-                                            "; see what they do, or give a longer timeout"));
+        throw Error(ErrorCode::timeout,
+                    cat(to_string(what), " ", here(), ": not finished in time; missing rank(s) ",
+                        join(names_of(late), ", "), "; see what they do, or give a longer timeout"));
       }
       sleep_for(peer, deadline);
     }

@@ -23,16 +23,24 @@ struct Step {
 };
 std::string to_string(const Step& step);
 
+// What messages call a team's ranks where they are part of a larger group: by their numbers there.
+struct RankNames {
+  std::vector<int> ranks = {};  // one for each rank of the team; empty: its own numbers
+  int size = 0;                 // of the group that has the numbers
+};
+
 class Team {
  public:
   // Collective. Throws: as meet().
-  Team(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout);
+  Team(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout, RankNames names = {});
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
   ~Team();  // leaves
 
   int rank() const { return rank_; }
   int size() const { return met_.layout.size; }
+  int name(int rank) const { return names_.ranks[static_cast<size_t>(rank)]; }
+  std::string here() const;  // "on rank 1 of 4"
   const Layout& layout() const { return met_.layout; }
   const std::shared_ptr<SharedMemory>& memory() const { return met_.memory; }
   std::byte* at(size_t offset) const { return met_.memory->data() + offset; }
@@ -75,10 +83,12 @@ class Team {
  private:
   void count_processors();
   std::vector<int> missing() const;
+  std::vector<int> names_of(std::vector<int> ranks) const;
   void sleep_for(int peer, const Deadline& deadline);
 
   Met met_;
   int rank_;
+  RankNames names_;
   uint64_t step_ = 0;
   bool crowded_ = false;
   std::chrono::nanoseconds patience_{std::chrono::microseconds(50)};

@@ -12,7 +12,11 @@
 
 PYBIND11_MODULE(_backend, module) {
   module.def("host_identity", &muster::host_identity);
-  module.def("make_shm", &muster::make_shm, pybind11::call_guard<pybind11::gil_scoped_release>());
+  module.def(
+      "make_shm",
+      [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+         std::chrono::milliseconds timeout) { return muster::make_shm(store, rank, size, timeout); },
+      pybind11::call_guard<pybind11::gil_scoped_release>());
   module.def("make_hierarchical", &muster::make_hierarchical,
              pybind11::call_guard<pybind11::gil_scoped_release>());
 }

@@ -1,7 +1,8 @@
 // GPUs for LibTorch that are memory of this host, so that what is done with tensors on GPUs is tested with
 // none. They are as hard on their user as true ones: their memory is out of the host's reach but by a copy of
-// LibTorch's, and it is used on the stream that it was made on, any other being an error. All operations but
-// copies are LibTorch's own on the CPU. Registered when the library is loaded, as LibTorch's CUDA part is.
+// LibTorch's, and it is used on the stream that it was made on or has been recorded on, any other being an
+// error. All operations but copies are LibTorch's own on the CPU. Registered when the library is loaded, as
+// LibTorch's CUDA part is.
 #include "tests/cuda/fake_gpu.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -29,6 +30,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -47,7 +49,7 @@ thread_local std::array<c10::StreamId, kMaxGpus> current_streams{};
 class Block {
  public:
   explicit Block(size_t bytes)
-      : bytes_(std::max<size_t>(bytes, 1)), stream_(current_streams.at(current_gpu)) {
+      : bytes_(std::max<size_t>(bytes, 1)), streams_{current_streams.at(current_gpu)} {
     const int file = ::memfd_create("fake_gpu", MFD_CLOEXEC);
     if (file < 0 || ::ftruncate(file, static_cast<off_t>(bytes_)) != 0)
       fail_errno("fake GPU: memfd_create", errno);
@@ -63,7 +65,7 @@ class Block {
   }
 
   std::byte* address() const { return untouchable_; }
-  c10::StreamId stream() const { return stream_; }
+  std::set<c10::StreamId>& streams() { return streams_; }
 
   // Where the copy engine finds what is at `at`.
   std::byte* pages(const void* at) const {
@@ -78,7 +80,7 @@ class Block {
   }
 
   const size_t bytes_;
-  const c10::StreamId stream_;
+  std::set<c10::StreamId> streams_;
   std::byte* untouchable_ = nullptr;
   std::byte* pages_ = nullptr;
 };
@@ -97,12 +99,24 @@ class GpuMemory : public c10::Allocator {
     throw Error(ErrorCode::internal, "fake GPU: copy_data is not for its memory");
   }
 
-  const Block& block_of(const void* at) {
+  // Where the copy engine finds what is at `at`, for work on a stream.
+  std::byte* pages(const void* at, c10::StreamId stream) {
     const std::lock_guard lock(mutex_);
-    return *std::prev(blocks_.upper_bound(const_cast<std::byte*>(static_cast<const std::byte*>(at))))->second;
+    Block& block = block_of(at);
+    if (block.streams().contains(stream)) return block.pages(at);
+    throw Error(ErrorCode::internal, cat("fake GPU: expected memory to be used on its stream(s) ",
+                                         join(block.streams(), ", "), ", got stream ", stream));
+  }
+
+  void record(const void* at, c10::StreamId stream) {
+    const std::lock_guard lock(mutex_);
+    block_of(at).streams().insert(stream);
   }
 
  private:
+  Block& block_of(const void* at) {
+    return *std::prev(blocks_.upper_bound(const_cast<std::byte*>(static_cast<const std::byte*>(at))))->second;
+  }
   static void free(void* address);
 
   std::mutex mutex_;
@@ -125,13 +139,9 @@ void GpuMemory::free(void* address) {
 // The tensor as the copy engine has it: on the host.
 at::Tensor reached(const at::Tensor& tensor) {
   if (!tensor.is_cuda()) return tensor;
-  const Block& block = gpu_memory().block_of(tensor.storage().data());
   const c10::StreamId stream = current_streams.at(static_cast<size_t>(tensor.device().index()));
-  if (stream != block.stream()) {
-    throw Error(ErrorCode::internal, cat("fake GPU: expected memory to be used on its stream ",
-                                         block.stream(), ", got stream ", stream));
-  }
-  return at::from_blob(block.pages(tensor.data_ptr()), tensor.sizes(), tensor.strides(),
+  std::byte* const begin = gpu_memory().pages(tensor.storage().data(), stream);
+  return at::from_blob(begin + tensor.storage_offset() * tensor.itemsize(), tensor.sizes(), tensor.strides(),
                        tensor.options().device(at::kCPU));
 }
 
@@ -203,6 +213,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     const c10::Stream before = getStream(stream.device());
     current_streams.at(static_cast<size_t>(stream.device_index())) = stream.id();
     return before;
+  }
+
+  void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& stream) const override {
+    if (memory.get() != nullptr) gpu_memory().record(memory.get(), stream.id());
   }
 
   // All has been done when a call returns.

@@ -44,6 +44,11 @@ class OnGpus(unittest.TestCase):
     def test_every_collective_of_ranks_with_a_gpu_each(self):
         self.assertIn("checks hold on 2 ranks over nccl", self.run_muster(f"{BUILD}/tests/conformance_ranks"))
 
+    def test_messages_between_hosts(self):
+        # Gloo sends from memory of the host; its collectives with GPUs' tensors are in LibTorch's CUDA part.
+        ranks = "MUSTER_HOST_ID=host$((RANK / 2)) exec " + f"{BUILD}/tests/conformance_ranks SendAndReceiveAroundTheRing"
+        self.assertIn("1 checks hold on 3 ranks over shm+gloo", self.run_muster(*SHARED, "3", "sh", "-c", ranks))
+
     def test_training_has_the_same_losses_wherever_its_ranks_are(self):
         said, shared = self.losses(*SHARED, "2")
         self.assertIn("shared by 2 ranks", said)

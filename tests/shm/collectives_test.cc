@@ -271,6 +271,20 @@ TEST(Collectives, WhatTheTypeDoesNotHaveIsRefusedBeforeAnythingIsSaid) {
   });
 }
 
+TEST(Collectives, RanksThatArePartOfAGroupHaveItsNumbersInMessages) {
+  const auto body = [](Team& team) {
+    if (team.rank() == 1) return;  // leaves
+    Collectives collectives(team);
+    try {
+      run(collectives, {.kind = Kind::barrier});
+      FAIL() << "the other has left";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.message(), HasSubstr("barrier #1 on rank 3 of 8: rank 5 left the group"));
+    }
+  };
+  run_ranks(2, body, std::chrono::seconds(20), {.ranks = {3, 5}, .size = 8});
+}
+
 // Else the others would take its next arrival for the end of what it gave up.
 TEST(Collectives, ARankThatHasGivenUpBeginsNothing) {
   run_ranks(2, [](Team& team) {

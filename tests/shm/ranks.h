@@ -47,14 +47,15 @@ class ThreadExchange {
 
 // Runs `body` once a rank, each with its team. Rethrows the first rank's exception.
 inline void run_ranks(int size, const std::function<void(Team&)>& body,
-                      std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+                      std::chrono::milliseconds timeout = std::chrono::seconds(20),
+                      const RankNames& names = {}) {
   ThreadExchange store;
   std::vector<std::exception_ptr> errors(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        Team team(store.exchange(), rank, size, timeout);
+        Team team(store.exchange(), rank, size, timeout, names);
         body(team);
       } catch (...) {
         errors[static_cast<size_t>(rank)] = std::current_exception();
