@@ -86,12 +86,23 @@ class Gpt(nn.Module):
         return torch.randint(self.labels, (batch, self.rows_of_sample))
 
 
+def device_of_rank():
+    """The rank's GPU, or the CPU; and whether ranks share a GPU, which NCCL refuses: they see theirs alone."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu"), False
+    local_rank, visible = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    device = torch.device("cuda", local_rank % visible)
+    torch.cuda.set_device(device)
+    return device, visible < int(os.environ["LOCAL_WORLD_SIZE"])
+
+
 class Kind:
-    def __init__(self, model, batch, group=None, view=True):
+    def __init__(self, model, batch, device, group=None, view=True):
         torch.manual_seed(0)
         model = {"mlp": Mlp, "cnn": Cnn, "gpt": Gpt}[model]()
-        self.inputs = model.make_inputs(batch)
-        self.labels = torch.randint(model.labels, (batch * model.rows_of_sample,))
+        self.inputs = model.make_inputs(batch).to(device)
+        self.labels = torch.randint(model.labels, (batch * model.rows_of_sample,)).to(device)
+        model.to(device)
         self.model = nn.parallel.DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=view) if group else model
         self.optimizer = torch.optim.SGD(model.parameters(), 1e-4)
 
@@ -121,15 +132,19 @@ def main():
     model, batch, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     dist.init_process_group("gloo")
-    kinds = {"Python, none": Kind(model, batch)}
+    device, shared = device_of_rank()
+    kinds = {"Python, none": Kind(model, batch, device)}
+    by_nccl = device.type == "cuda" and not shared
+    backend, group = ("nccl", dist.new_group(backend="nccl")) if by_nccl else ("gloo", dist.group.WORLD)
     for view in (False, True):
-        kinds[f"Python, gloo{'' if view else ', copied'}"] = Kind(model, batch, dist.group.WORLD, view)
-    try:
-        import muster  # noqa: F401: where it is installed for this Python
-        os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
-        kinds["Python, muster"] = Kind(model, batch, dist.new_group(backend="muster"))
-    except ImportError:
-        pass
+        kinds[f"Python, {backend}{'' if view else ', copied'}"] = Kind(model, batch, device, group, view)
+    if device.type == "cpu":
+        try:
+            import muster  # noqa: F401: where it is installed for this Python
+            os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+            kinds["Python, muster"] = Kind(model, batch, device, dist.new_group(backend="muster"))
+        except ImportError:
+            pass
     times = {name: kind.time(steps) for name, kind in kinds.items()}
     if dist.get_rank() == 0:
         with open(os.environ["MUSTER_BENCH_RESULTS"], "w") as file:

@@ -1,10 +1,11 @@
 """`muster bench`: what it prints and leaves behind."""
 import json
 import os
+import subprocess
 import sys
 import unittest
 
-from program_case import MUSTER, ProgramTest
+from program_case import MUSTER, PYTHON, ProgramTest
 
 
 class Bench(ProgramTest):
@@ -69,6 +70,14 @@ class Bench(ProgramTest):
         self.assertEqual(sorted(times), ["gloo", "gloo, copied", "none", "shm", "shm, copied"])
         self.assertTrue(all(ms > 0 for ms in times.values()))
         self.assert_fails(self.start(MUSTER, "bench", "ddp", "--model", "vgg"), "got 'vgg'", code=2)
+
+    def test_a_step_by_pythons_ddp_is_timed_beside(self):
+        if subprocess.run([PYTHON, "-c", "import torch.distributed"], capture_output=True).returncode:
+            self.skipTest(f"no torch.distributed for '{PYTHON}'")
+        done = self.start(MUSTER, "bench", "ddp", "--batch", "1", "--steps", "1", "--rounds", "1", "--python", PYTHON, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        times = json.loads(done.stdout)["ms"]
+        self.assertLessEqual({"Python, none", "Python, gloo", "Python, gloo, copied", "none", "shm"}, set(times))
 
     def test_wrong_input(self):
         self.assert_fails(self.start(MUSTER, "bench"), "subcommand", code=2)
