@@ -173,8 +173,11 @@ std::string to_json(const std::vector<CollectiveTime>& rows, const CollectivesBe
                     {"busbw", row.busbw},
                     {"wrong", row.wrong}});
   }
-  return nlohmann::json{
-      {"op", options.op}, {"dtype", options.dtype}, {"ranks", options.ranks}, {"rows", list}}
+  return nlohmann::json{{"schema", "muster.bench_collectives/1"},
+                        {"op", options.op},
+                        {"dtype", options.dtype},
+                        {"ranks", options.ranks},
+                        {"rows", list}}
       .dump(2);
 }
 

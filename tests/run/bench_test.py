@@ -52,6 +52,7 @@ class Bench(ProgramTest):
                           "--seconds", "0.01", "--json", "--svg", f"{self.folder}/all_to_all.svg")
         self.assertEqual(done.returncode, 0, done.stderr)
         table = json.loads(done.stdout)
+        self.assertEqual(table["schema"], "muster.bench_collectives/1")
         self.assertEqual([(row["backend"], row["bytes"], row["wrong"]) for row in table["rows"]],
                          [(backend, size, 0) for size in (64, 65536) for backend in ("gloo", "shm", "shm-in-place")])
         self.assertTrue(all(row["us"] > 0 and row["busbw"] > 0 for row in table["rows"]))
