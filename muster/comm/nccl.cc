@@ -47,7 +47,7 @@ bool may_have_gpus() {
 
 // LibTorch looks for its CUDA part once, when first asked for GPUs, by torch::manual_seed for example, and
 // goes without for good where it finds none. Asked before a rank has its device, it finds this, which loads
-// the part, whose own entry takes this one's place.
+// the part, whose own entry takes this one's place (a plain function, which may be replaced while it runs).
 constexpr const char* kCudaHooks = "CUDAHooks";
 
 std::unique_ptr<at::CUDAHooksInterface> load_hooks(at::CUDAHooksArgs args) {

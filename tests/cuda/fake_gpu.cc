@@ -129,11 +129,8 @@ GpuMemory& gpu_memory() {
 }
 
 void GpuMemory::free(void* address) {
-  std::unique_ptr<Block> block;
   const std::lock_guard lock(gpu_memory().mutex_);
-  const auto found = gpu_memory().blocks_.find(static_cast<std::byte*>(address));
-  block = std::move(found->second);
-  gpu_memory().blocks_.erase(found);
+  gpu_memory().blocks_.erase(static_cast<std::byte*>(address));
 }
 
 // The tensor as the copy engine has it: on the host.
@@ -155,22 +152,16 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
   return to.copy_(from);
 }
 
-c10::DispatchKeySet keys() {
-  return c10::DispatchKeySet(c10::DispatchKey::CUDA);
-}
-
-void make_current(std::optional<c10::Device> device) {
-  if (device && device->has_index()) current_gpu = device->index();
-}
+constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::CUDA);
 
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> type, std::optional<at::Layout>,
                  std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
-  return at::detail::empty_generic(size, &gpu_memory(), keys(), c10::dtype_or_default(type), format);
+  return at::detail::empty_generic(size, &gpu_memory(), kKeys, c10::dtype_or_default(type), format);
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> type,
                          std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>) {
-  return at::detail::empty_strided_generic(size, stride, &gpu_memory(), keys(), c10::dtype_or_default(type));
+  return at::detail::empty_strided_generic(size, stride, &gpu_memory(), kKeys, c10::dtype_or_default(type));
 }
 
 at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride,
@@ -194,7 +185,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return before;
   }
   at::Device getDevice() const override { return {at::kCUDA, current_gpu}; }
-  void setDevice(at::Device device) const override { make_current(device); }
+  void setDevice(at::Device device) const override { current_gpu = device.index(); }
   void uncheckedSetDevice(at::Device device) const noexcept override { current_gpu = device.index(); }
   at::DeviceIndex deviceCount() const noexcept override {
     return static_cast<at::DeviceIndex>(num_fake_gpus());
