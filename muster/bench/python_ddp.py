@@ -151,6 +151,7 @@ def main():
             json.dump([{"kind": name, "ms": ms} for name, ms in times.items()], file)
     kinds.clear()
     dist.destroy_process_group()
+    os._exit(0)  # a thread of PyTorch's Gloo may need the interpreter when that is no more
 
 
 if __name__ == "__main__":

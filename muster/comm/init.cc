@@ -28,8 +28,8 @@ std::string backend_asked(const InitOptions& options) {
   std::string asked = told == "auto" ? options.backend : told;
   const std::vector<std::string> known = {"auto", "gloo", "nccl", "shm", "shm+gloo", "mpi"};
   if (std::find(known.begin(), known.end(), asked) == known.end()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("backend: expected ", join(known, ", "), ", got '", asked, "'"));
+    throw Error(ErrorCode::invalid_argument, cat(told == "auto" ? "backend" : "MUSTER_BACKEND", ": expected ",
+                                                 join(known, ", "), ", got '", asked, "'; correct it"));
   }
   return asked;
 }

@@ -33,6 +33,9 @@ constexpr Meaning kMeanings[] = {
      "a kernel's check failed, often an index out of range: CUDA_LAUNCH_BLOCKING=1 "
      "shows where"},
     {"an illegal memory access", "a kernel's bad address: CUDA_LAUNCH_BLOCKING=1 shows where"},
+    {"terminate called without an active exception",
+     "a thread went on when what it needs had gone: in C++, one that nobody joined; in Python, over Gloo, "
+     "PyTorch's at the script's end, now and then, under torchrun too: os._exit(0) there"},
     {"No space left on device", "a disk, or /dev/shm, is full"},
     {"Too many open files", "the limit on open files is reached: ulimit -n"},
     {"Address already in use", "another process has the port: --master-port, or leave it out for a free one"},

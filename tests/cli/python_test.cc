@@ -150,8 +150,9 @@ for _ in range(3):
 weights = [torch.zeros(1, 4) for _ in range(dist.get_world_size())]
 dist.all_gather(weights, model.module.weight.data)
 assert all(torch.equal(weights[0], other) for other in weights)
-print("agreed", dist.get_rank(), os.environ["MASTER_PORT"])
+print("agreed", dist.get_rank(), os.environ["MASTER_PORT"], flush=True)
 dist.destroy_process_group()
+os._exit(0)  # without, a thread of Gloo's fails at the interpreter's end, one run in ten, under torchrun too
 )");
   ProgramSettings settings;
   settings.environment = {{"PYTHON_EXEC", python}};
