@@ -2,10 +2,15 @@
 import pathlib
 import platform
 import re
+import sys
+import sysconfig
 import tempfile
 
 import setuptools
 from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+if not (header := pathlib.Path(sysconfig.get_path("include"), "Python.h")).is_file():
+    sys.exit(f"building the Python module: expected {header}, got no such file; install this Python's headers (Debian: python3-dev)")
 
 root = pathlib.Path(__file__).resolve().parents[1]
 base = [f"muster/base/{name}.cc" for name in ("error", "fd", "host_identity", "memory_group", "units")]

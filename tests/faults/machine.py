@@ -27,8 +27,9 @@ def remove_group(group):
 
 @row(9, "a rank in D state", "bounded end, process named")
 def d_state(place):
-    if os.geteuid() != 0 or not shutil.which("fsfreeze", path=place.environment["PATH"]):
-        raise Skip("needs root and fsfreeze")
+    tools = [tool for tool in ("fsfreeze", "mkfs.ext4") if shutil.which(tool, path=place.environment["PATH"])]
+    if os.geteuid() != 0 or len(tools) < 2:
+        raise Skip("needs root, fsfreeze and mkfs.ext4")
     image, mount = place.folder / "disk", place.folder / "mnt"
     mount.mkdir()
     image.write_bytes(b"")
