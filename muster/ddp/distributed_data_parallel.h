@@ -21,19 +21,22 @@ namespace muster {
 namespace detail {
 
 // The tensors in what a forward returns: a tensor, or any nesting of pairs, tuples, containers and optionals
-// of them. Other types have none that can be seen.
+// of them, and of types with a member tensors() that returns std::tie of theirs. Other types have none that
+// can be seen.
 template <class T>
-void collect_tensors(const T& value, std::vector<at::Tensor>& out) {
-  if constexpr (std::is_convertible_v<const T&, at::Tensor>) {
-    const at::Tensor& tensor = value;
-    if (tensor.defined()) out.push_back(tensor);
+void collect_tensors(T& value, std::vector<at::Tensor*>& out) {
+  if constexpr (std::is_base_of_v<at::Tensor, T>) {
+    // Containers that hand out their elements as constants (std::set) hold none that are.
+    if (value.defined()) out.push_back(const_cast<at::Tensor*>(&value));
+  } else if constexpr (requires { value.tensors(); }) {
+    std::apply([&](auto&... item) { (collect_tensors(item, out), ...); }, value.tensors());
   } else if constexpr (requires { std::tuple_size<T>::value; }) {
-    std::apply([&](const auto&... item) { (collect_tensors(item, out), ...); }, value);
+    std::apply([&](auto&... item) { (collect_tensors(item, out), ...); }, value);
   } else if constexpr (requires { value.has_value(), *value; }) {
     if (value.has_value()) collect_tensors(*value, out);
   } else if constexpr (!std::is_convertible_v<const T&, std::string_view> &&
                        requires { value.begin() != value.end(); }) {
-    for (const auto& item : value) collect_tensors(item, out);
+    for (auto&& item : value) collect_tensors(item, out);
   }
 }
 
@@ -69,7 +72,7 @@ class DistributedDataParallel {
   auto forward(Args&&... args) {
     reducer_->before_forward();
     auto output = module_->forward(std::forward<Args>(args)...);
-    std::vector<at::Tensor> tensors;
+    std::vector<at::Tensor*> tensors;
     detail::collect_tensors(output, tensors);
     reducer_->after_forward(tensors);
     return output;
@@ -87,7 +90,9 @@ class DistributedDataParallel {
   // The model itself: for saving, for evaluating on one rank, for the optimizer's parameters.
   Module& module() { return module_; }
   auto* operator->() { return module_.operator->(); }
-  std::vector<at::Tensor> parameters() { return module_->parameters(); }
+  // Each once, as an optimizer needs them: LibTorch's own list has a weight that two layers share twice, and
+  // an optimizer would apply its gradient twice.
+  std::vector<at::Tensor> parameters() { return distinct_parameters(*module_); }
 
  private:
   template <class Impl>

@@ -1,18 +1,23 @@
 #include "muster/ddp/gradient_reducer.h"
 
 #include <torch/csrc/autograd/engine.h>
-#include <torch/nn/modules/embedding.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include <algorithm>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/failure.h"
 #include "muster/comm/torch_compat.h"
 #include "muster/ddp/model_description.h"
+#include "muster/ddp/output_sink.h"
+#include "muster/ddp/reducer_setup.h"
+#include "muster/ddp/step_check.h"
+#include "muster/ddp/trained_parameters.h"
 
 namespace muster {
 
@@ -22,132 +27,69 @@ namespace ddp {
 // would leave gradients local without a word.
 enum class Expected { nothing, local, reduction };
 
-struct Parameters {
-  std::vector<at::Tensor> tensors;
-  std::vector<std::string> names;
-  std::vector<bool> sparse;  // gradients arrive as sparse tensors
-};
-
 }  // namespace ddp
 
 namespace {
 
 using ddp::Expected;
-using ddp::Parameters;
 
 constexpr size_t kBroadcastBytes =
     size_t{250} * 1024 * 1024;  // as Python's DDP broadcasts parameters and buffers
-constexpr double kMiB = 1024 * 1024;
-
-// Trained parameters in registration order, each once (shared ones have several names).
-Parameters trained_parameters(const torch::nn::Module& model) {
-  std::set<const c10::TensorImpl*> sparse;
-  for (const auto& module : model.modules()) {
-    if (const auto* embedding = module->as<torch::nn::Embedding>();
-        embedding && embedding->options.sparse()) {
-      sparse.insert(embedding->weight.unsafeGetTensorImpl());
-    } else if (const auto* bag = module->as<torch::nn::EmbeddingBag>(); bag && bag->options.sparse()) {
-      sparse.insert(bag->weight.unsafeGetTensorImpl());
-    }
-  }
-  Parameters found;
-  std::set<const c10::TensorImpl*> seen;
-  for (const auto& item : model.named_parameters()) {
-    const at::Tensor& tensor = item.value();
-    if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    found.tensors.push_back(tensor);
-    found.names.push_back(item.key());
-    found.sparse.push_back(sparse.contains(tensor.unsafeGetTensorImpl()));
-  }
-  return found;
-}
-
-void check_placement(const torch::nn::Module& model, const ProcessGroup& group, const DdpOptions& options) {
-  const c10::Device device = group.device();
-  const bool right_id =
-      options.device_ids.size() == 1 && device.is_cuda() && options.device_ids[0] == device.index();
-  if (!options.device_ids.empty() && !right_id) {
-    std::vector<int> ids(options.device_ids.begin(), options.device_ids.end());
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("DistributedDataParallel: expected device_ids empty or this rank's device, got [",
-            join(ids, ", "), "] on ", device.str(), " (rank ", group.rank(), "); leave device_ids empty"));
-  }
-  for (const auto& item : model.named_parameters()) {
-    if (item.value().device() == device) continue;
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("DistributedDataParallel: expected parameter '", item.key(), "' on ", device.str(), ", got ",
-            item.value().device().str(), " (rank ", group.rank(), "); call model->to(ctx.device()) first"));
-  }
-}
-
-std::unique_ptr<c10d::Reducer> make_reducer(const Parameters& parameters, ProcessGroup& group,
-                                            const DdpOptions& options) {
-  const auto cap = static_cast<int64_t>(options.bucket_cap_mb.value_or(25) * kMiB);
-  const int64_t first_cap = options.bucket_cap_mb ? cap : c10d::kDefaultFirstBucketBytes;
-  // One bucket for the first iteration; the Reducer cuts it up in the order in which gradients really came.
-  std::vector<size_t> limits{std::numeric_limits<int64_t>::max()};
-  if (options.find_unused_parameters && !options.static_graph) {
-    limits = options.bucket_cap_mb
-                 ? std::vector<size_t>{static_cast<size_t>(cap)}
-                 : std::vector<size_t>{static_cast<size_t>(first_cap), static_cast<size_t>(cap)};
-  }
-  auto buckets =
-      std::get<0>(c10d::compute_bucket_assignment_by_size(parameters.tensors, limits, parameters.sparse));
-  std::reverse(buckets.begin(), buckets.end());  // backward reaches the last parameters first
-  std::unordered_map<size_t, std::string> names;
-  for (size_t i = 0; i < parameters.names.size(); ++i) names[i] = parameters.names[i];
-  // Buckets in the memory that all ranks see: reduced there, not copied.
-  if (group.backend().starts_with("shm")) ::setenv("DDP_DISABLE_COMM_MEM", "0", 0);
-  auto reducer = std::make_unique<c10d::Reducer>(
-      parameters.tensors, buckets, group.c10d(), parameters.sparse, cap, options.find_unused_parameters,
-      options.gradient_as_bucket_view, names, first_cap, /*skip_all_reduce_unused_params=*/false,
-      /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
-  if (options.static_graph) reducer->set_static_graph();
-  return reducer;
-}
 
 }  // namespace
 
 struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::State> {
   State(std::shared_ptr<torch::nn::Module> model_, ProcessGroup group_, const DdpOptions& options_)
-      : model(std::move(model_)), group(std::move(group_)), options(options_) {}
+      : model(std::move(model_)), group(std::move(group_)), options(options_), steps(group) {}
 
+  bool finds_unused() const { return options.find_unused_parameters && !options.static_graph; }
+
+  void take_model();
+  bool follow_model();
   void broadcast(const std::vector<at::Tensor>& tensors);
+  std::vector<at::Tensor> buffers() const;
+
   void build_reducer();
   void watch_gradients();
   void unwatch_gradients();
-  void watch_output(const at::Tensor& output);
+  void watch_outputs(const std::vector<at::Tensor*>& outputs);
   void on_backward();
   void on_gradient(size_t index);
+  void check_arrival(size_t index) const;
   void after_graph();
   void finish_backward();
+  void check_all_arrived() const;
+  void expect_nothing();
   void replace_views();
   void recover();
-  std::vector<at::Tensor> buffers() const;
 
   std::shared_ptr<torch::nn::Module> model;
   ProcessGroup group;
   const DdpOptions options;
-  Parameters parameters;
-  std::unique_ptr<c10d::Reducer> reducer;
+  StepCheck steps;
+  TrainedParameters parameters;
+  std::vector<ParameterIdentity> identities;  // of these, as they were
+  std::vector<at::Tensor> known;              // all parameters, frozen ones too, whose values the ranks share
+  ReducerParts parts;
   std::vector<AutogradNodePtr> accumulators;  // kept alive: a hook on a dead one never fires
   std::vector<uintptr_t> hooks;
 
   bool reduce = true;               // false inside no_sync
+  bool announces = false;           // the forward under way is followed by a reduction
   bool synchronize_buffers = true;  // the last forward was one that reduces
 
   std::mutex mutex;  // the rest is written by autograd's threads
   Expected expected = Expected::nothing;
-  std::vector<bool> arrived;     // which gradients this backward has produced
-  bool callback_queued = false;  // set while a backward that reduces is under way
+  std::vector<bool> arrived;  // which gradients this backward has produced
+  bool any_arrived = false;
+  bool callback_queued = false;  // set while a backward that may reduce is under way
   bool static_graph_seen = false;
+  std::vector<bool> learnt;  // which gradients the static graph's first backward produced
 };
 
 namespace {
 
-// Tells the reducer that a parameter's gradient was accumulated; runs after c10d::Reducer's own hook on it.
+// Tells the reducer that a parameter's gradient was accumulated; runs before c10d::Reducer's own hook on it.
 class GradientHook : public torch::autograd::FunctionPostHook {
  public:
   explicit GradientHook(std::function<void()> body) : body_(std::move(body)) {}
@@ -179,12 +121,49 @@ std::vector<at::Tensor> GradientReducer::State::buffers() const {
   return found;
 }
 
+// Collective: the models are compared, parameters that are new here become rank 0's.
+void GradientReducer::State::take_model() {
+  if (options.init_sync) {
+    check_same_model(*model, group);
+    std::set<const c10::TensorImpl*> old;
+    for (const at::Tensor& tensor : known) old.insert(tensor.unsafeGetTensorImpl());
+    std::vector<at::Tensor> fresh;
+    for (const at::Tensor& tensor : model->parameters()) {
+      if (!old.contains(tensor.unsafeGetTensorImpl())) fresh.push_back(tensor.detach());
+    }
+    if (known.empty()) {
+      for (const at::Tensor& buffer : buffers()) fresh.push_back(buffer);
+    }
+    broadcast(fresh);
+  }
+  known = model->parameters();
+  parameters = trained_parameters(*model);
+  identities = trained_identities(*model);
+  build_reducer();
+}
+
+// Parameters may have been frozen, unfrozen or registered since the last forward. False when none is trained
+// now: a GAN's discriminator while the generator trains through it.
+bool GradientReducer::State::follow_model() {
+  const auto now = trained_identities(*model);
+  if (now == identities) return true;
+  if (now.empty()) return false;
+  const auto is_known = [&](const ParameterIdentity& identity) {
+    return std::find(identities.begin(), identities.end(), identity) != identities.end();
+  };
+  // What is frozen counts as unused.
+  if (finds_unused() && std::all_of(now.begin(), now.end(), is_known)) return true;
+  take_model();
+  return true;
+}
+
 void GradientReducer::State::build_reducer() {
   unwatch_gradients();
-  reducer.reset();  // one at a time: it takes its hooks with it
-  translate_failures("DistributedDataParallel", [&] { reducer = make_reducer(parameters, group, options); });
+  parts = {};         // one at a time: it takes its hooks with it
+  watch_gradients();  // before the Reducer's own hooks, so that ours run before them
+  translate_failures("DistributedDataParallel", [&] { parts = make_reducer(parameters, group, options); });
   replace_views();
-  watch_gradients();  // after the Reducer's own hooks, so that ours run after them
+  static_graph_seen = false;
 }
 
 void GradientReducer::State::unwatch_gradients() {
@@ -210,13 +189,33 @@ void GradientReducer::State::on_gradient(size_t index) {
     throw Error(ErrorCode::failed_precondition,
                 cat("DistributedDataParallel: backward reached '", parameters.names[index],
                     "', but no forward through DistributedDataParallel announced it since the last "
-                    "reduction, so this "
-                    "gradient would stay local (rank ",
+                    "reduction, so this gradient would stay local (rank ",
                     group.rank(),
                     "); sum the losses and call backward once, use no_sync(), or call the wrapped model"));
   }
+  if (expected == Expected::reduction) {
+    check_arrival(index);
+    if (!std::exchange(any_arrived, true)) steps.begin_backward();
+  }
   arrived[index] = true;
   on_backward();
+}
+
+// What the Reducer would refuse too, but by an index.
+void GradientReducer::State::check_arrival(size_t index) const {
+  const auto refuse = [&](const char* rule, const char* got, const char* next) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("DistributedDataParallel: expected ", rule, ", got ", got, " '", parameters.names[index],
+                    "' (rank ", group.rank(), "); ", next));
+  };
+  if (!options.static_graph && arrived[index]) {
+    refuse("each parameter's gradient once in a backward", "a second one for",
+           "set static_graph for layers that are checkpointed more than once");
+  }
+  if (static_graph_seen && !learnt[index]) {
+    refuse("the first backward's graph with static_graph", "a gradient, which was not in it, for",
+           "leave static_graph off for a graph that changes");
+  }
 }
 
 // Called with the lock held, by the first sign of a backward: an output's gradient, or a parameter's where
@@ -231,24 +230,37 @@ void GradientReducer::State::on_backward() {
   });
 }
 
-void GradientReducer::State::watch_output(const at::Tensor& output) {
-  if (!output.defined() || !output.requires_grad()) return;
-  const std::weak_ptr<State> weak = weak_from_this();
-  output.register_hook([weak](const at::Tensor&) {
-    if (const auto state = weak.lock()) {
-      const std::lock_guard lock(state->mutex);
-      state->on_backward();
-    }
-  });
+// A leaf is no sign of a backward of this forward, and would keep the hook for ever.
+void GradientReducer::State::watch_outputs(const std::vector<at::Tensor*>& outputs) {
+  StepCheck::Outputs alive;
+  for (const at::Tensor* output : outputs) {
+    if (!output->grad_fn()) continue;
+    if (!alive && model->is_training()) alive = steps.begin_forward();
+    const std::weak_ptr<State> weak = weak_from_this();
+    output->register_hook([weak, alive](const at::Tensor&) {
+      if (const auto state = weak.lock()) {
+        const std::lock_guard lock(state->mutex);
+        state->on_backward();
+      }
+    });
+  }
 }
 
 // Runs when the graph is done, but before the Reducer's own callback, which was queued later; a callback
 // queued here runs after that one.
 void GradientReducer::State::after_graph() {
+  {
+    const std::lock_guard lock(mutex);
+    if (!any_arrived) {  // torch::autograd::grad, or a backward that ended before this model's parameters
+      callback_queued = false;
+      return;
+    }
+  }
   if (options.static_graph && !static_graph_seen) {
     static_graph_seen = true;
-    reducer->delay_all_reduce();  // the first backward of a static graph only learns the order; without this
-                                  // it reduces nothing
+    learnt = arrived;
+    parts.reducer->delay_all_reduce();  // the first backward of a static graph only learns the order; without
+                                        // this it reduces nothing
   }
   const std::weak_ptr<State> weak = weak_from_this();
   torch::autograd::Engine::get_default_engine().queue_callback([weak] {
@@ -257,24 +269,35 @@ void GradientReducer::State::after_graph() {
 }
 
 void GradientReducer::State::finish_backward() {
-  if (!options.find_unused_parameters && !options.static_graph) {
-    std::vector<std::string> missing;
-    for (size_t i = 0; i < arrived.size(); ++i) {
-      if (!arrived[i]) missing.push_back(parameters.names[i]);
-    }
-    if (!missing.empty()) {
-      throw Error(ErrorCode::failed_precondition,
-                  cat("DistributedDataParallel: expected a gradient for every parameter, got none for ",
-                      join(missing, ", "), " (", missing.size(), " of ", arrived.size(), ", rank ",
-                      group.rank(), "), so nothing was reduced; set find_unused_parameters, or freeze them"));
-    }
-  }
-  reducer->check_finalized();
+  check_all_arrived();
+  steps.end_backward();
   const std::lock_guard lock(mutex);
   replace_views();
-  expected = Expected::nothing;
-  callback_queued = false;
-  std::fill(arrived.begin(), arrived.end(), false);
+  expect_nothing();
+}
+
+void GradientReducer::State::check_all_arrived() const {
+  std::vector<std::string> missing;
+  for (size_t i = 0; i < arrived.size(); ++i) {
+    if (!arrived[i]) missing.push_back(parameters.names[i]);
+  }
+  const auto refuse = [&](const char* expected_rule, const char* next) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("DistributedDataParallel: expected ", expected_rule, ", got none for ",
+                    join(missing, ", "), " (", missing.size(), " of ", arrived.size(), ", rank ",
+                    group.rank(), "), so nothing was reduced; ", next));
+  };
+  const bool all_needed = !options.find_unused_parameters && !options.static_graph;
+  if (all_needed && !missing.empty()) {
+    refuse("a gradient for every parameter", "set find_unused_parameters, or freeze them");
+  }
+  try {
+    parts.reducer->check_finalized();
+  } catch (const c10::Error&) {
+    if (missing.empty()) throw;
+    refuse("a gradient for every parameter that forward's outputs lead to",
+           "compute the loss from forward's outputs, and call backward once");
+  }
 }
 
 // Gradients become plain tensors over the buckets' memory: no copy, and zero_grad() works, which throws on
@@ -286,18 +309,31 @@ void GradientReducer::State::replace_views() {
   }
 }
 
-// After a backward that an exception cut short, the Reducer refuses everything until it is reset.
+void GradientReducer::State::expect_nothing() {
+  expected = Expected::nothing;
+  callback_queued = false;
+  any_arrived = false;
+  std::fill(arrived.begin(), arrived.end(), false);
+}
+
+// After a backward that an exception cut short. Its all_reduces may still be under way in the buckets, so the
+// Reducer gets others, and the gradients, which lie there, are dropped.
 void GradientReducer::State::recover() {
   const std::lock_guard lock(mutex);
   if (!callback_queued) return;
-  if (options.static_graph && !static_graph_seen) {
-    build_reducer();  // it has learnt half a graph, and reset_state() does not unlearn
-  } else {
-    reducer->reset_state();
+  for (const at::Tensor& parameter : parameters.tensors) parameter.mutable_grad().reset();
+  build_reducer();
+  steps.reset();
+  expect_nothing();
+}
+
+std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model) {
+  std::vector<at::Tensor> found;
+  std::set<const c10::TensorImpl*> seen;
+  for (at::Tensor& tensor : model.parameters()) {
+    if (seen.insert(tensor.unsafeGetTensorImpl()).second) found.push_back(std::move(tensor));
   }
-  expected = Expected::nothing;
-  callback_queued = false;
-  std::fill(arrived.begin(), arrived.end(), false);
+  return found;
 }
 
 GradientReducer::GradientReducer(std::shared_ptr<torch::nn::Module> model, ProcessGroup group,
@@ -305,21 +341,12 @@ GradientReducer::GradientReducer(std::shared_ptr<torch::nn::Module> model, Proce
     : state_(std::make_shared<State>(std::move(model), std::move(group), options)) {
   State& state = *state_;
   check_placement(*state.model, state.group, options);
-  if (options.init_sync) check_same_model(*state.model, state.group);
-  state.parameters = trained_parameters(*state.model);
-  if (state.parameters.tensors.empty()) {
+  if (trained_identities(*state.model).empty()) {
     throw Error(ErrorCode::invalid_argument,
                 "DistributedDataParallel: expected a model with at least one parameter that requires a "
                 "gradient, got none");
   }
-  if (options.init_sync) {
-    std::vector<at::Tensor> content = state.buffers();
-    std::vector<at::Tensor> all;
-    for (const at::Tensor& parameter : state.model->parameters()) all.push_back(parameter.detach());
-    all.insert(all.end(), content.begin(), content.end());
-    state.broadcast(all);
-  }
-  state.build_reducer();
+  state.take_model();
 }
 
 GradientReducer::~GradientReducer() {
@@ -329,15 +356,16 @@ GradientReducer::~GradientReducer() {
 void GradientReducer::before_forward() {
   State& state = *state_;
   state.recover();
+  state.announces = at::GradMode::is_enabled() && state.reduce && state.follow_model();
   translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.rank()), [&] {
     if (!at::GradMode::is_enabled()) return;
-    if (state.reduce) state.reducer->prepare_for_forward();
-    if (state.reducer->rebuild_buckets()) state.replace_views();
+    if (state.announces) state.parts.reducer->prepare_for_forward();
+    if (state.parts.reducer->rebuild_buckets()) state.replace_views();
   });
   if (state.options.broadcast_buffers && state.synchronize_buffers) state.broadcast(state.buffers());
 }
 
-void GradientReducer::after_forward(const std::vector<at::Tensor>& outputs) {
+void GradientReducer::after_forward(const std::vector<at::Tensor*>& outputs) {
   State& state = *state_;
   state.synchronize_buffers = at::GradMode::is_enabled() && state.reduce;
   if (!at::GradMode::is_enabled()) return;
@@ -355,20 +383,26 @@ void GradientReducer::after_forward(const std::vector<at::Tensor>& outputs) {
     if (state.expected == Expected::nothing) state.expected = Expected::local;
     return;
   }
-  const bool find_unused = state.options.find_unused_parameters && !state.options.static_graph;
-  if (find_unused && outputs.empty()) {
+  if (!state.announces) return;
+  if (state.finds_unused() && outputs.empty()) {
     throw Error(
         ErrorCode::invalid_argument,
         cat("DistributedDataParallel: expected forward to return tensors, or pairs, tuples, vectors, maps or "
             "optionals of them, with find_unused_parameters, got another type (rank ",
-            state.group.rank(), "); return one of those, or leave find_unused_parameters off"));
+            state.group.rank(),
+            "); give it a tensors() that returns std::tie of them, or leave find_unused_parameters off"));
   }
   translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.rank()), [&] {
-    state.reducer->prepare_for_backward(find_unused ? outputs : std::vector<at::Tensor>{});
+    std::vector<at::Tensor> tensors;
+    if (state.finds_unused()) {
+      for (const at::Tensor* output : outputs) tensors.push_back(*output);
+    }
+    state.parts.reducer->prepare_for_backward(tensors);
+    if (state.finds_unused()) join_outputs(outputs);
   });
   state.expected = Expected::reduction;
   std::fill(state.arrived.begin(), state.arrived.end(), false);
-  for (const at::Tensor& output : outputs) state.watch_output(output);
+  state.watch_outputs(outputs);
 }
 
 void GradientReducer::set_reduce(bool reduce) {

@@ -14,6 +14,9 @@
 
 namespace muster {
 
+// A model's parameters in registration order, without repetitions.
+std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model);
+
 class GradientReducer {
  public:
   // Collective: compares the models, broadcasts rank 0's parameters and buffers. Throws: invalid_argument for
@@ -24,9 +27,11 @@ class GradientReducer {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  // Around every forward. `outputs` are its tensors, looked at with find_unused_parameters only.
+  // Around every forward. before_forward is collective where parameters were frozen, unfrozen or registered
+  // since the last one, and where buffers are broadcast. `outputs` are the tensors in what forward has
+  // returned; find_unused_parameters replaces them by others of the same memory.
   void before_forward();
-  void after_forward(const std::vector<at::Tensor>& outputs);
+  void after_forward(const std::vector<at::Tensor*>& outputs);
 
   // Gradients of forwards run while this is false stay local and accumulate.
   void set_reduce(bool reduce);

@@ -9,9 +9,15 @@ namespace muster {
 
 namespace {
 
+// Buckets are filled by strides: a channels_last weight beside a contiguous one would be averaged in another
+// order.
+std::string strides_of(const at::Tensor& tensor) {
+  return tensor.is_contiguous() ? "" : cat(" strides [", join(tensor.strides(), ", "), "]");
+}
+
 std::string describe(const std::string& kind, const std::string& name, const at::Tensor& tensor) {
   return cat(kind, " ", name, ": ", c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "),
-             "]", kind == "parameter" && !tensor.requires_grad() ? " (frozen)" : "");
+             "]", strides_of(tensor), kind == "parameter" && !tensor.requires_grad() ? " (frozen)" : "");
 }
 
 std::string line_or_nothing(const std::vector<std::string>& lines, size_t at) {

@@ -1,5 +1,5 @@
-// A model as text, for comparing it across ranks before anything is sent: names, shapes, types, and what is
-// trained.
+// A model as text, for comparing it across ranks before anything is sent: names, shapes, types,
+// strides where they are not the plain ones, and what is trained.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -1,0 +1,40 @@
+#include "muster/ddp/output_sink.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace muster {
+
+namespace {
+
+class Sink : public torch::autograd::Function<Sink> {
+ public:
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
+                                                at::TensorList outputs) {
+    context->set_materialize_grads(false);  // no gradient stays none
+    // The same memory and version: changing an output in place is seen as without the sink.
+    torch::autograd::variable_list joined;
+    for (const at::Tensor& output : outputs) joined.push_back(output.detach());
+    return joined;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                 const torch::autograd::variable_list& gradients) {
+    return gradients;
+  }
+};
+
+}  // namespace
+
+void join_outputs(const std::vector<at::Tensor*>& outputs) {
+  std::vector<at::Tensor*> followed;
+  torch::autograd::variable_list tensors;
+  for (at::Tensor* output : outputs) {
+    if (!output->grad_fn()) continue;
+    followed.push_back(output);
+    tensors.push_back(*output);
+  }
+  if (tensors.empty()) return;
+  const auto joined = Sink::apply(at::TensorList(tensors));
+  for (size_t i = 0; i < followed.size(); ++i) *followed[i] = joined[i];
+}
+
+}  // namespace muster

@@ -1,0 +1,68 @@
+#include "muster/ddp/reducer_setup.h"
+
+#include <torch/csrc/distributed/c10d/logger.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include <algorithm>
+#include <limits>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr double kMiB = 1024 * 1024;
+
+}  // namespace
+
+void check_placement(const torch::nn::Module& model, const ProcessGroup& group, const DdpOptions& options) {
+  const c10::Device device = group.device();
+  const bool right_id =
+      options.device_ids.size() == 1 && device.is_cuda() && options.device_ids[0] == device.index();
+  if (!options.device_ids.empty() && !right_id) {
+    std::vector<int> ids(options.device_ids.begin(), options.device_ids.end());
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("DistributedDataParallel: expected device_ids empty or this rank's device, got [",
+            join(ids, ", "), "] on ", device.str(), " (rank ", group.rank(), "); leave device_ids empty"));
+  }
+  for (const auto& item : model.named_parameters()) {
+    if (item.value().device() == device) continue;
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("DistributedDataParallel: expected parameter '", item.key(), "' on ", device.str(), ", got ",
+            item.value().device().str(), " (rank ", group.rank(), "); call model->to(ctx.device()) first"));
+  }
+}
+
+ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& group,
+                          const DdpOptions& options) {
+  const auto cap = static_cast<int64_t>(options.bucket_cap_mb.value_or(25) * kMiB);
+  const int64_t first_cap = options.bucket_cap_mb ? cap : c10d::kDefaultFirstBucketBytes;
+  // One bucket for the first iteration; the Reducer cuts it up in the order in which gradients really came.
+  std::vector<size_t> limits{std::numeric_limits<int64_t>::max()};
+  if (options.find_unused_parameters && !options.static_graph) {
+    limits = options.bucket_cap_mb
+                 ? std::vector<size_t>{static_cast<size_t>(cap)}
+                 : std::vector<size_t>{static_cast<size_t>(first_cap), static_cast<size_t>(cap)};
+  }
+  auto buckets =
+      std::get<0>(c10d::compute_bucket_assignment_by_size(parameters.tensors, limits, parameters.sparse));
+  std::reverse(buckets.begin(), buckets.end());  // backward reaches the last parameters first
+  std::unordered_map<size_t, std::string> names;
+  for (size_t i = 0; i < parameters.names.size(); ++i) names[i] = parameters.names[i];
+  // Buckets in the memory that all ranks see: reduced there, not copied.
+  if (group.backend().starts_with("shm")) ::setenv("DDP_DISABLE_COMM_MEM", "0", 0);
+  auto reducer = std::make_shared<c10d::Reducer>(
+      parameters.tensors, buckets, group.c10d(), parameters.sparse, cap, options.find_unused_parameters,
+      options.gradient_as_bucket_view, names, first_cap, /*skip_all_reduce_unused_params=*/false,
+      /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
+  if (options.static_graph) reducer->set_static_graph();
+  auto logger = std::make_shared<c10d::Logger>(reducer);
+  reducer->set_logger(logger);
+  return {std::move(reducer), std::move(logger)};
+}
+
+}  // namespace muster

@@ -1,0 +1,31 @@
+// What stands before the first step: is the model where the rank computes, and PyTorch's Reducer made as
+// Python's DistributedDataParallel makes it.
+#pragma once
+
+#include <memory>
+
+#include "muster/comm/process_group.h"
+#include "muster/ddp/options.h"
+#include "muster/ddp/trained_parameters.h"
+
+namespace c10d {
+class Logger;
+class Reducer;
+}  // namespace c10d
+
+namespace muster {
+
+// Throws: invalid_argument for parameters on another device than the rank's, and for wrong device_ids.
+void check_placement(const torch::nn::Module& model, const ProcessGroup& group, const DdpOptions& options);
+
+struct ReducerParts {
+  std::shared_ptr<c10d::Reducer> reducer;
+  // The Reducer writes into it when the set of unused parameters changes, and when it fails; it has only a
+  // weak reference, which it does not check.
+  std::shared_ptr<c10d::Logger> logger;
+};
+
+ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& group,
+                          const DdpOptions& options);
+
+}  // namespace muster
