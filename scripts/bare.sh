@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# bare.sh [RELEASE] COMMAND...: runs COMMAND in a Debian (RELEASE: its code name, default bookworm) that has only git, make
+# and certificates, in a clone of the committed tree. So nothing that this machine has installed hides a missing step.
+# Ends with COMMAND's exit code; with 125 where such a system cannot be made, and says why. Needs root and debootstrap
+# (which it installs by apt-get where it is missing). COMMAND's standard input is empty.
+#
+# Mounts are made in a mount namespace of their own, and processes in a process namespace: both end with this script,
+# however it ends, and no mount is ever seen from outside.
+#
+#   BARE_FOLDER   where the system is put while it runs (default: /var/tmp; about 15 GB for `make test`)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cannot() { echo "bare: $*" >&2; exit 125; }
+usage="usage: bare.sh [RELEASE] COMMAND..."
+
+release=bookworm
+case ${1:-} in bookworm | trixie | forky | sid) release=$1; shift ;; esac
+[ $# -gt 0 ] || { echo "$usage" >&2; exit 2; }
+
+[ "$(id -u)" = 0 ] || cannot "not root: mounts cannot be made"
+unshare --mount --pid --fork mount -t tmpfs none /mnt 2>/dev/null || cannot "mounts cannot be made here"
+if ! command -v debootstrap >/dev/null; then
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debootstrap; } \
+    >/dev/null 2>&1 || cannot "debootstrap is not installed, and apt-get cannot install it"
+fi
+
+root=$(mktemp -d "${BARE_FOLDER:-/var/tmp}/muster-bare-XXXXXX")
+system=
+take_down() {
+  local code=$?
+  trap - EXIT INT TERM HUP
+  # The namespaces' first process dies with `unshare`, and with it all others and every mount.
+  [ -z "$system" ] || { kill -KILL "$system"; wait "$system"; } 2>/dev/null || true
+  if grep -q " $root" /proc/self/mountinfo; then
+    echo "bare: something is still mounted under $root: left as it is" >&2
+  else
+    rm -rf --one-file-system "$root"
+  fi
+  exit $code
+}
+trap take_down EXIT
+set -o errtrace
+trap 'cannot "the system could not be made (line $LINENO)"' ERR
+trap 'exit 130' INT
+trap 'exit 143' TERM
+trap 'exit 129' HUP
+
+# In the background and waited for: a signal is then acted upon at once. `set -m` leaves SIGINT as it is for COMMAND.
+in_namespaces() {
+  set -m
+  setpriv --pdeathsig KILL unshare --mount --propagation private --pid --fork --kill-child "$@" </dev/null &
+  system=$!
+  set +m
+  local code=0
+  wait "$system" || code=$?
+  system=
+  return $code
+}
+
+# --- the base system -----------------------------------------------------------------------------------------------
+# From the mirror that this machine's apt has for Debian, else from debootstrap's own.
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Label: Debian' 'Created-By: Packages' 2>/dev/null | head -n 1)
+log=$(mktemp)
+start=$SECONDS
+chmod 755 "$root"
+mkdir -p "$root/etc/dpkg/dpkg.cfg.d"
+echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io"  # not synced to the disk: it lives for an hour
+in_namespaces debootstrap --variant=minbase --include=git,make,ca-certificates "$release" "$root" $mirror >"$log" 2>&1 || {
+  code=$?
+  tail -n 5 "$log" >&2
+  rm -f "$log"
+  [ $code -lt 128 ] || exit $code
+  cannot "debootstrap could not make a Debian $release (above)"
+}
+rm -f "$log"
+
+# --- how this machine reaches the network --------------------------------------------------------------------------
+# apt's way of fetching (not its hooks), pip's configuration, names, certificates; then the variables for them.
+copy() {
+  local path
+  for path; do
+    [ -e "$path" ] || continue
+    mkdir -p "$root${path%/*}"
+    cp -aL "$path" "$root${path%/*}/"
+  done
+}
+apt-config dump | grep '^Acquire::' | grep -v IndexTargets >"$root/etc/apt/apt.conf.d/00bare"
+copy /etc/apt/auth.conf /etc/apt/auth.conf.d /etc/resolv.conf /etc/hosts /etc/pip.conf /usr/local/share/ca-certificates \
+  /etc/ssl/certs/ca-certificates.crt
+for file in "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf"; do
+  [ ! -e "$file" ] || install -D -m 600 "$file" "$root/root/${file#"$HOME"/}"
+done
+for folder in ${PIP_FIND_LINKS:-}; do copy "$folder"; done
+printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"  # no package starts a service
+chmod +x "$root/usr/sbin/policy-rc.d"
+variables=(HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 TERM="${TERM:-dumb}")
+while IFS= read -r -d '' entry; do
+  case ${entry%%=*} in
+    *_proxy | *_PROXY | PIP_* | SSL_CERT_* | *_CA_BUNDLE | GIT_SSL_CAINFO | OPENBLAS_* | CI) variables+=("$entry") ;;
+  esac
+done < <(env -0)
+
+# --- the committed tree, and COMMAND in it --------------------------------------------------------------------------
+[ -z "$(git status --porcelain 2>/dev/null)" ] || echo "bare: changes that are not committed are left out"
+git -c safe.directory='*' clone --quiet --depth 1 "file://$PWD" "$root/root/muster"
+echo "bare: Debian $release made in $((SECONDS - start)) s; $* runs there"
+
+# The root is a mount of its own and becomes the namespace's root, as on a machine: namespaces can be made in it. The
+# first process waits for COMMAND, so it also reaps whatever loses its parent.
+trap - ERR
+code=0
+in_namespaces bash -c '
+  set -e
+  root=$1
+  shift
+  mount --bind "$root" "$root"
+  cd "$root"
+  mount -t proc proc proc
+  mount --rbind /sys sys
+  mount --rbind /dev dev
+  mount -t tmpfs -o mode=1777 tmpfs dev/shm
+  mount -t tmpfs -o mode=755 tmpfs run
+  mkdir -p run/lock run/outside
+  pivot_root . run/outside
+  exec chroot . /usr/bin/env -i "$@"
+' bash "$root" "${variables[@]}" bash -c '
+  umount -l /run/outside && rmdir /run/outside
+  cd /root/muster
+  "$@"
+  exit $?
+' bash "$@" || code=$?
+exit $code
