@@ -47,7 +47,7 @@ used_by() {
 not_installed() {
   local package
   for package; do
-    dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -q '^installed' || printf ' %s' "$package"
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || printf ' %s' "$package"
   done
 }
 
@@ -56,7 +56,7 @@ keep_what_is_offered() {
   local package wanted=$missing
   missing=""
   for package in $wanted; do
-    if LC_ALL=C apt-cache policy "$package" | grep -q 'Candidate: [^(]'; then
+    if [[ $(LC_ALL=C apt-cache policy "$package") == *"Candidate: "[!\(]* ]]; then
       missing="$missing $package"
     elif [[ " $(echo $optional) " == *" $package "* ]]; then
       say "no package $package on this system: without $(used_by "$package")"

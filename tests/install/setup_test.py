@@ -12,7 +12,7 @@ STAND_INS = {
     # Installed is everything but $MISSING.
     "dpkg-query": 'for last; do :; done; case " $MISSING " in *" $last "*) exit 1 ;; esac; echo installed',
     # Offered is everything but $ABSENT.
-    "apt-cache": 'case " $ABSENT " in *" $2 "*) candidate="(none)" ;; *) candidate=1.0 ;; esac; echo "  Candidate: $candidate"',
+    "apt-cache": 'case " $ABSENT " in *" $2 "*) candidate="(none)" ;; *) candidate=1.0 ;; esac; echo "$2:"; echo "  Candidate: $candidate"; seq 100000',
     "apt-get": 'echo "$@" >>"$CALLS"',
     "sudo": 'exec "$@"',
 }
