@@ -14,6 +14,7 @@
 #include "muster/cli/tasks_machines.h"
 #include "muster/cli/usage.h"
 #include "muster/launch/job_setup.h"
+#include "muster/launch/run_folder.h"
 #include "muster/tasks/spec.h"
 #include "muster/tasks/sweep.h"
 
@@ -208,6 +209,7 @@ void begin_run_folder(TasksRun& run, const std::string& run_id) {
   if (::access(run.run_dir.c_str(), W_OK | X_OK) != 0)
     fail_usage(cat("--run-dir: expected a folder that can be written, got '", printable(run.run_dir),
                    "': ", std::strerror(errno), "; give another"));
+  link_latest(run.run_dir);
 }
 
 }  // namespace muster

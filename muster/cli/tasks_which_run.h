@@ -28,7 +28,8 @@ TasksRun which_run(const TasksFlags& flags);
 // Where a run has its folder that was given none: runs/<id>.
 void choose_run_folder(TasksRun& run, const std::string& run_id);
 
-// The same, and makes it. Throws: invalid_argument when it cannot, or nothing can be written there.
+// The same, makes it, and points runs/latest to it. Throws: invalid_argument when it cannot, or nothing can
+// be written there.
 void begin_run_folder(TasksRun& run, const std::string& run_id);
 
 }  // namespace muster

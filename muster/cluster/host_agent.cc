@@ -270,7 +270,11 @@ class HostAgent {
     if (job_) {
       if (!cluster_.remote)
         report_failure(order.exits, job_->facts(), std::max(0, order.round - 1), options_.max_restarts);
-      job_->remove_empty_folders();
+      if (order.exit_code == 0) {
+        job_->remove_unused_folders();
+      } else {  // the folder gets a failure.json, by one of the hosts that share it
+        job_->remove_empty_folders();
+      }
     }
     if (!order.reason.empty() && !cluster_.remote) log(LogLevel::error, order.reason);
     member_->report({.kind = Report::Kind::leave});

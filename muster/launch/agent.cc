@@ -43,6 +43,12 @@ int report(const GroupResult& result, const JobFacts& job, const LaunchOptions& 
   return 128 + result.stopped_by;
 }
 
+// However the job ends, an error before its first rank included.
+struct UnusedFoldersRemoved {
+  const JobSetup& job;
+  ~UnusedFoldersRemoved() { job.remove_unused_folders(); }
+};
+
 }  // namespace
 
 int exit_code_of(const Error& error) {
@@ -65,6 +71,7 @@ int run(const LaunchOptions& given) {
   ProcessSet processes({.stop_signals = options.stop_signals});
   JobSetup job(options, RankMeeting({.master_port = options.master_port}),
                inventory.simulated ? usable_cores() : inventory.hosts.at(0).num_cores);
+  const UnusedFoldersRemoved at_end{job};
   job.use_plan(plan, std::move(leased.leases));
   const JobRegistration registration(job_note(options, plan, job.facts()));
   show_plan(plan, options, STDERR_FILENO);
@@ -81,9 +88,7 @@ int run(const LaunchOptions& given) {
                                       .until = time_limit,
                                       .stopped_for = options.stopped_timeout});
     if (restarts.wanted(result) && restarts.wait(result, processes, started, time_limit)) continue;
-    const int exit_code = report(result, job.facts(), options, attempt);
-    job.remove_empty_folders();
-    return exit_code;
+    return report(result, job.facts(), options, attempt);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "muster/base/route.h"
 #include "muster/base/strings.h"
 #include "muster/launch/lease_plan.h"
+#include "muster/launch/run_folder.h"
 #include "muster/placement/plan_json.h"
 #include "muster/supervise/child.h"
 
@@ -24,16 +25,8 @@ namespace fs = std::filesystem;
 // An id as the name of one folder.
 std::string folder_name(std::string id) {
   std::replace(id.begin(), id.end(), '/', '_');
+  if (id == "latest") return "_latest";  // which is the link to the newest run
   return id == "." || id == ".." ? "_" : id;
-}
-
-void make_folder(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) {
-    throw Error(ErrorCode::io, cat("cannot create the run's folder '", path, "': ", error.message(),
-                                   "; give another with --run-dir"));
-  }
 }
 
 std::string absolute_path(const std::string& path) {
@@ -103,7 +96,7 @@ JobSetup::JobSetup(const LaunchOptions& options, RankMeeting meeting, int cores)
   if (!options.work_dir.empty()) check_folder("--workdir", options.work_dir);
   facts_.run_id = options.run_id;
   facts_.agent = make_uuid();
-  facts_.run_dir = absolute_path(run_folder_of(options));
+  facts_.run_dir = resolve_run_folder(run_folder_of(options));
   facts_.log_dir =
       options.log_dir.empty()
           ? facts_.run_dir + "/logs"
@@ -119,7 +112,7 @@ JobSetup::JobSetup(const LaunchOptions& options, RankMeeting meeting, int cores)
   facts_.environment = own_environment();
   facts_.on_terminal = ::isatty(STDERR_FILENO) != 0;
   if (!options.master_addr.empty()) check_master_address(options.master_addr);
-  make_folder(facts_.run_dir);
+  is_new_folder_ = make_run_folder(facts_.run_dir);
   ::unlink(cat(facts_.run_dir, "/failure.json").c_str());  // an earlier run's, when the folder is used again
 }
 
@@ -152,6 +145,11 @@ void JobSetup::remove_empty_folders() const {
     ::rmdir(attempt->path().c_str());
   }
   ::rmdir(facts_.log_dir.c_str());
+}
+
+void JobSetup::remove_unused_folders() const {
+  remove_empty_folders();
+  if (is_new_folder_) remove_unused_run_folder(facts_.run_dir);
 }
 
 }  // namespace muster

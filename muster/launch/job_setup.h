@@ -40,10 +40,15 @@ class JobSetup {
   // Removes the folders of logs that hold nothing.
   void remove_empty_folders() const;
 
+  // And the run's folder, if this job made it and nothing is in it but plan.json: on no host may it be needed
+  // any more.
+  void remove_unused_folders() const;
+
  private:
   JobFacts facts_;
   RankMeeting meeting_;
   std::vector<Lease> leases_;  // held as long as the job is
+  bool is_new_folder_ = false;
 };
 
 }  // namespace muster

@@ -39,6 +39,38 @@ TEST(Run, OneRankPassesThrough) {
   EXPECT_EQ(ran.err, "e");
 }
 
+// The folders of the runs there are, and what `latest` points to.
+std::vector<std::string> runs_in(const ScratchFolder& folder) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder.path() + "/runs")) {
+    const std::string name = entry.path().filename();
+    names.push_back(entry.is_symlink() ? name + " -> " + fs::read_symlink(entry.path()).string() : name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TEST(Run, LeavesAFolderOnlyWhereThereIsSomethingInIt) {
+  const ScratchFolder folder;
+  const std::string script = "readlink runs/latest; test -e runs/latest/plan.json";
+  const Ran ran = muster(sh({"-q", "-n", "1", "--rdzv-id", "a"}, script), folder);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.out, "a\n");
+  EXPECT_EQ(muster({"run", "-q", "-n", "1", "./is-not-there"}, folder).code, 127);
+  folder.write("no-program", "x");
+  std::filesystem::permissions(folder.path() + "/no-program", std::filesystem::perms::owner_all);
+  EXPECT_EQ(muster({"run", "-q", "-n", "1", "./no-program"}, folder).code, 126);
+  EXPECT_THAT(runs_in(folder), testing::IsEmpty());
+
+  EXPECT_EQ(muster(sh({"-q", "-n", "1", "--rdzv-id", "b"}, "echo 1 > runs/latest/result"), folder).code, 0);
+  EXPECT_EQ(muster(sh({"-q", "-n", "1", "--rdzv-id", "c"}, "exit 3"), folder).code, 3);
+  EXPECT_THAT(runs_in(folder), testing::ElementsAre("b", "c", "latest -> c"));
+  const Ran again = muster(sh({"-q", "-n", "1", "--run-dir", "runs/latest"}, "echo $MUSTER_RUN_DIR"), folder);
+  EXPECT_THAT(again.out, testing::EndsWith("/runs/c\n"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/runs/c/plan.json")) << "it was there before";
+}
+
 TEST(Run, ATimeLimitEndsTheJobAsSigtermWould) {
   const ScratchFolder folder;
   const std::string script =

@@ -236,5 +236,16 @@ TEST(TasksResume, KilledAtAnyMomentARunGoesOn) {
   }
 }
 
+TEST(TasksResume, ByTheLinkToTheNewestRun) {
+  const ScratchFolder folder;
+  folder.write("s.toml", task_table("a", "test -e ready"));
+  EXPECT_EQ(muster({"tasks", "s.toml"}, folder).code, 1);
+  folder.write("ready", "");
+  const Ran ran = muster({"tasks", "--resume", "runs/latest"}, folder);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.err, testing::Not(HasSubstr("/runs/latest")))
+      << "the folder itself: the next run moves the link";
+}
+
 }  // namespace
 }  // namespace muster

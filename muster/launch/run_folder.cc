@@ -1,0 +1,129 @@
+#include "muster/launch/run_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "muster/base/env.h"
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/launch/job_setup.h"
+
+namespace muster {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kRunsFolder = "runs";
+constexpr const char* kLatest = "latest";
+
+// Whether the folder is one of those that runs get below the current folder.
+bool lies_in_runs(const fs::path& run_dir) {
+  std::error_code error;
+  const fs::path runs = fs::current_path(error) / kRunsFolder;
+  return !error && fs::equivalent(run_dir.parent_path(), runs, error);
+}
+
+// One at a time changes the link. Where a file system has no locks, the change is still one step.
+Fd lock_runs(const fs::path& runs) {
+  Fd fd(::open(runs.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.valid() && ::flock(fd.get(), LOCK_EX) != 0)
+    log(LogLevel::debug, cat("no lock on ", runs.string(), "; going on without"));
+  return fd;
+}
+
+// The run's name as the link's text, so that the folder can be moved or mounted elsewhere.
+void replace_latest(const fs::path& runs, const fs::path& name) {
+  std::error_code error;
+  const fs::path latest = runs / kLatest;
+  const auto kind = fs::symlink_status(latest, error).type();
+  if (kind != fs::file_type::not_found && kind != fs::file_type::symlink) return;
+  const fs::path aside = runs / cat(".", kLatest, "-", make_uuid());
+  fs::create_symlink(name, aside, error);
+  if (!error) fs::rename(aside, latest, error);
+  if (!error) return;
+  log(LogLevel::debug, cat("no link ", latest.string(), ": ", error.message()));
+  ::unlink(aside.c_str());
+}
+
+// The folder that changed last.
+std::optional<fs::path> newest_run(const fs::path& runs) {
+  std::optional<fs::path> newest;
+  fs::file_time_type changed;
+  std::error_code error;
+  for (fs::directory_iterator entry(runs, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code unknown;
+    if (fs::symlink_status(entry->path(), unknown).type() != fs::file_type::directory) continue;
+    const auto at = fs::last_write_time(entry->path(), unknown);
+    if (unknown || (newest && at <= changed)) continue;
+    newest = entry->path().filename();
+    changed = at;
+  }
+  return newest;
+}
+
+bool holds_the_plan_alone(const fs::path& run_dir) {
+  std::error_code error;
+  for (fs::directory_iterator entry(run_dir, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->path().filename() != "plan.json") return false;
+  }
+  return !error;
+}
+
+}  // namespace
+
+std::string resolve_run_folder(const std::string& path) {
+  std::error_code error;
+  fs::path absolute = fs::absolute(path, error);
+  if (error) {
+    throw Error(ErrorCode::io,
+                cat("cannot find the folder that '", path, "' is relative to (", error.message(),
+                    "); change to one that exists, or give an absolute path"));
+  }
+  std::error_code is_none;
+  if (!absolute.has_filename()) absolute = absolute.parent_path();  // "runs/latest/"
+  if (fs::is_symlink(absolute, is_none)) {
+    const fs::path target = fs::canonical(absolute, error);
+    if (!error) return target.string();
+  }
+  return absolute.string();
+}
+
+bool make_run_folder(const std::string& run_dir) {
+  std::error_code error;
+  const bool is_new = fs::create_directories(run_dir, error);
+  if (error) {
+    throw Error(ErrorCode::io, cat("cannot create the run's folder '", run_dir, "': ", error.message(),
+                                   "; give another with --run-dir"));
+  }
+  link_latest(run_dir);
+  return is_new;
+}
+
+void link_latest(const std::string& run_dir) {
+  const fs::path folder = run_dir;
+  if (!get_env("MUSTER_RUN_DIR").value_or("").empty() || !lies_in_runs(folder)) return;
+  const Fd lock = lock_runs(folder.parent_path());
+  replace_latest(folder.parent_path(), folder.filename());
+}
+
+void remove_unused_run_folder(const std::string& run_dir) {
+  const fs::path folder = run_dir;
+  if (!lies_in_runs(folder)) return;
+  const fs::path runs = folder.parent_path();
+  const Fd lock = lock_runs(runs);
+  if (!holds_the_plan_alone(folder)) return;
+  ::unlink((folder / "plan.json").c_str());
+  std::error_code error;
+  if (::rmdir(folder.c_str()) != 0 || fs::read_symlink(runs / kLatest, error) != folder.filename()) return;
+  if (const auto before = newest_run(runs)) return replace_latest(runs, *before);
+  ::unlink((runs / kLatest).c_str());
+}
+
+}  // namespace muster
