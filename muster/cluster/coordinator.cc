@@ -320,7 +320,11 @@ void Coordinator::enter_round(const Order& order) {
 }
 
 void Coordinator::finish(int exit_code, const std::string& reason) {
-  Order order{.kind = Order::Kind::finish, .round = round_, .reason = reason, .exit_code = exit_code};
+  Order order{.kind = Order::Kind::finish,
+              .round = round_,
+              .restart_count = restarts_,
+              .reason = reason,
+              .exit_code = exit_code};
   // The cause first, then what followed from it.
   order.exits = trouble_.failures;
   for (const WorkerExit& exit : exits_) {

@@ -68,7 +68,7 @@ struct Order {
   std::vector<std::string> hosts = {};       // start: ids, in the plan's order; refuse: the one
   std::string run_folder = {};               // start: the name of the job's, for hosts that were not told one
   Plan plan = {};                            // start
-  int restart_count = 0;                     // start
+  int restart_count = 0;                     // start, finish
   std::map<std::string, int> failures = {};  // start: rounds that hosts have failed so far, by name
   std::set<std::string> set_aside = {};      // start: names of hosts
   std::string master_addr = {};              // start

@@ -234,6 +234,7 @@ class RemoteJob {
     if (first_failure(order->exits) != nullptr) {
       JobFacts job;
       job.run_id = options_.run_id;
+      job.restart_count = order->restart_count;
       job.run_dir = std::filesystem::absolute(options_.run_dir.empty() ? "runs/" + rules_.run_folder
                                                                        : options_.run_dir);
       job.log_dir = job.run_dir + "/logs";

@@ -148,7 +148,7 @@ std::string failure_card(const std::vector<WorkerExit>& exits, const FailureCont
                         exits.size() > 1 ? " failed first: " : " failed: ", first->cause, "\n");
   out += cat("  where     host ", first->host, ", ", first->device, ", pid ", first->pid, "\n");
   out += cat("  when      ", context.time, ", ", format_duration(first->after), " after its start");
-  if (context.max_restarts > 0) out += cat(", restart ", context.attempt, " of ", context.max_restarts);
+  if (context.max_restarts > 0) out += cat(", restart ", context.restarts, " of ", context.max_restarts);
   out += "\n";
   if (const std::string meaning = failure_meaning(*first); !meaning.empty())
     out += cat("  meaning   ", meaning, "\n");

@@ -26,7 +26,8 @@ std::string describe_end(const WorkerExit& exit);
 struct FailureContext {
   std::string run_id;
   std::string run_dir;
-  int attempt = 0;
+  int attempt = 0;   // from 0, as the folder of its logs
+  int restarts = 0;  // after failures: what max_restarts counts
   int max_restarts = 0;
   std::string time;        // of the first failure; ISO 8601
   bool has_report = true;  // failure.json could be written

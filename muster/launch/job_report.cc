@@ -55,6 +55,7 @@ void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, i
   FailureContext context{.run_id = job.run_id,
                          .run_dir = job.run_dir,
                          .attempt = attempt,
+                         .restarts = job.restart_count,
                          .max_restarts = max_restarts,
                          .time = time_text(first->at)};
   context.has_report = write_report(cat(job.run_dir, "/failure.json"), failure_json(exits, context));

@@ -84,8 +84,8 @@ size_t LiveTable::like_of(const Task& task) {
 void LiveTable::started(size_t task, const TaskAttempt& attempt) {
   running_[task] = attempt;
   if (options_.table || options_.quiet) return;
-  say(cat("[muster] ", printable(tasks_[task].name), " started on ", where_of(attempt),
-          attempt.attempt > 0 ? cat(", attempt ", attempt.attempt) : "", "\n"));
+  say(cat("[muster] ", printable(tasks_[task].name), " started on ", where_of(attempt), restart_text(attempt),
+          "\n"));
 }
 
 void LiveTable::count_done(size_t task, const TaskResult& result) {

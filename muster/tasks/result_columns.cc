@@ -56,6 +56,10 @@ std::string devices_text(const TaskAttempt& attempt, bool with_host) {
   return attempt.cpus.empty() ? host + "CPU" : cat(host, "CPU ", to_cpu_list(attempt.cpus));
 }
 
+std::string restarts_text(const TaskResult& result) {
+  return result.attempts.empty() ? std::string() : cat(result.attempts.back().attempt);
+}
+
 std::string end_text(const TaskAttempt& attempt) {
   if (!attempt.ended) return "running";
   if (attempt.lost) return "lost: the run was killed";

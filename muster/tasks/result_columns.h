@@ -27,6 +27,10 @@ std::string field(const ResultFields& fields, const std::string& name);
 // "GPU 0,2", "GPU 1 (0.5)", "CPU 4-7", "a: GPU 0" where hosts are told apart; empty: it was not started.
 std::string devices_text(const TaskAttempt& attempt, bool with_host);
 
+// How often it was started again: the number of its last attempt, which counts from 0. Empty: it was not
+// started.
+std::string restarts_text(const TaskResult& result);
+
 // "exit code 3", "SIGKILL", "time limit", "running"; empty: it ended well.
 std::string end_text(const TaskAttempt& attempt);
 

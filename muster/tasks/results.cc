@@ -58,13 +58,13 @@ void append_csv_row(std::string& out, const std::vector<std::string>& cells) {
 }
 
 const std::vector<std::string>& csv_columns() {
-  static const std::vector<std::string> columns = {"state",   "reason",    "attempts", "host",     "devices",
+  static const std::vector<std::string> columns = {"state",   "reason",    "restarts", "host",     "devices",
                                                    "seconds", "exit_code", "signal",   "timed_out"};
   return columns;
 }
 
 std::vector<std::string> csv_facts(const TaskResult& result) {
-  std::vector<std::string> cells = {to_string(result.state), result.reason, cat(result.attempts.size())};
+  std::vector<std::string> cells = {to_string(result.state), result.reason, restarts_text(result)};
   if (result.attempts.empty()) {
     cells.resize(csv_columns().size());
     return cells;

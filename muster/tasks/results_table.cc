@@ -80,7 +80,7 @@ std::vector<std::string> table_row(const Task& task, const TaskResult& result, c
     const auto found = task.parameters.find(name);
     cells.push_back(found == task.parameters.end() ? "" : fit_text(found->second, kMaxCell));
   }
-  cells.insert(cells.end(), {to_string(result.state), cat(result.attempts.size())});
+  cells.insert(cells.end(), {to_string(result.state), restarts_text(result)});
   cells.push_back(result.attempts.empty() ? "" : devices_text(result.attempts.back(), with_host));
   cells.push_back(time_text(result));
   const ResultFields fields = fields_of(result.last_json);
@@ -97,7 +97,7 @@ std::string results_table(const std::vector<Task>& tasks, const std::vector<Task
   std::vector<TableColumn> titles = {{"task"}};
   for (const std::string& name : columns.parameters) titles.push_back({name});
   const size_t first_fact = titles.size();
-  titles.insert(titles.end(), {{"state"}, {"attempts", true}, {"devices"}, {"time", true}});
+  titles.insert(titles.end(), {{"state"}, {"restarts", true}, {"devices"}, {"time", true}});
   const size_t first_field = titles.size();
   for (const std::string& name : columns.fields) titles.push_back({name});
   const bool with_host = several_hosts(results);

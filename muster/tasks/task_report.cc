@@ -35,6 +35,10 @@ std::string describe_failure(const Task& task, const TaskAttempt& attempt, const
              end.exit.exit.core_dumped ? ", core dumped" : "");
 }
 
+std::string restart_text(const TaskAttempt& attempt) {
+  return attempt.attempt > 0 ? cat(", restart ", attempt.attempt) : std::string();
+}
+
 std::string describe_span(double seconds) {
   return format_duration(std::chrono::milliseconds(std::llround(std::max(0.0, seconds) * 1'000)));
 }
@@ -45,7 +49,7 @@ std::string task_card(const Task& task, const TaskResult& result) {
   const TaskAttempt& attempt = result.attempts.back();
   const double after = attempt.ended.value_or(attempt.began) - attempt.began;
   out += cat("  where     host ", attempt.host, ", ", describe_devices(attempt), "\n");
-  out += cat("  when      ", describe_span(after), " after its start, attempt ", attempt.attempt, "\n");
+  out += cat("  when      ", describe_span(after), " after its start", restart_text(attempt), "\n");
   const Fd log(::open(attempt.log.c_str(), O_RDONLY | O_CLOEXEC));
   WorkerExit exit{.exit_code = attempt.exit_code, .signal = attempt.signal};
   exit.last_lines = last_lines_of_log(log.get(), kCardLines);

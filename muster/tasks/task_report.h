@@ -19,6 +19,9 @@ std::string describe_failure(const Task& task, const TaskAttempt& attempt, const
 // "GPU 2", "0.5 of GPU 3", "GPUs 0, 1", "the CPU", "CPUs 4-7".
 std::string describe_devices(const TaskAttempt& attempt);
 
+// ", restart 1", as its log is 1.log and MUSTER_ATTEMPT is 1; empty for the first start.
+std::string restart_text(const TaskAttempt& attempt);
+
 // "1m12s", to the millisecond; a span below 0 is 0.
 std::string describe_span(double seconds);
 

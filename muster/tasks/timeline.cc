@@ -221,7 +221,7 @@ class TimelinePage {
     for (const auto& [name, value] : task.parameters)
       lines.push_back(xml_text(cat(name, " = ", fit_text(value, 100))));
     lines.push_back(xml_text(devices_text(attempt, true)));
-    if (attempt.attempt > 0) lines.push_back(cat("attempt ", attempt.attempt));
+    if (attempt.attempt > 0) lines.push_back(cat("restart ", attempt.attempt));
     lines.push_back(cat("from ", seconds_text(bar.began),
                         attempt.ended ? cat(" to ", seconds_text(bar.ended)) : "", " (",
                         seconds_text(bar.ended - bar.began), ")"));

@@ -87,6 +87,26 @@ TEST(Tasks, ATimeLimitEndsATaskWithAllThatItStarted) {
   EXPECT_EQ(whole.code, 124);
 }
 
+// Its number is one and the same wherever it is told.
+TEST(Tasks, TheSecondStartIsRestartOne) {
+  const ScratchFolder folder;
+  folder.write("s.toml",
+               task_table("a", "echo variable $MUSTER_ATTEMPT; exit 3", "retries = 1\nback_off = \"1ms\"\n"));
+  const Ran ran =
+      muster({"tasks", "s.toml", "--run-dir", "run", "--csv", "r.csv", "--html", "r.html"}, folder);
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_EQ(log_of_task(folder, "a", 0), "variable 0\n");
+  EXPECT_EQ(log_of_task(folder, "a", 1), "variable 1\n");
+  EXPECT_THAT(ran.err, HasSubstr("a started on the CPU, restart 1\n"));
+  EXPECT_THAT(ran.err, testing::ContainsRegex("when .* after its start, restart 1\n"));
+  EXPECT_THAT(ran.out, HasSubstr("task  state   restarts  devices"));
+  EXPECT_THAT(ran.out, HasSubstr("a     failed         1  CPU"));
+  const std::string csv = read_file(folder.path() + "/r.csv");
+  EXPECT_THAT(csv, HasSubstr("name,state,reason,restarts,"));
+  EXPECT_THAT(csv, HasSubstr("a,failed,exit code 3,1,"));
+  EXPECT_THAT(read_file(folder.path() + "/r.html"), HasSubstr("restart 1\n"));
+}
+
 TEST(Tasks, RanksAreAJobOfTheLauncher) {
   const ScratchFolder folder;
   folder.write("s.toml", task_table("ddp", "echo rank $RANK of $WORLD_SIZE in $MUSTER_TASK",
@@ -127,7 +147,7 @@ TEST(Tasks, ResultsGoIntoAFileThatIsReplacedOrAPipe) {
   EXPECT_THAT(read_file(folder.path() + "/old.csv"), HasSubstr("name,"));
   // The table comes first, so that a file that fails after all costs no more than itself.
   const Ran pipe = muster({"tasks", "s.toml", "--run-dir", "pipe", "--csv", "/dev/stdout"}, folder);
-  EXPECT_THAT(in_order(pipe.out, {"attempts", "one", "done", "name,state", "one,done"}), testing::IsEmpty());
+  EXPECT_THAT(in_order(pipe.out, {"restarts", "one", "done", "name,state", "one,done"}), testing::IsEmpty());
 }
 
 }  // namespace

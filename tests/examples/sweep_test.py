@@ -25,7 +25,7 @@ class Sweep(ProgramTest):
                           "--epochs", "2", "--run-dir", "trained-{lr}-{seed}")
         self.assertEqual(done.returncode, 0, done.stderr)
         header, *lines = done.stdout.splitlines()
-        self.assertEqual(header.split(), ["task", "lr", "seed", "state", "attempts", "devices", "time", "test_accuracy"])
+        self.assertEqual(header.split(), ["task", "lr", "seed", "state", "restarts", "devices", "time", "test_accuracy"])
         self.assertEqual(len(lines), 4)
         rows = {row["name"]: row for row in csv.DictReader((folder / "results.csv").read_text().splitlines())}
         for seed in "12":

@@ -77,6 +77,17 @@ TEST(FailureCard, NamesTheFirstAndTheConsequences) {
   EXPECT_THAT(card, HasSubstr("/runs/job1/failure.json"));
 }
 
+// A host that came or left makes another attempt, which no budget counts.
+TEST(FailureCard, RestartsAreNotAttempts) {
+  FailureContext elastic = context();
+  elastic.attempt = 4;
+  elastic.restarts = 1;
+  elastic.max_restarts = 2;
+  const std::vector<WorkerExit> exits = {ended(0, 1)};
+  EXPECT_THAT(failure_card(exits, elastic), HasSubstr("after its start, restart 1 of 2\n"));
+  EXPECT_THAT(failure_json(exits, elastic), HasSubstr("\"attempt\": 4"));
+}
+
 TEST(FailureCard, PrefersTheReportedException) {
   std::vector<WorkerExit> exits = {ended(0, 1)};
   exits[0].message = "RuntimeError: no";

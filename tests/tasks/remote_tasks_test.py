@@ -113,7 +113,7 @@ class Leases(Remote):
         out, err = process.communicate()
         self.the_first_start_that_began_is_the_first_attempt(process.returncode, out, err)
         row = (self.folder / "t.csv").read_text().splitlines()[2].split(",")
-        self.assertEqual(row[:4], ["t", "done", "", "1"])
+        self.assertEqual(row[:4], ["t", "done", "", "0"])
         holder.communicate()
 
     def test_nor_is_it_one_after_a_kill(self):
@@ -181,7 +181,7 @@ class Lost(Remote):
         process = self.start("--hosts", "far-b:1,far-c:1", "--run-dir", "run", "--json", spec)
         self.there("up-1-0", "up-2-0")
         self.break_connection("far-b")
-        said = self.hear(process, "host far-b is back", "started on the CPU of far-b, attempt 1")
+        said = self.hear(process, "host far-b is back", "started on the CPU of far-b, restart 1")
         self.assertEqual(said.count("far-b:"), 1, said)
         self.assertIn("host far-b: python3", said.replace(pathlib.Path(sys.executable).name, "python3"))
         self.assertIn("was killed by SIGKILL; it is set aside and tried again\n", said)

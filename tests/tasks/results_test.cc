@@ -45,10 +45,10 @@ Outcome three_tasks() {
 TEST(Results, TheTableThatPeopleRead) {
   const Outcome outcome = three_tasks();
   EXPECT_EQ(results_table(outcome.tasks, outcome.results),
-            "task       lr  state    attempts  devices       time  accuracy  epochs  note\n"
-            "lr=0.1    0.1  done            1  GPU 0,2       2.5s   0.98125       3\n"
-            "lr=1e-4  1e-4  failed          2  GPU 1 (0.5)  1m30s   0.50000          a, \"b\"?c\n"
-            "report         skipped         0\n");
+            "task       lr  state    restarts  devices       time  accuracy  epochs  note\n"
+            "lr=0.1    0.1  done            0  GPU 0,2       2.5s   0.98125       3\n"
+            "lr=1e-4  1e-4  failed          1  GPU 1 (0.5)  1m30s   0.50000          a, \"b\"?c\n"
+            "report         skipped\n");
 }
 
 TEST(Results, ManyFieldsAreLeftOutOfTheTableAndSaid) {
@@ -102,7 +102,7 @@ TEST(Results, WhatIsNotKnownOfAnEndIsNotSaid) {
   EXPECT_EQ(running["lost"], false);
   EXPECT_TRUE(running["exit_code"].is_null() && running["signal"].is_null());
   EXPECT_THAT(results_csv({{.name = "a"}, {.name = "b"}}, results),
-              HasSubstr("a,waiting,,1,,CPU,1.5,,,\r\n"));
+              HasSubstr("a,waiting,,0,,CPU,1.5,,,\r\n"));
 }
 
 TEST(Results, JsonOfWhatIsNoUtf8) {
@@ -115,10 +115,10 @@ TEST(Results, CsvIsRfc4180) {
   const Outcome outcome = three_tasks();
   EXPECT_EQ(
       results_csv(outcome.tasks, outcome.results),
-      "name,lr,state,reason,attempts,host,devices,seconds,exit_code,signal,timed_out,accuracy,epochs,note\r\n"
-      "lr=0.1,0.1,done,,1,n0,\"GPU 0,2\",2.5,0,0,false,0.98125,3,\r\n"
-      "lr=1e-4,1e-4,failed,SIGKILL,2,n0,GPU 1 (0.5),90.0,0,9,false,0.5,,\"a, \"\"b\"\"\nc\"\r\n"
-      "report,,skipped,\"after lr=1e-4, which failed\",0,,,,,,,,,\r\n");
+      "name,lr,state,reason,restarts,host,devices,seconds,exit_code,signal,timed_out,accuracy,epochs,note\r\n"
+      "lr=0.1,0.1,done,,0,n0,\"GPU 0,2\",2.5,0,0,false,0.98125,3,\r\n"
+      "lr=1e-4,1e-4,failed,SIGKILL,1,n0,GPU 1 (0.5),90.0,0,9,false,0.5,,\"a, \"\"b\"\"\nc\"\r\n"
+      "report,,skipped,\"after lr=1e-4, which failed\",,,,,,,,,,\r\n");
 }
 
 TEST(Results, CsvColumnsOfOneNameAreToldApart) {

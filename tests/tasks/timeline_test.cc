@@ -98,7 +98,7 @@ TEST(Timeline, BarsSayHowTheyEnded) {
       {}, "a run");
   EXPECT_THAT(html, HasSubstr("6 tasks, 1 waiting, 1 running, 1 done, 2 failed, 1 skipped; 1m30s in all"));
   EXPECT_THAT(html, HasSubstr("<title>good\nlr = 0.1\na: GPU 0,1\nfrom 0ms to 1.0s (1.0s)\ndone</title>"));
-  EXPECT_THAT(html, HasSubstr("attempt 1\nfrom 1.0s to 1m30s (1m29s)\nexit code 3</title>"));
+  EXPECT_THAT(html, HasSubstr("restart 1\nfrom 1.0s to 1m30s (1m29s)\nexit code 3</title>"));
   EXPECT_THAT(html, HasSubstr("time limit</title>"));
   EXPECT_THAT(html, HasSubstr("from 1.0s to 2.0s (1.0s)\nlost: the run was killed</title>"));
   EXPECT_THAT(html, HasSubstr("CPU 0"));
