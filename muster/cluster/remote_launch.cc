@@ -73,7 +73,7 @@ class RemoteJob {
                                    if (host_watch_) host_watch_->stop();
                                    coordinator_report({.kind = Report::Kind::stop, .stopped_by = signal});
                                  }});
-    output_->finish();
+    output_->finish([&] { return ended.stopped_by != 0 || processes_.stop_requested() != 0; });
     coordinator_->wait(kAllTakeLeave);
     return report(ended);
   }

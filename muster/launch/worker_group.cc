@@ -289,7 +289,8 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
                               rules.on_failure(explain(exit, spec_of(specs, exit.id), started));
                           }});
   input.close();
-  output.finish();
+  // A job that was stopped, or is now, ends soon, whoever holds the pipe that it writes to.
+  output.finish([&] { return ended.stopped_by != 0 || processes.stop_requested() != 0; });
 
   GroupResult result{.exits = {},
                      .stopped_by = ended.stopped_by,

@@ -18,10 +18,20 @@ const char* name_of(int fd) {
   return fd == STDOUT_FILENO ? "standard output" : fd == STDERR_FILENO ? "standard error" : "the console";
 }
 
+bool is_pipe(int fd) {
+  struct stat info = {};
+  return ::fstat(fd, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode));
+}
+
 }  // namespace
 
 Console::Console(EventLoop& loop, int fd, ConsoleOptions options)
-    : loop_(loop), fd_(fd), writer_(fd), options_(options), last_progress_(Clock::now()) {}
+    : loop_(loop),
+      fd_(fd),
+      writer_(fd),
+      options_(options),
+      waits_(!options.pipes_may_stall && is_pipe(fd)),
+      last_progress_(Clock::now()) {}
 
 Console::~Console() {
   loop_.cancel(watch_);
@@ -45,8 +55,9 @@ void Console::write(std::string_view text) {
   if (size() == 0) last_progress_ = Clock::now();
   buffer_ += text;
   if (watch_ == 0) push();
-  full_ = !closed_ && size() >= options_.buffer_bytes;
-  if (full_ && stall_timer_ == 0) check_stall();
+  // Once full, it is so until push() says that there is room: streams that have paused wait for that.
+  full_ = full_ || (!closed_ && size() >= options_.buffer_bytes);
+  if (full_ && !waits_ && stall_timer_ == 0) check_stall();
 }
 
 void Console::drop(std::string_view text) {
@@ -142,11 +153,29 @@ void Console::check_stall() {
   if (on_room) on_room();
 }
 
-void Console::flush() {
-  while (size() > 0 && !closed_ && Clock::now() < last_progress_ + options_.stalled_after) {
-    push();
-    if (size() > 0) loop_.run_once(last_progress_ + options_.stalled_after);
+void Console::flush(const std::function<bool()>& hurry) {
+  last_progress_ = Clock::now();  // also where the reader had stopped: it may be back
+  for (;;) {
+    if (size() == 0 && dropped_bytes_ > 0 && !failing_) {
+      buffer_ = note_of_dropped();
+      dropped_bytes_ = 0;
+    }
+    if (size() > 0) push();
+    if (size() == 0 && (dropped_bytes_ == 0 || failing_)) return;
+    if (size() == 0) continue;
+    const bool patient = waits_ && !(hurry && hurry());
+    const auto due = last_progress_ + options_.stalled_after;
+    if (!patient && Clock::now() >= due) return give_up();
+    loop_.run_once(patient ? std::nullopt : std::optional(due));
   }
+}
+
+void Console::give_up() {
+  log(LogLevel::warn, cat(format_bytes(size() + dropped_bytes_), " of output not shown on ", name_of(fd_),
+                          ": the reader has stopped (--tee 3 keeps it in files)"));
+  dropped_bytes_ = 0;
+  buffer_.clear();
+  written_ = 0;
 }
 
 }  // namespace muster

@@ -1,6 +1,7 @@
 // Writing to the launcher's own standard output or error without ever blocking: a bounded buffer that empties
-// as the reader takes it. A reader that is slow is waited for (`full` tells the streams to pause); one that
-// has stopped altogether is not, nor is a full disk, and what is missing there is counted. Used by Output.
+// as the reader takes it. A reader that is slow is waited for (`full` tells the streams to pause), and so is
+// whoever holds a pipe (`| less`). A terminal that has stopped is not, nor is a full disk; what is missing
+// there is counted and said. Used by Output.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,9 @@ namespace muster {
 
 struct ConsoleOptions {
   size_t buffer_bytes = 1 << 20;
-  // A full buffer of which the reader takes nothing for this long: go on without it.
+  // A full buffer of which a terminal takes nothing for this long: go on without it.
   std::chrono::milliseconds stalled_after = kReaderPatience;
+  bool pipes_may_stall = false;  // the same for pipes
 };
 
 class Console {
@@ -44,13 +46,15 @@ class Console {
   // Whether `fd` leads to the same terminal, pipe or file.
   bool same_as(int fd) const;
 
-  // Writes out what is buffered. Blocking: as long as the reader takes some of it.
-  void flush();
+  // Writes out what is buffered. Blocking: while a pipe is held, and as long as any other reader takes some
+  // of it. `hurry` says when to wait for a pipe no longer than for others.
+  void flush(const std::function<bool()>& hurry = {});
 
  private:
   void push();
   void check_stall();
   void drop(std::string_view text);
+  void give_up();
   void fail(int why);
   bool works_again();
   std::string note_of_dropped() const;
@@ -61,6 +65,7 @@ class Console {
   int fd_;
   NonBlockingWriter writer_;
   ConsoleOptions options_;
+  bool waits_;  // for ever, if need be
   std::string buffer_;
   size_t written_ = 0;  // of buffer_
   EventLoop::Handle watch_ = 0;

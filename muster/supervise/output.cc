@@ -303,18 +303,18 @@ std::string Output::erase_live() {
   return std::exchange(live_drawn_, false) ? LiveLines::erase() : std::string();
 }
 
-void Output::finish() {
+void Output::finish(const std::function<bool()>& hurry) {
   for (const auto& stream : streams_) {
     // Bounded: a descendant that escaped may still write.
     for (int i = 0; i < 64 && stream->read_some(); ++i) {
-      if (stream->console() != nullptr && stream->console()->full()) stream->console()->flush();
+      if (stream->console() != nullptr && stream->console()->full()) stream->console()->flush(hurry);
     }
     stream->close();
   }
   show_collapsed(true);
   if (live_drawn_) collapsed_to_->write(erase_live());
   for (const auto& console : consoles_) {
-    if (console) console->flush();
+    if (console) console->flush(hurry);
   }
 }
 

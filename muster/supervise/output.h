@@ -3,6 +3,7 @@
 // printed, and no child waits for ever on a console that nobody reads. Knows nothing of ranks.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,8 +43,8 @@ class Output {
   Opened open(StreamOptions options);
 
   // Takes what the pipes hold now, closes them, and empties the consoles. For when the writers have ended.
-  // Blocking: as long as somebody reads the console (Console::flush).
-  void finish();
+  // Blocking: as long as somebody reads the console, or holds its pipe (Console::flush, `hurry` too).
+  void finish(const std::function<bool()>& hurry = {});
 
   // The last lines of a stream, at most `count`, without their line ends. Valid after finish too.
   std::vector<std::string> last_lines(StreamId id, size_t count) const;

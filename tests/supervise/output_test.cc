@@ -201,10 +201,77 @@ TEST(Console, AsksForAPauseWhenTheReaderIsSlowAndLosesNothing) {
   EXPECT_EQ(got, sent);
 }
 
-TEST(Console, GoesOnWithoutAReaderThatStoppedAndSaysWhatWasLost) {
+// Two ranks: one has paused at a full buffer, the other still writes while the reader takes some of it.
+TEST(Console, SaysThatThereIsRoomAlsoToThoseThatPausedFirst) {
+  const ConsolePipe pipe;
+  EventLoop loop;
+  Console console(loop, pipe.write_end.get(), {.buffer_bytes = 400'000});
+  bool room = false;
+  console.on_room = [&] { room = true; };
+  while (!console.full()) console.write(std::string(100'000, 'a'));
+  while (console.full() && !room) {
+    pipe.read_all();
+    loop.run_once(Clock::now());
+    if (!room) console.write("b");  // less than full, more than half
+  }
+  EXPECT_TRUE(room) << "full was taken back without a word";
+}
+
+TEST(Console, LosesNothingOfAPipeWhoseReaderPauses) {
+  const ConsolePipe pipe;
+  EventLoop loop;
+  Console console(loop, pipe.write_end.get(), {.buffer_bytes = 1000, .stalled_after = milliseconds(1)});
+  std::string sent;
+  while (!console.full()) {
+    sent += std::string(100, 'a');
+    console.write(std::string(100, 'a'));
+  }
+  loop.run_once(Clock::now() + milliseconds(20));  // many times as long as a terminal is waited for
+  EXPECT_TRUE(console.full());
+  sent += "after\n";
+  console.write("after\n");
+  std::string got;
+  std::thread reader([&] {
+    char buffer[65536];
+    while (got.size() < sent.size()) {
+      const ssize_t n = ::read(pipe.read_end.get(), buffer, sizeof(buffer));
+      if (n > 0) got.append(buffer, static_cast<size_t>(n));
+    }
+  });
+  console.flush();
+  reader.join();
+  EXPECT_EQ(got, sent);
+}
+
+TEST(Console, SaysAtTheEndWhatWasLost) {
+  const ConsolePipe pipe;
+  EventLoop loop;
+  Console console(loop, pipe.write_end.get(),
+                  {.buffer_bytes = 1000, .stalled_after = milliseconds(20), .pipes_may_stall = true});
+  while (!console.full()) console.write(std::string(100, 'a'));
+  while (console.full()) loop.run_once(std::nullopt);
+  console.write(std::string(300, 'b'));
+  std::string got = pipe.read_all();
+  console.flush();
+  got += pipe.read_all();
+  EXPECT_THAT(got, testing::HasSubstr("[muster] 300 B of output not shown here"));
+}
+
+TEST(Console, AJobThatIsStoppedWaitsForNoPipe) {
   const ConsolePipe pipe;
   EventLoop loop;
   Console console(loop, pipe.write_end.get(), {.buffer_bytes = 1000, .stalled_after = milliseconds(20)});
+  while (!console.full()) console.write(std::string(100, 'a'));
+  testing::internal::CaptureStderr();
+  console.flush([] { return true; });
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("of output not shown"));
+}
+
+TEST(Console, GoesOnWithoutAReaderThatStoppedAndSaysWhatWasLost) {
+  const ConsolePipe pipe;
+  EventLoop loop;
+  Console console(loop, pipe.write_end.get(),
+                  {.buffer_bytes = 1000, .stalled_after = milliseconds(20), .pipes_may_stall = true});
   while (!console.full()) console.write(std::string(100, 'a'));
   while (console.full()) loop.run_once(std::nullopt);  // until it counts as stopped
   console.write(std::string(300, 'b'));
