@@ -143,11 +143,17 @@ class Output::Stream {
     if (partial_.empty()) {
       output_.loop_.cancel(std::exchange(partial_timer_, 0));
     } else if (partial_timer_ == 0) {
-      partial_timer_ = output_.loop_.call_at(Clock::now() + kShowPartialAfter, [this] {
-        partial_timer_ = 0;
-        show_partial();
-      });
+      show_partial_later();
     }
+  }
+
+  // A stream that has paused is not quiet: the rest of its line is in the pipe.
+  void show_partial_later() {
+    partial_timer_ = output_.loop_.call_at(Clock::now() + kShowPartialAfter, [this] {
+      partial_timer_ = 0;
+      const bool paused = watch_ == 0 && pipe_.valid();
+      paused ? show_partial_later() : show_partial();
+    });
   }
 
   // One past the first line end at or after `from`; npos when there is none.
