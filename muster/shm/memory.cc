@@ -23,6 +23,7 @@ std::byte* map_whole(int fd, size_t bytes) {
     fail_errno(cat("shared memory: cannot map ", format_bytes(bytes),
                    " of addresses (ulimit -v?); MUSTER_BACKEND=gloo needs none"),
                errno);
+  ::madvise(data, bytes, MADV_DONTDUMP);  // a core dump would touch, and so allocate, all of it
   return static_cast<std::byte*>(data);
 }
 

@@ -1,7 +1,7 @@
 // The loops themselves, compiled once for every instruction set by the file that includes this. Only what has
 // no name outside of its file may be used here: a function shared with others could be taken from the file
 // with the richest instructions.
-#if defined(__F16C__)
+#if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
@@ -211,8 +211,48 @@ void divide(Complex<T>* values, size_t count, int by) {
   for (size_t i = 0; i < count; ++i) values[i] = {values[i].re / divisor, values[i].im / divisor};
 }
 
+// The floating-point state that a thread begins with, for as long as this lives. A program may have another
+// in its own threads (torch::set_flush_denormal) than a queue's thread has, and each reduces a part.
+class PlainArithmetic {
+ public:
+#if defined(__x86_64__)
+  PlainArithmetic() : before_(_mm_getcsr()) {
+    set(kPlain);
+  }
+  ~PlainArithmetic() {
+    set(before_);
+  }
+
+ private:
+  static constexpr unsigned kPlain = 0x1f80;
+  static constexpr unsigned kFlags = 0x3f;  // what has happened so far, not how to compute
+  void set(unsigned state) const {
+    if ((before_ & ~kFlags) == kPlain) return;
+    asm volatile("" ::: "memory");
+    _mm_setcsr(state);
+    asm volatile("" ::: "memory");
+  }
+  unsigned before_;
+#elif defined(__aarch64__)
+  PlainArithmetic() {
+    asm volatile("mrs %0, fpcr" : "=r"(before_));
+    set(0);
+  }
+  ~PlainArithmetic() {
+    set(before_);
+  }
+
+ private:
+  void set(uint64_t state) const {
+    if (before_ != 0) asm volatile("msr fpcr, %0" ::"r"(state) : "memory");
+  }
+  uint64_t before_;
+#endif
+};
+
 template <class T, class Operation, bool average>
 void reduce(void* out, const void* const* in, int sources, size_t count) {
+  [[maybe_unused]] const PlainArithmetic plain;
   using S = typename Sum<T>::Type;
   T* const to = static_cast<T*>(out);
   if constexpr (kSame<T, S> && !average) {

@@ -5,6 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <sstream>
+#include <string>
+
 #include "muster/base/error.h"
 
 namespace muster::shm {
@@ -34,6 +38,22 @@ TEST(SharedMemory, IsTheSameForWhoeverMapsIt) {
   const SharedMemory other = SharedMemory::map(Fd(::fcntl(memory.fd(), F_DUPFD_CLOEXEC, 0)), 4096);
   memory.data()[17] = std::byte{42};
   EXPECT_EQ(other.data()[17], std::byte{42});
+}
+
+// A core dump reads all that it writes, and so would allocate the whole mapping.
+TEST(SharedMemory, IsLeftOutOfCoreDumps) {
+  const SharedMemory memory = SharedMemory::make(8192);
+  std::ifstream maps("/proc/self/smaps");
+  std::ostringstream begin;
+  begin << std::hex << reinterpret_cast<uintptr_t>(memory.data()) << '-';
+  bool found = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.starts_with(begin.str())) found = true;
+    if (!found || !line.starts_with("VmFlags:")) continue;
+    EXPECT_NE(line.find(" dd"), std::string::npos) << line;
+    return;
+  }
+  ADD_FAILURE() << "no mapping at " << begin.str();
 }
 
 TEST(SharedMemory, CannotBeCutUnderItsUsers) {

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -85,6 +89,32 @@ TEST(Reduce, EverySetOfInstructionsGivesTheSameBits) {
       }
     }
   }
+}
+
+// One thread flushes numbers this small to zero, as torch::set_flush_denormal asks for; another does not.
+TEST(Reduce, IsTheSameWhateverTheThreadDoesWithDenormals) {
+#if defined(__x86_64__)
+  const std::vector<float> tiny(100, 1e-40F);
+  const void* const in[] = {tiny.data(), tiny.data(), tiny.data()};
+  for (const char* set : kSets) {
+    for (const Op op : {Op::sum, Op::avg, Op::max}) {
+      const Reduce reduce = reduce_for(Type::f32, op, set);
+      if (reduce == nullptr) continue;
+      for (const int sources : {2, 3}) {
+        std::vector<float> kept(tiny.size()), flushed(tiny.size());
+        reduce(kept.data(), in, sources, kept.size());
+        const unsigned before = _mm_getcsr();
+        _mm_setcsr(before | 0x8040);  // flush to zero, denormals are zero
+        reduce(flushed.data(), in, sources, flushed.size());
+        const unsigned after = _mm_getcsr();
+        _mm_setcsr(before);
+        EXPECT_EQ(std::memcmp(kept.data(), flushed.data(), kept.size() * sizeof(float)), 0) << set;
+        EXPECT_NE(kept[0], 0) << set;
+        EXPECT_EQ(after & 0x8040, 0x8040U) << "the thread's own state is given back";
+      }
+    }
+  }
+#endif
 }
 
 TEST(Reduce, SumsInRankOrder) {
