@@ -8,6 +8,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/nearest.h"
+#include "muster/base/strings.h"
 #include "muster/bench/collectives_bench.h"
 #include "muster/bench/ddp_bench.h"
 #include "muster/bench/device_bench.h"
@@ -124,6 +126,23 @@ void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
   command->callback([=] { *exit_code = muster::bench_ddp(*options, argc, argv); });
 }
 
+// What the parser left over, and the flag that was probably meant.
+std::string unknown_flag(const CLI::App& app) {
+  const CLI::App* const command = app.get_subcommands().empty() ? &app : app.get_subcommands().front();
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command->get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (const std::string& word : command->remaining()) {
+    if (!word.starts_with('-')) continue;
+    const std::string flag = word.substr(0, word.find('='));
+    const std::string next = muster::did_you_mean(flag, {names.begin(), names.end()});
+    return muster::cat("expected a flag of muster bench ", command->get_name(), ", got '",
+                       muster::printable(flag), "'", next.empty() ? "; see --help" : next);
+  }
+  return "";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -137,6 +156,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     return exit_code;
+  } catch (const CLI::ExtrasError& error) {
+    const std::string unknown = unknown_flag(app);
+    if (unknown.empty()) return app.exit(error) == 0 ? 0 : 2;
+    muster::log(muster::LogLevel::error, unknown);
+    return 2;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const muster::Error& error) {

@@ -9,6 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/cli/unknown_flag.h"
 
 namespace muster {
 
@@ -50,7 +51,10 @@ class ConfigReader {
     std::replace(flag.begin(), flag.end(), '_', '-');
     const CLI::Option* option =
         flag == kConfigFlag || flag == "--help" ? nullptr : command_.get_option_no_throw(flag);
-    if (option == nullptr) fail(at, cat("a flag of muster ", command_.get_name()), cat("'", key.str(), "'"));
+    if (option == nullptr) {
+      fail(at, cat("a flag of muster ", command_.get_name()),
+           cat("'", key.str(), "'", suggested_flag(command_, flag)));
+    }
     const bool takes_value = option->get_items_expected_max() > 0;
     if (const auto on = value.value_exact<bool>()) {
       if (takes_value && option->get_items_expected_min() > 0)

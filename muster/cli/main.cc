@@ -10,6 +10,7 @@
 #include <span>
 
 #include "muster/base/error.h"
+#include "muster/base/nearest.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/version.h"
 #include "muster/cli/agent.h"
@@ -20,6 +21,7 @@
 #include "muster/cli/run.h"
 #include "muster/cli/secret.h"
 #include "muster/cli/tasks.h"
+#include "muster/cli/unknown_flag.h"
 #include "muster/launch/agent.h"
 
 namespace {
@@ -74,7 +76,10 @@ int complain(const std::string& who, const std::string& text, int exit_code) {
 int unknown_command(const std::string& name) {
   std::string names;
   for (const Command& command : kCommands) names += std::string(names.empty() ? "" : ", ") + command.name;
-  std::string next = "see muster --help";
+  std::vector<std::string_view> known;
+  for (const Command& command : kCommands) known.emplace_back(command.name);
+  const std::string suggestion = muster::did_you_mean(name, known);
+  std::string next = suggestion.empty() ? "see muster --help" : suggestion.substr(2);
   if (name.find('/') != std::string::npos || name.ends_with(".py")) next = "to start it: muster run " + name;
   return complain("muster", "expected a command (" + names + "), got '" + name + "'; " + next, kUsageError);
 }
@@ -116,6 +121,8 @@ int parse_and_run(CLI::App& app, std::span<const Command> commands, Arguments ar
   } catch (const CLI::Success& asked_for_text) {
     return app.exit(asked_for_text);
   } catch (const CLI::ParseError& error) {
+    if (const std::string text = muster::unknown_flag(app); !text.empty())
+      return complain(who, text, kUsageError);
     return complain(who, name_the_rule(app, error.what()) + "; see " + who + " --help", kUsageError);
   } catch (const muster::Error& error) {
     return complain(who, error.what(), muster::exit_code_of(error));

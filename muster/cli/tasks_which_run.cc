@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/cli/tasks_machines.h"
@@ -91,21 +92,22 @@ struct TypedTasks {
   std::string spec_text = {};
 };
 
-TypedTasks typed_tasks(const TasksFlags& flags) {
+TypedTasks typed_tasks(const TasksFlags& flags, std::vector<std::string>* warnings = nullptr) {
   if (!flags.spec.empty() && (!flags.sweeps.empty() || !flags.command.empty()))
     fail_usage(cat("expected a spec file or --sweep … -- CMD, got both (", printable(flags.spec), " and ",
                    flags.sweeps.empty() ? "a command" : cat("--sweep ", printable(flags.sweeps[0])),
                    "); leave one of them out; a sweep's command comes after --"));
   if (!flags.spec.empty()) {
     std::string text = read_spec(flags.spec);
-    return {tasks_of_text(text, flags.spec), std::move(text)};
+    return {tasks_of_text(text, flags.spec, warnings), std::move(text)};
   }
   if (!flags.sweeps.empty() && flags.command.empty())
     fail_usage("--sweep: expected a command after --, got none; as --sweep lr=0.1,0.01 -- ./train {lr}");
   if (flags.sweeps.empty())
     fail_usage(
         "expected a spec file, or --sweep NAME=VALUES … -- CMD, got neither; as in: muster tasks sweep.toml");
-  return {tasks_of_sweep({.sweeps = flags.sweeps, .command = flags.command, .common = common_of(flags)})};
+  return {tasks_of_sweep({.sweeps = flags.sweeps, .command = flags.command, .common = common_of(flags)},
+                         warnings)};
 }
 
 // What the command line said of where tasks run: kept in the run's folder, for when it goes on.
@@ -167,7 +169,9 @@ TasksRun run_in_folder(const TasksFlags& flags) {
 }
 
 TasksRun new_run(const TasksFlags& flags) {
-  TypedTasks typed = typed_tasks(flags);
+  std::vector<std::string> warnings;
+  TypedTasks typed = typed_tasks(flags, &warnings);
+  for (const std::string& warning : warnings) log(LogLevel::warn, warning);
   TasksRun run{.file = {.settings = settings_of(flags), .tasks = std::move(typed.tasks)},
                .spec_text = std::move(typed.spec_text)};
   run.file.settings["folder"] = std::filesystem::current_path().string();

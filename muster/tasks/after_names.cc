@@ -5,8 +5,8 @@
 #include <set>
 #include <unordered_map>
 
+#include "muster/base/nearest.h"
 #include "muster/base/strings.h"
-#include "muster/tasks/nearest.h"
 
 namespace muster {
 namespace {

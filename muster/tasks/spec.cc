@@ -63,13 +63,24 @@ void check_names(const std::vector<Task>& tasks, SpecProblems& problems) {
   }
 }
 
+void warn_of_unused(const TaskTemplate& made_from, const std::string& source,
+                    std::vector<std::string>& warnings) {
+  for (const std::string& name : unused_parameters(made_from)) {
+    warnings.push_back(cat(printable(source), ":", made_from.task.at.line, ":", made_from.task.at.column,
+                           ": argv, env and dir have no {", name, "} of each",
+                           ", so tasks that differ in it alone run the same; put {", name,
+                           "} where it belongs"));
+  }
+}
+
 }  // namespace
 
 std::vector<TaskNeed> default_needs(int ranks) {
   return {{.gpus = static_cast<double>(ranks)}, {.cpus = ranks, .without_gpus = true}};
 }
 
-std::vector<Task> tasks_of_text(const std::string& text, const std::string& source) {
+std::vector<Task> tasks_of_text(const std::string& text, const std::string& source,
+                                std::vector<std::string>* warnings) {
   SpecProblems problems(text, source);
   check_spec_text(text, problems);
   const std::vector<TaskTemplate> templates = read_spec_tables(text, problems);
@@ -78,6 +89,7 @@ std::vector<Task> tasks_of_text(const std::string& text, const std::string& sour
   std::vector<Task> tasks;
   std::vector<size_t> begins;  // of each template's tasks
   for (const TaskTemplate& made_from : templates) {
+    if (warnings != nullptr) warn_of_unused(made_from, source, *warnings);
     begins.push_back(tasks.size());
     expand_template(made_from, tasks);
   }

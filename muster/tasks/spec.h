@@ -34,7 +34,9 @@ std::string read_spec(const std::string& path);
 // The tasks of a text, in its order; names are unique, every name in `after` exists, nothing waits for
 // itself. `source` stands for the file in errors. Throws: invalid_argument with up to ten problems, each as
 // "file:line:column: expected …, got …" and a caret under the character.
-std::vector<Task> tasks_of_text(const std::string& text, const std::string& source);
+// `warnings`, if asked for, gets a text for each parameter of `each` that no task uses.
+std::vector<Task> tasks_of_text(const std::string& text, const std::string& source,
+                                std::vector<std::string>* warnings = nullptr);
 
 // What a task without `needs` needs.
 std::vector<TaskNeed> default_needs(int ranks);

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "muster/base/error.h"
+#include "muster/base/nearest.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-#include "muster/tasks/nearest.h"
 
 namespace muster {
 namespace {

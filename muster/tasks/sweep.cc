@@ -110,7 +110,7 @@ void name_tasks(const std::vector<TaskParameter>& each, std::vector<Task>& tasks
 
 }  // namespace
 
-std::vector<Task> tasks_of_sweep(const SweepOptions& options) {
+std::vector<Task> tasks_of_sweep(const SweepOptions& options, std::vector<std::string>* warnings) {
   if (options.sweeps.empty())
     throw Error(ErrorCode::invalid_argument, "--sweep: expected NAME=VALUE,…, got none");
   if (options.command.empty() || options.command.front().empty())
@@ -130,6 +130,13 @@ std::vector<Task> tasks_of_sweep(const SweepOptions& options) {
   if (num_combinations(made_from.each) > kMaxTasks || text_bytes(made_from) > kMaxTaskBytes) {
     throw Error(ErrorCode::invalid_argument, cat("--sweep: expected at most ", kMaxTasks, " tasks of ",
                                                  kMaxTaskBytes >> 20U, " MiB in all, got more"));
+  }
+  if (warnings != nullptr) {
+    for (const std::string& name : unused_parameters(made_from)) {
+      warnings->push_back(cat("--sweep ", name, ": the command has no {", name,
+                              "}, so tasks that differ in it alone run the same; put {", name,
+                              "} where it belongs"));
+    }
   }
   std::vector<Task> tasks;
   expand_template(made_from, tasks);

@@ -28,6 +28,19 @@ std::vector<std::string_view> parameter_names(const std::vector<TaskParameter>& 
   return names;
 }
 
+std::vector<std::string> unused_parameters(const TaskTemplate& source) {
+  std::vector<std::string> unused;
+  for (size_t i = 0; i < source.each.size(); ++i) {
+    const auto has_it = [&](const TaskText& text) { return text.uses(i); };
+    const bool used = has_it(source.directory) ||
+                      std::any_of(source.argv.begin(), source.argv.end(), has_it) ||
+                      std::any_of(source.environment.begin(), source.environment.end(),
+                                  [&](const auto& variable) { return has_it(variable.second); });
+    if (!used) unused.push_back(source.each[i].name);
+  }
+  return unused;
+}
+
 size_t num_combinations(const std::vector<TaskParameter>& each) {
   size_t count = 1;
   for (const TaskParameter& parameter : each) {

@@ -49,6 +49,10 @@ size_t num_combinations(const std::vector<TaskParameter>& each);
 // About how many bytes of text its tasks will have.
 size_t text_bytes(const TaskTemplate& source);
 
+// The parameters that neither argv nor environment nor directory has: tasks that differ in them alone run the
+// same.
+std::vector<std::string> unused_parameters(const TaskTemplate& source);
+
 // Calls `use(values)` for every combination in order, the last parameter's value changing fastest.
 template <class Use>
 void for_each_combination(const std::vector<TaskParameter>& each, const Use& use);

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "muster/base/nearest.h"
 #include "muster/base/strings.h"
-#include "muster/tasks/nearest.h"
 
 namespace muster {
 namespace {
@@ -70,6 +70,11 @@ std::string TaskText::with(const std::vector<std::string_view>& values) const {
     text += piece.text;
   }
   return text;
+}
+
+bool TaskText::uses(size_t parameter) const {
+  return std::any_of(pieces_.begin(), pieces_.end(),
+                     [&](const Piece& piece) { return piece.parameter == parameter; });
 }
 
 std::vector<std::string_view> placeholders_of(std::string_view text) {

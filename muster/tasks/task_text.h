@@ -29,6 +29,9 @@ class TaskText {
   // `values` in the order of the parameters.
   std::string with(const std::vector<std::string_view>& values) const;
 
+  // Whether it has the placeholder of the parameter with this number.
+  bool uses(size_t parameter) const;
+
   size_t num_placeholders() const { return pieces_.size(); }
   size_t size() const { return first_.size() + rest_bytes_; }  // without what is filled in
 

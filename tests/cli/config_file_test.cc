@@ -60,6 +60,8 @@ TEST_F(ConfigFile, EveryKindOfValue) {
 TEST_F(ConfigFile, ErrorsNameThePlace) {
   EXPECT_THAT(error_in("\n gpu = 1"),
               HasSubstr("expected a flag of muster run, got 'gpu' (line 2, column 2)"));
+  EXPECT_THAT(error_in("nproc_per_nod = 1"),
+              HasSubstr("got 'nproc_per_nod'; did you mean 'nproc-per-node'? (line 1, column 1)"));
   EXPECT_THAT(error_in("nproc-per-node = ["), HasSubstr("flags.toml: expected TOML"));
   EXPECT_THAT(error_in("quiet = 1"), HasSubstr("expected true or false for --quiet"));
   EXPECT_THAT(error_in("scale = true"), HasSubstr("expected a value of --scale, got true"));

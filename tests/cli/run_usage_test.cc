@@ -105,6 +105,34 @@ TEST(Run, BadUsageIsOneLineAndTwo) {
   }
 }
 
+TEST(Program, AMistypedFlagOfEveryCommandGetsASuggestion) {
+  struct Case {
+    std::vector<std::string> args;
+    const char* error;
+  };
+  const std::vector<Case> cases = {
+      {{"run", "--max-restart", "3", "true"},
+       "muster run: expected a flag of muster run, got '--max-restart'; did you mean '--max-restarts'?\n"},
+      {{"run", "--nproc_per_nod=2", "true"}, "got '--nproc-per-nod'; did you mean '--nproc-per-node'?\n"},
+      {{"plan", "--polcy", "fastest"}, "got '--polcy'; did you mean '--policy'?\n"},
+      {{"devices", "--jsn"}, "got '--jsn'; did you mean '--json'?\n"},
+      {{"tasks", "--need_gpus", "1", "q.toml"}, "got '--need_gpus'; did you mean '--need-gpus'?\n"},
+      {{"tasks", "--swep", "x=1", "--", "true"}, "got '--swep'; did you mean '--sweep'?\n"},
+      {{"ps", "--jso"}, "did you mean '--json'?\n"},
+      {{"stop", "--al"}, "did you mean '--all'?\n"},
+      {{"doctor", "--jsno"}, "did you mean '--json'?\n"},
+      {{"--versoin"}, "muster: expected a flag of muster, got '--versoin'; did you mean '--version'?\n"},
+      {{"secret", "--quite-another"}, "got '--quite-another'; see muster secret --help\n"},
+      {{"rnu", "true"}, "got 'rnu'; did you mean 'run'?\n"},
+  };
+  const ScratchFolder folder;
+  for (const Case& one : cases) {
+    const Ran ran = muster(one.args, folder);
+    EXPECT_EQ(ran.code, 2) << join(one.args, " ");
+    EXPECT_THAT(ran.err, HasSubstr(one.error)) << join(one.args, " ");
+  }
+}
+
 TEST(Run, GpusAskedForWhereThereAreNone) {
   const ScratchFolder folder;
   EXPECT_NE(muster({"run", "-n", "gpu", "true"}, folder).code, 0);

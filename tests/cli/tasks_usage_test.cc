@@ -50,6 +50,16 @@ class TasksUsage : public testing::Test {
   const ScratchFolder folder_;
 };
 
+TEST_F(TasksUsage, ASweepThatTheCommandDoesNotUseIsWarnedOf) {
+  const Ran ran = tasks({"--inventory", "box.toml", "--dry-run", "--sweep", "lr=1,2", "--", "./train"});
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_THAT(
+      ran.err,
+      HasSubstr("--sweep lr: the command has no {lr}, so tasks that differ in it alone run the same"));
+  EXPECT_EQ(tasks({"--inventory", "box.toml", "--dry-run", "--sweep", "lr=1,2", "--", "./train", "{lr}"}).err,
+            "");
+}
+
 TEST_F(TasksUsage, NeedsThatCannotBeMetAreToldWithTheirPlace) {
   struct Case {
     const char* line;
@@ -75,8 +85,9 @@ TEST_F(TasksUsage, NeedsThatCannotBeMetAreToldWithTheirPlace) {
     EXPECT_THAT(ran.err, HasSubstr(cat("\n  ", one.line, "\n  "))) << "the line itself";
     EXPECT_THAT(ran.err, HasSubstr("; ")) << "a next step";
   }
-  expect_refused({"--inventory", "box.toml", "--sweep", "x=1,2", "--need-gpus", "9", "--", "touch", "began"},
-                 "--need-gpus 9: task x=1 and 1 more: expected needs");
+  expect_refused(
+      {"--inventory", "box.toml", "--sweep", "x=1,2", "--need-gpus", "9", "--", "touch", "began", "{x}"},
+      "--need-gpus 9: task x=1 and 1 more: expected needs");
 }
 
 TEST_F(TasksUsage, ARunThatGoesOnElsewhereKnowsWhereItsTasksStand) {

@@ -84,6 +84,7 @@ class Bench(ProgramTest):
         self.assert_fails(self.start(MUSTER, "bench"), "subcommand", code=2)
         self.assert_fails(self.bench("--dtype", "int8", "--cpu"), "int8", "bfloat16", code=2)
         self.assert_fails(self.bench("--gpus", "0", CUDA_VISIBLE_DEVICES=""), "GPU", code=1)
+        self.assert_fails(self.bench("--cpuslots", "1"), "got '--cpuslots'; did you mean '--cpu-slots'?", code=2)
         self.assert_fails(self.bench("--gpus", "0-"), "0-", code=2)
 
 if __name__ == "__main__":

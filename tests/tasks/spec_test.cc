@@ -209,7 +209,7 @@ TEST(Spec, WrongNamesAndArgv) {
 
 TEST(Spec, AnUnknownPlaceholderIsShownUnderItsBrace) {
   EXPECT_EQ(spec_error("[[task]]\nname = 'a{lr}'\nargv = ['x', \"--lr={rl}\"]\neach = { lr = [1] }\n"),
-            "t.toml:3:20: expected a parameter ({lr}), got '{rl}'\n"
+            "t.toml:3:20: expected a parameter ({lr}), got '{rl}'; did you mean 'lr'?\n"
             "  argv = ['x', \"--lr={rl}\"]\n"
             "                     ^");
   EXPECT_THAT(spec_error(one_task("dir = 'ää{'")), StartsWith("t.toml:4:10: expected '}' after '{'"));
@@ -243,6 +243,11 @@ TEST(Spec, WhatIsNoSpecIsAnError) {
   EXPECT_THAT(spec_error("[task]\nname = 'a'"), HasSubstr("t.toml:1:1: expected [[task]] entries, each in"));
   EXPECT_THAT(spec_error("task = []"), HasSubstr("expected [[task]] entries"));
   EXPECT_THAT(spec_error("task = [1]"), HasSubstr("t.toml:1:9: expected a table [[task]], got 1"));
+  EXPECT_THAT(spec_error("[defaults]\nretry = 2\n[[task]]\nname = 'a'\nargv = ['a']"),
+              HasSubstr("got 'retry'; did you mean 'retries'?"));
+  EXPECT_THAT(spec_error("[default]\nretries = 2\n[[task]]\nname = 'a'\nargv = ['a']"),
+              HasSubstr("got 'default'; did you mean 'defaults'?"));
+  EXPECT_THAT(spec_error(one_task("needs = { cpu = 1 }")), HasSubstr("got 'cpu'; did you mean 'cpus'?"));
   EXPECT_THAT(spec_error("[[tasks]]\nname='a'"), HasSubstr("did you mean 'task'?"));
   EXPECT_THAT(spec_error("[defaults]\nname = 'a'"), HasSubstr("t.toml:2:1: expected a key of [defaults]"));
   EXPECT_THAT(spec_error("# \xff\n"), StartsWith("t.toml:1:3: expected UTF-8"));

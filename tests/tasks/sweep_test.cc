@@ -99,6 +99,20 @@ TEST(Sweep, ErrorsPointAtTheCharacter) {
   EXPECT_THAT(sweep_error({"a=1"}, {}), HasSubstr("expected a command"));
 }
 
+TEST(Sweep, ParametersThatNothingUsesAreWarnedOf) {
+  std::vector<std::string> warnings;
+  tasks_of_sweep({.sweeps = {"lr=0.1", "seed=1..2"}, .command = {"x", "--lr={lr}"}}, &warnings);
+  EXPECT_THAT(warnings, testing::ElementsAre(
+                            "--sweep seed: the command has no {seed}, so tasks that differ in it alone "
+                            "run the same; put {seed} where it belongs"));
+  warnings.clear();
+  const std::string head =
+      "[[task]]\nname = '{a}-{b}-{c}-{d}'\neach = { a = [1], b = [1], c = [1], d = [1] }\n";
+  tasks_of_text(head + "argv = ['x{a}']\nenv = { V = '{b}' }\ndir = '{c}'", "t.toml", &warnings);
+  EXPECT_THAT(warnings, testing::ElementsAre(
+                            testing::StartsWith("t.toml:2:8: argv, env and dir have no {d} of each,")));
+}
+
 TEST(Sweep, AnUnknownPlaceholderOfTheCommand) {
   EXPECT_EQ(sweep_error({"seed=1", "lr=1"}, {"./train", "ä{sed}"}),
             "command: ä{sed}: expected a parameter ({seed}, {lr}), got '{sed}'; did you mean 'seed'? "
