@@ -209,7 +209,8 @@ void Journal::write() {
     } else if (errno != EINTR) {
       const int why = errno;
       // A record is there whole or not at all; what cannot be cut off now, the next reader cuts off.
-      [[maybe_unused]] const int rc = ::ftruncate(file_.get(), static_cast<off_t>(bytes_));
+      const auto end = static_cast<off_t>(bytes_);
+      if (::ftruncate(file_.get(), end) == 0) ::lseek(file_.get(), end, SEEK_SET);
       fail_errno(cat("journal: cannot write '", path_, "'"), why);
     }
   }

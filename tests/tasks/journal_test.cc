@@ -263,11 +263,15 @@ TEST(Journal, AFullDiskIsAnErrorAndLeavesWholeRecords) {
     journal.start("a", attempt_at(1, 0), {});
     EXPECT_THROW(journal.write(), Error);
     ::setrlimit(RLIMIT_FSIZE, &before);
+    const JournalState full = read_journal(folder.path(), kTasks);
+    EXPECT_EQ(full.cut, "");
+    EXPECT_EQ(full.results[0].state, TaskState::waiting);
+    EXPECT_NO_THROW(journal.write()) << "there is room again";
   }
   ::sigaction(SIGXFSZ, &was, nullptr);
   const JournalState state = read_journal(folder.path(), kTasks);
   EXPECT_EQ(state.cut, "");
-  EXPECT_EQ(state.results[0].state, TaskState::waiting);
+  EXPECT_EQ(state.results[0].state, TaskState::running) << "and the records go on where they ended";
 }
 
 TEST(TaskFile, GivesTheSameTasksBack) {

@@ -11,21 +11,29 @@ namespace {
 
 constexpr int64_t kMaxObjects = 2 * kMaxHostDevices;
 
-// The numbers in all children called `name`; "OSDev:802" counts as 802.
-std::vector<uint64_t> numbers_in(const XmlFile& file, pugi::xml_node matrix, const char* name, size_t most) {
-  std::vector<uint64_t> numbers;
+// The words in all children called `name`.
+std::vector<std::string_view> words_in(pugi::xml_node matrix, const char* name) {
+  std::vector<std::string_view> words;
   for (const pugi::xml_node child : matrix.children(name)) {
     const std::string_view text = child.text().get();
     for (size_t at = text.find_first_not_of(" \t\r\n"); at != std::string_view::npos;) {
       const size_t end = std::min(text.find_first_of(" \t\r\n", at), text.size());
-      const std::string_view word = text.substr(at, end - at);
-      const size_t colon = word.find(':');
-      const auto value = parse_int(colon == std::string_view::npos ? word : word.substr(colon + 1));
-      if (!value || *value < 0) file.fail(child, "numbers", word);
-      if (numbers.size() == most) file.fail(child, cat("at most ", most, " numbers"), "more");
-      numbers.push_back(static_cast<uint64_t>(*value));
+      words.push_back(text.substr(at, end - at));
       at = text.find_first_not_of(" \t\r\n", end);
     }
+  }
+  return words;
+}
+
+// As numbers; "OSDev:802" counts as 802.
+std::vector<uint64_t> numbers_in(const XmlFile& file, pugi::xml_node matrix, const char* name, size_t most) {
+  std::vector<uint64_t> numbers;
+  for (const std::string_view word : words_in(matrix, name)) {
+    const size_t colon = word.find(':');
+    const auto value = parse_int(colon == std::string_view::npos ? word : word.substr(colon + 1));
+    if (!value || *value < 0) file.fail(matrix.child(name), "numbers", word);
+    if (numbers.size() == most) file.fail(matrix.child(name), cat("at most ", most, " numbers"), "more");
+    numbers.push_back(static_cast<uint64_t>(*value));
   }
   return numbers;
 }
@@ -37,18 +45,18 @@ class Bandwidths {
       : matrix_(matrix), rows_(gpus.size(), kNone), through_(gpus.size(), 0) {
     std::map<int64_t, size_t> row_of;
     for (size_t row = 0; row < matrix.objects.size(); ++row) row_of[matrix.objects[row]] = row;
-    std::vector<bool> is_gpu(matrix.objects.size(), false);
+    std::vector<bool> is_switch = matrix.may_be_switch;
     for (size_t i = 0; i < gpus.size(); ++i) {
       for (const int64_t number : gpus[i].object_numbers) {
         const auto found = row_of.find(number);
         if (found == row_of.end()) continue;
         rows_[i] = found->second;
-        is_gpu[found->second] = true;
+        is_switch[found->second] = false;
       }
     }
     for (size_t i = 0; i < gpus.size(); ++i) {
-      for (size_t column = 0; rows_[i] != kNone && column < is_gpu.size(); ++column) {
-        if (!is_gpu[column]) through_[i] += static_cast<double>(at(rows_[i], column));
+      for (size_t column = 0; rows_[i] != kNone && column < is_switch.size(); ++column) {
+        if (is_switch[column]) through_[i] += static_cast<double>(at(rows_[i], column));
       }
     }
   }
@@ -97,6 +105,9 @@ BandwidthMatrix read_bandwidths(const XmlFile& file, const std::string& name) {
     const auto size = static_cast<size_t>(count);
     for (const uint64_t object : numbers_in(file, matrix, "indexes", size)) {
       result.objects.push_back(static_cast<int64_t>(object));
+    }
+    for (const std::string_view word : words_in(matrix, "indexes")) {
+      result.may_be_switch.push_back(!word.starts_with("Package:"));
     }
     result.values = numbers_in(file, matrix, "u64values", size * size);
     if (result.objects.size() != size || result.values.size() != size * size) {

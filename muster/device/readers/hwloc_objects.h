@@ -26,6 +26,7 @@ struct HwlocDevice {
 // objects' gp_index; empty when there is none. Throws: invalid_argument when it is not square or too large.
 struct BandwidthMatrix {
   std::vector<int64_t> objects;
+  std::vector<bool> may_be_switch;  // a processor that GPUs have links to (POWER) passes nothing on
   std::vector<uint64_t> values;  // row by row
   bool empty() const { return objects.empty(); }
 };

@@ -75,6 +75,15 @@ TEST(HwlocXml, NvlinkThroughSwitches) {
   EXPECT_EQ(host.gpu_links[0][1], (Link{LinkKind::nvlink, 5})) << "what the one with fewer links can carry";
 }
 
+// A POWER8's GPUs have NVLinks to the processors, which pass nothing on.
+TEST(HwlocXml, ProcessorsAreNoSwitches) {
+  const Host host =
+      hwloc_host(gpu_object(1) + gpu_object(2), R"(<distances2hetero nbobjs="3" name="NVLinkBandwidth">
+    <indexes>PCIDev:1 PCIDev:2 Package:7</indexes>
+    <u64values>0 0 40000  0 0 40000  40000 40000 0</u64values></distances2hetero>)");
+  EXPECT_NE(host.gpu_links[0][1].kind, LinkKind::nvlink);
+}
+
 TEST(HwlocXml, AmdWithXgmi) {
   const auto gpu = [](int i, const char* bus) {
     return cat("<object type='PCIDev' gp_index='", i, "' pci_busid='", bus,
