@@ -60,7 +60,7 @@ in_namespaces() {
 
 # --- the base system -----------------------------------------------------------------------------------------------
 # From the mirror that this machine's apt has for Debian, else from debootstrap's own.
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Label: Debian' 'Created-By: Packages' 2>/dev/null | head -n 1)
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Label: Debian' 'Created-By: Packages' 2>/dev/null | sed -n 1p)
 log=$(mktemp)
 start=$SECONDS
 chmod 755 "$root"

@@ -101,7 +101,7 @@ fi
 # else only what C++ on CPU links against.
 whole=0
 [ "$goal" != train ] && whole=1
-if [ -e /proc/driver/nvidia/version ] || ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then whole=1; fi
+if [ -e /proc/driver/nvidia/version ] || [[ $(ldconfig -p 2>/dev/null) == *libcuda.so.1* ]]; then whole=1; fi
 
 # The stamp is written last, so an interrupted installation is done again.
 venv=.deps/torch-$torch_version
