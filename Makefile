@@ -15,11 +15,11 @@ export TORCH
 help:
 	@echo "make train       set up, build, and train the digits example on every device of this machine"
 	@echo "make test        set up, build, and run every test that needs less than half an hour in all"
-	@echo "make test-long   also sanitizers, stress and the second LibTorch"
+	@echo "make test-long   also sanitizers, stress, the second LibTorch, clang, and both commands on bare systems"
 	@echo "make bench       the benchmarks, with the peers beside them"
 	@echo "make lint        clang-format and clang-tidy over everything"
 	@echo "make format      rewrite the sources in the house format"
-	@echo "make install     install under PREFIX (default /usr/local)"
+	@echo "make install     build, and install under PREFIX (default /usr/local), with docs, examples, and LibTorch from .deps/"
 
 setup-train:
 	@scripts/setup.sh train
@@ -51,8 +51,10 @@ format: setup-test
 	@git ls-files '*.h' '*.cc' | xargs clang-format -i
 
 PREFIX ?= /usr/local
-install: build
-	@cmake --install $(BUILD) --prefix $(PREFIX)
+install: setup-train
+	@scripts/build.sh $(BUILD) muster_installed
+	@cmake --install $(BUILD) --prefix $(PREFIX) >$(BUILD)/install.log || { cat $(BUILD)/install.log; exit 1; }
+	@echo "install: into $(PREFIX) ($(BUILD)/install.log lists the files)"
 
 clean:
 	rm -rf build

@@ -2,6 +2,7 @@
 #
 #   TORCH   a libtorch folder, a site-packages/torch folder, or a python that imports torch
 #           (default: .deps/torch, which scripts/setup.sh makes; then $ENV{TORCH})
+#   LibTorch_NO_RPATH   programs look for LibTorch where CMake's RPATHs say; else, when they are installed too, where it is now
 #
 # Gives: LibTorch::torch (CPU: tensors, autograd, c10d with Gloo), LibTorch::cuda (when the CUDA part and the
 # headers of the CUDA runtime and NCCL are there), LibTorch_VERSION, LibTorch_ROOT, LibTorch_PYTHON.
@@ -64,7 +65,10 @@ set_target_properties(LibTorch::torch PROPERTIES
   INTERFACE_COMPILE_DEFINITIONS "USE_DISTRIBUTED;USE_C10D_GLOO"
   INTERFACE_LINK_LIBRARIES "${LibTorch_CPU};${LibTorch_C10}"
   # The wheel's libraries find cudart, cupti and libgomp by their own RPATH.
-  INTERFACE_LINK_OPTIONS "LINKER:--allow-shlib-undefined;LINKER:-rpath,${_torch_lib}")
+  INTERFACE_LINK_OPTIONS "LINKER:--allow-shlib-undefined")
+if(NOT LibTorch_NO_RPATH)
+  set_property(TARGET LibTorch::torch APPEND PROPERTY INTERFACE_LINK_OPTIONS "LINKER:-rpath,${_torch_lib}")
+endif()
 
 find_library(LibTorch_CUDA_LIBRARY torch_cuda HINTS "${_torch_lib}" NO_DEFAULT_PATH NO_CACHE)
 find_library(LibTorch_C10_CUDA_LIBRARY c10_cuda HINTS "${_torch_lib}" NO_DEFAULT_PATH NO_CACHE)

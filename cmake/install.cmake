@@ -4,25 +4,58 @@
 #   libexec/muster/muster-bench                  what `muster bench` executes, and python_ddp.py for its peer
 #   lib/libmuster.so, lib/libmuster_cuda.so,     beside each other: the first loads the others by their place
 #   lib/libmuster_mpi_*.so
+#   lib/muster/libtorch/                         LibTorch, where it is the one that setup.sh put into the checkout
 #   include/muster/...                           every header that a FILE_SET names
 #   lib/cmake/muster/                            musterConfig.cmake, and FindLibTorch.cmake, which it uses
+#   share/doc/muster/                            README.md, docs/, and examples/ with the data/ that they read
+#
+# Nothing of it needs the checkout, and it may be moved as a whole. A LibTorch that lies elsewhere (TORCH) stays where it
+# is, and is found there; MUSTER_INSTALL_LIBTORCH (AUTO, ON, OFF) decides otherwise.
 include(CMakePackageConfigHelpers)
 
+# What `make install` builds.
+add_custom_target(muster_installed DEPENDS muster_cli)
 set(muster_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/muster)
 install(TARGETS muster_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/LICENSE
+  DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 if(MUSTER_LIBTORCH)
   target_compile_features(muster INTERFACE cxx_std_20)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples ${PROJECT_SOURCE_DIR}/data DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
   # The folder itself, not a link to it that may lead elsewhere later.
   file(REAL_PATH "${LibTorch_ROOT}" muster_torch_root)
-  set(muster_install_rpath "$ORIGIN" "${muster_torch_root}/lib")
+  set(MUSTER_INSTALL_LIBTORCH AUTO CACHE STRING "Install a copy of LibTorch: AUTO (where it lies in the checkout), ON or OFF")
+  cmake_path(IS_PREFIX PROJECT_SOURCE_DIR "${LibTorch_ROOT}" NORMALIZE muster_copies_libtorch)
+  if(NOT MUSTER_INSTALL_LIBTORCH STREQUAL AUTO)
+    set(muster_copies_libtorch ${MUSTER_INSTALL_LIBTORCH})
+  endif()
+  if(muster_copies_libtorch)
+    # As in a wheel: LibTorch finds CUDA's libraries beside its own folder.
+    set(muster_libtorch_dir ${CMAKE_INSTALL_LIBDIR}/muster/libtorch)
+    install(DIRECTORY ${muster_torch_root}/lib ${muster_torch_root}/include COMPONENT libtorch
+      DESTINATION ${muster_libtorch_dir}/torch USE_SOURCE_PERMISSIONS MESSAGE_NEVER)
+    if(EXISTS ${muster_torch_root}/../nvidia)
+      install(DIRECTORY ${muster_torch_root}/../nvidia COMPONENT libtorch DESTINATION ${muster_libtorch_dir}
+        USE_SOURCE_PERMISSIONS MESSAGE_NEVER)
+    endif()
+    set(muster_installed_torch "\${PACKAGE_PREFIX_DIR}/${muster_libtorch_dir}/torch")  # of musterConfig.cmake
+    set(muster_install_rpath "$ORIGIN" "$ORIGIN/muster/libtorch/torch/lib")
+    set(muster_bench_torch_rpath "$ORIGIN/../../${muster_libtorch_dir}/torch/lib")
+  else()
+    set(muster_installed_torch "${muster_torch_root}")
+    set(muster_install_rpath "$ORIGIN" "${muster_torch_root}/lib")
+    set(muster_bench_torch_rpath "${muster_torch_root}/lib")
+  endif()
 
   install(TARGETS muster EXPORT musterTargets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   set_target_properties(muster PROPERTIES INSTALL_RPATH "${muster_install_rpath}")
   if(TARGET muster_cuda)
+    add_dependencies(muster_installed muster_cuda)
     install(TARGETS muster_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
     set_target_properties(muster_cuda PROPERTIES INSTALL_RPATH "${muster_install_rpath}")
   endif()
@@ -33,10 +66,11 @@ if(MUSTER_LIBTORCH)
     set_target_properties(${library} PROPERTIES INSTALL_RPATH "${muster_install_rpath}")
   endforeach()
 
+  add_dependencies(muster_installed muster muster_bench ${muster_mpi_libraries})
   install(TARGETS muster_bench RUNTIME DESTINATION libexec/muster)
   install(FILES ${PROJECT_SOURCE_DIR}/muster/bench/python_ddp.py DESTINATION libexec/muster)
   set_target_properties(muster_bench PROPERTIES
-    INSTALL_RPATH "$ORIGIN/../../${CMAKE_INSTALL_LIBDIR};${muster_torch_root}/lib")
+    INSTALL_RPATH "$ORIGIN/../../${CMAKE_INSTALL_LIBDIR};${muster_bench_torch_rpath}")
 
   # muster_control is inside libmuster.so: its headers are installed, the archive is not.
   get_target_property(muster_control_headers muster_control HEADER_SET)
