@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What takes longer than `make test` may: the tests labelled long, the sanitizers, fuzzing, and the second LibTorch.
-# Says each step and stops at the first that fails. `test_long.sh STEP...` runs only these: long asan tsan fuzz torch.
+# What takes longer than `make test` may: the tests labelled long, the sanitizers, fuzzing, the second LibTorch, clang, and
+# both commands on bare systems. Says each step and stops at the first that fails. `test_long.sh STEP...` runs only these:
+# long asan tsan fuzz torch clang bare.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -80,11 +81,36 @@ run_torch() {
   tests_of "$build" --label-exclude '^(sources|long)$'
 }
 
-[ $# -gt 0 ] || set -- long asan tsan fuzz torch
+run_clang() {
+  step "everything built by clang++, and the control plane's tests (build/clang)"
+  scripts/setup.sh fuzz
+  cmake -S . -B build/clang -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=Release -DTORCH="${TORCH:-}"
+  cmake --build build/clang
+  tests_of build/clang --label-exclude '^(sources|long)$'
+}
+
+# RELEASES: code names of Debian.
+run_bare() {
+  local release
+  for release in ${RELEASES:-bookworm trixie}; do
+    step "make train, make test and make install on a bare Debian $release; then the examples, without the checkout"
+    scripts/bare.sh "$release" bash -euxc '
+      make train
+      make test
+      make install PREFIX=/opt/muster
+      cd /
+      rm -rf /root/muster
+      cmake -S /opt/muster/share/doc/muster/examples -B /tmp/examples -DCMAKE_PREFIX_PATH=/opt/muster
+      cmake --build /tmp/examples --parallel
+      /opt/muster/bin/muster run /tmp/examples/train --epochs 1'
+  done
+}
+
+[ $# -gt 0 ] || set -- long asan tsan fuzz torch clang bare
 for name in "$@"; do
   case $name in
-    long | asan | tsan | fuzz | torch) ;;
-    *) echo "test-long: expected long, asan, tsan, fuzz or torch, got '$name'"; exit 2 ;;
+    long | asan | tsan | fuzz | torch | clang | bare) ;;
+    *) echo "test-long: expected long, asan, tsan, fuzz, torch, clang or bare, got '$name'"; exit 2 ;;
   esac
 done
 for name in "$@"; do

@@ -146,7 +146,7 @@ void FileStore::join() {
     throw refusal(options_.path, cat("rank ", options_.rank, " once, got it twice: ", who(options_.rank),
                                      " and pid ", owner_, " (this one); give each process its own rank"));
   }
-  append({FileRecord::Kind::member, cat(options_.rank), cat("pid ", owner_)});
+  write_record({FileRecord::Kind::member, cat(options_.rank), cat("pid ", owner_)});
 }
 
 // Whether the file's run, some of whose members live, is the one that this member belongs to.
@@ -201,7 +201,7 @@ void FileStore::read_new_records() {
   const std::string bytes = read_at(fd_.get(), read_to_, size, options_.path);
   std::string_view rest = bytes;
   if (read_to_ == 0) rest.remove_prefix(std::min(rest.size(), kFileMagic.size()));
-  // What follows the last whole record was left by a writer that died: the next append overwrites it.
+  // What follows the last whole record was left by a writer that died: the next record overwrites it.
   while (auto record = take_record(rest)) apply(std::move(*record));
   read_to_ += static_cast<off_t>(bytes.size() - rest.size());
 }
@@ -224,7 +224,7 @@ void FileStore::apply(FileRecord record) {
   }
 }
 
-void FileStore::append(const FileRecord& record) {
+void FileStore::write_record(const FileRecord& record) {
   const std::string bytes = encode_record(record);
   if (file_size() > read_to_) truncate_to(fd_.get(), read_to_, options_.path);
   write_at(fd_.get(), bytes, read_to_, options_.path);
@@ -235,7 +235,7 @@ void FileStore::append(const FileRecord& record) {
 void FileStore::set(const std::string& key, const std::string& value) {
   check_limits("set", key, value);
   const Operation operation(*this);
-  append({FileRecord::Kind::set, key, value});
+  write_record({FileRecord::Kind::set, key, value});
 }
 
 std::string FileStore::get(const std::string& key, std::chrono::milliseconds timeout) {
@@ -249,7 +249,7 @@ int64_t FileStore::add(const std::string& key, int64_t amount) {
   check_limits("add", key);
   const Operation operation(*this);
   const int64_t sum = table_.sum(key, amount);
-  append({FileRecord::Kind::set, key, std::to_string(sum)});
+  write_record({FileRecord::Kind::set, key, std::to_string(sum)});
   return sum;
 }
 
@@ -259,7 +259,7 @@ std::string FileStore::compare_set(const std::string& key, const std::string& ex
   check_limits("compare_set", key, desired);
   const Operation operation(*this);
   auto comparison = table_.compare(key, expected, desired);
-  if (comparison.store) append({FileRecord::Kind::set, key, desired});
+  if (comparison.store) write_record({FileRecord::Kind::set, key, desired});
   return std::move(comparison.result);
 }
 
@@ -278,7 +278,7 @@ bool FileStore::remove(const std::string& key) {
   check_limits("remove", key);
   const Operation operation(*this);
   if (table_.find(key) == nullptr) return false;
-  append({FileRecord::Kind::remove, key, ""});
+  write_record({FileRecord::Kind::remove, key, ""});
   return true;
 }
 

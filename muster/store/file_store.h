@@ -66,7 +66,7 @@ class FileStore final : public Store {
   std::string who(int rank) const;
   void read_new_records();
   void apply(FileRecord record);
-  void append(const FileRecord& record);
+  void write_record(const FileRecord& record);
   off_t file_size() const;
   void wait_for(const char* operation, const std::vector<std::string>& keys,
                 std::chrono::milliseconds timeout, std::string* value);

@@ -1,6 +1,6 @@
-// Read by clang-tidy before every file. libstdc++ 12 defines std::source_location only for compilers that
-// have
-// __builtin_source_location, which clang has from version 16; this is its shape for those before.
+// Read before every file by clang-tidy, and by clang before version 16. libstdc++ 12 defines
+// std::source_location only for compilers that have __builtin_source_location, which clang has
+// from version 16; this is its shape for those before.
 #pragma once
 
 #if defined(__clang__) && !__has_builtin(__builtin_source_location)
