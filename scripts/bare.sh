@@ -5,7 +5,7 @@
 # (which it installs by apt-get where it is missing). COMMAND's standard input is empty.
 #
 # Mounts are made in a mount namespace of their own, and processes in a process namespace: both end with this script,
-# however it ends, and no mount is ever seen from outside.
+# however it ends, and no mount is ever seen from outside. After a SIGKILL the files stay, until the next run.
 #
 #   BARE_FOLDER   where the system is put while it runs (default: /var/tmp; about 15 GB for `make test`)
 set -euo pipefail
@@ -25,7 +25,12 @@ if ! command -v debootstrap >/dev/null; then
     >/dev/null 2>&1 || cannot "debootstrap is not installed, and apt-get cannot install it"
 fi
 
-root=$(mktemp -d "${BARE_FOLDER:-/var/tmp}/muster-bare-XXXXXX")
+# What an earlier run left that was killed with SIGKILL, if nobody holds it any more.
+folder=${BARE_FOLDER:-/var/tmp}
+find "$folder" -maxdepth 1 -name 'muster-bare-??????' -mmin +1 -exec flock --nonblock {} rm -rf --one-file-system {} \;
+root=$(mktemp -d "$folder/muster-bare-XXXXXX")
+exec 9<"$root"
+flock 9
 system=
 take_down() {
   local code=$?
@@ -49,7 +54,7 @@ trap 'exit 129' HUP
 # In the background and waited for: a signal is then acted upon at once. `set -m` leaves SIGINT as it is for COMMAND.
 in_namespaces() {
   set -m
-  setpriv --pdeathsig KILL unshare --mount --propagation private --pid --fork --kill-child "$@" </dev/null &
+  setpriv --pdeathsig KILL unshare --mount --propagation private --pid --fork --kill-child "$@" </dev/null 9<&- &
   system=$!
   set +m
   local code=0

@@ -96,11 +96,12 @@ class BareTest(unittest.TestCase):
         self.nothing_left()
 
     def test_it_is_a_system_of_its_own(self):
-        _, out = self.run_bare("trixie", "bash", "-c", "cat /proc/self/mountinfo; echo >/dev/shm/left; ls /run")
+        _, out = self.run_bare("trixie", "bash", "-c", "cat /proc/self/mountinfo; echo >/dev/shm/left; ls /run; echo fds: /proc/$$/fd/*")
         self.assertIn("Debian trixie made", out)
         points = [line.split()[4] for line in out.splitlines() if " - " in line]
         self.assertEqual(points[0], "/")  # a mount, as on a machine
         self.assertTrue({"/proc", "/sys", "/dev", "/dev/shm", "/run"} < set(points), points)
+        self.assertRegex(out, r"fds: (/proc/\d+/fd/([0123]|255) ?)+\n")  # none but its own
         self.assertNotIn("\noutside\n", out)  # and this machine's root is not to be seen
         self.assertFalse(pathlib.Path("/dev/shm/left").exists())
         self.nothing_left()
@@ -131,7 +132,22 @@ class BareTest(unittest.TestCase):
         job.communicate(timeout=60)
         wait_for(lambda: not self.processes())
         self.assertNotIn(str(self.folder), pathlib.Path("/proc/self/mountinfo").read_text())
-        self.assertEqual(len(self.roots()), 1)
+        left, = self.roots()
+        os.utime(left, (1, 1))
+        self.assertEqual(self.run_bare("sh", "-c", "exit 3")[0], 3)
+        self.nothing_left()
+
+    def test_two_at_once_leave_each_other_alone(self):
+        job = self.start("sh", "-c", "echo runs; sleep 1000")
+        while job.stdout.readline() != "runs\n":
+            self.assertIsNone(job.poll())
+        other, = self.roots()
+        os.utime(other, (1, 1))
+        self.assertEqual(self.run_bare("sh", "-c", "exit 3")[0], 3)
+        self.assertEqual(self.roots(), [other])
+        job.terminate()
+        job.communicate(timeout=60)
+        self.nothing_left()
 
     def test_where_no_system_can_be_made_it_says_so(self):
         code, out = self.run_bare("true", BROKEN="1")
