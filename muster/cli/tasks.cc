@@ -73,6 +73,8 @@ void add_how(CLI::App* command, TasksFlags& flags) {
                                        "After a failure: all that does not depend on it (the default)");
   command->add_flag("--fail-fast", flags.fail_fast, "After a failure: end what runs, start nothing more")
       ->excludes(keep);
+  command->add_flag("--allow-nan", flags.allow_nan,
+                    "A task whose result has NaN or an infinity is done, not failed");
   text_flag(command, "--time-limit", flags.time_limit, "TIME", "a time such as 2h",
             "Of the whole run; then it is ended, exit code 124");
   text_flag(command, "--shutdown-timeout", flags.grace, "TIME", "a time such as 30s",

@@ -185,6 +185,7 @@ int start_run(const TasksFlags& flags, const RunTimes& times, TasksRun& run, Tas
                                   .environment = own_environment(),
                                   .lease = run.setting("no-lease").empty()},
                         .run_id = run_id,
+                        .allow_nan = run.setting("allow-nan") == "yes",
                         .fail_fast = run.setting("fail-fast") == "yes",
                         .wait = times.wait,
                         .time_limit = times.limit,

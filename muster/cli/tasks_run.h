@@ -28,6 +28,7 @@ struct TasksFlags {
   int jobs = 0;
   bool fail_fast = false;
   bool keep_going = false;
+  bool allow_nan = false;
   std::string run_dir = {};
   std::string resume = {};
   std::string explain = {};

@@ -53,6 +53,7 @@ void check_submit(const TasksFlags& flags, const TasksRun& run) {
       {"--wait", !flags.wait.empty(), order},
       {"--explain", !flags.explain.empty(), "ask squeue why a job waits"},
       {"--fail-fast", flags.fail_fast, ends},
+      {"--allow-nan", flags.allow_nan, books},
       {"--time-limit", !flags.time_limit.empty(), ends},
       {"--shutdown-timeout", !flags.grace.empty(), ends},
       {"--json", flags.json, books},

@@ -125,6 +125,7 @@ std::map<std::string, std::string> settings_of(const TasksFlags& flags) {
   keep("cpus", flags.cpus > 0 ? cat(flags.cpus) : "");
   keep("jobs", flags.jobs > 0 ? cat(flags.jobs) : "");
   keep("fail-fast", flags.fail_fast ? "yes" : flags.keep_going ? "no" : "");
+  keep("allow-nan", flags.allow_nan ? "yes" : "");
   keep("numa-binding", flags.numa_binding);
   keep("no-lease", flags.no_lease ? "yes" : "");
   return settings;

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
@@ -29,6 +31,28 @@ bool is_json_object(std::string_view line) {
   };
   const auto value = nlohmann::json::parse(line, watch, false);
   return !too_deep && value.is_object();
+}
+
+// Python's names of numbers that are not finite, outside of texts, become texts.
+std::string with_quoted_names(std::string_view line) {
+  constexpr std::array<std::string_view, 3> kNames = {"NaN", "Infinity", "-Infinity"};
+  std::string quoted;
+  bool in_text = false;
+  for (size_t at = 0; at < line.size();) {
+    const std::string_view rest = line.substr(at);
+    const auto name = std::find_if(kNames.begin(), kNames.end(), [&](auto n) { return rest.starts_with(n); });
+    if (!in_text && name != kNames.end()) {
+      quoted += cat('"', *name, '"');
+      at += name->size();
+      continue;
+    }
+    if (in_text && line[at] == '\\' && at + 1 < line.size())
+      quoted += line[at++];  // and what it escapes
+    else if (line[at] == '"')
+      in_text = !in_text;
+    quoted += line[at++];
+  }
+  return quoted;
 }
 
 // Without the prefix that the launcher gives the lines of a job's ranks: "[0] ".
@@ -82,9 +106,28 @@ std::string last_json_line_of(const std::string& text) {
     const size_t begin = newline == std::string::npos ? 0 : newline + 1;
     const std::string_view line = without_rank(trim(std::string_view(text).substr(begin, end - begin)));
     if (is_json_object(line)) return std::string(line);
+    if (const std::string quoted = with_quoted_names(line);
+        quoted.size() > line.size() && is_json_object(quoted))
+      return quoted;
     if (newline == std::string::npos) return "";
     end = newline;
   }
+}
+
+std::string not_finite_field(const std::string& json_line) {
+  if (json_line.empty()) return "";
+  const auto object = nlohmann::ordered_json::parse(json_line, nullptr, false);
+  if (!object.is_object()) return "";
+  for (const auto& [name, value] : object.items()) {
+    if (!value.is_string()) continue;
+    std::string text = value.get<std::string>();
+    std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+    const std::string_view unsigned_text =
+        std::string_view(text).substr(text.find_first_not_of("+-") == 1 ? 1 : 0);
+    if (unsigned_text == "nan" || unsigned_text == "inf" || unsigned_text == "infinity")
+      return cat(printable(name), " is ", value.get<std::string>());
+  }
+  return "";
 }
 
 }  // namespace muster

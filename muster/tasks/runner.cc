@@ -209,8 +209,8 @@ class TaskRunner {
           cat(printable(tasks_[live.task].name), " left behind and was rid of: ", join(exit.killed, ", ")));
     for (const std::string& survivor : exit.survivors) view_.note(cat("could not end ", survivor));
     schedule_.release(live.task);
+    if (end.kind != TaskEnd::Kind::refused) result.last_json = result_in_log(live.log.get(), attempt.log);
     const AttemptEnd how = judge(live, end, result);
-    if (how != AttemptEnd::refused) result.last_json = result_in_log(live.log.get(), attempt.log);
     if (!journal_failed_) {
       guarded([&] {
         const uint64_t record =
@@ -234,17 +234,19 @@ class TaskRunner {
       result.reason = end.why_not;
       return AttemptEnd::interrupted;
     }
-    if (!end.exit.exit.failed() && !attempt.timed_out) {
+    const bool ended_well = !end.exit.exit.failed() && !attempt.timed_out;
+    const std::string nan = ended_well && !options_.allow_nan ? describe_nan(result) : "";
+    if (ended_well && nan.empty()) {
       result.state = TaskState::done;
       result.reason.clear();
       return AttemptEnd::done;
     }
-    if ((live.interrupted || end.kind != TaskEnd::Kind::ended) && !attempt.timed_out) {
+    if (!ended_well && (live.interrupted || end.kind != TaskEnd::Kind::ended) && !attempt.timed_out) {
       result.state = TaskState::skipped;
       result.reason = why_ended_;
       return AttemptEnd::interrupted;
     }
-    result.reason = describe_failure(tasks_[live.task], attempt, end);
+    result.reason = ended_well ? nan : describe_failure(tasks_[live.task], attempt, end);
     const bool again = schedule_.failures(live.task) < tasks_[live.task].retries && !ending_;
     result.state = again ? TaskState::waiting : TaskState::failed;
     return again ? AttemptEnd::again : AttemptEnd::failed;

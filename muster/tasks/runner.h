@@ -21,6 +21,7 @@ class RemoteHost;
 struct RunnerOptions {
   TaskRunFacts facts = {};
   std::string run_id = {};
+  bool allow_nan = false;  // a result that is no finite number is no failure
   bool fail_fast = false;  // the first task that fails ends the run
   std::optional<std::chrono::milliseconds> wait =
       {};  // for GPUs of other jobs (nothing: ever) and lost hosts (a minute), when nothing runs

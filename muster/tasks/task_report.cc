@@ -10,6 +10,7 @@
 #include "muster/base/units.h"
 #include "muster/device/cpu_list.h"
 #include "muster/launch/failure_meaning.h"
+#include "muster/tasks/last_json_line.h"
 #include "muster/tasks/task_log.h"
 
 namespace muster {
@@ -33,6 +34,11 @@ std::string describe_failure(const Task& task, const TaskAttempt& attempt, const
   if (attempt.signal == 0) return cat("exit code ", attempt.exit_code);
   return cat("killed by ", signal_name(attempt.signal), end.out_of_memory ? ": out of memory, it seems" : "",
              end.exit.exit.core_dumped ? ", core dumped" : "");
+}
+
+std::string describe_nan(const TaskResult& result) {
+  const std::string field = not_finite_field(result.last_json);
+  return field.empty() ? "" : cat("its result's ", field, "; --allow-nan takes that for done");
 }
 
 std::string restart_text(const TaskAttempt& attempt) {

@@ -86,6 +86,13 @@ BarKind kind_of(const TaskAttempt& attempt) {
   return attempt.exit_code == 0 && attempt.signal == 0 ? BarKind::done : BarKind::failed;
 }
 
+// A program that ended well may have failed all the same, by what it printed; that is known of the last
+// attempt.
+bool failed_by_result(const TaskResult& result, size_t attempt) {
+  return attempt + 1 == result.attempts.size() && result.state == TaskState::failed &&
+         kind_of(result.attempts[attempt]) == BarKind::done;
+}
+
 const BarLook& look_of(BarKind kind) {
   return kLooks.at(static_cast<size_t>(kind));
 }
@@ -197,7 +204,9 @@ class TimelinePage {
 
   void draw_bar(const TimelineBar& bar, int row_height) {
     const Task& task = tasks_[bar.task];
-    const BarLook& look = look_of(kind_of(results_[bar.task].attempts[bar.attempt]));
+    const TaskResult& result = results_[bar.task];
+    const BarLook& look = look_of(
+        failed_by_result(result, bar.attempt) ? BarKind::failed : kind_of(result.attempts[bar.attempt]));
     const double x = bar.began * scale_;
     const double width = std::max(1.0, (bar.ended - bar.began) * scale_);
     const double inside = row_height - 4;
@@ -225,7 +234,8 @@ class TimelinePage {
     lines.push_back(cat("from ", seconds_text(bar.began),
                         attempt.ended ? cat(" to ", seconds_text(bar.ended)) : "", " (",
                         seconds_text(bar.ended - bar.began), ")"));
-    const std::string end = end_text(attempt);
+    const std::string end =
+        failed_by_result(results_[bar.task], bar.attempt) ? results_[bar.task].reason : end_text(attempt);
     lines.push_back(xml_text(end.empty() ? "done" : end));
     return join(lines, "\n");
   }

@@ -87,6 +87,24 @@ TEST(Tasks, ATimeLimitEndsATaskWithAllThatItStarted) {
   EXPECT_EQ(whole.code, 124);
 }
 
+// As Python prints it, and as muster's own programs do.
+TEST(Tasks, AResultThatIsNoNumberIsAFailureUnlessItIsAllowed) {
+  const ScratchFolder folder;
+  folder.write("s.toml", task_table("python", "echo '{{\"loss\": NaN, \"epochs\": 3}}'; exit 0") +
+                             task_table("cpp", "echo '{{\"loss\":\"NaN\"}}'; exit 0") +
+                             task_table("fine", "echo '{{\"loss\": 0.5, \"best\": null}}'; exit 0"));
+  const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run", "--html", "r.html"}, folder);
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err,
+              HasSubstr("python failed: its result's loss is NaN; --allow-nan takes that for done\n"));
+  EXPECT_THAT(ran.out,
+              AllOf(HasSubstr("python  failed"), HasSubstr("cpp     failed"), HasSubstr("fine    done")));
+  EXPECT_THAT(read_file(folder.path() + "/r.html"), HasSubstr("loss is NaN"));
+  const Ran allowed = muster({"tasks", "--resume", "run", "--allow-nan", "--csv", "r.csv"}, folder);
+  EXPECT_EQ(allowed.code, 0) << allowed.err;
+  EXPECT_THAT(read_file(folder.path() + "/r.csv"), HasSubstr(",NaN,"));
+}
+
 // Its number is one and the same wherever it is told.
 TEST(Tasks, TheSecondStartIsRestartOne) {
   const ScratchFolder folder;

@@ -158,6 +158,23 @@ TEST_F(LastJsonLine, IsTheLastThatIsAnObject) {
   EXPECT_EQ(of(""), "");
 }
 
+TEST_F(LastJsonLine, PythonsNamesOfNumbersBecomeTexts) {
+  EXPECT_EQ(of(R"({"a": 1})"
+               "\n"
+               R"({"loss": NaN, "l": [Infinity, -Infinity], "t": "NaN \" NaN"})"
+               "\n"),
+            R"({"loss": "NaN", "l": ["Infinity", "-Infinity"], "t": "NaN \" NaN"})");
+  EXPECT_EQ(of(R"({"a": NaNa})"), "");
+}
+
+TEST(NotFiniteField, IsTheFirstThatIsNoNumber) {
+  EXPECT_EQ(not_finite_field(R"({"epochs": 3, "loss": "NaN", "b": "inf"})"), "loss is NaN");
+  for (const char* text : {"nan", "-nan", "inf", "+Inf", "-Infinity"})
+    EXPECT_EQ(not_finite_field(nlohmann::json{{"x", text}}.dump()), std::string("x is ") + text);
+  EXPECT_EQ(not_finite_field(R"({"epochs": 3, "best": null, "name": "nancy", "sign": "-", "none": ""})"), "");
+  EXPECT_EQ(not_finite_field(""), "");
+}
+
 TEST_F(LastJsonLine, OnlyTheEndIsRead) {
   const std::string line = "{\"a\": 1}";
   EXPECT_EQ(of(line + "\n" + std::string(100, 'x') + "\n", 50), "");
