@@ -106,8 +106,7 @@ std::string last_json_line_of(const std::string& text) {
     const size_t begin = newline == std::string::npos ? 0 : newline + 1;
     const std::string_view line = without_rank(trim(std::string_view(text).substr(begin, end - begin)));
     if (is_json_object(line)) return std::string(line);
-    if (const std::string quoted = with_quoted_names(line);
-        quoted.size() > line.size() && is_json_object(quoted))
+    if (std::string quoted = with_quoted_names(line); quoted.size() > line.size() && is_json_object(quoted))
       return quoted;
     if (newline == std::string::npos) return "";
     end = newline;
