@@ -17,19 +17,36 @@ namespace {
 Error bad_folder(const std::string& path, const std::string& got) {
   return {ErrorCode::failed_precondition,
           cat("runtime folder: expected a folder that belongs to this user alone (mode 0700), got '", path,
-              "', ", got, "; remove or correct it, or set XDG_RUNTIME_DIR")};
+              "', ", got, "; remove or correct it, or set MUSTER_RUNTIME_DIR")};
+}
+
+// Whether others cannot have made it: in these places, nobody can give a folder away.
+bool is_own_folder(const std::string& path) {
+  struct stat info = {};
+  return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid();
+}
+
+bool can_be_made(const std::string& place, const std::string& path) {
+  struct stat info = {};
+  return ::lstat(path.c_str(), &info) != 0 && errno == ENOENT && ::access(place.c_str(), W_OK | X_OK) == 0;
 }
 
 }  // namespace
 
-std::string default_runtime_folder() {
-  const auto runtime = get_env("XDG_RUNTIME_DIR");
-  struct stat info = {};
-  if (runtime && runtime->starts_with('/') && ::stat(runtime->c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&
-      info.st_uid == ::geteuid()) {
-    return *runtime + "/muster";
+std::string choose_runtime_folder(const std::vector<std::string>& places) {
+  const auto folder_in = [](const std::string& place) { return cat(place, "/muster-", ::geteuid()); };
+  for (const std::string& place : places) {
+    if (is_own_folder(folder_in(place))) return folder_in(place);
   }
-  return cat("/tmp/muster-", ::geteuid());
+  for (const std::string& place : places) {
+    if (can_be_made(place, folder_in(place))) return folder_in(place);
+  }
+  return folder_in(places.at(0));
+}
+
+std::string default_runtime_folder() {
+  if (const auto told = get_env("MUSTER_RUNTIME_DIR")) return choose_runtime_folder({*told});
+  return choose_runtime_folder({"/tmp", "/var/tmp", "/dev/shm"});
 }
 
 Fd open_runtime_folder(const std::string& path, bool create) {

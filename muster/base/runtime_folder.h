@@ -3,13 +3,20 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "muster/base/fd.h"
 
 namespace muster {
 
-// $XDG_RUNTIME_DIR/muster when that variable names a folder of this user, else /tmp/muster-<uid>.
+// choose_runtime_folder() of /tmp, /var/tmp and /dev/shm, or of MUSTER_RUNTIME_DIR alone. Never below
+// XDG_RUNTIME_DIR, which a login has and cron's jobs have not: both must see each other's leases.
 std::string default_runtime_folder();
+
+// muster-<uid> in the first of `places` where this user has that folder; where there is none yet, in the
+// first where it can be made. So all of a user's processes choose the same, and a name that a stranger has
+// taken, or a place that cannot be written, only leads to the next. The first place's, where none will do.
+std::string choose_runtime_folder(const std::vector<std::string>& places);
 
 // The folder, made (mode 0700) when `create`; invalid when it is absent and not to be made. Never through a
 // link: in /tmp, anybody may have put one there. Throws: failed_precondition when it is a link, another

@@ -19,6 +19,7 @@
 #include "muster/launch/agent.h"
 #include "muster/launch/job_registry.h"
 #include "muster/launch/job_setup.h"
+#include "muster/launch/other_users.h"
 #include "muster/tasks/check_needs.h"
 #include "muster/tasks/live_table.h"
 #include "muster/tasks/runner.h"
@@ -105,6 +106,15 @@ RunTimes times_of(const TasksFlags& flags) {
     fail_usage(cat("--time-limit: expected a time above 0, got '", printable(flags.time_limit),
                    "'; leave it out for none"));
   return times;
+}
+
+void warn_of_others(const Pool& pool, int here) {
+  if (here < 0 || pool.inventory().simulated) return;
+  const auto at = static_cast<size_t>(here);
+  std::vector<GpuUuid> wanted;
+  for (const PoolGpu& gpu : pool.hosts()[at].gpus) wanted.push_back(gpu.uuid);
+  for (const std::string& line : other_users_of(pool.inventory().hosts[at], wanted))
+    log(LogLevel::warn, cat(line, ", whose memory and time tasks there share; --gpus chooses others"));
 }
 
 JobNote note_of(const TasksFlags& flags, const TasksRun& run, const std::vector<PoolGpu>& gpus,
@@ -194,6 +204,7 @@ int start_run(const TasksFlags& flags, const RunTimes& times, TasksRun& run, Tas
                         .earlier = run.before.agents};
   options.facts.grace = times.grace.value_or(options.facts.grace);
   const int here = machines.here();
+  warn_of_others(schedule.pool(), here);
   const JobRegistration registration(note_of(
       flags, run, here < 0 ? std::vector<PoolGpu>() : schedule.pool().hosts()[static_cast<size_t>(here)].gpus,
       run_id));

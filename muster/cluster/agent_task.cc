@@ -16,7 +16,8 @@ constexpr const char* kSentPrefixes[] = {"NCCL_",  "GLOO_", "UCX_",   "FI_",  "T
                                          "PYTHON", "CUDA_", "OMP_",   "KMP_", "MKL_",   "MUSTER_",
                                          "PET_",   "HF_",   "WANDB_", "LC_",  "XLA_",   "TRITON_"};
 constexpr const char* kSentNames[] = {"PATH", "LD_LIBRARY_PATH", "LANG", "VIRTUAL_ENV", "CONDA_PREFIX", "TZ"};
-constexpr const char* kKeptPrefixes[] = {"MUSTER_SECRET", "MUSTER_LEASE", "MUSTER_STORE", "MUSTER_HOST_ID"};
+constexpr const char* kKeptPrefixes[] = {"MUSTER_SECRET", "MUSTER_LEASE", "MUSTER_STORE", "MUSTER_HOST_ID",
+                                         "MUSTER_RUNTIME_DIR"};
 constexpr const char* kKeptNames[] = {"CUDA_VISIBLE_DEVICES", "MUSTER_TTY"};
 
 template <size_t N>

@@ -164,10 +164,9 @@ AmdReport probe_amd(const AmdOptions& options) {
     const PciPlace place = find_pci_place(options.sysroot, node.pci);
     gpu.numa_node = place.numa_node;
     gpu.near_cpus = place.near_cpus;
-    if (options.detail == GpuDetail::full) {
-      read_activity(gpu, folder);
+    if (options.detail == GpuDetail::full) read_activity(gpu, folder);
+    if (options.detail != GpuDetail::placement)
       gpu.processes = read_kfd_processes(options.sysroot, node.gpu_id);
-    }
     report.gpus.push_back(std::move(gpu));
   }
   if (options.links) report.links = read_links(nodes);

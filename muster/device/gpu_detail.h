@@ -5,7 +5,8 @@ namespace muster {
 
 enum class GpuDetail {
   placement,  // identity, memory, MIG, compute capability, slot, NUMA node and near CPUs, health
-  full,       // also utilisation, temperature, power and compute processes
+  processes,  // also compute processes
+  full,       // also utilisation, temperature and power
 };
 
 }  // namespace muster

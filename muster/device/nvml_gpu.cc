@@ -93,6 +93,9 @@ class Reader {
     }
     if (const auto milliwatts = number(api_.power_milliwatts)) gpu_.power_watts = *milliwatts / 1000.0;
     if (const auto limit = number(api_.power_limit_milliwatts)) gpu_.power_limit_watts = *limit / 1000.0;
+  }
+
+  void processes() {
     if (api_.processes) {
       read_processes<Process>(api_.processes);
     } else if (api_.processes_v1) {
@@ -202,6 +205,7 @@ Gpu read_gpu(const Api& api, Device device, GpuDetail detail, const std::string&
   reader.locality(sysroot);
   reader.ecc();
   reader.mig();
+  if (detail != GpuDetail::placement) reader.processes();
   if (detail == GpuDetail::full) reader.activity();
   return gpu;
 }

@@ -8,6 +8,7 @@
 #include "muster/base/log.h"
 #include "muster/device/probe.h"
 #include "muster/device/read_inventory.h"
+#include "muster/launch/other_users.h"
 #include "muster/launch/score_cache.h"
 #include "muster/placement/plan_json.h"
 #include "muster/placement/planner.h"
@@ -99,6 +100,7 @@ Inventory discover(const LaunchOptions& options) {
   ProbeOptions probe;
   probe.cpu_slots = options.cpu_slots;
   probe.gpus = !request.cpu_only;
+  probe.detail = GpuDetail::processes;
   const bool busy_matters = takes_any(request.gpus) || request.policy == "spread" || request.policy == "pack";
   if (busy_matters || !options.svg.empty()) probe.detail = GpuDetail::full;
   probe.links = request.policy == "topology" || !options.svg.empty();
@@ -112,7 +114,10 @@ Plan place(const Inventory& inventory, const LaunchOptions& options) {
 }
 
 std::vector<Lease> lease_host(const Plan& plan, int host_index, const LaunchOptions& options) {
-  if (!options.lease || lease_wishes(plan, host_index).empty()) return {};
+  if (lease_wishes(plan, host_index).empty()) return {};
+  // Since this agent began, its host may have waited for long.
+  warn_of_other_users(probe_this_machine({.detail = GpuDetail::processes}).hosts.at(0), plan, host_index);
+  if (!options.lease) return {};
   const LeaseFolder folder({.inherited = get_env(kLeaseVariable).value_or("")});
   return plan_with_leases(folder, [&](const BusyGpus&) { return plan; },
                           {.job = options.run_id, .program = options.argv.at(0)},
@@ -125,18 +130,26 @@ std::vector<Lease> lease_host(const Plan& plan, int host_index, const LaunchOpti
 LeasedPlan place_and_lease(const Inventory& inventory, const LaunchOptions& options) {
   const Scores remembered = options.plan.empty() ? remembered_scores(inventory, options.request) : Scores();
   Plan plan = place_by(inventory, options, remembered);
-  if (options.dry_run || !options.lease || lease_wishes(plan).empty()) return {.plan = std::move(plan)};
+  if (options.dry_run || lease_wishes(plan).empty()) return {.plan = std::move(plan)};
+  if (!options.lease) {
+    warn_of_other_users(inventory.hosts.at(0), plan);
+    return {.plan = std::move(plan)};
+  }
   const LeaseFolder folder({.inherited = get_env(kLeaseVariable).value_or("")});
   bool first = true;
+  Inventory now = inventory;
   const auto make_plan = [&](const BusyGpus& busy) {
     if (std::exchange(first, false)) return plan;
-    const Inventory now = options.wait ? discover(options) : inventory;
+    if (options.wait) now = discover(options);
     return place_by(busy.empty() ? now : without_busy(now, busy), options, remembered);
   };
-  return plan_with_leases(folder, make_plan, {.job = options.run_id, .program = options.argv.at(0)},
-                          {.replan = options.plan.empty() && takes_any(options.request.gpus),
-                           .wait = options.wait,
-                           .on_wait = [](const std::string& line) { log(LogLevel::info, line); }});
+  LeasedPlan leased =
+      plan_with_leases(folder, make_plan, {.job = options.run_id, .program = options.argv.at(0)},
+                       {.replan = options.plan.empty() && takes_any(options.request.gpus),
+                        .wait = options.wait,
+                        .on_wait = [](const std::string& line) { log(LogLevel::info, line); }});
+  warn_of_other_users(now.hosts.at(0), leased.plan);
+  return leased;
 }
 
 }  // namespace muster

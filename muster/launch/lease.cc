@@ -1,6 +1,7 @@
 #include "muster/launch/lease.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -43,8 +44,8 @@ bool try_lock(int fd, Segment segment, const std::string& path) {
   if (::fcntl(fd, F_OFD_SETLK, &lock) == 0) return true;
   if (errno == EAGAIN || errno == EACCES) return false;
   fail_errno(cat("lease: cannot lock '", path,
-                 "' (a file system without locks?); set XDG_RUNTIME_DIR to a folder "
-                 "on a local one"),
+                 "' (a file system without locks?); set MUSTER_RUNTIME_DIR to a "
+                 "folder on a local one"),
              errno);
 }
 
@@ -193,6 +194,7 @@ std::optional<Lease> LeaseFolder::take(const GpuUuid& gpu, int units, const Leas
   Fd file = open_file(name, true);
   const auto segments = free_segments(held_segments(file.get()), units);
   if (!segments) return std::nullopt;
+  ::flock(file.get(), LOCK_SH | LOCK_NB);  // what clears old files out of /tmp leaves those so locked alone
   const std::string bytes = lease_note_to_bytes(complete_lease_note(note));
   for (const Segment& segment : *segments) {
     if (!try_lock(file.get(), segment, path_ + "/" + name)) return std::nullopt;

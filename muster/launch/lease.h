@@ -1,7 +1,7 @@
 // Leases on GPUs: who may use which, among the jobs of one user on one host. A lease is a lock on a file, and
 // the lock lives as long as a process has the descriptor open: however its holders end, the kernel releases
 // it at once, so nothing stale can be left. Taken by lease_plan.h, shown by `muster devices` and `muster
-// doctor`; knows nothing of plans. Other users' work is seen in Gpu::processes, not here.
+// doctor`; knows nothing of plans. Other users' work: other_users.h.
 //
 // One file for each GPU, `gpu-<uuid>`. Its bytes 0 … 999 are the GPU's units: a whole GPU is a lock on all of
 // them, a share on as many as it takes. From byte 4096 on lie notes, 1024 bytes for each unit, as JSON: a

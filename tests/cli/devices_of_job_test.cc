@@ -1,6 +1,10 @@
 // The real program on a machine with two GPUs that a stand-in for the driver's library invents: which device
 // each rank is told, plans that are executed, and leases between jobs.
 #include <gmock/gmock.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <nlohmann/json.hpp>
 
@@ -13,6 +17,7 @@ namespace {
 using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr const char* kFirst = "GPU-aaaaaaaa-0000-4000-8000-000000000001";
 constexpr const char* kSecond = "GPU-bbbbbbbb-0000-4000-8000-000000000002";
@@ -27,7 +32,7 @@ class TwoGpus : public testing::Test {
                              {"FAKE_NVML", cat("version=550.54", gpu(kFirst, "00000000:01:00.0"),
                                                gpu(kSecond, "00000000:02:00.0"))},
                              {"CUDA_VISIBLE_DEVICES", "0,1"},
-                             {"XDG_RUNTIME_DIR", folder_.path()}};
+                             {"MUSTER_RUNTIME_DIR", folder_.path()}};
   }
 
   Ran run(std::vector<std::string> args) { return muster(std::move(args), folder_, settings_); }
@@ -105,6 +110,74 @@ TEST_F(TwoGpus, AGpuOfAnotherJobIsRefusedAndItsHolderNamed) {
   EXPECT_EQ(run(sh({"--gpus", "0"}, "true")).code, 0) << "free again";
 }
 
+// In a folder that no other test knows, by two kinds of login.
+TEST_F(TwoGpus, AJobOfALoginAndOneOfCronDoNotGetTheSameGpu) {
+  const std::string uuid = cat("GPU-", ::getpid(), "-0000-4000-8000-000000000003");
+  settings_.environment["FAKE_NVML"] =
+      cat("version=550.54|uuid=", uuid, ",name=Test GPU,total=8,free=8,cc=9.0");
+  settings_.environment["MUSTER_RUNTIME_DIR"] = "";
+  settings_.environment["XDG_RUNTIME_DIR"] = folder_.path();
+  Holder holder(folder_, settings_);
+  settings_.environment["XDG_RUNTIME_DIR"] = "";
+  const Ran refused = run(sh({"--gpus", "0"}, "echo started"));
+  EXPECT_EQ(refused.out, "");
+  EXPECT_THAT(refused.err, AllOf(HasSubstr(uuid), HasSubstr("held by job ")));
+  holder.end();
+}
+
+// A process of another user, or init where this user cannot make one.
+class OthersProcess {
+ public:
+  OthersProcess() {
+    if (::geteuid() != 0) return;
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      if (::setuid(kNobody) != 0) ::_exit(1);
+      ::pause();
+      ::_exit(0);
+    }
+    const auto owner = [&] {
+      struct stat info = {};
+      return ::stat(cat("/proc/", pid_).c_str(), &info) == 0 ? info.st_uid : 0;
+    };
+    while (owner() != kNobody) ::sched_yield();
+  }
+  OthersProcess(const OthersProcess&) = delete;
+  OthersProcess& operator=(const OthersProcess&) = delete;
+  ~OthersProcess() {
+    if (pid_ == 1) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  int pid() const { return pid_; }
+
+ private:
+  static constexpr uid_t kNobody = 65534;
+  pid_t pid_ = 1;
+};
+
+TEST_F(TwoGpus, AnotherUsersProcessOnAGpuIsSaidBeforeTheStart) {
+  const OthersProcess other;
+  const std::string who = cat("GPU 0 (", kFirst, "): in use by pid ", other.pid(), " (");
+  std::string& machine = settings_.environment["FAKE_NVML"];
+  const size_t second = machine.rfind('|');
+  machine.insert(second, cat(",procs=", other.pid(), ":1073741824/", ::getpid(), ":5"));
+  for (const std::string share : {"-q", "--no-lease"}) {
+    const Ran ran = run(sh({"--gpus", "0", share}, "echo started >&2"));
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_THAT(ran.err, AllOf(HasSubstr(who), HasSubstr("1.0 GiB), whose memory")));
+    EXPECT_LT(ran.err.find(who), ran.err.find("started"));
+  }
+  EXPECT_THAT(run(sh({"--gpus", "1"}, "true")).err, Not(HasSubstr("in use by")));
+  folder_.write("s.toml", R"(
+[[task]]
+name = "a"
+argv = ["true"]
+needs = { gpus = 1 }
+)");
+  EXPECT_THAT(run({"tasks", "s.toml", "--run-dir", "tasks"}).err, HasSubstr(who));
+}
+
 TEST_F(TwoGpus, AnyFreeGpuIsAnotherOne) {
   Holder holder(folder_, settings_);
   const Ran ran = run(sh({"-q", "--gpus", "free:1"}, "echo $MUSTER_DEVICE"));
@@ -157,7 +230,7 @@ needs = { cpus = 1 }
     return read_file(cat(folder_.path(), "/out/logs/", name, "/0.log"));
   };
   EXPECT_THAT(log("gpu-1"), testing::StartsWith(cat(kFirst, " ", kFirst, " [")));
-  EXPECT_THAT(log("gpu-1"), testing::Not(HasSubstr("[]")));
+  EXPECT_THAT(log("gpu-1"), Not(HasSubstr("[]")));
   EXPECT_THAT(log("gpu-2"), HasSubstr(cat(kSecond, " ", kSecond)));
   EXPECT_THAT(log("ddp"), AllOf(HasSubstr(cat("rank 0 ", kFirst, " ", kFirst, ",", kSecond)),
                                 HasSubstr(cat("rank 1 ", kSecond, " ", kFirst, ",", kSecond))));
@@ -198,7 +271,7 @@ each = { i = "1..150" }
 )");
   const Ran ran = run({"tasks", "s.toml", "--wait", "0s", "--run-dir", "out"});
   EXPECT_EQ(ran.code, 0) << ran.err;
-  EXPECT_THAT(ran.err, testing::Not(HasSubstr("other jobs")));
+  EXPECT_THAT(ran.err, Not(HasSubstr("other jobs")));
 }
 
 }  // namespace

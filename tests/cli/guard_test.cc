@@ -114,7 +114,7 @@ TEST(Guard, AnOutOfMemoryKillIsSaidToBeOne) {
 // With a runtime folder of their own, so that other jobs of the tester are not seen, or ended.
 ProgramSettings own_runtime(const ScratchFolder& folder) {
   ProgramSettings settings;
-  settings.environment = {{"XDG_RUNTIME_DIR", folder.path()}};
+  settings.environment = {{"MUSTER_RUNTIME_DIR", folder.path()}};
   return settings;
 }
 

@@ -98,7 +98,7 @@ TEST(TorchrunEnvironmentOfTwoHosts, IsMustersToo) {
   const std::string script = folder.write("dump.py", kDumpScript);
   const PortReservation port(0);  // held for both, one after the other
   ProgramSettings settings;
-  settings.environment = {{"PYTHON_EXEC", python}, {"XDG_RUNTIME_DIR", ""}};
+  settings.environment = {{"PYTHON_EXEC", python}, {"MUSTER_RUNTIME_DIR", ""}};
   const auto run_both = [&](const std::string& program, const std::vector<std::string>& first_words) {
     settings.program = program;
     std::vector<std::unique_ptr<Program>> nodes;

@@ -39,7 +39,7 @@ class Secrets(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-secrets-"))
         (self.folder / "runtime").mkdir(mode=0o700)
-        env = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder / "runtime"),
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "MUSTER_RUNTIME_DIR": str(self.folder / "runtime"),
                "CUDA_VISIBLE_DEVICES": "", "MUSTER_LOG_LEVEL": "debug"}
         # No exec: a process in the middle of one has no environment to read.
         stay = "echo $$ up; while :; do sleep 1000; done"
@@ -93,7 +93,7 @@ class Secrets(unittest.TestCase):
         def as_nobody(*command):
             return subprocess.run(command, capture_output=True, user=65534, group=65534, extra_groups=[]).returncode
         self.assertNotEqual(as_nobody("cat", self.fd), 0)
-        self.assertNotEqual(as_nobody("ls", str(self.folder / "runtime" / "muster")), 0)
+        self.assertNotEqual(as_nobody("ls", str(self.folder / "runtime" / f"muster-{os.geteuid()}")), 0)
         self.assertNotEqual(as_nobody("cat", f"/proc/{self.ranks[0]}/environ"), 0)
 
 

@@ -54,7 +54,7 @@ TEST(TasksResume, OneInterruptDrainsAndTwoEnd) {
 TEST(TasksResume, ARunIsListedExplainedAndStopped) {
   const ScratchFolder folder;
   ProgramSettings settings;
-  settings.environment = {{"XDG_RUNTIME_DIR", folder.path()}};
+  settings.environment = {{"MUSTER_RUNTIME_DIR", folder.path()}};
   folder.write("s.toml", task_table("holds it", "echo yes >began; sleep 1000") +
                              task_table("waits", "true", "needs = { cpus = 1 }\n"));
   Program program({"tasks", "s.toml", "--cpus", "1", "--run-dir", "run"}, folder, settings);

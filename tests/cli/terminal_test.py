@@ -19,7 +19,7 @@ def on_terminal(*command, term="xterm", react=lambda seen, folder: None):
     """The output of a command on a terminal of its own. `react` is told what has come so far, and its folder."""
     master, slave = pty.openpty()
     with tempfile.TemporaryDirectory() as folder:
-        env = dict(os.environ, CUDA_VISIBLE_DEVICES="", XDG_RUNTIME_DIR=folder, TERM=term)
+        env = dict(os.environ, CUDA_VISIBLE_DEVICES="", MUSTER_RUNTIME_DIR=folder, TERM=term)
         process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, cwd=folder, env=env, start_new_session=True)
         os.close(slave)
         seen = b""
@@ -79,7 +79,7 @@ class Terminal(unittest.TestCase):
     def test_a_pipe_gets_every_line(self):
         with tempfile.TemporaryDirectory() as folder:
             out = subprocess.run([MUSTER, *self.JOB], capture_output=True, text=True, cwd=folder,
-                                 env=dict(os.environ, CUDA_VISIBLE_DEVICES="", XDG_RUNTIME_DIR=folder)).stdout
+                                 env=dict(os.environ, CUDA_VISIBLE_DEVICES="", MUSTER_RUNTIME_DIR=folder)).stdout
         self.assertEqual(out.count("] hello\n"), 4)
 
     # Each bar stands until it has been seen on the terminal.

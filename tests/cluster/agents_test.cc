@@ -32,7 +32,7 @@ class Agents : public testing::Test {
 
   ProgramSettings settings() const {
     ProgramSettings settings;
-    settings.environment = {{"XDG_RUNTIME_DIR", folder_.path() + "/runtime"}};
+    settings.environment = {{"MUSTER_RUNTIME_DIR", folder_.path() + "/runtime"}};
     return settings;
   }
 

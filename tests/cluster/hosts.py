@@ -111,7 +111,7 @@ class Hosts:
     def __enter__(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-hosts-"))
         self.environment = {"PATH": os.environ["PATH"] + ":/usr/sbin:/sbin", "HOME": str(self.folder),
-                            "XDG_RUNTIME_DIR": str(self.folder / "runtime"), "CUDA_VISIBLE_DEVICES": ""}
+                            "MUSTER_RUNTIME_DIR": str(self.folder / "runtime"), "CUDA_VISIBLE_DEVICES": ""}
         (self.folder / "runtime").mkdir(mode=0o700)
         try:
             self.make_network()

@@ -23,7 +23,7 @@ class OnGpus(unittest.TestCase):
         self.folder = folder.name
 
     def start(self, *argv):
-        env = {**os.environ, **TWO_GPUS, "XDG_RUNTIME_DIR": self.folder, "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, **TWO_GPUS, "MUSTER_RUNTIME_DIR": self.folder, "OMP_NUM_THREADS": "1"}
         env.pop("CUDA_VISIBLE_DEVICES", None)
         done = subprocess.run(argv, cwd=self.folder, env=env, capture_output=True, text=True, timeout=100)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -124,7 +124,7 @@ TEST(DevicesText, HostileNamesDoNotReachTheTerminal) {
 
 TEST(DevicesCommand, ShowsWhoHoldsALease) {
   const ScratchFolder folder;
-  const ScopedEnv runtime("XDG_RUNTIME_DIR", folder.path().c_str());
+  const ScopedEnv runtime("MUSTER_RUNTIME_DIR", folder.path().c_str());
   const ScopedEnv library("MUSTER_NVML_LIBRARY", FAKE_NVML_LIBRARY);
   const ScopedEnv machine("FAKE_NVML", "version=570.1|uuid=GPU-7777,name=Test");
   EXPECT_THAT(run("devices"), Not(HasSubstr("job j42")));

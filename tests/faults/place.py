@@ -34,7 +34,7 @@ class Place:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-fault-"))
         (self.folder / "runtime").mkdir(mode=0o700)
         self.environment = {"PATH": os.environ["PATH"] + ":/usr/sbin:/sbin", "HOME": str(self.folder),
-                            "XDG_RUNTIME_DIR": str(self.folder / "runtime"), "CUDA_VISIBLE_DEVICES": "",
+                            "MUSTER_RUNTIME_DIR": str(self.folder / "runtime"), "CUDA_VISIBLE_DEVICES": "",
                             "OMP_NUM_THREADS": "1"}
         self.running = []
 

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -357,17 +358,45 @@ TEST(LeaseNote, RoundTripAndNoise) {
   EXPECT_TRUE(lease_note_from_bytes(R"({"schema":"muster.lease/1","pid":"x","since_seconds":1.5})"));
 }
 
-TEST(LeaseFolderPath, RuntimeFolderWhenItIsOurs) {
+TEST(RuntimeFolder, DoesNotDependOnTheLogin) {
   const ScratchFolder scratch;
-  const std::string fallback = cat("/tmp/muster-", ::geteuid());
-  {
-    const ScopedEnv runtime("XDG_RUNTIME_DIR", scratch.path().c_str());
-    EXPECT_EQ(default_runtime_folder(), scratch.path() + "/muster");
-  }
-  for (const char* value : {"", "relative", "/nowhere/at/all", static_cast<const char*>(nullptr)}) {
-    const ScopedEnv runtime("XDG_RUNTIME_DIR", value);
-    EXPECT_EQ(default_runtime_folder(), fallback);
-  }
+  const ScopedEnv told("MUSTER_RUNTIME_DIR", nullptr);
+  const std::string at_cron = [] {
+    const ScopedEnv runtime("XDG_RUNTIME_DIR", nullptr);
+    return default_runtime_folder();
+  }();
+  const ScopedEnv runtime("XDG_RUNTIME_DIR", scratch.path().c_str());
+  EXPECT_EQ(default_runtime_folder(), at_cron);
+  const ScopedEnv chosen("MUSTER_RUNTIME_DIR", scratch.path().c_str());
+  EXPECT_EQ(default_runtime_folder(), cat(scratch.path(), "/muster-", ::geteuid()));
+}
+
+TEST(RuntimeFolder, IsNoPlaceThatAnotherHasTaken) {
+  const ScratchFolder first;
+  const ScratchFolder second;
+  const std::vector<std::string> places = {"/nowhere/at/all", first.path(), second.path()};
+  const std::string name = cat("/muster-", ::geteuid());
+  EXPECT_EQ(choose_runtime_folder(places), first.path() + name);
+  ASSERT_EQ(::symlink(second.path().c_str(), (first.path() + name).c_str()), 0);  // a stranger's, say
+  EXPECT_EQ(choose_runtime_folder(places), second.path() + name);
+  open_runtime_folder(second.path() + name, true);
+  ASSERT_EQ(::unlink((first.path() + name).c_str()), 0);
+  EXPECT_EQ(choose_runtime_folder(places), second.path() + name) << "where this user's jobs are already";
+  open_runtime_folder(first.path() + name, true);
+  if (::geteuid() != 0) return;  // only root can give a folder away
+  EXPECT_EQ(choose_runtime_folder(places), first.path() + name);
+  ASSERT_EQ(::chown((first.path() + name).c_str(), 65534, 65534), 0);
+  EXPECT_EQ(choose_runtime_folder(places), second.path() + name);
+}
+
+TEST(RuntimeFolder, WhatClearsOldFilesAwayLeavesALeaseAlone) {
+  const ScratchFolder scratch;
+  const GpuUuid gpu{"GPU-a"};
+  const LeaseFolder folder({.folder = scratch.path()});
+  const auto lease = folder.try_take(gpu);
+  ASSERT_TRUE(lease);
+  const Fd cleaner(::open((scratch.path() + "/gpu-a").c_str(), O_RDONLY | O_CLOEXEC));
+  EXPECT_NE(::flock(cleaner.get(), LOCK_EX | LOCK_NB), 0) << "systemd-tmpfiles asks so";
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ class TaskSetTest(ProgramTest):
 
     def probe(self, *what, **env):
         # All that it starts has the folder in its environment, by which `start` sees whether something is left.
-        done = self.start(TASK_PROBE, *what, CUDA_VISIBLE_DEVICES="", XDG_RUNTIME_DIR=self.folder, **env)
+        done = self.start(TASK_PROBE, *what, CUDA_VISIBLE_DEVICES="", MUSTER_RUNTIME_DIR=self.folder, **env)
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout
 
@@ -25,7 +25,7 @@ class TaskSetTest(ProgramTest):
 
     def two_gpus(self, cuda="GPU-a,GPU-b", **env):
         return {"MUSTER_NVML_LIBRARY": f"{BUILD}/lib/libfake_nvml.so", "FAKE_CUDA": cuda, "MUSTER_CUDA_LIBRARY": f"{BUILD}/lib/libfake_cuda.so",
-                "FAKE_NVML": "version=570.1|uuid=GPU-a,name=A|uuid=GPU-b,name=B", "XDG_RUNTIME_DIR": self.folder, "CUDA_VISIBLE_DEVICES": "0,1", **env}
+                "FAKE_NVML": "version=570.1|uuid=GPU-a,name=A|uuid=GPU-b,name=B", "MUSTER_RUNTIME_DIR": self.folder, "CUDA_VISIBLE_DEVICES": "0,1", **env}
 
 
 class Tasks(TaskSetTest):
@@ -98,7 +98,7 @@ class Groups(TaskSetTest):
         self.assertIn("task 'long' on CPU slot 0, CPU slot 1: its ranks were ended", said)
 
     def test_a_killed_program_takes_its_groups_along(self):
-        environment = self.environment(XDG_RUNTIME_DIR=self.folder, CUDA_VISIBLE_DEVICES="", MUSTER_CPU_SLOTS=2)
+        environment = self.environment(MUSTER_RUNTIME_DIR=self.folder, CUDA_VISIBLE_DEVICES="", MUSTER_CPU_SLOTS=2)
         with subprocess.Popen([TASK_PROBE, "group-waits"], cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as program:
             end = time.monotonic() + 100
             while not os.path.exists(f"{self.folder}/up") and time.monotonic() < end:

@@ -280,7 +280,7 @@ class HostsTasks(TasksCase, HostsCase):
     def test_gpus_are_leased_where_they_are(self):
         uuid = "GPU-{}0000000-0000-4000-8000-000000000000"
         gpu = self.wrapper("with-gpus", f"""
-            export MUSTER_NVML_LIBRARY={FAKE_NVML} XDG_RUNTIME_DIR={self.folder}/$(hostname); mkdir -m 700 -p $XDG_RUNTIME_DIR
+            export MUSTER_NVML_LIBRARY={FAKE_NVML} MUSTER_RUNTIME_DIR={self.folder}/$(hostname); mkdir -m 700 -p $MUSTER_RUNTIME_DIR
             n=$(hostname | tr bc 12)
             export FAKE_NVML="version=550.54|uuid={uuid.format('${n}')},name=Test GPU,total=8589934592,free=8589934592,cc=9.0,pci=00000000:01:00.0"
             exec {MUSTER} "$@" """)

@@ -44,7 +44,7 @@ class Remote(TasksCase, unittest.TestCase):
         runtime = self.folder / "runtime"
         runtime.mkdir(mode=0o700)
         ssh = f"{sys.executable} -B {pathlib.Path(__file__).with_name('stand_in_ssh.py')} {self.world} {FAKE_NVML}"
-        self.environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "XDG_RUNTIME_DIR": str(runtime),
+        self.environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "MUSTER_RUNTIME_DIR": str(runtime),
                             "MUSTER_SSH": ssh}
 
     def kill_what_is_left(self):
@@ -270,7 +270,7 @@ class Lost(Remote):
         process = self.start("--hosts", "far-b", "--run-dir", "run",
                              self.write(task("t", "touch up; sleep 1000")))
         self.there("up")
-        servers = [pid for pid, line in processes_with(f"XDG_RUNTIME_DIR={self.world}/far-b").items()
+        servers = [pid for pid, line in processes_with(f"MUSTER_RUNTIME_DIR={self.world}/far-b").items()
                    if line.startswith(MUSTER)]
         os.kill(min(servers), signal.SIGTERM)  # the others are its sentinel
         out, err = process.communicate()

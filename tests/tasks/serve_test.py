@@ -31,7 +31,7 @@ class Serve(unittest.TestCase):
         self.version = subprocess.run([MUSTER, "--version"], capture_output=True, text=True).stdout.split()[-1]
         self.server = subprocess.Popen(
             [MUSTER, "tasks", "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            cwd=self.folder, env={"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(self.folder), "CUDA_VISIBLE_DEVICES": ""})
+            cwd=self.folder, env={"PATH": os.environ["PATH"], "MUSTER_RUNTIME_DIR": str(self.folder), "CUDA_VISIBLE_DEVICES": ""})
         timer = threading.Timer(60, self.server.kill)
         timer.start()
         self.addCleanup(timer.cancel)

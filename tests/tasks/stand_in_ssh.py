@@ -24,7 +24,7 @@ PLACE = pathlib.Path(FOLDER) / HOST
 def environment():
     gpu = (PLACE / "gpu").read_text().strip() if (PLACE / "gpu").exists() else str(ord(HOST[-1]) % 10)
     return dict(
-        os.environ, XDG_RUNTIME_DIR=str(PLACE), MUSTER_NVML_LIBRARY=FAKE_NVML,
+        os.environ, MUSTER_RUNTIME_DIR=str(PLACE), MUSTER_NVML_LIBRARY=FAKE_NVML,
         FAKE_NVML=f"version=550.54|uuid=GPU-{gpu}0000000-0000-4000-8000-000000000000,name=Test GPU,total=8589934592,"
         "free=8589934592,cc=9.0,pci=00000000:01:00.0")
 

@@ -1,0 +1,81 @@
+#include "muster/launch/other_users.h"
+
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/launch/lease_plan.h"
+
+namespace muster {
+
+namespace {
+
+std::string user_name(uid_t uid) {
+  const passwd* const user = ::getpwuid(uid);
+  return user == nullptr ? cat("user id ", uid) : cat("user ", user->pw_name);
+}
+
+std::string command_of(int pid) {
+  try {
+    return printable(std::string(trim(read_file(cat("/proc/", pid, "/comm")))));
+  } catch (const Error&) {
+    return "?";  // it has just ended
+  }
+}
+
+// Nothing for a process of this user.
+std::optional<std::string> describe_other(const GpuProcess& process) {
+  std::string who;
+  struct stat info = {};
+  if (::stat(cat("/proc/", process.pid).c_str(), &info) != 0) {
+    who = "not visible from here";
+  } else if (info.st_uid == ::geteuid()) {
+    return std::nullopt;
+  } else {
+    who = cat(command_of(process.pid), ", ", user_name(info.st_uid));
+  }
+  const std::string memory =
+      process.used_memory_bytes > 0 ? cat(", ", format_bytes(process.used_memory_bytes)) : std::string();
+  return cat("pid ", process.pid, " (", who, memory, ")");
+}
+
+bool is_wanted(const Gpu& gpu, const std::vector<GpuUuid>& wanted) {
+  const auto in_list = [&](const GpuUuid& uuid) {
+    return std::find(wanted.begin(), wanted.end(), uuid) != wanted.end();
+  };
+  return in_list(gpu.uuid) || std::any_of(gpu.mig.begin(), gpu.mig.end(),
+                                          [&](const MigInstance& mig) { return in_list(mig.uuid); });
+}
+
+}  // namespace
+
+std::vector<std::string> other_users_of(const Host& host, const std::vector<GpuUuid>& wanted) {
+  std::vector<std::string> lines;
+  for (const Gpu& gpu : host.gpus) {
+    if (!is_wanted(gpu, wanted)) continue;
+    std::vector<std::string> others;
+    for (const GpuProcess& process : gpu.processes) {
+      if (auto other = describe_other(process)) others.push_back(std::move(*other));
+    }
+    if (!others.empty())
+      lines.push_back(
+          cat("GPU ", gpu.index.value, " (", printable(gpu.uuid.value), "): in use by ", join(others, ", ")));
+  }
+  return lines;
+}
+
+void warn_of_other_users(const Host& host, const Plan& plan, int host_index) {
+  std::vector<GpuUuid> wanted;
+  for (const LeaseWish& wish : lease_wishes(plan, host_index)) wanted.push_back(wish.gpu);
+  for (const std::string& line : other_users_of(host, wanted))
+    log(LogLevel::warn, cat(line, ", whose memory and time this job shares; --gpus idle takes others"));
+}
+
+}  // namespace muster
