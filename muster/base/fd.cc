@@ -1,8 +1,10 @@
 #include "muster/base/fd.h"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 
 #include "muster/base/error.h"
@@ -44,10 +46,22 @@ std::string read_file(const std::string& path, size_t most) {
   return bytes;
 }
 
+std::string name_aside(const std::string& path) {
+  std::array<unsigned char, 8> bytes;
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    fail_errno("getrandom", errno);
+  std::string name = path + ".tmp-";
+  for (const unsigned char byte : bytes) {
+    name += "0123456789abcdef"[byte >> 4];
+    name += "0123456789abcdef"[byte & 15];
+  }
+  return name;
+}
+
 void write_file(const std::string& path, const std::string& bytes) {
-  const std::string aside = cat(path, ".tmp-", ::gettid());
+  const std::string aside = name_aside(path);
   {
-    const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
     if (!fd.valid()) fail_errno(cat("cannot create '", aside, "'"), errno);
     try {
       write_all(fd.get(), bytes, path);

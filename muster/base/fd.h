@@ -37,6 +37,10 @@ void write_all(int fd, const std::string& bytes, const std::string& path = {});
 // Throws: io naming the path.
 std::string read_file(const std::string& path, size_t most = SIZE_MAX);
 
+// Another name in the folder of `path`, for what will be renamed to it. Random: processes of other hosts and
+// containers, which have the same process ids, may share the folder. Throws: io.
+std::string name_aside(const std::string& path);
+
 // Writes `bytes` to `path` aside, then renames: a reader sees the old file or the new one. Throws: io naming
 // the path.
 void write_file(const std::string& path, const std::string& bytes);

@@ -23,6 +23,7 @@
 #include "muster/cli/tasks.h"
 #include "muster/cli/unknown_flag.h"
 #include "muster/launch/agent.h"
+#include "muster/supervise/first_process.h"
 
 namespace {
 
@@ -135,6 +136,7 @@ int parse_and_run(CLI::App& app, std::span<const Command> commands, Arguments ar
 
 int main(int argc, char** argv) {
   ensure_standard_streams();
+  muster::let_signals_end_first_process();
   ::signal(SIGPIPE, SIG_IGN);  // a reader that is gone must not cost the exit code and the report
   Arguments args(argv + 1, argv + argc);
   CLI::App app("Puts every rank of a job on the right device, starts the ranks and guards them.", "muster");

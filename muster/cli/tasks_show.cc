@@ -202,8 +202,8 @@ void write_result_file(const std::string& path, const std::string& text) {
 int why_not_writable(const std::string& path) {
   if (std::filesystem::is_directory(path)) return EISDIR;
   if (is_device_or_pipe(path)) return ::access(path.c_str(), W_OK) == 0 ? 0 : errno;
-  const std::string aside = cat(path, ".tmp-", ::getpid());
-  const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  const std::string aside = name_aside(path);
+  const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!fd.valid()) return errno;
   ::unlink(aside.c_str());
   return 0;

@@ -40,7 +40,7 @@ Secret user_secret() {
   const std::string path = default_runtime_folder();
   const Fd folder = open_runtime_folder(path, true);
   const std::string file = path + "/" + kUserSecret;
-  const std::string aside = cat(kUserSecret, ".", ::getpid());
+  const std::string aside = name_aside(kUserSecret);
   if (::faccessat(folder.get(), kUserSecret, F_OK, 0) != 0) {
     {
       const Fd fresh(

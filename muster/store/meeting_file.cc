@@ -55,7 +55,7 @@ struct Served {
 }  // namespace
 
 MeetingFile::MeetingFile(std::string path, const MeetingPoint& point) : path_(std::move(path)) {
-  const std::string aside = cat(path_, ".", ::getpid());
+  const std::string aside = name_aside(path_);
   std::string text = cat(point.secret.hex(), "\n", point.endpoint, "\n");
   {
     const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));

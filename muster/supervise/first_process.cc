@@ -1,0 +1,28 @@
+#include "muster/supervise/first_process.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <initializer_list>
+
+namespace muster {
+
+namespace {
+
+void end_by_signal(int signal) {
+  ::_exit(128 + signal);
+}
+
+}  // namespace
+
+void let_signals_end_first_process() {
+  if (::getpid() != 1) return;
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+    struct sigaction action = {};
+    if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) continue;
+    action.sa_handler = end_by_signal;
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
+}  // namespace muster
