@@ -28,6 +28,9 @@ constexpr Source kSources[] = {
     {"Kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", nullptr, nullptr},
 };
 
+// Slurm numbers the steps that it makes itself from here on: a batch script's shell, an interactive one.
+constexpr int64_t kFirstSpecialSlurmStep = 0xfffffff0;
+
 int env_int(const char* name, int otherwise) {
   if (name == nullptr) return otherwise;
   const auto value = get_env_int(name);
@@ -80,7 +83,9 @@ std::optional<RankEnv> read(const Source& source) {
                                                  source.world_size, " >= 1, got ", env.world_size));
   }
   check_range(source, source.rank, env.rank, source.world_size, env.world_size);
-  env.local_rank = env_int(source.local_rank, env.world_size == 1 ? 0 : env.rank);
+  const bool told = source.local_rank != nullptr && get_env(source.local_rank).has_value();
+  env.local_rank_told = told || env.world_size == 1;
+  env.local_rank = env_int(source.local_rank, 0);
   env.local_world_size = env_int(source.local_world_size, std::max(env.local_rank + 1, 1));
   if (source.name == std::string_view("Slurm")) {
     env.group_rank = env_int("SLURM_NODEID", 0);
@@ -116,6 +121,7 @@ void read_common(RankEnv& env) {
   env.backend = get_env("MUSTER_BACKEND").value_or("auto");
   env.simulated = get_env("MUSTER_SIMULATED") == "1";
   // `--virtual-local-rank` shows torch scripts LOCAL_RANK=0; the true one is here.
+  env.local_rank_told |= get_env("MUSTER_LOCAL_RANK").has_value();
   env.local_rank = env_int("MUSTER_LOCAL_RANK", env.local_rank);
   if (!env.device.empty()) env.source = "muster";
 }
@@ -126,10 +132,13 @@ void put(Environment& vars, const char* name, const std::string& value) {
 
 }  // namespace
 
-// The batch script's own shell does not run as a numbered step.
 bool inside_srun_step() {
   const auto step = get_env("SLURM_STEP_ID");
-  return step && parse_int(*step).has_value() && get_env("SLURM_STEP_NUM_TASKS").has_value();
+  const auto number = step ? parse_int(*step) : std::nullopt;
+  const auto tasks = get_env("SLURM_STEP_NUM_TASKS");
+  if (!number || *number >= kFirstSpecialSlurmStep || !tasks) return false;
+  const bool is_shell_at_terminal = *tasks == "1" && get_env("SLURM_PTY_PORT").has_value();
+  return !is_shell_at_terminal;
 }
 
 Environment own_environment() {

@@ -21,7 +21,8 @@ struct RankEnv {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
-  int group_rank = 0;  // the host's number
+  bool local_rank_told = true;  // false: the two above say nothing, and neither do the next two
+  int group_rank = 0;           // the host's number
   int group_world_size = 1;
   std::string role_name = "default";
   int role_rank = 0;
@@ -52,11 +53,12 @@ struct RankEnv {
 // OMP_NUM_THREADS, which depend on the device and on what the user set.
 Environment to_environment(const RankEnv& env);
 
-// Whether this is a task of srun; a batch script has SLURM_PROCID too, and is none.
+// Whether this is a task of srun. A batch script and an interactive shell (salloc's, `srun --pty bash`) have
+// SLURM_PROCID too, and are none.
 bool inside_srun_step();
 
-// Reads the first source that gives rank and size: torchrun/muster, Open MPI, PMI, Slurm (inside an srun step
-// only: a batch script has SLURM_PROCID=0 too), Kubernetes. PMIx tells no size by variable; the launchers
+// Reads the first source that gives rank and size: torchrun/muster, Open MPI, PMI, Slurm (where
+// inside_srun_step()), Kubernetes. PMIx tells no size by variable; the launchers
 // that speak it (Open MPI, Slurm) set their own beside it. Nothing when there is none: started alone. Throws:
 // invalid_argument when one source contradicts itself (RANK=4 of WORLD_SIZE=4, RANK without WORLD_SIZE).
 std::optional<RankEnv> rank_env_from_environment();

@@ -4,6 +4,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
+#include "muster/base/rank_env.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -14,7 +15,6 @@ constexpr const char* kNodeList = "SLURM_JOB_NODELIST";
 constexpr const char* kNodeCpus = "SLURM_JOB_CPUS_PER_NODE";
 constexpr size_t kMostNodes = 100'000;
 constexpr size_t kMostDigits = 9;
-constexpr int64_t kFirstSpecialStep = 0xfffffff0;  // a batch script's, an interactive shell's
 
 [[noreturn]] void refuse_nodes(const char* variable, const std::string& expected, const std::string& text) {
   throw Error(ErrorCode::invalid_argument,
@@ -83,12 +83,6 @@ void check_node_name(const std::string& name, const std::string& whole) {
   if (name.empty() || name[0] == '-' || !plain) refuse_node_list(whole);
 }
 
-bool is_task_of_srun() {
-  const auto step = get_env("SLURM_STEP_ID");
-  const auto number = step ? parse_int(*step) : std::nullopt;
-  return number && *number < kFirstSpecialStep && get_env("SLURM_STEP_NUM_TASKS").has_value();
-}
-
 }  // namespace
 
 std::vector<std::string> parse_slurm_nodes(const std::string& text) {
@@ -130,7 +124,7 @@ std::vector<int> parse_slurm_counts(const std::string& text) {
 
 std::optional<std::vector<SlurmNode>> slurm_nodes_of_environment() {
   const auto list = get_env(kNodeList);
-  if (!get_env("SLURM_JOB_ID") || !list || is_task_of_srun()) return std::nullopt;
+  if (!get_env("SLURM_JOB_ID") || !list || inside_srun_step()) return std::nullopt;
   std::vector<SlurmNode> nodes;
   for (std::string& name : parse_slurm_nodes(*list)) nodes.push_back({.name = std::move(name)});
   const auto counts = get_env(kNodeCpus) ? parse_slurm_counts(*get_env(kNodeCpus)) : std::vector<int>();

@@ -79,15 +79,6 @@ ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d
                              .of_all_ranks = std::ssize(members) == meeting.world_size});
 }
 
-ProcessGroup join_and_make(const Rendezvous& meeting, const InitOptions& options) {
-  const RankIdentity self = identity(meeting, options);
-  const auto world = c10::make_intrusive<c10d::PrefixStore>("world", meeting.store);
-  const int64_t generation = next_generation(*world, meeting.world_size);
-  c10d::PrefixStore members_of(cat("members/", generation), meeting.store);
-  const auto members = join(members_of, self, options.init_timeout);
-  return make_group(meeting, world, members, meeting.rank, options);
-}
-
 // Until `count` has been added to the key, or `deadline`.
 bool wait_for_count(c10d::Store& store, const char* key, int64_t count, const Deadline& deadline) {
   while (store.add(key, 0) < count) {
@@ -112,12 +103,25 @@ void serve_until_left(c10d::Store& root, int64_t size) {
 
 }  // namespace
 
+ProcessGroup init_process_group(const Rendezvous& meeting, const InitOptions& options) {
+  const RankIdentity self = identity(meeting, options);
+  const auto world = c10::make_intrusive<c10d::PrefixStore>("world", meeting.store);
+  const int64_t generation = next_generation(*world, meeting.world_size);
+  c10d::PrefixStore members_of(cat("members/", generation), meeting.store);
+  const auto members = join(members_of, self, options.init_timeout);
+  return make_group(meeting, world, members, meeting.rank, options);
+}
+
 ProcessGroup init_process_group(const InitOptions& options) {
-  return join_and_make(open_rendezvous(options), options);
+  return init_process_group(open_rendezvous(options), options);
 }
 
 std::optional<ProcessGroup> init_process_group_of_some(const InitOptions& options, bool takes_part) {
-  const Rendezvous meeting = open_rendezvous(options);
+  return init_process_group_of_some(open_rendezvous(options), options, takes_part);
+}
+
+std::optional<ProcessGroup> init_process_group_of_some(const Rendezvous& meeting, const InitOptions& options,
+                                                       bool takes_part) {
   const RankIdentity self = identity(meeting, options, takes_part);
   c10d::PrefixStore members_of("some/members", meeting.store);
   auto members = join(members_of, self, options.init_timeout);
@@ -151,7 +155,8 @@ ProcessGroup init_process_group(const c10::intrusive_ptr<c10d::Store>& store, in
         ErrorCode::invalid_argument,
         cat("init_process_group: expected 0 <= rank < world_size, got rank ", rank, " of ", world_size));
   }
-  return join_and_make({.store = store, .rank = rank, .world_size = world_size, .master_addr = ""}, options);
+  const Rendezvous meeting{.store = store, .rank = rank, .world_size = world_size, .master_addr = ""};
+  return init_process_group(meeting, options);
 }
 
 }  // namespace muster

@@ -16,12 +16,12 @@ namespace muster {
 struct RankIdentity {
   int rank = 0;
   int world_size = 1;
-  std::string host;  // host_identity(): equal where memory and devices are shared
+  std::string host = {};  // host_identity(): equal where memory and devices are shared
   int pid = 0;
-  std::string device;  // "cpu", the GPU's UUID, or "cuda:0" where that is not known
-  std::string backend;
-  std::string libtorch;  // "2.15.0"
-  std::string nccl;      // "2.27.3"; empty on a CPU
+  std::string device = {};  // "cpu", the GPU's UUID, or "cuda:0" where that is not known
+  std::string backend = {};
+  std::string libtorch = {};  // "2.15.0"
+  std::string nccl = {};      // "2.27.3"; empty on a CPU
   bool takes_part = true;
 };
 
@@ -37,6 +37,11 @@ struct Rendezvous {
 // Blocking: until the store answers. Throws: invalid_argument, unavailable (unresolvable or silent master,
 // port taken).
 Rendezvous open_rendezvous(const InitOptions& options);
+
+// init_process_group and init_process_group_of_some for ranks that have met already.
+ProcessGroup init_process_group(const Rendezvous& meeting, const InitOptions& options);
+std::optional<ProcessGroup> init_process_group_of_some(const Rendezvous& meeting, const InitOptions& options,
+                                                       bool takes_part);
 
 // Publishes `self`, waits for everybody, checks that all fit together. Returns all members in rank order.
 // Collective: yes. Throws: timeout naming the missing ranks; invalid_argument for a rank that exists twice or

@@ -27,6 +27,7 @@ struct ProgramRanks {
 
 struct LaunchOptions {
   std::vector<std::string> argv = {};  // the program and its arguments, as executed
+  std::string program = {};            // the file to execute for `argv`; empty: what its first names, by PATH
   // What the last ranks run instead, in this order; the ranks before them run `argv`. The request's number of
   // ranks counts all.
   std::vector<ProgramRanks> more_programs = {};

@@ -78,13 +78,12 @@ std::string run_folder_of(const LaunchOptions& options) {
 }
 
 std::vector<std::string> program_paths(const LaunchOptions& options) {
-  const auto path_of = [&](const std::vector<std::string>& argv) {
-    const std::string path =
-        find_program(argv.at(0), get_env("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
+  const auto path_of = [&](const std::string& name) {
+    const std::string path = find_program(name, get_env("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
     return options.work_dir.empty() ? path : absolute_path(path);
   };
-  std::vector<std::string> paths = {path_of(options.argv)};
-  for (const ProgramRanks& more : options.more_programs) paths.push_back(path_of(more.argv));
+  std::vector<std::string> paths = {path_of(options.program.empty() ? options.argv.at(0) : options.program)};
+  for (const ProgramRanks& more : options.more_programs) paths.push_back(path_of(more.argv.at(0)));
   return paths;
 }
 

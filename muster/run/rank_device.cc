@@ -126,16 +126,22 @@ std::optional<RankDevice> device_by_local_rank(const RankEnv& env, const Invento
   throw Error(ErrorCode::unavailable,
               cat("device: expected a GPU for local rank ", env.local_rank, ", got ",
                   plural(gpus.size(), "visible GPU"), " (", env.source, " started ", env.local_world_size,
-                  " ranks here); ", describe(host, usable),
-                  "; start fewer ranks, or say what the others get: MUSTER_SURPLUS=cpu, drop or share"));
+                  " ranks here); ", describe(host, usable), "; start fewer ranks, ",
+                  env.local_rank_told ? "" : "tell each its LOCAL_RANK, ",
+                  "or say what the others get: MUSTER_SURPLUS=cpu, drop or share"));
+}
+
+SeenMachine see_machine() {
+  const auto file = get_env("MUSTER_INVENTORY");
+  SeenMachine seen{.machine = file ? read_inventory(*file) : probe_this_machine()};
+  if (!seen.machine.simulated) seen.masks = inherited_masks();
+  return seen;
 }
 
 std::optional<RankDevice> device_of_rank(const RankEnv& env, Surplus surplus) {
   if (!env.plan.empty()) return from_plan(env);
-  const auto file = get_env("MUSTER_INVENTORY");
-  const Inventory machine = file ? read_inventory(*file) : probe_this_machine();
-  return device_by_local_rank(env, machine, machine.simulated ? VisibilityMasks{} : inherited_masks(),
-                              surplus);
+  const SeenMachine seen = see_machine();
+  return device_by_local_rank(env, seen.machine, seen.masks, surplus);
 }
 
 }  // namespace muster

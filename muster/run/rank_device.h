@@ -30,6 +30,13 @@ RankDevice cpu_of_rank(const RankEnv& env, const std::string& why);
 // invalid_argument for a plan that cannot be read or does not name this rank.
 std::optional<RankDevice> device_of_rank(const RankEnv& env, Surplus surplus);
 
+// This machine and what the environment hides of it, or MUSTER_INVENTORY's.
+struct SeenMachine {
+  Inventory machine = {};
+  VisibilityMasks masks = {};
+};
+SeenMachine see_machine();
+
 // Under a launcher that assigns none: the visible GPU of the local rank, or what `surplus` says where there
 // are fewer. Where the rank has a mask that names a single GPU, that is its own, whatever its number.
 std::optional<RankDevice> device_by_local_rank(const RankEnv& env, const Inventory& machine,

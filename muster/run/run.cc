@@ -1,52 +1,53 @@
 #include "muster/run/run.h"
 
-#include <unistd.h>
-
-#include <cstdio>
-
 #include "muster/base/env.h"
 #include "muster/base/log.h"
-#include "muster/comm/init.h"
+#include "muster/comm/rendezvous.h"
 #include "muster/launch/agent.h"
 #include "muster/run/error_file.h"
+#include "muster/run/local_place.h"
+#include "muster/run/own_program.h"
 #include "muster/run/rank_device.h"
+#include "muster/run/run_calls.h"
+#include "muster/supervise/first_process.h"
 
 namespace muster {
 
 namespace {
-
-std::string own_program() {
-  char path[4096];
-  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path));
-  if (length <= 0 || length >= static_cast<ssize_t>(sizeof(path))) {
-    throw Error(ErrorCode::io,
-                "run: cannot read /proc/self/exe, which is needed to start the ranks; use `muster run`");
-  }
-  return {path, static_cast<size_t>(length)};
-}
 
 Surplus surplus_of(const RunOptions& options) {
   const auto told = get_env("MUSTER_SURPLUS");
   return told ? parse_surplus(*told) : options.surplus;
 }
 
-// Started alone: this process becomes the launcher. It starts itself again by fork and exec at once, so
-// nothing of LibTorch's state (threads, CUDA) is ever inherited.
-int start_ranks(const RunOptions& options, int argc, char** argv) {
+// As the environment says it, or else the options.
+LaunchOptions own_launch_options(const RunOptions& options, int argc, char** argv) {
   LaunchOptions launch;
-  launch.argv = {own_program()};
-  launch.argv.insert(launch.argv.end(), argv + std::min(argc, 1), argv + argc);
+  launch.argv = own_command_line(argc, argv);
+  launch.program = kOwnProgram;
   launch.request.nproc_per_node = options.nproc;
-  if (const auto nproc = get_env_int("MUSTER_NPROC"))
+  if (const auto nproc = get_env_int("MUSTER_NPROC")) {
+    if (*nproc > INT32_MAX) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("environment: expected a number of ranks in MUSTER_NPROC, got ", *nproc));
+    }
     launch.request.nproc_per_node = static_cast<int>(*nproc);
+  }
   launch.request.gpus = get_env("MUSTER_GPUS").value_or(options.gpus);
   launch.request.policy = get_env("MUSTER_POLICY").value_or(options.policy);
   launch.request.map = options.map;
   launch.request.visibility = options.visibility;
+  launch.request.surplus = surplus_of(options);
   launch.inventory = get_env("MUSTER_INVENTORY").value_or("");
+  launch.extra_env = {{kRunCallsVariable, run_calls_for_children()}};
+  return launch;
+}
+
+// Started alone: this process becomes the launcher. It starts itself again by fork and exec at once, so
+// nothing of LibTorch's state (threads, CUDA) is ever inherited.
+int start_ranks(const RunOptions& options, int argc, char** argv) {
   try {
-    launch.request.surplus = surplus_of(options);
-    return run(launch);
+    return run(own_launch_options(options, argc, argv));
   } catch (const Error& error) {
     log(LogLevel::error, error.message());
     return exit_code_of(error);
@@ -54,20 +55,24 @@ int start_ranks(const RunOptions& options, int argc, char** argv) {
 }
 
 // The group of the ranks that have a device; nothing for one that is left out.
-std::optional<ProcessGroup> join_group(const InitOptions& init, bool launcher_decides, Surplus surplus,
-                                       bool has_device) {
-  if (launcher_decides || surplus != Surplus::drop) return init_process_group(init);
-  return init_process_group_of_some(init, has_device);
+std::optional<ProcessGroup> join_group(const std::optional<Rendezvous>& met, const InitOptions& init,
+                                       bool launcher_decides, Surplus surplus, bool has_device) {
+  const Rendezvous meeting = met ? *met : open_rendezvous(init);
+  if (launcher_decides || surplus != Surplus::drop) return init_process_group(meeting, init);
+  return init_process_group_of_some(meeting, init, has_device);
 }
 
 void run_rank(RankEnv env, const RunOptions& options, const std::function<void(Context&)>& fn) {
   const Surplus surplus = surplus_of(options);
-  const std::optional<RankDevice> found = device_of_rank(env, surplus);
-  RankDevice device = found ? *found : cpu_of_rank(env, "no rank has a GPU");
   InitOptions init;
   init.backend = options.backend;
+  std::optional<Rendezvous> met;
+  if (env.plan.empty() && !env.local_rank_told) met = open_rendezvous(init);
+  const std::optional<RankDevice> found =
+      met ? device_by_hosts(env, *met, surplus, init.init_timeout) : device_of_rank(env, surplus);
+  RankDevice device = found ? *found : cpu_of_rank(env, "no rank has a GPU");
   init.device = device.device;
-  std::optional<ProcessGroup> joined = join_group(init, !env.plan.empty(), surplus, found.has_value());
+  std::optional<ProcessGroup> joined = join_group(met, init, !env.plan.empty(), surplus, found.has_value());
   if (!joined) {
     log(LogLevel::info, cat("left out: no GPU for local rank ", env.local_rank, " (surplus: drop)"));
     return;
@@ -93,16 +98,13 @@ void run_rank(RankEnv env, const RunOptions& options, const std::function<void(C
   }
 }
 
-}  // namespace
-
-int run(int argc, char** argv, const std::function<void(Context&)>& fn) {
-  return run(RunOptions{}, argc, argv, fn);
-}
-
-int run(const RunOptions& options, int argc, char** argv, const std::function<void(Context&)>& fn) {
+int make_call(const RunOptions& options, int argc, char** argv, const std::function<void(Context&)>& fn) {
   try {
+    let_signals_end_first_process();
+    if (const auto code = code_of_call_made_elsewhere()) return *code;
     const auto env = rank_env_from_environment();
     if (!env) return start_ranks(options, argc, argv);
+    take_own_name();
     set_log_name(cat("rank ", env->rank));
     run_rank(*env, options, fn);
     return 0;
@@ -116,6 +118,18 @@ int run(const RunOptions& options, int argc, char** argv, const std::function<vo
     write_error_file("an exception that is no std::exception");
     return 1;
   }
+}
+
+}  // namespace
+
+int run(int argc, char** argv, const std::function<void(Context&)>& fn) {
+  return run(RunOptions{}, argc, argv, fn);
+}
+
+int run(const RunOptions& options, int argc, char** argv, const std::function<void(Context&)>& fn) {
+  const int exit_code = make_call(options, argc, argv, fn);
+  count_run_call(exit_code);
+  return exit_code;
 }
 
 }  // namespace muster

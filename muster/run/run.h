@@ -6,6 +6,11 @@
 //
 // Started alone, the program starts one rank per device (itself again, once a rank) and guards them. Started
 // as a rank, by `muster run`, torchrun, mpirun or srun, it joins as that rank.
+//
+// A main() may call it several times, for one job after the other. Its own ranks, which are the program
+// again, come to all of the calls: each makes the one that it was started for. Those before it return what
+// they returned to the launcher, and those after it what its own did. What stands between the calls every
+// rank does too, and a rank's exit code is main's.
 #pragma once
 
 #include <functional>
@@ -33,7 +38,9 @@ struct RunOptions {
 };
 
 // Runs `fn` on every rank. Returns the process's exit code: 0, or that of the failure, which was printed and,
-// when a launcher asked for it, written to TORCHELASTIC_ERROR_FILE. Never throws; `argv` is left alone.
+// when a launcher asked for it, written to TORCHELASTIC_ERROR_FILE. Never throws; `argv` is left alone. The
+// ranks are started with the arguments that the program itself was started with, whatever a library has taken
+// out of `argv` since.
 int run(int argc, char** argv, const std::function<void(Context&)>& fn);
 int run(const RunOptions& options, int argc, char** argv, const std::function<void(Context&)>& fn);
 

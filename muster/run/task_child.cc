@@ -15,6 +15,8 @@
 #include "muster/comm/nccl.h"
 #include "muster/launch/lease.h"
 #include "muster/run/error_file.h"
+#include "muster/run/own_program.h"
+#include "muster/run/run_calls.h"
 #include "muster/supervise/child.h"
 
 namespace muster {
@@ -62,14 +64,14 @@ std::map<std::string, std::string> environment_of(const TaskChild& child, const 
     }
   }
   environment[kTaskVariable] = order_to_json(order);
+  environment[kRunCallsVariable] = run_calls_for_children();
   return environment;
 }
 
-// The program that runs now, also where its file has been replaced since.
 ChildOptions options_of(const TaskChild& child, const TaskOrder& order) {
   ChildOptions options;
   options.argv = child.argv;
-  options.program = "/proc/self/exe";
+  options.program = kOwnProgram;
   options.environment = environment_of(child, order);
   options.inherit_fds = {order.result_fd, order.stop_fd};
   if (order.plan_fd >= 0) options.inherit_fds.push_back(order.plan_fd);

@@ -6,13 +6,14 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
 #include "muster/launch/agent.h"
 #include "muster/placement/plan_json.h"
+#include "muster/run/own_program.h"
+#include "muster/run/run_calls.h"
 #include "muster/supervise/child.h"
 
 namespace muster {
@@ -37,13 +38,14 @@ std::string prefix_of_lines(const std::string& task) {
 
 LaunchOptions launch_options(const TaskOrder& order, const std::vector<std::string>& argv, int result_fd) {
   LaunchOptions launch;
-  launch.argv = {std::filesystem::read_symlink("/proc/self/exe").string()};
-  launch.argv.insert(launch.argv.end(), argv.begin() + std::min<ptrdiff_t>(1, std::ssize(argv)), argv.end());
+  launch.argv = argv;
+  launch.program = kOwnProgram;
   launch.inventory = get_env("MUSTER_INVENTORY").value_or("");
   launch.plan = cat("/proc/self/fd/", order.plan_fd);
   launch.lease = order.lease;
   launch.line_prefix = prefix_of_lines(order.name);
-  launch.extra_env = {{kTaskVariable, order_to_json(order_of_ranks(order, result_fd))}};
+  launch.extra_env = {{kTaskVariable, order_to_json(order_of_ranks(order, result_fd))},
+                      {kRunCallsVariable, run_calls_for_children()}};
   launch.quiet = true;
   return launch;
 }

@@ -12,11 +12,13 @@
 #include "muster/base/strings.h"
 #include "muster/run/context.h"
 #include "muster/run/error_file.h"
+#include "muster/run/own_program.h"
 #include "muster/run/run.h"
 #include "muster/run/task_child.h"
 #include "muster/run/task_dispatch.h"
 #include "muster/run/task_group.h"
 #include "muster/run/task_plan.h"
+#include "muster/supervise/first_process.h"
 
 namespace muster {
 
@@ -70,7 +72,7 @@ void say_what_is_instead(const std::vector<TaskOutcome>& outcomes) {
 }  // namespace
 
 TaskSet::TaskSet(int argc, char** argv, TaskSetOptions options)
-    : options_(options), argv_(argv, argv + std::max(argc, 0)) {
+    : options_(options), argv_(argc > 0 ? own_command_line(argc, argv) : std::vector<std::string>()) {
   const auto order = task_order_from_environment();
   if (order && order->kind == TaskOrder::Kind::launcher) launch_task_group(*order, argv_);
 }
@@ -110,6 +112,7 @@ void TaskSet::run() {
                 cat("tasks: expected per_device from 1 and cpu_slots from 0, got ", options_.per_device,
                     " and ", options_.cpu_slots));
   }
+  let_signals_end_first_process();
   const auto is_process = [](const detail::TaskEntry& entry) { return entry.mode != TaskMode::thread; };
   if (std::any_of(entries_.begin(), entries_.end(), is_process)) {
     if (const auto order = task_order_from_environment()) run_as_child(*order);
@@ -132,6 +135,7 @@ const detail::TaskEntry& TaskSet::entry_of(const TaskOrder& order) const {
 
 // The parent has decided all: this process does its one task, answers, and ends.
 void TaskSet::run_as_child(const TaskOrder& order) {
+  take_own_name();
   ::unsetenv(kTaskVariable);  // sets of the task's own are not meant
   if (order.kind == TaskOrder::Kind::rank) run_as_rank(order);
   int exit_code = 1;

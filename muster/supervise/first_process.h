@@ -1,5 +1,5 @@
-// For a program that may be the first process of a container or a pod. Called by `muster` and muster::run
-// before they wait for anything.
+// For a program that may be the first process of a container or a pod. Called by `muster`, muster::run and
+// TaskSet before they wait for anything.
 #pragma once
 
 namespace muster {

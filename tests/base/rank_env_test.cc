@@ -220,6 +220,37 @@ TEST_F(RankEnvTest, ABatchScriptIsNoRank) {
   EXPECT_FALSE(rank_env_from_environment());
 }
 
+TEST_F(RankEnvTest, AnInteractiveShellOfSlurmIsNoRank) {
+  const Environment shell = {{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}};
+  set(shell);
+  set({{"SLURM_STEP_ID", "4294967290"}});
+  EXPECT_FALSE(inside_srun_step()) << "salloc's shell";
+  EXPECT_FALSE(rank_env_from_environment());
+  set({{"SLURM_STEP_ID", "0"}});
+  EXPECT_TRUE(rank_env_from_environment()) << "srun -n1";
+  set({{"SLURM_PTY_PORT", "34889"}});
+  EXPECT_FALSE(rank_env_from_environment()) << "srun --pty bash";
+  set({{"SLURM_STEP_NUM_TASKS", "2"}});
+  EXPECT_TRUE(rank_env_from_environment()) << "srun -n2 from such a shell";
+}
+
+TEST_F(RankEnvTest, WhereNothingTellsTheLocalRankItIsNotGuessed) {
+  set({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+  const auto env = rank_env_from_environment();
+  EXPECT_FALSE(env->local_rank_told);
+  EXPECT_EQ(env->local_rank, 0);
+  set({{"LOCAL_RANK", "0"}});
+  EXPECT_TRUE(rank_env_from_environment()->local_rank_told);
+  ::clearenv();
+  set({{"RANK", "0"}, {"WORLD_SIZE", "1"}});
+  EXPECT_TRUE(rank_env_from_environment()->local_rank_told) << "there is one place";
+  ::clearenv();
+  set({{"JOB_COMPLETION_INDEX", "1"}, {"JOB_COMPLETIONS", "2"}});
+  EXPECT_FALSE(rank_env_from_environment()->local_rank_told);
+  set({{"MUSTER_LOCAL_RANK", "1"}});
+  EXPECT_TRUE(rank_env_from_environment()->local_rank_told);
+}
+
 TEST_F(RankEnvTest, AHalfSetForeignPairIsNoSource) {
   set({{"PMI_RANK", "0"}});
   EXPECT_FALSE(rank_env_from_environment());

@@ -11,6 +11,7 @@ PYTHON = os.environ.get("MUSTER_TEST_PYTHON", "")
 MUSTER = f"{BUILD}/bin/muster"
 TRAIN = f"{BUILD}/bin/train"
 PROBE = f"{BUILD}/tests/run_probe"
+START_PROBE = f"{BUILD}/tests/start_probe"
 TASK_PROBE = f"{BUILD}/tests/task_probe"
 DIGITS = f"{SOURCE}/data/digits.csv.gz"
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE")

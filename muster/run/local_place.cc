@@ -1,0 +1,108 @@
+#include "muster/run/local_place.h"
+
+#include <torch/version.h>
+#include <unistd.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <algorithm>
+#include <thread>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/host_identity.h"
+#include "muster/base/strings.h"
+#include "muster/placement/gpu_facts.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::chrono::seconds kLastWords{30};
+constexpr const char* kAdvice = "; set LOCAL_RANK for every rank, or for none";
+
+std::string gpus_seen(const SeenMachine& seen) {
+  const Host& host = seen.machine.hosts.at(0);
+  std::vector<std::string> uuids;
+  for (const UsableGpu& gpu : usable_gpus(host, seen.masks).gpus) uuids.push_back(uuid_of(host, gpu).value);
+  return join(uuids, ",");
+}
+
+// What every rank says about its device.
+std::vector<RankIdentity> exchange(const Rendezvous& meeting, const char* about, const std::string& device,
+                                   std::chrono::milliseconds timeout) {
+  c10d::PrefixStore store(about, meeting.store);
+  try {
+    return join(store,
+                {.rank = meeting.rank,
+                 .world_size = meeting.world_size,
+                 .host = host_identity(),
+                 .pid = ::getpid(),
+                 .device = device,
+                 .libtorch = TORCH_VERSION},
+                timeout);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::timeout) throw;
+    throw Error(error.code(), error.message() + kAdvice);
+  }
+}
+
+// Tells the others whether this rank has a device, or `trouble`, and fails where another has none.
+void compare_devices(const Rendezvous& meeting, const std::string& trouble,
+                     std::chrono::milliseconds timeout) {
+  const std::vector<RankIdentity> members = exchange(meeting, "devices", trouble, timeout);
+  const auto failed = std::find_if(members.begin(), members.end(),
+                                   [](const RankIdentity& member) { return !member.device.empty(); });
+  if (failed == members.end()) return;
+  // Who serves the store may not end before all have read why.
+  meeting.store->add("devices/read", 1);
+  const Deadline deadline(kLastWords);
+  while (meeting.serves_store && meeting.store->add("devices/read", 0) < meeting.world_size &&
+         !deadline.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  if (trouble.empty()) throw Error(ErrorCode::unavailable, cat("rank ", failed->rank, ": ", failed->device));
+}
+
+}  // namespace
+
+LocalPlace local_place(const std::vector<RankIdentity>& members, int rank) {
+  const RankIdentity& self = members.at(static_cast<size_t>(rank));
+  LocalPlace place{.local_world_size = 0, .num_hosts = 0, .gpu_world_size = 0};
+  std::vector<std::string> hosts;
+  for (const RankIdentity& member : members) {
+    if (std::find(hosts.begin(), hosts.end(), member.host) == hosts.end()) hosts.push_back(member.host);
+    if (member.host != self.host) continue;
+    const bool before = member.rank < rank;
+    ++place.local_world_size;
+    if (before) ++place.local_rank;
+    if (member.device != self.device) continue;
+    ++place.gpu_world_size;
+    if (before) ++place.gpu_rank;
+  }
+  place.host = static_cast<int>(std::find(hosts.begin(), hosts.end(), self.host) - hosts.begin());
+  place.num_hosts = static_cast<int>(hosts.size());
+  return place;
+}
+
+std::optional<RankDevice> device_by_hosts(RankEnv& env, const Rendezvous& meeting, Surplus surplus,
+                                          std::chrono::milliseconds timeout) {
+  const SeenMachine seen = see_machine();
+  const LocalPlace place = local_place(exchange(meeting, "hosts", gpus_seen(seen), timeout), meeting.rank);
+  env.group_rank = place.host;
+  env.group_world_size = place.num_hosts;
+  env.local_rank = place.gpu_rank;
+  env.local_world_size = place.gpu_world_size;
+  std::optional<RankDevice> found;
+  try {
+    found = device_by_local_rank(env, seen.machine, seen.masks, surplus);
+  } catch (const Error& error) {
+    compare_devices(meeting, error.message(), timeout);
+    throw;
+  }
+  compare_devices(meeting, "", timeout);
+  env.local_rank = place.local_rank;
+  env.local_world_size = place.local_world_size;
+  if (found) found->assignment.local_rank = place.local_rank;
+  return found;
+}
+
+}  // namespace muster
