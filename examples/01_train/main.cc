@@ -44,6 +44,9 @@ void train(const Options& options, muster::Context& ctx) {
     if (loaded) position = loaded->position;
     if (ctx.is_main())
       std::cerr << "resume: " << (loaded ? loaded->path : "no checkpoint yet in " + run_dir) << "\n";
+    const auto other = loaded ? muster::describe_other_data(*loaded, data.train.size()) : "";
+    if (ctx.is_main() && !other.empty())
+      std::cerr << "resume: " << other << ": epochs have other samples now\n";
   }
 
   muster::DistributedDataParallel model(net, ctx.process_group());
@@ -53,6 +56,8 @@ void train(const Options& options, muster::Context& ctx) {
                              .accumulate = options.accumulate,
                              .device = ctx.device()});
   muster::MetricsWriter metrics(ctx.is_main() ? run_dir + "/metrics.jsonl" : "");
+  if (const auto moved = metrics.continue_after(position.step); moved > 0)
+    std::cerr << "metrics: " << moved << " lines of later steps are in metrics.jsonl.replaced now\n";
   double accuracy = test_accuracy(net, data.test, ctx);
   std::string saved = "(nothing left to train)";
 
@@ -64,7 +69,9 @@ void train(const Options& options, muster::Context& ctx) {
       const auto guard = model.no_sync_if(!batch.last);
       const auto loss = torch::cross_entropy_loss(model(batch.features), batch.labels);
       (loss * batch.weight).backward();
-      progress.update(batch.size() * ctx.world_size(), loss.item<double>());
+      const auto loss_here = loss.item<double>();
+      if (!options.allow_nan) muster::check_loss(loss_here, position.step + 1);
+      progress.update(batch.size() * ctx.world_size(), loss_here);
       if (!batch.last) continue;
       optimizer.step();
       optimizer.zero_grad();
@@ -77,9 +84,10 @@ void train(const Options& options, muster::Context& ctx) {
                    {"loss", progress.mean_loss()},
                    {"samples_per_second", progress.samples_per_second()},
                    {"test_accuracy", accuracy}});
-    saved =
-        muster::save_checkpoint({.directory = run_dir + "/checkpoints"}, {*net, &optimizer},
-                                {.step = position.step, .epoch = position.epoch + 1}, ctx.process_group());
+    saved = muster::save_checkpoint(
+        {.directory = run_dir + "/checkpoints"}, {*net, &optimizer},
+        {.step = position.step, .epoch = position.epoch + 1, .dataset_size = data.train.size()},
+        ctx.process_group());
   }
   if (!ctx.is_main()) return;
   std::cerr << "metrics:    " << run_dir << "/metrics.jsonl\ncheckpoint: " << saved << "\n";

@@ -13,6 +13,7 @@ struct Options {
   std::string digits = DIGITS_FILE;
   std::string mnist;
   bool resume = false;
+  bool allow_nan = false;
   std::string run_dir;
 };
 
@@ -37,6 +38,7 @@ inline Options parse_options(int argc, char** argv) {
   app.add_option("--mnist", o.mnist,
                  "a folder of MNIST-format IDX files (plain or .gz), instead of the digits");
   app.add_flag("--resume", o.resume, "go on from the newest checkpoint in the run directory");
+  app.add_flag("--allow-nan", o.allow_nan, "go on when the loss is no number");
   app.add_option("--run-dir", o.run_dir,
                  "where metrics and checkpoints go (default: the launcher's run directory)");
   try {

@@ -79,10 +79,13 @@ void train(const Options& options, const Text& text, muster::Context& ctx) {
     if (loaded && loaded->user.at("alphabet") != text.alphabet())
       throw std::invalid_argument("--resume: expected the characters of the text of " + loaded->path +
                                   ", got others; give that --text, or another --run-dir");
+    const auto other = loaded ? muster::describe_other_data(*loaded, train_text.size(0)) : "";
+    if (ctx.is_main() && !other.empty()) std::cerr << "resume: " << other << "\n";
     if (ctx.is_main())
       std::cerr << "resume: " << (loaded ? loaded->path : "no checkpoint yet in " + run_dir) << "\n";
   }
 
+  position.dataset_size = train_text.size(0);
   muster::DistributedDataParallel model(net, ctx.process_group());
   const int64_t batch = ctx.batch_size(options.batch);
   auto windows_of_all = torch::full({1}, batch, torch::device(ctx.device()).dtype(torch::kLong));
@@ -90,6 +93,8 @@ void train(const Options& options, const Text& text, muster::Context& ctx) {
   const auto global_batch = windows_of_all.item<int64_t>();
   const double weight = static_cast<double>(batch * ctx.world_size()) / static_cast<double>(global_batch);
   muster::MetricsWriter metrics(ctx.is_main() ? run_dir + "/metrics.jsonl" : "");
+  if (const auto moved = metrics.continue_after(position.step); moved > 0)
+    std::cerr << "metrics: " << moved << " lines of later steps are in metrics.jsonl.replaced now\n";
   double validation_loss = mean_loss(net, validation_text, batch, ctx);
   std::string saved = "(nothing left to train)";
 
@@ -109,7 +114,9 @@ void train(const Options& options, const Text& text, muster::Context& ctx) {
         group.options().set_lr(learning_rate(options, position.step));
       optimizer.step();
       optimizer.zero_grad();
-      progress.update(global_batch, loss.item<double>());
+      const auto loss_here = loss.item<double>();
+      if (!options.allow_nan) muster::check_loss(loss_here, position.step + 1);
+      progress.update(global_batch, loss_here);
     }
     const double tokens_per_second =
         progress.samples_per_second() * static_cast<double>(options.model.context);

@@ -21,6 +21,7 @@ struct Options {
   std::string prompt;
   double temperature = 0.8;
   bool resume = false;
+  bool allow_nan = false;
   std::string run_dir;
 };
 
@@ -53,6 +54,7 @@ inline Options parse_options(int argc, char** argv) {
   number("--sample", o.sample, 0, "characters to write at the end");
   app.add_option("--prompt", o.prompt, "what the sample begins with (default: the text's first line)");
   real("--temperature", o.temperature, 0.01, 100, "of the sample: below 1 it prefers what is likely");
+  app.add_flag("--allow-nan", o.allow_nan, "go on when the loss is no number");
   app.add_flag("--resume", o.resume, "go on from the newest checkpoint in the run directory");
   app.add_option("--run-dir", o.run_dir,
                  "where metrics and checkpoints go (default: the launcher's run directory)");

@@ -44,6 +44,10 @@ struct LoadedCheckpoint {
   std::map<std::string, std::string> user;
 };
 
+// "…/step-120 was saved in training on 1438 samples, and the data set has 500", for a program that goes on
+// with other data than it began with. Empty: it is as large, or the checkpoint does not say.
+std::string describe_other_data(const LoadedCheckpoint& loaded, int64_t dataset_size);
+
 // Saves `state` as step position.step; one of the same step is replaced. Older ones are removed only after
 // the new one was read back and found whole. When it fails, all checkpoints from before are as they were.
 // Collective: yes; every rank throws when rank 0 fails. Returns the checkpoint's path.

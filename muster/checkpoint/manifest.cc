@@ -93,6 +93,7 @@ std::string format_manifest(const Manifest& manifest) {
                    {"batch", position.batch},
                    {"epoch_samples", position.epoch_samples},
                    {"samples_seen", position.samples_seen},
+                   {"dataset_size", position.dataset_size},
                    {"world_size", manifest.world_size},
                    {"files", std::move(files)},
                    {"user", manifest.user}};
@@ -114,6 +115,8 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
                        .batch = count_in(document, "batch", name),
                        .epoch_samples = count_in(document, "epoch_samples", name),
                        .samples_seen = count_in(document, "samples_seen", name)};
+  if (document.contains("dataset_size"))  // older ones have none
+    manifest.position.dataset_size = count_in(document, "dataset_size", name);
   const auto world_size = count_in(document, "world_size", name);
   if (world_size < 1 || world_size > kMaxWorldSize) refuse_manifest(name, "a world size", cat(world_size));
   manifest.world_size = static_cast<int>(world_size);

@@ -18,6 +18,7 @@ struct TrainingPosition {
   int64_t batch = 0;          // batches that each rank has had of it: DataLoader::skip, with the same ranks
   int64_t epoch_samples = 0;  // samples that all ranks together have had of it: DistributedSampler::set_epoch
   int64_t samples_seen = 0;   // since the beginning, by all ranks
+  int64_t dataset_size = 0;   // samples of the data set; 0: the program did not say
 
   bool operator==(const TrainingPosition&) const = default;
 };

@@ -141,12 +141,28 @@ DistributedSampler::DistributedSampler(int64_t length, const SamplerOptions& opt
   }
 }
 
-void DistributedSampler::set_epoch(int64_t epoch, int64_t consumed) {
-  if (epoch < 0 || consumed < 0) {
+void DistributedSampler::check_place(int64_t epoch, int64_t consumed, int64_t consumed_of) const {
+  if (epoch < 0 || consumed < 0 || consumed_of < 0) {
     throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected epoch and consumed samples of 0 or more, got epoch ", epoch, " and ",
-                    consumed, "; pass the epoch's number"));
+                cat("sampler: expected epoch and consumed samples of 0 or more, got epoch ", epoch, ", ",
+                    consumed, " of ", consumed_of, "; pass the epoch's number"));
   }
+  if (consumed > 0 && consumed_of > 0 && consumed_of != length_) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("sampler: expected the data set of ", consumed_of, " samples, of which epoch ", epoch,
+                    " has used ", consumed, ", got one of ", length_,
+                    "; give that data set, or begin the epoch anew with 0 used"));
+  }
+  const int64_t most_repeated = std::max<int64_t>(options_.num_replicas, global_batch_);
+  if (consumed_of == 0 && consumed - length_ >= most_repeated) {
+    log(LogLevel::warn,
+        cat("sampler: epoch ", epoch, " is said to have used ", consumed, " samples, and the data set has ",
+            length_, ": nothing of the epoch is left; is it the data set that training began with?"));
+  }
+}
+
+void DistributedSampler::set_epoch(int64_t epoch, int64_t consumed, int64_t consumed_of) {
+  check_place(epoch, consumed, consumed_of);
   epoch_ = epoch;
   consumed_ = consumed;
   epoch_started_ = false;

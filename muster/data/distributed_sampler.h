@@ -65,8 +65,11 @@ class DistributedSampler {
   // Says which epoch comes next, so that it gets its own order. `consumed` is how many samples of it all
   // ranks together have already used: the rest is divided among the ranks there are now, so an epoch goes on
   // after a restart with any number of ranks without using a sample twice or losing one.
-  // Throws: invalid_argument when either is negative.
-  void set_epoch(int64_t epoch, int64_t consumed = 0);
+  // `consumed_of` is how many samples the data set had when they were used, 0 for unknown: the rest of an
+  // epoch is known of the same data alone. Throws: invalid_argument when one is negative; failed_precondition
+  // when samples were used of a data set of another size. Without `consumed_of`, a place beyond the end that
+  // the ranks there are cannot have reached is warned of.
+  void set_epoch(int64_t epoch, int64_t consumed = 0, int64_t consumed_of = 0);
 
   // Starts an epoch: this rank's samples, in order. Warns, once, when an epoch starts with the order of the
   // one before because nobody called set_epoch. Without shuffle the order is the data set's.
@@ -92,6 +95,7 @@ class DistributedSampler {
   void set_first_epoch_check(std::function<void(const SamplerIdentity&)> check) { check_ = std::move(check); }
 
  private:
+  void check_place(int64_t epoch, int64_t consumed, int64_t consumed_of) const;
   int64_t left() const;
   int64_t full_batches() const;
   const std::vector<int64_t>& parts_of(int64_t batch) const;

@@ -1,8 +1,11 @@
 #include "muster/run/metrics.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
@@ -10,26 +13,81 @@
 
 namespace muster {
 
+namespace {
+
+using MetricsJson = nlohmann::ordered_json;
+
+MetricsJson number_of(double value) {
+  constexpr double kWhole = 9007199254740992;  // up to here every whole number is a double
+  if (std::trunc(value) == value && std::abs(value) <= kWhole) return static_cast<int64_t>(value);
+  return value;
+}
+
+std::string name_of_no_number(double value) {
+  return std::isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity";
+}
+
+bool is_later_than(int64_t step, std::string_view line) {
+  const auto json = nlohmann::json::parse(line, nullptr, false);
+  if (!json.is_object()) return false;
+  const auto found = json.find("step");
+  return found != json.end() && found->is_number() && found->get<double>() > static_cast<double>(step);
+}
+
+// Where the first line begins that is later, or not whole; the text's size when there is none.
+size_t begin_of_later(int64_t step, std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    if (end == std::string_view::npos || is_later_than(step, text.substr(at, end - at))) return at;
+    at = end + 1;
+  }
+  return text.size();
+}
+
+Fd open_to_append(const std::string& path) {
+  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!file.valid()) fail_errno(cat("metrics: cannot open '", path, "'"), errno);
+  return file;
+}
+
+}  // namespace
+
 MetricsWriter::MetricsWriter(const std::string& path) : path_(path) {
-  if (path.empty()) return;
-  file_.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!file_.valid()) fail_errno(cat("metrics: cannot open '", path, "'"), errno);
+  if (!path.empty()) file_ = open_to_append(path);
+}
+
+int64_t MetricsWriter::continue_after(int64_t step) {
+  if (!file_.valid()) return 0;
+  const std::string text = read_file(path_);
+  const size_t begin = begin_of_later(step, text);
+  if (begin == text.size()) return 0;
+  std::string moved = text.substr(begin);
+  if (!moved.ends_with('\n')) moved += '\n';
+  const std::string aside = path_ + ".replaced";
+  write_all(open_to_append(aside).get(), moved, aside);  // first, so that at no moment they are nowhere
+  if (::ftruncate(file_.get(), static_cast<off_t>(begin)) != 0)
+    fail_errno(cat("metrics: cannot cut '", path_, "'"), errno);
+  return std::count(moved.begin(), moved.end(), '\n');
 }
 
 void MetricsWriter::write(std::initializer_list<std::pair<const char*, double>> values) {
-  if (file_.valid()) write_all(file_.get(), to_json_line(values) + "\n", path_);
+  if (!file_.valid()) return;
+  MetricsJson line;
+  for (const auto& [name, value] : values) line[name] = number_of(value);
+  write_all(file_.get(), line.dump() + "\n", path_);
+}
+
+void check_loss(double loss, int64_t step) {
+  if (std::isfinite(loss)) return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("loss: expected a finite number, got ", name_of_no_number(loss), " in step ", step,
+                  "; lower the learning rate, or look at the data"));
 }
 
 std::string to_json_line(std::initializer_list<std::pair<const char*, double>> values) {
-  nlohmann::ordered_json line;
-  for (const auto& [name, value] : values) {
-    const auto whole = static_cast<int64_t>(value);
-    if (static_cast<double>(whole) == value) {
-      line[name] = whole;
-    } else {
-      line[name] = value;
-    }
-  }
+  MetricsJson line;
+  for (const auto& [name, value] : values)
+    line[name] = std::isfinite(value) ? number_of(value) : MetricsJson(name_of_no_number(value));
   return line.dump();
 }
 

@@ -16,7 +16,12 @@ using ::testing::HasSubstr;
 
 Manifest sample() {
   return {
-      .position = {.step = 120, .epoch = 3, .batch = 7, .epoch_samples = 448, .samples_seen = 4762},
+      .position = {.step = 120,
+                   .epoch = 3,
+                   .batch = 7,
+                   .epoch_samples = 448,
+                   .samples_seen = 4762,
+                   .dataset_size = 1438},
       .world_size = 2,
       .files = {{"model.safetensors", 5, "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"}},
       .optimizer = R"({"groups":[],"kind":"SGD"})",

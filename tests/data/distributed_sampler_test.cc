@@ -115,6 +115,26 @@ TEST(DistributedSampler, RefusesBadArguments) {
   DistributedSampler sampler(5, {});
   EXPECT_THROW(sampler.set_epoch(-1), Error);
   EXPECT_THROW(sampler.set_epoch(0, -1), Error);
+  EXPECT_THROW(sampler.set_epoch(0, 0, -1), Error);
+}
+
+TEST(DistributedSampler, ThePlaceInAnEpochIsThatOfTheSameData) {
+  DistributedSampler sampler(500, {.num_replicas = 2});
+  sampler.set_epoch(2, 400, 500);
+  EXPECT_EQ(sampler.num_samples(), 50);
+  EXPECT_NO_THROW(sampler.set_epoch(2, 0, 1438)) << "an epoch from its beginning";
+  EXPECT_THAT(
+      message_of([&] { sampler.set_epoch(2, 400, 1438); }),
+      HasSubstr(
+          "expected the data set of 1438 samples, of which epoch 2 has used 400, got one of 500; give"));
+  ::testing::internal::CaptureStderr();
+  sampler.set_epoch(2, 501);  // what was repeated to fill the last batch
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  ::testing::internal::CaptureStderr();
+  sampler.set_epoch(2, 900);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("epoch 2 is said to have used 900 samples, and the data set has 500: nothing of the "
+                        "epoch is left"));
 }
 
 // Going on in an epoch with another number of ranks: no sample twice, none lost.

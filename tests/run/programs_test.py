@@ -53,6 +53,31 @@ class Train(ProgramTest):
         self.assertEqual((last["loss"], last["step"]), (wanted["loss"], wanted["step"]), "not the same bits as in one go")
         self.accuracy(whole)
 
+    def test_a_resumed_run_writes_each_step_once(self):
+        argv = ("--nproc-per-node", "2", TRAIN, "--run-dir", f"{self.folder}/mine", "--batch-size", "64")
+        self.run_muster(*argv, "--epochs", "3")
+        newest = max(os.listdir(f"{self.folder}/mine/checkpoints"), key=lambda name: int(name.split("-")[1]))
+        shutil.rmtree(f"{self.folder}/mine/checkpoints/{newest}")  # killed before it was written
+        resumed = self.run_muster(*argv, "--epochs", "4", "--resume")
+        self.assertIn("metrics: 1 lines of later steps are in metrics.jsonl.replaced now", resumed.stderr)
+        lines = [json.loads(line) for line in open(f"{self.folder}/mine/metrics.jsonl")]
+        self.assertEqual([line["epoch"] for line in lines], [1, 2, 3, 4])
+
+    def test_a_resumed_run_on_other_data_says_so(self):
+        argv = ("--nproc-per-node", "2", TRAIN, "--run-dir", f"{self.folder}/mine", "--batch-size", "64")
+        self.run_muster(*argv, "--epochs", "1")
+        with gzip.open(DIGITS) as whole, gzip.open(f"{self.folder}/part.csv.gz", "wb") as part:
+            part.writelines(whole.readlines()[:600])
+        resumed = self.run_muster(*argv, "--epochs", "2", "--resume", "--digits", f"{self.folder}/part.csv.gz")
+        self.assertRegex(resumed.stderr, r"resume: .*/step-\d+ was saved in training on \d+ samples, and the data set has \d+: epochs have")
+        self.assertEqual(resumed.returncode, 0, resumed.stderr)
+
+    def test_a_loss_that_is_no_number_is_a_failure_unless_it_is_allowed(self):
+        argv = ("--nproc-per-node", "2", TRAIN, "--run-dir", f"{self.folder}/mine", "--epochs", "1", "--lr", "1e30")
+        self.assert_fails(self.run_muster(*argv), "loss: expected a finite number, got ", "lower the learning rate")
+        allowed = self.run_muster(*argv, "--allow-nan")
+        self.assertEqual(allowed.returncode, 0, allowed.stderr)
+
     def test_mnist_files(self):
         rows, count = 28, 64
         for part, n in (("train", count), ("t10k", 16)):
