@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # clang-format and clang-tidy hold for the control plane: one of the tests, so without clang-tidy's slow checks, which
-# `make lint` adds. Returns 77 (skipped) without the tools.
+# `make lint` adds. Returns 77 (skipped) without the tools, or with
+# others than version 14.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:?usage: tidy_control.sh BUILD_FOLDER}
@@ -8,6 +9,11 @@ build=${1:?usage: tidy_control.sh BUILD_FOLDER}
 folders="muster/base/ muster/store/ muster/device/ muster/placement/ muster/supervise/ muster/launch/ muster/cluster/"
 for tool in clang-format clang-tidy python3; do
   command -v $tool >/dev/null || { echo "skipped: $tool is not installed"; exit 77; }
+done
+# What the sources' form is, version 14 (Debian 12) says: another one lays them out and warns differently.
+for tool in clang-format clang-tidy; do
+  version=$($tool --version | sed -n 's/.*version \([0-9]*\)[.].*/\1/p')
+  [ "$version" = 14 ] || { echo "skipped: expected $tool 14, got $version"; exit 77; }
 done
 status=0
 find muster -name '*.h' -o -name '*.cc' | sort | xargs clang-format --dry-run -Werror || status=1
