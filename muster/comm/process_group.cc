@@ -321,11 +321,18 @@ void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
   bytes.assign(static_cast<const char*>(content.const_data_ptr()), static_cast<size_t>(size));
 }
 
-std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes) {
+std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes, const std::string& what) {
   at::Tensor lengths = at::empty({size()}, at::kLong);
   at::Tensor length = at::empty({1}, at::kLong);
   length.fill_(static_cast<int64_t>(bytes.size()));
-  all_gather(lengths, length);
+  ProcessGroupCall gather_lengths("all_gather_bytes", state_.get());
+  gather_lengths.in_common([&] { return cat("lengths ", what); });
+  gather_lengths
+      .start([&](auto& group) {
+        return all_gather_single(group, lengths, length,
+                                 gather_lengths.options<c10d::AllgatherOptions>(Caller::waits));
+      })
+      .wait();
   const auto longest = std::max<int64_t>(lengths.max().item<int64_t>(), 1);
   at::Tensor mine = at::zeros({longest}, at::kByte);
   std::memcpy(mine.data_ptr(), bytes.data(), bytes.size());

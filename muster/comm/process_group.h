@@ -115,7 +115,9 @@ class ProcessGroup {
 
   // Bytes instead of tensors, for small control data of any length.
   void broadcast_bytes(std::string& bytes, int root);
-  std::vector<std::string> all_gather_bytes(const std::string& bytes);
+  // `what` tells the ranks of one call from those of another: they compare it before anything is sent. (Over
+  // shared memory they compare the shapes, as always.)
+  std::vector<std::string> all_gather_bytes(const std::string& bytes, const std::string& what = {});
 
   // A group of some of this group's ranks, given in this group's numbers; rank i of the new group is
   // ranks[i]. Nothing on ranks that are not in it. Collective: over this whole group, with the same list.

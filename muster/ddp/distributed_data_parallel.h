@@ -8,39 +8,13 @@
 #pragma once
 
 #include <memory>
-#include <string_view>
-#include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "muster/ddp/gradient_reducer.h"
+#include "muster/ddp/outputs.h"
 
 namespace muster {
-
-namespace detail {
-
-// The tensors in what a forward returns: a tensor, or any nesting of pairs, tuples, containers and optionals
-// of them, and of types with a member tensors() that returns std::tie of theirs. Other types have none that
-// can be seen.
-template <class T>
-void collect_tensors(T& value, std::vector<at::Tensor*>& out) {
-  if constexpr (std::is_base_of_v<at::Tensor, T>) {
-    // Containers that hand out their elements as constants (std::set) hold none that are.
-    if (value.defined()) out.push_back(const_cast<at::Tensor*>(&value));
-  } else if constexpr (requires { value.tensors(); }) {
-    std::apply([&](auto&... item) { (collect_tensors(item, out), ...); }, value.tensors());
-  } else if constexpr (requires { std::tuple_size<T>::value; }) {
-    std::apply([&](auto&... item) { (collect_tensors(item, out), ...); }, value);
-  } else if constexpr (requires { value.has_value(), *value; }) {
-    if (value.has_value()) collect_tensors(*value, out);
-  } else if constexpr (!std::is_convertible_v<const T&, std::string_view> &&
-                       requires { value.begin() != value.end(); }) {
-    for (auto&& item : value) collect_tensors(item, out);
-  }
-}
-
-}  // namespace detail
 
 // Restores reduction at the end of a scope.
 class [[nodiscard]] NoSync {
@@ -66,15 +40,15 @@ class DistributedDataParallel {
       : module_(std::move(module)),
         reducer_(std::make_unique<GradientReducer>(as_shared(module_), std::move(group), options)) {}
 
-  // The module's forward. The backward that follows it is collective, and with buffers so is the next forward
-  // after it, of whatever kind (options.h): evaluate on module() where not all ranks do.
+  // The module's forward. The backward that follows it is collective. So is the next forward, of whatever
+  // kind, where the module has buffers (options.h), and one after parameters were frozen, unfrozen or
+  // registered: evaluate on module() where not all ranks do. Throws: as GradientReducer::before_forward and
+  // after_forward.
   template <class... Args>
   auto forward(Args&&... args) {
     reducer_->before_forward();
     auto output = module_->forward(std::forward<Args>(args)...);
-    std::vector<at::Tensor*> tensors;
-    detail::collect_tensors(output, tensors);
-    reducer_->after_forward(tensors);
+    reducer_->after_forward(outputs_of(output));
     return output;
   }
   template <class... Args>

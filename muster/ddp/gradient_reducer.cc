@@ -1,23 +1,22 @@
 #include "muster/ddp/gradient_reducer.h"
 
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
 #include <mutex>
-#include <set>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/failure.h"
-#include "muster/comm/torch_compat.h"
-#include "muster/ddp/model_description.h"
+#include "muster/ddp/gradient_arrivals.h"
+#include "muster/ddp/gradient_hooks.h"
 #include "muster/ddp/output_sink.h"
 #include "muster/ddp/reducer_setup.h"
+#include "muster/ddp/replicated_model.h"
 #include "muster/ddp/step_check.h"
-#include "muster/ddp/trained_parameters.h"
 
 namespace muster {
 
@@ -33,189 +32,167 @@ namespace {
 
 using ddp::Expected;
 
-constexpr size_t kBroadcastBytes =
-    size_t{250} * 1024 * 1024;  // as Python's DDP broadcasts parameters and buffers
-
 }  // namespace
 
 struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::State> {
-  State(std::shared_ptr<torch::nn::Module> model_, ProcessGroup group_, const DdpOptions& options_)
-      : model(std::move(model_)), group(std::move(group_)), options(options_), steps(group) {}
+  State(std::shared_ptr<torch::nn::Module> module, ProcessGroup group_, const DdpOptions& options_)
+      : model(std::move(module), group_, options_),
+        group(std::move(group_)),
+        options(options_),
+        steps(group, options.check_steps) {}
 
   bool finds_unused() const { return options.find_unused_parameters && !options.static_graph; }
 
-  void take_model();
   bool follow_model();
-  void broadcast(const std::vector<at::Tensor>& tensors);
-  std::vector<at::Tensor> buffers() const;
-
+  void drop_local_gradients(const TrainedParameters& before) const;
   void build_reducer();
-  void watch_gradients();
-  void unwatch_gradients();
-  void watch_outputs(const std::vector<at::Tensor*>& outputs);
+  void rebuild_buckets();
+  void watch_outputs(const std::vector<ForwardOutput>& outputs,
+                     const std::shared_ptr<StepCheck::Forward>& forward);
   void on_backward();
   void on_gradient(size_t index);
-  void check_arrival(size_t index) const;
+  bool another_reduces(const at::Tensor& parameter) const;
   void after_graph();
   void finish_backward();
-  void check_all_arrived() const;
   void expect_nothing();
   void replace_views();
   void recover();
 
-  std::shared_ptr<torch::nn::Module> model;
+  ReplicatedModel model;
   ProcessGroup group;
   const DdpOptions options;
   StepCheck steps;
-  TrainedParameters parameters;
-  std::vector<ParameterIdentity> identities;  // of these, as they were
-  std::vector<at::Tensor> known;              // all parameters, frozen ones too, whose values the ranks share
   ReducerParts parts;
-  std::vector<AutogradNodePtr> accumulators;  // kept alive: a hook on a dead one never fires
-  std::vector<uintptr_t> hooks;
+  GradientHooks hooks;
 
-  bool reduce = true;               // false inside no_sync
-  bool announces = false;           // the forward under way is followed by a reduction
-  bool synchronize_buffers = true;  // the last forward was one that reduces
+  bool reduce = true;                           // false inside no_sync
+  bool announces = false;                       // the forward under way is followed by a reduction
+  std::shared_ptr<StepCheck::Forward> forward;  // that one, in training
+  bool synchronize_buffers = true;              // the last forward was one that reduces
 
-  std::mutex mutex;  // the rest is written by autograd's threads
+  std::mutex mutex;  // autograd's threads write the rest
   Expected expected = Expected::nothing;
-  std::vector<bool> arrived;  // which gradients this backward has produced
-  bool any_arrived = false;
-  bool callback_queued = false;  // set while a backward that may reduce is under way
+  GradientArrivals arrivals;     // of this backward
+  bool callback_queued = false;  // a backward that may reduce is under way
+  bool accumulated = false;      // gradients lie here that no reduction has made the same on all ranks
   bool static_graph_seen = false;
-  std::vector<bool> learnt;  // which gradients the static graph's first backward produced
+  bool order_known = false;  // of the gradients: the Reducer cuts its buckets anew
 };
 
 namespace {
 
-// Tells the reducer that a parameter's gradient was accumulated; runs before c10d::Reducer's own hook on it.
-class GradientHook : public torch::autograd::FunctionPostHook {
+// Of this process: a parameter may be in two wrapped models, and one backward is then of both.
+class LiveReducers {
  public:
-  explicit GradientHook(std::function<void()> body) : body_(std::move(body)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    body_();
-    return outputs;
+  using Reducer = std::weak_ptr<GradientReducer::State>;
+
+  void add(Reducer reducer) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(all_, [](const Reducer& other) { return other.expired(); });
+    all_.push_back(std::move(reducer));
+  }
+  std::vector<Reducer> all() const {
+    const std::lock_guard lock(mutex_);
+    return all_;
   }
 
  private:
-  std::function<void()> body_;
+  mutable std::mutex mutex_;
+  std::vector<Reducer> all_;
 };
+
+LiveReducers& live_reducers() {
+  static LiveReducers reducers;
+  return reducers;
+}
 
 }  // namespace
 
-void GradientReducer::State::broadcast(const std::vector<at::Tensor>& tensors) {
-  if (tensors.empty() || group.size() == 1) return;
-  translate_failures(cat("DistributedDataParallel: broadcast from rank 0 (rank ", group.rank(), ")"), [&] {
-    const at::NoGradGuard no_grad;
-    c10d::broadcast_coalesced(group.c10d(), tensors, kBroadcastBytes, 0);
-  });
-}
-
-std::vector<at::Tensor> GradientReducer::State::buffers() const {
-  std::vector<at::Tensor> found;
-  for (const at::Tensor& buffer : model->buffers()) {
-    if (buffer.defined()) found.push_back(buffer.detach());
-  }
-  return found;
-}
-
-// Collective: the models are compared, parameters that are new here become rank 0's.
-void GradientReducer::State::take_model() {
-  if (options.init_sync) {
-    check_same_model(*model, group);
-    std::set<const c10::TensorImpl*> old;
-    for (const at::Tensor& tensor : known) old.insert(tensor.unsafeGetTensorImpl());
-    std::vector<at::Tensor> fresh;
-    for (const at::Tensor& tensor : model->parameters()) {
-      if (!old.contains(tensor.unsafeGetTensorImpl())) fresh.push_back(tensor.detach());
-    }
-    if (known.empty()) {
-      for (const at::Tensor& buffer : buffers()) fresh.push_back(buffer);
-    }
-    broadcast(fresh);
-  }
-  known = model->parameters();
-  parameters = trained_parameters(*model);
-  identities = trained_identities(*model);
-  build_reducer();
-}
-
-// Parameters may have been frozen, unfrozen or registered since the last forward. False when none is trained
-// now: a GAN's discriminator while the generator trains through it.
+// False when nothing is trained now.
 bool GradientReducer::State::follow_model() {
-  const auto now = trained_identities(*model);
-  if (now == identities) return true;
-  if (now.empty()) return false;
-  const auto is_known = [&](const ParameterIdentity& identity) {
-    return std::find(identities.begin(), identities.end(), identity) != identities.end();
-  };
-  // What is frozen counts as unused.
-  if (finds_unused() && std::all_of(now.begin(), now.end(), is_known)) return true;
-  take_model();
+  const auto change = model.look();
+  if (change != ReplicatedModel::Change::some) return change == ReplicatedModel::Change::none;
+  const TrainedParameters before = model.trained();
+  try {
+    model.take();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
+    throw Error(error.code(), cat("DistributedDataParallel: expected parameters to be frozen, unfrozen or "
+                                  "registered alike on all ranks, got a change on rank ",
+                                  group.rank(), ": ", error.message()));
+  }
+  drop_local_gradients(before);
+  build_reducer();
   return true;
 }
 
-void GradientReducer::State::build_reducer() {
-  unwatch_gradients();
-  parts = {};         // one at a time: it takes its hooks with it
-  watch_gradients();  // before the Reducer's own hooks, so that ours run before them
-  translate_failures("DistributedDataParallel", [&] { parts = make_reducer(parameters, group, options); });
-  replace_views();
-  static_graph_seen = false;
-}
-
-void GradientReducer::State::unwatch_gradients() {
-  for (size_t i = 0; i < hooks.size(); ++i) accumulators[i]->del_post_hook(hooks[i]);
-  hooks.clear();
-  accumulators.clear();
-}
-
-void GradientReducer::State::watch_gradients() {
-  arrived.assign(parameters.tensors.size(), false);
-  for (size_t i = 0; i < parameters.tensors.size(); ++i) {
-    accumulators.push_back(torch::autograd::impl::grad_accumulator(parameters.tensors[i]));
-    const std::weak_ptr<State> weak = weak_from_this();
-    hooks.push_back(accumulators.back()->add_post_hook(std::make_unique<GradientHook>([weak, i] {
-      if (const auto state = weak.lock()) state->on_gradient(i);
-    })));
+// What was frozen keeps the gradients of this rank's micro-batches, and an optimizer would apply them.
+void GradientReducer::State::drop_local_gradients(const TrainedParameters& before) const {
+  if (!accumulated) return;
+  const auto& trained = model.trained().tensors;
+  for (const at::Tensor& tensor : before.tensors) {
+    const bool is_trained = std::any_of(trained.begin(), trained.end(),
+                                        [&](const at::Tensor& other) { return other.is_same(tensor); });
+    if (!is_trained) tensor.mutable_grad().reset();
   }
 }
 
+void GradientReducer::State::build_reducer() {
+  parts = {};  // the old Reducer takes its hooks with it
+  arrivals = GradientArrivals(model.trained().names, options, group.rank());
+  const std::weak_ptr<State> weak = weak_from_this();
+  // Before the Reducer hangs its own there, so that ours run first.
+  hooks.hang(model.trained().tensors, [weak](size_t index) {
+    if (const auto state = weak.lock()) state->on_gradient(index);
+  });
+  translate_failures("DistributedDataParallel",
+                     [&] { parts = make_reducer(model.trained(), group, options); });
+  replace_views();
+  static_graph_seen = false;
+  order_known = false;
+}
+
+// Once, after the first backward. The Reducer broadcasts rank 0's order, where nobody sees a rank that does
+// something else: so the ranks meet first.
+void GradientReducer::State::rebuild_buckets() {
+  if (group.size() > 1 && order_known && parts.reducer->should_rebuild_buckets()) group.barrier();
+  if (parts.reducer->rebuild_buckets()) replace_views();
+}
+
 void GradientReducer::State::on_gradient(size_t index) {
-  const std::lock_guard lock(mutex);
+  std::unique_lock lock(mutex);
   if (expected == Expected::nothing) {
+    lock.unlock();
+    if (another_reduces(model.trained().tensors[index])) return;
     throw Error(ErrorCode::failed_precondition,
-                cat("DistributedDataParallel: backward reached '", parameters.names[index],
+                cat("DistributedDataParallel: backward reached '", arrivals.name(index),
                     "', but no forward through DistributedDataParallel announced it since the last "
                     "reduction, so this gradient would stay local (rank ",
                     group.rank(),
                     "); sum the losses and call backward once, use no_sync(), or call the wrapped model"));
   }
-  if (expected == Expected::reduction) {
-    check_arrival(index);
-    if (!std::exchange(any_arrived, true)) steps.begin_backward();
-  }
-  arrived[index] = true;
   on_backward();
+  if (expected == Expected::reduction) {
+    arrivals.check(index);
+  } else {
+    accumulated = true;
+  }
+  arrivals.note(index);
 }
 
-// What the Reducer would refuse too, but by an index.
-void GradientReducer::State::check_arrival(size_t index) const {
-  const auto refuse = [&](const char* rule, const char* got, const char* next) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("DistributedDataParallel: expected ", rule, ", got ", got, " '", parameters.names[index],
-                    "' (rank ", group.rank(), "); ", next));
-  };
-  if (!options.static_graph && arrived[index]) {
-    refuse("each parameter's gradient once in a backward", "a second one for",
-           "set static_graph for layers that are checkpointed more than once");
+// Whether this backward is one that another wrapped model, which has the parameter too, has announced.
+bool GradientReducer::State::another_reduces(const at::Tensor& parameter) const {
+  for (const auto& weak : live_reducers().all()) {
+    const auto other = weak.lock();
+    if (!other || other.get() == this) continue;
+    const std::lock_guard lock(other->mutex);
+    if (other->expected == Expected::nothing) continue;
+    const auto& tensors = other->model.trained().tensors;
+    if (std::any_of(tensors.begin(), tensors.end(),
+                    [&](const at::Tensor& t) { return t.is_same(parameter); }))
+      return true;
   }
-  if (static_graph_seen && !learnt[index]) {
-    refuse("the first backward's graph with static_graph", "a gradient, which was not in it, for",
-           "leave static_graph off for a graph that changes");
-  }
+  return false;
 }
 
 // Called with the lock held, by the first sign of a backward: an output's gradient, or a parameter's where
@@ -231,34 +208,42 @@ void GradientReducer::State::on_backward() {
 }
 
 // A leaf is no sign of a backward of this forward, and would keep the hook for ever.
-void GradientReducer::State::watch_outputs(const std::vector<at::Tensor*>& outputs) {
-  StepCheck::Outputs alive;
-  for (const at::Tensor* output : outputs) {
-    if (!output->grad_fn()) continue;
-    if (!alive && model->is_training()) alive = steps.begin_forward();
+void GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& outputs,
+                                           const std::shared_ptr<StepCheck::Forward>& of) {
+  for (const ForwardOutput& output : outputs) {
+    if (!output.tensor.grad_fn()) continue;
+    if (of) of->visible = true;
     const std::weak_ptr<State> weak = weak_from_this();
-    output->register_hook([weak, alive](const at::Tensor&) {
-      if (const auto state = weak.lock()) {
-        const std::lock_guard lock(state->mutex);
-        state->on_backward();
+    output.tensor.register_hook([weak, of](const at::Tensor&) {
+      const auto state = weak.lock();
+      if (!state) {
+        throw Error(ErrorCode::failed_precondition,
+                    "DistributedDataParallel: expected it to live until backward, got one that was destroyed "
+                    "after forward, so gradients would stay local; keep it");
       }
+      if (of) of->reached = true;
+      const std::lock_guard lock(state->mutex);
+      state->on_backward();
     });
   }
 }
 
 // Runs when the graph is done, but before the Reducer's own callback, which was queued later; a callback
-// queued here runs after that one.
+// queued here runs after that one. The Reducer's waits for its all_reduces, where nobody sees a rank that
+// does something else: so the ranks meet here first.
 void GradientReducer::State::after_graph() {
   {
     const std::lock_guard lock(mutex);
-    if (!any_arrived) {  // torch::autograd::grad, or a backward that ended before this model's parameters
+    if (!arrivals.any()) {  // torch::autograd::grad, or a backward that ended before this model's parameters
       callback_queued = false;
       return;
     }
   }
+  arrivals.check_all();
+  steps.compare();
   if (options.static_graph && !static_graph_seen) {
     static_graph_seen = true;
-    learnt = arrived;
+    arrivals.learn();
     parts.reducer->delay_all_reduce();  // the first backward of a static graph only learns the order; without
                                         // this it reduces nothing
   }
@@ -269,41 +254,23 @@ void GradientReducer::State::after_graph() {
 }
 
 void GradientReducer::State::finish_backward() {
-  check_all_arrived();
-  steps.end_backward();
-  const std::lock_guard lock(mutex);
-  replace_views();
-  expect_nothing();
-}
-
-void GradientReducer::State::check_all_arrived() const {
-  std::vector<std::string> missing;
-  for (size_t i = 0; i < arrived.size(); ++i) {
-    if (!arrived[i]) missing.push_back(parameters.names[i]);
-  }
-  const auto refuse = [&](const char* expected_rule, const char* next) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("DistributedDataParallel: expected ", expected_rule, ", got none for ",
-                    join(missing, ", "), " (", missing.size(), " of ", arrived.size(), ", rank ",
-                    group.rank(), "), so nothing was reduced; ", next));
-  };
-  const bool all_needed = !options.find_unused_parameters && !options.static_graph;
-  if (all_needed && !missing.empty()) {
-    refuse("a gradient for every parameter", "set find_unused_parameters, or freeze them");
-  }
   try {
     parts.reducer->check_finalized();
   } catch (const c10::Error&) {
-    if (missing.empty()) throw;
-    refuse("a gradient for every parameter that forward's outputs lead to",
-           "compute the loss from forward's outputs, and call backward once");
+    arrivals.check_reached();
+    throw;
   }
+  const std::lock_guard lock(mutex);
+  replace_views();
+  expect_nothing();
+  accumulated = false;
+  order_known = true;
 }
 
 // Gradients become plain tensors over the buckets' memory: no copy, and zero_grad() works, which throws on
 // views.
 void GradientReducer::State::replace_views() {
-  for (const at::Tensor& parameter : parameters.tensors) {
+  for (const at::Tensor& parameter : model.trained().tensors) {
     at::Tensor& gradient = parameter.mutable_grad();
     if (gradient.defined() && gradient.is_view()) gradient = gradient.variable_data();
   }
@@ -312,60 +279,56 @@ void GradientReducer::State::replace_views() {
 void GradientReducer::State::expect_nothing() {
   expected = Expected::nothing;
   callback_queued = false;
-  any_arrived = false;
-  std::fill(arrived.begin(), arrived.end(), false);
+  arrivals.clear();
 }
 
 // After a backward that an exception cut short. Its all_reduces may still be under way in the buckets, so the
-// Reducer gets others, and the gradients, which lie there, are dropped.
+// Reducer gets others, and the gradients, which lie there, are dropped. Collective: ranks whose backward has
+// ended as it should are told.
 void GradientReducer::State::recover() {
-  const std::lock_guard lock(mutex);
-  if (!callback_queued) return;
-  for (const at::Tensor& parameter : parameters.tensors) parameter.mutable_grad().reset();
-  build_reducer();
-  steps.reset();
-  expect_nothing();
-}
-
-std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model) {
-  std::vector<at::Tensor> found;
-  std::set<const c10::TensorImpl*> seen;
-  for (at::Tensor& tensor : model.parameters()) {
-    if (seen.insert(tensor.unsafeGetTensorImpl()).second) found.push_back(std::move(tensor));
+  {
+    const std::lock_guard lock(mutex);
+    if (!callback_queued) return;
+    for (const at::Tensor& parameter : model.trained().tensors) parameter.mutable_grad().reset();
+    build_reducer();
+    expect_nothing();
+    accumulated = false;
   }
-  return found;
+  steps.compare_after_failure();
 }
 
 GradientReducer::GradientReducer(std::shared_ptr<torch::nn::Module> model, ProcessGroup group,
                                  const DdpOptions& options)
     : state_(std::make_shared<State>(std::move(model), std::move(group), options)) {
   State& state = *state_;
-  check_placement(*state.model, state.group, options);
-  if (trained_identities(*state.model).empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                "DistributedDataParallel: expected a model with at least one parameter that requires a "
-                "gradient, got none");
-  }
-  state.take_model();
+  state.model.take();
+  state.build_reducer();
+  live_reducers().add(state_);
 }
 
 GradientReducer::~GradientReducer() {
-  state_->unwatch_gradients();
+  state_->hooks.remove();
 }
 
 void GradientReducer::before_forward() {
   State& state = *state_;
-  state.recover();
-  state.announces = at::GradMode::is_enabled() && state.reduce && state.follow_model();
+  const bool reduces = at::GradMode::is_enabled() && state.reduce;
+  // A forward inside a backward (one that computes again) is not the next step's.
+  const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  if (reduces && !in_backward) state.recover();
+  const bool announces = reduces && state.follow_model();
+  state.forward.reset();
+  if (announces && state.model.in_training()) state.forward = state.steps.begin_forward();
+  state.announces = announces;
   translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.rank()), [&] {
     if (!at::GradMode::is_enabled()) return;
-    if (state.announces) state.parts.reducer->prepare_for_forward();
-    if (state.parts.reducer->rebuild_buckets()) state.replace_views();
+    if (announces) state.parts.reducer->prepare_for_forward();
+    state.rebuild_buckets();
   });
-  if (state.options.broadcast_buffers && state.synchronize_buffers) state.broadcast(state.buffers());
+  if (state.options.broadcast_buffers && state.synchronize_buffers) state.model.broadcast_buffers();
 }
 
-void GradientReducer::after_forward(const std::vector<at::Tensor*>& outputs) {
+void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
   State& state = *state_;
   state.synchronize_buffers = at::GradMode::is_enabled() && state.reduce;
   if (!at::GradMode::is_enabled()) return;
@@ -378,7 +341,8 @@ void GradientReducer::after_forward(const std::vector<at::Tensor*>& outputs) {
               "inside no_sync() (rank ",
               state.group.rank(),
               "): the graph would be learnt wrongly and later gradients stay local; reduce the first "
-              "backward, or leave static_graph off"));
+              "backward (also after parameters were frozen or unfrozen, or a backward has failed), or leave "
+              "static_graph off"));
     }
     if (state.expected == Expected::nothing) state.expected = Expected::local;
     return;
@@ -388,21 +352,23 @@ void GradientReducer::after_forward(const std::vector<at::Tensor*>& outputs) {
     throw Error(
         ErrorCode::invalid_argument,
         cat("DistributedDataParallel: expected forward to return tensors, or pairs, tuples, vectors, maps or "
-            "optionals of them, with find_unused_parameters, got another type (rank ",
+            "optionals of them, with find_unused_parameters, got a result without one that can be seen "
+            "(rank ",
             state.group.rank(),
-            "); give it a tensors() that returns std::tie of them, or leave find_unused_parameters off"));
+            "); give its type a tensors() that returns std::tie of them, or leave find_unused_parameters "
+            "off"));
   }
   translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.rank()), [&] {
     std::vector<at::Tensor> tensors;
     if (state.finds_unused()) {
-      for (const at::Tensor* output : outputs) tensors.push_back(*output);
+      for (const ForwardOutput& output : outputs) tensors.push_back(output.tensor);
     }
     state.parts.reducer->prepare_for_backward(tensors);
     if (state.finds_unused()) join_outputs(outputs);
   });
   state.expected = Expected::reduction;
-  std::fill(state.arrived.begin(), state.arrived.end(), false);
-  state.watch_outputs(outputs);
+  state.arrivals.clear();
+  state.watch_outputs(outputs, state.forward);
 }
 
 void GradientReducer::set_reduce(bool reduce) {

@@ -11,6 +11,7 @@
 
 #include "muster/comm/process_group.h"
 #include "muster/ddp/options.h"
+#include "muster/ddp/outputs.h"
 
 namespace muster {
 
@@ -28,10 +29,13 @@ class GradientReducer {
   GradientReducer& operator=(const GradientReducer&) = delete;
 
   // Around every forward. before_forward is collective where parameters were frozen, unfrozen or registered
-  // since the last one, and where buffers are broadcast. `outputs` are the tensors in what forward has
-  // returned; find_unused_parameters replaces them by others of the same memory.
+  // since the last one, where buffers are broadcast, and after a backward that failed. after_forward's
+  // `outputs` are the tensors in what forward has returned; find_unused_parameters replaces them by others of
+  // the same memory. Throws: invalid_argument where parameters have changed on some ranks only, and with
+  // find_unused_parameters for no outputs; failed_precondition for a first forward with static_graph inside
+  // no_sync.
   void before_forward();
-  void after_forward(const std::vector<at::Tensor*>& outputs);
+  void after_forward(std::vector<ForwardOutput> outputs);
 
   // Gradients of forwards run while this is false stay local and accumulate.
   void set_reduce(bool reduce);
@@ -39,8 +43,10 @@ class GradientReducer {
 
   ProcessGroup& group();
 
+  struct State;  // gradient_reducer.cc
+
  private:
-  struct State;  // shared with the hooks in the autograd graph, which may outlive this object
+  // Shared with the hooks in the autograd graph, which may outlive this object.
   std::shared_ptr<State> state_;
 };
 

@@ -36,9 +36,9 @@ std::vector<std::string> describe_model(const torch::nn::Module& model) {
   return lines;
 }
 
-void check_same_model(const torch::nn::Module& model, ProcessGroup& group) {
+void check_same_model(const torch::nn::Module& model, ProcessGroup& group, const std::string& what) {
   const std::string mine = join(describe_model(model), "\n");
-  const auto all = group.all_gather_bytes(mine);
+  const auto all = group.all_gather_bytes(mine, what);
   for (int rank = 1; rank < group.size(); ++rank) {
     if (all[static_cast<size_t>(rank)] == all[0]) continue;
     const auto first = split(all[0], '\n');

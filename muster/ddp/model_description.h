@@ -15,7 +15,7 @@ namespace muster {
 std::vector<std::string> describe_model(const torch::nn::Module& model);
 
 // Throws on every rank alike: invalid_argument naming the first parameter or buffer that differs, and both
-// sides. Collective: yes.
-void check_same_model(const torch::nn::Module& model, ProcessGroup& group);
+// sides. `what` says to ranks that call something else what this one compares. Collective: yes.
+void check_same_model(const torch::nn::Module& model, ProcessGroup& group, const std::string& what);
 
 }  // namespace muster

@@ -14,12 +14,17 @@ struct DdpOptions {
   std::vector<c10::DeviceIndex> device_ids = {};
   bool broadcast_buffers = true;  // rank 0's buffers to all, before the first forward after each that was
                                   // reduced; as in PyTorch
-  bool init_sync = true;          // compare the models and broadcast rank 0's at construction
+  bool init_sync = true;          // compare the models and broadcast rank 0's, at construction and where
+                                  // parameters are frozen, unfrozen or registered later
   std::optional<double> bucket_cap_mb = {};  // MiB; default 25, the first bucket 1
   bool find_unused_parameters = false;
   // PyTorch's default is false, because zero_grad() throws on its views; ours do not, and one copy is saved.
   bool gradient_as_bucket_view = true;
   bool static_graph = false;
+  // Not in PyTorch: ranks that had not the same forwards and backwards are an error within the step. Only
+  // forwards in training mode count. Set it to false where ranks run different numbers of forwards whose
+  // results are dropped, and no backward is ever skipped on some of them.
+  bool check_steps = true;
 };
 
 }  // namespace muster

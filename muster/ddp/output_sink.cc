@@ -24,17 +24,20 @@ class Sink : public torch::autograd::Function<Sink> {
 
 }  // namespace
 
-void join_outputs(const std::vector<at::Tensor*>& outputs) {
-  std::vector<at::Tensor*> followed;
+void join_outputs(std::vector<ForwardOutput>& outputs) {
+  std::vector<ForwardOutput*> followed;
   torch::autograd::variable_list tensors;
-  for (at::Tensor* output : outputs) {
-    if (!output->grad_fn()) continue;
-    followed.push_back(output);
-    tensors.push_back(*output);
+  for (ForwardOutput& output : outputs) {
+    if (!output.replace || !output.tensor.grad_fn()) continue;
+    followed.push_back(&output);
+    tensors.push_back(output.tensor);
   }
   if (tensors.empty()) return;
   const auto joined = Sink::apply(at::TensorList(tensors));
-  for (size_t i = 0; i < followed.size(); ++i) *followed[i] = joined[i];
+  for (size_t i = 0; i < followed.size(); ++i) {
+    followed[i]->tensor = joined[i];
+    followed[i]->replace(joined[i]);
+  }
 }
 
 }  // namespace muster

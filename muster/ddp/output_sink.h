@@ -5,13 +5,13 @@
 // Source: _DDPSink of torch.nn.parallel.DistributedDataParallel, without its copies.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <vector>
+
+#include "muster/ddp/outputs.h"
 
 namespace muster {
 
-// Puts each output that autograd follows behind one common node.
-void join_outputs(const std::vector<at::Tensor*>& outputs);
+// Puts each output that autograd follows, and that can be replaced, behind one common node.
+void join_outputs(std::vector<ForwardOutput>& outputs);
 
 }  // namespace muster

@@ -20,8 +20,8 @@ void check_placement(const torch::nn::Module& model, const ProcessGroup& group, 
 
 struct ReducerParts {
   std::shared_ptr<c10d::Reducer> reducer;
-  // The Reducer writes into it when the set of unused parameters changes, and when it fails; it has only a
-  // weak reference, which it does not check.
+  // The Reducer writes into it when the set of unused parameters changes, and when it fails. It keeps a weak
+  // reference, and uses it unseen.
   std::shared_ptr<c10d::Logger> logger;
 };
 

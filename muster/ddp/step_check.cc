@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -9,59 +10,77 @@
 
 namespace muster {
 
-namespace {
-
-std::string steps_of_all(const at::Tensor& all) {
-  std::vector<std::string> lines;
-  for (int64_t rank = 0; rank < all.size(0); ++rank) {
-    const auto skipped = all[rank][1].item<int64_t>();
-    lines.push_back(cat("step ", all[rank][0].item<int64_t>(), " on rank ", rank,
-                        skipped > 0 ? cat(" (", skipped, " without a backward)") : ""));
+std::shared_ptr<StepCheck::Forward> StepCheck::begin_forward() {
+  // Many forwards and no backward: those whose outputs are gone will not be reached any more.
+  constexpr size_t kMany = 64;
+  if (forwards_.size() >= kMany) {
+    skipped_ += static_cast<int64_t>(std::erase_if(forwards_, [](const auto& forward) {
+      return forward->visible && forward.use_count() == 1 && !forward->reached;
+    }));
   }
-  return join(lines, ", ");
+  return forwards_.emplace_back(std::make_shared<Forward>());
 }
 
-}  // namespace
-
-StepCheck::StepCheck(ProcessGroup group) : group_(std::move(group)) {}
-
-StepCheck::Outputs StepCheck::begin_forward() {
-  auto outputs = std::make_shared<char>();
-  forwards_.push_back(outputs);
-  return outputs;
-}
-
-void StepCheck::begin_backward() {
-  if (group_.size() == 1) return;
-  // Looked at as late as this: the variable that holds the last step's loss is often assigned after forward.
-  const auto dropped = std::erase_if(forwards_, [](const auto& outputs) { return outputs.expired(); });
-  skipped_ += static_cast<int64_t>(dropped);
-  step_ += 1 + static_cast<int64_t>(dropped);
-  const at::Tensor mine = at::empty({1, 2}, at::kLong);
-  mine[0][0] = step_;
-  mine[0][1] = skipped_;
-  all_ = at::empty({group_.size(), 2}, at::kLong);
-  work_ = group_.all_gather_async(all_, mine);
-}
-
-void StepCheck::end_backward() {
+// Of forwards whose outputs cannot be watched, the last is taken for the one that backward was of.
+void StepCheck::count_skipped() {
+  bool last = true;
+  for (auto forward = forwards_.rbegin(); forward != forwards_.rend(); ++forward) {
+    const bool reached = (*forward)->visible ? (*forward)->reached.load() : std::exchange(last, false);
+    if (!reached) ++skipped_;
+  }
   forwards_.clear();
-  if (!work_) return;
-  std::exchange(work_, std::nullopt)->wait();
-  const auto* values = all_.const_data_ptr<int64_t>();
-  for (int64_t rank = 1; rank < all_.size(0); ++rank) {
-    if (values[2 * rank] == values[0]) continue;
+}
+
+std::string StepCheck::counts_of_all(const int64_t* values) const {
+  std::vector<std::string> counts;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    counts.push_back(cat(values[2 * rank], " backwards and ", values[2 * rank + 1],
+                         " forwards without one on rank ", rank));
+  }
+  return join(counts, ", ");
+}
+
+void StepCheck::compare() {
+  ++backwards_;
+  count_skipped();
+  if (!active_ || group_.size() == 1) return;
+  const at::Tensor mine = at::empty({1, 2}, at::kLong);
+  mine.mutable_data_ptr<int64_t>()[0] = backwards_;
+  mine.mutable_data_ptr<int64_t>()[1] = skipped_;
+  const at::Tensor all = at::empty({group_.size(), 2}, at::kLong);
+  meet("at the end of a backward", [&] { group_.all_gather(all, mine); });
+  const auto* values = all.const_data_ptr<int64_t>();
+  for (int rank = 1; rank < group_.size(); ++rank) {
+    if (values[2 * rank + 1] == values[1]) continue;
+    skipped_ = 0;  // on all of them: whoever goes on begins alike
     throw Error(
         ErrorCode::failed_precondition,
-        cat("DistributedDataParallel: expected every rank in the same step, got ", steps_of_all(all_),
-            ", so gradients of different steps were averaged (rank ", group_.rank(),
-            "); let all ranks skip a backward or none, and evaluate on module() or without gradients"));
+        cat("DistributedDataParallel: expected the same steps on every rank, got ", counts_of_all(values),
+            ", so gradients of different steps may have been averaged (rank ", group_.rank(),
+            "); let all ranks skip a backward or none, evaluate on module() or without "
+            "gradients, or set check_steps = false"));
   }
 }
 
-void StepCheck::reset() {
-  work_.reset();
-  forwards_.clear();
+void StepCheck::compare_after_failure() {
+  count_skipped();
+  ++failures_;
+  if (group_.size() == 1) return;
+  meet("after a backward that has failed", [&] {
+    group_.all_gather_bytes("", cat("of ranks after ", failures_, " backwards that have failed"));
+  });
+}
+
+void StepCheck::meet(const char* where, const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
+    throw Error(
+        error.code(),
+        cat("DistributedDataParallel: expected every rank ", where, " (rank ", group_.rank(),
+            "); freeze parameters, and run forwards and backwards, alike on all ranks: ", error.message()));
+  }
 }
 
 }  // namespace muster

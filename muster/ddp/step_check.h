@@ -1,16 +1,14 @@
 // Finds, within the step, ranks that average gradients of different steps: one of them has skipped a backward
 // (`if (isnan(loss)) continue;`), and from then on its all_reduces meet those of its peers' earlier step, of
-// the same shapes. Every rank tells the others the number of its step while backward runs.
-//
-// A step is a backward that is reduced. A forward whose outputs were dropped without a backward counts as one
-// that this rank has skipped.
+// the same shapes. After every backward that reduces, the ranks compare how many forwards they had without
+// one.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <optional>
+#include <string>
 #include <vector>
 
 #include "muster/comm/process_group.h"
@@ -19,30 +17,37 @@ namespace muster {
 
 class StepCheck {
  public:
-  // Lives as long as the graph of a forward's outputs does.
-  using Outputs = std::shared_ptr<void>;
+  // A forward that is to be reduced. `reached` is set when a backward comes to its outputs.
+  struct Forward {
+    std::atomic<bool> reached = false;
+    bool visible = false;  // its outputs can be watched
+  };
 
-  explicit StepCheck(ProcessGroup group);
+  // `active` false: nothing is compared.
+  StepCheck(ProcessGroup group, bool active) : group_(std::move(group)), active_(active) {}
 
-  // A forward in training that is to be reduced. What it returns is kept by the graph.
-  Outputs begin_forward();
+  std::shared_ptr<Forward> begin_forward();
 
-  // The backward of the last forwards has begun. Collective.
-  void begin_backward();
-  // It has ended. Blocking: until every rank has begun this backward. Throws: failed_precondition, on every
-  // rank, with the steps of all.
-  void end_backward();
+  // The last forwards' backward has ended on this rank. Collective. Blocking: until it has on every rank.
+  // Throws: failed_precondition, on every rank, when they had not the same number of forwards without a
+  // backward.
+  void compare();
 
-  // Forgets a backward that an exception cut short.
-  void reset();
+  // An exception cut the backward short. Collective. Throws: invalid_argument on every rank, when it has not
+  // on all: the others wait in compare().
+  void compare_after_failure();
 
  private:
+  void count_skipped();
+  std::string counts_of_all(const int64_t* values) const;
+  void meet(const char* where, const std::function<void()>& call);
+
   ProcessGroup group_;
-  int64_t step_ = 0;
-  int64_t skipped_ = 0;                        // of these, forwards without a backward
-  std::vector<std::weak_ptr<void>> forwards_;  // since the last backward that was reduced
-  at::Tensor all_;                             // [ranks, 2]: step, skipped
-  std::optional<Work> work_;
+  const bool active_;
+  int64_t backwards_ = 0;
+  int64_t skipped_ = 0;
+  int64_t failures_ = 0;
+  std::vector<std::shared_ptr<Forward>> forwards_;  // since the last backward that was reduced
 };
 
 }  // namespace muster

@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "muster/ddp/gradient_reducer.h"
+
 namespace muster {
 
 namespace {
@@ -37,14 +39,29 @@ TrainedParameters trained_parameters(const torch::nn::Module& model) {
   return found;
 }
 
-std::vector<ParameterIdentity> trained_identities(const torch::nn::Module& model) {
-  std::vector<ParameterIdentity> found;
-  for (const auto& module : model.modules()) {
-    for (const at::Tensor& tensor : module->parameters(/*recurse=*/false)) {
-      if (!tensor.requires_grad()) continue;
-      found.push_back({tensor.unsafeGetTensorImpl(), tensor.scalar_type(), tensor.device()});
-    }
+std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model) {
+  std::vector<at::Tensor> found;
+  std::set<const c10::TensorImpl*> seen;
+  for (at::Tensor& tensor : model.parameters()) {
+    if (seen.insert(tensor.unsafeGetTensorImpl()).second) found.push_back(std::move(tensor));
   }
+  return found;
+}
+
+std::vector<ParameterIdentity> trained_identities(const torch::nn::Module& model) {
+  // The parameters themselves: LibTorch's own lists are copies, with all their names put together.
+  struct Access : torch::nn::Module {
+    static auto own_parameters() { return &Access::parameters_; }
+  };
+  std::vector<ParameterIdentity> found;
+  model.apply([&](const torch::nn::Module& module) {
+    for (const auto& item : module.*Access::own_parameters()) {
+      const at::Tensor& tensor = item.value();
+      if (!tensor.defined() || !tensor.requires_grad()) continue;
+      found.push_back({tensor.unsafeGetTensorImpl(), tensor.scalar_type(), tensor.device(),
+                       at::DimVector(tensor.sizes())});
+    }
+  });
   return found;
 }
 

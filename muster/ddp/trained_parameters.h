@@ -2,6 +2,7 @@
 // every forward, as users freeze and unfreeze while they train.
 #pragma once
 
+#include <ATen/DimVector.h>
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
@@ -24,10 +25,11 @@ struct ParameterIdentity {
   const c10::TensorImpl* tensor;  // valid while the model has it
   c10::ScalarType dtype;
   c10::Device device;
+  at::DimVector sizes;
   friend bool operator==(const ParameterIdentity&, const ParameterIdentity&) = default;
 };
 
-// Of the trained ones; a shared one as often as the model has it. Cheap: called in every forward.
+// Every trained parameter of the model, a shared one as often as the model has it. Cheap: every forward asks.
 std::vector<ParameterIdentity> trained_identities(const torch::nn::Module& model);
 
 }  // namespace muster

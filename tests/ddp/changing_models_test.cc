@@ -12,6 +12,7 @@ namespace muster::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 torch::nn::Sequential two_layers() {
@@ -85,7 +86,7 @@ TEST_P(ChangingModel, AParameterRegisteredAfterWrappingIsRankZerosAndIsReduced) 
       over());
 }
 
-TEST_P(ChangingModel, FrozenOnOneRankOnlyIsAnErrorOnBoth) {
+TEST_P(ChangingModel, FrozenDifferentlyOnTheRanksIsAnErrorOnBoth) {
   const auto failures = failures_of_ranks(
       2,
       [](ProcessGroup& group) {
@@ -98,6 +99,52 @@ TEST_P(ChangingModel, FrozenOnOneRankOnlyIsAnErrorOnBoth) {
       },
       over());
   for (const auto& failure : failures) EXPECT_THAT(message_of(failure), HasSubstr("(frozen)"));
+}
+
+// Before the buckets are built anew, with their own broadcast, and after.
+TEST_P(ChangingModel, FrozenOnOneRankOnlyIsAnErrorOnBoth) {
+  for (const int frozen_after : {1, 3}) {
+    for (const int rank_that_freezes : {0, 1}) {
+      const auto failures = failures_of_ranks(
+          2,
+          [&](ProcessGroup& group) {
+            auto net = two_layers();
+            DistributedDataParallel model(net, group);
+            for (int step = 0; step < 5; ++step) {
+              if (step == frozen_after && group.rank() == rank_that_freezes)
+                net[0]->as<torch::nn::Linear>()->bias.set_requires_grad(false);
+              drop_gradients(*net);
+              model(batch_of(group.rank())).sum().backward();
+            }
+          },
+          over());
+      EXPECT_THAT(message_of(failures[static_cast<size_t>(rank_that_freezes)]),
+                  HasSubstr("alike on all ranks, got a change on rank"));
+      EXPECT_THAT(message_of(failures[static_cast<size_t>(1 - rank_that_freezes)]),
+                  AnyOf(HasSubstr("same call on every rank"), HasSubstr("left the group")));
+    }
+  }
+}
+
+// The micro-batches of a layer that is frozen before they are reduced.
+TEST_P(ChangingModel, GradientsOfWhatWasFrozenAreNotAppliedLocally) {
+  run_ranks(
+      2,
+      [](ProcessGroup& group) {
+        auto net = two_layers();
+        DistributedDataParallel model(net, group);
+        torch::optim::SGD optimizer(model.parameters(), 0.1);
+        {
+          const auto guard = model.no_sync();
+          model(batch_of(group.rank())).sum().backward();
+        }
+        for (auto& parameter : net[0]->parameters()) parameter.set_requires_grad(false);
+        model(batch_of(group.rank())).sum().backward();
+        optimizer.step();
+        EXPECT_FALSE(net[0]->as<torch::nn::Linear>()->weight.grad().defined());
+        EXPECT_TRUE(same_everywhere(group, net[1]->parameters()));
+      },
+      over());
 }
 
 // A GAN: the discriminator is frozen whole while the generator trains through it.
@@ -131,28 +178,113 @@ TEST_P(ChangingModel, ADiscriminatorThatIsFrozenWhileItsGeneratorTrains) {
 }
 
 // One rank leaves out a backward (`if (isnan(loss)) continue;`), the other does so later: as many reductions
-// on both.
-TEST_P(ChangingModel, ASkippedBackwardIsFoundWithinTheStep) {
-  const auto failures = failures_of_ranks(
+// on both. `keep` gets every loss, before it is looked at.
+std::vector<std::exception_ptr> failures_of_skipping(
+    const InitOptions& over, bool with_buffers, const std::function<void(int, const at::Tensor&)>& keep) {
+  return failures_of_ranks(
       2,
-      [](ProcessGroup& group) {
+      [&](ProcessGroup& group) {
         auto net = two_layers();
+        if (with_buffers) net->push_back(torch::nn::BatchNorm1d(2));
         DistributedDataParallel model(net, group);
-        at::Tensor loss;  // keeps the last step's graph until after the next forward
         for (int step = 0; step < 6; ++step) {
-          loss = model(batch_of(group.rank(), step)).sum();
+          const auto loss = model(batch_of(group.rank(), step)).sum();
+          keep(group.rank(), loss);
           if (step == (group.rank() == 0 ? 2 : 4)) continue;
           loss.backward();
           EXPECT_LT(step, 3) << "the first backward of different steps must not pass";
           drop_gradients(*net);
         }
       },
-      over());
-  for (const auto& failure : failures) {
-    EXPECT_THAT(message_of(failure),
-                AllOf(HasSubstr("step 4 on rank 0 (1 without a backward), step 3 on rank 1"),
-                      HasSubstr("gradients of different steps")));
+      over);
+}
+
+TEST_P(ChangingModel, ASkippedBackwardIsFoundWithinTheStep) {
+  std::vector<at::Tensor> last(2), sum(2, torch::zeros({}));
+  const std::vector<std::function<void(int, const at::Tensor&)>> ways{
+      [](int, const at::Tensor&) {},
+      [&](int rank, const at::Tensor& loss) { last[static_cast<size_t>(rank)] = loss; },
+      [&](int rank, const at::Tensor& loss) {
+        at::Tensor& mine = sum[static_cast<size_t>(rank)];
+        mine = mine.detach() + loss;
+      }};
+  for (const auto& keep : ways) {
+    for (const auto& failure : failures_of_skipping(over(), false, keep)) {
+      EXPECT_THAT(message_of(failure), AllOf(HasSubstr("3 backwards and 1 forwards without one on rank 0"),
+                                             HasSubstr("3 backwards and 0 forwards without one on rank 1"),
+                                             HasSubstr("gradients of different steps")));
+    }
   }
+}
+
+// The rank that goes on broadcasts buffers, while its peer waits at the end of its backward.
+TEST_P(ChangingModel, ASkippedBackwardOfAModelWithBuffersIsAnError) {
+  for (const auto& failure : failures_of_skipping(over(), true, [](int, const at::Tensor&) {})) {
+    EXPECT_THAT(message_of(failure),
+                AnyOf(HasSubstr("same call on every rank"), HasSubstr("left the group")));
+  }
+}
+
+TEST_P(ChangingModel, ABackwardThatFailsOnOneRankOnlyIsAnErrorOnBoth) {
+  const auto failures = failures_of_ranks(
+      2,
+      [](ProcessGroup& group) {
+        auto net = two_layers();
+        DistributedDataParallel model(net, group, {.bucket_cap_mb = 0.00001});
+        for (int step = 0; step < 4; ++step) {
+          auto& weight = net[0]->as<torch::nn::Linear>()->weight;
+          const auto hook = weight.register_hook([&](const at::Tensor& gradient) -> at::Tensor {
+            if (step == 2 && group.rank() == 0) throw std::runtime_error("on the way");
+            return gradient;
+          });
+          try {
+            model(batch_of(group.rank(), step)).sum().backward();
+          } catch (const std::runtime_error& error) {
+            if (std::string(error.what()).find("on the way") == std::string::npos) throw;
+          }
+          weight.remove_hook(hook);
+          drop_gradients(*net);
+        }
+      },
+      over());
+  EXPECT_THAT(message_of(failures[0]), HasSubstr("expected every rank after a backward that has failed"));
+  EXPECT_THAT(message_of(failures[1]),
+              AnyOf(HasSubstr("same call on every rank"), HasSubstr("left the group")));
+}
+
+// Rank 0 keeps what it has generated; the forward that made it has no backward on any rank.
+TEST_P(ChangingModel, WhatARankKeepsChangesNothing) {
+  run_ranks(
+      2,
+      [](ProcessGroup& group) {
+        torch::nn::Linear net(3, 3);
+        DistributedDataParallel model(net, group);
+        std::vector<at::Tensor> pictures;
+        for (int step = 0; step < 4; ++step) {
+          const auto fake = model(batch_of(group.rank(), step));
+          if (group.rank() == 0) pictures.push_back(fake);
+          model(batch_of(group.rank(), step)).sum().backward();
+          EXPECT_TRUE(same_everywhere(group, net->parameters()));
+          drop_gradients(*net);
+        }
+      },
+      over());
+}
+
+TEST_P(ChangingModel, RolloutsOfDifferentLengthsWhereStepsAreNotChecked) {
+  run_ranks(
+      2,
+      [](ProcessGroup& group) {
+        auto net = two_layers();
+        DistributedDataParallel model(net, group, {.check_steps = false});
+        for (int step = 0; step < 3; ++step) {
+          for (int i = 0; i <= group.rank(); ++i) model(batch_of(i));
+          model(batch_of(group.rank(), step)).sum().backward();
+          EXPECT_TRUE(same_everywhere(group, net->parameters()));
+          drop_gradients(*net);
+        }
+      },
+      over());
 }
 
 TEST_P(ChangingModel, ABackwardThatAllRanksSkipIsFine) {
@@ -295,6 +427,85 @@ TEST(ChangingModels, AResultOfTheUsersTypeShowsItsTensors) {
       EXPECT_FALSE(net->boxes->weight.grad().defined());
       drop_gradients(*net);
     }
+  });
+}
+
+// What hands out its tensors as copies is seen all the same.
+struct Copies {
+  std::vector<at::Tensor> tensors() const { return {kept}; }
+  at::Tensor kept;
+};
+template <class Result>
+struct ReturnsImpl : torch::nn::Module {
+  ReturnsImpl() { register_module("layer", layer); }
+  Result forward(const at::Tensor& x) {
+    if constexpr (std::is_same_v<Result, Copies>) {
+      return {layer(x)};
+    } else {
+      Result result;
+      result.push_back(layer(x));
+      return result;
+    }
+  }
+  torch::nn::Linear layer{3, 3};
+};
+
+template <class Result>
+void train_one_that_returns(const std::function<at::Tensor(const Result&)>& first) {
+  run_ranks(2, [&](ProcessGroup& group) {
+    const auto net = std::make_shared<ReturnsImpl<Result>>();
+    DistributedDataParallel model(net, group, {.find_unused_parameters = true});
+    for (int step = 0; step < 3; ++step) {
+      first(model(batch_of(group.rank(), step))).sum().backward();
+      EXPECT_TRUE(same_everywhere(group, net->parameters()));
+      drop_gradients(*net);
+    }
+  });
+}
+
+TEST(ChangingModels, ResultsThatHandOutCopies) {
+  train_one_that_returns<Copies>([](const Copies& result) { return result.kept; });
+  using List = c10::List<at::Tensor>;
+  train_one_that_returns<List>([](const List& result) { return result.get(0); });
+}
+
+TEST(ChangingModels, AWrapperThatIsGoneBeforeBackwardIsAnError) {
+  run_ranks(1, [](ProcessGroup& group) {
+    auto net = two_layers();
+    at::Tensor loss;
+    {
+      DistributedDataParallel model(net, group);
+      loss = model(batch_of(0)).sum();
+    }
+    EXPECT_THROW(loss.backward(), Error);
+  });
+}
+
+TEST(ChangingModels, TwoWrappedModelsMayShareAnEncoder) {
+  run_ranks(2, [](ProcessGroup& group) {
+    torch::nn::Linear encoder(3, 3), first(3, 2), second(3, 2);
+    const auto with = [&](const torch::nn::Linear& head) { return torch::nn::Sequential(encoder, head); };
+    DistributedDataParallel one(with(first), group), other(with(second), group);
+    for (int step = 0; step < 3; ++step) {
+      for (auto* model : {&one, &other}) {
+        (*model)(batch_of(group.rank(), step)).sum().backward();
+        EXPECT_TRUE(same_everywhere(group, model->parameters()));
+        drop_gradients(*model->module());
+      }
+    }
+  });
+}
+
+TEST(ChangingModels, AParameterThatHasGrown) {
+  run_ranks(2, [](ProcessGroup& group) {
+    torch::nn::Linear net(3, 2);
+    DistributedDataParallel model(net, group);
+    model(batch_of(group.rank())).sum().backward();
+    drop_gradients(*net);
+    net->weight.set_data(torch::ones({4, 3}));
+    net->bias.set_data(torch::ones({4}));
+    model(batch_of(group.rank())).sum().backward();
+    EXPECT_TRUE(same_everywhere(group, net->parameters()));
   });
 }
 

@@ -1,0 +1,64 @@
+#include "muster/ddp/gradient_arrivals.h"
+
+#include <algorithm>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+GradientArrivals::GradientArrivals(std::vector<std::string> names, const DdpOptions& options, int rank)
+    : names_(std::move(names)),
+      all_needed_(!options.find_unused_parameters && !options.static_graph),
+      static_graph_(options.static_graph),
+      rank_(rank),
+      arrived_(names_.size(), false) {}
+
+void GradientArrivals::check(size_t index) const {
+  const auto refuse = [&](const char* rule, const char* got, const char* next) {
+    throw Error(ErrorCode::failed_precondition, cat("DistributedDataParallel: expected ", rule, ", got ", got,
+                                                    " '", names_[index], "' (rank ", rank_, "); ", next));
+  };
+  if (!static_graph_ && arrived_[index]) {
+    refuse("each parameter's gradient once in a backward", "a second one for",
+           "set static_graph for layers that are checkpointed more than once");
+  }
+  if (!learnt_.empty() && !learnt_[index]) {
+    refuse("the first backward's graph with static_graph", "a gradient, which was not in it, for",
+           "leave static_graph off for a graph that changes");
+  }
+}
+
+void GradientArrivals::note(size_t index) {
+  arrived_[index] = true;
+  any_ = true;
+}
+
+void GradientArrivals::refuse_missing(const char* rule, const char* next) const {
+  std::vector<std::string> missing;
+  for (size_t i = 0; i < arrived_.size(); ++i) {
+    if (!arrived_[i]) missing.push_back(names_[i]);
+  }
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat("DistributedDataParallel: expected ", rule, ", got none for ", join(missing, ", "), " (",
+          missing.size(), " of ", arrived_.size(), ", rank ", rank_, "), so nothing was reduced; ", next));
+}
+
+void GradientArrivals::check_all() const {
+  if (!all_needed_ || std::find(arrived_.begin(), arrived_.end(), false) == arrived_.end()) return;
+  refuse_missing("a gradient for every parameter", "set find_unused_parameters, or freeze them");
+}
+
+void GradientArrivals::check_reached() const {
+  if (std::find(arrived_.begin(), arrived_.end(), false) == arrived_.end()) return;
+  refuse_missing("a gradient for every parameter that forward's outputs lead to",
+                 "compute the loss from forward's outputs, and call backward once");
+}
+
+void GradientArrivals::clear() {
+  std::fill(arrived_.begin(), arrived_.end(), false);
+  any_ = false;
+}
+
+}  // namespace muster

@@ -1,0 +1,44 @@
+// Which parameters' gradients a backward has produced, and what is wrong with it when not the right ones.
+// Names what c10d::Reducer refuses by index, or a step later.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "muster/ddp/options.h"
+
+namespace muster {
+
+class GradientArrivals {
+ public:
+  GradientArrivals() = default;
+  GradientArrivals(std::vector<std::string> names, const DdpOptions& options, int rank);
+
+  // In a backward that is reduced. Throws: failed_precondition for a second gradient of one parameter, and
+  // for one that the first backward of a static graph did not produce.
+  void check(size_t index) const;
+  void note(size_t index);
+  bool any() const { return any_; }
+  // The static graph is what has arrived until now.
+  void learn() { learnt_ = arrived_; }
+  // At the end. Throws: failed_precondition with the parameters that got no gradient, where each needs one.
+  void check_all() const;
+  // The same for a backward that the Reducer could not finish.
+  void check_reached() const;
+
+  void clear();
+  const std::string& name(size_t index) const { return names_[index]; }
+
+ private:
+  [[noreturn]] void refuse_missing(const char* rule, const char* next) const;
+
+  std::vector<std::string> names_;
+  bool all_needed_ = true;
+  bool static_graph_ = false;
+  int rank_ = 0;
+  std::vector<bool> arrived_;
+  std::vector<bool> learnt_;  // empty until it is
+  bool any_ = false;
+};
+
+}  // namespace muster

@@ -1,0 +1,43 @@
+#include "muster/ddp/gradient_hooks.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+
+#include <memory>
+#include <utility>
+
+namespace muster {
+
+namespace {
+
+class GradientHook : public torch::autograd::FunctionPostHook {
+ public:
+  explicit GradientHook(std::function<void()> body) : body_(std::move(body)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    body_();
+    return outputs;
+  }
+
+ private:
+  std::function<void()> body_;
+};
+
+}  // namespace
+
+void GradientHooks::hang(const std::vector<at::Tensor>& parameters,
+                         const std::function<void(size_t)>& on_gradient) {
+  remove();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameters[i]));
+    auto hook = std::make_unique<GradientHook>([on_gradient, i] { on_gradient(i); });
+    hooks_.push_back(accumulators_.back()->add_post_hook(std::move(hook)));
+  }
+}
+
+void GradientHooks::remove() {
+  for (size_t i = 0; i < hooks_.size(); ++i) accumulators_[i]->del_post_hook(hooks_[i]);
+  hooks_.clear();
+  accumulators_.clear();
+}
+
+}  // namespace muster

@@ -1,0 +1,53 @@
+// The model that every rank has a copy of: compared over the ranks, made rank 0's, and watched for parameters
+// that users freeze, unfreeze or register while they train.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <vector>
+
+#include "muster/comm/process_group.h"
+#include "muster/ddp/options.h"
+#include "muster/ddp/trained_parameters.h"
+
+namespace muster {
+
+class ReplicatedModel {
+ public:
+  // Throws: invalid_argument for a model without trained parameters, one on another device than the rank's,
+  // and wrong device_ids.
+  ReplicatedModel(std::shared_ptr<torch::nn::Module> model, ProcessGroup group, const DdpOptions& options);
+
+  // The ranks compare their models, and parameters that are new become rank 0's. Collective. Throws:
+  // invalid_argument for models that differ.
+  void take();
+  // What is trained since then.
+  const TrainedParameters& trained() const { return trained_; }
+
+  // What has happened to the trained parameters since.
+  enum class Change {
+    none,
+    all_frozen,  // a GAN's discriminator while its generator trains
+    some         // to be taken anew
+  };
+  Change look() const;
+
+  void broadcast_buffers();  // rank 0's to all. Collective.
+  bool in_training() const { return model_->is_training(); }
+
+ private:
+  bool only_freezes(const std::vector<ParameterIdentity>& now) const;
+  std::vector<at::Tensor> buffers() const;
+  void broadcast(const std::vector<at::Tensor>& tensors);
+
+  std::shared_ptr<torch::nn::Module> model_;
+  ProcessGroup group_;
+  const DdpOptions options_;
+  TrainedParameters trained_;
+  std::vector<ParameterIdentity> identities_;  // of `trained_`
+  std::vector<at::Tensor> known_;  // all parameters, frozen ones too, whose values the ranks share
+  int64_t taken_ = 0;
+};
+
+}  // namespace muster
