@@ -303,6 +303,8 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   options.extra_env = parse_env(flags.env);
   options.time_limit = time_limit(flags.timeout, "--timeout");
   options.stopped_timeout = time_limit(flags.stopped_timeout, "--stopped-timeout");
+  if (time_limit(flags.collective_timeout, "--collective-timeout"))
+    options.extra_env["MUSTER_COLLECTIVE_TIMEOUT"] = flags.collective_timeout;
   options.log_dir = flags.log_dir;
   options.redirects = flags.redirects;
   options.tee = flags.tee;

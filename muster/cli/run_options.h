@@ -66,6 +66,7 @@ struct RunFlags {
   std::string work_dir;
   std::string timeout;
   std::string stopped_timeout;
+  std::string collective_timeout;
   std::vector<std::string> env;  // NAME=VALUE, or NAME
   std::string hostfile;
   std::string host_discovery;

@@ -233,7 +233,7 @@ void Coordinator::restart_after_failure(const WorkerExit& first) {
   }
   quick_failures_ = now_ - round_began_ < kQuickFailure ? quick_failures_ + 1 : 0;
   const auto delay = back_off(quick_failures_);
-  say_(cat("rank ", first.rank, " on host ", first.host, " failed: ", first.cause,
+  say_(cat("rank ", first.rank, " on host ", first.host, " failed: ", cause_and_error(first),
            "; starting all ranks again", delay.count() > 0 ? cat(" in ", format_duration(delay)) : "",
            " (restart ", restarts_, " of ", rules_.max_restarts, ")"));
   not_before_ = now_ + delay;

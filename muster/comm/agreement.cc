@@ -5,6 +5,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/leaving.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -14,6 +15,8 @@ namespace {
 // Between two looks at what others published. They answer within a second of being stuck, so this is not hot.
 constexpr std::chrono::milliseconds kLook{2};
 constexpr std::chrono::milliseconds kLongestLook{100};
+// A rank that leaves too early is to see it, and to say so, before those who fail of it.
+constexpr std::chrono::milliseconds kHeadStart = 4 * kLongestLook;
 
 }  // namespace
 
@@ -34,6 +37,11 @@ void Agreement::publish(int64_t sequence, const std::string& signature) {
 void Agreement::compare(int64_t sequence, const std::string& mine, int other) {
   const std::string theirs = store_->get_to_str(key(sequence, other));
   if (theirs == mine) return;
+  if (mine == kLeaving) throw left_alone(sequence, other, theirs);
+  if (theirs == kLeaving) {
+    std::this_thread::sleep_for(kHeadStart);
+    throw left(sequence, mine, other);
+  }
   throw Error(ErrorCode::invalid_argument,
               cat("collective #", sequence, ": expected the same call on every rank, got '", mine,
                   "' on rank ", rank_, " and '", theirs, "' on rank ", other,
@@ -45,6 +53,7 @@ void Agreement::before(int64_t sequence, const std::string& signature) {
   if (!every_call_ && known_.contains(signature)) return;
   publish(sequence, signature);
   const Deadline deadline(timeout_);
+  LateRanks late_ranks(timeout_);
   for (int other = 0; other < size_; ++other) {
     if (other == rank_) continue;
     auto pause = kLook;
@@ -55,6 +64,7 @@ void Agreement::before(int64_t sequence, const std::string& signature) {
                         " ms on rank ", rank_, "; missing rank(s) ", join(absent(sequence), ", "),
                         "; see whether they ended, or are busy elsewhere"));
       }
+      if (late_ranks.due()) tell_of_late(sequence, signature, late_ranks);
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, kLongestLook);
     }
@@ -69,6 +79,16 @@ void Agreement::look_again(int64_t sequence, const std::string& signature) {
   for (int other = 0; other < size_; ++other) {
     if (other != rank_ && store_->check({key(sequence, other)})) compare(sequence, signature, other);
   }
+}
+
+// By the first of those who have come, so that it is said once.
+void Agreement::tell_of_late(int64_t sequence, const std::string& operation, const LateRanks& late_ranks) {
+  const std::vector<int> late = absent(sequence);
+  std::vector<int> came;
+  for (int rank = 0; rank < size_; ++rank)
+    if (std::find(late.begin(), late.end(), rank) == late.end()) came.push_back(rank);
+  if (late.empty() || came.at(0) != rank_) return;
+  late_ranks.tell(cat("collective #", sequence, " ('", operation, "')"), came, late);
 }
 
 std::vector<int> Agreement::absent(int64_t sequence) {

@@ -16,7 +16,12 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/late_ranks.h"
+
 namespace muster {
+
+// The signature of a rank that leaves the group, in good order.
+inline constexpr const char* kLeaving = "shutdown";
 
 class Agreement {
  public:
@@ -29,6 +34,9 @@ class Agreement {
 
   // While an operation stays unanswered: publishes, and throws invalid_argument if a published one differs.
   void look_again(int64_t sequence, const std::string& signature);
+
+  // Warns of ranks that have not come to an operation for which this one waits.
+  void tell_of_late(int64_t sequence, const std::string& operation, const LateRanks& late_ranks);
 
   // Ranks that have published nothing at `sequence`: where they are is unknown, but not here.
   std::vector<int> absent(int64_t sequence);

@@ -14,6 +14,7 @@
 
 #include "muster/comm/agreement.h"
 #include "muster/comm/host_backend.h"
+#include "muster/comm/late_watch.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
@@ -36,6 +37,7 @@ struct ProcessGroup::State {
   BlockingCollectives* blocking = nullptr;       // the same, where it is for the CPU
   c10::intrusive_ptr<c10d::Store> store;
   std::shared_ptr<Agreement> agreement;
+  std::unique_ptr<LateWatch> late_watch;  // where there is one
   std::vector<int> parent_ranks;
   int rank = 0;
   int size = 1;

@@ -235,6 +235,11 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                  options.timeout, options.asyncOp);
   }
 
+  void leave_and_wait() override {
+    start(HostCall("shutdown", c10d::OpType::BARRIER), {Request{.kind = Kind::leave}}, timeout_, false)
+        ->wait();
+  }
+
   WorkPtr send(Tensors& tensors, int to, int tag) override {
     HostCall call("send", c10d::OpType::SEND);
     check_peer(call, to);

@@ -29,6 +29,9 @@ class BlockingCollectives {
   // As allreduce() and the wait() of its Work, which cost more than a small operation does; without either,
   // where the caller's thread can do it. `tensor`: dense, contiguous, on the CPU.
   virtual void all_reduce_and_wait(const at::Tensor& tensor, const c10d::ReduceOp& op) = 0;
+
+  // A barrier for ranks that leave: one that meets another operation there is told that it left too early.
+  virtual void leave_and_wait() = 0;
 };
 
 // CPU tensors; others are copied to the host and back. `name` is what getBackendName() says.

@@ -12,7 +12,9 @@
 #include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/host_identity.h"
+#include "muster/base/late_ranks.h"
 #include "muster/base/log.h"
+#include "muster/base/units.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/nccl.h"
 #include "muster/comm/rendezvous.h"
@@ -55,11 +57,23 @@ RankIdentity identity(const Rendezvous& meeting, const InitOptions& options, boo
           .takes_part = takes_part};
 }
 
+// MUSTER_COLLECTIVE_TIMEOUT wins.
+std::chrono::milliseconds collective_timeout(const InitOptions& options) {
+  const auto told = get_env("MUSTER_COLLECTIVE_TIMEOUT");
+  if (!told) return options.timeout;
+  const auto timeout = parse_duration(*told, "MUSTER_COLLECTIVE_TIMEOUT");
+  if (timeout <= std::chrono::milliseconds(0))
+    throw Error(ErrorCode::invalid_argument,
+                cat("MUSTER_COLLECTIVE_TIMEOUT: expected a time above 0, got '", *told, "'; correct it"));
+  return timeout;
+}
+
 // The group of `members`, this process being the one at `place`.
 ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d::Store>& root,
                         const std::vector<RankIdentity>& members, int place, const InitOptions& options,
                         bool awaited = false) {
   const std::string backend = choose_backend(members, backend_asked(options));
+  set_warning([](const std::string& text) { log(LogLevel::warn, text); });
   static std::atomic<bool> told = false;  // of the process's first group: what else it makes is like it
   if (options.device.is_cuda() && backend != "nccl" && place == 0) {
     log(LogLevel::info, cat("process group: ", backend,
@@ -73,7 +87,7 @@ ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d
                             {.backend = backend,
                              .hosts = std::move(hosts),
                              .device = options.device,
-                             .timeout = options.timeout,
+                             .timeout = collective_timeout(options),
                              .master_addr = meeting.master_addr,
                              .awaited = awaited,
                              .of_all_ranks = std::ssize(members) == meeting.world_size});

@@ -27,7 +27,7 @@ struct InitOptions {
   // Both or neither. They win over the environment, which may not contradict them.
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
-  std::chrono::milliseconds timeout{30 * 60 * 1000};      // of every collective
+  std::chrono::milliseconds timeout{30 * 60 * 1000};  // of every collective; MUSTER_COLLECTIVE_TIMEOUT wins
   std::chrono::milliseconds init_timeout{5 * 60 * 1000};  // for all ranks to come together
   c10::Device device = c10::kCPU;                         // made current first when it is a CUDA device
 };

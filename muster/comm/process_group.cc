@@ -395,13 +395,18 @@ void ProcessGroup::shutdown() {
   if (!state_->group) return;
   if (state_->options.backend == "shm") {
     // Whoever serves the store may end as soon as all are past the barrier: nobody uses it after that.
-    translate_failures(cat("shutdown on rank ", rank()), [&] { state_->departures->add(kDepartures, 1); });
-    barrier();
+    translate_failures(cat("shutdown on rank ", rank()), [&] {
+      state_->departures->add(kDepartures, 1);
+      state_->blocking->leave_and_wait();
+    });
     state_->group->shutdown();
     state_->group.reset();
     return;
   }
-  barrier();
+  ProcessGroupCall call(kLeaving, state_.get());
+  call.without_tensors();
+  call.start([&](auto&) { return start_barrier(*state_, call.options<c10d::BarrierOptions>(Caller::waits)); })
+      .wait();
   // Nobody may close connections while another is still inside the barrier's last message.
   translate_failures(cat("shutdown on rank ", rank()), [&] { state_->departures->add(kDepartures, 1); });
   const Deadline deadline(kDepartureTime);
@@ -413,6 +418,7 @@ void ProcessGroup::shutdown() {
   } catch (const std::exception&) {
     // The rank that serves the store has seen everybody and gone.
   }
+  state_->late_watch.reset();
   state_->agreement.reset();
   translate_failures(cat("shutdown on rank ", rank()), [&] { state_->group->shutdown(); });
   state_->group.reset();

@@ -92,7 +92,9 @@ Work ProcessGroupCall::start_with_all(Start start) {
     work->agreement = state_->agreement;
     translate_failures(work->name(), [&] { work->agreement->before(work->sequence, work->signature); });
   }
-  return launch(std::move(work), start);
+  Work started = launch(work, start);
+  if (state_->late_watch && work->waiting == Work::State::Waiting::in_slices) state_->late_watch->add(work);
+  return started;
 }
 
 Work ProcessGroupCall::start_with(int peer, int tag, Start start) {

@@ -36,10 +36,15 @@ void wait_on_host(Work::State& state) {
   const Deadline deadline(state.timeout);
   // Well before a short deadline too, so that who is missing is known when it passes.
   const auto unanswered = std::min<std::chrono::milliseconds>(kUnanswered, state.timeout / 4);
+  LateRanks late_ranks(state.timeout);
   for (;;) {
     const auto left = std::min(unanswered, deadline.left());
     if (wait_for(*state.work, std::max(left, std::chrono::milliseconds(1)))) return;
-    if (state.agreement) state.agreement->look_again(state.sequence, state.signature);
+    if (state.agreement) {
+      state.agreement->look_again(state.sequence, state.signature);
+      if (!deadline.passed() && late_ranks.due())
+        state.agreement->tell_of_late(state.sequence, state.signature, late_ranks);
+    }
     if (!deadline.passed()) continue;
     const auto missing = state.agreement ? state.agreement->absent(state.sequence) : std::vector<int>{};
     throw Error(ErrorCode::timeout,
@@ -83,6 +88,7 @@ bool Work::done() const {
 void Work::wait() {
   if (!state_) return;
   const auto state = std::exchange(state_, nullptr);  // a second wait is a no-op
+  state->waited = true;
   try {
     wait_as_it_can(*state);
     if (state->copies.empty()) return;

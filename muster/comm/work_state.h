@@ -31,8 +31,9 @@ struct Work::State {
   std::vector<Copy> copies{};
   std::shared_ptr<Agreement> agreement{};
   std::shared_ptr<std::atomic<bool>>
-      abandoned{};          // the group's: set when an operation is given up while under way
-  std::string signature{};  // where there is an agreement
+      abandoned{};                   // the group's: set when an operation is given up while under way
+  std::atomic<bool> waited = false;  // its caller waits, or has
+  std::string signature{};           // where there is an agreement
   std::chrono::milliseconds timeout{0};
 
   // A timed wait that runs out is a question for some works and the end for others.

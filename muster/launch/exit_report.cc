@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
@@ -51,10 +52,42 @@ bool is_consequence(const WorkerExit& exit) {
   return exit.message.starts_with("peer_failed:");
 }
 
+// The same of a rank whose words are PyTorch's.
+bool lost_a_peer(const WorkerExit& exit) {
+  if (is_consequence(exit)) return true;
+  const auto says = [](const std::string& text) {
+    for (const char* words : {"Connection closed by peer", "Connection reset by peer", "ncclRemoteError"}) {
+      if (text.find(words) != std::string::npos) return true;
+    }
+    return false;
+  };
+  return says(exit.message) || std::any_of(exit.last_lines.begin(), exit.last_lines.end(), says);
+}
+
+// Where the first failure is but the loss of a rank: who left while the others waited. One says of itself
+// that its function returned; else it is one that ended with 0, whose number may be in the message.
+const WorkerExit* left_early(const std::vector<WorkerExit>& exits, const WorkerExit& first) {
+  if (!lost_a_peer(first)) return nullptr;
+  const WorkerExit* left = nullptr;
+  for (const WorkerExit& exit : exits) {
+    if (exit.message.find("returned from its function while others did not") != std::string::npos)
+      return &exit;
+    if (exit.failed() || exit.sent_signal != 0) continue;
+    const bool named = first.message.find(cat(": rank ", exit.rank, " ")) != std::string::npos;
+    if (left == nullptr || named) left = &exit;
+    if (named) break;
+  }
+  return left;
+}
+
 std::string indented(const std::vector<std::string>& lines) {
   std::string out;
   for (const std::string& line : lines) out += cat("    | ", line, "\n");
   return out;
+}
+
+std::string first_line_of(const std::string& text) {
+  return text.substr(0, text.find('\n'));
 }
 
 std::vector<std::string> last(std::vector<std::string> lines, size_t count) {
@@ -62,12 +95,21 @@ std::vector<std::string> last(std::vector<std::string> lines, size_t count) {
   return lines;
 }
 
+// How a rank ended beside `told`, whose error the card has, and of what error.
+std::string end_beside(const WorkerExit& exit, const WorkerExit& told) {
+  std::string end = describe_end(exit);
+  if (&exit == &told || exit.message.empty() || !exit.failed()) return end;
+  if (exit.message == told.message) return end + ", of the same error";
+  return cat(end, ", ", first_line_of(exit.message));
+}
+
 // "rank 0, 2, 3: ended by muster (SIGTERM)", ends that read the same together.
-std::string consequences(const std::vector<WorkerExit>& exits, const WorkerExit& first) {
+std::string consequences(const std::vector<WorkerExit>& exits, const WorkerExit& first,
+                         const WorkerExit& told) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const WorkerExit& exit : exits) {
     if (&exit == &first) continue;
-    const std::string end = describe_end(exit);
+    const std::string end = end_beside(exit, told);
     if (groups.empty() || groups.back().first != end) groups.push_back({end, {}});
     groups.back().second.push_back(exit.rank);
   }
@@ -79,18 +121,46 @@ std::string consequences(const std::vector<WorkerExit>& exits, const WorkerExit&
   return out;
 }
 
-// The stack says it all when there is one (it ends with the message); else the message, else the last lines.
+// The innermost calls: Python's stack ends with them; one of C++, muster's or LibTorch's, begins with them.
+std::string innermost(const std::string& stack) {
+  const std::string text(stack.substr(0, stack.find_last_not_of(" \n") + 1));
+  std::vector<std::string> lines = split(text, '\n');
+  const bool innermost_first = trim(text).starts_with("#") || text.find("frame #0: ") != std::string::npos;
+  if (!innermost_first) return indented(last(std::move(lines), kMaxStackLines));
+  if (lines.size() > kMaxStackLines) lines.resize(kMaxStackLines);
+  return indented(lines);
+}
+
+// What the rank has said but for the error, which the card has.
+std::vector<std::string> lines_beside_error(const WorkerExit& exit) {
+  std::vector<std::string> lines = exit.last_lines;
+  if (exit.message.empty()) return lines;
+  const std::string error = first_line_of(exit.message);
+  std::erase_if(lines, [&](const std::string& line) { return line.find(error) != std::string::npos; });
+  return lines;
+}
+
+// The stack says it all when there is one; else the message, else the last lines, unless they stand right
+// above.
 std::string evidence(const WorkerExit& exit) {
   std::string out;
-  if (!exit.message.empty()) out += cat("  error     ", split(exit.message, '\n')[0], "\n");
-  if (!exit.stack.empty()) {
-    out += "  stack\n" + indented(last(split(trim(exit.stack), '\n'), kMaxStackLines));
-  } else if (exit.message.find('\n') != std::string::npos) {
-    out += indented(last(split(exit.message, '\n'), kMaxStackLines));
-  } else if (!exit.last_lines.empty()) {
-    out += "  last lines of standard error\n" + indented(exit.last_lines);
-  }
-  return out;
+  if (!exit.message.empty()) out += cat("  error     ", first_line_of(exit.message), "\n");
+  const std::vector<std::string> lines = lines_beside_error(exit);
+  const bool told_above = exit.lines_in_sight && lines.size() < exit.last_lines.size();
+  if (!exit.stack.empty()) return told_above ? out : out + "  stack\n" + innermost(exit.stack);
+  if (exit.message.find('\n') != std::string::npos)
+    return out + indented(last(split(exit.message, '\n'), kMaxStackLines));
+  if (lines.empty()) return out;
+  if (!exit.lines_in_sight) return out + "  last lines of standard error\n" + indented(lines);
+  return exit.message.empty() ? out + "  said      its last lines of standard error are above\n" : out;
+}
+
+// A rank that ended well, and too early: what it says of itself is nothing, but the others do.
+std::string evidence_of_others(const WorkerExit& first) {
+  return cat(
+      "  meaning   a rank that ends leaves the others waiting: it called exit, or returned before a call "
+      "that they make\n  error     rank ",
+      first.rank, ": ", first.message.empty() ? first.cause : first_line_of(first.message), "\n");
 }
 
 }  // namespace
@@ -125,6 +195,10 @@ std::string describe_end(const WorkerExit& exit) {
   return cat("exit code ", exit.exit_code, asked);
 }
 
+std::string cause_and_error(const WorkerExit& exit) {
+  return exit.message.empty() ? exit.cause : cat(exit.cause, ", ", first_line_of(exit.message));
+}
+
 const WorkerExit* first_failure(const std::vector<WorkerExit>& exits) {
   const WorkerExit* first = nullptr;
   for (const WorkerExit& exit : exits) {
@@ -142,31 +216,44 @@ const WorkerExit* first_failure(const std::vector<WorkerExit>& exits) {
 }
 
 std::string failure_card(const std::vector<WorkerExit>& exits, const FailureContext& context) {
-  const WorkerExit* first = first_failure(exits);
-  if (first == nullptr) return {};
-  std::string out = cat("[muster] rank ", first->rank,
-                        exits.size() > 1 ? " failed first: " : " failed: ", first->cause, "\n");
+  const WorkerExit* failed = first_failure(exits);
+  if (failed == nullptr) return {};
+  const WorkerExit* left = left_early(exits, *failed);
+  const WorkerExit* first = left != nullptr ? left : failed;
+  const bool ended_well = !first->failed();
+  const char* const verb = ended_well ? " ended first: " : exits.size() > 1 ? " failed first: " : " failed: ";
+  // The end of one that was asked to end while it was on its way out says little.
+  const bool returned = left != nullptr && first->sent_signal != 0;
+  std::string out =
+      cat("[muster] rank ", first->rank, verb, returned ? "it returned from its function" : first->cause,
+          ended_well || returned ? ", while others waited for it" : "", "\n");
   out += cat("  where     host ", first->host, ", ", first->device, ", pid ", first->pid, "\n");
   out += cat("  when      ", context.time, ", ", format_duration(first->after), " after its start");
   if (context.max_restarts > 0) out += cat(", restart ", context.restarts, " of ", context.max_restarts);
   out += "\n";
-  if (const std::string meaning = failure_meaning(*first); !meaning.empty())
-    out += cat("  meaning   ", meaning, "\n");
-  out += evidence(*first);
-  out += consequences(exits, *first);
+  if (ended_well) {
+    out += evidence_of_others(*failed);
+  } else {
+    if (const std::string meaning = failure_meaning(*first); !meaning.empty())
+      out += cat("  meaning   ", meaning, "\n");
+    out += evidence(*first);
+  }
+  out += consequences(exits, *first, ended_well ? *failed : *first);
   if (!first->stderr_log.empty()) out += cat("  log       ", first->stderr_log, "\n");
   if (context.has_report) out += cat("  report    ", context.run_dir, "/failure.json\n");
   return out;
 }
 
 std::string failure_json(const std::vector<WorkerExit>& exits, const FailureContext& context) {
-  const WorkerExit* first = first_failure(exits);
+  const WorkerExit* failed = first_failure(exits);
+  const WorkerExit* left = failed != nullptr ? left_early(exits, *failed) : nullptr;
+  const WorkerExit* first = left != nullptr ? left : failed;
   Json json = {{"schema", "muster.failure/1"},
                {"run_id", context.run_id},
                {"time", context.time},
                {"attempt", context.attempt},
                {"max_restarts", context.max_restarts}};
-  json["exit_code"] = first != nullptr ? Json(first->shell_code()) : Json(nullptr);
+  json["exit_code"] = failed != nullptr ? Json(failed->shell_code()) : Json(nullptr);
   json["first"] = first != nullptr ? to_json(*first) : Json(nullptr);
   json["others"] = Json::array();
   for (const WorkerExit& exit : exits) {

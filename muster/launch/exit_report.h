@@ -23,6 +23,9 @@ std::optional<ReportedError> read_error_file(const std::string& path);
 // "exit code 3", "killed by SIGKILL: …", "ended by muster (SIGTERM)".
 std::string describe_end(const WorkerExit& exit);
 
+// "exit code 1, std::runtime_error: no": the cause, and the error's first line where one was reported.
+std::string cause_and_error(const WorkerExit& exit);
+
 struct FailureContext {
   std::string run_id;
   std::string run_dir;

@@ -46,12 +46,20 @@ bool write_report(const std::string& path, const std::string& text) {
   }
 }
 
+// Of ranks that failed when the job was stopped, for which there is no card.
+void tell_errors(const std::vector<WorkerExit>& exits) {
+  for (const WorkerExit& exit : exits) {
+    if (exit.failed() && !exit.message.empty())
+      log(LogLevel::error, cat("rank ", exit.rank, ": ", exit.cause, ", ", exit.message));
+  }
+}
+
 }  // namespace
 
 void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, int attempt,
                     int max_restarts) {
   const WorkerExit* first = first_failure(exits);
-  if (first == nullptr) return;
+  if (first == nullptr) return tell_errors(exits);
   FailureContext context{.run_id = job.run_id,
                          .run_dir = job.run_dir,
                          .attempt = attempt,

@@ -10,8 +10,8 @@
 
 namespace muster {
 
-// Says why the job failed, or nothing when no rank failed by itself. What cannot be written is logged: the
-// exit code holds whatever becomes of the report. `exits` in order of death.
+// Says why the job failed; of ranks that failed only after it was stopped, their errors. What cannot be
+// written is logged: the exit code holds whatever becomes of the report. `exits` in order of death.
 void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, int attempt, int max_restarts);
 
 }  // namespace muster

@@ -32,9 +32,10 @@ bool Restarts::wait(GroupResult& result, ProcessSet& processes, Clock::time_poin
   quick_failures_ = Clock::now() - started < kQuick ? quick_failures_ + 1 : 0;
   const auto delay = back_off(quick_failures_);
   const WorkerExit& first = *first_failure(result.exits);
-  log(LogLevel::warn, cat("rank ", first.rank, " failed: ", first.cause, "; starting all ranks again",
-                          delay.count() > 0 ? cat(" in ", format_duration(delay)) : "", " (restart ", ++used_,
-                          " of ", budget_, ")"));
+  log(LogLevel::warn,
+      cat("rank ", first.rank, " failed: ", cause_and_error(first), "; starting all ranks again",
+          delay.count() > 0 ? cat(" in ", format_duration(delay)) : "", " (restart ", ++used_, " of ",
+          budget_, ")"));
   const auto at = Clock::now() + delay;
   const auto until = std::min(at, time_limit.value_or(at));
   while (processes.stop_requested() == 0 && Clock::now() < until) processes.loop().run_once(until);

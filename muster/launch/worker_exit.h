@@ -20,6 +20,7 @@ struct WorkerExit {
   std::string message{};                  // of the exception that it reported in its error file
   std::string stack{};                    // and where that came from
   std::vector<std::string> last_lines{};  // of its standard error
+  bool lines_in_sight = false;            // the console shows them, and nearly nothing after them
   std::string stderr_log{};               // the file that has all of it; empty: none
   std::chrono::milliseconds after{0};     // since start
   std::chrono::system_clock::time_point at{};

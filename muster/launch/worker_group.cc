@@ -15,6 +15,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/exit_report.h"
+#include "muster/launch/source_lines.h"
 #include "muster/supervise/descendants.h"
 #include "muster/supervise/input.h"
 #include "muster/supervise/output.h"
@@ -25,6 +26,7 @@ namespace {
 
 constexpr size_t kTailBytes = size_t{16} * 1024;
 constexpr size_t kLastLines = 20;
+constexpr size_t kLinesWithStack = 200;  // of which those of a signal's stack are taken
 constexpr std::chrono::milliseconds kLookAtRanksEvery{1'000};
 
 // One rank's two streams.
@@ -62,9 +64,7 @@ std::vector<std::string> last_lines_of(const std::string& path) {
   std::string text(static_cast<size_t>(std::max<off_t>(0, size - from)), '\0');
   const ssize_t n = ::pread(file.get(), text.data(), text.size(), from);
   text.resize(static_cast<size_t>(std::max<ssize_t>(0, n)));
-  std::vector<std::string> lines = split(trim(text), '\n');
-  if (lines.size() > kLastLines) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(kLastLines));
-  return lines;
+  return split(trim(text), '\n');
 }
 
 void start(ProcessSet& processes, const WorkerSpec& spec, const Streams& streams, int input,
@@ -103,6 +103,13 @@ WorkerExit explain(const ChildExit& end, const WorkerSpec& spec, Clock::time_poi
   return exit;
 }
 
+// What it said last, on standard error.
+void add_lines(WorkerExit& exit, std::vector<std::string> lines) {
+  take_signal_stack(exit, lines);
+  if (lines.size() > kLastLines) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(kLastLines));
+  exit.last_lines = std::move(lines);
+}
+
 const WorkerSpec& spec_of(const std::vector<WorkerSpec>& specs, int rank) {
   return *std::find_if(specs.begin(), specs.end(), [&](const WorkerSpec& spec) { return spec.rank == rank; });
 }
@@ -132,6 +139,14 @@ void explain_oom_kills(const std::optional<int64_t>& before, std::vector<WorkerE
           limit ? cat(", whose limit is ", format_bytes(static_cast<uint64_t>(*limit))) : "", ")");
   for (WorkerExit& exit : exits) {
     if (killed(exit)) exit.cause = cause;
+  }
+}
+
+// Of the failure that the card is about; the files that say are on this host.
+void name_source_lines(std::vector<WorkerExit>& exits) {
+  const WorkerExit* first = first_failure(exits);
+  for (WorkerExit& exit : exits) {
+    if (&exit == first) exit.stack = with_source_lines(exit.stack);
   }
 }
 
@@ -300,12 +315,14 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
     const WorkerSpec& spec = spec_of(specs, end.id);
     result.exits.push_back(explain(end, spec, started));
     const auto id = err_ids[static_cast<size_t>(&spec - specs.data())];
-    if (result.exits.back().failed()) {
-      result.exits.back().last_lines = id ? output.last_lines(*id, kLastLines) : last_lines_of(spec.err.file);
-    }
+    WorkerExit& exit = result.exits.back();
+    if (!exit.failed()) continue;
+    add_lines(exit, id ? output.last_lines(*id, kLinesWithStack) : last_lines_of(spec.err.file));
+    exit.lines_in_sight = id && spec.err.console && output.in_sight(*id);
   }
   explain_oom_kills(oom_kills, result.exits);
   stopped.explain(result.exits);
+  name_source_lines(result.exits);
   if (!ended.killed.empty()) {
     log(LogLevel::warn, cat("killed what ranks had started and left: ", join(ended.killed, ", ")));
   }

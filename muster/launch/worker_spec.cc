@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kOthersVariables[] = {
     "MUSTER_DEVICE",  "MUSTER_PLAN",        "MUSTER_STORE",   "MUSTER_SECRET_FD", "MUSTER_EVENTS_FD",
     "MUSTER_RUN_DIR", "MUSTER_LOCAL_RANK",  "MUSTER_ATTEMPT", "MUSTER_SIMULATED", "MUSTER_LEASE_FD",
-    "MUSTER_TTY",     "MUSTER_SECRET_FILE", "MUSTER_AGENT",
+    "MUSTER_TTY",     "MUSTER_SECRET_FILE", "MUSTER_AGENT",   "MUSTER_CARD",
 };
 
 std::string value_or(const Environment& environment, const char* name, const char* otherwise) {
@@ -120,6 +120,8 @@ Environment rank_environment(const Plan& plan, const RankPlan& rank, const Launc
   for (const char* name : kOthersVariables) variables.erase(name);
   if (!job.agent.empty()) variables["MUSTER_AGENT"] = job.agent;
   for (const auto& [name, value] : options.extra_env) variables[name] = value;
+  // What only the console would have, the card says once.
+  if (spec.err.console && spec.err.file.empty()) variables["MUSTER_CARD"] = spec.error_file;
   if (job.on_terminal) variables.emplace("MUSTER_TTY", "1");  // ranks write into pipes and cannot see it
   variables.emplace(
       "OMP_NUM_THREADS",

@@ -232,6 +232,7 @@ void start(const Request& request, const Communicators& group, const Reductions&
       return starting.scatter();
     case Kind::all_to_all:
       return starting.all_to_all();
+    case Kind::leave:
     case Kind::barrier:
       return starting.barrier();
   }

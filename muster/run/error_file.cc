@@ -7,20 +7,53 @@
 #include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <typeinfo>
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/run/thrown_stack.h"
 
 namespace muster {
 
 namespace {
 
-std::string type_name(const std::exception& error) {
+std::string name_of_type(const std::type_info& type) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(typeid(error).name(), nullptr, nullptr, &status), std::free);
-  return status == 0 ? name.get() : typeid(error).name();
+      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free);
+  return status == 0 ? name.get() : type.name();
+}
+
+std::string type_name(const std::exception& error) {
+  return name_of_type(typeid(error));
+}
+
+// Of whatever was thrown; inside of a handler.
+std::string describe_current(const std::exception_ptr& current) {
+  try {
+    std::rethrow_exception(current);
+  } catch (const std::exception& error) {
+    return describe_exception(error);
+  } catch (...) {
+    const std::type_info* type = abi::__cxa_current_exception_type();
+    return cat("an exception that is no std::exception",
+               type != nullptr ? cat(", of type ", name_of_type(*type)) : "");
+  }
+}
+
+// LibTorch's own words where they were asked for, as in Python; else what was kept of the throw.
+std::string stack_of(const std::exception_ptr& current, const Stack& until) {
+  if (get_env("TORCH_SHOW_CPP_STACKTRACES") == "1") {
+    try {
+      std::rethrow_exception(current);
+    } catch (const c10::Error& error) {
+      if (error.backtrace()) return error.backtrace()->get();
+    } catch (...) {
+      // Others have none of their own.
+    }
+  }
+  return describe(thrown_stack(current), until);
 }
 
 }  // namespace
@@ -35,15 +68,30 @@ std::string describe_exception(const std::exception& error) {
   return cat(type_name(error), ": ", error.what());
 }
 
-void write_error_file(const std::string& message) noexcept {
+bool write_error_file(const std::string& message, const std::string& stack) noexcept {
   try {
     const auto path = get_env("TORCHELASTIC_ERROR_FILE");
-    if (!path) return;
-    const nlohmann::json document = {
-        {"message", {{"message", message}, {"extraInfo", {{"timestamp", cat(std::time(nullptr))}}}}}};
+    if (!path) return false;
+    nlohmann::json extra = {{"timestamp", cat(std::time(nullptr))}};
+    if (!stack.empty()) extra["py_callstack"] = stack;  // torchrun's name for it
+    const nlohmann::json document = {{"message", {{"message", message}, {"extraInfo", std::move(extra)}}}};
     write_file(*path, document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    return true;
   } catch (const std::exception& error) {
     log(LogLevel::warn, cat("error file: ", error.what()));
+    return false;
+  }
+}
+
+void tell_failure(const std::exception_ptr& error) noexcept {
+  try {
+    const std::string message = describe_current(error);
+    const std::string stack = stack_of(error, Stack::here());
+    const bool written = write_error_file(message, stack);
+    if (written && get_env("MUSTER_CARD") == get_env("TORCHELASTIC_ERROR_FILE")) return;
+    log(LogLevel::error, cat(message, stack.empty() ? "" : "; thrown here, innermost call first:\n", stack));
+  } catch (const std::exception& failure) {
+    log(LogLevel::error, failure.what());
   }
 }
 

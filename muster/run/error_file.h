@@ -10,8 +10,14 @@ namespace muster {
 // others.
 std::string describe_exception(const std::exception& error);
 
-// Writes `message` to TORCHELASTIC_ERROR_FILE in torchrun's JSON form, when that is set. Never throws: it
-// runs while a failure is already being reported.
-void write_error_file(const std::string& message) noexcept;
+// Writes `message`, and the stack where there is one, to TORCHELASTIC_ERROR_FILE in torchrun's JSON form,
+// when that is set. False: there is nothing written. Never throws: it runs while a failure is already being
+// reported.
+bool write_error_file(const std::string& message, const std::string& stack = "") noexcept;
+
+// Says why this rank fails, and where that was thrown: in the error file, and in the log unless the launcher
+// shows the file's content in its card. For a handler that has caught `error`, which need not be a
+// std::exception.
+void tell_failure(const std::exception_ptr& error) noexcept;
 
 }  // namespace muster

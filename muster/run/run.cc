@@ -5,10 +5,12 @@
 #include "muster/comm/rendezvous.h"
 #include "muster/launch/agent.h"
 #include "muster/run/error_file.h"
+#include "muster/run/fatal_signal.h"
 #include "muster/run/local_place.h"
 #include "muster/run/own_program.h"
 #include "muster/run/rank_device.h"
 #include "muster/run/run_calls.h"
+#include "muster/run/thrown_stack.h"
 #include "muster/supervise/first_process.h"
 
 namespace muster {
@@ -18,6 +20,14 @@ namespace {
 Surplus surplus_of(const RunOptions& options) {
   const auto told = get_env("MUSTER_SURPLUS");
   return told ? parse_surplus(*told) : options.surplus;
+}
+
+bool wants_backtrace(const RunOptions& options) {
+  const auto told = get_env_int("MUSTER_BACKTRACE");
+  if (told && *told != 0 && *told != 1)
+    throw Error(ErrorCode::invalid_argument,
+                cat("MUSTER_BACKTRACE: expected 0 or 1, got ", *told, "; correct it"));
+  return told ? *told == 1 : options.backtrace;
 }
 
 // As the environment says it, or else the options.
@@ -62,10 +72,22 @@ std::optional<ProcessGroup> join_group(const std::optional<Rendezvous>& met, con
   return init_process_group_of_some(meeting, init, has_device);
 }
 
+// What fails now does so because the function is over here; that a peer failed has another cause.
+void leave(ProcessGroup& group) {
+  try {
+    group.shutdown();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::peer_failed) throw;
+    throw Error(error.code(), cat("rank ", group.rank(),
+                                  " returned from its function while others did not: ", error.message()));
+  }
+}
+
 void run_rank(RankEnv env, const RunOptions& options, const std::function<void(Context&)>& fn) {
   const Surplus surplus = surplus_of(options);
   InitOptions init;
   init.backend = options.backend;
+  init.timeout = options.collective_timeout;
   std::optional<Rendezvous> met;
   if (env.plan.empty() && !env.local_rank_told) met = open_rendezvous(init);
   const std::optional<RankDevice> found =
@@ -91,7 +113,7 @@ void run_rank(RankEnv env, const RunOptions& options, const std::function<void(C
                      .group = group,
                      .batch_shares = device.batch_shares});
     fn(context);
-    group.shutdown();
+    leave(group);
   } catch (...) {
     group.abandon();
     throw;
@@ -106,16 +128,14 @@ int make_call(const RunOptions& options, int argc, char** argv, const std::funct
     if (!env) return start_ranks(options, argc, argv);
     take_own_name();
     set_log_name(cat("rank ", env->rank));
+    if (wants_backtrace(options)) {
+      keep_thrown_stacks(true);
+      show_fatal_signals(cat("rank ", env->rank));
+    }
     run_rank(*env, options, fn);
     return 0;
-  } catch (const std::exception& error) {
-    const std::string message = describe_exception(error);
-    log(LogLevel::error, message);
-    write_error_file(message);
-    return 1;
   } catch (...) {
-    log(LogLevel::error, "an exception that is no std::exception");
-    write_error_file("an exception that is no std::exception");
+    tell_failure(std::current_exception());
     return 1;
   }
 }

@@ -13,11 +13,13 @@
 // rank does too, and a rank's exit code is main's.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "muster/comm/init.h"
 #include "muster/placement/request.h"
 #include "muster/run/context.h"
 
@@ -31,10 +33,15 @@ struct RunOptions {
   std::string policy = {};        // default: list with a map, else sequential. MUSTER_POLICY
   std::vector<int> map = {};      // GPU of each rank, with policy "list"
   std::string backend = "auto";   // auto, gloo, nccl, shm, shm+gloo, mpi. MUSTER_BACKEND
+  // After which a collective fails when a rank does not come to it. MUSTER_COLLECTIVE_TIMEOUT
+  std::chrono::milliseconds collective_timeout = InitOptions{}.timeout;
   Visibility visibility = Visibility::job;
   // More ranks than GPUs on a host. drop: ranks without one are not started; where another launcher has
   // started them, they end at once with 0 and without `fn`, and the others are the job. MUSTER_SURPLUS
   Surplus surplus = Surplus::error;
+  // Errors say where they were thrown; SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT print a stack before they
+  // end a rank. 0 or 1. MUSTER_BACKTRACE
+  bool backtrace = true;
 };
 
 // Runs `fn` on every rank. Returns the process's exit code: 0, or that of the failure, which was printed and,

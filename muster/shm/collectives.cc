@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "muster/base/error.h"
+#include "muster/base/leaving.h"
 #include "muster/base/strings.h"
 
 namespace muster::shm {
@@ -25,12 +26,16 @@ void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
 }
 
+bool is_barrier(Kind kind) {
+  return kind == Kind::barrier || kind == Kind::leave;
+}
+
 std::string describe(const Call& call) {
   std::string text = to_string(call.kind);
   if (reduces(call.kind)) text += cat(" ", to_string(static_cast<Op>(call.op)));
   if (call.kind == Kind::reduce || call.kind == Kind::gather) text += cat(" to ", call.root);
   if (call.kind == Kind::broadcast || call.kind == Kind::scatter) text += cat(" from ", call.root);
-  if (call.kind == Kind::barrier) return text;
+  if (is_barrier(call.kind)) return text;
   text += cat(" ", to_string(static_cast<Type>(call.type)));
   if (call.num_dims >= 0) {
     const size_t shown = std::min<size_t>(static_cast<size_t>(call.num_dims), std::size(call.dims));
@@ -69,7 +74,7 @@ size_t share(size_t bytes, size_t ranks) {
 
 const char* to_string(Kind kind) {
   constexpr const char* kNames[] = {"barrier",        "all_reduce", "reduce", "broadcast", "all_gather",
-                                    "reduce_scatter", "all_to_all", "gather", "scatter"};
+                                    "reduce_scatter", "all_to_all", "gather", "scatter",   "shutdown"};
   return static_cast<size_t>(kind) < std::size(kNames) ? kNames[static_cast<size_t>(kind)] : "?";
 }
 
@@ -117,7 +122,7 @@ void Collectives::begin(const Request& request) {
   } else if (is_small(request)) {
     const bool gives =
         (request.kind != Kind::broadcast && request.kind != Kind::scatter) || request.root == team_.rank();
-    if (gives && request.kind != Kind::barrier && request.count != 0) {
+    if (gives && !is_barrier(request.kind) && request.count != 0) {
       if (gives_every_rank_its_own(request.kind)) {
         const size_t part = request.count * size_of(request.type);
         for (size_t peer = 0; peer < ranks; ++peer)
@@ -138,7 +143,7 @@ void Collectives::begin(const Request& request) {
 void Collectives::finish(const Request& request, const Deadline& deadline) {
   team_.wait_for_all(name(), deadline);
   compare_calls(request);
-  if (request.kind == Kind::barrier) return;
+  if (is_barrier(request.kind)) return;
   if (is_small(request)) return finish_small(request);
   if (request.kind == Kind::reduce_scatter) return reduce_scatter_staged(request, deadline);
   if (!reduces(request.kind)) return move_staged(request, deadline);
@@ -155,6 +160,8 @@ void Collectives::compare_calls(const Request& request) const {
   for (int rank = 0; rank < team_.size(); ++rank) {
     const Call& theirs = team_.call(rank, sequence_);
     if (same(mine, theirs)) continue;
+    if (mine.kind == Kind::leave) throw left_alone(sequence_, team_.name(rank), describe(theirs));
+    if (theirs.kind == Kind::leave) throw left(sequence_, describe(mine), team_.name(rank));
     throw Error(
         ErrorCode::invalid_argument,
         cat("collective #", sequence_, ": expected the same call on every rank, got '", describe(mine),
@@ -209,6 +216,7 @@ void Collectives::finish_small(const Request& request) {
         copy_bytes(request.out[static_cast<size_t>(rank)].data, slot(rank), part);
       return;
     case Kind::all_to_all:
+    case Kind::leave:
     case Kind::barrier:
       return;
   }

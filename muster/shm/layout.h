@@ -29,6 +29,7 @@ enum class Kind : uint32_t {
   all_to_all,
   gather,
   scatter,
+  leave,  // a barrier, of ranks that call nothing after it
 };
 
 // What a rank is about to do, for the others to compare with what they do.

@@ -189,6 +189,7 @@ std::vector<int> Team::names_of(std::vector<int> ranks) const {
 
 void Team::wait_for_all(const Step& what, const Deadline& deadline) {
   if (all_there(patience_)) return;
+  LateRanks late_ranks(deadline.left());
   for (int peer = 0; peer < size(); ++peer) {
     while (line(peer).arrived.load(std::memory_order_acquire) < step_) {
       const auto late = missing();
@@ -207,9 +208,19 @@ void Team::wait_for_all(const Step& what, const Deadline& deadline) {
                     cat(to_string(what), " ", here(), ": not finished in time; missing rank(s) ",
                         join(names_of(late), ", "), "; see what they do, or give a longer timeout"));
       }
+      if (late_ranks.due()) tell_of(late, what, late_ranks);
       sleep_for(peer, deadline);
     }
   }
+}
+
+// By the first of those who have come, so that it is said once.
+void Team::tell_of(const std::vector<int>& late, const Step& what, const LateRanks& late_ranks) const {
+  std::vector<int> came;
+  for (int rank = 0; rank < size(); ++rank)
+    if (std::find(late.begin(), late.end(), rank) == late.end()) came.push_back(rank);
+  if (!late.empty() && came.at(0) == rank_)
+    late_ranks.tell(cat(to_string(what), " ", here()), names_of(came), names_of(late));
 }
 
 void Team::sleep_for(int peer, const Deadline& deadline) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/late_ranks.h"
 #include "muster/shm/layout.h"
 #include "muster/shm/meet.h"
 #include "muster/shm/peer_watch.h"
@@ -85,6 +86,7 @@ class Team {
   std::vector<int> missing() const;
   std::vector<int> names_of(std::vector<int> ranks) const;
   void sleep_for(int peer, const Deadline& deadline);
+  void tell_of(const std::vector<int>& late, const Step& what, const LateRanks& late_ranks) const;
 
   Met met_;
   int rank_;

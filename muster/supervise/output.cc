@@ -24,6 +24,8 @@ constexpr size_t kMaxLineBytes = size_t{64} * 1024;
 constexpr std::chrono::milliseconds kShowPartialAfter{100};
 // No eye follows more.
 constexpr std::chrono::milliseconds kDrawLiveEvery{50};
+// What others may say before somebody's last lines are out of sight: some lines.
+constexpr size_t kLittle = 800;
 
 // Lines of the terminal that live ones may take: never the last, so that something else is seen as well.
 size_t rows_for_live_lines() {
@@ -90,6 +92,7 @@ class Output::Stream {
   }
 
   const std::string& tail() const { return tail_; }
+  size_t shown_until() const { return shown_until_; }
   bool reads_nothing_else() const { return options_.file.empty() && options_.tail_bytes == 0; }
   Console* console() const { return console_; }
 
@@ -101,6 +104,7 @@ class Output::Stream {
       if (tail_.size() > 2 * options_.tail_bytes) tail_.erase(0, tail_.size() - options_.tail_bytes);
     }
     if (console_ == nullptr) return;
+    shown_until_ = output_.bytes_shown_ += bytes.size();
     if (options_.prefix.empty() && !options_.whole_lines) {
       console_->write(bytes);
     } else {
@@ -230,6 +234,7 @@ class Output::Stream {
   std::string live_;     // what it shows there
   bool begins_anew_ = false;
   std::string tail_;
+  size_t shown_until_ = 0;
 };
 
 Output::Output(EventLoop& loop, ConsoleOptions options) : loop_(loop), options_(options), consoles_(3) {}
@@ -329,6 +334,11 @@ std::vector<std::string> Output::last_lines(StreamId id, size_t count) const {
   if (!lines.empty() && lines.back().empty()) lines.pop_back();
   if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
   return lines;
+}
+
+bool Output::in_sight(StreamId id) const {
+  const Stream& stream = *streams_.at(id);
+  return stream.console() != nullptr && bytes_shown_ - stream.shown_until() <= kLittle;
 }
 
 }  // namespace muster

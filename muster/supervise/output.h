@@ -49,6 +49,9 @@ class Output {
   // The last lines of a stream, at most `count`, without their line ends. Valid after finish too.
   std::vector<std::string> last_lines(StreamId id, size_t count) const;
 
+  // Its last lines are on the console, and others have said next to nothing there since.
+  bool in_sight(StreamId id) const;
+
  private:
   class Stream;
 
@@ -67,6 +70,7 @@ class Output {
   Console* collapsed_to_ = nullptr;  // and the live lines
   EventLoop::Handle collapse_timer_ = 0;
   LiveLines live_;
+  size_t bytes_shown_ = 0;  // of all streams
   bool live_drawn_ = false;
   EventLoop::Handle live_timer_ = 0;
 };

@@ -18,6 +18,42 @@ namespace muster {
 namespace {
 
 constexpr size_t kCardLines = 20;
+constexpr size_t kLinesWithCard = 80;
+constexpr std::string_view kByMuster = "[muster] ";
+
+// Where a job's own card begins that a task of ranks has in its log; the end where it has none.
+std::vector<std::string>::const_iterator card_in(const std::vector<std::string>& lines) {
+  const auto begins_card = [](const std::string& line) {
+    return line.starts_with("[muster] rank ") &&
+           (line.find(" failed: ") != std::string::npos || line.find(" first: ") != std::string::npos);
+  };
+  const auto last = std::find_if(lines.rbegin(), lines.rend(), begins_card);
+  return last == lines.rend() ? lines.end() : std::prev(last.base());
+}
+
+std::string quoted(std::vector<std::string>::const_iterator from,
+                   std::vector<std::string>::const_iterator to) {
+  std::string out;
+  for (; from != to; ++from) out += cat("    | ", *from, "\n");
+  return out;
+}
+
+// That card as the task's, since it says all that the task's would. What it has left out, as it stood right
+// above, does not stand there any more.
+std::string card_of_job(const Task& task, const TaskAttempt& attempt, const std::vector<std::string>& lines,
+                        std::vector<std::string>::const_iterator card) {
+  std::string out = cat(kByMuster, printable(task.name), " failed: ", card->substr(kByMuster.size()),
+                        restart_text(attempt), "\n");
+  for (auto line = card + 1; line != lines.end() && line->starts_with("  "); ++line) {
+    if (!line->starts_with("  said ")) {
+      out += *line + "\n";
+    } else {
+      const auto shown = std::min<ptrdiff_t>(card - lines.begin(), kCardLines);
+      out += "  last lines\n" + quoted(card - shown, card);
+    }
+  }
+  return out + cat("  log       ", attempt.log, "\n");
+}
 
 }  // namespace
 
@@ -53,16 +89,21 @@ std::string task_card(const Task& task, const TaskResult& result) {
   std::string out = cat("[muster] ", printable(task.name), " failed: ", printable(result.reason), "\n");
   if (result.attempts.empty()) return out;
   const TaskAttempt& attempt = result.attempts.back();
+  const Fd log(::open(attempt.log.c_str(), O_RDONLY | O_CLOEXEC));
+  std::vector<std::string> lines = last_lines_of_log(log.get(), kLinesWithCard);
+  const auto card = card_in(lines);
+  if (card != lines.end() && attempt.exit_code != 0 && attempt.signal == 0 && !attempt.timed_out)
+    return card_of_job(task, attempt, lines, card);
+  if (lines.size() > kCardLines) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(kCardLines));
   const double after = attempt.ended.value_or(attempt.began) - attempt.began;
   out += cat("  where     host ", attempt.host, ", ", describe_devices(attempt), "\n");
   out += cat("  when      ", describe_span(after), " after its start", restart_text(attempt), "\n");
-  const Fd log(::open(attempt.log.c_str(), O_RDONLY | O_CLOEXEC));
   WorkerExit exit{.exit_code = attempt.exit_code, .signal = attempt.signal};
-  exit.last_lines = last_lines_of_log(log.get(), kCardLines);
+  exit.last_lines = std::move(lines);
   if (const std::string meaning = failure_meaning(exit); !meaning.empty())
     out += cat("  meaning   ", meaning, "\n");
   if (!exit.last_lines.empty()) out += "  last lines\n";
-  for (const std::string& line : exit.last_lines) out += cat("    | ", line, "\n");
+  out += quoted(exit.last_lines.begin(), exit.last_lines.end());
   return out + cat("  log       ", attempt.log, "\n");
 }
 

@@ -201,7 +201,8 @@ TEST(Run, ExitCodeOfTheFirstFailure) {
              folder);
   EXPECT_EQ(ran.code, 7);
   EXPECT_THAT(ran.err, HasSubstr("rank 1 failed first: exit code 7"));
-  EXPECT_THAT(ran.err, HasSubstr("    | oh no\n"));
+  EXPECT_THAT(ran.err, HasSubstr("[1] oh no\n[muster] rank 1"));
+  EXPECT_EQ(ran.err.find("oh no"), ran.err.rfind("oh no")) << "once";
   EXPECT_THAT(ran.err, HasSubstr("rank 0: ended by muster (SIGTERM)"));
   const json failure = failure_of(folder);
   EXPECT_EQ(failure["schema"], "muster.failure/1");

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "muster/base/fd.h"
+#include "muster/base/strings.h"
 #include "tests/device/scratch.h"
 
 namespace muster {
@@ -97,6 +98,74 @@ TEST(FailureCard, PrefersTheReportedException) {
   EXPECT_THAT(card, HasSubstr("error     RuntimeError: no\n"));
   EXPECT_THAT(card, HasSubstr("    |   File x\n"));
   EXPECT_THAT(card, Not(HasSubstr("noise")));
+}
+
+TEST(FailureCard, SaysNothingTwice) {
+  std::vector<WorkerExit> exits = {ended(0, 1)};
+  exits[0].last_lines = {"loading", "the disk is full"};
+  exits[0].lines_in_sight = true;
+  EXPECT_THAT(failure_card(exits, context()), Not(HasSubstr("disk is full"))) << "it stands right above";
+  EXPECT_THAT(failure_card(exits, context()), HasSubstr("its last lines of standard error are above"));
+
+  exits[0].lines_in_sight = false;
+  exits[0].message = "io: the disk is full";
+  exits[0].last_lines = {"loading", "[rank 0] error: io: the disk is full"};
+  const std::string card = failure_card(exits, context());
+  EXPECT_THAT(card, HasSubstr("  error     io: the disk is full\n"));
+  EXPECT_THAT(card, HasSubstr("    | loading\n"));
+  EXPECT_THAT(card, Not(HasSubstr("[rank 0] error")));
+
+  exits[0].stack = "Traceback:\n  File x\nio: the disk is full";
+  exits[0].last_lines = {"Traceback:", "  File x", "io: the disk is full"};
+  exits[0].lines_in_sight = true;
+  EXPECT_THAT(failure_card(exits, context()), Not(HasSubstr("Traceback")));
+}
+
+TEST(FailureCard, BeginsAStackOfCppWithTheInnermostCalls) {
+  std::vector<WorkerExit> exits = {ended(0, 1)};
+  for (int i = 0; i < 50; ++i) exits[0].stack += cat("  #", i, " f", i, "\n");
+  EXPECT_THAT(failure_card(exits, context()), HasSubstr("#0 f0\n"));
+  EXPECT_THAT(failure_card(exits, context()), Not(HasSubstr("#49 f49")));
+}
+
+TEST(FailureCard, NamesTheErrorsOfTheOthers) {
+  std::vector<WorkerExit> exits = {ended(1, 1), ended(0, 1), ended(2, 1), ended(3, 0, SIGTERM, SIGTERM)};
+  exits[0].message = exits[1].message = "io: no such file";
+  exits[2].message = "io: the disk is full\nwith more";
+  const std::string card = failure_card(exits, context());
+  EXPECT_THAT(card, HasSubstr("rank 0: exit code 1, of the same error\n"));
+  EXPECT_THAT(card, HasSubstr("rank 2: exit code 1, io: the disk is full\n"));
+  EXPECT_THAT(card, HasSubstr("rank 3: ended by muster (SIGTERM)\n"));
+}
+
+TEST(FailureCard, NamesARankThatEndedWellWhileOthersWaitedForIt) {
+  std::vector<WorkerExit> exits = {ended(2, 0), ended(1, 0), ended(0, 1), ended(3, 0, SIGTERM, SIGTERM)};
+  exits[2].message = "peer_failed: all_reduce #3 on rank 0 of 4: rank 1 (process 101) ended; see there";
+  const std::string card = failure_card(exits, context());
+  EXPECT_THAT(card, HasSubstr("[muster] rank 1 ended first: exit code 0, while others waited for it\n"));
+  EXPECT_THAT(card, HasSubstr("  error     rank 0: peer_failed: all_reduce #3"));
+  EXPECT_THAT(card, HasSubstr("rank 0: exit code 1\n")) << "the error is told once";
+  EXPECT_EQ(first_failure(exits)->shell_code(), 1) << "the job failed";
+  const auto json = nlohmann::json::parse(failure_json(exits, context()));
+  EXPECT_EQ(json["first"]["rank"], 1);
+  EXPECT_EQ(json["exit_code"], 1);
+
+  exits[2].message = "RuntimeError: it lost another";
+  exits[2].last_lines = {"Connection closed by peer [127.0.0.1]:4711"};
+  EXPECT_THAT(failure_card(exits, context()), HasSubstr("rank 2 ended first")) << "the first that did";
+  exits[2].last_lines = {};
+  EXPECT_THAT(failure_card(exits, context()), HasSubstr("rank 0 failed first")) << "of itself";
+}
+
+TEST(FailureCard, NamesARankThatReturnedEarlyHoweverItEnded) {
+  std::vector<WorkerExit> exits = {ended(0, 1), ended(1, 0, SIGTERM, SIGTERM)};
+  exits[0].message = "peer_failed: collective #3: rank 1 left the group";
+  exits[1].message = "invalid_argument: rank 1 returned from its function while others did not: shutdown #3";
+  const std::string card = failure_card(exits, context());
+  EXPECT_THAT(card, HasSubstr("rank 1 failed first: it returned from its function, while others waited"));
+  EXPECT_THAT(card, HasSubstr("  error     invalid_argument: rank 1 returned"));
+  EXPECT_THAT(card, HasSubstr("rank 0: exit code 1, peer_failed: collective #3"));
+  EXPECT_EQ(first_failure(exits)->shell_code(), 1);
 }
 
 TEST(FailureCard, SaysSignalsInWords) {

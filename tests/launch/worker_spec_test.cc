@@ -71,6 +71,7 @@ TEST(WorkerSpec, WholeContractOfOneRank) {
       {"MASTER_PORT", "29501"},
       {"MUSTER_ATTEMPT", "2"},
       {"MUSTER_BACKEND", "auto"},
+      {"MUSTER_CARD", "/runs/job1/logs/2/3.error.json"},
       {"MUSTER_DEVICE", "cpu:3"},
       {"MUSTER_LOCAL_RANK", "3"},
       {"MUSTER_PLAN", "/runs/job1/plan.json"},
@@ -107,6 +108,14 @@ TEST(WorkerSpec, KeepsWhatTheUserSet) {
   EXPECT_EQ(variables.count("MUSTER_TTY"), 0U) << "it speaks of an outer job's terminal";
   facts.on_terminal = true;
   EXPECT_EQ(make_worker_specs(cpu_plan(1), options(), facts, 0)[0].environment.at("MUSTER_TTY"), "1");
+}
+
+TEST(WorkerSpec, RanksWhoseStandardErrorHasAFileSayTheirErrorsThere) {
+  LaunchOptions teed = options();
+  teed.tee = "0:2";
+  const auto specs = make_worker_specs(cpu_plan(2), teed, job(), 0);
+  EXPECT_EQ(specs[0].environment.count("MUSTER_CARD"), 0U);
+  EXPECT_EQ(specs[1].environment.at("MUSTER_CARD"), specs[1].error_file);
 }
 
 TEST(WorkerSpec, RanksOfSeveralHostsTalkOverTheInterfaceToTheMaster) {

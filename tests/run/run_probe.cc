@@ -7,8 +7,19 @@
 
 #include <iostream>
 #include <stdexcept>
+#include <thread>
+
+void overheat();  // run_probe_lines.cc
+void write_nowhere();
 
 namespace {
+
+// Deeper than the stack that there is.
+[[gnu::noinline]] int depth_of(int depth) {
+  volatile char room[4096] = {};
+  room[depth % 4096] = 1;
+  return depth < 1'000'000 ? depth_of(depth + 1) + room[0] : depth;
+}
 
 void probe(const std::string& what, muster::Context& ctx) {
   if (what == "place") {
@@ -17,8 +28,49 @@ void probe(const std::string& what, muster::Context& ctx) {
               << ctx.seed(100) << std::endl;
   } else if (what == "throw") {
     ctx.process_group().barrier();
-    if (ctx.rank() == 1) throw std::runtime_error("the reactor is too hot");
+    if (ctx.rank() == 1) overheat();
     ctx.process_group().barrier();
+  } else if (what == "torch error") {
+    torch::ones({2, 3}).mm(torch::ones({2, 3}));
+  } else if (what == "number") {
+    throw 42;
+  } else if (what == "null") {
+    if (ctx.rank() == 1) write_nowhere();
+    ctx.process_group().barrier();
+  } else if (what == "abort") {
+    if (ctx.rank() == 1) std::abort();
+    ctx.process_group().barrier();
+  } else if (what == "thread") {
+    std::thread([] { throw std::runtime_error("the reactor is too cold"); }).join();
+  } else if (what == "deep") {
+    std::cout << depth_of(1) << std::endl;
+  } else if (what == "own handler") {
+    ::signal(SIGSEGV, [](int) { ::_exit(23); });
+    ::raise(SIGSEGV);
+  } else if (what == "early return") {  // of rank 1, where the others sum once more
+    auto sum = torch::ones({4});
+    for (int i = 0; i < (ctx.rank() == 1 ? 3 : 4); ++i) ctx.process_group().all_reduce(sum);
+  } else if (what == "early barrier") {
+    if (ctx.rank() != 1) ctx.process_group().barrier();
+  } else if (what == "early exit") {
+    auto sum = torch::ones({4});
+    ctx.process_group().all_reduce(sum);
+    if (ctx.rank() == 1) ::_exit(0);
+    ctx.process_group().all_reduce(sum);
+  } else if (what == "late") {  // rank 1 comes not at all
+    auto sum = torch::ones({4});
+    ctx.process_group().all_reduce(sum);
+    if (ctx.rank() == 1)
+      for (;;) ::pause();
+    ctx.process_group().all_reduce(sum);
+  } else if (what == "late gradients") {  // rank 1 takes no second step
+    muster::DistributedDataParallel model(torch::nn::Linear(4, 4), ctx.process_group());
+    for (int step = 0; step < 2; ++step) {
+      auto loss = model(torch::ones({2, 4})).sum();
+      if (ctx.rank() == 1 && step == 1)
+        for (;;) ::pause();
+      loss.backward();
+    }
   } else if (what == "models") {
     muster::DistributedDataParallel model(torch::nn::Linear(4, 4 + ctx.rank()), ctx.process_group());
   } else if (what == "shapes") {

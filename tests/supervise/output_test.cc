@@ -149,6 +149,33 @@ TEST(Output, CopiesToAFileAndKeepsTheEnd) {
   EXPECT_THAT(output.last_lines(stream.id, 2), ElementsAre("line 998", "line 999"));
 }
 
+TEST(Output, KnowsWhoseLastLinesAreInSight) {
+  CaughtStdout caught;
+  EventLoop loop;
+  Output output(loop);
+  const auto open = [&](const char* prefix) {
+    return output.open({.console_fd = 1, .prefix = prefix, .tail_bytes = 64});
+  };
+  const auto first = open("[0] ");
+  const auto second = open("[1] ");
+  const auto unseen = output.open({.console_fd = -1, .tail_bytes = 64});
+  const auto say = [&](const Output::Opened& stream, const std::string& text) {
+    write_all(stream.child_end.get(), text);
+    loop.run_once(Clock::now());
+  };
+  say(first, "the disk is full\n");
+  say(unseen, "nobody sees this\n");
+  EXPECT_TRUE(output.in_sight(first.id));
+  EXPECT_FALSE(output.in_sight(unseen.id));
+  say(second, "and so I end\n");
+  EXPECT_TRUE(output.in_sight(first.id)) << "a line below it";
+  for (int i = 0; i < 100; ++i) say(second, cat("step ", i, " of the other\n"));
+  EXPECT_FALSE(output.in_sight(first.id));
+  EXPECT_TRUE(output.in_sight(second.id));
+  output.finish();
+  EXPECT_TRUE(caught.text().starts_with("[0] the disk is full\n[1] and so I end\n"));
+}
+
 // A pipe as a console that somebody reads, or does not.
 struct ConsolePipe {
   ConsolePipe() {

@@ -1,0 +1,48 @@
+#include "muster/base/late_ranks.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::chrono::seconds kFirstWord{20};
+
+void print_warning(const std::string& text) {
+  std::fputs(cat("[muster] warning: ", text, "\n").c_str(), stderr);
+}
+
+std::atomic<void (*)(const std::string&)> g_warn = &print_warning;
+
+}  // namespace
+
+LateRanks::LateRanks(std::chrono::milliseconds limit)
+    : limit_(limit),
+      began_(Clock::now()),
+      next_(std::min<std::chrono::milliseconds>(kFirstWord, limit / 4)) {}
+
+bool LateRanks::due() {
+  if (Clock::now() - began_ < next_) return false;
+  next_ = std::max(next_, std::chrono::milliseconds(1)) * 2;
+  return true;
+}
+
+void LateRanks::tell(const std::string& operation, const std::vector<int>& came,
+                     const std::vector<int>& late) const {
+  const auto waited = Clock::now() - began_;
+  g_warn.load()(cat(operation, ": waited ", format_duration(waited), " for rank(s) ", join(late, ", "),
+                    "; rank(s) ", join(came, ", "), " have come; see what the others do; it fails in ",
+                    format_duration(std::max<Clock::duration>(limit_ - waited, Clock::duration::zero())),
+                    " (MUSTER_COLLECTIVE_TIMEOUT)"));
+}
+
+void set_warning(void (*warn)(const std::string& text)) {
+  g_warn = warn;
+}
+
+}  // namespace muster

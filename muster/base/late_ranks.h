@@ -1,0 +1,33 @@
+// What is said while ranks wait for others that do not come: after a while, then at doubling intervals, in
+// one line that names both. Used by everything that waits for ranks.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "muster/base/clock.h"
+
+namespace muster {
+
+class LateRanks {
+ public:
+  // A wait that begins now, and fails after `limit`: the first word comes well before that.
+  explicit LateRanks(std::chrono::milliseconds limit);
+
+  // Whether it is time to say something; true once for each time.
+  bool due();
+
+  // "all_reduce #12 on rank 0: waited 20.0s for rank(s) 1, 3; rank(s) 0, 2 have come; …", as a warning.
+  void tell(const std::string& operation, const std::vector<int>& came, const std::vector<int>& late) const;
+
+ private:
+  std::chrono::milliseconds limit_;
+  Clock::time_point began_;
+  std::chrono::milliseconds next_;
+};
+
+// Where such warnings go: to log(), where there is one; until this is called, to standard error.
+void set_warning(void (*warn)(const std::string& text));
+
+}  // namespace muster

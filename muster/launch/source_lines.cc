@@ -1,0 +1,156 @@
+#include "muster/launch/source_lines.h"
+
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "muster/base/error.h"
+#include "muster/base/shell.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::string_view kStackFollows = "; its stack, innermost call first";
+constexpr size_t kShownOfLibTorch = 2;  // of calls in a row: the first, and the one that the program made
+
+struct Frame {
+  std::string number;
+  std::string module;
+  std::string offset;  // "0x1a2b"
+  std::string function;
+  std::string line;  // "file.cc:12"; empty: not known
+};
+
+std::string plain_function(const std::string& symbol) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status), std::free);
+  return status == 0 ? name.get() : symbol;
+}
+
+std::optional<Frame> parse_frame(const std::string& text) {
+  const size_t hash = text.find_first_not_of(' ');
+  const size_t open = text.find("(+0x");
+  const size_t close = text.find(')', open == std::string::npos ? 0 : open);
+  if (hash == std::string::npos || text[hash] != '#' || open == std::string::npos ||
+      close == std::string::npos)
+    return std::nullopt;
+  const size_t blank = text.find(' ', hash);
+  if (blank > open) return std::nullopt;
+  return Frame{.number = text.substr(hash, blank - hash),
+               .module = text.substr(blank + 1, open - blank - 1),
+               .offset = text.substr(open + 2, close - open - 2),
+               .function = plain_function(std::string(trim(std::string_view(text).substr(close + 1)))),
+               .line = {}};
+}
+
+// What addr2line says is two lines an address, of which "??" means that it does not know.
+void find_lines(const std::string& module, const std::vector<Frame*>& frames) {
+  // A stripped library's nearest symbol may be far away.
+  const bool has_all_symbols = !module.starts_with("/lib") && !module.starts_with("/usr/lib");
+  std::string command = cat("timeout 5 addr2line -Cfe ", shell_quoted(module));
+  for (const Frame* frame : frames) command += cat(" ", frame->offset);
+  std::vector<std::string> said;
+  try {
+    said = split(output_of_shell(command + " 2>/dev/null", "stack"), '\n');
+  } catch (const Error&) {
+    return;  // no addr2line here, or no such file any more: module and offset stay
+  }
+  for (size_t i = 0; i < frames.size() && 2 * i + 1 < said.size(); ++i) {
+    const std::string line = said[2 * i + 1].substr(0, said[2 * i + 1].find(" ("));
+    const bool known = !line.starts_with("?") && !line.starts_with(":") && !line.ends_with("?");
+    if (known) frames[i]->line = line;
+    if ((known || (frames[i]->function.empty() && has_all_symbols)) && !said[2 * i].starts_with("?"))
+      frames[i]->function = said[2 * i];
+  }
+}
+
+std::string shorter(std::string function) {
+  constexpr std::string_view kString =
+      "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
+  for (size_t at = 0; (at = function.find(kString, at)) != std::string::npos;)
+    function.replace(at, kString.size(), "std::string");
+  return function;
+}
+
+// The C++ library's way to what a std::function or a thread holds, which nobody wrote.
+bool is_detour(const Frame& frame) {
+  for (const char* part : {"std::__invoke_impl<", "::type std::__invoke", "std::_Function_handler<",
+                           "std::thread::_Invoker<", "std::thread::_State_impl<"}) {
+    if (frame.function.find(part) != std::string::npos) return true;
+  }
+  return false;
+}
+
+std::string file_of(const Frame& frame) {
+  return frame.module.substr(frame.module.rfind('/') + 1);
+}
+
+bool is_libtorchs(const Frame& frame) {
+  const std::string file = file_of(frame);
+  return frame.line.empty() && (file.starts_with("libtorch") || file.starts_with("libc10"));
+}
+
+std::string to_text(const Frame& frame) {
+  const std::string function = frame.function.empty() ? "??" : shorter(frame.function);
+  if (!frame.line.empty()) return cat("  ", frame.number, " ", function, " at ", frame.line);
+  return cat("  ", frame.number, " ", function, " (", file_of(frame), "+", frame.offset, ")");
+}
+
+}  // namespace
+
+std::string with_source_lines(const std::string& stack) {
+  const std::vector<std::string> lines = split(stack, '\n');
+  std::vector<std::optional<Frame>> frames;
+  frames.reserve(lines.size());
+  for (const std::string& line : lines) frames.push_back(parse_frame(line));
+  std::map<std::string, std::vector<Frame*>> by_module;
+  for (auto& frame : frames) {
+    if (frame && frame->module.starts_with("/")) by_module[frame->module].push_back(&*frame);
+  }
+  for (const auto& [module, of_module] : by_module) find_lines(module, of_module);
+
+  const auto in_libtorch = [&](size_t i) {
+    return i < frames.size() && frames[i] && is_libtorchs(*frames[i]);
+  };
+  std::vector<std::string> text;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (frames[i] && is_detour(*frames[i])) continue;
+    size_t end = i;
+    while (in_libtorch(end)) ++end;
+    text.push_back(frames[i] ? to_text(*frames[i]) : lines[i]);
+    if (end - i <= kShownOfLibTorch + 1) continue;
+    text.push_back(cat("     … ", end - i - kShownOfLibTorch, " calls in LibTorch"));
+    text.push_back(to_text(*frames[end - 1]));
+    i = end - 1;
+  }
+  return join(text, "\n");
+}
+
+void take_signal_stack(WorkerExit& exit, std::vector<std::string>& lines) {
+  if (exit.signal == 0) return;
+  size_t header = lines.size();
+  while (header > 0 && lines[header - 1].find(kStackFollows) == std::string::npos) --header;
+  if (header > 0) {
+    std::vector<std::string> stack;
+    for (size_t i = header; i < lines.size() && parse_frame(lines[i]); ++i) stack.push_back(lines[i]);
+    const auto begin = lines.begin() + static_cast<ptrdiff_t>(header);
+    lines.erase(begin - 1, begin + static_cast<ptrdiff_t>(stack.size()));
+    exit.stack = join(stack, "\n");
+  }
+  constexpr std::string_view kThrown = "terminate called after throwing an instance of '";
+  for (size_t i = 0; i < lines.size() && exit.message.empty(); ++i) {
+    if (!lines[i].starts_with(kThrown)) continue;
+    const std::string type = lines[i].substr(kThrown.size(), lines[i].rfind('\'') - kThrown.size());
+    const bool said = i + 1 < lines.size() && lines[i + 1].starts_with("  what():");
+    exit.message = said ? cat(type, ": ", trim(lines[i + 1].substr(9))) : type;
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,105 @@
+#include "muster/run/thrown_stack.h"
+
+#include <dlfcn.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+namespace muster {
+
+namespace {
+
+std::atomic<bool> g_keep = false;
+
+// The last throws of all threads. An exception's address tells it from others, until it is gone; then the
+// newest with that address counts.
+class ThrownStacks {
+ public:
+  void add(const void* exception, const Stack& stack) {
+    if (!lock()) return;
+    stacks_[next_++ % stacks_.size()] = {.exception = exception, .stack = stack};
+    mutex_.unlock();
+  }
+
+  Stack find(const void* exception) {
+    if (!lock()) return {};
+    Stack found;
+    for (size_t back = 1; back <= std::min(next_, stacks_.size()); ++back) {
+      const Thrown& thrown = stacks_[(next_ - back) % stacks_.size()];
+      if (thrown.exception != exception) continue;
+      found = thrown.stack;
+      break;
+    }
+    mutex_.unlock();
+    return found;
+  }
+
+ private:
+  struct Thrown {
+    const void* exception = nullptr;
+    Stack stack = {};
+  };
+
+  // A child that was forked while another thread had the lock must not wait for it.
+  bool lock() {
+    for (int tries = 0; tries < 1000; ++tries) {
+      if (mutex_.try_lock()) return true;
+      ::sched_yield();
+    }
+    return false;
+  }
+
+  std::mutex mutex_;
+  std::array<Thrown, 32> stacks_ = {};
+  size_t next_ = 0;
+};
+
+ThrownStacks& thrown_stacks() {
+  static ThrownStacks stacks;
+  return stacks;
+}
+
+using Throw = void (*)(void*, void*, void (*)(void*));
+
+// The C++ library's own.
+Throw original_throw() {
+  static const auto found = reinterpret_cast<Throw>(::dlsym(RTLD_NEXT, "__cxa_throw"));
+  return found;
+}
+
+}  // namespace
+
+void keep_thrown_stacks(bool keep) {
+  if (keep) {
+    Stack::here();  // the first loads the unwinder
+    thrown_stacks();
+  }
+  g_keep = keep;
+}
+
+Stack thrown_stack(const std::exception_ptr& error) {
+  const void* exception = nullptr;
+  static_assert(sizeof(error) == sizeof(exception));  // what libstdc++'s consists of
+  std::memcpy(&exception, &error, sizeof(exception));
+  return exception == nullptr ? Stack{} : thrown_stacks().find(exception);
+}
+
+}  // namespace muster
+
+// Under a name of its own in C++: compilers differ in how they declare the one that they call.
+extern "C" [[noreturn]] void muster_cxa_throw(void* exception, void* type,
+                                              void (*destroy)(void*)) __asm__("__cxa_throw");
+
+void muster_cxa_throw(void* exception, void* type, void (*destroy)(void*)) {
+  if (muster::g_keep.load(std::memory_order_relaxed)) {
+    muster::Stack stack = muster::Stack::here();
+    stack.drop_first();  // this one
+    muster::thrown_stacks().add(exception, stack);
+  }
+  if (const auto original = muster::original_throw()) original(exception, type, destroy);
+  std::terminate();
+}
