@@ -177,7 +177,12 @@ int bench_ddp(DdpBenchOptions options, int argc, char** argv) {
   if (options.batch == 0) options.batch = default_batch(options.model);
   if (!is_bench_rank()) make_bench_model(options.model);  // or says what is wrong with the name
   const auto measure = [&](Context& ctx) { measure_steps(ctx, options); };
-  if (is_bench_rank()) return run_bench(options.ranks, argc, argv, measure).exit_code;
+  if (is_bench_rank()) {
+    int exit_code = 0;
+    for (int round = 0; round < options.rounds; ++round)  // a rank comes to the call that it was started for
+      exit_code = run_bench(options.ranks, argc, argv, measure).exit_code;
+    return exit_code;
+  }
   Best best;
   for (int round = 0; round < options.rounds; ++round) {
     log(LogLevel::info, cat("round ", round + 1, " of ", options.rounds, ": ", options.model, ", batch ",

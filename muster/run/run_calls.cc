@@ -2,10 +2,15 @@
 
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <vector>
 
 #include "muster/base/env.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -41,6 +46,24 @@ std::optional<std::vector<int>> codes_before_ours() {
   return codes;
 }
 
+// A rank that was started for a later call must come to it: an early end would look like a success.
+void end_with_error_unless_made() {
+  static const size_t ours = codes_before_ours()->size();
+  static const int registered = std::atexit([] {
+    CallsMade& made = calls_made();
+    const std::lock_guard lock(made.mutex);
+    if (made.codes.size() > ours) return;
+    log(LogLevel::error, cat("run: expected this rank to come to call ", ours + 1,
+                             " of muster::run, for which it was "
+                             "started, got the end of the program after call ",
+                             made.codes.size(),
+                             "; let main() make the same calls in a rank as in the program that starts it"));
+    std::fflush(nullptr);
+    ::_exit(1);
+  });
+  (void)registered;
+}
+
 }  // namespace
 
 std::optional<int> code_of_call_made_elsewhere() {
@@ -50,7 +73,11 @@ std::optional<int> code_of_call_made_elsewhere() {
   const std::lock_guard lock(made.mutex);
   const size_t call = made.codes.size();
   if (call == before->size()) return std::nullopt;
-  return call < before->size() ? before->at(call) : made.codes.at(before->size());
+  if (call < before->size()) {
+    end_with_error_unless_made();
+    return before->at(call);
+  }
+  return made.codes.at(before->size());
 }
 
 void count_run_call(int exit_code) {

@@ -163,8 +163,8 @@ TEST(Run, FlagsFromAFileAndTheTypedOnesWin) {
   folder.write("wrong.toml", "nproc = 2\n");
   const Ran wrong = muster(sh({"--config", "wrong.toml"}, "true"), folder);
   EXPECT_EQ(wrong.code, 2);
-  EXPECT_THAT(wrong.err,
-              HasSubstr("wrong.toml: expected a flag of muster run, got 'nproc' (line 1, column 1)"));
+  EXPECT_THAT(wrong.err, HasSubstr("wrong.toml: expected a flag of muster run, got 'nproc'; did you mean "
+                                   "'nproc-per-node'? (line 1, column 1)"));
 }
 
 TEST(Run, ProgramsFlagsAreTheProgramsOwn) {

@@ -33,7 +33,7 @@ def bytes_pass(place):
     return "all 254 came through"
 
 
-@row(43, "log disk full; a reader that stops", "the rank never blocks for ever")
+@row(43, "log disk full; a reader that stops", "the rank goes on; a pipe loses nothing")
 def full_disk(place):
     mount = place.folder / "logs"
     mount.mkdir()
@@ -46,8 +46,14 @@ def full_disk(place):
         expect(code == 0 and "ends here: No space left" in err and "end" in err, err[-500:])
     finally:
         subprocess.run(["umount", "-l", str(mount)])
-    job = place.start("run", "-q", "-n", "1", *sh("head -c 8000000 /dev/zero | tr '\\0' x; touch written; sleep 0.1"))
-    wait_for(lambda: (place.folder / "written").exists(), 60)  # nobody reads its standard output
+    write = "head -c 8000000 /dev/zero | tr '\\0' x; touch written"
+    job = place.start("run", "-q", "-n", "1", *sh(write), bufsize=0)
+    expect(len(job.stdout.read(1)) == 1 and not (place.folder / "written").exists(), "the pipe holds 8 MB?")
+    out, _ = job.communicate(timeout=60)  # it is read on
+    expect(job.returncode == 0 and len(out) == 7999999, f"exit code {job.returncode}, {len(out)} bytes")
+    (place.folder / "written").unlink()
+    job = place.start("run", "-q", "-n", "1", *sh(write), bufsize=0)
+    expect(len(job.stdout.read(1)) == 1, "nothing was written")  # and no more of it
     job.terminate()
-    job.communicate(timeout=30)
-    return "full disk: warned, output went on; stopped reader: the rank wrote all and ended"
+    expect(job.wait(timeout=30) == 143, f"exit code {job.returncode}")
+    return "full disk: warned, output went on; stopped reader: it got all when it went on; SIGTERM ended the job"

@@ -316,6 +316,11 @@ class Start(ProgramTest):
         self.assertEqual(sorted(re.findall(r"rank .*", launched.stdout)),
                          ["rank 0 of 2 tests", "rank 0 of 2 trains", "rank 1 of 2 tests", "rank 1 of 2 trains"])
 
+    def test_a_rank_that_does_not_come_to_its_call_is_an_error(self):
+        done = self.start(START_PROBE, "rounds")
+        self.assertEqual(done.returncode, 1, done.stderr)  # of the two rounds
+        self.assertIn("expected this rank to come to call 2 of muster::run", done.stderr)
+
     def test_a_program_that_is_replaced_starts_itself(self):
         program = shutil.copy(START_PROBE, self.folder)
         done = self.start(program, "replaced", MUSTER_NPROC=2, LD_LIBRARY_PATH=f"{BUILD}/lib")

@@ -60,11 +60,23 @@ int be_replaced(int argc, char** argv) {
 
 }  // namespace
 
+// Its ranks make one call, whatever they were started for.
+int train_in_rounds(int argc, char** argv) {
+  const auto train = [](muster::Context& ctx) {
+    std::cout << "rank " << ctx.rank() << " trains" << std::endl;
+  };
+  if (std::getenv("RANK") != nullptr) return muster::run(argc, argv, train);
+  int failures = 0;
+  for (int round = 0; round < 2; ++round) failures += muster::run(argc, argv, train) != 0 ? 1 : 0;
+  return failures;
+}
+
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "flags") return train_by_flags(argc, argv);
   if (what == "twice") return train_then_test(argc, argv);
+  if (what == "rounds") return train_in_rounds(argc, argv);
   if (what == "replaced") return be_replaced(argc, argv);
-  std::cerr << "start_probe: expected flags, twice or replaced, got '" << what << "'" << std::endl;
+  std::cerr << "start_probe: expected flags, twice, rounds or replaced, got '" << what << "'" << std::endl;
   return 2;
 }

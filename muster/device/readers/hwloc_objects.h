@@ -27,7 +27,7 @@ struct HwlocDevice {
 struct BandwidthMatrix {
   std::vector<int64_t> objects;
   std::vector<bool> may_be_switch;  // a processor that GPUs have links to (POWER) passes nothing on
-  std::vector<uint64_t> values;  // row by row
+  std::vector<uint64_t> values;     // row by row
   bool empty() const { return objects.empty(); }
 };
 BandwidthMatrix read_bandwidths(const XmlFile& file, const std::string& name);
