@@ -244,55 +244,45 @@ TEST(Console, SaysThatThereIsRoomAlsoToThoseThatPausedFirst) {
   EXPECT_TRUE(room) << "full was taken back without a word";
 }
 
-// Two streams of whole lines, whose reader begins late: a line that a full console cut in two stays one.
+// Two streams of whole lines, all written before, whose reader begins late: a line that a full console cut in
+// two stays one.
 TEST(Output, CutsNoLineWhileItWaitsForTheReader) {
+  constexpr int kLines = 37'000;
   const ConsolePipe pipe;
   const Fd before(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
   ::dup2(pipe.write_end.get(), STDOUT_FILENO);
   std::string got;
-  size_t sent = 0;
   {
     EventLoop loop;
     Output output(loop, {.buffer_bytes = 100'000});
-    std::vector<std::thread> writers;
     for (const char* prefix : {"[0] ", "[1] "}) {
-      auto stream = output.open({.console_fd = 1, .prefix = prefix});
-      writers.emplace_back([end = std::move(stream.child_end)] {
-        std::string text;
-        for (int i = 0; i < 40'000; ++i) text += "a line of 27 characters ...\n";
-        write_all(end.get(), text);
-      });
-      sent += 40'000;
+      const auto stream = output.open({.console_fd = 1, .prefix = prefix});
+      ASSERT_GE(::fcntl(stream.child_end.get(), F_SETPIPE_SZ, 1 << 20), 1 << 20);
+      std::string text;
+      for (int i = 0; i < kLines; ++i) text += "a line of 27 characters ...\n";
+      write_all(stream.child_end.get(), text);
     }
     const auto until = Clock::now() + milliseconds(300);  // three times what a quiet line is waited for
     while (Clock::now() < until) loop.run_once(until);
     std::thread reader([&] {
       char buffer[65536];
-      for (ssize_t n = 0; (n = ::read(pipe.read_end.get(), buffer, sizeof(buffer))) > 0;) {
+      while (!got.ends_with("the end\n")) {
+        const ssize_t n = ::read(pipe.read_end.get(), buffer, sizeof(buffer));
+        if (n <= 0) break;
         got.append(buffer, static_cast<size_t>(n));
-        if (got.ends_with("the end\n")) break;
       }
     });
-    for (auto& writer : writers) {
-      std::atomic<bool> done = false;
-      std::thread waiter([&] {
-        writer.join();
-        done = true;
-      });
-      while (!done) loop.run_once(Clock::now() + milliseconds(1));
-      waiter.join();
-    }
     output.finish();
     write_all(STDOUT_FILENO, "the end\n");
     reader.join();
   }
   ::dup2(before.get(), STDOUT_FILENO);
   const auto lines = split(got, '\n');
-  EXPECT_EQ(lines.size(), sent + 2);  // "the end", and nothing after it
+  EXPECT_EQ(lines.size(), 2U * kLines + 2);  // "the end", and nothing after it
   EXPECT_EQ(
       std::count_if(lines.begin(), lines.end(),
                     [](const std::string& line) { return line.ends_with("] a line of 27 characters ..."); }),
-      static_cast<long>(sent));
+      2 * kLines);
 }
 
 TEST(Console, LosesNothingOfAPipeWhoseReaderPauses) {
