@@ -1,6 +1,7 @@
 #include "muster/supervise/output.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -151,12 +152,13 @@ class Output::Stream {
     }
   }
 
-  // A stream that has paused is not quiet: the rest of its line is in the pipe.
+  // Nothing is quiet while more is in the pipe: it has paused, or its turn has not come.
   void show_partial_later() {
     partial_timer_ = output_.loop_.call_at(Clock::now() + kShowPartialAfter, [this] {
       partial_timer_ = 0;
-      const bool paused = watch_ == 0 && pipe_.valid();
-      paused ? show_partial_later() : show_partial();
+      pollfd more = {.fd = pipe_.get(), .events = POLLIN, .revents = 0};
+      const bool has_more = pipe_.valid() && ::poll(&more, 1, 0) > 0 && (more.revents & POLLIN) != 0;
+      has_more ? show_partial_later() : show_partial();
     });
   }
 
