@@ -113,14 +113,7 @@ bool GradientReducer::State::follow_model() {
   const auto change = model.look();
   if (change != ReplicatedModel::Change::some) return change == ReplicatedModel::Change::none;
   const TrainedParameters before = model.trained();
-  try {
-    model.take();
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::invalid_argument) throw;
-    throw Error(error.code(), cat("DistributedDataParallel: expected parameters to be frozen, unfrozen or "
-                                  "registered alike on all ranks, got a change on rank ",
-                                  group.rank(), ": ", error.message()));
-  }
+  steps.meet("where parameters have changed", [&] { model.take(); });
   drop_local_gradients(before);
   build_reducer();
   return true;
@@ -325,7 +318,8 @@ void GradientReducer::before_forward() {
     if (announces) state.parts.reducer->prepare_for_forward();
     state.rebuild_buckets();
   });
-  if (state.options.broadcast_buffers && state.synchronize_buffers) state.model.broadcast_buffers();
+  if (state.options.broadcast_buffers && state.synchronize_buffers)
+    state.steps.meet("at the beginning of a forward", [&] { state.model.broadcast_buffers(); });
 }
 
 void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {

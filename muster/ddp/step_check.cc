@@ -76,10 +76,10 @@ void StepCheck::meet(const char* where, const std::function<void()>& call) {
     call();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::invalid_argument) throw;
-    throw Error(
-        error.code(),
-        cat("DistributedDataParallel: expected every rank ", where, " (rank ", group_.rank(),
-            "); freeze parameters, and run forwards and backwards, alike on all ranks: ", error.message()));
+    throw Error(error.code(),
+                cat("DistributedDataParallel: expected every rank ", where, " (rank ", group_.rank(),
+                    "); freeze parameters, run forwards, and run or skip backwards, alike on all ranks: ",
+                    error.message()));
   }
 }
 

@@ -37,10 +37,13 @@ class StepCheck {
   // on all: the others wait in compare().
   void compare_after_failure();
 
+  // Makes a call of the group, whose ranks may be elsewhere. Throws: what it throws, and invalid_argument
+  // says then where this rank is.
+  void meet(const char* where, const std::function<void()>& call);
+
  private:
   void count_skipped();
   std::string counts_of_all(const int64_t* values) const;
-  void meet(const char* where, const std::function<void()>& call);
 
   ProcessGroup group_;
   const bool active_;
