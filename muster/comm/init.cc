@@ -57,17 +57,6 @@ RankIdentity identity(const Rendezvous& meeting, const InitOptions& options, boo
           .takes_part = takes_part};
 }
 
-// MUSTER_COLLECTIVE_TIMEOUT wins.
-std::chrono::milliseconds collective_timeout(const InitOptions& options) {
-  const auto told = get_env("MUSTER_COLLECTIVE_TIMEOUT");
-  if (!told) return options.timeout;
-  const auto timeout = parse_duration(*told, "MUSTER_COLLECTIVE_TIMEOUT");
-  if (timeout <= std::chrono::milliseconds(0))
-    throw Error(ErrorCode::invalid_argument,
-                cat("MUSTER_COLLECTIVE_TIMEOUT: expected a time above 0, got '", *told, "'; correct it"));
-  return timeout;
-}
-
 // The group of `members`, this process being the one at `place`.
 ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d::Store>& root,
                         const std::vector<RankIdentity>& members, int place, const InitOptions& options,
@@ -87,7 +76,7 @@ ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d
                             {.backend = backend,
                              .hosts = std::move(hosts),
                              .device = options.device,
-                             .timeout = collective_timeout(options),
+                             .timeout = collective_timeout(options.timeout),
                              .master_addr = meeting.master_addr,
                              .awaited = awaited,
                              .of_all_ranks = std::ssize(members) == meeting.world_size});
@@ -116,6 +105,16 @@ void serve_until_left(c10d::Store& root, int64_t size) {
 }
 
 }  // namespace
+
+std::chrono::milliseconds collective_timeout(std::chrono::milliseconds given) {
+  const auto told = get_env("MUSTER_COLLECTIVE_TIMEOUT");
+  if (!told) return given;
+  const auto timeout = parse_duration(*told, "MUSTER_COLLECTIVE_TIMEOUT");
+  if (timeout <= std::chrono::milliseconds(0))
+    throw Error(ErrorCode::invalid_argument,
+                cat("MUSTER_COLLECTIVE_TIMEOUT: expected a time above 0, got '", *told, "'; correct it"));
+  return timeout;
+}
 
 ProcessGroup init_process_group(const Rendezvous& meeting, const InitOptions& options) {
   const RankIdentity self = identity(meeting, options);

@@ -32,6 +32,9 @@ struct InitOptions {
   c10::Device device = c10::kCPU;                         // made current first when it is a CUDA device
 };
 
+// MUSTER_COLLECTIVE_TIMEOUT, or else what is given. Throws: invalid_argument for no time, or none above 0.
+std::chrono::milliseconds collective_timeout(std::chrono::milliseconds given);
+
 // Joins all ranks into one group. Collective: over all ranks. Blocking: until all have come or
 // `init_timeout`. Throws: invalid_argument (rank out of range, duplicate rank, sizes that differ, unknown
 // backend or method), timeout naming the missing ranks, unavailable (no CUDA device, a master that does not

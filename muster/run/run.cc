@@ -32,6 +32,9 @@ bool wants_backtrace(const RunOptions& options) {
 
 // As the environment says it, or else the options.
 LaunchOptions own_launch_options(const RunOptions& options, int argc, char** argv) {
+  collective_timeout(
+      options.collective_timeout);  // the ranks read these two: what is wrong is said before they start
+  wants_backtrace(options);
   LaunchOptions launch;
   launch.argv = own_command_line(argc, argv);
   launch.program = kOwnProgram;

@@ -291,6 +291,8 @@ class Start(ProgramTest):
         self.assert_fails(self.start(PROBE, MUSTER_NPROC="zero"), "MUSTER_NPROC")
         self.assert_fails(self.start(PROBE, MUSTER_POLICY="best"), "best", code=2)
         self.assert_fails(self.start(PROBE, MUSTER_SURPLUS="none"), "none", code=2)
+        self.assert_fails(self.start(PROBE, MUSTER_COLLECTIVE_TIMEOUT="soon"), "soon", code=2)
+        self.assert_fails(self.start(PROBE, MUSTER_BACKTRACE="2"), "MUSTER_BACKTRACE", code=2)
 
     def test_in_an_interactive_shell_of_slurm_it_is_alone(self):
         done = self.start(PROBE, "place", MUSTER_NPROC=2, SLURM_JOB_ID=7, SLURM_STEP_ID=4294967290, SLURM_PROCID=0, SLURM_LOCALID=0,
