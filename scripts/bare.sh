@@ -17,6 +17,10 @@ usage="usage: bare.sh [RELEASE] COMMAND..."
 release=bookworm
 case ${1:-} in bookworm | trixie | forky | sid) release=$1; shift ;; esac
 [ $# -gt 0 ] || { echo "$usage" >&2; exit 2; }
+command -v "$1" >/dev/null || {
+  echo "bare: '$1' is neither a release (bookworm, trixie, forky, sid) nor a command" >&2
+  exit 2
+}
 
 [ "$(id -u)" = 0 ] || cannot "not root: mounts cannot be made"
 unshare --mount --pid --fork mount -t tmpfs none /mnt 2>/dev/null || cannot "mounts cannot be made here"
