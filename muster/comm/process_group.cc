@@ -1,12 +1,8 @@
 #include "muster/comm/process_group.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
-#include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
-#include <cstring>
 #include <mutex>
 #include <numeric>
 #include <set>
@@ -295,61 +291,6 @@ Work ProcessGroup::barrier_async(Caller caller) {
   call.without_tensors();
   return call.start(
       [&](auto&) { return start_barrier(*state_, call.options<c10d::BarrierOptions>(caller)); });
-}
-
-void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
-  at::Tensor length = at::empty({1}, at::kLong);
-  length.fill_(static_cast<int64_t>(bytes.size()));
-  broadcast(length, root);
-  const auto size = length.item<int64_t>();
-  if (size == 0) {
-    bytes.clear();
-    return;
-  }
-  at::Tensor content = at::empty({size}, at::kByte);
-  if (rank() == root) std::memcpy(content.data_ptr(), bytes.data(), bytes.size());
-  // The length differs from call to call; that is agreed on already, so the shape is no signature of its own.
-  ProcessGroupCall call("broadcast_bytes", state_.get());
-  std::vector<at::Tensor> tensors{content};
-  call.in_common([&] { return cat("from ", root); });
-  call.start([&](auto& group) {
-        auto options = call.options<c10d::BroadcastOptions>(Caller::waits);
-        options.rootRank = root;
-        return group.broadcast(tensors, options);
-      })
-      .wait();
-  bytes.assign(static_cast<const char*>(content.const_data_ptr()), static_cast<size_t>(size));
-}
-
-std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes, const std::string& what) {
-  at::Tensor lengths = at::empty({size()}, at::kLong);
-  at::Tensor length = at::empty({1}, at::kLong);
-  length.fill_(static_cast<int64_t>(bytes.size()));
-  ProcessGroupCall gather_lengths("all_gather_bytes", state_.get());
-  gather_lengths.in_common([&] { return cat("lengths ", what); });
-  gather_lengths
-      .start([&](auto& group) {
-        return all_gather_single(group, lengths, length,
-                                 gather_lengths.options<c10d::AllgatherOptions>(Caller::waits));
-      })
-      .wait();
-  const auto longest = std::max<int64_t>(lengths.max().item<int64_t>(), 1);
-  at::Tensor mine = at::zeros({longest}, at::kByte);
-  std::memcpy(mine.data_ptr(), bytes.data(), bytes.size());
-  at::Tensor all = at::empty({size() * longest}, at::kByte);
-  // As in broadcast_bytes: the length is agreed on, and no part of the signature.
-  ProcessGroupCall call("all_gather_bytes", state_.get());
-  call.start([&](auto& group) {
-        return all_gather_single(group, all, mine, call.options<c10d::AllgatherOptions>(Caller::waits));
-      })
-      .wait();
-  std::vector<std::string> pieces;
-  pieces.reserve(static_cast<size_t>(size()));
-  for (int rank = 0; rank < size(); ++rank) {
-    pieces.emplace_back(static_cast<const char*>(all.const_data_ptr()) + rank * longest,
-                        static_cast<size_t>(lengths[rank].item<int64_t>()));
-  }
-  return pieces;
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) {

@@ -1,4 +1,4 @@
-// Does, on every rank, what its first argument says; for programs_test.py.
+// Does, on every rank, what its first argument says: for the Python tests beside it.
 #include <muster/muster.h>
 #include <signal.h>
 #include <torch/torch.h>

@@ -1,4 +1,4 @@
-// Failures of run_probe.cc whose lines programs_test.py expects on the card: they are marked.
+// Failures of run_probe.cc whose lines failures_test.py expects on the card: they are marked.
 #include <stdexcept>
 
 void overheat() {

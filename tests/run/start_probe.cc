@@ -1,4 +1,4 @@
-// Programs as users write them, for programs_test.py: how each begins is what its first argument says.
+// Programs as users write them, for start_test.py: how each begins is what its first argument says.
 #include <muster/muster.h>
 
 #include <cstdlib>

@@ -1,0 +1,133 @@
+"""Programs that fail: the stack of an error, and ranks that leave or do not come while others wait."""
+import json
+import os
+import signal
+import socket
+import sys
+import unittest
+
+from program_case import PROBE, ProgramTest
+
+
+def line_of(mark):
+    """Where run_probe_lines.cc says so: `run_probe_lines.cc:12`."""
+    lines = open(os.path.join(os.path.dirname(__file__), "run_probe_lines.cc"), encoding="utf-8").read().splitlines()
+    return f"run_probe_lines.cc:{next(i for i, line in enumerate(lines, 1) if mark in line)}"
+
+
+class Stacks(ProgramTest):
+    def failing(self, what, ranks=2, **env):
+        return self.run_muster("-q", "--nproc-per-node", str(ranks), PROBE, what, **env)
+
+    def test_an_exception_says_where_it_was_thrown(self):
+        done = self.failing("throw")
+        self.assert_fails(done, "#0 overheat() at", line_of("thrown here"), "probe(", code=1)
+        card = done.stderr[done.stderr.index("[muster] rank 1"):]
+        self.assertNotIn("muster::run(", card, "what is outside of the user's function")
+
+    def test_an_exception_of_libtorch_and_one_that_is_none(self):
+        self.assert_fails(self.failing("torch error", 1), "c10::Error: mm: mat1 and mat2", "torchCheckFail", "calls in LibTorch", "probe(")
+        done = self.failing("torch error", 1, TORCH_SHOW_CPP_STACKTRACES=1)
+        self.assert_fails(done, "Exception raised from check_mm_shapes", "frame #0: c10::Error::Error")
+        self.assert_fails(self.failing("number", 1), "no std::exception, of type int", "probe(")
+
+    def test_the_program_may_have_any_name(self):
+        os.symlink(PROBE, f"{self.folder}/probe")
+        done = self.run_muster("-q", "--nproc-per-node", "1", "./probe", "number")
+        self.assert_fails(done, "#0 (anonymous namespace)::probe(", code=1)
+
+    def test_stacks_are_an_option(self):
+        done = self.failing("throw", MUSTER_BACKTRACE=0)
+        self.assert_fails(done, "the reactor is too hot", code=1)
+        self.assertNotIn("stack\n", done.stderr)
+        done = self.failing("null", MUSTER_BACKTRACE=0)
+        self.assert_fails(done, code=128 + signal.SIGSEGV)
+        self.assertNotIn("its stack", done.stderr)
+        self.assert_fails(self.failing("throw", MUSTER_BACKTRACE=7), "MUSTER_BACKTRACE: expected 0 or 1, got 7")
+
+    def test_a_signal_says_its_stack_and_ends_the_rank_all_the_same(self):
+        done = self.failing("null")
+        self.assert_fails(done, "[1] [rank 1] error: SIGSEGV; its stack", "[1]   #0 ", "run_probe(+0x",
+                          "rank 1 failed first: killed by SIGSEGV (segmentation fault)",
+                          "#0 write_nowhere() at", line_of("written here"), code=128 + signal.SIGSEGV)
+        failure = json.load(open(f"{self.folder}/run/failure.json"))
+        self.assertIn("write_nowhere()", failure["first"]["stack"])
+        self.assertEqual(failure["first"]["signal"], "SIGSEGV")
+
+    def test_abort_a_thread_and_a_stack_that_overflows(self):
+        self.assert_fails(self.failing("abort"), "error: SIGABRT; its stack", "probe(", code=128 + signal.SIGABRT)
+        self.assert_fails(self.failing("thread", 1), "error     std::runtime_error: the reactor is too cold", "probe(", code=128 + signal.SIGABRT)
+        self.assert_fails(self.failing("deep", 1), "error: SIGSEGV; its stack", "depth_of(int)", code=128 + signal.SIGSEGV)
+
+    def test_a_handler_of_the_program_stays(self):
+        done = self.failing("own handler", 1)
+        self.assert_fails(done, code=23)
+        self.assertNotIn("its stack", done.stderr)
+
+    def test_without_a_launcher_the_log_has_error_and_stack(self):
+        with socket.socket() as held:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # bound and never listening: rank 0 may listen there
+            held.bind(("127.0.0.1", 0))
+            done = self.start(PROBE, "number", RANK=0, WORLD_SIZE=1, MASTER_ADDR="127.0.0.1", MASTER_PORT=held.getsockname()[1])
+        self.assert_fails(done, "[rank 0] error: an exception that is no std::exception, of type int; thrown here", f"#0 {PROBE}(+0x", code=1)
+
+    def test_an_error_is_said_once(self):
+        for flags in ((), ("--redirects", "2")):
+            with self.subTest(flags=flags):
+                done = self.run_muster("-q", "--nproc-per-node", "2", *flags, PROBE, "throw")
+                self.assertEqual(done.stderr.count("the reactor is too hot"), 1, done.stderr)
+        with open(f"{self.folder}/run/logs/0/1.err", encoding="utf-8") as log:
+            self.assertIn("the reactor is too hot", log.read(), "a file has it too")
+        done = self.run_muster("-q", "--nproc-per-node", "2", "--max-restarts", "1", PROBE, "throw")
+        self.assertEqual(done.stderr.count("the reactor is too hot"), 2, done.stderr)
+        self.assertIn("rank 1 failed: exit code 1, std::runtime_error: the reactor is too hot; starting all ranks again", done.stderr)
+
+
+class Waiting(ProgramTest):
+    """Ranks that leave, or do not come, while others wait."""
+    BACKENDS = ("shm", "gloo")
+
+    def test_a_rank_that_returns_early_is_the_cause(self):
+        for backend in self.BACKENDS:
+            for what, call in (("early return", "all_reduce sum Float [4]"), ("early barrier", "barrier")):
+                with self.subTest(backend=backend, what=what):
+                    done = self.run_muster("-q", "--nproc-per-node", "3", PROBE, what, MUSTER_BACKEND=backend)
+                    self.assert_fails(done, "rank 1 failed first: ",
+                                      "error     invalid_argument: rank 1 returned from its function while others did not",
+                                      f"got '{call}' on rank", code=1)
+                    self.assertNotIn("'barrier' on rank 1", done.stderr)
+
+    def test_a_rank_that_exits_with_0_is_the_cause(self):
+        for backend in self.BACKENDS:
+            with self.subTest(backend=backend):
+                done = self.run_muster("-q", "--nproc-per-node", "2", PROBE, "early exit", MUSTER_BACKEND=backend)
+                self.assert_fails(done, "rank 1 ended first: exit code 0, while others waited for it",
+                                  "error     rank 0: peer_failed: all_reduce #", code=1)
+                failure = json.load(open(f"{self.folder}/run/failure.json"))
+                self.assertEqual((failure["first"]["rank"], failure["exit_code"]), (1, 1))
+
+    def test_a_rank_that_does_not_come_is_named_before_the_deadline(self):
+        for backend in self.BACKENDS:
+            with self.subTest(backend=backend):
+                done = self.run_muster("-q", "--nproc-per-node", "3", "--collective-timeout", "4s", PROBE, "late", MUSTER_BACKEND=backend)
+                self.assert_fails(done, "timeout: ", "missing rank(s) 1", code=1)
+                words = [line for line in done.stderr.splitlines() if "for rank(s) 1; rank(s) 0, 2 have come" in line]
+                self.assertEqual(len(words), 2, done.stderr)  # after 1 s and 2 s, by one rank
+                self.assertTrue(all("all_reduce" in word and "[rank 0] warning" in word for word in words), words)
+
+    def test_a_rank_that_gives_no_gradients_is_named(self):
+        for backend in self.BACKENDS:
+            with self.subTest(backend=backend):
+                done = self.run_muster("-q", "--nproc-per-node", "2", "--collective-timeout", "6s", PROBE, "late gradients", MUSTER_BACKEND=backend)
+                self.assert_fails(done, "[rank 0] warning: ", "for rank(s) 1; rank(s) 0 have come", code=1)
+
+    def test_the_deadline_is_a_variable_too(self):
+        done = self.start(PROBE, "late", MUSTER_NPROC=2, MUSTER_COLLECTIVE_TIMEOUT="500ms")
+        self.assert_fails(done, "timeout: all_reduce #", code=1)
+        for wrong in ("soon", "0"):
+            self.assert_fails(self.start(PROBE, "late", MUSTER_NPROC=2, MUSTER_COLLECTIVE_TIMEOUT=wrong), "MUSTER_COLLECTIVE_TIMEOUT: ", wrong)
+            self.assert_fails(self.run_muster("--collective-timeout", wrong, PROBE), "--collective-timeout", wrong, code=2)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv)
