@@ -52,14 +52,12 @@ bool is_consequence(const WorkerExit& exit) {
   return exit.message.starts_with("peer_failed:");
 }
 
-// The same of a rank whose words are PyTorch's.
+// The same of a rank whose words are Gloo's or NCCL's. A download's connection may be reset too.
 bool lost_a_peer(const WorkerExit& exit) {
   if (is_consequence(exit)) return true;
   const auto says = [](const std::string& text) {
-    for (const char* words : {"Connection closed by peer", "Connection reset by peer", "ncclRemoteError"}) {
-      if (text.find(words) != std::string::npos) return true;
-    }
-    return false;
+    return (text.find("gloo/transport") != std::string::npos && text.find(" by peer") != std::string::npos) ||
+           text.find("ncclRemoteError") != std::string::npos;
   };
   return says(exit.message) || std::any_of(exit.last_lines.begin(), exit.last_lines.end(), says);
 }
@@ -72,7 +70,7 @@ const WorkerExit* left_early(const std::vector<WorkerExit>& exits, const WorkerE
   for (const WorkerExit& exit : exits) {
     if (exit.message.find("returned from its function while others did not") != std::string::npos)
       return &exit;
-    if (exit.failed() || exit.sent_signal != 0) continue;
+    if (exit.failed() || exit.sent_signal != 0 || exit.at > first.at) continue;
     const bool named = first.message.find(cat(": rank ", exit.rank, " ")) != std::string::npos;
     if (left == nullptr || named) left = &exit;
     if (named) break;
@@ -121,12 +119,15 @@ std::string consequences(const std::vector<WorkerExit>& exits, const WorkerExit&
   return out;
 }
 
-// The innermost calls: Python's stack ends with them; one of C++, muster's or LibTorch's, begins with them.
+// Python's stack ends with the innermost calls; one of C++, muster's or LibTorch's, begins with them.
+bool begins_with_innermost(const std::string& stack) {
+  return trim(stack).starts_with("#") || stack.find("frame #0: ") != std::string::npos;
+}
+
 std::string innermost(const std::string& stack) {
   const std::string text(stack.substr(0, stack.find_last_not_of(" \n") + 1));
   std::vector<std::string> lines = split(text, '\n');
-  const bool innermost_first = trim(text).starts_with("#") || text.find("frame #0: ") != std::string::npos;
-  if (!innermost_first) return indented(last(std::move(lines), kMaxStackLines));
+  if (!begins_with_innermost(stack)) return indented(last(std::move(lines), kMaxStackLines));
   if (lines.size() > kMaxStackLines) lines.resize(kMaxStackLines);
   return indented(lines);
 }
@@ -140,19 +141,27 @@ std::vector<std::string> lines_beside_error(const WorkerExit& exit) {
   return lines;
 }
 
-// The stack says it all when there is one; else the message, else the last lines, unless they stand right
-// above.
+std::string last_words(const WorkerExit& exit, const std::vector<std::string>& lines) {
+  if (lines.empty()) return "";
+  if (!exit.lines_in_sight) return "  last lines of standard error\n" + indented(lines);
+  return exit.message.empty() ? "  said      its last lines of standard error are above\n" : "";
+}
+
+// The message and the stack; the last lines where there is neither, or no more than a signal's stack, unless
+// they stand right above. Python's stack ends with the message.
 std::string evidence(const WorkerExit& exit) {
   std::string out;
   if (!exit.message.empty()) out += cat("  error     ", first_line_of(exit.message), "\n");
   const std::vector<std::string> lines = lines_beside_error(exit);
   const bool told_above = exit.lines_in_sight && lines.size() < exit.last_lines.size();
-  if (!exit.stack.empty()) return told_above ? out : out + "  stack\n" + innermost(exit.stack);
-  if (exit.message.find('\n') != std::string::npos)
-    return out + indented(last(split(exit.message, '\n'), kMaxStackLines));
-  if (lines.empty()) return out;
-  if (!exit.lines_in_sight) return out + "  last lines of standard error\n" + indented(lines);
-  return exit.message.empty() ? out + "  said      its last lines of standard error are above\n" : out;
+  const bool has_more = exit.message.find('\n') != std::string::npos;
+  if (exit.stack.empty() && !has_more) return out + last_words(exit, lines);
+  if (!exit.stack.empty() && told_above) return out;
+  if (has_more && (exit.stack.empty() || begins_with_innermost(exit.stack)))
+    out += indented(last(split(exit.message, '\n'), kMaxStackLines));
+  if (exit.stack.empty()) return out;
+  if (exit.message.empty()) out += last_words(exit, lines);
+  return out + "  stack\n" + innermost(exit.stack);
 }
 
 // A rank that ended well, and too early: what it says of itself is nothing, but the others do.

@@ -4,9 +4,12 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <optional>
+#include <thread>
 
+#include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -30,11 +33,20 @@ bool lies_in_runs(const fs::path& run_dir) {
   return !error && fs::equivalent(run_dir.parent_path(), runs, error);
 }
 
-// One at a time changes the link. Where a file system has no locks, the change is still one step.
+// One at a time changes the link. Without a lock the change is still one step: a file system that has none,
+// or somebody who keeps it, holds up no job.
 Fd lock_runs(const fs::path& runs) {
+  constexpr std::chrono::seconds kPatience{1};
   Fd fd(::open(runs.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.valid() && ::flock(fd.get(), LOCK_EX) != 0)
+  const auto deadline = Clock::now() + kPatience;
+  while (fd.valid() && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK && Clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      continue;
+    }
     log(LogLevel::debug, cat("no lock on ", runs.string(), "; going on without"));
+    break;
+  }
   return fd;
 }
 

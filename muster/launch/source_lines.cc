@@ -34,6 +34,12 @@ std::string plain_function(const std::string& symbol) {
   return status == 0 ? name.get() : symbol;
 }
 
+// What a stack says is a rank's words, and goes to addr2line's command line.
+bool is_offset(std::string_view text) {
+  return text.size() > 2 && text.size() <= 18 && text.starts_with("0x") &&
+         text.find_first_not_of("0123456789abcdef", 2) == std::string_view::npos;
+}
+
 std::optional<Frame> parse_frame(const std::string& text) {
   const size_t hash = text.find_first_not_of(' ');
   const size_t open = text.find("(+0x");
@@ -42,7 +48,8 @@ std::optional<Frame> parse_frame(const std::string& text) {
       close == std::string::npos)
     return std::nullopt;
   const size_t blank = text.find(' ', hash);
-  if (blank > open) return std::nullopt;
+  if (blank > open || !is_offset(std::string_view(text).substr(open + 2, close - open - 2)))
+    return std::nullopt;
   return Frame{.number = text.substr(hash, blank - hash),
                .module = text.substr(blank + 1, open - blank - 1),
                .offset = text.substr(open + 2, close - open - 2),

@@ -24,7 +24,7 @@ namespace muster {
 
 namespace {
 
-constexpr size_t kTailBytes = size_t{16} * 1024;
+constexpr size_t kTailBytes = size_t{96} * 1024;  // a signal's stack is up to 64 KiB of it
 constexpr size_t kLastLines = 20;
 constexpr size_t kLinesWithStack = 200;  // of which those of a signal's stack are taken
 constexpr std::chrono::milliseconds kLookAtRanksEvery{1'000};

@@ -23,6 +23,7 @@ constexpr size_t kSignalStack = size_t{128} << 10;
 
 std::array<char, 64> g_name = {};
 std::atomic<pid_t> g_reporter = 0;  // the thread that tells
+std::atomic<int> g_signal = 0;      // which it tells of
 
 const char* short_name(int signal) {
   switch (signal) {
@@ -84,6 +85,28 @@ void say_stack(const void* context) {
   }
 }
 
+// A symbol's name is the linker's to tell, whose lock may be held by a thread that waits for this one: then
+// the process ends after a while with no more of its stack.
+void end_by_signal(int) {
+  sigset_t signal;
+  ::sigemptyset(&signal);
+  ::sigaddset(&signal, g_signal);
+  ::pthread_sigmask(SIG_UNBLOCK, &signal, nullptr);
+  ::syscall(SYS_tgkill, ::getpid(), ::syscall(SYS_gettid), g_signal.load());
+}
+
+void end_soon() {
+  constexpr unsigned kSeconds = 5;
+  struct sigaction action = {};
+  action.sa_handler = end_by_signal;
+  ::sigaction(SIGALRM, &action, nullptr);
+  sigset_t alarm;
+  ::sigemptyset(&alarm);
+  ::sigaddset(&alarm, SIGALRM);
+  ::pthread_sigmask(SIG_UNBLOCK, &alarm, nullptr);
+  ::alarm(kSeconds);
+}
+
 // Only what is safe in a handler. The signal's default is back (SA_RESETHAND): a fault in here ends the
 // process, and so does the fault that this returns to.
 void on_fatal_signal(int signal, siginfo_t* info, void* context) {
@@ -91,6 +114,8 @@ void on_fatal_signal(int signal, siginfo_t* info, void* context) {
   const auto self = static_cast<pid_t>(::syscall(SYS_gettid));
   pid_t nobody = 0;
   if (g_reporter.compare_exchange_strong(nobody, self)) {
+    g_signal = signal;
+    end_soon();
     say(g_name.data());
     say(short_name(signal));
     say("; its stack, innermost call first (MUSTER_BACKTRACE=0: none):\n");

@@ -6,22 +6,25 @@
 #include <algorithm>
 #include <string_view>
 
-#include "muster/base/error.h"
-#include "muster/base/fd.h"
-#include "muster/base/strings.h"
-
 namespace muster {
 
+namespace {
+
+std::vector<std::string>& arguments_at_start() {
+  static std::vector<std::string> arguments;
+  return arguments;
+}
+
+// glibc gives these to a library's constructors too: before main, and before anything changes them.
+[[gnu::constructor]] void keep_arguments(int argc, char** argv) {
+  arguments_at_start().assign(argv, argv + std::max(argc, 0));
+}
+
+}  // namespace
+
 std::vector<std::string> own_command_line(int argc, char** argv) {
-  std::vector<std::string> arguments;
-  try {
-    arguments = split(read_file("/proc/self/cmdline"), '\0');
-    arguments.pop_back();  // after the last one's end
-  } catch (const Error&) {
-    arguments.clear();  // no /proc
-  }
-  const bool known = !arguments.empty() && !arguments[0].empty();
-  return known ? arguments : std::vector<std::string>(argv, argv + std::max(argc, 0));
+  const std::vector<std::string>& kept = arguments_at_start();
+  return !kept.empty() ? kept : std::vector<std::string>(argv, argv + std::max(argc, 0));
 }
 
 void take_own_name() {

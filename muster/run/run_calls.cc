@@ -19,6 +19,7 @@ namespace {
 struct CallsMade {
   std::mutex mutex;
   std::vector<int> codes;
+  bool came_to_ours = false;
 };
 
 CallsMade& calls_made() {
@@ -52,7 +53,7 @@ void end_with_error_unless_made() {
   static const int registered = std::atexit([] {
     CallsMade& made = calls_made();
     const std::lock_guard lock(made.mutex);
-    if (made.codes.size() > ours) return;
+    if (made.came_to_ours) return;
     log(LogLevel::error, cat("run: expected this rank to come to call ", ours + 1,
                              " of muster::run, for which it was "
                              "started, got the end of the program after call ",
@@ -72,12 +73,19 @@ std::optional<int> code_of_call_made_elsewhere() {
   CallsMade& made = calls_made();
   const std::lock_guard lock(made.mutex);
   const size_t call = made.codes.size();
-  if (call == before->size()) return std::nullopt;
   if (call < before->size()) {
     end_with_error_unless_made();
     return before->at(call);
   }
-  return made.codes.at(before->size());
+  if (call > before->size()) return made.codes.at(before->size());
+  made.came_to_ours = true;
+  return std::nullopt;
+}
+
+void come_to_own_call() {
+  CallsMade& made = calls_made();
+  const std::lock_guard lock(made.mutex);
+  made.came_to_ours = true;
 }
 
 void count_run_call(int exit_code) {

@@ -17,6 +17,10 @@ inline constexpr const char* kRunCallsVariable = "MUSTER_RUN_CALLS";
 // invalid_argument for a variable that muster::run did not write.
 std::optional<int> code_of_call_made_elsewhere();
 
+// A process that has come to what it was started for, other than by muster::run, may end where it likes: its
+// parent knows whether it has answered.
+void come_to_own_call();
+
 // To be called when a call has its exit code, wherever it was made.
 void count_run_call(int exit_code);
 

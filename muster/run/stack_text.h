@@ -19,8 +19,8 @@ struct Stack {
 };
 
 // Writes one line with its end into `line` and gives its length; what has no room is left out. The symbol is
-// as the linker has it. Safe in a signal handler. `exact`: the address is that of an instruction, not one to
-// return to.
+// as the linker has it. Safe in a signal handler, but for the linker's lock, which it waits for. `exact`: the
+// address is that of an instruction, not one to return to.
 size_t write_frame(int number, const void* address, bool exact, char* line, size_t room);
 
 // All of its lines, with the names of C++; without the outer frames that `until` has too, which are

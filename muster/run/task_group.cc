@@ -96,6 +96,7 @@ void launch_task_group(const TaskOrder& order, const std::vector<std::string>& a
   int exit_code = 1;
   try {
     ::unsetenv(kTaskVariable);
+    come_to_own_call();
     set_log_name(cat("task ", printable(order.name)));
     exit_code = launch_and_answer(order, argv);
   } catch (...) {

@@ -14,6 +14,7 @@
 #include "muster/run/error_file.h"
 #include "muster/run/own_program.h"
 #include "muster/run/run.h"
+#include "muster/run/run_calls.h"
 #include "muster/run/task_child.h"
 #include "muster/run/task_dispatch.h"
 #include "muster/run/task_group.h"
@@ -137,6 +138,7 @@ const detail::TaskEntry& TaskSet::entry_of(const TaskOrder& order) const {
 void TaskSet::run_as_child(const TaskOrder& order) {
   take_own_name();
   ::unsetenv(kTaskVariable);  // sets of the task's own are not meant
+  come_to_own_call();
   if (order.kind == TaskOrder::Kind::rank) run_as_rank(order);
   int exit_code = 1;
   try {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <typeinfo>
 
 namespace muster {
 
@@ -15,22 +16,22 @@ namespace {
 
 std::atomic<bool> g_keep = false;
 
-// The last throws of all threads. An exception's address tells it from others, until it is gone; then the
-// newest with that address counts.
+// The last throws of all threads. An exception's address and type tell it from others, until it is gone; then
+// the newest with both counts.
 class ThrownStacks {
  public:
-  void add(const void* exception, const Stack& stack) {
+  void add(const void* exception, const std::type_info& type, const Stack& stack) {
     if (!lock()) return;
-    stacks_[next_++ % stacks_.size()] = {.exception = exception, .stack = stack};
+    stacks_[next_++ % stacks_.size()] = {.exception = exception, .type = &type, .stack = stack};
     mutex_.unlock();
   }
 
-  Stack find(const void* exception) {
+  Stack find(const void* exception, const std::type_info& type) {
     if (!lock()) return {};
     Stack found;
     for (size_t back = 1; back <= std::min(next_, stacks_.size()); ++back) {
       const Thrown& thrown = stacks_[(next_ - back) % stacks_.size()];
-      if (thrown.exception != exception) continue;
+      if (thrown.exception != exception || *thrown.type != type) continue;
       found = thrown.stack;
       break;
     }
@@ -41,6 +42,7 @@ class ThrownStacks {
  private:
   struct Thrown {
     const void* exception = nullptr;
+    const std::type_info* type = nullptr;
     Stack stack = {};
   };
 
@@ -85,7 +87,7 @@ Stack thrown_stack(const std::exception_ptr& error) {
   const void* exception = nullptr;
   static_assert(sizeof(error) == sizeof(exception));  // what libstdc++'s consists of
   std::memcpy(&exception, &error, sizeof(exception));
-  return exception == nullptr ? Stack{} : thrown_stacks().find(exception);
+  return exception == nullptr ? Stack{} : thrown_stacks().find(exception, *error.__cxa_exception_type());
 }
 
 }  // namespace muster
@@ -98,7 +100,7 @@ void muster_cxa_throw(void* exception, void* type, void (*destroy)(void*)) {
   if (muster::g_keep.load(std::memory_order_relaxed)) {
     muster::Stack stack = muster::Stack::here();
     stack.drop_first();  // this one
-    muster::thrown_stacks().add(exception, stack);
+    muster::thrown_stacks().add(exception, *static_cast<const std::type_info*>(type), stack);
   }
   if (const auto original = muster::original_throw()) original(exception, type, destroy);
   std::terminate();

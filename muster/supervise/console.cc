@@ -155,6 +155,7 @@ void Console::check_stall() {
 
 void Console::flush(const std::function<bool()>& hurry) {
   last_progress_ = Clock::now();  // also where the reader had stopped: it may be back
+  bool patient = waits_;
   for (;;) {
     if (size() == 0 && dropped_bytes_ > 0 && !failing_) {
       buffer_ = note_of_dropped();
@@ -163,7 +164,10 @@ void Console::flush(const std::function<bool()>& hurry) {
     if (size() > 0) push();
     if (size() == 0 && (dropped_bytes_ == 0 || failing_)) return;
     if (size() == 0) continue;
-    const bool patient = waits_ && !(hurry && hurry());
+    if (patient && hurry && hurry()) {
+      patient = false;
+      last_progress_ = Clock::now();
+    }
     const auto due = last_progress_ + options_.stalled_after;
     if (!patient && Clock::now() >= due) return give_up();
     loop_.run_once(patient ? std::nullopt : std::optional(due));

@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
@@ -33,17 +31,29 @@ bool is_json_object(std::string_view line) {
   return !too_deep && value.is_object();
 }
 
-// Python's names of numbers that are not finite, outside of texts, become texts.
+constexpr const char* kNotFinite[] = {"NaN", "Infinity", "-Infinity"};
+
+// How languages print numbers that are not finite, and which of the texts above that is.
+struct PrintedName {
+  std::string_view printed;
+  const char* text;
+};
+constexpr PrintedName kPrintedNames[] = {
+    {"NaN", "NaN"},  {"Infinity", "Infinity"}, {"-Infinity", "-Infinity"}, {"nan", "NaN"},
+    {"-nan", "NaN"}, {"inf", "Infinity"},      {"-inf", "-Infinity"}};
+
+// Names of numbers that are not finite, outside of texts, become texts.
 std::string with_quoted_names(std::string_view line) {
-  constexpr std::array<std::string_view, 3> kNames = {"NaN", "Infinity", "-Infinity"};
   std::string quoted;
   bool in_text = false;
   for (size_t at = 0; at < line.size();) {
     const std::string_view rest = line.substr(at);
-    const auto name = std::find_if(kNames.begin(), kNames.end(), [&](auto n) { return rest.starts_with(n); });
-    if (!in_text && name != kNames.end()) {
-      quoted += cat('"', *name, '"');
-      at += name->size();
+    const auto* const name =
+        std::find_if(std::begin(kPrintedNames), std::end(kPrintedNames),
+                     [&](const PrintedName& candidate) { return rest.starts_with(candidate.printed); });
+    if (!in_text && name != std::end(kPrintedNames)) {
+      quoted += cat('"', name->text, '"');
+      at += name->printed.size();
       continue;
     }
     if (in_text && line[at] == '\\' && at + 1 < line.size())
@@ -113,18 +123,17 @@ std::string last_json_line_of(const std::string& text) {
   }
 }
 
-std::string not_finite_field(const std::string& json_line) {
+std::string not_finite_field(const std::string& json_line,
+                             const std::map<std::string, std::string>& parameters) {
   if (json_line.empty()) return "";
   const auto object = nlohmann::ordered_json::parse(json_line, nullptr, false);
   if (!object.is_object()) return "";
   for (const auto& [name, value] : object.items()) {
     if (!value.is_string()) continue;
-    std::string text = value.get<std::string>();
-    std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-    const std::string_view unsigned_text =
-        std::string_view(text).substr(text.find_first_not_of("+-") == 1 ? 1 : 0);
-    if (unsigned_text == "nan" || unsigned_text == "inf" || unsigned_text == "infinity")
-      return cat(printable(name), " is ", value.get<std::string>());
+    if (parameters.contains(name)) continue;
+    const auto text = value.get<std::string>();
+    if (std::find(std::begin(kNotFinite), std::end(kNotFinite), text) != std::end(kNotFinite))
+      return cat(printable(name), " is ", text);
   }
   return "";
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <string>
 
 namespace muster {
@@ -9,7 +10,8 @@ namespace muster {
 inline constexpr size_t kLastJsonBytes = size_t{1} << 20;
 
 // The last line of the file that is a JSON object, as it stands there, but for NaN, Infinity and -Infinity,
-// which Python's json writes and JSON does not have: these become texts ("NaN"). Empty when there is none in
+// which programs print (Python's json thus, C++ as nan and inf) and JSON does not have: these become texts
+// ("NaN"). Empty when there is none in
 // the last `max_bytes`. A line that begins before those is not looked at; the last line needs no end.
 // Blocking: reads at most `max_bytes`. Throws: io naming the path.
 std::string last_json_line(const std::string& path, size_t max_bytes = kLastJsonBytes);
@@ -17,8 +19,9 @@ std::string last_json_line(const std::string& path, size_t max_bytes = kLastJson
 // The same of a text that is there already.
 std::string last_json_line_of(const std::string& text);
 
-// "loss is NaN" for the first field of a JSON object that is no finite number: one of the texts above, or as
-// programs print them ("nan", "-inf"). Empty: there is none.
-std::string not_finite_field(const std::string& json_line);
+// "loss is NaN" for the first field of a JSON object that is one of the texts above, and none of the task's
+// parameters, which a result may repeat. Empty: there is none.
+std::string not_finite_field(const std::string& json_line,
+                             const std::map<std::string, std::string>& parameters = {});
 
 }  // namespace muster

@@ -235,7 +235,7 @@ class TaskRunner {
       return AttemptEnd::interrupted;
     }
     const bool ended_well = !end.exit.exit.failed() && !attempt.timed_out;
-    const std::string nan = ended_well && !options_.allow_nan ? describe_nan(result) : "";
+    const std::string nan = ended_well && !options_.allow_nan ? describe_nan(tasks_[live.task], result) : "";
     if (ended_well && nan.empty()) {
       result.state = TaskState::done;
       result.reason.clear();

@@ -21,14 +21,19 @@ constexpr size_t kCardLines = 20;
 constexpr size_t kLinesWithCard = 80;
 constexpr std::string_view kByMuster = "[muster] ";
 
-// Where a job's own card begins that a task of ranks has in its log; the end where it has none.
+// Where the card of a job begins with which the log ends: the task was that job. Else the end of the lines,
+// also where the task has gone on after such a card.
 std::vector<std::string>::const_iterator card_in(const std::vector<std::string>& lines) {
   const auto begins_card = [](const std::string& line) {
     return line.starts_with("[muster] rank ") &&
            (line.find(" failed: ") != std::string::npos || line.find(" first: ") != std::string::npos);
   };
   const auto last = std::find_if(lines.rbegin(), lines.rend(), begins_card);
-  return last == lines.rend() ? lines.end() : std::prev(last.base());
+  if (last == lines.rend()) return lines.end();
+  const bool ends_log = std::all_of(last.base(), lines.end(), [](const std::string& line) {
+    return line.starts_with("  ") || line.starts_with(kByMuster);
+  });
+  return ends_log ? std::prev(last.base()) : lines.end();
 }
 
 std::string quoted(std::vector<std::string>::const_iterator from,
@@ -72,8 +77,8 @@ std::string describe_failure(const Task& task, const TaskAttempt& attempt, const
              end.exit.exit.core_dumped ? ", core dumped" : "");
 }
 
-std::string describe_nan(const TaskResult& result) {
-  const std::string field = not_finite_field(result.last_json);
+std::string describe_nan(const Task& task, const TaskResult& result) {
+  const std::string field = not_finite_field(result.last_json, task.parameters);
   return field.empty() ? "" : cat("its result's ", field, "; --allow-nan takes that for done");
 }
 

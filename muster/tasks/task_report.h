@@ -17,7 +17,7 @@ std::string task_card(const Task& task, const TaskResult& result);
 std::string describe_failure(const Task& task, const TaskAttempt& attempt, const TaskEnd& end);
 
 // "its result's loss is NaN; …" for one whose result is no finite number; else empty.
-std::string describe_nan(const TaskResult& result);
+std::string describe_nan(const Task& task, const TaskResult& result);
 
 // "GPU 2", "0.5 of GPU 3", "GPUs 0, 1", "the CPU", "CPUs 4-7".
 std::string describe_devices(const TaskAttempt& attempt);

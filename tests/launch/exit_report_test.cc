@@ -128,6 +128,22 @@ TEST(FailureCard, BeginsAStackOfCppWithTheInnermostCalls) {
   EXPECT_THAT(failure_card(exits, context()), Not(HasSubstr("#49 f49")));
 }
 
+TEST(FailureCard, HasAllOfAMessageBesideAStackOfCpp) {
+  std::vector<WorkerExit> exits = {ended(0, 1)};
+  exits[0].message = "torch::jit::Error: the following operation failed\nRuntimeError: shapes differ";
+  exits[0].stack = "  #0 f\n  #1 main\n";
+  EXPECT_THAT(failure_card(exits, context()),
+              HasSubstr("    | RuntimeError: shapes differ\n  stack\n    |   #0 f\n"));
+}
+
+TEST(FailureCard, HasTheLastLinesBesideTheStackOfASignal) {
+  std::vector<WorkerExit> exits = {ended(0, 0, SIGABRT)};
+  exits[0].stack = "  #0 abort\n  #1 main";
+  exits[0].last_lines = {"train: main.cc:7: Assertion `n > 0' failed."};
+  EXPECT_THAT(failure_card(exits, context()),
+              HasSubstr("Assertion `n > 0' failed.\n  stack\n    |   #0 abort\n"));
+}
+
 TEST(FailureCard, NamesTheErrorsOfTheOthers) {
   std::vector<WorkerExit> exits = {ended(1, 1), ended(0, 1), ended(2, 1), ended(3, 0, SIGTERM, SIGTERM)};
   exits[0].message = exits[1].message = "io: no such file";
@@ -151,10 +167,13 @@ TEST(FailureCard, NamesARankThatEndedWellWhileOthersWaitedForIt) {
   EXPECT_EQ(json["exit_code"], 1);
 
   exits[2].message = "RuntimeError: it lost another";
-  exits[2].last_lines = {"Connection closed by peer [127.0.0.1]:4711"};
+  exits[2].last_lines = {"[gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:4711"};
   EXPECT_THAT(failure_card(exits, context()), HasSubstr("rank 2 ended first")) << "the first that did";
-  exits[2].last_lines = {};
-  EXPECT_THAT(failure_card(exits, context()), HasSubstr("rank 0 failed first")) << "of itself";
+  exits[0].at = exits[1].at = exits[2].at + std::chrono::seconds(1);
+  EXPECT_THAT(failure_card(exits, context()), HasSubstr("rank 0 failed first")) << "nobody had left";
+  exits[0].at = exits[1].at = exits[2].at;
+  exits[2].last_lines = {"ConnectionResetError: [Errno 104] Connection reset by peer"};
+  EXPECT_THAT(failure_card(exits, context()), HasSubstr("rank 0 failed first")) << "of a download";
 }
 
 TEST(FailureCard, NamesARankThatReturnedEarlyHoweverItEnded) {

@@ -1,12 +1,15 @@
 #include "muster/launch/run_folder.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/file.h>
 
 #include <filesystem>
 #include <thread>
 
+#include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "tests/device/scratch.h"
 
@@ -90,6 +93,14 @@ TEST_F(RunFolder, AFolderWithResultsStays) {
 }
 
 // At every moment the link is there and points to a folder: it is replaced, never removed and made.
+TEST_F(RunFolder, WhoKeepsItsLockHoldsUpNobody) {
+  make_run_folder(run("a"));
+  const Fd held(::open("runs", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
+  make_run_folder(run("b"));
+  EXPECT_EQ(latest(), "b");
+}
+
 TEST_F(RunFolder, RunsThatBeginAndEndAtOnceAgree) {
   make_run_folder(run("kept"));
   folder_.write("runs/kept/result", "");

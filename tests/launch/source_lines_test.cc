@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include "muster/base/strings.h"
 
@@ -22,6 +23,17 @@ TEST(SourceLines, NamesFunctionsWhereNoLineIsKnown) {
             "  #0 muster::run() (program+0x1a2b)\n"
             "  #1 ?? (program+0x77)\n"
             "by hand");
+}
+
+TEST(SourceLines, TakesNoWordsOfAStackForACommand) {
+  const std::string made = testing::TempDir() + "/made_by_a_stack";
+  for (const std::string& offset : {"0x1;touch " + made + ";", "0x`touch " + made + "`", std::string("0x"),
+                                    std::string("0x11112222333344445"), std::string("0x1 2")}) {
+    const std::string stack = cat("  #0 /proc/self/exe(+", offset, ") f");
+    EXPECT_EQ(with_source_lines(stack), stack);
+  }
+  with_source_lines(cat("  #0 /tmp/'; touch ", made, "; '(+0x1) f"));
+  EXPECT_NE(::access(made.c_str(), F_OK), 0);
 }
 
 TEST(SourceLines, CountsTheCallsInsideOfLibTorch) {

@@ -1,6 +1,7 @@
 """Programs that fail: the stack of an error, and ranks that leave or do not come while others wait."""
 import json
 import os
+import pathlib
 import signal
 import socket
 import sys
@@ -11,7 +12,7 @@ from program_case import PROBE, ProgramTest
 
 def line_of(mark):
     """Where run_probe_lines.cc says so: `run_probe_lines.cc:12`."""
-    lines = open(os.path.join(os.path.dirname(__file__), "run_probe_lines.cc"), encoding="utf-8").read().splitlines()
+    lines = pathlib.Path(__file__).with_name("run_probe_lines.cc").read_text(encoding="utf-8").splitlines()
     return f"run_probe_lines.cc:{next(i for i, line in enumerate(lines, 1) if mark in line)}"
 
 
@@ -50,7 +51,7 @@ class Stacks(ProgramTest):
         self.assert_fails(done, "[1] [rank 1] error: SIGSEGV; its stack", "[1]   #0 ", "run_probe(+0x",
                           "rank 1 failed first: killed by SIGSEGV (segmentation fault)",
                           "#0 write_nowhere() at", line_of("written here"), code=128 + signal.SIGSEGV)
-        failure = json.load(open(f"{self.folder}/run/failure.json"))
+        failure = json.loads(pathlib.Path(self.folder, "run/failure.json").read_text())
         self.assertIn("write_nowhere()", failure["first"]["stack"])
         self.assertEqual(failure["first"]["signal"], "SIGSEGV")
 
@@ -58,6 +59,9 @@ class Stacks(ProgramTest):
         self.assert_fails(self.failing("abort"), "error: SIGABRT; its stack", "probe(", code=128 + signal.SIGABRT)
         self.assert_fails(self.failing("thread", 1), "error     std::runtime_error: the reactor is too cold", "probe(", code=128 + signal.SIGABRT)
         self.assert_fails(self.failing("deep", 1), "error: SIGSEGV; its stack", "depth_of(int)", code=128 + signal.SIGSEGV)
+
+    def test_a_fault_while_the_linker_waits_ends_the_rank_too(self):
+        self.assert_fails(self.failing("load", 1), "error: SIGSEGV; its stack", "killed by SIGSEGV", code=128 + signal.SIGSEGV)
 
     def test_a_handler_of_the_program_stays(self):
         done = self.failing("own handler", 1)
@@ -103,7 +107,7 @@ class Waiting(ProgramTest):
                 done = self.run_muster("-q", "--nproc-per-node", "2", PROBE, "early exit", MUSTER_BACKEND=backend)
                 self.assert_fails(done, "rank 1 ended first: exit code 0, while others waited for it",
                                   "error     rank 0: peer_failed: all_reduce #", code=1)
-                failure = json.load(open(f"{self.folder}/run/failure.json"))
+                failure = json.loads(pathlib.Path(self.folder, "run/failure.json").read_text())
                 self.assertEqual((failure["first"]["rank"], failure["exit_code"]), (1, 1))
 
     def test_a_rank_that_does_not_come_is_named_before_the_deadline(self):
@@ -112,7 +116,8 @@ class Waiting(ProgramTest):
                 done = self.run_muster("-q", "--nproc-per-node", "3", "--collective-timeout", "4s", PROBE, "late", MUSTER_BACKEND=backend)
                 self.assert_fails(done, "timeout: ", "missing rank(s) 1", code=1)
                 words = [line for line in done.stderr.splitlines() if "for rank(s) 1; rank(s) 0, 2 have come" in line]
-                self.assertEqual(len(words), 2, done.stderr)  # after 1 s and 2 s, by one rank
+                self.assertIn("waited 2.0s", words[-1])  # and after 1 s, where the machine was quick enough
+                self.assertLessEqual(len(words), 2, done.stderr)  # by one rank
                 self.assertTrue(all("all_reduce" in word and "[rank 0] warning" in word for word in words), words)
 
     def test_a_rank_that_gives_no_gradients_is_named(self):

@@ -1,5 +1,6 @@
 """What tests of programs share: where these are, a folder and an environment, and that nothing is left running."""
 import os
+import pathlib
 import shutil
 import subprocess
 import tempfile
@@ -22,8 +23,8 @@ def processes_of(folder):
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            text = open(f"/proc/{pid}/environ", "rb").read() + open(f"/proc/{pid}/cmdline", "rb").read()
-            state = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0]
+            text = pathlib.Path(f"/proc/{pid}/environ").read_bytes() + pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+            state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         except OSError:
             continue
         if folder.encode() in text and state != "Z" and int(pid) != os.getpid():

@@ -1,10 +1,12 @@
 // Does, on every rank, what its first argument says: for the Python tests beside it.
+#include <dlfcn.h>
 #include <muster/muster.h>
 #include <signal.h>
 #include <torch/torch.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <filesystem>
 #include <iostream>
 #include <stdexcept>
 #include <thread>
@@ -42,6 +44,10 @@ void probe(const std::string& what, muster::Context& ctx) {
     ctx.process_group().barrier();
   } else if (what == "thread") {
     std::thread([] { throw std::runtime_error("the reactor is too cold"); }).join();
+  } else if (what == "load") {
+    ::dlopen((std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libfault_in_constructor.so")
+                 .c_str(),
+             RTLD_NOW);
   } else if (what == "deep") {
     std::cout << depth_of(1) << std::endl;
   } else if (what == "own handler") {

@@ -1,5 +1,6 @@
 """A program as users start it: alone, under muster run, torchrun and Slurm, a pod for each rank."""
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -55,6 +56,22 @@ class Start(ProgramTest):
         done = self.start(START_PROBE, "rounds")
         self.assertEqual(done.returncode, 1, done.stderr)  # of the two rounds
         self.assertIn("expected this rank to come to call 2 of muster::run", done.stderr)
+
+    def test_a_rank_of_a_later_call_may_end_as_it_likes(self):
+        for first, second in (("exits", "tests"), ("trains", "exits")):
+            done = self.start(START_PROBE, "twice", first, second)
+            self.assertRegex(done.stderr, "rank . failed( first)?: exit code 3")
+            self.assertNotIn("expected this rank to come", done.stderr)
+
+    def test_tasks_in_processes_after_a_job(self):
+        done = self.start(START_PROBE, "tasks")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.splitlines()[-1], "tasks gave 1 and 2")
+
+    def test_with_a_title_over_its_arguments(self):
+        done = self.start(START_PROBE, "title", "--epochs=3", MUSTER_NPROC=2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(re.findall(r"rank .*", done.stdout)), ["rank 0 has 3 arguments", "rank 1 has 3 arguments"])
 
     def test_a_program_that_is_replaced_starts_itself(self):
         program = shutil.copy(START_PROBE, self.folder)
@@ -199,7 +216,7 @@ class Start(ProgramTest):
                 seen = job.stderr.readline()
                 self.assertTrue(seen, "the job ended too early")
             ranks = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True).stdout.split()
-            victim = next(pid for pid in ranks if b"RANK=1\0" in open(f"/proc/{pid}/environ", "rb").read().replace(b"GROUP_RANK", b""))
+            victim = next(pid for pid in ranks if b"RANK=1\0" in pathlib.Path(f"/proc/{pid}/environ").read_bytes().replace(b"GROUP_RANK", b""))
             os.kill(int(victim), signal.SIGKILL)
             _, rest = job.communicate(timeout=60)
         self.assertEqual(job.returncode, 128 + signal.SIGKILL, rest)

@@ -244,6 +244,21 @@ TEST(Console, SaysThatThereIsRoomAlsoToThoseThatPausedFirst) {
   EXPECT_TRUE(room) << "full was taken back without a word";
 }
 
+TEST(Console, WaitsForAPipeAsForATerminalFromWhereOneStops) {
+  const ConsolePipe pipe;
+  EventLoop loop;
+  Console console(loop, pipe.write_end.get(), {.stalled_after = milliseconds(200)});
+  console.write(std::string(200'000, 'a'));  // more than the pipe takes
+  bool stops = false;
+  Clock::time_point stopped;
+  loop.call_at(Clock::now() + milliseconds(300), [&] {
+    stops = true;
+    stopped = Clock::now();
+  });
+  console.flush([&] { return stops; });
+  EXPECT_GE(Clock::now() - stopped, milliseconds(200));
+}
+
 // Two streams of whole lines, all written before, whose reader begins late: a line that a full console cut in
 // two stays one.
 TEST(Output, CutsNoLineWhileItWaitsForTheReader) {

@@ -36,6 +36,14 @@ TEST(TaskCard, IsTheJobsOwnForATaskOfRanks) {
   EXPECT_EQ(card.find("where"), card.rfind("where")) << "one card, not one in the other";
 }
 
+TEST(TaskCard, IsOfWhatFailedAfterAJob) {
+  const std::string card = card_with_log(
+      "[muster] rank 1 failed first: exit code 4\n  where     host box, cpu:1, pid 7\n"
+      "Traceback:\n  File eval.py\nValueError: no data\n");
+  EXPECT_THAT(card, HasSubstr("[muster] digits failed: exit code 4\n"));
+  EXPECT_THAT(card, HasSubstr("    | ValueError: no data\n"));
+}
+
 TEST(TaskCard, HasTheLinesAboveTheJobsCard) {
   const std::string card = card_with_log(
       "[1] the disk is full\n[muster] rank 1 failed first: exit code 4\n  where     host box\n"
