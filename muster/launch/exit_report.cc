@@ -47,21 +47,6 @@ std::string text_or_empty(const Json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-// A rank that reports the loss of another has not failed first.
-bool is_consequence(const WorkerExit& exit) {
-  return exit.message.starts_with("peer_failed:");
-}
-
-// The same of a rank whose words are Gloo's or NCCL's. A download's connection may be reset too.
-bool lost_a_peer(const WorkerExit& exit) {
-  if (is_consequence(exit)) return true;
-  const auto says = [](const std::string& text) {
-    return (text.find("gloo/transport") != std::string::npos && text.find(" by peer") != std::string::npos) ||
-           text.find("ncclRemoteError") != std::string::npos;
-  };
-  return says(exit.message) || std::any_of(exit.last_lines.begin(), exit.last_lines.end(), says);
-}
-
 // Where the first failure is but the loss of a rank: who left while the others waited. One says of itself
 // that its function returned; else it is one that ended with 0, whose number may be in the message.
 const WorkerExit* left_early(const std::vector<WorkerExit>& exits, const WorkerExit& first) {
@@ -174,6 +159,23 @@ std::string evidence_of_others(const WorkerExit& first) {
 
 }  // namespace
 
+// A download's connection may be closed by its peer too: it is the library's words that count.
+bool lost_a_peer(const WorkerExit& exit) {
+  if (exit.message.starts_with("peer_failed:")) return true;
+  constexpr std::pair<const char*, const char*> kWords[] = {
+      {"gloo/transport", "Connection closed by peer"},
+      {"gloo/transport", "Connection reset by peer"},
+      {"gloo/transport", "Broken pipe"},
+      {"ncclRemoteError", ""},
+      {"Connection was likely closed. Did the remote server shutdown or crash?", ""}};
+  const auto says = [&](const std::string& text) {
+    return std::any_of(std::begin(kWords), std::end(kWords), [&](const auto& words) {
+      return text.find(words.first) != std::string::npos && text.find(words.second) != std::string::npos;
+    });
+  };
+  return says(exit.message) || std::any_of(exit.last_lines.begin(), exit.last_lines.end(), says);
+}
+
 std::optional<ReportedError> read_error_file(const std::string& path) {
   std::string text;
   try {
@@ -213,13 +215,13 @@ const WorkerExit* first_failure(const std::vector<WorkerExit>& exits) {
   for (const WorkerExit& exit : exits) {
     if (!exit.failed() || exit.sent_signal != 0) continue;
     if (first == nullptr) first = &exit;
-    if (!is_consequence(exit)) return &exit;
+    if (!lost_a_peer(exit)) return &exit;
   }
   // All that ended by themselves say that they lost a peer: which is one that was still on its way out, and
   // told why. One that our signal killed was not on its way out.
   for (const WorkerExit& exit : exits) {
     const bool by_itself = exit.failed() && exit.signal == 0;
-    if (first != nullptr && by_itself && !exit.message.empty() && !is_consequence(exit)) return &exit;
+    if (first != nullptr && by_itself && !exit.message.empty() && !lost_a_peer(exit)) return &exit;
   }
   return first;
 }

@@ -36,7 +36,12 @@ struct FailureContext {
   bool has_report = true;  // failure.json could be written
 };
 
-// The first in order of death that failed by itself; nothing when none did.
+// Whether it failed of the loss of another, as muster's, Gloo's, NCCL's and c10d's errors say it. Such a rank
+// has not failed first. Reads the message and the last lines.
+bool lost_a_peer(const WorkerExit& exit);
+
+// The first in order of death that failed by itself, and not of the loss of another where there is one;
+// nothing when none did.
 const WorkerExit* first_failure(const std::vector<WorkerExit>& exits);
 
 // The card for people, several lines; `exits` in order of death. Empty when nothing failed by itself.

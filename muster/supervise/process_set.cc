@@ -24,7 +24,8 @@ constexpr milliseconds kAskLeftovers{2'000};
 constexpr milliseconds kReapEvery{2'000};
 // Failures this close may be one's cause and the others' consequence, whatever their order.
 constexpr milliseconds kTogether{5};
-constexpr milliseconds kAwaitAnEnd{2'000};  // that has begun
+constexpr milliseconds kAwaitAnEnd{2'000};  // that has begun, or must have
+constexpr milliseconds kLookForCauseEvery{20};
 
 bool contains(const std::vector<int>& list, int value) {
   return std::find(list.begin(), list.end(), value) != list.end();
@@ -189,11 +190,20 @@ bool ProcessSet::awaits_an_end() const {
   });
 }
 
+// Whether all ends up to now are consequences: of one that has closed its connections, and is not dead yet.
+bool ProcessSet::awaits_a_cause() const {
+  if (!rules_.is_consequence || Clock::now() >= result_.exits.at(first_failure_).at + kAwaitAnEnd)
+    return false;
+  return std::all_of(result_.exits.begin(), result_.exits.end(), rules_.is_consequence);
+}
+
 // True when waiting on is useless.
 bool ProcessSet::on_timeout() {
   if (phase_ == Phase::killing) return true;
   if (phase_ == Phase::running && first_failure_ != kNone && awaits_an_end()) {
     deadline_ = Clock::now() + kTogether;
+  } else if (phase_ == Phase::running && first_failure_ != kNone && awaits_a_cause()) {
+    deadline_ = Clock::now() + kLookForCauseEvery;
   } else if (phase_ == Phase::running) {
     stop(SIGTERM);
   } else {

@@ -49,6 +49,9 @@ struct WaitRules {
   std::optional<Clock::time_point> until = {};  // then everything is stopped, as by SIGTERM
   std::vector<std::string> marks = {};          // what all descendants have in their environment (Sentinel)
   std::function<void(const ChildExit&)> on_exit = {};
+  // Whether a failure reads as the consequence of another's end: then that one, which may take a while to end
+  // of itself, is waited for before the rest is stopped. Called several times.
+  std::function<bool(const ChildExit&)> is_consequence = {};
   // Where children are ended in another way than by a signal: called instead of passing the first stop signal
   // on. They have the grace all the same.
   std::function<void(int signal)> on_stop = {};
@@ -118,6 +121,7 @@ class ProcessSet {
   void put_cause_first();
   bool on_timeout();
   bool awaits_an_end() const;
+  bool awaits_a_cause() const;
   size_t num_running() const;
   WaitResult finish();
   void sweep();

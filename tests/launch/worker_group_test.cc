@@ -6,6 +6,7 @@
 
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/launch/exit_report.h"
 #include "tests/device/scratch.h"
 
 namespace muster {
@@ -59,6 +60,28 @@ std::string said(const std::string& until, int code, milliseconds early_end_afte
 TEST(RunWorkers, SaysWhenSomeHaveEndedWellAndOthersGoOn) {
   EXPECT_THAT(said("grep -q 'goes on' err", 0, milliseconds(1)),
               HasSubstr("rank 1 has ended with exit code 0, the first 1ms ago; rank 0 goes on\n"));
+}
+
+// Rank 0 loses its connection, says so and aborts; rank 1 closed it, and then took its time to end.
+TEST(RunWorkers, AwaitsTheRankThatALostConnectionIsTheConsequenceOf) {
+  const ScratchFolder folder;
+  GroupResult result;
+  {
+    const StderrTo caught(folder.path() + "/err");
+    ProcessSet processes;
+    const auto specs = shells({"echo $$ > part; mv part pid; echo 'RuntimeError: "
+                               "[/gloo/transport/tcp/pair.cc:5] Connection closed by "
+                               "peer [127.0.0.1]:7' >&2; kill -ABRT $$",
+                               "until [ -e pid ]; do :; done; while [ -e /proc/$(cat pid)/exe ]; do :; done; "
+                               "for i in $(seq 100); do sh -c :; done; exit 5"},
+                              folder);
+    result = run_workers(processes, specs, {}, {});
+  }
+  const WorkerExit* first = first_failure(result.exits);
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(first->rank, 1);
+  EXPECT_EQ(first->exit_code, 5);
+  EXPECT_EQ(first->sent_signal, 0);
 }
 
 TEST(RunWorkers, SaysNothingOfTheKindOfFailuresOrEarlier) {

@@ -120,6 +120,22 @@ TEST(ProcessSet, NamesTheCauseThatTakesItsTimeToEnd) {
   EXPECT_EQ(result.exits[0].signal, SIGKILL);
 }
 
+// A failure that reads as another's consequence, where that one does not end: the rest is stopped after a
+// while.
+TEST(ProcessSet, AwaitsACauseNotForEver) {
+  ProcessSet set;
+  set.spawn(0, shell("exit 1"));
+  set.spawn(1, shell("exec sleep 1000"));
+  std::set<int> asked;
+  const WaitResult result = set.wait_all({.is_consequence = [&](const ChildExit& exit) {
+    asked.insert(exit.id);
+    return true;
+  }});
+  EXPECT_THAT(ids(result), ElementsAre(0, 1));
+  EXPECT_THAT(asked, ElementsAre(0));
+  EXPECT_EQ(result.exits[1].sent_signal, SIGTERM);
+}
+
 TEST(ProcessSet, KillsWhoIgnoresTheGrace) {
   const ScratchFolder scratch;
   const std::string gate = make_gate(scratch, "gate");
