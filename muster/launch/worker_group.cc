@@ -272,6 +272,7 @@ class StoppedRanks {
 GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& specs,
                         const std::vector<int>& inherit_fds, const GroupRules& rules) {
   make_log_folder(specs);
+  processes.post_sentinel(marks_of(specs));
   const auto oom_kills = count_oom_kills();
   Output output(processes.loop());
   Input input(processes.loop());
@@ -301,7 +302,6 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
   const WaitResult ended =
       processes.wait_all({.grace = rules.shutdown_timeout,
                           .until = rules.until,
-                          .marks = marks_of(specs),
                           .on_exit =
                               [&](const ChildExit& exit) {
                                 early_end.on_exit(exit);

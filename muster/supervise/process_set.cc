@@ -57,13 +57,27 @@ ProcessSet::~ProcessSet() {
   sentinel_.reset();
 }
 
+void ProcessSet::post_sentinel(const std::vector<std::string>& marks) {
+  if (sentinel_ || sentinel_failed_) return;
+  try {
+    sentinel_ = std::make_unique<Sentinel>(marks);
+    parent_->add_foreign(sentinel_->pid());
+  } catch (const Error& error) {
+    sentinel_failed_ = true;
+    log(LogLevel::warn, cat("no sentinel (", error.message(),
+                            "): if this process is killed by SIGKILL, what ranks have started is left over"));
+  }
+}
+
 void ProcessSet::spawn(int id, ChildOptions options) {
+  post_sentinel();
   if (!options.open_files) options.open_files = parent_->old_open_files();
   auto member = std::make_unique<Member>();
   member->id = id;
   member->child = spawn_child(options);
   Member* const raw = member.get();
   members_.push_back(std::move(member));
+  if (sentinel_) sentinel_->guard(raw->child.pid);
   raw->watch = loop_.watch_readable(raw->child.pidfd.get(), [this, raw] { on_death(*raw); });
 }
 
@@ -217,24 +231,8 @@ size_t ProcessSet::num_running() const {
       std::count_if(members_.begin(), members_.end(), [](const auto& member) { return !member->exit; }));
 }
 
-// Late, when all ranks have been started: a program with much memory takes a while to fork, and now has
-// nothing better to do. Until then it is only the ranks themselves that end with us.
-void ProcessSet::post_sentinel() {
-  try {
-    if (!sentinel_) {
-      sentinel_ = std::make_unique<Sentinel>(rules_.marks);
-      parent_->add_foreign(sentinel_->pid());
-    }
-    for (const auto& member : members_) sentinel_->guard(member->child.pid);
-  } catch (const Error& error) {
-    log(LogLevel::warn, cat("no sentinel (", error.message(),
-                            "): if this process is killed by SIGKILL, what ranks have started is left over"));
-  }
-}
-
 WaitResult ProcessSet::wait_all(const WaitRules& rules) {
   rules_ = rules;
-  if (phase_ == Phase::running) post_sentinel();
   if (phase_ == Phase::running && result_.stopped_by != 0) stop(result_.stopped_by);
   auto next_reap = Clock::now() + kReapEvery;
   while (num_running() > 0) {

@@ -47,7 +47,6 @@ struct WaitRules {
   std::chrono::milliseconds grace{30'000};      // SIGTERM (or the signal received) → this → SIGKILL
   std::chrono::milliseconds kill_wait{5'000};   // SIGKILL → this → reported as not killable
   std::optional<Clock::time_point> until = {};  // then everything is stopped, as by SIGTERM
-  std::vector<std::string> marks = {};          // what all descendants have in their environment (Sentinel)
   std::function<void(const ChildExit&)> on_exit = {};
   // Whether a failure reads as the consequence of another's end: then that one, which may take a while to end
   // of itself, is waited for before the rest is stopped. Called several times.
@@ -74,6 +73,10 @@ class ProcessSet {
 
   // Where others (output, input) may wait beside the processes.
   EventLoop& loop() { return loop_; }
+
+  // What is started from now on ends with this process, also when that is killed. `marks`: what all
+  // descendants have in their environment (Sentinel). The first call counts; spawn makes one without marks.
+  void post_sentinel(const std::vector<std::string>& marks = {});
 
   // Throws: what spawn_child throws; the processes started before live on.
   void spawn(int id, ChildOptions options);
@@ -110,7 +113,6 @@ class ProcessSet {
     int sent_signal = 0;
   };
 
-  void post_sentinel();
   void take_signals();
   void on_signal(int signal);
   void on_death(Member& member);
@@ -134,6 +136,7 @@ class ProcessSet {
   std::optional<SignalPipe> signals_;
   std::optional<ParentState> parent_;
   std::unique_ptr<Sentinel> sentinel_;
+  bool sentinel_failed_ = false;
   std::vector<std::unique_ptr<Member>> members_;
 
   WaitRules rules_;

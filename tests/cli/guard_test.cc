@@ -268,6 +268,24 @@ TEST(Guard, WhatIsBehindAWrapperDiesWithTheLauncher) {
   }
 }
 
+// Rank 0 kills it while it starts the others.
+TEST(Guard, WhatARankHasStartedDiesWithALauncherThatStillStarts) {
+  for (int round = 0; round < 3; ++round) {
+    const ScratchFolder folder;
+    Program program(
+        {"run", "-q", "-n", "32", "sh", "-c",
+         "[ $RANK = 0 ] || exec sleep 1000; "
+         "setsid sh -c 'echo $$ >part; mv part pid; exec sleep 1000' & until [ -e pid ]; do :; done; "
+         "kill -KILL $PPID; exec sleep 1000"},
+        folder);
+    program.finish();
+    const pid_t left = std::stoi(read_file(folder.path() + "/pid"));
+    const Fd pid(static_cast<int>(::syscall(SYS_pidfd_open, left, 0)));
+    EXPECT_TRUE(!pid.valid() || ends_within(pid, kSoon));
+    if (pid.valid()) ::syscall(SYS_pidfd_send_signal, pid.get(), SIGKILL, nullptr, 0);
+  }
+}
+
 TEST(Guard, AStopSignalAtTheEndOfAnAttemptForbidsTheNext) {
   const ScratchFolder folder;
   // More than the pipe to us holds: the launcher is busy with the rest when the rank has ended.
