@@ -15,7 +15,7 @@ struct DdpOptions {
   bool broadcast_buffers = true;  // rank 0's buffers to all, before the first forward after each that was
                                   // reduced; as in PyTorch
   bool init_sync = true;          // compare the models and broadcast rank 0's, at construction and where
-                                  // parameters are frozen, unfrozen or registered later
+                                  // parameters are frozen, unfrozen, registered or given another size later
   std::optional<double> bucket_cap_mb = {};  // MiB; default 25, the first bucket 1
   bool find_unused_parameters = false;
   // PyTorch's default is false, because zero_grad() throws on its views; ours do not, and one copy is saved.

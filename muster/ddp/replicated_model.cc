@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -21,13 +20,32 @@ namespace {
 constexpr size_t kBroadcastBytes =
     size_t{250} * 1024 * 1024;  // as Python's DDP broadcasts parameters and buffers
 
+std::map<const c10::TensorImpl*, const ParameterIdentity*> by_tensor(
+    const std::vector<ParameterIdentity>& identities) {
+  std::map<const c10::TensorImpl*, const ParameterIdentity*> found;
+  for (const ParameterIdentity& identity : identities) found[identity.tensor] = &identity;
+  return found;
+}
+
+// What at::cat takes together: one type, one device. In the order of the model, which all ranks have.
+std::vector<std::vector<at::Tensor>> groups_of_one_kind(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::vector<at::Tensor>> groups;
+  for (const at::Tensor& tensor : tensors) {
+    const auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& other) {
+      return other[0].scalar_type() == tensor.scalar_type() && other[0].device() == tensor.device();
+    });
+    (group == groups.end() ? groups.emplace_back() : *group).push_back(tensor);
+  }
+  return groups;
+}
+
 }  // namespace
 
 ReplicatedModel::ReplicatedModel(std::shared_ptr<torch::nn::Module> model, ProcessGroup group,
                                  const DdpOptions& options)
     : model_(std::move(model)), group_(std::move(group)), options_(options) {
   check_placement(*model_, group_, options);
-  if (!trained_identities(*model_).empty()) return;
+  if (any_trained(parameter_identities(*model_))) return;
   throw Error(ErrorCode::invalid_argument,
               "DistributedDataParallel: expected a model with at least one parameter that requires a "
               "gradient, got none");
@@ -36,26 +54,29 @@ ReplicatedModel::ReplicatedModel(std::shared_ptr<torch::nn::Module> model, Proce
 void ReplicatedModel::take() {
   if (options_.init_sync) {
     check_same_model(*model_, group_, cat("of model ", taken_++));
-    std::set<const c10::TensorImpl*> shared;
-    for (const at::Tensor& tensor : known_) shared.insert(tensor.unsafeGetTensorImpl());
-    std::vector<at::Tensor> fresh;
-    for (const at::Tensor& tensor : model_->parameters()) {
-      if (!shared.contains(tensor.unsafeGetTensorImpl())) fresh.push_back(tensor.detach());
-    }
-    if (known_.empty()) {
-      for (const at::Tensor& buffer : buffers()) fresh.push_back(buffer);
-    }
-    broadcast(fresh);
+    broadcast(new_parameters());
+    if (identities_.empty()) broadcast(buffers());
   }
-  known_ = model_->parameters();
+  kept_ = model_->parameters();
   trained_ = trained_parameters(*model_);
-  identities_ = trained_identities(*model_);
+  identities_ = parameter_identities(*model_);
+}
+
+std::vector<at::Tensor> ReplicatedModel::new_parameters() const {
+  const auto known = by_tensor(identities_);
+  std::vector<at::Tensor> found;
+  for (const at::Tensor& tensor : model_->parameters()) {
+    const auto before = known.find(tensor.unsafeGetTensorImpl());
+    if (before == known.end() || !before->second->same_values(identity_of(tensor)))
+      found.push_back(tensor.detach());
+  }
+  return found;
 }
 
 ReplicatedModel::Change ReplicatedModel::look() const {
-  const auto now = trained_identities(*model_);
+  const auto now = parameter_identities(*model_);
+  if (!any_trained(now)) return Change::all_frozen;
   if (now == identities_) return Change::none;
-  if (now.empty()) return Change::all_frozen;
   return only_freezes(now) ? Change::none : Change::some;
 }
 
@@ -64,18 +85,20 @@ bool ReplicatedModel::only_freezes(const std::vector<ParameterIdentity>& now) co
   const bool finds_unused = options_.find_unused_parameters && !options_.static_graph;
   const auto& sparse = trained_.sparse;
   if (!finds_unused || std::find(sparse.begin(), sparse.end(), true) != sparse.end()) return false;
-  std::map<const c10::TensorImpl*, const ParameterIdentity*> mine;
-  for (const ParameterIdentity& identity : identities_) mine[identity.tensor] = &identity;
+  const auto known = by_tensor(identities_);
   return std::all_of(now.begin(), now.end(), [&](const ParameterIdentity& identity) {
-    const auto found = mine.find(identity.tensor);
-    return found != mine.end() && *found->second == identity;
+    const auto before = known.find(identity.tensor);
+    return before != known.end() && before->second->same_values(identity) &&
+           (before->second->trained || !identity.trained);
   });
 }
 
+// With versions of their own: a graph that has saved a buffer, which is to be changed by a broadcast before
+// the next forward, is as good as before.
 std::vector<at::Tensor> ReplicatedModel::buffers() const {
   std::vector<at::Tensor> found;
   for (const at::Tensor& buffer : model_->buffers()) {
-    if (buffer.defined()) found.push_back(buffer.detach());
+    if (buffer.defined()) found.push_back(buffer.variable_data());
   }
   return found;
 }
@@ -88,13 +111,12 @@ void ReplicatedModel::broadcast(const std::vector<at::Tensor>& tensors) {
   });
 }
 
-// One broadcast a type, through the group's own calls: there a rank that does something else is found.
+// One broadcast a type and device, through the group's own calls: there a rank that does something else is
+// found.
 void ReplicatedModel::broadcast_buffers() {
   if (group_.size() == 1) return;
   const at::NoGradGuard no_grad;
-  std::map<c10::ScalarType, std::vector<at::Tensor>> by_type;
-  for (const at::Tensor& buffer : buffers()) by_type[buffer.scalar_type()].push_back(buffer);
-  for (const auto& [type, tensors] : by_type) {
+  for (const auto& tensors : groups_of_one_kind(buffers())) {
     std::vector<at::Tensor> flat;
     for (const at::Tensor& tensor : tensors) flat.push_back(tensor.reshape(-1));
     const at::Tensor all = at::cat(flat);

@@ -25,7 +25,7 @@ class ReplicatedModel {
   // What is trained since then.
   const TrainedParameters& trained() const { return trained_; }
 
-  // What has happened to the trained parameters since.
+  // What has happened to the parameters since.
   enum class Change {
     none,
     all_frozen,  // a GAN's discriminator while its generator trains
@@ -38,6 +38,7 @@ class ReplicatedModel {
 
  private:
   bool only_freezes(const std::vector<ParameterIdentity>& now) const;
+  std::vector<at::Tensor> new_parameters() const;
   std::vector<at::Tensor> buffers() const;
   void broadcast(const std::vector<at::Tensor>& tensors);
 
@@ -45,8 +46,8 @@ class ReplicatedModel {
   ProcessGroup group_;
   const DdpOptions options_;
   TrainedParameters trained_;
-  std::vector<ParameterIdentity> identities_;  // of `trained_`
-  std::vector<at::Tensor> known_;  // all parameters, frozen ones too, whose values the ranks share
+  std::vector<ParameterIdentity> identities_;  // of all parameters, whose values the ranks share
+  std::vector<at::Tensor> kept_;               // the same: no other gets the address of one
   int64_t taken_ = 0;
 };
 

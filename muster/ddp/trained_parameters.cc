@@ -2,6 +2,7 @@
 
 #include <torch/nn/modules/embedding.h>
 
+#include <algorithm>
 #include <set>
 
 #include "muster/ddp/gradient_reducer.h"
@@ -48,7 +49,19 @@ std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model) {
   return found;
 }
 
-std::vector<ParameterIdentity> trained_identities(const torch::nn::Module& model) {
+bool ParameterIdentity::same_values(const ParameterIdentity& other) const {
+  return tensor == other.tensor && dtype == other.dtype && device == other.device && sizes == other.sizes;
+}
+
+ParameterIdentity identity_of(const at::Tensor& parameter) {
+  return {.tensor = parameter.unsafeGetTensorImpl(),
+          .dtype = parameter.scalar_type(),
+          .device = parameter.device(),
+          .sizes = at::DimVector(parameter.sizes()),
+          .trained = parameter.requires_grad()};
+}
+
+std::vector<ParameterIdentity> parameter_identities(const torch::nn::Module& model) {
   // The parameters themselves: LibTorch's own lists are copies, with all their names put together.
   struct Access : torch::nn::Module {
     static auto own_parameters() { return &Access::parameters_; }
@@ -56,13 +69,15 @@ std::vector<ParameterIdentity> trained_identities(const torch::nn::Module& model
   std::vector<ParameterIdentity> found;
   model.apply([&](const torch::nn::Module& module) {
     for (const auto& item : module.*Access::own_parameters()) {
-      const at::Tensor& tensor = item.value();
-      if (!tensor.defined() || !tensor.requires_grad()) continue;
-      found.push_back({tensor.unsafeGetTensorImpl(), tensor.scalar_type(), tensor.device(),
-                       at::DimVector(tensor.sizes())});
+      if (item.value().defined()) found.push_back(identity_of(item.value()));
     }
   });
   return found;
+}
+
+bool any_trained(const std::vector<ParameterIdentity>& identities) {
+  return std::any_of(identities.begin(), identities.end(),
+                     [](const ParameterIdentity& identity) { return identity.trained; });
 }
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// The parameters of a model that are trained: what a reducer is built for, and what it is compared with at
-// every forward, as users freeze and unfreeze while they train.
+// The parameters of a model that are trained, for which a reducer is built. And what all its parameters are,
+// to be compared at every forward, as users freeze, unfreeze and register while they train.
 #pragma once
 
 #include <ATen/DimVector.h>
@@ -20,16 +20,22 @@ struct TrainedParameters {
 
 TrainedParameters trained_parameters(const torch::nn::Module& model);
 
-// What a reducer depends on. Two equal lists can share one.
+// Two equal lists can share a reducer.
 struct ParameterIdentity {
   const c10::TensorImpl* tensor;  // valid while the model has it
   c10::ScalarType dtype;
   c10::Device device;
   at::DimVector sizes;
+  bool trained;
+  // It has the memory that it had: set_data() with another size brings other values.
+  bool same_values(const ParameterIdentity& other) const;
   friend bool operator==(const ParameterIdentity&, const ParameterIdentity&) = default;
 };
 
-// Every trained parameter of the model, a shared one as often as the model has it. Cheap: every forward asks.
-std::vector<ParameterIdentity> trained_identities(const torch::nn::Module& model);
+ParameterIdentity identity_of(const at::Tensor& parameter);
+
+// Every parameter of the model, a shared one as often as the model has it. Cheap: every forward asks.
+std::vector<ParameterIdentity> parameter_identities(const torch::nn::Module& model);
+bool any_trained(const std::vector<ParameterIdentity>& identities);
 
 }  // namespace muster

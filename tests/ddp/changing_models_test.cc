@@ -60,6 +60,41 @@ TEST_P(ChangingModel, AParameterRegisteredAfterWrappingIsRankZerosAndIsReduced) 
       over());
 }
 
+TEST_P(ChangingModel, AFrozenParameterRegisteredAfterWrappingIsRankZeros) {
+  run_ranks(
+      2,
+      [](ProcessGroup& group) {
+        auto net = two_layers();
+        DistributedDataParallel model(net, group);
+        torch::nn::Linear head(2, 2);
+        head->weight.set_data(torch::full({2, 2}, static_cast<float>(group.rank() + 1)));
+        for (auto& parameter : head->parameters()) parameter.set_requires_grad(false);
+        net->push_back(head);
+        model(batch_of(group.rank())).sum().backward();
+        EXPECT_EQ(head->weight[0][0].item<float>(), 1);
+        EXPECT_TRUE(same_everywhere(group, model.module()[0]->parameters()));
+      },
+      over());
+}
+
+TEST_P(ChangingModel, AParameterThatHasGrownIsRankZerosAndIsReduced) {
+  run_ranks(
+      2,
+      [](ProcessGroup& group) {
+        torch::nn::Linear net(3, 2);
+        DistributedDataParallel model(net, group);
+        model(batch_of(group.rank())).sum().backward();
+        drop_gradients(*net);
+        net->weight.set_data(torch::full({4, 3}, static_cast<float>(group.rank() + 1)));
+        net->bias.set_data(torch::full({4}, static_cast<float>(group.rank() + 1)));
+        model(batch_of(group.rank())).sum().backward();
+        EXPECT_EQ(net->weight[3][2].item<float>(), 1);
+        EXPECT_EQ(net->bias[3].item<float>(), 1);
+        EXPECT_TRUE(same_everywhere(group, net->parameters()));
+      },
+      over());
+}
+
 TEST_P(ChangingModel, FrozenDifferentlyOnTheRanksIsAnErrorOnBoth) {
   const auto failures = failures_of_ranks(
       2,
@@ -149,6 +184,27 @@ TEST_P(ChangingModel, ADiscriminatorThatIsFrozenWhileItsGeneratorTrains) {
         },
         over());
   }
+}
+
+TEST_P(ChangingModel, TwoForwardsOfAModelWithBuffersBeforeOneBackward) {
+  run_ranks(
+      2,
+      [](ProcessGroup& group) {
+        torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4),
+                                  torch::nn::Linear(4, 1));
+        DistributedDataParallel model(net, group);
+        for (int step = 0; step < 3; ++step) {
+          const auto real = (torch::arange(12).view({4, 3}) * (1.5 + group.rank() + step)).sin();
+          const auto fake = real.cos();
+          const auto loss = [&](auto& of) { return (of->forward(real) - of->forward(fake)).square().mean(); };
+          const auto mean = mean_gradients(group, loss(net), net->parameters());
+          auto* wrapped = &model;
+          loss(wrapped).backward();
+          expect_gradients(net->parameters(), mean);
+          drop_gradients(*net);
+        }
+      },
+      over());
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, ChangingModel, ::testing::Values("shm", "gloo"),
@@ -298,19 +354,6 @@ TEST(ChangingModels, TwoWrappedModelsMayShareAnEncoder) {
         drop_gradients(*model->module());
       }
     }
-  });
-}
-
-TEST(ChangingModels, AParameterThatHasGrown) {
-  run_ranks(2, [](ProcessGroup& group) {
-    torch::nn::Linear net(3, 2);
-    DistributedDataParallel model(net, group);
-    model(batch_of(group.rank())).sum().backward();
-    drop_gradients(*net);
-    net->weight.set_data(torch::ones({4, 3}));
-    net->bias.set_data(torch::ones({4}));
-    model(batch_of(group.rank())).sum().backward();
-    EXPECT_TRUE(same_everywhere(group, net->parameters()));
   });
 }
 

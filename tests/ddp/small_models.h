@@ -1,6 +1,7 @@
 // Models and batches of a few numbers for the tests of DistributedDataParallel.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -36,6 +37,26 @@ inline bool same_everywhere(ProcessGroup& group, const std::vector<at::Tensor>& 
   }
   const auto all = group.all_gather_bytes(mine);
   return std::all_of(all.begin(), all.end(), [&](const std::string& other) { return other == all[0]; });
+}
+
+// The mean over the ranks of what `loss` gives for `parameters`, past DistributedDataParallel.
+inline std::vector<at::Tensor> mean_gradients(ProcessGroup& group, const at::Tensor& loss,
+                                              const std::vector<at::Tensor>& parameters) {
+  auto gradients = torch::autograd::grad({loss}, parameters);
+  for (auto& gradient : gradients) {
+    gradient = gradient.contiguous();
+    group.all_reduce(gradient);
+    gradient /= group.size();
+  }
+  return gradients;
+}
+
+inline void expect_gradients(const std::vector<at::Tensor>& parameters,
+                             const std::vector<at::Tensor>& expected) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const auto& gradient = parameters[i].grad();
+    EXPECT_TRUE(gradient.defined() && gradient.allclose(expected[i], 1e-5, 1e-6)) << "parameter " << i;
+  }
 }
 
 }  // namespace muster::testing
