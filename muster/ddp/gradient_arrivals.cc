@@ -11,6 +11,7 @@ GradientArrivals::GradientArrivals(std::vector<std::string> names, const DdpOpti
     : names_(std::move(names)),
       all_needed_(!options.find_unused_parameters && !options.static_graph),
       static_graph_(options.static_graph),
+      finds_unused_(options.find_unused_parameters && !options.static_graph),
       rank_(rank),
       arrived_(names_.size(), false) {}
 
@@ -36,22 +37,25 @@ void GradientArrivals::note(size_t index) {
 
 void GradientArrivals::refuse_missing(const char* rule, const char* next) const {
   std::vector<std::string> missing;
+  size_t needed = 0;
   for (size_t i = 0; i < arrived_.size(); ++i) {
+    if (!learnt_.empty() && !learnt_[i]) continue;
+    ++needed;
     if (!arrived_[i]) missing.push_back(names_[i]);
   }
-  throw Error(
-      ErrorCode::failed_precondition,
-      cat("DistributedDataParallel: expected ", rule, ", got none for ", join(missing, ", "), " (",
-          missing.size(), " of ", arrived_.size(), ", rank ", rank_, "), so nothing was reduced; ", next));
+  if (missing.empty()) return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("DistributedDataParallel: expected ", rule, ", got none for ",
+                  finds_unused_ ? "one or more of " : "", join(missing, ", "), " (", missing.size(), " of ",
+                  needed, ", rank ", rank_, "), so nothing was reduced; ", next));
 }
 
 void GradientArrivals::check_all() const {
-  if (!all_needed_ || std::find(arrived_.begin(), arrived_.end(), false) == arrived_.end()) return;
-  refuse_missing("a gradient for every parameter", "set find_unused_parameters, or freeze them");
+  if (all_needed_)
+    refuse_missing("a gradient for every parameter", "set find_unused_parameters, or freeze them");
 }
 
 void GradientArrivals::check_reached() const {
-  if (std::find(arrived_.begin(), arrived_.end(), false) == arrived_.end()) return;
   refuse_missing("a gradient for every parameter that forward's outputs lead to",
                  "compute the loss from forward's outputs, and call backward once");
 }

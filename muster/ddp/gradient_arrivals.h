@@ -23,18 +23,20 @@ class GradientArrivals {
   void learn() { learnt_ = arrived_; }
   // At the end. Throws: failed_precondition with the parameters that got no gradient, where each needs one.
   void check_all() const;
-  // The same for a backward that the Reducer could not finish.
+  // For a backward that the Reducer could not finish. Throws: failed_precondition with the parameters that
+  // got no gradient and may need one.
   void check_reached() const;
 
   void clear();
   const std::string& name(size_t index) const { return names_[index]; }
 
  private:
-  [[noreturn]] void refuse_missing(const char* rule, const char* next) const;
+  void refuse_missing(const char* rule, const char* next) const;
 
   std::vector<std::string> names_;
   bool all_needed_ = true;
   bool static_graph_ = false;
+  bool finds_unused_ = false;
   int rank_ = 0;
   std::vector<bool> arrived_;
   std::vector<bool> learnt_;  // empty until it is

@@ -13,6 +13,7 @@
 #include "muster/comm/failure.h"
 #include "muster/ddp/gradient_arrivals.h"
 #include "muster/ddp/gradient_hooks.h"
+#include "muster/ddp/live_reducers.h"
 #include "muster/ddp/output_sink.h"
 #include "muster/ddp/reducer_setup.h"
 #include "muster/ddp/replicated_model.h"
@@ -47,13 +48,14 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   void drop_local_gradients(const TrainedParameters& before) const;
   void build_reducer();
   void rebuild_buckets();
-  void watch_outputs(const std::vector<ForwardOutput>& outputs,
-                     const std::shared_ptr<StepCheck::Forward>& forward);
+  bool watch_outputs(const std::vector<ForwardOutput>& outputs, Expected of,
+                     const std::shared_ptr<StepCheck::Forward>& forward = nullptr);
   void on_backward();
   void on_gradient(size_t index);
-  bool another_reduces(const at::Tensor& parameter) const;
+  [[noreturn]] void refuse(size_t index, const char* why) const;
   void after_graph();
   void finish_backward();
+  void expect(Expected next);
   void expect_nothing();
   void replace_views();
   void recover();
@@ -65,55 +67,33 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   ReducerParts parts;
   GradientHooks hooks;
 
-  bool reduce = true;                           // false inside no_sync
-  bool announces = false;                       // the forward under way is followed by a reduction
-  std::shared_ptr<StepCheck::Forward> forward;  // that one, in training
-  bool synchronize_buffers = true;              // the last forward was one that reduces
+  LiveReducer live;
+
+  bool reduce = true;               // false inside no_sync
+  bool announces = false;           // the forward under way is followed by a reduction
+  bool synchronize_buffers = true;  // the last forward was one that reduces
+  bool as_views = true;             // gradients are views of the Reducer's buckets
 
   std::mutex mutex;  // autograd's threads write the rest
   Expected expected = Expected::nothing;
-  GradientArrivals arrivals;     // of this backward
-  bool callback_queued = false;  // a backward that may reduce is under way
-  bool accumulated = false;      // gradients lie here that no reduction has made the same on all ranks
+  bool local_unseen = false;  // a local forward had no output that can be watched
+  GradientArrivals arrivals;  // of the backward that is reduced
+  std::weak_ptr<void> graph;  // the one that runs and has our callback; it holds this as long as it lives
+  bool begun = false;         // a backward that is reduced, and has not ended well
+  bool accumulated = false;   // gradients lie here that no reduction has made the same on all ranks
   bool static_graph_seen = false;
   bool order_known = false;  // of the gradients: the Reducer cuts its buckets anew
 };
 
-namespace {
-
-// Of this process: a parameter may be in two wrapped models, and one backward is then of both.
-class LiveReducers {
- public:
-  using Reducer = std::weak_ptr<GradientReducer::State>;
-
-  void add(Reducer reducer) {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(all_, [](const Reducer& other) { return other.expired(); });
-    all_.push_back(std::move(reducer));
-  }
-  std::vector<Reducer> all() const {
-    const std::lock_guard lock(mutex_);
-    return all_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<Reducer> all_;
-};
-
-LiveReducers& live_reducers() {
-  static LiveReducers reducers;
-  return reducers;
-}
-
-}  // namespace
-
 // False when nothing is trained now.
 bool GradientReducer::State::follow_model() {
   const auto change = model.look();
-  if (change != ReplicatedModel::Change::some) return change == ReplicatedModel::Change::none;
+  if (change == ReplicatedModel::Change::all_frozen) return false;
+  const bool newly_shared = as_views && live.shares();
+  if (change == ReplicatedModel::Change::none && !newly_shared) return true;
   const TrainedParameters before = model.trained();
-  steps.meet("where parameters have changed", [&] { model.take(); });
+  steps.meet("where parameters have changed", [&] { model.gather(); });
+  model.take();
   drop_local_gradients(before);
   build_reducer();
   return true;
@@ -133,13 +113,16 @@ void GradientReducer::State::drop_local_gradients(const TrainedParameters& befor
 void GradientReducer::State::build_reducer() {
   parts = {};  // the old Reducer takes its hooks with it
   arrivals = GradientArrivals(model.trained().names, options, group.rank());
+  live.set(model.parameters(), model.trained().tensors);
+  // Two Reducers cannot both have a gradient in their buckets: with another wrapped model both copy.
+  as_views = options.gradient_as_bucket_view && !live.shares();
   const std::weak_ptr<State> weak = weak_from_this();
   // Before the Reducer hangs its own there, so that ours run first.
   hooks.hang(model.trained().tensors, [weak](size_t index) {
     if (const auto state = weak.lock()) state->on_gradient(index);
   });
   translate_failures("DistributedDataParallel",
-                     [&] { parts = make_reducer(model.trained(), group, options); });
+                     [&] { parts = make_reducer(model.trained(), group, options, as_views); });
   replace_views();
   static_graph_seen = false;
   order_known = false;
@@ -148,77 +131,92 @@ void GradientReducer::State::build_reducer() {
 // Once, after the first backward. The Reducer broadcasts rank 0's order, where nobody sees a rank that does
 // something else: so the ranks meet first.
 void GradientReducer::State::rebuild_buckets() {
-  if (group.size() > 1 && order_known && parts.reducer->should_rebuild_buckets()) group.barrier();
+  if (group.size() > 1 && order_known && parts.reducer->should_rebuild_buckets())
+    steps.meet("before its buckets are built anew", [&] { group.barrier(); });
   if (parts.reducer->rebuild_buckets()) replace_views();
 }
 
 void GradientReducer::State::on_gradient(size_t index) {
-  std::unique_lock lock(mutex);
-  if (expected == Expected::nothing) {
-    lock.unlock();
-    if (another_reduces(model.trained().tensors[index])) return;
+  const std::lock_guard lock(mutex);
+  const bool awaited_by_another = live.shares() && live.another_awaits(model.trained().tensors[index]);
+  const bool past_local_outputs = expected == Expected::local && !local_unseen && graph.expired();
+  if (expected == Expected::nothing || past_local_outputs) {
+    if (awaited_by_another) return;
+    refuse(index, past_local_outputs
+                      ? "it came from no output of a forward inside no_sync(), and no forward that "
+                        "is reduced announced it, so this gradient would stay local"
+                      : "no forward through DistributedDataParallel announced it since the last "
+                        "reduction, so this gradient would stay local");
+  }
+  if (expected == Expected::local) {
+    accumulated = true;
+    return;
+  }
+  if (as_views && awaited_by_another) {
     throw Error(ErrorCode::failed_precondition,
-                cat("DistributedDataParallel: backward reached '", arrivals.name(index),
-                    "', but no forward through DistributedDataParallel announced it since the last "
-                    "reduction, so this gradient would stay local (rank ",
-                    group.rank(),
-                    "); sum the losses and call backward once, use no_sync(), or call the wrapped model"));
+                cat("DistributedDataParallel: expected all wrapped models that have '", arrivals.name(index),
+                    "' before the forwards of their common backward, got one that was wrapped, or was given "
+                    "it, after a forward (rank ",
+                    group.rank(), "); wrap them first, or set gradient_as_bucket_view = false"));
   }
   on_backward();
-  if (expected == Expected::reduction) {
-    arrivals.check(index);
-  } else {
-    accumulated = true;
-  }
+  arrivals.check(index);
   arrivals.note(index);
 }
 
-// Whether this backward is one that another wrapped model, which has the parameter too, has announced.
-bool GradientReducer::State::another_reduces(const at::Tensor& parameter) const {
-  for (const auto& weak : live_reducers().all()) {
-    const auto other = weak.lock();
-    if (!other || other.get() == this) continue;
-    const std::lock_guard lock(other->mutex);
-    if (other->expected == Expected::nothing) continue;
-    const auto& tensors = other->model.trained().tensors;
-    if (std::any_of(tensors.begin(), tensors.end(),
-                    [&](const at::Tensor& t) { return t.is_same(parameter); }))
-      return true;
-  }
-  return false;
+void GradientReducer::State::refuse(size_t index, const char* why) const {
+  throw Error(ErrorCode::failed_precondition,
+              cat("DistributedDataParallel: backward reached '", arrivals.name(index), "', but ", why,
+                  " (rank ", group.rank(),
+                  "); sum the losses and call backward once, use no_sync(), or call the wrapped model"));
 }
 
 // Called with the lock held, by the first sign of a backward: an output's gradient, or a parameter's where
 // forward's outputs are not known. The callback belongs to the graph that runs now; with an output it is the
 // outer one, also when gradients come from a backward inside (checkpointing).
 void GradientReducer::State::on_backward() {
-  if (expected != Expected::reduction || callback_queued) return;
-  callback_queued = true;
+  if (expected == Expected::nothing || !graph.expired()) return;
+  if (expected == Expected::reduction) {
+    if (arrivals.any()) {
+      throw Error(ErrorCode::failed_precondition,
+                  cat("DistributedDataParallel: expected a new forward after a backward that has failed, got "
+                      "another backward of the one before (rank ",
+                      group.rank(), "); run forward again"));
+    }
+    begun = true;
+  }
+  const auto token = std::make_shared<bool>();
+  graph = token;
   const std::weak_ptr<State> weak = weak_from_this();
-  torch::autograd::Engine::get_default_engine().queue_callback([weak] {
+  torch::autograd::Engine::get_default_engine().queue_callback([weak, token] {
     if (const auto state = weak.lock()) state->after_graph();
   });
 }
 
-// A leaf is no sign of a backward of this forward, and would keep the hook for ever.
-void GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& outputs,
-                                           const std::shared_ptr<StepCheck::Forward>& of) {
+// False where there is none that can be watched. A leaf is no sign of a backward of this forward, and would
+// keep the hook for ever.
+bool GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& outputs, Expected of,
+                                           const std::shared_ptr<StepCheck::Forward>& forward) {
+  bool watched = false;
   for (const ForwardOutput& output : outputs) {
     if (!output.tensor.grad_fn()) continue;
-    if (of) of->visible = true;
+    watched = true;
     const std::weak_ptr<State> weak = weak_from_this();
-    output.tensor.register_hook([weak, of](const at::Tensor&) {
+    output.tensor.register_hook([weak, of, forward](const at::Tensor&) {
       const auto state = weak.lock();
+      if (!state && of == Expected::local) return;
       if (!state) {
         throw Error(ErrorCode::failed_precondition,
                     "DistributedDataParallel: expected it to live until backward, got one that was destroyed "
                     "after forward, so gradients would stay local; keep it");
       }
-      if (of) of->reached = true;
+      if (forward) forward->reached = true;
       const std::lock_guard lock(state->mutex);
       state->on_backward();
     });
   }
+  if (forward) forward->visible = watched;
+  return watched;
 }
 
 // Runs when the graph is done, but before the Reducer's own callback, which was queued later; a callback
@@ -227,8 +225,10 @@ void GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& out
 void GradientReducer::State::after_graph() {
   {
     const std::lock_guard lock(mutex);
-    if (!arrivals.any()) {  // torch::autograd::grad, or a backward that ended before this model's parameters
-      callback_queued = false;
+    if (!arrivals.any()) {  // torch::autograd::grad, a backward that ended before this model's parameters, or
+                            // a local one
+      graph.reset();
+      begun = false;
       return;
     }
   }
@@ -269,10 +269,17 @@ void GradientReducer::State::replace_views() {
   }
 }
 
+void GradientReducer::State::expect(Expected next) {
+  expected = next;
+  live.await_backward(next != Expected::nothing);
+}
+
 void GradientReducer::State::expect_nothing() {
-  expected = Expected::nothing;
-  callback_queued = false;
+  expect(Expected::nothing);
+  local_unseen = false;
   arrivals.clear();
+  graph.reset();
+  begun = false;
 }
 
 // After a backward that an exception cut short. Its all_reduces may still be under way in the buckets, so the
@@ -281,7 +288,7 @@ void GradientReducer::State::expect_nothing() {
 void GradientReducer::State::recover() {
   {
     const std::lock_guard lock(mutex);
-    if (!callback_queued) return;
+    if (!begun) return;
     for (const at::Tensor& parameter : model.trained().tensors) parameter.mutable_grad().reset();
     build_reducer();
     expect_nothing();
@@ -294,9 +301,9 @@ GradientReducer::GradientReducer(std::shared_ptr<torch::nn::Module> model, Proce
                                  const DdpOptions& options)
     : state_(std::make_shared<State>(std::move(model), std::move(group), options)) {
   State& state = *state_;
+  state.model.gather();
   state.model.take();
   state.build_reducer();
-  live_reducers().add(state_);
 }
 
 GradientReducer::~GradientReducer() {
@@ -308,14 +315,11 @@ void GradientReducer::before_forward() {
   const bool reduces = at::GradMode::is_enabled() && state.reduce;
   // A forward inside a backward (one that computes again) is not the next step's.
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  if (reduces && !in_backward) state.recover();
-  const bool announces = reduces && state.follow_model();
-  state.forward.reset();
-  if (announces && state.model.in_training()) state.forward = state.steps.begin_forward();
-  state.announces = announces;
+  if (at::GradMode::is_enabled() && !in_backward) state.recover();
+  state.announces = reduces && state.follow_model();
   translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.rank()), [&] {
     if (!at::GradMode::is_enabled()) return;
-    if (announces) state.parts.reducer->prepare_for_forward();
+    if (state.announces) state.parts.reducer->prepare_for_forward();
     state.rebuild_buckets();
   });
   if (state.options.broadcast_buffers && state.synchronize_buffers)
@@ -338,7 +342,8 @@ void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
               "backward (also after parameters were frozen or unfrozen, or a backward has failed), or leave "
               "static_graph off"));
     }
-    if (state.expected == Expected::nothing) state.expected = Expected::local;
+    if (!state.watch_outputs(outputs, Expected::local)) state.local_unseen = true;
+    if (state.expected == Expected::nothing) state.expect(Expected::local);
     return;
   }
   if (!state.announces) return;
@@ -360,9 +365,10 @@ void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
     state.parts.reducer->prepare_for_backward(tensors);
     if (state.finds_unused()) join_outputs(outputs);
   });
-  state.expected = Expected::reduction;
+  state.expect(Expected::reduction);
   state.arrivals.clear();
-  state.watch_outputs(outputs, state.forward);
+  state.watch_outputs(outputs, Expected::reduction,
+                      state.model.in_training() ? state.steps.add_forward() : nullptr);
 }
 
 void GradientReducer::set_reduce(bool reduce) {

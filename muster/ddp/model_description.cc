@@ -26,23 +26,21 @@ std::string line_or_nothing(const std::vector<std::string>& lines, size_t at) {
 
 }  // namespace
 
-std::vector<std::string> describe_model(const torch::nn::Module& model) {
+std::string describe_model(const torch::nn::Module& model) {
   std::vector<std::string> lines;
   for (const auto& item : model.named_parameters())
     lines.push_back(describe("parameter", item.key(), item.value()));
   for (const auto& item : model.named_buffers()) {
     if (item.value().defined()) lines.push_back(describe("buffer", item.key(), item.value()));
   }
-  return lines;
+  return join(lines, "\n");
 }
 
-void check_same_model(const torch::nn::Module& model, ProcessGroup& group, const std::string& what) {
-  const std::string mine = join(describe_model(model), "\n");
-  const auto all = group.all_gather_bytes(mine, what);
-  for (int rank = 1; rank < group.size(); ++rank) {
-    if (all[static_cast<size_t>(rank)] == all[0]) continue;
-    const auto first = split(all[0], '\n');
-    const auto other = split(all[static_cast<size_t>(rank)], '\n');
+void check_same_model(const std::vector<std::string>& descriptions) {
+  for (size_t rank = 1; rank < descriptions.size(); ++rank) {
+    if (descriptions[rank] == descriptions[0]) continue;
+    const auto first = split(descriptions[0], '\n');
+    const auto other = split(descriptions[rank], '\n');
     const auto at = static_cast<size_t>(
         std::mismatch(first.begin(), first.end(), other.begin(), other.end()).first - first.begin());
     throw Error(ErrorCode::invalid_argument,

@@ -7,15 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "muster/comm/process_group.h"
-
 namespace muster {
 
 // One line a parameter or buffer, in registration order: "parameter fc1.weight: Float [10, 64]".
-std::vector<std::string> describe_model(const torch::nn::Module& model);
+std::string describe_model(const torch::nn::Module& model);
 
-// Throws on every rank alike: invalid_argument naming the first parameter or buffer that differs, and both
-// sides. `what` says to ranks that call something else what this one compares. Collective: yes.
-void check_same_model(const torch::nn::Module& model, ProcessGroup& group, const std::string& what);
+// Throws: invalid_argument naming the first parameter or buffer in which a rank's description differs from
+// rank 0's, and both sides.
+void check_same_model(const std::vector<std::string>& descriptions);
 
 }  // namespace muster

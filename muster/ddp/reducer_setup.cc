@@ -37,8 +37,8 @@ void check_placement(const torch::nn::Module& model, const ProcessGroup& group, 
   }
 }
 
-ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& group,
-                          const DdpOptions& options) {
+ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& group, const DdpOptions& options,
+                          bool gradient_as_bucket_view) {
   const auto cap = static_cast<int64_t>(options.bucket_cap_mb.value_or(25) * kMiB);
   const int64_t first_cap = options.bucket_cap_mb ? cap : c10d::kDefaultFirstBucketBytes;
   // One bucket for the first iteration; the Reducer cuts it up in the order in which gradients really came.
@@ -57,7 +57,7 @@ ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& gro
   if (group.backend().starts_with("shm")) ::setenv("DDP_DISABLE_COMM_MEM", "0", 0);
   auto reducer = std::make_shared<c10d::Reducer>(
       parameters.tensors, buckets, group.c10d(), parameters.sparse, cap, options.find_unused_parameters,
-      options.gradient_as_bucket_view, names, first_cap, /*skip_all_reduce_unused_params=*/false,
+      gradient_as_bucket_view, names, first_cap, /*skip_all_reduce_unused_params=*/false,
       /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
   if (options.static_graph) reducer->set_static_graph();
   auto logger = std::make_shared<c10d::Logger>(reducer);

@@ -25,7 +25,7 @@ struct ReducerParts {
   std::shared_ptr<c10d::Logger> logger;
 };
 
-ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& group,
-                          const DdpOptions& options);
+ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& group, const DdpOptions& options,
+                          bool gradient_as_bucket_view);
 
 }  // namespace muster

@@ -51,9 +51,14 @@ ReplicatedModel::ReplicatedModel(std::shared_ptr<torch::nn::Module> model, Proce
               "gradient, got none");
 }
 
+void ReplicatedModel::gather() {
+  if (options_.init_sync)
+    descriptions_ = group_.all_gather_bytes(describe_model(*model_), cat("of model ", gathered_++));
+}
+
 void ReplicatedModel::take() {
   if (options_.init_sync) {
-    check_same_model(*model_, group_, cat("of model ", taken_++));
+    check_same_model(descriptions_);
     broadcast(new_parameters());
     if (identities_.empty()) broadcast(buffers());
   }

@@ -19,11 +19,14 @@ class ReplicatedModel {
   // and wrong device_ids.
   ReplicatedModel(std::shared_ptr<torch::nn::Module> model, ProcessGroup group, const DdpOptions& options);
 
-  // The ranks compare their models, and parameters that are new become rank 0's. Collective. Throws:
+  // The ranks tell each other their models. Collective.
+  void gather();
+  // Compares what was gathered, and makes parameters that are new rank 0's. Collective. Throws:
   // invalid_argument for models that differ.
   void take();
   // What is trained since then.
   const TrainedParameters& trained() const { return trained_; }
+  const std::vector<at::Tensor>& parameters() const { return kept_; }  // frozen ones too
 
   // What has happened to the parameters since.
   enum class Change {
@@ -48,7 +51,8 @@ class ReplicatedModel {
   TrainedParameters trained_;
   std::vector<ParameterIdentity> identities_;  // of all parameters, whose values the ranks share
   std::vector<at::Tensor> kept_;               // the same: no other gets the address of one
-  int64_t taken_ = 0;
+  std::vector<std::string> descriptions_;      // of all ranks' models
+  int64_t gathered_ = 0;
 };
 
 }  // namespace muster

@@ -10,7 +10,7 @@
 
 namespace muster {
 
-std::shared_ptr<StepCheck::Forward> StepCheck::begin_forward() {
+std::shared_ptr<StepCheck::Forward> StepCheck::add_forward() {
   // Many forwards and no backward: those whose outputs are gone will not be reached any more.
   constexpr size_t kMany = 64;
   if (forwards_.size() >= kMany) {
@@ -62,13 +62,16 @@ void StepCheck::compare() {
   }
 }
 
+// A backward that fails comes to other outputs on each rank: what was before it says nothing.
 void StepCheck::compare_after_failure() {
-  count_skipped();
   ++failures_;
-  if (group_.size() == 1) return;
-  meet("after a backward that has failed", [&] {
-    group_.all_gather_bytes("", cat("of ranks after ", failures_, " backwards that have failed"));
-  });
+  if (group_.size() > 1) {
+    meet("after a backward that has failed", [&] {
+      group_.all_gather_bytes("", cat("of ranks after ", failures_, " backwards that have failed"));
+    });
+  }
+  forwards_.clear();
+  skipped_ = 0;
 }
 
 void StepCheck::meet(const char* where, const std::function<void()>& call) {

@@ -26,15 +26,15 @@ class StepCheck {
   // `active` false: nothing is compared.
   StepCheck(ProcessGroup group, bool active) : group_(std::move(group)), active_(active) {}
 
-  std::shared_ptr<Forward> begin_forward();
+  std::shared_ptr<Forward> add_forward();
 
   // The last forwards' backward has ended on this rank. Collective. Blocking: until it has on every rank.
   // Throws: failed_precondition, on every rank, when they had not the same number of forwards without a
   // backward.
   void compare();
 
-  // An exception cut the backward short. Collective. Throws: invalid_argument on every rank, when it has not
-  // on all: the others wait in compare().
+  // An exception cut the backward short: the ranks begin alike again. Collective. Throws: invalid_argument on
+  // every rank, when it has not on all: the others wait in compare().
   void compare_after_failure();
 
   // Makes a call of the group, whose ranks may be elsewhere. Throws: what it throws, and invalid_argument

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 #include <numeric>
+#include <optional>
 
 namespace {
 
@@ -28,6 +29,7 @@ struct Mlp : torch::nn::Module {
     return torch::cross_entropy_loss(output, y);
   }
   void before(int /*step*/) {}
+  void wrapped(const muster::ProcessGroup& /*group*/, const muster::DdpOptions& /*options*/) {}
   static int pick(int /*step*/, int /*rank*/) { return 0; }
   void set_requires_grad(bool on) {
     for (auto& parameter : parameters()) parameter.set_requires_grad(on);
@@ -66,6 +68,7 @@ struct Shared : torch::nn::Module {
     return torch::cross_entropy_loss(output, y);
   }
   void before(int /*step*/) {}
+  void wrapped(const muster::ProcessGroup& /*group*/, const muster::DdpOptions& /*options*/) {}
   static int pick(int /*step*/, int /*rank*/) { return 0; }
   Linear a{12, 12}, b{12, 5};
   struct TiedImpl : torch::nn::LinearImpl {
@@ -174,6 +177,18 @@ struct Norm : Mlp {
 // Rank 0 alone runs a forward without gradients between two steps, on the model itself.
 struct Evaluated : Norm {};
 
+// Another wrapped model has the first layer too, and is in the same backward.
+struct TwoWrapped : Mlp {
+  void wrapped(const muster::ProcessGroup& group, const muster::DdpOptions& options) {
+    other.emplace(torch::nn::Sequential(a, Linear(16, 5)), group, options);
+  }
+  Tensor loss(const Tensor& output, const Tensor& x, const Tensor& y) {
+    other->module()[1]->zero_grad();
+    return torch::cross_entropy_loss(output, y) + torch::cross_entropy_loss((*other)(x), y);
+  }
+  std::optional<muster::DistributedDataParallel<torch::nn::Sequential>> other;
+};
+
 struct Data {
   Tensor features, labels;
 };
@@ -191,6 +206,7 @@ std::string train(muster::ProcessGroup& all, const Data& data, const Case& of) {
   auto group = *all.new_group(ranks);
   const auto net = std::make_shared<Net>();
   muster::DistributedDataParallel model(net, group, of.options);
+  net->wrapped(group, of.options);
   torch::optim::SGD optimizer(model.parameters(), 0.1);
   std::string line;
   for (int step = 0; step < kSteps; ++step) {
@@ -242,6 +258,7 @@ const std::vector<std::pair<const char*, Train>> kRows{
     {"in_place", train<InPlace>},
     {"norm", train<Norm>},
     {"evaluated", train<Evaluated>},
+    {"two_wrapped", train<TwoWrapped>},
 };
 const std::vector<std::pair<const char*, Case>> kColumns{
     {"plain", {}},

@@ -27,6 +27,9 @@ class Mlp(nn.Module):
     def before(self, step):
         pass
 
+    def wrapped(self, group, options):
+        pass
+
     @staticmethod
     def pick(step, rank):
         return 0
@@ -69,7 +72,7 @@ class Shared(nn.Module):
         hidden = torch.tanh(self.a(torch.tanh(self.a(x))))
         return self.b(hidden) + self.c(hidden)
 
-    loss, before, pick = Mlp.loss, Mlp.before, staticmethod(Mlp.pick)
+    loss, before, wrapped, pick = Mlp.loss, Mlp.before, Mlp.wrapped, staticmethod(Mlp.pick)
 
 
 class Frozen(Mlp):
@@ -166,11 +169,23 @@ class Evaluated(Norm):
     """Rank 0 alone runs a forward without gradients between two steps, on the model itself."""
 
 
+class TwoWrapped(Mlp):
+    """Another wrapped model has the first layer too, and is in the same backward. Python needs copies for that."""
+
+    def wrapped(self, group, options):
+        other = nn.Sequential(self.a, nn.Linear(16, 5))
+        self.other = [DistributedDataParallel(other, process_group=group, **options)]  # no part of this one
+
+    def loss(self, output, x, y):
+        self.other[0].module[1].zero_grad()
+        return cross_entropy(output, y) + cross_entropy(self.other[0](x), y)
+
+
 ROWS = {
     "mlp": Mlp, "branches": Branches, "experts": Experts, "shared": Shared, "frozen": Frozen,
     "freezing": Freezing, "frozen_whole": FrozenWhole, "two_outputs": TwoOutputs, "nested": Nested,
     "checkpointed": Checkpointed, "checkpointed_twice": CheckpointedTwice, "penalty": Penalty,
-    "in_place": InPlace, "norm": Norm, "evaluated": Evaluated,
+    "in_place": InPlace, "norm": Norm, "evaluated": Evaluated, "two_wrapped": TwoWrapped,
 }  # fmt: skip
 COLUMNS = {
     "plain": {}, "unused": {"find_unused_parameters": True}, "static": {"static_graph": True},
@@ -181,9 +196,11 @@ COLUMNS = {
 
 def train(row, column, rank, size, features, labels):
     torch.manual_seed(11)
-    options = {"gradient_as_bucket_view": True, **COLUMNS[column]}
-    model = DistributedDataParallel(ROWS[row](), process_group=dist.new_group(), **options)
+    options = {"gradient_as_bucket_view": row != "two_wrapped", **COLUMNS[column]}
+    group = dist.new_group()
+    model = DistributedDataParallel(ROWS[row](), process_group=group, **options)
     net = model.module
+    net.wrapped(group, options)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     accumulate, losses = column.endswith("accumulate"), []
     for step in range(STEPS):

@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Two layers, of which the second may be left out.
 struct TwoLayersImpl : torch::nn::Module {
@@ -261,6 +262,105 @@ TEST(SilentHoles, AForwardThatWentPastTheWrapper) {
     const auto loss = model.module()->forward(input_of(group.rank()), true).sum();
     EXPECT_THROW(loss.backward(), Error);
     model(input_of(group.rank()), true).sum().backward();  // and it goes on afterwards
+  });
+}
+
+// A local forward announces its own backward alone.
+TEST(SilentHoles, AForwardThatWentPastTheWrapperAfterALocalOne) {
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(TwoLayers(), group);
+    {
+      const auto guard = model.no_sync();
+      const auto loss = model(input_of(group.rank()), true).sum();
+      loss.backward({}, /*retain_graph=*/true);
+      loss.backward();
+    }
+    const auto loss = model.module()->forward(input_of(group.rank()), true).sum();
+    try {
+      loss.backward();
+      ADD_FAILURE() << "a backward past the wrapper must not pass";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("no forward"), HasSubstr("stay local")));
+    }
+    for (auto& parameter : model.parameters()) parameter.mutable_grad().reset();
+    model(input_of(group.rank()), true).sum().backward();
+    EXPECT_TRUE(reduced(model.module()->used->weight.grad(), mean_gradient(2, true)));
+  });
+}
+
+TEST(SilentHoles, LocalGradientsFromABackwardInsideOrOfAnOutputThatIsNotSeen) {
+  run_ranks(1, [&](ProcessGroup& group) {
+    DistributedDataParallel inside(Checkpointed(), group);
+    DistributedDataParallel opaque(OpaqueOutput(), group);
+    const auto first = inside.no_sync();
+    const auto second = opaque.no_sync();
+    for (int step = 0; step < 2; ++step) {
+      EXPECT_NO_THROW(inside(input_of(0)).sum().backward());
+      EXPECT_NO_THROW(opaque(input_of(0)).hidden.sum().backward());
+    }
+  });
+}
+
+// torch::autograd::grad with respect to the input, whose failure is handled.
+TEST(SilentHoles, ABackwardAfterAnotherGraphThatThrew) {
+  const auto mean = mean_gradient(2, true);
+  for (const bool static_graph : {false, true}) {
+    run_ranks(2, [&](ProcessGroup& group) {
+      DistributedDataParallel model(TwoLayers(), group, {.static_graph = static_graph});
+      const auto input = input_of(group.rank()).requires_grad_();
+      const auto output = model(input, true);
+      bool fails = true;
+      output.register_hook([&](const at::Tensor&) {
+        if (fails) throw std::runtime_error("on the way");
+      });
+      EXPECT_THROW(torch::autograd::grad({output.sum()}, {input}, {}, /*retain_graph=*/true),
+                   std::runtime_error);
+      fails = false;
+      const auto loss = output.sum();
+      loss.backward({}, /*retain_graph=*/true);
+      EXPECT_TRUE(reduced(model.module()->used->weight.grad(), mean));
+      EXPECT_THROW(loss.backward(), Error) << "no forward has announced it";
+    });
+  }
+}
+
+// Half of the gradients have come; the rest would be taken for a graph of its own.
+TEST(SilentHoles, ABackwardAgainAfterOneThatThrew) {
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(TwoLayers(), group, {.static_graph = true});
+    const auto loss = model(input_of(group.rank()), true).sum();
+    auto& weight = model.module()->used->weight;
+    const auto hook =
+        weight.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("on the way"); });
+    EXPECT_THROW(loss.backward({}, /*retain_graph=*/true), std::runtime_error);
+    weight.remove_hook(hook);
+    EXPECT_THROW(loss.backward(), Error);
+  });
+}
+
+TEST(SilentHoles, OnlyParametersThatShouldHaveComeAreNamed) {
+  const auto message_of_backward = [](const at::Tensor& loss, const std::vector<at::Tensor>& inputs) {
+    try {
+      loss.backward({}, false, false, inputs.empty() ? std::nullopt : std::optional<at::TensorList>(inputs));
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  run_ranks(2, [&](ProcessGroup& group) {
+    TwoLayers net;
+    net->register_module("never", torch::nn::Linear(3, 3));
+    DistributedDataParallel learnt(net, group, {.static_graph = true});
+    learnt(input_of(group.rank()), true).sum().backward();
+    EXPECT_THAT(
+        message_of_backward(learnt(input_of(group.rank()), false).sum(), {}),
+        AllOf(HasSubstr("got none for sometimes.weight, sometimes.bias (2 of 4"), Not(HasSubstr("never"))));
+  });
+  run_ranks(2, [&](ProcessGroup& group) {
+    TwoLayers net;
+    DistributedDataParallel finds(net, group, {.find_unused_parameters = true});
+    EXPECT_THAT(message_of_backward(finds(input_of(group.rank()), false).sum(), {net->used->weight}),
+                HasSubstr("got none for one or more of used.bias, sometimes.weight, sometimes.bias"));
   });
 }
 

@@ -65,8 +65,8 @@ TEST_P(StepsOfRanks, ASkippedBackwardOfAModelWithBuffersIsAnError) {
   const auto failures = failures_of_skipping(over(), true, [](int, const at::Tensor&) {});
   EXPECT_THAT(message_of(failures[0]) + message_of(failures[1]), HasSubstr("run or skip backwards, alike"));
   for (const auto& failure : failures) {
-    EXPECT_THAT(message_of(failure),
-                AnyOf(HasSubstr("same call on every rank"), HasSubstr("left the group")));
+    EXPECT_THAT(message_of(failure), AnyOf(HasSubstr("same call on every rank"),
+                                           HasSubstr("first rank that failed has the cause")));
   }
 }
 
@@ -94,7 +94,51 @@ TEST_P(StepsOfRanks, ABackwardThatFailsOnOneRankOnlyIsAnErrorOnBoth) {
       over());
   EXPECT_THAT(message_of(failures[0]), HasSubstr("expected every rank after a backward that has failed"));
   EXPECT_THAT(message_of(failures[1]),
-              AnyOf(HasSubstr("same call on every rank"), HasSubstr("left the group")));
+              AnyOf(HasSubstr("same call on every rank"), HasSubstr("first rank that failed has the cause")));
+}
+
+// On rank 0 before it comes to the first output, on rank 1 after.
+TEST_P(StepsOfRanks, WhereABackwardHasFailedIsForgottenWithIt) {
+  run_ranks(
+      2,
+      [](ProcessGroup& group) {
+        auto net = two_layers();
+        DistributedDataParallel model(net, group);
+        for (int step = 0; step < 4; ++step) {
+          const auto first = model(batch_of(group.rank(), step)).sum();
+          const auto second = model(batch_of(group.rank(), step)).sum();
+          auto& weight = net[0]->as<torch::nn::Linear>()->weight;
+          const auto fail = [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("on the way"); };
+          if (step != 1) {
+            (first + second).backward();
+            EXPECT_TRUE(same_everywhere(group, net->parameters()));
+          } else {
+            const auto hook = group.rank() == 0 ? first.register_hook(fail) : weight.register_hook(fail);
+            EXPECT_THROW((first + second).backward(), std::runtime_error);
+            if (group.rank() == 1) weight.remove_hook(hook);
+          }
+          drop_gradients(*net);
+        }
+      },
+      over());
+}
+
+// Such a batch is left out, and the rank takes the next one.
+TEST_P(StepsOfRanks, AForwardThatThrewIsNoForwardWithoutABackward) {
+  run_ranks(
+      2,
+      [](ProcessGroup& group) {
+        auto net = two_layers();
+        DistributedDataParallel model(net, group);
+        for (int step = 0; step < 3; ++step) {
+          for (int wrong = 0; wrong < 2 && group.rank() == 0; ++wrong)
+            EXPECT_THROW(model(torch::ones({2, 7})), std::exception);
+          model(batch_of(group.rank(), step)).sum().backward();
+          EXPECT_TRUE(same_everywhere(group, net->parameters()));
+          drop_gradients(*net);
+        }
+      },
+      over());
 }
 
 // Rank 0 keeps what it has generated; the forward that made it has no backward on any rank.
