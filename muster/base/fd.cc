@@ -46,6 +46,14 @@ std::string read_file(const std::string& path, size_t most) {
   return bytes;
 }
 
+std::string read_small_file(const std::string& path) {
+  constexpr size_t kMost = size_t{64} << 20;
+  std::string bytes = read_file(path, kMost);
+  if (bytes.size() <= kMost) return bytes;
+  throw Error(ErrorCode::invalid_argument,
+              cat("expected a file of at most 64 MiB as '", printable(path), "', got more; name another"));
+}
+
 std::string name_aside(const std::string& path) {
   std::array<unsigned char, 8> bytes;
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))

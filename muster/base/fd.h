@@ -37,6 +37,10 @@ void write_all(int fd, const std::string& bytes, const std::string& path = {});
 // Throws: io naming the path.
 std::string read_file(const std::string& path, size_t most = SIZE_MAX);
 
+// The same of a file that a person names and that is small: at most 64 MiB. Throws: invalid_argument too, of
+// one that is longer.
+std::string read_small_file(const std::string& path);
+
 // Another name in the folder of `path`, for what will be renamed to it. Random: processes of other hosts and
 // containers, which have the same process ids, may share the folder. Throws: io.
 std::string name_aside(const std::string& path);

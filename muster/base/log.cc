@@ -76,7 +76,7 @@ std::shared_ptr<spdlog::logger>& logger() {
 }  // namespace
 
 void log(LogLevel level, const std::string& text) {
-  logger()->log(spdlog_level(level), text);
+  logger()->log(spdlog_level(level), printable_lines(text));
 }
 
 void set_log_name(const std::string& name) {

@@ -86,11 +86,34 @@ inline std::string_view trim(std::string_view text) {
   return text.substr(from, text.find_last_not_of(blanks) - from + 1);
 }
 
-// The text with control characters as '?': what a file or an environment says cannot disturb a terminal.
-inline std::string printable(std::string_view text) {
+// The text with control characters as '?', but for those `kept`: what a file or an environment says cannot
+// disturb a terminal. Unicode's own (U+0080 to U+009F) are such too.
+inline std::string printable(std::string_view text, std::string_view kept = {}) {
   std::string out(text);
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto c = static_cast<unsigned char>(out[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < out.size() ? out[i + 1] : '\0');
+    if ((c < 0x20 || c == 0x7f) && kept.find(out[i]) == std::string_view::npos) out[i] = '?';
+    if (c == 0xc2 && next >= 0x80 && next < 0xa0) out[i] = out[i + 1] = '?';
+  }
+  return out;
+}
+
+inline std::string printable_lines(std::string_view text) {
+  return printable(text, "\n\t");
+}
+
+// Without the sequences that colour what follows: "\x1b[31m".
+inline std::string without_colors(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.substr(at).starts_with("\x1b[") ? text.find_first_not_of("0123456789;", at + 2)
+                                                            : std::string_view::npos;
+    if (end != std::string_view::npos && text[end] == 'm') {
+      at = end + 1;
+    } else {
+      out += text[at++];
+    }
   }
   return out;
 }

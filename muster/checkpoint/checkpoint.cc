@@ -103,7 +103,7 @@ Loaded read_checkpoint(const std::string& path, bool with_optimizer) {
   const auto manifest = verify_checkpoint(path);
   Loaded loaded;
   loaded.path = path;
-  loaded.manifest = read_file(cat(path, "/", kManifestFile));
+  loaded.manifest = read_small_file(cat(path, "/", kManifestFile));
   if (manifest.find(kModelFile) == nullptr) {
     throw Error(ErrorCode::invalid_argument, cat("checkpoint: expected '", kModelFile, "' in '", path,
                                                  "', got a manifest without it; load another"));

@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/json_depth.h"
 #include "muster/base/strings.h"
 #include "muster/base/version.h"
 
@@ -35,6 +36,7 @@ std::string checksum_of(const json& document) {
 }
 
 json parse(const std::string& text, const std::string& name) {
+  if (nests_too_deep(text)) refuse_manifest(name, "a manifest of a few levels", "one that nests deeper");
   auto document = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!document.is_object())
     refuse_manifest(name, "a JSON object", text.empty() ? "an empty file" : "something else");
@@ -142,7 +144,7 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
 Manifest read_manifest(const std::string& folder) {
   const std::string path = cat(folder, "/", kManifestFile);
   if (size_of_file(path) > kMaxManifestBytes) refuse_manifest(path, "a manifest", "a file too large for one");
-  auto manifest = parse_manifest(read_file(path), path);
+  auto manifest = parse_manifest(read_small_file(path), path);
   for (const auto& file : manifest.files) {
     const std::string file_path = cat(folder, "/", file.name);
     if (const auto bytes = size_of_file(file_path); bytes != file.bytes)

@@ -108,7 +108,7 @@ WatchOptions watch_options(const DevicesOptions& options) {
 
 void draw(const DevicesOptions& options) {
   std::optional<Plan> plan;
-  if (!options.plan.empty()) plan = plan_from_json(read_file(options.plan), options.plan);
+  if (!options.plan.empty()) plan = plan_from_json(read_small_file(options.plan), options.plan);
   write_file(options.svg, draw_svg(find_inventory(options), plan ? &*plan : nullptr));
 }
 

@@ -138,6 +138,7 @@ int main(int argc, char** argv) {
   ensure_standard_streams();
   muster::let_signals_end_first_process();
   ::signal(SIGPIPE, SIG_IGN);  // a reader that is gone must not cost the exit code and the report
+  ::signal(SIGXFSZ, SIG_IGN);  // nor must a file that may grow no further
   Arguments args(argv + 1, argv + argc);
   CLI::App app("Puts every rank of a job on the right device, starts the ranks and guards them.", "muster");
   app.set_version_flag("--version", std::string("muster ") + muster::version());

@@ -14,6 +14,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
+#include "muster/base/json_depth.h"
 #include "muster/base/shell.h"
 #include "muster/base/units.h"
 #include "muster/cli/cluster_flags.h"
@@ -53,7 +54,7 @@ std::string joined_by_commas(const std::string& text) {
 }
 
 std::vector<int> parse_map(const std::string& text) {
-  const std::string list = text.starts_with('@') ? joined_by_commas(read_file(text.substr(1))) : text;
+  const std::string list = text.starts_with('@') ? joined_by_commas(read_small_file(text.substr(1))) : text;
   return parse_ranks(list, "--map", "GPU indices by local rank as in 3,1,0,2, or @FILE");
 }
 
@@ -69,7 +70,8 @@ std::vector<int> map_of_command(const std::string& command) {
 
 // A JSON object of GPU → speed: {"0": 100, "NVIDIA A100-SXM4-40GB": 90}.
 std::map<std::string, double> read_scores(const std::string& path) {
-  const auto json = nlohmann::json::parse(read_file(path), nullptr, false);
+  const std::string text = read_small_file(path);
+  const auto json = nests_too_deep(text) ? nlohmann::json() : nlohmann::json::parse(text, nullptr, false);
   std::map<std::string, double> scores;
   const auto refuse = [&](const std::string& got) {
     throw bad_flag("--scores", "a JSON object of numbers as in {\"0\": 100, \"1\": 90}", got,

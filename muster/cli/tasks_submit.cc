@@ -102,7 +102,7 @@ void check_not_submitted(const std::string& run_dir) {
   if (!std::filesystem::exists(path)) return;
   std::vector<std::string> jobs;
   try {
-    const auto document = nlohmann::json::parse(read_file(path));
+    const auto document = nlohmann::json::parse(read_small_file(path));
     for (const auto& job : document.at("jobs")) jobs.push_back(printable(job.at("job").get<std::string>()));
   } catch (const std::exception&) {
     jobs.clear();  // somebody's own: not named

@@ -110,7 +110,7 @@ std::vector<HostSpec> parse_hostfile(const std::string& text, const std::string&
 }
 
 std::vector<HostSpec> read_hostfile(const std::string& path) {
-  return parse_hostfile(read_file(path), path);
+  return parse_hostfile(read_small_file(path), path);
 }
 
 }  // namespace muster

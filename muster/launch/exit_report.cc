@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/json_depth.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/failure_meaning.h"
@@ -20,6 +21,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxStackLines = 30;
+constexpr size_t kMostOfErrorFile = size_t{1} << 20;
+constexpr size_t kShownOfLongFile = 2'000;
 
 std::string signal_hint(int signal) {
   switch (signal) {
@@ -65,7 +68,7 @@ const WorkerExit* left_early(const std::vector<WorkerExit>& exits, const WorkerE
 
 std::string indented(const std::vector<std::string>& lines) {
   std::string out;
-  for (const std::string& line : lines) out += cat("    | ", line, "\n");
+  for (const std::string& line : lines) out += cat("    | ", without_colors(line), "\n");
   return out;
 }
 
@@ -179,12 +182,15 @@ bool lost_a_peer(const WorkerExit& exit) {
 std::optional<ReportedError> read_error_file(const std::string& path) {
   std::string text;
   try {
-    text = read_file(path);
+    text = read_file(path, kMostOfErrorFile);
   } catch (const Error&) {
     return std::nullopt;  // the usual case: the rank reported nothing
   }
   if (trim(text).empty()) return std::nullopt;
-  const Json json = Json::parse(text, nullptr, false);
+  if (text.size() > kMostOfErrorFile)
+    return ReportedError{.message = cat(text.substr(0, kShownOfLongFile), "… (all of it: ", path, ")"),
+                         .stack = {}};
+  const Json json = nests_too_deep(text) ? Json() : Json::parse(text, nullptr, false);
   if (!json.is_object() || !json.contains("message")) return ReportedError{.message = text, .stack = {}};
   const Json& message = json["message"];
   if (message.is_string()) return ReportedError{.message = message.get<std::string>(), .stack = {}};
@@ -252,7 +258,7 @@ std::string failure_card(const std::vector<WorkerExit>& exits, const FailureCont
   out += consequences(exits, *first, ended_well ? *failed : *first);
   if (!first->stderr_log.empty()) out += cat("  log       ", first->stderr_log, "\n");
   if (context.has_report) out += cat("  report    ", context.run_dir, "/failure.json\n");
-  return out;
+  return printable_lines(out);
 }
 
 std::string failure_json(const std::vector<WorkerExit>& exits, const FailureContext& context) {

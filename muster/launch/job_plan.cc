@@ -36,7 +36,7 @@ bool takes_any(const std::string& gpus) {
 
 // A plan from a file fits when its GPUs are here and can be used.
 Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
-  Plan plan = plan_from_json(read_file(options.plan), options.plan);
+  Plan plan = plan_from_json(read_small_file(options.plan), options.plan);
   for (const RankPlan& rank : plan.ranks) {
     const auto refuse = [&](const std::string& expected, const std::string& got) {
       throw Error(ErrorCode::invalid_argument,

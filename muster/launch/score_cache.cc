@@ -102,7 +102,7 @@ std::vector<MeasuredScore> read_score_cache(const std::string& path) {
   std::error_code error;
   if (path.empty() || !std::filesystem::exists(path, error)) return scores;
   const std::string what = cat("scores ", path);
-  const nlohmann::json json = parse_strict_json(read_file(path), what);
+  const nlohmann::json json = parse_strict_json(read_small_file(path), what);
   JsonObject document(json, what, "");
   check_schema(document, kScoresSchema);
   for (JsonObject& entry : document.objects("devices")) scores.push_back(entry_from(std::move(entry)));

@@ -13,7 +13,7 @@ namespace muster {
 namespace {
 
 RankDevice from_plan(const RankEnv& env) {
-  const Plan plan = plan_from_json(read_file(env.plan), env.plan);
+  const Plan plan = plan_from_json(read_small_file(env.plan), env.plan);
   if (env.rank >= static_cast<int>(plan.ranks.size())) {
     throw Error(ErrorCode::invalid_argument, cat("plan '", env.plan, "': expected an entry for rank ",
                                                  env.rank, ", got ", plan.ranks.size(), " ranks"));

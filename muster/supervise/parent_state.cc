@@ -34,6 +34,7 @@ ParentState::ParentState() : old_open_files_(raise_open_files()) {
   struct sigaction ignored = {};
   ignored.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &ignored, &old_pipe_action_);
+  ::sigaction(SIGXFSZ, &ignored, &old_size_action_);  // nor is a limit of file sizes
   int subreaper = 0;
   ::prctl(PR_GET_CHILD_SUBREAPER, &subreaper);
   was_subreaper_ = subreaper != 0;
@@ -43,6 +44,7 @@ ParentState::ParentState() : old_open_files_(raise_open_files()) {
 
 ParentState::~ParentState() {
   if (!was_subreaper_) ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  ::sigaction(SIGXFSZ, &old_size_action_, nullptr);
   ::sigaction(SIGPIPE, &old_pipe_action_, nullptr);
   ::sigaction(SIGCHLD, &old_child_action_, nullptr);
   ::setrlimit(RLIMIT_NOFILE, &old_open_files_);

@@ -29,6 +29,7 @@ class ParentState {
   rlimit old_open_files_ = {};
   struct sigaction old_child_action_ = {};
   struct sigaction old_pipe_action_ = {};
+  struct sigaction old_size_action_ = {};
   bool was_subreaper_ = false;
   std::set<pid_t> foreign_;
 };

@@ -10,25 +10,15 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/json_depth.h"
 #include "muster/base/strings.h"
 
 namespace muster {
 namespace {
 
-constexpr int kMaxJsonDepth = 64;
-
-// nlohmann's reader goes down by recursion where values are freed; nothing that is a result nests so deep.
 bool is_json_object(std::string_view line) {
-  if (line.size() < 2 || line.front() != '{' || line.back() != '}') return false;
-  int depth = 0;
-  bool too_deep = false;
-  const auto watch = [&](int now, nlohmann::json::parse_event_t, nlohmann::json&) {
-    depth = now;
-    too_deep = too_deep || depth > kMaxJsonDepth;
-    return !too_deep;
-  };
-  const auto value = nlohmann::json::parse(line, watch, false);
-  return !too_deep && value.is_object();
+  if (line.size() < 2 || line.front() != '{' || line.back() != '}' || nests_too_deep(line)) return false;
+  return nlohmann::json::parse(line, nullptr, false).is_object();
 }
 
 constexpr const char* kNotFinite[] = {"NaN", "Infinity", "-Infinity"};

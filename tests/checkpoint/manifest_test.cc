@@ -89,6 +89,17 @@ TEST(Manifest, RefusesWhatItDoesNotMean) {
   EXPECT_THROW(parse_manifest("[]", "x"), Error);
 }
 
+TEST(Manifest, RefusesWhatNestsDeep) {
+  for (const std::string& open : {std::string("["), std::string("{\"a\":")}) {
+    std::string deep;
+    for (int i = 0; i < 400'000; ++i) deep += open;
+    EXPECT_THROW(parse_manifest(deep, "m"), Error);
+  }
+  std::string whole = "{\"a\": ";
+  whole += std::string(400'000, '[') + std::string(400'000, ']') + "}";
+  EXPECT_THROW(parse_manifest(whole, "m"), Error);
+}
+
 TEST(Manifest, RefusesTextThatIsNotUtf8) {
   auto manifest = sample();
   manifest.user["a"] = "\xff";

@@ -52,6 +52,17 @@ TEST(Run, AFullDiskUnderTheConsoleEndsNobody) {
   EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << "said once";
 }
 
+// The rank is started with the signal's default, as is every other.
+TEST(Run, AFileThatMayGrowNoFurtherIsAsAFullDisk) {
+  const ScratchFolder folder;
+  const Ran ran =
+      from_shell("ulimit -f 8; \"$0\" run -q -n 1 sh -c 'head -c 1000000 /dev/zero; exit 3' >out; echo $?",
+                 folder)
+          .finish();
+  EXPECT_EQ(ran.out, "3\n") << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("cannot write to standard output: File too large"));
+}
+
 const char* const kFailing = "echo reason >&2; exit 7";
 
 TEST(Run, AReaderOfStandardErrorThatIsGoneCostsNeitherCodeNorReport) {

@@ -56,6 +56,16 @@ TEST(Run, WrongFoldersAndVariablesAreNamed) {
   refused("--timeout", "soon", "soon");
 }
 
+TEST(Run, EndlessFilesAreAnErrorInALine) {
+  const ScratchFolder folder;
+  for (const char* flag : {"--plan", "--scores", "--config", "--hostfile", "--map"}) {
+    const std::string file = flag == std::string("--map") ? "@/dev/zero" : "/dev/zero";
+    const Ran ran = muster({"run", flag, file, "true"}, folder);
+    EXPECT_EQ(ran.code, 2) << flag << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr("expected a file of at most 64 MiB as '/dev/zero', got more")) << flag;
+  }
+}
+
 TEST(Run, NotFoundAndNotExecutable) {
   const ScratchFolder folder;
   const Ran not_found = muster({"run", "no-such-program"}, folder);

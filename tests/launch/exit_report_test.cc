@@ -55,6 +55,25 @@ TEST(ErrorFile, TorchrunsTwoFormsAndPlainText) {
   EXPECT_FALSE(read_error_file(folder.path() + "/none"));
 }
 
+TEST(ErrorFile, OfALongOneTheBeginningAndOfADeepOneTheText) {
+  const ScratchFolder folder;
+  const std::string path =
+      folder.write("long.json", "{\"message\": \"" + std::string(3'000'000, 'x') + "\"}");
+  EXPECT_LT(read_error_file(path)->message.size(), 3'000U);
+  EXPECT_THAT(read_error_file(path)->message, HasSubstr(path));
+  const std::string deep = std::string(400'000, '[');
+  EXPECT_EQ(read_error_file(folder.write("deep.json", deep))->message, deep);
+}
+
+TEST(FailureCard, LeavesTheTerminalAlone) {
+  std::vector<WorkerExit> exits = {ended(0, 1)};
+  exits[0].message = "no\x1b[2Jthing";
+  EXPECT_THAT(failure_card(exits, context()), HasSubstr("  error     no?[2Jthing\n"));
+  exits[0].message.clear();
+  exits[0].last_lines = {"\x1b[31mred\x1b[0m \x1b[1A\xc2\x9bup\r"};
+  EXPECT_THAT(failure_card(exits, context()), HasSubstr("    | red ?[1A??up?\n"));
+}
+
 TEST(FailureCard, SaysWhatWellKnownFailuresMean) {
   std::vector<WorkerExit> exits = {ended(0, 1)};
   EXPECT_THAT(failure_card(exits, context()), Not(HasSubstr("meaning")));
