@@ -18,6 +18,7 @@ void print_warning(const std::string& text) {
 }
 
 std::atomic<void (*)(const std::string&)> g_warn = &print_warning;
+std::atomic<const char*> g_setting = nullptr;
 
 }  // namespace
 
@@ -32,17 +33,19 @@ bool LateRanks::due() {
   return true;
 }
 
-void LateRanks::tell(const std::string& operation, const std::vector<int>& came,
-                     const std::vector<int>& late) const {
+void LateRanks::tell(const std::string& operation, const std::vector<int>& came, const std::vector<int>& late,
+                     const char* advice) const {
   const auto waited = Clock::now() - began_;
+  const char* setting = g_setting;
   g_warn.load()(cat(operation, ": waited ", format_duration(waited), " for rank(s) ", join(late, ", "),
-                    "; rank(s) ", join(came, ", "), " have come; see what the others do; it fails in ",
+                    "; rank(s) ", join(came, ", "), " have come; ", advice, "; it fails in ",
                     format_duration(std::max<Clock::duration>(limit_ - waited, Clock::duration::zero())),
-                    " (MUSTER_COLLECTIVE_TIMEOUT)"));
+                    setting == nullptr ? "" : cat(" (", setting, ")")));
 }
 
-void set_warning(void (*warn)(const std::string& text)) {
+void set_warning(void (*warn)(const std::string& text), const char* setting) {
   g_warn = warn;
+  g_setting = setting;
 }
 
 }  // namespace muster

@@ -19,7 +19,9 @@ class LateRanks {
   bool due();
 
   // "all_reduce #12 on rank 0: waited 20.0s for rank(s) 1, 3; rank(s) 0, 2 have come; …", as a warning.
-  void tell(const std::string& operation, const std::vector<int>& came, const std::vector<int>& late) const;
+  // `advice` is what to do about it.
+  void tell(const std::string& operation, const std::vector<int>& came, const std::vector<int>& late,
+            const char* advice = "see what the others do") const;
 
  private:
   std::chrono::milliseconds limit_;
@@ -27,7 +29,8 @@ class LateRanks {
   std::chrono::milliseconds next_;
 };
 
-// Where such warnings go: to log(), where there is one; until this is called, to standard error.
-void set_warning(void (*warn)(const std::string& text));
+// Where such warnings go: to log(), where there is one; until this is called, to standard error. `setting` is
+// the name of what gives the limit, which outlives the process; none is told before.
+void set_warning(void (*warn)(const std::string& text), const char* setting);
 
 }  // namespace muster

@@ -62,7 +62,7 @@ ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d
                         const std::vector<RankIdentity>& members, int place, const InitOptions& options,
                         bool awaited = false) {
   const std::string backend = choose_backend(members, backend_asked(options));
-  set_warning([](const std::string& text) { log(LogLevel::warn, text); });
+  set_warning([](const std::string& text) { log(LogLevel::warn, text); }, "MUSTER_COLLECTIVE_TIMEOUT");
   static std::atomic<bool> told = false;  // of the process's first group: what else it makes is like it
   if (options.device.is_cuda() && backend != "nccl" && place == 0) {
     log(LogLevel::info, cat("process group: ", backend,

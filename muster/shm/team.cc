@@ -214,13 +214,18 @@ void Team::wait_for_all(const Step& what, const Deadline& deadline) {
   }
 }
 
-// By the first of those who have come, so that it is said once.
+// By the first of those who have come, so that it is said once. Where the team is one host's part of a group,
+// who is late here may be waiting for a rank elsewhere.
 void Team::tell_of(const std::vector<int>& late, const Step& what, const LateRanks& late_ranks) const {
   std::vector<int> came;
   for (int rank = 0; rank < size(); ++rank)
     if (std::find(late.begin(), late.end(), rank) == late.end()) came.push_back(rank);
-  if (!late.empty() && came.at(0) == rank_)
-    late_ranks.tell(cat(to_string(what), " ", here()), names_of(came), names_of(late));
+  if (late.empty() || came.at(0) != rank_) return;
+  const char* advice = names_.size == size()
+                           ? "see what the others do"
+                           : "see what the others on this host do, or whether they wait for "
+                             "another host themselves";
+  late_ranks.tell(cat(to_string(what), " ", here()), names_of(came), names_of(late), advice);
 }
 
 void Team::sleep_for(int peer, const Deadline& deadline) {

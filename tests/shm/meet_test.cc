@@ -13,7 +13,9 @@
 namespace muster::shm {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 template <class Body>
 std::string error_of(Body&& body) {
@@ -43,6 +45,38 @@ TEST(Meet, MissingRanksAreNamed) {
   ThreadExchange store;
   const std::string error = error_of([&] { meet(store.exchange(), 0, 4, std::chrono::milliseconds(50)); });
   EXPECT_THAT(error, HasSubstr("missing rank(s) 1, 2, 3"));
+}
+
+// What is said of rank 1, which comes late to a step.
+std::string warning_of(const RankNames& names) {
+  static std::string told;
+  told.clear();
+  set_warning([](const std::string& text) { told = text; }, nullptr);
+  run_ranks(
+      2,
+      [](Team& team) {
+        if (team.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        team.arrive();
+        team.wait_for_all({"all_reduce", 3}, Deadline(std::chrono::milliseconds(800)));
+      },
+      std::chrono::seconds(20), names);
+  return told;
+}
+
+TEST(Meet, LateRanksMayWaitForAnotherHostThemselves) {
+  EXPECT_THAT(warning_of({}), AllOf(HasSubstr("rank(s) 1;"), Not(HasSubstr("host"))));
+  EXPECT_THAT(warning_of({.ranks = {2, 3}, .size = 4}),
+              AllOf(HasSubstr("all_reduce #3 on rank 2 of 4"), HasSubstr("rank(s) 3;"),
+                    HasSubstr("or whether they wait for another host themselves")));
+}
+
+// Python has no MUSTER_COLLECTIVE_TIMEOUT.
+TEST(Meet, TheSettingOfTheLimitIsNamedWhereThereIsOne) {
+  EXPECT_THAT(warning_of({}), Not(HasSubstr("MUSTER_")));
+  static std::string told;
+  set_warning([](const std::string& text) { told = text; }, "THE_SETTING");
+  LateRanks(std::chrono::seconds(1)).tell("barrier", {0}, {1});
+  EXPECT_THAT(told, HasSubstr("(THE_SETTING)"));
 }
 
 TEST(Meet, StrangersAreSentAway) {
