@@ -19,11 +19,13 @@ struct DdpOptions {
   std::optional<double> bucket_cap_mb = {};  // MiB; default 25, the first bucket 1
   bool find_unused_parameters = false;
   // PyTorch's default is false, because zero_grad() throws on its views; ours do not, and one copy is saved.
+  // Wrapped models that have a parameter in common copy all the same.
   bool gradient_as_bucket_view = true;
   bool static_graph = false;
   // Not in PyTorch: ranks that had not the same forwards and backwards are an error within the step. Only
   // forwards in training mode count. Set it to false where ranks run different numbers of forwards whose
-  // results are dropped, and no backward is ever skipped on some of them.
+  // results are dropped, and no backward is ever skipped, nor fails, on some of them only: the others are
+  // then not told (over Gloo they wait until the deadline).
   bool check_steps = true;
 };
 

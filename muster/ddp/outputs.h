@@ -43,12 +43,12 @@ void collect_outputs(T&& value, std::vector<ForwardOutput>& found) {
   } else if constexpr (requires { value.tensors(); }) {
     collect_outputs<true>(value.tensors(), found);
   } else if constexpr (requires { std::tuple_size<Value>::value; }) {
-    std::apply(
-        [&]<class... Item>(Item&&... item) {
-          (collect_outputs < lasts && std::is_lvalue_reference_v < Item >> (std::forward<Item>(item), found),
-           ...);
-        },
-        std::forward<T>(value));
+    const auto collect = [&]<class Item>(Item&& item) {
+      constexpr bool item_lasts = lasts && std::is_lvalue_reference_v<Item>;
+      collect_outputs<item_lasts>(std::forward<Item>(item), found);
+    };
+    std::apply([&]<class... Item>(Item&&... item) { (collect(std::forward<Item>(item)), ...); },
+               std::forward<T>(value));
   } else if constexpr (requires { value.has_value(), *value; }) {
     if (value.has_value()) collect_outputs<stays>(*value, found);
   } else if constexpr (!std::is_convertible_v<T, std::string_view> &&
