@@ -131,7 +131,8 @@ TEST(TasksResume, WhatDiedWithTheRunIsToldAsLost) {
   folder.write("go", "");
   const Ran ran = muster({"tasks", "--resume", "run", "--json", "--html", "t.html"}, folder);
   ASSERT_EQ(ran.code, 0) << ran.err;
-  for (const json& task : json::parse(ran.out)["tasks"]) {
+  const json table = json::parse(ran.out);
+  for (const json& task : table["tasks"]) {
     const json& attempts = task["attempts"];
     ASSERT_EQ(attempts.size(), 2U);
     EXPECT_EQ(attempts[0]["lost"], true);
