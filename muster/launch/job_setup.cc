@@ -96,6 +96,8 @@ JobSetup::JobSetup(const LaunchOptions& options, RankMeeting meeting, int cores)
   facts_.run_id = options.run_id;
   facts_.agent = make_uuid();
   facts_.run_dir = resolve_run_folder(run_folder_of(options));
+  const auto task_dir = get_env("MUSTER_TASK_DIR");
+  facts_.work_dir = task_dir && options.run_dir.empty() ? *task_dir : facts_.run_dir;
   facts_.log_dir =
       options.log_dir.empty()
           ? facts_.run_dir + "/logs"

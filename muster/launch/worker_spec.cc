@@ -155,7 +155,7 @@ Environment rank_environment(const Plan& plan, const RankPlan& rank, const Launc
   contract.plan = job.plan_path;
   contract.store = job.store;
   contract.secret_fd = job.secret_fd;
-  contract.run_dir = job.run_dir;
+  contract.run_dir = job.work_dir;
   contract.backend = value_or(variables, "MUSTER_BACKEND", "auto");
   contract.simulated = plan.simulated;
   for (const auto& [name, value] : to_environment(contract)) variables[name] = value;

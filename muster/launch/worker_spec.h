@@ -20,8 +20,9 @@ struct JobFacts {
   std::string program;    // the path of what argv[0] names
   std::vector<std::string> more_programs{};  // and of what LaunchOptions::more_programs do
   std::string run_dir;                       // absolute
-  std::string log_dir;                       // absolute; attempts are folders in it
-  std::string plan_path;                     // absolute
+  std::string work_dir;   // absolute; where the ranks write: the task's they belong to, or run_dir
+  std::string log_dir;    // absolute; attempts are folders in it
+  std::string plan_path;  // absolute
   std::string master_addr;
   int master_port = 0;
   std::string interface = {};  // on the way to the ranks of other hosts; empty: none, or loopback

@@ -67,8 +67,9 @@ bool place_fd(int fd, int target) {
 }
 
 // By the kernel's own call: the thread sanitizer's sigaction() notes handlers in memory, which the parent
-// shares, and the parent's would be called no more.
-void reset_signals(bool keep_sighup_ignored) {
+// shares, and the parent's would be called no more. What runs on the child's stack leaves it by exec, so the
+// address sanitizer must not note its variables there.
+[[gnu::no_sanitize_address]] void reset_signals(bool keep_sighup_ignored) {
   constexpr size_t kMaskBytes = NSIG / 8;
   const std::array<uint64_t, 8> standard{};  // the kernel's struct, and room: SIG_DFL, no flags
   for (int number = 1; number < NSIG; ++number) {
@@ -87,7 +88,7 @@ bool place_standard_streams(const ChildPlan& plan) {
 }
 
 // Runs in the child, on a stack of its own, while the parent waits. Returns only when something failed.
-const char* become_program(const ChildPlan& plan) {
+[[gnu::no_sanitize_address]] const char* become_program(const ChildPlan& plan) {
   if (::setpgid(0, 0) != 0) return "setpgid";
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return "prctl";
   if (::getppid() != plan.parent) ::_exit(SIGKILL);  // the parent died before prctl: nobody would tell us
@@ -104,7 +105,7 @@ const char* become_program(const ChildPlan& plan) {
   return "exec";
 }
 
-int child_main(void* argument) {
+[[gnu::no_sanitize_address]] int child_main(void* argument) {
   auto* plan = static_cast<ChildPlan*>(argument);
   plan->failed_step = become_program(*plan);
   plan->failed_errno = errno;

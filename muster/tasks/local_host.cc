@@ -2,13 +2,16 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <string_view>
 
 #include "muster/base/memory_group.h"
 #include "muster/base/strings.h"
 #include "muster/launch/lease_plan.h"
 #include "muster/placement/plan_json.h"
+#include "muster/tasks/task_log.h"
 
 namespace muster {
 
@@ -32,14 +35,17 @@ bool LocalHost::reserve(const StartOrder& order) {
 
 void LocalHost::start(const StartOrder& order) {
   const Task& task = *order.task;
+  const std::string folder = task_folder_of(order.log);
+  std::filesystem::create_directories(folder);
+  folders_[order.id] = folder;
   const std::string base = order.log.substr(0, order.log.size() - std::string_view(".log").size());
   if (task.ranks > 1) write_file(base + ".plan.json", plan_to_json(plan_of(task, pool_, *order.where)));
   static const std::vector<Lease> kNoLeases;
   const auto found = leases_.find(order.id);
   const std::vector<Lease>& leases = found == leases_.end() ? kNoLeases : found->second;
-  ChildOptions child{.argv = task_argv(task, options_.facts, pool_, base + ".plan.json", base + ".job"),
+  ChildOptions child{.argv = task_argv(task, options_.facts, pool_, base + ".plan.json", folder),
                      .environment = task_environment(task, options_.facts, pool_, *order.where, order.attempt,
-                                                     lease_variable(leases)),
+                                                     folder, lease_variable(leases)),
                      .working_directory = task.directory,
                      .stdin_fd = no_input_.get(),
                      .stdout_fd = order.log_fd,
@@ -53,6 +59,7 @@ std::vector<TaskEnd> LocalHost::wait(std::optional<Clock::time_point> until) {
   std::vector<TaskEnd> ends;
   for (PoolExit& exit : processes_.wait(until)) {
     give_leases_back(exit);
+    remove_unused_folder(exit.exit.id);
     TaskEnd end{.exit = std::move(exit)};
     if (end.exit.exit.signal == SIGKILL && end.exit.exit.sent_signal == 0) {
       const auto kills = count_oom_kills();
@@ -70,6 +77,14 @@ void LocalHost::give_leases_back(const PoolExit& exit) {
     for (Lease& lease : found->second) lease.end();
   }
   leases_.erase(found);
+}
+
+// Of a task that has left nothing there.
+void LocalHost::remove_unused_folder(int id) {
+  const auto found = folders_.find(id);
+  if (found == folders_.end()) return;
+  ::rmdir(found->second.c_str());
+  folders_.erase(found);
 }
 
 TaskEnd end_without_start(int id, const Error& error) {

@@ -1,6 +1,7 @@
 #include "muster/tasks/slurm_element.h"
 
 #include <unistd.h>
+#include <filesystem>
 
 #include <cerrno>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/child.h"
+#include "muster/tasks/task_log.h"
 
 namespace muster {
 
@@ -55,7 +57,12 @@ void exec_element(const std::string& path, int index) {
   Environment environment = own_environment();
   for (const auto& [name, value] : element.environment) environment[name] = value;
   environment["MUSTER_TASK"] = element.name;
-  if (!element.run_dir.empty()) environment["MUSTER_RUN_DIR"] = element.run_dir;
+  if (!element.run_dir.empty()) {
+    environment["MUSTER_RUN_DIR"] = element.run_dir;
+    environment["MUSTER_TASK_DIR"] =
+        task_folder_of(log_folder_of(element.run_dir, element.name, static_cast<size_t>(index)) + "/0.log");
+    std::filesystem::create_directories(environment["MUSTER_TASK_DIR"]);
+  }
   if (!element.directory.empty() && ::chdir(element.directory.c_str()) != 0)
     fail_errno(cat("task ", printable(element.name), ": cannot enter ", printable(element.directory)), errno);
   const std::string program = find_program(element.argv[0], environment["PATH"]);

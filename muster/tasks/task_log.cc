@@ -40,6 +40,11 @@ std::string log_folder_of(const std::string& run_dir, const std::string& task, s
   return cat(run_dir, "/logs/", name);
 }
 
+std::string task_folder_of(const std::string& log) {
+  const std::filesystem::path logs = std::filesystem::path(log).parent_path();
+  return logs.parent_path().parent_path() / "tasks" / logs.filename();
+}
+
 Fd open_task_log(const std::string& path) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC;
   const std::string folder = path.substr(0, path.rfind('/'));

@@ -11,21 +11,37 @@ namespace {
 
 // Left over from a launcher around this run: they speak of another process.
 constexpr const char* kOuterVariables[] = {
-    "MUSTER_DEVICE",       "MUSTER_PLAN",
-    "MUSTER_STORE",        "MUSTER_SECRET_FD",
-    "MUSTER_EVENTS_FD",    "MUSTER_LOCAL_RANK",
-    "MUSTER_ATTEMPT",      "MUSTER_SIMULATED",
-    "MUSTER_LEASE_FD",     "MUSTER_TTY",
-    "MUSTER_CARD",         "MUSTER_SECRET_FILE",
-    "MUSTER_TASK",         "MUSTER_RUN_DIR",
-    "MUSTER_AGENT",        "RANK",
-    "WORLD_SIZE",          "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",     "ROLE_NAME",
-    "MASTER_ADDR",         "MUSTER_GPUS",
-    "MUSTER_INVENTORY",    "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE",
+    "MUSTER_DEVICE",
+    "MUSTER_PLAN",
+    "MUSTER_STORE",
+    "MUSTER_SECRET_FD",
+    "MUSTER_EVENTS_FD",
+    "MUSTER_LOCAL_RANK",
+    "MUSTER_ATTEMPT",
+    "MUSTER_SIMULATED",
+    "MUSTER_LEASE_FD",
+    "MUSTER_TTY",
+    "MUSTER_CARD",
+    "MUSTER_SECRET_FILE",
+    "MUSTER_TASK",
+    "MUSTER_RUN_DIR",
+    "MUSTER_TASK_DIR",
+    "MUSTER_AGENT",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "ROLE_NAME",
+    "MASTER_ADDR",
+    "MUSTER_GPUS",
+    "MUSTER_INVENTORY",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_ERROR_FILE",
 };
 
 const PoolHost& host_of(const Pool& pool, const Allocation& where) {
@@ -148,7 +164,8 @@ Plan plan_of(const Task& task, const Pool& pool, const Allocation& where) {
 }
 
 Environment task_environment(const Task& task, const TaskRunFacts& run, const Pool& pool,
-                             const Allocation& where, int attempt, const std::string& leases) {
+                             const Allocation& where, int attempt, const std::string& task_dir,
+                             const std::string& leases) {
   Environment variables = run.environment;
   for (const char* name : kOuterVariables) variables.erase(name);
   for (const auto& [name, value] : task.environment) variables[name] = value;
@@ -158,6 +175,7 @@ Environment task_environment(const Task& task, const TaskRunFacts& run, const Po
   variables["MUSTER_TASK"] = task.name;
   variables["MUSTER_ATTEMPT"] = cat(attempt);
   variables["MUSTER_RUN_DIR"] = run.run_dir;
+  variables["MUSTER_TASK_DIR"] = task_dir;
   const TaskAttempt devices = attempt_of(pool, where, attempt);
   variables["MUSTER_DEVICE"] = devices_text(devices);
   variables.emplace("MUSTER_CPU_SLOTS",
@@ -169,7 +187,7 @@ Environment task_environment(const Task& task, const TaskRunFacts& run, const Po
 }
 
 std::vector<std::string> task_argv(const Task& task, const TaskRunFacts& run, const Pool& pool,
-                                   const std::string& plan_path, const std::string& job_dir) {
+                                   const std::string& plan_path, const std::string& task_dir) {
   if (task.ranks <= 1) return task.argv;
   std::vector<std::string> argv = {run.launcher,
                                    "run",
@@ -177,7 +195,7 @@ std::vector<std::string> task_argv(const Task& task, const TaskRunFacts& run, co
                                    "--plan",
                                    plan_path,
                                    "--run-dir",
-                                   job_dir,
+                                   task_dir,
                                    "--shutdown-timeout",
                                    cat(run.grace.count(), "ms")};
   if (!run.lease || pool.inventory().simulated) argv.emplace_back("--no-lease");

@@ -36,13 +36,15 @@ Plan plan_of(const Task& task, const Pool& pool, const Allocation& where);
 // How many threads its share of the host's CPUs is good for.
 int threads_of(const Pool& pool, const Allocation& where);
 
-// The whole environment of the attempt. `leases`: MUSTER_LEASE_FD's value. The task's own variables win over
+// The whole environment of the attempt. `task_dir`: the folder of all attempts; `leases`: MUSTER_LEASE_FD's
+// value. The task's own variables win over
 // the runner's; what muster tells a task wins over both, but for OMP_NUM_THREADS.
 Environment task_environment(const Task& task, const TaskRunFacts& run, const Pool& pool,
-                             const Allocation& where, int attempt, const std::string& leases);
+                             const Allocation& where, int attempt, const std::string& task_dir,
+                             const std::string& leases);
 
-// What is executed: the task's argv, or the launcher with it. `plan_path` and `job_dir` are for the launcher.
+// What is executed: the task's argv, or the launcher with it, whose run's folder is the task's.
 std::vector<std::string> task_argv(const Task& task, const TaskRunFacts& run, const Pool& pool,
-                                   const std::string& plan_path, const std::string& job_dir);
+                                   const std::string& plan_path, const std::string& task_dir);
 
 }  // namespace muster

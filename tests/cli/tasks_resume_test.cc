@@ -237,6 +237,20 @@ TEST(TasksResume, KilledAtAnyMomentARunGoesOn) {
   }
 }
 
+// What an attempt has saved the next one finds, and so does a resumed run: of a task, and of its ranks.
+TEST(TasksResume, ATasksFolderLastsOverAttempts) {
+  const ScratchFolder folder;
+  const std::string count = "echo x >>$DIR/tries; test $(wc -l <$DIR/tries) -ge 3";
+  folder.write("s.toml", task_table("one", "DIR=$MUSTER_TASK_DIR; " + count, "retries = 1\n") +
+                             task_table("ranks", "DIR=$MUSTER_RUN_DIR; [ $RANK = 1 ] && exit; " + count,
+                                        "retries = 1\nranks = 2\n"));
+  EXPECT_EQ(muster({"tasks", "s.toml", "--run-dir", "run"}, folder).code, 1);
+  const Ran ran = muster({"tasks", "--resume", "run"}, folder);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(read_file(folder.path() + "/run/tasks/one/tries"), "x\nx\nx\n");
+  EXPECT_EQ(read_file(folder.path() + "/run/tasks/ranks/tries"), "x\nx\nx\n");
+}
+
 TEST(TasksResume, ByTheLinkToTheNewestRun) {
   const ScratchFolder folder;
   folder.write("s.toml", task_table("a", "test -e ready"));

@@ -36,6 +36,7 @@ JobFacts job() {
   JobFacts facts;
   facts.run_id = "job1";
   facts.run_dir = "/runs/job1";
+  facts.work_dir = "/runs/job1";
   facts.log_dir = "/runs/job1/logs";
   facts.plan_path = "/runs/job1/plan.json";
   facts.master_addr = "localhost";

@@ -29,7 +29,7 @@ TEST(TaskProcess, ATaskSeesItsOwnGpusAlone) {
   run.environment = {
       {"MINE", "no"}, {"RANK", "3"}, {"MUSTER_LEASE_FD", "9"}, {"MUSTER_GPUS", "9"}, {"PATH", "/bin"}};
   const Allocation where = place_on(pool, task.needs[0]);
-  const Environment variables = task_environment(task, run, pool, where, 2, "7,8");
+  const Environment variables = task_environment(task, run, pool, where, 2, "/run/tasks/a", "7,8");
   const TaskAttempt attempt = attempt_of(pool, where, 2);
   ASSERT_EQ(attempt.devices.size(), 2U);
   EXPECT_EQ(variables.at("CUDA_VISIBLE_DEVICES"), attempt.devices[0] + "," + attempt.devices[1]);
@@ -38,6 +38,7 @@ TEST(TaskProcess, ATaskSeesItsOwnGpusAlone) {
   EXPECT_EQ(variables.at("MUSTER_TASK"), "two");
   EXPECT_EQ(variables.at("MUSTER_ATTEMPT"), "2");
   EXPECT_EQ(variables.at("MUSTER_RUN_DIR"), "/run");
+  EXPECT_EQ(variables.at("MUSTER_TASK_DIR"), "/run/tasks/a");
   EXPECT_EQ(variables.at("MUSTER_LEASE_FD"), "7,8");
   EXPECT_EQ(variables.at("OMP_NUM_THREADS"), "3");
   EXPECT_EQ(variables.at("MINE"), "yes");
@@ -51,7 +52,7 @@ TEST(TaskProcess, ACpuTaskSeesNoGpuWhereThereAreSome) {
   const Task task = task_of("cpu", {{.cpus = 2}});
   for (const int gpus : {0, 2}) {
     const Pool pool = real_pool(gpus);
-    const Environment variables = task_environment(task, {}, pool, place_on(pool, task.needs[0]), 0, "");
+    const Environment variables = task_environment(task, {}, pool, place_on(pool, task.needs[0]), 0, "", "");
     ASSERT_EQ(variables.contains("CUDA_VISIBLE_DEVICES"), gpus > 0);
     if (gpus > 0) {
       EXPECT_EQ(variables.at("CUDA_VISIBLE_DEVICES"), "");
@@ -64,7 +65,7 @@ TEST(TaskProcess, ACpuTaskSeesNoGpuWhereThereAreSome) {
 TEST(TaskProcess, OnASimulatedMachineNoGpuIsShown) {
   const Pool pool = pool_of(2);
   const Task task = task_of("a", {{.gpus = 1}});
-  const Environment variables = task_environment(task, {}, pool, place_on(pool, task.needs[0]), 0, "");
+  const Environment variables = task_environment(task, {}, pool, place_on(pool, task.needs[0]), 0, "", "");
   EXPECT_EQ(variables.at("MUSTER_SIMULATED"), "1");
   EXPECT_FALSE(variables.contains("CUDA_VISIBLE_DEVICES"));
   EXPECT_TRUE(lease_wishes_of(pool, place_on(pool, task.needs[0])).empty());
@@ -75,13 +76,13 @@ TEST(TaskProcess, AProgramThatStartsItsOwnRanksFindsItsSimulatedGpus) {
   const Pool pool(box);
   const Task task = task_of("a", {{.gpus = 2}});
   const Allocation where = place_on(pool, task.needs[0]);
-  Environment variables = task_environment(task, {}, pool, where, 0, "");
+  Environment variables = task_environment(task, {}, pool, where, 0, "", "");
   EXPECT_EQ(variables.at("MUSTER_INVENTORY"), "/boxes/box.toml");
   EXPECT_EQ(variables.at("MUSTER_GPUS"), cat("box:", join(attempt_of(pool, where, 0).devices, ",")));
   EXPECT_LE(std::stoul(variables.at("OMP_NUM_THREADS")), std::thread::hardware_concurrency())
       << "the threads are this machine's";
   const Task cpu = task_of("b", {{.cpus = 50'000}});
-  variables = task_environment(cpu, {}, pool, place_on(pool, cpu.needs[0]), 0, "");
+  variables = task_environment(cpu, {}, pool, place_on(pool, cpu.needs[0]), 0, "", "");
   EXPECT_FALSE(variables.contains("MUSTER_GPUS"));
   EXPECT_EQ(std::stoul(variables.at("OMP_NUM_THREADS")), std::thread::hardware_concurrency());
 }
@@ -110,7 +111,7 @@ TEST(TaskProcess, RanksAreTheLaunchersAffairByAnExactPlan) {
   const Plan two_each = plan_of(pairs, pool, all);
   EXPECT_EQ(two_each.visibility, Visibility::all);
   EXPECT_EQ(two_each.ranks[1].device.ordinal.value, 2);
-  EXPECT_THAT(split(task_environment(pairs, {}, pool, all, 0, "").at("CUDA_VISIBLE_DEVICES"), ','),
+  EXPECT_THAT(split(task_environment(pairs, {}, pool, all, 0, "", "").at("CUDA_VISIBLE_DEVICES"), ','),
               testing::SizeIs(4));
   const auto argv = task_argv(task, {.launcher = "/bin/muster"}, pool, "p.json", "job");
   EXPECT_THAT(argv, testing::Contains("--plan"));
