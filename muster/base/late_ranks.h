@@ -29,8 +29,8 @@ class LateRanks {
   std::chrono::milliseconds next_;
 };
 
-// Where such warnings go: to log(), where there is one; until this is called, to standard error. `setting` is
-// the name of what gives the limit, which outlives the process; none is told before.
+// Where such warnings go: to log(), where there is one; until this is called, to standard error. `setting`
+// names what gives the limit, and must last as long as the process; until then none is named.
 void set_warning(void (*warn)(const std::string& text), const char* setting);
 
 }  // namespace muster

@@ -23,8 +23,8 @@ class ConfigReader {
   ConfigReader(const CLI::App& command, const std::string& path) : command_(command), path_(path) {}
 
   std::vector<std::string> read() {
-    const std::string text = read_small_file(path_);
-    if (text.size() > kMaxConfigBytes) fail({1, 1}, "at most 1 MiB", cat(text.size(), " bytes"));
+    const std::string text = read_file(path_, kMaxConfigBytes);
+    if (text.size() > kMaxConfigBytes) fail({1, 1}, "at most 1 MiB", "more");
     for (const auto& [key, value] : parse(text)) take(key, value);
     return std::move(args_);
   }

@@ -14,10 +14,10 @@
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
-#include "muster/base/json_depth.h"
 #include "muster/base/shell.h"
 #include "muster/base/units.h"
 #include "muster/cli/cluster_flags.h"
+#include "muster/device/strict_json.h"
 #include "muster/launch/lease_plan.h"
 #include "muster/supervise/child.h"
 
@@ -70,14 +70,13 @@ std::vector<int> map_of_command(const std::string& command) {
 
 // A JSON object of GPU → speed: {"0": 100, "NVIDIA A100-SXM4-40GB": 90}.
 std::map<std::string, double> read_scores(const std::string& path) {
-  const std::string text = read_small_file(path);
-  const auto json = nests_too_deep(text) ? nlohmann::json() : nlohmann::json::parse(text, nullptr, false);
+  const auto json = parse_strict_json(read_small_file(path), cat("--scores ", path));
   std::map<std::string, double> scores;
   const auto refuse = [&](const std::string& got) {
     throw bad_flag("--scores", "a JSON object of numbers as in {\"0\": 100, \"1\": 90}", got,
                    cat("correct ", path));
   };
-  if (!json.is_object()) refuse(json.is_discarded() ? "no JSON" : json.type_name());
+  if (!json.is_object()) refuse(json.type_name());
   for (const auto& [gpu, score] : json.items()) {
     if (!score.is_number()) refuse(cat(score.type_name(), " for ", printable(gpu)));
     scores[gpu] = score.get<double>();

@@ -146,7 +146,7 @@ std::string evidence(const WorkerExit& exit) {
   if (exit.stack.empty() && !has_more) return out + last_words(exit, lines);
   if (!exit.stack.empty() && told_above) return out;
   if (has_more && (exit.stack.empty() || begins_with_innermost(exit.stack)))
-    out += indented(last(split(exit.message, '\n'), kMaxStackLines));
+    out += indented(last(split(exit.message.substr(exit.message.find('\n') + 1), '\n'), kMaxStackLines));
   if (exit.stack.empty()) return out;
   if (exit.message.empty()) out += last_words(exit, lines);
   return out + "  stack\n" + innermost(exit.stack);

@@ -292,29 +292,28 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
     processes.kill_all();
     throw;
   }
-  const auto lines_of = [&](int rank) {
-    const WorkerSpec& spec = spec_of(specs, rank);
+  const auto explained = [&](const ChildExit& end) {
+    const WorkerSpec& spec = spec_of(specs, end.id);
+    WorkerExit exit = explain(end, spec, started);
+    if (!exit.failed()) return exit;
     const auto id = err_ids[static_cast<size_t>(&spec - specs.data())];
-    return id ? output.last_lines(*id, kLinesWithStack) : last_lines_of(spec.err.file);
+    add_lines(exit, id ? output.last_lines(*id, kLinesWithStack) : last_lines_of(spec.err.file));
+    exit.lines_in_sight = id && spec.err.console && output.in_sight(*id);
+    return exit;
   };
   EarlyEnd early_end(processes, specs, rules.early_end_after);
   StoppedRanks stopped(processes, specs, rules.stopped_for);
-  const WaitResult ended =
-      processes.wait_all({.grace = rules.shutdown_timeout,
-                          .until = rules.until,
-                          .on_exit =
-                              [&](const ChildExit& exit) {
-                                early_end.on_exit(exit);
-                                stopped.on_exit(exit);
-                                if (rules.on_failure && exit.failed() && exit.sent_signal == 0)
-                                  rules.on_failure(explain(exit, spec_of(specs, exit.id), started));
-                              },
-                          .is_consequence =
-                              [&](const ChildExit& exit) {
-                                WorkerExit told = explain(exit, spec_of(specs, exit.id), started);
-                                if (exit.failed()) add_lines(told, lines_of(exit.id));
-                                return lost_a_peer(told);
-                              }});
+  const WaitResult ended = processes.wait_all(
+      {.grace = rules.shutdown_timeout,
+       .until = rules.until,
+       .on_exit =
+           [&](const ChildExit& exit) {
+             early_end.on_exit(exit);
+             stopped.on_exit(exit);
+             if (rules.on_failure && exit.failed() && exit.sent_signal == 0)
+               rules.on_failure(explain(exit, spec_of(specs, exit.id), started));
+           },
+       .is_consequence = [&](const ChildExit& exit) { return lost_a_peer(explained(exit)); }});
   input.close();
   // A job that was stopped, or is now, ends soon, whoever holds the pipe that it writes to.
   output.finish([&] { return ended.stopped_by != 0 || processes.stop_requested() != 0; });
@@ -323,15 +322,7 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
                      .stopped_by = ended.stopped_by,
                      .timed_out = ended.timed_out,
                      .all_gone = ended.survivors.empty()};
-  for (const ChildExit& end : ended.exits) {
-    const WorkerSpec& spec = spec_of(specs, end.id);
-    result.exits.push_back(explain(end, spec, started));
-    const auto id = err_ids[static_cast<size_t>(&spec - specs.data())];
-    WorkerExit& exit = result.exits.back();
-    if (!exit.failed()) continue;
-    add_lines(exit, lines_of(end.id));
-    exit.lines_in_sight = id && spec.err.console && output.in_sight(*id);
-  }
+  for (const ChildExit& end : ended.exits) result.exits.push_back(explained(end));
   explain_oom_kills(oom_kills, result.exits);
   stopped.explain(result.exits);
   name_source_lines(result.exits);

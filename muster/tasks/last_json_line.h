@@ -9,10 +9,10 @@ namespace muster {
 
 inline constexpr size_t kLastJsonBytes = size_t{1} << 20;
 
-// The last line of the file that is a JSON object, as it stands there, but for NaN, Infinity and -Infinity,
-// which programs print (Python's json thus, C++ as nan and inf) and JSON does not have: these become texts
-// ("NaN"). Empty when there is none in
-// the last `max_bytes`. A line that begins before those is not looked at; the last line needs no end.
+// The last line of the file that is a JSON object, as it stands there. JSON has no NaN and no infinities, but
+// programs print them (Python as NaN and Infinity, C++ as nan and inf): these become the texts "NaN",
+// "Infinity" and "-Infinity". Empty when there is none in the last `max_bytes`. A line that begins before
+// those is not looked at; the last line needs no end.
 // Blocking: reads at most `max_bytes`. Throws: io naming the path.
 std::string last_json_line(const std::string& path, size_t max_bytes = kLastJsonBytes);
 

@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <string_view>
 
 #include "muster/base/memory_group.h"
@@ -36,7 +35,7 @@ bool LocalHost::reserve(const StartOrder& order) {
 void LocalHost::start(const StartOrder& order) {
   const Task& task = *order.task;
   const std::string folder = task_folder_of(order.log);
-  std::filesystem::create_directories(folder);
+  make_task_folder(folder);
   folders_[order.id] = folder;
   const std::string base = order.log.substr(0, order.log.size() - std::string_view(".log").size());
   if (task.ranks > 1) write_file(base + ".plan.json", plan_to_json(plan_of(task, pool_, *order.where)));
@@ -77,6 +76,11 @@ void LocalHost::give_leases_back(const PoolExit& exit) {
     for (Lease& lease : found->second) lease.end();
   }
   leases_.erase(found);
+}
+
+void LocalHost::forget(int id) {
+  leases_.erase(id);
+  remove_unused_folder(id);
 }
 
 // Of a task that has left nothing there.

@@ -52,7 +52,7 @@ class LocalHost : public TaskHost {
   void look() { foreign_.look(); }
 
   // Forgets the leases of an order that did not start.
-  void forget(int id) { leases_.erase(id); }
+  void forget(int id);
 
  private:
   void give_leases_back(const PoolExit& exit);

@@ -1,7 +1,6 @@
 #include "muster/tasks/slurm_element.h"
 
 #include <unistd.h>
-#include <filesystem>
 
 #include <cerrno>
 #include <fstream>
@@ -61,7 +60,7 @@ void exec_element(const std::string& path, int index) {
     environment["MUSTER_RUN_DIR"] = element.run_dir;
     environment["MUSTER_TASK_DIR"] =
         task_folder_of(log_folder_of(element.run_dir, element.name, static_cast<size_t>(index)) + "/0.log");
-    std::filesystem::create_directories(environment["MUSTER_TASK_DIR"]);
+    make_task_folder(environment["MUSTER_TASK_DIR"]);
   }
   if (!element.directory.empty() && ::chdir(element.directory.c_str()) != 0)
     fail_errno(cat("task ", printable(element.name), ": cannot enter ", printable(element.directory)), errno);

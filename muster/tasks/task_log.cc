@@ -45,14 +45,16 @@ std::string task_folder_of(const std::string& log) {
   return logs.parent_path().parent_path() / "tasks" / logs.filename();
 }
 
+void make_task_folder(const std::string& folder) {
+  if (::mkdir(folder.c_str(), 0755) == 0) return;
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail_errno(cat("cannot create '", folder, "'"), error.value());
+}
+
 Fd open_task_log(const std::string& path) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC;
-  const std::string folder = path.substr(0, path.rfind('/'));
-  if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) {
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    if (error) fail_errno(cat("cannot create '", folder, "'"), error.value());
-  }
+  make_task_folder(path.substr(0, path.rfind('/')));
   Fd file(::open(path.c_str(), kFlags, 0644));
   if (!file.valid()) fail_errno(cat("cannot create log '", path, "'"), errno);
   return file;

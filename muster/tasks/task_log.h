@@ -15,6 +15,9 @@ std::string log_folder_of(const std::string& run_dir, const std::string& task, s
 // RUN_DIR/logs/NAME/0.log.
 std::string task_folder_of(const std::string& log);
 
+// Makes the folder, where it is not there yet. Throws: io.
+void make_task_folder(const std::string& folder);
+
 // Makes the file, with its folder. Throws: io.
 Fd open_task_log(const std::string& path);
 

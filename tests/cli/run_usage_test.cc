@@ -58,12 +58,14 @@ TEST(Run, WrongFoldersAndVariablesAreNamed) {
 
 TEST(Run, EndlessFilesAreAnErrorInALine) {
   const ScratchFolder folder;
-  for (const char* flag : {"--plan", "--scores", "--config", "--hostfile", "--map"}) {
+  for (const char* flag : {"--plan", "--scores", "--hostfile", "--map"}) {
     const std::string file = flag == std::string("--map") ? "@/dev/zero" : "/dev/zero";
     const Ran ran = muster({"run", flag, file, "true"}, folder);
     EXPECT_EQ(ran.code, 2) << flag << ran.err;
     EXPECT_THAT(ran.err, HasSubstr("expected a file of at most 64 MiB as '/dev/zero', got more")) << flag;
   }
+  EXPECT_THAT(muster({"run", "--config", "/dev/zero", "true"}, folder).err,
+              HasSubstr("--config /dev/zero: expected at most 1 MiB, got more"));
 }
 
 TEST(Run, NotFoundAndNotExecutable) {
