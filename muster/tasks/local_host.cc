@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <string_view>
 
@@ -10,7 +9,6 @@
 #include "muster/base/strings.h"
 #include "muster/launch/lease_plan.h"
 #include "muster/placement/plan_json.h"
-#include "muster/tasks/task_log.h"
 
 namespace muster {
 
@@ -34,9 +32,7 @@ bool LocalHost::reserve(const StartOrder& order) {
 
 void LocalHost::start(const StartOrder& order) {
   const Task& task = *order.task;
-  const std::string folder = task_folder_of(order.log);
-  make_task_folder(folder);
-  folders_[order.id] = folder;
+  const std::string folder = order.log.substr(0, order.log.rfind('/'));
   const std::string base = order.log.substr(0, order.log.size() - std::string_view(".log").size());
   if (task.ranks > 1) write_file(base + ".plan.json", plan_to_json(plan_of(task, pool_, *order.where)));
   static const std::vector<Lease> kNoLeases;
@@ -58,7 +54,6 @@ std::vector<TaskEnd> LocalHost::wait(std::optional<Clock::time_point> until) {
   std::vector<TaskEnd> ends;
   for (PoolExit& exit : processes_.wait(until)) {
     give_leases_back(exit);
-    remove_unused_folder(exit.exit.id);
     TaskEnd end{.exit = std::move(exit)};
     if (end.exit.exit.signal == SIGKILL && end.exit.exit.sent_signal == 0) {
       const auto kills = count_oom_kills();
@@ -76,19 +71,6 @@ void LocalHost::give_leases_back(const PoolExit& exit) {
     for (Lease& lease : found->second) lease.end();
   }
   leases_.erase(found);
-}
-
-void LocalHost::forget(int id) {
-  leases_.erase(id);
-  remove_unused_folder(id);
-}
-
-// Of a task that has left nothing there.
-void LocalHost::remove_unused_folder(int id) {
-  const auto found = folders_.find(id);
-  if (found == folders_.end()) return;
-  ::rmdir(found->second.c_str());
-  folders_.erase(found);
 }
 
 TaskEnd end_without_start(int id, const Error& error) {

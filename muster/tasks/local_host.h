@@ -52,18 +52,16 @@ class LocalHost : public TaskHost {
   void look() { foreign_.look(); }
 
   // Forgets the leases of an order that did not start.
-  void forget(int id);
+  void forget(int id) { leases_.erase(id); }
 
  private:
   void give_leases_back(const PoolExit& exit);
-  void remove_unused_folder(int id);
 
   const Pool& pool_;
   LocalHostOptions options_;
   ProcessPool processes_;
   ForeignLeases foreign_;
   std::unordered_map<int, std::vector<Lease>> leases_;  // by order, where it has any
-  std::unordered_map<int, std::string> folders_;        // of the tasks that run, by order
   Fd no_input_;                                         // every task's standard input
   std::optional<int64_t> oom_kills_;
 };

@@ -144,7 +144,7 @@ class TaskRunner {
     TaskAttempt attempt = attempt_of(schedule_.pool(), live.where, number);
     attempt.began = now();
     attempt.log =
-        cat(log_folder_of(options_.facts.run_dir, tasks_[start.task].name, start.task), "/", number, ".log");
+        cat(task_folder_of(options_.facts.run_dir, tasks_[start.task].name, start.task), "/", number, ".log");
     result.state = TaskState::running;
     result.reason.clear();
     journal_.start(tasks_[start.task].name, attempt, {live.where.memory_bytes, live.where.cpus});

@@ -59,7 +59,7 @@ void exec_element(const std::string& path, int index) {
   if (!element.run_dir.empty()) {
     environment["MUSTER_RUN_DIR"] = element.run_dir;
     environment["MUSTER_TASK_DIR"] =
-        task_folder_of(log_folder_of(element.run_dir, element.name, static_cast<size_t>(index)) + "/0.log");
+        task_folder_of(element.run_dir, element.name, static_cast<size_t>(index));
     make_task_folder(environment["MUSTER_TASK_DIR"]);
   }
   if (!element.directory.empty() && ::chdir(element.directory.c_str()) != 0)

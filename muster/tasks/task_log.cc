@@ -30,7 +30,7 @@ std::string tail_of(int fd) {
 
 }  // namespace
 
-std::string log_folder_of(const std::string& run_dir, const std::string& task, size_t place) {
+std::string task_folder_of(const std::string& run_dir, const std::string& task, size_t place) {
   std::string name = task;
   std::replace(name.begin(), name.end(), '/', '_');
   // Names that would be the same folder, or none, are told apart by their place.
@@ -38,11 +38,6 @@ std::string log_folder_of(const std::string& run_dir, const std::string& task, s
     name = cat(name.substr(0, 200), "~", place);
   if (name.starts_with('.')) name.insert(0, "_");
   return cat(run_dir, "/logs/", name);
-}
-
-std::string task_folder_of(const std::string& log) {
-  const std::filesystem::path logs = std::filesystem::path(log).parent_path();
-  return logs.parent_path().parent_path() / "tasks" / logs.filename();
 }
 
 void make_task_folder(const std::string& folder) {

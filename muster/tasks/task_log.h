@@ -8,12 +8,9 @@
 
 namespace muster {
 
-// The folder of a task's logs, below `run_dir`. `place`: the task's among all.
-std::string log_folder_of(const std::string& run_dir, const std::string& task, size_t place);
-
-// The folder that is the task's own in all of its attempts, by the path of one's log: RUN_DIR/tasks/NAME of
-// RUN_DIR/logs/NAME/0.log.
-std::string task_folder_of(const std::string& log);
+// The folder of a task, below `run_dir`: the same in all of its attempts, with their logs. `place`: the
+// task's among all.
+std::string task_folder_of(const std::string& run_dir, const std::string& task, size_t place);
 
 // Makes the folder, where it is not there yet. Throws: io.
 void make_task_folder(const std::string& folder);

@@ -24,6 +24,7 @@
 #include "muster/tasks/remote_message.h"
 #include "muster/tasks/runner.h"
 #include "muster/tasks/seen_host.h"
+#include "muster/tasks/task_log.h"
 
 namespace muster {
 
@@ -204,10 +205,7 @@ class TaskServer {
       channel_.send(to_line(RemoteEnded{.end = refused}));
       return;
     }
-    if (start.task.ranks > 1) {
-      std::error_code ignored;  // writing there says it
-      std::filesystem::create_directories(std::filesystem::path(start.log).parent_path(), ignored);
-    }
+    make_task_folder(start.log.substr(0, start.log.rfind('/')));
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("cannot make a pipe", errno);
     Stream& stream = streams_[start.id];

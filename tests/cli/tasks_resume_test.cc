@@ -247,8 +247,8 @@ TEST(TasksResume, ATasksFolderLastsOverAttempts) {
   EXPECT_EQ(muster({"tasks", "s.toml", "--run-dir", "run"}, folder).code, 1);
   const Ran ran = muster({"tasks", "--resume", "run"}, folder);
   EXPECT_EQ(ran.code, 0) << ran.err;
-  EXPECT_EQ(read_file(folder.path() + "/run/tasks/one/tries"), "x\nx\nx\n");
-  EXPECT_EQ(read_file(folder.path() + "/run/tasks/ranks/tries"), "x\nx\nx\n");
+  EXPECT_EQ(read_file(folder.path() + "/run/logs/one/tries"), "x\nx\nx\n");
+  EXPECT_EQ(read_file(folder.path() + "/run/logs/ranks/tries"), "x\nx\nx\n");
 }
 
 TEST(TasksResume, ByTheLinkToTheNewestRun) {

@@ -75,18 +75,6 @@ TEST(Tasks, AProgramThatIsNotThereIsAFailureWithItsName) {
   EXPECT_THAT(ran.err, HasSubstr("cannot start './absent-2'"));
 }
 
-TEST(Tasks, AFolderThatCannotBeMadeIsTheTasksFailure) {
-  const ScratchFolder folder;
-  std::filesystem::create_directory(folder.path() + "/run");
-  folder.write("run/tasks", "");
-  folder.write("s.toml", task_table("a", "true"));
-  const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run"}, folder);
-  EXPECT_EQ(ran.code, 1);
-  EXPECT_THAT(ran.err, HasSubstr("a failed: cannot create '"));
-  EXPECT_THAT(ran.err, HasSubstr("run/tasks/a': Not a directory"));
-  EXPECT_THAT(ran.out, HasSubstr("failed")) << "the table";
-}
-
 TEST(Tasks, ATimeLimitEndsATaskWithAllThatItStarted) {
   const ScratchFolder folder;
   folder.write("s.toml", task_table("slow", "setsid sleep 1000 & echo $! >pid; sleep 1000",

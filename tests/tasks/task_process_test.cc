@@ -29,7 +29,7 @@ TEST(TaskProcess, ATaskSeesItsOwnGpusAlone) {
   run.environment = {
       {"MINE", "no"}, {"RANK", "3"}, {"MUSTER_LEASE_FD", "9"}, {"MUSTER_GPUS", "9"}, {"PATH", "/bin"}};
   const Allocation where = place_on(pool, task.needs[0]);
-  const Environment variables = task_environment(task, run, pool, where, 2, "/run/tasks/a", "7,8");
+  const Environment variables = task_environment(task, run, pool, where, 2, "/run/logs/a", "7,8");
   const TaskAttempt attempt = attempt_of(pool, where, 2);
   ASSERT_EQ(attempt.devices.size(), 2U);
   EXPECT_EQ(variables.at("CUDA_VISIBLE_DEVICES"), attempt.devices[0] + "," + attempt.devices[1]);
@@ -38,7 +38,7 @@ TEST(TaskProcess, ATaskSeesItsOwnGpusAlone) {
   EXPECT_EQ(variables.at("MUSTER_TASK"), "two");
   EXPECT_EQ(variables.at("MUSTER_ATTEMPT"), "2");
   EXPECT_EQ(variables.at("MUSTER_RUN_DIR"), "/run");
-  EXPECT_EQ(variables.at("MUSTER_TASK_DIR"), "/run/tasks/a");
+  EXPECT_EQ(variables.at("MUSTER_TASK_DIR"), "/run/logs/a");
   EXPECT_EQ(variables.at("MUSTER_LEASE_FD"), "7,8");
   EXPECT_EQ(variables.at("OMP_NUM_THREADS"), "3");
   EXPECT_EQ(variables.at("MINE"), "yes");
