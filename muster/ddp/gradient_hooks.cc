@@ -1,5 +1,6 @@
 #include "muster/ddp/gradient_hooks.h"
 
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <memory>
