@@ -27,7 +27,7 @@ class Stacks(ProgramTest):
         self.assertNotIn("muster::run(", card, "what is outside of the user's function")
 
     def test_an_exception_of_libtorch_and_one_that_is_none(self):
-        self.assert_fails(self.failing("torch error", 1), "c10::Error: mm: mat1 and mat2", "torchCheckFail", "calls in LibTorch", "probe(")
+        self.assert_fails(self.failing("torch error", 1), "error     c10::Error: ", "mat1 and mat2", "torchCheckFail", "calls in LibTorch", "probe(")
         done = self.failing("torch error", 1, TORCH_SHOW_CPP_STACKTRACES=1)
         self.assert_fails(done, "Exception raised from check_mm_shapes", "frame #0: c10::Error::Error")
         self.assert_fails(self.failing("number", 1), "no std::exception, of type int", "probe(")
