@@ -67,7 +67,8 @@ struct alignas(128) Line {
   alignas(128) std::atomic<RankState> state;
   std::atomic<int32_t> pid;
   uint64_t pid_namespace;
-  uint64_t cpus[16];  // that the rank may run on, a bit each
+  std::atomic<uint32_t> needs_connections;  // it sees some other rank's end by a connection alone
+  uint64_t cpus[16];                        // that the rank may run on, a bit each
 };
 
 // How far the bytes that one rank sends to another have come.
@@ -76,7 +77,7 @@ struct ChannelWords {
   alignas(64) std::atomic<uint64_t> read;
 };
 
-inline constexpr uint64_t kMagic = 0x31726574'73756d01;  // and the layout's version, in its lowest byte
+inline constexpr uint64_t kMagic = 0x31726574'73756d02;  // and the layout's version, in its lowest byte
 
 // Offsets, all of whole pages.
 struct Layout {
@@ -112,7 +113,10 @@ struct Layout {
   size_t total() const { return arena(size); }
 };
 
-// Sizes for a team of `size` ranks on this machine.
-Layout layout_for(int size);
+// Sizes for a team of `size` ranks of a machine with so much memory, in a process where such memory has so
+// many addresses already: the more it has, the smaller the arenas, so that addresses for another team are
+// always left. Throws: invalid_argument for too many ranks.
+Layout layout_for(int size, size_t machine_bytes, size_t mapped_bytes);
+Layout layout_for(int size);  // on this machine, in this process
 
 }  // namespace muster::shm

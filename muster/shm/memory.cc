@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <utility>
 
@@ -17,12 +18,15 @@ namespace muster::shm {
 
 namespace {
 
+std::atomic<size_t> mapped{0};
+
 std::byte* map_whole(int fd, size_t bytes) {
   void* const data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (data == MAP_FAILED)
     fail_errno(cat("shared memory: cannot map ", format_bytes(bytes),
                    " of addresses (ulimit -v?); MUSTER_BACKEND=gloo needs none"),
                errno);
+  mapped += bytes;
   ::madvise(data, bytes, MADV_DONTDUMP);  // a core dump would touch, and so allocate, all of it
   return static_cast<std::byte*>(data);
 }
@@ -70,7 +74,13 @@ SharedMemory::SharedMemory(SharedMemory&& other) noexcept
       size_(std::exchange(other.size_, 0)) {}
 
 SharedMemory::~SharedMemory() {
-  if (data_ != nullptr) ::munmap(data_, size_);
+  if (data_ == nullptr) return;
+  ::munmap(data_, size_);
+  mapped -= size_;
+}
+
+size_t SharedMemory::mapped_bytes() {
+  return mapped;
 }
 
 void SharedMemory::reserve(size_t offset, size_t bytes) {

@@ -27,6 +27,9 @@ class SharedMemory {
   size_t size() const { return size_; }
   int fd() const { return fd_.get(); }
 
+  // Addresses of this process that all such memory has.
+  static size_t mapped_bytes();
+
   // Makes these pages exist, zeroed. Throws: unavailable saying what is left when the machine or the control
   // group has not as much.
   void reserve(size_t offset, size_t bytes);

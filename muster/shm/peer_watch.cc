@@ -1,15 +1,7 @@
 #include "muster/shm/peer_watch.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-#include <cerrno>
-
-#include "muster/base/blocked_signals.h"
-#include "muster/base/error.h"
 
 namespace muster::shm {
 
@@ -26,58 +18,40 @@ uint64_t own_pid_namespace() {
   return ::stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
 }
 
-// A connection alone would not do: a rank's own children may hold its end of it.
-PeerWatch::PeerWatch(const Met& met, int rank, bool by_id, std::function<void()> on_death)
-    : met_(met), on_death_(std::move(on_death)), stop_(::eventfd(0, EFD_CLOEXEC)) {
-  if (!stop_.valid()) fail_errno("shared memory: eventfd", errno);
+// As a process where that can be had: a rank's own children may hold its end of the connection.
+PeerWatch::PeerWatch(const Met& met, int rank, By by, std::function<void()> on_death)
+    : met_(met), on_death_(std::move(on_death)) {
   const uint64_t own_namespace = own_pid_namespace();
   for (int peer = 0; peer < met.layout.size; ++peer) {
-    if (peer == rank) continue;
-    const Line& line = line_of(met, peer);
-    const pid_t pid = line.pid.load();
-    if (by_id && pid != ::getpid() && own_namespace != 0 && line.pid_namespace == own_namespace) {
-      Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-      if (!process.valid() && errno == ESRCH) mark(peer);
-      if (process.valid()) {
-        watched_.push_back({peer, process.get()});
-        processes_.push_back(std::move(process));
-      }
-    }
+    if (peer == rank || (by == By::process && watch_process(peer, own_namespace))) continue;
     const Fd& connection = met.peers[static_cast<size_t>(peer)];
-    if (connection.valid()) watched_.push_back({peer, connection.get()});
+    if (!connection.valid()) continue;
+    needs_connections_ = true;
+    watchers_.numbers.push_back(
+        watchers_.watch->watch_connection(connection.get(), [this, peer] { lost(peer); }));
   }
-  const BlockedSignals blocked;  // in the thread, for good
-  thread_ = std::thread([this] { run(); });
 }
 
-PeerWatch::~PeerWatch() {
-  const uint64_t one = 1;
-  (void)!::write(stop_.get(), &one, sizeof(one));
-  thread_.join();
+PeerWatch::Watchers::~Watchers() {
+  for (const EndWatch::Watcher number : numbers) watch->forget(number);
 }
 
-void PeerWatch::mark(int rank) {
-  std::atomic<RankState>& state = line_of(met_, rank).state;
+// False where it cannot be seen. A rank that is a thread of this process ends with it.
+bool PeerWatch::watch_process(int peer, uint64_t own_namespace) {
+  const Line& line = line_of(met_, peer);
+  if (own_namespace == 0 || line.pid_namespace != own_namespace) return false;
+  const pid_t pid = line.pid.load();
+  if (pid == ::getpid()) return true;
+  const auto watcher = watchers_.watch->watch_process(pid, [this, peer] { lost(peer); });
+  if (watcher) watchers_.numbers.push_back(*watcher);
+  return watcher.has_value();
+}
+
+void PeerWatch::lost(int peer) {
+  std::atomic<RankState>& state = line_of(met_, peer).state;
   for (RankState expected : {RankState::absent, RankState::here})
     state.compare_exchange_strong(expected, RankState::dead);
-}
-
-void PeerWatch::run() {
-  std::vector<pollfd> polls;
-  for (const Watched& watched : watched_) polls.push_back({.fd = watched.fd, .events = POLLIN, .revents = 0});
-  polls.push_back({.fd = stop_.get(), .events = POLLIN, .revents = 0});
-  for (;;) {
-    if (::poll(polls.data(), polls.size(), -1) < 0) continue;
-    if (polls.back().revents != 0) return;
-    bool any = false;
-    for (size_t i = 0; i < watched_.size(); ++i) {
-      if (polls[i].revents == 0) continue;
-      polls[i].fd = -1;  // no more
-      mark(watched_[i].rank);
-      any = true;
-    }
-    if (any) on_death_();
-  }
+  on_death_();
 }
 
 }  // namespace muster::shm

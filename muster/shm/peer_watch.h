@@ -1,39 +1,46 @@
-// A thread that sees the processes of a team's other ranks end, and marks their ranks dead in the shared
-// memory at once.
+// Sees the processes of a team's other ranks end, and marks their ranks dead in the shared memory at once.
 #pragma once
 
 #include <functional>
-#include <thread>
+#include <memory>
 #include <vector>
 
-#include "muster/base/fd.h"
+#include "muster/shm/end_watch.h"
 #include "muster/shm/meet.h"
 
 namespace muster::shm {
 
 class PeerWatch {
  public:
-  // Watches the ranks of `met` but this one: their connections, and with `by_id` the processes too whose ids
-  // are in the memory. `on_death` runs in the thread, after the mark was set.
-  PeerWatch(const Met& met, int rank, bool by_id, std::function<void()> on_death);
+  // How a rank is watched: by its connection, which closes; or as a process, by the id that is in the memory.
+  enum class By { connection, process };
+
+  // Watches the ranks of `met` but this one. By::process watches by connection whom it cannot see as a
+  // process, one of another PID namespace. `on_death` runs in the watch's thread, after the mark was set.
+  // Throws: as EndWatch.
+  PeerWatch(const Met& met, int rank, By by, std::function<void()> on_death);
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
-  ~PeerWatch();
+  ~PeerWatch() = default;
+
+  // Some rank is watched by its connection.
+  bool needs_connections() const { return needs_connections_; }
 
  private:
-  struct Watched {
-    int rank;
-    int fd;  // readable when its process has gone
+  bool watch_process(int peer, uint64_t own_namespace);
+  void lost(int peer);
+
+  // Of this team's, which are forgotten with it.
+  struct Watchers {
+    std::shared_ptr<EndWatch> watch = EndWatch::of_this_process();
+    std::vector<EndWatch::Watcher> numbers = {};
+    ~Watchers();
   };
-  void run();
-  void mark(int rank);
 
   const Met& met_;
   std::function<void()> on_death_;
-  std::vector<Fd> processes_;
-  std::vector<Watched> watched_;
-  Fd stop_;
-  std::thread thread_;
+  bool needs_connections_ = false;
+  Watchers watchers_;
 };
 
 // Identifies the namespace in which this process's id means something.

@@ -26,11 +26,15 @@ constexpr std::chrono::milliseconds kLongestSleep{100};  // then the states are 
 constexpr size_t kStage = size_t{256} << 10;
 constexpr size_t kLeastStage = size_t{64} << 10;
 constexpr size_t kAllStages = size_t{32} << 20;
-constexpr size_t kAllArenas = size_t{1} << 40;  // of address space, not of memory
+
+// Of addresses, not of memory. A process has 2^47, and not for muster alone.
+constexpr size_t kAddresses = size_t{32} << 40;
+constexpr size_t kPartForATeam = 32;
+constexpr size_t kLeastArena = size_t{64} << 20;
 
 }  // namespace
 
-Layout layout_for(int size) {
+Layout layout_for(int size, size_t machine_bytes, size_t mapped_bytes) {
   if (size > kMaxRanks) {
     throw Error(ErrorCode::invalid_argument,
                 cat("shared memory: expected at most ", kMaxRanks, " ranks on a host, got ", size,
@@ -38,10 +42,15 @@ Layout layout_for(int size) {
   }
   const auto ranks = static_cast<size_t>(size);
   const size_t stage = std::clamp(kAllStages / (4 * ranks), kLeastStage, kStage);
+  const size_t all_arenas = (kAddresses - std::min(kAddresses, mapped_bytes)) / kPartForATeam;
+  const size_t arena = std::max(std::min(machine_bytes, all_arenas / ranks), kLeastArena);
+  return {.size = size, .stage_bytes = Layout::pages(stage), .arena_bytes = Layout::pages(arena)};
+}
+
+Layout layout_for(int size) {
   const auto machine =
       static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  const size_t arena = Layout::pages(std::min(machine, kAllArenas / ranks));
-  return {.size = size, .stage_bytes = Layout::pages(stage), .arena_bytes = arena};
+  return layout_for(size, machine, SharedMemory::mapped_bytes());
 }
 
 Team::Team(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout, RankNames names)
@@ -62,13 +71,17 @@ Team::Team(const Exchange& exchange, int rank, int size, std::chrono::millisecon
   const Deadline deadline(timeout);
   try {
     // Until the first step tells the processes' ids, their connections alone tell of their ends.
-    watch_ = std::make_unique<PeerWatch>(met_, rank, false, [this] { ring_all(); });
+    const auto on_death = [this] { ring_all(); };
+    watch_ = std::make_unique<PeerWatch>(met_, rank, PeerWatch::By::connection, on_death);
     arrive();
     wait_for_all({"process group"}, deadline);
-    watch_ = std::make_unique<PeerWatch>(met_, rank, true, [this] { ring_all(); });
+    watch_.reset();
+    watch_ = std::make_unique<PeerWatch>(met_, rank, PeerWatch::By::process, on_death);
+    mine.needs_connections = watch_->needs_connections() ? 1 : 0;
     count_processors();
     arrive();
     wait_for_all({"process group"}, deadline);
+    drop_connections();
   } catch (...) {
     give_up();
     throw;
@@ -82,6 +95,14 @@ Team::~Team() {
   if (line(rank_).pid.load() == ::getpid())
     line(rank_).state.compare_exchange_strong(expected, RankState::left);
   ring_all();
+}
+
+// A rank that all see as a process needs none, and a process may have many teams. All have come to the step
+// after which they know who needs one.
+void Team::drop_connections() {
+  if (line(0).needs_connections.load() != 0 || line(rank_).needs_connections.load() != 0) return;
+  for (int rank = 0; rank < size(); ++rank)
+    if (line(rank).needs_connections.load() == 0) met_.peers[static_cast<size_t>(rank)].reset();
 }
 
 void Team::count_processors() {

@@ -83,6 +83,7 @@ class Team {
 
  private:
   void count_processors();
+  void drop_connections();
   std::vector<int> missing() const;
   std::vector<int> names_of(std::vector<int> ranks) const;
   void sleep_for(int peer, const Deadline& deadline);
