@@ -46,10 +46,12 @@ std::string Schedule::explain_gpus(const TaskNeed& need, const Kind& kind) const
       if (why.empty() && gpu.units_left < units_of(need)) why = cat("has ", named_list(names));
       if (why.empty() && gpu.memory_left < need.memory_bytes)
         why = cat("has ", format_bytes(gpu.memory_left), " left beside ", named_list(names));
-      const bool kept =
-          kept_ && kept_->hold.host == h &&
-          std::find(kept_->hold.gpus.begin(), kept_->hold.gpus.end(), g) != kept_->hold.gpus.end();
-      if (why.empty() && kept) why = cat("is kept for ", printable(tasks_[kept_->task].name));
+      for (const Kept& kept : kept_) {
+        const bool has = std::any_of(kept.claims.begin(), kept.claims.end(), [&](const Claim& claim) {
+          return claim.host == h && std::find(claim.gpus.begin(), claim.gpus.end(), g) != claim.gpus.end();
+        });
+        if (why.empty() && has) why = cat("is kept for ", printable(tasks_[kept.task].name));
+      }
       if (why.empty()) why = "is free";
       text += cat("    GPU ", gpu.index.value,
                   hosts.size() > 1 ? cat(" of ", hosts[static_cast<size_t>(h)].name) : "", " ", why, "\n");
@@ -58,7 +60,7 @@ std::string Schedule::explain_gpus(const TaskNeed& need, const Kind& kind) const
   return text;
 }
 
-std::string Schedule::explain_cpus(const TaskNeed& need) const {
+std::string Schedule::explain_cpus(const TaskNeed& need, size_t task) const {
   std::string text;
   for (size_t h = 0; h < pool_.hosts().size(); ++h) {
     const PoolHost& host = pool_.hosts()[h];
@@ -66,16 +68,35 @@ std::string Schedule::explain_cpus(const TaskNeed& need) const {
       text += cat("    host ", host.name, host.set_aside ? " was lost\n" : " runs as many tasks as it may\n");
       continue;
     }
-    if (host.cpus_left >= cpus_of(need)) continue;
+    const std::string kept = explain_kept_cpus(static_cast<int>(h), task);
+    if (cpus_of(need) == 0 || (kept.empty() && host.cpus_left >= cpus_of(need))) continue;
     std::vector<std::string> names;
-    for (const auto& [task, running] : running_) {
+    for (const auto& [other, running] : running_) {
       if (running.where.host == static_cast<int>(h) && running.where.cpus > 0)
-        names.push_back(printable(tasks_[task].name));
+        names.push_back(printable(tasks_[other].name));
     }
-    text += cat("    ", host.cpus_left, " of ", host.cpus, " CPUs of ", host.name, " are free, ",
-                named_list(names), " ", names.size() == 1 ? "has" : "have", " the others\n");
+    text += cat("    ", host.cpus_left, " of ", host.cpus, " CPUs of ", host.name, " are free");
+    if (!names.empty())
+      text += cat(", ", named_list(names), names.size() == 1 ? " has" : " have", " the others");
+    text += cat(kept, "\n");
   }
   return text;
+}
+
+// "; 4 are kept for a and b": the tasks before it.
+std::string Schedule::explain_kept_cpus(int host, size_t task) const {
+  std::vector<std::string> names;
+  int cpus = 0;
+  for (const Kept& kept : kept_) {
+    if (!(key_of(kept.task) < key_of(task))) continue;
+    for (const Claim& claim : kept.claims) {
+      if (claim.host != host || claim.cpus == 0) continue;
+      cpus += claim.cpus;
+      if (names.empty() || names.back() != printable(tasks_[kept.task].name))
+        names.push_back(printable(tasks_[kept.task].name));
+    }
+  }
+  return names.empty() ? "" : cat("; ", cpus, cpus == 1 ? " is" : " are", " kept for ", named_list(names));
 }
 
 std::string Schedule::explain_ready(size_t task) const {
@@ -86,7 +107,7 @@ std::string Schedule::explain_ready(size_t task) const {
     text += cat(i == 0 ? "  it needs " : "  or ", describe(need),
                 kind.on.empty() || need.gpus <= 0 ? std::string() : cat(" of ", printable(kind.on)), ":\n");
     if (need.gpus > 0) text += explain_gpus(need, kind);
-    text += explain_cpus(need);
+    text += explain_cpus(need, task);
   }
   if (options_.max_running > 0 && running_.size() >= static_cast<size_t>(options_.max_running))
     text += cat("  no more than ", options_.max_running, " tasks run at a time\n");
@@ -137,7 +158,7 @@ std::string Schedule::explain(size_t task, double now) const {
   for (const TaskNeed& need : kind.needs) {
     const bool first = !kind.ready.empty() && kind.ready.top().task == task && !heads_.empty() &&
                        heads_.begin()->first.task == task;
-    if (first && has_slot() && pool_.find(need, kind.allowed, kept_ ? kept_->hold : Hold{}))
+    if (first && has_slot() && pool_.find(need, kind.allowed))
       return cat(name, " can start now: ", describe(need), " can be had\n");
   }
   return cat(name, " waits for devices\n", explain_ready(task));

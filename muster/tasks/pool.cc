@@ -19,12 +19,12 @@ namespace muster {
 
 namespace {
 
-bool holds(const Hold& hold, int host, int gpu) {
-  return hold.host == host && std::find(hold.gpus.begin(), hold.gpus.end(), gpu) != hold.gpus.end();
-}
-
 bool is_allowed(const AllowedGpus& allowed, int host, int gpu) {
   return allowed.empty() || allowed[static_cast<size_t>(host)][static_cast<size_t>(gpu)];
+}
+
+bool is_model(const PoolGpu& gpu, const TaskNeed& need) {
+  return need.model.empty() || lower_case(gpu.model).find(lower_case(need.model)) != std::string::npos;
 }
 
 // The CPUs of the host with their NUMA nodes, a core's threads side by side.
@@ -147,16 +147,22 @@ AllowedGpus Pool::allowed(const std::string& on) const {
 std::string Pool::unfit(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
   const PoolGpu& it = hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
   if (!is_allowed(allowed, host, gpu)) return "not among those that the task is for";
-  if (lower_case(it.model).find(lower_case(need.model)) == std::string::npos) return cat("is a ", it.model);
+  if (!is_model(it, need)) return cat("is a ", it.model);
   if (it.memory_bytes < need.memory_bytes)
     return cat("had ", format_bytes(it.memory_bytes), " free at the start");
   return {};
 }
 
+// As `unfit`, without the words.
+bool Pool::suits(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
+  const PoolGpu& it = hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
+  return is_allowed(allowed, host, gpu) && it.memory_bytes >= need.memory_bytes && is_model(it, need);
+}
+
 bool Pool::has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
   const PoolGpu& it = hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
   return it.units_left - it.held_units >= units_of(need) && it.memory_left >= need.memory_bytes &&
-         unfit(need, allowed, host, gpu).empty();
+         suits(need, allowed, host, gpu);
 }
 
 void Pool::set_held(int host, int gpu, int units, const std::string& by) {
@@ -172,12 +178,12 @@ std::optional<Allocation> Pool::find(const TaskNeed& need, const AllowedGpus& al
   for (int h = 0; h < static_cast<int>(hosts_.size()); ++h) {
     const PoolHost& host = hosts_[static_cast<size_t>(h)];
     if (host.set_aside || host.slots_left < 1) continue;
-    const int kept = hold.host == h ? hold.cpus : 0;
+    const int kept = kept_cpus(hold, h);
     if (cpus_of(need) > 0 && host.cpus_left - kept < cpus_of(need)) continue;
     std::vector<int> fitting;
     if (need.gpus > 0) {
       for (int g = 0; g < static_cast<int>(host.gpus.size()); ++g) {
-        if (!holds(hold, h, g) && has_room(need, allowed, h, g)) fitting.push_back(g);
+        if (!is_kept(hold, h, g) && has_room(need, allowed, h, g)) fitting.push_back(g);
       }
     }
     // For several GPUs that with the fastest links among them, then the fullest that will do; without GPUs,

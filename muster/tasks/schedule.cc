@@ -209,75 +209,32 @@ std::vector<TaskStart> Schedule::start(double now) {
   std::vector<TaskStart> starts;
   if (draining_) return starts;
   wake(now);
-  kept_.reset();
+  kept_.clear();
+  hold_.clear();
+  look_what_is_free();
   for (auto head = heads_.begin(); head != heads_.end() && has_slot();) {
     const std::pair<Key, size_t> at = *head;
     Kind& kind = kinds_[at.second];
     const size_t task = at.first.task;
-    const auto placed = place(kind, task, kept_, now);
+    if (!has_use_for_what_is_free(kind)) {
+      ++head;
+      continue;
+    }
+    const auto placed = place(kind, task, now);
     if (placed) {
       heads_.erase(head);
       kind.ready.pop();
       if (!kind.ready.empty()) heads_.emplace(kind.ready.top(), at.second);
       begin(*placed, now);
-      count_passing(*placed, now);
+      count_passing(*placed);
       starts.push_back(*placed);
-    } else if (!kept_) {
-      kept_ = keep_for(kind, task, now);
+    } else if (std::next(head) != heads_.end()) {  // else nobody comes after it
+      keep_for(kind, task, now);
     }
+    look_what_is_free();
     head = heads_.upper_bound(at);
   }
   return starts;
-}
-
-// Devices that are kept are had only by who is gone before they are needed.
-std::optional<TaskStart> Schedule::place(const Kind& kind, size_t task, const std::optional<Kept>& kept,
-                                         double now) const {
-  for (size_t i = 0; i < kind.needs.size(); ++i) {
-    if (auto where = pool_.find(kind.needs[i], kind.allowed, kept ? kept->hold : Hold{})) {
-      return TaskStart{.task = task, .alternative = i, .where = std::move(*where)};
-    }
-    if (!kept || !kept->timed || now + duration(task) > kept->from + 1e-9) continue;
-    if (auto where = pool_.find(kind.needs[i], kind.allowed)) {
-      return TaskStart{.task = task, .alternative = i, .where = std::move(*where)};
-    }
-  }
-  return std::nullopt;
-}
-
-// A start that took what the first task that does not fit is waiting for.
-void Schedule::count_passing(const TaskStart& start, double now) {
-  if (!kept_) return;
-  const Kind& kind = kinds_[states_[kept_->task].kind];
-  if (most_gpus(kind.needs) > 0 && start.where.gpus.empty()) return;
-  ++states_[kept_->task].passed;
-  if (!kept_->timed && kept_->hold.host < 0) kept_ = keep_for(kind, kept_->task, now);
-}
-
-// Where the task will start when those that run now have ended: soonest first, or, where that is not known,
-// in the order in which they began.
-Schedule::Kept Schedule::keep_for(const Kind& kind, size_t task, double now) {
-  const bool timed = !options_.durations.empty();
-  Kept kept{.task = task, .hold = {}, .from = now, .timed = timed};
-  if (!timed && states_[task].passed < std::max(1, most_gpus(kind.needs))) return kept;
-  std::vector<std::pair<double, const Allocation*>> ends;
-  for (const auto& [number, running] : running_) {
-    ends.emplace_back(running.began + (timed ? duration(number) : 0), &running.where);
-  }
-  std::sort(ends.begin(), ends.end());
-  size_t given_back = 0;
-  while (kept.hold.host < 0 && given_back < ends.size()) {
-    pool_.give_back(*ends[given_back++].second);
-    for (const TaskNeed& need : kind.needs) {
-      const auto where = pool_.find(need, kind.allowed);
-      if (!where) continue;
-      kept.hold = {.host = where->host, .gpus = where->gpus, .cpus = where->cpus};
-      kept.from = std::max(now, ends[given_back - 1].first);
-      break;
-    }
-  }
-  for (size_t i = 0; i < given_back; ++i) pool_.take(*ends[i].second);
-  return kept;
 }
 
 void Schedule::begin(const TaskStart& start, double now) {

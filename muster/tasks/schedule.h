@@ -5,8 +5,15 @@
 // Of the tasks that may start, the one with the highest priority comes first, then the one with the longest
 // way to the end of all (the sum of durations along its dependents; each counts one where they are not
 // known), then the one that needs more GPUs, then the earlier one. A task takes the first of its alternatives
-// that can be had now. A task that does not fit lets others pass it, but not for ever: when as many have
-// passed as it needs GPUs (with durations known: none that would make it later), devices are kept for it.
+// that can be had now.
+//
+// For every task that waits devices are kept: those that come after it get nothing that it could use there,
+// be it of lower priority or of the same, and what it cannot use they get. They are kept on one host for the
+// first of its alternatives, where it lacks least; each time that as many tasks have passed it elsewhere as
+// it needs GPUs (one at least), on one more host, or for one more alternative. So a task waits for what ran
+// when it could have started, and for those before it, and not for those after it. Of tasks with equal needs
+// devices are kept for the first. Nothing is kept where other jobs are in the way. With durations known a
+// task may use what is kept, if it is gone before that is needed.
 //
 // Tasks that wait and have equal needs are kept together, so that an event costs the number of different
 // needs and not of tasks.
@@ -111,7 +118,7 @@ class Schedule {
     TaskState state = TaskState::waiting;
     int missing = 0;   // tasks before it that are not done
     int failures = 0;  // starts that failed
-    int passed = 0;    // tasks that started while it was the first that did not fit
+    int passed = 0;    // tasks that started while it waited, on devices that it could use
     double way = 0;    // to the end of all
     size_t kind = 0;   // in kinds_
   };
@@ -139,11 +146,15 @@ class Schedule {
     Allocation where;
     double began = 0;
   };
-  struct Kept {  // what is kept for the first task that does not fit
+  struct Place {
+    size_t alternative = 0;
+    int host = 0;
+  };
+  struct Kept {  // for a task that waits
     size_t task = 0;
-    Hold hold = {};
-    double from = 0;     // when it can start, where durations are known
-    bool timed = false;  // they are: who ends before that may use it meanwhile
+    std::vector<Place> places = {};  // where it could be, the best first
+    std::vector<Claim> claims = {};  // on the first of these
+    double from = 0;                 // when it can start, where durations are known
   };
 
   void link_tasks();
@@ -155,15 +166,22 @@ class Schedule {
   double pause_of(size_t task) const;
   void wake(double now);
   bool has_slot() const;
-  std::optional<TaskStart> place(const Kind& kind, size_t task, const std::optional<Kept>& kept,
-                                 double now) const;
-  Kept keep_for(const Kind& kind, size_t task, double now);
-  void count_passing(const TaskStart& start, double now);
+  std::optional<TaskStart> place(const Kind& kind, size_t task, double now) const;
+  Hold kept_beyond(double end) const;
+  void look_what_is_free();
+  bool has_use_for_what_is_free(const Kind& kind) const;
+  void keep_for(const Kind& kind, size_t task, double now);
+  std::vector<Place> places_for(const Kind& kind) const;
+  void keep_next(const Kind& kind, Kept& kept);
+  static int patience(const Kind& kind);
+  void count_passing(const TaskStart& start);
+  std::pair<std::optional<Claim>, double> first_chance(const Kind& kind, double now);
   void begin(const TaskStart& start, double now);
   double duration(size_t task) const { return options_.durations.empty() ? 1 : options_.durations[task]; }
   std::string explain_ready(size_t task) const;
   std::string explain_gpus(const TaskNeed& need, const Kind& kind) const;
-  std::string explain_cpus(const TaskNeed& need) const;
+  std::string explain_cpus(const TaskNeed& need, size_t task) const;
+  std::string explain_kept_cpus(int host, size_t task) const;
   std::vector<std::string> holders(int host, int gpu) const;
 
   const std::vector<Task>& tasks_;
@@ -177,7 +195,10 @@ class Schedule {
   std::set<std::pair<Key, size_t>> heads_;  // the first ready task of each kind
   std::map<size_t, Running> running_;
   std::multimap<double, size_t> back_off_;
-  std::optional<Kept> kept_;  // of the last round, for explain
+  std::vector<Kept> kept_;  // of the last round, in the order of the tasks
+  Hold hold_;               // all of that
+  bool free_gpus_ = true;   // there is one that is not kept
+  bool free_cpus_ = true;
   size_t counts_[5] = {};
   bool draining_ = false;
 };
