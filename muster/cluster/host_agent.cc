@@ -255,13 +255,16 @@ class HostAgent {
     running_round_ = order.round;
     take_orders();  // it may have been stopped already
     if (stopped_round_ >= order.round || !pending_.empty() || lost_) return {};
-    GroupRules rules{.shutdown_timeout = options_.shutdown_timeout, .stopped_for = options_.stopped_timeout};
+    GroupRules rules{.shutdown_timeout = options_.shutdown_timeout,
+                     .master_port = specs.front().rank == 0 ? watched_port(options_, job_->facts()) : 0,
+                     .stopped_for = options_.stopped_timeout};
     bool told = false;  // the first is what the others must know at once
     rules.on_failure = [&](const WorkerExit& exit) {
       if (lost_ || std::exchange(told, true)) return;
       member_->report({.kind = Report::Kind::failing, .round = order.round, .exits = {exit}});
     };
     const GroupResult result = run_workers(processes_, specs, job_->inherited_fds(), rules);
+    if (!result.fault.empty()) throw Error(ErrorCode::unavailable, result.fault);
     *stopped_by = result.stopped_by;
     return brief(result.exits);
   }

@@ -33,7 +33,8 @@ int report(const GroupResult& result, const JobFacts& job, const LaunchOptions& 
     log(LogLevel::error, cat("stopped: the time limit of ", format_duration(*options.time_limit),
                              " (--timeout) is over; ", ranks));
   }
-  report_failure(result.exits, job, attempt, options.max_restarts);
+  report_failure(result.exits, job, attempt, options.max_restarts, result.fault);
+  if (!result.fault.empty()) return kFaultExitCode;
   const WorkerExit* first = first_failure(result.exits);
   if (first != nullptr && options.on_failure) options.on_failure(*first);
   if (result.timed_out) return kTimeLimitExitCode;
@@ -86,6 +87,7 @@ int run(const LaunchOptions& given) {
     GroupResult result = run_workers(processes, specs, job.inherited_fds(),
                                      {.shutdown_timeout = options.shutdown_timeout,
                                       .until = time_limit,
+                                      .master_port = watched_port(options, job.facts()),
                                       .stopped_for = options.stopped_timeout});
     if (restarts.wanted(result) && restarts.wait(result, processes, started, time_limit)) continue;
     return report(result, job.facts(), options, attempt);

@@ -81,20 +81,20 @@ std::vector<std::string> last(std::vector<std::string> lines, size_t count) {
   return lines;
 }
 
-// How a rank ended beside `told`, whose error the card has, and of what error.
-std::string end_beside(const WorkerExit& exit, const WorkerExit& told) {
+// How a rank ended beside `told`, if there is one, whose error the card has, and of what error.
+std::string end_beside(const WorkerExit& exit, const WorkerExit* told) {
   std::string end = describe_end(exit);
-  if (&exit == &told || exit.message.empty() || !exit.failed()) return end;
-  if (exit.message == told.message) return end + ", of the same error";
+  if (&exit == told || exit.message.empty() || !exit.failed()) return end;
+  if (told != nullptr && exit.message == told->message) return end + ", of the same error";
   return cat(end, ", ", first_line_of(exit.message));
 }
 
 // "rank 0, 2, 3: ended by muster (SIGTERM)", ends that read the same together.
-std::string consequences(const std::vector<WorkerExit>& exits, const WorkerExit& first,
-                         const WorkerExit& told) {
+std::string consequences(const std::vector<WorkerExit>& exits, const WorkerExit* first,
+                         const WorkerExit* told) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const WorkerExit& exit : exits) {
-    if (&exit == &first) continue;
+    if (&exit == first) continue;
     const std::string end = end_beside(exit, told);
     if (groups.empty() || groups.back().first != end) groups.push_back({end, {}});
     groups.back().second.push_back(exit.rank);
@@ -158,6 +158,15 @@ std::string evidence_of_others(const WorkerExit& first) {
       "  meaning   a rank that ends leaves the others waiting: it called exit, or returned before a call "
       "that they make\n  error     rank ",
       first.rank, ": ", first.message.empty() ? first.cause : first_line_of(first.message), "\n");
+}
+
+// Of a job that no rank has ended.
+std::string fault_card(const std::vector<WorkerExit>& exits, const FailureContext& context) {
+  std::string out = cat("[muster] ", context.fault, "\n  when      ", context.time);
+  if (context.max_restarts > 0) out += cat(", restart ", context.restarts, " of ", context.max_restarts);
+  out += cat("\n", consequences(exits, nullptr, nullptr));
+  if (context.has_report) out += cat("  report    ", context.run_dir, "/failure.json\n");
+  return printable_lines(out);
 }
 
 }  // namespace
@@ -233,6 +242,7 @@ const WorkerExit* first_failure(const std::vector<WorkerExit>& exits) {
 }
 
 std::string failure_card(const std::vector<WorkerExit>& exits, const FailureContext& context) {
+  if (!context.fault.empty()) return fault_card(exits, context);
   const WorkerExit* failed = first_failure(exits);
   if (failed == nullptr) return {};
   const WorkerExit* left = left_early(exits, *failed);
@@ -255,14 +265,15 @@ std::string failure_card(const std::vector<WorkerExit>& exits, const FailureCont
       out += cat("  meaning   ", meaning, "\n");
     out += evidence(*first);
   }
-  out += consequences(exits, *first, ended_well ? *failed : *first);
+  out += consequences(exits, first, ended_well ? failed : first);
   if (!first->stderr_log.empty()) out += cat("  log       ", first->stderr_log, "\n");
   if (context.has_report) out += cat("  report    ", context.run_dir, "/failure.json\n");
   return printable_lines(out);
 }
 
 std::string failure_json(const std::vector<WorkerExit>& exits, const FailureContext& context) {
-  const WorkerExit* failed = first_failure(exits);
+  const bool by_a_rank = context.fault.empty();
+  const WorkerExit* failed = by_a_rank ? first_failure(exits) : nullptr;
   const WorkerExit* left = failed != nullptr ? left_early(exits, *failed) : nullptr;
   const WorkerExit* first = left != nullptr ? left : failed;
   Json json = {{"schema", "muster.failure/1"},
@@ -270,7 +281,10 @@ std::string failure_json(const std::vector<WorkerExit>& exits, const FailureCont
                {"time", context.time},
                {"attempt", context.attempt},
                {"max_restarts", context.max_restarts}};
-  json["exit_code"] = failed != nullptr ? Json(failed->shell_code()) : Json(nullptr);
+  json["exit_code"] = failed != nullptr ? Json(failed->shell_code())
+                      : by_a_rank       ? Json(nullptr)
+                                        : Json(kFaultExitCode);
+  json["fault"] = by_a_rank ? Json(nullptr) : Json(context.fault);
   json["first"] = first != nullptr ? to_json(*first) : Json(nullptr);
   json["others"] = Json::array();
   for (const WorkerExit& exit : exits) {

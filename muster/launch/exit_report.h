@@ -26,6 +26,9 @@ std::string describe_end(const WorkerExit& exit);
 // "exit code 1, std::runtime_error: no": the cause, and the error's first line where one was reported.
 std::string cause_and_error(const WorkerExit& exit);
 
+// Of a job that a fault of its surroundings has ended, and no rank: as one that could not start.
+inline constexpr int kFaultExitCode = 1;
+
 struct FailureContext {
   std::string run_id;
   std::string run_dir;
@@ -34,6 +37,7 @@ struct FailureContext {
   int max_restarts = 0;
   std::string time;        // of the first failure; ISO 8601
   bool has_report = true;  // failure.json could be written
+  std::string fault = {};  // why all ranks were killed where none is the cause, as an error; empty: one is
 };
 
 // Whether it failed of the loss of another, as muster's, Gloo's, NCCL's and c10d's errors say it. Such a rank
@@ -44,7 +48,8 @@ bool lost_a_peer(const WorkerExit& exit);
 // nothing when none did.
 const WorkerExit* first_failure(const std::vector<WorkerExit>& exits);
 
-// The card for people, several lines; `exits` in order of death. Empty when nothing failed by itself.
+// The card for people, several lines; `exits` in order of death. Empty when nothing failed by itself
+// and there is no fault.
 std::string failure_card(const std::vector<WorkerExit>& exits, const FailureContext& context);
 
 // The same for programs, schema "muster.failure/1".

@@ -56,18 +56,19 @@ void tell_errors(const std::vector<WorkerExit>& exits) {
 
 }  // namespace
 
-void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, int attempt,
-                    int max_restarts) {
+void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, int attempt, int max_restarts,
+                    const std::string& fault) {
   const WorkerExit* first = first_failure(exits);
-  if (first == nullptr) return tell_errors(exits);
+  if (first == nullptr && fault.empty()) return tell_errors(exits);
   FailureContext context{.run_id = job.run_id,
                          .run_dir = job.run_dir,
                          .attempt = attempt,
                          .restarts = job.restart_count,
                          .max_restarts = max_restarts,
-                         .time = time_text(first->at)};
+                         .time = time_text(fault.empty() ? first->at : std::chrono::system_clock::now()),
+                         .fault = fault};
   context.has_report = write_report(cat(job.run_dir, "/failure.json"), failure_json(exits, context));
-  pass_error_on(job, *first, attempt);
+  if (fault.empty()) pass_error_on(job, *first, attempt);
   write_within(STDERR_FILENO, failure_card(exits, context), kReaderPatience);
 }
 

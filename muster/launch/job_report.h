@@ -10,8 +10,10 @@
 
 namespace muster {
 
-// Says why the job failed; of ranks that failed only after it was stopped, their errors. What cannot be
-// written is logged: the exit code holds whatever becomes of the report. `exits` in order of death.
-void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, int attempt, int max_restarts);
+// Says why the job failed: of `fault`, where there is one (GroupResult), else of its first rank's failure; of
+// ranks that failed only after it was stopped, their errors. What cannot be written is logged: the exit code
+// holds whatever becomes of the report. `exits` in order of death.
+void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, int attempt, int max_restarts,
+                    const std::string& fault = {});
 
 }  // namespace muster

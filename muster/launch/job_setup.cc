@@ -87,6 +87,10 @@ std::vector<std::string> program_paths(const LaunchOptions& options) {
   return paths;
 }
 
+int watched_port(const LaunchOptions& options, const JobFacts& job) {
+  return options.program.empty() ? job.master_port : 0;
+}
+
 JobSetup::JobSetup(const LaunchOptions& options, RankMeeting meeting, int cores)
     : meeting_(std::move(meeting)) {
   facts_.more_programs = program_paths(options);

@@ -19,6 +19,10 @@ std::string run_folder_of(const LaunchOptions& options);
 // there or cannot be executed.
 std::vector<std::string> program_paths(const LaunchOptions& options);
 
+// The MASTER_PORT at which strangers are to be watched for; 0: none, as ranks of a program that starts itself
+// meet in muster's own store.
+int watched_port(const LaunchOptions& options, const JobFacts& job);
+
 class JobSetup {
  public:
   // Makes the run's folder. Throws: SpawnError (no such program), io, invalid_argument (master address).

@@ -1,90 +1,21 @@
 #include "muster/launch/port.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
-#include <limits.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <memory>
-#include <optional>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/launch/tcp_table.h"
 
 namespace muster {
 
 namespace {
-
-constexpr int kListenState = 0x0A;  // in /proc/net/tcp
-
-struct TcpEntry {
-  int port;
-  int state;
-  std::string inode;
-};
-
-// The kernel's list of listening and connected sockets (merely bound ones are not in it).
-std::vector<TcpEntry> tcp_entries() {
-  std::vector<TcpEntry> entries;
-  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::string text;
-    try {
-      text = read_file(path);
-    } catch (const Error&) {
-      continue;  // no IPv6, or a hidden /proc
-    }
-    for (const std::string& line : split(text, '\n')) {
-      std::vector<std::string> words;
-      for (std::string& word : split(line, ' ')) {
-        if (!word.empty()) words.push_back(std::move(word));
-      }
-      // sl local_address:port remote:port state … inode
-      if (words.size() < 10 || words[1].rfind(':') == std::string::npos) continue;
-      entries.push_back({std::stoi(words[1].substr(words[1].rfind(':') + 1), nullptr, 16),
-                         std::stoi(words[3], nullptr, 16), words[9]});
-    }
-  }
-  return entries;
-}
-
-// Calls `visit(name)` for the entries of a folder until it returns true.
-template <class Visit>
-bool any_entry(const std::string& folder, Visit visit) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
-  if (!dir) return false;
-  while (const dirent* entry = ::readdir(dir.get())) {
-    if (visit(std::string(entry->d_name))) return true;
-  }
-  return false;
-}
-
-std::string process_with_socket(const std::string& inode) {
-  const std::string wanted = cat("socket:[", inode, "]");
-  std::string found;
-  any_entry("/proc", [&](const std::string& pid) {
-    if (!parse_int(pid)) return false;
-    const std::string fds = cat("/proc/", pid, "/fd");
-    const bool has = any_entry(fds, [&](const std::string& fd) {
-      char target[PATH_MAX];
-      const ssize_t n = ::readlink(cat(fds, "/", fd).c_str(), target, sizeof(target));
-      return n > 0 && std::string_view(target, static_cast<size_t>(n)) == wanted;
-    });
-    if (!has) return false;
-    try {
-      found = cat("process ", pid, " (", trim(read_file(cat("/proc/", pid, "/comm"))), ")");
-    } catch (const Error&) {
-      found = cat("process ", pid);
-    }
-    return true;
-  });
-  return found;
-}
 
 // A socket bound to `port` on every address, IPv6 and IPv4; nothing with errno when the port is taken.
 Fd bind_everywhere(int port, bool reuse) {
@@ -121,8 +52,8 @@ int bound_port(int fd) {
 // True when only the remains of closed connections keep the port: they do not stop who sets SO_REUSEADDR.
 bool only_old_connections(int port) {
   bool any = false;
-  for (const TcpEntry& entry : tcp_entries()) {
-    if (entry.port == port && entry.state == kListenState) return false;
+  for (const TcpEntry& entry : tcp_table().value_or(std::vector<TcpEntry>())) {
+    if (entry.port == port && entry.listens) return false;
     any |= entry.port == port;
   }
   return any;
@@ -160,8 +91,8 @@ PortReservation::PortReservation(int port) {
 }
 
 std::string port_holder(int port) {
-  for (const TcpEntry& entry : tcp_entries()) {
-    if (entry.port == port && entry.state == kListenState) return process_with_socket(entry.inode);
+  for (const TcpEntry& entry : tcp_table().value_or(std::vector<TcpEntry>())) {
+    if (entry.port == port && entry.listens) return process_with_socket(entry.inode);
   }
   return {};
 }

@@ -23,7 +23,7 @@ std::chrono::seconds back_off(int quick_failures) {
 }
 
 bool Restarts::wanted(const GroupResult& result) const {
-  return first_failure(result.exits) != nullptr && result.stopped_by == 0 && !result.timed_out &&
+  return first_failure(result.exits) != nullptr && result.fault.empty() && result.stopped_by == 0 && !result.timed_out &&
          used_ < budget_;
 }
 

@@ -15,6 +15,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/exit_report.h"
+#include "muster/launch/port_watch.h"
 #include "muster/launch/source_lines.h"
 #include "muster/supervise/descendants.h"
 #include "muster/supervise/input.h"
@@ -276,6 +277,13 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
   const auto oom_kills = count_oom_kills();
   Output output(processes.loop());
   Input input(processes.loop());
+  std::string fault;
+  PortWatch port(processes.loop(), rules.master_port, [&](const std::string& stranger) {
+    if (processes.is_ending()) return;  // what is saved now is worth more
+    fault = stranger;
+    processes.end_all_now();
+  });
+  if (!fault.empty()) return {.exits = {}, .fault = fault};
   const auto started = Clock::now();
   std::vector<std::optional<Output::StreamId>> err_ids(specs.size());
   try {
@@ -303,6 +311,7 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
   };
   EarlyEnd early_end(processes, specs, rules.early_end_after);
   StoppedRanks stopped(processes, specs, rules.stopped_for);
+  size_t running = specs.size();
   const WaitResult ended = processes.wait_all(
       {.grace = rules.shutdown_timeout,
        .until = rules.until,
@@ -310,6 +319,8 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
            [&](const ChildExit& exit) {
              early_end.on_exit(exit);
              stopped.on_exit(exit);
+             if (exit.failed()) port.look();  // it may be the consequence
+             if (--running == 0) port.stop();
              if (rules.on_failure && exit.failed() && exit.sent_signal == 0)
                rules.on_failure(explain(exit, spec_of(specs, exit.id), started));
            },
@@ -321,6 +332,7 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
   GroupResult result{.exits = {},
                      .stopped_by = ended.stopped_by,
                      .timed_out = ended.timed_out,
+                     .fault = fault,
                      .all_gone = ended.survivors.empty()};
   for (const ChildExit& end : ended.exits) result.exits.push_back(explained(end));
   explain_oom_kills(oom_kills, result.exits);

@@ -18,6 +18,7 @@ struct GroupResult {
   std::vector<WorkerExit> exits;  // in the order of death
   int stopped_by = 0;             // the signal that the launcher got, if it did
   bool timed_out = false;         // the time limit was over first
+  std::string fault = {};         // why all were killed where no rank is the cause, as an error; empty: no
   bool all_gone = true;           // false: a process is left that even SIGKILL did not end
 };
 
@@ -25,6 +26,7 @@ struct GroupRules {
   std::chrono::milliseconds shutdown_timeout{30'000};  // SIGTERM → this → SIGKILL
   std::optional<Clock::time_point> until = {};         // the job's time limit
   std::chrono::milliseconds early_end_after{10'000};   // a rank ended well, the others go on: then say so
+  int master_port = 0;  // where rank 0 of these may listen, and nobody of another user; 0: none to watch
   // A rank that is stopped (SIGSTOP, a debugger) is named; after this long it is ended, which is a failure.
   std::optional<std::chrono::milliseconds> stopped_for = {};
   // Told at once of each rank that ended by itself and badly; what its streams hold then is not in it yet.

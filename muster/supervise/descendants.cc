@@ -3,7 +3,9 @@
 #include <dirent.h>
 #include <unistd.h>
 
+#include <map>
 #include <memory>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -32,6 +34,21 @@ std::optional<std::string> children_file(pid_t thread) {
   }
 }
 
+// "Uid:	0	0	0	0" of its status.
+void add_uids(pid_t pid, std::set<uid_t>& uids) {
+  try {
+    for (const std::string& line : split(read_file(cat("/proc/", pid, "/status")), '\n')) {
+      if (!line.starts_with("Uid:")) continue;
+      for (const std::string& word : split(line.substr(4), '\t')) {
+        if (const auto uid = parse_int(word)) uids.insert(static_cast<uid_t>(*uid));
+      }
+      return;
+    }
+  } catch (const Error&) {
+    return;  // it has ended
+  }
+}
+
 }  // namespace
 
 std::set<pid_t> own_children() {
@@ -50,6 +67,22 @@ std::set<pid_t> own_children() {
     if (process_status(pid).parent == self) children.insert(pid);
   });
   return children;
+}
+
+std::set<uid_t> uids_of_descendants() {
+  std::multimap<pid_t, pid_t> children;
+  for_each_number("/proc", [&](pid_t pid) { children.emplace(process_status(pid).parent, pid); });
+  std::set<uid_t> uids;
+  std::vector<pid_t> pending = {::getpid()};
+  while (!pending.empty()) {
+    const auto [first, last] = children.equal_range(pending.back());
+    pending.pop_back();
+    for (auto child = first; child != last; ++child) {
+      add_uids(child->second, uids);
+      pending.push_back(child->second);
+    }
+  }
+  return uids;
 }
 
 ProcessStatus process_status(pid_t pid) {

@@ -12,6 +12,10 @@ namespace muster {
 // The children of this process: those that it started and, when it is a subreaper, orphans that came to it.
 std::set<pid_t> own_children();
 
+// The users that this process's descendants run as, and may have opened what they have open as: real,
+// effective, saved and of files.
+std::set<uid_t> uids_of_descendants();
+
 struct ProcessStatus {
   std::string command;  // "python3"
   char state = '?';     // R, S, D, Z, …; '?' when there is no such process

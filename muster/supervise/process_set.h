@@ -93,6 +93,9 @@ class ProcessSet {
   // The stop signal that has come since the last wait_all; 0: none. Nothing should be started after one.
   int stop_requested();
 
+  // Whether what is left is being ended already, for whatever reason.
+  bool is_ending() const { return phase_ != Phase::running; }
+
   // Ends a wait_all that is going on, as a stop signal would: SIGTERM, grace, SIGKILL. What ends then does so
   // because of us (ChildExit::sent_signal). For callbacks of the loop.
   void end_all();

@@ -10,6 +10,7 @@
 #include "muster/launch/port.h"
 #include "muster/store/secret.h"
 #include "tests/cli/muster_program.h"
+#include "tests/support/stranger.h"
 
 namespace muster {
 namespace {
@@ -133,6 +134,25 @@ TEST_F(Agents, AFailureIsToldOnEveryHost) {
   for (const char* run : {"a", "b"}) {
     const auto report = nlohmann::json::parse(read_file(cat(folder_.path(), "/", run, "/failure.json")));
     EXPECT_EQ(report["first"]["rank"], 1) << run;
+  }
+}
+
+// At the port that the host of rank 0 holds; nobody uses those of the others.
+TEST_F(Agents, AStrangerAtTheMasterPortEndsTheJobOnEveryHost) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const Args program = shell("echo \"port $MASTER_PORT;\"; exec sleep 1000");
+  auto b = node(1, program, {"--max-restarts", "3"});
+  auto a = node(0, program, {"--max-restarts", "3"});
+  const std::string out = b->read_until(";");
+  a->read_until(";");
+  const size_t at = out.find("port ") + 5;
+  const Stranger stranger(static_cast<int>(parse_int(out.substr(at, out.find(';') - at)).value_or(0)));
+  for (Program* agent : {a.get(), b.get()}) {
+    const Ran ran = agent->finish();
+    EXPECT_EQ(ran.code, 1);
+    EXPECT_THAT(ran.err, AllOf(HasSubstr(cat("expected a rank of this job to listen there, got process ",
+                                             stranger.pid(), " (")),
+                               Not(HasSubstr("failed first")), Not(HasSubstr("restart 1"))));
   }
 }
 

@@ -1,0 +1,89 @@
+#include "muster/launch/port_watch.h"
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/launch/tcp_table.h"
+#include "muster/supervise/descendants.h"
+
+namespace muster {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+// A look is some ten microseconds. The pause grows with the time that has gone: ranks that do not listen in
+// the first second import their libraries first, or never will.
+constexpr milliseconds kFirstPause{4};
+constexpr milliseconds kLongestPause{250};
+constexpr int kPartOfTime = 16;
+
+// A rank may run as another user (sudo, a container's entry point), and so may what it starts.
+bool is_of_this_job(uint32_t uid) {
+  return uid == ::geteuid() || uid == ::getuid() || uids_of_descendants().contains(uid);
+}
+
+std::string user_text(uint32_t uid) {
+  const passwd* const user = ::getpwuid(uid);
+  return user == nullptr ? cat("uid ", uid) : cat("uid ", uid, " (", printable(user->pw_name), ")");
+}
+
+std::string stranger_text(int port, const TcpListener& stranger) {
+  const std::string process = process_with_socket(stranger.inode);  // of other users' only root sees it
+  return cat("MASTER_PORT ", port, ": expected a rank of this job to listen there, got ",
+             process.empty() ? "a process" : process, " of ", user_text(stranger.uid),
+             "; what ranks have sent there may have reached it: start again, with another --master-port or "
+             "with none, to have a free one chosen");
+}
+
+}  // namespace
+
+PortWatch::PortWatch(EventLoop& loop, int port, std::function<void(const std::string&)> on_stranger)
+    : loop_(loop), port_(port), on_stranger_(std::move(on_stranger)) {
+  look();
+}
+
+void PortWatch::stop() {
+  port_ = 0;
+  loop_.cancel(std::exchange(timer_, 0));
+}
+
+void PortWatch::look() {
+  if (port_ == 0) return;
+  const auto found = listeners_.on(port_);
+  if (!found) {
+    log(LogLevel::debug, cat("MASTER_PORT ", port_,
+                             ": neither netlink nor /proc/net/tcp tells who listens there; not watched"));
+    return stop();
+  }
+  for (const TcpListener& listener : *found) {
+    if (is_of_this_job(listener.uid)) continue;
+    const std::string text = stranger_text(port_, listener);
+    stop();
+    return on_stranger_(text);
+  }
+  // On one address alone, another is still free for others.
+  if (std::any_of(found->begin(), found->end(),
+                  [](const auto& listener) { return listener.has_whole_port; })) {
+    log(LogLevel::debug, cat("MASTER_PORT ", port_, ": this job listens there; watched no more"));
+    return stop();
+  }
+  look_later();
+}
+
+void PortWatch::look_later() {
+  const auto pause =
+      std::clamp<Clock::duration>((Clock::now() - since_) / kPartOfTime, kFirstPause, kLongestPause);
+  loop_.cancel(timer_);
+  timer_ = loop_.call_at(Clock::now() + pause, [this] {
+    timer_ = 0;
+    look();
+  });
+}
+
+}  // namespace muster

@@ -1,0 +1,40 @@
+// Watches who listens on MASTER_PORT. The launcher cannot keep another user's socket with SO_REUSEADDR off
+// the port that it holds for rank 0 (port.h): it asks the kernel who listens there, again and again until it
+// is somebody of the job. From then on nobody else can.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "muster/launch/tcp_listeners.h"
+#include "muster/supervise/event_loop.h"
+
+namespace muster {
+
+class PortWatch {
+ public:
+  // Looks at once, then every few milliseconds and later less often. `on_stranger` is told once, in an
+  // error's words, of a listener whose user is neither this process's nor that of any of its descendants. 0:
+  // no port to watch.
+  PortWatch(EventLoop& loop, int port, std::function<void(const std::string&)> on_stranger);
+  PortWatch(const PortWatch&) = delete;
+  PortWatch& operator=(const PortWatch&) = delete;
+  ~PortWatch() { stop(); }
+
+  // Now, when there is a reason.
+  void look();
+
+  void stop();
+
+ private:
+  void look_later();
+
+  EventLoop& loop_;
+  int port_;  // 0: no more
+  std::function<void(const std::string&)> on_stranger_;
+  TcpListeners listeners_;
+  Clock::time_point since_ = Clock::now();
+  EventLoop::Handle timer_ = 0;
+};
+
+}  // namespace muster
