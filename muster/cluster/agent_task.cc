@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <functional>
 #include <nlohmann/json.hpp>
 
+#include "muster/base/byte_text.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -12,6 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kSchema = "muster.agent/2";
 constexpr const char* kSentPrefixes[] = {"NCCL_",  "GLOO_", "UCX_",   "FI_",  "TORCH_", "PYTORCH_",
                                          "PYTHON", "CUDA_", "OMP_",   "KMP_", "MKL_",   "MUSTER_",
                                          "PET_",   "HF_",   "WANDB_", "LC_",  "XLA_",   "TRITON_"};
@@ -133,24 +136,42 @@ ClusterOptions cluster_from(const Json& json) {
   return cluster;
 }
 
+// Arguments, variables and paths are bytes and perhaps no UTF-8, which JSON must be.
+void change_texts(Json& json, const std::function<std::string(const std::string&)>& change) {
+  if (json.is_string()) json = change(json.get_ref<const std::string&>());
+  if (json.is_object()) {
+    Json changed = Json::object();
+    for (auto& [name, value] : json.items()) {
+      change_texts(value, change);
+      changed[change(name)] = std::move(value);
+    }
+    json = std::move(changed);
+  }
+  if (json.is_array()) {
+    for (Json& value : json) change_texts(value, change);
+  }
+}
+
 }  // namespace
 
 std::string to_line(const AgentTask& task) {
-  const Json json = {{"schema", "muster.agent/1"},
-                     {"launch", launch_to_json(task.launch)},
-                     {"nproc", task.launch.request.nproc_per_node ? Json(*task.launch.request.nproc_per_node)
-                                                                  : Json(nullptr)},
-                     {"cluster", cluster_to_json(task.cluster)},
-                     {"environment", task.environment},
-                     {"folder", task.folder},
-                     {"secret", task.cluster.secret.hex()}};
-  return json.dump(-1, ' ', true, Json::error_handler_t::replace) + "\n";
+  Json json = {{"schema", kSchema},
+               {"launch", launch_to_json(task.launch)},
+               {"nproc", task.launch.request.nproc_per_node ? Json(*task.launch.request.nproc_per_node)
+                                                            : Json(nullptr)},
+               {"cluster", cluster_to_json(task.cluster)},
+               {"environment", task.environment},
+               {"folder", task.folder},
+               {"secret", task.cluster.secret.hex()}};
+  change_texts(json, [](const std::string& text) { return text_of_bytes(text); });
+  return json.dump(-1, ' ', true) + "\n";
 }
 
 AgentTask agent_task_from(const std::string& line) {
   try {
-    const Json json = Json::parse(line);
-    if (json.at("schema") != "muster.agent/1") throw Error(ErrorCode::invalid_argument, "another version");
+    Json json = Json::parse(line);
+    change_texts(json, [](const std::string& text) { return bytes_of_text(text, "agent"); });
+    if (json.at("schema") != kSchema) throw Error(ErrorCode::invalid_argument, "another version");
     AgentTask task{.launch = launch_from(json.at("launch")),
                    .cluster = cluster_from(json.at("cluster")),
                    .environment = json.at("environment").get<Environment>(),

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 
+#include "muster/base/byte_text.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/device/cpu_list.h"
@@ -23,49 +24,16 @@ constexpr const char* kWhat = "a line of the connection";
 constexpr int kMostRanksOfTask = 1'000'000;
 constexpr int64_t kLongestGrace = int64_t{7} * 24 * 3'600 * 1'000;
 
-// Arguments, variables and output are bytes and perhaps no UTF-8, which JSON must be: each byte is a
-// character.
-std::string wire_text(std::string_view bytes) {
-  std::string text;
-  text.reserve(bytes.size());
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x80) {
-      text += c;
-    } else {
-      text += static_cast<char>(0xc0U | (byte >> 6U));
-      text += static_cast<char>(0x80U | (byte & 0x3fU));
-    }
-  }
-  return text;
-}
-
-std::string bytes_of(const std::string& text) {
-  std::string bytes;
-  bytes.reserve(text.size());
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if (byte < 0x80) {
-      bytes += text[i];
-      continue;
-    }
-    if ((byte & 0xfcU) != 0xc0U || i + 1 == text.size())
-      throw Error(ErrorCode::invalid_argument, cat(kWhat, ": expected bytes as characters, got others"));
-    const auto low = static_cast<unsigned char>(text[++i]);
-    bytes += static_cast<char>(((byte & 0x03U) << 6U) | (low & 0x3fU));
-  }
-  return bytes;
-}
-
+// Arguments, variables and output are bytes and perhaps no UTF-8, which JSON must be.
 WireJson wire_texts(const std::vector<std::string>& texts) {
   WireJson json = WireJson::array();
-  for (const std::string& text : texts) json.push_back(wire_text(text));
+  for (const std::string& text : texts) json.push_back(text_of_bytes(text));
   return json;
 }
 
 std::vector<std::string> texts_from(JsonObject& json, const char* key) {
   std::vector<std::string> texts = json.texts_or_none(key);
-  for (std::string& text : texts) text = bytes_of(text);
+  for (std::string& text : texts) text = bytes_of_text(text, kWhat);
   return texts;
 }
 
@@ -87,7 +55,7 @@ Environment environment_from(JsonObject& json, const char* key) {
 }
 
 std::string bytes_at(JsonObject& json, const char* key) {
-  return bytes_of(json.text_or(key, ""));
+  return bytes_of_text(json.text_or(key, ""), kWhat);
 }
 
 int number_at(JsonObject& json, const char* key, int64_t most = std::numeric_limits<int>::max()) {
@@ -101,15 +69,15 @@ WireJson wire_of(const RemoteAlive& /*alive*/) {
 WireJson wire_of(const RemoteHello& hello) {
   return {{kKindKey, "hello"},
           {"version", hello.version},
-          {"name", wire_text(hello.name)},
-          {"folder", wire_text(hello.folder)},
+          {"name", text_of_bytes(hello.name)},
+          {"folder", text_of_bytes(hello.folder)},
           {"environment", wire_environment(hello.environment)},
           {"gpus", hello.gpus},
           {"links", hello.links},
           {"cpu_topology", hello.cpu_topology},
           {"topology_or_nothing", hello.topology_or_nothing},
           {"held", hello.held},
-          {"run_id", wire_text(hello.run_id)}};
+          {"run_id", text_of_bytes(hello.run_id)}};
 }
 
 RemoteMessage hello_from(JsonObject& json) {
@@ -129,9 +97,9 @@ RemoteMessage hello_from(JsonObject& json) {
 
 WireJson wire_of(const RemoteBegin& begin) {
   return {{kKindKey, "begin"},
-          {"run_id", wire_text(begin.run_id)},
-          {"run_dir", wire_text(begin.run_dir)},
-          {"agent", wire_text(begin.agent)},
+          {"run_id", text_of_bytes(begin.run_id)},
+          {"run_dir", text_of_bytes(begin.run_dir)},
+          {"agent", text_of_bytes(begin.agent)},
           {"earlier", wire_texts(begin.earlier)},
           {"grace", begin.grace.count()},
           {"lease", begin.lease}};
@@ -157,10 +125,10 @@ RemoteMessage begin_from(JsonObject& json) {
 WireJson wire_of(const RemoteStart& start) {
   return {{kKindKey, "start"},
           {"id", start.id},
-          {"name", wire_text(start.task.name)},
+          {"name", text_of_bytes(start.task.name)},
           {"argv", wire_texts(start.task.argv)},
           {"environment", wire_environment(start.task.environment)},
-          {"directory", wire_text(start.task.directory)},
+          {"directory", text_of_bytes(start.task.directory)},
           {"ranks", start.task.ranks},
           {"attempt", start.attempt},
           {"devices", wire_texts(start.gpus)},
@@ -168,7 +136,7 @@ WireJson wire_of(const RemoteStart& start) {
           {"memory_bytes", start.memory_bytes},
           {"cpus", start.cpus},
           {"bound", to_cpu_list(start.bound)},
-          {"log", wire_text(start.log)}};
+          {"log", text_of_bytes(start.log)}};
 }
 
 RemoteMessage start_from(JsonObject& json) {
@@ -213,7 +181,7 @@ RemoteMessage signal_from(JsonObject& json) {
 }
 
 WireJson held_fields(const RemoteHeld& held) {
-  return {{"gpu", wire_text(held.gpu)}, {"units", held.units}, {"by", wire_text(held.by)}};
+  return {{"gpu", text_of_bytes(held.gpu)}, {"units", held.units}, {"by", text_of_bytes(held.by)}};
 }
 
 RemoteHeld held_of(JsonObject& json) {
@@ -257,12 +225,12 @@ RemoteMessage held_from(JsonObject& json) {
 }
 
 WireJson wire_of(const RemoteOutput& output) {
-  return {{kKindKey, "output"}, {"id", output.id}, {"bytes", wire_text(output.bytes)}};
+  return {{kKindKey, "output"}, {"id", output.id}, {"bytes", text_of_bytes(output.bytes)}};
 }
 
 RemoteMessage output_from(JsonObject& json) {
   const int id = number_at(json, "id");
-  return RemoteOutput{.id = id, .bytes = bytes_of(json.text("bytes"))};
+  return RemoteOutput{.id = id, .bytes = bytes_of_text(json.text("bytes"), kWhat)};
 }
 
 WireJson wire_of(const RemoteEnded& ended) {
@@ -277,7 +245,7 @@ WireJson wire_of(const RemoteEnded& ended) {
           {"core_dumped", exit.core_dumped},
           {"killed", wire_texts(end.exit.killed)},
           {"survivors", wire_texts(end.exit.survivors)},
-          {"why_not", wire_text(end.why_not)},
+          {"why_not", text_of_bytes(end.why_not)},
           {"out_of_memory", end.out_of_memory}};
 }
 
@@ -299,7 +267,7 @@ RemoteMessage ended_from(JsonObject& json) {
 }
 
 WireJson wire_of(const RemoteCannot& cannot) {
-  return {{kKindKey, "cannot"}, {"why", wire_text(cannot.why)}, {"stopped", cannot.stopped}};
+  return {{kKindKey, "cannot"}, {"why", text_of_bytes(cannot.why)}, {"stopped", cannot.stopped}};
 }
 
 RemoteMessage cannot_from(JsonObject& json) {

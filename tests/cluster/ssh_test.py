@@ -63,6 +63,11 @@ class Ssh(HostsCase):
         self.assertEqual(code, 0, err)
         self.assertEqual(len(out.splitlines()), 3)
 
+    def test_arguments_are_bytes(self):
+        code, out, err = self.run_on("a:1,b:1", "sh", "-c", "printf %s \"$1\" | od -An -tx1", "sh", b"\xff\xc3\xa9 \xe9")
+        self.assertEqual(code, 0, err)
+        self.assertEqual(sorted(out.splitlines()), ["[0@a]  ff c3 a9 20 e9", "[1@b]  ff c3 a9 20 e9"])
+
     def test_environment_is_chosen_and_secrets_stay(self):
         code, out, err = self.run_on("b:1", "sh", "-c", "env; cat /proc/$PPID/cmdline | tr '\\0' ' '",
                                      flags=["--env", "MINE=1"],

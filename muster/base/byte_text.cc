@@ -1,0 +1,40 @@
+#include "muster/base/byte_text.h"
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+std::string text_of_bytes(std::string_view bytes) {
+  std::string text;
+  text.reserve(bytes.size());
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x80) {
+      text += c;
+    } else {
+      text += static_cast<char>(0xc0U | (byte >> 6U));
+      text += static_cast<char>(0x80U | (byte & 0x3fU));
+    }
+  }
+  return text;
+}
+
+std::string bytes_of_text(const std::string& text, const std::string& what) {
+  std::string bytes;
+  bytes.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte < 0x80) {
+      bytes += text[i];
+      continue;
+    }
+    if ((byte & 0xfcU) != 0xc0U || i + 1 == text.size())
+      throw Error(ErrorCode::invalid_argument, cat(what, ": expected bytes as characters, got others"));
+    const auto low = static_cast<unsigned char>(text[++i]);
+    bytes += static_cast<char>(((byte & 0x03U) << 6U) | (low & 0x3fU));
+  }
+  return bytes;
+}
+
+}  // namespace muster
