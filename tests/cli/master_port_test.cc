@@ -9,6 +9,7 @@ namespace muster {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -46,10 +47,10 @@ TEST(MasterPort, AStrangerThatListensThereEndsTheJob) {
   const Stranger stranger(port);
   const Ran ran = job.finish();
   EXPECT_EQ(ran.code, 1);
-  EXPECT_THAT(ran.err,
-              AllOf(HasSubstr(refusal_at(port, stranger.pid())), HasSubstr(") of uid 65534 (nobody); "),
-                    HasSubstr("start again"), HasSubstr("ranks 0, 1: ended by muster (SIGKILL)"),
-                    Not(HasSubstr("restart 1")), Not(HasSubstr("failed first"))));
+  EXPECT_THAT(ran.err, AllOf(HasSubstr(refusal_at(port, stranger.pid())),
+                             HasSubstr(") of uid 65534 (nobody); "), HasSubstr("start again"),
+                             ContainsRegex("ranks (0, 1|1, 0): ended by muster \\(SIGKILL\\)"),
+                             Not(HasSubstr("restart 1")), Not(HasSubstr("failed first"))));
   const auto failure = failure_of(folder);
   EXPECT_EQ(failure["exit_code"], 1);
   EXPECT_TRUE(failure["first"].is_null());
