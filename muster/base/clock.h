@@ -10,8 +10,15 @@ using Clock = std::chrono::steady_clock;
 
 class Deadline {
  public:
-  explicit Deadline(std::chrono::nanoseconds from_now) : at_(Clock::now() + from_now) {}
+  // At most 100 years away: clocks do not count much further.
+  template <class Rep, class Period>
+  explicit Deadline(std::chrono::duration<Rep, Period> from_now)
+      : limit_(std::clamp<std::common_type_t<decltype(from_now), std::chrono::years>>(from_now, -kFarthest,
+                                                                                      kFarthest)),
+        at_(Clock::now() + limit_) {}
 
+  // What it was set to, for messages.
+  std::chrono::milliseconds limit() const { return std::chrono::floor<std::chrono::milliseconds>(limit_); }
   bool passed() const { return Clock::now() >= at_; }
   // Time left, never negative, rounded up: right for poll().
   std::chrono::milliseconds left() const {
@@ -20,6 +27,9 @@ class Deadline {
   }
 
  private:
+  static constexpr std::chrono::years kFarthest{100};
+
+  std::chrono::nanoseconds limit_;
   Clock::time_point at_;
 };
 

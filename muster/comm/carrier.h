@@ -47,6 +47,9 @@ class Carrier {
   // `from` may be shm::kAnySource.
   virtual void receive(int from, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) = 0;
 
+  // Messages may have tags below 0, which are no caller's.
+  virtual bool has_own_tags() const { return false; }
+
   // Memory of which operations need no copy; nullptr where there is no such memory.
   virtual bool allocates() const { return false; }
   virtual std::shared_ptr<std::byte> allocate(size_t /*bytes*/) { return nullptr; }

@@ -15,8 +15,8 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/failure.h"
-#include "muster/comm/forwarding_backend.h"
 #include "muster/comm/host_work.h"
+#include "muster/comm/over_gloo.h"
 #include "muster/comm/shm_backend.h"
 
 namespace muster {
@@ -69,11 +69,11 @@ c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& s
   return c10::make_intrusive<c10d::PrefixStore>(name, store);
 }
 
-class HierarchicalBackend : public ForwardingBackend {
+class HierarchicalBackend : public OverGloo {
  public:
   HierarchicalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, Place place,
                       std::chrono::milliseconds timeout, const NetworkBackend& network)
-      : ForwardingBackend(network(part_of(store, "all"), rank, place.num_ranks)),
+      : OverGloo(network(part_of(store, "all"), rank, place.num_ranks)),
         place_(std::move(place)),
         timeout_(timeout),
         inside_(make_shm(part_of(store, cat("host/", place_.host)), place_.local_rank,
@@ -109,10 +109,11 @@ class HierarchicalBackend : public ForwardingBackend {
   }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    if (!goes_through_memory(tensors, options)) return ForwardingBackend::allreduce(tensors, options);
+    if (!goes_through_memory(tensors, options)) return OverGloo::allreduce(tensors, options);
     const milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? timeout_ : options.timeout;
     HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
     call.out(tensors[0], true);
+    call.show_event(getBackendName());
     auto operation = std::make_shared<HostOperation>(std::move(call));
     auto work = c10::make_intrusive<HostWork>(getRank(), sequence_++, operation);
     const std::lock_guard lock(mutex_);
@@ -193,8 +194,16 @@ class HierarchicalBackend : public ForwardingBackend {
     }
   }
 
-  // Pieces follow each other: one is on the network while the next is summed in memory.
+  // The sum of halves, of which their mean is made, may be more than their type has.
   void all_reduce(const at::Tensor& flat, c10d::ReduceOp op, const Deadline& deadline) {
+    if (op != c10d::ReduceOp::AVG || flat.element_size() > 2) return reduce_in_pieces(flat, op, deadline);
+    const at::Tensor wide = flat.to(at::kFloat);
+    reduce_in_pieces(wide, op, deadline);
+    flat.copy_(wide);
+  }
+
+  // Pieces follow each other: one is on the network while the next is summed in memory.
+  void reduce_in_pieces(const at::Tensor& flat, c10d::ReduceOp op, const Deadline& deadline) {
     const bool mean = op == c10d::ReduceOp::AVG;
     const auto bytes = static_cast<int64_t>(flat.nbytes());
     const int64_t shares = std::clamp<int64_t>(bytes / kShareBytes, 1, place_.columns);

@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
+#include <climits>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -11,6 +12,8 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/host_work.h"
+#include "muster/comm/monitored_barrier.h"
+#include "muster/comm/profile.h"
 #include "muster/comm/shm_call.h"
 #include "muster/comm/sparse_sum.h"
 #include "muster/shm/mailbox.h"
@@ -80,7 +83,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     Request request = call.request(Kind::all_reduce, tensor);
     request.op = shm_op(op);
     request.out = {memory_of(tensor)};
-    if (carrier_->run(request, timeout_)) {
+    if (!profiler_looks_on() && carrier_->run(request, timeout_)) {
       ++sequence_;
       return;
     }
@@ -235,6 +238,15 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                  options.timeout, options.asyncOp);
   }
 
+  // As Gloo's, whose words tools look for.
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
+    check_open(HostCall("monitored_barrier", c10d::OpType::BARRIER));
+    if (!carrier_->has_own_tags()) return Backend::monitoredBarrier(options, wait_all_ranks);
+    const auto number = static_cast<int>(monitored_++ % INT_MAX);
+    const auto timeout = options.timeout == c10d::kUnsetTimeout ? timeout_ : options.timeout;
+    monitored_barrier(*carrier_, getRank(), getSize(), INT_MIN + number, timeout, wait_all_ranks);
+  }
+
   void leave_and_wait() override {
     start(HostCall("shutdown", c10d::OpType::BARRIER), {Request{.kind = Kind::leave}}, timeout_, false)
         ->wait();
@@ -243,6 +255,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   WorkPtr send(Tensors& tensors, int to, int tag) override {
     HostCall call("send", c10d::OpType::SEND);
     check_peer(call, to);
+    check_tag(call, tag);
     const Part part = call.in(call.one(tensors));
     return start_message(std::move(call),
                          [&](auto done) { carrier_->send(to, tag, part, timeout_, std::move(done)); });
@@ -250,12 +263,14 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
     HostCall call("recv", c10d::OpType::RECV);
     check_peer(call, from);
+    check_tag(call, tag);
     const Part part = call.out(call.one(tensors));
     return start_message(std::move(call),
                          [&](auto done) { carrier_->receive(from, tag, part, timeout_, std::move(done)); });
   }
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
     HostCall call("recv", c10d::OpType::RECVANYSOURCE);
+    check_tag(call, tag);
     const Part part = call.out(call.one(tensors));
     return start_message(std::move(call), [&](auto done) {
       carrier_->receive(shm::kAnySource, tag, part, timeout_, std::move(done));
@@ -274,6 +289,10 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   void check_peer(const HostCall& call, int peer) const {
     call.expect(peer >= 0 && peer < getSize() && peer != getRank(), cat("another rank of ", getSize()),
                 cat(peer));
+  }
+  // Those below 0 are the backend's own.
+  static void check_tag(const HostCall& call, int tag) {
+    call.expect(tag >= 0, "a tag of at least 0", cat(tag));
   }
   const Tensors& list_for_all(const HostCall& call, const std::vector<Tensors>& lists) const {
     call.expect(lists.size() == 1 && std::ssize(lists[0]) == getSize(),
@@ -325,7 +344,9 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
   // At once, in the caller's thread: how many entries there are has to be known first.
   WorkPtr all_reduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options) {
-    HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
+    HostCall call("all_reduce", c10d::OpType::_ALLREDUCE_SPARSE);
+    call.outputs = {tensor};
+    show_event(call);
     call.expect(shm_op(options.reduceOp) == shm::Op::sum, "sum, for a sparse tensor", "another operation");
     c10d::AllgatherOptions gather;
     gather.timeout = options.timeout;
@@ -333,7 +354,6 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     tensor.copy_(sparse_sum(tensor, getSize(), [&](at::Tensor& all, at::Tensor& mine) {
       _allgather_base(all, mine, gather)->wait();
     }));
-    call.outputs = {tensor};
     return start(std::move(call), {}, options.timeout, options.asyncOp);
   }
 
@@ -359,6 +379,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   WorkPtr start(HostCall call, std::vector<Request> requests, std::chrono::milliseconds asked,
                 bool asynchronous) {
     check_open(call);
+    show_event(call);
     auto operation = std::make_shared<HostOperation>(std::move(call));
     auto work = c10::make_intrusive<HostWork>(getRank(), sequence_++, operation);
     if (requests.empty()) {
@@ -375,10 +396,16 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   template <class Start>
   WorkPtr start_message(HostCall call, Start&& start) {
     check_open(call);
+    show_event(call);
     auto operation = std::make_shared<HostOperation>(std::move(call));
     auto work = c10::make_intrusive<HostWork>(getRank(), 0, operation);
     start(ending(std::move(operation)));
     return work;
+  }
+
+  // "muster:all_reduce", where a profiler looks on, with the shapes of what goes in.
+  void show_event(HostCall& call) const {
+    if (!call.end_event && profiler_looks_on()) call.show_event(name_);
   }
 
   static Carrier::Done ending(std::shared_ptr<HostOperation> operation) {
@@ -396,6 +423,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   std::mutex leaving_;  // the carrier is not left while it gives up
   std::atomic<bool> left_ = false;
   std::atomic<uint64_t> sequence_ = 0;
+  std::atomic<uint64_t> monitored_ = 0;  // barriers
 };
 
 }  // namespace

@@ -29,6 +29,7 @@ std::exception_ptr make_copies(const HostCall& call) {
 
 void HostOperation::end(Ended ended) {
   if (!ended.error && !call_.copies.empty()) ended.error = make_copies(call_);
+  if (call_.end_event) call_.end_event();
   HostCall gone(call_.name, call_.type);  // after the lock
   Future future;
   std::unique_lock lock(mutex_);
@@ -104,7 +105,7 @@ bool HostWork::wait(std::chrono::milliseconds timeout) {
   const auto ended = operation_->wait(timeout);
   if (!ended) {
     throw Error(ErrorCode::timeout,
-                cat(operation_->call().name, ": not finished after ", timeout.count(), " ms"));
+                cat(operation_->call().name, ": Timed out waiting ", timeout.count(), "ms"));
   }
   if (ended->error) std::rethrow_exception(ended->error);
   return true;

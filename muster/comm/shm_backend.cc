@@ -41,6 +41,7 @@ class ShmCarrier : public Carrier {
     mailbox().receive(from, tag, data, timeout, of_message(std::move(done)));
   }
 
+  bool has_own_tags() const override { return true; }
   bool allocates() const override { return true; }
   std::shared_ptr<std::byte> allocate(size_t bytes) override { return arena_.allocate(bytes); }
 

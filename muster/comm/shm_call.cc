@@ -8,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/comm/profile.h"
 
 namespace muster {
 
@@ -140,6 +141,14 @@ std::vector<shm::Part> HostCall::rows(const at::Tensor& tensor, const shm::Part&
     at += parts.back().bytes;
   }
   return parts;
+}
+
+// The names that PyTorch's own backends give these events.
+void HostCall::show_event(const std::string& backend) {
+  const char* const event = type == c10d::OpType::RECVANYSOURCE       ? "recvAnySource"
+                            : type == c10d::OpType::_ALLREDUCE_SPARSE ? "sparse_all_reduce"
+                                                                      : name;
+  end_event = begin_event(cat(backend, ":", event), held.empty() ? outputs : held);
 }
 
 void HostCall::expect_like(const at::Tensor& tensor, const at::Tensor& model) const {

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -52,12 +53,16 @@ class HostCall {
   // With the type and shape of a part, for all ranks to compare.
   shm::Request request(shm::Kind kind, const at::Tensor& part) const;
 
+  // Begins its event for a profiler that looks on: "<backend>:all_reduce".
+  void show_event(const std::string& backend);
+
   const char* name;
   c10d::OpType type;
   std::vector<at::Tensor> held;       // until the operation is over
   std::vector<at::Tensor> outputs;    // as the caller gave them
   std::vector<Copy> copies;           // to be made when it is over
   std::optional<c10::Stream> stream;  // the caller's, where they go to a GPU: behind what uses its memory now
+  std::function<void()> end_event{};  // of a profiler's, where there is one
 
  private:
   void check(const at::Tensor& tensor) const;

@@ -48,7 +48,7 @@ void wait_on_host(Work::State& state) {
     if (!deadline.passed()) continue;
     const auto missing = state.agreement ? state.agreement->absent(state.sequence) : std::vector<int>{};
     throw Error(ErrorCode::timeout,
-                cat(state.name(), ": not finished after ", state.timeout.count(), " ms; ",
+                cat(state.name(), ": Timed out waiting ", state.timeout.count(), "ms; ",
                     missing.empty() ? std::string("all ranks are in it: a slow or broken network")
                                     : cat("missing rank(s) ", join(missing, ", ")),
                     "; see what they do, or give a longer timeout"));

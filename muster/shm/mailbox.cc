@@ -300,8 +300,8 @@ bool Mailbox::fail_late_and_lost() {
             " (tag ", pending.tag, ") ", team_.here());
     if (lost.empty()) {
       return std::make_exception_ptr(
-          Error(ErrorCode::timeout,
-                cat(where, ": not finished in time; see what that rank does, or give a longer timeout")));
+          Error(ErrorCode::timeout, cat(where, ": Timed out waiting ", pending.deadline.limit().count(),
+                                        "ms; see what that rank does, or give a longer timeout")));
     }
     return std::make_exception_ptr(
         Error(ErrorCode::peer_failed, cat(where, ": ", lost, "; the first rank that failed has the cause")));

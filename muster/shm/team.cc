@@ -226,8 +226,9 @@ void Team::wait_for_all(const Step& what, const Deadline& deadline) {
       if (deadline.passed() && !late.empty()) {
         give_up();
         throw Error(ErrorCode::timeout,
-                    cat(to_string(what), " ", here(), ": not finished in time; missing rank(s) ",
-                        join(names_of(late), ", "), "; see what they do, or give a longer timeout"));
+                    cat(to_string(what), " ", here(), ": Timed out waiting ", deadline.limit().count(),
+                        "ms; missing rank(s) ", join(names_of(late), ", "),
+                        "; see what they do, or give a longer timeout"));
       }
       if (late_ranks.due()) tell_of(late, what, late_ranks);
       sleep_for(peer, deadline);

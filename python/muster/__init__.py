@@ -9,7 +9,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from muster._backend import host_identity, make_hierarchical, make_shm
+from muster._backend import host_identity, make_hierarchical, make_shm, over_gloo
 
 if not torch.cuda.is_available():
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
@@ -64,7 +64,7 @@ def _make(store, rank, size, timeout):
     if backend == "shm":
         return make_shm(store, rank, size, timeout)
     if backend == "gloo":
-        return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+        return over_gloo(dist.ProcessGroupGloo(store, rank, size, timeout=timeout))
     return make_hierarchical(store, rank, hosts, timeout, lambda *ranks: dist.ProcessGroupGloo(*ranks, timeout=timeout))
 
 

@@ -1,5 +1,7 @@
 """A rank that meets what goes wrong, and says what it was told: `faults.py killed`."""
+import datetime
 import os
+import re
 import signal
 import sys
 import time
@@ -22,7 +24,43 @@ def killed():
     dist.all_reduce(torch.ones(1000))
 
 
+def late():
+    """The last rank comes neither to a barrier that is monitored, after which the group goes on, nor to one that is not."""
+    dist.init_process_group("muster")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    limit = datetime.timedelta(milliseconds=200)
+    for everybody in (False, True):
+        dist.monitored_barrier(wait_all_ranks=everybody)
+        if rank < size - 1:
+            expect_error(lambda: dist.monitored_barrier(timeout=limit, wait_all_ranks=everybody),
+                         rf"Rank {size - 1} failed to pass monitoredBarrier in 200 ms" if rank == 0 else
+                         rf"Rank {rank} successfully reached monitoredBarrier, but .* rank 0")
+        else:  # too late: nobody is there
+            dist.distributed_c10d._get_default_store().wait([f"{everybody}/{other}" for other in range(size - 1)])
+            expect_error(lambda: dist.monitored_barrier(timeout=limit), rf"Rank {rank} successfully reached .* rank 0")
+        dist.distributed_c10d._get_default_store().set(f"{everybody}/{rank}", "")
+        total = torch.ones(3)
+        dist.all_reduce(total)
+        assert total.eq(size).all(), total
+    if rank < size - 1:
+        dist.distributed_c10d._set_pg_timeout(limit)
+        expect_error(dist.barrier, rf"Timed out waiting 200ms; missing rank\(s\) .*{size - 1}|rank 0 failed before")
+    dist.distributed_c10d._get_default_store().add("left", 1)
+    while dist.distributed_c10d._get_default_store().add("left", 0) < size:  # rank 0 serves the store
+        pass
+    print("ok")
+
+
+def expect_error(call, expression):
+    try:
+        call()
+    except RuntimeError as error:
+        assert re.search(expression, str(error)), error
+    else:
+        raise AssertionError(f"expected an error: {expression}")
+
+
 try:
-    {"killed": killed}[sys.argv[1]]()
+    {"killed": killed, "late": late}[sys.argv[1]]()
 except RuntimeError as error:
     print(f"at {time.monotonic()}\n{error}")

@@ -18,6 +18,17 @@ for count in (1, 40_009, 3_000_017):
     for work in works:
         work.wait()
     torch.testing.assert_close(got, place * size + size * (size - 1) / 2)
+halves = torch.full((1000,), 40_000.0, dtype=torch.float16)  # whose sum is more than their type has
+dist.all_reduce(halves, dist.ReduceOp.AVG)
+assert halves.eq(40_000).all(), halves
+part = torch.empty(4, dtype=torch.float16)
+dist.reduce_scatter_tensor(part, torch.full((4 * size,), 40_000.0, dtype=torch.float16), dist.ReduceOp.AVG)
+assert part.eq(40_000).all(), part
+parts = [torch.empty(r + 2 * rank) for r in range(size)]  # rank r sends r + 2 n elements to rank n
+dist.all_to_all(parts, [torch.full((rank + 2 * r,), float(rank)) for r in range(size)])
+for r, part in enumerate(parts):
+    assert part.eq(r).all(), (r, part)
+assert dist.group.WORLD._get_backend(torch.device("cpu")).name() == "muster"
 parts = [torch.empty(2) for _ in range(size)]
 dist.all_gather(parts, torch.full((2,), float(rank)))
 assert torch.stack(parts)[:, 0].tolist() == list(range(size))

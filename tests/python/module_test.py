@@ -71,12 +71,14 @@ class Collectives(ModuleTest):
             self.skipTest(f"no torchrun beside '{PYTHON}'")
         self.assert_all_ok(2, self.launched(torchrun, "--nproc-per-node", "2", HERE / "collectives.py"))
 
-
     def test_on_two_hosts(self):
         for hosts in ("aabb", "abb"):  # what the ranks take themselves to be on
             ranks = self.by_hand(len(hosts), "hosts.py", TEST_HOSTS=hosts)
             self.assert_all_ok(len(hosts), "".join(text for _, text in ranks))
 
+    def test_a_profiler_sees_the_whole_time_of_an_operation(self):
+        self.assert_all_ok(2, "".join(text for _, text in self.by_hand(2, "profiler_events.py")))
+        self.assert_all_ok(3, "".join(text for _, text in self.by_hand(3, "profiler_events.py", TEST_HOSTS="aab")))
 
     def test_the_environment_chooses_and_that_is_said_once(self):
         for backend in ("shm", "gloo"):
@@ -110,6 +112,11 @@ class Faults(ModuleTest):
         for code, told in others:
             self.assertEqual(code, 0, told)
             self.assertLess(told_at(told) - told_at(last_words), 20, told)
+
+    def test_a_late_rank_is_named(self):
+        for code, text in self.by_hand(3, "faults.py", "late"):
+            self.assertEqual(code, 0, text)
+            self.assertIn("ok\n", text)
 
 
 if __name__ == "__main__":

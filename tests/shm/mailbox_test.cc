@@ -140,7 +140,7 @@ TEST(Mailbox, WhoLeftOrIsLateIsNamed) {
       std::vector<int> data(3);
       auto late = receive(box, 1, 0, data, std::chrono::milliseconds(30));
       EXPECT_THAT(message_error_of(late),
-                  HasSubstr("recv from rank 1 (tag 0) on rank 0 of 3: not finished in time"));
+                  HasSubstr("recv from rank 1 (tag 0) on rank 0 of 3: Timed out waiting"));
       auto gone = receive(box, 2, 9, data);
       EXPECT_THAT(message_error_of(gone), HasSubstr("rank 2 left the group"));
       send(box, 1, 4, data).get();
@@ -180,7 +180,7 @@ TEST(Mailbox, AMessageWhoseReceiverGaveUpIsWholeForTheNext) {
       team.wait_for_all({"half"}, Deadline(kPatience));
       std::vector<int> first(2'000), second(2'000);
       auto late = receive(box, 0, 0, first, std::chrono::milliseconds(30));
-      EXPECT_THAT(message_error_of(late), HasSubstr("not finished in time"));
+      EXPECT_THAT(message_error_of(late), HasSubstr("Timed out waiting"));
       team.arrive();
       team.wait_for_all({"given up"}, Deadline(kPatience));
       receive(box, 0, 0, second).get();
