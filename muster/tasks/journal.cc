@@ -183,9 +183,14 @@ uint64_t Journal::end(const std::string& task, const TaskAttempt& attempt, Attem
                {"task", task},
                {"attempt", attempt.attempt},
                {"at", attempt.ended.value_or(0)},
-               {"how", to_text(how)},
-               {"code", attempt.exit_code},
-               {"signal", attempt.signal}};
+               {"how", to_text(how)}};
+  if (attempt.lost) {
+    json["lost"] = true;
+  } else if (attempt.signal != 0) {
+    json["signal"] = attempt.signal;
+  } else {
+    json["code"] = attempt.exit_code;
+  }
   if (attempt.timed_out) json["timed_out"] = true;
   if (!reason.empty()) json["reason"] = reason;
   if (!last_json.empty()) json["json"] = last_json;

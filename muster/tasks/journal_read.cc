@@ -85,8 +85,9 @@ class JournalFold {
       ++state_.failures[task].count;
       state_.failures[task].last = *attempt.ended;
     }
-    attempt.exit_code = record.at("code");
-    attempt.signal = record.at("signal");
+    attempt.exit_code = record.value("code", 0);
+    attempt.signal = record.value("signal", 0);
+    attempt.lost = record.value("lost", false);
     attempt.timed_out = record.value("timed_out", false);
     result.reason = record.value("reason", "");
     result.last_json = record.value("json", "");

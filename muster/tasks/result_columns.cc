@@ -62,10 +62,17 @@ std::string restarts_text(const TaskResult& result) {
 
 std::string end_text(const TaskAttempt& attempt) {
   if (!attempt.ended) return "running";
-  if (attempt.lost) return "lost: the run was killed";
+  if (attempt.lost) return "lost with its run or host";
   if (attempt.timed_out) return "time limit";
   if (attempt.signal != 0) return signal_name(attempt.signal);
   return attempt.exit_code == 0 ? "" : cat("exit code ", attempt.exit_code);
+}
+
+std::string state_text(const TaskResult& result) {
+  const std::string state = to_string(result.state);
+  if (result.state != TaskState::failed || result.attempts.empty()) return state;
+  const TaskAttempt& last = result.attempts.back();
+  return last.signal != 0 || last.timed_out ? cat(state, " (", end_text(last), ")") : state;
 }
 
 void check_results(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {

@@ -34,6 +34,9 @@ std::string restarts_text(const TaskResult& result);
 // "exit code 3", "SIGKILL", "time limit", "running"; empty: it ended well.
 std::string end_text(const TaskAttempt& attempt);
 
+// "done", "failed (SIGKILL)", "failed (time limit)".
+std::string state_text(const TaskResult& result);
+
 // Throws: invalid_argument unless there is a result for each task.
 void check_results(const std::vector<Task>& tasks, const std::vector<TaskResult>& results);
 

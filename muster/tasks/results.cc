@@ -20,7 +20,8 @@ OrderedJson attempt_json(const TaskAttempt& attempt) {
   json["began"] = attempt.began;
   json["ended"] = attempt.ended ? OrderedJson(*attempt.ended) : OrderedJson(nullptr);
   const bool known = attempt.ended && !attempt.lost;
-  json["exit_code"] = known ? OrderedJson(attempt.exit_code) : OrderedJson(nullptr);
+  const bool exited = known && attempt.signal == 0;  // one that was killed has no exit code
+  json["exit_code"] = exited ? OrderedJson(attempt.exit_code) : OrderedJson(nullptr);
   json["signal"] = known ? OrderedJson(attempt.signal) : OrderedJson(nullptr);
   json["timed_out"] = attempt.timed_out;
   json["lost"] = attempt.lost;
@@ -80,7 +81,8 @@ std::vector<std::string> csv_facts(const TaskResult& result) {
     cells.resize(csv_columns().size());
     return cells;
   }
-  cells.insert(cells.end(), {cat(last.exit_code), cat(last.signal), last.timed_out ? "true" : "false"});
+  cells.insert(cells.end(), {last.signal == 0 ? cat(last.exit_code) : "", cat(last.signal),
+                             last.timed_out ? "true" : "false"});
   return cells;
 }
 

@@ -80,7 +80,7 @@ std::vector<std::string> table_row(const Task& task, const TaskResult& result, c
     const auto found = task.parameters.find(name);
     cells.push_back(found == task.parameters.end() ? "" : fit_text(found->second, kMaxCell));
   }
-  cells.insert(cells.end(), {to_string(result.state), restarts_text(result)});
+  cells.insert(cells.end(), {state_text(result), restarts_text(result)});
   cells.push_back(result.attempts.empty() ? "" : devices_text(result.attempts.back(), with_host));
   cells.push_back(time_text(result));
   const ResultFields fields = fields_of(result.last_json);

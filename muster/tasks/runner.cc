@@ -202,8 +202,7 @@ class TaskRunner {
     TaskResult& result = outcome_.results[live.task];
     TaskAttempt& attempt = result.attempts.back();
     attempt.ended = now();
-    attempt.exit_code = exit.exit.exit_code;
-    attempt.signal = exit.exit.signal;
+    take_exit(tasks_[live.task], end, attempt);
     if (!exit.killed.empty())
       view_.note(
           cat(printable(tasks_[live.task].name), " left behind and was rid of: ", join(exit.killed, ", ")));

@@ -1,5 +1,7 @@
 #include "muster/tasks/slurm_script.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -47,6 +49,15 @@ std::chrono::milliseconds whole_time(const Task& task) {
   return time + std::chrono::seconds(kKillAfterSeconds * (task.retries + 1));
 }
 
+// So that Slurm knows of the signal that ended a task, as muster's own results do: what stands between tells
+// it as 128 + n.
+std::string last_start(const Task& task, const std::string& command) {
+  const bool is_between = task.ranks > 1 || (task.retries > 0 && task.time_limit);
+  if (!is_between) return cat("exec ", command, "\n");
+  return cat(command, "\ncode=$?\n", "[ \"$code\" -le 128 ] || [ \"$code\" -gt ", 128 + SIGRTMAX,
+             " ] || kill -$((code - 128)) $$\nexit \"$code\"\n");
+}
+
 }  // namespace
 
 std::vector<std::string> slurm_request(const Task& task, int highest) {
@@ -89,15 +100,15 @@ std::string slurm_script(const Task& task, const std::string& elements_path, con
   command += cat(shell_quoted(elements_path), " \"$SLURM_ARRAY_TASK_ID\"");
   std::string script =
       "#!/bin/sh\n# One element of a job array of muster tasks; the file has what each runs.\n";
-  if (task.retries == 0) return cat(script, "exec ", command, "\n");
+  if (task.retries == 0) return script + last_start(task, command);
   if (task.time_limit)
     command = cat("timeout -k ", kKillAfterSeconds, " ", whole_seconds(*task.time_limit), " ", command);
   script += "export MUSTER_ATTEMPT=0\n";
   script += cat("for pause in");
   for (int start = 1; start <= task.retries; ++start) script += cat(" ", pause_before(task, start));
   script += cat("; do\n  ", command, " && exit 0\n  sleep \"$pause\"\n",
-                "  MUSTER_ATTEMPT=$((MUSTER_ATTEMPT + 1))\ndone\n", "exec ", command, "\n");
-  return script;
+                "  MUSTER_ATTEMPT=$((MUSTER_ATTEMPT + 1))\ndone\n");
+  return script + last_start(task, command);
 }
 
 }  // namespace muster

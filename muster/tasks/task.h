@@ -83,7 +83,9 @@ struct TaskAttempt {
   int exit_code = 0;  // when signal == 0
   int signal = 0;
   bool timed_out = false;
-  bool lost = false;  // the run was killed meanwhile: `ended` is the last that is known, how it ended is not
+  // With its host; or the run was killed meanwhile, and `ended` is the last that is known. How it ended is
+  // not known.
+  bool lost = false;
   std::string log = {};  // path of its standard output and error
   bool operator==(const TaskAttempt&) const = default;
 };

@@ -1,6 +1,7 @@
 #include "muster/tasks/task_report.h"
 
 #include <fcntl.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +18,7 @@ namespace muster {
 
 namespace {
 
+constexpr int kSignalCode = 128;
 constexpr size_t kCardLines = 20;
 constexpr size_t kLinesWithCard = 80;
 constexpr std::string_view kByMuster = "[muster] ";
@@ -69,6 +71,15 @@ std::string describe_devices(const TaskAttempt& attempt) {
   return cat(attempt.gpu_indices.size() == 1 ? "GPU " : "GPUs ", join(attempt.gpu_indices, ", "));
 }
 
+void take_exit(const Task& task, const TaskEnd& end, TaskAttempt& attempt) {
+  const ChildExit& exit = end.exit.exit;
+  attempt.lost = end.kind == TaskEnd::Kind::lost;
+  const bool by_launcher = task.ranks > 1 && exit.signal == 0 && exit.exit_code > kSignalCode &&
+                           exit.exit_code <= kSignalCode + SIGRTMAX;
+  attempt.signal = by_launcher ? exit.exit_code - kSignalCode : exit.signal;
+  attempt.exit_code = attempt.signal == 0 && !attempt.lost ? exit.exit_code : 0;
+}
+
 std::string describe_failure(const Task& task, const TaskAttempt& attempt, const TaskEnd& end) {
   if (!end.why_not.empty()) return end.why_not;
   if (attempt.timed_out) return cat("its time limit of ", format_duration(*task.time_limit), " is over");
@@ -97,8 +108,8 @@ std::string task_card(const Task& task, const TaskResult& result) {
   const Fd log(::open(attempt.log.c_str(), O_RDONLY | O_CLOEXEC));
   std::vector<std::string> lines = last_lines_of_log(log.get(), kLinesWithCard);
   const auto card = card_in(lines);
-  if (card != lines.end() && attempt.exit_code != 0 && attempt.signal == 0 && !attempt.timed_out)
-    return card_of_job(task, attempt, lines, card);
+  const bool by_itself = attempt.signal == 0 ? attempt.exit_code != 0 : task.ranks > 1;
+  if (card != lines.end() && by_itself && !attempt.timed_out) return card_of_job(task, attempt, lines, card);
   if (lines.size() > kCardLines) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(kCardLines));
   const double after = attempt.ended.value_or(attempt.began) - attempt.began;
   out += cat("  where     host ", attempt.host, ", ", describe_devices(attempt), "\n");

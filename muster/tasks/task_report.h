@@ -13,6 +13,10 @@ namespace muster {
 // last attempt; without it the card says less.
 std::string task_card(const Task& task, const TaskResult& result);
 
+// How the attempt ended. The launcher of a task's ranks ends with 128 + n where signal n ended the first that
+// failed: that is the task's signal.
+void take_exit(const Task& task, const TaskEnd& end, TaskAttempt& attempt);
+
 // "exit code 3", "killed by SIGSEGV, core dumped", "its time limit of 2h is over".
 std::string describe_failure(const Task& task, const TaskAttempt& attempt, const TaskEnd& end);
 

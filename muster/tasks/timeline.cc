@@ -76,7 +76,7 @@ struct BarLook {
 constexpr std::array<BarLook, 5> kLooks = {{{"done", "done", false},
                                             {"failed", "failed", true},
                                             {"late", "over its time limit", true},
-                                            {"lost", "lost: the run was killed", true},
+                                            {"lost", "lost with its run or host", true},
                                             {"running", "running", false}}};
 
 BarKind kind_of(const TaskAttempt& attempt) {

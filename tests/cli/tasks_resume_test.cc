@@ -142,7 +142,7 @@ TEST(TasksResume, WhatDiedWithTheRunIsToldAsLost) {
     EXPECT_EQ(attempts[1]["exit_code"], 0);
   }
   const std::string page = read_file(folder.path() + "/t.html");
-  EXPECT_THAT(page, AllOf(HasSubstr("lost: the run was killed</title>"), HasSubstr("CPU 1<"),
+  EXPECT_THAT(page, AllOf(HasSubstr("lost with its run or host</title>"), HasSubstr("CPU 1<"),
                           Not(HasSubstr("CPU 2<")), Not(HasSubstr("\nrunning</title>"))));
 }
 

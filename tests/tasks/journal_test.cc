@@ -97,6 +97,33 @@ TEST(Journal, ARefusedStartIsNoAttempt) {
   EXPECT_EQ(state.results[1].state, TaskState::waiting);
 }
 
+TEST(Journal, AKilledAttemptHasASignalAndALostOneNeither) {
+  const ScratchFolder folder;
+  {
+    Journal journal(folder.path());
+    journal.begin_at(0);
+    journal.head({"id", "hash", "agent"}, kTasks.size());
+    TaskAttempt killed = attempt_at(1, 0);
+    journal.start("a", killed, {});
+    killed.ended = 2;
+    killed.signal = 9;
+    journal.end("a", killed, AttemptEnd::failed, "killed by SIGKILL", "");
+    TaskAttempt lost = attempt_at(1, 0);
+    journal.start("b", lost, {});
+    lost.ended = 3;
+    lost.lost = true;
+    journal.end("b", lost, AttemptEnd::interrupted, "host c was lost", "");
+    journal.sync();
+  }
+  const std::string text = read_file(journal_path(folder.path()));
+  EXPECT_THAT(text, HasSubstr(R"("how":"failed","signal":9,)"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("\"code\"")));
+  const JournalState state = read_journal(folder.path(), kTasks);
+  EXPECT_EQ(state.results[0].attempts[0].signal, 9);
+  EXPECT_TRUE(state.results[1].attempts[0].lost);
+  EXPECT_EQ(state.results[1].attempts[0].ended, 3);
+}
+
 // What a host that was lost and is back has from then on is ended by the next run too.
 TEST(Journal, TellsEveryAgentOfEveryRun) {
   const ScratchFolder folder;

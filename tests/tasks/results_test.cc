@@ -45,9 +45,9 @@ Outcome three_tasks() {
 TEST(Results, TheTableThatPeopleRead) {
   const Outcome outcome = three_tasks();
   EXPECT_EQ(results_table(outcome.tasks, outcome.results),
-            "task       lr  state    restarts  devices       time  accuracy  epochs  note\n"
-            "lr=0.1    0.1  done            0  GPU 0,2       2.5s   0.98125       3\n"
-            "lr=1e-4  1e-4  failed          1  GPU 1 (0.5)  1m30s   0.50000          a, \"b\"?c\n"
+            "task       lr  state             restarts  devices       time  accuracy  epochs  note\n"
+            "lr=0.1    0.1  done                     0  GPU 0,2       2.5s   0.98125       3\n"
+            "lr=1e-4  1e-4  failed (SIGKILL)         1  GPU 1 (0.5)  1m30s   0.50000          a, \"b\"?c\n"
             "report         skipped\n");
 }
 
@@ -81,6 +81,7 @@ TEST(Results, JsonHasEveryAttempt) {
   ASSERT_EQ(failed["attempts"].size(), 2U);
   EXPECT_EQ(failed["attempts"][0]["exit_code"], 3);
   EXPECT_EQ(failed["attempts"][1]["signal"], 9);
+  EXPECT_TRUE(failed["attempts"][1]["exit_code"].is_null()) << "it has none";
   EXPECT_EQ(failed["attempts"][1]["gpu_fraction"], 0.5);
   EXPECT_EQ(json["tasks"][0]["attempts"][0]["gpus"], nlohmann::json({0, 2}));
   EXPECT_TRUE(json["tasks"][2]["result"].is_null());
@@ -117,7 +118,7 @@ TEST(Results, CsvIsRfc4180) {
       results_csv(outcome.tasks, outcome.results),
       "name,lr,state,reason,restarts,host,devices,seconds,exit_code,signal,timed_out,accuracy,epochs,note\r\n"
       "lr=0.1,0.1,done,,0,n0,\"GPU 0,2\",2.5,0,0,false,0.98125,3,\r\n"
-      "lr=1e-4,1e-4,failed,SIGKILL,1,n0,GPU 1 (0.5),90.0,0,9,false,0.5,,\"a, \"\"b\"\"\nc\"\r\n"
+      "lr=1e-4,1e-4,failed,SIGKILL,1,n0,GPU 1 (0.5),90.0,,9,false,0.5,,\"a, \"\"b\"\"\nc\"\r\n"
       "report,,skipped,\"after lr=1e-4, which failed\",,,,,,,,,,\r\n");
 }
 

@@ -1,6 +1,7 @@
 #include "muster/tasks/slurm_submit.h"
 
 #include <gmock/gmock.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include "muster/tasks/slurm_element.h"
 #include "muster/tasks/slurm_script.h"
 #include "muster/tasks/spec.h"
+#include "tests/device/scratch.h"
 
 namespace muster {
 namespace {
@@ -162,7 +164,10 @@ TEST(SlurmPlan, RetriesAreTheScriptsBusiness) {
             "  sleep \"$pause\"\n"
             "  MUSTER_ATTEMPT=$((MUSTER_ATTEMPT + 1))\n"
             "done\n"
-            "exec timeout -k 30 3600 '/opt/muster' 'x' '/f' \"$SLURM_ARRAY_TASK_ID\"\n");
+            "timeout -k 30 3600 '/opt/muster' 'x' '/f' \"$SLURM_ARRAY_TASK_ID\"\n"
+            "code=$?\n"
+            "[ \"$code\" -le 128 ] || [ \"$code\" -gt 192 ] || kill -$((code - 128)) $$\n"
+            "exit \"$code\"\n");
   EXPECT_THAT(slurm_request(task, 0), Contains("--time=0-03:01:36"));
 }
 
@@ -181,6 +186,35 @@ TEST(SlurmPlan, WhatSlurmCannotBeTold) {
   task = plain_task();
   task.priority = -2;
   EXPECT_THAT(slurm_request(task, 3), Contains("--nice=5"));
+}
+
+// The signal that ended a task is its script's, whoever stands between.
+TEST(SlurmPlan, AScriptEndsAsItsTask) {
+  const ScratchFolder folder;
+  const auto ended_by = [&](Task task, const std::string& program) {
+    const std::string path = folder.write("program", cat("#!/bin/sh\n", program, "\n"));
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    const std::string script = folder.write("script", slurm_script(task, "/f", {.exec_element = {path}}));
+    Environment environment = own_environment();
+    environment["SLURM_ARRAY_TASK_ID"] = "0";
+    int status = 0;
+    const Child child = spawn_child({.argv = {"sh", script}, .environment = environment});
+    EXPECT_EQ(::waitpid(child.pid, &status, 0), child.pid);
+    return WIFSIGNALED(status) ? cat("signal ", WTERMSIG(status)) : cat("code ", WEXITSTATUS(status));
+  };
+  Task plain = plain_task();
+  Task limited = plain_task();
+  limited.retries = 1;
+  limited.back_off = 0ms;
+  limited.time_limit = 1h;
+  Task ranks = plain_task();
+  ranks.ranks = 2;
+  EXPECT_EQ(ended_by(plain, "kill -9 $$"), "signal 9");
+  EXPECT_EQ(ended_by(limited, "kill -9 $$"), "signal 9");
+  EXPECT_EQ(ended_by(ranks, "exit 137"), "signal 9") << "as `muster run` tells it";
+  EXPECT_EQ(ended_by(ranks, "exit 255"), "code 255");
+  EXPECT_EQ(ended_by(limited, "exit 3"), "code 3");
+  EXPECT_EQ(ended_by(limited, "exit 0"), "code 0");
 }
 
 TEST(SlurmTime, IsRoundedUp) {

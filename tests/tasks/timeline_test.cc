@@ -100,7 +100,7 @@ TEST(Timeline, BarsSayHowTheyEnded) {
   EXPECT_THAT(html, HasSubstr("<title>good\nlr = 0.1\na: GPU 0,1\nfrom 0ms to 1.0s (1.0s)\ndone</title>"));
   EXPECT_THAT(html, HasSubstr("restart 1\nfrom 1.0s to 1m30s (1m29s)\nexit code 3</title>"));
   EXPECT_THAT(html, HasSubstr("time limit</title>"));
-  EXPECT_THAT(html, HasSubstr("from 1.0s to 2.0s (1.0s)\nlost: the run was killed</title>"));
+  EXPECT_THAT(html, HasSubstr("from 1.0s to 2.0s (1.0s)\nlost with its run or host</title>"));
   EXPECT_THAT(html, HasSubstr("CPU 0"));
   EXPECT_THAT(html, Not(HasSubstr("CPU 1"))) << "what was lost is over";
   EXPECT_THAT(html, HasSubstr("from 5.0s (1m25s)\nrunning</title>"));
