@@ -126,8 +126,9 @@ Journal::~Journal() {
   syncer_.join();
 }
 
-void Journal::begin_at(uint64_t bytes) {
+void Journal::begin_at(uint64_t bytes, const std::string& last_sum) {
   bytes_ = bytes;
+  last_sum_ = last_sum;
   if (::ftruncate(file_.get(), static_cast<off_t>(bytes)) != 0 ||
       ::lseek(file_.get(), static_cast<off_t>(bytes), SEEK_SET) < 0)
     fail_errno(cat("journal: cannot cut '", path_, "'"), errno);
@@ -136,8 +137,14 @@ void Journal::begin_at(uint64_t bytes) {
   syncer_ = std::thread([this] { keep_syncing(); });
 }
 
-uint64_t Journal::append(const std::string& json) {
-  buffer_ += journal_line(json);
+uint64_t Journal::append(std::string json) {
+  if (!last_sum_.empty()) {
+    json.pop_back();
+    json += cat(",\"", kJournalAfter, "\":\"", last_sum_, "\"}");
+  }
+  const std::string line = journal_line(json);
+  last_sum_.assign(line, 0, kJournalSumChars);
+  buffer_ += line;
   return ++appended_;
 }
 

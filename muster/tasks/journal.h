@@ -1,7 +1,8 @@
 // The journal of a run of tasks: what was started and what came of it, so that a run that was killed at any
 // moment can go on. `<run_dir>/journal` is only appended to, a record a line: 16 hexadecimal digits of the
-// record's SHA-256, a blank, JSON. Beside it `tasks.json` has the tasks themselves, so that the folder is all
-// that a later run needs. Written by the runner; knows nothing of processes.
+// record's SHA-256, a blank, JSON. Every record but the first has the digits of the one before it (`after`),
+// so that one that is gone is noticed. Beside it `tasks.json` has the tasks themselves, so that the folder is
+// all that a later run needs. Written by the runner; knows nothing of processes.
 //
 // Records are handed to the kernel before what they announce happens, and are on the disk soon after (a
 // thread of its own calls fdatasync, for all that came meanwhile at once). What follows from a record waits
@@ -61,6 +62,7 @@ struct JournalState {
   double began = 0;                         // the last run, in these seconds
   double began_wall = 0;                    // and by the clock of that host, in seconds since 1970
   uint64_t good_bytes = 0;                  // of the file; what follows is damaged
+  std::string last_sum = {};                // of the last record in these
   std::string cut = {};                     // says what was left out at the end; empty: nothing
 };
 
@@ -70,8 +72,8 @@ JournalState blank_state(size_t num_tasks);
 std::string journal_path(const std::string& run_dir);
 
 // Reads the journal of a run folder, whether a run goes on there or not. A last line that is not whole is
-// left out and said. Throws: io; failed_precondition naming the line that is damaged or does not fit the
-// tasks.
+// left out and said. Throws: io; failed_precondition naming the line that is damaged, does not
+// follow the one before it, or does not fit the tasks.
 JournalState read_journal(const std::string& run_dir, const std::vector<Task>& tasks);
 
 // For when the run that had started them was killed: every attempt that has no end is lost, and had one with
@@ -100,9 +102,9 @@ class Journal {
   Journal& operator=(const Journal&) = delete;
   ~Journal();
 
-  // Records go on from here (JournalState::good_bytes); the rest is cut off. To be called once, first.
-  // Throws: io.
-  void begin_at(uint64_t bytes);
+  // Records go on from here (JournalState::good_bytes), after the one with this sum; the rest is cut off. To
+  // be called once, first. Throws: io.
+  void begin_at(uint64_t bytes, const std::string& last_sum = {});
 
   // Each takes a record and gives its number, from 1.
   uint64_t head(const JournalHead& head, size_t num_tasks);
@@ -132,7 +134,7 @@ class Journal {
   void sync();
 
  private:
-  uint64_t append(const std::string& json);
+  uint64_t append(std::string json);
   void keep_syncing();
   void throw_if_failed();
 
@@ -140,6 +142,7 @@ class Journal {
   Fd file_;
   Fd notice_;
   std::string buffer_;
+  std::string last_sum_;   // of the last record
   uint64_t bytes_ = 0;     // of the file
   uint64_t appended_ = 0;  // records
   std::mutex mutex_;

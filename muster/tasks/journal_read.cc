@@ -110,6 +110,18 @@ std::optional<ReadJson> whole_record(std::string_view line) {
   return record;
 }
 
+// What is wrong with the record's place; empty: nothing. Journals of before records had the sum of the one
+// before them begin without.
+std::string misplaced(const ReadJson& record, const std::string& last_sum, bool& chained) {
+  const std::string after = record.value(kJournalAfter, "");
+  const bool follows = after.empty() ? !chained : after == last_sum;
+  chained |= !after.empty();
+  if (follows) return {};
+  return last_sum.empty()
+             ? "one that does not begin a journal: those before it are gone"
+             : "one that does not follow the line before it: one between them is gone, or changed";
+}
+
 [[noreturn]] void fail_at(const std::string& path, size_t number, const std::string& got) {
   throw Error(ErrorCode::failed_precondition,
               cat("journal: expected whole records, got ", got, " (", path, ", line ", number,
@@ -146,23 +158,28 @@ JournalState read_journal(const std::string& run_dir, const std::vector<Task>& t
   JournalFold fold(tasks, state);
   size_t number = 0;
   size_t damaged = 0;  // the first line that is not whole
+  bool chained = false;
   for (size_t from = 0; from < bytes.size();) {
     ++number;
     const size_t end = bytes.find('\n', from);
     const bool has_end = end != std::string::npos;
-    const auto record = whole_record(std::string_view(bytes).substr(from, has_end ? end - from : end));
+    const std::string_view line = std::string_view(bytes).substr(from, has_end ? end - from : end);
+    const auto record = whole_record(line);
     from = has_end ? end + 1 : bytes.size();
     if (!record || !has_end) {
       if (damaged == 0) damaged = number;
       continue;
     }
     if (damaged != 0) fail_at(path, damaged, "a damaged one with others after it");
+    if (const std::string wrong = misplaced(*record, state.last_sum, chained); !wrong.empty())
+      fail_at(path, number, wrong);
     try {
       fold.take(*record);
     } catch (const std::exception& error) {
       fail_at(path, number, error.what());
     }
     state.good_bytes = from;
+    state.last_sum = line.substr(0, kJournalSumChars);
   }
   if (damaged != 0) {
     state.cut = cat("the last line (", damaged, ") is not whole: ", bytes.size() - state.good_bytes,

@@ -13,43 +13,12 @@
 
 #include "muster/base/strings.h"
 #include "muster/tasks/task_file.h"
-#include "tests/device/scratch.h"
-#include "tests/tasks/machines.h"
+#include "tests/tasks/journals.h"
 
 namespace muster::tasks_test {
 namespace {
 
 using testing::HasSubstr;
-
-const std::vector<Task> kTasks = {task_of("a", {{.cpus = 1}}), task_of("b", {{.gpus = 1}}),
-                                  task_of("c", {{.cpus = 1}})};
-
-TaskAttempt attempt_at(double began, int number) {
-  return {.attempt = number,
-          .host = "box",
-          .devices = {"GPU-1"},
-          .gpu_indices = {3},
-          .gpu_fraction = 0.5,
-          .cpus = {4, 5},
-          .began = began,
-          .log = "/l\xff/0.log"};
-}
-
-// A journal in which a is done, b runs, and c was skipped.
-std::string write_some(const ScratchFolder& folder) {
-  Journal journal(folder.path());
-  journal.begin_at(0);
-  journal.head({"id", "hash", "agent"}, kTasks.size());
-  TaskAttempt a = attempt_at(0.5, 0);
-  journal.start("a", a, {100, 2});
-  a.ended = 1.5;
-  journal.end("a", a, AttemptEnd::done, "", "{\"x\": 1}");
-  journal.start("b", attempt_at(1, 0), {});
-  const uint64_t last = journal.skip("c", "after b, which failed", 2.5);
-  journal.sync();
-  EXPECT_EQ(journal.on_disk(), last);
-  return read_file(journal_path(folder.path()));
-}
 
 TEST(Journal, TellsWhatBecameOfEachTask) {
   const ScratchFolder folder;
@@ -130,7 +99,7 @@ TEST(Journal, TellsEveryAgentOfEveryRun) {
   write_some(folder);
   {
     Journal journal(folder.path());
-    journal.begin_at(std::filesystem::file_size(journal_path(folder.path())));
+    go_on(journal, folder);
     journal.agent("agent.1", 3);
     journal.resume("other", 4);
     journal.sync();
@@ -146,7 +115,7 @@ TEST(Journal, AnAttemptThatDiedWithItsRunIsLost) {
   write_some(folder);
   {
     Journal journal(folder.path());
-    journal.begin_at(std::filesystem::file_size(journal_path(folder.path())));
+    go_on(journal, folder);
     journal.resume("other", 2.5);
     journal.start("b", attempt_at(3, 1), {});
     journal.sync();
@@ -165,7 +134,11 @@ TEST(Journal, TellsWhatFailedInTheLastRunAndItsPresent) {
   const ScratchFolder folder;
   const auto write = [&](double at, bool resumes) {
     Journal journal(folder.path());
-    journal.begin_at(resumes ? std::filesystem::file_size(journal_path(folder.path())) : 0);
+    if (resumes) {
+      go_on(journal, folder);
+    } else {
+      journal.begin_at(0);
+    }
     if (resumes) {
       journal.resume("other", at);
     } else {
@@ -206,7 +179,7 @@ TEST(Journal, ALastLineThatIsNotWholeIsCutOff) {
   const JournalState cut = read_journal(folder.path(), kTasks);
   {
     Journal journal(folder.path());
-    journal.begin_at(cut.good_bytes);
+    journal.begin_at(cut.good_bytes, cut.last_sum);
     journal.skip("c", "again", 3);
     journal.sync();
   }
