@@ -12,11 +12,16 @@ namespace muster {
 
 namespace {
 
-// Between two looks at what others published. They answer within a second of being stuck, so this is not hot.
-constexpr std::chrono::milliseconds kLook{2};
-constexpr std::chrono::milliseconds kLongestLook{100};
+// Between two looks at what others published. Ranks that call the same come together; who is stuck elsewhere
+// answers within a second.
+constexpr std::chrono::microseconds kLook{50};
+constexpr std::chrono::microseconds kLongestLook{100'000};
 // A rank that leaves too early is to see it, and to say so, before those who fail of it.
-constexpr std::chrono::milliseconds kHeadStart = 4 * kLongestLook;
+constexpr std::chrono::microseconds kHeadStart = 4 * kLongestLook;
+// Of calls of ever new shapes. Then the first ones are new again.
+constexpr size_t kMostKnown = 10'000;
+// What no rank publishes.
+const std::string kNothing = "?";
 
 }  // namespace
 
@@ -34,8 +39,15 @@ void Agreement::publish(int64_t sequence, const std::string& signature) {
   published_ = sequence;
 }
 
-void Agreement::compare(int64_t sequence, const std::string& mine, int other) {
-  const std::string theirs = store_->get_to_str(key(sequence, other));
+// The store answers what is there, and sets nothing, as that is not kNothing. check() and get() would be two
+// round trips, and get() would wait for a key that goes between them.
+std::optional<std::string> Agreement::published_by(int other, int64_t sequence) {
+  const std::string found = store_->compareSet(key(sequence, other), kNothing, kNothing);
+  return found == kNothing ? std::nullopt : std::optional(found);
+}
+
+void Agreement::compare(int64_t sequence, const std::string& mine, int other,
+                        const std::string& theirs) const {
   if (theirs == mine) return;
   if (mine == kLeaving) throw left_alone(sequence, other, theirs);
   if (theirs == kLeaving) {
@@ -57,7 +69,8 @@ void Agreement::before(int64_t sequence, const std::string& signature) {
   for (int other = 0; other < size_; ++other) {
     if (other == rank_) continue;
     auto pause = kLook;
-    while (!store_->check({key(sequence, other)})) {
+    std::optional<std::string> theirs;
+    while (!(theirs = published_by(other, sequence))) {
       if (deadline.passed()) {
         throw Error(ErrorCode::timeout,
                     cat("collective #", sequence, " ('", signature, "'): waited ", timeout_.count(),
@@ -68,8 +81,16 @@ void Agreement::before(int64_t sequence, const std::string& signature) {
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, kLongestLook);
     }
-    compare(sequence, signature, other);
+    compare(sequence, signature, other, *theirs);
   }
+  all_have_come(sequence, signature);
+}
+
+// So what was compared at an earlier call has been read by all.
+void Agreement::all_have_come(int64_t sequence, const std::string& signature) {
+  if (common_ >= 0) store_->deleteKey(key(common_, rank_));
+  common_ = sequence;
+  if (known_.size() >= kMostKnown) known_.clear();
   known_.insert(signature);
 }
 
@@ -77,7 +98,8 @@ void Agreement::look_again(int64_t sequence, const std::string& signature) {
   const std::lock_guard lock(mutex_);
   publish(sequence, signature);
   for (int other = 0; other < size_; ++other) {
-    if (other != rank_ && store_->check({key(sequence, other)})) compare(sequence, signature, other);
+    if (other == rank_) continue;
+    if (const auto theirs = published_by(other, sequence)) compare(sequence, signature, other, *theirs);
   }
 }
 
@@ -93,8 +115,9 @@ void Agreement::tell_of_late(int64_t sequence, const std::string& operation, con
 
 std::vector<int> Agreement::absent(int64_t sequence) {
   std::vector<int> missing;
+  if (sequence < common_) return missing;
   for (int other = 0; other < size_; ++other) {
-    if (other != rank_ && !store_->check({key(sequence, other)})) missing.push_back(other);
+    if (other != rank_ && !published_by(other, sequence)) missing.push_back(other);
   }
   return missing;
 }

@@ -5,13 +5,15 @@
 // signature for the first time publishes it and waits for the others' at that number before it touches the
 // wire; a rank whose operation stays unanswered for a second publishes its own and looks again. So either all
 // pass, or all see both sides. In the steady state nothing is published. With `every_call`
-// (TORCH_DISTRIBUTED_DEBUG=DETAIL) every call is.
+// (TORCH_DISTRIBUTED_DEBUG=DETAIL) every call is. A rank has the keys of two such calls in the store, however
+// many there were.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -38,13 +40,16 @@ class Agreement {
   // Warns of ranks that have not come to an operation for which this one waits.
   void tell_of_late(int64_t sequence, const std::string& operation, const LateRanks& late_ranks);
 
-  // Ranks that have published nothing at `sequence`: where they are is unknown, but not here.
+  // Ranks that have published nothing at `sequence`: where they are is unknown, but not here. None where all
+  // have come to a later one.
   std::vector<int> absent(int64_t sequence);
 
  private:
   std::string key(int64_t sequence, int rank) const;
   void publish(int64_t sequence, const std::string& signature);
-  void compare(int64_t sequence, const std::string& mine, int other);
+  std::optional<std::string> published_by(int other, int64_t sequence);  // Blocking: for one round trip
+  void compare(int64_t sequence, const std::string& mine, int other, const std::string& theirs) const;
+  void all_have_come(int64_t sequence, const std::string& signature);
 
   c10::intrusive_ptr<c10d::Store> store_;
   const int rank_;
@@ -54,6 +59,7 @@ class Agreement {
   std::mutex mutex_;
   std::set<std::string> known_;
   int64_t published_ = -1;  // the last sequence number published
+  int64_t common_ = -1;     // the last to which all ranks have come, as they have published it
 };
 
 }  // namespace muster

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/gate.h"
 #include "muster/comm/agreement.h"
 #include "muster/comm/host_backend.h"
 #include "muster/comm/late_watch.h"
@@ -32,6 +33,7 @@ struct GroupOptions {
 
 struct ProcessGroup::State {
   GroupOptions options;
+  Gate gate;                                     // of calls that use the group, until it goes
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // null after shutdown
   c10d::Backend* backend = nullptr;              // the group's own, where it has one of muster's alone
   BlockingCollectives* blocking = nullptr;       // the same, where it is for the CPU

@@ -6,10 +6,10 @@
 #include <atomic>
 #include <climits>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/gate.h"
 #include "muster/base/strings.h"
 #include "muster/comm/host_work.h"
 #include "muster/comm/monitored_barrier.h"
@@ -56,14 +56,13 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
   // From any thread, beside shutdown() too, which ends by itself what is under way.
   void abort() override {
-    const std::lock_guard lock(leaving_);
-    if (!left_) carrier_->give_up();
+    if (const Gate::Pass pass = gate_.enter()) carrier_->give_up();
   }
   void shutdown() override {
-    {
-      const std::lock_guard lock(leaving_);
-      if (left_.exchange(true)) return;
-    }
+    bool anybody_inside = false;
+    if (!gate_.close(&anybody_inside)) return;
+    if (anybody_inside) carrier_->give_up();
+    gate_.wait_until_empty();
     carrier_->leave();
   }
 
@@ -79,7 +78,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
   void all_reduce_and_wait(const at::Tensor& tensor, const c10d::ReduceOp& op) override {
     HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
-    check_open(call);
+    const Gate::Pass pass = enter(call);
     Request request = call.request(Kind::all_reduce, tensor);
     request.op = shm_op(op);
     request.out = {memory_of(tensor)};
@@ -378,7 +377,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
   WorkPtr start(HostCall call, std::vector<Request> requests, std::chrono::milliseconds asked,
                 bool asynchronous) {
-    check_open(call);
+    const Gate::Pass pass = enter(call);
     show_event(call);
     auto operation = std::make_shared<HostOperation>(std::move(call));
     auto work = c10::make_intrusive<HostWork>(getRank(), sequence_++, operation);
@@ -395,7 +394,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
   template <class Start>
   WorkPtr start_message(HostCall call, Start&& start) {
-    check_open(call);
+    const Gate::Pass pass = enter(call);
     show_event(call);
     auto operation = std::make_shared<HostOperation>(std::move(call));
     auto work = c10::make_intrusive<HostWork>(getRank(), 0, operation);
@@ -412,16 +411,16 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return [operation = std::move(operation)](Ended ended) { operation->end(std::move(ended)); };
   }
 
-  void check_open(const HostCall& call) const {
-    if (left_)
-      throw Error(ErrorCode::failed_precondition, cat(call.name, ": the process group was shut down"));
+  Gate::Pass enter(const HostCall& call) {
+    Gate::Pass pass = gate_.enter();
+    if (pass) return pass;
+    throw Error(ErrorCode::failed_precondition, cat(call.name, ": the process group was shut down"));
   }
 
   const std::string name_;
   std::chrono::milliseconds timeout_;
   const std::unique_ptr<Carrier> carrier_;
-  std::mutex leaving_;  // the carrier is not left while it gives up
-  std::atomic<bool> left_ = false;
+  Gate gate_;  // of what uses the carrier, until it is left
   std::atomic<uint64_t> sequence_ = 0;
   std::atomic<uint64_t> monitored_ = 0;  // barriers
 };

@@ -115,7 +115,8 @@ const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
 }
 
 void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
-  if (!state_->group || !state_->blocking || !is_plain(tensor))
+  const Gate::Pass pass = state_->gate.enter();
+  if (!pass || !state_->blocking || !is_plain(tensor))
     return all_reduce_async(std::move(tensor), op, Caller::waits).wait();
   const int64_t sequence = state_->sequence++;
   try {
@@ -333,21 +334,23 @@ void ProcessGroup::abandon() {
 }
 
 void ProcessGroup::shutdown() {
-  if (!state_->group) return;
+  if (state_->gate.closed()) return;
   if (state_->options.backend == "shm") {
     // Whoever serves the store may end as soon as all are past the barrier: nobody uses it after that.
     translate_failures(cat("shutdown on rank ", rank()), [&] {
       state_->departures->add(kDepartures, 1);
       state_->blocking->leave_and_wait();
     });
-    state_->group->shutdown();
-    state_->group.reset();
+    close();
     return;
   }
-  ProcessGroupCall call(kLeaving, state_.get());
-  call.without_tensors();
-  call.start([&](auto&) { return start_barrier(*state_, call.options<c10d::BarrierOptions>(Caller::waits)); })
-      .wait();
+  {
+    ProcessGroupCall call(kLeaving, state_.get());
+    call.without_tensors();
+    call.start(
+            [&](auto&) { return start_barrier(*state_, call.options<c10d::BarrierOptions>(Caller::waits)); })
+        .wait();
+  }
   // Nobody may close connections while another is still inside the barrier's last message.
   translate_failures(cat("shutdown on rank ", rank()), [&] { state_->departures->add(kDepartures, 1); });
   const Deadline deadline(kDepartureTime);
@@ -359,6 +362,13 @@ void ProcessGroup::shutdown() {
   } catch (const std::exception&) {
     // The rank that serves the store has seen everybody and gone.
   }
+  close();
+}
+
+// Calls of other threads that have begun end first: they use the group.
+void ProcessGroup::close() {
+  if (!state_->gate.close()) return;
+  state_->gate.wait_until_empty();
   state_->late_watch.reset();
   state_->agreement.reset();
   translate_failures(cat("shutdown on rank ", rank()), [&] { state_->group->shutdown(); });

@@ -139,6 +139,8 @@ class ProcessGroup {
   const c10::intrusive_ptr<c10d::Store>& store() const;
 
  private:
+  void close();
+
   std::shared_ptr<State> state_;
 };
 

@@ -18,8 +18,8 @@ std::string describe(const at::Tensor& tensor) {
 }
 
 ProcessGroupCall::ProcessGroupCall(const char* operation, ProcessGroup::State* state)
-    : operation_(operation), state_(state) {
-  if (!state_->group)
+    : operation_(operation), state_(state), pass_(state->gate.enter()) {
+  if (!pass_)
     throw Error(ErrorCode::failed_precondition, cat(operation, ": the process group was shut down"));
 }
 

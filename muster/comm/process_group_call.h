@@ -79,6 +79,7 @@ class ProcessGroupCall {
 
   const char* operation_;
   ProcessGroup::State* state_;
+  const Gate::Pass pass_;
   std::string in_common_;
   bool on_device_ = false;
   std::vector<Work::State::Copy> copies_;

@@ -57,6 +57,7 @@ void ShmQueue::submit(Job job) {
     ended = ends_at_once(queued);
   } catch (...) {
     refused = std::current_exception();
+    break_unless_refused();
   }
   if (ended) execute(queued);
   lock.lock();
@@ -75,11 +76,9 @@ bool ShmQueue::run(const shm::Request& request, std::chrono::milliseconds timeou
     team_.set_patience(kCallersPatience);
     collectives_.begin(request);
     collectives_.finish(request, Deadline(timeout));
-  } catch (const Error& failure) {
-    error = std::current_exception();
-    break_with(failure);
   } catch (...) {
     error = std::current_exception();
+    break_unless_refused();
   }
   lock.lock();
   end_turn(lock);
@@ -114,18 +113,23 @@ void ShmQueue::execute(Queued& queued) {
       if (!std::exchange(queued.begun, false)) collectives_.begin(request);
       collectives_.finish(request, queued.deadline);
     }
-  } catch (const Error& failure) {
-    error = std::current_exception();
-    break_with(failure);
   } catch (...) {
     error = std::current_exception();
+    break_unless_refused();
   }
   queued.job.done({.error = error});
 }
 
-// A wrong call leaves the team as good as it was; inside of a handler.
-void ShmQueue::break_with(const Error& failure) {
-  if (failure.code() == ErrorCode::invalid_argument) return;
+// A wrong call leaves the team as good as it was. After anything else, memory that could not be had too, this
+// rank may have taken fewer steps than the others: whatever came next would be paired with something else.
+void ShmQueue::break_unless_refused() {
+  try {
+    throw;
+  } catch (const Error& failure) {
+    if (failure.code() == ErrorCode::invalid_argument) return;
+  } catch (...) {
+  }
+  team_.give_up();
   const std::lock_guard lock(mutex_);
   if (!broken_) broken_ = std::current_exception();
 }

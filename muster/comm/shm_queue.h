@@ -44,7 +44,7 @@ class ShmQueue {
   void execute(Queued& queued);
   void begin_turn(std::unique_lock<std::mutex>& lock);
   void end_turn(std::unique_lock<std::mutex>& lock);
-  void break_with(const Error& failure);
+  void break_unless_refused();  // inside of a handler
   void rethrow_if_broken();
   bool ends_at_once(const Queued& queued) const;
 

@@ -34,9 +34,10 @@ class MpiCarrier : public Carrier {
     const std::string name = cat(shm::to_string(requests->at(0).kind), " #", sequence_);
     post(
         name, job.timeout,
-        [this, requests, group = group_](Flight& flight) {
+        // Nothing of the carrier's, which may be gone when this runs.
+        [requests, group = group_, &engine = engine_](Flight& flight) {
           for (const shm::Request& request : *requests)
-            start(request, group->communicators, engine_.reductions(), flight);
+            start(request, group->communicators, engine.reductions(), flight);
         },
         std::move(job.done));
   }

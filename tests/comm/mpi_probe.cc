@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <map>
+#include <numeric>
 #include <stdexcept>
 
 #include "muster/base/error.h"
@@ -181,6 +182,20 @@ void renumbered(muster::InitOptions options, const std::string& folder) {
       [&] { muster::init_process_group(options); });
 }
 
+// Groups that go while their operations wait for MPI's thread.
+void dropped(ProcessGroup& group) {
+  std::vector<int> ranks(static_cast<size_t>(group.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  for (int round = 0; round < 20; ++round) {
+    auto part = group.new_group(ranks);
+    for (int call = 0; call < 20; ++call) part->all_reduce_async(torch::ones({1000}));
+  }
+  auto sum = torch::ones({1});
+  group.all_reduce(sum);
+  require(sum.item<float>() == static_cast<float>(group.size()),
+          "the group that stayed is as good as before");
+}
+
 // One process that no MPI launcher has started: no world of its own is made in silence. Then one that was,
 // without the library.
 void alone(muster::InitOptions options, const std::string& folder) {
@@ -213,7 +228,8 @@ int main(int argc, char** argv) try {
     alone(options, argv[2]);
   } else {
     const std::map<std::string, void (*)(ProcessGroup&)> cases = {
-        {"types", types}, {"lists", lists}, {"messages", messages}, {"dies", dies}, {"large", large}};
+        {"types", types}, {"lists", lists}, {"messages", messages},
+        {"dies", dies},   {"large", large}, {"dropped", dropped}};
     ProcessGroup group = muster::init_process_group(options);
     cases.at(which)(group);
     group.shutdown();

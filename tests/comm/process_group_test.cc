@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
+#include <future>
 #include <thread>
 
 #include "muster/base/error.h"
@@ -51,6 +53,58 @@ class EveryBackend : public ::testing::TestWithParam<const char*> {
 
 INSTANTIATE_TEST_SUITE_P(ThreadRanks, EveryBackend, ::testing::Values("gloo", "shm"),
                          [](const auto& info) { return std::string(info.param); });
+
+// Of equal operations it does not matter which thread's comes first.
+TEST_P(EveryBackend, TwoThreadsMayUseOneGroup) {
+  run_ranks(2, [](ProcessGroup& group) {
+    const auto reduce_often = [&group] {
+      for (int call = 0; call < 200; ++call) {
+        auto tensor = torch::full({3}, group.rank() + 1.0);
+        group.all_reduce(tensor);
+        if (!tensor.equal(torch::full({3}, 3.0))) throw std::runtime_error(cat("call ", call));
+      }
+    };
+    std::exception_ptr failure;
+    std::thread other([&] {
+      try {
+        reduce_often();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    });
+    reduce_often();
+    other.join();
+    if (failure) std::rethrow_exception(failure);
+  });
+}
+
+// A call that begins while another thread shuts the group down succeeds or is an error.
+TEST(ShmBackend, ShutdownMayMeetCallsOfAnotherThread) {
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<int> errors{0};
+    failures_of_ranks(2,
+                      [&](ProcessGroup& group) {
+                        std::promise<void> begun;
+                        std::thread other([&] {
+                          try {
+                            for (int call = 0;; ++call) {
+                              if (call == 1) begun.set_value();
+                              auto tensor = torch::ones({3});
+                              call % 2 == 0 ? group.all_reduce(tensor)
+                                            : group.all_reduce_async(tensor).wait();
+                            }
+                          } catch (const Error&) {
+                            ++errors;
+                          }
+                        });
+                        begun.get_future().wait_for(std::chrono::seconds(10));
+                        group.c10d()->getBackend(c10::kCPU)->shutdown();
+                        other.join();
+                      },
+                      {.backend = "shm", .timeout = std::chrono::seconds(10)});
+    EXPECT_EQ(errors.load(), 2);
+  }
+}
 
 TEST_P(EveryBackend, ShapesThatDifferShowBothSides) {
   const auto failures = failures_of_ranks(

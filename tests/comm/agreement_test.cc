@@ -1,0 +1,71 @@
+#include "muster/comm/agreement.h"
+
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <thread>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+// Two ranks as threads, each with its agreement.
+class TwoRanks : public testing::Test {
+ protected:
+  Agreement& rank(int rank) { return agreements_[rank]; }
+
+  void both(const std::function<void(int)>& body) {
+    std::thread other([&] { body(1); });
+    body(0);
+    other.join();
+  }
+
+  c10::intrusive_ptr<c10d::HashStore> store_ = c10::make_intrusive<c10d::HashStore>();
+  Agreement agreements_[2] = {{store_, 0, 2, std::chrono::seconds(20), false},
+                              {store_, 1, 2, std::chrono::seconds(20), false}};
+};
+
+TEST_F(TwoRanks, HaveFewKeysHoweverManyShapesThereAre) {
+  both([&](int who) {
+    for (int call = 0; call < 2000; ++call) rank(who).before(call, cat("all_reduce sum Float [", call, "]"));
+  });
+  EXPECT_LE(store_->getNumKeys(), 4);
+}
+
+TEST_F(TwoRanks, LookAgainAtACallThatAllHavePassed) {
+  both([&](int who) {
+    rank(who).before(0, "broadcast Float [1]");
+    rank(who).before(1, "broadcast Float [2]");
+    rank(who).before(2, "broadcast Float [3]");
+  });
+  rank(0).look_again(0, "broadcast Float [1]");
+  EXPECT_TRUE(rank(0).absent(0).empty()) << "both have come to a later one";
+  EXPECT_EQ(rank(0).absent(3), std::vector<int>{1});
+}
+
+TEST_F(TwoRanks, SeeBothSidesOfACallThatIsNewToOneOnly) {
+  both([&](int who) { rank(who).before(0, "barrier"); });
+  std::string errors[2];
+  both([&](int who) {
+    const std::string signature = who == 0 ? "barrier" : "all_gather Float [2]";
+    try {
+      rank(who).before(1, signature);
+      for (;;) {
+        rank(who).look_again(1, signature);
+        std::this_thread::yield();
+      }
+    } catch (const Error& error) {
+      errors[who] = error.message();
+    }
+  });
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("'barrier' on rank"), std::string::npos) << error;
+    EXPECT_NE(error.find("'all_gather Float [2]' on rank"), std::string::npos) << error;
+  }
+}
+
+}  // namespace
+}  // namespace muster
