@@ -96,7 +96,7 @@ class ForwardingBackend : public c10d::Backend {
   WorkPtr recv(Tensors& tensors, int from, int tag) override { return backend_->recv(tensors, from, tag); }
   WorkPtr recvAnysource(Tensors& tensors, int tag) override { return backend_->recvAnysource(tensors, tag); }
 
- private:
+ protected:
   c10::intrusive_ptr<c10d::Backend> backend_;
 };
 

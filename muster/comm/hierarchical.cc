@@ -4,8 +4,10 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -13,11 +15,13 @@
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/comm/failure.h"
 #include "muster/comm/host_work.h"
 #include "muster/comm/over_gloo.h"
 #include "muster/comm/shm_backend.h"
+#include "muster/comm/work_state.h"
 
 namespace muster {
 
@@ -64,6 +68,27 @@ Place place_of(int rank, const std::vector<std::string>& hosts) {
   return place;
 }
 
+constexpr milliseconds kNetworkLook{100};    // while the network is waited for
+constexpr std::chrono::seconds kToLetGo{5};  // of a network
+
+// Gloo's destructor waits for what is under way, for a host that has lost its power until the deadline. So it
+// runs in a thread of its own, which is left behind where that takes long.
+void let_go(c10::intrusive_ptr<c10d::Backend> network, milliseconds patience) {
+  if (!network) return;
+  auto gone = std::make_shared<std::promise<void>>();
+  auto when_gone = gone->get_future();
+  {
+    const BlockedSignals blocked;  // in the thread, for good
+    std::thread([network = std::move(network), gone]() mutable {
+      network.reset();
+      gone->set_value();
+    }).detach();
+  }
+  if (when_gone.wait_for(patience) == std::future_status::ready || patience.count() == 0) return;
+  log(LogLevel::warn,
+      "process group: a connection to another host is still waited for; it is left to the process's end");
+}
+
 c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& store,
                                         const std::string& name) {
   return c10::make_intrusive<c10d::PrefixStore>(name, store);
@@ -87,7 +112,10 @@ class HierarchicalBackend : public OverGloo {
     thread_ = std::thread([this] { run(); });
   }
 
-  ~HierarchicalBackend() override { leave(); }
+  ~HierarchicalBackend() override {
+    leave();
+    let_go(std::move(backend_), kToLetGo);
+  }
 
   bool supportsTensorAlloc(c10::DeviceIndex device) override { return inside_->supportsTensorAlloc(device); }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override {
@@ -99,9 +127,8 @@ class HierarchicalBackend : public OverGloo {
     timeout_ = timeout;
   }
   void abort() override {
+    given_up_ = true;
     inside_->abort();
-    if (const auto between = others()) between->abort();
-    ForwardingBackend::abort();
   }
   void shutdown() override {
     leave();
@@ -160,9 +187,11 @@ class HierarchicalBackend : public OverGloo {
       if (queue_.empty()) return;
       Job job = std::move(queue_.front());
       queue_.pop_front();
+      executing_ = true;
       lock.unlock();
       execute(std::move(job));
       lock.lock();
+      executing_ = false;
     }
   }
 
@@ -222,7 +251,7 @@ class HierarchicalBackend : public OverGloo {
       if (tensors[0].numel() > 0) on_network.push_back(between_->allreduce(tensors, options));
     }
     for (size_t i = 0; i < pieces.size(); ++i) {
-      if (i < on_network.size()) on_network[i]->wait();
+      if (i < on_network.size()) wait_for_network(*on_network[i], deadline);
       const auto parts = pieces[i].tensor_split(shares);
       for (int64_t owner = 0; owner < shares; ++owner)
         give_to_neighbours(parts[static_cast<size_t>(owner)], owner, deadline);
@@ -238,6 +267,16 @@ class HierarchicalBackend : public OverGloo {
     options.asyncOp = false;
     Tensors tensors{part};
     inside_->broadcast(tensors, options)->wait();
+  }
+
+  void wait_for_network(c10d::Work& work, const Deadline& deadline) {
+    while (!wait_for(work, std::min(kNetworkLook, left(deadline)))) {
+      if (given_up_)
+        throw Error(ErrorCode::failed_precondition,
+                    "this rank has given up the group, after a failure or abort()");
+      if (deadline.passed())
+        throw Error(ErrorCode::timeout, "the ranks of other hosts have not come in time; see what they do");
+    }
   }
 
   static milliseconds left(const Deadline& deadline) { return std::max(deadline.left(), milliseconds(1)); }
@@ -260,43 +299,36 @@ class HierarchicalBackend : public OverGloo {
   // So that neither this host's ranks nor the other hosts' wait for what will not come.
   void give_up() {
     inside_->abort();
-    leave_others();
-  }
-
-  // abort() may ask for them in another thread.
-  void leave_others() {
-    c10::intrusive_ptr<c10d::Backend> between;  // goes after the lock
-    const std::lock_guard lock(mutex_);
-    between_.swap(between);
-  }
-
-  c10::intrusive_ptr<c10d::Backend> others() {
-    const std::lock_guard lock(mutex_);
-    return between_;
+    let_go(std::move(between_), milliseconds(0));
   }
 
   void leave() {
+    bool under_way = false;
     {
       const std::lock_guard lock(mutex_);
       if (stop_) return;
       stop_ = true;
-      if (!queue_.empty()) inside_->abort();
+      under_way = executing_ || !queue_.empty();
     }
     changed_.notify_all();
+    if (under_way) abort();
     thread_.join();
-    leave_others();
+    let_go(std::move(between_), kToLetGo);
     inside_->shutdown();
   }
 
   const Place place_;
   std::chrono::milliseconds timeout_;
-  c10::intrusive_ptr<c10d::Backend> inside_;   // this host's ranks
-  c10::intrusive_ptr<c10d::Backend> between_;  // the ranks of other hosts with this one's local rank
+  c10::intrusive_ptr<c10d::Backend> inside_;  // this host's ranks
+  // The ranks of other hosts with this one's local rank; the thread's, until it has ended.
+  c10::intrusive_ptr<c10d::Backend> between_;
+  std::atomic<bool> given_up_ = false;
   uint64_t sequence_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> queue_;
   std::exception_ptr broken_;
+  bool executing_ = false;
   bool stop_ = false;
   std::thread thread_;
 };

@@ -239,7 +239,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
   // As Gloo's, whose words tools look for.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
-    check_open(HostCall("monitored_barrier", c10d::OpType::BARRIER));
+    const Gate::Pass pass = enter(HostCall("monitored_barrier", c10d::OpType::BARRIER));
     if (!carrier_->has_own_tags()) return Backend::monitoredBarrier(options, wait_all_ranks);
     const auto number = static_cast<int>(monitored_++ % INT_MAX);
     const auto timeout = options.timeout == c10d::kUnsetTimeout ? timeout_ : options.timeout;

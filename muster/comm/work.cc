@@ -17,21 +17,6 @@ namespace {
 // An operation unanswered for this long is compared with what the other ranks are doing.
 constexpr std::chrono::seconds kUnanswered{1};
 
-// One bounded wait; false when it ran out. c10d's timed wait throws a c10::Error both for that and for real
-// failures, of which the work says that it is completed.
-bool wait_for(c10d::Work& work, std::chrono::milliseconds time) {
-  const Deadline slice(time);
-  try {
-    work.wait(time);
-    return true;
-  } catch (const std::exception&) {
-    if (!work.isCompleted() && slice.passed()) return false;
-    if (!work.isCompleted()) throw;
-  }
-  work.wait();  // it may have ended well just after the time ran out; else this throws its failure
-  return true;
-}
-
 void wait_on_host(Work::State& state) {
   const Deadline deadline(state.timeout);
   // Well before a short deadline too, so that who is missing is known when it passes.
@@ -80,6 +65,21 @@ void wait_as_it_can(Work::State& state) {
 }
 
 }  // namespace
+
+// c10d's timed wait throws a c10::Error both where the time runs out and for real failures, of which the work
+// says that it is completed.
+bool wait_for(c10d::Work& work, std::chrono::milliseconds time) {
+  const Deadline slice(time);
+  try {
+    work.wait(time);
+    return true;
+  } catch (const std::exception&) {
+    if (!work.isCompleted() && slice.passed()) return false;
+    if (!work.isCompleted()) throw;
+  }
+  work.wait();  // it may have ended well just after the time ran out; else this throws its failure
+  return true;
+}
 
 bool Work::done() const {
   return !state_ || !state_->work || state_->work->isCompleted();
