@@ -1,6 +1,10 @@
 #include "muster/tasks/foreign_leases.h"
 
+#include <utility>
+
 #include "muster/base/env.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/task_process.h"
 
@@ -17,16 +21,16 @@ ForeignLeases::ForeignLeases(const Pool& pool, int host, const std::string& run_
   if (!lease || host < 0 || pool.inventory().simulated || gpus().empty()) return;
   const auto inherited = get_env(kLeaseVariable);
   inherits_ = inherited.has_value();
-  folder_.emplace(LeaseOptions{.inherited = inherited.value_or("")});
+  options_.inherited = inherited.value_or("");
+  folder_.emplace(options_);
 }
 
 std::optional<std::vector<Lease>> ForeignLeases::take(const Allocation& where, const Task& task) {
   if (!folder_ || where.gpus.empty()) return std::vector<Lease>();
   LeaseResult result =
-      folder_->try_take_all(lease_wishes_of(pool_, where),
-                            {.job = run_id_, .program = task.name, .memory_bytes = where.memory_bytes});
+      take_all(where, {.job = run_id_, .program = task.name, .memory_bytes = where.memory_bytes});
   if (result.busy.empty()) return std::move(result.leases);
-  for (const int gpu : where.gpus) look_at(gpu);
+  for (const int gpu : where.gpus) try_look_at(gpu);
   // Who held it may have let go since; looked at again, it is free.
   for (const LeaseRefusal& refusal : result.busy) {
     for (const int gpu : where.gpus) {
@@ -36,6 +40,35 @@ std::optional<std::vector<Lease>> ForeignLeases::take(const Allocation& where, c
     }
   }
   return std::nullopt;
+}
+
+LeaseResult ForeignLeases::take_all(const Allocation& where, const LeaseNote& note) {
+  try {
+    return folder_->try_take_all(lease_wishes_of(pool_, where), note);
+  } catch (const Error& error) {
+    std::vector<int> indices;
+    for (const int gpu : where.gpus) indices.push_back(gpus()[static_cast<size_t>(gpu)].index.value);
+    const Error told(error.code(),
+                     cat(error.message(), " (GPU ", join(indices, ","), " of ",
+                         pool_.hosts()[static_cast<size_t>(host_)].name, "); see that ", folder_->path(),
+                         " can be written and its disk has room, or give --no-lease"));
+    try {
+      folder_ = LeaseFolder(options_);  // somebody may have removed it
+    } catch (const Error&) {
+      throw told;  // and so will the next
+    }
+    throw told;
+  }
+}
+
+// What cannot be seen is in nobody's way: a lease that is held refuses the start.
+void ForeignLeases::try_look_at(int gpu) {
+  try {
+    look_at(gpu);
+  } catch (const Error& error) {
+    if (!std::exchange(said_, true))
+      log(LogLevel::warn, cat("what other jobs hold cannot be seen: ", error.message()));
+  }
 }
 
 void ForeignLeases::look_at(int gpu) {
@@ -58,7 +91,7 @@ void ForeignLeases::look_at(int gpu) {
 void ForeignLeases::look() {
   if (!folder_ || (looked_ && (held_.empty() || Clock::now() - *looked_ < kLookEvery))) return;
   for (int gpu = 0; gpu < static_cast<int>(gpus().size()); ++gpu) {
-    if (looked_ ? held_.contains(gpu) : !inherits_) look_at(gpu);
+    if (looked_ ? held_.contains(gpu) : !inherits_) try_look_at(gpu);
   }
   looked_ = Clock::now();
 }

@@ -25,7 +25,7 @@ class ForeignLeases {
   ForeignLeases(const Pool& pool, int host, const std::string& run_id, bool lease, Tell tell);
 
   // The task's leases, none for a CPU task; nothing when another job was faster, which is told.
-  // Throws: as LeaseFolder::try_take_all.
+  // Throws: as LeaseFolder::try_take_all; the folder is then opened anew for the next ones.
   std::optional<std::vector<Lease>> take(const Allocation& where, const Task& task);
 
   // Looks again at what others hold, all GPUs the first time, then those that were held, now and then.
@@ -36,14 +36,18 @@ class ForeignLeases {
 
  private:
   const std::vector<PoolGpu>& gpus() const { return pool_.hosts()[static_cast<size_t>(host_)].gpus; }
+  LeaseResult take_all(const Allocation& where, const LeaseNote& note);
   void look_at(int gpu);
+  void try_look_at(int gpu);
 
   const Pool& pool_;
   int host_;
   std::string run_id_;
   Tell tell_;
   bool inherits_ = false;  // this run is part of a job that has leases
+  LeaseOptions options_;
   std::optional<LeaseFolder> folder_;
+  bool said_ = false;                // that it cannot be looked at
   std::map<int, std::string> held_;  // by the GPU's place
   std::optional<Clock::time_point> looked_;
 };

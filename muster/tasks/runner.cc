@@ -8,6 +8,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/tasks/live_task.h"
 #include "muster/tasks/run_hosts.h"
 #include "muster/tasks/standstill.h"
 #include "muster/tasks/task_log.h"
@@ -22,22 +23,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kTickEvery{200};
 constexpr milliseconds kShortGrace{0};
 constexpr milliseconds kLostPatience{60'000};
-
-// A task that runs.
-struct LiveTask {
-  size_t task = 0;
-  Allocation where = {};
-  Fd log = {};
-  EventLoop::Handle time_limit = 0;
-  bool interrupted = false;  // asked to end by the run
-};
-
-// An end whose record is on its way to the disk.
-struct PendingEnd {
-  uint64_t record = 0;
-  size_t task = 0;
-  AttemptEnd how = AttemptEnd::done;
-};
 
 class TaskRunner {
  public:
@@ -135,9 +120,14 @@ class TaskRunner {
   bool prepare(TaskStart& start, std::vector<int>& fresh) {
     LiveTask live{.task = start.task, .where = std::move(start.where)};
     const int id = ++last_id_;
-    if (!hosts_.at(live.where.host).reserve({.id = id, .task = &tasks_[start.task], .where = &live.where})) {
-      schedule_.again(start.task);
-      return false;
+    try {
+      const StartOrder order{.id = id, .task = &tasks_[start.task], .where = &live.where};
+      if (!hosts_.at(live.where.host).reserve(order)) {
+        schedule_.again(start.task);
+        return false;
+      }
+    } catch (const Error& error) {
+      live.problem = error;  // its own failure, and not the run's
     }
     TaskResult& result = outcome_.results[start.task];
     const int number = result.attempts.empty() ? 0 : result.attempts.back().attempt + 1;
@@ -171,6 +161,7 @@ class TaskRunner {
     const TaskAttempt& attempt = outcome_.results[live.task].attempts.back();
     try {
       live.log = open_task_log(attempt.log);
+      if (live.problem) throw Error(*live.problem);
       hosts_.at(live.where.host)
           .start({.id = id,
                   .task = &task,

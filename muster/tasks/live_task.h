@@ -1,0 +1,32 @@
+// What the runner keeps of a task that runs, and of one that has ended. For runner.cc; a private header.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/supervise/event_loop.h"
+#include "muster/tasks/journal.h"
+#include "muster/tasks/pool.h"
+
+namespace muster {
+
+// A task that runs.
+struct LiveTask {
+  size_t task = 0;
+  Allocation where = {};
+  Fd log = {};
+  std::optional<Error> problem = {};  // why it cannot begin
+  EventLoop::Handle time_limit = 0;
+  bool interrupted = false;  // asked to end by the run
+};
+
+// An end whose record is on its way to the disk.
+struct PendingEnd {
+  uint64_t record = 0;
+  size_t task = 0;
+  AttemptEnd how = AttemptEnd::done;
+};
+
+}  // namespace muster
