@@ -158,7 +158,7 @@ class SlurmPlanner {
     int line = 0;
     for (size_t i = 0; i < tasks.size(); ++i) {
       for (; line < indices[i]; ++line) array.elements += "\n";
-      array.elements += element_line(tasks_[tasks[i]], argv_of(tasks_[tasks[i]]), options_.run_dir) + "\n";
+      array.elements += element_line(tasks_[tasks[i]], options_.run_dir) + "\n";
       ++line;
       places_[tasks[i]] = {number, indices[i]};
     }
@@ -174,14 +174,6 @@ class SlurmPlanner {
     std::string folder;
     for (const char c : options_.run_dir) folder += c == '%' ? std::string("%%") : std::string(1, c);
     return folder + "/logs/slurm-%A_%a.log";
-  }
-
-  std::vector<std::string> argv_of(const Task& task) const {
-    if (task.ranks == 1) return task.argv;
-    std::vector<std::string> argv = options_.muster;
-    argv.insert(argv.end(), {"run", "-n", cat(task.ranks), "--"});
-    argv.insert(argv.end(), task.argv.begin(), task.argv.end());
-    return argv;
   }
 
   const std::vector<Task>& tasks_;

@@ -4,7 +4,8 @@
 //
 // What becomes of a task: the first of its needs (Slurm knows no alternatives): `gpus` is --gres=gpu:N,
 // `model` the type in it, in lower case; `cpus` is --cpus-per-task; a lower priority is --nice; time_limit is
-// --time; retries are tried again by the job's script. `ranks` are started by `muster run`. `after` becomes
+// --time; retries are tried again by the job's script. Of what Slurm gives it, an element gets what it would
+// get of such a machine here (slurm_element.h). `after` becomes
 // --dependency: afterok, or aftercorr where each task is after another one of the same array.
 #pragma once
 
@@ -18,7 +19,6 @@ namespace muster {
 
 struct SlurmOptions {
   std::string run_dir = {};  // absolute; arrays go to its folder slurm, their output to logs
-  std::vector<std::string> muster = {"muster"};  // what runs a task's ranks: "run -n 4 -- …" follows
   std::vector<std::string> exec_element = {};    // what becomes an element: FILE and INDEX follow
   std::vector<std::string> sbatch = {"sbatch"};  // with what the user adds, as --partition=gpu
   int max_array = 1000;  // elements of one array; Slurm's MaxArraySize is 1001 unless it was set

@@ -87,5 +87,60 @@ TEST_F(TasksOnTwoGpus, ALeaseThatCannotBeTakenIsTriedAgainAsATaskIs) {
   EXPECT_EQ(state_of(ran, 1), "done");
 }
 
+// What every task finds as an element of Slurm's is what it finds here.
+TEST_F(TasksOnTwoGpus, AnElementOfSlurmGetsWhatATaskGetsHere) {
+  constexpr const char* kTellDevices =
+      "echo $MUSTER_TASK $LOCAL_RANK: $MUSTER_DEVICE, sees $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER >>"
+      "$OUT/$MUSTER_TASK.$LOCAL_RANK";
+  const std::string spec = task_table("two", kTellDevices, "needs = { gpus = 2 }") +
+                           task_table("ranks", kTellDevices, "needs = { gpus = 2 }\nranks = 2") +
+                           task_table("cpu", kTellDevices) +
+                           task_table("cpu ranks", kTellDevices, "needs = { cpus = 2 }\nranks = 2");
+  const auto told = [&](const std::string& name) {
+    std::string all;
+    for (const char* const task : {"two.", "ranks.0", "ranks.1", "cpu.", "cpu ranks.0", "cpu ranks.1"})
+      all += read_file(cat(folder_.path(), "/", name, "/", task));
+    return all;
+  };
+  for (const char* const name : {"here", "slurm"}) {
+    std::filesystem::create_directories(folder_.path() + "/" + name);
+  }
+  settings_.environment["OUT"] = folder_.path() + "/here";
+  const Ran here = tasks(spec);
+  ASSERT_EQ(here.code, 0) << here.err;
+  EXPECT_THAT(told("here"),
+              AllOf(HasSubstr(cat("two : ", kGpuZero, ",", kGpuOne, ", sees ", kGpuZero, ",", kGpuOne)),
+                    HasSubstr(cat("ranks 1: ", kGpuOne)), HasSubstr("cpu : cpu:0, sees\n")));
+  settings_.environment["OUT"] = folder_.path() + "/slurm";
+  const std::string sbatch = folder_.write("bin/sbatch", "#!/bin/sh\necho 41\n");
+  std::filesystem::permissions(sbatch, std::filesystem::perms::owner_all);
+  settings_.environment["PATH"] = cat(folder_.path(), "/bin:", ::getenv("PATH"));
+  const Ran submitted =
+      muster({"tasks", "--submit", "slurm", "--run-dir", "submitted", "t.toml"}, folder_, settings_);
+  ASSERT_EQ(submitted.code, 0) << submitted.err;
+  int elements = 0;
+  for (const auto& file : std::filesystem::directory_iterator(folder_.path() + "/submitted/slurm")) {
+    if (file.path().extension() != ".elements") continue;
+    const std::string text = read_file(file.path());
+    for (int i = 0; i < std::count(text.begin(), text.end(), '\n'); ++i, ++elements) {
+      const Ran ran = muster({"tasks", "--exec-element", file.path(), std::to_string(i)}, folder_, settings_);
+      EXPECT_EQ(ran.code, 0) << ran.err;
+    }
+  }
+  EXPECT_EQ(elements, 4);
+  EXPECT_EQ(told("slurm"), told("here"));
+}
+
+TEST_F(TasksOnTwoGpus, AnElementOfSlurmWhoseNeedsAreNotMetSaysSo) {
+  const std::string elements = folder_.write(
+      "e", R"({"name":"t","argv":["true"],"environment":{},"directory":"","run_dir":")" + folder_.path() +
+               R"(","ranks":1,"need":{"gpus":1,"memory":107374182400,"model":"","cpus":0}})"
+               "\n");
+  const Ran ran = muster({"tasks", "--exec-element", elements, "0"}, folder_, settings_);
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("task t: expected 1 GPU with 100.0 GiB free"),
+                             HasSubstr("got 2 GPUs (Test GPU with 8.0 GiB free, ")));
+}
+
 }  // namespace
 }  // namespace muster

@@ -26,8 +26,7 @@ using testing::IsEmpty;
 using testing::Not;
 using namespace std::chrono_literals;
 
-const SlurmOptions kSlurm{
-    .run_dir = "/runs/a 1%", .muster = {"/opt/muster"}, .exec_element = {"/opt/muster", "x"}};
+const SlurmOptions kSlurm{.run_dir = "/runs/a 1%", .exec_element = {"/opt/muster", "x"}};
 
 SlurmPlan plan_of(const std::string& spec, const SlurmOptions& options = kSlurm) {
   return plan_slurm(tasks_of_text(spec, "t.toml"), options);
@@ -146,7 +145,9 @@ TEST(SlurmPlan, LargeArraysAreSubmittedInPieces) {
 
 TEST(SlurmPlan, RanksAreStartedByMuster) {
   const SlurmPlan plan = plan_of("[[task]]\nname='a'\nargv=['x','y']\nranks=4\nneeds={gpus=4}\n");
-  EXPECT_THAT(plan.arrays[0].elements, HasSubstr(R"(["/opt/muster","run","-n","4","--","x","y"])"));
+  EXPECT_THAT(plan.arrays[0].elements, HasSubstr(R"("argv":["x","y"],)"))
+      << "the element starts them, when it knows its GPUs";
+  EXPECT_THAT(plan.arrays[0].elements, HasSubstr(R"("ranks":4,"need":{"gpus":4.0,)"));
   EXPECT_THAT(plan.arrays[0].arguments, Contains("--gres=gpu:4"));
 }
 
@@ -284,14 +285,16 @@ TEST_F(SlurmSubmit, AnElementBecomesItsProgram) {
   task.environment = {{"MESSAGE", "a b"}, {"MUSTER_TASK", "another"}};
   task.directory = folder_;
   constexpr const char* kTell = "echo \"$MESSAGE $1 $MUSTER_TASK $MUSTER_RUN_DIR\" >said";
-  write_file(path, "\n" + element_line(task, {"sh", "-c", kTell, "sh", "$x 'y'"}, "/a run") + "\n");
+  task.argv = {"sh", "-c", kTell, "sh", "$x 'y'"};
+  write_file(path, "\n" + element_line(task, folder_ + "/a run") + "\n");
   EXPECT_EXIT(exec_element(path, 1), testing::ExitedWithCode(0), "");
-  EXPECT_EQ(read_file(folder_ + "/said"), cat("a b $x 'y' ", task.name, " /a run\n"));
+  EXPECT_EQ(read_file(folder_ + "/said"), cat("a b $x 'y' ", task.name, " ", folder_, "/a run\n"));
   EXPECT_THROW(exec_element(path, 0), Error);
   EXPECT_THROW(exec_element(path, 2), Error);
   EXPECT_THROW(exec_element(path, -1), Error);
   EXPECT_THROW(exec_element(folder_ + "/missing", 0), Error);
-  write_file(path, element_line(task, {"/nonexistent/program"}, "/a run") + "\n");
+  task.argv = {"/nonexistent/program"};
+  write_file(path, element_line(task, folder_ + "/a run") + "\n");
   EXPECT_THROW(exec_element(path, 0), SpawnError);
 }
 
