@@ -69,7 +69,8 @@ std::string Schedule::explain_cpus(const TaskNeed& need, size_t task) const {
       continue;
     }
     const std::string kept = explain_kept_cpus(static_cast<int>(h), task);
-    if (cpus_of(need) == 0 || (kept.empty() && host.cpus_left >= cpus_of(need))) continue;
+    const int cpus = pool_.cpus_for(need, host);
+    if (cpus == 0 || (kept.empty() && host.cpus_left >= cpus)) continue;
     std::vector<std::string> names;
     for (const auto& [other, running] : running_) {
       if (running.where.host == static_cast<int>(h) && running.where.cpus > 0)

@@ -87,6 +87,13 @@ void Pool::add_host(const Host& host, const PoolOptions& options) {
     mine.slots_left = options.slots[hosts_.size()];
   mine.free_cpus = cpus_by_node(host);
   if (mine.free_cpus.size() < static_cast<size_t>(mine.cpus)) mine.free_cpus.clear();  // more than there are
+  if (numa_binding_ == NumaBinding::exclusive && mine.free_cpus.empty()) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("--numa-binding exclusive: expected a CPU of its own for each that tasks count, got ", mine.cpus,
+            host.cores.empty() ? " CPUs whose numbers are not known" : " CPUs, more than there are",
+            " (host ", host.name, "); give ", host.cores.empty() ? "" : "fewer --cpus, ", "node or none"));
+  }
   UsableGpus usable = usable_gpus(host, options.masks);
   const Selection selection = parse_selection(options.gpus);
   const bool any = part_for(selection, host) != nullptr;
@@ -170,6 +177,12 @@ void Pool::set_held(int host, int gpu, int units, const std::string& by) {
   gpu_at(host, gpu).held_by = by;
 }
 
+int Pool::cpus_for(const TaskNeed& need, const PoolHost& host) const {
+  if (numa_binding_ != NumaBinding::exclusive || need.gpus <= 0 || need.cpus > 0) return cpus_of(need);
+  const double part = need.gpus / static_cast<double>(std::max<size_t>(1, host.gpus.size()));
+  return std::max(1, static_cast<int>(host.cpus * part));
+}
+
 std::optional<Allocation> Pool::find(const TaskNeed& need, const AllowedGpus& allowed,
                                      const Hold& hold) const {
   std::optional<Allocation> best;
@@ -178,8 +191,8 @@ std::optional<Allocation> Pool::find(const TaskNeed& need, const AllowedGpus& al
   for (int h = 0; h < static_cast<int>(hosts_.size()); ++h) {
     const PoolHost& host = hosts_[static_cast<size_t>(h)];
     if (host.set_aside || host.slots_left < 1) continue;
-    const int kept = kept_cpus(hold, h);
-    if (cpus_of(need) > 0 && host.cpus_left - kept < cpus_of(need)) continue;
+    const int cpus = cpus_for(need, host);
+    if (cpus > 0 && host.cpus_left - kept_cpus(hold, h) < cpus) continue;
     std::vector<int> fitting;
     if (need.gpus > 0) {
       for (int g = 0; g < static_cast<int>(host.gpus.size()); ++g) {
@@ -200,10 +213,11 @@ std::optional<Allocation> Pool::find(const TaskNeed& need, const AllowedGpus& al
                       .gpus = std::move(*gpus),
                       .units = units_of(need),
                       .memory_bytes = need.memory_bytes,
-                      .cpus = cpus_of(need)};
+                      .cpus = cpus};
   }
   if (best) {
-    best->own_cpus = choose_cpus(need, best->host, best->gpus);
+    best->own_cpus =
+        choose_cpus(numa_binding_ == NumaBinding::exclusive ? best->cpus : need.cpus, best->host, best->gpus);
     best->bound = bind(best->host, *best);
   }
   return best;
@@ -275,9 +289,9 @@ double Pool::slowest_link(int host, const std::vector<int>& gpus) const {
 }
 
 // CPUs of the GPUs' NUMA node first; for a CPU task, of the node whose free ones fit best.
-std::vector<int> Pool::choose_cpus(const TaskNeed& need, int host, const std::vector<int>& gpus) const {
+std::vector<int> Pool::choose_cpus(int cpus, int host, const std::vector<int>& gpus) const {
   const PoolHost& mine = hosts_[static_cast<size_t>(host)];
-  const auto count = static_cast<size_t>(need.cpus);
+  const auto count = static_cast<size_t>(cpus);
   if (count == 0 || mine.free_cpus.size() < count) return {};
   std::map<int, size_t> free;
   for (const PoolCpu& cpu : mine.free_cpus) ++free[cpu.numa_node];

@@ -25,7 +25,7 @@ struct PoolOptions {
   std::vector<int> slots = {};  // by host: tasks at a time at most; 0, or none told: no limit
   // node: on a host of several NUMA nodes a task is kept on the CPUs of its GPUs' node, or of one that has as
   // many free as it counts; exclusive: on as many CPUs as it counts, which no other task of the run is kept
-  // on; none.
+  // on, and one with GPUs that does not say how many counts its GPUs' part of the host's; none.
   NumaBinding numa_binding = NumaBinding::node;
 };
 
@@ -103,7 +103,8 @@ std::string describe(const TaskNeed& need);
 
 class Pool {
  public:
-  // Throws: invalid_argument for a bad `gpus`.
+  // Throws: invalid_argument for a bad `gpus`, and for `exclusive` on a host whose CPUs are not known or are
+  // fewer than `cpus`.
   explicit Pool(Inventory inventory, const PoolOptions& options = {});
 
   const std::vector<PoolHost>& hosts() const { return hosts_; }
@@ -145,6 +146,13 @@ class Pool {
   void set_aside(int host) { hosts_[static_cast<size_t>(host)].set_aside = true; }
   void bring_back(int host) { hosts_[static_cast<size_t>(host)].set_aside = false; }
 
+  // CPUs of that host that the need counts for.
+  int cpus_for(const TaskNeed& need, const PoolHost& host) const;
+
+  bool counts_cpus(const TaskNeed& need) const {
+    return cpus_of(need) > 0 || numa_binding_ == NumaBinding::exclusive;
+  }
+
   // True when not even the smallest task could be placed.
   bool is_full() const { return cpus_left_ == 0 && units_left_ == 0; }
 
@@ -162,7 +170,7 @@ class Pool {
   std::optional<std::vector<int>> choose_gpus(const TaskNeed& need, int host, std::vector<int> fitting) const;
   double slowest_link(int host, const std::vector<int>& gpus) const;
   std::vector<int> best_linked(int host, const std::vector<int>& fitting, int count) const;
-  std::vector<int> choose_cpus(const TaskNeed& need, int host, const std::vector<int>& gpus) const;
+  std::vector<int> choose_cpus(int cpus, int host, const std::vector<int>& gpus) const;
   std::vector<int> bind(int host, const Allocation& where) const;
 
   Inventory inventory_;

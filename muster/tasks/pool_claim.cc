@@ -18,7 +18,8 @@ int kept_cpus(const Hold& hold, int host) {
 std::optional<Claim> Pool::claim(const TaskNeed& need, const AllowedGpus& allowed, int host,
                                  const Hold& hold) const {
   const PoolHost& mine = hosts_[static_cast<size_t>(host)];
-  if (mine.set_aside || mine.cpus < cpus_of(need)) return std::nullopt;
+  const int cpus = cpus_for(need, mine);
+  if (mine.set_aside || mine.cpus < cpus) return std::nullopt;
   const size_t count = static_cast<size_t>(gpus_of(need));
   std::vector<int> suitable;
   std::vector<int> fitting;
@@ -30,11 +31,10 @@ std::optional<Claim> Pool::claim(const TaskNeed& need, const AllowedGpus& allowe
     if (!is_kept(hold, host, g) && has_room(need, allowed, host, g)) fitting.push_back(g);
   }
   if (suitable.size() < count) return std::nullopt;
-  Claim claim{
-      .host = host,
-      .cpus = cpus_of(need),
-      .missing_gpus = static_cast<int>(count - std::min(count, fitting.size())),
-      .missing_cpus = std::max(0, cpus_of(need) - std::max(0, mine.cpus_left - kept_cpus(hold, host)))};
+  Claim claim{.host = host,
+              .cpus = cpus,
+              .missing_gpus = static_cast<int>(count - std::min(count, fitting.size())),
+              .missing_cpus = std::max(0, cpus - std::max(0, mine.cpus_left - kept_cpus(hold, host)))};
   claim.gpus =
       claim.missing_gpus == 0 ? choose_gpus(need, host, fitting).value_or(std::vector<int>()) : suitable;
   return claim;
@@ -67,7 +67,7 @@ bool Pool::has_free_cpu(const Hold& hold) const {
 }
 
 bool Pool::in_the_way(const Allocation& where, const TaskNeed& need, const AllowedGpus& allowed) const {
-  if (where.cpus > 0 && cpus_of(need) > 0) return true;
+  if (where.cpus > 0 && cpus_for(need, hosts_[static_cast<size_t>(where.host)]) > 0) return true;
   return need.gpus > 0 && std::any_of(where.gpus.begin(), where.gpus.end(),
                                       [&](int gpu) { return suits(need, allowed, where.host, gpu); });
 }

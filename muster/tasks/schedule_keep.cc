@@ -27,7 +27,7 @@ void Schedule::look_what_is_free() {
 // Else the tasks can neither start nor be passed.
 bool Schedule::has_use_for_what_is_free(const Kind& kind) const {
   return std::any_of(kind.needs.begin(), kind.needs.end(), [&](const TaskNeed& need) {
-    return (need.gpus > 0 && free_gpus_) || (cpus_of(need) > 0 && free_cpus_);
+    return (need.gpus > 0 && free_gpus_) || (free_cpus_ && pool_.counts_cpus(need));
   });
 }
 

@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <set>
 #include <thread>
 
+#include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "tests/tasks/machines.h"
 
@@ -129,6 +131,41 @@ TEST(Pool, CpusAreCountedNearTheGpusAndBoundByTheNode) {
   EXPECT_THAT(cpus_of_place(NumaBinding::node, {.gpus = 1}, "5"), ElementsAre(8, 9, 10, 11, 12, 13, 14, 15));
   EXPECT_THAT(cpus_of_place(NumaBinding::none, {.gpus = 1, .cpus = 2}, "5"), ElementsAre());
   EXPECT_THAT(cpus_of_place(NumaBinding::node, {.cpus = 12}, ""), ElementsAre()) << "more than a node has";
+}
+
+TEST(Pool, ExclusiveCpusAreHadWithoutSayingHowMany) {
+  Host host = host_with(4, 16);
+  for (int i = 0; i < 16; ++i) host.cores.push_back({.cpus = {i}, .numa_node = i / 8});
+  Pool pool({.source = "test", .hosts = {host}}, {.numa_binding = NumaBinding::exclusive});
+  std::set<int> taken;
+  for (const TaskNeed& need :
+       {TaskNeed{.gpus = 1}, TaskNeed{.gpus = 2}, TaskNeed{.gpus = 0.5}, TaskNeed{.gpus = 0.5, .cpus = 1}}) {
+    const Allocation where = pool.find(need).value();
+    pool.take(where);
+    EXPECT_EQ(where.bound.size(), where.cpus) << describe(need);
+    for (const int cpu : where.bound) EXPECT_TRUE(taken.insert(cpu).second) << "CPU " << cpu << " twice";
+  }
+  EXPECT_EQ(taken.size(), 4 + 8 + 2 + 1U) << "a GPU's part is four";
+  EXPECT_EQ(pool.find({.cpus = 1})->bound.size(), 1U);
+  EXPECT_FALSE(pool.find({.cpus = 2}));
+}
+
+TEST(Pool, ExclusiveCpusThatCannotBeAreAnError) {
+  const auto error_of = [](const Host& host, int cpus) -> std::string {
+    try {
+      const Pool pool({.source = "test", .hosts = {host}},
+                      {.cpus = cpus, .numa_binding = NumaBinding::exclusive});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  Host host = host_with(1, 4);
+  EXPECT_THAT(error_of(host, 0), testing::HasSubstr("CPUs whose numbers are not known (host box)"));
+  for (int i = 0; i < 4; ++i) host.cores.push_back({.cpus = {i}});
+  EXPECT_EQ(error_of(host, 0), "none");
+  EXPECT_THAT(error_of(host, 8),
+              testing::HasSubstr("8 CPUs, more than there are (host box); give fewer --cpus"));
 }
 
 }  // namespace
