@@ -56,6 +56,7 @@ RemoteHello question_of(const TasksRun& run, bool held) {
       .links = any_need(tasks, [](const TaskNeed& need) { return need.gpus > 1; }),
       .cpu_topology = any_need(tasks, [](const TaskNeed& need) { return need.cpus > 0 || need.gpus > 0; }),
       .topology_or_nothing = !run.setting("numa-binding").empty(),
+      .memory = any_need(tasks, [](const TaskNeed& need) { return need.memory_bytes > 0; }),
       .held = held && run.setting("no-lease").empty(),
       .run_id = run.before.head.run_id};
 }

@@ -45,7 +45,9 @@ std::string Schedule::explain_gpus(const TaskNeed& need, const Kind& kind) const
         why = cat("is ", gpu.held_by);
       if (why.empty() && gpu.units_left < units_of(need)) why = cat("has ", named_list(names));
       if (why.empty() && gpu.memory_left < need.memory_bytes)
-        why = cat("has ", format_bytes(gpu.memory_left), " left beside ", named_list(names));
+        why = names.empty() ? cat("has ", format_bytes(gpu.memory_left), " free: other programs use ",
+                                  format_bytes(gpu.memory_others), " of its memory")
+                            : cat("has ", format_bytes(gpu.memory_left), " left beside ", named_list(names));
       for (const Kept& kept : kept_) {
         const bool has = std::any_of(kept.claims.begin(), kept.claims.end(), [&](const Claim& claim) {
           return claim.host == h && std::find(claim.gpus.begin(), claim.gpus.end(), g) != claim.gpus.end();

@@ -20,6 +20,7 @@ LocalHost::LocalHost(const Pool& pool, LocalHostOptions options)
                   .on_pass = options_.on_pass,
                   .is_foreign = options_.is_foreign}),
       foreign_(pool, options_.host, options_.run_id, options_.facts.lease, options_.on_held),
+      memory_(pool, options_.host, options_.on_memory),
       no_input_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       oom_kills_(count_oom_kills()) {}
 

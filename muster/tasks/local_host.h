@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/tasks/foreign_leases.h"
+#include "muster/tasks/memory_watch.h"
 #include "muster/tasks/task_host.h"
 #include "muster/tasks/task_process.h"
 
@@ -20,6 +21,7 @@ struct LocalHostOptions {
   std::string run_id = {};
   int host = 0;                                    // which of the pool is this machine; -1: none
   ForeignLeases::Tell on_held = {};                // what other jobs have of its GPUs
+  MemoryWatch::Tell on_memory = {};                // and other programs of their memory
   std::function<void(int signal)> on_pass = {};    // a signal that is only passed on, before it is
   std::function<bool(pid_t pid)> is_foreign = {};  // a child of this process that is none of its tasks
 };
@@ -51,6 +53,9 @@ class LocalHost : public TaskHost {
   // Looks at what other jobs hold, now and then.
   void look() { foreign_.look(); }
 
+  // Looks at what other programs use of its GPUs' memory, now and then.
+  void look_at_memory() { memory_.look(); }
+
   // Forgets the leases of an order that did not start.
   void forget(int id) { leases_.erase(id); }
 
@@ -61,6 +66,7 @@ class LocalHost : public TaskHost {
   LocalHostOptions options_;
   ProcessPool processes_;
   ForeignLeases foreign_;
+  MemoryWatch memory_;
   std::unordered_map<int, std::vector<Lease>> leases_;  // by order, where it has any
   Fd no_input_;                                         // every task's standard input
   std::optional<int64_t> oom_kills_;

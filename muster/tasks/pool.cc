@@ -98,14 +98,16 @@ void Pool::add_host(const Host& host, const PoolOptions& options) {
   const Selection selection = parse_selection(options.gpus);
   const bool any = part_for(selection, host) != nullptr;
   for (const UsableGpu& gpu : any ? select_gpus(selection, host, usable) : std::vector<UsableGpu>()) {
-    const uint64_t memory = free_memory_bytes(host, gpu);
+    const uint64_t free = free_memory_bytes(host, gpu);
+    const uint64_t total = std::max(free, total_memory_bytes(host, gpu));
     mine.gpus.push_back({.device = gpu,
                          .uuid = uuid_of(host, gpu),
                          .index = gpu_of(host, gpu).index,
                          .model = model_of(host, gpu),
                          .numa_node = gpu_of(host, gpu).numa_node,
-                         .memory_bytes = memory,
-                         .memory_left = memory});
+                         .memory_bytes = total,
+                         .memory_others = total - free,
+                         .memory_left = free});
   }
   cpus_left_ += mine.cpus;
   units_left_ += static_cast<int64_t>(mine.gpus.size()) * kWholeGpu;
@@ -155,8 +157,7 @@ std::string Pool::unfit(const TaskNeed& need, const AllowedGpus& allowed, int ho
   const PoolGpu& it = hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
   if (!is_allowed(allowed, host, gpu)) return "not among those that the task is for";
   if (!is_model(it, need)) return cat("is a ", it.model);
-  if (it.memory_bytes < need.memory_bytes)
-    return cat("had ", format_bytes(it.memory_bytes), " free at the start");
+  if (it.memory_bytes < need.memory_bytes) return cat("has ", format_bytes(it.memory_bytes));
   return {};
 }
 
@@ -170,6 +171,13 @@ bool Pool::has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, 
   const PoolGpu& it = hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
   return it.units_left - it.held_units >= units_of(need) && it.memory_left >= need.memory_bytes &&
          suits(need, allowed, host, gpu);
+}
+
+void Pool::set_memory_in_use(int host, int gpu, uint64_t bytes) {
+  PoolGpu& it = gpu_at(host, gpu);
+  if (it.units_left != kWholeGpu) return;
+  it.memory_others = std::min(bytes, it.memory_bytes);
+  it.memory_left = it.memory_bytes - it.memory_others;
 }
 
 void Pool::set_held(int host, int gpu, int units, const std::string& by) {

@@ -35,9 +35,10 @@ struct PoolGpu {
   GpuIndex index = {};
   std::string model = {};
   std::optional<int> numa_node = {};
-  uint64_t memory_bytes = 0;  // that was free before any task
+  uint64_t memory_bytes = 0;   // all that it has
+  uint64_t memory_others = 0;  // that other programs use
   int units_left = kWholeGpu;
-  uint64_t memory_left = 0;
+  uint64_t memory_left = 0;  // for tasks beside those that run and other programs
   int held_units = 0;        // by other jobs
   std::string held_by = {};  // in words
 };
@@ -115,6 +116,9 @@ class Pool {
   // Throws: SelectionError.
   AllowedGpus allowed(const std::string& on) const;
 
+  // Whether the need could be had if nobody else were there, with what --gpus and --cpus leave.
+  bool could_meet(const TaskNeed& need, const AllowedGpus& allowed = {}) const;
+
   // Where the need can be had now: the GPU that fits best (least memory, then least share left), or the best
   // linked ones of one host; of several hosts the one that is fullest. Nothing when it cannot.
   std::optional<Allocation> find(const TaskNeed& need, const AllowedGpus& allowed = {},
@@ -141,6 +145,10 @@ class Pool {
 
   // Other jobs have so much of the GPU now; 0: nothing any more.
   void set_held(int host, int gpu, int units, const std::string& by);
+
+  // Other programs use so much of the GPU's memory now. Not taken from a GPU that has a task: that is among
+  // what uses it.
+  void set_memory_in_use(int host, int gpu, uint64_t bytes);
 
   // The host was lost: nothing more is placed there, until it is back.
   void set_aside(int host) { hosts_[static_cast<size_t>(host)].set_aside = true; }

@@ -24,8 +24,9 @@ std::optional<Claim> Pool::claim(const TaskNeed& need, const AllowedGpus& allowe
   std::vector<int> suitable;
   std::vector<int> fitting;
   for (int g = 0; need.gpus > 0 && g < static_cast<int>(mine.gpus.size()); ++g) {
-    if (!suits(need, allowed, host, g) ||
-        kWholeGpu - mine.gpus[static_cast<size_t>(g)].held_units < units_of(need))
+    const PoolGpu& gpu = mine.gpus[static_cast<size_t>(g)];
+    if (!suits(need, allowed, host, g) || gpu.memory_bytes - gpu.memory_others < need.memory_bytes ||
+        kWholeGpu - gpu.held_units < units_of(need))
       continue;
     suitable.push_back(g);
     if (!is_kept(hold, host, g) && has_room(need, allowed, host, g)) fitting.push_back(g);
@@ -38,6 +39,18 @@ std::optional<Claim> Pool::claim(const TaskNeed& need, const AllowedGpus& allowe
   claim.gpus =
       claim.missing_gpus == 0 ? choose_gpus(need, host, fitting).value_or(std::vector<int>()) : suitable;
   return claim;
+}
+
+bool Pool::could_meet(const TaskNeed& need, const AllowedGpus& allowed) const {
+  for (int h = 0; h < static_cast<int>(hosts_.size()); ++h) {
+    const PoolHost& host = hosts_[static_cast<size_t>(h)];
+    if (host.cpus < cpus_for(need, host)) continue;
+    int suitable = 0;
+    for (int g = 0; g < static_cast<int>(host.gpus.size()); ++g)
+      suitable += suits(need, allowed, h, g) ? 1 : 0;
+    if (suitable >= gpus_of(need)) return true;
+  }
+  return false;
 }
 
 void Pool::keep(const Claim& claim, Hold& hold) const {

@@ -149,6 +149,10 @@ void RemoteHost::take(const RemoteMessage& message) {
   if (pool_ == nullptr) return give_up("expected its inventory, got another message");
   if (const auto* const output = std::get_if<RemoteOutput>(&message)) return on_output(*output);
   if (const auto* const held = std::get_if<RemoteHeld>(&message)) return on_held(*held);
+  if (const auto* const memory = std::get_if<RemoteMemory>(&message)) {
+    const auto gpu = pool_->hosts()[static_cast<size_t>(host_)].find_gpu(memory->gpu);
+    return gpu ? events_.on_memory(*gpu, memory->bytes) : void();
+  }
   if (const auto* const ended = std::get_if<RemoteEnded>(&message)) {
     TaskEnd end = ended->end;
     if (tasks_.erase(end.exit.exit.id) == 0)

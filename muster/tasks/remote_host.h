@@ -30,8 +30,9 @@ struct RemoteHostOptions {
 struct RemoteEvents {
   std::function<void(TaskEnd end)> on_end = {};
   std::function<void(int gpu, int units, const std::string& by)> on_held = {};
-  std::function<void(const std::string& text)> on_note = {};  // a line for people
-  std::function<void(const std::string& why)> on_lost = {};   // before its tasks' ends
+  std::function<void(int gpu, uint64_t bytes)> on_memory = {};  // that other programs use
+  std::function<void(const std::string& text)> on_note = {};    // a line for people
+  std::function<void(const std::string& why)> on_lost = {};     // before its tasks' ends
 };
 
 class RemoteHost : public TaskHost {

@@ -76,6 +76,7 @@ WireJson wire_of(const RemoteHello& hello) {
           {"links", hello.links},
           {"cpu_topology", hello.cpu_topology},
           {"topology_or_nothing", hello.topology_or_nothing},
+          {"memory", hello.memory},
           {"held", hello.held},
           {"run_id", text_of_bytes(hello.run_id)}};
 }
@@ -90,6 +91,7 @@ RemoteMessage hello_from(JsonObject& json) {
   hello.links = json.boolean_or("links", false);
   hello.cpu_topology = json.boolean_or("cpu_topology", false);
   hello.topology_or_nothing = json.boolean_or("topology_or_nothing", false);
+  hello.memory = json.boolean_or("memory", false);
   hello.held = json.boolean_or("held", false);
   hello.run_id = bytes_at(json, "run_id");
   return hello;
@@ -220,6 +222,16 @@ WireJson wire_of(const RemoteHeld& held) {
   return json;
 }
 
+WireJson wire_of(const RemoteMemory& memory) {
+  return {{kKindKey, "memory"}, {"gpu", text_of_bytes(memory.gpu)}, {"bytes", memory.bytes}};
+}
+
+RemoteMessage memory_from(JsonObject& json) {
+  RemoteMemory memory{.gpu = bytes_at(json, "gpu")};
+  memory.bytes = json.size_or("bytes", 0);
+  return memory;
+}
+
 RemoteMessage held_from(JsonObject& json) {
   return held_of(json);
 }
@@ -286,7 +298,7 @@ const std::map<std::string, Reader>& readers_of_kinds() {
   static const std::map<std::string, Reader> readers = {
       {"alive", alive_from},   {"hello", hello_from},   {"begin", begin_from},    {"start", start_from},
       {"end", end_from},       {"signal", signal_from}, {"host", inventory_from}, {"held", held_from},
-      {"output", output_from}, {"ended", ended_from},   {"cannot", cannot_from}};
+      {"memory", memory_from}, {"output", output_from}, {"ended", ended_from},    {"cannot", cannot_from}};
   return readers;
 }
 

@@ -37,6 +37,7 @@ struct RemoteHello {
   bool links = false;
   bool cpu_topology = false;
   bool topology_or_nothing = false;  // without it the host will not do
+  bool memory = false;               // tasks ask for memory: what others use of it is to be told
   bool held = false;                 // what other jobs than run_id hold of its GPUs is asked, too
   std::string run_id = {};
 };
@@ -79,6 +80,12 @@ struct RemoteHeld {
   bool operator==(const RemoteHeld&) const = default;
 };
 
+// Other programs use so much of its memory now.
+struct RemoteMemory {
+  std::string gpu = {};
+  uint64_t bytes = 0;
+};
+
 struct RemoteInventory {
   std::string version = {};
   Inventory inventory = {};           // of one host
@@ -101,7 +108,7 @@ struct RemoteCannot {  // the server ends
 
 using RemoteMessage =
     std::variant<RemoteAlive, RemoteHello, RemoteBegin, RemoteStart, RemoteEnd, RemoteSignal, RemoteInventory,
-                 RemoteHeld, RemoteOutput, RemoteEnded, RemoteCannot>;
+                 RemoteHeld, RemoteMemory, RemoteOutput, RemoteEnded, RemoteCannot>;
 
 // One line, with its newline.
 std::string to_line(const RemoteMessage& message);

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "muster/base/strings.h"
+#include "muster/base/units.h"
 
 namespace muster {
 
@@ -38,18 +39,20 @@ LocalHostOptions RunHosts::options_of_local() {
   for (size_t host = 0; host < remote_.size(); ++host) {
     if (!remote_[host]) here = static_cast<int>(host);
   }
-  return {.facts = options_.facts,
-          .run_id = options_.run_id,
-          .host = here,
-          .on_held = [this, here](int gpu, int units,
-                                  const std::string& by) { schedule_.set_held(here, gpu, units, by); },
-          .on_pass =
-              [this](int signal) {
-                for (const auto& host : remote_) {
-                  if (host) host->signal_all(signal);
-                }
-              },
-          .is_foreign = [this](pid_t pid) { return is_connection(pid); }};
+  return {
+      .facts = options_.facts,
+      .run_id = options_.run_id,
+      .host = here,
+      .on_held = [this, here](int gpu, int units,
+                              const std::string& by) { schedule_.set_held(here, gpu, units, by); },
+      .on_memory = [this, here](int gpu, uint64_t bytes) { schedule_.set_memory_in_use(here, gpu, bytes); },
+      .on_pass =
+          [this](int signal) {
+            for (const auto& host : remote_) {
+              if (host) host->signal_all(signal);
+            }
+          },
+      .is_foreign = [this](pid_t pid) { return is_connection(pid); }};
 }
 
 bool RunHosts::is_connection(pid_t pid) const {
@@ -96,6 +99,8 @@ void RunHosts::begin(int number, RemoteHost& host) {
       {.on_end = [this](TaskEnd end) { remote_ends_.push_back(std::move(end)); },
        .on_held = [this, number](int gpu, int units,
                                  const std::string& by) { schedule_.set_held(number, gpu, units, by); },
+       .on_memory = [this, number](int gpu,
+                                   uint64_t bytes) { schedule_.set_memory_in_use(number, gpu, bytes); },
        .on_note = [this](const std::string& text) { view_.note(text); },
        .on_lost = [this, number](const std::string& why) { on_lost(number, why); }});
 }
@@ -179,11 +184,28 @@ std::string RunHosts::held() const {
     const std::string there = host ? host->held() : std::string();
     if (!there.empty()) text += cat(text.empty() ? "" : ", ", there);
   }
-  return text;
+  const std::string memory = memory_in_use();
+  return cat(text, text.empty() || memory.empty() ? "" : ", ", memory);
+}
+
+// Of all hosts, where nothing runs and a task waits for memory: then only other programs can be in its way.
+std::string RunHosts::memory_in_use() const {
+  std::vector<std::string> lines;
+  if (!schedule_.waits_for_memory() || schedule_.count(TaskState::running) > 0) return {};
+  for (const PoolHost& host : schedule_.pool().hosts()) {
+    for (const PoolGpu& gpu : host.gpus) {
+      if (gpu.memory_others == 0 || host.set_aside) continue;
+      lines.push_back(cat("GPU ", gpu.index.value,
+                          schedule_.pool().hosts().size() > 1 ? cat(" of ", host.name) : "", " has ",
+                          format_bytes(gpu.memory_left), " free of ", format_bytes(gpu.memory_bytes)));
+    }
+  }
+  return join(lines, ", ");
 }
 
 void RunHosts::look() {
   local_.look();
+  if (schedule_.waits_for_memory()) local_.look_at_memory();
   const std::string text = held();
   if (!text.empty() && !any_held_) view_.note(cat("other jobs have GPUs, which are left to them: ", text));
   any_held_ = !text.empty();

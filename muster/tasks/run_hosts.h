@@ -50,7 +50,7 @@ class RunHosts {
   // Looks at what other jobs hold, now and then, and says it when that begins.
   void look();
   bool any_held() const { return any_held_; }
-  std::string held() const;
+  std::string held() const;  // memory that other programs use too, where a task waits for it
 
   // "b: ssh ended with exit code 255", each.
   std::vector<std::string> lost() const;
@@ -68,6 +68,7 @@ class RunHosts {
   void begin_again(int number, RemoteHost& host);
   void begin(int number, RemoteHost& host);
   void close_all();
+  std::string memory_in_use() const;
   void on_lost(int number, const std::string& why);
   void take_back(int number, HostRetry& retry);
   bool is_connection(pid_t pid) const;

@@ -134,7 +134,7 @@ void Schedule::make_kinds() {
                       .ready = {}});
     const Kind& kind = kinds_.back();
     const bool possible = std::any_of(kind.needs.begin(), kind.needs.end(), [&](const TaskNeed& need) {
-      return pool_.find(need, kind.allowed).has_value();
+      return pool_.could_meet(need, kind.allowed);
     });
     if (possible) continue;
     std::vector<std::string> needs;
@@ -290,6 +290,14 @@ void Schedule::again(size_t task) {
   release(task);
   set_state(task, TaskState::waiting);
   make_ready(task);
+}
+
+bool Schedule::waits_for_memory() const {
+  return std::any_of(heads_.begin(), heads_.end(), [&](const auto& head) {
+    const std::vector<TaskNeed>& needs = kinds_[head.second].needs;
+    return std::any_of(needs.begin(), needs.end(),
+                       [](const TaskNeed& need) { return need.memory_bytes > 0; });
+  });
 }
 
 bool Schedule::finished() const {

@@ -85,6 +85,12 @@ class Schedule {
   // Other jobs have so much of the GPU now (0: nothing any more), `by` says who.
   void set_held(int host, int gpu, int units, const std::string& by) { pool_.set_held(host, gpu, units, by); }
 
+  // Other programs use so much of the GPU's memory now.
+  void set_memory_in_use(int host, int gpu, uint64_t bytes) { pool_.set_memory_in_use(host, gpu, bytes); }
+
+  // Whether a task that may start, and does not, asks for memory.
+  bool waits_for_memory() const;
+
   // The host was lost: nothing more starts there, until it is back.
   void set_aside(int host) { pool_.set_aside(host); }
   void bring_back(int host) { pool_.bring_back(host); }

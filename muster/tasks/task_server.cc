@@ -164,7 +164,8 @@ class TaskServer {
                         .grace = begin_->grace,
                         .lease = begin_->lease},
               .run_id = begin_->run_id,
-              .on_held = [this](int gpu, int units, const std::string& by) { tell_held(gpu, units, by); }});
+              .on_held = [this](int gpu, int units, const std::string& by) { tell_held(gpu, units, by); },
+              .on_memory = [this](int gpu, uint64_t bytes) { tell_memory(gpu, bytes); }});
     } catch (const std::exception& error) {
       return fail(error.what());
     }
@@ -250,6 +251,12 @@ class TaskServer {
     fail("expected a message of a run, got another");
   }
 
+  void tell_memory(int gpu, uint64_t bytes) {
+    if (const auto told = told_memory_.find(gpu); told != told_memory_.end() && told->second == bytes) return;
+    told_memory_[gpu] = bytes;
+    channel_.send(to_line(RemoteMemory{.gpu = gpu_at(gpu).uuid.value, .bytes = bytes}));
+  }
+
   void tell_held(int gpu, int units, const std::string& by) {
     if (units == 0 ? !told_.contains(gpu) : told_[gpu] == units) return;
     if (units == 0) {
@@ -307,6 +314,7 @@ class TaskServer {
 
   void look_around() {
     local_->look();
+    if (hello_->memory) local_->look_at_memory();
     while (const auto signal = local_->take_signal()) {
       if (std::exchange(stopping_, true)) return fail("it was stopped there, twice");
       last_word_ = cat("it was stopped there by ", signal_name(*signal));
@@ -349,6 +357,7 @@ class TaskServer {
   std::unique_ptr<LocalHost> local_;
   std::map<int, Stream> streams_;  // of every task that runs
   std::map<int, int> told_;        // units that others hold, by GPU
+  std::map<int, uint64_t> told_memory_;
   Clock::time_point heard_ = Clock::now();
   Clock::time_point ticked_ = Clock::now();
   bool run_stopped_ = false;

@@ -87,6 +87,37 @@ TEST_F(TasksOnTwoGpus, ALeaseThatCannotBeTakenIsTriedAgainAsATaskIs) {
   EXPECT_EQ(state_of(ran, 1), "done");
 }
 
+// What other programs use of a GPU's memory is waited for, and what it does not have is an error.
+TEST_F(TasksOnTwoGpus, MemoryThatIsInUseIsWaitedFor) {
+  use_memory(uint64_t{1} << 30);
+  const std::string spec = task_table("large", "true", "needs = { gpus = 1, memory = '6GiB' }");
+  const Ran shown = tasks(spec, {"--dry-run"});
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("\"waiting\": 1"));
+  const Ran explained = tasks(spec, {"--explain", "large"});
+  EXPECT_EQ(explained.code, 0) << explained.err;
+  EXPECT_THAT(explained.out, HasSubstr("GPU 0 has 1.0 GiB free: other programs use 7.0 GiB of its memory"));
+  const Ran never = tasks(task_table("huge", "true", "needs = { gpus = 1, memory = '9GiB' }"), {"--dry-run"});
+  EXPECT_EQ(never.code, 2);
+  EXPECT_THAT(never.err, HasSubstr("t.toml:4:9: task huge: expected needs that a host can meet"));
+  const Ran ran = tasks(spec, {"--wait", "10ms"});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("GPU 0 has 1.0 GiB free of 8.0 GiB"), HasSubstr("got none in 10ms")));
+}
+
+// A task that takes the others' memory away from them, as their end would.
+TEST_F(TasksOnTwoGpus, MemoryThatIsFreedIsSeen) {
+  use_memory(uint64_t{1} << 30);
+  const std::string full = settings_.environment["FAKE_NVML"];
+  use_memory(uint64_t{8} << 30);
+  const std::string freed = folder_.write("freed", settings_.environment["FAKE_NVML"]);
+  settings_.environment["FAKE_NVML"] = "@" + folder_.write("machine", full);
+  const Ran ran = tasks(task_table("large", "true", "needs = { gpus = 1, memory = '6GiB' }") +
+                        task_table("frees", cat("mv ", freed, " ", folder_.path(), "/machine")));
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(state_of(ran, 0), "done");
+}
+
 // What every task finds as an element of Slurm's is what it finds here.
 TEST_F(TasksOnTwoGpus, AnElementOfSlurmGetsWhatATaskGetsHere) {
   constexpr const char* kTellDevices =

@@ -1,6 +1,7 @@
 // A stand-in for libnvidia-ml.so.1, so that the true dlopen path is tested with no GPU. Its machine stands in
-// the environment variable FAKE_NVML: sections joined by '|', the first of the driver, then one a device;
-// each is key=value joined by ','. Codes are NVML's return codes.
+// the environment variable FAKE_NVML, or, read at each nvmlInit, in the file that it names (@FILE): sections
+// joined by '|', the first of the driver, then one a device; each is key=value joined by ','. Codes are
+// NVML's return codes.
 //   driver:  version, init (code), count (code)
 //   device:  handle, uuid_code, memory_code, pcie_code (codes); uuid, name, pci, total, free, util, temp,
 //            power, power_limit, cc (9.0), ecc, pcie_gen, pcie_width, affinity (hexadecimal), procs
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <sstream>
 #include <string>
@@ -59,8 +61,14 @@ void load_instances(Section& device) {
 void load() {
   machine.clear();
   instances.clear();
-  const char* const text = std::getenv("FAKE_NVML");
-  for (const auto& part : pieces(text != nullptr ? text : "", '|')) {
+  const char* const given = std::getenv("FAKE_NVML");
+  std::string text = given != nullptr ? given : "";
+  if (text.starts_with('@')) {
+    std::stringstream read;
+    read << std::ifstream(text.substr(1)).rdbuf();
+    text = read.str();
+  }
+  for (const auto& part : pieces(text, '|')) {
     Section section;
     for (const auto& pair : pieces(part, ',')) {
       const size_t equals = pair.find('=');

@@ -211,6 +211,20 @@ TEST(Schedule, AGpuThatAnotherJobHoldsIsPassedOverAndNamed) {
   EXPECT_EQ(schedule.start(0).size(), 1U);
 }
 
+TEST(Schedule, MemoryThatOtherProgramsUseIsWaitedFor) {
+  Host host = host_with(2);
+  for (Gpu& gpu : host.gpus) gpu.memory_free_bytes = kGpuBytes / 4;
+  const std::vector<Task> tasks = {task_of("large", {{.gpus = 1, .memory_bytes = kGpuBytes / 2}}),
+                                   task_of("small", {{.gpus = 1, .memory_bytes = kGpuBytes / 8}})};
+  Schedule schedule(tasks, Pool({.source = "test", .hosts = {host}}));
+  EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("small")) << "nothing is kept from it";
+  EXPECT_TRUE(schedule.waits_for_memory());
+  schedule.set_memory_in_use(0, 0, 0);
+  schedule.set_memory_in_use(0, 1, 0);
+  EXPECT_THAT(started_names(tasks, schedule.start(1)), ElementsAre("large"));
+  EXPECT_FALSE(schedule.waits_for_memory());
+}
+
 TEST(Schedule, WhatCannotBeIsAnErrorBeforeAnythingStarts) {
   const auto fails_with = [](const std::vector<Task>& tasks, const std::string& text) {
     try {
