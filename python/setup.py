@@ -13,7 +13,8 @@ if not (header := pathlib.Path(sysconfig.get_path("include"), "Python.h")).is_fi
     sys.exit(f"building the Python module: expected {header}, got no such file; install this Python's headers (Debian: python3-dev)")
 
 root = pathlib.Path(__file__).resolve().parents[1]
-base = [f"muster/base/{name}.cc" for name in ("error", "fd", "host_identity", "late_ranks", "memory_group", "units")]
+base = [f"muster/base/{name}.cc" for name in (
+    "control_group", "error", "fd", "host_identity", "late_ranks", "memory_group", "units")]
 comm = ("failure", "hierarchical", "host_backend", "host_work", "monitored_barrier", "over_gloo", "profile",
         "shm_backend", "shm_call", "shm_queue", "sparse_sum", "store_exchange")
 sources = [root / name for name in base] + sorted(root.glob("muster/shm/*.cc"))

@@ -2,9 +2,12 @@
 // what the kernel has killed in it. `root` holds proc/ and sys/; empty: this machine.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
+
+#include "muster/base/fd.h"
 
 namespace muster {
 
@@ -18,5 +21,21 @@ std::optional<int64_t> group_memory_limit(const std::string& root = "");
 // What can be had, in bytes: the least that the group, the groups around it and the machine have left. Page
 // cache that can be dropped counts as free. Nothing when /proc tells nothing.
 std::optional<int64_t> available_memory(const std::string& root = "");
+
+// The turn to take memory. Who looks what is available and takes it while this lives, is alone in that among
+// muster's processes of this host, so that no two take what is there once.
+// Blocking: until those before have had theirs, or `patience`: whoever holds it for so long is stopped, or a
+// stranger, and is not waited for again.
+class MemoryTurn {
+ public:
+  explicit MemoryTurn(std::chrono::milliseconds patience = std::chrono::seconds(10),
+                      const std::string& root = "");
+
+  // Whether it is: false after the patience, and where there is nothing to lock.
+  bool is_held() const { return lock_.valid(); }
+
+ private:
+  Fd lock_;
+};
 
 }  // namespace muster

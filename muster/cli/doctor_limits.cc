@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "muster/base/control_group.h"
+#include "muster/base/memory_group.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/cli/doctor_checks.h"
@@ -43,30 +45,22 @@ CheckResult judge_limit(const std::optional<Limit>& limit, uint64_t least, const
           cat("ulimit ", option, " ", least, " before the job, or /etc/security/limits.conf")};
 }
 
-// This process's group of the one hierarchy of version 2; nothing without it.
+// This process's group of the one hierarchy of version 2; nothing without it, or where it has no controllers.
 std::optional<std::string> cgroup_folder(const DoctorFacts& facts) {
-  const std::string text = file_text(facts.root + "/proc/self/cgroup").value_or("");
-  for (const std::string& line : split(text, '\n')) {
-    if (!line.starts_with("0::/")) continue;
-    const std::string base = facts.root + "/sys/fs/cgroup";
-    const std::string folder = cat(base, line.substr(3));
-    // In a container the path may be the host's; the mount is then the group itself.
-    for (const std::string& candidate : {folder, base}) {
-      if (file_text(candidate + "/cgroup.controllers")) return candidate;
-    }
+  for (const ControlGroup& group : control_groups("memory", facts.root)) {
+    if (group.v2 && file_text(group.folder + "/cgroup.controllers")) return group.folder;
   }
   return std::nullopt;
 }
 
-std::string cgroup_limits(const std::string& folder) {
+std::string cgroup_limits(const std::string& folder, const std::string& root) {
   std::vector<std::string> limits;
   const auto value = [&](const char* file) {
     return std::string(trim(file_text(cat(folder, "/", file)).value_or("max")));
   };
-  const auto memory = parse_int(value("memory.max"));
-  if (memory && *memory >= 0) limits.push_back(cat("memory ", format_bytes(static_cast<uint64_t>(*memory))));
-  const std::string cpu = value("cpu.max");
-  if (!cpu.starts_with("max")) limits.push_back(cat("cpu ", cpu));
+  if (const auto memory = group_memory_limit(root))
+    limits.push_back(cat("memory ", format_bytes(static_cast<uint64_t>(*memory))));
+  if (const auto cores = cpu_quota(root)) limits.push_back(cat("CPU time of ", *cores, " cores"));
   if (const auto pids = parse_int(value("pids.max"))) limits.push_back(cat(*pids, " processes"));
   return limits.empty() ? std::string("no limits") : cat("limits: ", join(limits, ", "));
 }
@@ -118,7 +112,7 @@ CheckResult check_cgroup(const DoctorFacts& facts) {
   if (!folder) {
     return {CheckStatus::skipped, "no cgroup of version 2; ranks are ended by process group and as orphans"};
   }
-  const std::string limits = cgroup_limits(*folder);
+  const std::string limits = cgroup_limits(*folder, facts.root);
   const auto pids = parse_int(trim(file_text(*folder + "/pids.max").value_or("max")));
   if (pids && *pids < 1000) {
     return {CheckStatus::warn, limits + ", and threads count too",

@@ -6,13 +6,9 @@
 
 namespace muster {
 
-struct CoresOptions {
-  std::string cgroup_root = "/sys/fs/cgroup";
-  std::string membership = "/proc/self/cgroup";  // which groups this process is in
-};
-
 // The cores of the affinity mask, or the tightest cgroup quota (v2 cpu.max, v1 cpu.cfs_quota_us) rounded up
 // when that is less; at least 1.
-int usable_cores(const CoresOptions& options = {});
+// `root` holds proc/ and sys/; empty: this machine.
+int usable_cores(const std::string& root = "");
 
 }  // namespace muster

@@ -82,7 +82,7 @@ void find_pci_links(const std::string& sysroot, Host& host) {
 Inventory probe_this_machine(const ProbeOptions& options) {
   Host host;
   host.name = host_name();
-  host.num_cores = usable_cores(options.cores);
+  host.num_cores = usable_cores();
   host.cpu_slots = cpu_slots(options);
   if (options.gpus) {
     find_gpus(options, host);

@@ -22,7 +22,6 @@ struct ProbeOptions {
   bool cpu_topology = false;  // also Host::cores: for binding
   std::string sysroot = {};   // the folder that holds sys/, for captured machines; empty: this machine's
   NvmlOptions nvml = {};      // its detail, links and sysroot are those above
-  CoresOptions cores = {};
 };
 
 inline constexpr int kDefaultCpuSlots = 2;

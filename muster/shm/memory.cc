@@ -85,7 +85,9 @@ size_t SharedMemory::mapped_bytes() {
 
 void SharedMemory::reserve(size_t offset, size_t bytes) {
   if (bytes == 0) return;
-  // Where the control group has not as much, the kernel would not refuse: it would kill somebody.
+  // Where the control group has not as much, the kernel would not refuse: it would kill somebody. What others
+  // look at meanwhile, they would take too.
+  const MemoryTurn turn;
   const auto left = available_memory();
   if (left && static_cast<size_t>(std::max<int64_t>(*left, 0)) < bytes) {
     fail_for_want(bytes, format_bytes(static_cast<uint64_t>(std::max<int64_t>(*left, 0))));

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "tests/device/scratch.h"
 
 namespace muster {
@@ -60,6 +63,28 @@ TEST(MemoryGroup, AvailableIsTheLeastOfMachineGroupAndGroupsAround) {
   root.write("sys/fs/cgroup/jobs/a/memory.max", "3000\n");
   root.write("sys/fs/cgroup/jobs/a/memory.current", "2000\n");
   EXPECT_EQ(available_memory(root.path()), 1000);
+}
+
+TEST(MemoryTurn, IsOneProcessesAtATime) {
+  const ScratchFolder root;
+  EXPECT_FALSE(MemoryTurn(std::chrono::milliseconds(0), root.path()).is_held()) << "no /proc";
+  root.write("proc/self/cgroup", "0::/jobs/a\n");
+  root.write("sys/fs/cgroup/jobs/a/memory.max", "max\n");
+  std::atomic<bool> over{false};
+  std::thread second;
+  {
+    const MemoryTurn first(std::chrono::seconds(0), root.path());
+    EXPECT_TRUE(first.is_held());
+    root.write("proc/self/cgroup", "0::/jobs\n");  // a group around it has the same turn
+    EXPECT_FALSE(MemoryTurn(std::chrono::milliseconds(5), root.path()).is_held());
+    second = std::thread([&] {
+      const MemoryTurn turn(std::chrono::seconds(60), root.path());
+      EXPECT_TRUE(turn.is_held());
+      EXPECT_TRUE(over);
+    });
+    over = true;
+  }
+  second.join();
 }
 
 }  // namespace

@@ -251,7 +251,7 @@ TEST_F(DoctorTest, Cgroup) {
   EXPECT_RESULT(check_cgroup(facts_), ok, "writable; no limits");
   root_.write("sys/fs/cgroup/job/memory.max", "1073741824\n");
   root_.write("sys/fs/cgroup/job/cpu.max", "200000 100000\n");
-  EXPECT_RESULT(check_cgroup(facts_), ok, "limits: memory 1.0 GiB, cpu 200000 100000");
+  EXPECT_RESULT(check_cgroup(facts_), ok, "limits: memory 1.0 GiB, CPU time of 2 cores");
   root_.write("sys/fs/cgroup/job/pids.max", "100\n");
   EXPECT_RESULT(check_cgroup(facts_), warn, "100 processes");
   root_.write("proc/self/cgroup", "12:cpu:/job\n");
