@@ -64,10 +64,11 @@ uint64_t parse_bytes(std::string_view text) {
   return static_cast<uint64_t>(std::round(*number * *factor));
 }
 
-std::chrono::milliseconds parse_duration(std::string_view text) {
+std::chrono::milliseconds parse_duration(std::string_view text, std::string_view what) {
   const auto bad = [&] {
-    return Error(ErrorCode::invalid_argument,
-                 cat("duration: expected e.g. 30s, 250ms, 5m or 1h30m, got '", text, "'"));
+    return Error(
+        ErrorCode::invalid_argument,
+        cat(what, ": expected a time such as 30s, 250ms, 5m or 1h30m, got '", text, "'; correct it"));
   };
   std::string_view rest = trim(text);
   if (rest.empty()) throw bad();
@@ -86,14 +87,6 @@ std::chrono::milliseconds parse_duration(std::string_view text) {
   }
   if (total_ms > kLongestMilliseconds) throw bad();
   return std::chrono::milliseconds(std::llround(total_ms));
-}
-
-std::chrono::milliseconds parse_duration(std::string_view text, const char* flag) {
-  try {
-    return parse_duration(text);
-  } catch (const Error& error) {
-    throw Error(error.code(), cat(flag, ": ", error.message()));
-  }
 }
 
 std::string format_bytes(uint64_t bytes) {

@@ -58,6 +58,17 @@ TEST(ParseDuration, RefusesTheRest) {
   }
 }
 
+TEST(ParseDuration, NamesTheSettingAlone) {
+  try {
+    parse_duration("soon", "MUSTER_COLLECTIVE_TIMEOUT");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(
+        error.message(),
+        "MUSTER_COLLECTIVE_TIMEOUT: expected a time such as 30s, 250ms, 5m or 1h30m, got 'soon'; correct it");
+  }
+}
+
 TEST(Format, WritesThemBack) {
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(1023), "1023 B");
