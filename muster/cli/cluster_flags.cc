@@ -49,7 +49,7 @@ void set_times(const std::string& text, ClusterOptions& options) {
   const auto time_of = [&](const char* name, std::chrono::milliseconds& time) {
     const auto found = values.find(name);
     if (found == values.end()) return;
-    time = parse_duration(found->second, cat("--rdzv-conf ", name).c_str());
+    time = parse_duration(found->second, cat("--rdzv-conf ", name));
     if (time < std::chrono::milliseconds(0))
       throw bad_flag("--rdzv-conf", cat(name, " of 0 or more"), found->second);
   };
@@ -72,21 +72,28 @@ void set_times(const std::string& text, ClusterOptions& options) {
   }
 }
 
+std::string endpoint_text(const HostPort& endpoint, int default_port) {
+  const bool brackets = endpoint.host.find(':') != std::string::npos;
+  return cat(brackets ? "[" : "", endpoint.host, brackets ? "]" : "", ":",
+             endpoint.port > 0 ? endpoint.port : default_port);
+}
+
 void set_endpoint(const RunFlags& flags, ClusterOptions& options) {
   const bool is_static = options.backend == "static";
   const int default_port = is_static ? kStaticPort : options.backend == "c10d" ? kC10dPort : kEtcdPort;
-  HostPort endpoint;
-  if (!flags.rdzv_endpoint.empty()) {
-    endpoint = parse_host_port(flags.rdzv_endpoint, "--rdzv-endpoint");
+  if (options.backend == "etcd" && !flags.rdzv_endpoint.empty()) {
+    std::vector<std::string> servers;
+    for (const std::string& server : split(flags.rdzv_endpoint, ','))
+      servers.push_back(endpoint_text(parse_host_port(server, "--rdzv-endpoint"), default_port));
+    options.endpoint = join(servers, ",");
+  } else if (!flags.rdzv_endpoint.empty()) {
+    options.endpoint = endpoint_text(parse_host_port(flags.rdzv_endpoint, "--rdzv-endpoint"), default_port);
   } else if (is_static && !flags.master_addr.empty()) {
-    endpoint = {flags.master_addr, flags.master_port};
+    options.endpoint = endpoint_text({flags.master_addr, flags.master_port}, default_port);
   } else {
     throw bad_flag("--rdzv-endpoint", "the address of the host with node rank 0, as in 10.0.0.1:29400", "",
                    "several hosts (--nnodes) must know where to meet");
   }
-  const bool brackets = endpoint.host.find(':') != std::string::npos;
-  options.endpoint = cat(brackets ? "[" : "", endpoint.host, brackets ? "]" : "", ":",
-                         endpoint.port > 0 ? endpoint.port : default_port);
 }
 
 bool is_remote(const RunFlags& flags) {

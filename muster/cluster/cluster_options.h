@@ -14,7 +14,7 @@ struct ClusterOptions {
   int max_hosts = 1;
   std::optional<int> node_rank = {};
   std::string backend = "static";  // static, c10d: a store that one of the hosts serves; etcd
-  std::string endpoint = {};       // host:port of that store
+  std::string endpoint = {};       // host:port of that store; etcd: several, with commas
   std::string job = {};            // etcd: the job's name there
   std::string etcd_protocol = "http";
   std::string etcd_ca_file = {};

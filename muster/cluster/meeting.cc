@@ -132,12 +132,27 @@ Meeting meet_at_file(const ClusterOptions& options) {
   return meeting;
 }
 
+// By the route to the first of these servers that there is one to.
+std::string address_towards_any(const std::vector<std::string>& endpoints) {
+  for (size_t i = 0;; ++i) {
+    try {
+      return address_towards(parse_endpoint("tcp://" + endpoints.at(i)).host);
+    } catch (const Error& error) {
+      if (i + 1 == endpoints.size()) throw;
+      log(LogLevel::warn, cat("etcd at ", endpoints[i], ": ", error.message(), "; asking the next"));
+    }
+  }
+}
+
 Meeting meet_in_etcd(const ClusterOptions& options) {
-  const std::string etcd_host = endpoint_of(options).host;
+  const std::vector<std::string> endpoints = split(options.endpoint, ',');
+  std::vector<std::string> urls;
+  urls.reserve(endpoints.size());
+  for (const std::string& endpoint : endpoints) urls.push_back(cat(options.etcd_protocol, "://", endpoint));
   Meeting meeting;
-  meeting.address = options.local_address.empty() ? address_towards(etcd_host) : options.local_address;
+  meeting.address = options.local_address.empty() ? address_towards_any(endpoints) : options.local_address;
   meeting.secret = cluster_secret(options, is_loopback_address(meeting.address));
-  const EtcdStoreOptions etcd{.http = {.url = cat(options.etcd_protocol, "://", options.endpoint),
+  const EtcdStoreOptions etcd{.http = {.urls = urls,
                                        .ca_file = options.etcd_ca_file,
                                        .cert_file = options.etcd_cert_file,
                                        .key_file = options.etcd_key_file,

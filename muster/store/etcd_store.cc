@@ -8,6 +8,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/store/bytes.h"
@@ -21,6 +22,7 @@ using Json = nlohmann::json;
 
 constexpr std::chrono::seconds kLease{60};
 constexpr std::chrono::seconds kRenewLease{15};
+constexpr std::chrono::seconds kRenewAgain{1};  // after it failed
 constexpr std::chrono::milliseconds kFirstLook{2};
 constexpr std::chrono::milliseconds kLongestLook{100};
 
@@ -107,9 +109,23 @@ void EtcdStore::begin_lease() {
   keep_lease();
 }
 
+// While the lease has time left it can be renewed later: a new leader is elected within it.
 void EtcdStore::keep_lease() {
-  lease_due_ = (Clock::now() + kRenewLease).time_since_epoch().count();
-  http_.post("/v3/lease/keepalive", Json{{"ID", cat(lease_)}}.dump());
+  const auto count = [](Clock::time_point at) { return at.time_since_epoch().count(); };
+  const auto now = Clock::now();
+  lease_due_ = count(now + kRenewLease);
+  try {
+    http_.post("/v3/lease/keepalive", Json{{"ID", cat(lease_)}}.dump());
+    lease_ends_ = count(now + kLease);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unavailable || count(Clock::now()) >= lease_ends_) throw;
+    lease_due_ = count(Clock::now() + kRenewAgain);
+    log(LogLevel::debug, cat("etcd: the lease could not be renewed, trying again: ", error.message()));
+  }
+}
+
+std::string EtcdStore::place() const {
+  return join(options_.http.urls, ", ");
 }
 
 EtcdStore::Found EtcdStore::find(const std::string& key) {
@@ -148,8 +164,7 @@ std::string EtcdStore::get(const std::string& key, std::chrono::milliseconds tim
   const Deadline deadline(bounded_timeout(timeout));
   for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLongestLook)) {
     if (auto found = find(key); found.value) return *found.value;
-    if (deadline.passed())
-      throw missing_keys_error("get", Table().describe_missing({key}), timeout, options_.http.url);
+    if (deadline.passed()) throw missing_keys_error("get", Table().describe_missing({key}), timeout, place());
     std::this_thread::sleep_for(std::min(pause, deadline.left()));
   }
 }
@@ -213,7 +228,7 @@ void EtcdStore::wait(const std::vector<std::string>& keys, std::chrono::millisec
     const auto absent = missing(keys);
     if (absent.empty()) return;
     if (deadline.passed())
-      throw missing_keys_error("wait", Table().describe_missing(absent), timeout, options_.http.url);
+      throw missing_keys_error("wait", Table().describe_missing(absent), timeout, place());
     std::this_thread::sleep_for(std::min(pause, deadline.left()));
   }
 }

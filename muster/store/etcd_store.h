@@ -56,6 +56,7 @@ class EtcdStore final : public Store {
                         const std::string& also_key = "", const std::string& also_value = "");
   std::vector<std::string> missing(const std::vector<std::string>& keys);
   std::string post(const std::string& path, const std::string& body);
+  std::string place() const;  // the servers, for messages
   void begin_lease();
   void keep_lease();
 
@@ -63,7 +64,8 @@ class EtcdStore final : public Store {
   Http http_;
   std::string prefix_;
   int64_t lease_ = 0;
-  std::atomic<int64_t> lease_due_{0};  // when to renew it; the clock's count
+  std::atomic<int64_t> lease_due_{0};   // when to renew it; the clock's count
+  std::atomic<int64_t> lease_ends_{0};  // unless it was renewed by another process of the job
 };
 
 }  // namespace muster

@@ -79,7 +79,13 @@ class Http::Curl {
   Curl& operator=(const Curl&) = delete;
   ~Curl() { library_.cleanup(handle_); }
 
-  std::string post(const std::string& url, const std::string& body) {
+  struct Answer {
+    std::string body = {};
+    std::string error = {};  // empty: it is one
+    bool is_servers = true;  // an error of this server's, that another may not have
+  };
+
+  Answer post(const std::string& url, const std::string& body) {
     std::string answer;
     set(CURLOPT_URL, url.c_str());
     set(CURLOPT_WRITEDATA, &answer);
@@ -87,16 +93,16 @@ class Http::Curl {
     set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
     const CURLcode code = library_.perform(handle_);
     if (code != CURLE_OK) {
-      throw Error(ErrorCode::unavailable,
-                  cat("http: expected an answer of ", url, ", got: ", library_.strerror(code)));
+      return {.error = cat("http: expected an answer of ", url, ", got: ", library_.strerror(code))};
     }
     long status = 0;
     library_.getinfo(handle_, CURLINFO_RESPONSE_CODE, &status);
     if (status != 200) {
-      throw Error(ErrorCode::unavailable, cat("http: expected ", url, " to answer with status 200, got ",
-                                              status, ": ", printable(answer.substr(0, 300))));
+      return {.error = cat("http: expected ", url, " to answer with status 200, got ", status, ": ",
+                           printable(answer.substr(0, 300))),
+              .is_servers = status >= 500};
     }
-    return answer;
+    return {.body = std::move(answer)};
   }
 
  private:
@@ -120,7 +126,14 @@ Http::~Http() = default;
 
 std::string Http::post(const std::string& path, const std::string& body) {
   const std::lock_guard lock(mutex_);
-  return curl_->post(options_.url + path, body);
+  Curl::Answer answer;
+  for (size_t asked = 0; asked < options_.urls.size(); ++asked) {
+    answer = curl_->post(options_.urls[server_] + path, body);
+    if (answer.error.empty()) return std::move(answer.body);
+    if (!answer.is_servers) break;
+    server_ = (server_ + 1) % options_.urls.size();
+  }
+  throw Error(ErrorCode::unavailable, answer.error);
 }
 
 }  // namespace muster

@@ -6,13 +6,14 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 namespace muster {
 
 struct HttpOptions {
-  std::string url = {};        // "http://10.0.0.1:2379"
-  std::string ca_file = {};    // https: who vouches for the server; empty: the system's
-  std::string cert_file = {};  // https: who we are
+  std::vector<std::string> urls = {};  // "http://10.0.0.1:2379": servers of which each is as good
+  std::string ca_file = {};            // https: who vouches for the server; empty: the system's
+  std::string cert_file = {};          // https: who we are
   std::string key_file = {};
   std::chrono::milliseconds timeout{5'000};  // of one request
 };
@@ -25,14 +26,16 @@ class Http {
   Http& operator=(const Http&) = delete;
   ~Http();
 
-  // The answer's body. One at a time. Throws: unavailable naming the address (nobody there, no answer,
-  // another status than 200).
+  // The answer's body. One at a time. Asks the server that answered last, and when that does not, or cannot
+  // (a status of 500 and more), the others in turn, each for the timeout. Throws: unavailable naming the
+  // address (nobody there, no answer, another status than 200), of the last one asked.
   std::string post(const std::string& path, const std::string& body);
 
  private:
   class Curl;
   HttpOptions options_;
   std::mutex mutex_;
+  size_t server_ = 0;  // in options_.urls: the one that answers
   std::unique_ptr<Curl> curl_;
 };
 

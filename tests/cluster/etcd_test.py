@@ -19,6 +19,35 @@ MUSTER = ""
 STORE_TEST = ""
 
 
+# In front of etcd: PORT UPSTREAM FOLDER. While FOLDER/fail is there, leases are not renewed; every renewal, and
+# every refusal of one, is a line of FOLDER/renewed.
+PROXY = """
+import http.server, pathlib, sys, urllib.error, urllib.request
+port, upstream, folder = int(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *_): pass
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        fails = self.path == "/v3/lease/keepalive" and (folder / "fail").exists()
+        if self.path == "/v3/lease/keepalive":
+            with (folder / "renewed").open("a") as file:
+                file.write("no\\n" if fails else "yes\\n")
+        status, answer = 503, b"no leader"
+        if not fails:
+            try:
+                with urllib.request.urlopen(upstream + self.path, body, 5) as response:
+                    status, answer = response.status, response.read()
+            except urllib.error.HTTPError as error:
+                status, answer = error.code, error.read()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+http.server.ThreadingHTTPServer(("", port), Handler).serve_forever()
+"""
+
+
 class Etcd(HostsCase):
     NAMES = ("etcd", "a", "b", "c")
 
@@ -40,10 +69,10 @@ class Etcd(HostsCase):
         secret.chmod(0o600)
         cls.secret = str(secret)
 
-    def start(self, host, nnodes, *program, flags=()):
+    def start(self, host, nnodes, *program, flags=(), endpoint=None):
         return self.world[host].start_for(self, [
             MUSTER, "run", "-q", "-n", "1", "--nnodes", nnodes, "--rdzv-backend", "etcd",
-            "--rdzv-endpoint", self.endpoint, "--rdzv-id", self.id(), "--secret-file", self.secret, "--rdzv-conf",
+            "--rdzv-endpoint", endpoint or self.endpoint, "--rdzv-id", self.id(), "--secret-file", self.secret, "--rdzv-conf",
             "last_call_timeout=0,keep_alive_interval=3,keep_alive_max_attempt=4", *flags, *program], seconds=150)
 
     def keys(self):
@@ -103,6 +132,35 @@ class Etcd(HostsCase):
             self.assertNotEqual(second.wait(timeout=60), 0)
         finally:
             self.world["b"].mend()
+
+    def test_a_lease_that_is_renewed_late_ends_nothing(self):
+        folder = self.world.folder
+        self.world["etcd"].start_for(self, [
+            "python3", "-c", PROXY, "2381", f"http://{self.endpoint}", str(folder)], seconds=150)
+        knock = f"import socket; socket.create_connection(('{self.world['etcd'].address}', 2381), 1)"
+        wait_for(lambda: self.world["a"].run(["python3", "-c", knock])[0] == 0, 30)
+        renewals = lambda: (folder / "renewed").read_text().split()
+        hosts = [self.start(name, "2", "sh", "-c", f"echo up; until [ -e {folder}/over ]; do sleep 0.1; done",
+                            endpoint=f"{self.world['etcd'].address}:2381") for name in "ab"]
+        for process in hosts:
+            self.assertIn("up", process.stdout.readline())
+        (folder / "fail").touch()
+        wait_for(lambda: renewals().count("no") >= 3 or any(process.poll() is not None for process in hosts), 60)
+        (folder / "fail").unlink()
+        wait_for(lambda: renewals()[-2:] == ["yes", "yes"] or any(process.poll() is not None for process in hosts), 60)
+        (folder / "over").touch()
+        for process in hosts:
+            out, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0, err)
+
+    def test_the_servers_of_a_list_are_tried_in_turn(self):
+        dead = f"{self.world['c'].address}:1"
+        hosts = [self.start(name, "2", "sh", "-c", "echo $RANK of $WORLD_SIZE", endpoint=endpoint)
+                 for name, endpoint in (("a", f"{dead},{self.endpoint}"), ("b", f"{self.endpoint},{dead}"))]
+        for rank, process in enumerate(hosts):
+            out, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0, err)
+            self.assertIn(f"{rank} of 2", out)
 
     def test_no_etcd_there(self):
         code, out, err = self.world["a"].run(

@@ -79,10 +79,10 @@ class EtcdWorld final : public World {
  public:
   std::shared_ptr<Store> open() override {
     return std::make_shared<EtcdStore>(
-        EtcdStoreOptions{.http = {.url = get_env("MUSTER_TEST_ETCD").value_or("")}, .job = job_});
+        EtcdStoreOptions{.http = {.urls = {get_env("MUSTER_TEST_ETCD").value_or("")}}, .job = job_});
   }
   ~EtcdWorld() override {
-    EtcdStore({.http = {.url = *get_env("MUSTER_TEST_ETCD")}, .job = job_}).remove_all();
+    EtcdStore({.http = {.urls = {*get_env("MUSTER_TEST_ETCD")}}, .job = job_}).remove_all();
   }
 
  private:
