@@ -127,8 +127,7 @@ void Coordinator::on_ended(const Report& report) {
   }
   const bool can_be_spared = rules_.elastic() && members_.size() > static_cast<size_t>(rules_.min_hosts);
   if (!report.error.empty() && can_be_spared) {
-    say_(cat("host ", name_of(report.from), " cannot take part: ", report.error));
-    refuse(report.from, report.error);
+    do_without(report.from, report.error);
     member.leaves = trouble_.hosts_changed = true;
   } else if (!report.error.empty()) {
     trouble_.error = cat("host ", name_of(report.from), ": ", report.error);

@@ -88,6 +88,7 @@ class Coordinator {
   std::string why_not(const HostFacts& facts) const;  // it may not join; empty: it may
   void tell_differences(const HostFacts& facts) const;
   void refuse(const std::string& id, const std::string& reason);
+  void do_without(const std::string& id, const std::string& error);
   void stop_round(const std::string& reason);
   void round_over();
   void try_to_start();
@@ -118,7 +119,7 @@ class Coordinator {
   Clock::time_point round_began_;
   int next_seniority_ = 1;
   std::map<std::string, Member> members_;
-  std::map<std::string, int> failures_of_;  // by host name
+  std::map<std::string, int> failures_of_;  // by host name: of its ranks, and of starting any
   std::set<std::string> set_aside_;         // names
   Trouble trouble_;
   std::vector<WorkerExit> exits_;  // of the round

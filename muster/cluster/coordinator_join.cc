@@ -62,12 +62,24 @@ std::string Coordinator::why_not(const HostFacts& facts) const {
                " beside ", name_of(id), "; give every host its own");
   }
   if (set_aside_.contains(facts.host.name)) {
-    return cat("host ", facts.host.name, " is set aside: its ranks have failed ",
-               failures_of_.at(facts.host.name), " times");
+    return cat("host ", facts.host.name, " is set aside: it has failed ", failures_of_.at(facts.host.name),
+               " times");
   }
   if (!rules_.elastic() && std::ssize(members_) >= rules_.max_hosts)
     return cat("the job has its ", rules_.max_hosts, " hosts");
   return "";
+}
+
+// A host that could not start its ranks. Whoever started its agent may start it again, and it would join
+// again: that counts as its ranks' failures do.
+void Coordinator::do_without(const std::string& id, const std::string& error) {
+  const std::string& name = members_.at(id).facts.host.name;
+  const int failures = ++failures_of_[name];
+  say_(cat("host ", name_of(id), " cannot take part: ", error));
+  refuse(id, error);
+  if (failures < rules_.max_host_failures) return;
+  set_aside_.insert(name);
+  say_(cat("host ", name, " is set aside: it has failed ", failures, " times (--max-host-failures)"));
 }
 
 // What may work together, but is the first thing to look at when it does not.

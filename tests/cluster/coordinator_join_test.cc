@@ -127,6 +127,40 @@ TEST(Coordinator, AnElasticJobDoesWithoutAHostThatCannotStart) {
   EXPECT_THAT(orders[0].hosts, ElementsAre("id-a"));
 }
 
+// Its agent is started again and again by whoever watches over it.
+TEST(Coordinator, AHostThatCannotStartIsSetAsideAsOneThatFails) {
+  CoordinatorRules rules = between(1, 2);
+  rules.max_host_failures = 2;
+  World world(rules);
+  world.join("a");
+  world.join("b");
+  int round = 1;
+  for (int failures = 1; failures <= 2; ++failures) {
+    world.report({.kind = Report::Kind::ended,
+                  .from = "id-b",
+                  .round = round,
+                  .error = "GPU 0 is leased",
+                  .exit_code = 1});
+    const auto alone = world.end("a", round);
+    ASSERT_THAT(alone, SizeIs(1));
+    EXPECT_THAT(alone[0].hosts, ElementsAre("id-a"));
+    EXPECT_EQ(alone[0].restart_count, 0) << "what others do is not the job's failure";
+    const auto joined = world.join("b");
+    ASSERT_THAT(joined, SizeIs(1));
+    EXPECT_EQ(joined[0].kind, failures == 1 ? Kind::stop : Kind::refuse);
+    if (failures == 2) {
+      EXPECT_THAT(joined[0].reason, HasSubstr("host b is set aside: it has failed 2 times"));
+    }
+    const auto both = world.end("a", round + 1);
+    round += 2;
+    if (failures == 1) {
+      ASSERT_THAT(both, SizeIs(1));
+      EXPECT_THAT(both[0].hosts, ElementsAre("id-a", "id-b"));
+    }
+  }
+  EXPECT_THAT(world.said(), testing::Contains(HasSubstr("host b is set aside")));
+}
+
 TEST(Coordinator, AHostThatKeepsFailingIsSetAside) {
   CoordinatorRules rules = between(1, 2, 10);
   rules.max_host_failures = 2;
