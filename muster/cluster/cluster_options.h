@@ -9,6 +9,11 @@
 
 namespace muster {
 
+// Why no process of a job of several hosts stops by SIGTSTP, as that of one host does with its ranks.
+inline constexpr const char* kGoesOnBecause =
+    "the other hosts would hear nothing of this one, give it up and end their ranks; the job goes on, Ctrl-C "
+    "ends it";
+
 struct ClusterOptions {
   int min_hosts = 1;
   int max_hosts = 1;

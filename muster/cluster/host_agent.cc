@@ -62,7 +62,7 @@ class HostAgent {
         cluster_(cluster),
         host_(this_host(options_, cluster)),
         meeting_(meet(cluster)),
-        processes_({.stop_signals = options.stop_signals}),
+        processes_({.stop_signals = options.stop_signals, .goes_on_because = kGoesOnBecause}),
         ranks_(RankMeetingOptions{.address = meeting_.address,
                                   .secret = ranks_secret(meeting_),
                                   .no_auth = meeting_.secret.empty()}) {

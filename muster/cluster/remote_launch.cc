@@ -45,7 +45,7 @@ class RemoteJob {
       : options_(options),
         cluster_(cluster),
         remote_(remote),
-        processes_({.stop_signals = options.stop_signals}) {
+        processes_({.stop_signals = options.stop_signals, .goes_on_because = kGoesOnBecause}) {
     if (remote_.ssh.empty()) remote_.ssh = {"ssh"};
     if (remote_.hosts.empty()) remote_.hosts = discover_hosts(remote_.discovery);
     if (cluster_.max_hosts <= 1)

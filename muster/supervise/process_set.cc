@@ -142,6 +142,8 @@ void ProcessSet::on_signal(int signal) {
     }
     return;
   }
+  if (signal == SIGTSTP && !options_.goes_on_because.empty())
+    return log(LogLevel::warn, cat("SIGTSTP (Ctrl-Z) stops nothing here: ", options_.goes_on_because));
   if (signal == SIGTSTP || signal == SIGCONT) {
     // The terminal's job control reaches only us: the children have process groups of their own.
     signal_groups(signal);

@@ -28,6 +28,9 @@ struct ProcessSetOptions {
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   // Signals that are only passed on to the main processes.
   std::vector<int> pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};
+  // Why this process cannot be stopped by SIGTSTP (Ctrl-Z): said then, instead of stopping. Empty: it can,
+  // and its children with it.
+  std::string goes_on_because = {};
 };
 
 struct ChildExit {

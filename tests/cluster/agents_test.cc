@@ -212,6 +212,23 @@ TEST_F(Agents, SigtermToOneHostEndsAFixedJob) {
   EXPECT_EQ(b->finish().code, 128 + SIGTERM);
 }
 
+// A host that stopped would be given up by the others.
+TEST_F(Agents, CtrlZStopsNothingAndSaysSo) {
+  const Args program = shell("echo up $RANK; until grep -q 'Ctrl-Z) stops nothing' err; do :; done");
+  const Fd err(::open((folder_.path() + "/err").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  ProgramSettings of_first = settings();
+  of_first.stderr_fd = err.get();
+  auto b = node(1, program);
+  Program a({"run", "--rdzv-endpoint", endpoint(), "-q", "--nnodes", "2", "--node-rank", "0", "-n", "1", "sh",
+             "-c", program.back()},
+            folder_, of_first);
+  a.read_until("up 0");
+  b->read_until("up 1");
+  ::kill(a.pid(), SIGTSTP);
+  EXPECT_EQ(a.finish().code, 0);
+  EXPECT_EQ(b->finish().code, 0);
+}
+
 TEST_F(Agents, AnElasticJobShrinksAndGrows) {
   const Args program = shell(
       "echo world $WORLD_SIZE attempt $MUSTER_ATTEMPT restarts $TORCHELASTIC_RESTART_COUNT; "
