@@ -12,6 +12,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/shm/arrivals.h"
 #include "muster/shm/futex.h"
 
 namespace muster::shm {
@@ -55,12 +56,6 @@ Fd unix_socket() {
   return fd;
 }
 
-bool of_this_user(int fd) {
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
-}
-
 // False when the deadline has come first.
 bool wait_readable(int fd, const Deadline& deadline) {
   pollfd poll{.fd = fd, .events = POLLIN, .revents = 0};
@@ -72,7 +67,8 @@ bool wait_readable(int fd, const Deadline& deadline) {
   }
 }
 
-void send_memory(int to, const Welcome& welcome, int memory_fd) {
+// False: it has gone.
+bool send_memory(int to, const Welcome& welcome, int memory_fd) {
   iovec data{.iov_base = const_cast<Welcome*>(&welcome), .iov_len = sizeof(welcome)};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};
@@ -85,7 +81,7 @@ void send_memory(int to, const Welcome& welcome, int memory_fd) {
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &memory_fd, sizeof(int));
-  if (::sendmsg(to, &message, MSG_NOSIGNAL) < 0) fail_errno("shared memory: cannot send it to a rank", errno);
+  return ::sendmsg(to, &message, MSG_NOSIGNAL) >= 0;
 }
 
 // Nothing came: the sender has gone.
@@ -103,33 +99,6 @@ Fd receive_memory(int from, Welcome& welcome) {
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(header), sizeof(int));
   return Fd(fd);
-}
-
-// Connections by rank; strangers, and those that say nothing, are sent away.
-void accept_all(int listener, Met& met, const Welcome& welcome, const Deadline& deadline,
-                std::chrono::milliseconds timeout) {
-  int there = 1;
-  while (there < met.layout.size) {
-    if (!wait_readable(listener, deadline)) {
-      std::vector<int> missing;
-      for (int rank = 1; rank < met.layout.size; ++rank)
-        if (!met.peers[static_cast<size_t>(rank)].valid()) missing.push_back(rank);
-      throw Error(ErrorCode::timeout,
-                  cat("shared memory: expected ", met.layout.size, " ranks within ", timeout.count(),
-                      " ms, missing rank(s) ", join(missing, ", "), "; see whether they ended"));
-    }
-    Fd peer(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    int32_t rank = -1;
-    if (!peer.valid() || !of_this_user(peer.get()) ||
-        !wait_readable(peer.get(), Deadline(std::chrono::seconds(5))) ||
-        ::recv(peer.get(), &rank, sizeof(rank), 0) != sizeof(rank) || rank < 1 || rank >= met.layout.size ||
-        met.peers[static_cast<size_t>(rank)].valid()) {
-      continue;
-    }
-    send_memory(peer.get(), welcome, met.memory->fd());
-    met.peers[static_cast<size_t>(rank)] = std::move(peer);
-    ++there;
-  }
 }
 
 // Those who have come already must not wait for the rest of the time.
@@ -154,7 +123,7 @@ Met host(const Exchange& exchange, int size, std::chrono::milliseconds timeout) 
     sockaddr_un address;
     const socklen_t length = abstract_address(name, address);
     if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-        ::listen(listener.get(), size) != 0) {
+        ::listen(listener.get(), SOMAXCONN) != 0) {
       fail_errno("shared memory: cannot listen", errno);
     }
     met.memory = std::make_shared<SharedMemory>(SharedMemory::make(met.layout.total()));
@@ -169,7 +138,8 @@ Met host(const Exchange& exchange, int size, std::chrono::milliseconds timeout) 
                         .stage_bytes = met.layout.stage_bytes,
                         .arena_bytes = met.layout.arena_bytes};
   try {
-    accept_all(listener.get(), met, welcome, deadline, timeout);
+    const auto send = [&](int to) { return send_memory(to, welcome, met.memory->fd()); };
+    met.peers = Arrivals(listener.get(), size, send).wait(deadline.left());
   } catch (...) {
     say_that_it_failed(met);
     throw;

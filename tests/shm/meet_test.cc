@@ -1,6 +1,8 @@
 #include "muster/shm/meet.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -98,6 +100,83 @@ TEST(Meet, StrangersAreSentAway) {
   const Met met = meet(store.exchange(), 0, 2, std::chrono::seconds(10));
   second.join();
   EXPECT_TRUE(met.peers[1].valid());
+}
+
+// A connection to rank 0's socket.
+Fd called(const std::string& name) {
+  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) socket.reset();
+  return socket;
+}
+
+// Silent ones are not waited for one after the other.
+TEST(Meet, CallersThatSayNothingHoldUpNobody) {
+  ThreadExchange store;
+  const auto start = Clock::now();
+  std::thread second([&] {
+    const std::string name = store.exchange().get("shm");
+    std::vector<Fd> silent;
+    for (int i = 0; i < 100; ++i) silent.push_back(called(name));
+    const Met met = meet(store.exchange(), 1, 2, std::chrono::seconds(60));
+    EXPECT_EQ(met.layout.size, 2);
+  });
+  const Met met = meet(store.exchange(), 0, 2, std::chrono::seconds(60));
+  second.join();
+  EXPECT_TRUE(met.peers[1].valid());
+  EXPECT_LT(seconds_since(start), 30) << "five seconds for each would be minutes";
+}
+
+TEST(Meet, AFloodOfCallersDoesNotPutOffTheDeadline) {
+  ThreadExchange store;
+  std::atomic<bool> over{false};
+  const auto start = Clock::now();
+  std::thread flood([&] {
+    const std::string name = store.exchange().get("shm");
+    std::vector<Fd> silent;
+    while (!over && seconds_since(start) < 30) {
+      Fd caller = called(name);
+      if (silent.size() < 64) silent.push_back(std::move(caller));
+    }
+  });
+  const std::string error = error_of([&] { meet(store.exchange(), 0, 2, std::chrono::milliseconds(200)); });
+  const double took = seconds_since(start);
+  over = true;
+  flood.join();
+  EXPECT_THAT(error, HasSubstr("missing rank(s) 1"));
+  EXPECT_LT(took, 20) << "the flood lasts for thirty";
+}
+
+// In a process of its own, which takes every descriptor there is as soon as it listens.
+TEST(Meet, NoDescriptorLeftIsAnError) {
+  int names[2];
+  ASSERT_EQ(::pipe2(names, O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit few{.rlim_cur = 64, .rlim_max = 64};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    ::alarm(60);  // it spins, if the error is not there
+    const Exchange exchange{.set =
+                                [&](const std::string&, const std::string& name) {
+                                  while (::dup(0) >= 0) {
+                                  }
+                                  (void)!::write(names[1], name.data(), name.size());
+                                },
+                            .get = [](const std::string&) { return std::string(); }};
+    const std::string error = error_of([&] { meet(exchange, 0, 2, std::chrono::seconds(5)); });
+    ::_exit(error.find("expected a descriptor for the connection") != std::string::npos ? 0 : 1);
+  }
+  char name[64] = {};
+  ASSERT_GT(::read(names[0], name, sizeof(name)), 0);
+  const Fd call = called(name);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  ::close(names[0]);
+  ::close(names[1]);
 }
 
 TEST(Meet, WhereRankZeroIsNotThatIsSaid) {

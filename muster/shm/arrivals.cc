@@ -1,0 +1,105 @@
+#include "muster/shm/arrivals.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster::shm {
+
+namespace {
+
+constexpr std::chrono::seconds kToSayWho{5};
+constexpr size_t kMostSilent = 64;  // connections; the oldest makes room
+
+}  // namespace
+
+bool of_this_user(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
+}
+
+Arrivals::Arrivals(int listener, int size, std::function<bool(int fd)> welcome)
+    : listener_(listener), welcome_(std::move(welcome)), peers_(static_cast<size_t>(size)) {}
+
+std::vector<Fd> Arrivals::wait(std::chrono::milliseconds timeout) {
+  const Deadline deadline(timeout);
+  while (!missing().empty()) {
+    // Whatever there is to take: a flood has no end.
+    if (deadline.passed()) {
+      throw Error(ErrorCode::timeout,
+                  cat("shared memory: expected ", peers_.size(), " ranks within ", timeout.count(),
+                      " ms, missing rank(s) ", join(missing(), ", "), "; see whether they ended"));
+    }
+    wait_for_some(deadline);
+  }
+  return std::move(peers_);
+}
+
+std::vector<int> Arrivals::missing() const {
+  std::vector<int> ranks;
+  for (size_t rank = 1; rank < peers_.size(); ++rank) {
+    if (!peers_[rank].valid()) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+void Arrivals::wait_for_some(const Deadline& deadline) {
+  std::vector<pollfd> polls = {{.fd = listener_, .events = POLLIN, .revents = 0}};
+  auto left = deadline.left();
+  for (const Caller& caller : callers_) {
+    polls.push_back({.fd = caller.fd.get(), .events = POLLIN, .revents = 0});
+    left = std::min(left, caller.until.left());
+  }
+  const int ready =
+      ::poll(polls.data(), polls.size(), static_cast<int>(std::min<int64_t>(left.count(), 60'000)));
+  if (ready < 0 && errno != EINTR) fail_errno("shared memory: poll", errno);
+  take_callers();
+  if (ready > 0 && polls.front().revents != 0) take_caller();
+}
+
+// Those that have said something become ranks or go.
+void Arrivals::take_callers() {
+  std::erase_if(callers_, [this](Caller& caller) {
+    int rank = -1;
+    if (!is_rank(caller, &rank)) return rank != 0 || caller.until.passed();
+    if (welcome_(caller.fd.get())) peers_[static_cast<size_t>(rank)] = std::move(caller.fd);
+    return true;
+  });
+}
+
+// False with 0: it has said nothing yet. A rank that has come already is none.
+bool Arrivals::is_rank(const Caller& caller, int* rank) const {
+  int32_t said = -1;
+  const ssize_t n = ::recv(caller.fd.get(), &said, sizeof(said), MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+    *rank = 0;
+    return false;
+  }
+  *rank = -1;
+  if (n != sizeof(said) || said < 1 || static_cast<size_t>(said) >= peers_.size()) return false;
+  *rank = said;
+  return !peers_[static_cast<size_t>(said)].valid();
+}
+
+void Arrivals::take_caller() {
+  Fd fd(::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
+  if (!fd.valid()) {
+    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;  // it has gone
+    fail_errno(cat("shared memory: expected a descriptor for the connection of each of ", peers_.size() - 1,
+                   " ranks, got none (rank 0); raise the limit (ulimit -n), or MUSTER_BACKEND=gloo"),
+               errno);
+  }
+  if (!of_this_user(fd.get())) return;
+  if (callers_.size() >= kMostSilent) callers_.erase(callers_.begin());
+  callers_.push_back({.fd = std::move(fd), .until = Deadline(kToSayWho)});
+}
+
+}  // namespace muster::shm
