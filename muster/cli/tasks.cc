@@ -62,6 +62,9 @@ void add_where(CLI::App* command, TasksFlags& flags) {
   command->add_flag("--serve", flags.serve, "Run tasks for a run on another host")->group("");
   text_flag(command, "--numa-binding", flags.numa_binding, "MODE", "none, node or exclusive",
             "CPUs that tasks are kept on: none, node [near their GPUs], exclusive [their own alone]");
+  text_flag(
+      command, "--visibility", flags.visibility, "WHAT", "job, own, own-first or all",
+      "Which of its task's GPUs a rank sees: job [all, in rank order], own, own-first, all [as the task]");
   command->add_flag("--no-lease", flags.no_lease, "Take no lease on the GPUs: other jobs may get the same");
   text_flag(command, "--wait", flags.wait, "TIME", "a time such as 10m",
             "When nothing else is to do: how long to wait for GPUs of other jobs [ever], and for hosts "

@@ -25,6 +25,7 @@ struct TasksFlags {
   bool standalone = false;  // this machine alone, in a Slurm allocation too
   bool serve = false;       // this machine's part of a run on another
   std::string numa_binding = {};
+  std::string visibility = {};
   int jobs = 0;
   bool fail_fast = false;
   bool keep_going = false;

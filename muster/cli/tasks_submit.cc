@@ -121,7 +121,9 @@ int submit_tasks(const TasksFlags& flags, TasksRun& run) {
   choose_run_folder(run, make_uuid());
   check_not_submitted(run.run_dir);
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  SlurmOptions options{.run_dir = run.run_dir, .exec_element = {self, "tasks", "--exec-element"}};
+  SlurmOptions options{.run_dir = run.run_dir,
+                       .visibility = visibility_of(run),
+                       .exec_element = {self, "tasks", "--exec-element"}};
   options.sbatch.insert(options.sbatch.end(), flags.sbatch.begin(), flags.sbatch.end());
   const std::vector<Task>& tasks = run.file.tasks;
   const SlurmPlan plan = plan_slurm(tasks, options);

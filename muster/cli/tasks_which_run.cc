@@ -127,6 +127,7 @@ std::map<std::string, std::string> settings_of(const TasksFlags& flags) {
   keep("fail-fast", flags.fail_fast ? "yes" : flags.keep_going ? "no" : "");
   keep("allow-nan", flags.allow_nan ? "yes" : "");
   keep("numa-binding", flags.numa_binding);
+  if (!flags.visibility.empty()) keep("visibility", to_string(parse_visibility(flags.visibility)));
   keep("no-lease", flags.no_lease ? "yes" : "");
   return settings;
 }
@@ -186,6 +187,11 @@ TasksRun new_run(const TasksFlags& flags) {
 }
 
 }  // namespace
+
+Visibility visibility_of(const TasksRun& run) {
+  const std::string text = run.setting("visibility");
+  return text.empty() ? Visibility::job : parse_visibility(text);
+}
 
 std::string TasksRun::setting(const char* name) const {
   const auto found = file.settings.find(name);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "muster/cli/tasks_run.h"
+#include "muster/placement/plan.h"
 #include "muster/tasks/journal.h"
 #include "muster/tasks/task_file.h"
 
@@ -20,6 +21,9 @@ struct TasksRun {
   // Of the command line, or what the run began with; empty: neither said it.
   std::string setting(const char* name) const;
 };
+
+// What a task's ranks see of its GPUs.
+Visibility visibility_of(const TasksRun& run);
 
 // Changes to the folder that a run began in, if it goes on. Throws: Error when the flags contradict each
 // other, the tasks, or what the run's folder holds.

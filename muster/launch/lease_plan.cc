@@ -90,6 +90,7 @@ std::vector<LeaseWish> lease_wishes(const Plan& plan, int host_index) {
   for (size_t i = here.first; i < here.first + here.count; ++i) {
     const DeviceAssignment& device = plan.ranks[i].device;
     if (device.kind != DeviceAssignment::Kind::cpu) gpus.insert(device.uuid);
+    for (const DeviceAssignment& more : plan.ranks[i].more_devices) gpus.insert(more.uuid);
   }
   for (const GpuUuid& gpu : gpus) wishes.push_back({gpu, kWholeGpu});
   return wishes;

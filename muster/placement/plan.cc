@@ -46,14 +46,19 @@ std::string visible_name(const DeviceAssignment& device) {
   return device.uuid.value.starts_with(kNoUniqueId) ? cat(device.index.value) : device.uuid.value;
 }
 
+void append_own(std::string& list, const RankPlan& rank) {
+  append_once(list, visible_name(rank.device));
+  for (const DeviceAssignment& device : rank.more_devices) append_once(list, visible_name(device));
+}
+
 // The GPUs that `rank`, itself on one of this vendor's, sees.
 std::string seen_by(const Plan& plan, const RankPlan& rank, Vendor vendor) {
   std::string list;
-  if (plan.visibility != Visibility::job) list = visible_name(rank.device);
+  if (plan.visibility != Visibility::job) append_own(list, rank);
   if (plan.visibility == Visibility::own) return list;
   const auto [first, count] = ranks_on_host(plan, rank.host_index);
   for (size_t i = first; i < first + count; ++i) {
-    if (is_on(plan.ranks[i], vendor)) append_once(list, visible_name(plan.ranks[i].device));
+    if (is_on(plan.ranks[i], vendor)) append_own(list, plan.ranks[i]);
   }
   return list;
 }

@@ -48,6 +48,7 @@ struct RankPlan {
   int host_index = 0;  // place among the job's hosts, which Request::hosts may choose and order
   std::string host = {};
   DeviceAssignment device = {};
+  std::vector<DeviceAssignment> more_devices = {};  // further GPUs of its own, of the same vendor
   std::optional<int> numa_node = {};
   std::string cpus = {};    // near the device, "0-31,64-95"; empty: not known
   bool bind_cpus = false;   // the launcher keeps the rank on `cpus`

@@ -39,6 +39,7 @@ Json to_json(const RankPlan& rank) {
                {"host_index", rank.host_index},
                {"host", rank.host},
                {"device", to_json(rank.device)}};
+  for (const DeviceAssignment& device : rank.more_devices) json["more_devices"].push_back(to_json(device));
   if (rank.numa_node) json["numa_node"] = *rank.numa_node;
   if (!rank.cpus.empty()) json["cpus"] = rank.cpus;
   if (rank.bind_cpus) json["bind_cpus"] = true;
@@ -105,6 +106,8 @@ RankPlan rank_from(JsonObject object, const std::vector<RankPlan>& before) {
     object.fail("host", cat("'", before.back().host, "', as host_index says"), cat("'", rank.host, "'"));
   }
   rank.device = device_from(object.object("device"));
+  for (JsonObject& device : object.objects_or_none("more_devices"))
+    rank.more_devices.push_back(device_from(std::move(device)));
   rank.numa_node = object.optional_integer("numa_node", 0);
   read_cpus(object, rank);
   rank.batch_share = static_cast<int64_t>(object.size_or("batch_share", 0));

@@ -35,7 +35,9 @@ void LocalHost::start(const StartOrder& order) {
   const Task& task = *order.task;
   const std::string folder = order.log.substr(0, order.log.rfind('/'));
   const std::string base = order.log.substr(0, order.log.size() - std::string_view(".log").size());
-  if (task.ranks > 1) write_file(base + ".plan.json", plan_to_json(plan_of(task, pool_, *order.where)));
+  if (task.ranks > 1)
+    write_file(base + ".plan.json",
+               plan_to_json(plan_of(task, pool_, *order.where, options_.facts.visibility)));
   static const std::vector<Lease> kNoLeases;
   const auto found = leases_.find(order.id);
   const std::vector<Lease>& leases = found == leases_.end() ? kNoLeases : found->second;

@@ -104,7 +104,8 @@ WireJson wire_of(const RemoteBegin& begin) {
           {"agent", text_of_bytes(begin.agent)},
           {"earlier", wire_texts(begin.earlier)},
           {"grace", begin.grace.count()},
-          {"lease", begin.lease}};
+          {"lease", begin.lease},
+          {"visibility", to_string(begin.visibility)}};
 }
 
 RemoteMessage begin_from(JsonObject& json) {
@@ -115,6 +116,7 @@ RemoteMessage begin_from(JsonObject& json) {
   begin.earlier = texts_from(json, "earlier");
   begin.grace = milliseconds(json.integer("grace", 0, kLongestGrace));
   begin.lease = json.boolean_or("lease", true);
+  begin.visibility = parse_visibility(json.text_or("visibility", "job"));
   // Every process that is marked so is ended: an empty mark would be anybody's.
   for (const std::string& agent : begin.earlier) {
     if (agent.empty()) json.fail("earlier", "names of agents", "an empty one");

@@ -49,6 +49,7 @@ struct RemoteBegin {
   std::vector<std::string> earlier = {};  // of what earlier runs may have left there
   std::chrono::milliseconds grace{30'000};
   bool lease = true;
+  Visibility visibility = Visibility::job;
 };
 
 struct RemoteStart {

@@ -22,7 +22,7 @@
 
 namespace muster {
 
-std::string element_line(const Task& task, const std::string& run_dir) {
+std::string element_line(const Task& task, const std::string& run_dir, Visibility visibility) {
   const TaskNeed& need = task.needs.front();
   const nlohmann::ordered_json json = {
       {"name", task.name},
@@ -31,6 +31,7 @@ std::string element_line(const Task& task, const std::string& run_dir) {
       {"directory", task.directory},
       {"run_dir", run_dir},
       {"ranks", task.ranks},
+      {"visibility", to_string(visibility)},
       {"need",
        {{"gpus", need.gpus}, {"memory", need.memory_bytes}, {"model", need.model}, {"cpus", need.cpus}}}};
   try {
@@ -58,6 +59,7 @@ SlurmElement read_element(const std::string& path, int index) {
     json.at("directory").get_to(element.directory);
     element.run_dir = json.value("run_dir", "");  // one that was submitted by an older muster has none
     element.ranks = json.value("ranks", 1);
+    element.visibility = parse_visibility(json.value("visibility", "job"));
     if (json.contains("need")) {
       const auto& need = json.at("need");
       element.need = TaskNeed{.gpus = need.at("gpus"),
@@ -124,10 +126,11 @@ ElementProgram program_as_placed(const SlurmElement& element, const std::string&
   const Allocation where = place_of(task, pool);
   const TaskRunFacts facts{.run_dir = element.run_dir,
                            .launcher = std::filesystem::read_symlink("/proc/self/exe").string(),
-                           .environment = own_environment()};
+                           .environment = own_environment(),
+                           .visibility = element.visibility};
   const int attempt = static_cast<int>(get_env_int("MUSTER_ATTEMPT").value_or(0));
   const std::string plan = cat(folder, "/", attempt, ".plan.json");
-  if (task.ranks > 1) write_file(plan, plan_to_json(plan_of(task, pool, where)));
+  if (task.ranks > 1) write_file(plan, plan_to_json(plan_of(task, pool, where, facts.visibility)));
   ElementProgram program{.argv = task_argv(task, facts, pool, plan, folder),
                          .environment = task_environment(task, facts, pool, where, attempt, folder, "")};
   program.environment.erase("MUSTER_AGENT");  // no run of muster's watches it

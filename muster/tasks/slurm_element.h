@@ -6,12 +6,14 @@
 #include <optional>
 #include <string>
 
+#include "muster/placement/plan.h"
 #include "muster/tasks/task.h"
 
 namespace muster {
 
 // The task's line in a file of elements. Throws: invalid_argument when its text is no UTF-8.
-std::string element_line(const Task& task, const std::string& run_dir);
+std::string element_line(const Task& task, const std::string& run_dir,
+                         Visibility visibility = Visibility::job);
 
 struct SlurmElement {
   std::string name = {};
@@ -20,6 +22,7 @@ struct SlurmElement {
   std::string directory = {};
   std::string run_dir = {};
   int ranks = 1;
+  Visibility visibility = Visibility::job;
   std::optional<TaskNeed> need = {};  // nothing: submitted by a muster that left the devices to Slurm
 };
 

@@ -158,7 +158,7 @@ class SlurmPlanner {
     int line = 0;
     for (size_t i = 0; i < tasks.size(); ++i) {
       for (; line < indices[i]; ++line) array.elements += "\n";
-      array.elements += element_line(tasks_[tasks[i]], options_.run_dir) + "\n";
+      array.elements += element_line(tasks_[tasks[i]], options_.run_dir, options_.visibility) + "\n";
       ++line;
       places_[tasks[i]] = {number, indices[i]};
     }

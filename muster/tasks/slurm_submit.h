@@ -13,12 +13,14 @@
 #include <string>
 #include <vector>
 
+#include "muster/placement/plan.h"
 #include "muster/tasks/task.h"
 
 namespace muster {
 
 struct SlurmOptions {
-  std::string run_dir = {};  // absolute; arrays go to its folder slurm, their output to logs
+  std::string run_dir = {};                 // absolute; arrays go to its folder slurm, their output to logs
+  Visibility visibility = Visibility::job;  // of its GPUs, what a task's ranks see
   std::vector<std::string> exec_element = {};    // what becomes an element: FILE and INDEX follow
   std::vector<std::string> sbatch = {"sbatch"};  // with what the user adds, as --partition=gpu
   int max_array = 1000;  // elements of one array; Slurm's MaxArraySize is 1001 unless it was set

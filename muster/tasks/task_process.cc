@@ -66,8 +66,9 @@ DeviceAssignment device_of(const Pool& pool, const Allocation& where, size_t pla
 }
 
 // The variables that show a task its own GPUs and no others: of a CPU task none of those that there are. The
-// launcher shows ranks theirs, but where each has several.
-void show_gpus(const Task& task, const Pool& pool, const Allocation& where, Environment& variables) {
+// launcher shows ranks theirs, but with Visibility::all, where they see what it does.
+void show_gpus(const Task& task, Visibility visibility, const Pool& pool, const Allocation& where,
+               Environment& variables) {
   const Host& host = pool.inventory().hosts[static_cast<size_t>(where.host)];
   if (pool.inventory().simulated) return;
   if (where.gpus.empty()) {
@@ -76,7 +77,7 @@ void show_gpus(const Task& task, const Pool& pool, const Allocation& where, Envi
     return;
   }
   variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID";
-  if (task.ranks > 1 && where.gpus.size() <= static_cast<size_t>(task.ranks)) return;
+  if (task.ranks > 1 && visibility != Visibility::all) return;
   Task alone = task;
   alone.ranks = 1;
   const Plan plan = plan_of(alone, pool, where);
@@ -137,14 +138,17 @@ std::vector<LeaseWish> lease_wishes_of(const Pool& pool, const Allocation& where
   return wishes;
 }
 
-Plan plan_of(const Task& task, const Pool& pool, const Allocation& where) {
+Plan plan_of(const Task& task, const Pool& pool, const Allocation& where, Visibility visibility) {
   const PoolHost& host = host_of(pool, where);
   const size_t devices = where.gpus.size();
   const size_t num_ranks = task.ranks > 1 ? static_cast<size_t>(task.ranks) : std::max<size_t>(1, devices);
   const size_t each = std::max<size_t>(1, devices / num_ranks);
-  Plan plan{.policy = "task", .visibility = Visibility::job, .simulated = pool.inventory().simulated};
-  if (devices > num_ranks) plan.visibility = Visibility::all;
-  if (devices > 0 && devices < num_ranks) plan.visibility = Visibility::own;
+  Plan plan{.policy = "task", .visibility = visibility, .simulated = pool.inventory().simulated};
+  const bool any_mig = std::any_of(where.gpus.begin(), where.gpus.end(), [&](int gpu) {
+    return host.gpus[static_cast<size_t>(gpu)].device.mig >= 0;
+  });
+  if (devices > 0 && (devices < num_ranks || (any_mig && num_ranks > 1))) plan.visibility = Visibility::own;
+  const bool own_first = plan.visibility == Visibility::own || plan.visibility == Visibility::own_first;
   for (size_t rank = 0; rank < num_ranks; ++rank) {
     RankPlan it{.rank = static_cast<int>(rank),
                 .local_rank = static_cast<int>(rank),
@@ -154,8 +158,15 @@ Plan plan_of(const Task& task, const Pool& pool, const Allocation& where) {
       it.device.cpu_slot = static_cast<int>(rank);
     } else {
       const size_t place = rank * each % devices;
-      it.device = device_of(pool, where, place);
-      if (plan.visibility == Visibility::own) it.device.ordinal = {0};
+      for (size_t more = 0; more < each; ++more) {
+        DeviceAssignment device = device_of(pool, where, place + more);
+        if (own_first) device.ordinal = {static_cast<int>(more)};
+        if (more == 0) {
+          it.device = std::move(device);
+        } else {
+          it.more_devices.push_back(std::move(device));
+        }
+      }
       it.numa_node = host.gpus[static_cast<size_t>(where.gpus[place])].numa_node;
     }
     plan.ranks.push_back(std::move(it));
@@ -182,7 +193,7 @@ Environment task_environment(const Task& task, const TaskRunFacts& run, const Po
                     "1");  // of a program that starts its own ranks, where it finds no GPU
   if (pool.inventory().simulated) tell_simulated(pool, devices, variables);
   if (!leases.empty()) variables[kLeaseVariable] = leases;
-  show_gpus(task, pool, where, variables);
+  show_gpus(task, run.visibility, pool, where, variables);
   return variables;
 }
 

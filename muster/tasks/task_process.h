@@ -21,6 +21,7 @@ struct TaskRunFacts {
   Environment environment = {};  // the runner's own
   std::chrono::milliseconds grace{30'000};
   bool lease = true;
+  Visibility visibility = Visibility::job;  // of its GPUs, what a task's ranks see
 };
 
 // The devices of an allocation, as the journal and the results tell them.
@@ -29,9 +30,11 @@ TaskAttempt attempt_of(const Pool& pool, const Allocation& where, int number);
 // Which leases it takes; none for CPUs and simulated machines.
 std::vector<LeaseWish> lease_wishes_of(const Pool& pool, const Allocation& where);
 
-// The plan of the task's ranks over its devices, in their order: a device a rank; with fewer devices in turn;
-// with more, each rank sees all of them and is told the first of its own.
-Plan plan_of(const Task& task, const Pool& pool, const Allocation& where);
+// The plan of the task's ranks over its devices, in their order: a device a rank, or several; with fewer
+// devices in turn. A rank that shares a GPU, or has a MIG instance, sees its own alone, whatever
+// `visibility`.
+Plan plan_of(const Task& task, const Pool& pool, const Allocation& where,
+             Visibility visibility = Visibility::job);
 
 // How many threads its share of the host's CPUs is good for.
 int threads_of(const Pool& pool, const Allocation& where);

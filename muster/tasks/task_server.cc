@@ -162,7 +162,8 @@ class TaskServer {
                         .launcher = std::filesystem::read_symlink("/proc/self/exe").string(),
                         .environment = own_environment(),
                         .grace = begin_->grace,
-                        .lease = begin_->lease},
+                        .lease = begin_->lease,
+                        .visibility = begin_->visibility},
               .run_id = begin_->run_id,
               .on_held = [this](int gpu, int units, const std::string& by) { tell_held(gpu, units, by); },
               .on_memory = [this](int gpu, uint64_t bytes) { tell_memory(gpu, bytes); }});

@@ -87,6 +87,24 @@ TEST_F(TasksOnTwoGpus, ALeaseThatCannotBeTakenIsTriedAgainAsATaskIs) {
   EXPECT_EQ(state_of(ran, 1), "done");
 }
 
+TEST_F(TasksOnTwoGpus, RanksSeeWhatVisibilitySays) {
+  const std::string spec =
+      task_table("r", "echo $RANK: $CUDA_VISIBLE_DEVICES", "needs = { gpus = 2 }\nranks = 2");
+  const auto log = [&] { return log_of_task(folder_, "r"); };
+  ASSERT_EQ(tasks(spec, {"--visibility", "own"}).code, 0);
+  EXPECT_THAT(log(), AllOf(HasSubstr(cat("0: ", kGpuZero, "\n")), HasSubstr(cat("1: ", kGpuOne, "\n"))));
+  std::filesystem::remove_all(folder_.path() + "/run");
+  ASSERT_EQ(tasks(spec).code, 0);
+  EXPECT_THAT(log(), HasSubstr(cat("1: ", kGpuZero, ",", kGpuOne, "\n")));
+  std::filesystem::remove_all(folder_.path() + "/run");
+  ASSERT_EQ(tasks(spec, {"--visibility", "all"}).code, 0);
+  EXPECT_THAT(log(), HasSubstr(cat("1: ", kGpuZero, ",", kGpuOne, "\n")));
+  std::filesystem::remove_all(folder_.path() + "/run");
+  const Ran wrong = tasks(spec, {"--visibility", "some"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("--visibility: expected one of job, own, own-first, all, got 'some'"));
+}
+
 // What other programs use of a GPU's memory is waited for, and what it does not have is an error.
 TEST_F(TasksOnTwoGpus, MemoryThatIsInUseIsWaitedFor) {
   use_memory(uint64_t{1} << 30);

@@ -147,7 +147,7 @@ TEST(SlurmPlan, RanksAreStartedByMuster) {
   const SlurmPlan plan = plan_of("[[task]]\nname='a'\nargv=['x','y']\nranks=4\nneeds={gpus=4}\n");
   EXPECT_THAT(plan.arrays[0].elements, HasSubstr(R"("argv":["x","y"],)"))
       << "the element starts them, when it knows its GPUs";
-  EXPECT_THAT(plan.arrays[0].elements, HasSubstr(R"("ranks":4,"need":{"gpus":4.0,)"));
+  EXPECT_THAT(plan.arrays[0].elements, HasSubstr(R"("ranks":4,"visibility":"job","need":{"gpus":4.0,)"));
   EXPECT_THAT(plan.arrays[0].arguments, Contains("--gres=gpu:4"));
 }
 

@@ -7,6 +7,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/launch/lease_plan.h"
+#include "muster/placement/plan_json.h"
 #include "tests/tasks/machines.h"
 
 namespace muster::tasks_test {
@@ -111,13 +113,44 @@ TEST(TaskProcess, RanksAreTheLaunchersAffairByAnExactPlan) {
   pairs.ranks = 2;
   const Allocation all = place_on(pool, pairs.needs[0]);
   const Plan two_each = plan_of(pairs, pool, all);
-  EXPECT_EQ(two_each.visibility, Visibility::all);
+  EXPECT_EQ(two_each.visibility, Visibility::job);
   EXPECT_EQ(two_each.ranks[1].device.ordinal.value, 2);
-  EXPECT_THAT(split(task_environment(pairs, {}, pool, all, 0, "", "").at("CUDA_VISIBLE_DEVICES"), ','),
-              testing::SizeIs(4));
+  EXPECT_EQ(two_each.ranks[1].more_devices.at(0).ordinal.value, 3);
+  EXPECT_EQ(plan_from_json(plan_to_json(two_each), "p"), two_each);
+  EXPECT_THAT(lease_wishes(two_each, 0), testing::SizeIs(4));
   const auto argv = task_argv(task, {.launcher = "/bin/muster"}, pool, "p.json", "job");
   EXPECT_THAT(argv, testing::Contains("--plan"));
   EXPECT_EQ(argv.back(), "true");
+}
+
+// As `muster run` has it, for ranks of one GPU and of several.
+TEST(TaskProcess, ARankSeesWhatVisibilitySays) {
+  const Pool pool = real_pool(4);
+  Task task = task_of("ranks", {{.gpus = 4}});
+  const Allocation where = place_on(pool, task.needs[0]);
+  std::vector<std::string> gpus;
+  for (const int gpu : where.gpus) gpus.push_back(pool.hosts()[0].gpus[static_cast<size_t>(gpu)].uuid.value);
+  const auto seen = [&](int ranks, Visibility visibility) {
+    task.ranks = ranks;
+    const Plan plan = plan_of(task, pool, where, visibility);
+    auto variables = task_environment(task, {.visibility = visibility}, pool, where, 0, "", "");
+    const RankPlan& rank = plan.ranks[1];
+    for (const auto& [name, value] : visibility_variables(plan, rank)) variables[name] = value.value_or("");
+    return std::pair(variables["CUDA_VISIBLE_DEVICES"], rank.device.ordinal.value);
+  };
+  const auto list = [&](std::vector<size_t> places) {
+    std::vector<std::string> names;
+    for (const size_t place : places) names.push_back(gpus[place]);
+    return join(names, ",");
+  };
+  EXPECT_EQ(seen(4, Visibility::job), std::pair(list({0, 1, 2, 3}), 1));
+  EXPECT_EQ(seen(4, Visibility::own), std::pair(list({1}), 0));
+  EXPECT_EQ(seen(4, Visibility::own_first), std::pair(list({1, 0, 2, 3}), 0));
+  EXPECT_EQ(seen(4, Visibility::all), std::pair(list({0, 1, 2, 3}), 1));
+  EXPECT_EQ(seen(2, Visibility::job), std::pair(list({0, 1, 2, 3}), 2));
+  EXPECT_EQ(seen(2, Visibility::own), std::pair(list({2, 3}), 0));
+  EXPECT_EQ(seen(2, Visibility::own_first), std::pair(list({2, 3, 0, 1}), 0));
+  EXPECT_EQ(seen(2, Visibility::all), std::pair(list({0, 1, 2, 3}), 2));
 }
 
 TEST(Pool, CpusAreCountedNearTheGpusAndBoundByTheNode) {
