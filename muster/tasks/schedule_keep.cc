@@ -68,6 +68,7 @@ std::vector<Schedule::Place> Schedule::places_for(const Kind& kind) const {
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Place> places;
+  places.reserve(found.size());
   for (const auto& [order, place] : found) places.push_back(place);
   return places;
 }
