@@ -52,7 +52,7 @@ ErrorCode code_of(const std::exception_ptr& error) {
   }
 }
 
-void wait_for_all(Carrier& carrier, int size, int tag, milliseconds timeout, bool name_all) {
+void hear_all(Carrier& carrier, int size, int tag, milliseconds timeout, bool name_all) {
   const Deadline deadline(timeout);
   std::vector<NotePtr> notes;
   for (int peer = 1; peer < size; ++peer) notes.push_back(hear(carrier, peer, tag, timeout));
@@ -95,7 +95,7 @@ void monitored_barrier(Carrier& carrier, int rank, int size, int tag, millisecon
                     timeout.count(), " ms; give a longer timeout"));
   }
   if (rank == 0) {
-    wait_for_all(carrier, size, tag, timeout, name_all);
+    hear_all(carrier, size, tag, timeout, name_all);
   } else {
     come(carrier, rank, tag, timeout);
   }

@@ -23,8 +23,8 @@ std::chrono::seconds back_off(int quick_failures) {
 }
 
 bool Restarts::wanted(const GroupResult& result) const {
-  return first_failure(result.exits) != nullptr && result.fault.empty() && result.stopped_by == 0 && !result.timed_out &&
-         used_ < budget_;
+  return first_failure(result.exits) != nullptr && result.fault.empty() && result.stopped_by == 0 &&
+         !result.timed_out && used_ < budget_;
 }
 
 bool Restarts::wait(GroupResult& result, ProcessSet& processes, Clock::time_point started,
