@@ -58,7 +58,8 @@ enum class RankState : uint32_t {
 
 // A rank's own words, on cache lines of their own.
 struct alignas(128) Line {
-  std::atomic<uint64_t> arrived;  // steps that the rank has come to
+  std::atomic<uint64_t> arrived;   // steps that the rank has come to
+  std::atomic<int32_t> processor;  // where it was when it last came to one
   alignas(
       128) std::atomic<uint32_t> waits_for;  // the rank (+ 1) whose next step it sleeps for; 0: it is awake
   std::atomic<uint32_t> bell;                // futex: rung for it
