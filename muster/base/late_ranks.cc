@@ -37,10 +37,14 @@ void LateRanks::tell(const std::string& operation, const std::vector<int>& came,
                      const char* advice) const {
   const auto waited = Clock::now() - began_;
   const char* setting = g_setting;
-  g_warn.load()(cat(operation, ": waited ", format_duration(waited), " for rank(s) ", join(late, ", "),
-                    "; rank(s) ", join(came, ", "), " have come; ", advice, "; it fails in ",
-                    format_duration(std::max<Clock::duration>(limit_ - waited, Clock::duration::zero())),
-                    setting == nullptr ? "" : cat(" (", setting, ")")));
+  warn(cat(operation, ": waited ", format_duration(waited), " for rank(s) ", join(late, ", "), "; rank(s) ",
+           join(came, ", "), " have come; ", advice, "; it fails in ",
+           format_duration(std::max<Clock::duration>(limit_ - waited, Clock::duration::zero())),
+           setting == nullptr ? "" : cat(" (", setting, ")")));
+}
+
+void warn(const std::string& text) {
+  g_warn.load()(text);
 }
 
 void set_warning(void (*warn)(const std::string& text), const char* setting) {

@@ -29,6 +29,9 @@ class LateRanks {
   std::chrono::milliseconds next_;
 };
 
+// A warning that goes where these do.
+void warn(const std::string& text);
+
 // Where such warnings go: to log(), where there is one; until this is called, to standard error. `setting`
 // names what gives the limit, and must last as long as the process; until then none is named.
 void set_warning(void (*warn)(const std::string& text), const char* setting);

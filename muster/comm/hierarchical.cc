@@ -15,13 +15,14 @@
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
+#include "muster/base/late_ranks.h"
 #include "muster/base/strings.h"
+#include "muster/comm/bounded_wait.h"
 #include "muster/comm/failure.h"
 #include "muster/comm/host_work.h"
 #include "muster/comm/over_gloo.h"
 #include "muster/comm/shm_backend.h"
-#include "muster/comm/work_state.h"
+#include "muster/comm/timeouts.h"
 
 namespace muster {
 
@@ -85,8 +86,7 @@ void let_go(c10::intrusive_ptr<c10d::Backend> network, milliseconds patience) {
     }).detach();
   }
   if (when_gone.wait_for(patience) == std::future_status::ready || patience.count() == 0) return;
-  log(LogLevel::warn,
-      "process group: a connection to another host is still waited for; it is left to the process's end");
+  warn("process group: a connection to another host is still waited for; it is left to the process's end");
 }
 
 c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& store,
@@ -100,7 +100,7 @@ class HierarchicalBackend : public OverGloo {
                       std::chrono::milliseconds timeout, const NetworkBackend& network)
       : OverGloo(network(part_of(store, "all"), rank, place.num_ranks)),
         place_(std::move(place)),
-        timeout_(timeout),
+        timeout_(countable(timeout)),
         inside_(make_shm(part_of(store, cat("host/", place_.host)), place_.local_rank,
                          static_cast<int>(std::ssize(place_.neighbours())), timeout,
                          {.ranks = place_.neighbours(), .size = place_.num_ranks})) {
@@ -124,20 +124,23 @@ class HierarchicalBackend : public OverGloo {
 
   void setTimeout(std::chrono::milliseconds timeout) override {
     ForwardingBackend::setTimeout(timeout);
-    timeout_ = timeout;
+    timeout_ = countable(timeout);
   }
   void abort() override {
+    if (fork().in_child()) return;
     given_up_ = true;
     inside_->abort();
   }
   void shutdown() override {
+    if (fork().in_child()) return;
     leave();
     ForwardingBackend::shutdown();
   }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     if (!goes_through_memory(tensors, options)) return OverGloo::allreduce(tensors, options);
-    const milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? timeout_ : options.timeout;
+    const milliseconds timeout = timeout_of(options.timeout, timeout_);
+    fork().check("all_reduce");
     HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
     call.out(tensors[0], true);
     call.show_event(getBackendName());

@@ -11,11 +11,13 @@
 #include "muster/base/error.h"
 #include "muster/base/gate.h"
 #include "muster/base/strings.h"
+#include "muster/comm/fork_guard.h"
 #include "muster/comm/host_work.h"
 #include "muster/comm/monitored_barrier.h"
 #include "muster/comm/profile.h"
 #include "muster/comm/shm_call.h"
 #include "muster/comm/sparse_sum.h"
+#include "muster/comm/timeouts.h"
 #include "muster/shm/mailbox.h"
 
 namespace muster {
@@ -32,10 +34,13 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
  public:
   HostBackend(std::string name, int rank, int size, std::chrono::milliseconds timeout,
               std::unique_ptr<Carrier> carrier)
-      : Backend(rank, size), name_(std::move(name)), timeout_(timeout), carrier_(std::move(carrier)) {}
+      : Backend(rank, size),
+        name_(std::move(name)),
+        timeout_(countable(timeout)),
+        carrier_(std::move(carrier)) {}
 
   const std::string getBackendName() const override { return name_; }
-  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
+  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = countable(timeout); }
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   void setSequenceNumberForGroup() override {}
   bool supportsCoalescing() const override { return false; }
@@ -56,9 +61,11 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
   // From any thread, beside shutdown() too, which ends by itself what is under way.
   void abort() override {
+    if (fork_.in_child()) return;
     if (const Gate::Pass pass = gate_.enter()) carrier_->give_up();
   }
   void shutdown() override {
+    if (fork_.in_child()) return;
     bool anybody_inside = false;
     if (!gate_.close(&anybody_inside)) return;
     if (anybody_inside) carrier_->give_up();
@@ -242,8 +249,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     const Gate::Pass pass = enter(HostCall("monitored_barrier", c10d::OpType::BARRIER));
     if (!carrier_->has_own_tags()) return Backend::monitoredBarrier(options, wait_all_ranks);
     const auto number = static_cast<int>(monitored_++ % INT_MAX);
-    const auto timeout = options.timeout == c10d::kUnsetTimeout ? timeout_ : options.timeout;
-    monitored_barrier(*carrier_, getRank(), getSize(), INT_MIN + number, timeout, wait_all_ranks);
+    monitored_barrier(*carrier_, getRank(), getSize(), INT_MIN + number,
+                      timeout_of(options.timeout, timeout_), wait_all_ranks);
   }
 
   void leave_and_wait() override {
@@ -278,7 +285,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
 
  private:
   std::chrono::milliseconds limit(std::chrono::milliseconds asked) const {
-    return asked == c10d::kUnsetTimeout || asked == kNoTimeout ? timeout_ : asked;
+    return asked == kNoTimeout ? timeout_ : timeout_of(asked, timeout_);
   }
 
   int root_of(const HostCall& call, int64_t root) const {
@@ -412,6 +419,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
 
   Gate::Pass enter(const HostCall& call) {
+    fork_.check(call.name);
     Gate::Pass pass = gate_.enter();
     if (pass) return pass;
     throw Error(ErrorCode::failed_precondition, cat(call.name, ": the process group was shut down"));
@@ -423,6 +431,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   Gate gate_;  // of what uses the carrier, until it is left
   std::atomic<uint64_t> sequence_ = 0;
   std::atomic<uint64_t> monitored_ = 0;  // barriers
+  const ForkGuard fork_{*this};
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/comm/timeouts.h"
 
 namespace muster {
 
@@ -101,7 +102,8 @@ void HostOperation::settle(c10::ivalue::Future& future) const {
   }
 }
 
-bool HostWork::wait(std::chrono::milliseconds timeout) {
+bool HostWork::wait(std::chrono::milliseconds asked) {
+  const auto timeout = countable(asked);
   const auto ended = operation_->wait(timeout);
   if (!ended) {
     throw Error(ErrorCode::timeout,

@@ -6,8 +6,8 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/comm/failure.h"
+#include "muster/comm/host_choice.h"
 #include "muster/comm/rendezvous.h"
-#include "muster/shm/layout.h"
 
 namespace muster {
 
@@ -188,15 +188,6 @@ std::string choose_backend(const std::vector<RankIdentity>& members, const std::
   std::vector<std::string> hosts;
   for (const RankIdentity& member : members) hosts.push_back(member.host);
   return choose_host_backend(hosts);
-}
-
-std::string choose_host_backend(const std::vector<std::string>& hosts) {
-  std::map<std::string, int> ranks_of;
-  int most = 0;
-  for (const std::string& host : hosts) most = std::max(most, ++ranks_of[host]);
-  if (most > shm::kMaxRanks) return "gloo";
-  if (ranks_of.size() == 1) return "shm";
-  return most > 1 ? "shm+gloo" : "gloo";
 }
 
 }  // namespace muster

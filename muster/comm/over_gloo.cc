@@ -9,6 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/profile.h"
+#include "muster/comm/timeouts.h"
 
 namespace muster {
 
@@ -17,7 +18,8 @@ namespace {
 using Tensors = OverGloo::Tensors;
 using WorkPtr = OverGloo::WorkPtr;
 
-// Ends an event when its caller has waited: Gloo tells nobody else of a message's end.
+// Does `end` when its caller has waited: of messages and some collectives Gloo tells nobody else that they
+// are over.
 class WaitedFor : public c10d::Work {
  public:
   WaitedFor(WorkPtr work, std::function<void()> end)
@@ -46,13 +48,24 @@ std::string title(const char* operation) {
   return cat("muster:", operation);
 }
 
+// nullptr where this work has none.
+c10::intrusive_ptr<c10::ivalue::Future> future_of(const WorkPtr& work) {
+  try {
+    return work->getFuture();
+  } catch (const c10::Error&) {
+    return nullptr;
+  }
+}
+
 // `start`, and where a profiler looks on its event, until Gloo has ended it.
 template <class Start>
 WorkPtr shown(const char* operation, const Tensors& tensors, Start&& start) {
   if (!profiler_looks_on()) return start();
   const auto end = begin_event(title(operation), tensors);
   const WorkPtr work = start();
-  work->getFuture()->addCallback([end](c10::ivalue::Future&) { end(); });
+  const auto future = future_of(work);
+  if (!future) return c10::make_intrusive<WaitedFor>(work, end);
+  future->addCallback([end](c10::ivalue::Future&) { end(); });
   return work;
 }
 
@@ -66,15 +79,19 @@ WorkPtr shown_message(const char* operation, const Tensors& tensors, Start&& sta
 // `work`, and after it `finish`, which makes `outputs` of what came.
 template <class Finish>
 WorkPtr followed(const WorkPtr& work, Tensors outputs, Finish finish) {
-  auto done = work->getFuture()->then(
-      [outputs = std::move(outputs), finish = std::move(finish)](c10::ivalue::Future& ended) {
+  const auto last = [outputs = std::move(outputs), finish = std::move(finish)] {
+    const at::NoGradGuard no_grad;
+    finish(outputs);
+    return c10::IValue(outputs);
+  };
+  const auto future = future_of(work);
+  if (!future) return c10::make_intrusive<WaitedFor>(work, [last] { last(); });
+  return c10d::Work::create_from_future(future->then(
+      [last](c10::ivalue::Future& ended) {
         ended.value();  // throws what it failed of
-        const at::NoGradGuard no_grad;
-        finish(outputs);
-        return c10::IValue(outputs);
+        return last();
       },
-      c10::ListType::create(c10::TensorType::get()));
-  return c10d::Work::create_from_future(done);
+      c10::ListType::create(c10::TensorType::get())));
 }
 
 // The sum, of which it is made, may be more than the type has.
@@ -179,14 +196,15 @@ WorkPtr OverGloo::alltoall_base(at::Tensor& output, at::Tensor& input, std::vect
 // Gloo has it for one tensor's parts alone.
 WorkPtr OverGloo::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
   const at::ScalarType type = inputs.empty() ? at::kFloat : inputs[0].scalar_type();
-  std::vector<int64_t> sent = lengths(inputs, getSize(), type);
-  std::vector<int64_t> received = lengths(outputs, getSize(), type);
+  auto sent = lengths(inputs, getSize(), type);
+  const auto received = lengths(outputs, getSize(), type);
   return shown("all_to_all", inputs, [&] {
     Tensors flat;
     for (const at::Tensor& input : inputs) flat.push_back(input.detach().reshape({-1}));
     at::Tensor out = at::cat(flat);
     at::Tensor in = at::empty({sum(received)}, out.options());
-    const WorkPtr work = ForwardingBackend::alltoall_base(in, out, received, sent, options);
+    auto splits = received;  // which Gloo takes away
+    const WorkPtr work = ForwardingBackend::alltoall_base(in, out, splits, sent, options);
     return followed(work, outputs, [in, received](const Tensors& parts) {
       const auto pieces = in.split_with_sizes(received);
       for (size_t i = 0; i < parts.size(); ++i) parts[i].copy_(pieces[i].view(parts[i].sizes()));
@@ -195,6 +213,11 @@ WorkPtr OverGloo::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToA
 }
 WorkPtr OverGloo::barrier(const c10d::BarrierOptions& options) {
   return shown("barrier", {}, [&] { return ForwardingBackend::barrier(options); });
+}
+void OverGloo::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  c10d::BarrierOptions countable_options = options;
+  if (options.timeout != c10d::kUnsetTimeout) countable_options.timeout = countable(options.timeout);
+  ForwardingBackend::monitoredBarrier(countable_options, wait_all_ranks);
 }
 WorkPtr OverGloo::send(Tensors& tensors, int to, int tag) {
   return shown_message("send", tensors, [&] { return ForwardingBackend::send(tensors, to, tag); });
@@ -205,6 +228,13 @@ WorkPtr OverGloo::recv(Tensors& tensors, int from, int tag) {
 WorkPtr OverGloo::recvAnysource(Tensors& tensors, int tag) {
   return shown_message("recvAnySource", tensors,
                        [&] { return ForwardingBackend::recvAnysource(tensors, tag); });
+}
+
+void OverGloo::abort() {
+  if (!fork_.in_child()) ForwardingBackend::abort();
+}
+void OverGloo::shutdown() {
+  if (!fork_.in_child()) ForwardingBackend::shutdown();
 }
 
 }  // namespace muster

@@ -3,6 +3,7 @@
 // hierarchical.cc; alone where no two ranks share a host.
 #pragma once
 
+#include "muster/comm/fork_guard.h"
 #include "muster/comm/forwarding_backend.h"
 
 namespace muster {
@@ -35,9 +36,19 @@ class OverGloo : public ForwardingBackend {
                         std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
   WorkPtr send(Tensors& tensors, int to, int tag) override;
   WorkPtr recv(Tensors& tensors, int from, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
+  void abort() override;
+  void shutdown() override;
+
+ protected:
+  const ForkGuard& fork() const { return fork_; }
+
+ private:
+  const ForkGuard fork_{*this};
 };
 
 }  // namespace muster

@@ -13,6 +13,7 @@
 #include "muster/base/strings.h"
 #include "muster/comm/failure.h"
 #include "muster/comm/group_state.h"
+#include "muster/comm/host_choice.h"
 #include "muster/comm/process_group_call.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/comm/torch_compat.h"

@@ -55,7 +55,4 @@ std::vector<RankIdentity> join(c10d::Store& store, const RankIdentity& self,
 // two hosts.
 std::string choose_backend(const std::vector<RankIdentity>& members, const std::string& asked);
 
-// The same for CPU tensors alone, by the host_identity() of each rank.
-std::string choose_host_backend(const std::vector<std::string>& hosts);
-
 }  // namespace muster

@@ -7,6 +7,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/comm/bounded_wait.h"
 #include "muster/comm/failure.h"
 #include "muster/comm/work_state.h"
 
@@ -68,19 +69,6 @@ void wait_as_it_can(Work::State& state) {
 
 // c10d's timed wait throws a c10::Error both where the time runs out and for real failures, of which the work
 // says that it is completed.
-bool wait_for(c10d::Work& work, std::chrono::milliseconds time) {
-  const Deadline slice(time);
-  try {
-    work.wait(time);
-    return true;
-  } catch (const std::exception&) {
-    if (!work.isCompleted() && slice.passed()) return false;
-    if (!work.isCompleted()) throw;
-  }
-  work.wait();  // it may have ended well just after the time ran out; else this throws its failure
-  return true;
-}
-
 bool Work::done() const {
   return !state_ || !state_->work || state_->work->isCompleted();
 }

@@ -46,7 +46,4 @@ struct Work::State {
   Waiting waiting = Waiting::in_slices;
 };
 
-// One bounded wait; false when it ran out. Throws: the work's failure.
-bool wait_for(c10d::Work& work, std::chrono::milliseconds time);
-
 }  // namespace muster

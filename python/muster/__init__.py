@@ -3,17 +3,19 @@ whose CPU tensors go through the memory that the ranks of a host share, and over
 
 MUSTER_BACKEND=shm, shm+gloo or gloo decides instead of that. Without a GPU, DDP takes its buckets from the shared memory
 (DDP_DISABLE_COMM_MEM=0, unless it is set already)."""
+import datetime
 import os
 import sys
 
 import torch
 import torch.distributed as dist
 
-from muster._backend import host_identity, make_hierarchical, make_shm, over_gloo
+from muster._backend import choose_host_backend, host_identity, make_hierarchical, make_shm, over_gloo
 
 if not torch.cuda.is_available():
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
+_FOREVER = datetime.timedelta(days=36_500)  # datetime.timedelta.max is more than C++ counts
 _BACKENDS = ("auto", "shm", "shm+gloo", "gloo")
 _said = False
 
@@ -26,12 +28,10 @@ def _backend_asked():
 
 
 def _choose(asked, hosts):
-    if asked == "shm" and len(hosts) > 1:
-        raise ValueError(f"MUSTER_BACKEND=shm: expected all ranks on one host, got {len(hosts)} hosts; "
+    if asked == "shm" and len(set(hosts)) > 1:
+        raise ValueError(f"MUSTER_BACKEND=shm: expected all ranks on one host, got {len(set(hosts))} hosts; "
                          "shm+gloo or auto goes over Gloo between them")
-    if asked == "auto":
-        return "shm" if len(hosts) == 1 else "shm+gloo"
-    return asked
+    return choose_host_backend(hosts) if asked == "auto" else asked
 
 
 def _say_once(rank, size, backend):
@@ -44,6 +44,7 @@ def _say_once(rank, size, backend):
 def _make(store, rank, size, timeout):
     """Collective."""
     asked = _backend_asked()
+    timeout = min(timeout, _FOREVER)
     # A store may be used again after destroy_process_group: nobody is to read what an earlier group has left in it.
     store = dist.PrefixStore(str(store.add(f"made/{rank}", 1)), store)
     keys = [f"host/{i}" for i in range(size)]
@@ -59,7 +60,7 @@ def _make(store, rank, size, timeout):
             raise ValueError(f"MUSTER_BACKEND: expected the same on every rank, got {asked} on rank {rank} and "
                              f"{theirs} on rank {other}")
     hosts = [host for _, host in told]
-    backend = _choose(asked, set(hosts))
+    backend = _choose(asked, hosts)
     _say_once(rank, size, backend)
     if backend == "shm":
         return make_shm(store, rank, size, timeout)

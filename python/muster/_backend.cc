@@ -6,12 +6,36 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "muster/base/error.h"
 #include "muster/base/host_identity.h"
 #include "muster/comm/hierarchical.h"
+#include "muster/comm/host_choice.h"
 #include "muster/comm/over_gloo.h"
 #include "muster/comm/shm_backend.h"
 
+namespace {
+
+// What PyTorch's own backends raise when communication fails; it is a RuntimeError. A wrong call is one
+// alone.
+void raise(const muster::Error& error) {
+  namespace py = pybind11;
+  const bool wrong_call = error.code() == muster::ErrorCode::invalid_argument;
+  const py::object type = wrong_call ? py::reinterpret_borrow<py::object>(PyExc_RuntimeError)
+                                     : py::module_::import("torch.distributed").attr("DistBackendError");
+  PyErr_SetString(type.ptr(), error.what());
+}
+
+}  // namespace
+
 PYBIND11_MODULE(_backend, module) {
+  pybind11::register_exception_translator([](std::exception_ptr raised) {
+    try {
+      if (raised) std::rethrow_exception(raised);
+    } catch (const muster::Error& error) {
+      raise(error);
+    }
+  });
+  module.def("choose_host_backend", &muster::choose_host_backend);
   module.def("host_identity", &muster::host_identity);
   module.def(
       "make_shm",

@@ -14,14 +14,67 @@ import muster
 
 def killed():
     """The last rank dies; the others are told so when they need it."""
+    join()
+    dist.barrier()
+    die_last()
+
+
+def join():
     if "TEST_HOSTS" in os.environ:
         os.environ["MUSTER_HOST_ID"] = os.environ["TEST_HOSTS"][int(os.environ["RANK"])]
     dist.init_process_group("muster")
-    dist.barrier()
+
+
+def die_last():
     if dist.get_rank() == dist.get_world_size() - 1:
         print(f"at {time.monotonic()}", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     dist.all_reduce(torch.ones(1000))
+
+
+def forked():
+    """Children that each rank forks end, whatever they do about the group, and the parents' watch over each other goes on."""
+    join()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    dist.barrier()
+    for end in (dist.destroy_process_group, lambda: None, use_in_child):
+        if (child := os.fork()) == 0:
+            signal.alarm(60)  # ends it where it hangs
+            end()
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0, end
+    total = torch.ones(1000)
+    dist.all_reduce(total)
+    assert total.eq(size).all(), total
+    die_last()
+
+
+def use_in_child():
+    expect_error(lambda: dist.all_reduce(torch.ones(3)), "all_reduce: expected the process that made the group, got a child")
+    expect_error(lambda: dist.all_reduce(torch.ones(3), async_op=True).wait(), "a child that it has forked")
+
+
+def long():
+    """datetime.timedelta.max is a long time."""
+    dist.init_process_group("muster")
+    limit = datetime.timedelta.max
+    group = dist.new_group(timeout=limit)
+    dist.monitored_barrier(timeout=limit)
+    work = dist.all_reduce(torch.ones(3), group=group, async_op=True)
+    assert work.wait(limit)
+    dist.barrier(group=group)
+    store = dist.distributed_c10d._get_default_store()
+    got = torch.empty(3)
+    if dist.get_rank() == 0:
+        work = dist.irecv(got, 1, group=group)
+        store.set("begun", "")
+        assert work.wait(limit)
+        assert got.eq(1).all()
+    elif dist.get_rank() == 1:
+        store.wait(["begun"])
+        dist.send(torch.ones(3), 0, group=group)
+    dist.barrier()
+    print("ok")
 
 
 def late():
@@ -61,6 +114,6 @@ def expect_error(call, expression):
 
 
 try:
-    {"killed": killed, "late": late}[sys.argv[1]]()
+    {"killed": killed, "forked": forked, "late": late, "long": long}[sys.argv[1]]()
 except RuntimeError as error:
-    print(f"at {time.monotonic()}\n{error}")
+    print(f"at {time.monotonic()}\n{type(error).__name__}: {error}")

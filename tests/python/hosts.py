@@ -14,10 +14,11 @@ for count in (1, 40_009, 3_000_017):
     got = place + rank
     dist.all_reduce(got)
     assert got.equal(place * size + size * (size - 1) / 2), count
-    works = [dist.all_reduce(got, dist.ReduceOp.AVG, async_op=True) for _ in range(3)]
-    for work in works:
+    several = [got.clone() for _ in range(3)]
+    works = [dist.all_reduce(one, dist.ReduceOp.AVG, async_op=True) for one in several]
+    for work, one in zip(works, several):
         work.wait()
-    torch.testing.assert_close(got, place * size + size * (size - 1) / 2)
+        torch.testing.assert_close(one, place * size + size * (size - 1) / 2)
 halves = torch.full((1000,), 40_000.0, dtype=torch.float16)  # whose sum is more than their type has
 dist.all_reduce(halves, dist.ReduceOp.AVG)
 assert halves.eq(40_000).all(), halves

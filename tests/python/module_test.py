@@ -72,7 +72,7 @@ class Collectives(ModuleTest):
         self.assert_all_ok(2, self.launched(torchrun, "--nproc-per-node", "2", HERE / "collectives.py"))
 
     def test_on_two_hosts(self):
-        for hosts in ("aabb", "abb"):  # what the ranks take themselves to be on
+        for hosts in ("aabb", "abb", "abc"):  # what the ranks take themselves to be on
             ranks = self.by_hand(len(hosts), "hosts.py", TEST_HOSTS=hosts)
             self.assert_all_ok(len(hosts), "".join(text for _, text in ranks))
 
@@ -105,6 +105,7 @@ class Faults(ModuleTest):
         self.assertEqual((code, killed), (0, -9), told + last_words)
         self.assertLess(told_at(told) - told_at(last_words), 20, told)  # a moment; not the half hour of a collective's own deadline
         self.assertRegex(told, r"rank(\(s\))? 1\b")
+        self.assertIn("DistBackendError: ", told)
 
     def test_a_killed_rank_ends_those_of_another_host(self):
         *others, (killed, last_words) = self.by_hand(3, "faults.py", "killed", TEST_HOSTS="aab")
@@ -112,6 +113,19 @@ class Faults(ModuleTest):
         for code, told in others:
             self.assertEqual(code, 0, told)
             self.assertLess(told_at(told) - told_at(last_words), 20, told)
+
+    def test_forked_children_do_no_harm(self):
+        for hosts in ("aa", "aab"):
+            *others, (killed, last_words) = self.by_hand(len(hosts), "faults.py", "forked", TEST_HOSTS=hosts)
+            self.assertEqual(killed, -9, last_words)
+            for code, told in others:
+                self.assertEqual(code, 0, told)
+                self.assertLess(told_at(told) - told_at(last_words), 20, told)
+
+    def test_the_longest_timeout_is_a_long_time(self):
+        for code, text in self.by_hand(2, "faults.py", "long"):
+            self.assertEqual(code, 0, text)
+            self.assertIn("ok\n", text)
 
     def test_a_late_rank_is_named(self):
         for code, text in self.by_hand(3, "faults.py", "late"):

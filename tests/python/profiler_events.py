@@ -31,10 +31,11 @@ def events(*names):
         parts = [torch.empty(rank + 1) for _ in range(size)]
         dist.all_to_all(parts, [torch.empty(other + 1) for other in range(size)])
         dist.barrier()
+        dist.reduce_scatter_tensor(torch.empty(2), torch.ones(2 * size))
     return [[event for event in profiler.events() if event.name == name] for name in names]
 
 
-(reduced,), (exchanged,), (met,) = events("muster:all_reduce", "muster:all_to_all", "muster:barrier")
+(reduced,), (exchanged,), (met,), (scattered,) = events("muster:all_reduce", "muster:all_to_all", "muster:barrier", "muster:reduce_scatter")
 assert reduced.input_shapes == [[7, 5]] and reduced.is_async, reduced
 assert exchanged.input_shapes == [[other + 1] for other in range(size)], exchanged.input_shapes
 if rank < size - 1:

@@ -1,0 +1,15 @@
+// Waiting for a c10d::Work in slices of time.
+#pragma once
+
+#include <chrono>
+
+namespace c10d {
+class Work;
+}  // namespace c10d
+
+namespace muster {
+
+// One bounded wait; false when it ran out. Throws: the work's failure.
+bool wait_for(c10d::Work& work, std::chrono::milliseconds time);
+
+}  // namespace muster

@@ -1,0 +1,23 @@
+// The time that a caller of a backend gives an operation.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include <chrono>
+
+namespace muster {
+
+// Longer than any wait.
+inline constexpr std::chrono::milliseconds kForever = std::chrono::years(100);
+
+// A number below 0 is what PyTorch makes of one that it cannot count, as datetime.timedelta.max.
+inline std::chrono::milliseconds countable(std::chrono::milliseconds timeout) {
+  return timeout < std::chrono::milliseconds(0) || timeout > kForever ? kForever : timeout;
+}
+
+inline std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked,
+                                            std::chrono::milliseconds usual) {
+  return asked == c10d::kUnsetTimeout ? usual : countable(asked);
+}
+
+}  // namespace muster
