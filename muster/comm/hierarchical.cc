@@ -71,6 +71,8 @@ Place place_of(int rank, const std::vector<std::string>& hosts) {
 
 constexpr milliseconds kNetworkLook{100};    // while the network is waited for
 constexpr std::chrono::seconds kToLetGo{5};  // of a network
+// Before the failure is told: a Gloo that Python has made needs the interpreter to go, which ends soon after.
+constexpr std::chrono::seconds kToLetGoOfFailed{1};
 
 // Gloo's destructor waits for what is under way, for a host that has lost its power until the deadline. So it
 // runs in a thread of its own, which is left behind where that takes long.
@@ -302,7 +304,7 @@ class HierarchicalBackend : public OverGloo {
   // So that neither this host's ranks nor the other hosts' wait for what will not come.
   void give_up() {
     inside_->abort();
-    let_go(std::move(between_), milliseconds(0));
+    let_go(std::move(between_), kToLetGoOfFailed);
   }
 
   void leave() {
