@@ -196,7 +196,7 @@ TEST(RunOptions, TimesAndSignals) {
   EXPECT_THAT(options_of(flags).stop_signals, ElementsAre(SIGTERM, SIGUSR1));
   EXPECT_THAT(refusal([](RunFlags& f) { f.signals_to_handle = "SIGTERM,SIGKILL"; }),
               HasSubstr("got 'SIGKILL'"));
-  EXPECT_THAT(refusal([](RunFlags& f) { f.shutdown_timeout = "soon"; }), HasSubstr("duration"));
+  EXPECT_THAT(refusal([](RunFlags& f) { f.shutdown_timeout = "soon"; }), HasSubstr("a time such as"));
 }
 
 TEST(RunOptions, PythonForScriptsAndModules) {
