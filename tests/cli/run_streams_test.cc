@@ -31,8 +31,12 @@ TEST(Run, AnEndlessLineIsPassedInPieces) {
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(std::count(ran.out.begin(), ran.out.end(), 'x'), 100'000'000);
   EXPECT_TRUE(ran.out.starts_with("[0] x"));
+#if !defined(__SANITIZE_ADDRESS__)  // which keeps what was freed, up to 256 MiB of it
   EXPECT_LT(peak_memory_of_children(), before + 25'000)
       << "KiB: the launcher's memory must not grow with the line";
+#else
+  EXPECT_LT(peak_memory_of_children(), before + 290'000);
+#endif
 }
 
 TEST(Run, AReaderThatLeavesEndsTheWriter) {
