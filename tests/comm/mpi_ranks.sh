@@ -23,4 +23,5 @@ starts || starts || starts || skip "$mpirun cannot start processes here: $(head 
 # As the launcher sets them, and nothing else.
 unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
 export MUSTER_BACKEND=mpi OMP_NUM_THREADS=1
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"  # the MPI libraries leave memory behind at their end
 exec "${start[@]}" "$@"
