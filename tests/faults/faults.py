@@ -1,6 +1,6 @@
 """Injects faults into jobs of the real `muster` and prints what was expected and what was seen.
 
-    faults.py MUSTER [--probe run_probe] [--rows 1,3,27] [--json]
+    faults.py MUSTER [--probe run_probe] [--rows 1,3,27] [--but 41] [--json]
 
 Each row is a fault that users of launchers have met, by the number under which docs/faults.md lists it. Exits with
 1 when a row is not as expected. Rows that cannot be injected here say so (root, a package, a file system).
@@ -23,11 +23,13 @@ def main():
     parser.add_argument("muster")
     parser.add_argument("--probe", default="")
     parser.add_argument("--rows", default="")
+    parser.add_argument("--but", default="")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     results = table.run_rows(str(pathlib.Path(args.muster).resolve()),
                              args.probe and str(pathlib.Path(args.probe).resolve()),
-                             [int(number) for number in args.rows.split(",") if number])
+                             [int(number) for number in args.rows.split(",") if number],
+                             [int(number) for number in args.but.split(",") if number])
     if args.json:
         table.show_json(results)
     else:
