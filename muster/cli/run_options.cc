@@ -304,8 +304,11 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   options.extra_env = parse_env(flags.env);
   options.time_limit = time_limit(flags.timeout, "--timeout");
   options.stopped_timeout = time_limit(flags.stopped_timeout, "--stopped-timeout");
-  if (time_limit(flags.collective_timeout, "--collective-timeout"))
+  if (time_limit(flags.collective_timeout, "--collective-timeout")) {
     options.extra_env["MUSTER_COLLECTIVE_TIMEOUT"] = flags.collective_timeout;
+  } else {  // what the ranks would find wrong, each for itself
+    time_limit(get_env("MUSTER_COLLECTIVE_TIMEOUT").value_or(""), "MUSTER_COLLECTIVE_TIMEOUT");
+  }
   options.log_dir = flags.log_dir;
   options.redirects = flags.redirects;
   options.tee = flags.tee;

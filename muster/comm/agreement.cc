@@ -60,10 +60,14 @@ void Agreement::compare(int64_t sequence, const std::string& mine, int other,
                   "; make all ranks issue the same operations in the same order"));
 }
 
+// Not locked while it waits: a rank whose earlier call is stuck says so meanwhile, by look_again() in another
+// thread.
 void Agreement::before(int64_t sequence, const std::string& signature) {
-  const std::lock_guard lock(mutex_);
-  if (!every_call_ && known_.contains(signature)) return;
-  publish(sequence, signature);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!every_call_ && known_.contains(signature)) return;
+    publish(sequence, signature);
+  }
   const Deadline deadline(timeout_);
   LateRanks late_ranks(timeout_);
   for (int other = 0; other < size_; ++other) {
@@ -88,6 +92,7 @@ void Agreement::before(int64_t sequence, const std::string& signature) {
 
 // So what was compared at an earlier call has been read by all.
 void Agreement::all_have_come(int64_t sequence, const std::string& signature) {
+  const std::lock_guard lock(mutex_);
   if (common_ >= 0) store_->deleteKey(key(common_, rank_));
   common_ = sequence;
   if (known_.size() >= kMostKnown) known_.clear();

@@ -11,6 +11,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <optional>
@@ -30,8 +31,9 @@ class Agreement {
   Agreement(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout,
             bool every_call);
 
-  // Before an operation. Collective (when the signature is new). Blocking: until every rank published.
-  // Throws: invalid_argument showing both signatures; timeout naming the ranks that did not come.
+  // Before an operation; one after the other, in the order of their numbers. Collective (when the signature
+  // is new). Blocking: until every rank published. Throws: invalid_argument showing both signatures; timeout
+  // naming the ranks that did not come.
   void before(int64_t sequence, const std::string& signature);
 
   // While an operation stays unanswered: publishes, and throws invalid_argument if a published one differs.
@@ -58,8 +60,8 @@ class Agreement {
   const bool every_call_;
   std::mutex mutex_;
   std::set<std::string> known_;
-  int64_t published_ = -1;  // the last sequence number published
-  int64_t common_ = -1;     // the last to which all ranks have come, as they have published it
+  int64_t published_ = -1;            // the last sequence number published
+  std::atomic<int64_t> common_ = -1;  // the last to which all ranks have come, as they have published it
 };
 
 }  // namespace muster

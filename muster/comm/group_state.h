@@ -9,6 +9,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,7 @@ struct ProcessGroup::State {
   std::vector<int> parent_ranks;
   int rank = 0;
   int size = 1;
+  std::mutex turn;  // to start a call that ranks agree on
   std::atomic<int64_t> sequence{0};
   int64_t sub_groups = 0;
   // Where ranks count those that left in good order. Outlives this group when the store does, so that the

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
 
+#include <mutex>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -86,6 +87,9 @@ std::shared_ptr<Work::State> ProcessGroupCall::new_work() const {
 
 Work ProcessGroupCall::start_with_all(Start start) {
   auto work = new_work();
+  // Of two threads the one that has the earlier number also agrees and starts first, as on the other ranks.
+  std::unique_lock<std::mutex> turn(state_->turn, std::defer_lock);
+  if (state_->agreement) turn.lock();
   work->sequence = state_->sequence++;
   if (state_->agreement) {
     work->signature = cat(operation_, in_common_.empty() ? "" : " ", in_common_);

@@ -197,6 +197,9 @@ TEST(RunOptions, TimesAndSignals) {
   EXPECT_THAT(refusal([](RunFlags& f) { f.signals_to_handle = "SIGTERM,SIGKILL"; }),
               HasSubstr("got 'SIGKILL'"));
   EXPECT_THAT(refusal([](RunFlags& f) { f.shutdown_timeout = "soon"; }), HasSubstr("a time such as"));
+  ::setenv("MUSTER_COLLECTIVE_TIMEOUT", "soon", 1);
+  EXPECT_THAT(refusal([](RunFlags&) {}), HasSubstr("MUSTER_COLLECTIVE_TIMEOUT: expected a time"));
+  ::unsetenv("MUSTER_COLLECTIVE_TIMEOUT");
 }
 
 TEST(RunOptions, PythonForScriptsAndModules) {

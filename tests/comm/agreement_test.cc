@@ -67,5 +67,30 @@ TEST_F(TwoRanks, SeeBothSidesOfACallThatIsNewToOneOnly) {
   }
 }
 
+// Of a rank's two threads, one is stuck in a call that the other rank does not make, and one waits in a later
+// one.
+TEST_F(TwoRanks, AStuckCallIsToldWhileALaterOneWaits) {
+  both([&](int who) { rank(who).before(0, "all_reduce"); });
+  Agreement stuck(store_, 0, 2, std::chrono::seconds(3), false);
+  std::string error, later;
+  std::thread waits([&] {
+    try {
+      stuck.before(2, "barrier");
+    } catch (const Error& failure) {
+      later = failure.message();
+    }
+  });
+  while (!store_->check({"call/2/0"})) std::this_thread::yield();
+  stuck.look_again(1, "all_reduce");
+  try {
+    rank(1).before(1, "barrier");
+  } catch (const Error& failure) {
+    error = failure.message();
+  }
+  waits.join();
+  EXPECT_NE(error.find("'all_reduce' on rank 0"), std::string::npos) << error;
+  EXPECT_NE(later.find("missing rank(s) 1"), std::string::npos) << later;
+}
+
 }  // namespace
 }  // namespace muster
