@@ -12,6 +12,7 @@
 #include "muster/base/gate.h"
 #include "muster/base/strings.h"
 #include "muster/comm/fork_guard.h"
+#include "muster/comm/host_requests.h"
 #include "muster/comm/host_work.h"
 #include "muster/comm/monitored_barrier.h"
 #include "muster/comm/profile.h"
@@ -123,21 +124,21 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                     const c10d::AllgatherOptions& options) override {
     HostCall call("all_gather", c10d::OpType::ALLGATHER);
-    return start_requests(call, {all_gather_of(call, list_for_all(call, outputs), call.one(inputs))},
-                          options);
+    return start_requests(
+        call, {all_gather_of(call, list_for_all(call, outputs, getSize()), call.one(inputs))}, options);
   }
   WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                               const c10d::AllgatherOptions& options) override {
     HostCall call("all_gather", c10d::OpType::ALLGATHER_COALESCED);
     std::vector<Request> requests;
     for (size_t i = 0; i < inputs.size(); ++i)
-      requests.push_back(all_gather_of(call, column(call, outputs, i), inputs[i]));
+      requests.push_back(all_gather_of(call, column(call, outputs, i, getSize()), inputs[i]));
     return start_requests(call, std::move(requests), options);
   }
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
                           const c10d::AllgatherOptions& options) override {
     HostCall call("all_gather", c10d::OpType::_ALLGATHER_BASE);
-    return start_requests(call, {all_gather_into(call, output, input)}, options);
+    return start_requests(call, {all_gather_into(call, output, input, getSize())}, options);
   }
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::AllgatherOptions& options) override {
@@ -146,7 +147,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                 cat(outputs.size(), " and ", inputs.size()));
     std::vector<Request> requests;
     for (size_t i = 0; i < inputs.size(); ++i)
-      requests.push_back(all_gather_into(call, outputs[i], inputs[i]));
+      requests.push_back(all_gather_into(call, outputs[i], inputs[i], getSize()));
     return start_requests(call, std::move(requests), options);
   }
 
@@ -168,7 +169,8 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
     HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
-    return start_requests(call, {reduce_scatter_into(call, output, input, options)}, options);
+    return start_requests(call, {reduce_scatter_into(call, output, input, options.reduceOp, getSize())},
+                          options);
   }
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) override {
@@ -177,7 +179,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                 cat(outputs.size(), " and ", inputs.size()));
     std::vector<Request> requests;
     for (size_t i = 0; i < inputs.size(); ++i)
-      requests.push_back(reduce_scatter_into(call, outputs[i], inputs[i], options));
+      requests.push_back(reduce_scatter_into(call, outputs[i], inputs[i], options.reduceOp, getSize()));
     return start_requests(call, std::move(requests), options);
   }
 
@@ -189,7 +191,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     request.root = root_of(call, options.rootRank);
     request.in = {call.in(input)};
     if (request.root == getRank()) {
-      for (const at::Tensor& output : list_for_all(call, outputs)) {
+      for (const at::Tensor& output : list_for_all(call, outputs, getSize())) {
         call.expect_like(output, input);
         request.out.push_back(call.out(output));
       }
@@ -205,7 +207,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     request.root = root_of(call, options.rootRank);
     request.out = {call.out(output)};
     if (request.root == getRank()) {
-      for (const at::Tensor& input : list_for_all(call, inputs)) {
+      for (const at::Tensor& input : list_for_all(call, inputs, getSize())) {
         call.expect_like(input, output);
         request.in.push_back(call.in(input));
       }
@@ -300,54 +302,6 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   static void check_tag(const HostCall& call, int tag) {
     call.expect(tag >= 0, "a tag of at least 0", cat(tag));
   }
-  const Tensors& list_for_all(const HostCall& call, const std::vector<Tensors>& lists) const {
-    call.expect(lists.size() == 1 && std::ssize(lists[0]) == getSize(),
-                cat("one list of ", getSize(), " tensors"), cat(lists.empty() ? 0 : lists[0].size()));
-    return lists[0];
-  }
-  // The i-th tensor that comes from every rank.
-  Tensors column(const HostCall& call, const std::vector<Tensors>& lists, size_t i) const {
-    call.expect(std::ssize(lists) == getSize(), cat(getSize(), " lists"), cat(lists.size()));
-    Tensors found;
-    for (const Tensors& list : lists) {
-      call.expect(i < list.size(), cat(i + 1, " tensors of every rank"), cat(list.size()));
-      found.push_back(list[i]);
-    }
-    return found;
-  }
-
-  Request all_gather_of(HostCall& call, const Tensors& outputs, const at::Tensor& input) const {
-    Request request = call.request(Kind::all_gather, input);
-    request.in = {call.in(input)};
-    for (const at::Tensor& output : outputs) {
-      call.expect_like(output, input);
-      request.out.push_back(call.out(output));
-    }
-    return request;
-  }
-  Request all_gather_into(HostCall& call, const at::Tensor& output, const at::Tensor& input) const {
-    call.expect(
-        output.scalar_type() == input.scalar_type() && output.numel() == input.numel() * getSize(),
-        cat("an output of ", getSize(), " × ", input.numel(), " ", c10::toString(input.scalar_type())),
-        cat(output.numel(), " ", c10::toString(output.scalar_type())));
-    Request request = call.request(Kind::all_gather, input);
-    request.in = {call.in(input)};
-    request.out = call.split(call.out(output), getSize());
-    return request;
-  }
-  Request reduce_scatter_into(HostCall& call, const at::Tensor& output, const at::Tensor& input,
-                              const c10d::ReduceScatterOptions& options) const {
-    call.expect(
-        output.scalar_type() == input.scalar_type() && input.numel() == output.numel() * getSize(),
-        cat("an input of ", getSize(), " × ", output.numel(), " ", c10::toString(output.scalar_type())),
-        cat(input.numel(), " ", c10::toString(input.scalar_type())));
-    Request request = call.request(Kind::reduce_scatter, output);
-    request.op = shm_op(options.reduceOp);
-    request.in = call.split(call.in(input), getSize());
-    request.out = {call.out(output)};
-    return request;
-  }
-
   // At once, in the caller's thread: how many entries there are has to be known first.
   WorkPtr all_reduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options) {
     HostCall call("all_reduce", c10d::OpType::_ALLREDUCE_SPARSE);
