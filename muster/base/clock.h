@@ -10,6 +10,8 @@ using Clock = std::chrono::steady_clock;
 
 class Deadline {
  public:
+  static constexpr std::chrono::years kFarthest{100};
+
   // At most 100 years away: clocks do not count much further.
   template <class Rep, class Period>
   explicit Deadline(std::chrono::duration<Rep, Period> from_now)
@@ -27,8 +29,6 @@ class Deadline {
   }
 
  private:
-  static constexpr std::chrono::years kFarthest{100};
-
   std::chrono::nanoseconds limit_;
   Clock::time_point at_;
 };

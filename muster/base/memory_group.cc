@@ -4,6 +4,7 @@
 #include <sys/file.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <thread>
 
 #include "muster/base/clock.h"
@@ -72,9 +73,17 @@ MemoryTurn::MemoryTurn(std::chrono::milliseconds patience, const std::string& ro
   const Deadline deadline(patience);
   for (auto pause = kAskAgain; lock_.valid(); pause = std::min(2 * pause, kAskAgainAtMost)) {
     if (::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) return;
-    if (deadline.passed()) lock_.reset();
+    if ((errno != EWOULDBLOCK && errno != EINTR) || deadline.passed()) {
+      lock_.reset();
+      return;
+    }
     std::this_thread::sleep_for(std::min(pause, deadline.left()));
   }
+}
+
+// To close it would not do: a child that another thread has forked meanwhile has the same lock, for good.
+MemoryTurn::~MemoryTurn() {
+  if (lock_.valid()) ::flock(lock_.get(), LOCK_UN);
 }
 
 }  // namespace muster

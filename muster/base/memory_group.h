@@ -25,11 +25,14 @@ std::optional<int64_t> available_memory(const std::string& root = "");
 // The turn to take memory. Who looks what is available and takes it while this lives, is alone in that among
 // muster's processes of this host, so that no two take what is there once.
 // Blocking: until those before have had theirs, or `patience`: whoever holds it for so long is stopped, or a
-// stranger, and is not waited for again.
+// stranger.
 class MemoryTurn {
  public:
   explicit MemoryTurn(std::chrono::milliseconds patience = std::chrono::seconds(10),
                       const std::string& root = "");
+  MemoryTurn(const MemoryTurn&) = delete;
+  MemoryTurn& operator=(const MemoryTurn&) = delete;
+  ~MemoryTurn();
 
   // Whether it is: false after the patience, and where there is nothing to lock.
   bool is_held() const { return lock_.valid(); }

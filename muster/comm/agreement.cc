@@ -34,9 +34,7 @@ std::string Agreement::key(int64_t sequence, int rank) const {
 }
 
 void Agreement::publish(int64_t sequence, const std::string& signature) {
-  if (published_ == sequence) return;
-  store_->set(key(sequence, rank_), signature);
-  published_ = sequence;
+  if (published_.insert(sequence).second) store_->set(key(sequence, rank_), signature);
 }
 
 // The store answers what is there, and sets nothing, as that is not kNothing. check() and get() would be two
@@ -90,10 +88,13 @@ void Agreement::before(int64_t sequence, const std::string& signature) {
   all_have_come(sequence, signature);
 }
 
-// So what was compared at an earlier call has been read by all.
+// So what was compared at an earlier call has been read by all. What was published at one that is stuck is
+// published again where it is looked at again.
 void Agreement::all_have_come(int64_t sequence, const std::string& signature) {
   const std::lock_guard lock(mutex_);
-  if (common_ >= 0) store_->deleteKey(key(common_, rank_));
+  const auto later = published_.lower_bound(sequence);
+  for (auto earlier = published_.begin(); earlier != later; earlier = published_.erase(earlier))
+    store_->deleteKey(key(*earlier, rank_));
   common_ = sequence;
   if (known_.size() >= kMostKnown) known_.clear();
   known_.insert(signature);

@@ -5,8 +5,8 @@
 // signature for the first time publishes it and waits for the others' at that number before it touches the
 // wire; a rank whose operation stays unanswered for a second publishes its own and looks again. So either all
 // pass, or all see both sides. In the steady state nothing is published. With `every_call`
-// (TORCH_DISTRIBUTED_DEBUG=DETAIL) every call is. A rank has the keys of two such calls in the store, however
-// many there were.
+// (TORCH_DISTRIBUTED_DEBUG=DETAIL) every call is. What a rank has published goes when all have come to a
+// later call that is compared before it begins.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -60,7 +60,7 @@ class Agreement {
   const bool every_call_;
   std::mutex mutex_;
   std::set<std::string> known_;
-  int64_t published_ = -1;            // the last sequence number published
+  std::set<int64_t> published_;       // numbers whose keys are in the store
   std::atomic<int64_t> common_ = -1;  // the last to which all ranks have come, as they have published it
 };
 

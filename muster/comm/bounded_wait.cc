@@ -6,6 +6,8 @@
 
 namespace muster {
 
+// c10d's timed wait throws a c10::Error both where the time runs out and for real failures, of which the work
+// says that it is completed.
 bool wait_for(c10d::Work& work, std::chrono::milliseconds time) {
   const Deadline slice(time);
   try {

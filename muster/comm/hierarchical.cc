@@ -125,7 +125,7 @@ class HierarchicalBackend : public OverGloo {
   }
 
   void setTimeout(std::chrono::milliseconds timeout) override {
-    ForwardingBackend::setTimeout(timeout);
+    OverGloo::setTimeout(timeout);
     timeout_ = countable(timeout);
   }
   void abort() override {
@@ -230,7 +230,7 @@ class HierarchicalBackend : public OverGloo {
 
   // The sum of halves, of which their mean is made, may be more than their type has.
   void all_reduce(const at::Tensor& flat, c10d::ReduceOp op, const Deadline& deadline) {
-    if (op != c10d::ReduceOp::AVG || flat.element_size() > 2) return reduce_in_pieces(flat, op, deadline);
+    if (!is_mean_of_halves(flat, op)) return reduce_in_pieces(flat, op, deadline);
     const at::Tensor wide = flat.to(at::kFloat);
     reduce_in_pieces(wide, op, deadline);
     flat.copy_(wide);

@@ -50,6 +50,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     return device < 0 && carrier_->allocates();  // the CPU's has no index
   }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+    fork_.check("allocate_tensor");  // the memory is the parent's too
     if (options.device().type() != at::kCPU) {
       throw Error(ErrorCode::invalid_argument,
                   cat("allocate_tensor: expected the CPU, got ", options.device().str()));

@@ -2,12 +2,16 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
-#include <ATen/core/jit_type.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
+#include <memory>
+#include <mutex>
+#include <numeric>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/comm/host_work.h"
 #include "muster/comm/profile.h"
 #include "muster/comm/timeouts.h"
 
@@ -18,14 +22,18 @@ namespace {
 using Tensors = OverGloo::Tensors;
 using WorkPtr = OverGloo::WorkPtr;
 
-// Does `end` when its caller has waited: of messages and some collectives Gloo tells nobody else that they
-// are over.
-class WaitedFor : public c10d::Work {
+// Does `end` once when the work has been seen to be over: of messages and some collectives Gloo tells nobody
+// else.
+class SeenOver : public c10d::Work {
  public:
-  WaitedFor(WorkPtr work, std::function<void()> end)
+  SeenOver(WorkPtr work, std::function<void()> end)
       : Work(-1, work->retrieveOpType()), work_(std::move(work)), end_(std::move(end)) {}
 
-  bool isCompleted() override { return work_->isCompleted(); }
+  bool isCompleted() override {
+    if (!work_->isCompleted()) return false;
+    if (work_->isSuccess()) std::call_once(over_, end_);
+    return true;
+  }
   bool isSuccess() const override { return work_->isSuccess(); }
   std::exception_ptr exception() const override { return work_->exception(); }
   int sourceRank() const override { return work_->sourceRank(); }
@@ -35,18 +43,15 @@ class WaitedFor : public c10d::Work {
   void abort() override { work_->abort(); }
   bool wait(std::chrono::milliseconds timeout) override {
     const bool ended = work_->wait(timeout);
-    if (const auto end = std::exchange(end_, {})) end();
+    std::call_once(over_, end_);
     return ended;
   }
 
  private:
   const WorkPtr work_;
-  std::function<void()> end_;
+  const std::function<void()> end_;
+  std::once_flag over_;
 };
-
-std::string title(const char* operation) {
-  return cat("muster:", operation);
-}
 
 // nullptr where this work has none.
 c10::intrusive_ptr<c10::ivalue::Future> future_of(const WorkPtr& work) {
@@ -60,44 +65,49 @@ c10::intrusive_ptr<c10::ivalue::Future> future_of(const WorkPtr& work) {
 // `start`, and where a profiler looks on its event, until Gloo has ended it.
 template <class Start>
 WorkPtr shown(const char* operation, const Tensors& tensors, Start&& start) {
-  if (!profiler_looks_on()) return start();
-  const auto end = begin_event(title(operation), tensors);
+  const auto end = begin_event(cat("muster:", operation), tensors);
   const WorkPtr work = start();
+  if (!end) return work;
   const auto future = future_of(work);
-  if (!future) return c10::make_intrusive<WaitedFor>(work, end);
+  if (!future) return c10::make_intrusive<SeenOver>(work, end);
   future->addCallback([end](c10::ivalue::Future&) { end(); });
   return work;
 }
 
-template <class Start>
-WorkPtr shown_message(const char* operation, const Tensors& tensors, Start&& start) {
-  if (!profiler_looks_on()) return start();
-  auto end = begin_event(title(operation), tensors);
-  return c10::make_intrusive<WaitedFor>(start(), std::move(end));
+std::exception_ptr failure_of(c10::ivalue::Future& ended) {
+  try {
+    ended.value();
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
 }
 
 // `work`, and after it `finish`, which makes `outputs` of what came.
 template <class Finish>
-WorkPtr followed(const WorkPtr& work, Tensors outputs, Finish finish) {
-  const auto last = [outputs = std::move(outputs), finish = std::move(finish)] {
-    const at::NoGradGuard no_grad;
-    finish(outputs);
-    return c10::IValue(outputs);
-  };
+WorkPtr followed(const char* name, const WorkPtr& work, const Tensors& outputs, Finish finish) {
   const auto future = future_of(work);
-  if (!future) return c10::make_intrusive<WaitedFor>(work, [last] { last(); });
-  return c10d::Work::create_from_future(future->then(
-      [last](c10::ivalue::Future& ended) {
-        ended.value();  // throws what it failed of
-        return last();
-      },
-      c10::ListType::create(c10::TensorType::get())));
-}
-
-// The sum, of which it is made, may be more than the type has.
-bool is_mean_of_halves(const Tensors& tensors, const c10d::ReduceOp& op) {
-  return op == c10d::ReduceOp::AVG && tensors.size() == 1 &&
-         (tensors[0].scalar_type() == at::kHalf || tensors[0].scalar_type() == at::kBFloat16);
+  if (!future) {
+    return c10::make_intrusive<SeenOver>(work, [outputs, finish] {
+      const at::NoGradGuard no_grad;
+      finish(outputs);
+    });
+  }
+  HostCall call(name, work->retrieveOpType());
+  call.outputs = outputs;
+  auto operation = std::make_shared<HostOperation>(std::move(call));
+  auto own = c10::make_intrusive<HostWork>(-1, work->getSequencenumber(), operation);
+  future->addCallback([operation, finish](c10::ivalue::Future& ended) {
+    std::exception_ptr error = failure_of(ended);
+    try {
+      const at::NoGradGuard no_grad;
+      if (!error) finish(operation->call().outputs);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    operation->end({.error = error});
+  });
+  return own;
 }
 
 // The lengths of `parts`; throws where they are not one a rank, of one type.
@@ -118,76 +128,95 @@ std::vector<int64_t> lengths(const Tensors& parts, int ranks, at::ScalarType typ
   return found;
 }
 
-int64_t sum(const std::vector<int64_t>& numbers) {
-  int64_t all = 0;
-  for (const int64_t number : numbers) all += number;
-  return all;
-}
-
 }  // namespace
 
+void OverGloo::setTimeout(std::chrono::milliseconds timeout) {
+  ForwardingBackend::setTimeout(countable(timeout));
+}
+
+bool OverGloo::is_mean_of_halves(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  return op == c10d::ReduceOp::AVG &&
+         (tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16);
+}
+
 WorkPtr OverGloo::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  fork_.check("all_reduce");
   return shown("all_reduce", tensors, [&] {
-    if (!is_mean_of_halves(tensors, options.reduceOp)) return ForwardingBackend::allreduce(tensors, options);
+    if (tensors.size() != 1 || !is_mean_of_halves(tensors[0], options.reduceOp))
+      return ForwardingBackend::allreduce(tensors, options);
     Tensors wide = {tensors[0].to(at::kFloat)};
     const WorkPtr work = ForwardingBackend::allreduce(wide, options);
-    return followed(work, tensors, [wide](const Tensors& outputs) { outputs[0].copy_(wide[0]); });
+    return followed("all_reduce", work, tensors,
+                    [wide](const Tensors& outputs) { outputs[0].copy_(wide[0]); });
   });
 }
 WorkPtr OverGloo::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  fork_.check("sparse_all_reduce");
   return shown("sparse_all_reduce", tensors,
                [&] { return ForwardingBackend::allreduce_sparse(tensors, options); });
 }
 WorkPtr OverGloo::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  fork_.check("all_reduce");
   return shown("all_reduce", tensors,
                [&] { return ForwardingBackend::allreduce_coalesced(tensors, options); });
 }
 WorkPtr OverGloo::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  fork_.check("broadcast");
   return shown("broadcast", tensors, [&] { return ForwardingBackend::broadcast(tensors, options); });
 }
 WorkPtr OverGloo::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  fork_.check("reduce");
   return shown("reduce", tensors, [&] { return ForwardingBackend::reduce(tensors, options); });
 }
 WorkPtr OverGloo::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                             const c10d::AllgatherOptions& options) {
+  fork_.check("all_gather");
   return shown("all_gather", inputs, [&] { return ForwardingBackend::allgather(outputs, inputs, options); });
 }
 WorkPtr OverGloo::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                       const c10d::AllgatherOptions& options) {
+  fork_.check("all_gather");
   return shown("all_gather", inputs,
                [&] { return ForwardingBackend::allgather_coalesced(outputs, inputs, options); });
 }
 WorkPtr OverGloo::_allgather_base(at::Tensor& output, at::Tensor& input,
                                   const c10d::AllgatherOptions& options) {
+  fork_.check("all_gather");
   return shown("all_gather", {input},
                [&] { return ForwardingBackend::_allgather_base(output, input, options); });
 }
 WorkPtr OverGloo::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                  const c10d::ReduceScatterOptions& options) {
+  fork_.check("reduce_scatter");
   return shown("reduce_scatter", inputs.empty() ? outputs : inputs[0],
                [&] { return ForwardingBackend::reduce_scatter(outputs, inputs, options); });
 }
 WorkPtr OverGloo::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                        const c10d::ReduceScatterOptions& options) {
+  fork_.check("reduce_scatter");
   return shown("reduce_scatter", {input}, [&] {
-    if (!is_mean_of_halves({input}, options.reduceOp))
+    if (!is_mean_of_halves(input, options.reduceOp))
       return ForwardingBackend::_reduce_scatter_base(output, input, options);
     at::Tensor wide = input.to(at::kFloat);
     at::Tensor mine = at::empty(output.sizes(), wide.options());
     const WorkPtr work = ForwardingBackend::_reduce_scatter_base(mine, wide, options);
-    return followed(work, {output}, [mine, wide](const Tensors& outputs) { outputs[0].copy_(mine); });
+    return followed("reduce_scatter", work, {output},
+                    [mine, wide](const Tensors& outputs) { outputs[0].copy_(mine); });
   });
 }
 WorkPtr OverGloo::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
+  fork_.check("gather");
   return shown("gather", inputs, [&] { return ForwardingBackend::gather(outputs, inputs, options); });
 }
 WorkPtr OverGloo::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                           const c10d::ScatterOptions& options) {
+  fork_.check("scatter");
   return shown("scatter", inputs.empty() ? outputs : inputs[0],
                [&] { return ForwardingBackend::scatter(outputs, inputs, options); });
 }
 WorkPtr OverGloo::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                                 std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
+  fork_.check("all_to_all");
   return shown("all_to_all", {input}, [&] {
     return ForwardingBackend::alltoall_base(output, input, output_splits, input_splits, options);
   });
@@ -198,36 +227,41 @@ WorkPtr OverGloo::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToA
   const at::ScalarType type = inputs.empty() ? at::kFloat : inputs[0].scalar_type();
   auto sent = lengths(inputs, getSize(), type);
   const auto received = lengths(outputs, getSize(), type);
+  fork_.check("all_to_all");
   return shown("all_to_all", inputs, [&] {
     Tensors flat;
     for (const at::Tensor& input : inputs) flat.push_back(input.detach().reshape({-1}));
     at::Tensor out = at::cat(flat);
-    at::Tensor in = at::empty({sum(received)}, out.options());
+    at::Tensor in = at::empty({std::accumulate(received.begin(), received.end(), int64_t{0})}, out.options());
     auto splits = received;  // which Gloo takes away
     const WorkPtr work = ForwardingBackend::alltoall_base(in, out, splits, sent, options);
-    return followed(work, outputs, [in, received](const Tensors& parts) {
+    return followed("all_to_all", work, outputs, [in, received](const Tensors& parts) {
       const auto pieces = in.split_with_sizes(received);
       for (size_t i = 0; i < parts.size(); ++i) parts[i].copy_(pieces[i].view(parts[i].sizes()));
     });
   });
 }
 WorkPtr OverGloo::barrier(const c10d::BarrierOptions& options) {
+  fork_.check("barrier");
   return shown("barrier", {}, [&] { return ForwardingBackend::barrier(options); });
 }
 void OverGloo::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  fork_.check("monitored_barrier");
   c10d::BarrierOptions countable_options = options;
   if (options.timeout != c10d::kUnsetTimeout) countable_options.timeout = countable(options.timeout);
   ForwardingBackend::monitoredBarrier(countable_options, wait_all_ranks);
 }
 WorkPtr OverGloo::send(Tensors& tensors, int to, int tag) {
-  return shown_message("send", tensors, [&] { return ForwardingBackend::send(tensors, to, tag); });
+  fork_.check("send");
+  return shown("send", tensors, [&] { return ForwardingBackend::send(tensors, to, tag); });
 }
 WorkPtr OverGloo::recv(Tensors& tensors, int from, int tag) {
-  return shown_message("recv", tensors, [&] { return ForwardingBackend::recv(tensors, from, tag); });
+  fork_.check("recv");
+  return shown("recv", tensors, [&] { return ForwardingBackend::recv(tensors, from, tag); });
 }
 WorkPtr OverGloo::recvAnysource(Tensors& tensors, int tag) {
-  return shown_message("recvAnySource", tensors,
-                       [&] { return ForwardingBackend::recvAnysource(tensors, tag); });
+  fork_.check("recvAnySource");
+  return shown("recvAnySource", tensors, [&] { return ForwardingBackend::recvAnysource(tensors, tag); });
 }
 
 void OverGloo::abort() {

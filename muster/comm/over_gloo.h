@@ -14,6 +14,8 @@ class OverGloo : public ForwardingBackend {
 
   const std::string getBackendName() const override { return "muster"; }
 
+  void setTimeout(std::chrono::milliseconds timeout) override;
+
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
@@ -45,6 +47,9 @@ class OverGloo : public ForwardingBackend {
   void shutdown() override;
 
  protected:
+  // The sum, of which it is made, may be more than the type has.
+  static bool is_mean_of_halves(const at::Tensor& tensor, const c10d::ReduceOp& op);
+
   const ForkGuard& fork() const { return fork_; }
 
  private:

@@ -5,10 +5,12 @@
 
 #include <chrono>
 
+#include "muster/base/clock.h"
+
 namespace muster {
 
 // Longer than any wait.
-inline constexpr std::chrono::milliseconds kForever = std::chrono::years(100);
+inline constexpr std::chrono::milliseconds kForever = Deadline::kFarthest;
 
 // A number below 0 is what PyTorch makes of one that it cannot count, as datetime.timedelta.max.
 inline std::chrono::milliseconds countable(std::chrono::milliseconds timeout) {

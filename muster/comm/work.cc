@@ -67,8 +67,6 @@ void wait_as_it_can(Work::State& state) {
 
 }  // namespace
 
-// c10d's timed wait throws a c10::Error both where the time runs out and for real failures, of which the work
-// says that it is completed.
 bool Work::done() const {
   return !state_ || !state_->work || state_->work->isCompleted();
 }

@@ -29,13 +29,12 @@ bool of_this_user(int fd) {
 Arrivals::Arrivals(int listener, int size, std::function<bool(int fd)> welcome)
     : listener_(listener), welcome_(std::move(welcome)), peers_(static_cast<size_t>(size)) {}
 
-std::vector<Fd> Arrivals::wait(std::chrono::milliseconds timeout) {
-  const Deadline deadline(timeout);
+std::vector<Fd> Arrivals::wait(const Deadline& deadline) {
   while (!missing().empty()) {
     // Whatever there is to take: a flood has no end.
     if (deadline.passed()) {
       throw Error(ErrorCode::timeout,
-                  cat("shared memory: expected ", peers_.size(), " ranks within ", timeout.count(),
+                  cat("shared memory: expected ", peers_.size(), " ranks within ", deadline.limit().count(),
                       " ms, missing rank(s) ", join(missing(), ", "), "; see whether they ended"));
     }
     wait_for_some(deadline);
@@ -68,25 +67,14 @@ void Arrivals::wait_for_some(const Deadline& deadline) {
 // Those that have said something become ranks or go.
 void Arrivals::take_callers() {
   std::erase_if(callers_, [this](Caller& caller) {
-    int rank = -1;
-    if (!is_rank(caller, &rank)) return rank != 0 || caller.until.passed();
-    if (welcome_(caller.fd.get())) peers_[static_cast<size_t>(rank)] = std::move(caller.fd);
+    int32_t rank = -1;
+    const ssize_t n = ::recv(caller.fd.get(), &rank, sizeof(rank), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return caller.until.passed();
+    const bool is_missing = n == sizeof(rank) && rank >= 1 && static_cast<size_t>(rank) < peers_.size() &&
+                            !peers_[static_cast<size_t>(rank)].valid();
+    if (is_missing && welcome_(caller.fd.get())) peers_[static_cast<size_t>(rank)] = std::move(caller.fd);
     return true;
   });
-}
-
-// False with 0: it has said nothing yet. A rank that has come already is none.
-bool Arrivals::is_rank(const Caller& caller, int* rank) const {
-  int32_t said = -1;
-  const ssize_t n = ::recv(caller.fd.get(), &said, sizeof(said), MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
-    *rank = 0;
-    return false;
-  }
-  *rank = -1;
-  if (n != sizeof(said) || said < 1 || static_cast<size_t>(said) >= peers_.size()) return false;
-  *rank = said;
-  return !peers_[static_cast<size_t>(said)].valid();
 }
 
 void Arrivals::take_caller() {

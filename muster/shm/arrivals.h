@@ -2,7 +2,6 @@
 // say nothing and floods of either take neither the ranks' time nor their place.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <vector>
 
@@ -21,7 +20,7 @@ class Arrivals {
 
   // The connections, by rank; at 0 none. Blocking: until all have come. Throws: timeout naming the ranks that
   // did not come; unavailable when there is no descriptor left for one.
-  std::vector<Fd> wait(std::chrono::milliseconds timeout);
+  std::vector<Fd> wait(const Deadline& deadline);
 
  private:
   struct Caller {  // of this user, and has not said who it is
@@ -32,7 +31,6 @@ class Arrivals {
   void wait_for_some(const Deadline& deadline);
   void take_callers();
   void take_caller();
-  bool is_rank(const Caller& caller, int* rank) const;
   std::vector<int> missing() const;
 
   int listener_;

@@ -139,7 +139,7 @@ Met host(const Exchange& exchange, int size, std::chrono::milliseconds timeout) 
                         .arena_bytes = met.layout.arena_bytes};
   try {
     const auto send = [&](int to) { return send_memory(to, welcome, met.memory->fd()); };
-    met.peers = Arrivals(listener.get(), size, send).wait(deadline.left());
+    met.peers = Arrivals(listener.get(), size, send).wait(deadline);
   } catch (...) {
     say_that_it_failed(met);
     throw;

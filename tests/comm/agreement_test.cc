@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <functional>
 #include <thread>
 
-#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 

@@ -52,6 +52,9 @@ def forked():
 def use_in_child():
     expect_error(lambda: dist.all_reduce(torch.ones(3)), "all_reduce: expected the process that made the group, got a child")
     expect_error(lambda: dist.all_reduce(torch.ones(3), async_op=True).wait(), "a child that it has forked")
+    expect_error(lambda: dist.barrier(), "barrier: expected the process that made the group, got a child")
+    expect_error(lambda: dist.broadcast(torch.ones(3), 0), "broadcast: expected the process that made the group")
+    expect_error(lambda: dist.send(torch.ones(3), (dist.get_rank() + 1) % dist.get_world_size()), "send: expected the process")
 
 
 def long():

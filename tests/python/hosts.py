@@ -1,4 +1,5 @@
 """A rank on one of several hosts (TEST_HOSTS, a letter a rank): all_reduce, and what stays with Gloo; DDP's step."""
+import datetime
 import os
 
 import torch
@@ -23,10 +24,12 @@ halves = torch.full((1000,), 40_000.0, dtype=torch.float16)  # whose sum is more
 dist.all_reduce(halves, dist.ReduceOp.AVG)
 assert halves.eq(40_000).all(), halves
 part = torch.empty(4, dtype=torch.float16)
-dist.reduce_scatter_tensor(part, torch.full((4 * size,), 40_000.0, dtype=torch.float16), dist.ReduceOp.AVG)
+work = dist.reduce_scatter_tensor(part, torch.full((4 * size,), 40_000.0, dtype=torch.float16), dist.ReduceOp.AVG, async_op=True)
+work.wait(datetime.timedelta(seconds=60))
 assert part.eq(40_000).all(), part
 parts = [torch.empty(r + 2 * rank) for r in range(size)]  # rank r sends r + 2 n elements to rank n
-dist.all_to_all(parts, [torch.full((rank + 2 * r,), float(rank)) for r in range(size)])
+work = dist.all_to_all(parts, [torch.full((rank + 2 * r,), float(rank)) for r in range(size)], async_op=True)
+assert work.wait(datetime.timedelta(seconds=60))
 for r, part in enumerate(parts):
     assert part.eq(r).all(), (r, part)
 assert dist.group.WORLD._get_backend(torch.device("cpu")).name() == "muster"

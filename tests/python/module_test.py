@@ -115,7 +115,7 @@ class Faults(ModuleTest):
             self.assertLess(told_at(told) - told_at(last_words), 20, told)
 
     def test_forked_children_do_no_harm(self):
-        for hosts in ("aa", "aab"):
+        for hosts in ("aa", "aab", "abc"):
             *others, (killed, last_words) = self.by_hand(len(hosts), "faults.py", "forked", TEST_HOSTS=hosts)
             self.assertEqual(killed, -9, last_words)
             for code, told in others:

@@ -93,7 +93,8 @@ TEST(ManyTeams, SixtyFourRanksHaveSixteenTeamsWithAThousandDescriptors) {
   const Deadline deadline(kLimit);
   while (board.ready.load() < kRanks && !deadline.passed()) {
     ::usleep(1000);
-    if (::waitpid(-1, nullptr, WNOHANG | WNOWAIT) > 0) break;
+    siginfo_t ended{};  // too early, and why is said then
+    if (::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0) break;
   }
   EXPECT_EQ(board.ready.load(), kRanks);
   ::kill(ranks.back(), SIGKILL);
