@@ -114,11 +114,11 @@ void Schedule::measure_ways() {
                     ": expected no circle of tasks in `after`, got one; leave one of its arrows out"));
   }
   for (auto task = order.rbegin(); task != order.rend(); ++task) {
-    double longest = 0;
+    int longest = 0;
     for (size_t a = first_after_[*task]; a < first_after_[*task + 1]; ++a) {
       longest = std::max(longest, states_[after_[a]].way);
     }
-    states_[*task].way = longest + duration(*task);
+    states_[*task].way = longest + 1;
   }
 }
 
@@ -220,7 +220,7 @@ std::vector<TaskStart> Schedule::start(double now) {
       ++head;
       continue;
     }
-    const auto placed = place(kind, task, now);
+    const auto placed = place(kind, task);
     if (placed) {
       heads_.erase(head);
       kind.ready.pop();
@@ -229,7 +229,7 @@ std::vector<TaskStart> Schedule::start(double now) {
       count_passing(*placed);
       starts.push_back(*placed);
     } else if (std::next(head) != heads_.end()) {  // else nobody comes after it
-      keep_for(kind, task, now);
+      keep_for(kind, task);
     }
     look_what_is_free();
     head = heads_.upper_bound(at);

@@ -3,17 +3,15 @@
 // clock: times are seconds since the run began, given by the caller.
 //
 // Of the tasks that may start, the one with the highest priority comes first, then the one with the longest
-// way to the end of all (the sum of durations along its dependents; each counts one where they are not
-// known), then the one that needs more GPUs, then the earlier one. A task takes the first of its alternatives
-// that can be had now.
+// way to the end of all (in tasks, along its dependents), then the one that needs more GPUs, then the earlier
+// one. A task takes the first of its alternatives that can be had now.
 //
 // For every task that waits devices are kept: those that come after it get nothing that it could use there,
 // be it of lower priority or of the same, and what it cannot use they get. They are kept on one host for the
 // first of its alternatives, where it lacks least; each time that as many tasks have passed it elsewhere as
 // it needs GPUs (one at least), on one more host, or for one more alternative. So a task waits for what ran
 // when it could have started, and for those before it, and not for those after it. Of tasks with equal needs
-// devices are kept for the first. Nothing is kept where other jobs are in the way. With durations known a
-// task may use what is kept, if it is gone before that is needed.
+// devices are kept for the first. Nothing is kept where other jobs are in the way.
 //
 // Tasks that wait and have equal needs are kept together, so that an event costs the number of different
 // needs and not of tasks.
@@ -34,9 +32,8 @@
 namespace muster {
 
 struct ScheduleOptions {
-  std::vector<double> durations = {};  // of each task, in seconds; empty: not known
-  int max_running = 0;                 // tasks at a time, whatever there is room for; 0: no limit
-  std::vector<size_t> done = {};       // by an earlier run
+  int max_running = 0;            // tasks at a time, whatever there is room for; 0: no limit
+  std::vector<size_t> done = {};  // by an earlier run
 };
 
 struct TaskStart {
@@ -125,12 +122,12 @@ class Schedule {
     int missing = 0;   // tasks before it that are not done
     int failures = 0;  // starts that failed
     int passed = 0;    // tasks that started while it waited, on devices that it could use
-    double way = 0;    // to the end of all
+    int way = 0;       // to the end of all
     size_t kind = 0;   // in kinds_
   };
   struct Key {
     int priority;
-    double way;
+    int way;
     int gpus;
     size_t task;
     // The one that comes first is the smaller.
@@ -159,8 +156,8 @@ class Schedule {
   struct Kept {  // for a task that waits
     size_t task = 0;
     std::vector<Place> places = {};  // where it could be, the best first
-    std::vector<Claim> claims = {};  // on the first of these
-    double from = 0;                 // when it can start, where durations are known
+    // On the first of these: what each needs beyond those before it on the same host.
+    std::vector<Claim> claims = {};
   };
 
   void link_tasks();
@@ -172,18 +169,16 @@ class Schedule {
   double pause_of(size_t task) const;
   void wake(double now);
   bool has_slot() const;
-  std::optional<TaskStart> place(const Kind& kind, size_t task, double now) const;
-  Hold kept_beyond(double end) const;
+  std::optional<TaskStart> place(const Kind& kind, size_t task) const;
   void look_what_is_free();
   bool has_use_for_what_is_free(const Kind& kind) const;
-  void keep_for(const Kind& kind, size_t task, double now);
+  void keep_for(const Kind& kind, size_t task);
   std::vector<Place> places_for(const Kind& kind) const;
   void keep_next(const Kind& kind, Kept& kept);
+  Hold kept_beside(size_t task) const;
   static int patience(const Kind& kind);
   void count_passing(const TaskStart& start);
-  std::pair<std::optional<Claim>, double> first_chance(const Kind& kind, double now);
   void begin(const TaskStart& start, double now);
-  double duration(size_t task) const { return options_.durations.empty() ? 1 : options_.durations[task]; }
   std::string explain_ready(size_t task) const;
   std::string explain_gpus(const TaskNeed& need, const Kind& kind) const;
   std::string explain_cpus(const TaskNeed& need, size_t task) const;

@@ -5,9 +5,7 @@
 namespace muster {
 
 SimulatedRun simulate(const std::vector<Task>& tasks, Pool pool, const SimulateOptions& options) {
-  Schedule schedule(tasks, std::move(pool),
-                    {.durations = options.told ? options.durations : std::vector<double>(),
-                     .max_running = options.max_running});
+  Schedule schedule(tasks, std::move(pool));
   SimulatedRun run;
   std::multimap<double, size_t> ends;
   for (double now = 0;;) {

@@ -1,5 +1,5 @@
-// A schedule on a clock of its own: what a set of tasks would come to if each took as long as is told. For
-// `muster tasks --dry-run`, the tests of the schedule and its benchmark. No processes, no waiting.
+// A schedule on a clock of its own: what a set of tasks would come to if each took as long as is told, which
+// the schedule does not know. For its tests. No processes, no waiting.
 #pragma once
 
 #include <string>
@@ -24,8 +24,6 @@ struct SimulatedRun {
 
 struct SimulateOptions {
   std::vector<double> durations = {};  // of each task; empty: one second each
-  bool told = true;                    // the schedule knows them
-  int max_running = 0;
 };
 
 // Throws: as Schedule.

@@ -83,7 +83,7 @@ TEST(ScheduleQuality, NoDeviceIsOverItsCapacityAtAnyMoment) {
     std::vector<double> durations;
     for (size_t i = 0; i < tasks.size(); ++i) durations.push_back(seconds_between(random, 0.1, 5));
     const Pool pool(machines);
-    const SimulatedRun run = simulate(tasks, pool, {.durations = durations, .told = round % 2 == 0});
+    const SimulatedRun run = simulate(tasks, pool, {.durations = durations});
     ASSERT_EQ(run.starts.size(), tasks.size()) << "every task starts once";
     expect_within_capacity(run, pool);
     std::vector<const SimulatedStart*> of(tasks.size());

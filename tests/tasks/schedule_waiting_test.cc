@@ -30,9 +30,7 @@ struct Crowd {
     for (int i = 0; i < count; ++i) add(task_of(cat("small ", i), {need}), 0, 1 + 0.013 * (i % 37));
   }
 
-  SimulatedRun run(Pool pool) const {
-    return simulate(tasks, std::move(pool), {.durations = durations, .told = false});
-  }
+  SimulatedRun run(Pool pool) const { return simulate(tasks, std::move(pool), {.durations = durations}); }
 };
 
 SimulatedStart start_of(const SimulatedRun& run, size_t task) {
@@ -124,6 +122,18 @@ TEST(ScheduleWaiting, ALaterAlternativeIsKeptWhenTheEarlierTakesLong) {
   const size_t either = crowd.add(later(task_of("either", {{.gpus = 1}, {.cpus = 6}})), 10, 1);
   crowd.add_small(160, {.cpus = 1});
   EXPECT_LE(start_of(crowd.run(pool_of(1)), either).began, 3);
+}
+
+// It takes one of them.
+TEST(ScheduleWaiting, OfTwoPlacesOnOneHostTheLargerIsKept) {
+  std::vector<Task> tasks = {task_of("runs", {{.gpus = 2}}),
+                             task_of("either", {{.gpus = 2, .cpus = 4}, {.gpus = 1, .cpus = 6}})};
+  for (int i = 0; i < 16; ++i) tasks.push_back(task_of(cat("small ", i), {{.cpus = 1}}));
+  tasks[0].priority = 2;
+  tasks[1].priority = 1;
+  Schedule schedule(tasks, pool_of(2, 16));
+  EXPECT_EQ(schedule.start(0).size(), 1 + 10U) << "six CPUs are kept when two have passed it";
+  EXPECT_THAT(schedule.explain(17, 0), HasSubstr("6 are kept for either"));
 }
 
 TEST(ScheduleWaiting, NothingIsKeptForWhatOnlyAnotherJobsEndCanGive) {
