@@ -189,16 +189,20 @@ std::string RunHosts::held() const {
   return cat(text, text.empty() || memory.empty() ? "" : ", ", memory);
 }
 
-// Of all hosts, where nothing runs and a task waits for memory: then only other programs can be in its way.
+// Of all hosts, where nothing runs: then only other programs can be in the way of a task that waits for
+// memory. They are where less is free than it asks for; a little is in use on every GPU, by the driver.
 std::string RunHosts::memory_in_use() const {
   std::vector<std::string> lines;
-  if (!schedule_.waits_for_memory() || schedule_.count(TaskState::running) > 0) return {};
-  for (const PoolHost& host : schedule_.pool().hosts()) {
-    for (const PoolGpu& gpu : host.gpus) {
-      if (gpu.memory_others == 0 || host.set_aside) continue;
-      lines.push_back(cat("GPU ", gpu.index.value,
-                          schedule_.pool().hosts().size() > 1 ? cat(" of ", host.name) : "", " has ",
-                          format_bytes(gpu.memory_left), " free of ", format_bytes(gpu.memory_bytes)));
+  if (schedule_.count(TaskState::running) > 0) return {};
+  const std::vector<PoolHost>& hosts = schedule_.pool().hosts();
+  for (size_t h = 0; h < hosts.size(); ++h) {
+    if (hosts[h].set_aside) continue;
+    for (size_t g = 0; g < hosts[h].gpus.size(); ++g) {
+      if (!schedule_.waits_for_memory_of(static_cast<int>(h), static_cast<int>(g))) continue;
+      const PoolGpu& gpu = hosts[h].gpus[g];
+      lines.push_back(cat("GPU ", gpu.index.value, hosts.size() > 1 ? cat(" of ", hosts[h].name) : "",
+                          " has ", format_bytes(gpu.memory_left), " free of ",
+                          format_bytes(gpu.memory_bytes)));
     }
   }
   return join(lines, ", ");

@@ -300,6 +300,16 @@ bool Schedule::waits_for_memory() const {
   });
 }
 
+bool Schedule::waits_for_memory_of(int host, int gpu) const {
+  const uint64_t left = pool_.hosts()[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)].memory_left;
+  return std::any_of(heads_.begin(), heads_.end(), [&](const auto& head) {
+    const Kind& kind = kinds_[head.second];
+    return std::any_of(kind.needs.begin(), kind.needs.end(), [&](const TaskNeed& need) {
+      return need.gpus > 0 && need.memory_bytes > left && pool_.unfit(need, kind.allowed, host, gpu).empty();
+    });
+  });
+}
+
 bool Schedule::finished() const {
   if (!running_.empty() || count(TaskState::running) > 0) return false;
   return draining_ || count(TaskState::waiting) == 0;

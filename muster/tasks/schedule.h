@@ -88,6 +88,9 @@ class Schedule {
   // Whether a task that may start, and does not, asks for memory.
   bool waits_for_memory() const;
 
+  // Whether one of these could have the GPU, and lacks nothing of it but memory.
+  bool waits_for_memory_of(int host, int gpu) const;
+
   // The host was lost: nothing more starts there, until it is back.
   void set_aside(int host) { pool_.set_aside(host); }
   void bring_back(int host) { pool_.bring_back(host); }

@@ -217,10 +217,26 @@ TEST(Schedule, MemoryThatOtherProgramsUseIsWaitedFor) {
   Schedule schedule(tasks, Pool({.source = "test", .hosts = {host}}));
   EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("small")) << "nothing is kept from it";
   EXPECT_TRUE(schedule.waits_for_memory());
+  EXPECT_TRUE(schedule.waits_for_memory_of(0, 1));
   schedule.set_memory_in_use(0, 0, 0);
   schedule.set_memory_in_use(0, 1, 0);
   EXPECT_THAT(started_names(tasks, schedule.start(1)), ElementsAre("large"));
   EXPECT_FALSE(schedule.waits_for_memory());
+}
+
+// As on every real GPU, where the driver has some memory for itself.
+TEST(Schedule, ALittleMemoryInUseIsInNobodysWay) {
+  Host host = host_with(2);
+  for (Gpu& gpu : host.gpus) gpu.memory_free_bytes = kGpuBytes - (kGpuBytes >> 6);
+  std::vector<Task> tasks = {task_of("other", {{.gpus = 1}}),
+                             task_of("waits", {{.gpus = 1, .memory_bytes = kGpuBytes / 2}})};
+  for (Task& task : tasks) task.on = "0";
+  Schedule schedule(tasks, Pool({.source = "test", .hosts = {host}}));
+  EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("other"));
+  EXPECT_TRUE(schedule.waits_for_memory());
+  EXPECT_FALSE(schedule.waits_for_memory_of(0, 0));
+  schedule.set_memory_in_use(0, 1, kGpuBytes);
+  EXPECT_FALSE(schedule.waits_for_memory_of(0, 1)) << "nobody waits for this GPU";
 }
 
 TEST(Schedule, WhatCannotBeIsAnErrorBeforeAnythingStarts) {
