@@ -51,12 +51,14 @@ void LocalHost::start(const StartOrder& order) {
                      .inherit_fds = lease_fds(leases),
                      .cpus = order.where->bound};
   processes_.spawn(order.id, task.name, std::move(child));
+  if (!order.where->gpus.empty()) gpus_[order.id] = order.where->gpus;
 }
 
 std::vector<TaskEnd> LocalHost::wait(std::optional<Clock::time_point> until) {
   std::vector<TaskEnd> ends;
   for (PoolExit& exit : processes_.wait(until)) {
     give_leases_back(exit);
+    gpus_.erase(exit.exit.id);
     TaskEnd end{.exit = std::move(exit)};
     if (end.exit.exit.signal == SIGKILL && end.exit.exit.sent_signal == 0) {
       const auto kills = count_oom_kills();
@@ -74,6 +76,12 @@ void LocalHost::give_leases_back(const PoolExit& exit) {
     for (Lease& lease : found->second) lease.end();
   }
   leases_.erase(found);
+}
+
+void LocalHost::look_at_memory() {
+  std::set<int> taken;
+  for (const auto& [id, gpus] : gpus_) taken.insert(gpus.begin(), gpus.end());
+  memory_.look(taken);
 }
 
 TaskEnd end_without_start(int id, const Error& error) {

@@ -54,7 +54,7 @@ class LocalHost : public TaskHost {
   void look() { foreign_.look(); }
 
   // Looks at what other programs use of its GPUs' memory, now and then.
-  void look_at_memory() { memory_.look(); }
+  void look_at_memory();
 
   // Forgets the leases of an order that did not start.
   void forget(int id) { leases_.erase(id); }
@@ -68,6 +68,7 @@ class LocalHost : public TaskHost {
   ForeignLeases foreign_;
   MemoryWatch memory_;
   std::unordered_map<int, std::vector<Lease>> leases_;  // by order, where it has any
+  std::unordered_map<int, std::vector<int>> gpus_;      // the pool's, by order of a task that runs
   Fd no_input_;                                         // every task's standard input
   std::optional<int64_t> oom_kills_;
 };

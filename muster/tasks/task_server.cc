@@ -252,9 +252,8 @@ class TaskServer {
     fail("expected a message of a run, got another");
   }
 
+  // Each time that it is looked at: the run drops what it hears of a GPU that a task has.
   void tell_memory(int gpu, uint64_t bytes) {
-    if (const auto told = told_memory_.find(gpu); told != told_memory_.end() && told->second == bytes) return;
-    told_memory_[gpu] = bytes;
     channel_.send(to_line(RemoteMemory{.gpu = gpu_at(gpu).uuid.value, .bytes = bytes}));
   }
 
@@ -358,7 +357,6 @@ class TaskServer {
   std::unique_ptr<LocalHost> local_;
   std::map<int, Stream> streams_;  // of every task that runs
   std::map<int, int> told_;        // units that others hold, by GPU
-  std::map<int, uint64_t> told_memory_;
   Clock::time_point heard_ = Clock::now();
   Clock::time_point ticked_ = Clock::now();
   bool run_stopped_ = false;

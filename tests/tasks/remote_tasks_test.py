@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
@@ -53,6 +54,16 @@ class Remote(TasksCase, unittest.TestCase):
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+
+    def set(self, host, what, text=""):
+        (self.world / host).mkdir(mode=0o700, exist_ok=True)
+        (self.world / host / what).write_text(text)
+
+    def connections(self, host):
+        return [int(pid) for pid in (self.world / host / "connections").read_text().split()]
+
+    def break_connection(self, host):
+        os.kill(self.connections(host)[-1], signal.SIGKILL)
 
     def start(self, *args):
         process = subprocess.Popen([MUSTER, "tasks", *args], cwd=self.folder, env=self.environment, text=True,
@@ -155,18 +166,41 @@ class Leases(Remote):
         self.assertEqual(process.returncode, 0)
 
 
+class Memory(Remote):
+    """GPUs of 8 GiB, of which other programs use some."""
+
+    def leave_free(self, host, mib):
+        self.set(host, "new", f"version=550.54|uuid=GPU-{ord(host[-1]) % 10}0000000-0000-4000-8000-000000000000,name=Test GPU,"
+                 f"total={8 << 30},free={mib << 20},cc=9.0,pci=00000000:01:00.0")
+        os.replace(self.world / host / "new", self.world / host / "machine")
+
+    def test_what_is_freed_while_a_task_has_the_gpu_is_seen_when_that_has_ended(self):
+        self.leave_free("far-b", 1024)
+        spec = self.write(HOLD, task("large", "true", "needs = { gpus = 1, memory = '6GiB' }"))
+        process = self.start("--hosts", "far-b", "--run-dir", "run", "--wait", "20s", spec)
+        self.there("held")
+        self.leave_free("far-b", 8192)
+        time.sleep(3)  # looked at every two seconds
+        self.touch("release")
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, 0, err)
+
+    def test_what_the_driver_has_is_no_other_job(self):
+        self.leave_free("far-b", 7600)
+        self.leave_free("far-c", 7600)
+        spec = self.write(task("t", "touch up; sleep 1000", "needs = { gpus = 1, memory = '6GiB' }\non = 'far-b:0'"))
+        process = self.start("--hosts", "far-b,far-c", "--run-dir", "run", "--wait", "1500ms", spec)
+        self.there("up")
+        self.set("far-b", "down")
+        self.break_connection("far-b")
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, 1, err)
+        self.assertIn("expected hosts that can run the 1 task that wait, got none (far-b: ", err)
+        self.assertNotIn("other jobs", err)
+
+
 class Lost(Remote):
     """Hosts whose connections end; a `silent` one's server is told nothing, and goes on."""
-
-    def set(self, host, what, text=""):
-        (self.world / host).mkdir(mode=0o700, exist_ok=True)
-        (self.world / host / what).write_text(text)
-
-    def connections(self, host):
-        return [int(pid) for pid in (self.world / host / "connections").read_text().split()]
-
-    def break_connection(self, host):
-        os.kill(self.connections(host)[-1], signal.SIGKILL)
 
     def tasks_left(self):
         return processes_with(f"MUSTER_RUN_DIR={self.folder}/run")

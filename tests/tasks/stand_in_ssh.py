@@ -7,6 +7,7 @@ FOLDER/HOST is the host's. What lies there when a connection is made says how it
     down      nothing answers, as long as the file is there
     silent    when the connection's end here is killed, the other one is told nothing, as in a network that is cut
     gpu       the digit of its GPU's UUID, instead of its name's last character
+    machine   its GPUs as FAKE_NVML has them, read each time that the driver is asked
 
 FOLDER/HOST/connections has a line a connection: the process id of its end here.
 """
@@ -23,10 +24,11 @@ PLACE = pathlib.Path(FOLDER) / HOST
 
 def environment():
     gpu = (PLACE / "gpu").read_text().strip() if (PLACE / "gpu").exists() else str(ord(HOST[-1]) % 10)
-    return dict(
-        os.environ, MUSTER_RUNTIME_DIR=str(PLACE), MUSTER_NVML_LIBRARY=FAKE_NVML,
-        FAKE_NVML=f"version=550.54|uuid=GPU-{gpu}0000000-0000-4000-8000-000000000000,name=Test GPU,total=8589934592,"
-        "free=8589934592,cc=9.0,pci=00000000:01:00.0")
+    machine = (f"version=550.54|uuid=GPU-{gpu}0000000-0000-4000-8000-000000000000,name=Test GPU,total=8589934592,"
+               "free=8589934592,cc=9.0,pci=00000000:01:00.0")
+    if (PLACE / "machine").exists():
+        machine = f"@{PLACE}/machine"
+    return dict(os.environ, MUSTER_RUNTIME_DIR=str(PLACE), MUSTER_NVML_LIBRARY=FAKE_NVML, FAKE_NVML=machine)
 
 
 def carry(source, sink):
