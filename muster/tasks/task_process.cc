@@ -80,7 +80,8 @@ void show_gpus(const Task& task, Visibility visibility, const Pool& pool, const 
   if (task.ranks > 1 && visibility != Visibility::all) return;
   Task alone = task;
   alone.ranks = 1;
-  const Plan plan = plan_of(alone, pool, where);
+  Plan plan = plan_of(alone, pool, where);
+  plan.visibility = Visibility::job;  // all of them, MIG instances too: there is nobody else
   for (const auto& [name, value] : visibility_variables(plan, plan.ranks[0])) {
     if (value) {
       variables[name] = *value;

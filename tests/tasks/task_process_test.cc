@@ -52,6 +52,24 @@ TEST(TaskProcess, ATaskSeesItsOwnGpusAlone) {
   EXPECT_FALSE(variables.contains("MUSTER_GPUS")) << "it speaks of the whole machine";
 }
 
+TEST(TaskProcess, ATaskSeesAllOfItsMigInstances) {
+  Host host = host_with(1);
+  host.gpus[0].mig_enabled = true;
+  host.gpus[0].mig = {{{"MIG-a"}, "3g.40gb", kGpuBytes / 2}, {{"MIG-b"}, "3g.40gb", kGpuBytes / 2}};
+  const Pool pool({.source = "test", .hosts = {host}});
+  Task task = task_of("two", {{.gpus = 2}});
+  const Allocation where = place_on(pool, task.needs[0]);
+  const auto seen = [&](Visibility visibility) {
+    return task_environment(task, {.visibility = visibility}, pool, where, 0, "", "")
+        .at("CUDA_VISIBLE_DEVICES");
+  };
+  EXPECT_EQ(seen(Visibility::job), "MIG-a,MIG-b");
+  EXPECT_EQ(seen(Visibility::own), "MIG-a,MIG-b") << "there are no ranks";
+  task.ranks = 2;
+  EXPECT_EQ(seen(Visibility::all), "MIG-a,MIG-b");
+  EXPECT_EQ(plan_of(task, pool, where).visibility, Visibility::own) << "a rank sees its own";
+}
+
 TEST(TaskProcess, ACpuTaskSeesNoGpuWhereThereAreSome) {
   const Task task = task_of("cpu", {{.cpus = 2}});
   for (const int gpus : {0, 2}) {
