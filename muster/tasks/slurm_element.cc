@@ -1,5 +1,6 @@
 #include "muster/tasks/slurm_element.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -163,6 +164,7 @@ void exec_element(const std::string& path, int index) {
   for (const std::string& setting : settings) envp.push_back(const_cast<char*>(setting.c_str()));
   argv.push_back(nullptr);
   envp.push_back(nullptr);
+  for (const int signal : {SIGINT, SIGQUIT}) ::signal(signal, SIG_DFL);  // a script's shell ignores them
   ::execve(program.c_str(), argv.data(), envp.data());
   throw SpawnError(126,
                    cat("cannot execute ", printable(program), ": ", std::generic_category().message(errno)));

@@ -49,13 +49,70 @@ std::chrono::milliseconds whole_time(const Task& task) {
   return time + std::chrono::seconds(kKillAfterSeconds * (task.retries + 1));
 }
 
+// A shell that stays between Slurm and what it starts: Slurm may signal it alone, and it passes that on. Once
+// it was to end, nothing is started again. What comes while a child begins waits until that can hear it.
+// `wait` comes back for a signal too, and is asked again; of one that had ended it then says 127. What is
+// started in the background ignores SIGINT, which `muster` puts right.
+constexpr const char* kRun = R"(child= stopped= heard= early=
+pass() {
+  heard=yes
+  case $1 in USR1 | USR2) ;; *) stopped=yes ;; esac
+  case $child in
+    '') early="$early $1" ;;
+    *) tell "$1" 2>/dev/null ;;
+  esac
+}
+for signal in HUP INT QUIT TERM USR1 USR2; do trap "pass $signal" "$signal"; done
+run() {
+  code= heard=yes
+  "$@" &
+  child=$!
+  [ -z "$early" ] || sleep 1
+  for signal in $early; do pass "$signal"; done
+  early=
+  while [ -n "$heard" ]; do
+    heard=
+    wait "$child"
+    ended=$?
+    [ -n "$code" ] && [ "$ended" = 127 ] || code=$ended
+  done
+  child=
+}
+)";
+
+// `timeout` passes on what ends it, and would end of the others: they go to its child.
+std::string tell_function(const Task& task) {
+  const bool limited = task.retries > 0 && task.time_limit;
+  return cat(
+      "tell() {\n",
+      limited
+          ? "  case $1 in\n    USR1 | USR2) kill -s \"$1\" $(cat \"/proc/$child/task/$child/children\") ;;\n"
+            "    *) kill -s \"$1\" \"$child\" ;;\n  esac\n"
+          : "  kill -s \"$1\" \"$child\"\n",
+      "}\n");
+}
+
 // So that Slurm knows of the signal that ended a task, as muster's own results do: what stands between tells
-// it as 128 + n.
-std::string last_start(const Task& task, const std::string& command) {
-  const bool is_between = task.ranks > 1 || (task.retries > 0 && task.time_limit);
-  if (!is_between) return cat("exec ", command, "\n");
-  return cat(command, "\ncode=$?\n", "[ \"$code\" -le 128 ] || [ \"$code\" -gt ", 128 + SIGRTMAX,
-             " ] || kill -$((code - 128)) $$\nexit \"$code\"\n");
+// it as 128 + n. Those that stop a process do not end the shell.
+std::string end_function() {
+  return cat("end() {\n  trap - HUP INT QUIT TERM USR1 USR2\n  case $code in\n    ", 128 + SIGSTOP, " | ",
+             128 + SIGTSTP, " | ", 128 + SIGTTIN, " | ", 128 + SIGTTOU,
+             ") ;;\n    *) [ \"$code\" -le 128 ] || [ \"$code\" -gt ", 128 + SIGRTMAX,
+             " ] || kill -$((code - 128)) $$ ;;\n  esac\n  exit \"$code\"\n}\n");
+}
+
+// All but the last.
+std::string starts(const Task& task, const std::string& command) {
+  std::string text = "export MUSTER_ATTEMPT=0\nfor pause in";
+  for (int start = 1; start <= task.retries; ++start) text += cat(" ", pause_before(task, start));
+  return text + cat("; do\n  run ", command,
+                    "\n  [ \"$code\" != 0 ] || exit 0\n"
+                    "  while [ -z \"$stopped\" ] && [ \"$pause\" -gt 0 ]; do\n"
+                    "    sleep 1\n"
+                    "    pause=$((pause - 1))\n"
+                    "  done\n"
+                    "  [ -z \"$stopped\" ] || end\n"
+                    "  MUSTER_ATTEMPT=$((MUSTER_ATTEMPT + 1))\ndone\n");
 }
 
 }  // namespace
@@ -100,15 +157,12 @@ std::string slurm_script(const Task& task, const std::string& elements_path, con
   command += cat(shell_quoted(elements_path), " \"$SLURM_ARRAY_TASK_ID\"");
   std::string script =
       "#!/bin/sh\n# One element of a job array of muster tasks; the file has what each runs.\n";
-  if (task.retries == 0) return script + last_start(task, command);
-  if (task.time_limit)
+  if (task.retries == 0 && task.ranks <= 1) return cat(script, "exec ", command, "\n");
+  if (task.retries > 0 && task.time_limit)
     command = cat("timeout -k ", kKillAfterSeconds, " ", whole_seconds(*task.time_limit), " ", command);
-  script += "export MUSTER_ATTEMPT=0\n";
-  script += cat("for pause in");
-  for (int start = 1; start <= task.retries; ++start) script += cat(" ", pause_before(task, start));
-  script += cat("; do\n  ", command, " && exit 0\n  sleep \"$pause\"\n",
-                "  MUSTER_ATTEMPT=$((MUSTER_ATTEMPT + 1))\ndone\n");
-  return script + last_start(task, command);
+  script += cat(kRun, tell_function(task), end_function());
+  if (task.retries > 0) script += starts(task, command);
+  return script + cat("run ", command, "\nend\n");
 }
 
 }  // namespace muster

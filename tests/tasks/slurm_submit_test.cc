@@ -1,12 +1,14 @@
 #include "muster/tasks/slurm_submit.h"
 
 #include <gmock/gmock.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
@@ -157,18 +159,14 @@ TEST(SlurmPlan, RetriesAreTheScriptsBusiness) {
   task.back_off = 1500ms;
   task.time_limit = 1h;
   const std::string script = slurm_script(task, "/f", kSlurm);
-  EXPECT_EQ(script,
+  EXPECT_THAT(script, HasSubstr("export MUSTER_ATTEMPT=0\nfor pause in 2 4; do\n"
+                                "  run timeout -k 30 3600 '/opt/muster' 'x' '/f' \"$SLURM_ARRAY_TASK_ID\"\n"
+                                "  [ \"$code\" != 0 ] || exit 0\n"));
+  EXPECT_THAT(script, HasSubstr("done\nrun timeout -k 30 3600 '/opt/muster' 'x' '/f' "
+                                "\"$SLURM_ARRAY_TASK_ID\"\nend\n"));
+  EXPECT_EQ(slurm_script(plain_task(), "/f", kSlurm),
             "#!/bin/sh\n# One element of a job array of muster tasks; the file has what each runs.\n"
-            "export MUSTER_ATTEMPT=0\n"
-            "for pause in 2 4; do\n"
-            "  timeout -k 30 3600 '/opt/muster' 'x' '/f' \"$SLURM_ARRAY_TASK_ID\" && exit 0\n"
-            "  sleep \"$pause\"\n"
-            "  MUSTER_ATTEMPT=$((MUSTER_ATTEMPT + 1))\n"
-            "done\n"
-            "timeout -k 30 3600 '/opt/muster' 'x' '/f' \"$SLURM_ARRAY_TASK_ID\"\n"
-            "code=$?\n"
-            "[ \"$code\" -le 128 ] || [ \"$code\" -gt 192 ] || kill -$((code - 128)) $$\n"
-            "exit \"$code\"\n");
+            "exec '/opt/muster' 'x' '/f' \"$SLURM_ARRAY_TASK_ID\"\n");
   EXPECT_THAT(slurm_request(task, 0), Contains("--time=0-03:01:36"));
 }
 
@@ -189,33 +187,82 @@ TEST(SlurmPlan, WhatSlurmCannotBeTold) {
   EXPECT_THAT(slurm_request(task, 3), Contains("--nice=5"));
 }
 
-// The signal that ended a task is its script's, whoever stands between.
-TEST(SlurmPlan, AScriptEndsAsItsTask) {
-  const ScratchFolder folder;
-  const auto ended_by = [&](Task task, const std::string& program) {
-    const std::string path = folder.write("program", cat("#!/bin/sh\n", program, "\n"));
+class SlurmScripts : public testing::Test {
+ protected:
+  SlurmScripts() {
+    limited_.retries = 1;
+    limited_.back_off = 0ms;
+    limited_.time_limit = 1h;
+    ranks_.ranks = 2;
+  }
+
+  // How the task's script ends when what it starts is this; with `signal`, which the script alone gets when
+  // that has made the file "up".
+  std::string ended_by(const Task& task, const std::string& program, int signal = 0) {
+    const std::string up = folder_.path() + "/up";
+    std::filesystem::remove(up);
+    const std::string path =
+        folder_.write("program", cat("#!/bin/sh\ncd ", folder_.path(), "\n", program, "\n"));
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-    const std::string script = folder.write("script", slurm_script(task, "/f", {.exec_element = {path}}));
+    const std::string script = folder_.write("script", slurm_script(task, "/f", {.exec_element = {path}}));
     Environment environment = own_environment();
     environment["SLURM_ARRAY_TASK_ID"] = "0";
     int status = 0;
     const Child child = spawn_child({.argv = {"sh", script}, .environment = environment});
+    const Deadline deadline(20s);
+    while (signal != 0 && !std::filesystem::exists(up) && !deadline.passed()) ::usleep(1'000);
+    if (signal != 0) ::kill(child.pid, signal);
     EXPECT_EQ(::waitpid(child.pid, &status, 0), child.pid);
     return WIFSIGNALED(status) ? cat("signal ", WTERMSIG(status)) : cat("code ", WEXITSTATUS(status));
-  };
-  Task plain = plain_task();
-  Task limited = plain_task();
-  limited.retries = 1;
-  limited.back_off = 0ms;
-  limited.time_limit = 1h;
-  Task ranks = plain_task();
-  ranks.ranks = 2;
-  EXPECT_EQ(ended_by(plain, "kill -9 $$"), "signal 9");
-  EXPECT_EQ(ended_by(limited, "kill -9 $$"), "signal 9");
-  EXPECT_EQ(ended_by(ranks, "exit 137"), "signal 9") << "as `muster run` tells it";
-  EXPECT_EQ(ended_by(ranks, "exit 255"), "code 255");
-  EXPECT_EQ(ended_by(limited, "exit 3"), "code 3");
-  EXPECT_EQ(ended_by(limited, "exit 0"), "code 0");
+  }
+
+  const ScratchFolder folder_;
+  Task plain_ = plain_task();
+  Task limited_ = plain_task();  // with a retry
+  Task ranks_ = plain_task();
+};
+
+// The signal that ended a task is its script's, whoever stands between.
+TEST_F(SlurmScripts, EndAsTheirTask) {
+  EXPECT_EQ(ended_by(plain_, "kill -9 $$"), "signal 9");
+  EXPECT_EQ(ended_by(limited_, "kill -9 $$"), "signal 9");
+  EXPECT_EQ(ended_by(ranks_, "exit 137"), "signal 9") << "as `muster run` tells it";
+  EXPECT_EQ(ended_by(ranks_, "exit 143"), "signal 15");
+  EXPECT_EQ(ended_by(ranks_, "exit 255"), "code 255");
+  EXPECT_EQ(ended_by(limited_, "exit 3"), "code 3");
+  EXPECT_EQ(ended_by(limited_, "exit 127"), "code 127");
+  EXPECT_EQ(ended_by(limited_, "exit 0"), "code 0");
+  for (const int code : {147, 148, 149, 150})
+    EXPECT_EQ(ended_by(ranks_, cat("exit ", code)), cat("code ", code)) << "it would stop the script";
+}
+
+TEST_F(SlurmScripts, PassSignalsOn) {
+  const std::string wait = "touch up; while :; do sleep 0.01; done";
+  for (const Task& task : {plain_, limited_, ranks_}) {
+    EXPECT_EQ(ended_by(task, cat("trap 'sleep 0.1; exit 7' TERM; ", wait), SIGTERM), "code 7");
+    EXPECT_EQ(ended_by(task, cat("trap 'exit 0' USR1; ", wait), SIGUSR1), "code 0");
+    EXPECT_EQ(ended_by(task, wait, SIGTERM), "signal 15");
+  }
+}
+
+TEST_F(SlurmScripts, StartNothingAgainOnceTheyAreToEnd) {
+  const std::string wait = "echo >>starts; touch up; while :; do sleep 0.01; done";
+  EXPECT_EQ(ended_by(limited_, cat("trap 'exit 7' TERM; ", wait), SIGTERM), "code 7");
+  EXPECT_EQ(read_file(folder_.path() + "/starts"), "\n");
+  limited_.back_off = 1h;
+  EXPECT_EQ(ended_by(limited_, "(sleep 0.3; touch up) & exit 3", SIGTERM), "code 3") << "in its pause";
+}
+
+// The shell's `wait` comes back for each.
+TEST_F(SlurmScripts, GoOnAfterASignalThatEndsNothing) {
+  for (const Task& task : {limited_, ranks_}) {
+    std::filesystem::remove(folder_.path() + "/heard");
+    EXPECT_EQ(ended_by(task,
+                       "trap 'touch heard' USR2; touch up; until [ -e heard ]; do sleep 0.01; done; "
+                       "sleep 0.1; exit 0",
+                       SIGUSR2),
+              "code 0");
+  }
 }
 
 TEST(SlurmTime, IsRoundedUp) {

@@ -78,6 +78,29 @@ class SlurmTasksTest(SlurmCase):
         self.assertEqual((folder / "attempts").read_text(), "0\n1\n2\n")
         self.assertFalse((folder / "never").exists(), "it is after one that failed")
 
+    def asked_to_end(self, name, *flags):
+        """Tasks whose script stays, and what scancel with these flags makes of them."""
+        folder = self.world.folder / name
+        folder.mkdir()
+        script = f"cd {folder}; trap 'sleep 0.3; echo >asked-$RANK$1; exit 0' TERM; touch up-$RANK$1; while :; do sleep 0.01; done"
+        (self.world.folder / "c.toml").write_text(
+            f"[[task]]\nname = 'ranks'\nargv = ['sh', '-c', '''{script}''']\nranks = 2\nneeds = {{ cpus = 2 }}\n"
+            f"[[task]]\nname = 'again'\nargv = ['sh', '-c', '''{script}''', 'sh', 'again']\nretries = 1\nneeds = {{ cpus = 1 }}\n")
+        code, out, err = self.world["a"].run([MUSTER, "tasks", "--submit", "slurm", "--run-dir", str(folder / "run"), "c.toml"])
+        self.assertEqual(code, 0, err)
+        all_have = lambda what: all((folder / f"{what}-{who}").exists() for who in ("0", "1", "again"))
+        wait_for(lambda: all_have("up"), 60)
+        jobs = json.loads((folder / "run/slurm/jobs.json").read_text())["jobs"]
+        self.world["a"].run(["scancel", *flags, *(job["job"] for job in jobs)])
+        wait_for(lambda: all_have("asked"), 30)
+        wait_for(lambda: self.world["a"].run(["squeue", "-h"])[1].strip() == "", 60)
+
+    def test_tasks_of_a_job_that_is_cancelled_are_asked_to_end(self):
+        self.asked_to_end("cancelled")
+
+    def test_a_signal_to_the_script_alone_is_the_tasks_too(self):
+        self.asked_to_end("signalled", "--batch", "--signal=TERM")
+
     def test_a_request_that_slurm_refuses(self):
         (self.world.folder / "g.toml").write_text("[[task]]\nname = 'g'\nargv = ['true']\nneeds = { gpus = 1 }\n")
         code, _, err = self.world["a"].run([MUSTER, "tasks", "--submit", "slurm", "--run-dir", "g", "g.toml"])
