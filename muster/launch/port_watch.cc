@@ -23,9 +23,12 @@ constexpr milliseconds kFirstPause{4};
 constexpr milliseconds kLongestPause{250};
 constexpr int kPartOfTime = 16;
 
-// A rank may run as another user (sudo, a container's entry point), and so may what it starts.
+// A rank may run as another user (sudo, a container's entry point), and so may what it starts. One that a
+// daemon has started for it (docker run --network host) is root's and no descendant; and root needs no port
+// to do harm.
 bool is_of_this_job(uint32_t uid) {
-  return uid == ::geteuid() || uid == ::getuid() || uids_of_descendants().contains(uid);
+  constexpr uint32_t kRoot = 0;
+  return uid == kRoot || uid == ::geteuid() || uid == ::getuid() || uids_of_descendants().contains(uid);
 }
 
 std::string user_text(uint32_t uid) {

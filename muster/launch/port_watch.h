@@ -14,8 +14,8 @@ namespace muster {
 class PortWatch {
  public:
   // Looks at once, then every few milliseconds and later less often. `on_stranger` is told once, in an
-  // error's words, of a listener whose user is neither this process's nor that of any of its descendants. 0:
-  // no port to watch.
+  // error's words, of a listener whose user is neither this process's, nor that of any of its descendants,
+  // nor root. 0: no port to watch.
   PortWatch(EventLoop& loop, int port, std::function<void(const std::string&)> on_stranger);
   PortWatch(const PortWatch&) = delete;
   PortWatch& operator=(const PortWatch&) = delete;
