@@ -321,7 +321,7 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
              stopped.on_exit(exit);
              if (exit.failed()) port.look();  // it may be the consequence
              if (--running == 0) port.stop();
-             if (rules.on_failure && exit.failed() && exit.sent_signal == 0)
+             if (rules.on_failure && fault.empty() && exit.failed() && exit.sent_signal == 0)
                rules.on_failure(explain(exit, spec_of(specs, exit.id), started));
            },
        .is_consequence = [&](const ChildExit& exit) { return lost_a_peer(explained(exit)); }});

@@ -2,12 +2,17 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <filesystem>
 
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
+#include "muster/launch/port.h"
 #include "tests/device/scratch.h"
+#include "tests/support/stranger.h"
 
 namespace muster {
 namespace {
@@ -82,6 +87,30 @@ TEST(RunWorkers, AwaitsTheRankThatALostConnectionIsTheConsequenceOf) {
   EXPECT_EQ(first->rank, 1);
   EXPECT_EQ(first->exit_code, 5);
   EXPECT_EQ(first->sent_signal, 0);
+}
+
+// A launcher of its own, so that the stranger is none of its descendants. Its rank fails a moment after that
+// has begun to listen, and before the launcher looks again by itself.
+TEST(RunWorkers, ARankThatFailsOfAStrangerIsNotToldOf) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const ScratchFolder folder;
+  const PortReservation port(0);
+  const pid_t launcher = ::fork();
+  if (launcher == 0) {
+    bool told = false;
+    ProcessSet processes;
+    const auto specs = shells({"sleep 1; touch up; until [ -e go ]; do :; done; exit 98"}, folder);
+    const GroupResult result =
+        run_workers(processes, specs, {},
+                    {.master_port = port.port(), .on_failure = [&](const WorkerExit&) { told = true; }});
+    ::_exit(result.fault.empty() ? 1 : told ? 2 : 0);
+  }
+  while (!std::filesystem::exists(folder.path() + "/up")) ::usleep(1'000);
+  const Stranger stranger(port.port());
+  folder.write("go", "");
+  int status = 0;
+  ::waitpid(launcher, &status, 0);
+  EXPECT_EQ(status, 0) << "1: the stranger was not seen; 2: the rank was blamed";
 }
 
 TEST(RunWorkers, SaysNothingOfTheKindOfFailuresOrEarlier) {
