@@ -34,6 +34,25 @@ bool takes_any(const std::string& gpus) {
   return takes(gpus, {Kind::idle, Kind::free, Kind::fastest});
 }
 
+// A device of a plan from a file; empty when it is here and can be used, else what was expected and is not.
+struct Unfit {
+  std::string expected = {};
+  std::string got = {};
+};
+Unfit unfit_on(const Host& host, const DeviceAssignment& device) {
+  if (device.kind != DeviceAssignment::Kind::cuda) return {};
+  const auto is_it = [&](const Gpu& gpu) {
+    const auto same = [&](const MigInstance& mig) { return mig.uuid == device.uuid; };
+    return gpu.uuid == device.uuid || std::any_of(gpu.mig.begin(), gpu.mig.end(), same);
+  };
+  const std::string uuid = printable(device.uuid.value);
+  const auto gpu = std::find_if(host.gpus.begin(), host.gpus.end(), is_it);
+  if (gpu == host.gpus.end()) return {cat("a GPU of host ", host.name), uuid};
+  if (gpu->health != kHealthy) return {"a GPU that can be used", cat(uuid, ": ", gpu->health)};
+  if (gpu->vendor != device.vendor) return {"the vendor that the GPU has", cat("another for ", uuid)};
+  return {};
+}
+
 // A plan from a file fits when its GPUs are here and can be used.
 Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
   Plan plan = plan_from_json(read_small_file(options.plan), options.plan);
@@ -51,15 +70,12 @@ Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
     const Host& host = inventory.hosts[at];
     if (inventory.hosts.size() > 1 && rank.host != host.name)
       refuse(cat("host ", host.name, " as number ", at), printable(rank.host));
-    if (rank.device.kind != DeviceAssignment::Kind::cuda || plan.simulated) continue;
-    const auto is_it = [&](const Gpu& gpu) {
-      const auto same = [&](const MigInstance& mig) { return mig.uuid == rank.device.uuid; };
-      return gpu.uuid == rank.device.uuid || std::any_of(gpu.mig.begin(), gpu.mig.end(), same);
-    };
-    const auto gpu = std::find_if(host.gpus.begin(), host.gpus.end(), is_it);
-    if (gpu == host.gpus.end()) refuse(cat("a GPU of host ", host.name), printable(rank.device.uuid.value));
-    if (gpu->health != kHealthy)
-      refuse("a GPU that can be used", cat(printable(rank.device.uuid.value), ": ", gpu->health));
+    if (plan.simulated) continue;
+    std::vector<DeviceAssignment> devices = rank.more_devices;
+    devices.insert(devices.begin(), rank.device);
+    for (const DeviceAssignment& device : devices) {
+      if (const Unfit unfit = unfit_on(host, device); !unfit.got.empty()) refuse(unfit.expected, unfit.got);
+    }
   }
   return plan;
 }

@@ -106,8 +106,14 @@ RankPlan rank_from(JsonObject object, const std::vector<RankPlan>& before) {
     object.fail("host", cat("'", before.back().host, "', as host_index says"), cat("'", rank.host, "'"));
   }
   rank.device = device_from(object.object("device"));
-  for (JsonObject& device : object.objects_or_none("more_devices"))
-    rank.more_devices.push_back(device_from(std::move(device)));
+  for (JsonObject& more : object.objects_or_none("more_devices")) {
+    const DeviceAssignment device = device_from(std::move(more));
+    if (rank.device.kind != DeviceAssignment::Kind::cuda || device.kind != rank.device.kind ||
+        device.vendor != rank.device.vendor)
+      object.fail("more_devices", "GPUs of the vendor of `device`",
+                  cat(device.id(), " beside ", rank.device.id()));
+    rank.more_devices.push_back(device);
+  }
   rank.numa_node = object.optional_integer("numa_node", 0);
   read_cpus(object, rank);
   rank.batch_share = static_cast<int64_t>(object.size_or("batch_share", 0));

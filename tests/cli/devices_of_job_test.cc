@@ -80,6 +80,33 @@ TEST_F(TwoGpus, APlanOfAnotherMachineIsRefused) {
   EXPECT_THAT(run(sh({"--plan", "plan.json", "--gpus", "0"}, "true")).err, HasSubstr("no --gpus beside it"));
 }
 
+// Of a rank with several GPUs, each.
+TEST_F(TwoGpus, APlanWithMoreDevicesThatAreNotHereIsRefused) {
+  json plan = json::parse(run({"plan", "--gpus", "0,1", "--json"}).out);
+  plan["world_size"] = 1;
+  json more = plan["ranks"][1]["device"];
+  plan["ranks"].erase(1);
+  const auto result_of = [&](const json& device) {
+    plan["ranks"][0]["more_devices"] = json::array({device});
+    folder_.write("plan.json", plan.dump());
+    const Ran ran = run(sh({"--plan", "plan.json"}, "echo started"));
+    return cat(ran.code, " ", ran.out, ran.err);
+  };
+  EXPECT_THAT(result_of(more), HasSubstr("0 started"));
+  json other = more;
+  other["vendor"] = "amd";
+  plan["ranks"][0]["device"]["vendor"] = "amd";
+  EXPECT_THAT(result_of(other), HasSubstr("expected the vendor that the GPU has"));
+  plan["ranks"][0]["device"].erase("vendor");
+  other = more;
+  other["id"] = other["uuid"] = "GPU-cccccccc-0000-4000-8000-000000000002";
+  EXPECT_THAT(result_of(other), AllOf(HasSubstr("expected a GPU of host"), HasSubstr("GPU-cccc"),
+                                      HasSubstr("(rank 0)"), Not(HasSubstr("started"))));
+  settings_.environment["FAKE_NVML"] += ",memory_code=15";  // the second is lost
+  EXPECT_THAT(result_of(more),
+              AllOf(HasSubstr("expected a GPU that can be used"), Not(HasSubstr("started"))));
+}
+
 // Holds GPU 0 until it is told to end.
 class Holder {
  public:

@@ -97,6 +97,20 @@ TEST(PlanJson, ErrorsInWhatIsKnownBesides) {
   EXPECT_THAT(error_with("\"numa_node\":1", "\"numa_node\":-1"), HasSubstr("at ranks[1].numa_node, got -1"));
 }
 
+TEST(PlanJson, MoreDevicesAreOfTheKindOfTheFirst) {
+  const auto error_with = [](DeviceAssignment more, bool on_cpu) {
+    Plan plan = full_plan();
+    if (on_cpu) plan.ranks[1].device = {};
+    plan.ranks[1].more_devices = {std::move(more)};
+    return plan_json_error(plan_to_json(plan));
+  };
+  DeviceAssignment gpu = full_plan().ranks[0].device;
+  EXPECT_THAT(error_with({}, false), HasSubstr("at ranks[1].more_devices, got cpu:0 beside GPU-"));
+  EXPECT_THAT(error_with(gpu, true), HasSubstr("at ranks[1].more_devices, got GPU-"));
+  gpu.vendor = Vendor::amd;
+  EXPECT_THAT(error_with(gpu, false), HasSubstr("expected GPUs of the vendor of `device` at ranks[1]"));
+}
+
 // As version 0.1.0 wrote it.
 TEST(PlanJson, OlderFilesAreStillRead) {
   const Plan plan = plan_from_json(R"({"schema": "muster.plan/1", "policy": "sequential", "visibility": "job",
