@@ -217,16 +217,12 @@ void Coordinator::round_over() {
 }
 
 void Coordinator::restart_after_failure(const WorkerExit& first) {
-  const int failures = ++failures_of_[first.host];
   if (restarts_ >= rules_.max_restarts) return finish(first.shell_code(), "");
   ++restarts_;
-  if (rules_.elastic() && failures >= rules_.max_host_failures &&
-      members_.size() > static_cast<size_t>(rules_.min_hosts)) {
-    set_aside_.insert(first.host);
-    say_(cat("host ", first.host, " is set aside: its ranks have failed ", failures, " times"));
+  const bool can_be_spared = rules_.elastic() && members_.size() > static_cast<size_t>(rules_.min_hosts);
+  if (count_failure(first.host, can_be_spared)) {
     for (const auto& [id, member] : members_) {
-      if (member.planned_name == first.host)
-        refuse(id, cat("host ", first.host, " is set aside: its ranks have failed ", failures, " times"));
+      if (member.planned_name == first.host) refuse(id, set_aside_text(first.host));
     }
     std::erase_if(members_, [&](const auto& entry) { return entry.second.planned_name == first.host; });
   }

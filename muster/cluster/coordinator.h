@@ -89,6 +89,9 @@ class Coordinator {
   void tell_differences(const HostFacts& facts) const;
   void refuse(const std::string& id, const std::string& reason);
   void do_without(const std::string& id, const std::string& error);
+  // Of its ranks, or of starting them. True: it is set aside from now on.
+  bool count_failure(const std::string& name, bool can_be_spared);
+  std::string set_aside_text(const std::string& name) const;
   void stop_round(const std::string& reason);
   void round_over();
   void try_to_start();

@@ -61,10 +61,7 @@ std::string Coordinator::why_not(const HostFacts& facts) const {
     return cat("--node-rank: expected one host with ", *facts.node_rank, ", got ", facts.host.name,
                " beside ", name_of(id), "; give every host its own");
   }
-  if (set_aside_.contains(facts.host.name)) {
-    return cat("host ", facts.host.name, " is set aside: it has failed ", failures_of_.at(facts.host.name),
-               " times");
-  }
+  if (set_aside_.contains(facts.host.name)) return set_aside_text(facts.host.name);
   if (!rules_.elastic() && std::ssize(members_) >= rules_.max_hosts)
     return cat("the job has its ", rules_.max_hosts, " hosts");
   return "";
@@ -73,13 +70,22 @@ std::string Coordinator::why_not(const HostFacts& facts) const {
 // A host that could not start its ranks. Whoever started its agent may start it again, and it would join
 // again: that counts as its ranks' failures do.
 void Coordinator::do_without(const std::string& id, const std::string& error) {
-  const std::string& name = members_.at(id).facts.host.name;
-  const int failures = ++failures_of_[name];
   say_(cat("host ", name_of(id), " cannot take part: ", error));
   refuse(id, error);
-  if (failures < rules_.max_host_failures) return;
+  count_failure(members_.at(id).facts.host.name, true);
+}
+
+bool Coordinator::count_failure(const std::string& name, bool can_be_spared) {
+  const int failures = ++failures_of_[name];
+  if (failures < rules_.max_host_failures || !can_be_spared) return false;
   set_aside_.insert(name);
-  say_(cat("host ", name, " is set aside: it has failed ", failures, " times (--max-host-failures)"));
+  say_(set_aside_text(name));
+  return true;
+}
+
+std::string Coordinator::set_aside_text(const std::string& name) const {
+  return cat("host ", name, " is set aside: its ranks have failed, or could not be started, ",
+             plural(failures_of_.at(name), "time"), " (--max-host-failures)");
 }
 
 // What may work together, but is the first thing to look at when it does not.

@@ -149,7 +149,8 @@ TEST(Coordinator, AHostThatCannotStartIsSetAsideAsOneThatFails) {
     ASSERT_THAT(joined, SizeIs(1));
     EXPECT_EQ(joined[0].kind, failures == 1 ? Kind::stop : Kind::refuse);
     if (failures == 2) {
-      EXPECT_THAT(joined[0].reason, HasSubstr("host b is set aside: it has failed 2 times"));
+      EXPECT_THAT(joined[0].reason,
+                  HasSubstr("host b is set aside: its ranks have failed, or could not be started, 2 times"));
     }
     const auto both = world.end("a", round + 1);
     round += 2;
@@ -159,6 +160,29 @@ TEST(Coordinator, AHostThatCannotStartIsSetAsideAsOneThatFails) {
     }
   }
   EXPECT_THAT(world.said(), testing::Contains(HasSubstr("host b is set aside")));
+}
+
+// One start that came to nothing, then ranks that failed.
+TEST(Coordinator, AllFailuresOfAHostCountTogether) {
+  CoordinatorRules rules = between(1, 2, 10);
+  rules.max_host_failures = 2;
+  World world(rules);
+  world.join("a");
+  world.join("b");
+  world.report(
+      {.kind = Report::Kind::ended, .from = "id-b", .round = 1, .error = "GPU 0 is leased", .exit_code = 1});
+  world.end("a", 1);
+  world.join("b");
+  world.end("a", 2);
+  world.fail("b", 3, failure_of(1, "b", 1));
+  world.end("b", 3, {failure_of(1, "b", 1)});
+  const auto orders = world.end("a", 3);
+  const std::string text =
+      "host b is set aside: its ranks have failed, or could not be started, 2 times (--max-host-failures)";
+  EXPECT_THAT(world.said(), testing::Contains(text));
+  ASSERT_FALSE(orders.empty());
+  EXPECT_EQ(orders[0].kind, Kind::refuse);
+  EXPECT_EQ(orders[0].reason, text) << "it is told what all others are";
 }
 
 TEST(Coordinator, AHostThatKeepsFailingIsSetAside) {
