@@ -29,14 +29,15 @@ MAY_USE = {
     "data": ["base"],
     "checkpoint": ["comm"],
     "parallel": ["comm", "ddp"],
-    "run": ["comm", "data", "launch"],
+    "train": ["ddp", "data", "checkpoint"],
+    "run": ["comm", "data", "launch", "train"],
     "bench": ["run", "ddp"],  # a program of its own
     "python": ["comm"],  # the module's C++ side, in python/muster
     "cli": ["tasks", "cluster", "launch"],
 }
 # The same for a single file that gathers more than its folder may; nothing in muster/ may include it.
 FILE_MAY_USE = {
-    "muster.h": ["run", "ddp", "data", "checkpoint", "parallel"],  # the one line a user needs
+    "muster.h": ["run", "train", "ddp", "data", "checkpoint", "parallel"],  # the one line a user needs
 }
 # Files of other top folders that a folder may include.
 MAY_ALSO_USE = {

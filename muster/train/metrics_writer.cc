@@ -1,4 +1,4 @@
-#include "muster/run/metrics.h"
+#include "muster/train/metrics_writer.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -71,6 +71,10 @@ int64_t MetricsWriter::continue_after(int64_t step) {
 }
 
 void MetricsWriter::write(std::initializer_list<std::pair<const char*, double>> values) {
+  write_line({values.begin(), values.end()});
+}
+
+void MetricsWriter::write_line(const std::vector<std::pair<std::string, double>>& values) {
   if (!file_.valid()) return;
   MetricsJson line;
   for (const auto& [name, value] : values) line[name] = number_of(value);

@@ -1,0 +1,64 @@
+#include "muster/train/clip.h"
+
+#include <ATen/Functions.h>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/train/gradients.h"
+
+namespace muster {
+
+namespace {
+
+void expect_for_clipping(bool holds, const char* call, const char* rule, double value) {
+  if (holds) return;
+  throw Error(ErrorCode::invalid_argument,
+              cat(call, ": expected ", rule, ", got ", value, "; 1.0 is a common choice"));
+}
+
+at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
+  if (gradients.empty()) return at::zeros({});
+  std::vector<at::Tensor> norms;
+  for (const auto& lot : by_device_and_type(gradients)) {
+    for (const at::Tensor& norm : at::_foreach_norm(lot, norm_type))
+      norms.push_back(norm.to(gradients[0].device(), /*non_blocking=*/true));
+  }
+  return at::linalg_vector_norm(at::stack(norms), norm_type);
+}
+
+}  // namespace
+
+at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type) {
+  expect_for_clipping(norm_type > 0, "grad_norm", "a norm_type above 0", norm_type);
+  const at::NoGradGuard no_grad;
+  return norm_of(gradient_values(parameters), norm_type);
+}
+
+void clip_grads_with_norm(const std::vector<at::Tensor>& parameters, double max_norm,
+                          const at::Tensor& norm) {
+  expect_for_clipping(max_norm >= 0, "clip_grad_norm", "a max_norm of 0 or more", max_norm);
+  const at::NoGradGuard no_grad;
+  // As Python computes number / tensor. Multiplying by 1 costs less than asking the GPU whether it is.
+  const at::Tensor factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
+  for (const auto& lot : by_device_and_type(gradient_values(parameters)))
+    at::_foreach_mul_(lot, factor.to(lot[0].device(), /*non_blocking=*/true));
+}
+
+at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
+  expect_for_clipping(norm_type > 0, "clip_grad_norm", "a norm_type above 0", norm_type);
+  const at::NoGradGuard no_grad;
+  const at::Tensor norm = norm_of(gradient_values(parameters), norm_type);
+  clip_grads_with_norm(parameters, max_norm, norm);
+  return norm;
+}
+
+void clip_grad_value(const std::vector<at::Tensor>& parameters, double value) {
+  expect_for_clipping(value > 0, "clip_grad_value", "a value above 0", value);
+  const at::NoGradGuard no_grad;
+  for (const auto& lot : by_device_and_type(gradient_values(parameters))) {
+    at::_foreach_clamp_min_(lot, -value);
+    at::_foreach_clamp_max_(lot, value);
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,146 @@
+#include "muster/train/ema.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+void check_ema_options(double decay, const EmaOptions& options) {
+  if (!(decay >= 0 && decay <= 1)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("ema: expected a decay between 0 and 1, got ", decay, "; 0.999 is a common choice"));
+  }
+  if (options.every < 1) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("ema: expected every to be at least 1, got ", options.every, "; 1 averages every step"));
+  }
+}
+
+// One kernel where a device has one for lists of one type.
+void lerp_in_lots(std::vector<at::Tensor> averages, std::vector<at::Tensor> weights, double part) {
+  while (!averages.empty()) {
+    const auto is_of_first_kind = [&](const at::Tensor& tensor) {
+      return tensor.scalar_type() == averages[0].scalar_type() && tensor.device() == averages[0].device();
+    };
+    std::vector<at::Tensor> lot, lot_weights, rest, rest_weights;
+    for (size_t i = 0; i < averages.size(); ++i) {
+      const bool now = is_of_first_kind(averages[i]);
+      (now ? lot : rest).push_back(averages[i]);
+      (now ? lot_weights : rest_weights).push_back(weights[i]);
+    }
+    at::_foreach_lerp_(lot, lot_weights, part);
+    averages = std::move(rest);
+    weights = std::move(rest_weights);
+  }
+}
+
+void copy_all(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from) {
+  if (!to.empty()) at::_foreach_copy_(to, from);
+}
+
+}  // namespace
+
+Ema::Ema(torch::nn::Module& model, double decay, const EmaOptions& options)
+    : decay_(decay), options_(options) {
+  check_ema_options(decay, options);
+  for (const auto& item : model.named_parameters()) add(item.key(), item.value(), true);
+  for (const auto& item : model.named_buffers()) {
+    const at::Tensor& buffer = item.value();
+    const bool averaged = options.buffers == EmaBuffers::average && buffer.defined() &&
+                          (buffer.is_floating_point() || buffer.is_complex());
+    add(item.key(), buffer, averaged);
+  }
+}
+
+// A weight that two layers share has two names and one average.
+void Ema::add(const std::string& name, const at::Tensor& tensor, bool averaged) {
+  if (!tensor.defined()) return;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (!weights_[i].is_same(tensor)) continue;
+    averages_.emplace_back(name, kept_[i]);
+    return;
+  }
+  weights_.push_back(tensor);
+  kept_.push_back(tensor.detach().clone());
+  averages_.emplace_back(name, kept_.back());
+  (averaged ? averaged_weights_ : copied_weights_).push_back(tensor.detach());
+  (averaged ? averages_of_those_ : copies_of_those_).push_back(kept_.back());
+}
+
+void Ema::update() {
+  refuse_while_swapped("update");
+  if (++calls_ % options_.every != 0) return;
+  const at::NoGradGuard no_grad;
+  const auto n = static_cast<double>(updates_);
+  const double decay = options_.warmup ? std::min(decay_, (1 + n) / (10 + n)) : decay_;
+  if (updates_ == 0) {
+    copy_all(averages_of_those_, averaged_weights_);
+  } else {
+    lerp_in_lots(averages_of_those_, averaged_weights_, 1 - decay);
+  }
+  copy_all(copies_of_those_, copied_weights_);
+  ++updates_;
+}
+
+void Ema::refuse_while_swapped(const char* call) const {
+  if (!swapped_) return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("ema: expected no ", call,
+                  " while the model has the averages, got one; end the scope of "
+                  "swap() first"));
+}
+
+void Ema::begin_swap() {
+  refuse_while_swapped("second swap");
+  exchange();
+  swapped_ = true;
+}
+
+void Ema::end_swap() {
+  exchange();
+  swapped_ = false;
+}
+
+// Contents, not pointers: whoever holds a parameter, or has views of its memory, has the average too.
+void Ema::exchange() {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    const at::Tensor before = weights_[i].clone();
+    weights_[i].copy_(kept_[i]);
+    kept_[i].copy_(before);
+  }
+}
+
+SavedState Ema::state() const {
+  refuse_while_swapped("state");
+  SavedState saved{
+      .numbers = {{"calls", static_cast<double>(calls_)}, {"updates", static_cast<double>(updates_)}},
+      .tensors = {}};
+  for (const auto& [name, average] : averages_) saved.tensors[name] = average;
+  return saved;
+}
+
+void Ema::load_state(const SavedState& state) {
+  refuse_while_swapped("load_state");
+  const int64_t calls = state.whole_number("ema", "calls");
+  const int64_t updates = state.whole_number("ema", "updates");
+  for (const auto& [name, average] : averages_) {
+    const at::Tensor& saved = state.tensor("ema", name);
+    if (saved.sizes() == average.sizes()) continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("ema: expected '", name, "' of shape [", join(average.sizes(), ", "), "], got [",
+                    join(saved.sizes(), ", "), "]; load the state of the same model"));
+  }
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, average] : averages_) average.copy_(state.tensor("ema", name));
+  calls_ = calls;
+  updates_ = updates;
+}
+
+}  // namespace muster

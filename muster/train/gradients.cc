@@ -1,0 +1,59 @@
+#include "muster/train/gradients.h"
+
+#include <ATen/Functions.h>
+#include <ATen/native/ForeachUtils.h>
+
+#include <utility>
+
+namespace muster {
+
+std::vector<at::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> found;
+  for (const auto& group : optimizer.param_groups())
+    found.insert(found.end(), group.params().begin(), group.params().end());
+  return found;
+}
+
+std::vector<at::Tensor> gradient_values(const std::vector<at::Tensor>& parameters) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> found;
+  for (const at::Tensor& parameter : parameters) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined()) continue;
+    if (gradient.is_sparse() && !gradient.is_coalesced()) gradient = gradient.coalesce();
+    found.push_back(gradient.is_sparse() ? gradient._values() : gradient.detach());
+  }
+  return found;
+}
+
+std::vector<std::vector<at::Tensor>> by_device_and_type(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::vector<at::Tensor>> lots;
+  if (tensors.empty()) return lots;
+  const at::native::nested_optional_tensorvec_t lists{{tensors.begin(), tensors.end()}};
+  for (const auto& [kind, found] :
+       at::native::_group_tensors_by_first_tensors_device_and_dtype(lists, /*with_indices=*/false)) {
+    auto& lot = lots.emplace_back();
+    for (const auto& tensor : found.first[0]) lot.push_back(*tensor);
+  }
+  return lots;
+}
+
+at::Tensor multiply_and_find_nonfinite(const std::vector<at::Tensor>& gradients,
+                                       const at::Tensor& inverse_scale) {
+  const at::NoGradGuard no_grad;
+  at::Tensor found = at::zeros({}, inverse_scale.options());
+  for (const auto& lot : by_device_and_type(gradients)) {
+    const c10::Device device = lot[0].device();
+    if (device == found.device()) {
+      at::_amp_foreach_non_finite_check_and_unscale_(lot, found, inverse_scale);
+      continue;
+    }
+    at::Tensor there = at::zeros({}, inverse_scale.options().device(device));
+    at::_amp_foreach_non_finite_check_and_unscale_(lot, there,
+                                                   inverse_scale.to(device, /*non_blocking=*/true));
+    found = at::maximum(found, there.to(found.device(), /*non_blocking=*/true));
+  }
+  return found;
+}
+
+}  // namespace muster

@@ -1,0 +1,254 @@
+#include "muster/train/metrics.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+[[noreturn]] void refuse_metric(const std::string& what) {
+  throw Error(ErrorCode::invalid_argument, cat("metrics: ", what));
+}
+
+// One scalar of type double, on the value's device.
+at::Tensor as_double(const at::Tensor& value) {
+  return value.detach().to(at::kDouble);
+}
+
+}  // namespace
+
+bool MetricValues::contains(const std::string& name) const {
+  return std::any_of(values_.begin(), values_.end(), [&](const auto& value) { return value.first == name; });
+}
+
+double MetricValues::operator[](const std::string& name) const {
+  std::vector<std::string> names;
+  for (const auto& [known, value] : values_) {
+    if (known == name) return value;
+    names.push_back(known);
+  }
+  refuse_metric(
+      cat("expected one of ", join(names, ", "), ", got '", name, "'; add to it before it is written"));
+}
+
+Metrics::Metrics(ProcessGroup group, const MetricsOptions& options)
+    : group_(std::move(group)),
+      writer_(group_.rank() == 0 && !options.folder.empty() ? options.folder + "/metrics.jsonl" : "") {
+  if (group_.rank() == 0 && !options.folder.empty() && options.tensorboard)
+    events_ = std::make_unique<EventFile>(options.folder);
+}
+
+const char* Metrics::name_of(Kind kind) {
+  switch (kind) {
+    case Kind::mean:
+      return "mean";
+    case Kind::sum:
+      return "sum";
+    case Kind::max:
+      return "max";
+    default:
+      return "min";
+  }
+}
+
+double Metrics::nothing(Kind kind) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return kind == Kind::max ? -kInfinity : kind == Kind::min ? kInfinity : 0;
+}
+
+double Metrics::combined(Kind kind, double a, double b) {
+  if (kind == Kind::mean || kind == Kind::sum) return a + b;
+  if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<double>::quiet_NaN();
+  return kind == Kind::max ? std::max(a, b) : std::min(a, b);
+}
+
+Metrics::Entry& Metrics::entry(const std::string& name, Kind kind) {
+  const auto found = entries_.find(name);
+  if (found != entries_.end()) {
+    if (found->second.kind == kind) return found->second;
+    refuse_metric(cat("expected '", name, "' to be a ", name_of(found->second.kind), " as before, got a ",
+                      name_of(kind), "; give them different names"));
+  }
+  if (name.empty() || printable(name) != name || name == "step") {
+    refuse_metric(cat("expected a name of printable characters that is not 'step', got '", printable(name),
+                      "'; choose another"));
+  }
+  order_.push_back(name);
+  return entries_[name] = {.kind = kind, .on_device = {}, .on_host = nothing(kind)};
+}
+
+void Metrics::add(const std::string& name, Kind kind, double value, double count) {
+  Entry& into = entry(name, kind);
+  into.on_host = combined(kind, into.on_host, value);
+  into.count += count;
+}
+
+// `value` is a scalar of type double.
+void Metrics::add(const std::string& name, Kind kind, const at::Tensor& value, double count) {
+  Entry& into = entry(name, kind);
+  into.count += count;
+  if (!into.on_device.defined()) {
+    into.on_device = value.clone();
+    return;
+  }
+  const at::Tensor here = value.to(into.on_device.device(), /*non_blocking=*/true);
+  if (kind == Kind::max) {
+    into.on_device = at::maximum(into.on_device, here);
+  } else if (kind == Kind::min) {
+    into.on_device = at::minimum(into.on_device, here);
+  } else {
+    into.on_device += here;
+  }
+}
+
+void Metrics::mean(const std::string& name, const at::Tensor& value, double count) {
+  const at::NoGradGuard no_grad;
+  add(name, Kind::mean, as_double(value).sum() * count, count * static_cast<double>(value.numel()));
+}
+
+void Metrics::mean(const std::string& name, double value, double count) {
+  add(name, Kind::mean, value * count, count);
+}
+
+void Metrics::sum(const std::string& name, const at::Tensor& value) {
+  const at::NoGradGuard no_grad;
+  add(name, Kind::sum, as_double(value).sum(), 1);
+}
+
+void Metrics::sum(const std::string& name, double value) {
+  add(name, Kind::sum, value, 1);
+}
+
+void Metrics::max(const std::string& name, const at::Tensor& value) {
+  const at::NoGradGuard no_grad;
+  add(name, Kind::max, as_double(value).max(), 1);
+}
+
+void Metrics::max(const std::string& name, double value) {
+  add(name, Kind::max, value, 1);
+}
+
+void Metrics::min(const std::string& name, const at::Tensor& value) {
+  const at::NoGradGuard no_grad;
+  add(name, Kind::min, as_double(value).min(), 1);
+}
+
+void Metrics::min(const std::string& name, double value) {
+  add(name, Kind::min, value, 1);
+}
+
+void Metrics::accuracy(const std::string& name, const at::Tensor& logits, const at::Tensor& labels,
+                       int64_t k) {
+  const bool fits = logits.dim() >= 1 && logits.sizes().slice(0, logits.dim() - 1) == labels.sizes();
+  if (!fits || k < 1 || k > logits.size(-1)) {
+    refuse_metric(cat("expected logits […, classes], labels […] and k from 1 to the classes for '", name,
+                      "', got [", join(logits.sizes(), ", "), "], [", join(labels.sizes(), ", "), "] and ", k,
+                      "; reshape them"));
+  }
+  const at::NoGradGuard no_grad;
+  const at::Tensor hits = k == 1 ? logits.argmax(-1).eq(labels)
+                                 : std::get<1>(logits.topk(k, -1)).eq(labels.unsqueeze(-1)).any(-1);
+  add(name, Kind::mean, hits.sum().to(at::kDouble), static_cast<double>(labels.numel()));
+}
+
+// What is on devices to the host: one copy a device.
+void Metrics::fetch() {
+  std::map<std::string, std::vector<Entry*>> by_device;
+  for (auto& [name, entry] : entries_) {
+    if (entry.on_device.defined()) by_device[entry.on_device.device().str()].push_back(&entry);
+  }
+  for (const auto& [device, entries] : by_device) {
+    std::vector<at::Tensor> scalars;
+    for (const Entry* entry : entries) scalars.push_back(entry->on_device);
+    const at::Tensor all = at::stack(scalars).cpu();
+    for (size_t i = 0; i < entries.size(); ++i) {
+      entries[i]->on_host = combined(entries[i]->kind, entries[i]->on_host, all.const_data_ptr<double>()[i]);
+      entries[i]->on_device.reset();
+    }
+  }
+}
+
+// "max grad_norm, mean loss", in the order of names: ranks may have met them in another one.
+std::string Metrics::signature() const {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries_) names.push_back(cat(name_of(entry.kind), " ", name));
+  return join(names, ", ");
+}
+
+// The signature, a zero byte, and two numbers an entry.
+std::string Metrics::message() const {
+  std::string bytes = signature();
+  bytes += '\0';
+  for (const auto& [name, entry] : entries_) {
+    for (const double number : {entry.on_host, entry.count})
+      bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  }
+  return bytes;
+}
+
+// In the order of the ranks, so that all have the same bits.
+void Metrics::combine(const std::vector<std::string>& messages) {
+  const auto names_in = [](const std::string& message) { return message.substr(0, message.find('\0')); };
+  const std::string names = names_in(messages[0]);
+  for (size_t rank = 1; rank < messages.size(); ++rank) {
+    if (names_in(messages[rank]) == names) continue;
+    refuse_metric(cat("expected the same names on all ranks, got '", names, "' on rank 0 and '",
+                      names_in(messages[rank]), "' on rank ", rank, " (rank ", group_.rank(),
+                      "); add to the same metrics on every rank before they are written"));
+  }
+  size_t at = names.size() + 1;
+  for (auto& [name, entry] : entries_) {
+    entry.on_host = nothing(entry.kind);
+    entry.count = 0;
+    for (const std::string& message : messages) {
+      double numbers[2];
+      std::memcpy(numbers, message.data() + at, sizeof(numbers));
+      if (numbers[1] != 0) entry.on_host = combined(entry.kind, entry.on_host, numbers[0]);
+      entry.count += numbers[1];
+    }
+    at += 2 * sizeof(double);
+  }
+}
+
+MetricValues Metrics::write(int64_t step, const MetricValues::Pairs& extra) {
+  fetch();
+  combine(group_.all_gather_bytes(message(), "of metrics"));
+  MetricValues::Pairs values;
+  for (const std::string& name : order_) {
+    const Entry& entry = entries_.at(name);
+    if (entry.count == 0) continue;
+    values.emplace_back(name, entry.kind == Kind::mean ? entry.on_host / entry.count : entry.on_host);
+  }
+  MetricValues::Pairs line = extra;
+  line.insert(line.end(), values.begin(), values.end());
+  if (events_) events_->write(step, line);
+  line.insert(line.begin(), {"step", static_cast<double>(step)});
+  writer_.write_line(line);
+  for (auto& [name, entry] : entries_) {
+    entry.count = 0;
+    entry.on_host = nothing(entry.kind);
+  }
+  return MetricValues(std::move(values));
+}
+
+std::optional<MetricValues> Metrics::write_every(int64_t n, int64_t step, const MetricValues::Pairs& extra) {
+  if (n < 1)
+    refuse_metric(cat("expected to write every step or less often, got every ", n, "; pass 1 or more"));
+  if (step % n != 0) return std::nullopt;
+  return write(step, extra);
+}
+
+int64_t Metrics::continue_after(int64_t step) {
+  if (events_) events_->continue_after(step);
+  return writer_.continue_after(step);
+}
+
+}  // namespace muster

@@ -1,0 +1,114 @@
+// Numbers of a training run over steps and ranks. What is added stays on the device; writing them brings all
+// over in one copy and asks the other ranks in one exchange.
+//
+//   muster::Metrics metrics(ctx);
+//   … metrics.mean("loss", loss, batch.size());
+//   … metrics.accuracy("top1", logits, batch.labels);
+//   … metrics.write_every(50, step, {{"lr", schedule.lr()}});
+//
+// Rank 0 writes `metrics.jsonl` (and, if asked, TensorBoard's event file); every rank gets the numbers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/comm/process_group.h"
+#include "muster/train/metrics_writer.h"
+#include "muster/train/tensorboard.h"
+
+namespace muster {
+
+// In the order in which the names were first used.
+class MetricValues {
+ public:
+  using Pairs = std::vector<std::pair<std::string, double>>;
+  explicit MetricValues(Pairs values) : values_(std::move(values)) {}
+
+  bool contains(const std::string& name) const;
+  // Throws: invalid_argument naming those that there are.
+  double operator[](const std::string& name) const;
+  Pairs::const_iterator begin() const { return values_.begin(); }
+  Pairs::const_iterator end() const { return values_.end(); }
+  size_t size() const { return values_.size(); }
+
+ private:
+  Pairs values_;
+};
+
+struct MetricsOptions {
+  std::string folder = {};   // default: the job's; nothing is written where neither is there
+  bool tensorboard = false;  // an event file too
+};
+
+class Metrics {
+ public:
+  // Throws: io.
+  Metrics(ProcessGroup group, const MetricsOptions& options);
+  // The group and the folder of a muster::Context.
+  template <class Context>
+  requires requires(Context& ctx) { ctx.process_group(), ctx.run_dir(); }
+  explicit Metrics(Context& ctx, const MetricsOptions& options = {})
+      : Metrics(ctx.process_group(),
+                MetricsOptions{.folder = options.folder.empty() ? ctx.run_dir() : options.folder,
+                               .tensorboard = options.tensorboard}) {}
+
+  // `value` is the mean over `count` samples; or, with several elements, each is one of that weight.
+  // Blocking: no, for all that add. Throws: invalid_argument for a name that was added to otherwise.
+  void mean(const std::string& name, const at::Tensor& value, double count = 1);
+  void mean(const std::string& name, double value, double count = 1);
+  void sum(const std::string& name, const at::Tensor& value);
+  void sum(const std::string& name, double value);
+  void max(const std::string& name, const at::Tensor& value);
+  void max(const std::string& name, double value);
+  void min(const std::string& name, const at::Tensor& value);
+  void min(const std::string& name, double value);
+  // The part of the labels that are among the k likeliest classes. Shapes: logits […, classes], labels […].
+  void accuracy(const std::string& name, const at::Tensor& logits, const at::Tensor& labels, int64_t k = 1);
+
+  // What was added since the last time, over all ranks, and begins anew. `extra` are numbers of rank 0's own,
+  // which go to the front of the line. A NaN of one rank is a NaN. Collective. Blocking: for the device and
+  // the ranks. Throws: invalid_argument, on every rank, when their names differ; io on rank 0.
+  MetricValues write(int64_t step, const MetricValues::Pairs& extra = {});
+  // The same in every n-th step; else nothing.
+  std::optional<MetricValues> write_every(int64_t n, int64_t step, const MetricValues::Pairs& extra = {});
+
+  // As MetricsWriter's, for the event file too. On all ranks or on rank 0.
+  int64_t continue_after(int64_t step);
+
+ private:
+  enum class Kind { mean, sum, max, min };
+  // Part on the device, part in host memory; `count` is how much went in.
+  struct Entry {
+    Kind kind;
+    at::Tensor on_device;
+    double on_host;
+    double count = 0;
+  };
+
+  Entry& entry(const std::string& name, Kind kind);
+  void add(const std::string& name, Kind kind, const at::Tensor& value, double count);
+  void add(const std::string& name, Kind kind, double value, double count);
+  void fetch();
+  std::string signature() const;
+  std::string message() const;
+  void combine(const std::vector<std::string>& messages);
+  static const char* name_of(Kind kind);
+  static double nothing(Kind kind);
+  static double combined(Kind kind, double a, double b);
+
+  ProcessGroup group_;
+  MetricsWriter writer_;
+  std::unique_ptr<EventFile> events_;
+  std::map<std::string, Entry> entries_;
+  std::vector<std::string> order_;
+};
+
+}  // namespace muster

@@ -1,0 +1,179 @@
+#include "muster/train/precision.h"
+
+#include <ATen/Functions.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/train/gradients.h"
+
+namespace muster {
+
+namespace {
+
+c10::ScalarType type_named(const std::string& name) {
+  if (name == "fp32") return c10::kFloat;
+  if (name == "bf16") return c10::kBFloat16;
+  if (name == "fp16") return c10::kHalf;
+  throw Error(ErrorCode::invalid_argument,
+              cat("precision: expected fp32, bf16 or fp16, got '", name, "'; pass one of these"));
+}
+
+void check_scale_options(const PrecisionOptions& options) {
+  const auto expect = [](bool holds, const char* rule, const char* name, auto value) {
+    if (holds) return;
+    throw Error(ErrorCode::invalid_argument,
+                cat("precision: expected ", rule, ", got ", name, " ", value, "; leave it at its default"));
+  };
+  expect(options.init_scale > 0 && std::isfinite(options.init_scale), "a finite scale above 0", "init_scale",
+         options.init_scale);
+  expect(options.growth_factor > 1, "a growth above 1", "growth_factor", options.growth_factor);
+  expect(options.backoff_factor > 0 && options.backoff_factor < 1, "a backoff between 0 and 1",
+         "backoff_factor", options.backoff_factor);
+  expect(options.growth_interval >= 1, "at least 1 step", "growth_interval", options.growth_interval);
+}
+
+// What most models are made of, forward and backward. Ones, so that no generator moves.
+void try_kernels(c10::Device device, const std::string& name) {
+  const auto type = type_named(name);
+  try {
+    const at::AutoGradMode with_gradients(true);
+    const auto options = at::TensorOptions(device).dtype(c10::kFloat);
+    const at::Tensor weight = at::ones({8, 8}, options).requires_grad_(true);
+    const at::Tensor filter = at::ones({8, 8, 3, 3}, options).requires_grad_(true);
+    at::Tensor sum;
+    {
+      const Autocast guard(device.type(), type, true);
+      sum = at::linear(at::ones({4, 8}, options), weight).sum() +
+            at::conv2d(at::ones({1, 8, 6, 6}, options), filter).sum();
+    }
+    torch::autograd::backward({sum}, {});
+  } catch (const c10::Error& error) {
+    throw Error(
+        ErrorCode::unavailable,
+        cat("precision: expected a device whose matrix products and convolutions LibTorch computes in ", name,
+            ", got ", device.str(), " (", split(error.what_without_backtrace(), '\n')[0], "); use fp32",
+            name == "fp16" ? " or bf16" : ""));
+  }
+}
+
+}  // namespace
+
+Precision::Precision(c10::Device device, const PrecisionOptions& options)
+    : device_(device), options_(options) {
+  const auto type = type_named(options.type);
+  check_scale_options(options);
+  if (type != c10::kFloat) try_kernels(device, options.type);
+  if (!scales()) return;
+  const auto place = at::TensorOptions(device);
+  scale_ = at::full({}, options.init_scale, place.dtype(c10::kFloat));
+  growth_tracker_ = at::zeros({}, place.dtype(c10::kInt));
+}
+
+Precision::Precision(c10::Device device, std::string_view type)
+    : Precision(device, PrecisionOptions{.type = std::string(type)}) {}
+
+Autocast Precision::autocast() const {
+  const bool enabled = options_.type != "fp32";
+  // fp32 is no type of autocast; what stands there while it is off has no effect.
+  return {device_.type(), enabled ? type_named(options_.type) : c10::kBFloat16, enabled};
+}
+
+at::Tensor Precision::scale(const at::Tensor& loss) const {
+  return scales() ? loss * scale_.to(loss.device(), /*non_blocking=*/true) : loss;
+}
+
+// As GradScaler: the reciprocal in double, as float's is not exact with every compiler.
+at::Tensor Precision::inverse_scale() const {
+  if (!scales()) return at::ones({}, at::TensorOptions(device_).dtype(c10::kFloat));
+  return scale_.to(c10::kDouble).reciprocal().to(c10::kFloat);
+}
+
+bool Precision::is_unscaled(const at::Tensor& parameter) const {
+  return std::any_of(unscaled_.begin(), unscaled_.end(), [&](const Unscaled& lot) {
+    return lot.parameters.contains(parameter.unsafeGetTensorImpl());
+  });
+}
+
+void Precision::unscale(torch::optim::Optimizer& optimizer) {
+  unscale(parameters_of(optimizer));
+}
+
+void Precision::unscale(const std::vector<at::Tensor>& parameters, const std::optional<ProcessGroup>& group) {
+  if (!scales()) return;
+  std::vector<at::Tensor> fresh;
+  for (const at::Tensor& parameter : parameters) {
+    if (!is_unscaled(parameter)) fresh.push_back(parameter);
+  }
+  if (fresh.empty()) return;
+  const auto gradients = gradient_values(fresh);
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.scalar_type() != c10::kHalf) continue;
+    throw Error(
+        ErrorCode::invalid_argument,
+        "precision: expected parameters and gradients of fp32, got a gradient of fp16; keep the model "
+        "in fp32 (autocast computes in fp16), without model->to(torch::kHalf)");
+  }
+  Unscaled lot{.parameters = {}, .found = multiply_and_find_nonfinite(gradients, inverse_scale())};
+  for (const at::Tensor& parameter : fresh) lot.parameters.insert(parameter.unsafeGetTensorImpl());
+  std::optional<ProcessGroup> ranks = group ? group : options_.group;
+  if (ranks && ranks->size() > 1) ranks->all_reduce(lot.found, ReduceOp::max);
+  unscaled_.push_back(std::move(lot));
+}
+
+bool Precision::found_nonfinite(const std::vector<at::Tensor>& parameters) const {
+  return std::any_of(unscaled_.begin(), unscaled_.end(), [&](const Unscaled& lot) {
+    const bool concerned =
+        std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
+          return lot.parameters.contains(parameter.unsafeGetTensorImpl());
+        });
+    return concerned && lot.found.item<float>() != 0;
+  });
+}
+
+bool Precision::step(torch::optim::Optimizer& optimizer) {
+  unscale(optimizer);
+  if (scales() && found_nonfinite(parameters_of(optimizer))) return false;
+  optimizer.step();
+  return true;
+}
+
+void Precision::update() {
+  if (!scales()) return;
+  if (unscaled_.empty()) {
+    throw Error(ErrorCode::failed_precondition,
+                "precision: expected unscale or step before update, got update alone; call "
+                "precision.step(optimizer) first");
+  }
+  at::Tensor found = at::zeros({}, scale_.options());
+  for (const Unscaled& lot : unscaled_) found += lot.found;
+  at::_amp_update_scale_(scale_, growth_tracker_, found, options_.growth_factor, options_.backoff_factor,
+                         options_.growth_interval);
+  unscaled_.clear();
+  ++updates_;
+}
+
+double Precision::scale_value() const {
+  return scales() ? scale_.item<float>() : 1;
+}
+
+SavedState Precision::state() const {
+  if (!scales()) return {};
+  return {.numbers = {{"scale", scale_value()}, {"growth_tracker", growth_tracker_.item<int>()}},
+          .tensors = {}};
+}
+
+void Precision::load_state(const SavedState& state) {
+  if (!scales()) return;  // a run that goes on without a scale has no use for it
+  const double scale = state.number("precision", "scale");
+  const int64_t tracker = state.whole_number("precision", "growth_tracker");
+  scale_.fill_(scale);
+  growth_tracker_.fill_(tracker);
+  unscaled_.clear();
+  ++updates_;
+}
+
+}  // namespace muster

@@ -1,0 +1,129 @@
+#include "muster/train/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+Schedule::Schedule(torch::optim::Optimizer& optimizer, Rate rate)
+    : optimizer_(optimizer), rate_(std::move(rate)) {
+  for (const auto& group : optimizer.param_groups()) initial_.push_back(group.options().get_lr());
+  apply();
+}
+
+void Schedule::step() {
+  ++step_;
+  apply();
+}
+
+void Schedule::apply() {
+  auto& groups = optimizer_.param_groups();
+  if (groups.size() != initial_.size()) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("schedule: expected an optimizer of ", plural(initial_.size(), "parameter group"),
+                    ", got ", groups.size(), "; add groups before the schedule is made"));
+  }
+  for (size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rate_(initial_[i], step_));
+}
+
+double Schedule::lr(size_t group) const {
+  return optimizer_.param_groups().at(group).options().get_lr();
+}
+
+SavedState Schedule::state() const {
+  SavedState saved{.numbers = {{"step", static_cast<double>(step_)}}, .tensors = {}};
+  for (size_t i = 0; i < initial_.size(); ++i) saved.numbers[cat("initial_lr.", i)] = initial_[i];
+  return saved;
+}
+
+void Schedule::load_state(const SavedState& state) {
+  const int64_t step = state.whole_number("schedule", "step");
+  if (state.numbers.size() != initial_.size() + 1) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("schedule: expected a saved state of ", plural(initial_.size(), "parameter group"),
+                    ", got ", state.numbers.size() - 1, "; make the optimizer with the groups that it had"));
+  }
+  std::vector<double> initial;
+  for (size_t i = 0; i < initial_.size(); ++i)
+    initial.push_back(state.number("schedule", cat("initial_lr.", i)));
+  initial_ = std::move(initial);
+  step_ = step;
+  apply();
+}
+
+Plateau::Plateau(torch::optim::Optimizer& optimizer, const PlateauOptions& options)
+    : optimizer_(optimizer),
+      options_(options),
+      best_(options.larger_is_better ? -std::numeric_limits<double>::infinity()
+                                     : std::numeric_limits<double>::infinity()) {
+  if (options.factor >= 1 || !(options.factor >= 0)) {
+    throw Error(ErrorCode::invalid_argument, cat("plateau: expected a factor of 0 or more and below 1, got ",
+                                                 options.factor, "; 0.1 is the default"));
+  }
+}
+
+bool Plateau::is_better(double metric) const {
+  const double sign = options_.larger_is_better ? 1 : -1;
+  if (options_.absolute_threshold) {
+    const double bound = best_ + sign * options_.threshold;
+    return options_.larger_is_better ? metric > bound : metric < bound;
+  }
+  const double bound = best_ * (1.0 + sign * options_.threshold);
+  return options_.larger_is_better ? metric > bound : metric < bound;
+}
+
+bool Plateau::step(double metric) {
+  if (is_better(metric)) {
+    best_ = metric;
+    bad_ = 0;
+  } else {
+    ++bad_;
+  }
+  if (cooldown_left_ > 0) {
+    --cooldown_left_;
+    bad_ = 0;
+  }
+  if (bad_ <= options_.patience) return false;
+  lower();
+  cooldown_left_ = options_.cooldown;
+  bad_ = 0;
+  return true;
+}
+
+void Plateau::lower() {
+  for (auto& group : optimizer_.param_groups()) {
+    const double before = group.options().get_lr();
+    const double after = std::max(before * options_.factor, options_.min_lr);
+    if (before - after > options_.eps) group.options().set_lr(after);
+  }
+}
+
+double Plateau::lr(size_t group) const {
+  return optimizer_.param_groups().at(group).options().get_lr();
+}
+
+SavedState Plateau::state() const {
+  SavedState saved{.numbers = {{"best", best_},
+                               {"bad", static_cast<double>(bad_)},
+                               {"cooldown_left", static_cast<double>(cooldown_left_)}},
+                   .tensors = {}};
+  for (size_t i = 0; i < optimizer_.param_groups().size(); ++i) saved.numbers[cat("lr.", i)] = lr(i);
+  return saved;
+}
+
+void Plateau::load_state(const SavedState& state) {
+  std::vector<double> rates;
+  for (size_t i = 0; i < optimizer_.param_groups().size(); ++i)
+    rates.push_back(state.number("plateau", cat("lr.", i)));
+  best_ = state.number("plateau", "best");
+  bad_ = state.whole_number("plateau", "bad");
+  cooldown_left_ = state.whole_number("plateau", "cooldown_left");
+  for (size_t i = 0; i < rates.size(); ++i) optimizer_.param_groups()[i].options().set_lr(rates[i]);
+}
+
+}  // namespace muster

@@ -1,0 +1,128 @@
+#include "muster/train/tensorboard.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+// Protobuf's wire types, which stand in the low three bits of a field's key.
+enum WireType { kVarint = 0, kEightBytes = 1, kBytes = 2, kFourBytes = 5 };
+
+void put_varint(std::string& out, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
+  out += static_cast<char>(value);
+}
+
+void put_key(std::string& out, int field, WireType type) {
+  put_varint(out, static_cast<uint64_t>(field << 3 | type));
+}
+
+// x86 and ARM are little-endian, as protobuf and TFRecord are.
+template <class Number>
+void put_raw(std::string& out, Number value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+void put_bytes(std::string& out, int field, const std::string& bytes) {
+  put_key(out, field, kBytes);
+  put_varint(out, bytes.size());
+  out += bytes;
+}
+
+std::array<uint32_t, 256> make_crc32c_table() {
+  std::array<uint32_t, 256> table{};
+  for (uint32_t i = 0; i < 256; ++i) {
+    uint32_t crc = i;
+    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ ((crc & 1) != 0 ? 0x82f63b78U : 0);
+    table[i] = crc;
+  }
+  return table;
+}
+
+// TFRecord's: masked, so that a checksum over data with checksums is none of zeros.
+uint32_t masked_crc32c(const std::string& bytes) {
+  static const auto table = make_crc32c_table();
+  uint32_t crc = ~0U;
+  for (const char byte : bytes) crc = table[(crc ^ static_cast<uint8_t>(byte)) & 0xff] ^ crc >> 8;
+  crc = ~crc;
+  return (crc >> 15 | crc << 17) + 0xa282ead8U;
+}
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Fields of message Event that all have: 1 wall_time, 2 step.
+std::string begin_event(int64_t step) {
+  std::string event;
+  put_key(event, 1, kEightBytes);
+  put_raw(event, seconds_since_1970());
+  put_key(event, 2, kVarint);
+  put_varint(event, static_cast<uint64_t>(step));
+  return event;
+}
+
+// As TensorBoard's own writers name theirs; several of one process have different numbers.
+std::string event_file_name() {
+  static std::atomic<int> files = 0;
+  char host[256] = "localhost";
+  ::gethostname(host, sizeof(host) - 1);
+  return cat("events.out.tfevents.", static_cast<int64_t>(seconds_since_1970()), ".", host, ".", ::getpid(),
+             ".", files++);
+}
+
+}  // namespace
+
+EventFile::EventFile(const std::string& folder) : path_(folder + "/" + event_file_name()) {
+  file_ = Fd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
+  if (!file_.valid()) fail_errno(cat("tensorboard: cannot make '", path_, "'"), errno);
+  std::string event = begin_event(0);
+  put_bytes(event, 3, "brain.Event:2");  // file_version, without which readers stop
+  write_event(event);
+}
+
+void EventFile::write(int64_t step, const std::vector<std::pair<std::string, double>>& values) {
+  std::string summary;
+  for (const auto& [name, number] : values) {
+    std::string value;
+    put_bytes(value, 1, name);      // tag
+    put_key(value, 2, kFourBytes);  // simple_value
+    put_raw(value, static_cast<float>(number));
+    put_bytes(summary, 1, value);
+  }
+  std::string event = begin_event(step);
+  put_bytes(event, 5, summary);
+  write_event(event);
+}
+
+void EventFile::continue_after(int64_t step) {
+  std::string log;
+  put_key(log, 1, kVarint);  // status
+  put_varint(log, 1);        // START: what is later than this step, a reader drops
+  std::string event = begin_event(step + 1);
+  put_bytes(event, 7, log);  // session_log
+  write_event(event);
+}
+
+void EventFile::write_event(const std::string& event) {
+  std::string length;
+  put_raw(length, static_cast<uint64_t>(event.size()));
+  std::string record = length;
+  put_raw(record, masked_crc32c(length));
+  record += event;
+  put_raw(record, masked_crc32c(event));
+  write_all(file_.get(), record, path_);
+}
+
+}  // namespace muster
