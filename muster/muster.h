@@ -24,4 +24,5 @@
 #include "muster/train/metrics.h"
 #include "muster/train/precision.h"
 #include "muster/train/schedule.h"
+#include "muster/train/step.h"
 #include "muster/train/tensorboard.h"

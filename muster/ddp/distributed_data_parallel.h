@@ -61,6 +61,9 @@ class DistributedDataParallel {
   // The same when `active`; for loops that reduce at the last micro-batch only.
   NoSync no_sync_if(bool active) { return NoSync(*reducer_, active); }
 
+  // What reduces its gradients, for a training step that drives several models.
+  GradientReducer& reducer() { return *reducer_; }
+
   // The model itself: for saving, for evaluating on one rank, for the optimizer's parameters.
   Module& module() { return module_; }
   auto* operator->() { return module_.operator->(); }

@@ -1,0 +1,251 @@
+#include "muster/train/step.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/train/clip.h"
+#include "muster/train/gradients.h"
+
+namespace muster {
+
+namespace {
+
+// Parameters that want no gradient until the end of the scope.
+class FreezeGuard {
+ public:
+  explicit FreezeGuard(const StepModels& models) {
+    for (const StepModel& model : models) {
+      for (at::Tensor& parameter : model.module().parameters()) {
+        if (!parameter.requires_grad()) continue;
+        parameter.requires_grad_(false);
+        frozen_.push_back(parameter);
+      }
+    }
+  }
+  ~FreezeGuard() {
+    for (const at::Tensor& parameter : frozen_) parameter.requires_grad_(true);
+  }
+  FreezeGuard(const FreezeGuard&) = delete;
+  FreezeGuard& operator=(const FreezeGuard&) = delete;
+
+ private:
+  std::vector<at::Tensor> frozen_;
+};
+
+std::vector<at::Tensor> distinct_parameters_of(const Several<torch::optim::Optimizer>& optimizers) {
+  std::vector<at::Tensor> found;
+  std::set<const c10::TensorImpl*> seen;
+  for (torch::optim::Optimizer* optimizer : optimizers) {
+    for (const at::Tensor& parameter : parameters_of(*optimizer)) {
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) found.push_back(parameter);
+    }
+  }
+  return found;
+}
+
+void check_not_frozen(const std::vector<at::Tensor>& trained, const StepModels& frozen) {
+  std::set<const c10::TensorImpl*> seen;
+  for (const at::Tensor& parameter : trained) seen.insert(parameter.unsafeGetTensorImpl());
+  for (const StepModel& model : frozen) {
+    for (const auto& item : model.module().named_parameters()) {
+      if (!seen.contains(item.value().unsafeGetTensorImpl())) continue;
+      throw Error(ErrorCode::invalid_argument,
+                  cat("train step: expected frozen models without parameters of its optimizers, got '",
+                      item.key(), "' in both; freeze the model that another step trains"));
+    }
+  }
+}
+
+std::optional<ProcessGroup> group_of(const StepModels& models) {
+  for (const StepModel& model : models) {
+    if (model.reducer() != nullptr && model.reducer()->group().size() > 1) return model.reducer()->group();
+  }
+  return std::nullopt;
+}
+
+void check_loss_is_scalar(const at::Tensor& loss) {
+  if (loss.defined() && loss.numel() == 1 && loss.requires_grad()) return;
+  const std::string got = !loss.defined()     ? "an undefined tensor"
+                          : loss.numel() != 1 ? cat("a tensor of shape [", join(loss.sizes(), ", "), "]")
+                                              : "one that does not depend on parameters";
+  throw Error(ErrorCode::invalid_argument,
+              cat("train step: expected the closure to return the mean loss of the "
+                  "batch, got ",
+                  got, "; return a scalar that was computed from the model"));
+}
+
+bool has_nonfinite(const at::Tensor& gradient) {
+  return gradient.defined() &&
+         !(gradient.is_sparse() ? gradient._values() : gradient).isfinite().all().item<bool>();
+}
+
+}  // namespace
+
+TrainStep::TrainStep(StepModels models, Several<torch::optim::Optimizer> optimizers,
+                     const TrainStepOptions& options)
+    : models_(std::move(models)),
+      optimizers_(std::move(optimizers)),
+      options_(options),
+      group_(options.group ? options.group : group_of(models_)),
+      parameters_(distinct_parameters_of(optimizers_)) {
+  if (optimizers_.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                "train step: expected at least one optimizer, got none; pass the model's");
+  }
+  check_not_frozen(parameters_, options.frozen);
+}
+
+at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tensor()>& loss_of) {
+  try {
+    if (in_step_) {
+      check_untouched();
+    } else {
+      begin();
+    }
+    const at::Tensor loss = backward(weight, last, loss_of);
+    if (last) {
+      finish();
+    } else {
+      left_ = marks();
+    }
+    return loss;
+  } catch (...) {
+    end();  // what has been gathered is no whole step
+    throw;
+  }
+}
+
+// Gradients may be there of other backwards: a GAN's generator step goes through its discriminator.
+void TrainStep::begin() {
+  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  in_step_ = true;
+  scale_updates_ = scales() ? options_.precision->updates() : 0;
+}
+
+void TrainStep::check_untouched() const {
+  if (marks() != left_) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("train step: expected the gradients that its last micro-batch left, got others", place(),
+                    "; where another step's loss goes through this model, name it in that step's .frozen"));
+  }
+  if (scales() && options_.precision->updates() != scale_updates_) {
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("train step: expected one loss scale for all micro-batches of a step, got an update between "
+            "two",
+            place(), "; give each TrainStep a Precision of its own"));
+  }
+}
+
+at::Tensor TrainStep::backward(double weight, bool last, const std::function<at::Tensor()>& loss_of) {
+  std::vector<std::unique_ptr<NoSync>> local;
+  for (const StepModel& model : models_) {
+    if (model.reducer() != nullptr) local.push_back(std::make_unique<NoSync>(*model.reducer(), !last));
+  }
+  const FreezeGuard frozen(options_.frozen);
+  const at::Tensor loss = options_.precision != nullptr ? options_.precision->run(loss_of) : loss_of();
+  check_loss_is_scalar(loss);
+  at::Tensor weighted = weight == 1 ? loss : loss * weight;
+  if (options_.precision != nullptr) weighted = options_.precision->scale(weighted);
+  weighted.backward();
+  return loss.detach();
+}
+
+void TrainStep::finish() {
+  const bool finite = clip_and_check();
+  const bool hopeless = scales() && !finite && options_.precision->scale_value() <= 1;
+  if (scales()) options_.precision->update();
+  if (!finite && options_.on_nonfinite == OnNonfinite::stop && (!scales() || hopeless)) stop_at_nonfinite();
+  if (finite) {
+    take();
+  } else {
+    ++skipped_;
+  }
+  end();
+}
+
+void TrainStep::take() {
+  for (torch::optim::Optimizer* optimizer : optimizers_) optimizer->step();
+  for (Schedule* schedule : options_.schedule) schedule->step();
+  for (Ema* ema : options_.ema) ema->update();
+  ++steps_;
+}
+
+// False where the step is not to be taken.
+bool TrainStep::clip_and_check() {
+  const bool checks = !scales() && options_.on_nonfinite != OnNonfinite::ignore;
+  if (scales()) {
+    options_.precision->unscale(parameters_, group_);
+    if (options_.precision->found_nonfinite(parameters_)) return false;
+  }
+  // Before the values are clipped, which makes an infinity a finite number.
+  const bool by_norm = options_.clip_norm && !options_.clip_value;
+  if (checks && !by_norm && !agree_on_nonfinite(nonfinite_values())) return false;
+  if (options_.clip_value) clip_grad_value(parameters_, *options_.clip_value);
+  if (!options_.clip_norm) return true;
+  grad_norm_ = muster::grad_norm(parameters_);
+  // The norm is wanted anyway, and says it too.
+  if (checks && by_norm && !agree_on_nonfinite(grad_norm_.isfinite().logical_not().to(at::kFloat)))
+    return false;
+  clip_grads_with_norm(parameters_, *options_.clip_norm, grad_norm_);
+  return true;
+}
+
+// 1 or 0, on the gradients' device. Multiplying by 1 changes no bit.
+at::Tensor TrainStep::nonfinite_values() const {
+  const auto gradients = gradient_values(parameters_);
+  if (gradients.empty()) return at::zeros({});
+  return multiply_and_find_nonfinite(gradients, at::ones({}, gradients[0].options().dtype(at::kFloat)));
+}
+
+// True where the gradients of all ranks are finite.
+bool TrainStep::agree_on_nonfinite(at::Tensor found) {
+  if (group_) group_->all_reduce(found, ReduceOp::max);
+  return found.item<float>() == 0;
+}
+
+void TrainStep::stop_at_nonfinite() const {
+  std::vector<std::string> names;
+  for (const StepModel& model : models_) {
+    for (const auto& item : model.module().named_parameters()) {
+      if (has_nonfinite(item.value().grad())) names.push_back(item.key());
+    }
+  }
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat("train step: expected finite gradients, got NaN or an infinity ",
+          names.empty() ? "on another rank, or as their norm" : cat("in ", join_first(names, ", ", 3)),
+          place(), "; lower the learning rate, look at the data, or set .on_nonfinite = skip"));
+}
+
+void TrainStep::end() {
+  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  left_.clear();
+  in_step_ = false;
+}
+
+std::vector<TrainStep::Mark> TrainStep::marks() const {
+  std::vector<Mark> found;
+  for (const at::Tensor& parameter : parameters_) {
+    const at::Tensor& gradient = parameter.grad();
+    if (!gradient.defined()) {
+      found.push_back({nullptr, 0});
+    } else {
+      found.push_back({gradient.unsafeGetTensorImpl(), static_cast<uint32_t>(gradient._version())});
+    }
+  }
+  return found;
+}
+
+// " (rank 1, step 7)", counted from 1.
+std::string TrainStep::place() const {
+  const int64_t step = steps_ + skipped_ + 1;
+  return group_ ? cat(" (rank ", group_->rank(), ", step ", step, ")") : cat(" (step ", step, ")");
+}
+
+}  // namespace muster

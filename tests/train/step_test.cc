@@ -1,0 +1,293 @@
+#include "muster/train/step.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <memory>
+
+#include "muster/data/loader.h"
+#include "muster/train/clip.h"
+#include "tests/support/ranks.h"
+#include "tests/train/oracle.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct TwoLayersImpl : torch::nn::Module {
+  TwoLayersImpl() {
+    register_module("fc1", fc1);
+    register_module("fc2", fc2);
+    to(torch::kDouble);
+  }
+  at::Tensor forward(const at::Tensor& x) { return fc2(torch::tanh(fc1(x))); }
+  torch::nn::Linear fc1{4, 8};
+  torch::nn::Linear fc2{8, 2};
+};
+TORCH_MODULE(TwoLayers);
+
+struct OneBatch {
+  double weight = 1;
+  bool last = true;
+};
+
+TwoLayers seeded_layers(uint64_t seed = 1) {
+  torch::manual_seed(seed);
+  return TwoLayers();
+}
+
+at::Tensor fixed_data(int64_t rows, uint64_t seed = 2) {
+  return torch::randn({rows, 4}, at::detail::createCPUGenerator(seed), torch::kDouble);
+}
+
+std::vector<double> weights_of(const torch::nn::Module& module) {
+  std::vector<double> all;
+  for (const at::Tensor& parameter : module.parameters()) {
+    const auto numbers = numbers_of(parameter);
+    all.insert(all.end(), numbers.begin(), numbers.end());
+  }
+  return all;
+}
+
+// Sums of parts are rounded otherwise than the sum of all.
+constexpr double kDoubleRounding = 1e-11;
+
+TEST(TrainStep, IsThePlainLoopBitForBit) {
+  const auto data = fixed_data(32);
+  const auto plain = [&] {
+    auto net = seeded_layers();
+    torch::optim::Adam optimizer(net->parameters(), 0.01);
+    Schedule schedule(optimizer, rate::cosine({.steps = 20, .warmup = 3}));
+    Ema ema(*net, 0.9);
+    for (int step = 0; step < 12; ++step) {
+      optimizer.zero_grad();
+      net(data).square().mean().backward();
+      clip_grad_norm(net->parameters(), 0.05);
+      optimizer.step();
+      schedule.step();
+      ema.update();
+    }
+    auto weights = weights_of(*net);
+    for (const auto& [name, average] : ema.averages()) {
+      const auto numbers = numbers_of(average);
+      weights.insert(weights.end(), numbers.begin(), numbers.end());
+    }
+    return weights;
+  }();
+  auto net = seeded_layers();
+  torch::optim::Adam optimizer(net->parameters(), 0.01);
+  Schedule schedule(optimizer, rate::cosine({.steps = 20, .warmup = 3}));
+  Ema ema(*net, 0.9);
+  TrainStep step(net, optimizer, {.clip_norm = 0.05, .schedule = &schedule, .ema = &ema});
+  for (int i = 0; i < 12; ++i) {
+    const auto loss = step(OneBatch{}, [&] { return net(data).square().mean(); });
+    EXPECT_FALSE(loss.requires_grad());
+    EXPECT_GT(step.grad_norm().item<double>(), 0);
+  }
+  EXPECT_EQ(step.steps(), 12);
+  EXPECT_EQ(schedule.steps(), 12);
+  auto weights = weights_of(*net);
+  for (const auto& [name, average] : ema.averages()) {
+    const auto numbers = numbers_of(average);
+    weights.insert(weights.end(), numbers.begin(), numbers.end());
+  }
+  EXPECT_EQ(weights, plain);
+}
+
+// 23 samples for 2 ranks in batches of 3, 2 batches a step: the last step has one batch of 3, and shares
+// differ.
+TEST(TrainStep, UnevenAccumulationIsTheJoinedBatch) {
+  const auto data = fixed_data(34);
+  const TensorDataset dataset(data, torch::arange(34));
+  std::vector<std::vector<int64_t>> joined;  // samples of each step
+  std::vector<double> weights;
+  std::mutex mutex;
+  run_ranks(2, [&](ProcessGroup& group) {
+    TwoLayers net = [] {
+      static std::mutex seeding;
+      const std::lock_guard lock(seeding);
+      return seeded_layers();
+    }();
+    DistributedDataParallel model(net, group);
+    torch::optim::Adam optimizer(model.parameters(), 0.01);
+    TrainStep step(model, optimizer, {.clip_norm = 0.5});
+    DistributedSampler sampler(34, {.num_replicas = 2, .rank = group.rank(), .shuffle = true, .seed = 3});
+    DataLoader loader(dataset, sampler, {.batch_size = 3, .accumulate = 4});
+    size_t number = 0;
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      sampler.set_epoch(epoch);
+      for (const auto& batch : loader) {
+        const auto labels = numbers_of(batch.labels);
+        {
+          const std::lock_guard lock(mutex);
+          if (joined.size() <= number) joined.resize(number + 1);
+          joined[number].insert(joined[number].end(), labels.begin(), labels.end());
+        }
+        step(batch, [&] { return model(batch.features).square().mean(); });
+        if (batch.last) ++number;
+      }
+    }
+    if (group.rank() == 0) weights = weights_of(*net);
+  });
+  auto net = seeded_layers();
+  torch::optim::Adam optimizer(net->parameters(), 0.01);
+  TrainStep step(net, optimizer, {.clip_norm = 0.5});
+  for (const auto& samples : joined) {
+    const auto rows = data.index_select(0, torch::tensor(samples));
+    step(OneBatch{}, [&] { return net(rows).square().mean(); });
+  }
+  const double difference = largest_difference(weights, weights_of(*net));
+  std::cout << "  " << joined.size() << " steps of " << joined[0].size() << " and " << joined[1].size()
+            << " samples, 2 ranks against one: largest difference " << difference << " (bound "
+            << kDoubleRounding << ")\n";
+  EXPECT_EQ(joined[0].size(), 24U);
+  EXPECT_EQ(joined[1].size(), 10U);
+  EXPECT_LE(difference, kDoubleRounding);
+}
+
+TEST(TrainStep, SeveralOptimizersAreOneStep) {
+  auto net = seeded_layers(), other = seeded_layers();
+  const auto data = fixed_data(16);
+  torch::optim::SGD first(net->fc1->parameters(), 0.1), other_first(other->fc1->parameters(), 0.1);
+  torch::optim::Adam second(net->fc2->parameters(), 0.01), other_second(other->fc2->parameters(), 0.01);
+  TrainStep step(net, {&first, &second}, {.clip_norm = 0.1});
+  for (int i = 0; i < 5; ++i) {
+    step.run(1, true, [&] { return net(data).square().mean(); });
+    other->zero_grad();
+    other(data).square().mean().backward();
+    clip_grad_norm(other->parameters(), 0.1);
+    other_first.step();
+    other_second.step();
+  }
+  EXPECT_EQ(weights_of(*net), weights_of(*other));
+}
+
+TEST(TrainStep, AStepThatIsNotFiniteIsLeftOutOnAllRanks) {
+  run_ranks(2, [](ProcessGroup& group) {
+    torch::nn::Linear net(torch::nn::LinearOptions(2, 1).bias(false));
+    {
+      const torch::NoGradGuard no_grad;
+      net->weight.fill_(1);
+    }
+    for (const bool clips : {false, true}) {
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      Schedule schedule(optimizer, rate::exponential(0.5));
+      // Not wrapped: each rank has its own gradients, and they must agree all the same.
+      TrainStepOptions options{.schedule = &schedule, .on_nonfinite = OnNonfinite::skip, .group = group};
+      if (clips) options.clip_norm = 1000;
+      TrainStep step(net, optimizer, options);
+      const auto before = weights_of(*net);
+      const auto bad = [&] { return net(torch::full({1, 2}, group.rank() == 1 ? INFINITY : 1.0F)).sum(); };
+      step(OneBatch{}, bad);
+      EXPECT_EQ(weights_of(*net), before);
+      EXPECT_EQ(step.skipped(), 1);
+      EXPECT_EQ(schedule.lr(), 0.1) << "a step that was not";
+      step(OneBatch{}, [&] { return net(torch::ones({1, 2})).sum(); });
+      EXPECT_NE(weights_of(*net), before);
+      EXPECT_EQ(schedule.lr(), 0.05);
+    }
+  });
+}
+
+TEST(TrainStep, StopNamesTheParameters) {
+  const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
+    DistributedDataParallel model(TwoLayers(), group);
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    const double scale = 1e300;
+    TrainStep step(model, optimizer, {.clip_value = 1.0});
+    const auto before = weights_of(*model.module());
+    step(OneBatch{}, [&] { return model(fixed_data(2)).sum(); });
+    EXPECT_NE(weights_of(*model.module()), before);
+    const auto again = weights_of(*model.module());
+    try {
+      step(OneBatch{}, [&] { return model(fixed_data(2)).sum() * scale * scale; });
+    } catch (...) {
+      EXPECT_EQ(weights_of(*model.module()), again);
+      throw;
+    }
+  });
+  for (const auto& failure : failures) {
+    EXPECT_THAT(message_of(failure),
+                HasSubstr("train step: expected finite gradients, got NaN or an infinity in "
+                          "fc1.weight, fc1.bias, fc2.weight and 1 more (rank "));
+    EXPECT_THAT(message_of(failure), HasSubstr(", step 2); lower the learning rate"));
+  }
+}
+
+TEST(TrainStep, HalfPrecisionWithAccumulationOverRanks) {
+  std::vector<double> scales;
+  run_ranks(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(torch::nn::Linear(2, 1), group);
+    torch::optim::SGD optimizer(model.parameters(), 0.01);
+    Precision precision(at::kCPU, {.type = "fp16", .init_scale = 1024, .growth_interval = 3});
+    TrainStep step(model, optimizer, {.precision = &precision, .clip_norm = 1.0});
+    for (int i = 0; i < 10; ++i) {
+      const float input = i == 4 && group.rank() == 1 ? 60000.F * 10 : 0.5F;  // too large for fp16
+      for (const bool last : {false, true})
+        step(OneBatch{0.5, last}, [&] { return model(torch::full({3, 2}, input)).square().mean(); });
+      if (group.rank() == 0) scales.push_back(precision.scale_value());
+    }
+    EXPECT_EQ(step.steps(), 9);
+    EXPECT_EQ(step.skipped(), 1);
+  });
+  EXPECT_EQ(scales, (std::vector<double>{1024, 1024, 2048, 2048, 1024, 1024, 1024, 2048, 2048, 2048}));
+}
+
+TEST(TrainStep, AnErrorInTheLossBeginsAnotherStep) {
+  run_ranks(2, [](ProcessGroup& group) {
+    DistributedDataParallel model(seeded_layers(), group);
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    TrainStep step(model, optimizer);
+    const auto loss_of = [&] { return model(fixed_data(2)).square().mean(); };
+    step(OneBatch{0.5, false}, loss_of);
+    EXPECT_THROW(step(OneBatch{0.5, false}, [&]() -> at::Tensor { throw std::runtime_error("user's"); }),
+                 std::runtime_error);
+    EXPECT_FALSE(model.module()->fc1->weight.grad().defined());
+    const auto before = weights_of(*model.module());
+    step(OneBatch{}, loss_of);
+    EXPECT_NE(weights_of(*model.module()), before);
+    EXPECT_EQ(step.steps(), 1);
+  });
+}
+
+TEST(TrainStep, WrongUseIsNamed) {
+  auto net = seeded_layers(), critic = seeded_layers();
+  torch::optim::SGD optimizer(net->parameters(), 0.1), other(critic->parameters(), 0.1);
+  EXPECT_THAT(message_of_error([&] { TrainStep(net, Several<torch::optim::Optimizer>()); }),
+              HasSubstr("got none"));
+  EXPECT_THAT(message_of_error([&] { TrainStep(net, optimizer, {.frozen = net}); }),
+              HasSubstr("got 'fc1.weight' in both"));
+  TrainStep step(net, optimizer);
+  EXPECT_THAT(message_of_error([&] { step(OneBatch{}, [&] { return net(fixed_data(2)); }); }),
+              HasSubstr("got a tensor of shape [2, 2]"));
+  EXPECT_THAT(message_of_error([&] { step(OneBatch{}, [&] { return torch::ones({}); }); }),
+              HasSubstr("got one that does not depend on parameters"));
+  // Another step's loss goes through the model between two micro-batches.
+  TrainStep critic_step(critic, other);
+  step(OneBatch{0.5, false}, [&] { return net(fixed_data(2)).mean(); });
+  critic_step(OneBatch{0.5, false}, [&] { return critic(net(fixed_data(2)).repeat({1, 2})).mean(); });
+  EXPECT_THAT(
+      message_of_error([&] {
+        step(OneBatch{0.5, true}, [&] { return net(fixed_data(2)).mean(); });
+      }),
+      HasSubstr("expected the gradients that its last micro-batch left, got others (step 1); where another "
+                "step's loss goes through this model, name it in that step's .frozen"));
+}
+
+TEST(TrainStep, TwoStepsWithOneScaleAreAnError) {
+  auto net = seeded_layers(), critic = seeded_layers();
+  torch::optim::SGD optimizer(net->parameters(), 0.1), other(critic->parameters(), 0.1);
+  Precision precision(at::kCPU, "fp16");
+  TrainStep step(net, optimizer, {.precision = &precision});
+  TrainStep critic_step(critic, other, {.precision = &precision});
+  step(OneBatch{0.5, false}, [&] { return net(fixed_data(2)).mean(); });
+  critic_step(OneBatch{}, [&] { return critic(fixed_data(2)).mean(); });
+  EXPECT_THAT(message_of_error([&] {
+                step(OneBatch{0.5, true}, [&] { return net(fixed_data(2)).mean(); });
+              }),
+              HasSubstr("give each TrainStep a Precision of its own"));
+}
+
+}  // namespace
+}  // namespace muster::testing
