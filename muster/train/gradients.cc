@@ -42,7 +42,10 @@ at::Tensor multiply_and_find_nonfinite(const std::vector<at::Tensor>& gradients,
                                        const at::Tensor& inverse_scale) {
   const at::NoGradGuard no_grad;
   at::Tensor found = at::zeros({}, inverse_scale.options());
-  for (const auto& lot : by_device_and_type(gradients)) {
+  std::vector<at::Tensor> real;  // the kernel knows no complex numbers
+  for (const at::Tensor& gradient : gradients)
+    real.push_back(gradient.is_complex() ? at::view_as_real(gradient) : gradient);
+  for (const auto& lot : by_device_and_type(real)) {
     const c10::Device device = lot[0].device();
     if (device == found.device()) {
       at::_amp_foreach_non_finite_check_and_unscale_(lot, found, inverse_scale);

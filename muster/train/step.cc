@@ -229,6 +229,17 @@ void TrainStep::end() {
   in_step_ = false;
 }
 
+SavedState TrainStep::state() const {
+  return {.numbers = {{"steps", static_cast<double>(steps_)}, {"skipped", static_cast<double>(skipped_)}},
+          .tensors = {}};
+}
+
+void TrainStep::load_state(const SavedState& state) {
+  const int64_t steps = state.whole_number("train step", "steps");
+  skipped_ = state.whole_number("train step", "skipped");
+  steps_ = steps;
+}
+
 std::vector<TrainStep::Mark> TrainStep::marks() const {
   std::vector<Mark> found;
   for (const at::Tensor& parameter : parameters_) {

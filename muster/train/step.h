@@ -76,6 +76,10 @@ class TrainStep {
 
   int64_t steps() const { return steps_; }      // that were taken
   int64_t skipped() const { return skipped_; }  // that were not, their gradients not being finite
+  // Both counts: a run that goes on counts on. The parts that it was given have states of their own.
+  SavedState state() const;
+  void load_state(const SavedState& state);
+
   // What the last step's gradients had before clip_norm; undefined without it.
   const at::Tensor& grad_norm() const { return grad_norm_; }
 

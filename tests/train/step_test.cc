@@ -87,6 +87,9 @@ TEST(TrainStep, IsThePlainLoopBitForBit) {
   }
   EXPECT_EQ(step.steps(), 12);
   EXPECT_EQ(schedule.steps(), 12);
+  TrainStep resumed(net, optimizer);
+  resumed.load_state(step.state());
+  EXPECT_EQ(resumed.steps(), 12);
   auto weights = weights_of(*net);
   for (const auto& [name, average] : ema.averages()) {
     const auto numbers = numbers_of(average);
@@ -232,6 +235,17 @@ TEST(TrainStep, HalfPrecisionWithAccumulationOverRanks) {
     EXPECT_EQ(step.skipped(), 1);
   });
   EXPECT_EQ(scales, (std::vector<double>{1024, 1024, 2048, 2048, 1024, 1024, 1024, 2048, 2048, 2048}));
+}
+
+TEST(TrainStep, ComplexParametersAreCheckedToo) {
+  auto weight = torch::ones({2}, torch::kComplexFloat).requires_grad_(true);
+  torch::nn::Linear net(2, 1);
+  torch::optim::SGD optimizer(std::vector<at::Tensor>{weight}, 0.1);
+  TrainStep step(net, optimizer, {.on_nonfinite = OnNonfinite::skip});
+  step(OneBatch{}, [&] { return weight.abs().square().sum(); });
+  step(OneBatch{}, [&] { return weight.abs().square().sum() * INFINITY; });
+  EXPECT_EQ(step.steps(), 1);
+  EXPECT_EQ(step.skipped(), 1);
 }
 
 TEST(TrainStep, AnErrorInTheLossBeginsAnotherStep) {
