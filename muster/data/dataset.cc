@@ -1,11 +1,28 @@
 #include "muster/data/dataset.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
 namespace muster {
+
+namespace {
+
+// Gathered straight into page-locked memory where that is asked for.
+at::Tensor rows_of(const at::Tensor& source, const at::Tensor& rows, bool pinned) {
+  if (!pinned || !source.is_cpu()) return source.index_select(0, rows.to(source.device()));
+  auto shape = source.sizes().vec();
+  shape[0] = rows.size(0);
+  auto found = at::empty(shape, source.options().pinned_memory(true));
+  at::index_select_out(found, source, 0, rows);
+  return found;
+}
+
+}  // namespace
 
 TensorDataset::TensorDataset(at::Tensor features, at::Tensor labels)
     : features_(std::move(features)), labels_(std::move(labels)) {
@@ -25,6 +42,10 @@ TensorDataset::TensorDataset(at::Tensor features, at::Tensor labels)
                 cat("data set: expected features and labels on one device, got ", features_.device().str(),
                     " and ", labels_.device().str(), "; move both with .to(device)"));
   }
+}
+
+LabelledExample TensorDataset::get_batch(const at::Tensor& rows, bool pinned) const {
+  return {.features = rows_of(features_, rows, pinned), .labels = rows_of(labels_, rows, pinned)};
 }
 
 }  // namespace muster

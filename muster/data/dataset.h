@@ -1,14 +1,43 @@
-// A data set that lies in memory: what loader.h iterates over and the readers (digits.h, mnist.h) give.
+// What a loader reads (loader.h): a data set of any size, whose examples are computed or read when they are
+// asked for, or tensors that lie in memory.
+//
+//   struct Photo { at::Tensor pixels, label; };
+//   struct Photos : muster::Dataset<Photo> {
+//     int64_t size() const override { return std::ssize(paths); }
+//     Photo get(int64_t index, muster::Generator& rng) const override { … }
+//   };
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 
+#include "muster/data/generator.h"
+
 namespace muster {
 
+// A struct of tensors, a tensor, or what collate.h says can be joined to batches.
+template <class ExampleType>
+class Dataset {
+ public:
+  using Example = ExampleType;
+  virtual ~Dataset() = default;
+  virtual int64_t size() const = 0;
+  // The example `index`, from 0. Called by several threads at once. All chance comes from `rng`, which
+  // depends on (seed, epoch, index) alone.
+  virtual Example get(int64_t index, Generator& rng) const = 0;
+};
+
+struct LabelledExample {
+  at::Tensor features;
+  at::Tensor labels;
+};
+
+// Tensors in memory; batches are taken from them row by row, in one go.
 class TensorDataset {
  public:
+  using Example = LabelledExample;
+
   // Shapes: features [N, ...], labels [N, ...], on the same device.
   // Throws: invalid_argument when they disagree in N or device, or one is undefined or has no dimension.
   TensorDataset(at::Tensor features, at::Tensor labels);
@@ -16,6 +45,9 @@ class TensorDataset {
   const at::Tensor& features() const { return features_; }
   const at::Tensor& labels() const { return labels_; }
   int64_t size() const { return features_.size(0); }
+
+  // Shapes: rows [B] int64, on the CPU; the batch's tensors [B, ...]. `pinned`: in page-locked memory.
+  Example get_batch(const at::Tensor& rows, bool pinned) const;
 
  private:
   at::Tensor features_;

@@ -1,12 +1,9 @@
 #include "muster/data/distributed_sampler.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/randperm.h>
-
 #include <algorithm>
+#include <memory>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -17,15 +14,8 @@ namespace muster {
 
 namespace {
 
-constexpr std::array<const char*, 11> kFields = {"num_replicas", "rank",    "seed",       "epoch",
-                                                 "length",       "shuffle", "drop_last",  "consumed",
-                                                 "global_batch", "share",   "share_begin"};
-constexpr size_t kFirstOfShares = 8;
-constexpr std::array<bool, 11> kOwn = {false, true,  false, false, false, false,
-                                       false, false, false, true,  true};  // differs from rank to rank
-
-// `total` in proportion to `shares`, by largest remainder, each part at least 1.
-std::vector<int64_t> divide(int64_t total, const std::vector<int64_t>& shares) {
+// `total` in proportion to `shares`, by largest remainder, each part at least `least`, which is 0 or 1.
+std::vector<int64_t> divide(int64_t total, const std::vector<int64_t>& shares, int64_t least) {
   const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});
   std::vector<int64_t> parts;
   std::vector<std::pair<int64_t, size_t>> by_remainder;
@@ -38,80 +28,20 @@ std::vector<int64_t> divide(int64_t total, const std::vector<int64_t>& shares) {
   int64_t rest = total - std::accumulate(parts.begin(), parts.end(), int64_t{0});
   for (size_t i = 0; rest > 0; ++i, --rest) ++parts[by_remainder[i].second];
   for (int64_t& part : parts) {
-    if (part > 0) continue;
-    part = 1;
+    if (part >= least) continue;
+    part = least;
     --*std::max_element(parts.begin(), parts.end());
   }
   return parts;
 }
 
-// The order of the whole data set in this epoch, the same on every rank.
-at::Tensor epoch_order(int64_t length, uint64_t seed) {
-  return at::randperm(length, at::detail::createCPUGenerator(seed), at::kLong);
-}
-
 }  // namespace
 
-SamplerIdentity::Values SamplerIdentity::values() const {
-  return {num_replicas,      rank,     seed,         epoch, length,     shuffle ? 1 : 0,
-          drop_last ? 1 : 0, consumed, global_batch, share, share_begin};
-}
-
-SamplerIdentity SamplerIdentity::from_values(const Values& values) {
-  return {values[0],      values[1], values[2], values[3], values[4], values[5] != 0,
-          values[6] != 0, values[7], values[8], values[9], values[10]};
-}
-
-std::string to_string(const SamplerIdentity& identity) {
-  const auto values = identity.values();
-  std::vector<std::string> parts;
-  const size_t shown = identity.global_batch > 0 ? values.size() : kFirstOfShares;
-  for (size_t i = 0; i < shown; ++i) {
-    const bool flag = i == 5 || i == 6;
-    parts.push_back(flag ? cat(kFields[i], "=", values[i] != 0) : cat(kFields[i], "=", values[i]));
-  }
-  return join(parts, " ");
-}
-
-void check_samplers_agree(const std::vector<SamplerIdentity>& by_rank) {
-  int64_t taken = 0;  // of the global batch, by the ranks before
-  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-    const auto first = by_rank[0].values();
-    const auto mine = by_rank[rank].values();
-    for (size_t field = 0; field < mine.size(); ++field) {
-      if (kOwn[field] || mine[field] == first[field]) continue;
-      throw Error(ErrorCode::invalid_argument,
-                  cat("sampler: expected the same ", kFields[field], " on every rank, got ", first[field],
-                      " on rank 0 and ", mine[field], " on rank ", rank,
-                      "; give every rank's DistributedSampler the same arguments and the same set_epoch"));
-    }
-    if (by_rank[rank].rank != static_cast<int64_t>(rank)) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("sampler: expected rank=", rank, " in the sampler of rank ", rank, ", got rank=",
-                      by_rank[rank].rank, "; two ranks would train on the same samples: pass the rank"));
-    }
-    if (by_rank[rank].share_begin != taken) {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("sampler: expected the same shares on every rank, got rank ", rank, "'s to begin at ",
-                      by_rank[rank].share_begin, " of the global batch, where those before it end at ", taken,
-                      "; give every rank the same list"));
-    }
-    taken += by_rank[rank].share;
-  }
-  if (!by_rank.empty() && by_rank[0].num_replicas != static_cast<int64_t>(by_rank.size())) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected num_replicas=", by_rank.size(), ", one for each rank, got ",
-                    by_rank[0].num_replicas, "; pass the group's size"));
-  }
-  if (!by_rank.empty() && taken != by_rank[0].global_batch) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected shares that sum to the global batch of ", by_rank[0].global_batch,
-                    ", got ", taken, " over all ranks; give every rank the same list"));
-  }
-}
-
 DistributedSampler::DistributedSampler(int64_t length, const SamplerOptions& options)
-    : length_(length), options_(options) {
+    : DistributedSampler(options.shuffle ? shuffled(length) : in_order(length), options) {}
+
+DistributedSampler::DistributedSampler(SampleOrder order, const SamplerOptions& options)
+    : order_(std::move(order)), length_(order_.samples), options_(options) {
   if (options.num_replicas < 1) {
     throw Error(ErrorCode::invalid_argument, cat("sampler: expected at least 1 replica, got ",
                                                  options.num_replicas, "; pass the group's size"));
@@ -120,11 +50,6 @@ DistributedSampler::DistributedSampler(int64_t length, const SamplerOptions& opt
     throw Error(ErrorCode::invalid_argument,
                 cat("sampler: expected a rank from 0 to ", options.num_replicas - 1, ", got ", options.rank,
                     "; pass this rank's own number"));
-  }
-  if (length < 1) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected a data set with at least 1 sample, got length ", length,
-                    "; check what was loaded"));
   }
   const bool right =
       std::all_of(options.shares.begin(), options.shares.end(), [](int64_t n) { return n >= 1; });
@@ -135,8 +60,8 @@ DistributedSampler::DistributedSampler(int64_t length, const SamplerOptions& opt
   }
   global_batch_ = std::accumulate(options.shares.begin(), options.shares.end(), int64_t{0});
   set_epoch(0);
-  if (options.drop_last && length < std::max<int64_t>(options.num_replicas, global_batch_)) {
-    log(LogLevel::warn, cat("sampler: drop_last leaves every rank without samples (", length, " for ",
+  if (options.drop_last && length_ < std::max<int64_t>(options.num_replicas, global_batch_)) {
+    log(LogLevel::warn, cat("sampler: drop_last leaves every rank without samples (", length_, " for ",
                             options.num_replicas, " ranks); turn drop_last off or use fewer ranks"));
   }
 }
@@ -147,10 +72,10 @@ void DistributedSampler::check_place(int64_t epoch, int64_t consumed, int64_t co
                 cat("sampler: expected epoch and consumed samples of 0 or more, got epoch ", epoch, ", ",
                     consumed, " of ", consumed_of, "; pass the epoch's number"));
   }
-  if (consumed > 0 && consumed_of > 0 && consumed_of != length_) {
+  if (consumed > 0 && consumed_of > 0 && consumed_of != order_.dataset_size) {
     throw Error(ErrorCode::failed_precondition,
                 cat("sampler: expected the data set of ", consumed_of, " samples, of which epoch ", epoch,
-                    " has used ", consumed, ", got one of ", length_,
+                    " has used ", consumed, ", got one of ", order_.dataset_size,
                     "; give that data set, or begin the epoch anew with 0 used"));
   }
   const int64_t most_repeated = std::max<int64_t>(options_.num_replicas, global_batch_);
@@ -169,7 +94,8 @@ void DistributedSampler::set_epoch(int64_t epoch, int64_t consumed, int64_t cons
   last_parts_.clear();
   const int64_t rest = global_batch_ > 0 ? left() % global_batch_ : 0;
   if (rest > 0 && !options_.drop_last) {
-    last_parts_ = divide(std::max<int64_t>(rest, options_.num_replicas), options_.shares);
+    last_parts_ = options_.pad ? divide(std::max<int64_t>(rest, options_.num_replicas), options_.shares, 1)
+                               : divide(rest, options_.shares, 0);
   }
 }
 
@@ -208,52 +134,58 @@ int64_t DistributedSampler::num_samples() const {
            batch_samples(full_batches());
   }
   const int64_t replicas = options_.num_replicas;
-  return options_.drop_last ? left() / replicas : left() / replicas + (left() % replicas != 0 ? 1 : 0);
+  const int64_t rest = left() % replicas;
+  const bool has_more = !options_.drop_last && (options_.pad ? rest > 0 : options_.rank < rest);
+  return left() / replicas + (has_more ? 1 : 0);
 }
 
-// This rank's places in the epoch's order. As in PyTorch, what is missing to a multiple of the ranks is
-// filled from the order's beginning, as often as needed.
-std::vector<int64_t> DistributedSampler::positions() const {
-  std::vector<int64_t> mine;
-  mine.reserve(static_cast<size_t>(num_samples()));
-  if (global_batch_ == 0) {
-    for (int64_t i = 0; i < num_samples(); ++i)
-      mine.push_back(consumed_ + options_.rank + i * options_.num_replicas);
-    return mine;
-  }
-  const auto rank = static_cast<std::ptrdiff_t>(options_.rank);
-  for (int64_t batch = 0; std::ssize(mine) < num_samples(); ++batch) {
-    const auto& parts = parts_of(batch);
-    const int64_t begin =
-        consumed_ + batch * global_batch_ + std::accumulate(parts.begin(), parts.begin() + rank, int64_t{0});
-    for (int64_t i = 0; i < batch_samples(batch); ++i) mine.push_back(begin + i);
-  }
-  return mine;
+// In the epoch's order, of this rank's sample `i`. As in PyTorch, what is missing to a multiple of the ranks
+// is filled from the order's beginning, as often as needed.
+int64_t DistributedSampler::position(int64_t i) const {
+  if (global_batch_ == 0) return (consumed_ + options_.rank + i * options_.num_replicas) % length_;
+  const int64_t share = options_.shares[static_cast<size_t>(options_.rank)];
+  const int64_t batch = std::min(i / share, full_batches());
+  const auto& parts = parts_of(batch);
+  const int64_t before =
+      std::accumulate(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(options_.rank), int64_t{0});
+  return (consumed_ + batch * global_batch_ + before + i - batch * share) % length_;
 }
 
-std::vector<int64_t> DistributedSampler::indices() {
+EpochSamples DistributedSampler::start() {
   if (check_) std::exchange(check_, nullptr)(identity());
-  if (epoch_started_ && options_.shuffle && !epoch_repeated_) {
+  if (epoch_started_ && order_.changes && !epoch_repeated_) {
     epoch_repeated_ = true;
     log(LogLevel::warn,
         cat("sampler: epoch ", epoch_,
             " starts again with the same order; call sampler.set_epoch(epoch) before each epoch"));
   }
   epoch_started_ = true;
+  auto places =
+      std::make_shared<DistributedSampler>(*this);  // as they are now, whatever set_epoch says later
+  places->check_ = nullptr;
+  return {.size = num_samples(), .sample = [places, order = order_.epoch(options_.seed, epoch_)](int64_t i) {
+            return order(places->position(i));
+          }};
+}
 
-  std::vector<int64_t> mine = positions();
-  for (int64_t& position : mine) position %= length_;
-  if (!options_.shuffle) return mine;
-  const at::Tensor order =
-      epoch_order(length_, static_cast<uint64_t>(options_.seed) + static_cast<uint64_t>(epoch_));
-  const int64_t* shuffled = order.const_data_ptr<int64_t>();
-  for (int64_t& index : mine) index = shuffled[index];
+std::vector<int64_t> DistributedSampler::indices() {
+  const EpochSamples epoch = start();
+  std::vector<int64_t> mine(static_cast<size_t>(epoch.size));
+  for (int64_t i = 0; i < epoch.size; ++i) mine[static_cast<size_t>(i)] = epoch.sample(i);
   return mine;
 }
 
 SamplerIdentity DistributedSampler::identity() const {
-  SamplerIdentity identity{options_.num_replicas, options_.rank,      options_.seed, epoch_, length_,
-                           options_.shuffle,      options_.drop_last, consumed_};
+  SamplerIdentity identity{options_.num_replicas,
+                           options_.rank,
+                           options_.seed,
+                           epoch_,
+                           length_,
+                           options_.shuffle,
+                           options_.drop_last,
+                           consumed_,
+                           options_.pad,
+                           static_cast<int64_t>(std::hash<std::string>()(order_.name))};
   if (global_batch_ > 0) {
     const auto rank = static_cast<std::ptrdiff_t>(options_.rank);
     identity.global_batch = global_batch_;

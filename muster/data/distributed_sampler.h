@@ -1,14 +1,15 @@
-// Which samples a rank trains on in an epoch: PyTorch's DistributedSampler, index for index, or, with
-// `shares`, unequal parts of each global batch for devices of unequal speed. Programs make
-// one per data set and give it to a DataLoader; the Context compares the samplers of all ranks in the first
-// epoch. Knows nothing of process groups: rank and size are arguments.
+// Which samples a rank trains on in an epoch: PyTorch's DistributedSampler, index for index, or one over
+// another order (sample_order.h), or, with `shares`, unequal parts of each global batch for devices of
+// unequal speed. Programs make one per data set and give it to a DataLoader; the Context compares the
+// samplers of all ranks in the first epoch. Knows nothing of process groups: rank and size are arguments.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <vector>
+
+#include "muster/data/sample_order.h"
+#include "muster/data/sampler_identity.h"
 
 namespace muster {
 
@@ -18,6 +19,9 @@ struct SamplerOptions {
   bool shuffle = true;
   int64_t seed = 0;        // the same on every rank
   bool drop_last = false;  // cut the tail instead of repeating samples to fill it
+  // false: the tail is neither cut nor filled, so some ranks have a sample less, perhaps a batch: for
+  // evaluation, where every sample counts once.
+  bool pad = true;
   // Samples that each rank takes of every global batch, in rank order; empty: all ranks as many, of batches
   // of any size. A global batch is the next sum(shares) samples of the epoch's order, as one process would
   // take them; a last one that is smaller is divided in the same proportion, each rank at least one sample
@@ -25,42 +29,19 @@ struct SamplerOptions {
   std::vector<int64_t> shares = {};
 };
 
-// All that decides which samples a rank gets. Ranks whose identities differ in more than the rank would
-// silently train on overlapping samples.
-struct SamplerIdentity {
-  int64_t num_replicas = 1;
-  int64_t rank = 0;
-  int64_t seed = 0;
-  int64_t epoch = 0;
-  int64_t length = 0;
-  bool shuffle = true;
-  bool drop_last = false;
-  int64_t consumed = 0;
-  int64_t global_batch = 0;  // the sum of the shares; 0 without
-  int64_t share = 0;         // this rank's
-  int64_t share_begin = 0;   // the sum of the shares before it
-
-  bool operator==(const SamplerIdentity&) const = default;
-
-  // The same as numbers, for sending to other ranks.
-  using Values = std::array<int64_t, 11>;
-  Values values() const;
-  static SamplerIdentity from_values(const Values& values);
+// A rank's samples of one epoch, each computed when it is asked for.
+struct EpochSamples {
+  int64_t size = 0;
+  std::function<int64_t(int64_t i)> sample;
 };
-
-// "num_replicas=4 rank=1 seed=0 epoch=2 length=1438 shuffle=true drop_last=false consumed=0",
-// and with shares " global_batch=24 share=8 share_begin=16".
-std::string to_string(const SamplerIdentity& identity);
-
-// Checks what the ranks of one group gathered from each other, in rank order.
-// Throws: invalid_argument naming the first field that differs, both values and both ranks.
-void check_samplers_agree(const std::vector<SamplerIdentity>& by_rank);
 
 class DistributedSampler {
  public:
   // Throws: invalid_argument when length or num_replicas is less than 1, or rank is out of range.
   // Source: torch.utils.data.DistributedSampler.
   explicit DistributedSampler(int64_t length, const SamplerOptions& options = {});
+  // Over another order; `shuffle` says nothing then.
+  explicit DistributedSampler(SampleOrder order, const SamplerOptions& options = {});
 
   // Says which epoch comes next, so that it gets its own order. `consumed` is how many samples of it all
   // ranks together have already used: the rest is divided among the ranks there are now, so an epoch goes on
@@ -73,9 +54,11 @@ class DistributedSampler {
 
   // Starts an epoch: this rank's samples, in order. Warns, once, when an epoch starts with the order of the
   // one before because nobody called set_epoch. Without shuffle the order is the data set's.
+  EpochSamples start();
+  // The same, all at once.
   std::vector<int64_t> indices();
 
-  // How many samples indices() gives; without shares the same on every rank.
+  // How many samples of an epoch this rank has; without shares, and with `pad`, the same on every rank.
   int64_t num_samples() const;
 
   // Samples of a batch of this rank, and of all ranks together, for the `batch`-th of an epoch; with shares
@@ -85,6 +68,8 @@ class DistributedSampler {
   // Empty without shares.
   const std::vector<int64_t>& shares() const { return options_.shares; }
   int64_t size() const { return num_samples(); }
+  // Samples are numbers below it.
+  int64_t dataset_size() const { return order_.dataset_size; }
 
   SamplerIdentity identity() const;
 
@@ -99,9 +84,10 @@ class DistributedSampler {
   int64_t left() const;
   int64_t full_batches() const;
   const std::vector<int64_t>& parts_of(int64_t batch) const;
-  std::vector<int64_t> positions() const;
+  int64_t position(int64_t i) const;
 
-  int64_t length_;
+  SampleOrder order_;
+  int64_t length_;  // of an epoch
   SamplerOptions options_;
   int64_t global_batch_ = 0;  // the sum of the shares
   std::vector<int64_t>

@@ -1,85 +1,97 @@
 #include "muster/data/loader.h"
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/index_select.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <limits>
-#include <numeric>
+#include <exception>
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 
 namespace muster {
 
 namespace {
 
-// How many of `samples` are used when only full batches are (or all are).
-int64_t used_samples(int64_t samples, const DataLoaderOptions& options) {
-  return options.drop_last ? samples - samples % options.batch_size : samples;
+std::string worker_text(const WorkerPlace& place) {
+  return place.worker < 0 ? "" : cat(" (worker ", place.worker, ")");
 }
 
-// The rows of `source`, on the device asked for.
-at::Tensor take(const at::Tensor& source, const at::Tensor& rows, const DataLoaderOptions& options) {
-  if (!source.is_cpu() || !options.device.is_cuda() || !options.pin_memory)
-    return source.index_select(0, rows.to(source.device())).to(options.device);
-  // Gathered straight into page-locked memory; the caching allocator keeps it until the copy is done.
-  auto shape = source.sizes().vec();
-  shape[0] = rows.size(0);
-  auto pinned = at::empty(shape, source.options().pinned_memory(true));
-  at::index_select_out(pinned, source, 0, rows);
-  return pinned.to(options.device, /*non_blocking=*/true);
+// The exception stays within the new one, for std::rethrow_if_nested.
+[[noreturn]] void fail_with(const std::string& what) {
+  ErrorCode code = ErrorCode::backend_failed;
+  std::string why;
+  try {
+    throw;
+  } catch (const Error& error) {
+    code = error.code();
+    why = error.what();
+  } catch (const std::bad_alloc&) {
+    code = ErrorCode::unavailable;
+    why = "out of memory";
+  } catch (const std::exception& error) {
+    why = error.what();
+  } catch (...) {
+    why = "an exception that is no std::exception";
+  }
+  std::throw_with_nested(Error(code, cat("data loader: ", what, ": ", why)));
+}
+
+int64_t checked(const char* what, int64_t value, int64_t least) {
+  if (value >= least) return value;
+  throw Error(ErrorCode::invalid_argument,
+              cat("data loader: expected ", what, " of at least ", least, ", got ", value));
 }
 
 }  // namespace
 
-DataLoader::DataLoader(TensorDataset dataset, const DataLoaderOptions& options)
-    : dataset_(std::move(dataset)), options_(options) {
-  if (options.batch_size < 1) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("data loader: expected a batch size of at least 1, got ", options.batch_size,
-                    "; pass the samples of one rank's batch"));
-  }
+void BadSamples::add(int64_t sample, const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (count_++ == reported_) first_ = cat("sample ", sample, ": ", why);
+}
+
+int64_t BadSamples::count() const {
+  const std::lock_guard lock(mutex_);
+  return count_;
+}
+
+void BadSamples::report() {
+  const std::lock_guard lock(mutex_);
+  if (count_ == reported_) return;
+  log(LogLevel::warn, cat("data loader: ", count_ - reported_,
+                          " samples could not be read and were left out; the "
+                          "first: ",
+                          first_));
+  reported_ = count_;
+}
+
+LoaderCore::LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampler,
+                       const DataLoaderOptions& options)
+    : shared_(std::make_shared<LoaderShared>()), sampler_(std::move(sampler)) {
+  shared_->options = options;
   if (options.accumulate < 1) {
     throw Error(ErrorCode::invalid_argument,
                 cat("data loader: expected at least 1 batch a step, got accumulate ", options.accumulate,
                     "; pass 1 or more"));
   }
-}
-
-DataLoader::DataLoader(TensorDataset dataset, DistributedSampler& sampler, const DataLoaderOptions& options)
-    : DataLoader(std::move(dataset), options) {
-  sampler_ = &sampler;
-  if (const auto length = sampler.identity().length; length != dataset_.size()) {
+  checked("workers", options.workers, 0);
+  checked("batches ahead", options.ahead, 0);
+  if (sampler_->dataset_size() != dataset_size) {
     throw Error(ErrorCode::invalid_argument,
-                cat("data loader: expected a sampler for ", dataset_.size(), " samples, got one for ", length,
-                    "; make it with the data set's size"));
+                cat("data loader: expected a sampler for ", dataset_size, " samples, got one for ",
+                    sampler_->dataset_size(), "; make it with the data set's size"));
   }
-  const int64_t share = sampler.identity().share;
-  if (has_shares() && (share != options.batch_size || options.drop_last)) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("data loader: expected batch_size ", share, ", this rank's share of the global batch of ",
-            sampler.identity().global_batch, ", and drop_last of the sampler alone, got batch_size ",
-            options.batch_size, options.drop_last ? " and drop_last" : "", "; pass ctx.batch_size(…)"));
-  }
+  position_.dataset_size = dataset_size;
 }
 
-DataLoader::Iterator DataLoader::begin() {
-  std::vector<int64_t> indices;
-  if (sampler_ != nullptr) {
-    indices = sampler_->indices();
-  } else {
-    indices.resize(static_cast<size_t>(dataset_.size()));
-    std::iota(indices.begin(), indices.end(), 0);
-  }
-  return {*this, std::move(indices), std::exchange(skip_, 0)};
+EpochBatches LoaderCore::start(int64_t* first) {
+  EpochBatches epoch = sampler_->start();
+  *first = std::min(std::exchange(skip_, 0), epoch.size);
+  return epoch;
 }
 
-void DataLoader::skip(int64_t batches) {
+void LoaderCore::skip(int64_t batches) {
   if (batches < 0) {
     throw Error(ErrorCode::invalid_argument, cat("data loader: expected to skip 0 or more batches, got ",
                                                  batches, "; pass those already done"));
@@ -87,59 +99,85 @@ void DataLoader::skip(int64_t batches) {
   skip_ = batches;
 }
 
-int64_t DataLoader::num_samples() const {
-  return used_samples(sampler_ != nullptr ? sampler_->num_samples() : dataset_.size(), options_);
-}
-
-int64_t DataLoader::num_batches() const {
-  const int64_t samples = num_samples();
-  return samples / options_.batch_size + (samples % options_.batch_size != 0 ? 1 : 0);
-}
-
-int64_t DataLoader::samples_of(int64_t batch) const {
-  if (batch >= num_batches()) return 0;
-  if (has_shares()) return sampler_->batch_samples(batch);
-  return std::min(num_samples() - batch * options_.batch_size, options_.batch_size);
-}
-
-int64_t DataLoader::samples_of_all(int64_t batch) const {
-  if (has_shares() && batch < num_batches()) return sampler_->global_samples(batch);
-  return samples_of(batch) * (sampler_ != nullptr ? sampler_->identity().num_replicas : 1);
-}
-
-DataLoader::Iterator::Iterator(const DataLoader& loader, std::vector<int64_t> indices,
-                               int64_t skipped_batches)
-    : loader_(&loader), indices_(std::move(indices)) {
-  end_ = used_samples(static_cast<int64_t>(indices_.size()), loader.options_);
-  // Compared before multiplying: a skip beyond the end is the end.
-  const int64_t size = loader.options_.batch_size;
-  batch_ = std::min(skipped_batches, end_ / size + (end_ % size != 0 ? 1 : 0));
-  position_ = std::min(end_, batch_ * size);
-}
-
-int64_t DataLoader::Iterator::count() const {
-  return std::min(loader_->samples_of(batch_), end_ - position_);
-}
-
-Batch DataLoader::Iterator::operator*() const {
-  const auto& options = loader_->options_;
-  const auto rows = at::from_blob(const_cast<int64_t*>(indices_.data() + position_), {count()}, at::kLong);
-  const int64_t step_begin = batch_ / options.accumulate * options.accumulate;
-  const int64_t step_end = step_begin + std::min(options.accumulate, loader_->num_batches() - step_begin);
+BatchPlace LoaderCore::place_of(const EpochBatches& epoch, int64_t batch) const {
+  const int64_t begin = batch / options().accumulate * options().accumulate;
+  const int64_t end = begin + std::min(options().accumulate, epoch.size - begin);
   int64_t samples_of_step = 0;
-  for (int64_t i = step_begin; i < step_end; ++i) samples_of_step += loader_->samples_of_all(i);
-  const double ranks =
-      loader_->sampler_ != nullptr ? static_cast<double>(loader_->sampler_->identity().num_replicas) : 1;
-  return {.features = take(loader_->dataset_.features(), rows, options),
-          .labels = take(loader_->dataset_.labels(), rows, options),
-          .weight = ranks * static_cast<double>(count()) / static_cast<double>(samples_of_step),
-          .last = batch_ + 1 == step_end};
+  for (int64_t i = begin; i < end; ++i) samples_of_step += epoch.count_of_all(i);
+  return {.weight = static_cast<double>(epoch.ranks) * static_cast<double>(epoch.count(batch)) /
+                    static_cast<double>(samples_of_step),
+          .last = batch + 1 == end};
 }
 
-DataLoader::Iterator& DataLoader::Iterator::operator++() {
-  position_ += count();
-  ++batch_;
-  return *this;
+void LoaderCore::note_batch(const EpochBatches& epoch, int64_t batch, int64_t samples, bool last) {
+  ++stats_.batches;
+  stats_.samples += samples;
+  if (!last) return;
+  position_.epoch = epoch.epoch;
+  position_.consumed = epoch.consumed_after(batch);
+  ++position_.step;
+}
+
+void LoaderCore::note_stall(std::chrono::nanoseconds stall) {
+  stats_.seconds_stalled += std::chrono::duration<double>(stall).count();
+}
+
+void LoaderCore::begin_next_epoch() {
+  restore({.epoch = position_.epoch + 1, .dataset_size = position_.dataset_size, .step = position_.step});
+}
+
+void LoaderCore::restore(const DataPosition& position) {
+  sampler_->set_epoch(position.epoch, position.consumed, position.dataset_size);
+  const int64_t dataset_size = position_.dataset_size;
+  position_ = position;
+  position_.dataset_size = dataset_size;
+}
+
+LoaderStats LoaderCore::stats() const {
+  LoaderStats stats = stats_;
+  stats.bad_samples = shared_->bad.count();
+  return stats;
+}
+
+void check_weight_read(const StepWeight& weight, int64_t batch) {
+  if (weight.is_read() || weight.unread() == 1 || !c10::GradMode::is_enabled()) return;
+  throw Error(ErrorCode::failed_precondition, cat("data loader: expected the loss of batch ", batch,
+                                                  " to be multiplied with batch.weight, ", weight.unread(),
+                                                  ", got a batch whose weight nobody has read; write (loss * "
+                                                  "batch.weight).backward(), evaluate under "
+                                                  "torch::NoGradGuard, or set check_weight = false"));
+}
+
+void check_epoch_has_batches(const EpochBatches& epoch, const DataPosition& position) {
+  if (epoch.size > 0 || position.epoch != epoch.epoch || position.consumed > 0) return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("data loader: expected an epoch with at least 1 batch of this rank, got none of ",
+                  position.dataset_size, " samples for ", epoch.ranks,
+                  " ranks; use a smaller batch size or fewer ranks, or turn drop_last off"));
+}
+
+void fail_sample(int64_t sample, const WorkerPlace& place) {
+  fail_with(cat("sample ", sample, worker_text(place)));
+}
+
+void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place) {
+  const std::string what =
+      cat("batch of samples ", samples.empty() ? "" : cat(samples.front(), " … ", samples.back()),
+          worker_text(place));
+  if (std::current_exception()) fail_with(what);
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("data loader: ", what, ": expected a sample that can be read, got none of ", samples.size()));
+}
+
+std::string text_of_current_exception() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
 }
 
 }  // namespace muster

@@ -1,8 +1,8 @@
-// Batches of an in-memory data set, in a sampler's order, on the rank's device. LibTorch's own DataLoader
-// cannot be started again after an early break, and its distributed sampler repeats its order: hence this
-// one.
+// Batches of a data set, in a sampler's order, on the rank's device, made ahead by worker threads. LibTorch's
+// own DataLoader cannot be started again after an early break, and its distributed sampler repeats its order:
+// hence this one.
 //
-//   for (const auto& batch : loader) {
+//   for (const auto& batch : loader.steps(1000)) {
 //     const auto guard = model.no_sync_if(!batch.last);
 //     (mean_loss_of(batch) * batch.weight).backward();
 //     if (batch.last) step();
@@ -10,92 +10,258 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <iterator>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "muster/data/collate.h"
 #include "muster/data/dataset.h"
-#include "muster/data/distributed_sampler.h"
+#include "muster/data/device_copy.h"
+#include "muster/data/loader_core.h"
 
 namespace muster {
 
-struct Batch {
-  at::Tensor features;
-  at::Tensor labels;
-  // What mean losses are multiplied with, so that the gradients of a step, averaged over the ranks, are those
-  // of the joined batch: this batch's part of the samples that all ranks use in the step, times the ranks. 1
-  // where every batch of a step is as large.
-  double weight = 1;
-  bool last = true;  // of its step: reduce gradients in this backward, and step after it
-  int64_t size() const { return labels.size(0); }
+// A data set that gives many examples at once, joined, as TensorDataset does.
+template <class D>
+concept GivesBatches = requires(const D& dataset, const at::Tensor& rows) {
+  dataset.get_batch(rows, true);
 };
 
-struct DataLoaderOptions {
-  int64_t batch_size = 1;        // samples of this rank; with a sampler's shares it must be this rank's share
-  int64_t accumulate = 1;        // batches of a step; an epoch's last step may have fewer
-  bool drop_last = false;        // leave out a last batch that is not full
-  at::Device device = at::kCPU;  // where batches are put
-  bool pin_memory = true;        // copy to a GPU through page-locked memory, without waiting
-};
+namespace loading {
 
+template <class D>
+auto joined_example(const D& dataset) {
+  if constexpr (GivesBatches<D>) {
+    return dataset.get_batch(at::Tensor(), true);
+  } else {
+    return collate(std::vector<typename D::Example>());
+  }
+}
+
+// The batch of `samples`, or nothing where none of them can be read.
+template <class D>
+auto load(const D& dataset, const EpochBatches& epoch, const std::vector<int64_t>& samples,
+          LoaderShared& shared, WorkerPlace& place) {
+  using Data = decltype(joined_example(dataset));
+  if constexpr (GivesBatches<D>) {
+    const auto rows = at::from_blob(const_cast<int64_t*>(samples.data()),
+                                    {static_cast<int64_t>(samples.size())}, at::kLong);
+    const bool pinned = shared.options.pin_memory && shared.options.device.is_cuda();
+    return std::pair<Data, int64_t>(dataset.get_batch(rows, pinned), std::ssize(samples));
+  } else {
+    std::vector<typename D::Example> examples;
+    examples.reserve(samples.size());
+    for (const int64_t sample : samples) {
+      place.sample = sample;
+      try {
+        Generator rng(epoch.seed, epoch.epoch, sample);
+        examples.push_back(dataset.get(sample, rng));
+      } catch (...) {
+        if (!shared.options.skip_bad) fail_sample(sample, place);
+        shared.bad.add(sample, text_of_current_exception());
+      }
+    }
+    const int64_t read = std::ssize(examples);
+    try {
+      if (examples.empty()) fail_batch(samples, place);
+      return std::pair<Data, int64_t>(collate(std::move(examples)), read);
+    } catch (...) {
+      fail_batch(samples, place);
+    }
+  }
+}
+
+}  // namespace loading
+
+// `D` is a Dataset (dataset.h), or a type with Example, size() and get() like it; it is kept as a copy.
+template <class D>
 class DataLoader {
  public:
+  using Data = decltype(loading::joined_example(std::declval<const D&>()));
+  using Batch = muster::Batch<Data>;
+
   // In the data set's order, the same on every rank. Throws: invalid_argument when batch_size or accumulate
   // is less than 1.
-  DataLoader(TensorDataset dataset, const DataLoaderOptions& options);
+  DataLoader(D dataset, const DataLoaderOptions& options)
+      : DataLoader(std::make_shared<const D>(std::move(dataset)), options) {}
+  DataLoader(std::shared_ptr<const D> dataset, const DataLoaderOptions& options)
+      : DataLoader(dataset, std::make_shared<DistributedSampler>(in_order(dataset->size())), options) {}
 
   // In the order of `sampler`, which must outlive the loader; every begin() starts one of its epochs.
   // Throws: invalid_argument also when the sampler is for another length, or has another share for this rank.
-  DataLoader(TensorDataset dataset, DistributedSampler& sampler, const DataLoaderOptions& options);
+  DataLoader(D dataset, DistributedSampler& sampler, const DataLoaderOptions& options)
+      : DataLoader(std::make_shared<const D>(std::move(dataset)),
+                   std::shared_ptr<DistributedSampler>(std::shared_ptr<void>(), &sampler), options) {}
+  DataLoader(std::shared_ptr<const D> dataset, std::shared_ptr<DistributedSampler> sampler,
+             const DataLoaderOptions& options)
+      : DataLoader(dataset, batches_of(std::move(sampler), options.batch_size, options.drop_last), options) {}
+  // Batches of a sampler of one's own; `batch_size` and `drop_last` say nothing then.
+  DataLoader(std::shared_ptr<const D> dataset, std::shared_ptr<BatchSampler> sampler,
+             const DataLoaderOptions& options)
+      : dataset_(std::move(dataset)), core_(dataset_->size(), std::move(sampler), options) {}
 
   class Iterator {
    public:
     using value_type = Batch;
     using difference_type = std::ptrdiff_t;
 
-    Batch operator*() const;
+    const Batch& operator*() const { return *batch_; }
+    const Batch* operator->() const { return &*batch_; }
     Iterator& operator++();
     void operator++(int) { ++*this; }
-    bool operator==(std::default_sentinel_t) const { return position_ >= end_; }
+    bool operator==(std::default_sentinel_t) const { return !batch_; }
 
    private:
     friend class DataLoader;
-    Iterator(const DataLoader& loader, std::vector<int64_t> indices, int64_t skipped_batches);
-    int64_t count() const;
+    struct Coming {  // a batch that is on its way to the device
+      Batch batch;
+      DeviceCopy copy;
+    };
 
-    const DataLoader* loader_;
-    std::vector<int64_t> indices_;
-    int64_t batch_;     // the current one's number in the epoch
-    int64_t position_;  // of its first sample
-    int64_t end_;
+    Iterator(DataLoader& loader, int64_t until_step) : loader_(&loader), until_step_(until_step) { start(); }
+    void start();
+    void advance();
+    void stage(const Prefetch::Thing& thing);
+
+    DataLoader* loader_;
+    int64_t until_step_;  // over epochs, to this step; -1: this epoch
+    EpochBatches epoch_;
+    int64_t number_ = 0;  // of the next batch
+    int64_t staged_ = 0;  // of the next to be staged
+    std::deque<Coming> coming_;
+    std::optional<Batch> batch_;
+    std::unique_ptr<Prefetch> prefetch_;
   };
 
-  // Starts an epoch; any number may be begun, and left early.
-  Iterator begin();
+  // Starts an epoch; any number may be begun, and left early: no worker outlives its iterator.
+  Iterator begin() { return {*this, -1}; }
   std::default_sentinel_t end() const { return {}; }
+
+  // From where training is to step `until`, counted from its beginning, over as many epochs as that takes.
+  auto steps(int64_t until) {
+    struct Steps {
+      DataLoader& loader;
+      int64_t until;
+      Iterator begin() { return {loader, until}; }
+      std::default_sentinel_t end() const { return {}; }
+    };
+    return Steps{*this, until};
+  }
+
+  // Which epoch the next begin() starts. As DistributedSampler::set_epoch.
+  void set_epoch(int64_t epoch) { core_.restore({.epoch = epoch, .step = core_.position().step}); }
+
+  // Where training is after the last whole step: saved with a checkpoint, and given to a loader of a job with
+  // any number of ranks, which goes on without a sample lost or repeated. Throws: as
+  // DistributedSampler::set_epoch.
+  const DataPosition& position() const { return core_.position(); }
+  void restore(const DataPosition& position) { core_.restore(position); }
 
   // The next begin() (and no later one) leaves out its first `batches` batches, which a resumed epoch has
   // had.
   // Throws: invalid_argument when negative.
-  void skip(int64_t batches);
+  void skip(int64_t batches) { core_.skip(batches); }
 
   // Samples and batches of a whole epoch on this rank, without what drop_last leaves out.
   int64_t num_samples() const;
-  int64_t num_batches() const;
-  const TensorDataset& dataset() const { return dataset_; }
+  int64_t num_batches() const { return core_.sampler().look().size; }
+  const D& dataset() const { return *dataset_; }
+  LoaderStats stats() const { return core_.stats(); }
 
  private:
-  // Samples of this rank's `batch`-th batch, and of all ranks' together.
-  int64_t samples_of(int64_t batch) const;
-  int64_t samples_of_all(int64_t batch) const;
-  bool has_shares() const { return sampler_ != nullptr && !sampler_->shares().empty(); }
-
-  TensorDataset dataset_;
-  DistributedSampler* sampler_ = nullptr;
-  DataLoaderOptions options_;
-  int64_t skip_ = 0;
+  std::shared_ptr<const D> dataset_;
+  LoaderCore core_;
 };
+
+template <class D>
+int64_t DataLoader<D>::num_samples() const {
+  const EpochBatches epoch = core_.sampler().look();
+  int64_t samples = 0;
+  for (int64_t batch = 0; batch < epoch.size; ++batch) samples += epoch.count(batch);
+  return samples;
+}
+
+template <class D>
+void DataLoader<D>::Iterator::start() {
+  LoaderCore& core = loader_->core_;
+  epoch_ = core.start(&number_);
+  staged_ = number_;
+  coming_.clear();
+  const auto make = [dataset = loader_->dataset_, epoch = epoch_, shared = core.shared()](
+                        int64_t number, WorkerPlace& place) -> Prefetch::Thing {
+    return std::make_shared<std::pair<Data, int64_t>>(
+        loading::load(*dataset, epoch, epoch.samples(number), *shared, place));
+  };
+  const auto& options = core.options();
+  prefetch_ = std::make_unique<Prefetch>(
+      make, number_, epoch_.size,
+      PrefetchOptions{.workers = options.workers, .ahead = options.ahead, .timeout = options.timeout});
+  advance();
+}
+
+template <class D>
+typename DataLoader<D>::Iterator& DataLoader<D>::Iterator::operator++() {
+  if (loader_->core_.options().check_weight) check_weight_read(batch_->weight, number_ - 1);
+  advance();
+  return *this;
+}
+
+template <class D>
+void DataLoader<D>::Iterator::stage(const Prefetch::Thing& thing) {
+  auto& [data, samples] = *static_cast<std::pair<Data, int64_t>*>(thing.get());
+  const auto& core = loader_->core_;
+  const BatchPlace place = core.place_of(epoch_, staged_++);
+  const auto& options = core.options();
+  coming_.push_back({Batch{std::move(data), place.weight, place.last, samples},
+                     DeviceCopy(options.device, options.pin_memory)});
+  coming_.back().copy.start(
+      [&](const auto& change) { for_each_tensor(static_cast<Data&>(coming_.back().batch), change); });
+}
+
+template <class D>
+void DataLoader<D>::Iterator::advance() {
+  LoaderCore& core = loader_->core_;
+  batch_.reset();
+  if (until_step_ >= 0 && core.position().step >= until_step_) return prefetch_.reset();
+  if (number_ >= epoch_.size) {
+    prefetch_.reset();
+    core.shared()->bad.report();
+    if (until_step_ < 0) return;
+    check_epoch_has_batches(epoch_, core.position());
+    core.begin_next_epoch();
+    return start();
+  }
+  if (coming_.empty()) {
+    stage(prefetch_->next());
+    core.note_stall(prefetch_->take_stall());
+  }
+  Coming now = std::move(coming_.front());
+  coming_.pop_front();
+  // The next one sets out while this one is computed on.
+  if (now.copy.is_ahead() && staged_ < epoch_.size) {
+    if (const auto next = prefetch_->next_if_ready()) stage(*next);
+  }
+  now.copy.wait([&](const auto& change) { for_each_tensor(static_cast<Data&>(now.batch), change); });
+  batch_ = std::move(now.batch);
+  core.note_batch(epoch_, number_++, batch_->samples, batch_->last);
+}
+
+template <class D>
+DataLoader(D, const DataLoaderOptions&) -> DataLoader<D>;
+template <class D>
+DataLoader(D, DistributedSampler&, const DataLoaderOptions&) -> DataLoader<D>;
+template <class D>
+DataLoader(std::shared_ptr<D>, const DataLoaderOptions&) -> DataLoader<std::remove_const_t<D>>;
+template <class D, class Sampler>
+DataLoader(std::shared_ptr<D>, std::shared_ptr<Sampler>, const DataLoaderOptions&)
+    -> DataLoader<std::remove_const_t<D>>;
 
 }  // namespace muster

@@ -3,13 +3,19 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
+#include <utility>
+
 namespace muster {
 
 DistributedSampler Context::sampler(int64_t length, SamplerOptions options) {
+  return sampler(options.shuffle ? shuffled(length) : in_order(length), std::move(options));
+}
+
+DistributedSampler Context::sampler(SampleOrder order, SamplerOptions options) {
   options.num_replicas = world_size();
   options.rank = rank();
   if (options.shares.empty()) options.shares = parts_.batch_shares;
-  DistributedSampler sampler(length, options);
+  DistributedSampler sampler(std::move(order), options);
   sampler.set_first_epoch_check([group = process_group()](const SamplerIdentity& identity) mutable {
     const auto values = identity.values();
     const auto mine = at::tensor(std::vector<int64_t>(values.begin(), values.end()), at::kLong);

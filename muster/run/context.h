@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "muster/base/rank_env.h"
 #include "muster/comm/process_group.h"
 #include "muster/data/distributed_sampler.h"
+#include "muster/data/loader.h"
 #include "muster/placement/plan.h"
 
 namespace muster {
@@ -54,6 +56,23 @@ class Context {
   // Its first epoch compares the samplers of all ranks, so that none trains on another's samples. Throws:
   // invalid_argument when they differ (then on every rank).
   DistributedSampler sampler(int64_t length, SamplerOptions options = {});
+  // The same over another order (sample_order.h).
+  DistributedSampler sampler(SampleOrder order, SamplerOptions options = {});
+
+  // Batches of this rank's part of `dataset`, on its device: `options` with this rank's share of the global
+  // batch where the plan has one. Throws: as DataLoader's constructor.
+  template <class D>
+  DataLoader<D> loader(D dataset, DataLoaderOptions options, SamplerOptions sampling = {}) {
+    const int64_t size = dataset.size();
+    return loader(std::move(dataset), sampler(size, std::move(sampling)), options);
+  }
+  template <class D>
+  DataLoader<D> loader(D dataset, DistributedSampler sampler, DataLoaderOptions options) {
+    options.batch_size = batch_size(options.batch_size);
+    options.device = device();
+    return {std::make_shared<const D>(std::move(dataset)),
+            std::make_shared<DistributedSampler>(std::move(sampler)), options};
+  }
 
  private:
   Parts parts_;

@@ -20,14 +20,15 @@ TensorDataset counted(int64_t size) {
   return {labels.to(torch::kFloat32).unsqueeze(1) * 10, labels};
 }
 
-std::vector<int64_t> labels_of(DataLoader& loader) {
+std::vector<int64_t> labels_of(DataLoader<TensorDataset>& loader) {
+  const torch::NoGradGuard no_grad;
   std::vector<int64_t> labels;
   for (const auto& batch : loader)
     for (int64_t i = 0; i < batch.size(); ++i) labels.push_back(batch.labels[i].item<int64_t>());
   return labels;
 }
 
-std::vector<int64_t> sizes_of(DataLoader& loader) {
+std::vector<int64_t> sizes_of(DataLoader<TensorDataset>& loader) {
   std::vector<int64_t> sizes;
   for (const auto& batch : loader) sizes.push_back(batch.size());
   return sizes;
@@ -96,7 +97,7 @@ TEST(DataLoader, AHugeBatchIsTheWholeSet) {
 }
 
 TEST(DataLoader, BatchesOutliveTheLoader) {
-  std::vector<Batch> kept;
+  std::vector<DataLoader<TensorDataset>::Batch> kept;
   {
     DataLoader loader(counted(4), {.batch_size = 2});
     for (auto&& batch : loader) kept.push_back(batch);

@@ -1,0 +1,152 @@
+// Joins examples to a batch. Tensors are stacked, numbers become a tensor, lists are joined end to end;
+// tuples, arrays and plain structs are joined field by field. Padded and Packed are for tensors of different
+// lengths. A type with a `static T collate(std::vector<E>)` joins its own way.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <concepts>
+#include <iterator>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "muster/data/fields.h"
+
+namespace muster {
+
+// Shapes: each [...], all alike; the result [B, ...].
+// Throws: invalid_argument naming the first two that differ in shape or type.
+at::Tensor stacked(const std::vector<at::Tensor>& tensors);
+
+// Tensors of different lengths as a rectangle, filled up with zeros at the end.
+struct Padded {
+  at::Tensor values;   // of an example [L, ...]; of a batch [B, longest L, ...]
+  at::Tensor lengths;  // undefined; of a batch [B] int64
+  static Padded collate(const std::vector<Padded>& examples);
+};
+
+// Tensors of different lengths end to end, without filling.
+struct Packed {
+  at::Tensor values;   // of an example [L, ...]; of a batch [sum of L, ...]
+  at::Tensor offsets;  // undefined; of a batch [B + 1] int64: where each begins, and the end
+  static Packed collate(const std::vector<Packed>& examples);
+};
+
+template <class E>
+concept CollatesItself = requires(std::vector<E> examples) {
+  E::collate(std::move(examples));
+};
+
+namespace collation {
+
+template <class>
+inline constexpr bool kNever = false;
+template <class>
+inline constexpr bool kTuple = false;
+template <class... Ts>
+inline constexpr bool kTuple<std::tuple<Ts...>> = true;
+template <class A, class B>
+inline constexpr bool kTuple<std::pair<A, B>> = true;
+template <class T, size_t N>
+inline constexpr bool kTuple<std::array<T, N>> = true;
+template <class>
+inline constexpr bool kVector = false;
+template <class T>
+inline constexpr bool kVector<std::vector<T>> = true;
+
+at::Tensor tensor_of(const std::vector<int64_t>& numbers);
+at::Tensor tensor_of(const std::vector<double>& numbers);
+at::Tensor tensor_of(const std::vector<float>& numbers);
+
+}  // namespace collation
+
+template <class E>
+auto collate(std::vector<E> examples);
+
+// What a batch of E is.
+template <class E>
+using Collated = decltype(collate(std::declval<std::vector<E>>()));
+
+namespace collation {
+
+template <class E, size_t I>
+auto element(std::vector<E>& examples) {
+  std::vector<std::tuple_element_t<I, E>> elements;
+  elements.reserve(examples.size());
+  for (E& example : examples) elements.push_back(std::move(std::get<I>(example)));
+  return collate(std::move(elements));
+}
+
+template <class E, size_t... I>
+auto elements(std::vector<E>& examples, std::index_sequence<I...>) {
+  return std::make_tuple(element<E, I>(examples)...);
+}
+
+template <class Field, size_t I, class E>
+void join_field(Field& joined, std::vector<E>& examples) {
+  std::vector<Field> values;
+  values.reserve(examples.size());
+  for (E& example : examples) values.push_back(std::move(std::get<I>(fields_of(example))));
+  static_assert(std::is_same_v<Collated<Field>, Field>,
+                "a struct's fields must be tensors, lists, Padded, Packed or structs of these: "
+                "make numbers tensors (torch::tensor(7)), or give the struct a static collate()");
+  joined = collate(std::move(values));
+}
+
+template <class E, size_t... I>
+E fieldwise(std::vector<E>& examples, std::index_sequence<I...>) {
+  E joined{};
+  auto fields = fields_of(joined);
+  (join_field<std::remove_reference_t<std::tuple_element_t<I, decltype(fields)>>, I>(std::get<I>(fields),
+                                                                                     examples),
+   ...);
+  return joined;
+}
+
+}  // namespace collation
+
+// Shapes: as the file's beginning says. `examples` are not empty.
+template <class E>
+auto collate(std::vector<E> examples) {
+  if constexpr (CollatesItself<E>) {
+    return E::collate(std::move(examples));
+  } else if constexpr (std::is_same_v<E, at::Tensor>) {
+    return stacked(examples);
+  } else if constexpr (std::is_same_v<E, float>) {
+    return collation::tensor_of(examples);
+  } else if constexpr (std::floating_point<E>) {
+    return collation::tensor_of(std::vector<double>(examples.begin(), examples.end()));
+  } else if constexpr (std::integral<E>) {
+    return collation::tensor_of(std::vector<int64_t>(examples.begin(), examples.end()));
+  } else if constexpr (collation::kVector<E>) {
+    E joined;
+    for (E& list : examples)
+      joined.insert(joined.end(), std::make_move_iterator(list.begin()), std::make_move_iterator(list.end()));
+    return joined;
+  } else if constexpr (collation::kTuple<E>) {
+    return collation::elements(examples, std::make_index_sequence<std::tuple_size_v<E>>{});
+  } else if constexpr (PlainStruct<E>) {
+    return collation::fieldwise(examples, std::make_index_sequence<fields::count<E>()>{});
+  } else {
+    static_assert(collation::kNever<E>, "no batch can be made of this type: give it a static collate()");
+  }
+}
+
+// Calls `change` with each tensor of a batch. What it does not know of (text, numbers) it passes over.
+template <class B, class F>
+void for_each_tensor(B& batch, const F& change) {
+  if constexpr (std::is_same_v<B, at::Tensor>) {
+    if (batch.defined()) change(batch);
+  } else if constexpr (collation::kVector<B>) {
+    for (auto& element : batch) for_each_tensor(element, change);
+  } else if constexpr (collation::kTuple<B>) {
+    std::apply([&](auto&... element) { (for_each_tensor(element, change), ...); }, batch);
+  } else if constexpr (PlainStruct<B>) {
+    std::apply([&](auto&... field) { (for_each_tensor(field, change), ...); }, fields_of(batch));
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,89 @@
+// The part of a loader (loader.h) that does not depend on the type of its examples: which samples come next,
+// in what order, with what weight, and where training is in them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "muster/data/batch.h"
+#include "muster/data/batch_sampler.h"
+#include "muster/data/loader_options.h"
+#include "muster/data/prefetch.h"
+
+namespace muster {
+
+// A batch's place among those of its step.
+struct BatchPlace {
+  double weight = 1;
+  bool last = true;
+};
+
+// Samples that could not be read.
+class BadSamples {
+ public:
+  void add(int64_t sample, const std::string& why);
+  int64_t count() const;
+  // Warns of those since the last time.
+  void report();
+
+ private:
+  mutable std::mutex mutex_;
+  int64_t count_ = 0;
+  int64_t reported_ = 0;
+  std::string first_;
+};
+
+// What a running epoch and its workers need of the loader; they may outlive it.
+struct LoaderShared {
+  DataLoaderOptions options;
+  BadSamples bad;
+};
+
+class LoaderCore {
+ public:
+  // Throws: invalid_argument for accumulate, workers or ahead out of range, and when the sampler is for
+  // another data set.
+  LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampler, const DataLoaderOptions& options);
+
+  const DataLoaderOptions& options() const { return shared_->options; }
+  const std::shared_ptr<LoaderShared>& shared() const { return shared_; }
+  BatchSampler& sampler() { return *sampler_; }
+  const BatchSampler& sampler() const { return *sampler_; }
+
+  // An epoch begins; `first` is its first batch.
+  EpochBatches start(int64_t* first);
+  void skip(int64_t batches);
+  BatchPlace place_of(const EpochBatches& epoch, int64_t batch) const;
+
+  // A batch is handed out.
+  void note_batch(const EpochBatches& epoch, int64_t batch, int64_t samples, bool last);
+  void note_stall(std::chrono::nanoseconds stall);
+  void begin_next_epoch();
+  const DataPosition& position() const { return position_; }
+  void restore(const DataPosition& position);
+  LoaderStats stats() const;
+
+ private:
+  std::shared_ptr<LoaderShared> shared_;
+  std::shared_ptr<BatchSampler> sampler_;
+  DataPosition position_;
+  LoaderStats stats_;
+  int64_t skip_ = 0;
+};
+
+// Throws: failed_precondition, when gradients are computed and a batch's weight that is not 1 was not read.
+void check_weight_read(const StepWeight& weight, int64_t batch);
+
+// Throws: failed_precondition for a whole epoch without a batch, which would be gone through for ever.
+void check_epoch_has_batches(const EpochBatches& epoch, const DataPosition& position);
+
+// From within a handler: throws the exception again, with the sample and the worker in front.
+[[noreturn]] void fail_sample(int64_t sample, const WorkerPlace& place);
+[[noreturn]] void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place);
+std::string text_of_current_exception();
+
+}  // namespace muster

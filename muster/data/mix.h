@@ -1,0 +1,19 @@
+// Joins numbers into one whose bits depend on all of theirs.
+#pragma once
+
+#include <cstdint>
+
+namespace muster {
+
+// Source: SplitMix64's finaliser.
+inline uint64_t mixed(uint64_t bits) {
+  bits = (bits ^ bits >> 30) * 0xbf58476d1ce4e5b9;
+  bits = (bits ^ bits >> 27) * 0x94d049bb133111eb;
+  return bits ^ bits >> 31;
+}
+
+inline uint64_t mixed(uint64_t a, uint64_t b) {
+  return mixed(mixed(a + 0x9e3779b97f4a7c15) + b);
+}
+
+}  // namespace muster

@@ -1,0 +1,189 @@
+#include "muster/data/prefetch.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::chrono::seconds kPatience{60};
+
+struct MadeThing {
+  Prefetch::Thing thing;
+  std::exception_ptr error;
+};
+
+MadeThing made(const Prefetch::Make& make, int64_t number, WorkerPlace& place) {
+  MadeThing result;
+  try {
+    result.thing = make(number, place);
+  } catch (...) {
+    result.error = std::current_exception();
+  }
+  place.sample = -1;
+  return result;
+}
+
+// LibTorch would give every worker a team of threads of its own. at::set_num_threads() is for all threads of
+// the process; OpenMP's own function is for the calling one.
+void compute_alone() {
+  at::get_num_threads();  // which sets this thread's number when it is first asked
+  using SetThreads = void (*)(int);
+  static const auto set_threads = reinterpret_cast<SetThreads>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  if (set_threads != nullptr) set_threads(1);
+}
+
+}  // namespace
+
+struct Prefetch::State {
+  std::mutex mutex;
+  std::condition_variable room;  // for the workers
+  std::condition_variable ready;
+  Make make;
+  int64_t first_not_begun;
+  int64_t end;
+  int64_t limit;  // the first that is too far ahead
+  bool stop = false;
+  std::map<int64_t, MadeThing> made_things;
+  std::vector<std::unique_ptr<WorkerPlace>> places;
+  std::vector<std::thread> threads;
+
+  void work(WorkerPlace& place) {
+    std::unique_lock lock(mutex);
+    while (true) {
+      room.wait(lock, [&] { return stop || first_not_begun >= end || first_not_begun < limit; });
+      if (stop || first_not_begun >= end) return;
+      const int64_t number = first_not_begun++;
+      lock.unlock();
+      MadeThing result = made(make, number, place);
+      lock.lock();
+      made_things.emplace(number, std::move(result));
+      ready.notify_all();
+    }
+  }
+};
+
+Prefetch::Prefetch(Make make, int64_t begin, int64_t end, const PrefetchOptions& options)
+    : make_(std::move(make)), next_(begin), end_(end), options_(options) {
+  if (options.ahead == 0) options_.ahead = 2 * static_cast<int64_t>(options.workers);
+  if (options.workers == 0 || begin >= end) return;
+  state_ = std::make_shared<State>();
+  state_->make = make_;
+  state_->first_not_begun = begin;
+  state_->end = end;
+  state_->limit = begin + options_.ahead;
+  try {
+    start_workers();
+  } catch (const std::system_error& error) {
+    stop_workers();
+    throw Error(ErrorCode::unavailable,
+                cat("data loader: expected ", options.workers, " worker threads, got ",
+                    state_->threads.size(), ": ", error.what(), "; ask for fewer workers"));
+  }
+}
+
+void Prefetch::start_workers() {
+  for (int worker = 0; worker < options_.workers; ++worker) {
+    WorkerPlace& place = *state_->places.emplace_back(std::make_unique<WorkerPlace>());
+    place.worker = worker;
+    state_->threads.emplace_back([state = state_, &place] {
+      ::pthread_setname_np(::pthread_self(), "muster-loader");
+      const c10::AutoGradMode no_gradients(false);
+      compute_alone();
+      state->work(place);
+    });
+  }
+}
+
+void Prefetch::stop_workers() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stop = true;
+  }
+  state_->room.notify_all();
+  for (std::thread& thread : state_->threads) left_behind_ ? thread.detach() : thread.join();
+}
+
+Prefetch::~Prefetch() {
+  if (state_) stop_workers();
+}
+
+Prefetch::Thing Prefetch::next() {
+  if (!state_) {
+    WorkerPlace here;
+    MadeThing result = made(make_, next_++, here);
+    if (result.error) std::rethrow_exception(result.error);
+    return result.thing;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  {
+    std::unique_lock lock(state_->mutex);
+    const auto is_ready = [&] { return state_->made_things.contains(next_); };
+    const auto patience = options_.timeout.value_or(kPatience);
+    bool warned = false;
+    while (!state_->ready.wait_for(lock, patience, is_ready)) {
+      if (options_.timeout) fail_late();
+      if (!std::exchange(warned, true))
+        log(LogLevel::warn, cat("data loader: batch ", next_, " has not come for ", kPatience.count(),
+                                " s: the workers are at ", places_text()));
+    }
+  }
+  stalled_ += std::chrono::steady_clock::now() - start;
+  return take();
+}
+
+std::optional<Prefetch::Thing> Prefetch::next_if_ready() {
+  if (!state_) return {};
+  {
+    const std::lock_guard lock(state_->mutex);
+    const auto found = state_->made_things.find(next_);
+    if (found == state_->made_things.end() || found->second.error) return {};  // next() throws it
+  }
+  return take();
+}
+
+Prefetch::Thing Prefetch::take() {
+  MadeThing result;
+  {
+    const std::lock_guard lock(state_->mutex);
+    result = std::move(state_->made_things.extract(next_++).mapped());
+    ++state_->limit;
+  }
+  state_->room.notify_one();
+  if (result.error) std::rethrow_exception(result.error);
+  return result.thing;
+}
+
+std::string Prefetch::places_text() const {
+  std::vector<std::string> at;
+  for (const auto& place : state_->places)
+    if (place->sample >= 0)
+      at.push_back(cat("sample ", place->sample.load(), " (worker ", place->worker, ")"));
+  return at.empty() ? "no sample" : join(at, ", ");
+}
+
+void Prefetch::fail_late() {
+  left_behind_ = true;
+  throw Error(ErrorCode::timeout,
+              cat("data loader: expected batch ", next_, " within ", options_.timeout->count(),
+                  " ms, got none: the workers are at ", places_text(),
+                  "; look at what the data set's get() waits for, or give a longer timeout"));
+}
+
+}  // namespace muster

@@ -1,0 +1,201 @@
+#include "muster/data/sample_order.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/bincount.h>
+#include <ATen/ops/multinomial.h>
+#include <ATen/ops/randperm.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/data/generator.h"
+#include "muster/data/mix.h"
+
+namespace muster {
+
+namespace {
+
+// As PyTorch's samplers seed theirs.
+at::Generator generator_of(int64_t seed, int64_t epoch) {
+  return at::detail::createCPUGenerator(static_cast<uint64_t>(seed) + static_cast<uint64_t>(epoch));
+}
+
+EpochOrder in_order_of(const at::Tensor& samples) {
+  return [samples, first = samples.const_data_ptr<int64_t>()](int64_t position) { return first[position]; };
+}
+
+// Tells lists apart in an order's name.
+template <class T>
+std::string fingerprint(const std::vector<T>& values) {
+  uint64_t bits = values.size();
+  for (const T value : values) bits = mixed(bits, std::bit_cast<uint64_t>(value));
+  return cat(values.size(), " numbers ", bits);
+}
+
+// A permutation of 0 … size - 1 that is computed for one number at a time.
+class Permutation {
+ public:
+  Permutation(int64_t size, uint64_t key) : size_(static_cast<uint64_t>(size)), key_(key) {
+    while (half_bits_ < 31 && (uint64_t{1} << (2 * half_bits_)) < size_) ++half_bits_;
+  }
+
+  // The network permutes a power of four; what falls outside goes through again, less than four times on the
+  // average.
+  int64_t at(int64_t position) const {
+    auto number = static_cast<uint64_t>(position);
+    do {
+      number = once(number);
+    } while (number >= size_);
+    return static_cast<int64_t>(number);
+  }
+
+ private:
+  // Six mix large halves; the fewer bits a half has, the more it takes until every number can be anywhere.
+  uint64_t rounds() const { return half_bits_ < 8 ? 24 : 6; }
+
+  uint64_t once(uint64_t number) const {
+    const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
+    uint64_t left = number >> half_bits_;
+    uint64_t right = number & mask;
+    for (uint64_t round = 0; round < rounds(); ++round)
+      left = std::exchange(right, left ^ (mixed(key_ + round, right) & mask));
+    return left << half_bits_ | right;
+  }
+
+  uint64_t size_;
+  uint64_t key_;
+  uint64_t half_bits_ = 1;
+};
+
+void check_size(int64_t dataset_size) {
+  if (dataset_size >= 1) return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("sampler: expected a data set with at least 1 sample, got length ", dataset_size,
+                  "; check what was loaded"));
+}
+
+// How many samples can be drawn at all.
+int64_t check_weights(const std::vector<double>& weights) {
+  int64_t possible = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (!(weights[i] >= 0) || std::isinf(weights[i])) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("sampler: expected weights of 0 or more, got ", weights[i], " for sample ", i));
+    }
+    possible += weights[i] > 0 ? 1 : 0;
+  }
+  if (possible == 0) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("sampler: expected a weight above 0, got ", weights.size(), " weights without one"));
+  }
+  return possible;
+}
+
+}  // namespace
+
+SampleOrder in_order(int64_t dataset_size) {
+  check_size(dataset_size);
+  return {.name = cat("in_order(", dataset_size, ")"),
+          .dataset_size = dataset_size,
+          .samples = dataset_size,
+          .epoch = [](int64_t, int64_t) { return [](int64_t position) { return position; }; },
+          .changes = false};
+}
+
+SampleOrder shuffled(int64_t dataset_size) {
+  check_size(dataset_size);
+  return {.name = cat("shuffled(", dataset_size, ")"),
+          .dataset_size = dataset_size,
+          .samples = dataset_size,
+          .epoch = [dataset_size](int64_t seed, int64_t epoch) {
+            return in_order_of(at::randperm(dataset_size, generator_of(seed, epoch), at::kLong));
+          }};
+}
+
+SampleOrder pseudo_shuffled(int64_t dataset_size) {
+  check_size(dataset_size);
+  return {.name = cat("pseudo_shuffled(", dataset_size, ")"),
+          .dataset_size = dataset_size,
+          .samples = dataset_size,
+          .epoch = [dataset_size](int64_t seed, int64_t epoch) {
+            const Permutation permutation(dataset_size,
+                                          mixed(static_cast<uint64_t>(seed), static_cast<uint64_t>(epoch)));
+            return [permutation](int64_t position) { return permutation.at(position); };
+          }};
+}
+
+SampleOrder weighted(const std::vector<double>& weights, int64_t samples, bool replacement) {
+  const int64_t possible = check_weights(weights);
+  if (samples < 1 || (!replacement && samples > possible)) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("sampler: expected 1 ", replacement ? "sample or more" : cat("to ", possible, " samples"),
+            " of an epoch", replacement ? "" : ", as many as have a weight above 0, without replacement",
+            ", got ", samples));
+  }
+  const at::Tensor tensor = at::tensor(weights, at::kDouble);
+  return {.name = cat("weighted(", fingerprint(weights), ", ", samples,
+                      replacement ? "" : ", without replacement", ")"),
+          .dataset_size = std::ssize(weights),
+          .samples = samples,
+          .epoch = [tensor, samples, replacement](int64_t seed, int64_t epoch) {
+            return in_order_of(at::multinomial(tensor, samples, replacement, generator_of(seed, epoch)));
+          }};
+}
+
+SampleOrder class_balanced(const at::Tensor& labels, int64_t samples) {
+  if (!labels.defined() || labels.dim() != 1 || labels.scalar_type() != at::kLong || labels.size(0) == 0 ||
+      labels.min().item<int64_t>() < 0) {
+    throw Error(ErrorCode::invalid_argument,
+                "sampler: expected labels of shape [N], int64, 0 or more, one for each sample");
+  }
+  const at::Tensor mine = labels.cpu();
+  const at::Tensor counts = at::bincount(mine).to(at::kDouble);
+  const at::Tensor weights = counts.reciprocal().index_select(0, mine).contiguous();
+  const double* first = weights.const_data_ptr<double>();
+  return weighted({first, first + weights.numel()}, samples == 0 ? mine.size(0) : samples);
+}
+
+SampleOrder bucketed(const SampleOrder& order, const std::vector<int64_t>& lengths, int64_t group,
+                     int64_t window) {
+  if (std::ssize(lengths) != order.dataset_size || group < 1 || window < group) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("sampler: expected ", order.dataset_size,
+                    " lengths, groups of at least 1 and a window of at least "
+                    "a group, got ",
+                    lengths.size(), " lengths, groups of ", group, ", a window of ", window));
+  }
+  SampleOrder sorted = order;
+  sorted.name = cat("bucketed(", order.name, ", ", fingerprint(lengths), ", ", group, ", ", window, ")");
+  sorted.changes = true;
+  sorted.epoch = [order, lengths, group, window](int64_t seed, int64_t epoch) -> EpochOrder {
+    const EpochOrder before = order.epoch(seed, epoch);
+    auto samples = std::make_shared<std::vector<int64_t>>(static_cast<size_t>(order.samples));
+    for (int64_t i = 0; i < order.samples; ++i) (*samples)[static_cast<size_t>(i)] = before(i);
+    Generator rng(seed, epoch, /*index=*/-1);
+    for (int64_t begin = 0; begin < order.samples; begin += window) {
+      const int64_t end = std::min(order.samples, begin + window);
+      std::stable_sort(samples->begin() + begin, samples->begin() + end, [&](int64_t a, int64_t b) {
+        return lengths[static_cast<size_t>(a)] < lengths[static_cast<size_t>(b)];
+      });
+      // Whole groups alone change places, so that batches stay groups.
+      for (int64_t last = (end - begin) / group - 1; last > 0; --last) {
+        const auto one = samples->begin() + begin + last * group;
+        const auto other = samples->begin() + begin + rng.integer(last + 1) * group;
+        if (one != other) std::swap_ranges(one, one + group, other);
+      }
+    }
+    return [samples](int64_t position) { return (*samples)[static_cast<size_t>(position)]; };
+  };
+  return sorted;
+}
+
+}  // namespace muster

@@ -1,0 +1,44 @@
+// What the ranks compare of their samplers, so that none trains on samples of another's.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace muster {
+
+// All that decides which samples a rank gets. Ranks whose identities differ in more than the rank would
+// silently train on overlapping samples.
+struct SamplerIdentity {
+  int64_t num_replicas = 1;
+  int64_t rank = 0;
+  int64_t seed = 0;
+  int64_t epoch = 0;
+  int64_t length = 0;
+  bool shuffle = true;
+  bool drop_last = false;
+  int64_t consumed = 0;
+  bool pad = true;
+  int64_t order = 0;         // a number made of the order's name
+  int64_t global_batch = 0;  // the sum of the shares; 0 without
+  int64_t share = 0;         // this rank's
+  int64_t share_begin = 0;   // the sum of the shares before it
+
+  bool operator==(const SamplerIdentity&) const = default;
+
+  // The same as numbers, for sending to other ranks.
+  using Values = std::array<int64_t, 13>;
+  Values values() const;
+  static SamplerIdentity from_values(const Values& values);
+};
+
+// "num_replicas=4 rank=1 seed=0 epoch=2 length=1438 shuffle=true drop_last=false consumed=0",
+// and with shares " global_batch=24 share=8 share_begin=16".
+std::string to_string(const SamplerIdentity& identity);
+
+// Checks what the ranks of one group gathered from each other, in rank order.
+// Throws: invalid_argument naming the first field that differs, both values and both ranks.
+void check_samplers_agree(const std::vector<SamplerIdentity>& by_rank);
+
+}  // namespace muster

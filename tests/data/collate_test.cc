@@ -1,0 +1,117 @@
+#include "muster/data/collate.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "muster/data/batch.h"
+#include "tests/data/files.h"
+
+namespace muster {
+namespace {
+
+using test::message_of;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct Box {
+  torch::Tensor corners;
+};
+struct Picture {
+  torch::Tensor pixels, label;
+  std::vector<Box> boxes;
+  Padded words;
+};
+struct Text {
+  std::string text;
+  static std::vector<std::string> collate(const std::vector<Text>& examples) {
+    std::vector<std::string> texts;
+    for (const auto& example : examples) texts.push_back(example.text);
+    return texts;
+  }
+};
+
+Picture picture(int64_t label, int64_t boxes, int64_t words) {
+  Picture made{.pixels = torch::full({3, 2}, label), .label = torch::tensor(label), .boxes = {}, .words = {}};
+  for (int64_t i = 0; i < boxes; ++i) made.boxes.push_back({torch::full({4}, i)});
+  made.words.values = torch::arange(1, words + 1);
+  return made;
+}
+
+TEST(Collate, StacksTensorsAndNumbers) {
+  const auto stacked = collate(std::vector{torch::tensor({1, 2}), torch::tensor({3, 4})});
+  EXPECT_TRUE(torch::equal(stacked, torch::tensor({{1, 2}, {3, 4}})));
+  EXPECT_TRUE(torch::equal(collate(std::vector<int>{4, 5}), torch::tensor({4, 5})));
+  EXPECT_EQ(collate(std::vector<float>{4, 5}).scalar_type(), torch::kFloat);
+  EXPECT_EQ(collate(std::vector<double>{4, 5}).scalar_type(), torch::kDouble);
+}
+
+TEST(Collate, JoinsTuplesElementByElement) {
+  using Example = std::tuple<torch::Tensor, int64_t>;
+  const auto [x, y] = collate(std::vector<Example>{{torch::zeros(2), 7}, {torch::ones(2), 8}});
+  EXPECT_EQ(x.sizes(), (std::vector<int64_t>{2, 2}));
+  EXPECT_TRUE(torch::equal(y, torch::tensor({7, 8})));
+}
+
+TEST(Collate, JoinsStructsFieldByField) {
+  const Picture batch = collate(std::vector{picture(1, 0, 2), picture(2, 3, 4)});
+  EXPECT_EQ(batch.pixels.sizes(), (std::vector<int64_t>{2, 3, 2}));
+  EXPECT_TRUE(torch::equal(batch.label, torch::tensor({1, 2})));
+  EXPECT_EQ(batch.boxes.size(), 3);
+  EXPECT_TRUE(torch::equal(batch.words.values, torch::tensor({{1, 2, 0, 0}, {1, 2, 3, 4}})));
+  EXPECT_TRUE(torch::equal(batch.words.lengths, torch::tensor({2, 4})));
+}
+
+TEST(Collate, PacksEndToEnd) {
+  const Packed batch =
+      collate(std::vector<Packed>{{torch::arange(2), {}}, {torch::arange(0), {}}, {torch::arange(3), {}}});
+  EXPECT_TRUE(torch::equal(batch.values, torch::tensor({0, 1, 0, 1, 2})));
+  EXPECT_TRUE(torch::equal(batch.offsets, torch::tensor({0, 2, 2, 5})));
+}
+
+TEST(Collate, LetsATypeJoinItself) {
+  EXPECT_THAT(collate(std::vector<Text>{{"a"}, {"b"}}), ElementsAre("a", "b"));
+}
+
+TEST(Collate, NamesTheExampleThatDiffers) {
+  EXPECT_THAT(
+      message_of([] {
+        collate(std::vector{torch::zeros({2, 3}), torch::zeros({2, 3}), torch::zeros({2, 4})});
+      }),
+      HasSubstr("got [2, 3] Float in a batch's first example and [2, 4] Float in example 2; resize them"));
+  EXPECT_THAT(message_of([] {
+                collate(std::vector{torch::zeros(2), torch::Tensor()});
+              }),
+              HasSubstr("undefined in example 1"));
+  EXPECT_THAT(message_of([] {
+                collate(std::vector<Padded>{{torch::zeros({2, 3}), {}}, {torch::zeros({5, 4}), {}}});
+              }),
+              HasSubstr("of one shape and type but for their length, got [2, 3] Float"));
+}
+
+TEST(Collate, FindsEveryTensorOfABatch) {
+  Picture batch = collate(std::vector{picture(1, 1, 2), picture(2, 1, 4)});
+  int tensors = 0;
+  for_each_tensor(batch, [&](torch::Tensor& tensor) {
+    tensor = tensor.to(torch::kDouble);
+    ++tensors;
+  });
+  EXPECT_EQ(tensors, 6);  // pixels, label, two boxes, words and their lengths
+  EXPECT_EQ(batch.boxes[1].corners.scalar_type(), torch::kDouble);
+}
+
+TEST(Batch, IsWhatItsDataIsAndKnowsWhetherItsWeightWasRead) {
+  const Batch<std::tuple<torch::Tensor, int>> pair{{torch::ones(2), 3}, 0.5, true, 2};
+  const auto& [x, y] = pair;
+  EXPECT_EQ(y, 3);
+  const auto copy = pair;
+  EXPECT_FALSE(pair.weight.is_read());
+  EXPECT_EQ((x * copy.weight).sum().item<double>(), 1);
+  EXPECT_TRUE(pair.weight.is_read());
+  const Batch<torch::Tensor> tensor{torch::ones({2, 5}), 1, true, 2};
+  EXPECT_EQ(tensor.size(), 2);
+  EXPECT_EQ(tensor.size(1), 5);
+  EXPECT_EQ(torch::sum(tensor).item<double>(), 10);
+}
+
+}  // namespace
+}  // namespace muster

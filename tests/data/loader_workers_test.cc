@@ -1,0 +1,255 @@
+// Loaders over data sets that compute their examples: workers, errors, epochs, resuming.
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <filesystem>
+#include <future>
+#include <set>
+
+#include "muster/base/error.h"
+#include "muster/data/loader.h"
+#include "tests/data/files.h"
+
+namespace muster {
+namespace {
+
+using test::message_of;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct Noted {
+  torch::Tensor index, noise;
+};
+
+struct Numbers : Dataset<Noted> {
+  explicit Numbers(int64_t size, std::set<int64_t> bad = {}) : size_(size), bad_(std::move(bad)) {}
+  int64_t size() const override { return size_; }
+  Noted get(int64_t index, Generator& rng) const override {
+    if (bad_.contains(index)) throw std::runtime_error("cut short");
+    return {torch::tensor(index), torch::tensor(rng.normal())};
+  }
+  int64_t size_;
+  std::set<int64_t> bad_;
+};
+
+std::shared_ptr<const Numbers> numbers(int64_t size, std::set<int64_t> bad = {}) {
+  return std::make_shared<const Numbers>(size, std::move(bad));
+}
+
+std::shared_ptr<DistributedSampler> sampler_of(int64_t size, const SamplerOptions& options = {}) {
+  return std::make_shared<DistributedSampler>(size, options);
+}
+
+size_t threads_of_this_process() {
+  const auto tasks = std::filesystem::directory_iterator("/proc/self/task");
+  return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+// Index and noise of every sample, in their order.
+std::vector<std::pair<int64_t, double>> run_through(auto&& batches) {
+  const torch::NoGradGuard no_grad;
+  std::vector<std::pair<int64_t, double>> seen;
+  for (const auto& batch : batches)
+    for (int64_t i = 0; i < batch.size(); ++i)
+      seen.emplace_back(batch.index[i].template item<int64_t>(), batch.noise[i].template item<double>());
+  return seen;
+}
+
+TEST(LoaderWorkers, BatchesAreTheSameWhateverTheWorkers) {
+  std::vector<std::vector<std::pair<int64_t, double>>> seen;
+  for (const int workers : {0, 1, 2, 5}) {
+    DataLoader loader(numbers(103), sampler_of(103, {.seed = 4}), {.batch_size = 7, .workers = workers});
+    seen.push_back(run_through(loader));
+    EXPECT_EQ(loader.stats().batches, 15);
+    EXPECT_EQ(loader.stats().samples, 103);
+  }
+  for (const auto& other : seen) EXPECT_EQ(other, seen.front());
+  EXPECT_EQ(seen.front().size(), 103);
+}
+
+TEST(LoaderWorkers, ASamplesChanceIsItsOwnOnEveryNumberOfRanks) {
+  std::map<int64_t, double> alone;
+  DataLoader one(numbers(20), sampler_of(20), {.batch_size = 20});
+  for (const auto& [index, noise] : run_through(one)) alone[index] = noise;
+  for (int rank = 0; rank < 2; ++rank) {
+    DataLoader part(numbers(20), sampler_of(20, {.num_replicas = 2, .rank = rank}),
+                    {.batch_size = 3, .workers = 2});
+    for (const auto& [index, noise] : run_through(part)) EXPECT_EQ(alone[index], noise);
+  }
+  one.set_epoch(1);
+  for (const auto& [index, noise] : run_through(one)) EXPECT_NE(alone[index], noise);
+}
+
+TEST(LoaderWorkers, NoWorkerSurvivesABreakOrAnException) {
+  const size_t before = threads_of_this_process();
+  DataLoader loader(numbers(1000), sampler_of(1000), {.batch_size = 2, .workers = 3});
+  for ([[maybe_unused]] const auto& batch : loader) {
+    EXPECT_EQ(threads_of_this_process(), before + 3);
+    break;
+  }
+  EXPECT_EQ(threads_of_this_process(), before);
+  EXPECT_THROW(for ([[maybe_unused]] const auto& batch
+                    : loader) throw std::runtime_error("the user's"),
+               std::runtime_error);
+  EXPECT_EQ(threads_of_this_process(), before);
+}
+
+TEST(LoaderWorkers, NotMoreIsMadeAheadThanAskedFor) {
+  struct Counting : Numbers {
+    using Numbers::Numbers;
+    Noted get(int64_t index, Generator& rng) const {
+      ++*asked;
+      return Numbers::get(index, rng);
+    }
+    std::shared_ptr<std::atomic<int>> asked = std::make_shared<std::atomic<int>>(0);
+  };
+  const Counting counting(1000);
+  DataLoader<Counting> loader(counting, {.workers = 2, .ahead = 5});
+  auto it = loader.begin();
+  while (*counting.asked < 6) std::this_thread::yield();  // one handed out, five ahead
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(*counting.asked, 6);
+}
+
+TEST(LoaderWorkers, AnExceptionNamesTheSampleAndTheWorkerAndKeepsItsCause) {
+  for (const int workers : {0, 2}) {
+    DataLoader loader(numbers(20, {13}), {.batch_size = 4, .workers = workers});
+    int batches = 0;
+    try {
+      for ([[maybe_unused]] const auto& batch : loader) ++batches;
+      FAIL() << "expected an error";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(),
+                  HasSubstr(workers == 0 ? "data loader: sample 13: cut short" : "sample 13 (worker "));
+      EXPECT_THROW(std::rethrow_if_nested(error), std::runtime_error);
+    }
+    EXPECT_EQ(batches, 3) << "those before come first";
+  }
+}
+
+TEST(LoaderWorkers, BadSamplesAreLeftOutAndCounted) {
+  DataLoader loader(numbers(20, {3, 13}), {.batch_size = 4, .workers = 2, .skip_bad = true});
+  testing::internal::CaptureStderr();
+  const auto seen = run_through(loader);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("2 samples could not be read and were left out; the first: sample "));
+  EXPECT_EQ(seen.size(), 18);
+  EXPECT_EQ(loader.stats().bad_samples, 2);
+  DataLoader none(numbers(4, {0, 1, 2, 3}), {.batch_size = 2, .skip_bad = true});
+  EXPECT_THAT(message_of([&] { run_through(none); }), HasSubstr("batch of samples 0 … 1: expected a sample"));
+}
+
+TEST(LoaderWorkers, OutOfMemoryIsSaid) {
+  struct Greedy : Dataset<torch::Tensor> {
+    int64_t size() const override { return 1; }
+    torch::Tensor get(int64_t, Generator&) const override { throw std::bad_alloc(); }
+  };
+  DataLoader loader(Greedy(), {.workers = 1});
+  EXPECT_THAT(message_of([&] { loader.begin(); }), HasSubstr("sample 0 (worker 0): out of memory"));
+}
+
+TEST(LoaderWorkers, AWorkerThatHangsIsNamed) {
+  struct Hanging : Dataset<torch::Tensor> {
+    explicit Hanging(std::shared_future<void> end) : end_(std::move(end)) {}
+    int64_t size() const override { return 4; }
+    torch::Tensor get(int64_t index, Generator&) const override {
+      if (index == 1) end_.wait();
+      return torch::tensor(index);
+    }
+    std::shared_future<void> end_;
+  };
+  std::promise<void> end;
+  DataLoader loader(Hanging(end.get_future().share()),
+                    {.workers = 1, .timeout = std::chrono::milliseconds(50)});
+  EXPECT_THAT(message_of([&] {
+                for ([[maybe_unused]] const auto& batch : loader) {
+                }
+              }),
+              AllOf(HasSubstr("expected batch 1 within 50 ms"), HasSubstr("sample 1 (worker 0)")));
+  end.set_value();
+}
+
+TEST(LoaderWorkers, ShapesThatDifferAreSaidWithTheSamples) {
+  struct Uneven : Dataset<torch::Tensor> {
+    int64_t size() const override { return 4; }
+    torch::Tensor get(int64_t index, Generator&) const override { return torch::zeros({index}); }
+  };
+  DataLoader loader(Uneven(), {.batch_size = 4, .workers = 1});
+  EXPECT_THAT(
+      message_of([&] { loader.begin(); }),
+      AllOf(HasSubstr("batch of samples 0 … 3 (worker 0): collate:"), HasSubstr("[1] Float in example 1")));
+}
+
+TEST(LoaderSteps, GoOverEpochsAndResumeWhereTheyWere) {
+  const auto make = [](int ranks, int rank, int workers) {
+    return DataLoader(numbers(50), sampler_of(50, {.num_replicas = ranks, .rank = rank, .seed = 8}),
+                      {.batch_size = 2, .accumulate = 2, .workers = workers});
+  };
+  auto whole = make(2, 1, 0);
+  const auto all = run_through(whole.steps(20));
+  EXPECT_EQ(whole.position().step, 20);
+  for (const int64_t stop : {1, 6, 7, 8, 19}) {
+    auto first = make(2, 1, 2);
+    auto seen = run_through(first.steps(stop));
+    auto second = make(2, 1, 1);
+    second.restore(first.position());
+    for (const auto& sample : run_through(second.steps(20))) seen.push_back(sample);
+    ASSERT_EQ(seen, all) << stop;
+    EXPECT_EQ(second.position(), whole.position());
+  }
+}
+
+TEST(LoaderSteps, AnEpochGoesOnWithOtherRanksWithoutASampleLostOrRepeated) {
+  std::multiset<int64_t> used;
+  DataPosition position;
+  for (const int ranks : {4, 3, 1}) {
+    DataPosition after;
+    for (int rank = 0; rank < ranks; ++rank) {
+      DataLoader loader(numbers(100), sampler_of(100, {.num_replicas = ranks, .rank = rank, .pad = false}),
+                        {.batch_size = 3});
+      loader.restore(position);
+      const auto seen = ranks == 1 ? run_through(loader) : run_through(loader.steps(position.step + 2));
+      for (const auto& [index, noise] : seen) used.insert(index);
+      after = loader.position();
+    }
+    position = after;
+  }
+  EXPECT_EQ(used.size(), 100);
+  EXPECT_EQ(std::set<int64_t>(used.begin(), used.end()).size(), 100);
+}
+
+TEST(LoaderSteps, AnEpochWithoutBatchesIsAnError) {
+  DataLoader loader(numbers(3), sampler_of(3), {.batch_size = 4, .drop_last = true});
+  EXPECT_THAT(message_of([&] { run_through(loader.steps(2)); }),
+              HasSubstr("expected an epoch with at least 1 batch"));
+}
+
+TEST(LoaderWeights, AForgottenWeightIsFound) {
+  DataLoader loader(numbers(8), {.batch_size = 2, .accumulate = 2});
+  const auto forget = [&] {
+    for (const auto& batch : loader) (void)batch.index;
+  };
+  EXPECT_THAT(message_of(forget),
+              HasSubstr("the loss of batch 0 to be multiplied with batch.weight, 0.5, got"));
+  for (const auto& batch : loader) (void)(batch.noise * batch.weight);
+  const torch::NoGradGuard no_grad;
+  forget();
+}
+
+TEST(LoaderWeights, OfUnpaddedBatchesAreThoseOfTheJoinedBatch) {
+  double sum = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    DataLoader loader(numbers(10), sampler_of(10, {.num_replicas = 3, .rank = rank, .pad = false}),
+                      {.batch_size = 4});
+    const torch::NoGradGuard no_grad;
+    for (const auto& batch : loader) {
+      EXPECT_DOUBLE_EQ(batch.weight, 3.0 * static_cast<double>(batch.size()) / 10);
+      sum += batch.weight / 3;
+    }
+  }
+  EXPECT_DOUBLE_EQ(sum, 1);
+}
+
+}  // namespace
+}  // namespace muster
