@@ -47,7 +47,7 @@ void clip_grads_with_norm(const std::vector<at::Tensor>& parameters, double max_
 at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
   expect_for_clipping(norm_type > 0, "clip_grad_norm", "a norm_type above 0", norm_type);
   const at::NoGradGuard no_grad;
-  const at::Tensor norm = norm_of(gradient_values(parameters), norm_type);
+  at::Tensor norm = norm_of(gradient_values(parameters), norm_type);
   clip_grads_with_norm(parameters, max_norm, norm);
   return norm;
 }

@@ -43,6 +43,7 @@ at::Tensor multiply_and_find_nonfinite(const std::vector<at::Tensor>& gradients,
   const at::NoGradGuard no_grad;
   at::Tensor found = at::zeros({}, inverse_scale.options());
   std::vector<at::Tensor> real;  // the kernel knows no complex numbers
+  real.reserve(gradients.size());
   for (const at::Tensor& gradient : gradients)
     real.push_back(gradient.is_complex() ? at::view_as_real(gradient) : gradient);
   for (const auto& lot : by_device_and_type(real)) {

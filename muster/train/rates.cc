@@ -55,8 +55,13 @@ double one_cycle_rate(const OneCycleOptions& options, const std::vector<CyclePha
                  part);
 }
 
+int64_t times_passed(int64_t step, int64_t every) {
+  return step / every;
+}
+
 std::string texts_of(const std::vector<Rate>& parts, const char* between) {
   std::vector<std::string> texts;
+  texts.reserve(parts.size());
   for (const Rate& part : parts) texts.push_back(part.text);
   return join(texts, between);
 }
@@ -97,7 +102,7 @@ Rate cosine(const CosineOptions& options) {
     return last +
            (initial - last) * (1 + std::cos(std::numbers::pi * done / static_cast<double>(length))) / 2;
   };
-  const Rate fall{falling, cat("cosine to ", options.final_fraction, " in ", options.steps, " steps")};
+  Rate fall{falling, cat("cosine to ", options.final_fraction, " in ", options.steps, " steps")};
   if (options.warmup == 0) return fall;
   Rate whole =
       sequential({linear({.steps = options.warmup, .from = options.warmup_from}), fall}, {options.warmup});
@@ -137,7 +142,7 @@ Rate step(int64_t every, double gamma) {
   expect_of_rate(every >= 1, "step", "at least 1 step", static_cast<double>(every));
   expect_of_rate(gamma > 0, "step", "a gamma above 0", gamma);
   return {[=](double initial, int64_t step) {
-            return initial * std::pow(gamma, static_cast<double>(step / every));
+            return initial * std::pow(gamma, static_cast<double>(times_passed(step, every)));
           },
           cat("times ", gamma, " every ", every, " steps")};
 }

@@ -107,7 +107,7 @@ at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tens
     } else {
       begin();
     }
-    const at::Tensor loss = backward(weight, last, loss_of);
+    at::Tensor loss = backward(weight, last, loss_of);
     if (last) {
       finish();
     } else {
