@@ -40,7 +40,10 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
       : model(std::move(module), group_, options_),
         group(std::move(group_)),
         options(options_),
-        steps(group, options.check_steps) {}
+        steps(group, options.check_steps) {
+    options.hook.take();
+  }
+  ~State() { options.hook.release(); }
 
   bool finds_unused() const { return options.find_unused_parameters && !options.static_graph; }
 
@@ -295,6 +298,7 @@ void GradientReducer::State::recover() {
     accumulated = false;
   }
   steps.compare_after_failure();
+  if (options.hook) options.hook->recover(group);
 }
 
 GradientReducer::GradientReducer(std::shared_ptr<torch::nn::Module> model, ProcessGroup group,

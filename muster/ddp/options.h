@@ -7,6 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "muster/ddp/hooks.h"
+
 namespace muster {
 
 struct DdpOptions {
@@ -27,6 +29,9 @@ struct DdpOptions {
   // results are dropped, and no backward is ever skipped, nor fails, on some of them only: the others are
   // then not told (over Gloo they wait until the deadline).
   bool check_steps = true;
+  // What is done with gradients instead of a plain average (hooks.h). Sparse gradients are averaged as
+  // without one. Ranks with different hooks are an error.
+  Hook hook = {};
 };
 
 }  // namespace muster

@@ -8,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/ddp/hook_adapter.h"
 
 namespace muster {
 
@@ -60,6 +61,8 @@ ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& gro
       gradient_as_bucket_view, names, first_cap, /*skip_all_reduce_unused_params=*/false,
       /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
   if (options.static_graph) reducer->set_static_graph();
+  if (options.hook)
+    reducer->register_comm_hook(std::make_unique<HookAdapter>(options.hook, group, parameters));
   auto logger = std::make_shared<c10d::Logger>(reducer);
   reducer->set_logger(logger);
   return {std::move(reducer), std::move(logger)};

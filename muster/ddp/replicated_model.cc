@@ -27,6 +27,10 @@ std::map<const c10::TensorImpl*, const ParameterIdentity*> by_tensor(
   return found;
 }
 
+std::string describe_hook(const Hook& hook) {
+  return hook ? cat("\nhook: ", hook.name()) : "";
+}
+
 // What at::cat takes together: one type, one device. In the order of the model, which all ranks have.
 std::vector<std::vector<at::Tensor>> groups_of_one_kind(const std::vector<at::Tensor>& tensors) {
   std::vector<std::vector<at::Tensor>> groups;
@@ -53,7 +57,8 @@ ReplicatedModel::ReplicatedModel(std::shared_ptr<torch::nn::Module> model, Proce
 
 void ReplicatedModel::gather() {
   if (options_.init_sync)
-    descriptions_ = group_.all_gather_bytes(describe_model(*model_), cat("of model ", gathered_++));
+    descriptions_ = group_.all_gather_bytes(cat(describe_model(*model_), describe_hook(options_.hook)),
+                                            cat("of model ", gathered_++));
 }
 
 void ReplicatedModel::take() {

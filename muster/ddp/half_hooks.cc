@@ -1,0 +1,55 @@
+// Hooks that remember nothing: the plain average, and halves.
+#include <ATen/Functions.h>
+
+#include "muster/base/strings.h"
+#include "muster/ddp/hooks.h"
+
+namespace muster {
+
+namespace {
+
+class AverageHook : public CommunicationHook {
+ public:
+  std::string name() const override { return "plain_average"; }
+  Reduction reduce(GradientBucket bucket) override {
+    bucket.tensor.div_(bucket.group.size());
+    count_sent(bucket.tensor);
+    return [tensor = bucket.tensor, work = bucket.group.all_reduce_async(bucket.tensor)]() mutable {
+      work.wait();
+      return tensor;
+    };
+  }
+};
+
+class HalfHook : public CommunicationHook {
+ public:
+  explicit HalfHook(at::ScalarType type) : type_(type) {}
+  std::string name() const override { return type_ == at::kHalf ? "fp16_compression" : "bf16_compression"; }
+  Reduction reduce(GradientBucket bucket) override {
+    const at::Tensor half = bucket.tensor.to(type_).div_(bucket.group.size());
+    count_sent(half);
+    return [half, tensor = bucket.tensor, work = bucket.group.all_reduce_async(half)]() mutable {
+      work.wait();
+      return tensor.copy_(half);
+    };
+  }
+
+ private:
+  at::ScalarType type_;
+};
+
+}  // namespace
+
+Hook plain_average() {
+  return std::shared_ptr<CommunicationHook>(std::make_shared<AverageHook>());
+}
+
+Hook fp16_compression() {
+  return std::shared_ptr<CommunicationHook>(std::make_shared<HalfHook>(at::kHalf));
+}
+
+Hook bf16_compression() {
+  return std::shared_ptr<CommunicationHook>(std::make_shared<HalfHook>(at::kBFloat16));
+}
+
+}  // namespace muster

@@ -1,0 +1,98 @@
+#include "muster/ddp/hook_adapter.h"
+
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/comm/failure.h"
+
+namespace muster {
+
+namespace {
+
+std::string shape_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "none";
+  return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
+}
+
+}  // namespace
+
+HookAdapter::HookAdapter(Hook hook, ProcessGroup group, const TrainedParameters& parameters)
+    : hook_(std::move(hook)), group_(std::move(group)) {
+  for (size_t i = 0; i < parameters.tensors.size(); ++i)
+    names_[parameters.tensors[i].unsafeGetTensorImpl()] = parameters.names[i];
+}
+
+GradientBucket HookAdapter::describe(c10d::GradBucket& bucket) const {
+  GradientBucket found{.tensor = bucket.getBuffer(),
+                       .gradients = {},
+                       .parameters = bucket.getParameters(),
+                       .names = {},
+                       .index = bucket.getIndex(),
+                       .last = bucket.isLast(),
+                       .group = group_};
+  for (const at::Tensor& parameter : found.parameters)
+    found.names.push_back(names_.at(parameter.unsafeGetTensorImpl()));
+  if (!found.tensor.is_sparse()) found.gradients = bucket.getGradients();
+  return found;
+}
+
+void HookAdapter::rethrow_named(size_t index, const std::vector<std::string>& names) const {
+  const std::string what = cat("DistributedDataParallel: hook ", hook_.name(), ", bucket ", index, " (",
+                               join(names, ", "), "), rank ", group_.rank());
+  try {
+    throw;
+  } catch (const Error& error) {
+    throw Error(error.code(), cat(what, ": ", error.message()));
+  } catch (...) {
+    rethrow_translated(what);
+  }
+}
+
+// A sparse gradient is a bucket of its own, which hooks are not made for.
+Reduction HookAdapter::reduce_sparse(const at::Tensor& tensor) {
+  std::vector<at::Tensor> tensors{tensor};
+  const auto work = group_.c10d()->allreduce(tensors);
+  return [work, tensors, ranks = group_.size()]() mutable {
+    work->wait();
+    return tensors[0].div_(ranks);
+  };
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> HookAdapter::runHook(c10d::GradBucket& bucket) {
+  GradientBucket described = describe(bucket);
+  const size_t index = described.index;
+  const at::Tensor tensor = described.tensor;
+  auto names = described.names;
+  try {
+    Reduction reduction = tensor.is_sparse() ? reduce_sparse(tensor) : hook_->reduce(std::move(described));
+    pending_.insert_or_assign(index, Pending{std::move(reduction), tensor, std::move(names)});
+  } catch (...) {
+    rethrow_named(index, names);
+  }
+  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
+  future->markCompleted(static_cast<int64_t>(index));
+  return future;
+}
+
+at::Tensor HookAdapter::parseHookResult(const c10::IValue& result) {
+  const auto index = static_cast<size_t>(result.toInt());
+  auto node = pending_.extract(index);
+  if (node.empty()) throw Error(ErrorCode::internal, cat("hook: no bucket ", index, " is under way"));
+  Pending& pending = node.mapped();
+  try {
+    at::Tensor average = pending.reduction.get();
+    const at::Tensor& expected = pending.tensor;
+    if (average.defined() && average.sizes() == expected.sizes() &&
+        average.scalar_type() == expected.scalar_type() && average.device() == expected.device())
+      return average;
+    throw Error(ErrorCode::invalid_argument, cat("expected a tensor like the bucket's, ", shape_of(expected),
+                                                 " on ", expected.device().str(), ", got ", shape_of(average),
+                                                 average.defined() ? cat(" on ", average.device().str()) : "",
+                                                 "; return the average over the ranks"));
+  } catch (...) {
+    rethrow_named(index, pending.names);
+  }
+}
+
+}  // namespace muster

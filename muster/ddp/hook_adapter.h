@@ -1,0 +1,41 @@
+// Lets c10d::Reducer call a Hook.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/comm.hpp>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "muster/ddp/hooks.h"
+#include "muster/ddp/trained_parameters.h"
+
+namespace muster {
+
+// The future that the Reducer gets is complete at once and holds the bucket's number: what the hook has
+// returned is waited for where the Reducer asks for the result, at the end of the backward. There, in the
+// thread of the backward, a hook may call the group, which a callback of a backend's thread must not.
+class HookAdapter : public c10d::CommHookInterface {
+ public:
+  HookAdapter(Hook hook, ProcessGroup group, const TrainedParameters& parameters);
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+  at::Tensor parseHookResult(const c10::IValue& result) override;
+
+ private:
+  struct Pending {
+    Reduction reduction;
+    at::Tensor tensor;
+    std::vector<std::string> names;
+  };
+  GradientBucket describe(c10d::GradBucket& bucket) const;
+  Reduction reduce_sparse(const at::Tensor& tensor);
+  [[noreturn]] void rethrow_named(size_t index, const std::vector<std::string>& names) const;
+
+  Hook hook_;
+  ProcessGroup group_;
+  std::map<const c10::TensorImpl*, std::string> names_;
+  std::map<size_t, Pending> pending_;
+};
+
+}  // namespace muster

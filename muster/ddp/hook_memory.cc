@@ -1,0 +1,64 @@
+#include "muster/ddp/hook_memory.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+at::Tensor HookMemory::find(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? at::Tensor() : found->second;
+}
+
+void HookMemory::add_to(const GradientBucket& bucket) const {
+  for (size_t i = 0; i < bucket.names.size(); ++i) {
+    const at::Tensor error = find(bucket.names[i]);
+    const at::Tensor& gradient = bucket.gradients[i];
+    if (!error.defined() || error.numel() != gradient.numel()) continue;
+    gradient.view(-1).add_(error.to(gradient.options()));
+  }
+}
+
+void HookMemory::keep(const GradientBucket& bucket, const at::Tensor& flat) {
+  int64_t begin = 0;
+  for (size_t i = 0; i < bucket.names.size(); ++i) {
+    const int64_t size = bucket.gradients[i].numel();
+    tensors_[bucket.names[i]] = flat.slice(0, begin, begin + size);
+    begin += size;
+  }
+}
+
+std::map<std::string, at::Tensor> HookMemory::copies(const std::string& prefix) const {
+  std::map<std::string, at::Tensor> found;
+  for (const auto& [name, tensor] : tensors_) found[prefix + name] = tensor.clone();
+  return found;
+}
+
+void HookMemory::load(const std::string& prefix, const std::map<std::string, at::Tensor>& tensors) {
+  tensors_.clear();
+  for (const auto& [name, tensor] : tensors) {
+    if (name.starts_with(prefix)) tensors_[name.substr(prefix.size())] = tensor.clone();
+  }
+}
+
+void check_hook_state(const std::string& hook, const HookState& state, const HookStateNames& known) {
+  const auto check = [&](const auto& items, const std::vector<std::string>& prefixes) {
+    for (const auto& [name, value] : items) {
+      const bool is_known =
+          std::any_of(prefixes.begin(), prefixes.end(),
+                      [&, &name = name](const auto& prefix) { return name.starts_with(prefix); });
+      if (is_known) continue;
+      throw Error(ErrorCode::invalid_argument, cat("hook: expected a state of ", hook, ", got one with '",
+                                                   name, "'; give the hook that it was saved of"));
+    }
+  };
+  check(state.tensors, known.tensors);
+  check(state.own, known.own);
+  check(state.numbers, known.numbers);
+}
+
+}  // namespace muster

@@ -1,0 +1,40 @@
+// What a hook remembers of each parameter: by its name, since buckets are cut anew, after the first step and
+// whenever parameters are frozen.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "muster/ddp/hooks.h"
+
+namespace muster {
+
+class HookMemory {
+ public:
+  // To the bucket's tensor; nothing for a parameter that is new, or of another size now.
+  void add_to(const GradientBucket& bucket) const;
+  // Parts of `flat`, which has the bucket's shape and is kept.
+  void keep(const GradientBucket& bucket, const at::Tensor& flat);
+
+  at::Tensor find(const std::string& name) const;  // undefined where there is none
+  void set(const std::string& name, at::Tensor tensor) { tensors_[name] = std::move(tensor); }
+
+  // Names with `prefix` before the parameters'.
+  std::map<std::string, at::Tensor> copies(const std::string& prefix) const;
+  void load(const std::string& prefix, const std::map<std::string, at::Tensor>& tensors);
+
+ private:
+  std::map<std::string, at::Tensor> tensors_;
+};
+
+// What names a state may have: prefixes of tensors, whole numbers.
+struct HookStateNames {
+  std::vector<std::string> tensors, own, numbers;
+};
+// Throws: invalid_argument for another.
+void check_hook_state(const std::string& hook, const HookState& state, const HookStateNames& known);
+
+}  // namespace muster

@@ -1,0 +1,55 @@
+#include "muster/ddp/hooks.h"
+
+#include <torch/csrc/distributed/c10d/comm.hpp>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+class FunctionHook : public CommunicationHook {
+ public:
+  explicit FunctionHook(std::function<Reduction(GradientBucket)> function) : function_(std::move(function)) {}
+  std::string name() const override { return "a function"; }
+  Reduction reduce(GradientBucket bucket) override { return function_(std::move(bucket)); }
+
+ private:
+  std::function<Reduction(GradientBucket)> function_;
+};
+
+}  // namespace
+
+Reduction::Reduction(c10::intrusive_ptr<c10::ivalue::Future> future)
+    : finish_([future = std::move(future)] {
+        future->wait();
+        return c10d::detail::parseCppCommHookResult(future->value());
+      }) {}
+
+std::shared_ptr<CommunicationHook> Hook::of_function(std::function<Reduction(GradientBucket)> function) {
+  return std::make_shared<FunctionHook>(std::move(function));
+}
+
+void Hook::load_state(const HookState& state) const {
+  if (hook_) return hook_->load_state(state);
+  if (state.tensors.empty() && state.own.empty() && state.numbers.empty()) return;
+  throw Error(ErrorCode::invalid_argument,
+              "hook: expected no state for no hook, got one; give the hook that it was saved of");
+}
+
+void Hook::take() const {
+  if (!hook_ || !hook_->remembers()) return;
+  if (hook_->taken_) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("DistributedDataParallel: expected a hook of its own, got ", hook_->name(),
+                    ", which another model has and which remembers what it has not sent; make one for each"));
+  }
+  hook_->taken_ = true;
+}
+
+void Hook::release() const {
+  if (hook_) hook_->taken_ = false;
+}
+
+}  // namespace muster

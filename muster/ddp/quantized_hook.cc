@@ -1,0 +1,90 @@
+// 8 bits for each number of a gradient. Source:
+// torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks and torch.ao.quantization's MinMaxObserver,
+// in the same arithmetic.
+#include <ATen/Functions.h>
+
+#include <limits>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/ddp/hooks.h"
+
+namespace muster {
+
+namespace {
+
+constexpr int64_t kLargest = 255;
+
+// A row for each block: scale and zero point, so that 0 stays 0.
+at::Tensor scales_and_zeros(const at::Tensor& blocks) {
+  const auto [least, most] = at::aminmax(blocks, 1);
+  const at::Tensor below = at::clamp_max(least, 0), above = at::clamp_min(most, 0);
+  const at::Tensor scale =
+      at::clamp_min((above - below) / static_cast<double>(kLargest), std::numeric_limits<float>::epsilon());
+  const at::Tensor zero = at::clamp(-at::round(below / scale), 0, kLargest);
+  return at::stack({scale, zero}, 1).to(at::kFloat);
+}
+
+at::Tensor padded_to_blocks(const at::Tensor& tensor, int64_t block) {
+  const int64_t size = block == 0 ? std::max<int64_t>(tensor.numel(), 1) : block;
+  const int64_t missing = (size - tensor.numel() % size) % size;
+  return (missing == 0 ? tensor : at::constant_pad_nd(tensor, {0, missing})).view({-1, size});
+}
+
+class QuantizedHook : public CommunicationHook {
+ public:
+  explicit QuantizedHook(const QuantizedOptions& options) : options_(options) {}
+  std::string name() const override { return cat("quantized_8bit(block ", options_.block, ")"); }
+  Reduction reduce(GradientBucket bucket) override;
+
+ private:
+  static at::Tensor gathered(ProcessGroup& group, const at::Tensor& all, int rank) {
+    return all.slice(0, rank * (all.size(0) / group.size()), (rank + 1) * (all.size(0) / group.size()));
+  }
+  at::Tensor room_for_all(const ProcessGroup& group, const at::Tensor& mine) {
+    count_sent(mine);
+    auto sizes = mine.sizes().vec();
+    sizes[0] *= group.size();
+    return at::empty(sizes, mine.options());
+  }
+
+  const QuantizedOptions options_;
+};
+
+// Both are sent at once: what a rank's bytes mean, its own scales tell.
+Reduction QuantizedHook::reduce(GradientBucket bucket) {
+  ProcessGroup group = bucket.group;
+  const at::Tensor blocks = padded_to_blocks(bucket.tensor, options_.block).to(at::kFloat);
+  const at::Tensor scales = scales_and_zeros(blocks);
+  const at::Tensor bytes =
+      at::clamp(at::round(blocks / scales.select(1, 0).unsqueeze(1)) + scales.select(1, 1).unsqueeze(1), 0,
+                kLargest)
+          .to(at::kByte);
+  const at::Tensor all_scales = room_for_all(group, scales), all_bytes = room_for_all(group, bytes);
+  Work scales_work = group.all_gather_async(all_scales, scales);
+  Work bytes_work = group.all_gather_async(all_bytes, bytes);
+  return [=, tensor = bucket.tensor]() mutable {
+    scales_work.wait();
+    bytes_work.wait();
+    at::Tensor sum = at::zeros_like(blocks);
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const at::Tensor of_rank = gathered(group, all_scales, rank);
+      sum += of_rank.select(1, 0).unsqueeze(1) *
+             (gathered(group, all_bytes, rank).to(at::kFloat) - of_rank.select(1, 1).unsqueeze(1));
+    }
+    return tensor.copy_(sum.view(-1).slice(0, 0, tensor.numel()) / group.size());
+  };
+}
+
+}  // namespace
+
+Hook quantized_8bit(const QuantizedOptions& options) {
+  if (options.block < 0) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("quantized_8bit: expected a block of 1 or more, or 0 for whole buckets, got ",
+                    options.block, "; 512 is the default"));
+  }
+  return std::shared_ptr<CommunicationHook>(std::make_shared<QuantizedHook>(options));
+}
+
+}  // namespace muster
