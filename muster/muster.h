@@ -17,6 +17,7 @@
 #include "muster/data/sample_order.h"
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/ddp/hooks.h"
+#include "muster/ddp/sync_batch_norm.h"
 #include "muster/placement/planner.h"
 #include "muster/run/context.h"
 #include "muster/run/metrics.h"
