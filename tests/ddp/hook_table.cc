@@ -11,7 +11,7 @@ namespace {
 constexpr int kSteps = 10;
 constexpr int64_t kBatch = 8;
 
-torch::nn::Sequential make_net() {
+torch::nn::Sequential hooked_net() {
   torch::manual_seed(11);
   torch::nn::Sequential net;
   net->push_back(torch::nn::Linear(24, 48));
@@ -49,12 +49,12 @@ std::vector<std::pair<std::string, muster::Hook>> hooks() {
           {"quantized_whole", muster::quantized_8bit({.block = 0})}};
 }
 
-void train(muster::Context& ctx, const std::string& name, const muster::Hook& hook) {
+void train_with_hook(muster::Context& ctx, const std::string& name, const muster::Hook& hook) {
   torch::manual_seed(3);
   const auto features = torch::randn({400, 24});
   const auto labels = torch::randint(5, {400});
   // Some buckets, of some gradients each.
-  muster::DistributedDataParallel model(make_net(), ctx.process_group(),
+  muster::DistributedDataParallel model(hooked_net(), ctx.process_group(),
                                         {.bucket_cap_mb = 0.01, .hook = hook});
   torch::optim::SGD optimizer(model.parameters(), 0.5);
   std::ofstream file(muster::cat(std::getenv("LOSSES_FOLDER"), "/ours-", ctx.rank(), "-", name),
@@ -79,6 +79,6 @@ void train(muster::Context& ctx, const std::string& name, const muster::Hook& ho
 
 int main(int argc, char** argv) {
   return muster::run(argc, argv, [](muster::Context& ctx) {
-    for (const auto& [name, hook] : hooks()) train(ctx, name, hook);
+    for (const auto& [name, hook] : hooks()) train_with_hook(ctx, name, hook);
   });
 }
