@@ -246,6 +246,10 @@ using at::CUDAHooksRegistry;
 using at::RegistererCUDAHooksRegistry;
 C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, Hooks)
 
+void record_stream(at::Tensor& tensor, c10::Stream stream) {
+  gpu_memory().record(tensor.storage().data_ptr().get(), stream.id());
+}
+
 TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("empty.memory_format", empty);
   library.impl("empty_strided", empty_strided);
@@ -255,6 +259,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("resize_", at::native::resize_);
   library.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
   library.impl("copy_", copy_);
+  library.impl("record_stream", record_stream);
   library.impl("_copy_from_and_resize", copy_from_and_resize);
 }
 TORCH_LIBRARY_IMPL(_, CUDA, library) {
