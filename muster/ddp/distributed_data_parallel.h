@@ -7,7 +7,9 @@
 // Source: torch.nn.parallel.DistributedDataParallel, whose numbers it gives bit for bit.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -31,14 +33,15 @@ class [[nodiscard]] NoSync {
   bool before_;
 };
 
-// `Module` is a module holder (what TORCH_MODULE makes) or a shared_ptr to a module with `forward`.
+// `Module` is a module holder (what TORCH_MODULE makes), a shared_ptr to a module with `forward`, or a
+// torch::jit::Module, as torch::jit::load reads it. (A plain list of parameters: GradientReducer.)
 template <class Module>
 class DistributedDataParallel {
  public:
   // Collective. Throws: as GradientReducer's constructor says.
   DistributedDataParallel(Module module, ProcessGroup group, const DdpOptions& options = {})
       : module_(std::move(module)),
-        reducer_(std::make_unique<GradientReducer>(as_shared(module_), std::move(group), options)) {}
+        reducer_(std::make_unique<GradientReducer>(as_source(module_), std::move(group), options)) {}
 
   // The module's forward. The backward that follows it is collective. So is the next forward, of whatever
   // kind, where the module has buffers (options.h), and one after parameters were frozen, unfrozen or
@@ -47,7 +50,7 @@ class DistributedDataParallel {
   template <class... Args>
   auto forward(Args&&... args) {
     reducer_->before_forward();
-    auto output = module_->forward(std::forward<Args>(args)...);
+    auto output = call(std::forward<Args>(args)...);
     reducer_->after_forward(outputs_of(output));
     return output;
   }
@@ -64,20 +67,53 @@ class DistributedDataParallel {
   // What reduces its gradients, for a training step that drives several models.
   GradientReducer& reducer() { return *reducer_; }
 
+  // Runs `body`, a loop with this model's forwards and backwards, on ranks with different numbers of inputs:
+  // a rank that has returned from it takes part in what the others still do, with zeros, and in the end all
+  // have the model of the last. Forwards inside of it are collective, of whatever kind; one model at a time.
+  // Collective. Blocking: until `body` has returned on every rank. Throws: what `body` does;
+  // failed_precondition for a static graph, sparse gradients, and parameters frozen or registered inside.
+  // Source: torch.nn.parallel.DistributedDataParallel.join.
+  JoinResult join(const std::function<void()>& body, const JoinOptions& options = {}) {
+    return reducer_->join(body, options);
+  }
+
   // The model itself: for saving, for evaluating on one rank, for the optimizer's parameters.
   Module& module() { return module_; }
-  auto* operator->() { return module_.operator->(); }
+  auto* operator->() {
+    if constexpr (is_script) {
+      return &module_;
+    } else {
+      return module_.operator->();
+    }
+  }
   // Each once, as an optimizer needs them: LibTorch's own list has a weight that two layers share twice, and
   // an optimizer would apply its gradient twice.
-  std::vector<at::Tensor> parameters() { return distinct_parameters(*module_); }
+  std::vector<at::Tensor> parameters() {
+    if constexpr (is_script) {
+      return distinct_parameters(module_);
+    } else {
+      return distinct_parameters(*module_);
+    }
+  }
 
  private:
+  static constexpr bool is_script = std::is_same_v<Module, torch::jit::Module>;
+
+  template <class... Args>
+  auto call(Args&&... args) {
+    if constexpr (is_script) {
+      return module_.forward({c10::IValue(std::forward<Args>(args))...});
+    } else {
+      return module_->forward(std::forward<Args>(args)...);
+    }
+  }
+  static torch::jit::Module as_source(const torch::jit::Module& script) { return script; }
   template <class Impl>
-  static std::shared_ptr<torch::nn::Module> as_shared(const torch::nn::ModuleHolder<Impl>& holder) {
+  static std::shared_ptr<torch::nn::Module> as_source(const torch::nn::ModuleHolder<Impl>& holder) {
     return holder.ptr();
   }
   template <class Impl>
-  static std::shared_ptr<torch::nn::Module> as_shared(const std::shared_ptr<Impl>& pointer) {
+  static std::shared_ptr<torch::nn::Module> as_source(const std::shared_ptr<Impl>& pointer) {
     return pointer;
   }
 

@@ -1,92 +1,18 @@
 #include "muster/ddp/gradient_reducer.h"
 
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/failure.h"
-#include "muster/ddp/gradient_arrivals.h"
-#include "muster/ddp/gradient_hooks.h"
-#include "muster/ddp/live_reducers.h"
 #include "muster/ddp/output_sink.h"
-#include "muster/ddp/reducer_setup.h"
-#include "muster/ddp/replicated_model.h"
-#include "muster/ddp/step_check.h"
+#include "muster/ddp/reducer_state.h"
 
 namespace muster {
-
-namespace ddp {
-
-// What the next backward is for. Set by forwards, checked by the hooks: a backward that no forward announced
-// would leave gradients local without a word.
-enum class Expected { nothing, local, reduction };
-
-}  // namespace ddp
-
-namespace {
-
-using ddp::Expected;
-
-}  // namespace
-
-struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::State> {
-  State(std::shared_ptr<torch::nn::Module> module, ProcessGroup group_, const DdpOptions& options_)
-      : model(std::move(module), group_, options_),
-        group(std::move(group_)),
-        options(options_),
-        steps(group, options.check_steps) {
-    options.hook.take();
-  }
-  ~State() { options.hook.release(); }
-
-  bool finds_unused() const { return options.find_unused_parameters && !options.static_graph; }
-
-  bool follow_model();
-  void drop_local_gradients(const TrainedParameters& before) const;
-  void build_reducer();
-  void rebuild_buckets();
-  bool watch_outputs(const std::vector<ForwardOutput>& outputs, Expected of,
-                     const std::shared_ptr<StepCheck::Forward>& forward = nullptr);
-  void on_backward();
-  void on_gradient(size_t index);
-  [[noreturn]] void refuse(size_t index, const char* why) const;
-  void after_graph();
-  void finish_backward();
-  void expect(Expected next);
-  void expect_nothing();
-  void replace_views();
-  void recover();
-
-  ReplicatedModel model;
-  ProcessGroup group;
-  const DdpOptions options;
-  StepCheck steps;
-  ReducerParts parts;
-  GradientHooks hooks;
-
-  LiveReducer live;
-
-  bool reduce = true;               // false inside no_sync
-  bool announces = false;           // the forward under way is followed by a reduction
-  bool synchronize_buffers = true;  // the last forward was one that reduces
-  bool as_views = true;             // gradients are views of the Reducer's buckets
-
-  std::mutex mutex;  // autograd's threads write the rest
-  Expected expected = Expected::nothing;
-  bool local_unseen = false;  // a local forward had no output that can be watched
-  GradientArrivals arrivals;  // of the backward that is reduced
-  std::weak_ptr<void> graph;  // the one that runs and has our callback; it holds this as long as it lives
-  bool begun = false;         // a backward that is reduced, and has not ended well
-  bool accumulated = false;   // gradients lie here that no reduction has made the same on all ranks
-  bool static_graph_seen = false;
-  bool order_known = false;  // of the gradients: the Reducer cuts its buckets anew
-};
 
 // False when nothing is trained now.
 bool GradientReducer::State::follow_model() {
@@ -139,152 +65,6 @@ void GradientReducer::State::rebuild_buckets() {
   if (parts.reducer->rebuild_buckets()) replace_views();
 }
 
-void GradientReducer::State::on_gradient(size_t index) {
-  const std::lock_guard lock(mutex);
-  const bool awaited_by_another = live.shares() && live.another_awaits(model.trained().tensors[index]);
-  const bool past_local_outputs = expected == Expected::local && !local_unseen && graph.expired();
-  if (expected == Expected::nothing || past_local_outputs) {
-    if (awaited_by_another) return;
-    refuse(index, past_local_outputs
-                      ? "it came from no output of a forward inside no_sync(), and no forward that "
-                        "is reduced announced it, so this gradient would stay local"
-                      : "no forward through DistributedDataParallel announced it since the last "
-                        "reduction, so this gradient would stay local");
-  }
-  if (expected == Expected::local) {
-    accumulated = true;
-    return;
-  }
-  if (as_views && awaited_by_another) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("DistributedDataParallel: expected all wrapped models that have '", arrivals.name(index),
-                    "' before the forwards of their common backward, got one that was wrapped, or was given "
-                    "it, after a forward (rank ",
-                    group.rank(), "); wrap them first, or set gradient_as_bucket_view = false"));
-  }
-  on_backward();
-  arrivals.check(index);
-  arrivals.note(index);
-}
-
-void GradientReducer::State::refuse(size_t index, const char* why) const {
-  throw Error(ErrorCode::failed_precondition,
-              cat("DistributedDataParallel: backward reached '", arrivals.name(index), "', but ", why,
-                  " (rank ", group.rank(),
-                  "); sum the losses and call backward once, use no_sync(), or call the wrapped model"));
-}
-
-// Called with the lock held, by the first sign of a backward: an output's gradient, or a parameter's where
-// forward's outputs are not known. The callback belongs to the graph that runs now; with an output it is the
-// outer one, also when gradients come from a backward inside (checkpointing).
-void GradientReducer::State::on_backward() {
-  if (expected == Expected::nothing || !graph.expired()) return;
-  if (expected == Expected::reduction) {
-    if (arrivals.any()) {
-      throw Error(ErrorCode::failed_precondition,
-                  cat("DistributedDataParallel: expected a new forward after a backward that has failed, got "
-                      "another backward of the one before (rank ",
-                      group.rank(), "); run forward again"));
-    }
-    begun = true;
-  }
-  const auto token = std::make_shared<bool>();
-  graph = token;
-  const std::weak_ptr<State> weak = weak_from_this();
-  torch::autograd::Engine::get_default_engine().queue_callback([weak, token] {
-    if (const auto state = weak.lock()) state->after_graph();
-  });
-}
-
-// False where there is none that can be watched. A leaf is no sign of a backward of this forward, and would
-// keep the hook for ever.
-bool GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& outputs, Expected of,
-                                           const std::shared_ptr<StepCheck::Forward>& forward) {
-  bool watched = false;
-  for (const ForwardOutput& output : outputs) {
-    if (!output.tensor.grad_fn()) continue;
-    watched = true;
-    const std::weak_ptr<State> weak = weak_from_this();
-    output.tensor.register_hook([weak, of, forward](const at::Tensor&) {
-      const auto state = weak.lock();
-      if (!state && of == Expected::local) return;
-      if (!state) {
-        throw Error(ErrorCode::failed_precondition,
-                    "DistributedDataParallel: expected it to live until backward, got one that was destroyed "
-                    "after forward, so gradients would stay local; keep it");
-      }
-      if (forward) forward->reached = true;
-      const std::lock_guard lock(state->mutex);
-      state->on_backward();
-    });
-  }
-  if (forward) forward->visible = watched;
-  return watched;
-}
-
-// Runs when the graph is done, but before the Reducer's own callback, which was queued later; a callback
-// queued here runs after that one. The Reducer's waits for its all_reduces, where nobody sees a rank that
-// does something else: so the ranks meet here first.
-void GradientReducer::State::after_graph() {
-  {
-    const std::lock_guard lock(mutex);
-    if (!arrivals.any()) {  // torch::autograd::grad, a backward that ended before this model's parameters, or
-                            // a local one
-      graph.reset();
-      begun = false;
-      return;
-    }
-  }
-  arrivals.check_all();
-  steps.compare();
-  if (options.static_graph && !static_graph_seen) {
-    static_graph_seen = true;
-    arrivals.learn();
-    parts.reducer->delay_all_reduce();  // the first backward of a static graph only learns the order; without
-                                        // this it reduces nothing
-  }
-  const std::weak_ptr<State> weak = weak_from_this();
-  torch::autograd::Engine::get_default_engine().queue_callback([weak] {
-    if (const auto state = weak.lock()) state->finish_backward();
-  });
-}
-
-void GradientReducer::State::finish_backward() {
-  try {
-    parts.reducer->check_finalized();
-  } catch (const c10::Error&) {
-    arrivals.check_reached();
-    throw;
-  }
-  const std::lock_guard lock(mutex);
-  replace_views();
-  expect_nothing();
-  accumulated = false;
-  order_known = true;
-}
-
-// Gradients become plain tensors over the buckets' memory: no copy, and zero_grad() works, which throws on
-// views.
-void GradientReducer::State::replace_views() {
-  for (const at::Tensor& parameter : model.trained().tensors) {
-    at::Tensor& gradient = parameter.mutable_grad();
-    if (gradient.defined() && gradient.is_view()) gradient = gradient.variable_data();
-  }
-}
-
-void GradientReducer::State::expect(Expected next) {
-  expected = next;
-  live.await_backward(next != Expected::nothing);
-}
-
-void GradientReducer::State::expect_nothing() {
-  expect(Expected::nothing);
-  local_unseen = false;
-  arrivals.clear();
-  graph.reset();
-  begun = false;
-}
-
 // After a backward that an exception cut short. Its all_reduces may still be under way in the buckets, so the
 // Reducer gets others, and the gradients, which lie there, are dropped. Collective: ranks whose backward has
 // ended as it should are told.
@@ -303,7 +83,17 @@ void GradientReducer::State::recover() {
 
 GradientReducer::GradientReducer(std::shared_ptr<torch::nn::Module> model, ProcessGroup group,
                                  const DdpOptions& options)
-    : state_(std::make_shared<State>(std::move(model), std::move(group), options)) {
+    : GradientReducer(Source{source_of(std::move(model))}, std::move(group), options) {}
+
+GradientReducer::GradientReducer(torch::jit::Module model, ProcessGroup group, const DdpOptions& options)
+    : GradientReducer(Source{source_of(std::move(model))}, std::move(group), options) {}
+
+GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, ProcessGroup group,
+                                 const DdpOptions& options)
+    : GradientReducer(Source{source_of(std::move(parameters))}, std::move(group), options) {}
+
+GradientReducer::GradientReducer(Source source, ProcessGroup group, const DdpOptions& options)
+    : state_(std::make_shared<State>(std::move(source.model), std::move(group), options)) {
   State& state = *state_;
   state.model.gather();
   state.model.take();
@@ -320,6 +110,7 @@ void GradientReducer::before_forward() {
   // A forward inside a backward (one that computes again) is not the next step's.
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   if (at::GradMode::is_enabled() && !in_backward) state.recover();
+  const int root = state.join && !in_backward ? state.announce(reduces) : 0;
   state.announces = reduces && state.follow_model();
   translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.rank()), [&] {
     if (!at::GradMode::is_enabled()) return;
@@ -327,7 +118,8 @@ void GradientReducer::before_forward() {
     state.rebuild_buckets();
   });
   if (state.options.broadcast_buffers && state.synchronize_buffers)
-    state.steps.meet("at the beginning of a forward", [&] { state.model.broadcast_buffers(); });
+    state.steps.meet("at the beginning of a forward", [&] { state.model.broadcast_buffers(root); });
+  if (state.announces) state.replicas.count(state.model.source());
 }
 
 void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
@@ -346,8 +138,8 @@ void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
               "backward (also after parameters were frozen or unfrozen, or a backward has failed), or leave "
               "static_graph off"));
     }
-    if (!state.watch_outputs(outputs, Expected::local)) state.local_unseen = true;
-    if (state.expected == Expected::nothing) state.expect(Expected::local);
+    if (!state.watch_outputs(outputs, State::Expected::local)) state.local_unseen = true;
+    if (state.expected == State::Expected::nothing) state.expect(State::Expected::local);
     return;
   }
   if (!state.announces) return;
@@ -369,9 +161,9 @@ void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
     state.parts.reducer->prepare_for_backward(tensors);
     if (state.finds_unused()) join_outputs(outputs);
   });
-  state.expect(Expected::reduction);
+  state.expect(State::Expected::reduction);
   state.arrivals.clear();
-  state.watch_outputs(outputs, Expected::reduction,
+  state.watch_outputs(outputs, State::Expected::reduction,
                       state.model.in_training() ? state.steps.add_forward() : nullptr);
 }
 

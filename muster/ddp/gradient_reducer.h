@@ -4,12 +4,15 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "muster/comm/process_group.h"
+#include "muster/ddp/join_rounds.h"
 #include "muster/ddp/options.h"
 #include "muster/ddp/outputs.h"
 
@@ -17,13 +20,21 @@ namespace muster {
 
 // A model's parameters in registration order, without repetitions.
 std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model);
+std::vector<at::Tensor> distinct_parameters(const torch::jit::Module& model);
+
+class ModelSource;
 
 class GradientReducer {
  public:
   // Collective: compares the models, broadcasts rank 0's parameters and buffers. Throws: invalid_argument for
   // models that differ, a model without trainable parameters, parameters on another device than the rank's,
   // wrong device_ids.
-  GradientReducer(std::shared_ptr<torch::nn::Module> model, ProcessGroup group, const DdpOptions& options);
+  GradientReducer(std::shared_ptr<torch::nn::Module> model, ProcessGroup group,
+                  const DdpOptions& options = {});
+  GradientReducer(torch::jit::Module model, ProcessGroup group, const DdpOptions& options = {});
+  // A plain list, of tensors or of {name, tensor}: what an optimizer gets. It stays as it is, but for what is
+  // frozen and unfrozen. Throws: invalid_argument for tensors that were computed from others.
+  GradientReducer(std::vector<NamedTensor> parameters, ProcessGroup group, const DdpOptions& options = {});
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
@@ -37,6 +48,18 @@ class GradientReducer {
   void before_forward();
   void after_forward(std::vector<ForwardOutput> outputs);
 
+  // All of that around a function that computes with the parameters and returns tensors, as above.
+  template <class Forward>
+  auto forward(Forward&& compute) {
+    before_forward();
+    auto output = compute();
+    after_forward(outputs_of(output));
+    return output;
+  }
+
+  // As DistributedDataParallel::join.
+  JoinResult join(const std::function<void()>& body, const JoinOptions& options = {});
+
   // Gradients of forwards run while this is false stay local and accumulate.
   void set_reduce(bool reduce);
   bool reduces() const;
@@ -46,6 +69,11 @@ class GradientReducer {
   struct State;  // gradient_reducer.cc
 
  private:
+  struct Source {
+    std::shared_ptr<const ModelSource> model;
+  };
+  GradientReducer(Source source, ProcessGroup group, const DdpOptions& options);
+
   // Shared with the hooks in the autograd graph, which may outlive this object.
   std::shared_ptr<State> state_;
 };

@@ -26,13 +26,10 @@ std::string line_or_nothing(const std::vector<std::string>& lines, size_t at) {
 
 }  // namespace
 
-std::string describe_model(const torch::nn::Module& model) {
+std::string describe_model(const ModelSource& model) {
   std::vector<std::string> lines;
-  for (const auto& item : model.named_parameters())
-    lines.push_back(describe("parameter", item.key(), item.value()));
-  for (const auto& item : model.named_buffers()) {
-    if (item.value().defined()) lines.push_back(describe("buffer", item.key(), item.value()));
-  }
+  for (const auto& item : model.parameters()) lines.push_back(describe("parameter", item.name, item.tensor));
+  for (const auto& item : model.buffers()) lines.push_back(describe("buffer", item.name, item.tensor));
   return join(lines, "\n");
 }
 

@@ -2,15 +2,15 @@
 // strides where they are not the plain ones, and what is trained.
 #pragma once
 
-#include <torch/nn/module.h>
-
 #include <string>
 #include <vector>
+
+#include "muster/ddp/model_source.h"
 
 namespace muster {
 
 // One line a parameter or buffer, in registration order: "parameter fc1.weight: Float [10, 64]".
-std::string describe_model(const torch::nn::Module& model);
+std::string describe_model(const ModelSource& model);
 
 // Throws: invalid_argument naming the first parameter or buffer in which a rank's description differs from
 // rank 0's, and both sides.

@@ -2,14 +2,29 @@
 // otherwise.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <optional>
+#include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "muster/ddp/hooks.h"
 
 namespace muster {
+
+// A parameter of a plain list. Without a name it gets its number.
+struct NamedTensor {
+  NamedTensor(at::Tensor of) : tensor(std::move(of)) {}  // NOLINT(google-explicit-constructor)
+  NamedTensor(std::string of_name, at::Tensor of) : name(std::move(of_name)), tensor(std::move(of)) {}
+  std::string name;
+  at::Tensor tensor;
+};
+
+// By its name in the model, or the tensor itself.
+using IgnoredParameter = std::variant<std::string, at::Tensor>;
 
 struct DdpOptions {
   // Empty, or exactly this rank's device; anything else is an error.
@@ -32,6 +47,13 @@ struct DdpOptions {
   // What is done with gradients instead of a plain average (hooks.h). Sparse gradients are averaged as
   // without one. Ranks with different hooks are an error.
   Hook hook = {};
+  // Parameters and buffers that each rank keeps to itself: not compared, not sent, not reduced.
+  std::vector<IgnoredParameter> ignored_parameters = {};
+  // Before every n-th forward that reduces, the ranks compare the bits of their parameters: the first that
+  // differs is an error that names it and the ranks. 0: never. Costs a pass over the parameters, and 8 bytes
+  // a parameter of traffic.
+  int64_t verify_every = 0;
+  bool verify_buffers = false;  // and of the buffers; running statistics differ between broadcasts
 };
 
 }  // namespace muster

@@ -5,6 +5,7 @@
 
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 #include <functional>
 #include <string_view>
@@ -23,6 +24,9 @@ struct ForwardOutput {
 
 namespace detail {
 
+// What a scripted module returns: tensors in lists, tuples and dictionaries, which are references.
+void collect_script_outputs(c10::IValue& value, std::vector<ForwardOutput>& found);
+
 // `lasts`: what `value` refers to lives as long as forward's result.
 template <bool lasts, class T>
 void collect_outputs(T&& value, std::vector<ForwardOutput>& found) {
@@ -33,6 +37,10 @@ void collect_outputs(T&& value, std::vector<ForwardOutput>& found) {
     found.push_back({value, {}});
     if constexpr (stays && !std::is_const_v<std::remove_reference_t<T>>) {
       found.back().replace = [&value](const at::Tensor& other) { static_cast<at::Tensor&>(value) = other; };
+    }
+  } else if constexpr (std::is_same_v<Value, c10::IValue>) {
+    if constexpr (stays && !std::is_const_v<std::remove_reference_t<T>>) {
+      collect_script_outputs(value, found);
     }
   } else if constexpr (std::is_same_v<Value, c10::List<at::Tensor>>) {
     for (size_t i = 0; i < value.size(); ++i) {  // a list is a reference

@@ -18,7 +18,7 @@ constexpr double kMiB = 1024 * 1024;
 
 }  // namespace
 
-void check_placement(const torch::nn::Module& model, const ProcessGroup& group, const DdpOptions& options) {
+void check_placement(const ModelSource& model, const ProcessGroup& group, const DdpOptions& options) {
   const c10::Device device = group.device();
   const bool right_id =
       options.device_ids.size() == 1 && device.is_cuda() && options.device_ids[0] == device.index();
@@ -29,12 +29,12 @@ void check_placement(const torch::nn::Module& model, const ProcessGroup& group, 
         cat("DistributedDataParallel: expected device_ids empty or this rank's device, got [",
             join(ids, ", "), "] on ", device.str(), " (rank ", group.rank(), "); leave device_ids empty"));
   }
-  for (const auto& item : model.named_parameters()) {
-    if (item.value().device() == device) continue;
+  for (const auto& item : model.parameters()) {
+    if (item.tensor.device() == device) continue;
     throw Error(
         ErrorCode::invalid_argument,
-        cat("DistributedDataParallel: expected parameter '", item.key(), "' on ", device.str(), ", got ",
-            item.value().device().str(), " (rank ", group.rank(), "); call model->to(ctx.device()) first"));
+        cat("DistributedDataParallel: expected parameter '", item.name, "' on ", device.str(), ", got ",
+            item.tensor.device().str(), " (rank ", group.rank(), "); call model->to(ctx.device()) first"));
   }
 }
 
@@ -61,11 +61,15 @@ ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& gro
       gradient_as_bucket_view, names, first_cap, /*skip_all_reduce_unused_params=*/false,
       /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
   if (options.static_graph) reducer->set_static_graph();
-  if (options.hook)
-    reducer->register_comm_hook(std::make_unique<HookAdapter>(options.hook, group, parameters));
+  HookAdapter* hook = nullptr;
+  if (options.hook) {
+    auto adapter = std::make_unique<HookAdapter>(options.hook, group, parameters);
+    hook = adapter.get();
+    reducer->register_comm_hook(std::move(adapter));
+  }
   auto logger = std::make_shared<c10d::Logger>(reducer);
   reducer->set_logger(logger);
-  return {std::move(reducer), std::move(logger)};
+  return {.reducer = std::move(reducer), .logger = std::move(logger), .hook = hook};
 }
 
 }  // namespace muster

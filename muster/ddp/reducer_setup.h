@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "muster/comm/process_group.h"
+#include "muster/ddp/model_source.h"
 #include "muster/ddp/options.h"
 #include "muster/ddp/trained_parameters.h"
 
@@ -15,14 +16,17 @@ class Reducer;
 
 namespace muster {
 
+class HookAdapter;
+
 // Throws: invalid_argument for parameters on another device than the rank's, and for wrong device_ids.
-void check_placement(const torch::nn::Module& model, const ProcessGroup& group, const DdpOptions& options);
+void check_placement(const ModelSource& model, const ProcessGroup& group, const DdpOptions& options);
 
 struct ReducerParts {
   std::shared_ptr<c10d::Reducer> reducer;
   // The Reducer writes into it when the set of unused parameters changes, and when it fails. It keeps a weak
   // reference, and uses it unseen.
   std::shared_ptr<c10d::Logger> logger;
+  HookAdapter* hook = nullptr;  // the Reducer's; null without a hook
 };
 
 ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& group, const DdpOptions& options,

@@ -45,9 +45,10 @@ std::vector<std::vector<at::Tensor>> groups_of_one_kind(const std::vector<at::Te
 
 }  // namespace
 
-ReplicatedModel::ReplicatedModel(std::shared_ptr<torch::nn::Module> model, ProcessGroup group,
-                                 const DdpOptions& options)
-    : model_(std::move(model)), group_(std::move(group)), options_(options) {
+ReplicatedModel::ReplicatedModel(ModelSourcePtr model, ProcessGroup group, const DdpOptions& options)
+    : model_(without_ignored(std::move(model), options.ignored_parameters)),
+      group_(std::move(group)),
+      options_(options) {
   check_placement(*model_, group_, options);
   if (any_trained(parameter_identities(*model_))) return;
   throw Error(ErrorCode::invalid_argument,
@@ -67,7 +68,8 @@ void ReplicatedModel::take() {
     broadcast(new_parameters());
     if (identities_.empty()) broadcast(buffers());
   }
-  kept_ = model_->parameters();
+  kept_.clear();
+  model_->for_each_parameter([&](const at::Tensor& tensor) { kept_.push_back(tensor); });
   trained_ = trained_parameters(*model_);
   identities_ = parameter_identities(*model_);
 }
@@ -75,11 +77,11 @@ void ReplicatedModel::take() {
 std::vector<at::Tensor> ReplicatedModel::new_parameters() const {
   const auto known = by_tensor(identities_);
   std::vector<at::Tensor> found;
-  for (const at::Tensor& tensor : model_->parameters()) {
+  model_->for_each_parameter([&](const at::Tensor& tensor) {
     const auto before = known.find(tensor.unsafeGetTensorImpl());
     if (before == known.end() || !before->second->same_values(identity_of(tensor)))
       found.push_back(tensor.detach());
-  }
+  });
   return found;
 }
 
@@ -107,31 +109,37 @@ bool ReplicatedModel::only_freezes(const std::vector<ParameterIdentity>& now) co
 // the next forward, is as good as before.
 std::vector<at::Tensor> ReplicatedModel::buffers() const {
   std::vector<at::Tensor> found;
-  for (const at::Tensor& buffer : model_->buffers()) {
-    if (buffer.defined()) found.push_back(buffer.variable_data());
-  }
+  for (const auto& buffer : model_->buffers()) found.push_back(buffer.tensor.variable_data());
   return found;
 }
 
-void ReplicatedModel::broadcast(const std::vector<at::Tensor>& tensors) {
+void ReplicatedModel::broadcast(const std::vector<at::Tensor>& tensors, int root) {
   if (tensors.empty() || group_.size() == 1) return;
-  translate_failures(cat("DistributedDataParallel: broadcast from rank 0 (rank ", group_.rank(), ")"), [&] {
-    const at::NoGradGuard no_grad;
-    c10d::broadcast_coalesced(group_.c10d(), tensors, kBroadcastBytes, 0);
-  });
+  translate_failures(
+      cat("DistributedDataParallel: broadcast from rank ", root, " (rank ", group_.rank(), ")"), [&] {
+        const at::NoGradGuard no_grad;
+        c10d::broadcast_coalesced(group_.c10d(), tensors, kBroadcastBytes, root);
+      });
 }
 
 // One broadcast a type and device, through the group's own calls: there a rank that does something else is
 // found.
-void ReplicatedModel::broadcast_buffers() {
+void ReplicatedModel::broadcast_all(int root) {
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& tensor : kept_) all.push_back(tensor.detach());
+  broadcast(all, root);
+  broadcast(buffers(), root);
+}
+
+void ReplicatedModel::broadcast_buffers(int root) {
   if (group_.size() == 1) return;
   const at::NoGradGuard no_grad;
   for (const auto& tensors : groups_of_one_kind(buffers())) {
     std::vector<at::Tensor> flat;
     for (const at::Tensor& tensor : tensors) flat.push_back(tensor.reshape(-1));
     const at::Tensor all = at::cat(flat);
-    group_.broadcast(all, 0);
-    if (group_.rank() == 0) continue;
+    group_.broadcast(all, root);
+    if (group_.rank() == root) continue;
     int64_t at = 0;
     for (const at::Tensor& tensor : tensors) {
       tensor.copy_(all.slice(0, at, at + tensor.numel()).view(tensor.sizes()));

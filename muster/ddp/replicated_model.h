@@ -2,12 +2,11 @@
 // that users freeze, unfreeze or register while they train.
 #pragma once
 
-#include <torch/nn/module.h>
-
 #include <memory>
 #include <vector>
 
 #include "muster/comm/process_group.h"
+#include "muster/ddp/model_source.h"
 #include "muster/ddp/options.h"
 #include "muster/ddp/trained_parameters.h"
 
@@ -17,7 +16,7 @@ class ReplicatedModel {
  public:
   // Throws: invalid_argument for a model without trained parameters, one on another device than the rank's,
   // and wrong device_ids.
-  ReplicatedModel(std::shared_ptr<torch::nn::Module> model, ProcessGroup group, const DdpOptions& options);
+  ReplicatedModel(ModelSourcePtr model, ProcessGroup group, const DdpOptions& options);
 
   // The ranks tell each other their models. Collective.
   void gather();
@@ -36,16 +35,18 @@ class ReplicatedModel {
   };
   Change look() const;
 
-  void broadcast_buffers();  // rank 0's to all. Collective.
+  void broadcast_buffers(int root = 0);  // root's to all. Collective.
+  void broadcast_all(int root);          // parameters and buffers. Collective.
+  const ModelSource& source() const { return *model_; }
   bool in_training() const { return model_->is_training(); }
 
  private:
   bool only_freezes(const std::vector<ParameterIdentity>& now) const;
   std::vector<at::Tensor> new_parameters() const;
   std::vector<at::Tensor> buffers() const;
-  void broadcast(const std::vector<at::Tensor>& tensors);
+  void broadcast(const std::vector<at::Tensor>& tensors, int root = 0);
 
-  std::shared_ptr<torch::nn::Module> model_;
+  ModelSourcePtr model_;
   ProcessGroup group_;
   const DdpOptions options_;
   TrainedParameters trained_;

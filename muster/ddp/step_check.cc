@@ -10,6 +10,12 @@
 
 namespace muster {
 
+namespace {
+
+constexpr int64_t kShadows = -1;
+
+}  // namespace
+
 std::shared_ptr<StepCheck::Forward> StepCheck::add_forward() {
   // Many forwards and no backward: those whose outputs are gone will not be reached any more.
   constexpr size_t kMany = 64;
@@ -40,26 +46,37 @@ std::string StepCheck::counts_of_all(const int64_t* values) const {
   return join(counts, ", ");
 }
 
+at::Tensor StepCheck::exchange(int64_t backwards, int64_t skipped) {
+  const at::Tensor mine = at::empty({1, 2}, at::kLong);
+  mine.mutable_data_ptr<int64_t>()[0] = backwards;
+  mine.mutable_data_ptr<int64_t>()[1] = skipped;
+  const at::Tensor all = at::empty({group_.size(), 2}, at::kLong);
+  meet("at the end of a backward", [&] { group_.all_gather(all, mine); });
+  return all;
+}
+
 void StepCheck::compare() {
   ++backwards_;
   count_skipped();
   if (!active_ || group_.size() == 1) return;
-  const at::Tensor mine = at::empty({1, 2}, at::kLong);
-  mine.mutable_data_ptr<int64_t>()[0] = backwards_;
-  mine.mutable_data_ptr<int64_t>()[1] = skipped_;
-  const at::Tensor all = at::empty({group_.size(), 2}, at::kLong);
-  meet("at the end of a backward", [&] { group_.all_gather(all, mine); });
+  const at::Tensor all = exchange(backwards_, skipped_);
   const auto* values = all.const_data_ptr<int64_t>();
-  for (int rank = 1; rank < group_.size(); ++rank) {
-    if (values[2 * rank + 1] == values[1]) continue;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const int64_t skipped = values[2 * rank + 1];
+    if (skipped == kShadows || skipped == skipped_) continue;
+    const std::string counts = counts_of_all(values);
     skipped_ = 0;  // on all of them: whoever goes on begins alike
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("DistributedDataParallel: expected the same steps on every rank, got ", counts_of_all(values),
-            ", so gradients of different steps may have been averaged (rank ", group_.rank(),
-            "); let all ranks skip a backward or none, evaluate on module() or without "
-            "gradients, or set check_steps = false"));
+    throw Error(ErrorCode::failed_precondition,
+                cat("DistributedDataParallel: expected the same steps on every rank, got ", counts,
+                    ", so gradients of different steps may have been averaged (rank ", group_.rank(),
+                    "); let all ranks skip a backward or none, evaluate on module() or without "
+                    "gradients, or set check_steps = false"));
   }
+}
+
+void StepCheck::shadow() {
+  forwards_.clear();
+  if (active_ && group_.size() > 1) exchange(backwards_, kShadows);
 }
 
 // A backward that fails comes to other outputs on each rank: what was before it says nothing.

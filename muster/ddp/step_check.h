@@ -33,6 +33,9 @@ class StepCheck {
   // backward.
   void compare();
 
+  // In the place of compare(), on a rank that has no more inputs while others have (join).
+  void shadow();
+
   // An exception cut the backward short: the ranks begin alike again. Collective. Throws: invalid_argument on
   // every rank, when it has not on all: the others wait in compare().
   void compare_after_failure();
@@ -43,6 +46,7 @@ class StepCheck {
 
  private:
   void count_skipped();
+  at::Tensor exchange(int64_t backwards, int64_t skipped);
   std::string counts_of_all(const int64_t* values) const;
 
   ProcessGroup group_;

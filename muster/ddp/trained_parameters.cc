@@ -1,7 +1,5 @@
 #include "muster/ddp/trained_parameters.h"
 
-#include <torch/nn/modules/embedding.h>
-
 #include <algorithm>
 #include <set>
 
@@ -9,32 +7,14 @@
 
 namespace muster {
 
-namespace {
-
-std::set<const c10::TensorImpl*> sparse_weights(const torch::nn::Module& model) {
-  std::set<const c10::TensorImpl*> sparse;
-  for (const auto& module : model.modules()) {
-    if (const auto* embedding = module->as<torch::nn::Embedding>();
-        embedding && embedding->options.sparse()) {
-      sparse.insert(embedding->weight.unsafeGetTensorImpl());
-    } else if (const auto* bag = module->as<torch::nn::EmbeddingBag>(); bag && bag->options.sparse()) {
-      sparse.insert(bag->weight.unsafeGetTensorImpl());
-    }
-  }
-  return sparse;
-}
-
-}  // namespace
-
-TrainedParameters trained_parameters(const torch::nn::Module& model) {
-  const auto sparse = sparse_weights(model);
+TrainedParameters trained_parameters(const ModelSource& model) {
+  const auto sparse = model.sparse();
   TrainedParameters found;
   std::set<const c10::TensorImpl*> seen;
-  for (const auto& item : model.named_parameters()) {
-    const at::Tensor& tensor = item.value();
+  for (auto& [name, tensor] : model.parameters()) {
     if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
     found.tensors.push_back(tensor);
-    found.names.push_back(item.key());
+    found.names.push_back(name);
     found.sparse.push_back(sparse.contains(tensor.unsafeGetTensorImpl()));
   }
   return found;
@@ -45,6 +25,15 @@ std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model) {
   std::set<const c10::TensorImpl*> seen;
   for (at::Tensor& tensor : model.parameters()) {
     if (seen.insert(tensor.unsafeGetTensorImpl()).second) found.push_back(std::move(tensor));
+  }
+  return found;
+}
+
+std::vector<at::Tensor> distinct_parameters(const torch::jit::Module& model) {
+  std::vector<at::Tensor> found;
+  std::set<const c10::TensorImpl*> seen;
+  for (const at::Tensor& tensor : model.parameters()) {
+    if (seen.insert(tensor.unsafeGetTensorImpl()).second) found.push_back(tensor);
   }
   return found;
 }
@@ -61,17 +50,9 @@ ParameterIdentity identity_of(const at::Tensor& parameter) {
           .trained = parameter.requires_grad()};
 }
 
-std::vector<ParameterIdentity> parameter_identities(const torch::nn::Module& model) {
-  // The parameters themselves: LibTorch's own lists are copies, with all their names put together.
-  struct Access : torch::nn::Module {
-    static auto own_parameters() { return &Access::parameters_; }
-  };
+std::vector<ParameterIdentity> parameter_identities(const ModelSource& model) {
   std::vector<ParameterIdentity> found;
-  model.apply([&](const torch::nn::Module& module) {
-    for (const auto& item : module.*Access::own_parameters()) {
-      if (item.value().defined()) found.push_back(identity_of(item.value()));
-    }
-  });
+  model.for_each_parameter([&](const at::Tensor& tensor) { found.push_back(identity_of(tensor)); });
   return found;
 }
 

@@ -4,10 +4,11 @@
 
 #include <ATen/DimVector.h>
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 
 #include <string>
 #include <vector>
+
+#include "muster/ddp/model_source.h"
 
 namespace muster {
 
@@ -18,7 +19,7 @@ struct TrainedParameters {
   std::vector<bool> sparse;  // gradients arrive as sparse tensors
 };
 
-TrainedParameters trained_parameters(const torch::nn::Module& model);
+TrainedParameters trained_parameters(const ModelSource& model);
 
 // Two equal lists can share a reducer.
 struct ParameterIdentity {
@@ -35,7 +36,7 @@ struct ParameterIdentity {
 ParameterIdentity identity_of(const at::Tensor& parameter);
 
 // Every parameter of the model, a shared one as often as the model has it. Cheap: every forward asks.
-std::vector<ParameterIdentity> parameter_identities(const torch::nn::Module& model);
+std::vector<ParameterIdentity> parameter_identities(const ModelSource& model);
 bool any_trained(const std::vector<ParameterIdentity>& identities);
 
 }  // namespace muster

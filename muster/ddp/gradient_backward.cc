@@ -1,0 +1,157 @@
+// What happens while a backward runs: gradients come, the ranks meet, the Reducer is finished with.
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/ddp/reducer_state.h"
+
+namespace muster {
+
+void GradientReducer::State::on_gradient(size_t index) {
+  const std::lock_guard lock(mutex);
+  const bool awaited_by_another = live.shares() && live.another_awaits(model.trained().tensors[index]);
+  const bool past_local_outputs = expected == Expected::local && !local_unseen && graph.expired();
+  if (expected == Expected::nothing || past_local_outputs) {
+    if (awaited_by_another) return;
+    refuse(index, past_local_outputs
+                      ? "it came from no output of a forward inside no_sync(), and no forward that "
+                        "is reduced announced it, so this gradient would stay local"
+                      : "no forward through DistributedDataParallel announced it since the last "
+                        "reduction, so this gradient would stay local");
+  }
+  if (expected == Expected::local) {
+    accumulated = true;
+    return;
+  }
+  if (as_views && awaited_by_another) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("DistributedDataParallel: expected all wrapped models that have '", arrivals.name(index),
+                    "' before the forwards of their common backward, got one that was wrapped, or was given "
+                    "it, after a forward (rank ",
+                    group.rank(), "); wrap them first, or set gradient_as_bucket_view = false"));
+  }
+  on_backward();
+  arrivals.check(index);
+  arrivals.note(index);
+}
+
+void GradientReducer::State::refuse(size_t index, const char* why) const {
+  throw Error(ErrorCode::failed_precondition,
+              cat("DistributedDataParallel: backward reached '", arrivals.name(index), "', but ", why,
+                  " (rank ", group.rank(),
+                  "); sum the losses and call backward once, use no_sync(), or call the wrapped model"));
+}
+
+// Called with the lock held, by the first sign of a backward: an output's gradient, or a parameter's where
+// forward's outputs are not known. The callback belongs to the graph that runs now; with an output it is the
+// outer one, also when gradients come from a backward inside (checkpointing).
+void GradientReducer::State::on_backward() {
+  if (expected == Expected::nothing || !graph.expired()) return;
+  if (expected == Expected::reduction) {
+    if (arrivals.any()) {
+      throw Error(ErrorCode::failed_precondition,
+                  cat("DistributedDataParallel: expected a new forward after a backward that has failed, got "
+                      "another backward of the one before (rank ",
+                      group.rank(), "); run forward again"));
+    }
+    begun = true;
+  }
+  const auto token = std::make_shared<bool>();
+  graph = token;
+  const std::weak_ptr<State> weak = weak_from_this();
+  torch::autograd::Engine::get_default_engine().queue_callback([weak, token] {
+    if (const auto state = weak.lock()) state->after_graph();
+  });
+}
+
+// False where there is none that can be watched. A leaf is no sign of a backward of this forward, and would
+// keep the hook for ever.
+bool GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& outputs, Expected of,
+                                           const std::shared_ptr<StepCheck::Forward>& forward) {
+  bool watched = false;
+  for (const ForwardOutput& output : outputs) {
+    if (!output.tensor.grad_fn()) continue;
+    watched = true;
+    const std::weak_ptr<State> weak = weak_from_this();
+    output.tensor.register_hook([weak, of, forward](const at::Tensor&) {
+      const auto state = weak.lock();
+      if (!state && of == Expected::local) return;
+      if (!state) {
+        throw Error(ErrorCode::failed_precondition,
+                    "DistributedDataParallel: expected it to live until backward, got one that was destroyed "
+                    "after forward, so gradients would stay local; keep it");
+      }
+      if (forward) forward->reached = true;
+      const std::lock_guard lock(state->mutex);
+      state->on_backward();
+    });
+  }
+  if (forward) forward->visible = watched;
+  return watched;
+}
+
+// Runs when the graph is done, but before the Reducer's own callback, which was queued later; a callback
+// queued here runs after that one. The Reducer's waits for its all_reduces, where nobody sees a rank that
+// does something else: so the ranks meet here first.
+void GradientReducer::State::after_graph() {
+  {
+    const std::lock_guard lock(mutex);
+    if (!arrivals.any()) {  // torch::autograd::grad, a backward that ended before this model's parameters, or
+                            // a local one
+      graph.reset();
+      begun = false;
+      return;
+    }
+  }
+  arrivals.check_all();
+  steps.compare();
+  if (options.static_graph && !static_graph_seen) {
+    static_graph_seen = true;
+    arrivals.learn();
+    parts.reducer->delay_all_reduce();  // the first backward of a static graph only learns the order; without
+                                        // this it reduces nothing
+  }
+  const std::weak_ptr<State> weak = weak_from_this();
+  torch::autograd::Engine::get_default_engine().queue_callback([weak] {
+    if (const auto state = weak.lock()) state->finish_backward();
+  });
+}
+
+void GradientReducer::State::finish_backward() {
+  try {
+    parts.reducer->check_finalized();
+  } catch (const c10::Error&) {
+    arrivals.check_reached();
+    throw;
+  }
+  const std::lock_guard lock(mutex);
+  replace_views();
+  expect_nothing();
+  accumulated = false;
+  order_known = true;
+}
+
+// Gradients become plain tensors over the buckets' memory: no copy, and zero_grad() works, which throws on
+// views.
+void GradientReducer::State::replace_views() {
+  for (const at::Tensor& parameter : model.trained().tensors) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (gradient.defined() && gradient.is_view()) gradient = gradient.variable_data();
+  }
+}
+
+void GradientReducer::State::expect(Expected next) {
+  expected = next;
+  live.await_backward(next != Expected::nothing);
+}
+
+void GradientReducer::State::expect_nothing() {
+  expect(Expected::nothing);
+  local_unseen = false;
+  arrivals.clear();
+  graph.reset();
+  begun = false;
+}
+
+}  // namespace muster

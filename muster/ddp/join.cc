@@ -1,0 +1,120 @@
+// Uneven inputs: what a rank does while others still have some. It shadows their collectives, with zeros.
+// Source: torch.distributed.algorithms.Join and DistributedDataParallel's join hook.
+#include <ATen/Functions.h>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include <algorithm>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/comm/failure.h"
+#include "muster/ddp/hook_adapter.h"
+#include "muster/ddp/reducer_state.h"
+
+namespace muster {
+
+namespace {
+
+// What the Reducer waits for, to know by how many ranks it divides: it is known already.
+class CountOfRanks : public c10d::Work {
+ public:
+  explicit CountOfRanks(int count)
+      : future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {
+    const std::vector<at::Tensor> result{at::full({1}, count, at::kFloat)};
+    future_->markCompleted(c10::IValue(result));
+  }
+  bool isCompleted() override { return true; }
+  bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
+  std::vector<at::Tensor> result() override { return future_->value().toTensorVector(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+
+ private:
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+}  // namespace
+
+// Returns the rank whose buffers count.
+int GradientReducer::State::announce(bool reduces) {
+  const auto change = reduces ? model.look() : ReplicatedModel::Change::none;
+  const auto answer = join->meet({.active = true,
+                                  .records = at::GradMode::is_enabled(),
+                                  .reduces = reduces && change != ReplicatedModel::Change::all_frozen,
+                                  .broadcasts = options.broadcast_buffers && synchronize_buffers,
+                                  .changed = change == ReplicatedModel::Change::some});
+  if (join->options().stop_together && answer.active < group.size()) throw StopTogether{};
+  if (reduces) {
+    parts.reducer->set_forward_pass_work_handle(c10::make_intrusive<CountOfRanks>(answer.active),
+                                                join->options().divide_by_initial_world_size);
+  }
+  return answer.source;
+}
+
+void GradientReducer::State::shadow_forward(const JoinRounds::Answer& answer) {
+  if (answer.plan.records) rebuild_buckets();
+  if (answer.plan.broadcasts)
+    steps.meet("at the beginning of a forward", [&] { model.broadcast_buffers(answer.source); });
+  synchronize_buffers = answer.plan.reduces;
+  if (answer.plan.reduces) replicas.count(model.source(), /*compares=*/false);
+}
+
+void GradientReducer::State::shadow_backward() {
+  std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+  auto buckets = parts.reducer->get_grad_buckets(/*return_zero_tensors=*/true);
+  for (auto& bucket : buckets) futures.push_back(parts.reducer->run_comm_hook(bucket));
+  if (finds_unused()) {  // this rank uses none
+    std::vector<at::Tensor> used{parts.reducer->get_local_used_map_on_device().zero_()};
+    group.c10d()->allreduce(used)->wait();
+  }
+  steps.shadow();
+  for (const auto& future : futures) {
+    future->wait();
+    if (parts.hook != nullptr) parts.hook->parseHookResult(future->value());
+  }
+  parts.reducer->push_rebuilt_params_for_all_indices();
+  order_known = true;
+}
+
+JoinResult GradientReducer::join(const std::function<void()>& body, const JoinOptions& options) {
+  State& state = *state_;
+  const auto& sparse = state.model.trained().sparse;
+  const bool is_sparse = std::find(sparse.begin(), sparse.end(), true) != sparse.end();
+  if (state.join || state.options.static_graph || is_sparse) {
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("DistributedDataParallel::join: expected a model that is not inside of join() yet, without "
+            "static_graph and without sparse gradients, got ",
+            state.join  ? "one inside of it"
+            : is_sparse ? "sparse gradients"
+                        : "a static graph",
+            " (rank ", state.group.rank(), "); give all ranks the same number of inputs"));
+  }
+  struct Inside {
+    State& state;
+    ~Inside() {
+      state.join.reset();
+      state.parts.reducer->set_forward_pass_work_handle({}, true);
+    }
+  } inside{state};
+  state.join.emplace(state.group, options);
+  try {
+    body();
+  } catch (const StopTogether&) {
+    return {.shadowed = 0, .stopped = true};
+  }
+  JoinResult result;
+  for (;; ++result.shadowed) {
+    const auto answer = state.join->meet({.shadowed = result.shadowed > 0});
+    if (answer.active == 0) {
+      state.model.broadcast_all(answer.source);
+      return result;
+    }
+    if (options.stop_together) return {.shadowed = 0, .stopped = true};
+    translate_failures(cat("DistributedDataParallel::join on rank ", state.group.rank()), [&] {
+      state.shadow_forward(answer);
+      if (answer.plan.reduces) state.shadow_backward();
+    });
+  }
+}
+
+}  // namespace muster

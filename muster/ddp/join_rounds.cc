@@ -1,0 +1,70 @@
+#include "muster/ddp/join_rounds.h"
+
+#include <ATen/Functions.h>
+
+#include <array>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+using JoinFlags = std::array<int64_t, 6>;
+
+JoinFlags flags_of(const JoinRounds::Plan& plan) {
+  return {plan.active, plan.records, plan.reduces, plan.broadcasts, plan.changed, plan.shadowed};
+}
+
+JoinRounds::Plan plan_of(const int64_t* flags) {
+  return {.active = flags[0] != 0,
+          .records = flags[1] != 0,
+          .reduces = flags[2] != 0,
+          .broadcasts = flags[3] != 0,
+          .changed = flags[4] != 0,
+          .shadowed = flags[5] != 0};
+}
+
+[[noreturn]] void refuse_join(const char* rule, const std::string& got, int rank, const char* next) {
+  throw Error(ErrorCode::failed_precondition, cat("DistributedDataParallel::join: expected ", rule, ", got ",
+                                                  got, " (rank ", rank, "); ", next));
+}
+
+}  // namespace
+
+JoinRounds::Answer JoinRounds::meet(const Plan& mine) {
+  const JoinFlags flags = flags_of(mine);
+  const at::Tensor row = at::empty({1, static_cast<int64_t>(flags.size())}, at::kLong);
+  std::copy(flags.begin(), flags.end(), row.mutable_data_ptr<int64_t>());
+  const at::Tensor all = at::empty({group_.size(), row.size(1)}, at::kLong);
+  group_.all_gather(all, row);
+  Answer answer;
+  int last = 0;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const Plan plan = plan_of(all.const_data_ptr<int64_t>() + rank * row.size(1));
+    if (!plan.active) {
+      if (!plan.shadowed) last = rank;
+      continue;
+    }
+    if (plan.changed) {
+      refuse_join("parameters to stay as they are inside of it", cat("others on rank ", rank), group_.rank(),
+                  "freeze, unfreeze and register before it");
+    }
+    const bool same = plan.records == answer.plan.records && plan.reduces == answer.plan.reduces &&
+                      plan.broadcasts == answer.plan.broadcasts;
+    if (answer.active > 0 && !same) {
+      refuse_join("forwards of one kind on all ranks that have inputs",
+                  cat("another on rank ", rank, " than on rank ", answer.source), group_.rank(),
+                  "use no_sync() and NoGradGuard alike, and evaluate on module()");
+    }
+    answer.plan = plan;
+    answer.source = rank;
+    ++answer.active;
+  }
+  if (answer.active == 0) answer.source = last;
+  return answer;
+}
+
+}  // namespace muster

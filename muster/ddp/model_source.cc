@@ -1,0 +1,170 @@
+#include "muster/ddp/model_source.h"
+
+#include <torch/nn/modules/embedding.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+template <class Named>
+std::vector<NamedTensor> defined_items(const Named& items) {
+  std::vector<NamedTensor> found;
+  for (const auto& item : items) {
+    if (item.value().defined()) found.push_back({item.key(), item.value()});
+  }
+  return found;
+}
+
+class ModuleSource : public ModelSource {
+ public:
+  explicit ModuleSource(std::shared_ptr<torch::nn::Module> model) : model_(std::move(model)) {}
+  std::vector<NamedTensor> parameters() const override { return defined_items(model_->named_parameters()); }
+  std::vector<NamedTensor> buffers() const override { return defined_items(model_->named_buffers()); }
+  void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override {
+    // The parameters themselves: LibTorch's own lists are copies, with all their names put together.
+    struct Access : torch::nn::Module {
+      static auto own_parameters() { return &Access::parameters_; }
+    };
+    const torch::nn::Module& model = *model_;
+    model.apply([&](const torch::nn::Module& module) {
+      for (const auto& item : module.*Access::own_parameters()) {
+        if (item.value().defined()) visit(item.value());
+      }
+    });
+  }
+  std::set<const c10::TensorImpl*> sparse() const override;
+  bool is_training() const override { return model_->is_training(); }
+
+ private:
+  std::shared_ptr<torch::nn::Module> model_;
+};
+
+std::set<const c10::TensorImpl*> ModuleSource::sparse() const {
+  std::set<const c10::TensorImpl*> sparse;
+  for (const auto& module : model_->modules()) {
+    if (const auto* embedding = module->as<torch::nn::Embedding>();
+        embedding && embedding->options.sparse()) {
+      sparse.insert(embedding->weight.unsafeGetTensorImpl());
+    } else if (const auto* bag = module->as<torch::nn::EmbeddingBag>(); bag && bag->options.sparse()) {
+      sparse.insert(bag->weight.unsafeGetTensorImpl());
+    }
+  }
+  return sparse;
+}
+
+class ScriptSource : public ModelSource {
+ public:
+  explicit ScriptSource(torch::jit::Module model) : model_(std::move(model)) {}
+  std::vector<NamedTensor> parameters() const override { return named(model_.named_parameters()); }
+  std::vector<NamedTensor> buffers() const override { return named(model_.named_buffers()); }
+  void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override {
+    for (const at::Tensor& tensor : model_.parameters()) visit(tensor);
+  }
+  bool is_training() const override { return model_.is_training(); }
+
+ private:
+  template <class List>
+  static std::vector<NamedTensor> named(const List& list) {
+    std::vector<NamedTensor> found;
+    for (const auto& item : list) found.push_back({item.name, item.value});
+    return found;
+  }
+  torch::jit::Module model_;
+};
+
+class ListSource : public ModelSource {
+ public:
+  explicit ListSource(std::vector<NamedTensor> parameters) : parameters_(std::move(parameters)) {}
+  std::vector<NamedTensor> parameters() const override { return parameters_; }
+  std::vector<NamedTensor> buffers() const override { return {}; }
+  void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override {
+    for (const NamedTensor& item : parameters_) visit(item.tensor);
+  }
+  bool is_training() const override { return true; }
+
+ private:
+  std::vector<NamedTensor> parameters_;
+};
+
+class PartialSource : public ModelSource {
+ public:
+  PartialSource(ModelSourcePtr whole, const std::vector<IgnoredParameter>& ignored);
+  std::vector<NamedTensor> parameters() const override { return kept(whole_->parameters()); }
+  std::vector<NamedTensor> buffers() const override { return kept(whole_->buffers()); }
+  void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override {
+    whole_->for_each_parameter([&](const at::Tensor& tensor) {
+      if (!ignored_.contains(tensor.unsafeGetTensorImpl())) visit(tensor);
+    });
+  }
+  std::set<const c10::TensorImpl*> sparse() const override { return whole_->sparse(); }
+  bool is_training() const override { return whole_->is_training(); }
+
+ private:
+  std::vector<NamedTensor> kept(std::vector<NamedTensor> items) const {
+    std::erase_if(
+        items, [&](const NamedTensor& item) { return ignored_.contains(item.tensor.unsafeGetTensorImpl()); });
+    return items;
+  }
+  ModelSourcePtr whole_;
+  std::set<const c10::TensorImpl*> ignored_;
+  std::vector<at::Tensor> alive_;  // no other gets their addresses
+};
+
+PartialSource::PartialSource(ModelSourcePtr whole, const std::vector<IgnoredParameter>& ignored)
+    : whole_(std::move(whole)) {
+  auto all = whole_->parameters();
+  for (auto& buffer : whole_->buffers()) all.push_back(std::move(buffer));
+  for (const IgnoredParameter& one : ignored) {
+    const auto* name = std::get_if<std::string>(&one);
+    const auto* tensor = std::get_if<at::Tensor>(&one);
+    const auto found = std::find_if(all.begin(), all.end(), [&](const NamedTensor& item) {
+      return name != nullptr ? item.name == *name : item.tensor.is_same(*tensor);
+    });
+    if (found == all.end()) {
+      throw Error(
+          ErrorCode::invalid_argument,
+          cat("DistributedDataParallel: expected ignored_parameters to be parameters or buffers of the "
+              "model, got ",
+              name != nullptr ? cat("'", *name, "'") : std::string("a tensor that is none"),
+              "; its first is '", all.empty() ? "" : all[0].name, "'"));
+    }
+    ignored_.insert(found->tensor.unsafeGetTensorImpl());
+    alive_.push_back(found->tensor);
+  }
+}
+
+}  // namespace
+
+ModelSourcePtr source_of(std::shared_ptr<torch::nn::Module> model) {
+  return std::make_shared<ModuleSource>(std::move(model));
+}
+
+ModelSourcePtr source_of(torch::jit::Module model) {
+  return std::make_shared<ScriptSource>(std::move(model));
+}
+
+ModelSourcePtr source_of(std::vector<NamedTensor> parameters) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    NamedTensor& one = parameters[i];
+    if (one.name.empty()) one.name = cat("parameter ", i);
+    if (one.tensor.defined() && one.tensor.is_leaf()) continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("GradientReducer: expected leaf tensors, got '", one.name, "', which ",
+                    one.tensor.defined() ? "was computed from others" : "is undefined",
+                    "; give what an optimizer changes"));
+  }
+  return std::make_shared<ListSource>(std::move(parameters));
+}
+
+ModelSourcePtr without_ignored(ModelSourcePtr source, const std::vector<IgnoredParameter>& ignored) {
+  if (ignored.empty()) return source;
+  return std::make_shared<PartialSource>(std::move(source), ignored);
+}
+
+}  // namespace muster

@@ -1,0 +1,41 @@
+// Where trained parameters come from: a module, a scripted module, or a plain list. What
+// DistributedDataParallel asks of a model, whatever it is.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "muster/ddp/options.h"
+
+namespace muster {
+
+class ModelSource {
+ public:
+  virtual ~ModelSource() = default;
+  // In registration order; a tensor that two modules share as often as the model has it. None is undefined.
+  virtual std::vector<NamedTensor> parameters() const = 0;
+  virtual std::vector<NamedTensor> buffers() const = 0;
+  // The same parameters without their names. Cheap: every forward asks.
+  virtual void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const = 0;
+  // Those whose gradients arrive as sparse tensors.
+  virtual std::set<const c10::TensorImpl*> sparse() const { return {}; }
+  virtual bool is_training() const = 0;
+};
+
+using ModelSourcePtr = std::shared_ptr<const ModelSource>;
+
+ModelSourcePtr source_of(std::shared_ptr<torch::nn::Module> model);
+ModelSourcePtr source_of(torch::jit::Module model);
+ModelSourcePtr source_of(std::vector<NamedTensor> parameters);
+
+// `source` but for some parameters and buffers. Throws: invalid_argument for one that it does not have.
+ModelSourcePtr without_ignored(ModelSourcePtr source, const std::vector<IgnoredParameter>& ignored);
+
+}  // namespace muster

@@ -1,0 +1,90 @@
+// What a GradientReducer knows, and what it does when. Its functions are in gradient_reducer.cc (forwards),
+// gradient_backward.cc (hooks of a backward) and join.cc (ranks that have no more inputs).
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "muster/ddp/gradient_arrivals.h"
+#include "muster/ddp/gradient_hooks.h"
+#include "muster/ddp/gradient_reducer.h"
+#include "muster/ddp/join_rounds.h"
+#include "muster/ddp/live_reducers.h"
+#include "muster/ddp/reducer_setup.h"
+#include "muster/ddp/replica_check.h"
+#include "muster/ddp/replicated_model.h"
+#include "muster/ddp/step_check.h"
+
+namespace muster {
+
+struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::State> {
+  // What the next backward is for. Set by forwards, checked by the hooks: a backward that no forward
+  // announced would leave gradients local without a word.
+  enum class Expected { nothing, local, reduction };
+
+  State(ModelSourcePtr source, ProcessGroup group_, const DdpOptions& options_)
+      : model(std::move(source), group_, options_),
+        group(std::move(group_)),
+        options(options_),
+        steps(group, options.check_steps),
+        replicas(group, options) {
+    options.hook.take();
+  }
+  ~State() { options.hook.release(); }
+
+  bool finds_unused() const { return options.find_unused_parameters && !options.static_graph; }
+
+  // gradient_reducer.cc
+  bool follow_model();
+  void drop_local_gradients(const TrainedParameters& before) const;
+  void build_reducer();
+  void rebuild_buckets();
+  void recover();
+
+  // gradient_backward.cc
+  bool watch_outputs(const std::vector<ForwardOutput>& outputs, Expected of,
+                     const std::shared_ptr<StepCheck::Forward>& forward = nullptr);
+  void on_backward();
+  void on_gradient(size_t index);
+  [[noreturn]] void refuse(size_t index, const char* why) const;
+  void after_graph();
+  void finish_backward();
+  void expect(Expected next);
+  void expect_nothing();
+  void replace_views();
+
+  // join.cc
+  int announce(bool reduces);
+  void shadow_forward(const JoinRounds::Answer& answer);
+  void shadow_backward();
+
+  ReplicatedModel model;
+  ProcessGroup group;
+  const DdpOptions options;
+  StepCheck steps;
+  ReplicaCheck replicas;
+  std::optional<JoinRounds> join;  // inside of join()
+  ReducerParts parts;
+  GradientHooks hooks;
+
+  LiveReducer live;
+
+  bool reduce = true;               // false inside no_sync
+  bool announces = false;           // the forward under way is followed by a reduction
+  bool synchronize_buffers = true;  // the last forward was one that reduces
+  bool as_views = true;             // gradients are views of the Reducer's buckets
+
+  std::mutex mutex;  // autograd's threads write the rest
+  Expected expected = Expected::nothing;
+  bool local_unseen = false;  // a local forward had no output that can be watched
+  GradientArrivals arrivals;  // of the backward that is reduced
+  std::weak_ptr<void> graph;  // the one that runs and has our callback; it holds this as long as it lives
+  bool begun = false;         // a backward that is reduced, and has not ended well
+  bool accumulated = false;   // gradients lie here that no reduction has made the same on all ranks
+  bool static_graph_seen = false;
+  bool order_known = false;  // of the gradients: the Reducer cuts its buckets anew
+};
+
+}  // namespace muster

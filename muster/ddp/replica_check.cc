@@ -1,0 +1,95 @@
+#include "muster/ddp/replica_check.h"
+
+#include <ATen/Functions.h>
+
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+// A multiplication a word, of 8 bytes.
+int64_t hash_of_bytes(const char* bytes, size_t size) {
+  uint64_t hash = 0x9E3779B97F4A7C15U ^ size;
+  const auto mix = [&](uint64_t word) {
+    hash = (hash ^ word) * 0xD6E8FEB86659FD93U;
+    hash ^= hash >> 32;
+  };
+  uint64_t word = 0;
+  for (; size >= sizeof word; size -= sizeof word, bytes += sizeof word) {
+    std::memcpy(&word, bytes, sizeof word);
+    mix(word);
+  }
+  word = 0;
+  std::memcpy(&word, bytes, size);
+  mix(word);
+  return static_cast<int64_t>(hash);
+}
+
+// Which ranks differ from most (from the first, where two are as many).
+std::vector<int> odd_ranks(const std::vector<std::pair<int, int64_t>>& hashes) {
+  std::map<int64_t, size_t> counts;
+  for (const auto& [rank, hash] : hashes) ++counts[hash];
+  int64_t usual = hashes[0].second;
+  for (const auto& [rank, hash] : hashes) {
+    if (counts[hash] > counts[usual]) usual = hash;
+  }
+  std::vector<int> odd;
+  for (const auto& [rank, hash] : hashes) {
+    if (hash != usual) odd.push_back(rank);
+  }
+  return odd;
+}
+
+}  // namespace
+
+int64_t hash_of_bits(const at::Tensor& tensor) {
+  const at::Tensor plain = tensor.detach().contiguous();
+  if (plain.is_cpu()) return hash_of_bytes(static_cast<const char*>(plain.const_data_ptr()), plain.nbytes());
+  if (plain.nbytes() % 4 != 0) return hash_of_bits(plain.cpu());
+  // On a device: each word times an odd number of its place, which the sum of words alone would not see.
+  const at::Tensor words = plain.view(-1).view(at::kInt).to(at::kLong);
+  const at::Tensor places = at::arange(words.numel(), words.options()) * 2 + 1;
+  return ((words + 0x9E3779B9) * places).sum().item<int64_t>();
+}
+
+void ReplicaCheck::count(const ModelSource& source, bool compares) {
+  if (every_ <= 0 || ++steps_ % every_ != 0 || group_.size() == 1) return;
+  auto items = source.parameters();
+  const size_t parameters = items.size();
+  if (with_buffers_) {
+    for (auto& buffer : source.buffers()) items.push_back(std::move(buffer));
+  }
+  const auto columns = static_cast<int64_t>(items.size()) + 1;
+  const at::Tensor mine = at::zeros({1, columns}, at::kLong);
+  mine.mutable_data_ptr<int64_t>()[0] = compares ? 1 : 0;
+  for (size_t i = 0; compares && i < items.size(); ++i)
+    mine.mutable_data_ptr<int64_t>()[i + 1] = hash_of_bits(items[i].tensor);
+  const at::Tensor all = at::empty({group_.size(), columns}, at::kLong);
+  group_.all_gather(all, mine);
+  const auto value = [&](int rank, int64_t column) {
+    return all.const_data_ptr<int64_t>()[rank * columns + column];
+  };
+  for (size_t i = 0; i < items.size(); ++i) {
+    std::vector<std::pair<int, int64_t>> hashes;
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      if (value(rank, 0) != 0) hashes.emplace_back(rank, value(rank, static_cast<int64_t>(i) + 1));
+    }
+    if (hashes.empty()) return;
+    const auto odd = odd_ranks(hashes);
+    if (odd.empty()) continue;
+    throw Error(ErrorCode::failed_precondition,
+                cat("DistributedDataParallel: expected the same bits on every rank, got others in ",
+                    i < parameters ? "parameter '" : "buffer '", items[i].name, "' on ",
+                    odd.size() == 1 ? "rank " : "ranks ", join(odd, ", "), " (rank ", group_.rank(),
+                    ", before forward ", steps_, "; verify_every ", every_,
+                    "); change parameters alike on all ranks: one optimizer, one step() a backward"));
+  }
+}
+
+}  // namespace muster
