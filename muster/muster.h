@@ -15,6 +15,7 @@
 #include "muster/data/loader.h"
 #include "muster/data/mnist.h"
 #include "muster/data/sample_order.h"
+#include "muster/ddp/data_parallel.h"
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/ddp/hooks.h"
 #include "muster/ddp/sync_batch_norm.h"

@@ -1,0 +1,152 @@
+// One process, several devices: each step the model is copied to all, the batch is divided among them, and
+// what they return is joined. Gradients come to the model itself. For small programs:
+// DistributedDataParallel copies once, and not in every step.
+//
+//   muster::DataParallel model(net, {{torch::kCUDA, 0}, {torch::kCUDA, 1}});
+//   torch::cross_entropy_loss(model(x), y).backward();
+//
+// Formula: a copy of the parameters to, and one of the gradients from, each device but the first, a step.
+// Source: torch.nn.DataParallel.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace muster {
+
+struct DataParallelOptions {
+  int64_t dim = 0;                                // along which tensors are divided and joined
+  std::optional<c10::Device> output_device = {};  // default: the first
+};
+
+// The copies of a model, on all devices but the first, where it is itself.
+class ModelReplicas {
+ public:
+  // Throws: invalid_argument for no devices, and a model that is not on the first.
+  ModelReplicas(std::shared_ptr<torch::nn::Module> model, std::vector<c10::Device> devices);
+
+  // Gives `count` replicas the model's values of now; their gradients flow back into the model.
+  void refresh(size_t count);
+  torch::nn::Module& at(size_t index) const { return *replicas_[index]; }
+  const std::vector<c10::Device>& devices() const { return devices_; }
+
+  // Calls `body` for 0 … count - 1, each in a thread of its own, with its device current. Throws: what the
+  // first of them throws; a muster::Error that names the device for what is no Error.
+  void for_each(size_t count, const std::function<void(size_t)>& body) const;
+
+ private:
+  void make();
+
+  std::shared_ptr<torch::nn::Module> model_;
+  std::vector<c10::Device> devices_;
+  std::vector<std::shared_ptr<torch::nn::Module>> replicas_;  // the model first
+};
+
+namespace detail {
+
+// Parts of a batch, one a device, as many as there are.
+std::vector<at::Tensor> scatter(const at::Tensor& tensor, const std::vector<c10::Device>& devices,
+                                int64_t dim);
+at::Tensor gather(const std::vector<at::Tensor>& parts, c10::Device device, int64_t dim);
+
+template <class Value>
+Value gather_outputs(std::vector<Value> parts, c10::Device device, int64_t dim) {
+  const auto gather_member = [&](auto member) {
+    std::vector<std::remove_cvref_t<decltype(member(parts[0]))>> values;
+    for (Value& part : parts) values.push_back(member(part));
+    return gather_outputs(std::move(values), device, dim);
+  };
+  if constexpr (std::is_same_v<Value, at::Tensor>) {
+    return gather(parts, device, dim);
+  } else if constexpr (requires { std::tuple_size<Value>::value; }) {
+    return [&]<size_t... i>(std::index_sequence<i...>) {
+      return Value{gather_member([](Value& part) { return std::get<i>(part); })...};
+    }
+    (std::make_index_sequence<std::tuple_size_v<Value>>());
+  } else {
+    Value joined;
+    for (size_t i = 0; i < parts[0].size(); ++i)
+      joined.push_back(gather_member([i](Value& part) { return part.at(i); }));
+    return joined;
+  }
+}
+
+}  // namespace detail
+
+// `Module` is a module holder whose modules can be cloned. Its forward returns a tensor, or pairs, tuples and
+// vectors of them.
+template <class Module>
+class DataParallel {
+ public:
+  // One device may be named more than once: then it has several replicas (on the CPU: for tests).
+  DataParallel(Module module, std::vector<c10::Device> devices, const DataParallelOptions& options = {})
+      : module_(std::move(module)), replicas_(module_.ptr(), std::move(devices)), options_(options) {}
+
+  // Tensors are divided among the devices, other arguments given to each. A batch of less samples than
+  // devices uses less of them. Buffers (running statistics) are those of the first device's part. Throws:
+  // what the module's forward throws.
+  template <class... Args>
+  auto forward(const Args&... args) {
+    const size_t count = std::min({replicas_.devices().size(), parts_of(args)...});
+    replicas_.refresh(count);
+    const auto inputs = std::make_tuple(divided(args)...);
+    using Result = std::remove_cvref_t<decltype(module_->forward(args...))>;
+    std::vector<std::optional<Result>> results(count);
+    replicas_.for_each(count, [&](size_t i) {
+      auto& replica = dynamic_cast<typename Module::ContainedType&>(replicas_.at(i));
+      results[i] =
+          std::apply([&](const auto&... parts) { return replica.forward(part(parts, i)...); }, inputs);
+    });
+    std::vector<Result> outputs;
+    for (auto& result : results) outputs.push_back(std::move(*result));
+    return detail::gather_outputs(std::move(outputs), options_.output_device.value_or(replicas_.devices()[0]),
+                                  options_.dim);
+  }
+  template <class... Args>
+  auto operator()(const Args&... args) {
+    return forward(args...);
+  }
+
+  Module& module() { return module_; }
+  auto* operator->() { return module_.operator->(); }
+
+ private:
+  template <class Arg>
+  size_t parts_of(const Arg& arg) const {
+    if constexpr (std::is_same_v<Arg, at::Tensor>) return divided(arg).size();
+    return replicas_.devices().size();
+  }
+  template <class Arg>
+  auto divided(const Arg& arg) const {
+    if constexpr (std::is_same_v<Arg, at::Tensor>) {
+      return detail::scatter(arg, replicas_.devices(), options_.dim);
+    } else {
+      return arg;
+    }
+  }
+  template <class Parts>
+  static const auto& part(const Parts& parts, size_t index) {
+    if constexpr (std::is_same_v<Parts, std::vector<at::Tensor>>) {
+      return parts[index];
+    } else {
+      static_cast<void>(index);
+      return parts;
+    }
+  }
+
+  Module module_;
+  ModelReplicas replicas_;
+  DataParallelOptions options_;
+};
+
+}  // namespace muster

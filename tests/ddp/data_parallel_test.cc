@@ -1,0 +1,104 @@
+// Several replicas in one process have the outputs and gradients of one device.
+#include "muster/ddp/data_parallel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/base/error.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::vector<c10::Device> kThreeSlots{torch::kCPU, torch::kCPU, torch::kCPU};
+
+torch::nn::Sequential replicated_net() {
+  torch::manual_seed(5);
+  return torch::nn::Sequential(torch::nn::Linear(4, 6), torch::nn::Tanh(), torch::nn::Linear(6, 3));
+}
+
+TEST(DataParallel, TrainsAsOneDevice) {
+  auto one = replicated_net(), several = replicated_net();
+  DataParallel model(several, kThreeSlots);
+  torch::optim::SGD a(one->parameters(), 0.1), b(several->parameters(), 0.1);
+  for (int step = 0; step < 5; ++step) {
+    const auto x =
+        torch::randn({step == 4 ? 2 : 8, 4}).requires_grad_();  // the last batch is for two of three
+    auto same = x.detach().clone().requires_grad_();
+    a.zero_grad();
+    b.zero_grad();
+    const auto expected = one->forward(x), got = model(same);
+    EXPECT_TRUE(got.allclose(expected, 1e-5, 1e-6));
+    expected.square().sum().backward();
+    got.square().sum().backward();
+    EXPECT_TRUE(same.grad().allclose(x.grad(), 1e-5, 1e-6));
+    for (size_t i = 0; i < one->parameters().size(); ++i)
+      EXPECT_TRUE(several->parameters()[i].grad().allclose(one->parameters()[i].grad(), 1e-5, 1e-6)) << i;
+    a.step();
+    b.step();
+  }
+  EXPECT_TRUE(several->parameters()[0].is_leaf());
+}
+
+TEST(DataParallel, FollowsFrozenParametersModesAndNoGrad) {
+  auto net = replicated_net();
+  DataParallel model(net, kThreeSlots);
+  const auto x = torch::randn({6, 4});
+  model(x).sum().backward();
+  for (auto& parameter : net->parameters()) parameter.mutable_grad().reset();
+  net->parameters()[0].set_requires_grad(false);
+  model(x).sum().backward();
+  EXPECT_FALSE(net->parameters()[0].grad().defined());
+  EXPECT_TRUE(net->parameters()[1].grad().defined());
+  net->parameters()[0].set_requires_grad(true);
+  model(x).sum().backward();
+  EXPECT_TRUE(net->parameters()[0].grad().defined());
+  const torch::NoGradGuard no_grad;
+  EXPECT_FALSE(model(x).requires_grad());
+}
+
+struct TwoResultsImpl : torch::nn::Cloneable<TwoResultsImpl> {
+  void reset() override {
+    norm = register_module("norm", torch::nn::BatchNorm1d(4));
+    drop = register_module("drop", torch::nn::Dropout(0.5));
+  }
+  TwoResultsImpl() { TwoResultsImpl::reset(); }
+  std::pair<at::Tensor, std::vector<at::Tensor>> forward(const at::Tensor& x, double scale) {
+    if (x.size(1) != 4) throw std::runtime_error("four columns");
+    return {drop(norm(x)) * scale, {x.sum(), x.sum(1)}};
+  }
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Dropout drop{nullptr};
+};
+TORCH_MODULE(TwoResults);
+
+TEST(DataParallel, JoinsNestedResultsAndKeepsTheFirstPartsStatistics) {
+  TwoResults net;
+  DataParallel model(net, kThreeSlots);
+  const auto x = torch::randn({6, 4});
+  const auto [y, sums] = model(x, 2.0);
+  EXPECT_EQ(y.sizes(), at::IntArrayRef({6, 4}));
+  EXPECT_EQ(sums[0].numel(), 3);
+  EXPECT_TRUE(sums[1].allclose(x.sum(1)));
+  EXPECT_TRUE(net->norm->running_mean.allclose(x.slice(0, 0, 2).mean(0) * 0.1, 1e-5, 1e-6));
+  net->eval();
+  EXPECT_TRUE(model(x, 2.0).first.allclose(net->forward(x, 2.0).first));
+}
+
+TEST(DataParallel, NamesTheReplicaThatFails) {
+  TwoResults net;
+  DataParallel model(net, kThreeSlots);
+  try {
+    model(torch::randn({6, 3}), 1.0);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(), HasSubstr("replica 0 on cpu: four columns"));
+  }
+  EXPECT_THROW(DataParallel(net, {}), Error);
+  EXPECT_THROW(DataParallel(net, {torch::kMeta}), Error);
+}
+
+}  // namespace
+}  // namespace muster::testing
