@@ -14,6 +14,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>

@@ -57,7 +57,9 @@ struct SummedStatistics {
   double count = 0;
 };
 
-SummedStatistics statistics_by_sums(const at::Tensor& input, const ProcessGroup& group) {
+SummedStatistics statistics_by_sums(const at::Tensor& given, const ProcessGroup& group) {
+  // Differences of halves would be rounded to halves.
+  const at::Tensor input = given.scalar_type() == at::kDouble ? given : given.to(at::kFloat);
   const int64_t channels = input.size(1);
   const int64_t count = input.numel() / std::max<int64_t>(channels, 1);
   const auto doubles = input.options().dtype(at::kDouble);

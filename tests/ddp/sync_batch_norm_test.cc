@@ -129,6 +129,26 @@ TEST(SyncBatchNorm, KeepsChannelsLast) {
   });
 }
 
+// Statistics are floats, and the output is rounded once.
+TEST(SyncBatchNorm, TakesHalves) {
+  for (const auto type : {at::kHalf, at::kBFloat16}) {
+    const auto both = (torch::randn({6, 3, 5}) + 4).to(type);
+    torch::nn::BatchNorm1d one(3);
+    const auto expected = one(both.to(torch::kFloat));
+    run_ranks(2, [&](ProcessGroup& group) {
+      SyncBatchNorm norm(torch::nn::BatchNormOptions(3), group);
+      auto x = both.slice(0, group.rank() * 3, group.rank() * 3 + 3).detach().clone().requires_grad_();
+      const auto y = norm(x);
+      EXPECT_EQ(y.scalar_type(), type);
+      const auto wanted = expected.slice(0, group.rank() * 3, group.rank() * 3 + 3);
+      EXPECT_TRUE(y.to(torch::kFloat).allclose(wanted, 1e-2, 1e-3));
+      EXPECT_TRUE(norm->running_var.allclose(one->running_var, 1e-5, 1e-5));
+      y.square().sum().backward();
+      EXPECT_EQ(x.grad().scalar_type(), type);
+    });
+  }
+}
+
 struct BlockImpl : torch::nn::Module {
   explicit BlockImpl(int64_t channels) : conv(torch::nn::Conv2dOptions(1, channels, 3)), norm(channels) {
     register_module("conv", conv);
