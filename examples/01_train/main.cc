@@ -3,95 +3,58 @@
 #include <muster/muster.h>
 #include <torch/torch.h>
 
-#include <filesystem>
 #include <iostream>
 
 #include "model.h"
 #include "options.h"
 
-// The part of the test set that is classified rightly. Each rank takes every world_size-th batch.
-double test_accuracy(Net& model, const muster::TensorDataset& test, muster::Context& ctx) {
-  const torch::NoGradGuard no_grad;
-  model->eval();
-  auto counts = torch::zeros({2}, ctx.device());
-  int64_t index = 0;
-  for (const auto& batch : muster::DataLoader(test, {.batch_size = 64, .device = ctx.device()})) {
-    if (index++ % ctx.world_size() != ctx.rank()) continue;
-    counts[0] += model(batch.features).argmax(1).eq(batch.labels).sum();
-    counts[1] += batch.size();
-  }
-  ctx.process_group().all_reduce(counts);
-  model->train();
-  return (counts[0] / counts[1]).item<double>();
-}
-
 void train(const Options& options, muster::Context& ctx) {
   const auto data =
       options.mnist.empty() ? muster::read_digits(options.digits) : muster::read_mnist(options.mnist);
-  const std::string run_dir = options.run_dir.empty() ? ctx.run_dir() : options.run_dir;
-  if (run_dir.empty())
-    throw std::invalid_argument("--run-dir: expected a folder, got none: this launcher gives none");
-  if (ctx.is_main()) std::filesystem::create_directories(run_dir);
+  const std::string run_dir = ctx.run_dir(options.run_dir);
 
-  torch::manual_seed(options.seed);
+  ctx.seed_all(options.seed);
   Net net(data.train.features().size(2), data.train.features().size(3));
   net->to(ctx.device());
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9));
-  muster::TrainingPosition position;
-  if (options.resume) {
-    const auto loaded =
-        muster::load_latest_checkpoint(run_dir + "/checkpoints", {*net, &optimizer}, ctx.process_group());
-    if (loaded) position = loaded->position;
-    if (ctx.is_main())
-      std::cerr << "resume: " << (loaded ? loaded->path : "no checkpoint yet in " + run_dir) << "\n";
-    const auto other = loaded ? muster::describe_other_data(*loaded, data.train.size()) : "";
-    if (ctx.is_main() && !other.empty())
-      std::cerr << "resume: " << other << ": epochs have other samples now\n";
-  }
+  muster::Precision precision(ctx.device(), options.precision);
+  auto digits = ctx.loader(data.train, {.batch_size = options.batch_size, .accumulate = options.accumulate},
+                           {.seed = options.seed});
+  auto held_out = ctx.loader(data.test, {.batch_size = 64}, {.shuffle = false, .pad = false});
+
+  muster::Checkpoints checkpoints(ctx, {.folder = run_dir + "/checkpoints", .resume = options.resume});
+  checkpoints.add("model", net).add("optimizer", optimizer).add("precision", precision).add("digits", digits);
+  checkpoints.restore();
 
   muster::DistributedDataParallel model(net, ctx.process_group());
-  auto sampler = ctx.sampler(data.train.size(), {.seed = options.seed});
-  muster::DataLoader loader(data.train, sampler,
-                            {.batch_size = ctx.batch_size(options.batch_size),
-                             .accumulate = options.accumulate,
-                             .device = ctx.device()});
-  muster::MetricsWriter metrics(ctx.is_main() ? run_dir + "/metrics.jsonl" : "");
-  if (const auto moved = metrics.continue_after(position.step); moved > 0)
-    std::cerr << "metrics: " << moved << " lines of later steps are in metrics.jsonl.replaced now\n";
-  double accuracy = test_accuracy(net, data.test, ctx);
-  std::string saved = "(nothing left to train)";
+  muster::TrainStep step(model, optimizer, {.precision = &precision, .on_nonfinite = options.on_nonfinite()});
+  muster::Metrics metrics(ctx, {.folder = run_dir});
+  metrics.continue_after(checkpoints.step());
+  const auto accuracy = [&] {
+    return muster::evaluate(ctx, net, held_out, [](Net& net, const auto& batch) {
+      return net(batch.features).argmax(1).eq(batch.labels);
+    });
+  };
 
-  for (; position.epoch < options.epochs; ++position.epoch) {
-    sampler.set_epoch(position.epoch);
-    muster::Progress progress(muster::cat("epoch ", position.epoch + 1, "/", options.epochs),
-                              sampler.num_samples() * ctx.world_size(), ctx.is_main());
-    for (const auto& batch : loader) {
-      const auto guard = model.no_sync_if(!batch.last);
-      const auto loss = torch::cross_entropy_loss(model(batch.features), batch.labels);
-      (loss * batch.weight).backward();
-      const auto loss_here = loss.item<double>();
-      if (!options.allow_nan) muster::check_loss(loss_here, position.step + 1);
-      progress.update(batch.size() * ctx.world_size(), loss_here);
-      if (!batch.last) continue;
-      optimizer.step();
-      optimizer.zero_grad();
-      ++position.step;
+  while (digits.epoch() < options.epochs) {
+    muster::Progress progress(muster::cat("epoch ", digits.epoch() + 1, "/", options.epochs),
+                              digits.num_samples() * ctx.world_size(), ctx.is_main());
+    for (const auto& batch : digits) {
+      const auto loss =
+          step(batch, [&] { return torch::cross_entropy_loss(model(batch.features), batch.labels); });
+      metrics.mean("loss", loss, static_cast<double>(batch.size()));
+      progress.update(batch.size() * ctx.world_size(), loss.item<double>());
     }
-    accuracy = test_accuracy(net, data.test, ctx);
     progress.finish();
-    metrics.write({{"epoch", position.epoch + 1},
-                   {"step", position.step},
-                   {"loss", progress.mean_loss()},
-                   {"samples_per_second", progress.samples_per_second()},
-                   {"test_accuracy", accuracy}});
-    saved = muster::save_checkpoint(
-        {.directory = run_dir + "/checkpoints"}, {*net, &optimizer},
-        {.step = position.step, .epoch = position.epoch + 1, .dataset_size = data.train.size()},
-        ctx.process_group());
+    metrics.write(digits.position().step, {{"epoch", digits.epoch()},
+                                           {"samples_per_second", progress.samples_per_second()},
+                                           {"test_accuracy", accuracy()}});
+    checkpoints.save(digits.position().step);
   }
+  const double last = accuracy();
   if (!ctx.is_main()) return;
-  std::cerr << "metrics:    " << run_dir << "/metrics.jsonl\ncheckpoint: " << saved << "\n";
-  std::cout << muster::to_json_line({{"test_accuracy", accuracy}}) << std::endl;
+  std::cerr << "metrics:    " << run_dir << "/metrics.jsonl\ncheckpoint: " << checkpoints.path() << "\n";
+  std::cout << muster::to_json_line({{"test_accuracy", last}}) << std::endl;
 }
 
 int main(int argc, char** argv) {

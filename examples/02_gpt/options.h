@@ -1,6 +1,8 @@
 // The example's command line.
 #pragma once
 
+#include <muster/train/step.h>
+
 #include <CLI/CLI.hpp>
 #include <string>
 
@@ -10,6 +12,7 @@ struct Options {
   std::string text = TEXT_FILE;
   GptOptions model = {};  // all but the vocabulary, which the text has
   int64_t batch = 16;
+  int64_t accumulate = 1;
   int64_t steps = 400;
   double lr = 3e-3;
   int64_t warmup = 50;
@@ -18,11 +21,16 @@ struct Options {
   int64_t seed = 1;
   int64_t eval_every = 100;
   int64_t sample = 400;
+  std::string precision = "fp32";
   std::string prompt;
   double temperature = 0.8;
   bool resume = false;
   bool allow_nan = false;
   std::string run_dir;
+
+  muster::OnNonfinite on_nonfinite() const {
+    return allow_nan ? muster::OnNonfinite::ignore : muster::OnNonfinite::stop;
+  }
 };
 
 // Prints what is wrong (or the help) and ends the process when the arguments are not usable.
@@ -44,6 +52,7 @@ inline Options parse_options(int argc, char** argv) {
   number("--context", o.model.context, 1, "characters that are looked at");
   app.add_flag("--tied", o.model.tied, "guess with the characters' vectors instead of weights of their own");
   number("--batch", o.batch, 1, "windows of text a step, per rank");
+  number("--accumulate", o.accumulate, 1, "batches a step");
   number("--steps", o.steps, 1, "in all");
   real("--lr", o.lr, 1e-9, 1000, "learning rate, after the warm-up; it falls to a tenth");
   number("--warmup", o.warmup, 0, "steps in which the learning rate rises");
@@ -54,7 +63,10 @@ inline Options parse_options(int argc, char** argv) {
   number("--sample", o.sample, 0, "characters to write at the end");
   app.add_option("--prompt", o.prompt, "what the sample begins with (default: the text's first line)");
   real("--temperature", o.temperature, 0.01, 100, "of the sample: below 1 it prefers what is likely");
-  app.add_flag("--allow-nan", o.allow_nan, "go on when the loss is no number");
+  app.add_option("--precision", o.precision, "of the forward: fp32, bf16, or fp16 with a loss scale")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  app.add_flag("--allow-nan", o.allow_nan, "go on when gradients are no numbers");
   app.add_flag("--resume", o.resume, "go on from the newest checkpoint in the run directory");
   app.add_option("--run-dir", o.run_dir,
                  "where metrics and checkpoints go (default: the launcher's run directory)");

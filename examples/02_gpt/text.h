@@ -4,11 +4,11 @@
 #include <muster/base/error.h>
 #include <muster/base/strings.h>
 #include <muster/data/gzip.h>
+#include <muster/train/saved_state.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <array>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -68,11 +68,17 @@ class Text {
     return characters_.substr(0, std::min<size_t>(characters_.find('\n'), 79) + 1);
   }
 
-  // Tells whether another text has the same tokens: "10,32,33,…".
-  std::string alphabet() const {
-    std::vector<int> bytes;
-    for (const char c : alphabet_) bytes.push_back(static_cast<unsigned char>(c));
-    return muster::join(bytes, ",");
+  // What a checkpoint keeps of it: another text's tokens mean other characters. Throws: invalid_argument.
+  muster::SavedState state() const { return {.numbers = {}, .tensors = {{"alphabet", alphabet()}}}; }
+  void load_state(const muster::SavedState& state) const {
+    if (torch::equal(state.tensor("text", "alphabet"), alphabet())) return;
+    throw muster::Error(muster::ErrorCode::invalid_argument,
+                        "--resume: expected the characters of the text that was trained on before, got "
+                        "others; give that --text, or another --run-dir");
+  }
+  torch::Tensor alphabet() const {
+    const std::vector<uint8_t> bytes(alphabet_.begin(), alphabet_.end());
+    return torch::tensor(bytes, torch::kByte);
   }
 
  private:
@@ -88,25 +94,32 @@ class Text {
   }();
 };
 
-// Shapes: both [windows, context] int64; targets are the tokens after.
-struct Windows {
-  torch::Tensor tokens;
-  torch::Tensor targets;
+// Windows of a text, as many as there are places to begin, or `most` of them, spread evenly. A data set of
+// the loader's.
+class Windows {
+ public:
+  // Shapes: both [windows, context] int64; targets are the tokens after.
+  struct Example {
+    torch::Tensor tokens;
+    torch::Tensor targets;
+  };
+
+  Windows(torch::Tensor text, int64_t context, int64_t most = 0) : text_(std::move(text)), context_(context) {
+    const int64_t places = text_.size(0) - context;
+    size_ = most == 0 ? places : std::min((text_.size(0) - 1) / context, most);
+    apart_ = most == 0 ? 1 : (text_.size(0) - 1) / size_;
+  }
+
+  int64_t size() const { return size_; }
+  Example get_batch(const torch::Tensor& windows, bool /*pinned*/) const {
+    const auto places = (windows * apart_).unsqueeze(1) + torch::arange(context_ + 1);
+    const auto both = text_.index({places}).to(torch::kLong);
+    return {both.narrow(1, 0, context_), both.narrow(1, 1, context_)};
+  }
+
+ private:
+  torch::Tensor text_;
+  int64_t context_;
+  int64_t size_;
+  int64_t apart_;
 };
-
-inline Windows windows_at(const torch::Tensor& text, const torch::Tensor& starts, int64_t context) {
-  const auto offsets = torch::arange(context + 1, starts.options());
-  const auto both = text.index({(starts.unsqueeze(1) + offsets).to(text.device())}).to(torch::kLong);
-  return {both.narrow(1, 0, context), both.narrow(1, 1, context)};
-}
-
-// Where a rank's windows of a step begin: its own in every step, and the same when the step is done again.
-inline torch::Tensor random_starts(const torch::Tensor& text, int64_t context, int64_t count, int64_t seed,
-                                   int rank, int64_t step) {
-  std::seed_seq mixed{seed, seed >> 32, static_cast<int64_t>(rank), step, step >> 32};
-  std::mt19937_64 generator(mixed);
-  std::uniform_int_distribution<int64_t> anywhere(0, text.size(0) - context - 1);
-  std::vector<int64_t> starts(static_cast<size_t>(count));
-  for (auto& start : starts) start = anywhere(generator);
-  return torch::tensor(starts);
-}

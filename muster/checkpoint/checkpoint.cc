@@ -23,6 +23,7 @@ namespace {
 
 constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kOptimizerFile = "optim.safetensors";
+constexpr const char* kPartsFile = "parts.safetensors";
 constexpr uint64_t kSpareBytes = 1 << 20;  // for the manifest and the file system's own
 
 // Keeps the newest `keep` that look whole (and what is newer), and `saved` in any case.
@@ -63,7 +64,8 @@ std::string save_here(const CheckpointOptions& options, const TrainingState& sta
 
   make_directory(options.directory);
   remove_leftovers(options.directory);
-  check_space(options.directory, needed_bytes(model) + needed_bytes(optimizer.tensors) + kSpareBytes);
+  check_space(options.directory, needed_bytes(model) + needed_bytes(optimizer.tensors) +
+                                     needed_bytes(state.parts) + kSpareBytes);
 
   Staging staging(options.directory, position.step);
   const Metadata metadata = {{"format", "pt"}, {"step", cat(position.step)}};
@@ -75,6 +77,8 @@ std::string save_here(const CheckpointOptions& options, const TrainingState& sta
   manifest.files.push_back(write_safetensors(staging.path(), kModelFile, model, metadata));
   if (state.optimizer != nullptr)
     manifest.files.push_back(write_safetensors(staging.path(), kOptimizerFile, optimizer.tensors, metadata));
+  if (!state.parts.empty())
+    manifest.files.push_back(write_safetensors(staging.path(), kPartsFile, state.parts, metadata));
   DurableFile file(staging.path(), kManifestFile);
   file.write(format_manifest(manifest));
   file.finish();
@@ -85,49 +89,56 @@ std::string save_here(const CheckpointOptions& options, const TrainingState& sta
   return path;
 }
 
-// What rank 0 has read, and the part of it that the others need before the tensors.
+// One of a checkpoint's files as rank 0 has read it; the others get the head before the tensors.
+struct LoadedFile {
+  std::string head;        // empty: there is none
+  std::string data_bytes;  // a number
+  NamedTensors tensors;
+};
+
 struct Loaded {
   std::string path;
   std::string manifest;
-  std::string model_head;
-  std::string optimizer_head;
-  std::string data_bytes;  // "model optimizer"
-  NamedTensors model;
-  NamedTensors optimizer;
+  LoadedFile model;
+  LoadedFile optimizer;
+  LoadedFile parts;
 
   bool found() const { return !path.empty(); }
 };
 
+LoadedFile read_file(const std::string& folder, const Manifest& manifest, const char* name) {
+  if (manifest.find(name) == nullptr) return {};
+  const auto path = cat(folder, "/", name);
+  auto head = read_safetensors_head(path);
+  return {.head = std::move(head.json),
+          .data_bytes = cat(head.data_bytes),
+          .tensors = read_safetensors(path).tensors};
+}
+
+SafetensorsHeader header_of(const LoadedFile& file, const std::string& name) {
+  if (file.head.empty()) return {};
+  return parse_safetensors_header(file.head, std::stoull(file.data_bytes), name);
+}
+
 // Reads a checkpoint that is whole. Throws when it is not.
 Loaded read_checkpoint(const std::string& path, bool with_optimizer) {
   const auto manifest = verify_checkpoint(path);
-  Loaded loaded;
-  loaded.path = path;
-  loaded.manifest = read_small_file(cat(path, "/", kManifestFile));
   if (manifest.find(kModelFile) == nullptr) {
     throw Error(ErrorCode::invalid_argument, cat("checkpoint: expected '", kModelFile, "' in '", path,
                                                  "', got a manifest without it; load another"));
   }
-  const auto model_file = cat(path, "/", kModelFile);
-  const auto model_head = read_safetensors_head(model_file);
-  loaded.model_head = model_head.json;
-  loaded.model = read_safetensors(model_file).tensors;
-  uint64_t optimizer_bytes = 0;
-  if (with_optimizer && manifest.find(kOptimizerFile) != nullptr) {
-    const auto optimizer_file = cat(path, "/", kOptimizerFile);
-    const auto head = read_safetensors_head(optimizer_file);
-    loaded.optimizer_head = head.json;
-    optimizer_bytes = head.data_bytes;
-    loaded.optimizer = read_safetensors(optimizer_file).tensors;
-  }
-  loaded.data_bytes = cat(model_head.data_bytes, " ", optimizer_bytes);
-  return loaded;
+  return {.path = path,
+          .manifest = read_small_file(cat(path, "/", kManifestFile)),
+          .model = read_file(path, manifest, kModelFile),
+          .optimizer = with_optimizer ? read_file(path, manifest, kOptimizerFile) : LoadedFile{},
+          .parts = read_file(path, manifest, kPartsFile)};
 }
 
-Loaded read_latest(const std::string& directory, bool with_optimizer) {
+Loaded read_latest(const std::string& directory, bool with_optimizer, const LoadOptions& options) {
   std::string problems;
   for (const auto& [step, path] : list_checkpoints(directory)) {
     try {
+      if (options.accept && !options.accept(read_manifest(path))) continue;
       auto loaded = read_checkpoint(path, with_optimizer);
       if (const auto said = parse_manifest(loaded.manifest, path).position.step; said != step) {
         throw Error(ErrorCode::invalid_argument,
@@ -155,38 +166,41 @@ void share_tensors(NamedTensors& tensors, const TensorEntries& entries, const Pe
 }
 
 std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read, const TrainingState& state,
-                                          const Peers& peers) {
+                                          const Peers& peers, const LoadOptions& options) {
   Loaded loaded;
   peers.on_rank0([&] { loaded = read(); });
-  for (auto* text :
-       {&loaded.path, &loaded.manifest, &loaded.model_head, &loaded.optimizer_head, &loaded.data_bytes})
-    peers.share(*text);
+  for (auto* text : {&loaded.path, &loaded.manifest}) peers.share(*text);
+  for (auto* file : {&loaded.model, &loaded.optimizer, &loaded.parts}) {
+    peers.share(file->head);
+    peers.share(file->data_bytes);
+  }
   if (!loaded.found()) return std::nullopt;
 
   Manifest manifest;
-  SafetensorsHeader model;
-  SafetensorsHeader optimizer;
+  SafetensorsHeader model, optimizer, parts;
   peers.together([&] {
-    const auto bytes = split(loaded.data_bytes, ' ');
     manifest = parse_manifest(loaded.manifest, loaded.path);
-    model = parse_safetensors_header(loaded.model_head, std::stoull(bytes.at(0)), loaded.path);
+    model = header_of(loaded.model, loaded.path);
+    parts = header_of(loaded.parts, loaded.path);
     check_model(state.model, model.tensors, loaded.path);
+    if (options.check_parts) options.check_parts(parts.tensors);
     if (state.optimizer == nullptr) return;
-    if (!loaded.optimizer_head.empty())
-      optimizer = parse_safetensors_header(loaded.optimizer_head, std::stoull(bytes.at(1)), loaded.path);
+    optimizer = header_of(loaded.optimizer, loaded.path);
     check_optimizer(state.model, *state.optimizer, manifest.optimizer, optimizer.tensors);
   });
 
-  share_tensors(loaded.model, model.tensors, peers);
-  share_tensors(loaded.optimizer, optimizer.tensors, peers);
+  share_tensors(loaded.model.tensors, model.tensors, peers);
+  share_tensors(loaded.optimizer.tensors, optimizer.tensors, peers);
+  share_tensors(loaded.parts.tensors, parts.tensors, peers);
   // The optimizer first: it can still refuse, the model cannot.
   if (state.optimizer != nullptr)
-    restore_optimizer(state.model, *state.optimizer, {manifest.optimizer, std::move(loaded.optimizer)});
-  restore_model(state.model, loaded.model);
+    restore_optimizer(state.model, *state.optimizer, {manifest.optimizer, std::move(loaded.optimizer.tensors)});
+  restore_model(state.model, loaded.model.tensors);
   return LoadedCheckpoint{.path = loaded.path,
                           .position = manifest.position,
                           .world_size = manifest.world_size,
-                          .user = manifest.user};
+                          .user = manifest.user,
+                          .parts = std::move(loaded.parts.tensors)};
 }
 
 }  // namespace
@@ -207,12 +221,14 @@ std::string save_checkpoint(const CheckpointOptions& options, const TrainingStat
 }
 
 std::optional<LoadedCheckpoint> load_latest_checkpoint(const std::string& directory,
-                                                       const TrainingState& state, const Peers& peers) {
-  return load_with([&] { return read_latest(directory, state.optimizer != nullptr); }, state, peers);
+                                                       const TrainingState& state, const Peers& peers,
+                                                       const LoadOptions& options) {
+  return load_with([&] { return read_latest(directory, state.optimizer != nullptr, options); }, state, peers,
+                   options);
 }
 
 LoadedCheckpoint load_checkpoint(const std::string& path, const TrainingState& state, const Peers& peers) {
-  return load_with([&] { return read_checkpoint(path, state.optimizer != nullptr); }, state, peers).value();
+  return load_with([&] { return read_checkpoint(path, state.optimizer != nullptr); }, state, peers, {}).value();
 }
 
 }  // namespace muster

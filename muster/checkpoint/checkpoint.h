@@ -8,11 +8,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 
 #include "muster/checkpoint/manifest.h"
+#include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/peers.h"
 
 namespace torch::nn {
@@ -35,6 +37,15 @@ struct CheckpointOptions {
 struct TrainingState {
   torch::nn::Module& model;
   torch::optim::Optimizer* optimizer = nullptr;
+  NamedTensors parts = {};  // whatever else; rank 0's are saved
+};
+
+// What is loaded into, or refused.
+struct LoadOptions {
+  // Whether a checkpoint counts at all; all do without.
+  std::function<bool(const Manifest&)> accept = {};
+  // Throws where the saved parts do not fit; then nothing is changed.
+  std::function<void(const TensorEntries&)> check_parts = {};
 };
 
 struct LoadedCheckpoint {
@@ -42,6 +53,7 @@ struct LoadedCheckpoint {
   TrainingPosition position;
   int world_size = 1;  // of the job that saved it
   std::map<std::string, std::string> user;
+  NamedTensors parts;  // on every rank
 };
 
 // "…/step-120 was saved in training on 1438 samples, and the data set has 500", for a program that goes on
@@ -62,7 +74,8 @@ std::string save_checkpoint(const CheckpointOptions& options, const TrainingStat
 // Throws: io when there are checkpoints but none is whole (the message says why for each); invalid_argument
 // when model or optimizer differ from what was saved (the first difference is named).
 std::optional<LoadedCheckpoint> load_latest_checkpoint(const std::string& directory,
-                                                       const TrainingState& state, const Peers& peers = {});
+                                                       const TrainingState& state, const Peers& peers = {},
+                                                       const LoadOptions& options = {});
 
 // Loads one checkpoint, e.g. "checkpoints/step-120".
 // Collective: yes.

@@ -66,9 +66,9 @@ void BadSamples::report() {
   reported_ = count_;
 }
 
-LoaderCore::LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampler,
+LoaderCore::LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampler, bool counts_epochs,
                        const DataLoaderOptions& options)
-    : shared_(std::make_shared<LoaderShared>()), sampler_(std::move(sampler)) {
+    : shared_(std::make_shared<LoaderShared>()), sampler_(std::move(sampler)), counts_epochs_(counts_epochs) {
   shared_->options = options;
   if (options.accumulate < 1) {
     throw Error(ErrorCode::invalid_argument,
@@ -86,7 +86,10 @@ LoaderCore::LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampl
 }
 
 EpochBatches LoaderCore::start(int64_t* first) {
+  if (counts_epochs_ && !placed_) sampler_->set_epoch(next_epoch_);
   EpochBatches epoch = sampler_->start();
+  next_epoch_ = epoch.epoch + 1;
+  placed_ = false;
   *first = std::min(std::exchange(skip_, 0), epoch.size);
   return epoch;
 }
@@ -109,12 +112,14 @@ BatchPlace LoaderCore::place_of(const EpochBatches& epoch, int64_t batch) const 
           .last = batch + 1 == end};
 }
 
+// After an epoch's last batch training is at the beginning of the next.
 void LoaderCore::note_batch(const EpochBatches& epoch, int64_t batch, int64_t samples, bool last) {
   ++stats_.batches;
   stats_.samples += samples;
   if (!last) return;
-  position_.epoch = epoch.epoch;
-  position_.consumed = epoch.consumed_after(batch);
+  const bool ends_epoch = batch + 1 == epoch.size;
+  position_.epoch = ends_epoch ? epoch.epoch + 1 : epoch.epoch;
+  position_.consumed = ends_epoch ? 0 : epoch.consumed_after(batch);
   ++position_.step;
 }
 
@@ -122,15 +127,26 @@ void LoaderCore::note_stall(std::chrono::nanoseconds stall) {
   stats_.seconds_stalled += std::chrono::duration<double>(stall).count();
 }
 
-void LoaderCore::begin_next_epoch() {
-  restore({.epoch = position_.epoch + 1, .dataset_size = position_.dataset_size, .step = position_.step});
+void LoaderCore::go_on() {
+  if (!placed_) restore(position_);
+}
+
+void LoaderCore::set_epoch(int64_t epoch) {
+  sampler_->set_epoch(epoch);
+  next_epoch_ = epoch;
+  placed_ = true;
 }
 
 void LoaderCore::restore(const DataPosition& position) {
   sampler_->set_epoch(position.epoch, position.consumed, position.dataset_size);
-  const int64_t dataset_size = position_.dataset_size;
-  position_ = position;
-  position_.dataset_size = dataset_size;
+  const int64_t size = position_.dataset_size;
+  if (position.dataset_size != 0 && position.dataset_size != size) {
+    log(LogLevel::warn, cat("data loader: training began on ", position.dataset_size,
+                            " samples, and the data set has ", size, ": epochs have other samples now"));
+  }
+  position_ = {position.epoch, position.consumed, size, position.step};
+  next_epoch_ = position.epoch;
+  placed_ = true;
 }
 
 LoaderStats LoaderCore::stats() const {
@@ -149,7 +165,7 @@ void check_weight_read(const StepWeight& weight, int64_t batch) {
 }
 
 void check_epoch_has_batches(const EpochBatches& epoch, const DataPosition& position) {
-  if (epoch.size > 0 || position.epoch != epoch.epoch || position.consumed > 0) return;
+  if (epoch.size > 0 || position.consumed > 0) return;
   throw Error(ErrorCode::failed_precondition,
               cat("data loader: expected an epoch with at least 1 batch of this rank, got none of ",
                   position.dataset_size, " samples for ", epoch.ranks,

@@ -95,18 +95,22 @@ class DataLoader {
   DataLoader(std::shared_ptr<const D> dataset, const DataLoaderOptions& options)
       : DataLoader(dataset, std::make_shared<DistributedSampler>(in_order(dataset->size())), options) {}
 
-  // In the order of `sampler`, which must outlive the loader; every begin() starts one of its epochs.
-  // Throws: invalid_argument also when the sampler is for another length, or has another share for this rank.
+  // In the order of `sampler`, which must outlive the loader; every begin() starts the epoch that
+  // sampler.set_epoch() has named. Throws: invalid_argument also when the sampler is for another length, or
+  // has another share for this rank.
   DataLoader(D dataset, DistributedSampler& sampler, const DataLoaderOptions& options)
       : DataLoader(std::make_shared<const D>(std::move(dataset)),
-                   std::shared_ptr<DistributedSampler>(std::shared_ptr<void>(), &sampler), options) {}
+                   batches_of(std::shared_ptr<DistributedSampler>(std::shared_ptr<void>(), &sampler),
+                              options.batch_size, options.drop_last),
+                   /*counts_epochs=*/false, options) {}
+  // The loader has the sampler: every begin() goes on to the next epoch.
   DataLoader(std::shared_ptr<const D> dataset, std::shared_ptr<DistributedSampler> sampler,
              const DataLoaderOptions& options)
       : DataLoader(dataset, batches_of(std::move(sampler), options.batch_size, options.drop_last), options) {}
   // Batches of a sampler of one's own; `batch_size` and `drop_last` say nothing then.
   DataLoader(std::shared_ptr<const D> dataset, std::shared_ptr<BatchSampler> sampler,
              const DataLoaderOptions& options)
-      : dataset_(std::move(dataset)), core_(dataset_->size(), std::move(sampler), options) {}
+      : DataLoader(std::move(dataset), std::move(sampler), /*counts_epochs=*/true, options) {}
 
   class Iterator {
    public:
@@ -126,7 +130,10 @@ class DataLoader {
       DeviceCopy copy;
     };
 
-    Iterator(DataLoader& loader, int64_t until_step) : loader_(&loader), until_step_(until_step) { start(); }
+    Iterator(DataLoader& loader, int64_t until_step) : loader_(&loader), until_step_(until_step) {
+      if (until_step >= 0) loader.core_.go_on();
+      start();
+    }
     void start();
     void advance();
     void stage(const Prefetch::Thing& thing);
@@ -156,8 +163,9 @@ class DataLoader {
     return Steps{*this, until};
   }
 
-  // Which epoch the next begin() starts. As DistributedSampler::set_epoch.
-  void set_epoch(int64_t epoch) { core_.restore({.epoch = epoch, .step = core_.position().step}); }
+  // Which epoch the next begin() starts: as many were begun before.
+  int64_t epoch() const { return core_.epoch(); }
+  void set_epoch(int64_t epoch) { core_.set_epoch(epoch); }
 
   // Where training is after the last whole step: saved with a checkpoint, and given to a loader of a job with
   // any number of ranks, which goes on without a sample lost or repeated. Throws: as
@@ -177,6 +185,10 @@ class DataLoader {
   LoaderStats stats() const { return core_.stats(); }
 
  private:
+  DataLoader(std::shared_ptr<const D> dataset, std::shared_ptr<BatchSampler> sampler, bool counts_epochs,
+             const DataLoaderOptions& options)
+      : dataset_(std::move(dataset)), core_(dataset_->size(), std::move(sampler), counts_epochs, options) {}
+
   std::shared_ptr<const D> dataset_;
   LoaderCore core_;
 };
@@ -236,7 +248,7 @@ void DataLoader<D>::Iterator::advance() {
     core.shared()->bad.report();
     if (until_step_ < 0) return;
     check_epoch_has_batches(epoch_, core.position());
-    core.begin_next_epoch();
+    core.set_epoch(epoch_.epoch + 1);
     return start();
   }
   if (coming_.empty()) {

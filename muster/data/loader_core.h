@@ -47,7 +47,9 @@ class LoaderCore {
  public:
   // Throws: invalid_argument for accumulate, workers or ahead out of range, and when the sampler is for
   // another data set.
-  LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampler, const DataLoaderOptions& options);
+  // `counts_epochs`: each start() goes on to the next epoch by itself.
+  LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampler, bool counts_epochs,
+             const DataLoaderOptions& options);
 
   const DataLoaderOptions& options() const { return shared_->options; }
   const std::shared_ptr<LoaderShared>& shared() const { return shared_; }
@@ -56,13 +58,17 @@ class LoaderCore {
 
   // An epoch begins; `first` is its first batch.
   EpochBatches start(int64_t* first);
+  // The next start() begins where training is.
+  void go_on();
+  // That the next start() begins.
+  int64_t epoch() const { return next_epoch_; }
+  void set_epoch(int64_t epoch);
   void skip(int64_t batches);
   BatchPlace place_of(const EpochBatches& epoch, int64_t batch) const;
 
   // A batch is handed out.
   void note_batch(const EpochBatches& epoch, int64_t batch, int64_t samples, bool last);
   void note_stall(std::chrono::nanoseconds stall);
-  void begin_next_epoch();
   const DataPosition& position() const { return position_; }
   void restore(const DataPosition& position);
   LoaderStats stats() const;
@@ -73,6 +79,9 @@ class LoaderCore {
   DataPosition position_;
   LoaderStats stats_;
   int64_t skip_ = 0;
+  bool counts_epochs_;
+  int64_t next_epoch_ = 0;
+  bool placed_ = true;  // the sampler is at next_epoch_ already
 };
 
 // Throws: failed_precondition, when gradients are computed and a batch's weight that is not 1 was not read.

@@ -1,11 +1,29 @@
 #include "muster/run/context.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
+#include <filesystem>
 #include <utility>
 
+#include "muster/base/error.h"
+
 namespace muster {
+
+void Context::seed_all(uint64_t seed) const {
+  at::manual_seed(seed);
+}
+
+std::string Context::run_dir(const std::string& asked) const {
+  const std::string& folder = asked.empty() ? run_dir() : asked;
+  if (folder.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                "--run-dir: expected a folder, got none: this launcher gives none");
+  }
+  if (is_main()) std::filesystem::create_directories(folder);
+  return folder;
+}
 
 DistributedSampler Context::sampler(int64_t length, SamplerOptions options) {
   return sampler(options.shuffle ? shuffled(length) : in_order(length), std::move(options));

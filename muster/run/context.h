@@ -42,6 +42,9 @@ class Context {
   ProcessGroup& process_group() { return parts_.group; }            // over all ranks
   const c10::intrusive_ptr<c10d::Store>& store() const { return parts_.group.store(); }
   const std::string& run_dir() const { return parts_.env.run_dir; }  // where this job writes
+  // The folder `asked`, or where it is empty the job's; rank 0 makes it. Throws: invalid_argument where there
+  // is none: a program that was started by another launcher.
+  std::string run_dir(const std::string& asked) const;
 
   // This rank's samples of each step: its share of `muster run --global-batch`, or `otherwise`.
   int64_t batch_size(int64_t otherwise) const {
@@ -50,6 +53,10 @@ class Context {
 
   // A seed for this rank, different from every other rank's and run after run the same.
   uint64_t seed(uint64_t base) const { return base + static_cast<uint64_t>(rank()); }
+
+  // LibTorch's generators of this rank's CPU and GPU begin from `seed`, the same on every rank, so that
+  // models begin alike.
+  void seed_all(uint64_t seed) const;
 
   // A sampler over `length` samples with this job's ranks filled in, and their shares of the global batch
   // where the plan has one (then loaders take batch_size(…), and losses are multiplied with Batch::weight).

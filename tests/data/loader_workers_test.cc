@@ -219,6 +219,28 @@ TEST(LoaderSteps, AnEpochGoesOnWithOtherRanksWithoutASampleLostOrRepeated) {
   EXPECT_EQ(std::set<int64_t>(used.begin(), used.end()).size(), 100);
 }
 
+TEST(LoaderSteps, InPartsAreTheSame) {
+  DataLoader whole(numbers(30), sampler_of(30), {.batch_size = 2, .accumulate = 2});
+  DataLoader parts(numbers(30), sampler_of(30), {.batch_size = 2, .accumulate = 2});
+  const auto all = run_through(whole.steps(19));
+  std::vector<std::pair<int64_t, double>> seen;
+  for (const int64_t until : {3, 3, 8, 19})
+    for (const auto& sample : run_through(parts.steps(until))) seen.push_back(sample);
+  EXPECT_EQ(seen, all);
+}
+
+TEST(LoaderSteps, EpochsCountThemselves) {
+  DataLoader loader(numbers(6), sampler_of(6), {.batch_size = 2});
+  std::set<std::vector<std::pair<int64_t, double>>> epochs;
+  while (loader.epoch() < 4) epochs.insert(run_through(loader));
+  EXPECT_EQ(epochs.size(), 4);
+  for ([[maybe_unused]] const auto& batch : loader) break;
+  EXPECT_EQ(loader.epoch(), 5);
+  loader.restore({.epoch = 2, .consumed = 2, .dataset_size = 6, .step = 7});
+  EXPECT_EQ(loader.epoch(), 2);
+  EXPECT_EQ(run_through(loader).size(), 4);
+}
+
 TEST(LoaderSteps, AnEpochWithoutBatchesIsAnError) {
   DataLoader loader(numbers(3), sampler_of(3), {.batch_size = 4, .drop_last = true});
   EXPECT_THAT(message_of([&] { run_through(loader.steps(2)); }),

@@ -135,7 +135,7 @@ TEST_F(GptText, ItsCharactersAreNumberedAndTheLastTenthValidates) {
   test::put_file(path_, "banana\nban\xff");  // 11 characters
   const Text text(path_, 0);
   EXPECT_EQ(text.vocabulary(), 5);
-  EXPECT_EQ(text.alphabet(), "10,97,98,110,255");
+  EXPECT_TRUE(torch::equal(text.alphabet(), torch::tensor({10, 97, 98, 110, 255}, torch::kByte)));
   EXPECT_EQ(text.opening(), "banana\n");
   EXPECT_TRUE(torch::equal(text.encode("nab"), torch::tensor({3, 1, 2}, torch::kByte)));
   EXPECT_EQ(text.decode(text.train()) + "|" + text.decode(text.validation()), "banana\nban|\xff");
@@ -152,24 +152,19 @@ TEST_F(GptText, OneThatIsTooShortOrLacksACharacterIsRefused) {
 }
 
 TEST(GptWindows, TargetsAreTheTokensAfter) {
-  const auto text = torch::arange(20, torch::kByte);
-  const auto [tokens, targets] = windows_at(text, torch::tensor({0, 15}), 4);
+  const Windows windows(torch::arange(20, torch::kByte), 4);
+  EXPECT_EQ(windows.size(), 16) << "the last target is the last token";
+  const auto [tokens, targets] = windows.get_batch(torch::tensor({0, 15}), false);
   EXPECT_TRUE(torch::equal(tokens, torch::tensor({{0, 1, 2, 3}, {15, 16, 17, 18}})));
   EXPECT_TRUE(torch::equal(targets, torch::tensor({{1, 2, 3, 4}, {16, 17, 18, 19}})));
 }
 
-TEST(GptWindows, EveryRankAndStepHasItsOwnAndAllLieInTheText) {
-  const auto text = torch::zeros({100}, torch::kByte);
-  const auto starts = [&](int64_t seed, int rank, int64_t step) {
-    return random_starts(text, 8, 500, seed, rank, step);
-  };
-  const auto some = starts(1, 0, 0);
-  EXPECT_EQ(some.min().item<int64_t>(), 0);
-  EXPECT_EQ(some.max().item<int64_t>(), 91);  // with the last target at 99
-  EXPECT_TRUE(torch::equal(some, starts(1, 0, 0)));
-  EXPECT_FALSE(torch::equal(some, starts(2, 0, 0)));
-  EXPECT_FALSE(torch::equal(some, starts(1, 1, 0)));
-  EXPECT_FALSE(torch::equal(some, starts(1, 0, 1)));
+TEST(GptWindows, AFewAreSpreadEvenlyWithinTheText) {
+  const Windows windows(torch::arange(100, torch::kByte), 8, 5);
+  EXPECT_EQ(windows.size(), 5);
+  const auto starts = windows.get_batch(torch::arange(5), false).tokens.select(1, 0);
+  EXPECT_TRUE(torch::equal(starts, torch::tensor({0, 19, 38, 57, 76})));
+  EXPECT_EQ(Windows(torch::arange(100, torch::kByte), 8, 1024).size(), 12) << "no more than fit side by side";
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ class Train(ProgramTest):
         newest = max(os.listdir(f"{self.folder}/mine/checkpoints"), key=lambda name: int(name.split("-")[1]))
         shutil.rmtree(f"{self.folder}/mine/checkpoints/{newest}")  # killed before it was written
         resumed = self.run_muster(*argv, "--epochs", "4", "--resume")
-        self.assertIn("metrics: 1 lines of later steps are in metrics.jsonl.replaced now", resumed.stderr)
+        self.assertEqual(len(open(f"{self.folder}/mine/metrics.jsonl.replaced").readlines()), 1)
         lines = [json.loads(line) for line in open(f"{self.folder}/mine/metrics.jsonl")]
         self.assertEqual([line["epoch"] for line in lines], [1, 2, 3, 4])
 
@@ -66,12 +66,12 @@ class Train(ProgramTest):
         with gzip.open(DIGITS) as whole, gzip.open(f"{self.folder}/part.csv.gz", "wb") as part:
             part.writelines(whole.readlines()[:600])
         resumed = self.run_muster(*argv, "--epochs", "2", "--resume", "--digits", f"{self.folder}/part.csv.gz")
-        self.assertRegex(resumed.stderr, r"resume: .*/step-\d+ was saved in training on \d+ samples, and the data set has \d+: epochs have")
+        self.assertRegex(resumed.stderr, r"data loader: training began on \d+ samples, and the data set has \d+: epochs have other")
         self.assertEqual(resumed.returncode, 0, resumed.stderr)
 
     def test_a_loss_that_is_no_number_is_a_failure_unless_it_is_allowed(self):
         argv = ("--nproc-per-node", "2", TRAIN, "--run-dir", f"{self.folder}/mine", "--epochs", "1", "--lr", "1e30")
-        self.assert_fails(self.run_muster(*argv), "loss: expected a finite number, got ", "lower the learning rate")
+        self.assert_fails(self.run_muster(*argv), "train step: expected finite gradients, got NaN or an infinity in ", "lower the learning rate")
         allowed = self.run_muster(*argv, "--allow-nan")
         self.assertEqual(allowed.returncode, 0, allowed.stderr)
 

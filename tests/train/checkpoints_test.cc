@@ -1,0 +1,147 @@
+#include "muster/train/checkpoints.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+
+#include "muster/base/error.h"
+#include "muster/data/loader.h"
+#include "muster/train/ema.h"
+#include "muster/train/schedule.h"
+#include "tests/data/files.h"
+#include "tests/support/ranks.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Two models with an optimizer each, a schedule, averages, and data.
+struct Trained {
+  explicit Trained(uint64_t seed)
+      : one((torch::manual_seed(seed), torch::nn::Linear(3, 2))),
+        other(2, 4),
+        adam(one->parameters(), 0.1),
+        sgd(other->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
+        schedule(adam, rate::exponential(0.9)),
+        ema(*one, 0.5),
+        loader(TensorDataset(torch::arange(60).reshape({20, 3}).to(torch::kFloat), torch::zeros(20)),
+               {.batch_size = 3}) {}
+
+  void run(int64_t until) {
+    for (const auto& batch : loader.steps(until)) {
+      adam.zero_grad();
+      sgd.zero_grad();
+      other(torch::dropout(one(batch.features / 60), 0.5, true)).square().mean().backward();
+      adam.step();
+      sgd.step();
+      schedule.step();
+      ema.update();
+    }
+  }
+
+  std::vector<torch::Tensor> values() const {
+    std::vector<torch::Tensor> all = one->parameters();
+    for (const auto& tensor : other->parameters()) all.push_back(tensor);
+    for (const auto& [name, tensor] : ema.averages()) all.push_back(tensor);
+    all.push_back(torch::tensor(schedule.lr()));
+    return all;
+  }
+
+  void add_to(Checkpoints& checkpoints) {
+    checkpoints.add("one", one).add("other", other).add("adam", adam).add("sgd", sgd);
+    checkpoints.add("schedule", schedule).add("ema", ema).add("loader", loader);
+  }
+
+  torch::nn::Linear one, other;
+  torch::optim::Adam adam;
+  torch::optim::SGD sgd;
+  Schedule schedule;
+  Ema ema;
+  DataLoader<TensorDataset> loader;
+};
+
+TEST(Checkpoints, EverythingGoesOnAsIfItHadNeverStopped) {
+  run_ranks(1, [](ProcessGroup& group) {
+    test::TempFolder folder;
+    Trained whole(1);
+    whole.run(9);
+
+    Trained first(1);
+    Checkpoints saved(group, {.folder = folder.path(), .every = 5});
+    first.add_to(saved);
+    EXPECT_FALSE(saved.restore());
+    first.run(5);
+    EXPECT_EQ(saved.save_when_due(4), "");
+    EXPECT_EQ(saved.save_when_due(5), folder / "step-5");
+
+    Trained second(2);
+    Checkpoints resumed(group, {.folder = folder.path(), .resume = true});
+    second.add_to(resumed);
+    EXPECT_TRUE(resumed.restore());
+    EXPECT_EQ(resumed.step(), 5);
+    second.run(9);
+    const auto expected = whole.values(), got = second.values();
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], got[i])) << i;
+  });
+}
+
+TEST(Checkpoints, RanksThatStartAgainGoOnFromTheirOwnJobsAlone) {
+  run_ranks(1, [](ProcessGroup& group) {
+    test::TempFolder folder;
+    const auto step_of = [&](const CheckpointsOptions& options) {
+      Trained trained(1);
+      Checkpoints checkpoints(group, options);
+      trained.add_to(checkpoints);
+      checkpoints.restore();
+      return checkpoints.step();
+    };
+    Trained trained(1);
+    Checkpoints mine(group, {.folder = folder.path(), .run_id = "mine"});
+    trained.add_to(mine);
+    mine.save(3);
+    Checkpoints others(group, {.folder = folder.path(), .run_id = "another"});
+    trained.add_to(others);
+    others.save(8);
+    EXPECT_EQ(step_of({.folder = folder.path(), .run_id = "mine"}), 0);
+    EXPECT_EQ(step_of({.folder = folder.path(), .run_id = "mine", .attempt = 1}), 3);
+    EXPECT_EQ(step_of({.folder = folder.path(), .run_id = "new", .attempt = 1}), 0);
+    EXPECT_EQ(step_of({.folder = folder.path(), .resume = true, .run_id = "mine"}), 8);
+  });
+}
+
+TEST(Checkpoints, APartThatWasNotSavedIsNamedAndNothingChanges) {
+  run_ranks(1, [](ProcessGroup& group) {
+    test::TempFolder folder;
+    torch::nn::Linear net(2, 2), other(2, 2);
+    Checkpoints saved(group, {.folder = folder.path()});
+    saved.add("model", net).save(1);
+    torch::optim::SGD optimizer(other->parameters(), 0.1);
+    Schedule schedule(optimizer, rate::constant());
+    Checkpoints more(group, {.folder = folder.path(), .resume = true});
+    more.add("model", other).add("schedule", schedule);
+    const auto before = other->weight.clone();
+    EXPECT_THAT(test::message_of([&] { more.restore(); }),
+                HasSubstr("expected a checkpoint with the part 'schedule'"));
+    EXPECT_TRUE(torch::equal(before, other->weight));
+  });
+}
+
+TEST(Checkpoints, RefusesBadNamesAndOptions) {
+  run_ranks(1, [](ProcessGroup& group) {
+    torch::nn::Linear net(2, 2);
+    EXPECT_THAT(test::message_of([&] { Checkpoints(group, {}); }), HasSubstr("expected a folder, got none"));
+    EXPECT_THAT(test::message_of([&] { Checkpoints(group, {.folder = "x", .every = -1}); }),
+                HasSubstr("got -1 and 3"));
+    Checkpoints checkpoints(group, {.folder = "x"});
+    EXPECT_THAT(test::message_of([&] { checkpoints.save(1); }), HasSubstr("expected a model"));
+    checkpoints.add("model", net);
+    EXPECT_THAT(test::message_of([&] { checkpoints.add("model", net); }),
+                HasSubstr("'model', which another part has"));
+    EXPECT_THAT(test::message_of([&] { checkpoints.add("a/b", net); }), HasSubstr("without '/' and '.'"));
+  });
+}
+
+}  // namespace
+}  // namespace muster::testing

@@ -1,0 +1,45 @@
+// Trains with dropout for 12 steps, saving every third, and prints what each rank has at the end. `--kill-at
+// N`: in its first attempt rank 1 dies at once after step N.
+#include <muster/muster.h>
+#include <torch/torch.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+void train_and_print(muster::Context& ctx, int64_t kill_at) {
+  ctx.seed_all(1);
+  torch::nn::Sequential net(torch::nn::Linear(4, 16), torch::nn::Dropout(0.5), torch::nn::BatchNorm1d(16),
+                            torch::nn::Linear(16, 2));
+  torch::optim::AdamW optimizer(net->parameters(), 0.01);
+  muster::Schedule schedule(optimizer, muster::rate::cosine({.steps = 12}));
+  const auto x = torch::randn({64, 4}, at::detail::createCPUGenerator(2));
+  auto data = ctx.loader(muster::TensorDataset(x, x.sum(1).gt(0).to(torch::kLong)),
+                         {.batch_size = 4, .accumulate = 2, .workers = 1});
+  torch::manual_seed(static_cast<uint64_t>(100 + ctx.rank()));  // each rank drops others
+  muster::Checkpoints checkpoints(ctx, {.every = 3});
+  checkpoints.add("model", net.ptr()).add("optimizer", optimizer).add("schedule", schedule).add("data", data);
+  checkpoints.restore();
+  muster::DistributedDataParallel model(net.ptr(), ctx.process_group());
+  muster::TrainStep step(model, optimizer, {.schedule = &schedule});
+  for (const auto& batch : data.steps(12)) {
+    step(batch, [&] { return torch::cross_entropy_loss(model(batch.features), batch.labels); });
+    if (!batch.last) continue;
+    const int64_t done = data.position().step;
+    checkpoints.save_when_due(done);
+    if (done == kill_at && ctx.rank() == 1 && ctx.env().attempt == 0) std::raise(SIGKILL);
+  }
+  double sum = 0;
+  for (const auto& tensor : net->parameters()) sum += tensor.to(torch::kDouble).abs().sum().item<double>();
+  std::printf("rank %d weights %a next random %a\n", ctx.rank(), sum, torch::rand({1}).item<double>());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int64_t kill_at = argc > 2 && std::strcmp(argv[1], "--kill-at") == 0 ? std::atoll(argv[2]) : 0;
+  return muster::run(argc, argv, [&](muster::Context& ctx) { train_and_print(ctx, kill_at); });
+}
