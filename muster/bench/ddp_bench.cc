@@ -1,168 +1,98 @@
 #include "muster/bench/ddp_bench.h"
 
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/bench/bench_models.h"
 #include "muster/bench/bench_results.h"
-#include "muster/comm/init.h"
-#include "muster/ddp/distributed_data_parallel.h"
+#include "muster/bench/ddp_kinds.h"
 #include "muster/run/run.h"
 
 namespace muster {
 
 namespace {
 
-constexpr int kWarmUpSteps = 3;
-
 using Json = nlohmann::json;
 
-// One kind of training: alone, or over a backend with or without views of the buckets.
-class Kind {
- public:
-  Kind(Context& ctx, const DdpBenchOptions& options, const std::string& backend, bool view)
-      : name_(backend.empty() ? "none" : cat(backend, view ? "" : ", copied")) {
-    torch::manual_seed(0);
-    model_ = make_bench_model(options.model);
-    model_->to(ctx.device());
-    optimizer_.emplace(model_->parameters(), torch::optim::SGDOptions(1e-4));
-    inputs_ = model_->make_inputs(options.batch).to(ctx.device());
-    labels_ = torch::randint(model_->labels, {options.batch * model_->rows_of_sample}, torch::kLong)
-                  .to(ctx.device());
-    if (backend.empty()) return;
-    const auto store = c10::make_intrusive<c10d::PrefixStore>("bench/" + name_, ctx.store());
-    group_ =
-        init_process_group(store, ctx.rank(), ctx.world_size(), {.backend = backend, .device = ctx.device()});
-    ddp_ = std::make_unique<DistributedDataParallel<std::shared_ptr<BenchModel>>>(
-        model_, *group_, DdpOptions{.gradient_as_bucket_view = view});
-  }
+// Of one program's kinds each, the first of which the others are compared with. Python's are another
+// program's, and take turns with those of this one only round by round: so they are compared with Python's
+// own.
+using Programs = std::vector<DdpTimes>;
 
-  void step() {
-    optimizer_->zero_grad();
-    const auto outputs = ddp_ ? ddp_->forward(inputs_) : model_->forward(inputs_);
-    const auto loss = torch::cross_entropy_loss(outputs, labels_);
-    loss.backward();
-    optimizer_->step();
-    last_loss_ = loss.item<double>();
-  }
+// What python_ddp.py leaves too.
+std::string text_of(const DdpTimes& times) {
+  return Json{{"kinds", times.wall.kinds}, {"wall", times.wall.rounds}, {"processor", times.processor.rounds}}
+      .dump();
+}
 
-  // Milliseconds: the median of the steps, of the slowest rank. All ranks start each step together.
-  double time(ProcessGroup& control, int steps) {
-    for (int i = 0; i < kWarmUpSteps; ++i) step();
-    std::vector<double> times;
-    for (int i = 0; i < steps; ++i) {
-      control.barrier();
-      const auto start = Clock::now();
-      step();
-      times.push_back(seconds_since(start) * 1e3);
+void add(DdpTimes& times, const std::string& results) {
+  const Json found = Json::parse(results);
+  const auto add_to = [&](PairedTimes& to, const char* name) {
+    to.kinds = found["kinds"].get<std::vector<std::string>>();
+    for (const Json& round : found[name]) to.rounds.push_back(round.get<std::vector<double>>());
+  };
+  add_to(times.wall, "wall");
+  add_to(times.processor, "processor");
+}
+
+std::string text_of(const Spread& ratio) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.3f (%.3f-%.3f)", ratio.median, ratio.low, ratio.high);
+  return text;
+}
+
+void print_table(const Programs& programs, const DdpBenchOptions& options) {
+  std::printf("# a step of %s, batch %ld a rank, %d ranks; the kinds take turns step by step\n",
+              options.model.c_str(), static_cast<long>(options.batch), options.ranks);
+  std::printf("# ratios to none are of each of %d turns: median (quartiles)\n",
+              options.steps * options.rounds);
+  if (programs.size() > 1)
+    std::printf("# Python's kinds take turns among themselves, and with the others round by round\n");
+  std::printf("%-20s %9s %15s %22s %22s\n", "", "ms", "ms beyond none", "ratio", "of processor time");
+  for (const DdpTimes& times : programs) {
+    for (size_t kind = 0; kind < times.wall.kinds.size(); ++kind) {
+      std::printf("%-20s %9.2f", times.wall.kinds[kind].c_str(), times_of(times.wall, kind).median);
+      if (kind != 0) {
+        std::printf(" %15.2f %22s %22s", differences_of(times.wall, kind, 0).median,
+                    text_of(ratios_of(times.wall, kind, 0)).c_str(),
+                    text_of(ratios_of(times.processor, kind, 0)).c_str());
+      }
+      std::printf("\n");
     }
-    std::nth_element(times.begin(), times.begin() + steps / 2, times.end());
-    auto slowest = torch::tensor({times[static_cast<size_t>(steps / 2)]}, at::kDouble);
-    control.all_reduce(slowest, ReduceOp::max);
-    return slowest.item<double>();
-  }
-
-  void leave() {
-    ddp_.reset();
-    if (group_) group_->shutdown();
-  }
-
-  const std::string& name() const { return name_; }
-
- private:
-  std::string name_;
-  std::shared_ptr<BenchModel> model_;
-  std::optional<torch::optim::SGD> optimizer_;
-  at::Tensor inputs_, labels_;
-  std::optional<ProcessGroup> group_;
-  std::unique_ptr<DistributedDataParallel<std::shared_ptr<BenchModel>>> ddp_;
-  double last_loss_ = 0;
-};
-
-std::vector<std::unique_ptr<Kind>> kinds_here(Context& ctx, const DdpBenchOptions& options) {
-  std::vector<std::unique_ptr<Kind>> kinds;
-  kinds.push_back(std::make_unique<Kind>(ctx, options, "", true));
-  std::vector<std::string> backends = {"gloo", "shm"};
-  if (ctx.process_group().backend() == "nccl") backends = {"nccl"};
-  for (const std::string& backend : backends) {
-    for (const bool view : {false, true})
-      kinds.push_back(std::make_unique<Kind>(ctx, options, backend, view));
-  }
-  return kinds;
-}
-
-void measure_steps(Context& ctx, const DdpBenchOptions& options) {
-  auto kinds = kinds_here(ctx, options);
-  Json times = Json::array();
-  for (const auto& kind : kinds)
-    times.push_back({{"kind", kind->name()}, {"ms", kind->time(ctx.process_group(), options.steps)}});
-  for (const auto& kind : kinds) kind->leave();
-  if (ctx.is_main()) leave_results(times.dump());
-}
-
-// The least of what the rounds found, in the order of the first.
-class Best {
- public:
-  void add(const std::string& kind, double ms) {
-    const auto found =
-        std::find_if(times_.begin(), times_.end(), [&](const auto& t) { return t.first == kind; });
-    if (found == times_.end()) {
-      times_.emplace_back(kind, ms);
-    } else {
-      found->second = std::min(found->second, ms);
-    }
-  }
-
-  void add_all(const std::string& results) {
-    for (const Json& one : Json::parse(results)) add(one["kind"], one["ms"]);
-  }
-
-  double of(const std::string& kind) const {
-    return std::find_if(times_.begin(), times_.end(), [&](const auto& t) { return t.first == kind; })->second;
-  }
-
-  const std::vector<std::pair<std::string, double>>& times() const { return times_; }
-
- private:
-  std::vector<std::pair<std::string, double>> times_;
-};
-
-// What a kind's step is compared with: the same language's without communication.
-std::string baseline_of(const std::string& kind) {
-  return kind.starts_with("Python") ? "Python, none" : "none";
-}
-
-void print_table(const Best& best, const DdpBenchOptions& options) {
-  std::printf("# a step of %s, batch %ld a rank, %d ranks; least of %d medians\n", options.model.c_str(),
-              static_cast<long>(options.batch), options.ranks, options.rounds);
-  std::printf("%-22s %10s %14s %14s\n", "", "ms", "ms beyond none", "ratio to none");
-  for (const auto& [kind, ms] : best.times()) {
-    const double none = best.of(baseline_of(kind));
-    std::printf("%-22s %10.2f %14.2f %14.3f\n", kind.c_str(), ms, ms - none, ms / none);
   }
   std::fflush(stdout);
 }
 
-std::string as_json(const Best& best, const DdpBenchOptions& options) {
-  Json kinds = Json::object();
-  for (const auto& [kind, ms] : best.times()) kinds[kind] = ms;
-  return Json{{"schema", "muster.bench_ddp/1"},
+Json spread_json(const Spread& spread, const std::string& baseline) {
+  return {{"to", baseline}, {"median", spread.median}, {"low", spread.low}, {"high", spread.high}};
+}
+
+std::string as_json(const Programs& programs, const DdpBenchOptions& options) {
+  Json ms = Json::object(), ratios = Json::object(), processor = Json::object();
+  for (const DdpTimes& times : programs) {
+    const auto& kinds = times.wall.kinds;
+    for (size_t kind = 0; kind < kinds.size(); ++kind) {
+      ms[kinds[kind]] = times_of(times.wall, kind).median;
+      if (kind == 0) continue;
+      ratios[kinds[kind]] = spread_json(ratios_of(times.wall, kind, 0), kinds[0]);
+      processor[kinds[kind]] = spread_json(ratios_of(times.processor, kind, 0), kinds[0]);
+    }
+  }
+  return Json{{"schema", "muster.bench_ddp/2"},
               {"model", options.model},
               {"batch", options.batch},
               {"ranks", options.ranks},
-              {"ms", kinds}}
+              {"turns", options.steps * options.rounds},
+              {"ms", ms},
+              {"ratios", ratios},
+              {"processor_ratios", processor}}
       .dump(2);
 }
 
@@ -171,19 +101,44 @@ std::string python_script() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "python_ddp.py";
 }
 
+void check_kinds(const DdpBenchOptions& options) {
+  std::vector<std::string> known = ddp_kind_names(false);
+  for (const std::string& name : ddp_kind_names(true))
+    if (std::find(known.begin(), known.end(), name) == known.end()) known.push_back(name);
+  for (const std::string& kind : options.kinds) {
+    if (std::find(known.begin(), known.end(), kind) != known.end()) continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("--kinds: expected ", join(known, ", "), ", got '", printable(kind), "'"));
+  }
+}
+
+// Ranks keep the memory that they free. A gradient of some MiB would else be given back to the kernel at
+// every zero_grad(), and the loop without communication alone pay for having it mapped and zeroed again:
+// DDP's gradients stay in its buckets.
+void keep_freed_memory() {
+  ::setenv("MALLOC_MMAP_MAX_", "0", 0);
+  ::setenv("MALLOC_TRIM_THRESHOLD_", "17179869184", 0);
+  ::setenv("MALLOC_TOP_PAD_", "67108864", 0);
+}
+
 }  // namespace
 
 int bench_ddp(DdpBenchOptions options, int argc, char** argv) {
   if (options.batch == 0) options.batch = default_batch(options.model);
+  check_kinds(options);
   if (!is_bench_rank()) make_bench_model(options.model);  // or says what is wrong with the name
-  const auto measure = [&](Context& ctx) { measure_steps(ctx, options); };
+  const auto measure = [&](Context& ctx) {
+    const DdpTimes times = measure_ddp_kinds(ctx, options);
+    if (ctx.is_main()) leave_results(text_of(times));
+  };
   if (is_bench_rank()) {
     int exit_code = 0;
     for (int round = 0; round < options.rounds; ++round)  // a rank comes to the call that it was started for
       exit_code = run_bench(options.ranks, argc, argv, measure).exit_code;
     return exit_code;
   }
-  Best best;
+  keep_freed_memory();
+  Programs programs(options.python.empty() ? 1 : 2);
   for (int round = 0; round < options.rounds; ++round) {
     log(LogLevel::info, cat("round ", round + 1, " of ", options.rounds, ": ", options.model, ", batch ",
                             options.batch, ", ", options.ranks, " ranks"));
@@ -192,16 +147,16 @@ int bench_ddp(DdpBenchOptions options, int argc, char** argv) {
           options.ranks,
           {options.python, "-u", python_script(), options.model, cat(options.batch), cat(options.steps)});
       if (python.exit_code != 0) return python.exit_code;
-      best.add_all(python.results);
+      add(programs.front(), python.results);
     }
     const BenchRun ours = run_bench(options.ranks, argc, argv, measure);
     if (ours.exit_code != 0) return ours.exit_code;
-    best.add_all(ours.results);
+    add(programs.back(), ours.results);
   }
   if (options.json) {
-    std::cout << as_json(best, options) << std::endl;
+    std::cout << as_json(programs, options) << std::endl;
   } else {
-    print_table(best, options);
+    print_table(programs, options);
   }
   return 0;
 }

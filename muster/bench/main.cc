@@ -98,6 +98,7 @@ void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
 constexpr const char* kDdpExamples = R"(Examples:
   muster bench ddp                          a step of an MLP: alone, over Gloo, over shared memory; 2 ranks
   muster bench ddp -n 4 --model gpt --batch 8
+  muster bench ddp --model cnn --kinds shm --steps 100 --json
   muster bench ddp --model cnn --python python3   with PyTorch's own DDP beside
 )";
 
@@ -114,10 +115,16 @@ void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
   command->add_option("--batch", options->batch, "Samples of a rank's step [64; cnn, gpt: 4]")
       ->check(kAnySize)
       ->type_name("N");
-  command->add_option("--steps", options->steps, "Of each kind, each round [10]")
+  command
+      ->add_option(
+          "--kinds", options->kinds,
+          "gloo, gloo-copied, shm, shm-copied (nccl, nccl-copied), beside none [all that can be had]")
+      ->delimiter(',')
+      ->type_name("LIST");
+  command->add_option("--steps", options->steps, "Of each kind, each round; the kinds take turns [10]")
       ->check(CLI::Range(1, 1'000'000))
       ->type_name("N");
-  command->add_option("--rounds", options->rounds, "In which the kinds take turns; the best counts [3]")
+  command->add_option("--rounds", options->rounds, "In which processes are started anew [3]")
       ->check(CLI::Range(1, 1'000))
       ->type_name("N");
   command->add_option("--python", options->python, "Time PyTorch's own DDP beside, with this Python's torch")

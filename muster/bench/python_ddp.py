@@ -4,7 +4,7 @@
 """
 import json
 import os
-import statistics
+import random
 import sys
 import time
 
@@ -113,19 +113,22 @@ class Kind:
         self.optimizer.step()
         return loss.item()
 
-    def time(self, steps):
-        """Milliseconds: the median of the steps, of the slowest rank. All ranks start each step together."""
-        for _ in range(WARM_UP_STEPS):
-            self.step()
-        times = []
-        for _ in range(steps):
-            dist.barrier()
-            start = time.perf_counter()
-            self.step()
-            times.append(1e3 * (time.perf_counter() - start))
-        slowest = torch.tensor(statistics.median(times), dtype=torch.float64)
-        dist.all_reduce(slowest, dist.ReduceOp.MAX)
-        return slowest.item()
+
+def times_in_turn(kinds, steps):
+    """Milliseconds of each step of each kind, which take turns: of the slowest rank, and of all ranks' processors together."""
+    wall, processor = torch.zeros(2, steps, len(kinds), dtype=torch.float64)
+    for turn in range(-WARM_UP_STEPS, steps):
+        order = list(range(len(kinds)))
+        random.Random(turn).shuffle(order)
+        for kind in order:
+            dist.barrier()  # all ranks start each step together
+            start, used = time.perf_counter(), time.process_time()
+            kinds[kind].step()
+            if turn >= 0:
+                wall[turn, kind], processor[turn, kind] = 1e3 * (time.perf_counter() - start), 1e3 * (time.process_time() - used)
+    dist.all_reduce(wall, dist.ReduceOp.MAX)
+    dist.all_reduce(processor)
+    return {"wall": wall.tolist(), "processor": processor.tolist()}
 
 
 def main():
@@ -133,22 +136,22 @@ def main():
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     dist.init_process_group("gloo")
     device, shared = device_of_rank()
-    kinds = {"Python, none": Kind(model, batch, device)}
+    kinds = {"python-none": Kind(model, batch, device)}
     by_nccl = device.type == "cuda" and not shared
     backend, group = ("nccl", dist.new_group(backend="nccl")) if by_nccl else ("gloo", dist.group.WORLD)
     for view in (False, True):
-        kinds[f"Python, {backend}{'' if view else ', copied'}"] = Kind(model, batch, device, group, view)
+        kinds[f"python-{backend}{'' if view else '-copied'}"] = Kind(model, batch, device, group, view)
     if device.type == "cpu":
         try:
             import muster  # noqa: F401: where it is installed for this Python
             os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
-            kinds["Python, muster"] = Kind(model, batch, device, dist.new_group(backend="muster"))
+            kinds["python-shm"] = Kind(model, batch, device, dist.new_group(backend="muster"))
         except ImportError:
             pass
-    times = {name: kind.time(steps) for name, kind in kinds.items()}
+    times = times_in_turn(list(kinds.values()), steps)
     if dist.get_rank() == 0:
         with open(os.environ["MUSTER_BENCH_RESULTS"], "w") as file:
-            json.dump([{"kind": name, "ms": ms} for name, ms in times.items()], file)
+            json.dump({"kinds": list(kinds), **times}, file)
     kinds.clear()
     dist.destroy_process_group()
     os._exit(0)  # a thread of PyTorch's Gloo may need the interpreter when that is no more

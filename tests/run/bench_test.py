@@ -67,18 +67,34 @@ class Bench(ProgramTest):
     def test_a_training_step_is_timed(self):
         done = self.start(MUSTER, "bench", "ddp", "--batch", "1", "--steps", "1", "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
-        times = json.loads(done.stdout)["ms"]
-        self.assertEqual(sorted(times), ["gloo", "gloo, copied", "none", "shm", "shm, copied"])
-        self.assertTrue(all(ms > 0 for ms in times.values()))
+        found = json.loads(done.stdout)
+        self.assertEqual(found["schema"], "muster.bench_ddp/2")
+        self.assertEqual(sorted(found["ms"]), ["gloo", "gloo-copied", "none", "shm", "shm-copied"])
+        self.assertTrue(all(ms > 0 for ms in found["ms"].values()))
+        for ratios in (found["ratios"], found["processor_ratios"]):
+            self.assertEqual(sorted(ratios), ["gloo", "gloo-copied", "shm", "shm-copied"])
+            for ratio in ratios.values():
+                self.assertEqual(ratio["to"], "none")
+                self.assertTrue(0 < ratio["low"] <= ratio["median"] <= ratio["high"], ratio)
         self.assert_fails(self.start(MUSTER, "bench", "ddp", "--model", "vgg"), "got 'vgg'", code=2)
+
+    def test_ratios_of_a_step_are_those_of_turns(self):
+        done = self.start(MUSTER, "bench", "ddp", "--batch", "1", "--steps", "2", "--rounds", "1", "--kinds", "shm")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("kinds take turns step by step", done.stdout)
+        self.assertRegex(done.stdout, r"none +[\d.]+\n")
+        self.assertRegex(done.stdout, r"shm +[\d.]+ +-?[\d.]+( +[\d.]+ \([\d.]+-[\d.]+\)){2}\n$")
+        self.assert_fails(self.start(MUSTER, "bench", "ddp", "--kinds", "shmem"), "got 'shmem'", "shm-copied", code=2)
 
     def test_a_step_by_pythons_ddp_is_timed_beside(self):
         if subprocess.run([PYTHON, "-c", "import torch.distributed"], capture_output=True).returncode:
             self.skipTest(f"no torch.distributed for '{PYTHON}'")
         done = self.start(MUSTER, "bench", "ddp", "--batch", "1", "--steps", "1", "--rounds", "1", "--python", PYTHON, "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
-        times = json.loads(done.stdout)["ms"]
-        self.assertLessEqual({"Python, none", "Python, gloo", "Python, gloo, copied", "none", "shm"}, set(times))
+        found = json.loads(done.stdout)
+        self.assertLessEqual({"python-none", "python-gloo", "python-gloo-copied", "none", "shm"}, set(found["ms"]))
+        self.assertEqual(found["ratios"]["python-gloo"]["to"], "python-none")
+        self.assertEqual(found["ratios"]["shm"]["to"], "none")
 
     def test_wrong_input(self):
         self.assert_fails(self.start(MUSTER, "bench"), "subcommand", code=2)

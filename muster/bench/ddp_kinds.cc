@@ -1,0 +1,136 @@
+#include "muster/bench/ddp_kinds.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <ctime>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "muster/base/clock.h"
+#include "muster/base/strings.h"
+#include "muster/bench/bench_models.h"
+#include "muster/comm/init.h"
+#include "muster/ddp/distributed_data_parallel.h"
+
+namespace muster {
+
+namespace {
+
+constexpr int kWarmUpSteps = 3;  // DDP builds its buckets anew after the first
+constexpr std::string_view kCopied = "-copied";
+
+// One kind's model and optimizer.
+class Kind {
+ public:
+  Kind(Context& ctx, const DdpBenchOptions& options, const std::string& name) {
+    torch::manual_seed(0);
+    model_ = make_bench_model(options.model);
+    model_->to(ctx.device());
+    optimizer_.emplace(model_->parameters(), torch::optim::SGDOptions(1e-4));
+    inputs_ = model_->make_inputs(options.batch).to(ctx.device());
+    labels_ = torch::randint(model_->labels, {options.batch * model_->rows_of_sample}, torch::kLong)
+                  .to(ctx.device());
+    if (name == kNoCommunication) return;
+    const bool copied = name.ends_with(kCopied);
+    const std::string backend = copied ? name.substr(0, name.size() - kCopied.size()) : name;
+    const auto store = c10::make_intrusive<c10d::PrefixStore>("bench/" + name, ctx.store());
+    group_ =
+        init_process_group(store, ctx.rank(), ctx.world_size(), {.backend = backend, .device = ctx.device()});
+    ddp_ = std::make_unique<DistributedDataParallel<std::shared_ptr<BenchModel>>>(
+        model_, *group_, DdpOptions{.gradient_as_bucket_view = !copied});
+  }
+
+  void step() {
+    optimizer_->zero_grad();
+    const auto outputs = ddp_ ? ddp_->forward(inputs_) : model_->forward(inputs_);
+    const auto loss = torch::cross_entropy_loss(outputs, labels_);
+    loss.backward();
+    optimizer_->step();
+    last_loss_ = loss.item<double>();
+  }
+
+  void leave() {
+    ddp_.reset();
+    if (group_) group_->shutdown();
+  }
+
+ private:
+  std::shared_ptr<BenchModel> model_;
+  std::optional<torch::optim::SGD> optimizer_;
+  at::Tensor inputs_, labels_;
+  std::optional<ProcessGroup> group_;
+  std::unique_ptr<DistributedDataParallel<std::shared_ptr<BenchModel>>> ddp_;
+  double last_loss_ = 0;
+};
+
+// Another one for each round, the same on every rank: none always comes after the same one, whose data it
+// would find in the caches.
+std::vector<size_t> order_of_round(size_t kinds, int round) {
+  std::vector<size_t> order(kinds);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::mt19937 random(static_cast<unsigned>(round));
+  std::shuffle(order.begin(), order.end(), random);
+  return order;
+}
+
+double processor_ms() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
+}
+
+std::vector<std::string> kinds_of(const DdpBenchOptions& options, bool by_nccl) {
+  std::vector<std::string> kinds;
+  for (const std::string& name : ddp_kind_names(by_nccl)) {
+    const bool asked = options.kinds.empty() ||
+                       std::find(options.kinds.begin(), options.kinds.end(), name) != options.kinds.end();
+    if (asked || name == kNoCommunication) kinds.push_back(name);
+  }
+  return kinds;
+}
+
+PairedTimes paired(const std::vector<std::string>& kinds, const at::Tensor& times) {
+  PairedTimes found{.kinds = kinds, .rounds = {}};
+  for (int64_t round = 0; round < times.size(0); ++round) {
+    const at::Tensor row = times[round].contiguous();
+    found.rounds.emplace_back(row.data_ptr<double>(), row.data_ptr<double>() + row.numel());
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<std::string> ddp_kind_names(bool by_nccl) {
+  if (by_nccl) return {kNoCommunication, "nccl", "nccl-copied"};
+  return {kNoCommunication, "gloo", "gloo-copied", "shm", "shm-copied"};
+}
+
+DdpTimes measure_ddp_kinds(Context& ctx, const DdpBenchOptions& options) {
+  ProcessGroup& control = ctx.process_group();
+  const auto names = kinds_of(options, control.backend() == "nccl");
+  std::vector<std::unique_ptr<Kind>> kinds;
+  for (const std::string& name : names) kinds.push_back(std::make_unique<Kind>(ctx, options, name));
+  auto wall = torch::zeros({options.steps, std::ssize(kinds)}, at::kDouble);
+  auto processor = torch::zeros_like(wall);
+  for (int round = -kWarmUpSteps; round < options.steps; ++round) {
+    for (const size_t kind : order_of_round(kinds.size(), round)) {
+      control.barrier();  // all ranks start each step together
+      const auto start = Clock::now();
+      const double used = processor_ms();
+      kinds[kind]->step();
+      if (round < 0) continue;
+      wall[round][static_cast<int64_t>(kind)] = seconds_since(start) * 1e3;
+      processor[round][static_cast<int64_t>(kind)] = processor_ms() - used;
+    }
+  }
+  control.all_reduce(wall, ReduceOp::max);
+  control.all_reduce(processor, ReduceOp::sum);
+  for (const auto& kind : kinds) kind->leave();
+  return {.wall = paired(names, wall), .processor = paired(names, processor)};
+}
+
+}  // namespace muster

@@ -1,0 +1,47 @@
+#include "muster/bench/paired_times.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "muster/base/error.h"
+
+namespace muster {
+
+namespace {
+
+// Between two neighbours in proportion.
+double quantile(const std::vector<double>& sorted, double part) {
+  const double place = part * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<size_t>(place);
+  const size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (place - static_cast<double>(below)) * (sorted[above] - sorted[below]);
+}
+
+template <class Value>
+Spread spread_over(const PairedTimes& times, Value&& value_of_round) {
+  std::vector<double> values;
+  for (const auto& round : times.rounds) values.push_back(value_of_round(round));
+  return spread_of(std::move(values));
+}
+
+}  // namespace
+
+Spread spread_of(std::vector<double> values) {
+  if (values.empty()) throw Error(ErrorCode::invalid_argument, "spread: expected values, got none");
+  std::sort(values.begin(), values.end());
+  return {.median = quantile(values, 0.5), .low = quantile(values, 0.25), .high = quantile(values, 0.75)};
+}
+
+Spread times_of(const PairedTimes& times, size_t kind) {
+  return spread_over(times, [&](const auto& round) { return round[kind]; });
+}
+
+Spread ratios_of(const PairedTimes& times, size_t kind, size_t baseline) {
+  return spread_over(times, [&](const auto& round) { return round[kind] / round[baseline]; });
+}
+
+Spread differences_of(const PairedTimes& times, size_t kind, size_t baseline) {
+  return spread_over(times, [&](const auto& round) { return round[kind] - round[baseline]; });
+}
+
+}  // namespace muster
