@@ -15,7 +15,8 @@ say() { printf 'setup: %s\n' "$*"; }
 # libzstd-dev: what the archive of OpenSSL 3.5 needs.
 needed="g++ cmake ninja-build pkg-config python3 python3-venv ca-certificates
   libgloo-dev libhwloc-dev libcli11-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libtomlplusplus-dev
-  libssl-dev libpugixml-dev libcurl4-openssl-dev libgtest-dev libgmock-dev libbenchmark-dev zlib1g-dev libzstd-dev"
+  libssl-dev libpugixml-dev libcurl4-openssl-dev libgtest-dev libgmock-dev libbenchmark-dev zlib1g-dev libzstd-dev
+  libjpeg-dev libpng-dev libarchive-dev"
 optional=""
 case $goal in
   train) ;;

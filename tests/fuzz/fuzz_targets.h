@@ -12,12 +12,16 @@
 
 namespace muster {
 
+void fuzz_csv(const std::string& text);
 void fuzz_fleet(const std::string& text);
 void fuzz_gpus(const std::string& text);
 void fuzz_hwloc(const std::string& text);
+void fuzz_image(const std::string& text);
 void fuzz_json(const std::string& text);
 void fuzz_nccl(const std::string& text);
+void fuzz_npy(const std::string& text);
 void fuzz_nvidia_smi_xml(const std::string& text);
+void fuzz_tar(const std::string& text);
 void fuzz_tasks(const std::string& text);
 void fuzz_topo(const std::string& text);
 

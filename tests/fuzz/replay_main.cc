@@ -15,10 +15,16 @@ struct Target {
   void (*run)(const std::string& text);
 };
 
-constexpr Target kTargets[] = {{"fleet", muster::fuzz_fleet}, {"gpus", muster::fuzz_gpus},
-                               {"hwloc", muster::fuzz_hwloc}, {"json", muster::fuzz_json},
-                               {"nccl", muster::fuzz_nccl},   {"nvidia_smi_xml", muster::fuzz_nvidia_smi_xml},
-                               {"tasks", muster::fuzz_tasks}, {"topo", muster::fuzz_topo}};
+constexpr Target kTargets[] = {
+    {"fleet", muster::fuzz_fleet}, {"gpus", muster::fuzz_gpus},
+    {"hwloc", muster::fuzz_hwloc}, {"json", muster::fuzz_json},
+    {"nccl", muster::fuzz_nccl},   {"nvidia_smi_xml", muster::fuzz_nvidia_smi_xml},
+    {"tasks", muster::fuzz_tasks}, {"topo", muster::fuzz_topo},
+#ifdef MUSTER_FUZZ_FORMATS
+    {"csv", muster::fuzz_csv},     {"image", muster::fuzz_image},
+    {"npy", muster::fuzz_npy},     {"tar", muster::fuzz_tar},
+#endif
+};
 constexpr size_t kCuts = 16;
 
 int replay(const Target& target, const char* folder) {

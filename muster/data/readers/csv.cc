@@ -1,0 +1,84 @@
+#include "muster/data/readers/csv.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/data/gzip.h"
+
+namespace muster {
+
+namespace {
+
+constexpr double kMostWhole = 9007199254740992;  // 2^53: from there on a double skips some
+
+std::vector<int64_t> columns_asked(const CsvText& text, const CsvOptions& options,
+                                   std::optional<int64_t> label) {
+  std::vector<int64_t> columns;
+  for (const CsvColumn& column : options.features) columns.push_back(text.find(column));
+  if (!columns.empty()) return columns;
+  for (int64_t column = 0; column < text.columns(); ++column)
+    if (column != label) columns.push_back(column);
+  return columns;
+}
+
+// The columns from `first` on of rows of `width` values.
+at::Tensor floats_of(const std::vector<double>& values, size_t width, size_t first, size_t count) {
+  const size_t rows = width == 0 ? 0 : values.size() / width;
+  auto tensor = at::empty({static_cast<int64_t>(rows), static_cast<int64_t>(count)}, at::kFloat);
+  auto* to = tensor.mutable_data_ptr<float>();
+  for (size_t row = 0; row < rows; ++row)
+    for (size_t i = 0; i < count; ++i) *to++ = static_cast<float>(values[row * width + first + i]);
+  return tensor;
+}
+
+at::Tensor classes_of(const std::vector<double>& values, size_t width, const std::string& path) {
+  auto tensor = at::empty({static_cast<int64_t>(values.size() / width)}, at::kLong);
+  auto* to = tensor.mutable_data_ptr<int64_t>();
+  for (size_t at = width - 1; at < values.size(); at += width) {
+    if (std::trunc(values[at]) != values[at] || std::abs(values[at]) > kMostWhole)
+      throw Error(ErrorCode::invalid_argument,
+                  cat("csv: expected whole numbers as classes in '", path, "', got ", values[at], " in row ",
+                      at / width, "; choose another label, or set classes to false"));
+    *to++ = static_cast<int64_t>(values[at]);
+  }
+  return tensor;
+}
+
+void check_rows(const std::vector<double>& values, const std::string& path) {
+  if (!values.empty()) return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("csv: expected at least one row of numbers in '", path, "', got none; is it whole?"));
+}
+
+}  // namespace
+
+at::Tensor read_csv(const std::string& path, const CsvOptions& options) {
+  const std::string bytes = read_data_file(path, options.max_bytes);
+  const CsvText text(bytes, path, options.format);
+  const std::optional<int64_t> label =
+      options.label ? std::optional(text.find(*options.label)) : std::nullopt;
+  const auto columns = columns_asked(text, options, label);
+  const auto values = text.values(columns);
+  check_rows(values, path);
+  return floats_of(values, columns.size(), 0, columns.size());
+}
+
+TensorDataset read_csv_dataset(const std::string& path, const CsvOptions& options) {
+  const std::string bytes = read_data_file(path, options.max_bytes);
+  const CsvText text(bytes, path, options.format);
+  const int64_t label = options.label ? text.find(*options.label) : text.columns() - 1;
+  auto columns = columns_asked(text, options, label);
+  const size_t features = columns.size();
+  columns.push_back(label);
+  const auto values = text.values(columns);
+  check_rows(values, path);
+  return {floats_of(values, columns.size(), 0, features),
+          options.classes ? classes_of(values, columns.size(), path)
+                          : floats_of(values, columns.size(), features, 1).flatten()};
+}
+
+}  // namespace muster

@@ -1,0 +1,51 @@
+// Numbers out of text with separators: which columns there are, and the values of some of them. Used by
+// csv.h; knows no tensor.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace muster {
+
+// A column by its number, from 0, or by its name in the header.
+using CsvColumn = std::variant<int64_t, std::string>;
+
+struct CsvFormat {
+  char separator = ',';
+  // Whether the first line names the columns; without it, it does where one of its fields is not a number.
+  std::optional<bool> header = {};
+  std::optional<double> missing = {};  // the value of empty fields, which are an error without it
+};
+
+class CsvText {
+ public:
+  // `text` and `name`, which messages call it, must outlive this. Throws: invalid_argument when it is empty.
+  CsvText(std::string_view text, const std::string& name, const CsvFormat& format);
+
+  int64_t columns() const { return static_cast<int64_t>(first_.size()); }
+  bool has_header() const { return has_header_; }
+  // Throws: invalid_argument naming the columns there are, when it is none of them.
+  int64_t find(const CsvColumn& column) const;
+
+  // The values of some columns, row by row. Throws: invalid_argument naming line and column of what is not a
+  // number, or not finite, and the line that has more or fewer columns than the first.
+  std::vector<double> values(const std::vector<int64_t>& columns) const;
+
+ private:
+  using Fields = std::vector<std::string_view>;
+  void split_line(std::string_view line, int64_t number, Fields* fields) const;
+  double value_of(std::string_view field, int64_t line, int64_t column) const;
+  [[noreturn]] void refuse(int64_t line, const std::string& expected, const std::string& got) const;
+
+  std::string_view text_;
+  const std::string& name_;
+  CsvFormat format_;
+  bool has_header_ = false;
+  Fields first_;  // the first line's
+};
+
+}  // namespace muster

@@ -1,0 +1,65 @@
+// Pictures in files: a tensor from a JPEG or PNG, and a data set from a folder that has a sub-folder for each
+// class.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "muster/data/dataset.h"
+#include "muster/data/readers/image_codec.h"
+
+namespace muster {
+
+// Shapes: [3, height, width] uint8; a pixel's colours lie beside each other in memory, as decoders write them
+// and resize() (transforms.h) is fastest on: contiguous() gives each colour a plane.
+// Throws: invalid_argument as decode_image.
+at::Tensor decode_image(std::string_view file, const std::string& name, const ImageOptions& options = {});
+// The same of a file. Throws: io too, when it cannot be read.
+at::Tensor read_image(const std::string& path, const ImageOptions& options = {});
+
+struct ImageExample {
+  at::Tensor image;
+  at::Tensor label;  // int64, of no dimension
+};
+
+// What becomes of a picture on its way to a batch (transforms.h). Called by several threads at once.
+using ImageTransform = std::function<at::Tensor(at::Tensor image, Generator& rng)>;
+
+struct ImageFolderOptions {
+  // Without it pictures stay as they are, and only those of one size can be joined to batches.
+  ImageTransform transform = {};
+  ImageOptions decode = {};
+};
+
+// path/<class>/…/<picture>.{jpg,jpeg,png}: classes in the order of their names, the pictures of a class in
+// the order of their folders and names. Source: torchvision.datasets.ImageFolder, index for index.
+class ImageFolder : public Dataset<ImageExample> {
+ public:
+  // Throws: io when it is no folder or cannot be read; invalid_argument when there is no class, or one
+  // without pictures.
+  explicit ImageFolder(const std::string& path, const ImageFolderOptions& options = {});
+
+  int64_t size() const override { return static_cast<int64_t>(files_.size()); }
+  ImageExample get(int64_t index, Generator& rng) const override;
+
+  const std::vector<std::string>& classes() const { return classes_; }
+  const std::string& file(int64_t index) const { return files_.at(static_cast<size_t>(index)).path; }
+  // Shapes: [N] int64, for class_balanced (sample_order.h).
+  at::Tensor labels() const;
+
+ private:
+  struct File {
+    std::string path;
+    int64_t label;
+  };
+  std::vector<std::string> classes_;
+  std::vector<File> files_;
+  ImageFolderOptions options_;
+};
+
+}  // namespace muster

@@ -1,0 +1,148 @@
+#include <csetjmp>
+#include <cstddef>
+#include <cstdio>
+
+#include <jpeglib.h>
+// after jpeglib.h
+#include <jerror.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "muster/base/strings.h"
+#include "muster/data/readers/image_formats.h"
+
+namespace muster {
+
+namespace {
+
+constexpr int kMostScans = 500;  // a few bytes can ask for thousands, each as dear as a picture
+
+// libjpeg leaves by longjmp, which destroys nothing: so each call that may fail is in a function that holds
+// nothing to destroy, and says whether it came through.
+class JpegDecoder {
+ public:
+  explicit JpegDecoder(std::string_view file) {
+    jpeg_.err = ::jpeg_std_error(&errors_);
+    jpeg_.client_data = this;
+    errors_.error_exit = [](j_common_ptr jpeg) { fail(jpeg); };
+    errors_.emit_message = [](j_common_ptr jpeg, int level) { judge(jpeg, level); };
+    errors_.output_message = [](j_common_ptr) {};
+    progress_.progress_monitor = [](j_common_ptr jpeg) { count_scans(jpeg); };
+    created_ = create(file);
+  }
+  ~JpegDecoder() { ::jpeg_destroy_decompress(&jpeg_); }
+  JpegDecoder(const JpegDecoder&) = delete;
+  JpegDecoder& operator=(const JpegDecoder&) = delete;
+
+  bool read_header() {
+    if (!created_ || setjmp(jump_) != 0) return false;
+    ::jpeg_read_header(&jpeg_, TRUE);
+    const bool four = jpeg_.jpeg_color_space == JCS_CMYK || jpeg_.jpeg_color_space == JCS_YCCK;
+    jpeg_.out_color_space = four ? JCS_CMYK : JCS_RGB;
+    return true;
+  }
+
+  bool choose_scale(int64_t min_side) {
+    if (setjmp(jump_) != 0) return false;
+    jpeg_.scale_denom = 8;
+    const int64_t side = std::min(jpeg_.image_width, jpeg_.image_height);
+    for (jpeg_.scale_num = 1; jpeg_.scale_num < 8 && side * jpeg_.scale_num < min_side * 8;)
+      ++jpeg_.scale_num;
+    if (min_side == 0) jpeg_.scale_num = 8;
+    ::jpeg_calc_output_dimensions(&jpeg_);
+    return true;
+  }
+
+  // `row`: room for width() × 4 bytes, where is_cmyk().
+  bool decode(uint8_t* pixels, uint8_t* row) {
+    if (setjmp(jump_) != 0) return false;
+    ::jpeg_start_decompress(&jpeg_);
+    while (jpeg_.output_scanline < jpeg_.output_height) {
+      uint8_t* const line = pixels + size_t{3} * jpeg_.output_width * jpeg_.output_scanline;
+      JSAMPROW into = is_cmyk() ? row : line;
+      ::jpeg_read_scanlines(&jpeg_, &into, 1);
+      if (is_cmyk()) to_rgb(row, line);
+    }
+    ::jpeg_finish_decompress(&jpeg_);
+    return true;
+  }
+
+  bool is_cmyk() const { return jpeg_.out_color_space == JCS_CMYK; }
+  int64_t full_height() const { return jpeg_.image_height; }
+  int64_t full_width() const { return jpeg_.image_width; }
+  int64_t height() const { return jpeg_.output_height; }
+  int64_t width() const { return jpeg_.output_width; }
+  std::string failure() const { return message_; }
+
+ private:
+  bool create(std::string_view file) {
+    if (setjmp(jump_) != 0) return false;
+    jpeg_create_decompress(&jpeg_);
+    jpeg_.client_data = this;
+    jpeg_.progress = &progress_;
+    ::jpeg_mem_src(&jpeg_, reinterpret_cast<const unsigned char*>(file.data()),
+                   static_cast<unsigned long>(file.size()));  // NOLINT(google-runtime-int): libjpeg's
+    return true;
+  }
+
+  [[noreturn]] static void fail(j_common_ptr jpeg) {
+    auto* const self = static_cast<JpegDecoder*>(jpeg->client_data);
+    jpeg->err->format_message(jpeg, self->message_);
+    std::longjmp(self->jump_, 1);
+  }
+
+  // libjpeg warns of missing and damaged data, and paints it grey.
+  static void judge(j_common_ptr jpeg, int level) {
+    if (level >= 0) return;
+    switch (jpeg->err->msg_code) {
+      case JWRN_JPEG_EOF:
+      case JWRN_HIT_MARKER:
+      case JWRN_HUFF_BAD_CODE:
+      case JWRN_ARITH_BAD_CODE:
+      case JWRN_MUST_RESYNC:
+        fail(jpeg);
+      default:
+        break;
+    }
+  }
+
+  static void count_scans(j_common_ptr jpeg) {
+    auto* const self = static_cast<JpegDecoder*>(jpeg->client_data);
+    if (self->jpeg_.input_scan_number <= kMostScans) return;
+    std::snprintf(self->message_, sizeof(self->message_), "more than %d scans", kMostScans);
+    std::longjmp(self->jump_, 1);
+  }
+
+  // As Pillow's: what Adobe's programs have written is inverted.
+  void to_rgb(const uint8_t* from, uint8_t* to) const {
+    const int flip = jpeg_.saw_Adobe_marker ? 0 : 255;
+    for (JDIMENSION i = 0; i < jpeg_.output_width; ++i, from += 4, to += 3)
+      for (int c = 0; c < 3; ++c)
+        to[c] = static_cast<uint8_t>(((from[c] ^ flip) * (from[3] ^ flip) + 127) / 255);
+  }
+
+  jpeg_decompress_struct jpeg_{};
+  jpeg_error_mgr errors_{};
+  jpeg_progress_mgr progress_{};
+  std::jmp_buf jump_{};
+  char message_[JMSG_LENGTH_MAX] = "";
+  bool created_ = false;
+};
+
+}  // namespace
+
+void decode_jpeg(std::string_view file, const std::string& name, const ImageOptions& options,
+                 const PlaceForPixels& place) {
+  JpegDecoder decoder(file);
+  const auto fail = [&] { refuse_image(name, cat("a JPEG of which libjpeg says: ", decoder.failure())); };
+  if (!decoder.read_header()) fail();
+  // Of a progressive one libjpeg keeps all coefficients, whatever the scale.
+  check_pixels(decoder.full_height(), decoder.full_width(), name, options);
+  if (!decoder.choose_scale(options.min_side)) fail();
+  std::vector<uint8_t> row(decoder.is_cmyk() ? 4 * static_cast<size_t>(decoder.width()) : 0);
+  uint8_t* const pixels = place(decoder.height(), decoder.width());
+  if (!decoder.decode(pixels, row.data())) fail();
+}
+
+}  // namespace muster

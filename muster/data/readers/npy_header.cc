@@ -1,0 +1,185 @@
+#include "muster/data/readers/npy_header.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/data/gzip.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr size_t kMaxDimensions = 64;
+
+[[noreturn]] void refuse_npy(const std::string& name, const std::string& expected, const std::string& got,
+                             const char* next = "save it again with numpy.save") {
+  throw Error(ErrorCode::invalid_argument,
+              cat("npy: expected ", expected, " in '", name, "', got ", got, "; ", next));
+}
+
+// The header's text is a dictionary as Python writes it, of three values in any order:
+// {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+class HeaderText {
+ public:
+  HeaderText(std::string_view text, const std::string& name) : rest_(text), name_(name) {}
+
+  NpyHeader parse() {
+    NpyHeader header;
+    bool has_type = false;
+    bool has_order = false;
+    bool has_shape = false;
+    expect('{');
+    while (!takes('}')) {
+      const std::string_view key = quoted();
+      expect(':');
+      if (key == "descr") {
+        has_type = true;
+        read_type(header);
+      } else if (key == "fortran_order") {
+        has_order = true;
+        header.fortran_order = truth();
+      } else if (key == "shape") {
+        has_shape = true;
+        header.shape = shape();
+      } else {
+        refuse_npy(name_, "the keys descr, fortran_order and shape", cat("'", shown(key), "'"));
+      }
+      takes(',');
+    }
+    if (!has_type || !has_order || !has_shape)
+      refuse_npy(name_, "a header with descr, fortran_order and shape", "one without");
+    return header;
+  }
+
+ private:
+  void skip_blanks() {
+    while (!rest_.empty() && (rest_[0] == ' ' || rest_[0] == '\n')) rest_.remove_prefix(1);
+  }
+  bool takes(char c) {
+    skip_blanks();
+    if (rest_.empty() || rest_[0] != c) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
+  void expect(char c) {
+    if (!takes(c)) refuse_npy(name_, cat("'", c, "' in the header"), cat("'", shown(rest_), "'"));
+  }
+
+  std::string_view quoted() {
+    skip_blanks();
+    const char quote = rest_.empty() ? '\0' : rest_[0];
+    const size_t end = quote == '\'' || quote == '"' ? rest_.find(quote, 1) : std::string_view::npos;
+    if (end == std::string_view::npos) refuse_npy(name_, "a name in quotes", cat("'", shown(rest_), "'"));
+    const std::string_view inside = rest_.substr(1, end - 1);
+    rest_.remove_prefix(end + 1);
+    return inside;
+  }
+
+  bool truth() {
+    skip_blanks();
+    for (const bool value : {true, false}) {
+      const std::string_view word = value ? "True" : "False";
+      if (!rest_.starts_with(word)) continue;
+      rest_.remove_prefix(word.size());
+      return value;
+    }
+    refuse_npy(name_, "True or False for fortran_order", cat("'", shown(rest_), "'"));
+  }
+
+  std::vector<int64_t> shape() {
+    std::vector<int64_t> found;
+    expect('(');
+    while (!takes(')')) {
+      skip_blanks();
+      const size_t digits = std::min(rest_.find_first_not_of("0123456789"), rest_.size());
+      const auto extent = parse_int(rest_.substr(0, digits));
+      if (!extent || found.size() == kMaxDimensions)
+        refuse_npy(name_, cat("a shape of at most ", kMaxDimensions, " whole numbers"),
+                   cat("'", shown(rest_), "'"));
+      found.push_back(*extent);
+      rest_.remove_prefix(digits);
+      takes(',');
+    }
+    return found;
+  }
+
+  // <f4: byte order, kind, bytes.
+  void read_type(NpyHeader& header) {
+    skip_blanks();
+    if (rest_.starts_with('['))
+      refuse_npy(name_, "one type of numbers", "records", "save each field in a file of its own");
+    const std::string_view text = quoted();
+    const auto size = text.size() < 3 ? std::nullopt : parse_int(text.substr(2));
+    header.kind = text.size() < 3 ? '\0' : text[1];
+    header.item_size = size.value_or(0);
+    if (text.size() > 1 && (text[1] == 'O' || text[0] == 'O'))
+      refuse_npy(name_, "numbers", "Python objects, which would be executed", "save it with another dtype");
+    if (!is_known(header.kind, header.item_size))
+      refuse_npy(name_, "bool, integers of 1 to 8, floats of 2 to 8, or complex numbers of 8 or 16 bytes",
+                 cat("dtype '", shown(text), "'"), "convert it with astype()");
+    if (text[0] == '>' && header.item_size > 1)
+      refuse_npy(name_, "numbers of this machine's byte order", cat("dtype '", shown(text), "'"),
+                 "convert it with astype(x.dtype.newbyteorder('<'))");
+  }
+
+  static bool is_known(char kind, int64_t size) {
+    switch (kind) {
+      case 'b':
+        return size == 1;
+      case 'i':
+      case 'u':
+        return size == 1 || size == 2 || size == 4 || size == 8;
+      case 'f':
+        return size == 2 || size == 4 || size == 8;
+      case 'c':
+        return size == 8 || size == 16;
+      default:
+        return false;
+    }
+  }
+
+  std::string_view rest_;
+  const std::string& name_;
+};
+
+// Extents of 0 make no size fit for the others: LibTorch's strides are products of them too.
+void check_size(const NpyHeader& header, std::string_view file, const std::string& name) {
+  int64_t bytes = header.item_size;
+  bool too_many = false;
+  bool none = false;
+  for (const int64_t extent : header.shape) {
+    none = none || extent == 0;
+    too_many = too_many || __builtin_mul_overflow(bytes, std::max<int64_t>(extent, 1), &bytes);
+  }
+  const auto got = static_cast<int64_t>(file.size() - header.data_begin);
+  const std::string shape = cat(join(header.shape, "x"), " of ", header.item_size, " bytes");
+  if (too_many) refuse_npy(name, "a shape that fits in 63 bits", shape);
+  if (none) bytes = 0;
+  if (got != bytes)
+    refuse_npy(name, cat(bytes, " bytes of data, as its header says (", shape, ")"),
+               cat(got, got < bytes ? " (cut short)" : " (bytes after the end)"));
+}
+
+}  // namespace
+
+NpyHeader parse_npy_header(std::string_view file, const std::string& name) {
+  if (!file.starts_with(kMagic))
+    refuse_npy(name, "a .npy file", cat("a file that begins with '", shown(file.substr(0, 8)), "'"));
+  const auto byte = [&](size_t at) { return static_cast<size_t>(static_cast<unsigned char>(file[at])); };
+  const size_t version = file.size() > 7 ? byte(6) : 0;
+  const size_t text_begin = version == 1 ? 10 : 12;
+  if (version < 1 || version > 3 || file.size() < text_begin)
+    refuse_npy(name, "a whole header of version 1, 2 or 3", cat(file.size(), " bytes of version ", version));
+  size_t length = byte(8) | byte(9) << 8;
+  if (version > 1) length |= byte(10) << 16 | byte(11) << 24;
+  if (length > file.size() - text_begin) refuse_npy(name, "a whole header", "a file cut short in it");
+  NpyHeader header = HeaderText(file.substr(text_begin, length), name).parse();
+  header.data_begin = text_begin + length;
+  check_size(header, file, name);
+  return header;
+}
+
+}  // namespace muster

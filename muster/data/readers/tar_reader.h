@@ -1,0 +1,42 @@
+// The files of a tar archive, one after the other: plain or compressed (gzip, zstd, xz, as libarchive knows).
+// Used by web_shards.h; knows no tensor.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace muster {
+
+class TarReader {
+ public:
+  // Throws: io when it cannot be opened; invalid_argument when it is no tar archive.
+  explicit TarReader(const std::string& path);
+  // Of bytes, which must outlive this; `name` is what messages call them.
+  TarReader(std::string_view bytes, const std::string& name);
+  ~TarReader();
+  TarReader(const TarReader&) = delete;
+  TarReader& operator=(const TarReader&) = delete;
+
+  // The next regular file's name, or nothing at the end. Cheap where nothing is read of those between: in a
+  // file that is not compressed they are sought over.
+  // Throws: invalid_argument when the archive is damaged or cut short; nothing can be read after that.
+  std::optional<std::string> next();
+
+  // The content of the file that next() has named. Throws: as next(); for more than `most` bytes.
+  std::string read(uint64_t most);
+
+ private:
+  struct Archive;
+  [[noreturn]] void fail(const std::string& got) const;
+  void check_end() const;
+
+  std::string name_;
+  bool is_file_;
+  std::string entry_;  // the file that was named last
+  std::unique_ptr<Archive> archive_;
+};
+
+}  // namespace muster

@@ -1,0 +1,197 @@
+#include "muster/data/readers/images.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <numeric>
+
+#include "muster/base/error.h"
+#include "muster/data/loader.h"
+#include "tests/data/files.h"
+#include "tests/data/pictures.h"
+#include "tests/data/python.h"
+
+namespace muster {
+namespace {
+
+using test::jpeg_of;
+using test::message_of;
+using test::png_of;
+using test::some_picture;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+// [3, height, width], of 1 channel repeated.
+at::Tensor tensor_of_picture(const test::Picture& picture) {
+  auto pixels = torch::tensor(std::vector<int>(picture.bytes.begin(), picture.bytes.end()), torch::kByte)
+                    .view({picture.height, picture.width, picture.channels})
+                    .permute({2, 0, 1});
+  if (picture.channels < 3) return pixels.narrow(0, 0, 1).expand({3, -1, -1}).contiguous();
+  return pixels.narrow(0, 0, 3).contiguous();
+}
+
+std::string refusal_of_image(const std::string& bytes, const ImageOptions& options = {}) {
+  return message_of([&] { decode_image(bytes, "x/y.img", options); });
+}
+
+double worst_difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a.to(torch::kInt) - b.to(torch::kInt)).abs().max().item<double>();
+}
+
+TEST(Images, ReadsEveryKindOfPng) {
+  for (const int channels : {1, 2, 3, 4}) {
+    const auto picture = some_picture(13, 29, channels);
+    const auto expected = tensor_of_picture(picture);
+    for (const int bits : {8, 16})
+      for (const bool interlaced : {false, true})
+        EXPECT_TRUE(torch::equal(decode_image(png_of(picture, bits, interlaced), "p"), expected))
+            << channels << " channels, " << bits << " bits";
+  }
+}
+
+TEST(Images, ReadsJpegs) {
+  const auto picture = some_picture(40, 61);
+  const auto expected = tensor_of_picture(picture);
+  const auto image = decode_image(jpeg_of(picture), "p");
+  EXPECT_EQ(image.sizes(), (std::vector<int64_t>{3, 40, 61}));
+  EXPECT_LE((image.to(torch::kFloat) - expected.to(torch::kFloat)).abs().mean().item<double>(), 3);
+  EXPECT_LE(worst_difference(decode_image(jpeg_of(picture, {.progressive = true}), "p"), image), 3);
+  const auto grey = some_picture(40, 61, 1);
+  EXPECT_LE(worst_difference(decode_image(jpeg_of(grey), "p"), tensor_of_picture(grey)), 8);
+}
+
+// Ink in place of light: no ink is white, full black is black.
+TEST(Images, TurnsCmykIntoColours) {
+  auto picture = some_picture(8, 8, 4);
+  for (size_t i = 0; i < picture.bytes.size(); i += 4) {
+    const std::vector<unsigned char> pixel =
+        i < picture.bytes.size() / 2 ? std::vector<unsigned char>{255, 0, 255, 255}  // Adobe's way
+                                     : std::vector<unsigned char>{255, 255, 255, 0};
+    std::copy(pixel.begin(), pixel.end(), picture.bytes.begin() + static_cast<int64_t>(i));
+  }
+  const auto image = decode_image(jpeg_of(picture, {.cmyk = true}), "p").to(torch::kInt);
+  EXPECT_GT(image[0][0][0].item<int>(), 240);
+  EXPECT_LT(image[1][0][0].item<int>(), 40);
+  EXPECT_LT(image[0][7][7].item<int>(), 40);
+}
+
+TEST(Images, DecodesLargeJpegsSmaller) {
+  const auto file = jpeg_of(some_picture(160, 320));
+  const auto size_at = [&](int64_t side) {
+    return decode_image(file, "p", {.min_side = side}).sizes().vec();
+  };
+  EXPECT_EQ(size_at(0), (std::vector<int64_t>{3, 160, 320}));
+  EXPECT_EQ(size_at(80), (std::vector<int64_t>{3, 80, 160}));
+  EXPECT_EQ(size_at(81), (std::vector<int64_t>{3, 100, 200}));
+  EXPECT_EQ(size_at(1), (std::vector<int64_t>{3, 20, 40}));
+  EXPECT_EQ(size_at(1000), (std::vector<int64_t>{3, 160, 320}));
+}
+
+TEST(Images, RefusesWhatIsCutOrDamaged) {
+  const auto picture = some_picture(64, 64);
+  const std::string files[] = {jpeg_of(picture), jpeg_of(picture, {.progressive = true}), png_of(picture),
+                               png_of(picture, 8, true)};
+  for (const std::string& file : files) {
+    for (const size_t keep : {file.size() - 30, file.size() / 2, file.size() / 5, size_t{20}, size_t{4}})
+      EXPECT_THAT(refusal_of_image(file.substr(0, keep)),
+                  HasSubstr("expected a whole JPEG or PNG in 'x/y.img'"));
+  }
+  auto damaged = files[2];
+  damaged[damaged.size() / 2] = static_cast<char>(damaged[damaged.size() / 2] ^ 0x55);
+  EXPECT_THAT(refusal_of_image(damaged), HasSubstr("libpng says"));
+  EXPECT_THAT(refusal_of_image(""), HasSubstr("an empty file"));
+  EXPECT_THAT(refusal_of_image("<html>"), HasSubstr("'<html>'"));
+}
+
+TEST(Images, RefusesMorePixelsThanAllowed) {
+  for (const auto& file : {jpeg_of(some_picture(100, 50)), png_of(some_picture(100, 50))})
+    EXPECT_THAT(refusal_of_image(file, {.max_pixels = 4999}),
+                HasSubstr("at most 4999 pixels in 'x/y.img', got 50x100"));
+}
+
+// Pixel for pixel, where that Python has Pillow.
+TEST(Images, DecodesAsPillow) {
+  const test::TempFolder folder;
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& name, const std::string& bytes) {
+    test::put_file(folder / name, bytes);
+    names.push_back(name);
+  };
+  add("a.jpg", jpeg_of(some_picture(61, 83)));
+  add("b.jpg", jpeg_of(some_picture(33, 47), {.progressive = true}));
+  add("c.jpg", jpeg_of(some_picture(33, 47, 1)));
+  add("d.jpg", jpeg_of(some_picture(33, 47, 4), {.cmyk = true}));
+  add("e.png", png_of(some_picture(33, 47, 4)));
+  add("f.png", png_of(some_picture(33, 47, 1), 8, true));
+  const auto sums = test::run_python("tests/data/pillow_sums.py", folder.path());
+  if (!sums) GTEST_SKIP() << "that Python has no Pillow";
+  std::string ours;
+  for (const std::string& name : names) {
+    const auto pixels = read_image(folder / name).permute({1, 2, 0}).contiguous().to(torch::kLong).flatten();
+    ours += name + " " +
+            std::to_string((pixels * torch::arange(1, pixels.numel() + 1)).sum().item<int64_t>()) + "\n";
+  }
+  EXPECT_EQ(*sums, ours);
+}
+
+class ImageFolders : public ::testing::Test {
+ protected:
+  void put(const std::string& name, const std::string& bytes) {
+    std::filesystem::create_directories(std::filesystem::path(folder_ / name).parent_path());
+    test::put_file(folder_ / name, bytes);
+  }
+  test::TempFolder folder_;
+  std::string small_ = png_of(some_picture(4, 6));
+};
+
+TEST_F(ImageFolders, SortsClassesAndPictures) {
+  put("dog/b.png", small_);
+  put("dog/a.JPG", jpeg_of(some_picture(4, 6)));
+  put("dog/deep/0.png", small_);
+  put("cat/x.jpeg", jpeg_of(some_picture(4, 6)));
+  put("cat/notes.txt", "no picture");
+  put("readme.txt", "no class");
+  const ImageFolder images(folder_.path());
+  EXPECT_THAT(images.classes(), ElementsAre("cat", "dog"));
+  ASSERT_EQ(images.size(), 4);
+  EXPECT_THAT(images.file(1), EndsWith("dog/a.JPG"));
+  EXPECT_THAT(images.file(3), EndsWith("dog/deep/0.png"));
+  EXPECT_TRUE(torch::equal(images.labels(), torch::tensor({0, 1, 1, 1}, torch::kLong)));
+  DataLoader loader(images, {.batch_size = 4, .workers = 2});
+  for (const auto& batch : loader) {
+    EXPECT_EQ(batch.image.sizes(), (std::vector<int64_t>{4, 3, 4, 6}));
+    EXPECT_TRUE(torch::equal(batch.label, images.labels()));
+  }
+}
+
+TEST_F(ImageFolders, GivesTheTransformTheSamplesOwnChance) {
+  put("a/1.png", small_);
+  const ImageFolder images(folder_.path(), {.transform = [](const at::Tensor& image, Generator& rng) {
+                             return image.to(torch::kFloat) * rng.uniform();
+                           }});
+  Generator one(0, 0, 0);
+  Generator same(0, 0, 0);
+  Generator other(0, 1, 0);
+  const auto image = images.get(0, one).image;
+  EXPECT_TRUE(torch::equal(image, images.get(0, same).image));
+  EXPECT_FALSE(torch::equal(image, images.get(0, other).image));
+}
+
+TEST_F(ImageFolders, NamesWhatIsWrong) {
+  EXPECT_THAT(message_of([&] { ImageFolder(folder_ / "nowhere"); }), HasSubstr("nowhere"));
+  EXPECT_THAT(message_of([&] { ImageFolder(folder_.path()); }), HasSubstr("a sub-folder for each class"));
+  put("a/1.png", small_);
+  put("b/notes.txt", "");
+  EXPECT_THAT(message_of([&] { ImageFolder(folder_.path()); }), HasSubstr("of the class 'b'"));
+  put("b/2.jpg", jpeg_of(some_picture(40, 40)).substr(0, 700));
+  DataLoader loader(ImageFolder(folder_.path()), {});
+  EXPECT_THAT(message_of([&] {
+                for (const auto& batch : loader) (void)batch;
+              }),
+              AllOf(HasSubstr("sample 1"), HasSubstr("b/2.jpg"), HasSubstr("libjpeg says")));
+}
+
+}  // namespace
+}  // namespace muster
