@@ -18,26 +18,6 @@ std::string worker_text(const WorkerPlace& place) {
   return place.worker < 0 ? "" : cat(" (worker ", place.worker, ")");
 }
 
-// The exception stays within the new one, for std::rethrow_if_nested.
-[[noreturn]] void fail_with(const std::string& what) {
-  ErrorCode code = ErrorCode::backend_failed;
-  std::string why;
-  try {
-    throw;
-  } catch (const Error& error) {
-    code = error.code();
-    why = error.what();
-  } catch (const std::bad_alloc&) {
-    code = ErrorCode::unavailable;
-    why = "out of memory";
-  } catch (const std::exception& error) {
-    why = error.what();
-  } catch (...) {
-    why = "an exception that is no std::exception";
-  }
-  std::throw_with_nested(Error(code, cat("data loader: ", what, ": ", why)));
-}
-
 int64_t checked(const char* what, int64_t value, int64_t least) {
   if (value >= least) return value;
   throw Error(ErrorCode::invalid_argument,
@@ -172,15 +152,35 @@ void check_epoch_has_batches(const EpochBatches& epoch, const DataPosition& posi
                   " ranks; use a smaller batch size or fewer ranks, or turn drop_last off"));
 }
 
+// The exception stays within the new one, for std::rethrow_if_nested.
+void fail_loading(const std::string& what) {
+  ErrorCode code = ErrorCode::backend_failed;
+  std::string why;
+  try {
+    throw;
+  } catch (const Error& error) {
+    code = error.code();
+    why = error.what();
+  } catch (const std::bad_alloc&) {
+    code = ErrorCode::unavailable;
+    why = "out of memory";
+  } catch (const std::exception& error) {
+    why = error.what();
+  } catch (...) {
+    why = "an exception that is no std::exception";
+  }
+  std::throw_with_nested(Error(code, cat("data loader: ", what, ": ", why)));
+}
+
 void fail_sample(int64_t sample, const WorkerPlace& place) {
-  fail_with(cat("sample ", sample, worker_text(place)));
+  fail_loading(cat("sample ", sample, worker_text(place)));
 }
 
 void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place) {
   const std::string what =
       cat("batch of samples ", samples.empty() ? "" : cat(samples.front(), " … ", samples.back()),
           worker_text(place));
-  if (std::current_exception()) fail_with(what);
+  if (std::current_exception()) fail_loading(what);
   throw Error(
       ErrorCode::invalid_argument,
       cat("data loader: ", what, ": expected a sample that can be read, got none of ", samples.size()));

@@ -90,7 +90,8 @@ void check_weight_read(const StepWeight& weight, int64_t batch);
 // Throws: failed_precondition for a whole epoch without a batch, which would be gone through for ever.
 void check_epoch_has_batches(const EpochBatches& epoch, const DataPosition& position);
 
-// From within a handler: throws the exception again, with the sample and the worker in front.
+// From within a handler: throws the exception again, with `what`, or the sample and the worker, in front.
+[[noreturn]] void fail_loading(const std::string& what);
 [[noreturn]] void fail_sample(int64_t sample, const WorkerPlace& place);
 [[noreturn]] void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place);
 std::string text_of_current_exception();

@@ -57,8 +57,10 @@ struct Prefetch::State {
   std::condition_variable ready;
   Make make;
   int64_t first_not_begun;
+  int64_t begin;
   int64_t end;
-  int64_t limit;  // the first that is too far ahead
+  int64_t turns = 0;  // the workers, where each has numbers of its own
+  int64_t limit;      // the first that is too far ahead
   bool stop = false;
   std::map<int64_t, MadeThing> made_things;
   std::vector<std::unique_ptr<WorkerPlace>> places;
@@ -66,10 +68,14 @@ struct Prefetch::State {
 
   void work(WorkerPlace& place) {
     std::unique_lock lock(mutex);
+    int64_t own = begin;
+    while (turns > 0 && own % turns != place.worker) ++own;
+    int64_t& next = turns > 0 ? own : first_not_begun;
     while (true) {
-      room.wait(lock, [&] { return stop || first_not_begun >= end || first_not_begun < limit; });
-      if (stop || first_not_begun >= end) return;
-      const int64_t number = first_not_begun++;
+      room.wait(lock, [&] { return stop || next >= end || next < limit; });
+      if (stop || next >= end) return;
+      const int64_t number = next;
+      next += std::max<int64_t>(turns, 1);
       lock.unlock();
       MadeThing result = made(make, number, place);
       lock.lock();
@@ -86,7 +92,9 @@ Prefetch::Prefetch(Make make, int64_t begin, int64_t end, const PrefetchOptions&
   state_ = std::make_shared<State>();
   state_->make = make_;
   state_->first_not_begun = begin;
+  state_->begin = begin;
   state_->end = end;
+  if (options.in_turns) state_->turns = options.workers;
   state_->limit = begin + options_.ahead;
   try {
     start_workers();
@@ -165,7 +173,11 @@ Prefetch::Thing Prefetch::take() {
     result = std::move(state_->made_things.extract(next_++).mapped());
     ++state_->limit;
   }
-  state_->room.notify_one();
+  if (options_.in_turns) {
+    state_->room.notify_all();  // but one can go on, and only it knows
+  } else {
+    state_->room.notify_one();
+  }
   if (result.error) std::rethrow_exception(result.error);
   return result.thing;
 }

@@ -25,6 +25,9 @@ struct PrefetchOptions {
   int64_t ahead = 0;  // at most as many are made and not handed out; 0: two for each worker
   std::optional<std::chrono::milliseconds> timeout =
       {};  // of waiting for one; without, a warning after a minute
+  // Number n is made by worker n mod workers, so what a worker makes follows on what it made before; else by
+  // whichever is free.
+  bool in_turns = false;
 };
 
 class Prefetch {

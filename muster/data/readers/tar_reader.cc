@@ -51,6 +51,7 @@ TarReader::TarReader(const std::string& path)
     throw Error(ErrorCode::io,
                 cat("tar: expected a file at '", path, "', got ",
                     S_ISDIR(info.st_mode) ? "a folder" : "a special file", "; correct the path"));
+  file_size_ = info.st_size;
   if (::archive_read_open_filename(archive_->handle, path.c_str(), kBlock) != ARCHIVE_OK)
     fail(archive_->failure());
 }
@@ -74,6 +75,7 @@ std::optional<std::string> TarReader::next() {
     if (result != ARCHIVE_OK && result != ARCHIVE_WARN) fail(archive_->failure());
     const char* const path = ::archive_entry_pathname(entry);
     entry_ = path == nullptr ? "" : path;
+    check_room(entry);
     if (!entry_.empty() && ::archive_entry_filetype(entry) == AE_IFREG &&
         ::archive_entry_hardlink(entry) == nullptr)
       return entry_;
@@ -96,15 +98,22 @@ std::string TarReader::read(uint64_t most) {
   }
 }
 
+// What is passed over unread must be there too: a resumed stream passes over what it has read before.
+void TarReader::check_room(archive_entry* entry) const {
+  if (!is_file_ || ::archive_filter_count(archive_->handle) > 1 || ::archive_entry_sparse_count(entry) > 0)
+    return;
+  const int64_t here = ::archive_filter_bytes(archive_->handle, 0);
+  if (here > file_size_ || ::archive_entry_size(entry) > file_size_ - here)
+    fail("one that ends within it: cut short");
+}
+
 // An archive that is cut off between two files looks whole but for the blocks of zeros at the end.
 void TarReader::check_end() const {
   if (!is_file_ || ::archive_filter_count(archive_->handle) > 1) return;
   const Fd file(::open(name_.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat info {};
-  if (!file.valid() || ::fstat(file.get(), &info) != 0)
-    fail_errno(cat("tar: cannot read '", name_, "'"), errno);
+  if (!file.valid()) fail_errno(cat("tar: cannot read '", name_, "'"), errno);
   char block[kTarBlock];
-  const off_t last = info.st_size - static_cast<off_t>(kTarBlock);
+  const int64_t last = file_size_ - static_cast<int64_t>(kTarBlock);
   const bool whole = last >= 0 &&
                      ::pread(file.get(), block, kTarBlock, last) == static_cast<ssize_t>(kTarBlock) &&
                      std::all_of(block, block + kTarBlock, [](char c) { return c == 0; });

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+struct archive_entry;
+
 namespace muster {
 
 class TarReader {
@@ -31,10 +33,12 @@ class TarReader {
  private:
   struct Archive;
   [[noreturn]] void fail(const std::string& got) const;
+  void check_room(archive_entry* entry) const;
   void check_end() const;
 
   std::string name_;
   bool is_file_;
+  int64_t file_size_ = 0;
   std::string entry_;  // the file that was named last
   std::unique_ptr<Archive> archive_;
 };

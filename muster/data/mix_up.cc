@@ -1,0 +1,88 @@
+#include "muster/data/mix_up.h"
+
+#include <ATen/ops/one_hot.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster::transform {
+
+namespace {
+
+[[noreturn]] void refuse_mix(const std::string& expected, const std::string& got) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("transform: mix of a batch: expected ", expected, ", got ", got, "; correct the call"));
+}
+
+void check_mix(const at::Tensor& images, const at::Tensor& labels, int64_t classes, double alpha) {
+  if (!images.defined() || images.dim() != 4 || images.scalar_type() != at::kFloat)
+    refuse_mix("images [B, channels, height, width] float32",
+               images.defined()
+                   ? cat("[", join(images.sizes(), ", "), "] ", c10::toString(images.scalar_type()))
+                   : std::string("an undefined tensor"));
+  if (!labels.defined() || labels.dim() != 1 || labels.scalar_type() != at::kLong ||
+      labels.size(0) != images.size(0))
+    refuse_mix(cat("int64 labels [", images.size(0), "]"),
+               labels.defined()
+                   ? cat("[", join(labels.sizes(), ", "), "] ", c10::toString(labels.scalar_type()))
+                   : std::string("an undefined tensor"));
+  if (!(alpha > 0) || !std::isfinite(alpha)) refuse_mix("an alpha above 0", cat(alpha));
+  // On a GPU one_hot finds labels out of range; a check here would wait for it.
+  if (!labels.is_cpu() || labels.numel() == 0) return;
+  const auto least = labels.min().item<int64_t>();
+  const auto most = labels.max().item<int64_t>();
+  if (least < 0 || most >= classes)
+    refuse_mix(cat("labels from 0 to ", classes - 1), cat(least < 0 ? least : most));
+}
+
+// Beta(alpha, alpha), as two gammas' share.
+double beta(double alpha, Generator& rng) {
+  std::gamma_distribution<double> gamma(alpha);
+  const double a = gamma(rng);
+  const double b = gamma(rng);
+  return a + b > 0 ? a / (a + b) : rng.chance(0.5) ? 1 : 0;  // both can be too small for a double
+}
+
+at::Tensor mixed_labels(const at::Tensor& labels, int64_t classes, double lambda) {
+  const auto sharp = at::one_hot(labels, classes).to(at::kFloat);
+  return sharp.roll(1, 0).mul_(1 - lambda).add_(sharp.mul(lambda));
+}
+
+}  // namespace
+
+SoftBatch mix_up(const at::Tensor& images, const at::Tensor& labels, int64_t classes, double alpha,
+                 Generator& rng) {
+  check_mix(images, labels, classes, alpha);
+  const double lambda = beta(alpha, rng);
+  return {.images = images.roll(1, 0).mul_(1 - lambda).add_(images.mul(lambda)),
+          .targets = mixed_labels(labels, classes, lambda)};
+}
+
+SoftBatch cut_mix(const at::Tensor& images, const at::Tensor& labels, int64_t classes, double alpha,
+                  Generator& rng) {
+  check_mix(images, labels, classes, alpha);
+  const double lambda = beta(alpha, rng);
+  const int64_t height = images.size(2);
+  const int64_t width = images.size(3);
+  if (height == 0 || width == 0) refuse_mix("images with pixels", cat(height, "x", width));
+  const int64_t x = rng.integer(width);
+  const int64_t y = rng.integer(height);
+  const double half = 0.5 * std::sqrt(1 - lambda);
+  const auto half_width = static_cast<int64_t>(half * static_cast<double>(width));
+  const auto half_height = static_cast<int64_t>(half * static_cast<double>(height));
+  const int64_t left = std::max<int64_t>(x - half_width, 0);
+  const int64_t top = std::max<int64_t>(y - half_height, 0);
+  const int64_t columns = std::min(x + half_width, width) - left;
+  const int64_t rows = std::min(y + half_height, height) - top;
+  auto out = images.clone();
+  const auto part = [&](const at::Tensor& of) { return of.narrow(2, top, rows).narrow(3, left, columns); };
+  if (rows > 0 && columns > 0) part(out).copy_(part(images.roll(1, 0)));
+  const double kept = 1 - static_cast<double>(rows * columns) / static_cast<double>(height * width);
+  return {.images = out, .targets = mixed_labels(labels, classes, kept)};
+}
+
+}  // namespace muster::transform

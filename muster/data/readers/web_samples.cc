@@ -1,0 +1,229 @@
+#include "muster/data/readers/web_samples.h"
+
+#include <algorithm>
+#include <cctype>
+#include <exception>
+#include <filesystem>
+#include <numeric>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/data/generator.h"
+#include "muster/data/gzip.h"
+#include "muster/data/mix.h"
+#include "muster/data/readers/tar_reader.h"
+#include "muster/data/readers/web_shards.h"
+
+namespace muster {
+
+namespace {
+
+constexpr int64_t kMostShards = 10'000'000;
+constexpr uint64_t kShardOrder = 1;  // keeps the orders of shards and of buffers apart
+constexpr uint64_t kBufferOrder = 2;
+
+// Up to the first dot behind the last slash, and what follows it.
+std::pair<std::string, std::string> key_and_ending(const std::string& name) {
+  const size_t slash = name.rfind('/');
+  const size_t dot = name.find('.', slash == std::string::npos ? 0 : slash + 1);
+  if (dot == std::string::npos) return {name, ""};
+  std::string ending = name.substr(dot + 1);
+  for (char& c : ending) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return {name.substr(0, dot), ending};
+}
+
+Generator generator_of(const StreamPart& part, uint64_t purpose, int64_t index) {
+  return {static_cast<int64_t>(mixed(static_cast<uint64_t>(part.seed), purpose)), part.epoch, index};
+}
+
+[[noreturn]] void refuse_braces(const std::string& pattern) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("web shards: expected a folder, a file, or a pattern with one {000..127}, got '", pattern,
+                  "'; correct it, or give the names of all shards"));
+}
+
+std::vector<std::string> expanded(const std::string& pattern) {
+  const size_t open = pattern.find('{');
+  if (open == std::string::npos) return {pattern};
+  const size_t dots = pattern.find("..", open);
+  const size_t close = pattern.find('}', open);
+  if (dots == std::string::npos || close == std::string::npos || dots > close) refuse_braces(pattern);
+  const std::string low = pattern.substr(open + 1, dots - open - 1);
+  const auto first = parse_int(low);
+  const auto last = parse_int(pattern.substr(dots + 2, close - dots - 2));
+  if (!first || !last || *first < 0 || *last < *first || *last - *first >= kMostShards)
+    refuse_braces(pattern);
+  std::vector<std::string> names;
+  for (int64_t i = *first; i <= *last; ++i) {
+    std::string number = std::to_string(i);
+    if (number.size() < low.size()) number.insert(0, low.size() - number.size(), '0');
+    names.push_back(cat(pattern.substr(0, open), number, pattern.substr(close + 1)));
+  }
+  return names;
+}
+
+std::vector<std::string> tars_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (entry.path().extension() == ".tar") names.push_back(entry.path().string());
+  std::sort(names.begin(), names.end());
+  if (names.empty())
+    throw Error(ErrorCode::io, cat("web shards: expected .tar files in the folder '", folder,
+                                   "', got none; correct the folder"));
+  return names;
+}
+
+}  // namespace
+
+void fail_web_sample(const WebSample& sample) {
+  ErrorCode code = ErrorCode::invalid_argument;
+  std::string why = "an exception that is no std::exception";
+  try {
+    throw;
+  } catch (const Error& error) {
+    code = error.code();
+    why = error.what();
+  } catch (const std::exception& error) {
+    why = error.what();
+  } catch (...) {
+  }
+  std::throw_with_nested(Error(code, cat("web shards: sample ", sample.place(), ": ", why)));
+}
+
+bool WebSample::has(std::string_view ending) const {
+  return std::any_of(files.begin(), files.end(), [&](const File& file) { return file.ending == ending; });
+}
+
+const std::string& WebSample::file(std::string_view ending) const {
+  std::vector<std::string> endings;
+  for (const File& file : files) {
+    if (file.ending == ending) return file.bytes;
+    endings.push_back(shown(file.ending));
+  }
+  throw Error(ErrorCode::invalid_argument, cat("web shards: expected a file '.", ending, "' of the sample ",
+                                               place(), ", got .", join(endings, ", .")));
+}
+
+std::string WebSample::place() const {
+  return cat("'", shown(key), "' of '", shard, "'");
+}
+
+std::vector<std::string> shards_of(const std::string& pattern) {
+  if (std::filesystem::is_directory(pattern)) return tars_in(pattern);
+  auto names = expanded(pattern);
+  for (const std::string& name : names)
+    if (!std::filesystem::exists(name))
+      throw Error(ErrorCode::io,
+                  cat("web shards: expected the file '", name, "', got none; correct the pattern"));
+  return names;
+}
+
+struct WebSampleReader::State {
+  std::vector<std::string> shards;
+  WebShardsOptions options;
+  std::vector<size_t> mine;  // numbers of shards, in this part's order
+  size_t next_shard = 0;     // in `mine`
+  std::unique_ptr<TarReader> tar;
+  std::optional<std::string> name;  // the tar's next file, which was named and not read
+  int64_t in_shard = 0;             // samples so far
+  std::vector<WebSample> buffer;
+  Generator chance;
+};
+
+WebSampleReader::WebSampleReader(std::vector<std::string> shards, const WebShardsOptions& options,
+                                 const StreamPart& part)
+    : state_(new State{.shards = std::move(shards),
+                       .options = options,
+                       .mine = {},
+                       .tar = {},
+                       .name = {},
+                       .buffer = {},
+                       .chance = generator_of(part, kBufferOrder, part.part)}) {
+  const size_t count = state_->shards.size();
+  if (count < static_cast<size_t>(part.parts))
+    throw Error(ErrorCode::invalid_argument,
+                cat("web shards: expected at least a shard for each of ", part.parts,
+                    " parts (ranks × workers), got ", count, "; use fewer workers, or make smaller shards"));
+  std::vector<size_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  if (options.shuffle_shards) {
+    Generator rng = generator_of(part, kShardOrder, 0);
+    for (size_t i = count; i > 1; --i)
+      std::swap(order[i - 1], order[static_cast<size_t>(rng.integer(static_cast<int64_t>(i)))]);
+  }
+  for (auto i = static_cast<size_t>(part.part); i < count; i += static_cast<size_t>(part.parts))
+    state_->mine.push_back(order[i]);
+}
+
+WebSampleReader::~WebSampleReader() = default;
+
+std::optional<WebSample> WebSampleReader::next() {
+  return take(true);
+}
+
+// What is held in the buffer must be there, bytes and all.
+void WebSampleReader::skip(int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    try {
+      if (!take(state_->options.shuffle_buffer > 0)) return;
+    } catch (const Error&) {  // was counted when it was first read
+    }
+  }
+}
+
+std::optional<WebSample> WebSampleReader::take(bool with_bytes) {
+  State& state = *state_;
+  if (state.options.shuffle_buffer <= 0) return from_shards(with_bytes);
+  while (static_cast<int64_t>(state.buffer.size()) < state.options.shuffle_buffer) {
+    auto sample = from_shards(with_bytes);
+    if (!sample) break;
+    state.buffer.push_back(std::move(*sample));
+  }
+  if (state.buffer.empty()) return std::nullopt;
+  const auto chosen = static_cast<size_t>(state.chance.integer(static_cast<int64_t>(state.buffer.size())));
+  std::swap(state.buffer[chosen], state.buffer.back());
+  WebSample sample = std::move(state.buffer.back());
+  state.buffer.pop_back();
+  return sample;
+}
+
+std::optional<WebSample> WebSampleReader::from_shards(bool with_bytes) {
+  State& state = *state_;
+  while (true) {
+    if (!state.tar) {
+      if (state.next_shard == state.mine.size()) return std::nullopt;
+      state.in_shard = 0;
+      state.name.reset();
+      state.tar = std::make_unique<TarReader>(state.shards[state.mine[state.next_shard++]]);
+    }
+    try {
+      if (auto sample = from_shard(with_bytes)) return sample;
+    } catch (...) {
+      state.tar.reset();
+      throw;
+    }
+    state.tar.reset();
+  }
+}
+
+std::optional<WebSample> WebSampleReader::from_shard(bool with_bytes) {
+  State& state = *state_;
+  const size_t shard = state.mine[state.next_shard - 1];
+  if (!state.name) state.name = state.tar->next();
+  if (!state.name) return std::nullopt;
+  WebSample sample{.shard = state.shards[shard], .key = key_and_ending(*state.name).first, .files = {}};
+  sample.number = static_cast<int64_t>(shard) << 32 | state.in_shard++;
+  uint64_t left = state.options.max_sample_bytes;
+  while (state.name) {
+    auto [key, ending] = key_and_ending(*state.name);
+    if (key != sample.key) break;
+    std::string bytes = with_bytes ? state.tar->read(left) : std::string();
+    left -= bytes.size();
+    sample.files.push_back({.ending = std::move(ending), .bytes = std::move(bytes)});
+    state.name = state.tar->next();
+  }
+  return sample;
+}
+
+}  // namespace muster

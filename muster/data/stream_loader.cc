@@ -1,0 +1,25 @@
+#include "muster/data/stream_loader.h"
+
+#include "muster/base/error.h"
+
+namespace muster {
+
+namespace streaming {
+
+constexpr int64_t kMostBadInARow = 1000;  // a connection that is lost throws for ever
+
+void note_bad_example(Shared& shared, const StreamPart& part, int64_t read, int64_t* in_a_row) {
+  if (!shared.options.skip_bad || ++*in_a_row > kMostBadInARow) throw;
+  shared.bad.add(read, cat("part ", part.part, " of ", part.parts, ": ", text_of_current_exception()));
+}
+
+}  // namespace streaming
+
+void fail_empty_stream(const StreamPosition& position) {
+  throw Error(ErrorCode::failed_precondition,
+              cat("stream loader: expected an epoch with at least 1 batch of this rank, got none in epoch ",
+                  position.epoch, " (rank ", position.rank, " of ", position.ranks,
+                  "); use a smaller batch size, fewer ranks or workers, or turn drop_last off"));
+}
+
+}  // namespace muster

@@ -1,0 +1,344 @@
+// Batches of a stream (stream.h), made ahead by worker threads: worker k of a rank reads the part
+// rank × workers + k, and batches are taken from the workers in turn, so their order is the same in every
+// run.
+//
+//   muster::StreamLoader loader(shards, {.batch_size = 64, .workers = 4, .rank = rank, .ranks = ranks});
+//   for (const auto& batch : loader.steps(1000)) …
+//
+// Parts end at different times: a worker at its end is passed over, and a rank's epoch is over when all of
+// its workers are at theirs. So ranks may have different numbers of batches. To stop with the first of them
+// is the training loop's business.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "muster/base/strings.h"
+#include "muster/data/batch.h"
+#include "muster/data/collate.h"
+#include "muster/data/device_copy.h"
+#include "muster/data/loader_core.h"
+#include "muster/data/stream.h"
+#include "muster/data/stream_position.h"
+
+namespace muster {
+
+namespace streaming {
+
+struct Shared {
+  StreamLoaderOptions options;
+  BadSamples bad;
+};
+
+// What a worker keeps between its batches.
+template <class E>
+struct Part {
+  StreamPart which;
+  int64_t read = 0;  // calls of next()
+  std::unique_ptr<StreamReader<E>> reader = {};
+};
+
+// What a worker gives when it is its turn; without data at its part's end.
+template <class Data>
+struct Turn {
+  std::optional<Data> data;
+  int64_t samples = 0;
+  int64_t read = 0;
+};
+
+// From within a handler. Throws the exception again with the part in front, unless bad examples are left out
+// and there were some good ones lately.
+void note_bad_example(Shared& shared, const StreamPart& part, int64_t read, int64_t* in_a_row);
+
+// The next batch's examples of a part.
+template <class E>
+std::vector<E> read_examples(const Stream<E>& stream, Part<E>& part, Shared& shared, WorkerPlace& place) {
+  if (!part.reader) {
+    part.reader = stream.open(part.which);
+    if (part.read > 0) part.reader->skip(part.read);
+  }
+  std::vector<E> examples;
+  int64_t bad_in_a_row = 0;
+  while (static_cast<int64_t>(examples.size()) < shared.options.batch_size) {
+    place.sample = part.read;
+    try {
+      auto example = part.reader->next();
+      if (!example) break;
+      examples.push_back(std::move(*example));
+      bad_in_a_row = 0;
+    } catch (...) {
+      note_bad_example(shared, part.which, part.read, &bad_in_a_row);
+    }
+    ++part.read;
+  }
+  return examples;
+}
+
+template <class E>
+auto take_turn(const Stream<E>& stream, Part<E>& part, Shared& shared, WorkerPlace& place) {
+  Turn<Collated<E>> turn;
+  try {
+    auto examples = read_examples(stream, part, shared, place);
+    turn.samples = static_cast<int64_t>(examples.size());
+    turn.read = part.read;
+    if (turn.samples == shared.options.batch_size || (turn.samples > 0 && !shared.options.drop_last))
+      turn.data = collate(std::move(examples));
+  } catch (...) {
+    fail_loading(cat("part ", part.which.part, " of ", part.which.parts, ", after ", part.read, " examples"));
+  }
+  return turn;
+}
+
+}  // namespace streaming
+
+// Throws: failed_precondition for an epoch without a batch, which would be gone through for ever.
+[[noreturn]] void fail_empty_stream(const StreamPosition& position);
+
+// `S` is a Stream, or a class like WebShards that is one; it is kept as a copy.
+template <class S>
+class StreamLoader {
+ public:
+  using Example = typename S::Example;
+  using Data = Collated<Example>;
+  using Batch = muster::Batch<Data>;
+
+  // Throws: invalid_argument for options out of range.
+  StreamLoader(S stream, const StreamLoaderOptions& options)
+      : StreamLoader(std::make_shared<const S>(std::move(stream)), options) {}
+  StreamLoader(std::shared_ptr<const S> stream, const StreamLoaderOptions& options)
+      : stream_(std::move(stream)), shared_(std::make_shared<streaming::Shared>()) {
+    check_stream_options(options);
+    shared_->options = options;
+    begin_epoch(0);
+  }
+
+  class Iterator {
+   public:
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+
+    const Batch& operator*() const { return *batch_; }
+    const Batch* operator->() const { return &*batch_; }
+    Iterator& operator++();
+    void operator++(int) { ++*this; }
+    bool operator==(std::default_sentinel_t) const { return !batch_; }
+
+   private:
+    friend class StreamLoader;
+    struct Coming {
+      Batch batch;
+      DeviceCopy copy;
+      int64_t number;  // of its turn
+      int64_t read;    // by its worker
+    };
+
+    Iterator(StreamLoader& loader, int64_t until_step) : loader_(&loader), until_step_(until_step) {
+      start();
+    }
+    void start();
+    void advance();
+    bool stage(bool wait);
+    void hand_out(Coming now);
+    void end_epoch();
+
+    StreamLoader* loader_;
+    int64_t until_step_;   // over epochs, to this step; -1: this epoch
+    StreamPosition now_;   // after the batch handed out last
+    int64_t turn_ = 0;     // the next to be taken
+    int64_t ended_ = 0;    // turns in a row without data
+    int64_t in_step_ = 0;  // batches of the step that were handed out
+    std::deque<Coming> coming_;
+    std::optional<Batch> batch_;
+    std::unique_ptr<Prefetch> prefetch_;
+  };
+
+  // The rest of the epoch from position(): of one that was left early too. At its end the next begin() reads
+  // the next epoch.
+  Iterator begin() { return {*this, -1}; }
+  std::default_sentinel_t end() const { return {}; }
+
+  // From position() to step `until`, counted from training's beginning, over as many epochs as that takes.
+  auto steps(int64_t until) {
+    struct Steps {
+      StreamLoader& loader;
+      int64_t until;
+      Iterator begin() { return {loader, until}; }
+      std::default_sentinel_t end() const { return {}; }
+    };
+    return Steps{*this, until};
+  }
+
+  // The epoch's beginning; does nothing in the midst of this very epoch, where restore() has led.
+  void set_epoch(int64_t epoch) {
+    if (epoch != position_.epoch) begin_epoch(epoch);
+  }
+
+  // Where training is after the last whole step of this rank. Every rank saves its own, and goes on exactly
+  // there, with the same number of ranks and workers. Throws: as check_stream_position.
+  const StreamPosition& position() const { return position_; }
+  void restore(const StreamPosition& position) {
+    check_stream_position(position, shared_->options);
+    position_ = position;
+  }
+
+  const S& stream() const { return *stream_; }
+  LoaderStats stats() const {
+    LoaderStats stats = stats_;
+    stats.bad_samples = shared_->bad.count();
+    return stats;
+  }
+  // Of the last epoch that this rank has come to the end of: what ranks can compare.
+  int64_t batches_of_last_epoch() const { return batches_of_last_epoch_; }
+
+ private:
+  void begin_epoch(int64_t epoch) {
+    const auto& options = shared_->options;
+    position_ = {.epoch = epoch,
+                 .step = position_.step,
+                 .seed = options.seed,
+                 .rank = options.rank,
+                 .ranks = options.ranks,
+                 .batch_size = options.batch_size,
+                 .read = std::vector<int64_t>(static_cast<size_t>(std::max(options.workers, 1)))};
+    batches_of_epoch_ = 0;
+  }
+
+  std::shared_ptr<const S> stream_;
+  std::shared_ptr<streaming::Shared> shared_;  // with the workers, which may outlive the loader
+  StreamPosition position_;
+  LoaderStats stats_;
+  int64_t batches_of_epoch_ = 0;
+  int64_t batches_of_last_epoch_ = 0;
+};
+
+template <class S>
+void StreamLoader<S>::Iterator::start() {
+  const auto& options = loader_->shared_->options;
+  now_ = loader_->position_;
+  turn_ = now_.batch;
+  ended_ = in_step_ = 0;
+  coming_.clear();
+  const auto workers = static_cast<int64_t>(now_.read.size());
+  auto parts = std::make_shared<std::vector<streaming::Part<Example>>>();
+  for (int64_t k = 0; k < workers; ++k) {
+    parts->push_back({.which = {.part = options.rank * workers + k,
+                                .parts = options.ranks * workers,
+                                .seed = options.seed,
+                                .epoch = now_.epoch},
+                      .read = now_.read[static_cast<size_t>(k)]});
+  }
+  const auto make = [stream = loader_->stream_, parts, shared = loader_->shared_](
+                        int64_t number, WorkerPlace& place) -> Prefetch::Thing {
+    auto& part = (*parts)[static_cast<size_t>(number) % parts->size()];
+    return std::make_shared<streaming::Turn<Data>>(
+        streaming::take_turn<Example>(*stream, part, *shared, place));
+  };
+  prefetch_ = std::make_unique<Prefetch>(
+      make, turn_, std::numeric_limits<int64_t>::max(),
+      PrefetchOptions{
+          .workers = options.workers, .ahead = options.ahead, .timeout = options.timeout, .in_turns = true});
+  advance();
+}
+
+// The next batch to coming_. False: there is none, or, without `wait`, none yet.
+template <class S>
+bool StreamLoader<S>::Iterator::stage(bool wait) {
+  const auto& options = loader_->shared_->options;
+  while (ended_ < static_cast<int64_t>(now_.read.size())) {
+    Prefetch::Thing thing;
+    if (wait) {
+      thing = prefetch_->next();
+      loader_->stats_.seconds_stalled += std::chrono::duration<double>(prefetch_->take_stall()).count();
+    } else if (auto ready = prefetch_->next_if_ready()) {
+      thing = std::move(*ready);
+    } else {
+      return false;
+    }
+    auto& turn = *static_cast<streaming::Turn<Data>*>(thing.get());
+    const int64_t number = turn_++;
+    if (!turn.data) {
+      ++ended_;
+      continue;
+    }
+    ended_ = 0;
+    const double weight = static_cast<double>(turn.samples) / static_cast<double>(options.batch_size) /
+                          static_cast<double>(options.accumulate);
+    coming_.push_back({Batch{std::move(*turn.data), weight, true, turn.samples},
+                       DeviceCopy(options.device, options.pin_memory), number, turn.read});
+    coming_.back().copy.start(
+        [&](const auto& change) { for_each_tensor(static_cast<Data&>(coming_.back().batch), change); });
+    return true;
+  }
+  return false;
+}
+
+template <class S>
+void StreamLoader<S>::Iterator::advance() {
+  batch_.reset();
+  if (until_step_ >= 0 && loader_->position_.step >= until_step_) return prefetch_.reset();
+  if (coming_.empty() && !stage(true)) return end_epoch();
+  Coming now = std::move(coming_.front());
+  coming_.pop_front();
+  const bool fills_step = in_step_ + 1 == loader_->shared_->options.accumulate;
+  // Whether it is the epoch's last shows when there is no other; else the next one sets out on its way.
+  bool more = !coming_.empty();
+  if (!more && !fills_step) {
+    more = stage(true);
+  } else if (!more && now.copy.is_ahead()) {
+    stage(false);
+  }
+  now.batch.last = fills_step || !more;
+  hand_out(std::move(now));
+}
+
+template <class S>
+void StreamLoader<S>::Iterator::hand_out(Coming coming) {
+  coming.copy.wait([&](const auto& change) { for_each_tensor(static_cast<Data&>(coming.batch), change); });
+  batch_ = std::move(coming.batch);
+  now_.read[static_cast<size_t>(coming.number) % now_.read.size()] = coming.read;
+  now_.batch = coming.number + 1;
+  ++in_step_;
+  ++loader_->stats_.batches;
+  ++loader_->batches_of_epoch_;
+  loader_->stats_.samples += batch_->samples;
+  if (!batch_->last) return;
+  in_step_ = 0;
+  ++now_.step;
+  loader_->position_ = now_;
+}
+
+template <class S>
+void StreamLoader<S>::Iterator::end_epoch() {
+  prefetch_.reset();
+  loader_->shared_->bad.report();
+  const int64_t batches = loader_->batches_of_epoch_;
+  const bool empty = loader_->position_.batch == 0 && batches == 0;
+  loader_->batches_of_last_epoch_ = batches;
+  loader_->begin_epoch(now_.epoch + 1);
+  if (until_step_ < 0) return;
+  if (empty) fail_empty_stream(now_);
+  start();
+}
+
+template <class S>
+typename StreamLoader<S>::Iterator& StreamLoader<S>::Iterator::operator++() {
+  if (loader_->shared_->options.check_weight) check_weight_read(batch_->weight, now_.batch - 1);
+  advance();
+  return *this;
+}
+
+template <class S>
+StreamLoader(S, const StreamLoaderOptions&) -> StreamLoader<S>;
+template <class S>
+StreamLoader(std::shared_ptr<S>, const StreamLoaderOptions&) -> StreamLoader<std::remove_const_t<S>>;
+
+}  // namespace muster

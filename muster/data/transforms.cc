@@ -1,0 +1,271 @@
+#include "muster/data/transforms.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_upsample_bilinear2d_aa.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster::transform {
+
+namespace {
+
+[[noreturn]] void refuse_transform(const char* what, const std::string& expected, const std::string& got) {
+  throw Error(ErrorCode::invalid_argument, cat("transform: ", what, ": expected ", expected, ", got ", got,
+                                               "; look at what comes before it"));
+}
+
+void check_image(const char* what, const at::Tensor& image) {
+  if (image.defined() && image.dim() == 3 && image.is_cpu() &&
+      (image.scalar_type() == at::kByte || image.scalar_type() == at::kFloat))
+    return;
+  refuse_transform(what, "an image [channels, height, width], uint8 or float32 on the CPU",
+                   image.defined() ? cat("[", join(image.sizes(), ", "), "] ",
+                                         c10::toString(image.scalar_type()), " on ", image.device().str())
+                                   : std::string("an undefined tensor"));
+}
+
+void check_image_size(const char* what, int64_t height, int64_t width) {
+  if (height < 1 || width < 1)
+    refuse_transform(what, "a height and width of at least 1", cat(height, " and ", width));
+}
+
+std::string side_text(const at::Tensor& image) {
+  return cat("an image of height ", image.size(1), " and width ", image.size(2));
+}
+
+bool is_bytes(const at::Tensor& image) {
+  return image.scalar_type() == at::kByte;
+}
+
+// As Python's round().
+int64_t rounded(double value) {
+  return static_cast<int64_t>(std::nearbyint(value));
+}
+
+// to(uint8) of torch.clamp(factor * image + offset, 0, 255), through a table: there are but 256 values.
+at::Tensor blend_bytes(const at::Tensor& image, float factor, float offset) {
+  std::array<uint8_t, 256> table{};
+  for (size_t i = 0; i < table.size(); ++i)
+    table[i] = static_cast<uint8_t>(std::clamp(factor * static_cast<float>(i) + offset, 0.0F, 255.0F));
+  if (!image.is_non_overlapping_and_dense()) return blend_bytes(image.contiguous(), factor, offset);
+  auto out = at::empty_strided(image.sizes(), image.strides(), image.options());
+  const auto* from = image.const_data_ptr<uint8_t>();
+  auto* to = out.mutable_data_ptr<uint8_t>();
+  for (int64_t i = 0; i < image.numel(); ++i) to[i] = table[from[i]];
+  return out;
+}
+
+at::Tensor blend(const at::Tensor& image, double factor, double offset) {
+  if (is_bytes(image)) return blend_bytes(image, static_cast<float>(factor), static_cast<float>(offset));
+  return (image * factor).add_(offset).clamp_(0, 1);
+}
+
+// Of the picture in grey, as torchvision makes it: whole numbers where the picture has them.
+double mean_of_grey(const at::Tensor& image) {
+  if (image.size(0) != 3) return image.to(at::kFloat).mean().item<double>();
+  const auto values = image.to(at::kFloat);
+  auto grey = values[0].mul(0.2989F).add_(values[1].mul(0.587F)).add_(values[2].mul(0.114F));
+  if (is_bytes(image)) grey = grey.to(at::kByte).to(at::kFloat);
+  return grey.mean().item<double>();
+}
+
+double jitter_factor(double range, Generator& rng) {
+  return rng.uniform(std::max(0.0, 1 - range), 1 + range);
+}
+
+using Table = std::array<float, 256>;
+
+// What each byte of each channel becomes.
+std::vector<Table> tables_of(const std::vector<double>& mean, const std::vector<double>& deviation) {
+  std::vector<Table> tables(mean.size());
+  for (size_t c = 0; c < tables.size(); ++c)
+    for (size_t i = 0; i < 256; ++i)
+      tables[c][i] =
+          (static_cast<float>(i) / 255.0F - static_cast<float>(mean[c])) / static_cast<float>(deviation[c]);
+  return tables;
+}
+
+void normalize_bytes(const at::Tensor& image, const std::vector<Table>& tables, float* to) {
+  const auto* const from = image.const_data_ptr<uint8_t>();
+  const int64_t height = image.size(1);
+  const int64_t width = image.size(2);
+  const int64_t step = image.stride(2);
+  for (int64_t c = 0; c < image.size(0); ++c) {
+    const float* const table = tables[static_cast<size_t>(c)].data();
+    for (int64_t y = 0; y < height; ++y, to += width) {
+      const uint8_t* const row = from + c * image.stride(0) + y * image.stride(1);
+      for (int64_t x = 0; x < width; ++x) to[x] = table[row[x * step]];
+    }
+  }
+}
+
+}  // namespace
+
+at::Tensor crop(const at::Tensor& image, int64_t top, int64_t left, int64_t height, int64_t width) {
+  check_image("crop", image);
+  check_image_size("crop", height, width);
+  if (top < 0 || left < 0 || height > image.size(1) || width > image.size(2) ||
+      top > image.size(1) - height || left > image.size(2) - width)
+    refuse_transform("crop", cat(height, "x", width, " from (", top, ", ", left, ") to lie within the image"),
+                     side_text(image));
+  return image.narrow(1, top, height).narrow(2, left, width);
+}
+
+at::Tensor center_crop(const at::Tensor& image, int64_t height, int64_t width) {
+  check_image("center_crop", image);
+  if (height > image.size(1) || width > image.size(2))
+    refuse_transform("center_crop", cat("an image of at least ", height, "x", width), side_text(image));
+  return crop(image, rounded(static_cast<double>(image.size(1) - height) / 2),
+              rounded(static_cast<double>(image.size(2) - width) / 2), height, width);
+}
+
+at::Tensor random_crop(const at::Tensor& image, int64_t height, int64_t width, Generator& rng,
+                       int64_t padding) {
+  check_image("random_crop", image);
+  check_image_size("random_crop", height, width);
+  if (padding < 0) refuse_transform("random_crop", "a padding of 0 or more", cat(padding));
+  const int64_t rows = image.size(1) + 2 * padding - height;
+  const int64_t columns = image.size(2) + 2 * padding - width;
+  if (rows < 0 || columns < 0)
+    refuse_transform("random_crop",
+                     cat("an image of at least ", height, "x", width, " with padding ", padding),
+                     side_text(image));
+  const int64_t top = rng.integer(rows + 1) - padding;
+  const int64_t left = rng.integer(columns + 1) - padding;
+  const int64_t from_row = std::max<int64_t>(top, 0);
+  const int64_t from_column = std::max<int64_t>(left, 0);
+  const int64_t inside_rows = std::min(top + height, image.size(1)) - from_row;
+  const int64_t inside_columns = std::min(left + width, image.size(2)) - from_column;
+  if (inside_rows == height && inside_columns == width) return crop(image, top, left, height, width);
+  auto out = at::zeros({image.size(0), height, width}, image.options());
+  if (inside_rows > 0 && inside_columns > 0)
+    crop(out, from_row - top, from_column - left, inside_rows, inside_columns)
+        .copy_(crop(image, from_row, from_column, inside_rows, inside_columns));
+  return out;
+}
+
+at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width) {
+  check_image("resize", image);
+  check_image_size("resize", height, width);
+  if (image.numel() == 0) refuse_transform("resize", "an image with pixels", side_text(image));
+  if (image.size(1) == height && image.size(2) == width) return image;
+  // LibTorch (2.11 to 2.15) takes a uint8 result of width 1 for one whose colours lie beside each other, and
+  // gives wrong values or fails, unless the picture is of that kind.
+  const bool is_narrow = is_bytes(image) && width == 1;
+  const auto source = is_narrow ? image.permute({1, 2, 0}).contiguous().permute({2, 0, 1}) : image;
+  return at::_upsample_bilinear2d_aa(source.unsqueeze(0), {height, width}, /*align_corners=*/false).squeeze(0);
+}
+
+at::Tensor resize_shorter(const at::Tensor& image, int64_t side) {
+  check_image("resize_shorter", image);
+  check_image_size("resize_shorter", side, side);
+  const int64_t shorter = std::max<int64_t>(std::min(image.size(1), image.size(2)), 1);
+  const auto scaled = [&](int64_t extent) {
+    return extent == shorter ? side
+                             : static_cast<int64_t>(static_cast<double>(side) * static_cast<double>(extent) /
+                                                    static_cast<double>(shorter));
+  };
+  return resize(image, scaled(image.size(1)), scaled(image.size(2)));
+}
+
+at::Tensor random_resized_crop(const at::Tensor& image, int64_t height, int64_t width, Generator& rng,
+                               const ResizedCropOptions& options) {
+  check_image("random_resized_crop", image);
+  constexpr int kTries = 10;
+  const auto [least_ratio, most_ratio] = options.ratio;
+  const auto rows = static_cast<double>(image.size(1));
+  const auto columns = static_cast<double>(image.size(2));
+  for (int i = 0; i < kTries; ++i) {
+    const double area = rows * columns * rng.uniform(options.scale.first, options.scale.second);
+    const double ratio = std::exp(rng.uniform(std::log(least_ratio), std::log(most_ratio)));
+    const int64_t w = rounded(std::sqrt(area * ratio));
+    const int64_t h = rounded(std::sqrt(area / ratio));
+    if (w < 1 || h < 1 || w > image.size(2) || h > image.size(1)) continue;
+    const int64_t top = rng.integer(image.size(1) - h + 1);
+    return resize(crop(image, top, rng.integer(image.size(2) - w + 1), h, w), height, width);
+  }
+  // The largest part in the middle whose shape is allowed.
+  const double shape = std::clamp(columns / rows, least_ratio, most_ratio);
+  const int64_t h = std::clamp<int64_t>(rounded(columns / shape), 1, image.size(1));
+  const int64_t w = std::clamp<int64_t>(rounded(rows * shape), 1, image.size(2));
+  return resize(center_crop(image, h, w), height, width);
+}
+
+at::Tensor flip(const at::Tensor& image) {
+  check_image("flip", image);
+  return image.flip(2);
+}
+
+at::Tensor random_flip(const at::Tensor& image, Generator& rng, double probability) {
+  check_image("random_flip", image);
+  return rng.chance(probability) ? image.flip(2) : image;
+}
+
+at::Tensor to_float(const at::Tensor& image) {
+  check_image("to_float", image);
+  return is_bytes(image) ? image.to(at::kFloat).div_(255) : image;
+}
+
+at::Tensor normalize(const at::Tensor& image, const std::vector<double>& mean,
+                     const std::vector<double>& deviation) {
+  check_image("normalize", image);
+  const auto channels = static_cast<size_t>(image.size(0));
+  if (mean.size() != channels || deviation.size() != channels)
+    refuse_transform("normalize", cat("a mean and a deviation for each of ", channels, " channels"),
+                     cat(mean.size(), " and ", deviation.size()));
+  if (std::any_of(deviation.begin(), deviation.end(), [](double value) { return !(value > 0); }))
+    refuse_transform("normalize", "deviations above 0", join(deviation, ", "));
+  auto out = at::empty(image.sizes(), at::kFloat);
+  if (is_bytes(image)) {
+    normalize_bytes(image, tables_of(mean, deviation), out.mutable_data_ptr<float>());
+    return out;
+  }
+  for (size_t c = 0; c < channels; ++c) {
+    const auto channel = static_cast<int64_t>(c);
+    out[channel]
+        .copy_(image[channel])
+        .sub_(static_cast<float>(mean[c]))
+        .div_(static_cast<float>(deviation[c]));
+  }
+  return out;
+}
+
+at::Tensor brightness(const at::Tensor& image, double factor) {
+  check_image("brightness", image);
+  if (!(factor >= 0)) refuse_transform("brightness", "a factor of 0 or more", cat(factor));
+  return blend(image, factor, 0);
+}
+
+at::Tensor contrast(const at::Tensor& image, double factor) {
+  check_image("contrast", image);
+  if (!(factor >= 0)) refuse_transform("contrast", "a factor of 0 or more", cat(factor));
+  return blend(image, factor, (1 - factor) * mean_of_grey(image));
+}
+
+at::Tensor color_jitter(const at::Tensor& image, Generator& rng, const ColorJitterOptions& options) {
+  check_image("color_jitter", image);
+  if (!(options.brightness >= 0) || !(options.contrast >= 0))
+    refuse_transform("color_jitter", "ranges of 0 or more",
+                     cat(options.brightness, " and ", options.contrast));
+  const bool contrast_first = rng.chance(0.5);
+  at::Tensor changed = image;
+  for (const bool is_contrast : {contrast_first, !contrast_first}) {
+    const double range = is_contrast ? options.contrast : options.brightness;
+    if (range == 0) continue;
+    const double factor = jitter_factor(range, rng);
+    changed = is_contrast ? contrast(changed, factor) : brightness(changed, factor);
+  }
+  return changed;
+}
+
+}  // namespace muster::transform

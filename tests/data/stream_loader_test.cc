@@ -1,0 +1,189 @@
+#include "muster/data/stream_loader.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <set>
+
+#include "muster/base/error.h"
+#include "tests/data/files.h"
+
+namespace muster {
+namespace {
+
+using test::message_of;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Part p of n gives p, p + n, p + 2n, … below `size`, plus 1000 × epoch; those of `bad` cannot be read.
+struct Counting : Stream<int64_t> {
+  int64_t size = 20;
+  std::set<int64_t> bad = {};
+
+  struct Reader : StreamReader<int64_t> {
+    Reader(const Counting& stream, const StreamPart& part)
+        : size(stream.size), bad(stream.bad), part(part), at(part.part) {}
+    std::optional<int64_t> next() override {
+      if (at >= size) return std::nullopt;
+      const int64_t number = std::exchange(at, at + part.parts);
+      if (bad.contains(number))
+        throw std::runtime_error("number " + std::to_string(number) + " is bad");
+      return number + 1000 * part.epoch;
+    }
+    int64_t size;
+    std::set<int64_t> bad;
+    StreamPart part;
+    int64_t at;
+  };
+  explicit Counting(int64_t size, std::set<int64_t> bad = {}) : size(size), bad(std::move(bad)) {}
+  std::unique_ptr<StreamReader<int64_t>> open(const StreamPart& part) const override {
+    return std::make_unique<Reader>(*this, part);
+  }
+};
+
+std::vector<int64_t> list_of_batch(const at::Tensor& batch) {
+  return {batch.data_ptr<int64_t>(), batch.data_ptr<int64_t>() + batch.numel()};
+}
+
+template <class Range>
+std::vector<std::vector<int64_t>> batches_from(Range&& range) {
+  std::vector<std::vector<int64_t>> all;
+  for (const auto& batch : range) {
+    (void)static_cast<double>(batch.weight);
+    all.push_back(list_of_batch(batch));
+  }
+  return all;
+}
+
+TEST(StreamLoader, TakesBatchesFromTheWorkersInTurn) {
+  StreamLoader loader(Counting(11), {.batch_size = 2, .workers = 2});
+  EXPECT_THAT(batches_from(loader), ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3), ElementsAre(4, 6),
+                                                ElementsAre(5, 7), ElementsAre(8, 10), ElementsAre(9)));
+  EXPECT_EQ(loader.batches_of_last_epoch(), 6);
+  EXPECT_EQ(loader.stats().samples, 11);
+  EXPECT_THAT(batches_from(loader).front(), ElementsAre(1000, 1002));  // the next epoch
+}
+
+TEST(StreamLoader, GivesRanksAndWorkersPartsOfTheirOwn) {
+  for (const int workers : {0, 1, 3}) {
+    std::multiset<int64_t> seen;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      StreamLoader loader(Counting(23), {.batch_size = 2, .workers = workers, .rank = rank, .ranks = 2});
+      for (const auto& batch : batches_from(loader)) seen.insert(batch.begin(), batch.end());
+    }
+    EXPECT_EQ(seen.size(), 23U);
+    EXPECT_EQ(std::set<int64_t>(seen.begin(), seen.end()).size(), 23U);
+  }
+}
+
+TEST(StreamLoader, LeavesOutWhatDoesNotFillABatch) {
+  StreamLoader loader(Counting(11), {.batch_size = 2, .drop_last = true, .workers = 2});
+  EXPECT_EQ(batches_from(loader).size(), 5U);
+  StreamLoader none(Counting(3), {.batch_size = 4, .drop_last = true});
+  EXPECT_TRUE(batches_from(none).empty());
+  EXPECT_THAT(message_of([&] { batches_from(none.steps(3)); }),
+              HasSubstr("at least 1 batch of this rank, got none in epoch 1"));
+}
+
+TEST(StreamLoader, MarksTheLastBatchOfAStep) {
+  for (const int workers : {0, 2}) {
+    StreamLoader loader(Counting(9), {.batch_size = 2, .accumulate = 2, .workers = workers});
+    std::vector<bool> last;
+    std::vector<double> weights;
+    for (const auto& batch : loader) {
+      last.push_back(batch.last);
+      weights.push_back(batch.weight);
+    }
+    EXPECT_THAT(last, ElementsAre(false, true, false, true, true));
+    EXPECT_THAT(weights, ElementsAre(0.5, 0.5, 0.5, workers == 0 ? 0.5 : 0.5, workers == 0 ? 0.25 : 0.25));
+    EXPECT_EQ(loader.position().step, 3);
+  }
+}
+
+TEST(StreamLoader, GoesOnExactlyWhereItStopped) {
+  for (const int workers : {0, 1, 3}) {
+    for (const int64_t accumulate : {1, 2}) {
+      const StreamLoaderOptions options{.batch_size = 2,
+                                        .accumulate = accumulate,
+                                        .workers = workers,
+                                        .skip_bad = true,
+                                        .rank = 1,
+                                        .ranks = 2};
+      const Counting stream(41, {5, 7, 21, 40});
+      StreamLoader whole(stream, options);
+      const auto all = batches_from(whole.steps(30));
+      for (int64_t stop = 0; stop < 30; ++stop) {
+        StreamLoader first(stream, options);
+        auto seen = batches_from(first.steps(stop));
+        StreamLoader second(stream, options);
+        second.restore(StreamPosition::from_values(first.position().values()));
+        second.set_epoch(second.position().epoch);
+        const auto rest = batches_from(second.steps(30));
+        seen.insert(seen.end(), rest.begin(), rest.end());
+        ASSERT_EQ(seen, all) << workers << " workers, stopped after " << stop;
+      }
+    }
+  }
+}
+
+TEST(StreamLoader, LeftEarlyGoesOnAfterTheLastWholeStep) {
+  StreamLoader loader(Counting(20), {.batch_size = 2, .accumulate = 2});
+  int batches = 0;
+  for (const auto& batch : loader) {
+    (void)static_cast<double>(batch.weight);
+    if (++batches == 3) break;  // in the midst of a step
+  }
+  EXPECT_THAT(list_of_batch(*loader.begin()), ElementsAre(4, 5));
+  loader.set_epoch(2);
+  EXPECT_THAT(list_of_batch(*loader.begin()), ElementsAre(2000, 2001));
+}
+
+TEST(StreamLoader, RefusesAPositionOfAnotherJob) {
+  const StreamLoaderOptions options{.batch_size = 2, .workers = 2, .seed = 3, .rank = 1, .ranks = 2};
+  StreamLoader saved(Counting(20), options);
+  const auto refusal = [&](const auto& change) {
+    auto other = options;
+    change(other);
+    StreamLoader loader(Counting(20), other);
+    return message_of([&] { loader.restore(saved.position()); });
+  };
+  EXPECT_THAT(refusal([](auto& o) { o.ranks = 4; }),
+              AllOf(HasSubstr("number of ranks"), HasSubstr("2, got 4")));
+  EXPECT_THAT(refusal([](auto& o) { o.rank = 0; }), HasSubstr("the rank of the saved position, 1, got 0"));
+  EXPECT_THAT(refusal([](auto& o) { o.workers = 3; }),
+              HasSubstr("number of workers of the saved position, 2, got 3"));
+  EXPECT_THAT(refusal([](auto& o) { o.seed = 4; }), HasSubstr("seed"));
+  EXPECT_THAT(refusal([](auto& o) { o.batch_size = 4; }), HasSubstr("batch size"));
+  EXPECT_THAT(message_of([] { StreamPosition::from_values({1, 2, 3}); }), HasSubstr("[1, 2, 3]"));
+  EXPECT_THAT(message_of([] { StreamPosition::from_values({0, 0, -1, 0, 0, 1, 1, 0}); }), HasSubstr("-1"));
+}
+
+TEST(StreamLoader, NamesPartAndPlaceOfAnError) {
+  StreamLoader loader(Counting(20, {5}), {.batch_size = 2, .workers = 2});
+  EXPECT_THAT(message_of([&] { batches_from(loader); }),
+              AllOf(HasSubstr("part 1 of 2, after 2 examples"), HasSubstr("number 5 is bad")));
+}
+
+TEST(StreamLoader, CountsWhatItLeavesOut) {
+  StreamLoader loader(Counting(8, {1, 2, 5}), {.batch_size = 2, .skip_bad = true});
+  EXPECT_THAT(batches_from(loader), ElementsAre(ElementsAre(0, 3), ElementsAre(4, 6), ElementsAre(7)));
+  EXPECT_EQ(loader.stats().bad_samples, 3);
+  std::set<int64_t> all_bad;
+  for (int64_t i = 0; i < 5000; ++i) all_bad.insert(i);
+  StreamLoader hopeless(Counting(5000, all_bad), {.skip_bad = true});
+  EXPECT_THAT(message_of([&] { batches_from(hopeless); }), HasSubstr("number 1000 is bad"));
+}
+
+TEST(StreamLoader, RefusesOptionsOutOfRange) {
+  const auto refusal = [](const StreamLoaderOptions& options) {
+    return message_of([&] { StreamLoader(Counting(8), options); });
+  };
+  EXPECT_THAT(refusal({.batch_size = 0}), HasSubstr("batch size of at least 1"));
+  EXPECT_THAT(refusal({.accumulate = 0}), HasSubstr("batches a step"));
+  EXPECT_THAT(refusal({.workers = -1}), HasSubstr("workers"));
+  EXPECT_THAT(refusal({.rank = 2, .ranks = 2}), HasSubstr("a rank below 2"));
+}
+
+}  // namespace
+}  // namespace muster
