@@ -159,11 +159,11 @@ at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width) {
   check_image_size("resize", height, width);
   if (image.numel() == 0) refuse_transform("resize", "an image with pixels", side_text(image));
   if (image.size(1) == height && image.size(2) == width) return image;
-  // LibTorch (2.11 to 2.15) takes a uint8 result of width 1 for one whose colours lie beside each other, and
-  // gives wrong values or fails, unless the picture is of that kind.
-  const bool is_narrow = is_bytes(image) && width == 1;
-  const auto source = is_narrow ? image.permute({1, 2, 0}).contiguous().permute({2, 0, 1}) : image;
-  return at::_upsample_bilinear2d_aa(source.unsqueeze(0), {height, width}, /*align_corners=*/false).squeeze(0);
+  // LibTorch (2.11 to 2.15) gives wrong values, or fails, for a uint8 result of width 1, which it takes for
+  // one whose colours lie beside each other.
+  if (is_bytes(image) && width == 1)
+    return resize(image.to(at::kFloat), height, width).round_().to(at::kByte);
+  return at::_upsample_bilinear2d_aa(image.unsqueeze(0), {height, width}, /*align_corners=*/false).squeeze(0);
 }
 
 at::Tensor resize_shorter(const at::Tensor& image, int64_t side) {

@@ -66,11 +66,12 @@ TarReader::~TarReader() = default;
 
 std::optional<std::string> TarReader::next() {
   archive_entry* entry = nullptr;
-  for (;;) {
+  while (!ended_) {
     const int result = ::archive_read_next_header(archive_->handle, &entry);
     if (result == ARCHIVE_EOF) {
+      ended_ = true;
       check_end();
-      return std::nullopt;
+      break;
     }
     if (result != ARCHIVE_OK && result != ARCHIVE_WARN) fail(archive_->failure());
     const char* const path = ::archive_entry_pathname(entry);
@@ -80,6 +81,7 @@ std::optional<std::string> TarReader::next() {
         ::archive_entry_hardlink(entry) == nullptr)
       return entry_;
   }
+  return std::nullopt;
 }
 
 std::string TarReader::read(uint64_t most) {

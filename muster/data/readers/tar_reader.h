@@ -39,6 +39,7 @@ class TarReader {
   std::string name_;
   bool is_file_;
   int64_t file_size_ = 0;
+  bool ended_ = false;
   std::string entry_;  // the file that was named last
   std::unique_ptr<Archive> archive_;
 };
