@@ -14,6 +14,7 @@ echo "machine: $(nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo 
 "$build/benchmarks/tasks_bench"
 "$build/benchmarks/store_bench"
 "$build/benchmarks/shm_bench"
+[ ! -x "$build/benchmarks/loader_bench" ] || "$python" benchmarks/loader_bench.py "$build/benchmarks/loader_bench"
 [ ! -x "$build/benchmarks/train_bench" ] || "$build/benchmarks/train_bench"
 [ ! -x "$build/libexec/muster/muster-bench" ] || python3 benchmarks/all_reduce_bench.py "$build/bin/muster"
 "$python" benchmarks/fault_bench.py "$build/bin/muster" --python "$python"

@@ -84,7 +84,8 @@ TEST(Images, DecodesLargeJpegsSmaller) {
   };
   EXPECT_EQ(size_at(0), (std::vector<int64_t>{3, 160, 320}));
   EXPECT_EQ(size_at(80), (std::vector<int64_t>{3, 80, 160}));
-  EXPECT_EQ(size_at(81), (std::vector<int64_t>{3, 100, 200}));
+  EXPECT_EQ(size_at(81), (std::vector<int64_t>{3, 160, 320}));
+  EXPECT_EQ(size_at(40), (std::vector<int64_t>{3, 40, 80}));
   EXPECT_EQ(size_at(1), (std::vector<int64_t>{3, 20, 40}));
   EXPECT_EQ(size_at(1000), (std::vector<int64_t>{3, 160, 320}));
 }

@@ -27,8 +27,7 @@ struct Counting : Stream<int64_t> {
     std::optional<int64_t> next() override {
       if (at >= size) return std::nullopt;
       const int64_t number = std::exchange(at, at + part.parts);
-      if (bad.contains(number))
-        throw std::runtime_error("number " + std::to_string(number) + " is bad");
+      if (bad.contains(number)) throw std::runtime_error("number " + std::to_string(number) + " is bad");
       return number + 1000 * part.epoch;
     }
     int64_t size;

@@ -46,10 +46,10 @@ class JpegDecoder {
   bool choose_scale(int64_t min_side) {
     if (setjmp(jump_) != 0) return false;
     jpeg_.scale_denom = 8;
+    jpeg_.scale_num = 8;
     const int64_t side = std::min(jpeg_.image_width, jpeg_.image_height);
-    for (jpeg_.scale_num = 1; jpeg_.scale_num < 8 && side * jpeg_.scale_num < min_side * 8;)
-      ++jpeg_.scale_num;
-    if (min_side == 0) jpeg_.scale_num = 8;
+    while (min_side > 0 && jpeg_.scale_num > 1 && side * jpeg_.scale_num / 2 >= min_side * 8)
+      jpeg_.scale_num /= 2;
     ::jpeg_calc_output_dimensions(&jpeg_);
     return true;
   }

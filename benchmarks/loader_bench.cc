@@ -1,0 +1,184 @@
+// How many samples a second loaders give: muster's, and LibTorch's own (torch::data). Started by
+// loader_bench.py, which has PyTorch's DataLoader take its turns between.
+//
+//   loader_bench tokens FILE | pictures FOLDER | shards FOLDER, each with --workers, --batch-size, --seconds
+#include <torch/torch.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/data/loader.h"
+#include "muster/data/readers/images.h"
+#include "muster/data/readers/tokens.h"
+#include "muster/data/readers/web_shards.h"
+#include "muster/data/stream_loader.h"
+#include "muster/data/transforms.h"
+
+namespace {
+
+constexpr int64_t kContext = 1024;
+constexpr int64_t kSide = 224;
+
+struct Options {
+  std::string what;
+  std::string path;
+  std::string loader = "muster";
+  int workers = 2;
+  int64_t batch_size = 32;
+  double seconds = 3;
+  double step_ms = 0;  // what a training step takes, which the stall is a share of
+};
+
+at::Tensor augmented(const at::Tensor& image, muster::Generator& rng) {
+  namespace transform = muster::transform;
+  auto part = transform::random_resized_crop(image, kSide, kSide, rng);
+  return transform::normalize(transform::random_flip(part, rng), transform::kImageNetMean,
+                              transform::kImageNetDeviation);
+}
+
+void print_result(const Options& options, int64_t samples, double seconds, double stalled) {
+  std::printf("%.1f %.4f\n", static_cast<double>(samples) / seconds,
+              options.step_ms > 0 ? stalled / seconds : 0);
+}
+
+void pass_time(double ms) {
+  const auto begin = muster::Clock::now();
+  while (muster::seconds_since(begin) * 1e3 < ms) {
+    timespec pause{0, 100'000};
+    ::nanosleep(&pause, nullptr);
+  }
+}
+
+// The first batches, which wait for the workers to start, are not counted.
+template <class Loader>
+void time_muster(const Options& options, Loader& loader) {
+  constexpr int kWarm = 4;
+  int64_t batches = 0;
+  int64_t samples = 0;
+  double stalled = 0;
+  auto begin = muster::Clock::now();
+  for (const auto& batch : loader.steps(INT64_MAX)) {
+    if (++batches == kWarm) {
+      begin = muster::Clock::now();
+      stalled = loader.stats().seconds_stalled;
+    } else if (batches > kWarm) {
+      samples += batch.size();
+      if (muster::seconds_since(begin) > options.seconds) break;
+    }
+    if (options.step_ms > 0) pass_time(options.step_ms);
+  }
+  print_result(options, samples, muster::seconds_since(begin), loader.stats().seconds_stalled - stalled);
+}
+
+template <class D>
+void run_muster(const Options& options, D dataset) {
+  const int64_t size = dataset.size();
+  muster::DistributedSampler sampler(muster::pseudo_shuffled(size));
+  muster::DataLoader loader(std::move(dataset), sampler,
+                            {.batch_size = options.batch_size,
+                             .drop_last = true,
+                             .workers = options.workers,
+                             .check_weight = false});
+  time_muster(options, loader);
+}
+
+// LibTorch's loader over the same data set and the same transforms.
+template <class D>
+struct TorchSet : torch::data::datasets::Dataset<TorchSet<D>> {
+  explicit TorchSet(std::shared_ptr<const D> of) : data(std::move(of)) {}
+  torch::data::Example<> get(size_t index) override {
+    muster::Generator rng(0, 0, static_cast<int64_t>(index));
+    const auto example = data->get(static_cast<int64_t>(index), rng);
+    if constexpr (requires { example.tokens; }) {
+      return {example.tokens, example.targets};
+    } else {
+      return {example.image, example.label};
+    }
+  }
+  torch::optional<size_t> size() const override { return static_cast<size_t>(data->size()); }
+  std::shared_ptr<const D> data;
+};
+
+template <class D>
+void run_torch(const Options& options, D dataset) {
+  at::set_num_threads(1);  // of every worker; else each has a team of its own
+  auto mapped =
+      TorchSet<D>(std::make_shared<const D>(std::move(dataset))).map(torch::data::transforms::Stack<>());
+  auto loader = torch::data::make_data_loader<torch::data::samplers::RandomSampler>(
+      std::move(mapped), torch::data::DataLoaderOptions()
+                             .batch_size(static_cast<size_t>(options.batch_size))
+                             .workers(static_cast<size_t>(options.workers))
+                             .drop_last(true));
+  constexpr int kWarm = 4;
+  int64_t batches = 0;
+  int64_t samples = 0;
+  auto begin = muster::Clock::now();
+  for (bool over = false; !over;) {
+    for (auto& batch : *loader) {
+      if (++batches == kWarm) begin = muster::Clock::now();
+      if (batches > kWarm) samples += batch.data.size(0);
+      over = over || (batches > kWarm && muster::seconds_since(begin) > options.seconds);
+      // An epoch cannot be left early: the loader could not be used, nor ended, before its end.
+      if (over) break;
+    }
+  }
+  print_result(options, samples, muster::seconds_since(begin), 0);
+  std::fflush(stdout);
+  std::_Exit(0);
+}
+
+template <class D>
+void run_one(const Options& options, D dataset) {
+  if (options.loader == "torch") return run_torch(options, std::move(dataset));
+  run_muster(options, std::move(dataset));
+}
+
+void run_shards(const Options& options) {
+  const muster::WebShards shards(
+      muster::shards_of(options.path),
+      [&](const muster::WebSample& sample, muster::Generator& rng) {
+        const auto image = muster::decode_image(sample.file("jpg"), sample.place());
+        return muster::ImageExample{augmented(image, rng),
+                                    torch::scalar_tensor(std::stoll(sample.file("cls")), torch::kLong)};
+      },
+      {.shuffle_buffer = 100});
+  muster::StreamLoader loader(shards, {.batch_size = options.batch_size,
+                                       .drop_last = true,
+                                       .workers = options.workers,
+                                       .check_weight = false});
+  time_muster(options, loader);
+}
+
+void run_bench(const Options& options) {
+  if (options.what == "tokens")
+    return run_one(options,
+                   muster::TokenFile(options.path, muster::TokenType::uint16, kContext, {.random = true}));
+  if (options.what == "pictures")
+    return run_one(options, muster::ImageFolder(options.path, {.transform = augmented}));
+  run_shards(options);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Samples a second, and the share of the time that was waited for workers.");
+  app.add_option("what", options.what)->required()->check(CLI::IsMember({"tokens", "pictures", "shards"}));
+  app.add_option("path", options.path)->required();
+  app.add_option("--loader", options.loader)->check(CLI::IsMember({"muster", "torch"}));
+  app.add_option("--workers", options.workers);
+  app.add_option("--batch-size", options.batch_size);
+  app.add_option("--seconds", options.seconds);
+  app.add_option("--step-ms", options.step_ms, "what a training step takes, asleep");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    run_bench(options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "loader_bench: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
