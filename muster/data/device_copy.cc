@@ -11,24 +11,25 @@ DeviceCopy::DeviceCopy(c10::Device device, bool pin_memory)
   stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 
-void DeviceCopy::start(const ForEachTensor& for_each) {
-  if (device_.is_cpu()) return;
+DeviceCopy::Started DeviceCopy::start(const ForEachTensor& for_each) const {
+  if (device_.is_cpu()) return nullptr;
   std::optional<c10::StreamGuard> guard;
   if (stream_) guard.emplace(*stream_);
   for_each([&](at::Tensor& tensor) {
     if (pin_ && tensor.is_cpu() && !tensor.is_pinned()) tensor = tensor.pin_memory();
     tensor = tensor.to(device_, /*non_blocking=*/pin_);
   });
-  if (!stream_) return;
-  done_ = std::make_shared<c10::Event>(device_.type());
-  done_->record(*stream_);
+  if (!stream_) return nullptr;
+  auto done = std::make_shared<c10::Event>(device_.type());
+  done->record(*stream_);
+  return done;
 }
 
 // The allocator is told who reads the copies, or it would give their memory to the next copy too early.
-void DeviceCopy::wait(const ForEachTensor& for_each) {
-  if (!stream_ || !done_) return;
+void DeviceCopy::wait(const Started& started, const ForEachTensor& for_each) const {
+  if (!started) return;
   const c10::Stream current = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
-  done_->block(current);
+  started->block(current);
   for_each([&](at::Tensor& tensor) { tensor.record_stream(current); });
 }
 

@@ -21,16 +21,16 @@ class DeviceCopy {
   bool is_ahead() const { return stream_.has_value(); }
 
   // Starts: `for_each` calls what it is given with each tensor, which is replaced by its copy. The copies may
-  // be used after wait(), on the stream that is current there.
+  // be used after wait() with what this returns, on the stream that is current there.
   using ForEachTensor = std::function<void(const std::function<void(at::Tensor&)>&)>;
-  void start(const ForEachTensor& for_each);
-  void wait(const ForEachTensor& for_each);
+  using Started = std::shared_ptr<c10::Event>;
+  Started start(const ForEachTensor& for_each) const;
+  void wait(const Started& started, const ForEachTensor& for_each) const;
 
  private:
   c10::Device device_;
   bool pin_;
-  std::optional<c10::Stream> stream_;
-  std::shared_ptr<c10::Event> done_;
+  std::optional<c10::Stream> stream_;  // one for all copies: the allocator keeps memory for each stream
 };
 
 }  // namespace muster

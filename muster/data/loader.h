@@ -127,7 +127,7 @@ class DataLoader {
     friend class DataLoader;
     struct Coming {  // a batch that is on its way to the device
       Batch batch;
-      DeviceCopy copy;
+      DeviceCopy::Started copy;
     };
 
     Iterator(DataLoader& loader, int64_t until_step) : loader_(&loader), until_step_(until_step) {
@@ -187,10 +187,13 @@ class DataLoader {
  private:
   DataLoader(std::shared_ptr<const D> dataset, std::shared_ptr<BatchSampler> sampler, bool counts_epochs,
              const DataLoaderOptions& options)
-      : dataset_(std::move(dataset)), core_(dataset_->size(), std::move(sampler), counts_epochs, options) {}
+      : dataset_(std::move(dataset)),
+        core_(dataset_->size(), std::move(sampler), counts_epochs, options),
+        copy_(options.device, options.pin_memory) {}
 
   std::shared_ptr<const D> dataset_;
   LoaderCore core_;
+  DeviceCopy copy_;
 };
 
 template <class D>
@@ -231,11 +234,10 @@ void DataLoader<D>::Iterator::stage(const Prefetch::Thing& thing) {
   auto& [data, samples] = *static_cast<std::pair<Data, int64_t>*>(thing.get());
   const auto& core = loader_->core_;
   const BatchPlace place = core.place_of(epoch_, staged_++);
-  const auto& options = core.options();
-  coming_.push_back({Batch{std::move(data), place.weight, place.last, samples},
-                     DeviceCopy(options.device, options.pin_memory)});
-  coming_.back().copy.start(
-      [&](const auto& change) { for_each_tensor(static_cast<Data&>(coming_.back().batch), change); });
+  coming_.push_back({Batch{std::move(data), place.weight, place.last, samples}, nullptr});
+  Coming& set_out = coming_.back();
+  set_out.copy = loader_->copy_.start(
+      [&](const auto& change) { for_each_tensor(static_cast<Data&>(set_out.batch), change); });
 }
 
 template <class D>
@@ -258,10 +260,11 @@ void DataLoader<D>::Iterator::advance() {
   Coming now = std::move(coming_.front());
   coming_.pop_front();
   // The next one sets out while this one is computed on.
-  if (now.copy.is_ahead() && staged_ < epoch_.size) {
+  if (loader_->copy_.is_ahead() && staged_ < epoch_.size) {
     if (const auto next = prefetch_->next_if_ready()) stage(*next);
   }
-  now.copy.wait([&](const auto& change) { for_each_tensor(static_cast<Data&>(now.batch), change); });
+  loader_->copy_.wait(now.copy,
+                      [&](const auto& change) { for_each_tensor(static_cast<Data&>(now.batch), change); });
   batch_ = std::move(now.batch);
   core.note_batch(epoch_, number_++, batch_->samples, batch_->last);
 }

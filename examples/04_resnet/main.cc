@@ -1,0 +1,87 @@
+// A ResNet on pictures: worker threads that augment, bf16, BatchNorm over all ranks, a cosine with warm-up,
+// averaged weights, and going on in the middle of an epoch. The model is in resnet.h, the pictures in
+// pictures.h.
+//
+//   muster run resnet                                                 the digits as 32×32 pictures, half a
+//   minute muster run resnet --cifar cifar-10-batches-bin --depth 3 --width 16 --epochs 150 --batch-size 128
+//   ResNet-20
+#include <muster/muster.h>
+#include <torch/torch.h>
+
+#include <iostream>
+
+#include "options.h"
+#include "pictures.h"
+#include "resnet.h"
+
+void train(const Options& options, muster::Context& ctx) {
+  const std::string run_dir = ctx.run_dir(options.run_dir);
+  const bool digits = options.cifar.empty();
+  if (digits && ctx.is_main()) digits_as_cifar(options.digits, run_dir + "/digits");
+  ctx.process_group().barrier();
+  const auto data = muster::read_cifar10(digits ? run_dir + "/digits" : options.cifar, {.bytes = true});
+  auto pictures = ctx.loader(
+      Pictures(data.train, /*augment=*/true, /*mirror=*/!digits),
+      {.batch_size = options.batch_size, .accumulate = options.accumulate, .workers = options.workers},
+      {.seed = options.seed});
+  auto held_out =
+      ctx.loader(Pictures(data.test, /*augment=*/false, /*mirror=*/false),
+                 {.batch_size = 64, .workers = options.workers}, {.shuffle = false, .pad = false});
+  const int64_t steps_per_epoch = (pictures.num_batches() + options.accumulate - 1) / options.accumulate;
+  const int64_t steps = options.epochs * steps_per_epoch;
+
+  ctx.seed_all(options.seed);
+  ResNet net(10, options.depth, options.width);
+  net->to(ctx.device());
+  muster::convert_sync_batch_norm(*net, ctx.process_group());
+  torch::optim::SGD optimizer(
+      net->parameters(),
+      torch::optim::SGDOptions(options.lr).momentum(0.9).weight_decay(5e-4).nesterov(true));
+  muster::Schedule schedule(optimizer, muster::rate::cosine({.steps = steps, .warmup = steps / 10}));
+  muster::Precision precision(ctx.device(), options.precision);
+  muster::Ema ema(*net, options.ema, {.warmup = true});
+
+  muster::Checkpoints checkpoints(
+      ctx, {.folder = run_dir + "/checkpoints", .every = steps_per_epoch / 2, .resume = options.resume});
+  checkpoints.add("model", net)
+      .add("optimizer", optimizer)
+      .add("schedule", schedule)
+      .add("precision", precision);
+  checkpoints.add("ema", ema).add("pictures", pictures);
+  checkpoints.restore();
+
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  muster::TrainStep step(model, optimizer,
+                         {.precision = &precision, .clip_norm = 5.0, .schedule = &schedule, .ema = &ema});
+  muster::Metrics metrics(ctx, {.folder = run_dir, .tensorboard = true});
+  metrics.continue_after(checkpoints.step());
+  const auto accuracy = [&] {
+    const auto averages = ema.swap();
+    return muster::evaluate(ctx, net, held_out, [](ResNet& net, const auto& batch) {
+      return net(batch.pixels).argmax(1).eq(batch.label);
+    });
+  };
+
+  for (const auto& batch : pictures.steps(steps)) {
+    const auto loss =
+        step(batch, [&] { return torch::cross_entropy_loss(model(batch.pixels), batch.label); });
+    metrics.mean("loss", loss, static_cast<double>(batch.size()));
+    if (!batch.last) continue;
+    const int64_t done = pictures.position().step;
+    if (done % steps_per_epoch == 0) {
+      const double score = accuracy();
+      const auto written = metrics.write(done, {{"lr", schedule.lr()}, {"test_accuracy", score}});
+      if (ctx.is_main())
+        std::cerr << "step " << done << "/" << steps << "  loss " << written["loss"] << "  test accuracy "
+                  << score << "\n";
+    }
+    if (checkpoints.save_when_due(done).empty() && done == steps) checkpoints.save(done);
+  }
+  const double last = accuracy();
+  if (ctx.is_main()) std::cout << muster::to_json_line({{"test_accuracy", last}}) << std::endl;
+}
+
+int main(int argc, char** argv) {
+  const Options options = parse_options(argc, argv);
+  return muster::run(argc, argv, [&](muster::Context& ctx) { train(options, ctx); });
+}
