@@ -1,9 +1,9 @@
 // A character-level GPT, trained data-parallel on a text; at the end it writes some more of it.
 //
-//   gpt                                                     on every device: the text in data/, about a
-//   minute muster run -n 2 gpt --steps 2000 --prompt "ROMEO:"      two ranks gpt --run-dir runs/gpt --steps
-//   4000 --resume            goes on from the last checkpoint there gpt --text my.txt --layers 6 --heads 6
-//   --width 384 --context 256 --batch 64 --lr 1e-3 --steps 5000   for GPUs
+//   gpt                                                        on every device: the text in data/, a minute
+//   muster run -n 2 gpt --steps 2000 --prompt "ROMEO:"         two ranks
+//   gpt --run-dir runs/gpt --steps 4000 --resume               goes on from the last checkpoint there
+//   gpt --text my.txt --layers 6 --heads 6 --width 384 --context 256 --batch 64 --lr 1e-3 --steps 5000
 //
 // The model is in gpt.h, the text in text.h, the command line in options.h. On CPUs the same seed and number
 // of ranks give the same numbers, bit for bit.

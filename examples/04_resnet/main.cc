@@ -1,10 +1,11 @@
 // A ResNet on pictures: worker threads that augment, bf16, BatchNorm over all ranks, a cosine with warm-up,
-// averaged weights, and going on in the middle of an epoch. The model is in resnet.h, the pictures in
-// pictures.h.
+// averaged weights, and going on in the middle of an epoch, with another number of ranks too.
 //
-//   muster run resnet                                                 the digits as 32×32 pictures, half a
-//   minute muster run resnet --cifar cifar-10-batches-bin --depth 3 --width 16 --epochs 150 --batch-size 128
-//   ResNet-20
+//   muster run resnet                              the digits as 32×32 pictures, half a minute
+//   muster run resnet --cifar cifar-10-batches-bin --depth 3 --width 16 --epochs 150 --batch-size 128
+//
+// The second is ResNet-20. The model is in resnet.h, the pictures in pictures.h, the command line in
+// options.h.
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -16,17 +17,23 @@
 
 void train(const Options& options, muster::Context& ctx) {
   const std::string run_dir = ctx.run_dir(options.run_dir);
+  if (options.batch_size % ctx.world_size() != 0)
+    throw std::invalid_argument(muster::cat("--batch-size: expected a multiple of ", ctx.world_size(),
+                                            " ranks, got ", options.batch_size,
+                                            "; give another, or other ranks"));
   const bool digits = options.cifar.empty();
   if (digits && ctx.is_main()) digits_as_cifar(options.digits, run_dir + "/digits");
   ctx.process_group().barrier();
   const auto data = muster::read_cifar10(digits ? run_dir + "/digits" : options.cifar, {.bytes = true});
-  auto pictures = ctx.loader(
-      Pictures(data.train, /*augment=*/true, /*mirror=*/!digits),
-      {.batch_size = options.batch_size, .accumulate = options.accumulate, .workers = options.workers},
-      {.seed = options.seed});
+  auto pictures = ctx.loader(Pictures(data.train, /*augment=*/true, /*mirror=*/!digits),
+                             {.batch_size = options.batch_size / ctx.world_size(),
+                              .accumulate = options.accumulate,
+                              .workers = options.workers},
+                             {.seed = options.seed});
   auto held_out =
       ctx.loader(Pictures(data.test, /*augment=*/false, /*mirror=*/false),
                  {.batch_size = 64, .workers = options.workers}, {.shuffle = false, .pad = false});
+  // Of all ranks together the same batches whatever their number: so a step is the same part of the training.
   const int64_t steps_per_epoch = (pictures.num_batches() + options.accumulate - 1) / options.accumulate;
   const int64_t steps = options.epochs * steps_per_epoch;
 

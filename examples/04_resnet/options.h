@@ -10,7 +10,7 @@ struct Options {
   int64_t depth = 1;
   int64_t width = 8;
   int64_t epochs = 12;
-  int64_t batch_size = 32;
+  int64_t batch_size = 64;
   int64_t accumulate = 1;
   int64_t workers = 1;
   double lr = 0.1;
@@ -34,7 +34,7 @@ inline Options parse_options(int argc, char** argv) {
   number("--depth", o.depth, 1, "residual blocks in each of three stages; 3 is ResNet-20");
   number("--width", o.width, 1, "channels of the first stage; ResNet-20 has 16");
   number("--epochs", o.epochs, 1, "passes over the data");
-  number("--batch-size", o.batch_size, 1, "samples a step, per rank");
+  number("--batch-size", o.batch_size, 1, "samples of a batch, of all ranks together; they must divide it");
   number("--accumulate", o.accumulate, 1, "batches a step");
   number("--workers", o.workers, 0, "threads of each rank that read and cut pictures");
   app.add_option("--lr", o.lr, "highest learning rate; it falls as half a cosine")

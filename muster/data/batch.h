@@ -37,7 +37,21 @@ class StepWeight {
 // `Data` is what collate.h makes of the examples: a struct's fields are the batch's (batch.pixels), a tensor
 // can be given to a model, and of a tuple std::get<0>(batch) and auto& [x, y] = batch.
 template <class Data>
+concept HasBatchsNames = requires(Data data) {
+  data.weight;
+}
+|| requires(Data data) {
+  data.last;
+}
+|| requires(Data data) {
+  data.samples;
+};
+
+template <class Data>
 struct Batch : Data {
+  static_assert(!HasBatchsNames<Data>,
+                "weight, last and samples are a batch's own: give the fields of the example other names");
+
   // What mean losses are multiplied with, so that the gradients of a step, averaged over the ranks, are those
   // of the joined batch: this batch's part of the samples that all ranks use in the step, times the ranks. 1
   // where every batch of a step is as large.

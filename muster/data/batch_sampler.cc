@@ -1,10 +1,13 @@
 #include "muster/data/batch_sampler.h"
 
 #include <algorithm>
+#include <functional>
+#include <string>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/data/mix.h"
 
 namespace muster {
 
@@ -23,12 +26,18 @@ class EvenCut {
     global_ = has_shares() ? identity_.global_batch : std::min(batch_size, most) * identity_.num_replicas;
   }
 
-  int64_t size() const { return used_ / batch_size_ + (used_ % batch_size_ != 0 ? 1 : 0); }
+  int64_t size() const { return batches_of(used_); }
+  // Without padding some ranks have a sample more than others, the first of them always.
+  int64_t size_of_all() const {
+    if (identity_.pad) return size();
+    if (has_shares()) return left_ / global_ + (left_ % global_ != 0 ? 1 : 0);
+    return batches_of(left_ / identity_.num_replicas + (left_ % identity_.num_replicas != 0 ? 1 : 0));
+  }
   int64_t count(int64_t batch) const {
     return batch < size() ? std::min(used_ - batch * batch_size_, batch_size_) : 0;
   }
   int64_t count_of_all(int64_t batch) const {
-    if (batch >= size()) return 0;
+    if (batch >= size_of_all()) return 0;
     if (has_shares()) return sampler_.global_samples(batch);
     return identity_.pad ? count(batch) * identity_.num_replicas : std::min(left_ - batch * global_, global_);
   }
@@ -38,6 +47,9 @@ class EvenCut {
 
  private:
   bool has_shares() const { return !sampler_.shares().empty(); }
+  int64_t batches_of(int64_t samples) const {
+    return samples / batch_size_ + (samples % batch_size_ != 0 ? 1 : 0);
+  }
 
   const DistributedSampler sampler_;  // as it is now, whatever set_epoch says later
   SamplerIdentity identity_;
@@ -56,38 +68,62 @@ class EvenBatches : public BatchSampler {
     sampler_->set_epoch(epoch, consumed, consumed_of);
   }
 
+  int64_t epoch() const override { return sampler_->identity().epoch; }
+  bool started() const override { return sampler_->started(); }
+
   EpochBatches start() override {
-    EpochBatches epoch = look();
-    epoch.samples = [samples = sampler_->start(), count = epoch.count, size = batch_size_](int64_t batch) {
-      std::vector<int64_t> mine(static_cast<size_t>(count(batch)));
-      for (size_t i = 0; i < mine.size(); ++i)
-        mine[i] = samples.sample(batch * size + static_cast<int64_t>(i));
-      return mine;
+    EpochBatches epoch = cut(*sampler_);
+    const EpochSamples samples = sampler_->start();
+    const auto of_batch = [count = epoch.count,
+                           size = batch_size_](const std::function<int64_t(int64_t)>& of) {
+      return [count, size, of](int64_t batch) {
+        std::vector<int64_t> mine(static_cast<size_t>(count(batch)));
+        for (size_t i = 0; i < mine.size(); ++i) mine[i] = of(batch * size + static_cast<int64_t>(i));
+        return mine;
+      };
     };
+    epoch.samples = of_batch(samples.sample);
+    if (sampler_->order().repeats) epoch.positions = of_batch(samples.position);
     return epoch;
   }
 
-  EpochBatches look() const override {
-    const auto cut = std::make_shared<const EvenCut>(*sampler_, batch_size_, drop_last_);
-    return {.size = cut->size(),
-            .samples = {},
-            .count = [cut](int64_t batch) { return cut->count(batch); },
-            .count_of_all = [cut](int64_t batch) { return cut->count_of_all(batch); },
-            .consumed_after = [cut](int64_t batch) { return cut->consumed_after(batch); },
-            .ranks = sampler_->identity().num_replicas,
-            .seed = sampler_->identity().seed,
-            .epoch = sampler_->identity().epoch};
+  EpochBatches whole_epoch() const override {
+    DistributedSampler whole = *sampler_;
+    whole.set_epoch(whole.identity().epoch);
+    return cut(whole);
   }
 
   int64_t dataset_size() const override { return sampler_->dataset_size(); }
+  int64_t order_number() const override {
+    return number_of_order(sampler_->order(), sampler_->identity().seed);
+  }
 
  private:
+  EpochBatches cut(const DistributedSampler& sampler) const {
+    const auto cut = std::make_shared<const EvenCut>(sampler, batch_size_, drop_last_);
+    return {.size = cut->size(),
+            .size_of_all = cut->size_of_all(),
+            .samples = {},
+            .positions = {},
+            .count = [cut](int64_t batch) { return cut->count(batch); },
+            .count_of_all = [cut](int64_t batch) { return cut->count_of_all(batch); },
+            .consumed_after = [cut](int64_t batch) { return cut->consumed_after(batch); },
+            .ranks = sampler.identity().num_replicas,
+            .seed = sampler.identity().seed,
+            .epoch = sampler.identity().epoch};
+  }
+
   std::shared_ptr<DistributedSampler> sampler_;
   int64_t batch_size_;
   bool drop_last_;
 };
 
 }  // namespace
+
+// 52 bits, which a double holds too.
+int64_t number_of_order(const SampleOrder& order, int64_t seed) {
+  return static_cast<int64_t>(mixed(std::hash<std::string>()(order.name), static_cast<uint64_t>(seed)) >> 12);
+}
 
 std::shared_ptr<BatchSampler> batches_of(std::shared_ptr<DistributedSampler> sampler, int64_t batch_size,
                                          bool drop_last) {
@@ -96,6 +132,11 @@ std::shared_ptr<BatchSampler> batches_of(std::shared_ptr<DistributedSampler> sam
                                                  batch_size, "; pass the samples of one rank's batch"));
   }
   const SamplerIdentity identity = sampler->identity();
+  if (drop_last && !identity.pad) {
+    throw Error(ErrorCode::invalid_argument,
+                "data loader: expected drop_last or a sampler with pad = false, got both: ranks would drop "
+                "different numbers; leave one out");
+  }
   if (!sampler->shares().empty() && (identity.share != batch_size || drop_last)) {
     throw Error(ErrorCode::invalid_argument,
                 cat("data loader: expected batch_size ", identity.share,

@@ -13,8 +13,12 @@ namespace muster {
 
 // One epoch of one rank, computed batch by batch. Called by several threads.
 struct EpochBatches {
-  int64_t size = 0;  // batches of this rank
+  int64_t size = 0;         // batches of this rank
+  int64_t size_of_all = 0;  // of the rank that has most
   std::function<std::vector<int64_t>(int64_t batch)> samples;
+  // What the random numbers of each of them follow from, where samples come several times in an epoch: their
+  // positions in it. Empty: the samples themselves.
+  std::function<std::vector<int64_t>(int64_t batch)> positions;
   std::function<int64_t(int64_t batch)> count;         // of this rank's samples
   std::function<int64_t(int64_t batch)> count_of_all;  // of all ranks' together
   // Samples of the epoch that all ranks have used after this batch: where it goes on with other ranks.
@@ -24,15 +28,24 @@ struct EpochBatches {
   int64_t epoch = 0;
 };
 
+// Of orders with this seed: equal where they are the same.
+int64_t number_of_order(const SampleOrder& order, int64_t seed);
+
 class BatchSampler {
  public:
   virtual ~BatchSampler() = default;
   // As DistributedSampler::set_epoch.
   virtual void set_epoch(int64_t epoch, int64_t consumed = 0, int64_t consumed_of = 0) = 0;
+  // Which epoch it is at, and whether that was started.
+  virtual int64_t epoch() const = 0;
+  virtual bool started() const = 0;
   virtual EpochBatches start() = 0;
-  // The epoch that start() would give, without starting it.
-  virtual EpochBatches look() const = 0;
+  // A whole epoch without starting it: its `samples` and `positions` are empty.
+  virtual EpochBatches whole_epoch() const = 0;
   virtual int64_t dataset_size() const = 0;
+  // A number made of the seed and all that decides the order: a place in an epoch means something in this one
+  // alone.
+  virtual int64_t order_number() const = 0;
 };
 
 // Every batch_size samples of this rank make a batch. With the sampler's shares batch_size must be this

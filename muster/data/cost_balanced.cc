@@ -11,27 +11,23 @@ namespace muster {
 
 namespace {
 
-// What rank `rank` of `ranks` gets of samples with these costs, which are at least as many as the ranks. The
-// first `ranks` samples, the costliest, go to one rank each, so nobody is left without.
-std::vector<int64_t> part_of_cost(const std::vector<int64_t>& samples, const std::vector<double>& costs,
-                                  int64_t ranks, int64_t rank) {
-  const auto cost_of = [&](int64_t sample) { return costs[static_cast<size_t>(sample)]; };
-  std::vector<size_t> by_cost(samples.size());
+// Which of a global batch's samples, with these costs, rank `rank` of `ranks` gets. The first `ranks` of
+// them, the costliest, go to one rank each, so nobody is left without.
+std::vector<size_t> part_by_cost(const std::vector<double>& costs, size_t ranks, size_t rank) {
+  std::vector<size_t> by_cost(costs.size());
   std::iota(by_cost.begin(), by_cost.end(), 0);
-  std::stable_sort(by_cost.begin(), by_cost.end(),
-                   [&](size_t a, size_t b) { return cost_of(samples[a]) > cost_of(samples[b]); });
-  std::vector<double> sums(static_cast<size_t>(ranks), 0);
+  std::stable_sort(by_cost.begin(), by_cost.end(), [&](size_t a, size_t b) { return costs[a] > costs[b]; });
+  std::vector<std::pair<double, size_t>> loads(ranks);  // cost and samples of each rank
   std::vector<size_t> mine;
   for (size_t k = 0; k < by_cost.size(); ++k) {
     const auto least =
-        k < sums.size() ? k : static_cast<size_t>(std::min_element(sums.begin(), sums.end()) - sums.begin());
-    sums[least] += cost_of(samples[by_cost[k]]);
-    if (least == static_cast<size_t>(rank)) mine.push_back(by_cost[k]);
+        k < ranks ? k : static_cast<size_t>(std::min_element(loads.begin(), loads.end()) - loads.begin());
+    loads[least].first += costs[by_cost[k]];
+    ++loads[least].second;
+    if (least == rank) mine.push_back(by_cost[k]);
   }
   std::sort(mine.begin(), mine.end());
-  std::vector<int64_t> part;
-  for (const size_t i : mine) part.push_back(samples[i]);
-  return part;
+  return mine;
 }
 
 class CostBalanced : public BatchSampler {
@@ -50,45 +46,84 @@ class CostBalanced : public BatchSampler {
     }
     epoch_ = epoch;
     consumed_ = consumed;
+    started_ = false;
   }
 
-  EpochBatches start() override { return look(); }
+  int64_t epoch() const override { return epoch_; }
+  bool started() const override { return started_; }
 
-  EpochBatches look() const override {
-    const int64_t left = std::max<int64_t>(0, order_.samples - consumed_);
+  EpochBatches start() override {
+    started_ = true;
+    EpochBatches epoch = cut(consumed_);
+    const auto order = order_.epoch(options_.seed, epoch_);
+    const auto positions = positions_of(order, consumed_, epoch.count_of_all);
+    epoch.samples = [order, positions](int64_t batch) {
+      std::vector<int64_t> samples = positions(batch);
+      for (int64_t& sample : samples) sample = order(sample);
+      return samples;
+    };
+    if (order_.repeats) epoch.positions = positions;
+    epoch.count = [positions](int64_t batch) { return std::ssize(positions(batch)); };
+    return epoch;
+  }
+
+  EpochBatches whole_epoch() const override {
+    EpochBatches epoch = cut(0);
+    const auto positions = positions_of(order_.epoch(options_.seed, epoch_), 0, epoch.count_of_all);
+    epoch.count = [positions](int64_t batch) { return std::ssize(positions(batch)); };
+    return epoch;
+  }
+
+  int64_t dataset_size() const override { return order_.dataset_size; }
+  int64_t order_number() const override { return number_of_order(order_, options_.seed); }
+
+ private:
+  EpochBatches cut(int64_t consumed) const {
+    const int64_t left = std::max<int64_t>(0, order_.samples - consumed);
     const int64_t global = options_.global_batch;
     const int64_t size = options_.drop_last ? left / global : left / global + (left % global != 0 ? 1 : 0);
-    // A last batch with fewer samples than ranks is filled up from the order's beginning.
-    const auto count_of_all = [left, size, global, ranks = options_.num_replicas](int64_t batch) -> int64_t {
-      if (batch >= size) return 0;
-      return std::max<int64_t>(std::min(global, left - batch * global), ranks);
-    };
-    const auto samples = [order = order_.epoch(options_.seed, epoch_), costs = costs_, options = options_,
-                          consumed = consumed_, total = order_.samples, count_of_all](int64_t batch) {
-      std::vector<int64_t> all(static_cast<size_t>(count_of_all(batch)));
-      for (size_t i = 0; i < all.size(); ++i)
-        all[i] = order((consumed + batch * options.global_batch + static_cast<int64_t>(i)) % total);
-      return part_of_cost(all, *costs, options.num_replicas, options.rank);
-    };
     return {.size = size,
-            .samples = samples,
-            .count = [samples](int64_t batch) { return std::ssize(samples(batch)); },
-            .count_of_all = count_of_all,
-            .consumed_after = [consumed = consumed_, total = order_.samples, global](
+            .size_of_all = size,
+            .samples = {},
+            .positions = {},
+            .count = {},
+            // A last batch with fewer samples than ranks is filled up from the order's beginning.
+            .count_of_all = [left, size, global, ranks = options_.num_replicas](int64_t batch) -> int64_t {
+              if (batch >= size) return 0;
+              return std::max<int64_t>(std::min(global, left - batch * global), ranks);
+            },
+            .consumed_after = [consumed, total = order_.samples, global](
                                   int64_t batch) { return std::min(total, consumed + (batch + 1) * global); },
             .ranks = options_.num_replicas,
             .seed = options_.seed,
             .epoch = epoch_};
   }
 
-  int64_t dataset_size() const override { return order_.dataset_size; }
+  // Of this rank's samples of a batch, in the epoch's order.
+  std::function<std::vector<int64_t>(int64_t)> positions_of(
+      const EpochOrder& order, int64_t consumed, const std::function<int64_t(int64_t)>& count_of_all) const {
+    return [order, consumed, count_of_all, costs = costs_, options = options_,
+            total = order_.samples](int64_t batch) {
+      std::vector<int64_t> all(static_cast<size_t>(count_of_all(batch)));
+      std::vector<double> of_each(all.size());
+      for (size_t i = 0; i < all.size(); ++i) {
+        all[i] = (consumed + batch * options.global_batch + static_cast<int64_t>(i)) % total;
+        of_each[i] = (*costs)[static_cast<size_t>(order(all[i]))];
+      }
+      std::vector<int64_t> mine;
+      for (const size_t i : part_by_cost(of_each, static_cast<size_t>(options.num_replicas),
+                                         static_cast<size_t>(options.rank)))
+        mine.push_back(all[i]);
+      return mine;
+    };
+  }
 
- private:
   SampleOrder order_;
   std::shared_ptr<const std::vector<double>> costs_;
   CostBalancedOptions options_;
   int64_t epoch_ = 0;
   int64_t consumed_ = 0;
+  bool started_ = false;
 };
 
 }  // namespace

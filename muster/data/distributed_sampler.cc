@@ -51,6 +51,12 @@ DistributedSampler::DistributedSampler(SampleOrder order, const SamplerOptions& 
                 cat("sampler: expected a rank from 0 to ", options.num_replicas - 1, ", got ", options.rank,
                     "; pass this rank's own number"));
   }
+  if (options.drop_last && !options.pad) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        "sampler: expected drop_last or pad = false, got both: one cuts the tail, the other keeps it; "
+        "leave one out");
+  }
   const bool right =
       std::all_of(options.shares.begin(), options.shares.end(), [](int64_t n) { return n >= 1; });
   if (!options.shares.empty() && (!right || std::ssize(options.shares) != options.num_replicas)) {
@@ -163,9 +169,10 @@ EpochSamples DistributedSampler::start() {
   auto places =
       std::make_shared<DistributedSampler>(*this);  // as they are now, whatever set_epoch says later
   places->check_ = nullptr;
-  return {.size = num_samples(), .sample = [places, order = order_.epoch(options_.seed, epoch_)](int64_t i) {
-            return order(places->position(i));
-          }};
+  return {.size = num_samples(),
+          .sample = [places, order = order_.epoch(options_.seed, epoch_)](
+                        int64_t i) { return order(places->position(i)); },
+          .position = [places](int64_t i) { return places->position(i); }};
 }
 
 std::vector<int64_t> DistributedSampler::indices() {

@@ -33,6 +33,7 @@ struct SamplerOptions {
 struct EpochSamples {
   int64_t size = 0;
   std::function<int64_t(int64_t i)> sample;
+  std::function<int64_t(int64_t i)> position;  // in the order of all ranks' samples
 };
 
 class DistributedSampler {
@@ -72,6 +73,9 @@ class DistributedSampler {
   int64_t dataset_size() const { return order_.dataset_size; }
 
   SamplerIdentity identity() const;
+  const SampleOrder& order() const { return order_; }
+  // Whether the epoch that set_epoch() has named was started.
+  bool started() const { return epoch_started_; }
 
   // True when an epoch was started a second time with no set_epoch between (and with shuffle).
   bool epoch_repeated() const { return epoch_repeated_; }

@@ -36,8 +36,9 @@ double Generator::normal() {
 // Lemire's way: the high half of a product, drawn again where the low half would favour some.
 int64_t Generator::integer(int64_t count) {
   if (count < 1) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("generator: expected integers below a count of at least 1, got ", count));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("generator: expected integers below a count of at least 1, got ", count, "; pass 1 or more"));
   }
   const auto n = static_cast<uint64_t>(count);
   const uint64_t unfair = (0 - n) % n;

@@ -20,8 +20,8 @@ std::string worker_text(const WorkerPlace& place) {
 
 int64_t checked(const char* what, int64_t value, int64_t least) {
   if (value >= least) return value;
-  throw Error(ErrorCode::invalid_argument,
-              cat("data loader: expected ", what, " of at least ", least, ", got ", value));
+  throw Error(ErrorCode::invalid_argument, cat("data loader: expected ", what, " of at least ", least,
+                                               ", got ", value, "; pass ", least, " or more"));
 }
 
 }  // namespace
@@ -46,9 +46,9 @@ void BadSamples::report() {
   reported_ = count_;
 }
 
-LoaderCore::LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampler, bool counts_epochs,
+LoaderCore::LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampler,
                        const DataLoaderOptions& options)
-    : shared_(std::make_shared<LoaderShared>()), sampler_(std::move(sampler)), counts_epochs_(counts_epochs) {
+    : shared_(std::make_shared<LoaderShared>()), sampler_(std::move(sampler)) {
   shared_->options = options;
   if (options.accumulate < 1) {
     throw Error(ErrorCode::invalid_argument,
@@ -57,36 +57,32 @@ LoaderCore::LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampl
   }
   checked("workers", options.workers, 0);
   checked("batches ahead", options.ahead, 0);
+  if (options.timeout && (options.workers == 0 || options.timeout->count() <= 0)) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("data loader: expected a timeout of at least 1 ms, and workers to wait for, got ",
+            options.timeout->count(), " ms and ", options.workers, " workers; leave the timeout out"));
+  }
   if (sampler_->dataset_size() != dataset_size) {
     throw Error(ErrorCode::invalid_argument,
                 cat("data loader: expected a sampler for ", dataset_size, " samples, got one for ",
                     sampler_->dataset_size(), "; make it with the data set's size"));
   }
   position_.dataset_size = dataset_size;
+  position_.order = sampler_->order_number();
 }
 
-EpochBatches LoaderCore::start(int64_t* first) {
-  if (counts_epochs_ && !placed_) sampler_->set_epoch(next_epoch_);
-  EpochBatches epoch = sampler_->start();
-  next_epoch_ = epoch.epoch + 1;
-  placed_ = false;
-  *first = std::min(std::exchange(skip_, 0), epoch.size);
-  return epoch;
-}
-
-void LoaderCore::skip(int64_t batches) {
-  if (batches < 0) {
-    throw Error(ErrorCode::invalid_argument, cat("data loader: expected to skip 0 or more batches, got ",
-                                                 batches, "; pass those already done"));
-  }
-  skip_ = batches;
+EpochBatches LoaderCore::start() {
+  if (sampler_->started()) sampler_->set_epoch(epoch());
+  return sampler_->start();
 }
 
 BatchPlace LoaderCore::place_of(const EpochBatches& epoch, int64_t batch) const {
   const int64_t begin = batch / options().accumulate * options().accumulate;
   const int64_t end = begin + std::min(options().accumulate, epoch.size - begin);
+  const int64_t end_of_all = begin + std::min(options().accumulate, epoch.size_of_all - begin);
   int64_t samples_of_step = 0;
-  for (int64_t i = begin; i < end; ++i) samples_of_step += epoch.count_of_all(i);
+  for (int64_t i = begin; i < end_of_all; ++i) samples_of_step += epoch.count_of_all(i);
   return {.weight = static_cast<double>(epoch.ranks) * static_cast<double>(epoch.count(batch)) /
                     static_cast<double>(samples_of_step),
           .last = batch + 1 == end};
@@ -107,26 +103,35 @@ void LoaderCore::note_stall(std::chrono::nanoseconds stall) {
   stats_.seconds_stalled += std::chrono::duration<double>(stall).count();
 }
 
-void LoaderCore::go_on() {
-  if (!placed_) restore(position_);
+void LoaderCore::end_epoch(const EpochBatches& epoch) {
+  if (epoch.size == 0 && position_.consumed == 0) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("data loader: expected an epoch with at least 1 batch of this rank, got none of ",
+                    position_.dataset_size, " samples for ", epoch.ranks,
+                    " ranks; use a smaller batch size or fewer ranks, or turn drop_last off"));
+  }
+  position_.epoch = epoch.epoch + 1;
+  position_.consumed = 0;
 }
 
-void LoaderCore::set_epoch(int64_t epoch) {
-  sampler_->set_epoch(epoch);
-  next_epoch_ = epoch;
-  placed_ = true;
+void LoaderCore::go_on() {
+  if (sampler_->started()) sampler_->set_epoch(position_.epoch, position_.consumed, position_.dataset_size);
 }
 
 void LoaderCore::restore(const DataPosition& position) {
+  const int64_t size = position_.dataset_size, order = position_.order;
+  if (position.consumed > 0 && position.order != 0 && position.order != order) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("data loader: expected the order and the seed that epoch ", position.epoch,
+                    " began with, of which ", position.consumed,
+                    " samples are used, got others; give those, or begin an epoch anew"));
+  }
   sampler_->set_epoch(position.epoch, position.consumed, position.dataset_size);
-  const int64_t size = position_.dataset_size;
   if (position.dataset_size != 0 && position.dataset_size != size) {
     log(LogLevel::warn, cat("data loader: training began on ", position.dataset_size,
                             " samples, and the data set has ", size, ": epochs have other samples now"));
   }
-  position_ = {position.epoch, position.consumed, size, position.step};
-  next_epoch_ = position.epoch;
-  placed_ = true;
+  position_ = {position.epoch, position.consumed, size, position.step, order};
 }
 
 LoaderStats LoaderCore::stats() const {
@@ -144,15 +149,6 @@ void check_weight_read(const StepWeight& weight, int64_t batch) {
                                                   "torch::NoGradGuard, or set check_weight = false"));
 }
 
-void check_epoch_has_batches(const EpochBatches& epoch, const DataPosition& position) {
-  if (epoch.size > 0 || position.consumed > 0) return;
-  throw Error(ErrorCode::failed_precondition,
-              cat("data loader: expected an epoch with at least 1 batch of this rank, got none of ",
-                  position.dataset_size, " samples for ", epoch.ranks,
-                  " ranks; use a smaller batch size or fewer ranks, or turn drop_last off"));
-}
-
-// The exception stays within the new one, for std::rethrow_if_nested.
 void fail_loading(const std::string& what) {
   ErrorCode code = ErrorCode::backend_failed;
   std::string why;
@@ -176,14 +172,24 @@ void fail_sample(int64_t sample, const WorkerPlace& place) {
   fail_loading(cat("sample ", sample, worker_text(place)));
 }
 
+namespace {
+
+std::string batch_text(const std::vector<int64_t>& samples, const WorkerPlace& place) {
+  return cat("batch of samples ", samples.empty() ? "" : cat(samples.front(), " … ", samples.back()),
+             worker_text(place));
+}
+
+}  // namespace
+
 void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place) {
-  const std::string what =
-      cat("batch of samples ", samples.empty() ? "" : cat(samples.front(), " … ", samples.back()),
-          worker_text(place));
-  if (std::current_exception()) fail_loading(what);
+  fail_loading(batch_text(samples, place));
+}
+
+void fail_empty_batch(const std::vector<int64_t>& samples, const WorkerPlace& place) {
   throw Error(
       ErrorCode::invalid_argument,
-      cat("data loader: ", what, ": expected a sample that can be read, got none of ", samples.size()));
+      cat("data loader: ", batch_text(samples, place), ": expected a sample that can be read, got none of ",
+          samples.size(), "; look at the first one's error by turning skip_bad off"));
 }
 
 std::string text_of_current_exception() {

@@ -10,7 +10,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/GradMode.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +20,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -46,32 +49,47 @@ auto joined_example(const D& dataset) {
   }
 }
 
-// The batch of `samples`, or nothing where none of them can be read.
+// Those of the epoch's batch `number` that can be read.
 template <class D>
-auto load(const D& dataset, const EpochBatches& epoch, const std::vector<int64_t>& samples,
-          LoaderShared& shared, WorkerPlace& place) {
-  using Data = decltype(joined_example(dataset));
-  if constexpr (GivesBatches<D>) {
-    const auto rows = at::from_blob(const_cast<int64_t*>(samples.data()),
-                                    {static_cast<int64_t>(samples.size())}, at::kLong);
-    const bool pinned = shared.options.pin_memory && shared.options.device.is_cuda();
-    return std::pair<Data, int64_t>(dataset.get_batch(rows, pinned), std::ssize(samples));
-  } else {
-    std::vector<typename D::Example> examples;
-    examples.reserve(samples.size());
-    for (const int64_t sample : samples) {
-      place.sample = sample;
-      try {
-        Generator rng(epoch.seed, epoch.epoch, sample);
-        examples.push_back(dataset.get(sample, rng));
-      } catch (...) {
-        if (!shared.options.skip_bad) fail_sample(sample, place);
-        shared.bad.add(sample, text_of_current_exception());
-      }
+auto read_examples(const D& dataset, const EpochBatches& epoch, int64_t number,
+                   const std::vector<int64_t>& samples, LoaderShared& shared, WorkerPlace& place) {
+  const std::vector<int64_t> chances = epoch.positions ? epoch.positions(number) : samples;
+  std::vector<typename D::Example> examples;
+  examples.reserve(samples.size());
+  for (size_t i = 0; i < samples.size(); ++i) {
+    place.sample = samples[i];
+    try {
+      Generator rng(epoch.seed, epoch.epoch, chances[i]);
+      examples.push_back(dataset.get(samples[i], rng));
+    } catch (const std::bad_alloc&) {
+      fail_sample(samples[i], place);
+    } catch (...) {
+      if (!shared.options.skip_bad) fail_sample(samples[i], place);
+      shared.bad.add(samples[i], text_of_current_exception());
     }
+  }
+  if (examples.empty()) fail_empty_batch(samples, place);
+  return examples;
+}
+
+// The epoch's batch `number`, and how many samples it has.
+template <class D>
+auto load(const D& dataset, const EpochBatches& epoch, int64_t number, LoaderShared& shared,
+          WorkerPlace& place) {
+  using Data = decltype(joined_example(dataset));
+  const c10::Device device = shared.options.device;
+  const c10::OptionalDeviceGuard guard(device.is_cpu() ? std::optional<c10::Device>()
+                                                       : device);  // in workers too
+  const c10::AutoGradMode no_gradients(false);
+  const std::vector<int64_t> samples = epoch.samples(number);
+  if constexpr (GivesBatches<D>) {
+    const bool pinned = shared.options.pin_memory && device.is_cuda();
+    return std::pair<Data, int64_t>(dataset.get_batch(at::tensor(samples, at::kLong), pinned),
+                                    std::ssize(samples));
+  } else {
+    auto examples = read_examples(dataset, epoch, number, samples, shared, place);
     const int64_t read = std::ssize(examples);
     try {
-      if (examples.empty()) fail_batch(samples, place);
       return std::pair<Data, int64_t>(collate(std::move(examples)), read);
     } catch (...) {
       fail_batch(samples, place);
@@ -100,9 +118,7 @@ class DataLoader {
   // has another share for this rank.
   DataLoader(D dataset, DistributedSampler& sampler, const DataLoaderOptions& options)
       : DataLoader(std::make_shared<const D>(std::move(dataset)),
-                   batches_of(std::shared_ptr<DistributedSampler>(std::shared_ptr<void>(), &sampler),
-                              options.batch_size, options.drop_last),
-                   /*counts_epochs=*/false, options) {}
+                   std::shared_ptr<DistributedSampler>(std::shared_ptr<void>(), &sampler), options) {}
   // The loader has the sampler: every begin() goes on to the next epoch.
   DataLoader(std::shared_ptr<const D> dataset, std::shared_ptr<DistributedSampler> sampler,
              const DataLoaderOptions& options)
@@ -110,7 +126,11 @@ class DataLoader {
   // Batches of a sampler of one's own; `batch_size` and `drop_last` say nothing then.
   DataLoader(std::shared_ptr<const D> dataset, std::shared_ptr<BatchSampler> sampler,
              const DataLoaderOptions& options)
-      : DataLoader(std::move(dataset), std::move(sampler), /*counts_epochs=*/true, options) {}
+      : dataset_(std::move(dataset)),
+        core_(dataset_->size(), std::move(sampler), options),
+        copy_(options.device, options.pin_memory) {}
+  DataLoader(const DataLoader&) = delete;  // its iterators know where it is
+  DataLoader& operator=(const DataLoader&) = delete;
 
   class Iterator {
    public:
@@ -133,6 +153,7 @@ class DataLoader {
     Iterator(DataLoader& loader, int64_t until_step) : loader_(&loader), until_step_(until_step) {
       if (until_step >= 0) loader.core_.go_on();
       start();
+      advance();
     }
     void start();
     void advance();
@@ -153,7 +174,7 @@ class DataLoader {
   std::default_sentinel_t end() const { return {}; }
 
   // From where training is to step `until`, counted from its beginning, over as many epochs as that takes.
-  auto steps(int64_t until) {
+  auto steps(int64_t until) & {
     struct Steps {
       DataLoader& loader;
       int64_t until;
@@ -167,30 +188,19 @@ class DataLoader {
   int64_t epoch() const { return core_.epoch(); }
   void set_epoch(int64_t epoch) { core_.set_epoch(epoch); }
 
-  // Where training is after the last whole step: saved with a checkpoint, and given to a loader of a job with
-  // any number of ranks, which goes on without a sample lost or repeated. Throws: as
-  // DistributedSampler::set_epoch.
+  // Where training is after the last whole step, for which the batch that was handed out counts as done:
+  // saved with a checkpoint, and given to a loader of a job with any number of ranks, which goes on without a
+  // sample lost or repeated. Throws: as DistributedSampler::set_epoch.
   const DataPosition& position() const { return core_.position(); }
   void restore(const DataPosition& position) { core_.restore(position); }
 
-  // The next begin() (and no later one) leaves out its first `batches` batches, which a resumed epoch has
-  // had.
-  // Throws: invalid_argument when negative.
-  void skip(int64_t batches) { core_.skip(batches); }
-
   // Samples and batches of a whole epoch on this rank, without what drop_last leaves out.
   int64_t num_samples() const;
-  int64_t num_batches() const { return core_.sampler().look().size; }
+  int64_t num_batches() const { return core_.sampler().whole_epoch().size; }
   const D& dataset() const { return *dataset_; }
   LoaderStats stats() const { return core_.stats(); }
 
  private:
-  DataLoader(std::shared_ptr<const D> dataset, std::shared_ptr<BatchSampler> sampler, bool counts_epochs,
-             const DataLoaderOptions& options)
-      : dataset_(std::move(dataset)),
-        core_(dataset_->size(), std::move(sampler), counts_epochs, options),
-        copy_(options.device, options.pin_memory) {}
-
   std::shared_ptr<const D> dataset_;
   LoaderCore core_;
   DeviceCopy copy_;
@@ -198,7 +208,7 @@ class DataLoader {
 
 template <class D>
 int64_t DataLoader<D>::num_samples() const {
-  const EpochBatches epoch = core_.sampler().look();
+  const EpochBatches epoch = core_.sampler().whole_epoch();
   int64_t samples = 0;
   for (int64_t batch = 0; batch < epoch.size; ++batch) samples += epoch.count(batch);
   return samples;
@@ -207,19 +217,17 @@ int64_t DataLoader<D>::num_samples() const {
 template <class D>
 void DataLoader<D>::Iterator::start() {
   LoaderCore& core = loader_->core_;
-  epoch_ = core.start(&number_);
-  staged_ = number_;
+  epoch_ = core.start();
+  number_ = staged_ = 0;
   coming_.clear();
   const auto make = [dataset = loader_->dataset_, epoch = epoch_, shared = core.shared()](
                         int64_t number, WorkerPlace& place) -> Prefetch::Thing {
-    return std::make_shared<std::pair<Data, int64_t>>(
-        loading::load(*dataset, epoch, epoch.samples(number), *shared, place));
+    return std::make_shared<std::pair<Data, int64_t>>(loading::load(*dataset, epoch, number, *shared, place));
   };
   const auto& options = core.options();
   prefetch_ = std::make_unique<Prefetch>(
-      make, number_, epoch_.size,
+      make, 0, epoch_.size,
       PrefetchOptions{.workers = options.workers, .ahead = options.ahead, .timeout = options.timeout});
-  advance();
 }
 
 template <class D>
@@ -244,14 +252,16 @@ template <class D>
 void DataLoader<D>::Iterator::advance() {
   LoaderCore& core = loader_->core_;
   batch_.reset();
-  if (until_step_ >= 0 && core.position().step >= until_step_) return prefetch_.reset();
-  if (number_ >= epoch_.size) {
+  const auto end = [&] {
     prefetch_.reset();
     core.shared()->bad.report();
+  };
+  if (until_step_ >= 0 && core.position().step >= until_step_) return end();
+  while (number_ >= epoch_.size) {
+    end();
     if (until_step_ < 0) return;
-    check_epoch_has_batches(epoch_, core.position());
-    core.set_epoch(epoch_.epoch + 1);
-    return start();
+    core.end_epoch(epoch_);
+    start();
   }
   if (coming_.empty()) {
     stage(prefetch_->next());

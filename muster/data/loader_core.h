@@ -47,25 +47,25 @@ class LoaderCore {
  public:
   // Throws: invalid_argument for accumulate, workers or ahead out of range, and when the sampler is for
   // another data set.
-  // `counts_epochs`: each start() goes on to the next epoch by itself.
-  LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampler, bool counts_epochs,
-             const DataLoaderOptions& options);
+  LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampler, const DataLoaderOptions& options);
 
   const DataLoaderOptions& options() const { return shared_->options; }
   const std::shared_ptr<LoaderShared>& shared() const { return shared_; }
   BatchSampler& sampler() { return *sampler_; }
   const BatchSampler& sampler() const { return *sampler_; }
 
-  // An epoch begins; `first` is its first batch.
-  EpochBatches start(int64_t* first);
+  // An epoch begins: the one that the sampler was put to, or else the next.
+  EpochBatches start();
   // The next start() begins where training is.
   void go_on();
   // That the next start() begins.
-  int64_t epoch() const { return next_epoch_; }
-  void set_epoch(int64_t epoch);
-  void skip(int64_t batches);
+  int64_t epoch() const { return sampler_->epoch() + (sampler_->started() ? 1 : 0); }
+  void set_epoch(int64_t epoch) { sampler_->set_epoch(epoch); }
   BatchPlace place_of(const EpochBatches& epoch, int64_t batch) const;
 
+  // An epoch is over, and training is at the beginning of the next. Throws: failed_precondition for a whole
+  // epoch without a batch: it would be gone through for ever.
+  void end_epoch(const EpochBatches& epoch);
   // A batch is handed out.
   void note_batch(const EpochBatches& epoch, int64_t batch, int64_t samples, bool last);
   void note_stall(std::chrono::nanoseconds stall);
@@ -78,22 +78,17 @@ class LoaderCore {
   std::shared_ptr<BatchSampler> sampler_;
   DataPosition position_;
   LoaderStats stats_;
-  int64_t skip_ = 0;
-  bool counts_epochs_;
-  int64_t next_epoch_ = 0;
-  bool placed_ = true;  // the sampler is at next_epoch_ already
 };
 
 // Throws: failed_precondition, when gradients are computed and a batch's weight that is not 1 was not read.
 void check_weight_read(const StepWeight& weight, int64_t batch);
 
-// Throws: failed_precondition for a whole epoch without a batch, which would be gone through for ever.
-void check_epoch_has_batches(const EpochBatches& epoch, const DataPosition& position);
-
 // From within a handler: throws the exception again, with `what`, or the sample and the worker, in front.
 [[noreturn]] void fail_loading(const std::string& what);
 [[noreturn]] void fail_sample(int64_t sample, const WorkerPlace& place);
 [[noreturn]] void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place);
+// None of them could be read.
+[[noreturn]] void fail_empty_batch(const std::vector<int64_t>& samples, const WorkerPlace& place);
 std::string text_of_current_exception();
 
 }  // namespace muster

@@ -17,10 +17,12 @@ struct DataLoaderOptions {
   bool pin_memory = true;  // copy to a GPU through page-locked memory, while the batch before is computed on
   int workers = 0;         // threads that read and join examples; 0: the training thread does
   int64_t ahead = 0;       // batches that are made before they are asked for; 0: two for each worker
-  // How long a batch may take to come; without it there is a warning after a minute.
+  // How long a batch of the workers may take to come; without it there is a warning after a minute. A worker
+  // that is late is left behind, and may still run when the process ends.
   std::optional<std::chrono::milliseconds> timeout = {};
-  // Leave out samples whose get() throws; each epoch ends with a warning that counts them. Without it such a
-  // sample ends the epoch with an error that names it.
+  // Leave out samples whose get() throws, but for want of memory: their batch is smaller, with the weight of
+  // a full one. A warning counts them when an epoch, or a run of steps, ends. Without it such a sample ends
+  // the epoch with an error that names it.
   bool skip_bad = false;
   // In a loop that computes gradients, a batch whose weight is not 1 and was not read is an error.
   bool check_weight = true;
@@ -32,6 +34,7 @@ struct DataPosition {
   int64_t consumed = 0;      // samples of the epoch that all ranks together have used
   int64_t dataset_size = 0;  // of which data set; 0: unknown
   int64_t step = 0;          // steps in all
+  int64_t order = 0;         // a number made of the seed and the order; 0: unknown
   bool operator==(const DataPosition&) const = default;
 };
 

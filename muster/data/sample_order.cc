@@ -146,9 +146,11 @@ SampleOrder weighted(const std::vector<double>& weights, int64_t samples, bool r
                       replacement ? "" : ", without replacement", ")"),
           .dataset_size = std::ssize(weights),
           .samples = samples,
-          .epoch = [tensor, samples, replacement](int64_t seed, int64_t epoch) {
-            return in_order_of(at::multinomial(tensor, samples, replacement, generator_of(seed, epoch)));
-          }};
+          .epoch =
+              [tensor, samples, replacement](int64_t seed, int64_t epoch) {
+                return in_order_of(at::multinomial(tensor, samples, replacement, generator_of(seed, epoch)));
+              },
+          .repeats = replacement};
 }
 
 SampleOrder class_balanced(const at::Tensor& labels, int64_t samples) {
@@ -166,7 +168,7 @@ SampleOrder class_balanced(const at::Tensor& labels, int64_t samples) {
 
 SampleOrder bucketed(const SampleOrder& order, const std::vector<int64_t>& lengths, int64_t group,
                      int64_t window) {
-  if (std::ssize(lengths) != order.dataset_size || group < 1 || window < group) {
+  if (std::ssize(lengths) != order.dataset_size || group < 1 || window < group || window % group != 0) {
     throw Error(ErrorCode::invalid_argument,
                 cat("sampler: expected ", order.dataset_size,
                     " lengths, groups of at least 1 and a window of at least "
@@ -176,7 +178,9 @@ SampleOrder bucketed(const SampleOrder& order, const std::vector<int64_t>& lengt
   SampleOrder sorted = order;
   sorted.name = cat("bucketed(", order.name, ", ", fingerprint(lengths), ", ", group, ", ", window, ")");
   sorted.changes = true;
-  sorted.epoch = [order, lengths, group, window](int64_t seed, int64_t epoch) -> EpochOrder {
+  sorted.epoch = [order, group, window, shared = std::make_shared<const std::vector<int64_t>>(lengths)](
+                     int64_t seed, int64_t epoch) -> EpochOrder {
+    const std::vector<int64_t>& lengths = *shared;
     const EpochOrder before = order.epoch(seed, epoch);
     auto samples = std::make_shared<std::vector<int64_t>>(static_cast<size_t>(order.samples));
     for (int64_t i = 0; i < order.samples; ++i) (*samples)[static_cast<size_t>(i)] = before(i);

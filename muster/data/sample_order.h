@@ -19,7 +19,8 @@ struct SampleOrder {
   int64_t dataset_size = 0;  // samples are numbers below it
   int64_t samples = 0;       // of one epoch
   std::function<EpochOrder(int64_t seed, int64_t epoch)> epoch;
-  bool changes = true;  // from epoch to epoch
+  bool changes = true;   // from epoch to epoch
+  bool repeats = false;  // samples may come several times in an epoch
 };
 
 // 0, 1, 2, … in every epoch.
@@ -45,8 +46,9 @@ SampleOrder weighted(const std::vector<double>& weights, int64_t samples, bool r
 SampleOrder class_balanced(const at::Tensor& labels, int64_t samples = 0);
 
 // `order`, with samples of like length near each other, so that batches need little padding: within every
-// `window` positions samples are sorted by length, cut into groups of `group`, and the groups shuffled.
-// Throws: invalid_argument when `lengths` are not one for each sample, or window is less than group.
+// `window` positions samples are sorted by length, cut into groups of `group`, and the groups shuffled. A
+// group is a batch of all ranks together. Throws: invalid_argument when `lengths` are not one for each
+// sample, or window is no multiple of group.
 SampleOrder bucketed(const SampleOrder& order, const std::vector<int64_t>& lengths, int64_t group,
                      int64_t window);
 

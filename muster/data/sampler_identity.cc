@@ -1,5 +1,7 @@
 #include "muster/data/sampler_identity.h"
 
+#include <string_view>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
@@ -47,9 +49,12 @@ void check_samplers_agree(const std::vector<SamplerIdentity>& by_rank) {
     const auto mine = by_rank[rank].values();
     for (size_t field = 0; field < mine.size(); ++field) {
       if (kOwn[field] || mine[field] == first[field]) continue;
+      const bool is_order = std::string_view(kFields[field]) == "order";
+      const std::string values =
+          is_order ? cat("two (numbers or weights of samples differ) on rank 0 and rank ", rank)
+                   : cat(first[field], " on rank 0 and ", mine[field], " on rank ", rank);
       throw Error(ErrorCode::invalid_argument,
-                  cat("sampler: expected the same ", kFields[field], " on every rank, got ", first[field],
-                      " on rank 0 and ", mine[field], " on rank ", rank,
+                  cat("sampler: expected the same ", kFields[field], " on every rank, got ", values,
                       "; give every rank's DistributedSampler the same arguments and the same set_epoch"));
     }
     if (by_rank[rank].rank != static_cast<int64_t>(rank)) {

@@ -115,7 +115,9 @@ class StreamLoader {
   StreamLoader(S stream, const StreamLoaderOptions& options)
       : StreamLoader(std::make_shared<const S>(std::move(stream)), options) {}
   StreamLoader(std::shared_ptr<const S> stream, const StreamLoaderOptions& options)
-      : stream_(std::move(stream)), shared_(std::make_shared<streaming::Shared>()) {
+      : stream_(std::move(stream)),
+        shared_(std::make_shared<streaming::Shared>()),
+        copy_(options.device, options.pin_memory) {
     check_stream_options(options);
     shared_->options = options;
     begin_epoch(0);
@@ -136,7 +138,7 @@ class StreamLoader {
     friend class StreamLoader;
     struct Coming {
       Batch batch;
-      DeviceCopy copy;
+      DeviceCopy::Started copy;
       int64_t number;  // of its turn
       int64_t read;    // by its worker
     };
@@ -214,6 +216,7 @@ class StreamLoader {
 
   std::shared_ptr<const S> stream_;
   std::shared_ptr<streaming::Shared> shared_;  // with the workers, which may outlive the loader
+  DeviceCopy copy_;
   StreamPosition position_;
   LoaderStats stats_;
   int64_t batches_of_epoch_ = 0;
@@ -272,10 +275,10 @@ bool StreamLoader<S>::Iterator::stage(bool wait) {
     ended_ = 0;
     const double weight = static_cast<double>(turn.samples) / static_cast<double>(options.batch_size) /
                           static_cast<double>(options.accumulate);
-    coming_.push_back({Batch{std::move(*turn.data), weight, true, turn.samples},
-                       DeviceCopy(options.device, options.pin_memory), number, turn.read});
-    coming_.back().copy.start(
-        [&](const auto& change) { for_each_tensor(static_cast<Data&>(coming_.back().batch), change); });
+    coming_.push_back({Batch{std::move(*turn.data), weight, true, turn.samples}, nullptr, number, turn.read});
+    Coming& set_out = coming_.back();
+    set_out.copy = loader_->copy_.start(
+        [&](const auto& change) { for_each_tensor(static_cast<Data&>(set_out.batch), change); });
     return true;
   }
   return false;
@@ -293,7 +296,7 @@ void StreamLoader<S>::Iterator::advance() {
   bool more = !coming_.empty();
   if (!more && !fills_step) {
     more = stage(true);
-  } else if (!more && now.copy.is_ahead()) {
+  } else if (!more && loader_->copy_.is_ahead()) {
     stage(false);
   }
   now.batch.last = fills_step || !more;
@@ -302,7 +305,8 @@ void StreamLoader<S>::Iterator::advance() {
 
 template <class S>
 void StreamLoader<S>::Iterator::hand_out(Coming coming) {
-  coming.copy.wait([&](const auto& change) { for_each_tensor(static_cast<Data&>(coming.batch), change); });
+  loader_->copy_.wait(coming.copy,
+                      [&](const auto& change) { for_each_tensor(static_cast<Data&>(coming.batch), change); });
   batch_ = std::move(coming.batch);
   now_.read[static_cast<size_t>(coming.number) % now_.read.size()] = coming.read;
   now_.batch = coming.number + 1;

@@ -73,6 +73,18 @@ class Context {
     const int64_t size = dataset.size();
     return loader(std::move(dataset), sampler(size, std::move(sampling)), options);
   }
+  // The same with a sampler that cuts batches itself: cost_balanced() gives one with this job's ranks.
+  template <class D>
+  DataLoader<D> loader(D dataset, std::shared_ptr<BatchSampler> sampler, DataLoaderOptions options) {
+    options.device = device();
+    return {std::make_shared<const D>(std::move(dataset)), std::move(sampler), options};
+  }
+  std::shared_ptr<BatchSampler> cost_balanced(SampleOrder order, std::vector<double> costs,
+                                              CostBalancedOptions options) {
+    options.num_replicas = world_size();
+    options.rank = rank();
+    return muster::cost_balanced(std::move(order), std::move(costs), options);
+  }
   template <class D>
   DataLoader<D> loader(D dataset, DistributedSampler sampler, DataLoaderOptions options) {
     options.batch_size = batch_size(options.batch_size);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -97,12 +98,13 @@ void Checkpoints::check_name(const std::string& name) const {
   if (!taken_already && !name.empty() && name.find_first_of("/.") == std::string::npos) return;
   throw Error(ErrorCode::invalid_argument,
               cat("checkpoints: expected a name of its own without '/' and '.', got '", name, "'",
-                  taken_already ? ", which another part has" : ""));
+                  taken_already ? ", which another part has" : "", "; choose another"));
 }
 
 Checkpoints& Checkpoints::add(const std::string& name, std::shared_ptr<torch::nn::Module> model) {
   check_name(name);
   models_.emplace_back(name, std::move(model));
+  joined_.reset();
   return *this;
 }
 
@@ -140,15 +142,17 @@ TrainingState Checkpoints::training_state() {
 }
 
 void Checkpoints::check_parts(const TensorEntries& saved) const {
-  const auto check = [&](const std::string& name) {
-    if (saved.contains(cat(kNumbers, name, "/", kThere))) return;
-    throw Error(ErrorCode::invalid_argument,
-                cat("checkpoints: expected a checkpoint with the part '", name,
-                    "', got one without; add the parts that the run that saved it had, or begin anew"));
-  };
-  for (const Part& part : parts_) check(part.name);
-  if (optimizers_.size() < 2) return;
-  for (const auto& [name, optimizer] : optimizers_) check(name);
+  std::set<std::string> mine, theirs;
+  for (const Part& part : parts_) mine.insert(part.name);
+  for (const auto& [name, optimizer] : optimizers_) mine.insert(name);
+  for (const auto& [name, entry] : saved) {
+    if (name.starts_with(kNumbers) && name.ends_with('/'))
+      theirs.insert(name.substr(std::strlen(kNumbers), name.size() - std::strlen(kNumbers) - 1));
+  }
+  if (mine == theirs) return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("checkpoints: expected a checkpoint with the parts ", join(mine, ", "), ", got one with ",
+                  join(theirs, ", "), "; add what the run that saved it had, or begin anew"));
 }
 
 bool Checkpoints::restore() {
@@ -158,7 +162,8 @@ bool Checkpoints::restore() {
   if (!options_.resume) {
     load.accept = [this](const Manifest& manifest) {
       const auto id = manifest.user.find(kRunId);
-      return id != manifest.user.end() && id->second == options_.run_id;
+      const bool is_known = !options_.run_id.empty() && options_.run_id != "none";  // torchrun's default
+      return is_known && id != manifest.user.end() && id->second == options_.run_id;
     };
   }
   const auto loaded = load_latest_checkpoint(options_.folder, training_state(), group_, load);
@@ -179,6 +184,7 @@ std::string Checkpoints::save(int64_t step) {
   const at::NoGradGuard no_grad;
   TrainingState state = training_state();
   for (const Part& part : parts_) put(state.parts, part.name, part.state());
+  if (optimizers_.size() == 1) put(state.parts, optimizers_.front().first, {});  // it has a file of its own
   if (optimizers_.size() > 1) {
     for (const auto& [name, optimizer] : optimizers_)
       put(state.parts, name, optimizer_state_of(*joined_, *optimizer));
@@ -199,7 +205,8 @@ SavedState Checkpoints::state_of(const DataPosition& position) {
   state.numbers = {{"epoch", static_cast<double>(position.epoch)},
                    {"consumed", static_cast<double>(position.consumed)},
                    {"dataset_size", static_cast<double>(position.dataset_size)},
-                   {"step", static_cast<double>(position.step)}};
+                   {"step", static_cast<double>(position.step)},
+                   {"order", static_cast<double>(position.order)}};
   return state;
 }
 
@@ -207,7 +214,8 @@ DataPosition Checkpoints::position_of(const std::string& name, const SavedState&
   return {.epoch = state.whole_number(name, "epoch"),
           .consumed = state.whole_number(name, "consumed"),
           .dataset_size = state.whole_number(name, "dataset_size"),
-          .step = state.whole_number(name, "step")};
+          .step = state.whole_number(name, "step"),
+          .order = state.whole_number(name, "order")};
 }
 
 }  // namespace muster

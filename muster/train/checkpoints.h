@@ -64,6 +64,9 @@ class Checkpoints {
   explicit Checkpoints(Context& ctx, CheckpointsOptions options = {})
       : Checkpoints(ctx.process_group(), with_job(std::move(options), ctx)) {}
 
+  Checkpoints(const Checkpoints&) = delete;
+  Checkpoints& operator=(const Checkpoints&) = delete;
+
   // What is saved; all of it must outlive this object. Several models and optimizers are fine. Give bare
   // modules, not wrapped ones. Throws: invalid_argument for a name that is there already, or holds '/'.
   template <class Impl>

@@ -228,6 +228,11 @@ TEST(DistributedSampler, RefusesSharesThatDoNotFitTheRanks) {
   EXPECT_THROW(DistributedSampler(10, {}).batch_samples(0), Error);
 }
 
+TEST(DistributedSampler, ATailIsCutOrKept) {
+  EXPECT_THAT(test::message_of([] { DistributedSampler(5, {.drop_last = true, .pad = false}); }),
+              HasSubstr("drop_last or pad = false, got both"));
+}
+
 TEST(SamplerIdentity, IsPrintedAndSurvivesTravelling) {
   DistributedSampler sampler(1438, {.num_replicas = 4, .rank = 1, .seed = -5, .drop_last = true});
   sampler.set_epoch(2, 40);

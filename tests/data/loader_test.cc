@@ -79,17 +79,6 @@ TEST(DataLoader, NestedIterationsAreIndependent) {
   EXPECT_EQ(batches, 4);
 }
 
-TEST(DataLoader, SkipsOnce) {
-  DataLoader loader(counted(7), {.batch_size = 3});
-  loader.skip(2);
-  EXPECT_THAT(labels_of(loader), ElementsAre(6));
-  EXPECT_THAT(labels_of(loader), ElementsAre(0, 1, 2, 3, 4, 5, 6));
-  for (const int64_t all : {int64_t{3}, int64_t{4}, std::numeric_limits<int64_t>::max()}) {
-    loader.skip(all);
-    EXPECT_THAT(labels_of(loader), ElementsAre());
-  }
-}
-
 TEST(DataLoader, AHugeBatchIsTheWholeSet) {
   DataLoader loader(counted(5), {.batch_size = std::numeric_limits<int64_t>::max()});
   EXPECT_EQ(loader.num_batches(), 1);
@@ -142,7 +131,6 @@ TEST(DataLoader, RefusesBadArguments) {
   EXPECT_THAT(message_of([&] { DataLoader(counted(4), sampler, {}); }),
               HasSubstr("for 4 samples, got one for 5"));
   DataLoader loader(counted(4), {});
-  EXPECT_THROW(loader.skip(-1), Error);
 }
 
 TEST(DataLoader, PutsBatchesOnTheGpu) {

@@ -247,6 +247,84 @@ TEST(LoaderSteps, AnEpochWithoutBatchesIsAnError) {
               HasSubstr("expected an epoch with at least 1 batch"));
 }
 
+TEST(LoaderSteps, ARestOfAnEpochWithoutBatchesIsPassedOverOnce) {
+  DataLoader some(numbers(10), sampler_of(10), {.batch_size = 4, .drop_last = true});
+  some.restore({.epoch = 0, .consumed = 8, .dataset_size = 10, .step = 2});
+  EXPECT_EQ(run_through(some.steps(4)).size(), 8);
+  DataLoader none(numbers(10), sampler_of(10, {.num_replicas = 4}), {.batch_size = 4, .drop_last = true});
+  none.restore({.epoch = 0, .consumed = 4, .dataset_size = 10, .step = 1});
+  EXPECT_THAT(message_of([&] { run_through(none.steps(3)); }),
+              HasSubstr("expected an epoch with at least 1 batch"));
+}
+
+TEST(LoaderSteps, APlaceInAnotherOrderIsRefused) {
+  DataLoader one(numbers(10), sampler_of(10, {.seed = 1}), {.batch_size = 2});
+  run_through(one.steps(2));
+  DataLoader other(numbers(10), sampler_of(10, {.seed = 2}), {.batch_size = 2});
+  EXPECT_THAT(message_of([&] { other.restore(one.position()); }),
+              HasSubstr("the order and the seed that epoch 0 began"));
+  run_through(one.steps(5));
+  other.restore(one.position());
+  EXPECT_EQ(other.epoch(), 1) << "between epochs another order is fine";
+}
+
+TEST(LoaderSteps, AWholeEpochIsWholeWhereverTrainingIs) {
+  DataLoader loader(numbers(20), sampler_of(20), {.batch_size = 2});
+  loader.restore({.epoch = 3, .consumed = 14, .dataset_size = 20, .step = 37});
+  EXPECT_EQ(loader.num_batches(), 10);
+  EXPECT_EQ(loader.num_samples(), 20);
+  EXPECT_EQ(run_through(loader).size(), 6);
+}
+
+TEST(LoaderSteps, EpochsCountThemselvesWithASamplerOfOnesOwnToo) {
+  DistributedSampler sampler(6, {});
+  DataLoader loader(Numbers(6), sampler, {.batch_size = 2});
+  std::set<std::vector<std::pair<int64_t, double>>> epochs;
+  while (loader.epoch() < 3) epochs.insert(run_through(loader));
+  EXPECT_EQ(epochs.size(), 3);
+  sampler.set_epoch(1);
+  EXPECT_TRUE(epochs.contains(run_through(loader)));
+}
+
+TEST(LoaderWorkers, ASampleThatIsDrawnAgainHasOtherChance) {
+  std::vector<double> weights(8, 0.0);
+  weights[3] = 1;
+  std::set<double> alone;
+  for (const int ranks : {1, 2}) {
+    std::set<double> seen;
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto sampler = std::make_shared<DistributedSampler>(
+          weighted(weights, 12), SamplerOptions{.num_replicas = ranks, .rank = rank});
+      DataLoader loader(numbers(8), sampler, {.batch_size = 3, .workers = 1});
+      for (const auto& [index, noise] : run_through(loader)) seen.insert(noise);
+    }
+    EXPECT_EQ(seen.size(), 12);
+    if (ranks == 1) alone = seen;
+    EXPECT_EQ(seen, alone);
+  }
+}
+
+TEST(LoaderWeights, OfUnpaddedStepsOfSeveralBatches) {
+  for (const auto& shares :
+       {std::vector<int64_t>{}, std::vector<int64_t>{4, 4}, std::vector<int64_t>{4, 2}}) {
+    for (int64_t size = 1; size < 30; ++size) {
+      std::map<int64_t, double> sums;  // of each step, over ranks
+      for (int rank = 0; rank < 2; ++rank) {
+        auto sampler = sampler_of(size, {.num_replicas = 2, .rank = rank, .pad = false, .shares = shares});
+        DataLoader loader(
+            numbers(size), sampler,
+            {.batch_size = shares.empty() ? 4 : shares[static_cast<size_t>(rank)], .accumulate = 2});
+        int64_t step = 0;
+        for (const auto& batch : loader) {
+          sums[step] += batch.weight / 2;
+          if (batch.last) ++step;
+        }
+      }
+      for (const auto& [step, sum] : sums) EXPECT_NEAR(sum, 1, 1e-12) << size << " samples, step " << step;
+    }
+  }
+}
+
 TEST(LoaderWeights, AForgottenWeightIsFound) {
   DataLoader loader(numbers(8), {.batch_size = 2, .accumulate = 2});
   const auto forget = [&] {

@@ -236,6 +236,16 @@ TEST(CostBalanced, GoesOnWithOtherRanks) {
   expect_permutation({used.begin(), used.end()});
 }
 
+TEST(CostBalanced, EqualCostsAreEqualCounts) {
+  for (const double cost : {0.0, 1.0}) {
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto cut = cost_balanced(in_order(8), std::vector<double>(8, cost),
+                                     {.num_replicas = 2, .rank = rank, .global_batch = 8});
+      EXPECT_EQ(cut->start().count(0), 4);
+    }
+  }
+}
+
 TEST(CostBalanced, RefusesBadArguments) {
   EXPECT_THAT(message_of([] { cost_balanced(in_order(3), {1, 2}, {}); }), HasSubstr("expected 3 costs"));
   EXPECT_THAT(message_of([] {

@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
 from program_case import BUILD, MUSTER, ProgramTest
 
 RESNET = f"{BUILD}/bin/resnet"
-SMALL = ("--width", "6", "--batch-size", "32", "--ema", "0.9")
+SMALL = ("--width", "6", "--batch-size", "64", "--ema", "0.9")
 
 
 class ResNetTest(ProgramTest):
@@ -34,6 +34,13 @@ class ResNetTest(ProgramTest):
         self.assertIn("step-66", resumed.stderr)
         self.assertEqual((folder / "checkpoints/step-69/model.safetensors").read_bytes(), model, "not the same bits as in one go")
         self.assertEqual(resumed.stdout, whole.stdout)
+
+    def test_it_goes_on_with_other_ranks_at_the_same_place(self):
+        self.resnet("two", "--epochs", "1")
+        self.resnet("two", "--epochs", "2", "--resume", ranks=4)
+        self.assertEqual([line["step"] for line in self.metrics("two")], [23, 46])
+        done = self.start(MUSTER, "run", "-n", "3", RESNET, *SMALL, "--epochs", "1")
+        self.assert_fails(done, "--batch-size: expected a multiple of 3 ranks, got 64")
 
     def test_precisions(self):
         for precision in ("fp32", "fp16"):

@@ -123,8 +123,25 @@ TEST(Checkpoints, APartThatWasNotSavedIsNamedAndNothingChanges) {
     more.add("model", other).add("schedule", schedule);
     const auto before = other->weight.clone();
     EXPECT_THAT(test::message_of([&] { more.restore(); }),
-                HasSubstr("expected a checkpoint with the part 'schedule'"));
+                HasSubstr("with the parts generators, schedule, got one with generators;"));
     EXPECT_TRUE(torch::equal(before, other->weight));
+  });
+}
+
+TEST(Checkpoints, APartThatIsNotAddedIsNamed) {
+  run_ranks(1, [](ProcessGroup& group) {
+    test::TempFolder folder;
+    torch::nn::Linear net(2, 2), late(2, 2);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    Checkpoints saved(group, {.folder = folder.path()});
+    saved.add("model", net).add("optimizer", optimizer).save(1);
+    Checkpoints fewer(group, {.folder = folder.path(), .resume = true});
+    fewer.add("model", net);
+    EXPECT_THAT(test::message_of([&] { fewer.restore(); }),
+                HasSubstr("with the parts generators, got one with generators, optimizer;"));
+    saved.add("late", late).save(2);
+    EXPECT_THAT(test::message_of([&] { fewer.restore(); }), HasSubstr("got no tensor of that name"))
+        << "a model that is added later is saved: there are two now";
   });
 }
 

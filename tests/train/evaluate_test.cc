@@ -5,10 +5,13 @@
 
 #include <cmath>
 
+#include "muster/base/error.h"
 #include "tests/support/ranks.h"
 
 namespace muster::testing {
 namespace {
+
+using ::testing::HasSubstr;
 
 struct RankContext {  // what evaluate() asks of a muster::Context
   ProcessGroup& group;
@@ -52,8 +55,30 @@ TEST(Evaluate, AllRanksHaveRankZerosBuffersAndModulesTheirModes) {
   });
 }
 
+TEST(Evaluate, RepeatedSamplesAndScoresOfAnotherShapeAreRefused) {
+  const TensorDataset data(torch::zeros({3, 4}), torch::arange(3));
+  run_ranks(2, [&](ProcessGroup& group) {
+    RankContext ctx{group};
+    torch::nn::Identity net;
+    DistributedSampler padded(3, {.num_replicas = 2, .rank = group.rank(), .shuffle = false});
+    DataLoader loader(data, padded, {.batch_size = 2});
+    const auto refusal = [&](const auto& score) {
+      try {
+        evaluate(ctx, net, loader, score);
+        return std::string("counted");
+      } catch (const Error& error) {
+        return std::string(error.what());
+      }
+    };
+    EXPECT_THAT(refusal([](auto&, const auto& batch) { return batch.labels; }),
+                HasSubstr("expected each of 3 samples once, got 4 on all ranks together"));
+    EXPECT_THAT(refusal([](auto&, const auto& batch) { return batch.features; }),
+                HasSubstr("got shape [2, 4]"));
+  });
+}
+
 TEST(Evaluate, WithoutASampleItIsNoNumber) {
-  run_ranks(2, [](ProcessGroup& group) { EXPECT_TRUE(std::isnan(SampleMeans().over(group))); });
+  run_ranks(2, [](ProcessGroup& group) { EXPECT_TRUE(std::isnan(SampleMeans().over(group, 1))); });
 }
 
 }  // namespace
