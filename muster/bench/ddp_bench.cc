@@ -1,6 +1,7 @@
 #include "muster/bench/ddp_bench.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -101,14 +102,30 @@ std::string python_script() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "python_ddp.py";
 }
 
+bool is_positive(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && value > 0;
+}
+
+// Before and behind the colon; without one PyTorch's cap.
+std::pair<std::string, std::string> cut(const std::string& kind) {
+  const size_t colon = kind.find(':');
+  if (colon == std::string::npos) return {kind, "25"};
+  return {kind.substr(0, colon), kind.substr(colon + 1)};
+}
+
 void check_kinds(const DdpBenchOptions& options) {
   std::vector<std::string> known = ddp_kind_names(false);
   for (const std::string& name : ddp_kind_names(true))
     if (std::find(known.begin(), known.end(), name) == known.end()) known.push_back(name);
   for (const std::string& kind : options.kinds) {
-    if (std::find(known.begin(), known.end(), kind) != known.end()) continue;
+    const auto [backend, cap] = cut(kind);
+    const bool right_cap = cap == "auto" || is_positive(cap);
+    if (std::find(known.begin(), known.end(), backend) != known.end() && right_cap) continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("--kinds: expected ", join(known, ", "), ", got '", printable(kind), "'"));
+                cat("--kinds: expected ", join(known, ", "),
+                    ", with :MIB or :auto behind for the cap of buckets, got '", printable(kind), "'"));
   }
 }
 

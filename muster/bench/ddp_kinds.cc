@@ -23,6 +23,14 @@ namespace {
 constexpr int kWarmUpSteps = 3;  // DDP builds its buckets anew after the first
 constexpr std::string_view kCopied = "-copied";
 
+// Of "shm:4" 4 MiB, of "shm:auto" what proves best.
+BucketCap bucket_cap_of(const std::string& name) {
+  const size_t colon = name.find(':');
+  if (colon == std::string::npos) return {};
+  const std::string cap = name.substr(colon + 1);
+  return cap == "auto" ? BucketCap::automatic() : BucketCap(std::stod(cap));
+}
+
 // One kind's model and optimizer.
 class Kind {
  public:
@@ -35,13 +43,15 @@ class Kind {
     labels_ = torch::randint(model_->labels, {options.batch * model_->rows_of_sample}, torch::kLong)
                   .to(ctx.device());
     if (name == kNoCommunication) return;
-    const bool copied = name.ends_with(kCopied);
-    const std::string backend = copied ? name.substr(0, name.size() - kCopied.size()) : name;
+    std::string backend = name.substr(0, name.find(':'));
+    const bool copied = backend.ends_with(kCopied);
+    if (copied) backend.resize(backend.size() - kCopied.size());
     const auto store = c10::make_intrusive<c10d::PrefixStore>("bench/" + name, ctx.store());
     group_ =
         init_process_group(store, ctx.rank(), ctx.world_size(), {.backend = backend, .device = ctx.device()});
     ddp_ = std::make_unique<DistributedDataParallel<std::shared_ptr<BenchModel>>>(
-        model_, *group_, DdpOptions{.gradient_as_bucket_view = !copied});
+        model_, *group_,
+        DdpOptions{.bucket_cap_mb = bucket_cap_of(name), .gradient_as_bucket_view = !copied});
   }
 
   void step() {
@@ -84,12 +94,10 @@ double processor_ms() {
 }
 
 std::vector<std::string> kinds_of(const DdpBenchOptions& options, bool by_nccl) {
-  std::vector<std::string> kinds;
-  for (const std::string& name : ddp_kind_names(by_nccl)) {
-    const bool asked = options.kinds.empty() ||
-                       std::find(options.kinds.begin(), options.kinds.end(), name) != options.kinds.end();
-    if (asked || name == kNoCommunication) kinds.push_back(name);
-  }
+  if (options.kinds.empty()) return ddp_kind_names(by_nccl);
+  std::vector<std::string> kinds = {kNoCommunication};
+  for (const std::string& kind : options.kinds)
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
   return kinds;
 }
 

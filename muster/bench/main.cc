@@ -118,7 +118,8 @@ void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
   command
       ->add_option(
           "--kinds", options->kinds,
-          "gloo, gloo-copied, shm, shm-copied (nccl, nccl-copied), beside none [all that can be had]")
+          "gloo, gloo-copied, shm, shm-copied (nccl, nccl-copied), beside none; shm:4 has buckets of "
+          "4 MiB, shm:auto what proves best [all that can be had]")
       ->delimiter(',')
       ->type_name("LIST");
   command->add_option("--steps", options->steps, "Of each kind, each round; the kinds take turns [10]")

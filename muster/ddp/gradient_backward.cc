@@ -56,6 +56,7 @@ void GradientReducer::State::on_backward() {
                       group.rank(), "); run forward again"));
     }
     begun = true;
+    backward_began = Clock::now();
   }
   const auto token = std::make_shared<bool>();
   graph = token;
@@ -105,6 +106,7 @@ void GradientReducer::State::after_graph() {
     }
   }
   arrivals.check_all();
+  compute.end_step();
   steps.compare();
   if (options.static_graph && !static_graph_seen) {
     static_graph_seen = true;
@@ -130,6 +132,7 @@ void GradientReducer::State::finish_backward() {
   expect_nothing();
   accumulated = false;
   order_known = true;
+  trial->count(seconds_since(backward_began));
 }
 
 // Gradients become plain tensors over the buckets' memory: no copy, and zero_grad() works, which throws on

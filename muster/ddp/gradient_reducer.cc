@@ -7,12 +7,23 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/comm/failure.h"
 #include "muster/ddp/output_sink.h"
 #include "muster/ddp/reducer_state.h"
 
 namespace muster {
+
+namespace {
+
+size_t bytes_of(const std::vector<at::Tensor>& tensors) {
+  size_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
+  return bytes;
+}
+
+}  // namespace
 
 // False when nothing is trained now.
 bool GradientReducer::State::follow_model() {
@@ -50,8 +61,10 @@ void GradientReducer::State::build_reducer() {
   hooks.hang(model.trained().tensors, [weak](size_t index) {
     if (const auto state = weak.lock()) state->on_gradient(index);
   });
+  if (!trial) trial.emplace(options.bucket_cap_mb, bytes_of(model.trained().tensors));
   translate_failures("DistributedDataParallel",
-                     [&] { parts = make_reducer(model.trained(), group, options, as_views); });
+                     [&] { parts = make_reducer(model.trained(), group, options, trial->cap(), as_views); });
+  trial->begin_buckets();
   replace_views();
   static_graph_seen = false;
   order_known = false;
@@ -63,6 +76,23 @@ void GradientReducer::State::rebuild_buckets() {
   if (group.size() > 1 && order_known && parts.reducer->should_rebuild_buckets())
     steps.meet("before its buckets are built anew", [&] { group.barrier(); });
   if (parts.reducer->rebuild_buckets()) replace_views();
+}
+
+// Between a backward and the next forward that reduces, on all ranks after the same step. Ranks without
+// inputs take no part in it: inside of join() the trial rests.
+void GradientReducer::State::try_buckets() {
+  if (!trial->has_enough() || join) return;
+  const auto before = trial->cap().mib();
+  if (!trial->next()) {
+    const auto medians = trial->medians();
+    const at::Tensor mine = at::tensor(medians, at::kDouble).unsqueeze(0);
+    const at::Tensor all = at::empty({group.size(), mine.size(1)}, at::kDouble);
+    steps.meet("where bucket sizes are chosen", [&] { group.all_gather(all, mine); });
+    const auto* values = all.const_data_ptr<double>();
+    const std::string chosen = trial->decide({values, values + all.numel()});
+    if (group.rank() == 0) log(LogLevel::info, cat("DistributedDataParallel: ", chosen));
+  }
+  if (trial->cap().mib() != before) build_reducer();
 }
 
 // After a backward that an exception cut short. Its all_reduces may still be under way in the buckets, so the
@@ -109,9 +139,11 @@ void GradientReducer::before_forward() {
   const bool reduces = at::GradMode::is_enabled() && state.reduce;
   // A forward inside a backward (one that computes again) is not the next step's.
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  if (!in_backward) state.compute.pause();
   if (at::GradMode::is_enabled() && !in_backward) state.recover();
   const int root = state.join && !in_backward ? state.announce(reduces) : 0;
   state.announces = reduces && state.follow_model();
+  if (state.announces) state.try_buckets();
   translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.rank()), [&] {
     if (!at::GradMode::is_enabled()) return;
     if (state.announces) state.parts.reducer->prepare_for_forward();
@@ -120,6 +152,7 @@ void GradientReducer::before_forward() {
   if (state.options.broadcast_buffers && state.synchronize_buffers)
     state.steps.meet("at the beginning of a forward", [&] { state.model.broadcast_buffers(root); });
   if (state.announces) state.replicas.count(state.model.source());
+  if (at::GradMode::is_enabled() && !in_backward) state.compute.resume();
 }
 
 void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
@@ -172,6 +205,9 @@ void GradientReducer::set_reduce(bool reduce) {
 }
 bool GradientReducer::reduces() const {
   return state_->reduce;
+}
+double GradientReducer::compute_seconds() const {
+  return state_->compute.last();
 }
 ProcessGroup& GradientReducer::group() {
   return state_->group;

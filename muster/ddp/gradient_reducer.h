@@ -64,6 +64,11 @@ class GradientReducer {
   void set_reduce(bool reduce);
   bool reduces() const;
 
+  // What this rank has computed for the last step that was reduced, from its first forward to the end of its
+  // last backward, without waiting for other ranks; 0 before the first. Units: seconds of the host's clock,
+  // which says little of a GPU.
+  double compute_seconds() const;
+
   ProcessGroup& group();
 
   struct State;  // gradient_reducer.cc

@@ -5,12 +5,12 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "muster/ddp/bucket_cap.h"
 #include "muster/ddp/hooks.h"
 
 namespace muster {
@@ -33,7 +33,7 @@ struct DdpOptions {
                                   // reduced; as in PyTorch
   bool init_sync = true;          // compare the models and broadcast rank 0's, at construction and where
                                   // parameters are frozen, unfrozen, registered or given another size later
-  std::optional<double> bucket_cap_mb = {};  // MiB; default 25, the first bucket 1
+  BucketCap bucket_cap_mb = {};   // MiB; default 25, the first bucket 1; or BucketCap::automatic()
   bool find_unused_parameters = false;
   // PyTorch's default is false, because zero_grad() throws on its views; ours do not, and one copy is saved.
   // Wrapped models that have a parameter in common copy all the same.

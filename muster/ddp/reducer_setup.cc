@@ -16,9 +16,18 @@ namespace {
 
 constexpr double kMiB = 1024 * 1024;
 
+void check_bucket_cap(const BucketCap& cap, const DdpOptions& options) {
+  if (!cap.is_automatic() || !options.static_graph) return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      "DistributedDataParallel: expected bucket_cap_mb as a number with static_graph, got "
+      "BucketCap::automatic(), whose new buckets would each have to learn the graph anew; give a number");
+}
+
 }  // namespace
 
 void check_placement(const ModelSource& model, const ProcessGroup& group, const DdpOptions& options) {
+  check_bucket_cap(options.bucket_cap_mb, options);
   const c10::Device device = group.device();
   const bool right_id =
       options.device_ids.size() == 1 && device.is_cuda() && options.device_ids[0] == device.index();
@@ -39,15 +48,14 @@ void check_placement(const ModelSource& model, const ProcessGroup& group, const 
 }
 
 ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& group, const DdpOptions& options,
-                          bool gradient_as_bucket_view) {
-  const auto cap = static_cast<int64_t>(options.bucket_cap_mb.value_or(25) * kMiB);
-  const int64_t first_cap = options.bucket_cap_mb ? cap : c10d::kDefaultFirstBucketBytes;
+                          const BucketCap& bucket_cap, bool gradient_as_bucket_view) {
+  const auto cap = static_cast<int64_t>(bucket_cap.mib().value_or(25) * kMiB);
+  const int64_t first_cap = bucket_cap.mib() ? cap : c10d::kDefaultFirstBucketBytes;
   // One bucket for the first iteration; the Reducer cuts it up in the order in which gradients really came.
   std::vector<size_t> limits{std::numeric_limits<int64_t>::max()};
   if (options.find_unused_parameters && !options.static_graph) {
-    limits = options.bucket_cap_mb
-                 ? std::vector<size_t>{static_cast<size_t>(cap)}
-                 : std::vector<size_t>{static_cast<size_t>(first_cap), static_cast<size_t>(cap)};
+    limits = bucket_cap.mib() ? std::vector<size_t>{static_cast<size_t>(cap)}
+                              : std::vector<size_t>{static_cast<size_t>(first_cap), static_cast<size_t>(cap)};
   }
   auto buckets =
       std::get<0>(c10d::compute_bucket_assignment_by_size(parameters.tensors, limits, parameters.sparse));

@@ -29,7 +29,8 @@ struct ReducerParts {
   HookAdapter* hook = nullptr;  // the Reducer's; null without a hook
 };
 
+// With `bucket_cap` in the place of the options'.
 ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& group, const DdpOptions& options,
-                          bool gradient_as_bucket_view);
+                          const BucketCap& bucket_cap, bool gradient_as_bucket_view);
 
 }  // namespace muster

@@ -7,6 +7,9 @@
 #include <optional>
 #include <utility>
 
+#include "muster/base/clock.h"
+#include "muster/ddp/bucket_trial.h"
+#include "muster/ddp/compute_clock.h"
 #include "muster/ddp/gradient_arrivals.h"
 #include "muster/ddp/gradient_hooks.h"
 #include "muster/ddp/gradient_reducer.h"
@@ -41,6 +44,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   void drop_local_gradients(const TrainedParameters& before) const;
   void build_reducer();
   void rebuild_buckets();
+  void try_buckets();
   void recover();
 
   // gradient_backward.cc
@@ -65,7 +69,10 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   const DdpOptions options;
   StepCheck steps;
   ReplicaCheck replicas;
-  std::optional<JoinRounds> join;  // inside of join()
+  std::optional<JoinRounds> join;    // inside of join()
+  std::optional<BucketTrial> trial;  // of bucket sizes
+  Clock::time_point backward_began;
+  ComputeClock compute;
   ReducerParts parts;
   GradientHooks hooks;
 
