@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -59,6 +60,10 @@ class EvenCut {
   int64_t global_ = 0;  // samples of all ranks' batches together
 };
 
+[[noreturn]] void refuse_shares(const std::string& expected, const std::string& got) {
+  throw Error(ErrorCode::failed_precondition, cat("batch shares: expected ", expected, ", got ", got));
+}
+
 class EvenBatches : public BatchSampler {
  public:
   EvenBatches(std::shared_ptr<DistributedSampler> sampler, int64_t batch_size, bool drop_last)
@@ -98,6 +103,18 @@ class EvenBatches : public BatchSampler {
     return number_of_order(sampler_->order(), sampler_->identity().seed);
   }
 
+  void set_shares(const std::vector<int64_t>& shares) override {
+    const SamplerIdentity identity = sampler_->identity();
+    if (drop_last_) refuse_shares("batches without drop_last, which is the sampler's then", "drop_last");
+    const int64_t before =
+        identity.global_batch > 0 ? identity.global_batch : batch_size_ * identity.num_replicas;
+    const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+    if (sum != before)
+      refuse_shares(cat("shares of the global batch of ", before), cat("[", join(shares, ", "), "]"));
+    sampler_->set_shares(shares);
+    batch_size_ = shares[static_cast<size_t>(identity.rank)];
+  }
+
  private:
   EpochBatches cut(const DistributedSampler& sampler) const {
     const auto cut = std::make_shared<const EvenCut>(sampler, batch_size_, drop_last_);
@@ -123,6 +140,11 @@ class EvenBatches : public BatchSampler {
 // 52 bits, which a double holds too.
 int64_t number_of_order(const SampleOrder& order, int64_t seed) {
   return static_cast<int64_t>(mixed(std::hash<std::string>()(order.name), static_cast<uint64_t>(seed)) >> 12);
+}
+
+void BatchSampler::set_shares(const std::vector<int64_t>& /*shares*/) {
+  refuse_shares("a sampler that has shares",
+                "one that divides global batches by itself; leave its shares to it");
 }
 
 std::shared_ptr<BatchSampler> batches_of(std::shared_ptr<DistributedSampler> sampler, int64_t batch_size,

@@ -46,6 +46,9 @@ class BatchSampler {
   // A number made of the seed and all that decides the order: a place in an epoch means something in this one
   // alone.
   virtual int64_t order_number() const = 0;
+  // Each rank's samples of a global batch from the next start() on. Throws: failed_precondition where batches
+  // are not cut by shares.
+  virtual void set_shares(const std::vector<int64_t>& shares);
 };
 
 // Every batch_size samples of this rank make a batch. With the sampler's shares batch_size must be this

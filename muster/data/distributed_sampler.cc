@@ -57,19 +57,28 @@ DistributedSampler::DistributedSampler(SampleOrder order, const SamplerOptions& 
         "sampler: expected drop_last or pad = false, got both: one cuts the tail, the other keeps it; "
         "leave one out");
   }
-  const bool right =
-      std::all_of(options.shares.begin(), options.shares.end(), [](int64_t n) { return n >= 1; });
-  if (!options.shares.empty() && (!right || std::ssize(options.shares) != options.num_replicas)) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected ", options.num_replicas, " shares of at least 1, one a rank, got [",
-                    join(options.shares, ", "), "]; leave them out for equal ones"));
-  }
-  global_batch_ = std::accumulate(options.shares.begin(), options.shares.end(), int64_t{0});
+  take_shares(options.shares);
   set_epoch(0);
   if (options.drop_last && length_ < std::max<int64_t>(options.num_replicas, global_batch_)) {
     log(LogLevel::warn, cat("sampler: drop_last leaves every rank without samples (", length_, " for ",
                             options.num_replicas, " ranks); turn drop_last off or use fewer ranks"));
   }
+}
+
+void DistributedSampler::take_shares(std::vector<int64_t> shares) {
+  const bool right = std::all_of(shares.begin(), shares.end(), [](int64_t n) { return n >= 1; });
+  if (!shares.empty() && (!right || std::ssize(shares) != options_.num_replicas)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("sampler: expected ", options_.num_replicas, " shares of at least 1, one a rank, got [",
+                    join(shares, ", "), "]; leave them out for equal ones"));
+  }
+  global_batch_ = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  options_.shares = std::move(shares);
+}
+
+void DistributedSampler::set_shares(std::vector<int64_t> shares) {
+  take_shares(std::move(shares));
+  set_epoch(epoch_, consumed_);
 }
 
 void DistributedSampler::check_place(int64_t epoch, int64_t consumed, int64_t consumed_of) const {

@@ -53,6 +53,10 @@ class DistributedSampler {
   // the ranks there are cannot have reached is warned of.
   void set_epoch(int64_t epoch, int64_t consumed = 0, int64_t consumed_of = 0);
 
+  // Other shares from the next start() on, of the same samples: what was used is used. Throws:
+  // invalid_argument as the constructor.
+  void set_shares(std::vector<int64_t> shares);
+
   // Starts an epoch: this rank's samples, in order. Warns, once, when an epoch starts with the order of the
   // one before because nobody called set_epoch. Without shuffle the order is the data set's.
   EpochSamples start();
@@ -85,6 +89,7 @@ class DistributedSampler {
 
  private:
   void check_place(int64_t epoch, int64_t consumed, int64_t consumed_of) const;
+  void take_shares(std::vector<int64_t> shares);
   int64_t left() const;
   int64_t full_batches() const;
   const std::vector<int64_t>& parts_of(int64_t batch) const;

@@ -74,6 +74,7 @@ LoaderCore::LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampl
 
 EpochBatches LoaderCore::start() {
   if (sampler_->started()) sampler_->set_epoch(epoch());
+  if (!new_shares_.empty()) sampler_->set_shares(std::exchange(new_shares_, {}));
   return sampler_->start();
 }
 
@@ -92,6 +93,7 @@ BatchPlace LoaderCore::place_of(const EpochBatches& epoch, int64_t batch) const 
 void LoaderCore::note_batch(const EpochBatches& epoch, int64_t batch, int64_t samples, bool last) {
   ++stats_.batches;
   stats_.samples += samples;
+  step_ended_ = last;
   if (!last) return;
   const bool ends_epoch = batch + 1 == epoch.size;
   position_.epoch = ends_epoch ? epoch.epoch + 1 : epoch.epoch;

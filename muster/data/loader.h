@@ -194,6 +194,11 @@ class DataLoader {
   const DataPosition& position() const { return core_.position(); }
   void restore(const DataPosition& position) { core_.restore(position); }
 
+  // How many samples of each global batch every rank takes from now on, of the same global batches: from the
+  // next begin(), and within steps() from the next step. The same on every rank (rebalance.h). Throws:
+  // invalid_argument, there, for less than 1; failed_precondition for another sum.
+  void set_shares(std::vector<int64_t> shares) { core_.set_shares(std::move(shares)); }
+
   // Samples and batches of a whole epoch on this rank, without what drop_last leaves out.
   int64_t num_samples() const;
   int64_t num_batches() const { return core_.sampler().whole_epoch().size; }
@@ -257,6 +262,11 @@ void DataLoader<D>::Iterator::advance() {
     core.shared()->bad.report();
   };
   if (until_step_ >= 0 && core.position().step >= until_step_) return end();
+  if (until_step_ >= 0 && number_ > 0 && number_ < epoch_.size && core.shares_are_due()) {
+    prefetch_.reset();
+    core.go_on();
+    start();
+  }
   while (number_ >= epoch_.size) {
     end();
     if (until_step_ < 0) return;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "muster/data/batch.h"
@@ -61,6 +62,10 @@ class LoaderCore {
   // That the next start() begins.
   int64_t epoch() const { return sampler_->epoch() + (sampler_->started() ? 1 : 0); }
   void set_epoch(int64_t epoch) { sampler_->set_epoch(epoch); }
+  // From the next start() on, or the next step.
+  void set_shares(std::vector<int64_t> shares) { new_shares_ = std::move(shares); }
+  // The step that has ended is the last with the shares before; an epoch under way has to be started again.
+  bool shares_are_due() const { return !new_shares_.empty() && step_ended_; }
   BatchPlace place_of(const EpochBatches& epoch, int64_t batch) const;
 
   // An epoch is over, and training is at the beginning of the next. Throws: failed_precondition for a whole
@@ -78,6 +83,8 @@ class LoaderCore {
   std::shared_ptr<BatchSampler> sampler_;
   DataPosition position_;
   LoaderStats stats_;
+  std::vector<int64_t> new_shares_;
+  bool step_ended_ = true;
 };
 
 // Throws: failed_precondition, when gradients are computed and a batch's weight that is not 1 was not read.

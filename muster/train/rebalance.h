@@ -1,0 +1,53 @@
+// Batch shares that follow what the ranks really take: a rank that computes slowly, for whatever reason, gets
+// fewer samples of each global batch. The global batches stay what they are, and so do, by their batches'
+// weights, the gradients.
+//
+//   muster::Rebalance rebalance(ctx.process_group(), {32, 32});
+//   for (const auto& batch : loader.steps(1000)) {
+//     step(batch, ...);
+//     if (batch.last && rebalance.step(model.reducer().compute_seconds(), batch.samples))
+//       loader.set_shares(rebalance.shares());
+//   }
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "muster/comm/process_group.h"
+
+namespace muster {
+
+struct RebalanceOptions {
+  int64_t every = 50;      // steps, after which the ranks compare
+  double at_least = 0.05;  // shares change only for a step that is expected to be shorter by that part
+};
+
+// Shares of `sum` samples, each at least 1, with which the slowest rank is ready as soon as can be. Throws:
+// invalid_argument for a `sum` less than the ranks, and for a time that is not above 0. Units: seconds a
+// sample.
+std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample, int64_t sum);
+
+class Rebalance {
+ public:
+  // `shares`: of each rank, that the loader begins with. Throws: invalid_argument for other than one a rank,
+  // each at least 1, and for `every` less than 1.
+  Rebalance(ProcessGroup group, std::vector<int64_t> shares, const RebalanceOptions& options = {});
+
+  // After each step: what this rank took to compute so many samples, without waiting for others. True where
+  // the shares are others from now on, on every rank alike; rank 0 says so in a line. Collective: at each
+  // `every`-th call.
+  bool step(double seconds, int64_t samples);
+
+  const std::vector<int64_t>& shares() const { return shares_; }
+
+ private:
+  bool compare();
+
+  ProcessGroup group_;
+  std::vector<int64_t> shares_;
+  RebalanceOptions options_;
+  std::vector<double> seconds_a_sample_;  // of this window's steps
+  int64_t steps_ = 0;
+};
+
+}  // namespace muster
