@@ -101,7 +101,9 @@ void ShmQueue::end_turn(std::unique_lock<std::mutex>& lock) {
 bool ShmQueue::ends_at_once(const Queued& queued) const {
   if (!queued.job.asynchronous) return true;
   if (queued.job.requests.size() > 1 || !collectives_.is_small(queued.job.requests[0])) return false;
-  return team_.all_there(team_.crowded() ? kPatienceWhenCrowded : kPatience);
+  // The caller has something to compute, which must not wait for whoever else wants this processor.
+  const bool crowded = team_.crowded();
+  return team_.all_there(crowded ? kPatienceWhenCrowded : kPatience, /*gives_way=*/crowded);
 }
 
 void ShmQueue::execute(Queued& queued) {

@@ -162,7 +162,7 @@ void Team::arrive() {
   }
 }
 
-bool Team::all_there(std::chrono::nanoseconds patience) const {
+bool Team::all_there(std::chrono::nanoseconds patience, bool gives_way) const {
   const auto start = patience.count() > 0 ? Clock::now() : Clock::time_point();
   int next = 0;
   for (int looks = 1;; ++looks) {
@@ -170,8 +170,8 @@ bool Team::all_there(std::chrono::nanoseconds patience) const {
     if (next == size()) return true;
     if (patience.count() == 0) return false;
     const bool in_its_way = line(next).processor.load(std::memory_order_relaxed) == ::sched_getcpu();
-    const bool yields = crowded_ || in_its_way || looks > kLooksOfItsOwn;
-    if (yields) ::sched_yield();  // on a busy machine for a whole time slice: the time is asked for after each
+    const bool yields = gives_way && (crowded_ || in_its_way || looks > kLooksOfItsOwn);
+    if (yields) ::sched_yield();
     relax();
     if ((yields || looks % kLooksBetweenTimes == 0) && Clock::now() - start >= patience) return false;
   }

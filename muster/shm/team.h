@@ -54,7 +54,8 @@ class Team {
   void arrive();
 
   // All have come to the step at which this rank is; looks for no longer than `patience` and never sleeps.
-  bool all_there(std::chrono::nanoseconds patience = {}) const;
+  // `gives_way`: its processor, to others that want it, which on a busy machine is for a whole time slice.
+  bool all_there(std::chrono::nanoseconds patience = {}, bool gives_way = true) const;
 
   // How long wait_for_all keeps the processor (giving way to others where ranks are crowded) before it
   // sleeps. Being woken takes longer than most steps, and one that sleeps makes the next step late for all.

@@ -72,16 +72,18 @@ std::vector<double> train(ProcessGroup& group, bool rebalances, std::vector<int6
   for (const auto& batch : loader.steps(60)) {
     optimizer.zero_grad();
     const auto output = model(batch.x);
+    const auto start = Clock::now();
     if (rebalances)
       std::this_thread::sleep_for(std::chrono::microseconds(400) * batch.samples * (1 + group.rank()));
+    const double seconds = seconds_since(start);
     const auto loss = torch::mse_loss(output, batch.y) * batch.weight;
     loss.backward();
+    EXPECT_GE(model.reducer().compute_seconds(), seconds);
     optimizer.step();
     at::Tensor mean = loss.detach().to(at::kDouble) / 2;
     group.all_reduce(mean);
     losses.push_back(mean.item<double>());
-    if (rebalances && rebalance.step(model.reducer().compute_seconds(), batch.samples))
-      loader.set_shares(rebalance.shares());
+    if (rebalances && rebalance.step(seconds, batch.samples)) loader.set_shares(rebalance.shares());
   }
   if (shares != nullptr) *shares = rebalance.shares();
   return losses;
