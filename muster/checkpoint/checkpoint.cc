@@ -194,7 +194,8 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read, c
   share_tensors(loaded.parts.tensors, parts.tensors, peers);
   // The optimizer first: it can still refuse, the model cannot.
   if (state.optimizer != nullptr)
-    restore_optimizer(state.model, *state.optimizer, {manifest.optimizer, std::move(loaded.optimizer.tensors)});
+    restore_optimizer(state.model, *state.optimizer,
+                      {manifest.optimizer, std::move(loaded.optimizer.tensors)});
   restore_model(state.model, loaded.model.tensors);
   return LoadedCheckpoint{.path = loaded.path,
                           .position = manifest.position,
@@ -228,7 +229,8 @@ std::optional<LoadedCheckpoint> load_latest_checkpoint(const std::string& direct
 }
 
 LoadedCheckpoint load_checkpoint(const std::string& path, const TrainingState& state, const Peers& peers) {
-  return load_with([&] { return read_checkpoint(path, state.optimizer != nullptr); }, state, peers, {}).value();
+  return load_with([&] { return read_checkpoint(path, state.optimizer != nullptr); }, state, peers, {})
+      .value();
 }
 
 }  // namespace muster

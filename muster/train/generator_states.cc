@@ -11,7 +11,8 @@ namespace muster {
 namespace {
 
 at::Generator default_generator(c10::Device device) {
-  return device.is_cpu() ? at::detail::getDefaultCPUGenerator() : at::globalContext().defaultGenerator(device);
+  return device.is_cpu() ? at::detail::getDefaultCPUGenerator()
+                         : at::globalContext().defaultGenerator(device);
 }
 
 at::Tensor states_of_all(ProcessGroup& group, c10::Device device) {
