@@ -80,18 +80,19 @@ Outcome train_gpt(muster::Context& ctx, const muster::Hook& hook) {
   muster::DistributedDataParallel model(net, ctx.process_group(), {.hook = hook});
   torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(3e-3));
   Meter meter(hook, model.parameters());
-  for (int64_t step = 0; step < kSteps; ++step) {
-    const auto starts = random_starts(text.train(), defaults.context, kBatch, 0, ctx.rank(), step);
-    const auto [tokens, targets] = windows_at(text.train(), starts, defaults.context);
-    next_token_loss(model(tokens), targets).backward();
+  const Windows everywhere(text.train(), defaults.context);
+  auto windows =
+      ctx.loader(everywhere, ctx.sampler(muster::pseudo_shuffled(everywhere.size())), {.batch_size = kBatch});
+  for (const auto& batch : windows.steps(kSteps)) {
+    next_token_loss(model(batch.tokens), batch.targets).backward();
     optimizer.step();
     optimizer.zero_grad();
     meter.step();
   }
   Outcome outcome = meter.outcome(0);
   const torch::NoGradGuard no_grad;
-  const auto starts = torch::arange(128) * ((text.validation().size(0) - 1) / 128 - 1);
-  const auto [tokens, targets] = windows_at(text.validation(), starts, defaults.context);
+  const auto [tokens, targets] =
+      Windows(text.validation(), defaults.context, 128).get_batch(torch::arange(128), /*pinned=*/false);
   outcome.result = next_token_loss(net->forward(tokens), targets).item<double>();
   return outcome;
 }
