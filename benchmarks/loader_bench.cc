@@ -32,7 +32,7 @@ struct Options {
   double step_ms = 0;  // what a training step takes, which the stall is a share of
 };
 
-at::Tensor augmented(const at::Tensor& image, muster::Generator& rng) {
+at::Tensor augmented(const muster::EncodedImage& image, muster::Generator& rng) {
   namespace transform = muster::transform;
   auto part = transform::random_resized_crop(image, kSide, kSide, rng);
   return transform::normalize(transform::random_flip(part, rng), transform::kImageNetMean,
@@ -140,7 +140,7 @@ void run_shards(const Options& options) {
   const muster::WebShards shards(
       muster::shards_of(options.path),
       [&](const muster::WebSample& sample, muster::Generator& rng) {
-        const auto image = muster::decode_image(sample.file("jpg"), sample.place());
+        const muster::EncodedImage image(sample.file("jpg"), sample.place());
         return muster::ImageExample{augmented(image, rng),
                                     torch::scalar_tensor(std::stoll(sample.file("cls")), torch::kLong)};
       },

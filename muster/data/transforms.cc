@@ -14,6 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/data/readers/encoded_image.h"
 
 namespace muster::transform {
 
@@ -39,8 +40,23 @@ void check_image_size(const char* what, int64_t height, int64_t width) {
     refuse_transform(what, "a height and width of at least 1", cat(height, " and ", width));
 }
 
+std::string side_text(int64_t height, int64_t width) {
+  return cat("an image of height ", height, " and width ", width);
+}
+
 std::string side_text(const at::Tensor& image) {
-  return cat("an image of height ", image.size(1), " and width ", image.size(2));
+  return side_text(image.size(1), image.size(2));
+}
+
+void check_crop(int64_t image_height, int64_t image_width, const ImagePart& part) {
+  check_image_size("crop", part.height, part.width);
+  if (part.top >= 0 && part.left >= 0 && part.height <= image_height && part.width <= image_width &&
+      part.top <= image_height - part.height && part.left <= image_width - part.width)
+    return;
+  refuse_transform(
+      "crop",
+      cat(part.height, "x", part.width, " from (", part.top, ", ", part.left, ") to lie within the image"),
+      side_text(image_height, image_width));
 }
 
 bool is_bytes(const at::Tensor& image) {
@@ -50,6 +66,20 @@ bool is_bytes(const at::Tensor& image) {
 // As Python's round().
 int64_t rounded(double value) {
   return static_cast<int64_t>(std::nearbyint(value));
+}
+
+ImagePart middle_part(int64_t image_height, int64_t image_width, int64_t height, int64_t width) {
+  return {.top = rounded(static_cast<double>(image_height - height) / 2),
+          .left = rounded(static_cast<double>(image_width - width) / 2),
+          .height = height,
+          .width = width};
+}
+
+ImagePart center_part(int64_t image_height, int64_t image_width, int64_t height, int64_t width) {
+  if (height <= image_height && width <= image_width)
+    return middle_part(image_height, image_width, height, width);
+  refuse_transform("center_crop", cat("an image of at least ", height, "x", width),
+                   side_text(image_height, image_width));
 }
 
 // to(uint8) of torch.clamp(factor * image + offset, 0, 255), through a table: there are but 256 values.
@@ -83,6 +113,29 @@ double jitter_factor(double range, Generator& rng) {
   return rng.uniform(std::max(0.0, 1 - range), 1 + range);
 }
 
+// The part of random_resized_crop.
+ImagePart random_part(int64_t image_height, int64_t image_width, Generator& rng,
+                      const ResizedCropOptions& options) {
+  constexpr int kTries = 10;
+  const auto [least_ratio, most_ratio] = options.ratio;
+  const auto rows = static_cast<double>(image_height);
+  const auto columns = static_cast<double>(image_width);
+  for (int i = 0; i < kTries; ++i) {
+    const double area = rows * columns * rng.uniform(options.scale.first, options.scale.second);
+    const double ratio = std::exp(rng.uniform(std::log(least_ratio), std::log(most_ratio)));
+    const int64_t w = rounded(std::sqrt(area * ratio));
+    const int64_t h = rounded(std::sqrt(area / ratio));
+    if (w < 1 || h < 1 || w > image_width || h > image_height) continue;
+    const int64_t top = rng.integer(image_height - h + 1);
+    return {.top = top, .left = rng.integer(image_width - w + 1), .height = h, .width = w};
+  }
+  // The largest part in the middle whose shape is allowed.
+  const double shape = std::clamp(columns / rows, least_ratio, most_ratio);
+  return middle_part(image_height, image_width,
+                     std::clamp<int64_t>(rounded(columns / shape), 1, image_height),
+                     std::clamp<int64_t>(rounded(rows * shape), 1, image_width));
+}
+
 using Table = std::array<float, 256>;
 
 // What each byte of each channel becomes.
@@ -113,20 +166,25 @@ void normalize_bytes(const at::Tensor& image, const std::vector<Table>& tables, 
 
 at::Tensor crop(const at::Tensor& image, int64_t top, int64_t left, int64_t height, int64_t width) {
   check_image("crop", image);
-  check_image_size("crop", height, width);
-  if (top < 0 || left < 0 || height > image.size(1) || width > image.size(2) ||
-      top > image.size(1) - height || left > image.size(2) - width)
-    refuse_transform("crop", cat(height, "x", width, " from (", top, ", ", left, ") to lie within the image"),
-                     side_text(image));
+  check_crop(image.size(1), image.size(2), {.top = top, .left = left, .height = height, .width = width});
   return image.narrow(1, top, height).narrow(2, left, width);
+}
+
+at::Tensor crop(const EncodedImage& image, int64_t top, int64_t left, int64_t height, int64_t width) {
+  const ImagePart part{.top = top, .left = left, .height = height, .width = width};
+  check_crop(image.height(), image.width(), part);
+  return image.decode(part);
 }
 
 at::Tensor center_crop(const at::Tensor& image, int64_t height, int64_t width) {
   check_image("center_crop", image);
-  if (height > image.size(1) || width > image.size(2))
-    refuse_transform("center_crop", cat("an image of at least ", height, "x", width), side_text(image));
-  return crop(image, rounded(static_cast<double>(image.size(1) - height) / 2),
-              rounded(static_cast<double>(image.size(2) - width) / 2), height, width);
+  const auto part = center_part(image.size(1), image.size(2), height, width);
+  return crop(image, part.top, part.left, height, width);
+}
+
+at::Tensor center_crop(const EncodedImage& image, int64_t height, int64_t width) {
+  const auto part = center_part(image.height(), image.width(), height, width);
+  return crop(image, part.top, part.left, height, width);
 }
 
 at::Tensor random_crop(const at::Tensor& image, int64_t height, int64_t width, Generator& rng,
@@ -181,24 +239,13 @@ at::Tensor resize_shorter(const at::Tensor& image, int64_t side) {
 at::Tensor random_resized_crop(const at::Tensor& image, int64_t height, int64_t width, Generator& rng,
                                const ResizedCropOptions& options) {
   check_image("random_resized_crop", image);
-  constexpr int kTries = 10;
-  const auto [least_ratio, most_ratio] = options.ratio;
-  const auto rows = static_cast<double>(image.size(1));
-  const auto columns = static_cast<double>(image.size(2));
-  for (int i = 0; i < kTries; ++i) {
-    const double area = rows * columns * rng.uniform(options.scale.first, options.scale.second);
-    const double ratio = std::exp(rng.uniform(std::log(least_ratio), std::log(most_ratio)));
-    const int64_t w = rounded(std::sqrt(area * ratio));
-    const int64_t h = rounded(std::sqrt(area / ratio));
-    if (w < 1 || h < 1 || w > image.size(2) || h > image.size(1)) continue;
-    const int64_t top = rng.integer(image.size(1) - h + 1);
-    return resize(crop(image, top, rng.integer(image.size(2) - w + 1), h, w), height, width);
-  }
-  // The largest part in the middle whose shape is allowed.
-  const double shape = std::clamp(columns / rows, least_ratio, most_ratio);
-  const int64_t h = std::clamp<int64_t>(rounded(columns / shape), 1, image.size(1));
-  const int64_t w = std::clamp<int64_t>(rounded(rows * shape), 1, image.size(2));
-  return resize(center_crop(image, h, w), height, width);
+  const auto part = random_part(image.size(1), image.size(2), rng, options);
+  return resize(crop(image, part.top, part.left, part.height, part.width), height, width);
+}
+
+at::Tensor random_resized_crop(const EncodedImage& image, int64_t height, int64_t width, Generator& rng,
+                               const ResizedCropOptions& options) {
+  return resize(image.decode(random_part(image.height(), image.width(), rng, options)), height, width);
 }
 
 at::Tensor flip(const at::Tensor& image) {

@@ -17,6 +17,10 @@
 
 #include "muster/data/generator.h"
 
+namespace muster {
+class EncodedImage;  // readers/encoded_image.h
+}
+
 namespace muster::transform {
 
 inline const std::vector<double> kImageNetMean{0.485, 0.456, 0.406};
@@ -25,6 +29,9 @@ inline const std::vector<double> kImageNetDeviation{0.229, 0.224, 0.225};
 // Parts: a view, nothing is copied.
 at::Tensor crop(const at::Tensor& image, int64_t top, int64_t left, int64_t height, int64_t width);
 at::Tensor center_crop(const at::Tensor& image, int64_t height, int64_t width);
+// The same of a picture in its file, of which only the part is decoded.
+at::Tensor crop(const EncodedImage& image, int64_t top, int64_t left, int64_t height, int64_t width);
+at::Tensor center_crop(const EncodedImage& image, int64_t height, int64_t width);
 // Anywhere, after `padding` rows and columns of zeros on every side.
 at::Tensor random_crop(const at::Tensor& image, int64_t height, int64_t width, Generator& rng,
                        int64_t padding = 0);
@@ -41,6 +48,10 @@ struct ResizedCropOptions {
 };
 // A part of random size, place and shape, resized. Source: torchvision.transforms.RandomResizedCrop.
 at::Tensor random_resized_crop(const at::Tensor& image, int64_t height, int64_t width, Generator& rng,
+                               const ResizedCropOptions& options = {});
+// The same of a picture in its file, of which only the part is decoded: pixel for pixel, from the same
+// chance.
+at::Tensor random_resized_crop(const EncodedImage& image, int64_t height, int64_t width, Generator& rng,
                                const ResizedCropOptions& options = {});
 
 // Left becomes right.

@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/data/loader.h"
+#include "muster/data/transforms.h"
 #include "tests/data/files.h"
 #include "tests/data/pictures.h"
 #include "tests/data/python.h"
@@ -16,6 +17,7 @@ namespace {
 
 using test::jpeg_of;
 using test::message_of;
+using test::noisy_picture;
 using test::png_of;
 using test::some_picture;
 using ::testing::AllOf;
@@ -112,6 +114,79 @@ TEST(Images, RefusesMorePixelsThanAllowed) {
                 HasSubstr("at most 4999 pixels in 'x/y.img', got 50x100"));
 }
 
+// At every edge of blocks (8 and 16 pixels), and at those of the picture.
+void expect_parts_of_whole(const std::string& file, const ImageOptions& options, const std::string& what) {
+  const EncodedImage image(file, "p", options);
+  const auto whole = image.decode();
+  ASSERT_EQ(whole.sizes(), (std::vector<int64_t>{3, image.height(), image.width()})) << what;
+  Generator rng(1, 0, 0);
+  for (int i = 0; i < 60; ++i) {
+    ImagePart part{.height = 1 + rng.integer(image.height()), .width = 1 + rng.integer(image.width())};
+    part.top = rng.integer(image.height() - part.height + 1);
+    part.left = rng.integer(image.width() - part.width + 1);
+    const auto expected = transform::crop(whole, part.top, part.left, part.height, part.width);
+    ASSERT_TRUE(torch::equal(image.decode(part), expected))
+        << what << ": " << part.width << "x" << part.height << " from " << part.left << ", " << part.top;
+  }
+}
+
+TEST(EncodedImages, HasThePixelsOfTheWholeInEveryPart) {
+  for (const int64_t side : {0, 40, 20, 10})
+    for (const bool progressive : {false, true})
+      for (const auto& [across, down] :
+           std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}, {4, 2}, {2, 4}})
+        expect_parts_of_whole(
+            jpeg_of(noisy_picture(81, 107), {.progressive = progressive, .across = across, .down = down}),
+            {.min_side = side},
+            std::to_string(across) + "x" + std::to_string(down) + (progressive ? " progressive" : ""));
+  expect_parts_of_whole(jpeg_of(noisy_picture(81, 107, 1)), {}, "grey");
+  expect_parts_of_whole(jpeg_of(noisy_picture(81, 107, 4), {.cmyk = true}), {}, "CMYK");
+  expect_parts_of_whole(png_of(noisy_picture(33, 47)), {}, "PNG");
+  expect_parts_of_whole(png_of(noisy_picture(33, 47, 1), 8, true), {}, "interlaced PNG");
+}
+
+TEST(EncodedImages, RefusesWhatIsNotWithin) {
+  for (const auto& file : {jpeg_of(some_picture(40, 61)), png_of(some_picture(40, 61))}) {
+    const EncodedImage image(file, "x/y.img");
+    for (const ImagePart& part : std::vector<ImagePart>{
+             {.top = -1, .height = 2, .width = 2}, {.left = 60, .height = 2, .width = 2}, {.width = 5}})
+      EXPECT_THAT(message_of([&] { image.decode(part); }), HasSubstr("lies within 'x/y.img' (61x40)"));
+    EXPECT_THAT(message_of([&] { EncodedImage(file, "p", {.max_pixels = 2439}); }), HasSubstr("61x40"));
+    EXPECT_THAT(message_of([&] { EncodedImage(file.substr(0, 20), "p"); }), HasSubstr("a whole JPEG or PNG"));
+  }
+  EXPECT_THAT(message_of([&] { EncodedImage("<html>", "p"); }), HasSubstr("'<html>'"));
+}
+
+// A cut file's upper part is whole; its lower part is refused.
+TEST(EncodedImages, SeesDamageInWhatItReads) {
+  const auto file = jpeg_of(noisy_picture(160, 160));
+  const auto whole = decode_image(file, "p");
+  const auto half = file.substr(0, file.size() / 2);
+  const EncodedImage image(half, "x/y.img");
+  EXPECT_TRUE(torch::equal(image.decode({.height = 40, .width = 30}), transform::crop(whole, 0, 0, 40, 30)));
+  EXPECT_THAT(message_of([&] { image.decode({.top = 140, .left = 3, .height = 20, .width = 30}); }),
+              HasSubstr("whole JPEG or PNG in 'x/y.img'"));
+  EXPECT_THAT(message_of([&] { image.decode(); }), HasSubstr("whole JPEG or PNG in 'x/y.img'"));
+}
+
+TEST(EncodedImages, AreTransformedAsDecodedOnes) {
+  const auto file = jpeg_of(noisy_picture(120, 90));
+  const EncodedImage encoded(file, "p");
+  const auto decoded = encoded.decode();
+  EXPECT_TRUE(torch::equal(transform::crop(encoded, 3, 5, 70, 40), transform::crop(decoded, 3, 5, 70, 40)));
+  EXPECT_TRUE(torch::equal(transform::center_crop(encoded, 31, 60), transform::center_crop(decoded, 31, 60)));
+  for (int64_t i = 0; i < 40; ++i) {
+    Generator one(0, 0, i);
+    Generator other(0, 0, i);
+    EXPECT_TRUE(torch::equal(transform::random_resized_crop(encoded, 32, 24, one),
+                             transform::random_resized_crop(decoded, 32, 24, other)));
+    EXPECT_EQ(one(), other());
+  }
+  EXPECT_THAT(message_of([&] { transform::crop(encoded, 0, 60, 10, 31); }),
+              HasSubstr("lie within the image"));
+  EXPECT_THAT(message_of([&] { transform::center_crop(encoded, 121, 3); }), HasSubstr("at least 121x3"));
+}
+
 // Pixel for pixel, where that Python has Pillow.
 TEST(Images, DecodesAsPillow) {
   const test::TempFolder folder;
@@ -178,6 +253,19 @@ TEST_F(ImageFolders, GivesTheTransformTheSamplesOwnChance) {
   const auto image = images.get(0, one).image;
   EXPECT_TRUE(torch::equal(image, images.get(0, same).image));
   EXPECT_FALSE(torch::equal(image, images.get(0, other).image));
+}
+
+TEST_F(ImageFolders, GivesTheTransformTheEncodedPictureWhereItTakesThat) {
+  put("a/1.jpg", jpeg_of(noisy_picture(60, 60)));
+  const ImageFolder of_decoded(folder_.path(), {.transform = [](const at::Tensor& image, Generator& rng) {
+                                 return transform::random_resized_crop(image, 16, 16, rng);
+                               }});
+  const ImageFolder of_encoded(folder_.path(), {.transform = [](const EncodedImage& image, Generator& rng) {
+                                 return transform::random_resized_crop(image, 16, 16, rng);
+                               }});
+  Generator one(0, 0, 0);
+  Generator same(0, 0, 0);
+  EXPECT_TRUE(torch::equal(of_decoded.get(0, one).image, of_encoded.get(0, same).image));
 }
 
 TEST_F(ImageFolders, NamesWhatIsWrong) {

@@ -29,9 +29,22 @@ inline Picture some_picture(int height, int width, int channels = 3) {
   return picture;
 }
 
+// As hard for JPEG as can be, so that each pixel depends on its neighbours.
+inline Picture noisy_picture(int height, int width, int channels = 3) {
+  Picture picture = some_picture(height, width, channels);
+  unsigned state = 1;
+  for (unsigned char& byte : picture.bytes) {
+    state = state * 1664525U + 1013904223U;
+    byte = static_cast<unsigned char>(byte / 2 + (state >> 25));
+  }
+  return picture;
+}
+
 struct JpegKind {
   bool progressive = false;
   bool cmyk = false;  // of 4 channels
+  int across = 2;     // pixels of light to one of colour
+  int down = 2;
 };
 
 inline std::string jpeg_of(const Picture& picture, const JpegKind& kind = {}) {
@@ -48,6 +61,10 @@ inline std::string jpeg_of(const Picture& picture, const JpegKind& kind = {}) {
   jpeg.in_color_space = kind.cmyk ? JCS_CMYK : picture.channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
   jpeg_set_defaults(&jpeg);
   jpeg_set_quality(&jpeg, 95, TRUE);
+  if (!kind.cmyk && picture.channels == 3) {
+    jpeg.comp_info[0].h_samp_factor = kind.across;
+    jpeg.comp_info[0].v_samp_factor = kind.down;
+  }
   if (kind.progressive) jpeg_simple_progression(&jpeg);
   jpeg_start_compress(&jpeg, TRUE);
   const size_t row_bytes = static_cast<size_t>(picture.width) * static_cast<size_t>(picture.channels);

@@ -17,6 +17,19 @@ struct ImageOptions {
   int64_t max_pixels = int64_t{1} << 28;  // a larger image is an error: few bytes can say they are huge
 };
 
+struct ImageSize {
+  int64_t height = 0;
+  int64_t width = 0;
+};
+
+// In pixels of the whole picture as it is decoded.
+struct ImagePart {
+  int64_t top = 0;
+  int64_t left = 0;
+  int64_t height = 0;
+  int64_t width = 0;
+};
+
 // Where `height` × `width` × 3 bytes go, one pixel's red, green and blue beside each other.
 using PlaceForPixels = std::function<uint8_t*(int64_t height, int64_t width)>;
 
@@ -25,5 +38,14 @@ using PlaceForPixels = std::function<uint8_t*(int64_t height, int64_t width)>;
 // Throws: invalid_argument when it is neither, damaged, cut short, or larger than max_pixels.
 void decode_image(std::string_view file, const std::string& name, const ImageOptions& options,
                   const PlaceForPixels& place);
+
+// That part of the picture, byte for byte as it is in the whole. Of a JPEG with one scan only the part is
+// decoded; its rows below are not read, and damage there is not seen.
+// Throws: as decode_image; invalid_argument for a part that does not lie within the picture.
+void decode_image_part(std::string_view file, const std::string& name, const ImageOptions& options,
+                       const ImagePart& part, const PlaceForPixels& place);
+
+// Of the picture as it is decoded; read from the file's header. Throws: as decode_image.
+ImageSize size_of_image(std::string_view file, const std::string& name, const ImageOptions& options);
 
 }  // namespace muster

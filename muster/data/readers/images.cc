@@ -51,6 +51,13 @@ std::vector<std::string> folders_in(const std::string& path) {
                                                got, "; give the folder whose sub-folders are the classes"));
 }
 
+std::string bytes_of_picture(const std::string& path) {
+  std::string bytes = read_file(path, kMostImageBytes);
+  if (bytes.size() <= kMostImageBytes) return bytes;
+  throw Error(ErrorCode::invalid_argument,
+              cat("image: expected at most ", kMostImageBytes, " bytes in '", path, "', got more"));
+}
+
 }  // namespace
 
 at::Tensor decode_image(std::string_view file, const std::string& name, const ImageOptions& options) {
@@ -63,11 +70,7 @@ at::Tensor decode_image(std::string_view file, const std::string& name, const Im
 }
 
 at::Tensor read_image(const std::string& path, const ImageOptions& options) {
-  const std::string bytes = read_file(path, kMostImageBytes);
-  if (bytes.size() > kMostImageBytes)
-    throw Error(ErrorCode::invalid_argument,
-                cat("image: expected at most ", kMostImageBytes, " bytes in '", path, "', got more"));
-  return decode_image(bytes, path, options);
+  return decode_image(bytes_of_picture(path), path, options);
 }
 
 ImageFolder::ImageFolder(const std::string& path, const ImageFolderOptions& options) : options_(options) {
@@ -93,9 +96,9 @@ ImageExample ImageFolder::get(int64_t index, Generator& rng) const {
     throw Error(ErrorCode::invalid_argument, cat("image folder: expected a picture from 0 to ", size() - 1,
                                                  ", got ", index, "; ask for one that there is"));
   const File& file = files_[static_cast<size_t>(index)];
-  auto image = read_image(file.path, options_.decode);
-  if (options_.transform) image = options_.transform(std::move(image), rng);
-  return {.image = std::move(image), .label = at::scalar_tensor(file.label, at::kLong)};
+  const std::string bytes = bytes_of_picture(file.path);
+  return {.image = options_.transform(EncodedImage(bytes, file.path, options_.decode), rng),
+          .label = at::scalar_tensor(file.label, at::kLong)};
 }
 
 at::Tensor ImageFolder::labels() const {

@@ -8,9 +8,12 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "muster/data/dataset.h"
+#include "muster/data/readers/encoded_image.h"
 #include "muster/data/readers/image_codec.h"
 
 namespace muster {
@@ -27,8 +30,31 @@ struct ImageExample {
   at::Tensor label;  // int64, of no dimension
 };
 
-// What becomes of a picture on its way to a batch (transforms.h). Called by several threads at once.
-using ImageTransform = std::function<at::Tensor(at::Tensor image, Generator& rng)>;
+// What becomes of a picture on its way to a batch (transforms.h): a function of the decoded picture, or of
+// the encoded one, which decodes what it keeps. Called by several threads at once.
+class ImageTransform {
+ public:
+  ImageTransform() = default;
+  // `transform`: at::Tensor(at::Tensor, Generator&) or at::Tensor(const EncodedImage&, Generator&).
+  template <class F>
+  requires(!std::is_same_v<std::remove_cvref_t<F>, ImageTransform>) ImageTransform(
+      F transform) {  // NOLINT(google-explicit-constructor): options are written {.transform = f}
+    if constexpr (std::is_invocable_v<F&, at::Tensor, Generator&>) {
+      apply_ = [transform = std::move(transform)](const EncodedImage& image, Generator& rng) mutable {
+        return transform(image.decode(), rng);
+      };
+    } else {
+      apply_ = std::move(transform);
+    }
+  }
+
+  at::Tensor operator()(const EncodedImage& image, Generator& rng) const {
+    return apply_ ? apply_(image, rng) : image.decode();
+  }
+
+ private:
+  std::function<at::Tensor(const EncodedImage&, Generator&)> apply_;
+};
 
 struct ImageFolderOptions {
   // Without it pictures stay as they are, and only those of one size can be joined to batches.

@@ -7,6 +7,7 @@
 #include <jerror.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "muster/base/strings.h"
@@ -16,6 +17,9 @@ namespace muster {
 
 namespace {
 
+// libjpeg makes a pixel's colour of its neighbours' too, and knows none beyond what it decodes: with so many
+// columns more on each side a part has the pixels of the whole.
+constexpr JDIMENSION kMargin = 2;
 constexpr int kMostScans = 500;  // a few bytes can ask for thousands, each as dear as a picture
 
 // libjpeg leaves by longjmp, which destroys nothing: so each call that may fail is in a function that holds
@@ -54,6 +58,13 @@ class JpegDecoder {
     return true;
   }
 
+  // Several scans can leave coefficients open, and libjpeg guesses them from those around, beyond any margin.
+  // Other ratios of colour to light than 1 and 2 it does not cut right at every scale (2.1).
+  bool can_cut() {
+    return ::jpeg_has_multiple_scans(&jpeg_) == FALSE && jpeg_.max_h_samp_factor <= 2 &&
+           jpeg_.max_v_samp_factor <= 2;
+  }
+
   // `row`: room for width() × 4 bytes, where is_cmyk().
   bool decode(uint8_t* pixels, uint8_t* row) {
     if (setjmp(jump_) != 0) return false;
@@ -62,9 +73,32 @@ class JpegDecoder {
       uint8_t* const line = pixels + size_t{3} * jpeg_.output_width * jpeg_.output_scanline;
       JSAMPROW into = is_cmyk() ? row : line;
       ::jpeg_read_scanlines(&jpeg_, &into, 1);
-      if (is_cmyk()) to_rgb(row, line);
+      if (is_cmyk()) to_rgb(row, line, jpeg_.output_width);
     }
     ::jpeg_finish_decompress(&jpeg_);
+    return true;
+  }
+
+  // `row`: room for width() × 4 bytes. Only where can_cut(); nothing can be decoded after that.
+  bool decode_part(const ImagePart& part, uint8_t* pixels, uint8_t* row) {
+    if (setjmp(jump_) != 0) return false;
+    ::jpeg_start_decompress(&jpeg_);
+    const auto left = static_cast<JDIMENSION>(part.left);
+    const auto width = static_cast<JDIMENSION>(part.width);
+    JDIMENSION begin = left - std::min(left, kMargin);
+    JDIMENSION columns = std::min(left + width + kMargin, jpeg_.output_width) - begin;
+    ::jpeg_crop_scanline(&jpeg_, &begin, &columns);  // which takes whole blocks
+    const auto top = static_cast<JDIMENSION>(part.top);
+    if (top > 0) ::jpeg_skip_scanlines(&jpeg_, top);
+    const uint8_t* const inside = row + size_t{left - begin} * (is_cmyk() ? 4 : 3);
+    for (int64_t y = 0; y < part.height; ++y, pixels += size_t{3} * width) {
+      ::jpeg_read_scanlines(&jpeg_, &row, 1);
+      if (is_cmyk()) {
+        to_rgb(inside, pixels, width);
+      } else {
+        std::memcpy(pixels, inside, size_t{3} * width);
+      }
+    }
     return true;
   }
 
@@ -115,9 +149,9 @@ class JpegDecoder {
   }
 
   // As Pillow's: what Adobe's programs have written is inverted.
-  void to_rgb(const uint8_t* from, uint8_t* to) const {
+  void to_rgb(const uint8_t* from, uint8_t* to, JDIMENSION pixels) const {
     const int flip = jpeg_.saw_Adobe_marker ? 0 : 255;
-    for (JDIMENSION i = 0; i < jpeg_.output_width; ++i, from += 4, to += 3)
+    for (JDIMENSION i = 0; i < pixels; ++i, from += 4, to += 3)
       for (int c = 0; c < 3; ++c)
         to[c] = static_cast<uint8_t>(((from[c] ^ flip) * (from[3] ^ flip) + 127) / 255);
   }
@@ -130,19 +164,42 @@ class JpegDecoder {
   bool created_ = false;
 };
 
-}  // namespace
+[[noreturn]] void refuse_jpeg(const std::string& name, const JpegDecoder& decoder) {
+  refuse_image(name, cat("a JPEG of which libjpeg says: ", decoder.failure()));
+}
 
-void decode_jpeg(std::string_view file, const std::string& name, const ImageOptions& options,
-                 const PlaceForPixels& place) {
-  JpegDecoder decoder(file);
-  const auto fail = [&] { refuse_image(name, cat("a JPEG of which libjpeg says: ", decoder.failure())); };
-  if (!decoder.read_header()) fail();
+ImageSize header_of_jpeg(JpegDecoder& decoder, const std::string& name, const ImageOptions& options) {
+  if (!decoder.read_header()) refuse_jpeg(name, decoder);
   // Of a progressive one libjpeg keeps all coefficients, whatever the scale.
   check_pixels(decoder.full_height(), decoder.full_width(), name, options);
-  if (!decoder.choose_scale(options.min_side)) fail();
-  std::vector<uint8_t> row(decoder.is_cmyk() ? 4 * static_cast<size_t>(decoder.width()) : 0);
-  uint8_t* const pixels = place(decoder.height(), decoder.width());
-  if (!decoder.decode(pixels, row.data())) fail();
+  if (!decoder.choose_scale(options.min_side)) refuse_jpeg(name, decoder);
+  return {.height = decoder.height(), .width = decoder.width()};
+}
+
+}  // namespace
+
+ImageSize size_of_jpeg(std::string_view file, const std::string& name, const ImageOptions& options) {
+  JpegDecoder decoder(file);
+  return header_of_jpeg(decoder, name, options);
+}
+
+void decode_jpeg(std::string_view file, const std::string& name, const ImageOptions& options,
+                 const ImagePart* part, const PlaceForPixels& place) {
+  JpegDecoder decoder(file);
+  const ImageSize size = header_of_jpeg(decoder, name, options);
+  if (part != nullptr) check_part(*part, size, name);
+  const auto [height, width] = size;
+  if (part != nullptr && decoder.can_cut()) {
+    std::vector<uint8_t> row(4 * static_cast<size_t>(width));
+    uint8_t* const pixels = place(part->height, part->width);
+    if (!decoder.decode_part(*part, pixels, row.data())) refuse_jpeg(name, decoder);
+    return;
+  }
+  std::vector<uint8_t> row(decoder.is_cmyk() ? 4 * static_cast<size_t>(width) : 0);
+  std::vector<uint8_t> whole(part == nullptr ? 0 : 3 * static_cast<size_t>(height * width));
+  uint8_t* const pixels = part == nullptr ? place(height, width) : whole.data();
+  if (!decoder.decode(pixels, row.data())) refuse_jpeg(name, decoder);
+  if (part != nullptr) copy_part(pixels, width, *part, place(part->height, part->width));
 }
 
 }  // namespace muster

@@ -73,23 +73,35 @@ class PngDecoder {
   char message_[256] = "";
 };
 
+[[noreturn]] void refuse_png(const std::string& name, const std::string& why) {
+  refuse_image(name, cat("a PNG of which libpng says: ", why));
+}
+
+ImageSize header_of_png(PngDecoder& decoder, const std::string& name, const ImageOptions& options) {
+  if (!decoder.read_header()) refuse_png(name, decoder.failure());
+  check_pixels(decoder.height(), decoder.width(), name, options);
+  return {.height = decoder.height(), .width = decoder.width()};
+}
+
 }  // namespace
 
-void decode_png(std::string_view file, const std::string& name, const ImageOptions& options,
-                const PlaceForPixels& place) {
+ImageSize size_of_png(std::string_view file, const std::string& name, const ImageOptions& options) {
   PngDecoder decoder(file);
-  const auto fail = [&](const std::string& why) {
-    refuse_image(name, cat("a PNG of which libpng says: ", why));
-  };
-  if (!decoder.read_header()) fail(decoder.failure());
-  const int64_t height = decoder.height();
-  const int64_t width = decoder.width();
-  check_pixels(height, width, name, options);
-  if (decoder.row_bytes() != 3 * static_cast<size_t>(width)) fail("rows of an unknown kind");
+  return header_of_png(decoder, name, options);
+}
+
+void decode_png(std::string_view file, const std::string& name, const ImageOptions& options,
+                const ImagePart* part, const PlaceForPixels& place) {
+  PngDecoder decoder(file);
+  const auto [height, width] = header_of_png(decoder, name, options);
+  if (decoder.row_bytes() != 3 * static_cast<size_t>(width)) refuse_png(name, "rows of an unknown kind");
+  if (part != nullptr) check_part(*part, {.height = height, .width = width}, name);
+  std::vector<uint8_t> whole(part == nullptr ? 0 : decoder.row_bytes() * static_cast<size_t>(height));
   std::vector<png_bytep> rows(static_cast<size_t>(height));
-  uint8_t* const pixels = place(height, width);
+  uint8_t* const pixels = part == nullptr ? place(height, width) : whole.data();
   for (int64_t y = 0; y < height; ++y) rows[static_cast<size_t>(y)] = pixels + 3 * width * y;
-  if (!decoder.decode(rows.data())) fail(decoder.failure());
+  if (!decoder.decode(rows.data())) refuse_png(name, decoder.failure());
+  if (part != nullptr) copy_part(pixels, width, *part, place(part->height, part->width));
 }
 
 }  // namespace muster

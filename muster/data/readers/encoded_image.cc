@@ -1,0 +1,25 @@
+#include "muster/data/readers/encoded_image.h"
+
+#include <ATen/ops/empty.h>
+
+#include "muster/data/readers/images.h"
+
+namespace muster {
+
+EncodedImage::EncodedImage(std::string_view file, const std::string& name, const ImageOptions& options)
+    : file_(file), name_(name), options_(options), size_(size_of_image(file, name, options)) {}
+
+at::Tensor EncodedImage::decode() const {
+  return decode_image(file_, name_, options_);
+}
+
+at::Tensor EncodedImage::decode(const ImagePart& part) const {
+  at::Tensor pixels;
+  decode_image_part(file_, name_, options_, part, [&](int64_t height, int64_t width) {
+    pixels = at::empty({height, width, 3}, at::kByte);
+    return pixels.mutable_data_ptr<uint8_t>();
+  });
+  return pixels.permute({2, 0, 1});
+}
+
+}  // namespace muster
