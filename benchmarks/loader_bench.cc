@@ -137,14 +137,14 @@ void run_one(const Options& options, D dataset) {
 }
 
 void run_shards(const Options& options) {
-  const muster::WebShards shards(
-      muster::shards_of(options.path),
-      [&](const muster::WebSample& sample, muster::Generator& rng) {
-        const muster::EncodedImage image(sample.file("jpg"), sample.place());
-        return muster::ImageExample{augmented(image, rng),
-                                    torch::scalar_tensor(std::stoll(sample.file("cls")), torch::kLong)};
-      },
-      {.shuffle_buffer = 100});
+  const muster::WebShards shards(muster::shards_of(options.path),
+                                 [&](const muster::WebSample& sample, muster::Generator& rng) {
+                                   const muster::EncodedImage image(sample.file("jpg"), sample.place());
+                                   return muster::ImageExample{
+                                       augmented(image, rng),
+                                       torch::scalar_tensor(std::stoll(sample.file("cls")), torch::kLong)};
+                                 },
+                                 {.shuffle_buffer = 100});
   muster::StreamLoader loader(shards, {.batch_size = options.batch_size,
                                        .drop_last = true,
                                        .workers = options.workers,

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "muster/base/error.h"
+#include "muster/data/readers/archive_library.h"
 #include "tests/data/files.h"
 #include "tests/data/tars.h"
 
@@ -148,6 +149,13 @@ TEST_F(WebShardsTest, NamesShardAndSampleOfWhatIsCutShort) {
   test::put_file(shards[0], whole);
   WebSampleReader bounded(shards, {.max_sample_bytes = 500}, {});
   EXPECT_THAT(message_of([&] { keys(bounded); }), AllOf(HasSubstr("more than"), HasSubstr("s0/2.seg.TXT")));
+}
+
+TEST(ArchiveLibrary, NamesThePackageWhereItIsMissing) {
+  EXPECT_THAT(message_of([] { ArchiveLibrary("libarchive.so.0"); }),
+              AllOf(HasSubstr("expected libarchive.so.0 to read shards"), HasSubstr("libarchive13")));
+  EXPECT_THAT(message_of([] { ArchiveLibrary("libc.so.6"); }),
+              AllOf(HasSubstr("no function archive_read_new"), HasSubstr("libarchive13")));
 }
 
 TEST_F(WebShardsTest, FindsShards) {

@@ -1,7 +1,5 @@
 #include "muster/data/readers/tar_reader.h"
 
-#include <archive.h>
-#include <archive_entry.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,6 +11,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/data/gzip.h"
+#include "muster/data/readers/archive_library.h"
 
 namespace muster {
 
@@ -24,24 +23,29 @@ constexpr size_t kTarBlock = 512;
 }  // namespace
 
 struct TarReader::Archive {
-  archive* handle = ::archive_read_new();
+  const ArchiveLibrary& lib = archive_library();
+  archive* handle = lib.read_new();
   Archive() {
-    for (const auto support : {archive_read_support_filter_gzip, archive_read_support_filter_zstd,
-                               archive_read_support_filter_xz, archive_read_support_filter_bzip2,
-                               archive_read_support_filter_lz4, archive_read_support_format_tar})
+    for (const auto support : {lib.support_gzip, lib.support_zstd, lib.support_xz, lib.support_bzip2,
+                               lib.support_lz4, lib.support_tar})
       support(handle);
     // `cat a.tar b.tar` is an archive too; what is behind the first one's end would be left out in silence.
-    ::archive_read_set_format_option(handle, "tar", "read_concatenated_archives", "1");
+    lib.set_format_option(handle, "tar", "read_concatenated_archives", "1");
   }
-  ~Archive() { ::archive_read_free(handle); }
+  ~Archive() { lib.read_free(handle); }
   Archive(const Archive&) = delete;
   Archive& operator=(const Archive&) = delete;
 
+  bool is_plain() const { return lib.filter_count(handle) <= 1; }
   std::string failure() const {
-    const char* const text = ::archive_error_string(handle);
+    const char* const text = lib.error_string(handle);
     return text == nullptr ? "libarchive: unknown error" : printable(text);
   }
 };
+
+void TarReader::need_library() {
+  archive_library();
+}
 
 TarReader::TarReader(const std::string& path)
     : name_(path), is_file_(true), archive_(std::make_unique<Archive>()) {
@@ -52,33 +56,33 @@ TarReader::TarReader(const std::string& path)
                 cat("tar: expected a file at '", path, "', got ",
                     S_ISDIR(info.st_mode) ? "a folder" : "a special file", "; correct the path"));
   file_size_ = info.st_size;
-  if (::archive_read_open_filename(archive_->handle, path.c_str(), kBlock) != ARCHIVE_OK)
+  if (archive_->lib.open_filename(archive_->handle, path.c_str(), kBlock) != ARCHIVE_OK)
     fail(archive_->failure());
 }
 
 TarReader::TarReader(std::string_view bytes, const std::string& name)
     : name_(name), is_file_(false), archive_(std::make_unique<Archive>()) {
-  if (::archive_read_open_memory(archive_->handle, bytes.data(), bytes.size()) != ARCHIVE_OK)
+  if (archive_->lib.open_memory(archive_->handle, bytes.data(), bytes.size()) != ARCHIVE_OK)
     fail(archive_->failure());
 }
 
 TarReader::~TarReader() = default;
 
 std::optional<std::string> TarReader::next() {
+  const ArchiveLibrary& lib = archive_->lib;
   archive_entry* entry = nullptr;
   while (!ended_) {
-    const int result = ::archive_read_next_header(archive_->handle, &entry);
+    const int result = lib.next_header(archive_->handle, &entry);
     if (result == ARCHIVE_EOF) {
       ended_ = true;
       check_end();
       break;
     }
     if (result != ARCHIVE_OK && result != ARCHIVE_WARN) fail(archive_->failure());
-    const char* const path = ::archive_entry_pathname(entry);
+    const char* const path = lib.entry_pathname(entry);
     entry_ = path == nullptr ? "" : path;
     check_room(entry);
-    if (!entry_.empty() && ::archive_entry_filetype(entry) == AE_IFREG &&
-        ::archive_entry_hardlink(entry) == nullptr)
+    if (!entry_.empty() && lib.entry_filetype(entry) == AE_IFREG && lib.entry_hardlink(entry) == nullptr)
       return entry_;
   }
   return std::nullopt;
@@ -90,7 +94,7 @@ std::string TarReader::read(uint64_t most) {
     const void* bytes = nullptr;
     size_t size = 0;
     la_int64_t offset = 0;
-    const int result = ::archive_read_data_block(archive_->handle, &bytes, &size, &offset);
+    const int result = archive_->lib.data_block(archive_->handle, &bytes, &size, &offset);
     if (result == ARCHIVE_EOF) return content;
     if (result != ARCHIVE_OK) fail(archive_->failure());
     if (offset < 0 || static_cast<uint64_t>(offset) > most || size > most - static_cast<uint64_t>(offset))
@@ -102,16 +106,16 @@ std::string TarReader::read(uint64_t most) {
 
 // What is passed over unread must be there too: a resumed stream passes over what it has read before.
 void TarReader::check_room(archive_entry* entry) const {
-  if (!is_file_ || ::archive_filter_count(archive_->handle) > 1 || ::archive_entry_sparse_count(entry) > 0)
-    return;
-  const int64_t here = ::archive_filter_bytes(archive_->handle, 0);
-  if (here > file_size_ || ::archive_entry_size(entry) > file_size_ - here)
+  const ArchiveLibrary& lib = archive_->lib;
+  if (!is_file_ || !archive_->is_plain() || lib.entry_sparse_count(entry) > 0) return;
+  const int64_t here = lib.filter_bytes(archive_->handle, 0);
+  if (here > file_size_ || lib.entry_size(entry) > file_size_ - here)
     fail("one that ends within it: cut short");
 }
 
 // An archive that is cut off between two files looks whole but for the blocks of zeros at the end.
 void TarReader::check_end() const {
-  if (!is_file_ || ::archive_filter_count(archive_->handle) > 1) return;
+  if (!is_file_ || !archive_->is_plain()) return;
   const Fd file(::open(name_.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) fail_errno(cat("tar: cannot read '", name_, "'"), errno);
   char block[kTarBlock];

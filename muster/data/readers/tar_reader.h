@@ -14,7 +14,10 @@ namespace muster {
 
 class TarReader {
  public:
-  // Throws: io when it cannot be opened; invalid_argument when it is no tar archive.
+  // Throws: unavailable, naming the package, when libarchive, which reads archives, is not installed.
+  static void need_library();
+
+  // Throws: as need_library(); io when it cannot be opened; invalid_argument when it is no tar archive.
   explicit TarReader(const std::string& path);
   // Of bytes, which must outlive this; `name` is what messages call them.
   TarReader(std::string_view bytes, const std::string& name);

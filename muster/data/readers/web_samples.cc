@@ -140,6 +140,7 @@ WebSampleReader::WebSampleReader(std::vector<std::string> shards, const WebShard
                        .name = {},
                        .buffer = {},
                        .chance = generator_of(part, kBufferOrder, part.part)}) {
+  TarReader::need_library();  // its lack is no damaged sample, which may be left out
   const size_t count = state_->shards.size();
   if (count < static_cast<size_t>(part.parts))
     throw Error(ErrorCode::invalid_argument,

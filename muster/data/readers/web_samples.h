@@ -44,7 +44,7 @@ std::vector<std::string> shards_of(const std::string& pattern);
 // One part's samples. The shards, in the epoch's order, are dealt to the parts in turn.
 class WebSampleReader : public StreamReader<WebSample> {
  public:
-  // Throws: invalid_argument when there are fewer shards than parts.
+  // Throws: invalid_argument when there are fewer shards than parts; unavailable without libarchive.
   WebSampleReader(std::vector<std::string> shards, const WebShardsOptions& options, const StreamPart& part);
   ~WebSampleReader() override;
 
