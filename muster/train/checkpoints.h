@@ -15,6 +15,7 @@
 #include <torch/nn/pimpl.h>
 #include <torch/optim/optimizer.h>
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,7 +26,9 @@
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/comm/process_group.h"
 #include "muster/data/loader_options.h"
+#include "muster/data/stream_position.h"
 #include "muster/train/saved_state.h"
+#include "muster/train/stream_positions.h"
 
 namespace muster {
 
@@ -51,6 +54,13 @@ concept HasState = requires(Part& part, const SavedState& state) {
 template <class Part>
 concept HasDataPosition = requires(Part& part, const DataPosition& position) {
   { part.position() } -> std::convertible_to<DataPosition>;
+  part.restore(position);
+};
+
+// A StreamLoader: every rank has a place of its own.
+template <class Part>
+concept HasStreamPosition = requires(Part& part, const StreamPosition& position) {
+  { part.position() } -> std::convertible_to<StreamPosition>;
   part.restore(position);
 };
 
@@ -85,6 +95,16 @@ class Checkpoints {
     return add_part(
         name, [&part] { return state_of(part.position()); },
         [&part, name](const SavedState& state) { part.restore(position_of(name, state)); });
+  }
+  // The positions of all ranks are saved. restore() then throws failed_precondition for another number of
+  // ranks, of workers, or another batch size or seed: the stream's parts would be others.
+  template <HasStreamPosition Part>
+  Checkpoints& add(const std::string& name, Part& part) {
+    return add_part(
+        name, [this, &part] { return stream_positions(group_, part.position()); },
+        [this, &part, name](const SavedState& state) {
+          part.restore(own_stream_position(group_, name, state));
+        });
   }
 
   // Loads the newest checkpoint that is whole, where the run goes on: with `resume`, and in ranks that were

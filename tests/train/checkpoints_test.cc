@@ -6,7 +6,9 @@
 #include <filesystem>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 #include "muster/data/loader.h"
+#include "muster/data/stream_loader.h"
 #include "muster/train/ema.h"
 #include "muster/train/schedule.h"
 #include "tests/data/files.h"
@@ -143,6 +145,90 @@ TEST(Checkpoints, APartThatIsNotAddedIsNamed) {
     EXPECT_THAT(test::message_of([&] { fewer.restore(); }), HasSubstr("got no tensor of that name"))
         << "a model that is added later is saved: there are two now";
   });
+}
+
+// Part p of n gives p, p + n, p + 2n, … below 41, plus 1000 × epoch.
+struct CountingStream : Stream<int64_t> {
+  struct Reader : StreamReader<int64_t> {
+    explicit Reader(const StreamPart& part) : part(part), at(part.part) {}
+    std::optional<int64_t> next() override {
+      if (at >= 41) return std::nullopt;
+      return std::exchange(at, at + part.parts) + 1000 * part.epoch;
+    }
+    StreamPart part;
+    int64_t at;
+  };
+  std::unique_ptr<StreamReader<int64_t>> open(const StreamPart& part) const override {
+    return std::make_unique<Reader>(part);
+  }
+};
+
+// A rank's stream, and what it has seen of it.
+struct Streamed {
+  Streamed(ProcessGroup& group, const std::string& folder, bool resume, int workers)
+      : loader(CountingStream(),
+               {.batch_size = 2, .workers = workers, .rank = group.rank(), .ranks = group.size()}),
+        checkpoints(group, {.folder = folder, .resume = resume}) {
+    checkpoints.add("model", net).add("data", loader);
+    checkpoints.restore();
+  }
+
+  std::vector<int64_t> run(int64_t until) {
+    std::vector<int64_t> seen;
+    for (const auto& batch : loader.steps(until)) {
+      (void)static_cast<double>(batch.weight);
+      for (int64_t i = 0; i < batch.numel(); ++i) seen.push_back(batch[i].template item<int64_t>());
+    }
+    return seen;
+  }
+
+  torch::nn::Linear net{1, 1};
+  StreamLoader<CountingStream> loader;
+  Checkpoints checkpoints;
+};
+
+TEST(Checkpoints, EveryRanksPlaceInAStreamIsSaved) {
+  for (const int workers : {0, 1, 2}) {
+    for (const int64_t stop : {3, 14, 25}) {
+      const test::TempFolder folder;
+      run_ranks(3, [&](ProcessGroup& group) {
+        const auto all = Streamed(group, folder.path(), false, workers).run(30);
+        Streamed first(group, folder.path(), false, workers);
+        auto seen = first.run(stop);
+        first.checkpoints.save(stop);
+        Streamed second(group, folder.path(), true, workers);
+        EXPECT_EQ(second.checkpoints.step(), stop);
+        EXPECT_EQ(second.loader.position(), first.loader.position());
+        for (const int64_t number : second.run(30)) seen.push_back(number);
+        EXPECT_EQ(seen, all) << workers << " workers, stopped after " << stop;
+      });
+    }
+  }
+}
+
+TEST(Checkpoints, AStreamOfAnotherNumberOfRanksIsRefusedOnEveryRank) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) { Streamed(group, folder.path(), false, 1).checkpoints.save(4); });
+  for (const int ranks : {1, 3}) {
+    const auto failures = failures_of_ranks(
+        ranks, [&](ProcessGroup& group) { Streamed(group, folder.path(), true, 1).run(1); });
+    for (const auto& failure : failures)
+      EXPECT_THAT(message_of(failure),
+                  HasSubstr(cat("the stream of 'data' for ", ranks, " ranks, got that of 2;")));
+  }
+  const auto failures =
+      failures_of_ranks(2, [&](ProcessGroup& group) { Streamed(group, folder.path(), true, 3).run(1); });
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure), HasSubstr("number of workers of the saved position, 1, got 3"));
+}
+
+TEST(Checkpoints, StreamsWithDifferentWorkersAreNotSaved) {
+  const test::TempFolder folder;
+  const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
+    Streamed(group, folder.path(), false, 1 + group.rank()).checkpoints.save(1);
+  });
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure), HasSubstr("got others on rank 0 and rank 1"));
 }
 
 TEST(Checkpoints, RefusesBadNamesAndOptions) {
