@@ -1,10 +1,14 @@
 #include "muster/train/rebalance.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <queue>
 #include <utility>
@@ -16,6 +20,10 @@
 namespace muster {
 
 namespace {
+
+constexpr const char* kShares = "shares";
+constexpr const char* kMeasured = "measured";
+constexpr const char* kSteps = "steps";
 
 int64_t sum_of(const std::vector<int64_t>& shares) {
   return std::accumulate(shares.begin(), shares.end(), int64_t{0});
@@ -80,6 +88,53 @@ Rebalance::Rebalance(ProcessGroup group, std::vector<int64_t> shares, const Reba
   }
 }
 
+void Rebalance::drive_by(Taker taker) {
+  taker(shares_);
+  takers_.push_back(std::move(taker));
+}
+
+void Rebalance::give_shares() const {
+  for (const Taker& taker : takers_) taker(shares_);
+}
+
+SavedState Rebalance::state() {
+  // As long on every rank: a step that was not measured has 0.
+  at::Tensor mine = at::zeros({steps_ % options_.every}, at::kDouble);
+  std::copy(seconds_a_sample_.begin(), seconds_a_sample_.end(), mine.mutable_data_ptr<double>());
+  at::Tensor all = at::zeros({group_.size(), mine.numel()}, at::kDouble);
+  if (mine.numel() > 0) group_.all_gather(all, mine);
+  SavedState state;
+  state.tensors = {{kShares, at::tensor(shares_, at::kLong)}, {kMeasured, all}};
+  state.numbers = {{kSteps, static_cast<double>(steps_)}};
+  return state;
+}
+
+void Rebalance::load_state(const SavedState& state) {
+  const at::Tensor saved = state.tensor("rebalance", kShares).contiguous();
+  const at::Tensor measured = state.tensor("rebalance", kMeasured).contiguous();
+  const int64_t steps = state.whole_number("rebalance", kSteps);
+  const auto* first = saved.const_data_ptr<int64_t>();
+  const std::vector<int64_t> shares(first, first + saved.numel());
+  if (std::ssize(shares) != group_.size() || sum_of(shares) != sum_of(shares_)) {
+    if (group_.rank() == 0) {
+      log(LogLevel::warn,
+          cat("batch shares: [", join(shares, ", "), "] were saved, of other ranks or another ",
+              "global batch: [", join(shares_, ", "), "] go on"));
+    }
+    return;
+  }
+  shares_ = shares;
+  steps_ = steps;
+  seconds_a_sample_.clear();
+  const std::vector<int64_t> shape{group_.size(), steps_ % options_.every};
+  if (measured.sizes() == at::IntArrayRef(shape)) {  // not with another `every`
+    const auto* row = measured.const_data_ptr<double>() + group_.rank() * shape[1];
+    std::copy_if(row, row + shape[1], std::back_inserter(seconds_a_sample_),
+                 [](double seconds) { return seconds > 0; });
+  }
+  give_shares();
+}
+
 bool Rebalance::step(double seconds, int64_t samples) {
   if (samples > 0 && std::isfinite(seconds) && seconds > 0)
     seconds_a_sample_.push_back(seconds / static_cast<double>(samples));
@@ -104,6 +159,7 @@ bool Rebalance::compare() {
                             std::round(after * 1e4) / 10, " ms in place of ", std::round(before * 1e4) / 10));
   }
   shares_ = shares;
+  give_shares();
   return true;
 }
 

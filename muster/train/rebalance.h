@@ -3,17 +3,20 @@
 // weights, the gradients.
 //
 //   muster::Rebalance rebalance(ctx.process_group(), {32, 32});
+//   rebalance.drive(loader);
+//   checkpoints.add("data", loader).add("rebalance", rebalance);
 //   for (const auto& batch : loader.steps(1000)) {
 //     step(batch, ...);
-//     if (batch.last && rebalance.step(model.reducer().compute_seconds(), batch.samples))
-//       loader.set_shares(rebalance.shares());
+//     if (batch.last) rebalance.step(model.reducer().compute_seconds(), batch.samples);
 //   }
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "muster/comm/process_group.h"
+#include "muster/train/saved_state.h"
 
 namespace muster {
 
@@ -33,6 +36,13 @@ class Rebalance {
   // each at least 1, and for `every` less than 1.
   Rebalance(ProcessGroup group, std::vector<int64_t> shares, const RebalanceOptions& options = {});
 
+  // The loader takes the shares: now, whenever they change, and when they are loaded. It must outlive this
+  // object. Any number of loaders; one that is not driven is given shares() by the training loop.
+  template <class Loader>
+  void drive(Loader& loader) {
+    drive_by([&loader](const std::vector<int64_t>& shares) { loader.set_shares(shares); });
+  }
+
   // After each step: what this rank took to compute so many samples, without waiting for others. True where
   // the shares are others from now on, on every rank alike; rank 0 says so in a line. Collective: at each
   // `every`-th call.
@@ -40,7 +50,16 @@ class Rebalance {
 
   const std::vector<int64_t>& shares() const { return shares_; }
 
+  // The shares, and what every rank has measured since they were compared last. A state of another number of
+  // ranks, or of another sum, is left alone, and rank 0 says so: these shares go on. Collective: state() is.
+  SavedState state();
+  void load_state(const SavedState& state);
+
  private:
+  using Taker = std::function<void(const std::vector<int64_t>& shares)>;
+
+  void drive_by(Taker taker);
+  void give_shares() const;
   bool compare();
 
   ProcessGroup group_;
@@ -48,6 +67,7 @@ class Rebalance {
   RebalanceOptions options_;
   std::vector<double> seconds_a_sample_;  // of this window's steps
   int64_t steps_ = 0;
+  std::vector<Taker> takers_;  // of the driven loaders
 };
 
 }  // namespace muster

@@ -10,7 +10,9 @@
 #include "muster/base/error.h"
 #include "muster/data/loader.h"
 #include "muster/ddp/distributed_data_parallel.h"
+#include "muster/train/checkpoints.h"
 #include "muster/train/rebalance.h"
+#include "tests/data/files.h"
 #include "tests/support/ranks.h"
 
 namespace muster::testing {
@@ -103,6 +105,82 @@ TEST(Rebalance, ASlowRankGetsLessAndTheLossesStay) {
     for (size_t step = 0; step < even.size(); ++step)
       EXPECT_NEAR(even[step], rebalanced[step], 1e-5) << "step " << step;
     EXPECT_LT(even.back(), even.front());
+  });
+}
+
+struct Index : Dataset<at::Tensor> {
+  int64_t size() const override { return 100; }
+  at::Tensor get(int64_t index, muster::Generator& /*rng*/) const override { return torch::tensor(index); }
+};
+
+// Rank 1 says that it takes so many times as long a sample as rank 0.
+struct Driven {
+  Driven(ProcessGroup& group, const std::string& folder, bool resume, std::vector<int64_t> shares = {6, 6})
+      : sampler(100, {.num_replicas = group.size(), .rank = group.rank(), .seed = 3}),
+        loader(Index(), sampler, {.batch_size = 6, .workers = 1}),
+        rebalance(group, std::move(shares), {.every = 4}),
+        checkpoints(group, {.folder = folder, .resume = resume}) {
+    rebalance.drive(loader);
+    checkpoints.add("model", net).add("data", loader).add("rebalance", rebalance);
+    checkpoints.restore();
+  }
+
+  // This rank's samples of every step.
+  std::vector<std::vector<int64_t>> run(ProcessGroup& group, int64_t until) {
+    std::vector<std::vector<int64_t>> seen;
+    for (const auto& batch : loader.steps(until)) {
+      (void)static_cast<double>(batch.weight);
+      seen.emplace_back();
+      for (int64_t i = 0; i < batch.numel(); ++i) seen.back().push_back(batch[i].template item<int64_t>());
+      // Slow at first, fast later on, with a step that nobody has measured.
+      const int64_t step = loader.position().step;
+      const double slow = step < 13 ? 2 : 0.2;
+      const double seconds = group.rank() == 0 ? 1 : slow + 0.01 * static_cast<double>(step % 4);
+      rebalance.step(step == 6 ? 0 : seconds * static_cast<double>(batch.samples), batch.samples);
+    }
+    return seen;
+  }
+
+  torch::nn::Linear net{1, 1};
+  DistributedSampler sampler;
+  DataLoader<Index> loader;
+  Rebalance rebalance;
+  Checkpoints checkpoints;
+};
+
+// Of 9 steps an epoch; shares are compared after every fourth, and change after steps 4 and 16.
+TEST(Rebalance, AResumedRunHasTheSharesAndTheSamplesOfACalmOne) {
+  for (const int64_t stop : {3, 4, 7, 9, 12, 15, 17}) {
+    const test::TempFolder folder;
+    run_ranks(2, [&](ProcessGroup& group) {
+      Driven calm(group, folder.path(), false);
+      const auto all = calm.run(group, 24);
+      EXPECT_THAT(calm.rebalance.shares(), ElementsAre(2, 10));
+      Driven first(group, folder.path(), false);
+      auto seen = first.run(group, stop);
+      first.checkpoints.save(stop);
+      Driven second(group, folder.path(), true);
+      EXPECT_EQ(second.rebalance.shares(), first.rebalance.shares());
+      EXPECT_EQ(second.loader.position(), first.loader.position());
+      for (const auto& batch : second.run(group, 24)) seen.push_back(batch);
+      EXPECT_EQ(seen, all) << "stopped after " << stop;
+      EXPECT_EQ(second.rebalance.shares(), calm.rebalance.shares());
+    });
+  }
+}
+
+TEST(Rebalance, SavedSharesOfOtherRanksAreLeftAlone) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    Driven two(group, folder.path(), false);
+    two.run(group, 5);
+    EXPECT_THAT(two.rebalance.shares(), ElementsAre(8, 4));
+    two.checkpoints.save(5);
+  });
+  run_ranks(3, [&](ProcessGroup& group) {
+    Driven three(group, folder.path(), true, {6, 6, 6});
+    EXPECT_THAT(three.rebalance.shares(), ElementsAre(6, 6, 6));
+    EXPECT_EQ(three.run(group, 6).front().size(), 6U);
   });
 }
 
