@@ -76,26 +76,12 @@ class EvenBatches : public BatchSampler {
   int64_t epoch() const override { return sampler_->identity().epoch; }
   bool started() const override { return sampler_->started(); }
 
-  EpochBatches start() override {
-    EpochBatches epoch = cut(*sampler_);
-    const EpochSamples samples = sampler_->start();
-    const auto of_batch = [count = epoch.count,
-                           size = batch_size_](const std::function<int64_t(int64_t)>& of) {
-      return [count, size, of](int64_t batch) {
-        std::vector<int64_t> mine(static_cast<size_t>(count(batch)));
-        for (size_t i = 0; i < mine.size(); ++i) mine[i] = of(batch * size + static_cast<int64_t>(i));
-        return mine;
-      };
-    };
-    epoch.samples = of_batch(samples.sample);
-    if (sampler_->order().repeats) epoch.positions = of_batch(samples.position);
-    return epoch;
-  }
+  EpochBatches start() override { return started(*sampler_, batch_size_, drop_last_); }
 
   EpochBatches whole_epoch() const override {
     DistributedSampler whole = *sampler_;
     whole.set_epoch(whole.identity().epoch);
-    return cut(whole);
+    return cut(whole, batch_size_, drop_last_);
   }
 
   int64_t dataset_size() const override { return sampler_->dataset_size(); }
@@ -116,8 +102,28 @@ class EvenBatches : public BatchSampler {
   }
 
  private:
-  EpochBatches cut(const DistributedSampler& sampler) const {
-    const auto cut = std::make_shared<const EvenCut>(sampler, batch_size_, drop_last_);
+  static EpochBatches started(DistributedSampler& sampler, int64_t batch_size, bool drop_last) {
+    EpochBatches epoch = cut(sampler, batch_size, drop_last);
+    const EpochSamples samples = sampler.start();
+    const auto of_batch = [count = epoch.count, batch_size](const std::function<int64_t(int64_t)>& of) {
+      return [count, batch_size, of](int64_t batch) {
+        std::vector<int64_t> mine(static_cast<size_t>(count(batch)));
+        for (size_t i = 0; i < mine.size(); ++i) mine[i] = of(batch * batch_size + static_cast<int64_t>(i));
+        return mine;
+      };
+    };
+    epoch.samples = of_batch(samples.sample);
+    if (sampler.order().repeats) epoch.positions = of_batch(samples.position);
+    epoch.next = [sampler, batch_size, drop_last] {
+      DistributedSampler later = sampler;
+      later.set_epoch(later.identity().epoch + 1);
+      return started(later, batch_size, drop_last);
+    };
+    return epoch;
+  }
+
+  static EpochBatches cut(const DistributedSampler& sampler, int64_t batch_size, bool drop_last) {
+    const auto cut = std::make_shared<const EvenCut>(sampler, batch_size, drop_last);
     return {.size = cut->size(),
             .size_of_all = cut->size_of_all(),
             .samples = {},

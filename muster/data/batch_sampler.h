@@ -15,17 +15,20 @@ namespace muster {
 struct EpochBatches {
   int64_t size = 0;         // batches of this rank
   int64_t size_of_all = 0;  // of the rank that has most
-  std::function<std::vector<int64_t>(int64_t batch)> samples;
+  std::function<std::vector<int64_t>(int64_t batch)> samples = {};
   // What the random numbers of each of them follow from, where samples come several times in an epoch: their
   // positions in it. Empty: the samples themselves.
-  std::function<std::vector<int64_t>(int64_t batch)> positions;
-  std::function<int64_t(int64_t batch)> count;         // of this rank's samples
-  std::function<int64_t(int64_t batch)> count_of_all;  // of all ranks' together
+  std::function<std::vector<int64_t>(int64_t batch)> positions = {};
+  std::function<int64_t(int64_t batch)> count = {};         // of this rank's samples
+  std::function<int64_t(int64_t batch)> count_of_all = {};  // of all ranks' together
   // Samples of the epoch that all ranks have used after this batch: where it goes on with other ranks.
-  std::function<int64_t(int64_t batch)> consumed_after;
+  std::function<int64_t(int64_t batch)> consumed_after = {};
   int64_t ranks = 1;
   int64_t seed = 0;
   int64_t epoch = 0;
+  // The whole epoch after it, divided in the same way, without starting it: workers go on into it. Empty:
+  // they wait at the end until it is started.
+  std::function<EpochBatches()> next = {};
 };
 
 // Of orders with this seed: equal where they are the same.

@@ -55,7 +55,7 @@ class CostBalanced : public BatchSampler {
   EpochBatches start() override {
     started_ = true;
     EpochBatches epoch = cut(consumed_);
-    const auto order = order_.epoch(options_.seed, epoch_);
+    const auto order = order_when_needed(order_, options_.seed, epoch_);
     const auto positions = positions_of(order, consumed_, epoch.count_of_all);
     epoch.samples = [order, positions](int64_t batch) {
       std::vector<int64_t> samples = positions(batch);
@@ -64,6 +64,11 @@ class CostBalanced : public BatchSampler {
     };
     if (order_.repeats) epoch.positions = positions;
     epoch.count = [positions](int64_t batch) { return std::ssize(positions(batch)); };
+    epoch.next = [sampler = *this] {
+      CostBalanced later = sampler;
+      later.set_epoch(later.epoch_ + 1, 0, 0);
+      return later.start();
+    };
     return epoch;
   }
 

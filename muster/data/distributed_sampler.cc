@@ -179,7 +179,7 @@ EpochSamples DistributedSampler::start() {
       std::make_shared<DistributedSampler>(*this);  // as they are now, whatever set_epoch says later
   places->check_ = nullptr;
   return {.size = num_samples(),
-          .sample = [places, order = order_.epoch(options_.seed, epoch_)](
+          .sample = [places, order = order_when_needed(order_, options_.seed, epoch_)](
                         int64_t i) { return order(places->position(i)); },
           .position = [places](int64_t i) { return places->position(i); }};
 }

@@ -78,6 +78,10 @@ EpochBatches LoaderCore::start() {
   return sampler_->start();
 }
 
+bool LoaderCore::goes_on_after(const EpochBatches& epoch) const {
+  return new_shares_.empty() && sampler_->started() && sampler_->epoch() == epoch.epoch;
+}
+
 BatchPlace LoaderCore::place_of(const EpochBatches& epoch, int64_t batch) const {
   const int64_t begin = batch / options().accumulate * options().accumulate;
   const int64_t end = begin + std::min(options().accumulate, epoch.size - begin);

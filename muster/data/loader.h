@@ -28,6 +28,7 @@
 #include "muster/data/collate.h"
 #include "muster/data/dataset.h"
 #include "muster/data/device_copy.h"
+#include "muster/data/epoch_line.h"
 #include "muster/data/loader_core.h"
 
 namespace muster {
@@ -152,18 +153,23 @@ class DataLoader {
 
     Iterator(DataLoader& loader, int64_t until_step) : loader_(&loader), until_step_(until_step) {
       if (until_step >= 0) loader.core_.go_on();
-      start();
+      if (!is_over()) start();
       advance();
     }
+    bool is_over() const { return until_step_ >= 0 && loader_->core_.position().step >= until_step_; }
     void start();
     void advance();
-    void stage(const Prefetch::Thing& thing);
+    bool begin_next_epoch();
+    void stage(const EpochLine::Place& place, const Prefetch::Thing& thing);
+    int64_t batch_of_epoch() const { return number_ - epoch_begin_; }  // the next
 
     DataLoader* loader_;
     int64_t until_step_;  // over epochs, to this step; -1: this epoch
-    EpochBatches epoch_;
-    int64_t number_ = 0;  // of the next batch
-    int64_t staged_ = 0;  // of the next to be staged
+    std::shared_ptr<EpochLine> line_;
+    std::shared_ptr<const EpochBatches> epoch_;
+    int64_t epoch_begin_ = 0;  // the line's number of its first batch
+    int64_t number_ = 0;       // of the next batch
+    int64_t staged_ = 0;       // of the next to be staged
     std::deque<Coming> coming_;
     std::optional<Batch> batch_;
     std::unique_ptr<Prefetch> prefetch_;
@@ -222,71 +228,96 @@ int64_t DataLoader<D>::num_samples() const {
 template <class D>
 void DataLoader<D>::Iterator::start() {
   LoaderCore& core = loader_->core_;
-  epoch_ = core.start();
-  number_ = staged_ = 0;
-  coming_.clear();
-  const auto make = [dataset = loader_->dataset_, epoch = epoch_, shared = core.shared()](
-                        int64_t number, WorkerPlace& place) -> Prefetch::Thing {
-    return std::make_shared<std::pair<Data, int64_t>>(loading::load(*dataset, epoch, number, *shared, place));
-  };
   const auto& options = core.options();
+  prefetch_.reset();
+  coming_.clear();
+  const bool one_epoch = until_step_ < 0;
+  const int64_t steps = one_epoch ? -1 : until_step_ - core.position().step;
+  line_ = std::make_shared<EpochLine>(core.start(), steps, options.accumulate);
+  number_ = staged_ = epoch_begin_ = 0;
+  epoch_ = line_->first();
+  const auto make = [dataset = loader_->dataset_, line = line_, shared = core.shared()](
+                        int64_t number, WorkerPlace& worker) -> Prefetch::Thing {
+    const EpochLine::Place place = line->at(number);
+    if (!place.epoch) return nullptr;
+    return std::make_shared<std::pair<Data, int64_t>>(
+        loading::load(*dataset, *place.epoch, place.batch, *shared, worker));
+  };
   prefetch_ = std::make_unique<Prefetch>(
-      make, 0, epoch_.size,
+      make, 0, one_epoch ? epoch_->size : std::numeric_limits<int64_t>::max(),
       PrefetchOptions{.workers = options.workers, .ahead = options.ahead, .timeout = options.timeout});
 }
 
 template <class D>
 typename DataLoader<D>::Iterator& DataLoader<D>::Iterator::operator++() {
-  if (loader_->core_.options().check_weight) check_weight_read(batch_->weight, number_ - 1);
+  if (loader_->core_.options().check_weight) check_weight_read(batch_->weight, batch_of_epoch() - 1);
   advance();
   return *this;
 }
 
 template <class D>
-void DataLoader<D>::Iterator::stage(const Prefetch::Thing& thing) {
+void DataLoader<D>::Iterator::stage(const EpochLine::Place& place, const Prefetch::Thing& thing) {
   auto& [data, samples] = *static_cast<std::pair<Data, int64_t>*>(thing.get());
-  const auto& core = loader_->core_;
-  const BatchPlace place = core.place_of(epoch_, staged_++);
-  coming_.push_back({Batch{std::move(data), place.weight, place.last, samples}, nullptr});
+  const BatchPlace in_step = loader_->core_.place_of(*place.epoch, place.batch);
+  ++staged_;
+  coming_.push_back({Batch{std::move(data), in_step.weight, in_step.last, samples}, nullptr});
   Coming& set_out = coming_.back();
   set_out.copy = loader_->copy_.start(
       [&](const auto& change) { for_each_tensor(static_cast<Data&>(set_out.batch), change); });
+}
+
+// The one that the workers are at already, or one begun anew. False: there is to be none.
+template <class D>
+bool DataLoader<D>::Iterator::begin_next_epoch() {
+  LoaderCore& core = loader_->core_;
+  const EpochLine::Place next = core.goes_on_after(*epoch_) ? line_->at(number_) : EpochLine::Place();
+  if (!next.epoch) prefetch_.reset();
+  core.shared()->bad.report();
+  if (until_step_ < 0) return false;
+  core.end_epoch(*epoch_);
+  if (!next.epoch) {
+    start();
+    return true;
+  }
+  core.start();
+  epoch_ = next.epoch;
+  epoch_begin_ = number_;
+  line_->forget_before(number_);
+  return true;
 }
 
 template <class D>
 void DataLoader<D>::Iterator::advance() {
   LoaderCore& core = loader_->core_;
   batch_.reset();
-  const auto end = [&] {
+  if (is_over()) {
     prefetch_.reset();
-    core.shared()->bad.report();
-  };
-  if (until_step_ >= 0 && core.position().step >= until_step_) return end();
-  if (until_step_ >= 0 && number_ > 0 && number_ < epoch_.size && core.shares_are_due()) {
-    prefetch_.reset();
+    return core.shared()->bad.report();
+  }
+  const bool is_within = batch_of_epoch() > 0 && batch_of_epoch() < epoch_->size;
+  const bool is_anew = core.shares_are_due() || !line_->at(number_).epoch;  // restore() led back
+  if (until_step_ >= 0 && is_within && is_anew) {
     core.go_on();
     start();
   }
-  while (number_ >= epoch_.size) {
-    end();
-    if (until_step_ < 0) return;
-    core.end_epoch(epoch_);
-    start();
-  }
+  while (batch_of_epoch() >= epoch_->size)
+    if (!begin_next_epoch()) return;
   if (coming_.empty()) {
-    stage(prefetch_->next());
+    stage({epoch_, batch_of_epoch()}, prefetch_->next());
     core.note_stall(prefetch_->take_stall());
   }
   Coming now = std::move(coming_.front());
   coming_.pop_front();
   // The next one sets out while this one is computed on.
-  if (loader_->copy_.is_ahead() && staged_ < epoch_.size) {
-    if (const auto next = prefetch_->next_if_ready()) stage(*next);
+  if (loader_->copy_.is_ahead()) {
+    const EpochLine::Place place = line_->at(staged_);
+    if (const auto next = place.epoch ? prefetch_->next_if_ready() : std::nullopt) stage(place, *next);
   }
   loader_->copy_.wait(now.copy,
                       [&](const auto& change) { for_each_tensor(static_cast<Data&>(now.batch), change); });
   batch_ = std::move(now.batch);
-  core.note_batch(epoch_, number_++, batch_->samples, batch_->last);
+  core.note_batch(*epoch_, batch_of_epoch(), batch_->samples, batch_->last);
+  ++number_;
 }
 
 template <class D>

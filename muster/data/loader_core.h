@@ -57,6 +57,8 @@ class LoaderCore {
 
   // An epoch begins: the one that the sampler was put to, or else the next.
   EpochBatches start();
+  // The next start() gives what `epoch.next` gives: nobody has put the sampler elsewhere, or changed shares.
+  bool goes_on_after(const EpochBatches& epoch) const;
   // The next start() begins where training is.
   void go_on();
   // That the next start() begins.

@@ -11,6 +11,7 @@
 #include <bit>
 #include <cmath>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -100,6 +101,17 @@ int64_t check_weights(const std::vector<double>& weights) {
 }
 
 }  // namespace
+
+EpochOrder order_when_needed(const SampleOrder& order, int64_t seed, int64_t epoch) {
+  struct Needed {
+    std::once_flag once;
+    EpochOrder order;
+  };
+  return [needed = std::make_shared<Needed>(), make = order.epoch, seed, epoch](int64_t position) {
+    std::call_once(needed->once, [&] { needed->order = make(seed, epoch); });
+    return needed->order(position);
+  };
+}
 
 SampleOrder in_order(int64_t dataset_size) {
   check_size(dataset_size);

@@ -23,6 +23,9 @@ struct SampleOrder {
   bool repeats = false;  // samples may come several times in an epoch
 };
 
+// The order of an epoch, which is computed when the first position is asked for, by whichever thread asks.
+EpochOrder order_when_needed(const SampleOrder& order, int64_t seed, int64_t epoch);
+
 // 0, 1, 2, … in every epoch.
 SampleOrder in_order(int64_t dataset_size);
 

@@ -8,52 +8,24 @@
 #include <set>
 
 #include "muster/base/error.h"
-#include "muster/data/loader.h"
 #include "tests/data/files.h"
+#include "tests/data/numbers.h"
 
 namespace muster {
 namespace {
 
 using test::message_of;
+using test::Noted;
+using test::Numbers;
+using test::numbers;
+using test::run_through;
+using test::sampler_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-struct Noted {
-  torch::Tensor index, noise;
-};
-
-struct Numbers : Dataset<Noted> {
-  explicit Numbers(int64_t size, std::set<int64_t> bad = {}) : size_(size), bad_(std::move(bad)) {}
-  int64_t size() const override { return size_; }
-  Noted get(int64_t index, Generator& rng) const override {
-    if (bad_.contains(index)) throw std::runtime_error("cut short");
-    return {torch::tensor(index), torch::tensor(rng.normal())};
-  }
-  int64_t size_;
-  std::set<int64_t> bad_;
-};
-
-std::shared_ptr<const Numbers> numbers(int64_t size, std::set<int64_t> bad = {}) {
-  return std::make_shared<const Numbers>(size, std::move(bad));
-}
-
-std::shared_ptr<DistributedSampler> sampler_of(int64_t size, const SamplerOptions& options = {}) {
-  return std::make_shared<DistributedSampler>(size, options);
-}
 
 size_t threads_of_this_process() {
   const auto tasks = std::filesystem::directory_iterator("/proc/self/task");
   return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
-}
-
-// Index and noise of every sample, in their order.
-std::vector<std::pair<int64_t, double>> run_through(auto&& batches) {
-  const torch::NoGradGuard no_grad;
-  std::vector<std::pair<int64_t, double>> seen;
-  for (const auto& batch : batches)
-    for (int64_t i = 0; i < batch.size(); ++i)
-      seen.emplace_back(batch.index[i].template item<int64_t>(), batch.noise[i].template item<double>());
-  return seen;
 }
 
 TEST(LoaderWorkers, BatchesAreTheSameWhateverTheWorkers) {
