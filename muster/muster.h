@@ -40,6 +40,7 @@
 #include "muster/train/evaluate.h"
 #include "muster/train/metrics.h"
 #include "muster/train/precision.h"
+#include "muster/train/rebalance.h"
 #include "muster/train/schedule.h"
 #include "muster/train/step.h"
 #include "muster/train/tensorboard.h"

@@ -17,18 +17,14 @@
 
 #include "muster/comm/process_group.h"
 #include "muster/train/saved_state.h"
+#include "muster/train/share_search.h"
 
 namespace muster {
 
 struct RebalanceOptions {
   int64_t every = 50;      // steps, after which the ranks compare
-  double at_least = 0.05;  // shares change only for a step that is expected to be shorter by that part
+  double at_least = 0.05;  // others are tried only for a step that is expected to be shorter by that part
 };
-
-// Shares of `sum` samples, each at least 1, with which the slowest rank is ready as soon as can be. Throws:
-// invalid_argument for a `sum` less than the ranks, and for a time that is not above 0. Units: seconds a
-// sample.
-std::vector<int64_t> shares_by_speed(const std::vector<double>& seconds_a_sample, int64_t sum);
 
 class Rebalance {
  public:
@@ -48,11 +44,11 @@ class Rebalance {
   // `every`-th call.
   bool step(double seconds, int64_t samples);
 
-  const std::vector<int64_t>& shares() const { return shares_; }
+  const std::vector<int64_t>& shares() const { return search_.shares(); }
 
-  // The shares, and what every rank has measured since they were compared last. A state of another number of
-  // ranks, or of another sum, is left alone, and rank 0 says so: these shares go on. Collective: state() is.
-  SavedState state();
+  // The shares; the ranks' times are measured anew. A state of another number of ranks, or of another sum, is
+  // left alone, and rank 0 says so: these shares go on.
+  SavedState state() const;
   void load_state(const SavedState& state);
 
  private:
@@ -63,8 +59,8 @@ class Rebalance {
   bool compare();
 
   ProcessGroup group_;
-  std::vector<int64_t> shares_;
   RebalanceOptions options_;
+  ShareSearch search_;
   std::vector<double> seconds_a_sample_;  // of this window's steps
   int64_t steps_ = 0;
   std::vector<Taker> takers_;  // of the driven loaders
