@@ -80,7 +80,7 @@ class EvenBatches : public BatchSampler {
 
   EpochBatches whole_epoch() const override {
     DistributedSampler whole = *sampler_;
-    whole.set_epoch(whole.identity().epoch);
+    whole.set_epoch(whole.identity().epoch, 0);
     return cut(whole, batch_size_, drop_last_);
   }
 
@@ -116,7 +116,7 @@ class EvenBatches : public BatchSampler {
     if (sampler.order().repeats) epoch.positions = of_batch(samples.position);
     epoch.next = [sampler, batch_size, drop_last] {
       DistributedSampler later = sampler;
-      later.set_epoch(later.identity().epoch + 1);
+      later.set_epoch(later.identity().epoch + 1, 0);
       return started(later, batch_size, drop_last);
     };
     return epoch;

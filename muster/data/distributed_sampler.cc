@@ -58,7 +58,7 @@ DistributedSampler::DistributedSampler(SampleOrder order, const SamplerOptions& 
         "leave one out");
   }
   take_shares(options.shares);
-  set_epoch(0);
+  set_epoch(0, 0);
   if (options.drop_last && length_ < std::max<int64_t>(options.num_replicas, global_batch_)) {
     log(LogLevel::warn, cat("sampler: drop_last leaves every rank without samples (", length_, " for ",
                             options.num_replicas, " ranks); turn drop_last off or use fewer ranks"));
@@ -99,6 +99,11 @@ void DistributedSampler::check_place(int64_t epoch, int64_t consumed, int64_t co
         cat("sampler: epoch ", epoch, " is said to have used ", consumed, " samples, and the data set has ",
             length_, ": nothing of the epoch is left; is it the data set that training began with?"));
   }
+}
+
+void DistributedSampler::set_epoch(int64_t epoch) {
+  const bool goes_on = epoch == epoch_ && consumed_ > 0 && !epoch_started_;
+  if (!goes_on) set_epoch(epoch, 0);
 }
 
 void DistributedSampler::set_epoch(int64_t epoch, int64_t consumed, int64_t consumed_of) {

@@ -44,14 +44,18 @@ class DistributedSampler {
   // Over another order; `shuffle` says nothing then.
   explicit DistributedSampler(SampleOrder order, const SamplerOptions& options = {});
 
-  // Says which epoch comes next, so that it gets its own order. `consumed` is how many samples of it all
-  // ranks together have already used: the rest is divided among the ranks there are now, so an epoch goes on
-  // after a restart with any number of ranks without using a sample twice or losing one.
+  // Says which epoch comes next, so that it gets its own order. Changes nothing where that epoch goes on in
+  // its midst, where the other set_epoch has led and nothing was started yet: so a loop over epochs may call
+  // it in each. Throws: invalid_argument for an epoch below 0.
+  void set_epoch(int64_t epoch);
+  // `consumed` is how many samples of it all ranks together have already used: the rest is divided among the
+  // ranks there are now, so an epoch goes on after a restart with any number of ranks without using a sample
+  // twice or losing one.
   // `consumed_of` is how many samples the data set had when they were used, 0 for unknown: the rest of an
   // epoch is known of the same data alone. Throws: invalid_argument when one is negative; failed_precondition
   // when samples were used of a data set of another size. Without `consumed_of`, a place beyond the end that
   // the ranks there are cannot have reached is warned of.
-  void set_epoch(int64_t epoch, int64_t consumed = 0, int64_t consumed_of = 0);
+  void set_epoch(int64_t epoch, int64_t consumed, int64_t consumed_of = 0);
 
   // Other shares from the next start() on, of the same samples: what was used is used. Throws:
   // invalid_argument as the constructor.

@@ -124,6 +124,11 @@ void LoaderCore::go_on() {
   if (sampler_->started()) sampler_->set_epoch(position_.epoch, position_.consumed, position_.dataset_size);
 }
 
+void LoaderCore::set_epoch(int64_t epoch) {
+  const bool goes_on = epoch == position_.epoch && position_.consumed > 0 && !sampler_->started();
+  if (!goes_on) sampler_->set_epoch(epoch);
+}
+
 void LoaderCore::restore(const DataPosition& position) {
   const int64_t size = position_.dataset_size, order = position_.order;
   if (position.consumed > 0 && position.order != 0 && position.order != order) {

@@ -63,7 +63,8 @@ class LoaderCore {
   void go_on();
   // That the next start() begins.
   int64_t epoch() const { return sampler_->epoch() + (sampler_->started() ? 1 : 0); }
-  void set_epoch(int64_t epoch) { sampler_->set_epoch(epoch); }
+  // Changes nothing in the midst of this very epoch, where restore() has led.
+  void set_epoch(int64_t epoch);
   // From the next start() on, or the next step.
   void set_shares(std::vector<int64_t> shares) { new_shares_ = std::move(shares); }
   // The step that has ended is the last with the shares before; an epoch under way has to be started again.

@@ -77,6 +77,20 @@ TEST(DistributedSampler, EpochsDifferAndComeBack) {
   EXPECT_EQ(sampler.indices(), first);
 }
 
+// The loop over epochs that everybody writes, resumed within one.
+TEST(DistributedSampler, SetEpochKeepsThePlaceInTheEpochThatGoesOn) {
+  DistributedSampler sampler(100, {});
+  sampler.set_epoch(1, 60, 100);
+  sampler.set_epoch(1);
+  EXPECT_EQ(sampler.indices().size(), 40U);
+  sampler.set_epoch(2);
+  EXPECT_EQ(sampler.indices().size(), 100U);
+  sampler.set_epoch(1, 60, 100);
+  sampler.set_epoch(2);
+  sampler.set_epoch(1);
+  EXPECT_EQ(sampler.indices().size(), 100U) << "led elsewhere in between";
+}
+
 TEST(DistributedSampler, WarnsOnceOfASecondEpochWithoutSetEpoch) {
   ::testing::internal::CaptureStderr();
   DistributedSampler sampler(8, {});

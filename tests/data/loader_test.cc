@@ -79,6 +79,15 @@ TEST(DataLoader, NestedIterationsAreIndependent) {
   EXPECT_EQ(batches, 4);
 }
 
+TEST(DataLoader, SetEpochKeepsThePlaceInTheEpochThatGoesOn) {
+  DataLoader loader(counted(6), {.batch_size = 2});
+  loader.restore({.epoch = 1, .consumed = 4, .dataset_size = 6, .step = 5});
+  loader.set_epoch(1);
+  EXPECT_EQ(sizes_of(loader).size(), 1U);
+  loader.set_epoch(2);
+  EXPECT_EQ(sizes_of(loader).size(), 3U);
+}
+
 TEST(DataLoader, AHugeBatchIsTheWholeSet) {
   DataLoader loader(counted(5), {.batch_size = std::numeric_limits<int64_t>::max()});
   EXPECT_EQ(loader.num_batches(), 1);

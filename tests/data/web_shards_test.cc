@@ -107,8 +107,14 @@ TEST_F(WebShardsTest, ShufflesAnewInEveryEpoch) {
 TEST_F(WebShardsTest, SkipsAsItReads) {
   const auto shards = put_shards(3, 8);
   test::put_file(shards[1], test::get_file(shards[1]).substr(0, 6000));  // within a sample
-  for (const int64_t buffer : {0, 5}) {
-    const WebShardsOptions options{.shuffle_shards = false, .shuffle_buffer = buffer};
+  struct Case {
+    int64_t buffer;
+    uint64_t largest;
+    int64_t errors;
+  };
+  for (const Case& c : {Case{0, 1U << 20, 1}, Case{5, 1U << 20, 1}, Case{0, 500, 3}, Case{5, 500, 3}}) {
+    const WebShardsOptions options{
+        .shuffle_shards = false, .shuffle_buffer = c.buffer, .max_sample_bytes = c.largest};
     const auto read = [&](WebSampleReader& reader) {
       std::vector<std::string> seen;
       while (true) {
@@ -123,7 +129,7 @@ TEST_F(WebShardsTest, SkipsAsItReads) {
     };
     WebSampleReader whole(shards, options, {});
     const auto all = read(whole);
-    EXPECT_EQ(std::count(all.begin(), all.end(), "error"), 1);
+    EXPECT_EQ(std::count(all.begin(), all.end(), "error"), c.errors);
     for (size_t count = 0; count <= all.size() + 1; ++count) {
       WebSampleReader rest(shards, options, {});
       rest.skip(static_cast<int64_t>(count));

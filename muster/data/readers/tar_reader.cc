@@ -82,6 +82,7 @@ std::optional<std::string> TarReader::next() {
     const char* const path = lib.entry_pathname(entry);
     entry_ = path == nullptr ? "" : path;
     check_room(entry);
+    entry_size_ = static_cast<uint64_t>(std::max<la_int64_t>(0, lib.entry_size(entry)));
     if (!entry_.empty() && lib.entry_filetype(entry) == AE_IFREG && lib.entry_hardlink(entry) == nullptr)
       return entry_;
   }
@@ -98,10 +99,19 @@ std::string TarReader::read(uint64_t most) {
     if (result == ARCHIVE_EOF) return content;
     if (result != ARCHIVE_OK) fail(archive_->failure());
     if (offset < 0 || static_cast<uint64_t>(offset) > most || size > most - static_cast<uint64_t>(offset))
-      fail(cat("a file of more than ", most, " bytes"));
+      fail_too_large(most);
     content.resize(static_cast<size_t>(offset), '\0');  // of a sparse file
     content.append(static_cast<const char*>(bytes), size);
   }
+}
+
+uint64_t TarReader::size(uint64_t most) const {
+  if (entry_size_ > most) fail_too_large(most);
+  return entry_size_;
+}
+
+void TarReader::fail_too_large(uint64_t most) const {
+  fail(cat("a file of more than ", most, " bytes"));
 }
 
 // What is passed over unread must be there too: a resumed stream passes over what it has read before.

@@ -32,10 +32,13 @@ class TarReader {
 
   // The content of the file that next() has named. Throws: as next(); for more than `most` bytes.
   std::string read(uint64_t most);
+  // How long it is, unread. Throws: as read().
+  uint64_t size(uint64_t most) const;
 
  private:
   struct Archive;
   [[noreturn]] void fail(const std::string& got) const;
+  [[noreturn]] void fail_too_large(uint64_t most) const;
   void check_room(archive_entry* entry) const;
   void check_end() const;
 
@@ -44,6 +47,7 @@ class TarReader {
   int64_t file_size_ = 0;
   bool ended_ = false;
   std::string entry_;  // the file that was named last
+  uint64_t entry_size_ = 0;
   std::unique_ptr<Archive> archive_;
 };
 

@@ -219,8 +219,9 @@ std::optional<WebSample> WebSampleReader::from_shard(bool with_bytes) {
   while (state.name) {
     auto [key, ending] = key_and_ending(*state.name);
     if (key != sample.key) break;
+    const uint64_t size = state.tar->size(left);  // also unread: a resumed stream passes over it alike
     std::string bytes = with_bytes ? state.tar->read(left) : std::string();
-    left -= bytes.size();
+    left -= size;
     sample.files.push_back({.ending = std::move(ending), .bytes = std::move(bytes)});
     state.name = state.tar->next();
   }
