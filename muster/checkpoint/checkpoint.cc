@@ -26,20 +26,25 @@ constexpr const char* kOptimizerFile = "optim.safetensors";
 constexpr const char* kPartsFile = "parts.safetensors";
 constexpr uint64_t kSpareBytes = 1 << 20;  // for the manifest and the file system's own
 
-// Keeps the newest `keep` that look whole (and what is newer), and `saved` in any case.
-void remove_old(const std::string& directory, const std::string& saved, int keep) {
-  if (keep <= 0) return;
+// Keeps the newest `keep` of the run's own that look whole (and what is newer), and `saved` in any case.
+void remove_old(const CheckpointOptions& options, const std::string& saved) {
+  if (options.keep_last <= 0) return;
   int kept = 0;
-  for (const auto& [step, path] : list_checkpoints(directory)) {
-    if (kept >= keep && path != saved) {
-      remove_checkpoint(path);
-      continue;
-    }
+  for (const auto& [step, path] : list_checkpoints(options.directory)) {
+    const bool is_enough = kept >= options.keep_last;
+    bool is_own = true, is_whole = false;
     try {
-      read_manifest(path);
-      ++kept;
+      const Manifest manifest = read_manifest(path);
+      is_own = !options.is_own || options.is_own(manifest);
+      is_whole = true;
     } catch (const Error& error) {
-      log(LogLevel::warn, cat("checkpoint: '", path, "' is damaged and not counted: ", error.message()));
+      if (!is_enough)
+        log(LogLevel::warn, cat("checkpoint: '", path, "' is damaged and not counted: ", error.message()));
+    }
+    if (is_own && is_enough && path != saved) {
+      remove_checkpoint(path);
+    } else if (is_own && is_whole) {
+      ++kept;
     }
   }
 }
@@ -85,7 +90,7 @@ std::string save_here(const CheckpointOptions& options, const TrainingState& sta
   verify_checkpoint(staging.path());
 
   auto path = staging.publish();
-  remove_old(options.directory, path, options.keep_last);
+  remove_old(options, path);
   return path;
 }
 

@@ -30,6 +30,8 @@ struct CheckpointOptions {
   std::string directory = {};                    // holds the step-N folders
   int keep_last = 3;                             // older ones are removed; 0 keeps all
   std::map<std::string, std::string> user = {};  // kept in the manifest
+  // Which checkpoints in the directory are counted and removed; all are without. Those of others stay.
+  std::function<bool(const Manifest&)> is_own = {};
 };
 
 // What is saved and loaded: parameters and buffers, the optimizer's state and options. Give the bare module,

@@ -23,6 +23,13 @@ constexpr const char* kTensors = "tensors/";
 constexpr const char* kNumbers = "numbers/";
 constexpr const char* kThere = "";  // a number of every part, so that one with an empty state is there too
 constexpr const char* kRunId = "run_id";
+constexpr const char* kBegunBy = "begun_by";  // the run that the training began in: it may go on in others
+
+std::string begun_by(const std::map<std::string, std::string>& user) {
+  for (const char* key : {kBegunBy, kRunId})
+    if (const auto found = user.find(key); found != user.end()) return found->second;
+  return "";
+}
 
 void put(NamedTensors& into, const std::string& part, const SavedState& state) {
   for (const auto& [name, tensor] : state.tensors) into[cat(kTensors, part, "/", name)] = tensor;
@@ -74,7 +81,7 @@ void load_optimizer_state(const std::string& name, const torch::nn::Module& mode
 }  // namespace
 
 Checkpoints::Checkpoints(ProcessGroup group, CheckpointsOptions options)
-    : group_(std::move(group)), options_(std::move(options)) {
+    : group_(std::move(group)), options_(std::move(options)), begun_by_(options_.run_id) {
   if (options_.folder.empty()) {
     throw Error(ErrorCode::invalid_argument,
                 "checkpoints: expected a folder, got none: this launcher gives none; set .folder");
@@ -175,6 +182,7 @@ bool Checkpoints::restore() {
       load_optimizer_state(name, *joined_, *optimizer, taken(loaded->parts, name));
   }
   for (const Part& part : parts_) part.load(taken(loaded->parts, part.name));
+  begun_by_ = begun_by(loaded->user);
   step_ = loaded->position.step;
   path_ = loaded->path;
   return true;
@@ -189,9 +197,12 @@ std::string Checkpoints::save(int64_t step) {
     for (const auto& [name, optimizer] : optimizers_)
       put(state.parts, name, optimizer_state_of(*joined_, *optimizer));
   }
-  path_ = save_checkpoint(
-      {.directory = options_.folder, .keep_last = options_.keep_last, .user = {{kRunId, options_.run_id}}},
-      state, {.step = step}, group_);
+  const CheckpointOptions options{
+      .directory = options_.folder,
+      .keep_last = options_.keep_last,
+      .user = {{kRunId, options_.run_id}, {kBegunBy, begun_by_}},
+      .is_own = [this](const Manifest& manifest) { return begun_by(manifest.user) == begun_by_; }};
+  path_ = save_checkpoint(options, state, {.step = step}, group_);
   return path_;
 }
 

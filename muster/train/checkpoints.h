@@ -35,7 +35,7 @@ namespace muster {
 struct CheckpointsOptions {
   std::string folder = {};  // default: `checkpoints` in the job's folder
   int64_t every = 0;        // steps between those that save_when_due() saves; 0: none
-  int keep_last = 3;        // older ones are removed; 0 keeps all
+  int keep_last = 3;        // older ones of this training are removed, in whatever run; 0 keeps all
   bool resume = false;      // go on from the newest there is
   // Which job this is, and how often its ranks were started before: ranks that were started again go on from
   // the job's own newest checkpoint, whatever `resume` says. A muster::Context knows both.
@@ -148,6 +148,7 @@ class Checkpoints {
 
   ProcessGroup group_;
   CheckpointsOptions options_;
+  std::string begun_by_;  // the run that the training began in
   std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> models_;
   std::vector<std::pair<std::string, torch::optim::Optimizer*>> optimizers_;
   std::vector<Part> parts_;

@@ -17,6 +17,7 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Two models with an optimizer each, a schedule, averages, and data.
@@ -110,6 +111,25 @@ TEST(Checkpoints, RanksThatStartAgainGoOnFromTheirOwnJobsAlone) {
     EXPECT_EQ(step_of({.folder = folder.path(), .run_id = "mine", .attempt = 1}), 3);
     EXPECT_EQ(step_of({.folder = folder.path(), .run_id = "new", .attempt = 1}), 0);
     EXPECT_EQ(step_of({.folder = folder.path(), .resume = true, .run_id = "mine"}), 8);
+  });
+}
+
+TEST(Checkpoints, ATrainingRemovesItsOwnAlone) {
+  run_ranks(1, [](ProcessGroup& group) {
+    test::TempFolder folder;
+    const auto save = [&](const char* run, bool resume, std::vector<int64_t> steps) {
+      torch::nn::Linear net(1, 1);
+      Checkpoints checkpoints(group,
+                              {.folder = folder.path(), .keep_last = 2, .resume = resume, .run_id = run});
+      checkpoints.add("model", net);
+      checkpoints.restore();
+      for (const int64_t step : steps) checkpoints.save(step);
+      return test::names_in(folder.path());
+    };
+    EXPECT_THAT(save("a", false, {10, 20, 30}), ElementsAre("step-20", "step-30"));
+    EXPECT_THAT(save("b", false, {1, 2, 3, 4}), ElementsAre("step-20", "step-3", "step-30", "step-4"));
+    EXPECT_THAT(save("c", true, {40}), ElementsAre("step-3", "step-30", "step-4", "step-40")) << "a goes on";
+    EXPECT_THAT(save("d", true, {50, 60}), ElementsAre("step-3", "step-4", "step-50", "step-60"));
   });
 }
 
