@@ -85,6 +85,9 @@ class EvenBatches : public BatchSampler {
   }
 
   int64_t dataset_size() const override { return sampler_->dataset_size(); }
+  void set_first_epoch_check(std::function<void(const SamplerIdentity&)> check) override {
+    sampler_->set_first_epoch_check(std::move(check));
+  }
   int64_t order_number() const override {
     return number_of_order(sampler_->order(), sampler_->identity().seed);
   }
@@ -152,6 +155,8 @@ void BatchSampler::set_shares(const std::vector<int64_t>& /*shares*/) {
   refuse_shares("a sampler that has shares",
                 "one that divides global batches by itself; leave its shares to it");
 }
+
+void BatchSampler::set_first_epoch_check(std::function<void(const SamplerIdentity&)> /*check*/) {}
 
 std::shared_ptr<BatchSampler> batches_of(std::shared_ptr<DistributedSampler> sampler, int64_t batch_size,
                                          bool drop_last) {

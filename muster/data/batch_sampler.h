@@ -52,6 +52,9 @@ class BatchSampler {
   // Each rank's samples of a global batch from the next start() on. Throws: failed_precondition where batches
   // are not cut by shares.
   virtual void set_shares(const std::vector<int64_t>& shares);
+  // `check` is called once, by the first start(): where the ranks compare their samplers. One's own sampler
+  // that has no identity leaves it out.
+  virtual void set_first_epoch_check(std::function<void(const SamplerIdentity&)> check);
 };
 
 // Every batch_size samples of this rank make a batch. With the sampler's shares batch_size must be this

@@ -6,6 +6,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/data/batch_sampler.h"
+#include "muster/data/mix.h"
 
 namespace muster {
 
@@ -53,6 +54,7 @@ class CostBalanced : public BatchSampler {
   bool started() const override { return started_; }
 
   EpochBatches start() override {
+    if (check_) std::exchange(check_, nullptr)(identity());
     started_ = true;
     EpochBatches epoch = cut(consumed_);
     const auto order = order_when_needed(order_, options_.seed, epoch_);
@@ -81,8 +83,24 @@ class CostBalanced : public BatchSampler {
 
   int64_t dataset_size() const override { return order_.dataset_size; }
   int64_t order_number() const override { return number_of_order(order_, options_.seed); }
+  void set_first_epoch_check(std::function<void(const SamplerIdentity&)> check) override {
+    check_ = std::move(check);
+  }
 
  private:
+  SamplerIdentity identity() const {
+    return {.num_replicas = options_.num_replicas,
+            .rank = options_.rank,
+            .seed = options_.seed,
+            .epoch = epoch_,
+            .length = order_.samples,
+            .shuffle = order_.changes,
+            .drop_last = options_.drop_last,
+            .consumed = consumed_,
+            .order = cat("cost_balanced(", order_.name, ", costs ", fingerprint(*costs_), ", global batch ",
+                         options_.global_batch, ")")};
+  }
+
   EpochBatches cut(int64_t consumed) const {
     const int64_t left = std::max<int64_t>(0, order_.samples - consumed);
     const int64_t global = options_.global_batch;
@@ -129,6 +147,7 @@ class CostBalanced : public BatchSampler {
   int64_t epoch_ = 0;
   int64_t consumed_ = 0;
   bool started_ = false;
+  std::function<void(const SamplerIdentity&)> check_;
 };
 
 }  // namespace

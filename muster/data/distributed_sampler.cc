@@ -197,16 +197,16 @@ std::vector<int64_t> DistributedSampler::indices() {
 }
 
 SamplerIdentity DistributedSampler::identity() const {
-  SamplerIdentity identity{options_.num_replicas,
-                           options_.rank,
-                           options_.seed,
-                           epoch_,
-                           length_,
-                           options_.shuffle,
-                           options_.drop_last,
-                           consumed_,
-                           options_.pad,
-                           static_cast<int64_t>(std::hash<std::string>()(order_.name))};
+  SamplerIdentity identity{.num_replicas = options_.num_replicas,
+                           .rank = options_.rank,
+                           .seed = options_.seed,
+                           .epoch = epoch_,
+                           .length = length_,
+                           .shuffle = order_.changes,
+                           .drop_last = options_.drop_last,
+                           .consumed = consumed_,
+                           .pad = options_.pad,
+                           .order = order_.name};
   if (global_batch_ > 0) {
     const auto rank = static_cast<std::ptrdiff_t>(options_.rank);
     identity.global_batch = global_batch_;

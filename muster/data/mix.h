@@ -1,7 +1,12 @@
 // Joins numbers into one whose bits depend on all of theirs.
 #pragma once
 
+#include <bit>
 #include <cstdint>
+#include <string>
+#include <vector>
+
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -14,6 +19,14 @@ inline uint64_t mixed(uint64_t bits) {
 
 inline uint64_t mixed(uint64_t a, uint64_t b) {
   return mixed(mixed(a + 0x9e3779b97f4a7c15) + b);
+}
+
+// Tells lists apart in a name: how long, and a number made of all of it.
+template <class T>
+std::string fingerprint(const std::vector<T>& values) {
+  uint64_t bits = values.size();
+  for (const T value : values) bits = mixed(bits, std::bit_cast<uint64_t>(value));
+  return cat(values.size(), " numbers ", bits);
 }
 
 }  // namespace muster

@@ -8,7 +8,6 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <memory>
 #include <mutex>
@@ -31,14 +30,6 @@ at::Generator generator_of(int64_t seed, int64_t epoch) {
 
 EpochOrder in_order_of(const at::Tensor& samples) {
   return [samples, first = samples.const_data_ptr<int64_t>()](int64_t position) { return first[position]; };
-}
-
-// Tells lists apart in an order's name.
-template <class T>
-std::string fingerprint(const std::vector<T>& values) {
-  uint64_t bits = values.size();
-  for (const T value : values) bits = mixed(bits, std::bit_cast<uint64_t>(value));
-  return cat(values.size(), " numbers ", bits);
 }
 
 // A permutation of 0 … size - 1 that is computed for one number at a time.

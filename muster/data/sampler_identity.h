@@ -1,7 +1,6 @@
 // What the ranks compare of their samplers, so that none trains on samples of another's.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,25 +19,25 @@ struct SamplerIdentity {
   bool drop_last = false;
   int64_t consumed = 0;
   bool pad = true;
-  int64_t order = 0;         // a number made of the order's name
   int64_t global_batch = 0;  // the sum of the shares; 0 without
   int64_t share = 0;         // this rank's
   int64_t share_begin = 0;   // the sum of the shares before it
+  std::string order = {};    // its name, and how batches are cut of it where that is not by numbers
 
   bool operator==(const SamplerIdentity&) const = default;
 
-  // The same as numbers, for sending to other ranks.
-  using Values = std::array<int64_t, 13>;
-  Values values() const;
-  static SamplerIdentity from_values(const Values& values);
+  // For sending to other ranks. Throws: invalid_argument for bytes that are not from to_bytes().
+  std::string to_bytes() const;
+  static SamplerIdentity from_bytes(const std::string& bytes);
 };
 
-// "num_replicas=4 rank=1 seed=0 epoch=2 length=1438 shuffle=true drop_last=false consumed=0",
+// "shuffled(1438) num_replicas=4 rank=1 seed=0 epoch=2 length=1438 shuffle=true drop_last=false consumed=0",
 // and with shares " global_batch=24 share=8 share_begin=16".
 std::string to_string(const SamplerIdentity& identity);
 
 // Checks what the ranks of one group gathered from each other, in rank order.
-// Throws: invalid_argument naming the first field that differs, both values and both ranks.
+// Throws: invalid_argument naming the first field that differs, both values and both ranks, and then every
+// rank's sampler.
 void check_samplers_agree(const std::vector<SamplerIdentity>& by_rank);
 
 }  // namespace muster

@@ -1,15 +1,28 @@
 #include "muster/run/context.h"
 
 #include <ATen/Context.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
 
 #include <filesystem>
+#include <functional>
 #include <utility>
 
 #include "muster/base/error.h"
 
 namespace muster {
+
+namespace {
+
+// Every rank sees every rank's, so all find what differs.
+std::function<void(const SamplerIdentity&)> check_of_samplers(ProcessGroup group) {
+  return [group = std::move(group)](const SamplerIdentity& identity) mutable {
+    std::vector<SamplerIdentity> by_rank;
+    for (const std::string& bytes : group.all_gather_bytes(identity.to_bytes(), "samplers"))
+      by_rank.push_back(SamplerIdentity::from_bytes(bytes));
+    check_samplers_agree(by_rank);
+  };
+}
+
+}  // namespace
 
 void Context::seed_all(uint64_t seed) const {
   at::manual_seed(seed);
@@ -34,19 +47,16 @@ DistributedSampler Context::sampler(SampleOrder order, SamplerOptions options) {
   options.rank = rank();
   if (options.shares.empty()) options.shares = parts_.batch_shares;
   DistributedSampler sampler(std::move(order), options);
-  sampler.set_first_epoch_check([group = process_group()](const SamplerIdentity& identity) mutable {
-    const auto values = identity.values();
-    const auto mine = at::tensor(std::vector<int64_t>(values.begin(), values.end()), at::kLong);
-    auto all = at::empty({group.size(), mine.size(0)}, at::kLong);
-    group.all_gather(all, mine);
-    std::vector<SamplerIdentity> by_rank;
-    for (int rank = 0; rank < group.size(); ++rank) {
-      SamplerIdentity::Values row;
-      std::copy_n(all[rank].const_data_ptr<int64_t>(), row.size(), row.begin());
-      by_rank.push_back(SamplerIdentity::from_values(row));
-    }
-    check_samplers_agree(by_rank);
-  });
+  sampler.set_first_epoch_check(check_of_samplers(process_group()));
+  return sampler;
+}
+
+std::shared_ptr<BatchSampler> Context::cost_balanced(SampleOrder order, std::vector<double> costs,
+                                                     CostBalancedOptions options) {
+  options.num_replicas = world_size();
+  options.rank = rank();
+  auto sampler = muster::cost_balanced(std::move(order), std::move(costs), options);
+  sampler->set_first_epoch_check(check_of_samplers(process_group()));
   return sampler;
 }
 

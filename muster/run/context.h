@@ -79,12 +79,9 @@ class Context {
     options.device = device();
     return {std::make_shared<const D>(std::move(dataset)), std::move(sampler), options};
   }
+  // Its first epoch compares the ranks' orders and costs, as that of sampler().
   std::shared_ptr<BatchSampler> cost_balanced(SampleOrder order, std::vector<double> costs,
-                                              CostBalancedOptions options) {
-    options.num_replicas = world_size();
-    options.rank = rank();
-    return muster::cost_balanced(std::move(order), std::move(costs), options);
-  }
+                                              CostBalancedOptions options);
   template <class D>
   DataLoader<D> loader(D dataset, DistributedSampler sampler, DataLoaderOptions options) {
     options.batch_size = batch_size(options.batch_size);

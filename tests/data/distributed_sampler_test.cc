@@ -252,8 +252,10 @@ TEST(SamplerIdentity, IsPrintedAndSurvivesTravelling) {
   sampler.set_epoch(2, 40);
   const auto identity = sampler.identity();
   EXPECT_EQ(to_string(identity),
-            "num_replicas=4 rank=1 seed=-5 epoch=2 length=1438 shuffle=true drop_last=true consumed=40");
-  EXPECT_EQ(SamplerIdentity::from_values(identity.values()), identity);
+            "shuffled(1438) num_replicas=4 rank=1 seed=-5 epoch=2 length=1438 shuffle=true drop_last=true "
+            "consumed=40");
+  EXPECT_EQ(SamplerIdentity::from_bytes(identity.to_bytes()), identity);
+  EXPECT_THAT(message_of([] { SamplerIdentity::from_bytes("short"); }), HasSubstr("got 5"));
 }
 
 TEST(SamplerIdentity, ComparisonNamesTheFirstDifference) {
@@ -266,7 +268,9 @@ TEST(SamplerIdentity, ComparisonNamesTheFirstDifference) {
   auto other = ranks;
   other[2].seed = 9;
   EXPECT_THAT(message_of([&] { check_samplers_agree(other); }),
-              HasSubstr("the same seed on every rank, got 0 on rank 0 and 9 on rank 2"));
+              AllOf(HasSubstr("the same seed on every rank, got 0 on rank 0 and 9 on rank 2;"),
+                    HasSubstr("\n  ranks 0, 1: shuffled(100) num_replicas=3 seed=0 epoch=0"),
+                    HasSubstr("\n  rank 2: shuffled(100) num_replicas=3 seed=9 epoch=0")));
   other = ranks;
   other[1].length = 99;
   EXPECT_THAT(message_of([&] { check_samplers_agree(other); }), HasSubstr("the same length"));

@@ -11,6 +11,9 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
 Context context_of(ProcessGroup& group) {
   RankEnv env;
   env.rank = group.rank();
@@ -43,6 +46,39 @@ TEST(Context, SamplersThatDifferAreRefusedOnEveryRank) {
     ctx.sampler(30, {.seed = group.rank() == 2 ? 6 : 5}).indices();
   });
   for (const auto& failure : failures) EXPECT_THAT(message_of(failure), ::testing::HasSubstr("seed"));
+}
+
+TEST(Context, OrdersAreToldInWordsOnEveryRank) {
+  const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
+    Context ctx = context_of(group);
+    ctx.sampler(group.rank() == 0 ? shuffled(30) : pseudo_shuffled(30)).indices();
+  });
+  for (const auto& failure : failures) {
+    EXPECT_THAT(message_of(failure), AllOf(HasSubstr("\n  rank 0: shuffled(30) num_replicas=2"),
+                                           HasSubstr("\n  rank 1: pseudo_shuffled(30) num_replicas=2")));
+  }
+}
+
+TEST(Context, CostsThatDifferAreRefusedOnEveryRank) {
+  const auto start = [](ProcessGroup& group, double last_cost, int64_t global_batch) {
+    Context ctx = context_of(group);
+    const auto sampler = ctx.cost_balanced(shuffled(4), {1, 2, 3, last_cost}, {.global_batch = global_batch});
+    sampler->start();
+    sampler->set_epoch(1);
+    sampler->start();
+  };
+  run_ranks(2, [&](ProcessGroup& group) { start(group, 4, 2); });
+  for (const bool by_cost : {true, false}) {
+    const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
+      start(group, by_cost ? 4 + group.rank() : 4, by_cost ? 2 : 2 + group.rank());
+    });
+    for (const auto& failure : failures) {
+      EXPECT_THAT(message_of(failure),
+                  AllOf(HasSubstr("expected the same order on every rank"),
+                        HasSubstr("\n  rank 0: cost_balanced(shuffled(4), costs 4 numbers "),
+                        HasSubstr(by_cost ? "global batch 2) num_replicas=2" : "global batch 3)")));
+    }
+  }
 }
 
 }  // namespace
