@@ -1,0 +1,146 @@
+#include "muster/base/mesh_shape.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <set>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr int kTheRest = -1;
+
+[[noreturn]] void refuse_mesh(const std::string& expected, const std::string& got) {
+  throw Error(ErrorCode::invalid_argument, cat("mesh: expected ", expected, ", got ", got,
+                                               "; write it as dp=2,pp=2,tp=2, the fastest axis last"));
+}
+
+bool is_word(const std::string& name) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+MeshAxis parse_axis(const std::string& text) {
+  const size_t equals = text.find('=');
+  MeshAxis axis{.name = text.substr(0, equals)};
+  const char* const end = text.data() + text.size();
+  const char* const digits = equals == std::string::npos ? end : text.data() + equals + 1;
+  const auto [stop, error] = std::from_chars(digits, end, axis.size);
+  if (error != std::errc() || stop != end)
+    refuse_mesh("NAME=SIZE for each axis", cat("'", printable(text), "'"));
+  return axis;
+}
+
+void fill_the_rest(std::vector<MeshAxis>& axes, int num_ranks) {
+  const auto rest =
+      std::find_if(axes.begin(), axes.end(), [](const auto& axis) { return axis.size == kTheRest; });
+  if (rest == axes.end()) return;
+  int others = 1;
+  for (const MeshAxis& axis : axes)
+    if (&axis != &*rest) others *= axis.size;
+  if (num_ranks < 1)
+    refuse_mesh("a size for every axis where the number of ranks is not known", cat(rest->name, "=-1"));
+  if (num_ranks % others != 0)
+    refuse_mesh(cat("axes whose product divides ", num_ranks, " ranks"),
+                cat(others, " without ", rest->name));
+  rest->size = num_ranks / others;
+}
+
+}  // namespace
+
+int MeshShape::num_ranks() const {
+  int product = 1;
+  for (const MeshAxis& axis : axes) product *= axis.size;
+  return product;
+}
+
+size_t MeshShape::axis(std::string_view name) const {
+  for (size_t i = 0; i < axes.size(); ++i)
+    if (axes[i].name == name) return i;
+  refuse_mesh(cat("an axis of ", axes.empty() ? "a mesh without axes" : to_string(*this)),
+              cat("'", name, "'"));
+}
+
+std::vector<int> MeshShape::coordinates(int rank) const {
+  std::vector<int> found(axes.size());
+  for (size_t i = axes.size(); i-- > 0; rank /= axes[i].size) found[i] = rank % axes[i].size;
+  return found;
+}
+
+int MeshShape::rank_at(const std::vector<int>& coordinates) const {
+  int rank = 0;
+  for (size_t i = 0; i < axes.size(); ++i) rank = rank * axes[i].size + coordinates[i];
+  return rank;
+}
+
+std::vector<int> MeshShape::group_of(int rank, const std::vector<std::string>& names) const {
+  std::set<size_t> free;
+  for (const std::string& name : names) free.insert(axis(name));
+  const std::vector<int> mine = coordinates(rank);
+  std::vector<int> group;
+  for (int other = 0; other < num_ranks(); ++other) {
+    const std::vector<int> theirs = coordinates(other);
+    bool same = true;
+    for (size_t i = 0; i < axes.size(); ++i) same &= free.contains(i) || mine[i] == theirs[i];
+    if (same) group.push_back(other);
+  }
+  return group;
+}
+
+std::vector<std::vector<int>> MeshShape::groups(const std::vector<std::string>& names) const {
+  std::vector<std::vector<int>> all;
+  for (int rank = 0; rank < num_ranks(); ++rank) {
+    auto group = group_of(rank, names);
+    if (group.front() == rank) all.push_back(std::move(group));
+  }
+  return all;
+}
+
+MeshShape checked_mesh(std::vector<MeshAxis> axes, int num_ranks) {
+  if (axes.empty()) refuse_mesh("at least one axis", "none");
+  std::set<std::string> names;
+  int64_t product = 1;
+  int rests = 0;
+  for (const MeshAxis& axis : axes) {
+    if (!is_word(axis.name))
+      refuse_mesh("letters, digits and _ in an axis' name", cat("'", printable(axis.name), "'"));
+    if (!names.insert(axis.name).second) refuse_mesh("each axis once", cat("'", axis.name, "' twice"));
+    rests += axis.size == kTheRest ? 1 : 0;
+    if ((axis.size < 1 && axis.size != kTheRest) || rests > 1)
+      refuse_mesh("sizes of at least 1, and one -1 for the rest", cat(axis.name, "=", axis.size));
+    product *= std::max(1, axis.size);
+    if (product > 1'000'000) refuse_mesh("at most 1000000 ranks", cat(product, " and more"));
+  }
+  fill_the_rest(axes, num_ranks);
+  MeshShape shape{std::move(axes)};
+  if (num_ranks > 0 && shape.num_ranks() != num_ranks)
+    refuse_mesh(cat("sizes whose product is the ", num_ranks, " ranks there are"),
+                cat(to_string(shape), ", which are ", shape.num_ranks()));
+  return shape;
+}
+
+MeshShape parse_mesh(std::string_view text, int num_ranks) {
+  std::vector<MeshAxis> axes;
+  for (const std::string& axis : split(text, ',')) axes.push_back(parse_axis(axis));
+  return checked_mesh(std::move(axes), num_ranks);
+}
+
+std::string to_string(const MeshShape& shape) {
+  std::vector<std::string> parts;
+  for (const MeshAxis& axis : shape.axes) parts.push_back(cat(axis.name, "=", axis.size));
+  return join(parts, ",");
+}
+
+std::string coordinates_text(const MeshShape& shape, int rank) {
+  const auto found = shape.coordinates(rank);
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < found.size(); ++i) parts.push_back(cat(shape.axes[i].name, " ", found[i]));
+  return join(parts, ", ");
+}
+
+}  // namespace muster

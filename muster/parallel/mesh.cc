@@ -1,0 +1,35 @@
+#include "muster/parallel/mesh.h"
+
+#include <optional>
+#include <utility>
+
+namespace muster {
+
+Mesh::Mesh(ProcessGroup group, std::vector<MeshAxis> axes)
+    : shape_(checked_mesh(std::move(axes), group.size())),
+      group_(std::move(group)),
+      coordinates_(shape_.coordinates(group_.rank())) {
+  for (const MeshAxis& axis : shape_.axes) groups_.emplace(axis.name, joined({axis.name}));
+  joined_.clear();
+}
+
+ProcessGroup& Mesh::group(const std::string& axis) {
+  shape_.axis(axis);  // or says which there are
+  return groups_.at(axis);
+}
+
+// All ranks take part in making each group.
+ProcessGroup Mesh::joined(const std::vector<std::string>& axes) {
+  std::optional<ProcessGroup> mine;
+  for (const std::vector<int>& ranks : shape_.groups(axes))
+    if (auto group = group_.new_group(ranks)) mine = std::move(group);
+  joined_.push_back(*mine);
+  return *mine;
+}
+
+void Mesh::shutdown() {
+  for (auto& group : joined_) group.shutdown();
+  for (auto& [axis, group] : groups_) group.shutdown();
+}
+
+}  // namespace muster
