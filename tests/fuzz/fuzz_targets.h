@@ -12,6 +12,7 @@
 
 namespace muster {
 
+void fuzz_cifar(const std::string& text);
 void fuzz_csv(const std::string& text);
 void fuzz_fleet(const std::string& text);
 void fuzz_gpus(const std::string& text);
@@ -23,6 +24,7 @@ void fuzz_npy(const std::string& text);
 void fuzz_nvidia_smi_xml(const std::string& text);
 void fuzz_tar(const std::string& text);
 void fuzz_tasks(const std::string& text);
+void fuzz_tokens(const std::string& text);
 void fuzz_topo(const std::string& text);
 
 // What holds of every inventory that a reader returns: as JSON and back it is the same.

@@ -21,8 +21,9 @@ constexpr Target kTargets[] = {
     {"nccl", muster::fuzz_nccl},   {"nvidia_smi_xml", muster::fuzz_nvidia_smi_xml},
     {"tasks", muster::fuzz_tasks}, {"topo", muster::fuzz_topo},
 #ifdef MUSTER_FUZZ_FORMATS
-    {"csv", muster::fuzz_csv},     {"image", muster::fuzz_image},
-    {"npy", muster::fuzz_npy},     {"tar", muster::fuzz_tar},
+    {"cifar", muster::fuzz_cifar}, {"csv", muster::fuzz_csv},
+    {"image", muster::fuzz_image}, {"npy", muster::fuzz_npy},
+    {"tar", muster::fuzz_tar},     {"tokens", muster::fuzz_tokens},
 #endif
 };
 constexpr size_t kCuts = 16;

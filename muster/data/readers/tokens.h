@@ -10,10 +10,9 @@
 
 #include "muster/data/dataset.h"
 #include "muster/data/readers/mapped_file.h"
+#include "muster/data/readers/token_values.h"
 
 namespace muster {
-
-enum class TokenType { uint16, uint32 };
 
 // Shapes: both [context] int64; targets are the tokens, one later.
 struct TokenWindow {
