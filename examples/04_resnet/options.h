@@ -39,7 +39,7 @@ inline Options parse_options(int argc, char** argv) {
   number("--workers", o.workers, 0, "threads of each rank that read and cut pictures");
   app.add_option("--lr", o.lr, "highest learning rate; it falls as half a cosine")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1e-9, 1000.0));
   app.add_option("--ema", o.ema, "decay of the averaged weights, which are measured and kept")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0));
