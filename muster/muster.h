@@ -29,6 +29,7 @@
 #include "muster/ddp/hooks.h"
 #include "muster/ddp/sync_batch_norm.h"
 #include "muster/parallel/mesh.h"
+#include "muster/parallel/tensor_parallel.h"
 #include "muster/placement/planner.h"
 #include "muster/run/context.h"
 #include "muster/run/metrics.h"

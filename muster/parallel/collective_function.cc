@@ -1,0 +1,130 @@
+#include "muster/parallel/collective_function.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <utility>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+struct KeptMap : torch::CustomClassHolder {
+  explicit KeptMap(TensorMap kept) : map(std::move(kept)) {}
+  TensorMap map;
+};
+
+struct CollectiveFunction : torch::autograd::Function<CollectiveFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const TensorMap& forward, TensorMap backward) {
+    context->saved_data["backward"] =
+        c10::IValue::make_capsule(c10::make_intrusive<KeptMap>(std::move(backward)));
+    return forward(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto capsule = context->saved_data["backward"].toCapsule();
+    return {static_cast<KeptMap*>(capsule.get())->map(gradients[0]), at::Tensor(), at::Tensor()};
+  }
+};
+
+// Whole numbers of the same width, whose sum does not depend on the order.
+at::Tensor bits_of(const at::Tensor& tensor) {
+  switch (tensor.element_size()) {
+    case 1:
+      return tensor.view(at::kByte);
+    case 2:
+      return tensor.view(at::kShort);
+    case 4:
+      return tensor.view(at::kInt);
+    default:
+      return tensor.view(at::kLong);
+  }
+}
+
+// The dimension `dim` as [ranks, size / ranks], its ranks first.
+at::Tensor parts_first(const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
+  return x.unflatten(dim, {group.size(), -1}).movedim(dim, 0).contiguous();
+}
+
+at::Tensor joined_along(const at::Tensor& parts, int64_t dim) {
+  return parts.movedim(0, dim).flatten(dim, dim + 1).contiguous();
+}
+
+}  // namespace
+
+at::Tensor with_backward(const at::Tensor& x, const TensorMap& forward, TensorMap backward) {
+  return CollectiveFunction::apply(x, forward, std::move(backward));
+}
+
+at::Tensor summed(const at::Tensor& x, ProcessGroup& group) {
+  at::Tensor sum = x.detach().clone(at::MemoryFormat::Contiguous);
+  group.all_reduce(sum);
+  return sum;
+}
+
+at::Tensor gathered(const at::Tensor& x, ProcessGroup& group, int64_t dim) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.insert(sizes.begin(), group.size());
+  at::Tensor parts = at::empty(sizes, x.options());
+  group.all_gather(parts, x.contiguous());
+  return joined_along(parts, dim);
+}
+
+at::Tensor sum_scattered(const at::Tensor& x, ProcessGroup& group, int64_t dim) {
+  const at::Tensor parts = parts_first(x, group, dim);
+  at::Tensor mine = at::empty(parts.sizes().slice(1), x.options());
+  group.reduce_scatter(mine, parts);
+  return mine;
+}
+
+at::Tensor own_part(const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
+  const int64_t length = x.size(dim) / group.size();
+  return x.narrow(dim, group.rank() * length, length).contiguous();
+}
+
+at::Tensor exchanged(const at::Tensor& x, ProcessGroup& group, int64_t scatter_dim, int64_t gather_dim) {
+  const at::Tensor parts = parts_first(x, group, scatter_dim);
+  at::Tensor come = at::empty_like(parts);
+  group.all_to_all(come, parts);
+  return joined_along(come, gather_dim);
+}
+
+int64_t divisible_dim(const char* call, const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
+  const int64_t counted = dim < 0 ? dim + x.dim() : dim;
+  if (counted < 0 || counted >= x.dim()) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(call, ": expected a dimension of [", join(x.sizes(), ", "), "], got ", dim, " (rank ",
+                    group.rank(), "); count from 0, or from -1 at the end"));
+  }
+  if (x.size(counted) % group.size() != 0) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(call, ": expected a size along dimension ", counted, " that ",
+                    plural(group.size(), "rank"), " divide, got ", x.size(counted), " of [",
+                    join(x.sizes(), ", "), "] (rank ", group.rank(), "); pad it, or use another group"));
+  }
+  return counted;
+}
+
+void expect_same(const std::string& call, const std::string& value, ProcessGroup& group,
+                 const std::string& next_step) {
+  const std::vector<std::string> all = group.all_gather_bytes(value, call);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat(call, ": expected the same on every rank, got ", all[0], " (rank 0) and ", all[rank],
+                    " (rank ", rank, "); ", next_step));
+  }
+}
+
+std::string fingerprint(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "none";
+  const at::Tensor bits = bits_of(tensor.detach().contiguous());
+  return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "], sum of bits ",
+             bits.sum(at::kLong).item<int64_t>());
+}
+
+}  // namespace muster

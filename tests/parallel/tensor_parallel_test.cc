@@ -1,0 +1,189 @@
+// Layers divided over ranks against the whole layers in this process.
+#include "muster/parallel/tensor_parallel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "muster/base/error.h"
+#include "tests/support/ranks.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct TensorCase {
+  const char* backend;
+  int ranks;
+};
+
+class TensorParallelTest : public ::testing::TestWithParam<TensorCase> {
+ protected:
+  void run(const std::function<void(ProcessGroup&)>& body) const {
+    at::set_num_threads(1);
+    run_ranks(GetParam().ranks, body, {.backend = GetParam().backend});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Groups, TensorParallelTest,
+                         ::testing::Values(TensorCase{"shm", 1}, TensorCase{"shm", 2}, TensorCase{"shm", 4},
+                                           TensorCase{"gloo", 2}),
+                         [](const auto& info) {
+                           return std::string(info.param.backend) + std::to_string(info.param.ranks);
+                         });
+
+// A generator of one's own: ranks are threads of one process.
+at::Tensor tensor_numbers(at::IntArrayRef sizes, uint64_t seed, at::ScalarType type = at::kDouble) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  return at::randn(sizes, generator, at::TensorOptions().dtype(type));
+}
+
+torch::nn::Linear tensor_linear(int64_t inputs, int64_t outputs, uint64_t seed,
+                                at::ScalarType type = at::kDouble) {
+  torch::nn::Linear layer(inputs, outputs);
+  layer->to(type);
+  const torch::NoGradGuard no_grad;
+  layer->weight.copy_(tensor_numbers({outputs, inputs}, seed, type) / std::sqrt(inputs));
+  layer->bias.copy_(tensor_numbers({outputs}, seed + 1, type) / 10);
+  return layer;
+}
+
+double tensor_difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
+TEST_P(TensorParallelTest, FunctionsAndTheirConjugates) {
+  run([](ProcessGroup& group) {
+    const int64_t n = group.size(), rank = group.rank();
+    const at::Tensor whole = tensor_numbers({2, 4 * n}, 1);
+    const at::Tensor weights = tensor_numbers({2, 4 * n}, 2);
+    const auto mine = [&](const at::Tensor& x) { return x.narrow(1, 4 * rank, 4); };
+
+    // Every rank's loss is the same number, so the gradient is that of this number.
+    at::Tensor x = whole.clone().requires_grad_();
+    at::Tensor y = gather_from_group(scatter_to_group(x, group, 1), group, -1);
+    EXPECT_TRUE(y.equal(whole));
+    (y * weights).sum().backward();
+    EXPECT_TRUE(x.grad().equal(weights));
+
+    at::Tensor z = whole.clone().requires_grad_();
+    at::Tensor part = mine(copy_to_group(z, group)) * mine(weights);
+    at::Tensor loss = reduce_from_group(part.sum(), group);
+    EXPECT_LT(std::abs((whole * weights).sum().item<double>() - loss.item<double>()), 1e-12);
+    loss.backward();
+    EXPECT_TRUE(z.grad().equal(weights));
+  });
+}
+
+TEST_P(TensorParallelTest, DerivativesCanBeDifferentiatedAgain) {
+  run([](ProcessGroup& group) {
+    const int64_t n = group.size();
+    const at::Tensor x = tensor_numbers({4 * n}, 1).requires_grad_();
+    const auto cubes = [&](const at::Tensor& all) { return (all * all * all).sum(); };
+    const at::Tensor loss = reduce_from_group(cubes(scatter_to_group(x, group, 0)), group);
+    const at::Tensor first = torch::autograd::grad({loss}, {x}, {}, true, /*create_graph=*/true)[0];
+    const at::Tensor second = torch::autograd::grad({first.sum()}, {x})[0];
+    EXPECT_LT(tensor_difference(first, 3 * x * x), 1e-12);
+    EXPECT_LT(tensor_difference(second, 6 * x), 1e-12);
+  });
+}
+
+struct TensorMlp {
+  torch::nn::Linear up, down;
+  explicit TensorMlp(at::ScalarType type)
+      : up(tensor_linear(6, 8, 1, type)), down(tensor_linear(8, 3, 3, type)) {}
+};
+
+std::vector<double> tensor_train(const std::function<at::Tensor(const at::Tensor&)>& model,
+                                 const std::vector<at::Tensor>& parameters, at::ScalarType type) {
+  torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(0.01));
+  std::vector<double> losses;
+  for (uint64_t step = 0; step < 25; ++step) {
+    const at::Tensor x = tensor_numbers({16, 6}, 100 + step, type);
+    const at::Tensor target = (x.sum(1) > 0).to(at::kLong) + (x.select(1, 0) > 0).to(at::kLong);
+    optimizer.zero_grad();
+    const at::Tensor loss = torch::cross_entropy_loss(model(x), target);
+    loss.backward();
+    optimizer.step();
+    losses.push_back(loss.item<double>());
+  }
+  return losses;
+}
+
+double worst_difference_of_losses(ProcessGroup& group, at::ScalarType type) {
+  TensorMlp whole(type);
+  ColumnParallelLinear up = column_parallel(whole.up, group);
+  RowParallelLinear down = row_parallel(whole.down, group);
+  std::vector<at::Tensor> parameters = up->parameters();
+  for (const at::Tensor& parameter : down->parameters()) parameters.push_back(parameter);
+  const auto ours =
+      tensor_train([&](const at::Tensor& x) { return down(torch::gelu(up(x))); }, parameters, type);
+  std::vector<at::Tensor> all = whole.up->parameters();
+  for (const at::Tensor& parameter : whole.down->parameters()) all.push_back(parameter);
+  const auto single = tensor_train(
+      [&](const at::Tensor& x) { return whole.down->forward(torch::gelu(whole.up->forward(x))); }, all, type);
+  EXPECT_LT(single.back(), 0.8 * single.front());  // it learns: the comparison is of something
+  double worst = 0;
+  for (size_t i = 0; i < ours.size(); ++i) worst = std::max(worst, std::abs(ours[i] - single[i]));
+  EXPECT_LT(tensor_difference(up->gather_parameters().at("weight"), whole.up->weight), 1e-3);
+  EXPECT_LT(tensor_difference(down->gather_parameters().at("weight"), whole.down->weight), 1e-3);
+  EXPECT_LT(tensor_difference(down->gather_parameters().at("bias"), whole.down->bias), 1e-3);
+  return worst;
+}
+
+TEST_P(TensorParallelTest, AnMlpHasTheSingleProcessLosses) {
+  run([](ProcessGroup& group) {
+    const double in_double = worst_difference_of_losses(group, at::kDouble);
+    const double in_float = worst_difference_of_losses(group, at::kFloat);
+    EXPECT_LT(in_double, 1e-12);
+    EXPECT_LT(in_float, 1e-5);
+    if (group.rank() == 0) std::printf("losses differ by %.1e double, %.1e float\n", in_double, in_float);
+  });
+}
+
+TEST_P(TensorParallelTest, StacksAreDividedEach) {
+  run([](ProcessGroup& group) {
+    torch::nn::Linear whole = tensor_linear(5, 3 * 8, 7);
+    ColumnParallelLinear mine = column_parallel(whole, group, {.stacks = 3});
+    const at::Tensor x = tensor_numbers({2, 5}, 8);
+    const at::Tensor expected = whole->forward(x).view({2, 3, group.size(), -1}).select(2, group.rank());
+    EXPECT_LT(tensor_difference(mine->local(x).view({2, 3, -1}), expected), 1e-12);
+    EXPECT_TRUE(mine->gather_parameters().at("weight").equal(whole->weight));
+    EXPECT_TRUE(mine->gather_parameters().at("bias").equal(whole->bias));
+  });
+}
+
+TEST(TensorParallel, WhatTheRanksDoNotDivideIsRefusedOnEachRank) {
+  const auto column =
+      failures_of_ranks(2, [](ProcessGroup& group) { column_parallel(tensor_linear(4, 7, 1), group); });
+  for (const auto& failure : column)
+    EXPECT_THAT(message_of(failure), HasSubstr("expected outputs that 2 ranks divide, got 7"));
+  const auto row =
+      failures_of_ranks(2, [](ProcessGroup& group) { row_parallel(tensor_linear(5, 4, 1), group); });
+  for (const auto& failure : row)
+    EXPECT_THAT(message_of(failure), HasSubstr("expected inputs that 2 ranks divide, got 5"));
+}
+
+TEST(TensorParallel, LayersThatDifferAreRefusedOnEachRank) {
+  const auto shapes = failures_of_ranks(
+      2, [](ProcessGroup& group) { column_parallel(tensor_linear(4, 8 + 2 * group.rank(), 1), group); });
+  for (const auto& failure : shapes) EXPECT_THAT(message_of(failure), HasSubstr("Double [10, 4]"));
+  const auto seeds = failures_of_ranks(2, [](ProcessGroup& group) {
+    row_parallel(tensor_linear(4, 8, static_cast<uint64_t>(group.rank())), group);
+  });
+  for (const auto& failure : seeds) EXPECT_THAT(message_of(failure), HasSubstr("manual_seed"));
+}
+
+TEST(TensorParallel, ARankThatThrowsInTheMiddleIsAnErrorOnTheOthers) {
+  const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
+    RowParallelLinear layer = row_parallel(tensor_linear(4, 8, 1), group);
+    if (group.rank() == 1) throw Error(ErrorCode::io, "no space left");
+    layer(tensor_numbers({3, 2}, 1));
+  });
+  EXPECT_THROW(std::rethrow_exception(failures[0]), Error);
+}
+
+}  // namespace
+}  // namespace muster::testing
