@@ -28,6 +28,8 @@
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/ddp/hooks.h"
 #include "muster/ddp/sync_batch_norm.h"
+#include "muster/parallel/diloco.h"
+#include "muster/parallel/local_sgd.h"
 #include "muster/parallel/mesh.h"
 #include "muster/parallel/tensor_parallel.h"
 #include "muster/placement/planner.h"

@@ -1,0 +1,67 @@
+#include "muster/parallel/agree.h"
+
+#include <algorithm>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/ddp/replica_check.h"
+
+namespace muster {
+
+namespace {
+
+// One line a term, after one for what is wrong.
+std::string agree_message(const std::string& wrong, const std::vector<Term>& terms) {
+  std::string lines = wrong;
+  for (const Term& term : terms) lines += cat("\n", term.name, "\t", term.value);
+  return lines;
+}
+
+Term agree_term_of_line(const std::string& line) {
+  const size_t tab = line.find('\t');
+  return {.name = line.substr(0, tab), .value = tab == std::string::npos ? "nothing" : line.substr(tab + 1)};
+}
+
+std::string agree_line(const std::vector<std::string>& lines, size_t i) {
+  return i < lines.size() ? lines[i] : std::string();
+}
+
+}  // namespace
+
+void require_agreement(ProcessGroup& group, const std::string& owner, const std::string& wrong,
+                       const std::vector<Term>& terms) {
+  std::vector<std::vector<std::string>> by_rank;
+  size_t most = 0;
+  for (const std::string& bytes : group.all_gather_bytes(agree_message(wrong, terms), owner)) {
+    by_rank.push_back(split(bytes, '\n'));
+    most = std::max(most, by_rank.back().size());
+  }
+  for (const auto& lines : by_rank) {
+    if (!lines[0].empty()) throw Error(ErrorCode::invalid_argument, lines[0]);
+  }
+  for (size_t i = 1; i < most; ++i) {
+    const Term first = agree_term_of_line(agree_line(by_rank[0], i));
+    for (size_t rank = 1; rank < by_rank.size(); ++rank) {
+      const Term other = agree_term_of_line(agree_line(by_rank[rank], i));
+      if (other.name == first.name && other.value == first.value) continue;
+      const std::string& name = first.name.empty() ? other.name : first.name;
+      throw Error(ErrorCode::invalid_argument,
+                  cat(owner, ": expected the same on every rank, got ", name, " ", first.value,
+                      " on rank 0 and ", other.value, " on rank ", rank, " (rank ", group.rank(),
+                      "); give all ranks the same model, seed and options"));
+    }
+  }
+}
+
+std::vector<Term> terms_of(const std::string& name, const std::vector<at::Tensor>& tensors) {
+  std::vector<Term> terms{{.name = cat("number of ", name, "s"), .value = cat(tensors.size())}};
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& tensor = tensors[i];
+    terms.push_back({.name = cat(name, " ", i),
+                     .value = cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "),
+                                  "] with bits ", hash_of_bits(tensor))});
+  }
+  return terms;
+}
+
+}  // namespace muster

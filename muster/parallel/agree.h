@@ -1,0 +1,28 @@
+// What the ranks of a group must have alike before the first step: compared once, refused on all of them
+// alike. For the constructors of this room.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "muster/comm/process_group.h"
+
+namespace muster {
+
+struct Term {
+  std::string name;
+  std::string value;
+};
+
+// `wrong`: what this rank has found wrong by itself, as an error's message; empty: nothing. Collective: over
+// the group. Throws: invalid_argument, on every rank, with the first rank's `wrong`, or else with the first
+// term whose values differ, and the ranks that have them.
+void require_agreement(ProcessGroup& group, const std::string& owner, const std::string& wrong,
+                       const std::vector<Term>& terms);
+
+// Number, types, shapes and contents of tensors.
+std::vector<Term> terms_of(const std::string& name, const std::vector<at::Tensor>& tensors);
+
+}  // namespace muster
