@@ -124,10 +124,14 @@ MeshShape checked_mesh(std::vector<MeshAxis> axes, int num_ranks) {
   return shape;
 }
 
-MeshShape parse_mesh(std::string_view text, int num_ranks) {
+std::vector<MeshAxis> parse_axes(std::string_view text) {
   std::vector<MeshAxis> axes;
   for (const std::string& axis : split(text, ',')) axes.push_back(parse_axis(axis));
-  return checked_mesh(std::move(axes), num_ranks);
+  return axes;
+}
+
+MeshShape parse_mesh(std::string_view text, int num_ranks) {
+  return checked_mesh(parse_axes(text), num_ranks);
 }
 
 std::string to_string(const MeshShape& shape) {

@@ -35,6 +35,10 @@ struct MeshShape {
   bool operator==(const MeshShape&) const = default;
 };
 
+// The axes as they are written; what they say is checked where the number of ranks is known. Throws:
+// invalid_argument for what is not NAME=SIZE,….
+std::vector<MeshAxis> parse_axes(std::string_view text);
+
 // "dp=2,pp=2,tp=2". One axis may be -1, for all ranks that the others leave; `num_ranks` says how many there
 // are (0: not known, then -1 is an error). Throws: invalid_argument for a name that is no word or comes
 // twice, a size below 1, more than one -1, and for sizes whose product is not num_ranks.

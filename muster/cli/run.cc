@@ -76,6 +76,10 @@ void add_placement_options(CLI::App* command, RunFlags& flags) {
       ->type_name("N")
       ->check(whole_number_from(1, std::numeric_limits<int64_t>::max()));
   command
+      ->add_option("--mesh", flags.mesh,
+                   "The ranks as a grid: dp=2,pp=2,tp=2; neighbours on the last axis get the best links")
+      ->type_name("AXES");
+  command
       ->add_option("--hosts", flags.hosts, "Hosts, with ranks: a:4,b:8; over ssh, or those of the inventory")
       ->type_name("LIST");
   command->add_option("--surplus", flags.surplus, "More ranks than GPUs: error, cpu, drop or share")

@@ -165,6 +165,7 @@ void set_request(const RunFlags& flags, Request& request) {
     for (const HostSpec& host : parse_host_list(flags.hosts, "--hosts"))
       request.hosts.push_back({.name = host.name, .nproc = host.nproc});
   }
+  if (!flags.mesh.empty()) request.mesh = parse_axes(flags.mesh);
   request.global_batch = flags.global_batch;
   request.numa_binding = parse_numa_binding(flags.numa_binding);
   request.surplus = parse_surplus(flags.surplus);

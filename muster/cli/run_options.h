@@ -54,6 +54,7 @@ struct RunFlags {
   std::string scores;
   std::string rank_memory;
   std::string hosts;
+  std::string mesh;
   int64_t global_batch = 0;
   std::string plan;
   std::string svg;

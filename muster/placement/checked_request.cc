@@ -22,12 +22,15 @@ void check_policy(const Request& request) {
     refuse(cat(request.choose ? "Request::choose" : "--map", ": expected policy list, got ", request.policy,
                "; leave --policy out"));
   }
+  if (request.policy == "mesh" && request.mesh.empty())
+    refuse("--policy mesh: expected a mesh to order the GPUs for, got none; give --mesh dp=2,tp=2");
   find_policy(request.policy);
 }
 
 std::string default_policy(const Request& request) {
   if (!request.map.empty() || request.choose) return "list";
-  return request.rank_memory_bytes.empty() ? "sequential" : "memory";
+  if (!request.rank_memory_bytes.empty()) return "memory";
+  return request.mesh.empty() ? "sequential" : "mesh";
 }
 
 std::string names_of(const Inventory& inventory) {
@@ -36,6 +39,23 @@ std::string names_of(const Inventory& inventory) {
   names.reserve(inventory.hosts.size());
   for (const Host& host : inventory.hosts) names.push_back(host.name);
   return join_first(std::move(names), ", ", kMaxNamed);
+}
+
+// Without a number of ranks, those of the mesh, the same on every host.
+void set_ranks_of_mesh(const Inventory& inventory, Request& request) {
+  const auto takes_the_rest = [](const MeshAxis& axis) { return axis.size == -1; };
+  const auto has_number = [](const HostRequest& host) { return host.nproc.has_value(); };
+  if (request.nproc_per_node || std::any_of(request.mesh.begin(), request.mesh.end(), takes_the_rest) ||
+      std::any_of(request.hosts.begin(), request.hosts.end(), has_number)) {
+    return;
+  }
+  const int num_ranks = checked_mesh(request.mesh, 0).num_ranks();
+  const auto hosts = static_cast<int>(request.hosts.empty() ? inventory.hosts.size() : request.hosts.size());
+  if (num_ranks % hosts != 0) {
+    refuse(cat("--mesh: expected ranks that ", hosts, " hosts can divide evenly, got ", num_ranks,
+               "; say how many each has: --hosts a:4,b:2"));
+  }
+  request.nproc_per_node = num_ranks / hosts;
 }
 
 }  // namespace
@@ -50,6 +70,7 @@ Request checked_request(const Inventory& inventory, Request request) {
     refuse(cat("--global-batch: expected a number of samples, got ", request.global_batch));
   }
   check_scores(request.scores);
+  if (!request.mesh.empty()) set_ranks_of_mesh(inventory, request);
   if (request.policy.empty()) request.policy = default_policy(request);
   check_policy(request);
   const std::string flag = flag_that_needs_gpus(request);
@@ -94,7 +115,7 @@ std::string flag_that_needs_gpus(const Request& request) {
   if (request.choose) return "Request::choose";
   if (!request.map.empty()) return "--map";
   if (!request.rank_memory_bytes.empty()) return "--rank-memory";
-  if (request.policy != "sequential") return cat("--policy ", request.policy);
+  if (request.policy != "sequential" && request.policy != "mesh") return cat("--policy ", request.policy);
   return request.numa_binding == NumaBinding::none ? ""
                                                    : cat("--numa-binding ", to_string(request.numa_binding));
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/mesh_shape.h"
 #include "muster/device/inventory.h"
 
 namespace muster {
@@ -59,6 +60,7 @@ struct RankPlan {
 
 struct Plan {
   std::string policy = {};
+  MeshShape mesh = {};       // of all ranks; without axes where none was asked for
   int64_t global_batch = 0;  // the sum of all shares
   Visibility visibility = Visibility::job;
   bool simulated = false;

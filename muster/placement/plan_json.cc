@@ -131,6 +131,16 @@ Visibility visibility_from(JsonObject& document) {
   }
 }
 
+MeshShape mesh_from(JsonObject& document, int num_ranks) {
+  const std::string text = document.text_or("mesh", "");
+  if (text.empty()) return {};
+  try {
+    return parse_mesh(text, num_ranks);
+  } catch (const Error& error) {
+    document.fail("mesh", "a mesh of the plan's ranks", cat("'", text, "': ", error.message()));
+  }
+}
+
 // Everybody who reads a plan relies on the shares: they are the whole batch, and no rank is without.
 void check_shares(const JsonObject& document, const Plan& plan) {
   int64_t left = plan.global_batch;
@@ -153,6 +163,7 @@ std::string plan_to_json(const Plan& plan) {
   // One rank a line: small enough for many ranks, and still readable, greppable and comparable by line.
   std::string text =
       cat("{\n  \"schema\": ", dump(kSchema), ",\n  \"policy\": ", dump(plan.policy),
+          plan.mesh.axes.empty() ? "" : cat(",\n  \"mesh\": ", dump(to_string(plan.mesh))),
           plan.global_batch > 0 ? cat(",\n  \"global_batch\": ", plan.global_batch) : "",
           ",\n  \"visibility\": ", dump(to_string(plan.visibility)), ",\n  \"simulated\": ", plan.simulated,
           ",\n  \"world_size\": ", plan.ranks.size(), ",\n  \"ranks\": [");
@@ -182,6 +193,7 @@ Plan plan_from_json(const std::string& text, const std::string& source) {
   if (document.integer_or("world_size", 1, size) != size) {
     document.fail("world_size", cat(size, ", the number of ranks"), "another number");
   }
+  plan.mesh = mesh_from(document, static_cast<int>(size));
   plan.global_batch = static_cast<int64_t>(document.size_or("global_batch", 0));
   check_shares(document, plan);
   plan.notes = document.texts_or_none("notes");

@@ -58,6 +58,11 @@ std::string plan_table(const Plan& plan) {
       continue;
     heads.push_back({column.title, column.right});
     for (size_t i = 0; i < rows.size(); ++i) rows[i].push_back(cells[i].empty() ? "-" : std::move(cells[i]));
+    if (column.title == std::string_view("local") && !plan.mesh.axes.empty()) {
+      heads.push_back({"mesh", false});
+      for (size_t i = 0; i < rows.size(); ++i)
+        rows[i].push_back(coordinates_text(plan.mesh, static_cast<int>(i)));
+    }
   }
   std::string text = format_table(heads, rows);
   for (const std::string& note : plan.notes) text += cat("note: ", printable(note), "\n");

@@ -8,8 +8,9 @@
 namespace muster {
 
 std::span<const Policy> policies() {
-  static const Policy kTable[] = {sequential_policy(), list_policy(),   fastest_policy(), memory_policy(),
-                                  topology_policy(),   spread_policy(), pack_policy(),    numa_policy()};
+  static const Policy kTable[] = {sequential_policy(), list_policy(),     fastest_policy(),
+                                  memory_policy(),     topology_policy(), spread_policy(),
+                                  pack_policy(),       numa_policy(),     mesh_policy()};
   return kTable;
 }
 

@@ -69,5 +69,6 @@ Policy topology_policy();    // the ring with the best links
 Policy spread_policy();      // over NUMA nodes and switches, least loaded first
 Policy pack_policy();        // fewest NUMA nodes, most used first
 Policy numa_policy();        // ranks grouped by NUMA node
+Policy mesh_policy();        // Request::mesh: neighbours on the last axes on the best links
 
 }  // namespace muster

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/mesh_shape.h"
 #include "muster/device/visible_devices.h"
 #include "muster/placement/plan.h"
 
@@ -55,8 +56,8 @@ struct Request {
   bool cpu_only = false;  // nproc-per-node "cpu": ranks on CPU slots, whatever GPUs there are
   bool gpu_only = false;  // nproc-per-node "gpu": an error without GPUs
   std::string gpus = {};  // the grammar of selection.h; empty: all
-  // A name of policy.h; empty: "list" with `map` or `choose`, "memory" with `rank_memory_bytes`, else
-  // "sequential".
+  // A name of policy.h; empty: "list" with `map` or `choose`, "memory" with `rank_memory_bytes`, "mesh" with
+  // `mesh`, else "sequential".
   std::string policy = {};
   std::vector<int> map = {};  // policy "list": GPU index of each local rank, on every host
   // The same by a function, called once for each host with GPUs: as many indices as ranks are to be there.
@@ -68,6 +69,8 @@ struct Request {
   std::map<std::string, double> scores = {};
   // Free memory that each local rank needs on its GPU; the last repeats. No policy gives a rank less.
   std::vector<uint64_t> rank_memory_bytes = {};
+  // The ranks as a grid; one size may be -1, for the rest. Without another number there are as many ranks.
+  std::vector<MeshAxis> mesh = {};
   int64_t global_batch = 0;  // samples a step over all ranks; 0: not told
   NumaBinding numa_binding = NumaBinding::none;
   Surplus surplus = Surplus::error;

@@ -38,6 +38,23 @@ std::string Context::run_dir(const std::string& asked) const {
   return folder;
 }
 
+Mesh Context::mesh(std::vector<MeshAxis> axes) {
+  const MeshShape& told = parts_.mesh;
+  if (axes.empty() && told.axes.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                "mesh: expected axes, got none; pass them, or start with muster run --mesh dp=2,tp=2");
+  }
+  if (axes.empty()) return {process_group(), told.axes};
+  const MeshShape asked = checked_mesh(std::move(axes), world_size());
+  if (!told.axes.empty() && asked != told) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("mesh: expected ", to_string(told), " of muster run --mesh, by which the GPUs are ordered, got ",
+            to_string(asked), " (rank ", rank(), "); give the same there"));
+  }
+  return {process_group(), asked.axes};
+}
+
 DistributedSampler Context::sampler(int64_t length, SamplerOptions options) {
   return sampler(options.shuffle ? shuffled(length) : in_order(length), std::move(options));
 }

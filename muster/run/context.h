@@ -15,6 +15,7 @@
 #include "muster/comm/process_group.h"
 #include "muster/data/distributed_sampler.h"
 #include "muster/data/loader.h"
+#include "muster/parallel/mesh.h"
 #include "muster/placement/plan.h"
 
 namespace muster {
@@ -26,6 +27,7 @@ class Context {
     RankPlan assignment;
     c10::Device device = c10::kCPU;
     ProcessGroup group;
+    MeshShape mesh = {};
     std::vector<int64_t> batch_shares = {};
   };
   explicit Context(Parts parts) : parts_(std::move(parts)) {}
@@ -45,6 +47,11 @@ class Context {
   // The folder `asked`, or where it is empty the job's; rank 0 makes it. Throws: invalid_argument where there
   // is none: a program that was started by another launcher.
   std::string run_dir(const std::string& asked) const;
+
+  // The ranks as a grid with named axes, and the groups along them: `axes`, of which one may be -1 for the
+  // rest, or without them those of `muster run --mesh`. Collective: yes. Throws: as Mesh; invalid_argument
+  // for other axes than those of `muster run --mesh`, by which the GPUs are ordered, and for none at all.
+  Mesh mesh(std::vector<MeshAxis> axes = {});
 
   // This rank's samples of each step: its share of `muster run --global-batch`, or `otherwise`.
   int64_t batch_size(int64_t otherwise) const {

@@ -19,6 +19,7 @@ RankDevice from_plan(const RankEnv& env) {
                                                  env.rank, ", got ", plan.ranks.size(), " ranks"));
   }
   RankDevice found{.device = c10::kCPU, .assignment = plan.ranks[static_cast<size_t>(env.rank)]};
+  found.mesh = plan.mesh;
   for (const RankPlan& rank : plan.ranks) {
     if (plan.global_batch > 0) found.batch_shares.push_back(rank.batch_share);
   }

@@ -18,6 +18,7 @@ struct RankDevice {
   c10::Device device = c10::kCPU;
   RankPlan assignment;
   std::optional<int> local_world_size = {};  // where ranks are left out: of those that are not
+  MeshShape mesh = {};                       // of all ranks, where the launcher was told one
   std::vector<int64_t> batch_shares = {};  // of all ranks, where the plan divides a global batch; else empty
 };
 

@@ -114,6 +114,7 @@ void run_rank(RankEnv env, const RunOptions& options, const std::function<void(C
                      .assignment = device.assignment,
                      .device = device.device,
                      .group = group,
+                     .mesh = device.mesh,
                      .batch_shares = device.batch_shares});
     fn(context);
     leave(group);

@@ -30,7 +30,7 @@ MAY_USE = {
     "checkpoint": ["comm"],
     "parallel": ["comm", "ddp"],
     "train": ["ddp", "data", "checkpoint"],
-    "run": ["comm", "data", "launch", "train"],
+    "run": ["comm", "data", "launch", "parallel", "train"],
     "bench": ["run", "ddp"],  # a program of its own
     "python": ["comm"],  # the module's C++ side, in python/muster
     "cli": ["tasks", "cluster", "launch"],

@@ -91,6 +91,8 @@ std::string random_selection(Random& random) {
 void randomize_needs(Random& random, Request& request) {
   const auto policy = static_cast<size_t>(below(random, 20));
   if (policy < policies().size()) request.policy = policies()[policy].name;
+  if (request.policy == "mesh")
+    request.mesh = below(random, 2) == 0 ? parse_axes("dp=-1") : parse_axes("dp=-1,tp=2");
   if (below(random, 3) == 0) {
     request.scores = {{"Test GPU", 1 + below(random, 9)}, {"Other GPU", 2.5}, {"1", 4}, {"cpu", 0.5}};
     request.scores["Test GPU MIG 1g.10gb"] = request.scores["Other GPU MIG 1g.10gb"] = 0.25;

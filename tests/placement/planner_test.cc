@@ -134,7 +134,8 @@ TEST(Planner, NothingAskedFor) {
 TEST(Planner, BadPolicy) {
   EXPECT_THAT(
       error_of(machine({2}), {.policy = "x"}),
-      HasSubstr("expected one of sequential, list, fastest, memory, topology, spread, pack, numa, got 'x'"));
+      HasSubstr(
+          "expected one of sequential, list, fastest, memory, topology, spread, pack, numa, mesh, got 'x'"));
   EXPECT_THAT(error_of(machine({2}), {.policy = "sequential", .map = {1, 0}}),
               HasSubstr("--map: expected policy list"));
   EXPECT_THAT(error_of(machine({2}), {.policy = "list"}), HasSubstr("give --map"));

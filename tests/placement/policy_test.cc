@@ -44,14 +44,15 @@ TEST(Policy, TableIsConsistent) {
     EXPECT_EQ(find_policy(policy.name).choose, policy.choose);
     EXPECT_STRNE(policy.summary, "");
   }
-  EXPECT_THAT(names,
-              ElementsAre("sequential", "list", "fastest", "memory", "topology", "spread", "pack", "numa"));
+  EXPECT_THAT(names, ElementsAre("sequential", "list", "fastest", "memory", "topology", "spread", "pack",
+                                 "numa", "mesh"));
 }
 
 TEST(Policy, UnknownNameListsThoseThereAre) {
-  EXPECT_EQ(policy_error([] { find_policy("fastets"); }),
-            "--policy: expected one of sequential, list, fastest, memory, topology, spread, pack, numa, got "
-            "'fastets'");
+  EXPECT_EQ(
+      policy_error([] { find_policy("fastets"); }),
+      "--policy: expected one of sequential, list, fastest, memory, topology, spread, pack, numa, mesh, got "
+      "'fastets'");
 }
 
 TEST(Sequential, InOrderAndAround) {
