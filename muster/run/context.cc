@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
