@@ -16,14 +16,18 @@ namespace muster {
 
 namespace {
 
+// Waits for a copy to the CPU: what a GPU has still to write there would be read at once.
+at::Tensor copy_on(c10::Device device, const at::Tensor& tensor) {
+  return tensor.to(device, tensor.scalar_type(), /*non_blocking=*/!device.is_cpu(), /*copy=*/true);
+}
+
 // Copies on another device, whose gradients come back.
 class ToReplica : public torch::autograd::Function<ToReplica> {
  public:
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
                                                 at::TensorList parameters, c10::Device device) {
     torch::autograd::variable_list copies;
-    for (const at::Tensor& parameter : parameters)
-      copies.push_back(parameter.to(device, parameter.scalar_type(), /*non_blocking=*/true, /*copy=*/true));
+    for (const at::Tensor& parameter : parameters) copies.push_back(copy_on(device, parameter));
     context->saved_data["device"] = parameters[0].device();
     return copies;
   }
@@ -47,8 +51,7 @@ void copy_buffers(const torch::nn::Module& from, const torch::nn::Module& to, c1
   auto targets = to.buffers();
   for (size_t i = 0; i < targets.size(); ++i) {
     if (!targets[i].defined()) continue;
-    targets[i].set_data(
-        sources[i].detach().to(device, sources[i].scalar_type(), /*non_blocking=*/true, /*copy=*/true));
+    targets[i].set_data(copy_on(device, sources[i].detach()));
   }
 }
 

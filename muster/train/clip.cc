@@ -4,6 +4,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/train/device_copy.h"
 #include "muster/train/gradients.h"
 
 namespace muster {
@@ -21,7 +22,7 @@ at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
   std::vector<at::Tensor> norms;
   for (const auto& lot : by_device_and_type(gradients)) {
     for (const at::Tensor& norm : at::_foreach_norm(lot, norm_type))
-      norms.push_back(norm.to(gradients[0].device(), /*non_blocking=*/true));
+      norms.push_back(copied_to(gradients[0].device(), norm));
   }
   return at::linalg_vector_norm(at::stack(norms), norm_type);
 }
@@ -41,7 +42,7 @@ void clip_grads_with_norm(const std::vector<at::Tensor>& parameters, double max_
   // As Python computes number / tensor. Multiplying by 1 costs less than asking the GPU whether it is.
   const at::Tensor factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
   for (const auto& lot : by_device_and_type(gradient_values(parameters)))
-    at::_foreach_mul_(lot, factor.to(lot[0].device(), /*non_blocking=*/true));
+    at::_foreach_mul_(lot, copied_to(lot[0].device(), factor));
 }
 
 at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {

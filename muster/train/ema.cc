@@ -22,6 +22,17 @@ void check_ema_options(double decay, const EmaOptions& options) {
   }
 }
 
+[[noreturn]] void refuse_other_weight(const std::string& name, const at::Tensor& average,
+                                      const at::Tensor& weight) {
+  const auto kind_of = [](const at::Tensor& tensor) {
+    return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
+  };
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat("ema: expected '", name, "' as it was averaged, ", kind_of(average), ", got ", kind_of(weight),
+          "; make the Ema after the model has its type, or load its state into a new one"));
+}
+
 // One kernel where a device has one for lists of one type.
 void lerp_in_lots(std::vector<at::Tensor> averages, std::vector<at::Tensor> weights, double part) {
   while (!averages.empty()) {
@@ -69,14 +80,31 @@ void Ema::add(const std::string& name, const at::Tensor& tensor, bool averaged) 
   weights_.push_back(tensor);
   kept_.push_back(tensor.detach().clone());
   averages_.emplace_back(name, kept_.back());
-  (averaged ? averaged_weights_ : copied_weights_).push_back(tensor.detach());
+  (averaged ? averaged_weights_ : copied_weights_).push_back(tensor);
   (averaged ? averages_of_those_ : copies_of_those_).push_back(kept_.back());
+}
+
+// To where net->to(device) has brought them. An average of another type would be another average.
+void Ema::follow_weights() {
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    const at::Tensor &weight = weights_[i], &kept = kept_[i];
+    if (weight.scalar_type() != kept.scalar_type() || weight.sizes() != kept.sizes())
+      refuse_other_weight(name_of(kept), kept, weight);
+    if (weight.device() != kept.device()) kept.set_data(kept.to(weight.device()));
+  }
+}
+
+const std::string& Ema::name_of(const at::Tensor& average) const {
+  return std::find_if(averages_.begin(), averages_.end(),
+                      [&](const auto& item) { return item.second.is_same(average); })
+      ->first;
 }
 
 void Ema::update() {
   refuse_while_swapped("update");
   if (++calls_ % options_.every != 0) return;
   const at::NoGradGuard no_grad;
+  follow_weights();
   const auto n = static_cast<double>(updates_);
   const double decay = options_.warmup ? std::min(decay_, (1 + n) / (10 + n)) : decay_;
   if (updates_ == 0) {

@@ -37,14 +37,15 @@ struct EmaOptions {
 
 class Ema {
  public:
-  // The model must outlive it. Parameters and buffers that come later are not averaged. Throws:
-  // invalid_argument for a decay that is not in [0, 1].
+  // The model must outlive it. Parameters and buffers that come later are not averaged. A model that goes to
+  // another device takes its averages along. Throws: invalid_argument for a decay that is not in [0, 1].
   Ema(torch::nn::Module& model, double decay, const EmaOptions& options = {});
   Ema(const Ema&) = delete;
   Ema& operator=(const Ema&) = delete;
 
   // After every step of the optimizer: average = decay · average + (1 - decay) · weight. The first one takes
-  // the weights as they are. Blocking: no. Throws: failed_precondition while a swap lives.
+  // the weights as they are. Blocking: no. Throws: failed_precondition while a swap lives, and for weights
+  // that have another type or shape than their averages.
   void update();
   int64_t updates() const { return updates_; }  // those that counted
 
@@ -74,6 +75,8 @@ class Ema {
   void begin_swap();
   void end_swap();
   void exchange();
+  void follow_weights();
+  const std::string& name_of(const at::Tensor& average) const;
   void refuse_while_swapped(const char* call) const;
 
   double decay_;

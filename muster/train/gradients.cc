@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "muster/train/device_copy.h"
+
 namespace muster {
 
 std::vector<at::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {
@@ -53,9 +55,8 @@ at::Tensor multiply_and_find_nonfinite(const std::vector<at::Tensor>& gradients,
       continue;
     }
     at::Tensor there = at::zeros({}, inverse_scale.options().device(device));
-    at::_amp_foreach_non_finite_check_and_unscale_(lot, there,
-                                                   inverse_scale.to(device, /*non_blocking=*/true));
-    found = at::maximum(found, there.to(found.device(), /*non_blocking=*/true));
+    at::_amp_foreach_non_finite_check_and_unscale_(lot, there, copied_to(device, inverse_scale));
+    found = at::maximum(found, copied_to(found.device(), there));
   }
   return found;
 }

@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/train/device_copy.h"
 
 namespace muster {
 
@@ -99,7 +100,7 @@ void Metrics::add(const std::string& name, Kind kind, const at::Tensor& value, d
     into.on_device = value.clone();
     return;
   }
-  const at::Tensor here = value.to(into.on_device.device(), /*non_blocking=*/true);
+  const at::Tensor here = copied_to(into.on_device.device(), value);
   if (kind == Kind::max) {
     into.on_device = at::maximum(into.on_device, here);
   } else if (kind == Kind::min) {

@@ -8,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/train/device_copy.h"
 #include "muster/train/gradients.h"
 
 namespace muster {
@@ -83,7 +84,7 @@ Autocast Precision::autocast() const {
 }
 
 at::Tensor Precision::scale(const at::Tensor& loss) const {
-  return scales() ? loss * scale_.to(loss.device(), /*non_blocking=*/true) : loss;
+  return scales() ? loss * copied_to(loss.device(), scale_) : loss;
 }
 
 // As GradScaler: the reciprocal in double, as float's is not exact with every compiler.

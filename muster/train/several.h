@@ -1,5 +1,5 @@
 // One pointer or a list of them where an option takes either: `.schedule = &one` and `.schedule = {&one,
-// &two}`.
+// &two}`. Null pointers are left out: `.schedule = warmup ? &schedule : nullptr`.
 #pragma once
 
 #include <initializer_list>
@@ -12,10 +12,10 @@ template <class Part>
 class Several {
  public:
   Several() = default;
-  Several(Part* part) : parts_{part} {}
+  Several(Part* part) : Several(std::vector<Part*>{part}) {}
   Several(Part& part) : parts_{&part} {}
-  Several(std::initializer_list<Part*> parts) : parts_(parts) {}
-  Several(std::vector<Part*> parts) : parts_(std::move(parts)) {}
+  Several(std::initializer_list<Part*> parts) : Several(std::vector<Part*>(parts)) {}
+  Several(std::vector<Part*> parts) : parts_(std::move(parts)) { std::erase(parts_, nullptr); }
 
   auto begin() const { return parts_.begin(); }
   auto end() const { return parts_.end(); }

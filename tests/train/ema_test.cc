@@ -108,6 +108,26 @@ TEST(Ema, AnExceptionBringsTheWeightsBack) {
   EXPECT_TRUE(net->weight.equal(first + 1));
 }
 
+// net->to() gives the parameters other memory.
+TEST(Ema, FollowsAParameterThatGetsOtherMemory) {
+  torch::nn::Linear net(2, 2);
+  Ema ema(*net, 0.5);
+  ema.update();
+  const auto first = net->weight.detach().clone();
+  net->weight.set_data(first + 2);
+  ema.update();
+  EXPECT_TRUE(ema.averages()[0].second.allclose(first + 1));
+  net->to(torch::kDouble);
+  EXPECT_EQ(message_of_error([&] { ema.update(); }),
+            "ema: expected 'weight' as it was averaged, Float [2, 2], got Double [2, 2]; make the Ema after "
+            "the model has its type, or load its state into a new one");
+  EXPECT_TRUE(ema.averages()[0].second.allclose(first + 1));
+  EXPECT_EQ(ema.updates(), 2);
+  net->to(torch::kFloat);
+  ema.update();
+  EXPECT_EQ(ema.updates(), 3);
+}
+
 TEST(Ema, WrongUseIsNamed) {
   torch::nn::Linear net(2, 2), other(3, 2);
   EXPECT_EQ(message_of_error([&] { Ema(*net, 1.5); }),
