@@ -107,6 +107,10 @@ bool convert_one(const std::string& name, torch::nn::Module& module, const Proce
 
 }  // namespace
 
+bool is_of_converted_norm(const at::Tensor& tensor) {
+  return ConvertedNorms::instance().find(tensor).has_value();
+}
+
 int64_t convert_sync_batch_norm(torch::nn::Module& model, const ProcessGroup& group) {
   listen_to_batch_norm();
   int64_t converted = 0;

@@ -127,12 +127,13 @@ void GradientReducer::State::finish_backward() {
     arrivals.check_reached();
     throw;
   }
+  if (options.hook) options.hook->end_step();
   const std::lock_guard lock(mutex);
   replace_views();
   expect_nothing();
   accumulated = false;
   order_known = true;
-  trial->count(seconds_since(backward_began));
+  if (!join) trial->count(seconds_since(backward_began));  // ranks that shadow have no backwards
 }
 
 // Gradients become plain tensors over the buckets' memory: no copy, and zero_grad() works, which throws on

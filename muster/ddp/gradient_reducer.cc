@@ -75,6 +75,7 @@ void GradientReducer::State::build_reducer() {
 void GradientReducer::State::rebuild_buckets() {
   if (group.size() > 1 && order_known && parts.reducer->should_rebuild_buckets())
     steps.meet("before its buckets are built anew", [&] { group.barrier(); });
+  const BucketsInBackendMemory in_backend_memory(model.trained(), group);
   if (parts.reducer->rebuild_buckets()) replace_views();
 }
 
@@ -136,31 +137,31 @@ GradientReducer::~GradientReducer() {
 
 void GradientReducer::before_forward() {
   State& state = *state_;
-  const bool reduces = at::GradMode::is_enabled() && state.reduce;
+  const bool asks = at::GradMode::is_enabled() && state.reduces;
   // A forward inside a backward (one that computes again) is not the next step's.
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   if (!in_backward) state.compute.pause();
   if (at::GradMode::is_enabled() && !in_backward) state.recover();
-  const int root = state.join && !in_backward ? state.announce(reduces) : 0;
-  state.announces = reduces && state.follow_model();
-  if (state.announces) state.try_buckets();
+  const int root = state.join && !in_backward ? state.meet_in_join(asks) : 0;
+  state.forward_reduces = asks && state.follow_model();
+  if (state.forward_reduces) state.try_buckets();
   translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.rank()), [&] {
     if (!at::GradMode::is_enabled()) return;
-    if (state.announces) state.parts.reducer->prepare_for_forward();
+    if (state.forward_reduces) state.parts.reducer->prepare_for_forward();
     state.rebuild_buckets();
   });
   if (state.options.broadcast_buffers && state.synchronize_buffers)
     state.steps.meet("at the beginning of a forward", [&] { state.model.broadcast_buffers(root); });
-  if (state.announces) state.replicas.count(state.model.source());
+  if (state.forward_reduces) state.replicas.count(state.model.source());
   if (at::GradMode::is_enabled() && !in_backward) state.compute.resume();
 }
 
 void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
   State& state = *state_;
-  state.synchronize_buffers = at::GradMode::is_enabled() && state.reduce;
+  state.synchronize_buffers = at::GradMode::is_enabled() && state.reduces;
   if (!at::GradMode::is_enabled()) return;
   const std::lock_guard lock(state.mutex);
-  if (!state.reduce) {
+  if (!state.reduces) {
     if (state.options.static_graph && !state.static_graph_seen) {
       throw Error(
           ErrorCode::failed_precondition,
@@ -175,7 +176,7 @@ void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
     if (state.expected == State::Expected::nothing) state.expect(State::Expected::local);
     return;
   }
-  if (!state.announces) return;
+  if (!state.forward_reduces) return;
   if (state.finds_unused() && outputs.empty()) {
     throw Error(
         ErrorCode::invalid_argument,
@@ -200,17 +201,23 @@ void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
                       state.model.in_training() ? state.steps.add_forward() : nullptr);
 }
 
-void GradientReducer::set_reduce(bool reduce) {
-  state_->reduce = reduce;
+void GradientReducer::set_reduce(bool reduces) {
+  state_->reduces = reduces;
 }
 bool GradientReducer::reduces() const {
-  return state_->reduce;
+  return state_->reduces;
 }
 double GradientReducer::compute_seconds() const {
   return state_->compute.last();
 }
 ProcessGroup& GradientReducer::group() {
   return state_->group;
+}
+const Hook& GradientReducer::hook() const {
+  return state_->options.hook;
+}
+bool GradientReducer::ignores(const at::Tensor& parameter) const {
+  return state_->model.source().ignores(parameter);
 }
 
 }  // namespace muster

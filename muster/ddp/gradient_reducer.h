@@ -61,7 +61,7 @@ class GradientReducer {
   JoinResult join(const std::function<void()>& body, const JoinOptions& options = {});
 
   // Gradients of forwards run while this is false stay local and accumulate.
-  void set_reduce(bool reduce);
+  void set_reduce(bool reduces);
   bool reduces() const;
 
   // What this rank has computed for the last step that was reduced, from its first forward to the end of its
@@ -70,6 +70,9 @@ class GradientReducer {
   double compute_seconds() const;
 
   ProcessGroup& group();
+  const Hook& hook() const;
+  // Whether it is one of ignored_parameters: its gradient is each rank's own.
+  bool ignores(const at::Tensor& parameter) const;
 
   struct State;  // gradient_reducer.cc
 

@@ -3,11 +3,24 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
 namespace muster {
+
+void FiniteStep::look(const at::Tensor& average) {
+  if (average.numel() > 0)
+    largest_.push_back(at::linalg_vector_norm(average, std::numeric_limits<double>::infinity()));
+}
+
+bool FiniteStep::end() {
+  const auto largest = std::exchange(largest_, {});
+  return std::all_of(largest.begin(), largest.end(),
+                     [](const at::Tensor& one) { return one.isfinite().item<bool>(); });
+}
 
 at::Tensor HookMemory::find(const std::string& name) const {
   const auto found = tensors_.find(name);
@@ -27,9 +40,20 @@ void HookMemory::keep(const GradientBucket& bucket, const at::Tensor& flat) {
   int64_t begin = 0;
   for (size_t i = 0; i < bucket.names.size(); ++i) {
     const int64_t size = bucket.gradients[i].numel();
-    tensors_[bucket.names[i]] = flat.slice(0, begin, begin + size);
+    left_[bucket.names[i]] = flat.slice(0, begin, begin + size);
     begin += size;
   }
+}
+
+void HookMemory::end_step(bool remembers) {
+  if (remembers) {
+    for (auto& [name, tensor] : left_) tensors_[name] = std::move(tensor);
+  }
+  left_.clear();
+}
+
+void HookMemory::rescale(double factor) {
+  for (auto& [name, tensor] : tensors_) tensor.mul_(factor);
 }
 
 std::map<std::string, at::Tensor> HookMemory::copies(const std::string& prefix) const {

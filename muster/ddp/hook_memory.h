@@ -1,5 +1,5 @@
 // What a hook remembers of each parameter: by its name, since buckets are cut anew, after the first step and
-// whenever parameters are frozen.
+// whenever parameters are frozen. What a step has left counts once the step has ended well.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,6 +12,17 @@
 
 namespace muster {
 
+// Whether all averages of a step are finite. Averages are the same on all ranks, and so is the answer.
+class FiniteStep {
+ public:
+  void look(const at::Tensor& average);
+  // Begins anew. Blocking: for the GPU.
+  bool end();
+
+ private:
+  std::vector<at::Tensor> largest_;
+};
+
 class HookMemory {
  public:
   // To the bucket's tensor; nothing for a parameter that is new, or of another size now.
@@ -20,7 +31,10 @@ class HookMemory {
   void keep(const GradientBucket& bucket, const at::Tensor& flat);
 
   at::Tensor find(const std::string& name) const;  // undefined where there is none
-  void set(const std::string& name, at::Tensor tensor) { tensors_[name] = std::move(tensor); }
+  void set(const std::string& name, at::Tensor tensor) { left_[name] = std::move(tensor); }
+  // What the step has left is remembered, or dropped.
+  void end_step(bool remembers);
+  void rescale(double factor);
 
   // Names with `prefix` before the parameters'.
   std::map<std::string, at::Tensor> copies(const std::string& prefix) const;
@@ -28,6 +42,7 @@ class HookMemory {
 
  private:
   std::map<std::string, at::Tensor> tensors_;
+  std::map<std::string, at::Tensor> left_;  // by the step under way
 };
 
 // What names a state may have: prefixes of tensors, whole numbers.

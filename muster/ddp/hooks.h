@@ -81,6 +81,12 @@ class CommunicationHook {
   virtual bool remembers() const { return false; }
   virtual HookState state() const { return {}; }
   virtual void load_state(const HookState& /*state*/) {}
+  // All buckets of a backward are averaged. A hook that remembers keeps what this step has left only where
+  // the averages are finite, which is the same on all ranks: a step that is left out leaves the memory as it
+  // was. Blocking: for the GPU, once a step, with the hooks here that remember.
+  virtual void end_step() {}
+  // The gradients of later steps are `factor` times as large: a loss scale has changed. TrainStep calls it.
+  virtual void rescale(double /*factor*/) {}
   // After a backward that failed: what is remembered may now differ from rank to rank. Collective.
   virtual void recover(ProcessGroup& /*group*/) {}
 

@@ -6,10 +6,13 @@
 #include <algorithm>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/comm/failure.h"
 #include "muster/ddp/hook_adapter.h"
+#include "muster/ddp/optimizer_broadcast.h"
 #include "muster/ddp/reducer_state.h"
+#include "muster/ddp/sync_batch_norm.h"
 
 namespace muster {
 
@@ -32,18 +35,29 @@ class CountOfRanks : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
+// A rank that shadows has no batch whose statistics it could give. All ranks find it out here; modules and
+// functions that are not converted are found by the first forward.
+void check_no_shared_statistics(const ModelSource& model, const ProcessGroup& group,
+                                const JoinOptions& options) {
+  if (group.size() == 1 || options.stop_together) return;
+  auto tensors = model.parameters();
+  for (auto& buffer : model.buffers()) tensors.push_back(std::move(buffer));
+  for (const NamedTensor& one : tensors)
+    if (is_of_converted_norm(one.tensor)) refuse_statistics_inside_of_join(group.rank());
+}
+
 }  // namespace
 
 // Returns the rank whose buffers count.
-int GradientReducer::State::announce(bool reduces) {
-  const auto change = reduces ? model.look() : ReplicatedModel::Change::none;
+int GradientReducer::State::meet_in_join(bool forward_reduces) {
+  const auto change = forward_reduces ? model.look() : ReplicatedModel::Change::none;
   const auto answer = join->meet({.active = true,
                                   .records = at::GradMode::is_enabled(),
-                                  .reduces = reduces && change != ReplicatedModel::Change::all_frozen,
+                                  .reduces = forward_reduces && change != ReplicatedModel::Change::all_frozen,
                                   .broadcasts = options.broadcast_buffers && synchronize_buffers,
                                   .changed = change == ReplicatedModel::Change::some});
   if (join->options().stop_together && answer.active < group.size()) throw StopTogether{};
-  if (reduces) {
+  if (forward_reduces) {
     parts.reducer->set_forward_pass_work_handle(c10::make_intrusive<CountOfRanks>(answer.active),
                                                 join->options().divide_by_initial_world_size);
   }
@@ -72,7 +86,16 @@ void GradientReducer::State::shadow_backward() {
     if (parts.hook != nullptr) parts.hook->parseHookResult(future->value());
   }
   parts.reducer->push_rebuilt_params_for_all_indices();
+  if (options.hook) options.hook->end_step();
   order_known = true;
+}
+
+void GradientReducer::State::say_that_trial_rests() {
+  if (!trial->running() || trial_rests_said || group.rank() != 0) return;
+  trial_rests_said = true;
+  log(LogLevel::info,
+      "DistributedDataParallel: inside of join() the trial of bucket sizes rests, with PyTorch's size at "
+      "first; train some steps outside of it, or give bucket_cap_mb a number");
 }
 
 JoinResult GradientReducer::join(const std::function<void()>& body, const JoinOptions& options) {
@@ -89,14 +112,17 @@ JoinResult GradientReducer::join(const std::function<void()>& body, const JoinOp
                         : "a static graph",
             " (rank ", state.group.rank(), "); give all ranks the same number of inputs"));
   }
+  check_no_shared_statistics(state.model.source(), state.group, options);
   struct Inside {
     State& state;
+    const RanksShadow shadow;
     ~Inside() {
       state.join.reset();
       state.parts.reducer->set_forward_pass_work_handle({}, true);
     }
-  } inside{state};
+  } inside{state, RanksShadow(state.group.size() > 1 && !options.stop_together)};
   state.join.emplace(state.group, options);
+  state.say_that_trial_rests();
   try {
     body();
   } catch (const StopTogether&) {
@@ -107,6 +133,8 @@ JoinResult GradientReducer::join(const std::function<void()>& body, const JoinOp
     const auto answer = state.join->meet({.shadowed = result.shadowed > 0});
     if (answer.active == 0) {
       state.model.broadcast_all(answer.source);
+      for (torch::optim::Optimizer* optimizer : options.optimizers)
+        if (optimizer != nullptr) broadcast_optimizer(*optimizer, state.group, answer.source);
       return result;
     }
     if (options.stop_together) return {.shadowed = 0, .stopped = true};

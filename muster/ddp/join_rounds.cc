@@ -34,6 +34,11 @@ JoinRounds::Plan plan_of(const int64_t* flags) {
 
 }  // namespace
 
+bool& RanksShadow::active_here() {
+  static thread_local bool active = false;
+  return active;
+}
+
 JoinRounds::Answer JoinRounds::meet(const Plan& mine) {
   const JoinFlags flags = flags_of(mine);
   const at::Tensor row = at::empty({1, static_cast<int64_t>(flags.size())}, at::kLong);

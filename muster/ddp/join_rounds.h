@@ -3,8 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "muster/comm/process_group.h"
+
+namespace torch::optim {
+class Optimizer;
+}
 
 namespace muster {
 
@@ -14,11 +19,31 @@ struct JoinOptions {
   bool divide_by_initial_world_size = true;
   // Ranks do not go on without the others: all leave, at the first forward that not all of them run.
   bool stop_together = false;
+  // A rank that shadows takes no steps, so moments and counts of steps differ in the end. These, whose states
+  // LibTorch can save, get the state and the options of the last rank's, as the model gets its parameters.
+  // What else goes with steps (schedules, averages) is the user's. Null pointers are left out.
+  std::vector<torch::optim::Optimizer*> optimizers = {};
 };
 
 struct JoinResult {
   int64_t shadowed = 0;  // forwards of others after this rank's last
   bool stopped = false;  // by stop_together, before all ranks were through
+};
+
+// While it lives in this thread, ranks without inputs shadow those that have some: the forwards and backwards
+// of one model, and nothing else. So other collectives must be refused.
+class RanksShadow {
+ public:
+  explicit RanksShadow(bool active) : before_(active_here()) { active_here() = before_ || active; }
+  ~RanksShadow() { active_here() = before_; }
+  RanksShadow(const RanksShadow&) = delete;
+  RanksShadow& operator=(const RanksShadow&) = delete;
+
+  static bool here() { return active_here(); }
+
+ private:
+  static bool& active_here();
+  bool before_;
 };
 
 // Thrown out of a forward, and caught by join().

@@ -99,16 +99,18 @@ class PartialSource : public ModelSource {
   std::vector<NamedTensor> buffers() const override { return kept(whole_->buffers()); }
   void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const override {
     whole_->for_each_parameter([&](const at::Tensor& tensor) {
-      if (!ignored_.contains(tensor.unsafeGetTensorImpl())) visit(tensor);
+      if (!ignores(tensor)) visit(tensor);
     });
   }
   std::set<const c10::TensorImpl*> sparse() const override { return whole_->sparse(); }
+  bool ignores(const at::Tensor& tensor) const override {
+    return ignored_.contains(tensor.unsafeGetTensorImpl());
+  }
   bool is_training() const override { return whole_->is_training(); }
 
  private:
   std::vector<NamedTensor> kept(std::vector<NamedTensor> items) const {
-    std::erase_if(
-        items, [&](const NamedTensor& item) { return ignored_.contains(item.tensor.unsafeGetTensorImpl()); });
+    std::erase_if(items, [&](const NamedTensor& item) { return ignores(item.tensor); });
     return items;
   }
   ModelSourcePtr whole_;

@@ -26,6 +26,8 @@ class ModelSource {
   virtual void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const = 0;
   // Those whose gradients arrive as sparse tensors.
   virtual std::set<const c10::TensorImpl*> sparse() const { return {}; }
+  // Of ignored_parameters: no parameter here, though the model has it.
+  virtual bool ignores(const at::Tensor& /*tensor*/) const { return false; }
   virtual bool is_training() const = 0;
 };
 

@@ -58,6 +58,8 @@ class PowerSgdHook : public CommunicationHook {
   Reduction reduce(GradientBucket bucket) override;
   HookState state() const override;
   void load_state(const HookState& state) override;
+  void end_step() override;
+  void rescale(double factor) override { errors_.rescale(factor); }
   void recover(ProcessGroup& group) override;
 
  private:
@@ -71,6 +73,7 @@ class PowerSgdHook : public CommunicationHook {
   NumpyRandom random_;
   int64_t step_ = 0;
   HookMemory errors_, qs_;
+  FiniteStep finite_;
 };
 
 std::string PowerSgdHook::name() const {
@@ -99,9 +102,18 @@ void PowerSgdHook::load_state(const HookState& state) {
   random_.discard(number("drawn"));
 }
 
+void PowerSgdHook::end_step() {
+  ++step_;
+  const bool is_finite = finite_.end();
+  errors_.end_step(is_finite);
+  qs_.end_step(is_finite);
+}
+
 // Some ranks may have the failed step's Qs and others not: all begin with new ones, of one seed.
 void PowerSgdHook::recover(ProcessGroup& group) {
   qs_ = {};
+  errors_.end_step(/*remembers=*/false);
+  finite_ = {};
   const at::Tensor numbers = at::empty({2}, at::kLong);
   numbers.mutable_data_ptr<int64_t>()[0] = step_;
   numbers.mutable_data_ptr<int64_t>()[1] = random_.drawn();
@@ -179,11 +191,10 @@ void PowerSgdHook::begin_qs(PowerSgdBucket& under_way) {
 }
 
 Reduction PowerSgdHook::reduce(GradientBucket bucket) {
-  const int64_t step = bucket.last ? step_++ : step_;
-  if (step < options_.start_step) return average(bucket);
+  if (step_ < options_.start_step) return average(bucket);
   auto under_way = std::make_shared<PowerSgdBucket>(std::move(bucket));
   PowerSgdBucket& now = *under_way;
-  now.first = step == options_.start_step;
+  now.first = step_ == options_.start_step;
   if (options_.error_feedback) {
     errors_.add_to(now.bucket);
     now.before = now.bucket.tensor.clone();
@@ -231,7 +242,8 @@ at::Tensor PowerSgdHook::finish(PowerSgdBucket& now) {
       if (options_.warm_start) qs_.set(now.bucket.names[now.compressed[i]], now.qs[i]);
     }
   }
-  if (options_.error_feedback) errors_.keep(now.bucket, now.before - now.bucket.tensor);
+  finite_.look(now.bucket.tensor);
+  if (options_.error_feedback) errors_.keep(now.bucket, now.before.sub_(now.bucket.tensor));
   return now.bucket.tensor;
 }
 

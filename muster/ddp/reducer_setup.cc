@@ -4,7 +4,9 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
+#include <mutex>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -16,6 +18,35 @@ namespace {
 
 constexpr double kMiB = 1024 * 1024;
 
+constexpr const char* kNoBackendMemory = "DDP_DISABLE_COMM_MEM";
+
+// Ranks may be threads of one process: the last one that is done puts LibTorch's default back. (To another
+// value and not away: that moves nothing under a thread that reads the environment.)
+class BackendMemoryUsers {
+ public:
+  static BackendMemoryUsers& instance() {
+    static BackendMemoryUsers users;
+    return users;
+  }
+  void enter() {
+    const std::lock_guard lock(mutex_);
+    if (count_++ == 0 && !is_users_own_) ::setenv(kNoBackendMemory, "0", 1);
+  }
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    if (--count_ == 0 && !is_users_own_) ::setenv(kNoBackendMemory, "1", 1);
+  }
+
+ private:
+  std::mutex mutex_;
+  int count_ = 0;
+  const bool is_users_own_ = std::getenv(kNoBackendMemory) != nullptr;
+};
+
+bool any_complex(const std::vector<at::Tensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& one) { return one.is_complex(); });
+}
+
 void check_bucket_cap(const BucketCap& cap, const DdpOptions& options) {
   if (!cap.is_automatic() || !options.static_graph) return;
   throw Error(
@@ -25,6 +56,15 @@ void check_bucket_cap(const BucketCap& cap, const DdpOptions& options) {
 }
 
 }  // namespace
+
+BucketsInBackendMemory::BucketsInBackendMemory(const TrainedParameters& parameters, const ProcessGroup& group)
+    : active_(group.backend().starts_with("shm") && !any_complex(parameters.tensors)) {
+  if (active_) BackendMemoryUsers::instance().enter();
+}
+
+BucketsInBackendMemory::~BucketsInBackendMemory() {
+  if (active_) BackendMemoryUsers::instance().leave();
+}
 
 void check_placement(const ModelSource& model, const ProcessGroup& group, const DdpOptions& options) {
   check_bucket_cap(options.bucket_cap_mb, options);
@@ -62,8 +102,7 @@ ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& gro
   std::reverse(buckets.begin(), buckets.end());  // backward reaches the last parameters first
   std::unordered_map<size_t, std::string> names;
   for (size_t i = 0; i < parameters.names.size(); ++i) names[i] = parameters.names[i];
-  // Buckets in the memory that all ranks see: reduced there, not copied.
-  if (group.backend().starts_with("shm")) ::setenv("DDP_DISABLE_COMM_MEM", "0", 0);
+  const BucketsInBackendMemory in_backend_memory(parameters, group);
   auto reducer = std::make_shared<c10d::Reducer>(
       parameters.tensors, buckets, group.c10d(), parameters.sparse, cap, options.find_unused_parameters,
       gradient_as_bucket_view, names, first_cap, /*skip_all_reduce_unused_params=*/false,

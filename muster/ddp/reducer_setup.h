@@ -29,6 +29,21 @@ struct ReducerParts {
   HookAdapter* hook = nullptr;  // the Reducer's; null without a hook
 };
 
+// While it lives, the Reducer makes its buckets in the memory that all ranks of a host see, where the backend
+// has some: reduced there, not copied. LibTorch asks an environment variable each time, which others of its
+// groups would follow too; where the user has set it, it stays. Complex parameters are left out: LibTorch
+// makes wrong buckets of them there.
+class BucketsInBackendMemory {
+ public:
+  BucketsInBackendMemory(const TrainedParameters& parameters, const ProcessGroup& group);
+  ~BucketsInBackendMemory();
+  BucketsInBackendMemory(const BucketsInBackendMemory&) = delete;
+  BucketsInBackendMemory& operator=(const BucketsInBackendMemory&) = delete;
+
+ private:
+  bool active_;
+};
+
 // With `bucket_cap` in the place of the options'.
 ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& group, const DdpOptions& options,
                           const BucketCap& bucket_cap, bool gradient_as_bucket_view);

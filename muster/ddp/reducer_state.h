@@ -60,9 +60,10 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   void replace_views();
 
   // join.cc
-  int announce(bool reduces);
+  int meet_in_join(bool forward_reduces);
   void shadow_forward(const JoinRounds::Answer& answer);
   void shadow_backward();
+  void say_that_trial_rests();
 
   ReplicatedModel model;
   ProcessGroup group;
@@ -71,6 +72,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   ReplicaCheck replicas;
   std::optional<JoinRounds> join;    // inside of join()
   std::optional<BucketTrial> trial;  // of bucket sizes
+  bool trial_rests_said = false;     // on rank 0, once
   Clock::time_point backward_began;
   ComputeClock compute;
   ReducerParts parts;
@@ -78,8 +80,8 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
 
   LiveReducer live;
 
-  bool reduce = true;               // false inside no_sync
-  bool announces = false;           // the forward under way is followed by a reduction
+  bool reduces = true;              // what the user has set: false inside no_sync
+  bool forward_reduces = false;     // the forward under way is followed by a reduction
   bool synchronize_buffers = true;  // the last forward was one that reduces
   bool as_views = true;             // gradients are views of the Reducer's buckets
 

@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/ddp/join_rounds.h"
 
 namespace muster {
 
@@ -236,8 +237,16 @@ variable_list SyncNormFunction::backward(AutogradContext* context, variable_list
 
 }  // namespace
 
+void refuse_statistics_inside_of_join(int rank) {
+  throw Error(ErrorCode::failed_precondition,
+              cat("sync_batch_norm: expected to be outside of join(), where a rank without inputs has no "
+                  "statistics to give, got a forward in training mode inside of it (rank ",
+                  rank, "); set .stop_together, use BatchNorm, or give all ranks the same number of inputs"));
+}
+
 at::Tensor sync_batch_norm(const at::Tensor& input, const SyncBatchNormTensors& tensors, double momentum,
                            double eps, const ProcessGroup& group) {
+  if (group.size() > 1 && RanksShadow::here()) refuse_statistics_inside_of_join(group.rank());
   if (input.dim() < 2) {
     throw Error(ErrorCode::invalid_argument, cat("sync_batch_norm: expected [N, C, …], got [",
                                                  join(input.sizes(), ", "), "]; give samples and channels"));

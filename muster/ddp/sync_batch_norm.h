@@ -26,7 +26,8 @@ struct SyncBatchNormTensors {
 
 // Normalises with the statistics of all ranks. Shapes: [N, C, …] → the same; N may differ, and be 0.
 // Collective: and so is the backward. Throws: invalid_argument for fewer than two dimensions, and for less
-// than two values of a channel on all ranks together; failed_precondition for a second derivative.
+// than two values of a channel on all ranks together; failed_precondition for a second derivative, and inside
+// of join() where ranks shadow.
 at::Tensor sync_batch_norm(const at::Tensor& input, const SyncBatchNormTensors& tensors, double momentum,
                            double eps, const ProcessGroup& group);
 
@@ -57,5 +58,8 @@ TORCH_MODULE(SyncBatchNorm);
 // one rank, nothing changes. Returns how many it has found. Throws: invalid_argument, with its name, for one
 // that has neither weight nor running statistics to be known by.
 int64_t convert_sync_batch_norm(torch::nn::Module& model, const ProcessGroup& group);
+// Whether `tensor` is known as one of a converted module in training mode, over more than one rank.
+bool is_of_converted_norm(const at::Tensor& tensor);
+[[noreturn]] void refuse_statistics_inside_of_join(int rank);
 
 }  // namespace muster

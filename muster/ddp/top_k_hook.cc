@@ -27,12 +27,19 @@ class TopKHook : public CommunicationHook {
     check_hook_state(name(), state, {.tensors = {}, .own = {"error."}, .numbers = {}});
     errors_.load("error.", state.own);
   }
+  void end_step() override { errors_.end_step(finite_.end()); }
+  void rescale(double factor) override { errors_.rescale(factor); }
+  void recover(ProcessGroup& /*group*/) override {
+    errors_.end_step(/*remembers=*/false);
+    finite_ = {};
+  }
 
  private:
   at::Tensor places_to_send(const GradientBucket& bucket) const;
 
   const TopKOptions options_;
   HookMemory errors_;
+  FiniteStep finite_;
 };
 
 // In the bucket, gradient by gradient: so a small gradient is not silenced by a large one's.
@@ -75,7 +82,9 @@ Reduction TopKHook::reduce(GradientBucket bucket) {
       tensor.index_add_(0, all_places.slice(0, rank * count, (rank + 1) * count),
                         all_values.slice(0, rank * count, (rank + 1) * count));
     }
-    return tensor.div_(group.size());
+    tensor.div_(group.size());
+    if (rest.defined()) finite_.look(tensor);
+    return tensor;
   };
 }
 

@@ -9,6 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/train/clip.h"
+#include "muster/train/device_copy.h"
 #include "muster/train/gradients.h"
 
 namespace muster {
@@ -68,6 +69,12 @@ std::optional<ProcessGroup> group_of(const StepModels& models) {
   return std::nullopt;
 }
 
+bool is_ignored(const StepModels& models, const at::Tensor& parameter) {
+  return std::any_of(models.begin(), models.end(), [&](const StepModel& model) {
+    return model.reducer() != nullptr && model.reducer()->ignores(parameter);
+  });
+}
+
 void check_loss_is_scalar(const at::Tensor& loss) {
   if (loss.defined() && loss.numel() == 1 && loss.requires_grad()) return;
   const std::string got = !loss.defined()     ? "an undefined tensor"
@@ -93,6 +100,8 @@ TrainStep::TrainStep(StepModels models, Several<torch::optim::Optimizer> optimiz
       options_(options),
       group_(options.group ? options.group : group_of(models_)),
       parameters_(distinct_parameters_of(optimizers_)) {
+  for (const at::Tensor& parameter : parameters_)
+    (is_ignored(models_, parameter) ? own_parameters_ : shared_parameters_).push_back(parameter);
   if (optimizers_.empty()) {
     throw Error(ErrorCode::invalid_argument,
                 "train step: expected at least one optimizer, got none; pass the model's");
@@ -122,6 +131,7 @@ at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tens
 
 // Gradients may be there of other backwards: a GAN's generator step goes through its discriminator.
 void TrainStep::begin() {
+  check_outside_of_join();
   for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   in_step_ = true;
   scale_updates_ = scales() ? options_.precision->updates() : 0;
@@ -159,7 +169,7 @@ at::Tensor TrainStep::backward(double weight, bool last, const std::function<at:
 void TrainStep::finish() {
   const bool finite = clip_and_check();
   const bool hopeless = scales() && !finite && options_.precision->scale_value() <= 1;
-  if (scales()) options_.precision->update();
+  if (scales()) update_scale();
   if (!finite && options_.on_nonfinite == OnNonfinite::stop && (!scales() || hopeless)) stop_at_nonfinite();
   if (finite) {
     take();
@@ -188,12 +198,41 @@ bool TrainStep::clip_and_check() {
   if (checks && !by_norm && !agree_on_nonfinite(nonfinite_values())) return false;
   if (options_.clip_value) clip_grad_value(parameters_, *options_.clip_value);
   if (!options_.clip_norm) return true;
-  grad_norm_ = muster::grad_norm(parameters_);
-  // The norm is wanted anyway, and says it too.
-  if (checks && by_norm && !agree_on_nonfinite(grad_norm_.isfinite().logical_not().to(at::kFloat)))
-    return false;
-  clip_grads_with_norm(parameters_, *options_.clip_norm, grad_norm_);
+  grad_norm_ = muster::grad_norm(shared_parameters_);
+  const at::Tensor own_norm = muster::grad_norm(own_parameters_);
+  // The norms are wanted anyway, and say it too.
+  const at::Tensor either =
+      own_parameters_.empty() ? grad_norm_ : grad_norm_ + copied_to(grad_norm_.device(), own_norm);
+  if (checks && by_norm && !agree_on_nonfinite(either.isfinite().logical_not().to(at::kFloat))) return false;
+  clip_grads_with_norm(shared_parameters_, *options_.clip_norm, grad_norm_);
+  clip_grads_with_norm(own_parameters_, *options_.clip_norm, own_norm);
   return true;
+}
+
+// What hooks keep for later steps is in units of the loss scale.
+void TrainStep::update_scale() {
+  std::vector<Hook> hooks;
+  for (const StepModel& model : models_) {
+    const Hook hook = model.reducer() != nullptr ? model.reducer()->hook() : Hook();
+    if (hook && hook->remembers()) hooks.push_back(hook);
+  }
+  const double before = hooks.empty() ? 1 : options_.precision->scale_value();
+  options_.precision->update();
+  const double factor = hooks.empty() ? 1 : options_.precision->scale_value() / before;
+  if (factor == 1) return;
+  for (const Hook& hook : hooks) hook->rescale(factor);
+}
+
+// Ranks without inputs would not come to the question whether all gradients are finite.
+void TrainStep::check_outside_of_join() const {
+  const bool asks = scales() || options_.on_nonfinite != OnNonfinite::ignore;
+  if (!asks || !group_ || group_->size() == 1 || !RanksShadow::here()) return;
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat("train step: expected to be outside of join(), ", scales() ? "" : "or .on_nonfinite = ignore, ",
+          "as ranks without inputs take part in no agreement on gradients that are not finite, got a "
+          "step inside of it",
+          place(), "; set .stop_together of join(), or give all ranks the same number of inputs"));
 }
 
 // 1 or 0, on the gradients' device. Multiplying by 1 changes no bit.

@@ -41,7 +41,9 @@ struct TrainStepOptions {
   // says; stop is an error then once the scale is down to 1. One Precision for each TrainStep.
   Precision* precision = nullptr;
   std::optional<double> clip_value = {};  // done first
-  std::optional<double> clip_norm = {};   // over all of the optimizers' parameters
+  // Over all of the optimizers' parameters. Gradients of ignored_parameters, which are each rank's own, are
+  // left out, so that the norm is the same on all ranks, and clipped by their own norm together.
+  std::optional<double> clip_norm = {};
   Several<Schedule> schedule = {};
   Several<Ema> ema = {};
   OnNonfinite on_nonfinite = OnNonfinite::stop;
@@ -66,7 +68,8 @@ class TrainStep {
   // batch's weight. Collective as the models' forward and backward are, and one small all_reduce a step
   // (on_nonfinite). Blocking: for the GPU, once a step, unless on_nonfinite is ignore. Throws:
   // failed_precondition for gradients that are not finite (stop), and for gradients that others have changed
-  // between micro-batches; what loss_of and backward throw. After an error the next batch begins a new step.
+  // between micro-batches, and inside of join() where ranks shadow (unless on_nonfinite is ignore, without a
+  // loss scale); what loss_of and backward throw. After an error the next batch begins a new step.
   template <class Batch, class Function>
   at::Tensor operator()(const Batch& batch, Function&& loss_of) {
     return run(batch.weight, batch.last, std::forward<Function>(loss_of));
@@ -80,7 +83,7 @@ class TrainStep {
   SavedState state() const;
   void load_state(const SavedState& state);
 
-  // What the last step's gradients had before clip_norm; undefined without it.
+  // What the last step's gradients had before clip_norm, without ignored_parameters; undefined without it.
   const at::Tensor& grad_norm() const { return grad_norm_; }
 
  private:
@@ -98,6 +101,8 @@ class TrainStep {
   bool clip_and_check();
   at::Tensor nonfinite_values() const;
   bool agree_on_nonfinite(at::Tensor found);
+  void check_outside_of_join() const;
+  void update_scale();
   void end();
   void take();
   [[noreturn]] void stop_at_nonfinite() const;
@@ -108,9 +113,10 @@ class TrainStep {
   StepModels models_;
   Several<torch::optim::Optimizer> optimizers_;
   TrainStepOptions options_;
-  std::optional<ProcessGroup> group_;   // of the first wrapped model
-  std::vector<at::Tensor> parameters_;  // of all optimizers, each once
-  std::vector<Mark> left_;              // by the micro-batch before
+  std::optional<ProcessGroup> group_;                           // of the first wrapped model
+  std::vector<at::Tensor> parameters_;                          // of all optimizers, each once
+  std::vector<at::Tensor> shared_parameters_, own_parameters_;  // the same: own are ignored_parameters
+  std::vector<Mark> left_;                                      // by the micro-batch before
   bool in_step_ = false;
   int64_t scale_updates_ = 0;
   int64_t steps_ = 0;

@@ -5,10 +5,13 @@
 #include <torch/script.h>
 #include <torch/torch.h>
 
+#include <cstdlib>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/ddp/replica_check.h"
+#include "muster/ddp/sync_batch_norm.h"
 #include "tests/ddp/small_models.h"
 #include "tests/support/ranks.h"
 
@@ -119,6 +122,47 @@ TEST_P(JoinTest, StopTogetherEndsAllAtTheFirstThatIsThrough) {
       backend());
 }
 
+// A rank that shadows takes no steps: without the last rank's state the next epoch's steps are its own.
+TEST_P(JoinTest, OptimizersGoOnWithTheLastRanksState) {
+  for (const bool adam : {false, true}) {
+    run_ranks(
+        3,
+        [&](ProcessGroup& group) {
+          auto net = two_layers();
+          DistributedDataParallel model(net, group);
+          std::unique_ptr<torch::optim::Optimizer> optimizer;
+          if (adam) {
+            optimizer = std::make_unique<torch::optim::Adam>(model.parameters(), 0.01);
+          } else {
+            optimizer = std::make_unique<torch::optim::SGD>(model.parameters(),
+                                                            torch::optim::SGDOptions(1e-4).momentum(0.9));
+          }
+          for (int epoch = 0; epoch < 2; ++epoch) {
+            const int inputs =
+                epoch == 0 ? 2 * group.rank() : 2 + 2 * group.rank();  // rank 0 has none at first
+            model.join(
+                [&] {
+                  for (int step = 0; step < inputs; ++step) {
+                    optimizer->zero_grad();
+                    model(batch_of(group.rank(), step)).square().mean().backward();
+                    optimizer->step();
+                    if (epoch == 1 && step < 2) EXPECT_TRUE(same_parameters(group, *net)) << step;
+                  }
+                },
+                {.optimizers = {optimizer.get(), nullptr}});
+            EXPECT_TRUE(same_parameters(group, *net)) << epoch;
+          }
+          for (int step = 0; step < 3; ++step) {
+            optimizer->zero_grad();
+            model(batch_of(group.rank(), step)).square().mean().backward();
+            optimizer->step();
+            EXPECT_TRUE(same_parameters(group, *net)) << step;
+          }
+        },
+        backend());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, JoinTest, ::testing::Values("gloo", "shm"),
                          [](const auto& info) { return std::string(info.param); });
 
@@ -151,6 +195,25 @@ TEST(Join, RefusesWhatItCannotShadow) {
                         if (group.rank() == 1) throw std::runtime_error("mine");
                       }),
               HasSubstr("mine"));
+}
+
+TEST(Join, RefusesStatisticsOfAllRanks) {
+  for (const int inputs_of_rank_0 : {0, 2}) {
+    const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
+      torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4));
+      convert_sync_batch_norm(*net, group);
+      DistributedDataParallel model(net, group);
+      const auto train = [&](int steps) {
+        for (int step = 0; step < steps; ++step) model(torch::rand({4, 3})).square().mean().backward();
+      };
+      train(1);
+      EXPECT_TRUE(model.join([&] { train(2 + group.rank()); }, {.stop_together = true}).stopped);
+      model.join([&] { train(group.rank() == 0 ? inputs_of_rank_0 : 4); });
+    });
+    EXPECT_THAT(message_of(failures[1]),
+                AllOf(HasSubstr("sync_batch_norm: expected to be outside of join()"), HasSubstr("rank 1")));
+    EXPECT_NE(message_of(failures[0]), "");
+  }
 }
 
 TEST(VerifyEvery, NamesTheFirstParameterAndTheRanks) {
@@ -240,6 +303,29 @@ def forward(self, x: Tensor):
     }
     EXPECT_TRUE(script.is_training());
   });
+}
+
+TEST_P(JoinTest, ComplexParametersAreReduced) {
+  run_ranks(
+      2,
+      [](ProcessGroup& group) {
+        auto w = torch::ones({600}, torch::kComplexFloat).requires_grad_();
+        auto v = torch::ones({5}).requires_grad_();
+        GradientReducer reducer({{"w", w}, {"v", v}}, group);
+        for (int step = 0; step < 3; ++step) {
+          const c10::complex<float> factor(1, 2 + 2 * static_cast<float>(group.rank()));
+          reducer.forward([&] { return at::real((w * factor).sum()) + v.sum(); }).backward();
+          EXPECT_TRUE(w.grad().equal(torch::full({600}, c10::complex<float>(1, -3), torch::kComplexFloat)))
+              << step << " " << w.grad()[0];
+          EXPECT_TRUE(v.grad().equal(torch::ones({5})));
+          w.mutable_grad().reset();
+          v.mutable_grad().reset();
+        }
+      },
+      backend());
+  // LibTorch's default, for groups of other backends.
+  const char* left = std::getenv("DDP_DISABLE_COMM_MEM");
+  EXPECT_STREQ(left != nullptr ? left : "1", "1");
 }
 
 TEST(PlainLists, AreReducedAndNamed) {
