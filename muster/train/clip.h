@@ -2,9 +2,9 @@
 //
 //   const auto norm = muster::clip_grad_norm(model.parameters(), 1.0);
 //
-// After a reduced backward every rank has the same gradients and so the same norm. Gradients may lie on
-// several devices. Sparse gradients are coalesced, and their values count. Source: torch.nn.utils, whose bits
-// these are.
+// After a reduced backward every rank has the same gradients and so the same norm, but for
+// ignored_parameters: clip those by themselves. Gradients may lie on several devices. Sparse gradients are
+// coalesced, and their values count. Source: torch.nn.utils, whose bits these are.
 #pragma once
 
 #include <ATen/core/Tensor.h>
