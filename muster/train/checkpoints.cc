@@ -13,6 +13,7 @@
 #include "muster/base/strings.h"
 #include "muster/checkpoint/optimizer_state.h"
 #include "muster/train/generator_states.h"
+#include "muster/train/hook_states.h"
 
 namespace muster {
 
@@ -119,6 +120,12 @@ Checkpoints& Checkpoints::add(const std::string& name, torch::optim::Optimizer& 
   check_name(name);
   optimizers_.emplace_back(name, &optimizer);
   return *this;
+}
+
+Checkpoints& Checkpoints::add_hook(const std::string& name, const Hook& hook) {
+  return add_part(
+      name, [this, hook] { return hook_states(group_, hook.state()); },
+      [this, hook](const SavedState& state) { hook.load_state(own_hook_state(group_, state)); });
 }
 
 Checkpoints& Checkpoints::add_part(const std::string& name, std::function<SavedState()> state,

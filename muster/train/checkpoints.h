@@ -32,6 +32,8 @@
 
 namespace muster {
 
+class Hook;
+
 struct CheckpointsOptions {
   std::string folder = {};  // default: `checkpoints` in the job's folder
   int64_t every = 0;        // steps between those that save_when_due() saves; 0: none
@@ -85,6 +87,12 @@ class Checkpoints {
   }
   Checkpoints& add(const std::string& name, std::shared_ptr<torch::nn::Module> model);
   Checkpoints& add(const std::string& name, torch::optim::Optimizer& optimizer);
+  // What a hook of DistributedDataParallel's remembers, of every rank. With another number of ranks errors
+  // that were still to be sent begin anew.
+  template <std::same_as<Hook> Part>  // nothing that converts to one: modules can be called, as hooks can
+  Checkpoints& add(const std::string& name, const Part& hook) {
+    return add_hook(name, hook);
+  }
   template <HasState Part>
   Checkpoints& add(const std::string& name, Part& part) {
     return add_part(
@@ -139,6 +147,7 @@ class Checkpoints {
   static SavedState state_of(const DataPosition& position);
   static DataPosition position_of(const std::string& name, const SavedState& state);
 
+  Checkpoints& add_hook(const std::string& name, const Hook& hook);
   Checkpoints& add_part(const std::string& name, std::function<SavedState()> state,
                         std::function<void(const SavedState&)> load);
   void check_name(const std::string& name) const;

@@ -3,54 +3,17 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include <limits>
 #include <memory>
 
-#include "muster/base/strings.h"
 #include "muster/data/loader.h"
 #include "muster/train/clip.h"
 #include "tests/support/ranks.h"
-#include "tests/train/oracle.h"
+#include "tests/train/two_layers.h"
 
 namespace muster::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-struct TwoLayersImpl : torch::nn::Module {
-  TwoLayersImpl() {
-    register_module("fc1", fc1);
-    register_module("fc2", fc2);
-    to(torch::kDouble);
-  }
-  at::Tensor forward(const at::Tensor& x) { return fc2(torch::tanh(fc1(x))); }
-  torch::nn::Linear fc1{4, 8};
-  torch::nn::Linear fc2{8, 2};
-};
-TORCH_MODULE(TwoLayers);
-
-struct OneBatch {
-  double weight = 1;
-  bool last = true;
-};
-
-TwoLayers seeded_layers(uint64_t seed = 1) {
-  torch::manual_seed(seed);
-  return TwoLayers();
-}
-
-at::Tensor fixed_data(int64_t rows, uint64_t seed = 2) {
-  return torch::randn({rows, 4}, at::detail::createCPUGenerator(seed), torch::kDouble);
-}
-
-std::vector<double> weights_of(const torch::nn::Module& module) {
-  std::vector<double> all;
-  for (const at::Tensor& parameter : module.parameters()) {
-    const auto numbers = numbers_of(parameter);
-    all.insert(all.end(), numbers.begin(), numbers.end());
-  }
-  return all;
-}
 
 // Sums of parts are rounded otherwise than the sum of all.
 constexpr double kDoubleRounding = 1e-11;
@@ -262,144 +225,6 @@ TEST(TrainStep, PartsThatAreNullAreNotThere) {
   EXPECT_EQ(ema.updates(), 1);
   EXPECT_TRUE(Several<Schedule>(nullptr).empty());
   EXPECT_EQ(Several<Schedule>(std::vector<Schedule*>{nullptr, none}).size(), 0U);
-}
-
-// The norm of the shared gradients is every rank's; an ignored gradient, each rank's own, has one for itself.
-TEST(TrainStep, IgnoredParametersAreClippedByTheirOwnNorm) {
-  run_ranks(2, [](ProcessGroup& group) {
-    auto net = seeded_layers();
-    DistributedDataParallel model(net, group, {.ignored_parameters = {"fc1.weight"}});
-    torch::optim::SGD optimizer(model.parameters(), 1);
-    constexpr double kMost = 0.01;
-    TrainStep step(model, optimizer, {.clip_norm = kMost});
-    for (int i = 0; i < 5; ++i) {
-      const auto own = net->fc1->weight.detach().clone(), shared = net->fc2->weight.detach().clone();
-      const auto biases = torch::cat({net->fc1->bias, net->fc2->bias}).detach();
-      const auto data = fixed_data(4, static_cast<uint64_t>(10 * i + group.rank())) * (1 + 10 * group.rank());
-      step(OneBatch{}, [&] { return model(data).square().mean(); });
-      const auto change = (torch::cat({net->fc1->bias, net->fc2->bias}) - biases).square().sum() +
-                          (net->fc2->weight - shared).square().sum();
-      EXPECT_NEAR(change.sqrt().item<double>(), kMost, 1e-4 * kMost);
-      EXPECT_NEAR((net->fc1->weight - own).norm().item<double>(), kMost, 1e-4 * kMost);
-    }
-    const auto most = net->fc2->weight.detach().clone(), norm = step.grad_norm().clone();
-    const auto all = group.all_gather_bytes(cat(numbers_of(most)[0], " ", norm.item<double>()));
-    EXPECT_EQ(all[0], all[1]);
-    group.all_reduce(most, ReduceOp::max);
-    EXPECT_TRUE(most.equal(net->fc2->weight));
-  });
-}
-
-TEST(TrainStep, AnIgnoredGradientThatIsNotFiniteStopsAllRanks) {
-  run_ranks(2, [](ProcessGroup& group) {
-    auto net = seeded_layers();
-    DistributedDataParallel model(net, group, {.ignored_parameters = {"fc1.weight"}});
-    torch::optim::SGD optimizer(model.parameters(), 0.1);
-    TrainStep step(model, optimizer, {.clip_norm = 1, .on_nonfinite = OnNonfinite::skip});
-    net->fc1->weight.register_hook(
-        [&](const at::Tensor& gradient) { return group.rank() == 1 ? gradient / 0 : gradient; });
-    step(OneBatch{}, [&] { return model(fixed_data(2)).square().mean(); });
-    EXPECT_EQ(step.skipped(), 1);
-  });
-}
-
-// Ranks without inputs would not come to the question whether all gradients are finite.
-TEST(TrainStep, InsideOfJoinIsRefusedAtItsFirstStep) {
-  for (const int inputs_of_rank_0 : {0, 2}) {
-    for (const bool half : {false, true}) {
-      const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
-        DistributedDataParallel model(seeded_layers()->fc1, group);
-        Precision precision(at::kCPU, half ? "fp16" : "fp32");
-        torch::optim::SGD optimizer(model.parameters(), 0.1);
-        TrainStep step(
-            model, optimizer,
-            {.precision = &precision, .on_nonfinite = half ? OnNonfinite::ignore : OnNonfinite::stop});
-        const int inputs = group.rank() == 0 ? inputs_of_rank_0 : 5;
-        model.join([&] {
-          for (int i = 0; i < inputs; ++i)
-            step(OneBatch{}, [&] { return model(fixed_data(2)).square().mean(); });
-        });
-      });
-      EXPECT_THAT(message_of(failures[1]), HasSubstr("train step: expected to be outside of join(), "));
-      EXPECT_THAT(message_of(failures[1]), HasSubstr("rank 1"));
-      EXPECT_NE(message_of(failures[0]), "");
-    }
-  }
-}
-
-TEST(TrainStep, InsideOfJoinGoesWhereNobodyIsAsked) {
-  for (const bool together : {false, true}) {
-    run_ranks(2, [&](ProcessGroup& group) {
-      auto net = seeded_layers();
-      DistributedDataParallel model(net, group);
-      torch::optim::SGD optimizer(model.parameters(), 0.1);
-      TrainStep step(model, optimizer, {.on_nonfinite = together ? OnNonfinite::stop : OnNonfinite::ignore});
-      const auto result = model.join(
-          [&] {
-            for (int i = 0; i < 2 + group.rank(); ++i)
-              step(OneBatch{}, [&] { return model(fixed_data(2)).square().mean(); });
-          },
-          {.stop_together = together});
-      EXPECT_EQ(result.stopped, together);
-      EXPECT_EQ(step.steps(), together ? 2 : 2 + group.rank());
-    });
-  }
-}
-
-// A step that is left out costs that step, not what hooks have kept for later ones.
-TEST(TrainStep, AStepThatIsLeftOutLeavesHooksAsTheyWere) {
-  for (const bool power : {false, true}) {
-    run_ranks(2, [&](ProcessGroup& group) {
-      const Hook hook =
-          power ? power_sgd({.start_step = 0, .min_compression_rate = 0.1}) : top_k({.density = 0.2});
-      auto net = seeded_layers();
-      DistributedDataParallel model(net, group, {.bucket_cap_mb = 0.0001, .hook = hook});
-      torch::optim::SGD optimizer(model.parameters(), 0.01);
-      TrainStep step(model, optimizer, {.on_nonfinite = OnNonfinite::skip});
-      HookState before;
-      for (int i = 0; i < 8; ++i) {
-        const bool bad = i == 4;
-        if (bad) before = hook.state();
-        const auto data = fixed_data(4, static_cast<uint64_t>(10 * i + group.rank()));
-        // A gradient that is not finite in one parameter of one rank.
-        const auto factor = bad && group.rank() == 1 ? std::numeric_limits<double>::infinity() : 1.0;
-        step(OneBatch{}, [&] { return model(data).square().mean() + factor * net->fc2->bias.sum(); });
-        if (!bad) continue;
-        const HookState after = hook.state();
-        ASSERT_FALSE(before.own.empty());
-        for (const auto& [name, error] : before.own) EXPECT_TRUE(error.equal(after.own.at(name))) << name;
-        for (const auto& [name, q] : before.tensors) EXPECT_TRUE(q.equal(after.tensors.at(name))) << name;
-      }
-      EXPECT_EQ(step.skipped(), 1);
-      EXPECT_EQ(step.steps(), 7);
-    });
-  }
-}
-
-// What a hook keeps is in units of the loss scale of its step: over a scale that halves, all of a gradient
-// arrives.
-TEST(TrainStep, HooksFollowTheLossScale) {
-  run_ranks(2, [](ProcessGroup& group) {
-    auto weight = torch::zeros({4}).requires_grad_(true);
-    struct Net : torch::nn::Module {
-      explicit Net(const at::Tensor& weight) { w = register_parameter("w", weight); }
-      at::Tensor forward(const at::Tensor& x) { return (w * x).sum(); }
-      at::Tensor w;
-    };
-    auto net = std::make_shared<Net>(weight);
-    DistributedDataParallel model(net, group, {.hook = top_k({.density = 0.25})});
-    torch::optim::SGD optimizer(model.parameters(), 1);
-    Precision precision(at::kCPU, {.type = "fp16", .init_scale = 1024});
-    TrainStep step(model, optimizer, {.precision = &precision});
-    const auto gradient = torch::tensor({4.F, 3.F, 2.F, 1.F});
-    for (int i = 0; i < 5; ++i) {
-      const double factor = i == 0 ? 1 : i == 1 ? INFINITY : 0;  // the second halves the scale
-      step(OneBatch{}, [&] { return model(gradient * factor); });
-    }
-    EXPECT_EQ(precision.scale_value(), 512);
-    EXPECT_EQ(step.skipped(), 1);
-    EXPECT_TRUE(net->w.equal(-gradient)) << net->w;
-  });
 }
 
 TEST(TrainStep, AnErrorInTheLossBeginsAnotherStep) {
