@@ -31,6 +31,7 @@
 #include "muster/parallel/diloco.h"
 #include "muster/parallel/local_sgd.h"
 #include "muster/parallel/mesh.h"
+#include "muster/parallel/sharded_optimizer.h"
 #include "muster/parallel/tensor_parallel.h"
 #include "muster/placement/planner.h"
 #include "muster/run/context.h"

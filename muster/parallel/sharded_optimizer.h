@@ -1,0 +1,129 @@
+// An optimizer whose state is divided over a group's ranks (ZeRO-1), and its gradients too, if asked (ZeRO-2).
+// Each rank takes the optimizer's step on an even part of the elements, then all get the new values.
+//
+//   muster::DistributedDataParallel model(net, group);
+//   muster::ShardedOptimizer<torch::optim::AdamW> optimizer(net->parameters(), AdamWOptions(1e-3), group);
+//   … loss.backward(); optimizer.step();
+//
+// For ZeRO-2 the model is not wrapped: `{.gradients = true}` reduces each gradient to its owners in backward.
+// Memory a rank, in bytes a parameter (fp32, Adam, N ranks): 4 + 4 + 8/N, or 4 + 4/N + 8/N and two buckets.
+// Source: torch.distributed.optim.ZeroRedundancyOptimizer; Rajbhandari et al., 2020.
+#pragma once
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "muster/comm/process_group.h"
+
+namespace muster {
+
+struct ShardedOptimizerOptions {
+  bool gradients = false;  // ZeRO-2
+  double bucket_mb = 25;   // MiB that are gathered, or reduced, at once
+  // Ranks of other groups that hold the same part, for ZeRO-2: gradients are averaged over them too.
+  std::optional<ProcessGroup> replicate_group = {};
+};
+
+// What does not depend on the kind of optimizer.
+class ShardedOptimizerBase : public torch::optim::Optimizer {
+ public:
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+  using MakeInner = std::function<std::unique_ptr<torch::optim::Optimizer>(const Groups&)>;
+  ~ShardedOptimizerBase() override;
+
+  // One step on this rank's part, then an all_gather of the parameters. Collective: yes; a step that one rank
+  // leaves out, all must. Throws: what a peer's failure gives; failed_precondition for sparse gradients.
+  at::Tensor step(LossClosure closure = nullptr) override;
+
+  // Of the model's parameters, and what is reduced already.
+  void zero_grad(bool set_to_none = true);
+
+  // While the guard lives, backwards reduce nothing (ZeRO-2): gradients gather in the parameters, whole.
+  [[nodiscard]] std::shared_ptr<void> no_sync();
+
+  // By the norm over all ranks' parts, for ZeRO-2. (With ZeRO-1 gradients are whole: muster::clip_grad_norm.)
+  // Collective: yes. Returns the norm before.
+  at::Tensor clip_grad_norm(double max_norm);
+
+  // What takes the steps on this rank's part; its state is this rank's.
+  torch::optim::Optimizer& part();
+
+  struct State;  // sharded_optimizer.cc
+
+ protected:
+  ShardedOptimizerBase(const char* kind, Groups groups, std::unique_ptr<torch::optim::OptimizerOptions> defaults,
+                       const MakeInner& make, ProcessGroup group, const ShardedOptimizerOptions& options);
+
+ private:
+  std::shared_ptr<State> state_of_shards_;
+};
+
+namespace detail {
+template <class Optimizer>
+struct OptionsOfOptimizer;  // for one of your own that looks at each element alone: specialise it
+template <>
+struct OptionsOfOptimizer<torch::optim::SGD> {
+  using type = torch::optim::SGDOptions;
+  static constexpr const char* kElementwise = "SGD";
+};
+template <>
+struct OptionsOfOptimizer<torch::optim::Adam> {
+  using type = torch::optim::AdamOptions;
+  static constexpr const char* kElementwise = "Adam";
+};
+template <>
+struct OptionsOfOptimizer<torch::optim::AdamW> {
+  using type = torch::optim::AdamWOptions;
+  static constexpr const char* kElementwise = "AdamW";
+};
+template <>
+struct OptionsOfOptimizer<torch::optim::Adagrad> {
+  using type = torch::optim::AdagradOptions;
+  static constexpr const char* kElementwise = "Adagrad";
+};
+template <>
+struct OptionsOfOptimizer<torch::optim::RMSprop> {
+  using type = torch::optim::RMSpropOptions;
+  static constexpr const char* kElementwise = "RMSprop";
+};
+template <>
+struct OptionsOfOptimizer<torch::optim::LBFGS> {  // it looks at all gradients as one vector
+  using type = torch::optim::LBFGSOptions;
+  static constexpr const char* kElementwise = nullptr;
+};
+}  // namespace detail
+
+// The parameters become parts of flat buffers: same tensors, other memory. param_groups() are the model's
+// parameters (ZeRO-1) or this rank's parts of them (ZeRO-2); their options decide, so a Schedule works.
+template <class Kind>
+class ShardedOptimizer : public ShardedOptimizerBase {
+ public:
+  using Options = typename detail::OptionsOfOptimizer<Kind>::type;
+
+  // Collective: over `group`. Throws: invalid_argument, on every rank, for an optimizer that looks at more
+  // than one element (LBFGS), parameters that differ over the ranks or lie on another device than the rank's.
+  ShardedOptimizer(Groups groups, const Options& options, ProcessGroup group,
+                   const ShardedOptimizerOptions& sharding = {})
+      : ShardedOptimizerBase(
+            detail::OptionsOfOptimizer<Kind>::kElementwise, std::move(groups),
+            std::make_unique<Options>(options),
+            [&options](const Groups& parts) { return std::make_unique<Kind>(parts, options); },
+            std::move(group), sharding) {}
+  ShardedOptimizer(std::vector<at::Tensor> parameters, const Options& options, ProcessGroup group,
+                   const ShardedOptimizerOptions& sharding = {})
+      : ShardedOptimizer(Groups{torch::optim::OptimizerParamGroup(std::move(parameters))}, options,
+                         std::move(group), sharding) {}
+};
+
+}  // namespace muster
