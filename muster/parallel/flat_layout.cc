@@ -57,13 +57,14 @@ std::vector<FlatPiece> FlatLayout::pieces(int rank) const {
   for (size_t i = 0; i < counts.size(); ++i) {
     const int64_t begin = std::max(first, offsets[i]), end = std::min(last, offsets[i] + counts[i]);
     if (begin < end)
-      found.push_back({.parameter = i, .begin = begin - offsets[i], .at = begin - first, .length = end - begin});
+      found.push_back(
+          {.parameter = i, .begin = begin - offsets[i], .at = begin - first, .length = end - begin});
   }
   return found;
 }
 
-void agree_on_parameters(const std::string& owner, const std::vector<at::Tensor>& parameters, std::string wrong,
-                         std::vector<Term> terms, ProcessGroup& group) {
+void agree_on_parameters(const std::string& owner, const std::vector<at::Tensor>& parameters,
+                         std::string wrong, std::vector<Term> terms, ProcessGroup& group) {
   if (wrong.empty()) wrong = flat_problem(owner, parameters, group);
   if (wrong.empty()) {
     const std::vector<Term> of_parameters = terms_of("parameter", parameters);

@@ -37,10 +37,10 @@ struct FlatLayout {
 };
 
 // Compares the parameters' types, shapes and values, and what else `terms` names, over the group's ranks.
-// `wrong`: what this rank has found wrong already. Collective. Throws: invalid_argument on every rank, when they
-// differ, or one rank's lie on another device than its own or have been sharded already.
-void agree_on_parameters(const std::string& owner, const std::vector<at::Tensor>& parameters, std::string wrong,
-                         std::vector<Term> terms, ProcessGroup& group);
+// `wrong`: what this rank has found wrong already. Collective. Throws: invalid_argument on every rank, when
+// they differ, or one rank's lie on another device than its own or have been sharded already.
+void agree_on_parameters(const std::string& owner, const std::vector<at::Tensor>& parameters,
+                         std::string wrong, std::vector<Term> terms, ProcessGroup& group);
 
 // The parameters in a new flat buffer, whose parts they are from now on. Returns the buffer.
 at::Tensor flatten_parameters(const FlatLayout& layout, std::vector<at::Tensor>& parameters);

@@ -149,7 +149,8 @@ void ShardsState::hang_hooks() {
       places.emplace_back(b, i);
     }
   }
-  hooks.hang(trained, [this, places](size_t index) { on_gradient(places[index].first, places[index].second); });
+  hooks.hang(trained,
+             [this, places](size_t index) { on_gradient(places[index].first, places[index].second); });
 }
 
 void ShardsState::on_gradient(size_t bucket, size_t parameter) {
@@ -202,10 +203,11 @@ void ShardsState::lend_whole_gradients() {
       const at::Tensor& gradient = bucket.parameters[piece.parameter].grad();
       if (!gradient.defined()) continue;
       if (gradient.layout() != at::kStrided) {
-        throw Error(ErrorCode::failed_precondition,
-                    cat("sharded optimizer: expected dense gradients, got a sparse one of a parameter of shape [",
-                        join(gradient.sizes(), ", "), "] (rank ", group.rank(),
-                        "); make the embedding with sparse(false)"));
+        throw Error(
+            ErrorCode::failed_precondition,
+            cat("sharded optimizer: expected dense gradients, got a sparse one of a parameter of shape [",
+                join(gradient.sizes(), ", "), "] (rank ", group.rank(),
+                "); make the embedding with sparse(false)"));
       }
       bucket.tensors[i].mutable_grad() = gradient.reshape({-1}).narrow(0, piece.begin, piece.length);
     }
@@ -236,8 +238,9 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind, Groups groups,
     : Optimizer(Groups{}, std::move(defaults)), state_of_shards_(std::make_shared<State>(group, options)) {
   std::string wrong;
   if (kind == nullptr) {
-    wrong = cat("sharded optimizer: expected one that looks at each element alone (SGD, Adam, AdamW, Adagrad, ",
-                "RMSprop), got LBFGS (rank ", group.rank(), "); train with one of those, or do not shard it");
+    wrong =
+        cat("sharded optimizer: expected one that looks at each element alone (SGD, Adam, AdamW, Adagrad, ",
+            "RMSprop), got LBFGS (rank ", group.rank(), "); train with one of those, or do not shard it");
   }
   const std::vector<Term> terms = {{"optimizer", wrong.empty() ? kind : "LBFGS"},
                                    {"gradients", options.gradients ? "sharded" : "whole"},
@@ -292,8 +295,8 @@ at::Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
   State& state = *state_of_shards_;
   if (!state.options.gradients) {
     throw Error(ErrorCode::failed_precondition,
-                cat("sharded optimizer: expected sharded gradients, got whole ones (rank ", state.group.rank(),
-                    "); use muster::clip_grad_norm on the model's parameters"));
+                cat("sharded optimizer: expected sharded gradients, got whole ones (rank ",
+                    state.group.rank(), "); use muster::clip_grad_norm on the model's parameters"));
   }
   return clip_sharded_grads(state.tensors(), max_norm, state.group);
 }

@@ -1,5 +1,6 @@
-// An optimizer whose state is divided over a group's ranks (ZeRO-1), and its gradients too, if asked (ZeRO-2).
-// Each rank takes the optimizer's step on an even part of the elements, then all get the new values.
+// An optimizer whose state is divided over a group's ranks (ZeRO-1), and its gradients too, if asked
+// (ZeRO-2). Each rank takes the optimizer's step on an even part of the elements, then all get the new
+// values.
 //
 //   muster::DistributedDataParallel model(net, group);
 //   muster::ShardedOptimizer<torch::optim::AdamW> optimizer(net->parameters(), AdamWOptions(1e-3), group);
@@ -62,8 +63,9 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   struct State;  // sharded_optimizer.cc
 
  protected:
-  ShardedOptimizerBase(const char* kind, Groups groups, std::unique_ptr<torch::optim::OptimizerOptions> defaults,
-                       const MakeInner& make, ProcessGroup group, const ShardedOptimizerOptions& options);
+  ShardedOptimizerBase(const char* kind, Groups groups,
+                       std::unique_ptr<torch::optim::OptimizerOptions> defaults, const MakeInner& make,
+                       ProcessGroup group, const ShardedOptimizerOptions& options);
 
  private:
   std::shared_ptr<State> state_of_shards_;

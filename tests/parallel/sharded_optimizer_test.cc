@@ -97,20 +97,20 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ShardedOptimizerTest,
 
 template <class Kind>
 void expect_ddps_bits(const Case& on, How how) {
-  run_ranks(
-      on.ranks,
-      [&](ProcessGroup& group) {
-        const Trained expected = train_on<Kind>(group, sharded_mlp(), mlp_batch, How::ddp);
-        const Trained got = train_on<Kind>(group, sharded_mlp(), mlp_batch, how);
-        const auto difference = (expected.parameters - got.parameters).abs().max().template item<float>();
-        const float loss = largest_difference(expected.losses, got.losses);
-        // Gloo's ring adds three numbers in another order in each of its chunks, which are others here.
-        const float bound =
-            how == How::zero2 && on.ranks > 2 && std::string(on.backend) == "gloo" ? 1e-6F : 0.0F;
-        EXPECT_LE(difference, bound);
-        EXPECT_LE(loss, bound);
-      },
-      {.backend = on.backend});
+  run_ranks(on.ranks,
+            [&](ProcessGroup& group) {
+              const Trained expected = train_on<Kind>(group, sharded_mlp(), mlp_batch, How::ddp);
+              const Trained got = train_on<Kind>(group, sharded_mlp(), mlp_batch, how);
+              const auto difference =
+                  (expected.parameters - got.parameters).abs().max().template item<float>();
+              const float loss = largest_difference(expected.losses, got.losses);
+              // Gloo's ring adds three numbers in another order in each of its chunks, which are others here:
+              // a loss may differ in its last bits, a parameter by a thousandth of one step of the rate 0.01.
+              const bool rounds = how == How::zero2 && on.ranks > 2 && std::string(on.backend) == "gloo";
+              EXPECT_LE(difference, rounds ? 1e-5F : 0.0F);
+              EXPECT_LE(loss, rounds ? 1e-6F : 0.0F);
+            },
+            {.backend = on.backend});
 }
 
 TEST_P(ShardedOptimizerTest, EveryKindGivesTheBitsOfDdp) {
@@ -126,17 +126,16 @@ TEST_P(ShardedOptimizerTest, EveryKindGivesTheBitsOfDdp) {
 TEST_P(ShardedOptimizerTest, LossesAreThoseOfOneProcessWithTheJoinedBatch) {
   const auto mlp = alone<torch::optim::AdamW>(sharded_mlp(), mlp_batch);
   const auto gpt = alone<torch::optim::AdamW>(sharded_gpt(), gpt_batch);
-  run_ranks(
-      GetParam().ranks,
-      [&](ProcessGroup& group) {
-        for (const How how : {How::zero1, How::zero2}) {
-          const auto mine = train_on<torch::optim::AdamW>(group, sharded_mlp(), mlp_batch, how);
-          EXPECT_LE(largest_difference(mlp.losses, mine.losses), 2e-6);
-          const auto text = train_on<torch::optim::AdamW>(group, sharded_gpt(), gpt_batch, how);
-          EXPECT_LE(largest_difference(gpt.losses, text.losses), 2e-6);
-        }
-      },
-      {.backend = GetParam().backend});
+  run_ranks(GetParam().ranks,
+            [&](ProcessGroup& group) {
+              for (const How how : {How::zero1, How::zero2}) {
+                const auto mine = train_on<torch::optim::AdamW>(group, sharded_mlp(), mlp_batch, how);
+                EXPECT_LE(largest_difference(mlp.losses, mine.losses), 2e-6);
+                const auto text = train_on<torch::optim::AdamW>(group, sharded_gpt(), gpt_batch, how);
+                EXPECT_LE(largest_difference(gpt.losses, text.losses), 2e-6);
+              }
+            },
+            {.backend = GetParam().backend});
 }
 
 // Two micro-batches, the first without a reduction, are one batch; a schedule decides the rate; and the norm
@@ -213,7 +212,8 @@ TEST(ShardedOptimizer, GroupsKeepTheirOwnOptions) {
 }
 
 template <class Kind>
-void expect_refused(const std::function<std::vector<torch::Tensor>(int)>& parameters, const std::string& says) {
+void expect_refused(const std::function<std::vector<torch::Tensor>(int)>& parameters,
+                    const std::string& says) {
   const auto failures = failures_of_ranks(3, [&](ProcessGroup& group) {
     ShardedOptimizer<Kind>(parameters(group.rank()), 0.1, group);
     group.shutdown();
@@ -238,14 +238,16 @@ TEST(ShardedOptimizer, ARankThatLeavesIsNamedOnTheOthers) {
   for (const bool gradients : {false, true}) {
     const auto failures = failures_of_ranks(3, [&](ProcessGroup& group) {
       auto model = sharded_mlp();
-      ShardedOptimizer<torch::optim::SGD> optimizer(model->parameters(), 0.1, group, {.gradients = gradients});
+      ShardedOptimizer<torch::optim::SGD> optimizer(model->parameters(), 0.1, group,
+                                                    {.gradients = gradients});
       const auto batch = mlp_batch(0).of(group.rank(), group.size());
       if (group.rank() == 1 && gradients) throw std::runtime_error("gone");
       sharded_loss(model->forward(batch.x), batch.y).backward();
       if (group.rank() == 1) throw std::runtime_error("gone");
       optimizer.step();
     });
-    for (const int rank : {0, 2}) EXPECT_THAT(message_of(failures[static_cast<size_t>(rank)]), HasSubstr("rank 1"));
+    for (const int rank : {0, 2})
+      EXPECT_THAT(message_of(failures[static_cast<size_t>(rank)]), HasSubstr("rank 1"));
   }
 }
 
