@@ -1,0 +1,87 @@
+// Asynchronous SGD with a parameter server: workers pull parameters, compute gradients, push them, and wait
+// for nobody; servers keep the parameters and step the optimizer.
+//
+//   const muster::ParameterServerOptions options{.servers = 2, .staleness = 4};
+//   if (muster::keeps_parameters(group, options)) {
+//     muster::ParameterServer server(net->parameters(), group, [](auto shard) {
+//       return std::make_unique<torch::optim::SGD>(shard, 0.1);
+//     }, options);
+//     server.serve();
+//   } else {
+//     muster::ParameterClient client(net->parameters(), group, options);
+//     for (…) { client.pull(); optimizer.zero_grad(); loss_of(net, batch).backward(); client.push(); }
+//     client.finish();
+//   }
+//
+// The group's first ranks are the servers; each keeps whole parameters, about as many bytes as the others.
+// Every server and worker talk over a group of their own, so the death of one ends no other conversation.
+// Source: Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (2014); Ho et al.,
+// "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (2013).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "muster/comm/process_group.h"
+
+namespace muster {
+
+inline constexpr int64_t kAnyStaleness = std::numeric_limits<int64_t>::max();
+
+// The same on every rank.
+struct ParameterServerOptions {
+  int servers = 1;  // the first ranks of the group; the others are the workers
+  // Steps that a worker may be ahead of the slowest: one that is further waits in pull(). 0: synchronous; the
+  // gradients of a step become one update, of their mean in the order of the ranks. Else every gradient is an
+  // update of its own.
+  int64_t staleness = 4;
+  // The learning rate of an update is divided by 1 + the updates since its worker's pull.
+  bool weigh_by_staleness = false;
+};
+
+// What serve() has seen.
+struct ParameterServerReport {
+  int64_t updates = 0;
+  int64_t largest_lead = 0;       // steps that a worker was ahead of the slowest when it got parameters
+  int64_t largest_staleness = 0;  // updates between a worker's pull and its push
+  std::vector<int> lost = {};     // workers that died or left, by their rank in the group
+};
+
+// Whether this rank is a server.
+bool keeps_parameters(const ProcessGroup& group, const ParameterServerOptions& options);
+
+class ParameterServer {
+ public:
+  using MakeOptimizer =
+      std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor> shard)>;
+  // Called before each update, beginning with 0; a learning rate is set here.
+  using BeforeUpdate = std::function<void(torch::optim::Optimizer& optimizer, int64_t update)>;
+
+  // `parameters` as on every other rank; those of this server's shard are trained in place. Collective: over
+  // the group, together with the workers' ParameterClient. Throws: invalid_argument, on every rank, for no
+  // server, no worker, more servers than parameters, a staleness below 0, and for parameters or options that
+  // differ; what `make` throws.
+  ParameterServer(std::vector<at::Tensor> parameters, ProcessGroup group, const MakeOptimizer& make,
+                  const ParameterServerOptions& options = {});
+  ParameterServer(const ParameterServer&) = delete;
+  ParameterServer& operator=(const ParameterServer&) = delete;
+  ~ParameterServer();
+
+  // Answers workers until each has finished or is lost. A lost one is named in a line of the log, and the
+  // others go on. Blocking: until then. Throws: peer_failed when all are lost; what the optimizer throws.
+  ParameterServerReport serve(const BeforeUpdate& before_update = {});
+
+  torch::optim::Optimizer& optimizer();
+
+ private:
+  struct State;  // parameter_server.cc
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace muster

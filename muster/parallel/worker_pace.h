@@ -1,0 +1,36 @@
+// Where the workers of a parameter server are, and who may go on. A pure state machine; inside of
+// parameter_server.cc.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace muster {
+
+class WorkerPace {
+ public:
+  WorkerPace(size_t workers, int64_t staleness)
+      : steps_(workers, 0), here_(workers, true), staleness_(staleness) {}
+
+  void pushed(size_t worker) { ++steps_[worker]; }
+  void left(size_t worker) { here_[worker] = false; }  // finished or lost: nobody waits for it
+
+  bool here(size_t worker) const { return here_[worker]; }
+  // Steps that it is ahead of the slowest of those that are here.
+  int64_t lead(size_t worker) const {
+    int64_t slowest = steps_[worker];
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      if (here_[i]) slowest = std::min(slowest, steps_[i]);
+    }
+    return steps_[worker] - slowest;
+  }
+  bool may_go_on(size_t worker) const { return lead(worker) <= staleness_; }
+
+ private:
+  std::vector<int64_t> steps_;
+  std::vector<bool> here_;
+  int64_t staleness_;
+};
+
+}  // namespace muster
