@@ -1,0 +1,33 @@
+// A backward in two halves, for schedules that put weights' gradients off. Used by pipeline_stage.cc alone.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/edge.h>
+
+#include <vector>
+
+namespace muster {
+
+// What is left to do for the weights after the input's gradient: from nodes of the graph, with the gradients
+// that came to them, to the weights right below. Holds the graph.
+struct WeightBackward {
+  struct Part {
+    std::vector<torch::autograd::Edge> from;
+    std::vector<at::Tensor> gradients;  // of `from`
+    std::vector<torch::autograd::Edge> weights;
+  };
+  std::vector<Part> parts = {};
+
+  // Adds to the weights' grad().
+  void run();
+};
+
+// The gradient of `input`, a leaf of `output`'s graph, where that of `output` is `gradient`. Undefined where
+// the input takes none: then the whole backward is left.
+struct InputBackward {
+  at::Tensor gradient;
+  WeightBackward left;
+};
+InputBackward backward_of_input(const at::Tensor& output, const at::Tensor& gradient, const at::Tensor& input);
+
+}  // namespace muster

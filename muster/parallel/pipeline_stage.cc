@@ -1,0 +1,80 @@
+#include "muster/parallel/pipeline_stage.h"
+
+#include <ATen/Context.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <mutex>
+#include <utility>
+
+namespace muster {
+
+namespace {
+
+at::Tensor state_of(c10::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_state(c10::Device device, const at::Tensor& state) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+}  // namespace
+
+RandomStates RandomStates::now(c10::Device device) {
+  return {.on_cpu = state_of(at::kCPU), .on_device = device.is_cpu() ? at::Tensor() : state_of(device)};
+}
+
+void RandomStates::restore(c10::Device device) const {
+  set_state(at::kCPU, on_cpu);
+  if (!device.is_cpu()) set_state(device, on_device);
+}
+
+at::Tensor StageRunner::forward(int micro_batch, const at::Tensor& input, bool takes_gradient,
+                                bool recompute) {
+  Held held{.input = input.detach(), .output = {}, .recompute = recompute};
+  held.input.set_requires_grad(takes_gradient);
+  at::Tensor output;
+  if (recompute) {
+    held.random = RandomStates::now(device_);
+    const at::NoGradGuard no_grad;
+    output = compute_(held.input, micro_batch);
+  } else {
+    output = held.output = compute_(held.input, micro_batch);
+  }
+  held_[micro_batch] = std::move(held);
+  return output.detach();
+}
+
+void StageRunner::compute_again(Held& held, int micro_batch) {
+  if (!held.recompute) return;
+  const RandomStates after = RandomStates::now(device_);
+  held.random.restore(device_);
+  held.output = compute_(held.input, micro_batch);
+  after.restore(device_);
+}
+
+at::Tensor StageRunner::backward(int micro_batch, const at::Tensor& gradient) {
+  Held held = std::move(held_.extract(micro_batch).mapped());
+  compute_again(held, micro_batch);
+  torch::autograd::backward({held.output}, {gradient});
+  return held.input.requires_grad() ? held.input.grad() : at::Tensor();
+}
+
+at::Tensor StageRunner::input_backward(int micro_batch, const at::Tensor& gradient) {
+  Held& held = held_.at(micro_batch);
+  compute_again(held, micro_batch);
+  InputBackward done = backward_of_input(held.output, gradient, held.input);
+  held.left = std::move(done.left);
+  return done.gradient;
+}
+
+void StageRunner::weight_backward(int micro_batch) {
+  Held held = std::move(held_.extract(micro_batch).mapped());
+  held.left.run();
+}
+
+}  // namespace muster
