@@ -93,6 +93,26 @@ std::vector<Crossing> crossings_of(const Edge& root, Node* input) {
   return crossings;
 }
 
+// Takes the weights that several crossings lead to, which no crossing may be run for: from one of them the
+// way to the weight may go through another.
+std::vector<Edge> take_shared(std::vector<Crossing>& crossings) {
+  std::unordered_map<Node*, int> uses;
+  for (const Crossing& crossing : crossings)
+    for (const Edge& weight : crossing.weights) ++uses[weight.function.get()];
+  std::vector<Edge> shared;
+  for (Crossing& crossing : crossings) {
+    std::erase_if(crossing.weights, [&](const Edge& weight) {
+      int& left = uses[weight.function.get()];
+      if (left == 1) return false;
+      if (left > 1) shared.push_back(weight);
+      left = 0;  // taken
+      return true;
+    });
+  }
+  std::erase_if(crossings, [](const Crossing& crossing) { return crossing.weights.empty(); });
+  return shared;
+}
+
 }  // namespace
 
 void WeightBackward::run() {
@@ -113,7 +133,10 @@ InputBackward backward_of_input(const at::Tensor& output, const at::Tensor& grad
   }
   const Edge to_input = torch::autograd::impl::gradient_edge(input);
   std::vector<Edge> wanted{to_input};
-  const std::vector<Crossing> crossings = crossings_of(root, to_input.function.get());
+  std::vector<Crossing> crossings = crossings_of(root, to_input.function.get());
+  const std::vector<Edge> shared = take_shared(crossings);
+  if (!shared.empty())
+    result.left.parts.push_back({.from = {root}, .gradients = {gradient}, .weights = shared});
   for (const Crossing& crossing : crossings)
     wanted.insert(wanted.end(), crossing.in.begin(), crossing.in.end());
   const std::vector<at::Tensor> found = run_engine({root}, {gradient}, /*accumulates=*/false, wanted);

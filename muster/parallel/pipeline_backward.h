@@ -9,7 +9,8 @@
 namespace muster {
 
 // What is left to do for the weights after the input's gradient: from nodes of the graph, with the gradients
-// that came to them, to the weights right below. Holds the graph.
+// that came to them, to the weights right below. A weight that is used in several places gets a whole
+// backward of its own, from the output. Holds the graph.
 struct WeightBackward {
   struct Part {
     std::vector<torch::autograd::Edge> from;
@@ -28,6 +29,7 @@ struct InputBackward {
   at::Tensor gradient;
   WeightBackward left;
 };
-InputBackward backward_of_input(const at::Tensor& output, const at::Tensor& gradient, const at::Tensor& input);
+InputBackward backward_of_input(const at::Tensor& output, const at::Tensor& gradient,
+                                const at::Tensor& input);
 
 }  // namespace muster

@@ -98,12 +98,12 @@ void PipelineMessages::send(const PipelineMessage& message, const at::Tensor& te
   const bool first = !known.has_value();
   if (first) known = form;
   if (form != *known) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("pipeline: expected ", message.is_gradient ? "a gradient" : "an activation", " of ",
-                    to_text(*known), " into stage ", message.is_gradient ? message.stage - 1 : message.stage,
-                    ", as in the first micro-batch, got ", to_text(form), " of micro-batch ",
-                    message.micro_batch, " (rank ", group_.rank(),
-                    "); give every micro-batch the same shape, by padding for instance"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("pipeline: expected ", message.is_gradient ? "a gradient" : "an activation", " of ",
+            to_text(*known), " into stage ", message.is_gradient ? message.stage - 1 : message.stage,
+            ", as in the first micro-batch, got ", to_text(form), " of micro-batch ", message.micro_batch,
+            " (rank ", group_.rank(), "); give every micro-batch the same shape, by padding for instance"));
   }
   const int to = receiver(message);
   if (to == group_.rank()) {
@@ -154,8 +154,8 @@ bool PipelineMessages::begin_next(int from, bool may_wait) {
   if (!form) form = receive_form(next);
   const at::Tensor buffer =
       at::empty(form->sizes, at::TensorOptions().dtype(form->type).device(group_.device()));
-  receiving_.emplace(
-      next, Transfer{channel(from, group_.rank()).recv_async(buffer, from, tag_of(next)), buffer});
+  receiving_.emplace(next,
+                     Transfer{channel(from, group_.rank()).recv_async(buffer, from, tag_of(next)), buffer});
   ++begun;
   return true;
 }

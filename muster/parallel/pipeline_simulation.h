@@ -20,10 +20,10 @@ struct PipelineTimes {
 };
 
 struct PipelineTimeline {
-  double total = 0;                          // until the last rank ends
-  std::vector<double> idle = {};             // by rank, within `total`
+  double total = 0;                              // until the last rank ends
+  std::vector<double> idle = {};                 // by rank, within `total`
   std::vector<std::vector<double>> starts = {};  // as PipelineSchedule::actions
-  double bubble() const;                     // the most that a rank is idle
+  double bubble() const;                         // the most that a rank is idle
 };
 
 // Throws: invalid_argument naming the first rule that is broken: every stage does each micro-batch forward

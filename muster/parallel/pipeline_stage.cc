@@ -1,6 +1,8 @@
 #include "muster/parallel/pipeline_stage.h"
 
 #include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <mutex>
@@ -20,6 +22,11 @@ void set_state(c10::Device device, const at::Tensor& state) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard lock(generator.mutex());
   generator.set_state(state);
+}
+
+// A stage that does not use its input gives it zeros.
+at::Tensor gradient_of(const at::Tensor& input, const at::Tensor& found) {
+  return input.requires_grad() && !found.defined() ? at::zeros_like(input) : found;
 }
 
 }  // namespace
@@ -61,7 +68,7 @@ at::Tensor StageRunner::backward(int micro_batch, const at::Tensor& gradient) {
   Held held = std::move(held_.extract(micro_batch).mapped());
   compute_again(held, micro_batch);
   torch::autograd::backward({held.output}, {gradient});
-  return held.input.requires_grad() ? held.input.grad() : at::Tensor();
+  return gradient_of(held.input, held.input.grad());
 }
 
 at::Tensor StageRunner::input_backward(int micro_batch, const at::Tensor& gradient) {
@@ -69,7 +76,7 @@ at::Tensor StageRunner::input_backward(int micro_batch, const at::Tensor& gradie
   compute_again(held, micro_batch);
   InputBackward done = backward_of_input(held.output, gradient, held.input);
   held.left = std::move(done.left);
-  return done.gradient;
+  return gradient_of(held.input, done.gradient);
 }
 
 void StageRunner::weight_backward(int micro_batch) {

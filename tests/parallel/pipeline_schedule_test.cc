@@ -51,8 +51,10 @@ TEST(PipelineSchedule, EverySizeIsValidWithTheIdleTimeAndThePeakOfTheory) {
     }
     const PipelineSchedule zb = zero_bubble(p, m);
     const double zb_idle = simulate(zb, {.forward = 1, .input_grad = 1, .weight_grad = 1}).bubble();
-    if (m >= p) EXPECT_EQ(zb_idle, p - 1);  // ranks - 1 times F + I - W
-    EXPECT_LE(zb_idle, 3 * (p - 1));        // 1F1B's
+    if (m >= p) {
+      EXPECT_EQ(zb_idle, p - 1);  // ranks - 1 times F + I - W
+    }
+    EXPECT_LE(zb_idle, 3 * (p - 1));  // 1F1B's
     for (int rank = 0; rank < p; ++rank) {
       EXPECT_EQ(peak_held(gpipe(p, m), rank), m);
       EXPECT_EQ(peak_held(one_f_one_b(p, m), rank), std::min(m, p - rank));

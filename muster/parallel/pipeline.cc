@@ -1,0 +1,377 @@
+#include "muster/parallel/pipeline.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <deque>
+#include <set>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/ddp/gradient_reducer.h"
+#include "muster/parallel/pipeline_failure.h"
+#include "muster/parallel/pipeline_gradients.h"
+#include "muster/parallel/pipeline_messages.h"
+#include "muster/parallel/pipeline_simulation.h"
+#include "muster/parallel/pipeline_stage.h"
+
+namespace muster {
+
+namespace {
+
+using RunKind = PipelineAction::Kind;
+
+// Says on every rank what is wrong on some. Collective: yes.
+void refuse_on_all(ProcessGroup& group, const std::string& problem) {
+  std::vector<std::string> all = group.all_gather_bytes(problem, "problems of a pipeline");
+  std::erase(all, "");
+  if (all.empty()) return;
+  throw Error(ErrorCode::invalid_argument, cat("pipeline: ", join_first(all, "; ", 4)));
+}
+
+// The line in which two texts differ, as "'…' and '…'".
+std::string first_difference(const std::string& ours, const std::string& theirs) {
+  const auto our_lines = split(ours, '\n'), their_lines = split(theirs, '\n');
+  size_t i = 0;
+  while (i + 1 < std::min(our_lines.size(), their_lines.size()) && our_lines[i] == their_lines[i]) ++i;
+  const auto shortened = [](const std::string& line) {
+    return line.size() > 120 ? line.substr(0, 120) + "…" : line;
+  };
+  return cat("'", shortened(our_lines[i]), "' and '", shortened(their_lines[i]), "'");
+}
+
+// What does not fit on this rank alone.
+std::string problem_of(const std::vector<PipelineStage>& stages, const ProcessGroup& group,
+                       const PipelineOptions& options) {
+  const PipelineSchedule& schedule = options.schedule;
+  if (schedule.ranks != group.size()) {
+    return cat("expected a schedule of the group's ", plural(group.size(), "rank"), ", got one of ",
+               schedule.ranks, " (rank ", group.rank(), "); make it for the group's size");
+  }
+  try {
+    check(schedule);
+  } catch (const Error& error) {
+    return cat(error.what(), " (rank ", group.rank(), ")");
+  }
+  if (std::ssize(stages) != schedule.stages_per_rank()) {
+    return cat("expected ", plural(schedule.stages_per_rank(), "stage"), " on every rank, as ", schedule.name,
+               " says, got ", stages.size(), " (rank ", group.rank(), "); cut the model into ",
+               schedule.stages);
+  }
+  if (group.rank() == schedule.rank_of(schedule.stages - 1) && !options.loss) {
+    return cat("expected a loss on the rank of the last stage, got none (rank ", group.rank(),
+               "); set PipelineOptions::loss");
+  }
+  return {};
+}
+
+void check_same_schedules(ProcessGroup& group, const PipelineOptions& options) {
+  const std::string mine = cat(to_text(options.schedule), options.recompute ? "recompute" : "no recompute",
+                               options.share_loss ? ", shared loss" : "");
+  const std::vector<std::string> all = group.all_gather_bytes(mine, "schedules of a pipeline");
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("pipeline: expected one schedule on all ranks, got ", first_difference(all[0], all[rank]),
+                    " (ranks 0 and ", rank, "); give all ranks the same options"));
+  }
+}
+
+// The forwards alone.
+PipelineSchedule forwards_of(PipelineSchedule schedule) {
+  for (auto& actions : schedule.actions)
+    std::erase_if(actions, [](const PipelineAction& action) { return action.kind != RunKind::forward; });
+  return schedule;
+}
+
+at::Tensor part_of(const at::Tensor& batch, int micro_batch, int micro_batches) {
+  const int64_t rows = batch.size(0) / micro_batches;
+  return batch.narrow(0, micro_batch * rows, rows);
+}
+
+}  // namespace
+
+struct Pipeline::State {
+  State(std::vector<PipelineStage> of_rank, ProcessGroup of_stages, PipelineOptions given);
+
+  at::Tensor run(const PipelineSchedule& of_run, PipelineMessages& by, const at::Tensor& input,
+                 const at::Tensor& target, bool trains);
+  at::Tensor run_or_explain(const PipelineSchedule& of_run, PipelineMessages& by, const at::Tensor& input,
+                            const at::Tensor& target, bool trains);
+  void act(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute);
+  void forward(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute);
+  void backward(const PipelineAction& action, PipelineMessages& by);
+  void end_of_stage_if(const PipelineAction& action);
+  void reduce_gradients();
+  void agree_on_batch(const at::Tensor& input, const at::Tensor& target);
+  std::string problem_of_batch(const at::Tensor& batch, const char* name, std::optional<TensorForm>& known);
+  at::Tensor mean_loss(const at::Tensor& sum, bool share);
+
+  bool is_first() const { return group.rank() == 0; }
+  bool is_last() const { return group.rank() == schedule.rank_of(schedule.stages - 1); }
+  int chunk_of(int stage) const { return stage / schedule.ranks; }
+  at::Tensor compute(int stage, const at::Tensor& x, int micro_batch);
+
+  ProcessGroup group;
+  PipelineOptions options;
+  const PipelineSchedule& schedule = options.schedule;
+  std::vector<PipelineStage> stages;
+  std::vector<StageRunner> runners;
+  PipelineMessages messages;
+  PipelineSchedule forwards;
+  std::optional<PipelineMessages> evaluation;
+  PipelineFailure failure;
+  std::vector<StageAverage> averages;  // by stage of this rank, where there are replicas
+  std::deque<TiedWeight> tied;
+  std::optional<TensorForm> input_form, target_form;
+  std::optional<TensorForm> evaluation_input_form, evaluation_target_form;
+  int64_t steps = 0;
+  PipelineStats stats;
+
+  // Of the step under way.
+  at::Tensor whole_input, whole_target, loss_sum;
+  std::vector<int> backwards_left;  // by stage of this rank
+  int held = 0;
+};
+
+Pipeline::State::State(std::vector<PipelineStage> of_rank, ProcessGroup of_stages, PipelineOptions given)
+    : group(std::move(of_stages)),
+      options(std::move(given)),
+      stages(std::move(of_rank)),
+      messages(group, schedule),
+      forwards(forwards_of(schedule)),
+      failure(group) {
+  for (size_t chunk = 0; chunk < stages.size(); ++chunk) {
+    const int stage = static_cast<int>(chunk) * schedule.ranks + group.rank();
+    runners.emplace_back([this, stage](const at::Tensor& x, int i) { return compute(stage, x, i); },
+                         group.device());
+  }
+}
+
+// The last stage's output is the loss.
+at::Tensor Pipeline::State::compute(int stage, const at::Tensor& x, int micro_batch) {
+  const at::Tensor output = stages[static_cast<size_t>(chunk_of(stage))].forward(x);
+  if (stage + 1 == schedule.stages) {
+    const at::Tensor loss = options.loss(output, part_of(whole_target, micro_batch, schedule.micro_batches));
+    if (loss.defined() && loss.numel() == 1) return loss;
+    throw Error(ErrorCode::invalid_argument,
+                cat("pipeline: expected a loss of one number, got ",
+                    loss.defined() ? to_text(form_of(loss)) : "none", " of micro-batch ", micro_batch,
+                    " (rank ", group.rank(), "); return the mean over the micro-batch"));
+  }
+  if (output.defined() && output.is_floating_point()) return output;
+  throw Error(ErrorCode::invalid_argument,
+              cat("pipeline: expected an activation of floating point, got ",
+                  output.defined() ? to_text(form_of(output)) : "none", " from stage ", stage, " (rank ",
+                  group.rank(), "); cut the model elsewhere"));
+}
+
+// What is wrong with a batch on the rank that gives it.
+std::string Pipeline::State::problem_of_batch(const at::Tensor& batch, const char* name,
+                                              std::optional<TensorForm>& known) {
+  const std::string where = cat(" (rank ", group.rank(), ")");
+  if (!batch.defined() || batch.dim() == 0)
+    return cat("expected ", name, " of [batch, …], got ", batch.defined() ? "a scalar" : "none", where,
+               "; give it on this rank");
+  if (batch.size(0) == 0 || batch.size(0) % schedule.micro_batches != 0)
+    return cat("expected ", name, " rows that ", schedule.micro_batches, " micro-batches divide, got ",
+               batch.size(0), where, "; take another batch size or drop the last rows");
+  if (!known) known = form_of(batch);
+  if (form_of(batch) != *known)
+    return cat("expected ", name, " like the first step's, ", to_text(*known), ", got ",
+               to_text(form_of(batch)), " in step ", steps, ", from micro-batch 0 on", where,
+               "; keep the shape, by padding for instance");
+  return {};
+}
+
+// The ranks tell each other whether anything is wrong, and the rows of the input and the target.
+void Pipeline::State::agree_on_batch(const at::Tensor& input, const at::Tensor& target) {
+  std::string problem;
+  int64_t input_rows = -1, target_rows = -1;
+  if (is_first()) {
+    problem = problem_of_batch(input, "an input", input_form);
+    if (problem.empty()) input_rows = input.size(0);
+  }
+  if (is_last() && problem.empty()) {
+    problem = problem_of_batch(target, "a target", target_form);
+    if (problem.empty()) target_rows = target.size(0);
+  }
+  at::Tensor mine = at::empty({3}, at::kLong), all = at::empty({3 * group.size()}, at::kLong);
+  auto* const words = mine.data_ptr<int64_t>();
+  words[0] = problem.empty() ? 0 : 1;
+  words[1] = input_rows;
+  words[2] = target_rows;
+  group.all_gather(all, mine);
+  const at::Tensor highest = std::get<0>(all.view({group.size(), 3}).max(0));
+  const auto* const seen = highest.const_data_ptr<int64_t>();
+  if (seen[0] != 0) refuse_on_all(group, problem);
+  if (seen[1] == seen[2]) return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      cat("pipeline: expected as many rows of input and target, got ", seen[1], " (rank 0) and ", seen[2],
+          " (rank ", schedule.rank_of(schedule.stages - 1), "); let both ranks read the same batch"));
+}
+
+void Pipeline::State::forward(const PipelineAction& action, PipelineMessages& by, bool trains,
+                              bool recompute) {
+  const auto needed = needed_by(action, schedule);
+  const at::Tensor input =
+      needed ? by.receive(*needed) : part_of(whole_input, action.micro_batch, schedule.micro_batches);
+  at::Tensor output;
+  if (trains) {
+    output = runners[static_cast<size_t>(chunk_of(action.stage))].forward(
+        action.micro_batch, input, /*takes_gradient=*/action.stage > 0, recompute);
+    stats.held_peak = std::max(stats.held_peak, ++held);
+  } else {
+    output = compute(action.stage, input, action.micro_batch);
+  }
+  if (const auto made = made_by(action, schedule)) return by.send(*made, output);
+  loss_sum = loss_sum.defined() ? loss_sum + output : output;
+}
+
+void Pipeline::State::backward(const PipelineAction& action, PipelineMessages& by) {
+  StageRunner& runner = runners[static_cast<size_t>(chunk_of(action.stage))];
+  at::Tensor gradient;
+  if (const auto needed = needed_by(action, schedule)) {
+    gradient = by.receive(*needed);
+  } else {
+    gradient = at::empty({}, loss_sum.options()).fill_(1.0 / schedule.micro_batches).view_as(loss_sum);
+  }
+  const at::Tensor of_input = action.kind == RunKind::backward
+                                  ? runner.backward(action.micro_batch, gradient)
+                                  : runner.input_backward(action.micro_batch, gradient);
+  if (const auto made = made_by(action, schedule)) by.send(*made, of_input);
+}
+
+void Pipeline::State::end_of_stage_if(const PipelineAction& action) {
+  --held;
+  const auto chunk = static_cast<size_t>(chunk_of(action.stage));
+  if (--backwards_left[chunk] == 0 && !averages.empty()) averages[chunk].start();
+}
+
+void Pipeline::State::act(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute) {
+  switch (action.kind) {
+    case RunKind::forward:
+      return forward(action, by, trains, recompute);
+    case RunKind::input_grad:
+      return backward(action, by);
+    case RunKind::backward:
+      backward(action, by);
+      return end_of_stage_if(action);
+    case RunKind::weight_grad:
+      runners[static_cast<size_t>(chunk_of(action.stage))].weight_backward(action.micro_batch);
+      return end_of_stage_if(action);
+  }
+}
+
+void Pipeline::State::reduce_gradients() {
+  for (StageAverage& average : averages) average.finish();
+  for (TiedWeight& weight : tied) weight.sum_gradients();
+}
+
+at::Tensor Pipeline::State::mean_loss(const at::Tensor& sum, bool share) {
+  at::Tensor loss = sum.defined() ? sum / schedule.micro_batches : sum;
+  if (!share) return loss;
+  // As a double on the CPU: the other ranks do not know its type.
+  at::Tensor shared = at::empty({}, at::kDouble).fill_(0);
+  if (is_last()) shared.copy_(loss);
+  group.broadcast(shared, schedule.rank_of(schedule.stages - 1));
+  return is_last() ? loss : shared;
+}
+
+at::Tensor Pipeline::State::run(const PipelineSchedule& of_run, PipelineMessages& by, const at::Tensor& input,
+                                const at::Tensor& target, bool trains) {
+  whole_input = input;
+  whole_target = target;
+  loss_sum.reset();
+  held = 0;
+  stats = {};
+  backwards_left.assign(stages.size(), schedule.micro_batches);
+  by.begin_step();
+  const auto& actions = of_run.actions[static_cast<size_t>(group.rank())];
+  for (size_t i = 0; i < actions.size(); ++i) {
+    failure.now_at(actions[i], steps);
+    const PipelineAction* const next = i + 1 < actions.size() ? &actions[i + 1] : nullptr;
+    if (next != nullptr)
+      if (const auto message = needed_by(*next, schedule)) by.expect(*message);
+    // What is needed again at once is not computed twice.
+    const bool soon =
+        next != nullptr && next->stage == actions[i].stage && next->micro_batch == actions[i].micro_batch;
+    act(actions[i], by, trains, options.recompute && !soon);
+  }
+  by.finish_sends();
+  stats.messages = by.sent();
+  stats.bytes = by.bytes_sent();
+  stats.waited_seconds = by.waited_seconds();
+  if (trains) reduce_gradients();
+  const at::Tensor loss = mean_loss(std::exchange(loss_sum, {}), options.share_loss);
+  whole_input.reset();
+  whole_target.reset();
+  return loss;
+}
+
+at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run, PipelineMessages& by,
+                                           const at::Tensor& input, const at::Tensor& target, bool trains) {
+  agree_on_batch(input, target);
+  try {
+    const at::AutoGradMode mode(trains);
+    return run(of_run, by, input, target, trains);
+  } catch (...) {
+    failure.rethrow_explained();
+  }
+}
+
+Pipeline::Pipeline(std::vector<PipelineStage> stages, ProcessGroup group, PipelineOptions options) {
+  refuse_on_all(group, problem_of(stages, group, options));
+  check_same_schedules(group, options);
+  state_ = std::make_unique<State>(std::move(stages), std::move(group), std::move(options));
+}
+
+Pipeline::~Pipeline() = default;
+
+at::Tensor Pipeline::step(const at::Tensor& input, const at::Tensor& target) {
+  const at::Tensor loss = state_->run_or_explain(state_->schedule, state_->messages, input, target, true);
+  ++state_->steps;
+  return loss;
+}
+
+at::Tensor Pipeline::evaluate(const at::Tensor& input, const at::Tensor& target) {
+  State& state = *state_;
+  if (!state.evaluation) state.evaluation.emplace(state.group, state.forwards);
+  // Another batch size than training's has other activations too.
+  const auto training_input = std::exchange(state.input_form, state.evaluation_input_form);
+  const auto training_target = std::exchange(state.target_form, state.evaluation_target_form);
+  const PipelineStats training_stats = state.stats;
+  const at::Tensor loss = state.run_or_explain(state.forwards, *state.evaluation, input, target, false);
+  state.stats = training_stats;
+  state.evaluation_input_form = std::exchange(state.input_form, training_input);
+  state.evaluation_target_form = std::exchange(state.target_form, training_target);
+  return loss;
+}
+
+void Pipeline::tie(const at::Tensor& parameter) {
+  state_->tied.emplace_back(parameter, state_->group);
+}
+
+void Pipeline::average_over(ProcessGroup replicas) {
+  for (const PipelineStage& stage : state_->stages)
+    state_->averages.emplace_back(distinct_parameters(*stage.module), replicas);
+}
+
+std::vector<at::Tensor> Pipeline::parameters() const {
+  std::vector<at::Tensor> all;
+  std::set<const void*> seen;
+  for (const PipelineStage& stage : state_->stages)
+    for (const at::Tensor& parameter : distinct_parameters(*stage.module))
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) all.push_back(parameter);
+  return all;
+}
+
+const PipelineStats& Pipeline::last_step() const {
+  return state_->stats;
+}
+
+}  // namespace muster

@@ -1,0 +1,43 @@
+// What becomes of a pipeline's gradients after backward: averaged over replicas, summed over the ranks that
+// hold a tied weight. Used by pipeline.cc alone.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <vector>
+
+#include "muster/comm/process_group.h"
+
+namespace muster {
+
+// One stage's gradients, in one message a type of tensor.
+class StageAverage {
+ public:
+  StageAverage(std::vector<at::Tensor> parameters, ProcessGroup replicas);
+  void start();   // returns at once; parameters without a gradient count as zeros
+  void finish();  // Blocking: until the averages are in grad()
+
+ private:
+  struct Bucket {
+    std::vector<at::Tensor> parameters;
+    at::Tensor flat = {};
+    std::optional<Work> work = {};
+  };
+  ProcessGroup replicas_;
+  std::vector<Bucket> buckets_;
+};
+
+// A weight that some ranks of a group have in common.
+class TiedWeight {
+ public:
+  // As Pipeline::tie.
+  TiedWeight(at::Tensor parameter, ProcessGroup& group);
+  void sum_gradients();  // Collective: over its ranks
+
+ private:
+  at::Tensor parameter_;
+  std::optional<ProcessGroup> holders_;
+};
+
+}  // namespace muster

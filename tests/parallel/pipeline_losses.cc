@@ -1,0 +1,53 @@
+// Trains a fixed model of 4 stages for 20 steps by each schedule, and writes the losses as hexadecimal
+// floats; pipeline_losses.py does the same with torch.distributed.pipelining.
+#include <muster/muster.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+namespace {
+
+constexpr int kMicroBatches = 8;
+constexpr int64_t kRows = 64;
+
+torch::nn::Sequential whole_model() {
+  torch::manual_seed(7);
+  return torch::nn::Sequential(torch::nn::Linear(32, 96), torch::nn::Tanh(), torch::nn::Linear(96, 96),
+                               torch::nn::Tanh(), torch::nn::Linear(96, 96), torch::nn::Tanh(),
+                               torch::nn::Linear(96, 10));
+}
+
+void train(muster::Context& ctx) {
+  at::set_num_threads(1);
+  std::ofstream file(muster::cat(std::getenv("LOSSES_FOLDER"), "/ours-", ctx.rank()));
+  for (const auto& schedule : {muster::gpipe(ctx.world_size(), kMicroBatches),
+                               muster::one_f_one_b(ctx.world_size(), kMicroBatches)}) {
+    const auto stages = muster::cut_into_stages(whole_model(), muster::cut_at(7, {2, 4, 6}));
+    muster::Pipeline pipeline({stages[static_cast<size_t>(ctx.rank())]}, ctx.process_group(),
+                              {.schedule = schedule, .loss = [](const at::Tensor& x, const at::Tensor& y) {
+                                 return torch::cross_entropy_loss(x, y);
+                               }});
+    torch::optim::SGD optimizer(pipeline.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    torch::manual_seed(3);
+    for (int step = 0; step < 20; ++step) {
+      const auto x = torch::randn({kRows, 32});
+      const auto y = torch::randint(10, {kRows});
+      optimizer.zero_grad();
+      const auto loss = pipeline.step(x, y);
+      optimizer.step();
+      char text[64];
+      if (loss.defined()) {
+        std::snprintf(text, sizeof(text), "%a", static_cast<double>(loss.item<float>()));
+        file << schedule.name << " " << text << "\n";
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return muster::run(argc, argv, train);
+}
