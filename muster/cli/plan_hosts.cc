@@ -1,11 +1,8 @@
 #include "muster/cli/plan_hosts.h"
 
-#include <unistd.h>
-
 #include <future>
 
 #include "muster/base/env.h"
-#include "muster/base/fd.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
 #include "muster/cluster/host_watch.h"
@@ -14,7 +11,6 @@
 #include "muster/device/read_inventory.h"
 #include "muster/launch/job_plan.h"
 #include "muster/launch/job_start.h"
-#include "muster/placement/draw_svg.h"
 
 namespace muster {
 
@@ -75,9 +71,7 @@ int plan_on_hosts(const LaunchOptions& given, const RemoteOptions& remote) {
   Inventory inventory;
   inventory.source = "the hosts";
   for (std::future<Host>& answer : answers) inventory.hosts.push_back(answer.get());
-  const Plan plan = place(inventory, options);
-  show_plan(plan, options, STDOUT_FILENO);
-  if (!options.svg.empty()) write_file(options.svg, draw_svg(inventory, &plan));
+  show_dry_run(inventory, place(inventory, options), options);
   return 0;
 }
 

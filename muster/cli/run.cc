@@ -8,6 +8,7 @@
 #include "muster/cli/command_line.h"
 #include "muster/cli/config_file.h"
 #include "muster/cli/plan_hosts.h"
+#include "muster/cli/plan_model.h"
 #include "muster/cli/run_options.h"
 #include "muster/cli/value_flags.h"
 #include "muster/cluster/host_agent.h"
@@ -34,6 +35,7 @@ constexpr const char* kPlanExamples = R"(Examples:
   muster plan --gpus 0-3 --json          these GPUs, as JSON (schema muster.plan/1)
   muster plan --inventory box.json -n 8  another machine (from: muster devices --json > box.json)
   muster plan --hosts a:4,b:8            these hosts, asked over ssh
+  muster plan --model layers=24,width=2048,heads=16,context=1024,vocabulary=50304,batch=8    what fits there
 )";
 
 // torchrun's name for a flag's variable: PET_NPROC_PER_NODE.
@@ -268,11 +270,15 @@ void add_plan(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
   add_placement_options(command, *flags);
   add_hosts_options(command, *flags);
   command->add_option("--svg", flags->svg, "Draw the plan into this file")->type_name("FILE");
+  const auto model = std::make_shared<PlanModelFlags>();
+  add_model_options(command, *model);
   flags->dry_run = true;
   cut_program(*command, args);
   use_config_file(*command, args);
-  command->callback([flags, exit_code] {
-    const LaunchOptions options = to_launch_options(*flags, {});
+  command->callback([flags, model, exit_code] {
+    const auto about_model = to_about_model(*model, flags->json);
+    LaunchOptions options = to_launch_options(*flags, {});
+    options.about_model = about_model;
     const auto remote = to_remote_options(*flags);
     *exit_code = remote ? plan_on_hosts(options, *remote) : run(options);
   });

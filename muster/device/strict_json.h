@@ -40,6 +40,7 @@ class JsonObject {
   std::vector<JsonObject> objects_or_none(const char* key);
   std::vector<std::string> texts_or_none(const char* key);
   JsonObject object(const char* key);
+  void ignore(const char* key) { known_.insert(key); }  // for finish: it may be there
   void finish() const;
 
   [[noreturn]] void fail(const std::string& key, const std::string& expected, const std::string& got) const;

@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "muster/base/fd.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -18,7 +17,6 @@
 #include "muster/launch/restart.h"
 #include "muster/launch/worker_group.h"
 #include "muster/launch/worker_spec.h"
-#include "muster/placement/draw_svg.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/process_set.h"
 
@@ -65,8 +63,7 @@ int run(const LaunchOptions& given) {
   LeasedPlan leased = place_and_lease(inventory, options);
   const Plan& plan = leased.plan;
   if (options.dry_run) {
-    show_plan(plan, options, STDOUT_FILENO);
-    if (!options.svg.empty()) write_file(options.svg, draw_svg(inventory, &plan));
+    show_dry_run(inventory, plan, options);
     return 0;
   }
   ProcessSet processes({.stop_signals = options.stop_signals});

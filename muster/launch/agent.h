@@ -14,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/rank_env.h"
 #include "muster/launch/worker_exit.h"
+#include "muster/placement/plan.h"
 #include "muster/placement/request.h"
 
 namespace muster {
@@ -36,7 +37,9 @@ struct LaunchOptions {
   int cpu_slots = 0;           // 0: MUSTER_CPU_SLOTS, or 2
   std::string plan = {};       // a file to execute exactly; the request is then not looked at
   std::string svg = {};        // with dry_run: draw the plan into this file
-  bool lease = true;           // take a lease on every GPU, so that two jobs never get the same
+  // With dry_run: what is printed after the plan; with json the JSON of its member "model".
+  std::function<std::string(const Inventory&, const Plan&)> about_model = {};
+  bool lease = true;  // take a lease on every GPU, so that two jobs never get the same
   std::optional<std::chrono::milliseconds> wait = {};  // for GPUs that other jobs hold; nothing: do not
 
   std::string master_addr = {};  // empty: "localhost"

@@ -9,6 +9,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
+#include "muster/placement/draw_svg.h"
 #include "muster/placement/plan_json.h"
 #include "muster/placement/plan_table.h"
 
@@ -27,13 +28,18 @@ void check_launch(const LaunchOptions& options) {
 }
 
 void show_plan(const Plan& plan, const LaunchOptions& options, int fd) {
-  if (options.quiet && !options.dry_run) return;
+  if (options.quiet) return;
   std::string text = options.json ? plan_to_json(plan) : plan_table(plan);
-  if (plan.simulated && !options.dry_run && !options.json) {
+  if (plan.simulated && !options.json) {
     text += "the machine above is simulated: its ranks run on this one's CPU\n";
   }
-  if (options.dry_run) return write_all(fd, text);
   write_within(fd, text, kReaderPatience);  // who does not read it must not keep the ranks from starting
+}
+
+void show_dry_run(const Inventory& inventory, const Plan& plan, const LaunchOptions& options) {
+  const std::string model = options.about_model ? options.about_model(inventory, plan) : "";
+  write_all(STDOUT_FILENO, options.json ? plan_to_json(plan, model) : plan_table(plan) + model);
+  if (!options.svg.empty()) write_file(options.svg, draw_svg(inventory, &plan));
 }
 
 JobNote job_note(const LaunchOptions& options, const Plan& plan, const JobFacts& job) {

@@ -11,8 +11,12 @@ namespace muster {
 // Throws: invalid_argument.
 void check_launch(const LaunchOptions& options);
 
-// The plan as a table, or as JSON.
+// The plan as a table, or as JSON, before a start.
 void show_plan(const Plan& plan, const LaunchOptions& options, int fd);
+
+// All that a dry run has to show of the plan, on standard output, and its picture. Throws: as about_model,
+// before anything is printed.
+void show_dry_run(const Inventory& inventory, const Plan& plan, const LaunchOptions& options);
 
 // What `muster ps` is to show of this host's part of the job.
 JobNote job_note(const LaunchOptions& options, const Plan& plan, const JobFacts& job);

@@ -159,7 +159,7 @@ void check_shares(const JsonObject& document, const Plan& plan) {
 
 }  // namespace
 
-std::string plan_to_json(const Plan& plan) {
+std::string plan_to_json(const Plan& plan, const std::string& model) {
   // One rank a line: small enough for many ranks, and still readable, greppable and comparable by line.
   std::string text =
       cat("{\n  \"schema\": ", dump(kSchema), ",\n  \"policy\": ", dump(plan.policy),
@@ -173,7 +173,9 @@ std::string plan_to_json(const Plan& plan) {
     text += dump(to_json(rank));
     separator = ",\n    ";
   }
-  text += cat("\n  ],\n  \"notes\": ", dump(plan.notes), "\n}\n");
+  text += cat("\n  ],\n  \"notes\": ", dump(plan.notes));
+  if (!model.empty()) text += cat(",\n  \"model\": ", model);
+  text += "\n}\n";
   return text;
 }
 
@@ -197,6 +199,7 @@ Plan plan_from_json(const std::string& text, const std::string& source) {
   plan.global_batch = static_cast<int64_t>(document.size_or("global_batch", 0));
   check_shares(document, plan);
   plan.notes = document.texts_or_none("notes");
+  document.ignore("model");
   document.finish();
   return plan;
 }

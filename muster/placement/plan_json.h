@@ -8,8 +8,9 @@
 
 namespace muster {
 
-// The whole plan, one rank a line, with a newline at the end.
-std::string plan_to_json(const Plan& plan);
+// The whole plan, one rank a line, with a newline at the end. `model`: a member's JSON, which plans are read
+// without (`muster plan --model`); empty: none.
+std::string plan_to_json(const Plan& plan, const std::string& model = {});
 
 // The plan in `text`; `source` (a file's name) is named in errors.
 // Throws: invalid_argument naming the member when one is missing, unknown, of another type or out of range,

@@ -1,0 +1,171 @@
+#include "muster/cli/plan_model.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/cli/value_flags.h"
+#include "muster/placement/model_memory.h"
+#include "muster/placement/text_table.h"
+
+namespace muster {
+namespace {
+
+uint64_t memory_of_gpu(const Inventory& inventory, const GpuUuid& uuid) {
+  for (const Host& host : inventory.hosts) {
+    for (const Gpu& gpu : host.gpus) {
+      if (gpu.uuid == uuid) return gpu.memory_total_bytes;
+      for (const MigInstance& instance : gpu.mig)
+        if (instance.uuid == uuid) return instance.memory_total_bytes;
+    }
+  }
+  return 0;
+}
+
+// What the rank with the smallest share of a GPU has; nothing where no rank has one.
+std::optional<uint64_t> smallest_memory(const Inventory& inventory, const Plan& plan) {
+  std::map<std::string, uint64_t> sharers;
+  for (const RankPlan& rank : plan.ranks) ++sharers[rank.device.uuid.value];
+  std::optional<uint64_t> least;
+  for (const RankPlan& rank : plan.ranks) {
+    const uint64_t whole = memory_of_gpu(inventory, rank.device.uuid);
+    if (rank.device.kind != DeviceAssignment::Kind::cuda || whole == 0) continue;
+    const uint64_t share = whole / sharers[rank.device.uuid.value];
+    least = least ? std::min(*least, share) : share;
+  }
+  return least;
+}
+
+struct WayMemory {
+  ModelDivision division;
+  std::string obstacle;
+  RankBytes bytes;
+  int64_t most_layers = 0;
+};
+
+std::vector<WayMemory> ways_of(const ModelSizes& model, const Plan& plan, int64_t device_bytes) {
+  std::vector<WayMemory> ways;
+  for (const ModelDivision& division : model_divisions(static_cast<int>(plan.ranks.size()), plan.mesh)) {
+    WayMemory way{.division = division, .obstacle = obstacle(model, division), .bytes = {}};
+    if (way.obstacle.empty()) way.bytes = rank_bytes(model, division);
+    way.most_layers = most_layers(model, division, device_bytes);
+    ways.push_back(way);
+  }
+  return ways;
+}
+
+std::string bytes_text(int64_t bytes) {
+  return format_bytes(static_cast<uint64_t>(bytes));
+}
+
+std::string model_table(const ModelSizes& model, const std::vector<WayMemory>& ways, int64_t device_bytes) {
+  std::string text =
+      cat("\nmodel: ", num_parameters(model), " parameters, ", model.bf16 ? "bf16" : "fp32", ", AdamW, ",
+          model.batch, " × ", model.context, " tokens a step of each data-parallel rank; a device has ",
+          bytes_text(device_bytes), "\n");
+  std::vector<std::vector<std::string>> rows;
+  for (const WayMemory& way : ways) {
+    if (!way.obstacle.empty()) {
+      rows.push_back({way.division.name, "-", "-", "-", "-", "-", "-", way.obstacle, cat(way.most_layers)});
+      continue;
+    }
+    const RankBytes& b = way.bytes;
+    rows.push_back({way.division.name, bytes_text(b.parameters), bytes_text(b.gradients),
+                    bytes_text(b.optimizer), bytes_text(b.activations), bytes_text(b.other),
+                    bytes_text(b.total()), b.total() <= device_bytes ? "yes" : "no", cat(way.most_layers)});
+  }
+  return text + format_table({{"way"},
+                              {"parameters", true},
+                              {"gradients", true},
+                              {"optimizer", true},
+                              {"activations", true},
+                              {"other", true},
+                              {"a rank", true},
+                              {"fits"},
+                              {"most layers", true}},
+                             rows);
+}
+
+std::string model_json(const ModelSizes& model, const std::vector<WayMemory>& ways, int64_t device_bytes) {
+  using Json = nlohmann::ordered_json;
+  Json rows = Json::array();
+  for (const WayMemory& way : ways) {
+    const ModelDivision& d = way.division;
+    Json row = {{"way", d.name},
+                {"data_parallel", d.data},
+                {"pipeline_parallel", d.pipeline},
+                {"tensor_parallel", d.tensor}};
+    if (way.obstacle.empty()) {
+      row.update({{"parameter_bytes", way.bytes.parameters},
+                  {"gradient_bytes", way.bytes.gradients},
+                  {"optimizer_bytes", way.bytes.optimizer},
+                  {"activation_bytes", way.bytes.activations},
+                  {"other_bytes", way.bytes.other},
+                  {"rank_bytes", way.bytes.total()}});
+    } else {
+      row["obstacle"] = way.obstacle;
+    }
+    row["fits"] = way.obstacle.empty() && way.bytes.total() <= device_bytes;
+    row["most_layers"] = way.most_layers;
+    rows.push_back(row);
+  }
+  return Json{{"parameters", num_parameters(model)}, {"device_bytes", device_bytes}, {"ways", rows}}.dump();
+}
+
+int64_t device_memory(const std::string& text) {
+  constexpr uint64_t kMost = 1'000'000'000'000'000;
+  const auto refuse = [&] {
+    throw Error(ErrorCode::invalid_argument,
+                cat("--device-memory: expected a size from 1 byte to 1 PB such as 80GiB, got '",
+                    printable(text), "'; write 80GiB"));
+  };
+  uint64_t bytes = 0;
+  try {
+    bytes = parse_bytes(text);
+  } catch (const Error&) {
+    refuse();
+  }
+  if (bytes < 1 || bytes > kMost) refuse();
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace
+
+void add_model_options(CLI::App* command, PlanModelFlags& flags) {
+  text_flag(
+      command, "--model", flags.model, "SIZES", "a GPT's sizes such as layers=24,width=2048,…",
+      "Memory that training this GPT needs a rank, by each way: layers=24,width=2048,heads=16,context=1024,"
+      "vocabulary=50304,batch=8[,precision=bf16][,tied=1][,micro_batches=8]");
+  text_flag(command, "--device-memory", flags.device_memory, "BYTES", "a size such as 80GiB",
+            "With --model: a device's memory [the smallest of the plan's GPUs]");
+}
+
+std::function<std::string(const Inventory&, const Plan&)> to_about_model(const PlanModelFlags& flags,
+                                                                         bool json) {
+  if (flags.model.empty()) {
+    if (flags.device_memory.empty()) return {};
+    throw Error(ErrorCode::invalid_argument,
+                cat("--device-memory: expected --model beside it, got '", printable(flags.device_memory),
+                    "' alone; add --model layers=24,width=2048,…, or leave it out"));
+  }
+  const ModelSizes model = parse_model(flags.model);
+  const int64_t given = flags.device_memory.empty() ? 0 : device_memory(flags.device_memory);
+  return [model, given, json](const Inventory& inventory, const Plan& plan) {
+    const std::optional<uint64_t> found = smallest_memory(inventory, plan);
+    if (given == 0 && !found)
+      throw Error(ErrorCode::invalid_argument,
+                  "--model: expected a GPU in the plan, whose memory would count, got none; add "
+                  "--device-memory 80GiB");
+    const int64_t bytes = given > 0 ? given : static_cast<int64_t>(*found);
+    const std::vector<WayMemory> ways = ways_of(model, plan, bytes);
+    return json ? model_json(model, ways, bytes) : model_table(model, ways, bytes);
+  };
+}
+
+}  // namespace muster
