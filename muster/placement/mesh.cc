@@ -72,8 +72,9 @@ std::string reason_of(const PolicyInput& input, const Bandwidths& all, const std
     const UsableGpu& gpu = input.gpus[order[next]];
     const size_t named = axis + axes.size();
     const std::string name = named >= sizes.size() ? axes[named - sizes.size()].name : "the ranks left";
-    return cat("mesh: along ", name, " ", label_of(input.host, gpu), " by ",
-               to_string(*mesh_link(input, input.gpus[order[place]], gpu)), " ",
+    const Link* const link = mesh_link(input, input.gpus[order[place]], gpu);
+    if (link == nullptr) return cat("mesh: along ", name, " ", label_of(input.host, gpu), ", no link known");
+    return cat("mesh: along ", name, " ", label_of(input.host, gpu), " by ", to_string(*link), " ",
                static_cast<double>(all[order[place]][order[next]]) / kMegaOfGiga, " GB/s");
   }
   return "mesh: alone on its host";
