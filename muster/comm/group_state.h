@@ -46,6 +46,7 @@ struct ProcessGroup::State {
   int size = 1;
   std::mutex turn;  // to start a call that ranks agree on
   std::atomic<int64_t> sequence{0};
+  std::atomic<int64_t> calls{0}, bytes{0};  // Traffic
   int64_t sub_groups = 0;
   // Where ranks count those that left in good order. Outlives this group when the store does, so that the
   // next group of the same ranks (`generation` + 1) reads none of this one's keys.
@@ -53,6 +54,11 @@ struct ProcessGroup::State {
   int64_t generation = 0;
   std::shared_ptr<std::atomic<bool>> abandoned = std::make_shared<std::atomic<bool>>(false);
   ~State();
+
+  void count(const at::Tensor& given) {
+    calls.fetch_add(1, std::memory_order_relaxed);
+    bytes.fetch_add(static_cast<int64_t>(given.nbytes()), std::memory_order_relaxed);
+  }
 };
 
 inline constexpr const char* kDepartures = "departures";

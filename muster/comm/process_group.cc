@@ -103,6 +103,9 @@ c10::Device ProcessGroup::device() const {
 const std::string& ProcessGroup::backend() const {
   return state_->options.backend;
 }
+Traffic ProcessGroup::traffic() const {
+  return {.calls = state_->calls, .bytes = state_->bytes};
+}
 const c10::intrusive_ptr<c10d::Store>& ProcessGroup::store() const {
   return state_->store;
 }
@@ -120,6 +123,7 @@ void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
   if (!pass || !state_->blocking || !is_plain(tensor))
     return all_reduce_async(std::move(tensor), op, Caller::waits).wait();
   const int64_t sequence = state_->sequence++;
+  state_->count(tensor);
   try {
     RECORD_USER_SCOPE("all_reduce");  // for LibTorch's profiler
     state_->blocking->all_reduce_and_wait(tensor, to_c10d(op));
@@ -133,6 +137,7 @@ void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
 Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller caller) {
   ProcessGroupCall call("all_reduce", state_.get());
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
+  state_->count(tensor);
   call.in_common([&] { return cat(to_string(op), " ", describe(tensor)); });
   return call.start([&](auto& group) {
     auto options = call.options<c10d::AllreduceOptions>(caller);
@@ -145,6 +150,7 @@ Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller
   ProcessGroupCall call("reduce", state_.get());
   call.check_root(root);
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
+  state_->count(tensor);
   call.in_common([&] { return cat(to_string(op), " to ", root, " ", describe(tensor)); });
   return call.start([&](auto& group) {
     auto options = call.options<c10d::ReduceOptions>(caller);
@@ -158,6 +164,7 @@ Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
   ProcessGroupCall call("broadcast", state_.get());
   call.check_root(root);
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
+  if (state_->rank == root) state_->count(tensor);
   call.in_common([&] { return cat("from ", root, " ", describe(tensor)); });
   return call.start([&](auto& group) {
     auto options = call.options<c10d::BroadcastOptions>(caller);
@@ -172,6 +179,7 @@ Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller 
   at::Tensor to = call.tensor(output, true).view(-1);
   at::Tensor from = call.tensor(input, false).view(-1);
   call.check_parts(to, from, "output", "input");
+  state_->count(from);
   call.in_common([&] { return describe(input); });
   return call.start([&](auto& group) {
     return all_gather_single(group, to, from, call.options<c10d::AllgatherOptions>(caller));
@@ -181,6 +189,7 @@ Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller 
 Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op, Caller caller) {
   ProcessGroupCall call("reduce_scatter", state_.get());
   at::Tensor from = call.tensor(input, false).view(-1);
+  state_->count(from);
   const std::string& backend = state_->options.backend;
   if (backend == "shm" || backend == "mpi" || (input.is_cuda() && backend == "nccl")) {
     at::Tensor to = call.tensor(output, true).view(-1);
@@ -222,6 +231,7 @@ Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::ve
   };
   check(to, output_splits, "output");
   check(from, input_splits, "input");
+  state_->count(from);
   if (to.scalar_type() != from.scalar_type() || to.sizes().slice(1) != from.sizes().slice(1)) {
     throw Error(ErrorCode::invalid_argument,
                 cat("all_to_all: expected output rows like the input's, got output ", describe(to),
@@ -240,6 +250,7 @@ Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, C
   ProcessGroupCall call("gather", state_.get());
   call.check_root(root);
   std::vector<at::Tensor> inputs{call.tensor(input, false)};
+  state_->count(inputs[0]);
   std::vector<std::vector<at::Tensor>> outputs;
   if (state_->rank == root) {
     const at::Tensor to = call.tensor(output, true);
@@ -262,6 +273,7 @@ Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, 
   std::vector<std::vector<at::Tensor>> inputs;
   if (state_->rank == root) {
     const at::Tensor from = call.tensor(input, false);
+    state_->count(from);
     call.check_parts(from, outputs[0], "input", "output");
     inputs.push_back(parts_of(from, state_->size));
   }
@@ -278,6 +290,7 @@ Work ProcessGroup::send_async(at::Tensor tensor, int to, int tag) {
   ProcessGroupCall call("send", state_.get());
   call.check_root(to);
   std::vector<at::Tensor> tensors{call.host_tensor(tensor, false)};
+  state_->count(tensor);
   return call.start_between(to, tag, [&](auto& group) { return group.send(tensors, to, tag); });
 }
 

@@ -29,6 +29,14 @@ class Store;
 
 namespace muster {
 
+// What a rank has given to a group's collectives and messages since it was made. Bytes are of tensors that it
+// put in: an all_reduce's, a gather's input, a broadcast's on the root. How often they cross a wire is the
+// backend's. What goes to c10d past this class, as DistributedDataParallel's gradients, is not counted.
+struct Traffic {
+  int64_t calls = 0;
+  int64_t bytes = 0;
+};
+
 // What a caller does until it wait()s. One that waits at once lets a backend work in the caller's own thread.
 enum class Caller { goes_on, waits };
 
@@ -44,6 +52,7 @@ class ProcessGroup {
   int size() const;
   c10::Device device() const;          // where this rank computes
   const std::string& backend() const;  // "gloo", "nccl", "shm", "shm+gloo" or "mpi"
+  Traffic traffic() const;             // of this rank
 
   // Every rank ends with the reduction over all ranks, in place. Source: torch.distributed.all_reduce.
   void all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum);
