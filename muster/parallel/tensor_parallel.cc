@@ -1,123 +1,79 @@
 #include "muster/parallel/tensor_parallel.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
-#include <algorithm>
 #include <utility>
 
-#include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/parallel/collective_function.h"
+#include "muster/parallel/agree.h"
+#include "muster/parallel/group_collectives.h"
 
 namespace muster {
 
 namespace {
 
-constexpr const char* kSeedAlike = "make it after torch::manual_seed of one number on every rank";
-
-// The slice as a parameter with storage of its own.
-at::Tensor tensor_slice(const at::Tensor& whole, int64_t dim, Part part, int64_t stacks = 1) {
+// This rank's part of each of `stacks`, with storage of its own.
+at::Tensor own_outputs(const at::Tensor& whole, int64_t stacks, OwnRows rows) {
   if (!whole.defined()) return {};
-  const at::NoGradGuard no_grad;
-  const int64_t at_dim = stacks == 1 ? dim : dim + 1;
-  const at::Tensor stacked = stacks == 1 ? whole : whole.unflatten(dim, {stacks, -1});
-  at::Tensor slice = stacked.narrow(at_dim, part.begin, part.length);
-  if (stacks > 1) slice = slice.flatten(dim, dim + 1);
-  return slice.detach().clone(at::MemoryFormat::Contiguous).set_requires_grad(whole.requires_grad());
+  const at::Tensor parts = whole.detach().unflatten(0, {stacks, -1}).narrow(1, rows.begin, rows.length);
+  return parts.flatten(0, 1).clone(at::MemoryFormat::Contiguous);
 }
 
-// Parts of perhaps different lengths along `dim`, joined: padded to the longest, and cut after.
-at::Tensor gather_uneven(const at::Tensor& mine, int64_t total, int64_t dim, ProcessGroup& group) {
-  const at::NoGradGuard no_grad;
-  const int64_t ranks = group.size();
-  const int64_t longest = (total + ranks - 1) / ranks;
-  std::vector<int64_t> sizes = mine.sizes().vec();
-  sizes[static_cast<size_t>(dim)] = longest;
-  at::Tensor padded = at::zeros(sizes, mine.options());
-  padded.narrow(dim, 0, mine.size(dim)).copy_(mine.detach());
-  const at::Tensor all = gathered(padded, group, dim).unflatten(dim, {ranks, longest});
-  std::vector<at::Tensor> parts;
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    const int64_t length = total / ranks + (rank < total % ranks ? 1 : 0);
-    parts.push_back(all.select(dim, rank).narrow(dim, 0, length));
+// What is wrong with a size that is to be divided, or nothing.
+std::string wrong_division(const char* call, const char* what, int64_t size, const ProcessGroup& group) {
+  if (size % group.size() == 0) return {};
+  return cat(call, ": expected ", what, " that ", plural(group.size(), "rank"), " divide, got ", size,
+             " (rank ", group.rank(), "); change the layer, or the group's size");
+}
+
+std::string wrong_column(const at::Tensor& weight, const ColumnOptions& options, const ProcessGroup& group) {
+  const int64_t stacks = options.stacks, outputs = weight.size(0);
+  if (stacks < 1 || outputs % stacks != 0 || (options.uneven && stacks != 1)) {
+    return cat("column_parallel: expected stacks of one size, and one alone where uneven, got ", stacks,
+               " stacks of ", outputs, " outputs (rank ", group.rank(), "); correct the options");
   }
-  return at::cat(parts, dim);
+  if (!options.uneven)
+    return wrong_division("column_parallel", stacks == 1 ? "outputs" : "outputs a stack", outputs / stacks,
+                          group);
+  if (outputs >= group.size()) return {};
+  return cat("column_parallel: expected an output for each of ", plural(group.size(), "rank"), ", got ",
+             outputs, " (rank ", group.rank(), "); use a smaller group");
 }
 
-void expect_division(const char* call, const char* what, int64_t size, const ProcessGroup& group) {
-  if (size % group.size() == 0) return;
-  throw Error(ErrorCode::invalid_argument,
-              cat(call, ": expected ", what, " that ", plural(group.size(), "rank"), " divide, got ", size,
-                  " (rank ", group.rank(), "); change the layer, or the group's size"));
-}
-
-void expect_same_layer(const char* call, const at::Tensor& weight, const at::Tensor& bias,
-                       const std::string& options, ProcessGroup& group) {
-  expect_same(call, cat("weight ", fingerprint(weight), ", bias ", fingerprint(bias), options), group,
-              kSeedAlike);
+std::vector<Term> layer_terms(const torch::nn::Linear& layer, const std::optional<int64_t>& sequence_dim) {
+  std::vector<at::Tensor> tensors{layer->weight};
+  if (layer->bias.defined()) tensors.push_back(layer->bias);
+  std::vector<Term> terms = terms_of("parameter", tensors);
+  terms.push_back({.name = "sequence_dim", .value = sequence_dim ? cat(*sequence_dim) : "none"});
+  return terms;
 }
 
 }  // namespace
 
-at::Tensor copy_to_group(const at::Tensor& x, ProcessGroup group) {
-  return with_backward(
-      x, [](const at::Tensor& same) { return same; },
-      [group](const at::Tensor& gradient) { return reduce_from_group(gradient, group); });
-}
-
-at::Tensor reduce_from_group(const at::Tensor& x, ProcessGroup group) {
-  return with_backward(
-      x, [&](const at::Tensor& part) { return summed(part, group); },
-      [group](const at::Tensor& gradient) { return copy_to_group(gradient, group); });
-}
-
-at::Tensor gather_from_group(const at::Tensor& x, ProcessGroup group, int64_t dim) {
-  if (dim < 0) dim += x.dim();
-  return with_backward(
-      x, [&](const at::Tensor& part) { return gathered(part, group, dim); },
-      [group, dim](const at::Tensor& gradient) { return scatter_to_group(gradient, group, dim); });
-}
-
-at::Tensor scatter_to_group(const at::Tensor& x, ProcessGroup group, int64_t dim) {
-  dim = divisible_dim("scatter_to_group", x, group, dim);
-  return with_backward(
-      x, [&](const at::Tensor& whole) { return own_part(whole, group, dim); },
-      [group, dim](const at::Tensor& gradient) { return gather_from_group(gradient, group, dim); });
-}
-
-Part division(int64_t total, const ProcessGroup& group) {
-  const int64_t least = total / group.size();
-  const int64_t more = total % group.size();
-  const int64_t rank = group.rank();
-  return {.begin = rank * least + std::min(rank, more), .length = least + (rank < more ? 1 : 0)};
-}
-
 ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::Linear& whole, ProcessGroup group,
                                                    ColumnOptions options)
     : group_(std::move(group)), options_(options), outputs_(whole->weight.size(0)) {
-  constexpr const char* kCall = "column_parallel";
-  expect_same_layer(kCall, whole->weight, whole->bias,
-                    cat(", stacks ", options_.stacks, options_.uneven ? ", uneven" : ""), group_);
   const int64_t stacks = options_.stacks;
-  if (stacks < 1 || outputs_ % stacks != 0 || (options_.uneven && stacks != 1)) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(kCall, ": expected stacks of one size, and one alone where uneven, got ", stacks,
-                    " stacks of ", outputs_, " outputs (rank ", group_.rank(), "); correct the options"));
-  }
-  if (!options_.uneven)
-    expect_division(kCall, stacks == 1 ? "outputs" : "outputs a stack", outputs_ / stacks, group_);
-  const Part part = division(outputs_ / stacks, group_);
-  weight = register_parameter("weight", tensor_slice(whole->weight, 0, part, stacks));
-  bias = register_parameter("bias", tensor_slice(whole->bias, 0, part, stacks));
+  std::vector<Term> terms = layer_terms(whole, options_.sequence_dim);
+  terms.push_back({.name = "stacks", .value = cat(stacks, options_.uneven ? ", uneven" : "")});
+  require_agreement(group_, "column_parallel", wrong_column(whole->weight, options_, group_), terms);
+  const OwnRows rows = own_rows(outputs_ / stacks, group_);
+  weight =
+      register_parameter("weight", own_outputs(whole->weight, stacks, rows), whole->weight.requires_grad());
+  bias = register_parameter("bias", own_outputs(whole->bias, stacks, rows),
+                            whole->bias.defined() && whole->bias.requires_grad());
 }
 
-at::Tensor ColumnParallelLinearImpl::local(const at::Tensor& x) const {
-  return at::linear(x, weight, bias);
+at::Tensor ColumnParallelLinearImpl::forward(const at::Tensor& x) {
+  const at::Tensor input =
+      options_.sequence_dim ? gather_sequence(x, group_, *options_.sequence_dim) : copy_to_group(x, group_);
+  return at::linear(input, weight, bias);
 }
 
 WholeParameters ColumnParallelLinearImpl::gather_parameters() const {
   const auto whole = [&](const at::Tensor& mine) {
-    if (options_.stacks == 1) return gather_uneven(mine, outputs_, 0, group_);
+    if (options_.stacks == 1) return gathered_rows(mine, outputs_, group_);
     const at::Tensor stacked = mine.detach().unflatten(0, {options_.stacks, -1});
     return gathered(stacked, group_, 1).flatten(0, 1);
   };
@@ -126,24 +82,27 @@ WholeParameters ColumnParallelLinearImpl::gather_parameters() const {
   return all;
 }
 
-RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& whole, ProcessGroup group)
-    : group_(std::move(group)) {
-  constexpr const char* kCall = "row_parallel";
-  expect_same_layer(kCall, whole->weight, whole->bias, "", group_);
-  expect_division(kCall, "inputs", whole->weight.size(1), group_);
-  weight =
-      register_parameter("weight", tensor_slice(whole->weight, 1, division(whole->weight.size(1), group_)));
-  bias = register_parameter(
-      "bias", whole->bias.defined() ? tensor_slice(whole->bias, 0, {0, whole->bias.size(0)}) : at::Tensor());
+RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& whole, ProcessGroup group,
+                                             RowOptions options)
+    : group_(std::move(group)), options_(options) {
+  require_agreement(group_, "row_parallel",
+                    wrong_division("row_parallel", "inputs", whole->weight.size(1), group_),
+                    layer_terms(whole, options_.sequence_dim));
+  const bool trained = whole->weight.requires_grad();
+  weight = register_parameter("weight", own_part(whole->weight.detach(), group_, 1).clone(), trained);
+  bias = register_parameter("bias", whole->bias.defined() ? whole->bias.detach().clone() : at::Tensor(),
+                            whole->bias.defined() && whole->bias.requires_grad());
 }
 
+// The bias comes after the sum, so once. Ranks that add it to other tokens have other gradients of it.
 at::Tensor RowParallelLinearImpl::forward(const at::Tensor& x) {
-  const at::Tensor sum = reduce_from_group(partial(x), group_);
-  return bias.defined() ? sum + bias : sum;
-}
-
-at::Tensor RowParallelLinearImpl::partial(const at::Tensor& x) const {
-  return at::linear(x, weight);
+  const at::Tensor part = at::linear(x, weight);
+  if (!options_.sequence_dim) {
+    const at::Tensor sum = reduce_from_group(part, group_);
+    return bias.defined() ? sum + bias : sum;
+  }
+  const at::Tensor sum = reduce_scatter_sequence(part, group_, *options_.sequence_dim);
+  return bias.defined() ? sum + copy_to_group(bias, group_) : sum;
 }
 
 WholeParameters RowParallelLinearImpl::gather_parameters() const {
@@ -157,8 +116,8 @@ ColumnParallelLinear column_parallel(const torch::nn::Linear& whole, ProcessGrou
   return ColumnParallelLinear(whole, std::move(group), options);
 }
 
-RowParallelLinear row_parallel(const torch::nn::Linear& whole, ProcessGroup group) {
-  return RowParallelLinear(whole, std::move(group));
+RowParallelLinear row_parallel(const torch::nn::Linear& whole, ProcessGroup group, RowOptions options) {
+  return RowParallelLinear(whole, std::move(group), options);
 }
 
 }  // namespace muster

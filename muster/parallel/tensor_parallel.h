@@ -6,43 +6,25 @@
 //   muster::RowParallelLinear back = muster::row_parallel(down, tp);      // its inputs, divided
 //   y = back(torch::gelu(mine(x)));                                       // as down(gelu(up(x)))
 //
-// Below are the four functions of which such layers are made, then the layers. Each function's backward is
-// another one's forward. Outside of a divided stretch every rank holds the same values, and gradients are
-// those of the loss that every rank computes alike.
+// Outside of such a pair every rank holds the same values; between its two layers, parts. With `sequence_dim`
+// the ranks hold parts of the tokens outside, along that dimension (sequence parallelism, arXiv:2205.05198):
+// what is outside must then be sequence_parallel.h's.
 // Source: Shoeybi et al., Megatron-LM, arXiv:1909.08053.
 #pragma once
 
 #include <torch/nn/module.h>
-#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "muster/comm/process_group.h"
+#include "muster/parallel/group_functions.h"
 
 namespace muster {
-
-// Where a divided stretch begins: x itself; backward sums the ranks' gradients. Collective: in backward.
-at::Tensor copy_to_group(const at::Tensor& x, ProcessGroup group);
-// Where it ends in parts of a sum: the sum over the ranks; backward gives the gradient itself. Collective.
-at::Tensor reduce_from_group(const at::Tensor& x, ProcessGroup group);
-// The ranks' parts joined along `dim`; backward gives this rank's part. Collective. Shapes: the same on every
-// rank.
-at::Tensor gather_from_group(const at::Tensor& x, ProcessGroup group, int64_t dim = -1);
-// This rank's part along `dim`; backward joins the gradients' parts. Collective: in backward. Throws:
-// invalid_argument for a size that the ranks do not divide.
-at::Tensor scatter_to_group(const at::Tensor& x, ProcessGroup group, int64_t dim = -1);
-
-// A stretch of rows. `division` gives each rank one; where the ranks do not divide `total`, the first ones
-// have one more.
-struct Part {
-  int64_t begin = 0;
-  int64_t length = 0;
-};
-Part division(int64_t total, const ProcessGroup& group);
 
 using WholeParameters = std::map<std::string, at::Tensor>;  // as the undivided layer names them
 
@@ -61,6 +43,11 @@ struct ColumnOptions {
   int64_t stacks = 1;
   // Whether the first ranks may have an output more, as a head over a vocabulary.
   bool uneven = false;
+  std::optional<int64_t> sequence_dim = {};  // along which the input is this rank's part
+};
+
+struct RowOptions {
+  std::optional<int64_t> sequence_dim = {};  // along which the output is this rank's part
 };
 
 // A linear layer of which each rank computes some outputs. Weight [own outputs, inputs], bias [own outputs].
@@ -69,11 +56,9 @@ class ColumnParallelLinearImpl : public torch::nn::Module, public DividedLayer {
   // Collective. Throws: as column_parallel.
   ColumnParallelLinearImpl(const torch::nn::Linear& whole, ProcessGroup group, ColumnOptions options = {});
 
-  // Shapes: x [..., inputs], the same values on every rank; gives [..., own outputs]. Collective: in
-  // backward.
-  at::Tensor forward(const at::Tensor& x) { return local(copy_to_group(x, group_)); }
-  // The product alone: for an input whose gradients another function sums.
-  at::Tensor local(const at::Tensor& x) const;
+  // Shapes: x [..., inputs], the same values on every rank, or its part of them; gives [..., own outputs].
+  // Collective: in backward, with a sequence_dim here too.
+  at::Tensor forward(const at::Tensor& x);
 
   std::vector<at::Tensor> divided() const override { return parameters(); }
   WholeParameters gather_parameters() const override;
@@ -91,12 +76,11 @@ TORCH_MODULE(ColumnParallelLinear);
 class RowParallelLinearImpl : public torch::nn::Module, public DividedLayer {
  public:
   // Collective. Throws: as row_parallel.
-  RowParallelLinearImpl(const torch::nn::Linear& whole, ProcessGroup group);
+  RowParallelLinearImpl(const torch::nn::Linear& whole, ProcessGroup group, RowOptions options = {});
 
-  // Shapes: x [..., own inputs]; gives [..., outputs], the same on every rank. Collective: yes.
+  // Shapes: x [..., own inputs]; gives [..., outputs], the same on every rank, or its part of them.
+  // Collective: yes.
   at::Tensor forward(const at::Tensor& x);
-  // This rank's summand, without the bias: for what sums, and then adds the bias, another way.
-  at::Tensor partial(const at::Tensor& x) const;
 
   std::vector<at::Tensor> divided() const override { return {weight}; }
   WholeParameters gather_parameters() const override;
@@ -105,6 +89,7 @@ class RowParallelLinearImpl : public torch::nn::Module, public DividedLayer {
 
  private:
   mutable ProcessGroup group_;
+  RowOptions options_;
 };
 TORCH_MODULE(RowParallelLinear);
 
@@ -113,6 +98,6 @@ TORCH_MODULE(RowParallelLinear);
 // inputs that the ranks do not divide, and for layers that differ.
 ColumnParallelLinear column_parallel(const torch::nn::Linear& whole, ProcessGroup group,
                                      ColumnOptions options = {});
-RowParallelLinear row_parallel(const torch::nn::Linear& whole, ProcessGroup group);
+RowParallelLinear row_parallel(const torch::nn::Linear& whole, ProcessGroup group, RowOptions options = {});
 
 }  // namespace muster

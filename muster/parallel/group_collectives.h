@@ -1,11 +1,10 @@
-// What the pieces that divide tensors over a group share: collectives along any dimension, how autograd goes
-// back through one, and how ranks compare what they must have alike. Inside of this folder.
+// What the pieces that divide tensors over a group share: collectives along any dimension, and how autograd
+// goes back through one. Inside of this folder; group_functions.h is what users call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <functional>
-#include <string>
 
 #include "muster/comm/process_group.h"
 
@@ -25,14 +24,21 @@ at::Tensor own_part(const at::Tensor& x, const ProcessGroup& group, int64_t dim)
 // Part r along `scatter_dim` goes to rank r; what comes is joined along `gather_dim`.
 at::Tensor exchanged(const at::Tensor& x, ProcessGroup& group, int64_t scatter_dim, int64_t gather_dim);
 
-// Throws: invalid_argument unless the ranks divide x's `dim`; gives `dim` counted from 0.
+// A stretch of rows. Where the ranks do not divide `total`, the first ones have one more.
+struct OwnRows {
+  int64_t begin = 0;
+  int64_t length = 0;
+};
+OwnRows own_rows(int64_t total, const ProcessGroup& group);
+// Such stretches of all ranks, joined.
+at::Tensor gathered_rows(const at::Tensor& mine, int64_t total, ProcessGroup& group);
+
+// For a backward that cannot be differentiated itself. Throws: failed_precondition where that is asked for.
+void refuse_second_derivative(const char* call);
+
+// `dim` counted from 0. Throws: invalid_argument where x has none such; the second also where the ranks do
+// not divide its size.
+int64_t existing_dim(const char* call, const at::Tensor& x, const ProcessGroup& group, int64_t dim);
 int64_t divisible_dim(const char* call, const at::Tensor& x, const ProcessGroup& group, int64_t dim);
-
-// Throws: invalid_argument on every rank, naming the first rank whose `value` is another. Collective: yes.
-void expect_same(const std::string& call, const std::string& value, ProcessGroup& group,
-                 const std::string& next_step);
-
-// "Float [2, 3], sum of bits 7": equal tensors give equal text.
-std::string fingerprint(const at::Tensor& tensor);
 
 }  // namespace muster

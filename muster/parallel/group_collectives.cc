@@ -1,7 +1,8 @@
-#include "muster/parallel/collective_function.h"
+#include "muster/parallel/group_collectives.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -30,20 +31,6 @@ struct CollectiveFunction : torch::autograd::Function<CollectiveFunction> {
     return {static_cast<KeptMap*>(capsule.get())->map(gradients[0]), at::Tensor(), at::Tensor()};
   }
 };
-
-// Whole numbers of the same width, whose sum does not depend on the order.
-at::Tensor bits_of(const at::Tensor& tensor) {
-  switch (tensor.element_size()) {
-    case 1:
-      return tensor.view(at::kByte);
-    case 2:
-      return tensor.view(at::kShort);
-    case 4:
-      return tensor.view(at::kInt);
-    default:
-      return tensor.view(at::kLong);
-  }
-}
 
 // The dimension `dim` as [ranks, size / ranks], its ranks first.
 at::Tensor parts_first(const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
@@ -93,13 +80,47 @@ at::Tensor exchanged(const at::Tensor& x, ProcessGroup& group, int64_t scatter_d
   return joined_along(come, gather_dim);
 }
 
-int64_t divisible_dim(const char* call, const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
+OwnRows own_rows(int64_t total, const ProcessGroup& group) {
+  const int64_t least = total / group.size();
+  const int64_t more = total % group.size();
+  const int64_t rank = group.rank();
+  return {.begin = rank * least + std::min(rank, more), .length = least + (rank < more ? 1 : 0)};
+}
+
+// Padded to the longest, and cut after.
+at::Tensor gathered_rows(const at::Tensor& mine, int64_t total, ProcessGroup& group) {
+  const int64_t ranks = group.size();
+  const int64_t longest = (total + ranks - 1) / ranks;
+  std::vector<int64_t> sizes = mine.sizes().vec();
+  sizes[0] = longest;
+  at::Tensor padded = at::zeros(sizes, mine.options());
+  padded.narrow(0, 0, mine.size(0)).copy_(mine.detach());
+  const at::Tensor all = gathered(padded, group, 0);
+  std::vector<at::Tensor> parts;
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    parts.push_back(all.narrow(0, rank * longest, total / ranks + (rank < total % ranks ? 1 : 0)));
+  return at::cat(parts);
+}
+
+void refuse_second_derivative(const char* call) {
+  if (!at::GradMode::is_enabled()) return;
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat(call, ": expected one backward, got a derivative of it; call backward without create_graph"));
+}
+
+int64_t existing_dim(const char* call, const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
   const int64_t counted = dim < 0 ? dim + x.dim() : dim;
   if (counted < 0 || counted >= x.dim()) {
     throw Error(ErrorCode::invalid_argument,
                 cat(call, ": expected a dimension of [", join(x.sizes(), ", "), "], got ", dim, " (rank ",
                     group.rank(), "); count from 0, or from -1 at the end"));
   }
+  return counted;
+}
+
+int64_t divisible_dim(const char* call, const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
+  const int64_t counted = existing_dim(call, x, group, dim);
   if (x.size(counted) % group.size() != 0) {
     throw Error(ErrorCode::invalid_argument,
                 cat(call, ": expected a size along dimension ", counted, " that ",
@@ -107,24 +128,6 @@ int64_t divisible_dim(const char* call, const at::Tensor& x, const ProcessGroup&
                     join(x.sizes(), ", "), "] (rank ", group.rank(), "); pad it, or use another group"));
   }
   return counted;
-}
-
-void expect_same(const std::string& call, const std::string& value, ProcessGroup& group,
-                 const std::string& next_step) {
-  const std::vector<std::string> all = group.all_gather_bytes(value, call);
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat(call, ": expected the same on every rank, got ", all[0], " (rank 0) and ", all[rank],
-                    " (rank ", rank, "); ", next_step));
-  }
-}
-
-std::string fingerprint(const at::Tensor& tensor) {
-  if (!tensor.defined()) return "none";
-  const at::Tensor bits = bits_of(tensor.detach().contiguous());
-  return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "], sum of bits ",
-             bits.sum(at::kLong).item<int64_t>());
 }
 
 }  // namespace muster

@@ -1,0 +1,35 @@
+// The parameters of a model some of whose layers are divided over a group: which are, their gradients' norm,
+// and the undivided model's.
+//
+//   const muster::ParallelParameters parameters = muster::parallel_parameters(*model);
+//   const auto norm = muster::parallel_grad_norm(parameters.divided, parameters.replicated, tp);
+//   muster::clip_grads_with_norm(model->parameters(), 1.0, norm);     // train/clip.h: alike on every rank
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <vector>
+
+#include "muster/comm/process_group.h"
+#include "muster/parallel/tensor_parallel.h"
+
+namespace muster {
+
+// Each parameter once, in the model's order.
+struct ParallelParameters {
+  std::vector<at::Tensor> divided;     // a part of its own on each rank
+  std::vector<at::Tensor> replicated;  // the same on every rank
+};
+ParallelParameters parallel_parameters(const torch::nn::Module& model);
+
+// The norm of all gradients as of one vector, as the undivided model has it: every rank's parts count, and
+// what all have alike counts once. A scalar on the group's device, the same on every rank; `norm_type` may be
+// infinity. Collective: yes. Throws: invalid_argument for a norm_type that is not above 0.
+at::Tensor parallel_grad_norm(const std::vector<at::Tensor>& divided,
+                              const std::vector<at::Tensor>& replicated, ProcessGroup group,
+                              double norm_type = 2);
+
+// The undivided model's parameters, on every rank, named as there. Collective: yes.
+WholeParameters gather_parameters(const torch::nn::Module& model);
+
+}  // namespace muster
