@@ -2,10 +2,13 @@
 //
 //   gpt                                                        on every device: the text in data/, a minute
 //   muster run -n 2 gpt --steps 2000 --prompt "ROMEO:"         two ranks
+//   gpt --shard zero1                                          the optimizer's state divided over the ranks
+//   gpt --local-sgd 8                                          ranks that train alone, and meet every 8 steps
 //   gpt --run-dir runs/gpt --steps 4000 --resume               goes on from the last checkpoint there
 //   gpt --text my.txt --layers 6 --heads 6 --width 384 --context 256 --batch 64 --lr 1e-3 --steps 5000
 //
-// The model is in gpt.h, the text in text.h, the command line in options.h. On CPUs the same seed and number
+// The model is in gpt.h, the text in text.h, what --shard and --local-sgd do in ways.h, the command line in
+// options.h. README.md tells the ways apart. On CPUs the same seed and number
 // of ranks give the same numbers, bit for bit.
 #include <muster/muster.h>
 #include <torch/torch.h>
@@ -15,21 +18,7 @@
 #include "gpt.h"
 #include "options.h"
 #include "text.h"
-
-// Matrices decay; biases and the norms' scales do not.
-torch::optim::AdamW make_optimizer(Gpt& net, const Options& options) {
-  std::vector<torch::Tensor> matrices;
-  std::vector<torch::Tensor> others;
-  for (const auto& parameter : net->parameters())
-    (parameter.dim() < 2 ? others : matrices).push_back(parameter);
-  const auto adamw = torch::optim::AdamWOptions(options.lr).betas({0.9, 0.99});
-  std::vector<torch::optim::OptimizerParamGroup> groups;
-  groups.emplace_back(matrices, std::make_unique<torch::optim::AdamWOptions>(adamw));
-  groups.emplace_back(others, std::make_unique<torch::optim::AdamWOptions>(adamw));
-  static_cast<torch::optim::AdamWOptions&>(groups[0].options()).weight_decay(options.weight_decay);
-  static_cast<torch::optim::AdamWOptions&>(groups[1].options()).weight_decay(0);
-  return torch::optim::AdamW(groups, adamw);
-}
+#include "ways.h"
 
 // Rises evenly in the warm-up, then falls as half a cosine, to a tenth.
 muster::Rate learning_rate(const Options& options) {
@@ -45,9 +34,9 @@ void train(const Options& options, const Text& text, muster::Context& ctx) {
   ctx.seed_all(options.seed);
   Gpt net(options.model);
   net->to(ctx.device());
-  auto optimizer = make_optimizer(net, options);
+  Way way(net, options, ctx);
   muster::Precision precision(ctx.device(), options.precision);
-  muster::Schedule schedule(optimizer, learning_rate(options));
+  muster::Schedule schedule(way.optimizer(), learning_rate(options));
   const Windows everywhere(text.train(), options.model.context);
   auto windows =
       ctx.loader(everywhere, ctx.sampler(muster::pseudo_shuffled(everywhere.size()), {.seed = options.seed}),
@@ -56,19 +45,14 @@ void train(const Options& options, const Text& text, muster::Context& ctx) {
                              {.batch_size = options.batch}, {.shuffle = false, .pad = false});
 
   muster::Checkpoints checkpoints(ctx, {.folder = run_dir + "/checkpoints", .resume = options.resume});
-  checkpoints.add("model", net)
-      .add("optimizer", optimizer)
-      .add("schedule", schedule)
-      .add("precision", precision);
+  checkpoints.add("model", net).add("schedule", schedule).add("precision", precision);
   checkpoints.add("windows", windows).add("text", text);
-  checkpoints.restore();
+  if (options.whole_optimizer()) {
+    checkpoints.add("optimizer", way.optimizer());
+    checkpoints.restore();
+  }
 
-  muster::DistributedDataParallel model(net, ctx.process_group());
-  muster::TrainStep step(model, optimizer,
-                         {.precision = &precision,
-                          .clip_norm = options.clip,
-                          .schedule = &schedule,
-                          .on_nonfinite = options.on_nonfinite()});
+  way.begin({.precision = &precision, .schedule = &schedule, .on_nonfinite = options.on_nonfinite()});
   muster::Metrics metrics(ctx, {.folder = run_dir});
   metrics.continue_after(checkpoints.step());
   const auto validation_loss = [&] {
@@ -84,11 +68,12 @@ void train(const Options& options, const Text& text, muster::Context& ctx) {
     muster::Progress progress(muster::cat("step ", until, "/", options.steps),
                               (until - begin) * options.accumulate * of_all, ctx.is_main());
     for (const auto& batch : windows.steps(until)) {
-      const auto loss = step(batch, [&] { return next_token_loss(model(batch.tokens), batch.targets); });
+      const auto loss = way.step(batch);
       metrics.mean("loss", loss, static_cast<double>(batch.size()));
       progress.update(of_all, loss.item<double>());
     }
     progress.finish();
+    way.meet();
     metrics.write(until, {{"validation_loss", validation_loss()},
                           {"lr", schedule.lr()},
                           {"tokens_per_second",

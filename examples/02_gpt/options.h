@@ -27,11 +27,27 @@ struct Options {
   bool resume = false;
   bool allow_nan = false;
   std::string run_dir;
+  std::string shard = "none";
+  int64_t local_sgd = 0;
 
+  // Each rank has all of the optimizer's state, so that rank 0's checkpoint holds it.
+  bool whole_optimizer() const { return shard == "none" && local_sgd == 0; }
   muster::OnNonfinite on_nonfinite() const {
     return allow_nan ? muster::OnNonfinite::ignore : muster::OnNonfinite::stop;
   }
 };
+
+// Throws: CLI::ValidationError for flags that do not go together.
+inline void check_together(const Options& o) {
+  const auto refuse = [](const std::string& text) { throw CLI::ValidationError(text); };
+  if (o.shard != "none" && o.local_sgd > 0)
+    refuse("--local-sgd: expected no --shard beside it, got --shard " + o.shard +
+           "; ranks that train alone need all of the optimizer's state: leave one out");
+  if (o.resume && !o.whole_optimizer())
+    refuse(std::string("--resume: expected neither --shard nor --local-sgd beside it, got ") +
+           (o.local_sgd > 0 ? "--local-sgd" : "--shard " + o.shard) +
+           "; a checkpoint holds no state of optimizers that differs between ranks: begin anew");
+}
 
 // Prints what is wrong (or the help) and ends the process when the arguments are not usable.
 inline Options parse_options(int argc, char** argv) {
@@ -66,12 +82,18 @@ inline Options parse_options(int argc, char** argv) {
   app.add_option("--precision", o.precision, "of the forward: fp32, bf16, or fp16 with a loss scale")
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  app.add_option("--shard", o.shard,
+                 "over the ranks: the optimizer's state (zero1), and gradients too (zero2)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"none", "zero1", "zero2"}));
+  number("--local-sgd", o.local_sgd, 0, "steps that each rank takes alone between averages; 0: none");
   app.add_flag("--allow-nan", o.allow_nan, "go on when gradients are no numbers");
   app.add_flag("--resume", o.resume, "go on from the newest checkpoint in the run directory");
   app.add_option("--run-dir", o.run_dir,
                  "where metrics and checkpoints go (default: the launcher's run directory)");
   try {
     app.parse(argc, argv);
+    check_together(o);
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error) == 0 ? 0 : 2);
   }

@@ -53,6 +53,31 @@ class Learning(GptTest):
         self.assertEqual(self.last_line(resumed), whole, "not the same bits as in one go")
 
 
+class Ways(GptTest):
+    def losses(self, name, *flags):
+        done = self.gpt(name, "--steps", "40", *flags)
+        self.assertIn("validation_loss", self.last_line(done))
+        self.assertTrue((pathlib.Path(self.folder) / name / "checkpoints/step-40/manifest.json").exists())
+        return [value for line in self.metrics(name) for value in (line["loss"], line["validation_loss"])]
+
+    def assert_near(self, losses, plain, bound):
+        self.assertEqual(len(losses), len(plain))
+        self.assertLessEqual(max(abs(a - b) for a, b in zip(losses, plain)), bound)
+
+    def test_divided_state_gives_the_same_losses(self):
+        plain = self.losses("plain")
+        self.assert_near(self.losses("zero1", "--shard", "zero1"), plain, 1e-4)
+        self.assert_near(self.losses("zero2", "--shard", "zero2"), plain, 1e-4)
+        self.assertNotEqual(self.losses("other", "--seed", "2"), plain)
+
+    def test_ranks_that_train_alone_learn_as_much(self):
+        plain = self.losses("plain")
+        for every in ("1", "4"):
+            local = self.losses("local" + every, "--local-sgd", every)
+            self.assert_near(local[-1:], plain[-1:], 0.15)
+            self.assertNotEqual(local, plain, "nothing was done differently")
+
+
 class BadInput(GptTest):
     def assert_refused(self, *argv, says, code=2):
         done = self.start(GPT, *argv, "--run-dir", f"{self.folder}/mine", MUSTER_NPROC=2)
@@ -78,6 +103,13 @@ class BadInput(GptTest):
     def test_options(self):
         for argv in (("--layers", "0"), ("--steps", "x"), ("--temperature", "0"), ("--no-such-flag",)):
             self.assert_refused(*argv, says=(argv[0],))
+
+    def test_ways_that_do_not_go_together(self):
+        self.assert_refused("--shard", "zero1", "--local-sgd", "4", says=("--local-sgd: expected no --shard",))
+        self.assert_refused("--shard", "zero2", "--resume", says=("--resume: expected neither --shard", "got --shard zero2"))
+        self.assert_refused("--local-sgd", "4", "--resume", says=("got --local-sgd",))
+        self.assert_refused("--shard", "zero4", says=("--shard",))
+        self.assert_refused("--local-sgd", "-1", says=("--local-sgd",))
 
     def test_a_checkpoint_of_another_text(self):
         for name, letters in (("one", "ab"), ("two", "ac")):
