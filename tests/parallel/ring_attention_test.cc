@@ -152,6 +152,34 @@ TEST_P(AttentionTest, ZigzagPositionsAreOnePieceOfEachHalf) {
   });
 }
 
+// K is a rank's keys. The scores of two blocks would be 64 K, those of a rank 256 K.
+TEST(AttentionOfRanks, TheRingsMemoryGrowsWithTheKeysAlone) {
+  at::set_num_threads(1);
+  run_ranks(4, [](ProcessGroup& group) {
+    const int64_t keys = 2 * 1024 * 16 * 4;
+    const auto numbers = [&](uint64_t seed) { return tensor_numbers({1, 2, 1024, 16}, seed, at::kFloat); };
+    const at::Tensor q = numbers(1).requires_grad_(), k = numbers(2).requires_grad_();
+    const at::Tensor v = numbers(3).requires_grad_(), weights = numbers(4);
+    const auto measured = [](const auto& body) {
+      const auto meter = std::make_shared<MemoryMeter>();
+      const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+      body();
+      return *meter;
+    };
+    at::Tensor out;
+    const MemoryMeter forward =
+        measured([&] { out = ring_attention(q, k, v, group, {.causal = true, .tile = 64}); });
+    const MemoryMeter backward = measured([&] { out.backward(weights); });
+    EXPECT_EQ(forward.largest, 2 * keys);
+    EXPECT_EQ(backward.largest, 2 * keys);
+    EXPECT_LT(forward.most, 7 * keys);
+    EXPECT_LT(backward.most, 13 * keys);
+    if (group.rank() == 3)
+      std::printf("at most %.1f K in forward, %.1f K in backward\n", static_cast<double>(forward.most) / keys,
+                  static_cast<double>(backward.most) / keys);
+  });
+}
+
 TEST(AttentionOfRanks, WhatDoesNotFitIsRefusedOnEachRank) {
   const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
     const auto of = [](int64_t heads, int64_t tokens) { return torch::ones({1, heads, tokens, 4}); };

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -42,6 +44,23 @@ inline torch::nn::Linear tensor_linear(int64_t inputs, int64_t outputs, uint64_t
 inline double tensor_difference(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).abs().max().item<double>();
 }
+
+// What this thread has allocated by torch since, at most, and the largest piece of it.
+class MemoryMeter : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    now_ += bytes;
+    most = std::max(most, now_);
+    largest = std::max(largest, bytes);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  int64_t most = 0;
+  int64_t largest = 0;
+
+ private:
+  int64_t now_ = 0;
+};
 
 inline int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   int64_t bytes = 0;
