@@ -126,6 +126,8 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
              "Failures after which a host is set aside, where others are left [3]");
   text_flag(command, "--stopped-timeout", flags.stopped_timeout, "TIME", "a time such as 1m",
             "End a rank that has been stopped (SIGSTOP) this long [it is only named]");
+  text_flag(command, "--on-failure", flags.on_failure, "WHAT", "end or continue",
+            "A rank that fails: end all [end], or continue without it (parameter servers)");
   text_flag(command, "--collective-timeout", flags.collective_timeout, "TIME", "a time such as 10m",
             "Time that a collective of muster's process groups waits for a rank [30m]");
   command->add_flag("--dry-run", flags.dry_run, "Show the plan on standard output and stop");

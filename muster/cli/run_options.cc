@@ -276,6 +276,15 @@ void add_programs(const RunFlags& flags, const std::vector<MoreProgram>& more, L
   options.request.nproc_per_node = num_ranks;
 }
 
+bool goes_on_after_failure(const RunFlags& flags, bool several_hosts) {
+  const std::string what =
+      flags.on_failure.empty() ? get_env("MUSTER_ON_FAILURE").value_or("end") : flags.on_failure;
+  if (what != "end" && what != "continue") throw bad_flag("--on-failure", "end or continue", what);
+  if (what == "continue" && several_hosts)
+    throw bad_flag("--on-failure", "continue on one host alone", "several hosts");
+  return what == "continue";
+}
+
 }  // namespace
 
 LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> program,
@@ -305,6 +314,8 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   options.extra_env = parse_env(flags.env);
   options.time_limit = time_limit(flags.timeout, "--timeout");
   options.stopped_timeout = time_limit(flags.stopped_timeout, "--stopped-timeout");
+  options.goes_on = goes_on_after_failure(flags, several_hosts);
+  if (options.goes_on) options.extra_env["MUSTER_ON_FAILURE"] = "continue";
   if (time_limit(flags.collective_timeout, "--collective-timeout")) {
     options.extra_env["MUSTER_COLLECTIVE_TIMEOUT"] = flags.collective_timeout;
   } else {  // what the ranks would find wrong, each for itself

@@ -67,6 +67,7 @@ struct RunFlags {
   std::string work_dir;
   std::string timeout;
   std::string stopped_timeout;
+  std::string on_failure;  // empty: MUSTER_ON_FAILURE, or else end
   std::string collective_timeout;
   std::vector<std::string> env;  // NAME=VALUE, or NAME
   std::string hostfile;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "muster/base/log.h"
@@ -40,6 +41,24 @@ int report(const GroupResult& result, const JobFacts& job, const LaunchOptions& 
   if (result.stopped_by == 0) return 0;
   log(LogLevel::info, cat("stopped by ", signal_name(result.stopped_by), "; ", ranks));
   return 128 + result.stopped_by;
+}
+
+// Whether the job ended well without those of its ranks that failed, as it was allowed to.
+bool has_survived(const GroupResult& result, const LaunchOptions& options) {
+  const bool ended_by_itself = result.fault.empty() && !result.timed_out && result.stopped_by == 0;
+  return options.goes_on && ended_by_itself &&
+         std::any_of(result.exits.begin(), result.exits.end(),
+                     [](const WorkerExit& exit) { return !exit.failed(); });
+}
+
+void tell_lost_ranks(const GroupResult& result) {
+  std::vector<std::string> lost;
+  for (const WorkerExit& exit : result.exits) {
+    if (exit.failed()) lost.push_back(cat("rank ", exit.rank, " (", describe_end(exit), ")"));
+  }
+  if (lost.empty()) return;
+  log(LogLevel::warn, cat("the job has ended well without ", lost.size(), " of its ", result.exits.size(),
+                          " ranks, which were lost: ", join(lost, ", ")));
 }
 
 // However the job ends, an error before its first rank included.
@@ -85,7 +104,12 @@ int run(const LaunchOptions& given) {
                                      {.shutdown_timeout = options.shutdown_timeout,
                                       .until = time_limit,
                                       .master_port = watched_port(options, job.facts()),
-                                      .stopped_for = options.stopped_timeout});
+                                      .stopped_for = options.stopped_timeout,
+                                      .goes_on = options.goes_on});
+    if (has_survived(result, options)) {
+      tell_lost_ranks(result);
+      return 0;
+    }
     if (restarts.wanted(result) && restarts.wait(result, processes, started, time_limit)) continue;
     return report(result, job.facts(), options, attempt);
   }

@@ -47,6 +47,7 @@ struct LaunchOptions {
   std::string run_id = {};       // empty: a random UUID
   std::string role = "default";
   int max_restarts = 0;
+  bool goes_on = false;  // a rank that fails is lost and the others go on; one that ends well is enough for 0
   std::chrono::milliseconds shutdown_timeout{30'000};             // SIGTERM → this → SIGKILL
   std::optional<std::chrono::milliseconds> stopped_timeout = {};  // of a rank in SIGSTOP; nothing: only told
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // that end the job

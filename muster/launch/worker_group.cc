@@ -159,6 +159,14 @@ std::vector<std::string> marks_of(const std::vector<WorkerSpec>& specs) {
                                              : std::vector<std::string>{cat("MUSTER_AGENT=", found->second)};
 }
 
+// Of a rank that failed by itself, for which the others do not end.
+void say_lost(const ChildExit& exit, const WorkerSpec& spec, Clock::time_point started, size_t running) {
+  if (!exit.failed() || exit.sent_signal != 0) return;
+  log(LogLevel::warn,
+      cat("rank ", spec.rank, " is lost: ", cause_and_error(explain(exit, spec, started)), "; ", running,
+          running == 1 ? " rank goes" : " ranks go", " on (--on-failure continue)"));
+}
+
 std::string rank_list(const std::vector<int>& ranks) {
   return cat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "));
 }
@@ -313,7 +321,8 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
   StoppedRanks stopped(processes, specs, rules.stopped_for);
   size_t running = specs.size();
   const WaitResult ended = processes.wait_all(
-      {.grace = rules.shutdown_timeout,
+      {.stop_on_failure = !rules.goes_on,
+       .grace = rules.shutdown_timeout,
        .until = rules.until,
        .on_exit =
            [&](const ChildExit& exit) {
@@ -321,6 +330,7 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
              stopped.on_exit(exit);
              if (exit.failed()) port.look();  // it may be the consequence
              if (--running == 0) port.stop();
+             if (rules.goes_on) say_lost(exit, spec_of(specs, exit.id), started, running);
              if (rules.on_failure && fault.empty() && exit.failed() && exit.sent_signal == 0)
                rules.on_failure(explain(exit, spec_of(specs, exit.id), started));
            },

@@ -30,6 +30,11 @@ bool wants_backtrace(const RunOptions& options) {
   return told ? *told == 1 : options.backtrace;
 }
 
+// `muster run --on-failure continue` says it to its ranks.
+bool goes_on_without_lost_ranks() {
+  return get_env("MUSTER_ON_FAILURE") == "continue";
+}
+
 // As the environment says it, or else the options.
 LaunchOptions own_launch_options(const RunOptions& options, int argc, char** argv) {
   collective_timeout(
@@ -51,6 +56,7 @@ LaunchOptions own_launch_options(const RunOptions& options, int argc, char** arg
   launch.request.map = options.map;
   launch.request.visibility = options.visibility;
   launch.request.surplus = surplus_of(options);
+  launch.goes_on = goes_on_without_lost_ranks();
   launch.inventory = get_env("MUSTER_INVENTORY").value_or("");
   launch.extra_env = {{kRunCallsVariable, run_calls_for_children()}};
   return launch;
@@ -77,6 +83,7 @@ std::optional<ProcessGroup> join_group(const std::optional<Rendezvous>& met, con
 
 // What fails now does so because the function is over here; that a peer failed has another cause.
 void leave(ProcessGroup& group) {
+  if (goes_on_without_lost_ranks()) return group.abandon();  // one may be dead: nobody is waited for
   try {
     group.shutdown();
   } catch (const Error& error) {

@@ -113,6 +113,25 @@ TEST(RunWorkers, ARankThatFailsOfAStrangerIsNotToldOf) {
   EXPECT_EQ(status, 0) << "1: the stranger was not seen; 2: the rank was blamed";
 }
 
+// Rank 0 ends only once the launcher has said that rank 1 is lost.
+TEST(RunWorkers, GoesOnWithoutARankThatFails) {
+  const ScratchFolder folder;
+  GroupResult result;
+  {
+    const StderrTo caught(folder.path() + "/err");
+    ProcessSet processes;
+    const auto specs = shells({"until grep -q 'is lost' err; do :; done", "kill -KILL $$"}, folder);
+    result = run_workers(processes, specs, {}, {.goes_on = true});
+  }
+  ASSERT_EQ(result.exits.size(), 2u);
+  EXPECT_EQ(result.exits[0].signal, SIGKILL);
+  EXPECT_FALSE(result.exits[1].failed());
+  EXPECT_EQ(result.exits[1].sent_signal, 0);
+  const std::string err = read_file(folder.path() + "/err");
+  EXPECT_THAT(err, HasSubstr("rank 1 is lost: killed by SIGKILL"));
+  EXPECT_THAT(err, HasSubstr("; 1 rank goes on (--on-failure continue)"));
+}
+
 TEST(RunWorkers, SaysNothingOfTheKindOfFailuresOrEarlier) {
   EXPECT_THAT(said("false", 3, milliseconds(0)), Not(HasSubstr("on\n")));
   EXPECT_EQ(said("true", 0, milliseconds(60'000)), "");

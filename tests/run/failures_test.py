@@ -3,11 +3,13 @@ import json
 import os
 import pathlib
 import signal
+import re
 import socket
+import subprocess
 import sys
 import unittest
 
-from program_case import PROBE, ProgramTest
+from program_case import MUSTER, PROBE, SERVER_PROBE, ProgramTest, processes_of
 
 
 def line_of(mark):
@@ -85,6 +87,70 @@ class Stacks(ProgramTest):
         done = self.run_muster("-q", "--nproc-per-node", "2", "--max-restarts", "1", PROBE, "throw")
         self.assertEqual(done.stderr.count("the reactor is too hot"), 2, done.stderr)
         self.assertIn("rank 1 failed: exit code 1, std::runtime_error: the reactor is too hot; starting all ranks again", done.stderr)
+
+
+class GoingOn(ProgramTest):
+    """Ranks that are killed in the middle of a training with parameter servers, and --on-failure continue."""
+
+    def train(self, killed, *flags, ranks=6, servers=2, staleness=4, **env):
+        """Kills those ranks in the middle; the exit code, the program's lines, what the launcher said."""
+        command = [MUSTER, "run", "-q", "--run-dir", f"{self.folder}/run", "--nproc-per-node", str(ranks), *flags,
+                   SERVER_PROBE, "500", str(servers), str(staleness)]
+        lines, pids, left = [], {}, set(killed)
+        with open(f"{self.folder}/err", "w+", encoding="utf-8") as err:
+            with subprocess.Popen(command, cwd=self.folder, env=self.environment(**env), stdout=subprocess.PIPE,
+                                  stderr=err, text=True) as job:
+                for line in job.stdout:
+                    lines.append(line)
+                    told = re.search(r"(?:worker|server) (\d+) pid (\d+)", line)
+                    if told:
+                        pids[int(told[1])] = int(told[2])
+                    for rank in left & pids.keys() if " step " in line else ():  # a worker trains
+                        left.remove(rank)
+                        os.kill(pids[rank], signal.SIGKILL)
+                code = job.wait(timeout=60)
+            err.seek(0)
+            said = err.read()
+        self.assertEqual(left, set(), said)
+        self.assertEqual(processes_of(self.folder), [], "processes left running")
+        return code, "".join(lines), said
+
+    def test_the_others_train_on_without_workers_that_are_killed(self):
+        for backend, staleness in (("shm", 4), ("gloo", 4), ("shm", 0)):
+            with self.subTest(backend=backend, staleness=staleness):
+                code, lines, said = self.train({3, 4}, "--on-failure", "continue", staleness=staleness, MUSTER_BACKEND=backend)
+                self.assertEqual(code, 0, said)
+                for rank in (3, 4):
+                    self.assertIn(f"rank {rank} is lost: killed by SIGKILL", said)
+                    self.assertNotIn(f"worker {rank} done", lines)
+                for rank in (2, 5):
+                    losses = [float(x) for x in re.findall(rf"worker {rank} .*loss (\S+)", lines)]
+                    self.assertEqual(len(losses), 51, lines)
+                    self.assertLess(losses[-1], losses[0] / 2)
+                for server in (0, 1):
+                    self.assertIn(f"server {server} lost [3, 4]", lines)
+                self.assertIn("the job has ended well without 2 of its 6 ranks, which were lost: rank", said)
+
+    def test_a_killed_server_is_a_failure_of_every_rank(self):
+        for backend in ("shm", "gloo"):
+            with self.subTest(backend=backend):
+                code, lines, said = self.train({1}, "--on-failure", "continue", ranks=4, MUSTER_BACKEND=backend)
+                self.assertEqual(code, 128 + signal.SIGKILL, said)
+                self.assertIn("rank 1 failed first: killed by SIGKILL", said)
+                for rank in (2, 3):
+                    self.assertRegex(said, rf"rank {rank} is lost: exit code 1, .*ParameterClient: .* on rank {rank}: "
+                                           "expected server rank 1 to answer")
+                self.assertNotIn("done", lines)
+
+    def test_without_the_flag_all_end(self):
+        code, lines, said = self.train({3}, ranks=4, servers=1)
+        self.assertEqual(code, 128 + signal.SIGKILL, said)
+        self.assertNotIn("done", lines)
+
+    def test_other_words_and_several_hosts_are_refused(self):
+        self.assert_fails(self.run_muster("--on-failure", "hope", "true"), "--on-failure: expected end or continue, got 'hope'", code=2)
+        self.assert_fails(self.run_muster("--on-failure", "continue", "--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "localhost:1",
+                                          "true"), "--on-failure: expected continue on one host alone", code=2)
 
 
 class Waiting(ProgramTest):

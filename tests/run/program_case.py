@@ -12,6 +12,7 @@ PYTHON = os.environ.get("MUSTER_TEST_PYTHON", "")
 MUSTER = f"{BUILD}/bin/muster"
 TRAIN = f"{BUILD}/bin/train"
 PROBE = f"{BUILD}/tests/run_probe"
+SERVER_PROBE = f"{BUILD}/tests/server_probe"
 START_PROBE = f"{BUILD}/tests/start_probe"
 TASK_PROBE = f"{BUILD}/tests/task_probe"
 DIGITS = f"{SOURCE}/data/digits.csv.gz"
