@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/parallel/agree.h"
 #include "muster/parallel/average.h"
@@ -21,6 +22,17 @@ std::string wrong_local_sgd(const LocalSGDOptions& options, int rank) {
   return "";
 }
 
+// What a host's ranks refuse, each of them tells the other hosts' in its own group between them.
+std::string refusal_inside(ProcessGroup& inside, const std::string& wrong, const std::vector<Term>& terms) {
+  try {
+    require_agreement(inside, "LocalSGD", wrong, terms);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
+    return error.message();
+  }
+  return wrong;
+}
+
 }  // namespace
 
 LocalSGD::LocalSGD(std::vector<at::Tensor> parameters, ProcessGroup group, LocalSGDOptions options)
@@ -31,8 +43,8 @@ LocalSGD::LocalSGD(std::vector<at::Tensor> parameters, ProcessGroup group, Local
       {.name = "ranks inside", .value = cat(options_.inside ? options_.inside->size() : 1)}};
   for (Term& term : terms_of("parameter", parameters)) terms.push_back(std::move(term));
   for (Term& term : terms_of("buffer", options_.buffers)) terms.push_back(std::move(term));
-  const std::string wrong = wrong_local_sgd(options_, group_.rank());
-  if (options_.inside) require_agreement(*options_.inside, "LocalSGD", wrong, terms);
+  std::string wrong = wrong_local_sgd(options_, group_.rank());
+  if (options_.inside) wrong = refusal_inside(*options_.inside, wrong, terms);
   require_agreement(group_, "LocalSGD", wrong, terms);
   for (const at::Tensor& buffer : averaged_ones(options_.buffers)) averaged_.push_back(buffer);
 }

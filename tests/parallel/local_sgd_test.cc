@@ -239,6 +239,16 @@ TEST(LocalSGD, RefusesOnEveryRankBeforeTheFirstStep) {
     EXPECT_THAT(message_of(failure), HasSubstr("got every 2 on rank 0 and 3 on rank 1"));
 }
 
+TEST(LocalSGD, WhatOneHostRefusesAllRefuse) {
+  const auto failures = failures_of_ranks(4, [](ProcessGroup& group) {
+    Mesh mesh(group, {{"host", 2}, {"gpu", 2}});
+    const double weight = group.rank() == 3 ? 7 : 1;
+    LocalSGD({torch::full({2}, weight)}, mesh.group("host"), {.every = 2, .inside = mesh.group("gpu")});
+  });
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure), HasSubstr("expected the same on every rank, got parameter 0"));
+}
+
 TEST(LocalSGD, ARankThatFailsIsAnErrorOnTheOthers) {
   const auto failures = failures_of_ranks(3, [](ProcessGroup& group) {
     LocalSGD local({torch::ones({2})}, group, {.every = 2});
