@@ -6,17 +6,23 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <utility>
 
 namespace {
 
 constexpr int kMicroBatches = 8;
 constexpr int64_t kRows = 64;
 
+// One layer after the other, as Python draws their weights; arguments of a call have no order.
 torch::nn::Sequential whole_model() {
   torch::manual_seed(7);
-  return torch::nn::Sequential(torch::nn::Linear(32, 96), torch::nn::Tanh(), torch::nn::Linear(96, 96),
-                               torch::nn::Tanh(), torch::nn::Linear(96, 96), torch::nn::Tanh(),
-                               torch::nn::Linear(96, 10));
+  torch::nn::Sequential model;
+  for (const auto& [in, out] : {std::pair{32, 96}, {96, 96}, {96, 96}}) {
+    model->push_back(torch::nn::Linear(in, out));
+    model->push_back(torch::nn::Tanh());
+  }
+  model->push_back(torch::nn::Linear(96, 10));
+  return model;
 }
 
 void train(muster::Context& ctx) {
