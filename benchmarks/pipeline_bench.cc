@@ -1,0 +1,149 @@
+// Pipelines of 4 ranks over shared memory.
+//
+//   pipeline_bench bubble       stages that sleep instead of computing: the idle time beside that of theory
+//   pipeline_bench steps [N]    a step of 4 stages of two layers each; pipeline_bench.py has PyTorch's beside
+//   it
+#include <muster/muster.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr int kRanks = 4;
+
+// Long beside what a busy machine's scheduler adds to a sleep.
+constexpr std::chrono::milliseconds kForward{20}, kInputGrad{20}, kWeightGrad{20};
+
+// The identity, which takes its time.
+struct Sleep : torch::autograd::Function<Sleep> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, int64_t now,
+                            int64_t later) {
+    ctx->saved_data["ms"] = later;
+    std::this_thread::sleep_for(std::chrono::milliseconds(now));
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list gradients) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(ctx->saved_data["ms"].toInt()));
+    return {gradients[0], at::Tensor(), at::Tensor()};
+  }
+};
+
+// The input's gradient takes one time, the weight's another.
+struct SleeperImpl : torch::nn::Module {
+  explicit SleeperImpl(int parts) : parts(parts), weight(register_parameter("weight", torch::zeros({4}))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const auto slow = Sleep::apply(x.requires_grad() ? x : x.detach().requires_grad_(),
+                                   kForward.count() / parts, kInputGrad.count() / parts);
+    return slow + Sleep::apply(weight, 0, kWeightGrad.count() / parts);
+  }
+  int parts;
+  at::Tensor weight;
+};
+TORCH_MODULE(Sleeper);
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+at::Tensor mean_of(const at::Tensor& output, const at::Tensor& /*target*/) {
+  return output.mean();
+}
+
+void measure_bubble(muster::Context& ctx, const muster::PipelineSchedule& schedule) {
+  const int parts = schedule.stages_per_rank();
+  std::vector<muster::PipelineStage> stages;
+  for (int i = 0; i < parts; ++i) stages.emplace_back(Sleeper(parts));
+  muster::Pipeline pipeline(std::move(stages), ctx.process_group(), {.schedule = schedule, .loss = mean_of});
+  const auto x = torch::zeros({schedule.micro_batches, 4});
+  const double each = 1e-3 / parts;
+  const muster::PipelineTimes times{.forward = kForward.count() * each,
+                                    .backward = (kInputGrad + kWeightGrad).count() * each,
+                                    .input_grad = kInputGrad.count() * each,
+                                    .weight_grad = kWeightGrad.count() * each};
+  const muster::PipelineTimeline theory = muster::simulate(schedule, times);
+  std::vector<double> took;
+  for (int step = 0; step < 4; ++step) {
+    ctx.process_group().barrier();
+    const auto start = muster::Clock::now();
+    pipeline.step(x, x);
+    ctx.process_group().barrier();
+    if (step > 0) took.push_back(muster::seconds_since(start));  // the first makes channels
+  }
+  const double busy = theory.total - theory.bubble(), bubble = median(took) - busy;
+  if (ctx.is_main())
+    std::printf("%-12s %8.1f %8.1f %10.1f %10.1f %9.3f\n", schedule.name.c_str(), median(took) * 1e3,
+                theory.total * 1e3, bubble * 1e3, theory.bubble() * 1e3, bubble / theory.bubble());
+}
+
+void measure_bubbles(muster::Context& ctx) {
+  constexpr int kMicroBatches = 8;
+  if (ctx.is_main()) {
+    std::printf(
+        "# %d ranks, %d micro-batches, stages that sleep: F 20 ms, I 20 ms, W 20 ms; medians of 3 steps\n",
+        kRanks, kMicroBatches);
+    std::printf("%-12s %8s %8s %10s %10s %9s\n", "schedule", "step ms", "theory", "bubble ms", "theory",
+                "ratio");
+  }
+  for (const auto& schedule :
+       {muster::gpipe(kRanks, kMicroBatches), muster::one_f_one_b(kRanks, kMicroBatches),
+        muster::interleaved(kRanks, kMicroBatches, 2), muster::zero_bubble(kRanks, kMicroBatches)})
+    measure_bubble(ctx, schedule);
+}
+
+// pipeline_bench.py's numbers.
+constexpr int64_t kWidth = 256, kRows = 256;
+constexpr int kMicroBatches = 8;
+
+void measure_steps(muster::Context& ctx, int steps) {
+  using torch::nn::Linear, torch::nn::Sequential, torch::nn::Tanh;
+  for (const auto& schedule :
+       {muster::gpipe(kRanks, kMicroBatches), muster::one_f_one_b(kRanks, kMicroBatches),
+        muster::zero_bubble(kRanks, kMicroBatches)}) {
+    torch::manual_seed(ctx.rank());
+    Sequential stage(Linear(kWidth, kWidth), Tanh(), Linear(kWidth, kWidth), Tanh());
+    muster::Pipeline pipeline({stage}, ctx.process_group(),
+                              {.schedule = schedule, .loss = [](const at::Tensor& out, const at::Tensor& y) {
+                                 return torch::mse_loss(out, y);
+                               }});
+    torch::optim::SGD optimizer(pipeline.parameters(), 0.01);
+    const auto x = torch::randn({kRows, kWidth}), y = torch::randn({kRows, kWidth});
+    std::vector<double> took;
+    for (int step = 0; step < steps; ++step) {
+      ctx.process_group().barrier();
+      const auto start = muster::Clock::now();
+      optimizer.zero_grad();
+      pipeline.step(x, y);
+      optimizer.step();
+      ctx.process_group().barrier();
+      if (step >= steps / 5) took.push_back(muster::seconds_since(start));
+    }
+    if (ctx.is_main()) std::printf("%s %.3f ms a step\n", schedule.name.c_str(), median(took) * 1e3);
+  }
+}
+
+void measure(muster::Context& ctx, const std::string& what, int steps) {
+  at::set_num_threads(1);
+  if (ctx.world_size() != kRanks) {
+    throw muster::Error(muster::ErrorCode::invalid_argument,
+                        muster::cat("pipeline_bench: expected ", kRanks, " ranks, got ", ctx.world_size(),
+                                    "; muster run -n 4 --cpu-slots 4"));
+  }
+  if (what == "bubble") return measure_bubbles(ctx);
+  measure_steps(ctx, steps);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "bubble";
+  const int steps = argc > 2 ? std::max(10, std::atoi(argv[2])) : 100;
+  return muster::run(argc, argv, [&](muster::Context& ctx) { measure(ctx, what, steps); });
+}
