@@ -107,6 +107,7 @@ std::string model_json(const ModelSizes& model, const std::vector<WayMemory>& wa
                   {"optimizer_bytes", way.bytes.optimizer},
                   {"activation_bytes", way.bytes.activations},
                   {"other_bytes", way.bytes.other},
+                  {"apart_bytes", way.bytes.apart},
                   {"rank_bytes", way.bytes.total()}});
     } else {
       row["obstacle"] = way.obstacle;

@@ -113,13 +113,14 @@ int64_t block_activations(const ModelSizes& m, int tensor) {
 }
 
 // What the end of the model keeps of a token: the last norm's input and output, the log-softmax.
-int64_t end_activations(const ModelSizes& m) {
-  return m.width * (m.bf16 ? kFloat + kHalf : 2 * kFloat) + m.vocabulary * kFloat;
+int64_t end_activations(const ModelSizes& m, int tensor) {
+  return m.width * (m.bf16 ? kFloat + kHalf : 2 * kFloat) + divided_up(m.vocabulary, tensor) * kFloat;
 }
 
-// What backward needs at once beside: two gradients of the logits, or of a block's wide layer.
-int64_t backward_work(const ModelSizes& m, const StageShape& stage, int tensor) {
-  const int64_t logits = stage.last ? 2 * m.vocabulary * kFloat : 0;
+// What backward needs at once beside: two gradients of the logits, and the logits where
+// DistributedDataParallel holds its outputs; or the gradients of a block's wide layer.
+int64_t backward_work(const ModelSizes& m, const StageShape& stage, int tensor, bool wrapped) {
+  const int64_t logits = stage.last ? (wrapped ? 3 : 2) * divided_up(m.vocabulary, tensor) * kFloat : 0;
   const int64_t wide = divided_up(8 * m.width, tensor) * (m.bf16 ? kHalf : kFloat) - m.width * kFloat;
   return std::max(logits, wide);
 }
@@ -141,20 +142,24 @@ RankBytes stage_bytes(const ModelSizes& m, const ModelDivision& d, int number) {
 
   RankBytes bytes{.parameters = parameters, .gradients = parameters, .optimizer = 2 * parameters};
   bytes.activations = held * tokens * stage.layers * block_activations(m, d.tensor);
-  if (stage.last) bytes.activations += tokens * end_activations(m);
+  if (stage.last) bytes.activations += tokens * end_activations(m, d.tensor);
   if (all > 1) bytes.activations += held * tokens * m.width * kFloat;  // what is sent on
   if (m.bf16) bytes.activations += kHalf * cast_weights(m, stage, d.tensor);
-  bytes.other = tokens * backward_work(m, stage, d.tensor);
+  const bool wrapped =
+      d.data > 1 && all == 1 && (d.sharding == Sharding::none || d.sharding == Sharding::optimizer);
+  bytes.other = tokens * backward_work(m, stage, d.tensor, wrapped);
   if (d.sharding != Sharding::none) bytes.optimizer = 2 * part;
   if (d.sharding == Sharding::optimizer) bytes.other += bucket;
   if (d.sharding == Sharding::gradients) {
     bytes.gradients = part;
-    bytes.other += 2 * bucket;
+    bytes.other += 3 * bucket;
   }
   if (d.sharding == Sharding::all) {
     bytes.parameters = bytes.gradients = part;
-    bytes.other += 2 * kFloat * divided_up(largest_unit(m), d.tensor);
+    bytes.other += 4 * kFloat * divided_up(largest_unit(m), d.tensor);  // two units with their gradients
   }
+  if (d.data == 1 && all == 1 && d.tensor > 1)
+    bytes.apart = std::min(bytes.gradients, bytes.activations + bytes.other);
   return bytes;
 }
 

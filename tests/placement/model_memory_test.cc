@@ -106,6 +106,14 @@ TEST(ModelMemory, AMeshCombinesThem) {
   EXPECT_THROW(model_divisions(4, parse_mesh("dp=2,ep=2")), Error);
 }
 
+TEST(ModelMemory, ABareModelsGradientsComeAsActivationsGo) {
+  const ModelSizes model = parse_model(kGpt2);
+  const RankBytes bare = rank_bytes(model, division_named("tensor parallel", 4));
+  EXPECT_EQ(bare.apart, bare.gradients);
+  EXPECT_EQ(bare.total(), bare.parameters + bare.optimizer + bare.activations + bare.other);
+  EXPECT_EQ(rank_bytes(model, division_named("DDP", 4)).apart, 0);
+}
+
 TEST(ModelMemory, SaysWhatCannotBeDivided) {
   const ModelSizes model = parse_model(kGpt2);
   EXPECT_EQ(obstacle(model, division_named("tensor parallel", 5)), "12 heads over 5 ranks");
