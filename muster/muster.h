@@ -29,6 +29,7 @@
 #include "muster/ddp/hooks.h"
 #include "muster/ddp/sync_batch_norm.h"
 #include "muster/parallel/diloco.h"
+#include "muster/parallel/fully_sharded.h"
 #include "muster/parallel/gossip.h"
 #include "muster/parallel/group_functions.h"
 #include "muster/parallel/local_sgd.h"

@@ -12,14 +12,10 @@
 #include "muster/base/strings.h"
 #include "muster/ddp/gradient_hooks.h"
 #include "muster/parallel/flat_layout.h"
+#include "muster/parallel/optimizer_parts.h"
 #include "muster/parallel/scattered_gradients.h"
 
 namespace muster {
-
-namespace {
-
-using torch::optim::OptimizerParamGroup;
-using Groups = ShardedOptimizerBase::Groups;
 
 // Parameters that are gathered, and whose gradients are reduced, at once.
 struct ShardBucket {
@@ -34,8 +30,13 @@ struct ShardBucket {
   std::unique_ptr<ScatteredGradients> gradients;
 };
 
+namespace {
+
+using torch::optim::OptimizerParamGroup;
+using ShardGroups = ShardedOptimizerBase::Groups;
+
 // In reverse order, as backward comes to them.
-std::vector<ShardBucket> shard_buckets(const Groups& groups, double bucket_mb) {
+std::vector<ShardBucket> shard_buckets(const ShardGroups& groups, double bucket_mb) {
   std::vector<ShardBucket> buckets;
   std::set<const c10::TensorImpl*> seen;
   for (size_t g = groups.size(); g-- > 0;) {
@@ -58,7 +59,7 @@ std::vector<ShardBucket> shard_buckets(const Groups& groups, double bucket_mb) {
   return buckets;
 }
 
-std::vector<at::Tensor> shard_all_parameters(const Groups& groups) {
+std::vector<at::Tensor> shard_all_parameters(const ShardGroups& groups) {
   std::vector<at::Tensor> all;
   for (const OptimizerParamGroup& group : groups)
     all.insert(all.end(), group.params().begin(), group.params().end());
@@ -97,6 +98,7 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
   std::weak_ptr<void> graph;  // the backward that runs
   size_t next = 0;            // bucket that is reduced next
   std::deque<size_t> under_way;
+  ShardedTraffic traffic;
 };
 
 using ShardsState = ShardedOptimizerBase::State;
@@ -116,7 +118,7 @@ void ShardsState::make_buckets(const Groups& groups) {
   }
 }
 
-Groups ShardsState::groups_of_parts(const Groups& groups) const {
+ShardGroups ShardsState::groups_of_parts(const Groups& groups) const {
   Groups parts;
   for (size_t g = 0; g < groups.size(); ++g) {
     std::vector<at::Tensor> tensors;
@@ -186,6 +188,7 @@ void ShardsState::after_graph() {
 void ShardsState::start_next() {
   if (under_way.size() == 2) finish_oldest();
   buckets[next].gradients->start();
+  traffic.scattered += buckets[next].gradients->bytes();
   under_way.push_back(next++);
 }
 
@@ -224,6 +227,7 @@ void ShardsState::gather() {
   for (ShardBucket& bucket : buckets) {
     const at::Tensor mine = bucket.flat.narrow(0, bucket.layout.part * group.rank(), bucket.layout.part);
     works.push_back(group.all_gather_async(bucket.flat, mine));
+    traffic.gathered += static_cast<int64_t>(bucket.flat.nbytes());
   }
   for (Work& work : works) work.wait();
   // Autograd is to see that values have changed.
@@ -303,6 +307,24 @@ at::Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
 
 torch::optim::Optimizer& ShardedOptimizerBase::part() {
   return *state_of_shards_->inner;
+}
+
+void ShardedOptimizerBase::gather_state(torch::optim::Optimizer& plain) {
+  State& state = *state_of_shards_;
+  for (const ShardBucket& bucket : state.buckets)
+    gather_optimizer_state({bucket.layout, bucket.parameters, bucket.pieces, bucket.tensors}, *state.inner,
+                           plain, state.group);
+}
+
+void ShardedOptimizerBase::divide_state(torch::optim::Optimizer& plain) {
+  State& state = *state_of_shards_;
+  for (const ShardBucket& bucket : state.buckets)
+    divide_optimizer_state({bucket.layout, bucket.parameters, bucket.pieces, bucket.tensors}, *state.inner,
+                           plain);
+}
+
+ShardedTraffic ShardedOptimizerBase::traffic() const {
+  return state_of_shards_->traffic;
 }
 
 }  // namespace muster

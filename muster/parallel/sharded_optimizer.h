@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "muster/comm/process_group.h"
+#include "muster/parallel/sharded_traffic.h"
 
 namespace muster {
 
@@ -59,6 +60,13 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
 
   // What takes the steps on this rank's part; its state is this rank's.
   torch::optim::Optimizer& part();
+
+  // That state as a plain optimizer's of the same kind and parameters, and back: for checkpoints. Gathering
+  // is collective. Throws: invalid_argument for an optimizer of another kind.
+  void gather_state(torch::optim::Optimizer& plain);
+  void divide_state(torch::optim::Optimizer& plain);
+
+  ShardedTraffic traffic() const;
 
   struct State;  // sharded_optimizer.cc
 

@@ -211,6 +211,90 @@ TEST(ShardedOptimizer, GroupsKeepTheirOwnOptions) {
   });
 }
 
+// Three equal gradients and their mean may differ in the last bit.
+bool equal_or_close(const torch::Tensor& a, const torch::Tensor& b) {
+  return (a - b).abs().max().item<float>() <= 1e-6;
+}
+
+template <class Kind>
+void expect_state_goes_on(const typename detail::OptionsOfOptimizer<Kind>::type& options, bool gradients) {
+  run_ranks(3, [&](ProcessGroup& group) {
+    at::set_num_threads(1);
+    auto whole = sharded_mlp(), parts = sharded_mlp();
+    Kind plain(whole->parameters(), options);
+    ShardedOptimizer<Kind> sharded(parts->parameters(), options, group,
+                                   {.gradients = gradients, .bucket_mb = 0.001});
+    const auto step = [](auto& model, auto& optimizer, int64_t number) {
+      const auto batch = mlp_batch(number);
+      optimizer.zero_grad();
+      sharded_loss(model->forward(batch.x), batch.y).backward();
+      optimizer.step();
+    };
+    // Two steps of both; then the whole one goes on with the parts' state, and they with its.
+    for (int64_t number = 0; number < 2; ++number) step(parts, sharded, number);
+    {
+      const torch::NoGradGuard no_grad;
+      for (size_t i = 0; i < 6; ++i) whole->parameters()[i].copy_(parts->parameters()[i]);
+    }
+    // The plain optimizer of the same parameters has the state; another, of a copy of them, gets it.
+    Kind gathered(parts->parameters(), options);
+    sharded.gather_state(gathered);
+    for (size_t i = 0; i < 6; ++i) {
+      auto& from = gathered.state().at(parts->parameters()[i].unsafeGetTensorImpl());
+      plain.state()[whole->parameters()[i].unsafeGetTensorImpl()] = std::move(from);
+    }
+    step(whole, plain, 2);
+    step(parts, sharded, 2);
+    for (size_t i = 0; i < 6; ++i)
+      EXPECT_TRUE(equal_or_close(whole->parameters()[i], parts->parameters()[i]));
+    // And back: divided anew, it goes on as the plain one does.
+    auto again = sharded_mlp();
+    {
+      const torch::NoGradGuard no_grad;
+      for (size_t i = 0; i < 6; ++i) again->parameters()[i].copy_(whole->parameters()[i]);
+    }
+    ShardedOptimizer<Kind> resumed(again->parameters(), options, group, {.gradients = gradients});
+    Kind of_again(again->parameters(), options);
+    for (size_t i = 0; i < 6; ++i) {
+      auto& from = plain.state().at(whole->parameters()[i].unsafeGetTensorImpl());
+      of_again.state()[again->parameters()[i].unsafeGetTensorImpl()] = from->clone();
+    }
+    resumed.divide_state(of_again);
+    step(whole, plain, 3);
+    step(again, resumed, 3);
+    for (size_t i = 0; i < 6; ++i)
+      EXPECT_TRUE(equal_or_close(whole->parameters()[i], again->parameters()[i]));
+  });
+}
+
+TEST(ShardedOptimizer, StateIsGatheredAndDivided) {
+  using namespace torch::optim;
+  for (const bool gradients : {false, true}) {
+    expect_state_goes_on<SGD>(SGDOptions(0.1).momentum(0.9), gradients);
+    expect_state_goes_on<Adam>(AdamOptions(0.01).amsgrad(true), gradients);
+    expect_state_goes_on<AdamW>(AdamWOptions(0.01), gradients);
+    expect_state_goes_on<Adagrad>(AdagradOptions(0.01), gradients);
+    expect_state_goes_on<RMSprop>(RMSpropOptions(0.01).centered(true).momentum(0.5), gradients);
+  }
+}
+
+TEST(ShardedOptimizer, GivesCollectivesWhatTheFormulaSays) {
+  run_ranks(4, [](ProcessGroup& group) {
+    auto model = sharded_mlp();
+    ShardedOptimizer<torch::optim::SGD> optimizer(model->parameters(), 0.1, group,
+                                                  {.gradients = true, .bucket_mb = 0.001});
+    const auto batch = mlp_batch(0).of(group.rank(), group.size());
+    sharded_loss(model->forward(batch.x), batch.y).backward();
+    optimizer.step();
+    int64_t bytes = 0;
+    for (const auto& parameter : model->parameters()) bytes += static_cast<int64_t>(parameter.nbytes());
+    const ShardedTraffic traffic = optimizer.traffic();
+    EXPECT_EQ(traffic.gathered, traffic.scattered);
+    EXPECT_GE(traffic.gathered, bytes);
+    EXPECT_LE(traffic.gathered, bytes + 6 * 3 * 4);  // a bucket's parts are made equal
+  });
+}
+
 template <class Kind>
 void expect_refused(const std::function<std::vector<torch::Tensor>(int)>& parameters,
                     const std::string& says) {

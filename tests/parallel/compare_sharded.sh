@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# compare_sharded.sh MUSTER PROGRAM PYTHON RANKS FOLDER BACKEND: the same trainings by ShardedOptimizer and FullySharded and by
+# PyTorch's ZeroRedundancyOptimizer and fully_shard (over Gloo); the largest difference of a loss in 20 steps.
+set -euo pipefail
+muster=$1 program=$2 python=$3 ranks=$4 folder=$5 backend=$6
+"$python" -c 'import torch.distributed' 2>/dev/null || { echo "skipped: no Python with this LibTorch's torch ('$python')"; exit 77; }
+rm -rf "$folder"; mkdir -p "$folder"
+export OMP_NUM_THREADS=1 LOSSES_FOLDER=$folder
+MUSTER_BACKEND=$backend "$muster" run --quiet --nproc-per-node "$ranks" --cpu-slots "$ranks" --run-dir "$folder/run" "$program"
+PYTHON_EXEC=$python "$muster" run --quiet --nproc-per-node "$ranks" --run-dir "$folder/run-python" \
+  "$(dirname "$0")/sharded_losses.py"
+"$python" - "$folder" "$ranks" <<'PYTHON'
+import sys
+
+folder, ranks = sys.argv[1], int(sys.argv[2])
+# Two addends have one sum. Three are added, and divided by three, in another order; clipping takes its norm in
+# other steps; bf16 rounds products where CPU kernels add in another order.
+bounds = {"full clipped": 1e-6, "full bf16": 1e-6}
+wrong = False
+for rank in range(ranks):
+    read = lambda who: [line.rstrip().split(": ") for line in open(f"{folder}/{who}-{rank}")]
+    theirs = {name: [float(loss) for loss in losses.split()] for name, losses in read("python")}
+    ours = read("ours")
+    assert len(ours) == 17 and {name for name, _ in ours} == set(theirs), (len(ours), sorted(theirs))
+    for name, losses in ours:
+        mine = [float(loss) for loss in losses.split()]
+        assert len(mine) == len(theirs[name]) == 20
+        difference = max(abs(a - b) for a, b in zip(mine, theirs[name]))
+        bound = bounds.get(name, 0 if ranks == 2 else 1e-6)
+        if rank == 0 or difference > bound:
+            print(f"rank {rank} {name}: {difference:.2g} of at most {bound:g}")
+        wrong = wrong or not difference <= bound
+sys.exit(wrong)
+PYTHON
