@@ -53,10 +53,20 @@ class CountingAllocator : public c10::Allocator {
   c10::Allocator* base_;
 };
 
-void count_memory() {
-  static CountingAllocator counting(c10::GetCPUAllocator());
-  c10::SetCPUAllocator(&counting, 100);
-}
+// Until the end of the scope. What was allocated meanwhile may live on.
+class CountingScope {
+ public:
+  CountingScope() : base_(c10::GetCPUAllocator()) {
+    static CountingAllocator counting(base_);
+    c10::SetCPUAllocator(&counting, 100);
+  }
+  ~CountingScope() { c10::SetCPUAllocator(base_, 100); }
+  CountingScope(const CountingScope&) = delete;
+  CountingScope& operator=(const CountingScope&) = delete;
+
+ private:
+  c10::Allocator* base_;
+};
 
 constexpr int kLayers = 24, kWidth = 160;
 
@@ -114,7 +124,7 @@ const torch::optim::AdamOptions kAdam(1e-3);
 // DDP's buckets lie in the memory that ranks share, where they share it, and are not counted there. Over Gloo
 // a reduce_scatter copies its input.
 void run_counted(int ranks, const char* backend, const std::function<void(ProcessGroup&, LiveBytes&)>& body) {
-  count_memory();
+  const CountingScope counting;
   run_ranks(ranks,
             [&](ProcessGroup& group) {
               static thread_local LiveBytes bytes;  // outlives the tensors
