@@ -1,6 +1,6 @@
 // Pipelines of 4 ranks over shared memory.
 //
-//   pipeline_bench bubble       stages that sleep instead of computing: the idle time beside that of theory
+//   pipeline_bench bubble [MS]  stages that sleep MS (20) instead of computing: the idle time beside theory's
 //   pipeline_bench steps [N]    a step of 4 stages of two layers each; pipeline_bench.py has PyTorch's beside
 //   it
 #include <muster/muster.h>
@@ -17,8 +17,8 @@ namespace {
 
 constexpr int kRanks = 4;
 
-// Long beside what a busy machine's scheduler adds to a sleep.
-constexpr std::chrono::milliseconds kForward{20}, kInputGrad{20}, kWeightGrad{20};
+// F, I and W each. It should be long beside what a busy machine adds to a sleep and to a message.
+std::chrono::milliseconds sleep_time{20};
 
 // The identity, which takes its time.
 struct Sleep : torch::autograd::Function<Sleep> {
@@ -40,8 +40,8 @@ struct SleeperImpl : torch::nn::Module {
   explicit SleeperImpl(int parts) : parts(parts), weight(register_parameter("weight", torch::zeros({4}))) {}
   at::Tensor forward(const at::Tensor& x) {
     const auto slow = Sleep::apply(x.requires_grad() ? x : x.detach().requires_grad_(),
-                                   kForward.count() / parts, kInputGrad.count() / parts);
-    return slow + Sleep::apply(weight, 0, kWeightGrad.count() / parts);
+                                   sleep_time.count() / parts, sleep_time.count() / parts);
+    return slow + Sleep::apply(weight, 0, sleep_time.count() / parts);
   }
   int parts;
   at::Tensor weight;
@@ -63,11 +63,9 @@ void measure_bubble(muster::Context& ctx, const muster::PipelineSchedule& schedu
   for (int i = 0; i < parts; ++i) stages.emplace_back(Sleeper(parts));
   muster::Pipeline pipeline(std::move(stages), ctx.process_group(), {.schedule = schedule, .loss = mean_of});
   const auto x = torch::zeros({schedule.micro_batches, 4});
-  const double each = 1e-3 / parts;
-  const muster::PipelineTimes times{.forward = kForward.count() * each,
-                                    .backward = (kInputGrad + kWeightGrad).count() * each,
-                                    .input_grad = kInputGrad.count() * each,
-                                    .weight_grad = kWeightGrad.count() * each};
+  const double each = 1e-3 * static_cast<double>(sleep_time.count()) / parts;
+  const muster::PipelineTimes times{
+      .forward = each, .backward = 2 * each, .input_grad = each, .weight_grad = each};
   const muster::PipelineTimeline theory = muster::simulate(schedule, times);
   std::vector<double> took;
   for (int step = 0; step < 4; ++step) {
@@ -87,8 +85,8 @@ void measure_bubbles(muster::Context& ctx) {
   constexpr int kMicroBatches = 8;
   if (ctx.is_main()) {
     std::printf(
-        "# %d ranks, %d micro-batches, stages that sleep: F 20 ms, I 20 ms, W 20 ms; medians of 3 steps\n",
-        kRanks, kMicroBatches);
+        "# %d ranks, %d micro-batches, stages that sleep %d ms for each of F, I and W; medians of 3 steps\n",
+        kRanks, kMicroBatches, static_cast<int>(sleep_time.count()));
     std::printf("%-12s %8s %8s %10s %10s %9s\n", "schedule", "step ms", "theory", "bubble ms", "theory",
                 "ratio");
   }
@@ -129,21 +127,22 @@ void measure_steps(muster::Context& ctx, int steps) {
   }
 }
 
-void measure(muster::Context& ctx, const std::string& what, int steps) {
+void measure(muster::Context& ctx, const std::string& what, int argument) {
   at::set_num_threads(1);
   if (ctx.world_size() != kRanks) {
     throw muster::Error(muster::ErrorCode::invalid_argument,
                         muster::cat("pipeline_bench: expected ", kRanks, " ranks, got ", ctx.world_size(),
                                     "; muster run -n 4 --cpu-slots 4"));
   }
+  if (argument > 0 && what == "bubble") sleep_time = std::chrono::milliseconds(argument);
   if (what == "bubble") return measure_bubbles(ctx);
-  measure_steps(ctx, steps);
+  measure_steps(ctx, argument > 0 ? std::max(10, argument) : 100);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "bubble";
-  const int steps = argc > 2 ? std::max(10, std::atoi(argv[2])) : 100;
-  return muster::run(argc, argv, [&](muster::Context& ctx) { measure(ctx, what, steps); });
+  const int argument = argc > 2 ? std::atoi(argv[2]) : 0;
+  return muster::run(argc, argv, [&](muster::Context& ctx) { measure(ctx, what, argument); });
 }
