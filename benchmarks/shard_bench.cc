@@ -16,7 +16,7 @@
 namespace {
 
 constexpr int64_t kVocabulary = 512, kContext = 64, kBatch = 4;
-constexpr int kWarmup = 5, kSteps = 25;
+constexpr int kWarmup = 3, kSteps = 15;
 
 Gpt make_gpt() {
   torch::manual_seed(1);

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attentio
 from torch.nn.parallel import DistributedDataParallel
 
 VOCABULARY, CONTEXT, BATCH, WIDTH, HEADS, LAYERS = 512, 64, 4, 256, 4, 4
-WARMUP, STEPS = 5, 25
+WARMUP, STEPS = 3, 15
 
 
 class Block(nn.Module):
