@@ -8,7 +8,6 @@
 #include <optional>
 #include <shared_mutex>
 #include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -82,14 +81,12 @@ at::Tensor batch_norm_of_all_ranks(const at::Tensor& input, const MaybeTensor& w
 // Once, and only in programs that convert something: LibTorch's own operator has no kernel there, as it is
 // put together from others.
 void listen_to_batch_norm() {
-  static const auto* const registered = [] {
-    auto* const libraries =
-        new std::vector<torch::Library>;  // as long as the process: it may end in a forward
+  static const bool registered = [] {
     for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
-      auto& library = libraries->emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+      auto& library = *new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
       library.impl("batch_norm", TORCH_FN(batch_norm_of_all_ranks));
     }
-    return libraries;
+    return true;
   }();
   static_cast<void>(registered);
 }
