@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/ddp/divided_gradients.h"
 #include "muster/ddp/gradient_hooks.h"
 #include "muster/parallel/flat_layout.h"
 #include "muster/parallel/optimizer_parts.h"
@@ -326,6 +327,7 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
     agree_on_parameters("fully sharded", parameters, wrong, terms, *set_->options.replicate_group);
   set_->units.push_back(std::make_shared<FullyShardedUnit>(set_, std::move(parameters)));
   set_->units.back()->outer = outer;
+  mark_divided_gradients(set_->units.back()->tensors);
   return {set_, set_->units.back().get()};  // whoever has the module keeps the set
 }
 

@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/ddp/divided_gradients.h"
 #include "muster/ddp/gradient_hooks.h"
 #include "muster/parallel/flat_layout.h"
 #include "muster/parallel/optimizer_parts.h"
@@ -259,7 +260,9 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind, Groups groups,
   const Groups parts = state.groups_of_parts(groups);
   state.inner = make(parts);
   for (const OptimizerParamGroup& own : options.gradients ? parts : groups) add_param_group(own);
-  if (options.gradients) state.hang_hooks();
+  if (!options.gradients) return;
+  mark_divided_gradients(state.tensors());
+  state.hang_hooks();
 }
 
 ShardedOptimizerBase::~ShardedOptimizerBase() = default;

@@ -8,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/ddp/divided_gradients.h"
 #include "muster/train/clip.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/gradients.h"
@@ -86,6 +87,21 @@ void check_loss_is_scalar(const at::Tensor& loss) {
                   got, "; return a scalar that was computed from the model"));
 }
 
+// Of sharded gradients each rank sees its part alone: its norm is not theirs, and whether they are finite is
+// for all ranks to say.
+void check_divided(const std::vector<at::Tensor>& parameters, const TrainStepOptions& options) {
+  if (std::none_of(parameters.begin(), parameters.end(), has_divided_gradient)) return;
+  const char* const expected = "train step: expected ";
+  const char* const got = ", got sharded gradients, of which each rank has a part; ";
+  if (options.clip_norm) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(expected, "no clip_norm", got,
+                    "clip by the sharded object's clip_grad_norm in a loop of your own"));
+  }
+  if (!options.group)
+    throw Error(ErrorCode::invalid_argument, cat(expected, "a group", got, "pass .group, that of the parts"));
+}
+
 bool has_nonfinite(const at::Tensor& gradient) {
   return gradient.defined() &&
          !(gradient.is_sparse() ? gradient._values() : gradient).isfinite().all().item<bool>();
@@ -107,6 +123,7 @@ TrainStep::TrainStep(StepModels models, Several<torch::optim::Optimizer> optimiz
                 "train step: expected at least one optimizer, got none; pass the model's");
   }
   check_not_frozen(parameters_, options.frozen);
+  check_divided(parameters_, options);
 }
 
 at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tensor()>& loss_of) {

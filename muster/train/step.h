@@ -56,8 +56,8 @@ struct TrainStepOptions {
 
 class TrainStep {
  public:
-  // All that is given must outlive it. Throws: invalid_argument without an optimizer, or for one that has
-  // parameters of a frozen model.
+  // All that is given must outlive it. Throws: invalid_argument without an optimizer, for one that has
+  // parameters of a frozen model, and for sharded gradients with clip_norm or without a group.
   TrainStep(StepModels models, Several<torch::optim::Optimizer> optimizers,
             const TrainStepOptions& options = {});
   TrainStep(const TrainStep&) = delete;
