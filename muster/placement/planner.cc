@@ -11,6 +11,7 @@
 #include "muster/placement/checked_request.h"
 #include "muster/placement/cpu_binding.h"
 #include "muster/placement/gpu_facts.h"
+#include "muster/placement/plan_mesh.h"
 #include "muster/placement/plan_notes.h"
 #include "muster/placement/policy.h"
 #include "muster/placement/rank_memory.h"
@@ -67,7 +68,7 @@ class Planner {
     check_any_rank();
     set_visibility();
     divide_batch();
-    set_mesh();
+    if (!request_.mesh.empty()) set_mesh(plan_, request_.mesh, notes_);
     plan_.notes = notes_.finish(hosts_.size());
     return std::move(plan_);
   }
@@ -367,26 +368,6 @@ class Planner {
     const std::vector<int64_t> shares = batch_shares(request_.global_batch, weights_);
     for (size_t i = 0; i < shares.size(); ++i) plan_.ranks[i].batch_share = shares[i];
   }
-
-  void set_mesh() {
-    if (request_.mesh.empty()) return;
-    plan_.mesh = checked_mesh(request_.mesh, static_cast<int>(plan_.ranks.size()));
-    std::vector<std::string> between;
-    for (const MeshAxis& axis : plan_.mesh.axes)
-      if (leaves_host(axis.name)) between.push_back(axis.name);
-    if (!between.empty())
-      notes_.add(cat("mesh ", to_string(plan_.mesh), ": ranks along ", join(between, " and "),
-                     " lie on several hosts"));
-  }
-
-  bool leaves_host(const std::string& axis) const {
-    const auto groups = plan_.mesh.groups({axis});
-    return std::any_of(groups.begin(), groups.end(), [&](const std::vector<int>& ranks) {
-      return std::any_of(ranks.begin(), ranks.end(),
-                         [&](int rank) { return host_of(rank) != host_of(ranks.front()); });
-    });
-  }
-  int host_of(int rank) const { return plan_.ranks[static_cast<size_t>(rank)].host_index; }
 
   const Inventory& inventory_;
   const Request& request_;
