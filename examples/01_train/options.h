@@ -34,7 +34,7 @@ inline Options parse_options(int argc, char** argv) {
   app.add_option("--batch-size", o.batch_size, "samples a step, per rank")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
-  app.add_option("--lr", o.lr, "learning rate")->capture_default_str()->check(CLI::Range(1e-9, 1000.0));
+  app.add_option("--lr", o.lr, "learning rate")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--seed", o.seed, "of weights and order")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
