@@ -89,6 +89,7 @@ std::vector<PolicyChoice> choose_mesh(const PolicyInput& input, int num_ranks) {
   const auto sizes = sizes_in_host(input.request.mesh, static_cast<int>(count));
   const auto order = best_mesh_order(all, sizes);
   std::vector<UsableGpu> gpus;
+  gpus.reserve(order.size());
   for (const size_t at : order) gpus.push_back(input.gpus[at]);
   return in_turn(gpus, num_ranks, [&](size_t place) { return reason_of(input, all, sizes, order, place); });
 }

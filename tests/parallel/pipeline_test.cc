@@ -81,7 +81,7 @@ PipelineRun run_pipeline(Model model, const PipelineSchedule& schedule, const st
   return run;
 }
 
-std::vector<double> alone(Model model, int micro_batches) {
+std::vector<double> without_pipeline(Model model, int micro_batches) {
   at::set_num_threads(1);  // as the ranks: two threads add in another order
   const Copy copy = make_copy(model);
   return train_alone(copy.pieces, copy.parameters, loss_for(model), batches_for(model), micro_batches);
@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineLosses, ::testing::Values(Model::mlp, M
 
 // The same bits: micro-batches are added in the same order, and no sum is formed elsewhere.
 TEST_P(PipelineLosses, EqualThoseOfOneProcess) {
-  const auto expected = alone(GetParam(), 8);
+  const auto expected = without_pipeline(GetParam(), 8);
   EXPECT_LT(expected.back(), expected.front());
   for (const int ranks : {1, 2, 4}) {
     for (const auto& schedule : four_schedules(ranks, 8)) {
@@ -107,13 +107,13 @@ TEST_P(PipelineLosses, EqualThoseOfOneProcess) {
 }
 
 TEST_P(PipelineLosses, EqualThoseOfOneProcessOverGloo) {
-  const auto expected = alone(GetParam(), 4);
+  const auto expected = without_pipeline(GetParam(), 4);
   for (const auto& schedule : four_schedules(4, 4))
     EXPECT_EQ(run_pipeline(GetParam(), schedule, "gloo").losses, expected) << schedule.name;
 }
 
 TEST_P(PipelineLosses, AreTheSameWithRecomputation) {
-  const auto expected = alone(GetParam(), 8);
+  const auto expected = without_pipeline(GetParam(), 8);
   for (const auto& schedule : four_schedules(4, 8))
     EXPECT_EQ(run_pipeline(GetParam(), schedule, "shm", /*recompute=*/true).losses, expected)
         << schedule.name;
@@ -142,7 +142,7 @@ TEST(Pipeline, RecomputationDrawsTheSameNumbers) {
 // The sum over both uses is formed after the sums over micro-batches, so the last bits may differ.
 TEST(Pipeline, TiedWeightsTrainAsOne) {
   at::set_num_threads(1);
-  const auto expected = alone(Model::tied_gpt, 4);
+  const auto expected = without_pipeline(Model::tied_gpt, 4);
   const auto batches = batches_for(Model::tied_gpt);
   for (const auto& schedule : {one_f_one_b(4, 4), zero_bubble(4, 4)}) {
     std::vector<Gpt> gpts;
@@ -167,7 +167,7 @@ TEST(Pipeline, TiedWeightsTrainAsOne) {
 // differently than one process's.
 TEST(Pipeline, ReplicasAverageTheirGradients) {
   at::set_num_threads(1);
-  const auto expected = alone(Model::gpt, 4);
+  const auto expected = without_pipeline(Model::gpt, 4);
   const auto batches = batches_for(Model::gpt);
   for (const auto& schedule : {one_f_one_b(2, 4), zero_bubble(2, 4), interleaved(2, 4, 2)}) {
     SCOPED_TRACE(schedule.name);
