@@ -281,7 +281,8 @@ bool goes_on_after_failure(const RunFlags& flags, bool several_hosts) {
       flags.on_failure.empty() ? get_env("MUSTER_ON_FAILURE").value_or("end") : flags.on_failure;
   if (what != "end" && what != "continue") throw bad_flag("--on-failure", "end or continue", what);
   if (what == "continue" && several_hosts)
-    throw bad_flag("--on-failure", "continue on one host alone", "several hosts");
+    throw Error(ErrorCode::invalid_argument,
+                "--on-failure continue: expected a job on one host, got one on several; leave it out");
   return what == "continue";
 }
 

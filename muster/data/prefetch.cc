@@ -20,14 +20,14 @@
 
 namespace muster {
 
-namespace {
-
-constexpr std::chrono::seconds kPatience{60};
-
 struct MadeThing {
   Prefetch::Thing thing;
   std::exception_ptr error;
 };
+
+namespace {
+
+constexpr std::chrono::seconds kPatience{60};
 
 MadeThing made(const Prefetch::Make& make, int64_t number, WorkerPlace& place) {
   MadeThing result;
