@@ -150,7 +150,7 @@ class GoingOn(ProgramTest):
     def test_other_words_and_several_hosts_are_refused(self):
         self.assert_fails(self.run_muster("--on-failure", "hope", "true"), "--on-failure: expected end or continue, got 'hope'", code=2)
         self.assert_fails(self.run_muster("--on-failure", "continue", "--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "localhost:1",
-                                          "true"), "--on-failure: expected continue on one host alone", code=2)
+                                          "true"), "--on-failure continue: expected a job on one host", code=2)
 
 
 class Waiting(ProgramTest):
