@@ -26,8 +26,13 @@ const std::string kNothing = "?";
 }  // namespace
 
 Agreement::Agreement(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                     std::chrono::milliseconds timeout, bool every_call)
-    : store_(std::move(store)), rank_(rank), size_(size), timeout_(timeout), every_call_(every_call) {}
+                     std::chrono::milliseconds timeout, bool every_call, RankNames names)
+    : store_(std::move(store)),
+      rank_(rank),
+      size_(size),
+      names_(names.ranks.empty() ? RankNames::of_all(size) : std::move(names)),
+      timeout_(timeout),
+      every_call_(every_call) {}
 
 std::string Agreement::key(int64_t sequence, int rank) const {
   return cat("call/", sequence, "/", rank);
@@ -47,14 +52,14 @@ std::optional<std::string> Agreement::published_by(int other, int64_t sequence) 
 void Agreement::compare(int64_t sequence, const std::string& mine, int other,
                         const std::string& theirs) const {
   if (theirs == mine) return;
-  if (mine == kLeaving) throw left_alone(sequence, other, theirs);
+  if (mine == kLeaving) throw left_alone(sequence, names_[other], theirs);
   if (theirs == kLeaving) {
     std::this_thread::sleep_for(kHeadStart);
-    throw left(sequence, mine, other);
+    throw left(sequence, mine, names_[other]);
   }
   throw Error(ErrorCode::invalid_argument,
-              cat("collective #", sequence, ": expected the same call on every rank, got '", mine,
-                  "' on rank ", rank_, " and '", theirs, "' on rank ", other,
+              cat("collective #", sequence, names_.group(), ": expected the same call on every rank, got '",
+                  mine, "' on rank ", names_[rank_], " and '", theirs, "' on rank ", names_[other],
                   "; make all ranks issue the same operations in the same order"));
 }
 
@@ -74,10 +79,10 @@ void Agreement::before(int64_t sequence, const std::string& signature) {
     std::optional<std::string> theirs;
     while (!(theirs = published_by(other, sequence))) {
       if (deadline.passed()) {
-        throw Error(ErrorCode::timeout,
-                    cat("collective #", sequence, " ('", signature, "'): waited ", timeout_.count(),
-                        " ms on rank ", rank_, "; missing rank(s) ", join(absent(sequence), ", "),
-                        "; see whether they ended, or are busy elsewhere"));
+        throw Error(ErrorCode::timeout, cat("collective #", sequence, " ('", signature, "'): waited ",
+                                            timeout_.count(), " ms on ", names_.whose(rank_),
+                                            "; missing rank(s) ", join(names_(absent(sequence)), ", "),
+                                            "; see whether they ended, or are busy elsewhere"));
       }
       if (late_ranks.due()) tell_of_late(sequence, signature, late_ranks);
       std::this_thread::sleep_for(pause);
@@ -116,7 +121,8 @@ void Agreement::tell_of_late(int64_t sequence, const std::string& operation, con
   for (int rank = 0; rank < size_; ++rank)
     if (std::find(late.begin(), late.end(), rank) == late.end()) came.push_back(rank);
   if (late.empty() || came.at(0) != rank_) return;
-  late_ranks.tell(cat("collective #", sequence, " ('", operation, "')"), came, late);
+  late_ranks.tell(cat("collective #", sequence, " ('", operation, "')", names_.group()), names_(came),
+                  names_(late));
 }
 
 std::vector<int> Agreement::absent(int64_t sequence) {

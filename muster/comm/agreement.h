@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "muster/base/late_ranks.h"
+#include "muster/base/rank_names.h"
 
 namespace muster {
 
@@ -28,8 +29,9 @@ inline constexpr const char* kLeaving = "shutdown";
 
 class Agreement {
  public:
+  // `names`: what messages call the ranks; their own numbers without.
   Agreement(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout,
-            bool every_call);
+            bool every_call, RankNames names = {});
 
   // Before an operation; one after the other, in the order of their numbers. Collective (when the signature
   // is new). Blocking: until every rank published. Throws: invalid_argument showing both signatures; timeout
@@ -56,6 +58,7 @@ class Agreement {
   c10::intrusive_ptr<c10d::Store> store_;
   const int rank_;
   const int size_;
+  const RankNames names_;
   const std::chrono::milliseconds timeout_;
   const bool every_call_;
   std::mutex mutex_;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "muster/base/gate.h"
+#include "muster/base/rank_names.h"
 #include "muster/comm/agreement.h"
 #include "muster/comm/host_backend.h"
 #include "muster/comm/late_watch.h"
@@ -30,6 +31,7 @@ struct GroupOptions {
   std::string master_addr = {};  // chooses the network interface
   bool awaited = false;          // a process outside of the group waits for its end, good or not
   bool of_all_ranks = true;      // of the job; a part of them has numbers of its own
+  RankNames names = {};          // what messages call the ranks; their own numbers without
 };
 
 struct ProcessGroup::State {
@@ -42,6 +44,7 @@ struct ProcessGroup::State {
   std::shared_ptr<Agreement> agreement;
   std::unique_ptr<LateWatch> late_watch;  // where there is one
   std::vector<int> parent_ranks;
+  std::shared_ptr<const RankNames> names;
   int rank = 0;
   int size = 1;
   std::mutex turn;  // to start a call that ranks agree on
@@ -54,6 +57,8 @@ struct ProcessGroup::State {
   int64_t generation = 0;
   std::shared_ptr<std::atomic<bool>> abandoned = std::make_shared<std::atomic<bool>>(false);
   ~State();
+
+  int name() const { return (*names)[rank]; }
 
   void count(const at::Tensor& given) {
     calls.fetch_add(1, std::memory_order_relaxed);

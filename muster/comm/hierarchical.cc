@@ -96,16 +96,23 @@ c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& s
   return c10::make_intrusive<c10d::PrefixStore>(name, store);
 }
 
+RankNames names_on_host(const RankNames& names, const Place& place) {
+  RankNames part = names.part(place.neighbours());
+  part.of_one_host = true;
+  return part;
+}
+
 class HierarchicalBackend : public OverGloo {
  public:
   HierarchicalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, Place place,
-                      std::chrono::milliseconds timeout, const NetworkBackend& network)
+                      std::chrono::milliseconds timeout, const NetworkBackend& network,
+                      const RankNames& names)
       : OverGloo(network(part_of(store, "all"), rank, place.num_ranks)),
         place_(std::move(place)),
         timeout_(countable(timeout)),
+        names_(names_on_host(names, place_)),
         inside_(make_shm(part_of(store, cat("host/", place_.host)), place_.local_rank,
-                         static_cast<int>(std::ssize(place_.neighbours())), timeout,
-                         {.ranks = place_.neighbours(), .size = place_.num_ranks})) {
+                         static_cast<int>(std::ssize(place_.neighbours())), timeout, names_)) {
     if (place_.local_rank < place_.columns) {
       between_ = network(part_of(store, cat("column/", place_.local_rank)), static_cast<int>(place_.host),
                          static_cast<int>(std::ssize(place_.ranks_of_hosts)));
@@ -286,10 +293,10 @@ class HierarchicalBackend : public OverGloo {
 
   static milliseconds left(const Deadline& deadline) { return std::max(deadline.left(), milliseconds(1)); }
 
-  // The memory's own messages number the ranks of this host alone.
+  // Gloo's messages number the hosts.
   std::exception_ptr told_of_this_host(const std::exception& error) const {
-    const auto whose = cat("all_reduce over hosts (rank ", getRank(), "; this host has ranks ",
-                           join(place_.neighbours(), ", "), " as 0, 1, …)");
+    const auto whose = cat("all_reduce over hosts on ", names_.whose(place_.local_rank),
+                           "; this host has ranks ", join(names_.ranks, ", "));
     try {
       if (const auto* known = dynamic_cast<const Error*>(&error)) {
         throw Error(known->code(), cat(whose, ": ", known->message()));
@@ -324,6 +331,7 @@ class HierarchicalBackend : public OverGloo {
 
   const Place place_;
   std::chrono::milliseconds timeout_;
+  const RankNames names_;                     // of this host's ranks
   c10::intrusive_ptr<c10d::Backend> inside_;  // this host's ranks
   // The ranks of other hosts with this one's local rank; the thread's, until it has ended.
   c10::intrusive_ptr<c10d::Backend> between_;
@@ -343,8 +351,10 @@ class HierarchicalBackend : public OverGloo {
 c10::intrusive_ptr<c10d::Backend> make_hierarchical(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     const std::vector<std::string>& hosts,
                                                     std::chrono::milliseconds timeout,
-                                                    const NetworkBackend& network) {
-  return c10::make_intrusive<HierarchicalBackend>(store, rank, place_of(rank, hosts), timeout, network);
+                                                    const NetworkBackend& network, RankNames names) {
+  if (names.ranks.empty()) names = RankNames::of_all(static_cast<int>(hosts.size()));
+  return c10::make_intrusive<HierarchicalBackend>(store, rank, place_of(rank, hosts), timeout, network,
+                                                  names);
 }
 
 }  // namespace muster

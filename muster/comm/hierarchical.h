@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/rank_names.h"
+
 namespace c10d {
 class Backend;
 class Store;
@@ -20,11 +22,11 @@ namespace muster {
 using NetworkBackend = std::function<c10::intrusive_ptr<c10d::Backend>(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size)>;
 
-// Collective: over all ranks; `hosts` has the host_identity() of each. The bits of a sum depend on which
-// ranks share a host, and on nothing else. Throws: as make_shm and `network`.
+// Collective: over all ranks; `hosts` has the host_identity() of each. `names`: what messages call them. The
+// bits of a sum depend on which ranks share a host, and on nothing else. Throws: as make_shm and `network`.
 c10::intrusive_ptr<c10d::Backend> make_hierarchical(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     const std::vector<std::string>& hosts,
                                                     std::chrono::milliseconds timeout,
-                                                    const NetworkBackend& network);
+                                                    const NetworkBackend& network, RankNames names = {});
 
 }  // namespace muster

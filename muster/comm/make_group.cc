@@ -25,14 +25,14 @@ namespace {
 c10::intrusive_ptr<c10d::Backend> make_host_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     int size, const GroupOptions& options) {
   const auto part = [&](const char* name) { return c10::make_intrusive<c10d::PrefixStore>(name, store); };
-  if (options.backend == "shm") return make_shm(part("shm"), rank, size, options.timeout);
+  if (options.backend == "shm") return make_shm(part("shm"), rank, size, options.timeout, options.names);
   const auto gloo = [&](const c10::intrusive_ptr<c10d::Store>& of_ranks, int gloo_rank, int gloo_size) {
     return make_gloo(of_ranks, gloo_rank, gloo_size, options.timeout, options.master_addr);
   };
   if (options.backend == "mpi")
     return make_mpi(part("mpi"), rank, size, options.of_all_ranks, options.timeout);
   if (options.backend == "shm+gloo")
-    return make_hierarchical(part("hosts"), rank, options.hosts, options.timeout, gloo);
+    return make_hierarchical(part("hosts"), rank, options.hosts, options.timeout, gloo, options.names);
   return gloo(part("gloo"), rank, size);
 }
 
@@ -48,11 +48,13 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
   state->store = store;
   state->rank = rank;
   state->size = size;
+  state->names =
+      std::make_shared<RankNames>(options.names.ranks.empty() ? RankNames::of_all(size) : options.names);
   state->parent_ranks.resize(static_cast<size_t>(size));
   std::iota(state->parent_ranks.begin(), state->parent_ranks.end(), 0);
 
   using Group = c10d::ProcessGroup;
-  translate_failures(cat("process group of ", size, " (rank ", rank, ")"), [&] {
+  translate_failures(cat("process group of ", size, " (rank ", state->name(), ")"), [&] {
     const auto sub_store = [&](const char* name) {
       return c10::make_intrusive<c10d::PrefixStore>(name, store);
     };
@@ -77,7 +79,7 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
   if (size > 1 && options.backend != "shm") {  // which compares every call itself
     const bool every_call = get_env("TORCH_DISTRIBUTED_DEBUG") == "DETAIL";
     state->agreement = std::make_shared<Agreement>(c10::make_intrusive<c10d::PrefixStore>("agreement", store),
-                                                   rank, size, options.timeout, every_call);
+                                                   rank, size, options.timeout, every_call, *state->names);
     state->late_watch = std::make_unique<LateWatch>();
   }
   return ProcessGroup(std::move(state));

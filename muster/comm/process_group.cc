@@ -109,6 +109,12 @@ Traffic ProcessGroup::traffic() const {
 const c10::intrusive_ptr<c10d::Store>& ProcessGroup::store() const {
   return state_->store;
 }
+int ProcessGroup::job_rank(int rank) const {
+  return (*state_->names)[rank];
+}
+int ProcessGroup::job_rank() const {
+  return state_->name();
+}
 int ProcessGroup::parent_rank(int rank) const {
   return state_->parent_ranks.at(static_cast<size_t>(rank));
 }
@@ -129,7 +135,7 @@ void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
     state_->blocking->all_reduce_and_wait(tensor, to_c10d(op));
   } catch (...) {
     rethrow_translated(Work::State{
-        .operation = "all_reduce", .sequence = sequence, .rank = state_->rank, .size = state_->size}
+        .operation = "all_reduce", .sequence = sequence, .rank = state_->rank, .names = state_->names}
                            .name());
   }
 }
@@ -227,7 +233,7 @@ Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::ve
     throw Error(ErrorCode::invalid_argument,
                 cat("all_to_all: expected ", name, " splits, one a rank (", state_->size,
                     "), that sum to its rows, got [", join(splits, ", "), "] for ", describe(tensor),
-                    " (rank ", state_->rank, ")"));
+                    " (rank ", state_->name(), ")"));
   };
   check(to, output_splits, "output");
   check(from, input_splits, "input");
@@ -235,7 +241,7 @@ Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::ve
   if (to.scalar_type() != from.scalar_type() || to.sizes().slice(1) != from.sizes().slice(1)) {
     throw Error(ErrorCode::invalid_argument,
                 cat("all_to_all: expected output rows like the input's, got output ", describe(to),
-                    " and input ", describe(from), " (rank ", state_->rank, ")"));
+                    " and input ", describe(from), " (rank ", state_->name(), ")"));
   }
   // Ranks may send different amounts; what they share is the type and the shape of a row.
   const std::string row = join(input.sizes().slice(1), ", ");
@@ -314,7 +320,7 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
       *distinct.rbegin() >= size()) {
     throw Error(ErrorCode::invalid_argument,
                 cat("new_group: expected different ranks between 0 and ", size() - 1, ", got [",
-                    join(ranks, ", "), "] (rank ", rank(), ")"));
+                    join(ranks, ", "), "] (rank ", state_->name(), ")"));
   }
   const std::string name = cat("group/", state_->sub_groups++, "/", join(ranks, ","));
   ProcessGroupCall call("new_group", state_.get());
@@ -332,6 +338,8 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
     options.hosts.push_back(state_->options.hosts.at(static_cast<size_t>(member)));
   if (options.backend == "shm+gloo") options.backend = choose_host_backend(options.hosts);
   options.of_all_ranks = false;
+  options.names = state_->names->part(ranks);
+  options.names.sub_group = ranks.size() < options.names.ranks.size() || state_->names->sub_group;
   ProcessGroup group = make_process_group(store, sub_rank, static_cast<int>(ranks.size()), options);
   group.state_->parent_ranks = ranks;
   return group;
@@ -351,7 +359,7 @@ void ProcessGroup::shutdown() {
   if (state_->gate.closed()) return;
   if (state_->options.backend == "shm") {
     // Whoever serves the store may end as soon as all are past the barrier: nobody uses it after that.
-    translate_failures(cat("shutdown on rank ", rank()), [&] {
+    translate_failures(cat("shutdown on rank ", state_->name()), [&] {
       state_->departures->add(kDepartures, 1);
       state_->blocking->leave_and_wait();
     });
@@ -366,7 +374,8 @@ void ProcessGroup::shutdown() {
         .wait();
   }
   // Nobody may close connections while another is still inside the barrier's last message.
-  translate_failures(cat("shutdown on rank ", rank()), [&] { state_->departures->add(kDepartures, 1); });
+  translate_failures(cat("shutdown on rank ", state_->name()),
+                     [&] { state_->departures->add(kDepartures, 1); });
   const Deadline deadline(kDepartureTime);
   try {
     const int64_t all = (state_->generation + 1) * size();
@@ -385,7 +394,7 @@ void ProcessGroup::close() {
   state_->gate.wait_until_empty();
   state_->late_watch.reset();
   state_->agreement.reset();
-  translate_failures(cat("shutdown on rank ", rank()), [&] { state_->group->shutdown(); });
+  translate_failures(cat("shutdown on rank ", state_->name()), [&] { state_->group->shutdown(); });
   state_->group.reset();
 }
 

@@ -135,6 +135,10 @@ class ProcessGroup {
   // The number that `rank` of this group has in the group that it was made from.
   int parent_rank(int rank) const;
 
+  // The number that `rank` of this group, or this rank, has in the job: what messages call it.
+  int job_rank(int rank) const;
+  int job_rank() const;
+
   // Leaves the group in good order: waits until every rank has come, then closes connections. Later calls are
   // errors. Collective: yes. Without it the destructor closes at once (right after a failure).
   void shutdown();

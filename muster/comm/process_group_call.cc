@@ -60,13 +60,13 @@ void ProcessGroupCall::check_parts(const at::Tensor& whole, const at::Tensor& pa
   throw Error(ErrorCode::invalid_argument,
               cat(operation_, ": expected ", whole_name, " to hold ", state_->size, " × ", part_name,
                   ", got ", whole_name, " ", describe(whole), " and ", part_name, " ", describe(part),
-                  " (rank ", state_->rank, ")"));
+                  " (rank ", state_->name(), ")"));
 }
 
 void ProcessGroupCall::check(const at::Tensor& tensor) {
   const auto bad = [&](const std::string& expected, const std::string& got) {
     throw Error(ErrorCode::invalid_argument,
-                cat(operation_, ": expected ", expected, ", got ", got, " (rank ", state_->rank, ")"));
+                cat(operation_, ": expected ", expected, ", got ", got, " (rank ", state_->name(), ")"));
   };
   if (!tensor.defined()) bad("a tensor", "an undefined one");
   if (tensor.layout() != at::kStrided)
@@ -81,7 +81,7 @@ std::shared_ptr<Work::State> ProcessGroupCall::new_work() const {
   auto work = std::make_shared<Work::State>();
   work->operation = operation_;
   work->rank = state_->rank;
-  work->size = state_->size;
+  work->names = state_->names;
   return work;
 }
 

@@ -83,7 +83,7 @@ class ShmCarrier : public Carrier {
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                           std::chrono::milliseconds timeout, shm::RankNames names) {
+                                           std::chrono::milliseconds timeout, RankNames names) {
   auto team = std::make_unique<shm::Team>(
       exchange_over(store, rank, std::min<std::chrono::milliseconds>(timeout, kMeeting)), rank, size,
       std::min<std::chrono::milliseconds>(timeout, kMeeting), std::move(names));

@@ -20,6 +20,6 @@ namespace muster {
 // back. `names`: what errors call the ranks. Throws: timeout naming the missing ranks; unavailable where
 // there is no memory for it.
 c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                           std::chrono::milliseconds timeout, shm::RankNames names = {});
+                                           std::chrono::milliseconds timeout, RankNames names = {});
 
 }  // namespace muster

@@ -36,7 +36,7 @@ void wait_on_host(Work::State& state) {
     throw Error(ErrorCode::timeout,
                 cat(state.name(), ": Timed out waiting ", state.timeout.count(), "ms; ",
                     missing.empty() ? std::string("all ranks are in it: a slow or broken network")
-                                    : cat("missing rank(s) ", join(missing, ", ")),
+                                    : cat("missing rank(s) ", join((*state.names)(missing), ", ")),
                     "; see what they do, or give a longer timeout"));
   }
 }
@@ -86,8 +86,8 @@ void Work::wait() {
 }
 
 std::string Work::State::name() const {
-  const std::string whose = cat(" on rank ", rank, " of ", size);
-  if (peer >= 0) return cat(operation, " (peer ", peer, ", tag ", tag, ")", whose);
+  const std::string whose = " on " + names->whose(rank);
+  if (peer >= 0) return cat(operation, " (peer ", (*names)[peer], ", tag ", tag, ")", whose);
   return cat(operation, " #", sequence, whose);
 }
 

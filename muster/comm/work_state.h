@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/rank_names.h"
 #include "muster/comm/agreement.h"
 #include "muster/comm/work.h"
 
@@ -20,7 +21,7 @@ struct Work::State {
   int peer = -1;  // of a message between two ranks, with its tag
   int tag = 0;
   int rank = 0;
-  int size = 1;
+  std::shared_ptr<const RankNames> names{};
   std::string name() const;  // "all_reduce #12 on rank 1 of 4"
 
   c10::intrusive_ptr<c10d::Work> work{};

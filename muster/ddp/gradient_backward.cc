@@ -29,7 +29,7 @@ void GradientReducer::State::on_gradient(size_t index) {
                 cat("DistributedDataParallel: expected all wrapped models that have '", arrivals.name(index),
                     "' before the forwards of their common backward, got one that was wrapped, or was given "
                     "it, after a forward (rank ",
-                    group.rank(), "); wrap them first, or set gradient_as_bucket_view = false"));
+                    group.job_rank(), "); wrap them first, or set gradient_as_bucket_view = false"));
   }
   on_backward();
   arrivals.check(index);
@@ -39,7 +39,7 @@ void GradientReducer::State::on_gradient(size_t index) {
 void GradientReducer::State::refuse(size_t index, const char* why) const {
   throw Error(ErrorCode::failed_precondition,
               cat("DistributedDataParallel: backward reached '", arrivals.name(index), "', but ", why,
-                  " (rank ", group.rank(),
+                  " (rank ", group.job_rank(),
                   "); sum the losses and call backward once, use no_sync(), or call the wrapped model"));
 }
 
@@ -53,7 +53,7 @@ void GradientReducer::State::on_backward() {
       throw Error(ErrorCode::failed_precondition,
                   cat("DistributedDataParallel: expected a new forward after a backward that has failed, got "
                       "another backward of the one before (rank ",
-                      group.rank(), "); run forward again"));
+                      group.job_rank(), "); run forward again"));
     }
     begun = true;
     backward_began = Clock::now();

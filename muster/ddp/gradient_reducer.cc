@@ -52,7 +52,7 @@ void GradientReducer::State::drop_local_gradients(const TrainedParameters& befor
 
 void GradientReducer::State::build_reducer() {
   parts = {};  // the old Reducer takes its hooks with it
-  arrivals = GradientArrivals(model.trained().names, options, group.rank());
+  arrivals = GradientArrivals(model.trained().names, options, group.job_rank());
   live.set(model.parameters(), model.trained().tensors);
   // Two Reducers cannot both have a gradient in their buckets: with another wrapped model both copy.
   as_views = options.gradient_as_bucket_view && !live.shares();
@@ -145,7 +145,7 @@ void GradientReducer::before_forward() {
   const int root = state.join && !in_backward ? state.meet_in_join(asks) : 0;
   state.forward_reduces = asks && state.follow_model();
   if (state.forward_reduces) state.try_buckets();
-  translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.rank()), [&] {
+  translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.job_rank()), [&] {
     if (!at::GradMode::is_enabled()) return;
     if (state.forward_reduces) state.parts.reducer->prepare_for_forward();
     state.rebuild_buckets();
@@ -167,7 +167,7 @@ void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
           ErrorCode::failed_precondition,
           cat("DistributedDataParallel: expected a first forward that is reduced with static_graph, got one "
               "inside no_sync() (rank ",
-              state.group.rank(),
+              state.group.job_rank(),
               "): the graph would be learnt wrongly and later gradients stay local; reduce the first "
               "backward (also after parameters were frozen or unfrozen, or a backward has failed), or leave "
               "static_graph off"));
@@ -183,11 +183,11 @@ void GradientReducer::after_forward(std::vector<ForwardOutput> outputs) {
         cat("DistributedDataParallel: expected forward to return tensors, or pairs, tuples, vectors, maps or "
             "optionals of them, with find_unused_parameters, got a result without one that can be seen "
             "(rank ",
-            state.group.rank(),
+            state.group.job_rank(),
             "); give its type a tensors() that returns std::tie of them, or leave find_unused_parameters "
             "off"));
   }
-  translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.rank()), [&] {
+  translate_failures(cat("DistributedDataParallel: forward on rank ", state.group.job_rank()), [&] {
     std::vector<at::Tensor> tensors;
     if (state.finds_unused()) {
       for (const ForwardOutput& output : outputs) tensors.push_back(output.tensor);

@@ -39,7 +39,7 @@ GradientBucket HookAdapter::describe(c10d::GradBucket& bucket) const {
 
 void HookAdapter::rethrow_named(size_t index, const std::vector<std::string>& names) const {
   const std::string what = cat("DistributedDataParallel: hook ", hook_.name(), ", bucket ", index, " (",
-                               join(names, ", "), "), rank ", group_.rank());
+                               join(names, ", "), "), rank ", group_.job_rank());
   try {
     throw;
   } catch (const Error& error) {

@@ -110,7 +110,7 @@ JoinResult GradientReducer::join(const std::function<void()>& body, const JoinOp
             state.join  ? "one inside of it"
             : is_sparse ? "sparse gradients"
                         : "a static graph",
-            " (rank ", state.group.rank(), "); give all ranks the same number of inputs"));
+            " (rank ", state.group.job_rank(), "); give all ranks the same number of inputs"));
   }
   check_no_shared_statistics(state.model.source(), state.group, options);
   struct Inside {
@@ -138,7 +138,7 @@ JoinResult GradientReducer::join(const std::function<void()>& body, const JoinOp
       return result;
     }
     if (options.stop_together) return {.shadowed = 0, .stopped = true};
-    translate_failures(cat("DistributedDataParallel::join on rank ", state.group.rank()), [&] {
+    translate_failures(cat("DistributedDataParallel::join on rank ", state.group.job_rank()), [&] {
       state.shadow_forward(answer);
       if (answer.plan.reduces) state.shadow_backward();
     });

@@ -73,17 +73,17 @@ void check_placement(const ModelSource& model, const ProcessGroup& group, const 
       options.device_ids.size() == 1 && device.is_cuda() && options.device_ids[0] == device.index();
   if (!options.device_ids.empty() && !right_id) {
     std::vector<int> ids(options.device_ids.begin(), options.device_ids.end());
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("DistributedDataParallel: expected device_ids empty or this rank's device, got [",
-            join(ids, ", "), "] on ", device.str(), " (rank ", group.rank(), "); leave device_ids empty"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("DistributedDataParallel: expected device_ids empty or this rank's device, got [",
+                    join(ids, ", "), "] on ", device.str(), " (rank ", group.job_rank(),
+                    "); leave device_ids empty"));
   }
   for (const auto& item : model.parameters()) {
     if (item.tensor.device() == device) continue;
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("DistributedDataParallel: expected parameter '", item.name, "' on ", device.str(), ", got ",
-            item.tensor.device().str(), " (rank ", group.rank(), "); call model->to(ctx.device()) first"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("DistributedDataParallel: expected parameter '", item.name, "' on ", device.str(),
+                    ", got ", item.tensor.device().str(), " (rank ", group.job_rank(),
+                    "); call model->to(ctx.device()) first"));
   }
 }
 

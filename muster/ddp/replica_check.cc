@@ -78,7 +78,8 @@ void ReplicaCheck::count(const ModelSource& source, bool compares) {
   for (size_t i = 0; i < items.size(); ++i) {
     std::vector<std::pair<int, int64_t>> hashes;
     for (int rank = 0; rank < group_.size(); ++rank) {
-      if (value(rank, 0) != 0) hashes.emplace_back(rank, value(rank, static_cast<int64_t>(i) + 1));
+      if (value(rank, 0) != 0)
+        hashes.emplace_back(group_.job_rank(rank), value(rank, static_cast<int64_t>(i) + 1));
     }
     if (hashes.empty()) return;
     const auto odd = odd_ranks(hashes);
@@ -86,7 +87,7 @@ void ReplicaCheck::count(const ModelSource& source, bool compares) {
     throw Error(ErrorCode::failed_precondition,
                 cat("DistributedDataParallel: expected the same bits on every rank, got others in ",
                     i < parameters ? "parameter '" : "buffer '", items[i].name, "' on ",
-                    odd.size() == 1 ? "rank " : "ranks ", join(odd, ", "), " (rank ", group_.rank(),
+                    odd.size() == 1 ? "rank " : "ranks ", join(odd, ", "), " (rank ", group_.job_rank(),
                     ", before forward ", steps_, "; verify_every ", every_,
                     "); change parameters alike on all ranks: one optimizer, one step() a backward"));
   }

@@ -115,11 +115,12 @@ std::vector<at::Tensor> ReplicatedModel::buffers() const {
 
 void ReplicatedModel::broadcast(const std::vector<at::Tensor>& tensors, int root) {
   if (tensors.empty() || group_.size() == 1) return;
-  translate_failures(
-      cat("DistributedDataParallel: broadcast from rank ", root, " (rank ", group_.rank(), ")"), [&] {
-        const at::NoGradGuard no_grad;
-        c10d::broadcast_coalesced(group_.c10d(), tensors, kBroadcastBytes, root);
-      });
+  translate_failures(cat("DistributedDataParallel: broadcast from rank ", group_.job_rank(root), " (rank ",
+                         group_.job_rank(), ")"),
+                     [&] {
+                       const at::NoGradGuard no_grad;
+                       c10d::broadcast_coalesced(group_.c10d(), tensors, kBroadcastBytes, root);
+                     });
 }
 
 // One broadcast a type and device, through the group's own calls: there a rank that does something else is

@@ -41,7 +41,7 @@ std::string StepCheck::counts_of_all(const int64_t* values) const {
   std::vector<std::string> counts;
   for (int rank = 0; rank < group_.size(); ++rank) {
     counts.push_back(cat(values[2 * rank], " backwards and ", values[2 * rank + 1],
-                         " forwards without one on rank ", rank));
+                         " forwards without one on rank ", group_.job_rank(rank)));
   }
   return join(counts, ", ");
 }
@@ -68,7 +68,7 @@ void StepCheck::compare() {
     skipped_ = 0;  // on all of them: whoever goes on begins alike
     throw Error(ErrorCode::failed_precondition,
                 cat("DistributedDataParallel: expected the same steps on every rank, got ", counts,
-                    ", so gradients of different steps may have been averaged (rank ", group_.rank(),
+                    ", so gradients of different steps may have been averaged (rank ", group_.job_rank(),
                     "); let all ranks skip a backward or none, evaluate on module() or without "
                     "gradients, or set check_steps = false"));
   }
@@ -97,7 +97,7 @@ void StepCheck::meet(const char* where, const std::function<void()>& call) {
   } catch (const Error& error) {
     if (error.code() != ErrorCode::invalid_argument) throw;
     throw Error(error.code(),
-                cat("DistributedDataParallel: expected every rank ", where, " (rank ", group_.rank(),
+                cat("DistributedDataParallel: expected every rank ", where, " (rank ", group_.job_rank(),
                     "); freeze parameters, run forwards, and run or skip backwards, alike on all ranks: ",
                     error.message()));
   }

@@ -44,7 +44,7 @@ void check_values(double count, const ProcessGroup& group) {
   if (count > 1) return;
   throw Error(ErrorCode::invalid_argument,
               cat("sync_batch_norm: expected at least two values of a channel on all ranks together, got ",
-                  count, " (rank ", group.rank(), "); give larger batches, or call eval()"));
+                  count, " (rank ", group.job_rank(), "); give larger batches, or call eval()"));
 }
 
 struct JoinedStatistics {
@@ -223,7 +223,7 @@ variable_list SyncNormFunction::backward(AutogradContext* context, variable_list
   if (at::GradMode::is_enabled()) {
     throw Error(ErrorCode::failed_precondition,
                 cat("sync_batch_norm: expected a first derivative, got a backward with create_graph (rank ",
-                    group.rank(), "), whose statistics are of all ranks; call eval(), or use BatchNorm"));
+                    group.job_rank(), "), whose statistics are of all ranks; call eval(), or use BatchNorm"));
   }
   const auto saved = context->get_saved_variables();
   variable_list results(7);

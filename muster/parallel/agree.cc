@@ -45,10 +45,11 @@ void require_agreement(ProcessGroup& group, const std::string& owner, const std:
       const Term other = agree_term_of_line(agree_line(by_rank[rank], i));
       if (other.name == first.name && other.value == first.value) continue;
       const std::string& name = first.name.empty() ? other.name : first.name;
-      throw Error(ErrorCode::invalid_argument,
-                  cat(owner, ": expected the same on every rank, got ", name, " ", first.value,
-                      " on rank 0 and ", other.value, " on rank ", rank, " (rank ", group.rank(),
-                      "); give all ranks the same model, seed and options"));
+      throw Error(
+          ErrorCode::invalid_argument,
+          cat(owner, ": expected the same on every rank, got ", name, " ", first.value, " on rank ",
+              group.job_rank(0), " and ", other.value, " on rank ", group.job_rank(static_cast<int>(rank)),
+              " (rank ", group.job_rank(), "); give all ranks the same model, seed and options"));
     }
   }
 }

@@ -47,7 +47,7 @@ DiLoCo::DiLoCo(std::vector<at::Tensor> parameters, ProcessGroup group, DiLoCoOpt
                           {.name = "nesterov", .value = cat(options_.nesterov)}};
   for (Term& term : terms_of("parameter", parameters)) terms.push_back(std::move(term));
   for (Term& term : terms_of("buffer", options_.buffers)) terms.push_back(std::move(term));
-  require_agreement(group_, "DiLoCo", wrong_diloco(options_, group_.rank()), terms);
+  require_agreement(group_, "DiLoCo", wrong_diloco(options_, group_.job_rank()), terms);
   for (const at::Tensor& parameter : parameters_) common_.push_back(parameter.clone());
 }
 

@@ -16,19 +16,19 @@ namespace {
 std::string flat_problem(const std::string& owner, const std::vector<at::Tensor>& parameters,
                          const ProcessGroup& group) {
   if (parameters.empty())
-    return cat(owner, ": expected parameters, got none (rank ", group.rank(), "); give the model's");
+    return cat(owner, ": expected parameters, got none (rank ", group.job_rank(), "); give the model's");
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i];
     const std::string name = cat("parameter ", i, ", ", c10::toString(parameter.scalar_type()), " [",
                                  join(parameter.sizes(), ", "), "],");
     if (parameter.device() != group.device()) {
       return cat(owner, ": expected parameters on ", group.device().str(), ", got ", name, " on ",
-                 parameter.device().str(), " (rank ", group.rank(),
+                 parameter.device().str(), " (rank ", group.job_rank(),
                  "); move the model to the rank's device first");
     }
     if (parameter.layout() != at::kStrided || parameter.nbytes() > parameter.storage().nbytes()) {
       return cat(owner, ": expected dense parameters that nothing has sharded, got ", name,
-                 " without memory (rank ", group.rank(), "); give each parameter to one piece alone");
+                 " without memory (rank ", group.job_rank(), "); give each parameter to one piece alone");
     }
   }
   return {};

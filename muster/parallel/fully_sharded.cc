@@ -147,7 +147,7 @@ void FullyShardedUnit::before_forward() {
   if (set->whole) {
     throw Error(ErrorCode::failed_precondition,
                 cat("fully sharded: expected a forward after whole_parameters(), got one inside (rank ",
-                    group.rank(), "); call the bare module there"));
+                    group.job_rank(), "); call the bare module there"));
   }
   if (set->depth == 0) set->begin_forward();
   if (set->last_forward != nullptr) set->last_forward->next_forward = this;
@@ -313,7 +313,7 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
     if (parameter.scalar_type() != parameters[0].scalar_type()) {
       wrong = cat("fully sharded: expected parameters of one type in a module, got ",
                   c10::toString(parameters[0].scalar_type()), " and ", c10::toString(parameter.scalar_type()),
-                  " (rank ", set_->group.rank(), "); wrap the modules of each type apart");
+                  " (rank ", set_->group.job_rank(), "); wrap the modules of each type apart");
     }
   }
   const auto type_of = [](const std::optional<at::ScalarType>& type) {
@@ -354,7 +354,7 @@ std::shared_ptr<void> FullySharded::whole_parameters() {
   if (set_->whole) {
     throw Error(ErrorCode::failed_precondition,
                 cat("whole_parameters: expected no guard of an earlier call, got one that lives (rank ",
-                    set_->group.rank(), "); end its scope first"));
+                    set_->group.job_rank(), "); end its scope first"));
   }
   for (const auto& unit : set_->units) unit->make_whole();
   set_->whole = true;

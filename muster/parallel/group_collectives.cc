@@ -114,7 +114,7 @@ int64_t existing_dim(const char* call, const at::Tensor& x, const ProcessGroup& 
   if (counted < 0 || counted >= x.dim()) {
     throw Error(ErrorCode::invalid_argument,
                 cat(call, ": expected a dimension of [", join(x.sizes(), ", "), "], got ", dim, " (rank ",
-                    group.rank(), "); count from 0, or from -1 at the end"));
+                    group.job_rank(), "); count from 0, or from -1 at the end"));
   }
   return counted;
 }
@@ -125,7 +125,7 @@ int64_t divisible_dim(const char* call, const at::Tensor& x, const ProcessGroup&
     throw Error(ErrorCode::invalid_argument,
                 cat(call, ": expected a size along dimension ", counted, " that ",
                     plural(group.size(), "rank"), " divide, got ", x.size(counted), " of [",
-                    join(x.sizes(), ", "), "] (rank ", group.rank(), "); pad it, or use another group"));
+                    join(x.sizes(), ", "), "] (rank ", group.job_rank(), "); pad it, or use another group"));
   }
   return counted;
 }

@@ -43,7 +43,7 @@ LocalSGD::LocalSGD(std::vector<at::Tensor> parameters, ProcessGroup group, Local
       {.name = "ranks inside", .value = cat(options_.inside ? options_.inside->size() : 1)}};
   for (Term& term : terms_of("parameter", parameters)) terms.push_back(std::move(term));
   for (Term& term : terms_of("buffer", options_.buffers)) terms.push_back(std::move(term));
-  std::string wrong = wrong_local_sgd(options_, group_.rank());
+  std::string wrong = wrong_local_sgd(options_, group_.job_rank());
   if (options_.inside) wrong = refusal_inside(*options_.inside, wrong, terms);
   require_agreement(group_, "LocalSGD", wrong, terms);
   for (const at::Tensor& buffer : averaged_ones(options_.buffers)) averaged_.push_back(buffer);

@@ -49,20 +49,20 @@ std::string problem_of(const std::vector<PipelineStage>& stages, const ProcessGr
   const PipelineSchedule& schedule = options.schedule;
   if (schedule.ranks != group.size()) {
     return cat("expected a schedule of the group's ", plural(group.size(), "rank"), ", got one of ",
-               schedule.ranks, " (rank ", group.rank(), "); make it for the group's size");
+               schedule.ranks, " (rank ", group.job_rank(), "); make it for the group's size");
   }
   try {
     check(schedule);
   } catch (const Error& error) {
-    return cat(error.what(), " (rank ", group.rank(), ")");
+    return cat(error.what(), " (rank ", group.job_rank(), ")");
   }
   if (std::ssize(stages) != schedule.stages_per_rank()) {
     return cat("expected ", plural(schedule.stages_per_rank(), "stage"), " on every rank, as ", schedule.name,
-               " says, got ", stages.size(), " (rank ", group.rank(), "); cut the model into ",
+               " says, got ", stages.size(), " (rank ", group.job_rank(), "); cut the model into ",
                schedule.stages);
   }
   if (group.rank() == schedule.rank_of(schedule.stages - 1) && !options.loss) {
-    return cat("expected a loss on the rank of the last stage, got none (rank ", group.rank(),
+    return cat("expected a loss on the rank of the last stage, got none (rank ", group.job_rank(),
                "); set PipelineOptions::loss");
   }
   return {};
@@ -76,7 +76,8 @@ void check_same_schedules(ProcessGroup& group, const PipelineOptions& options) {
     if (all[rank] == all[0]) continue;
     throw Error(ErrorCode::invalid_argument,
                 cat("pipeline: expected one schedule on all ranks, got ", first_difference(all[0], all[rank]),
-                    " (ranks 0 and ", rank, "); give all ranks the same options"));
+                    " (ranks ", group.job_rank(0), " and ", group.job_rank(static_cast<int>(rank)),
+                    "); give all ranks the same options"));
   }
 }
 
@@ -160,19 +161,19 @@ at::Tensor Pipeline::State::compute(int stage, const at::Tensor& x, int micro_ba
     throw Error(ErrorCode::invalid_argument,
                 cat("pipeline: expected a loss of one number, got ",
                     loss.defined() ? to_text(form_of(loss)) : "none", " of micro-batch ", micro_batch,
-                    " (rank ", group.rank(), "); return the mean over the micro-batch"));
+                    " (rank ", group.job_rank(), "); return the mean over the micro-batch"));
   }
   if (output.defined() && output.is_floating_point()) return output;
   throw Error(ErrorCode::invalid_argument,
               cat("pipeline: expected an activation of floating point, got ",
                   output.defined() ? to_text(form_of(output)) : "none", " from stage ", stage, " (rank ",
-                  group.rank(), "); cut the model elsewhere"));
+                  group.job_rank(), "); cut the model elsewhere"));
 }
 
 // What is wrong with a batch on the rank that gives it.
 std::string Pipeline::State::problem_of_batch(const at::Tensor& batch, const char* name,
                                               std::optional<TensorForm>& known) {
-  const std::string where = cat(" (rank ", group.rank(), ")");
+  const std::string where = cat(" (rank ", group.job_rank(), ")");
   if (!batch.defined() || batch.dim() == 0)
     return cat("expected ", name, " of [batch, …], got ", batch.defined() ? "a scalar" : "none", where,
                "; give it on this rank");
@@ -211,8 +212,9 @@ void Pipeline::State::agree_on_batch(const at::Tensor& input, const at::Tensor& 
   if (seen[1] == seen[2]) return;
   throw Error(
       ErrorCode::invalid_argument,
-      cat("pipeline: expected as many rows of input and target, got ", seen[1], " (rank 0) and ", seen[2],
-          " (rank ", schedule.rank_of(schedule.stages - 1), "); let both ranks read the same batch"));
+      cat("pipeline: expected as many rows of input and target, got ", seen[1], " (rank ", group.job_rank(0),
+          ") and ", seen[2], " (rank ", group.job_rank(schedule.rank_of(schedule.stages - 1)),
+          "); let both ranks read the same batch"));
 }
 
 void Pipeline::State::forward(const PipelineAction& action, PipelineMessages& by, bool trains,

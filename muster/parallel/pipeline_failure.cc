@@ -29,8 +29,9 @@ std::string PipelineFailure::first_cause(const std::string& ours) {
 }
 
 void PipelineFailure::rethrow_explained() {
-  const std::string here = cat("pipeline: step ", step_, ", ", static_cast<char>(action_.kind),
-                               action_.micro_batch, " of stage ", action_.stage, " on rank ", group_.rank());
+  const std::string here =
+      cat("pipeline: step ", step_, ", ", static_cast<char>(action_.kind), action_.micro_batch, " of stage ",
+          action_.stage, " on rank ", group_.job_rank());
   try {
     throw;
   } catch (const Error& error) {

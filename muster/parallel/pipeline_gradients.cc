@@ -66,10 +66,10 @@ TiedWeight::TiedWeight(at::Tensor parameter, ProcessGroup& group) : parameter_(s
   const std::string& first = forms[static_cast<size_t>(holders[0])];
   for (const int rank : holders) {
     if (forms[static_cast<size_t>(rank)] == first) continue;
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("pipeline: expected tied weights of one shape and type, got ", first, " on rank ", holders[0],
-            " and ", forms[static_cast<size_t>(rank)], " on rank ", rank, "; tie copies of one weight"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("pipeline: expected tied weights of one shape and type, got ", first, " on rank ",
+                    group.job_rank(holders[0]), " and ", forms[static_cast<size_t>(rank)], " on rank ",
+                    group.job_rank(rank), "; tie copies of one weight"));
   }
   if (holders.size() == 1) return;
   holders_ = group.new_group(holders);

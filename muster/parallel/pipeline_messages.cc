@@ -98,12 +98,12 @@ void PipelineMessages::send(const PipelineMessage& message, const at::Tensor& te
   const bool first = !known.has_value();
   if (first) known = form;
   if (form != *known) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("pipeline: expected ", message.is_gradient ? "a gradient" : "an activation", " of ",
-            to_text(*known), " into stage ", message.is_gradient ? message.stage - 1 : message.stage,
-            ", as in the first micro-batch, got ", to_text(form), " of micro-batch ", message.micro_batch,
-            " (rank ", group_.rank(), "); give every micro-batch the same shape, by padding for instance"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("pipeline: expected ", message.is_gradient ? "a gradient" : "an activation", " of ",
+                    to_text(*known), " into stage ", message.is_gradient ? message.stage - 1 : message.stage,
+                    ", as in the first micro-batch, got ", to_text(form), " of micro-batch ",
+                    message.micro_batch, " (rank ", group_.job_rank(),
+                    "); give every micro-batch the same shape, by padding for instance"));
   }
   const int to = receiver(message);
   if (to == group_.rank()) {
@@ -126,7 +126,7 @@ void PipelineMessages::send_form(const PipelineMessage& message, const TensorFor
   if (dimensions > kMostDimensions) {
     throw Error(ErrorCode::invalid_argument,
                 cat("pipeline: expected activations of at most ", kMostDimensions, " dimensions, got ",
-                    to_text(form), " (rank ", group_.rank(), "); flatten some"));
+                    to_text(form), " (rank ", group_.job_rank(), "); flatten some"));
   }
   at::Tensor header = at::empty({kMostDimensions + 2}, at::kLong).fill_(0);
   auto* const words = header.data_ptr<int64_t>();

@@ -31,7 +31,7 @@ void check_attention(const char* call, const at::Tensor& q, const at::Tensor& k,
                      const ProcessGroup& group, const ContextOptions& options) {
   const auto fail = [&](const std::string& rule, const std::string& got, const char* next) {
     throw Error(ErrorCode::invalid_argument,
-                cat(call, ": expected ", rule, ", got ", got, " (rank ", group.rank(), "); ", next));
+                cat(call, ": expected ", rule, ", got ", got, " (rank ", group.job_rank(), "); ", next));
   };
   if (q.dim() != 4 || q.sizes() != k.sizes() || q.sizes() != v.sizes() ||
       q.scalar_type() != k.scalar_type() || q.scalar_type() != v.scalar_type()) {
@@ -198,7 +198,7 @@ at::Tensor sequence_positions(int64_t length, const ProcessGroup& group, Sequenc
   if (length < 1 || length % pieces != 0) {
     throw Error(ErrorCode::invalid_argument,
                 cat("sequence_positions: expected a length that ", pieces, " pieces divide, got ", length,
-                    " (rank ", group.rank(), "); pad the sequence"));
+                    " (rank ", group.job_rank(), "); pad the sequence"));
   }
   const at::Tensor all = joined_positions(length, group, order, group.device());
   return all.view({group.size(), -1})[group.rank()].clone();

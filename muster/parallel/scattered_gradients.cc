@@ -30,7 +30,7 @@ void ScatteredGradients::take(size_t parameter) {
     throw Error(ErrorCode::failed_precondition,
                 cat("sharded gradients: expected one dense gradient of each parameter in a backward, got ",
                     has_[parameter] ? "a second one" : "a sparse one", " of parameter ", parameter, " (rank ",
-                    group_.rank(), "); ",
+                    group_.job_rank(), "); ",
                     has_[parameter] ? "do not nest backwards" : "make the embedding with sparse(false)"));
   }
   const at::NoGradGuard no_grad;
@@ -112,7 +112,7 @@ at::Tensor clip_sharded_grads(const std::vector<at::Tensor>& tensors, double max
   if (!(max_norm >= 0)) {
     throw Error(ErrorCode::invalid_argument,
                 cat("clip_grad_norm: expected a max_norm of 0 or more, got ", max_norm, " (rank ",
-                    group.rank(), "); 1.0 is a common choice"));
+                    group.job_rank(), "); 1.0 is a common choice"));
   }
   const at::Tensor norm = sharded_grad_norm(tensors, group);
   const at::NoGradGuard no_grad;

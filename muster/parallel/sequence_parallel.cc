@@ -41,7 +41,7 @@ SequenceDropoutImpl::SequenceDropoutImpl(double probability, const ProcessGroup&
   if (probability >= 0 && probability <= 1) return;
   throw Error(ErrorCode::invalid_argument,
               cat("SequenceDropout: expected a probability from 0 to 1, got ", probability, " (rank ",
-                  group.rank(), "); 0.1 is a common choice"));
+                  group.job_rank(), "); 0.1 is a common choice"));
 }
 
 at::Tensor SequenceDropoutImpl::forward(const at::Tensor& x) {

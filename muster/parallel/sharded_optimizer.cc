@@ -210,7 +210,7 @@ void ShardsState::lend_whole_gradients() {
         throw Error(
             ErrorCode::failed_precondition,
             cat("sharded optimizer: expected dense gradients, got a sparse one of a parameter of shape [",
-                join(gradient.sizes(), ", "), "] (rank ", group.rank(),
+                join(gradient.sizes(), ", "), "] (rank ", group.job_rank(),
                 "); make the embedding with sparse(false)"));
       }
       bucket.tensors[i].mutable_grad() = gradient.reshape({-1}).narrow(0, piece.begin, piece.length);
@@ -245,7 +245,7 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind, Groups groups,
   if (kind == nullptr) {
     wrong =
         cat("sharded optimizer: expected one that looks at each element alone (SGD, Adam, AdamW, Adagrad, ",
-            "RMSprop), got LBFGS (rank ", group.rank(), "); train with one of those, or do not shard it");
+            "RMSprop), got LBFGS (rank ", group.job_rank(), "); train with one of those, or do not shard it");
   }
   const std::vector<Term> terms = {{"optimizer", wrong.empty() ? kind : "LBFGS"},
                                    {"gradients", options.gradients ? "sharded" : "whole"},
@@ -303,7 +303,7 @@ at::Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
   if (!state.options.gradients) {
     throw Error(ErrorCode::failed_precondition,
                 cat("sharded optimizer: expected sharded gradients, got whole ones (rank ",
-                    state.group.rank(), "); use muster::clip_grad_norm on the model's parameters"));
+                    state.group.job_rank(), "); use muster::clip_grad_norm on the model's parameters"));
   }
   return clip_sharded_grads(state.tensors(), max_norm, state.group);
 }

@@ -24,21 +24,21 @@ at::Tensor own_outputs(const at::Tensor& whole, int64_t stacks, OwnRows rows) {
 std::string wrong_division(const char* call, const char* what, int64_t size, const ProcessGroup& group) {
   if (size % group.size() == 0) return {};
   return cat(call, ": expected ", what, " that ", plural(group.size(), "rank"), " divide, got ", size,
-             " (rank ", group.rank(), "); change the layer, or the group's size");
+             " (rank ", group.job_rank(), "); change the layer, or the group's size");
 }
 
 std::string wrong_column(const at::Tensor& weight, const ColumnOptions& options, const ProcessGroup& group) {
   const int64_t stacks = options.stacks, outputs = weight.size(0);
   if (stacks < 1 || outputs % stacks != 0 || (options.uneven && stacks != 1)) {
     return cat("column_parallel: expected stacks of one size, and one alone where uneven, got ", stacks,
-               " stacks of ", outputs, " outputs (rank ", group.rank(), "); correct the options");
+               " stacks of ", outputs, " outputs (rank ", group.job_rank(), "); correct the options");
   }
   if (!options.uneven)
     return wrong_division("column_parallel", stacks == 1 ? "outputs" : "outputs a stack", outputs / stacks,
                           group);
   if (outputs >= group.size()) return {};
   return cat("column_parallel: expected an output for each of ", plural(group.size(), "rank"), ", got ",
-             outputs, " (rank ", group.rank(), "); use a smaller group");
+             outputs, " (rank ", group.job_rank(), "); use a smaller group");
 }
 
 std::vector<Term> layer_terms(const torch::nn::Linear& layer, const std::optional<int64_t>& sequence_dim) {

@@ -37,15 +37,15 @@ void expect_ids(const char* call, const char* what, const at::Tensor& ids, int64
   if (ids.scalar_type() != at::kLong) {
     throw Error(ErrorCode::invalid_argument,
                 cat(call, ": expected ", what, " of type Long, got ", c10::toString(ids.scalar_type()),
-                    " (rank ", group.rank(), "); convert them"));
+                    " (rank ", group.job_rank(), "); convert them"));
   }
   if (!ids.is_cpu() || ids.numel() == 0) return;
   const int64_t least = ids.min().item<int64_t>();
   const int64_t most = ids.max().item<int64_t>();
   if (least >= 0 && most < vocabulary) return;
   throw Error(ErrorCode::invalid_argument, cat(call, ": expected ", what, " from 0 to ", vocabulary - 1,
-                                               ", got ", least < 0 ? least : most, " (rank ", group.rank(),
-                                               "); look at where the tokens come from"));
+                                               ", got ", least < 0 ? least : most, " (rank ",
+                                               group.job_rank(), "); look at where the tokens come from"));
 }
 
 // What is wrong with an embedding that is to be divided, or nothing.
@@ -57,11 +57,11 @@ std::string wrong_embedding(const torch::nn::EmbeddingOptions& options, int64_t 
                                                        : nullptr;
   if (unknown != nullptr) {
     return cat("parallel_embedding: expected none of max_norm, scale_grad_by_freq and sparse, got ", unknown,
-               " (rank ", group.rank(), "); make the embedding without");
+               " (rank ", group.job_rank(), "); make the embedding without");
   }
   if (vocabulary >= group.size()) return {};
   return cat("parallel_embedding: expected a token for each of ", plural(group.size(), "rank"), ", got ",
-             plural(vocabulary, "token"), " (rank ", group.rank(), "); use a smaller group");
+             plural(vocabulary, "token"), " (rank ", group.job_rank(), "); use a smaller group");
 }
 
 bool is_half(at::ScalarType type) {
@@ -152,7 +152,7 @@ at::Tensor parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& ta
     throw Error(ErrorCode::invalid_argument,
                 cat(kCall, ": expected logits [targets, ", own_rows(vocabulary, group).length, " of ",
                     vocabulary, " tokens], got [", join(logits.sizes(), ", "), "] for targets [",
-                    join(targets.sizes(), ", "), "] (rank ", group.rank(),
+                    join(targets.sizes(), ", "), "] (rank ", group.job_rank(),
                     "); give the head's part, and the vocabulary where the ranks do not divide it"));
   }
   expect_ids(kCall, "targets", targets.masked_fill(targets == options.ignore_index, 0), vocabulary, group);

@@ -164,8 +164,8 @@ void Collectives::compare_calls(const Request& request) const {
     if (theirs.kind == Kind::leave) throw left(sequence_, describe(mine), team_.name(rank));
     throw Error(
         ErrorCode::invalid_argument,
-        cat("collective #", sequence_, ": expected the same call on every rank, got '", describe(mine),
-            "' on rank ", team_.name(team_.rank()), " and '", describe(theirs), "' on rank ",
+        cat("collective #", sequence_, team_.group(), ": expected the same call on every rank, got '",
+            describe(mine), "' on rank ", team_.name(team_.rank()), " and '", describe(theirs), "' on rank ",
             team_.name(rank), "; make all ranks issue the same operations in the same order"));
   }
   if (request.kind != Kind::all_to_all) return;

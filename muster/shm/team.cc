@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -55,10 +54,7 @@ Layout layout_for(int size) {
 
 Team::Team(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout, RankNames names)
     : met_(meet(exchange, rank, size, timeout)), rank_(rank), names_(std::move(names)) {
-  if (names_.ranks.empty()) {
-    names_ = {.ranks = std::vector<int>(static_cast<size_t>(size)), .size = size};
-    std::iota(names_.ranks.begin(), names_.ranks.end(), 0);
-  }
+  if (names_.ranks.empty()) names_ = RankNames::of_all(size);
   Line& mine = line(rank);
   mine.pid = ::getpid();
   mine.pid_namespace = own_pid_namespace();
@@ -126,7 +122,7 @@ void Team::ring_all() const {
 }
 
 std::string Team::here() const {
-  return cat("on rank ", name(rank_), " of ", names_.size);
+  return "on " + names_.whose(rank_);
 }
 
 std::string to_string(const Step& step) {
@@ -206,11 +202,6 @@ std::string Team::failure(const std::vector<int>& missing) const {
   return "";
 }
 
-std::vector<int> Team::names_of(std::vector<int> ranks) const {
-  for (int& rank : ranks) rank = name(rank);
-  return ranks;
-}
-
 void Team::wait_for_all(const Step& what, const Deadline& deadline) {
   if (all_there(patience_)) return;
   LateRanks late_ranks(deadline.left());
@@ -230,7 +221,7 @@ void Team::wait_for_all(const Step& what, const Deadline& deadline) {
         give_up();
         throw Error(ErrorCode::timeout,
                     cat(to_string(what), " ", here(), ": Timed out waiting ", deadline.limit().count(),
-                        "ms; missing rank(s) ", join(names_of(late), ", "),
+                        "ms; missing rank(s) ", join(names_(late), ", "),
                         "; see what they do, or give a longer timeout"));
       }
       if (late_ranks.due()) tell_of(late, what, late_ranks);
@@ -246,11 +237,10 @@ void Team::tell_of(const std::vector<int>& late, const Step& what, const LateRan
   for (int rank = 0; rank < size(); ++rank)
     if (std::find(late.begin(), late.end(), rank) == late.end()) came.push_back(rank);
   if (late.empty() || came.at(0) != rank_) return;
-  const char* advice = names_.size == size()
-                           ? "see what the others do"
-                           : "see what the others on this host do, or whether they wait for "
-                             "another host themselves";
-  late_ranks.tell(cat(to_string(what), " ", here()), names_of(came), names_of(late), advice);
+  const char* advice = names_.of_one_host ? "see what the others on this host do, or whether they wait for "
+                                            "another host themselves"
+                                          : "see what the others do";
+  late_ranks.tell(cat(to_string(what), " ", here()), names_(came), names_(late), advice);
 }
 
 void Team::sleep_for(int peer, const Deadline& deadline) {

@@ -11,6 +11,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/late_ranks.h"
+#include "muster/base/rank_names.h"
 #include "muster/shm/layout.h"
 #include "muster/shm/meet.h"
 #include "muster/shm/peer_watch.h"
@@ -24,15 +25,9 @@ struct Step {
 };
 std::string to_string(const Step& step);
 
-// What messages call a team's ranks where they are part of a larger group: by their numbers there.
-struct RankNames {
-  std::vector<int> ranks = {};  // one for each rank of the team; empty: its own numbers
-  int size = 0;                 // of the group that has the numbers
-};
-
 class Team {
  public:
-  // Collective. Throws: as meet().
+  // Collective. `names`: what messages call the ranks; their own numbers without. Throws: as meet().
   Team(const Exchange& exchange, int rank, int size, std::chrono::milliseconds timeout, RankNames names = {});
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -40,8 +35,9 @@ class Team {
 
   int rank() const { return rank_; }
   int size() const { return met_.layout.size; }
-  int name(int rank) const { return names_.ranks[static_cast<size_t>(rank)]; }
-  std::string here() const;  // "on rank 1 of 4"
+  int name(int rank) const { return names_[rank]; }
+  std::string here() const;                             // "on rank 1 of 4"
+  std::string group() const { return names_.group(); }  // " (group of ranks 0, 2)", of a part of the job
   const Layout& layout() const { return met_.layout; }
   const std::shared_ptr<SharedMemory>& memory() const { return met_.memory; }
   std::byte* at(size_t offset) const { return met_.memory->data() + offset; }
@@ -86,7 +82,6 @@ class Team {
   void count_processors();
   void drop_connections();
   std::vector<int> missing() const;
-  std::vector<int> names_of(std::vector<int> ranks) const;
   void sleep_for(int peer, const Deadline& deadline);
   void tell_of(const std::vector<int>& late, const Step& what, const LateRanks& late_ranks) const;
 

@@ -201,8 +201,9 @@ void Metrics::combine(const std::vector<std::string>& messages) {
   const std::string names = names_in(messages[0]);
   for (size_t rank = 1; rank < messages.size(); ++rank) {
     if (names_in(messages[rank]) == names) continue;
-    refuse_metric(cat("expected the same names on all ranks, got '", names, "' on rank 0 and '",
-                      names_in(messages[rank]), "' on rank ", rank, " (rank ", group_.rank(),
+    refuse_metric(cat("expected the same names on all ranks, got '", names, "' on rank ", group_.job_rank(0),
+                      " and '", names_in(messages[rank]), "' on rank ",
+                      group_.job_rank(static_cast<int>(rank)), " (rank ", group_.job_rank(),
                       "); add to the same metrics on every rank before they are written"));
   }
   size_t at = names.size() + 1;

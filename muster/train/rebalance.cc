@@ -40,7 +40,7 @@ Rebalance::Rebalance(ProcessGroup group, std::vector<int64_t> shares, const Reba
                                                  " shares of at least 1, one a rank, compared every 1 or "
                                                  "more steps, got [",
                                                  join(shares, ", "), "] every ", options_.every, " (rank ",
-                                                 group_.rank(), "); pass what the loaders begin with"));
+                                                 group_.job_rank(), "); pass what the loaders begin with"));
   }
 }
 

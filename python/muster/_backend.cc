@@ -46,6 +46,11 @@ PYBIND11_MODULE(_backend, module) {
              [](const c10::intrusive_ptr<c10d::Backend>& gloo) -> c10::intrusive_ptr<c10d::Backend> {
                return c10::make_intrusive<muster::OverGloo>(gloo);
              });
-  module.def("make_hierarchical", &muster::make_hierarchical,
-             pybind11::call_guard<pybind11::gil_scoped_release>());
+  module.def(
+      "make_hierarchical",
+      [](const c10::intrusive_ptr<c10d::Store>& store, int rank, const std::vector<std::string>& hosts,
+         std::chrono::milliseconds timeout, const muster::NetworkBackend& network) {
+        return muster::make_hierarchical(store, rank, hosts, timeout, network);
+      },
+      pybind11::call_guard<pybind11::gil_scoped_release>());
 }

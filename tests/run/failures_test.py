@@ -9,7 +9,7 @@ import subprocess
 import sys
 import unittest
 
-from program_case import MUSTER, PROBE, SERVER_PROBE, ProgramTest, processes_of
+from program_case import MUSTER, PARALLEL_PROBE, PROBE, SERVER_PROBE, ProgramTest, processes_of
 
 
 def line_of(mark):
@@ -151,6 +151,28 @@ class GoingOn(ProgramTest):
         self.assert_fails(self.run_muster("--on-failure", "hope", "true"), "--on-failure: expected end or continue, got 'hope'", code=2)
         self.assert_fails(self.run_muster("--on-failure", "continue", "--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "localhost:1",
                                           "true"), "--on-failure continue: expected a job on one host", code=2)
+
+
+class Divided(ProgramTest):
+    """A rank that is killed in mid-step of a divided model is named on the card, and by every other rank."""
+
+    def killed(self, piece, backend, victim=2):
+        done = self.run_muster("-n", "4", "--on-failure", "continue", PARALLEL_PROBE, piece, str(victim), MUSTER_BACKEND=backend)
+        self.assert_fails(done, f"rank {victim} failed first: killed by SIGKILL", code=128 + signal.SIGKILL)
+        for rank in {0, 1, 2, 3} - {victim}:
+            told = re.search(rf"rank {rank} told: (.*)", done.stdout)
+            self.assertTrue(told, f"{piece}, rank {rank}: {done.stdout}{done.stderr}")
+            self.assertRegex(told[1], rf"rank {victim} ", f"{piece}, rank {rank}: {done.stdout}")
+
+    def test_in_shared_memory(self):
+        for piece in ("pipeline", "stages", "sharded", "tensor"):
+            with self.subTest(piece=piece):
+                self.killed(piece, "shm")
+
+    def test_over_gloo(self):
+        for piece in ("pipeline", "stages", "sharded", "tensor"):
+            with self.subTest(piece=piece):
+                self.killed(piece, "gloo")
 
 
 class Waiting(ProgramTest):

@@ -67,7 +67,7 @@ std::string warning_of(const RankNames& names) {
 
 TEST(Meet, LateRanksMayWaitForAnotherHostThemselves) {
   EXPECT_THAT(warning_of({}), AllOf(HasSubstr("rank(s) 1;"), Not(HasSubstr("host"))));
-  EXPECT_THAT(warning_of({.ranks = {2, 3}, .size = 4}),
+  EXPECT_THAT(warning_of({.ranks = {2, 3}, .size = 4, .of_one_host = true}),
               AllOf(HasSubstr("all_reduce #3 on rank 2 of 4"), HasSubstr("rank(s) 3;"),
                     HasSubstr("or whether they wait for another host themselves")));
 }
