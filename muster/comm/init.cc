@@ -17,7 +17,9 @@
 #include "muster/base/units.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/nccl.h"
+#include "muster/comm/rank_processes.h"
 #include "muster/comm/rendezvous.h"
+#include "muster/shm/peer_watch.h"
 
 namespace muster {
 
@@ -50,11 +52,21 @@ RankIdentity identity(const Rendezvous& meeting, const InitOptions& options, boo
           .world_size = meeting.world_size,
           .host = host_identity(),
           .pid = ::getpid(),
+          .pid_namespace = shm::own_pid_namespace(),
           .device = device,
           .backend = asked,
           .libtorch = TORCH_VERSION,
           .nccl = options.device.is_cuda() ? nccl_version() : "",
           .takes_part = takes_part};
+}
+
+void remember_processes(const std::vector<RankIdentity>& members, const RankIdentity& self) {
+  std::vector<RankProcess> others;
+  for (const RankIdentity& member : members) {
+    const bool seen = member.host == self.host && member.pid_namespace == self.pid_namespace;
+    if (seen && member.pid != self.pid) others.push_back({.rank = member.rank, .pid = member.pid});
+  }
+  remember_rank_processes(others);
 }
 
 // The group of `members`, this process being the one at `place`.
@@ -70,6 +82,7 @@ ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d
   } else if (place == 0 && !told.exchange(true)) {
     log(LogLevel::info, cat("process group: ", members.size(), " ranks over ", backend));
   }
+  remember_processes(members, members[static_cast<size_t>(place)]);
   std::vector<std::string> hosts;
   for (const RankIdentity& member : members) hosts.push_back(member.host);
   return make_process_group(root, place, static_cast<int>(members.size()),

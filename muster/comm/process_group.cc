@@ -339,7 +339,7 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
   if (options.backend == "shm+gloo") options.backend = choose_host_backend(options.hosts);
   options.of_all_ranks = false;
   options.names = state_->names->part(ranks);
-  options.names.sub_group = ranks.size() < options.names.ranks.size() || state_->names->sub_group;
+  options.names.sub_group = std::ssize(ranks) < size() || state_->names->sub_group;
   ProcessGroup group = make_process_group(store, sub_rank, static_cast<int>(ranks.size()), options);
   group.state_->parent_ranks = ranks;
   return group;

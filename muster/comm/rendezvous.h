@@ -18,7 +18,8 @@ struct RankIdentity {
   int world_size = 1;
   std::string host = {};  // host_identity(): equal where memory and devices are shared
   int pid = 0;
-  std::string device = {};  // "cpu", the GPU's UUID, or "cuda:0" where that is not known
+  uint64_t pid_namespace = 0;  // in which the pid means this process
+  std::string device = {};     // "cpu", the GPU's UUID, or "cuda:0" where that is not known
   std::string backend = {};
   std::string libtorch = {};  // "2.15.0"
   std::string nccl = {};      // "2.27.3"; empty on a CPU

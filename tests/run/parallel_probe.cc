@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/parallel/fully_sharded.h"

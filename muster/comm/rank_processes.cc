@@ -1,0 +1,63 @@
+#include "muster/comm/rank_processes.h"
+
+#include <fstream>
+#include <mutex>
+#include <thread>
+
+#include "muster/base/clock.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+struct KnownProcess {
+  RankProcess process;
+  std::string started;  // which another process with this id, later, would not share
+};
+
+std::mutex g_mutex;
+std::vector<KnownProcess> g_known;
+
+// When it was started, in ticks since the machine was; empty where it has ended, waited for or not.
+std::string start_of(int pid) {
+  std::ifstream file(cat("/proc/", pid, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(')');  // the name may have spaces and parentheses
+  if (name_end == std::string::npos) return "";
+  const auto fields = split(std::string(trim(std::string_view(text).substr(name_end + 1))), ' ');
+  constexpr size_t kState = 0, kStart = 19;
+  if (fields.size() <= kStart || fields[kState] == "Z" || fields[kState] == "X") return "";
+  return fields[kStart];
+}
+
+std::string ended_now() {
+  const std::lock_guard lock(g_mutex);
+  std::vector<std::string> ended;
+  for (const KnownProcess& known : g_known) {
+    if (start_of(known.process.pid) == known.started) continue;
+    ended.push_back(cat("rank ", known.process.rank, " (process ", known.process.pid, ")"));
+  }
+  return join(ended, ", ");
+}
+
+}  // namespace
+
+void remember_rank_processes(const std::vector<RankProcess>& ranks) {
+  const std::lock_guard lock(g_mutex);
+  g_known.clear();
+  for (const RankProcess& rank : ranks) g_known.push_back({.process = rank, .started = start_of(rank.pid)});
+}
+
+// A process closes its connections a little before it has ended.
+std::string ended_ranks(std::chrono::milliseconds patience) {
+  const Deadline deadline(patience);
+  for (;;) {
+    std::string ended = ended_now();
+    if (!ended.empty() || deadline.passed()) return ended;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+}  // namespace muster
