@@ -70,7 +70,7 @@ at::Tensor sum_scattered(const at::Tensor& x, ProcessGroup& group, int64_t dim) 
 
 at::Tensor own_part(const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
   const int64_t length = x.size(dim) / group.size();
-  return x.narrow(dim, group.rank() * length, length).contiguous();
+  return x.narrow(dim, group.rank() * length, length).clone(at::MemoryFormat::Contiguous);
 }
 
 at::Tensor exchanged(const at::Tensor& x, ProcessGroup& group, int64_t scatter_dim, int64_t gather_dim) {

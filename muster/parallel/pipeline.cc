@@ -2,10 +2,12 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -125,7 +127,8 @@ struct Pipeline::State {
   PipelineSchedule forwards;
   std::optional<PipelineMessages> evaluation;
   PipelineFailure failure;
-  std::vector<StageAverage> averages;  // by stage of this rank, where there are replicas
+  std::vector<StageAverage> averages;          // by stage of this rank, where there are replicas
+  std::optional<StageAverage> shared_average;  // of parameters that several of this rank's stages have
   std::deque<TiedWeight> tied;
   std::optional<TensorForm> input_form, target_form;
   std::optional<TensorForm> evaluation_input_form, evaluation_target_form;
@@ -134,6 +137,7 @@ struct Pipeline::State {
 
   // Of the step under way.
   at::Tensor whole_input, whole_target, loss_sum;
+  at::Tensor last_loss;             // of a micro-batch, for its type
   std::vector<int> backwards_left;  // by stage of this rank
   int held = 0;
 };
@@ -231,7 +235,10 @@ void Pipeline::State::forward(const PipelineAction& action, PipelineMessages& by
     output = compute(action.stage, input, action.micro_batch);
   }
   if (const auto made = made_by(action, schedule)) return by.send(*made, output);
-  loss_sum = loss_sum.defined() ? loss_sum + output : output;
+  last_loss = output;
+  const at::ScalarType wide =
+      c10::promoteTypes(at::kFloat, output.scalar_type());  // than a half, for the sum
+  loss_sum = loss_sum.defined() ? loss_sum + output : output.to(wide);
 }
 
 void Pipeline::State::backward(const PipelineAction& action, PipelineMessages& by) {
@@ -240,7 +247,7 @@ void Pipeline::State::backward(const PipelineAction& action, PipelineMessages& b
   if (const auto needed = needed_by(action, schedule)) {
     gradient = by.receive(*needed);
   } else {
-    gradient = at::empty({}, loss_sum.options()).fill_(1.0 / schedule.micro_batches).view_as(loss_sum);
+    gradient = at::full_like(last_loss, 1.0 / schedule.micro_batches);
   }
   const at::Tensor of_input = action.kind == RunKind::backward
                                   ? runner.backward(action.micro_batch, gradient)
@@ -270,7 +277,9 @@ void Pipeline::State::act(const PipelineAction& action, PipelineMessages& by, bo
 }
 
 void Pipeline::State::reduce_gradients() {
+  if (shared_average) shared_average->start();
   for (StageAverage& average : averages) average.finish();
+  if (shared_average) shared_average->finish();
   for (TiedWeight& weight : tied) weight.sum_gradients();
 }
 
@@ -293,6 +302,8 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run, PipelineMessages
   stats = {};
   backwards_left.assign(stages.size(), schedule.micro_batches);
   by.begin_step();
+  if (trains)
+    for (TiedWeight& weight : tied) weight.begin_step();
   const auto& actions = of_run.actions[static_cast<size_t>(group.rank())];
   for (size_t i = 0; i < actions.size(); ++i) {
     failure.now_at(actions[i], steps);
@@ -312,6 +323,7 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run, PipelineMessages
   const at::Tensor loss = mean_loss(std::exchange(loss_sum, {}), options.share_loss);
   whole_input.reset();
   whole_target.reset();
+  last_loss.reset();
   return loss;
 }
 
@@ -344,14 +356,17 @@ at::Tensor Pipeline::evaluate(const at::Tensor& input, const at::Tensor& target)
   State& state = *state_;
   if (!state.evaluation) state.evaluation.emplace(state.group, state.forwards);
   // Another batch size than training's has other activations too.
-  const auto training_input = std::exchange(state.input_form, state.evaluation_input_form);
-  const auto training_target = std::exchange(state.target_form, state.evaluation_target_form);
+  const auto swap_forms = [&state] {
+    std::swap(state.input_form, state.evaluation_input_form);
+    std::swap(state.target_form, state.evaluation_target_form);
+  };
   const PipelineStats training_stats = state.stats;
-  const at::Tensor loss = state.run_or_explain(state.forwards, *state.evaluation, input, target, false);
-  state.stats = training_stats;
-  state.evaluation_input_form = std::exchange(state.input_form, training_input);
-  state.evaluation_target_form = std::exchange(state.target_form, training_target);
-  return loss;
+  swap_forms();
+  const std::unique_ptr<void, std::function<void(void*)>> back(&state, [&](void*) {
+    swap_forms();
+    state.stats = training_stats;
+  });
+  return state.run_or_explain(state.forwards, *state.evaluation, input, target, false);
 }
 
 void Pipeline::tie(const at::Tensor& parameter) {
@@ -359,8 +374,27 @@ void Pipeline::tie(const at::Tensor& parameter) {
 }
 
 void Pipeline::average_over(ProcessGroup replicas) {
+  if (!state_->averages.empty()) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("pipeline: expected one group of replicas, got a second one (rank ",
+                    state_->group.job_rank(), "); join the axes, as mesh.joined({\"dp\", \"cp\"})"));
+  }
+  std::map<const void*, int> uses;
   for (const PipelineStage& stage : state_->stages)
-    state_->averages.emplace_back(distinct_parameters(*stage.module), replicas);
+    for (const at::Tensor& parameter : distinct_parameters(*stage.module))
+      ++uses[parameter.unsafeGetTensorImpl()];
+  std::vector<at::Tensor> shared;
+  for (const PipelineStage& stage : state_->stages) {
+    std::vector<at::Tensor> own;
+    for (const at::Tensor& parameter : distinct_parameters(*stage.module)) {
+      int& left = uses[parameter.unsafeGetTensorImpl()];
+      if (left == 1) own.push_back(parameter);
+      if (left > 1) shared.push_back(parameter);
+      if (left > 1) left = 0;  // taken
+    }
+    state_->averages.emplace_back(own, replicas);
+  }
+  if (!shared.empty()) state_->shared_average.emplace(shared, replicas);
 }
 
 std::vector<at::Tensor> Pipeline::parameters() const {

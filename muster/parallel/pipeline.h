@@ -89,8 +89,8 @@ class Pipeline {
   void tie(const at::Tensor& parameter = {});
 
   // Replicas of this pipeline, along a data-parallel axis: their weights become equal now, the first's, and
-  // gradients are averaged over `replicas` in every step; a stage's while other stages still compute. Before
-  // the first step. Collective: over `replicas`.
+  // gradients are averaged over `replicas` in every step; a stage's while other stages still compute. Once,
+  // before the first step. Collective: over `replicas`. Throws: failed_precondition the second time.
   void average_over(ProcessGroup replicas);
 
   // Of this rank's stages, each once.

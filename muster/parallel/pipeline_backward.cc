@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -62,13 +63,14 @@ struct Crossing {
   std::vector<Edge> weights;
 };
 
-std::vector<Crossing> crossings_of(const Edge& root, Node* input) {
+// In the graph's order, not that of addresses: a backward may be collective.
+std::vector<Crossing> crossings_of(const Edge& root, const std::vector<Node*>& nodes, Node* input) {
   std::unordered_map<Node*, bool> leads_to_input;
   leads_to_input[input] = true;
   std::unordered_map<Node*, Edge> edge_to;
   edge_to[root.function.get()] = root;
   std::vector<Crossing> crossings;
-  for (Node* const node : children_first(root.function.get())) {
+  for (Node* const node : nodes) {
     bool& leads = leads_to_input[node];
     for (const Edge& edge : node->next_edges()) {
       if (!edge.is_valid()) continue;
@@ -76,7 +78,7 @@ std::vector<Crossing> crossings_of(const Edge& root, Node* input) {
       leads = leads || leads_to_input[edge.function.get()];
     }
   }
-  for (const auto& [node, edge] : edge_to) {
+  for (Node* const node : nodes) {
     if (!leads_to_input[node] || node == input) continue;
     Crossing crossing;
     std::unordered_set<Node*> seen;
@@ -85,7 +87,7 @@ std::vector<Crossing> crossings_of(const Edge& root, Node* input) {
         collect_weights(below, seen, crossing.weights);
     if (crossing.weights.empty()) continue;
     for (uint32_t i = 0; i < node->num_inputs(); ++i) {
-      crossing.in.push_back(edge);
+      crossing.in.push_back(edge_to.at(node));
       crossing.in.back().input_nr = i;
     }
     crossings.push_back(std::move(crossing));
@@ -113,6 +115,15 @@ std::vector<Edge> take_shared(std::vector<Crossing>& crossings) {
   return shared;
 }
 
+WeightBackward whole_backward(const Edge& root, const at::Tensor& gradient) {
+  WeightBackward::Part whole{.from = {root}, .gradients = {gradient}, .weights = {}};
+  std::unordered_set<Node*> seen;
+  collect_weights(root, seen, whole.weights);
+  WeightBackward left;
+  left.parts.push_back(std::move(whole));
+  return left;
+}
+
 }  // namespace
 
 void WeightBackward::run() {
@@ -125,15 +136,17 @@ InputBackward backward_of_input(const at::Tensor& output, const at::Tensor& grad
   InputBackward result;
   const Edge root = torch::autograd::impl::gradient_edge(output);
   if (!input.requires_grad()) {
-    WeightBackward::Part whole{.from = {root}, .gradients = {gradient}, .weights = {}};
-    std::unordered_set<Node*> seen;
-    collect_weights(root, seen, whole.weights);
-    result.left.parts.push_back(std::move(whole));
+    result.left = whole_backward(root, gradient);
     return result;
   }
   const Edge to_input = torch::autograd::impl::gradient_edge(input);
+  const std::vector<Node*> nodes = children_first(root.function.get());
+  if (std::find(nodes.begin(), nodes.end(), to_input.function.get()) == nodes.end()) {
+    result.left = whole_backward(root, gradient);
+    return result;
+  }
   std::vector<Edge> wanted{to_input};
-  std::vector<Crossing> crossings = crossings_of(root, to_input.function.get());
+  std::vector<Crossing> crossings = crossings_of(root, nodes, to_input.function.get());
   const std::vector<Edge> shared = take_shared(crossings);
   if (!shared.empty())
     result.left.parts.push_back({.from = {root}, .gradients = {gradient}, .weights = shared});

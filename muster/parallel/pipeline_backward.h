@@ -23,8 +23,8 @@ struct WeightBackward {
   void run();
 };
 
-// The gradient of `input`, a leaf of `output`'s graph, where that of `output` is `gradient`. Undefined where
-// the input takes none: then the whole backward is left.
+// The gradient of `input`, a leaf, where that of `output` is `gradient`. Undefined where the input takes
+// none, and where the output does not depend on it: then the whole backward is left. `output` has a graph.
 struct InputBackward {
   at::Tensor gradient;
   WeightBackward left;

@@ -54,7 +54,9 @@ void StageAverage::finish() {
 }
 
 TiedWeight::TiedWeight(at::Tensor parameter, ProcessGroup& group) : parameter_(std::move(parameter)) {
-  const std::string mine = parameter_.defined() ? to_text(form_of(parameter_)) : "";
+  const std::string mine = !parameter_.defined()        ? ""
+                           : parameter_.requires_grad() ? to_text(form_of(parameter_))
+                                                        : cat(to_text(form_of(parameter_)), ", frozen");
   const std::vector<std::string> forms = group.all_gather_bytes(mine, "a tied weight");
   std::vector<int> holders;
   for (int rank = 0; rank < group.size(); ++rank)
@@ -78,11 +80,16 @@ TiedWeight::TiedWeight(at::Tensor parameter, ProcessGroup& group) : parameter_(s
   holders_->broadcast(parameter_, 0);
 }
 
+void TiedWeight::begin_step() {
+  if (holders_ && parameter_.requires_grad()) before_ = std::exchange(parameter_.mutable_grad(), {});
+}
+
 void TiedWeight::sum_gradients() {
-  if (!holders_) return;
+  if (!holders_ || !parameter_.requires_grad()) return;
   const at::NoGradGuard no_grad;
   if (!parameter_.grad().defined()) parameter_.mutable_grad() = at::zeros_like(parameter_);
   holders_->all_reduce(parameter_.grad());
+  if (before_.defined()) parameter_.mutable_grad().add_(std::exchange(before_, {}));
 }
 
 }  // namespace muster

@@ -33,10 +33,12 @@ class TiedWeight {
  public:
   // As Pipeline::tie.
   TiedWeight(at::Tensor parameter, ProcessGroup& group);
-  void sum_gradients();  // Collective: over its ranks
+  void begin_step();     // keeps what other steps have left in grad() apart
+  void sum_gradients();  // of this step, and adds them to what was there. Collective: over its ranks
 
  private:
   at::Tensor parameter_;
+  at::Tensor before_;
   std::optional<ProcessGroup> holders_;
 };
 

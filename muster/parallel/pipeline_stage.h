@@ -28,8 +28,9 @@ class StageRunner {
   // With `recompute` the input alone is held, and the output is computed again before its backward.
   at::Tensor forward(int micro_batch, const at::Tensor& input, bool takes_gradient, bool recompute);
 
-  // The gradient of the input, undefined where it takes none; weights' are added to grad(). Throws:
-  // invalid_argument where the output depends on no weight and no input.
+  // The gradient of the input, undefined where it takes none; weights' are added to grad(). A stage that
+  // trains nothing, and whose input takes no gradient, has nothing to do. Throws: invalid_argument where the
+  // input takes one, and the output depends on no weight and not on it.
   at::Tensor backward(int micro_batch, const at::Tensor& gradient);
 
   // The same in two halves.

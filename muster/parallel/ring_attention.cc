@@ -150,6 +150,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& q,
                             const at::Tensor& k, const at::Tensor& v, ProcessGroup& group,
                             const ContextOptions& options) {
+    const c10::impl::ExcludeDispatchKeyGuard in_own_types(c10::autocast_dispatch_keyset);
     const Attended attended = go_round(q, at::stack({k, v}), group, options);
     context->saved_data["kept"] = c10::IValue::make_capsule(c10::make_intrusive<RingKept>(group, options));
     const at::Tensor out = attended.out.to(q.scalar_type());
@@ -160,6 +161,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list gradients) {
     refuse_second_derivative("ring_attention");
+    const c10::impl::ExcludeDispatchKeyGuard in_own_types(c10::autocast_dispatch_keyset);
     const auto capsule = context->saved_data["kept"].toCapsule();
     auto& kept = static_cast<RingKept&>(*capsule);
     const torch::autograd::variable_list saved = context->get_saved_variables();

@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <limits>
 #include <vector>
 
 #include "muster/base/error.h"
@@ -14,11 +15,11 @@ namespace muster {
 
 namespace {
 
-at::Generator sequence_generator(const ProcessGroup& group, uint64_t seed) {
-  at::Generator generator = at::globalContext().defaultGenerator(group.device()).clone();
-  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // spreads neighbouring ranks and seeds
-  generator.set_current_seed(seed * kOdd + static_cast<uint64_t>(group.rank() + 1));
-  return generator;
+// Another one for each rank and each call.
+uint64_t next_seed(int rank) {
+  const at::Tensor drawn = at::randint(std::numeric_limits<int64_t>::max(), {1}, at::kLong);
+  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // spreads neighbouring ranks
+  return static_cast<uint64_t>(drawn.item<int64_t>()) + kOdd * static_cast<uint64_t>(rank + 1);
 }
 
 }  // namespace
@@ -36,8 +37,10 @@ at::Tensor sequence_layer_norm(const torch::nn::LayerNorm& norm, const at::Tenso
   return at::layer_norm(x, norm->options.normalized_shape(), weight, bias, norm->options.eps());
 }
 
-SequenceDropoutImpl::SequenceDropoutImpl(double probability, const ProcessGroup& group, uint64_t seed)
-    : probability_(probability), generator_(sequence_generator(group, seed)) {
+SequenceDropoutImpl::SequenceDropoutImpl(double probability, const ProcessGroup& group)
+    : probability_(probability),
+      rank_(group.rank()),
+      generator_(at::globalContext().defaultGenerator(group.device()).clone()) {
   if (probability >= 0 && probability <= 1) return;
   throw Error(ErrorCode::invalid_argument,
               cat("SequenceDropout: expected a probability from 0 to 1, got ", probability, " (rank ",
@@ -47,6 +50,7 @@ SequenceDropoutImpl::SequenceDropoutImpl(double probability, const ProcessGroup&
 at::Tensor SequenceDropoutImpl::forward(const at::Tensor& x) {
   if (!is_training() || probability_ == 0) return x;
   if (probability_ == 1) return x * 0;
+  generator_.set_current_seed(next_seed(rank_));
   const at::Tensor kept = at::empty_like(x).bernoulli_(1 - probability_, generator_);
   return x * kept.div_(1 - probability_);
 }

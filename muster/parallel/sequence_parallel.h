@@ -14,8 +14,6 @@
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
 
-#include <cstdint>
-
 #include "muster/comm/process_group.h"
 
 namespace muster {
@@ -24,18 +22,20 @@ namespace muster {
 // [..., the norm's]. Collective: in backward.
 at::Tensor sequence_layer_norm(const torch::nn::LayerNorm& norm, const at::Tensor& x, ProcessGroup group);
 
-// Dropout whose masks are this rank's own: of a generator that `seed` and the rank begin, so that the default
-// generator stays alike on all ranks. The same seed on every rank; other layers have other seeds.
+// Dropout whose masks are this rank's own, while the default generators stay alike on all ranks: each forward
+// takes one number from the CPU's, and draws by it and the rank. So what restores that generator restores the
+// masks: recomputation, and checkpoints.
 class SequenceDropoutImpl : public torch::nn::Module {
  public:
   // Throws: invalid_argument for a probability that is not from 0 to 1.
-  SequenceDropoutImpl(double probability, const ProcessGroup& group, uint64_t seed);
+  SequenceDropoutImpl(double probability, const ProcessGroup& group);
 
   // x itself, when evaluating.
   at::Tensor forward(const at::Tensor& x);
 
  private:
   double probability_;
+  int rank_;
   at::Generator generator_;
 };
 TORCH_MODULE(SequenceDropout);

@@ -73,9 +73,10 @@ LayerCost cost_of(torch::nn::AnyModule& child, const std::string& name, at::Tens
   for (int i = 0; i < std::max(repeats, 1); ++i) {
     const at::Tensor input = x.detach();
     if (input.is_floating_point()) input.set_requires_grad(true);
+    const at::Tensor written = input.clone();  // a layer may write into what it gets
     wait_for_device(x.device());
     const auto start = Clock::now();
-    output = forward_of(child, name, input);
+    output = forward_of(child, name, written);
     if (output.requires_grad()) torch::autograd::backward({output}, {at::ones_like(output)});
     wait_for_device(x.device());
     cost.seconds = std::min(cost.seconds, seconds_since(start));
@@ -125,6 +126,15 @@ std::vector<LayerCost> measure_costs(torch::nn::Sequential model, const at::Tens
     const std::string& name = names[costs.size()];
     costs.push_back(cost_of(child, name, x, repeats));
   }
+  return costs;
+}
+
+std::vector<LayerCost> average_costs(std::vector<LayerCost> costs, ProcessGroup group) {
+  at::Tensor seconds = at::empty({static_cast<int64_t>(costs.size())}, at::kDouble);
+  for (size_t i = 0; i < costs.size(); ++i) seconds[static_cast<int64_t>(i)] = costs[i].seconds;
+  group.all_reduce(seconds, ReduceOp::avg);
+  for (size_t i = 0; i < costs.size(); ++i)
+    costs[i].seconds = seconds[static_cast<int64_t>(i)].item<double>();
   return costs;
 }
 

@@ -1,7 +1,7 @@
 // Cutting a torch::nn::Sequential into stages of about equal cost, and running them on several devices of one
-// process. Knows no ranks and no messages: Pipeline (pipeline.h) takes the pieces.
+// process. Pipeline (pipeline.h) takes the pieces, one on each rank.
 //
-//   const auto costs = muster::measure_costs(model, sample);
+//   const auto costs = muster::average_costs(muster::measure_costs(model, sample), ctx.process_group());
 //   const auto cut = muster::balanced_cut(costs, 4);
 //   std::cout << muster::to_text(cut, costs);
 //   auto pieces = muster::cut_into_stages(model, cut);       // 4 Sequentials that share the model's layers
@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "muster/comm/process_group.h"
 
 namespace muster {
 
@@ -35,6 +37,10 @@ struct StageCut {
 // and buffers that a forward writes, are as before afterwards. A sample of a micro-batch's size is right.
 // Throws: invalid_argument for a model without children, and naming a child that does not give one tensor.
 std::vector<LayerCost> measure_costs(torch::nn::Sequential model, const at::Tensor& sample, int repeats = 5);
+
+// The ranks' mean: each measures other times, and would cut elsewhere. Over all ranks of the job, replicas
+// too. Collective: yes.
+std::vector<LayerCost> average_costs(std::vector<LayerCost> costs, ProcessGroup group);
 
 // The cut into contiguous stages whose dearest takes the least time; of those that tie, the one whose largest
 // holds the fewest parameter bytes. `most_bytes`: of parameters in a stage; 0: any. Throws: invalid_argument

@@ -146,17 +146,21 @@ at::Tensor parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& ta
                                   ParallelLossOptions options) {
   constexpr const char* kCall = "parallel_cross_entropy";
   const int64_t own = logits.dim() > 0 ? logits.size(-1) : 0;
-  const int64_t vocabulary = options.vocabulary > 0 ? options.vocabulary : own * group.size();
+  const int64_t vocabulary = options.vocabulary;
+  if (vocabulary < 1) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(kCall, ": expected the vocabulary of all ranks, got ", vocabulary, " (rank ",
+                    group.job_rank(), "); give {.vocabulary = …}"));
+  }
   if (logits.dim() < 1 || own != own_rows(vocabulary, group).length || own == 0 ||
       logits.sizes().slice(0, static_cast<size_t>(logits.dim() - 1)) != targets.sizes()) {
     throw Error(ErrorCode::invalid_argument,
                 cat(kCall, ": expected logits [targets, ", own_rows(vocabulary, group).length, " of ",
                     vocabulary, " tokens], got [", join(logits.sizes(), ", "), "] for targets [",
-                    join(targets.sizes(), ", "), "] (rank ", group.job_rank(),
-                    "); give the head's part, and the vocabulary where the ranks do not divide it"));
+                    join(targets.sizes(), ", "), "] (rank ", group.job_rank(), "); give the head's part"));
   }
   expect_ids(kCall, "targets", targets.masked_fill(targets == options.ignore_index, 0), vocabulary, group);
-  return ParallelCrossEntropy::apply(logits.flatten(0, -2), targets.flatten(), group, vocabulary,
+  return ParallelCrossEntropy::apply(logits.reshape({-1, own}), targets.flatten(), group, vocabulary,
                                      options.ignore_index);
 }
 

@@ -55,17 +55,17 @@ ParallelEmbedding parallel_embedding(const torch::nn::Embedding& whole, ProcessG
                                      EmbeddingOptions options = {});
 
 struct ParallelLossOptions {
-  int64_t vocabulary = 0;  // over all ranks; 0: as many times this rank's part as there are ranks
+  int64_t vocabulary = 0;  // over all ranks; needed, as no rank can tell it by its own part
   int64_t ignore_index = -100;
 };
 
 // The mean of cross_entropy over the targets that are not ignored: the same number on every rank. Three
 // numbers a target cross the group; the gradient is made without it. Half types are computed, and the loss
 // given, in float. Shapes: logits [..., own tokens], targets [...] int64, the same on every rank. Collective:
-// yes. Throws: invalid_argument for logits that are not this rank's part, and for a target that there is not
-// (on a GPU as ParallelEmbedding); failed_precondition for a second derivative. Source:
+// yes. Throws: invalid_argument for no vocabulary, for logits that are not this rank's part, and for a target
+// that there is not (on a GPU as ParallelEmbedding); failed_precondition for a second derivative. Source:
 // torch.nn.functional.cross_entropy.
 at::Tensor parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& targets, ProcessGroup group,
-                                  ParallelLossOptions options = {});
+                                  ParallelLossOptions options);
 
 }  // namespace muster

@@ -380,7 +380,7 @@ TEST(Pipeline, TiesThatDifferAreRefused) {
       [](int rank) {
         return rank == 1 ? at::Tensor() : torch::ones({4, 4 + rank});
       },
-      "got Float [4, 4] on rank 0 and Float [4, 6] on rank 2");
+      "got Float [4, 4], frozen on rank 0 and Float [4, 6], frozen on rank 2");
   all_say([](int) { return at::Tensor(); }, "got none on any");
 }
 

@@ -1,6 +1,7 @@
 // Attention over a divided sequence against torch's own on the whole one.
 #include "muster/parallel/ring_attention.h"
 
+#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -87,6 +88,24 @@ TEST_P(AttentionTest, IsTheWholeSequencesForwardAndBackward) {
     EXPECT_LT(in_half, 0.1);
     if (group.rank() == 0)
       std::printf("differs by %.1e double, %.1e float, %.1e bfloat16\n", in_double, in_float, in_half);
+  });
+}
+
+// Autocast would compute scores in bf16.
+TEST_P(AttentionTest, TheRingComputesFloatsUnderAutocast) {
+  run([](ProcessGroup& group) {
+    const auto result = [&](bool autocast) {
+      std::vector<at::Tensor> x;
+      for (uint64_t i = 0; i < 3; ++i)
+        x.push_back(tensor_numbers({1, 2, 12, 8}, i, at::kFloat).requires_grad_());
+      at::autocast::set_autocast_enabled(at::kCPU, autocast);
+      const at::Tensor out = ring_attention(x[0], x[1], x[2], group, {});
+      at::autocast::set_autocast_enabled(at::kCPU, false);
+      out.sum().backward();
+      return std::vector<at::Tensor>{out.detach(), x[0].grad(), x[1].grad(), x[2].grad()};
+    };
+    const auto with = result(true), without = result(false);
+    for (size_t i = 0; i < with.size(); ++i) EXPECT_TRUE(with[i].equal(without[i])) << i;
   });
 }
 

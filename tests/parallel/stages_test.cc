@@ -107,6 +107,28 @@ TEST(Stages, MeasuringLeavesTheModelAsItIs) {
   EXPECT_THAT(to_text(cut_at(5, {2}), costs), HasSubstr("stage 1: layers 2-4 (2 to 4)"));
 }
 
+TEST(Stages, ALayerMayWriteIntoItsInput) {
+  torch::nn::Sequential model(torch::nn::ReLU(torch::nn::ReLUOptions(/*inplace=*/true)),
+                              torch::nn::Linear(8, 4));
+  const auto sample = torch::full({2, 8}, -1);
+  EXPECT_EQ(measure_costs(model, sample.to(at::kFloat)).size(), 2u);
+  EXPECT_EQ(sample.min().item<int64_t>(), -1);
+}
+
+// Each rank has measured other times.
+TEST(Stages, AveragedCostsAreAlikeOnAllRanks) {
+  std::vector<StageCut> cuts(3);
+  run_ranks(3, [&](ProcessGroup& group) {
+    std::vector<LayerCost> costs = costs_from({1, 1, 1, 1});
+    costs[static_cast<size_t>(group.rank())].seconds = 5;
+    costs = average_costs(costs, group);
+    EXPECT_DOUBLE_EQ(costs[0].seconds, 7.0 / 3);
+    cuts[static_cast<size_t>(group.rank())] = balanced_cut(costs, 2);
+  });
+  EXPECT_EQ(cuts[0], cuts[1]);
+  EXPECT_EQ(cuts[0], cuts[2]);
+}
+
 TEST(Stages, OneModelOverSeveralDevicesIsThePlainModel) {
   at::set_num_threads(1);
   auto plain = uneven_model();

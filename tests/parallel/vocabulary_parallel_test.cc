@@ -57,6 +57,17 @@ TEST_P(VocabularyTest, TheLossAndItsGradientAreCrossEntropys) {
   });
 }
 
+TEST_P(VocabularyTest, OneTargetMayHaveNoDimension) {
+  run([](ProcessGroup& group) {
+    const at::Tensor whole = tensor_numbers({kVocabulary}, 3);
+    const at::Tensor part = vocabulary_part(whole.unsqueeze(0), group)[0];
+    const at::Tensor loss =
+        parallel_cross_entropy(part, torch::tensor(2), group, {.vocabulary = kVocabulary});
+    EXPECT_NEAR(loss.item<double>(), torch::cross_entropy_loss(whole, torch::tensor(2)).item<double>(),
+                1e-12);
+  });
+}
+
 TEST_P(VocabularyTest, HalfTypesAreComputedInFloat) {
   run([](ProcessGroup& group) {
     const at::Tensor whole = tensor_numbers({8, kVocabulary}, 1, at::kBFloat16);
@@ -114,8 +125,9 @@ TEST(Vocabulary, TokensThatThereAreNotAreRefusedOnEachRank) {
     }
     ParallelEmbedding mine = parallel_embedding(whole, group);
     const at::Tensor logits = torch::zeros({1, 5});
-    EXPECT_THROW(parallel_cross_entropy(logits, torch::tensor({10}), group), Error);
-    EXPECT_THROW(parallel_cross_entropy(logits, torch::tensor({1, 2}), group), Error);
+    EXPECT_THROW(parallel_cross_entropy(logits, torch::tensor({10}), group, {.vocabulary = 10}), Error);
+    EXPECT_THROW(parallel_cross_entropy(logits, torch::tensor({1}), group, {}), Error);
+    EXPECT_THROW(parallel_cross_entropy(logits, torch::tensor({1, 2}), group, {.vocabulary = 10}), Error);
     EXPECT_THROW(parallel_cross_entropy(logits, torch::tensor({1}), group, {.vocabulary = 12}), Error);
     mine(torch::tensor({3, -1}));
   });
