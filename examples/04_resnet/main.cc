@@ -82,7 +82,10 @@ void train(const Options& options, muster::Context& ctx) {
         std::cerr << "step " << done << "/" << steps << "  loss " << written["loss"] << "  test accuracy "
                   << score << "\n";
     }
-    if (checkpoints.save_when_due(done).empty() && done == steps) checkpoints.save(done);
+    if (done == steps)
+      checkpoints.save(done);
+    else if (checkpoints.save_or_stop(done))
+      return;  // SIGTERM, a time limit: --resume goes on
   }
   const double last = accuracy();
   if (ctx.is_main()) std::cout << muster::to_json_line({{"test_accuracy", last}}) << std::endl;

@@ -193,6 +193,8 @@ void Coordinator::round_over() {
   const bool was_stopped = phase_ == Phase::stopping;
   std::erase_if(members_, [](const auto& entry) { return entry.second.leaves; });
   if (!was_stopped) return finish(0, "");
+  if (have_stopped(exits_) && !trouble_.hosts_changed)
+    return finish(kStoppedExitCode, "all ranks have stopped, as they were asked to");
   put_cause_in_front(trouble_.failures);
   if (!trouble_.error.empty()) return finish(trouble_.error_code, trouble_.error);
   if (trouble_.stopped_by != 0) {

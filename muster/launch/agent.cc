@@ -110,6 +110,11 @@ int run(const LaunchOptions& given) {
       tell_lost_ranks(result);
       return 0;
     }
+    if (result.fault.empty() && have_stopped(result.exits)) {
+      log(LogLevel::info, cat("all ranks have stopped, as they were asked to (exit code ", kStoppedExitCode,
+                              "); start the job again to go on"));
+      return kStoppedExitCode;
+    }
     if (restarts.wanted(result) && restarts.wait(result, processes, started, time_limit)) continue;
     return report(result, job.facts(), options, attempt);
   }

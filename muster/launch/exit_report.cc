@@ -171,6 +171,12 @@ std::string fault_card(const std::vector<WorkerExit>& exits, const FailureContex
 
 }  // namespace
 
+bool have_stopped(const std::vector<WorkerExit>& exits) {
+  return !exits.empty() && std::all_of(exits.begin(), exits.end(), [](const WorkerExit& exit) {
+    return exit.signal == 0 && exit.exit_code == kStoppedExitCode;
+  });
+}
+
 // A download's connection may be closed by its peer too: it is the library's words that count.
 bool lost_a_peer(const WorkerExit& exit) {
   if (exit.message.starts_with("peer_failed:")) return true;

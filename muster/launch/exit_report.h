@@ -28,6 +28,10 @@ std::string cause_and_error(const WorkerExit& exit);
 
 // Of a job that a fault of its surroundings has ended, and no rank: as one that could not start.
 inline constexpr int kFaultExitCode = 1;
+inline constexpr int kStoppedExitCode = 75;  // sysexits' EX_TEMPFAIL: a rank that was asked to stop, and has
+
+// Whether all ranks have stopped as they were asked to: there are some, and each ended with that code.
+bool have_stopped(const std::vector<WorkerExit>& exits);
 
 struct FailureContext {
   std::string run_id;

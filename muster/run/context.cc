@@ -1,13 +1,18 @@
 #include "muster/run/context.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/full.h>
+#include <string.h>
 
 #include <filesystem>
 #include <functional>
+#include <mutex>
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/run/stop_signals.h"
 
 namespace muster {
 
@@ -24,6 +29,23 @@ std::function<void(const SamplerIdentity&)> check_of_samplers(ProcessGroup group
 }
 
 }  // namespace
+
+bool Context::stop_requested() {
+  static std::once_flag once;
+  std::call_once(once, remember_stop_signals);
+  return stop_signal() != 0;
+}
+
+bool Context::should_stop() {
+  at::Tensor signal = at::full({1}, stop_requested() ? stop_signal() : 0, at::kInt);
+  process_group().all_reduce(signal, ReduceOp::max);
+  const int seen = signal.item<int>();
+  if (seen != 0 && !stops_ && is_main())
+    log(LogLevel::info, cat(::sigabbrev_np(seen) == nullptr ? "a signal" : cat("SIG", ::sigabbrev_np(seen)),
+                            ": the ranks stop after this step"));
+  stops_ = stops_ || seen != 0;
+  return stops_;
+}
 
 void Context::seed_all(uint64_t seed) const {
   at::manual_seed(seed);

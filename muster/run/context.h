@@ -58,6 +58,18 @@ class Context {
     return parts_.batch_shares.empty() ? otherwise : parts_.batch_shares[static_cast<size_t>(rank())];
   }
 
+  // Whether this rank was asked to stop: by SIGTERM (of muster run, of a scheduler, at a time limit), SIGUSR1
+  // or SIGINT. From the first call on these no longer end the rank, but for a second SIGINT.
+  bool stop_requested();
+
+  // Whether any rank was: the same answer on all ranks, which may save and return then. The ranks end with
+  // exit code 75, and so does the job: start it again. Checkpoints::save_or_stop asks so.
+  // Collective: yes; on the CPU.
+  bool should_stop();
+
+  // The answer of should_stop() before.
+  bool stops() const { return stops_; }
+
   // A seed for this rank, different from every other rank's and run after run the same.
   uint64_t seed(uint64_t base) const { return base + static_cast<uint64_t>(rank()); }
 
@@ -99,6 +111,7 @@ class Context {
 
  private:
   Parts parts_;
+  bool stops_ = false;
 };
 
 }  // namespace muster

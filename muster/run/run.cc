@@ -4,6 +4,7 @@
 #include "muster/base/log.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/launch/agent.h"
+#include "muster/launch/exit_report.h"
 #include "muster/run/error_file.h"
 #include "muster/run/fatal_signal.h"
 #include "muster/run/local_place.h"
@@ -93,7 +94,8 @@ void leave(ProcessGroup& group) {
   }
 }
 
-void run_rank(RankEnv env, const RunOptions& options, const std::function<void(Context&)>& fn) {
+// The exit code.
+int run_rank(RankEnv env, const RunOptions& options, const std::function<void(Context&)>& fn) {
   const Surplus surplus = surplus_of(options);
   InitOptions init;
   init.backend = options.backend;
@@ -107,7 +109,7 @@ void run_rank(RankEnv env, const RunOptions& options, const std::function<void(C
   std::optional<ProcessGroup> joined = join_group(met, init, !env.plan.empty(), surplus, found.has_value());
   if (!joined) {
     log(LogLevel::info, cat("left out: no GPU for local rank ", env.local_rank, " (surplus: drop)"));
-    return;
+    return 0;
   }
   ProcessGroup& group = *joined;
   if (group.size() < env.world_size) {  // some were left out: the others are the job
@@ -125,6 +127,7 @@ void run_rank(RankEnv env, const RunOptions& options, const std::function<void(C
                      .batch_shares = device.batch_shares});
     fn(context);
     leave(group);
+    return context.stops() ? kStoppedExitCode : 0;
   } catch (...) {
     group.abandon();
     throw;
@@ -143,8 +146,7 @@ int make_call(const RunOptions& options, int argc, char** argv, const std::funct
       keep_thrown_stacks(true);
       show_fatal_signals(cat("rank ", env->rank));
     }
-    run_rank(*env, options, fn);
-    return 0;
+    return run_rank(*env, options, fn);
   } catch (...) {
     tell_failure(std::current_exception());
     return 1;

@@ -1,6 +1,5 @@
 #include "muster/supervise/first_process.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <initializer_list>
@@ -23,6 +22,10 @@ void let_signals_end_first_process() {
     action.sa_handler = end_by_signal;
     ::sigaction(signal, &action, nullptr);
   }
+}
+
+bool ends_first_process(const struct sigaction& action) {
+  return action.sa_handler == end_by_signal;
 }
 
 }  // namespace muster

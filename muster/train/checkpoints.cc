@@ -218,6 +218,14 @@ std::string Checkpoints::save_when_due(int64_t step) {
   return is_due ? save(step) : "";
 }
 
+bool Checkpoints::save_or_stop(int64_t step) {
+  const bool saved = !save_when_due(step).empty();
+  if (!options_.should_stop || !options_.should_stop()) return false;
+  if (!saved) save(step);
+  if (group_.rank() == 0) log(LogLevel::info, cat("stopped after step ", step, ", which is saved: ", path_));
+  return true;
+}
+
 SavedState Checkpoints::state_of(const DataPosition& position) {
   SavedState state;
   state.numbers = {{"epoch", static_cast<double>(position.epoch)},

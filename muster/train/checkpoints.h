@@ -5,7 +5,7 @@
 //   checkpoints.restore();                                // nothing for a run that begins
 //   for (const auto& batch : loader.steps(10000)) {
 //     …
-//     if (batch.last) checkpoints.save_when_due(loader.position().step);
+//     if (batch.last && checkpoints.save_or_stop(loader.position().step)) return;  // SIGTERM, a time limit
 //   }
 //
 // The random generators of every rank are saved too. Files are those of checkpoint/checkpoint.h.
@@ -43,6 +43,8 @@ struct CheckpointsOptions {
   // the job's own newest checkpoint, whatever `resume` says. A muster::Context knows both.
   std::string run_id = {};
   int attempt = 0;
+  // Whether the ranks are to stop, asked by all of them together: Context::should_stop.
+  std::function<bool()> should_stop = {};
 };
 
 // A part that has a state: Schedule, Plateau, Precision, Ema, TrainStep, or one of yours.
@@ -129,6 +131,10 @@ class Checkpoints {
   std::string save(int64_t step);
   // In every `every`-th step. Empty where it is not due.
   std::string save_when_due(int64_t step);
+  // The same. And where the job is asked to stop (by SIGTERM, SIGUSR1, Ctrl-C or a time limit), saves, and
+  // returns true, on all ranks after the same step: then return from the training. To be called after every
+  // step. Collective: yes. Throws: as save().
+  bool save_or_stop(int64_t step);
 
  private:
   struct Part {
@@ -142,6 +148,7 @@ class Checkpoints {
     if (options.folder.empty() && !ctx.run_dir().empty()) options.folder = ctx.run_dir() + "/checkpoints";
     if (options.run_id.empty()) options.run_id = ctx.env().run_id;
     options.attempt = ctx.env().attempt;
+    options.should_stop = [&ctx] { return ctx.should_stop(); };
     return options;
   }
   static SavedState state_of(const DataPosition& position);

@@ -1,7 +1,13 @@
-// Trains with dropout for 12 steps, saving every third, and prints what each rank has at the end. `--kill-at
-// N`: in its first attempt rank 1 dies at once after step N.
+// Trains with dropout for 12 steps, saving every third, and prints what each rank has at the end.
+//
+//   resume_probe --kill-at N          in its first attempt rank 1 dies at once after step N
+//   resume_probe --stop-at N SIGNAL   after step N rank 1 sends its launcher the signal, and waits until it
+//                                     has come here
+//   resume_probe --resume             goes on from the newest checkpoint
 #include <muster/muster.h>
 #include <torch/torch.h>
+
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
@@ -10,7 +16,20 @@
 
 namespace {
 
-void train_and_print(muster::Context& ctx, int64_t kill_at) {
+struct Plan {
+  int64_t kill_at = 0;
+  int64_t stop_at = 0;
+  int signal = 0;
+  bool resume = false;
+};
+
+void be_stopped(muster::Context& ctx, int signal) {
+  ctx.stop_requested();
+  ::kill(::getppid(), signal);
+  while (!ctx.stop_requested()) ::usleep(1000);
+}
+
+void train_and_print(muster::Context& ctx, const Plan& plan) {
   ctx.seed_all(1);
   torch::nn::Sequential net(torch::nn::Linear(4, 16), torch::nn::Dropout(0.5), torch::nn::BatchNorm1d(16),
                             torch::nn::Linear(16, 2));
@@ -20,7 +39,7 @@ void train_and_print(muster::Context& ctx, int64_t kill_at) {
   auto data = ctx.loader(muster::TensorDataset(x, x.sum(1).gt(0).to(torch::kLong)),
                          {.batch_size = 4, .accumulate = 2, .workers = 1});
   torch::manual_seed(static_cast<uint64_t>(100 + ctx.rank()));  // each rank drops others
-  muster::Checkpoints checkpoints(ctx, {.every = 3});
+  muster::Checkpoints checkpoints(ctx, {.every = 3, .resume = plan.resume});
   checkpoints.add("model", net.ptr()).add("optimizer", optimizer).add("schedule", schedule).add("data", data);
   checkpoints.restore();
   muster::DistributedDataParallel model(net.ptr(), ctx.process_group());
@@ -29,8 +48,9 @@ void train_and_print(muster::Context& ctx, int64_t kill_at) {
     step(batch, [&] { return torch::cross_entropy_loss(model(batch.features), batch.labels); });
     if (!batch.last) continue;
     const int64_t done = data.position().step;
-    checkpoints.save_when_due(done);
-    if (done == kill_at && ctx.rank() == 1 && ctx.env().attempt == 0) std::raise(SIGKILL);
+    if (done == plan.stop_at && ctx.rank() == 1) be_stopped(ctx, plan.signal);
+    if (checkpoints.save_or_stop(done)) return;
+    if (done == plan.kill_at && ctx.rank() == 1 && ctx.env().attempt == 0) std::raise(SIGKILL);
   }
   double sum = 0;
   for (const auto& tensor : net->parameters()) sum += tensor.to(torch::kDouble).abs().sum().item<double>();
@@ -40,6 +60,10 @@ void train_and_print(muster::Context& ctx, int64_t kill_at) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int64_t kill_at = argc > 2 && std::strcmp(argv[1], "--kill-at") == 0 ? std::atoll(argv[2]) : 0;
-  return muster::run(argc, argv, [&](muster::Context& ctx) { train_and_print(ctx, kill_at); });
+  Plan plan;
+  const auto is = [&](const char* option) { return argc > 1 && std::strcmp(argv[1], option) == 0; };
+  if (is("--kill-at")) plan.kill_at = std::atoll(argv[2]);
+  if (is("--stop-at")) plan = {.stop_at = std::atoll(argv[2]), .signal = std::atoi(argv[3])};
+  if (is("--resume")) plan.resume = true;
+  return muster::run(argc, argv, [&](muster::Context& ctx) { train_and_print(ctx, plan); });
 }

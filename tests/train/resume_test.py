@@ -2,6 +2,7 @@
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import tempfile
 import unittest
@@ -10,13 +11,40 @@ BUILD = pathlib.Path(os.environ["MUSTER_BUILD"])
 
 
 class Resume(unittest.TestCase):
+    def start(self, folder, *argv, flags=()):
+        env = {**os.environ, "MUSTER_RUNTIME_DIR": folder, "OMP_NUM_THREADS": "1"}
+        return subprocess.run([f"{BUILD}/bin/muster", "run", "--nproc-per-node", "2", *flags, f"{BUILD}/tests/resume_probe", *argv],
+                              cwd=folder, env=env, capture_output=True, text=True, timeout=200)
+
+    def weights(self, done):
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return sorted(re.findall(r"rank \d weights .*", done.stdout))
+
     def numbers(self, *argv):
         with tempfile.TemporaryDirectory(prefix="muster-resume-probe-") as folder:
-            env = {**os.environ, "MUSTER_RUNTIME_DIR": folder, "OMP_NUM_THREADS": "1"}
-            done = subprocess.run([f"{BUILD}/bin/muster", "run", "--nproc-per-node", "2", "--max-restarts", "1", f"{BUILD}/tests/resume_probe", *argv],
-                                  cwd=folder, env=env, capture_output=True, text=True, timeout=200)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        return sorted(re.findall(r"rank \d weights .*", done.stdout)), done.stderr
+            done = self.start(folder, *argv, flags=("--max-restarts", "1"))
+        return self.weights(done), done.stderr
+
+    def test_a_job_that_is_asked_to_stop_saves_first(self):
+        calm, _ = self.numbers()
+        for stop, step, flags in ((signal.SIGTERM, 4, ()), (signal.SIGUSR1, 6, ("--max-restarts", "3")), (signal.SIGINT, 11, ())):
+            with self.subTest(signal=stop.name), tempfile.TemporaryDirectory(prefix="muster-stop-probe-") as folder:
+                flags = (*flags, "--run-dir", f"{folder}/run")
+                stopped = self.start(folder, "--stop-at", str(step), str(int(stop)), flags=flags)
+                self.assertEqual(stopped.returncode, 75, stopped.stdout + stopped.stderr)
+                self.assertIn(f"{stop.name}: the ranks stop after this step", stopped.stderr)
+                self.assertIn(f"stopped after step {step}, which is saved", stopped.stderr)
+                self.assertIn("all ranks have stopped, as they were asked to", stopped.stderr)
+                self.assertNotIn("failed", stopped.stderr)
+                self.assertNotIn("weights", stopped.stdout)
+                self.assertEqual(self.weights(self.start(folder, "--resume", flags=flags)), calm)
+
+    def test_a_time_limit_saves_first(self):
+        with tempfile.TemporaryDirectory(prefix="muster-limit-probe-") as folder:
+            # Rank 1 waits for a signal that only the time limit sends.
+            stopped = self.start(folder, "--stop-at", "5", "0", flags=("--run-dir", f"{folder}/run", "--timeout", "4"))
+            self.assertEqual(stopped.returncode, 75, stopped.stdout + stopped.stderr)
+            self.assertIn("stopped after step 5, which is saved", stopped.stderr)
 
     def test_killed_jobs_end_as_one_that_was_not(self):
         calm, _ = self.numbers()

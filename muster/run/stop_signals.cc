@@ -1,0 +1,42 @@
+#include "muster/run/stop_signals.h"
+
+#include <signal.h>
+
+#include <atomic>
+#include <initializer_list>
+
+#include "muster/supervise/first_process.h"
+
+namespace muster {
+
+namespace {
+
+std::atomic<int> g_stop_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);  // written by a signal's handler
+
+void remember(int signal) {
+  int none = 0;
+  if (g_stop_signal.compare_exchange_strong(none, signal) || signal != SIGINT) return;
+  ::signal(SIGINT, SIG_DFL);
+  ::raise(SIGINT);
+}
+
+}  // namespace
+
+void remember_stop_signals() {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
+    struct sigaction action = {};
+    if (::sigaction(signal, nullptr, &action) != 0) continue;
+    if (action.sa_handler != SIG_DFL && !ends_first_process(action)) continue;
+    action = {};
+    action.sa_handler = remember;
+    action.sa_flags = SA_RESTART;
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
+int stop_signal() {
+  return g_stop_signal.load(std::memory_order_relaxed);
+}
+
+}  // namespace muster
