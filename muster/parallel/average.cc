@@ -59,7 +59,7 @@ void average_over(ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
 std::vector<at::Tensor> averaged_ones(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> found;
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.is_floating_point() || tensor.is_complex()) found.push_back(tensor.detach());
+    if (tensor.is_floating_point() || tensor.is_complex()) found.push_back(tensor);
   }
   return found;
 }

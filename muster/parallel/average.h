@@ -23,7 +23,8 @@ void copy_from_flat(const at::Tensor& flat, const std::vector<at::Tensor>& lot);
 // same tensors. Traffic: one all_reduce of each lot.
 void average_over(ProcessGroup& group, const std::vector<at::Tensor>& tensors);
 
-// Those that have a mean: of floating point or complex.
+// Those that have a mean: of floating point or complex. The tensors themselves, whose memory may be replaced
+// (torch::load, net->to).
 std::vector<at::Tensor> averaged_ones(const std::vector<at::Tensor>& tensors);
 
 }  // namespace muster

@@ -48,7 +48,7 @@ DiLoCo::DiLoCo(std::vector<at::Tensor> parameters, ProcessGroup group, DiLoCoOpt
   for (Term& term : terms_of("parameter", parameters)) terms.push_back(std::move(term));
   for (Term& term : terms_of("buffer", options_.buffers)) terms.push_back(std::move(term));
   require_agreement(group_, "DiLoCo", wrong_diloco(options_, group_.job_rank()), terms);
-  for (const at::Tensor& parameter : parameters_) common_.push_back(parameter.clone());
+  for (const at::Tensor& parameter : parameters_) common_.push_back(parameter.detach().clone());
 }
 
 bool DiLoCo::step() {
