@@ -9,8 +9,12 @@ namespace {
 
 // Known by their address, and by a weak pointer whether they still live there.
 struct DividedGradients {
+  struct Entry {
+    c10::weak_intrusive_ptr<c10::TensorImpl> parameter;
+    int ranks;
+  };
   std::mutex mutex;
-  std::map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl>> parameters;
+  std::map<const c10::TensorImpl*, Entry> parameters;
 
   static DividedGradients& instance() {
     static DividedGradients all;
@@ -20,21 +24,21 @@ struct DividedGradients {
 
 }  // namespace
 
-void mark_divided_gradients(const std::vector<at::Tensor>& parameters) {
+void mark_divided_gradients(const std::vector<at::Tensor>& parameters, int ranks) {
   auto& all = DividedGradients::instance();
   const std::lock_guard lock(all.mutex);
-  std::erase_if(all.parameters, [](const auto& entry) { return entry.second.expired(); });
+  std::erase_if(all.parameters, [](const auto& entry) { return entry.second.parameter.expired(); });
   for (const at::Tensor& parameter : parameters) {
-    all.parameters.insert_or_assign(parameter.unsafeGetTensorImpl(),
-                                    c10::weak_intrusive_ptr<c10::TensorImpl>(parameter.getIntrusivePtr()));
+    const c10::weak_intrusive_ptr<c10::TensorImpl> weak(parameter.getIntrusivePtr());
+    all.parameters.insert_or_assign(parameter.unsafeGetTensorImpl(), DividedGradients::Entry{weak, ranks});
   }
 }
 
-bool has_divided_gradient(const at::Tensor& parameter) {
+int ranks_of_gradient(const at::Tensor& parameter) {
   auto& all = DividedGradients::instance();
   const std::lock_guard lock(all.mutex);
   const auto found = all.parameters.find(parameter.unsafeGetTensorImpl());
-  return found != all.parameters.end() && !found->second.expired();
+  return found != all.parameters.end() && !found->second.parameter.expired() ? found->second.ranks : 0;
 }
 
 }  // namespace muster

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "muster/base/error.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -71,6 +72,25 @@ void agree_on_parameters(const std::string& owner, const std::vector<at::Tensor>
     terms.insert(terms.end(), of_parameters.begin(), of_parameters.end());
   }
   require_agreement(group, owner, wrong, terms);
+}
+
+bool lies_at(const at::Tensor& parameter, const at::Tensor& place) {
+  return parameter.storage().is_alias_of(place.storage()) &&
+         parameter.storage_offset() == place.storage_offset() && parameter.sizes() == place.sizes() &&
+         parameter.strides() == place.strides() && parameter.scalar_type() == place.scalar_type();
+}
+
+void require_same_place(const std::string& owner, const at::Tensor& parameter, const at::Tensor& place,
+                        const ProcessGroup& group) {
+  if (parameter.sizes() == place.sizes() && parameter.device() == place.device()) return;
+  const auto kind_of = [](const at::Tensor& tensor) {
+    return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "] on ",
+               tensor.device().str());
+  };
+  throw Error(ErrorCode::failed_precondition,
+              cat(owner, ": expected parameters as they were sharded, ", kind_of(place), ", got ",
+                  kind_of(parameter), " (rank ", group.job_rank(),
+                  "); load values of the same shape, and move the model before it is sharded"));
 }
 
 at::Tensor flatten_parameters(const FlatLayout& layout, std::vector<at::Tensor>& parameters) {

@@ -42,6 +42,12 @@ struct FlatLayout {
 void agree_on_parameters(const std::string& owner, const std::vector<at::Tensor>& parameters,
                          std::string wrong, std::vector<Term> terms, ProcessGroup& group);
 
+// Whether a parameter still is `place`. torch::load and vector_to_parameters give it memory of its own.
+bool lies_at(const at::Tensor& parameter, const at::Tensor& place);
+// Throws: failed_precondition where such memory has another shape or device than the place.
+void require_same_place(const std::string& owner, const at::Tensor& parameter, const at::Tensor& place,
+                        const ProcessGroup& group);
+
 // The parameters in a new flat buffer, whose parts they are from now on. Returns the buffer.
 at::Tensor flatten_parameters(const FlatLayout& layout, std::vector<at::Tensor>& parameters);
 

@@ -66,8 +66,9 @@ class FullyShardedModule {
   FullyShardedModule(Module module, std::shared_ptr<detail::FullyShardedUnit> unit)
       : module_(std::move(module)), unit_(std::move(unit)) {}
 
-  // Collective, and so is the backward through what it returns. Throws: what the module's forward throws, and
-  // what a peer's failure gives.
+  // Collective, and so is the backward through what it returns. Throws: failed_precondition where no tensors
+  // can be seen in what it returns while gradients are on, or one shares a parameter's memory, which goes;
+  // what the module's forward throws, and what a peer's failure gives.
   template <class... Args>
   auto forward(Args&&... args) {
     detail::FullyShardedForward running(unit_);
@@ -92,17 +93,22 @@ class FullySharded {
   explicit FullySharded(ProcessGroup group, const FullyShardedOptions& options = {});
 
   // Divides the module's parameters, but for those that were wrapped before. Inner modules first. All ranks
-  // must train the same parameters in a backward. Collective: over the group. Throws: invalid_argument, on
-  // every rank, for parameters that differ over the ranks, lie on another device than the rank's, are of
-  // several types, or are none.
+  // must train the same parameters in a backward. A module that only calls wrapped ones needs none of its
+  // own. What is frozen now must stay so. Collective: over the group. Throws: invalid_argument, on every
+  // rank, for parameters that differ over the ranks, lie on another device than the rank's, are of several
+  // types, are tied to a module that was wrapped apart, or are none.
   template <class Module>
   FullyShardedModule<Module> wrap(Module module) {
     auto unit = add(*module);
     return FullyShardedModule<Module>(std::move(module), std::move(unit));
   }
 
-  // This rank's parts, for optimizers that look at each element alone. Not for LBFGS.
+  // This rank's parts, for optimizers that look at each element alone. Not for LBFGS. Each has one dimension.
   std::vector<at::Tensor> parameters() const;
+  // A model's parameter groups, which may be made by the parameters' shapes, with this rank's parts in their
+  // place. Throws: invalid_argument for a parameter of a module that is not wrapped.
+  std::vector<torch::optim::OptimizerParamGroup> parameters(
+      const std::vector<torch::optim::OptimizerParamGroup>& groups) const;
 
   // By the norm of all ranks' gradients. Collective: yes. Returns the norm before.
   at::Tensor clip_grad_norm(double max_norm);
@@ -119,6 +125,7 @@ class FullySharded {
   // The state of an optimizer of parameters(), as a plain one's of the modules' parameters, and back: for
   // checkpoints. `plain` may have parameters of other models too. Gathering is collective. Throws:
   // invalid_argument for optimizers of two kinds, and for others than SGD, Adam, AdamW, Adagrad and RMSprop.
+  // Options (rates) are copied group by group, where both have as many groups.
   void gather_state(torch::optim::Optimizer& optimizer, torch::optim::Optimizer& plain);
   void divide_state(torch::optim::Optimizer& optimizer, torch::optim::Optimizer& plain);
 

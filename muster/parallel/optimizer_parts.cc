@@ -131,9 +131,7 @@ void gather_optimizer_state(const OptimizerParts& parts, Optimizer& part, Optimi
   }
   for (size_t f = 0; any >> f != 0; ++f) {
     if ((any >> f & 1U) == 0) continue;
-    const at::Tensor own = at::zeros(
-        {parts.layout.part}, parts.tensors.empty() ? parts.parameters[0].options().requires_grad(false)
-                                                   : parts.tensors[0].options().requires_grad(false));
+    const at::Tensor own = at::zeros({parts.layout.part}, parts.options);
     for (size_t i = 0; i < parts.pieces.size(); ++i) {
       OptimizerParamState* const state = part_found(part, parts.tensors[i]);
       if (state == nullptr) continue;
@@ -170,6 +168,13 @@ void divide_optimizer_state(const OptimizerParts& parts, Optimizer& part, Optimi
     }
     part.state()[key] = std::move(to.own);
   }
+}
+
+void copy_group_options(Optimizer& from, Optimizer& to) {
+  part_check_kinds(from, to);
+  auto& groups = from.param_groups();
+  if (groups.size() != to.param_groups().size()) return;
+  for (size_t g = 0; g < groups.size(); ++g) to.param_groups()[g].set_options(groups[g].options().clone());
 }
 
 }  // namespace muster

@@ -17,6 +17,7 @@ struct OptimizerParts {
   const std::vector<at::Tensor>& parameters;  // `whole`'s
   const std::vector<FlatPiece>& pieces;
   const std::vector<at::Tensor>& tensors;  // `part`'s
+  at::TensorOptions options;               // theirs, also where this rank has none
 };
 
 // `whole` gets the state of all ranks' `part`s. Collective: yes. Throws: invalid_argument for optimizers of
@@ -26,5 +27,8 @@ void gather_optimizer_state(const OptimizerParts& parts, torch::optim::Optimizer
 // `part` gets its elements of the state of `whole`, which is the same on every rank. Throws: as above.
 void divide_optimizer_state(const OptimizerParts& parts, torch::optim::Optimizer& part,
                             torch::optim::Optimizer& whole);
+
+// The options (rates) of each group, where both have as many groups.
+void copy_group_options(torch::optim::Optimizer& from, torch::optim::Optimizer& to);
 
 }  // namespace muster

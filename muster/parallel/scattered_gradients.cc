@@ -52,6 +52,9 @@ void ScatteredGradients::take(size_t parameter) {
 
 void ScatteredGradients::start() {
   const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size();
+       ++i)  // gathered without a reduction, and not reached by this one
+    if (!has_[i] && parameters_[i].requires_grad() && parameters_[i].grad().defined()) take(i);
   if (!flat_.defined()) flat_ = at::zeros({layout_.length()}, parameters_[0].options().dtype(dtype_));
   for (size_t i = 0; i < parameters_.size(); ++i)
     if (!has_[i]) layout_.place(flat_, i).zero_();
@@ -99,10 +102,12 @@ void add_to_pieces(const at::Tensor& part, const std::vector<FlatPiece>& pieces,
 
 at::Tensor sharded_grad_norm(const std::vector<at::Tensor>& tensors, ProcessGroup& group) {
   const at::NoGradGuard no_grad;
-  at::Tensor squares = at::zeros({}, at::TensorOptions().device(group.device()).dtype(at::kFloat));
+  at::Tensor squares = at::zeros({}, at::TensorOptions().device(group.device()).dtype(at::kDouble));
   for (const at::Tensor& tensor : tensors) {
     const at::Tensor& gradient = tensor.grad();
-    if (gradient.defined()) squares += at::linalg_vector_norm(gradient, 2, {}, false, at::kFloat).square();
+    if (!gradient.defined()) continue;
+    const at::ScalarType type = c10::promoteTypes(at::kFloat, gradient.scalar_type());
+    squares += at::linalg_vector_norm(gradient, 2, {}, false, type).to(at::kDouble).square();
   }
   group.all_reduce(squares);
   return squares.sqrt();

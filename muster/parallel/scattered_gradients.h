@@ -24,7 +24,8 @@ class ScatteredGradients {
   bool complete() const { return taken_ == wanted_; }  // every trained parameter's is there
   bool started() const { return work_.has_value(); }
 
-  // Parameters without a gradient count as zeros. Collective, as is finish().
+  // Takes what earlier backwards have left whole. Parameters without a gradient count as zeros. Collective,
+  // as is finish().
   void start();
   // This rank's part of the mean. Throws: as Work::wait.
   at::Tensor finish();
@@ -50,8 +51,8 @@ class ScatteredGradients {
 void add_to_pieces(const at::Tensor& part, const std::vector<FlatPiece>& pieces,
                    const std::vector<at::Tensor>& parameters, std::vector<at::Tensor>& tensors);
 
-// The norm of all ranks' gradients as of one vector, each `tensor` being there on one rank of the group
-// alone. Collective.
+// The norm of all ranks' gradients as of one vector, in double, each `tensor` being there on one rank of the
+// group alone. Collective.
 at::Tensor sharded_grad_norm(const std::vector<at::Tensor>& tensors, ProcessGroup& group);
 // Multiplies the gradients with min(1, max_norm / (norm + 1e-6)). Returns the norm that they had. Collective.
 at::Tensor clip_sharded_grads(const std::vector<at::Tensor>& tensors, double max_norm, ProcessGroup& group);

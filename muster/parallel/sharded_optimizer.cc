@@ -28,6 +28,7 @@ struct ShardBucket {
   at::Tensor flat;
   std::vector<FlatPiece> pieces;
   std::vector<at::Tensor> tensors;  // the pieces: this rank's elements, in the flat buffer's memory
+  std::vector<bool> trained;        // the parameters that were at construction
   std::unique_ptr<ScatteredGradients> gradients;
 };
 
@@ -86,6 +87,9 @@ struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimiz
 
   void lend_whole_gradients();
   void return_whole_gradients();
+  void take_replaced();
+  void require_same_groups(size_t groups) const;
+  void require_same_trained() const;
   void gather();
 
   ProcessGroup group;
@@ -114,6 +118,7 @@ void ShardsState::make_buckets(const Groups& groups) {
     for (const FlatPiece& piece : bucket.pieces)
       bucket.tensors.push_back(mine.narrow(0, piece.at, piece.length).detach());
     if (!options.gradients) continue;
+    for (const at::Tensor& parameter : bucket.parameters) bucket.trained.push_back(parameter.requires_grad());
     bucket.gradients = std::make_unique<ScatteredGradients>(
         bucket.parameters, bucket.layout, group, options.replicate_group, bucket.flat.scalar_type());
   }
@@ -167,6 +172,7 @@ void ShardsState::on_gradient(size_t bucket, size_t parameter) {
 // The callback belongs to the graph that runs now, and goes with it, also when that fails.
 void ShardsState::begin_backward() {
   if (!graph.expired()) return;
+  require_same_trained();
   for (ShardBucket& bucket : buckets) bucket.gradients->drop();
   under_way.clear();
   next = 0;
@@ -223,6 +229,47 @@ void ShardsState::return_whole_gradients() {
     for (at::Tensor& tensor : bucket.tensors) tensor.mutable_grad().reset();
 }
 
+// torch::load and others give parameters memory of their own: what is in it goes to the flat buffers.
+void ShardsState::take_replaced() {
+  bool any = false;
+  for (ShardBucket& bucket : buckets) {
+    for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+      const at::Tensor place = bucket.layout.place(bucket.flat, i);
+      if (lies_at(bucket.parameters[i], place)) continue;
+      require_same_place("sharded optimizer", bucket.parameters[i], place, group);
+      place.copy_(bucket.parameters[i]);
+      bucket.parameters[i].set_data(place);
+      any = true;
+    }
+  }
+  if (any && options.gradients) hang_hooks();  // another type has other accumulators
+}
+
+void ShardsState::require_same_groups(size_t groups) const {
+  const size_t expected = inner->param_groups().size();
+  if (groups == expected) return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("sharded optimizer: expected ", expected,
+                  expected == 1 ? " parameter group" : " parameter groups", ", got ", groups, " (rank ",
+                  group.job_rank(), "); give all groups to the constructor, which divides them"));
+}
+
+// What is frozen later gets no gradient any more. For the other way there is neither a hook nor a gradient.
+void ShardsState::require_same_trained() const {
+  for (const ShardBucket& bucket : buckets) {
+    for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+      if (bucket.trained[i] || !bucket.parameters[i].requires_grad()) continue;
+      throw Error(
+          ErrorCode::failed_precondition,
+          cat("sharded optimizer: expected parameters that were frozen at its construction to want no "
+              "gradient, ",
+              "got one of shape [", join(bucket.parameters[i].sizes(), ", "), "] that does (rank ",
+              group.job_rank(),
+              "); make the optimizer after unfreezing, with gather_state and divide_state for its state"));
+    }
+  }
+}
+
 void ShardsState::gather() {
   std::vector<Work> works;
   for (ShardBucket& bucket : buckets) {
@@ -261,7 +308,7 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind, Groups groups,
   state.inner = make(parts);
   for (const OptimizerParamGroup& own : options.gradients ? parts : groups) add_param_group(own);
   if (!options.gradients) return;
-  mark_divided_gradients(state.tensors());
+  mark_divided_gradients(state.tensors(), group.size());
   state.hang_hooks();
 }
 
@@ -275,6 +322,8 @@ at::Tensor ShardedOptimizerBase::step(LossClosure closure) {
   }
   const at::NoGradGuard no_grad;
   State& state = *state_of_shards_;
+  state.require_same_groups(param_groups_.size());
+  state.take_replaced();
   for (size_t g = 0; g < param_groups_.size(); ++g)
     state.inner->param_groups()[g].set_options(param_groups_[g].options().clone());
   if (!state.options.gradients) state.lend_whole_gradients();
@@ -315,15 +364,23 @@ torch::optim::Optimizer& ShardedOptimizerBase::part() {
 void ShardedOptimizerBase::gather_state(torch::optim::Optimizer& plain) {
   State& state = *state_of_shards_;
   for (const ShardBucket& bucket : state.buckets)
-    gather_optimizer_state({bucket.layout, bucket.parameters, bucket.pieces, bucket.tensors}, *state.inner,
-                           plain, state.group);
+    gather_optimizer_state(
+        {bucket.layout, bucket.parameters, bucket.pieces, bucket.tensors, bucket.flat.options()},
+        *state.inner, plain, state.group);
+  for (size_t g = 0; g < param_groups_.size(); ++g)
+    state.inner->param_groups()[g].set_options(param_groups_[g].options().clone());
+  copy_group_options(*state.inner, plain);
 }
 
 void ShardedOptimizerBase::divide_state(torch::optim::Optimizer& plain) {
   State& state = *state_of_shards_;
   for (const ShardBucket& bucket : state.buckets)
-    divide_optimizer_state({bucket.layout, bucket.parameters, bucket.pieces, bucket.tensors}, *state.inner,
-                           plain);
+    divide_optimizer_state(
+        {bucket.layout, bucket.parameters, bucket.pieces, bucket.tensors, bucket.flat.options()},
+        *state.inner, plain);
+  if (plain.param_groups().size() != param_groups_.size()) return;
+  for (size_t g = 0; g < param_groups_.size(); ++g)
+    param_groups_[g].set_options(plain.param_groups()[g].options().clone());
 }
 
 ShardedTraffic ShardedOptimizerBase::traffic() const {

@@ -61,8 +61,9 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   // What takes the steps on this rank's part; its state is this rank's.
   torch::optim::Optimizer& part();
 
-  // That state as a plain optimizer's of the same kind and parameters, and back: for checkpoints. Gathering
-  // is collective. Throws: invalid_argument for an optimizer of another kind.
+  // That state as a plain optimizer's of the same kind and parameters, and back: for checkpoints. Options
+  // (rates) are copied group by group, where both have as many groups. Gathering is collective. Throws:
+  // invalid_argument for an optimizer of another kind.
   void gather_state(torch::optim::Optimizer& plain);
   void divide_state(torch::optim::Optimizer& plain);
 
