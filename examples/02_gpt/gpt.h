@@ -97,10 +97,17 @@ struct GptImpl : torch::nn::Module {
     TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= options.context,
                 "gpt: expected tokens [batch, length of at most ", options.context, "], got ", tokens.sizes(),
                 "; cut them");
-    auto x = token(tokens) + position.narrow(0, 0, tokens.size(1));
+    auto x = embed(tokens);
     for (const auto& block : *blocks) x = block->as<GptBlock>()->forward(x);
-    x = norm(x);
-    return options.tied ? torch::linear(x, token->weight) : head(x);
+    return guess(x);
+  }
+
+  // What comes before the blocks, and after them.
+  torch::Tensor embed(const torch::Tensor& tokens) {
+    return token(tokens) + position.narrow(0, 0, tokens.size(1));
+  }
+  torch::Tensor guess(const torch::Tensor& x) {
+    return options.tied ? torch::linear(norm(x), token->weight) : head(norm(x));
   }
 
   // GPT-2's. What the blocks add up grows with their number, so what each adds begins smaller.

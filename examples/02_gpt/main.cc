@@ -2,19 +2,21 @@
 //
 //   gpt                                                        on every device: the text in data/, a minute
 //   muster run -n 2 gpt --steps 2000 --prompt "ROMEO:"         two ranks
-//   gpt --shard zero1                                          the optimizer's state divided over the ranks
-//   gpt --local-sgd 8                                          ranks that train alone, and meet every 8 steps
+//   gpt --shard full                                           model and optimizer divided over the ranks
+//   gpt --mesh dp=2,tp=2                                       each layer divided over two ranks, twice
+//   gpt --mesh dp=2,pp=2 --pipeline-schedule zero-bubble       the layers in two stages, twice
 //   gpt --run-dir runs/gpt --steps 4000 --resume               goes on from the last checkpoint there
 //   gpt --text my.txt --layers 6 --heads 6 --width 384 --context 256 --batch 64 --lr 1e-3 --steps 5000
 //
-// The model is in gpt.h, the text in text.h, what --shard and --local-sgd do in ways.h, the command line in
-// options.h. README.md tells the ways apart. On CPUs the same seed and number
-// of ranks give the same numbers, bit for bit.
+// The model is in gpt.h, the text in text.h, the command line in command_line.h, and each way of sharing the
+// work over the ranks is a file in ways/. README.md tells them apart. On CPUs the same seed and number of
+// ranks give the same numbers, bit for bit.
 #include <muster/muster.h>
 #include <torch/torch.h>
 
 #include <iostream>
 
+#include "command_line.h"
 #include "gpt.h"
 #include "options.h"
 #include "text.h"
@@ -33,26 +35,28 @@ void train(const Options& options, const Text& text, muster::Context& ctx) {
   const std::string run_dir = ctx.run_dir(options.run_dir);
   ctx.seed_all(options.seed);
   Gpt net(options.model);
-  net->to(ctx.device());
-  Way way(net, options, ctx);
+  const auto way = make_way(net, options, ctx);
   muster::Precision precision(ctx.device(), options.precision);
-  muster::Schedule schedule(way.optimizer(), learning_rate(options));
+  muster::Schedule schedule(way->optimizer(), learning_rate(options));
   const Windows everywhere(text.train(), options.model.context);
-  auto windows =
-      ctx.loader(everywhere, ctx.sampler(muster::pseudo_shuffled(everywhere.size()), {.seed = options.seed}),
-                 {.batch_size = options.batch, .accumulate = options.accumulate});
+  const auto order = muster::pseudo_shuffled(everywhere.size());
+  auto windows = ctx.loader(everywhere, ctx.sampler(order, way->replicas(), {.seed = options.seed}),
+                            {.batch_size = options.batch,
+                             .accumulate = options.accumulate,
+                             .drop_last = options.pp > 1});  // a pipeline's batches are alike
   auto held_out = ctx.loader(Windows(text.validation(), options.model.context, 1024),
                              {.batch_size = options.batch}, {.shuffle = false, .pad = false});
 
   muster::Checkpoints checkpoints(ctx, {.folder = run_dir + "/checkpoints", .resume = options.resume});
   checkpoints.add("model", net).add("schedule", schedule).add("precision", precision);
   checkpoints.add("windows", windows).add("text", text);
-  if (options.whole_optimizer()) {
-    checkpoints.add("optimizer", way.optimizer());
+  if (way->whole_optimizer() != nullptr) {
+    checkpoints.add("optimizer", *way->whole_optimizer());
+    const auto whole = way->whole_model();
     checkpoints.restore();
   }
 
-  way.begin({.precision = &precision, .schedule = &schedule, .on_nonfinite = options.on_nonfinite()});
+  way->begin({.precision = &precision, .schedule = &schedule, .on_nonfinite = options.on_nonfinite()});
   muster::Metrics metrics(ctx, {.folder = run_dir});
   metrics.continue_after(checkpoints.step());
   const auto validation_loss = [&] {
@@ -64,22 +68,23 @@ void train(const Options& options, const Text& text, muster::Context& ctx) {
   while (windows.position().step < options.steps) {
     const int64_t begin = windows.position().step;
     const int64_t until = std::min(options.steps, (begin / options.eval_every + 1) * options.eval_every);
-    const int64_t of_all = options.batch * ctx.world_size();
+    const int64_t of_all = options.batch * way->replicas().size();
     muster::Progress progress(muster::cat("step ", until, "/", options.steps),
                               (until - begin) * options.accumulate * of_all, ctx.is_main());
     for (const auto& batch : windows.steps(until)) {
-      const auto loss = way.step(batch);
+      const auto loss = way->step(batch);
       metrics.mean("loss", loss, static_cast<double>(batch.size()));
       progress.update(of_all, loss.item<double>());
     }
     progress.finish();
-    way.meet();
+    const auto whole = way->whole_model();
     metrics.write(until, {{"validation_loss", validation_loss()},
                           {"lr", schedule.lr()},
                           {"tokens_per_second",
                            progress.samples_per_second() * static_cast<double>(options.model.context)}});
     checkpoints.save(until);
   }
+  const auto whole = way->whole_model();
   const double loss = validation_loss();
   if (!ctx.is_main()) return;
   std::cerr << "metrics:    " << run_dir << "/metrics.jsonl\ncheckpoint: " << checkpoints.path() << "\n";
@@ -98,7 +103,9 @@ int main(int argc, char** argv) {
     checked(options.model);
     if (options.prompt.empty()) options.prompt = text.opening();
     text.encode(options.prompt);  // here, so that nothing is trained before a wrong one is found
-    return muster::run(argc, argv, [&](muster::Context& ctx) { train(options, text, ctx); });
+    muster::RunOptions run;
+    if (!options.mesh.empty()) run.nproc = options.dp * options.pp * options.tp;
+    return muster::run(run, argc, argv, [&](muster::Context& ctx) { train(options, text, ctx); });
   } catch (const muster::Error& error) {
     muster::log(muster::LogLevel::error, error.message());
     return error.code() == muster::ErrorCode::io ? 1 : 2;

@@ -99,13 +99,22 @@ struct ParallelGptImpl : torch::nn::Module {
     TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= options.context,
                 "gpt: expected tokens [batch, length of at most ", options.context, "], got ", tokens.sizes(),
                 "; cut them");
+    auto x = embed(tokens);
+    for (const auto& block : *blocks) x = block->as<ParallelGptBlock>()->forward(x);
+    return guess(x);
+  }
+
+  // What comes before the blocks, and after them.
+  torch::Tensor embed(const torch::Tensor& tokens) {
     auto places = position.narrow(0, 0, tokens.size(1));
     if (sequence) places = muster::scatter_to_group(places, group, 0);
-    auto x = token(tokens) + places;
-    for (const auto& block : *blocks) x = block->as<ParallelGptBlock>()->forward(x);
-    x = sequence ? muster::sequence_layer_norm(norm, x, group) : norm(x);
-    if (!options.tied) return head(x);
-    const auto whole = sequence ? muster::gather_sequence(x, group, 1) : muster::copy_to_group(x, group);
+    return token(tokens) + places;
+  }
+  torch::Tensor guess(const torch::Tensor& x) {
+    const auto normed = sequence ? muster::sequence_layer_norm(norm, x, group) : norm(x);
+    if (!options.tied) return head(normed);
+    const auto whole =
+        sequence ? muster::gather_sequence(normed, group, 1) : muster::copy_to_group(normed, group);
     return torch::linear(whole, token->weight);
   }
 

@@ -17,6 +17,7 @@
 #include "muster/parallel/pipeline_failure.h"
 #include "muster/parallel/pipeline_gradients.h"
 #include "muster/parallel/pipeline_messages.h"
+#include "muster/parallel/pipeline_parameters.h"
 #include "muster/parallel/pipeline_simulation.h"
 #include "muster/parallel/pipeline_stage.h"
 
@@ -404,6 +405,14 @@ std::vector<at::Tensor> Pipeline::parameters() const {
     for (const at::Tensor& parameter : distinct_parameters(*stage.module))
       if (seen.insert(parameter.unsafeGetTensorImpl()).second) all.push_back(parameter);
   return all;
+}
+
+at::Tensor Pipeline::clip_grad_norm(double max_norm, const std::optional<ProcessGroup>& divided_over) {
+  return clip_stages(state_->stages, state_->tied, max_norm, state_->group, divided_over);
+}
+
+WholeParameters Pipeline::gather_parameters() const {
+  return gather_stages(state_->stages, state_->tied, state_->group);
 }
 
 const PipelineStats& Pipeline::last_step() const {

@@ -17,11 +17,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "muster/comm/process_group.h"
 #include "muster/parallel/pipeline_schedule.h"
+#include "muster/parallel/tensor_parallel.h"
 
 namespace muster {
 
@@ -95,6 +97,19 @@ class Pipeline {
 
   // Of this rank's stages, each once.
   std::vector<at::Tensor> parameters() const;
+
+  // By the norm of all stages' gradients as of one vector: tied weights count once. `divided_over`: the ranks
+  // that share these stages' layers out (tensor_parallel.h), mesh.group("tp"); their parts all count. After
+  // step(), whose gradients are averaged and summed. Returns the norm before, the same on every rank.
+  // Collective: over the pipeline's ranks and `divided_over`. Throws: invalid_argument for a max_norm below
+  // 0.
+  at::Tensor clip_grad_norm(double max_norm, const std::optional<ProcessGroup>& divided_over = {});
+
+  // The parameters of all stages, on every rank, under the names that the stages give them; of divided layers
+  // the undivided ones: for checkpoints and evaluation. Collective: yes, also over the ranks that share
+  // layers out. Throws, on every rank alike: invalid_argument for one name on two ranks that is no tied
+  // weight.
+  WholeParameters gather_parameters() const;
 
   const PipelineStats& last_step() const;
 

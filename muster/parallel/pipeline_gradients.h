@@ -35,6 +35,8 @@ class TiedWeight {
   TiedWeight(at::Tensor parameter, ProcessGroup& group);
   void begin_step();     // keeps what other steps have left in grad() apart
   void sum_gradients();  // of this step, and adds them to what was there. Collective: over its ranks
+  const at::Tensor& parameter() const { return parameter_; }
+  bool is_copy() const { return holders_ && holders_->rank() > 0; }  // another rank's counts
 
  private:
   at::Tensor parameter_;

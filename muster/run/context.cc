@@ -28,6 +28,26 @@ std::function<void(const SamplerIdentity&)> check_of_samplers(ProcessGroup group
   };
 }
 
+// The same for ranks some of which have the same samples: all but their places, which are their groups'.
+std::function<void(const SamplerIdentity&)> check_of_mesh_samplers(ProcessGroup all, int64_t replicas) {
+  return [all = std::move(all), replicas](const SamplerIdentity& identity) mutable {
+    std::vector<SamplerIdentity> by_rank;
+    for (const std::string& bytes : all.all_gather_bytes(identity.to_bytes(), "samplers")) {
+      by_rank.push_back(SamplerIdentity::from_bytes(bytes));
+      by_rank.back().rank = std::ssize(by_rank) - 1;
+      if (by_rank.back().num_replicas == replicas) by_rank.back().num_replicas = all.size();
+    }
+    check_samplers_agree(by_rank);
+  };
+}
+
+// Axes of one rank order nothing.
+std::vector<MeshAxis> longer_axes(const MeshShape& mesh) {
+  std::vector<MeshAxis> axes = mesh.axes;
+  std::erase_if(axes, [](const MeshAxis& axis) { return axis.size == 1; });
+  return axes;
+}
+
 }  // namespace
 
 bool Context::stop_requested() {
@@ -69,7 +89,7 @@ Mesh Context::mesh(std::vector<MeshAxis> axes) {
   }
   if (axes.empty()) return {process_group(), told.axes};
   const MeshShape asked = checked_mesh(std::move(axes), world_size());
-  if (!told.axes.empty() && asked != told) {
+  if (!told.axes.empty() && longer_axes(asked) != longer_axes(told)) {
     throw Error(
         ErrorCode::invalid_argument,
         cat("mesh: expected ", to_string(told), " of muster run --mesh, by which the GPUs are ordered, got ",
@@ -88,6 +108,21 @@ DistributedSampler Context::sampler(SampleOrder order, SamplerOptions options) {
   if (options.shares.empty()) options.shares = parts_.batch_shares;
   DistributedSampler sampler(std::move(order), options);
   sampler.set_first_epoch_check(check_of_samplers(process_group()));
+  return sampler;
+}
+
+DistributedSampler Context::sampler(SampleOrder order, ProcessGroup group, SamplerOptions options) {
+  if (group.size() == world_size()) return sampler(std::move(order), std::move(options));
+  if (!parts_.batch_shares.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("sampler: expected no muster run --global-batch beside samples that ", group.size(),
+                    " of ", world_size(), " ranks share out (rank ", rank(),
+                    "); leave it out, and give each rank its batch size"));
+  }
+  options.num_replicas = group.size();
+  options.rank = group.rank();
+  DistributedSampler sampler(std::move(order), options);
+  sampler.set_first_epoch_check(check_of_mesh_samplers(process_group(), group.size()));
   return sampler;
 }
 

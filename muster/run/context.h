@@ -50,7 +50,8 @@ class Context {
 
   // The ranks as a grid with named axes, and the groups along them: `axes`, of which one may be -1 for the
   // rest, or without them those of `muster run --mesh`. Collective: yes. Throws: as Mesh; invalid_argument
-  // for other axes than those of `muster run --mesh`, by which the GPUs are ordered, and for none at all.
+  // for other axes than those of `muster run --mesh`, by which the GPUs are ordered (axes of one rank are
+  // left out of account), and for none at all.
   Mesh mesh(std::vector<MeshAxis> axes = {});
 
   // This rank's samples of each step: its share of `muster run --global-batch`, or `otherwise`.
@@ -84,6 +85,10 @@ class Context {
   DistributedSampler sampler(int64_t length, SamplerOptions options = {});
   // The same over another order (sample_order.h).
   DistributedSampler sampler(SampleOrder order, SamplerOptions options = {});
+  // The same for a mesh whose samples are dealt over one axis, `group`: ranks that differ along the others
+  // alone (of tensor parallelism, of a pipeline) have the same samples. Throws: invalid_argument beside
+  // `muster run --global-batch`, which divides batches over all ranks.
+  DistributedSampler sampler(SampleOrder order, ProcessGroup group, SamplerOptions options = {});
 
   // Batches of this rank's part of `dataset`, on its device: `options` with this rank's share of the global
   // batch where the plan has one. Throws: as DataLoader's constructor.

@@ -94,9 +94,9 @@ void check_divided(const std::vector<at::Tensor>& parameters, const TrainStepOpt
   const char* const expected = "train step: expected ";
   const char* const got = ", got sharded gradients, of which each rank has a part; ";
   if (options.clip_norm) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(expected, "no clip_norm", got,
-                    "clip by the sharded object's clip_grad_norm in a loop of your own"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat(expected, "no clip_norm", got, "set .clip to what calls the sharded object's clip_grad_norm"));
   }
   if (!options.group)
     throw Error(ErrorCode::invalid_argument, cat(expected, "a group", got, "pass .group, that of the parts"));
@@ -124,6 +124,11 @@ TrainStep::TrainStep(StepModels models, Several<torch::optim::Optimizer> optimiz
   }
   check_not_frozen(parameters_, options.frozen);
   check_divided(parameters_, options);
+  if (options.clip && options.clip_norm) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("train step: expected clip or clip_norm, got both, and clip_norm ", *options.clip_norm,
+                    "; leave out clip_norm: clip has its own"));
+  }
 }
 
 at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tensor()>& loss_of) {
@@ -214,6 +219,7 @@ bool TrainStep::clip_and_check() {
   const bool by_norm = options_.clip_norm && !options_.clip_value;
   if (checks && !by_norm && !agree_on_nonfinite(nonfinite_values())) return false;
   if (options_.clip_value) clip_grad_value(parameters_, *options_.clip_value);
+  if (options_.clip) grad_norm_ = options_.clip();
   if (!options_.clip_norm) return true;
   grad_norm_ = muster::grad_norm(shared_parameters_);
   const at::Tensor own_norm = muster::grad_norm(own_parameters_);

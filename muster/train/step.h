@@ -44,6 +44,10 @@ struct TrainStepOptions {
   // Over all of the optimizers' parameters. Gradients of ignored_parameters, which are each rank's own, are
   // left out, so that the norm is the same on all ranks, and clipped by their own norm together.
   std::optional<double> clip_norm = {};
+  // In place of clip_norm, where each rank has a part of the gradients: clips by a norm that the ranks form
+  // together, and returns it: [&] { return sharded.clip_grad_norm(1.0); }. All ranks of `group` call it, or
+  // none.
+  std::function<at::Tensor()> clip = {};
   Several<Schedule> schedule = {};
   Several<Ema> ema = {};
   OnNonfinite on_nonfinite = OnNonfinite::stop;
@@ -57,7 +61,8 @@ struct TrainStepOptions {
 class TrainStep {
  public:
   // All that is given must outlive it. Throws: invalid_argument without an optimizer, for one that has
-  // parameters of a frozen model, and for sharded gradients with clip_norm or without a group.
+  // parameters of a frozen model, for clip beside clip_norm, and for sharded gradients with clip_norm or
+  // without a group.
   TrainStep(StepModels models, Several<torch::optim::Optimizer> optimizers,
             const TrainStepOptions& options = {});
   TrainStep(const TrainStep&) = delete;
@@ -83,7 +88,8 @@ class TrainStep {
   SavedState state() const;
   void load_state(const SavedState& state);
 
-  // What the last step's gradients had before clip_norm, without ignored_parameters; undefined without it.
+  // What the last step's gradients had before clip_norm, without ignored_parameters, or what `clip` returned;
+  // undefined without both.
   const at::Tensor& grad_norm() const { return grad_norm_; }
 
  private:

@@ -1,0 +1,36 @@
+// Data parallel: every rank has the model, and gradients are averaged over the ranks during backward.
+#pragma once
+
+#include "way.h"
+
+class DataParallel : public Way {
+ public:
+  DataParallel(Gpt net, const Options& options, muster::Context& ctx)
+      : Way(ctx.process_group()),
+        net_(on_device(std::move(net), ctx.device())),
+        clip_(options.clip),
+        optimizer_(parameter_groups(net_->parameters(), options), adamw(options)) {}
+
+  torch::optim::Optimizer& optimizer() override { return optimizer_; }
+  torch::optim::Optimizer* whole_optimizer() override { return &optimizer_; }
+
+  void begin(const muster::TrainStepOptions& options) override {
+    muster::TrainStepOptions step = options;
+    step.clip_norm = clip_;
+    model_.emplace(net_, replicas_);
+    step_.emplace(*model_, optimizer_, step);
+  }
+
+  torch::Tensor step(const TextBatch& batch) override {
+    return (*step_)(batch, [&] { return next_token_loss((*model_)(batch.tokens), batch.targets); });
+  }
+
+  std::shared_ptr<void> whole_model() override { return nullptr; }  // it is
+
+ private:
+  Gpt net_;
+  double clip_;
+  AdamW optimizer_;
+  std::optional<muster::DistributedDataParallel<Gpt>> model_;
+  std::optional<muster::TrainStep> step_;
+};

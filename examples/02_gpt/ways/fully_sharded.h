@@ -1,0 +1,70 @@
+// Data parallel, with parameters, gradients and the optimizer's state divided over the ranks (ZeRO-3, FSDP).
+#pragma once
+
+#include "way.h"
+
+// The model, each block of which is gathered by itself, while it computes.
+struct ShardedGptImpl : torch::nn::Module {
+  // `net` may lie in host memory: a block is on the device as a whole only until it is divided.
+  ShardedGptImpl(const Gpt& whole, muster::FullySharded& sharded, const torch::Device& device) : net(whole) {
+    for (size_t i = 0; i < net->blocks->size(); ++i) {
+      net->blocks->ptr(i)->to(device);
+      blocks.push_back(sharded.wrap(net->blocks->ptr<GptBlockImpl>(i)));
+    }
+    net->to(device);  // the rest
+    register_module("net", net);
+  }
+
+  torch::Tensor forward(const torch::Tensor& tokens) {
+    auto x = net->embed(tokens);
+    for (auto& block : blocks) x = block(x);
+    return net->guess(x);
+  }
+
+  Gpt net;
+  std::vector<muster::FullyShardedModule<std::shared_ptr<GptBlockImpl>>> blocks;
+};
+TORCH_MODULE(ShardedGpt);
+
+class FullyShardedModel : public Way {
+ public:
+  FullyShardedModel(Gpt net, const Options& options, muster::Context& ctx)
+      : Way(ctx.process_group()),
+        clip_(options.clip),
+        sharded_(replicas_),
+        model_(sharded_.wrap(ShardedGpt(net, sharded_, ctx.device()))),  // what remains beside the blocks
+        optimizer_(sharded_.parameters(parameter_groups(net->parameters(), options)), adamw(options)),
+        whole_(parameter_groups(net->parameters(), options), adamw(options)) {}
+
+  torch::optim::Optimizer& optimizer() override { return optimizer_; }
+  torch::optim::Optimizer* whole_optimizer() override { return &whole_; }
+
+  void begin(const muster::TrainStepOptions& options) override {
+    muster::TrainStepOptions step = options;
+    step.group = replicas_;
+    step.clip = [this] { return sharded_.clip_grad_norm(clip_); };
+    step_.emplace(model_.module(), optimizer_, step);
+  }
+
+  torch::Tensor step(const TextBatch& batch) override {
+    return (*step_)(batch, [&] { return next_token_loss(model_(batch.tokens), batch.targets); });
+  }
+
+  // Model and state are brought together, and divided again.
+  std::shared_ptr<void> whole_model() override {
+    sharded_.gather_state(optimizer_, whole_);
+    return {nullptr, [this, parameters = sharded_.whole_parameters()](void*) mutable {
+              parameters.reset();
+              sharded_.divide_state(optimizer_, whole_);
+              whole_.state().clear();
+            }};
+  }
+
+ private:
+  double clip_;
+  muster::FullySharded sharded_;
+  muster::FullyShardedModule<ShardedGpt> model_;
+  AdamW optimizer_;
+  AdamW whole_;
+  std::optional<muster::TrainStep> step_;
+};

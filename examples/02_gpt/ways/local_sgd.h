@@ -1,0 +1,41 @@
+// Local SGD: every rank takes steps of its own, and every few steps the ranks average their models.
+#pragma once
+
+#include "way.h"
+
+class LocalSteps : public Way {
+ public:
+  LocalSteps(Gpt net, const Options& options, muster::Context& ctx)
+      : Way(ctx.process_group()),
+        net_(on_device(std::move(net), ctx.device())),
+        clip_(options.clip),
+        optimizer_(parameter_groups(net_->parameters(), options), adamw(options)),
+        local_(net_->parameters(), replicas_, {.every = options.local_sgd}) {}
+
+  torch::optim::Optimizer& optimizer() override { return optimizer_; }
+
+  void begin(const muster::TrainStepOptions& options) override {
+    muster::TrainStepOptions step = options;
+    step.clip_norm = clip_;
+    step_.emplace(net_, optimizer_, step);  // without a group: no other rank is asked
+  }
+
+  torch::Tensor step(const TextBatch& batch) override {
+    const auto loss = (*step_)(batch, [&] { return next_token_loss(net_(batch.tokens), batch.targets); });
+    if (batch.last) local_.step();
+    return loss;
+  }
+
+  // The ranks' models meet.
+  std::shared_ptr<void> whole_model() override {
+    local_.average();
+    return nullptr;
+  }
+
+ private:
+  Gpt net_;
+  double clip_;
+  AdamW optimizer_;
+  muster::LocalSGD local_;
+  std::optional<muster::TrainStep> step_;
+};

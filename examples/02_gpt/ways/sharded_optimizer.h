@@ -1,0 +1,56 @@
+// Data parallel, with the optimizer's state divided over the ranks (ZeRO-1), and the gradients too (ZeRO-2).
+#pragma once
+
+#include "way.h"
+
+class ShardedState : public Way {
+ public:
+  ShardedState(Gpt net, const Options& options, muster::Context& ctx)
+      : Way(ctx.process_group()),
+        net_(on_device(std::move(net), ctx.device())),
+        clip_(options.clip),
+        divides_gradients_(options.shard == "zero2"),
+        optimizer_(parameter_groups(net_->parameters(), options), adamw(options), replicas_,
+                   {.gradients = divides_gradients_}),
+        whole_(parameter_groups(net_->parameters(), options), adamw(options)) {}
+
+  torch::optim::Optimizer& optimizer() override { return optimizer_; }
+  torch::optim::Optimizer* whole_optimizer() override { return &whole_; }
+
+  void begin(const muster::TrainStepOptions& options) override {
+    muster::TrainStepOptions step = options;
+    step.group = replicas_;
+    if (divides_gradients_) {
+      step.clip = [this] { return optimizer_.clip_grad_norm(clip_); };
+      step_.emplace(net_, optimizer_, step);
+    } else {
+      step.clip_norm = clip_;
+      model_.emplace(net_, replicas_);
+      step_.emplace(*model_, optimizer_, step);
+    }
+  }
+
+  torch::Tensor step(const TextBatch& batch) override {
+    return (*step_)(batch, [&] {
+      return next_token_loss(model_ ? (*model_)(batch.tokens) : net_(batch.tokens), batch.targets);
+    });
+  }
+
+  // The model is whole on every rank; the state is brought together, and divided again.
+  std::shared_ptr<void> whole_model() override {
+    optimizer_.gather_state(whole_);
+    return {nullptr, [this](void*) {
+              optimizer_.divide_state(whole_);
+              whole_.state().clear();
+            }};
+  }
+
+ private:
+  Gpt net_;
+  double clip_;
+  bool divides_gradients_;
+  muster::ShardedOptimizer<AdamW> optimizer_;
+  AdamW whole_;
+  std::optional<muster::DistributedDataParallel<Gpt>> model_;  // for ZeRO-1
+  std::optional<muster::TrainStep> step_;
+};

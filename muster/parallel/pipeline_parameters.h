@@ -1,0 +1,24 @@
+// What a pipeline's stages have together: the norm of all their gradients, and all their parameters by name.
+// Used by pipeline.cc alone.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "muster/comm/process_group.h"
+#include "muster/parallel/pipeline.h"
+#include "muster/parallel/pipeline_gradients.h"
+#include "muster/parallel/tensor_parallel.h"
+
+namespace muster {
+
+// As Pipeline::clip_grad_norm.
+at::Tensor clip_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
+                       double max_norm, ProcessGroup& group, const std::optional<ProcessGroup>& divided_over);
+
+// As Pipeline::gather_parameters.
+WholeParameters gather_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
+                              ProcessGroup& group);
+
+}  // namespace muster
