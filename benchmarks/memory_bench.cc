@@ -2,7 +2,10 @@
 // the formulas of `muster plan --model` say. Ranks are processes over Gloo; tensors lie in host memory and
 // are counted where they are allocated.
 //
-//   memory_bench [RANKS]      2
+//   memory_bench [RANKS]      2; with 4 also a mesh of dp=2,tp=2
+//
+// Measured from when the model is built: the example builds it in host memory, and moves to the device what
+// is the rank's.
 #include <c10/core/CPUAllocator.h>
 #include <malloc.h>
 #include <muster/muster.h>
@@ -20,6 +23,7 @@
 
 #include "examples/02_gpt/gpt.h"
 #include "examples/02_gpt/parallel.h"
+#include "examples/02_gpt/sharded.h"
 #include "muster/placement/model_memory.h"
 
 namespace {
@@ -62,7 +66,11 @@ struct Size {
 // One whose activations are most, one whose parameters are.
 const Size kSizes[] = {
     {"long", {.layers = 4, .width = 128, .heads = 4, .context = 256, .vocabulary = 512, .batch = 8}},
-    {"wide", {.layers = 4, .width = 512, .heads = 8, .context = 64, .vocabulary = 2048, .batch = 4}}};
+    {"wide", {.layers = 4, .width = 512, .heads = 8, .context = 64, .vocabulary = 2048, .batch = 4}},
+    {"long",
+     {.layers = 4, .width = 128, .heads = 4, .context = 256, .vocabulary = 512, .batch = 8, .bf16 = true}},
+    {"wide",
+     {.layers = 4, .width = 512, .heads = 8, .context = 64, .vocabulary = 2048, .batch = 4, .bf16 = true}}};
 
 constexpr int kSteps = 3;
 
@@ -108,15 +116,28 @@ struct GptStageImpl : torch::nn::Module {
 };
 TORCH_MODULE(GptStage);
 
+muster::Precision precision_of(const muster::ModelSizes& sizes) {
+  return {c10::kCPU, sizes.bf16 ? "bf16" : "fp32"};
+}
+
+// What comes from here on counts.
+void begin_to_measure() {
+  peak_bytes = live_bytes.load();
+}
+
 void train_in_stages(const muster::ModelSizes& sizes, muster::ProcessGroup group) {
   torch::manual_seed(1);
   Gpt whole(gpt_options(sizes));
   GptStage stage(whole, group.rank(), group.size());
   whole = nullptr;
-  muster::Pipeline pipeline({stage}, group,
+  const muster::Precision precision = precision_of(sizes);
+  muster::PipelineStage part(stage);
+  part.forward = [&](const at::Tensor& x) { return precision.run([&] { return stage(x); }); };
+  muster::Pipeline pipeline({part}, group,
                             {.schedule = muster::one_f_one_b(group.size(), static_cast<int>(sizes.batch)),
                              .loss = next_token_loss});
   AdamW optimizer(pipeline.parameters(), torch::optim::AdamWOptions(1e-3));
+  begin_to_measure();
   for (int i = 0; i < kSteps; ++i) {
     const auto tokens = torch::randint(sizes.vocabulary, {sizes.batch, sizes.context}, torch::kLong);
     optimizer.zero_grad();
@@ -125,52 +146,83 @@ void train_in_stages(const muster::ModelSizes& sizes, muster::ProcessGroup group
   }
 }
 
-void train_divided(const muster::ModelSizes& sizes, muster::ProcessGroup group) {
-  torch::manual_seed(1);
-  Gpt whole(gpt_options(sizes));
-  ParallelGpt model(whole, group);
-  whole = nullptr;
-  AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
-  for (int i = 0; i < kSteps; ++i) {
-    const auto tokens = torch::randint(sizes.vocabulary, {sizes.batch, sizes.context}, torch::kLong);
-    optimizer.zero_grad();
-    model->loss(model(tokens), tokens.roll(1, 1)).backward();
-    optimizer.step();
-  }
-}
+using BenchLoss = std::function<torch::Tensor(const torch::Tensor& tokens, const torch::Tensor& targets)>;
 
-void train_steps(const std::function<torch::Tensor(const torch::Tensor&)>& forward,
-                 const std::function<void()>& zero, const std::function<void()>& step,
-                 const muster::ModelSizes& sizes) {
+void train_steps(const muster::ModelSizes& sizes, const BenchLoss& loss, const std::function<void()>& zero,
+                 const std::function<void()>& step) {
+  const muster::Precision precision = precision_of(sizes);
+  begin_to_measure();
   for (int i = 0; i < kSteps; ++i) {
     const auto tokens = torch::randint(sizes.vocabulary, {sizes.batch, sizes.context}, torch::kLong);
     zero();
-    next_token_loss(forward(tokens), tokens.roll(1, 1)).backward();
+    precision.run([&] { return loss(tokens, tokens.roll(1, 1)); }).backward();
     step();
   }
 }
 
-void train_one_way(const std::string& way, const muster::ModelSizes& sizes, muster::ProcessGroup group) {
-  if (way == "tensor parallel") return train_divided(sizes, group);
-  if (way == "pipeline 1F1B") return train_in_stages(sizes, group);
+// Tensor parallel, and data parallel around it where there are several replicas.
+void train_divided(const muster::ModelSizes& sizes, muster::ProcessGroup dp, const muster::ProcessGroup& tp) {
+  torch::manual_seed(1);
+  Gpt whole(gpt_options(sizes));
+  ParallelGpt model(whole, tp);
+  whole = nullptr;
+  AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
+  std::unique_ptr<muster::DistributedDataParallel<ParallelGpt>> replicated;
+  if (dp.size() > 1) replicated = std::make_unique<muster::DistributedDataParallel<ParallelGpt>>(model, dp);
+  train_steps(
+      sizes,
+      [&](const auto& tokens, const auto& targets) {
+        return model->loss(replicated ? (*replicated)(tokens) : model(tokens), targets);
+      },
+      [&] { optimizer.zero_grad(); }, [&] { optimizer.step(); });
+}
+
+void train_fully_sharded(const muster::ModelSizes& sizes, const muster::ProcessGroup& group) {
+  torch::manual_seed(1);
+  Gpt whole(gpt_options(sizes));
+  muster::FullySharded sharded(group);
+  auto model = sharded.wrap(ShardedGpt(whole, sharded, c10::kCPU));
+  AdamW optimizer(sharded.parameters(), torch::optim::AdamWOptions(1e-3));
+  train_steps(
+      sizes, [&](const auto& tokens, const auto& targets) { return next_token_loss(model(tokens), targets); },
+      [&] { optimizer.zero_grad(); }, [&] { optimizer.step(); });
+}
+
+void train_data_parallel(const muster::ModelSizes& sizes, muster::Sharding sharding,
+                         muster::ProcessGroup group) {
   torch::manual_seed(1);
   Gpt net(gpt_options(sizes));
   const torch::optim::AdamWOptions adamw(1e-3);
-  if (way == "ZeRO-2") {
+  if (sharding == muster::Sharding::gradients) {
     ShardedAdamW optimizer(net->parameters(), adamw, group, {.gradients = true});
-    return train_steps([&](const auto& x) { return net(x); }, [&] { optimizer.zero_grad(); },
-                       [&] { optimizer.step(); }, sizes);
+    return train_steps(
+        sizes, [&](const auto& tokens, const auto& targets) { return next_token_loss(net(tokens), targets); },
+        [&] { optimizer.zero_grad(); }, [&] { optimizer.step(); });
   }
-  std::unique_ptr<torch::optim::Optimizer> optimizer;
-  if (way == "ZeRO-1") optimizer = std::make_unique<ShardedAdamW>(net->parameters(), adamw, group);
-  if (way == "DDP") optimizer = std::make_unique<AdamW>(net->parameters(), adamw);
+  std::unique_ptr<torch::optim::Optimizer> optimizer = std::make_unique<AdamW>(net->parameters(), adamw);
+  if (sharding == muster::Sharding::optimizer)
+    optimizer = std::make_unique<ShardedAdamW>(net->parameters(), adamw, group);
   muster::DistributedDataParallel model(net, group);
-  train_steps([&](const auto& x) { return model(x); }, [&] { optimizer->zero_grad(); },
-              [&] { optimizer->step(); }, sizes);
+  train_steps(
+      sizes, [&](const auto& tokens, const auto& targets) { return next_token_loss(model(tokens), targets); },
+      [&] { optimizer->zero_grad(); }, [&] { optimizer->step(); });
+}
+
+void train_one_way(const muster::ModelDivision& way, const muster::ModelSizes& sizes,
+                   muster::ProcessGroup group) {
+  if (way.pipeline > 1) return train_in_stages(sizes, group);
+  if (way.tensor > 1) {
+    muster::Mesh mesh(group, {{"dp", way.data}, {"tp", way.tensor}});
+    train_divided(sizes, mesh.group("dp"), mesh.group("tp"));
+    return mesh.shutdown();
+  }
+  if (way.sharding == muster::Sharding::all) return train_fully_sharded(sizes, group);
+  train_data_parallel(sizes, way.sharding, group);
 }
 
 // The largest over the ranks.
-int64_t measured_bytes(const std::string& way, const muster::ModelSizes& sizes, muster::ProcessGroup group) {
+int64_t measured_bytes(const muster::ModelDivision& way, const muster::ModelSizes& sizes,
+                       muster::ProcessGroup group) {
   group.barrier();
   const int64_t before = live_bytes;
   peak_bytes = before;
@@ -183,16 +235,18 @@ int64_t measured_bytes(const std::string& way, const muster::ModelSizes& sizes, 
 void compare_ways(muster::Context& ctx) {
   at::set_num_threads(1);
   if (ctx.is_main())
-    std::printf("%-6s %-16s %10s %10s %8s\n", "model", "way", "formula", "measured", "ratio");
+    std::printf("%-6s %-9s %-16s %10s %10s %8s\n", "model", "precision", "way", "formula", "measured",
+                "ratio");
+  std::vector<muster::ModelDivision> ways = muster::model_divisions(ctx.world_size(), {});
+  if (ctx.world_size() == 4) ways.push_back({.name = "dp 2, tp 2", .data = 2, .tensor = 2});
   for (const Size& size : kSizes) {
-    for (const muster::ModelDivision& division : muster::model_divisions(ctx.world_size(), {})) {
-      if (division.sharding == muster::Sharding::all) continue;
-      const auto formula = static_cast<double>(muster::rank_bytes(size.sizes, division).total());
-      const auto measured =
-          static_cast<double>(measured_bytes(division.name, size.sizes, ctx.process_group()));
+    for (const muster::ModelDivision& way : ways) {
+      const auto formula = static_cast<double>(muster::rank_bytes(size.sizes, way).total());
+      const auto measured = static_cast<double>(measured_bytes(way, size.sizes, ctx.process_group()));
       if (ctx.is_main())
-        std::printf("%-6s %-16s %6.1f MiB %6.1f MiB %8.3f\n", size.name, division.name.c_str(),
-                    formula / (1 << 20), measured / (1 << 20), measured / formula);
+        std::printf("%-6s %-9s %-16s %6.1f MiB %6.1f MiB %8.3f\n", size.name,
+                    size.sizes.bf16 ? "bf16" : "fp32", way.name.c_str(), formula / (1 << 20),
+                    measured / (1 << 20), measured / formula);
     }
   }
 }

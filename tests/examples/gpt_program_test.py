@@ -15,12 +15,20 @@ TINY = ("--layers", "1", "--heads", "2", "--width", "32", "--context", "16", "--
         "--eval-every", "20", "--sample", "30")
 
 
+# Of four layers, and a rate at which rounding does not grow.
+FOUR = ("--layers", "4", "--heads", "4", "--width", "32", "--context", "16", "--lr", "0.003", "--warmup", "5", "--eval-every", "20",
+        "--sample", "10", "--steps", "40")
+
+
 class GptTest(ProgramTest):
+    def ranks(self, number, name, *argv):
+        return self.start(MUSTER, "run", "-n", str(number), "--cpu-slots", str(number), "--run-dir", f"{self.folder}/{name}", GPT, *argv)
+
     def gpt(self, name, *argv):
-        return self.start(MUSTER, "run", "-n", "2", "--run-dir", f"{self.folder}/{name}", GPT, *TINY, *argv)
+        return self.ranks(2, name, *TINY, *argv)
 
     def metrics(self, name):
-        return [json.loads(line) for line in open(f"{self.folder}/{name}/metrics.jsonl")]
+        return [json.loads(line) for line in pathlib.Path(f"{self.folder}/{name}/metrics.jsonl").read_text().splitlines()]
 
     def last_line(self, done):
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -53,22 +61,48 @@ class Learning(GptTest):
         self.assertEqual(self.last_line(resumed), whole, "not the same bits as in one go")
 
 
-class Ways(GptTest):
-    def losses(self, name, *flags):
-        done = self.gpt(name, "--steps", "40", *flags)
+class WaysTest(GptTest):
+    def values(self, name, done):
         self.assertIn("validation_loss", self.last_line(done))
         self.assertTrue((pathlib.Path(self.folder) / name / "checkpoints/step-40/manifest.json").exists())
         return [value for line in self.metrics(name) for value in (line["loss"], line["validation_loss"])]
+
+    def losses(self, name, *flags):
+        return self.values(name, self.gpt(name, "--steps", "40", *flags))
+
+    # Of 16 windows a step, which the data-parallel ranks share out.
+    def losses_of_four_layers(self, name, ranks, replicas, *flags):
+        batch = ("--batch", str(16 // replicas))
+        return self.values(name, self.ranks(ranks, name, *FOUR, *batch, *flags))
 
     def assert_near(self, losses, plain, bound):
         self.assertEqual(len(losses), len(plain))
         self.assertLessEqual(max(abs(a - b) for a, b in zip(losses, plain)), bound)
 
-    def test_divided_state_gives_the_same_losses(self):
-        plain = self.losses("plain")
-        self.assert_near(self.losses("zero1", "--shard", "zero1"), plain, 1e-4)
-        self.assert_near(self.losses("zero2", "--shard", "zero2"), plain, 1e-4)
-        self.assertNotEqual(self.losses("other", "--seed", "2"), plain)
+    def assert_all_near(self, plain, bound, ways, *flags):
+        for ranks, replicas, way in ways:
+            with self.subTest(way, ranks=ranks):
+                name = f"{ranks} {way}".replace(" ", "_")
+                losses = self.losses_of_four_layers(name, ranks, replicas, *flags, *way.split())
+                print(f"{ranks} ranks {way}: {max(abs(a - b) for a, b in zip(losses, plain)):.1e}")
+                self.assert_near(losses, plain, bound)
+
+
+class Ways(WaysTest):
+    def test_divided_state_gives_the_losses_of_one_process(self):
+        plain = self.losses_of_four_layers("plain", 1, 1)
+        self.assert_all_near(plain, 1e-4, ((2, 2, ""), (2, 2, "--shard zero1"), (2, 2, "--shard zero2"), (2, 2, "--shard full"), (4, 4, "--shard full")))
+        self.assertGreater(abs(self.losses_of_four_layers("other", 1, 1, "--seed", "2")[0] - plain[0]), 1e-3)
+
+    # A checkpoint of each way that divides the optimizer's state is a plain run's: another number of ranks goes on.
+    def test_a_run_goes_on_in_another_way(self):
+        plain = self.losses_of_four_layers("mine", 2, 2)
+        for ranks, way in ((2, "zero1"), (2, "zero2"), (4, "full"), (2, "full"), (1, "none")):
+            (pathlib.Path(self.folder) / "mine/checkpoints/step-40/manifest.json").unlink()
+            (pathlib.Path(self.folder) / "mine/metrics.jsonl").unlink()
+            done = self.ranks(ranks, "mine", *FOUR, "--batch", str(16 // ranks), "--shard", way, "--resume")
+            self.assertIn("step-20", done.stderr)
+            self.assert_near(self.values("mine", done), plain[2:], 1e-4)
 
     def test_ranks_that_train_alone_learn_as_much(self):
         plain = self.losses("plain")
@@ -76,6 +110,32 @@ class Ways(GptTest):
             local = self.losses("local" + every, "--local-sgd", every)
             self.assert_near(local[-1:], plain[-1:], 0.15)
             self.assertNotEqual(local, plain, "nothing was done differently")
+
+
+class Meshes(WaysTest):
+    def test_divided_layers_and_stages_give_the_losses_of_one_process(self):
+        self.assert_all_near(self.losses_of_four_layers("plain", 1, 1), 1e-4, (
+            (2, 1, "--mesh tp=2"), (4, 2, "--mesh dp=2,tp=2 --sequence"),
+            (2, 1, "--mesh pp=2 --pipeline-schedule gpipe"), (2, 1, "--mesh pp=2 --pipeline-schedule interleaved --micro-batches 8"),
+            (4, 2, "--mesh dp=2,pp=2 --pipeline-schedule zero-bubble"), (8, 2, "--mesh dp=2,pp=2,tp=2")))
+
+    def test_tied_weights_and_half_numbers(self):
+        for flags, bound in (("--tied", 1e-4), ("--precision bf16", 2e-3)):
+            plain = self.losses_of_four_layers("plain" + flags[2:6], 1, 1, *flags.split())
+            self.assert_all_near(plain, bound, ((2, 2, f"--shard full {flags}"), (2, 1, f"--mesh tp=2 {flags}"), (4, 1, f"--mesh pp=2,tp=2 {flags}")))
+
+    # A checkpoint holds the whole model, however it was divided.
+    def test_a_checkpoint_of_a_mesh_holds_the_model(self):
+        self.losses_of_four_layers("plain", 1, 1)
+        self.losses_of_four_layers("mesh", 4, 1, "--mesh", "pp=2,tp=2")
+        self.assertEqual(self.tensors("mesh"), self.tensors("plain"))
+
+    def tensors(self, name):
+        """Names and shapes in the model's file of the last checkpoint."""
+        file = next((pathlib.Path(self.folder) / name / "checkpoints/step-40").glob("model*.safetensors"))
+        content = file.read_bytes()
+        header = json.loads(content[8:8 + int.from_bytes(content[:8], "little")])
+        return {key: value["shape"] for key, value in header.items() if key != "__metadata__"}
 
 
 class BadInput(GptTest):
@@ -106,10 +166,37 @@ class BadInput(GptTest):
 
     def test_ways_that_do_not_go_together(self):
         self.assert_refused("--shard", "zero1", "--local-sgd", "4", says=("--local-sgd: expected no --shard",))
-        self.assert_refused("--shard", "zero2", "--resume", says=("--resume: expected neither --shard", "got --shard zero2"))
-        self.assert_refused("--local-sgd", "4", "--resume", says=("got --local-sgd",))
+        self.assert_refused("--local-sgd", "4", "--resume", says=("--resume: expected neither --local-sgd nor", "got --local-sgd;"))
         self.assert_refused("--shard", "zero4", says=("--shard",))
         self.assert_refused("--local-sgd", "-1", says=("--local-sgd",))
+
+    def test_meshes_that_do_not_fit(self):
+        for argv, says in (
+                ("--mesh dp=2,tp=4", "--mesh: expected sizes whose product is the 2 ranks there are, got dp=2,tp=4, which are 8; "),
+                ("--mesh ep=2", "--mesh: expected axes out of dp, pp and tp, got ep; rename it"),
+                ("--mesh tp", "--mesh: expected NAME=SIZE for each axis, got 'tp'; "),
+                ("--mesh tp=2 --heads 3 --width 33", "--heads: expected a number that the 2 ranks of tp divide, got 3; "),
+                ("--mesh tp=2 --sequence --context 17", "--context: expected a length that the 2 ranks of tp divide with --sequence, got 17; "),
+                ("--sequence", "--sequence: expected a --mesh with tp beside it, got none; "),
+                ("--mesh tp=2 --shard full", "--shard: expected no --mesh with pp or tp beside it, got --mesh tp=2; "),
+                ("--mesh pp=2 --local-sgd 2", "--local-sgd: expected no --mesh with pp or tp beside it, got --mesh pp=2; "),
+                ("--mesh tp=2 --resume", "--resume: expected neither --local-sgd nor a --mesh with pp or tp beside it, got --mesh tp=2; ")):
+            with self.subTest(argv):
+                self.assert_refused(*argv.split(), says=(says,))
+
+    def test_pipelines_that_do_not_fit(self):
+        for argv, says in (
+                ("--mesh pp=2 --layers 3", "--layers: expected a number that the pipeline's 2 stages divide, got 3; "),
+                ("--mesh pp=2 --layers 6 --pipeline-schedule interleaved", "the pipeline's 4 stages divide, got 6; "),
+                ("--mesh pp=2 --micro-batches 3", "--micro-batches: expected a number that divides the batch of 16, got 3; "),
+                ("--mesh pp=2 --micro-batches 1 --pipeline-schedule interleaved", "--micro-batches: expected a number that 2 ranks divide, "),
+                ("--pipeline-schedule gpipe", "--pipeline-schedule: expected a --mesh with pp beside it, got none; add --mesh pp=2"),
+                ("--micro-batches 2 --mesh tp=2", "--micro-batches: expected a --mesh with pp beside it, got tp=2; "),
+                ("--mesh pp=2 --pipeline-schedule fast", "--pipeline-schedule: fast not in {gpipe"),
+                ("--mesh pp=2 --accumulate 2", "--accumulate: expected 1 beside a pipeline, got 2; "),
+                ("--mesh pp=2 --precision fp16", "--precision: expected fp32 or bf16 beside a pipeline, which has no loss scale, got fp16; ")):
+            with self.subTest(argv):
+                self.assert_refused(*argv.split(), says=(says,))
 
     def test_a_checkpoint_of_another_text(self):
         for name, letters in (("one", "ab"), ("two", "ac")):

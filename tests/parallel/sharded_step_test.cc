@@ -57,6 +57,82 @@ TEST(ShardedStep, TrainsAsALoopOfOnesOwn) {
   });
 }
 
+// .clip in place of clip_norm: a loop of one's own that clips, and one model on one rank that does.
+TEST(ShardedStep, ClipsByTheNormOfAllParts) {
+  run_ranks(2, [](ProcessGroup& group) {
+    constexpr double kMaxNorm = 0.01;
+    auto alone = step_net(), reduced = step_net(), sharded_net = step_net();
+    SGD plain(alone->parameters(), SGDOptions(0.1));
+    ShardedOptimizer<SGD> zero2(reduced->parameters(), SGDOptions(0.1), group, {.gradients = true});
+    FullySharded sharded(group);
+    auto model = sharded.wrap(sharded_net);
+    SGD parts(sharded.parameters(), SGDOptions(0.1));
+    TrainStep step(alone, plain, {.clip_norm = kMaxNorm});
+    TrainStep zero2_step(reduced, zero2,
+                         {.clip = [&] { return zero2.clip_grad_norm(kMaxNorm); }, .group = group});
+    TrainStep parts_step(sharded_net, parts,
+                         {.clip = [&] { return sharded.clip_grad_norm(kMaxNorm); }, .group = group});
+    for (int64_t i = 0; i < 5; ++i) {
+      const auto mine = step_input(i, group);
+      at::Tensor both = torch::empty({8, 5});
+      group.all_gather(both, mine);
+      step.run(1, true, [&] { return alone->forward(both).square().mean(); });
+      zero2_step.run(1, true, [&] { return reduced->forward(mine).square().mean(); });
+      parts_step.run(1, true, [&] { return model.forward(mine).square().mean(); });
+      EXPECT_GT(step.grad_norm().item<double>(), 2 * kMaxNorm);
+      EXPECT_NEAR(zero2_step.grad_norm().item<double>(), step.grad_norm().item<double>(), 1e-6);
+      EXPECT_NEAR(parts_step.grad_norm().item<double>(), step.grad_norm().item<double>(), 1e-6);
+    }
+    const auto whole = sharded.whole_parameters();
+    for (size_t i = 0; i < alone->parameters().size(); ++i) {
+      EXPECT_TRUE(torch::allclose(reduced->parameters()[i], alone->parameters()[i], 1e-5, 1e-6)) << i;
+      EXPECT_TRUE(torch::allclose(sharded_net->parameters()[i], alone->parameters()[i], 1e-5, 1e-6)) << i;
+    }
+  });
+}
+
+TEST(ShardedStep, TwoWaysOfClippingAreRefused) {
+  auto net = step_net();
+  SGD optimizer(net->parameters(), SGDOptions(0.1));
+  EXPECT_THAT(
+      refusal_of([&] { TrainStep(net, optimizer, {.clip_norm = 2.0, .clip = [] { return at::Tensor(); }}); }),
+      HasSubstr("expected clip or clip_norm, got both, and clip_norm 2; leave out clip_norm"));
+}
+
+// Parameter groups of parts: one that is trained faster than the others.
+TEST(ShardedStep, PartsOfSomeParametersHaveOptionsOfTheirOwn) {
+  run_ranks(2, [](ProcessGroup& group) {
+    const auto groups_of = [](std::vector<at::Tensor> fast, std::vector<at::Tensor> slow) {
+      std::vector<torch::optim::OptimizerParamGroup> groups;
+      groups.emplace_back(std::move(fast), std::make_unique<SGDOptions>(0.5));
+      groups.emplace_back(std::move(slow), std::make_unique<SGDOptions>(0.1));
+      return groups;
+    };
+    auto whole = step_net(), divided = step_net();
+    const auto first = [](torch::nn::Sequential& net) { return std::vector{net->parameters()[0]}; };
+    const auto others = [](torch::nn::Sequential& net) {
+      const auto all = net->parameters();
+      return std::vector<at::Tensor>(all.begin() + 1, all.end());
+    };
+    FullySharded sharded(group);
+    EXPECT_THAT(refusal_of([&] { sharded.parts_of(divided->parameters()); }),
+                HasSubstr("expected parameters of wrapped modules"));
+    auto model = sharded.wrap(divided);
+    EXPECT_EQ(sharded.parts_of(divided->parameters()).size(), sharded.parameters().size());
+    SGD plain(groups_of(first(whole), others(whole)), SGDOptions(0.1));
+    SGD parts(groups_of(sharded.parts_of(first(divided)), sharded.parts_of(others(divided))),
+              SGDOptions(0.1));
+    const auto x = torch::arange(20, at::kFloat).sin().view({4, 5});  // the same on both ranks
+    whole->forward(x).square().mean().backward();
+    plain.step();
+    model.forward(x).square().mean().backward();
+    parts.step();
+    const auto guard = sharded.whole_parameters();
+    for (size_t i = 0; i < whole->parameters().size(); ++i)
+      EXPECT_TRUE(torch::allclose(divided->parameters()[i], whole->parameters()[i], 1e-6, 1e-7)) << i;
+  });
+}
+
 TEST(ShardedStep, ANormOfPartsIsRefused) {
   run_ranks(2, [](ProcessGroup& group) {
     auto net = step_net();

@@ -6,6 +6,7 @@
 
 #include <set>
 
+#include "muster/base/error.h"
 #include "tests/support/ranks.h"
 
 namespace muster::testing {
@@ -46,6 +47,67 @@ TEST(Context, SamplersThatDifferAreRefusedOnEveryRank) {
     ctx.sampler(30, {.seed = group.rank() == 2 ? 6 : 5}).indices();
   });
   for (const auto& failure : failures) EXPECT_THAT(message_of(failure), ::testing::HasSubstr("seed"));
+}
+
+// Ranks 0 and 1 differ along tp: they see the same samples.
+TEST(Context, SamplesAreDealtOverOneAxisOfAMesh) {
+  run_ranks(4, [](ProcessGroup& group) {
+    Context ctx = context_of(group);
+    Mesh mesh = ctx.mesh({{"dp", 2}, {"tp", 2}});
+    auto sampler = ctx.sampler(shuffled(30), mesh.group("dp"), {.seed = 5});
+    const auto indices = sampler.indices();
+    EXPECT_EQ(indices.size(), 15U);
+    auto all = torch::empty({4, 15}, torch::kLong);
+    group.all_gather(all, torch::tensor(indices));
+    EXPECT_TRUE(torch::equal(all[0], all[1]));
+    EXPECT_TRUE(torch::equal(all[2], all[3]));
+    const auto two = torch::cat({all[0], all[2]}).contiguous();
+    const auto* begin = two.const_data_ptr<int64_t>();
+    EXPECT_EQ(std::set<int64_t>(begin, begin + 30).size(), 30U);
+    EXPECT_EQ(ctx.sampler(shuffled(30), group).indices(), ctx.sampler(shuffled(30)).indices());
+    mesh.shutdown();
+  });
+}
+
+TEST(Context, SamplersThatDifferAlongAnotherAxisAreRefusedOnEveryRank) {
+  const auto failures = failures_of_ranks(4, [](ProcessGroup& group) {
+    Context ctx = context_of(group);
+    Mesh mesh = ctx.mesh({{"dp", 2}, {"tp", 2}});
+    ctx.sampler(shuffled(30), mesh.group("dp"), {.seed = mesh.rank("tp") == 1 ? 6 : 5}).indices();
+  });
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure),
+                HasSubstr("the same seed on every rank, got 5 on rank 0 and 6 on rank 1"));
+}
+
+TEST(Context, AGlobalBatchIsNotDealtOverOneAxis) {
+  const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
+    RankEnv env;
+    env.rank = group.rank();
+    env.world_size = group.size();
+    Context ctx({.env = env, .assignment = {}, .device = c10::kCPU, .group = group, .batch_shares = {5, 3}});
+    Mesh mesh = ctx.mesh({{"dp", 1}, {"tp", 2}});
+    ctx.sampler(shuffled(30), mesh.group("dp"));
+  });
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure), HasSubstr("no muster run --global-batch beside samples that 1 of 2"));
+}
+
+TEST(Context, AxesOfOneRankOrderNothing) {
+  run_ranks(2, [](ProcessGroup& group) {
+    RankEnv env;
+    env.rank = group.rank();
+    env.world_size = group.size();
+    Context ctx({.env = env,
+                 .assignment = {},
+                 .device = c10::kCPU,
+                 .group = group,
+                 .mesh = {.axes = {{"dp", 1}, {"tp", 2}}}});
+    Mesh mesh = ctx.mesh({{"pp", 1}, {"tp", 2}});
+    EXPECT_EQ(mesh.size("tp"), 2);
+    EXPECT_THROW(ctx.mesh({{"dp", 2}, {"tp", 1}}), Error);
+    mesh.shutdown();
+  });
 }
 
 TEST(Context, OrdersAreToldInWordsOnEveryRank) {

@@ -1,30 +1,9 @@
-// Data parallel, with parameters, gradients and the optimizer's state divided over the ranks (ZeRO-3, FSDP).
+// Data parallel, with parameters, gradients and the optimizer's state divided over the ranks (ZeRO-3, FSDP),
+// block by block (../sharded.h).
 #pragma once
 
+#include "../sharded.h"
 #include "way.h"
-
-// The model, each block of which is gathered by itself, while it computes.
-struct ShardedGptImpl : torch::nn::Module {
-  // `net` may lie in host memory: a block is on the device as a whole only until it is divided.
-  ShardedGptImpl(const Gpt& whole, muster::FullySharded& sharded, const torch::Device& device) : net(whole) {
-    for (size_t i = 0; i < net->blocks->size(); ++i) {
-      net->blocks->ptr(i)->to(device);
-      blocks.push_back(sharded.wrap(net->blocks->ptr<GptBlockImpl>(i)));
-    }
-    net->to(device);  // the rest
-    register_module("net", net);
-  }
-
-  torch::Tensor forward(const torch::Tensor& tokens) {
-    auto x = net->embed(tokens);
-    for (auto& block : blocks) x = block(x);
-    return net->guess(x);
-  }
-
-  Gpt net;
-  std::vector<muster::FullyShardedModule<std::shared_ptr<GptBlockImpl>>> blocks;
-};
-TORCH_MODULE(ShardedGpt);
 
 class FullyShardedModel : public Way {
  public:

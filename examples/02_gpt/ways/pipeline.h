@@ -18,8 +18,14 @@ inline muster::PipelineSchedule schedule_of(const Options& options) {
 
 class PipelineParallel : public Way {
  public:
-  PipelineParallel(Gpt net, const Options& options, muster::Context& ctx)
-      : PipelineParallel(std::move(net), options, ctx, mesh_of(options, ctx)) {}
+  PipelineParallel(Gpt net, const Options& options, muster::Context& ctx, muster::Mesh mesh)
+      : Way(mesh.group("dp")),
+        net_(std::move(net)),
+        options_(options),
+        device_(ctx.device()),
+        mesh_(std::move(mesh)),
+        pipeline_(make_pipeline()),
+        optimizer_(parameter_groups(pipeline_->parameters(), options), adamw(options)) {}
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }
 
@@ -45,15 +51,6 @@ class PipelineParallel : public Way {
   }
 
  private:
-  PipelineParallel(Gpt net, const Options& options, muster::Context& ctx, muster::Mesh mesh)
-      : Way(mesh.group("dp")),
-        net_(std::move(net)),
-        options_(options),
-        device_(ctx.device()),
-        mesh_(std::move(mesh)),
-        pipeline_(make_pipeline()),
-        optimizer_(parameter_groups(pipeline_->parameters(), options), adamw(options)) {}
-
   std::unique_ptr<muster::Pipeline> make_pipeline() {
     ParallelGpt model(net_, mesh_.group("tp"), ParallelGptOptions{.sequence = options_.sequence});
     const auto schedule = schedule_of(options_);

@@ -7,8 +7,15 @@
 
 class TensorParallel : public Way {
  public:
-  TensorParallel(Gpt net, const Options& options, muster::Context& ctx)
-      : TensorParallel(std::move(net), options, ctx, mesh_of(options, ctx)) {}
+  TensorParallel(Gpt net, const Options& options, muster::Context& ctx, muster::Mesh mesh)
+      : Way(mesh.group("dp")),
+        net_(std::move(net)),
+        device_(ctx.device()),
+        clip_(options.clip),
+        mesh_(std::move(mesh)),
+        model_(on_device(
+            ParallelGpt(net_, mesh_.group("tp"), ParallelGptOptions{.sequence = options.sequence}), device_)),
+        optimizer_(parameter_groups(model_->parameters(), options), adamw(options)) {}
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }
 
@@ -34,17 +41,6 @@ class TensorParallel : public Way {
   }
 
  private:
-  TensorParallel(Gpt net, const Options& options, muster::Context& ctx, muster::Mesh mesh)
-      : Way(mesh.group("dp")),
-        net_(std::move(net)),
-        device_(ctx.device()),
-        clip_(options.clip),
-        mesh_(std::move(mesh)),
-        model_(
-            on_device(ParallelGpt(net_, mesh_.group("tp"), ParallelGptOptions{.sequence = options.sequence}),
-                      ctx.device())),
-        optimizer_(parameter_groups(model_->parameters(), options), adamw(options)) {}
-
   Gpt net_;  // in host memory
   torch::Device device_;
   double clip_;

@@ -66,11 +66,6 @@ Model on_device(Model model, const torch::Device& device) {
   return model;
 }
 
-// The ranks as dp × pp × tp.
-inline muster::Mesh mesh_of(const Options& options, muster::Context& ctx) {
-  return ctx.mesh({{"dp", options.dp}, {"pp", options.pp}, {"tp", options.tp}});
-}
-
 // `net` with these values, on the device until the guard's end, and then in host memory again.
 inline std::shared_ptr<void> whole_on_device(Gpt net, const muster::WholeParameters& values,
                                              const torch::Device& device) {
