@@ -63,10 +63,11 @@ struct Size {
   muster::ModelSizes sizes;
 };
 
-// One whose activations are most, one whose parameters are.
+// One whose activations are most, one whose parameters are, one that is little but a vocabulary.
 const Size kSizes[] = {
     {"long", {.layers = 4, .width = 128, .heads = 4, .context = 256, .vocabulary = 512, .batch = 8}},
     {"wide", {.layers = 4, .width = 512, .heads = 8, .context = 64, .vocabulary = 2048, .batch = 4}},
+    {"ends", {.layers = 2, .width = 128, .heads = 4, .context = 32, .vocabulary = 16384, .batch = 4}},
     {"long",
      {.layers = 4, .width = 128, .heads = 4, .context = 256, .vocabulary = 512, .batch = 8, .bf16 = true}},
     {"wide",

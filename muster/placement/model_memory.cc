@@ -125,9 +125,12 @@ int64_t backward_work(const ModelSizes& m, const StageShape& stage, int tensor, 
   return std::max(logits, wide);
 }
 
-int64_t largest_unit(const ModelSizes& m) {
-  const int64_t ends = m.vocabulary * m.width * (m.tied ? 1 : 2) + (m.context + 2) * m.width;
-  return std::max(block_matrices(m) + block_rest(m), ends);
+// What fully sharded training has whole at once: two blocks with their gradients, and what is not in blocks,
+// through the whole step, with its gradients.
+int64_t gathered_parameters(const ModelSizes& m, int tensor) {
+  const int64_t tables = divided_up(m.vocabulary, tensor) * m.width * (m.tied ? 1 : 2);
+  const int64_t block = divided_up(block_matrices(m), tensor) + block_rest(m);
+  return 4 * block + 2 * (tables + (m.context + 2) * m.width);
 }
 
 RankBytes stage_bytes(const ModelSizes& m, const ModelDivision& d, int number) {
@@ -144,7 +147,8 @@ RankBytes stage_bytes(const ModelSizes& m, const ModelDivision& d, int number) {
   bytes.activations = held * tokens * stage.layers * block_activations(m, d.tensor);
   if (stage.last) bytes.activations += tokens * end_activations(m, d.tensor);
   if (all > 1) bytes.activations += held * tokens * m.width * kFloat;  // what is sent on
-  if (m.bf16) bytes.activations += kHalf * cast_weights(m, stage, d.tensor);
+  if (m.bf16)
+    bytes.activations += held * kHalf * cast_weights(m, stage, d.tensor);  // each micro-batch its own
   const bool wrapped =
       d.data > 1 && all == 1 && (d.sharding == Sharding::none || d.sharding == Sharding::optimizer);
   bytes.other = tokens * backward_work(m, stage, d.tensor, wrapped);
@@ -156,7 +160,7 @@ RankBytes stage_bytes(const ModelSizes& m, const ModelDivision& d, int number) {
   }
   if (d.sharding == Sharding::all) {
     bytes.parameters = bytes.gradients = part;
-    bytes.other += 4 * kFloat * divided_up(largest_unit(m), d.tensor);  // two units with their gradients
+    bytes.other += kFloat * gathered_parameters(m, d.tensor);
   }
   if (d.data == 1 && all == 1 && d.tensor > 1)
     bytes.apart = std::min(bytes.gradients, bytes.activations + bytes.other);

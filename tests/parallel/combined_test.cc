@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <mutex>
 
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/parallel/mesh.h"
@@ -21,8 +22,11 @@ struct Layers {
   torch::nn::Linear up{nullptr}, down{nullptr};
 };
 
-// The same on every rank, whatever it keeps of them.
+// The same on every rank, whatever it keeps of them. Ranks are threads, and torch's generator is theirs
+// together.
 std::vector<Layers> whole_layers() {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
   torch::manual_seed(5);
   std::vector<Layers> layers;
   for (int64_t i = 0; i < kBlocks; ++i)
