@@ -99,40 +99,6 @@ TEST(ShardedStep, TwoWaysOfClippingAreRefused) {
       HasSubstr("expected clip or clip_norm, got both, and clip_norm 2; leave out clip_norm"));
 }
 
-// Parameter groups of parts: one that is trained faster than the others.
-TEST(ShardedStep, PartsOfSomeParametersHaveOptionsOfTheirOwn) {
-  run_ranks(2, [](ProcessGroup& group) {
-    const auto groups_of = [](std::vector<at::Tensor> fast, std::vector<at::Tensor> slow) {
-      std::vector<torch::optim::OptimizerParamGroup> groups;
-      groups.emplace_back(std::move(fast), std::make_unique<SGDOptions>(0.5));
-      groups.emplace_back(std::move(slow), std::make_unique<SGDOptions>(0.1));
-      return groups;
-    };
-    auto whole = step_net(), divided = step_net();
-    const auto first = [](torch::nn::Sequential& net) { return std::vector{net->parameters()[0]}; };
-    const auto others = [](torch::nn::Sequential& net) {
-      const auto all = net->parameters();
-      return std::vector<at::Tensor>(all.begin() + 1, all.end());
-    };
-    FullySharded sharded(group);
-    EXPECT_THAT(refusal_of([&] { sharded.parts_of(divided->parameters()); }),
-                HasSubstr("expected parameters of wrapped modules"));
-    auto model = sharded.wrap(divided);
-    EXPECT_EQ(sharded.parts_of(divided->parameters()).size(), sharded.parameters().size());
-    SGD plain(groups_of(first(whole), others(whole)), SGDOptions(0.1));
-    SGD parts(groups_of(sharded.parts_of(first(divided)), sharded.parts_of(others(divided))),
-              SGDOptions(0.1));
-    const auto x = torch::arange(20, at::kFloat).sin().view({4, 5});  // the same on both ranks
-    whole->forward(x).square().mean().backward();
-    plain.step();
-    model.forward(x).square().mean().backward();
-    parts.step();
-    const auto guard = sharded.whole_parameters();
-    for (size_t i = 0; i < whole->parameters().size(); ++i)
-      EXPECT_TRUE(torch::allclose(divided->parameters()[i], whole->parameters()[i], 1e-6, 1e-7)) << i;
-  });
-}
-
 TEST(ShardedStep, ANormOfPartsIsRefused) {
   run_ranks(2, [](ProcessGroup& group) {
     auto net = step_net();
