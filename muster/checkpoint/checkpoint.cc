@@ -13,6 +13,7 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/directory.h"
+#include "muster/checkpoint/image.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/optimizer_state.h"
 #include "muster/checkpoint/safetensors.h"
@@ -20,79 +21,6 @@
 namespace muster {
 
 namespace {
-
-constexpr const char* kModelFile = "model.safetensors";
-constexpr const char* kOptimizerFile = "optim.safetensors";
-constexpr const char* kPartsFile = "parts.safetensors";
-constexpr uint64_t kSpareBytes = 1 << 20;  // for the manifest and the file system's own
-
-// Keeps the newest `keep` of the run's own that look whole (and what is newer), and `saved` in any case.
-void remove_old(const CheckpointOptions& options, const std::string& saved) {
-  if (options.keep_last <= 0) return;
-  int kept = 0;
-  for (const auto& [step, path] : list_checkpoints(options.directory)) {
-    const bool is_enough = kept >= options.keep_last;
-    bool is_own = true, is_whole = false;
-    try {
-      const Manifest manifest = read_manifest(path);
-      is_own = !options.is_own || options.is_own(manifest);
-      is_whole = true;
-    } catch (const Error& error) {
-      if (!is_enough)
-        log(LogLevel::warn, cat("checkpoint: '", path, "' is damaged and not counted: ", error.message()));
-    }
-    if (is_own && is_enough && path != saved) {
-      remove_checkpoint(path);
-    } else if (is_own && is_whole) {
-      ++kept;
-    }
-  }
-}
-
-uint64_t needed_bytes(const NamedTensors& tensors) {
-  const auto head = make_safetensors_head(tensors);
-  return head.json.size() + head.data_bytes;
-}
-
-std::string save_here(const CheckpointOptions& options, const TrainingState& state,
-                      const TrainingPosition& position, int world_size) {
-  if (options.directory.empty() || position.step < 0) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("checkpoint: expected a directory and a step of 0 or more, got '", options.directory,
-                    "' and step ", position.step, "; set both"));
-  }
-  const at::NoGradGuard no_grad;
-  NamedTensors model;
-  for (auto& [name, tensor] : model_tensors(state.model)) model.emplace(name, tensor);
-  OptimizerSnapshot optimizer;
-  if (state.optimizer != nullptr) optimizer = snapshot_optimizer(state.model, *state.optimizer);
-
-  make_directory(options.directory);
-  remove_leftovers(options.directory);
-  check_space(options.directory, needed_bytes(model) + needed_bytes(optimizer.tensors) +
-                                     needed_bytes(state.parts) + kSpareBytes);
-
-  Staging staging(options.directory, position.step);
-  const Metadata metadata = {{"format", "pt"}, {"step", cat(position.step)}};
-  Manifest manifest{.position = position,
-                    .world_size = world_size,
-                    .files = {},
-                    .optimizer = optimizer.description,
-                    .user = options.user};
-  manifest.files.push_back(write_safetensors(staging.path(), kModelFile, model, metadata));
-  if (state.optimizer != nullptr)
-    manifest.files.push_back(write_safetensors(staging.path(), kOptimizerFile, optimizer.tensors, metadata));
-  if (!state.parts.empty())
-    manifest.files.push_back(write_safetensors(staging.path(), kPartsFile, state.parts, metadata));
-  DurableFile file(staging.path(), kManifestFile);
-  file.write(format_manifest(manifest));
-  file.finish();
-  verify_checkpoint(staging.path());
-
-  auto path = staging.publish();
-  remove_old(options, path);
-  return path;
-}
 
 // One of a checkpoint's files as rank 0 has read it; the others get the head before the tensors.
 struct LoadedFile {
@@ -221,7 +149,7 @@ std::string describe_other_data(const LoadedCheckpoint& loaded, int64_t dataset_
 std::string save_checkpoint(const CheckpointOptions& options, const TrainingState& state,
                             const TrainingPosition& position, const Peers& peers) {
   std::string path;
-  peers.on_rank0([&] { path = save_here(options, state, position, peers.size()); });
+  peers.on_rank0([&] { path = write_image(options, image_of(state, position, peers.size())); });
   peers.share(path);
   return path;
 }

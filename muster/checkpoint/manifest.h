@@ -34,6 +34,9 @@ struct Manifest {
 };
 
 constexpr const char* kManifestFile = "manifest.json";
+constexpr const char* kModelFile = "model.safetensors";
+constexpr const char* kOptimizerFile = "optim.safetensors";
+constexpr const char* kPartsFile = "parts.safetensors";
 
 // Throws: invalid_argument when a user text is not UTF-8.
 std::string format_manifest(const Manifest& manifest);

@@ -170,6 +170,7 @@ void Checkpoints::check_parts(const TensorEntries& saved) const {
 }
 
 bool Checkpoints::restore() {
+  finish();
   if (!options_.resume && options_.attempt == 0) return false;
   LoadOptions load{.accept = {}, .check_parts = [this](const TensorEntries& saved) { check_parts(saved); }};
   // Ranks that were started again and were not to resume: what another job has left here is not theirs.
@@ -208,9 +209,14 @@ std::string Checkpoints::save(int64_t step) {
       .directory = options_.folder,
       .keep_last = options_.keep_last,
       .user = {{kRunId, options_.run_id}, {kBegunBy, begun_by_}},
-      .is_own = [this](const Manifest& manifest) { return begun_by(manifest.user) == begun_by_; }};
-  path_ = save_checkpoint(options, state, {.step = step}, group_);
-  return path_;
+      .is_own = [mine = begun_by_](const Manifest& manifest) { return begun_by(manifest.user) == mine; }};
+  if (!options_.background) return path_ = save_checkpoint(options, state, {.step = step}, group_);
+  Peers(group_).on_rank0([&] { writer_.start(options, image_of(state, {.step = step}, group_.size())); });
+  return path_ = cat(options_.folder, "/step-", step);
+}
+
+void Checkpoints::finish() {
+  if (options_.background) Peers(group_).on_rank0([&] { writer_.finish(); });
 }
 
 std::string Checkpoints::save_when_due(int64_t step) {
@@ -222,6 +228,7 @@ bool Checkpoints::save_or_stop(int64_t step) {
   const bool saved = !save_when_due(step).empty();
   if (!options_.should_stop || !options_.should_stop()) return false;
   if (!saved) save(step);
+  finish();
   if (group_.rank() == 0) log(LogLevel::info, cat("stopped after step ", step, ", which is saved: ", path_));
   return true;
 }

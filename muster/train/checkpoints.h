@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/checkpoint/background_save.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/comm/process_group.h"
 #include "muster/data/loader_options.h"
@@ -39,6 +40,8 @@ struct CheckpointsOptions {
   int64_t every = 0;        // steps between those that save_when_due() saves; 0: none
   int keep_last = 3;        // older ones of this training are removed, in whatever run; 0 keeps all
   bool resume = false;      // go on from the newest there is
+  // save() copies what is to be saved, and a thread writes it: rank 0 needs the memory twice.
+  bool background = false;
   // Which job this is, and how often its ranks were started before: ranks that were started again go on from
   // the job's own newest checkpoint, whatever `resume` says. A muster::Context knows both.
   std::string run_id = {};
@@ -127,8 +130,13 @@ class Checkpoints {
   // Of the checkpoint that was restored or saved last; empty without.
   const std::string& path() const { return path_; }
 
-  // Saves after `step` steps, and returns the checkpoint's path. Collective: yes. Throws: as save_checkpoint.
+  // Saves after `step` steps, and returns the checkpoint's path. Collective: yes. Blocking: with `background`
+  // until the one before is written. Throws: as save_checkpoint, and what the writing of the one before
+  // threw.
   std::string save(int64_t step);
+  // Blocking: until what `background` has left to write is written. The destructor waits too, and logs what
+  // fails. Collective: yes. Throws: what the writing threw, on every rank.
+  void finish();
   // In every `every`-th step. Empty where it is not due.
   std::string save_when_due(int64_t step);
   // The same. And where the job is asked to stop (by SIGTERM, SIGUSR1, Ctrl-C or a time limit), saves, and
@@ -171,6 +179,7 @@ class Checkpoints {
   std::shared_ptr<torch::nn::Module> joined_;  // the model, or one that holds them all
   int64_t step_ = 0;
   std::string path_;
+  BackgroundSave writer_;
 };
 
 }  // namespace muster

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -87,6 +88,48 @@ TEST(Checkpoints, EverythingGoesOnAsIfItHadNeverStopped) {
     second.run(9);
     const auto expected = whole.values(), got = second.values();
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], got[i])) << i;
+  });
+}
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// What training does meanwhile is not in it.
+TEST(Checkpoints, BackgroundSavesAreThoseOfTheirStep) {
+  run_ranks(1, [](ProcessGroup& group) {
+    const test::TempFolder folder;
+    Trained trained(1);
+    Checkpoints here(group, {.folder = folder / "here"});
+    Checkpoints behind(group, {.folder = folder / "behind", .keep_last = 2, .background = true});
+    trained.add_to(here);
+    trained.add_to(behind);
+    for (int64_t step = 1; step <= 4; ++step) {
+      trained.run(step);
+      here.save(step);
+      EXPECT_EQ(behind.save(step), folder / cat("behind/step-", step));
+    }
+    trained.run(9);
+    behind.finish();
+    for (const char* file : {"model.safetensors", "parts.safetensors"})
+      EXPECT_EQ(content_of(folder / cat("behind/step-4/", file)),
+                content_of(folder / cat("here/step-4/", file)));
+    EXPECT_FALSE(std::filesystem::exists(folder / "behind/step-2"));
+    EXPECT_TRUE(std::filesystem::exists(folder / "behind/step-3"));
+  });
+}
+
+TEST(Checkpoints, ABackgroundSaveThatFailsIsAnErrorOfTheNextOnAllRanks) {
+  run_ranks(2, [](ProcessGroup& group) {
+    Trained trained(1);
+    Checkpoints behind(group, {.folder = "/proc/no/such/folder", .background = true});
+    trained.add_to(behind);
+    behind.save(1);
+    EXPECT_THROW(behind.save(2), Error);
+    behind.save(3);
+    EXPECT_THROW(behind.finish(), Error);
+    behind.finish();
   });
 }
 

@@ -1,0 +1,38 @@
+#include "muster/checkpoint/background_save.h"
+
+#include <utility>
+
+#include "muster/base/blocked_signals.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+BackgroundSave::~BackgroundSave() {
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    log(LogLevel::error, cat("checkpoint: the last one was not saved: ", error.what()));
+  }
+}
+
+void BackgroundSave::start(const CheckpointOptions& options, const CheckpointImage& image) {
+  finish();
+  const BlockedSignals blocked;  // in the thread, for good
+  copy_image(image, copy_);
+  thread_ = std::thread([this, options] {
+    try {
+      write_image(options, copy_);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  });
+}
+
+void BackgroundSave::finish() {
+  if (thread_.joinable()) thread_.join();
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+}  // namespace muster

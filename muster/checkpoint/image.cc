@@ -1,0 +1,124 @@
+#include "muster/checkpoint/image.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/directory.h"
+#include "muster/checkpoint/model_state.h"
+#include "muster/checkpoint/safetensors.h"
+
+namespace muster {
+
+namespace {
+
+constexpr uint64_t kSpareBytes = 1 << 20;  // for the manifest and the file system's own
+
+// Keeps the newest `keep` of the run's own that look whole (and what is newer), and `saved` in any case.
+void remove_old(const CheckpointOptions& options, const std::string& saved) {
+  if (options.keep_last <= 0) return;
+  int kept = 0;
+  for (const auto& [step, path] : list_checkpoints(options.directory)) {
+    const bool is_enough = kept >= options.keep_last;
+    bool is_own = true, is_whole = false;
+    try {
+      const Manifest manifest = read_manifest(path);
+      is_own = !options.is_own || options.is_own(manifest);
+      is_whole = true;
+    } catch (const Error& error) {
+      if (!is_enough)
+        log(LogLevel::warn, cat("checkpoint: '", path, "' is damaged and not counted: ", error.message()));
+    }
+    if (is_own && is_enough && path != saved) {
+      remove_checkpoint(path);
+    } else if (is_own && is_whole) {
+      ++kept;
+    }
+  }
+}
+
+uint64_t needed_bytes(const NamedTensors& tensors) {
+  const auto head = make_safetensors_head(tensors);
+  return head.json.size() + head.data_bytes;
+}
+
+// In the memory of `before`, where it fits.
+NamedTensors copies_of(const NamedTensors& tensors, const NamedTensors& before) {
+  NamedTensors copies;
+  for (const auto& [name, tensor] : tensors) {
+    const auto found = before.find(name);
+    const bool fits = found != before.end() && found->second.sizes() == tensor.sizes() &&
+                      found->second.scalar_type() == tensor.scalar_type();
+    at::Tensor copy = fits ? found->second : at::empty(tensor.sizes(), tensor.scalar_type());
+    copy.copy_(tensor);
+    copies.emplace(name, std::move(copy));
+  }
+  return copies;
+}
+
+}  // namespace
+
+CheckpointImage image_of(const TrainingState& state, const TrainingPosition& position, int world_size) {
+  const at::NoGradGuard no_grad;
+  CheckpointImage image{
+      .model = {}, .optimizer = {}, .parts = state.parts, .position = position, .world_size = world_size};
+  for (auto& [name, tensor] : model_tensors(state.model)) image.model.emplace(name, tensor);
+  if (state.optimizer != nullptr) image.optimizer = snapshot_optimizer(state.model, *state.optimizer);
+  return image;
+}
+
+void copy_image(const CheckpointImage& image, CheckpointImage& copy) {
+  const at::NoGradGuard no_grad;
+  copy.model = copies_of(image.model, copy.model);
+  copy.parts = copies_of(image.parts, copy.parts);
+  copy.position = image.position;
+  copy.world_size = image.world_size;
+  if (!image.optimizer) return copy.optimizer.reset();
+  const NamedTensors before = copy.optimizer ? std::move(copy.optimizer->tensors) : NamedTensors{};
+  copy.optimizer = OptimizerSnapshot{.description = image.optimizer->description,
+                                     .tensors = copies_of(image.optimizer->tensors, before)};
+}
+
+std::string write_image(const CheckpointOptions& options, const CheckpointImage& image) {
+  const int64_t step = image.position.step;
+  if (options.directory.empty() || step < 0) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("checkpoint: expected a directory and a step of 0 or more, got '", options.directory,
+                    "' and step ", step, "; set both"));
+  }
+  make_directory(options.directory);
+  remove_leftovers(options.directory);
+  const uint64_t of_optimizer = image.optimizer ? needed_bytes(image.optimizer->tensors) : 0;
+  check_space(options.directory,
+              needed_bytes(image.model) + of_optimizer + needed_bytes(image.parts) + kSpareBytes);
+
+  Staging staging(options.directory, step);
+  const Metadata metadata = {{"format", "pt"}, {"step", cat(step)}};
+  Manifest manifest{.position = image.position,
+                    .world_size = image.world_size,
+                    .files = {},
+                    .optimizer = image.optimizer ? image.optimizer->description : "",
+                    .user = options.user};
+  const auto write = [&](const char* name, const NamedTensors& tensors) {
+    manifest.files.push_back(write_safetensors(staging.path(), name, tensors, metadata));
+  };
+  write(kModelFile, image.model);
+  if (image.optimizer) write(kOptimizerFile, image.optimizer->tensors);
+  if (!image.parts.empty()) write(kPartsFile, image.parts);
+  DurableFile file(staging.path(), kManifestFile);
+  file.write(format_manifest(manifest));
+  file.finish();
+  verify_checkpoint(staging.path());
+
+  auto path = staging.publish();
+  remove_old(options, path);
+  return path;
+}
+
+}  // namespace muster
