@@ -316,7 +316,7 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   options.time_limit = time_limit(flags.timeout, "--timeout");
   options.stopped_timeout = time_limit(flags.stopped_timeout, "--stopped-timeout");
   options.goes_on = goes_on_after_failure(flags, several_hosts);
-  if (options.goes_on) options.extra_env["MUSTER_ON_FAILURE"] = "continue";
+  options.extra_env["MUSTER_ON_FAILURE"] = options.goes_on ? "continue" : "end";
   if (time_limit(flags.collective_timeout, "--collective-timeout")) {
     options.extra_env["MUSTER_COLLECTIVE_TIMEOUT"] = flags.collective_timeout;
   } else {  // what the ranks would find wrong, each for itself

@@ -33,7 +33,11 @@ bool wants_backtrace(const RunOptions& options) {
 
 // `muster run --on-failure continue` says it to its ranks.
 bool goes_on_without_lost_ranks() {
-  return get_env("MUSTER_ON_FAILURE") == "continue";
+  const std::string what = get_env("MUSTER_ON_FAILURE").value_or("end");
+  if (what != "end" && what != "continue")
+    throw Error(ErrorCode::invalid_argument,
+                cat("MUSTER_ON_FAILURE: expected end or continue, got '", what, "'; correct it"));
+  return what == "continue";
 }
 
 // As the environment says it, or else the options.
@@ -83,8 +87,8 @@ std::optional<ProcessGroup> join_group(const std::optional<Rendezvous>& met, con
 }
 
 // What fails now does so because the function is over here; that a peer failed has another cause.
-void leave(ProcessGroup& group) {
-  if (goes_on_without_lost_ranks()) return group.abandon();  // one may be dead: nobody is waited for
+void leave(ProcessGroup& group, bool goes_on) {
+  if (goes_on) return group.abandon();  // one may be dead: nobody is waited for
   try {
     group.shutdown();
   } catch (const Error& error) {
@@ -97,6 +101,7 @@ void leave(ProcessGroup& group) {
 // The exit code.
 int run_rank(RankEnv env, const RunOptions& options, const std::function<void(Context&)>& fn) {
   const Surplus surplus = surplus_of(options);
+  const bool goes_on = goes_on_without_lost_ranks();
   InitOptions init;
   init.backend = options.backend;
   init.timeout = options.collective_timeout;
@@ -126,7 +131,7 @@ int run_rank(RankEnv env, const RunOptions& options, const std::function<void(Co
                      .mesh = device.mesh,
                      .batch_shares = device.batch_shares});
     fn(context);
-    leave(group);
+    leave(group, goes_on);
     return context.stops() ? kStoppedExitCode : 0;
   } catch (...) {
     group.abandon();

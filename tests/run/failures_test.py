@@ -147,6 +147,17 @@ class GoingOn(ProgramTest):
         self.assertEqual(code, 128 + signal.SIGKILL, said)
         self.assertNotIn("done", lines)
 
+    def test_the_flag_is_stronger_than_the_environment(self):
+        for flags, expected in (((), "continue"), (("--on-failure", "end"), "end")):
+            done = self.run_muster("-q", "-n", "1", *flags, "sh", "-c", "echo it is $MUSTER_ON_FAILURE", MUSTER_ON_FAILURE="continue")
+            self.assertIn(f"it is {expected}\n", done.stdout)
+
+    def test_a_program_that_starts_itself_refuses_another_word(self):
+        done = subprocess.run([PROBE, "throw"], cwd=self.folder, env=self.environment(MUSTER_ON_FAILURE="contniue"), capture_output=True,
+                              text=True, timeout=60, check=False)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("MUSTER_ON_FAILURE: expected end or continue, got 'contniue'", done.stderr)
+
     def test_other_words_and_several_hosts_are_refused(self):
         self.assert_fails(self.run_muster("--on-failure", "hope", "true"), "--on-failure: expected end or continue, got 'hope'", code=2)
         self.assert_fails(self.run_muster("--on-failure", "continue", "--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "localhost:1",
