@@ -55,15 +55,15 @@ void ParameterClient::push() {
   }
   with_each_server("push", [&](size_t server) {
     std::vector<at::Tensor> gradients;
-    for (const at::Tensor& parameter : shards_[server]) {
-      const at::Tensor& gradient = parameter.grad();
-      if (!gradient.defined()) {
-        gradients.push_back(at::zeros_like(parameter).detach());
-      } else {
-        gradients.push_back(gradient.is_sparse() ? gradient.detach().to_dense() : gradient.detach());
-      }
+    std::vector<int64_t> which;
+    for (size_t i = 0; i < shards_[server].size(); ++i) {
+      const at::Tensor& gradient = shards_[server][i].grad();
+      if (!gradient.defined()) continue;
+      gradients.push_back(gradient.is_sparse() ? gradient.detach().to_dense() : gradient.detach());
+      which.push_back(static_cast<int64_t>(i));
     }
     send_number(servers_[server], 0, static_cast<int64_t>(ParameterCall::push));
+    send_numbers(servers_[server], 0, which);
     send_tensors(servers_[server], 0, gradients);
   });
   pulled_ = false;

@@ -23,8 +23,9 @@ class ParameterClient {
   // of the slowest. Throws: peer_failed when a server has died.
   void pull();
 
-  // Sends the gradients; a parameter without one counts as 0. Throws: failed_precondition without a pull
-  // since the last push; peer_failed when a server has died.
+  // Sends the gradients that are there. One that only other workers of a synchronous step have counts as 0
+  // here; a parameter that nobody has one of, as a frozen one, the optimizer leaves out. Throws:
+  // failed_precondition without a pull since the last push; peer_failed when a server has died.
   void push();
 
   // Tells the servers that no push will follow; later calls are errors. Throws: peer_failed.

@@ -85,6 +85,17 @@ int64_t receive_number(ProcessGroup& pair, int from) {
   return number.item<int64_t>();
 }
 
+void send_numbers(ProcessGroup& pair, int to, const std::vector<int64_t>& numbers) {
+  send_number(pair, to, static_cast<int64_t>(numbers.size()));
+  if (!numbers.empty()) pair.send(at::tensor(numbers, at::kLong), to);
+}
+
+std::vector<int64_t> receive_numbers(ProcessGroup& pair, int from) {
+  const at::Tensor numbers = at::empty({receive_number(pair, from)}, at::kLong);
+  if (numbers.numel() > 0) pair.recv(numbers, from);
+  return {numbers.data_ptr<int64_t>(), numbers.data_ptr<int64_t>() + numbers.numel()};
+}
+
 void send_tensors(ProcessGroup& pair, int to, const std::vector<at::Tensor>& tensors) {
   for (const std::vector<at::Tensor>& lot : lots_of(tensors)) pair.send(flat_of(lot).cpu(), to);
 }

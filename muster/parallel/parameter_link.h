@@ -30,6 +30,10 @@ enum class ParameterCall : int64_t { pull = 1, push = 2, finish = 3 };
 void send_number(ProcessGroup& pair, int to, int64_t number);
 int64_t receive_number(ProcessGroup& pair, int from);
 
+// How many, and then they.
+void send_numbers(ProcessGroup& pair, int to, const std::vector<int64_t>& numbers);
+std::vector<int64_t> receive_numbers(ProcessGroup& pair, int from);
+
 // All elements, lot by lot, through the host's memory. Both sides have tensors of the same types and shapes.
 void send_tensors(ProcessGroup& pair, int to, const std::vector<at::Tensor>& tensors);
 void receive_tensors(ProcessGroup& pair, int from, const std::vector<at::Tensor>& tensors);

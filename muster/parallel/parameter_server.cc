@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/optim/lbfgs.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -63,6 +64,11 @@ std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(const ParameterSer
                                                               std::string& wrong) {
   try {
     auto optimizer = make(shard);
+    if (dynamic_cast<torch::optim::LBFGS*>(optimizer.get()) != nullptr) {
+      wrong = cat("parameter server: expected an optimizer that steps without a closure, got LBFGS (rank ",
+                  rank, "); make SGD, Adam, AdamW, Adagrad or RMSprop");
+      return nullptr;
+    }
     if (optimizer) return optimizer;
     wrong = cat("parameter server: expected an optimizer, got none (rank ", rank, "); return one");
   } catch (const std::exception& error) {
@@ -72,19 +78,21 @@ std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(const ParameterSer
   return nullptr;
 }
 
+// Undefined where no worker has a gradient; who has none where others have one counts as 0.
 std::vector<at::Tensor> mean_in_order(const std::vector<std::vector<at::Tensor>>& by_worker) {
   std::vector<at::Tensor> sums;
   int64_t count = 0;
   for (const std::vector<at::Tensor>& gradients : by_worker) {
     if (gradients.empty()) continue;
     ++count;
-    if (sums.empty()) {
-      for (const at::Tensor& gradient : gradients) sums.push_back(gradient.clone());
-      continue;
+    sums.resize(gradients.size());
+    for (size_t i = 0; i < sums.size(); ++i) {
+      if (!gradients[i].defined()) continue;
+      sums[i] = sums[i].defined() ? sums[i].add_(gradients[i]) : gradients[i].clone();
     }
-    for (size_t i = 0; i < sums.size(); ++i) sums[i].add_(gradients[i]);
   }
-  for (at::Tensor& sum : sums) sum.div_(count);
+  for (at::Tensor& sum : sums)
+    if (sum.defined()) sum.div_(count);
   return sums;
 }
 
@@ -187,9 +195,12 @@ void ParameterServer::State::answer_pull(size_t worker, ProcessGroup& pair) {
 }
 
 void ParameterServer::State::take_push(size_t worker, ProcessGroup& pair) {
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : shard) gradients.push_back(at::empty_like(parameter).detach());
-  receive_tensors(pair, 1, gradients);
+  std::vector<at::Tensor> gradients(shard.size()), come;
+  for (const int64_t i : receive_numbers(pair, 1)) {
+    come.push_back(at::empty_like(shard.at(static_cast<size_t>(i))).detach());
+    gradients[static_cast<size_t>(i)] = come.back();
+  }
+  receive_tensors(pair, 1, come);
   const std::lock_guard lock(mutex);
   in_order([&] { update(worker, gradients); });
   if (failure) throw Error(ErrorCode::internal, "the server has failed");

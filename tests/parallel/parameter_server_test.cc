@@ -119,6 +119,51 @@ TEST_P(SynchronousServerTest, HasTheLossesOfSynchronousTraining) {
             {.backend = c.backend});
 }
 
+OptimizerPtr make_decaying_sgd(std::vector<at::Tensor> shard) {
+  return std::make_unique<torch::optim::SGD>(shard, torch::optim::SGDOptions(0.5).weight_decay(0.5));
+}
+
+// 0: every worker has its gradient; 1: one of the two; 2: nobody; 3: frozen.
+TEST(ParameterServer, LeavesParametersWithoutGradientsAsTheyAre) {
+  for (const int64_t staleness : {0, 4}) {
+    const ParameterServerOptions options{.staleness = staleness};
+    run_ranks(3, [&](ProcessGroup& group) {
+      std::vector<at::Tensor> parameters;
+      for (int i = 0; i < 4; ++i) parameters.push_back(torch::ones({2}).requires_grad_(i < 3));
+      if (keeps_parameters(group, options)) {
+        ParameterServer(parameters, group, make_decaying_sgd, options).serve();
+        EXPECT_TRUE(parameters[0].lt(0.5).all().item<bool>());
+        EXPECT_TRUE(parameters[1].lt(1).all().item<bool>());
+        EXPECT_TRUE(parameters[2].eq(1).all().item<bool>());
+        EXPECT_TRUE(parameters[3].eq(1).all().item<bool>());
+        if (staleness == 0) {
+          EXPECT_TRUE(parameters[1].eq(0.5).all().item<bool>());  // the mean of 1 and 0, and decay
+        }
+        return;
+      }
+      ParameterClient client(parameters, group, options);
+      client.pull();
+      parameters[0].mutable_grad() = torch::ones({2});
+      if (group.rank() == 1) parameters[1].mutable_grad() = torch::ones({2});
+      client.push();
+      client.finish();
+    });
+  }
+}
+
+TEST(ParameterServer, AnOptimizerThatNeedsAClosureIsRefused) {
+  const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
+    const std::vector<at::Tensor> parameters{torch::ones({2})};
+    if (keeps_parameters(group, {}))
+      ParameterServer(parameters, group,
+                      [](auto shard) { return std::make_unique<torch::optim::LBFGS>(shard, 1.0); });
+    else
+      ParameterClient(parameters, group);
+    group.shutdown();
+  });
+  for (const auto& failure : failures) EXPECT_THAT(message_of(failure), HasSubstr("got LBFGS"));
+}
+
 TEST(ParameterServer, WithoutStalenessHasTheLossesOfDistributedDataParallel) {
   std::vector<std::vector<double>> served(2), reduced(2);
   const ParameterServerOptions options{.staleness = 0};
