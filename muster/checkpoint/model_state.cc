@@ -10,11 +10,23 @@
 
 namespace muster {
 
+void require_memory(const char* owner, const std::string& name, const at::Tensor& tensor) {
+  if (tensor.numel() == 0 || !tensor.has_storage() || tensor.storage().nbytes() > 0) return;
+  throw Error(ErrorCode::failed_precondition,
+              cat(owner, ": expected parameters with memory, got '", name,
+                  "' without, as its elements are divided over ranks; do this while a guard of "
+                  "FullySharded::whole_parameters() lives"));
+}
+
 std::vector<std::pair<std::string, at::Tensor>> model_tensors(const torch::nn::Module& model) {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const auto& list : {model.named_parameters(), model.named_buffers()})
-    for (const auto& item : list)
-      if (item.value().defined()) tensors.emplace_back(item.key(), item.value());
+  for (const auto& list : {model.named_parameters(), model.named_buffers()}) {
+    for (const auto& item : list) {
+      if (!item.value().defined()) continue;
+      require_memory("checkpoint", item.key(), item.value());
+      tensors.emplace_back(item.key(), item.value());
+    }
+  }
   return tensors;
 }
 

@@ -17,7 +17,12 @@ namespace muster {
 
 using TensorEntries = std::map<std::string, TensorEntry>;
 
+// Throws: failed_precondition for a parameter whose memory is divided over ranks and not here (FullySharded).
+// `owner` is who would read it, for the message.
+void require_memory(const char* owner, const std::string& name, const at::Tensor& tensor);
+
 // Parameters, then buffers, in registration order; undefined ones are left out. The names are PyTorch's.
+// Throws: as require_memory.
 std::vector<std::pair<std::string, at::Tensor>> model_tensors(const torch::nn::Module& model);
 
 // Throws: invalid_argument naming the first tensor (in the model's order) that the checkpoint lacks or holds

@@ -9,12 +9,8 @@ namespace {
 
 // Known by their address, and by a weak pointer whether they still live there.
 struct DividedGradients {
-  struct Entry {
-    c10::weak_intrusive_ptr<c10::TensorImpl> parameter;
-    int ranks;
-  };
   std::mutex mutex;
-  std::map<const c10::TensorImpl*, Entry> parameters;
+  std::map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl>> parameters;
 
   static DividedGradients& instance() {
     static DividedGradients all;
@@ -24,21 +20,21 @@ struct DividedGradients {
 
 }  // namespace
 
-void mark_divided_gradients(const std::vector<at::Tensor>& parameters, int ranks) {
+void mark_divided_gradients(const std::vector<at::Tensor>& parameters) {
   auto& all = DividedGradients::instance();
   const std::lock_guard lock(all.mutex);
-  std::erase_if(all.parameters, [](const auto& entry) { return entry.second.parameter.expired(); });
+  std::erase_if(all.parameters, [](const auto& entry) { return entry.second.expired(); });
   for (const at::Tensor& parameter : parameters) {
-    const c10::weak_intrusive_ptr<c10::TensorImpl> weak(parameter.getIntrusivePtr());
-    all.parameters.insert_or_assign(parameter.unsafeGetTensorImpl(), DividedGradients::Entry{weak, ranks});
+    all.parameters.insert_or_assign(parameter.unsafeGetTensorImpl(),
+                                    c10::weak_intrusive_ptr<c10::TensorImpl>(parameter.getIntrusivePtr()));
   }
 }
 
-int ranks_of_gradient(const at::Tensor& parameter) {
+bool has_divided_gradient(const at::Tensor& parameter) {
   auto& all = DividedGradients::instance();
   const std::lock_guard lock(all.mutex);
   const auto found = all.parameters.find(parameter.unsafeGetTensorImpl());
-  return found != all.parameters.end() && !found->second.parameter.expired() ? found->second.ranks : 0;
+  return found != all.parameters.end() && !found->second.expired();
 }
 
 }  // namespace muster

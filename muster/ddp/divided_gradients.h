@@ -9,12 +9,8 @@
 
 namespace muster {
 
-// For as long as the tensors live. `ranks`: over so many they are divided.
-void mark_divided_gradients(const std::vector<at::Tensor>& parameters, int ranks);
-// Over how many ranks a parameter's gradient is divided; 0: it is whole.
-int ranks_of_gradient(const at::Tensor& parameter);
-inline bool has_divided_gradient(const at::Tensor& parameter) {
-  return ranks_of_gradient(parameter) > 0;
-}
+// For as long as the tensors live.
+void mark_divided_gradients(const std::vector<at::Tensor>& parameters);
+bool has_divided_gradient(const at::Tensor& parameter);
 
 }  // namespace muster

@@ -67,6 +67,9 @@ std::vector<FlatPiece> FlatLayout::pieces(int rank) const {
 void agree_on_parameters(const std::string& owner, const std::vector<at::Tensor>& parameters,
                          std::string wrong, std::vector<Term> terms, ProcessGroup& group) {
   if (wrong.empty()) wrong = flat_problem(owner, parameters, group);
+  std::string trained;
+  for (const at::Tensor& parameter : parameters) trained += parameter.requires_grad() ? '1' : '0';
+  terms.push_back({.name = "trained parameters", .value = trained});
   if (wrong.empty()) {
     const std::vector<Term> of_parameters = terms_of("parameter", parameters);
     terms.insert(terms.end(), of_parameters.begin(), of_parameters.end());

@@ -36,9 +36,10 @@ struct FlatLayout {
   int ranks = 1;
 };
 
-// Compares the parameters' types, shapes and values, and what else `terms` names, over the group's ranks.
-// `wrong`: what this rank has found wrong already. Collective. Throws: invalid_argument on every rank, when
-// they differ, or one rank's lie on another device than its own or have been sharded already.
+// Compares the parameters' types, shapes, values and requires_grad, and what else `terms` names, over the
+// group's ranks. `wrong`: what this rank has found wrong already. Collective. Throws: invalid_argument on
+// every rank, when they differ, or one rank's lie on another device than its own or have been sharded
+// already.
 void agree_on_parameters(const std::string& owner, const std::vector<at::Tensor>& parameters,
                          std::string wrong, std::vector<Term> terms, ProcessGroup& group);
 

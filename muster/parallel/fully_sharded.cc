@@ -60,7 +60,7 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
   FullyShardedUnit& unit = *units.back();
   for (const at::Tensor& parameter : unit.parameters)
     set_->owners.emplace(parameter.unsafeGetTensorImpl(), &unit);
-  mark_divided_gradients(unit.tensors, set_->group.size());
+  mark_divided_gradients(unit.tensors);
   return {set_, &unit};  // whoever has the module keeps the set
 }
 

@@ -308,7 +308,7 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind, Groups groups,
   state.inner = make(parts);
   for (const OptimizerParamGroup& own : options.gradients ? parts : groups) add_param_group(own);
   if (!options.gradients) return;
-  mark_divided_gradients(state.tensors(), group.size());
+  mark_divided_gradients(state.tensors());
   state.hang_hooks();
 }
 

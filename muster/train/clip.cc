@@ -2,8 +2,11 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/ddp/divided_gradients.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/gradients.h"
 
@@ -27,10 +30,19 @@ at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
   return at::linalg_vector_norm(at::stack(norms), norm_type);
 }
 
+// Their norm is that of this rank's parts alone: other ranks have another.
+void refuse_divided_gradients(const char* call, const std::vector<at::Tensor>& parameters) {
+  if (std::none_of(parameters.begin(), parameters.end(), has_divided_gradient)) return;
+  throw Error(ErrorCode::failed_precondition,
+              cat(call, ": expected whole gradients, got sharded gradients, of which each rank has a part; ",
+                  "use clip_grad_norm of the sharded object (FullySharded, ShardedOptimizer)"));
+}
+
 }  // namespace
 
 at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type) {
   expect_for_clipping(norm_type > 0, "grad_norm", "a norm_type above 0", norm_type);
+  refuse_divided_gradients("grad_norm", parameters);
   const at::NoGradGuard no_grad;
   return norm_of(gradient_values(parameters), norm_type);
 }
@@ -47,6 +59,7 @@ void clip_grads_with_norm(const std::vector<at::Tensor>& parameters, double max_
 
 at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
   expect_for_clipping(norm_type > 0, "clip_grad_norm", "a norm_type above 0", norm_type);
+  refuse_divided_gradients("clip_grad_norm", parameters);
   const at::NoGradGuard no_grad;
   at::Tensor norm = norm_of(gradient_values(parameters), norm_type);
   clip_grads_with_norm(parameters, max_norm, norm);

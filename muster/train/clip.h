@@ -14,7 +14,9 @@
 namespace muster {
 
 // The norm of all gradients as of one vector: a scalar on the first one's device, 0 where there is none.
-// `norm_type` may be infinity. Blocking: no. Throws: invalid_argument for a norm_type that is not above 0.
+// `norm_type` may be infinity. Blocking: no. Throws: invalid_argument for a norm_type that is not above 0;
+// failed_precondition, as clip_grad_norm, for sharded gradients (FullySharded, ShardedOptimizer), of which a
+// rank has a part: those have a clip_grad_norm of their own.
 at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type = 2);
 
 // Multiplies all gradients with min(1, max_norm / (norm + 1e-6)) and returns the norm that they had. Where

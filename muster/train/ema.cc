@@ -6,6 +6,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/model_state.h"
 
 namespace muster {
 
@@ -77,6 +78,7 @@ void Ema::add(const std::string& name, const at::Tensor& tensor, bool averaged) 
     averages_.emplace_back(name, kept_[i]);
     return;
   }
+  require_memory("ema", name, tensor);
   weights_.push_back(tensor);
   kept_.push_back(tensor.detach().clone());
   averages_.emplace_back(name, kept_.back());
@@ -88,6 +90,7 @@ void Ema::add(const std::string& name, const at::Tensor& tensor, bool averaged) 
 void Ema::follow_weights() {
   for (size_t i = 0; i < weights_.size(); ++i) {
     const at::Tensor &weight = weights_[i], &kept = kept_[i];
+    require_memory("ema", name_of(kept), weight);
     if (weight.scalar_type() != kept.scalar_type() || weight.sizes() != kept.sizes())
       refuse_other_weight(name_of(kept), kept, weight);
     if (weight.device() != kept.device()) kept.set_data(kept.to(weight.device()));
@@ -126,6 +129,7 @@ void Ema::refuse_while_swapped(const char* call) const {
 
 void Ema::begin_swap() {
   refuse_while_swapped("second swap");
+  for (size_t i = 0; i < weights_.size(); ++i) require_memory("ema", name_of(kept_[i]), weights_[i]);
   exchange();
   swapped_ = true;
 }

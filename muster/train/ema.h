@@ -38,7 +38,8 @@ struct EmaOptions {
 class Ema {
  public:
   // The model must outlive it. Parameters and buffers that come later are not averaged. A model that goes to
-  // another device takes its averages along. Throws: invalid_argument for a decay that is not in [0, 1].
+  // another device takes its averages along. Throws: invalid_argument for a decay that is not in [0, 1];
+  // failed_precondition, as update() and swap(), for parameters without memory (FullySharded).
   Ema(torch::nn::Module& model, double decay, const EmaOptions& options = {});
   Ema(const Ema&) = delete;
   Ema& operator=(const Ema&) = delete;

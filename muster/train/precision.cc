@@ -8,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/ddp/divided_gradients.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/gradients.h"
 
@@ -110,6 +111,12 @@ void Precision::unscale(const std::vector<at::Tensor>& parameters, const std::op
     if (!is_unscaled(parameter)) fresh.push_back(parameter);
   }
   if (fresh.empty()) return;
+  std::optional<ProcessGroup> ranks = group ? group : options_.group;
+  if (!ranks && std::any_of(fresh.begin(), fresh.end(), has_divided_gradient)) {
+    throw Error(ErrorCode::failed_precondition,
+                "precision: expected the group of sharded gradients, got none, so that ranks would disagree "
+                "about infinities in their parts; set PrecisionOptions::group, or pass it to unscale");
+  }
   const auto gradients = gradient_values(fresh);
   for (const at::Tensor& gradient : gradients) {
     if (gradient.scalar_type() != c10::kHalf) continue;
@@ -120,7 +127,6 @@ void Precision::unscale(const std::vector<at::Tensor>& parameters, const std::op
   }
   Unscaled lot{.parameters = {}, .found = multiply_and_find_nonfinite(gradients, inverse_scale())};
   for (const at::Tensor& parameter : fresh) lot.parameters.insert(parameter.unsafeGetTensorImpl());
-  std::optional<ProcessGroup> ranks = group ? group : options_.group;
   if (ranks && ranks->size() > 1) ranks->all_reduce(lot.found, ReduceOp::max);
   unscaled_.push_back(std::move(lot));
 }

@@ -67,7 +67,7 @@ class Precision {
 
   // Divides the gradients by the scale, each once until update(); what was divided already is left alone. To
   // be called before clipping; step() does it otherwise. Blocking: only over a group. Throws:
-  // invalid_argument for a gradient of type fp16.
+  // invalid_argument for a gradient of type fp16; failed_precondition for sharded gradients without a group.
   void unscale(torch::optim::Optimizer& optimizer);
   // `group` is asked in place of the options'.
   void unscale(const std::vector<at::Tensor>& parameters, const std::optional<ProcessGroup>& group = {});

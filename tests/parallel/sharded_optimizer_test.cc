@@ -311,6 +311,9 @@ TEST(ShardedOptimizer, WrongArgumentsAreRefusedOnEveryRank) {
                                     "got parameter 0 Float [4, 2] with bits");
   expect_refused<torch::optim::SGD>(
       [&](int rank) { return std::vector{torch::full({3}, rank == 1 ? 2.0 : 1.0)}; }, "on rank 1");
+  expect_refused<torch::optim::SGD>(
+      [&](int rank) { return std::vector{torch::ones({4}).requires_grad_(rank == 1)}; },
+      "got trained parameters 0 on rank 0 and 1 on rank 1");
   expect_refused<torch::optim::LBFGS>([&](int) { return of_shape(4); }, "got LBFGS");
   expect_refused<torch::optim::SGD>([](int) { return std::vector<torch::Tensor>(); }, "got none");
   expect_refused<torch::optim::SGD>(
