@@ -131,9 +131,9 @@ ImagePart random_part(int64_t image_height, int64_t image_width, Generator& rng,
   }
   // The largest part in the middle whose shape is allowed.
   const double shape = std::clamp(columns / rows, least_ratio, most_ratio);
-  return middle_part(image_height, image_width,
-                     std::clamp<int64_t>(rounded(columns / shape), 1, image_height),
-                     std::clamp<int64_t>(rounded(rows * shape), 1, image_width));
+  const auto h = std::clamp<int64_t>(rounded(columns / shape), 1, image_height);
+  const auto w = std::clamp<int64_t>(rounded(rows * shape), 1, image_width);
+  return {.top = (image_height - h) / 2, .left = (image_width - w) / 2, .height = h, .width = w};
 }
 
 using Table = std::array<float, 256>;

@@ -1,12 +1,10 @@
 // The conformance suite over every backend with ranks as threads, and what happens when ranks do not agree.
 #include "muster/comm/process_group.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <atomic>
-#include <functional>
 #include <future>
 #include <thread>
 
@@ -17,9 +15,6 @@
 
 namespace muster::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 class Conformance : public ::testing::TestWithParam<std::tuple<const char*, int>> {};  // backend, world size
 
@@ -47,15 +42,6 @@ ErrorCode code_of(const std::exception_ptr& failure) {
   } catch (...) {
   }
   return ErrorCode::internal;
-}
-
-std::string words_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "no error";
 }
 
 // The tests that follow hold for every backend.
@@ -251,29 +237,6 @@ TEST_P(EveryBackend, AnotherOneMayFollowOverTheSameStore) {
     });
   }
   for (auto& rank : ranks) rank.join();
-}
-
-// As the launcher's card and the mesh call them.
-TEST_P(EveryBackend, ErrorsInASubGroupNumberRanksAsTheJobDoes) {
-  run_ranks(4, [](ProcessGroup& group) {
-    auto pair = group.new_group({3, 1});
-    if (!pair) return;
-    EXPECT_EQ(pair->job_rank(0), 3);
-    EXPECT_EQ(pair->job_rank(), group.rank());
-    const auto differs = words_of([&] { pair->all_reduce(torch::ones({1 + group.rank()})); });
-    EXPECT_THAT(differs,
-                AllOf(HasSubstr("(group of ranks 3, 1)"), HasSubstr("on rank 3"), HasSubstr("on rank 1")));
-  });
-}
-
-TEST_P(EveryBackend, ARankThatLeavesASubGroupIsCalledByItsNumberInTheJob) {
-  run_ranks(4, [](ProcessGroup& group) {
-    auto pair = group.new_group({1, 3});
-    if (group.rank() == 3)
-      EXPECT_THAT(words_of([&] { pair->shutdown(); }), HasSubstr("got 'all_reduce sum Float [2]' on rank 1"));
-    if (group.rank() != 1) return;
-    EXPECT_THAT(words_of([&] { pair->all_reduce(torch::ones({2})); }), HasSubstr("rank 3 left the group"));
-  });
 }
 
 TEST_P(EveryBackend, RefusesRowsThatDoNotFit) {

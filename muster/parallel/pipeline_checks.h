@@ -1,0 +1,22 @@
+// What must fit before a pipeline's first step. Used by pipeline.cc alone.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "muster/comm/process_group.h"
+#include "muster/parallel/pipeline.h"
+
+namespace muster {
+
+// What does not fit on this rank alone; empty: nothing.
+std::string problem_of_pipeline(const std::vector<PipelineStage>& stages, const ProcessGroup& group,
+                                const PipelineOptions& options);
+
+// Says on every rank what is wrong on some; empty: nothing. Collective: yes. Throws: invalid_argument.
+void refuse_on_all_stages(ProcessGroup& group, const std::string& problem);
+
+// Collective: yes. Throws: invalid_argument, on every rank, with the first line that differs.
+void check_same_schedules(ProcessGroup& group, const PipelineOptions& options);
+
+}  // namespace muster
