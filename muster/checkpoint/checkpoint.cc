@@ -93,7 +93,7 @@ Loaded read_latest(const std::string& directory, bool with_optimizer, const Load
 void share_tensors(NamedTensors& tensors, const TensorEntries& entries, const Peers& peers) {
   for (const auto& [name, entry] : entries) {
     auto& tensor = tensors[name];
-    if (peers.rank() != 0) tensor = at::empty(entry.shape, entry.dtype);
+    if (peers.rank() != 0) tensor = at::empty(entry.shape, scalar_type_of(entry));
     peers.share(tensor);
   }
 }

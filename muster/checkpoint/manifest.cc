@@ -10,6 +10,7 @@
 #include "muster/base/json_depth.h"
 #include "muster/base/strings.h"
 #include "muster/base/version.h"
+#include "muster/checkpoint/shown_text.h"
 
 namespace muster {
 
@@ -21,11 +22,12 @@ constexpr const char* kSchema = "muster.checkpoint/1";
 constexpr const char* kChecksum = "sha256";  // of the manifest itself without this key, as compact JSON
 constexpr uint64_t kMaxManifestBytes = 64 << 20;
 constexpr int64_t kMaxWorldSize = 1 << 24;
+constexpr size_t kMaxFiles = 1024;
 
 [[noreturn]] void refuse_manifest(const std::string& name, const std::string& expected,
                                   const std::string& got) {
   throw Error(ErrorCode::invalid_argument, cat("checkpoint: expected ", expected, " in '", name, "', got ",
-                                               got, "; it is damaged, load another"));
+                                               shown_text(got), "; it is damaged, load another"));
 }
 
 std::string checksum_of(const json& document) {
@@ -124,7 +126,8 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
   manifest.world_size = static_cast<int>(world_size);
 
   const auto files = document.value("files", json());
-  if (!files.is_array() || files.empty()) refuse_manifest(name, "a list of files", files.dump());
+  if (!files.is_array() || files.empty() || files.size() > kMaxFiles)
+    refuse_manifest(name, cat("a list of files, at most ", kMaxFiles, ","), files.dump());
   for (const auto& file : files) {
     if (!file.is_object()) refuse_manifest(name, "a file's record", file.dump());
     const auto file_name = text_in(file, "name", name);
@@ -141,25 +144,34 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
   return manifest;
 }
 
-Manifest read_manifest(const std::string& folder) {
+Manifest read_manifest_alone(const std::string& folder) {
   const std::string path = cat(folder, "/", kManifestFile);
   if (size_of_file(path) > kMaxManifestBytes) refuse_manifest(path, "a manifest", "a file too large for one");
-  auto manifest = parse_manifest(read_small_file(path), path);
-  for (const auto& file : manifest.files) {
-    const std::string file_path = cat(folder, "/", file.name);
-    if (const auto bytes = size_of_file(file_path); bytes != file.bytes)
-      refuse_manifest(file_path, cat(file.bytes, " bytes, as the manifest says,"), cat(bytes));
-  }
+  return parse_manifest(read_small_file(path), path);
+}
+
+void check_size(const std::string& folder, const WrittenFile& file) {
+  const std::string path = cat(folder, "/", file.name);
+  if (const auto bytes = size_of_file(path); bytes != file.bytes)
+    refuse_manifest(path, cat(file.bytes, " bytes, as the manifest says,"), cat(bytes));
+}
+
+void check_content(const std::string& folder, const WrittenFile& file,
+                   const std::function<void(size_t)>& on_piece) {
+  const std::string path = cat(folder, "/", file.name);
+  if (sha256_of_file(path, on_piece) != file.sha256)
+    refuse_manifest(path, "the content that the manifest's checksum is of", "other content");
+}
+
+Manifest read_manifest(const std::string& folder) {
+  auto manifest = read_manifest_alone(folder);
+  for (const auto& file : manifest.files) check_size(folder, file);
   return manifest;
 }
 
 Manifest verify_checkpoint(const std::string& folder) {
   auto manifest = read_manifest(folder);
-  for (const auto& file : manifest.files) {
-    const std::string path = cat(folder, "/", file.name);
-    if (sha256_of_file(path) != file.sha256)
-      refuse_manifest(path, "the content that the manifest's checksum is of", "other content");
-  }
+  for (const auto& file : manifest.files) check_content(folder, file);
   return manifest;
 }
 

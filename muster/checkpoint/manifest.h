@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -51,5 +52,13 @@ Manifest verify_checkpoint(const std::string& folder);
 
 // As verify_checkpoint, but compares sizes only: cheap enough to judge many.
 Manifest read_manifest(const std::string& folder);
+
+// The manifest alone: of the files that it names nothing is looked at. Throws: io, invalid_argument.
+Manifest read_manifest_alone(const std::string& folder);
+
+// Compares one of the files with what the manifest says of it. Throws: io, invalid_argument.
+void check_size(const std::string& folder, const WrittenFile& file);
+void check_content(const std::string& folder, const WrittenFile& file,
+                   const std::function<void(size_t)>& on_piece = {});
 
 }  // namespace muster

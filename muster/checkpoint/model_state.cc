@@ -39,7 +39,7 @@ void check_model(const torch::nn::Module& model, const TensorEntries& entries, c
   std::set<std::string> known;
   for (const auto& [tensor_name, tensor] : model_tensors(model)) {
     known.insert(tensor_name);
-    const TensorEntry mine{tensor.scalar_type(), tensor.sizes().vec(), 0, 0};
+    const TensorEntry mine = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
     const auto found = entries.find(tensor_name);
     if (found == entries.end())
       refuse(cat(to_string(mine), " '", tensor_name, "'"), "no tensor of that name");

@@ -223,9 +223,9 @@ void check_tensors(const TensorEntries& entries, const std::vector<std::vector<P
         }
         ++present;
         used.insert(name);
-        TensorEntry expected{torch::kInt64, {}, 0, 0};
+        TensorEntry expected = tensor_entry(torch::kInt64, {});
         if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>)
-          expected = {parameter.tensor.scalar_type(), parameter.tensor.sizes().vec(), 0, 0};
+          expected = tensor_entry(parameter.tensor.scalar_type(), parameter.tensor.sizes().vec());
         if (!found->second.same_kind(expected)) {
           refuse_optimizer(cat(to_string(expected), " '", name, "'"), to_string(found->second),
                            "resume with the model that was saved");
@@ -255,7 +255,7 @@ json parse_description(const std::string& description) {
 TensorEntries entries_of(const NamedTensors& tensors) {
   TensorEntries entries;
   for (const auto& [name, tensor] : tensors)
-    entries[name] = {tensor.scalar_type(), tensor.sizes().vec(), 0, 0};
+    entries[name] = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
   return entries;
 }
 

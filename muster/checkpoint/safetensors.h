@@ -9,6 +9,8 @@
 #include <string>
 
 #include "muster/checkpoint/durable_file.h"
+#include "muster/checkpoint/safetensors_dtype.h"
+#include "muster/checkpoint/safetensors_file.h"
 #include "muster/checkpoint/safetensors_header.h"
 
 namespace muster {
@@ -24,11 +26,7 @@ struct SafetensorsContent {
 // (see parse_safetensors_header) or is cut short.
 SafetensorsContent read_safetensors(const std::string& path);
 
-// Reads the head alone: the JSON text as it is, and the size of the data behind it.
-struct SafetensorsHead {
-  std::string json;
-  uint64_t data_bytes = 0;
-};
+// Reads the head alone.
 SafetensorsHead read_safetensors_head(const std::string& path);
 
 // Writes a new file, durably, tensors aligned to their element size. Tensors may lie on any device and have

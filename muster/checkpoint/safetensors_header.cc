@@ -4,45 +4,39 @@
 #include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/shown_text.h"
 
 namespace muster {
 
 namespace {
 
-using c10::ScalarType;
-
 constexpr const char* kMetadataKey = "__metadata__";
 constexpr size_t kMaxDimensions = 64;  // LibTorch's own limit
 
-constexpr std::array<std::pair<const char*, ScalarType>, 16> kDtypes = {{
-    {"BOOL", ScalarType::Bool},
-    {"U8", ScalarType::Byte},
-    {"I8", ScalarType::Char},
-    {"U16", ScalarType::UInt16},
-    {"I16", ScalarType::Short},
-    {"U32", ScalarType::UInt32},
-    {"I32", ScalarType::Int},
-    {"U64", ScalarType::UInt64},
-    {"I64", ScalarType::Long},
-    {"F8_E4M3", ScalarType::Float8_e4m3fn},
-    {"F8_E5M2", ScalarType::Float8_e5m2},
-    {"F16", ScalarType::Half},
-    {"BF16", ScalarType::BFloat16},
-    {"F32", ScalarType::Float},
-    {"F64", ScalarType::Double},
-    {"C64", ScalarType::ComplexFloat},
+constexpr std::array<std::pair<const char*, uint64_t>, 16> kElementSizes = {{
+    {"BOOL", 1},
+    {"U8", 1},
+    {"I8", 1},
+    {"U16", 2},
+    {"I16", 2},
+    {"U32", 4},
+    {"I32", 4},
+    {"U64", 8},
+    {"I64", 8},
+    {"F8_E4M3", 1},
+    {"F8_E5M2", 1},
+    {"F16", 2},
+    {"BF16", 2},
+    {"F32", 4},
+    {"F64", 8},
+    {"C64", 8},
 }};
-
-std::optional<ScalarType> dtype_named(std::string_view name) {
-  for (const auto& [text, dtype] : kDtypes)
-    if (name == text) return dtype;
-  return std::nullopt;
-}
 
 // Takes the events of nlohmann's parser, whose documents silently keep the last of duplicate keys. Every
 // method answers false to stop; `problem` says why.
@@ -78,9 +72,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       return true;
     }
     if (place_ != Place::tensor || key_ != "dtype") return unexpected("a text");
-    const auto dtype = dtype_named(value);
-    if (!dtype) return stop(cat("tensor '", tensor_, "' has the unknown dtype '", value, "'"));
-    entry_.dtype = *dtype;
+    if (safetensors_element_size(value) == 0)
+      return stop(cat("tensor '", tensor_, "' has the unknown dtype '", value, "'"));
+    entry_.dtype = value;
     return true;
   }
 
@@ -152,7 +146,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 // The bytes of a tensor, or nothing when they overflow.
 std::optional<uint64_t> size_of(const TensorEntry& entry) {
   // Zero extents do not excuse the others: strides are products of those.
-  uint64_t size = c10::elementSize(entry.dtype);
+  uint64_t size = safetensors_element_size(entry.dtype);
   bool empty = false;
   for (const int64_t extent : entry.shape) {
     if (extent == 0) {
@@ -195,14 +189,13 @@ std::string tiling_problem(const SafetensorsHeader& header, uint64_t data_bytes)
 }  // namespace
 
 std::string to_string(const TensorEntry& entry) {
-  return cat(safetensors_dtype(entry.dtype).value_or(c10::toString(entry.dtype)), "[",
-             join(entry.shape, ", "), "]");
+  return cat(entry.dtype, "[", join(entry.shape, ", "), "]");
 }
 
-std::optional<std::string> safetensors_dtype(ScalarType dtype) {
-  for (const auto& [text, known] : kDtypes)
-    if (known == dtype) return text;
-  return std::nullopt;
+uint64_t safetensors_element_size(std::string_view dtype) {
+  for (const auto& [name, size] : kElementSizes)
+    if (name == dtype) return size;
+  return 0;
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes,
@@ -214,8 +207,9 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_
     reader.problem = tiling_problem(reader.header, data_bytes);
   }
   if (!reader.problem.empty()) {
-    throw Error(ErrorCode::invalid_argument, cat("safetensors: expected a valid file in '", name, "', got ",
-                                                 reader.problem, "; it is damaged or of another kind"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("safetensors: expected a valid file in '", name, "', got ", shown_text(reader.problem),
+                    "; it is damaged or of another kind"));
   }
   return std::move(reader.header);
 }
@@ -235,9 +229,7 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
   std::sort(by_place.begin(), by_place.end());
   for (const auto& [begin, name] : by_place) {
     const auto& entry = header.tensors.at(name);
-    json[name] = {{"dtype", safetensors_dtype(entry.dtype).value()},
-                  {"shape", entry.shape},
-                  {"data_offsets", {entry.begin, entry.end}}};
+    json[name] = {{"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}};
   }
   try {
     std::string text = json.dump();

@@ -1,12 +1,10 @@
 // The head of a safetensors file: which tensors it holds and where. Parsed strictly, because checkpoints come
-// from anywhere. Called by safetensors.h, and by load, which sends a head to the other ranks.
+// from anywhere. Called by safetensors.h, by load, which sends a head to the other ranks, and by whoever
+// looks at a file without LibTorch.
 #pragma once
-
-#include <c10/core/ScalarType.h>
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +14,7 @@ namespace muster {
 using Metadata = std::map<std::string, std::string>;
 
 struct TensorEntry {
-  c10::ScalarType dtype = c10::ScalarType::Float;
+  std::string dtype = "F32";  // the format's name
   std::vector<int64_t> shape;
   uint64_t begin = 0;  // in the data, which follows the head
   uint64_t end = 0;
@@ -32,8 +30,8 @@ struct SafetensorsHeader {
   Metadata metadata;
 };
 
-// The format's name of a dtype ("F32", "BF16", ...), or nothing when it has none.
-std::optional<std::string> safetensors_dtype(c10::ScalarType dtype);
+// The bytes of an element of the dtype that the format calls so ("F32", "BF16", ...); 0: it has none such.
+uint64_t safetensors_element_size(std::string_view dtype);
 
 // Parses the JSON text of a head. Refuses what is no plain safetensors head: duplicate or unknown keys,
 // deeper nesting, unknown dtypes, sizes that overflow or differ from their extent, and extents that overlap,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -24,7 +25,7 @@ class Sha256 {
   std::unique_ptr<Context> context_;
 };
 
-// Of a whole file, read in pieces. Throws: io.
-std::string sha256_of_file(const std::string& path);
+// Of a whole file, read in pieces; `on_piece` is told the size of each. Throws: io.
+std::string sha256_of_file(const std::string& path, const std::function<void(size_t)>& on_piece = {});
 
 }  // namespace muster

@@ -15,6 +15,7 @@
 #include "muster/base/version.h"
 #include "muster/cli/agent.h"
 #include "muster/cli/bench.h"
+#include "muster/cli/checkpoint.h"
 #include "muster/cli/devices.h"
 #include "muster/cli/doctor.h"
 #include "muster/cli/jobs.h"
@@ -43,6 +44,7 @@ constexpr Command kCommands[] = {
     {"devices", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_devices(app, exit_code); }},
     {"tasks", muster::add_tasks},
     {"bench", [](CLI::App& app, Arguments&, int*) { muster::add_bench(app); }},
+    {"checkpoint", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_checkpoint(app, exit_code); }},
     {"ps", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_ps(app, exit_code); }},
     {"stop", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_stop(app, exit_code); }},
     {"agent", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_agent(app, exit_code); }},
@@ -57,6 +59,7 @@ constexpr const char* kExamples = R"(Examples:
   muster tasks sweep.toml           many commands over its GPUs and CPUs
   muster devices                    what this machine has
   muster bench device               how fast its devices train
+  muster checkpoint ls runs/latest  what a run has saved
   muster ps                         your running jobs; muster stop ends them
   muster doctor                     what is wrong with it, and what to do
 `muster COMMAND --help` tells more.

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 TensorEntries entries_of(const torch::nn::Module& model) {
   TensorEntries entries;
   for (const auto& [name, tensor] : model_tensors(model))
-    entries[name] = {tensor.scalar_type(), tensor.sizes().vec(), 0, 0};
+    entries[name] = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
   return entries;
 }
 
@@ -47,7 +47,7 @@ TEST(ModelState, NamesTheFirstDifference) {
   entries["more.weight"] = {};
   EXPECT_THAT(refusal(entries), HasSubstr("'more.weight' as well"));
   entries = good;
-  entries["first.bias"].dtype = torch::kBFloat16;
+  entries["first.bias"].dtype = "BF16";
   EXPECT_THAT(refusal(entries), AllOf(HasSubstr("F32[8] 'first.bias'"), HasSubstr("BF16[8]")));
 }
 

@@ -27,13 +27,19 @@ MAY_USE = {
     "mpi": ["comm"],  # what carries comm's operations over MPI, a library of its own for each MPI
     "ddp": ["comm"],
     "data": ["base"],
-    "checkpoint": ["comm"],
+    "checkpoint files": ["base"],  # a part of checkpoint, see PARTS
+    "checkpoint": ["comm", "checkpoint files"],
     "parallel": ["comm", "ddp"],
     "train": ["ddp", "data", "checkpoint"],
     "run": ["comm", "data", "launch", "parallel", "train"],
     "bench": ["run", "ddp"],  # a program of its own
     "python": ["comm"],  # the module's C++ side, in python/muster
-    "cli": ["tasks", "cluster", "launch"],
+    "cli": ["tasks", "cluster", "launch", "checkpoint files"],
+}
+# Files of a data plane's folder that know no LibTorch and belong to muster_control: a part with arrows of its own.
+PARTS = {
+    "checkpoint files": ("checkpoint", ["checkpoint_diff", "checkpoint_export", "checkpoint_view", "directory", "durable_file",
+                                        "manifest", "safetensors_file", "safetensors_header", "sha256", "shown_text"]),
 }
 # The same for a single file that gathers more than its folder may; nothing in muster/ may include it.
 FILE_MAY_USE = {
@@ -43,7 +49,8 @@ FILE_MAY_USE = {
 MAY_ALSO_USE = {
     "bench": ["examples/02_gpt/gpt.h"],  # the model that is timed is the one that users read
 }
-CONTROL_PLANE = ["base", "store", "shm", "device", "placement", "supervise", "launch", "cluster", "tasks", "cli"]
+CONTROL_PLANE = ["base", "store", "shm", "device", "placement", "supervise", "launch", "cluster", "tasks", "cli",
+                 "checkpoint files"]
 
 LIBTORCH = re.compile(r"(torch|ATen|c10|c10d|caffe2|gloo)/")
 FORMATTING = re.compile(r"(fmt|spdlog)/")  # LibTorch's include path carries another fmt
@@ -69,6 +76,15 @@ def reachable(folder):
             seen.add(current)
             todo += MAY_USE[current]
     return seen
+
+
+def part_of(name):
+    """The row of MAY_USE that a file below muster/ belongs to: its folder, or the part of it that PARTS has."""
+    folder = name.split("/")[0]
+    for part, (whole, stems) in PARTS.items():
+        if folder == whole and pathlib.Path(name).stem in stems:
+            return part
+    return folder
 
 
 def public_headers(muster):
@@ -108,7 +124,7 @@ class Checker:
         return self.problems
 
     def check_file(self, path, name):
-        folder = name.split("/")[0] if "/" in name else ""
+        folder = part_of(name) if "/" in name else ""
         if folder not in MAY_USE and name not in FILE_MAY_USE:
             self.problems.append(f"muster/{name}: expected a folder of the table in {pathlib.Path(__file__).name}; "
                                  "enter it there, on its floor")
@@ -129,7 +145,7 @@ class Checker:
         if included in FILE_MAY_USE or "/" not in included:
             yield "gathers everything for users; include what is needed"
             return
-        target = included.split("/")[0]
+        target = part_of(included)
         roots = [folder] if folder else FILE_MAY_USE[name]
         allowed = set().union(*(reachable(root) for root in roots))
         if target not in allowed:

@@ -1,0 +1,215 @@
+#include "muster/checkpoint/checkpoint_view.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "muster/base/error.h"
+#include "muster/base/json_depth.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/directory.h"
+#include "muster/checkpoint/safetensors_file.h"
+#include "muster/checkpoint/shown_text.h"
+
+namespace muster {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kSuffix = ".safetensors";
+constexpr uint64_t kMaxDescriptionBytes = 16 << 20;
+
+bool is_folder(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+// Of the plain files in a folder, whatever they are.
+uint64_t bytes_in(const std::string& folder) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    struct stat info {};
+    if (::lstat(it->path().c_str(), &info) == 0 && S_ISREG(info.st_mode))
+      bytes += static_cast<uint64_t>(info.st_size);
+  }
+  return bytes;
+}
+
+uint64_t size_or_none(const std::string& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
+}
+
+int64_t written_at(const std::string& folder) {
+  struct stat info {};
+  const std::string manifest = cat(folder, "/", kManifestFile);
+  if (::lstat(manifest.c_str(), &info) != 0 && ::lstat(folder.c_str(), &info) != 0) return 0;
+  return info.st_mtim.tv_sec;
+}
+
+// What a manifest or a tensor of it says of one optimizer; empty when it does not.
+std::string kind_in(const std::string& description) {
+  if (nests_too_deep(description)) return "";
+  const auto parsed = json::parse(description, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object()) return "";
+  const auto kind = parsed.value("kind", json());
+  return kind.is_string() ? kind.get<std::string>() : "";
+}
+
+std::string text_of_tensor(const SafetensorsFile& file, const TensorEntry& entry) {
+  if (entry.dtype != "U8" || entry.end - entry.begin > kMaxDescriptionBytes) return "";
+  std::string text(entry.end - entry.begin, '\0');
+  file.read(text.data(), text.size(), entry.begin);
+  return text;
+}
+
+// "net" of "tensors/net/description", as muster::Checkpoints saves several optimizers.
+std::string optimizer_part(const std::string& tensor) {
+  constexpr std::string_view kBefore = "tensors/", kAfter = "/description";
+  if (!tensor.starts_with(kBefore) || !tensor.ends_with(kAfter)) return "";
+  if (tensor.size() <= kBefore.size() + kAfter.size()) return "";
+  return tensor.substr(kBefore.size(), tensor.size() - kBefore.size() - kAfter.size());
+}
+
+template <class Work>
+std::string problem_of(const Work& work) {
+  try {
+    work();
+    return "";
+  } catch (const Error& error) {
+    return printable(without_room(error.message()));
+  }
+}
+
+void verify_file(const std::string& folder, const WrittenFile& file, const OnBytesRead& on_bytes) {
+  const std::string path = cat(folder, "/", file.name);
+  check_size(folder, file);
+  check_content(folder, file, [&](size_t bytes) {
+    if (on_bytes) on_bytes(path, bytes);
+  });
+  if (file.name.ends_with(kSuffix)) SafetensorsFile(path).header();
+}
+
+}  // namespace
+
+std::string without_room(const std::string& message) {
+  constexpr std::string_view kRoom = "checkpoint: ";
+  return message.starts_with(kRoom) ? message.substr(kRoom.size()) : message;
+}
+
+std::string checkpoints_folder(const std::string& folder) {
+  if (!is_folder(folder)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("expected a folder, got '", folder, "'; name a run's folder or its checkpoints/"));
+  }
+  const std::string inner = cat(folder, "/checkpoints");
+  return list_checkpoints(folder).empty() && is_folder(inner) ? inner : folder;
+}
+
+std::vector<ListedCheckpoint> list_with_state(const std::string& directory) {
+  std::vector<ListedCheckpoint> listed;
+  for (const auto& [step, path] : list_checkpoints(directory)) {
+    ListedCheckpoint row{.step = step,
+                         .path = path,
+                         .written_seconds = written_at(path),
+                         .bytes = bytes_in(path),
+                         .world_size = 0,
+                         .problem = {}};
+    row.problem = problem_of([&] {
+      const Manifest manifest = read_manifest(path);
+      row.world_size = manifest.world_size;
+      if (manifest.position.step == step) return;
+      throw Error(ErrorCode::invalid_argument,
+                  cat("checkpoint: expected step ", step, " in '", path, "', got a manifest of step ",
+                      manifest.position.step, "; it was renamed or mixed"));
+    });
+    listed.push_back(std::move(row));
+  }
+  return listed;
+}
+
+CheckpointView view_checkpoint(const std::string& path) {
+  CheckpointView view{.path = path, .has_manifest = is_folder(path), .manifest = {}, .files = {}};
+  if (view.has_manifest) {
+    view.manifest = read_manifest(path);
+    for (const auto& file : view.manifest.files)
+      view.files.push_back({.name = file.name, .path = cat(path, "/", file.name), .bytes = file.bytes});
+    return view;
+  }
+  const SafetensorsFile file(path);
+  const uint64_t bytes = sizeof(uint64_t) + file.head().json.size() + file.head().data_bytes;
+  view.files.push_back({.name = fs::path(path).filename().string(), .path = path, .bytes = bytes});
+  return view;
+}
+
+const ViewedFile& chosen_file(const CheckpointView& view, const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto& file : view.files) {
+    if (file.name == name || file.name == name + kSuffix) return file;
+    names.push_back(file.name);
+  }
+  throw Error(ErrorCode::invalid_argument,
+              cat("expected a file of '", view.path, "' (", join_first(names, ", ", 8), "), got '",
+                  shown_text(name), "'; correct it"));
+}
+
+const ViewedFile& model_file(const CheckpointView& view) {
+  return view.has_manifest ? chosen_file(view, kModelFile) : view.files.at(0);
+}
+
+bool is_safetensors(const ViewedFile& file) {
+  return file.name.ends_with(kSuffix);
+}
+
+std::string optimizer_kinds(const CheckpointView& view) {
+  if (!view.manifest.optimizer.empty()) return kind_in(view.manifest.optimizer);
+  if (view.manifest.find(kPartsFile) == nullptr) return "";
+  const SafetensorsFile parts(cat(view.path, "/", kPartsFile));
+  std::vector<std::string> kinds;
+  for (const auto& [name, entry] : parts.header().tensors) {
+    const std::string part = optimizer_part(name);
+    const std::string kind = part.empty() ? "" : kind_in(text_of_tensor(parts, entry));
+    if (!kind.empty()) kinds.push_back(cat(part, ": ", kind));
+  }
+  return join_first(kinds, ", ", 16);
+}
+
+uint64_t element_count(const TensorEntry& entry) {
+  return (entry.end - entry.begin) / std::max<uint64_t>(1, safetensors_element_size(entry.dtype));
+}
+
+std::vector<VerifiedFile> verify_files(const std::string& path, const OnBytesRead& on_bytes) {
+  std::vector<VerifiedFile> rows;
+  if (!is_folder(path)) {
+    VerifiedFile row{.checkpoint = path, .file = {}, .bytes = 0, .has_checksum = false, .problem = {}};
+    row.problem = problem_of([&] {
+      const SafetensorsFile file(path);
+      row.bytes = sizeof(uint64_t) + file.head().json.size() + file.head().data_bytes;
+      file.header();
+    });
+    return {row};
+  }
+  Manifest manifest;
+  const std::string problem = problem_of([&] { manifest = read_manifest_alone(path); });
+  rows.push_back({.checkpoint = path,
+                  .file = kManifestFile,
+                  .bytes = size_or_none(cat(path, "/", kManifestFile)),
+                  .has_checksum = true,
+                  .problem = problem});
+  for (const auto& file : manifest.files) {
+    rows.push_back({.checkpoint = path,
+                    .file = file.name,
+                    .bytes = file.bytes,
+                    .has_checksum = true,
+                    .problem = problem_of([&] { verify_file(path, file, on_bytes); })});
+  }
+  return rows;
+}
+
+}  // namespace muster

@@ -1,0 +1,56 @@
+#include "muster/checkpoint/safetensors_dtype.h"
+
+#include <array>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+using c10::ScalarType;
+
+constexpr std::array<std::pair<const char*, ScalarType>, 16> kDtypes = {{
+    {"BOOL", ScalarType::Bool},
+    {"U8", ScalarType::Byte},
+    {"I8", ScalarType::Char},
+    {"U16", ScalarType::UInt16},
+    {"I16", ScalarType::Short},
+    {"U32", ScalarType::UInt32},
+    {"I32", ScalarType::Int},
+    {"U64", ScalarType::UInt64},
+    {"I64", ScalarType::Long},
+    {"F8_E4M3", ScalarType::Float8_e4m3fn},
+    {"F8_E5M2", ScalarType::Float8_e5m2},
+    {"F16", ScalarType::Half},
+    {"BF16", ScalarType::BFloat16},
+    {"F32", ScalarType::Float},
+    {"F64", ScalarType::Double},
+    {"C64", ScalarType::ComplexFloat},
+}};
+
+}  // namespace
+
+std::optional<std::string> safetensors_dtype(ScalarType dtype) {
+  for (const auto& [name, known] : kDtypes)
+    if (known == dtype) return name;
+  return std::nullopt;
+}
+
+ScalarType scalar_type_of(const TensorEntry& entry) {
+  for (const auto& [name, dtype] : kDtypes)
+    if (name == entry.dtype) return dtype;
+  throw Error(ErrorCode::internal, cat("safetensors: expected a dtype of the format, got '", entry.dtype,
+                                       "'; ask for the dtype of a parsed head only"));
+}
+
+TensorEntry tensor_entry(ScalarType dtype, std::vector<int64_t> shape) {
+  return {.dtype = safetensors_dtype(dtype).value_or(c10::toString(dtype)),
+          .shape = std::move(shape),
+          .begin = 0,
+          .end = 0};
+}
+
+}  // namespace muster

@@ -1,0 +1,22 @@
+// LibTorch's dtypes by the names that safetensors files have for them.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+#include <string>
+
+#include "muster/checkpoint/safetensors_header.h"
+
+namespace muster {
+
+// The format's name of a dtype ("F32", "BF16", ...), or nothing when it has none.
+std::optional<std::string> safetensors_dtype(c10::ScalarType dtype);
+
+// The other way round, for a name that parse_safetensors_header lets pass.
+c10::ScalarType scalar_type_of(const TensorEntry& entry);
+
+// What a head says of such a tensor, without its place. A dtype that the format lacks has LibTorch's name.
+TensorEntry tensor_entry(c10::ScalarType dtype, std::vector<int64_t> shape);
+
+}  // namespace muster

@@ -1,0 +1,18 @@
+// What a file says, as a message or a table shows it: it can neither disturb a terminal nor fill it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "muster/base/strings.h"
+
+namespace muster {
+
+// Control characters as '?'; of a longer text the beginning and "…".
+inline std::string shown_text(std::string_view text, size_t most = 300) {
+  if (text.size() <= most) return printable(text);
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80) --most;  // a whole character
+  return printable(text.substr(0, most)) + "…";
+}
+
+}  // namespace muster

@@ -1,0 +1,177 @@
+#include "muster/cli/checkpoint.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/checkpoint_view.h"
+#include "muster/checkpoint/directory.h"
+#include "muster/checkpoint/safetensors_file.h"
+#include "muster/checkpoint/shown_text.h"
+#include "muster/cli/checkpoint_text.h"
+#include "muster/cli/reading_line.h"
+#include "muster/cli/usage.h"
+
+namespace muster {
+
+namespace {
+
+constexpr const char* kCheckpointExamples = R"(Examples:
+  muster checkpoint ls runs/latest                      the checkpoints of the newest run, newest first
+  muster checkpoint show runs/latest/checkpoints/step-460
+  muster checkpoint verify runs/latest                  reads every file, and compares checksums
+`muster checkpoint COMMAND --help` tells more.
+)";
+
+constexpr const char* kLsExamples = R"(Examples:
+  muster checkpoint ls                        of this folder
+  muster checkpoint ls runs/latest            of a run
+  muster checkpoint ls --json checkpoints/    the same for programs
+)";
+
+constexpr const char* kShowExamples = R"(Examples:
+  muster checkpoint show checkpoints/step-460
+  muster checkpoint show checkpoints/step-460 --file model    the model's tensors alone
+  muster checkpoint show model.safetensors                    a file from elsewhere
+)";
+
+constexpr const char* kVerifyExamples = R"(Examples:
+  muster checkpoint verify checkpoints/step-460
+  muster checkpoint verify runs/latest        every checkpoint of a run
+  muster checkpoint verify a.safetensors      has no checksum: its head is compared with its size
+Exit code 1: something is damaged.
+)";
+
+bool is_there(const std::string& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0;
+}
+
+void expect_there(const std::string& path) {
+  if (is_there(path)) return;
+  fail_usage(cat("expected a checkpoint's folder or a safetensors file, got '", shown_text(path),
+                 "', which does not exist; see `muster checkpoint ls`"));
+}
+
+// What `read` returns. What is wrong with the files is no wrong usage.
+template <class Read>
+auto read_files(const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    throw Error(ErrorCode::io, shown_text(without_room(error.message()), 1000));
+  }
+}
+
+struct CheckpointFlags {
+  std::string folder = ".";
+  std::vector<std::string> paths;
+  std::string file;
+  bool json = false;
+};
+
+void show_list(const CheckpointFlags& flags) {
+  if (is_there(cat(flags.folder, "/", kManifestFile))) {
+    fail_usage(cat("expected a folder of checkpoints, got '", shown_text(flags.folder),
+                   "', which is one; see `muster checkpoint show`"));
+  }
+  const std::string directory = checkpoints_folder(flags.folder);
+  const auto listed = read_files([&] { return list_with_state(directory); });
+  write_all(STDOUT_FILENO, flags.json ? listed_json(listed, directory) : listed_text(listed, directory));
+}
+
+void show_one(const CheckpointFlags& flags) {
+  const std::string& path = flags.paths.at(0);
+  expect_there(path);
+  const CheckpointView view = read_files([&] { return view_checkpoint(path); });
+  std::vector<ViewedFile> wanted = view.files;
+  if (!flags.file.empty()) wanted = {chosen_file(view, flags.file)};
+  const std::string text = read_files([&] {
+    std::vector<FileTensors> files;
+    for (const auto& file : wanted)
+      if (is_safetensors(file) || !view.has_manifest)
+        files.push_back({file, SafetensorsFile(file.path).header()});
+    return flags.json ? view_json(view, files) : view_text(view, files);
+  });
+  write_all(STDOUT_FILENO, text);
+}
+
+// A folder of checkpoints, or a run's, stands for all that are in it.
+std::vector<std::string> each_checkpoint(const std::vector<std::string>& paths) {
+  std::vector<std::string> all;
+  for (const std::string& path : paths) {
+    expect_there(path);
+    struct stat info {};
+    std::vector<StepFolder> inside;
+    if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && !is_there(cat(path, "/", kManifestFile)))
+      inside = list_checkpoints(checkpoints_folder(path));
+    if (inside.empty()) all.push_back(path);
+    for (const auto& found : inside) all.push_back(found.path);
+  }
+  return all;
+}
+
+int verify_all(const CheckpointFlags& flags) {
+  std::vector<VerifiedFile> rows;
+  {
+    ReadingLine line;
+    for (const std::string& path : each_checkpoint(flags.paths)) {
+      const auto of_path =
+          verify_files(path, [&](const std::string& file, size_t bytes) { line.add(file, bytes); });
+      rows.insert(rows.end(), of_path.begin(), of_path.end());
+    }
+  }
+  write_all(STDOUT_FILENO, flags.json ? verified_json(rows) : verified_text(rows));
+  return std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.problem.empty(); }) ? 0 : 1;
+}
+
+using SharedFlags = std::shared_ptr<CheckpointFlags>;
+
+void add_ls(CLI::App& app, const SharedFlags& flags) {
+  CLI::App* const command = app.add_subcommand("ls", "List the checkpoints of a folder or run, newest first");
+  command->footer(kLsExamples);
+  command->add_option("FOLDER", flags->folder, "A run's folder, or its checkpoints/ [.]");
+  command->add_flag("--json", flags->json, "Print JSON");
+  command->callback([flags] { show_list(*flags); });
+}
+
+void add_show(CLI::App& app, const SharedFlags& flags) {
+  CLI::App* const command = app.add_subcommand("show", "Show what a checkpoint or a safetensors file holds");
+  command->footer(kShowExamples);
+  command->add_option("PATH", flags->paths, "A checkpoint's folder, or a safetensors file")
+      ->required()
+      ->expected(1);
+  command->add_option("--file", flags->file, "Only the tensors of this file: model, optim, parts")
+      ->type_name("NAME");
+  command->add_flag("--json", flags->json, "Print JSON");
+  command->callback([flags] { show_one(*flags); });
+}
+
+void add_verify(CLI::App& app, const SharedFlags& flags, int* exit_code) {
+  CLI::App* const command = app.add_subcommand("verify", "Read every file, and compare its checksum");
+  command->footer(kVerifyExamples);
+  command->add_option("PATH", flags->paths, "Checkpoints' folders, folders of them, or safetensors files")
+      ->required();
+  command->add_flag("--json", flags->json, "Print JSON");
+  command->callback([flags, exit_code] { *exit_code = verify_all(*flags); });
+}
+
+}  // namespace
+
+void add_checkpoint(CLI::App& app, int* exit_code) {
+  CLI::App* const command = app.add_subcommand("checkpoint", "Look at checkpoints and safetensors files");
+  command->footer(kCheckpointExamples);
+  command->require_subcommand(1);
+  const auto flags = std::make_shared<CheckpointFlags>();
+  add_ls(*command, flags);
+  add_show(*command, flags);
+  add_verify(*command, flags, exit_code);
+}
+
+}  // namespace muster

@@ -1,0 +1,199 @@
+#include "muster/cli/checkpoint_text.h"
+
+#include <algorithm>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/checkpoint/shown_text.h"
+#include "muster/placement/text_table.h"
+
+namespace muster {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kShownName = 120;
+constexpr size_t kShownValue = 200;
+
+// Only ASCII, so that no name can steer a terminal.
+std::string checkpoint_document(const ordered_json& document) {
+  return document.dump(2, ' ', true, ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string shown_time(int64_t seconds) {
+  if (seconds == 0) return "-";
+  const auto time = static_cast<std::time_t>(seconds);
+  std::tm parts{};
+  char text[32];
+  if (::localtime_r(&time, &parts) == nullptr) return "-";
+  return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &parts)};
+}
+
+std::string shown_state(const std::string& problem) {
+  return problem.empty() ? "whole" : cat("damaged: ", shown_text(problem));
+}
+
+uint64_t elements_in(const SafetensorsHeader& header) {
+  uint64_t count = 0;
+  for (const auto& [name, entry] : header.tensors) count += element_count(entry);
+  return count;
+}
+
+const FileTensors* model_of(const CheckpointView& view, const std::vector<FileTensors>& files) {
+  for (const auto& file : files)
+    if (!view.has_manifest || file.file.name == kModelFile) return &file;
+  return nullptr;
+}
+
+void add_position(std::vector<std::vector<std::string>>& rows, const Manifest& manifest) {
+  const auto& position = manifest.position;
+  rows.push_back({"step", cat(position.step)});
+  rows.push_back({"ranks", cat(manifest.world_size)});
+  if (position.epoch == 0 && position.samples_seen == 0) return;  // the program did not say
+  rows.push_back({"epoch", cat(position.epoch, ", batch ", position.batch)});
+  const std::string of = position.dataset_size > 0 ? cat(", data set of ", position.dataset_size) : "";
+  rows.push_back({"samples seen", cat(position.samples_seen, of)});
+}
+
+std::string facts_text(const CheckpointView& view, const std::vector<FileTensors>& files) {
+  std::vector<std::vector<std::string>> rows;
+  if (view.has_manifest) add_position(rows, view.manifest);
+  if (const auto* model = model_of(view, files))
+    rows.push_back({"parameters", cat(elements_in(model->header), " in ",
+                                      plural(model->header.tensors.size(), "tensor"), ", buffers included")});
+  const std::string optimizer = view.has_manifest ? optimizer_kinds(view) : "";
+  if (!optimizer.empty()) rows.push_back({"optimizer", shown_text(optimizer, kShownValue)});
+  for (const auto& [name, value] : view.manifest.user)
+    rows.push_back({cat("user: ", shown_text(name, kShownName)), shown_text(value, kShownValue)});
+  if (!view.has_manifest && !files.empty())
+    for (const auto& [name, value] : files[0].header.metadata)
+      rows.push_back({cat("metadata: ", shown_text(name, kShownName)), shown_text(value, kShownValue)});
+  return format_table({{"path"}, {shown_text(view.path)}}, rows);
+}
+
+std::string files_text(const CheckpointView& view) {
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& file : view.files) {
+    const auto* record = view.manifest.find(file.name);
+    rows.push_back({shown_text(file.name, kShownName), format_bytes(file.bytes),
+                    record == nullptr ? "-" : shown_text(record->sha256.substr(0, 16))});
+  }
+  return format_table({{"file"}, {"size", true}, {"sha256 begins"}}, rows);
+}
+
+std::string tensors_text(const FileTensors& file) {
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [name, entry] : file.header.tensors) {
+    rows.push_back({shown_text(name, kShownName), entry.dtype, cat("[", join(entry.shape, ", "), "]"),
+                    format_bytes(entry.end - entry.begin)});
+  }
+  return format_table(
+      {{cat("tensor of ", shown_text(file.file.name, kShownName))}, {"type"}, {"shape"}, {"size", true}},
+      rows);
+}
+
+ordered_json tensors_json(const FileTensors& file) {
+  ordered_json list = ordered_json::array();
+  for (const auto& [name, entry] : file.header.tensors) {
+    list.push_back(
+        {{"name", name}, {"dtype", entry.dtype}, {"shape", entry.shape}, {"bytes", entry.end - entry.begin}});
+  }
+  return list;
+}
+
+ordered_json files_json(const CheckpointView& view, const std::vector<FileTensors>& files) {
+  ordered_json list = ordered_json::array();
+  for (const auto& file : view.files) {
+    ordered_json item = {{"name", file.name}, {"bytes", file.bytes}};
+    if (const auto* record = view.manifest.find(file.name)) item["sha256"] = record->sha256;
+    const auto found =
+        std::find_if(files.begin(), files.end(), [&](const auto& it) { return it.file.name == file.name; });
+    if (found != files.end()) {
+      item["metadata"] = found->header.metadata;
+      item["tensors"] = tensors_json(*found);
+    }
+    list.push_back(std::move(item));
+  }
+  return list;
+}
+
+}  // namespace
+
+std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::string& directory) {
+  if (listed.empty()) return cat("no checkpoint in '", shown_text(directory), "'\n");
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& row : listed) {
+    rows.push_back({cat(row.step), shown_time(row.written_seconds), format_bytes(row.bytes),
+                    row.world_size > 0 ? cat(row.world_size) : "-", shown_state(row.problem)});
+  }
+  return format_table({{"step", true}, {"written"}, {"size", true}, {"ranks", true}, {"state"}}, rows);
+}
+
+std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::string& directory) {
+  ordered_json list = ordered_json::array();
+  for (const auto& row : listed) {
+    ordered_json item = {
+        {"step", row.step},   {"path", row.path},      {"written_seconds", row.written_seconds},
+        {"bytes", row.bytes}, {"world_size", nullptr}, {"whole", row.problem.empty()}};
+    if (row.world_size > 0) item["world_size"] = row.world_size;
+    if (!row.problem.empty()) item["problem"] = row.problem;
+    list.push_back(std::move(item));
+  }
+  return checkpoint_document(
+      {{"schema", "muster.checkpoints/1"}, {"folder", directory}, {"checkpoints", list}});
+}
+
+std::string view_text(const CheckpointView& view, const std::vector<FileTensors>& files) {
+  std::string text = cat(facts_text(view, files), "\n", files_text(view));
+  for (const auto& file : files) text += cat("\n", tensors_text(file));
+  return text;
+}
+
+std::string view_json(const CheckpointView& view, const std::vector<FileTensors>& files) {
+  ordered_json document = {{"schema", "muster.checkpoint_view/1"}, {"path", view.path}};
+  if (view.has_manifest) {
+    const auto& position = view.manifest.position;
+    document["step"] = position.step;
+    document["epoch"] = position.epoch;
+    document["batch"] = position.batch;
+    document["epoch_samples"] = position.epoch_samples;
+    document["samples_seen"] = position.samples_seen;
+    document["dataset_size"] = position.dataset_size;
+    document["world_size"] = view.manifest.world_size;
+    document["optimizer"] = optimizer_kinds(view);
+    document["user"] = view.manifest.user;
+  }
+  if (const auto* model = model_of(view, files)) document["parameters"] = elements_in(model->header);
+  document["files"] = files_json(view, files);
+  return checkpoint_document(document);
+}
+
+std::string verified_text(const std::vector<VerifiedFile>& rows) {
+  std::vector<std::vector<std::string>> cells;
+  for (const auto& row : rows) {
+    std::string state = shown_state(row.problem);
+    if (row.problem.empty() && !row.has_checksum) state = "whole by its head; no checksum";
+    cells.push_back(
+        {shown_text(row.checkpoint), shown_text(row.file, kShownName), format_bytes(row.bytes), state});
+  }
+  return format_table({{"checkpoint"}, {"file"}, {"size", true}, {"state"}}, cells);
+}
+
+std::string verified_json(const std::vector<VerifiedFile>& rows) {
+  ordered_json list = ordered_json::array();
+  for (const auto& row : rows) {
+    ordered_json item = {{"path", row.checkpoint},
+                         {"bytes", row.bytes},
+                         {"checksum", row.has_checksum},
+                         {"whole", row.problem.empty()}};
+    if (!row.file.empty()) item["file"] = row.file;
+    if (!row.problem.empty()) item["problem"] = row.problem;
+    list.push_back(std::move(item));
+  }
+  return checkpoint_document({{"schema", "muster.checkpoint_verify/1"}, {"files", list}});
+}
+
+}  // namespace muster

@@ -1,0 +1,35 @@
+#include "muster/cli/reading_line.h"
+
+#include <unistd.h>
+
+#include "muster/base/patient_write.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/checkpoint/shown_text.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenLines{250};
+constexpr const char* kEmptyLine = "\r\033[K";
+
+}  // namespace
+
+ReadingLine::ReadingLine() : terminal_(::isatty(STDERR_FILENO) == 1), next_(Clock::now() + kBetweenLines) {}
+
+ReadingLine::~ReadingLine() {
+  if (shown_) write_within(STDERR_FILENO, kEmptyLine, kReaderPatience);
+}
+
+void ReadingLine::add(const std::string& path, size_t bytes) {
+  bytes_ += bytes;
+  if (!terminal_ || Clock::now() < next_) return;
+  next_ = Clock::now() + kBetweenLines;
+  shown_ = true;
+  const std::string name = path.size() <= 60 ? path : path.substr(path.size() - 60);
+  write_within(STDERR_FILENO, cat(kEmptyLine, format_bytes(bytes_), " read: ", shown_text(name)),
+               kReaderPatience);
+}
+
+}  // namespace muster

@@ -1,0 +1,29 @@
+// A line on standard error that says what is being read, while that takes long. On a terminal only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "muster/base/clock.h"
+
+namespace muster {
+
+class ReadingLine {
+ public:
+  ReadingLine();
+  ReadingLine(const ReadingLine&) = delete;
+  ReadingLine& operator=(const ReadingLine&) = delete;
+  ~ReadingLine();  // takes the line away
+
+  // So many more bytes of `path` have been read.
+  void add(const std::string& path, size_t bytes);
+
+ private:
+  bool terminal_;
+  bool shown_ = false;
+  uint64_t bytes_ = 0;
+  Clock::time_point next_;
+};
+
+}  // namespace muster

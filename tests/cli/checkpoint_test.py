@@ -1,0 +1,150 @@
+"""`muster checkpoint` over real files, whole ones and hostile ones.
+
+    checkpoint_test.py MUSTER      the program
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+MUSTER = ""
+STEER = "\033[31mred\u009b"
+
+
+def safetensors(tensors):
+    """The bytes of a file with these tensors: name -> (dtype, shape, bytes)."""
+    head, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        head[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(head, ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def floats(*values):
+    return "F32", [len(values)], struct.pack(f"<{len(values)}f", *values)
+
+
+def checkpoint(folder, step, tensors, **changes):
+    folder.mkdir(parents=True)
+    content = safetensors(tensors)
+    (folder / "model.safetensors").write_bytes(content)
+    files = [{"name": "model.safetensors", "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}]
+    manifest = {"schema": "muster.checkpoint/1", "step": step, "epoch": 1, "batch": 2, "epoch_samples": 3, "samples_seen": 4,
+                "world_size": 2, "files": files, "user": {"who": STEER}, "optimizer": {"kind": "AdamW"}} | changes
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    manifest["sha256"] = hashlib.sha256(text).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
+class Checkpoint(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = pathlib.Path(scratch.name)
+
+    def muster(self, *words, code=0):
+        done = subprocess.run([MUSTER, "checkpoint", *words], cwd=self.folder, capture_output=True, text=True, timeout=30,
+                              stdin=subprocess.DEVNULL, check=False)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        self.assertNotIn("\033", done.stdout + done.stderr)
+        self.assertNotIn("\u009b", done.stdout + done.stderr)
+        if code != 0 and not done.stdout:
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        return done.stdout + done.stderr
+
+    def test_ls_is_newest_first_and_says_what_is_damaged(self):
+        checkpoint(self.folder / "run/checkpoints/step-9", 9, {"a": floats(1)})
+        checkpoint(self.folder / "run/checkpoints/step-10", 10, {"a": floats(1)})
+        os.truncate(self.folder / "run/checkpoints/step-10/model.safetensors", 10)
+        lines = self.muster("ls", "run").splitlines()
+        self.assertRegex(lines[1], r"^ +10 .* B +- +damaged: .*got 10")
+        self.assertRegex(lines[2], r"^ +9 .* B +2 +whole$")
+        listed = json.loads(self.muster("ls", "--json", "run/checkpoints"))["checkpoints"]
+        self.assertEqual([(row["step"], row["whole"]) for row in listed], [(10, False), (9, True)])
+        self.assertIn("no checkpoint", self.muster("ls"))
+
+    def test_show_tells_what_is_in_it(self):
+        checkpoint(self.folder / "step-9", 9, {"fc." + STEER: floats(1, 2)})
+        text = self.muster("show", "step-9")
+        for part in ("AdamW", "2 in 1 tensor", "?[31mred", "F32", "[2]"):
+            self.assertIn(part, text)
+        shown = json.loads(self.muster("show", "step-9", "--json", "--file", "model"))
+        self.assertEqual(shown["files"][0]["tensors"],
+                         [{"name": "fc." + STEER, "dtype": "F32", "shape": [2], "bytes": 8}])
+        self.assertIn("got 'optim'", self.muster("show", "step-9", "--file", "optim", code=2))
+
+    def test_a_file_of_a_model_hub(self):
+        (self.folder / "x.safetensors").write_bytes(safetensors({"a": floats(1, 2)}))
+        self.assertIn("2 in 1 tensor", self.muster("show", "x.safetensors"))
+        self.assertIn("no checksum", self.muster("verify", "x.safetensors"))
+
+    def test_verify_finds_a_changed_bit(self):
+        checkpoint(self.folder / "step-1", 1, {"a": floats(1)})
+        checkpoint(self.folder / "step-2", 2, {"a": floats(1)})
+        self.assertEqual(self.muster("verify", ".").count("whole"), 4)
+        path = self.folder / "step-2/model.safetensors"
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        self.assertIn("other content", self.muster("verify", ".", code=1))
+        self.muster("verify", "step-1")
+
+    def test_hostile_files_are_errors_in_a_line(self):
+        def entry(offsets):
+            return {"dtype": "U8", "shape": [2], "data_offsets": offsets}
+
+        def head(document):
+            text = document if isinstance(document, bytes) else json.dumps(document).encode()
+            return struct.pack("<Q", len(text)) + text
+
+        bad = {
+            "empty": b"", "length": b"\xff" * 8 + b"{}", "cut": safetensors({"a": floats(1, 2)})[:-1],
+            "overlap": head({"a": entry([0, 2]), "b": entry([1, 3])}) + b"abc",
+            "deep": head(b'{"a":' * 1_000_000), "arrays": head(b"[" * 1_000_000),
+            "steer": head({STEER: {"dtype": STEER, "shape": [], "data_offsets": [0, 0]}}),
+            "name": head({"x" * 1_000_000: {"dtype": "?", "shape": [], "data_offsets": [0, 0]}}),
+        }
+        for name, content in bad.items():
+            (self.folder / name).write_bytes(content)
+            self.assertLess(len(self.muster("show", name, code=1)), 2000, name)
+            self.muster("verify", name, code=1)
+        os.mkfifo(self.folder / "fifo")
+        for name in ("fifo", "/dev/zero", "."):
+            self.muster("show", name, code=1)
+            self.muster("verify", name, code=1)
+
+    def test_hostile_manifests_are_damaged_rows(self):
+        tensors = {"a": floats(1)}
+        checkpoint(self.folder / "step-1", 1, tensors, files=[{"name": "../x", "bytes": 1, "sha256": ""}])
+        checkpoint(self.folder / "step-2", 2, tensors, files=[{"name": "/etc/passwd", "bytes": 1, "sha256": ""}])
+        checkpoint(self.folder / "step-3", 3, tensors, files=[{"name": f"f{i}", "bytes": 1, "sha256": ""} for i in range(200_000)])
+        (self.folder / "step-4").mkdir()
+        (self.folder / "step-4/manifest.json").write_text("[" * 1_000_000)
+        (self.folder / "step-5").symlink_to("/dev")
+        checkpoint(self.folder / "step-6", 6, tensors)
+        (self.folder / "step-6/model.safetensors").unlink()
+        os.mkfifo(self.folder / "step-6/model.safetensors")
+        text = self.muster("ls")
+        self.assertEqual(text.count("  damaged: "), 6)
+        self.assertLess(len(text), 6000)
+        self.muster("verify", ".", code=1)
+
+    def test_wrong_usage_is_two(self):
+        checkpoint(self.folder / "step-1", 1, {"a": floats(1)})
+        self.assertIn("`muster checkpoint show`", self.muster("ls", "step-1", code=2))
+        for words in ([], ["lss"], ["ls", "nowhere"], ["ls", "--jsn"], ["show"], ["show", "nowhere"], ["verify"]):
+            self.muster(*words, code=2)
+        for words in ([], ["ls"], ["show"], ["verify"]):
+            self.assertIn("Examples:", self.muster(*words, "--help"))
+
+
+if __name__ == "__main__":
+    MUSTER = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
