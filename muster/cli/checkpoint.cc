@@ -14,6 +14,8 @@
 #include "muster/checkpoint/directory.h"
 #include "muster/checkpoint/safetensors_file.h"
 #include "muster/checkpoint/shown_text.h"
+#include "muster/cli/checkpoint_compare.h"
+#include "muster/cli/checkpoint_paths.h"
 #include "muster/cli/checkpoint_text.h"
 #include "muster/cli/reading_line.h"
 #include "muster/cli/usage.h"
@@ -26,6 +28,8 @@ constexpr const char* kCheckpointExamples = R"(Examples:
   muster checkpoint ls runs/latest                      the checkpoints of the newest run, newest first
   muster checkpoint show runs/latest/checkpoints/step-460
   muster checkpoint verify runs/latest                  reads every file, and compares checksums
+  muster checkpoint diff a/step-460 b/step-460          which tensors differ, and how much
+  muster checkpoint export runs/latest/checkpoints/step-460 net.safetensors
 `muster checkpoint COMMAND --help` tells more.
 )";
 
@@ -47,27 +51,6 @@ constexpr const char* kVerifyExamples = R"(Examples:
   muster checkpoint verify a.safetensors      has no checksum: its head is compared with its size
 Exit code 1: something is damaged.
 )";
-
-bool is_there(const std::string& path) {
-  struct stat info {};
-  return ::lstat(path.c_str(), &info) == 0;
-}
-
-void expect_there(const std::string& path) {
-  if (is_there(path)) return;
-  fail_usage(cat("expected a checkpoint's folder or a safetensors file, got '", shown_text(path),
-                 "', which does not exist; see `muster checkpoint ls`"));
-}
-
-// What `read` returns. What is wrong with the files is no wrong usage.
-template <class Read>
-auto read_files(const Read& read) {
-  try {
-    return read();
-  } catch (const Error& error) {
-    throw Error(ErrorCode::io, shown_text(without_room(error.message()), 1000));
-  }
-}
 
 struct CheckpointFlags {
   std::string folder = ".";
@@ -172,6 +155,8 @@ void add_checkpoint(CLI::App& app, int* exit_code) {
   add_ls(*command, flags);
   add_show(*command, flags);
   add_verify(*command, flags, exit_code);
+  add_checkpoint_diff(*command, exit_code);
+  add_checkpoint_export(*command);
 }
 
 }  // namespace muster

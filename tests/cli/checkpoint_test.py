@@ -23,7 +23,7 @@ def safetensors(tensors):
     for name, (dtype, shape, content) in tensors.items():
         head[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
         data += content
-    text = json.dumps(head, ensure_ascii=False).encode()
+    text = json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text + data
 
@@ -136,12 +136,39 @@ class Checkpoint(unittest.TestCase):
         self.assertLess(len(text), 6000)
         self.muster("verify", ".", code=1)
 
+    def test_diff_tells_which_tensors_differ_and_how_much(self):
+        checkpoint(self.folder / "step-1", 1, {"a": floats(1, 2), "b": floats(3), STEER: floats(1), "d": floats(1)})
+        checkpoint(self.folder / "step-2", 2, {"a": floats(1, 2.5), "b": floats(3), "d": floats(1, 2)})
+        self.assertIn("equal", self.muster("diff", "step-1", "step-1"))
+        text = self.muster("diff", "step-1", "step-2", code=1)
+        self.assertRegex(text, r"a +other values +F32\[2\] +F32\[2\] +1 +0.5")
+        self.assertIn("only in A", text)
+        [file] = json.loads(self.muster("diff", "--json", "step-1", "step-2", code=1))["files"]
+        self.assertEqual(file["equal_tensors"], 1)
+        self.assertEqual([row["what"] for row in file["different_tensors"]],
+                         ["only in A", "other values", "other type or shape"])
+        self.muster("diff", "step-1", "step-1/model.safetensors")
+        os.truncate(self.folder / "step-2/model.safetensors", 20)
+        self.muster("diff", "step-1", "step-2", code=2)
+
+    def test_export_writes_one_plain_file(self):
+        checkpoint(self.folder / "step-1", 1, {"net.a": floats(1, 2)})
+        self.muster("export", "step-1", "out.safetensors", "--strip", "net.", "--prefix", "x.")
+        self.assertEqual((self.folder / "out.safetensors").read_bytes(), safetensors({"x.a": floats(1, 2)}))
+        self.assertIn("--force", self.muster("export", "step-1", "out.safetensors", code=2))
+        self.muster("export", "step-1", "out.safetensors", "--force")
+        path = self.folder / "step-1/model.safetensors"
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+        self.assertIn("other content", self.muster("export", "step-1", "two.safetensors", code=1))
+        self.assertEqual(sorted(os.listdir(self.folder)), ["out.safetensors", "step-1"])
+
     def test_wrong_usage_is_two(self):
         checkpoint(self.folder / "step-1", 1, {"a": floats(1)})
         self.assertIn("`muster checkpoint show`", self.muster("ls", "step-1", code=2))
-        for words in ([], ["lss"], ["ls", "nowhere"], ["ls", "--jsn"], ["show"], ["show", "nowhere"], ["verify"]):
+        for words in ([], ["lss"], ["ls", "nowhere"], ["ls", "--jsn"], ["show"], ["show", "nowhere"], ["verify"], ["diff", "step-1"],
+                      ["diff", "step-1", "nowhere"], ["export", "step-1"], ["export", "nowhere", "x"]):
             self.muster(*words, code=2)
-        for words in ([], ["ls"], ["show"], ["verify"]):
+        for words in ([], ["ls"], ["show"], ["verify"], ["diff"], ["export"]):
             self.assertIn("Examples:", self.muster(*words, "--help"))
 
 

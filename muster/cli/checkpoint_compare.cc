@@ -1,0 +1,226 @@
+#include "muster/cli/checkpoint_compare.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "muster/base/fd.h"
+#include "muster/base/units.h"
+#include "muster/checkpoint/checkpoint_diff.h"
+#include "muster/checkpoint/checkpoint_export.h"
+#include "muster/cli/checkpoint_paths.h"
+#include "muster/cli/reading_line.h"
+#include "muster/placement/text_table.h"
+
+namespace muster {
+
+namespace {
+
+using Kind = TensorDifference::Kind;
+
+constexpr size_t kShownDifferences = 100;
+
+constexpr const char* kDiffExamples = R"(Examples:
+  muster checkpoint diff checkpoints/step-230 checkpoints/step-460
+  muster checkpoint diff checkpoints/step-460 net.safetensors    its model with a file
+Exit code 0: all tensors are equal bit for bit; 1: some are not; 2: they could not be compared.
+)";
+
+constexpr const char* kExportExamples = R"(Examples:
+  muster checkpoint export checkpoints/step-460 net.safetensors
+  muster checkpoint export checkpoints/step-460 net.safetensors --strip module. --prefix backbone.
+)";
+
+struct DiffFlags {
+  std::string first;
+  std::string second;
+  bool json = false;
+};
+
+struct ComparedFile {
+  std::string name;
+  std::string only_in;  // "A" or "B": the other has no such file
+  FileDifference difference;
+
+  bool is_equal() const { return only_in.empty() && difference.tensors.empty(); }
+  size_t count(Kind kind) const {
+    return static_cast<size_t>(std::count_if(difference.tensors.begin(), difference.tensors.end(),
+                                             [&](const auto& tensor) { return tensor.kind == kind; }));
+  }
+};
+
+ComparedFile compare_pair(const ViewedFile& a, const ViewedFile& b, ReadingLine& line) {
+  const SafetensorsFile first(a.path), second(b.path);
+  return {.name = a.name, .only_in = {}, .difference = compare_files(first, second, [&](size_t bytes) {
+                                           line.add(a.path, bytes);
+                                         })};
+}
+
+const ViewedFile* same_file(const CheckpointView& view, const std::string& name) {
+  for (const auto& file : view.files)
+    if (file.name == name) return &file;
+  return nullptr;
+}
+
+// A file alone is compared with the other's model.
+std::vector<ComparedFile> compare_views(const CheckpointView& a, const CheckpointView& b) {
+  ReadingLine line;
+  if (!a.has_manifest || !b.has_manifest) return {compare_pair(model_file(a), model_file(b), line)};
+  std::vector<ComparedFile> compared;
+  for (const auto& file : a.files) {
+    if (!is_safetensors(file)) continue;
+    const auto* other = same_file(b, file.name);
+    compared.push_back(other != nullptr ? compare_pair(file, *other, line)
+                                        : ComparedFile{.name = file.name, .only_in = "A", .difference = {}});
+  }
+  for (const auto& file : b.files) {
+    if (is_safetensors(file) && same_file(a, file.name) == nullptr)
+      compared.push_back({.name = file.name, .only_in = "B", .difference = {}});
+  }
+  return compared;
+}
+
+std::string shown_largest(const TensorDifference& tensor) {
+  if (tensor.kind != Kind::other_values) return "";
+  return tensor.largest ? cat(*tensor.largest) : "-";
+}
+
+std::string summary_text(const std::vector<ComparedFile>& files) {
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& file : files) {
+    rows.push_back(
+        {shown_text(file.name, 120), cat(file.difference.equal), cat(file.count(Kind::other_values)),
+         cat(file.count(Kind::other_kind)), cat(file.count(Kind::only_in_first)),
+         cat(file.count(Kind::only_in_second)),
+         file.only_in.empty() ? (file.is_equal() ? "equal" : "different") : cat("only in ", file.only_in)});
+  }
+  return format_table({{"file"},
+                       {"equal", true},
+                       {"other values", true},
+                       {"other kind", true},
+                       {"only in A", true},
+                       {"only in B", true},
+                       {"verdict"}},
+                      rows);
+}
+
+std::string differences_text(const ComparedFile& file) {
+  const auto& tensors = file.difference.tensors;
+  if (tensors.empty()) return "";
+  std::vector<std::vector<std::string>> rows;
+  for (size_t i = 0; i < std::min(tensors.size(), kShownDifferences); ++i) {
+    const auto& tensor = tensors[i];
+    const bool has_values = tensor.kind == Kind::other_values;
+    rows.push_back({shown_text(tensor.name, 120), to_string(tensor.kind), tensor.first, tensor.second,
+                    has_values ? cat(tensor.different) : "", shown_largest(tensor)});
+  }
+  const std::string more = tensors.size() > rows.size()
+                               ? cat("and ", tensors.size() - rows.size(), " more; --json has all\n")
+                               : "";
+  return cat("\n",
+             format_table({{cat("tensor of ", shown_text(file.name, 120))},
+                           {"what"},
+                           {"A"},
+                           {"B"},
+                           {"elements", true},
+                           {"largest difference", true}},
+                          rows),
+             more);
+}
+
+std::string differences_json(const std::vector<ComparedFile>& files, const DiffFlags& flags) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const auto& file : files) {
+    nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
+    for (const auto& tensor : file.difference.tensors) {
+      nlohmann::ordered_json item = {{"name", tensor.name}, {"what", to_string(tensor.kind)}};
+      if (!tensor.first.empty()) item["a"] = tensor.first;
+      if (!tensor.second.empty()) item["b"] = tensor.second;
+      if (tensor.kind == Kind::other_values) item["different_elements"] = tensor.different;
+      if (tensor.largest) item["largest_difference"] = *tensor.largest;
+      tensors.push_back(std::move(item));
+    }
+    nlohmann::ordered_json row = {{"name", file.name}, {"equal_tensors", file.difference.equal}};
+    if (!file.only_in.empty()) row["only_in"] = file.only_in;
+    row["different_tensors"] = std::move(tensors);
+    list.push_back(std::move(row));
+  }
+  const nlohmann::ordered_json document = {
+      {"schema", "muster.checkpoint_diff/1"}, {"a", flags.first}, {"b", flags.second}, {"files", list}};
+  return document.dump(2, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+int show_differences(const DiffFlags& flags) {
+  expect_there(flags.first);
+  expect_there(flags.second);
+  const auto files =
+      read_files([&] { return compare_views(view_checkpoint(flags.first), view_checkpoint(flags.second)); },
+                 ErrorCode::invalid_argument);
+  std::string text = flags.json ? differences_json(files, flags) : summary_text(files);
+  if (!flags.json)
+    for (const auto& file : files) text += differences_text(file);
+  write_all(STDOUT_FILENO, text);
+  return std::all_of(files.begin(), files.end(), [](const auto& file) { return file.is_equal(); }) ? 0 : 1;
+}
+
+struct ExportFlags {
+  std::string from;
+  std::string to;
+  ExportOptions options;
+};
+
+void expect_whole(const CheckpointView& view, ReadingLine& line) {
+  const auto& file = model_file(view);
+  const auto* record = view.manifest.find(file.name);
+  if (record != nullptr) check_content(view.path, *record, [&](size_t bytes) { line.add(file.path, bytes); });
+}
+
+void export_model(const ExportFlags& flags) {
+  expect_there(flags.from);
+  size_t count = 0;
+  {
+    ReadingLine line;
+    const auto model = read_files([&] {
+      const CheckpointView view = view_checkpoint(flags.from);
+      expect_whole(view, line);
+      return model_file(view);
+    });
+    const SafetensorsFile file = read_files([&] {
+      SafetensorsFile opened(model.path);
+      opened.header();
+      return opened;
+    });
+    count = export_tensors(file, flags.to, flags.options, [&](size_t bytes) { line.add(flags.to, bytes); });
+  }
+  write_all(STDOUT_FILENO, cat(plural(count, "tensor"), " in ", printable(flags.to), "\n"));
+}
+
+}  // namespace
+
+void add_checkpoint_diff(CLI::App& app, int* exit_code) {
+  CLI::App* const command = app.add_subcommand("diff", "Compare the tensors of two checkpoints or files");
+  command->footer(kDiffExamples);
+  const auto flags = std::make_shared<DiffFlags>();
+  command->add_option("A", flags->first, "A checkpoint's folder, or a safetensors file")->required();
+  command->add_option("B", flags->second, "Another")->required();
+  command->add_flag("--json", flags->json, "Print JSON");
+  command->callback([flags, exit_code] { *exit_code = show_differences(*flags); });
+}
+
+void add_checkpoint_export(CLI::App& app) {
+  CLI::App* const command = app.add_subcommand("export", "Write the model's tensors as one safetensors file");
+  command->footer(kExportExamples);
+  const auto flags = std::make_shared<ExportFlags>();
+  command->add_option("PATH", flags->from, "A checkpoint's folder, or a safetensors file")->required();
+  command->add_option("OUT", flags->to, "The new file")->required()->type_name("FILE");
+  command->add_option("--strip", flags->options.strip, "Take this from the beginning of names")
+      ->type_name("TEXT");
+  command->add_option("--prefix", flags->options.prefix, "Put this before every name")->type_name("TEXT");
+  command->add_flag("--force", flags->options.replace, "Replace a file of that name");
+  command->callback([flags] { export_model(*flags); });
+}
+
+}  // namespace muster

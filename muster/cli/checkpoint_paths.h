@@ -1,0 +1,37 @@
+// Paths that a person gives `muster checkpoint`, and errors about what lies there.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <string>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/checkpoint_view.h"
+#include "muster/checkpoint/shown_text.h"
+#include "muster/cli/usage.h"
+
+namespace muster {
+
+inline bool is_there(const std::string& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0;
+}
+
+inline void expect_there(const std::string& path) {
+  if (is_there(path)) return;
+  fail_usage(cat("expected a checkpoint's folder or a safetensors file, got '", shown_text(path),
+                 "', which does not exist; see `muster checkpoint ls`"));
+}
+
+// What `read` returns. What is wrong with the files is no wrong usage, and harmless to a terminal.
+template <class Read>
+auto read_files(const Read& read, ErrorCode code = ErrorCode::io) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    throw Error(code, shown_text(without_room(error.message()), 1000));
+  }
+}
+
+}  // namespace muster
