@@ -16,7 +16,7 @@ root = pathlib.Path(__file__).resolve().parents[1]
 base = [f"muster/base/{name}.cc" for name in (
     "control_group", "error", "fd", "host_identity", "late_ranks", "memory_group", "units")]
 comm = ("bounded_wait", "failure", "fork_guard", "hierarchical", "host_backend", "host_choice", "host_requests", "host_work", "monitored_barrier",
-        "over_gloo", "profile", "shm_backend", "shm_call", "shm_queue", "sparse_sum", "store_exchange")
+        "over_gloo", "profile", "rank_processes", "shm_backend", "shm_call", "shm_queue", "sparse_sum", "store_exchange")
 sources = [root / name for name in base] + sorted(root.glob("muster/shm/*.cc"))
 if platform.machine() != "x86_64":
     sources = [source for source in sources if "avx" not in source.name]
