@@ -138,6 +138,22 @@ class Meshes(WaysTest):
         return {key: value["shape"] for key, value in header.items() if key != "__metadata__"}
 
 
+class Hosts(WaysTest):
+    """The ranks take themselves to be on two hosts: memory inside each, Gloo between them."""
+
+    def ranks(self, number, name, *argv):
+        of_two_hosts = f'export MUSTER_HOST_ID="host $((RANK * 2 / WORLD_SIZE))"; exec {GPT} "$@"'
+        done = self.start(MUSTER, "run", "-n", str(number), "--cpu-slots", str(number), "--run-dir", f"{self.folder}/{name}",
+                          "sh", "-c", of_two_hosts, "gpt", *argv)
+        if number > 1:
+            self.assertIn("ranks over shm+gloo", done.stderr)
+        return done
+
+    def test_every_way_gives_the_losses_of_one_process(self):
+        self.assert_all_near(self.losses_of_four_layers("plain", 1, 1), 1e-4, (
+            (4, 4, ""), (4, 4, "--shard zero2"), (4, 4, "--shard full"), (4, 2, "--mesh dp=2,tp=2"), (4, 2, "--mesh dp=2,pp=2")))
+
+
 class BadInput(GptTest):
     def assert_refused(self, *argv, says, code=2):
         done = self.start(GPT, *argv, "--run-dir", f"{self.folder}/mine", MUSTER_NPROC=2)
