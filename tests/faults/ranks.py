@@ -71,6 +71,17 @@ def stopped_rank(place):
     return "named within 1 s, ended after 3 s, exit code 137"
 
 
+@row(49, "SIGUSR1 to a job", "saved at a step's end, an exit code of its own")
+def asked_to_stop(place):
+    probe = str(pathlib.Path(place.probe()).with_name("resume_probe"))
+    run = ("run", "-q", "-n", "2", "--run-dir", f"{place.folder}/run", probe)
+    code, _, err = place.run(*run, "--stop-at", "4", str(int(signal.SIGUSR1)))
+    expect(code == 75 and "stopped after step 4, which is saved" in err, err)
+    code, _, err = place.run(*run, "--resume")
+    expect(code == 0 and "step-4" in err, err)
+    return "stopped after step 4 with exit code 75; the next run went on from step 4"
+
+
 @row(50, "a grace longer than 30 s", "it is given")
 def long_grace(place):
     job = place.start("run", "-q", "-n", "1", "--shutdown-timeout", "40", *sh(
