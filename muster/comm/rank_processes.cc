@@ -1,7 +1,9 @@
 #include "muster/comm/rank_processes.h"
 
+#include <cerrno>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "muster/base/clock.h"
@@ -19,9 +21,12 @@ struct KnownProcess {
 std::mutex g_mutex;
 std::vector<KnownProcess> g_known;
 
-// When it was started, in ticks since the machine was; empty where it has ended, waited for or not.
-std::string start_of(int pid) {
+// When it was started, in ticks since the machine was; empty where it has ended, waited for or not. Nothing
+// where that cannot be known now, as with too many open files.
+std::optional<std::string> start_of(int pid) {
+  errno = 0;
   std::ifstream file(cat("/proc/", pid, "/stat"));
+  if (!file.is_open() && errno != ENOENT) return std::nullopt;
   std::string text;
   std::getline(file, text);
   const size_t name_end = text.rfind(')');  // the name may have spaces and parentheses
@@ -36,7 +41,7 @@ std::string ended_now() {
   const std::lock_guard lock(g_mutex);
   std::vector<std::string> ended;
   for (const KnownProcess& known : g_known) {
-    if (start_of(known.process.pid) == known.started) continue;
+    if (start_of(known.process.pid).value_or(known.started) == known.started) continue;
     ended.push_back(cat("rank ", known.process.rank, " (process ", known.process.pid, ")"));
   }
   return join(ended, ", ");
@@ -47,7 +52,8 @@ std::string ended_now() {
 void remember_rank_processes(const std::vector<RankProcess>& ranks) {
   const std::lock_guard lock(g_mutex);
   g_known.clear();
-  for (const RankProcess& rank : ranks) g_known.push_back({.process = rank, .started = start_of(rank.pid)});
+  for (const RankProcess& rank : ranks)
+    if (const auto started = start_of(rank.pid)) g_known.push_back({.process = rank, .started = *started});
 }
 
 // A process closes its connections a little before it has ended.

@@ -1,6 +1,7 @@
 #include "muster/run/stop_signals.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <initializer_list>
@@ -17,6 +18,7 @@ static_assert(std::atomic<int>::is_always_lock_free);  // written by a signal's 
 void remember(int signal) {
   int none = 0;
   if (g_stop_signal.compare_exchange_strong(none, signal) || signal != SIGINT) return;
+  if (::getpid() == 1) ::_exit(128 + SIGINT);  // whom the kernel spares its own signals
   ::signal(SIGINT, SIG_DFL);
   ::raise(SIGINT);
 }

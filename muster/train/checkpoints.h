@@ -46,7 +46,7 @@ struct CheckpointsOptions {
   // the job's own newest checkpoint, whatever `resume` says. A muster::Context knows both.
   std::string run_id = {};
   int attempt = 0;
-  // Whether the ranks are to stop, asked by all of them together: Context::should_stop.
+  // Whether the ranks are to stop, asked by all of them together. Default: Context::should_stop.
   std::function<bool()> should_stop = {};
 };
 
@@ -156,7 +156,7 @@ class Checkpoints {
     if (options.folder.empty() && !ctx.run_dir().empty()) options.folder = ctx.run_dir() + "/checkpoints";
     if (options.run_id.empty()) options.run_id = ctx.env().run_id;
     options.attempt = ctx.env().attempt;
-    options.should_stop = [&ctx] { return ctx.should_stop(); };
+    if (!options.should_stop) options.should_stop = [&ctx] { return ctx.should_stop(); };
     return options;
   }
   static SavedState state_of(const DataPosition& position);
