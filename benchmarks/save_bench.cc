@@ -62,8 +62,8 @@ int main(int argc, char** argv) {
   const int64_t mebibytes = argc > 1 ? std::atoll(argv[1]) : 256;
   const std::string folder =
       argc > 2 ? argv[2] : (std::filesystem::temp_directory_path() / "muster-save-bench").string();
-  const int code =
-      muster::run(argc, argv, [&](muster::Context& ctx) { measure_saves(ctx, mebibytes, folder); });
-  if (argc <= 2) std::filesystem::remove_all(folder);
-  return code;
+  return muster::run(argc, argv, [&](muster::Context& ctx) {
+    measure_saves(ctx, mebibytes, folder);
+    if (argc <= 2 && ctx.is_main()) std::filesystem::remove_all(folder);
+  });
 }

@@ -48,13 +48,9 @@ void train(const Options& options, const Text& text, muster::Context& ctx) {
                              {.batch_size = options.batch}, {.shuffle = false, .pad = false});
 
   muster::Checkpoints checkpoints(ctx, {.folder = run_dir + "/checkpoints", .resume = options.resume});
-  checkpoints.add("model", net).add("schedule", schedule).add("precision", precision);
-  checkpoints.add("windows", windows).add("text", text);
-  if (way->whole_optimizer() != nullptr) {
-    checkpoints.add("optimizer", *way->whole_optimizer());
-    const auto whole = way->whole_model();
-    checkpoints.restore();
-  }
+  way->add_to(checkpoints);
+  checkpoints.add("schedule", schedule).add("precision", precision).add("windows", windows).add("text", text);
+  if (options.local_sgd == 0) checkpoints.restore();
 
   way->begin({.precision = &precision, .schedule = &schedule, .on_nonfinite = options.on_nonfinite()});
   muster::Metrics metrics(ctx, {.folder = run_dir});
@@ -75,14 +71,17 @@ void train(const Options& options, const Text& text, muster::Context& ctx) {
       const auto loss = way->step(batch);
       metrics.mean("loss", loss, static_cast<double>(batch.size()));
       progress.update(of_all, loss.item<double>());
+      if (batch.last && ctx.should_stop()) break;  // SIGTERM, SIGUSR1, Ctrl-C, a time limit
     }
     progress.finish();
-    const auto whole = way->whole_model();
-    metrics.write(until, {{"validation_loss", validation_loss()},
-                          {"lr", schedule.lr()},
-                          {"tokens_per_second",
-                           progress.samples_per_second() * static_cast<double>(options.model.context)}});
-    checkpoints.save(until);
+    if (const auto whole = way->whole_model(); !ctx.stops()) {
+      metrics.write(until, {{"validation_loss", validation_loss()},
+                            {"lr", schedule.lr()},
+                            {"tokens_per_second",
+                             progress.samples_per_second() * static_cast<double>(options.model.context)}});
+    }
+    checkpoints.save(windows.position().step);
+    if (ctx.stops()) return;
   }
   const auto whole = way->whole_model();
   const double loss = validation_loss();

@@ -12,21 +12,23 @@
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
-#include "muster/checkpoint/directory.h"
 #include "muster/checkpoint/image.h"
+#include "muster/checkpoint/lineage.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/optimizer_state.h"
 #include "muster/checkpoint/safetensors.h"
+#include "muster/checkpoint/sharded_checkpoint.h"
+#include "muster/trace/span.h"
 
 namespace muster {
 
 namespace {
 
-// One of a checkpoint's files as rank 0 has read it; the others get the head before the tensors.
+// One of a checkpoint's files, open on rank 0; the others get the head before the tensors.
 struct LoadedFile {
   std::string head;        // empty: there is none
   std::string data_bytes;  // a number
-  NamedTensors tensors;
+  std::optional<SafetensorsFile> file = {};
 };
 
 struct Loaded {
@@ -41,11 +43,11 @@ struct Loaded {
 
 LoadedFile read_file(const std::string& folder, const Manifest& manifest, const char* name) {
   if (manifest.find(name) == nullptr) return {};
-  const auto path = cat(folder, "/", name);
-  auto head = read_safetensors_head(path);
-  return {.head = std::move(head.json),
-          .data_bytes = cat(head.data_bytes),
-          .tensors = read_safetensors(path).tensors};
+  LoadedFile loaded{.file = SafetensorsFile(cat(folder, "/", name))};
+  loaded.file->header();  // refused here, so that an older checkpoint can be tried
+  loaded.head = loaded.file->head().json;
+  loaded.data_bytes = cat(loaded.file->head().data_bytes);
+  return loaded;
 }
 
 SafetensorsHeader header_of(const LoadedFile& file, const std::string& name) {
@@ -56,6 +58,12 @@ SafetensorsHeader header_of(const LoadedFile& file, const std::string& name) {
 // Reads a checkpoint that is whole. Throws when it is not.
 Loaded read_checkpoint(const std::string& path, bool with_optimizer) {
   const auto manifest = verify_checkpoint(path);
+  if (is_sharded(manifest)) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("checkpoint: expected '", kModelFile, "' in '", path,
+                    "', got the parts of several ranks; load "
+                    "it with muster::Checkpoints, or write one file with `muster checkpoint export`"));
+  }
   if (manifest.find(kModelFile) == nullptr) {
     throw Error(ErrorCode::invalid_argument, cat("checkpoint: expected '", kModelFile, "' in '", path,
                                                  "', got a manifest without it; load another"));
@@ -69,9 +77,14 @@ Loaded read_checkpoint(const std::string& path, bool with_optimizer) {
 
 Loaded read_latest(const std::string& directory, bool with_optimizer, const LoadOptions& options) {
   std::string problems;
-  for (const auto& [step, path] : list_checkpoints(directory)) {
+  for (const auto& [step, path] : list_by_saving(directory, options.only)) {
     try {
-      if (options.accept && !options.accept(read_manifest(path))) continue;
+      if (options.accept && !options.accept(read_manifest_alone(path))) continue;
+    } catch (const Error& error) {  // whose it is cannot be told
+      log(LogLevel::warn, cat("checkpoint: '", path, "' is passed over: ", error.message()));
+      continue;
+    }
+    try {
       auto loaded = read_checkpoint(path, with_optimizer);
       if (const auto said = parse_manifest(loaded.manifest, path).position.step; said != step) {
         throw Error(ErrorCode::invalid_argument,
@@ -80,6 +93,7 @@ Loaded read_latest(const std::string& directory, bool with_optimizer, const Load
       }
       return loaded;
     } catch (const Error& error) {
+      if (error.code() == ErrorCode::failed_precondition) throw;  // whole, but not for this call
       log(LogLevel::warn, cat("checkpoint: '", path, "' is passed over: ", error.message()));
       problems += cat("\n  ", path, ": ", error.message());
     }
@@ -89,13 +103,23 @@ Loaded read_latest(const std::string& directory, bool with_optimizer, const Load
                                  "', got only damaged ones; remove them to start anew:", problems));
 }
 
-// Every rank ends with rank 0's tensors. The heads, which all have, say what is to come.
-void share_tensors(NamedTensors& tensors, const TensorEntries& entries, const Peers& peers) {
+// Every rank gets rank 0's tensors, one at a time. The heads, which all have, say what is to come.
+void share_tensors(const LoadedFile& file, const TensorEntries& entries, const Peers& peers,
+                   const std::function<void(const std::string& name, at::Tensor tensor)>& take) {
   for (const auto& [name, entry] : entries) {
-    auto& tensor = tensors[name];
+    at::Tensor tensor;
+    peers.on_rank0([&] { tensor = read_tensor(*file.file, name, entry); });
     if (peers.rank() != 0) tensor = at::empty(entry.shape, scalar_type_of(entry));
     peers.share(tensor);
+    take(name, std::move(tensor));
   }
+}
+
+NamedTensors shared_tensors(const LoadedFile& file, const TensorEntries& entries, const Peers& peers) {
+  NamedTensors tensors;
+  share_tensors(file, entries, peers,
+                [&](const std::string& name, at::Tensor tensor) { tensors[name] = std::move(tensor); });
+  return tensors;
 }
 
 std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read, const TrainingState& state,
@@ -122,19 +146,23 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read, c
     check_optimizer(state.model, *state.optimizer, manifest.optimizer, optimizer.tensors);
   });
 
-  share_tensors(loaded.model.tensors, model.tensors, peers);
-  share_tensors(loaded.optimizer.tensors, optimizer.tensors, peers);
-  share_tensors(loaded.parts.tensors, parts.tensors, peers);
-  // The optimizer first: it can still refuse, the model cannot.
-  if (state.optimizer != nullptr)
-    restore_optimizer(state.model, *state.optimizer,
-                      {manifest.optimizer, std::move(loaded.optimizer.tensors)});
-  restore_model(state.model, loaded.model.tensors);
-  return LoadedCheckpoint{.path = loaded.path,
+  LoadedCheckpoint result{.path = loaded.path,
+                          .serial = manifest.serial,
                           .position = manifest.position,
                           .world_size = manifest.world_size,
                           .user = manifest.user,
-                          .parts = std::move(loaded.parts.tensors)};
+                          .parts = shared_tensors(loaded.parts, parts.tensors, peers)};
+  // The optimizer first: it can still refuse, the model cannot.
+  if (state.optimizer != nullptr)
+    restore_optimizer(state.model, *state.optimizer,
+                      {manifest.optimizer, shared_tensors(loaded.optimizer, optimizer.tensors, peers)});
+  const at::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> model_by_name;
+  for (auto& [name, tensor] : model_tensors(state.model)) model_by_name.emplace(name, tensor);
+  share_tensors(loaded.model, model.tensors, peers, [&](const std::string& name, const at::Tensor& tensor) {
+    model_by_name.at(name).copy_(tensor);
+  });
+  return result;
 }
 
 }  // namespace
@@ -148,6 +176,7 @@ std::string describe_other_data(const LoadedCheckpoint& loaded, int64_t dataset_
 
 std::string save_checkpoint(const CheckpointOptions& options, const TrainingState& state,
                             const TrainingPosition& position, const Peers& peers) {
+  const Span span("write checkpoint", Category::checkpoint);
   std::string path;
   peers.on_rank0([&] { path = write_image(options, image_of(state, position, peers.size())); });
   peers.share(path);

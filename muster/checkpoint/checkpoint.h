@@ -30,6 +30,7 @@ struct CheckpointOptions {
   std::string directory = {};                    // holds the step-N folders
   int keep_last = 3;                             // older ones are removed; 0 keeps all
   std::map<std::string, std::string> user = {};  // kept in the manifest
+  std::string parent = {};                       // Manifest::parent
   // Which checkpoints in the directory are counted and removed; all are without. Those of others stay.
   std::function<bool(const Manifest&)> is_own = {};
 };
@@ -44,6 +45,8 @@ struct TrainingState {
 
 // What is loaded into, or refused.
 struct LoadOptions {
+  // The only one that counts, of the folder: "step-100". Empty: all.
+  std::string only = {};
   // Whether a checkpoint counts at all; all do without.
   std::function<bool(const Manifest&)> accept = {};
   // Throws where the saved parts do not fit; then nothing is changed.
@@ -51,7 +54,8 @@ struct LoadOptions {
 };
 
 struct LoadedCheckpoint {
-  std::string path;  // on rank 0's host
+  std::string path;    // on rank 0's host
+  int64_t serial = 0;  // Manifest::serial
   TrainingPosition position;
   int world_size = 1;  // of the job that saved it
   std::map<std::string, std::string> user;
@@ -70,8 +74,8 @@ std::string describe_other_data(const LoadedCheckpoint& loaded, int64_t dataset_
 std::string save_checkpoint(const CheckpointOptions& options, const TrainingState& state,
                             const TrainingPosition& position, const Peers& peers = {});
 
-// Loads the newest checkpoint that is whole; damaged ones are warned of and passed over. Nothing when there
-// is none at all. Names, dtypes and shapes are compared on every rank before anything is changed.
+// Loads the checkpoint that was saved last and is whole; damaged ones are warned of and passed over. Nothing
+// when there is none at all. Names, dtypes and shapes are compared on every rank before anything is changed.
 // Collective: yes; when what was saved does not fit on one rank, every rank throws and nothing is changed.
 // Throws: io when there are checkpoints but none is whole (the message says why for each); invalid_argument
 // when model or optimizer differ from what was saved (the first difference is named).

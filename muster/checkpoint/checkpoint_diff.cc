@@ -9,7 +9,7 @@ namespace muster {
 
 namespace {
 
-constexpr uint64_t kPieceBytes = 1 << 20;
+constexpr int64_t kPieceBytes = 1 << 20;
 
 // Sign, exponent and fraction of a half, as a float has them.
 float from_half(uint16_t half) {
@@ -81,17 +81,18 @@ void add_piece(Differences& to, const std::string& dtype, const char* a, const c
   to.add_bits(a, b, size, safetensors_element_size(dtype));
 }
 
-Differences compare_tensor(const SafetensorsFile& first, const TensorEntry& mine,
-                           const SafetensorsFile& second, const TensorEntry& other,
-                           const std::function<void(size_t)>& on_bytes) {
+Differences compare_tensor(const std::string& name, const TensorEntry& kind, const TensorSource& first,
+                           const TensorSource& second, const std::function<void(size_t)>& on_bytes) {
   Differences found;
-  const uint64_t bytes = mine.end - mine.begin;
-  std::string a(std::min(bytes, kPieceBytes), '\0'), b = a;
-  for (uint64_t at = 0; at < bytes; at += kPieceBytes) {
-    const uint64_t size = std::min(kPieceBytes, bytes - at);
-    first.read(a.data(), size, mine.begin + at);
-    second.read(b.data(), size, other.begin + at);
-    if (std::memcmp(a.data(), b.data(), size) != 0) add_piece(found, mine.dtype, a.data(), b.data(), size);
+  const auto element = static_cast<int64_t>(safetensors_element_size(kind.dtype));
+  const int64_t count = element_count(kind.shape), at_once = kPieceBytes / element;
+  std::string a(static_cast<size_t>(std::min(count, at_once) * element), '\0'), b = a;
+  for (int64_t at = 0; at < count; at += at_once) {
+    const Elements piece = {{.begin = at, .length = std::min(at_once, count - at)}};
+    const auto size = static_cast<size_t>(piece[0].length * element);
+    first.read(name, piece, a.data());
+    second.read(name, piece, b.data());
+    if (std::memcmp(a.data(), b.data(), size) != 0) add_piece(found, kind.dtype, a.data(), b.data(), size);
     if (on_bytes) on_bytes(2 * size);
   }
   return found;
@@ -112,32 +113,32 @@ const char* to_string(TensorDifference::Kind kind) {
   }
 }
 
-FileDifference compare_files(const SafetensorsFile& first, const SafetensorsFile& second,
-                             const std::function<void(size_t)>& on_bytes) {
+TensorsDifference compare_tensors(const TensorSource& first, const TensorSource& second,
+                                  const std::function<void(size_t)>& on_bytes) {
   using Kind = TensorDifference::Kind;
-  const auto mine = first.header().tensors, others = second.header().tensors;
-  FileDifference result;
+  TensorsDifference result;
   const auto note = [&](const std::string& name, Kind kind, const std::string& a, const std::string& b) {
     result.tensors.push_back(
         {.name = name, .kind = kind, .first = a, .second = b, .different = 0, .largest = std::nullopt});
   };
-  for (const auto& [name, entry] : mine) {
-    const auto found = others.find(name);
-    if (found == others.end()) {
-      note(name, Kind::only_in_first, to_string(entry), "");
-    } else if (!entry.same_kind(found->second)) {
-      note(name, Kind::other_kind, to_string(entry), to_string(found->second));
-    } else if (const auto there = compare_tensor(first, entry, second, found->second, on_bytes);
+  for (const auto& [name, tensor] : first.tensors()) {
+    const auto found = second.tensors().find(name);
+    const std::string mine = to_string(tensor.kind);
+    if (found == second.tensors().end()) {
+      note(name, Kind::only_in_first, mine, "");
+    } else if (!tensor.kind.same_kind(found->second.kind)) {
+      note(name, Kind::other_kind, mine, to_string(found->second.kind));
+    } else if (const auto there = compare_tensor(name, tensor.kind, first, second, on_bytes);
                there.count > 0) {
-      note(name, Kind::other_values, to_string(entry), to_string(found->second));
+      note(name, Kind::other_values, mine, mine);
       result.tensors.back().different = there.count;
       if (!std::isnan(there.largest)) result.tensors.back().largest = there.largest;
     } else {
       ++result.equal;
     }
   }
-  for (const auto& [name, entry] : others)
-    if (!mine.contains(name)) note(name, Kind::only_in_second, "", to_string(entry));
+  for (const auto& [name, tensor] : second.tensors())
+    if (!first.contains(name)) note(name, Kind::only_in_second, "", to_string(tensor.kind));
   return result;
 }
 

@@ -1,4 +1,5 @@
-// What two safetensors files have in common. Called by `muster checkpoint diff`; without LibTorch.
+// What two sets of tensors have in common: files, or checkpoints that several ranks wrote. Called by `muster
+// checkpoint diff`; without LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/checkpoint/safetensors_file.h"
+#include "muster/checkpoint/tensor_source.h"
 
 namespace muster {
 
@@ -23,7 +24,7 @@ struct TensorDifference {
   std::optional<double> largest;  // absolute; none: not a number, or of a type that is compared by bits alone
 };
 
-struct FileDifference {
+struct TensorsDifference {
   uint64_t equal = 0;  // tensors, bit for bit
   std::vector<TensorDifference> tensors;
 };
@@ -32,7 +33,7 @@ struct FileDifference {
 const char* to_string(TensorDifference::Kind kind);
 
 // Reads piece by piece; `on_bytes` is told how many more have been. Throws: io, invalid_argument.
-FileDifference compare_files(const SafetensorsFile& first, const SafetensorsFile& second,
-                             const std::function<void(size_t)>& on_bytes = {});
+TensorsDifference compare_tensors(const TensorSource& first, const TensorSource& second,
+                                  const std::function<void(size_t)>& on_bytes = {});
 
 }  // namespace muster

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -22,23 +23,47 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kCopiedAtOnce = 8 << 20;
+constexpr int64_t kCopiedAtOnce = 8 << 20;
 
 std::string exported_name(const std::string& name, const ExportOptions& options) {
   const bool strips = name.starts_with(options.strip);
   return options.prefix + (strips ? name.substr(options.strip.size()) : name);
 }
 
-SafetensorsHeader renamed(const SafetensorsHeader& header, const ExportOptions& options) {
-  SafetensorsHeader result{.tensors = {}, .metadata = header.metadata};
-  for (const auto& [name, entry] : header.tensors) {
-    const std::string other = exported_name(name, options);
-    if (!other.empty() && result.tensors.emplace(other, entry).second) continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat("export: expected a name of its own for each tensor, got '", shown_text(other), "' for '",
-                    shown_text(name), "'; choose another --prefix or --strip"));
+// A tensor of the new file.
+struct ExportedTensor {
+  std::string from;
+  std::string to;
+  TensorEntry entry;
+};
+
+// Widest elements first, so that each tensor is aligned to its element size.
+std::vector<ExportedTensor> laid_out(const TensorSource& source, const ExportOptions& options) {
+  std::vector<ExportedTensor> tensors;
+  for (const auto& [name, tensor] : source.tensors())
+    tensors.push_back({.from = name, .to = exported_name(name, options), .entry = tensor.kind});
+  std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
+    return safetensors_element_size(a.entry.dtype) > safetensors_element_size(b.entry.dtype);
+  });
+  uint64_t at = 0;
+  for (ExportedTensor& tensor : tensors) {
+    tensor.entry.begin = at;
+    at += static_cast<uint64_t>(element_count(tensor.entry.shape)) *
+          safetensors_element_size(tensor.entry.dtype);
+    tensor.entry.end = at;
   }
-  return result;
+  return tensors;
+}
+
+SafetensorsHeader exported_header(const std::vector<ExportedTensor>& tensors, const Metadata& metadata) {
+  SafetensorsHeader header{.tensors = {}, .metadata = metadata};
+  for (const ExportedTensor& tensor : tensors) {
+    if (!tensor.to.empty() && header.tensors.emplace(tensor.to, tensor.entry).second) continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("export: expected a name of its own for each tensor, got '", shown_text(tensor.to),
+                    "' for '", shown_text(tensor.from), "'; choose another --prefix or --strip"));
+  }
+  return header;
 }
 
 void check_target(const std::string& path, bool replace) {
@@ -76,38 +101,48 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-void copy_data(const SafetensorsFile& from, DurableFile& to, const std::function<void(size_t)>& on_bytes) {
-  const uint64_t bytes = from.head().data_bytes;
-  std::string piece(std::min(bytes, kCopiedAtOnce), '\0');
-  for (uint64_t at = 0; at < bytes; at += kCopiedAtOnce) {
-    const uint64_t size = std::min(kCopiedAtOnce, bytes - at);
-    from.read(piece.data(), size, at);
-    to.write(piece.data(), size);
-    if (on_bytes) on_bytes(size);
+void copy_tensor(const TensorSource& from, const ExportedTensor& tensor, DurableFile& to,
+                 const std::function<void(size_t)>& on_bytes) {
+  const auto element = static_cast<int64_t>(safetensors_element_size(tensor.entry.dtype));
+  const int64_t count = element_count(tensor.entry.shape), at_once = kCopiedAtOnce / element;
+  std::string piece;
+  for (int64_t at = 0; at < count; at += at_once) {
+    const int64_t length = std::min(at_once, count - at);
+    piece.resize(static_cast<size_t>(length * element));
+    from.read(tensor.from, {{.begin = at, .length = length}}, piece.data());
+    to.write(piece);
+    if (on_bytes) on_bytes(piece.size());
   }
 }
 
 }  // namespace
 
-size_t export_tensors(const SafetensorsFile& from, const std::string& path, const ExportOptions& options,
+size_t export_tensors(const TensorSource& from, const std::string& path, const ExportOptions& options,
                       const std::function<void(size_t)>& on_bytes) {
-  const SafetensorsHeader header = renamed(from.header(), options);
-  const std::string json = format_safetensors_header(header);
-  const uint64_t head_bytes = json.size();
-  if (head_bytes > kMaxHeadBytes) from.refuse("names too long for a head");
+  if (const auto holes = from.incomplete(); !holes.empty()) {
+    throw Error(ErrorCode::invalid_argument, cat("export: expected all of '", shown_text(holes[0]),
+                                                 "', got some of it; a rank's file is missing"));
+  }
+  const std::vector<ExportedTensor> tensors = laid_out(from, options);
+  const std::string json = format_safetensors_header(exported_header(tensors, from.metadata()));
+  const uint64_t head_bytes = json.size(), data_bytes = tensors.empty() ? 0 : tensors.back().entry.end;
+  if (head_bytes > kMaxHeadBytes) {
+    throw Error(ErrorCode::invalid_argument, cat("export: expected a head of at most ", kMaxHeadBytes,
+                                                 " bytes, got ", head_bytes, "; choose shorter names"));
+  }
   check_target(path, options.replace);
   const std::string folder = folder_of(path);
-  check_space(folder, sizeof(head_bytes) + head_bytes + from.head().data_bytes);
+  check_space(folder, sizeof(head_bytes) + head_bytes + data_bytes);
 
   AsideFile aside(path);
   DurableFile file(folder, fs::path(aside.name).filename().string());
   file.write(&head_bytes, sizeof(head_bytes));
   file.write(json);
-  copy_data(from, file, on_bytes);
+  for (const ExportedTensor& tensor : tensors) copy_tensor(from, tensor, file, on_bytes);
   file.finish();
   aside.publish(path, options.replace);
   sync_folder(folder);
-  return header.tensors.size();
+  return tensors.size();
 }
 
 }  // namespace muster

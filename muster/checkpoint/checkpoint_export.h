@@ -1,4 +1,5 @@
-// The tensors of one safetensors file under other names in a file of their own. Called by
+// Tensors that lie in one safetensors file, or in the files of several ranks, under other names in a file of
+// their own. Called by
 // `muster checkpoint export`; without LibTorch.
 #pragma once
 
@@ -6,7 +7,7 @@
 #include <functional>
 #include <string>
 
-#include "muster/checkpoint/safetensors_file.h"
+#include "muster/checkpoint/tensor_source.h"
 
 namespace muster {
 
@@ -18,8 +19,8 @@ struct ExportOptions {
 
 // Writes `path` durably, whole or not at all; returns how many tensors. `on_bytes` is told how many more
 // bytes have been copied. Throws: io; unavailable without space; invalid_argument when `path` exists and is
-// not to be replaced, or two tensors would have one name.
-size_t export_tensors(const SafetensorsFile& from, const std::string& path, const ExportOptions& options = {},
+// not to be replaced, two tensors would have one name, or one is not whole.
+size_t export_tensors(const TensorSource& from, const std::string& path, const ExportOptions& options = {},
                       const std::function<void(size_t)>& on_bytes = {});
 
 }  // namespace muster

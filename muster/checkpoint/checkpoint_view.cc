@@ -13,6 +13,7 @@
 #include "muster/checkpoint/directory.h"
 #include "muster/checkpoint/safetensors_file.h"
 #include "muster/checkpoint/shown_text.h"
+#include "muster/checkpoint/weight_files.h"
 
 namespace muster {
 
@@ -27,6 +28,11 @@ constexpr uint64_t kMaxDescriptionBytes = 16 << 20;
 bool is_folder(const std::string& path) {
   struct stat info {};
   return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+bool is_file(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
 
 // Of the plain files in a folder, whatever they are.
@@ -75,6 +81,20 @@ std::string optimizer_part(const std::string& tensor) {
   if (!tensor.starts_with(kBefore) || !tensor.ends_with(kAfter)) return "";
   if (tensor.size() <= kBefore.size() + kAfter.size()) return "";
   return tensor.substr(kBefore.size(), tensor.size() - kBefore.size() - kAfter.size());
+}
+
+// "model.safetensors" of "model-00001-of-00004.safetensors", which a rank has written, and of itself.
+std::string set_of_file(const std::string& file) {
+  constexpr std::string_view kNumbers = "-00000-of-00000";
+  if (!file.ends_with(kSuffix)) return file;
+  const size_t stem = file.size() - std::string_view(kSuffix).size();
+  if (stem <= kNumbers.size()) return file;
+  const std::string_view numbers = std::string_view(file).substr(stem - kNumbers.size(), kNumbers.size());
+  for (size_t i = 0; i < kNumbers.size(); ++i) {
+    const bool is_digit = numbers[i] >= '0' && numbers[i] <= '9';
+    if (kNumbers[i] == '0' ? !is_digit : numbers[i] != kNumbers[i]) return file;
+  }
+  return file.substr(0, stem - kNumbers.size()) + kSuffix;
 }
 
 template <class Work>
@@ -136,6 +156,13 @@ std::vector<ListedCheckpoint> list_with_state(const std::string& directory) {
 
 CheckpointView view_checkpoint(const std::string& path) {
   CheckpointView view{.path = path, .has_manifest = is_folder(path), .manifest = {}, .files = {}};
+  if (view.has_manifest && !is_file(cat(path, "/", kManifestFile))) {  // from elsewhere, without a manifest
+    view.has_manifest = false;
+    for (const std::string& file : weight_files(path))
+      view.files.push_back(
+          {.name = fs::path(file).filename().string(), .path = file, .bytes = size_or_none(file)});
+    return view;
+  }
   if (view.has_manifest) {
     view.manifest = read_manifest(path);
     for (const auto& file : view.manifest.files)
@@ -148,23 +175,37 @@ CheckpointView view_checkpoint(const std::string& path) {
   return view;
 }
 
-const ViewedFile& chosen_file(const CheckpointView& view, const std::string& name) {
+TensorSource TensorSet::open() const {
+  std::vector<std::string> paths;
+  for (const ViewedFile& file : files) paths.push_back(file.path);
+  return TensorSource(paths);
+}
+
+std::vector<TensorSet> tensor_sets(const CheckpointView& view) {
+  std::vector<TensorSet> sets;
+  for (const ViewedFile& file : view.files) {
+    if (view.has_manifest && !file.name.ends_with(kSuffix)) continue;
+    const std::string name = set_of_file(file.name);
+    auto found = std::find_if(sets.begin(), sets.end(), [&](const auto& set) { return set.name == name; });
+    if (found == sets.end()) found = sets.insert(sets.end(), TensorSet{.name = name, .files = {}});
+    found->files.push_back(file);
+  }
+  return sets;
+}
+
+TensorSet chosen_set(const CheckpointView& view, const std::string& name) {
   std::vector<std::string> names;
-  for (const auto& file : view.files) {
-    if (file.name == name || file.name == name + kSuffix) return file;
-    names.push_back(file.name);
+  for (TensorSet& set : tensor_sets(view)) {
+    if (set.name == name || set.name == name + kSuffix) return std::move(set);
+    names.push_back(set.name);
   }
   throw Error(ErrorCode::invalid_argument,
               cat("expected a file of '", view.path, "' (", join_first(names, ", ", 8), "), got '",
                   shown_text(name), "'; correct it"));
 }
 
-const ViewedFile& model_file(const CheckpointView& view) {
-  return view.has_manifest ? chosen_file(view, kModelFile) : view.files.at(0);
-}
-
-bool is_safetensors(const ViewedFile& file) {
-  return file.name.ends_with(kSuffix);
+TensorSet model_set(const CheckpointView& view) {
+  return view.has_manifest ? chosen_set(view, kModelFile) : tensor_sets(view).at(0);
 }
 
 std::string optimizer_kinds(const CheckpointView& view) {
@@ -178,10 +219,6 @@ std::string optimizer_kinds(const CheckpointView& view) {
     if (!kind.empty()) kinds.push_back(cat(part, ": ", kind));
   }
   return join_first(kinds, ", ", 16);
-}
-
-uint64_t element_count(const TensorEntry& entry) {
-  return (entry.end - entry.begin) / std::max<uint64_t>(1, safetensors_element_size(entry.dtype));
 }
 
 std::vector<VerifiedFile> verify_files(const std::string& path, const OnBytesRead& on_bytes) {

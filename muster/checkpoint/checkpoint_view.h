@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "muster/checkpoint/manifest.h"
-#include "muster/checkpoint/safetensors_header.h"
+#include "muster/checkpoint/tensor_source.h"
 
 namespace muster {
 
@@ -41,28 +41,36 @@ struct ViewedFile {
 
 struct CheckpointView {
   std::string path;
-  bool has_manifest = false;  // false: a plain safetensors file
+  bool has_manifest = false;  // false: plain safetensors files
   Manifest manifest;
   std::vector<ViewedFile> files;
 };
 
-// What lies at `path`: a checkpoint's folder or a safetensors file. Reads the manifest and the sizes.
-// Throws: io, invalid_argument.
+// What lies at `path`: a checkpoint's folder, a safetensors file, or a folder of them (weight_files.h). Reads
+// the manifest and the sizes. Throws: io, invalid_argument.
 CheckpointView view_checkpoint(const std::string& path);
 
-// The file that a person calls "model" or "model.safetensors". Throws: invalid_argument, which names those
+// Tensors that belong together, in one file or in those of the ranks that wrote them.
+struct TensorSet {
+  std::string name;  // "model.safetensors", however many files
+  std::vector<ViewedFile> files;
+
+  // Throws: as TensorSource's constructor.
+  TensorSource open() const;
+};
+
+// In the manifest's order.
+std::vector<TensorSet> tensor_sets(const CheckpointView& view);
+
+// The one that a person calls "model" or "model.safetensors". Throws: invalid_argument, which names those
 // that are there.
-const ViewedFile& chosen_file(const CheckpointView& view, const std::string& name);
+TensorSet chosen_set(const CheckpointView& view, const std::string& name);
 
-// Where the model's tensors are. Throws: invalid_argument when it has none.
-const ViewedFile& model_file(const CheckpointView& view);
-
-bool is_safetensors(const ViewedFile& file);
+// The model's tensors. Throws: invalid_argument when there are none.
+TensorSet model_set(const CheckpointView& view);
 
 // "AdamW"; of several optimizers "net: AdamW, head: SGD"; empty: none was saved.
 std::string optimizer_kinds(const CheckpointView& view);
-
-uint64_t element_count(const TensorEntry& entry);
 
 // A row of `muster checkpoint verify`.
 struct VerifiedFile {

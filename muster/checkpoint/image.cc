@@ -11,6 +11,7 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/directory.h"
+#include "muster/checkpoint/lineage.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/safetensors.h"
 
@@ -19,29 +20,6 @@ namespace muster {
 namespace {
 
 constexpr uint64_t kSpareBytes = 1 << 20;  // for the manifest and the file system's own
-
-// Keeps the newest `keep` of the run's own that look whole (and what is newer), and `saved` in any case.
-void remove_old(const CheckpointOptions& options, const std::string& saved) {
-  if (options.keep_last <= 0) return;
-  int kept = 0;
-  for (const auto& [step, path] : list_checkpoints(options.directory)) {
-    const bool is_enough = kept >= options.keep_last;
-    bool is_own = true, is_whole = false;
-    try {
-      const Manifest manifest = read_manifest(path);
-      is_own = !options.is_own || options.is_own(manifest);
-      is_whole = true;
-    } catch (const Error& error) {
-      if (!is_enough)
-        log(LogLevel::warn, cat("checkpoint: '", path, "' is damaged and not counted: ", error.message()));
-    }
-    if (is_own && is_enough && path != saved) {
-      remove_checkpoint(path);
-    } else if (is_own && is_whole) {
-      ++kept;
-    }
-  }
-}
 
 uint64_t needed_bytes(const NamedTensors& tensors) {
   const auto head = make_safetensors_head(tensors);
@@ -63,6 +41,43 @@ NamedTensors copies_of(const NamedTensors& tensors, const NamedTensors& before) 
 }
 
 }  // namespace
+
+namespace {
+
+// Of a checkpoint that is not whole. One that does not say whose it is stays, where others may have theirs.
+bool may_be_own(const CheckpointOptions& options, const std::string& path) {
+  if (!options.is_own) return true;
+  try {
+    return options.is_own(read_manifest_alone(path));
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+void remove_old(const CheckpointOptions& options, const std::string& saved) {
+  if (options.keep_last <= 0) return;
+  int kept = 0;
+  for (const auto& [step, path] : list_by_saving(options.directory)) {
+    const bool is_enough = kept >= options.keep_last;
+    bool is_own = true, is_whole = false;
+    try {
+      const Manifest manifest = read_manifest(path);
+      is_own = !options.is_own || options.is_own(manifest);
+      is_whole = true;
+    } catch (const Error& error) {
+      is_own = may_be_own(options, path);
+      if (is_own && !is_enough)
+        log(LogLevel::warn, cat("checkpoint: '", path, "' is damaged and not counted: ", error.message()));
+    }
+    if (is_own && is_enough && path != saved) {
+      remove_checkpoint(path);
+    } else if (is_own && is_whole) {
+      ++kept;
+    }
+  }
+}
 
 CheckpointImage image_of(const TrainingState& state, const TrainingPosition& position, int world_size) {
   const at::NoGradGuard no_grad;
@@ -101,6 +116,8 @@ std::string write_image(const CheckpointOptions& options, const CheckpointImage&
   Staging staging(options.directory, step);
   const Metadata metadata = {{"format", "pt"}, {"step", cat(step)}};
   Manifest manifest{.position = image.position,
+                    .serial = next_serial(options.directory),
+                    .parent = options.parent,
                     .world_size = image.world_size,
                     .files = {},
                     .optimizer = image.optimizer ? image.optimizer->description : "",

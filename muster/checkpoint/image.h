@@ -29,4 +29,8 @@ void copy_image(const CheckpointImage& image, CheckpointImage& copy);
 // save_checkpoint.
 std::string write_image(const CheckpointOptions& options, const CheckpointImage& image);
 
+// Keeps those options.keep_last of the run's own that were saved last and look whole (and what is newer), and
+// `saved` in any case. Removes the other ones of the run.
+void remove_old(const CheckpointOptions& options, const std::string& saved);
+
 }  // namespace muster

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -21,8 +22,9 @@ using nlohmann::json;
 constexpr const char* kSchema = "muster.checkpoint/1";
 constexpr const char* kChecksum = "sha256";  // of the manifest itself without this key, as compact JSON
 constexpr uint64_t kMaxManifestBytes = 64 << 20;
+constexpr int64_t kMaxSerial = int64_t{1} << 53;
 constexpr int64_t kMaxWorldSize = 1 << 24;
-constexpr size_t kMaxFiles = 1024;
+constexpr size_t kMaxFiles = 1 << 17;  // two of each rank
 
 [[noreturn]] void refuse_manifest(const std::string& name, const std::string& expected,
                                   const std::string& got) {
@@ -93,6 +95,8 @@ std::string format_manifest(const Manifest& manifest) {
   json document = {{"schema", kSchema},
                    {"muster_version", version()},
                    {"step", position.step},
+                   {"serial", manifest.serial},
+                   {"parent", manifest.parent},
                    {"epoch", position.epoch},
                    {"batch", position.batch},
                    {"epoch_samples", position.epoch_samples},
@@ -121,6 +125,9 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
                        .samples_seen = count_in(document, "samples_seen", name)};
   if (document.contains("dataset_size"))  // older ones have none
     manifest.position.dataset_size = count_in(document, "dataset_size", name);
+  if (document.contains("serial")) manifest.serial = count_in(document, "serial", name);
+  if (manifest.serial > kMaxSerial) refuse_manifest(name, "a serial number", cat(manifest.serial));
+  if (document.contains("parent")) manifest.parent = text_in(document, "parent", name);
   const auto world_size = count_in(document, "world_size", name);
   if (world_size < 1 || world_size > kMaxWorldSize) refuse_manifest(name, "a world size", cat(world_size));
   manifest.world_size = static_cast<int>(world_size);
@@ -128,10 +135,11 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
   const auto files = document.value("files", json());
   if (!files.is_array() || files.empty() || files.size() > kMaxFiles)
     refuse_manifest(name, cat("a list of files, at most ", kMaxFiles, ","), files.dump());
+  std::set<std::string> names;
   for (const auto& file : files) {
     if (!file.is_object()) refuse_manifest(name, "a file's record", file.dump());
     const auto file_name = text_in(file, "name", name);
-    if (!is_plain_name(file_name) || manifest.find(file_name) != nullptr)
+    if (!is_plain_name(file_name) || !names.insert(file_name).second)
       refuse_manifest(name, "plain file names, each once", json(file_name).dump());
     manifest.files.push_back({.name = file_name,
                               .bytes = static_cast<uint64_t>(count_in(file, "bytes", name)),

@@ -26,6 +26,9 @@ struct TrainingPosition {
 
 struct Manifest {
   TrainingPosition position;
+  // How many were saved before it in this folder: who goes back to an older step saves smaller steps later.
+  int64_t serial = 0;
+  std::string parent;  // "step-100": which one the training had gone on from, or saved last; empty: none
   int world_size = 1;
   std::vector<WrittenFile> files;
   std::string optimizer;                    // OptimizerSnapshot::description, or empty

@@ -1,6 +1,5 @@
 #include "muster/checkpoint/model_state.h"
 
-#include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
 #include <set>
@@ -48,11 +47,6 @@ void check_model(const torch::nn::Module& model, const TensorEntries& entries, c
   }
   for (const auto& [tensor_name, entry] : entries)
     if (!known.contains(tensor_name)) refuse("only tensors of the model", cat("'", tensor_name, "' as well"));
-}
-
-void restore_model(const torch::nn::Module& model, const NamedTensors& tensors) {
-  const at::NoGradGuard no_grad;
-  for (auto& [name, tensor] : model_tensors(model)) tensor.copy_(tensors.at(name));
 }
 
 }  // namespace muster

@@ -29,7 +29,4 @@ std::vector<std::pair<std::string, at::Tensor>> model_tensors(const torch::nn::M
 // with another dtype or shape, or else one that the model lacks. `name` is what messages call the checkpoint.
 void check_model(const torch::nn::Module& model, const TensorEntries& entries, const std::string& name);
 
-// Copies into the model in place, whatever its device. Must be checked before.
-void restore_model(const torch::nn::Module& model, const NamedTensors& tensors);
-
 }  // namespace muster

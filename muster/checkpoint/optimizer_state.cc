@@ -1,247 +1,138 @@
 #include "muster/checkpoint/optimizer_state.h"
 
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/nn/module.h>
 
+#include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_map>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/lbfgs_state.h"
+#include "muster/checkpoint/optimizer_kinds.h"
 
 namespace muster {
 
 namespace {
 
+using detail::refuse_optimizer;
+using detail::with_kind;
 using nlohmann::json;
 using torch::optim::Optimizer;
 
-// What is particular to each kind of optimizer: its name, its options, and its state's fields with whether
-// they must be there under those options.
-struct SgdKind {
-  using Class = torch::optim::SGD;
-  using Options = torch::optim::SGDOptions;
-  using State = torch::optim::SGDParamState;
-  static constexpr const char* kName = "SGD";
-  static constexpr bool kEveryParameter = false;
-  static void options(Options& o, auto&& field) {
-    field("lr", o.lr());
-    field("momentum", o.momentum());
-    field("dampening", o.dampening());
-    field("weight_decay", o.weight_decay());
-    field("nesterov", o.nesterov());
-  }
-  static void state(State& s, const Options&, auto&& field) {
-    field("momentum_buffer", s.momentum_buffer(), true);
-  }
-};
+using PiecesOfGroup = std::vector<const TensorPiece*>;
 
-template <class ClassT, class OptionsT, class StateT>
-struct AdamLike {
-  using Class = ClassT;
-  using Options = OptionsT;
-  using State = StateT;
-  static constexpr bool kEveryParameter = false;
-  static void options(Options& o, auto&& field) {
-    field("lr", o.lr());
-    field("betas", o.betas());
-    field("eps", o.eps());
-    field("weight_decay", o.weight_decay());
-    field("amsgrad", o.amsgrad());
-  }
-  static void state(State& s, const Options& o, auto&& field) {
-    field("step", s.step(), true);
-    field("exp_avg", s.exp_avg(), true);
-    field("exp_avg_sq", s.exp_avg_sq(), true);
-    field("max_exp_avg_sq", s.max_exp_avg_sq(), o.amsgrad());
-  }
-};
-struct AdamKind : AdamLike<torch::optim::Adam, torch::optim::AdamOptions, torch::optim::AdamParamState> {
-  static constexpr const char* kName = "Adam";
-};
-struct AdamWKind : AdamLike<torch::optim::AdamW, torch::optim::AdamWOptions, torch::optim::AdamWParamState> {
-  static constexpr const char* kName = "AdamW";
-};
-
-struct RmspropKind {
-  using Class = torch::optim::RMSprop;
-  using Options = torch::optim::RMSpropOptions;
-  using State = torch::optim::RMSpropParamState;
-  static constexpr const char* kName = "RMSprop";
-  static constexpr bool kEveryParameter = false;
-  static void options(Options& o, auto&& field) {
-    field("lr", o.lr());
-    field("alpha", o.alpha());
-    field("eps", o.eps());
-    field("weight_decay", o.weight_decay());
-    field("momentum", o.momentum());
-    field("centered", o.centered());
-  }
-  static void state(State& s, const Options& o, auto&& field) {
-    field("step", s.step(), true);
-    field("square_avg", s.square_avg(), true);
-    field("momentum_buffer", s.momentum_buffer(), o.momentum() > 0);
-    field("grad_avg", s.grad_avg(), o.centered());
-  }
-};
-
-struct AdagradKind {
-  using Class = torch::optim::Adagrad;
-  using Options = torch::optim::AdagradOptions;
-  using State = torch::optim::AdagradParamState;
-  static constexpr const char* kName = "Adagrad";
-  static constexpr bool kEveryParameter = true;  // its constructor makes all state, its step relies on it
-  static void options(Options& o, auto&& field) {
-    field("lr", o.lr());
-    field("lr_decay", o.lr_decay());
-    field("weight_decay", o.weight_decay());
-    field("initial_accumulator_value", o.initial_accumulator_value());
-    field("eps", o.eps());
-  }
-  static void state(State& s, const Options&, auto&& field) {
-    field("step", s.step(), true);
-    field("sum", s.sum(), true);
-  }
-};
-
-[[noreturn]] void refuse_optimizer(const std::string& expected, const std::string& got,
-                                   const std::string& next) {
-  throw Error(ErrorCode::invalid_argument,
-              cat("optimizer state: expected ", expected, ", got ", got, "; ", next));
-}
-
-// Calls `use` with the optimizer's kind.
-auto with_kind(Optimizer& optimizer, auto&& use) {
-  if (dynamic_cast<torch::optim::SGD*>(&optimizer) != nullptr) return use(SgdKind{});
-  if (dynamic_cast<torch::optim::Adam*>(&optimizer) != nullptr) return use(AdamKind{});
-  if (dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr) return use(AdamWKind{});
-  if (dynamic_cast<torch::optim::RMSprop*>(&optimizer) != nullptr) return use(RmspropKind{});
-  if (dynamic_cast<torch::optim::Adagrad*>(&optimizer) != nullptr) return use(AdagradKind{});
-  refuse_optimizer("SGD, Adam, AdamW, RMSprop or Adagrad", c10::demangle(typeid(optimizer).name()),
-                   "save its state yourself, or use one of these");
-}
-
-// A parameter of the optimizer under the model's name.
-struct Parameter {
-  std::string name;
-  at::Tensor tensor;
-};
-
-std::vector<std::vector<Parameter>> named_groups(const torch::nn::Module& model, Optimizer& optimizer) {
-  std::unordered_map<void*, std::string> names;
-  for (const auto& item : model.named_parameters())
-    names.emplace(item.value().unsafeGetTensorImpl(), item.key());
-  std::vector<std::vector<Parameter>> groups;
+// The optimizer's parameters, group by group, with their names.
+std::vector<PiecesOfGroup> pieces_of_groups(const TensorPieces& parameters, Optimizer& optimizer) {
+  std::unordered_map<void*, const TensorPiece*> known;
+  for (const TensorPiece& piece : parameters) known.emplace(piece.tensor.unsafeGetTensorImpl(), &piece);
+  std::vector<PiecesOfGroup> groups;
   for (const auto& group : optimizer.param_groups()) {
-    auto& named = groups.emplace_back();
-    for (const auto& tensor : group.params()) {
-      const auto found = names.find(tensor.unsafeGetTensorImpl());
-      if (found == names.end()) {
+    PiecesOfGroup& pieces = groups.emplace_back();
+    for (const at::Tensor& tensor : group.params()) {
+      const auto found = known.find(tensor.unsafeGetTensorImpl());
+      if (found == known.end()) {
         refuse_optimizer("only parameters of the model",
                          cat("one of shape [", join(tensor.sizes(), ", "), "] in group ", groups.size() - 1,
                              " that the model does not name"),
                          "pass the model whose parameters the optimizer was made with");
       }
-      named.push_back({found->second, tensor});
+      pieces.push_back(found->second);
     }
   }
   return groups;
 }
 
-void read_option(const json& value, const std::string& name, double& to) {
-  if (!value.is_number())
-    refuse_optimizer(cat("a number as option '", name, "'"), value.dump(), "the manifest is damaged");
-  to = value.get<double>();
-}
-void read_option(const json& value, const std::string& name, bool& to) {
-  if (!value.is_boolean())
-    refuse_optimizer(cat("true or false as option '", name, "'"), value.dump(), "the manifest is damaged");
-  to = value.get<bool>();
-}
-void read_option(const json& value, const std::string& name, std::tuple<double, double>& to) {
-  if (!value.is_array() || value.size() != 2)
-    refuse_optimizer(cat("two numbers as option '", name, "'"), value.dump(), "the manifest is damaged");
-  read_option(value[0], name, std::get<0>(to));
-  read_option(value[1], name, std::get<1>(to));
-}
-
-// The options of every group, once kind, groups and parameters are found to agree.
+// The options of every group, once kind and number of groups are found to agree.
 template <class Kind>
-std::vector<typename Kind::Options> checked_options(const json& description, Optimizer& optimizer,
-                                                    const std::vector<std::vector<Parameter>>& groups) {
+std::vector<typename Kind::Options> checked_options(const json& description, Optimizer& optimizer) {
   const auto kind = description.value("kind", json());
   if (kind != Kind::kName)
     refuse_optimizer(cat("the state of ", Kind::kName), kind.dump(),
                      "resume with the optimizer that was saved");
   const auto saved = description.value("groups", json());
-  if (!saved.is_array() || saved.size() != groups.size())
-    refuse_optimizer(cat(groups.size(), " parameter group(s)"), cat(saved.size()),
+  const size_t groups = optimizer.param_groups().size();
+  if (!saved.is_array() || saved.size() != groups)
+    refuse_optimizer(cat(groups, " parameter group(s)"), cat(saved.size()),
                      "make the same groups as when saving");
   std::vector<typename Kind::Options> all;
-  for (size_t g = 0; g < groups.size(); ++g) {
-    std::vector<std::string> mine;
-    for (const auto& parameter : groups[g]) mine.push_back(parameter.name);
-    const auto theirs = saved[g].is_object() ? saved[g].value("params", json()) : json();
-    for (size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
-      const auto here = i < mine.size() ? json(mine[i]) : json("no more");
-      const auto there = theirs.is_array() && i < theirs.size() ? theirs[i] : json("no more");
-      if (here != there) {
-        refuse_optimizer(cat("parameter ", here.dump(), " at place ", i, " of group ", g), there.dump(),
-                         "make the same groups as when saving");
-      }
-    }
+  for (size_t g = 0; g < groups; ++g) {
     auto options = static_cast<typename Kind::Options&>(optimizer.param_groups()[g].options());
+    const json values = saved[g].is_object() ? saved[g].value("options", json::object()) : json::object();
     Kind::options(options, [&](const char* name, auto& value) {
-      read_option(saved[g].value("options", json::object()).value(name, json()), name, value);
+      detail::read_option(values.value(name, json()), name, value);
     });
     all.push_back(options);
   }
   return all;
 }
 
-// Fields that each parameter has in the file, after checking that every tensor belongs to one and fits it.
+// Whether a saved group has these parameters. What divides a model may name them in another order.
+void check_names(const json& saved, std::vector<std::string> mine, size_t group, bool in_order) {
+  json theirs = saved.is_object() ? saved.value("params", json::array()) : json::array();
+  if (!theirs.is_array()) theirs = json::array();
+  if (!in_order) {
+    std::sort(mine.begin(), mine.end());
+    std::sort(theirs.begin(), theirs.end());
+  }
+  for (size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
+    const json here = i < mine.size() ? json(mine[i]) : json("no more");
+    const json there = i < theirs.size() ? theirs[i] : json("no more");
+    if (here == there) continue;
+    refuse_optimizer(cat("parameter ", here.dump(), " at place ", i, " of group ", group), there.dump(),
+                     "make the same groups as when saving");
+  }
+}
+
+// The name of a parameter's field, what must be in the file for it, and whether it is divided as the
+// parameter is.
+struct StateField {
+  std::string name;
+  TensorEntry kind;
+  bool is_tensor;
+};
+
+template <class Value>
+StateField field_of(const TensorPiece& parameter, const char* field, const Value&) {
+  constexpr bool kIsTensor = std::is_same_v<Value, at::Tensor>;
+  return {.name = cat(parameter.name, ".", field),
+          .kind = kIsTensor ? tensor_entry(parameter.tensor.scalar_type(), parameter.shape)
+                            : tensor_entry(at::kLong, {}),
+          .is_tensor = kIsTensor};
+}
+
+// Checks the fields that each parameter has in the file. Returns the names that are some field's.
 template <class Kind>
-void check_tensors(const TensorEntries& entries, const std::vector<std::vector<Parameter>>& groups,
-                   const std::vector<typename Kind::Options>& options) {
+std::set<std::string> check_fields(const TensorEntries& entries, const std::vector<PiecesOfGroup>& groups,
+                                   const std::vector<typename Kind::Options>& options) {
   std::set<std::string> used;
   for (size_t g = 0; g < groups.size(); ++g) {
-    for (const auto& parameter : groups[g]) {
+    for (const TensorPiece* parameter : groups[g]) {
       typename Kind::State state;
       std::vector<std::string> missing;
       size_t present = 0;
-      const auto check = [&](const char* field, auto& value, bool required) {
-        const auto name = cat(parameter.name, ".", field);
-        const auto found = entries.find(name);
+      Kind::state(state, options[g], [&](const char* name, auto& value, bool required) {
+        const StateField field = field_of(*parameter, name, value);
+        const auto found = entries.find(field.name);
         if (found == entries.end()) {
-          if (required) missing.push_back(name);
+          if (required) missing.push_back(field.name);
           return;
         }
         ++present;
-        used.insert(name);
-        TensorEntry expected = tensor_entry(torch::kInt64, {});
-        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>)
-          expected = tensor_entry(parameter.tensor.scalar_type(), parameter.tensor.sizes().vec());
-        if (!found->second.same_kind(expected)) {
-          refuse_optimizer(cat(to_string(expected), " '", name, "'"), to_string(found->second),
+        used.insert(field.name);
+        if (!found->second.same_kind(field.kind))
+          refuse_optimizer(cat(to_string(field.kind), " '", field.name, "'"), to_string(found->second),
                            "resume with the model that was saved");
-        }
-      };
-      Kind::state(state, options[g], check);
+      });
       // A parameter that never had a gradient has no state at all, in most optimizers.
       if (!missing.empty() && (present > 0 || Kind::kEveryParameter))
         refuse_optimizer(cat("'", missing[0], "'"), "no such tensor", "the checkpoint is incomplete");
     }
   }
-  for (const auto& [name, entry] : entries) {
-    if (!used.contains(name))
-      refuse_optimizer(cat("only state of ", Kind::kName), cat("'", name, "' as well"),
-                       "resume with what was saved");
-  }
+  return used;
 }
 
 json parse_description(const std::string& description) {
@@ -252,23 +143,38 @@ json parse_description(const std::string& description) {
   return parsed;
 }
 
-TensorEntries entries_of(const NamedTensors& tensors) {
-  TensorEntries entries;
-  for (const auto& [name, tensor] : tensors)
-    entries[name] = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
-  return entries;
+std::vector<std::string> names_of(const PiecesOfGroup& pieces) {
+  std::vector<std::string> names;
+  for (const TensorPiece* piece : pieces) names.push_back(piece->name);
+  return names;
 }
 
-void set_field(int64_t& to, const at::Tensor& from, const at::Tensor&) {
+// LBFGS looks at all of its parameters at once.
+PiecesOfGroup whole_group(const TensorPieces& parameters, torch::optim::LBFGS& optimizer) {
+  PiecesOfGroup group = pieces_of_groups(parameters, optimizer).at(0);
+  for (const TensorPiece* piece : group) {
+    if (piece->elements == all_elements(piece->shape)) continue;
+    refuse_optimizer("whole parameters of LBFGS", cat("a part of '", piece->name, "'"),
+                     "take an optimizer that looks at each element alone");
+  }
+  return group;
+}
+
+TensorPieces parameters_of(const torch::nn::Module& model) {
+  TensorPieces pieces;
+  for (const auto& item : model.named_parameters()) pieces.push_back(whole_piece(item.key(), item.value()));
+  return pieces;
+}
+
+void set_field(int64_t& to, const at::Tensor& from) {
   to = from.item<int64_t>();
 }
-void set_field(at::Tensor& to, const at::Tensor& from, const at::Tensor& parameter) {
-  to = torch::empty_like(parameter);
-  to.copy_(from);
+void set_field(at::Tensor& to, const at::Tensor& from) {
+  to = from;
 }
 
 at::Tensor as_tensor(int64_t value) {
-  return torch::scalar_tensor(value, torch::kInt64);
+  return at::scalar_tensor(value, at::kLong);
 }
 at::Tensor as_tensor(const at::Tensor& value) {
   return value;
@@ -276,71 +182,170 @@ at::Tensor as_tensor(const at::Tensor& value) {
 
 }  // namespace
 
-OptimizerSnapshot snapshot_optimizer(const torch::nn::Module& model, Optimizer& optimizer) {
+OptimizerPieces optimizer_pieces(const TensorPieces& parameters, Optimizer& optimizer) {
+  if (auto* const lbfgs = dynamic_cast<torch::optim::LBFGS*>(&optimizer))
+    return detail::lbfgs_pieces(names_of(whole_group(parameters, *lbfgs)), *lbfgs);
   return with_kind(optimizer, [&]<class Kind>(Kind) {
-    OptimizerSnapshot snapshot;
+    OptimizerPieces result;
     json groups = json::array();
-    const auto named = named_groups(model, optimizer);
-    for (size_t g = 0; g < named.size(); ++g) {
+    const auto pieces = pieces_of_groups(parameters, optimizer);
+    std::set<const TensorPiece*> seen;  // a tied parameter may be there twice
+    for (size_t g = 0; g < pieces.size(); ++g) {
       auto& options = static_cast<typename Kind::Options&>(optimizer.param_groups()[g].options());
-      json saved = {{"options", json::object()}, {"params", json::array()}};
+      json saved = {{"options", json::object()}, {"params", names_of(pieces[g])}};
       Kind::options(options, [&](const char* name, const auto& value) { saved["options"][name] = value; });
-      for (const auto& entry : named[g]) {
-        const auto& name = entry.name;
-        const at::Tensor& tensor = entry.tensor;
-        saved["params"].push_back(name);
-        const auto found = optimizer.state().find(tensor.unsafeGetTensorImpl());
-        if (found == optimizer.state().end()) continue;
+      groups.push_back(std::move(saved));
+      for (const TensorPiece* parameter : pieces[g]) {
+        const auto found = optimizer.state().find(parameter->tensor.unsafeGetTensorImpl());
+        if (found == optimizer.state().end() || !seen.insert(parameter).second) continue;
         auto& state = static_cast<typename Kind::State&>(*found->second);
-        Kind::state(state, options, [&](const char* field, const auto& value, bool) {
-          if (const auto field_tensor = as_tensor(value); field_tensor.defined())
-            snapshot.tensors.emplace(cat(name, ".", field), field_tensor);
+        Kind::state(state, options, [&](const char* name, const auto& value, bool) {
+          const at::Tensor tensor = as_tensor(value);
+          if (!tensor.defined()) return;
+          const StateField field = field_of(*parameter, name, value);
+          result.pieces.push_back(field.is_tensor ? TensorPiece{.name = field.name,
+                                                                .shape = parameter->shape,
+                                                                .elements = parameter->elements,
+                                                                .tensor = tensor,
+                                                                .is_buffer = false,
+                                                                .owner = parameter->owner}
+                                                  : whole_piece(field.name, tensor));
         });
       }
-      groups.push_back(std::move(saved));
     }
-    snapshot.description = json{{"kind", Kind::kName}, {"groups", std::move(groups)}}.dump();
-    return snapshot;
+    result.description = json{{"kind", Kind::kName}, {"groups", std::move(groups)}}.dump();
+    return result;
   });
+}
+
+OptimizerSnapshot snapshot_optimizer(const torch::nn::Module& model, Optimizer& optimizer) {
+  OptimizerPieces pieces = optimizer_pieces(parameters_of(model), optimizer);
+  OptimizerSnapshot snapshot{.description = std::move(pieces.description), .tensors = {}};
+  for (TensorPiece& piece : pieces.pieces) snapshot.tensors.emplace(piece.name, std::move(piece.tensor));
+  return snapshot;
+}
+
+std::string merge_descriptions(const std::vector<std::string>& descriptions) {
+  const auto is_empty = [](const std::string& text) { return text.empty(); };
+  if (std::all_of(descriptions.begin(), descriptions.end(), is_empty)) return {};
+  if (std::any_of(descriptions.begin(), descriptions.end(), is_empty))
+    refuse_optimizer("an optimizer on every rank", "none on some", "add it on all of them");
+  json merged;
+  std::vector<std::set<std::string>> known;
+  for (const std::string& text : descriptions) {
+    const json one = parse_description(text);
+    if (merged.is_null()) {
+      merged = one;
+      for (json& group : merged["groups"]) group["params"] = json::array();
+      known.resize(merged["groups"].size());
+    }
+    if (one["kind"] != merged["kind"] || one["groups"].size() != merged["groups"].size()) {
+      refuse_optimizer(cat("the same optimizer on every rank, ", merged["kind"].dump(), " of ",
+                           merged["groups"].size(), " groups"),
+                       cat(one["kind"].dump(), " of ", one["groups"].size()), "make them alike");
+    }
+    for (size_t g = 0; g < known.size(); ++g)
+      for (const json& name : one["groups"][g]["params"])
+        if (known[g].insert(name).second) merged["groups"][g]["params"].push_back(name);
+  }
+  return merged.dump();
+}
+
+void check_same_parameters(const std::string& description, const std::string& saved) {
+  const json mine = parse_description(description), theirs = parse_description(saved);
+  const json groups = theirs.value("groups", json());
+  for (size_t g = 0; g < mine["groups"].size() && groups.is_array() && g < groups.size(); ++g)
+    check_names(groups[g], mine["groups"][g]["params"].get<std::vector<std::string>>(), g,
+                /*in_order=*/false);
 }
 
 void check_optimizer(const torch::nn::Module& model, Optimizer& optimizer, const std::string& description,
                      const TensorEntries& entries) {
+  const TensorPieces parameters = parameters_of(model);
+  if (auto* const lbfgs = dynamic_cast<torch::optim::LBFGS*>(&optimizer)) {
+    const auto names = names_of(pieces_of_groups(parameters, optimizer).at(0));
+    detail::prepare_lbfgs(names, *lbfgs, description, entries, [](TensorPiece&) {});
+    return;
+  }
   with_kind(optimizer, [&]<class Kind>(Kind) {
-    const auto groups = named_groups(model, optimizer);
-    check_tensors<Kind>(entries, groups,
-                        checked_options<Kind>(parse_description(description), optimizer, groups));
+    const json saved = parse_description(description);
+    const auto options = checked_options<Kind>(saved, optimizer);
+    const auto groups = pieces_of_groups(parameters, optimizer);
+    for (size_t g = 0; g < groups.size(); ++g)
+      check_names(saved["groups"][g], names_of(groups[g]), g, /*in_order=*/true);
+    const std::set<std::string> used = check_fields<Kind>(entries, groups, options);
+    for (const auto& [name, entry] : entries) {
+      if (!used.contains(name))
+        refuse_optimizer(cat("only state of ", Kind::kName), cat("'", name, "' as well"),
+                         "resume with what was saved");
+    }
   });
 }
 
-void restore_optimizer(const torch::nn::Module& model, Optimizer& optimizer,
-                       const OptimizerSnapshot& snapshot) {
-  const torch::NoGradGuard no_grad;
-  with_kind(optimizer, [&]<class Kind>(Kind) {
-    const auto groups = named_groups(model, optimizer);
-    const auto options = checked_options<Kind>(parse_description(snapshot.description), optimizer, groups);
-    check_tensors<Kind>(entries_of(snapshot.tensors), groups, options);
+std::function<void()> prepare_optimizer(const TensorPieces& parameters, Optimizer& optimizer,
+                                        const std::string& description, const TensorEntries& entries,
+                                        const FetchTensor& fetch) {
+  const at::NoGradGuard no_grad;
+  if (auto* const lbfgs = dynamic_cast<torch::optim::LBFGS*>(&optimizer)) {
+    const auto names = names_of(whole_group(parameters, *lbfgs));
+    return detail::prepare_lbfgs(names, *lbfgs, description, entries, fetch);
+  }
+  return with_kind(optimizer, [&]<class Kind>(Kind) -> std::function<void()> {
+    const auto options = checked_options<Kind>(parse_description(description), optimizer);
+    const auto groups = pieces_of_groups(parameters, optimizer);
+    check_fields<Kind>(entries, groups, options);
 
-    // Made whole before anything is changed.
-    std::vector<std::pair<void*, std::unique_ptr<typename Kind::State>>> states;
+    using States = std::vector<std::pair<void*, std::unique_ptr<typename Kind::State>>>;
+    auto states = std::make_shared<States>();
+    std::set<const TensorPiece*> seen;  // a tied parameter may be there twice
     for (size_t g = 0; g < groups.size(); ++g) {
-      for (const auto& parameter : groups[g]) {
+      for (const TensorPiece* parameter : groups[g]) {
+        if (!seen.insert(parameter).second) continue;
         auto state = std::make_unique<typename Kind::State>();
         bool any = false;
-        Kind::state(*state, options[g], [&](const char* field, auto& value, bool) {
-          const auto found = snapshot.tensors.find(cat(parameter.name, ".", field));
-          if (found == snapshot.tensors.end()) return;
-          set_field(value, found->second, parameter.tensor);
+        Kind::state(*state, options[g], [&](const char* name, auto& value, bool) {
+          const StateField field = field_of(*parameter, name, value);
+          if (!entries.contains(field.name)) return;
+          TensorPiece piece{.name = field.name, .shape = {}, .elements = all_elements({}), .tensor = {}};
+          if (field.is_tensor) {
+            piece.shape = parameter->shape;
+            piece.elements = parameter->elements;
+            piece.tensor = at::empty_like(parameter->tensor);
+          } else {
+            piece.tensor = as_tensor(int64_t{0});
+          }
+          fetch(piece);
+          set_field(value, piece.tensor);
           any = true;
         });
-        if (any) states.emplace_back(parameter.tensor.unsafeGetTensorImpl(), std::move(state));
+        if (any) states->emplace_back(parameter->tensor.unsafeGetTensorImpl(), std::move(state));
       }
     }
-    optimizer.state().clear();
-    for (auto& [key, state] : states) optimizer.state()[key] = std::move(state);
-    for (size_t g = 0; g < groups.size(); ++g)
-      static_cast<typename Kind::Options&>(optimizer.param_groups()[g].options()) = options[g];
+    return [states, options, &optimizer] {
+      optimizer.state().clear();
+      for (auto& [key, state] : *states) optimizer.state()[key] = std::move(state);
+      for (size_t g = 0; g < options.size(); ++g)
+        static_cast<typename Kind::Options&>(optimizer.param_groups()[g].options()) = options[g];
+    };
   });
+}
+
+void restore_optimizer(const torch::nn::Module& model, Optimizer& optimizer, OptimizerSnapshot snapshot) {
+  TensorEntries entries;
+  for (const auto& [name, tensor] : snapshot.tensors)
+    entries[name] = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
+  check_optimizer(model, optimizer, snapshot.description, entries);
+  // What lies as it must becomes the state itself: a large one is not there twice.
+  const auto fetch = [&](TensorPiece& piece) {
+    at::Tensor& saved = snapshot.tensors.at(piece.name);
+    if (saved.device() == piece.tensor.device() && saved.strides() == piece.tensor.strides() &&
+        saved.use_count() == 1 && saved.storage().use_count() == 1) {
+      piece.tensor = std::move(saved);
+    } else {
+      piece.tensor.copy_(saved);
+    }
+  };
+  prepare_optimizer(parameters_of(model), optimizer, snapshot.description, entries, fetch)();
 }
 
 }  // namespace muster

@@ -52,25 +52,29 @@ uint64_t data_bytes_of(const SafetensorsHeader& header) {
 
 }  // namespace
 
-SafetensorsHead read_safetensors_head(const std::string& path) {
-  return SafetensorsFile(path).head();
-}
-
 SafetensorsContent read_safetensors(const std::string& path) {
   const SafetensorsFile file(path);
   auto header = file.header();
   SafetensorsContent content{.tensors = {}, .metadata = std::move(header.metadata)};
-  for (const auto& [name, entry] : header.tensors) {
-    auto tensor = at::empty(entry.shape, scalar_type_of(entry));
-    file.read(tensor.mutable_data_ptr(), entry.end - entry.begin, entry.begin);
-    // A bool that is neither 0 nor 1 would be undefined behaviour later.
-    if (tensor.scalar_type() == c10::ScalarType::Bool && tensor.numel() > 0 &&
-        tensor.view(at::kByte).max().item<uint8_t>() > 1) {
-      file.refuse(cat("a BOOL tensor '", name, "' with other bytes than 0 and 1"));
-    }
-    content.tensors.emplace(name, std::move(tensor));
-  }
+  for (const auto& [name, entry] : header.tensors)
+    content.tensors.emplace(name, read_tensor(file, name, entry));
   return content;
+}
+
+at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name, const TensorEntry& entry) {
+  at::Tensor tensor = at::empty(entry.shape, scalar_type_of(entry));
+  file.read(tensor.mutable_data_ptr(), entry.end - entry.begin, entry.begin);
+  check_bools(file.path(), name, tensor);
+  return tensor;
+}
+
+void check_bools(const std::string& path, const std::string& name, const at::Tensor& tensor) {
+  if (tensor.scalar_type() != c10::ScalarType::Bool || tensor.numel() == 0 ||
+      tensor.view(at::kByte).max().item<uint8_t>() <= 1)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("safetensors: expected a valid file in '", path, "', got a BOOL tensor '", name,
+                  "' with other bytes than 0 and 1; it is damaged or of another kind"));
 }
 
 SafetensorsHead make_safetensors_head(const NamedTensors& tensors, const Metadata& metadata) {

@@ -26,8 +26,12 @@ struct SafetensorsContent {
 // (see parse_safetensors_header) or is cut short.
 SafetensorsContent read_safetensors(const std::string& path);
 
-// Reads the head alone.
-SafetensorsHead read_safetensors_head(const std::string& path);
+// One tensor of an open file. Throws: as read_safetensors.
+at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name, const TensorEntry& entry);
+
+// A bool that is neither 0 nor 1 would be undefined behaviour later. `path` is where it was read. Throws:
+// invalid_argument.
+void check_bools(const std::string& path, const std::string& name, const at::Tensor& tensor);
 
 // Writes a new file, durably, tensors aligned to their element size. Tensors may lie on any device and have
 // any strides; those that share memory are written each.

@@ -73,14 +73,12 @@ void show_one(const CheckpointFlags& flags) {
   const std::string& path = flags.paths.at(0);
   expect_there(path);
   const CheckpointView view = read_files([&] { return view_checkpoint(path); });
-  std::vector<ViewedFile> wanted = view.files;
-  if (!flags.file.empty()) wanted = {chosen_file(view, flags.file)};
+  std::vector<TensorSet> wanted = tensor_sets(view);
+  if (!flags.file.empty()) wanted = {chosen_set(view, flags.file)};
   const std::string text = read_files([&] {
-    std::vector<FileTensors> files;
-    for (const auto& file : wanted)
-      if (is_safetensors(file) || !view.has_manifest)
-        files.push_back({file, SafetensorsFile(file.path).header()});
-    return flags.json ? view_json(view, files) : view_text(view, files);
+    std::vector<ShownTensors> shown;
+    for (const TensorSet& set : wanted) shown.push_back({set, set.open()});
+    return flags.json ? view_json(view, shown) : view_text(view, shown);
   });
   write_all(STDOUT_FILENO, text);
 }

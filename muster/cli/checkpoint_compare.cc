@@ -43,7 +43,7 @@ struct DiffFlags {
 struct ComparedFile {
   std::string name;
   std::string only_in;  // "A" or "B": the other has no such file
-  FileDifference difference;
+  TensorsDifference difference;
 
   bool is_equal() const { return only_in.empty() && difference.tensors.empty(); }
   size_t count(Kind kind) const {
@@ -52,34 +52,31 @@ struct ComparedFile {
   }
 };
 
-ComparedFile compare_pair(const ViewedFile& a, const ViewedFile& b, ReadingLine& line) {
-  const SafetensorsFile first(a.path), second(b.path);
-  return {.name = a.name, .only_in = {}, .difference = compare_files(first, second, [&](size_t bytes) {
-                                           line.add(a.path, bytes);
-                                         })};
+ComparedFile compare_pair(const TensorSet& a, const TensorSet& b, ReadingLine& line) {
+  const auto on_bytes = [&](size_t bytes) { line.add(a.files[0].path, bytes); };
+  return {.name = a.name, .only_in = {}, .difference = compare_tensors(a.open(), b.open(), on_bytes)};
 }
 
-const ViewedFile* same_file(const CheckpointView& view, const std::string& name) {
-  for (const auto& file : view.files)
-    if (file.name == name) return &file;
-  return nullptr;
+const TensorSet* same_set(const std::vector<TensorSet>& sets, const std::string& name) {
+  const auto found =
+      std::find_if(sets.begin(), sets.end(), [&](const auto& set) { return set.name == name; });
+  return found == sets.end() ? nullptr : &*found;
 }
 
 // A file alone is compared with the other's model.
 std::vector<ComparedFile> compare_views(const CheckpointView& a, const CheckpointView& b) {
   ReadingLine line;
-  if (!a.has_manifest || !b.has_manifest) return {compare_pair(model_file(a), model_file(b), line)};
+  if (!a.has_manifest || !b.has_manifest) return {compare_pair(model_set(a), model_set(b), line)};
+  const std::vector<TensorSet> mine = tensor_sets(a), others = tensor_sets(b);
   std::vector<ComparedFile> compared;
-  for (const auto& file : a.files) {
-    if (!is_safetensors(file)) continue;
-    const auto* other = same_file(b, file.name);
-    compared.push_back(other != nullptr ? compare_pair(file, *other, line)
-                                        : ComparedFile{.name = file.name, .only_in = "A", .difference = {}});
+  for (const TensorSet& set : mine) {
+    const TensorSet* other = same_set(others, set.name);
+    compared.push_back(other != nullptr ? compare_pair(set, *other, line)
+                                        : ComparedFile{.name = set.name, .only_in = "A", .difference = {}});
   }
-  for (const auto& file : b.files) {
-    if (is_safetensors(file) && same_file(a, file.name) == nullptr)
-      compared.push_back({.name = file.name, .only_in = "B", .difference = {}});
-  }
+  for (const TensorSet& set : others)
+    if (same_set(mine, set.name) == nullptr)
+      compared.push_back({.name = set.name, .only_in = "B", .difference = {}});
   return compared;
 }
 
@@ -172,10 +169,12 @@ struct ExportFlags {
   ExportOptions options;
 };
 
-void expect_whole(const CheckpointView& view, ReadingLine& line) {
-  const auto& file = model_file(view);
-  const auto* record = view.manifest.find(file.name);
-  if (record != nullptr) check_content(view.path, *record, [&](size_t bytes) { line.add(file.path, bytes); });
+void expect_whole(const CheckpointView& view, const TensorSet& set, ReadingLine& line) {
+  for (const ViewedFile& file : set.files) {
+    const auto* record = view.manifest.find(file.name);
+    if (record != nullptr)
+      check_content(view.path, *record, [&](size_t bytes) { line.add(file.path, bytes); });
+  }
 }
 
 void export_model(const ExportFlags& flags) {
@@ -183,17 +182,13 @@ void export_model(const ExportFlags& flags) {
   size_t count = 0;
   {
     ReadingLine line;
-    const auto model = read_files([&] {
+    const TensorSource model = read_files([&] {
       const CheckpointView view = view_checkpoint(flags.from);
-      expect_whole(view, line);
-      return model_file(view);
+      const TensorSet set = model_set(view);
+      expect_whole(view, set, line);
+      return set.open();
     });
-    const SafetensorsFile file = read_files([&] {
-      SafetensorsFile opened(model.path);
-      opened.header();
-      return opened;
-    });
-    count = export_tensors(file, flags.to, flags.options, [&](size_t bytes) { line.add(flags.to, bytes); });
+    count = export_tensors(model, flags.to, flags.options, [&](size_t bytes) { line.add(flags.to, bytes); });
   }
   write_all(STDOUT_FILENO, cat(plural(count, "tensor"), " in ", printable(flags.to), "\n"));
 }

@@ -36,21 +36,27 @@ std::string shown_state(const std::string& problem) {
   return problem.empty() ? "whole" : cat("damaged: ", shown_text(problem));
 }
 
-uint64_t elements_in(const SafetensorsHeader& header) {
+uint64_t elements_in(const TensorSource& source) {
   uint64_t count = 0;
-  for (const auto& [name, entry] : header.tensors) count += element_count(entry);
+  for (const auto& [name, tensor] : source.tensors())
+    count += static_cast<uint64_t>(element_count(tensor.kind.shape));
   return count;
 }
 
-const FileTensors* model_of(const CheckpointView& view, const std::vector<FileTensors>& files) {
-  for (const auto& file : files)
-    if (!view.has_manifest || file.file.name == kModelFile) return &file;
+uint64_t bytes_of(const TensorEntry& kind) {
+  return static_cast<uint64_t>(element_count(kind.shape)) * safetensors_element_size(kind.dtype);
+}
+
+const ShownTensors* model_of(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
+  for (const auto& tensors : shown)
+    if (!view.has_manifest || tensors.set.name == kModelFile) return &tensors;
   return nullptr;
 }
 
 void add_position(std::vector<std::vector<std::string>>& rows, const Manifest& manifest) {
   const auto& position = manifest.position;
   rows.push_back({"step", cat(position.step)});
+  if (!manifest.parent.empty()) rows.push_back({"after", shown_text(manifest.parent, kShownName)});
   rows.push_back({"ranks", cat(manifest.world_size)});
   if (position.epoch == 0 && position.samples_seen == 0) return;  // the program did not say
   rows.push_back({"epoch", cat(position.epoch, ", batch ", position.batch)});
@@ -58,18 +64,19 @@ void add_position(std::vector<std::vector<std::string>>& rows, const Manifest& m
   rows.push_back({"samples seen", cat(position.samples_seen, of)});
 }
 
-std::string facts_text(const CheckpointView& view, const std::vector<FileTensors>& files) {
+std::string facts_text(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
   std::vector<std::vector<std::string>> rows;
   if (view.has_manifest) add_position(rows, view.manifest);
-  if (const auto* model = model_of(view, files))
-    rows.push_back({"parameters", cat(elements_in(model->header), " in ",
-                                      plural(model->header.tensors.size(), "tensor"), ", buffers included")});
+  if (const auto* model = model_of(view, shown))
+    rows.push_back(
+        {"parameters", cat(elements_in(model->source), " in ",
+                           plural(model->source.tensors().size(), "tensor"), ", buffers included")});
   const std::string optimizer = view.has_manifest ? optimizer_kinds(view) : "";
   if (!optimizer.empty()) rows.push_back({"optimizer", shown_text(optimizer, kShownValue)});
   for (const auto& [name, value] : view.manifest.user)
     rows.push_back({cat("user: ", shown_text(name, kShownName)), shown_text(value, kShownValue)});
-  if (!view.has_manifest && !files.empty())
-    for (const auto& [name, value] : files[0].header.metadata)
+  if (!view.has_manifest && !shown.empty())
+    for (const auto& [name, value] : shown[0].source.metadata())
       rows.push_back({cat("metadata: ", shown_text(name, kShownName)), shown_text(value, kShownValue)});
   return format_table({{"path"}, {shown_text(view.path)}}, rows);
 }
@@ -84,38 +91,55 @@ std::string files_text(const CheckpointView& view) {
   return format_table({{"file"}, {"size", true}, {"sha256 begins"}}, rows);
 }
 
-std::string tensors_text(const FileTensors& file) {
+std::string tensors_text(const ShownTensors& shown) {
   std::vector<std::vector<std::string>> rows;
-  for (const auto& [name, entry] : file.header.tensors) {
-    rows.push_back({shown_text(name, kShownName), entry.dtype, cat("[", join(entry.shape, ", "), "]"),
-                    format_bytes(entry.end - entry.begin)});
+  for (const auto& [name, tensor] : shown.source.tensors()) {
+    rows.push_back({shown_text(name, kShownName), tensor.kind.dtype,
+                    cat("[", join(tensor.kind.shape, ", "), "]"), format_bytes(bytes_of(tensor.kind))});
   }
-  return format_table(
-      {{cat("tensor of ", shown_text(file.file.name, kShownName))}, {"type"}, {"shape"}, {"size", true}},
-      rows);
+  const size_t files = shown.set.files.size();
+  const std::string of = cat("tensor of ", shown_text(shown.set.name, kShownName),
+                             files > 1 ? cat(" (", files, " files)") : std::string());
+  return format_table({{of}, {"type"}, {"shape"}, {"size", true}}, rows);
 }
 
-ordered_json tensors_json(const FileTensors& file) {
+ordered_json tensors_json(const ShownTensors& shown) {
   ordered_json list = ordered_json::array();
-  for (const auto& [name, entry] : file.header.tensors) {
-    list.push_back(
-        {{"name", name}, {"dtype", entry.dtype}, {"shape", entry.shape}, {"bytes", entry.end - entry.begin}});
+  for (const auto& [name, tensor] : shown.source.tensors()) {
+    list.push_back({{"name", name},
+                    {"dtype", tensor.kind.dtype},
+                    {"shape", tensor.kind.shape},
+                    {"bytes", bytes_of(tensor.kind)}});
   }
   return list;
 }
 
-ordered_json files_json(const CheckpointView& view, const std::vector<FileTensors>& files) {
+// What lies in one file stands with it; what ranks wrote together, beside their files.
+ordered_json files_json(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
   ordered_json list = ordered_json::array();
   for (const auto& file : view.files) {
     ordered_json item = {{"name", file.name}, {"bytes", file.bytes}};
     if (const auto* record = view.manifest.find(file.name)) item["sha256"] = record->sha256;
-    const auto found =
-        std::find_if(files.begin(), files.end(), [&](const auto& it) { return it.file.name == file.name; });
-    if (found != files.end()) {
-      item["metadata"] = found->header.metadata;
-      item["tensors"] = tensors_json(*found);
+    for (const ShownTensors& tensors : shown) {
+      if (tensors.set.files.size() > 1 || tensors.set.files[0].name != file.name) continue;
+      item["metadata"] = tensors.source.metadata();
+      item["tensors"] = tensors_json(tensors);
     }
     list.push_back(std::move(item));
+  }
+  return list;
+}
+
+ordered_json sets_json(const std::vector<ShownTensors>& shown) {
+  ordered_json list = ordered_json::array();
+  for (const ShownTensors& tensors : shown) {
+    if (tensors.set.files.size() == 1) continue;
+    ordered_json names = ordered_json::array();
+    for (const ViewedFile& file : tensors.set.files) names.push_back(file.name);
+    list.push_back({{"name", tensors.set.name},
+                    {"files", std::move(names)},
+                    {"metadata", tensors.source.metadata()},
+                    {"tensors", tensors_json(tensors)}});
   }
   return list;
 }
@@ -146,17 +170,18 @@ std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::
       {{"schema", "muster.checkpoints/1"}, {"folder", directory}, {"checkpoints", list}});
 }
 
-std::string view_text(const CheckpointView& view, const std::vector<FileTensors>& files) {
-  std::string text = cat(facts_text(view, files), "\n", files_text(view));
-  for (const auto& file : files) text += cat("\n", tensors_text(file));
+std::string view_text(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
+  std::string text = cat(facts_text(view, shown), "\n", files_text(view));
+  for (const auto& tensors : shown) text += cat("\n", tensors_text(tensors));
   return text;
 }
 
-std::string view_json(const CheckpointView& view, const std::vector<FileTensors>& files) {
+std::string view_json(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
   ordered_json document = {{"schema", "muster.checkpoint_view/1"}, {"path", view.path}};
   if (view.has_manifest) {
     const auto& position = view.manifest.position;
     document["step"] = position.step;
+    document["after"] = view.manifest.parent;
     document["epoch"] = position.epoch;
     document["batch"] = position.batch;
     document["epoch_samples"] = position.epoch_samples;
@@ -166,8 +191,9 @@ std::string view_json(const CheckpointView& view, const std::vector<FileTensors>
     document["optimizer"] = optimizer_kinds(view);
     document["user"] = view.manifest.user;
   }
-  if (const auto* model = model_of(view, files)) document["parameters"] = elements_in(model->header);
-  document["files"] = files_json(view, files);
+  if (const auto* model = model_of(view, shown)) document["parameters"] = elements_in(model->source);
+  document["files"] = files_json(view, shown);
+  if (auto sets = sets_json(shown); !sets.empty()) document["tensor_sets"] = std::move(sets);
   return checkpoint_document(document);
 }
 

@@ -11,14 +11,14 @@ namespace muster {
 std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::string& directory);
 std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::string& directory);
 
-// The tensors of one file, with its head read already.
-struct FileTensors {
-  ViewedFile file;
-  SafetensorsHeader header;
+// Tensors that belong together, with their files' heads read already.
+struct ShownTensors {
+  TensorSet set;
+  TensorSource source;
 };
 
-std::string view_text(const CheckpointView& view, const std::vector<FileTensors>& files);
-std::string view_json(const CheckpointView& view, const std::vector<FileTensors>& files);
+std::string view_text(const CheckpointView& view, const std::vector<ShownTensors>& shown);
+std::string view_json(const CheckpointView& view, const std::vector<ShownTensors>& shown);
 
 std::string verified_text(const std::vector<VerifiedFile>& rows);
 std::string verified_json(const std::vector<VerifiedFile>& rows);

@@ -3,6 +3,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/divided_gradients.h"
+#include "muster/parallel/flat_pieces.h"
 #include "muster/parallel/fully_sharded_unit.h"
 #include "muster/parallel/optimizer_parts.h"
 
@@ -138,6 +139,22 @@ void FullySharded::divide_state(torch::optim::Optimizer& optimizer, torch::optim
         {unit->layout, unit->parameters, unit->pieces, unit->tensors, unit->part.options()}, optimizer,
         plain);
   copy_group_options(plain, optimizer);
+}
+
+TensorPieces FullySharded::pieces(const torch::nn::Module& model) const {
+  const ParameterNames names(model);
+  TensorPieces pieces;
+  for (const auto& unit : set_->units)
+    add_flat_pieces(pieces, "fully sharded", names, unit->layout, unit->parameters, unit->pieces,
+                    unit->tensors);
+  for (const auto& item : model.named_parameters()) {
+    if (set_->owners.contains(item.value().unsafeGetTensorImpl())) continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("fully sharded: expected a model whose parameters are all divided, got '", item.key(),
+                    "', which is not (rank ", set_->group.job_rank(), "); wrap the module that it is in"));
+  }
+  for (const auto& item : model.named_buffers()) pieces.push_back(buffer_piece(item.key(), item.value()));
+  return pieces;
 }
 
 ShardedTraffic FullySharded::traffic() const {

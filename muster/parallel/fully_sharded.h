@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/checkpoint/tensor_pieces.h"
 #include "muster/comm/process_group.h"
 #include "muster/ddp/outputs.h"
 #include "muster/parallel/sharded_traffic.h"
@@ -128,6 +129,11 @@ class FullySharded {
   // Options (rates) are copied group by group, where both have as many groups.
   void gather_state(torch::optim::Optimizer& optimizer, torch::optim::Optimizer& plain);
   void divide_state(torch::optim::Optimizer& optimizer, torch::optim::Optimizer& plain);
+
+  // This rank's parts by the names that the outermost module has for their parameters, and its buffers: for
+  // Checkpoints::add, with the optimizer of parameters(). Throws: invalid_argument for a module that does not
+  // have all that was wrapped.
+  TensorPieces pieces(const torch::nn::Module& model) const;
 
   ShardedTraffic traffic() const;
 

@@ -71,6 +71,25 @@ at::Tensor parallel_grad_norm(const std::vector<at::Tensor>& divided,
   return (sum + common.pow(norm_type)).pow(1 / norm_type).to(type);
 }
 
+TensorPieces parallel_pieces(const torch::nn::Module& model) {
+  TensorPieces all;
+  for (const auto& named : model.named_modules("", /*include_self=*/true)) {
+    const std::string prefix = named.key().empty() ? "" : named.key() + ".";
+    const DividedLayer* layer = as_divided(named.value());
+    TensorPieces pieces = layer != nullptr ? layer->pieces() : TensorPieces{};
+    if (layer == nullptr)
+      for (const auto& parameter : named.value()->named_parameters(/*recurse=*/false))
+        pieces.push_back(whole_piece(parameter.key(), parameter.value()));
+    for (const auto& buffer : named.value()->named_buffers(/*recurse=*/false))
+      pieces.push_back(buffer_piece(buffer.key(), buffer.value()));
+    for (TensorPiece& piece : pieces) {
+      piece.name = prefix + piece.name;
+      all.push_back(std::move(piece));
+    }
+  }
+  return all;
+}
+
 WholeParameters gather_parameters(const torch::nn::Module& model) {
   WholeParameters all;
   for (const auto& named : model.named_modules("", /*include_self=*/true)) {

@@ -29,6 +29,9 @@ at::Tensor parallel_grad_norm(const std::vector<at::Tensor>& divided,
                               const std::vector<at::Tensor>& replicated, ProcessGroup group,
                               double norm_type = 2);
 
+// This rank's parameters as parts of the undivided model's, and its buffers: for Checkpoints::add.
+TensorPieces parallel_pieces(const torch::nn::Module& model);
+
 // The undivided model's parameters, on every rank, named as there. Collective: yes.
 WholeParameters gather_parameters(const torch::nn::Module& model);
 

@@ -359,6 +359,10 @@ WholeParameters Pipeline::gather_parameters() const {
   return gather_stages(state_->stages, state_->tied, state_->group);
 }
 
+TensorPieces Pipeline::pieces() const {
+  return pieces_of_stages(state_->stages, state_->tied, state_->group);
+}
+
 const PipelineStats& Pipeline::last_step() const {
   return state_->stats;
 }

@@ -42,6 +42,23 @@ at::Tensor sum_of_squares(const std::vector<at::Tensor>& parameters, at::Device 
   return sum;
 }
 
+// Names that two stages of this rank have for parameters which are neither the same nor tied.
+std::set<std::string> colliding_names(const std::vector<PipelineStage>& stages,
+                                      const std::deque<TiedWeight>& tied) {
+  ParameterSet tied_weights;
+  for (const TiedWeight& weight : tied) tied_weights.insert(weight.parameter().unsafeGetTensorImpl());
+  std::map<std::string, const c10::TensorImpl*> known;
+  std::set<std::string> colliding;
+  for (const PipelineStage& stage : stages) {
+    for (const auto& item : stage.module->named_parameters()) {
+      const c10::TensorImpl* which = item.value().unsafeGetTensorImpl();
+      const auto [found, is_new] = known.try_emplace(item.key(), which);
+      if (!is_new && found->second != which && !tied_weights.contains(which)) colliding.insert(item.key());
+    }
+  }
+  return colliding;
+}
+
 // A parameter of another rank, as a line tells it: owner's mark, type, sizes, name.
 struct StageParameter {
   int owner;
@@ -120,6 +137,29 @@ at::Tensor clip_stages(const std::vector<PipelineStage>& stages, const std::dequ
   return norm.to(all.empty() ? at::kFloat : all[0].scalar_type());
 }
 
+TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
+                              const ProcessGroup& group) {
+  if (const auto names = colliding_names(stages, tied); !names.empty()) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("pipeline: expected another name for each parameter of a pipeline, got '", *names.begin(),
+            "' in two stages of this rank; register the stages' modules under the whole model's names"));
+  }
+  ParameterSet tied_weights;
+  for (const TiedWeight& weight : tied) tied_weights.insert(weight.parameter().unsafeGetTensorImpl());
+  std::set<std::pair<std::string, const c10::TensorImpl*>> seen;
+  TensorPieces all;
+  for (const PipelineStage& stage : stages) {
+    for (TensorPiece& piece : parallel_pieces(*stage.module)) {
+      const c10::TensorImpl* which = piece.tensor.unsafeGetTensorImpl();
+      if (!seen.emplace(piece.name, which).second) continue;
+      if (!tied_weights.contains(which)) piece.owner = cat("rank ", group.rank(), " of the pipeline");
+      all.push_back(std::move(piece));
+    }
+  }
+  return all;
+}
+
 WholeParameters gather_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
                               ProcessGroup& group) {
   const at::NoGradGuard no_grad;
@@ -133,6 +173,8 @@ WholeParameters gather_stages(const std::vector<PipelineStage>& stages, const st
       if (tied_copies.contains(item.value().unsafeGetTensorImpl())) copies.insert(item.key());
   }
   for (const auto& [name, value] : mine) lines += line_of(name, value, copies.contains(name));
+  // A name told twice is refused by all ranks.
+  for (const std::string& name : colliding_names(stages, tied)) lines += line_of(name, mine.at(name), false);
   WholeParameters all;
   for (const auto& [name, parameter] :
        owners_of_names(group.all_gather_bytes(lines, "parameters of a pipeline"))) {

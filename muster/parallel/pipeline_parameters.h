@@ -21,4 +21,8 @@ at::Tensor clip_stages(const std::vector<PipelineStage>& stages, const std::dequ
 WholeParameters gather_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
                               ProcessGroup& group);
 
+// As Pipeline::pieces.
+TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
+                              const ProcessGroup& group);
+
 }  // namespace muster

@@ -13,6 +13,7 @@
 #include "muster/ddp/divided_gradients.h"
 #include "muster/ddp/gradient_hooks.h"
 #include "muster/parallel/flat_layout.h"
+#include "muster/parallel/flat_pieces.h"
 #include "muster/parallel/optimizer_parts.h"
 #include "muster/parallel/scattered_gradients.h"
 
@@ -324,8 +325,7 @@ at::Tensor ShardedOptimizerBase::step(LossClosure closure) {
   State& state = *state_of_shards_;
   state.require_same_groups(param_groups_.size());
   state.take_replaced();
-  for (size_t g = 0; g < param_groups_.size(); ++g)
-    state.inner->param_groups()[g].set_options(param_groups_[g].options().clone());
+  options_to_part();
   if (!state.options.gradients) state.lend_whole_gradients();
   state.inner->step();
   if (!state.options.gradients) state.return_whole_gradients();
@@ -367,8 +367,7 @@ void ShardedOptimizerBase::gather_state(torch::optim::Optimizer& plain) {
     gather_optimizer_state(
         {bucket.layout, bucket.parameters, bucket.pieces, bucket.tensors, bucket.flat.options()},
         *state.inner, plain, state.group);
-  for (size_t g = 0; g < param_groups_.size(); ++g)
-    state.inner->param_groups()[g].set_options(param_groups_[g].options().clone());
+  options_to_part();
   copy_group_options(*state.inner, plain);
 }
 
@@ -381,6 +380,25 @@ void ShardedOptimizerBase::divide_state(torch::optim::Optimizer& plain) {
   if (plain.param_groups().size() != param_groups_.size()) return;
   for (size_t g = 0; g < param_groups_.size(); ++g)
     param_groups_[g].set_options(plain.param_groups()[g].options().clone());
+}
+
+TensorPieces ShardedOptimizerBase::pieces(const torch::nn::Module& model) const {
+  const ParameterNames names(model);
+  TensorPieces pieces;
+  for (const ShardBucket& bucket : state_of_shards_->buckets)
+    add_flat_pieces(pieces, "sharded optimizer", names, bucket.layout, bucket.parameters, bucket.pieces,
+                    bucket.tensors);
+  return pieces;
+}
+
+void ShardedOptimizerBase::options_to_part() {
+  for (size_t g = 0; g < param_groups_.size(); ++g)
+    state_of_shards_->inner->param_groups()[g].set_options(param_groups_[g].options().clone());
+}
+
+void ShardedOptimizerBase::options_from_part() {
+  for (size_t g = 0; g < param_groups_.size(); ++g)
+    param_groups_[g].set_options(state_of_shards_->inner->param_groups()[g].options().clone());
 }
 
 ShardedTraffic ShardedOptimizerBase::traffic() const {

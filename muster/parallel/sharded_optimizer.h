@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/checkpoint/tensor_pieces.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/sharded_traffic.h"
 
@@ -66,6 +67,13 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   // invalid_argument for an optimizer of another kind.
   void gather_state(torch::optim::Optimizer& plain);
   void divide_state(torch::optim::Optimizer& plain);
+
+  // The parameters of part() by the model's names: for Checkpoints::add("optimizer", optimizer, pieces).
+  // Throws: invalid_argument for a model that does not have all of them.
+  TensorPieces pieces(const torch::nn::Module& model) const;
+  // The options (rates) of each group, from here to part() and back.
+  void options_to_part();
+  void options_from_part();
 
   ShardedTraffic traffic() const;
 

@@ -82,6 +82,23 @@ WholeParameters ColumnParallelLinearImpl::gather_parameters() const {
   return all;
 }
 
+// A stack's outputs follow the stack's before.
+TensorPieces ColumnParallelLinearImpl::pieces() const {
+  const int64_t of_stack = outputs_ / options_.stacks;
+  const OwnRows rows = own_rows(of_stack, group_);
+  TensorPieces all;
+  for (const auto& item : named_parameters()) {
+    std::vector<int64_t> shape = item.value().sizes().vec();
+    shape[0] = outputs_;
+    TensorPiece piece{.name = item.key(), .shape = shape, .elements = {}, .tensor = item.value()};
+    for (int64_t stack = 0; stack < options_.stacks; ++stack)
+      for (const ElementRun& run : slice_elements(shape, 0, stack * of_stack + rows.begin, rows.length))
+        piece.elements.push_back(run);
+    all.push_back(std::move(piece));
+  }
+  return all;
+}
+
 RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::Linear& whole, ProcessGroup group,
                                              RowOptions options)
     : group_(std::move(group)), options_(options) {
@@ -108,6 +125,14 @@ at::Tensor RowParallelLinearImpl::forward(const at::Tensor& x) {
 WholeParameters RowParallelLinearImpl::gather_parameters() const {
   WholeParameters all{{"weight", gathered(weight.detach(), group_, 1)}};
   if (bias.defined()) all.emplace("bias", bias.detach().clone());
+  return all;
+}
+
+TensorPieces RowParallelLinearImpl::pieces() const {
+  const int64_t own = weight.size(1);
+  TensorPieces all{
+      slice_piece("weight", {weight.size(0), own * group_.size()}, 1, own * group_.rank(), weight)};
+  if (bias.defined()) all.push_back(whole_piece("bias", bias));
   return all;
 }
 

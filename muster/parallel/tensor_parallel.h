@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/checkpoint/tensor_pieces.h"
 #include "muster/comm/process_group.h"
 #include "muster/parallel/group_functions.h"
 
@@ -36,6 +37,8 @@ class DividedLayer {
   virtual std::vector<at::Tensor> divided() const = 0;
   // The undivided layer's, on every rank. Collective: yes.
   virtual WholeParameters gather_parameters() const = 0;
+  // Which elements of the undivided layer's parameters this rank has; named as there.
+  virtual TensorPieces pieces() const = 0;
 };
 
 struct ColumnOptions {
@@ -62,6 +65,7 @@ class ColumnParallelLinearImpl : public torch::nn::Module, public DividedLayer {
 
   std::vector<at::Tensor> divided() const override { return parameters(); }
   WholeParameters gather_parameters() const override;
+  TensorPieces pieces() const override;
 
   at::Tensor weight, bias;
 
@@ -84,6 +88,7 @@ class RowParallelLinearImpl : public torch::nn::Module, public DividedLayer {
 
   std::vector<at::Tensor> divided() const override { return {weight}; }
   WholeParameters gather_parameters() const override;
+  TensorPieces pieces() const override;
 
   at::Tensor weight, bias;
 

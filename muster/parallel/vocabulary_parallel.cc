@@ -137,6 +137,11 @@ WholeParameters ParallelEmbeddingImpl::gather_parameters() const {
   return {{"weight", gathered_rows(weight, vocabulary_, group_)}};
 }
 
+TensorPieces ParallelEmbeddingImpl::pieces() const {
+  const OwnRows rows = own_rows(vocabulary_, group_);
+  return {slice_piece("weight", {vocabulary_, weight.size(1)}, 0, rows.begin, weight)};
+}
+
 ParallelEmbedding parallel_embedding(const torch::nn::Embedding& whole, ProcessGroup group,
                                      EmbeddingOptions options) {
   return ParallelEmbedding(whole, std::move(group), options);

@@ -37,6 +37,7 @@ class ParallelEmbeddingImpl : public torch::nn::Module, public DividedLayer {
 
   std::vector<at::Tensor> divided() const override { return {weight}; }
   WholeParameters gather_parameters() const override;
+  TensorPieces pieces() const override;
 
   at::Tensor weight;
 

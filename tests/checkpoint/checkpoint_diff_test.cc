@@ -22,12 +22,12 @@ RawTensor values(const std::string& dtype, std::vector<T> list) {
   return {dtype, {static_cast<int64_t>(list.size())}, bytes};
 }
 
-FileDifference difference(const std::map<std::string, RawTensor>& a,
-                          const std::map<std::string, RawTensor>& b) {
+TensorsDifference difference(const std::map<std::string, RawTensor>& a,
+                             const std::map<std::string, RawTensor>& b) {
   const test::TempFolder folder;
   put_safetensors(folder / "a", a);
   put_safetensors(folder / "b", b);
-  return compare_files(SafetensorsFile(folder / "a"), SafetensorsFile(folder / "b"));
+  return compare_tensors(TensorSource({folder / "a"}), TensorSource({folder / "b"}));
 }
 
 // The largest difference of one tensor with these values; NAN: there is none.

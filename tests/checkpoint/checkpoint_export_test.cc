@@ -25,8 +25,7 @@ class Export : public ::testing::Test {
 
 TEST_F(Export, RenamesAndKeepsTheBytes) {
   EXPECT_EQ(
-      export_tensors(SafetensorsFile(folder_ / "in"), folder_ / "out", {.strip = "net.", .prefix = "p."}),
-      2U);
+      export_tensors(TensorSource({folder_ / "in"}), folder_ / "out", {.strip = "net.", .prefix = "p."}), 2U);
   const SafetensorsFile out(folder_ / "out");
   const auto tensors = out.header().tensors;
   std::string bytes(2, '\0');
@@ -37,7 +36,7 @@ TEST_F(Export, RenamesAndKeepsTheBytes) {
 }
 
 TEST_F(Export, NeverOverAnotherFile) {
-  const SafetensorsFile in(folder_ / "in");
+  const TensorSource in({folder_ / "in"});
   write_file(folder_ / "out", "mine");
   EXPECT_THAT(message_of([&] { export_tensors(in, folder_ / "out"); }), HasSubstr("--force replaces it"));
   EXPECT_EQ(read_file(folder_ / "out"), "mine");
@@ -53,7 +52,7 @@ TEST_F(Export, NeverOverAnotherFile) {
 
 TEST_F(Export, NamesMustStayDifferent) {
   put_safetensors(folder_ / "in", {{"net.b", {"U8", {1}, "x"}}, {"b", {"U8", {1}, "z"}}});
-  const SafetensorsFile in(folder_ / "in");
+  const TensorSource in({folder_ / "in"});
   EXPECT_THAT(message_of([&] { export_tensors(in, folder_ / "out", {.strip = "net."}); }),
               HasSubstr("got 'b'"));
   EXPECT_THROW(export_tensors(in, folder_ / "out", {.strip = "b"}), Error);

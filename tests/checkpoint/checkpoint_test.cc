@@ -60,10 +60,10 @@ TEST_F(Checkpoint, KeepsTheLastOnes) {
   EXPECT_THAT(test::names_in(folder_.path()), ElementsAre("step-4", "step-5", "step-6", "step-7", "step-8"));
 }
 
-TEST_F(Checkpoint, NeverRemovesWhatItJustSaved) {
+TEST_F(Checkpoint, TheLastSavedIsTheNewestWhateverItsStep) {
   save_checkpoint({.directory = folder_.path()}, {*model_}, {.step = 50});
   save_checkpoint({.directory = folder_.path(), .keep_last = 1}, {*model_}, {.step = 40});
-  EXPECT_THAT(test::names_in(folder_.path()), ElementsAre("step-40", "step-50"));
+  EXPECT_THAT(test::names_in(folder_.path()), ElementsAre("step-40"));
 }
 
 TEST_F(Checkpoint, TheSameStepIsReplaced) {
@@ -75,6 +75,16 @@ TEST_F(Checkpoint, TheSameStepIsReplaced) {
   ASSERT_TRUE(load_latest_checkpoint(folder_.path(), {*model_}));
   EXPECT_EQ(test::filled_with(*model_), 2);
   EXPECT_THAT(test::names_in(folder_.path()), ElementsAre("step-3"));
+}
+
+TEST_F(Checkpoint, LoadsInPlace) {
+  save_checkpoint({.directory = folder_.path()}, {*model_}, {.step = 3});
+  test::SmallModel other;
+  const auto* const memory = other->first->weight.const_data_ptr();
+  load_latest_checkpoint(folder_.path(), {*other});
+  EXPECT_TRUE(test::same(test::copies(*model_), test::copies(*other)));
+  EXPECT_EQ(other->first->weight.const_data_ptr(), memory);
+  EXPECT_TRUE(other->first->weight.requires_grad());
 }
 
 TEST_F(Checkpoint, RefusesAnotherModelAndChangesNothing) {

@@ -15,6 +15,7 @@ namespace {
 using test::put_checkpoint;
 using test::put_safetensors;
 using test::RawTensor;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -37,8 +38,8 @@ TEST(CheckpointView, AWholeCheckpointIsListedShownAndVerified) {
   const auto view = view_checkpoint(listed[0].path);
   EXPECT_EQ(view.manifest.position.step, 7);
   EXPECT_EQ(optimizer_kinds(view), "AdamW");
-  const auto header = SafetensorsFile(model_file(view).path).header();
-  EXPECT_EQ(element_count(header.tensors.at("a")), 2U);
+  const TensorSource model = model_set(view).open();
+  EXPECT_EQ(element_count(model.tensors().at("a").kind.shape), 2);
   for (const auto& row : verify_files(listed[0].path)) EXPECT_EQ(row.problem, "") << row.file;
 }
 
@@ -87,14 +88,28 @@ TEST(CheckpointView, AFileAloneHasNoChecksum) {
   put_safetensors(folder / "x.safetensors", kTensors);
   const auto view = view_checkpoint(folder / "x.safetensors");
   EXPECT_FALSE(view.has_manifest);
-  EXPECT_EQ(model_file(view).name, "x.safetensors");
+  EXPECT_EQ(model_set(view).name, "x.safetensors");
   const auto rows = verify_files(folder / "x.safetensors");
   EXPECT_FALSE(rows.at(0).has_checksum);
   EXPECT_EQ(rows.at(0).problem, "");
   std::filesystem::resize_file(folder / "x.safetensors", view.files[0].bytes - 1);
   EXPECT_THAT(verify_files(folder / "x.safetensors").at(0).problem, HasSubstr("15 bytes of data"));
   EXPECT_THROW(view_checkpoint("/dev/zero"), Error);
-  EXPECT_THROW(chosen_file(view, "optim"), Error);
+  EXPECT_THROW(chosen_set(view, "optim"), Error);
+}
+
+TEST(CheckpointView, FilesOfRanksAreOneSet) {
+  const test::TempFolder folder;
+  CheckpointView view{.path = folder.path(), .has_manifest = true, .manifest = {}, .files = {}};
+  for (const char* name : {"model-00000-of-00002.safetensors", "optim-00000-of-00002.safetensors",
+                           "model-00001-of-00002.safetensors", "parts.safetensors", "notes.txt",
+                           "model-1-of-2.safetensors", "-00000-of-00001.safetensors"})
+    view.files.push_back({.name = name, .path = folder / name, .bytes = 0});
+  std::vector<std::string> names;
+  for (const TensorSet& set : tensor_sets(view))
+    names.push_back(set.name + " " + std::to_string(set.files.size()));
+  EXPECT_THAT(names, ElementsAre("model.safetensors 2", "optim.safetensors 1", "parts.safetensors 1",
+                                 "model-1-of-2.safetensors 1", "-00000-of-00001.safetensors 1"));
 }
 
 TEST(CheckpointView, AHeadOfAbsurdLengthIsRefused) {

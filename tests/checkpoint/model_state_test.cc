@@ -51,17 +51,5 @@ TEST(ModelState, NamesTheFirstDifference) {
   EXPECT_THAT(refusal(entries), AllOf(HasSubstr("F32[8] 'first.bias'"), HasSubstr("BF16[8]")));
 }
 
-TEST(ModelState, RestoresInPlace) {
-  const test::SmallModel from;
-  const test::SmallModel to;
-  NamedTensors tensors;
-  for (const auto& [name, tensor] : model_tensors(*from)) tensors[name] = tensor.detach().clone();
-  const auto* memory = to->first->weight.const_data_ptr();
-  restore_model(*to, tensors);
-  EXPECT_TRUE(test::same(test::copies(*from), test::copies(*to)));
-  EXPECT_EQ(to->first->weight.const_data_ptr(), memory);
-  EXPECT_TRUE(to->first->weight.requires_grad());
-}
-
 }  // namespace
 }  // namespace muster

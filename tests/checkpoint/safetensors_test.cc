@@ -76,7 +76,7 @@ TEST_F(Safetensors, RoundTripOfEveryDtype) {
 
 TEST_F(Safetensors, TensorsAreAligned) {
   write_safetensors(folder_.path(), "file", one_of_each());
-  const auto head = read_safetensors_head(folder_ / "file");
+  const auto head = SafetensorsFile(folder_ / "file").head();
   EXPECT_EQ((8 + head.json.size()) % 8, 0U);
   for (const auto& [name, entry] : parse_safetensors_header(head.json, head.data_bytes, "x").tensors)
     EXPECT_EQ(entry.begin % safetensors_element_size(entry.dtype), 0U) << name;

@@ -112,6 +112,27 @@ TEST(PipelineParameters, OneNameOfTwoParametersIsRefusedOnEachRank) {
                                                "on ranks 0 and 1; register"));
 }
 
+TEST(PipelineParameters, OneNameOfTwoStagesOfARankIsRefusedToo) {
+  at::set_num_threads(1);
+  const auto mlp = make_mlp();
+  run_ranks(1, [&](ProcessGroup& group) {
+    Pipeline pipeline(stages_of(mlp_pieces(mlp), 0, 1, 2), group,
+                      {.schedule = interleaved(1, 2, 2), .loss = squared_error});
+    const auto message_from = [](const auto& call) -> std::string {
+      try {
+        call();
+      } catch (const Error& error) {
+        return error.what();
+      }
+      return "";
+    };
+    EXPECT_THAT(message_from([&] { pipeline.gather_parameters(); }),
+                HasSubstr("got '0.bias' on ranks 0 and 0"));
+    EXPECT_THAT(message_from([&] { pipeline.pieces(); }),
+                HasSubstr("got '0.bias' in two stages of this rank"));
+  });
+}
+
 TEST(PipelineParameters, AMaxNormBelowZeroIsRefused) {
   at::set_num_threads(1);
   const auto mlp = make_mlp();

@@ -12,7 +12,10 @@ class DataParallel : public Way {
         optimizer_(parameter_groups(net_->parameters(), options), adamw(options)) {}
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }
-  torch::optim::Optimizer* whole_optimizer() override { return &optimizer_; }
+
+  void add_to(muster::Checkpoints& checkpoints) override {
+    checkpoints.add("model", net_).add("optimizer", optimizer_);
+  }
 
   void begin(const muster::TrainStepOptions& options) override {
     muster::TrainStepOptions step = options;

@@ -9,14 +9,18 @@ class FullyShardedModel : public Way {
  public:
   FullyShardedModel(Gpt net, const Options& options, muster::Context& ctx)
       : Way(ctx.process_group()),
+        net_(net),
         clip_(options.clip),
         sharded_(replicas_),
         model_(sharded_.wrap(ShardedGpt(net, sharded_, ctx.device()))),  // what remains beside the blocks
-        optimizer_(sharded_.parameters(parameter_groups(net->parameters(), options)), adamw(options)),
-        whole_(parameter_groups(net->parameters(), options), adamw(options)) {}
+        optimizer_(sharded_.parameters(parameter_groups(net->parameters(), options)), adamw(options)) {}
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }
-  torch::optim::Optimizer* whole_optimizer() override { return &whole_; }
+
+  void add_to(muster::Checkpoints& checkpoints) override {
+    const auto pieces = sharded_.pieces(*net_);
+    checkpoints.add("model", pieces).add("optimizer", optimizer_, pieces);
+  }
 
   void begin(const muster::TrainStepOptions& options) override {
     muster::TrainStepOptions step = options;
@@ -29,21 +33,13 @@ class FullyShardedModel : public Way {
     return (*step_)(batch, [&] { return next_token_loss(model_(batch.tokens), batch.targets); });
   }
 
-  // Model and state are brought together, and divided again.
-  std::shared_ptr<void> whole_model() override {
-    sharded_.gather_state(optimizer_, whole_);
-    return {nullptr, [this, parameters = sharded_.whole_parameters()](void*) mutable {
-              parameters.reset();
-              sharded_.divide_state(optimizer_, whole_);
-              whole_.state().clear();
-            }};
-  }
+  std::shared_ptr<void> whole_model() override { return sharded_.whole_parameters(); }
 
  private:
+  Gpt net_;
   double clip_;
   muster::FullySharded sharded_;
   muster::FullyShardedModule<ShardedGpt> model_;
   AdamW optimizer_;
-  AdamW whole_;
   std::optional<muster::TrainStep> step_;
 };

@@ -14,6 +14,9 @@ class LocalSteps : public Way {
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }
 
+  // The average alone: each rank's optimizer is another one.
+  void add_to(muster::Checkpoints& checkpoints) override { checkpoints.add("model", net_); }
+
   void begin(const muster::TrainStepOptions& options) override {
     muster::TrainStepOptions step = options;
     step.clip_norm = clip_;

@@ -29,6 +29,11 @@ class PipelineParallel : public Way {
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }
 
+  void add_to(muster::Checkpoints& checkpoints) override {
+    const auto pieces = pipeline_->pieces();
+    checkpoints.add("model", pieces).add("optimizer", optimizer_, pieces);
+  }
+
   void begin(const muster::TrainStepOptions& options) override { step_ = options; }
 
   // As TrainStep, but that backward is the pipeline's.

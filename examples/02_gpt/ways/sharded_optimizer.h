@@ -11,11 +11,13 @@ class ShardedState : public Way {
         clip_(options.clip),
         divides_gradients_(options.shard == "zero2"),
         optimizer_(parameter_groups(net_->parameters(), options), adamw(options), replicas_,
-                   {.gradients = divides_gradients_}),
-        whole_(parameter_groups(net_->parameters(), options), adamw(options)) {}
+                   {.gradients = divides_gradients_}) {}
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }
-  torch::optim::Optimizer* whole_optimizer() override { return &whole_; }
+
+  void add_to(muster::Checkpoints& checkpoints) override {
+    checkpoints.add("model", net_).add("optimizer", optimizer_, optimizer_.pieces(*net_));
+  }
 
   void begin(const muster::TrainStepOptions& options) override {
     muster::TrainStepOptions step = options;
@@ -36,21 +38,13 @@ class ShardedState : public Way {
     });
   }
 
-  // The model is whole on every rank; the state is brought together, and divided again.
-  std::shared_ptr<void> whole_model() override {
-    optimizer_.gather_state(whole_);
-    return {nullptr, [this](void*) {
-              optimizer_.divide_state(whole_);
-              whole_.state().clear();
-            }};
-  }
+  std::shared_ptr<void> whole_model() override { return nullptr; }  // it is
 
  private:
   Gpt net_;
   double clip_;
   bool divides_gradients_;
   muster::ShardedOptimizer<AdamW> optimizer_;
-  AdamW whole_;
   std::optional<muster::DistributedDataParallel<Gpt>> model_;  // for ZeRO-1
   std::optional<muster::TrainStep> step_;
 };

@@ -19,6 +19,11 @@ class TensorParallel : public Way {
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }
 
+  void add_to(muster::Checkpoints& checkpoints) override {
+    const auto pieces = muster::parallel_pieces(*model_);
+    checkpoints.add("model", pieces).add("optimizer", optimizer_, pieces);
+  }
+
   void begin(const muster::TrainStepOptions& options) override {
     muster::TrainStepOptions step = options;
     step.group = mesh_.all();

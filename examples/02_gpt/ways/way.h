@@ -26,8 +26,9 @@ class Way {
 
   // Of what this rank trains.
   virtual torch::optim::Optimizer& optimizer() = 0;
-  // With the state of all ranks while whole_model() lives, for checkpoints; none: they hold the model alone.
-  virtual torch::optim::Optimizer* whole_optimizer() { return nullptr; }
+  // The model, and where it can be resumed the optimizer, under the undivided model's names: what one way
+  // saves, another loads.
+  virtual void add_to(muster::Checkpoints& checkpoints) = 0;
 
   // The model is as training begins with it. Collective: yes.
   virtual void begin(const muster::TrainStepOptions& options) = 0;
@@ -35,7 +36,7 @@ class Way {
   virtual torch::Tensor step(const TextBatch& batch) = 0;
 
   // While the guard lives, every rank's device has the whole model as it was trained, in the Gpt that the way
-  // was made of. Where there is a whole_optimizer(), changes of both stay. Collective: yes.
+  // was made of. Collective: yes.
   [[nodiscard]] virtual std::shared_ptr<void> whole_model() = 0;
 
  protected:

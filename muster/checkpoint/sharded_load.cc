@@ -1,0 +1,213 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <unistd.h>
+
+#include <set>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/lineage.h"
+#include "muster/checkpoint/peers.h"
+#include "muster/checkpoint/safetensors.h"
+#include "muster/checkpoint/sharded_checkpoint.h"
+#include "muster/checkpoint/tensor_source.h"
+
+namespace muster {
+
+namespace {
+
+// The folders, the last saved first, that may be loaded, as rank 0 sees them.
+std::vector<std::string> candidates(const std::string& directory, const LoadOptions& options,
+                                    const Peers& peers) {
+  std::string paths;
+  peers.on_rank0([&] {
+    for (const auto& [step, path] : list_by_saving(directory, options.only)) {
+      try {
+        if (options.accept && !options.accept(read_manifest_alone(path))) continue;
+      } catch (const Error& error) {  // whose it is cannot be told
+        log(LogLevel::warn, cat("checkpoint: '", path, "' is passed over: ", error.message()));
+        continue;
+      }
+      paths += path + '\n';
+    }
+  });
+  peers.share(paths);
+  std::vector<std::string> found = split(paths, '\n');
+  std::erase(found, "");
+  return found;
+}
+
+// The ranks compare the files with their checksums, each some of them. Throws: the same error on every rank,
+// so that all try the next one or none; failed_precondition for a rank that does not see the folder.
+Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
+  const Peers peers(group);
+  std::string text;
+  peers.on_rank0([&] { text = read_small_file(cat(path, "/", kManifestFile)); });
+  peers.share(text);
+  const Manifest manifest = parse_manifest(text, path);  // alike on every rank
+  if (cat("step-", manifest.position.step) != path.substr(path.rfind('/') + 1)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("checkpoint: expected the step of '", path, "', got a manifest of step ",
+                    manifest.position.step, "; it was renamed or mixed"));
+  }
+  const bool sees = ::access(path.c_str(), R_OK) == 0;
+  std::string problem = sees ? "" : "unseen";
+  try {
+    for (size_t i = 0; sees && i < manifest.files.size(); ++i) {
+      check_size(path, manifest.files[i]);
+      if (static_cast<int>(i % static_cast<size_t>(peers.size())) == peers.rank())
+        check_content(path, manifest.files[i]);
+    }
+  } catch (const Error& error) {
+    problem = cat("damaged", error.message());
+  }
+  const auto problems = group.all_gather_bytes(problem, "whether a checkpoint is whole");
+  for (int rank = 0; rank < std::ssize(problems); ++rank) {
+    if (problems[static_cast<size_t>(rank)] != "unseen") continue;
+    throw Error(ErrorCode::failed_precondition,
+                cat("checkpoint: expected every rank to read '", path,
+                    "', which rank 0 sees, got none on rank ", group.job_rank(rank),
+                    "; a model that is divided over ranks is loaded from a folder that "
+                    "all hosts share"));
+  }
+  for (int rank = 0; rank < std::ssize(problems); ++rank) {
+    const std::string& said = problems[static_cast<size_t>(rank)];
+    if (!said.empty()) throw Error(ErrorCode::io, cat(said.substr(7), " (rank ", group.job_rank(rank), ")"));
+  }
+  return manifest;
+}
+
+// Of the files of a kind, "model" or "optim": those of the ranks, or the one of a plain checkpoint.
+TensorSource source_of(const std::string& path, const Manifest& manifest, const std::string& kind) {
+  std::vector<std::string> files;
+  for (const WrittenFile& file : manifest.files)
+    if (file.name == kind + ".safetensors" || file.name.starts_with(kind + "-"))
+      files.push_back(cat(path, "/", file.name));
+  return TensorSource(files);
+}
+
+TensorEntries entries_of(const TensorSource& source) {
+  TensorEntries entries;
+  for (const auto& [name, tensor] : source.tensors()) entries[name] = tensor.kind;
+  return entries;
+}
+
+void fetch(const TensorSource& source, const TensorPiece& piece, const std::string& path) {
+  const bool is_plain = piece.tensor.is_cpu() && piece.tensor.is_contiguous();
+  const at::Tensor here =
+      is_plain ? piece.tensor : at::empty(piece.tensor.sizes(), piece.tensor.scalar_type());
+  source.read(piece.name, piece.elements, here.mutable_data_ptr());
+  check_bools(path, piece.name, here);
+  if (!is_plain) piece.tensor.copy_(here);
+}
+
+void check_model_pieces(const TensorPieces& pieces, const TensorSource& source, const std::string& path) {
+  for (const TensorPiece& piece : pieces) {
+    const TensorEntry mine = tensor_entry(piece.tensor.scalar_type(), piece.shape);
+    const auto found = source.tensors().find(piece.name);
+    const bool is_there = found != source.tensors().end();
+    if (is_there && found->second.kind.same_kind(mine)) continue;
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("load: expected ", to_string(mine), " '", piece.name, "' in '", path, "', as in the model, got ",
+            is_there ? to_string(found->second.kind) : "no tensor of that name",
+            "; load it into the model that it was saved from"));
+  }
+  if (const auto holes = source.incomplete(); !holes.empty()) {
+    throw Error(ErrorCode::invalid_argument, cat("load: expected all of '", holes[0], "' in '", path,
+                                                 "', got some of it; a rank's file is missing"));
+  }
+}
+
+// What was saved and no rank has a piece of.
+void check_nothing_left(const TensorPieces& pieces, const TensorSource& source, const std::string& path,
+                        ProcessGroup& group) {
+  std::string names;
+  for (const TensorPiece& piece : pieces) names += piece.name + '\n';
+  std::set<std::string> known;
+  for (const std::string& theirs : group.all_gather_bytes(names, "tensors of a model"))
+    for (const std::string& name : split(theirs, '\n')) known.insert(name);
+  for (const auto& [name, tensor] : source.tensors()) {
+    if (known.contains(name)) continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("load: expected only tensors of the model in '", path, "', got '", name,
+                    "' as well; load it into the model that it was saved from"));
+  }
+}
+
+LoadedCheckpoint load_pieces(const std::string& path, const Manifest& manifest, const ShardedState& state,
+                             ProcessGroup& group, const LoadOptions& options) {
+  const at::NoGradGuard no_grad;
+  const Peers peers(group);
+  LoadedCheckpoint loaded{.path = path,
+                          .serial = manifest.serial,
+                          .position = manifest.position,
+                          .world_size = manifest.world_size,
+                          .user = manifest.user,
+                          .parts = {}};
+  TensorSource model, optimizer;
+  std::string mine;  // this rank's optimizer's description
+  peers.together([&] {
+    check_pieces(state.model);
+    if (manifest.find(kPartsFile) != nullptr)
+      loaded.parts = read_safetensors(cat(path, "/", kPartsFile)).tensors;
+    TensorEntries parts;
+    for (const auto& [name, tensor] : loaded.parts)
+      parts[name] = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
+    if (options.check_parts) options.check_parts(parts);
+    model = source_of(path, manifest, "model");
+    check_model_pieces(state.model, model, path);
+    if (!state.optimizer) return;
+    optimizer = source_of(path, manifest, "optim");
+    mine = optimizer_pieces(state.optimizer->parameters, *state.optimizer->optimizer).description;
+  });
+  check_nothing_left(state.model, model, path, group);
+  const std::string all = merge_descriptions(group.all_gather_bytes(mine, "optimizers of a checkpoint"));
+  std::function<void()> restore_state;
+  peers.together([&] {
+    if (!state.optimizer) return;
+    restore_state =
+        prepare_optimizer(state.optimizer->parameters, *state.optimizer->optimizer, manifest.optimizer,
+                          entries_of(optimizer), [&](TensorPiece& piece) { fetch(optimizer, piece, path); });
+    check_same_parameters(all, manifest.optimizer);
+  });
+  peers.together([&] {
+    for (const TensorPiece& piece : state.model) fetch(model, piece, path);
+  });
+  if (restore_state) restore_state();
+  return loaded;
+}
+
+}  // namespace
+
+bool is_sharded(const Manifest& manifest) {
+  for (const WrittenFile& file : manifest.files)
+    if (file.name.starts_with("model-")) return true;
+  return false;
+}
+
+std::optional<LoadedCheckpoint> load_latest_sharded(const std::string& directory, const ShardedState& state,
+                                                    ProcessGroup& group, const LoadOptions& options) {
+  const Peers peers(group);
+  std::string problems;
+  for (const std::string& path : candidates(directory, options, peers)) {
+    std::optional<Manifest> manifest;
+    try {
+      manifest = verified_by_all(path, group);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::io && error.code() != ErrorCode::invalid_argument) throw;
+      if (group.rank() == 0)
+        log(LogLevel::warn, cat("checkpoint: '", path, "' is passed over: ", error.message()));
+      problems += cat("\n  ", path, ": ", error.message());
+    }
+    if (manifest) return load_pieces(path, *manifest, state, group, options);
+  }
+  if (problems.empty()) return std::nullopt;
+  throw Error(ErrorCode::io, cat("checkpoint: expected a whole one in '", directory,
+                                 "', got only damaged ones; remove them to start anew:", problems));
+}
+
+}  // namespace muster

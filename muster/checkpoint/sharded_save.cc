@@ -1,0 +1,263 @@
+#include "muster/checkpoint/sharded_save.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "muster/base/blocked_signals.h"
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/directory.h"
+#include "muster/checkpoint/lineage.h"
+#include "muster/checkpoint/safetensors.h"
+#include "muster/checkpoint/tensor_source.h"
+
+namespace muster {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kSpareBytesOfRank = 1 << 20;  // heads, records, the file system's own
+constexpr std::chrono::milliseconds kLookAgain{20};
+constexpr std::chrono::seconds kLastWait{30};  // for the other ranks' parts, when the program ends
+
+std::string file_of_rank(const char* kind, int rank, int size) {
+  std::string numbers(32, '\0');
+  numbers.resize(
+      static_cast<size_t>(std::snprintf(numbers.data(), numbers.size(), "-%05d-of-%05d", rank, size)));
+  return cat(kind, numbers, ".safetensors");
+}
+
+std::string record_of_rank(const std::string& folder, int rank) {
+  return cat(folder, "/rank-", rank, ".json");
+}
+
+WrittenFile write_pieces(const std::string& folder, const std::string& name, const TensorPieces& pieces,
+                         int64_t step) {
+  NamedTensors tensors;
+  PieceRecords records;
+  for (const TensorPiece& piece : pieces) {
+    const bool is_whole = piece.elements == all_elements(piece.shape);
+    tensors.emplace(piece.name, is_whole ? piece.tensor.detach().reshape(piece.shape)
+                                         : piece.tensor.detach().reshape({-1}));
+    if (!is_whole) records[piece.name] = {.shape = piece.shape, .elements = piece.elements};
+  }
+  Metadata metadata = {{"format", "pt"}, {"step", cat(step)}};
+  if (!records.empty()) metadata[kPiecesKey] = format_piece_records(records);
+  return write_safetensors(folder, name, tensors, metadata);
+}
+
+// In the memory of `before`, where it fits: new memory costs more than the copy.
+TensorPieces piece_copies(const TensorPieces& pieces, const TensorPieces& before) {
+  std::map<std::string, at::Tensor> old;
+  for (const TensorPiece& piece : before) old.emplace(piece.name, piece.tensor);
+  TensorPieces copies = pieces;
+  for (TensorPiece& piece : copies) {
+    const auto found = old.find(piece.name);
+    const bool fits = found != old.end() && found->second.sizes() == piece.tensor.sizes() &&
+                      found->second.scalar_type() == piece.tensor.scalar_type();
+    at::Tensor copy = fits ? found->second : at::empty(piece.tensor.sizes(), piece.tensor.scalar_type());
+    copy.copy_(piece.tensor);
+    piece.tensor = std::move(copy);
+  }
+  return copies;
+}
+
+NamedTensors piece_copies(const NamedTensors& tensors) {
+  NamedTensors copies;
+  for (const auto& [name, tensor] : tensors) copies.emplace(name, tensor.detach().cpu().clone());
+  return copies;
+}
+
+}  // namespace
+
+struct ShardedSave::Job {
+  CheckpointOptions options;
+  std::string folder;                // that is written into
+  std::unique_ptr<Staging> staging;  // on rank 0
+  TensorPieces model, optimizer;     // what this rank writes
+  NamedTensors parts;                // on rank 0
+  Manifest manifest;                 // what is known of it
+  int rank = 0;
+
+  std::thread thread;
+  std::atomic<bool> is_part_written = false;
+  std::atomic<bool> is_dropped = false;
+  std::atomic<bool> is_published = false;
+  std::atomic<bool> is_over = false;  // the thread has nothing left to do
+  std::exception_ptr failure_of_part, failure_of_publishing;
+};
+
+ShardedSave::ShardedSave() = default;
+
+// A program that ends well waits for its last checkpoint; one that fails may wait for ranks that are gone.
+ShardedSave::~ShardedSave() {
+  if (!job_) return;
+  const Deadline deadline(std::uncaught_exceptions() == 0 ? kLastWait : std::chrono::seconds(0));
+  while (job_->thread.joinable() && !job_->is_over && !deadline.passed())
+    std::this_thread::sleep_for(kLookAgain);
+  end_thread();
+  for (const auto& failure : {job_->failure_of_part, job_->failure_of_publishing}) {
+    try {
+      if (failure) std::rethrow_exception(failure);
+    } catch (const std::exception& error) {
+      log(LogLevel::error, cat("checkpoint: the last one was not saved: ", error.what()));
+    }
+  }
+  if (job_->rank == 0 && !job_->is_published && !job_->failure_of_part && !job_->failure_of_publishing) {
+    log(LogLevel::error, cat("checkpoint: the last one, of step ", job_->manifest.position.step,
+                             ", was not finished by all ranks and is not there"));
+  }
+}
+
+// What the training holds is copied, so that its steps change nothing in what is written.
+std::string ShardedSave::start(const CheckpointOptions& options, const ShardedState& state,
+                               const TrainingPosition& position, ProcessGroup& group, bool background) {
+  finish(group);
+  const at::NoGradGuard no_grad;
+  const ShardedPlan plan = plan_sharded_save(state, group);
+  auto job = std::make_unique<Job>();
+  job->options = options;
+  job->rank = group.rank();
+  job->manifest = {.position = position,
+                   .serial = 0,
+                   .parent = options.parent,
+                   .world_size = group.size(),
+                   .files = {},
+                   .optimizer = plan.description,
+                   .user = options.user};
+  const Peers peers(group);
+  peers.on_rank0([&] {
+    make_directory(options.directory);
+    remove_leftovers(options.directory);
+    check_space(options.directory, plan.bytes + make_safetensors_head(state.parts).data_bytes +
+                                       kSpareBytesOfRank * static_cast<uint64_t>(group.size()));
+    job->manifest.serial = next_serial(options.directory);
+    job->staging = std::make_unique<Staging>(options.directory, position.step);
+    job->folder = job->staging->path();
+    job->parts = background ? piece_copies(state.parts) : state.parts;
+  });
+  peers.share(job->folder);
+  peers.together([&] {
+    if (::access(job->folder.c_str(), W_OK) == 0) return;
+    throw Error(ErrorCode::failed_precondition,
+                cat("checkpoint: expected to write into '", job->folder,
+                    "', which rank 0 has made, got none "
+                    "here; a sharded checkpoint needs a folder that all hosts share"));
+  });
+  job->model = plan.model;
+  job->optimizer = plan.optimizer;
+  if (background) {
+    peers.together([&] {
+      TensorPieces all = job->model;
+      all.insert(all.end(), job->optimizer.begin(), job->optimizer.end());
+      copy_ = piece_copies(all, copy_);
+    });
+    const auto middle = copy_.begin() + std::ssize(job->model);
+    job->model.assign(copy_.begin(), middle);
+    job->optimizer.assign(middle, copy_.end());
+  }
+  job_ = std::move(job);
+  if (background) {
+    const BlockedSignals blocked;  // in the thread, for good
+    job_->thread = std::thread([this] {
+      write_part();
+      if (job_->rank == 0) publish();
+      job_->is_over = true;
+    });
+  }
+  return cat(options.directory, "/step-", position.step);
+}
+
+void ShardedSave::write_part() {
+  Job& job = *job_;
+  try {
+    const int size = job.manifest.world_size;
+    const int64_t step = job.manifest.position.step;
+    json record = json::array();
+    const auto note = [&](const WrittenFile& file) {
+      check_content(job.folder, file);
+      record.push_back({file.name, file.bytes, file.sha256});
+    };
+    if (!job.model.empty())
+      note(write_pieces(job.folder, file_of_rank("model", job.rank, size), job.model, step));
+    if (!job.optimizer.empty())
+      note(write_pieces(job.folder, file_of_rank("optim", job.rank, size), job.optimizer, step));
+    if (!job.parts.empty()) note(write_safetensors(job.folder, kPartsFile, job.parts));
+    write_file(record_of_rank(job.folder, job.rank), record.dump());
+  } catch (...) {
+    job.failure_of_part = std::current_exception();
+  }
+  job.is_part_written = true;
+  job.is_part_written.notify_all();
+}
+
+// Waits for the records of all ranks. One that cannot write leaves none; then finish() ends the waiting.
+void ShardedSave::publish() {
+  Job& job = *job_;
+  try {
+    for (int rank = 0; rank < job.manifest.world_size; ++rank) {
+      const std::string path = record_of_rank(job.folder, rank);
+      while (::access(path.c_str(), R_OK) != 0) {
+        if (job.is_dropped) return;
+        std::this_thread::sleep_for(kLookAgain);
+      }
+      for (const json& file : json::parse(read_small_file(path)))
+        job.manifest.files.push_back({.name = file[0], .bytes = file[1], .sha256 = file[2]});
+      std::filesystem::remove(path);
+    }
+    DurableFile file(job.folder, kManifestFile);
+    file.write(format_manifest(job.manifest));
+    file.finish();
+    read_manifest(job.folder);
+    const std::string path = job.staging->publish();
+    job.is_published = true;
+    remove_old(job.options, path);
+  } catch (...) {
+    job.failure_of_publishing = std::current_exception();
+  }
+}
+
+void ShardedSave::end_thread() {
+  job_->is_dropped = true;
+  if (job_->thread.joinable()) job_->thread.join();
+}
+
+void ShardedSave::finish(ProcessGroup& group) {
+  if (!job_) return;
+  const Peers peers(group);
+  const bool is_background = job_->thread.joinable();
+  if (!is_background) write_part();
+  job_->is_part_written.wait(false);
+  try {
+    peers.together([&] {
+      if (job_->failure_of_part) std::rethrow_exception(job_->failure_of_part);
+    });
+    peers.on_rank0([&] {
+      if (is_background) job_->thread.join();
+      if (!is_background) publish();
+      if (job_->failure_of_publishing) std::rethrow_exception(job_->failure_of_publishing);
+    });
+  } catch (...) {
+    end_thread();
+    job_.reset();
+    throw;
+  }
+  end_thread();
+  job_.reset();
+}
+
+}  // namespace muster

@@ -1,0 +1,61 @@
+#include "muster/checkpoint/tensor_pieces.h"
+
+#include <torch/nn/module.h>
+
+#include <map>
+#include <set>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/model_state.h"
+
+namespace muster {
+
+TensorPiece whole_piece(std::string name, const at::Tensor& tensor) {
+  return {.name = std::move(name),
+          .shape = tensor.sizes().vec(),
+          .elements = all_elements(tensor.sizes().vec()),
+          .tensor = tensor};
+}
+
+TensorPiece slice_piece(std::string name, std::vector<int64_t> shape, size_t dim, int64_t begin,
+                        const at::Tensor& tensor) {
+  Elements elements = slice_elements(shape, dim, begin, tensor.size(static_cast<int64_t>(dim)));
+  return {
+      .name = std::move(name), .shape = std::move(shape), .elements = std::move(elements), .tensor = tensor};
+}
+
+TensorPiece buffer_piece(std::string name, const at::Tensor& tensor) {
+  TensorPiece piece = whole_piece(std::move(name), tensor);
+  piece.is_buffer = true;
+  return piece;
+}
+
+TensorPieces whole_pieces(const torch::nn::Module& model) {
+  TensorPieces pieces;
+  for (const auto& [name, tensor] : model_tensors(model)) pieces.push_back(whole_piece(name, tensor));
+  std::set<std::string> buffers;
+  for (const auto& item : model.named_buffers()) buffers.insert(item.key());
+  for (TensorPiece& piece : pieces) piece.is_buffer = buffers.contains(piece.name);
+  return pieces;
+}
+
+void check_pieces(const TensorPieces& pieces) {
+  std::map<std::string, const Elements*> known;
+  for (const TensorPiece& piece : pieces) {
+    const auto refuse = [&](const std::string& expected, const std::string& got) {
+      throw Error(ErrorCode::invalid_argument, cat("checkpoint: expected ", expected, " as '", piece.name,
+                                                   "', got ", got, "; correct the piece"));
+    };
+    if (!piece.tensor.defined()) refuse("a tensor", "an undefined one");
+    require_memory("checkpoint", piece.name, piece.tensor);
+    const std::string wrong = wrong_elements(piece.elements, element_count(piece.shape));
+    if (!wrong.empty()) refuse(cat("elements of [", join(piece.shape, ", "), "]"), wrong);
+    if (piece.tensor.numel() != element_count(piece.elements))
+      refuse(cat(element_count(piece.elements), " elements"), cat(piece.tensor.numel()));
+    const auto [other, is_new] = known.try_emplace(piece.name, &piece.elements);
+    if (!is_new && *other->second != piece.elements) refuse("one piece on a rank", "two");
+  }
+}
+
+}  // namespace muster
