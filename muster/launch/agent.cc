@@ -10,12 +10,15 @@
 #include "muster/base/units.h"
 #include "muster/device/cores.h"
 #include "muster/launch/exit_report.h"
+#include "muster/launch/job_activity.h"
 #include "muster/launch/job_plan.h"
 #include "muster/launch/job_registry.h"
 #include "muster/launch/job_report.h"
 #include "muster/launch/job_setup.h"
 #include "muster/launch/job_start.h"
+#include "muster/launch/replacement.h"
 #include "muster/launch/restart.h"
+#include "muster/launch/run_recorder.h"
 #include "muster/launch/worker_group.h"
 #include "muster/launch/worker_spec.h"
 #include "muster/supervise/child.h"
@@ -91,32 +94,48 @@ int run(const LaunchOptions& given) {
   const UnusedFoldersRemoved at_end{job};
   job.use_plan(plan, std::move(leased.leases));
   const JobRegistration registration(job_note(options, plan, job.facts()));
+  RunRecorder record(options, job.facts(), inventory.hosts.at(0).name, &inventory);
   show_plan(plan, options, STDERR_FILENO);
 
   std::optional<Clock::time_point> time_limit;
   if (options.time_limit) time_limit = Clock::now() + *options.time_limit;
   Restarts restarts(options.max_restarts);
-  for (int attempt = 0;; ++attempt) {
+  int attempt = 0;
+  std::optional<InPlaceRestarts> in_place;
+  Replacing replacing;
+  if (options.replaces) {
+    in_place.emplace(plan, options, job, restarts, record, attempt);
+    replacing = in_place->rules();
+  }
+  for (;; ++attempt) {
     job.count_restarts(attempt);
     const std::vector<WorkerSpec> specs = make_worker_specs(plan, options, job.facts(), attempt);
     const auto started = Clock::now();
+    record.begin_attempt(attempt);
+    restarts.begin();
     GroupResult result = run_workers(processes, specs, job.inherited_fds(),
                                      {.shutdown_timeout = options.shutdown_timeout,
                                       .until = time_limit,
                                       .master_port = watched_port(options, job.facts()),
                                       .stopped_for = options.stopped_timeout,
-                                      .goes_on = options.goes_on});
+                                      .goes_on = options.goes_on,
+                                      .replacing = in_place ? &replacing : nullptr});
+    record.end_attempt(result.exits, result.fault);
     if (has_survived(result, options)) {
+      tell_activity(job.facts(), attempt, options.quiet);
       tell_lost_ranks(result);
-      return 0;
+      return record.finish(0, outcome_of(0, result.exits));
     }
     if (result.fault.empty() && have_stopped(result.exits)) {
+      tell_activity(job.facts(), attempt, options.quiet);
       log(LogLevel::info, cat("all ranks have stopped, as they were asked to (exit code ", kStoppedExitCode,
                               "); start the job again to go on"));
-      return kStoppedExitCode;
+      return record.finish(kStoppedExitCode, outcome_of(kStoppedExitCode, result.exits));
     }
     if (restarts.wanted(result) && restarts.wait(result, processes, started, time_limit)) continue;
-    return report(result, job.facts(), options, attempt);
+    tell_activity(job.facts(), attempt, options.quiet);
+    const int exit_code = report(result, job.facts(), options, attempt);
+    return record.finish(exit_code, outcome_of(exit_code, result.exits));
   }
 }
 

@@ -48,6 +48,8 @@ struct LaunchOptions {
   std::string role = "default";
   int max_restarts = 0;
   bool goes_on = false;  // a rank that fails is lost and the others go on; one that ends well is enough for 0
+  bool replaces = false;  // a rank that fails is started again alone, max_restarts times; the others stay
+  std::chrono::milliseconds rejoin_within{30'000};  // with `replaces`: for the others to come together again
   std::chrono::milliseconds shutdown_timeout{30'000};             // SIGTERM → this → SIGKILL
   std::optional<std::chrono::milliseconds> stopped_timeout = {};  // of a rank in SIGSTOP; nothing: only told
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // that end the job
@@ -71,6 +73,7 @@ struct LaunchOptions {
   std::function<void(const WorkerExit&)> on_failure = {};
 };
 
+inline constexpr int kReplacements = 3;         // max_restarts with `replaces`, where none is told
 inline constexpr int kTimeLimitExitCode = 124;  // timeout(1)'s
 
 // Runs the whole job and returns the process's exit code: 0, the first failing rank's own, 128 + signal, or

@@ -9,6 +9,7 @@
 #include "muster/base/fd.h"
 #include "muster/launch/port.h"
 #include "muster/store/secret.h"
+#include "muster/store/store.h"
 #include "muster/store/tcp_server.h"
 
 namespace muster {
@@ -29,8 +30,12 @@ class RankMeeting {
   std::string store() const { return to_string(store_->endpoint()); }  // MUSTER_STORE
   int secret_fd() const { return secret_fd_.get(); }                   // -1: no secret
 
+  // The launcher's own way into the store that it serves. Throws: unavailable.
+  std::shared_ptr<Store> open() const;
+
  private:
   PortReservation port_;
+  Secret secret_;
   Fd secret_fd_;
   std::unique_ptr<TcpServer> store_;
 };

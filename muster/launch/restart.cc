@@ -22,20 +22,28 @@ std::chrono::seconds back_off(int quick_failures) {
   return std::min(kLongestBackOff, std::chrono::seconds(1 << std::min(quick_failures - 2, kMostDoublings)));
 }
 
+std::chrono::seconds Restarts::use() {
+  quick_failures_ = Clock::now() - began_ < kQuick ? quick_failures_ + 1 : 0;
+  ++used_;
+  const auto pause = back_off(quick_failures_);
+  began_ = Clock::now() + pause;
+  return pause;
+}
+
 bool Restarts::wanted(const GroupResult& result) const {
   return first_failure(result.exits) != nullptr && result.fault.empty() && result.stopped_by == 0 &&
-         !result.timed_out && used_ < budget_;
+         !result.timed_out && has_budget();
 }
 
 bool Restarts::wait(GroupResult& result, ProcessSet& processes, Clock::time_point started,
                     std::optional<Clock::time_point> time_limit) {
-  quick_failures_ = Clock::now() - started < kQuick ? quick_failures_ + 1 : 0;
-  const auto delay = back_off(quick_failures_);
+  began_ = started;
+  const auto delay = use();
   const WorkerExit& first = *first_failure(result.exits);
   log(LogLevel::warn,
       cat("rank ", first.rank, " failed: ", cause_and_error(first), "; starting all ranks again",
-          delay.count() > 0 ? cat(" in ", format_duration(delay)) : "", " (restart ", ++used_, " of ",
-          budget_, ")"));
+          delay.count() > 0 ? cat(" in ", format_duration(delay)) : "", " (restart ", used_, " of ", budget_,
+          ")"));
   const auto at = Clock::now() + delay;
   const auto until = std::min(at, time_limit.value_or(at));
   while (processes.stop_requested() == 0 && Clock::now() < until) processes.loop().run_once(until);

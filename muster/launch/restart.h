@@ -19,6 +19,15 @@ class Restarts {
   // A rank has failed, nobody asked for the end, and the budget is not used up.
   bool wanted(const GroupResult& result) const;
 
+  bool has_budget() const { return used_ < budget_; }
+  int used() const { return used_; }
+  int budget() const { return budget_; }
+
+  // Takes one, for ranks that began at begin()'s time. Returns the pause before they start.
+  std::chrono::seconds use();
+  // Ranks begin now.
+  void begin() { began_ = Clock::now(); }
+
   // Says what failed, and pauses. `started` is when the attempt began. False when a signal came first, or
   // `time_limit` (`result` says so then): nothing is to be started.
   bool wait(GroupResult& result, ProcessSet& processes, Clock::time_point started,
@@ -28,6 +37,7 @@ class Restarts {
   int budget_;
   int used_ = 0;
   int quick_failures_ = 0;
+  Clock::time_point began_ = Clock::now();
 };
 
 }  // namespace muster

@@ -1,12 +1,8 @@
 #include "muster/launch/worker_group.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <filesystem>
 #include <optional>
 #include <set>
 
@@ -16,114 +12,18 @@
 #include "muster/base/units.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/port_watch.h"
+#include "muster/launch/rejoin_watch.h"
+#include "muster/launch/replacement.h"
 #include "muster/launch/source_lines.h"
+#include "muster/launch/successors.h"
+#include "muster/launch/worker_starts.h"
 #include "muster/supervise/descendants.h"
-#include "muster/supervise/input.h"
-#include "muster/supervise/output.h"
 
 namespace muster {
 
 namespace {
 
-constexpr size_t kTailBytes = size_t{96} * 1024;  // a signal's stack is up to 64 KiB of it
-constexpr size_t kLastLines = 20;
-constexpr size_t kLinesWithStack = 200;  // of which those of a signal's stack are taken
 constexpr std::chrono::milliseconds kLookAtRanksEvery{1'000};
-
-// One rank's two streams.
-struct Streams {
-  Fd out;  // the child's ends
-  Fd err;
-  std::optional<Output::StreamId> err_id;
-};
-
-// The child's end of one stream: a pipe that we read, a file of its own, or /dev/null.
-Fd open_target(Output& output, const WorkerSpec& spec, const StreamTarget& target, int fd, size_t tail_bytes,
-               std::optional<Output::StreamId>* id) {
-  const bool piped = target.console || (tail_bytes > 0 && target.file.empty());
-  if (piped) {
-    auto opened = output.open({.console_fd = target.console ? fd : -1,
-                               .prefix = spec.prefix,
-                               .collapse_as = spec.collapse ? spec.rank : -1,
-                               .file = target.file,
-                               .tail_bytes = tail_bytes});
-    if (id != nullptr) *id = opened.id;
-    return std::move(opened.child_end);
-  }
-  const std::string path = target.file.empty() ? "/dev/null" : target.file;
-  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file.valid()) fail_errno(cat("cannot create log '", path, "'"), errno);
-  return file;
-}
-
-// The end of a file that a rank wrote by itself.
-std::vector<std::string> last_lines_of(const std::string& path) {
-  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return {};
-  const off_t size = ::lseek(file.get(), 0, SEEK_END);
-  const off_t from = std::max<off_t>(0, size - static_cast<off_t>(kTailBytes));
-  std::string text(static_cast<size_t>(std::max<off_t>(0, size - from)), '\0');
-  const ssize_t n = ::pread(file.get(), text.data(), text.size(), from);
-  text.resize(static_cast<size_t>(std::max<ssize_t>(0, n)));
-  return split(trim(text), '\n');
-}
-
-void start(ProcessSet& processes, const WorkerSpec& spec, const Streams& streams, int input,
-           const std::vector<int>& inherit_fds) {
-  processes.spawn(spec.rank, {.argv = spec.argv,
-                              .program = spec.program,
-                              .environment = spec.environment,
-                              .working_directory = spec.working_directory,
-                              .stdin_fd = input,
-                              .stdout_fd = streams.out.get(),
-                              .stderr_fd = streams.err.get(),
-                              .inherit_fds = inherit_fds,
-                              .cpus = spec.cpus});
-}
-
-WorkerExit explain(const ChildExit& end, const WorkerSpec& spec, Clock::time_point started) {
-  WorkerExit exit{
-      .rank = spec.rank,
-      .local_rank = spec.local_rank,
-      .host = spec.host,
-      .device = spec.device,
-      .pid = end.pid,
-      .exit_code = end.exit_code,
-      .signal = end.signal,
-      .sent_signal = end.sent_signal,
-      .stderr_log = spec.err.file,
-      .after = std::chrono::duration_cast<std::chrono::milliseconds>(end.at - started),
-      .at = std::chrono::system_clock::now() -
-            std::chrono::duration_cast<std::chrono::system_clock::duration>(Clock::now() - end.at)};
-  exit.cause = describe_end(exit) + (end.core_dumped ? ", core dumped" : "");
-  if (!exit.failed()) return exit;
-  if (auto error = read_error_file(spec.error_file)) {
-    exit.message = std::move(error->message);
-    exit.stack = std::move(error->stack);
-  }
-  return exit;
-}
-
-// What it said last, on standard error.
-void add_lines(WorkerExit& exit, std::vector<std::string> lines) {
-  take_signal_stack(exit, lines);
-  if (lines.size() > kLastLines) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(kLastLines));
-  exit.last_lines = std::move(lines);
-}
-
-const WorkerSpec& spec_of(const std::vector<WorkerSpec>& specs, int rank) {
-  return *std::find_if(specs.begin(), specs.end(), [&](const WorkerSpec& spec) { return spec.rank == rank; });
-}
-
-void make_log_folder(const std::vector<WorkerSpec>& specs) {
-  if (specs.empty()) return;
-  const auto folder = std::filesystem::path(specs[0].error_file).parent_path();
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) fail_errno(cat("cannot create '", folder.string(), "'"), error.value());
-  // A run that goes on in the same folder must not find what an earlier one's rank reported.
-  for (const WorkerSpec& spec : specs) ::unlink(spec.error_file.c_str());
-}
 
 // Where the kernel has killed as many of this control group meanwhile, ranks' SIGKILLs that nobody here sent
 // are said to be that.
@@ -160,11 +60,10 @@ std::vector<std::string> marks_of(const std::vector<WorkerSpec>& specs) {
 }
 
 // Of a rank that failed by itself, for which the others do not end.
-void say_lost(const ChildExit& exit, const WorkerSpec& spec, Clock::time_point started, size_t running) {
+void say_lost(const WorkerExit& exit, size_t running) {
   if (!exit.failed() || exit.sent_signal != 0) return;
-  log(LogLevel::warn,
-      cat("rank ", spec.rank, " is lost: ", cause_and_error(explain(exit, spec, started)), "; ", running,
-          running == 1 ? " rank goes" : " ranks go", " on (--on-failure continue)"));
+  log(LogLevel::warn, cat("rank ", exit.rank, " is lost: ", cause_and_error(exit), "; ", running,
+                          running == 1 ? " rank goes" : " ranks go", " on (--on-failure continue)"));
 }
 
 std::string rank_list(const std::vector<int>& ranks) {
@@ -216,6 +115,8 @@ class StoppedRanks {
       ranks_.push_back({.rank = spec.rank, .pid = processes.pid_of(spec.rank)});
     look_again();
   }
+  void on_start(int rank) { ranks_.push_back({.rank = rank, .pid = processes_.pid_of(rank)}); }
+
   StoppedRanks(const StoppedRanks&) = delete;
   StoppedRanks& operator=(const StoppedRanks&) = delete;
   ~StoppedRanks() { processes_.loop().cancel(timer_); }
@@ -292,49 +193,58 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
     processes.end_all_now();
   });
   if (!fault.empty()) return {.exits = {}, .fault = fault};
-  const auto started = Clock::now();
-  std::vector<std::optional<Output::StreamId>> err_ids(specs.size());
+  WorkerStarts starts(processes, output, input, inherit_fds);
   try {
-    for (size_t i = 0; i < specs.size(); ++i) {
-      const WorkerSpec& spec = specs[i];
-      const Fd terminal = spec.rank == 0 ? input.open() : Fd();
-      const int stdin_fd = spec.rank != 0 ? -1 : terminal.valid() ? terminal.get() : STDIN_FILENO;
-      Streams streams;
-      streams.out = open_target(output, spec, spec.out, STDOUT_FILENO, 0, nullptr);
-      streams.err = open_target(output, spec, spec.err, STDERR_FILENO, kTailBytes, &err_ids[i]);
-      start(processes, spec, streams, stdin_fd, inherit_fds);
-    }
+    for (const WorkerSpec& spec : specs) starts.start(spec);
   } catch (const Error&) {
     processes.kill_all();
     throw;
   }
-  const auto explained = [&](const ChildExit& end) {
-    const WorkerSpec& spec = spec_of(specs, end.id);
-    WorkerExit exit = explain(end, spec, started);
-    if (!exit.failed()) return exit;
-    const auto id = err_ids[static_cast<size_t>(&spec - specs.data())];
-    add_lines(exit, id ? output.last_lines(*id, kLinesWithStack) : last_lines_of(spec.err.file));
-    exit.lines_in_sight = id && spec.err.console && output.in_sight(*id);
-    return exit;
-  };
   EarlyEnd early_end(processes, specs, rules.early_end_after);
   StoppedRanks stopped(processes, specs, rules.stopped_for);
-  size_t running = specs.size();
-  const WaitResult ended = processes.wait_all(
-      {.stop_on_failure = !rules.goes_on,
-       .grace = rules.shutdown_timeout,
-       .until = rules.until,
-       .on_exit =
-           [&](const ChildExit& exit) {
-             early_end.on_exit(exit);
-             stopped.on_exit(exit);
-             if (exit.failed()) port.look();  // it may be the consequence
-             if (--running == 0) port.stop();
-             if (rules.goes_on) say_lost(exit, spec_of(specs, exit.id), started, running);
-             if (rules.on_failure && fault.empty() && exit.failed() && exit.sent_signal == 0)
-               rules.on_failure(explain(exit, spec_of(specs, exit.id), started));
-           },
-       .is_consequence = [&](const ChildExit& exit) { return lost_a_peer(explained(exit)); }});
+  const auto explain_all = [&](std::vector<WorkerExit>& exits) {
+    explain_oom_kills(oom_kills, exits);
+    stopped.explain(exits);
+    name_source_lines(exits);
+  };
+  std::optional<Successors> successors;
+  if (rules.replacing != nullptr) {
+    successors.emplace(processes, starts, *rules.replacing, explain_all,
+                       [&](int rank) { stopped.on_start(rank); });
+  }
+  std::set<int> running;
+  for (const WorkerSpec& spec : specs) running.insert(spec.rank);
+  WaitRules wait{
+      .stop_on_failure = !rules.goes_on,
+      .grace = rules.shutdown_timeout,
+      .until = rules.until,
+      .on_exit =
+          [&](const ChildExit& exit) {
+            early_end.on_exit(exit);
+            stopped.on_exit(exit);
+            if (exit.failed()) port.look();  // it may be the consequence
+            running.erase(exit.id);
+            if (running.empty()) port.stop();
+            if (rules.goes_on) say_lost(starts.in_short(exit), running.size());
+            if (rules.on_failure && fault.empty() && exit.failed() && exit.sent_signal == 0)
+              rules.on_failure(starts.in_short(exit));
+            if (successors) successors->on_exit(exit);
+          },
+      .is_consequence = [&](const ChildExit& exit) { return lost_a_peer(starts.explained(exit)); }};
+  if (successors) {
+    wait.is_made_good = [&](const std::vector<ChildExit>& failed) {
+      if (!successors->follow(failed, running)) return false;
+      for (const ChildExit& exit : failed) running.insert(exit.id);
+      return true;
+    };
+  }
+  WaitResult ended;
+  try {
+    ended = processes.wait_all(wait);
+  } catch (const Error&) {  // one that could not be started in place of another
+    processes.kill_all();
+    throw;
+  }
   input.close();
   // A job that was stopped, or is now, ends soon, whoever holds the pipe that it writes to.
   output.finish([&] { return ended.stopped_by != 0 || processes.stop_requested() != 0; });
@@ -344,10 +254,10 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
                      .timed_out = ended.timed_out,
                      .fault = fault,
                      .all_gone = ended.survivors.empty()};
-  for (const ChildExit& end : ended.exits) result.exits.push_back(explained(end));
-  explain_oom_kills(oom_kills, result.exits);
-  stopped.explain(result.exits);
-  name_source_lines(result.exits);
+  for (const ChildExit& end : ended.exits)
+    if (!successors || !successors->have_followed(end)) result.exits.push_back(starts.explained(end));
+  explain_all(result.exits);
+  if (successors) successors->explain(result.exits);
   if (!ended.killed.empty()) {
     log(LogLevel::warn, cat("killed what ranks had started and left: ", join(ended.killed, ", ")));
   }

@@ -14,8 +14,10 @@
 
 namespace muster {
 
+struct Replacing;
+
 struct GroupResult {
-  std::vector<WorkerExit> exits;  // in the order of death
+  std::vector<WorkerExit> exits;  // in the order of death, without those that were replaced
   int stopped_by = 0;             // the signal that the launcher got, if it did
   bool timed_out = false;         // the time limit was over first
   std::string fault = {};         // why all were killed where no rank is the cause, as an error; empty: no
@@ -29,7 +31,8 @@ struct GroupRules {
   int master_port = 0;  // where rank 0 of these may listen, and nobody of another user; 0: none to watch
   // A rank that is stopped (SIGSTOP, a debugger) is named; after this long it is ended, which is a failure.
   std::optional<std::chrono::milliseconds> stopped_for = {};
-  bool goes_on = false;  // a failure ends that rank alone, and is said
+  bool goes_on = false;                  // a failure ends that rank alone, and is said
+  const Replacing* replacing = nullptr;  // a failure is followed by another process; nobody: all end
   // Told at once of each rank that ended by itself and badly; what its streams hold then is not in it yet.
   std::function<void(const WorkerExit&)> on_failure = {};
 };

@@ -83,8 +83,8 @@ void ProcessSet::spawn(int id, ChildOptions options) {
 
 pid_t ProcessSet::pid_of(int id) const {
   const auto found =
-      std::find_if(members_.begin(), members_.end(), [&](const auto& member) { return member->id == id; });
-  return found == members_.end() ? -1 : (*found)->child.pid;
+      std::find_if(members_.rbegin(), members_.rend(), [&](const auto& member) { return member->id == id; });
+  return found == members_.rend() ? -1 : (*found)->child.pid;
 }
 
 // The zombie is kept until the end: as long as it is there, neither its pid nor its process group's number
@@ -210,7 +210,26 @@ bool ProcessSet::awaits_an_end() const {
 bool ProcessSet::awaits_a_cause() const {
   if (!rules_.is_consequence || Clock::now() >= result_.exits.at(first_failure_).at + kAwaitAnEnd)
     return false;
-  return std::all_of(result_.exits.begin(), result_.exits.end(), rules_.is_consequence);
+  return std::all_of(result_.exits.begin() + static_cast<std::ptrdiff_t>(made_good_), result_.exits.end(),
+                     rules_.is_consequence);
+}
+
+// Whether the failures that came together stop nothing, as others have taken their place.
+bool ProcessSet::make_good() {
+  if (!rules_.is_made_good || first_failure_ == kNone) return false;
+  const size_t from = first_failure_;
+  put_cause_first();
+  std::vector<ChildExit> failed;
+  for (size_t i = from; i < result_.exits.size(); ++i)
+    if (result_.exits[i].failed()) failed.push_back(result_.exits[i]);
+  if (!rules_.is_made_good(failed)) {
+    first_failure_ = from;
+    return false;
+  }
+  for (const ChildExit& exit : failed) ::kill(-exit.pid, SIGKILL);
+  made_good_ = result_.exits.size();
+  deadline_.reset();
+  return true;
 }
 
 // True when waiting on is useless.
@@ -221,7 +240,7 @@ bool ProcessSet::on_timeout() {
   } else if (phase_ == Phase::running && first_failure_ != kNone && awaits_a_cause()) {
     deadline_ = Clock::now() + kLookForCauseEvery;
   } else if (phase_ == Phase::running) {
-    stop(SIGTERM);
+    if (!make_good()) stop(SIGTERM);
   } else {
     kill_now();
   }
@@ -271,6 +290,7 @@ WaitResult ProcessSet::finish() {
   members_.clear();
   phase_ = Phase::running;
   deadline_.reset();
+  made_good_ = 0;
   rules_ = {};
   return std::exchange(result_, {});
 }

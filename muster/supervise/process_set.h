@@ -54,6 +54,10 @@ struct WaitRules {
   // Whether a failure reads as the consequence of another's end: then that one, which may take a while to end
   // of itself, is waited for before the rest is stopped. Called several times.
   std::function<bool(const ChildExit&)> is_consequence = {};
+  // Asked before a failure stops the rest, with all that failed together, the cause first: true where that
+  // has been dealt with and the rest goes on, with what was spawned in their place. What they have left in
+  // their process groups is killed then.
+  std::function<bool(const std::vector<ChildExit>&)> is_made_good = {};
   // Where children are ended in another way than by a signal: called instead of passing the first stop signal
   // on. They have the grace all the same.
   std::function<void(int signal)> on_stop = {};
@@ -84,7 +88,7 @@ class ProcessSet {
   // Throws: what spawn_child throws; the processes started before live on.
   void spawn(int id, ChildOptions options);
 
-  // Of a member that has not been waited for yet; -1: there is none.
+  // Of the last member of that number that has not been waited for yet; -1: there is none.
   pid_t pid_of(int id) const;
 
   // Waits for the end of every process: all by themselves, or the first failure (or a stop signal) and then
@@ -127,6 +131,7 @@ class ProcessSet {
   void signal_mains(int signal, bool to_end);
   void signal_groups(int signal) const;
   void put_cause_first();
+  bool make_good();
   bool on_timeout();
   bool awaits_an_end() const;
   bool awaits_a_cause() const;
@@ -151,6 +156,7 @@ class ProcessSet {
   std::optional<Clock::time_point> deadline_;
   static constexpr size_t kNone = static_cast<size_t>(-1);
   size_t first_failure_ = kNone;  // in result_.exits, while others are awaited that may be its cause
+  size_t made_good_ = 0;          // of result_.exits: these ends are of no more consequence
 };
 
 }  // namespace muster

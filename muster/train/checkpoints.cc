@@ -11,7 +11,9 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/lineage.h"
 #include "muster/checkpoint/optimizer_state.h"
+#include "muster/trace/span.h"
 #include "muster/train/generator_states.h"
 #include "muster/train/hook_states.h"
 
@@ -92,6 +94,10 @@ Checkpoints::Checkpoints(ProcessGroup group, CheckpointsOptions options)
                 cat("checkpoints: expected every and keep_last of 0 or more, got ", options_.every, " and ",
                     options_.keep_last));
   }
+  if (options_.in_memory.value_or(0) < 0) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("checkpoints: expected in_memory of 0 or more, got ", *options_.in_memory));
+  }
   add_part(
       "generators", [this] { return generator_states(group_); },
       [this](const SavedState& state) { load_generator_states(group_, state); });
@@ -101,6 +107,7 @@ void Checkpoints::check_name(const std::string& name) const {
   const auto is_it = [&](const auto& other) { return other.first == name; };
   const bool taken_already =
       std::any_of(models_.begin(), models_.end(), is_it) ||
+      std::any_of(divided_models_.begin(), divided_models_.end(), is_it) ||
       std::any_of(optimizers_.begin(), optimizers_.end(), is_it) ||
       std::any_of(parts_.begin(), parts_.end(), [&](const Part& p) { return p.name == name; });
   if (!taken_already && !name.empty() && name.find_first_of("/.") == std::string::npos) return;
@@ -122,6 +129,21 @@ Checkpoints& Checkpoints::add(const std::string& name, torch::optim::Optimizer& 
   return *this;
 }
 
+Checkpoints& Checkpoints::add(const std::string& name, TensorPieces model) {
+  check_name(name);
+  check_pieces(model);
+  divided_models_.emplace_back(name, std::move(model));
+  return *this;
+}
+
+Checkpoints& Checkpoints::add(const std::string& name, torch::optim::Optimizer& optimizer,
+                              TensorPieces parameters) {
+  add(name, optimizer);
+  check_pieces(parameters);
+  divided_parameters_ = std::move(parameters);
+  return *this;
+}
+
 Checkpoints& Checkpoints::add_hook(const std::string& name, const Hook& hook) {
   return add_part(
       name, [this, hook] { return hook_states(group_, hook.state()); },
@@ -129,9 +151,9 @@ Checkpoints& Checkpoints::add_hook(const std::string& name, const Hook& hook) {
 }
 
 Checkpoints& Checkpoints::add_part(const std::string& name, std::function<SavedState()> state,
-                                   std::function<void(const SavedState&)> load) {
+                                   std::function<void(const SavedState&)> load, Place place) {
   check_name(name);
-  parts_.push_back({name, std::move(state), std::move(load)});
+  parts_.push_back({name, place, std::move(state), std::move(load)});
   return *this;
 }
 
@@ -155,6 +177,50 @@ TrainingState Checkpoints::training_state() {
   return {.model = *joined_, .optimizer = optimizers_.size() == 1 ? optimizers_.front().second : nullptr};
 }
 
+ShardedState Checkpoints::sharded_state() {
+  const size_t models = models_.size() + divided_models_.size();
+  if (models != 1 || optimizers_.size() > 1) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("checkpoints: expected one model and at most one optimizer where they are divided over "
+                    "ranks, got ",
+                    models, " and ", optimizers_.size(), "; save the others apart"));
+  }
+  const bool is_whole = divided_models_.empty();
+  ShardedState state{.model =
+                         is_whole ? whole_pieces(*models_.front().second) : divided_models_.front().second};
+  if (!optimizers_.empty())
+    state.optimizer = {.optimizer = optimizers_.front().second,
+                       .parameters = divided_parameters_ ? *divided_parameters_ : state.model};
+  return state;
+}
+
+// Whether the first checkpoint that may be loaded, as rank 0 sees it, is a sharded one.
+bool Checkpoints::finds_sharded(const LoadOptions& load) const {
+  std::string found;
+  Peers(group_).on_rank0([&] {
+    for (const auto& [step, path] : list_by_saving(options_.folder, load.only)) {
+      try {
+        const Manifest manifest = read_manifest(path);
+        if (load.accept && !load.accept(manifest)) continue;
+        if (is_sharded(manifest)) found = "yes";
+        return;
+      } catch (const Error&) {
+        // Damaged: said by whoever loads.
+      }
+    }
+  });
+  Peers(group_).share(found);
+  return !found.empty();
+}
+
+std::optional<LoadedCheckpoint> Checkpoints::load_latest(const LoadOptions& load) {
+  if (!is_divided() && !finds_sharded(load))
+    return load_latest_checkpoint(options_.folder, training_state(), group_, load);
+  auto loaded = load_latest_sharded(options_.folder, sharded_state(), group_, load);
+  if (loaded && after_load_) after_load_();
+  return loaded;
+}
+
 void Checkpoints::check_parts(const TensorEntries& saved) const {
   std::set<std::string> mine, theirs;
   for (const Part& part : parts_) mine.insert(part.name);
@@ -169,59 +235,133 @@ void Checkpoints::check_parts(const TensorEntries& saved) const {
                   join(theirs, ", "), "; add what the run that saved it had, or begin anew"));
 }
 
-bool Checkpoints::restore() {
-  finish();
-  if (!options_.resume && options_.attempt == 0) return false;
-  LoadOptions load{.accept = {}, .check_parts = [this](const TensorEntries& saved) { check_parts(saved); }};
-  // Ranks that were started again and were not to resume: what another job has left here is not theirs.
-  if (!options_.resume) {
+// Ranks that were started again and were not to resume: what another job has left here is not theirs.
+std::optional<LoadedCheckpoint> Checkpoints::load_where_asked() {
+  LoadOptions load{.check_parts = [this](const TensorEntries& saved) { check_parts(saved); }};
+  const bool goes_back = !options_.resume_from.empty();
+  if (options_.attempt > 0) {
     load.accept = [this](const Manifest& manifest) {
       const auto id = manifest.user.find(kRunId);
       const bool is_known = !options_.run_id.empty() && options_.run_id != "none";  // torchrun's default
       return is_known && id != manifest.user.end() && id->second == options_.run_id;
     };
+    if (auto own = load_latest(load); own || (!goes_back && !options_.resume)) return own;
+    load.accept = {};
   }
-  const auto loaded = load_latest_checkpoint(options_.folder, training_state(), group_, load);
+  load.only = options_.resume_from;
+  return load_latest(load);
+}
+
+void Checkpoints::load_parts(const NamedTensors& saved, Place place) {
+  if (place == Place::of_training && optimizers_.size() > 1) {
+    for (const auto& [name, optimizer] : optimizers_)
+      load_optimizer_state(name, *joined_, *optimizer, taken(saved, name));
+  }
+  for (const Part& part : parts_)
+    if (part.place == place) part.load(taken(saved, part.name));
+}
+
+// What was saved after it is left, and go_back() does not bring it back. Rank 0 alone is asked.
+void Checkpoints::begin_branch(const LoadedCheckpoint& loaded) {
+  branch_from_ = loaded.serial;
+  Peers(group_).on_rank0([&] { branch_until_ = next_serial(options_.folder) - 1; });
+}
+
+bool Checkpoints::restore() {
+  finish();
+  const Span span("restore", Category::checkpoint);
+  if (!options_.resume && options_.resume_from.empty() && options_.attempt == 0) return false;
+  if (restore_from_memory()) return true;
+  const auto loaded = load_where_asked();
   if (group_.rank() == 0)
     log(LogLevel::info, cat("resume: ", loaded ? loaded->path : "no checkpoint yet in " + options_.folder));
   if (!loaded) return false;
-  if (optimizers_.size() > 1) {
-    for (const auto& [name, optimizer] : optimizers_)
-      load_optimizer_state(name, *joined_, *optimizer, taken(loaded->parts, name));
-  }
-  for (const Part& part : parts_) part.load(taken(loaded->parts, part.name));
+  load_parts(loaded->parts, Place::of_training);
+  load_parts(loaded->parts, Place::of_data);
   begun_by_ = begun_by(loaded->user);
-  step_ = loaded->position.step;
+  begin_branch(*loaded);
+  step_ = last_step_ = loaded->position.step;
   path_ = loaded->path;
   return true;
 }
 
-std::string Checkpoints::save(int64_t step) {
-  const at::NoGradGuard no_grad;
-  TrainingState state = training_state();
-  for (const Part& part : parts_) put(state.parts, part.name, part.state());
-  if (optimizers_.size() == 1) put(state.parts, optimizers_.front().first, {});  // it has a file of its own
+NamedTensors Checkpoints::saved_parts() {
+  NamedTensors saved;
+  for (const Part& part : parts_) put(saved, part.name, part.state());
+  if (optimizers_.size() == 1) put(saved, optimizers_.front().first, {});  // it has a file of its own
   if (optimizers_.size() > 1) {
+    join_models();
     for (const auto& [name, optimizer] : optimizers_)
-      put(state.parts, name, optimizer_state_of(*joined_, *optimizer));
+      put(saved, name, optimizer_state_of(*joined_, *optimizer));
   }
+  return saved;
+}
+
+int64_t Checkpoints::go_back(int64_t steps) {
+  if (steps < 1) {
+    throw Error(ErrorCode::invalid_argument, cat("checkpoints: expected to go back by 1 step or more, got ",
+                                                 steps, "; 10 is a beginning"));
+  }
+  finish();
+  const int64_t latest = last_step_ - steps;
+  const LoadOptions load{.accept = [this, latest](const Manifest& manifest) {
+    const bool is_left = manifest.serial > branch_from_ && manifest.serial <= branch_until_;
+    return manifest.position.step <= latest && begun_by(manifest.user) == begun_by_ && !is_left;
+  }};
+  const auto loaded = load_latest(load);
+  if (!loaded) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("checkpoints: expected one of step ", latest, " or before to go back to, got none in '",
+                    options_.folder, "'; save more often (.every), keep more (.keep_last), or go back less"));
+  }
+  load_parts(loaded->parts, Place::of_training);
+  begin_branch(*loaded);
+  path_ = loaded->path;
+  if (group_.rank() == 0) {
+    log(LogLevel::warn, cat("training goes back from step ", last_step_, " to ", loaded->path,
+                            ", and on with the data that follow"));
+  }
+  return loaded->position.step;
+}
+
+std::string Checkpoints::save(int64_t step) {
+  last_step_ = step;
+  if (steps_between_kept() > 0) keep(step);  // so what is in memory is never older than what is on the disk
+  const Span span("checkpoint", Category::checkpoint);
+  const at::NoGradGuard no_grad;
   const CheckpointOptions options{
       .directory = options_.folder,
       .keep_last = options_.keep_last,
       .user = {{kRunId, options_.run_id}, {kBegunBy, begun_by_}},
+      .parent = path_.substr(path_.rfind('/') + 1),
       .is_own = [mine = begun_by_](const Manifest& manifest) { return begun_by(manifest.user) == mine; }};
+  if (is_divided()) {
+    if (before_save_) before_save_();
+    ShardedState state = sharded_state();
+    state.parts = saved_parts();
+    path_ = sharded_writer_.start(options, state, {.step = step}, group_, options_.background);
+    if (!options_.background) sharded_writer_.finish(group_);
+    return path_;
+  }
+  TrainingState state = training_state();
+  state.parts = saved_parts();
   if (!options_.background) return path_ = save_checkpoint(options, state, {.step = step}, group_);
   Peers(group_).on_rank0([&] { writer_.start(options, image_of(state, {.step = step}, group_.size())); });
   return path_ = cat(options_.folder, "/step-", step);
 }
 
 void Checkpoints::finish() {
+  const Span span("checkpoint", Category::checkpoint);
+  if (is_divided()) return sharded_writer_.finish(group_);
   if (options_.background) Peers(group_).on_rank0([&] { writer_.finish(); });
 }
 
 std::string Checkpoints::save_when_due(int64_t step) {
+  last_step_ = step;
   const bool is_due = options_.every > 0 && step > 0 && step % options_.every == 0;
-  return is_due ? save(step) : "";
+  if (is_due) return save(step);
+  if (const int64_t every = steps_between_kept(); every > 0 && step > 0 && step % every == 0) keep(step);
+  return "";
 }
 
 bool Checkpoints::save_or_stop(int64_t step) {

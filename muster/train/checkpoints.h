@@ -19,12 +19,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "muster/checkpoint/background_save.h"
 #include "muster/checkpoint/checkpoint.h"
+#include "muster/checkpoint/sharded_save.h"
 #include "muster/comm/process_group.h"
 #include "muster/data/loader_options.h"
 #include "muster/data/stream_position.h"
@@ -39,9 +41,16 @@ struct CheckpointsOptions {
   std::string folder = {};  // default: `checkpoints` in the job's folder
   int64_t every = 0;        // steps between those that save_when_due() saves; 0: none
   int keep_last = 3;        // older ones of this training are removed, in whatever run; 0 keeps all
-  bool resume = false;      // go on from the newest there is
-  // save() copies what is to be saved, and a thread writes it: rank 0 needs the memory twice.
+  bool resume = false;      // go on from the one that was saved last
+  // Go back to this one of the folder, "step-100"; what is saved then counts as newer than the later steps
+  // that are left so. Ranks that were started again go on from what they have saved since.
+  std::string resume_from = {};
+  // save() copies what is to be saved, and a thread writes it: who writes (rank 0; of models that are divided
+  // over ranks, each its part) needs that memory twice.
   bool background = false;
+  // After every how many of the steps that save_or_stop() and save_when_due() see each rank keeps the state
+  // in its memory, for `muster run --on-failure replace`. Default: 1 there, 0 (never) elsewhere.
+  std::optional<int64_t> in_memory = {};
   // Which job this is, and how often its ranks were started before: ranks that were started again go on from
   // the job's own newest checkpoint, whatever `resume` says. A muster::Context knows both.
   std::string run_id = {};
@@ -71,7 +80,17 @@ concept HasStreamPosition = requires(Part& part, const StreamPosition& position)
   part.restore(position);
 };
 
+// An optimizer whose steps another one takes on this rank's part: ShardedOptimizer.
+template <class Optimizer>
+concept HasPart = requires(Optimizer& optimizer) {
+  { optimizer.part() } -> std::convertible_to<torch::optim::Optimizer&>;
+  optimizer.options_to_part();
+  optimizer.options_from_part();
+};
+
 class Checkpoints {
+  enum class Place { of_training, of_data };  // go_back() leaves the data where they are
+
  public:
   // Throws: invalid_argument without a folder, and for an `every` or keep_last below 0.
   Checkpoints(ProcessGroup group, CheckpointsOptions options);
@@ -92,6 +111,18 @@ class Checkpoints {
   }
   Checkpoints& add(const std::string& name, std::shared_ptr<torch::nn::Module> model);
   Checkpoints& add(const std::string& name, torch::optim::Optimizer& optimizer);
+  // A model that is divided over ranks, and an optimizer of such parameters: as FullySharded::pieces,
+  // ShardedOptimizer::pieces, parallel_pieces and Pipeline::pieces give them. Every rank writes a part, into
+  // a folder that all must see. Restores what was saved whole, or divided otherwise. One model and one
+  // optimizer at most then.
+  Checkpoints& add(const std::string& name, TensorPieces model);
+  Checkpoints& add(const std::string& name, torch::optim::Optimizer& optimizer, TensorPieces parameters);
+  template <HasPart Optimizer>
+  Checkpoints& add(const std::string& name, Optimizer& optimizer, TensorPieces parameters) {
+    before_save_ = [&optimizer] { optimizer.options_to_part(); };
+    after_load_ = [&optimizer] { optimizer.options_from_part(); };
+    return add(name, static_cast<torch::optim::Optimizer&>(optimizer.part()), std::move(parameters));
+  }
   // What a hook of DistributedDataParallel's remembers, of every rank. With another number of ranks errors
   // that were still to be sent begin anew.
   template <std::same_as<Hook> Part>  // nothing that converts to one: modules can be called, as hooks can
@@ -107,7 +138,7 @@ class Checkpoints {
   Checkpoints& add(const std::string& name, Part& part) {
     return add_part(
         name, [&part] { return state_of(part.position()); },
-        [&part, name](const SavedState& state) { part.restore(position_of(name, state)); });
+        [&part, name](const SavedState& state) { part.restore(position_of(name, state)); }, Place::of_data);
   }
   // The positions of all ranks are saved. restore() then throws failed_precondition for another number of
   // ranks, of workers, or another batch size or seed: the stream's parts would be others.
@@ -117,13 +148,21 @@ class Checkpoints {
         name, [this, &part] { return stream_positions(group_, part.position()); },
         [this, &part, name](const SavedState& state) {
           part.restore(own_stream_position(group_, name, state));
-        });
+        },
+        Place::of_data);
   }
 
   // Loads the newest checkpoint that is whole, where the run goes on: with `resume`, and in ranks that were
-  // started again; says which, on rank 0. False where there is nothing to go on from. Collective: yes.
-  // Throws: as load_latest_checkpoint, and invalid_argument for parts that the checkpoint lacks.
+  // started again; says which, on rank 0. Where ranks were replaced in place, it loads the newest state that
+  // any rank has in its memory. False where there is nothing to go on from. Collective: yes. Throws: as
+  // load_latest_checkpoint, and invalid_argument for parts that the checkpoint lacks.
   bool restore();
+
+  // Brings the last saved state back that is at least `steps` older than the last step that was saved or
+  // asked about, but for the data, which go on: what made the training fail is not met again. For
+  // TrainStepOptions::go_back. Returns the step of that state. Collective: yes. Blocking: until a background
+  // save is written. Throws: as restore(); failed_precondition where nothing so old is there.
+  int64_t go_back(int64_t steps);
 
   // Steps done in what was restored; 0 otherwise.
   int64_t step() const { return step_; }
@@ -147,6 +186,7 @@ class Checkpoints {
  private:
   struct Part {
     std::string name;
+    Place place;
     std::function<SavedState()> state;
     std::function<void(const SavedState&)> load;
   };
@@ -164,11 +204,25 @@ class Checkpoints {
 
   Checkpoints& add_hook(const std::string& name, const Hook& hook);
   Checkpoints& add_part(const std::string& name, std::function<SavedState()> state,
-                        std::function<void(const SavedState&)> load);
+                        std::function<void(const SavedState&)> load, Place place = Place::of_training);
   void check_name(const std::string& name) const;
   void join_models();
   TrainingState training_state();
+  NamedTensors saved_parts();
+  bool is_divided() const { return !divided_models_.empty() || divided_parameters_.has_value(); }
+  ShardedState sharded_state();
+  bool finds_sharded(const LoadOptions& load) const;
+  std::optional<LoadedCheckpoint> load_latest(const LoadOptions& load);
+  std::optional<LoadedCheckpoint> load_where_asked();
   void check_parts(const TensorEntries& saved) const;
+  void load_parts(const NamedTensors& saved, Place place);
+  void begin_branch(const LoadedCheckpoint& loaded);
+
+  // checkpoints_in_memory.cc
+  int64_t steps_between_kept() const;
+  void keep(int64_t step);
+  void tell_of_divided();
+  bool restore_from_memory();
 
   ProcessGroup group_;
   CheckpointsOptions options_;
@@ -177,9 +231,16 @@ class Checkpoints {
   std::vector<std::pair<std::string, torch::optim::Optimizer*>> optimizers_;
   std::vector<Part> parts_;
   std::shared_ptr<torch::nn::Module> joined_;  // the model, or one that holds them all
+  std::vector<std::pair<std::string, TensorPieces>> divided_models_;
+  std::optional<TensorPieces> divided_parameters_;  // of the optimizer
+  std::function<void()> before_save_, after_load_;  // of that optimizer; none for most
   int64_t step_ = 0;
+  int64_t branch_from_ = 0, branch_until_ = 0;  // serial numbers between which checkpoints were left
+  int64_t last_step_ = 0;                       // that save() or its like was given
   std::string path_;
+  bool told_of_divided_ = false;
   BackgroundSave writer_;
+  ShardedSave sharded_writer_;
 };
 
 }  // namespace muster

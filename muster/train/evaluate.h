@@ -16,6 +16,7 @@
 
 #include "muster/comm/process_group.h"
 #include "muster/data/loader.h"
+#include "muster/trace/span.h"
 
 namespace muster {
 
@@ -30,6 +31,7 @@ class EvaluationMode {
   EvaluationMode& operator=(const EvaluationMode&) = delete;
 
  private:
+  const Span span_{"evaluate", Category::compute};
   const at::NoGradGuard no_grad_;
   torch::nn::Module& model_;
   bool was_training_;

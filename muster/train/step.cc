@@ -9,6 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/divided_gradients.h"
+#include "muster/trace/span.h"
 #include "muster/train/clip.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/gradients.h"
@@ -16,6 +17,8 @@
 namespace muster {
 
 namespace {
+
+constexpr int kMostReturns = 3;
 
 // Parameters that want no gradient until the end of the scope.
 class FreezeGuard {
@@ -102,6 +105,14 @@ void check_divided(const std::vector<at::Tensor>& parameters, const TrainStepOpt
     throw Error(ErrorCode::invalid_argument, cat(expected, "a group", got, "pass .group, that of the parts"));
 }
 
+void check_way_back(const TrainStepOptions& options) {
+  if ((options.on_nonfinite == OnNonfinite::go_back) == static_cast<bool>(options.go_back)) return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("train step: expected .go_back beside OnNonfinite::go_back and nowhere else, got ",
+                  options.go_back ? "it with another .on_nonfinite" : "none",
+                  "; give [&] { checkpoints.go_back(10); }"));
+}
+
 bool has_nonfinite(const at::Tensor& gradient) {
   return gradient.defined() &&
          !(gradient.is_sparse() ? gradient._values() : gradient).isfinite().all().item<bool>();
@@ -123,6 +134,7 @@ TrainStep::TrainStep(StepModels models, Several<torch::optim::Optimizer> optimiz
                 "train step: expected at least one optimizer, got none; pass the model's");
   }
   check_not_frozen(parameters_, options.frozen);
+  check_way_back(options_);
   check_divided(parameters_, options);
   if (options.clip && options.clip_norm) {
     throw Error(ErrorCode::invalid_argument,
@@ -132,6 +144,7 @@ TrainStep::TrainStep(StepModels models, Several<torch::optim::Optimizer> optimiz
 }
 
 at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tensor()>& loss_of) {
+  const Span span("step", Category::compute);
   try {
     if (in_step_) {
       check_untouched();
@@ -180,11 +193,16 @@ at::Tensor TrainStep::backward(double weight, bool last, const std::function<at:
     if (model.reducer() != nullptr) local.push_back(std::make_unique<NoSync>(*model.reducer(), !last));
   }
   const FreezeGuard frozen(options_.frozen);
-  const at::Tensor loss = options_.precision != nullptr ? options_.precision->run(loss_of) : loss_of();
+  const at::Tensor loss = [&] {
+    const Span span("forward");
+    return options_.precision != nullptr ? options_.precision->run(loss_of) : loss_of();
+  }();
   check_loss_is_scalar(loss);
   at::Tensor weighted = weight == 1 ? loss : loss * weight;
   if (options_.precision != nullptr) weighted = options_.precision->scale(weighted);
+  const Span span("backward");
   weighted.backward();
+  if (last && loss.is_cpu()) note_loss(loss.item<double>());  // a GPU would be waited for
   return loss.detach();
 }
 
@@ -193,19 +211,27 @@ void TrainStep::finish() {
   const bool hopeless = scales() && !finite && options_.precision->scale_value() <= 1;
   if (scales()) update_scale();
   if (!finite && options_.on_nonfinite == OnNonfinite::stop && (!scales() || hopeless)) stop_at_nonfinite();
-  if (finite) {
-    take();
-  } else {
-    ++skipped_;
-  }
+  finite ? take() : leave_out();
   end();
 }
 
+// With a loss scale that still shrinks, nothing is lost yet.
+void TrainStep::leave_out() {
+  ++skipped_;
+  const bool hopeless = !scales() || options_.precision->scale_value() <= 1;
+  if (options_.on_nonfinite != OnNonfinite::go_back || !hopeless) return;
+  if (++returns_ == kMostReturns) stop_at_nonfinite();
+  options_.go_back();
+}
+
 void TrainStep::take() {
+  const Span span("optimizer");
   for (torch::optim::Optimizer* optimizer : optimizers_) optimizer->step();
   for (Schedule* schedule : options_.schedule) schedule->step();
   for (Ema* ema : options_.ema) ema->update();
   ++steps_;
+  returns_ = 0;
+  note_step(steps_);
 }
 
 // False where the step is not to be taken.
@@ -282,7 +308,7 @@ void TrainStep::stop_at_nonfinite() const {
       ErrorCode::failed_precondition,
       cat("train step: expected finite gradients, got NaN or an infinity ",
           names.empty() ? "on another rank, or as their norm" : cat("in ", join_first(names, ", ", 3)),
-          place(), "; lower the learning rate, look at the data, or set .on_nonfinite = skip"));
+          place(), "; lower the learning rate, look at the data, or set .on_nonfinite = skip or go_back"));
 }
 
 void TrainStep::end() {

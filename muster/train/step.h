@@ -31,9 +31,10 @@ namespace muster {
 
 // What is done with a step one of whose gradients is NaN or an infinity.
 enum class OnNonfinite {
-  stop,   // an error that names parameters; they are as before
-  skip,   // on all ranks: no step of optimizers, schedules and averages
-  ignore  // the step is taken. Saves waiting for the GPU, and, over several ranks, a small all_reduce
+  stop,     // an error that names parameters; they are as before
+  skip,     // on all ranks: no step of optimizers, schedules and averages
+  go_back,  // the same, and TrainStepOptions::go_back brings an earlier state back
+  ignore    // the step is taken. Saves waiting for the GPU, and, over several ranks, a small all_reduce
 };
 
 struct TrainStepOptions {
@@ -51,6 +52,9 @@ struct TrainStepOptions {
   Several<Schedule> schedule = {};
   Several<Ema> ema = {};
   OnNonfinite on_nonfinite = OnNonfinite::stop;
+  // For OnNonfinite::go_back, called on all ranks: [&] { checkpoints.go_back(10); }. The third time without a
+  // step in between is an error.
+  std::function<void()> go_back = {};
   // Models that the loss goes through and that another step trains: their parameters want no gradients
   // meanwhile, which also saves computing and reducing these.
   StepModels frozen = {};
@@ -61,8 +65,8 @@ struct TrainStepOptions {
 class TrainStep {
  public:
   // All that is given must outlive it. Throws: invalid_argument without an optimizer, for one that has
-  // parameters of a frozen model, for clip beside clip_norm, and for sharded gradients with clip_norm or
-  // without a group.
+  // parameters of a frozen model, for clip beside clip_norm, for go_back without its function, and for
+  // sharded gradients with clip_norm or without a group.
   TrainStep(StepModels models, Several<torch::optim::Optimizer> optimizers,
             const TrainStepOptions& options = {});
   TrainStep(const TrainStep&) = delete;
@@ -111,6 +115,7 @@ class TrainStep {
   void update_scale();
   void end();
   void take();
+  void leave_out();
   [[noreturn]] void stop_at_nonfinite() const;
   std::vector<Mark> marks() const;
   std::string place() const;
@@ -127,6 +132,7 @@ class TrainStep {
   int64_t scale_updates_ = 0;
   int64_t steps_ = 0;
   int64_t skipped_ = 0;
+  int returns_ = 0;  // to an earlier state, without a step since
   at::Tensor grad_norm_;
 };
 

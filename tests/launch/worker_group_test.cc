@@ -11,6 +11,7 @@
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/port.h"
+#include "muster/launch/replacement.h"
 #include "tests/device/scratch.h"
 #include "tests/support/stranger.h"
 
@@ -130,6 +131,56 @@ TEST(RunWorkers, GoesOnWithoutARankThatFails) {
   const std::string err = read_file(folder.path() + "/err");
   EXPECT_THAT(err, HasSubstr("rank 1 is lost: killed by SIGKILL"));
   EXPECT_THAT(err, HasSubstr("; 1 rank goes on (--on-failure continue)"));
+}
+
+// Rank 1 is killed twice. Rank 0 goes on until the second process in its place has come to its end.
+TEST(RunWorkers, StartsOthersInPlaceOfRanksThatFail) {
+  const ScratchFolder folder;
+  std::vector<std::set<int>> left;
+  Replacing replacing;
+  replacing.replace = [&](const RankFailures& failures) -> std::optional<Replacements> {
+    EXPECT_EQ(failures.failed.at(0).signal, SIGKILL);
+    left.push_back(failures.left);
+    const char* const next = left.size() == 1 ? "kill -KILL $$" : "touch replaced";
+    return Replacements{.specs = {shells({"", next}, folder)[1]}, .pause = milliseconds(left.size())};
+  };
+  replacing.has_come = [](int) { return true; };
+  ProcessSet processes;
+  const auto specs = shells({"until [ -e replaced ]; do :; done", "kill -KILL $$"}, folder);
+  const GroupResult result = run_workers(processes, specs, {}, {.replacing = &replacing});
+  EXPECT_THAT(left, testing::ElementsAre(std::set<int>{0}, std::set<int>{0}));
+  ASSERT_EQ(result.exits.size(), 2u) << "those that were replaced are not among them";
+  for (const WorkerExit& exit : result.exits) EXPECT_FALSE(exit.failed());
+}
+
+TEST(RunWorkers, EndsAllWhereARankIsNotReplaced) {
+  const ScratchFolder folder;
+  Replacing replacing;
+  replacing.replace = [](const RankFailures&) { return std::nullopt; };
+  ProcessSet processes;
+  const auto specs = shells({"exec sleep 100", "exit 4"}, folder);
+  const GroupResult result = run_workers(processes, specs, {}, {.replacing = &replacing});
+  ASSERT_EQ(result.exits.size(), 2u);
+  EXPECT_EQ(result.exits[0].exit_code, 4);
+  EXPECT_EQ(result.exits[1].sent_signal, SIGTERM);
+}
+
+TEST(RunWorkers, EndsARankThatDoesNotComeBack) {
+  const ScratchFolder folder;
+  std::vector<std::string> causes;
+  Replacing replacing;
+  replacing.patience = milliseconds(10);
+  replacing.replace = [&](const RankFailures& failures) -> std::optional<Replacements> {
+    causes.push_back(failures.failed.at(0).cause);
+    if (causes.size() == 2) return std::nullopt;
+    return Replacements{.specs = {shells({"", "exec sleep 100"}, folder)[1]}};
+  };
+  replacing.has_come = [](int) { return false; };
+  ProcessSet processes;
+  const auto specs = shells({"exec sleep 100", "kill -KILL $$"}, folder);
+  run_workers(processes, specs, {}, {.replacing = &replacing});
+  ASSERT_EQ(causes.size(), 2u);
+  EXPECT_EQ(causes[1], "ended by muster (SIGKILL): it had not come back to the others within 10ms");
 }
 
 TEST(RunWorkers, SaysNothingOfTheKindOfFailuresOrEarlier) {

@@ -5,6 +5,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <map>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -12,6 +14,8 @@
 #include "muster/data/stream_loader.h"
 #include "muster/train/ema.h"
 #include "muster/train/schedule.h"
+#include "muster/train/step.h"
+#include "tests/checkpoint/model.h"
 #include "tests/data/files.h"
 #include "tests/support/ranks.h"
 
@@ -169,8 +173,8 @@ TEST(Checkpoints, ATrainingRemovesItsOwnAlone) {
       for (const int64_t step : steps) checkpoints.save(step);
       return test::names_in(folder.path());
     };
-    EXPECT_THAT(save("a", false, {10, 20, 30}), ElementsAre("step-20", "step-30"));
-    EXPECT_THAT(save("b", false, {1, 2, 3, 4}), ElementsAre("step-20", "step-3", "step-30", "step-4"));
+    EXPECT_THAT(save("b", false, {1, 2, 3, 4}), ElementsAre("step-3", "step-4"));
+    EXPECT_THAT(save("a", false, {10, 20, 30}), ElementsAre("step-20", "step-3", "step-30", "step-4"));
     EXPECT_THAT(save("c", true, {40}), ElementsAre("step-3", "step-30", "step-4", "step-40")) << "a goes on";
     EXPECT_THAT(save("d", true, {50, 60}), ElementsAre("step-3", "step-4", "step-50", "step-60"));
   });
@@ -294,12 +298,133 @@ TEST(Checkpoints, StreamsWithDifferentWorkersAreNotSaved) {
     EXPECT_THAT(message_of(failure), HasSubstr("got others on rank 0 and rank 1"));
 }
 
+// A training goes back to an older step: what it saves then wins over the later steps that it has left, and
+// these go first.
+TEST(Checkpoints, TheBranchThatLivesWins) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    torch::nn::Linear net(1, 1);
+    const auto save = [&](Checkpoints& checkpoints, int64_t step) {
+      const torch::NoGradGuard no_grad;
+      net->weight.fill_(static_cast<double>(step));
+      checkpoints.save(step);
+    };
+    const auto restored = [&](const CheckpointsOptions& options) {
+      Checkpoints checkpoints(group, options);
+      checkpoints.add("model", net);
+      EXPECT_TRUE(checkpoints.restore());
+      EXPECT_EQ(net->weight.item<double>(), static_cast<double>(checkpoints.step()));
+      return checkpoints.step();
+    };
+    {
+      Checkpoints first(group, {.folder = folder.path(), .run_id = "first"});
+      first.add("model", net);
+      for (const int64_t step : {10, 20, 30}) save(first, step);
+    }
+    {
+      Checkpoints second(group, {.folder = folder.path(), .resume_from = "step-10", .run_id = "second"});
+      second.add("model", net);
+      EXPECT_TRUE(second.restore());
+      EXPECT_EQ(second.step(), 10);
+      save(second, 15);
+    }
+    EXPECT_EQ(restored({.folder = folder.path(), .resume = true}), 15);
+    EXPECT_EQ(restored({.folder = folder.path(), .resume_from = "step-20"}), 20);
+    // Started again: its own, and before it has one where it was to begin.
+    EXPECT_EQ(restored({.folder = folder.path(), .resume_from = "step-10", .run_id = "second", .attempt = 1}),
+              15);
+    EXPECT_EQ(restored({.folder = folder.path(), .resume_from = "step-20", .run_id = "third", .attempt = 1}),
+              20);
+    {
+      Checkpoints second(group,
+                         {.folder = folder.path(), .keep_last = 2, .resume = true, .run_id = "second"});
+      second.add("model", net);
+      second.restore();
+      save(second, 25);
+    }
+    EXPECT_THAT(test::message_of([&] { restored({.folder = folder.path(), .resume_from = "step-10"}); }),
+                HasSubstr("expected one of step-25, step-15 in"));
+  });
+  EXPECT_EQ(read_manifest_alone(folder / "step-25").parent, "step-15");
+}
+
+// A batch that spoils the model: the state before comes back, and that batch does not.
+TEST(Checkpoints, GoesBackAfterAStepThatIsNotFinite) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    torch::nn::Linear net(3, 1);
+    test::fill(*net, 0.5);
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+    Schedule schedule(optimizer, rate::exponential(0.9));
+    auto features = torch::ones({24, 3});
+    features[14].fill_(std::numeric_limits<float>::infinity());  // the eighth batch
+    DataLoader<TensorDataset> loader(TensorDataset(features, torch::zeros(24)), {.batch_size = 2});
+    Checkpoints checkpoints(group, {.folder = folder.path(), .every = 2});
+    checkpoints.add("model", net).add("optimizer", optimizer).add("schedule", schedule).add("loader", loader);
+    int64_t returned_to = -1;
+    std::map<int64_t, torch::Tensor> weights;
+    std::map<int64_t, double> rates;
+    TrainStep step(net, optimizer,
+                   {.schedule = &schedule,
+                    .on_nonfinite = OnNonfinite::go_back,
+                    .go_back = [&] { returned_to = checkpoints.go_back(3); },
+                    .group = group});
+    for (const auto& batch : loader.steps(12)) {
+      step(batch, [&] { return net(batch.features).square().mean(); });
+      const int64_t done = loader.position().step;
+      if (done == 8) {  // the spoilt one: saved were 2, 4 and 6, and 7 was the last step
+        EXPECT_EQ(returned_to, 4);
+        EXPECT_TRUE(torch::equal(net->weight, weights.at(4)));
+        EXPECT_EQ(schedule.lr(), rates.at(4));
+      }
+      rates[done] = schedule.lr();
+      weights[done] = net->weight.detach().clone();
+      checkpoints.save_when_due(done);
+    }
+    EXPECT_EQ(loader.position().step, 12) << "the data went on";
+    EXPECT_TRUE(net->weight.isfinite().all().item<bool>());
+    EXPECT_EQ(step.steps(), 11);
+    EXPECT_EQ(step.skipped(), 1);
+    Checkpoints again(group, {.folder = folder.path(), .resume = true});
+    again.add("model", net).add("optimizer", optimizer).add("schedule", schedule).add("loader", loader);
+    EXPECT_TRUE(again.restore());
+    EXPECT_EQ(again.step(), 12);
+    EXPECT_EQ(again.go_back(2), 10) << "also before it has saved anything";
+    EXPECT_THAT(test::message_of([&] { checkpoints.go_back(12); }),
+                HasSubstr("expected one of step 0 or before"));
+    EXPECT_THAT(test::message_of([&] { checkpoints.go_back(0); }), HasSubstr("1 step or more"));
+  });
+}
+
+TEST(Checkpoints, GoingBackAgainAndAgainIsAnError) {
+  run_ranks(1, [&](ProcessGroup& group) {
+    torch::nn::Linear net(3, 1);
+    torch::optim::SGD optimizer(net->parameters(), 0.01);
+    int returns = 0;
+    TrainStep step(net, optimizer,
+                   {.on_nonfinite = OnNonfinite::go_back, .go_back = [&] { ++returns; }, .group = group});
+    const auto bad = [&] { step.run(1, true, [&] { return (net(torch::ones({1, 3})) / 0).sum(); }); };
+    const auto good = [&] { step.run(1, true, [&] { return net(torch::ones({1, 3})).sum(); }); };
+    bad();
+    bad();
+    good();
+    bad();
+    bad();
+    EXPECT_THAT(test::message_of(bad), HasSubstr("expected finite gradients"));
+    EXPECT_EQ(returns, 4);
+    EXPECT_THAT(test::message_of([&] { TrainStep(net, optimizer, {.on_nonfinite = OnNonfinite::go_back}); }),
+                HasSubstr("expected .go_back beside OnNonfinite::go_back"));
+  });
+}
+
 TEST(Checkpoints, RefusesBadNamesAndOptions) {
   run_ranks(1, [](ProcessGroup& group) {
     torch::nn::Linear net(2, 2);
     EXPECT_THAT(test::message_of([&] { Checkpoints(group, {}); }), HasSubstr("expected a folder, got none"));
     EXPECT_THAT(test::message_of([&] { Checkpoints(group, {.folder = "x", .every = -1}); }),
                 HasSubstr("got -1 and 3"));
+    EXPECT_THAT(test::message_of([&] { Checkpoints(group, {.folder = "x", .in_memory = -1}); }),
+                HasSubstr("expected in_memory of 0 or more, got -1"));
     Checkpoints checkpoints(group, {.folder = "x"});
     EXPECT_THAT(test::message_of([&] { checkpoints.save(1); }), HasSubstr("expected a model"));
     checkpoints.add("model", net);

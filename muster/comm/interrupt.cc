@@ -1,0 +1,142 @@
+#include "muster/comm/interrupt.h"
+
+#include <dirent.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+// A connection of this process: its descriptor, and the kernel's own number, which tells it from another that
+// has the descriptor later.
+using Connections = std::map<int, ino_t>;
+
+bool is_tcp_connection(int fd) {
+  int type = 0;
+  socklen_t size = sizeof(type);
+  if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) return false;
+  sockaddr_storage peer = {};
+  size = sizeof(peer);
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return false;
+  return peer.ss_family == AF_INET || peer.ss_family == AF_INET6;
+}
+
+Connections own_connections() {
+  Connections found;
+  DIR* const folder = ::opendir("/proc/self/fd");
+  if (folder == nullptr) return found;
+  while (const dirent* entry = ::readdir(folder)) {
+    const int fd = std::atoi(entry->d_name);
+    struct stat info = {};
+    if (entry->d_name[0] == '.' || ::fstat(fd, &info) != 0 || !S_ISSOCK(info.st_mode)) continue;
+    if (is_tcp_connection(fd)) found.emplace(fd, info.st_ino);
+  }
+  ::closedir(folder);
+  return found;
+}
+
+// Both ends see the end of it, and Gloo fails all that waits for it. The descriptor stays Gloo's.
+void shut_down(const Connections& connections) {
+  for (const auto& [fd, inode] : connections) {
+    struct stat info = {};
+    if (::fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode) && info.st_ino == inode) ::shutdown(fd, SHUT_RDWR);
+  }
+}
+
+struct Tracked {
+  c10::weak_intrusive_ptr<c10d::Backend> backend;
+  Connections connections;
+};
+
+struct Registry {
+  std::mutex mutex;
+  bool is_on = false;
+  int generation = 0;
+  int64_t interruptions = 0;
+  std::vector<Tracked> groups;
+};
+
+Registry& tracked_groups() {
+  static auto& registry = *new Registry;  // never destroyed: threads may outlive main()
+  return registry;
+}
+
+// Returns what keeps the backend alive meanwhile: the caller lets it go without the registry's lock.
+c10::intrusive_ptr<c10d::Backend> interrupt(const Tracked& tracked) {
+  c10::intrusive_ptr<c10d::Backend> backend = tracked.backend.lock();
+  if (!backend) return backend;
+  if (backend->getBackendName() == "gloo") {
+    shut_down(tracked.connections);
+  } else {
+    backend->abort();
+  }
+  return backend;
+}
+
+}  // namespace
+
+void track_groups(int generation) {
+  Registry& registry = tracked_groups();
+  const std::lock_guard lock(registry.mutex);
+  registry.is_on = true;
+  registry.generation = generation;
+}
+
+void interrupt_groups() {
+  std::vector<c10::intrusive_ptr<c10d::Backend>> held;
+  Registry& registry = tracked_groups();
+  const std::lock_guard lock(registry.mutex);
+  ++registry.interruptions;
+  for (const Tracked& tracked : std::exchange(registry.groups, {})) held.push_back(interrupt(tracked));
+}
+
+std::string group_name_suffix() {
+  Registry& registry = tracked_groups();
+  const std::lock_guard lock(registry.mutex);
+  return registry.generation == 0 ? "" : cat(" of generation ", registry.generation);
+}
+
+struct GroupTrack::Before {
+  Connections connections;
+  int64_t interruptions = 0;
+};
+
+GroupTrack::GroupTrack() {
+  Registry& registry = tracked_groups();
+  const std::lock_guard lock(registry.mutex);
+  if (!registry.is_on) return;
+  before_ = std::make_unique<Before>(
+      Before{.connections = own_connections(), .interruptions = registry.interruptions});
+}
+
+GroupTrack::~GroupTrack() = default;
+
+void GroupTrack::add(const c10::intrusive_ptr<c10d::Backend>& backend) {
+  if (!before_) return;
+  Tracked tracked{.backend = c10::weak_intrusive_ptr<c10d::Backend>(backend),
+                  .connections = own_connections()};
+  for (const auto& [fd, inode] : before_->connections) {
+    const auto same = tracked.connections.find(fd);
+    if (same != tracked.connections.end() && same->second == inode) tracked.connections.erase(same);
+  }
+  Registry& registry = tracked_groups();
+  const std::lock_guard lock(registry.mutex);
+  std::erase_if(registry.groups, [](const Tracked& other) { return other.backend.expired(); });
+  if (registry.interruptions != before_->interruptions) {
+    interrupt(tracked);  // the caller holds it
+  } else {
+    registry.groups.push_back(std::move(tracked));
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,136 @@
+#include "muster/launch/worker_starts.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/launch/exit_report.h"
+#include "muster/launch/source_lines.h"
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kTailBytes = size_t{96} * 1024;  // a signal's stack is up to 64 KiB of it
+constexpr size_t kLastLines = 20;
+constexpr size_t kLinesWithStack = 200;  // of which those of a signal's stack are taken
+
+// The child's end of one stream: a pipe that we read, a file of its own, or /dev/null.
+Fd open_target(Output& output, const WorkerSpec& spec, const StreamTarget& target, int fd, size_t tail_bytes,
+               std::optional<Output::StreamId>* id) {
+  const bool piped = target.console || (tail_bytes > 0 && target.file.empty());
+  if (piped) {
+    auto opened = output.open({.console_fd = target.console ? fd : -1,
+                               .prefix = spec.prefix,
+                               .collapse_as = spec.collapse ? spec.rank : -1,
+                               .file = target.file,
+                               .tail_bytes = tail_bytes});
+    if (id != nullptr) *id = opened.id;
+    return std::move(opened.child_end);
+  }
+  const std::string path = target.file.empty() ? "/dev/null" : target.file;
+  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file.valid()) fail_errno(cat("cannot create log '", path, "'"), errno);
+  return file;
+}
+
+// The end of a file that a rank wrote by itself.
+std::vector<std::string> last_lines_of(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return {};
+  const off_t size = ::lseek(file.get(), 0, SEEK_END);
+  const off_t from = std::max<off_t>(0, size - static_cast<off_t>(kTailBytes));
+  std::string text(static_cast<size_t>(std::max<off_t>(0, size - from)), '\0');
+  const ssize_t n = ::pread(file.get(), text.data(), text.size(), from);
+  text.resize(static_cast<size_t>(std::max<ssize_t>(0, n)));
+  return split(trim(text), '\n');
+}
+
+WorkerExit explain(const ChildExit& end, const WorkerSpec& spec, Clock::time_point started) {
+  WorkerExit exit{
+      .rank = spec.rank,
+      .local_rank = spec.local_rank,
+      .host = spec.host,
+      .device = spec.device,
+      .pid = end.pid,
+      .exit_code = end.exit_code,
+      .signal = end.signal,
+      .sent_signal = end.sent_signal,
+      .stderr_log = spec.err.file,
+      .after = std::chrono::duration_cast<std::chrono::milliseconds>(end.at - started),
+      .at = std::chrono::system_clock::now() -
+            std::chrono::duration_cast<std::chrono::system_clock::duration>(Clock::now() - end.at)};
+  exit.cause = describe_end(exit) + (end.core_dumped ? ", core dumped" : "");
+  if (!exit.failed()) return exit;
+  if (auto error = read_error_file(spec.error_file)) {
+    exit.message = std::move(error->message);
+    exit.stack = std::move(error->stack);
+  }
+  return exit;
+}
+
+// What it said last, on standard error.
+void add_lines(WorkerExit& exit, std::vector<std::string> lines) {
+  take_signal_stack(exit, lines);
+  if (lines.size() > kLastLines) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(kLastLines));
+  exit.last_lines = std::move(lines);
+}
+
+}  // namespace
+
+void make_log_folder(const std::vector<WorkerSpec>& specs) {
+  if (specs.empty()) return;
+  const auto folder = std::filesystem::path(specs[0].error_file).parent_path();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail_errno(cat("cannot create '", folder.string(), "'"), error.value());
+  for (const WorkerSpec& spec : specs) ::unlink(spec.error_file.c_str());
+}
+
+void WorkerStarts::start(const WorkerSpec& spec) {
+  Started started{.spec = spec, .err = {}, .pid = -1, .at = {}};
+  const Fd terminal = spec.rank == 0 ? input_.open() : Fd();
+  const int in = spec.rank != 0 ? -1 : terminal.valid() ? terminal.get() : STDIN_FILENO;
+  const Fd out = open_target(output_, spec, spec.out, STDOUT_FILENO, 0, nullptr);
+  const Fd err = open_target(output_, spec, spec.err, STDERR_FILENO, kTailBytes, &started.err);
+  started.at = Clock::now();
+  processes_.spawn(spec.rank, {.argv = spec.argv,
+                               .program = spec.program,
+                               .environment = spec.environment,
+                               .working_directory = spec.working_directory,
+                               .stdin_fd = in,
+                               .stdout_fd = out.get(),
+                               .stderr_fd = err.get(),
+                               .inherit_fds = inherit_fds_,
+                               .cpus = spec.cpus});
+  started.pid = processes_.pid_of(spec.rank);
+  started_.push_back(std::move(started));
+}
+
+const WorkerStarts::Started& WorkerStarts::start_of(const ChildExit& end) const {
+  return *std::find_if(started_.begin(), started_.end(), [&](const Started& started) {
+    return started.spec.rank == end.id && started.pid == end.pid;
+  });
+}
+
+WorkerExit WorkerStarts::in_short(const ChildExit& end) const {
+  const Started& started = start_of(end);
+  return explain(end, started.spec, started.at);
+}
+
+WorkerExit WorkerStarts::explained(const ChildExit& end) const {
+  const Started& started = start_of(end);
+  WorkerExit exit = explain(end, started.spec, started.at);
+  if (!exit.failed()) return exit;
+  add_lines(exit, started.err ? output_.last_lines(*started.err, kLinesWithStack)
+                              : last_lines_of(started.spec.err.file));
+  exit.lines_in_sight = started.err && started.spec.err.console && output_.in_sight(*started.err);
+  return exit;
+}
+
+}  // namespace muster

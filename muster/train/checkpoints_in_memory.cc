@@ -1,0 +1,111 @@
+// The part of Checkpoints that keeps states in memory, for jobs whose ranks are replaced in place.
+#include <ATen/core/grad_mode.h>
+
+#include "muster/base/env.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/trace/span.h"
+#include "muster/train/checkpoints.h"
+#include "muster/train/kept_state.h"
+#include "muster/train/unlike_rank0.h"
+
+namespace muster {
+
+namespace {
+
+constexpr int64_t kEveryStep = 1;
+
+TensorEntries entries_of(const NamedTensors& tensors) {
+  TensorEntries entries;
+  for (const auto& [name, tensor] : tensors)
+    entries[name] = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
+  return entries;
+}
+
+// In place, whatever its device.
+void copy_into(const torch::nn::Module& model, const NamedTensors& tensors) {
+  const at::NoGradGuard no_grad;
+  for (auto& [name, tensor] : model_tensors(model)) tensor.copy_(tensors.at(name));
+}
+
+// Parameters are the same on all ranks, or meant to differ.
+NamedTensors buffers_of(const torch::nn::Module& model) {
+  NamedTensors buffers;
+  for (const auto& item : model.named_buffers())
+    if (item.value().defined()) buffers.emplace(item.key(), item.value());
+  return buffers;
+}
+
+}  // namespace
+
+int64_t Checkpoints::steps_between_kept() const {
+  if (options_.in_memory) return *options_.in_memory;
+  return get_env("MUSTER_ON_FAILURE").value_or("") == "replace" ? kEveryStep : 0;
+}
+
+void Checkpoints::keep(int64_t step) {
+  if (is_divided()) return tell_of_divided();
+  const Span span("keep in memory", Category::checkpoint);
+  const at::NoGradGuard no_grad;
+  TrainingState state = training_state();
+  state.parts = saved_parts();
+  KeptState kept{.image = image_of(state, {.step = step}, group_.size()),
+                 .model_of_rank0 = {},
+                 .parts_of_rank0 = {},
+                 .begun_by = begun_by_,
+                 .path = path_};
+  // All that asks other ranks comes first: what is kept of the step before stays until this one is whole.
+  kept.model_of_rank0 = tensors_unlike_rank0(group_, buffers_of(state.model));
+  kept.parts_of_rank0 = tensors_unlike_rank0(group_, state.parts);
+  KeptStates::of(options_.folder, group_.rank()).keep(kept);
+}
+
+void Checkpoints::tell_of_divided() {
+  if (told_of_divided_) return;
+  told_of_divided_ = true;
+  if (group_.rank() == 0)
+    log(LogLevel::info,
+        "checkpoints: of a model that is divided over ranks nothing is kept in memory; where a rank is "
+        "replaced, all go on from the newest checkpoint on the disk");
+}
+
+bool Checkpoints::restore_from_memory() {
+  if (steps_between_kept() == 0 || options_.attempt == 0 || is_divided()) return false;
+  KeptStates& kept = KeptStates::of(options_.folder, group_.rank());
+  const auto where = find_newest_kept(group_, kept);
+  if (!where) return false;
+  share_newest_kept(group_, *where, kept);
+  const KeptState& state = *kept.newest();
+  const CheckpointImage& image = state.image;
+  const std::string name = cat("step ", where->step, " in memory");
+  const TrainingState training = training_state();
+  Peers(group_).together([&] {
+    check_model(training.model, entries_of(image.model), name);
+    check_parts(entries_of(image.parts));
+    if (training.optimizer == nullptr) return;
+    if (!image.optimizer)
+      throw Error(ErrorCode::invalid_argument, cat("checkpoints: expected an optimizer in ", name,
+                                                   ", got none; add what was added before"));
+    check_optimizer(training.model, *training.optimizer, image.optimizer->description,
+                    entries_of(image.optimizer->tensors));
+  });
+  if (training.optimizer != nullptr) restore_optimizer(training.model, *training.optimizer, *image.optimizer);
+  copy_into(training.model, image.model);
+  NamedTensors parts;  // of its own: whoever takes one may change it
+  for (const auto& [part, tensor] : image.parts) parts.emplace(part, tensor.clone());
+  load_parts(parts, Place::of_training);
+  load_parts(parts, Place::of_data);
+  begun_by_ = state.begun_by;
+  step_ = last_step_ = where->step;
+  path_ = state.path;
+  if (group_.rank() == 0)
+    log(LogLevel::info,
+        cat("resume: ", name,
+            where->others.empty() ? ""
+                                  : cat(", from rank ", where->source, " to rank",
+                                        where->others.size() == 1 ? " " : "s ", join(where->others, ", "))));
+  return true;
+}
+
+}  // namespace muster

@@ -1,0 +1,51 @@
+// The newest state of a training in this process's own memory: what a job that replaces ranks in place goes
+// on from. It outlives the call of the rank's function, in which everything else is made anew. Used by
+// Checkpoints alone.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/checkpoint/image.h"
+#include "muster/comm/process_group.h"
+
+namespace muster {
+
+struct KeptState {
+  CheckpointImage image;  // its position.step says of which step
+  // What rank 0 has otherwise, of buffers and of parts: a rank that has nothing begins with rank 0's.
+  NamedTensors model_of_rank0, parts_of_rank0;
+  std::string begun_by;  // the run that the training began in
+  std::string path;      // of the checkpoint that was saved last
+};
+
+class KeptStates {
+ public:
+  // This process's of the training whose checkpoints are in `folder`, of one rank.
+  static KeptStates& of(const std::string& folder, int rank);
+
+  // Copies the image into memory that is used again and again.
+  // Shares memory with `state` where that says of rank 0.
+  void keep(const KeptState& state);
+  const KeptState* newest() const { return is_whole_ ? &state_ : nullptr; }
+
+ private:
+  KeptState state_;
+  bool is_whole_ = false;
+};
+
+// Where a kept state lies.
+struct KeptWhere {
+  int64_t step = 0;         // the newest that any rank has
+  int source = 0;           // the first rank that has it
+  std::vector<int> others;  // the ranks that have not
+};
+
+// Nothing where no rank has any. Collective: yes.
+std::optional<KeptWhere> find_newest_kept(ProcessGroup& group, const KeptStates& mine);
+
+// Ranks without it end with rank 0's, from the source, and keep it too. Collective: yes.
+void share_newest_kept(ProcessGroup& group, const KeptWhere& where, KeptStates& mine);
+
+}  // namespace muster

@@ -1,0 +1,108 @@
+#include "muster/train/unlike_rank0.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "muster/base/strings.h"
+#include "muster/checkpoint/safetensors_dtype.h"
+
+namespace muster {
+
+namespace {
+
+// Enough against chance; nobody here wants to deceive. Four lanes, as one multiplication waits for another.
+uint64_t hash_of(const void* data, size_t bytes, uint64_t seed) {
+  constexpr uint64_t kPrime = 0x9E3779B185EBCA87;
+  uint64_t lanes[4] = {seed, seed ^ kPrime, ~seed, seed + kPrime};
+  const char* at = static_cast<const char*>(data);
+  uint64_t words[4];
+  const auto mix = [&] {
+    for (int i = 0; i < 4; ++i) {
+      lanes[i] = (lanes[i] ^ words[i]) * kPrime;
+      lanes[i] ^= lanes[i] >> 29;
+    }
+  };
+  size_t left = bytes;
+  for (; left >= sizeof(words); left -= sizeof(words), at += sizeof(words)) {
+    std::memcpy(words, at, sizeof(words));
+    mix();
+  }
+  std::memset(words, 0, sizeof(words));
+  std::memcpy(words, at, left);
+  mix();
+  uint64_t all = bytes;
+  for (const uint64_t lane : lanes) all = (all ^ lane) * kPrime;
+  return all ^ (all >> 32);
+}
+
+// Of name, type, shape and content.
+uint64_t hash_of(const std::string& name, const at::Tensor& tensor) {
+  const at::Tensor here = tensor.detach().cpu().contiguous();
+  const std::string kind = cat(name, " ", c10::toString(here.scalar_type()), " ", join(here.sizes(), ","));
+  return hash_of(here.data_ptr(), here.nbytes(), hash_of(kind.data(), kind.size(), 0));
+}
+
+std::set<uint64_t> hashes_in(const std::string& bytes) {
+  std::vector<uint64_t> hashes(bytes.size() / sizeof(uint64_t));
+  std::memcpy(hashes.data(), bytes.data(), hashes.size() * sizeof(uint64_t));
+  return {hashes.begin(), hashes.end()};
+}
+
+// Hashes of rank 0's that some other rank has not.
+std::set<uint64_t> unlike(const std::vector<std::string>& by_rank) {
+  std::set<uint64_t> found;
+  const std::set<uint64_t> first = hashes_in(by_rank[0]);
+  for (size_t rank = 1; rank < by_rank.size(); ++rank) {
+    const std::set<uint64_t> other = hashes_in(by_rank[rank]);
+    std::set_difference(first.begin(), first.end(), other.begin(), other.end(),
+                        std::inserter(found, found.end()));
+  }
+  return found;
+}
+
+std::string bytes_of_all(const NamedTensors& tensors) {
+  std::string bytes;
+  for (const auto& [name, tensor] : tensors)
+    bytes.append(static_cast<const char*>(tensor.data_ptr()), tensor.nbytes());
+  return bytes;
+}
+
+NamedTensors tensors_of(const SafetensorsHeader& header, const std::string& bytes) {
+  NamedTensors tensors;
+  size_t at = 0;
+  for (const auto& [name, entry] : header.tensors) {
+    const at::Tensor tensor = at::empty(entry.shape, scalar_type_of(entry));
+    std::memcpy(tensor.data_ptr(), bytes.data() + at, tensor.nbytes());
+    at += tensor.nbytes();
+    tensors.emplace(name, tensor);
+  }
+  return tensors;
+}
+
+}  // namespace
+
+NamedTensors tensors_unlike_rank0(ProcessGroup& group, const NamedTensors& mine) {
+  std::vector<uint64_t> hashes;
+  for (const auto& [name, tensor] : mine) hashes.push_back(hash_of(name, tensor));
+  const auto by_rank = group.all_gather_bytes(
+      {reinterpret_cast<const char*>(hashes.data()), hashes.size() * sizeof(uint64_t)}, "kept tensors");
+  const std::set<uint64_t> wanted = unlike(by_rank);
+  if (wanted.empty()) return {};
+  NamedTensors given;
+  if (group.rank() == 0) {
+    size_t i = 0;
+    for (const auto& [name, tensor] : mine)
+      if (wanted.contains(hashes[i++])) given.emplace(name, tensor.detach().cpu().contiguous());
+  }
+  const SafetensorsHead head = make_safetensors_head(given);
+  std::string json = head.json, data_bytes = cat(head.data_bytes), bytes = bytes_of_all(given);
+  for (std::string* text : {&json, &data_bytes, &bytes}) group.broadcast_bytes(*text, 0);
+  if (group.rank() == 0) return {};
+  return tensors_of(parse_safetensors_header(json, std::stoull(data_bytes), "rank 0's tensors"), bytes);
+}
+
+}  // namespace muster

@@ -1,0 +1,191 @@
+// Trains with dropout on the CPU, and kills ranks at chosen steps. A kill has a rank, a step, a generation
+// and a place; it happens once, as a process of another generation is another.
+//
+//   elastic_probe [--steps N] [--every N] [--background] [--keep N] [--samples FOLDER] [--divided]
+//                 [--kill RANK@STEP[/GENERATION | /*][:PLACE]]… [--throw RANK@STEP | all@STEP] [--hang
+//                 RANK@STEP]
+//
+// PLACE: step (after the step, before it is kept: the default), backward, keep (while others keep it), save
+// (while rank 0 writes), restore (before the ranks compare what they have), join (before the group is made,
+// in the generation). Prints a line for each process and call, `begin`, and one at the end, `end`, with bits.
+#include <muster/muster.h>
+#include <torch/torch.h>
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr int kAnyGeneration = -1;
+
+struct Kill {
+  int rank = 0;  // -1: all
+  int64_t step = 0;
+  int generation = 0;
+  std::string place = "step";
+};
+
+struct Plan {
+  int64_t steps = 12;
+  int64_t every = 0;
+  std::optional<int64_t> keep;
+  bool background = false;
+  bool divided = false;
+  std::string samples;
+  std::vector<Kill> kills, throws, hangs;
+};
+
+// "2@7/1:backward", "all@3"
+Kill kill_of(std::string text) {
+  Kill kill;
+  if (const size_t colon = text.find(':'); colon != std::string::npos) {
+    kill.place = text.substr(colon + 1);
+    text.resize(colon);
+  }
+  if (const size_t slash = text.find('/'); slash != std::string::npos) {
+    kill.generation = text[slash + 1] == '*' ? kAnyGeneration : std::atoi(text.c_str() + slash + 1);
+    text.resize(slash);
+  }
+  kill.rank = text.starts_with("all") ? -1 : std::atoi(text.c_str());
+  kill.step = std::atoll(text.c_str() + text.find('@') + 1);
+  return kill;
+}
+
+bool is_here(const std::vector<Kill>& kills, muster::Context& ctx, int64_t step, const char* place) {
+  for (const Kill& kill : kills) {
+    const bool is_rank = kill.rank < 0 || kill.rank == ctx.rank();
+    const bool is_now = kill.generation == kAnyGeneration || kill.generation == ctx.env().attempt;
+    if (is_rank && is_now && kill.step == step && kill.place == place) return true;
+  }
+  return false;
+}
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+void die() {
+  std::printf("killed at %.6f\n", now());
+  std::fflush(stdout);
+  std::raise(SIGKILL);
+}
+
+void die_if_here(const Plan& plan, muster::Context& ctx, int64_t step, const char* place) {
+  if (is_here(plan.kills, ctx, step, place)) die();
+}
+
+// Whoever asks it for its state dies in the midst of it, after some collectives of the others.
+struct DeadlyPart {
+  const Plan& plan;
+  muster::Context& ctx;
+  int64_t step = 0;
+  muster::SavedState state() const {
+    die_if_here(plan, ctx, step, "keep");
+    return {};
+  }
+  void load_state(const muster::SavedState&) {}
+};
+
+void note_samples(const Plan& plan, muster::Context& ctx, int64_t step, const std::vector<int64_t>& samples) {
+  if (plan.samples.empty()) return;
+  std::ofstream file(plan.samples + "/" + std::to_string(ctx.rank()), std::ios::app);
+  for (const int64_t sample : samples) file << step << " " << sample << "\n";
+}
+
+void train_and_print(muster::Context& ctx, const Plan& plan) {
+  at::set_num_threads(1);
+  std::printf("begin rank %d pid %d generation %d\n", ctx.rank(), ::getpid(), ctx.env().attempt);
+  std::fflush(stdout);
+  ctx.seed_all(1);
+  torch::nn::Sequential net(torch::nn::Linear(4, 16), torch::nn::Dropout(0.5), torch::nn::BatchNorm1d(16),
+                            torch::nn::Linear(16, 2));
+  torch::optim::AdamW optimizer(net->parameters(), 0.01);
+  muster::Schedule schedule(optimizer, muster::rate::cosine({.steps = plan.steps}));
+  auto x = torch::randn({64, 4}, at::detail::createCPUGenerator(2));
+  x.select(1, 3).copy_(torch::arange(64));  // the sample's number
+  auto data = ctx.loader(muster::TensorDataset(x, x.select(1, 0).gt(0).to(torch::kLong)),
+                         {.batch_size = 4, .workers = 1});
+  torch::manual_seed(static_cast<uint64_t>(100 + ctx.rank()));  // each rank drops others
+  DeadlyPart deadly{plan, ctx};
+  muster::Ema ema(*net, 0.9);
+  muster::Checkpoints checkpoints(
+      ctx, {.every = plan.every, .background = plan.background, .in_memory = plan.keep});
+  if (plan.divided) {
+    const muster::TensorPieces pieces = muster::whole_pieces(*net);
+    checkpoints.add("model", pieces).add("optimizer", optimizer, pieces);
+  } else {
+    checkpoints.add("model", net.ptr()).add("optimizer", optimizer);
+  }
+  checkpoints.add("schedule", schedule).add("data", data).add("ema", ema).add("deadly", deadly);
+  die_if_here(plan, ctx, 0, "restore");
+  checkpoints.restore();
+  // Without this the Reducer lays the gradients out anew after the first step that it sees, and Gloo, whose
+  // sums depend on a number's place, gives other last bits then.
+  muster::DistributedDataParallel model(net.ptr(), ctx.process_group(), {.find_unused_parameters = true});
+  muster::TrainStep step(model, optimizer, {.schedule = &schedule});
+  for (const auto& batch : data.steps(plan.steps)) {
+    const int64_t done = data.position().step;
+    std::vector<int64_t> samples;
+    const auto numbers = batch.features.select(1, 3).contiguous();
+    for (int64_t i = 0; i < numbers.numel(); ++i)
+      samples.push_back(static_cast<int64_t>(numbers.data_ptr<float>()[i]));
+    step(batch, [&] {
+      auto loss = torch::cross_entropy_loss(model(batch.features / 64), batch.labels);
+      if (is_here(plan.kills, ctx, done, "backward")) {
+        loss.register_hook([](const at::Tensor&) { die(); });
+      }
+      return loss;
+    });
+    ema.update();
+    deadly.step = done;
+    die_if_here(plan, ctx, done, "step");
+    if (is_here(plan.throws, ctx, done, "step")) throw std::runtime_error("a bug of its own");
+    if (is_here(plan.hangs, ctx, done, "step")) ::pause();
+    note_samples(plan, ctx, done, samples);
+    if (checkpoints.save_or_stop(done)) return;
+    if (ctx.rank() == 0) std::printf("step %ld at %.6f\n", static_cast<long>(done), now());
+    std::fflush(stdout);
+    die_if_here(plan, ctx, done, "save");
+  }
+  checkpoints.finish();
+  double sum = 0;
+  for (const auto& tensor : net->parameters()) sum += tensor.to(torch::kDouble).abs().sum().item<double>();
+  // Which rank's running statistics a divided checkpoint has is not said.
+  for (const auto& tensor : plan.divided ? std::vector<at::Tensor>() : net->buffers())
+    sum += tensor.to(torch::kDouble).abs().sum().item<double>();
+  std::printf("end rank %d weights %a next random %a\n", ctx.rank(), sum, torch::rand({1}).item<double>());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Plan plan;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    const auto value = [&] { return std::string(argv[++i]); };
+    if (flag == "--steps") plan.steps = std::stoll(value());
+    if (flag == "--every") plan.every = std::stoll(value());
+    if (flag == "--keep") plan.keep = std::stoll(value());
+    if (flag == "--background") plan.background = true;
+    if (flag == "--divided") plan.divided = true;
+    if (flag == "--samples") plan.samples = value();
+    if (flag == "--kill") plan.kills.push_back(kill_of(value()));
+    if (flag == "--throw") plan.throws.push_back(kill_of(value()));
+    if (flag == "--hang") plan.hangs.push_back(kill_of(value()));
+  }
+  // Before the ranks of the generation have met.
+  const auto rank = muster::rank_env_from_environment();
+  for (const Kill& kill : plan.kills) {
+    if (rank && kill.place == "join" && kill.rank == rank->rank && kill.generation == rank->attempt)
+      std::raise(SIGKILL);
+  }
+  return muster::run(argc, argv, [&](muster::Context& ctx) { train_and_print(ctx, plan); });
+}

@@ -1,0 +1,191 @@
+"""Ranks that are killed in a training under `muster run --on-failure replace`: the others keep their processes, and the job ends with the
+bits of one in which nobody died."""
+import collections
+import json
+import os
+import pathlib
+import random
+import re
+import unittest
+
+import program_case
+from program_case import BUILD, PYTHON, ProgramTest
+
+ELASTIC_PROBE = f"{BUILD}/tests/elastic_probe"
+RANKS = 3
+
+
+class Elastic(ProgramTest):
+    def train(self, *argv, flags=(), ranks=RANKS, **env):
+        return self.run_muster("-q", "-n", str(ranks), "--on-failure", "replace", "--shutdown-timeout", "5", *flags, ELASTIC_PROBE, *argv, **env)
+
+    def ends(self, done):
+        """The last line of each rank."""
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return sorted(re.findall(r"end rank \d .*", done.stdout))
+
+    def calm(self, *argv, **env):
+        ends = self.ends(self.train(*argv, **env))
+        self.assertEqual(len(ends), RANKS)
+        return ends
+
+    def processes(self, done):
+        """By rank, the process of each call of its function, in order of the generations."""
+        found = collections.defaultdict(list)
+        for rank, pid, generation in re.findall(r"begin rank (\d) pid (\d+) generation (\d+)", done.stdout):
+            found[int(rank)].append((int(generation), int(pid)))
+        return {rank: [pid for _, pid in sorted(calls)] for rank, calls in found.items()}
+
+    def kills(self, *kills):
+        return [word for kill in kills for word in ("--kill", kill)]
+
+
+class InPlace(Elastic):
+    def check(self, calm, kills, killed, *argv, restarts=1, flags=(), **env):
+        """`killed`: the ranks of which a process was lost."""
+        done = self.train(*argv, *self.kills(*kills), flags=flags, **env)
+        self.assertEqual(self.ends(done), calm, done.stdout + done.stderr)
+        processes = self.processes(done)
+        for rank in range(RANKS):
+            if rank in killed:
+                self.assertGreater(len(set(processes[rank])), 1, done.stdout)
+            else:
+                self.assertEqual(len(set(processes[rank])), 1, done.stdout)
+                self.assertGreater(len(processes[rank]), 1, "its function was called again")
+        self.assertIn(f"the others keep their processes ({restarts} of ", done.stderr)
+        self.assertNotIn("starting all ranks again", done.stderr)
+        return done
+
+    def test_kills_of_all_kinds_end_with_the_bits_of_a_calm_run(self):
+        for backend in ("shm", "gloo"):
+            calm = self.calm(MUSTER_BACKEND=backend)
+            for kills, killed in ((("1@4",), {1}), (("0@5",), {0}), (("2@4:backward",), {2}), (("0@6:backward",), {0}), (("1@3:keep",), {1}),
+                                  (("0@1",), {0}), (("1@7", "2@7"), {1, 2}), (("0@5:backward", "2@5:backward"), {0, 2})):
+                with self.subTest(backend=backend, kills=kills):
+                    done = self.check(calm, kills, killed, MUSTER_BACKEND=backend)
+                    self.assertRegex(done.stderr, r"rank \d: killed by SIGKILL.*; (a replacement is|replacements are) started, "
+                                                  r"the others keep their processes \(1 of 3 restarts\)")
+
+    def test_random_kills_one_after_the_other(self):
+        chance = random.Random(7)
+        for backend in ("shm", "gloo"):
+            calm = self.calm("--steps", "20", MUSTER_BACKEND=backend)
+            steps = sorted(chance.sample(range(1, 20), 2))
+            ranks = chance.sample(range(RANKS), 2)
+            kills = [f"{rank}@{step}/{generation}" for generation, (rank, step) in enumerate(zip(ranks, steps))]
+            with self.subTest(backend=backend, kills=kills):
+                self.check(calm, kills, set(ranks), "--steps", "20", restarts=2, MUSTER_BACKEND=backend)
+
+    def test_a_rank_dies_while_the_others_come_together_again(self):
+        for backend in ("shm", "gloo"):
+            calm = self.calm(MUSTER_BACKEND=backend)
+            for second, killed in (("2@0/1:restore", {1, 2}), ("1@0/1:join", {1}), ("0@0/1:restore", {0, 1})):
+                with self.subTest(backend=backend, second=second):
+                    self.check(calm, ("1@4", second), killed, restarts=2, MUSTER_BACKEND=backend)
+
+    def test_a_rank_dies_while_a_checkpoint_is_written(self):
+        calm = self.calm("--every", "2")
+        for kill, killed in (("0@4:save", {0}), ("1@4:save", {1}), ("1@4:keep", {1})):
+            for background in ((), ("--background",)):
+                with self.subTest(kill=kill, background=background):
+                    self.check(calm, (kill,), killed, "--every", "2", *background)
+
+    def test_every_sample_is_trained_on_once(self):
+        def samples(*kills, **env):
+            folder = pathlib.Path(self.folder, f"samples-{len(os.listdir(self.folder))}")
+            folder.mkdir()
+            self.ends(self.train("--samples", str(folder), *self.kills(*kills), **env))
+            trained = {}
+            for rank in range(RANKS):
+                by_step = collections.defaultdict(list)
+                lines = [line.split() for line in (folder / str(rank)).read_text().splitlines()]
+                begun = 0
+                for step, sample in ((int(step), int(sample)) for step, sample in lines):
+                    # A step that was lost and done again counts once: what is in the weights is its last time.
+                    if step < begun:
+                        for later in [s for s in by_step if s >= step]:
+                            del by_step[later]
+                    elif step == begun and len(by_step[step]) == 4:
+                        by_step[step] = []
+                    begun = step
+                    by_step[step].append(sample)
+                trained[rank] = dict(by_step)
+            return trained
+        calm = samples()
+        self.assertEqual({len(steps) for steps in calm.values()}, {12})
+        self.assertEqual(samples("1@4"), calm)
+        self.assertEqual(samples("0@6:backward", "2@9/1"), calm)
+
+    def test_without_a_state_in_memory_it_goes_on_from_the_disk(self):
+        calm = self.calm("--every", "3")
+        done = self.check(calm, ("1@7",), {1}, "--every", "3", "--keep", "0")
+        self.assertIn("/step-6", done.stderr)
+        done = self.check(calm, ("1@8",), {1}, "--every", "3", "--keep", "1")
+        self.assertIn("resume: step 7 in memory, from rank 0 to rank 1", done.stderr)
+        done = self.check(calm, ("0@8",), {0}, "--every", "3", "--keep", "5")
+        self.assertIn("resume: step 6 in memory, from rank 1 to rank 0", done.stderr)
+
+    def test_a_divided_model_goes_on_from_the_disk(self):
+        calm = self.calm("--every", "3", "--divided")
+        done = self.check(calm, ("1@8",), {1}, "--every", "3", "--divided", "--background")
+        self.assertIn("of a model that is divided over ranks nothing is kept in memory", done.stderr)
+        self.assertRegex(done.stderr, "resume: .*/step-[36]\n", "the last one may not have been written by then")
+
+    def test_a_rank_that_does_not_come_back_is_replaced_too(self):
+        calm = self.calm()
+        done = self.check(calm, ("2@4",), {1, 2}, "--hang", "1@4", restarts=2, flags=("--collective-timeout", "3"))
+        self.assertIn("rank 1 has not come back to the others within 3.0s; ending it", done.stderr)
+        self.assertIn("rank 1: ended by muster (SIGKILL): it had not come back to the others within 3.0s; a replacement is started", done.stderr)
+
+    def test_the_run_folder_tells_of_it(self):
+        self.train(*self.kills("1@4", "0@6/1"))
+        record = json.loads(pathlib.Path(self.folder, "run/run.json").read_text())
+        attempts = record["launches"][0]["attempts"]
+        self.assertEqual([attempt["in_place"] for attempt in attempts], [False, True, True])
+        self.assertEqual([[exit["rank"] for exit in attempt["exits"]] for attempt in attempts[:2]], [[1], [0]])
+        self.assertEqual(record["launches"][0]["outcome"], "done")
+        for generation in range(3):
+            self.assertEqual(sorted(os.listdir(f"{self.folder}/run/activity/{generation}")), ["0", "1", "2"])
+
+
+class NotInPlace(Elastic):
+    def test_the_budget_is_used_up(self):
+        done = self.train(*self.kills("1@4", "2@6/1"), flags=("--max-restarts", "1"))
+        self.assert_fails(done, "(1 of 1 restarts)", "rank 2 failed first: killed by SIGKILL", "restart 1 of 1", code=137)
+        self.assertNotIn("end rank", done.stdout)
+        self.assertEqual(json.loads(pathlib.Path(self.folder, "run/failure.json").read_text())["first"]["rank"], 2)
+
+    def test_a_bug_on_every_rank_does_not_loop(self):
+        for throws in ("all@3/*", "1@3/*"):
+            done = self.train("--throw", throws)
+            self.assert_fails(done, "a bug of its own", "restart 3 of 3", code=1)
+
+    def test_a_program_without_muster_run_is_started_again_whole(self):
+        script = pathlib.Path(self.folder, "train.py")
+        script.write_text("import os, signal, sys, torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+                          "for step in range(4):\n"
+                          "    if step == 2 and dist.get_rank() == 1 and os.environ['MUSTER_ATTEMPT'] == '0': os.kill(os.getpid(), signal.SIGKILL)\n"
+                          "    dist.all_reduce(torch.ones(1))\n"
+                          "print('whole', os.environ['MUSTER_ATTEMPT'], flush=True)\ndist.destroy_process_group()\n")
+        done = self.run_muster("-q", "-n", "2", "--on-failure", "replace", PYTHON, str(script))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count("whole"), 2, done.stdout + done.stderr)
+        self.assertIn("not replaced in place: rank 0 ended because it had lost another; only programs of muster::run keep their processes", done.stderr)
+        self.assertIn("starting all ranks again", done.stderr)
+
+    def test_a_job_that_is_asked_to_stop_saves_and_stops(self):
+        done = self.train("--hang", "0@3", "--steps", "1000", flags=("--timeout", "3", "--shutdown-timeout", "2"))
+        self.assert_fails(done, "stopped after step 3, which is saved", "all ranks have stopped, as they were asked to", code=75)
+        self.assertNotIn("replace", done.stderr)
+
+    def test_what_it_is_not_for_is_refused(self):
+        self.assert_fails(self.train(MUSTER_BACKEND="shm+gloo"), "--on-failure replace: expected ranks over shm or gloo, got shm+gloo",
+                          "use --max-restarts alone")
+        self.assert_fails(self.train(flags=("--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "localhost:1")),
+                          "--on-failure replace: expected a job on one host, got one on several; use --max-restarts", code=2)
+        self.assert_fails(self.start(ELASTIC_PROBE, RANK=0, WORLD_SIZE=1, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1, MASTER_ADDR="localhost", MASTER_PORT=1,
+                                     MUSTER_ON_FAILURE="replace"), "MUSTER_ON_FAILURE=replace: expected a rank of muster run")
+
+
+if __name__ == "__main__":
+    unittest.main()

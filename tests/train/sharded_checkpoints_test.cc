@@ -1,0 +1,374 @@
+// Checkpoints of models that are divided over ranks: each way of dividing loads what another has saved, bit
+// for bit, on another number of ranks.
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <mutex>
+
+#include "muster/base/error.h"
+#include "muster/checkpoint/tensor_source.h"
+#include "muster/parallel/fully_sharded.h"
+#include "muster/parallel/parallel_parameters.h"
+#include "muster/parallel/sharded_optimizer.h"
+#include "muster/train/checkpoints.h"
+#include "tests/data/files.h"
+#include "tests/support/ranks.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using torch::optim::Adam;
+using torch::optim::AdamOptions;
+
+struct UpDownImpl : torch::nn::Module {
+  UpDownImpl()
+      : up(register_module("up", torch::nn::Linear(6, 8))),
+        down(register_module("down", torch::nn::Linear(8, 3))),
+        seen(register_buffer("seen", torch::zeros(2))) {}
+  torch::Tensor forward(const torch::Tensor& x) { return down(torch::tanh(up(x))); }
+  torch::nn::Linear up, down;
+  torch::Tensor seen;
+};
+TORCH_MODULE(UpDown);
+
+struct DividedUpDownImpl : torch::nn::Module {
+  DividedUpDownImpl(UpDown whole, const ProcessGroup& group)
+      : up(register_module("up", column_parallel(whole->up, group))),
+        down(register_module("down", row_parallel(whole->down, group))),
+        seen(register_buffer("seen", whole->seen)) {}
+  ColumnParallelLinear up;
+  RowParallelLinear down;
+  torch::Tensor seen;
+};
+TORCH_MODULE(DividedUpDown);
+
+// Ranks are threads, and torch's generator is theirs together.
+UpDown up_down(uint64_t seed) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  torch::manual_seed(seed);
+  return UpDown();
+}
+
+const CheckpointsOptions in_folder(const std::string& folder) {
+  return {.folder = folder, .keep_last = 0, .resume = true};
+}
+
+// Loads what is newest in the folder, if anything, and saves it as step `step`: as plain model, as model
+// divided over the ranks, as part of the layers.
+void pass_on_plain(ProcessGroup& group, const std::string& folder, int64_t step) {
+  UpDown net = up_down(9);
+  Adam optimizer(net->parameters(), 0.5);
+  Checkpoints checkpoints(group, in_folder(folder));
+  checkpoints.add("model", net).add("optimizer", optimizer);
+  ASSERT_TRUE(checkpoints.restore());
+  checkpoints.save(step);
+}
+
+void pass_on_fully_sharded(ProcessGroup& group, const std::string& folder, int64_t step) {
+  UpDown net = up_down(9);
+  FullySharded sharded(group);
+  auto up = sharded.wrap(net->up);
+  auto rest = sharded.wrap(net);
+  Adam optimizer(sharded.parameters(), 0.5);
+  Checkpoints checkpoints(group, in_folder(folder));
+  checkpoints.add("model", sharded.pieces(*net)).add("optimizer", optimizer, sharded.pieces(*net));
+  ASSERT_TRUE(checkpoints.restore());
+  checkpoints.save(step);
+}
+
+void pass_on_sharded_optimizer(ProcessGroup& group, const std::string& folder, int64_t step, bool gradients) {
+  UpDown net = up_down(9);
+  ShardedOptimizer<Adam> optimizer(net->parameters(), AdamOptions(0.5), group, {.gradients = gradients});
+  Checkpoints checkpoints(group, in_folder(folder));
+  checkpoints.add("model", net).add("optimizer", optimizer, optimizer.pieces(*net));
+  ASSERT_TRUE(checkpoints.restore());
+  EXPECT_EQ(static_cast<AdamOptions&>(optimizer.param_groups()[0].options()).lr(), 0.125);
+  checkpoints.save(step);
+}
+
+void pass_on_divided_layers(ProcessGroup& group, const std::string& folder, int64_t step) {
+  DividedUpDown net(up_down(9), group);
+  Adam optimizer(net->parameters(), 0.5);
+  Checkpoints checkpoints(group, in_folder(folder));
+  checkpoints.add("model", parallel_pieces(*net)).add("optimizer", optimizer, parallel_pieces(*net));
+  ASSERT_TRUE(checkpoints.restore());
+  checkpoints.save(step);
+}
+
+// Steps of plain training, saved as step 1.
+void begin(const std::string& folder) {
+  run_ranks(1, [&](ProcessGroup& group) {
+    UpDown net = up_down(1);
+    Adam optimizer(net->parameters(), 0.125);
+    for (int i = 0; i < 3; ++i) {
+      optimizer.zero_grad();
+      net(torch::arange(12).reshape({2, 6}).to(torch::kFloat)).square().mean().backward();
+      optimizer.step();
+    }
+    net->seen.fill_(7);
+    Checkpoints checkpoints(group, in_folder(folder));
+    checkpoints.add("model", net).add("optimizer", optimizer);
+    checkpoints.save(1);
+  });
+}
+
+std::map<std::string, std::string> tensors_in(const std::string& step_folder, const std::string& kind) {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(step_folder))
+    if (entry.path().filename().string().starts_with(kind)) files.push_back(entry.path());
+  const TensorSource source(files);
+  EXPECT_TRUE(source.incomplete().empty()) << step_folder;
+  std::map<std::string, std::string> tensors;
+  for (const auto& [name, tensor] : source.tensors()) {
+    std::string& bytes = tensors[name];
+    bytes.resize(static_cast<size_t>(element_count(tensor.kind.shape)) *
+                 safetensors_element_size(tensor.kind.dtype));
+    source.read(name, all_elements(tensor.kind.shape), bytes.data());
+  }
+  return tensors;
+}
+
+TEST(ShardedCheckpoints, EachWayGoesOnFromEveryOtherBitForBit) {
+  const test::TempFolder folder;
+  begin(folder.path());
+  struct Way {
+    int ranks;
+    std::function<void(ProcessGroup&, const std::string&, int64_t)> pass_on;
+  };
+  const auto zero1 = [](auto& g, const auto& f, int64_t s) { pass_on_sharded_optimizer(g, f, s, false); };
+  const auto zero2 = [](auto& g, const auto& f, int64_t s) { pass_on_sharded_optimizer(g, f, s, true); };
+  const std::vector<Way> ways = {{4, pass_on_fully_sharded},
+                                 {2, pass_on_divided_layers},
+                                 {3, zero1},
+                                 {2, zero2},
+                                 {3, pass_on_fully_sharded},
+                                 {4, pass_on_divided_layers},
+                                 {5, pass_on_fully_sharded},
+                                 {1, pass_on_fully_sharded},
+                                 {3, pass_on_plain},
+                                 {2, zero1},
+                                 {1, pass_on_plain}};
+  int64_t step = 1;
+  for (const Way& way : ways) {
+    ++step;
+    run_ranks(way.ranks, [&](ProcessGroup& group) { way.pass_on(group, folder.path(), step); });
+    const std::string saved = folder / ("step-" + std::to_string(step));
+    for (const char* kind : {"model", "optim"})
+      EXPECT_EQ(tensors_in(saved, kind), tensors_in(folder / "step-1", kind)) << kind << " of step " << step;
+  }
+  EXPECT_TRUE(std::filesystem::exists(folder / "step-12/model.safetensors"));
+}
+
+TEST(ShardedCheckpoints, EveryRankWritesAndNobodyWritesWhatAnotherHas) {
+  const test::TempFolder folder;
+  begin(folder.path());
+  run_ranks(4, [&](ProcessGroup& group) { pass_on_divided_layers(group, folder.path(), 2); });
+  uintmax_t bytes = 0;
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto size = std::filesystem::file_size(
+        folder / ("step-2/model-0000" + std::to_string(rank) + "-of-00004.safetensors"));
+    EXPECT_GT(size, 0U);
+    bytes += size;
+  }
+  EXPECT_LT(bytes, 5000U);  // 353 bytes of tensors, and four heads
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "step-2"))
+    EXPECT_FALSE(entry.path().filename().string().starts_with("rank-")) << "a record of the writing stays";
+}
+
+TEST(ShardedCheckpoints, ADamagedOneIsPassedOverOnEveryRank) {
+  const test::TempFolder folder;
+  begin(folder.path());
+  run_ranks(2, [&](ProcessGroup& group) { pass_on_fully_sharded(group, folder.path(), 2); });
+  run_ranks(2, [&](ProcessGroup& group) { pass_on_fully_sharded(group, folder.path(), 3); });
+  std::string bytes = test::get_file(folder / "step-3/optim-00001-of-00002.safetensors");
+  bytes.back() ^= 1;
+  test::put_file(folder / "step-3/optim-00001-of-00002.safetensors", bytes);
+  run_ranks(3, [&](ProcessGroup& group) { pass_on_fully_sharded(group, folder.path(), 4); });
+  std::filesystem::remove(folder / "step-4/model-00001-of-00003.safetensors");
+  run_ranks(2, [&](ProcessGroup& group) {
+    UpDown net = up_down(9);
+    Adam optimizer(net->parameters(), 0.5);
+    Checkpoints checkpoints(group, in_folder(folder.path()));
+    checkpoints.add("model", net).add("optimizer", optimizer);
+    EXPECT_TRUE(checkpoints.restore());
+    EXPECT_EQ(checkpoints.step(), 2);
+  });
+}
+
+TEST(ShardedCheckpoints, WhatDoesNotFitIsRefusedOnEveryRank) {
+  const test::TempFolder folder;
+  begin(folder.path());
+  run_ranks(2, [&](ProcessGroup& group) { pass_on_fully_sharded(group, folder.path(), 2); });
+  run_ranks(2, [&](ProcessGroup& group) {
+    torch::nn::Linear other(6, 8);
+    Checkpoints checkpoints(group, in_folder(folder.path()));
+    checkpoints.add("model", whole_pieces(*other));
+    EXPECT_THAT(test::message_of([&] { checkpoints.restore(); }), HasSubstr("parts"));
+  });
+  run_ranks(2, [&](ProcessGroup& group) {
+    UpDown net = up_down(9);
+    net->up->weight = net->up->register_parameter("extra", torch::zeros({2}));
+    Adam optimizer(net->parameters(), 0.5);
+    Checkpoints checkpoints(group, in_folder(folder.path()));
+    checkpoints.add("model", whole_pieces(*net)).add("optimizer", optimizer, whole_pieces(*net));
+    EXPECT_THAT(test::message_of([&] { checkpoints.restore(); }),
+                AllOf(HasSubstr("'up.extra'"), HasSubstr("no tensor of that name")));
+  });
+}
+
+TEST(ShardedCheckpoints, PiecesThatMakeNoWholeAreRefused) {
+  const test::TempFolder folder;
+  const auto save = [&](const std::function<TensorPiece(int rank)>& piece) {
+    std::string message;
+    run_ranks(2, [&](ProcessGroup& group) {
+      Checkpoints checkpoints(group, in_folder(folder.path()));
+      checkpoints.add("model", TensorPieces{piece(group.rank())});
+      const std::string mine = test::message_of([&] { checkpoints.save(1); });
+      if (group.rank() == 1) message = mine;
+    });
+    return message;
+  };
+  const auto two = torch::zeros(2), three = torch::zeros(3);
+  EXPECT_THAT(save([&](int rank) { return slice_piece("x", {4}, 0, rank, two); }),
+              HasSubstr("pieces that do not overlap for 'x', got [0, 2) on rank 0 and [1, 3) on rank 1"));
+  EXPECT_THAT(save([&](int rank) { return slice_piece("x", {5}, 0, 2 * rank, two); }),
+              HasSubstr("all of its 5 elements on the ranks together for 'x', got 4"));
+  EXPECT_THAT(save([&](int rank) { return whole_piece("x", rank == 0 ? two : three); }),
+              HasSubstr("F32[2] on rank 0 and F32[3] on rank 1"));
+  EXPECT_THAT(test::message_of([&] { save([&](int) { return slice_piece("x", {1}, 0, 0, two); }); }),
+              HasSubstr("element 2 of 1"));
+  // As of two stages of a pipeline that name their layers alike.
+  EXPECT_THAT(
+      save([&](int rank) {
+        TensorPiece piece = whole_piece("0.weight", two);
+        piece.owner = "stage " + std::to_string(rank);
+        return piece;
+      }),
+      HasSubstr("a name of its own for each tensor for '0.weight', got it on stage 0 and on stage 1"));
+  run_ranks(1, [&](ProcessGroup& group) {
+    Checkpoints checkpoints(group, in_folder(folder.path()));
+    EXPECT_THAT(
+        test::message_of([&] {
+          checkpoints.add("model", {slice_piece("x", {4}, 0, 0, two), slice_piece("x", {4}, 0, 2, two)});
+        }),
+        HasSubstr("expected one piece on a rank as 'x', got two"));
+  });
+  EXPECT_FALSE(std::filesystem::exists(folder / "step-1"));
+}
+
+// What DistributedDataParallel would spread at the next forward is what is saved.
+TEST(ShardedCheckpoints, BuffersAreThoseOfTheFirstRank) {
+  const test::TempFolder folder;
+  run_ranks(3, [&](ProcessGroup& group) {
+    torch::nn::BatchNorm1d norm(4);
+    norm->running_mean.fill_(group.rank());
+    norm->running_var.fill_(group.rank());
+    Checkpoints checkpoints(group, in_folder(folder.path()));
+    checkpoints.add("model", whole_pieces(*norm));
+    checkpoints.save(1);
+    checkpoints.restore();
+    EXPECT_EQ(norm->running_mean.abs().max().item<double>() + norm->running_var.abs().max().item<double>(),
+              0);
+  });
+}
+
+TEST(ShardedCheckpoints, PlainCallsSayWhatTheseAre) {
+  const test::TempFolder folder;
+  begin(folder.path());
+  run_ranks(2, [&](ProcessGroup& group) { pass_on_fully_sharded(group, folder.path(), 2); });
+  UpDown net = up_down(9);
+  EXPECT_THAT(test::message_of([&] { load_latest_checkpoint(folder.path(), {*net}); }),
+              HasSubstr("got the parts of several ranks; load it with muster::Checkpoints"));
+}
+
+TEST(ShardedCheckpoints, AParameterWithoutElementsAndATiedOne) {
+  const test::TempFolder folder;
+  const auto odd_model = [] {
+    auto net = up_down(3);
+    net->register_parameter("empty", torch::zeros({0, 3}));
+    net->register_parameter("tied", net->up->weight);
+    return net;
+  };
+  run_ranks(2, [&](ProcessGroup& group) {
+    auto net = odd_model();
+    FullySharded sharded(group);
+    auto model = sharded.wrap(net);
+    Adam optimizer(sharded.parameters(), 0.5);
+    Checkpoints checkpoints(group, in_folder(folder.path()));
+    checkpoints.add("model", sharded.pieces(*net)).add("optimizer", optimizer, sharded.pieces(*net));
+    checkpoints.save(1);
+  });
+  run_ranks(1, [&](ProcessGroup& group) {
+    auto net = odd_model();
+    const auto expected = net->down->weight.detach().clone();
+    {
+      const torch::NoGradGuard no_grad;
+      for (auto& parameter : net->parameters()) parameter.zero_();
+    }
+    Checkpoints checkpoints(group, in_folder(folder.path()));
+    checkpoints.add("model", net);
+    EXPECT_THAT(test::message_of([&] { checkpoints.restore(); }),
+                HasSubstr("optimizer"));  // a part is missing
+    Checkpoints whole(group, in_folder(folder.path()));
+    std::vector<torch::Tensor> with_elements;  // the others no optimizer of parts has
+    for (const auto& parameter : net->parameters())
+      if (parameter.numel() > 0) with_elements.push_back(parameter);
+    Adam optimizer(with_elements, 0.5);
+    whole.add("model", net).add("optimizer", optimizer);
+    EXPECT_TRUE(whole.restore());
+    EXPECT_TRUE(torch::equal(net->down->weight, expected));
+  });
+}
+
+TEST(ShardedCheckpoints, ARankThatCannotWriteFailsAllAndLeavesNothing) {
+  const test::TempFolder folder;
+  for (const bool background : {false, true}) {
+    run_ranks(2, [&](ProcessGroup& group) {
+      // A type that files of this format lack, on one rank alone.
+      const auto type = group.rank() == 1 ? torch::kComplexDouble : torch::kFloat;
+      CheckpointsOptions options = in_folder(folder.path());
+      options.background = background;
+      Checkpoints checkpoints(group, options);
+      checkpoints.add("model",
+                      TensorPieces{whole_piece("x" + std::to_string(group.rank()), torch::zeros(2, type))});
+      const std::string message = test::message_of([&] {
+        checkpoints.save(1);
+        checkpoints.finish();
+      });
+      EXPECT_THAT(message, HasSubstr("a dense tensor of a common dtype as 'x1'"));
+    });
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  }
+}
+
+TEST(ShardedCheckpoints, InTheBackgroundTheMomentOfTheSaveIsWritten) {
+  const test::TempFolder folder;
+  run_ranks(3, [&](ProcessGroup& group) {
+    const auto values = torch::full({1000}, 1.0);
+    CheckpointsOptions options = in_folder(folder.path());
+    options.background = true;
+    {
+      Checkpoints checkpoints(group, options);
+      checkpoints.add("model", TensorPieces{slice_piece("x", {3000}, 0, 1000 * group.rank(), values)});
+      for (int64_t step = 1; step <= 5; ++step) {
+        values.fill_(static_cast<double>(step));
+        checkpoints.save(step);
+        values.fill_(-1);
+      }
+      checkpoints.finish();
+    }
+    Checkpoints checkpoints(group, options);
+    checkpoints.add("model", TensorPieces{slice_piece("x", {3000}, 0, 1000 * group.rank(), values)});
+    EXPECT_TRUE(checkpoints.restore());
+    EXPECT_TRUE(values.eq(5).all().item<bool>());
+  });
+  for (int step = 1; step <= 5; ++step)
+    EXPECT_TRUE(std::filesystem::exists(folder / ("step-" + std::to_string(step))));
+}
+
+}  // namespace
+}  // namespace muster::testing
