@@ -14,8 +14,10 @@ if not (header := pathlib.Path(sysconfig.get_path("include"), "Python.h")).is_fi
 
 root = pathlib.Path(__file__).resolve().parents[1]
 base = [f"muster/base/{name}.cc" for name in (
-    "control_group", "error", "fd", "host_identity", "late_ranks", "memory_group", "units")]
-comm = ("bounded_wait", "failure", "fork_guard", "hierarchical", "host_backend", "host_choice", "host_requests", "host_work", "monitored_barrier",
+    "control_group", "error", "fd", "host_identity", "late_ranks", "memory_group", "shell", "units")]
+base += [f"muster/trace/{name}.cc" for name in (
+    "activity", "call_text", "event_file", "late_rank", "named_frames", "own_activity", "rank_process", "read_activity", "stack_request")]
+comm = ("bounded_wait", "call_record", "failure", "fork_guard", "hierarchical", "host_backend", "host_choice", "host_requests", "host_work", "monitored_barrier",
         "over_gloo", "profile", "rank_processes", "shm_backend", "shm_call", "shm_queue", "sparse_sum", "store_exchange")
 sources = [root / name for name in base] + sorted(root.glob("muster/shm/*.cc"))
 if platform.machine() != "x86_64":

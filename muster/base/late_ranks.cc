@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 
+#include "muster/base/late_detail.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 
@@ -19,6 +20,7 @@ void print_warning(const std::string& text) {
 
 std::atomic<void (*)(const std::string&)> g_warn = &print_warning;
 std::atomic<const char*> g_setting = nullptr;
+std::atomic<void (*)(const std::vector<int>& late, const std::vector<int>& came)> g_detail = nullptr;
 
 }  // namespace
 
@@ -30,6 +32,7 @@ LateRanks::LateRanks(std::chrono::milliseconds limit)
 bool LateRanks::due() {
   if (Clock::now() - began_ < next_) return false;
   next_ = std::max(next_, std::chrono::milliseconds(1)) * 2;
+  ++words_;
   return true;
 }
 
@@ -41,6 +44,11 @@ void LateRanks::tell(const std::string& operation, const std::vector<int>& came,
            join(came, ", "), " have come; ", advice, "; it fails in ",
            format_duration(std::max<Clock::duration>(limit_ - waited, Clock::duration::zero())),
            setting == nullptr ? "" : cat(" (", setting, ")")));
+  if (const auto detail = g_detail.load(); detail != nullptr && words_ == 1) detail(late, came);
+}
+
+void set_late_detail(void (*tell)(const std::vector<int>& late, const std::vector<int>& came)) {
+  g_detail = tell;
 }
 
 void warn(const std::string& text) {

@@ -27,6 +27,7 @@ class LateRanks {
   std::chrono::milliseconds limit_;
   Clock::time_point began_;
   std::chrono::milliseconds next_;
+  int words_ = 0;
 };
 
 // A warning that goes where these do.

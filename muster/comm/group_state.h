@@ -45,6 +45,7 @@ struct ProcessGroup::State {
   std::unique_ptr<LateWatch> late_watch;  // where there is one
   std::vector<int> parent_ranks;
   std::shared_ptr<const RankNames> names;
+  std::string activity_name;  // in the rank's activity file: "world", "ranks 0,2"
   int rank = 0;
   int size = 1;
   std::mutex turn;  // to start a call that ranks agree on

@@ -153,6 +153,7 @@ class HierarchicalBackend : public OverGloo {
     HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
     call.out(tensors[0], true);
     call.show_event(getBackendName());
+    call.record = backend_record(*this, " c10d", call.name, static_cast<int64_t>(sequence_), tensors.data());
     auto operation = std::make_shared<HostOperation>(std::move(call));
     auto work = c10::make_intrusive<HostWork>(getRank(), sequence_++, operation);
     const std::lock_guard lock(mutex_);

@@ -91,9 +91,17 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     Request request = call.request(Kind::all_reduce, tensor);
     request.op = shm_op(op);
     request.out = {memory_of(tensor)};
-    if (!profiler_looks_on() && carrier_->run(request, timeout_)) {
-      ++sequence_;
-      return;
+    CallRecord record = record_of(call.name, sequence_, &tensor);
+    const OuterRecord outer(record);
+    try {
+      if (!profiler_looks_on() && carrier_->run(request, timeout_)) {
+        ++sequence_;
+        record.end(/*failed=*/false);
+        return;
+      }
+    } catch (...) {
+      record.end(/*failed=*/true);
+      throw;
     }
     c10d::AllreduceOptions options;
     options.reduceOp = op;
@@ -266,7 +274,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     check_peer(call, to);
     check_tag(call, tag);
     const Part part = call.in(call.one(tensors));
-    return start_message(std::move(call),
+    return start_message(std::move(call), to, tag,
                          [&](auto done) { carrier_->send(to, tag, part, timeout_, std::move(done)); });
   }
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
@@ -274,14 +282,14 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     check_peer(call, from);
     check_tag(call, tag);
     const Part part = call.out(call.one(tensors));
-    return start_message(std::move(call),
+    return start_message(std::move(call), from, tag,
                          [&](auto done) { carrier_->receive(from, tag, part, timeout_, std::move(done)); });
   }
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
     HostCall call("recv", c10d::OpType::RECVANYSOURCE);
     check_tag(call, tag);
     const Part part = call.out(call.one(tensors));
-    return start_message(std::move(call), [&](auto done) {
+    return start_message(std::move(call), shm::kAnySource, tag, [&](auto done) {
       carrier_->receive(shm::kAnySource, tag, part, timeout_, std::move(done));
     });
   }
@@ -341,8 +349,10 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
                 bool asynchronous) {
     const Gate::Pass pass = enter(call);
     show_event(call);
+    const uint64_t sequence = sequence_++;
+    call.record = record_of(call.name, sequence, call.first_tensor());
     auto operation = std::make_shared<HostOperation>(std::move(call));
-    auto work = c10::make_intrusive<HostWork>(getRank(), sequence_++, operation);
+    auto work = c10::make_intrusive<HostWork>(getRank(), sequence, operation);
     if (requests.empty()) {
       operation->end({});
       return work;
@@ -355,13 +365,19 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
   }
 
   template <class Start>
-  WorkPtr start_message(HostCall call, Start&& start) {
+  WorkPtr start_message(HostCall call, int peer, int tag, Start&& start) {
     const Gate::Pass pass = enter(call);
     show_event(call);
+    call.record = backend_record(*this, "", call.name, 0, call.first_tensor(), peer, tag);
     auto operation = std::make_shared<HostOperation>(std::move(call));
     auto work = c10::make_intrusive<HostWork>(getRank(), 0, operation);
     start(ending(std::move(operation)));
     return work;
+  }
+
+  // Counted from 1, as shared memory's messages count.
+  CallRecord record_of(const char* operation, uint64_t sequence, const at::Tensor* tensor) const {
+    return backend_record(*this, "", operation, static_cast<int64_t>(sequence) + 1, tensor);
   }
 
   // "muster:all_reduce", where a profiler looks on, with the shapes of what goes in.

@@ -31,6 +31,7 @@ std::exception_ptr make_copies(const HostCall& call) {
 void HostOperation::end(Ended ended) {
   if (!ended.error && !call_.copies.empty()) ended.error = make_copies(call_);
   if (call_.end_event) call_.end_event();
+  call_.record.end(ended.error != nullptr);
   HostCall gone(call_.name, call_.type);  // after the lock
   Future future;
   std::unique_lock lock(mutex_);

@@ -27,6 +27,9 @@ class HostOperation {
   using Future = c10::intrusive_ptr<c10::ivalue::Future>;
 
   explicit HostOperation(HostCall call) : call_(std::move(call)) {}
+  HostOperation(const HostOperation&) = delete;
+  HostOperation& operator=(const HostOperation&) = delete;
+  ~HostOperation() { call_.record.end(/*failed=*/true); }  // where nobody has ended it: it never began
 
   const HostCall& call() const { return call_; }  // until the caller has left
 

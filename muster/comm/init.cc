@@ -20,6 +20,8 @@
 #include "muster/comm/rank_processes.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/shm/peer_watch.h"
+#include "muster/trace/activity.h"
+#include "muster/trace/late_rank.h"
 
 namespace muster {
 
@@ -74,6 +76,8 @@ ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d
                         const std::vector<RankIdentity>& members, int place, const InitOptions& options,
                         bool awaited = false) {
   const std::string backend = choose_backend(members, backend_asked(options));
+  open_own_activity();
+  describe_late_ranks(/*names_are_the_jobs=*/true);
   set_warning([](const std::string& text) { log(LogLevel::warn, text); }, "MUSTER_COLLECTIVE_TIMEOUT");
   static std::atomic<bool> told = false;  // of the process's first group: what else it makes is like it
   if (options.device.is_cuda() && backend != "nccl" && place == 0) {

@@ -1,5 +1,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <map>
+#include <mutex>
 #include <numeric>
 
 #include "muster/base/env.h"
@@ -7,6 +9,7 @@
 #include "muster/comm/gloo.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/hierarchical.h"
+#include "muster/comm/interrupt.h"
 #include "muster/comm/mpi.h"
 #include "muster/comm/nccl.h"
 #include "muster/comm/shm_backend.h"
@@ -36,6 +39,22 @@ c10::intrusive_ptr<c10d::Backend> make_host_backend(const c10::intrusive_ptr<c10
   return gloo(part("gloo"), rank, size);
 }
 
+// The same on all ranks of the group, which are made in one order: "world", "ranks 0,2", "ranks 0,2 (2)".
+std::string activity_name_of(bool of_all_ranks, const RankNames& names) {
+  static std::mutex mutex;
+  static auto& made = *new std::map<std::string, int>;  // never destroyed
+  constexpr size_t kMostNamed = 8;
+  const auto& ranks = names.ranks;
+  std::string name = of_all_ranks ? "world"
+                     : ranks.size() <= kMostNamed
+                         ? cat("ranks ", join(ranks, ","))
+                         : cat(ranks.size(), " ranks ", ranks[0], ",", ranks[1], "…", ranks.back());
+  name += group_name_suffix();
+  const std::lock_guard lock(mutex);
+  const int number = ++made[name];
+  return number == 1 ? name : cat(name, " (", number, ")");
+}
+
 }  // namespace
 
 ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, int size,
@@ -62,7 +81,9 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
     const auto type = options.backend.starts_with("shm") ? Group::CUSTOM
                       : options.backend == "mpi"         ? Group::MPI
                                                          : Group::GLOO;
+    GroupTrack track;
     const auto on_host = make_host_backend(store, rank, size, options);
+    track.add(on_host);
     state->group->setBackend(c10::kCPU, type, on_host);
     state->group->setDefaultBackend(type);
     if (options.backend == "nccl") {
@@ -75,6 +96,10 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
     if (options.backend == "shm" || options.backend == "mpi") state->backend = on_host.get();
     if (options.backend == "shm") state->blocking = dynamic_cast<BlockingCollectives*>(on_host.get());
     state->group->setGroupName(cat("muster:", size));
+    if (Activity::get() != nullptr) {
+      state->activity_name = activity_name_of(options.of_all_ranks, *state->names);
+      on_host->setGroupDesc(state->activity_name);
+    }
   });
   if (size > 1 && options.backend != "shm") {  // which compares every call itself
     const bool every_call = get_env("TORCH_DISTRIBUTED_DEBUG") == "DETAIL";

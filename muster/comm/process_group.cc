@@ -18,6 +18,7 @@
 #include "muster/comm/rendezvous.h"
 #include "muster/comm/torch_compat.h"
 #include "muster/comm/work_state.h"
+#include "muster/trace/span.h"
 
 namespace muster {
 
@@ -130,6 +131,7 @@ void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
     return all_reduce_async(std::move(tensor), op, Caller::waits).wait();
   const int64_t sequence = state_->sequence++;
   state_->count(tensor);
+  const Span span("all_reduce", Category::communication);
   try {
     RECORD_USER_SCOPE("all_reduce");  // for LibTorch's profiler
     state_->blocking->all_reduce_and_wait(tensor, to_c10d(op));

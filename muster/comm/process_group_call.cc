@@ -6,6 +6,7 @@
 #include <ATen/record_function.h>
 
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -26,6 +27,7 @@ ProcessGroupCall::ProcessGroupCall(const char* operation, ProcessGroup::State* s
 
 at::Tensor ProcessGroupCall::tensor(const at::Tensor& given, bool output) {
   check(given);
+  if (first_ == nullptr) first_ = &given;
   at::Tensor plain = given.requires_grad() ? given.detach() : given;
   if (plain.is_contiguous()) return plain;
   at::Tensor copy = plain.contiguous();
@@ -37,6 +39,7 @@ at::Tensor ProcessGroupCall::host_tensor(const at::Tensor& given, bool output) {
   const bool over_gloo = state_->options.backend == "gloo" || state_->options.backend == "shm+gloo";
   if (!given.defined() || !given.is_cuda() || !over_gloo) return tensor(given, output);
   check(given);
+  if (first_ == nullptr) first_ = &given;
   at::Tensor copy = output ? at::empty(given.sizes(), given.options().device(at::kCPU))
                            : given.detach().to(at::kCPU).contiguous();
   if (output) copies_.push_back({.original = given.detach(), .contiguous = copy});
@@ -114,10 +117,21 @@ Work ProcessGroupCall::start_with(int peer, int tag, Start start) {
   return launch(std::move(work), start);
 }
 
+// muster's own backends count and write down collectives themselves. Of a message's peer they know the number
+// in the group alone.
+CallRecord ProcessGroupCall::new_record(const Work::State& work) const {
+  if (work.peer < 0 && state_->backend != nullptr) return {};
+  return CallRecord(state_->activity_name.c_str(), operation_, work.sequence, first_,
+                    work.peer < 0 ? -1 : (*work.names)[work.peer], work.tag);
+}
+
 Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
   work->abandoned = state_->abandoned;
   work->timeout = state_->options.timeout;
   if (on_device_ || state_->options.backend == "shm") work->waiting = Work::State::Waiting::by_itself;
+  CallRecord record = new_record(*work);
+  std::optional<OuterRecord> outer;
+  if (record) outer.emplace(record);
   try {
     // Nothing here is for autograd, whose key would also put every argument into a box.
     const at::NoGradGuard no_grad;
@@ -125,8 +139,10 @@ Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
     RECORD_USER_SCOPE(operation_);  // for LibTorch's profiler
     work->work = start();
   } catch (...) {
+    record.end(/*failed=*/true);
     rethrow_translated(work->name());
   }
+  work->record = std::move(record);  // empty where the backend has taken it
   work->copies = std::move(copies_);
   return Work(std::move(work));
 }

@@ -75,6 +75,7 @@ class ProcessGroupCall {
   Work start_with(int peer, int tag, Start start);
   void check(const at::Tensor& tensor);
   std::shared_ptr<Work::State> new_work() const;
+  CallRecord new_record(const Work::State& work) const;
   Work launch(std::shared_ptr<Work::State> work, Start start);
 
   const char* operation_;
@@ -82,6 +83,7 @@ class ProcessGroupCall {
   const Gate::Pass pass_;
   std::string in_common_;
   bool on_device_ = false;
+  const at::Tensor* first_ = nullptr;  // the first that was given: the caller's, as long as the call is made
   std::vector<Work::State::Copy> copies_;
 };
 

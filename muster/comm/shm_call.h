@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/comm/call_record.h"
 #include "muster/shm/collectives.h"
 
 namespace muster {
@@ -62,7 +63,12 @@ class HostCall {
   std::vector<at::Tensor> outputs;    // as the caller gave them
   std::vector<Copy> copies;           // to be made when it is over
   std::optional<c10::Stream> stream;  // the caller's, where they go to a GPU: behind what uses its memory now
+  const at::Tensor* first_tensor() const {  // what goes in, or else comes out; nullptr where neither does
+    const auto& known = held.empty() ? outputs : held;
+    return known.empty() ? nullptr : known.data();
+  }
   std::function<void()> end_event{};  // of a profiler's, where there is one
+  CallRecord record{};                // in the rank's activity file
 
  private:
   void check(const at::Tensor& tensor) const;

@@ -10,6 +10,7 @@
 #include "muster/comm/bounded_wait.h"
 #include "muster/comm/failure.h"
 #include "muster/comm/work_state.h"
+#include "muster/trace/span.h"
 
 namespace muster {
 
@@ -75,12 +76,15 @@ void Work::wait() {
   if (!state_) return;
   const auto state = std::exchange(state_, nullptr);  // a second wait is a no-op
   state->waited = true;
+  const Span span(state->operation, Category::communication);
   try {
     wait_as_it_can(*state);
+    state->record.end(/*failed=*/false);
     if (state->copies.empty()) return;
     const at::NoGradGuard no_grad;
     for (const auto& copy : state->copies) copy.original.copy_(copy.contiguous);
   } catch (...) {
+    state->record.end(/*failed=*/true);
     rethrow_translated(state->name());
   }
 }

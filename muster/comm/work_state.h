@@ -11,6 +11,7 @@
 
 #include "muster/base/rank_names.h"
 #include "muster/comm/agreement.h"
+#include "muster/comm/call_record.h"
 #include "muster/comm/work.h"
 
 namespace muster {
@@ -25,6 +26,7 @@ struct Work::State {
   std::string name() const;  // "all_reduce #12 on rank 1 of 4"
 
   c10::intrusive_ptr<c10d::Work> work{};
+  CallRecord record{};  // where the backend does not end it itself
   struct Copy {
     at::Tensor original;    // the caller's, not contiguous
     at::Tensor contiguous;  // what the backend writes; copied back by wait()

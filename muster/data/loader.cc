@@ -9,6 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/trace/span.h"
 
 namespace muster {
 
@@ -97,6 +98,7 @@ BatchPlace LoaderCore::place_of(const EpochBatches& epoch, int64_t batch) const 
 void LoaderCore::note_batch(const EpochBatches& epoch, int64_t batch, int64_t samples, bool last) {
   ++stats_.batches;
   stats_.samples += samples;
+  if (c10::GradMode::is_enabled()) note_samples(samples);  // those that are trained on
   step_ended_ = last;
   if (!last) return;
   const bool ends_epoch = batch + 1 == epoch.size;

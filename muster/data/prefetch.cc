@@ -17,6 +17,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/trace/span.h"
 
 namespace muster {
 
@@ -133,6 +134,7 @@ Prefetch::~Prefetch() {
 }
 
 Prefetch::Thing Prefetch::next() {
+  const Span span("data wait", Category::data);
   if (!state_) {
     WorkerPlace here;
     MadeThing result = made(make_, next_++, here);

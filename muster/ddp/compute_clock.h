@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "muster/base/clock.h"
+#include "muster/trace/span.h"
 
 namespace muster {
 
@@ -13,8 +14,12 @@ class ComputeClock {
   void pause() {
     if (since_) seconds_ += seconds_since(*since_);
     since_.reset();
+    count_outside_as(Category::other);
   }
-  void resume() { since_ = Clock::now(); }
+  void resume() {
+    since_ = Clock::now();
+    count_outside_as(Category::compute);
+  }
   void end_step() {
     pause();
     last_ = seconds_;

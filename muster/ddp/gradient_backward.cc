@@ -114,6 +114,7 @@ void GradientReducer::State::after_graph() {
     parts.reducer->delay_all_reduce();  // the first backward of a static graph only learns the order; without
                                         // this it reduces nothing
   }
+  waits_for_gradients.emplace("gradients", Category::communication);
   const std::weak_ptr<State> weak = weak_from_this();
   torch::autograd::Engine::get_default_engine().queue_callback([weak] {
     if (const auto state = weak.lock()) state->finish_backward();
@@ -121,6 +122,7 @@ void GradientReducer::State::after_graph() {
 }
 
 void GradientReducer::State::finish_backward() {
+  waits_for_gradients.reset();
   try {
     parts.reducer->check_finalized();
   } catch (const c10::Error&) {

@@ -103,6 +103,7 @@ void GradientReducer::State::recover() {
   {
     const std::lock_guard lock(mutex);
     if (!begun) return;
+    waits_for_gradients.reset();
     for (const at::Tensor& parameter : model.trained().tensors) parameter.mutable_grad().reset();
     build_reducer();
     expect_nothing();

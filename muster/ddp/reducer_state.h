@@ -19,6 +19,7 @@
 #include "muster/ddp/replica_check.h"
 #include "muster/ddp/replicated_model.h"
 #include "muster/ddp/step_check.h"
+#include "muster/trace/span.h"
 
 namespace muster {
 
@@ -75,6 +76,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   bool trial_rests_said = false;     // on rank 0, once
   Clock::time_point backward_began;
   ComputeClock compute;
+  std::optional<Span> waits_for_gradients;  // of other ranks, at a backward's end
   ReducerParts parts;
   GradientHooks hooks;
 

@@ -2,17 +2,22 @@
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"
+#include "muster/comm/clock_alignment.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/launch/agent.h"
 #include "muster/launch/exit_report.h"
 #include "muster/run/error_file.h"
 #include "muster/run/fatal_signal.h"
+#include "muster/run/in_place.h"
 #include "muster/run/local_place.h"
+#include "muster/run/operator_trace.h"
 #include "muster/run/own_program.h"
 #include "muster/run/rank_device.h"
 #include "muster/run/run_calls.h"
 #include "muster/run/thrown_stack.h"
 #include "muster/supervise/first_process.h"
+#include "muster/trace/activity.h"
+#include "muster/trace/stack_request.h"
 
 namespace muster {
 
@@ -29,15 +34,6 @@ bool wants_backtrace(const RunOptions& options) {
     throw Error(ErrorCode::invalid_argument,
                 cat("MUSTER_BACKTRACE: expected 0 or 1, got ", *told, "; correct it"));
   return told ? *told == 1 : options.backtrace;
-}
-
-// `muster run --on-failure continue` says it to its ranks.
-bool goes_on_without_lost_ranks() {
-  const std::string what = get_env("MUSTER_ON_FAILURE").value_or("end");
-  if (what != "end" && what != "continue")
-    throw Error(ErrorCode::invalid_argument,
-                cat("MUSTER_ON_FAILURE: expected end or continue, got '", what, "'; correct it"));
-  return what == "continue";
 }
 
 // As the environment says it, or else the options.
@@ -61,7 +57,14 @@ LaunchOptions own_launch_options(const RunOptions& options, int argc, char** arg
   launch.request.map = options.map;
   launch.request.visibility = options.visibility;
   launch.request.surplus = surplus_of(options);
-  launch.goes_on = goes_on_without_lost_ranks();
+  const std::string on_failure = what_on_failure();
+  launch.goes_on = on_failure == "continue";
+  launch.replaces = on_failure == "replace";
+  if (launch.replaces) {
+    launch.max_restarts = kReplacements;
+    if (get_env("MUSTER_COLLECTIVE_TIMEOUT"))
+      launch.rejoin_within = collective_timeout(options.collective_timeout);
+  }
   launch.inventory = get_env("MUSTER_INVENTORY").value_or("");
   launch.extra_env = {{kRunCallsVariable, run_calls_for_children()}};
   return launch;
@@ -98,44 +101,91 @@ void leave(ProcessGroup& group, bool goes_on) {
   }
 }
 
-// The exit code.
-int run_rank(RankEnv env, const RunOptions& options, const std::function<void(Context&)>& fn) {
-  const Surplus surplus = surplus_of(options);
-  const bool goes_on = goes_on_without_lost_ranks();
+// Where one is asked for. All ranks have the launcher's word for it.
+void begin_trace(ProcessGroup& group) {
+  Activity* const activity = Activity::get();
+  if (activity == nullptr || activity->events() == nullptr) return;
+  align_clock(group, *activity->events(), activity->unix_minus_monotonic_ns());
+  if (get_env("MUSTER_TRACE") == "operators") trace_operators();
+}
+
+// A rank as it begins: where it stands, and on which device.
+struct Start {
+  RankEnv env;
+  RankDevice device;
   InitOptions init;
-  init.backend = options.backend;
-  init.timeout = options.collective_timeout;
-  std::optional<Rendezvous> met;
-  if (env.plan.empty() && !env.local_rank_told) met = open_rendezvous(init);
-  const std::optional<RankDevice> found =
-      met ? device_by_hosts(env, *met, surplus, init.init_timeout) : device_of_rank(env, surplus);
-  RankDevice device = found ? *found : cpu_of_rank(env, "no rank has a GPU");
-  init.device = device.device;
-  std::optional<ProcessGroup> joined = join_group(met, init, !env.plan.empty(), surplus, found.has_value());
+  bool has_device = true;
+};
+
+// Joins the group and calls the function. The exit code; nothing for a rank that is to do the same again, in
+// the job's next generation.
+std::optional<int> call_in_group(Start start, const std::optional<Rendezvous>& met, Surplus surplus,
+                                 InPlace* in_place, const std::function<void(Context&)>& fn) {
+  RankEnv& env = start.env;
+  std::optional<ProcessGroup> joined;
+  try {
+    joined = join_group(met, start.init, !env.plan.empty(), surplus, start.has_device);
+    if (in_place != nullptr) require_interruptible(*joined);
+  } catch (...) {
+    if (in_place != nullptr && in_place->goes_on_after(std::current_exception())) return std::nullopt;
+    throw;
+  }
   if (!joined) {
     log(LogLevel::info, cat("left out: no GPU for local rank ", env.local_rank, " (surplus: drop)"));
     return 0;
   }
   ProcessGroup& group = *joined;
   if (group.size() < env.world_size) {  // some were left out: the others are the job
-    env.rank = env.role_rank = device.assignment.rank = group.rank();
+    env.rank = env.role_rank = start.device.assignment.rank = group.rank();
     env.world_size = env.role_world_size = group.size();
-    env.local_world_size = device.local_world_size.value_or(env.local_world_size);
+    env.local_world_size = start.device.local_world_size.value_or(env.local_world_size);
     set_log_name(cat("rank ", env.rank));
   }
   try {
+    begin_trace(group);
     Context context({.env = env,
-                     .assignment = device.assignment,
-                     .device = device.device,
+                     .assignment = start.device.assignment,
+                     .device = start.device.device,
                      .group = group,
-                     .mesh = device.mesh,
-                     .batch_shares = device.batch_shares});
+                     .mesh = start.device.mesh,
+                     .batch_shares = start.device.batch_shares});
     fn(context);
-    leave(group, goes_on);
+    leave(group, what_on_failure() == "continue");
     return context.stops() ? kStoppedExitCode : 0;
   } catch (...) {
+    if (in_place != nullptr && in_place->goes_on_after(std::current_exception())) return std::nullopt;
     group.abandon();
     throw;
+  }
+}
+
+// The exit code.
+int run_rank(RankEnv env, const RunOptions& options, const std::function<void(Context&)>& fn) {
+  const Surplus surplus = surplus_of(options);
+  InitOptions init;
+  init.backend = options.backend;
+  init.timeout = options.collective_timeout;
+  std::optional<InPlace> in_place;
+  if (what_on_failure() == "replace") in_place.emplace(env, init);
+  std::optional<Rendezvous> met;
+  if (env.plan.empty() && !env.local_rank_told) met = open_rendezvous(init);
+  const std::optional<RankDevice> found =
+      met ? device_by_hosts(env, *met, surplus, init.init_timeout) : device_of_rank(env, surplus);
+  Start start{.env = std::move(env),
+              .device = found ? *found : cpu_of_rank(env, "no rank has a GPU"),
+              .init = init,
+              .has_device = found.has_value()};
+  start.init.device = start.device.device;
+  if (!in_place) return *call_in_group(std::move(start), met, surplus, nullptr, fn);
+  for (;;) {
+    try {
+      met = in_place->meet();
+    } catch (...) {
+      if (in_place->goes_on_after(std::current_exception())) continue;
+      throw;
+    }
+    start.env.attempt = start.env.restart_count = in_place->generation();
+    if (const auto code = call_in_group(start, met, surplus, &*in_place, fn)) return *code;
   }
 }
 
@@ -147,11 +197,15 @@ int make_call(const RunOptions& options, int argc, char** argv, const std::funct
     if (!env) return start_ranks(options, argc, argv);
     take_own_name();
     set_log_name(cat("rank ", env->rank));
+    Activity* const own = open_own_activity();
     if (wants_backtrace(options)) {
       keep_thrown_stacks(true);
       show_fatal_signals(cat("rank ", env->rank));
+      if (own != nullptr) answer_stack_requests(*own);
     }
-    return run_rank(*env, options, fn);
+    const int code = run_rank(*env, options, fn);
+    if (Activity* const activity = Activity::get()) activity->close();
+    return code;
   } catch (...) {
     tell_failure(std::current_exception());
     return 1;

@@ -4,16 +4,32 @@ whose CPU tensors go through the memory that the ranks of a host share, and over
 MUSTER_BACKEND=shm, shm+gloo or gloo decides instead of that. Without a GPU, DDP takes its buckets from the shared memory
 (DDP_DISABLE_COMM_MEM=0, unless it is set already)."""
 import datetime
+import faulthandler
 import os
+import signal
 import sys
 
 import torch
 import torch.distributed as dist
 
-from muster._backend import choose_host_backend, host_identity, make_hierarchical, make_shm, over_gloo
+from muster._backend import (answers_stack_signal, choose_host_backend, host_identity, make_hierarchical, make_shm, over_gloo,
+                             stack_file, stack_signal)
 
 if not torch.cuda.is_available():
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+
+
+def _answer_stack_requests():
+    """A rank that others wait for is asked by a signal to write its stack."""
+    if (path := stack_file()) is None or signal.getsignal(stack_signal()) != signal.SIG_DFL:
+        return None
+    file = open(path, "w")  # kept: faulthandler writes to its descriptor
+    faulthandler.register(stack_signal(), file=file, all_threads=True)
+    answers_stack_signal()
+    return file
+
+
+_stack_file = _answer_stack_requests()
 
 _FOREVER = datetime.timedelta(days=36_500)  # datetime.timedelta.max is more than C++ counts
 _BACKENDS = ("auto", "shm", "shm+gloo", "gloo")

@@ -3,6 +3,7 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -12,6 +13,9 @@
 #include "muster/comm/host_choice.h"
 #include "muster/comm/over_gloo.h"
 #include "muster/comm/shm_backend.h"
+#include "muster/trace/activity.h"
+#include "muster/trace/late_rank.h"
+#include "muster/trace/stack_request.h"
 
 namespace {
 
@@ -35,6 +39,16 @@ PYBIND11_MODULE(_backend, module) {
       raise(error);
     }
   });
+  muster::open_own_activity();
+  muster::describe_late_ranks(/*names_are_the_jobs=*/false);
+  // Where this process's stack is written on request, and the signal that requests it; nothing without a run.
+  module.def("stack_file", []() -> std::optional<std::string> {
+    const muster::Activity* const activity = muster::Activity::get();
+    return activity == nullptr ? std::nullopt : std::optional(muster::stack_path(activity->path()));
+  });
+  module.def("stack_signal", &muster::stack_signal);
+  module.def("answers_stack_signal",
+             [] { muster::Activity::get()->set_stack_signal(muster::stack_signal()); });
   module.def("choose_host_backend", &muster::choose_host_backend);
   module.def("host_identity", &muster::host_identity);
   module.def(

@@ -26,6 +26,41 @@ def kill_in_all_reduce(place):
     return f"rank 1 named, {len(re.findall('reduces', again))} rank reduces again after {took:.2f} s"
 
 
+def in_place(place, *argv, flags=()):
+    """A training of which ranks are killed under --on-failure replace: its output, and by rank the processes that called its function."""
+    probe = str(pathlib.Path(place.probe()).with_name("elastic_probe"))
+    code, out, err = place.run("run", "-q", "-n", "3", "--run-dir", f"{place.folder}/run", "--on-failure", "replace", *flags, probe, *argv)
+    processes = {}
+    for rank, pid in re.findall(r"begin rank (\d) pid (\d+)", out):
+        processes.setdefault(int(rank), []).append(pid)
+    return code, out, err, {rank: len(set(pids)) for rank, pids in processes.items()}
+
+
+@row(56, "SIGKILL a rank, --on-failure replace", "the others keep their processes and their steps")
+def replaced_in_place(place):
+    code, out, err, processes = in_place(place, "--kill", "1@4:backward")
+    expect(code == 0 and processes == {0: 1, 1: 2, 2: 1}, f"{processes} {out}{err}")
+    expect("the others keep their processes (1 of 3 restarts)" in err and "resume: step 3 in memory" in err, err)
+    killed, after = (float(re.search(pattern, out)[1]) for pattern in (r"killed at ([\d.]+)", r"step 4 at ([\d.]+)"))
+    return f"step 4 was done {after - killed:.2f} s after the kill"
+
+
+@row(57, "a second rank dies while the others come together again", "one more generation, to which all come")
+def killed_while_rejoining(place):
+    code, out, err, processes = in_place(place, "--kill", "1@4", "--kill", "2@0/1:restore")
+    expect(code == 0 and processes == {0: 1, 1: 2, 2: 2}, f"{processes} {out}{err}")
+    expect("(2 of 3 restarts)" in err, err)
+    return "two ranks were replaced, the third kept its process"
+
+
+@row(58, "a rank that is left does not come back to the others", "it is ended and replaced")
+def hangs_while_others_rejoin(place):
+    code, out, err, processes = in_place(place, "--kill", "2@4", "--hang", "1@4", flags=("--collective-timeout", "3"))
+    expect(code == 0 and processes == {0: 1, 1: 2, 2: 2}, f"{processes} {out}{err}")
+    expect("rank 1 has not come back to the others within 3.0s; ending it" in err, err)
+    return "ended after 3 s, and replaced"
+
+
 @row(2, "SIGKILL in a sub-group's first collective", "the same")
 def kill_in_subgroup(place):
     code, _, err = place.run("run", "-q", "-n", "3", "--cpu-slots", "3", place.probe(), "subgroup")
@@ -42,6 +77,14 @@ def kill_launcher(place):
     job.kill()
     took = place.gone_after(30)  # at once, where the machine has nothing else to do
     return f"all gone after {took * 1000:.0f} ms"
+
+
+@row(55, "a rank hangs while others wait for it", "where it is, before the deadline")
+def hang(place):
+    code, _, err = place.run("run", "-q", "-n", "2", "--collective-timeout", "8s", place.probe(), "late")
+    said = re.search(r"rank 1: in nothing that muster knows of; last all_reduce #1 f32\[4\], ended ([0-9.]+s) ago; its stack", err)
+    expect(code != 0 and said and "probe(" in err.split("its stack", 1)[1], err)
+    return f"after {said.group(1)}: its last collective and its stack"
 
 
 @row(7, "restart", "no key of the attempt before is read")

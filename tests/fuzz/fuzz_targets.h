@@ -12,6 +12,7 @@
 
 namespace muster {
 
+void fuzz_activity(const std::string& text);
 void fuzz_cifar(const std::string& text);
 void fuzz_csv(const std::string& text);
 void fuzz_fleet(const std::string& text);

@@ -16,14 +16,22 @@ struct Target {
 };
 
 constexpr Target kTargets[] = {
-    {"fleet", muster::fuzz_fleet}, {"gpus", muster::fuzz_gpus},
-    {"hwloc", muster::fuzz_hwloc}, {"json", muster::fuzz_json},
-    {"nccl", muster::fuzz_nccl},   {"nvidia_smi_xml", muster::fuzz_nvidia_smi_xml},
-    {"tasks", muster::fuzz_tasks}, {"topo", muster::fuzz_topo},
+    {"activity", muster::fuzz_activity},
+    {"fleet", muster::fuzz_fleet},
+    {"gpus", muster::fuzz_gpus},
+    {"hwloc", muster::fuzz_hwloc},
+    {"json", muster::fuzz_json},
+    {"nccl", muster::fuzz_nccl},
+    {"nvidia_smi_xml", muster::fuzz_nvidia_smi_xml},
+    {"tasks", muster::fuzz_tasks},
+    {"topo", muster::fuzz_topo},
 #ifdef MUSTER_FUZZ_FORMATS
-    {"cifar", muster::fuzz_cifar}, {"csv", muster::fuzz_csv},
-    {"image", muster::fuzz_image}, {"npy", muster::fuzz_npy},
-    {"tar", muster::fuzz_tar},     {"tokens", muster::fuzz_tokens},
+    {"cifar", muster::fuzz_cifar},
+    {"csv", muster::fuzz_csv},
+    {"image", muster::fuzz_image},
+    {"npy", muster::fuzz_npy},
+    {"tar", muster::fuzz_tar},
+    {"tokens", muster::fuzz_tokens},
 #endif
 };
 constexpr size_t kCuts = 16;

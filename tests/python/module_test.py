@@ -122,6 +122,13 @@ class Faults(ModuleTest):
                 self.assertEqual(code, 0, told)
                 self.assertLess(told_at(told) - told_at(last_words), 20, told)
 
+    def test_a_late_rank_is_shown_where_it_is(self):
+        done = subprocess.run([f"{BUILD}/bin/muster", "run", "--quiet", "--run-dir", f"{self.folder}/run", "--nproc-per-node", "2", HERE / "late.py"],
+                              cwd=self.folder, env=environment(), capture_output=True, text=True, timeout=120)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, r"warning: rank 1: in nothing that muster knows of; last all_reduce #1 f32\[1000\], ended \d\.\d+s ago; its stack")
+        self.assertRegex(done.stderr, r'File ".*late\.py", line 14 in')
+
     def test_the_longest_timeout_is_a_long_time(self):
         for code, text in self.by_hand(2, "faults.py", "long"):
             self.assertEqual(code, 0, text)

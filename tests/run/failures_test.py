@@ -156,10 +156,10 @@ class GoingOn(ProgramTest):
         done = subprocess.run([PROBE, "throw"], cwd=self.folder, env=self.environment(MUSTER_ON_FAILURE="contniue"), capture_output=True,
                               text=True, timeout=60, check=False)
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("MUSTER_ON_FAILURE: expected end or continue, got 'contniue'", done.stderr)
+        self.assertIn("MUSTER_ON_FAILURE: expected end, continue or replace, got 'contniue'", done.stderr)
 
     def test_other_words_and_several_hosts_are_refused(self):
-        self.assert_fails(self.run_muster("--on-failure", "hope", "true"), "--on-failure: expected end or continue, got 'hope'", code=2)
+        self.assert_fails(self.run_muster("--on-failure", "hope", "true"), "--on-failure: expected end, continue or replace, got 'hope'", code=2)
         self.assert_fails(self.run_muster("--on-failure", "continue", "--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "localhost:1",
                                           "true"), "--on-failure continue: expected a job on one host", code=2)
 

@@ -1,0 +1,73 @@
+#include "muster/comm/clock_alignment.h"
+
+#include <ATen/ops/empty.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "muster/base/host_identity.h"
+#include "muster/base/strings.h"
+#include "muster/trace/activity_clock.h"
+
+namespace muster {
+
+namespace {
+
+constexpr int kRounds = 16;
+constexpr int kClockTag = 7001;
+
+// Rank 0's part: its time, as often as one asks.
+void answer_with_clock(ProcessGroup& group, int rank, int64_t own_unix_ns) {
+  const at::Tensor time = at::empty({1}, at::kLong);
+  for (int round = 0; round < kRounds; ++round) {
+    group.recv(time, rank, kClockTag);
+    time.fill_(activity_now() + own_unix_ns);
+    group.send(time, rank, kClockTag);
+  }
+}
+
+struct ClockOffset {
+  int64_t correction_ns = 0;
+  int64_t uncertainty_ns = std::numeric_limits<int64_t>::max();
+};
+
+ClockOffset ask_for_clock(ProcessGroup& group, int64_t own_unix_ns) {
+  ClockOffset best;
+  const at::Tensor time = at::empty({1}, at::kLong);
+  time.fill_(0);
+  for (int round = 0; round < kRounds; ++round) {
+    const int64_t before = activity_now() + own_unix_ns;
+    group.send(time, 0, kClockTag);
+    group.recv(time, 0, kClockTag);
+    const int64_t half = (activity_now() + own_unix_ns - before) / 2;
+    if (half >= best.uncertainty_ns) continue;
+    best = {.correction_ns = time.item<int64_t>() - (before + half), .uncertainty_ns = half};
+  }
+  return best;
+}
+
+}  // namespace
+
+void align_clock(ProcessGroup& group, TraceEventFile& events, int64_t own_unix_ns) {
+  const auto told = group.all_gather_bytes(cat(own_unix_ns, " ", host_identity()), "clocks");
+  const auto host_of = [&](int rank) {
+    const std::string& text = told[static_cast<size_t>(rank)];
+    return text.substr(text.find(' ') + 1);
+  };
+  const std::string first_host = host_of(0);
+  if (group.rank() != 0 && host_of(group.rank()) == first_host) {
+    const int64_t first_unix_ns = parse_int(told[0].substr(0, told[0].find(' '))).value_or(own_unix_ns);
+    return events.correct_clock(first_unix_ns - own_unix_ns, 0);
+  }
+  if (group.rank() != 0) {
+    const ClockOffset offset = ask_for_clock(group, own_unix_ns);
+    return events.correct_clock(offset.correction_ns, offset.uncertainty_ns);
+  }
+  events.correct_clock(0, 0);
+  for (int rank = 1; rank < group.size(); ++rank) {
+    if (host_of(rank) != first_host) answer_with_clock(group, rank, own_unix_ns);
+  }
+}
+
+}  // namespace muster

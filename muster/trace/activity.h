@@ -1,0 +1,109 @@
+// The writer of a rank's activity file (activity_layout.h): one in a process, which everything that a rank
+// does writes to. Lock-free, some tens of nanoseconds an event, from any thread; nothing at all where no file
+// is open. It knows no tensor and no group: those who call it say what they do as text and numbers.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "muster/trace/activity_layout.h"
+#include "muster/trace/category.h"
+#include "muster/trace/event_file.h"
+
+namespace muster {
+
+enum class CallState : uint32_t { under_way, ended, failed };
+
+// A collective, or a message to or from a `peer`.
+struct CallFacts {
+  const char* group = "";
+  const char* operation = "";
+  int64_t sequence = 0;
+  const char* type = "";  // "f32"; empty without a tensor
+  const int64_t* sizes = nullptr;
+  size_t dimensions = 0;
+  int64_t bytes = 0;
+  int peer = -1;
+  int tag = 0;
+};
+
+struct ActivityOwner {
+  int rank = 0;
+  int world_size = 1;
+  int attempt = 0;
+  std::string device = {};
+};
+
+class Activity {
+ public:
+  // Makes the file, or takes the one that is there, for this process and its end; the calling thread is the
+  // main thread. Throws: io; failed_precondition where another process writes to it.
+  Activity(const std::string& path, const ActivityOwner& owner);
+  ~Activity();
+  Activity(const Activity&) = delete;
+  Activity& operator=(const Activity&) = delete;
+
+  // This process's; nullptr where there is none.
+  static Activity* get() { return current_.load(std::memory_order_acquire); }
+  static void set(Activity* activity) { current_.store(activity, std::memory_order_release); }
+
+  // The number of the call, for its end.
+  uint64_t begin_call(const CallFacts& facts) noexcept;
+  void end_call(uint64_t number, CallState state) noexcept;
+
+  // A span that the calling thread is in. It ends with those within it, and only in its own thread.
+  struct Entered {
+    const void* thread = nullptr;  // nullptr: there was no room for one more thread
+    uint32_t depth = 0;
+    int64_t begin_ns = 0;
+  };
+  Entered enter(const char* name, Category category, bool inherits) noexcept;
+  void leave(const Entered& span) noexcept;
+
+  // What the main thread's time is while it is in no span that says it.
+  void set_category_outside(Category category) noexcept;
+
+  void note_step(int64_t step) noexcept;
+  void note_samples(int64_t more) noexcept;
+  void note_loss(double loss) noexcept;
+  void close() noexcept;  // the rank leaves its function
+
+  void set_stack_signal(int signal) noexcept;  // this process answers it
+
+  // From now on every span and call is an event too, in a file that lies at `path` and stays until the end of
+  // the process. Throws: io.
+  void trace_into(const std::string& path);
+  TraceEventFile* events() const { return events_.load(std::memory_order_acquire); }  // nullptr: none
+  // Called with how many steps there have been, by who tells them.
+  static void set_step_hook(void (*hook)(int64_t steps)) { step_hook_ = hook; }
+  int64_t unix_minus_monotonic_ns() const { return file_->header.unix_minus_monotonic_ns; }
+
+  const std::string& path() const { return path_; }
+  int world_size() const { return file_->header.world_size; }
+
+ private:
+  int place() noexcept;  // of the calling thread among the threads; -1: none
+  void switch_category(uint32_t category, int64_t now) noexcept;
+  uint32_t category_within(const ActivityThread& record, uint32_t depth) const noexcept;
+
+  static std::atomic<Activity*> current_;
+  static std::atomic<void (*)(int64_t)> step_hook_;
+
+  std::string path_;
+  int fd_ = -1;  // locked as long as the process lives
+  ActivityLayout* file_ = nullptr;
+  uint32_t outside_ = 0;  // the category outside of all spans; the main thread's
+  std::atomic<TraceEventFile*> events_ = nullptr;
+  const uint64_t serial_;  // tells a thread's place here from that in an Activity before
+};
+
+// Opens the activity file of a rank that `muster run`, or a program that starts itself, has started
+// (MUSTER_RUN_DIR, RANK), once; of another process of that rank, and where there is no run folder, none. What
+// keeps it from being written is said once and is no error. Returns what Activity::get() does afterwards.
+Activity* open_own_activity();
+
+// "RUN_DIR/activity/ATTEMPT/RANK".
+std::string activity_path(const std::string& run_dir, int attempt, int rank);
+
+}  // namespace muster

@@ -1,0 +1,162 @@
+#include "muster/trace/breakdown.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+
+namespace muster {
+
+namespace {
+
+constexpr double kWorthSaying = 1.05;
+
+size_t index_of(Category category) {
+  return static_cast<size_t>(category);
+}
+
+// What a file says may be anything: a time below nothing, or a hundred years, is none.
+double seconds_of(int64_t nanoseconds) {
+  constexpr int64_t kMost = int64_t{3} * 1'000'000'000 * 1'000'000'000;
+  return nanoseconds < 0 || nanoseconds > kMost ? 0 : static_cast<double>(nanoseconds) * 1e-9;
+}
+
+RankTimes times_of(const ActivityView& view, int64_t now_ns) {
+  RankTimes times{.rank = view.rank, .host = view.host, .device = view.device, .steps = view.steps};
+  const auto totals = view.totals_at(view.closed_ns.value_or(now_ns));
+  std::transform(totals.begin(), totals.end(), times.seconds.begin(), seconds_of);
+  return times;
+}
+
+template <class Value>
+double median_of(const std::vector<RankTimes>& ranks, const Value& value) {
+  std::vector<double> values;
+  for (const RankTimes& rank : ranks) values.push_back(value(rank));
+  const auto middle = values.begin() + static_cast<ptrdiff_t>((values.size() - 1) / 2);  // the lower of two
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// What is before the first step and after the last, other time, is no reason for a straggler.
+double step_time(const RankTimes& rank) {
+  return rank.own() - rank.seconds[index_of(Category::other)];
+}
+
+std::optional<Breakdown::Straggler> straggler_of(const std::vector<RankTimes>& ranks) {
+  if (ranks.size() < 2) return std::nullopt;
+  const auto slowest = std::max_element(ranks.begin(), ranks.end(), [](const auto& one, const auto& other) {
+    return step_time(one) < step_time(other);
+  });
+  const double median = median_of(ranks, step_time);
+  if (median <= 0 || slowest->steps <= 0 || step_time(*slowest) < kWorthSaying * median) return std::nullopt;
+  Breakdown::Straggler found{
+      .rank = slowest->rank,
+      .seconds_a_step = (step_time(*slowest) - median) / static_cast<double>(slowest->steps),
+      .ratio = step_time(*slowest) / median};
+  double most = 0;
+  for (const Category category : {Category::compute, Category::data, Category::checkpoint}) {
+    const auto of = [&](const RankTimes& rank) { return rank.seconds[index_of(category)]; };
+    const double more = of(*slowest) - median_of(ranks, of);
+    if (more <= most) continue;
+    most = more;
+    found.category = category;
+  }
+  return found;
+}
+
+std::string percent(double share) {
+  return cat(std::lround(share * 100), " %");
+}
+
+std::string milliseconds_text(double seconds) {
+  return seconds < 0.01 ? cat(std::round(seconds * 1e5) / 100, " ms")
+                        : format_duration(std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)));
+}
+
+const char* reason_text(Category category) {
+  switch (category) {
+    case Category::data:
+      return "waiting for data";
+    case Category::checkpoint:
+      return "writing checkpoints";
+    default:
+      return "computing";
+  }
+}
+
+}  // namespace
+
+double RankTimes::all() const {
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+}
+
+double RankTimes::own() const {
+  return all() - seconds[index_of(Category::communication)];
+}
+
+std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views, int64_t now_ns,
+                                      int64_t least_steps) {
+  Breakdown found;
+  for (const ActivityView& view : views) {
+    if (view.steps >= least_steps) found.ranks.push_back(times_of(view, now_ns));
+  }
+  double all = 0;
+  for (const RankTimes& rank : found.ranks) all += rank.all();
+  if (all <= 0) return std::nullopt;
+  for (const RankTimes& rank : found.ranks) {
+    for (size_t i = 0; i < kActivityCategories; ++i) found.shares[i] += rank.seconds[i] / all;
+  }
+  found.straggler = straggler_of(found.ranks);
+  return found;
+}
+
+std::vector<std::string> Breakdown::lines() const {
+  const int64_t steps = std::max_element(ranks.begin(), ranks.end(), [](const auto& one, const auto& other) {
+                          return one.steps < other.steps;
+                        })->steps;
+  std::vector<std::string> parts;
+  for (const Category category :
+       {Category::compute, Category::communication, Category::data, Category::checkpoint, Category::other})
+    parts.push_back(cat(to_string(category), " ", percent(shares[index_of(category)])));
+  std::vector<std::string> lines = {
+      cat("time of ", plural(steps, "step"), " on ", plural(static_cast<int64_t>(ranks.size()), "rank"), ": ",
+          join(parts, ", "), " (communication: the time in which a rank waits for others)")};
+  if (!straggler) return lines;
+  const auto slowest = std::find_if(ranks.begin(), ranks.end(),
+                                    [&](const RankTimes& rank) { return rank.rank == straggler->rank; });
+  lines.push_back(cat("the others wait for rank ", slowest->rank, " (host ", slowest->host, ", ",
+                      slowest->device, "): ", milliseconds_text(straggler->seconds_a_step),
+                      " a step longer than the median rank, ", reason_text(straggler->category)));
+  return lines;
+}
+
+std::string Breakdown::json() const {
+  nlohmann::ordered_json json = {{"schema", "muster.breakdown/1"}};
+  const auto by_category = [](const std::array<double, kActivityCategories>& values) {
+    nlohmann::ordered_json object;
+    for (size_t i = 0; i < values.size(); ++i) object[to_string(static_cast<Category>(i))] = values[i];
+    return object;
+  };
+  json["shares"] = by_category(shares);
+  json["ranks"] = nlohmann::ordered_json::array();
+  for (const RankTimes& rank : ranks) {
+    json["ranks"].push_back({{"rank", rank.rank},
+                             {"host", rank.host},
+                             {"device", rank.device},
+                             {"steps", rank.steps},
+                             {"seconds", by_category(rank.seconds)}});
+  }
+  json["straggler"] = nullptr;
+  if (straggler) {
+    json["straggler"] = {{"rank", straggler->rank},
+                         {"in", to_string(straggler->category)},
+                         {"seconds_a_step", straggler->seconds_a_step},
+                         {"ratio", straggler->ratio}};
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace muster

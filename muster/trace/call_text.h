@@ -1,0 +1,20 @@
+// Text into the fixed fields of an activity file, without memory of its own and without locales.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace muster {
+
+// As much of `text` as fits, and a zero behind it.
+void put_text(char* field, size_t size, const char* text) noexcept;
+
+// A field's text for people and JSON: control characters, and what is not UTF-8, as '?'.
+std::string readable(std::string_view field);
+
+// "f32[16, 1000]"; "f32[]" of a number, "" without a type. What does not fit ends in "…]".
+void put_shape(char* field, size_t size, const char* type, const int64_t* sizes, size_t dimensions) noexcept;
+
+}  // namespace muster

@@ -1,0 +1,160 @@
+#include "muster/trace/event_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/trace/call_text.h"
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kChunkBytes = kEventsOfChunk * sizeof(TraceEvent);
+
+// From now on the event is there.
+void publish(TraceEvent& event, EventKind kind) {
+  std::atomic_ref(event.kind).store(static_cast<uint32_t>(kind), std::memory_order_release);
+}
+
+int open_events(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  if (error)
+    throw Error(ErrorCode::io, cat("trace: cannot make the folder of '", path, "': ", error.message()));
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (fd < 0) fail_errno(cat("trace: cannot open '", path, "'"), errno);
+  if (const int failed = ::posix_fallocate(fd, 0, sizeof(EventHeader)); failed != 0) {
+    ::close(fd);
+    fail_errno(cat("trace: cannot make '", path, "' longer"), failed);
+  }
+  return fd;
+}
+
+void put_detail(TraceEvent& event, const ActivityCall& call) {
+  char* at = event.detail;
+  char* const end = event.detail + sizeof(event.detail);
+  const auto add = [&](const char* text) {
+    const size_t room = static_cast<size_t>(end - at);
+    put_text(at, room, text);
+    at += std::strlen(at);
+  };
+  add(call.what);
+  if (call.peer < 0) {
+    char number[24] = " #";
+    *std::to_chars(number + 2, number + sizeof(number) - 1, call.sequence).ptr = '\0';
+    add(number);
+  }
+  add(" ");
+  add(call.group);
+}
+
+}  // namespace
+
+TraceEventFile::TraceEventFile(const std::string& path, const ActivityHeader& activity)
+    : fd_(open_events(path)) {
+  void* const memory = ::mmap(nullptr, sizeof(EventHeader), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (memory == MAP_FAILED) {
+    const int why = errno;
+    ::close(fd_);
+    fail_errno(cat("trace: cannot map '", path, "'"), why);
+  }
+  header_ = static_cast<EventHeader*>(memory);
+  header_->version = kEventVersion;
+  header_->event_bytes = sizeof(TraceEvent);
+  header_->rank = activity.rank;
+  header_->world_size = activity.world_size;
+  header_->pid = activity.pid;
+  put_text(header_->host, sizeof(header_->host), activity.host);
+  put_text(header_->device, sizeof(header_->device), activity.device);
+  header_->unix_minus_monotonic_ns = activity.unix_minus_monotonic_ns;
+  header_->host_uncertainty_ns = -1;
+  header_->main_thread = activity.main_thread;
+  std::memcpy(header_->magic, kEventMagic, sizeof(kEventMagic));
+}
+
+TraceEventFile::~TraceEventFile() {
+  for (auto& chunk : chunks_) {
+    if (TraceEvent* const events = chunk.load()) ::munmap(events, kChunkBytes);
+  }
+  ::munmap(header_, sizeof(EventHeader));
+  ::close(fd_);
+}
+
+TraceEvent* TraceEventFile::next() noexcept {
+  const uint64_t number = count_.fetch_add(1, std::memory_order_relaxed);
+  const size_t chunk = number / kEventsOfChunk;
+  TraceEvent* events = chunk < kEventChunks ? chunks_[chunk].load(std::memory_order_acquire) : nullptr;
+  if (events == nullptr) events = grow(chunk);
+  if (events == nullptr) {
+    std::atomic_ref(header_->lost).fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  return events + number % kEventsOfChunk;
+}
+
+// All of its blocks, so that a full disk loses events and not the rank. A chunk that could not be had is
+// asked for again by each event that belongs there.
+TraceEvent* TraceEventFile::grow(size_t chunk) noexcept {
+  if (chunk >= kEventChunks) return nullptr;
+  const std::lock_guard lock(growing_);
+  if (TraceEvent* const there = chunks_[chunk].load()) return there;
+  const auto begin = static_cast<off_t>(sizeof(EventHeader) + chunk * kChunkBytes);
+  if (::posix_fallocate(fd_, begin, kChunkBytes) != 0) return nullptr;
+  void* const memory = ::mmap(nullptr, kChunkBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, begin);
+  if (memory == MAP_FAILED) return nullptr;
+  auto* const events = static_cast<TraceEvent*>(memory);
+  chunks_[chunk].store(events, std::memory_order_release);
+  return events;
+}
+
+void TraceEventFile::add_span(const char* name, uint32_t category, uint32_t thread, int64_t begin_ns,
+                              int64_t end_ns) noexcept {
+  TraceEvent* const event = next();
+  if (event == nullptr) return;
+  event->begin_ns = begin_ns;
+  event->end_ns = end_ns;
+  event->category = category;
+  event->thread = thread;
+  put_text(event->name, sizeof(event->name), name);
+  publish(*event, EventKind::span);
+}
+
+void TraceEventFile::add_call(const ActivityCall& call, int64_t end_ns) noexcept {
+  TraceEvent* const event = next();
+  if (event == nullptr) return;
+  event->begin_ns = call.begin_ns;
+  event->end_ns = end_ns;
+  event->bytes = call.bytes;
+  event->thread = call.thread;
+  put_text(event->name, sizeof(event->name), call.operation);
+  put_detail(*event, call);
+  publish(*event, EventKind::call);
+}
+
+void TraceEventFile::add_thread(const char* name, uint32_t thread) noexcept {
+  TraceEvent* const event = next();
+  if (event == nullptr) return;
+  event->thread = thread;
+  put_text(event->name, sizeof(event->name), name);
+  publish(*event, EventKind::thread_name);
+}
+
+void TraceEventFile::correct_clock(int64_t correction_ns, int64_t uncertainty_ns) noexcept {
+  header_->host_correction_ns = correction_ns;
+  header_->host_uncertainty_ns = uncertainty_ns;
+}
+
+std::string event_path(const std::string& run_dir, int attempt, int rank) {
+  return cat(run_dir, "/trace/", attempt, "/", rank);
+}
+
+}  // namespace muster

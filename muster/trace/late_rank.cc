@@ -1,0 +1,148 @@
+#include "muster/trace/late_rank.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "muster/base/blocked_signals.h"
+#include "muster/base/error.h"
+#include "muster/base/late_detail.h"
+#include "muster/base/late_ranks.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/trace/activity.h"
+#include "muster/trace/activity_clock.h"
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kMostDescribed = 4;
+constexpr std::chrono::seconds kPatienceForStack{2};
+
+std::string time_between(int64_t from_ns, int64_t to_ns) {
+  return format_duration(std::chrono::nanoseconds(std::max<int64_t>(time_difference(to_ns, from_ns), 0)));
+}
+
+std::string spans_text(const ActivityView& view, int64_t now_ns) {
+  const ThreadView* const main = view.main();
+  if (view.closed_ns) return cat("has left its function ", time_between(*view.closed_ns, now_ns), " ago");
+  if (main == nullptr) return "in nothing that muster knows of";
+  std::vector<std::string> names;
+  for (const SpanView& span : main->spans) names.push_back(span.name);
+  return cat("in ", join(names, " > "), " for ", time_between(main->spans.back().begin_ns, now_ns));
+}
+
+std::string last_call_text(const ActivityView& view, int64_t now_ns) {
+  if (view.calls.empty()) return "no collective yet";
+  const CallView& call = view.calls.back();
+  const std::string which = cat(call.text(), call.group == "world" ? "" : cat(" of ", call.group));
+  if (!call.end_ns) return cat("under way: ", which, " for ", time_between(call.begin_ns, now_ns));
+  return cat("last ", which, ", ", call.state == CallView::State::failed ? "failed " : "ended ",
+             time_between(*call.end_ns, now_ns), " ago");
+}
+
+const char* process_text(ProcessState state) {
+  switch (state) {
+    case ProcessState::gone:
+      return "; its process has ended";
+    case ProcessState::stopped:
+      return "; its process is stopped (SIGSTOP, or a debugger)";
+    default:
+      return "";
+  }
+}
+
+// One at a time, and none once the process ends.
+class LateTeller {
+ public:
+  static LateTeller& instance() {
+    static LateTeller& teller = *new LateTeller;  // never destroyed: threads may still wait
+    return teller;
+  }
+
+  void begin(const std::vector<int>& late) {
+    const std::lock_guard lock(mutex_);
+    if (busy_ || ended_) return;
+    if (thread_.joinable()) thread_.join();
+    busy_ = true;
+    const BlockedSignals blocked;  // in the thread, for good
+    thread_ = std::thread([this, late] {
+      tell_all(late);
+      const std::lock_guard done(mutex_);
+      busy_ = false;
+    });
+  }
+
+ private:
+  LateTeller() {
+    std::atexit([] { instance().end(); });
+  }
+
+  void end() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+  static void tell_all(const std::vector<int>& late) {
+    const Activity* const own = Activity::get();
+    if (own == nullptr) return;
+    const std::filesystem::path folder = std::filesystem::path(own->path()).parent_path();
+    for (size_t i = 0; i < std::min(late.size(), kMostDescribed); ++i) tell((folder / cat(late[i])).string());
+    if (late.size() > kMostDescribed) warn(cat("and ", late.size() - kMostDescribed, " more ranks are late"));
+  }
+
+  // A rank of another host has its file there.
+  static void tell(const std::string& path) {
+    try {
+      const ActivityView view = read_activity(path);
+      const ProcessState state = process_state(view);
+      // Another host's clock is another one; both know the time of day.
+      const int64_t now = state == ProcessState::unknown
+                              ? time_difference(nanoseconds_of(CLOCK_REALTIME), view.unix_minus_monotonic_ns)
+                              : activity_now();
+      const std::string stack = stack_of_rank(view, path, kPatienceForStack);
+      warn(cat(describe_rank(view, state, now),
+               stack.empty() ? "" : cat("; its stack, innermost call first:\n", stack)));
+    } catch (const Error&) {
+      return;
+    }
+  }
+
+  std::mutex mutex_;
+  std::thread thread_;
+  bool busy_ = false;
+  bool ended_ = false;
+};
+
+std::atomic<bool> g_names_are_the_jobs = false;
+
+void tell_of_ranks(const std::vector<int>& late, const std::vector<int>& came) {
+  const Activity* const own = Activity::get();
+  if (own == nullptr) return;
+  const auto size = static_cast<int>(late.size() + came.size());
+  if (g_names_are_the_jobs || size == own->world_size()) LateTeller::instance().begin(late);
+}
+
+}  // namespace
+
+std::string describe_rank(const ActivityView& view, ProcessState state, int64_t now_ns) {
+  return cat("rank ", view.rank, ": ", spans_text(view, now_ns), "; ", last_call_text(view, now_ns),
+             process_text(state));
+}
+
+void describe_late_ranks(bool names_are_the_jobs) {
+  g_names_are_the_jobs = names_are_the_jobs;
+  set_late_detail(tell_of_ranks);
+}
+
+}  // namespace muster

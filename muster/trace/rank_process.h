@@ -1,0 +1,29 @@
+// The process that an activity file is of, as this one sees it: whether it lives, and where it is. It is
+// never taken for another process that has got its number.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "muster/trace/read_activity.h"
+
+namespace muster {
+
+enum class ProcessState {
+  unknown,  // of another host, or not to be seen from here
+  gone,
+  stopped,  // by SIGSTOP or a debugger
+  alive,
+};
+
+ProcessState process_state(const ActivityView& view);
+
+// Its main thread's stack, a line a frame, innermost call first; empty where it does not answer in time, or
+// cannot be asked. Blocking: at most `patience`, and some seconds for source lines.
+std::string stack_of_rank(const ActivityView& view, const std::string& path,
+                          std::chrono::milliseconds patience);
+
+// "0x1a2b", one a line, as names: of the process `pid`, which runs the program that this one does.
+std::string named_frames(const std::vector<uint64_t>& addresses, int64_t pid);
+
+}  // namespace muster

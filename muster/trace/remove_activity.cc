@@ -1,0 +1,51 @@
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/trace/read_activity.h"
+
+namespace muster {
+
+namespace {
+
+std::string own_host_name() {
+  char name[sizeof(ActivityHeader::host)] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+bool is_of_this_host(const std::string& path) {
+  try {
+    return read_activity(path).host == own_host_name();
+  } catch (const Error&) {
+    return false;  // it is somebody's, but no activity
+  }
+}
+
+// Its writer has a lock on it.
+bool is_written_to(const std::string& path) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  return !fd.valid() || ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0;
+}
+
+}  // namespace
+
+void remove_earlier_activity(const std::string& run_dir) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  for (fs::directory_iterator folder(fs::path(run_dir) / "activity", error), end; !error && folder != end;
+       folder.increment(error)) {
+    std::error_code gone;
+    for (fs::directory_iterator file(folder->path(), gone); !gone && file != end; file.increment(gone)) {
+      const std::string path = file->path().string();
+      if (is_of_this_host(path) && !is_written_to(path)) ::unlink(path.c_str());
+    }
+    ::rmdir(folder->path().c_str());  // where nothing is left
+  }
+}
+
+}  // namespace muster
