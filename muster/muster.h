@@ -5,6 +5,7 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/checkpoint.h"
+#include "muster/checkpoint/load_weights.h"
 #include "muster/comm/init.h"
 #include "muster/comm/process_group.h"
 #include "muster/data/batch_sampler.h"

@@ -19,5 +19,6 @@ echo "machine: $(nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo 
 [ ! -x "$build/benchmarks/rebalance_bench" ] || "$build/bin/muster" run -n 2 "$build/benchmarks/rebalance_bench"
 [ ! -x "$build/benchmarks/memory_bench" ] || "$build/benchmarks/memory_bench"
 [ ! -x "$build/libexec/muster/muster-bench" ] || python3 benchmarks/all_reduce_bench.py "$build/bin/muster"
+[ ! -x "$build/tests/elastic_probe" ] || "$python" benchmarks/in_place_bench.py "$build" --python "$python"
 "$python" benchmarks/fault_bench.py "$build/bin/muster" --python "$python"
 exec "$build/benchmarks/launch_bench" --python "$python" "$@"

@@ -19,9 +19,11 @@
 #include "muster/cli/devices.h"
 #include "muster/cli/doctor.h"
 #include "muster/cli/jobs.h"
+#include "muster/cli/report.h"
 #include "muster/cli/run.h"
 #include "muster/cli/secret.h"
 #include "muster/cli/tasks.h"
+#include "muster/cli/top.h"
 #include "muster/cli/unknown_flag.h"
 #include "muster/launch/agent.h"
 #include "muster/supervise/first_process.h"
@@ -45,6 +47,8 @@ constexpr Command kCommands[] = {
     {"tasks", muster::add_tasks},
     {"bench", [](CLI::App& app, Arguments&, int*) { muster::add_bench(app); }},
     {"checkpoint", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_checkpoint(app, exit_code); }},
+    {"top", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_top(app, exit_code); }},
+    {"report", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_report(app, exit_code); }},
     {"ps", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_ps(app, exit_code); }},
     {"stop", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_stop(app, exit_code); }},
     {"agent", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_agent(app, exit_code); }},
@@ -60,6 +64,8 @@ constexpr const char* kExamples = R"(Examples:
   muster devices                    what this machine has
   muster bench device               how fast its devices train
   muster checkpoint ls runs/latest  what a run has saved
+  muster top                        what each rank of your running job does now
+  muster report                     the newest run as a page: curves, attempts, placement
   muster ps                         your running jobs; muster stop ends them
   muster doctor                     what is wrong with it, and what to do
 `muster COMMAND --help` tells more.

@@ -22,6 +22,7 @@ constexpr const char* kRunExamples = R"(Examples:
   muster run ./train --epochs 3          one rank per GPU (no GPU: per CPU slot)
   muster run --gpus 2,4,7 train.py       a Python script, on these GPUs
   muster run -n 4 --max-restarts 3 -m package.train
+  muster run -n 4 --on-failure replace ./train    a rank that dies is replaced, the others keep their processes
   muster run --dry-run                   only show which rank would get which device
   muster run -n 2 --tee 3 ./train        output on the console and in the run's folder
   muster run --hosts a:4,b:8 ./train     on several hosts, over ssh
@@ -126,10 +127,14 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
              "Failures after which a host is set aside, where others are left [3]");
   text_flag(command, "--stopped-timeout", flags.stopped_timeout, "TIME", "a time such as 1m",
             "End a rank that has been stopped (SIGSTOP) this long [it is only named]");
-  text_flag(command, "--on-failure", flags.on_failure, "WHAT", "end or continue",
-            "A rank that fails: end all [end], or continue without it (parameter servers)");
+  text_flag(command, "--on-failure", flags.on_failure, "WHAT", "end, continue or replace",
+            "A rank that fails: end all [end], continue without it (parameter servers), or replace it while "
+            "the others keep their processes (muster::run; 3 times, or --max-restarts)");
   text_flag(command, "--collective-timeout", flags.collective_timeout, "TIME", "a time such as 10m",
             "Time that a collective of muster's process groups waits for a rank [30m]");
+  command->add_flag("--trace{1}", flags.trace,
+                    "Write what every rank does, and when, to trace.json in the run's folder;\n"
+                    "--trace=operators: LibTorch's operators of some steps too");
   command->add_flag("--dry-run", flags.dry_run, "Show the plan on standard output and stop");
   command->add_option("--plan", flags.plan, "Execute the plan in this file (muster plan --json)")
       ->type_name("FILE");

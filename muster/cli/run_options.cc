@@ -276,14 +276,28 @@ void add_programs(const RunFlags& flags, const std::vector<MoreProgram>& more, L
   options.request.nproc_per_node = num_ranks;
 }
 
-bool goes_on_after_failure(const RunFlags& flags, bool several_hosts) {
+// Empty: none. The ranks read MUSTER_TRACE themselves: what is wrong with it is said here, once.
+std::string trace_asked(const RunFlags& flags) {
+  const auto check = [](const std::string& asked, const char* what) {
+    if (asked != "0" && asked != "1" && asked != "operators")
+      throw bad_flag(what, "no value, 1, operators or 0", asked);
+  };
+  if (const auto told = get_env("MUSTER_TRACE")) check(*told, "MUSTER_TRACE");
+  if (!flags.trace.empty()) check(flags.trace, "--trace");
+  return flags.trace;
+}
+
+// "end", "continue" or "replace".
+std::string what_on_failure(const RunFlags& flags, bool several_hosts) {
   const std::string what =
       flags.on_failure.empty() ? get_env("MUSTER_ON_FAILURE").value_or("end") : flags.on_failure;
-  if (what != "end" && what != "continue") throw bad_flag("--on-failure", "end or continue", what);
-  if (what == "continue" && several_hosts)
+  if (what != "end" && what != "continue" && what != "replace")
+    throw bad_flag("--on-failure", "end, continue or replace", what);
+  if (what != "end" && several_hosts)
     throw Error(ErrorCode::invalid_argument,
-                "--on-failure continue: expected a job on one host, got one on several; leave it out");
-  return what == "continue";
+                cat("--on-failure ", what, ": expected a job on one host, got one on several; ",
+                    what == "replace" ? "use --max-restarts, which starts all ranks again" : "leave it out"));
+  return what;
 }
 
 }  // namespace
@@ -307,7 +321,6 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   options.inventory = flags.inventory;
   options.cpu_slots = flags.cpu_slots;
   options.role = flags.role;
-  options.max_restarts = flags.max_restarts;
   options.stop_signals = parse_signals(flags.signals_to_handle);
   options.shutdown_timeout = shutdown_timeout(flags);
   options.run_dir = flags.run_dir;
@@ -315,13 +328,18 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   options.extra_env = parse_env(flags.env);
   options.time_limit = time_limit(flags.timeout, "--timeout");
   options.stopped_timeout = time_limit(flags.stopped_timeout, "--stopped-timeout");
-  options.goes_on = goes_on_after_failure(flags, several_hosts);
-  options.extra_env["MUSTER_ON_FAILURE"] = options.goes_on ? "continue" : "end";
+  const std::string on_failure = what_on_failure(flags, several_hosts);
+  options.goes_on = on_failure == "continue";
+  options.replaces = on_failure == "replace";
+  options.max_restarts = flags.max_restarts.value_or(options.replaces ? kReplacements : 0);
+  options.extra_env["MUSTER_ON_FAILURE"] = on_failure;
   if (time_limit(flags.collective_timeout, "--collective-timeout")) {
     options.extra_env["MUSTER_COLLECTIVE_TIMEOUT"] = flags.collective_timeout;
+    options.rejoin_within = *time_limit(flags.collective_timeout, "--collective-timeout");
   } else {  // what the ranks would find wrong, each for itself
     time_limit(get_env("MUSTER_COLLECTIVE_TIMEOUT").value_or(""), "MUSTER_COLLECTIVE_TIMEOUT");
   }
+  if (const std::string trace = trace_asked(flags); !trace.empty()) options.extra_env["MUSTER_TRACE"] = trace;
   options.log_dir = flags.log_dir;
   options.redirects = flags.redirects;
   options.tee = flags.tee;

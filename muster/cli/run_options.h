@@ -21,7 +21,7 @@ struct RunFlags {
   std::string rdzv_id = "none";
   std::string rdzv_conf;
   bool standalone = false;
-  int max_restarts = 0;
+  std::optional<int> max_restarts;
   double monitor_interval = 0.1;
   std::string start_method = "spawn";
   std::string event_log_handler = "null";
@@ -69,6 +69,7 @@ struct RunFlags {
   std::string stopped_timeout;
   std::string on_failure;  // empty: MUSTER_ON_FAILURE, or else end
   std::string collective_timeout;
+  std::string trace;             // empty: MUSTER_TRACE, or none
   std::vector<std::string> env;  // NAME=VALUE, or NAME
   std::string hostfile;
   std::string host_discovery;

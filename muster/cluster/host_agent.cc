@@ -13,10 +13,12 @@
 #include "muster/cluster/meeting.h"
 #include "muster/cluster/member.h"
 #include "muster/launch/exit_report.h"
+#include "muster/launch/job_activity.h"
 #include "muster/launch/job_plan.h"
 #include "muster/launch/job_report.h"
 #include "muster/launch/job_setup.h"
 #include "muster/launch/job_start.h"
+#include "muster/launch/run_recorder.h"
 #include "muster/launch/worker_group.h"
 #include "muster/store/etcd_store.h"
 #include "muster/supervise/child.h"
@@ -125,7 +127,10 @@ class HostAgent {
       const bool about_us =
           order->kind != Order::Kind::refuse || (!order->hosts.empty() && order->hosts[0] == member_->id());
       if (!about_us) continue;
-      if (order->kind == Order::Kind::stop) stopped_round_ = order->round;
+      if (order->kind == Order::Kind::stop) {
+        stopped_round_ = order->round;
+        if (record_) record_->explain(order->round - 1, order->reason);
+      }
       if (order->kind != Order::Kind::start && running_round_ != 0 &&
           (order->kind != Order::Kind::stop || order->round == running_round_)) {
         if (!cluster_.remote && !order->reason.empty())
@@ -193,12 +198,14 @@ class HostAgent {
     try {
       prepare(order, host_index);
       announce(order, host_index);
+      begin_record(order, host_index);
       end.exits = run_ranks(order, &end.stopped_by);
     } catch (const Error& error) {
       end.error = error.message();
       end.exit_code = exit_code_of(error);
     }
     running_round_ = 0;
+    if (record_) record_->end_attempt(end.exits, end.error);
     if (lost_) return std::nullopt;
     const bool leaves = end.stopped_by != 0 && cluster_.elastic() && !meeting_.server;
     if (end.stopped_by != 0 && meeting_.server) {
@@ -217,6 +224,7 @@ class HostAgent {
 
   // Another host coordinates from now on.
   void hand_over() {
+    if (record_) record_->hand_over();
     if (!coordinator_) return;
     coordinator_.reset();
     member_->resign();
@@ -233,6 +241,17 @@ class HostAgent {
     job_->count_restarts(order.restart_count);
     registration_.reset();
     registration_ = std::make_unique<JobRegistration>(job_note(options_, order.plan, job_->facts()));
+  }
+
+  // The first of the job's hosts keeps the record for all.
+  void begin_record(const Order& order, int host_index) {
+    if (host_index != 0) {
+      if (record_) record_->hand_over();
+      record_.reset();
+      return;
+    }
+    if (!record_) record_ = std::make_unique<RunRecorder>(options_, job_->facts(), host_.name, nullptr);
+    record_->begin_attempt(order.round - 1);
   }
 
   void announce(const Order& order, int host_index) {
@@ -270,7 +289,13 @@ class HostAgent {
   }
 
   int finish(const Order& order) {
+    if (record_) {
+      if (!order.exits.empty()) record_->end_attempt(order.exits, "");
+      record_->finish(order.exit_code, outcome_of(order.exit_code, order.exits));
+    }
     if (job_) {
+      tell_activity(job_->facts(), std::max(0, order.round - 1), options_.quiet,
+                    job_->facts().host_index == 0);
       if (!cluster_.remote)
         report_failure(order.exits, job_->facts(), std::max(0, order.round - 1), options_.max_restarts);
       if (order.exit_code == 0) {
@@ -314,6 +339,7 @@ class HostAgent {
   std::unique_ptr<Member> member_;
   std::unique_ptr<JobSetup> job_;
   std::unique_ptr<JobRegistration> registration_;
+  std::unique_ptr<RunRecorder> record_;  // where this is the first of the job's hosts
   std::deque<Order> pending_;
   Plan announced_;
   int stopped_round_ = 0;

@@ -160,6 +160,27 @@ std::string evidence_of_others(const WorkerExit& first) {
       first.rank, ": ", first.message.empty() ? first.cause : first_line_of(first.message), "\n");
 }
 
+// Whose end is the card's has left the others too, which needs no line.
+std::string who_left(const WorkerExit& first, const FailureContext& context) {
+  if (context.divergences.empty()) return "";
+  const Divergence& earliest = context.divergences.front();
+  if (earliest.ranks == std::vector<int>{first.rank}) return "";
+  return cat("  apart     ", earliest.text(), "\n");
+}
+
+Json divergence_json(const Divergence& divergence) {
+  constexpr const char* kKinds[] = {"never_began", "other_call", "never_ended"};
+  return {{"kind", kKinds[static_cast<size_t>(divergence.kind)]},
+          {"group", divergence.group},
+          {"sequence", divergence.sequence},
+          {"call", divergence.call},
+          {"theirs", divergence.theirs},
+          {"ranks", divergence.ranks},
+          {"others", divergence.others},
+          {"where", divergence.where},
+          {"text", divergence.text()}};
+}
+
 // Of a job that no rank has ended.
 std::string fault_card(const std::vector<WorkerExit>& exits, const FailureContext& context) {
   std::string out = cat("[muster] ", context.fault, "\n  when      ", context.time);
@@ -271,6 +292,7 @@ std::string failure_card(const std::vector<WorkerExit>& exits, const FailureCont
       out += cat("  meaning   ", meaning, "\n");
     out += evidence(*first);
   }
+  out += who_left(*first, context);
   out += consequences(exits, first, ended_well ? failed : first);
   if (!first->stderr_log.empty()) out += cat("  log       ", first->stderr_log, "\n");
   if (context.has_report) out += cat("  report    ", context.run_dir, "/failure.json\n");
@@ -296,6 +318,9 @@ std::string failure_json(const std::vector<WorkerExit>& exits, const FailureCont
   for (const WorkerExit& exit : exits) {
     if (&exit != first) json["others"].push_back(to_json(exit));
   }
+  json["divergences"] = Json::array();
+  for (const Divergence& divergence : context.divergences)
+    json["divergences"].push_back(divergence_json(divergence));
   // What a rank printed need not be UTF-8; JSON must be.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

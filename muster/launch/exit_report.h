@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "muster/launch/worker_exit.h"
+#include "muster/trace/compare_activity.h"
 
 namespace muster {
 
@@ -39,8 +40,9 @@ struct FailureContext {
   int attempt = 0;   // from 0, as the folder of its logs
   int restarts = 0;  // after failures: what max_restarts counts
   int max_restarts = 0;
-  std::string time;        // of the first failure; ISO 8601
-  bool has_report = true;  // failure.json could be written
+  std::string time;                          // of the first failure; ISO 8601
+  bool has_report = true;                    // failure.json could be written
+  std::vector<Divergence> divergences = {};  // of the ranks' collectives, earliest first
   std::string fault = {};  // why all ranks were killed where none is the cause, as an error; empty: one is
 };
 

@@ -66,6 +66,7 @@ void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, i
                          .restarts = job.restart_count,
                          .max_restarts = max_restarts,
                          .time = time_text(fault.empty() ? first->at : std::chrono::system_clock::now()),
+                         .divergences = compare_activity(job.work_dir, attempt),
                          .fault = fault};
   context.has_report = write_report(cat(job.run_dir, "/failure.json"), failure_json(exits, context));
   if (fault.empty()) pass_error_on(job, *first, attempt);

@@ -38,14 +38,17 @@ class JobSetup {
 
   const JobFacts& facts() const { return facts_; }
 
+  // The store that the ranks of this host's job meet in. Throws: unavailable.
+  std::shared_ptr<Store> open_store() const { return meeting_.open(); }
+
   // Descriptors that every rank inherits.
   std::vector<int> inherited_fds() const;
 
   // Removes the folders of logs that hold nothing.
   void remove_empty_folders() const;
 
-  // And the run's folder, if this job made it and nothing is in it but plan.json: on no host may it be needed
-  // any more.
+  // And the run's folder, if this job made it and nothing is in it but plan.json and run.json: on no host may
+  // it be needed any more.
   void remove_unused_folders() const;
 
  private:

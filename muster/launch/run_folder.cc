@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <optional>
@@ -25,6 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRunsFolder = "runs";
 constexpr const char* kLatest = "latest";
+constexpr const char* kLaunchersOwn[] = {"plan.json", "run.json", "activity", "breakdown.json"};
 
 // Whether the folder is one of those that runs get below the current folder.
 bool lies_in_runs(const fs::path& run_dir) {
@@ -80,10 +82,16 @@ std::optional<fs::path> newest_run(const fs::path& runs) {
   return newest;
 }
 
-bool holds_the_plan_alone(const fs::path& run_dir) {
+bool is_the_launchers_own(const fs::path& name) {
+  return std::find(std::begin(kLaunchersOwn), std::end(kLaunchersOwn), name) != std::end(kLaunchersOwn);
+}
+
+// Nothing but what the launcher itself has put there, and what the ranks did (activity), which is of use
+// beside results.
+bool holds_no_results(const fs::path& run_dir) {
   std::error_code error;
   for (fs::directory_iterator entry(run_dir, error), end; !error && entry != end; entry.increment(error)) {
-    if (entry->path().filename() != "plan.json") return false;
+    if (!is_the_launchers_own(entry->path().filename())) return false;
   }
   return !error;
 }
@@ -130,9 +138,9 @@ void remove_unused_run_folder(const std::string& run_dir) {
   if (!lies_in_runs(folder)) return;
   const fs::path runs = folder.parent_path();
   const Fd lock = lock_runs(runs);
-  if (!holds_the_plan_alone(folder)) return;
-  ::unlink((folder / "plan.json").c_str());
+  if (!holds_no_results(folder)) return;
   std::error_code error;
+  for (const char* const name : kLaunchersOwn) fs::remove_all(folder / name, error);
   if (::rmdir(folder.c_str()) != 0 || fs::read_symlink(runs / kLatest, error) != folder.filename()) return;
   if (const auto before = newest_run(runs)) return replace_latest(runs, *before);
   ::unlink((runs / kLatest).c_str());

@@ -1,5 +1,6 @@
 // The folder of a run: made when it begins, found again by the link `runs/latest`, removed when it holds
-// nothing in the end. For launchers and `muster tasks`; knows nothing of what they write but plan.json.
+// nothing in the end. For launchers and `muster tasks`; knows nothing of what they write but plan.json and
+// run.json.
 #pragma once
 
 #include <string>
@@ -18,7 +19,8 @@ bool make_run_folder(const std::string& run_dir);
 // left alone. A link that cannot be made is no error.
 void link_latest(const std::string& run_dir);
 
-// Removes a folder in `runs/` that holds nothing, or plan.json alone; `latest` then points to the run before.
+// Removes a folder in `runs/` that holds nothing, or plan.json, run.json and activity/ alone; `latest` then
+// points to the run before.
 void remove_unused_run_folder(const std::string& run_dir);
 
 }  // namespace muster

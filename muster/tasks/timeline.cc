@@ -34,31 +34,34 @@ constexpr const char* kHead = R"(<!DOCTYPE html>
 <meta name="viewport" content="width=device-width">
 )";
 
-constexpr const char* kStyle = R"(<style>
-:root { color-scheme: light dark; --back: #ffffff; --front: #1f2428; --soft: #5f6b76; --line: #dfe3e8; --band: #f5f7f9;
-  --done: #2f6fb0; --failed: #b83227; --late: #9a5800; --lost: #66717c; --running: #1f7a5c; }
-@media (prefers-color-scheme: dark) {
-  :root { --back: #14181c; --front: #e6eaee; --soft: #9aa6b2; --line: #2d343b; --band: #1a1f24;
-    --done: #3f7fc0; --failed: #c8463a; --late: #a8660a; --lost: #74808c; --running: #2a8a69; }
-}
+constexpr const char* kPageStyle = R"(<style>
+:root { color-scheme: light dark; --back: #ffffff; --front: #1f2428; --soft: #5f6b76; --line: #dfe3e8; }
+@media (prefers-color-scheme: dark) { :root { --back: #14181c; --front: #e6eaee; --soft: #9aa6b2; --line: #2d343b; } }
 body { margin: 24px; background: var(--back); color: var(--front); font: 14px system-ui, sans-serif; }
 h1 { font-size: 20px; margin: 0 0 4px; overflow-wrap: anywhere; }
 p { margin: 0 0 12px; color: var(--soft); }
-.legend { display: flex; flex-wrap: wrap; gap: 6px 18px; list-style: none; margin: 0 0 12px; padding: 0; }
-.legend svg { vertical-align: -2px; margin-right: 6px; }
-.chart { display: flex; width: fit-content; max-width: 100%; border: 1px solid var(--line); border-radius: 6px; overflow: hidden; }
-.plot { overflow-x: auto; flex: 1; }
-svg { display: block; } .legend svg { display: inline-block; }
-text { font: 11px system-ui, sans-serif; fill: var(--front); }
-.host { font-weight: 600; font-size: 12px; } .soft { fill: var(--soft); } .end { text-anchor: end; }
-.band { fill: var(--band); } .grid { stroke: var(--line); } .edge { stroke: var(--line); }
-.bar { stroke: var(--back); stroke-width: 0.5; }
-.done { fill: var(--done); } .failed { fill: var(--failed); } .late { fill: var(--late); }
-.lost { fill: var(--lost); } .running { fill: var(--running); } .mark { fill: url(#hatch); pointer-events: none; }
-.bar:hover { filter: brightness(1.25); } .name { fill: #ffffff; pointer-events: none; }
 </style>
-</head>
-<body>
+)";
+
+constexpr const char* kFigureStyle = R"(<style>
+.timeline { --band: #f5f7f9; --done: #2f6fb0; --failed: #b83227; --late: #9a5800; --lost: #66717c; --running: #1f7a5c; }
+@media (prefers-color-scheme: dark) {
+  .timeline { --band: #1a1f24; --done: #3f7fc0; --failed: #c8463a; --late: #a8660a; --lost: #74808c; --running: #2a8a69; }
+}
+.timeline .legend { display: flex; flex-wrap: wrap; gap: 6px 18px; list-style: none; margin: 0 0 12px; padding: 0; }
+.timeline .chart { display: flex; width: fit-content; max-width: 100%; border: 1px solid var(--line); border-radius: 6px; overflow: hidden; }
+.timeline .plot { overflow-x: auto; flex: 1; }
+.timeline svg { display: block; flex: none; } .timeline .legend svg { display: inline-block; vertical-align: -2px; margin-right: 6px; }
+.timeline text { font: 11px system-ui, sans-serif; fill: var(--front); }
+.timeline .host { font-weight: 600; font-size: 12px; } .timeline .soft { fill: var(--soft); } .timeline .end { text-anchor: end; }
+.timeline .band { fill: var(--band); opacity: 1; } .timeline .grid { stroke: var(--line); } .timeline .edge { stroke: var(--line); }
+.timeline .bar { stroke: var(--back); stroke-width: 0.5; }
+.timeline .done { fill: var(--done); } .timeline .failed { fill: var(--failed); } .timeline .late { fill: var(--late); }
+.timeline .lost { fill: var(--lost); } .timeline .running { fill: var(--running); }
+.timeline .mark { fill: url(#hatch); pointer-events: none; }
+.timeline .bar:hover { filter: brightness(1.25); } .timeline .name { fill: #ffffff; pointer-events: none; }
+@media (max-width: 560px) { .timeline .chart > svg { width: 150px; } }
+</style>
 )";
 
 constexpr const char* kHatch =
@@ -141,15 +144,19 @@ class TimelinePage {
   }
 
   std::string html(const std::string& title) {
-    std::string page = cat(kHead, "<title>", xml_text(title), "</title>\n", kStyle, "<h1>", xml_text(title),
-                           "</h1>\n<p>", summary(), "</p>\n", legend());
-    if (timeline_.rows.empty()) return page + "<p>Nothing has run.</p>\n</body>\n</html>\n";
+    return cat(kHead, "<title>", xml_text(title), "</title>\n", kPageStyle, kFigureStyle,
+               "</head>\n<body>\n<h1>", xml_text(title), "</h1>\n<p>", summary(), "</p>\n", figure(),
+               "</body>\n</html>\n");
+  }
+
+  std::string figure() {
+    if (timeline_.rows.empty()) return "<p>Nothing has run.</p>\n";
     for (const TimelineRow& row : timeline_.rows) draw_row(row);
     const int height = y_ + kAxisHeight;
-    page += cat("<div class=\"chart\">\n<svg width=\"", kLabelWidth, "\" height=\"", height, "\">\n", labels_,
-                "</svg>\n<div class=\"plot\">\n<svg width=\"", width_, "\" height=\"", height, "\">\n",
-                kHatch, "\n", bands_, axis(), bars_, "</svg>\n</div>\n</div>\n</body>\n</html>\n");
-    return page;
+    return cat("<div class=\"timeline\">\n", legend(), "<div class=\"chart\">\n<svg width=\"", kLabelWidth,
+               "\" height=\"", height, "\">\n", labels_, "</svg>\n<div class=\"plot\">\n<svg width=\"",
+               width_, "\" height=\"", height, "\">\n", kHatch, "\n", bands_, axis(), bars_,
+               "</svg>\n</div>\n</div>\n</div>\n");
   }
 
  private:
@@ -274,6 +281,16 @@ std::string timeline_html(const std::vector<Task>& tasks, const std::vector<Task
                           const Inventory& inventory, const std::string& title) {
   check_results(tasks, results);
   return TimelinePage(tasks, results, inventory).html(title);
+}
+
+std::string timeline_figure(const std::vector<Task>& tasks, const std::vector<TaskResult>& results,
+                            const Inventory& inventory) {
+  check_results(tasks, results);
+  return TimelinePage(tasks, results, inventory).figure();
+}
+
+const char* timeline_style() {
+  return kFigureStyle;
 }
 
 }  // namespace muster

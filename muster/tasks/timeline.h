@@ -17,4 +17,10 @@ namespace muster {
 std::string timeline_html(const std::vector<Task>& tasks, const std::vector<TaskResult>& results,
                           const Inventory& inventory, const std::string& title);
 
+// The picture alone, for a page of somebody else's that has timeline_style() in its head and says by
+// variables what its colours are (--back, --front, --soft, --line). Throws: as above.
+std::string timeline_figure(const std::vector<Task>& tasks, const std::vector<TaskResult>& results,
+                            const Inventory& inventory);
+const char* timeline_style();
+
 }  // namespace muster

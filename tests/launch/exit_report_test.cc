@@ -97,6 +97,26 @@ TEST(FailureCard, NamesTheFirstAndTheConsequences) {
   EXPECT_THAT(card, HasSubstr("/runs/job1/failure.json"));
 }
 
+// Who failed by its deadline is not who stayed away.
+TEST(FailureCard, SaysWhichRankLeftTheOthersPath) {
+  const std::vector<WorkerExit> exits = {ended(1, 1), ended(2, 0, SIGTERM, SIGTERM)};
+  FailureContext apart = context();
+  apart.divergences = {{.group = "world",
+                        .sequence = 2,
+                        .call = "all_reduce #2 f32[4]",
+                        .ranks = {2},
+                        .others = {0, 1},
+                        .where = "it was in tokenize"}};
+  EXPECT_THAT(failure_card(exits, apart),
+              HasSubstr("  apart     rank 2 left the common path first: never began all_reduce #2 f32[4] of "
+                        "world, which rank(s) 0, 1 began; it was in tokenize\n  then"));
+  const auto json = nlohmann::json::parse(failure_json(exits, apart));
+  EXPECT_EQ(json["divergences"][0]["kind"], "never_began");
+  EXPECT_EQ(json["divergences"][0]["ranks"], nlohmann::json({2}));
+  apart.divergences[0].ranks = {1};
+  EXPECT_THAT(failure_card(exits, apart), Not(HasSubstr("apart"))) << "the card is about that rank";
+}
+
 // A host that came or left makes another attempt, which no budget counts.
 TEST(FailureCard, RestartsAreNotAttempts) {
   FailureContext elastic = context();

@@ -73,6 +73,9 @@ TEST_F(RunFolder, AnUnusedFolderGoesAndLatestIsTheRunBefore) {
   set_age("older", 20);
   make_run_folder(run("new"));
   folder_.write("runs/new/plan.json", "{}");
+  folder_.write("runs/new/run.json", "{}");
+  fs::create_directories("runs/new/activity/0");
+  folder_.write("runs/new/activity/0/1", "what rank 1 did");
   remove_unused_run_folder(run("new"));
   EXPECT_FALSE(fs::exists("runs/new"));
   EXPECT_EQ(latest(), "old");

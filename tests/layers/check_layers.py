@@ -14,32 +14,34 @@ import sys
 # Folder -> the folders it may include directly. What those may include, it may include too.
 MAY_USE = {
     "base": [],
+    "trace": ["base"],
     "store": ["base"],
     "device": ["base"],
     "placement": ["device"],
     "supervise": ["base"],
-    "launch": ["placement", "supervise", "store"],
+    "launch": ["placement", "supervise", "store", "trace"],
     "cluster": ["launch"],
     "tasks": ["launch", "placement", "supervise"],
+    "report": ["tasks", "launch", "placement", "trace"],
     "shm": ["base"],
-    "comm": ["store", "shm"],
+    "comm": ["store", "shm", "trace"],
     "cuda": ["comm"],  # the CUDA and NCCL side of comm, a library of its own
     "mpi": ["comm"],  # what carries comm's operations over MPI, a library of its own for each MPI
     "ddp": ["comm"],
-    "data": ["base"],
+    "data": ["base", "trace"],
     "checkpoint files": ["base"],  # a part of checkpoint, see PARTS
     "checkpoint": ["comm", "checkpoint files"],
-    "parallel": ["comm", "ddp"],
+    "parallel": ["comm", "ddp", "checkpoint"],
     "train": ["ddp", "data", "checkpoint"],
     "run": ["comm", "data", "launch", "parallel", "train"],
     "bench": ["run", "ddp"],  # a program of its own
     "python": ["comm"],  # the module's C++ side, in python/muster
-    "cli": ["tasks", "cluster", "launch", "checkpoint files"],
+    "cli": ["report", "tasks", "cluster", "launch", "checkpoint files"],
 }
 # Files of a data plane's folder that know no LibTorch and belong to muster_control: a part with arrows of its own.
 PARTS = {
-    "checkpoint files": ("checkpoint", ["checkpoint_diff", "checkpoint_export", "checkpoint_view", "directory", "durable_file",
-                                        "manifest", "safetensors_file", "safetensors_header", "sha256", "shown_text"]),
+    "checkpoint files": ("checkpoint", ["checkpoint_diff", "checkpoint_export", "checkpoint_view", "directory", "durable_file", "elements", "lineage",
+                                        "manifest", "safetensors_file", "safetensors_header", "sha256", "shown_text", "tensor_source", "weight_files"]),
 }
 # The same for a single file that gathers more than its folder may; nothing in muster/ may include it.
 FILE_MAY_USE = {
@@ -49,7 +51,7 @@ FILE_MAY_USE = {
 MAY_ALSO_USE = {
     "bench": ["examples/02_gpt/gpt.h"],  # the model that is timed is the one that users read
 }
-CONTROL_PLANE = ["base", "store", "shm", "device", "placement", "supervise", "launch", "cluster", "tasks", "cli",
+CONTROL_PLANE = ["base", "trace", "store", "shm", "device", "placement", "supervise", "launch", "cluster", "tasks", "report", "cli",
                  "checkpoint files"]
 
 LIBTORCH = re.compile(r"(torch|ATen|c10|c10d|caffe2|gloo)/")

@@ -1,0 +1,125 @@
+#include "muster/cli/live_screen.h"
+
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/cli/watch.h"
+
+namespace muster {
+namespace {
+
+constexpr const char* kOtherScreen = "\x1b[?1049h\x1b[?25l\x1b[2J";  // and no cursor
+constexpr const char* kOwnScreen = "\x1b[?25h\x1b[?1049l";
+
+constexpr std::chrono::milliseconds kLongestPoll{60'000};
+
+// Source: sigaction(2), the ones that a user or the system ends or halts a program in the foreground by.
+sigset_t screen_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGWINCH}) sigaddset(&set, signal);
+  return set;
+}
+
+}  // namespace
+
+LiveScreen::LiveScreen(int fd) : fd_(fd), has_keys_(::isatty(STDIN_FILENO) == 1) {
+  const sigset_t mine = screen_signals();
+  pthread_sigmask(SIG_BLOCK, &mine, &before_);
+  signals_ = Fd(::signalfd(-1, &mine, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_.valid()) {
+    const int problem = errno;
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    fail_errno("cannot wait for signals", problem);
+  }
+  if (has_keys_) ::tcgetattr(STDIN_FILENO, &keys_before_);
+  take_terminal();
+}
+
+LiveScreen::~LiveScreen() {
+  give_terminal_back();
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+void LiveScreen::take_terminal() {
+  if (has_keys_) {
+    termios keys = keys_before_;
+    keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    ::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
+  }
+  write_all(fd_, kOtherScreen);
+}
+
+void LiveScreen::give_terminal_back() {
+  try {
+    write_all(fd_, kOwnScreen);
+  } catch (const Error&) {
+    // the terminal has gone
+  }
+  if (has_keys_) ::tcsetattr(STDIN_FILENO, TCSANOW, &keys_before_);
+}
+
+void LiveScreen::show(const std::string& text) {
+  winsize size{};
+  if (::ioctl(fd_, TIOCGWINSZ, &size) != 0) size = {};
+  const size_t rows = size.ws_row > 1 ? size.ws_row - 1U : 0;
+  std::string out = "\x1b[H";
+  for (const char c : fit_to_terminal(text, rows, size.ws_col)) {
+    if (c == '\n') out += "\x1b[K";
+    out += c;
+  }
+  write_all(fd_, out + "\x1b[J");
+}
+
+// False for one that ends.
+bool LiveScreen::take_signal() {
+  signalfd_siginfo got{};
+  while (::read(signals_.get(), &got, sizeof(got)) == static_cast<ssize_t>(sizeof(got))) {
+    if (got.ssi_signo == SIGWINCH) {
+      again_ = true;
+    } else if (got.ssi_signo == SIGTSTP) {  // Ctrl-Z: the shell gets its screen
+      give_terminal_back();
+      ::raise(SIGSTOP);
+      take_terminal();
+      again_ = true;
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool LiveScreen::take_keys() {
+  char keys[64];
+  const ssize_t got = ::read(STDIN_FILENO, keys, sizeof(keys));
+  if (got == 0) return false;  // the terminal has gone
+  for (ssize_t i = 0; i < got; ++i) {
+    if (keys[i] == 'q' || keys[i] == 'Q') return false;
+    if (keys[i] == ' ' || keys[i] == '\n') again_ = true;
+  }
+  return true;
+}
+
+bool LiveScreen::wait(std::chrono::milliseconds duration) {
+  const Deadline deadline(duration);
+  while (!deadline.passed() && !std::exchange(again_, false)) {
+    pollfd watched[] = {{.fd = signals_.get(), .events = POLLIN, .revents = 0},
+                        {.fd = has_keys_ ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0}};
+    const int ready = ::poll(watched, 2, static_cast<int>(std::min(kLongestPoll, deadline.left()).count()));
+    if (ready < 0 && errno != EINTR) fail_errno("cannot wait for keys", errno);
+    if (ready <= 0) continue;
+    if (watched[0].revents != 0 && !take_signal()) return false;
+    if (watched[1].revents != 0 && !take_keys()) return false;
+  }
+  return true;
+}
+
+}  // namespace muster

@@ -1,0 +1,45 @@
+// A terminal that shows a changing text until a key or a signal ends it, and is afterwards as it was before.
+// For `muster top`.
+#pragma once
+
+#include <signal.h>
+#include <termios.h>
+
+#include <chrono>
+#include <string>
+
+#include "muster/base/fd.h"
+
+namespace muster {
+
+class LiveScreen {
+ public:
+  // Takes the terminal `fd`, and keys from standard input where that is a terminal too: the other screen, no
+  // echo. SIGINT, SIGTERM, SIGHUP and SIGTSTP are this object's until it goes.
+  explicit LiveScreen(int fd);
+  ~LiveScreen();
+  LiveScreen(const LiveScreen&) = delete;
+  LiveScreen& operator=(const LiveScreen&) = delete;
+
+  // As much of the text as the terminal has room for. Throws: io.
+  void show(const std::string& text);
+
+  // False when the user has seen enough: q, Ctrl-C, or a signal that ends. Blocking: at most so long; less
+  // when the window has another size.
+  bool wait(std::chrono::milliseconds duration);
+
+ private:
+  void take_terminal();
+  void give_terminal_back();
+  bool take_signal();
+  bool take_keys();
+
+  const int fd_;
+  const bool has_keys_;
+  sigset_t before_{};
+  termios keys_before_{};
+  Fd signals_;
+  bool again_ = false;  // draw at once
+};
+
+}  // namespace muster

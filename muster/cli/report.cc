@@ -1,0 +1,74 @@
+#include "muster/cli/report.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/cli/usage.h"
+#include "muster/launch/run_folder.h"
+#include "muster/report/report.h"
+
+namespace muster {
+
+namespace {
+
+constexpr const char* kReportExamples = R"(Examples:
+  muster report                          the newest run here, into runs/latest/report.html
+  muster report runs/digits              that one; of a job or of muster tasks
+  muster report --out page.html          into this file
+  muster report --ranks                  which rank left the others' collectives first
+  muster report --json | jq .outcome     the same for programs
+)";
+
+struct ReportOptions {
+  std::string folder = "runs/latest";
+  std::string out;
+  bool json = false;
+  bool ranks = false;
+};
+
+void write_page(const ReportOptions& options, const std::string& folder, const std::string& html) {
+  const std::string path = options.out.empty() ? folder + "/report.html" : options.out;
+  try {
+    write_file(path, html);
+  } catch (const Error& error) {
+    fail_usage(cat("--out: expected a file that can be written, got '", printable(path), "' (", error.what(),
+                   "); give another with --out"));
+  }
+  write_all(STDOUT_FILENO, printable(path) + "\n");
+}
+
+}  // namespace
+
+void add_report(CLI::App& app, int* exit_code) {
+  CLI::App* const command =
+      app.add_subcommand("report", "Make a page of a run: curves, attempts, failures, placement");
+  command->footer(kReportExamples);
+  const auto options = std::make_shared<ReportOptions>();
+  command->add_option("RUN_DIR", options->folder, "The run's folder [runs/latest]");
+  auto* const json = command->add_flag("--json", options->json, "Print the same as JSON instead");
+  auto* const ranks =
+      command->add_flag("--ranks", options->ranks, "Print where ranks left the others' collectives instead")
+          ->excludes(json);
+  command->add_option("--out", options->out, "The page's file [RUN_DIR/report.html]")
+      ->type_name("FILE")
+      ->excludes(json)
+      ->excludes(ranks);
+  command->callback([options, exit_code] {
+    const std::string folder = resolve_run_folder(options->folder);
+    *exit_code = 0;
+    if (options->ranks) return write_all(STDOUT_FILENO, ranks_report(folder));
+    const RunReport report = make_report(folder);
+    if (options->json) {
+      write_all(STDOUT_FILENO, report.json);
+    } else {
+      write_page(*options, folder, report.html);
+    }
+  });
+}
+
+}  // namespace muster

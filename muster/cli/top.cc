@@ -1,0 +1,166 @@
+#include "muster/cli/top.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "muster/base/env.h"
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/cli/live_screen.h"
+#include "muster/cli/usage.h"
+#include "muster/cli/value_flags.h"
+#include "muster/cli/watch.h"
+#include "muster/launch/job_registry.h"
+#include "muster/launch/run_folder.h"
+#include "muster/report/report.h"
+#include "muster/report/top.h"
+#include "muster/report/top_text.h"
+#include "muster/supervise/live_lines.h"
+
+namespace muster {
+
+namespace {
+
+constexpr const char* kTopExamples = R"(Examples:
+  muster top                  your newest running job, each second; q ends it
+  muster top 4f2a             the job whose id begins so; or by the launcher's pid
+  muster top runs/digits      the one in that folder, also when it has ended
+  muster top --once           one table
+  muster top --json           the same once, for programs
+  muster top --prometheus > /var/lib/node_exporter/muster.prom
+)";
+
+// What a rank uses of a CPU is a difference.
+constexpr std::chrono::milliseconds kFirstGlance{200};
+
+struct TopOptions {
+  std::string target;
+  bool once = false;
+  bool json = false;
+  bool prometheus = false;
+  std::string interval = "1s";
+};
+
+struct TopTarget {
+  std::string run_dir;
+  std::optional<JobNote> job;
+};
+
+bool names_a_folder(const std::string& text) {
+  std::error_code error;
+  return text.find('/') != std::string::npos || std::filesystem::is_directory(text, error);
+}
+
+TopTarget folder_target(const std::string& path, const std::vector<JobNote>& jobs) {
+  TopTarget target{.run_dir = resolve_run_folder(path), .job = {}};
+  for (const JobNote& job : jobs) {
+    if (job.run_dir == target.run_dir) target.job = job;
+  }
+  std::error_code error;
+  for (const char* const name : {"plan.json", "run.json", "activity"}) {
+    if (std::filesystem::exists(target.run_dir + "/" + name, error)) return target;
+  }
+  fail_usage(cat("expected a job's id, or the folder of one, got '", printable(path),
+                 "', which has no plan.json, run.json or activity; see `muster ps`"));
+}
+
+TopTarget target_of(const std::string& text) {
+  const std::vector<JobNote> jobs = running_jobs();
+  if (!text.empty() && names_a_folder(text)) return folder_target(text, jobs);
+  if (!text.empty()) {
+    const JobNote& job = find_job(jobs, text);
+    return {job.run_dir, job};
+  }
+  if (jobs.empty()) {
+    throw Error(
+        ErrorCode::failed_precondition,
+        "expected a running job of yours on this host, got none; muster top RUN_DIR shows how one ended");
+  }
+  return {jobs.back().run_dir, jobs.back()};
+}
+
+// A moment between two looks, so that shares of the CPU are those of now.
+TopView glance(TopSampler& sampler) {
+  TopView first = sampler.sample();
+  if (!first.running) return first;
+  ::usleep(static_cast<useconds_t>(std::chrono::microseconds(kFirstGlance).count()));
+  return sampler.sample();
+}
+
+// Until the user has seen enough, or the job has ended: then its last state stays on the screen.
+void show_live(TopSampler& sampler, std::chrono::milliseconds interval) {
+  std::string last;
+  {
+    LiveScreen screen(STDOUT_FILENO);
+    for (auto pause = std::min(interval, kFirstGlance);; pause = interval) {
+      const TopView view = sampler.sample();
+      last = top_table(view);
+      if (!view.running) break;
+      screen.show(last + "\nq: quit\n");
+      if (!screen.wait(pause)) break;
+    }
+  }
+  write_all(STDOUT_FILENO, last);
+}
+
+void show_lines(TopSampler& sampler, std::chrono::milliseconds interval) {
+  TopView view = glance(sampler);
+  bool running = view.running;
+  write_all(STDOUT_FILENO, top_table(view));
+  if (!running) return;
+  // `watch` ends by SIGINT; the job's end ends it too, at the next text.
+  struct Ended {};
+  try {
+    watch(STDOUT_FILENO,
+          [&] {
+            if (!running) throw Ended();
+            view = sampler.sample();
+            running = view.running;
+            return cat("----\n", top_table(view));
+          },
+          {.interval = interval, .separator = ""});
+  } catch (const Ended&) {
+    return;
+  }
+}
+
+void show_top(const TopOptions& options) {
+  const auto interval = parse_duration(options.interval, "--interval");
+  if (interval < std::chrono::milliseconds(100))
+    fail_usage(cat("--interval: expected 100ms or more, got ", options.interval));
+  TopTarget target = target_of(options.target);
+  TopSampler sampler(target.run_dir, target.job);
+  if (options.json) return write_all(STDOUT_FILENO, top_json(glance(sampler)));
+  if (options.prometheus) return write_all(STDOUT_FILENO, top_prometheus(glance(sampler)));
+  if (options.once || !target.job) return write_all(STDOUT_FILENO, top_table(glance(sampler)));
+  const bool live = ::isatty(STDOUT_FILENO) == 1 && draws_anew(get_env("TERM").value_or(""));
+  return live ? show_live(sampler, interval) : show_lines(sampler, interval);
+}
+
+}  // namespace
+
+void add_top(CLI::App& app, int* exit_code) {
+  CLI::App* const command = app.add_subcommand("top", "Watch the ranks of a running job");
+  command->footer(kTopExamples);
+  const auto options = std::make_shared<TopOptions>();
+  command->add_option("JOB", options->target,
+                      "A job's id or its beginning, its launcher's pid, or its run's folder");
+  auto* const once = command->add_flag("--once", options->once, "One table, then end");
+  auto* const json = command->add_flag("--json", options->json, "Once, as JSON")->excludes(once);
+  command->add_flag("--prometheus", options->prometheus, "Once, in Prometheus' text format")
+      ->excludes(once)
+      ->excludes(json);
+  command->add_option("--interval", options->interval, "Time between two looks [1s]")->type_name("TIME");
+  command->callback([options, exit_code] {
+    show_top(*options);
+    *exit_code = 0;
+  });
+}
+
+}  // namespace muster

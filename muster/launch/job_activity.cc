@@ -1,0 +1,89 @@
+#include "muster/launch/job_activity.h"
+
+#include <filesystem>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/trace/activity_clock.h"
+#include "muster/trace/breakdown.h"
+#include "muster/trace/merge_trace.h"
+#include "muster/trace/read_activity.h"
+
+namespace muster {
+
+namespace {
+
+std::string clocks_text(const MergedTrace& trace) {
+  if (trace.uncertainty_ns < 0) return "; clocks of several hosts were not compared";
+  if (trace.uncertainty_ns == 0) return "";
+  return cat("; clocks of other hosts to within ",
+             format_duration(std::chrono::nanoseconds(trace.uncertainty_ns)));
+}
+
+std::string missing_text(const MergedTrace& trace) {
+  const auto missing = trace.world_size - static_cast<int>(trace.ranks.size());
+  std::string text;
+  if (missing > 0) text += cat("; ", plural(missing, "rank"), " of other hosts left theirs there");
+  if (trace.lost > 0) text += cat("; ", trace.lost, " events had no room");
+  return text;
+}
+
+bool is_first_hosts_to_merge(const std::string& run_dir) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator attempt(std::filesystem::path(run_dir) / "trace", error), end;
+       !error && attempt != end; attempt.increment(error)) {
+    if (std::filesystem::exists(attempt->path() / "0", error)) return true;
+  }
+  return false;
+}
+
+void tell_trace(const JobFacts& job, bool first_host) {
+  if (!first_host && is_first_hosts_to_merge(job.work_dir)) return;
+  const auto trace = merge_trace(job.work_dir);
+  if (!trace) return;
+  log(LogLevel::info, cat("trace: ", trace->path, ", ", trace->events, " events of ",
+                          plural(static_cast<int64_t>(trace->ranks.size()), "rank"), clocks_text(*trace),
+                          missing_text(*trace), "; open it at ui.perfetto.dev"));
+}
+
+std::vector<ActivityView> readable_views(const std::string& run_dir, int attempt) {
+  std::vector<ActivityView> views;
+  for (const ActivityFile& file : activity_files(run_dir, attempt)) {
+    try {
+      views.push_back(read_activity(file.path));
+    } catch (const Error&) {
+      continue;  // it is somebody else's
+    }
+  }
+  return views;
+}
+
+// Of the ranks that this host's folder has.
+void tell_breakdown(const JobFacts& job, int attempt, bool quiet) {
+  const auto breakdown = breakdown_of(readable_views(job.work_dir, attempt), activity_now());
+  if (!breakdown) return;
+  write_file(job.work_dir + "/breakdown.json", breakdown->json());
+  if (quiet) return;
+  for (const std::string& line : breakdown->lines()) log(LogLevel::info, line);
+}
+
+template <class Tell>
+void log_errors_of(const Tell& tell) {
+  try {
+    tell();
+  } catch (const std::exception& error) {
+    log(LogLevel::error, error.what());
+  }
+}
+
+}  // namespace
+
+void tell_activity(const JobFacts& job, int attempt, bool quiet, bool first_host) {
+  if (first_host) log_errors_of([&] { tell_breakdown(job, attempt, quiet); });
+  log_errors_of([&] { tell_trace(job, first_host); });
+}
+
+}  // namespace muster

@@ -1,0 +1,124 @@
+#include "muster/launch/run_recorder.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/base/version.h"
+#include "muster/launch/exit_report.h"
+
+namespace muster {
+
+namespace {
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// The folder's record, to go on with. One that cannot be read is another program's, and is replaced.
+RunRecord earlier_record(const std::string& run_dir) {
+  try {
+    return read_run_record(run_dir).value_or(RunRecord());
+  } catch (const Error& error) {
+    log(LogLevel::warn, cat(error.message(), "; the record begins anew"));
+    return {};
+  }
+}
+
+bool is_this_job(const LaunchRecord& launch, const JobFacts& job) {
+  return !launch.ended && launch.run_id == job.run_id && job.run_id != "none";
+}
+
+}  // namespace
+
+std::string run_record_path(const std::string& run_dir) {
+  return run_dir + "/run.json";
+}
+
+std::optional<RunRecord> read_run_record(const std::string& run_dir) {
+  const std::string path = run_record_path(run_dir);
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::nullopt;
+  return run_record_from_json(read_small_file(path), path);
+}
+
+RunRecorder::RunRecorder(const LaunchOptions& options, const JobFacts& job, const std::string& host,
+                         const Inventory* machine)
+    : path_(run_record_path(job.run_dir)), record_(earlier_record(job.run_dir)) {
+  record_.machine.reset();
+  if (machine != nullptr) record_.machine = *machine;
+  if (!record_.launches.empty() && is_this_job(launch(), job)) return;
+  std::error_code error;
+  LaunchRecord launch{
+      .run_id = job.run_id,
+      .argv = options.argv,
+      .work_dir = options.work_dir.empty() ? std::filesystem::current_path(error).string() : options.work_dir,
+      .host = host,
+      .muster_version = version(),
+      .pid = ::getpid(),
+      .max_restarts = options.max_restarts,
+      .began = seconds_since_1970()};
+  for (const ProgramRanks& more : options.more_programs) launch.more_argvs.push_back(more.argv);
+  record_.launches.push_back(std::move(launch));
+}
+
+RunRecorder::~RunRecorder() {
+  if (!finished_) finish(1, "failed");
+}
+
+void RunRecorder::begin_attempt(int attempt, bool in_place) {
+  launch().attempts.push_back({.attempt = attempt, .in_place = in_place, .began = seconds_since_1970()});
+  if (launch().attempts.size() > kMostAttempts) launch().attempts.erase(launch().attempts.begin());
+  write();
+}
+
+void RunRecorder::end_attempt(const std::vector<WorkerExit>& exits, const std::string& fault) {
+  if (launch().attempts.empty()) return;
+  AttemptRecord& attempt = launch().attempts.back();
+  attempt.ended = seconds_since_1970();
+  if (!fault.empty()) attempt.fault = fault;
+  attempt.exits = exits;
+  for (WorkerExit& exit : attempt.exits) {  // failure.json and the logs have them
+    exit.stack.clear();
+    exit.last_lines.clear();
+  }
+}
+
+void RunRecorder::explain(int attempt, const std::string& why) {
+  for (AttemptRecord& one : launch().attempts) {
+    if (one.attempt == attempt && one.fault.empty()) one.fault = why;
+  }
+}
+
+int RunRecorder::finish(int exit_code, const char* outcome) {
+  finished_ = true;
+  launch().ended = seconds_since_1970();
+  launch().exit_code = exit_code;
+  launch().outcome = outcome;
+  write();
+  return exit_code;
+}
+
+void RunRecorder::write() {
+  try {
+    write_file(path_, run_record_to_json(record_));
+  } catch (const std::exception& error) {
+    if (!std::exchange(warned_, true)) log(LogLevel::warn, cat("no record of the run: ", error.what()));
+  }
+}
+
+const char* outcome_of(int exit_code, const std::vector<WorkerExit>& exits) {
+  if (exit_code == 0) return "done";
+  if (exit_code == kStoppedExitCode && have_stopped(exits)) return "stopped";
+  if (first_failure(exits) != nullptr) return "failed";
+  if (exit_code == kTimeLimitExitCode) return "time limit";
+  return exit_code > 128 ? "stopped" : "failed";
+}
+
+}  // namespace muster

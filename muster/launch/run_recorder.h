@@ -1,0 +1,59 @@
+// Keeps run.json of a run's folder up to date while a job goes on. For launchers; a folder that cannot be
+// written does not hold up a job.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/launch/agent.h"
+#include "muster/launch/run_record.h"
+#include "muster/launch/worker_spec.h"
+
+namespace muster {
+
+std::string run_record_path(const std::string& run_dir);
+
+// The record that the folder has; nothing when it has none. Throws: invalid_argument when that is no record;
+// io.
+std::optional<RunRecord> read_run_record(const std::string& run_dir);
+
+class RunRecorder {
+ public:
+  // Adds a launch to those that the folder's record has; to the last of them when that is this job's and has
+  // not ended (a job of several hosts may go on under another of them). `host`: this one. `machine`: null
+  // where hosts are several.
+  RunRecorder(const LaunchOptions& options, const JobFacts& job, const std::string& host,
+              const Inventory* machine);
+  RunRecorder(const RunRecorder&) = delete;
+  RunRecorder& operator=(const RunRecorder&) = delete;
+  // A job that has not ended otherwise, as by an exception, has failed.
+  ~RunRecorder();
+
+  // `in_place`: only the ranks that failed before are started.
+  void begin_attempt(int attempt, bool in_place = false);
+  void end_attempt(const std::vector<WorkerExit>& exits, const std::string& fault);
+
+  // Why an attempt was ended on this host, where none of its own ranks is the cause.
+  void explain(int attempt, const std::string& why);
+
+  // Gives `exit_code` back.
+  int finish(int exit_code, const char* outcome);
+
+  // This host takes no more part: the job may go on, and another host keeps its record.
+  void hand_over() { finished_ = true; }
+
+ private:
+  LaunchRecord& launch() { return record_.launches.back(); }
+  void write();
+
+  std::string path_;
+  RunRecord record_;
+  bool finished_ = false;
+  bool warned_ = false;
+};
+
+// "done", "failed", "stopped" or "time limit": of a job with this exit code whose last attempt ended so.
+const char* outcome_of(int exit_code, const std::vector<WorkerExit>& exits);
+
+}  // namespace muster

@@ -1,0 +1,63 @@
+#include <set>
+
+#include "muster/base/shell.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/report/html.h"
+#include "muster/report/job_sections.h"
+
+namespace muster {
+namespace {
+
+std::string command_of(const std::vector<std::string>& argv) {
+  std::vector<std::string> words;
+  for (const std::string& word : argv) {
+    const bool plain = !word.empty() && word.find_first_not_of(
+                                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                            "0123456789_-./=:,+@%") == std::string::npos;
+    words.push_back(plain ? word : shell_quoted(word));
+  }
+  return join(words, " ");
+}
+
+std::string hosts_of(const JobRun& run) {
+  std::vector<std::string> hosts;
+  if (run.plan) {
+    std::set<std::string> seen;
+    for (const RankPlan& rank : run.plan->ranks) {
+      if (seen.insert(rank.host).second) hosts.push_back(rank.host);
+    }
+  }
+  return join_first(hosts, ", ", 16);
+}
+
+std::string machine_of(const Host& host) {
+  std::string text = plural(host.num_cores, "core");
+  if (!host.gpus.empty())
+    text += cat(", ", plural(host.gpus.size(), "GPU"), " (", host.gpus.front().model, ")");
+  if (!host.driver_version.empty()) text += cat(", driver ", host.driver_version);
+  return host.gpus.empty() && !host.gpu_note.empty() ? cat(text, "; ", host.gpu_note) : text;
+}
+
+}  // namespace
+
+std::string environment_section(const JobRun& run) {
+  std::vector<Fact> facts;
+  if (const LaunchRecord* const launch = run.last_launch()) {
+    facts.push_back({"Command", command_of(launch->argv), true});
+    for (const auto& more : launch->more_argvs) facts.push_back({"And", command_of(more), true});
+    facts.push_back({"Ran in", launch->work_dir, true});
+    facts.push_back({"Run", launch->run_id});
+    facts.push_back({"Started", wall_time_text(launch->began)});
+    facts.push_back({"Ended", launch->ended ? wall_time_text(*launch->ended) : ""});
+    facts.push_back({"Launcher", cat("host ", launch->host, ", pid ", launch->pid)});
+    facts.push_back({"muster", launch->muster_version});
+  }
+  facts.push_back({"Hosts", hosts_of(run)});
+  if (run.record.machine && run.record.machine->hosts.size() == 1)
+    facts.push_back({"Machine", machine_of(run.record.machine->hosts.front())});
+  facts.push_back({"Folder", run.folder, true});
+  return html_section("environment", "Environment", html_facts(facts));
+}
+
+}  // namespace muster

@@ -1,0 +1,44 @@
+#include "muster/base/strings.h"
+#include "muster/launch/exit_report.h"
+#include "muster/launch/failure_meaning.h"
+#include "muster/placement/svg_canvas.h"
+#include "muster/report/html.h"
+#include "muster/report/job_sections.h"
+
+namespace muster {
+namespace {
+
+std::string ends_table(const std::vector<WorkerExit>& exits) {
+  std::vector<std::vector<std::string>> rows;
+  rows.reserve(exits.size());
+  for (const WorkerExit& exit : exits) {
+    rows.push_back({cat(exit.rank), exit.host, exit.device, describe_end(exit),
+                    span_text(static_cast<double>(exit.after.count()) / 1000),
+                    exit.message.substr(0, exit.message.find('\n'))});
+  }
+  return html_table({{"rank", true}, {"host"}, {"device"}, {"end"}, {"after", true}, {"error"}}, rows);
+}
+
+}  // namespace
+
+std::string failure_section(const JobRun& run) {
+  if (!run.failure) return {};
+  const JobFailure& failure = *run.failure;
+  std::string html;
+  if (!failure.fault.empty()) {
+    html += cat("<p class=\"cause bad\">", xml_text(failure.fault), "</p>\n");
+  } else if (!failure.exits.empty()) {
+    const WorkerExit& first = failure.exits.front();
+    html += cat("<p class=\"cause bad\">rank ", first.rank, ": ", xml_text(cause_and_error(first)), "</p>\n");
+    if (const std::string meaning = failure_meaning(first); !meaning.empty())
+      html += cat("<p>", xml_text(meaning), "</p>\n");
+  }
+  for (const std::string& sentence : run.divergences) html += cat("<p>", xml_text(sentence), "</p>\n");
+  if (!failure.card.empty()) html += cat("<pre>", html_lines(failure.card), "</pre>\n");
+  if (failure.exits.size() > 1)
+    html +=
+        cat("<details><summary>How every rank ended</summary>\n", ends_table(failure.exits), "</details>\n");
+  return html_section("failure", "Failure", html);
+}
+
+}  // namespace muster

@@ -1,0 +1,119 @@
+#include "muster/report/job_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "muster/launch/worker_exit_json.h"
+#include "muster/placement/plan_json.h"
+#include "muster/report/rank_work.h"
+
+namespace muster {
+namespace {
+
+using ReportJson = nlohmann::ordered_json;
+
+ReportJson number_json(const std::optional<double>& number) {
+  return number ? ReportJson(*number) : ReportJson();
+}
+
+ReportJson series_json(const Series& series) {
+  ReportJson points = ReportJson::array();
+  for (const SeriesPoint& point : series.points)
+    points.push_back({point.step, point.mean, point.low, point.high, point.count});
+  ReportJson json = {
+      {"name", series.name}, {"num_values", series.num_values}, {"num_missing", series.num_missing}};
+  if (series.num_values > 0) {
+    json["first"] = series.first;
+    json["last"] = series.last;
+    json["last_step"] = series.last_step;
+    json["least"] = series.least;
+    json["least_step"] = series.least_step;
+    json["most"] = series.most;
+    json["most_step"] = series.most_step;
+  }
+  json["points"] = std::move(points);
+  return json;
+}
+
+ReportJson metrics_json(const MetricsFile& metrics) {
+  ReportJson series = ReportJson::array();
+  for (const Series& one : metrics.series) series.push_back(series_json(one));
+  return {{"found", metrics.found},
+          {"has_steps", metrics.has_steps},
+          {"num_lines", metrics.num_lines},
+          {"num_broken", metrics.num_broken},
+          {"first_broken", metrics.num_broken > 0 ? ReportJson(metrics.first_broken) : ReportJson()},
+          {"cut", metrics.cut},
+          {"series_left_out", metrics.series_left_out},
+          {"series", std::move(series)}};
+}
+
+ReportJson failure_json_of(const JobFailure& failure) {
+  ReportJson exits = ReportJson::array();
+  for (const WorkerExit& exit : failure.exits) exits.push_back(to_json(exit));
+  return {{"time", failure.time},
+          {"attempt", failure.attempt},
+          {"exit_code", failure.exit_code ? ReportJson(*failure.exit_code) : ReportJson()},
+          {"fault", failure.fault},
+          {"exits", std::move(exits)},
+          {"card", failure.card}};
+}
+
+ReportJson call_json(const CallView& call) {
+  return {{"number", call.number},
+          {"group", call.group},
+          {"text", call.text()},
+          {"bytes", call.bytes},
+          {"begin_ns", call.begin_ns},
+          {"end_ns", call.end_ns ? ReportJson(*call.end_ns) : ReportJson()},
+          {"failed", call.state == CallView::State::failed}};
+}
+
+ReportJson ranks_json(const JobRun& run) {
+  ReportJson ranks = ReportJson::array();
+  for (const ActivityView& view : run.ranks) {
+    const int64_t until = run.goes_on && !view.closed_ns ? run.now_ns : last_sign_ns(view);
+    const TimeShares shares = time_shares(view, until);
+    ReportJson seconds = ReportJson::object();
+    for (size_t i = 0; i < kActivityCategories; ++i)
+      seconds[to_string(static_cast<Category>(i))] = shares.seconds.at(i);
+    ReportJson calls = ReportJson::array();
+    for (const CallView& call : view.calls) calls.push_back(call_json(call));
+    ranks.push_back({{"rank", view.rank},
+                     {"host", view.host},
+                     {"device", view.device},
+                     {"attempt", view.attempt},
+                     {"closed", view.closed_ns.has_value()},
+                     {"step", view.step},
+                     {"samples", view.samples},
+                     {"seconds", std::move(seconds)},
+                     {"seconds_per_step", number_json(seconds_per_step(view))},
+                     {"samples_per_second", number_json(samples_per_second(view))},
+                     {"doing", doing_text(view)},
+                     {"unix_minus_monotonic_ns", view.unix_minus_monotonic_ns},
+                     {"num_calls", view.num_calls},
+                     {"calls", std::move(calls)}});
+  }
+  return ranks;
+}
+
+}  // namespace
+
+std::string job_report_json(const JobRun& run) {
+  const ReportJson record = ReportJson::parse(run_record_to_json(run.record));
+  const ReportJson document = {{"schema", "muster.report/1"},
+                               {"kind", "job"},
+                               {"folder", run.folder},
+                               {"title", title_of(run)},
+                               {"outcome", outcome_of(run)},
+                               {"problems", run.problems},
+                               {"launches", record.at("launches")},
+                               {"machine", record.at("machine")},
+                               {"plan", run.plan ? ReportJson::parse(plan_to_json(*run.plan)) : ReportJson()},
+                               {"failure", run.failure ? failure_json_of(*run.failure) : ReportJson()},
+                               {"metrics", metrics_json(run.metrics)},
+                               {"divergences", run.divergences},
+                               {"ranks", ranks_json(run)}};
+  return document.dump(1, ' ', false, ReportJson::error_handler_t::replace) + "\n";
+}
+
+}  // namespace muster

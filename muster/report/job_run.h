@@ -1,0 +1,55 @@
+// All that a job's run folder tells, as one value: what `muster report` shows and prints as JSON. Reading is
+// here; the page is job_page.h's part.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/launch/run_record.h"
+#include "muster/placement/plan.h"
+#include "muster/report/metrics_file.h"
+#include "muster/trace/read_activity.h"
+
+namespace muster {
+
+struct JobFailure {
+  std::string time = {};
+  int attempt = 0;
+  std::optional<int> exit_code = {};
+  std::string fault = {};
+  std::vector<WorkerExit> exits = {};  // the first to fail before the others
+  std::string card = {};               // what the launcher printed
+};
+
+struct JobRun {
+  std::string folder = {};  // absolute
+  RunRecord record = {};    // without launches where the folder has none
+  std::optional<Plan> plan = {};
+  std::optional<JobFailure> failure = {};
+  MetricsFile metrics = {};
+  bool goes_on = false;                  // a launcher of this host runs it
+  int64_t now_ns = 0;                    // by this host's monotonic clock
+  std::vector<ActivityView> ranks = {};  // of the last attempt, by rank; empty where none has written a file
+  std::vector<std::string> divergences = {};  // where ranks left the others' collectives; a sentence each
+  std::vector<std::string> problems = {};     // what could not be read, a line each
+
+  const LaunchRecord* last_launch() const {
+    return record.launches.empty() ? nullptr : &record.launches.back();
+  }
+};
+
+// Whether the folder holds anything that a job's launcher or a training program writes.
+bool is_job_run(const std::string& folder);
+
+// What cannot be read of it is among the problems.
+JobRun read_job_run(const std::string& folder);
+
+// "done", "failed", "stopped", "time limit", "running", "killed" (its launcher has not told its end), or
+// "unknown".
+std::string outcome_of(const JobRun& run);
+
+// What the run is called: its program's name, or the folder's.
+std::string title_of(const JobRun& run);
+
+}  // namespace muster

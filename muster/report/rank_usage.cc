@@ -1,0 +1,136 @@
+#include "muster/report/rank_usage.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMostEnvironment = size_t{1} << 20;
+
+struct ProcStat {
+  int pid = 0;
+  int group = 0;
+  char state = '?';
+  double cpu_seconds = 0;
+  double started_seconds = 0;  // since boot
+  uint64_t memory_bytes = 0;
+};
+
+template <class Number>
+Number number_at(const std::vector<std::string>& fields, size_t place) {
+  Number value = 0;
+  if (place < fields.size()) {
+    const std::string& text = fields[place];
+    std::from_chars(text.data(), text.data() + text.size(), value);
+  }
+  return value;
+}
+
+// Source: proc(5), /proc/pid/stat. The name, in parentheses, may hold anything.
+std::optional<ProcStat> stat_of(int pid) {
+  std::string text;
+  try {
+    text = read_file(cat("/proc/", pid, "/stat"), 4096);
+  } catch (const Error&) {
+    return std::nullopt;  // it has ended meanwhile
+  }
+  const size_t end = text.rfind(')');
+  if (end == std::string::npos || end + 2 >= text.size()) return std::nullopt;
+  const std::vector<std::string> fields = split(std::string_view(text).substr(end + 2), ' ');  // from "state"
+  static const auto ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
+  static const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  ProcStat stat{
+      .pid = pid, .group = number_at<int>(fields, 2), .state = fields[0].empty() ? '?' : fields[0][0]};
+  stat.cpu_seconds = (number_at<double>(fields, 11) + number_at<double>(fields, 12)) / ticks;
+  stat.started_seconds = number_at<double>(fields, 19) / ticks;
+  stat.memory_bytes = number_at<uint64_t>(fields, 21) * page;
+  return stat;
+}
+
+std::vector<ProcStat> all_processes() {
+  std::vector<ProcStat> all;
+  std::error_code error;
+  for (fs::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
+    const auto pid = parse_int(entry->path().filename().string());
+    if (!pid || *pid <= 0 || *pid > INT32_MAX) continue;
+    if (const auto stat = stat_of(static_cast<int>(*pid))) all.push_back(*stat);
+  }
+  if (error) throw Error(ErrorCode::io, cat("cannot read /proc: ", error.message()));
+  return all;
+}
+
+struct RankIdentity {
+  int rank = -1;
+  int attempt = 0;
+};
+
+std::optional<RankIdentity> identity_of(int pid, const std::string& run_dir) {
+  std::string environment;
+  try {
+    environment = read_file(cat("/proc/", pid, "/environ"), kMostEnvironment);
+  } catch (const Error&) {
+    return std::nullopt;  // another user's, or gone
+  }
+  bool is_of_job = false;
+  RankIdentity identity;
+  for (const std::string& variable : split(environment, '\0')) {
+    if (variable == cat("MUSTER_RUN_DIR=", run_dir)) is_of_job = true;
+    if (variable.starts_with("RANK="))
+      identity.rank = static_cast<int>(parse_int(variable.substr(5)).value_or(-1));
+    if (variable.starts_with("MUSTER_ATTEMPT="))
+      identity.attempt = static_cast<int>(parse_int(variable.substr(15)).value_or(0));
+  }
+  if (!is_of_job || identity.rank < 0) return std::nullopt;
+  return identity;
+}
+
+double seconds_since_boot() {
+  try {
+    const std::string text = read_file("/proc/uptime", 256);
+    double value = 0;
+    std::from_chars(text.data(), text.data() + text.size(), value);
+    return value;
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
+}  // namespace
+
+std::map<int, RankUsage> find_rank_usage(const std::string& run_dir) {
+  const std::vector<ProcStat> all = all_processes();
+  const double now = seconds_since_boot();
+  std::map<int, RankUsage> ranks;
+  std::map<int, int> attempts;
+  for (const ProcStat& leader : all) {
+    if (leader.pid != leader.group || leader.state == 'Z') continue;  // every rank leads its group
+    const auto identity = identity_of(leader.pid, run_dir);
+    if (!identity) continue;
+    const auto known = attempts.find(identity->rank);
+    if (known != attempts.end() && known->second > identity->attempt) continue;
+    attempts[identity->rank] = identity->attempt;
+    RankUsage process{.pid = leader.pid, .stopped = leader.state == 'T' || leader.state == 't'};
+    process.age_seconds = now - leader.started_seconds;
+    for (const ProcStat& one : all) {
+      if (one.group != leader.pid) continue;
+      process.cpu_seconds += one.cpu_seconds;
+      process.memory_bytes += one.memory_bytes;
+    }
+    ranks[identity->rank] = process;
+  }
+  return ranks;
+}
+
+}  // namespace muster

@@ -1,0 +1,23 @@
+// The processes of a job's ranks on this host, and what they use of the CPU and of memory: from /proc. For
+// `muster top`; ranks are known by their environment, so they need not be programs of muster's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace muster {
+
+struct RankUsage {
+  int pid = 0;
+  bool stopped = false;    // by SIGSTOP or a debugger
+  double cpu_seconds = 0;  // used since its start, its children in the same process group included
+  double age_seconds = 0;
+  uint64_t memory_bytes = 0;  // resident
+};
+
+// Ranks whose MUSTER_RUN_DIR is `run_dir`, by rank: those of the last attempt where several are found.
+// Processes of other users are not seen. Throws: io when there is no /proc.
+std::map<int, RankUsage> find_rank_usage(const std::string& run_dir);
+
+}  // namespace muster

@@ -1,0 +1,43 @@
+// What a rank's activity file says of its work, as people ask for it: where its time went, how fast it was,
+// what it is in. For `muster report` and `muster top`. Values; the only I/O is reading the files.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/trace/read_activity.h"
+
+namespace muster {
+
+// The file's last sign of life, by its host's monotonic clock: what a rank that was killed is known to have
+// lived until.
+int64_t last_sign_ns(const ActivityView& view);
+
+// Seconds of the main thread by Category until `now_ns`.
+struct TimeShares {
+  double total = 0;
+  std::array<double, kActivityCategories> seconds = {};
+};
+TimeShares time_shares(const ActivityView& view, int64_t now_ns);
+
+// Of the time from its start to its last step; nothing before the first.
+std::optional<double> seconds_per_step(const ActivityView& view);
+std::optional<double> samples_per_second(const ActivityView& view);
+
+// "step > backward > all_reduce #41 f32[1000]": what its main thread is in, and a collective that has not
+// ended; empty: nothing that was named.
+std::string doing_text(const ActivityView& view);
+
+// The last collective or message that has ended, or any where none has; nullptr: there was none.
+const CallView* last_ended_call(const ActivityView& view);
+
+// What is under way for the longest of its spans and calls: since when it is in what it is in.
+int64_t doing_since_ns(const ActivityView& view);
+
+// The files of the folder's last attempt, by rank. What cannot be read is a line of `problems`.
+std::vector<ActivityView> read_ranks(const std::string& folder, std::vector<std::string>& problems);
+
+}  // namespace muster

@@ -1,0 +1,60 @@
+#include "muster/report/report.h"
+
+#include <filesystem>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/report/job_json.h"
+#include "muster/report/job_page.h"
+#include "muster/report/rank_work.h"
+#include "muster/report/tasks_json.h"
+#include "muster/report/tasks_page.h"
+#include "muster/tasks/task_file.h"
+#include "muster/trace/compare_activity.h"
+
+namespace muster {
+namespace {
+
+[[noreturn]] void refuse_folder(const std::string& folder, const std::string& got) {
+  throw Error(ErrorCode::invalid_argument, cat("expected the folder of a run, got '", printable(folder),
+                                               "', ", got, "; runs are in runs/, as runs/latest"));
+}
+
+void check_folder_of_run(const std::string& folder) {
+  std::error_code error;
+  if (!std::filesystem::exists(folder, error)) refuse_folder(folder, "which is not there");
+  if (!std::filesystem::is_directory(folder, error)) refuse_folder(folder, "which is no folder");
+}
+
+}  // namespace
+
+RunReport make_report(const std::string& folder) {
+  check_folder_of_run(folder);
+  std::error_code error;
+  if (std::filesystem::exists(task_file_path(folder), error)) {
+    const TasksReport run = read_tasks_report(folder);
+    return {tasks_page(run), tasks_report_json(run)};
+  }
+  if (!is_job_run(folder))
+    refuse_folder(folder, "which has no plan.json, run.json, tasks.json or metrics.jsonl");
+  const JobRun run = read_job_run(folder);
+  return {job_page(run), job_report_json(run)};
+}
+
+std::string ranks_report(const std::string& folder) {
+  check_folder_of_run(folder);
+  if (!is_job_run(folder)) refuse_folder(folder, "which is no job's");
+  std::vector<std::string> problems;
+  const std::vector<ActivityView> ranks = read_ranks(folder, problems);
+  if (ranks.empty()) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("--ranks: expected activity files of ranks in '", printable(folder), "/activity', got ",
+                    problems.empty() ? "none" : problems.front(), "; programs of muster::run write them"));
+  }
+  std::string text;
+  for (const Divergence& found : compare_activity(ranks)) text += found.text() + "\n";
+  for (const std::string& problem : problems) text += cat("left out: ", problem, "\n");
+  return text.empty() ? cat("the collectives of ", plural(ranks.size(), "rank"), " agree\n") : text;
+}
+
+}  // namespace muster

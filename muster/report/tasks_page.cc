@@ -1,0 +1,174 @@
+#include "muster/report/tasks_page.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <map>
+
+#include "muster/base/strings.h"
+#include "muster/base/version.h"
+#include "muster/placement/svg_canvas.h"
+#include "muster/report/html.h"
+#include "muster/tasks/result_columns.h"
+#include "muster/tasks/timeline.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kMostRows = 2000;
+
+using StateCounts = std::map<TaskState, size_t>;
+
+StateCounts counts_of(const TasksReport& run) {
+  StateCounts counts;
+  for (const TaskResult& result : run.state.results) ++counts[result.state];
+  return counts;
+}
+
+// The whole run in a word, and its colour.
+std::pair<std::string, std::string> standing_of(StateCounts counts) {
+  if (counts[TaskState::running] > 0) return {"running, or killed", "idle"};
+  if (counts[TaskState::failed] > 0) return {cat(counts[TaskState::failed], " failed"), "bad"};
+  if (counts[TaskState::waiting] + counts[TaskState::skipped] > 0) return {"not finished", "warn"};
+  return {"done", "good"};
+}
+
+std::string tasks_tiles(const TasksReport& run) {
+  StateCounts counts = counts_of(run);
+  const size_t all = run.file.tasks.size();
+  std::vector<Tile> tiles = {{.label = "Tasks", .value = cat(all)},
+                             {.label = "Done",
+                              .value = cat(counts[TaskState::done]),
+                              .note = all > 0 ? cat(counts[TaskState::done] * 100 / all, " %") : "",
+                              .kind = counts[TaskState::done] == all ? "good" : ""}};
+  for (const auto& [state, kind] :
+       {std::pair(TaskState::failed, "bad"), std::pair(TaskState::skipped, "warn"),
+        std::pair(TaskState::running, ""), std::pair(TaskState::waiting, "")}) {
+    if (counts[state] == 0) continue;
+    std::string label = to_string(state);
+    label[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(label[0])));
+    tiles.push_back({.label = label, .value = cat(counts[state]), .kind = kind});
+  }
+  size_t restarts = 0;
+  for (const TaskResult& result : run.state.results)
+    restarts += result.attempts.empty() ? 0 : static_cast<size_t>(result.attempts.back().attempt);
+  tiles.push_back({.label = "Time", .value = span_text(run.state.seconds)});
+  if (restarts > 0) tiles.push_back({.label = "Restarts", .value = cat(restarts)});
+  return html_tiles(tiles);
+}
+
+std::string parameters_of(const Task& task) {
+  std::vector<std::string> words;
+  for (const auto& [name, value] : task.parameters) words.push_back(cat(name, " = ", value));
+  return words.empty() ? join(task.argv, " ") : join(words, ", ");
+}
+
+std::string best_section(const TasksReport& run) {
+  std::vector<std::vector<std::string>> rows;
+  for (const BestTask& one : best_tasks(run.file.tasks, run.state.results)) {
+    const Task& task = run.file.tasks[one.task];
+    rows.push_back({cat(one.highest ? "highest " : "lowest ", one.field), number_text(one.value),
+                    parameters_of(task), task.name});
+  }
+  if (rows.empty()) return {};
+  return html_section("best", "Best", html_table({{"of"}, {"value", true}, {"with"}, {"task"}}, rows, 40),
+                      "Of the tasks that are done, by the last JSON line that each printed.");
+}
+
+std::string failures_section(const TasksReport& run) {
+  std::vector<std::vector<std::string>> rows;
+  for (size_t i = 0; i < run.file.tasks.size(); ++i) {
+    const TaskResult& result = run.state.results[i];
+    if (result.state != TaskState::failed && result.state != TaskState::skipped) continue;
+    rows.push_back({run.file.tasks[i].name, to_string(result.state), result.reason,
+                    result.attempts.empty() ? "" : result.attempts.back().log});
+  }
+  if (rows.empty()) return {};
+  return html_section("failures", "Failed and skipped",
+                      html_table({{"task"}, {"state"}, {"why"}, {"log"}}, rows));
+}
+
+std::string duration_of(const TaskResult& result) {
+  if (result.attempts.empty() || !result.attempts.back().ended) return {};
+  return span_text(*result.attempts.back().ended - result.attempts.back().began);
+}
+
+// A number with as many digits as people read, a text as it is.
+std::string shown_field(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  return is_number && text.size() > 7 ? cat(value) : fit_text(text, 60);
+}
+
+std::string results_section(const TasksReport& run) {
+  constexpr size_t kMostFields = 24;
+  ResultColumns columns = result_columns(run.file.tasks, run.state.results);
+  const size_t left_out = columns.fields.size() - std::min(columns.fields.size(), kMostFields);
+  columns.fields.resize(columns.fields.size() - left_out);
+  std::vector<HtmlColumn> titles = {{"task"}};
+  for (const std::string& name : columns.parameters) titles.push_back({name, true});
+  titles.insert(titles.end(), {{"state"}, {"restarts", true}, {"devices"}, {"time", true}});
+  for (const std::string& name : columns.fields) titles.push_back({name, true});
+  std::vector<std::vector<std::string>> rows;
+  for (size_t i = 0; i < run.file.tasks.size(); ++i) {
+    const Task& task = run.file.tasks[i];
+    const TaskResult& result = run.state.results[i];
+    std::vector<std::string> row = {task.name};
+    for (const std::string& name : columns.parameters) {
+      const auto found = task.parameters.find(name);
+      row.push_back(found == task.parameters.end() ? "" : fit_text(found->second, 60));
+    }
+    row.insert(row.end(), {state_text(result), restarts_text(result),
+                           result.attempts.empty() ? "" : devices_text(result.attempts.back(), true),
+                           duration_of(result)});
+    const ResultFields fields = fields_of(result.last_json);
+    for (const std::string& name : columns.fields) row.push_back(shown_field(field(fields, name)));
+    rows.push_back(std::move(row));
+  }
+  const std::string more = left_out > 0 ? cat(left_out, " more fields are in the JSON.") : "";
+  return html_section("results", "Results", html_table(titles, rows, kMostRows), more);
+}
+
+std::string timeline_section(const TasksReport& run) {
+  const bool any = std::any_of(run.state.results.begin(), run.state.results.end(),
+                               [](const TaskResult& result) { return !result.attempts.empty(); });
+  if (!any) return {};
+  return html_section("timeline", "Which device ran what, and when",
+                      timeline_figure(run.file.tasks, run.state.results, {}));
+}
+
+std::string environment_of(const TasksReport& run) {
+  std::vector<Fact> facts = {{"Run", run.state.head.run_id}};
+  if (run.state.began_wall > 0)
+    facts.push_back({"Started, or went on", wall_time_text(run.state.began_wall)});
+  for (const auto& [name, value] : run.file.settings) facts.push_back({name, value, true});
+  facts.push_back({"run folder", run.folder, true});
+  return html_section("environment", "Environment", html_facts(facts));
+}
+
+std::string tasks_title(const TasksReport& run) {
+  const auto spec = run.file.settings.find("spec");
+  if (spec != run.file.settings.end() && !spec->second.empty())
+    return std::filesystem::path(spec->second).filename().string();
+  return std::filesystem::path(run.folder).filename().string();
+}
+
+}  // namespace
+
+std::string tasks_page(const TasksReport& run) {
+  const auto [standing, kind] = standing_of(counts_of(run));
+  std::string html = page_begin(cat(tasks_title(run), ": ", standing), timeline_style());
+  html +=
+      cat("<header>\n<div class=\"line\"><h1>", xml_text(tasks_title(run)), "</h1><span class=\"badge ", kind,
+          "\">", xml_text(standing), "</span></div>\n<p>", xml_text(plural(run.file.tasks.size(), "task")),
+          " in ", xml_text(std::filesystem::path(run.folder).filename().string()), "</p>\n</header>\n");
+  for (const std::string& problem : run.problems)
+    html += cat("<p class=\"notice\">", xml_text(problem), "</p>\n");
+  html += tasks_tiles(run) + best_section(run) + failures_section(run) + timeline_section(run) +
+          results_section(run) + environment_of(run);
+  return cat(html, "<footer>Made by muster ", version(), " from ", xml_text(run.folder), "</footer>\n",
+             page_end());
+}
+
+}  // namespace muster

@@ -1,0 +1,92 @@
+#include "muster/report/tasks_report.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/tasks/result_columns.h"
+
+namespace muster {
+namespace {
+
+std::optional<double> finite_number(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+bool names_any(const std::string& name, std::initializer_list<const char*> parts) {
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](const char* part) { return name.find(part) != std::string::npos; });
+}
+
+struct FieldRange {
+  std::optional<BestTask> lowest = {};
+  std::optional<BestTask> highest = {};
+  bool all_numbers = true;
+};
+
+FieldRange range_of(const std::string& name, const std::vector<TaskResult>& results,
+                    const std::vector<ResultFields>& fields) {
+  FieldRange range;
+  for (size_t task = 0; task < results.size(); ++task) {
+    const std::string text = field(fields[task], name);
+    if (results[task].state != TaskState::done || text.empty()) continue;
+    const auto value = finite_number(text);
+    if (!value) {
+      range.all_numbers =
+          range.all_numbers && (text == "NaN" || text == "null" || text.ends_with("Infinity"));
+      continue;
+    }
+    const BestTask one{.field = name, .value = *value, .task = task};
+    if (!range.lowest || *value < range.lowest->value) range.lowest = one;
+    if (!range.highest || *value > range.highest->value) range.highest = one;
+  }
+  return range;
+}
+
+}  // namespace
+
+TasksReport read_tasks_report(const std::string& folder) {
+  const std::string path = task_file_path(folder);
+  TasksReport run{.folder = folder, .file = task_file_of(read_file(path), path)};
+  run.state = blank_state(run.file.tasks.size());
+  std::error_code error;
+  if (!std::filesystem::exists(journal_path(folder), error)) {
+    run.problems.push_back("there is no journal: no task has been started");
+    return run;
+  }
+  try {
+    run.state = read_journal(folder, run.file.tasks);
+    if (!run.state.cut.empty()) run.problems.push_back(cat("journal: ", printable(run.state.cut)));
+  } catch (const Error& problem) {
+    run.problems.push_back(cat("the journal is left out: ", printable(problem.what())));
+  }
+  return run;
+}
+
+std::vector<BestTask> best_tasks(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {
+  std::vector<ResultFields> fields;
+  fields.reserve(results.size());
+  for (const TaskResult& result : results) fields.push_back(fields_of(result.last_json));
+  std::vector<BestTask> best;
+  for (const std::string& name : result_columns(tasks, results).fields) {
+    FieldRange range = range_of(name, results, fields);
+    if (!range.all_numbers || !range.lowest || range.lowest->value == range.highest->value) continue;
+    const bool low = names_any(name, {"loss", "error", "err", "perplexity", "seconds", "mse", "mae"});
+    const bool high = !low && names_any(name, {"acc", "score", "f1", "auc", "reward", "per_second", "bleu"});
+    range.highest->highest = true;
+    range.lowest->by_name = range.highest->by_name = low || high;
+    if (!high) best.push_back(*range.lowest);
+    if (!low) best.push_back(*range.highest);
+  }
+  std::stable_partition(best.begin(), best.end(), [](const BestTask& one) { return one.by_name; });
+  return best;
+}
+
+}  // namespace muster

@@ -1,0 +1,39 @@
+// All that the folder of a run of tasks tells, as one value, and which tasks came out best. Reading is here;
+// the page is tasks_page.h's part.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/device/inventory.h"
+#include "muster/tasks/journal.h"
+#include "muster/tasks/task_file.h"
+
+namespace muster {
+
+struct TasksReport {
+  std::string folder = {};
+  TaskFile file = {};
+  JournalState state = {};
+  std::vector<std::string> problems = {};
+};
+
+// The task with the best value of one field of the results.
+struct BestTask {
+  std::string field = {};
+  bool highest = false;  // else the lowest is meant
+  bool by_name = false;  // the field's name tells which end is the better one
+  double value = 0;
+  size_t task = 0;
+};
+
+// A journal that cannot be read is among the problems. Throws: io, invalid_argument for a tasks.json that is
+// none.
+TasksReport read_tasks_report(const std::string& folder);
+
+// Of each field that is a number in every result that has it, and differs: the best by its name (a loss or
+// an error: the lowest; an accuracy or a score: the highest), else both ends. Only of tasks that are done.
+std::vector<BestTask> best_tasks(const std::vector<Task>& tasks, const std::vector<TaskResult>& results);
+
+}  // namespace muster

@@ -1,0 +1,217 @@
+#include "muster/report/top.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <set>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/device/probe.h"
+#include "muster/launch/run_recorder.h"
+#include "muster/placement/plan_json.h"
+#include "muster/report/rank_work.h"
+#include "muster/trace/activity_clock.h"
+
+namespace muster {
+namespace {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+double since(int64_t earlier_ns, int64_t now_ns) {
+  return static_cast<double>(std::max<int64_t>(0, now_ns - earlier_ns)) / 1e9;
+}
+
+// A launcher that has ended and was not waited for yet does not go on.
+bool goes_on(const JobNote& job) {
+  const Fd launcher = open_job(job);
+  return launcher.valid() && !wait_for_job(launcher, std::chrono::milliseconds(0));
+}
+
+std::string this_host() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
+
+// The present, or the end of a launch that has ended. Units: nanoseconds since 1970.
+int64_t moment_of(const std::optional<LaunchRecord>& launch) {
+  if (launch && launch->ended) return std::llround(*launch->ended * 1e9);
+  return nanoseconds_of(CLOCK_REALTIME);
+}
+
+std::optional<Plan> plan_of_run(const std::string& run_dir, std::vector<std::string>& problems) {
+  const std::string path = run_dir + "/plan.json";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::nullopt;
+  try {
+    return plan_from_json(read_small_file(path), path);
+  } catch (const Error& problem) {
+    problems.push_back(cat("plan.json: ", problem.what()));
+    return std::nullopt;
+  }
+}
+
+std::optional<LaunchRecord> launch_of_run(const std::string& run_dir, std::vector<std::string>& problems) {
+  try {
+    const auto record = read_run_record(run_dir);
+    if (record && !record->launches.empty()) return record->launches.back();
+  } catch (const Error& problem) {
+    problems.push_back(cat("run.json: ", problem.what()));
+  }
+  return std::nullopt;
+}
+
+void add_plan(TopView& view, const Plan& plan) {
+  for (const RankPlan& rank : plan.ranks) {
+    const bool gpu = rank.device.kind == DeviceAssignment::Kind::cuda;
+    view.ranks.push_back({.rank = rank.rank,
+                          .host = rank.host,
+                          .device = gpu ? cat("GPU ", rank.device.index.value) : rank.device.id()});
+  }
+}
+
+// What this host's driver says of each rank's GPU.
+void add_gpus(TopView& view, const Plan& plan, const std::set<int>& here) {
+  const bool any = std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlan& rank) {
+    return here.contains(rank.rank) && rank.device.kind == DeviceAssignment::Kind::cuda;
+  });
+  if (!any) return;
+  const Inventory inventory = probe_this_machine({.detail = GpuDetail::full});
+  for (size_t i = 0; i < plan.ranks.size(); ++i) {
+    if (!here.contains(plan.ranks[i].rank)) continue;
+    for (const Gpu& gpu : inventory.hosts.at(0).gpus) {
+      const bool instance = std::any_of(gpu.mig.begin(), gpu.mig.end(), [&](const MigInstance& mig) {
+        return mig.uuid == plan.ranks[i].device.uuid;
+      });
+      if (gpu.uuid != plan.ranks[i].device.uuid && !instance) continue;
+      view.ranks[i].gpu_percent = gpu.utilization_percent;
+      view.ranks[i].gpu_total_bytes = gpu.memory_total_bytes;
+      view.ranks[i].gpu_used_bytes =
+          gpu.memory_total_bytes - std::min(gpu.memory_total_bytes, gpu.memory_free_bytes);
+    }
+  }
+}
+
+TopRank& rank_in(TopView& view, int number) {
+  const auto found = std::find_if(view.ranks.begin(), view.ranks.end(),
+                                  [&](const TopRank& rank) { return rank.rank == number; });
+  if (found != view.ranks.end()) return *found;
+  view.ranks.push_back({.rank = number});
+  return view.ranks.back();
+}
+
+// How the last attempt's ranks ended, where the launcher has told.
+void add_ends(TopView& view, const LaunchRecord& launch) {
+  if (launch.attempts.empty()) return;
+  view.attempt = launch.attempts.back().attempt;
+  for (const WorkerExit& exit : launch.attempts.back().exits)
+    rank_in(view, exit.rank).state = !exit.failed()          ? "ended"
+                                     : exit.sent_signal != 0 ? "ended by muster"
+                                                             : "failed";
+}
+
+void find_unseen_hosts(TopView& view) {
+  std::set<std::string> seen;
+  std::set<std::string> all;
+  for (TopRank& rank : view.ranks) {
+    all.insert(rank.host);
+    if (!rank.state.empty() || view.outcome == "done") seen.insert(rank.host);
+    if (rank.state.empty()) rank.state = view.outcome == "done" ? "ended" : "not seen";
+  }
+  for (const std::string& host : all) {
+    if (!seen.contains(host)) view.unseen_hosts.push_back(host);
+  }
+}
+
+}  // namespace
+
+TopSampler::TopSampler(std::string run_dir, std::optional<JobNote> job)
+    : run_dir_(std::move(run_dir)), job_(std::move(job)) {}
+
+void TopSampler::add_activity(TopRank& rank, const ActivityView& view, int64_t unix_now_ns) {
+  rank.host = rank.host.empty() ? view.host : rank.host;
+  rank.device = rank.device.empty() ? view.device : rank.device;
+  const int64_t now = unix_now_ns - view.unix_minus_monotonic_ns;  // by the clock of the file's host
+  if (view.closed_ns) rank.state = "ended";
+  if (view.steps > 0) rank.step = view.step;
+  rank.loss = view.loss;
+  Before& before = before_[rank.rank];
+  const bool same = before.activity.opened_ns == view.opened_ns && before.activity.pid == view.pid;
+  if (!same)
+    before = Before{.activity = view,
+                    .at = {},
+                    .seconds_per_step = seconds_per_step(view),
+                    .samples_per_second = muster::samples_per_second(view)};
+  if (same && view.steps > before.activity.steps) {
+    before.seconds_per_step = seconds_per_step(view);
+    before.samples_per_second = muster::samples_per_second(view);
+    const double seconds = since(before.activity.step_ns, view.step_ns);
+    if (before.activity.step_ns > 0 && seconds > 0) {  // those since the last look
+      before.seconds_per_step = seconds / static_cast<double>(view.steps - before.activity.steps);
+      before.samples_per_second = static_cast<double>(view.samples - before.activity.samples) / seconds;
+    }
+    before.activity = view;
+  }
+  rank.seconds_per_step = before.seconds_per_step;
+  rank.samples_per_second = before.samples_per_second;
+  if (!view.closed_ns) {
+    rank.doing = doing_text(view);
+    rank.doing_seconds = since(doing_since_ns(view), now);
+  }
+  if (const CallView* const call = last_ended_call(view)) {
+    rank.last_call = call->text();
+    if (call->end_ns) rank.last_call_seconds = since(*call->end_ns, now);
+  }
+}
+
+void TopSampler::add_process(TopRank& rank, const RankUsage& process, SteadyTime now) {
+  rank.pid = process.pid;
+  rank.state = process.stopped ? "stopped" : "running";
+  rank.memory_bytes = process.memory_bytes;
+  Before& before = before_[rank.rank];
+  const bool same = before.pid == process.pid;
+  const double seconds = same ? std::chrono::duration<double>(now - before.at).count() : process.age_seconds;
+  const double used = process.cpu_seconds - (same ? before.cpu_seconds : 0);
+  if (seconds > 0) rank.cpu_percent = std::max(0.0, used / seconds * 100);
+  before.pid = process.pid;
+  before.at = now;
+  before.cpu_seconds = process.cpu_seconds;
+}
+
+TopView TopSampler::sample() {
+  TopView view{.run_dir = run_dir_};
+  view.running = job_ && goes_on(*job_);
+  const auto launch = launch_of_run(run_dir_, view.problems);
+  view.title = job_ ? job_->program : launch ? join(launch->argv, " ") : run_dir_;
+  view.id = job_ ? job_->id : launch ? launch->run_id : "";
+  const int64_t moment = moment_of(launch);
+  if (launch) view.seconds = static_cast<double>(moment) / 1e9 - launch->began;
+  if (launch && !view.running) view.outcome = launch->ended ? launch->outcome : "no end told";
+  const auto plan = plan_of_run(run_dir_, view.problems);
+  if (plan) add_plan(view, *plan);
+  if (launch) add_ends(view, *launch);
+  for (const ActivityView& rank : read_ranks(run_dir_, view.problems)) {
+    view.attempt = std::max(view.attempt, rank.attempt);
+    TopRank& row = rank_in(view, rank.rank);
+    if (rank.attempt < view.attempt) continue;
+    add_activity(row, rank, moment);
+    if (row.state.empty())
+      row.state = !view.running ? "killed" : rank.host == this_host() ? "gone" : "elsewhere";
+  }
+  std::set<int> here;
+  const auto now = std::chrono::steady_clock::now();
+  for (const auto& [number, process] : find_rank_usage(run_dir_)) {
+    add_process(rank_in(view, number), process, now);
+    here.insert(number);
+  }
+  if (plan) add_gpus(view, *plan, here);
+  std::sort(view.ranks.begin(), view.ranks.end(),
+            [](const TopRank& a, const TopRank& b) { return a.rank < b.rank; });
+  find_unseen_hosts(view);
+  return view;
+}
+
+}  // namespace muster

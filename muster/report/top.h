@@ -1,0 +1,80 @@
+// A job's ranks as they are now: one sample after the other, of what `muster top` shows. Reads activity
+// files, /proc and the GPUs' driver; changes nothing. The text is top_text.h's part.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/launch/job_registry.h"
+#include "muster/report/rank_usage.h"
+#include "muster/trace/read_activity.h"
+
+namespace muster {
+
+// States of a rank: "running", "stopped" (by SIGSTOP), "ended", "failed", "ended by muster", "gone" (its
+// process has, and the launcher has not told how), "killed" (with its launcher), "elsewhere" (on another
+// host, whose files are here), "not seen".
+struct TopRank {
+  int rank = 0;
+  std::string host = {};
+  std::string device = {};  // "GPU 3", "cpu:0"
+  std::string state = {};
+  int pid = 0;  // on this host; 0: not seen here
+  std::optional<int> gpu_percent = {};
+  std::optional<uint64_t> gpu_used_bytes = {};
+  std::optional<uint64_t> gpu_total_bytes = {};
+  std::optional<double> cpu_percent = {};  // 100: one core
+  std::optional<uint64_t> memory_bytes = {};
+  std::optional<int64_t> step = {};
+  std::optional<double> seconds_per_step = {};  // since the last sample that saw a step, else since the start
+  std::optional<double> samples_per_second = {};
+  std::optional<double> loss = {};
+  std::string doing = {};  // "step > backward"
+  std::optional<double> doing_seconds = {};
+  std::string last_call = {};
+  std::optional<double> last_call_seconds = {};  // since its end
+};
+
+struct TopView {
+  std::string title = {};
+  std::string run_dir = {};
+  std::string id = {};
+  bool running = false;
+  std::string outcome = {};  // of one that does not run
+  double seconds = 0;        // since the launch, or that it took
+  int attempt = 0;
+  std::vector<TopRank> ranks = {};
+  std::vector<std::string> unseen_hosts = {};  // ranks of these have no files here
+  std::vector<std::string> problems = {};
+};
+
+class TopSampler {
+ public:
+  // `job`: nothing for a run that has ended, or is another host's.
+  TopSampler(std::string run_dir, std::optional<JobNote> job);
+
+  TopView sample();
+
+ private:
+  struct Before {
+    ActivityView activity;
+    std::chrono::steady_clock::time_point at;
+    double cpu_seconds = 0;
+    int pid = 0;
+    std::optional<double> seconds_per_step;
+    std::optional<double> samples_per_second;
+  };
+
+  void add_activity(TopRank& rank, const ActivityView& view, int64_t unix_now_ns);
+  void add_process(TopRank& rank, const RankUsage& process, std::chrono::steady_clock::time_point now);
+
+  std::string run_dir_;
+  std::optional<JobNote> job_;
+  std::map<int, Before> before_ = {};  // by rank
+};
+
+}  // namespace muster

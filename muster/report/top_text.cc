@@ -1,0 +1,232 @@
+#include "muster/report/top_text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/placement/svg_canvas.h"
+#include "muster/placement/text_table.h"
+#include "muster/report/html.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kMostTitle = 60;
+constexpr size_t kMostDoing = 60;
+constexpr size_t kMostCall = 44;
+
+template <class Number>
+std::string shown(const std::optional<Number>& number, const std::function<std::string(Number)>& text) {
+  return number ? text(*number) : std::string();
+}
+
+std::string number_of(double value) {
+  std::string text = number_text(value);
+  for (size_t at = 0; (at = text.find("\u202f", at)) != std::string::npos;)
+    text.erase(at, std::string("\u202f").size());
+  return text;
+}
+
+std::string ago(double seconds) {
+  if (seconds < 1) return "now";
+  return span_text(std::floor(seconds));
+}
+
+struct TopColumn {
+  TableColumn head;
+  std::function<std::string(const TopRank&)> cell;
+};
+
+std::string gpu_memory(const TopRank& rank) {
+  if (!rank.gpu_used_bytes) return {};
+  return cat(format_bytes(*rank.gpu_used_bytes), " / ", format_bytes(rank.gpu_total_bytes.value_or(0)));
+}
+
+std::string doing(const TopRank& rank) {
+  if (rank.doing.empty()) return {};
+  return cat(fit_text(rank.doing, kMostDoing), " (", ago(rank.doing_seconds.value_or(0)), ")");
+}
+
+std::string last_call(const TopRank& rank) {
+  if (rank.last_call.empty()) return {};
+  return cat(fit_text(rank.last_call, kMostCall),
+             rank.last_call_seconds ? cat(" (", ago(*rank.last_call_seconds), ")") : "");
+}
+
+std::vector<TopColumn> top_columns() {
+  const auto percent_text = [](double value) { return cat(std::lround(value), "%"); };
+  return {
+      {{"rank", true}, [](const TopRank& rank) { return cat(rank.rank); }},
+      {{"host"}, [](const TopRank& rank) { return rank.host; }},
+      {{"device"}, [](const TopRank& rank) { return rank.device; }},
+      {{"state"}, [](const TopRank& rank) { return rank.state; }},
+      {{"GPU", true},
+       [](const TopRank& rank) { return rank.gpu_percent ? cat(*rank.gpu_percent, "%") : ""; }},
+      {{"GPU memory", true}, gpu_memory},
+      {{"CPU", true}, [=](const TopRank& rank) { return shown<double>(rank.cpu_percent, percent_text); }},
+      {{"memory", true},
+       [](const TopRank& rank) { return shown<uint64_t>(rank.memory_bytes, format_bytes); }},
+      {{"step", true}, [](const TopRank& rank) { return rank.step ? cat(*rank.step) : ""; }},
+      {{"a step", true}, [](const TopRank& rank) { return shown<double>(rank.seconds_per_step, span_text); }},
+      {{"samples/s", true},
+       [](const TopRank& rank) { return shown<double>(rank.samples_per_second, number_of); }},
+      {{"loss", true}, [](const TopRank& rank) { return shown<double>(rank.loss, number_of); }},
+      {{"in, for"}, doing},
+      {{"last call, ended before"}, last_call},
+  };
+}
+
+std::string heading(const TopView& view) {
+  std::string text = fit_text(printable(view.title), kMostTitle);
+  if (!view.id.empty()) text += cat("  [", printable(view.id).substr(0, 8), "]");
+  text += cat("  ", plural(view.ranks.size(), "rank"));
+  if (view.attempt > 0) text += cat(", restart ", view.attempt);
+  text += view.running ? cat(", for ", view.seconds < 1 ? "0s" : span_text(std::floor(view.seconds)))
+                       : cat(": ", view.outcome.empty() ? "does not run" : view.outcome, ", took ",
+                             span_text(view.seconds));
+  double samples = 0;
+  for (const TopRank& rank : view.ranks) samples += rank.samples_per_second.value_or(0);
+  if (samples > 0) text += cat(", ", number_of(samples), " samples/s in all");
+  return text + "\n";
+}
+
+std::string label_text(const std::string& text) {
+  std::string out;
+  for (const char c : printable(text)) {
+    if (c == '\\' || c == '"') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+struct Gauge {
+  const char* name;
+  const char* help;
+  std::function<std::optional<double>(const TopRank&)> value;
+};
+
+std::optional<double> as_double(const std::optional<uint64_t>& value) {
+  return value ? std::optional<double>(static_cast<double>(*value)) : std::nullopt;
+}
+
+std::vector<Gauge> gauges() {
+  return {
+      {"muster_rank_up", "1 while the rank runs.",
+       [](const TopRank& rank) { return rank.state == "running" || rank.state == "elsewhere" ? 1.0 : 0.0; }},
+      {"muster_rank_step", "The training step that the rank has come to.",
+       [](const TopRank& rank) {
+         return rank.step ? std::optional<double>(static_cast<double>(*rank.step)) : std::nullopt;
+       }},
+      {"muster_rank_step_seconds", "Seconds that a step takes.",
+       [](const TopRank& rank) { return rank.seconds_per_step; }},
+      {"muster_rank_samples_per_second", "Samples that the rank trains on in a second.",
+       [](const TopRank& rank) { return rank.samples_per_second; }},
+      {"muster_rank_loss", "The loss that the rank has told last.",
+       [](const TopRank& rank) { return rank.loss; }},
+      {"muster_rank_span_seconds", "Seconds since the rank is in what it is in.",
+       [](const TopRank& rank) { return rank.doing_seconds; }},
+      {"muster_rank_gpu_utilization_ratio", "Use of the rank's GPU, 0 to 1.",
+       [](const TopRank& rank) {
+         return rank.gpu_percent ? std::optional<double>(*rank.gpu_percent / 100.0) : std::nullopt;
+       }},
+      {"muster_rank_gpu_memory_used_bytes", "Memory in use on the rank's GPU, by whomever.",
+       [](const TopRank& rank) { return as_double(rank.gpu_used_bytes); }},
+      {"muster_rank_cpu_cores", "Cores that the rank's processes keep busy.",
+       [](const TopRank& rank) {
+         return rank.cpu_percent ? std::optional<double>(*rank.cpu_percent / 100) : std::nullopt;
+       }},
+      {"muster_rank_resident_memory_bytes", "Resident memory of the rank's processes.",
+       [](const TopRank& rank) { return as_double(rank.memory_bytes); }},
+  };
+}
+
+template <class Number>
+nlohmann::ordered_json or_null(const std::optional<Number>& number) {
+  return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json();
+}
+
+}  // namespace
+
+std::string top_table(const TopView& view) {
+  std::string text = heading(view);
+  std::vector<TopColumn> columns = top_columns();
+  std::erase_if(columns, [&](const TopColumn& column) {
+    return std::all_of(view.ranks.begin(), view.ranks.end(),
+                       [&](const TopRank& rank) { return column.cell(rank).empty(); });
+  });
+  std::vector<TableColumn> heads;
+  heads.reserve(columns.size());
+  for (const TopColumn& column : columns) heads.push_back(column.head);
+  std::vector<std::vector<std::string>> rows;
+  for (const TopRank& rank : view.ranks) {
+    rows.emplace_back();
+    for (const TopColumn& column : columns) rows.back().push_back(column.cell(rank));
+  }
+  if (!rows.empty()) text += format_table(heads, rows);
+  if (!view.unseen_hosts.empty())
+    text += cat("not seen from here: the ranks of ", printable(join_first(view.unseen_hosts, ", ", 8)),
+                ", which write no file into this host's ", printable(view.run_dir),
+                "; muster top there shows them\n");
+  for (const std::string& problem : view.problems) text += cat("note: ", printable(problem), "\n");
+  return text;
+}
+
+std::string top_json(const TopView& view) {
+  using TopJson = nlohmann::ordered_json;
+  TopJson ranks = TopJson::array();
+  for (const TopRank& rank : view.ranks) {
+    ranks.push_back({{"rank", rank.rank},
+                     {"host", rank.host},
+                     {"device", rank.device},
+                     {"state", rank.state},
+                     {"pid", rank.pid > 0 ? TopJson(rank.pid) : TopJson()},
+                     {"gpu_percent", or_null(rank.gpu_percent)},
+                     {"gpu_used_bytes", or_null(rank.gpu_used_bytes)},
+                     {"gpu_total_bytes", or_null(rank.gpu_total_bytes)},
+                     {"cpu_percent", or_null(rank.cpu_percent)},
+                     {"memory_bytes", or_null(rank.memory_bytes)},
+                     {"step", or_null(rank.step)},
+                     {"seconds_per_step", or_null(rank.seconds_per_step)},
+                     {"samples_per_second", or_null(rank.samples_per_second)},
+                     {"loss", or_null(rank.loss)},
+                     {"doing", rank.doing},
+                     {"doing_seconds", or_null(rank.doing_seconds)},
+                     {"last_call", rank.last_call},
+                     {"last_call_seconds", or_null(rank.last_call_seconds)}});
+  }
+  const TopJson document = {{"schema", "muster.top/1"},
+                            {"id", view.id},
+                            {"program", view.title},
+                            {"run_dir", view.run_dir},
+                            {"running", view.running},
+                            {"outcome", view.outcome},
+                            {"seconds", view.seconds},
+                            {"attempt", view.attempt},
+                            {"unseen_hosts", view.unseen_hosts},
+                            {"problems", view.problems},
+                            {"ranks", std::move(ranks)}};
+  return document.dump(2, ' ', false, TopJson::error_handler_t::replace) + "\n";
+}
+
+std::string top_prometheus(const TopView& view) {
+  std::string text;
+  for (const Gauge& gauge : gauges()) {
+    std::string lines;
+    for (const TopRank& rank : view.ranks) {
+      const auto value = gauge.value(rank);
+      if (!value) continue;
+      nlohmann::ordered_json number = *value;  // all digits, never in the user's locale
+      lines +=
+          cat(gauge.name, "{run=\"", label_text(view.id), "\",rank=\"", rank.rank, "\",host=\"",
+              label_text(rank.host), "\",device=\"", label_text(rank.device), "\"} ", number.dump(), "\n");
+    }
+    if (!lines.empty())
+      text += cat("# HELP ", gauge.name, " ", gauge.help, "\n# TYPE ", gauge.name, " gauge\n", lines);
+  }
+  return text;
+}
+
+}  // namespace muster
