@@ -17,6 +17,7 @@ namespace {
 
 std::string failures_in_words(const std::vector<WorkerExit>& failed) {
   std::vector<std::string> each;
+  each.reserve(failed.size());
   for (const WorkerExit& exit : failed) each.push_back(cat("rank ", exit.rank, ": ", cause_and_error(exit)));
   return join(each, ", ");
 }
