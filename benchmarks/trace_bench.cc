@@ -3,8 +3,10 @@
 //
 //   muster run --trace -n 2 --run-dir FOLDER build/release/benchmarks/trace_bench
 //
-// Prints the median step of each, and last the median ratio of neighbouring steps, with over without. Started
-// without --trace it is the activity file alone.
+// Prints the median step of each, and the median ratio of neighbouring steps, with over without: what is
+// looked for is less than what one run differs from the next by. So with --trace last how many events a step
+// has, what one costs in a loop of spans, and which part of a step that is. Started without --trace it is the
+// activity file alone.
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -14,6 +16,7 @@
 #include "examples/02_gpt/gpt.h"
 #include "muster/base/clock.h"
 #include "muster/trace/activity.h"
+#include "muster/trace/span.h"
 
 namespace {
 
@@ -22,8 +25,21 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// Units: nanoseconds of a span's begin and end, in the median of some thousands together.
+double span_cost() {
+  constexpr int kSpans = 1000;
+  std::vector<double> costs;
+  for (int i = 0; i < 101; ++i) {
+    const auto began = muster::Clock::now();
+    for (int k = 0; k < kSpans; ++k) const muster::Span span("bench");
+    costs.push_back(muster::seconds_since(began) / kSpans * 1e9);
+  }
+  std::cout << "dearest thousand " << *std::max_element(costs.begin(), costs.end()) << " ns a span\n";
+  return median(costs);
+}
+
 void measure(muster::Context& ctx) {
-  constexpr int kPairs = 150;
+  constexpr int kPairs = 600;
   ctx.seed_all(1);
   Gpt net(GptOptions{.vocabulary = 64, .layers = 2, .heads = 2, .width = 64, .context = 32});
   muster::DistributedDataParallel model(net, ctx.process_group());
@@ -48,9 +64,19 @@ void measure(muster::Context& ctx) {
     if (i % 2 == 1) ratios.push_back(with.back() / without.back());
   }
   muster::Activity::set(activity);
+  muster::TraceEventFile* const events = activity->events();
+  const uint64_t before = events == nullptr ? 0 : events->count();
+  constexpr int kSteps = 100;
+  for (int i = 0; i < kSteps; ++i) take_step();
+  const double events_a_step = events == nullptr ? 0 : static_cast<double>(events->count() - before) / kSteps;
   if (!ctx.is_main()) return;
   std::cout << "step without " << median(without) * 1e3 << " ms, with " << median(with) * 1e3 << " ms\n"
             << "median ratio " << median(ratios) << std::endl;
+  if (events == nullptr) return;
+  const double cost = span_cost();
+  std::cout << events_a_step << " events a step, " << cost
+            << " ns a span: " << events_a_step * cost * 1e-9 / median(without) * 100 << " % of a step"
+            << std::endl;
 }
 
 }  // namespace

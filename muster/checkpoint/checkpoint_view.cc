@@ -140,10 +140,15 @@ std::vector<ListedCheckpoint> list_with_state(const std::string& directory) {
                          .written_seconds = written_at(path),
                          .bytes = bytes_in(path),
                          .world_size = 0,
+                         .epoch = {},
+                         .samples_seen = {},
                          .problem = {}};
     row.problem = problem_of([&] {
       const Manifest manifest = read_manifest(path);
       row.world_size = manifest.world_size;
+      const auto& position = manifest.position;
+      if (position.epoch > 0 || position.epoch_samples > 0) row.epoch = position.epoch;
+      if (position.samples_seen > 0) row.samples_seen = position.samples_seen;
       if (manifest.position.step == step) return;
       throw Error(ErrorCode::invalid_argument,
                   cat("checkpoint: expected step ", step, " in '", path, "', got a manifest of step ",

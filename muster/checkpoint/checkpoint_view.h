@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,10 +21,11 @@ std::string without_room(const std::string& message);
 struct ListedCheckpoint {
   int64_t step = 0;
   std::string path;
-  int64_t written_seconds = 0;  // since 1970; 0: not known
-  uint64_t bytes = 0;           // on the disk
-  int world_size = 0;           // 0: not known
-  std::string problem;          // why it is not whole; empty: manifest and sizes are right
+  int64_t written_seconds = 0;                           // since 1970; 0: not known
+  uint64_t bytes = 0;                                    // on the disk
+  int world_size = 0;                                    // 0: not known
+  std::optional<int64_t> epoch = {}, samples_seen = {};  // where the program said them
+  std::string problem;  // why it is not whole; empty: manifest and sizes are right
 };
 
 // The folder itself, or the one of that name in a run's folder. Throws: invalid_argument when there is none.

@@ -16,7 +16,7 @@ namespace muster {
 struct TrainingPosition {
   int64_t step = 0;           // optimizer steps done: the checkpoint's name
   int64_t epoch = 0;          // the epoch under way (or the next, when batch is 0)
-  int64_t batch = 0;          // batches that each rank has had of it
+  int64_t batch = 0;          // batches that each rank has had of it; 0: the program did not say
   int64_t epoch_samples = 0;  // samples that all ranks together have had of it: DistributedSampler::set_epoch
   int64_t samples_seen = 0;   // since the beginning, by all ranks
   int64_t dataset_size = 0;   // samples of the data set; 0: the program did not say

@@ -58,10 +58,13 @@ void add_position(std::vector<std::vector<std::string>>& rows, const Manifest& m
   rows.push_back({"step", cat(position.step)});
   if (!manifest.parent.empty()) rows.push_back({"after", shown_text(manifest.parent, kShownName)});
   rows.push_back({"ranks", cat(manifest.world_size)});
-  if (position.epoch == 0 && position.samples_seen == 0) return;  // the program did not say
-  rows.push_back({"epoch", cat(position.epoch, ", batch ", position.batch)});
+  if (position.epoch == 0 && position.epoch_samples == 0 && position.samples_seen == 0)
+    return;  // the program did not say
+  const std::string within =
+      position.batch > 0 ? cat("batch ", position.batch) : cat(position.epoch_samples, " samples of it");
+  rows.push_back({"epoch", cat(position.epoch, ", ", within)});
   const std::string of = position.dataset_size > 0 ? cat(", data set of ", position.dataset_size) : "";
-  rows.push_back({"samples seen", cat(position.samples_seen, of)});
+  if (position.samples_seen > 0) rows.push_back({"samples seen", cat(position.samples_seen, of)});
 }
 
 std::string facts_text(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
@@ -144,6 +147,10 @@ ordered_json sets_json(const std::vector<ShownTensors>& shown) {
   return list;
 }
 
+std::string told_number(const std::optional<int64_t>& number) {
+  return number ? cat(*number) : "-";
+}
+
 }  // namespace
 
 std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::string& directory) {
@@ -151,18 +158,33 @@ std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::
   std::vector<std::vector<std::string>> rows;
   for (const auto& row : listed) {
     rows.push_back({cat(row.step), shown_time(row.written_seconds), format_bytes(row.bytes),
-                    row.world_size > 0 ? cat(row.world_size) : "-", shown_state(row.problem)});
+                    row.world_size > 0 ? cat(row.world_size) : "-", told_number(row.epoch),
+                    told_number(row.samples_seen), shown_state(row.problem)});
   }
-  return format_table({{"step", true}, {"written"}, {"size", true}, {"ranks", true}, {"state"}}, rows);
+  return format_table({{"step", true},
+                       {"written"},
+                       {"size", true},
+                       {"ranks", true},
+                       {"epoch", true},
+                       {"samples seen", true},
+                       {"state"}},
+                      rows);
 }
 
 std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::string& directory) {
   ordered_json list = ordered_json::array();
   for (const auto& row : listed) {
-    ordered_json item = {
-        {"step", row.step},   {"path", row.path},      {"written_seconds", row.written_seconds},
-        {"bytes", row.bytes}, {"world_size", nullptr}, {"whole", row.problem.empty()}};
+    ordered_json item = {{"step", row.step},
+                         {"path", row.path},
+                         {"written_seconds", row.written_seconds},
+                         {"bytes", row.bytes},
+                         {"world_size", nullptr},
+                         {"epoch", nullptr},
+                         {"samples_seen", nullptr},
+                         {"whole", row.problem.empty()}};
     if (row.world_size > 0) item["world_size"] = row.world_size;
+    if (row.epoch) item["epoch"] = *row.epoch;
+    if (row.samples_seen) item["samples_seen"] = *row.samples_seen;
     if (!row.problem.empty()) item["problem"] = row.problem;
     list.push_back(std::move(item));
   }

@@ -83,14 +83,19 @@ bool LoaderCore::goes_on_after(const EpochBatches& epoch) const {
   return new_shares_.empty() && sampler_->started() && sampler_->epoch() == epoch.epoch;
 }
 
+int64_t LoaderCore::samples_of_step(const EpochBatches& epoch, int64_t batch) const {
+  const int64_t begin = batch / options().accumulate * options().accumulate;
+  const int64_t end = begin + std::min(options().accumulate, epoch.size_of_all - begin);
+  int64_t samples = 0;
+  for (int64_t i = begin; i < end; ++i) samples += epoch.count_of_all(i);
+  return samples;
+}
+
 BatchPlace LoaderCore::place_of(const EpochBatches& epoch, int64_t batch) const {
   const int64_t begin = batch / options().accumulate * options().accumulate;
   const int64_t end = begin + std::min(options().accumulate, epoch.size - begin);
-  const int64_t end_of_all = begin + std::min(options().accumulate, epoch.size_of_all - begin);
-  int64_t samples_of_step = 0;
-  for (int64_t i = begin; i < end_of_all; ++i) samples_of_step += epoch.count_of_all(i);
   return {.weight = static_cast<double>(epoch.ranks) * static_cast<double>(epoch.count(batch)) /
-                    static_cast<double>(samples_of_step),
+                    static_cast<double>(samples_of_step(epoch, batch)),
           .last = batch + 1 == end};
 }
 
@@ -105,6 +110,7 @@ void LoaderCore::note_batch(const EpochBatches& epoch, int64_t batch, int64_t sa
   position_.epoch = ends_epoch ? epoch.epoch + 1 : epoch.epoch;
   position_.consumed = ends_epoch ? 0 : epoch.consumed_after(batch);
   ++position_.step;
+  position_.samples += samples_of_step(epoch, batch);
 }
 
 void LoaderCore::note_stall(std::chrono::nanoseconds stall) {
@@ -144,7 +150,7 @@ void LoaderCore::restore(const DataPosition& position) {
     log(LogLevel::warn, cat("data loader: training began on ", position.dataset_size,
                             " samples, and the data set has ", size, ": epochs have other samples now"));
   }
-  position_ = {position.epoch, position.consumed, size, position.step, order};
+  position_ = {position.epoch, position.consumed, size, position.step, order, position.samples};
 }
 
 LoaderStats LoaderCore::stats() const {

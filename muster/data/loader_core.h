@@ -70,6 +70,8 @@ class LoaderCore {
   // The step that has ended is the last with the shares before; an epoch under way has to be started again.
   bool shares_are_due() const { return !new_shares_.empty() && step_ended_; }
   BatchPlace place_of(const EpochBatches& epoch, int64_t batch) const;
+  // Of all ranks, in the step that the batch belongs to.
+  int64_t samples_of_step(const EpochBatches& epoch, int64_t batch) const;
 
   // An epoch is over, and training is at the beginning of the next. Throws: failed_precondition for a whole
   // epoch without a batch: it would be gone through for ever.

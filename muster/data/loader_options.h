@@ -35,6 +35,7 @@ struct DataPosition {
   int64_t dataset_size = 0;  // of which data set; 0: unknown
   int64_t step = 0;          // steps in all
   int64_t order = 0;         // a number made of the seed and the order; 0: unknown
+  int64_t samples = 0;       // that all ranks together have used since the beginning
   bool operator==(const DataPosition&) const = default;
 };
 

@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/hook_adapter.h"
+#include "muster/ddp/recorded_group.h"
 
 namespace muster {
 
@@ -104,8 +105,9 @@ ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& gro
   for (size_t i = 0; i < parameters.names.size(); ++i) names[i] = parameters.names[i];
   const BucketsInBackendMemory in_backend_memory(parameters, group);
   auto reducer = std::make_shared<c10d::Reducer>(
-      parameters.tensors, buckets, group.c10d(), parameters.sparse, cap, options.find_unused_parameters,
-      gradient_as_bucket_view, names, first_cap, /*skip_all_reduce_unused_params=*/false,
+      parameters.tensors, buckets, recorded_group(group), parameters.sparse, cap,
+      options.find_unused_parameters, gradient_as_bucket_view, names, first_cap,
+      /*skip_all_reduce_unused_params=*/false,
       /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
   if (options.static_graph) reducer->set_static_graph();
   HookAdapter* hook = nullptr;

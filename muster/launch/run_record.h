@@ -28,6 +28,10 @@ struct LaunchRecord {
   std::string work_dir = {};                              // where the ranks ran
   std::string host = {};                                  // of the launcher
   std::string muster_version = {};
+  // As ranks of the last attempt told them; empty of programs that are not muster's.
+  std::string libtorch = {};                   // its version
+  std::string backend = {};                    // of the ranks' group
+  std::vector<std::string> device_names = {};  // each once
   int pid = 0;
   int max_restarts = 0;
   double began = 0;

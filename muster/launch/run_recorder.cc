@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/version.h"
 #include "muster/launch/exit_report.h"
+#include "muster/trace/read_activity.h"
 
 namespace muster {
 
@@ -98,11 +100,34 @@ void RunRecorder::explain(int attempt, const std::string& why) {
 
 int RunRecorder::finish(int exit_code, const char* outcome) {
   finished_ = true;
+  take_software();
   launch().ended = seconds_since_1970();
   launch().exit_code = exit_code;
   launch().outcome = outcome;
   write();
   return exit_code;
+}
+
+// As the ranks of the last attempt have it in their activity files, of which some are enough.
+void RunRecorder::take_software() {
+  if (launch().attempts.empty()) return;
+  constexpr size_t kMostFiles = 16;
+  const std::string run_dir = std::filesystem::path(path_).parent_path().string();
+  auto files = activity_files(run_dir, launch().attempts.back().attempt);
+  if (files.size() > kMostFiles) files.resize(kMostFiles);
+  for (const ActivityFile& file : files) {
+    try {
+      const ActivityView view = read_activity(file.path);
+      if (view.libtorch.empty()) continue;
+      launch().libtorch = view.libtorch;
+      launch().backend = view.backend;
+      auto& names = launch().device_names;
+      if (std::find(names.begin(), names.end(), view.device_name) == names.end())
+        names.push_back(view.device_name);
+    } catch (const Error&) {
+      // The rank has told nothing then.
+    }
+  }
 }
 
 void RunRecorder::write() {

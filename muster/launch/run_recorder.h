@@ -45,6 +45,7 @@ class RunRecorder {
 
  private:
   LaunchRecord& launch() { return record_.launches.back(); }
+  void take_software();
   void write();
 
   std::string path_;

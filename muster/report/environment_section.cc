@@ -39,6 +39,26 @@ std::string machine_of(const Host& host) {
   return host.gpus.empty() && !host.gpu_note.empty() ? cat(text, "; ", host.gpu_note) : text;
 }
 
+struct Software {
+  std::string libtorch;
+  std::string backend;
+  std::vector<std::string> devices;
+};
+
+// Of a job that goes on its ranks tell it themselves.
+Software software_of(const JobRun& run, const LaunchRecord& launch) {
+  if (!launch.libtorch.empty()) return {launch.libtorch, launch.backend, launch.device_names};
+  Software software;
+  std::set<std::string> names;
+  for (const ActivityView& rank : run.ranks) {
+    if (rank.libtorch.empty()) continue;
+    software.libtorch = rank.libtorch;
+    software.backend = rank.backend;
+    if (names.insert(rank.device_name).second) software.devices.push_back(rank.device_name);
+  }
+  return software;
+}
+
 }  // namespace
 
 std::string environment_section(const JobRun& run) {
@@ -52,6 +72,10 @@ std::string environment_section(const JobRun& run) {
     facts.push_back({"Ended", launch->ended ? wall_time_text(*launch->ended) : ""});
     facts.push_back({"Launcher", cat("host ", launch->host, ", pid ", launch->pid)});
     facts.push_back({"muster", launch->muster_version});
+    const auto [libtorch, backend, devices] = software_of(run, *launch);
+    if (!libtorch.empty()) facts.push_back({"LibTorch", libtorch});
+    if (!backend.empty()) facts.push_back({"Backend", backend});
+    if (!devices.empty()) facts.push_back({"Devices", join_first(devices, ", ", 16)});
   }
   facts.push_back({"Hosts", hosts_of(run)});
   if (run.record.machine && run.record.machine->hosts.size() == 1)

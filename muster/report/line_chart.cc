@@ -8,6 +8,8 @@
 #include "muster/base/strings.h"
 #include "muster/placement/svg_canvas.h"
 #include "muster/report/html.h"
+#include "muster/trace/activity_layout.h"
+#include "muster/trace/category.h"
 
 namespace muster {
 namespace {
@@ -240,8 +242,11 @@ class LineChart {
   bool is_log_ = false;
 };
 
-// "validation_loss" → "loss".
+// "validation_loss" → "loss"; where time went → "time/".
 std::string family_of(std::string_view name) {
+  constexpr std::string_view kTimes = "time/";  // muster::Metrics writes them
+  for (size_t i = 0; i < kActivityCategories; ++i)
+    if (name == cat(kTimes, to_string(static_cast<Category>(i)))) return std::string(kTimes);
   for (const std::string_view kind : {"train", "training", "validation", "valid", "val", "eval", "test"}) {
     for (const char separator : {'_', '/', '.', ' ', '-'}) {
       const std::string before = cat(kind, separator);

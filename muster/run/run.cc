@@ -10,9 +10,11 @@
 #include "muster/run/fatal_signal.h"
 #include "muster/run/in_place.h"
 #include "muster/run/local_place.h"
+#include "muster/run/nvtx_ranges.h"
 #include "muster/run/operator_trace.h"
 #include "muster/run/own_program.h"
 #include "muster/run/rank_device.h"
+#include "muster/run/rank_software.h"
 #include "muster/run/run_calls.h"
 #include "muster/run/thrown_stack.h"
 #include "muster/supervise/first_process.h"
@@ -143,6 +145,8 @@ std::optional<int> call_in_group(Start start, const std::optional<Rendezvous>& m
   }
   try {
     begin_trace(group);
+    tell_software(group, start.device.assignment.device);
+    if (start.device.device.is_cuda()) show_spans_in_nvtx();
     Context context({.env = env,
                      .assignment = start.device.assignment,
                      .device = start.device.device,

@@ -142,6 +142,8 @@ int open_file(const std::string& path) {
 
 std::atomic<Activity*> Activity::current_ = nullptr;
 std::atomic<void (*)(int64_t)> Activity::step_hook_ = nullptr;
+std::atomic<void (*)(const char*)> Activity::span_begin_hook_ = nullptr;
+std::atomic<void (*)()> Activity::span_end_hook_ = nullptr;
 
 Activity::Activity(const std::string& path, const ActivityOwner& owner)
     : path_(path), fd_(open_file(path)), serial_(++g_serial) {
@@ -204,6 +206,7 @@ Activity::Entered Activity::enter(const char* name, Category category, bool inhe
     put(span.begin_ns, now);
     put(span.category, inherits ? kInherited : static_cast<uint32_t>(category));
     if (t_place.is_main) switch_category(category_within(record, depth + 1), now);
+    if (const auto begin = span_begin_hook_.load(std::memory_order_relaxed)) begin(name);
   }
   put(record.depth, depth + 1);
   close_record(record, number);
@@ -218,9 +221,13 @@ void Activity::leave(const Entered& span) noexcept {
                         (span.depth >= kActivityDepth || record.spans[span.depth].begin_ns == span.begin_ns);
   if (!is_there) return;
   const uint64_t number = record.head + 1;
+  const uint32_t deepest = std::min<uint32_t>(record.depth, kActivityDepth);
   open_record(record, number);
   put(record.depth, span.depth);
   close_record(record, number);
+  if (const auto end = span_end_hook_.load(std::memory_order_relaxed)) {
+    for (uint32_t depth = deepest; depth > span.depth; --depth) end();
+  }
   if (span.depth >= kActivityDepth) return;
   const uint32_t category = category_within(record, span.depth);
   TraceEventFile* const traced = events();
@@ -247,6 +254,15 @@ void Activity::switch_category(uint32_t category, int64_t now) noexcept {
   put(total, total + now - header.category_since_ns);
   put(header.category_since_ns, now);
   put(header.category, category);
+}
+
+std::array<int64_t, kActivityCategories> Activity::totals() const noexcept {
+  ActivityHeader& header = file_->header;
+  std::array<int64_t, kActivityCategories> totals = {};
+  std::transform(std::begin(header.totals_ns), std::end(header.totals_ns), totals.begin(),
+                 [](int64_t& total) { return value_of(total); });
+  totals[value_of(header.category)] += activity_now() - value_of(header.category_since_ns);
+  return totals;
 }
 
 uint64_t Activity::begin_call(const CallFacts& facts) noexcept {
@@ -293,6 +309,13 @@ void Activity::note_samples(int64_t more) noexcept {
 
 void Activity::note_loss(double loss) noexcept {
   put(file_->header.loss, loss);
+}
+
+void Activity::set_software(const ActivitySoftware& software) noexcept {
+  ActivityHeader& header = file_->header;
+  put_text(header.libtorch, sizeof(header.libtorch), software.libtorch.c_str());
+  put_text(header.backend, sizeof(header.backend), software.backend.c_str());
+  put_text(header.device_name, sizeof(header.device_name), software.device_name.c_str());
 }
 
 void Activity::set_stack_signal(int signal) noexcept {

@@ -3,6 +3,7 @@
 // is open. It knows no tensor and no group: those who call it say what they do as text and numbers.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -35,6 +36,12 @@ struct ActivityOwner {
   std::string device = {};
 };
 
+struct ActivitySoftware {
+  std::string libtorch = {};     // "2.15.0"
+  std::string backend = {};      // "nccl"
+  std::string device_name = {};  // "NVIDIA H100 80GB HBM3"
+};
+
 class Activity {
  public:
   // Makes the file, or takes the one that is there, for this process and its end; the calling thread is the
@@ -63,12 +70,16 @@ class Activity {
 
   // What the main thread's time is while it is in no span that says it.
   void set_category_outside(Category category) noexcept;
+  // By Category: the main thread's time until now, with what it is in. Called by the main thread, or else the
+  // last of them may be counted a little wrongly.
+  std::array<int64_t, kActivityCategories> totals() const noexcept;
 
   void note_step(int64_t step) noexcept;
   void note_samples(int64_t more) noexcept;
   void note_loss(double loss) noexcept;
   void close() noexcept;  // the rank leaves its function
 
+  void set_software(const ActivitySoftware& software) noexcept;
   void set_stack_signal(int signal) noexcept;  // this process answers it
 
   // From now on every span and call is an event too, in a file that lies at `path` and stays until the end of
@@ -77,6 +88,11 @@ class Activity {
   TraceEventFile* events() const { return events_.load(std::memory_order_acquire); }  // nullptr: none
   // Called with how many steps there have been, by who tells them.
   static void set_step_hook(void (*hook)(int64_t steps)) { step_hook_ = hook; }
+  // Called where a span begins and where it ends, in its thread: by who shows spans elsewhere.
+  static void set_span_hooks(void (*begin)(const char* name), void (*end)()) {
+    span_end_hook_ = end;
+    span_begin_hook_ = begin;
+  }
   int64_t unix_minus_monotonic_ns() const { return file_->header.unix_minus_monotonic_ns; }
 
   const std::string& path() const { return path_; }
@@ -89,6 +105,8 @@ class Activity {
 
   static std::atomic<Activity*> current_;
   static std::atomic<void (*)(int64_t)> step_hook_;
+  static std::atomic<void (*)(const char*)> span_begin_hook_;
+  static std::atomic<void (*)()> span_end_hook_;
 
   std::string path_;
   int fd_ = -1;  // locked as long as the process lives

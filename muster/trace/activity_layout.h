@@ -14,7 +14,7 @@
 namespace muster {
 
 inline constexpr char kActivityMagic[8] = {'m', 'u', 's', 't', 'r', 'a', 'c', 't'};
-inline constexpr uint32_t kActivityVersion = 1;
+inline constexpr uint32_t kActivityVersion = 2;
 inline constexpr size_t kActivityThreads = 16;  // that are in spans at one time; what more are in is not seen
 inline constexpr size_t kActivityDepth = 8;     // spans within each other that are named
 inline constexpr size_t kActivityCalls = 1024;
@@ -78,6 +78,9 @@ struct ActivityHeader {
   int64_t category_since_ns;
   int64_t totals_ns[kActivityCategories];  // of the main thread, without what it is in now
   uint64_t calls;                          // that have begun
+  char libtorch[24];                       // its version; empty: nobody told, of the next two too
+  char backend[16];
+  char device_name[64];  // "NVIDIA H100 80GB HBM3"
 };
 
 struct ActivityLayout {
@@ -87,6 +90,6 @@ struct ActivityLayout {
 };
 
 static_assert(sizeof(ActivitySpan) == 56 && sizeof(ActivityThread) == 488 && sizeof(ActivityCall) == 168 &&
-              sizeof(ActivityHeader) == 312 && offsetof(ActivityLayout, ring) == 312 + 16 * 488);
+              sizeof(ActivityHeader) == 416 && offsetof(ActivityLayout, ring) == 416 + 16 * 488);
 
 }  // namespace muster

@@ -25,6 +25,8 @@ class TraceEventFile {
   void add_call(const ActivityCall& call, int64_t end_ns) noexcept;
   void add_thread(const char* name, uint32_t thread) noexcept;
 
+  uint64_t count() const { return count_.load(std::memory_order_relaxed); }  // of events until now
+
   // What is to be added to this host's time of day for rank 0's.
   void correct_clock(int64_t correction_ns, int64_t uncertainty_ns) noexcept;
 

@@ -56,6 +56,9 @@ struct ActivityView {
   int stack_signal = 0;     // that makes the process write its stack; 0: none does
   std::string host = {};
   std::string device = {};
+  std::string libtorch = {};  // its version; empty: nobody told, of the next two too
+  std::string backend = {};
+  std::string device_name = {};
   int64_t unix_minus_monotonic_ns = 0;
   int64_t opened_ns = 0;
   std::optional<int64_t> closed_ns = {};  // when the rank has left its function

@@ -339,14 +339,15 @@ std::string Checkpoints::save(int64_t step) {
     if (before_save_) before_save_();
     ShardedState state = sharded_state();
     state.parts = saved_parts();
-    path_ = sharded_writer_.start(options, state, {.step = step}, group_, options_.background);
+    path_ = sharded_writer_.start(options, state, position_after(step), group_, options_.background);
     if (!options_.background) sharded_writer_.finish(group_);
     return path_;
   }
   TrainingState state = training_state();
   state.parts = saved_parts();
-  if (!options_.background) return path_ = save_checkpoint(options, state, {.step = step}, group_);
-  Peers(group_).on_rank0([&] { writer_.start(options, image_of(state, {.step = step}, group_.size())); });
+  if (!options_.background) return path_ = save_checkpoint(options, state, position_after(step), group_);
+  Peers(group_).on_rank0(
+      [&] { writer_.start(options, image_of(state, position_after(step), group_.size())); });
   return path_ = cat(options_.folder, "/step-", step);
 }
 
@@ -371,24 +372,6 @@ bool Checkpoints::save_or_stop(int64_t step) {
   finish();
   if (group_.rank() == 0) log(LogLevel::info, cat("stopped after step ", step, ", which is saved: ", path_));
   return true;
-}
-
-SavedState Checkpoints::state_of(const DataPosition& position) {
-  SavedState state;
-  state.numbers = {{"epoch", static_cast<double>(position.epoch)},
-                   {"consumed", static_cast<double>(position.consumed)},
-                   {"dataset_size", static_cast<double>(position.dataset_size)},
-                   {"step", static_cast<double>(position.step)},
-                   {"order", static_cast<double>(position.order)}};
-  return state;
-}
-
-DataPosition Checkpoints::position_of(const std::string& name, const SavedState& state) {
-  return {.epoch = state.whole_number(name, "epoch"),
-          .consumed = state.whole_number(name, "consumed"),
-          .dataset_size = state.whole_number(name, "dataset_size"),
-          .step = state.whole_number(name, "step"),
-          .order = state.whole_number(name, "order")};
 }
 
 }  // namespace muster

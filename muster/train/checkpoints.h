@@ -30,6 +30,7 @@
 #include "muster/comm/process_group.h"
 #include "muster/data/loader_options.h"
 #include "muster/data/stream_position.h"
+#include "muster/train/data_positions.h"
 #include "muster/train/saved_state.h"
 #include "muster/train/stream_positions.h"
 
@@ -136,16 +137,30 @@ class Checkpoints {
   }
   template <HasDataPosition Part>
   Checkpoints& add(const std::string& name, Part& part) {
+    if (!position_) position_ = [&part](int64_t step) { return training_position(step, part.position()); };
     return add_part(
         name, [&part] { return state_of(part.position()); },
-        [&part, name](const SavedState& state) { part.restore(position_of(name, state)); }, Place::of_data);
+        [&part, name](const SavedState& state) { part.restore(data_position_of(name, state)); },
+        Place::of_data);
   }
   // The positions of all ranks are saved. restore() then throws failed_precondition for another number of
   // ranks, of workers, or another batch size or seed: the stream's parts would be others.
   template <HasStreamPosition Part>
   Checkpoints& add(const std::string& name, Part& part) {
+    const auto place = std::make_shared<TrainingPosition>();  // as it was saved last
+    if (!position_) {
+      position_ = [place](int64_t step) {
+        place->step = step;
+        return *place;
+      };
+    }
     return add_part(
-        name, [this, &part] { return stream_positions(group_, part.position()); },
+        name,
+        [this, &part, place] {
+          SavedState state = stream_positions(group_, part.position());
+          *place = place_in_streams(state);
+          return state;
+        },
         [this, &part, name](const SavedState& state) {
           part.restore(own_stream_position(group_, name, state));
         },
@@ -199,8 +214,9 @@ class Checkpoints {
     if (!options.should_stop) options.should_stop = [&ctx] { return ctx.should_stop(); };
     return options;
   }
-  static SavedState state_of(const DataPosition& position);
-  static DataPosition position_of(const std::string& name, const SavedState& state);
+  TrainingPosition position_after(int64_t step) const {
+    return position_ ? position_(step) : TrainingPosition{.step = step};
+  }
 
   Checkpoints& add_hook(const std::string& name, const Hook& hook);
   Checkpoints& add_part(const std::string& name, std::function<SavedState()> state,
@@ -232,8 +248,9 @@ class Checkpoints {
   std::vector<Part> parts_;
   std::shared_ptr<torch::nn::Module> joined_;  // the model, or one that holds them all
   std::vector<std::pair<std::string, TensorPieces>> divided_models_;
-  std::optional<TensorPieces> divided_parameters_;  // of the optimizer
-  std::function<void()> before_save_, after_load_;  // of that optimizer; none for most
+  std::optional<TensorPieces> divided_parameters_;          // of the optimizer
+  std::function<void()> before_save_, after_load_;          // of that optimizer; none for most
+  std::function<TrainingPosition(int64_t step)> position_;  // by the first loader; none: nobody knows
   int64_t step_ = 0;
   int64_t branch_from_ = 0, branch_until_ = 0;  // serial numbers between which checkpoints were left
   int64_t last_step_ = 0;                       // that save() or its like was given

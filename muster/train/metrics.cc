@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <numeric>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/trace/category.h"
 #include "muster/train/device_copy.h"
 
 namespace muster {
@@ -184,15 +187,36 @@ std::string Metrics::signature() const {
   return join(names, ", ");
 }
 
-// The signature, a zero byte, and two numbers an entry.
-std::string Metrics::message() const {
+// The signature, a zero byte, two numbers an entry, and the seconds of each category.
+std::string Metrics::message() {
   std::string bytes = signature();
   bytes += '\0';
+  const auto append = [&](double number) {
+    bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  };
   for (const auto& [name, entry] : entries_) {
-    for (const double number : {entry.on_host, entry.count})
-      bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));
+    append(entry.on_host);
+    append(entry.count);
   }
+  for (const double seconds : times_.since_last()) append(seconds);
   return bytes;
+}
+
+// Of all ranks' time; empty where no rank has told any.
+MetricValues::Pairs Metrics::time_shares(const std::vector<std::string>& messages) const {
+  CategorySeconds sums = {};
+  for (const std::string& message : messages) {
+    CategorySeconds seconds = {};
+    std::memcpy(seconds.data(), message.data() + message.size() - sizeof(seconds), sizeof(seconds));
+    std::transform(sums.begin(), sums.end(), seconds.begin(), sums.begin(), std::plus<>());
+  }
+  const double all = std::accumulate(sums.begin(), sums.end(), 0.0);
+  MetricValues::Pairs shares;
+  if (all <= 0) return shares;
+  shares.reserve(sums.size());
+  for (size_t i = 0; i < sums.size(); ++i)
+    shares.emplace_back(cat("time/", to_string(static_cast<Category>(i))), sums[i] / all);
+  return shares;
 }
 
 // In the order of the ranks, so that all have the same bits.
@@ -222,7 +246,8 @@ void Metrics::combine(const std::vector<std::string>& messages) {
 
 MetricValues Metrics::write(int64_t step, const MetricValues::Pairs& extra) {
   fetch();
-  combine(group_.all_gather_bytes(message(), "of metrics"));
+  const auto messages = group_.all_gather_bytes(message(), "of metrics");
+  combine(messages);
   MetricValues::Pairs values;
   for (const std::string& name : order_) {
     const Entry& entry = entries_.at(name);
@@ -231,6 +256,8 @@ MetricValues Metrics::write(int64_t step, const MetricValues::Pairs& extra) {
   }
   MetricValues::Pairs line = extra;
   line.insert(line.end(), values.begin(), values.end());
+  const MetricValues::Pairs shares = time_shares(messages);
+  line.insert(line.end(), shares.begin(), shares.end());
   if (events_) events_->write(step, line);
   line.insert(line.begin(), {"step", static_cast<double>(step)});
   writer_.write_line(line);

@@ -6,7 +6,10 @@
 //   … metrics.accuracy("top1", logits, batch.labels);
 //   … metrics.write_every(50, step, {{"lr", schedule.lr()}});
 //
-// Rank 0 writes `metrics.jsonl` (and, if asked, TensorBoard's event file); every rank gets the numbers.
+// Rank 0 writes `metrics.jsonl` (and, if asked, TensorBoard's event file); every rank gets the numbers. Each
+// line has also where the time since the one before went, over all ranks: "time/compute",
+// "time/communication" and so on (trace/category.h), which add up to 1. They are written alone, and where
+// ranks have activity files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,6 +25,7 @@
 
 #include "muster/comm/process_group.h"
 #include "muster/train/metrics_writer.h"
+#include "muster/train/step_times.h"
 #include "muster/train/tensorboard.h"
 
 namespace muster {
@@ -98,8 +102,9 @@ class Metrics {
   void add(const std::string& name, Kind kind, double value, double count);
   void fetch();
   std::string signature() const;
-  std::string message() const;
+  std::string message();
   void combine(const std::vector<std::string>& messages);
+  MetricValues::Pairs time_shares(const std::vector<std::string>& messages) const;
   static const char* name_of(Kind kind);
   static double nothing(Kind kind);
   static double combined(Kind kind, double a, double b);
@@ -109,6 +114,7 @@ class Metrics {
   std::unique_ptr<EventFile> events_;
   std::map<std::string, Entry> entries_;
   std::vector<std::string> order_;
+  StepTimes times_;
 };
 
 }  // namespace muster

@@ -2,7 +2,10 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
+#include <numeric>
 #include <vector>
 
 #include "muster/base/error.h"
@@ -48,6 +51,18 @@ StreamPosition own_stream_position(const ProcessGroup& group, const std::string&
   }
   const int64_t* first = all.const_data_ptr<int64_t>() + group.rank() * all.size(1);
   return StreamPosition::from_values({first, first + all.size(1)});
+}
+
+TrainingPosition place_in_streams(const SavedState& state) {
+  const at::Tensor& all = state.tensor("stream", kPositions);
+  TrainingPosition place{.epoch = std::numeric_limits<int64_t>::max()};
+  for (int64_t rank = 0; rank < all.size(0); ++rank) {
+    const int64_t* first = all.const_data_ptr<int64_t>() + rank * all.size(1);
+    const auto position = StreamPosition::from_values({first, first + all.size(1)});
+    place.epoch = std::min(place.epoch, position.epoch);
+    place.epoch_samples += std::accumulate(position.read.begin(), position.read.end(), int64_t{0});
+  }
+  return place;
 }
 
 }  // namespace muster

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "muster/checkpoint/manifest.h"
 #include "muster/comm/process_group.h"
 #include "muster/data/stream_position.h"
 #include "muster/train/saved_state.h"
@@ -17,5 +18,8 @@ SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine);
 // where another number of ranks has saved it.
 StreamPosition own_stream_position(const ProcessGroup& group, const std::string& owner,
                                    const SavedState& state);
+
+// Of all ranks, as a manifest has it: the epoch of the rank that is behind, and the examples of their epochs.
+TrainingPosition place_in_streams(const SavedState& state);
 
 }  // namespace muster

@@ -65,10 +65,11 @@ class Checkpoint(unittest.TestCase):
         checkpoint(self.folder / "run/checkpoints/step-10", 10, {"a": floats(1)})
         os.truncate(self.folder / "run/checkpoints/step-10/model.safetensors", 10)
         lines = self.muster("ls", "run").splitlines()
-        self.assertRegex(lines[1], r"^ +10 .* B +- +damaged: .*got 10")
-        self.assertRegex(lines[2], r"^ +9 .* B +2 +whole$")
+        self.assertRegex(lines[1], r"^ +10 .* B +- +- +- +damaged: .*got 10")
+        self.assertRegex(lines[2], r"^ +9 .* B +2 +1 +4 +whole$")
         listed = json.loads(self.muster("ls", "--json", "run/checkpoints"))["checkpoints"]
         self.assertEqual([(row["step"], row["whole"]) for row in listed], [(10, False), (9, True)])
+        self.assertEqual([(row["epoch"], row["samples_seen"]) for row in listed], [(None, None), (1, 4)])
         self.assertIn("no checkpoint", self.muster("ls"))
 
     def test_show_tells_what_is_in_it(self):

@@ -134,7 +134,7 @@ TEST(LoaderAhead, ABadSampleOfTheNextEpochDoesNotEndThisOne) {
               }),
               HasSubstr("sample 2 (worker 0)"));
   EXPECT_EQ(batches, 3);
-  EXPECT_EQ(loader.position(), (DataPosition{1, 2, 4, 6, loader.position().order}));
+  EXPECT_EQ(loader.position(), (DataPosition{1, 2, 4, 6, loader.position().order, 3}));
 }
 
 }  // namespace

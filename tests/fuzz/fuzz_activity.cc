@@ -20,6 +20,9 @@ void check_text(const std::string& text, size_t most) {
 void check_view(const ActivityView& view) {
   check_text(view.host, sizeof(ActivityHeader::host));
   check_text(view.device, sizeof(ActivityHeader::device));
+  check_text(view.libtorch, sizeof(ActivityHeader::libtorch));
+  check_text(view.backend, sizeof(ActivityHeader::backend));
+  check_text(view.device_name, sizeof(ActivityHeader::device_name));
   if (view.rank < 0 || view.rank >= view.world_size || view.calls.size() > kActivityCalls ||
       view.threads.size() > kActivityThreads)
     std::abort();

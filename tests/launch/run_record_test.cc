@@ -34,6 +34,9 @@ TEST(RunRecordJson, ComesBackAsItWas) {
                              .work_dir = "/w",
                              .host = "n0",
                              .muster_version = "0.1.0",
+                             .libtorch = "2.15.0",
+                             .backend = "shm",
+                             .device_names = {"AMD EPYC 9R14"},
                              .pid = 7,
                              .max_restarts = 3,
                              .began = 100.5,
@@ -48,6 +51,9 @@ TEST(RunRecordJson, ComesBackAsItWas) {
   const LaunchRecord& launch = read.launches[0];
   EXPECT_EQ(launch.argv[1], "\xef\xbf\xbd<b>") << "bytes that are no UTF-8 are replaced";
   EXPECT_EQ(launch.more_argvs, record.launches[0].more_argvs);
+  EXPECT_EQ(launch.libtorch, "2.15.0");
+  EXPECT_EQ(launch.backend, "shm");
+  EXPECT_EQ(launch.device_names, record.launches[0].device_names);
   EXPECT_EQ(launch.ended, 103.25);
   EXPECT_EQ(launch.exit_code, 9);
   EXPECT_EQ(launch.outcome, "failed");

@@ -71,6 +71,15 @@ TEST(ReportCharts, RelatedSeriesShareAChartAndLossesComeFirst) {
   EXPECT_EQ(charts[2][0]->name, "epoch");
 }
 
+TEST(ReportCharts, WhereTimeWentIsOneChart) {
+  const std::vector<Series> all = {series_of("time/compute", {1}), series_of("time/data", {1}),
+                                   series_of("time/epoch", {1})};
+  const auto charts = charts_of(all);
+  ASSERT_EQ(charts.size(), 2U);
+  EXPECT_EQ(charts[0].size(), 2U);
+  EXPECT_EQ(charts[1][0]->name, "time/epoch") << "a number of the program's own";
+}
+
 TEST(ReportCharts, AreDrawnOfAnyNumbers) {
   for (const auto& values :
        {std::initializer_list<double>{5}, {0, 0, 0}, {1e-9, 1e9}, {-3, 3}, {1e308, -1e308}, {5e-324, 1}}) {

@@ -61,7 +61,12 @@ CallFacts call_facts(int64_t sequence, const std::vector<int64_t>& sizes) {
 
 TEST_F(ActivityTest, SaysWhoseItIs) {
   const auto activity = open(2, 4);
+  EXPECT_EQ(view_of(*activity).libtorch, "") << "nobody has told";
+  activity->set_software({.libtorch = "2.15.0", .backend = "nccl", .device_name = std::string(100, 'n')});
   const ActivityView view = view_of(*activity);
+  EXPECT_EQ(view.libtorch, "2.15.0");
+  EXPECT_EQ(view.backend, "nccl");
+  EXPECT_EQ(view.device_name, std::string(63, 'n')) << "cut";
   EXPECT_EQ(view.rank, 2);
   EXPECT_EQ(view.world_size, 4);
   EXPECT_EQ(view.pid, ::getpid());
@@ -357,7 +362,8 @@ TEST_F(ActivityTest, WhatIsNoActivityFileIsRefused) {
   EXPECT_THAT(error_of(std::string(good.size(), '\xff')), HasSubstr("to begin with 'mustract'"));
   std::string other = good;
   ++other[offsetof(ActivityHeader, version)];
-  EXPECT_THAT(error_of(other), HasSubstr("expected version 1, got version 2"));
+  EXPECT_THAT(error_of(other),
+              HasSubstr(cat("expected version ", kActivityVersion, ", got version ", kActivityVersion + 1)));
   other = good;
   other[offsetof(ActivityHeader, rank)] = 1;
   EXPECT_THAT(error_of(other), HasSubstr("a rank below its world size, got rank 1 of 1"));

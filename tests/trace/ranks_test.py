@@ -38,6 +38,16 @@ class Activity(ProgramTest):
             self.assertGreaterEqual(len(buckets), 8, calls)  # DistributedDataParallel's
             self.assertTrue(all(call.startswith("[world] ") and call.endswith(" f32[18] bytes 72 ended") for call in buckets), buckets)
         self.assertEqual(self.calls(0), self.calls(1))
+        launch = json.loads(pathlib.Path(self.folder, "run/run.json").read_text())["launches"][-1]
+        self.assertRegex(launch["libtorch"], r"^2\.\d+\.\d+")
+        self.assertEqual((launch["backend"], len(launch["device_names"])), ("shm", 1))
+
+    def test_buckets_over_gloo_are_told(self):
+        done = self.run_muster("-q", "--nproc-per-node", "2", TRACE_PROBE, "train", MUSTER_BACKEND="gloo")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for rank in range(2):
+            buckets = [call for call in self.calls(rank) if "[world gradients]" in call]
+            self.assertEqual(buckets, [f"[world gradients] all_reduce #{step} f32[18] bytes 72 ended" for step in range(1, 9)])
 
     def test_a_killed_rank_has_said_what_it_was_in(self):
         for backend in ("shm", "gloo"):
@@ -101,6 +111,15 @@ class Breakdown(ProgramTest):
         numbers = json.loads(pathlib.Path(self.folder, "run/breakdown.json").read_text())
         self.assertEqual((numbers["straggler"]["rank"], numbers["straggler"]["in"], len(numbers["ranks"])), (1, "compute", 3))
         self.assertAlmostEqual(sum(numbers["shares"].values()), 1)
+        lines = [json.loads(line) for line in pathlib.Path(self.folder, "run/metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([line.pop("step") for line in lines], [5, 10, 15, 20])
+        for line in lines:  # rank 1 computes, the others wait for it: for 7 of 8 ms
+            self.assertEqual(set(line), {f"time/{category}" for category in numbers["shares"]})
+            self.assertAlmostEqual(sum(line.values()), 1)
+            self.assertGreater(line["time/communication"], line["time/data"])
+            self.assertGreater(line["time/compute"], 0)
+        events = next(pathlib.Path(self.folder, "run").glob("events.out.tfevents.*")).read_bytes()
+        self.assertEqual(events.count(b"time/compute"), 4)
 
     def test_a_job_of_few_steps_says_nothing(self):
         done = self.run_muster("--nproc-per-node", "2", TRACE_PROBE, "steps", MUSTER_BACKEND="shm")
@@ -138,6 +157,9 @@ class Trace(ProgramTest):
         for rank in range(3):
             names = {event["name"] for event in events if event["ph"] == "X" and event["pid"] == rank}
             self.assertLessEqual({"step", "forward", "backward", "gradients", "optimizer", "data wait", "checkpoint", "aten::addmm"}, names)
+            self.assertEqual(len(self.spans(events, rank, "tokenize")), len(self.spans(events, rank, "step")), "the program's own")
+            buckets = [event for event in events if event["ph"] == "b" and event["pid"] == rank and event["args"]["what"].endswith(" world gradients")]
+            self.assertEqual(len(buckets), len(self.spans(events, rank, "step")))
             steps = len(self.spans(events, rank, "step"))
             self.assertEqual(len(self.spans(events, rank, "aten::cross_entropy_loss")), steps - 2)  # there are fewer than 7
 

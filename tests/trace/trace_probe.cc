@@ -25,6 +25,7 @@ void train(muster::Context& ctx) {
   auto loader = ctx.loader(muster::TensorDataset(features, features.sum(1).gt(0).to(torch::kLong)),
                            {.batch_size = 4, .workers = 1});
   for (const auto& batch : loader) {
+    const muster::Span span("tokenize");
     step(batch, [&] { return torch::cross_entropy_loss(model(batch.features), batch.labels); });
   }
   muster::Checkpoints checkpoints(ctx.process_group(), {.folder = ctx.run_dir() + "/checkpoints"});
@@ -58,7 +59,9 @@ void steps(muster::Context& ctx) {
 // Rank 1 computes longer than the others.
 void slow(muster::Context& ctx) {
   auto value = torch::ones({4});
+  muster::Metrics metrics(ctx, {.tensorboard = true});
   for (int i = 0; i < 25; ++i) {
+    if (i > 0) metrics.write_every(5, i);
     const muster::Span span("step", muster::Category::compute);
     const auto until = muster::Clock::now() + std::chrono::milliseconds(ctx.rank() == 1 ? 8 : 1);
     while (muster::Clock::now() < until) {

@@ -83,6 +83,8 @@ TEST(Checkpoints, EverythingGoesOnAsIfItHadNeverStopped) {
     first.run(5);
     EXPECT_EQ(saved.save_when_due(4), "");
     EXPECT_EQ(saved.save_when_due(5), folder / "step-5");
+    EXPECT_EQ(read_manifest(folder / "step-5").position,
+              (TrainingPosition{.step = 5, .epoch_samples = 15, .samples_seen = 15, .dataset_size = 20}));
 
     Trained second(2);
     Checkpoints resumed(group, {.folder = folder.path(), .resume = true});
@@ -92,6 +94,10 @@ TEST(Checkpoints, EverythingGoesOnAsIfItHadNeverStopped) {
     second.run(9);
     const auto expected = whole.values(), got = second.values();
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], got[i])) << i;
+    resumed.save(9);
+    EXPECT_EQ(read_manifest(folder / "step-9").position,
+              (TrainingPosition{
+                  .step = 9, .epoch = 1, .epoch_samples = 6, .samples_seen = 26, .dataset_size = 20}));
   });
 }
 
@@ -262,7 +268,8 @@ TEST(Checkpoints, EveryRanksPlaceInAStreamIsSaved) {
         const auto all = Streamed(group, folder.path(), false, workers).run(30);
         Streamed first(group, folder.path(), false, workers);
         auto seen = first.run(stop);
-        first.checkpoints.save(stop);
+        const auto path = first.checkpoints.save(stop);
+        EXPECT_EQ(read_manifest(path).position.epoch, first.loader.position().epoch);
         Streamed second(group, folder.path(), true, workers);
         EXPECT_EQ(second.checkpoints.step(), stop);
         EXPECT_EQ(second.loader.position(), first.loader.position());

@@ -9,6 +9,8 @@
 #include <filesystem>
 
 #include "muster/base/strings.h"
+#include "muster/trace/activity.h"
+#include "muster/trace/span.h"
 #include "tests/support/ranks.h"
 #include "tests/train/oracle.h"
 
@@ -125,6 +127,22 @@ TEST(TrainMetrics, TakesTheGroupAndFolderOfAContext) {
     metrics.write(7);
   });
   EXPECT_EQ(read_file(folder + "/metrics.jsonl"), "{\"step\":7,\"loss\":0.5}\n");
+}
+
+TEST(TrainMetrics, EachLineHasWhereItsTimeWent) {
+  const std::string folder = folder_for_metrics();
+  Activity activity(folder + "/activity", {});
+  Activity::set(&activity);
+  run_ranks(1, [&](ProcessGroup& group) {
+    Metrics metrics(group, {.folder = folder});
+    metrics.mean("loss", 1.0);
+    { const Span span("step", Category::compute); }
+    EXPECT_EQ(metrics.write(1).size(), 1U) << "the program's own numbers alone";
+  });
+  Activity::set(nullptr);
+  EXPECT_THAT(read_file(folder + "/metrics.jsonl"),
+              ::testing::MatchesRegex("\\{\"step\":1,\"loss\":1,\"time/other\":.*,\"time/compute\":.*,\"time/"
+                                      "communication\":.*,\"time/data\":0,\"time/checkpoint\":0\\}\n"));
 }
 
 TEST(TrainMetrics, EventFilesHoldWhatWasWritten) {

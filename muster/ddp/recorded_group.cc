@@ -1,0 +1,74 @@
+#include "muster/ddp/recorded_group.h"
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/base/strings.h"
+#include "muster/comm/call_record.h"
+
+namespace muster {
+
+namespace {
+
+using C10dGroup = c10d::ProcessGroup;
+
+// Of a group's buckets since it was made: its Reducers come and go, and it may have several.
+std::atomic<int64_t>& bucket_count(const std::string& group) {
+  static std::mutex mutex;
+  static auto& counts = *new std::map<std::string, std::atomic<int64_t>>;  // never destroyed
+  const std::lock_guard lock(mutex);
+  return counts[group];
+}
+
+class RecordedGroup : public C10dGroup {
+ public:
+  RecordedGroup(const muster::ProcessGroup& group, const std::string& name)
+      : C10dGroup(group.store(), group.rank(), group.size()), name_(name), count_(bucket_count(name)) {
+    const C10dGroup::BackendType on_device = group.c10d()->getBackendType();
+    for (const c10::Device device : group.c10d()->getDeviceTypes()) {
+      const auto backend = group.c10d()->getBackend(device.type());
+      const auto bound = backend->getBoundDeviceId();
+      setBackend(device.type(), device.is_cpu() ? C10dGroup::GLOO : on_device, backend);
+      backend->setBoundDeviceId(bound);  // which setBackend() takes from this group
+    }
+    setDefaultBackend(on_device);
+  }
+
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) override {
+    const at::Tensor* const first = tensors.empty() ? nullptr : tensors.data();
+    const auto record =
+        std::make_shared<CallRecord>(name_.c_str(), "all_reduce", count_.fetch_add(1) + 1, first);
+    try {
+      auto work = C10dGroup::allreduce(tensors, options);
+      const auto end = [record](c10::ivalue::Future& future) { record->end(future.hasError()); };
+      work->getFuture()->addCallback(end, /*uses_future=*/false);  // of its value
+      return work;
+    } catch (...) {
+      record->end(/*failed=*/true);
+      throw;
+    }
+  }
+
+ private:
+  const std::string name_;
+  std::atomic<int64_t>& count_;
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::ProcessGroup> recorded_group(const ProcessGroup& group) {
+  const bool is_pytorchs = group.backend() == "gloo" || group.backend() == "nccl";
+  if (Activity::get() == nullptr || !is_pytorchs) return group.c10d();
+  const std::string& name = group.c10d()->getBackend(c10::kCPU)->getGroupDesc();  // make_group.cc gives it
+  return c10::make_intrusive<RecordedGroup>(group, cat(name, " gradients"));
+}
+
+}  // namespace muster

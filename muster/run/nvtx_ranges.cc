@@ -1,0 +1,29 @@
+#include "muster/run/nvtx_ranges.h"
+
+#include <torch/csrc/profiler/stubs/base.h>
+
+#include "muster/trace/activity.h"
+
+namespace muster {
+
+namespace {
+
+// LibTorch's CUDA part puts its own there when it is loaded. Those that are there before throw.
+const torch::profiler::impl::ProfilerStubs& nvtx() {
+  return *torch::profiler::impl::cudaStubs();
+}
+
+void begin_range(const char* name) {
+  nvtx().rangePush(name);
+}
+void end_range() {
+  nvtx().rangePop();
+}
+
+}  // namespace
+
+void show_spans_in_nvtx() {
+  if (nvtx().enabled()) Activity::set_span_hooks(begin_range, end_range);
+}
+
+}  // namespace muster

@@ -1,0 +1,36 @@
+#include "muster/run/rank_software.h"
+
+#include <torch/version.h>
+
+#include <fstream>
+#include <string>
+
+#include "muster/trace/activity.h"
+
+namespace muster {
+
+namespace {
+
+// As the kernel has it: "AMD EPYC 9R14"; "CPU" where it does not tell.
+std::string cpu_model() {
+  constexpr std::string_view kKey = "model name";
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with(kKey) && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "CPU";
+}
+
+}  // namespace
+
+void tell_software(const ProcessGroup& group, const DeviceAssignment& device) {
+  Activity* const activity = Activity::get();
+  if (activity == nullptr) return;
+  const bool is_gpu = device.kind != DeviceAssignment::Kind::cpu && group.device().is_cuda();
+  activity->set_software({.libtorch = TORCH_VERSION,
+                          .backend = group.backend(),
+                          .device_name = is_gpu ? device.model : cpu_model()});
+}
+
+}  // namespace muster

@@ -1,0 +1,36 @@
+#include "muster/train/data_positions.h"
+
+namespace muster {
+
+SavedState state_of(const DataPosition& position) {
+  SavedState state;
+  state.numbers = {{"epoch", static_cast<double>(position.epoch)},
+                   {"consumed", static_cast<double>(position.consumed)},
+                   {"dataset_size", static_cast<double>(position.dataset_size)},
+                   {"step", static_cast<double>(position.step)},
+                   {"order", static_cast<double>(position.order)},
+                   {"samples", static_cast<double>(position.samples)}};
+  return state;
+}
+
+DataPosition data_position_of(const std::string& owner, const SavedState& state) {
+  DataPosition position{.epoch = state.whole_number(owner, "epoch"),
+                        .consumed = state.whole_number(owner, "consumed"),
+                        .dataset_size = state.whole_number(owner, "dataset_size"),
+                        .step = state.whole_number(owner, "step"),
+                        .order = state.whole_number(owner, "order")};
+  position.samples = state.numbers.contains("samples")
+                         ? state.whole_number(owner, "samples")
+                         : position.epoch * position.dataset_size + position.consumed;
+  return position;
+}
+
+TrainingPosition training_position(int64_t step, const DataPosition& position) {
+  return {.step = step,
+          .epoch = position.epoch,
+          .epoch_samples = position.consumed,
+          .samples_seen = position.samples,
+          .dataset_size = position.dataset_size};
+}
+
+}  // namespace muster

@@ -1,0 +1,20 @@
+// Where training is in its data, as a part of a checkpoint and as its manifest tells it to people.
+#pragma once
+
+#include <string>
+
+#include "muster/checkpoint/manifest.h"
+#include "muster/data/loader_options.h"
+#include "muster/train/saved_state.h"
+
+namespace muster {
+
+SavedState state_of(const DataPosition& position);
+// `owner` is the part's name, for messages. Checkpoints of versions that did not count samples have those of
+// whole epochs. Throws: invalid_argument for a state that lacks a number.
+DataPosition data_position_of(const std::string& owner, const SavedState& state);
+
+// As a manifest has it, after `step` steps.
+TrainingPosition training_position(int64_t step, const DataPosition& position);
+
+}  // namespace muster

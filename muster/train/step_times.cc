@@ -1,0 +1,22 @@
+#include "muster/train/step_times.h"
+
+#include "muster/trace/activity.h"
+
+namespace muster {
+
+StepTimes::StepTimes() {
+  since_last();
+}
+
+CategorySeconds StepTimes::since_last() {
+  const Activity* const activity = Activity::get();
+  if (activity == nullptr) return {};
+  const auto now_ns = activity->totals();
+  CategorySeconds seconds = {};
+  for (size_t i = 0; i < seconds.size(); ++i)
+    seconds[i] = static_cast<double>(now_ns[i] - before_ns_[i]) * 1e-9;
+  before_ns_ = now_ns;
+  return seconds;
+}
+
+}  // namespace muster
