@@ -139,6 +139,8 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
   command->add_option("--plan", flags.plan, "Execute the plan in this file (muster plan --json)")
       ->type_name("FILE");
   command->add_flag("--no-lease", flags.no_lease, "Take no lease on the GPUs: other jobs may get the same");
+  command->add_flag("--no-gpu-check", flags.no_gpu_check,
+                    "After a failure: start again on the same GPUs, whatever errors they have");
   command->add_option("--wait", flags.wait, "Wait for GPUs that other jobs hold: 10m, or as long as it takes")
       ->type_name("[TIME]")
       ->expected(0, 1)

@@ -312,6 +312,7 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   options.plan = flags.plan;
   options.svg = flags.svg;
   options.lease = !flags.no_lease;
+  options.looks_at_gpus = !flags.no_gpu_check;
   if (flags.wait == "forever") {
     options.wait = kWaitForever;
   } else if (!flags.wait.empty()) {

@@ -59,6 +59,7 @@ struct RunFlags {
   std::string plan;
   std::string svg;
   bool no_lease = false;
+  bool no_gpu_check = false;
   std::string wait;  // empty: do not; "forever"
   std::string surplus = "error";
   std::string visibility;  // empty: job, or own with virtual_local_rank

@@ -49,6 +49,7 @@ Json launch_to_json(const LaunchOptions& options) {
           {"more_programs", programs},
           {"cpu_slots", options.cpu_slots},
           {"lease", options.lease},
+          {"looks_at_gpus", options.looks_at_gpus},
           {"run_id", options.run_id},
           {"role", options.role},
           {"max_restarts", options.max_restarts},
@@ -89,6 +90,7 @@ LaunchOptions launch_from(const Json& json) {
   }
   read(json, "cpu_slots", options.cpu_slots);
   read(json, "lease", options.lease);
+  read(json, "looks_at_gpus", options.looks_at_gpus);
   read(json, "run_id", options.run_id);
   read(json, "role", options.role);
   read(json, "max_restarts", options.max_restarts);

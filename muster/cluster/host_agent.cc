@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <memory>
 
 #include "muster/base/log.h"
@@ -13,6 +14,7 @@
 #include "muster/cluster/meeting.h"
 #include "muster/cluster/member.h"
 #include "muster/launch/exit_report.h"
+#include "muster/launch/gpu_watch.h"
 #include "muster/launch/job_activity.h"
 #include "muster/launch/job_plan.h"
 #include "muster/launch/job_report.h"
@@ -63,6 +65,7 @@ class HostAgent {
       : options_(options),
         cluster_(cluster),
         host_(this_host(options_, cluster)),
+        gpus_(host_),
         meeting_(meet(cluster)),
         processes_({.stop_signals = options.stop_signals, .goes_on_because = kGoesOnBecause}),
         ranks_(RankMeetingOptions{.address = meeting_.address,
@@ -200,6 +203,7 @@ class HostAgent {
       announce(order, host_index);
       begin_record(order, host_index);
       end.exits = run_ranks(order, &end.stopped_by);
+      look_at_gpus(order, host_index, end);
     } catch (const Error& error) {
       end.error = error.message();
       end.exit_code = exit_code_of(error);
@@ -217,9 +221,18 @@ class HostAgent {
     if (!leaves) return std::nullopt;
     hand_over();
     log(LogLevel::info, cat("stopped by ", signal_name(end.stopped_by),
-                            "; every rank here has ended, and this "
-                            "host has left the job"));
+                            "; every rank here has ended, and this host has left the job"));
     return 128 + end.stopped_by;
+  }
+
+  // After a failure, whoever's it was: a host with a GPU that has gone bad takes no more part.
+  void look_at_gpus(const Order& order, int host_index, Report& end) {
+    const bool has_failed = std::any_of(end.exits.begin(), end.exits.end(), std::mem_fn(&WorkerExit::failed));
+    if (!options_.looks_at_gpus || !has_failed || lost_ || end.stopped_by != 0) return;
+    const std::vector<BadGpu> bad = gpus_.look(order.plan, host_index);
+    if (bad.empty()) return;
+    end.error = cat(describe(bad), "; set aside");
+    end.exit_code = 1;
   }
 
   // Another host coordinates from now on.
@@ -332,6 +345,7 @@ class HostAgent {
   LaunchOptions options_;
   const ClusterOptions cluster_;
   const Host host_;
+  const GpuWatch gpus_;
   Meeting meeting_;  // before signals are ours: until there are ranks, they simply end this process
   ProcessSet processes_;
   RankMeeting ranks_;  // moved into job_

@@ -84,8 +84,9 @@ struct Gpu {
   std::optional<double> power_watts = {};
   std::optional<double> power_limit_watts = {};
   std::optional<uint64_t> ecc_uncorrected_errors = {};  // since the driver loaded; nothing: ECC off or none
-  std::string compute_capability = {};                  // "9.0"; AMD: "gfx90a"
-  std::optional<int> pcie_generation = {};              // the most that GPU and slot can do
+  bool repair_pending = false;          // rows or pages of its memory are to be replaced at the next reset
+  std::string compute_capability = {};  // "9.0"; AMD: "gfx90a"
+  std::optional<int> pcie_generation = {};  // the most that GPU and slot can do
   std::optional<int> pcie_width = {};
   std::optional<int> numa_node = {};
   std::string near_cpus = {};  // "0-31,64-95"; empty: not known

@@ -47,6 +47,7 @@ Json to_json(const Gpu& gpu) {
           {"power_watts", or_null(gpu.power_watts)},
           {"power_limit_watts", or_null(gpu.power_limit_watts)},
           {"ecc_uncorrected_errors", or_null(gpu.ecc_uncorrected_errors)},
+          {"repair_pending", gpu.repair_pending},
           {"compute_capability", gpu.compute_capability},
           {"pcie_generation", or_null(gpu.pcie_generation)},
           {"pcie_width", or_null(gpu.pcie_width)},
@@ -165,6 +166,7 @@ Gpu gpu_from(JsonObject object) {
   gpu.power_watts = object.optional_number("power_watts");
   gpu.power_limit_watts = object.optional_number("power_limit_watts");
   gpu.ecc_uncorrected_errors = object.optional_size("ecc_uncorrected_errors");
+  gpu.repair_pending = object.boolean_or("repair_pending", false);
   gpu.compute_capability = object.text_or("compute_capability", "");
   gpu.pcie_generation = object.optional_integer("pcie_generation", 1);
   gpu.pcie_width = object.optional_integer("pcie_width", 1);

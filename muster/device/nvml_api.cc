@@ -73,6 +73,8 @@ void Api::load_functions() {
 }
 
 void Api::load_optional_functions() {
+  find(library_, retired_pages_pending, {"nvmlDeviceGetRetiredPagesPendingStatus"});
+  find(library_, remapped_rows, {"nvmlDeviceGetRemappedRows"});
   find(library_, max_pcie_generation, {"nvmlDeviceGetMaxPcieLinkGeneration"});
   find(library_, max_pcie_width, {"nvmlDeviceGetMaxPcieLinkWidth"});
   find(library_, cpu_affinity, {"nvmlDeviceGetCpuAffinity"});

@@ -102,6 +102,9 @@ class Api {
   Return (*memory)(Device, Memory*) = nullptr;
   Return (*compute_capability)(Device, int*, int*) = nullptr;
   Return (*total_ecc_errors)(Device, int type, int counter, unsigned long long*) = nullptr;
+  Return (*retired_pages_pending)(Device, int*) = nullptr;  // before Ampere; since then:
+  Return (*remapped_rows)(Device, unsigned* corrected, unsigned* uncorrected, unsigned* pending,
+                          unsigned* failed) = nullptr;
   Return (*max_pcie_generation)(Device, unsigned*) = nullptr;
   Return (*max_pcie_width)(Device, unsigned*) = nullptr;
   Return (*cpu_affinity)(Device, unsigned num_words, unsigned long*) = nullptr;

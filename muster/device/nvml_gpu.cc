@@ -66,6 +66,16 @@ class Reader {
     }
   }
 
+  void repairs() {
+    int retiring = 0;
+    unsigned corrected = 0, uncorrected = 0, remapping = 0, failed = 0;
+    if (api_.retired_pages_pending && glance(api_.retired_pages_pending(device_, &retiring)))
+      gpu_.repair_pending = retiring == 1;
+    if (api_.remapped_rows &&
+        glance(api_.remapped_rows(device_, &corrected, &uncorrected, &remapping, &failed)))
+      gpu_.repair_pending = gpu_.repair_pending || remapping != 0 || failed != 0;
+  }
+
   void mig() {
     unsigned current = 0;
     unsigned pending = 0;
@@ -204,6 +214,7 @@ Gpu read_gpu(const Api& api, Device device, GpuDetail detail, const std::string&
   reader.properties();
   reader.locality(sysroot);
   reader.ecc();
+  reader.repairs();
   reader.mig();
   if (detail != GpuDetail::placement) reader.processes();
   if (detail == GpuDetail::full) reader.activity();

@@ -10,6 +10,7 @@
 #include "muster/base/units.h"
 #include "muster/device/cores.h"
 #include "muster/launch/exit_report.h"
+#include "muster/launch/gpu_watch.h"
 #include "muster/launch/job_activity.h"
 #include "muster/launch/job_plan.h"
 #include "muster/launch/job_registry.h"
@@ -29,13 +30,14 @@ namespace muster {
 namespace {
 
 // Says how the job ended, and gives the exit code.
-int report(const GroupResult& result, const JobFacts& job, const LaunchOptions& options, int attempt) {
+int report(const GroupResult& result, const std::vector<BadGpu>& bad, const JobFacts& job,
+           const LaunchOptions& options, int attempt) {
   const char* const ranks = result.all_gone ? "every rank has ended" : "not every rank could be ended";
   if (result.timed_out) {
     log(LogLevel::error, cat("stopped: the time limit of ", format_duration(*options.time_limit),
                              " (--timeout) is over; ", ranks));
   }
-  report_failure(result.exits, job, attempt, options.max_restarts, result.fault);
+  report_failure(result.exits, job, attempt, options.max_restarts, result.fault, bad);
   if (!result.fault.empty()) return kFaultExitCode;
   const WorkerExit* first = first_failure(result.exits);
   if (first != nullptr && options.on_failure) options.on_failure(*first);
@@ -62,6 +64,23 @@ void tell_lost_ranks(const GroupResult& result) {
   if (lost.empty()) return;
   log(LogLevel::warn, cat("the job has ended well without ", lost.size(), " of its ", result.exits.size(),
                           " ranks, which were lost: ", join(lost, ", ")));
+}
+
+// The ranks go on without the GPUs that have gone bad. False, and says so, where others cannot be had.
+bool leave_bad_gpus(const std::vector<BadGpu>& bad, LeasedPlan& leased, JobSetup& job,
+                    const LaunchOptions& options) {
+  job.use_plan(leased.plan, {});  // lets the leases go
+  try {
+    leased = place_without(reasons_of(bad), static_cast<int>(leased.plan.ranks.size()), options);
+  } catch (const Error& error) {
+    log(LogLevel::error,
+        cat(describe(bad), "; not starting again, as there are no others: ", error.message()));
+    return false;
+  }
+  log(LogLevel::warn, cat(describe(bad), "; set aside, the ranks get others"));
+  job.use_plan(leased.plan, std::move(leased.leases));
+  show_plan(leased.plan, options, STDERR_FILENO);
+  return true;
 }
 
 // However the job ends, an error before its first rank included.
@@ -93,7 +112,9 @@ int run(const LaunchOptions& given) {
                inventory.simulated ? usable_cores() : inventory.hosts.at(0).num_cores);
   const UnusedFoldersRemoved at_end{job};
   job.use_plan(plan, std::move(leased.leases));
-  const JobRegistration registration(job_note(options, plan, job.facts()));
+  std::optional<JobRegistration> registration(job_note(options, plan, job.facts()));
+  std::optional<GpuWatch> gpus;
+  if (options.looks_at_gpus && !inventory.simulated) gpus.emplace(inventory.hosts.at(0));
   RunRecorder record(options, job.facts(), inventory.hosts.at(0).name, &inventory);
   show_plan(plan, options, STDERR_FILENO);
 
@@ -104,7 +125,7 @@ int run(const LaunchOptions& given) {
   std::optional<InPlaceRestarts> in_place;
   Replacing replacing;
   if (options.replaces) {
-    in_place.emplace(plan, options, job, restarts, record, attempt);
+    in_place.emplace(plan, options, job, restarts, record, attempt, gpus ? &*gpus : nullptr);
     replacing = in_place->rules();
   }
   for (;; ++attempt) {
@@ -132,9 +153,14 @@ int run(const LaunchOptions& given) {
                               "); start the job again to go on"));
       return record.finish(kStoppedExitCode, outcome_of(kStoppedExitCode, result.exits));
     }
-    if (restarts.wanted(result) && restarts.wait(result, processes, started, time_limit)) continue;
+    const bool failed = first_failure(result.exits) != nullptr;
+    const auto bad = failed && gpus ? gpus->look(plan, 0) : std::vector<BadGpu>();
+    if (restarts.wanted(result) && (bad.empty() || leave_bad_gpus(bad, leased, job, options))) {
+      if (!bad.empty()) registration.emplace(job_note(options, plan, job.facts()));
+      if (restarts.wait(result, processes, started, time_limit)) continue;
+    }
     tell_activity(job.facts(), attempt, options.quiet);
-    const int exit_code = report(result, job.facts(), options, attempt);
+    const int exit_code = report(result, bad, job.facts(), options, attempt);
     return record.finish(exit_code, outcome_of(exit_code, result.exits));
   }
 }

@@ -39,7 +39,8 @@ struct LaunchOptions {
   std::string svg = {};        // with dry_run: draw the plan into this file
   // With dry_run: what is printed after the plan; with json the JSON of its member "model".
   std::function<std::string(const Inventory&, const Plan&)> about_model = {};
-  bool lease = true;  // take a lease on every GPU, so that two jobs never get the same
+  bool lease = true;          // take a lease on every GPU, so that two jobs never get the same
+  bool looks_at_gpus = true;  // after a failure, so that nothing is started again on one that has gone bad
   std::optional<std::chrono::milliseconds> wait = {};  // for GPUs that other jobs hold; nothing: do not
 
   std::string master_addr = {};  // empty: "localhost"

@@ -190,6 +190,25 @@ std::string fault_card(const std::vector<WorkerExit>& exits, const FailureContex
   return printable_lines(out);
 }
 
+// What failed in each attempt before, and what was done about it.
+Json earlier_json(const FailureContext& context) {
+  Json list = Json::array();
+  for (size_t i = 0; i + 1 < context.attempts.size(); ++i) {
+    const AttemptRecord& attempt = context.attempts[i];
+    Json failed = Json::array();
+    for (const WorkerExit& exit : attempt.exits) {
+      if (exit.failed() && exit.sent_signal == 0)
+        failed.push_back({{"rank", exit.rank}, {"host", exit.host}, {"cause", exit.cause}});
+    }
+    list.push_back(
+        {{"attempt", attempt.attempt},
+         {"fault", attempt.fault},
+         {"failed", std::move(failed)},
+         {"then", context.attempts[i + 1].in_place ? "replaced in place" : "all ranks started again"}});
+  }
+  return list;
+}
+
 }  // namespace
 
 bool have_stopped(const std::vector<WorkerExit>& exits) {
@@ -292,6 +311,7 @@ std::string failure_card(const std::vector<WorkerExit>& exits, const FailureCont
       out += cat("  meaning   ", meaning, "\n");
     out += evidence(*first);
   }
+  for (const BadGpu& gpu : context.bad_gpus) out += cat("  GPU       ", describe({gpu}), "\n");
   out += who_left(*first, context);
   out += consequences(exits, first, ended_well ? failed : first);
   if (!first->stderr_log.empty()) out += cat("  log       ", first->stderr_log, "\n");
@@ -318,6 +338,10 @@ std::string failure_json(const std::vector<WorkerExit>& exits, const FailureCont
   for (const WorkerExit& exit : exits) {
     if (&exit != first) json["others"].push_back(to_json(exit));
   }
+  json["earlier"] = earlier_json(context);
+  json["bad_gpus"] = Json::array();
+  for (const BadGpu& gpu : context.bad_gpus)
+    json["bad_gpus"].push_back({{"index", gpu.index.value}, {"uuid", gpu.uuid.value}, {"what", gpu.what}});
   json["divergences"] = Json::array();
   for (const Divergence& divergence : context.divergences)
     json["divergences"].push_back(divergence_json(divergence));

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/launch/gpu_watch.h"
+#include "muster/launch/run_record.h"
 #include "muster/launch/worker_exit.h"
 #include "muster/trace/compare_activity.h"
 
@@ -43,6 +45,8 @@ struct FailureContext {
   std::string time;                          // of the first failure; ISO 8601
   bool has_report = true;                    // failure.json could be written
   std::vector<Divergence> divergences = {};  // of the ranks' collectives, earliest first
+  std::vector<AttemptRecord> attempts = {};  // of the job, up to this one
+  std::vector<BadGpu> bad_gpus = {};         // of the job's, since it began
   std::string fault = {};  // why all ranks were killed where none is the cause, as an error; empty: one is
 };
 

@@ -143,6 +143,13 @@ std::vector<Lease> lease_host(const Plan& plan, int host_index, const LaunchOpti
       .leases;
 }
 
+LeasedPlan place_without(const BusyGpus& bad, int num_ranks, const LaunchOptions& options) {
+  LaunchOptions here = options;
+  here.request.nproc_per_node = num_ranks;
+  here.wait = {};
+  return place_and_lease(without_busy(discover(options), bad), here);
+}
+
 LeasedPlan place_and_lease(const Inventory& inventory, const LaunchOptions& options) {
   const Scores remembered = options.plan.empty() ? remembered_scores(inventory, options.request) : Scores();
   Plan plan = place_by(inventory, options, remembered);

@@ -10,6 +10,7 @@
 #include "muster/base/log.h"
 #include "muster/base/patient_write.h"
 #include "muster/launch/exit_report.h"
+#include "muster/launch/run_recorder.h"
 
 namespace muster {
 
@@ -46,6 +47,20 @@ bool write_report(const std::string& path, const std::string& text) {
   }
 }
 
+// Of this job, as its folder's record has them; none where that cannot be read.
+std::vector<AttemptRecord> attempts_until(const JobFacts& job, int attempt) {
+  try {
+    const auto record = read_run_record(job.run_dir);
+    if (!record || record->launches.empty() || record->launches.back().run_id != job.run_id) return {};
+    std::vector<AttemptRecord> attempts = record->launches.back().attempts;
+    std::erase_if(attempts, [&](const AttemptRecord& other) { return other.attempt > attempt; });
+    return attempts;
+  } catch (const Error& error) {
+    log(LogLevel::warn, error.message());
+    return {};
+  }
+}
+
 // Of ranks that failed when the job was stopped, for which there is no card.
 void tell_errors(const std::vector<WorkerExit>& exits) {
   for (const WorkerExit& exit : exits) {
@@ -57,7 +72,7 @@ void tell_errors(const std::vector<WorkerExit>& exits) {
 }  // namespace
 
 void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, int attempt, int max_restarts,
-                    const std::string& fault) {
+                    const std::string& fault, const std::vector<BadGpu>& bad_gpus) {
   const WorkerExit* first = first_failure(exits);
   if (first == nullptr && fault.empty()) return tell_errors(exits);
   FailureContext context{.run_id = job.run_id,
@@ -67,6 +82,8 @@ void report_failure(const std::vector<WorkerExit>& exits, const JobFacts& job, i
                          .max_restarts = max_restarts,
                          .time = time_text(fault.empty() ? first->at : std::chrono::system_clock::now()),
                          .divergences = compare_activity(job.work_dir, attempt),
+                         .attempts = attempts_until(job, attempt),
+                         .bad_gpus = bad_gpus,
                          .fault = fault};
   context.has_report = write_report(cat(job.run_dir, "/failure.json"), failure_json(exits, context));
   if (fault.empty()) pass_error_on(job, *first, attempt);

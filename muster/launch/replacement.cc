@@ -6,6 +6,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/exit_report.h"
+#include "muster/launch/gpu_watch.h"
 #include "muster/launch/job_setup.h"
 #include "muster/launch/restart.h"
 #include "muster/launch/run_recorder.h"
@@ -45,13 +46,14 @@ std::string describe_replacing(const RankFailures& failures, std::chrono::millis
 }
 
 InPlaceRestarts::InPlaceRestarts(const Plan& plan, const LaunchOptions& options, JobSetup& job,
-                                 Restarts& restarts, RunRecorder& record, int& attempt)
+                                 Restarts& restarts, RunRecorder& record, int& attempt, const GpuWatch* gpus)
     : plan_(plan),
       options_(options),
       job_(job),
       restarts_(restarts),
       record_(record),
       attempt_(attempt),
+      gpus_(gpus),
       store_(job.open_store()) {}
 
 Replacing InPlaceRestarts::rules() {
@@ -69,6 +71,11 @@ std::optional<Replacements> InPlaceRestarts::replace(const RankFailures& failure
   if (!restarts_.has_budget()) return std::nullopt;
   if (const std::string obstacle = obstacle_to_replacing(failures); !obstacle.empty()) {
     log(LogLevel::warn, cat("not replaced in place: ", obstacle));
+    return std::nullopt;
+  }
+  // The others keep their devices, and the ranks' devices go together: a bad one takes a restart of all.
+  if (const auto bad = gpus_ == nullptr ? std::vector<BadGpu>() : gpus_->look(plan_, 0); !bad.empty()) {
+    log(LogLevel::warn, cat("not replaced in place: ", describe(bad)));
     return std::nullopt;
   }
   const auto pause = restarts_.use();

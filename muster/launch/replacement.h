@@ -17,6 +17,7 @@
 
 namespace muster {
 
+class GpuWatch;
 class JobSetup;
 class Restarts;
 class RunRecorder;
@@ -56,7 +57,7 @@ std::string describe_replacing(const RankFailures& failures, std::chrono::millis
 class InPlaceRestarts {
  public:
   InPlaceRestarts(const Plan& plan, const LaunchOptions& options, JobSetup& job, Restarts& restarts,
-                  RunRecorder& record, int& attempt);
+                  RunRecorder& record, int& attempt, const GpuWatch* gpus);
 
   // Valid as long as this.
   Replacing rules();
@@ -70,6 +71,7 @@ class InPlaceRestarts {
   Restarts& restarts_;
   RunRecorder& record_;
   int& attempt_;
+  const GpuWatch* gpus_;  // nullptr: they are not looked at
   std::shared_ptr<Store> store_;
 };
 

@@ -4,9 +4,10 @@
 // NVML's return codes.
 //   driver:  version, init (code), count (code)
 //   device:  handle, uuid_code, memory_code, pcie_code (codes); uuid, name, pci, total, free, util, temp,
-//            power, power_limit, cc (9.0), ecc, pcie_gen, pcie_width, affinity (hexadecimal), procs
-//            (pid:bytes joined by '/'), mig (the mode: 0, 1), migs (instances joined by ';', each
-//            uuid:name:MiB:GPU slices:compute slices, or nothing for a hole), links (NVLinks joined by '/':
+//            power, power_limit, cc (9.0), ecc, retiring, remapping, pcie_gen, pcie_width, affinity
+//            (hexadecimal), procs (pid:bytes joined by '/'), mig (the mode: 0, 1), migs (instances joined by
+//            ';', each uuid:name:MiB:GPU slices:compute slices, or nothing for a hole), links (NVLinks joined
+//            by '/':
 //            @N to GPU N, s to a switch, - not active), topo (levels to each GPU joined by ':')
 // The declarations are independent of nvml_api.h: a wrong layout there shows here.
 #include <cstdio>
@@ -252,6 +253,21 @@ int nvmlDeviceGetTotalEccErrors(void* device, int type, int counter, unsigned lo
   const auto& section = device_of(device);
   if (!section.contains("ecc")) return not_supported;
   *out = type == 1 && counter == 0 ? std::stoull(section.at("ecc")) : 1'000'000;
+  return success;
+}
+
+int nvmlDeviceGetRetiredPagesPendingStatus(void* device, int* out) {
+  const auto& section = device_of(device);
+  if (!section.contains("retiring")) return not_supported;
+  *out = code(section, "retiring");
+  return success;
+}
+int nvmlDeviceGetRemappedRows(void* device, unsigned* corrected, unsigned* uncorrected, unsigned* pending,
+                              unsigned* failed) {
+  const auto& section = device_of(device);
+  if (!section.contains("remapping")) return not_supported;
+  *corrected = *uncorrected = *failed = 0;
+  *pending = static_cast<unsigned>(code(section, "remapping"));
   return success;
 }
 

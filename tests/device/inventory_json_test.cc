@@ -29,6 +29,7 @@ Inventory two_hosts() {
   gpu.vendor = Vendor::amd;
   gpu.power_limit_watts = 300;
   gpu.ecc_uncorrected_errors = 2;
+  gpu.repair_pending = true;
   gpu.pcie_generation = 5;
   gpu.pcie_width = 8;
   gpu.near_cpus = "0-1,4-5";

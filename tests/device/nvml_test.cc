@@ -129,6 +129,9 @@ TEST(Nvml, GpuLostAfterItsHandle) {
 }
 
 TEST(Nvml, UncorrectedEccErrorsAreUnhealthy) {
+  EXPECT_FALSE(probe("version=1|uuid=GPU-1,retiring=0,remapping=0").gpus[0].repair_pending);
+  EXPECT_TRUE(probe("version=1|uuid=GPU-1,retiring=1").gpus[0].repair_pending);
+  EXPECT_TRUE(probe("version=1|uuid=GPU-1,remapping=1").gpus[0].repair_pending);
   const auto report = probe("version=1|uuid=GPU-1,ecc=1|uuid=GPU-2,ecc=12|uuid=GPU-3,ecc=0");
   EXPECT_EQ(report.gpus.at(0).health, "1 uncorrected ECC error since the driver loaded");
   EXPECT_EQ(report.gpus.at(1).health, "12 uncorrected ECC errors since the driver loaded");

@@ -15,7 +15,7 @@ from table import row
 SOON = "last_call_timeout=0,keep_alive_interval=60,keep_alive_max_attempt=10"
 
 
-def two_agents(place, script, first=(), second=(), nnodes="2", second_nnodes=None):
+def two_agents(place, script, first=(), second=(), nnodes="2", second_nnodes=None, envs=(None, None)):
     """Two hosts' agents; the port is held by a socket that never listens."""
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -24,7 +24,7 @@ def two_agents(place, script, first=(), second=(), nnodes="2", second_nnodes=Non
     common = ["run", "-q", "-n", "1", "--rdzv-endpoint", f"127.0.0.1:{holder.getsockname()[1]}"]
     if ":" in nnodes:
         common += ["--rdzv-backend", "c10d", "--rdzv-conf", SOON]
-    return [place.start(*common, "--nnodes", size, *(["--node-rank", str(i)] if ":" not in nnodes else []), *more, *sh(script))
+    return [place.start(*common, "--nnodes", size, *(["--node-rank", str(i)] if ":" not in nnodes else []), *more, *sh(script), env=envs[i])
             for i, (size, more) in enumerate(((nnodes, first), (second_nnodes or nnodes, second)))]
 
 

@@ -14,7 +14,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))  # its hosts.py
 import table
 
-for concept in ("ranks", "strangers", "agents", "failures", "networks", "machine", "output", "shared_memory", "tasks"):
+for concept in ("ranks", "strangers", "agents", "failures", "training", "checkpoints", "gpus", "networks", "machine", "output", "shared_memory", "tasks"):
     importlib.import_module(concept)  # its rows are in the table then
 
 

@@ -118,6 +118,24 @@ TEST(FailureCard, SaysWhichRankLeftTheOthersPath) {
 }
 
 // A host that came or left makes another attempt, which no budget counts.
+TEST(FailureCard, NamesGpusThatHaveGoneBadAndWhatHasFailedBefore) {
+  FailureContext now = context();
+  now.attempt = 2;
+  now.bad_gpus = {{.index = {1}, .uuid = {"GPU-b"}, .what = "GPU is lost"}};
+  now.attempts = {{.attempt = 0, .exits = {ended(1, 0, SIGKILL), ended(0, 0, SIGTERM, SIGTERM)}},
+                  {.attempt = 1, .in_place = true, .exits = {ended(2, 3)}},
+                  {.attempt = 2, .exits = {ended(0, 1)}}};
+  EXPECT_THAT(failure_card({ended(0, 1)}, now), HasSubstr("  GPU       GPU 1 (GPU-b): GPU is lost\n"));
+  const auto json = nlohmann::json::parse(failure_json({ended(0, 1)}, now));
+  EXPECT_EQ(json["bad_gpus"][0]["uuid"], "GPU-b");
+  ASSERT_EQ(json["earlier"].size(), 2U);
+  EXPECT_EQ(json["earlier"][0]["then"], "replaced in place");
+  ASSERT_EQ(json["earlier"][0]["failed"].size(), 1U) << "not what muster ended itself";
+  EXPECT_EQ(json["earlier"][0]["failed"][0]["rank"], 1);
+  EXPECT_EQ(json["earlier"][1]["then"], "all ranks started again");
+  EXPECT_EQ(json["earlier"][1]["failed"][0]["cause"], "exit code 3");
+}
+
 TEST(FailureCard, RestartsAreNotAttempts) {
   FailureContext elastic = context();
   elastic.attempt = 4;

@@ -1,0 +1,79 @@
+"""GPUs that go bad while a job runs, by a stand-in for the driver's library."""
+
+import json
+import pathlib
+import re
+
+from agents import server_first, two_agents
+from place import Skip, expect, read_until, sh
+from table import row
+
+GPU = "uuid=GPU-{name},name=Test GPU,total=8589934592,free=8589934592,cc=9.0,pci=00000000:0{bus}:00.0,ecc={errors}"
+
+
+def machine(place, name, errors):
+    """A file with GPUs of as many errors, and an environment in which the driver reads it."""
+    library = pathlib.Path(place.muster).parents[1] / "lib/libfake_nvml.so"
+    if not library.exists():
+        raise Skip("built without tests")
+    path = place.folder / name
+    path.write_text(described(errors))
+    return path, {"MUSTER_NVML_LIBRARY": str(library), "FAKE_NVML": f"@{path}"}
+
+
+def described(errors, first="a"):
+    names = [first, "b"]
+    return "|".join(["version=570.1"] + [GPU.format(name=names[i], bus=i + 1, errors=count) for i, count in enumerate(errors)])
+
+
+def script(path, errors):
+    """The first attempt's GPU 0 gets errors in its memory, and the rank dies of them."""
+    return (f"echo attempt $MUSTER_ATTEMPT on $MUSTER_DEVICE; [ $MUSTER_ATTEMPT -gt 0 ] && exit 0; "
+            f"echo '{described(errors)}' >{path}.new; mv {path}.new {path}; kill -9 $$")
+
+
+def run(place, path, env, flags):
+    place.environment.pop("CUDA_VISIBLE_DEVICES", None)
+    return place.run("run", "--run-dir", f"{place.folder}/run", "--max-restarts", "2", *flags, *sh(script(path, (3, 0))), env=env)
+
+
+@row(47, "a GPU gets errors in its memory", "it is set aside, the ranks get another; or the job ends and names it")
+def bad_gpu(place):
+    path, env = machine(place, "gpus", (0, 0))
+    code, out, err = run(place, path, env, ("-n", "1", "--gpus", "free:1"))
+    named = "GPU 0 (GPU-a): 3 uncorrected memory errors since the job began"
+    expect(code == 0 and "attempt 0 on GPU-a" in out and "attempt 1 on GPU-b" in out, f"{code} {out}{err}")
+    expect(f"{named}; set aside, the ranks get others" in err, err)
+
+    path.write_text(described((0, 0)))
+    code, out, err = run(place, path, env, ("-n", "2"))
+    expect(code == 137 and f"{named}; not starting again" in err and f"  GPU       {named}" in err, f"{code} {err}")
+    failure = json.loads((place.folder / "run/failure.json").read_text())
+    expect(failure["bad_gpus"][0]["uuid"] == "GPU-a", failure)
+
+    path.write_text(described((0, 0)))
+    code, out, err = run(place, path, env, ("-n", "2", "--no-gpu-check"))
+    expect("set aside" not in err and "starting all ranks again" in err, err)
+    return f"'{named}': the rank went on with GPU-b; a job that needs both ended with 137"
+
+
+@row(59, "a GPU of one host of an elastic job gets errors", "the host leaves the job, the other goes on")
+def bad_host(place):
+    envs = []
+    for name in ("one", "other"):
+        path, env = machine(place, name, (0,))
+        path.write_text(described((0,), first=name))
+        envs.append({**env, "MACHINE": str(path), "CUDA_VISIBLE_DEVICES": f"GPU-{name}"})
+    job = ("echo up $WORLD_SIZE; [ $WORLD_SIZE = 1 ] && exit 0; while [ ! -e bad ]; do sleep 0.05; done; [ $(cat bad) = $PPID ] || exec sleep 1000; "
+           "sed s/ecc=0/ecc=7/ $MACHINE >$MACHINE.new; mv $MACHINE.new $MACHINE; kill -9 $$")
+    agents = two_agents(place, job, nnodes="1:2", envs=envs, first=("--max-restarts", "2"), second=("--max-restarts", "2"))
+    for agent in agents:
+        read_until(agent, "up 2")
+    server, bad = server_first(place, *agents)
+    (place.folder / "new").write_text(str(bad.pid))
+    (place.folder / "new").rename(place.folder / "bad")
+    said = bad.communicate(timeout=60)[1].decode()
+    out, err = server.communicate(timeout=60)
+    expect(re.search(r"GPU 0 \(GPU-(one|other)\): 7 uncorrected memory errors since the job began; set aside", said), said)
+    expect((bad.returncode, server.returncode) == (1, 0) and b"up 1" in out, f"{bad.returncode} {server.returncode} {out}{err}")
+    return "its agent ended with 1 and named the GPU, the other host went on alone and ended with 0"
