@@ -21,8 +21,10 @@ constexpr Target kTargets[] = {
     {"gpus", muster::fuzz_gpus},
     {"hwloc", muster::fuzz_hwloc},
     {"json", muster::fuzz_json},
+    {"manifest", muster::fuzz_manifest},
     {"nccl", muster::fuzz_nccl},
     {"nvidia_smi_xml", muster::fuzz_nvidia_smi_xml},
+    {"safetensors", muster::fuzz_safetensors},
     {"tasks", muster::fuzz_tasks},
     {"topo", muster::fuzz_topo},
 #ifdef MUSTER_FUZZ_FORMATS
