@@ -10,6 +10,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -25,12 +26,13 @@ SAMPLES, BATCH = 96, 12
 class Job:
     """A run of chaos_probe that goes on beside the test."""
 
-    def __init__(self, folder, ranks, *argv, flags=()):
+    def __init__(self, folder, ranks, *argv, flags=(), run_dir=None, **env):
         self.folder = pathlib.Path(folder)
-        env = {**os.environ, "MUSTER_RUNTIME_DIR": str(folder), "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, "MUSTER_RUNTIME_DIR": str(folder), "OMP_NUM_THREADS": "1", **env}
         self.errors = open(self.folder / "errors", "a+", encoding="utf-8")
         self.process = subprocess.Popen(
-            [MUSTER, "run", "-n", str(ranks), "--cpu-slots", str(ranks), "--run-dir", f"{folder}/run", *flags, f"{BUILD}/tests/chaos_probe", *argv],
+            [MUSTER, "run", "-n", str(ranks), "--cpu-slots", str(ranks), "--run-dir", run_dir or f"{folder}/run", *flags,
+             f"{BUILD}/tests/chaos_probe", *argv],
             cwd=folder, env=env, stdout=subprocess.PIPE, stderr=self.errors, text=True, start_new_session=True)
 
     def ranks(self):
@@ -54,6 +56,13 @@ class Job:
         while self.steps() < wanted and self.process.poll() is None and time.monotonic() < end:
             time.sleep(0.002)
 
+    def wait_until(self, condition, seconds=60):
+        end = time.monotonic() + seconds
+        while not condition():
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise AssertionError("it did not happen: " + self.said()[-4000:])
+            time.sleep(0.01)
+
     def send(self, which, to):
         try:
             os.kill(to, which)
@@ -76,12 +85,12 @@ class Chaos(unittest.TestCase):
         self.random = random.Random(7)
         self.jobs = 0
 
-    def job(self, ranks, *argv, flags=(), folder=None):
+    def job(self, ranks, *argv, flags=(), folder=None, **more):
         if folder is None:
             self.jobs += 1
             folder = f"{self.folder}/{self.jobs}"
         os.makedirs(folder, exist_ok=True)
-        job = Job(folder, ranks, *argv, flags=flags)
+        job = Job(folder, ranks, *argv, flags=flags, **more)
         self.addCleanup(lambda: job.process.poll() is None and (job.process.kill(), job.process.wait()))
         return job
 
@@ -184,6 +193,34 @@ class Chaos(unittest.TestCase):
                 self.assertAlmostEqual(weights, calm, delta=1e-4)  # other ranks add in another order
                 self.check_samples(job)
                 self.check_nothing_left(job)
+
+    def test_a_host_is_cut_off(self):
+        """Of two hosts one's agent is silent for longer than the other waits: that goes on alone, and the one that was silent finds itself given up.
+        Then another comes in its place. The ranks of the host that was cut off live on meanwhile, and do no harm."""
+        steps = 400
+        argv = ("--steps", str(steps), "--pause", "5")
+        calm = float.fromhex(self.calm(2, "--steps", str(steps)))
+        with socket.socket() as holder:  # holds the port and never listens
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind(("127.0.0.1", 0))
+            flags = ("--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{holder.getsockname()[1]}", "--max-restarts", "9",
+                     "--rdzv-conf", "last_call_timeout=0,keep_alive_interval=1,keep_alive_max_attempt=4")
+            run_dir = f"{self.folder}/cut/run"
+            stays = self.job(1, *argv, flags=flags, folder=f"{self.folder}/cut", run_dir=run_dir, MUSTER_HOST_ID="stays")
+            stays.wait_for_steps(2)
+            for cut in range(2):
+                other = self.job(1, *argv, flags=flags, folder=f"{self.folder}/other-{cut}", run_dir=run_dir, MUSTER_HOST_ID="other")
+                stays.wait_until(lambda: stays.said().count("has joined") > cut)
+                stays.wait_for_steps(self.random.randint(2, 12))
+                other.send(signal.SIGSTOP, other.process.pid)
+                stays.wait_until(lambda: stays.said().count("is gone; going on without it") > cut)
+                stays.wait_for_steps(2)
+                other.send(signal.SIGCONT, other.process.pid)
+                self.assertEqual(other.finish()[0], 1, other.said())
+                self.assertEqual(other.ranks(), [])
+            self.assertAlmostEqual(float.fromhex(self.weights(stays)), calm, delta=1e-4)  # one rank adds in another order than two
+        self.check_samples(stays)
+        self.check_nothing_left(stays)
 
     def test_chaos(self):
         """Kills, stops, slowness and a full disk for a while, and then to the end in peace."""
