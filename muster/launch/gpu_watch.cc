@@ -1,16 +1,24 @@
 #include "muster/launch/gpu_watch.h"
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
+#include <future>
+#include <memory>
+#include <optional>
 #include <set>
+#include <thread>
 #include <utility>
 
+#include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/device/probe.h"
 
 namespace muster {
 namespace {
+
+constexpr std::chrono::seconds kDriverAnswers{30};
 
 // As the kernel stamps its log.
 int64_t kernel_microseconds() {
@@ -53,6 +61,23 @@ std::string what_is_bad(const Gpu& before, const Gpu* now, const std::string& no
   return what_of_log(before, xids);
 }
 
+// A driver of a broken GPU may never answer; the thread that asks it is then left behind.
+Host host_now() {
+  const auto answer = std::make_shared<std::promise<Host>>();
+  std::future<Host> host = answer->get_future();
+  std::optional<BlockedSignals> blocked(std::in_place);  // in the thread, for good
+  std::thread([answer] {
+    try {
+      answer->set_value(probe_this_machine().hosts.at(0));
+    } catch (...) {
+      answer->set_exception(std::current_exception());
+    }
+  }).detach();
+  blocked.reset();
+  if (host.wait_for(kDriverAnswers) == std::future_status::ready) return host.get();
+  return {.gpu_note = cat("the driver has not answered for ", kDriverAnswers.count(), " s")};
+}
+
 }  // namespace
 
 std::vector<BadGpu> gpus_gone_bad(const Plan& plan, int host_index, const Host& before, const Host& now,
@@ -93,8 +118,7 @@ GpuWatch::GpuWatch(Host host) : before_(std::move(host)), since_microseconds_(ke
 
 std::vector<BadGpu> GpuWatch::look(const Plan& plan, int host_index) const {
   if (planned_gpus(plan, host_index).empty()) return {};
-  const Inventory now = probe_this_machine();
-  return gpus_gone_bad(plan, host_index, before_, now.hosts.at(0), read_xid_errors(since_microseconds_));
+  return gpus_gone_bad(plan, host_index, before_, host_now(), read_xid_errors(since_microseconds_));
 }
 
 }  // namespace muster

@@ -35,7 +35,8 @@ BusyGpus reasons_of(const std::vector<BadGpu>& bad);
 class GpuWatch {
  public:
   explicit GpuWatch(Host host);
-  // Asks the driver, which may take as long as a probe. Nothing where the plan has no GPU there.
+  // Blocking: as long as the driver takes to answer, at most 30 s: then all of them are bad. Nothing where
+  // the plan has no GPU there.
   std::vector<BadGpu> look(const Plan& plan, int host_index) const;
 
  private:
