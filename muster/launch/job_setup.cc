@@ -15,6 +15,7 @@
 #include "muster/launch/run_folder.h"
 #include "muster/placement/plan_json.h"
 #include "muster/supervise/child.h"
+#include "muster/trace/merge_trace.h"
 #include "muster/trace/read_activity.h"
 
 namespace muster {
@@ -120,7 +121,10 @@ JobSetup::JobSetup(const LaunchOptions& options, RankMeeting meeting, int cores)
   if (!options.master_addr.empty()) check_master_address(options.master_addr);
   is_new_folder_ = make_run_folder(facts_.run_dir);
   ::unlink(cat(facts_.run_dir, "/failure.json").c_str());  // an earlier run's, when the folder is used again
-  if (!is_new_folder_ || facts_.work_dir != facts_.run_dir) remove_earlier_activity(facts_.work_dir);
+  if (!is_new_folder_ || facts_.work_dir != facts_.run_dir) {
+    remove_earlier_activity(facts_.work_dir);
+    remove_earlier_trace(facts_.work_dir);
+  }
 }
 
 void JobSetup::use_plan(const Plan& plan, std::vector<Lease> leases) {

@@ -187,9 +187,11 @@ std::vector<double> ticks_of(double least, double most, int count) {
       break;
     }
   }
+  // Counted, as numbers as near to each other as doubles can be have no step between them.
+  const double first = std::ceil(least / step - 1e-9);
   std::vector<double> ticks;
-  for (double i = std::ceil(least / step - 1e-9); i * step <= most + step * 1e-9; ++i)
-    ticks.push_back(i * step);
+  for (int i = 0; i <= count && (first + i) * step <= most + step * 1e-9; ++i)
+    ticks.push_back((first + i) * step);
   return ticks;
 }
 

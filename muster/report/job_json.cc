@@ -71,7 +71,7 @@ ReportJson call_json(const CallView& call) {
 ReportJson ranks_json(const JobRun& run) {
   ReportJson ranks = ReportJson::array();
   for (const ActivityView& view : run.ranks) {
-    const int64_t until = run.goes_on && !view.closed_ns ? run.now_ns : last_sign_ns(view);
+    const int64_t until = run.goes_on && !view.closed_ns ? run.now_ns : view.last_sign_ns();
     const TimeShares shares = time_shares(view, until);
     ReportJson seconds = ReportJson::object();
     for (size_t i = 0; i < kActivityCategories; ++i)

@@ -65,6 +65,8 @@ class LineChart {
     }
     if (is_log_) return;
     double margin = (y_.most - y_.least) * 0.05;
+    // What rounding alone can make is no range either.
+    if (margin < 1e-12 * std::abs(y_.most)) margin = 0;
     if (margin == 0) margin = y_.most == 0 ? 1 : std::abs(y_.most) * 0.1;
     const bool above_zero = y_.least >= 0;
     y_.least -= margin;

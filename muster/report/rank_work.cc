@@ -20,16 +20,6 @@ const CallView* call_under_way(const ActivityView& view) {
 
 }  // namespace
 
-int64_t last_sign_ns(const ActivityView& view) {
-  if (view.closed_ns) return *view.closed_ns;
-  int64_t last = std::max({view.opened_ns, view.step_ns, view.category_since_ns});
-  for (const CallView& call : view.calls) last = std::max({last, call.begin_ns, call.end_ns.value_or(0)});
-  for (const ThreadView& thread : view.threads) {
-    for (const SpanView& span : thread.spans) last = std::max(last, span.begin_ns);
-  }
-  return last;
-}
-
 TimeShares time_shares(const ActivityView& view, int64_t now_ns) {
   TimeShares shares;
   const auto totals = view.totals_at(now_ns);
@@ -84,6 +74,7 @@ std::vector<ActivityView> read_ranks(const std::string& folder, std::vector<std:
   for (const ActivityFile& file : activity_files(folder)) {
     try {
       ranks.push_back(read_activity(file.path));
+      ranks.back().attempt = file.attempt;  // of a survivor of a replacement: its file is of its first one
     } catch (const std::exception& problem) {
       problems.push_back(cat("rank ", file.rank, ": ", printable(problem.what())));
     }

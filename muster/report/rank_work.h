@@ -12,10 +12,6 @@
 
 namespace muster {
 
-// The file's last sign of life, by its host's monotonic clock: what a rank that was killed is known to have
-// lived until.
-int64_t last_sign_ns(const ActivityView& view);
-
 // Seconds of the main thread by Category until `now_ns`.
 struct TimeShares {
   double total = 0;

@@ -35,7 +35,8 @@ constexpr std::array<CategoryLook, kActivityCategories> kCategories = {
      {Category::other, "other", "f5"}}};
 
 int64_t until_ns(const JobRun& run, const ActivityView& view) {
-  return run.goes_on && !view.closed_ns ? std::max(run.now_ns, last_sign_ns(view)) : last_sign_ns(view);
+  const int64_t last = view.last_sign_ns();
+  return run.goes_on && !view.closed_ns ? std::max(run.now_ns, last) : last;
 }
 
 std::string category_legend() {
@@ -253,7 +254,7 @@ std::string kinds_table(const JobRun& run) {
 
 // Who keeps the others waiting, and by what, in the launcher's own words.
 std::string straggler_text(const JobRun& run) {
-  const auto breakdown = breakdown_of(run.ranks, run.now_ns);
+  const auto breakdown = breakdown_of(run.ranks, run.goes_on ? std::optional(run.now_ns) : std::nullopt);
   if (!breakdown || !breakdown->straggler) return {};
   std::string sentence = breakdown->lines().back();
   sentence[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(sentence[0])));

@@ -131,10 +131,9 @@ void find_unseen_hosts(TopView& view) {
 TopSampler::TopSampler(std::string run_dir, std::optional<JobNote> job)
     : run_dir_(std::move(run_dir)), job_(std::move(job)) {}
 
-void TopSampler::add_activity(TopRank& rank, const ActivityView& view, int64_t unix_now_ns) {
+void TopSampler::add_activity(TopRank& rank, const ActivityView& view, int64_t now_ns) {
   rank.host = rank.host.empty() ? view.host : rank.host;
   rank.device = rank.device.empty() ? view.device : rank.device;
-  const int64_t now = unix_now_ns - view.unix_minus_monotonic_ns;  // by the clock of the file's host
   if (view.closed_ns) rank.state = "ended";
   if (view.steps > 0) rank.step = view.step;
   rank.loss = view.loss;
@@ -159,11 +158,11 @@ void TopSampler::add_activity(TopRank& rank, const ActivityView& view, int64_t u
   rank.samples_per_second = before.samples_per_second;
   if (!view.closed_ns) {
     rank.doing = doing_text(view);
-    rank.doing_seconds = since(doing_since_ns(view), now);
+    rank.doing_seconds = since(doing_since_ns(view), now_ns);
   }
   if (const CallView* const call = last_ended_call(view)) {
     rank.last_call = call->text();
-    if (call->end_ns) rank.last_call_seconds = since(*call->end_ns, now);
+    if (call->end_ns) rank.last_call_seconds = since(*call->end_ns, now_ns);
   }
 }
 
@@ -197,7 +196,10 @@ TopView TopSampler::sample() {
     view.attempt = std::max(view.attempt, rank.attempt);
     TopRank& row = rank_in(view, rank.rank);
     if (rank.attempt < view.attempt) continue;
-    add_activity(row, rank, moment);
+    // By the clock of the file's host. This host's does not jump; of another's there is the time of day
+    // alone.
+    const bool is_here = view.running && rank.host == this_host();
+    add_activity(row, rank, is_here ? activity_now() : moment - rank.unix_minus_monotonic_ns);
     if (row.state.empty())
       row.state = !view.running ? "killed" : rank.host == this_host() ? "gone" : "elsewhere";
   }

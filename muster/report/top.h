@@ -69,7 +69,7 @@ class TopSampler {
     std::optional<double> samples_per_second;
   };
 
-  void add_activity(TopRank& rank, const ActivityView& view, int64_t unix_now_ns);
+  void add_activity(TopRank& rank, const ActivityView& view, int64_t now_ns);
   void add_process(TopRank& rank, const RankUsage& process, std::chrono::steady_clock::time_point now);
 
   std::string run_dir_;

@@ -102,6 +102,13 @@ std::string label_text(const std::string& text) {
   return out;
 }
 
+// All digits, never in the user's locale.
+std::string prometheus_number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return nlohmann::ordered_json(value).dump();
+}
+
 struct Gauge {
   const char* name;
   const char* help;
@@ -218,10 +225,9 @@ std::string top_prometheus(const TopView& view) {
     for (const TopRank& rank : view.ranks) {
       const auto value = gauge.value(rank);
       if (!value) continue;
-      nlohmann::ordered_json number = *value;  // all digits, never in the user's locale
-      lines +=
-          cat(gauge.name, "{run=\"", label_text(view.id), "\",rank=\"", rank.rank, "\",host=\"",
-              label_text(rank.host), "\",device=\"", label_text(rank.device), "\"} ", number.dump(), "\n");
+      lines += cat(gauge.name, "{run=\"", label_text(view.id), "\",rank=\"", rank.rank, "\",host=\"",
+                   label_text(rank.host), "\",device=\"", label_text(rank.device), "\"} ",
+                   prometheus_number(*value), "\n");
     }
     if (!lines.empty())
       text += cat("# HELP ", gauge.name, " ", gauge.help, "\n# TYPE ", gauge.name, " gauge\n", lines);

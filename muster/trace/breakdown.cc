@@ -24,9 +24,10 @@ double seconds_of(int64_t nanoseconds) {
   return nanoseconds < 0 || nanoseconds > kMost ? 0 : static_cast<double>(nanoseconds) * 1e-9;
 }
 
-RankTimes times_of(const ActivityView& view, int64_t now_ns) {
+RankTimes times_of(const ActivityView& view, std::optional<int64_t> now_ns) {
   RankTimes times{.rank = view.rank, .host = view.host, .device = view.device, .steps = view.steps};
-  const auto totals = view.totals_at(view.closed_ns.value_or(now_ns));
+  const int64_t last = view.last_sign_ns();
+  const auto totals = view.totals_at(now_ns && !view.closed_ns ? std::max(*now_ns, last) : last);
   std::transform(totals.begin(), totals.end(), times.seconds.begin(), seconds_of);
   return times;
 }
@@ -40,9 +41,11 @@ double median_of(const std::vector<RankTimes>& ranks, const Value& value) {
   return *middle;
 }
 
-// What is before the first step and after the last, other time, is no reason for a straggler.
+// Of one step, as a rank that was replaced took fewer. What is before the first and after the last, other
+// time, is no reason for a straggler.
 double step_time(const RankTimes& rank) {
-  return rank.own() - rank.seconds[index_of(Category::other)];
+  return (rank.own() - rank.seconds[index_of(Category::other)]) /
+         static_cast<double>(std::max<int64_t>(1, rank.steps));
 }
 
 std::optional<Breakdown::Straggler> straggler_of(const std::vector<RankTimes>& ranks) {
@@ -52,13 +55,14 @@ std::optional<Breakdown::Straggler> straggler_of(const std::vector<RankTimes>& r
   });
   const double median = median_of(ranks, step_time);
   if (median <= 0 || slowest->steps <= 0 || step_time(*slowest) < kWorthSaying * median) return std::nullopt;
-  Breakdown::Straggler found{
-      .rank = slowest->rank,
-      .seconds_a_step = (step_time(*slowest) - median) / static_cast<double>(slowest->steps),
-      .ratio = step_time(*slowest) / median};
+  Breakdown::Straggler found{.rank = slowest->rank,
+                             .seconds_a_step = step_time(*slowest) - median,
+                             .ratio = step_time(*slowest) / median};
   double most = 0;
   for (const Category category : {Category::compute, Category::data, Category::checkpoint}) {
-    const auto of = [&](const RankTimes& rank) { return rank.seconds[index_of(category)]; };
+    const auto of = [&](const RankTimes& rank) {
+      return rank.seconds[index_of(category)] / static_cast<double>(std::max<int64_t>(1, rank.steps));
+    };
     const double more = of(*slowest) - median_of(ranks, of);
     if (more <= most) continue;
     most = more;
@@ -97,7 +101,7 @@ double RankTimes::own() const {
   return all() - seconds[index_of(Category::communication)];
 }
 
-std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views, int64_t now_ns,
+std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views, std::optional<int64_t> now_ns,
                                       int64_t least_steps) {
   Breakdown found;
   for (const ActivityView& view : views) {

@@ -42,8 +42,9 @@ struct Breakdown {
 };
 
 // Nothing where no rank has taken `least_steps`: then there is little to say of steps. Ranks that have not
-// ended count until `now_ns` of their host's monotonic clock.
-std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views, int64_t now_ns,
+// ended count until `now_ns` of their host's monotonic clock; where the job has ended (nothing), until their
+// last sign of life.
+std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views, std::optional<int64_t> now_ns,
                                       int64_t least_steps = 20);
 
 }  // namespace muster

@@ -1,8 +1,10 @@
 #include "muster/trace/compare_activity.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <map>
+#include <string_view>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -19,12 +21,29 @@ struct RankPath {
 };
 using GroupPaths = std::vector<RankPath>;
 
+// A job that replaces ranks in place makes its groups anew, with the generation in their names; what the
+// survivors did before, nobody can be compared with.
+constexpr std::string_view kOfGeneration = " of generation ";
+
+int generation_of(const std::string& group) {
+  const size_t at = group.find(kOfGeneration);
+  return at == std::string::npos ? 0 : std::atoi(group.c_str() + at + kOfGeneration.size());
+}
+
+int newest_generation(const std::vector<ActivityView>& views) {
+  int newest = 0;
+  for (const ActivityView& view : views)
+    for (const CallView& call : view.calls) newest = std::max(newest, generation_of(call.group));
+  return newest;
+}
+
 std::map<std::string, GroupPaths> paths_by_group(const std::vector<ActivityView>& views) {
   std::map<std::string, GroupPaths> groups;
+  const int generation = newest_generation(views);
   for (const ActivityView& view : views) {
     std::map<std::string, RankPath> own;
     for (const CallView& call : view.calls) {
-      if (call.peer >= 0) continue;
+      if (call.peer >= 0 || generation_of(call.group) != generation) continue;
       RankPath& path = own[call.group];
       path.view = &view;
       path.calls[call.sequence] = &call;
@@ -32,7 +51,7 @@ std::map<std::string, GroupPaths> paths_by_group(const std::vector<ActivityView>
     for (auto& [group, path] : own) groups[group].push_back(std::move(path));
   }
   // All ranks are in the world, those too that have made no call there.
-  const auto world = groups.find("world");
+  const auto world = groups.find(generation == 0 ? "world" : cat("world", kOfGeneration, generation));
   if (world == groups.end()) return groups;
   for (const ActivityView& view : views) {
     const bool is_there = std::any_of(world->second.begin(), world->second.end(),

@@ -9,7 +9,7 @@
 namespace muster {
 
 inline constexpr char kEventMagic[8] = {'m', 'u', 's', 't', 'e', 'v', 't', 's'};
-inline constexpr uint32_t kEventVersion = 1;
+inline constexpr uint32_t kEventVersion = 2;
 inline constexpr size_t kEventsOfChunk = 32768;  // as many as the file grows by
 inline constexpr size_t kEventChunks = 256;      // 1.1 GB; what comes after is counted
 
@@ -42,9 +42,10 @@ struct EventHeader {
   int64_t lost;                 // events that there was no room for
   uint32_t main_thread;
   uint32_t unused[7];
-  char filler[4096 - 224];
+  char filler[65536 - 224];  // what follows is mapped: pages have up to 64 KiB
 };
 
-static_assert(sizeof(TraceEvent) == 136 && sizeof(EventHeader) == 4096);
+static_assert(sizeof(TraceEvent) == 136 && sizeof(EventHeader) == 65536 &&
+              kEventsOfChunk * sizeof(TraceEvent) % 65536 == 0);
 
 }  // namespace muster

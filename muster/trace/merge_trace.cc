@@ -266,4 +266,13 @@ std::optional<MergedTrace> merge_trace(const std::string& run_dir) {
   return merged;
 }
 
+void remove_earlier_trace(const std::string& run_dir) {
+  char host[sizeof(EventHeader::host)] = {};
+  ::gethostname(host, sizeof(host) - 1);
+  for (const fs::path& file : files_of_all_attempts(run_dir)) {
+    EventReader reader(file);
+    if (reader.is_good && text_in(reader.header.host) == host) ::unlink(file.c_str());
+  }
+}
+
 }  // namespace muster

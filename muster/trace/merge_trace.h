@@ -24,4 +24,7 @@ struct MergedTrace {
 // where there are none. Throws: io.
 std::optional<MergedTrace> merge_trace(const std::string& run_dir);
 
+// Removes what an earlier launch's ranks of this host have left in the folder and nobody has merged.
+void remove_earlier_trace(const std::string& run_dir);
+
 }  // namespace muster

@@ -202,6 +202,16 @@ ActivityView parse_activity(const std::string& bytes, const std::string& name) {
   return view;
 }
 
+int64_t ActivityView::last_sign_ns() const {
+  if (closed_ns) return *closed_ns;
+  int64_t last = std::max({opened_ns, step_ns, category_since_ns});
+  for (const CallView& call : calls) last = std::max({last, call.begin_ns, call.end_ns.value_or(0)});
+  for (const ThreadView& thread : threads) {
+    for (const SpanView& span : thread.spans) last = std::max(last, span.begin_ns);
+  }
+  return last;
+}
+
 // How a copy goes through memory is the machine's affair: so what counts is what was not written to from
 // before it until after it.
 ActivityView read_activity(const std::string& path) {
@@ -218,7 +228,8 @@ ActivityView read_activity(const std::string& path) {
 std::vector<ActivityFile> activity_files(const std::string& run_dir, std::optional<int> attempt) {
   const std::filesystem::path folder = std::filesystem::path(run_dir) / "activity";
   if (!attempt) {
-    const std::vector<int> attempts = numbers_in(folder);
+    std::vector<int> attempts = numbers_in(folder);
+    while (!attempts.empty() && numbers_in(folder / cat(attempts.back())).empty()) attempts.pop_back();
     if (attempts.empty()) return {};
     attempt = attempts.back();
   }

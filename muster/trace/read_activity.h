@@ -77,6 +77,9 @@ struct ActivityView {
 
   const ThreadView* main() const;                                            // nullptr where it is in no span
   std::array<int64_t, kActivityCategories> totals_at(int64_t now_ns) const;  // with what it is in
+
+  // By its host's monotonic clock: what a rank that was killed is known to have lived until.
+  int64_t last_sign_ns() const;
 };
 
 // `name` is what errors call it. Throws: invalid_argument for what is no activity file, or one of another

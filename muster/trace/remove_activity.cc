@@ -32,6 +32,18 @@ bool is_written_to(const std::string& path) {
   return !fd.valid() || ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0;
 }
 
+// Those that a rank was asked for: beside its file, which is gone.
+void remove_stacks(const std::filesystem::path& folder) {
+  std::error_code gone;
+  for (std::filesystem::directory_iterator file(folder, gone), end; !gone && file != end;
+       file.increment(gone)) {
+    auto of_rank = file->path();
+    if (of_rank.extension() != ".stack") continue;
+    std::error_code unknown;
+    if (!std::filesystem::exists(of_rank.replace_extension(), unknown)) ::unlink(file->path().c_str());
+  }
+}
+
 }  // namespace
 
 void remove_earlier_activity(const std::string& run_dir) {
@@ -44,6 +56,7 @@ void remove_earlier_activity(const std::string& run_dir) {
       const std::string path = file->path().string();
       if (is_of_this_host(path) && !is_written_to(path)) ::unlink(path.c_str());
     }
+    remove_stacks(folder->path());
     ::rmdir(folder->path().c_str());  // where nothing is left
   }
 }

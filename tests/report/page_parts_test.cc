@@ -34,6 +34,8 @@ TEST(ReportNumbers, TicksAreAtRoundNumbers) {
   EXPECT_EQ(tick_text(ticks_of(0.2, 1, 5).at(1)), "0.4");
   EXPECT_EQ(tick_text(25'000), "25k");
   EXPECT_THAT(ticks_of(3, 3, 5), ElementsAre(3)) << "a range of nothing";
+  EXPECT_LE(ticks_of(0.9, 0.9000000000000001, 5).size(), 6U) << "doubles beside each other";
+  EXPECT_LE(ticks_of(0.9999999999999999, 1, 5).size(), 6U);
   for (const double most : {1e-300, 1e-9, 7.0, 1e300}) EXPECT_LE(ticks_of(0, most, 5).size(), 6U) << most;
 }
 

@@ -34,6 +34,22 @@ TEST(Breakdown, SharesOfAllRanks) {
                   "other 10 % (communication: the time in which a rank waits for others)"));
 }
 
+TEST(Breakdown, ARankThatWasKilledCountsUntilItsLastSign) {
+  ActivityView killed = rank_with(1, {0, 500, 0, 0, 0});
+  killed.closed_ns.reset();
+  killed.category = Category::compute;
+  killed.category_since_ns = 10 * kMillisecond;
+  killed.step_ns = 110 * kMillisecond;
+  const auto found = breakdown_of({rank_with(0, {0, 600, 0, 0, 0}), killed}, {});
+  EXPECT_DOUBLE_EQ(found->ranks.at(1).seconds.at(1), 0.6);
+  EXPECT_FALSE(found->straggler);
+}
+
+TEST(Breakdown, ARankThatWasReplacedTookFewerSteps) {
+  const auto found = breakdown_of({rank_with(0, {0, 600, 0, 0, 0}), rank_with(1, {0, 300, 0, 0, 0}, 50)}, {});
+  EXPECT_FALSE(found->straggler);
+}
+
 TEST(Breakdown, TheRankThatTheOthersWaitFor) {
   const auto found = breakdown_of({rank_with(0, {0, 600, 400, 0, 0}), rank_with(1, {0, 900, 100, 0, 0}),
                                    rank_with(2, {0, 600, 400, 0, 0})},

@@ -48,6 +48,23 @@ TEST(CompareActivity, RanksThatDidTheSame) {
   EXPECT_THAT(compare_activity(std::vector<ActivityView>{}), IsEmpty());
 }
 
+TEST(CompareActivity, OfAJobThatReplacedRanksTheNewestGeneration) {
+  ComparedRanks ranks(3);
+  for (const int survivor : {0, 2}) {
+    ranks.call(survivor, 7, "f32[4]");
+    ranks.call(survivor, 0, "f32[4]", 5, "all_reduce", "world of generation 1");
+  }
+  ranks.call(1, 0, "f32[4]", 5, "all_reduce", "world of generation 1");
+  EXPECT_THAT(compare_activity(ranks.views), IsEmpty()) << "the replacement has no part in what was before";
+
+  ranks.call(0, 1, "f32[4]", 6, "all_reduce", "world of generation 1").end_ns.reset();
+  ranks.call(2, 1, "f32[4]", 6, "all_reduce", "world of generation 1").end_ns.reset();
+  const auto found = compare_activity(ranks.views);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_THAT(found[0].ranks, ElementsAre(1));
+  EXPECT_EQ(found[0].group, "world of generation 1");
+}
+
 TEST(CompareActivity, ARankThatNeverBegan) {
   ComparedRanks ranks(3);
   ranks.all(40, "f32[1000]");
