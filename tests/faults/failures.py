@@ -1,5 +1,8 @@
 """Ranks that fail by themselves: what is told, and what follows."""
 
+import re
+import time
+
 from place import expect, sh
 from table import row
 
@@ -39,3 +42,13 @@ def budget(place):
         "until [ -e spoke$MUSTER_ATTEMPT$((1 - RANK)) ]; do sleep 0.02; done; exit 3"))
     expect(code == 3 and out.count("attempt") == 6 and "restart 2 of 2" in err, err)
     return "3 attempts in all, whichever rank failed; exit code 3"
+
+
+@row(60, "a job that fails at once, again and again", "longer and longer pauses between its starts")
+def restart_storm(place):
+    start = time.monotonic()
+    code, out, err = place.run("run", "-q", "-n", "1", "--max-restarts", "4", *sh("echo attempt; exit 3"))
+    took = time.monotonic() - start
+    pauses = re.findall(r"starting all ranks again(?: in ([\d.]+)s)? \(restart", err)
+    expect(code == 3 and out.count("attempt") == 5 and pauses == ["", "1.0", "2.0", "4.0"] and took >= 7, f"{pauses} {took} {err}")
+    return "pauses of 0, 1, 2 and 4 s before the four restarts"

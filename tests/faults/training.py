@@ -16,6 +16,15 @@ def train(place, what):
     return code, out + err, ends
 
 
+@row(12, "a rank takes longer than the others in every step", "it is named at the job's end, with why")
+def slow_rank(place):
+    probe = str(pathlib.Path(place.probe()).with_name("trace_probe"))
+    code, _, err = place.run("run", "-n", "3", "--cpu-slots", "3", "--run-dir", f"{place.folder}/run", probe, "slow")
+    said = re.search(r"the others wait for rank 1 \(host \S+, cpu:1\): [\d.]+ ?ms a step longer than the median rank, computing", err)
+    expect(code == 0 and said, err)
+    return f"'{said.group(0)}'"
+
+
 @row(23, "a rank has fewer batches than another, inside of join()", "it shadows the other's steps; one model at the end")
 def uneven_inputs(place):
     code, said, ends = train(place, "uneven")
