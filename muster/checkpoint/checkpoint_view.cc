@@ -134,7 +134,9 @@ std::string checkpoints_folder(const std::string& folder) {
 
 std::vector<ListedCheckpoint> list_with_state(const std::string& directory) {
   std::vector<ListedCheckpoint> listed;
-  for (const auto& [step, path] : list_checkpoints(directory)) {
+  for (const StepFolder& folder : list_checkpoints(directory)) {
+    const int64_t step = folder.step;
+    const std::string& path = folder.path;
     ListedCheckpoint row{.step = step,
                          .path = path,
                          .written_seconds = written_at(path),
