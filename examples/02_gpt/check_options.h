@@ -53,9 +53,6 @@ inline void check_ways(const Options& o) {
   if (o.local_sgd > 0 && o.divides_model())
     refuse("--local-sgd", whole_model, "--mesh " + o.mesh,
            "ranks that train alone need the model: leave one out");
-  if (o.resume && o.local_sgd > 0)
-    refuse("--resume", "no --local-sgd beside it", "--local-sgd",
-           "its checkpoints hold no optimizer's state: begin anew");
 }
 
 // What tensor parallelism divides.

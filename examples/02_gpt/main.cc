@@ -50,9 +50,10 @@ void train(const Options& options, const Text& text, muster::Context& ctx) {
   muster::Checkpoints checkpoints(ctx, {.folder = run_dir + "/checkpoints", .resume = options.resume});
   way->add_to(checkpoints);
   checkpoints.add("schedule", schedule).add("precision", precision).add("windows", windows).add("text", text);
-  if (options.local_sgd == 0) checkpoints.restore();
+  checkpoints.restore();
 
-  way->begin({.precision = &precision, .schedule = &schedule, .on_nonfinite = options.on_nonfinite()});
+  way->begin({.precision = &precision, .schedule = &schedule, .on_nonfinite = options.on_nonfinite()},
+             checkpoints.step());
   muster::Metrics metrics(ctx, {.folder = run_dir});
   metrics.continue_after(checkpoints.step());
   const auto validation_loss = [&] {

@@ -24,7 +24,7 @@ constexpr const char* kChecksum = "sha256";  // of the manifest itself without t
 constexpr uint64_t kMaxManifestBytes = 64 << 20;
 constexpr int64_t kMaxSerial = int64_t{1} << 53;
 constexpr int64_t kMaxWorldSize = 1 << 24;
-constexpr size_t kMaxFiles = 1 << 17;  // two of each rank
+constexpr size_t kMaxFiles = 1 << 18;  // four of each rank
 
 [[noreturn]] void refuse_manifest(const std::string& name, const std::string& expected,
                                   const std::string& got) {

@@ -153,8 +153,9 @@ std::vector<std::string> names_of(const PiecesOfGroup& pieces) {
 PiecesOfGroup whole_group(const TensorPieces& parameters, torch::optim::LBFGS& optimizer) {
   PiecesOfGroup group = pieces_of_groups(parameters, optimizer).at(0);
   for (const TensorPiece* piece : group) {
-    if (piece->elements == all_elements(piece->shape)) continue;
-    refuse_optimizer("whole parameters of LBFGS", cat("a part of '", piece->name, "'"),
+    if (piece->elements == all_elements(piece->shape) && !piece->is_own) continue;
+    refuse_optimizer("parameters of LBFGS that are whole, and the same on all ranks",
+                     cat(piece->is_own ? "each rank's own '" : "a part of '", piece->name, "'"),
                      "take an optimizer that looks at each element alone");
   }
   return group;
@@ -203,13 +204,14 @@ OptimizerPieces optimizer_pieces(const TensorPieces& parameters, Optimizer& opti
           const at::Tensor tensor = as_tensor(value);
           if (!tensor.defined()) return;
           const StateField field = field_of(*parameter, name, value);
-          result.pieces.push_back(field.is_tensor ? TensorPiece{.name = field.name,
-                                                                .shape = parameter->shape,
-                                                                .elements = parameter->elements,
-                                                                .tensor = tensor,
-                                                                .is_buffer = false,
-                                                                .owner = parameter->owner}
-                                                  : whole_piece(field.name, tensor));
+          TensorPiece piece = whole_piece(field.name, tensor);
+          if (field.is_tensor) {
+            piece.shape = parameter->shape;
+            piece.elements = parameter->elements;
+            piece.owner = parameter->owner;
+          }
+          piece.is_own = parameter->is_own;
+          result.pieces.push_back(std::move(piece));
         });
       }
     }
@@ -314,6 +316,7 @@ std::function<void()> prepare_optimizer(const TensorPieces& parameters, Optimize
           } else {
             piece.tensor = as_tensor(int64_t{0});
           }
+          piece.is_own = parameter->is_own;
           fetch(piece);
           set_field(value, piece.tensor);
           any = true;

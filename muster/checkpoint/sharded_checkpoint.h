@@ -5,6 +5,9 @@
 //
 //   step-120/{manifest.json, model-00000-of-00004.safetensors, optim-00000-of-00004.safetensors, ...}
 //
+// Of ranks that train alone for some steps (own_pieces) these have the first rank's, and each other rank
+// writes its own beside: own-00001-model.safetensors, own-00001-optim.safetensors (saved_tensors.h).
+//
 // Called by Checkpoints (muster/train).
 #pragma once
 
@@ -34,6 +37,8 @@ struct ShardedState {
 // Which pieces this rank writes, as all ranks have agreed.
 struct ShardedPlan {
   TensorPieces model, optimizer;
+  // What is each rank's own, on all but the first: that one's is above.
+  TensorPieces own_model, own_optimizer;
   std::string description;  // of all ranks' optimizer; empty without one
   uint64_t bytes = 0;       // of all ranks
 };

@@ -1,7 +1,7 @@
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -13,7 +13,7 @@
 #include "muster/checkpoint/peers.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/sharded_checkpoint.h"
-#include "muster/checkpoint/tensor_source.h"
+#include "muster/checkpoint/saved_tensors.h"
 
 namespace muster {
 
@@ -80,43 +80,20 @@ Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
   return manifest;
 }
 
-// Of the files of a kind, "model" or "optim": those of the ranks, or the one of a plain checkpoint.
-TensorSource source_of(const std::string& path, const Manifest& manifest, const std::string& kind) {
-  std::vector<std::string> files;
-  for (const WrittenFile& file : manifest.files)
-    if (file.name == kind + ".safetensors" || file.name.starts_with(kind + "-"))
-      files.push_back(cat(path, "/", file.name));
-  return TensorSource(files);
-}
-
-TensorEntries entries_of(const TensorSource& source) {
-  TensorEntries entries;
-  for (const auto& [name, tensor] : source.tensors()) entries[name] = tensor.kind;
-  return entries;
-}
-
-void fetch(const TensorSource& source, const TensorPiece& piece, const std::string& path) {
-  const bool is_plain = piece.tensor.is_cpu() && piece.tensor.is_contiguous();
-  const at::Tensor here =
-      is_plain ? piece.tensor : at::empty(piece.tensor.sizes(), piece.tensor.scalar_type());
-  source.read(piece.name, piece.elements, here.mutable_data_ptr());
-  check_bools(path, piece.name, here);
-  if (!is_plain) piece.tensor.copy_(here);
-}
-
-void check_model_pieces(const TensorPieces& pieces, const TensorSource& source, const std::string& path) {
+void check_model_pieces(const TensorPieces& pieces, const SavedTensors& saved, const std::string& path) {
+  const TensorEntries entries = saved.entries(pieces);
   for (const TensorPiece& piece : pieces) {
     const TensorEntry mine = tensor_entry(piece.tensor.scalar_type(), piece.shape);
-    const auto found = source.tensors().find(piece.name);
-    const bool is_there = found != source.tensors().end();
-    if (is_there && found->second.kind.same_kind(mine)) continue;
+    const auto found = entries.find(piece.name);
+    const bool is_there = found != entries.end();
+    if (is_there && found->second.same_kind(mine)) continue;
     throw Error(
         ErrorCode::invalid_argument,
         cat("load: expected ", to_string(mine), " '", piece.name, "' in '", path, "', as in the model, got ",
-            is_there ? to_string(found->second.kind) : "no tensor of that name",
+            is_there ? to_string(found->second) : "no tensor of that name",
             "; load it into the model that it was saved from"));
   }
-  if (const auto holes = source.incomplete(); !holes.empty()) {
+  if (const auto holes = saved.source().incomplete(); !holes.empty()) {
     throw Error(ErrorCode::invalid_argument, cat("load: expected all of '", holes[0], "' in '", path,
                                                  "', got some of it; a rank's file is missing"));
   }
@@ -138,6 +115,18 @@ void check_nothing_left(const TensorPieces& pieces, const TensorSource& source, 
   }
 }
 
+// Where ranks saved each their own, and these are others, or do not train alone.
+void tell_of_means(const SavedTensors& model, const SavedTensors& optimizer, const ShardedState& state,
+                   int ranks) {
+  const int owners = std::max(model.owners(), optimizer.owners());
+  const TensorPieces& mine = state.optimizer ? state.optimizer->parameters : state.model;
+  const bool is_own = std::any_of(mine.begin(), mine.end(), [](const auto& piece) { return piece.is_own; });
+  if (owners == 0 || (is_own && owners == ranks)) return;
+  log(LogLevel::info, cat("resume: ", owners, " ranks had each its own ",
+                          model.owners() > 0 ? "model and optimizer" : "optimizer", "; the ", ranks,
+                          " that go on begin with the mean of them"));
+}
+
 LoadedCheckpoint load_pieces(const std::string& path, const Manifest& manifest, const ShardedState& state,
                              ProcessGroup& group, const LoadOptions& options) {
   const at::NoGradGuard no_grad;
@@ -148,7 +137,10 @@ LoadedCheckpoint load_pieces(const std::string& path, const Manifest& manifest, 
                           .world_size = manifest.world_size,
                           .user = manifest.user,
                           .parts = {}};
-  TensorSource model, optimizer;
+  SavedTensors model, optimizer;
+  const auto saved = [&](const char* kind) {
+    return SavedTensors(path, manifest, kind, group.rank(), group.size());
+  };
   std::string mine;  // this rank's optimizer's description
   peers.together([&] {
     check_pieces(state.model);
@@ -158,26 +150,28 @@ LoadedCheckpoint load_pieces(const std::string& path, const Manifest& manifest, 
     for (const auto& [name, tensor] : loaded.parts)
       parts[name] = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
     if (options.check_parts) options.check_parts(parts);
-    model = source_of(path, manifest, "model");
+    model = saved("model");
     check_model_pieces(state.model, model, path);
     if (!state.optimizer) return;
-    optimizer = source_of(path, manifest, "optim");
+    optimizer = saved("optim");
     mine = optimizer_pieces(state.optimizer->parameters, *state.optimizer->optimizer).description;
   });
-  check_nothing_left(state.model, model, path, group);
+  check_nothing_left(state.model, model.source(), path, group);
   const std::string all = merge_descriptions(group.all_gather_bytes(mine, "optimizers of a checkpoint"));
   std::function<void()> restore_state;
   peers.together([&] {
     if (!state.optimizer) return;
     restore_state =
         prepare_optimizer(state.optimizer->parameters, *state.optimizer->optimizer, manifest.optimizer,
-                          entries_of(optimizer), [&](TensorPiece& piece) { fetch(optimizer, piece, path); });
+                          optimizer.entries(state.optimizer->parameters),
+                          [&](TensorPiece& piece) { optimizer.fetch(piece); });
     check_same_parameters(all, manifest.optimizer);
   });
   peers.together([&] {
-    for (const TensorPiece& piece : state.model) fetch(model, piece, path);
+    for (const TensorPiece& piece : state.model) model.fetch(piece);
   });
   if (restore_state) restore_state();
+  if (group.rank() == 0) tell_of_means(model, optimizer, state, group.size());
   return loaded;
 }
 

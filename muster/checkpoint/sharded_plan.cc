@@ -18,8 +18,9 @@ struct ToldPiece {
   std::string dtype;
   std::vector<int64_t> shape;
   Elements elements;
-  bool is_buffer = false;
+  bool is_first_ones = false;  // the first rank's that has it is saved
   std::string owner;
+  bool is_own = false;
 };
 
 json told(const TensorPieces& pieces) {
@@ -29,7 +30,7 @@ json told(const TensorPieces& pieces) {
     for (const ElementRun& run : piece.elements)
       runs.push_back({run.begin, run.length, run.stride, run.count});
     all.push_back({piece.name, tensor_entry(piece.tensor.scalar_type(), {}).dtype, piece.shape, runs,
-                   piece.is_buffer, piece.owner});
+                   piece.is_buffer || piece.is_own, piece.owner, piece.is_own});
   }
   return all;
 }
@@ -38,8 +39,9 @@ ToldPiece heard(const json& piece) {
   ToldPiece result{.dtype = piece[1],
                    .shape = piece[2].get<std::vector<int64_t>>(),
                    .elements = {},
-                   .is_buffer = piece[4],
-                   .owner = piece[5]};
+                   .is_first_ones = piece[4],
+                   .owner = piece[5],
+                   .is_own = piece[6]};
   for (const json& run : piece[3])
     result.elements.push_back({.begin = run[0], .length = run[1], .stride = run[2], .count = run[3]});
   return result;
@@ -129,13 +131,13 @@ class WritingPlan {
     const auto writes_less = [&](const auto& a, const auto& b) {
       return loads_[static_cast<size_t>(a.first)] < loads_[static_cast<size_t>(b.first)];
     };
-    const auto least = shared.piece.is_buffer
+    const auto least = shared.piece.is_first_ones
                            ? shared.holders.begin()
                            : std::min_element(shared.holders.begin(), shared.holders.end(), writes_less);
     const uint64_t size = safetensors_element_size(shared.piece.dtype) *
                           static_cast<uint64_t>(element_count(shared.piece.elements));
     loads_[static_cast<size_t>(least->first)] += size;
-    bytes_ += size;
+    bytes_ += shared.piece.is_own ? size * shared.holders.size() : size;
     chosen_[static_cast<size_t>(least->first)][list].push_back(least->second);
   }
 
@@ -148,6 +150,13 @@ TensorPieces chosen_of(const TensorPieces& pieces, const std::vector<size_t>& pl
   TensorPieces chosen;
   for (const size_t place : places) chosen.push_back(pieces[place]);
   return chosen;
+}
+
+TensorPieces own_of(const TensorPieces& pieces, int rank) {
+  TensorPieces own;
+  for (const TensorPiece& piece : pieces)
+    if (piece.is_own && rank > 0) own.push_back(piece);
+  return own;
 }
 
 }  // namespace
@@ -180,6 +189,8 @@ ShardedPlan plan_sharded_save(const ShardedState& state, ProcessGroup& group) {
   writing.add("optimizer", ranks);
   ShardedPlan plan{.model = chosen_of(state.model, writing.chosen(group.rank(), "model")),
                    .optimizer = chosen_of(optimizer.pieces, writing.chosen(group.rank(), "optimizer")),
+                   .own_model = own_of(state.model, group.rank()),
+                   .own_optimizer = own_of(optimizer.pieces, group.rank()),
                    .description = {},
                    .bytes = writing.bytes()};
   std::vector<std::string> descriptions;

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <exception>
@@ -22,6 +23,7 @@
 #include "muster/checkpoint/directory.h"
 #include "muster/checkpoint/lineage.h"
 #include "muster/checkpoint/safetensors.h"
+#include "muster/checkpoint/saved_tensors.h"
 #include "muster/checkpoint/tensor_source.h"
 
 namespace muster {
@@ -76,6 +78,25 @@ TensorPieces piece_copies(const TensorPieces& pieces, const TensorPieces& before
   return copies;
 }
 
+// Pieces of the plan, list by list.
+template <class Plan>
+auto lists_of(Plan& plan) {
+  return std::array{&plan.model, &plan.optimizer, &plan.own_model, &plan.own_optimizer};
+}
+
+TensorPieces all_pieces(const ShardedPlan& plan) {
+  TensorPieces all;
+  for (const TensorPieces* list : lists_of(plan)) all.insert(all.end(), list->begin(), list->end());
+  return all;
+}
+
+// Puts `pieces`, in the order of all_pieces, in the place of the plan's.
+void put_pieces(const TensorPieces& pieces, ShardedPlan& plan) {
+  auto next = pieces.begin();
+  for (TensorPieces* list : lists_of(plan))
+    for (TensorPiece& piece : *list) piece = *next++;
+}
+
 NamedTensors piece_copies(const NamedTensors& tensors) {
   NamedTensors copies;
   for (const auto& [name, tensor] : tensors) copies.emplace(name, tensor.detach().cpu().clone());
@@ -88,7 +109,7 @@ struct ShardedSave::Job {
   CheckpointOptions options;
   std::string folder;                // that is written into
   std::unique_ptr<Staging> staging;  // on rank 0
-  TensorPieces model, optimizer;     // what this rank writes
+  ShardedPlan plan;                  // what this rank writes
   NamedTensors parts;                // on rank 0
   Manifest manifest;                 // what is known of it
   int rank = 0;
@@ -158,17 +179,10 @@ std::string ShardedSave::start(const CheckpointOptions& options, const ShardedSt
                     "', which rank 0 has made, got none "
                     "here; a sharded checkpoint needs a folder that all hosts share"));
   });
-  job->model = plan.model;
-  job->optimizer = plan.optimizer;
+  job->plan = plan;
   if (background) {
-    peers.together([&] {
-      TensorPieces all = job->model;
-      all.insert(all.end(), job->optimizer.begin(), job->optimizer.end());
-      copy_ = piece_copies(all, copy_);
-    });
-    const auto middle = copy_.begin() + std::ssize(job->model);
-    job->model.assign(copy_.begin(), middle);
-    job->optimizer.assign(middle, copy_.end());
+    peers.together([&] { copy_ = piece_copies(all_pieces(plan), copy_); });
+    put_pieces(copy_, job->plan);
   }
   job_ = std::move(job);
   if (background) {
@@ -192,10 +206,13 @@ void ShardedSave::write_part() {
       check_content(job.folder, file);
       record.push_back({file.name, file.bytes, file.sha256});
     };
-    if (!job.model.empty())
-      note(write_pieces(job.folder, file_of_rank("model", job.rank, size), job.model, step));
-    if (!job.optimizer.empty())
-      note(write_pieces(job.folder, file_of_rank("optim", job.rank, size), job.optimizer, step));
+    const auto write = [&](const std::string& file, const TensorPieces& pieces) {
+      if (!pieces.empty()) note(write_pieces(job.folder, file, pieces, step));
+    };
+    write(file_of_rank("model", job.rank, size), job.plan.model);
+    write(file_of_rank("optim", job.rank, size), job.plan.optimizer);
+    write(own_file(job.rank, "model"), job.plan.own_model);
+    write(own_file(job.rank, "optim"), job.plan.own_optimizer);
     if (!job.parts.empty()) note(write_safetensors(job.folder, kPartsFile, job.parts));
     write_file(record_of_rank(job.folder, job.rank), record.dump());
   } catch (...) {

@@ -40,6 +40,13 @@ TensorPieces whole_pieces(const torch::nn::Module& model) {
   return pieces;
 }
 
+// What is frozen is the same on all ranks.
+TensorPieces own_pieces(const torch::nn::Module& model) {
+  TensorPieces pieces = whole_pieces(model);
+  for (TensorPiece& piece : pieces) piece.is_own = piece.is_buffer || piece.tensor.requires_grad();
+  return pieces;
+}
+
 void check_pieces(const TensorPieces& pieces) {
   std::map<std::string, const Elements*> known;
   for (const TensorPiece& piece : pieces) {

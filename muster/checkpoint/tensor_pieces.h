@@ -22,6 +22,7 @@ struct TensorPiece {
   Elements elements;  // which of them `tensor` has, in its order; the same ones are alike on all ranks
   at::Tensor tensor;
   bool is_buffer = false;  // its values may differ over the ranks that have it: the first one's count
+  bool is_own = false;     // they do, and each rank's are kept; every rank has it whole
   // Who else may have a tensor of this name: those of the same owner, as a stage of a pipeline, alone.
   std::string owner = {};
 };
@@ -29,6 +30,11 @@ using TensorPieces = std::vector<TensorPiece>;
 
 TensorPiece whole_piece(std::string name, const at::Tensor& tensor);
 TensorPiece buffer_piece(std::string name, const at::Tensor& tensor);  // the same of a buffer
+
+// All parameters and buffers, for ranks that train alone for some steps (LocalSGD, DiLoCo, GossipAverage): each
+// has values and an optimizer's state of its own, and gets them back. On another number of ranks, and where
+// they are loaded in another way, all ranks begin with the mean. Throws: as model_tensors.
+TensorPieces own_pieces(const torch::nn::Module& model);
 
 // `tensor` is what the whole has from `begin` on along `dim`.
 TensorPiece slice_piece(std::string name, std::vector<int64_t> shape, size_t dim, int64_t begin,

@@ -42,7 +42,7 @@ class DiLoCo {
   int64_t steps() const { return steps_; }  // inner ones
 
   // The common model, the momentum and the number of steps, the same on every rank. The ranks' own models
-  // differ until the next outer step: save where step() is true.
+  // differ until the next outer step: save own_pieces (checkpoint/tensor_pieces.h), or where step() is true.
   NamedState state() const;
   // Throws: invalid_argument for a state of another model; nothing is changed then.
   template <class State>

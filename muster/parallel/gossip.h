@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "muster/comm/process_group.h"
+#include "muster/parallel/named_state.h"
 
 namespace muster {
 
@@ -37,6 +38,13 @@ class GossipAverage {
   void average();
 
   int64_t steps() const { return steps_; }
+
+  // The number of steps, which says who meets whom.
+  NamedState state() const { return {.numbers = {{"steps", static_cast<double>(steps_)}}, .tensors = {}}; }
+  template <class State>
+  void load_state(const State& state) {
+    steps_ = static_cast<int64_t>(NamedState::from(state).number("GossipAverage", "steps"));
+  }
 
  private:
   ProcessGroup group_;

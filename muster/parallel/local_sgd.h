@@ -7,6 +7,11 @@
 // The model is the user's own, not wrapped in DistributedDataParallel: there is nothing to wait for in a
 // backward. The optimizer's own state (momentum, Adam's moments) stays each rank's. Several hosts: `inside`
 // is the group of this rank's host, averaged in every step, and the group given joins the hosts.
+// To go on after any step, save each rank's own (checkpoint/tensor_pieces.h):
+//
+//   const auto pieces = muster::own_pieces(*net);
+//   checkpoints.add("model", pieces).add("optimizer", optimizer, pieces).add("local", local);
+//
 // Source: Stich, "Local SGD Converges Fast and Communicates Little" (2019); Lin et al., "Don't Use Large
 // Mini-Batches, Use Local SGD" (2020), for `start`; torch's PostLocalSGDOptimizer.
 #pragma once
@@ -46,7 +51,8 @@ class LocalSGD {
 
   int64_t steps() const { return steps_; }
 
-  // The number of steps. Parameters differ between ranks until the next average: save where step() is true.
+  // The number of steps. Parameters differ between ranks until the next average: save own_pieces, or where
+  // step() is true.
   NamedState state() const { return {.numbers = {{"steps", static_cast<double>(steps_)}}, .tensors = {}}; }
   template <class State>
   void load_state(const State& state) {

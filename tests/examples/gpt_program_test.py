@@ -112,6 +112,22 @@ class Ways(WaysTest):
             self.assert_near(local[-1:], plain[-1:], 0.15)
             self.assertNotEqual(local, plain, "nothing was done differently")
 
+    # On as many ranks with each rank's own model and AdamW; on others, and by other ways, with the mean of them.
+    def test_ranks_that_train_alone_go_on(self):
+        whole = self.losses_of_four_layers("mine", 2, 2, "--local-sgd", "8")
+        self.assertEqual(self.goes_on("2 ranks", 2, "--local-sgd", "8"), whole[2:], "not the same bits as in one go")
+        for ranks, way in ((1, "--local-sgd 8"), (4, "--local-sgd 8"), (2, "--shard zero1"), (2, "")):
+            self.assert_near(self.goes_on("mean", ranks, *way.split()), whole[2:], 0.1)
+
+    def goes_on(self, begins_with, ranks, *way):
+        shutil.rmtree(pathlib.Path(self.folder) / "mine/checkpoints/step-40")
+        (pathlib.Path(self.folder) / "mine/metrics.jsonl").unlink()
+        done = self.ranks(ranks, "mine", *FOUR, "--batch", str(16 // ranks), *way, "--resume")
+        self.assertIn("step-20", done.stderr)
+        says = f"resume: 2 ranks had each its own model and optimizer; the {ranks} that go on begin with the mean of them"
+        self.assertEqual(says in done.stderr, begins_with == "mean", done.stderr)
+        return self.values("mine", done)
+
 
 class Meshes(WaysTest):
     def test_divided_layers_and_stages_give_the_losses_of_one_process(self):
@@ -195,7 +211,6 @@ class BadInput(GptTest):
 
     def test_ways_that_do_not_go_together(self):
         self.assert_refused("--shard", "zero1", "--local-sgd", "4", says=("--local-sgd: expected no --shard",))
-        self.assert_refused("--local-sgd", "4", "--resume", says=("--resume: expected no --local-sgd beside it, got --local-sgd;",))
         self.assert_refused("--shard", "zero4", says=("--shard",))
         self.assert_refused("--local-sgd", "-1", says=("--local-sgd",))
 

@@ -17,7 +17,7 @@ class DataParallel : public Way {
     checkpoints.add("model", net_).add("optimizer", optimizer_);
   }
 
-  void begin(const muster::TrainStepOptions& options) override {
+  void begin(const muster::TrainStepOptions& options, int64_t /*steps_done*/) override {
     muster::TrainStepOptions step = options;
     step.clip_norm = clip_;
     model_.emplace(net_, replicas_);

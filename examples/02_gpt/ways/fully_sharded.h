@@ -22,7 +22,7 @@ class FullyShardedModel : public Way {
     checkpoints.add("model", pieces).add("optimizer", optimizer_, pieces);
   }
 
-  void begin(const muster::TrainStepOptions& options) override {
+  void begin(const muster::TrainStepOptions& options, int64_t /*steps_done*/) override {
     muster::TrainStepOptions step = options;
     step.group = replicas_;
     step.clip = [this] { return sharded_.clip_grad_norm(clip_); };

@@ -14,10 +14,14 @@ class LocalSteps : public Way {
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }
 
-  // The average alone: each rank's optimizer is another one.
-  void add_to(muster::Checkpoints& checkpoints) override { checkpoints.add("model", net_); }
+  // Each rank's own.
+  void add_to(muster::Checkpoints& checkpoints) override {
+    const auto pieces = muster::own_pieces(*net_);
+    checkpoints.add("model", pieces).add("optimizer", optimizer_, pieces);
+  }
 
-  void begin(const muster::TrainStepOptions& options) override {
+  void begin(const muster::TrainStepOptions& options, int64_t steps_done) override {
+    local_.load_state(muster::NamedState{.numbers = {{"steps", static_cast<double>(steps_done)}}, .tensors = {}});
     muster::TrainStepOptions step = options;
     step.clip_norm = clip_;
     step_.emplace(net_, optimizer_, step);  // without a group: no other rank is asked

@@ -34,7 +34,7 @@ class PipelineParallel : public Way {
     checkpoints.add("model", pieces).add("optimizer", optimizer_, pieces);
   }
 
-  void begin(const muster::TrainStepOptions& options) override { step_ = options; }
+  void begin(const muster::TrainStepOptions& options, int64_t /*steps_done*/) override { step_ = options; }
 
   // As TrainStep, but that backward is the pipeline's.
   torch::Tensor step(const TextBatch& batch) override {

@@ -19,7 +19,7 @@ class ShardedState : public Way {
     checkpoints.add("model", net_).add("optimizer", optimizer_, optimizer_.pieces(*net_));
   }
 
-  void begin(const muster::TrainStepOptions& options) override {
+  void begin(const muster::TrainStepOptions& options, int64_t /*steps_done*/) override {
     muster::TrainStepOptions step = options;
     step.group = replicas_;
     if (divides_gradients_) {

@@ -24,7 +24,7 @@ class TensorParallel : public Way {
     checkpoints.add("model", pieces).add("optimizer", optimizer_, pieces);
   }
 
-  void begin(const muster::TrainStepOptions& options) override {
+  void begin(const muster::TrainStepOptions& options, int64_t /*steps_done*/) override {
     muster::TrainStepOptions step = options;
     step.group = mesh_.all();
     step.clip = [this, parameters = muster::parallel_parameters(*model_)] {

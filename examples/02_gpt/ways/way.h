@@ -26,12 +26,11 @@ class Way {
 
   // Of what this rank trains.
   virtual torch::optim::Optimizer& optimizer() = 0;
-  // The model, and where it can be resumed the optimizer, under the undivided model's names: what one way
-  // saves, another loads.
+  // The model and the optimizer, under the undivided model's names: what one way saves, another loads.
   virtual void add_to(muster::Checkpoints& checkpoints) = 0;
 
-  // The model is as training begins with it. Collective: yes.
-  virtual void begin(const muster::TrainStepOptions& options) = 0;
+  // The model is as training begins with it, or goes on after some steps. Collective: yes.
+  virtual void begin(const muster::TrainStepOptions& options, int64_t steps_done) = 0;
   // One micro-batch, and the step at the last. Returns its loss. Collective: as the way is.
   virtual torch::Tensor step(const TextBatch& batch) = 0;
 

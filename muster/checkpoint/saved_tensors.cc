@@ -1,0 +1,93 @@
+#include "muster/checkpoint/saved_tensors.h"
+
+#include <ATen/ops/empty.h>
+
+#include <cstdio>
+#include <set>
+
+#include "muster/base/strings.h"
+#include "muster/checkpoint/safetensors.h"
+
+namespace muster {
+
+namespace {
+
+// Of the ranks' parts, or the one of a plain checkpoint.
+std::vector<std::string> files_of_kind(const std::string& path, const Manifest& manifest,
+                                       const std::string& kind) {
+  std::vector<std::string> files;
+  for (const WrittenFile& file : manifest.files)
+    if (file.name == kind + ".safetensors" || file.name.starts_with(kind + "-"))
+      files.push_back(cat(path, "/", file.name));
+  return files;
+}
+
+}  // namespace
+
+// Not "-00001-of-00004": what has such numbers is one set of tensors together.
+std::string own_file(int rank, const std::string& kind) {
+  std::string number(16, '\0');
+  number.resize(static_cast<size_t>(std::snprintf(number.data(), number.size(), "%05d", rank)));
+  return cat("own-", number, "-", kind, ".safetensors");
+}
+
+SavedTensors::SavedTensors(const std::string& path, const Manifest& manifest, const std::string& kind,
+                           int rank, int ranks)
+    : path_(path), rank_(rank), ranks_(ranks), source_(files_of_kind(path, manifest, kind)) {
+  for (int other = 1; other < manifest.world_size; ++other) {
+    const std::string file = own_file(other, kind);
+    if (manifest.find(file) != nullptr) own_.emplace_back(std::vector{cat(path, "/", file)});
+  }
+}
+
+TensorEntries SavedTensors::entries(const TensorPieces& pieces) const {
+  std::set<std::string> own_names;
+  for (const TensorPiece& piece : pieces)
+    if (reads_own(piece)) own_names.insert(piece.name);
+  // "fc.weight" of the model, and "fc.weight.exp_avg" of the optimizer.
+  const auto is_own = [&](const std::string& name) {
+    return own_names.contains(name) || own_names.contains(name.substr(0, name.rfind('.')));
+  };
+  TensorEntries entries;
+  for (const auto& [name, tensor] : source_.tensors())
+    if (!is_own(name)) entries[name] = tensor.kind;
+  if (own_names.empty()) return entries;
+  for (const auto& [name, tensor] : own().tensors())
+    if (is_own(name)) entries[name] = tensor.kind;
+  return entries;
+}
+
+void SavedTensors::read(const TensorSource& from, const TensorPiece& piece, const at::Tensor& to) const {
+  from.read(piece.name, piece.elements, to.mutable_data_ptr());
+  check_bools(path_, piece.name, to);
+}
+
+// In double: the mean of equal values is that value.
+void SavedTensors::read_mean(const TensorPiece& piece, const at::Tensor& to) const {
+  read(source_, piece, to);
+  at::Tensor sum = to.to(at::kDouble), one = at::empty_like(to);
+  int count = 1;
+  for (const TensorSource& own : own_) {
+    if (!own.contains(piece.name)) continue;
+    read(own, piece, one);
+    sum += one.to(at::kDouble);
+    ++count;
+  }
+  to.copy_(sum / count);
+}
+
+void SavedTensors::fetch(const TensorPiece& piece) const {
+  const bool is_plain = piece.tensor.is_cpu() && piece.tensor.is_contiguous();
+  const at::Tensor here =
+      is_plain ? piece.tensor : at::empty(piece.tensor.sizes(), piece.tensor.scalar_type());
+  if (reads_own(piece)) {
+    read(own(), piece, here);
+  } else if (!own_.empty() && own_[0].contains(piece.name) && here.is_floating_point()) {
+    read_mean(piece, here);
+  } else {
+    read(source_, piece, here);
+  }
+  if (!is_plain) piece.tensor.copy_(here);
+}
+
+}  // namespace muster

@@ -1,0 +1,52 @@
+// What a checkpoint has of one kind, "model" or "optim", as a rank reads it: the tensors, whoever has written
+// them, and where ranks trained alone for some steps (own_pieces), each rank's own. Called by
+// sharded_load.cc; sharded_save.cc takes the files' names from here.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "muster/checkpoint/manifest.h"
+#include "muster/checkpoint/model_state.h"
+#include "muster/checkpoint/tensor_pieces.h"
+#include "muster/checkpoint/tensor_source.h"
+
+namespace muster {
+
+// Of a rank's own tensors, from rank 1 on: rank 0's are the model's and the optimizer's.
+std::string own_file(int rank, const std::string& kind);
+
+class SavedTensors {
+ public:
+  SavedTensors() = default;
+  // For `rank` of `ranks`. Throws: as TensorSource.
+  SavedTensors(const std::string& path, const Manifest& manifest, const std::string& kind, int rank, int ranks);
+
+  // Of rank 0 where ranks have their own.
+  const TensorSource& source() const { return source_; }
+
+  // How many ranks have saved their own; 0: all had the same.
+  int owners() const { return own_.empty() ? 0 : static_cast<int>(own_.size()) + 1; }
+
+  // What there is for these pieces: this rank's own, or rank 0's.
+  TensorEntries entries(const TensorPieces& pieces) const;
+
+  // Fills the piece's tensor: with this rank's own where the piece is one's own and as many ranks have saved
+  // theirs; with the mean over all ranks' where they have and it is not, or they were others (numbers that
+  // are whole: rank 0's). Throws: as TensorSource::read.
+  void fetch(const TensorPiece& piece) const;
+
+ private:
+  bool reads_own(const TensorPiece& piece) const { return piece.is_own && owners() == ranks_; }
+  const TensorSource& own() const { return rank_ == 0 ? source_ : own_[static_cast<size_t>(rank_) - 1]; }
+  void read(const TensorSource& from, const TensorPiece& piece, const at::Tensor& to) const;
+  void read_mean(const TensorPiece& piece, const at::Tensor& to) const;
+
+  std::string path_;
+  int rank_ = 0;
+  int ranks_ = 1;
+  TensorSource source_;
+  std::vector<TensorSource> own_;  // of ranks 1, 2, …
+};
+
+}  // namespace muster
