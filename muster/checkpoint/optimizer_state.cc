@@ -143,9 +143,12 @@ json parse_description(const std::string& description) {
   return parsed;
 }
 
+// Each once: a tied parameter may be there twice.
 std::vector<std::string> names_of(const PiecesOfGroup& pieces) {
   std::vector<std::string> names;
-  for (const TensorPiece* piece : pieces) names.push_back(piece->name);
+  std::set<std::string> seen;
+  for (const TensorPiece* piece : pieces)
+    if (seen.insert(piece->name).second) names.push_back(piece->name);
   return names;
 }
 

@@ -80,9 +80,21 @@ Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
   return manifest;
 }
 
+// Without second names of a tied weight that was saved under another of its names alone.
+TensorPieces pieces_to_load(const TensorPieces& pieces, const TensorEntries& saved) {
+  std::set<const c10::TensorImpl*> there;
+  for (const TensorPiece& piece : pieces)
+    if (saved.contains(piece.name)) there.insert(piece.tensor.unsafeGetTensorImpl());
+  TensorPieces found;
+  for (const TensorPiece& piece : pieces)
+    if (saved.contains(piece.name) || !there.contains(piece.tensor.unsafeGetTensorImpl()))
+      found.push_back(piece);
+  return found;
+}
+
 void check_model_pieces(const TensorPieces& pieces, const SavedTensors& saved, const std::string& path) {
   const TensorEntries entries = saved.entries(pieces);
-  for (const TensorPiece& piece : pieces) {
+  for (const TensorPiece& piece : pieces_to_load(pieces, entries)) {
     const TensorEntry mine = tensor_entry(piece.tensor.scalar_type(), piece.shape);
     const auto found = entries.find(piece.name);
     const bool is_there = found != entries.end();
@@ -103,7 +115,10 @@ void check_model_pieces(const TensorPieces& pieces, const SavedTensors& saved, c
 void check_nothing_left(const TensorPieces& pieces, const TensorSource& source, const std::string& path,
                         ProcessGroup& group) {
   std::string names;
-  for (const TensorPiece& piece : pieces) names += piece.name + '\n';
+  for (const TensorPiece& piece : pieces) {
+    names += piece.name + '\n';
+    for (const std::string& alias : piece.aliases) names += alias + '\n';
+  }
   std::set<std::string> known;
   for (const std::string& theirs : group.all_gather_bytes(names, "tensors of a model"))
     for (const std::string& name : split(theirs, '\n')) known.insert(name);
@@ -168,7 +183,8 @@ LoadedCheckpoint load_pieces(const std::string& path, const Manifest& manifest, 
     check_same_parameters(all, manifest.optimizer);
   });
   peers.together([&] {
-    for (const TensorPiece& piece : state.model) model.fetch(piece);
+    for (const TensorPiece& piece : pieces_to_load(state.model, model.entries(state.model)))
+      model.fetch(piece);
   });
   if (restore_state) restore_state();
   if (group.rank() == 0) tell_of_means(model, optimizer, state, group.size());

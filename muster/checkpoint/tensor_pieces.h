@@ -25,6 +25,9 @@ struct TensorPiece {
   bool is_own = false;     // they do, and each rank's are kept; every rank has it whole
   // Who else may have a tensor of this name: those of the same owner, as a stage of a pipeline, alone.
   std::string owner = {};
+  // Other names of the same tensor, that a checkpoint may have beside `name` and a load passes over: of a tied
+  // weight that an undivided model registers twice.
+  std::vector<std::string> aliases = {};
 };
 using TensorPieces = std::vector<TensorPiece>;
 

@@ -315,7 +315,7 @@ at::Tensor Pipeline::evaluate(const at::Tensor& input, const at::Tensor& target)
 }
 
 void Pipeline::tie(const at::Tensor& parameter) {
-  state_->tied.emplace_back(parameter, state_->group);
+  state_->tied.emplace_back(parameter, name_in_stages(state_->stages, parameter), state_->group);
 }
 
 void Pipeline::average_over(ProcessGroup replicas) {

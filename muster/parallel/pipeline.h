@@ -112,8 +112,9 @@ class Pipeline {
   WholeParameters gather_parameters() const;
 
   // This rank's stages' parameters as parts of the undivided model's, and their buffers: for
-  // Checkpoints::add. Throws: invalid_argument for one name of two parameters of this rank that are not tied;
-  // the save does for those of two ranks.
+  // Checkpoints::add. A tied weight has the name that its first stage gives it, on all its ranks. Throws:
+  // invalid_argument for one name of two parameters of this rank that are not tied; the save does for those
+  // of two ranks.
   TensorPieces pieces() const;
 
   const PipelineStats& last_step() const;

@@ -4,6 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -53,7 +54,8 @@ void StageAverage::finish() {
   }
 }
 
-TiedWeight::TiedWeight(at::Tensor parameter, ProcessGroup& group) : parameter_(std::move(parameter)) {
+TiedWeight::TiedWeight(at::Tensor parameter, const std::string& name, ProcessGroup& group)
+    : parameter_(std::move(parameter)) {
   const std::string mine = !parameter_.defined()        ? ""
                            : parameter_.requires_grad() ? to_text(form_of(parameter_))
                                                         : cat(to_text(form_of(parameter_)), ", frozen");
@@ -73,6 +75,9 @@ TiedWeight::TiedWeight(at::Tensor parameter, ProcessGroup& group) : parameter_(s
                     group.job_rank(holders[0]), " and ", forms[static_cast<size_t>(rank)], " on rank ",
                     group.job_rank(rank), "; tie copies of one weight"));
   }
+  for (const std::string& other : group.all_gather_bytes(name, "a tied weight's name"))
+    if (!other.empty() && std::find(names_.begin(), names_.end(), other) == names_.end())
+      names_.push_back(other);
   if (holders.size() == 1) return;
   holders_ = group.new_group(holders);
   if (!holders_) return;

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "muster/comm/process_group.h"
@@ -31,15 +32,18 @@ class StageAverage {
 // A weight that some ranks of a group have in common.
 class TiedWeight {
  public:
-  // As Pipeline::tie.
-  TiedWeight(at::Tensor parameter, ProcessGroup& group);
+  // As Pipeline::tie. `name` is what this rank's stage calls it; empty where it is none of its parameters.
+  TiedWeight(at::Tensor parameter, const std::string& name, ProcessGroup& group);
   void begin_step();     // keeps what other steps have left in grad() apart
   void sum_gradients();  // of this step, and adds them to what was there. Collective: over its ranks
   const at::Tensor& parameter() const { return parameter_; }
   bool is_copy() const { return holders_ && holders_->rank() > 0; }  // another rank's counts
+  // What its ranks call it, the first rank's first: the name that it has in checkpoints.
+  const std::vector<std::string>& names() const { return names_; }
 
  private:
   at::Tensor parameter_;
+  std::vector<std::string> names_;  // each once
   at::Tensor before_;
   std::optional<ProcessGroup> holders_;
 };

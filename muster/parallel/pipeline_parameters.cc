@@ -106,7 +106,23 @@ std::map<std::string, StageParameter> owners_of_names(const std::vector<std::str
   return owners;
 }
 
+// All its ranks save it under the first one's name, as an undivided model does that has it once.
+void name_as_tied(TensorPiece& piece, const TiedWeight& weight) {
+  const std::vector<std::string>& names = weight.names();
+  if (names.empty()) return;
+  piece.name = names[0];
+  piece.aliases.assign(names.begin() + 1, names.end());
+}
+
 }  // namespace
+
+std::string name_in_stages(const std::vector<PipelineStage>& stages, const at::Tensor& parameter) {
+  if (!parameter.defined()) return {};
+  for (const PipelineStage& stage : stages)
+    for (const TensorPiece& piece : parallel_pieces(*stage.module))
+      if (piece.tensor.is_same(parameter)) return piece.name;
+  return {};
+}
 
 at::Tensor clip_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
                        double max_norm, ProcessGroup& group,
@@ -145,16 +161,20 @@ TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages, const st
         cat("pipeline: expected another name for each parameter of a pipeline, got '", *names.begin(),
             "' in two stages of this rank; register the stages' modules under the whole model's names"));
   }
-  ParameterSet tied_weights;
-  for (const TiedWeight& weight : tied) tied_weights.insert(weight.parameter().unsafeGetTensorImpl());
+  std::map<const c10::TensorImpl*, const TiedWeight*> tied_weights;
+  for (const TiedWeight& weight : tied)
+    tied_weights.emplace(weight.parameter().unsafeGetTensorImpl(), &weight);
   std::set<std::pair<std::string, const c10::TensorImpl*>> seen;
   TensorPieces all;
   for (const PipelineStage& stage : stages) {
     for (TensorPiece& piece : parallel_pieces(*stage.module)) {
       const c10::TensorImpl* which = piece.tensor.unsafeGetTensorImpl();
-      if (!seen.emplace(piece.name, which).second) continue;
-      if (!tied_weights.contains(which)) piece.owner = cat("rank ", group.rank(), " of the pipeline");
-      all.push_back(std::move(piece));
+      if (const auto found = tied_weights.find(which); found != tied_weights.end()) {
+        name_as_tied(piece, *found->second);
+      } else {
+        piece.owner = cat("rank ", group.rank(), " of the pipeline");
+      }
+      if (seen.emplace(piece.name, which).second) all.push_back(std::move(piece));
     }
   }
   return all;

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "muster/comm/process_group.h"
@@ -12,6 +13,9 @@
 #include "muster/parallel/tensor_parallel.h"
 
 namespace muster {
+
+// What a stage calls it; empty where it is none of their parameters.
+std::string name_in_stages(const std::vector<PipelineStage>& stages, const at::Tensor& parameter);
 
 // As Pipeline::clip_grad_norm.
 at::Tensor clip_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
