@@ -78,10 +78,4 @@ inline void check_pipeline(const Options& o) {
   if (o.pipeline_schedule == "interleaved" && o.micro_batches % o.pp != 0)
     refuse("--micro-batches", muster::cat("a number that ", o.pp, " ranks divide, for interleaved"),
            o.micro_batches, "change it, or --pipeline-schedule");
-  if (o.accumulate > 1)
-    refuse("--accumulate", "1 beside a pipeline", o.accumulate,
-           "give a larger --batch and more --micro-batches");
-  if (o.precision == "fp16")
-    refuse("--precision", "fp32 or bf16 beside a pipeline, which has no loss scale", o.precision,
-           "take bf16");
 }

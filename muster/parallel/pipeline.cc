@@ -48,13 +48,14 @@ struct Pipeline::State {
   at::Tensor run(const PipelineSchedule& of_run, PipelineMessages& by, const at::Tensor& input,
                  const at::Tensor& target, bool trains);
   at::Tensor run_or_explain(const PipelineSchedule& of_run, PipelineMessages& by, const at::Tensor& input,
-                            const at::Tensor& target, bool trains);
+                            const at::Tensor& target, bool trains, const PipelineStepOptions& given);
   void act(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute);
   void forward(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute);
   void backward(const PipelineAction& action, PipelineMessages& by);
   void end_of_stage_if(const PipelineAction& action);
   void reduce_gradients();
   void agree_on_batch(const at::Tensor& input, const at::Tensor& target);
+  void check_same_reduce(const at::Tensor& by_rank) const;
   std::string problem_of_batch(const at::Tensor& batch, const char* name, std::optional<TensorForm>& known);
   at::Tensor mean_loss(const at::Tensor& sum, bool share);
 
@@ -78,9 +79,11 @@ struct Pipeline::State {
   std::optional<TensorForm> input_form, target_form;
   std::optional<TensorForm> evaluation_input_form, evaluation_target_form;
   int64_t steps = 0;
+  bool adds_up = false;  // gradients of steps before are not reduced yet
   PipelineStats stats;
 
   // Of the step under way.
+  PipelineStepOptions of_step;
   at::Tensor whole_input, whole_target, loss_sum;
   at::Tensor last_loss;             // of a micro-batch, for its type
   std::vector<int> backwards_left;  // by stage of this rank
@@ -149,21 +152,32 @@ void Pipeline::State::agree_on_batch(const at::Tensor& input, const at::Tensor& 
     problem = problem_of_batch(target, "a target", target_form);
     if (problem.empty()) target_rows = target.size(0);
   }
-  at::Tensor mine = at::empty({3}, at::kLong), all = at::empty({3 * group.size()}, at::kLong);
+  at::Tensor mine = at::empty({4}, at::kLong), all = at::empty({4 * group.size()}, at::kLong);
   auto* const words = mine.data_ptr<int64_t>();
   words[0] = problem.empty() ? 0 : 1;
   words[1] = input_rows;
   words[2] = target_rows;
+  words[3] = of_step.reduce ? 1 : 0;
   group.all_gather(all, mine);
-  const at::Tensor highest = std::get<0>(all.view({group.size(), 3}).max(0));
+  const at::Tensor highest = std::get<0>(all.view({group.size(), 4}).max(0));
   const auto* const seen = highest.const_data_ptr<int64_t>();
   if (seen[0] != 0) refuse_on_all_stages(group, problem);
+  check_same_reduce(all.view({group.size(), 4}).select(1, 3));
   if (seen[1] == seen[2]) return;
   throw Error(
       ErrorCode::invalid_argument,
       cat("pipeline: expected as many rows of input and target, got ", seen[1], " (rank ", group.job_rank(0),
           ") and ", seen[2], " (rank ", group.job_rank(schedule.rank_of(schedule.stages - 1)),
           "); let both ranks read the same batch"));
+}
+
+void Pipeline::State::check_same_reduce(const at::Tensor& by_rank) const {
+  const int64_t reducing = by_rank.sum().item<int64_t>();
+  if (reducing == 0 || reducing == group.size()) return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("pipeline: expected .reduce alike on every rank, got true on ", reducing, " of ",
+                  group.size(), " in step ", steps, " (rank ", group.job_rank(),
+                  "); give true in the last of the steps that add up, on all ranks"));
 }
 
 void Pipeline::State::forward(const PipelineAction& action, PipelineMessages& by, bool trains,
@@ -192,7 +206,7 @@ void Pipeline::State::backward(const PipelineAction& action, PipelineMessages& b
   if (const auto needed = needed_by(action, schedule)) {
     gradient = by.receive(*needed);
   } else {
-    gradient = at::full_like(last_loss, 1.0 / schedule.micro_batches);
+    gradient = at::full_like(last_loss, of_step.scale / schedule.micro_batches);
   }
   const at::Tensor of_input = action.kind == RunKind::backward
                                   ? runner.backward(action.micro_batch, gradient)
@@ -203,7 +217,7 @@ void Pipeline::State::backward(const PipelineAction& action, PipelineMessages& b
 void Pipeline::State::end_of_stage_if(const PipelineAction& action) {
   --held;
   const auto chunk = static_cast<size_t>(chunk_of(action.stage));
-  if (--backwards_left[chunk] == 0 && !averages.empty()) averages[chunk].start();
+  if (--backwards_left[chunk] == 0 && !averages.empty() && of_step.reduce) averages[chunk].start();
 }
 
 void Pipeline::State::act(const PipelineAction& action, PipelineMessages& by, bool trains, bool recompute) {
@@ -247,7 +261,7 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run, PipelineMessages
   stats = {};
   backwards_left.assign(stages.size(), schedule.micro_batches);
   by.begin_step();
-  if (trains)
+  if (trains && !adds_up)
     for (TiedWeight& weight : tied) weight.begin_step();
   const auto& actions = of_run.actions[static_cast<size_t>(group.rank())];
   for (size_t i = 0; i < actions.size(); ++i) {
@@ -264,7 +278,8 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run, PipelineMessages
   stats.messages = by.sent();
   stats.bytes = by.bytes_sent();
   stats.waited_seconds = by.waited_seconds();
-  if (trains) reduce_gradients();
+  if (trains && of_step.reduce) reduce_gradients();
+  if (trains) adds_up = !of_step.reduce;
   const at::Tensor loss = mean_loss(std::exchange(loss_sum, {}), options.share_loss);
   whole_input.reset();
   whole_target.reset();
@@ -273,7 +288,9 @@ at::Tensor Pipeline::State::run(const PipelineSchedule& of_run, PipelineMessages
 }
 
 at::Tensor Pipeline::State::run_or_explain(const PipelineSchedule& of_run, PipelineMessages& by,
-                                           const at::Tensor& input, const at::Tensor& target, bool trains) {
+                                           const at::Tensor& input, const at::Tensor& target, bool trains,
+                                           const PipelineStepOptions& given) {
+  of_step = given;
   agree_on_batch(input, target);
   try {
     const at::AutoGradMode mode(trains);
@@ -291,8 +308,10 @@ Pipeline::Pipeline(std::vector<PipelineStage> stages, ProcessGroup group, Pipeli
 
 Pipeline::~Pipeline() = default;
 
-at::Tensor Pipeline::step(const at::Tensor& input, const at::Tensor& target) {
-  const at::Tensor loss = state_->run_or_explain(state_->schedule, state_->messages, input, target, true);
+at::Tensor Pipeline::step(const at::Tensor& input, const at::Tensor& target,
+                          const PipelineStepOptions& options) {
+  const at::Tensor loss =
+      state_->run_or_explain(state_->schedule, state_->messages, input, target, true, options);
   ++state_->steps;
   return loss;
 }
@@ -311,7 +330,7 @@ at::Tensor Pipeline::evaluate(const at::Tensor& input, const at::Tensor& target)
     swap_forms();
     state.stats = training_stats;
   });
-  return state.run_or_explain(state.forwards, *state.evaluation, input, target, false);
+  return state.run_or_explain(state.forwards, *state.evaluation, input, target, false, {});
 }
 
 void Pipeline::tie(const at::Tensor& parameter) {

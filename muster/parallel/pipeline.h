@@ -55,6 +55,16 @@ struct PipelineOptions {
   bool share_loss = false;  // step() returns the loss on every rank
 };
 
+// Of one step. `reduce` is the same on all ranks.
+struct PipelineStepOptions {
+  // What gradients are multiplied by, the last stage's: a loss scale (train/precision.h), or 1 / n where n steps
+  // add up. The loss is returned without it.
+  double scale = 1;
+  // False in all but the last of some steps whose gradients add up: those are averaged over replicas, and
+  // summed over tied weights, in the last one.
+  bool reduce = true;
+};
+
 // Of the last step, on this rank.
 struct PipelineStats {
   int held_peak = 0;          // micro-batches, of all its stages, between F and B (or W)
@@ -79,7 +89,7 @@ class Pipeline {
   // which micro_batches divide n; the same in every step. Collective: yes. Blocking: until this rank's part
   // is done. Throws: invalid_argument, on every rank alike, for an input or target with other shapes;
   // peer_failed naming the rank that failed first. After a failure the pipeline is of no use.
-  at::Tensor step(const at::Tensor& input, const at::Tensor& target);
+  at::Tensor step(const at::Tensor& input, const at::Tensor& target, const PipelineStepOptions& options = {});
 
   // The loss alone, without gradients. As step().
   at::Tensor evaluate(const at::Tensor& input, const at::Tensor& target);

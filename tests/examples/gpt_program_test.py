@@ -137,9 +137,17 @@ class Meshes(WaysTest):
             (4, 2, "--mesh dp=2,pp=2 --pipeline-schedule zero-bubble"), (8, 2, "--mesh dp=2,pp=2,tp=2")))
 
     def test_tied_weights_and_half_numbers(self):
-        for flags, bound in (("--tied", 1e-4), ("--precision bf16", 2e-3)):
-            plain = self.losses_of_four_layers("plain" + flags[2:6], 1, 1, *flags.split())
+        for flags, bound in (("--tied", 1e-4), ("--precision bf16", 2e-3), ("--precision fp16", 2e-3)):
+            plain = self.losses_of_four_layers("plain" + flags[-4:], 1, 1, *flags.split())
             self.assert_all_near(plain, bound, ((2, 2, f"--shard full {flags}"), (2, 1, f"--mesh tp=2 {flags}"), (4, 1, f"--mesh pp=2,tp=2 {flags}")))
+
+    # Two batches of 8 a step are one of 16.
+    def test_batches_of_a_step_add_up_in_a_pipeline(self):
+        plain = self.losses_of_four_layers("plain", 1, 1)[1::2]  # the losses of a step's batches are means over other texts
+        for ranks, replicas, way in ((2, 1, "--mesh pp=2"), (4, 2, "--mesh dp=2,pp=2 --tied")):
+            expected = plain if "--tied" not in way else self.losses_of_four_layers("tied", 1, 1, "--tied")[1::2]
+            flags = (*way.split(), "--accumulate", "2", "--batch", str(8 // replicas))
+            self.assert_near(self.values("added" + str(ranks), self.ranks(ranks, "added" + str(ranks), *FOUR, *flags))[1::2], expected, 1e-4)
 
     # What one way has saved, every other goes on from, with the optimizer's state; and back.
     def test_a_run_goes_on_divided_otherwise(self):
@@ -235,9 +243,7 @@ class BadInput(GptTest):
                 ("--mesh pp=2 --micro-batches 1 --pipeline-schedule interleaved", "--micro-batches: expected a number that 2 ranks divide, "),
                 ("--pipeline-schedule gpipe", "--pipeline-schedule: expected a --mesh with pp beside it, got none; add --mesh pp=2"),
                 ("--micro-batches 2 --mesh tp=2", "--micro-batches: expected a --mesh with pp beside it, got tp=2; "),
-                ("--mesh pp=2 --pipeline-schedule fast", "--pipeline-schedule: fast not in {gpipe"),
-                ("--mesh pp=2 --accumulate 2", "--accumulate: expected 1 beside a pipeline, got 2; "),
-                ("--mesh pp=2 --precision fp16", "--precision: expected fp32 or bf16 beside a pipeline, which has no loss scale, got fp16; ")):
+                ("--mesh pp=2 --pipeline-schedule fast", "--pipeline-schedule: fast not in {gpipe")):
             with self.subTest(argv):
                 self.assert_refused(*argv.split(), says=(says,))
 

@@ -20,6 +20,7 @@ class PipelineParallel : public Way {
  public:
   PipelineParallel(Gpt net, const Options& options, muster::Context& ctx, muster::Mesh mesh)
       : Way(mesh.group("dp")),
+        all_ranks_(ctx.process_group()),
         net_(std::move(net)),
         options_(options),
         device_(ctx.device()),
@@ -36,18 +37,19 @@ class PipelineParallel : public Way {
 
   void begin(const muster::TrainStepOptions& options, int64_t /*steps_done*/) override { step_ = options; }
 
-  // As TrainStep, but that backward is the pipeline's.
+  // As TrainStep, but that backward is the pipeline's. Each batch of a step goes through the stages in turn.
   torch::Tensor step(const TextBatch& batch) override {
+    muster::Precision& precision = *step_.precision;
+    const double scale = precision.scale_value() * static_cast<double>(batch.weight);
+    const auto loss =
+        pipeline_->step(batch.tokens, batch.targets, {.scale = scale, .reduce = batch.last});
+    if (!batch.last) return loss.detach();
+    precision.unscale(pipeline_->parameters(), all_ranks_);
+    const bool is_finite = !precision.found_nonfinite(pipeline_->parameters());
+    if (is_finite) take_step();
+    if (precision.scales()) precision.update();
+    if (!is_finite && precision.scale_value() <= 1) stop("an infinity with a loss scale of 1");
     optimizer_.zero_grad();
-    const auto loss = pipeline_->step(batch.tokens, batch.targets);
-    const auto norm = pipeline_->clip_grad_norm(options_.clip, mesh_.group("tp"));
-    if (step_.on_nonfinite == muster::OnNonfinite::stop && !std::isfinite(norm.item<double>())) {
-      throw muster::Error(muster::ErrorCode::failed_precondition,
-                          muster::cat("gpt: expected finite gradients, got the norm ", norm.item<double>(),
-                                      "; lower --lr, or add --allow-nan"));
-    }
-    optimizer_.step();
-    for (muster::Schedule* schedule : step_.schedule) schedule->step();
     return loss.detach();
   }
 
@@ -56,6 +58,20 @@ class PipelineParallel : public Way {
   }
 
  private:
+  void take_step() {
+    const auto norm = pipeline_->clip_grad_norm(options_.clip, mesh_.group("tp")).item<double>();
+    if (step_.on_nonfinite == muster::OnNonfinite::stop && !std::isfinite(norm))
+      stop(muster::cat("the norm ", norm));
+    optimizer_.step();
+    for (muster::Schedule* schedule : step_.schedule) schedule->step();
+  }
+
+  [[noreturn]] static void stop(const std::string& got) {
+    throw muster::Error(muster::ErrorCode::failed_precondition,
+                        muster::cat("gpt: expected finite gradients, got ", got,
+                                    "; lower --lr, or add --allow-nan"));
+  }
+
   std::unique_ptr<muster::Pipeline> make_pipeline() {
     ParallelGpt model(net_, mesh_.group("tp"), ParallelGptOptions{.sequence = options_.sequence});
     const auto schedule = schedule_of(options_);
@@ -81,6 +97,7 @@ class PipelineParallel : public Way {
     return pipeline;
   }
 
+  muster::ProcessGroup all_ranks_;
   Gpt net_;  // in host memory
   const Options& options_;
   torch::Device device_;
