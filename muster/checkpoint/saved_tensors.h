@@ -20,7 +20,8 @@ class SavedTensors {
  public:
   SavedTensors() = default;
   // For `rank` of `ranks`. Throws: as TensorSource.
-  SavedTensors(const std::string& path, const Manifest& manifest, const std::string& kind, int rank, int ranks);
+  SavedTensors(const std::string& path, const Manifest& manifest, const std::string& kind, int rank,
+               int ranks);
 
   // Of rank 0 where ranks have their own.
   const TensorSource& source() const { return source_; }

@@ -12,8 +12,8 @@
 #include "muster/checkpoint/lineage.h"
 #include "muster/checkpoint/peers.h"
 #include "muster/checkpoint/safetensors.h"
-#include "muster/checkpoint/sharded_checkpoint.h"
 #include "muster/checkpoint/saved_tensors.h"
+#include "muster/checkpoint/sharded_checkpoint.h"
 
 namespace muster {
 
@@ -176,10 +176,9 @@ LoadedCheckpoint load_pieces(const std::string& path, const Manifest& manifest, 
   std::function<void()> restore_state;
   peers.together([&] {
     if (!state.optimizer) return;
-    restore_state =
-        prepare_optimizer(state.optimizer->parameters, *state.optimizer->optimizer, manifest.optimizer,
-                          optimizer.entries(state.optimizer->parameters),
-                          [&](TensorPiece& piece) { optimizer.fetch(piece); });
+    restore_state = prepare_optimizer(state.optimizer->parameters, *state.optimizer->optimizer,
+                                      manifest.optimizer, optimizer.entries(state.optimizer->parameters),
+                                      [&](TensorPiece& piece) { optimizer.fetch(piece); });
     check_same_parameters(all, manifest.optimizer);
   });
   peers.together([&] {

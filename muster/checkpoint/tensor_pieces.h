@@ -25,8 +25,8 @@ struct TensorPiece {
   bool is_own = false;     // they do, and each rank's are kept; every rank has it whole
   // Who else may have a tensor of this name: those of the same owner, as a stage of a pipeline, alone.
   std::string owner = {};
-  // Other names of the same tensor, that a checkpoint may have beside `name` and a load passes over: of a tied
-  // weight that an undivided model registers twice.
+  // Other names of the same tensor, that a checkpoint may have beside `name` and a load passes over: of a
+  // tied weight that an undivided model registers twice.
   std::vector<std::string> aliases = {};
 };
 using TensorPieces = std::vector<TensorPiece>;
@@ -34,9 +34,9 @@ using TensorPieces = std::vector<TensorPiece>;
 TensorPiece whole_piece(std::string name, const at::Tensor& tensor);
 TensorPiece buffer_piece(std::string name, const at::Tensor& tensor);  // the same of a buffer
 
-// All parameters and buffers, for ranks that train alone for some steps (LocalSGD, DiLoCo, GossipAverage): each
-// has values and an optimizer's state of its own, and gets them back. On another number of ranks, and where
-// they are loaded in another way, all ranks begin with the mean. Throws: as model_tensors.
+// All parameters and buffers, for ranks that train alone for some steps (LocalSGD, DiLoCo, GossipAverage):
+// each has values and an optimizer's state of its own, and gets them back. On another number of ranks, and
+// where they are loaded in another way, all ranks begin with the mean. Throws: as model_tensors.
 TensorPieces own_pieces(const torch::nn::Module& model);
 
 // `tensor` is what the whole has from `begin` on along `dim`.

@@ -25,13 +25,12 @@ const std::string kNothing = "?";
 
 }  // namespace
 
-Agreement::Agreement(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                     std::chrono::milliseconds timeout, bool every_call, RankNames names)
+Agreement::Agreement(c10::intrusive_ptr<c10d::Store> store, int rank, int size, bool every_call,
+                     RankNames names)
     : store_(std::move(store)),
       rank_(rank),
       size_(size),
       names_(names.ranks.empty() ? RankNames::of_all(size) : std::move(names)),
-      timeout_(timeout),
       every_call_(every_call) {}
 
 std::string Agreement::key(int64_t sequence, int rank) const {
@@ -65,24 +64,24 @@ void Agreement::compare(int64_t sequence, const std::string& mine, int other,
 
 // Not locked while it waits: a rank whose earlier call is stuck says so meanwhile, by look_again() in another
 // thread.
-void Agreement::before(int64_t sequence, const std::string& signature) {
+void Agreement::before(int64_t sequence, const std::string& signature, std::chrono::milliseconds timeout) {
   {
     const std::lock_guard lock(mutex_);
     if (!every_call_ && known_.contains(signature)) return;
     publish(sequence, signature);
   }
-  const Deadline deadline(timeout_);
-  LateRanks late_ranks(timeout_);
+  const Deadline deadline(timeout);
+  LateRanks late_ranks(timeout);
   for (int other = 0; other < size_; ++other) {
     if (other == rank_) continue;
     auto pause = kLook;
     std::optional<std::string> theirs;
     while (!(theirs = published_by(other, sequence))) {
       if (deadline.passed()) {
-        throw Error(ErrorCode::timeout, cat("collective #", sequence, " ('", signature, "'): waited ",
-                                            timeout_.count(), " ms on ", names_.whose(rank_),
-                                            "; missing rank(s) ", join(names_(absent(sequence)), ", "),
-                                            "; see whether they ended, or are busy elsewhere"));
+        throw Error(ErrorCode::timeout,
+                    cat("collective #", sequence, " ('", signature, "'): waited ", timeout.count(), " ms on ",
+                        names_.whose(rank_), "; missing rank(s) ", join(names_(absent(sequence)), ", "),
+                        "; see whether they ended, or are busy elsewhere"));
       }
       if (late_ranks.due()) tell_of_late(sequence, signature, late_ranks);
       std::this_thread::sleep_for(pause);

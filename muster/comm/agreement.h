@@ -30,13 +30,12 @@ inline constexpr const char* kLeaving = "shutdown";
 class Agreement {
  public:
   // `names`: what messages call the ranks; their own numbers without.
-  Agreement(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout,
-            bool every_call, RankNames names = {});
+  Agreement(c10::intrusive_ptr<c10d::Store> store, int rank, int size, bool every_call, RankNames names = {});
 
   // Before an operation; one after the other, in the order of their numbers. Collective (when the signature
   // is new). Blocking: until every rank published. Throws: invalid_argument showing both signatures; timeout
   // naming the ranks that did not come.
-  void before(int64_t sequence, const std::string& signature);
+  void before(int64_t sequence, const std::string& signature, std::chrono::milliseconds timeout);
 
   // While an operation stays unanswered: publishes, and throws invalid_argument if a published one differs.
   void look_again(int64_t sequence, const std::string& signature);
@@ -59,7 +58,6 @@ class Agreement {
   const int rank_;
   const int size_;
   const RankNames names_;
-  const std::chrono::milliseconds timeout_;
   const bool every_call_;
   std::mutex mutex_;
   std::set<std::string> known_;

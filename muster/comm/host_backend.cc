@@ -269,21 +269,25 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
         ->wait();
   }
 
-  WorkPtr send(Tensors& tensors, int to, int tag) override {
+  WorkPtr send(Tensors& tensors, int to, int tag) override { return send_within(tensors, to, tag, timeout_); }
+  WorkPtr send_within(Tensors& tensors, int to, int tag, std::chrono::milliseconds timeout) override {
     HostCall call("send", c10d::OpType::SEND);
     check_peer(call, to);
     check_tag(call, tag);
     const Part part = call.in(call.one(tensors));
     return start_message(std::move(call), to, tag,
-                         [&](auto done) { carrier_->send(to, tag, part, timeout_, std::move(done)); });
+                         [&](auto done) { carrier_->send(to, tag, part, timeout, std::move(done)); });
   }
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
+    return recv_within(tensors, from, tag, timeout_);
+  }
+  WorkPtr recv_within(Tensors& tensors, int from, int tag, std::chrono::milliseconds timeout) override {
     HostCall call("recv", c10d::OpType::RECV);
     check_peer(call, from);
     check_tag(call, tag);
     const Part part = call.out(call.one(tensors));
     return start_message(std::move(call), from, tag,
-                         [&](auto done) { carrier_->receive(from, tag, part, timeout_, std::move(done)); });
+                         [&](auto done) { carrier_->receive(from, tag, part, timeout, std::move(done)); });
   }
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
     HostCall call("recv", c10d::OpType::RECVANYSOURCE);

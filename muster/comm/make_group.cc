@@ -104,7 +104,7 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
   if (size > 1 && options.backend != "shm") {  // which compares every call itself
     const bool every_call = get_env("TORCH_DISTRIBUTED_DEBUG") == "DETAIL";
     state->agreement = std::make_shared<Agreement>(c10::make_intrusive<c10d::PrefixStore>("agreement", store),
-                                                   rank, size, options.timeout, every_call, *state->names);
+                                                   rank, size, every_call, *state->names);
     state->late_watch = std::make_unique<LateWatch>();
   }
   return ProcessGroup(std::move(state));

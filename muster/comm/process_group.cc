@@ -3,12 +3,9 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
-#include <mutex>
 #include <numeric>
 #include <set>
-#include <thread>
 
-#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/failure.h"
@@ -16,6 +13,7 @@
 #include "muster/comm/host_choice.h"
 #include "muster/comm/process_group_call.h"
 #include "muster/comm/rendezvous.h"
+#include "muster/comm/timeouts.h"
 #include "muster/comm/torch_compat.h"
 #include "muster/comm/work_state.h"
 #include "muster/trace/span.h"
@@ -23,8 +21,6 @@
 namespace muster {
 
 namespace {
-
-constexpr std::chrono::seconds kDepartureTime{8};  // a rank that died in between is not waited for longer
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
   switch (op) {
@@ -66,31 +62,11 @@ std::vector<at::Tensor> parts_of(const at::Tensor& whole, int parts) {
   return views;
 }
 
-// Past c10d's group, which in LibTorch 2.11 makes a tensor of its own for a barrier, one for all threads.
-c10::intrusive_ptr<c10d::Work> start_barrier(const ProcessGroup::State& state, c10d::BarrierOptions options) {
-  if (state.options.backend == "nccl") options.device_ids = {state.options.device.index()};
-  return state.group->getDefaultBackend()->barrier(options);
-}
-
 int64_t row_count(const std::vector<int64_t>& splits) {
   return std::accumulate(splits.begin(), splits.end(), int64_t{0});
 }
 
-// Keeps a group until the process ends.
-void leave_behind(c10::intrusive_ptr<c10d::ProcessGroup> group) {
-  static std::mutex mutex;
-  static auto& left = *new std::vector<c10::intrusive_ptr<c10d::ProcessGroup>>;  // never destroyed
-  const std::lock_guard lock(mutex);
-  left.push_back(std::move(group));
-}
-
 }  // namespace
-
-// A backend's destructor waits for its operations. One that was given up may not end before its deadline,
-// half an hour away: then the backend is left behind, for the process's end, rather than waited for.
-ProcessGroup::State::~State() {
-  if (group && *abandoned) leave_behind(std::move(group));
-}
 
 int ProcessGroup::rank() const {
   return state_->rank;
@@ -106,6 +82,20 @@ const std::string& ProcessGroup::backend() const {
 }
 Traffic ProcessGroup::traffic() const {
   return {.calls = state_->calls, .bytes = state_->bytes};
+}
+void ProcessGroup::add_traffic(const Traffic& more) {
+  state_->calls += more.calls;
+  state_->bytes += more.bytes;
+}
+ProcessGroup ProcessGroup::with_timeout(std::chrono::milliseconds timeout) const {
+  if (timeout <= std::chrono::milliseconds(0)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("with_timeout: expected more than 0 ms, got ", timeout.count(), " (rank ", state_->name(),
+                    "); the group's own limit is ", state_->options.timeout.count(), " ms"));
+  }
+  ProcessGroup limited = *this;
+  limited.timeout_ = countable(timeout);
+  return limited;
 }
 const c10::intrusive_ptr<c10d::Store>& ProcessGroup::store() const {
   return state_->store;
@@ -127,7 +117,7 @@ const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
 
 void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
   const Gate::Pass pass = state_->gate.enter();
-  if (!pass || !state_->blocking || !is_plain(tensor))
+  if (!pass || !state_->blocking || timeout_ || !is_plain(tensor))
     return all_reduce_async(std::move(tensor), op, Caller::waits).wait();
   const int64_t sequence = state_->sequence++;
   state_->count(tensor);
@@ -143,7 +133,7 @@ void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
 }
 
 Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller caller) {
-  ProcessGroupCall call("all_reduce", state_.get());
+  ProcessGroupCall call("all_reduce", state_.get(), timeout_);
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
   state_->count(tensor);
   call.in_common([&] { return cat(to_string(op), " ", describe(tensor)); });
@@ -155,7 +145,7 @@ Work ProcessGroup::all_reduce_async(at::Tensor tensor, ReduceOp op, Caller calle
 }
 
 Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller caller) {
-  ProcessGroupCall call("reduce", state_.get());
+  ProcessGroupCall call("reduce", state_.get(), timeout_);
   call.check_root(root);
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
   state_->count(tensor);
@@ -169,7 +159,7 @@ Work ProcessGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op, Caller
 }
 
 Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
-  ProcessGroupCall call("broadcast", state_.get());
+  ProcessGroupCall call("broadcast", state_.get(), timeout_);
   call.check_root(root);
   std::vector<at::Tensor> tensors{call.tensor(tensor, true)};
   if (state_->rank == root) state_->count(tensor);
@@ -182,7 +172,7 @@ Work ProcessGroup::broadcast_async(at::Tensor tensor, int root, Caller caller) {
 }
 
 Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller caller) {
-  ProcessGroupCall call("all_gather", state_.get());
+  ProcessGroupCall call("all_gather", state_.get(), timeout_);
   // Flat: Gloo compares the number of dimensions too.
   at::Tensor to = call.tensor(output, true).view(-1);
   at::Tensor from = call.tensor(input, false).view(-1);
@@ -195,7 +185,7 @@ Work ProcessGroup::all_gather_async(at::Tensor output, at::Tensor input, Caller 
 }
 
 Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op, Caller caller) {
-  ProcessGroupCall call("reduce_scatter", state_.get());
+  ProcessGroupCall call("reduce_scatter", state_.get(), timeout_);
   at::Tensor from = call.tensor(input, false).view(-1);
   state_->count(from);
   const std::string& backend = state_->options.backend;
@@ -223,7 +213,7 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, Red
 
 Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::vector<int64_t> output_splits,
                                     std::vector<int64_t> input_splits, Caller caller) {
-  ProcessGroupCall call("all_to_all", state_.get());
+  ProcessGroupCall call("all_to_all", state_.get(), timeout_);
   at::Tensor to = call.tensor(output, true);
   at::Tensor from = call.tensor(input, false);
   const auto check = [&](const at::Tensor& tensor, const std::vector<int64_t>& splits, const char* name) {
@@ -255,7 +245,7 @@ Work ProcessGroup::all_to_all_async(at::Tensor output, at::Tensor input, std::ve
 }
 
 Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, Caller caller) {
-  ProcessGroupCall call("gather", state_.get());
+  ProcessGroupCall call("gather", state_.get(), timeout_);
   call.check_root(root);
   std::vector<at::Tensor> inputs{call.tensor(input, false)};
   state_->count(inputs[0]);
@@ -275,7 +265,7 @@ Work ProcessGroup::gather_async(at::Tensor output, at::Tensor input, int root, C
 }
 
 Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, Caller caller) {
-  ProcessGroupCall call("scatter", state_.get());
+  ProcessGroupCall call("scatter", state_.get(), timeout_);
   call.check_root(root);
   std::vector<at::Tensor> outputs{call.tensor(output, true)};
   std::vector<std::vector<at::Tensor>> inputs;
@@ -295,25 +285,30 @@ Work ProcessGroup::scatter_async(at::Tensor output, at::Tensor input, int root, 
 }
 
 Work ProcessGroup::send_async(at::Tensor tensor, int to, int tag) {
-  ProcessGroupCall call("send", state_.get());
+  ProcessGroupCall call("send", state_.get(), timeout_);
   call.check_root(to);
   std::vector<at::Tensor> tensors{call.host_tensor(tensor, false)};
   state_->count(tensor);
+  if (timeout_ && state_->blocking)
+    return call.start_between(
+        to, tag, [&](auto&) { return state_->blocking->send_within(tensors, to, tag, *timeout_); });
   return call.start_between(to, tag, [&](auto& group) { return group.send(tensors, to, tag); });
 }
 
 Work ProcessGroup::recv_async(at::Tensor tensor, int from, int tag) {
-  ProcessGroupCall call("recv", state_.get());
+  ProcessGroupCall call("recv", state_.get(), timeout_);
   call.check_root(from);
   std::vector<at::Tensor> tensors{call.host_tensor(tensor, true)};
+  if (timeout_ && state_->blocking)
+    return call.start_between(
+        from, tag, [&](auto&) { return state_->blocking->recv_within(tensors, from, tag, *timeout_); });
   return call.start_between(from, tag, [&](auto& group) { return group.recv(tensors, from, tag); });
 }
 
 Work ProcessGroup::barrier_async(Caller caller) {
-  ProcessGroupCall call("barrier", state_.get());
+  ProcessGroupCall call("barrier", state_.get(), timeout_);
   call.without_tensors();
-  return call.start(
-      [&](auto&) { return start_barrier(*state_, call.options<c10d::BarrierOptions>(caller)); });
+  return call.start_barrier(caller);
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) {
@@ -325,11 +320,10 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
                     join(ranks, ", "), "] (rank ", state_->name(), ")"));
   }
   const std::string name = cat("group/", state_->sub_groups++, "/", join(ranks, ","));
-  ProcessGroupCall call("new_group", state_.get());
+  ProcessGroupCall call("new_group", state_.get(), timeout_);
   call.without_tensors();
   call.in_common([&] { return cat("[", join(ranks, ", "), "]"); });
-  call.start([&](auto&) { return start_barrier(*state_, call.options<c10d::BarrierOptions>(Caller::waits)); })
-      .wait();
+  call.start_barrier(Caller::waits).wait();
   const auto at = std::find(ranks.begin(), ranks.end(), rank());
   if (at == ranks.end()) return std::nullopt;
   auto store = c10::make_intrusive<c10d::PrefixStore>(name, state_->store);
@@ -345,59 +339,6 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
   ProcessGroup group = make_process_group(store, sub_rank, static_cast<int>(ranks.size()), options);
   group.state_->parent_ranks = ranks;
   return group;
-}
-
-void ProcessGroup::abandon() {
-  *state_->abandoned = true;
-  if (!state_->options.awaited) return;
-  try {
-    state_->departures->add(kAbandoned, 1);
-  } catch (const std::exception&) {
-    // Whoever serves the store has gone: nobody waits.
-  }
-}
-
-void ProcessGroup::shutdown() {
-  if (state_->gate.closed()) return;
-  if (state_->options.backend == "shm") {
-    // Whoever serves the store may end as soon as all are past the barrier: nobody uses it after that.
-    translate_failures(cat("shutdown on rank ", state_->name()), [&] {
-      state_->departures->add(kDepartures, 1);
-      state_->blocking->leave_and_wait();
-    });
-    close();
-    return;
-  }
-  {
-    ProcessGroupCall call(kLeaving, state_.get());
-    call.without_tensors();
-    call.start(
-            [&](auto&) { return start_barrier(*state_, call.options<c10d::BarrierOptions>(Caller::waits)); })
-        .wait();
-  }
-  // Nobody may close connections while another is still inside the barrier's last message.
-  translate_failures(cat("shutdown on rank ", state_->name()),
-                     [&] { state_->departures->add(kDepartures, 1); });
-  const Deadline deadline(kDepartureTime);
-  try {
-    const int64_t all = (state_->generation + 1) * size();
-    while (!deadline.passed() && state_->departures->add(kDepartures, 0) < all) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  } catch (const std::exception&) {
-    // The rank that serves the store has seen everybody and gone.
-  }
-  close();
-}
-
-// Calls of other threads that have begun end first: they use the group.
-void ProcessGroup::close() {
-  if (!state_->gate.close()) return;
-  state_->gate.wait_until_empty();
-  state_->late_watch.reset();
-  state_->agreement.reset();
-  translate_failures(cat("shutdown on rank ", state_->name()), [&] { state_->group->shutdown(); });
-  state_->group.reset();
 }
 
 }  // namespace muster

@@ -31,7 +31,8 @@ namespace muster {
 
 // What a rank has given to a group's collectives and messages since it was made. Bytes are of tensors that it
 // put in: an all_reduce's, a gather's input, a broadcast's on the root. How often they cross a wire is the
-// backend's. What goes to c10d past this class, as DistributedDataParallel's gradients, is not counted.
+// backend's. DistributedDataParallel adds its buckets of gradients, but for sparse ones; what else goes to
+// c10d past this class is not counted.
 struct Traffic {
   int64_t calls = 0;
   int64_t bytes = 0;
@@ -50,9 +51,16 @@ class ProcessGroup {
 
   int rank() const;
   int size() const;
-  c10::Device device() const;          // where this rank computes
-  const std::string& backend() const;  // "gloo", "nccl", "shm", "shm+gloo" or "mpi"
-  Traffic traffic() const;             // of this rank
+  c10::Device device() const;             // where this rank computes
+  const std::string& backend() const;     // "gloo", "nccl", "shm", "shm+gloo" or "mpi"
+  Traffic traffic() const;                // of this rank
+  void add_traffic(const Traffic& more);  // what its owner has given to c10d() past this class
+
+  // The same group, whose calls made by this value have a time limit of their own: collectives, messages,
+  // barriers, bytes. All ranks need not have the same. When it is over, the call throws timeout naming the
+  // ranks that have not come, and as with the group's own limit the group is of no use afterwards. What is
+  // given to c10d() does not know it. Throws: invalid_argument for 0 or less.
+  [[nodiscard]] ProcessGroup with_timeout(std::chrono::milliseconds timeout) const;
 
   // Every rank ends with the reduction over all ranks, in place. Source: torch.distributed.all_reduce.
   void all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum);
@@ -155,6 +163,7 @@ class ProcessGroup {
   void close();
 
   std::shared_ptr<State> state_;
+  std::optional<std::chrono::milliseconds> timeout_;  // of calls; none: the group's
 };
 
 }  // namespace muster

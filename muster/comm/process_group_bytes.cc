@@ -26,7 +26,7 @@ void ProcessGroup::broadcast_bytes(std::string& bytes, int root) {
   at::Tensor content = at::empty({size}, at::kByte);
   if (rank() == root) std::memcpy(content.data_ptr(), bytes.data(), bytes.size());
   // The length differs from call to call; that is agreed on already, so the shape is no signature of its own.
-  ProcessGroupCall call("broadcast_bytes", state_.get());
+  ProcessGroupCall call("broadcast_bytes", state_.get(), timeout_);
   std::vector<at::Tensor> tensors{content};
   call.in_common([&] { return cat("from ", root); });
   call.start([&](auto& group) {
@@ -42,7 +42,7 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes
   at::Tensor lengths = at::empty({size()}, at::kLong);
   at::Tensor length = at::empty({1}, at::kLong);
   length.fill_(static_cast<int64_t>(bytes.size()));
-  ProcessGroupCall gather_lengths("all_gather_bytes", state_.get());
+  ProcessGroupCall gather_lengths("all_gather_bytes", state_.get(), timeout_);
   gather_lengths.in_common([&] { return cat("lengths ", what); });
   gather_lengths
       .start([&](auto& group) {
@@ -55,7 +55,7 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes
   std::memcpy(mine.data_ptr(), bytes.data(), bytes.size());
   at::Tensor all = at::empty({size() * longest}, at::kByte);
   // As in broadcast_bytes: the length is agreed on, and no part of the signature.
-  ProcessGroupCall call("all_gather_bytes", state_.get());
+  ProcessGroupCall call("all_gather_bytes", state_.get(), timeout_);
   call.start([&](auto& group) {
         return all_gather_single(group, all, mine, call.options<c10d::AllgatherOptions>(Caller::waits));
       })

@@ -19,8 +19,8 @@ std::string describe(const at::Tensor& tensor) {
   return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
 }
 
-ProcessGroupCall::ProcessGroupCall(const char* operation, ProcessGroup::State* state)
-    : operation_(operation), state_(state), pass_(state->gate.enter()) {
+ProcessGroupCall::ProcessGroupCall(const char* operation, ProcessGroup::State* state, Limit limit)
+    : operation_(operation), state_(state), limit_(limit), pass_(state->gate.enter()) {
   if (!pass_)
     throw Error(ErrorCode::failed_precondition, cat(operation, ": the process group was shut down"));
 }
@@ -97,11 +97,22 @@ Work ProcessGroupCall::start_with_all(Start start) {
   if (state_->agreement) {
     work->signature = cat(operation_, in_common_.empty() ? "" : " ", in_common_);
     work->agreement = state_->agreement;
-    translate_failures(work->name(), [&] { work->agreement->before(work->sequence, work->signature); });
+    translate_failures(work->name(), [&] {
+      work->agreement->before(work->sequence, work->signature, limit_.value_or(state_->options.timeout));
+    });
   }
   Work started = launch(work, start);
   if (state_->late_watch && work->waiting == Work::State::Waiting::in_slices) state_->late_watch->add(work);
   return started;
+}
+
+// Past c10d's group, which in LibTorch 2.11 makes a tensor of its own for a barrier, one for all threads.
+Work ProcessGroupCall::start_barrier(Caller caller) {
+  return start_with_all([&] {
+    auto options = this->options<c10d::BarrierOptions>(caller);
+    if (state_->options.backend == "nccl") options.device_ids = {state_->options.device.index()};
+    return state_->group->getDefaultBackend()->barrier(options);
+  });
 }
 
 Work ProcessGroupCall::start_with(int peer, int tag, Start start) {
@@ -127,7 +138,7 @@ CallRecord ProcessGroupCall::new_record(const Work::State& work) const {
 
 Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
   work->abandoned = state_->abandoned;
-  work->timeout = state_->options.timeout;
+  work->timeout = limit_.value_or(state_->options.timeout);
   if (on_device_ || state_->options.backend == "shm") work->waiting = Work::State::Waiting::by_itself;
   CallRecord record = new_record(*work);
   std::optional<OuterRecord> outer;

@@ -5,7 +5,9 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +20,10 @@ std::string describe(const at::Tensor& tensor);  // "Float [2, 3]"
 
 class ProcessGroupCall {
  public:
-  // Throws: failed_precondition after shutdown().
-  ProcessGroupCall(const char* operation, ProcessGroup::State* state);
+  using Limit = std::optional<std::chrono::milliseconds>;
+
+  // `limit`: its own time limit; none: the group's. Throws: failed_precondition after shutdown().
+  ProcessGroupCall(const char* operation, ProcessGroup::State* state, Limit limit = {});
 
   // A tensor the backend reads or writes: checked, contiguous. Results are copied back when `output`.
   at::Tensor tensor(const at::Tensor& given, bool output);
@@ -37,11 +41,12 @@ class ProcessGroupCall {
   void check_parts(const at::Tensor& whole, const at::Tensor& part, const char* whole_name,
                    const char* part_name) const;
 
-  // Whether the caller waits: only for the backend that knows what to make of it.
+  // The time limit. Whether the caller waits: only for the backend that knows what to make of it.
   template <class Options>
   Options options(Caller caller) const {
     Options options;
     options.asyncOp = !state_->backend || caller == Caller::goes_on;
+    if (limit_) options.timeout = *limit_;
     return options;
   }
 
@@ -57,6 +62,8 @@ class ProcessGroupCall {
   Work start(const Operation& operation) {
     return start_with_all([&] { return of_what_takes_it(operation); });
   }
+  // Without tensors.
+  Work start_barrier(Caller caller);
   // As start, between two ranks only: nothing to agree on.
   template <class Operation>
   Work start_between(int peer, int tag, const Operation& operation) {
@@ -80,6 +87,7 @@ class ProcessGroupCall {
 
   const char* operation_;
   ProcessGroup::State* state_;
+  const Limit limit_;
   const Gate::Pass pass_;
   std::string in_common_;
   bool on_device_ = false;

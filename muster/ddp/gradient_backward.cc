@@ -130,12 +130,20 @@ void GradientReducer::State::finish_backward() {
     throw;
   }
   if (options.hook) options.hook->end_step();
+  count_traffic();
   const std::lock_guard lock(mutex);
   replace_views();
   expect_nothing();
   accumulated = false;
   order_known = true;
   if (!join) trial->count(seconds_since(backward_began));  // ranks that shadow have no backwards
+}
+
+// What the Reducer has given to c10d. A hook calls the group itself, which counts that.
+void GradientReducer::State::count_traffic() {
+  if (!of_backward)
+    of_backward = traffic_of_backward(*parts.reducer, static_cast<bool>(options.hook), finds_unused());
+  group.add_traffic(*of_backward);
 }
 
 // Gradients become plain tensors over the buckets' memory: no copy, and zero_grad() works, which throws on

@@ -52,6 +52,7 @@ void GradientReducer::State::drop_local_gradients(const TrainedParameters& befor
 
 void GradientReducer::State::build_reducer() {
   parts = {};  // the old Reducer takes its hooks with it
+  of_backward.reset();
   arrivals = GradientArrivals(model.trained().names, options, group.job_rank());
   live.set(model.parameters(), model.trained().tensors);
   // Two Reducers cannot both have a gradient in their buckets: with another wrapped model both copy.
@@ -76,7 +77,9 @@ void GradientReducer::State::rebuild_buckets() {
   if (group.size() > 1 && order_known && parts.reducer->should_rebuild_buckets())
     steps.meet("before its buckets are built anew", [&] { group.barrier(); });
   const BucketsInBackendMemory in_backend_memory(model.trained(), group);
-  if (parts.reducer->rebuild_buckets()) replace_views();
+  if (!parts.reducer->rebuild_buckets()) return;
+  replace_views();
+  of_backward.reset();
 }
 
 // Between a backward and the next forward that reduces, on all ranks after the same step. Ranks without

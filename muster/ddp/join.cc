@@ -81,6 +81,7 @@ void GradientReducer::State::shadow_backward() {
     group.c10d()->allreduce(used)->wait();
   }
   steps.shadow();
+  count_traffic();
   for (const auto& future : futures) {
     future->wait();
     if (parts.hook != nullptr) parts.hook->parseHookResult(future->value());

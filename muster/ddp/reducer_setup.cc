@@ -88,6 +88,22 @@ void check_placement(const ModelSource& model, const ProcessGroup& group, const 
   }
 }
 
+Traffic traffic_of_backward(const c10d::Reducer& reducer, bool has_hook, bool finds_unused) {
+  Traffic traffic;
+  int64_t parameters = 0;
+  for (const c10d::GradBucket& bucket : reducer.get_grad_buckets(/*return_zero_tensors=*/false)) {
+    parameters += std::ssize(bucket.getParameters());
+    const at::Tensor& gradients = bucket.getBuffer();
+    if (has_hook || !gradients.defined() || gradients.is_sparse()) continue;
+    ++traffic.calls;
+    traffic.bytes += static_cast<int64_t>(gradients.nbytes());
+  }
+  if (!finds_unused) return traffic;
+  ++traffic.calls;
+  traffic.bytes += parameters * static_cast<int64_t>(sizeof(int32_t));
+  return traffic;
+}
+
 ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& group, const DdpOptions& options,
                           const BucketCap& bucket_cap, bool gradient_as_bucket_view) {
   const auto cap = static_cast<int64_t>(bucket_cap.mib().value_or(25) * kMiB);

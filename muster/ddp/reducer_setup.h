@@ -44,6 +44,10 @@ class BucketsInBackendMemory {
   bool active_;
 };
 
+// What the Reducer gives to c10d in a backward: its dense buckets, unless a hook reduces them, and the map of
+// unused parameters, where they are looked for.
+Traffic traffic_of_backward(const c10d::Reducer& reducer, bool has_hook, bool finds_unused);
+
 // With `bucket_cap` in the place of the options'.
 ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& group, const DdpOptions& options,
                           const BucketCap& bucket_cap, bool gradient_as_bucket_view);

@@ -59,6 +59,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   void expect(Expected next);
   void expect_nothing();
   void replace_views();
+  void count_traffic();
 
   // join.cc
   int meet_in_join(bool forward_reduces);
@@ -78,6 +79,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   ComputeClock compute;
   std::optional<Span> waits_for_gradients;  // of other ranks, at a backward's end
   ReducerParts parts;
+  std::optional<Traffic> of_backward;  // once the buckets are known
   GradientHooks hooks;
 
   LiveReducer live;

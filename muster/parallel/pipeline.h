@@ -57,8 +57,8 @@ struct PipelineOptions {
 
 // Of one step. `reduce` is the same on all ranks.
 struct PipelineStepOptions {
-  // What gradients are multiplied by, the last stage's: a loss scale (train/precision.h), or 1 / n where n steps
-  // add up. The loss is returned without it.
+  // What gradients are multiplied by, the last stage's: a loss scale (train/precision.h), or 1 / n where n
+  // steps add up. The loss is returned without it.
   double scale = 1;
   // False in all but the last of some steps whose gradients add up: those are averaged over replicas, and
   // summed over tied weights, in the last one.

@@ -12,6 +12,8 @@
 namespace muster {
 namespace {
 
+constexpr std::chrono::seconds kPatience{20};
+
 // Two ranks as threads, each with its agreement.
 class TwoRanks : public testing::Test {
  protected:
@@ -24,22 +26,22 @@ class TwoRanks : public testing::Test {
   }
 
   c10::intrusive_ptr<c10d::HashStore> store_ = c10::make_intrusive<c10d::HashStore>();
-  Agreement agreements_[2] = {{store_, 0, 2, std::chrono::seconds(20), false},
-                              {store_, 1, 2, std::chrono::seconds(20), false}};
+  Agreement agreements_[2] = {{store_, 0, 2, false}, {store_, 1, 2, false}};
 };
 
 TEST_F(TwoRanks, HaveFewKeysHoweverManyShapesThereAre) {
   both([&](int who) {
-    for (int call = 0; call < 2000; ++call) rank(who).before(call, cat("all_reduce sum Float [", call, "]"));
+    for (int call = 0; call < 2000; ++call)
+      rank(who).before(call, cat("all_reduce sum Float [", call, "]"), kPatience);
   });
   EXPECT_LE(store_->getNumKeys(), 4);
 }
 
 TEST_F(TwoRanks, LookAgainAtACallThatAllHavePassed) {
   both([&](int who) {
-    rank(who).before(0, "broadcast Float [1]");
-    rank(who).before(1, "broadcast Float [2]");
-    rank(who).before(2, "broadcast Float [3]");
+    rank(who).before(0, "broadcast Float [1]", kPatience);
+    rank(who).before(1, "broadcast Float [2]", kPatience);
+    rank(who).before(2, "broadcast Float [3]", kPatience);
   });
   rank(0).look_again(0, "broadcast Float [1]");
   EXPECT_TRUE(rank(0).absent(0).empty()) << "both have come to a later one";
@@ -47,12 +49,12 @@ TEST_F(TwoRanks, LookAgainAtACallThatAllHavePassed) {
 }
 
 TEST_F(TwoRanks, SeeBothSidesOfACallThatIsNewToOneOnly) {
-  both([&](int who) { rank(who).before(0, "barrier"); });
+  both([&](int who) { rank(who).before(0, "barrier", kPatience); });
   std::string errors[2];
   both([&](int who) {
     const std::string signature = who == 0 ? "barrier" : "all_gather Float [2]";
     try {
-      rank(who).before(1, signature);
+      rank(who).before(1, signature, kPatience);
       for (;;) {
         rank(who).look_again(1, signature);
         std::this_thread::yield();
@@ -70,12 +72,12 @@ TEST_F(TwoRanks, SeeBothSidesOfACallThatIsNewToOneOnly) {
 // Of a rank's two threads, one is stuck in a call that the other rank does not make, and one waits in a later
 // one.
 TEST_F(TwoRanks, AStuckCallIsToldWhileALaterOneWaits) {
-  both([&](int who) { rank(who).before(0, "all_reduce"); });
-  Agreement stuck(store_, 0, 2, std::chrono::seconds(3), false);
+  both([&](int who) { rank(who).before(0, "all_reduce", kPatience); });
+  Agreement stuck(store_, 0, 2, false);
   std::string error, later;
   std::thread waits([&] {
     try {
-      stuck.before(2, "barrier");
+      stuck.before(2, "barrier", std::chrono::seconds(3));
     } catch (const Error& failure) {
       later = failure.message();
     }
@@ -83,7 +85,7 @@ TEST_F(TwoRanks, AStuckCallIsToldWhileALaterOneWaits) {
   while (!store_->check({"call/2/0"})) std::this_thread::yield();
   stuck.look_again(1, "all_reduce");
   try {
-    rank(1).before(1, "barrier");
+    rank(1).before(1, "barrier", kPatience);
   } catch (const Error& failure) {
     error = failure.message();
   }

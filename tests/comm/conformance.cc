@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <functional>
+#include <numeric>
 #include <stdexcept>
 
 #include "muster/base/error.h"
@@ -294,6 +296,42 @@ void bad_arguments(ProcessGroup& group) {
   expect_equal(after, torch::full({4}, static_cast<float>(group.size())), "after refused calls");
 }
 
+// Calls with a time limit of their own, in groups of the check's own: what runs into its limit ends its
+// group. (Over MPI it ends the use of MPI.)
+void own_time_limits(ProcessGroup& group) {
+  const ProcessGroup patient = group.with_timeout(std::chrono::minutes(2));
+  auto sum = torch::ones({3}, group.device());
+  ProcessGroup(patient).all_reduce(sum);
+  expect_equal(sum, torch::full({3}, static_cast<float>(group.size())), "with a limit that is kept");
+  expect(patient.rank() == group.rank() && patient.traffic().calls == group.traffic().calls,
+         "expected a value of the same group");
+  expect_error(ErrorCode::invalid_argument, "more than 0 ms",
+               [&] { (void)group.with_timeout(std::chrono::seconds(0)); });
+  if (group.size() == 1 || group.backend() == "mpi" || group.backend() == "nccl") return;
+
+  std::vector<int> all(static_cast<size_t>(group.size()));
+  std::iota(all.begin(), all.end(), 0);
+  const int late = group.size() - 1;
+  const std::string names_it = cat("missing rank(s) ", late);
+  const std::pair<std::function<void(ProcessGroup&)>, std::string> calls[] = {
+      {[](ProcessGroup& limited) { limited.all_reduce(torch::ones({4})); }, names_it},
+      {[](ProcessGroup& limited) {
+         limited.all_gather_async(torch::empty({limited.size()}), torch::ones({1})).wait();
+       },
+       names_it},
+      {[](ProcessGroup& limited) { limited.barrier(); }, names_it},
+      {[](ProcessGroup& limited) { limited.all_gather_bytes("few"); }, names_it},
+      {[late](ProcessGroup& limited) { limited.recv(torch::ones({4}), late); }, "imed out"}};
+  for (const auto& [call, says] : calls) {
+    const auto own = group.new_group(all);
+    if (group.rank() != late) {
+      ProcessGroup limited = own->with_timeout(std::chrono::milliseconds(200));
+      expect_error(ErrorCode::timeout, says, [&call = call, &limited] { call(limited); });
+    }
+    group.barrier();  // the late one keeps its connections until the others have given up
+  }
+}
+
 }  // namespace
 
 const std::vector<ConformanceCheck>& conformance_checks() {
@@ -316,6 +354,7 @@ const std::vector<ConformanceCheck>& conformance_checks() {
       {"Barriers", barriers},
       {"SubGroups", sub_groups},
       {"BadArguments", bad_arguments},
+      {"OwnTimeLimits", own_time_limits},
   };
   return checks;
 }

@@ -17,7 +17,8 @@ namespace {
 using ::testing::HasSubstr;
 
 struct HalfNetImpl : torch::nn::Module {
-  HalfNetImpl(const at::Tensor& value, bool bends) : weight(register_parameter("weight", value)), bends(bends) {}
+  HalfNetImpl(const at::Tensor& value, bool bends)
+      : weight(register_parameter("weight", value)), bends(bends) {}
   at::Tensor forward(const at::Tensor& x) { return bends ? x.matmul(weight).tanh() : x.matmul(weight); }
   at::Tensor weight;
   bool bends;

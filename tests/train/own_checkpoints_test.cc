@@ -118,8 +118,8 @@ OwnValues own_values(const torch::nn::Module& net, torch::optim::Optimizer& adam
   OwnValues values;
   for (const auto& item : net.named_parameters()) {
     values[item.key()] = item.value().detach().to(at::kDouble);
-    const auto& state = static_cast<torch::optim::AdamWParamState&>(
-        *adamw.state().at(item.value().unsafeGetTensorImpl()));
+    const auto& state =
+        static_cast<torch::optim::AdamWParamState&>(*adamw.state().at(item.value().unsafeGetTensorImpl()));
     values[item.key() + ".exp_avg"] = state.exp_avg().to(at::kDouble);
     values[item.key() + ".step"] = at::scalar_tensor(state.step(), at::kDouble);
   }
@@ -208,8 +208,8 @@ TEST(OwnCheckpoints, OtherWaysGoOnFromTheMeanAndBack) {
 TEST(OwnCheckpoints, FilesOfRanks) {
   const test::TempFolder folder;
   means_of_three(folder.path(), 5);
-  for (const char* file : {"model-00000-of-00003", "optim-00000-of-00003", "own-00001-model", "own-00001-optim",
-                           "own-00002-model", "own-00002-optim"})
+  for (const char* file : {"model-00000-of-00003", "optim-00000-of-00003", "own-00001-model",
+                           "own-00001-optim", "own-00002-model", "own-00002-optim"})
     EXPECT_TRUE(std::filesystem::exists(folder / ("step-5/" + std::string(file) + ".safetensors"))) << file;
   EXPECT_FALSE(std::filesystem::exists(folder / "step-5/model-00001-of-00003.safetensors"));
   EXPECT_FALSE(std::filesystem::exists(folder / "step-5/own-00000-model.safetensors"));

@@ -21,7 +21,8 @@ class LocalSteps : public Way {
   }
 
   void begin(const muster::TrainStepOptions& options, int64_t steps_done) override {
-    local_.load_state(muster::NamedState{.numbers = {{"steps", static_cast<double>(steps_done)}}, .tensors = {}});
+    local_.load_state(
+        muster::NamedState{.numbers = {{"steps", static_cast<double>(steps_done)}}, .tensors = {}});
     muster::TrainStepOptions step = options;
     step.clip_norm = clip_;
     step_.emplace(net_, optimizer_, step);  // without a group: no other rank is asked

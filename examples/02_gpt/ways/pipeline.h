@@ -41,8 +41,7 @@ class PipelineParallel : public Way {
   torch::Tensor step(const TextBatch& batch) override {
     muster::Precision& precision = *step_.precision;
     const double scale = precision.scale_value() * static_cast<double>(batch.weight);
-    const auto loss =
-        pipeline_->step(batch.tokens, batch.targets, {.scale = scale, .reduce = batch.last});
+    const auto loss = pipeline_->step(batch.tokens, batch.targets, {.scale = scale, .reduce = batch.last});
     if (!batch.last) return loss.detach();
     precision.unscale(pipeline_->parameters(), all_ranks_);
     const bool is_finite = !precision.found_nonfinite(pipeline_->parameters());
@@ -67,9 +66,9 @@ class PipelineParallel : public Way {
   }
 
   [[noreturn]] static void stop(const std::string& got) {
-    throw muster::Error(muster::ErrorCode::failed_precondition,
-                        muster::cat("gpt: expected finite gradients, got ", got,
-                                    "; lower --lr, or add --allow-nan"));
+    throw muster::Error(
+        muster::ErrorCode::failed_precondition,
+        muster::cat("gpt: expected finite gradients, got ", got, "; lower --lr, or add --allow-nan"));
   }
 
   std::unique_ptr<muster::Pipeline> make_pipeline() {

@@ -1,0 +1,88 @@
+// How a group ends: in good order, after a failure, and what is left of it then.
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "muster/base/clock.h"
+#include "muster/base/strings.h"
+#include "muster/comm/failure.h"
+#include "muster/comm/group_state.h"
+#include "muster/comm/process_group.h"
+#include "muster/comm/process_group_call.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::chrono::seconds kDepartureTime{8};  // a rank that died in between is not waited for longer
+
+// Keeps a group until the process ends.
+void leave_behind(c10::intrusive_ptr<c10d::ProcessGroup> group) {
+  static std::mutex mutex;
+  static auto& left = *new std::vector<c10::intrusive_ptr<c10d::ProcessGroup>>;  // never destroyed
+  const std::lock_guard lock(mutex);
+  left.push_back(std::move(group));
+}
+
+}  // namespace
+
+// A backend's destructor waits for its operations. One that was given up may not end before its deadline,
+// half an hour away: then the backend is left behind, for the process's end, rather than waited for.
+ProcessGroup::State::~State() {
+  if (group && *abandoned) leave_behind(std::move(group));
+}
+
+void ProcessGroup::abandon() {
+  *state_->abandoned = true;
+  if (!state_->options.awaited) return;
+  try {
+    state_->departures->add(kAbandoned, 1);
+  } catch (const std::exception&) {
+    // Whoever serves the store has gone: nobody waits.
+  }
+}
+
+void ProcessGroup::shutdown() {
+  if (state_->gate.closed()) return;
+  if (state_->options.backend == "shm") {
+    // Whoever serves the store may end as soon as all are past the barrier: nobody uses it after that.
+    translate_failures(cat("shutdown on rank ", state_->name()), [&] {
+      state_->departures->add(kDepartures, 1);
+      state_->blocking->leave_and_wait();
+    });
+    close();
+    return;
+  }
+  {
+    ProcessGroupCall call(kLeaving, state_.get());
+    call.without_tensors();
+    call.start_barrier(Caller::waits).wait();
+  }
+  // Nobody may close connections while another is still inside the barrier's last message.
+  translate_failures(cat("shutdown on rank ", state_->name()),
+                     [&] { state_->departures->add(kDepartures, 1); });
+  const Deadline deadline(kDepartureTime);
+  try {
+    const int64_t all = (state_->generation + 1) * size();
+    while (!deadline.passed() && state_->departures->add(kDepartures, 0) < all) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  } catch (const std::exception&) {
+    // The rank that serves the store has seen everybody and gone.
+  }
+  close();
+}
+
+// Calls of other threads that have begun end first: they use the group.
+void ProcessGroup::close() {
+  if (!state_->gate.close()) return;
+  state_->gate.wait_until_empty();
+  state_->late_watch.reset();
+  state_->agreement.reset();
+  translate_failures(cat("shutdown on rank ", state_->name()), [&] { state_->group->shutdown(); });
+  state_->group.reset();
+}
+
+}  // namespace muster
