@@ -49,22 +49,37 @@ ChannelWords& Mailbox::words(int from, int to) const {
 
 void Mailbox::send(int to, int tag, Part data, std::chrono::milliseconds timeout, Done done) {
   const auto peer = static_cast<size_t>(to);
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (!open_[peer]) {
     team_.memory()->reserve(team_.layout().channel(team_.rank(), to), kChannelBytes);
     open_[peer] = true;
   }
   sends_[peer].push_back(
       {.peer = to, .tag = tag, .data = data, .deadline = Deadline(timeout), .done = std::move(done)});
-  ring(team_.rank());
+  if (is_here()) push(to);
+  if (!sends_[peer].empty()) ring(team_.rank());
+  call_back(lock);
 }
 
 void Mailbox::receive(int from, int tag, Part data, std::chrono::milliseconds timeout, Done done) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   receives_.push_back(
       {.peer = from, .tag = tag, .data = data, .deadline = Deadline(timeout), .done = std::move(done)});
-  give_stray(std::prev(receives_.end()));
-  ring(team_.rank());
+  if (!give_stray(std::prev(receives_.end())) && from != kAnySource && is_here()) pull(from);
+  if (!receives_.empty()) ring(team_.rank());
+  call_back(lock);
+}
+
+bool Mailbox::is_here() const {
+  return team_.line(team_.rank()).state.load() == RankState::here;
+}
+
+// Whose messages have ended, outside of the lock.
+void Mailbox::call_back(std::unique_lock<std::mutex>& lock) {
+  std::vector<std::function<void()>> calls;
+  calls.swap(to_call_);
+  lock.unlock();
+  for (const auto& call : calls) call();
 }
 
 void Mailbox::run() {
@@ -75,17 +90,15 @@ void Mailbox::run() {
     if (drowsy) line.mail_sleeps.store(1);
     const uint32_t seen = line.mail_bell.load();
     bool moved = false, busy = false;
-    std::vector<std::function<void()>> calls;
     {
-      const std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
       if (stop_) break;
       moved = move_all();
       moved |= fail_late_and_lost();
       busy = !receives_.empty() ||
              std::any_of(sends_.begin(), sends_.end(), [](const auto& queue) { return !queue.empty(); });
-      calls.swap(to_call_);
+      call_back(lock);
     }
-    for (const auto& call : calls) call();
     if (!moved && !drowsy) {
       drowsy = !busy || team_.crowded() || ++idle >= kIdleLooks;
       relax();
@@ -97,18 +110,14 @@ void Mailbox::run() {
     idle = 0;
   }
   line.mail_sleeps.store(0);
-  std::vector<std::function<void()>> calls;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto over =
-        std::make_exception_ptr(Error(ErrorCode::failed_precondition,
-                                      "message: expected the group to live until it was moved, got its end"));
-    for (auto& queue : sends_)
-      for (auto& pending : queue) fail(pending, over);
-    for (auto& pending : receives_) fail(pending, over);
-    calls.swap(to_call_);
-  }
-  for (const auto& call : calls) call();
+  std::unique_lock lock(mutex_);
+  const auto over =
+      std::make_exception_ptr(Error(ErrorCode::failed_precondition,
+                                    "message: expected the group to live until it was moved, got its end"));
+  for (auto& queue : sends_)
+    for (auto& pending : queue) fail(pending, over);
+  for (auto& pending : receives_) fail(pending, over);
+  call_back(lock);
 }
 
 void Mailbox::fail(Pending& pending, const std::exception_ptr& error) {
@@ -127,8 +136,7 @@ bool Mailbox::wants_from(int peer) const {
 
 bool Mailbox::move_all() {
   bool moved = false;
-  if (team_.line(team_.rank()).state.load() != RankState::here)
-    return moved;  // a channel may end within a message
+  if (!is_here()) return moved;  // a channel may end within a message
   for (int peer = 0; peer < team_.size(); ++peer) {
     if (!sends_[static_cast<size_t>(peer)].empty()) moved |= push(peer);
     if (peer != team_.rank() && wants_from(peer)) moved |= pull(peer);
@@ -276,14 +284,14 @@ bool Mailbox::has_unread(int from) const {
 }
 
 std::string Mailbox::why_lost(const Pending& pending, bool is_send) const {
-  if (team_.line(team_.rank()).state.load() != RankState::here) return "this rank has given up the group";
-  const auto is_here = [&](int rank) { return team_.line(rank).state.load() == RankState::here; };
+  if (!is_here()) return "this rank has given up the group";
+  const auto lives = [&](int rank) { return team_.line(rank).state.load() == RankState::here; };
   if (pending.peer != kAnySource) {
-    const bool lost = !is_here(pending.peer) && (is_send || !has_unread(pending.peer));
+    const bool lost = !lives(pending.peer) && (is_send || !has_unread(pending.peer));
     return lost ? team_.failure({pending.peer}) : "";
   }
   for (int rank = 0; rank < team_.size(); ++rank) {
-    if (rank != team_.rank() && (is_here(rank) || has_unread(rank))) return "";
+    if (rank != team_.rank() && (lives(rank) || has_unread(rank))) return "";
   }
   return "no other rank is left";
 }

@@ -1,5 +1,6 @@
 // Messages between two ranks of a team. A thread moves them, so that sends and receives wait for nothing but
-// their own partner. Messages of one pair and tag arrive in the order in which they were sent.
+// their own partner; what can be moved at once, the caller's own moves. Messages of one pair and tag arrive in
+// the order in which they were sent.
 #pragma once
 
 #include <atomic>
@@ -21,8 +22,8 @@ inline constexpr int kAnySource = -1;
 
 class Mailbox {
  public:
-  // Called once in the mailbox's thread: the message has been sent or received (from `source`), or has
-  // failed.
+  // Called once, in the mailbox's thread or in one that calls send() or receive(), also before that returns:
+  // the message has been sent or received (from `source`), or has failed.
   using Done = std::function<void(int source, std::exception_ptr error)>;
 
   explicit Mailbox(Team& team);
@@ -64,6 +65,8 @@ class Mailbox {
   };
 
   void run();
+  bool is_here() const;
+  void call_back(std::unique_lock<std::mutex>& lock);
   bool move_all();
   bool push(int to);
   bool pull(int from);
