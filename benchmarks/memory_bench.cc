@@ -2,7 +2,7 @@
 // the formulas of `muster plan --model` say. Ranks are processes over Gloo; tensors lie in host memory and
 // are counted where they are allocated.
 //
-//   memory_bench [RANKS]      2; with 4 also a mesh of dp=2,tp=2
+//   memory_bench [RANKS]      2; with 4 also the meshes dp=2,tp=2 and dp=2,pp=2 and pp=2,tp=2
 //
 // Measured from when the model is built: the example builds it in host memory, and moves to the device what
 // is the rank's.
@@ -18,12 +18,14 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "examples/02_gpt/gpt.h"
 #include "examples/02_gpt/parallel.h"
 #include "examples/02_gpt/sharded.h"
+#include "examples/02_gpt/stage.h"
 #include "muster/placement/model_memory.h"
 
 namespace {
@@ -67,7 +69,7 @@ struct Size {
 const Size kSizes[] = {
     {"long", {.layers = 4, .width = 128, .heads = 4, .context = 256, .vocabulary = 512, .batch = 8}},
     {"wide", {.layers = 4, .width = 512, .heads = 8, .context = 64, .vocabulary = 2048, .batch = 4}},
-    {"ends", {.layers = 2, .width = 128, .heads = 4, .context = 32, .vocabulary = 16384, .batch = 4}},
+    {"ends", {.layers = 4, .width = 128, .heads = 4, .context = 32, .vocabulary = 16384, .batch = 4}},
     {"long",
      {.layers = 4, .width = 128, .heads = 4, .context = 256, .vocabulary = 512, .batch = 8, .bf16 = true}},
     {"wide",
@@ -86,37 +88,6 @@ GptOptions gpt_options(const muster::ModelSizes& sizes) {
           .context = sizes.context};
 }
 
-// The blocks of one stage, the token vectors before the first and the head after the last.
-struct GptStageImpl : torch::nn::Module {
-  GptStageImpl(Gpt& whole, int64_t number, int64_t stages) {
-    const int64_t layers = whole->options.layers;
-    const int64_t begin = number * (layers / stages) + std::min(number, layers % stages);
-    const int64_t end = begin + layers / stages + (number < layers % stages ? 1 : 0);
-    for (int64_t i = begin; i < end; ++i) blocks->push_back(whole->blocks->ptr(static_cast<size_t>(i)));
-    register_module("blocks", blocks);
-    if (number == 0) {
-      token = register_module("token", whole->token);
-      position = register_parameter("position", whole->position);
-    }
-    if (number + 1 < stages) return;
-    norm = register_module("norm", whole->norm);
-    head = register_module("head", whole->head);
-  }
-
-  torch::Tensor forward(const torch::Tensor& input) {
-    auto x = token ? token(input) + position.narrow(0, 0, input.size(1)) : input;
-    for (const auto& block : *blocks) x = block->as<GptBlock>()->forward(x);
-    return norm ? head(norm(x)) : x;
-  }
-
-  torch::nn::ModuleList blocks;
-  torch::nn::Embedding token = nullptr;
-  torch::Tensor position;
-  torch::nn::LayerNorm norm = nullptr;
-  torch::nn::Linear head = nullptr;
-};
-TORCH_MODULE(GptStage);
-
 muster::Precision precision_of(const muster::ModelSizes& sizes) {
   return {c10::kCPU, sizes.bf16 ? "bf16" : "fp32"};
 }
@@ -126,17 +97,30 @@ void begin_to_measure() {
   peak_bytes = live_bytes.load();
 }
 
-void train_in_stages(const muster::ModelSizes& sizes, muster::ProcessGroup group) {
+// The example moves a stage's parameters to the device; here what other stages have goes.
+void drop_other_stages(const ParallelGpt& model, const GptStage& stage) {
+  std::set<const c10::TensorImpl*> own;
+  for (const auto& parameter : stage->parameters()) own.insert(parameter.unsafeGetTensorImpl());
+  for (auto& parameter : model->parameters())
+    if (!own.contains(parameter.unsafeGetTensorImpl())) parameter.set_data(torch::empty({0}));
+}
+
+// Along pp; data parallel along dp, tensor parallel along tp.
+void train_in_stages(const muster::ModelSizes& sizes, muster::Mesh& mesh) {
   torch::manual_seed(1);
   Gpt whole(gpt_options(sizes));
-  GptStage stage(whole, group.rank(), group.size());
+  ParallelGpt model(whole, mesh.group("tp"));
   whole = nullptr;
+  GptStage stage(model, mesh.rank("pp"), mesh.size("pp"));
+  drop_other_stages(model, stage);
   const muster::Precision precision = precision_of(sizes);
   muster::PipelineStage part(stage);
   part.forward = [&](const at::Tensor& x) { return precision.run([&] { return stage(x); }); };
-  muster::Pipeline pipeline({part}, group,
-                            {.schedule = muster::one_f_one_b(group.size(), static_cast<int>(sizes.batch)),
-                             .loss = next_token_loss});
+  muster::Pipeline pipeline(
+      {part}, mesh.group("pp"),
+      {.schedule = muster::one_f_one_b(mesh.size("pp"), static_cast<int>(sizes.batch)),
+       .loss = [&](const auto& logits, const auto& targets) { return model->loss(logits, targets); }});
+  if (mesh.size("dp") > 1) pipeline.average_over(mesh.group("dp"));
   AdamW optimizer(pipeline.parameters(), torch::optim::AdamWOptions(1e-3));
   begin_to_measure();
   for (int i = 0; i < kSteps; ++i) {
@@ -211,10 +195,10 @@ void train_data_parallel(const muster::ModelSizes& sizes, muster::Sharding shard
 
 void train_one_way(const muster::ModelDivision& way, const muster::ModelSizes& sizes,
                    muster::ProcessGroup group) {
-  if (way.pipeline > 1) return train_in_stages(sizes, group);
-  if (way.tensor > 1) {
-    muster::Mesh mesh(group, {{"dp", way.data}, {"tp", way.tensor}});
-    train_divided(sizes, mesh.group("dp"), mesh.group("tp"));
+  if (way.pipeline > 1 || way.tensor > 1) {
+    muster::Mesh mesh(group, {{"dp", way.data}, {"pp", way.pipeline}, {"tp", way.tensor}});
+    way.pipeline > 1 ? train_in_stages(sizes, mesh)
+                     : train_divided(sizes, mesh.group("dp"), mesh.group("tp"));
     return mesh.shutdown();
   }
   if (way.sharding == muster::Sharding::all) return train_fully_sharded(sizes, group);
@@ -239,7 +223,11 @@ void compare_ways(muster::Context& ctx) {
     std::printf("%-6s %-9s %-16s %10s %10s %8s\n", "model", "precision", "way", "formula", "measured",
                 "ratio");
   std::vector<muster::ModelDivision> ways = muster::model_divisions(ctx.world_size(), {});
-  if (ctx.world_size() == 4) ways.push_back({.name = "dp 2, tp 2", .data = 2, .tensor = 2});
+  if (ctx.world_size() == 4) {
+    ways.push_back({.name = "dp 2, tp 2", .data = 2, .tensor = 2});
+    ways.push_back({.name = "dp 2, pp 2", .data = 2, .pipeline = 2});
+    ways.push_back({.name = "pp 2, tp 2", .pipeline = 2, .tensor = 2});
+  }
   for (const Size& size : kSizes) {
     for (const muster::ModelDivision& way : ways) {
       const auto formula = static_cast<double>(muster::rank_bytes(size.sizes, way).total());

@@ -1,12 +1,14 @@
 // Pipelines of 4 ranks over shared memory.
 //
-//   pipeline_bench bubble [MS]  stages that sleep MS (20) instead of computing: the idle time beside theory's
+//   pipeline_bench bubble [MS]  stages that sleep MS (20) instead of computing: the idle time by theory's, for
+//                               sleeps of MS, and of what they took: the kernel wakes a sleeper late
 //   pipeline_bench steps [N]    a step of 4 stages of two layers each; pipeline_bench.py has PyTorch's beside
 //   it
 #include <muster/muster.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -20,17 +22,28 @@ constexpr int kRanks = 4;
 // F, I and W each. It should be long beside what a busy machine adds to a sleep and to a message.
 std::chrono::milliseconds sleep_time{20};
 
+// What this rank's sleeps took.
+std::atomic<int64_t> slept_nanoseconds{0}, sleeps{0};
+
+void sleep_counted(int64_t milliseconds) {
+  if (milliseconds == 0) return;
+  const auto start = muster::Clock::now();
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  slept_nanoseconds += static_cast<int64_t>(muster::seconds_since(start) * 1e9);
+  ++sleeps;
+}
+
 // The identity, which takes its time.
 struct Sleep : torch::autograd::Function<Sleep> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, int64_t now,
                             int64_t later) {
     ctx->saved_data["ms"] = later;
-    std::this_thread::sleep_for(std::chrono::milliseconds(now));
+    sleep_counted(now);
     return x.clone();
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list gradients) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(ctx->saved_data["ms"].toInt()));
+    sleep_counted(ctx->saved_data["ms"].toInt());
     return {gradients[0], at::Tensor(), at::Tensor()};
   }
 };
@@ -57,17 +70,33 @@ at::Tensor mean_of(const at::Tensor& output, const at::Tensor& /*target*/) {
   return output.mean();
 }
 
+// Mean over the ranks. Units: seconds.
+double mean_sleep(muster::ProcessGroup& group) {
+  const at::Tensor mean = torch::full({1}, 1e-9 * static_cast<double>(slept_nanoseconds), torch::kDouble);
+  mean.div_(static_cast<double>(sleeps));
+  group.all_reduce(mean, muster::ReduceOp::avg);
+  return mean.item<double>();
+}
+
+// F, I and W of `each` seconds.
+muster::PipelineTimeline timeline_of(const muster::PipelineSchedule& schedule, double each) {
+  return muster::simulate(schedule,
+                          {.forward = each, .backward = 2 * each, .input_grad = each, .weight_grad = each});
+}
+
+// How long nothing is done in a step of `took` seconds, by theory's.
+double idle_ratio(const muster::PipelineTimeline& theory, double took) {
+  return (took - theory.total + theory.bubble()) / theory.bubble();
+}
+
 void measure_bubble(muster::Context& ctx, const muster::PipelineSchedule& schedule) {
   const int parts = schedule.stages_per_rank();
   std::vector<muster::PipelineStage> stages;
   for (int i = 0; i < parts; ++i) stages.emplace_back(Sleeper(parts));
   muster::Pipeline pipeline(std::move(stages), ctx.process_group(), {.schedule = schedule, .loss = mean_of});
   const auto x = torch::zeros({schedule.micro_batches, 4});
-  const double each = 1e-3 * static_cast<double>(sleep_time.count()) / parts;
-  const muster::PipelineTimes times{
-      .forward = each, .backward = 2 * each, .input_grad = each, .weight_grad = each};
-  const muster::PipelineTimeline theory = muster::simulate(schedule, times);
   std::vector<double> took;
+  slept_nanoseconds = sleeps = 0;
   for (int step = 0; step < 4; ++step) {
     ctx.process_group().barrier();
     const auto start = muster::Clock::now();
@@ -75,20 +104,24 @@ void measure_bubble(muster::Context& ctx, const muster::PipelineSchedule& schedu
     ctx.process_group().barrier();
     if (step > 0) took.push_back(muster::seconds_since(start));  // the first makes channels
   }
-  const double busy = theory.total - theory.bubble(), bubble = median(took) - busy;
+  const double each = 1e-3 * static_cast<double>(sleep_time.count()) / parts;
+  const double as_slept = mean_sleep(ctx.process_group());
+  const muster::PipelineTimeline theory = timeline_of(schedule, each);
   if (ctx.is_main())
-    std::printf("%-12s %8.1f %8.1f %10.1f %10.1f %9.3f\n", schedule.name.c_str(), median(took) * 1e3,
-                theory.total * 1e3, bubble * 1e3, theory.bubble() * 1e3, bubble / theory.bubble());
+    std::printf("%-12s %8.1f %8.1f %9.3f %10.3f %9.3f\n", schedule.name.c_str(), median(took) * 1e3,
+                theory.total * 1e3, idle_ratio(theory, median(took)), (as_slept - each) * 1e3,
+                idle_ratio(timeline_of(schedule, as_slept), median(took)));
 }
 
 void measure_bubbles(muster::Context& ctx) {
   constexpr int kMicroBatches = 8;
   if (ctx.is_main()) {
     std::printf(
-        "# %d ranks, %d micro-batches, stages that sleep %d ms for each of F, I and W; medians of 3 steps\n",
+        "# %d ranks, %d micro-batches, stages that sleep %d ms for each of F, I and W; medians of 3 steps\n"
+        "# idle time ÷ theory's; how late sleepers wake; the same with theory's sleeps as long as they "
+        "took\n",
         kRanks, kMicroBatches, static_cast<int>(sleep_time.count()));
-    std::printf("%-12s %8s %8s %10s %10s %9s\n", "schedule", "step ms", "theory", "bubble ms", "theory",
-                "ratio");
+    std::printf("%-12s %8s %8s %9s %10s %9s\n", "schedule", "step ms", "theory", "idle", "late ms", "idle");
   }
   for (const auto& schedule :
        {muster::gpipe(kRanks, kMicroBatches), muster::one_f_one_b(kRanks, kMicroBatches),
