@@ -10,7 +10,7 @@ namespace muster {
 namespace {
 
 constexpr int64_t kFloat = 4, kHalf = 2;
-constexpr int64_t kBucket = 25 << 20;  // what ShardedOptimizer gathers or reduces at once
+constexpr int64_t kBucket = 25 << 20;  // of ShardedOptimizer
 constexpr double kMostBytes = 1e15;    // far from overflow, however a rank's share is computed
 constexpr const char* kModelExample =
     "layers=24,width=2048,heads=16,context=1024,vocabulary=50304,batch=8[,precision=bf16][,tied=1]"
@@ -117,20 +117,46 @@ int64_t end_activations(const ModelSizes& m, int tensor) {
   return m.width * (m.bf16 ? kFloat + kHalf : 2 * kFloat) + divided_up(m.vocabulary, tensor) * kFloat;
 }
 
-// What backward needs at once beside: two gradients of the logits, and the logits where
-// DistributedDataParallel holds its outputs; or the gradients of a block's wide layer.
-int64_t backward_work(const ModelSizes& m, const StageShape& stage, int tensor, bool wrapped) {
-  const int64_t logits = stage.last ? (wrapped ? 3 : 2) * divided_up(m.vocabulary, tensor) * kFloat : 0;
+// What backward needs at once beside: two gradients of the logits, or the gradients of a block's wide layer.
+int64_t backward_work(const ModelSizes& m, const StageShape& stage, int tensor) {
+  const int64_t logits = stage.last ? 2 * divided_up(m.vocabulary, tensor) * kFloat : 0;
   const int64_t wide = divided_up(8 * m.width, tensor) * (m.bf16 ? kHalf : kFloat) - m.width * kFloat;
   return std::max(logits, wide);
 }
 
-// What fully sharded training has whole at once: two blocks with their gradients, and what is not in blocks,
-// through the whole step, with its gradients.
-int64_t gathered_parameters(const ModelSizes& m, int tensor) {
-  const int64_t tables = divided_up(m.vocabulary, tensor) * m.width * (m.tied ? 1 : 2);
+// Of a stage's largest parameter.
+int64_t largest_parameter(const ModelSizes& m, const StageShape& stage, int tensor) {
+  const int64_t table = stage.first || stage.last ? divided_up(m.vocabulary, tensor) * m.width : 0;
+  return kFloat * std::max(table, divided_up(4 * m.width * m.width, tensor));
+}
+
+// What fully sharded training has whole in backward: what is in no block, two blocks, and their gradients, as
+// they come, joined, and (not over NCCL) copied for the reduction; and one block's of the parts.
+int64_t gathered_in_backward(const ModelSizes& m, const StageShape& stage, int tensor, int64_t gradients) {
   const int64_t block = divided_up(block_matrices(m), tensor) + block_rest(m);
-  return 4 * block + 2 * (tables + (m.context + 2) * m.width);
+  const StageShape rest{0, stage.first, stage.last};
+  return kFloat * (stage_parameters(m, rest, tensor) + 6 * block) +
+         gradients / std::max<int64_t>(stage.layers, 1);
+}
+
+// What is there beside gradients when the activations have gone: two numbers of AdamW for each of the largest
+// parameter's; what is gathered or averaged.
+int64_t bytes_at_the_end(const ModelSizes& m, const ModelDivision& d, const StageShape& stage) {
+  const int64_t parameters = stage_parameters(m, stage, d.tensor) * kFloat;
+  const auto buckets = [&](int64_t count) { return std::min(count * kBucket, parameters); };
+  const int64_t update =
+      2 * divided_up(largest_parameter(m, stage, d.tensor), d.sharding == Sharding::none ? 1 : d.data);
+  switch (d.sharding) {
+    case Sharding::none:
+      return std::max(update, d.pipeline > 1 && d.data > 1 ? parameters : 0);  // joined, to be averaged
+    case Sharding::optimizer:
+      return std::max(update, buckets(2));
+    case Sharding::gradients:
+      return std::max(update, buckets(3) + buckets(2));  // and, not over NCCL, copies of those under way
+    case Sharding::all:
+      return std::max(update, 2 * kFloat * stage_parameters(m, {0, stage.first, stage.last}, d.tensor));
+  }
+  return update;
 }
 
 RankBytes stage_bytes(const ModelSizes& m, const ModelDivision& d, int number) {
@@ -141,29 +167,30 @@ RankBytes stage_bytes(const ModelSizes& m, const ModelDivision& d, int number) {
   const int64_t tokens = m.batch / micro_batches * m.context;
   const int64_t held = std::min<int64_t>(micro_batches, all - number);  // 1F1B
   const int64_t part = divided_up(parameters, d.data);
-  const int64_t bucket = std::min(kBucket, parameters);
 
   RankBytes bytes{.parameters = parameters, .gradients = parameters, .optimizer = 2 * parameters};
+  if (d.sharding != Sharding::none) bytes.optimizer = 2 * part;
+  if (d.sharding == Sharding::gradients || d.sharding == Sharding::all) bytes.gradients = part;
+  if (d.sharding == Sharding::all) bytes.parameters = part;
   bytes.activations = held * tokens * stage.layers * block_activations(m, d.tensor);
   if (stage.last) bytes.activations += tokens * end_activations(m, d.tensor);
   if (all > 1) bytes.activations += held * tokens * m.width * kFloat;  // what is sent on
   if (m.bf16)
     bytes.activations += held * kHalf * cast_weights(m, stage, d.tensor);  // each micro-batch its own
-  const bool wrapped =
-      d.data > 1 && all == 1 && (d.sharding == Sharding::none || d.sharding == Sharding::optimizer);
-  bytes.other = tokens * backward_work(m, stage, d.tensor, wrapped);
-  if (d.sharding != Sharding::none) bytes.optimizer = 2 * part;
-  if (d.sharding == Sharding::optimizer) bytes.other += bucket;
-  if (d.sharding == Sharding::gradients) {
-    bytes.gradients = part;
-    bytes.other += 3 * bucket;
-  }
+
+  // Two moments: backward begins, and all activations have gone. Gradients are there in the first where they
+  // keep their memory, or add up over micro-batches.
+  int64_t work = tokens * backward_work(m, stage, d.tensor);
   if (d.sharding == Sharding::all) {
-    bytes.parameters = bytes.gradients = part;
-    bytes.other += kFloat * gathered_parameters(m, d.tensor);
+    const int64_t rest = kFloat * stage_parameters(m, {0, stage.first, stage.last}, d.tensor);
+    work = std::max(work + rest, gathered_in_backward(m, stage, d.tensor, part));
   }
-  if (d.data == 1 && all == 1 && d.tensor > 1)
-    bytes.apart = std::min(bytes.gradients, bytes.activations + bytes.other);
+  const bool is_whole = d.sharding == Sharding::none || d.sharding == Sharding::optimizer;
+  const int64_t kept = is_whole && (d.data > 1 || all > 1) ? bytes.gradients : 0;
+  const int64_t at_begin = kept + bytes.activations + work, end = bytes_at_the_end(m, d, stage);
+  const int64_t at_end = bytes.gradients + end;
+  bytes.other = at_begin >= at_end ? work : end;
+  bytes.apart = bytes.gradients + bytes.activations + bytes.other - std::max(at_begin, at_end);
   return bytes;
 }
 

@@ -57,9 +57,9 @@ struct RankBytes {
   int64_t gradients = 0;
   int64_t optimizer = 0;
   int64_t activations = 0;  // what forward keeps for backward
-  int64_t other = 0;        // buffers of backward and of what is gathered or reduced
-  // Of all these, what is there only when others are gone: without DistributedDataParallel gradients come as
-  // activations go.
+  int64_t other = 0;        // of backward, of what is gathered or reduced, or of the optimizer's step
+  // Of all these, what is there only when others are gone: activations before the optimizer's step; without
+  // DistributedDataParallel gradients come as activations go.
   int64_t apart = 0;
   int64_t total() const { return parameters + gradients + optimizer + activations + other - apart; }
   bool operator==(const RankBytes&) const = default;
