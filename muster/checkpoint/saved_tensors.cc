@@ -1,6 +1,8 @@
 #include "muster/checkpoint/saved_tensors.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include <cstdio>
 #include <set>
