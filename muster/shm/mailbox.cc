@@ -111,9 +111,8 @@ void Mailbox::run() {
   }
   line.mail_sleeps.store(0);
   std::unique_lock lock(mutex_);
-  const auto over =
-      std::make_exception_ptr(Error(ErrorCode::failed_precondition,
-                                    "message: expected the group to live until it was moved, got its end"));
+  const auto over = std::make_exception_ptr(Error(
+      ErrorCode::failed_precondition, "message: expected the group to live until it was moved, got its end"));
   for (auto& queue : sends_)
     for (auto& pending : queue) fail(pending, over);
   for (auto& pending : receives_) fail(pending, over);

@@ -1,6 +1,6 @@
 // Messages between two ranks of a team. A thread moves them, so that sends and receives wait for nothing but
-// their own partner; what can be moved at once, the caller's own moves. Messages of one pair and tag arrive in
-// the order in which they were sent.
+// their own partner; what can be moved at once, the caller's own moves. Messages of one pair and tag arrive
+// in the order in which they were sent.
 #pragma once
 
 #include <atomic>
