@@ -181,33 +181,6 @@ TEST_P(EveryBackend, ARankThatDoesNotComeIsNamed) {
   }
 }
 
-// In the steady state too, where nothing is compared before a call: each backend's own wait has the limit.
-TEST_P(EveryBackend, ACallMayHaveALimitOfItsOwn) {
-  const auto failures = failures_of_ranks(3,
-                                          [](ProcessGroup& group) {
-                                            auto tensor = torch::ones({4});
-                                            group.all_reduce(tensor);
-                                            if (group.rank() == 1) {
-                                              group.store()->wait({"gave up/0", "gave up/2"});
-                                              return;
-                                            }
-                                            try {
-                                              group.with_timeout(std::chrono::seconds(2)).all_reduce(tensor);
-                                            } catch (const Error& error) {
-                                              group.store()->set(cat("gave up/", group.rank()), "");
-                                              throw;
-                                            }
-                                          },
-                                          {.timeout = std::chrono::minutes(10)});
-  EXPECT_FALSE(failures[1]) << message_of(failures[1]);
-  for (const size_t rank : {0, 2}) {
-    EXPECT_EQ(code_of(failures[rank]), ErrorCode::timeout) << message_of(failures[rank]);
-    EXPECT_NE(message_of(failures[rank]).find("missing rank(s) 1"), std::string::npos)
-        << message_of(failures[rank]);
-    EXPECT_NE(message_of(failures[rank]).find("2000"), std::string::npos) << message_of(failures[rank]);
-  }
-}
-
 // Longer than the time after which a collective looks at the other ranks: Gloo's timed wait for a message
 // would close all connections then.
 TEST_P(EveryBackend, ASenderMayComeLate) {
