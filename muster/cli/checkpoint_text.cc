@@ -156,6 +156,7 @@ std::string told_number(const std::optional<int64_t>& number) {
 std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::string& directory) {
   if (listed.empty()) return cat("no checkpoint in '", shown_text(directory), "'\n");
   std::vector<std::vector<std::string>> rows;
+  rows.reserve(listed.size());
   for (const auto& row : listed) {
     rows.push_back({cat(row.step), shown_time(row.written_seconds), format_bytes(row.bytes),
                     row.world_size > 0 ? cat(row.world_size) : "-", told_number(row.epoch),
