@@ -185,6 +185,8 @@ RankBytes stage_bytes(const ModelSizes& m, const ModelDivision& d, int number) {
     const int64_t rest = kFloat * stage_parameters(m, {0, stage.first, stage.last}, d.tensor);
     work = std::max(work + rest, gathered_in_backward(m, stage, d.tensor, part));
   }
+  if (all > 1)  // a micro-batch's gradient before it is added to the others', and messages on their way
+    work += largest_parameter(m, stage, d.tensor) + 3 * tokens * m.width * kFloat;
   const bool is_whole = d.sharding == Sharding::none || d.sharding == Sharding::optimizer;
   const int64_t kept = is_whole && (d.data > 1 || all > 1) ? bytes.gradients : 0;
   const int64_t at_begin = kept + bytes.activations + work, end = bytes_at_the_end(m, d, stage);
