@@ -115,6 +115,7 @@ void read_common(RankEnv& env) {
   env.device = get_env("MUSTER_DEVICE").value_or("");
   env.plan = get_env("MUSTER_PLAN").value_or("");
   env.store = get_env("MUSTER_STORE").value_or("");
+  env.agent_store = get_env("MUSTER_AGENT_STORE").value_or(env.store);
   env.secret_fd = env_int("MUSTER_SECRET_FD", -1);
   env.host_id = get_env("MUSTER_HOST_ID").value_or("");
   env.run_dir = get_env("MUSTER_RUN_DIR").value_or("");
@@ -125,6 +126,33 @@ void read_common(RankEnv& env) {
   env.local_rank = env_int("MUSTER_LOCAL_RANK", env.local_rank);
   if (!env.device.empty()) env.source = "muster";
 }
+
+// What a rank's next generation may change, by the variable that says it.
+struct GenerationNumber {
+  const char* name;
+  int RankEnv::*value;
+};
+struct GenerationText {
+  const char* name;
+  std::string RankEnv::*value;
+};
+constexpr GenerationNumber kGenerationNumbers[] = {
+    {"RANK", &RankEnv::rank},
+    {"WORLD_SIZE", &RankEnv::world_size},
+    {"LOCAL_WORLD_SIZE", &RankEnv::local_world_size},
+    {"GROUP_RANK", &RankEnv::group_rank},
+    {"GROUP_WORLD_SIZE", &RankEnv::group_world_size},
+    {"ROLE_RANK", &RankEnv::role_rank},
+    {"ROLE_WORLD_SIZE", &RankEnv::role_world_size},
+    {"MASTER_PORT", &RankEnv::master_port},
+    {"TORCHELASTIC_RESTART_COUNT", &RankEnv::restart_count},
+    {"MUSTER_ATTEMPT", &RankEnv::attempt},
+};
+constexpr GenerationText kGenerationTexts[] = {
+    {"MASTER_ADDR", &RankEnv::master_addr},
+    {"MUSTER_STORE", &RankEnv::store},
+    {"TORCHELASTIC_ERROR_FILE", &RankEnv::error_file},
+};
 
 void put(Environment& vars, const char* name, const std::string& value) {
   if (!value.empty()) vars[name] = value;
@@ -179,11 +207,40 @@ Environment to_environment(const RankEnv& env) {
   put(vars, "MUSTER_DEVICE", env.device);
   put(vars, "MUSTER_PLAN", env.plan);
   put(vars, "MUSTER_STORE", env.store);
+  put(vars, "MUSTER_AGENT_STORE", env.agent_store);
   put(vars, "MUSTER_HOST_ID", env.host_id);
   put(vars, "MUSTER_RUN_DIR", env.run_dir);
   if (env.secret_fd >= 0) vars["MUSTER_SECRET_FD"] = cat(env.secret_fd);
   if (env.simulated) vars["MUSTER_SIMULATED"] = "1";
   return vars;
+}
+
+Environment generation_variables(const Environment& of_rank) {
+  Environment part;
+  const auto take = [&](const char* name) {
+    const auto found = of_rank.find(name);
+    if (found != of_rank.end()) part.insert(*found);
+  };
+  for (const GenerationNumber& number : kGenerationNumbers) take(number.name);
+  for (const GenerationText& text : kGenerationTexts) take(text.name);
+  return part;
+}
+
+RankEnv with_generation(RankEnv env, const Environment& variables) {
+  for (const GenerationNumber& number : kGenerationNumbers) {
+    const auto found = variables.find(number.name);
+    if (found == variables.end()) continue;
+    const auto value = parse_int(found->second);
+    if (!value || *value < 0 || *value > INT32_MAX)
+      throw Error(ErrorCode::invalid_argument,
+                  cat("generation: expected a number in ", number.name, ", got '", found->second, "' (rank ",
+                      env.rank, "); start the job anew"));
+    env.*number.value = static_cast<int>(*value);
+  }
+  for (const GenerationText& text : kGenerationTexts)
+    if (const auto found = variables.find(text.name); found != variables.end())
+      env.*text.value = found->second;
+  return env;
 }
 
 std::optional<RankEnv> rank_env_from_environment() {

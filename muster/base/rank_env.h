@@ -39,9 +39,10 @@ struct RankEnv {
   bool use_agent_store = false;
 
   // What only muster's launcher tells (empty or -1 under others).
-  std::string device = {};  // "GPU-<uuid>", "MIG-<uuid>" or "cpu:<slot>"
-  std::string plan = {};    // path of plan.json
-  std::string store = {};   // "tcp://host:port" or "unix:path", authenticated
+  std::string device = {};       // "GPU-<uuid>", "MIG-<uuid>" or "cpu:<slot>"
+  std::string plan = {};         // path of plan.json
+  std::string store = {};        // "tcp://host:port" or "unix:path", authenticated
+  std::string agent_store = {};  // this host's launcher's own, where that tells of generations
   int secret_fd = -1;
   std::string host_id = {};
   std::string run_dir = {};
@@ -52,6 +53,13 @@ struct RankEnv {
 // Every variable of torchrun 2.15's contract and muster's own, except CUDA_VISIBLE_DEVICES and
 // OMP_NUM_THREADS, which depend on the device and on what the user set.
 Environment to_environment(const RankEnv& env);
+
+// Of a rank's variables those that may be others in the job's next generation, to which the process comes as
+// another rank: numbers, sizes, addresses, counts, the error file.
+Environment generation_variables(const Environment& of_rank);
+
+// `env` as these say it. Throws: invalid_argument for a number that is none.
+RankEnv with_generation(RankEnv env, const Environment& variables);
 
 // Whether this is a task of srun. A batch script and an interactive shell (salloc's, `srun --pty bash`) have
 // SLURM_PROCID too, and are none.

@@ -293,10 +293,9 @@ std::string what_on_failure(const RunFlags& flags, bool several_hosts) {
       flags.on_failure.empty() ? get_env("MUSTER_ON_FAILURE").value_or("end") : flags.on_failure;
   if (what != "end" && what != "continue" && what != "replace")
     throw bad_flag("--on-failure", "end, continue or replace", what);
-  if (what != "end" && several_hosts)
+  if (what == "continue" && several_hosts)
     throw Error(ErrorCode::invalid_argument,
-                cat("--on-failure ", what, ": expected a job on one host, got one on several; ",
-                    what == "replace" ? "use --max-restarts, which starts all ranks again" : "leave it out"));
+                "--on-failure continue: expected a job on one host, got one on several; leave it out");
   return what;
 }
 

@@ -53,6 +53,8 @@ Json launch_to_json(const LaunchOptions& options) {
           {"run_id", options.run_id},
           {"role", options.role},
           {"max_restarts", options.max_restarts},
+          {"replaces", options.replaces},
+          {"rejoin_milliseconds", options.rejoin_within.count()},
           {"shutdown_milliseconds", options.shutdown_timeout.count()},
           {"stopped_milliseconds",
            options.stopped_timeout ? Json(options.stopped_timeout->count()) : Json(nullptr)},
@@ -94,6 +96,8 @@ LaunchOptions launch_from(const Json& json) {
   read(json, "run_id", options.run_id);
   read(json, "role", options.role);
   read(json, "max_restarts", options.max_restarts);
+  read(json, "replaces", options.replaces);
+  options.rejoin_within = std::chrono::milliseconds(json.at("rejoin_milliseconds").get<int64_t>());
   options.shutdown_timeout = std::chrono::milliseconds(json.at("shutdown_milliseconds").get<int64_t>());
   if (const Json& stopped = json.at("stopped_milliseconds"); !stopped.is_null())
     options.stopped_timeout = std::chrono::milliseconds(stopped.get<int64_t>());

@@ -102,6 +102,7 @@ std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
 void Coordinator::on_failing(const Report& report) {
   const auto member = members_.find(report.from);
   if (member == members_.end() || report.round != round_ || !member->second.in_round) return;
+  if (phase_ == Phase::running && replace_in_place(report)) return;
   for (const WorkerExit& exit : report.exits) trouble_.failures.push_back(exit);
   if (phase_ == Phase::running && !report.exits.empty()) {
     const WorkerExit& first = report.exits.front();
@@ -112,6 +113,7 @@ void Coordinator::on_failing(const Report& report) {
 void Coordinator::on_ended(const Report& report) {
   const auto found = members_.find(report.from);
   if (found == members_.end() || report.round != round_ || !found->second.in_round) return;
+  if (leave_in_place(report)) return;
   Member& member = found->second;
   member.ended = true;
   for (const WorkerExit& exit : report.exits) {
@@ -152,7 +154,7 @@ void Coordinator::on_gone(const std::string& id, bool lost) {
   if (lost)
     refuse(id, "it was given up: no sign of life, or ranks that did not end in time");  // in case it lives
   if (phase_ == Phase::gathering) say_(cat("host ", name, lost ? " is gone" : " has left"));
-  if (!mattered) return;
+  if (!mattered || regroup_in_place(cat("host ", name, lost ? " is gone" : " leaves"))) return;
   trouble_.hosts_changed = true;
   if (lost) trouble_.lost.push_back(name);
   if (phase_ == Phase::running) stop_round(cat("host ", name, lost ? " is gone" : " leaves"));
@@ -193,7 +195,8 @@ void Coordinator::round_over() {
   const bool was_stopped = phase_ == Phase::stopping;
   std::erase_if(members_, [](const auto& entry) { return entry.second.leaves; });
   if (!was_stopped) return finish(0, "");
-  if (have_stopped(exits_) && !trouble_.hosts_changed)
+  const bool job_ends = !trouble_.hosts_changed || trouble_.stopped_by != 0 || members_.empty();
+  if (have_stopped(exits_) && job_ends)
     return finish(kStoppedExitCode, "all ranks have stopped, as they were asked to");
   put_cause_in_front(trouble_.failures);
   if (!trouble_.error.empty()) return finish(trouble_.error_code, trouble_.error);
@@ -272,6 +275,18 @@ void Coordinator::finish_missing() {
 }
 
 void Coordinator::start(const std::vector<std::string>& ids) {
+  Order order;
+  try {
+    order = round_of(ids);
+  } catch (const Error& error) {
+    return finish(exit_code_of(error), error.message());
+  }
+  enter_round(order);
+  orders_.push_back(std::move(order));
+}
+
+// Throws: as the planner.
+Order Coordinator::round_of(const std::vector<std::string>& ids) const {
   std::vector<HostFacts> hosts;
   std::map<std::string, int> seen;
   for (const std::string& id : ids) {
@@ -280,11 +295,7 @@ void Coordinator::start(const std::vector<std::string>& ids) {
     if (count > 1) hosts.back().host.name += cat(".", count);  // two agents on one machine
   }
   Order order{.kind = Order::Kind::start, .hosts = ids, .run_folder = rules_.run_folder};
-  try {
-    order.plan = planner_(hosts);
-  } catch (const Error& error) {
-    return finish(exit_code_of(error), error.message());
-  }
+  order.plan = planner_(hosts);
   const HostFacts& first = hosts.at(static_cast<size_t>(order.plan.ranks.at(0).host_index));
   order.round = round_ + 1;
   order.restart_count = restarts_;
@@ -293,13 +304,14 @@ void Coordinator::start(const std::vector<std::string>& ids) {
   order.master_addr = first.address;
   order.master_port = first.master_port;
   order.store = first.store;
-  enter_round(order);
-  orders_.push_back(std::move(order));
+  return order;
 }
 
 void Coordinator::enter_round(const Order& order) {
   phase_ = Phase::running;
   round_ = order.round;
+  plan_ = order.plan;
+  hosts_ = order.hosts;
   round_began_ = now_;
   trouble_ = {};
   exits_.clear();

@@ -5,6 +5,9 @@
 //   gathering ──enough hosts──▶ running ──all ranks ended well──▶ finished
 //       ▲                          │ failure, lost host, new host
 //       └──── again? ◀── stopping ◀┘            no ──▶ finished
+//
+// With `replaces`, the same things lead from running to running: to a round in place, to which processes come
+// that run (coordinator_in_place.cc).
 #pragma once
 
 #include <chrono>
@@ -24,6 +27,7 @@ struct CoordinatorRules {
   int min_hosts = 1;
   int max_hosts = 1;
   int max_restarts = 0;
+  bool replaces = false;  // what a failure, or a host that comes or goes, leaves running goes on in place
   std::chrono::milliseconds join_timeout{600'000};           // for min_hosts to come
   std::chrono::milliseconds last_call{30'000};               // with min_hosts there, for more
   std::chrono::milliseconds stop_timeout{60'000};            // for a stopped round's ranks to end
@@ -96,7 +100,17 @@ class Coordinator {
   void round_over();
   void try_to_start();
   void start(const std::vector<std::string>& ids);
+  Order round_of(const std::vector<std::string>& ids) const;
   void enter_round(const Order& order);
+
+  // coordinator_in_place.cc. False: all ranks have to end.
+  bool replace_in_place(const Report& report);
+  bool regroup_in_place(const std::string& what);
+  bool leave_in_place(const Report& report);
+  std::string obstacle_to_replacing_ranks(const Report& report) const;
+  std::string obstacle_to_regrouping() const;
+  std::string obstacle_in_plan(const Order& next) const;
+  void go_on_in_place(Order order);
   void regather();
   void restart_after_failure(const WorkerExit& first);
   void finish(int exit_code, const std::string& reason);
@@ -121,6 +135,8 @@ class Coordinator {
   int quick_failures_ = 0;
   Clock::time_point round_began_;
   int next_seniority_ = 1;
+  Plan plan_;                       // the round's
+  std::vector<std::string> hosts_;  // and its hosts' ids, in the plan's order
   std::map<std::string, Member> members_;
   std::map<std::string, int> failures_of_;  // by host name: of its ranks, and of starting any
   std::set<std::string> set_aside_;         // names

@@ -42,6 +42,7 @@ void Coordinator::on_join(const Report& report) {
     return entry.second.in_round && entry.second.ended && entry.second.has_ranks;
   });
   if (in_round >= rules_.max_hosts || ending) return;  // it is a spare
+  if (regroup_in_place(cat("host ", name_of(report.from), " has joined"))) return;
   trouble_.hosts_changed = true;
   stop_round(cat("host ", name_of(report.from), " has joined"));
 }

@@ -10,6 +10,7 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/version.h"
+#include "muster/cluster/coordinator_options.h"
 #include "muster/cluster/coordinator_thread.h"
 #include "muster/cluster/meeting.h"
 #include "muster/cluster/member.h"
@@ -20,6 +21,7 @@
 #include "muster/launch/job_report.h"
 #include "muster/launch/job_setup.h"
 #include "muster/launch/job_start.h"
+#include "muster/launch/replacement.h"
 #include "muster/launch/run_recorder.h"
 #include "muster/launch/worker_group.h"
 #include "muster/store/etcd_store.h"
@@ -34,8 +36,6 @@ namespace {
 constexpr std::chrono::seconds kGraceWhenLost{2};
 constexpr std::chrono::seconds kTakeLeave{5};
 constexpr std::chrono::seconds kWatchCoordinatorEvery{1};
-constexpr size_t kFailuresWithEvidence = 4;
-constexpr std::chrono::seconds kBeyondGrace{15};
 
 Host this_host(const LaunchOptions& options, const ClusterOptions& cluster) {
   Host host = discover(options).hosts.at(0);
@@ -46,17 +46,6 @@ Host this_host(const LaunchOptions& options, const ClusterOptions& cluster) {
 Secret ranks_secret(const Meeting& meeting) {
   // Not the agents' own: a rank must not be able to give orders.
   return meeting.secret.empty() ? Secret() : meeting.secret.derive("ranks");
-}
-
-// The story of a rank that we ended ourselves needs no evidence, and a few stories are enough.
-std::vector<WorkerExit> brief(std::vector<WorkerExit> exits) {
-  size_t told = 0;
-  for (WorkerExit& exit : exits) {
-    if (exit.failed() && exit.sent_signal == 0 && told++ < kFailuresWithEvidence) continue;
-    exit.last_lines.clear();
-    exit.stack.clear();
-  }
-  return exits;
 }
 
 class HostAgent {
@@ -140,9 +129,32 @@ class HostAgent {
           log(LogLevel::info, cat("ending this round's ranks: ", order->reason));
         processes_.end_all();
       }
-      if (order->kind != Order::Kind::stop) pending_.push_back(std::move(*order));
+      if (order->kind != Order::Kind::stop && !go_on_in_place(*order)) pending_.push_back(std::move(*order));
     }
     if (!member_->lost().empty()) be_lost(member_->lost());
+  }
+
+  // Our ranks run, and go on in this round; or end where they have no part in it. False: it begins like
+  // others.
+  bool go_on_in_place(const Order& order) {
+    if (order.kind != Order::Kind::start || !order.in_place || !replacing_.go_on) return false;
+    const auto at = std::find(order.hosts.begin(), order.hosts.end(), member_->id());
+    if (at == order.hosts.end()) {
+      processes_.end_all();
+      return false;
+    }
+    const int host_index = static_cast<int>(at - order.hosts.begin());
+    running_round_ = order.round;
+    if (processes_.is_ending()) return true;
+    job_->change_plan(order.plan);
+    take_place(order, host_index);
+    if (record_) record_->end_attempt(order.exits, "");
+    begin_record(order, host_index);
+    replacing_.go_on({.number = order.round - 1,
+                      .specs = make_worker_specs(order.plan, options_, job_->facts(), order.round - 1),
+                      .pause = order.pause,
+                      .why = order.reason});
+    return true;
   }
 
   void be_lost(const std::string& why) {
@@ -203,11 +215,12 @@ class HostAgent {
       announce(order, host_index);
       begin_record(order, host_index);
       end.exits = run_ranks(order, &end.stopped_by);
-      look_at_gpus(order, host_index, end);
+      look_at_gpus(end);
     } catch (const Error& error) {
       end.error = error.message();
       end.exit_code = exit_code_of(error);
     }
+    if (running_round_ != 0) end.round = running_round_;  // it may have gone on in others
     running_round_ = 0;
     if (record_) record_->end_attempt(end.exits, end.error);
     if (lost_) return std::nullopt;
@@ -222,17 +235,22 @@ class HostAgent {
     hand_over();
     log(LogLevel::info, cat("stopped by ", signal_name(end.stopped_by),
                             "; every rank here has ended, and this host has left the job"));
-    return 128 + end.stopped_by;
+    return have_stopped(end.exits) ? kStoppedExitCode : 128 + end.stopped_by;
   }
 
   // After a failure, whoever's it was: a host with a GPU that has gone bad takes no more part.
-  void look_at_gpus(const Order& order, int host_index, Report& end) {
+  void look_at_gpus(Report& end) {
     const bool has_failed = std::any_of(end.exits.begin(), end.exits.end(), std::mem_fn(&WorkerExit::failed));
-    if (!options_.looks_at_gpus || !has_failed || lost_ || end.stopped_by != 0) return;
-    const std::vector<BadGpu> bad = gpus_.look(order.plan, host_index);
+    if (!has_failed || lost_ || end.stopped_by != 0) return;
+    const std::vector<BadGpu> bad = bad_gpus();
     if (bad.empty()) return;
     end.error = cat(describe(bad), "; set aside");
     end.exit_code = 1;
+  }
+
+  std::vector<BadGpu> bad_gpus() const {
+    if (!options_.looks_at_gpus) return {};
+    return gpus_.look(plan_, job_->facts().host_index);
   }
 
   // Another host coordinates from now on.
@@ -247,9 +265,16 @@ class HostAgent {
     if (!job_) {
       if (options_.run_dir.empty()) options_.run_dir = "runs/" + order.run_folder;
       job_ = std::make_unique<JobSetup>(options_, std::move(ranks_), host_.num_cores);
+      if (options_.replaces) replacing_ = replacing_over(job_->open_store(), options_.rejoin_within);
+      replacing_.replace = [this](const RankFailures& failures) { return ask_to_replace(failures); };
     }
     job_->use_plan(order.plan, {});  // lets the last round's leases go
     job_->use_plan(order.plan, lease_host(order.plan, host_index, options_));
+    take_place(order, host_index);
+  }
+
+  void take_place(const Order& order, int host_index) {
+    plan_ = order.plan;
     job_->use_place(host_index, order.master_addr, order.master_port, order.store);
     job_->count_restarts(order.restart_count);
     registration_.reset();
@@ -264,7 +289,7 @@ class HostAgent {
       return;
     }
     if (!record_) record_ = std::make_unique<RunRecorder>(options_, job_->facts(), host_.name, nullptr);
-    record_->begin_attempt(order.round - 1);
+    record_->begin_attempt(order.round - 1, order.in_place);
   }
 
   void announce(const Order& order, int host_index) {
@@ -295,10 +320,22 @@ class HostAgent {
       if (lost_ || std::exchange(told, true)) return;
       member_->report({.kind = Report::Kind::failing, .round = order.round, .exits = {exit}});
     };
+    if (options_.replaces) {
+      rules.on_failure = {};
+      rules.replacing = &replacing_;
+    }
     const GroupResult result = run_workers(processes_, specs, job_->inherited_fds(), rules);
     if (!result.fault.empty()) throw Error(ErrorCode::unavailable, result.fault);
     *stopped_by = result.stopped_by;
     return brief(result.exits);
+  }
+
+  // The coordinator decides what follows; until then the others go on.
+  bool ask_to_replace(const RankFailures& failures) {
+    if (lost_ || !bad_gpus().empty()) return false;
+    member_->report(
+        {.kind = Report::Kind::failing, .round = running_round_, .exits = brief(failures.failed)});
+    return true;
   }
 
   int finish(const Order& order) {
@@ -352,10 +389,11 @@ class HostAgent {
   std::unique_ptr<CoordinatorThread> coordinator_;
   std::unique_ptr<Member> member_;
   std::unique_ptr<JobSetup> job_;
+  Replacing replacing_;
   std::unique_ptr<JobRegistration> registration_;
   std::unique_ptr<RunRecorder> record_;  // where this is the first of the job's hosts
   std::deque<Order> pending_;
-  Plan announced_;
+  Plan plan_, announced_;
   int stopped_round_ = 0;
   int running_round_ = 0;
   bool lost_ = false;
@@ -364,31 +402,6 @@ class HostAgent {
 };
 
 }  // namespace
-
-Coordinator::Planner planner_of(const LaunchOptions& options) {
-  return [options](const std::vector<HostFacts>& facts) {
-    Inventory inventory{.source = "the job's hosts"};
-    LaunchOptions here = options;
-    here.request.hosts.clear();
-    for (const HostFacts& host : facts) {
-      inventory.hosts.push_back(host.host);
-      here.request.hosts.push_back({.name = host.host.name, .nproc = host.nproc, .masks = host.masks});
-    }
-    return place(inventory, here);
-  };
-}
-
-CoordinatorRules rules_of(const LaunchOptions& options, const ClusterOptions& cluster) {
-  return {.min_hosts = cluster.min_hosts,
-          .max_hosts = cluster.max_hosts,
-          .max_restarts = options.max_restarts,
-          .join_timeout = cluster.join_timeout,
-          .last_call = cluster.last_call,
-          .stop_timeout = options.shutdown_timeout + kBeyondGrace,
-          .time_limit = options.time_limit,
-          .max_host_failures = cluster.max_host_failures,
-          .run_folder = options.run_id == "none" ? make_uuid() : options.run_id};
-}
 
 int run_host_agent(const LaunchOptions& options, const ClusterOptions& cluster) {
   check_launch(options);

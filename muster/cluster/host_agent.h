@@ -4,14 +4,9 @@
 #pragma once
 
 #include "muster/cluster/cluster_options.h"
-#include "muster/cluster/coordinator.h"
 #include "muster/launch/agent.h"
 
 namespace muster {
-
-// What a coordinator needs of these options: also for who coordinates hosts of which it is none itself.
-Coordinator::Planner planner_of(const LaunchOptions& options);
-CoordinatorRules rules_of(const LaunchOptions& options, const ClusterOptions& cluster);
 
 // Runs this host's part and returns the job's exit code, the same on every host. Blocking: until the job has
 // ended, and every process of it here. Throws: Error before anything is started.

@@ -3,6 +3,7 @@
 // same sequence and a coordinator that takes over can read what was said before.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <optional>
 #include <set>
@@ -39,7 +40,7 @@ struct HostFacts {
 struct Report {
   enum class Kind {
     join,     // with facts
-    failing,  // a rank of the round has failed just now: exits has it
+    failing,  // ranks of the round have failed just now: exits has them
     ended,    // all ranks of the round have ended: exits has them; or could not start: error
     leave,    // the host ends its part and wants no more orders
     lost,     // the store has lost the host's connection
@@ -58,7 +59,7 @@ struct Report {
 
 struct Order {
   enum class Kind {
-    start,   // a round: these hosts start their ranks of this plan
+    start,   // a round: these hosts start their ranks of this plan; in place: those that have no process
     stop,    // the round's ranks are to be ended; another may follow
     finish,  // the job is over
     refuse,  // one host is not wanted
@@ -68,15 +69,18 @@ struct Order {
   std::vector<std::string> hosts = {};       // start: ids, in the plan's order; refuse: the one
   std::string run_folder = {};               // start: the name of the job's, for hosts that were not told one
   Plan plan = {};                            // start
+  bool in_place = false;                     // start: processes of the round before go on in this one
+  std::chrono::milliseconds pause{0};        // start in place: before processes are started
   int restart_count = 0;                     // start, finish
   std::map<std::string, int> failures = {};  // start: rounds that hosts have failed so far, by name
   std::set<std::string> set_aside = {};      // start: names of hosts
   std::string master_addr = {};              // start
   int master_port = 0;                       // start
   std::string store = {};                    // start
-  std::string reason = {};                   // stop, finish, refuse
+  std::string reason = {};                   // stop, finish, refuse; start in place
   int exit_code = 0;                         // finish, refuse
-  std::vector<WorkerExit> exits = {};        // finish: of the failed round, the cause first
+  std::vector<WorkerExit> exits =
+      {};  // finish: of the failed round, the cause first; start in place: as well
 };
 
 std::string to_text(const Report& report);

@@ -15,6 +15,7 @@
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
 #include "muster/cluster/agent_task.h"
+#include "muster/cluster/coordinator_options.h"
 #include "muster/cluster/coordinator_thread.h"
 #include "muster/cluster/feed.h"
 #include "muster/cluster/host_agent.h"

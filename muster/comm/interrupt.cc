@@ -75,11 +75,8 @@ Registry& tracked_groups() {
 c10::intrusive_ptr<c10d::Backend> interrupt(const Tracked& tracked) {
   c10::intrusive_ptr<c10d::Backend> backend = tracked.backend.lock();
   if (!backend) return backend;
-  if (backend->getBackendName() == "gloo") {
-    shut_down(tracked.connections);
-  } else {
-    backend->abort();
-  }
+  shut_down(tracked.connections);
+  if (backend->getBackendName() != "gloo") backend->abort();  // Gloo's own does nothing
   return backend;
 }
 

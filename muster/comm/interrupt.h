@@ -1,6 +1,6 @@
 // Ends what a process waits for in its groups, from another thread: when the job has decided that a group is
 // no more, every rank of it has to leave it soon, also one that waits for a rank that lives. For groups over
-// shared memory and over Gloo.
+// shared memory, over Gloo, and over both.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

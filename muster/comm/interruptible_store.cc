@@ -4,12 +4,25 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
 namespace {
 
 constexpr std::chrono::milliseconds kCheckEvery{100};
+
+// Its server is in the launcher of rank 0's host.
+template <class Operation>
+auto served(const Operation& operation) {
+  try {
+    return operation();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unavailable) throw;
+    throw Error(ErrorCode::peer_failed,
+                cat("the host of rank 0, which serves the ranks' store, is gone: ", error.message()));
+  }
+}
 
 class InterruptibleStore : public c10d::Store {
  public:
@@ -25,27 +38,31 @@ class InterruptibleStore : public c10d::Store {
 
   void set(const std::string& key, const std::vector<uint8_t>& value) override {
     check_();
-    store_->set(key, value);
+    served([&] { store_->set(key, value); });
   }
   std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
                                   const std::vector<uint8_t>& desired) override {
     check_();
-    return store_->compareSet(key, expected, desired);
+    return served([&] { return store_->compareSet(key, expected, desired); });
   }
   std::vector<uint8_t> get(const std::string& key) override {
     wait({key}, getTimeout());
-    return store_->get(key);
+    return served([&] { return store_->get(key); });
   }
   int64_t add(const std::string& key, int64_t value) override {
     check_();
-    return store_->add(key, value);
+    return served([&] { return store_->add(key, value); });
   }
-  bool deleteKey(const std::string& key) override { return store_->deleteKey(key); }
+  bool deleteKey(const std::string& key) override {
+    return served([&] { return store_->deleteKey(key); });
+  }
   bool check(const std::vector<std::string>& keys) override {
     check_();
-    return store_->check(keys);
+    return served([&] { return store_->check(keys); });
   }
-  int64_t getNumKeys() override { return store_->getNumKeys(); }
+  int64_t getNumKeys() override {
+    return served([&] { return store_->getNumKeys(); });
+  }
   void wait(const std::vector<std::string>& keys) override { wait(keys, getTimeout()); }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
     const Deadline deadline(timeout);
@@ -53,7 +70,7 @@ class InterruptibleStore : public c10d::Store {
       check_();
       const bool is_last = deadline.left() <= kCheckEvery;
       try {
-        return store_->wait(keys, is_last ? deadline.left() : kCheckEvery);
+        return served([&] { store_->wait(keys, is_last ? deadline.left() : kCheckEvery); });
       } catch (const Error& error) {
         if (is_last || error.code() != ErrorCode::timeout) throw;
       }

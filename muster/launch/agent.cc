@@ -123,11 +123,8 @@ int run(const LaunchOptions& given) {
   Restarts restarts(options.max_restarts);
   int attempt = 0;
   std::optional<InPlaceRestarts> in_place;
-  Replacing replacing;
-  if (options.replaces) {
+  if (options.replaces)
     in_place.emplace(plan, options, job, restarts, record, attempt, gpus ? &*gpus : nullptr);
-    replacing = in_place->rules();
-  }
   for (;; ++attempt) {
     job.count_restarts(attempt);
     const std::vector<WorkerSpec> specs = make_worker_specs(plan, options, job.facts(), attempt);
@@ -140,7 +137,7 @@ int run(const LaunchOptions& given) {
                                       .master_port = watched_port(options, job.facts()),
                                       .stopped_for = options.stopped_timeout,
                                       .goes_on = options.goes_on,
-                                      .replacing = in_place ? &replacing : nullptr});
+                                      .replacing = in_place ? &in_place->rules() : nullptr});
     record.end_attempt(result.exits, result.fault);
     if (has_survived(result, options)) {
       tell_activity(job.facts(), attempt, options.quiet);

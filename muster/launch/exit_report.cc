@@ -211,10 +211,31 @@ Json earlier_json(const FailureContext& context) {
 
 }  // namespace
 
+namespace {
+
+bool has_stopped(const WorkerExit& exit) {
+  return exit.signal == 0 && exit.exit_code == kStoppedExitCode;
+}
+
+}  // namespace
+
 bool have_stopped(const std::vector<WorkerExit>& exits) {
-  return !exits.empty() && std::all_of(exits.begin(), exits.end(), [](const WorkerExit& exit) {
-    return exit.signal == 0 && exit.exit_code == kStoppedExitCode;
-  });
+  return !exits.empty() && std::all_of(exits.begin(), exits.end(), has_stopped);
+}
+
+bool some_have_stopped(const std::vector<WorkerExit>& exits) {
+  return std::any_of(exits.begin(), exits.end(), has_stopped);
+}
+
+std::vector<WorkerExit> brief(std::vector<WorkerExit> exits) {
+  constexpr size_t kWithEvidence = 4;
+  size_t told = 0;
+  for (WorkerExit& exit : exits) {
+    if (exit.failed() && exit.sent_signal == 0 && told++ < kWithEvidence) continue;
+    exit.last_lines.clear();
+    exit.stack.clear();
+  }
+  return exits;
 }
 
 // A download's connection may be closed by its peer too: it is the library's words that count.

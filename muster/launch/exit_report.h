@@ -35,6 +35,11 @@ inline constexpr int kStoppedExitCode = 75;  // sysexits' EX_TEMPFAIL: a rank th
 
 // Whether all ranks have stopped as they were asked to: there are some, and each ended with that code.
 bool have_stopped(const std::vector<WorkerExit>& exits);
+bool some_have_stopped(const std::vector<WorkerExit>& exits);
+
+// For other hosts: the story of a rank that we ended ourselves needs no evidence, and a few stories are
+// enough.
+std::vector<WorkerExit> brief(std::vector<WorkerExit> exits);
 
 struct FailureContext {
   std::string run_id;

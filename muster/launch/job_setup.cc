@@ -113,7 +113,7 @@ JobSetup::JobSetup(const LaunchOptions& options, RankMeeting meeting, int cores)
   facts_.plan_path = facts_.run_dir + "/plan.json";
   facts_.master_addr = options.master_addr.empty() ? std::string("localhost") : options.master_addr;
   facts_.master_port = meeting_.master_port();
-  facts_.store = meeting_.store();
+  facts_.store = facts_.agent_store = meeting_.store();
   facts_.secret_fd = meeting_.secret_fd();
   facts_.cores = cores;
   facts_.environment = own_environment();
@@ -130,6 +130,10 @@ JobSetup::JobSetup(const LaunchOptions& options, RankMeeting meeting, int cores)
 void JobSetup::use_plan(const Plan& plan, std::vector<Lease> leases) {
   leases_ = std::move(leases);
   facts_.leases = lease_variable(leases_);
+  change_plan(plan);
+}
+
+void JobSetup::change_plan(const Plan& plan) {
   write_file(facts_.plan_path, plan_to_json(plan));
 }
 

@@ -31,6 +31,9 @@ class JobSetup {
   // Executes this plan from now on: writes plan.json, keeps the leases and lets those before go.
   void use_plan(const Plan& plan, std::vector<Lease> leases);
 
+  // The same ranks of this host go on, in another plan: keeps the leases.
+  void change_plan(const Plan& plan);
+
   // Several hosts: which one this is, and where its ranks meet, which may be on another.
   void use_place(int host_index, const std::string& master_addr, int master_port, const std::string& store);
 
@@ -38,7 +41,7 @@ class JobSetup {
 
   const JobFacts& facts() const { return facts_; }
 
-  // The store that the ranks of this host's job meet in. Throws: unavailable.
+  // This launcher's own store: with one host, that in which the job's ranks meet. Throws: unavailable.
   std::shared_ptr<Store> open_store() const { return meeting_.open(); }
 
   // Descriptors that every rank inherits.

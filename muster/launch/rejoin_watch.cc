@@ -14,24 +14,24 @@ constexpr std::chrono::milliseconds kAskEvery{200};
 
 }  // namespace
 
-void RejoinWatch::await(const std::set<int>& ranks) {
+void RejoinWatch::await(const std::set<int>& slots) {
   processes_.loop().cancel(timer_);
-  awaited_ = ranks;
+  awaited_ = slots;
   until_ = Clock::now() + limit_;
   timer_ = processes_.loop().call_at(Clock::now() + kAskEvery, [this] { look(); });
 }
 
 void RejoinWatch::look() {
   if (processes_.is_ending()) return;
-  std::erase_if(awaited_, [&](int rank) { return has_come_(rank); });
+  std::erase_if(awaited_, [&](int slot) { return has_come_(slot); });
   if (awaited_.empty()) return;
   if (Clock::now() < until_) {
     timer_ = processes_.loop().call_at(Clock::now() + kAskEvery, [this] { look(); });
     return;
   }
-  for (const int rank : awaited_) {
-    const pid_t pid = processes_.pid_of(rank);
-    log(LogLevel::warn, cat("rank ", rank, " has not come back to the others within ",
+  for (const int slot : awaited_) {
+    const pid_t pid = processes_.pid_of(slot);
+    log(LogLevel::warn, cat("rank ", starts_.rank_in(slot), " has not come back to the others within ",
                             format_duration(limit_), "; ending it"));
     ended_.insert(pid);
     ::kill(pid, SIGKILL);

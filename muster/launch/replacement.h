@@ -1,12 +1,11 @@
 // `muster run --on-failure replace`: ranks that fail are started again one by one, while the others keep
 // their processes and come to a new generation of the job (muster/store/generations.h). What run_workers
-// asks, and the agent's answer.
+// asks and is told, and the answer of the agent of one host; of several, their coordinator decides.
 #pragma once
 
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,47 +22,62 @@ class Restarts;
 class RunRecorder;
 class Store;
 
-// Ranks that failed together, the cause first, and what is left.
+// Ranks that failed together, the cause first, and what is left on this host.
 struct RankFailures {
   std::vector<WorkerExit> failed;
-  std::set<int>
-      to_start;        // the ranks that failed, and those that were about to be started in place of others
-  std::set<int> left;  // that go on
+  std::set<int> left = {};       // the ranks that go on
   bool some_have_ended = false;  // well, and so are not there for a new generation
 };
 
-struct Replacements {
-  std::vector<WorkerSpec> specs;
-  std::chrono::milliseconds pause{0};  // before they are started; the others are told at once
+// The job goes on in this generation: processes that run come to it, ranks without one get one.
+struct NextGeneration {
+  int number = 0;
+  std::vector<WorkerSpec> specs = {};  // of all of this host's ranks, in the order in which they were started
+  std::chrono::milliseconds pause{0};  // before processes are started; the others are told at once
+  std::string why = {};
 };
 
-// What run_workers asks whoever replaces ranks.
+// Between run_workers and whoever replaces ranks.
 struct Replacing {
-  // Nothing: the others are to end too.
-  std::function<std::optional<Replacements>(const RankFailures&)> replace;
-  std::function<bool(int rank)> has_come = {};  // to the last generation
-  std::chrono::milliseconds patience{30'000};   // with a rank that is left and does not come to it
+  // True: go_on() follows, now or later, or the end of all. False: the others are to end now.
+  std::function<bool(const RankFailures&)> replace = {};
+  // What this host's store is told and asked of a process (process_name).
+  std::function<void(const std::string& process, const NextGeneration&, const WorkerSpec&)> announce = {};
+  std::function<bool(const std::string& process, int generation)> has_come = {};
+  std::chrono::milliseconds patience{30'000};  // with a process that does not come
+  // run_workers sets it while it runs, for callbacks of its loop. Throws: SpawnError, io.
+  std::function<void(const NextGeneration&)> go_on = {};
 };
+
+// One whose words go through the store of this launcher.
+Replacing replacing_over(std::shared_ptr<Store> store, std::chrono::milliseconds patience);
 
 // Why these cannot be replaced while the others go on; empty: they can.
 std::string obstacle_to_replacing(const RankFailures& failures);
+// The same of one rank's end, whoever is left.
+std::string obstacle_to_replacing(const WorkerExit& exit);
+
+// "rank 1: killed by SIGKILL, rank 2: …"
+std::string failures_in_words(const std::vector<WorkerExit>& failed);
 
 // "rank 2: killed by SIGKILL (…); a replacement is started, the others keep their processes (1 of 3
 // restarts)"
-std::string describe_replacing(const RankFailures& failures, std::chrono::milliseconds pause, int used,
-                               int budget);
+std::string describe_replacing(const std::vector<WorkerExit>& failed, std::chrono::milliseconds pause,
+                               int used, int budget);
 
-// The agent's: one budget with the restarts of all ranks. `attempt` is the newest generation's number.
+// One host's: one budget with the restarts of all ranks. `attempt` is the newest generation's number.
 class InPlaceRestarts {
  public:
   InPlaceRestarts(const Plan& plan, const LaunchOptions& options, JobSetup& job, Restarts& restarts,
                   RunRecorder& record, int& attempt, const GpuWatch* gpus);
+  InPlaceRestarts(const InPlaceRestarts&) = delete;
+  InPlaceRestarts& operator=(const InPlaceRestarts&) = delete;
 
   // Valid as long as this.
-  Replacing rules();
+  Replacing& rules() { return rules_; }
 
  private:
-  std::optional<Replacements> replace(const RankFailures& failures);
+  bool replace(const RankFailures& failures);
 
   const Plan& plan_;
   const LaunchOptions& options_;
@@ -72,7 +86,7 @@ class InPlaceRestarts {
   RunRecorder& record_;
   int& attempt_;
   const GpuWatch* gpus_;  // nullptr: they are not looked at
-  std::shared_ptr<Store> store_;
+  Replacing rules_;
 };
 
 }  // namespace muster

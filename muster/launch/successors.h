@@ -14,34 +14,41 @@ namespace muster {
 
 class Successors {
  public:
-  // `explain` completes what is known of ends; `on_start` is told of each rank that was started again.
-  Successors(ProcessSet& processes, WorkerStarts& starts, const Replacing& rules,
-             std::function<void(std::vector<WorkerExit>&)> explain, std::function<void(int rank)> on_start);
+  // `explain` completes what is known of ends; `on_start` is told of each slot that has a process again. Sets
+  // rules.go_on, for as long as this lives.
+  Successors(ProcessSet& processes, WorkerStarts& starts, Replacing& rules, size_t num_slots,
+             std::function<void(std::vector<WorkerExit>&)> explain, std::function<void(int slot)> on_start);
   Successors(const Successors&) = delete;
   Successors& operator=(const Successors&) = delete;
   ~Successors();
 
   void on_exit(const ChildExit& exit);
 
-  // Starts processes for the ranks that failed, after a pause where there is to be one. False where these are
-  // not to be followed. `left`: the ranks that run. Throws: SpawnError, io.
-  bool follow(const std::vector<ChildExit>& failed, const std::set<int>& left);
+  // False: these are not to be followed.
+  bool follow(const std::vector<ChildExit>& failed);
+
+  // Whether processes are still to be started.
+  bool await_others() const { return asked_ || pause_ != 0; }
 
   bool have_followed(const ChildExit& exit) const { return followed_.contains(exit.pid); }
   void explain(std::vector<WorkerExit>& exits) const { rejoin_.explain(exits); }
 
  private:
-  void start(const std::vector<WorkerSpec>& specs);
+  void go_on(const NextGeneration& next);
+  void start(const std::vector<WorkerSpec>& specs, const std::set<int>& slots);
 
   ProcessSet& processes_;
   WorkerStarts& starts_;
-  const Replacing& rules_;
+  Replacing& rules_;
   std::function<void(std::vector<WorkerExit>&)> explain_;
   std::function<void(int)> on_start_;
+  int generation_ = 0;
   RejoinWatch rejoin_;
+  std::set<int> running_;  // slots
   bool some_have_ended_ = false;
+  bool asked_ = false;     // about failures for which there is no answer yet
+  std::set<pid_t> ended_;  // since the last generation
   std::set<pid_t> followed_;
-  std::set<int> waiting_;  // ranks that start after the pause
   EventLoop::Handle pause_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <set>
 
@@ -74,9 +75,10 @@ std::string rank_list(const std::vector<int>& ranks) {
 // collective that nobody will join any more.
 class EarlyEnd {
  public:
-  EarlyEnd(ProcessSet& processes, const std::vector<WorkerSpec>& specs, std::chrono::milliseconds delay)
-      : processes_(processes), delay_(delay) {
-    for (const WorkerSpec& spec : specs) running_.push_back(spec.rank);
+  EarlyEnd(ProcessSet& processes, const WorkerStarts& starts, size_t num_slots,
+           std::chrono::milliseconds delay)
+      : processes_(processes), starts_(starts), delay_(delay), running_(num_slots) {
+    std::iota(running_.begin(), running_.end(), 0);
   }
   EarlyEnd(const EarlyEnd&) = delete;
   EarlyEnd& operator=(const EarlyEnd&) = delete;
@@ -92,14 +94,22 @@ class EarlyEnd {
  private:
   void say() {
     if (failed_ || running_.empty() || processes_.stop_requested() != 0) return;
-    log(LogLevel::info, cat(rank_list(ended_), ended_.size() == 1 ? " has" : " have",
+    log(LogLevel::info, cat(ranks_in(ended_), ended_.size() == 1 ? " has" : " have",
                             " ended with exit code 0, the first ", format_duration(delay_), " ago; ",
-                            rank_list(running_), running_.size() == 1 ? " goes" : " go", " on"));
+                            ranks_in(running_), running_.size() == 1 ? " goes" : " go", " on"));
+  }
+
+  std::string ranks_in(const std::vector<int>& slots) const {
+    std::vector<int> ranks;
+    ranks.reserve(slots.size());
+    for (const int slot : slots) ranks.push_back(starts_.rank_in(slot));
+    return rank_list(ranks);
   }
 
   ProcessSet& processes_;
+  const WorkerStarts& starts_;
   std::chrono::milliseconds delay_;
-  std::vector<int> running_;
+  std::vector<int> running_;  // slots
   std::vector<int> ended_;
   bool failed_ = false;
   EventLoop::Handle timer_ = 0;
@@ -108,27 +118,26 @@ class EarlyEnd {
 // Names ranks that are stopped: the others wait for them and nobody else says why.
 class StoppedRanks {
  public:
-  StoppedRanks(ProcessSet& processes, const std::vector<WorkerSpec>& specs,
+  StoppedRanks(ProcessSet& processes, const WorkerStarts& starts, size_t num_slots,
                std::optional<std::chrono::milliseconds> limit)
-      : processes_(processes), limit_(limit) {
-    for (const WorkerSpec& spec : specs)
-      ranks_.push_back({.rank = spec.rank, .pid = processes.pid_of(spec.rank)});
+      : processes_(processes), starts_(starts), limit_(limit) {
+    for (size_t slot = 0; slot < num_slots; ++slot) on_start(static_cast<int>(slot));
     look_again();
   }
-  void on_start(int rank) { ranks_.push_back({.rank = rank, .pid = processes_.pid_of(rank)}); }
+  void on_start(int slot) { ranks_.push_back({.slot = slot, .pid = processes_.pid_of(slot)}); }
 
   StoppedRanks(const StoppedRanks&) = delete;
   StoppedRanks& operator=(const StoppedRanks&) = delete;
   ~StoppedRanks() { processes_.loop().cancel(timer_); }
 
   void on_exit(const ChildExit& exit) {
-    std::erase_if(ranks_, [&](const Rank& rank) { return rank.rank == exit.id; });
+    std::erase_if(ranks_, [&](const Rank& rank) { return rank.pid == exit.pid; });
   }
 
   // The SIGKILLs that came from here say so.
   void explain(std::vector<WorkerExit>& exits) const {
     for (WorkerExit& exit : exits) {
-      if (exit.signal != SIGKILL || !ended_.contains(exit.rank)) continue;
+      if (exit.signal != SIGKILL || !ended_.contains(exit.pid)) continue;
       exit.cause = cat("ended by muster (SIGKILL): it had been stopped for ", format_duration(*limit_),
                        " (--stopped-timeout)");
     }
@@ -136,7 +145,7 @@ class StoppedRanks {
 
  private:
   struct Rank {
-    int rank;
+    int slot;
     pid_t pid;
     std::optional<Clock::time_point> since{};
     bool said = false;
@@ -150,30 +159,32 @@ class StoppedRanks {
   }
 
   void look(Rank& rank) {
+    const int number = starts_.rank_in(rank.slot);
     const char state = process_status(rank.pid).state;
     if (state != 'T' && state != 't') {
-      if (std::exchange(rank.said, false)) log(LogLevel::info, cat("rank ", rank.rank, " goes on"));
+      if (std::exchange(rank.said, false)) log(LogLevel::info, cat("rank ", number, " goes on"));
       rank.since.reset();
       return;
     }
     const auto now = Clock::now();
     if (!rank.since) rank.since = now;
     if (limit_ && now - *rank.since >= *limit_) {
-      log(LogLevel::warn, cat("rank ", rank.rank, " has been stopped for ", format_duration(*limit_),
+      log(LogLevel::warn, cat("rank ", number, " has been stopped for ", format_duration(*limit_),
                               "; ending it (--stopped-timeout)"));
-      ended_.insert(rank.rank);
+      ended_.insert(rank.pid);
       ::kill(rank.pid, SIGKILL);
     } else if (!std::exchange(rank.said, true)) {
       log(LogLevel::warn,
-          cat("rank ", rank.rank, " (pid ", rank.pid, ") is stopped", state == 't' ? " by a debugger" : "",
+          cat("rank ", number, " (pid ", rank.pid, ") is stopped", state == 't' ? " by a debugger" : "",
               "; the others will wait for it; kill -CONT ", rank.pid, " continues it"));
     }
   }
 
   ProcessSet& processes_;
+  const WorkerStarts& starts_;
   std::optional<std::chrono::milliseconds> limit_;
   std::vector<Rank> ranks_;
-  std::set<int> ended_;
+  std::set<pid_t> ended_;
   EventLoop::Handle timer_ = 0;
 };
 
@@ -195,25 +206,26 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
   if (!fault.empty()) return {.exits = {}, .fault = fault};
   WorkerStarts starts(processes, output, input, inherit_fds);
   try {
-    for (const WorkerSpec& spec : specs) starts.start(spec);
+    for (size_t slot = 0; slot < specs.size(); ++slot) starts.start(static_cast<int>(slot), specs[slot]);
   } catch (const Error&) {
     processes.kill_all();
     throw;
   }
-  EarlyEnd early_end(processes, specs, rules.early_end_after);
-  StoppedRanks stopped(processes, specs, rules.stopped_for);
+  EarlyEnd early_end(processes, starts, specs.size(), rules.early_end_after);
+  StoppedRanks stopped(processes, starts, specs.size(), rules.stopped_for);
   const auto explain_all = [&](std::vector<WorkerExit>& exits) {
     explain_oom_kills(oom_kills, exits);
     stopped.explain(exits);
     name_source_lines(exits);
   };
+  size_t running = specs.size();
   std::optional<Successors> successors;
   if (rules.replacing != nullptr) {
-    successors.emplace(processes, starts, *rules.replacing, explain_all,
-                       [&](int rank) { stopped.on_start(rank); });
+    successors.emplace(processes, starts, *rules.replacing, specs.size(), explain_all, [&](int slot) {
+      stopped.on_start(slot);
+      ++running;
+    });
   }
-  std::set<int> running;
-  for (const WorkerSpec& spec : specs) running.insert(spec.rank);
   WaitRules wait{
       .stop_on_failure = !rules.goes_on,
       .grace = rules.shutdown_timeout,
@@ -223,20 +235,16 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
             early_end.on_exit(exit);
             stopped.on_exit(exit);
             if (exit.failed()) port.look();  // it may be the consequence
-            running.erase(exit.id);
-            if (running.empty()) port.stop();
-            if (rules.goes_on) say_lost(starts.in_short(exit), running.size());
+            if (--running == 0 && !successors) port.stop();
+            if (rules.goes_on) say_lost(starts.in_short(exit), running);
             if (rules.on_failure && fault.empty() && exit.failed() && exit.sent_signal == 0)
               rules.on_failure(starts.in_short(exit));
             if (successors) successors->on_exit(exit);
           },
       .is_consequence = [&](const ChildExit& exit) { return lost_a_peer(starts.explained(exit)); }};
   if (successors) {
-    wait.is_made_good = [&](const std::vector<ChildExit>& failed) {
-      if (!successors->follow(failed, running)) return false;
-      for (const ChildExit& exit : failed) running.insert(exit.id);
-      return true;
-    };
+    wait.is_made_good = [&](const std::vector<ChildExit>& failed) { return successors->follow(failed); };
+    wait.awaits_others = [&] { return successors->await_others(); };
   }
   WaitResult ended;
   try {

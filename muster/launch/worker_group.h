@@ -31,8 +31,8 @@ struct GroupRules {
   int master_port = 0;  // where rank 0 of these may listen, and nobody of another user; 0: none to watch
   // A rank that is stopped (SIGSTOP, a debugger) is named; after this long it is ended, which is a failure.
   std::optional<std::chrono::milliseconds> stopped_for = {};
-  bool goes_on = false;                  // a failure ends that rank alone, and is said
-  const Replacing* replacing = nullptr;  // a failure is followed by another process; nobody: all end
+  bool goes_on = false;            // a failure ends that rank alone, and is said
+  Replacing* replacing = nullptr;  // a failure is followed by another process; nobody: all end
   // Told at once of each rank that ended by itself and badly; what its streams hold then is not in it yet.
   std::function<void(const WorkerExit&)> on_failure = {};
 };

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kOthersVariables[] = {
     "MUSTER_DEVICE",  "MUSTER_PLAN",        "MUSTER_STORE",   "MUSTER_SECRET_FD", "MUSTER_EVENTS_FD",
     "MUSTER_RUN_DIR", "MUSTER_LOCAL_RANK",  "MUSTER_ATTEMPT", "MUSTER_SIMULATED", "MUSTER_LEASE_FD",
-    "MUSTER_TTY",     "MUSTER_SECRET_FILE", "MUSTER_AGENT",   "MUSTER_CARD",
+    "MUSTER_TTY",     "MUSTER_SECRET_FILE", "MUSTER_AGENT",   "MUSTER_CARD",      "MUSTER_AGENT_STORE",
 };
 
 std::string value_or(const Environment& environment, const char* name, const char* otherwise) {
@@ -154,6 +154,7 @@ Environment rank_environment(const Plan& plan, const RankPlan& rank, const Launc
   contract.device = spec.device;
   contract.plan = job.plan_path;
   contract.store = job.store;
+  contract.agent_store = job.agent_store;
   contract.secret_fd = job.secret_fd;
   contract.run_dir = job.work_dir;
   contract.backend = value_or(variables, "MUSTER_BACKEND", "auto");
@@ -208,6 +209,7 @@ std::vector<WorkerSpec> make_worker_specs(const Plan& plan, const LaunchOptions&
     const std::string files = cat(job.log_dir, "/", attempt, "/", rank.rank);
     WorkerSpec spec{.rank = rank.rank,
                     .local_rank = rank.local_rank,
+                    .attempt = attempt,
                     .host = rank.host,
                     .device = rank.device.id(),
                     .argv = programs[i].argv,

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/source_lines.h"
+#include "muster/store/generations.h"
 
 namespace muster {
 
@@ -51,7 +53,8 @@ std::vector<std::string> last_lines_of(const std::string& path) {
   return split(trim(text), '\n');
 }
 
-WorkerExit explain(const ChildExit& end, const WorkerSpec& spec, Clock::time_point started) {
+WorkerExit explain(const ChildExit& end, const WorkerSpec& spec, const std::string& earlier_error_file,
+                   Clock::time_point started) {
   WorkerExit exit{
       .rank = spec.rank,
       .local_rank = spec.local_rank,
@@ -67,7 +70,9 @@ WorkerExit explain(const ChildExit& end, const WorkerSpec& spec, Clock::time_poi
             std::chrono::duration_cast<std::chrono::system_clock::duration>(Clock::now() - end.at)};
   exit.cause = describe_end(exit) + (end.core_dumped ? ", core dumped" : "");
   if (!exit.failed()) return exit;
-  if (auto error = read_error_file(spec.error_file)) {
+  auto error = read_error_file(spec.error_file);
+  if (!error && !earlier_error_file.empty()) error = read_error_file(earlier_error_file);
+  if (error) {
     exit.message = std::move(error->message);
     exit.stack = std::move(error->stack);
   }
@@ -92,40 +97,70 @@ void make_log_folder(const std::vector<WorkerSpec>& specs) {
   for (const WorkerSpec& spec : specs) ::unlink(spec.error_file.c_str());
 }
 
-void WorkerStarts::start(const WorkerSpec& spec) {
-  Started started{.spec = spec, .err = {}, .pid = -1, .at = {}};
+void WorkerStarts::start(int slot, const WorkerSpec& spec) {
+  Started started{.slot = slot,
+                  .spec = spec,
+                  .process = process_name(spec.attempt, spec.rank),
+                  .out = {},
+                  .err = {},
+                  .pid = -1,
+                  .at = {}};
   const Fd terminal = spec.rank == 0 ? input_.open() : Fd();
   const int in = spec.rank != 0 ? -1 : terminal.valid() ? terminal.get() : STDIN_FILENO;
-  const Fd out = open_target(output_, spec, spec.out, STDOUT_FILENO, 0, nullptr);
+  const Fd out = open_target(output_, spec, spec.out, STDOUT_FILENO, 0, &started.out);
   const Fd err = open_target(output_, spec, spec.err, STDERR_FILENO, kTailBytes, &started.err);
   started.at = Clock::now();
-  processes_.spawn(spec.rank, {.argv = spec.argv,
-                               .program = spec.program,
-                               .environment = spec.environment,
-                               .working_directory = spec.working_directory,
-                               .stdin_fd = in,
-                               .stdout_fd = out.get(),
-                               .stderr_fd = err.get(),
-                               .inherit_fds = inherit_fds_,
-                               .cpus = spec.cpus});
-  started.pid = processes_.pid_of(spec.rank);
+  processes_.spawn(slot, {.argv = spec.argv,
+                          .program = spec.program,
+                          .environment = spec.environment,
+                          .working_directory = spec.working_directory,
+                          .stdin_fd = in,
+                          .stdout_fd = out.get(),
+                          .stderr_fd = err.get(),
+                          .inherit_fds = inherit_fds_,
+                          .cpus = spec.cpus});
+  started.pid = processes_.pid_of(slot);
   started_.push_back(std::move(started));
 }
 
 const WorkerStarts::Started& WorkerStarts::start_of(const ChildExit& end) const {
   return *std::find_if(started_.begin(), started_.end(), [&](const Started& started) {
-    return started.spec.rank == end.id && started.pid == end.pid;
+    return started.slot == end.id && started.pid == end.pid;
   });
+}
+
+size_t WorkerStarts::newest_in(int slot) const {
+  size_t at = started_.size() - 1;
+  while (started_.at(at).slot != slot) --at;
+  return at;
+}
+
+int WorkerStarts::rank_in(int slot) const {
+  return started_[newest_in(slot)].spec.rank;
+}
+
+std::string WorkerStarts::process_in(int slot) const {
+  return started_[newest_in(slot)].process;
+}
+
+// Its streams stay where they are.
+void WorkerStarts::become(int slot, const WorkerSpec& spec) {
+  Started& started = started_[newest_in(slot)];
+  started.spec.rank = spec.rank;
+  started.spec.host = spec.host;
+  started.earlier_error_file = std::exchange(started.spec.error_file, spec.error_file);
+  for (const auto& stream : {started.out, started.err})
+    if (stream) output_.set_prefix(*stream, spec.prefix);
 }
 
 WorkerExit WorkerStarts::in_short(const ChildExit& end) const {
   const Started& started = start_of(end);
-  return explain(end, started.spec, started.at);
+  return explain(end, started.spec, started.earlier_error_file, started.at);
 }
 
 WorkerExit WorkerStarts::explained(const ChildExit& end) const {
   const Started& started = start_of(end);
-  WorkerExit exit = explain(end, started.spec, started.at);
+  WorkerExit exit = explain(end, started.spec, started.earlier_error_file, started.at);
   if (!exit.failed()) return exit;
   add_lines(exit, started.err ? output_.last_lines(*started.err, kLinesWithStack)
                               : last_lines_of(started.spec.err.file));

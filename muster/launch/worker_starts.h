@@ -1,5 +1,6 @@
 // Ranks as processes of one ProcessSet: starts them with their streams, and tells what is known of their
-// ends. A rank may be started again in place of one that has ended. For run_workers alone.
+// ends. Each has a slot, which is its number in the set: a rank may be started again in the slot of one that
+// has ended, and a process may become another rank of the job. For run_workers alone.
 #pragma once
 
 #include <optional>
@@ -23,7 +24,16 @@ class WorkerStarts {
       : processes_(processes), output_(output), input_(input), inherit_fds_(std::move(inherit_fds)) {}
 
   // Rank 0 gets the launcher's standard input. Throws: SpawnError, io.
-  void start(const WorkerSpec& spec);
+  void start(int slot, const WorkerSpec& spec);
+
+  // The process that runs in the slot is this rank from now on.
+  void become(int slot, const WorkerSpec& spec);
+
+  // What it is called in a store that tells of generations.
+  std::string process_in(int slot) const;
+
+  // The rank that the slot has now, or had last.
+  int rank_in(int slot) const;
 
   // Of how the rank ended, without what it said last: its streams may hold more of it.
   WorkerExit in_short(const ChildExit& end) const;
@@ -32,12 +42,16 @@ class WorkerStarts {
 
  private:
   struct Started {
+    int slot = 0;
     WorkerSpec spec;
-    std::optional<Output::StreamId> err;
+    std::string process;
+    std::string earlier_error_file = {};  // of the rank that the process was before
+    std::optional<Output::StreamId> out, err;
     pid_t pid = -1;
     Clock::time_point at;
   };
   const Started& start_of(const ChildExit& end) const;
+  size_t newest_in(int slot) const;  // of started_
 
   ProcessSet& processes_;
   Output& output_;

@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <ctime>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <typeinfo>
 
 #include "muster/base/env.h"
@@ -17,6 +19,22 @@
 namespace muster {
 
 namespace {
+
+struct ErrorFile {
+  std::mutex mutex;
+  std::string path;  // empty: as the environment says
+};
+
+ErrorFile& error_file() {
+  static auto& file = *new ErrorFile;  // never destroyed: threads may outlive main()
+  return file;
+}
+
+std::optional<std::string> path_of_error_file() {
+  const std::lock_guard lock(error_file().mutex);
+  if (!error_file().path.empty()) return error_file().path;
+  return get_env("TORCHELASTIC_ERROR_FILE");
+}
 
 std::string name_of_type(const std::type_info& type) {
   int status = 0;
@@ -68,9 +86,14 @@ std::string describe_exception(const std::exception& error) {
   return cat(type_name(error), ": ", error.what());
 }
 
+void set_error_file(const std::string& path) {
+  const std::lock_guard lock(error_file().mutex);
+  error_file().path = path;
+}
+
 bool write_error_file(const std::string& message, const std::string& stack) noexcept {
   try {
-    const auto path = get_env("TORCHELASTIC_ERROR_FILE");
+    const auto path = path_of_error_file();
     if (!path) return false;
     nlohmann::json extra = {{"timestamp", cat(std::time(nullptr))}};
     if (!stack.empty()) extra["py_callstack"] = stack;  // torchrun's name for it

@@ -15,6 +15,9 @@ std::string describe_exception(const std::exception& error);
 // reported.
 bool write_error_file(const std::string& message, const std::string& stack = "") noexcept;
 
+// The file from now on, in place of TORCHELASTIC_ERROR_FILE: that of a rank's next generation.
+void set_error_file(const std::string& path);
+
 // Says why this rank fails, and where that was thrown: in the error file, and in the log unless the launcher
 // shows the file's content in its card. For a handler that has caught `error`, which need not be a
 // std::exception.

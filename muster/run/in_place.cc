@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -15,6 +16,7 @@
 #include "muster/comm/interrupt.h"
 #include "muster/comm/interruptible_store.h"
 #include "muster/comm/store_adapter.h"
+#include "muster/run/error_file.h"
 #include "muster/run/stop_signals.h"
 #include "muster/store/generations.h"
 #include "muster/store/open_store.h"
@@ -28,11 +30,13 @@ namespace {
 // Between a peer's end and the launcher's word of it: the launcher hears of it at once, but a large process
 // takes its time to end.
 constexpr std::chrono::seconds kAwaitGeneration{10};
+constexpr std::chrono::seconds kAwaitOfOtherHost{30};  // which may have to be given up first
+constexpr std::chrono::seconds kTryToOpen{2};
 constexpr std::chrono::milliseconds kLookForSignals{100};
 constexpr std::chrono::hours kListen{1};
 
-std::shared_ptr<Store> open_job_store(const RankEnv& env, std::chrono::milliseconds timeout) {
-  return open_store(env.store, Secret::from_environment().value_or(Secret()), timeout);
+std::shared_ptr<Store> open_job_store(const std::string& store, std::chrono::milliseconds timeout) {
+  return open_store(store, Secret::from_environment().value_or(Secret()), timeout);
 }
 
 // Whether the death of another rank explains it. LibTorch's own errors tell by their text. `interrupted`:
@@ -66,21 +70,24 @@ std::string what_on_failure() {
 }
 
 void require_interruptible(const ProcessGroup& group) {
-  if (group.backend() == "shm" || group.backend() == "gloo") return;
+  if (group.backend().starts_with("shm") || group.backend() == "gloo") return;
   throw Error(ErrorCode::invalid_argument,
               cat("--on-failure replace: expected ranks over shm or gloo, got ", group.backend(), " (rank ",
                   group.job_rank(), "); it is not supported there yet: use --max-restarts alone"));
 }
 
 InPlace::InPlace(RankEnv env, const InitOptions& init)
-    : env_(std::move(env)), init_(init), generation_(env_.attempt), newest_(env_.attempt) {
-  if (env_.store.empty()) {
+    : env_(std::move(env)),
+      init_(init),
+      process_(process_name(env_.attempt, env_.rank)),
+      newest_(env_.attempt) {
+  if (env_.agent_store.empty()) {
     throw Error(
         ErrorCode::invalid_argument,
         "MUSTER_ON_FAILURE=replace: expected a rank of muster run, got one of another launcher; unset "
         "it");
   }
-  store_ = open_job_store(env_, init_.init_timeout);
+  store_ = open_job_store(env_.agent_store, init_.init_timeout);
   const BlockedSignals blocked;  // in the thread, for good
   listener_ = std::thread([this] { listen(); });
 }
@@ -93,7 +100,7 @@ InPlace::~InPlace() {
     awaited = newest_ + 1;
   }
   try {
-    stop_waiting_for_generation(*store_, awaited, env_.rank);
+    stop_waiting_for_generation(*store_, process_, awaited);
   } catch (const std::exception&) {
     // The launcher has gone, and the listener has seen it.
   }
@@ -103,12 +110,12 @@ InPlace::~InPlace() {
 // The groups are interrupted before anybody is told: those of the next generation are made after that.
 void InPlace::listen() {
   try {
-    for (int next = generation_ + 1;;) {
-      const auto why = wait_for_generation(*store_, next, env_.rank, kListen);
+    for (int next = newest_ + 1;;) {
+      const auto generation = wait_for_generation(*store_, process_, next, kListen);
       {
         const std::lock_guard lock(mutex_);
         if (ends_) return;
-        if (!why) continue;
+        if (!generation) continue;
         is_interrupting_ = true;
       }
       interrupt_groups();
@@ -116,6 +123,7 @@ void InPlace::listen() {
       if (ends_) return;
       is_interrupting_ = false;
       newest_ = next++;
+      variables_ = generation->variables;
       changed_.notify_all();
     }
   } catch (const std::exception& error) {
@@ -126,34 +134,59 @@ void InPlace::listen() {
 
 // Whoever reads a generation's activity finds all of its ranks there.
 void InPlace::show_activity_there() const {
-  const Activity* const activity = Activity::get();
+  Activity* const activity = Activity::get();
   if (activity == nullptr) return;
-  const std::filesystem::path there = activity_path(env_.run_dir, generation_, env_.rank);
+  activity->become(env_.rank, env_.world_size);
+  const std::filesystem::path there = activity_path(env_.run_dir, env_.attempt, env_.rank);
   std::error_code ignored;  // a report without this rank is no reason to end
   std::filesystem::create_directories(there.parent_path(), ignored);
   std::filesystem::create_hard_link(activity->path(), there, ignored);
 }
 
-Rendezvous InPlace::meet() {
+// To the newest generation, as the rank that this is there.
+void InPlace::come() {
+  const int before = env_.attempt;
   {
     const std::lock_guard lock(mutex_);
-    generation_ = newest_;
+    env_ = with_generation(std::move(env_), variables_);
+    env_.attempt = newest_;
   }
-  come_to_generation(*store_, generation_, env_.rank);
-  if (generation_ != env_.attempt) show_activity_there();
-  track_groups(generation_);
-  const auto check = [this, mine = generation_] {
-    const std::lock_guard lock(mutex_);
-    if (newest_ > mine) {
-      throw Error(ErrorCode::peer_failed,
-                  cat("generation ", mine, ": expected its ranks to live, got generation ", newest_,
-                      " in place of it (rank ", env_.rank, ")"));
+  come_to_generation(*store_, process_, env_.attempt);
+  if (env_.attempt == before) return;
+  set_log_name(cat("rank ", env_.rank));
+  set_error_file(env_.error_file);
+  show_activity_there();
+}
+
+void InPlace::check_newest(int mine) const {
+  const std::lock_guard lock(mutex_);
+  if (newest_ == mine) return;
+  throw Error(ErrorCode::peer_failed,
+              cat("generation ", mine, ": expected its ranks to live, got generation ", newest_,
+                  " in place of it (rank ", env_.rank, ")"));
+}
+
+// A store of its own: what is interrupted may have lost the connections of the one before. Its host may be
+// the next to die.
+std::shared_ptr<Store> InPlace::open_meeting() const {
+  for (const Deadline deadline(init_.init_timeout);;) {
+    check_newest(env_.attempt);
+    try {
+      return open_job_store(env_.store, std::min<std::chrono::milliseconds>(kTryToOpen, deadline.left()));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unavailable) throw;
+      if (deadline.passed()) throw;
     }
-  };
-  // A store of its own: what is interrupted may have lost the connections of the one before.
-  auto store = adapt_store(open_job_store(env_, init_.init_timeout), init_.init_timeout);
-  return {.store = c10::make_intrusive<c10d::PrefixStore>(cat("muster/", generation_),
-                                                          interruptible(std::move(store), check)),
+  }
+}
+
+Rendezvous InPlace::meet() {
+  come();
+  track_groups(env_.attempt);
+  auto store = adapt_store(open_meeting(), init_.init_timeout);
+  return {.store = c10::make_intrusive<c10d::PrefixStore>(
+              cat("muster/", env_.attempt),
+              interruptible(std::move(store), [this, mine = env_.attempt] { check_newest(mine); })),
           .rank = env_.rank,
           .world_size = env_.world_size,
           .master_addr = env_.master_addr};
@@ -163,14 +196,15 @@ bool InPlace::goes_on_after(const std::exception_ptr& error) {
   bool interrupted = false;
   {
     const std::lock_guard lock(mutex_);
-    interrupted = is_interrupting_ || newest_ > generation_;
+    interrupted = is_interrupting_ || newest_ > env_.attempt;
   }
   if (!may_be_of_lost_peer(error, interrupted)) return false;
   std::unique_lock lock(mutex_);
-  const auto until = std::chrono::steady_clock::now() + kAwaitGeneration;
-  while (newest_ == generation_ && stop_signal() == 0 && std::chrono::steady_clock::now() < until)
+  const auto until =
+      std::chrono::steady_clock::now() + (env_.group_world_size > 1 ? kAwaitOfOtherHost : kAwaitGeneration);
+  while (newest_ == env_.attempt && stop_signal() == 0 && std::chrono::steady_clock::now() < until)
     changed_.wait_for(lock, kLookForSignals);
-  return newest_ > generation_;
+  return newest_ > env_.attempt;
 }
 
 }  // namespace muster

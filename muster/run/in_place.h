@@ -32,8 +32,8 @@ class InPlace {
   // it.
   Rendezvous meet();
 
-  // The generation that meet() came to last: this rank's attempt.
-  int generation() const { return generation_; }
+  // This rank as it is in the generation that meet() came to last: of which the number is its attempt.
+  const RankEnv& env() const { return env_; }
 
   // What a rank does that has caught `error`: true when there is a newer generation to come to, for which it
   // waits a few seconds where the error may be that of a lost peer. Blocking: until then.
@@ -41,16 +41,20 @@ class InPlace {
 
  private:
   void listen();
+  void come();
   void show_activity_there() const;
+  std::shared_ptr<Store> open_meeting() const;
+  void check_newest(int mine) const;
 
   RankEnv env_;
   InitOptions init_;
-  std::shared_ptr<Store> store_;
-  int generation_;
+  const std::string process_;     // process_name()
+  std::shared_ptr<Store> store_;  // of this host's launcher
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   int newest_;
+  Environment variables_;         // of this rank in the newest
   bool is_interrupting_ = false;  // the groups, for the generation after newest_
   bool ends_ = false;
   std::thread listener_;

@@ -188,7 +188,10 @@ int run_rank(RankEnv env, const RunOptions& options, const std::function<void(Co
       if (in_place->goes_on_after(std::current_exception())) continue;
       throw;
     }
-    start.env.attempt = start.env.restart_count = in_place->generation();
+    if (in_place->env().attempt != start.env.attempt) {
+      start.env = in_place->env();
+      if (const auto now = device_of_rank(start.env, surplus)) start.device = *now;
+    }
     if (const auto code = call_in_group(start, met, surplus, &*in_place, fn)) return *code;
   }
 }

@@ -1,5 +1,7 @@
 #include "muster/store/generations.h"
 
+#include <nlohmann/json.hpp>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 
@@ -7,41 +9,47 @@ namespace muster {
 
 namespace {
 
-constexpr const char* kAnnounced = "+";  // before the reason
-constexpr const char* kLeft = "-";
+constexpr const char* kLeft = "-";  // in place of what is announced
 
-std::string key_of_generation(const char* what, int generation, int rank) {
-  return cat("muster/generations/", generation, "/", what, "/", rank);
+std::string key_of_generation(const char* what, const std::string& process, int generation) {
+  return cat("muster/generations/", generation, "/", what, "/", process);
 }
 
 }  // namespace
 
-void announce_generation(Store& store, int generation, int world_size, const std::string& why) {
-  for (int rank = 0; rank < world_size; ++rank)
-    store.set(key_of_generation("why", generation, rank), kAnnounced + why);
+std::string process_name(int attempt, int rank) {
+  return cat(attempt, "/", rank);
 }
 
-bool has_come_to_generation(Store& store, int generation, int rank) {
-  return store.check({key_of_generation("come", generation, rank)});
+void announce_generation(Store& store, const std::string& process, const Generation& generation) {
+  const nlohmann::json text = {{"why", generation.why}, {"variables", generation.variables}};
+  store.set(key_of_generation("why", process, generation.number),
+            text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-void come_to_generation(Store& store, int generation, int rank) {
-  store.set(key_of_generation("come", generation, rank), "1");
+bool has_come_to_generation(Store& store, const std::string& process, int generation) {
+  return store.check({key_of_generation("come", process, generation)});
 }
 
-std::optional<std::string> wait_for_generation(Store& store, int generation, int rank,
-                                               std::chrono::milliseconds patience) {
+void come_to_generation(Store& store, const std::string& process, int generation) {
+  store.set(key_of_generation("come", process, generation), "1");
+}
+
+std::optional<Generation> wait_for_generation(Store& store, const std::string& process, int generation,
+                                              std::chrono::milliseconds patience) {
   try {
-    const std::string said = store.get(key_of_generation("why", generation, rank), patience);
-    if (said.starts_with(kAnnounced)) return said.substr(1);
+    const std::string said = store.get(key_of_generation("why", process, generation), patience);
+    if (said == kLeft) return std::nullopt;
+    const auto json = nlohmann::json::parse(said);
+    return Generation{.number = generation, .why = json.at("why"), .variables = json.at("variables")};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::timeout) throw;
   }
   return std::nullopt;
 }
 
-void stop_waiting_for_generation(Store& store, int generation, int rank) {
-  store.compare_set(key_of_generation("why", generation, rank), "", kLeft);
+void stop_waiting_for_generation(Store& store, const std::string& process, int generation) {
+  store.compare_set(key_of_generation("why", process, generation), "", kLeft);
 }
 
 }  // namespace muster

@@ -1,32 +1,43 @@
-// The generations of a job that replaces ranks in place (`muster run --on-failure replace`), as keys of its
-// store. A generation is a set of ranks that work together: where some have failed, the launcher announces
-// the next one, to which the others come without ending. Its number is the attempt's (MUSTER_ATTEMPT).
+// The generations of a job that replaces ranks in place (`muster run --on-failure replace`), as keys of the
+// store that each host's launcher serves. A generation is a set of ranks that work together: where some have
+// failed, or hosts come or go, the launchers announce the next one, to which the others come without ending.
+// Its number is the attempt's (MUSTER_ATTEMPT).
 #pragma once
 
 #include <chrono>
-#include <memory>
 #include <optional>
 #include <string>
 
+#include "muster/base/rank_env.h"
 #include "muster/store/store.h"
 
 namespace muster {
 
-// The launcher: rank by rank, since each waits for a key of its own. `why` is for people.
-void announce_generation(Store& store, int generation, int world_size, const std::string& why);
+// What a process that is to come to the next generation is told.
+struct Generation {
+  int number = 0;
+  std::string why = {};        // for people
+  Environment variables = {};  // of the rank that it is there (generation_variables)
+};
 
-// The launcher: whether the rank has come, which need not mean that all have found each other.
-bool has_come_to_generation(Store& store, int generation, int rank);
+// What a process is called here: by the rank and attempt that it was started as, whatever it is by now.
+std::string process_name(int attempt, int rank);
+
+// The launcher: to one process, since each waits for a key of its own.
+void announce_generation(Store& store, const std::string& process, const Generation& generation);
+
+// The launcher: whether it has come, which need not mean that all have found each other.
+bool has_come_to_generation(Store& store, const std::string& process, int generation);
 
 // A rank: it has come to this generation.
-void come_to_generation(Store& store, int generation, int rank);
+void come_to_generation(Store& store, const std::string& process, int generation);
 
-// A rank: why there is this generation; nothing when it is not announced within `patience`, or the rank has
-// said that it listens no more. Blocking: until then.
-std::optional<std::string> wait_for_generation(Store& store, int generation, int rank,
-                                               std::chrono::milliseconds patience);
+// A rank: what is announced of this generation; nothing when it is not announced within `patience`, or the
+// rank has said that it listens no more. Blocking: until then.
+std::optional<Generation> wait_for_generation(Store& store, const std::string& process, int generation,
+                                              std::chrono::milliseconds patience);
 
 // A rank, from any thread: a wait for this generation ends, now or when it begins.
-void stop_waiting_for_generation(Store& store, int generation, int rank);
+void stop_waiting_for_generation(Store& store, const std::string& process, int generation);
 
 }  // namespace muster

@@ -92,6 +92,10 @@ class Output::Stream {
     file_.reset();
   }
 
+  void set_prefix(const std::string& prefix) {
+    if (!options_.prefix.empty()) options_.prefix = prefix;
+  }
+
   const std::string& tail() const { return tail_; }
   size_t shown_until() const { return shown_until_; }
   bool reads_nothing_else() const { return options_.file.empty() && options_.tail_bytes == 0; }
@@ -314,6 +318,10 @@ void Output::redraw_live(const std::string& above) {
 
 std::string Output::erase_live() {
   return std::exchange(live_drawn_, false) ? LiveLines::erase() : std::string();
+}
+
+void Output::set_prefix(StreamId id, const std::string& prefix) {
+  streams_.at(id)->set_prefix(prefix);
 }
 
 void Output::finish(const std::function<bool()>& hurry) {

@@ -42,6 +42,9 @@ class Output {
   // Throws: io when the pipe or the file cannot be made.
   Opened open(StreamOptions options);
 
+  // From now on its lines on the console begin so, where they had a prefix before.
+  void set_prefix(StreamId id, const std::string& prefix);
+
   // Takes what the pipes hold now, closes them, and empties the consoles. For when the writers have ended.
   // Blocking: as long as somebody reads the console, or holds its pipe (Console::flush, `hurry` too).
   void finish(const std::function<bool()>& hurry = {});

@@ -252,19 +252,25 @@ size_t ProcessSet::num_running() const {
       std::count_if(members_.begin(), members_.end(), [](const auto& member) { return !member->exit; }));
 }
 
+bool ProcessSet::goes_on() const {
+  if (num_running() > 0) return true;
+  return phase_ == Phase::running && rules_.awaits_others &&
+         (first_failure_ != kNone || rules_.awaits_others());
+}
+
 WaitResult ProcessSet::wait_all(const WaitRules& rules) {
   rules_ = rules;
   if (phase_ == Phase::running && result_.stopped_by != 0) stop(result_.stopped_by);
   auto next_reap = Clock::now() + kReapEvery;
-  while (num_running() > 0) {
+  while (goes_on()) {
     loop_.run_once(std::min({deadline_.value_or(next_reap), rules_.until.value_or(next_reap), next_reap}));
     const auto now = Clock::now();
     if (phase_ == Phase::running && rules_.until && now >= *rules_.until) {
       // What has failed until now is the reason, even when it is still asked what came first.
-      result_.timed_out = first_failure_ == kNone && num_running() > 0;
+      result_.timed_out = first_failure_ == kNone && goes_on();
       stop(SIGTERM);
     }
-    if (deadline_ && now >= *deadline_ && num_running() > 0 && on_timeout()) break;
+    if (deadline_ && now >= *deadline_ && goes_on() && on_timeout()) break;
     if (now >= next_reap) {
       for (const pid_t pid : leftovers()) ::waitpid(pid, nullptr, WNOHANG);
       next_reap = now + kReapEvery;

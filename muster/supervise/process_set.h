@@ -58,6 +58,9 @@ struct WaitRules {
   // has been dealt with and the rest goes on, with what was spawned in their place. What they have left in
   // their process groups is killed then.
   std::function<bool(const std::vector<ChildExit>&)> is_made_good = {};
+  // Whether others are to be spawned yet: then a set in which nothing runs goes on, and is_made_good is asked
+  // of the last failures too.
+  std::function<bool()> awaits_others = {};
   // Where children are ended in another way than by a signal: called instead of passing the first stop signal
   // on. They have the grace all the same.
   std::function<void(int signal)> on_stop = {};
@@ -136,6 +139,7 @@ class ProcessSet {
   bool awaits_an_end() const;
   bool awaits_a_cause() const;
   size_t num_running() const;
+  bool goes_on() const;
   WaitResult finish();
   void sweep();
   bool is_in_a_group(pid_t pid) const;

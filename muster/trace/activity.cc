@@ -318,6 +318,11 @@ void Activity::set_software(const ActivitySoftware& software) noexcept {
   put_text(header.device_name, sizeof(header.device_name), software.device_name.c_str());
 }
 
+void Activity::become(int rank, int world_size) noexcept {
+  put(file_->header.rank, static_cast<int32_t>(rank));
+  put(file_->header.world_size, static_cast<int32_t>(world_size));
+}
+
 void Activity::set_stack_signal(int signal) noexcept {
   put(file_->header.stack_signal, static_cast<uint32_t>(signal));
 }

@@ -80,6 +80,9 @@ class Activity {
   void close() noexcept;  // the rank leaves its function
 
   void set_software(const ActivitySoftware& software) noexcept;
+  // The process is another rank from now on, in the job's next generation.
+  void become(int rank, int world_size) noexcept;
+
   void set_stack_signal(int signal) noexcept;  // this process answers it
 
   // From now on every span and call is an event too, in a file that lies at `path` and stays until the end of

@@ -51,6 +51,7 @@ void Checkpoints::keep(int64_t step) {
   TrainingState state = training_state();
   state.parts = saved_parts();
   KeptState kept{.image = image_of(state, {.step = step}, group_.size()),
+                 .rank = group_.rank(),
                  .model_of_rank0 = {},
                  .parts_of_rank0 = {},
                  .begun_by = begun_by_,
@@ -76,6 +77,13 @@ bool Checkpoints::restore_from_memory() {
   const auto where = find_newest_kept(group_, kept);
   if (!where) return false;
   share_newest_kept(group_, *where, kept);
+  const int ranks_then = kept.newest()->image.world_size;
+  if (ranks_then != group_.size() || kept.newest()->rank != group_.rank()) {
+    KeptState now = as_rank0_had_it(*kept.newest());
+    now.image.world_size = group_.size();
+    now.rank = group_.rank();
+    kept.keep(now);
+  }
   const KeptState& state = *kept.newest();
   const CheckpointImage& image = state.image;
   const std::string name = cat("step ", where->step, " in memory");
@@ -101,7 +109,7 @@ bool Checkpoints::restore_from_memory() {
   path_ = state.path;
   if (group_.rank() == 0)
     log(LogLevel::info,
-        cat("resume: ", name,
+        cat("resume: ", name, ranks_then == group_.size() ? "" : cat(" of ", ranks_then, " ranks"),
             where->others.empty() ? ""
                                   : cat(", from rank ", where->source, " to rank",
                                         where->others.size() == 1 ? " " : "s ", join(where->others, ", "))));

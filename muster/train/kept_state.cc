@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "muster/base/env.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/safetensors_dtype.h"
@@ -65,7 +66,7 @@ KeptState room_by_head(const std::string& text) {
 
 // In the order of names, which is the same on all ranks.
 template <class Each>
-void for_each_tensor(const CheckpointImage& image, const Each& each) {
+void for_each_kept(const CheckpointImage& image, const Each& each) {
   const auto all_of = [&](const NamedTensors& tensors) {
     for (const auto& [name, tensor] : tensors)
       if (tensor.numel() > 0) each(tensor);
@@ -73,14 +74,6 @@ void for_each_tensor(const CheckpointImage& image, const Each& each) {
   all_of(image.model);
   if (image.optimizer) all_of(image.optimizer->tensors);
   all_of(image.parts);
-}
-
-// The same as rank 0 has it.
-KeptState as_rank0_has_it(const KeptState& mine) {
-  KeptState state = mine;
-  for (const auto& [name, tensor] : mine.model_of_rank0) state.image.model[name] = tensor;
-  for (const auto& [name, tensor] : mine.parts_of_rank0) state.image.parts[name] = tensor;
-  return state;
 }
 
 // As bytes, since no backend moves every dtype.
@@ -94,7 +87,7 @@ KeptStates& KeptStates::of(const std::string& folder, int rank) {
   static std::mutex mutex;
   static auto& all = *new std::map<std::pair<std::string, int>, KeptStates>;  // never destroyed
   const std::lock_guard lock(mutex);
-  return all[{folder, rank}];
+  return all[{folder, get_env("RANK") ? 0 : rank}];
 }
 
 void KeptStates::keep(const KeptState& state) {
@@ -102,9 +95,19 @@ void KeptStates::keep(const KeptState& state) {
   copy_image(state.image, state_.image);
   state_.model_of_rank0 = state.model_of_rank0;
   state_.parts_of_rank0 = state.parts_of_rank0;
+  state_.rank = state.rank;
   state_.begun_by = state.begun_by;
   state_.path = state.path;
   is_whole_ = true;
+}
+
+KeptState as_rank0_had_it(const KeptState& mine) {
+  KeptState state = mine;
+  for (const auto& [name, tensor] : mine.model_of_rank0) state.image.model[name] = tensor;
+  for (const auto& [name, tensor] : mine.parts_of_rank0) state.image.parts[name] = tensor;
+  state.model_of_rank0.clear();
+  state.parts_of_rank0.clear();
+  return state;
 }
 
 // A rank has come to keep step n only when all have done it, since that asks all of them for their parts. So
@@ -126,16 +129,17 @@ std::optional<KeptWhere> find_newest_kept(ProcessGroup& group, const KeptStates&
 void share_newest_kept(ProcessGroup& group, const KeptWhere& where, KeptStates& mine) {
   if (where.others.empty()) return;
   const bool is_source = group.rank() == where.source;
-  const KeptState given = is_source ? as_rank0_has_it(*mine.newest()) : KeptState();
+  const KeptState given = is_source ? as_rank0_had_it(*mine.newest()) : KeptState();
   std::string head = is_source ? head_of(given) : std::string();
   group.broadcast_bytes(head, where.source);
   if (is_source) {
     for (const int to : where.others)
-      for_each_tensor(given.image, [&](const at::Tensor& tensor) { group.send(bytes_in(tensor), to); });
+      for_each_kept(given.image, [&](const at::Tensor& tensor) { group.send(bytes_in(tensor), to); });
   } else if (std::find(where.others.begin(), where.others.end(), group.rank()) != where.others.end()) {
-    const KeptState state = room_by_head(head);
-    for_each_tensor(state.image,
-                    [&](const at::Tensor& tensor) { group.recv(bytes_in(tensor), where.source); });
+    KeptState room = room_by_head(head);
+    room.rank = group.rank();
+    const KeptState& state = room;
+    for_each_kept(state.image, [&](const at::Tensor& tensor) { group.recv(bytes_in(tensor), where.source); });
     mine.keep(state);
   }
 }

@@ -14,6 +14,7 @@ namespace muster {
 
 struct KeptState {
   CheckpointImage image;  // its position.step says of which step
+  int rank = 0;           // that kept it
   // What rank 0 has otherwise, of buffers and of parts: a rank that has nothing begins with rank 0's.
   NamedTensors model_of_rank0, parts_of_rank0;
   std::string begun_by;  // the run that the training began in
@@ -22,7 +23,8 @@ struct KeptState {
 
 class KeptStates {
  public:
-  // This process's of the training whose checkpoints are in `folder`, of one rank.
+  // This process's of the training whose checkpoints are in `folder`. A process that a launcher has started
+  // as a rank has one, whichever rank it comes to be; else ranks may be threads, and `rank` tells them apart.
   static KeptStates& of(const std::string& folder, int rank);
 
   // Copies the image into memory that is used again and again.
@@ -41,6 +43,9 @@ struct KeptWhere {
   int source = 0;           // the first rank that has it
   std::vector<int> others;  // the ranks that have not
 };
+
+// The state as rank 0 had it: what a rank begins with that was none, or another one, or one of more or fewer.
+KeptState as_rank0_had_it(const KeptState& mine);
 
 // Nothing where no rank has any. Collective: yes.
 std::optional<KeptWhere> find_newest_kept(ProcessGroup& group, const KeptStates& mine);

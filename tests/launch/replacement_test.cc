@@ -18,17 +18,15 @@ WorkerExit killed_rank(int rank) {
 }
 
 TEST(ObstacleToReplacing, NoneWhereOthersGoOn) {
-  EXPECT_EQ(obstacle_to_replacing({.failed = {killed_rank(2)}, .to_start = {2}, .left = {0, 1}}), "");
+  EXPECT_EQ(obstacle_to_replacing({.failed = {killed_rank(2)}, .left = {0, 1}}), "");
 }
 
 TEST(ObstacleToReplacing, NobodyIsLeft) {
-  EXPECT_EQ(obstacle_to_replacing({.failed = {killed_rank(0)}, .to_start = {0}, .left = {}}),
-            "no rank is left to go on");
+  EXPECT_EQ(obstacle_to_replacing({.failed = {killed_rank(0)}, .left = {}}), "no rank is left to go on");
 }
 
 TEST(ObstacleToReplacing, OneHasEnded) {
-  const RankFailures failures{
-      .failed = {killed_rank(2)}, .to_start = {2}, .left = {1}, .some_have_ended = true};
+  const RankFailures failures{.failed = {killed_rank(2)}, .left = {1}, .some_have_ended = true};
   EXPECT_EQ(obstacle_to_replacing(failures), "another rank has ended already");
 }
 
@@ -37,17 +35,15 @@ TEST(ObstacleToReplacing, ARankThatLeavesForTheSakeOfAnotherCannotCome) {
   consequence.rank = 1;
   consequence.exit_code = 1;
   consequence.message = "peer_failed: all_reduce #3: rank 2 (process 7) ended";
-  const RankFailures failures{.failed = {killed_rank(2), consequence}, .to_start = {1, 2}, .left = {0}};
+  const RankFailures failures{.failed = {killed_rank(2), consequence}, .left = {0}};
   EXPECT_THAT(obstacle_to_replacing(failures), HasSubstr("rank 1 ended because it had lost another"));
 }
 
 TEST(DescribeReplacing, SaysWhatFailedAndWhatIsDone) {
-  const RankFailures one{.failed = {killed_rank(2)}, .to_start = {2}, .left = {0, 1}};
-  EXPECT_EQ(describe_replacing(one, milliseconds(0), 1, 3),
+  EXPECT_EQ(describe_replacing({killed_rank(2)}, milliseconds(0), 1, 3),
             "rank 2: killed by SIGKILL; a replacement is started, the others keep their processes "
             "(1 of 3 restarts)");
-  const RankFailures two{.failed = {killed_rank(2), killed_rank(0)}, .to_start = {0, 2}, .left = {1}};
-  EXPECT_EQ(describe_replacing(two, milliseconds(2'000), 2, 3),
+  EXPECT_EQ(describe_replacing({killed_rank(2), killed_rank(0)}, milliseconds(2'000), 2, 3),
             "rank 2: killed by SIGKILL, rank 0: killed by SIGKILL; replacements are started in 2.0s, the "
             "others keep their processes (2 of 3 restarts)");
 }

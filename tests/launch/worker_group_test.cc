@@ -138,25 +138,60 @@ TEST(RunWorkers, StartsOthersInPlaceOfRanksThatFail) {
   const ScratchFolder folder;
   std::vector<std::set<int>> left;
   Replacing replacing;
-  replacing.replace = [&](const RankFailures& failures) -> std::optional<Replacements> {
+  std::vector<std::string> told;
+  replacing.replace = [&](const RankFailures& failures) {
     EXPECT_EQ(failures.failed.at(0).signal, SIGKILL);
     left.push_back(failures.left);
     const char* const next = left.size() == 1 ? "kill -KILL $$" : "touch replaced";
-    return Replacements{.specs = {shells({"", next}, folder)[1]}, .pause = milliseconds(left.size())};
+    replacing.go_on({.number = static_cast<int>(left.size()),
+                     .specs = shells({"", next}, folder),
+                     .pause = milliseconds(left.size())});
+    return true;
   };
-  replacing.has_come = [](int) { return true; };
+  replacing.announce = [&](const std::string& process, const NextGeneration& next, const WorkerSpec& spec) {
+    told.push_back(cat(process, " is rank ", spec.rank, " of ", next.number));
+  };
+  replacing.has_come = [](const std::string&, int) { return true; };
   ProcessSet processes;
   const auto specs = shells({"until [ -e replaced ]; do :; done", "kill -KILL $$"}, folder);
   const GroupResult result = run_workers(processes, specs, {}, {.replacing = &replacing});
   EXPECT_THAT(left, testing::ElementsAre(std::set<int>{0}, std::set<int>{0}));
+  EXPECT_THAT(told, testing::ElementsAre("0/0 is rank 0 of 1", "0/0 is rank 0 of 2"));
   ASSERT_EQ(result.exits.size(), 2u) << "those that were replaced are not among them";
   for (const WorkerExit& exit : result.exits) EXPECT_FALSE(exit.failed());
+}
+
+// The last process has died when it is decided that all go on: as another rank, which is then what is told of
+// its end.
+TEST(RunWorkers, WaitsForADecisionWhenNobodyRuns) {
+  const ScratchFolder folder;
+  ProcessSet processes;
+  Replacing replacing;
+  int asked = 0;
+  replacing.replace = [&](const RankFailures& failures) {
+    EXPECT_EQ(failures.failed.at(0).rank, asked == 0 ? 0 : 5);
+    if (++asked == 2) return false;
+    processes.loop().call_at(Clock::now() + milliseconds(50), [&] {
+      auto specs = shells({"exit 9"}, folder);
+      specs[0].rank = 5;
+      replacing.go_on({.number = 1, .specs = specs});
+    });
+    return true;
+  };
+  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {};
+  replacing.has_come = [](const std::string&, int) { return true; };
+  const GroupResult result =
+      run_workers(processes, shells({"kill -KILL $$"}, folder), {}, {.replacing = &replacing});
+  EXPECT_EQ(asked, 2);
+  ASSERT_EQ(result.exits.size(), 1u);
+  EXPECT_EQ(result.exits[0].rank, 5);
+  EXPECT_EQ(result.exits[0].exit_code, 9);
 }
 
 TEST(RunWorkers, EndsAllWhereARankIsNotReplaced) {
   const ScratchFolder folder;
   Replacing replacing;
-  replacing.replace = [](const RankFailures&) { return std::nullopt; };
+  replacing.replace = [](const RankFailures&) { return false; };
   ProcessSet processes;
   const auto specs = shells({"exec sleep 100", "exit 4"}, folder);
   const GroupResult result = run_workers(processes, specs, {}, {.replacing = &replacing});
@@ -170,12 +205,14 @@ TEST(RunWorkers, EndsARankThatDoesNotComeBack) {
   std::vector<std::string> causes;
   Replacing replacing;
   replacing.patience = milliseconds(10);
-  replacing.replace = [&](const RankFailures& failures) -> std::optional<Replacements> {
+  replacing.replace = [&](const RankFailures& failures) {
     causes.push_back(failures.failed.at(0).cause);
-    if (causes.size() == 2) return std::nullopt;
-    return Replacements{.specs = {shells({"", "exec sleep 100"}, folder)[1]}};
+    if (causes.size() == 2) return false;
+    replacing.go_on({.number = 1, .specs = shells({"", "exec sleep 100"}, folder)});
+    return true;
   };
-  replacing.has_come = [](int) { return false; };
+  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {};
+  replacing.has_come = [](const std::string&, int) { return false; };
   ProcessSet processes;
   const auto specs = shells({"exec sleep 100", "kill -KILL $$"}, folder);
   run_workers(processes, specs, {}, {.replacing = &replacing});

@@ -3,7 +3,10 @@
 //
 //   elastic_probe [--steps N] [--every N] [--background] [--keep N] [--samples FOLDER] [--divided]
 //                 [--kill RANK@STEP[/GENERATION | /*][:PLACE]]… [--throw RANK@STEP | all@STEP] [--hang
-//                 RANK@STEP]
+//                 RANK@STEP] [--kill-host RANK@STEP] [--stay all@STEP]
+//
+// --kill-host kills the launcher of the rank's host, and so all ranks there; at --stay the ranks meet again
+// and again after the step, until they are interrupted; with the place `go` until the file `go` is there.
 //
 // PLACE: step (after the step, before it is kept: the default), backward, keep (while others keep it), save
 // (while rank 0 writes), restore (before the ranks compare what they have), join (before the group is made,
@@ -40,7 +43,7 @@ struct Plan {
   bool background = false;
   bool divided = false;
   std::string samples;
-  std::vector<Kill> kills, throws, hangs;
+  std::vector<Kill> kills, throws, hangs, host_kills, stays;
 };
 
 // "2@7/1:backward", "all@3"
@@ -76,6 +79,21 @@ void die() {
   std::printf("killed at %.6f\n", now());
   std::fflush(stdout);
   std::raise(SIGKILL);
+}
+
+// Dies with its launcher.
+void kill_host() {
+  std::printf("killed at %.6f\n", now());
+  std::fflush(stdout);
+  ::kill(::getppid(), SIGKILL);
+  for (;;) ::pause();
+}
+
+void wait_for_go(muster::Context& ctx) {
+  for (std::string is_there; is_there.empty();) {
+    if (ctx.rank() == 0 && std::ifstream("go")) is_there = "yes";
+    ctx.process_group().broadcast_bytes(is_there, 0);
+  }
 }
 
 void die_if_here(const Plan& plan, muster::Context& ctx, int64_t step, const char* place) {
@@ -147,6 +165,7 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
     ema.update();
     deadly.step = done;
     die_if_here(plan, ctx, done, "step");
+    if (is_here(plan.host_kills, ctx, done, "step")) kill_host();
     if (is_here(plan.throws, ctx, done, "step")) throw std::runtime_error("a bug of its own");
     if (is_here(plan.hangs, ctx, done, "step")) ::pause();
     note_samples(plan, ctx, done, samples);
@@ -154,6 +173,8 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
     if (ctx.rank() == 0) std::printf("step %ld at %.6f\n", static_cast<long>(done), now());
     std::fflush(stdout);
     die_if_here(plan, ctx, done, "save");
+    while (is_here(plan.stays, ctx, done, "step")) ctx.process_group().barrier();
+    if (is_here(plan.stays, ctx, done, "go")) wait_for_go(ctx);
   }
   checkpoints.finish();
   double sum = 0;
@@ -179,6 +200,8 @@ int main(int argc, char** argv) {
     if (flag == "--samples") plan.samples = value();
     if (flag == "--kill") plan.kills.push_back(kill_of(value()));
     if (flag == "--throw") plan.throws.push_back(kill_of(value()));
+    if (flag == "--kill-host") plan.host_kills.push_back(kill_of(value()));
+    if (flag == "--stay") plan.stays.push_back(kill_of(value()));
     if (flag == "--hang") plan.hangs.push_back(kill_of(value()));
   }
   // Before the ranks of the generation have met.

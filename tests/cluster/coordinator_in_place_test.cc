@@ -1,0 +1,165 @@
+// What the coordinator does with `--on-failure replace`: rounds in which processes go on.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include "tests/cluster/coordinator_world.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+CoordinatorRules in_place(CoordinatorRules rules) {
+  rules.replaces = true;
+  if (rules.max_hosts == 3) rules.last_call = milliseconds(0);
+  return rules;
+}
+
+// Two hosts of one rank each, in round 1.
+struct TwoHosts : World {
+  explicit TwoHosts(CoordinatorRules rules) : World(in_place(std::move(rules))) {
+    join("a", 0);
+    const auto orders = join("b", 1);
+    EXPECT_EQ(orders.back().kind, Order::Kind::start);
+    EXPECT_FALSE(orders.back().in_place);
+  }
+};
+
+TEST(CoordinatorInPlace, AFailureBeginsARoundInWhichTheOthersGoOn) {
+  TwoHosts world(fixed(2, 3));
+  const auto orders = world.fail("b", 1, failure_of(1, "b", 0, SIGKILL));
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].kind, Order::Kind::start);
+  EXPECT_TRUE(orders[0].in_place);
+  EXPECT_EQ(orders[0].round, 2);
+  EXPECT_EQ(orders[0].restart_count, 1);
+  EXPECT_EQ(orders[0].pause.count(), 0);
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-a", "id-b"));
+  EXPECT_THAT(orders[0].exits, SizeIs(1));
+  EXPECT_THAT(world.said().back(),
+              HasSubstr("a replacement is started, the others keep their processes (1 of 3"));
+  EXPECT_THAT(world.end("a", 2), IsEmpty());
+  EXPECT_EQ(world.end("b", 2).at(0).exit_code, 0);
+}
+
+TEST(CoordinatorInPlace, FailuresOfARoundThatIsOverAreItsHostsToStart) {
+  TwoHosts world(fixed(2, 3));
+  world.fail("b", 1, failure_of(1, "b", 0, SIGKILL));
+  EXPECT_THAT(world.fail("a", 1, failure_of(0, "a", 0, SIGKILL)), IsEmpty());
+  const auto again = world.fail("a", 2, failure_of(0, "a", 0, SIGKILL));
+  ASSERT_THAT(again, SizeIs(1));
+  EXPECT_EQ(again[0].round, 3);
+  EXPECT_EQ(again[0].pause, milliseconds(1'000)) << "two in a minute";
+}
+
+TEST(CoordinatorInPlace, EndsAllWhereTheBudgetIsUsedUp) {
+  TwoHosts world(fixed(2, 1));
+  world.fail("b", 1, failure_of(1, "b", 0, SIGKILL));
+  const auto orders = world.fail("b", 2, failure_of(1, "b", 0, SIGKILL));
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].kind, Order::Kind::stop);
+}
+
+TEST(CoordinatorInPlace, RanksThatEndForTheSakeOfAnotherCannotGoOn) {
+  TwoHosts world(fixed(2, 3));
+  WorkerExit consequence = failure_of(0, "a", 1);
+  consequence.message = "peer_failed: all_reduce #3: rank 1 ended";
+  EXPECT_EQ(world.fail("a", 1, consequence).at(0).kind, Order::Kind::stop);
+  EXPECT_THAT(world.said().back(),
+              HasSubstr("not replaced in place: rank 0 ended because it had lost another"));
+}
+
+TEST(CoordinatorInPlace, RanksThatHaveStoppedAreNotReplaced) {
+  TwoHosts world(fixed(2, 3));
+  EXPECT_EQ(world.fail("a", 1, failure_of(0, "a", 75)).at(0).kind, Order::Kind::stop);
+}
+
+TEST(CoordinatorInPlace, TheOthersGoOnWithoutAHostThatIsLost) {
+  TwoHosts world(between(1, 2));
+  const auto orders = world.lose("a");
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_TRUE(orders[0].in_place);
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-b"));
+  EXPECT_THAT(orders[0].plan.ranks, SizeIs(1));
+  EXPECT_EQ(orders[0].store, "tcp://10.0.0.b:1");
+  EXPECT_EQ(orders[0].restart_count, 0) << "which costs nothing";
+  EXPECT_THAT(world.said().back(),
+              HasSubstr("the others keep their processes: 1 rank goes on in place of 2"));
+}
+
+TEST(CoordinatorInPlace, ASpareHostTakesThePlaceOfOneThatIsLost) {
+  TwoHosts world(between(1, 2));
+  EXPECT_THAT(world.join("c"), IsEmpty());
+  const auto orders = world.lose("b");
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_TRUE(orders[0].in_place);
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-a", "id-c"));
+}
+
+TEST(CoordinatorInPlace, AHostThatJoinsComesToTheOthers) {
+  CoordinatorRules rules = in_place(between(1, 2));
+  rules.last_call = milliseconds(0);
+  World world(rules);
+  EXPECT_FALSE(world.join("a").back().in_place);
+  const auto orders = world.join("b");
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_TRUE(orders[0].in_place);
+  EXPECT_THAT(orders[0].hosts, ElementsAre("id-a", "id-b"));
+}
+
+TEST(CoordinatorInPlace, WithTooFewHostsAllEndAndWait) {
+  TwoHosts world(between(2, 3));
+  EXPECT_EQ(world.lose("b").at(0).kind, Order::Kind::stop);
+  EXPECT_THAT(world.said().back(),
+              HasSubstr("do not go on in place: expected 2 hosts at least (--nnodes), got 1"));
+}
+
+TEST(CoordinatorInPlace, NobodyGoesOnWhereAHostsRanksHaveEnded) {
+  TwoHosts world(between(1, 2));
+  world.end("a", 1);
+  EXPECT_EQ(world.lose("b").at(0).kind, Order::Kind::stop);
+  EXPECT_THAT(world.said().back(), HasSubstr("the ranks of host a (10.0.0.a) have ended already"));
+}
+
+// A host that leaves by a signal: its ranks were killed, or they have stopped, and all others with them.
+TEST(CoordinatorInPlace, AHostThatLeavesIsDoneWithout) {
+  TwoHosts world(between(1, 2));
+  const auto orders = world.report({.kind = Report::Kind::ended,
+                                    .from = "id-b",
+                                    .round = 1,
+                                    .exits = {failure_of(1, "b", 0, SIGTERM)},
+                                    .stopped_by = SIGTERM});
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_TRUE(orders[0].in_place);
+  TwoHosts stopping(between(1, 2));
+  const auto stop = stopping.report({.kind = Report::Kind::ended,
+                                     .from = "id-b",
+                                     .round = 1,
+                                     .exits = {failure_of(1, "b", 75)},
+                                     .stopped_by = SIGTERM});
+  EXPECT_EQ(stop.at(0).kind, Order::Kind::stop);
+}
+
+// Every host of an elastic job got a signal, and all ranks have stopped after the same step.
+TEST(CoordinatorInPlace, AJobOfWhichAllHostsStopHasStopped) {
+  TwoHosts world(between(1, 2));
+  const auto stopped = [&](const std::string& host, int rank) {
+    return world.report({.kind = Report::Kind::ended,
+                         .from = "id-" + host,
+                         .round = 1,
+                         .exits = {failure_of(rank, host, 75)},
+                         .stopped_by = SIGTERM});
+  };
+  stopped("a", 0);
+  const auto orders = stopped("b", 1);
+  ASSERT_FALSE(orders.empty());
+  EXPECT_EQ(orders.back().kind, Order::Kind::finish);
+  EXPECT_EQ(orders.back().exit_code, 75);
+}
+
+}  // namespace
+}  // namespace muster

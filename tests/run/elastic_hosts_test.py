@@ -1,0 +1,236 @@
+"""The same on several hosts, which are agents on this machine whose ranks take themselves to be on hosts of their own (MUSTER_HOST_ID): ranks
+that are killed, hosts that are lost, and hosts that join, while the others keep their processes."""
+import collections
+import pathlib
+import re
+import socket
+import subprocess
+import time
+import types
+import unittest
+
+from elastic_test import ELASTIC_PROBE, Elastic
+from program_case import MUSTER, processes_of
+
+# A host that is only slow is not given up: connections tell of those that die.
+PATIENT = "keep_alive_interval=60,keep_alive_max_attempt=10"
+
+
+class OnHosts(Elastic):
+    def setUp(self):
+        super().setUp()
+        holder = socket.socket()  # holds the port, and never listens
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        self.addCleanup(holder.close)
+        self.endpoint = f"127.0.0.1:{holder.getsockname()[1]}"
+        self.agents = []
+        self.jobs = 0
+
+    def agent(self, number, *argv, nnodes="2", nproc=2, replace=True, last_call=0, flags=(), **env):
+        """Host `number`'s muster run, its output in files, so that nobody waits for a reader."""
+        elastic = ":" in nnodes
+        place = ["--rdzv-backend", "c10d", "--rdzv-conf", f"last_call_timeout={last_call},{PATIENT}"] if elastic else ["--node-rank", str(number)]
+        on_failure = ["--on-failure", "replace"] if replace else []
+        name = f"{self.folder}/{self.jobs}.{number}"
+        with open(f"{name}.out", "w") as out, open(f"{name}.err", "w") as err:
+            agent = subprocess.Popen([MUSTER, "run", "-q", "--run-dir", f"{self.folder}/run{self.jobs}", "--nnodes", nnodes, *place, "-n", str(nproc),
+                                      "--rdzv-endpoint", self.endpoint, "--shutdown-timeout", "2", *on_failure, *flags, ELASTIC_PROBE, *argv],
+                                     cwd=self.folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL,
+                                     env=self.environment(MUSTER_HOST_ID=f"host{number}", MUSTER_RUNTIME_DIR=self.folder, **env))
+        agent.files = [f"{name}.out", f"{name}.err"]
+        self.agents.append(agent)
+        self.addCleanup(agent.wait)
+        self.addCleanup(agent.kill)
+        return agent
+
+    def said(self):
+        return types.SimpleNamespace(**{stream: "".join(pathlib.Path(agent.files[i]).read_text() for agent in self.agents)
+                                        for i, stream in enumerate(("stdout", "stderr"))})
+
+    def wait_until_said(self, pattern, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not re.search(pattern, (said := self.said()).stdout + said.stderr):
+            self.assertLess(time.monotonic(), deadline, said.stdout + said.stderr)
+            time.sleep(0.02)
+
+    def finish(self, seconds=100):
+        deadline = time.monotonic() + seconds
+        codes = []
+        for agent in self.agents:
+            try:
+                codes.append(agent.wait(max(0.1, deadline - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                said = self.said()
+                self.fail(f"{agent.args}: no end in {seconds} s\n{said.stdout}\n{said.stderr}")
+        while (left := processes_of(self.folder)) and time.monotonic() < deadline:
+            time.sleep(0.02)  # of an agent that was killed
+        self.assertEqual(left, [], "processes left running")
+        done = self.said()
+        done.codes = codes
+        self.agents = []
+        self.jobs += 1
+        return done
+
+    def train(self, *argv, hosts=2, **more):
+        for number in range(hosts):
+            self.agent(number, *argv, **more)
+        return self.finish()
+
+    def ends(self, done, lost=0):
+        """The last line of each rank; all agents but so many that were killed have ended well."""
+        self.assertEqual(sorted(done.codes), [-9] * lost + [0] * (len(done.codes) - lost), done.stdout + done.stderr)
+        return sorted(set(re.findall(r"end rank \d .*", done.stdout)))
+
+    def tell_time(self, done, what):
+        killed = max(float(at) for at in re.findall(r"killed at ([\d.]+)", done.stdout))
+        after = [float(at) for at in re.findall(r"step \d+ at ([\d.]+)", done.stdout) if float(at) > killed]
+        print(f"{what}: from the kill to the next step {min(after) - killed:.2f} s")
+
+    def assert_kept(self, done, ranks, killed, generations=1):
+        """Of all processes that the job had, those of other ranks than `killed` were kept through the generations."""
+        calls = collections.defaultdict(list)
+        for rank, pid, generation in re.findall(r"begin rank (\d) pid (\d+) generation (\d+)", done.stdout):
+            calls[int(pid)].append((int(generation), int(rank)))
+        first = {calls[pid][0][1]: calls[pid] for pid in calls if min(calls[pid])[0] == 0}
+        self.assertEqual(sorted(first), list(range(ranks)))
+        for rank, came in first.items():
+            if rank not in killed:
+                self.assertEqual([generation for generation, _ in sorted(came)], list(range(generations + 1)), (rank, done.stdout, done.stderr))
+        self.assertNotIn("starting all ranks again", done.stderr)
+        return first
+
+
+class Hosts(OnHosts):
+    def test_a_rank_dies_on_any_host(self):
+        for backend in ("auto", "gloo"):
+            calm = self.ends(self.train(MUSTER_BACKEND=backend))
+            self.assertEqual(len(calm), 4)
+            for kill in ("0@4", "3@5:backward", "2@4", "1@3:keep"):
+                with self.subTest(backend=backend, kill=kill):
+                    done = self.train("--kill", kill, MUSTER_BACKEND=backend)
+                    self.assertEqual(self.ends(done), calm, done.stdout + done.stderr)
+                    self.assert_kept(done, 4, {int(kill[0])})
+                    self.assertRegex(done.stderr, r"rank \d: killed by SIGKILL.*; a replacement is started, "
+                                                  r"the others keep their processes \(1 of 3 restarts\)")
+                    self.tell_time(done, f"2 hosts of 2 ranks, {backend}, {kill}")
+
+    def test_ranks_of_both_hosts_die_together(self):
+        calm = self.ends(self.train())
+        done = self.train("--kill", "1@5", "--kill", "3@5")
+        self.assertEqual(self.ends(done), calm, done.stdout + done.stderr)
+        self.assertIn("the others keep their processes (1 of 3 restarts)", done.stderr)
+        self.assertNotIn("starting all ranks again", done.stderr)
+
+    def test_a_rank_dies_while_the_others_come_together_again(self):
+        calm = self.ends(self.train())
+        for second, killed in (("2@0/1:restore", {1, 2}), ("0@0/1:restore", {0, 1})):
+            with self.subTest(second=second):
+                done = self.train("--kill", "1@4", "--kill", second)
+                self.assertEqual(self.ends(done), calm, done.stdout + done.stderr)
+                self.assert_kept(done, 4, killed, generations=2)
+
+    def test_hosts_of_one_rank_each(self):
+        calm = self.ends(self.train(nproc=1, hosts=3, nnodes="3"))
+        done = self.train("--kill", "1@4", nproc=1, hosts=3, nnodes="3")
+        self.assertEqual(self.ends(done), calm, done.stdout + done.stderr)
+        self.assert_kept(done, 3, {1})
+
+    def test_the_budget_is_used_up(self):
+        done = self.train("--kill", "1@4", "--kill", "3@6/1", flags=("--max-restarts", "1"))
+        self.assertEqual(done.codes, [137, 137], done.stdout + done.stderr)
+        self.assertIn("rank 3 failed first: killed by SIGKILL", done.stderr)
+
+    def test_a_bug_on_a_rank_does_not_loop(self):
+        done = self.train("--throw", "3@3/*")
+        self.assertEqual(done.codes, [1, 1], done.stdout + done.stderr)
+        self.assertIn("a bug of its own", done.stderr)
+        self.assertIn("(3 of 3 restarts)", done.stderr)
+
+
+class ComingAndGoing(OnHosts):
+    """Against restarts from a checkpoint of every step: the same numbers, by processes that live."""
+    def elastic(self, *argv, node_ranks=(0, 1), nnodes="1:2", last_call=60, **more):
+        """The first agent serves the rendezvous."""
+        for number, node_rank in enumerate(node_ranks):
+            self.agent(number, *argv, nnodes=nnodes, last_call=last_call, flags=("--node-rank", str(node_rank)), **more)
+            if number == 0:
+                self.wait_for_server()
+
+    def wait_for_server(self, seconds=30):
+        host, port = self.endpoint.split(":")
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return socket.create_connection((host, int(port)), 1).close()
+            except OSError:
+                self.assertLess(time.monotonic(), deadline, self.said().stderr)
+
+    def test_a_host_is_lost_and_the_others_go_on_with_fewer_ranks(self):
+        for node_ranks, kill in (((0, 1), "2@5"), ((1, 0), "0@5")):
+            with self.subTest(kill=kill):
+                self.elastic("--every", "1", "--kill-host", kill, node_ranks=node_ranks, replace=False)
+                restarted = self.ends(self.finish(), lost=1)
+                self.assertEqual(len(restarted), 2)
+                self.elastic("--kill-host", kill, node_ranks=node_ranks)
+                done = self.finish()
+                self.assertEqual(self.ends(done, lost=1), restarted, done.stdout + done.stderr)
+                lost = int(kill[0])
+                self.assert_kept(done, 4, {lost, lost + 1})
+                self.assertIn("is gone; the others keep their processes: 2 ranks go on in place of 4", done.stderr)
+                self.assertIn("resume: step 4 in memory of 4 ranks", done.stderr)
+                self.tell_time(done, f"a host of 2 ranks is killed, {kill}")
+
+    def test_a_spare_host_takes_the_place_of_one_that_is_lost(self):
+        self.elastic()
+        calm = self.ends(self.finish())
+        for node_ranks, kill in (((0, 1), "2@5"), ((1, 0), "1@5")):
+            with self.subTest(kill=kill):
+                self.elastic("--stay", "all@2/0:go", "--kill-host", kill, node_ranks=node_ranks, MUSTER_LOG_LEVEL="debug")
+                self.wait_until_said("step 2 at")
+                self.agent(2, nnodes="1:2")
+                self.wait_until_said('(?s)(report .*"join".*){3}')
+                go = pathlib.Path(self.folder, "go")
+                go.touch()
+                done = self.finish()
+                go.unlink()
+                self.assertEqual(self.ends(done, lost=1), calm, done.stdout + done.stderr)
+                self.assertIn("is gone; the others keep their processes: 4 ranks go on in place of 4", done.stderr)
+                self.tell_time(done, f"a host of 2 ranks is killed, and a spare host takes its place, {kill}")
+
+    def test_a_host_joins_and_the_others_keep_their_processes(self):
+        ends = []
+        for replace in (False, True):
+            argv = ("--stay", "all@5", *(() if replace else ("--every", "1")))
+            self.elastic(*argv, node_ranks=(0,), last_call=0, replace=replace)
+            self.wait_until_said("step 5 at")
+            self.agent(1, *argv, nnodes="1:2", flags=("--node-rank", "1"), replace=replace)
+            done = self.finish()
+            ends.append(self.ends(done))
+        self.assertEqual(len(ends[0]), 4)
+        self.assertEqual(ends[1], ends[0], done.stdout + done.stderr)
+        self.assert_kept(done, 2, set())
+        self.assertIn("has joined; the others keep their processes: 4 ranks go on in place of 2", done.stderr)
+        self.assertIn("resume: step 5 in memory of 2 ranks, from rank 0 to ranks 2, 3", done.stderr)
+
+    def test_all_hosts_are_asked_to_stop(self):
+        for replace in (True, False):
+            self.elastic("--steps", "1000000", replace=replace)
+            self.wait_until_said("step 5 at")
+            for agent in self.agents:
+                agent.terminate()
+            done = self.finish()
+            self.assertEqual(done.codes, [75, 75], done.stdout + done.stderr)
+            self.assertEqual(len(re.findall("stopped after step", done.stderr)), 1)
+            self.assertNotIn("replacement", done.stderr)
+
+    def test_too_few_hosts_are_left(self):
+        self.elastic("--kill-host", "2@5", nnodes="2:3", last_call=0)
+        self.wait_until_said("the others do not go on in place: expected 2 hosts at least")
+        self.agent(2, nnodes="2:3")
+        done = self.finish()
+        self.assertEqual(len(self.ends(done, lost=1)), 4)
+
+
+if __name__ == "__main__":
+    unittest.main()
