@@ -135,6 +135,33 @@ TEST_F(RankEnvTest, WritesNothingThatIsNotTold) {
     EXPECT_FALSE(vars.contains(name)) << name;
 }
 
+// A process that becomes rank 0 of two, and keeps what it is on its host.
+TEST_F(RankEnvTest, AnotherGenerationChangesNumbersAndAddresses) {
+  RankEnv before;
+  before.rank = 2;
+  before.world_size = 4;
+  before.local_rank = 1;
+  before.device = "cpu:1";
+  before.store = "tcp://10.0.0.1:1";
+  RankEnv after = before;
+  after.rank = 0;
+  after.world_size = 2;
+  after.attempt = 3;
+  after.store = "tcp://10.0.0.2:1";
+  after.device = "another's";
+  const Environment told = generation_variables(to_environment(after));
+  EXPECT_FALSE(told.contains("MUSTER_DEVICE"));
+  const RankEnv now = with_generation(before, told);
+  EXPECT_EQ(now.rank, 0);
+  EXPECT_EQ(now.world_size, 2);
+  EXPECT_EQ(now.attempt, 3);
+  EXPECT_EQ(now.store, "tcp://10.0.0.2:1");
+  EXPECT_EQ(now.local_rank, 1);
+  EXPECT_EQ(now.device, "cpu:1");
+  EXPECT_EQ(with_generation(before, {}).rank, 2) << "what is not told stays";
+  EXPECT_THROW(with_generation(before, {{"RANK", "two"}}), Error);
+}
+
 TEST_F(RankEnvTest, StartedAloneThereIsNothing) {
   EXPECT_FALSE(rank_env_from_environment());
   set({{"RANK", ""}, {"WORLD_SIZE", ""}});

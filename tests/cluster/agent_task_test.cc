@@ -17,6 +17,8 @@ TEST(AgentTask, IsReadBackAsItWas) {
   task.launch.stopped_timeout = std::chrono::seconds(7);
   task.launch.extra_env = {{"MINE", "\xe9"}};
   task.launch.local_ranks_filter = {0, 2};
+  task.launch.replaces = true;
+  task.launch.rejoin_within = std::chrono::milliseconds(1'500);
   task.cluster = {
       .min_hosts = 2, .max_hosts = 5, .node_rank = 3, .endpoint = "10.0.0.1:4711", .host_name = "b"};
   task.cluster.secret = Secret::make();
@@ -31,6 +33,8 @@ TEST(AgentTask, IsReadBackAsItWas) {
   EXPECT_EQ(read.folder, task.folder);
   EXPECT_EQ(read.cluster.secret.bytes(), task.cluster.secret.bytes());
   EXPECT_TRUE(read.cluster.remote);
+  EXPECT_TRUE(read.launch.replaces);
+  EXPECT_EQ(read.launch.rejoin_within, task.launch.rejoin_within);
 }
 
 TEST(AgentTask, WhatIsNoneIsAnError) {

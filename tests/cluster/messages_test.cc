@@ -60,6 +60,8 @@ TEST(Messages, AnOrderIsReadBackAsItWas) {
                     .hosts = {"a", "b"},
                     .run_folder = "job",
                     .plan = plan(Inventory{.source = "test", .hosts = {gpu_host(1, 2)}}, {}),
+                    .in_place = true,
+                    .pause = std::chrono::milliseconds(2'000),
                     .restart_count = 1,
                     .failures = {{"a", 2}},
                     .set_aside = {"c"},
@@ -72,6 +74,8 @@ TEST(Messages, AnOrderIsReadBackAsItWas) {
   EXPECT_EQ(read.plan, order.plan);
   EXPECT_EQ(read.failures, order.failures);
   EXPECT_EQ(read.set_aside, order.set_aside);
+  EXPECT_TRUE(read.in_place);
+  EXPECT_EQ(read.pause, order.pause);
   EXPECT_EQ(to_text(read), to_text(order));
 }
 

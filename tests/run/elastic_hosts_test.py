@@ -35,6 +35,7 @@ class OnHosts(Elastic):
         name = f"{self.folder}/{self.jobs}.{number}"
         with open(f"{name}.out", "w") as out, open(f"{name}.err", "w") as err:
             agent = subprocess.Popen([MUSTER, "run", "-q", "--run-dir", f"{self.folder}/run{self.jobs}", "--nnodes", nnodes, *place, "-n", str(nproc),
+                                      "--rdzv-id", f"job{self.jobs}",
                                       "--rdzv-endpoint", self.endpoint, "--shutdown-timeout", "2", *on_failure, *flags, ELASTIC_PROBE, *argv],
                                      cwd=self.folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL,
                                      env=self.environment(MUSTER_HOST_ID=f"host{number}", MUSTER_RUNTIME_DIR=self.folder, **env))

@@ -10,39 +10,45 @@ namespace {
 
 using namespace store_test;
 
-TEST(Generations, EveryRankHearsWhy) {
+TEST(Generations, EachProcessHearsWhyAndWhatItIsThere) {
   MemoryStore store;
-  announce_generation(store, 1, 2, "rank 1: killed");
-  EXPECT_EQ(wait_for_generation(store, 1, 0, kLong), "rank 1: killed");
-  EXPECT_EQ(wait_for_generation(store, 1, 1, kLong), "rank 1: killed");
-  EXPECT_EQ(wait_for_generation(store, 2, 0, std::chrono::milliseconds(1)), std::nullopt);
+  const std::string first = process_name(0, 2), second = process_name(1, 2);
+  announce_generation(store, first, {.number = 2, .why = "rank 1: killed", .variables = {{"RANK", "0"}}});
+  announce_generation(store, second, {.number = 2, .why = "rank 1: killed", .variables = {{"RANK", "1"}}});
+  const auto heard = wait_for_generation(store, first, 2, kLong);
+  ASSERT_TRUE(heard);
+  EXPECT_EQ(heard->number, 2);
+  EXPECT_EQ(heard->why, "rank 1: killed");
+  EXPECT_EQ(heard->variables, (Environment{{"RANK", "0"}}));
+  EXPECT_EQ(wait_for_generation(store, second, 2, kLong)->variables.at("RANK"), "1");
+  EXPECT_FALSE(wait_for_generation(store, first, 3, std::chrono::milliseconds(1)));
 }
 
-TEST(Generations, ARankThatWaitsHearsOfIt) {
+TEST(Generations, AProcessThatWaitsHearsOfIt) {
   MemoryStore store;
-  std::optional<std::string> heard;
-  std::thread waits([&] { heard = wait_for_generation(store, 3, 1, kLong); });
-  announce_generation(store, 3, 2, "");
+  std::optional<Generation> heard;
+  std::thread waits([&] { heard = wait_for_generation(store, "0/1", 3, kLong); });
+  announce_generation(store, "0/1", {.number = 3, .why = "no UTF-8: \xe9"});
   waits.join();
-  EXPECT_EQ(heard, "");
+  EXPECT_TRUE(heard);
 }
 
 TEST(Generations, WaitingCanBeStopped) {
   MemoryStore store;
-  std::optional<std::string> heard = "";
-  std::thread waits([&] { heard = wait_for_generation(store, 1, 0, kLong); });
-  stop_waiting_for_generation(store, 1, 0);
+  std::optional<Generation> heard = Generation();
+  std::thread waits([&] { heard = wait_for_generation(store, "0/0", 1, kLong); });
+  stop_waiting_for_generation(store, "0/0", 1);
   waits.join();
-  EXPECT_EQ(heard, std::nullopt);
-  EXPECT_EQ(wait_for_generation(store, 1, 0, kLong), std::nullopt) << "also a wait that begins later";
+  EXPECT_FALSE(heard);
+  EXPECT_FALSE(wait_for_generation(store, "0/0", 1, kLong)) << "also a wait that begins later";
 }
 
 TEST(Generations, WhoHasComeIsKnownByGeneration) {
   MemoryStore store;
-  come_to_generation(store, 1, 0);
-  EXPECT_TRUE(has_come_to_generation(store, 1, 0));
-  EXPECT_FALSE(has_come_to_generation(store, 1, 1));
-  EXPECT_FALSE(has_come_to_generation(store, 2, 0));
+  come_to_generation(store, "0/0", 1);
+  EXPECT_TRUE(has_come_to_generation(store, "0/0", 1));
+  EXPECT_FALSE(has_come_to_generation(store, "0/1", 1));
+  EXPECT_FALSE(has_come_to_generation(store, "0/0", 2));
 }
 
 }  // namespace
