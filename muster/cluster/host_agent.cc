@@ -24,7 +24,6 @@
 #include "muster/launch/replacement.h"
 #include "muster/launch/run_recorder.h"
 #include "muster/launch/worker_group.h"
-#include "muster/store/etcd_store.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/process_set.h"
 
@@ -249,8 +248,7 @@ class HostAgent {
   }
 
   std::vector<BadGpu> bad_gpus() const {
-    if (!options_.looks_at_gpus) return {};
-    return gpus_.look(plan_, job_->facts().host_index);
+    return options_.looks_at_gpus ? gpus_.look(plan_, job_->facts().host_index) : std::vector<BadGpu>();
   }
 
   // Another host coordinates from now on.
@@ -356,19 +354,8 @@ class HostAgent {
     }
     if (!order.reason.empty() && !cluster_.remote) log(LogLevel::error, order.reason);
     member_->report({.kind = Report::Kind::leave});
-    if (coordinator_ && coordinator_->wait(kTakeLeave)) clean_up();
+    if (coordinator_ && coordinator_->wait(kTakeLeave)) clean_up(*meeting_.store);
     return order.exit_code;
-  }
-
-  // What is left in etcd otherwise goes with its lease.
-  void clean_up() const {
-    auto* const etcd = dynamic_cast<EtcdStore*>(meeting_.store.get());
-    if (etcd == nullptr) return;
-    try {
-      etcd->remove_all();
-    } catch (const std::exception& error) {
-      log(LogLevel::debug, error.what());
-    }
   }
 
   // A coordinator that can give no more orders, not even the last one, leaves this host to itself.

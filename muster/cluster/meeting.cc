@@ -251,4 +251,14 @@ Meeting meet(const ClusterOptions& options) {
   return meeting;
 }
 
+void clean_up(Store& store) {
+  auto* const etcd = dynamic_cast<EtcdStore*>(&store);
+  if (etcd == nullptr) return;
+  try {
+    etcd->remove_all();
+  } catch (const std::exception& error) {
+    log(LogLevel::debug, error.what());
+  }
+}
+
 }  // namespace muster

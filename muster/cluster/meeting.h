@@ -39,4 +39,7 @@ struct Meeting {
 // Throws: unavailable (no server, port taken, name does not resolve); as cluster_secret.
 Meeting meet(const ClusterOptions& options);
 
+// Removes what the job has left in its store, at its end: what is left in etcd otherwise goes with its lease.
+void clean_up(Store& store);
+
 }  // namespace muster

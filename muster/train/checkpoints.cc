@@ -317,6 +317,8 @@ int64_t Checkpoints::go_back(int64_t steps) {
   load_parts(loaded->parts, Place::of_training);
   begin_branch(*loaded);
   path_ = loaded->path;
+  ++goings_back_;
+  if (steps_between_kept() > 0) keep(last_step_);  // what is in memory is what it goes back from
   if (group_.rank() == 0) {
     log(LogLevel::warn, cat("training goes back from step ", last_step_, " to ", loaded->path,
                             ", and on with the data that follow"));

@@ -37,6 +37,7 @@
 namespace muster {
 
 class Hook;
+struct KeptState;
 
 struct CheckpointsOptions {
   std::string folder = {};  // default: `checkpoints` in the job's folder
@@ -52,6 +53,10 @@ struct CheckpointsOptions {
   // After every how many of the steps that save_or_stop() and save_when_due() see each rank keeps the state
   // in its memory, for `muster run --on-failure replace`. Default: 1 there, 0 (never) elsewhere.
   std::optional<int64_t> in_memory = {};
+  // The same of a model that is divided over ranks: each rank keeps its part and that of one other, on
+  // another host where there is one, of two steps. Units: four times a rank's part in memory, and once over
+  // the network at each step that is kept. Without, such a model goes on from the disk.
+  bool in_memory_of_neighbours = false;
   // Which job this is, and how often its ranks were started before: ranks that were started again go on from
   // the job's own newest checkpoint, whatever `resume` says. A muster::Context knows both.
   std::string run_id = {};
@@ -237,8 +242,13 @@ class Checkpoints {
   // checkpoints_in_memory.cc
   int64_t steps_between_kept() const;
   void keep(int64_t step);
-  void tell_of_divided();
   bool restore_from_memory();
+  bool restore_whole_from_memory();
+  void take_over(const KeptState& state);
+  // checkpoints_divided_in_memory.cc
+  void keep_divided(int64_t step);
+  bool restore_divided_from_memory();
+  void tell_of_divided();
 
   ProcessGroup group_;
   CheckpointsOptions options_;
@@ -254,6 +264,7 @@ class Checkpoints {
   int64_t step_ = 0;
   int64_t branch_from_ = 0, branch_until_ = 0;  // serial numbers between which checkpoints were left
   int64_t last_step_ = 0;                       // that save() or its like was given
+  int64_t goings_back_ = 0;
   std::string path_;
   bool told_of_divided_ = false;
   BackgroundSave writer_;

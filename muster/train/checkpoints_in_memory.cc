@@ -45,13 +45,14 @@ int64_t Checkpoints::steps_between_kept() const {
 }
 
 void Checkpoints::keep(int64_t step) {
-  if (is_divided()) return tell_of_divided();
+  if (is_divided()) return keep_divided(step);
   const Span span("keep in memory", Category::checkpoint);
   const at::NoGradGuard no_grad;
   TrainingState state = training_state();
   state.parts = saved_parts();
   KeptState kept{.image = image_of(state, {.step = step}, group_.size()),
                  .rank = group_.rank(),
+                 .goings_back = goings_back_,
                  .model_of_rank0 = {},
                  .parts_of_rank0 = {},
                  .begun_by = begun_by_,
@@ -62,17 +63,24 @@ void Checkpoints::keep(int64_t step) {
   KeptStates::of(options_.folder, group_.rank()).keep(kept);
 }
 
-void Checkpoints::tell_of_divided() {
-  if (told_of_divided_) return;
-  told_of_divided_ = true;
-  if (group_.rank() == 0)
-    log(LogLevel::info,
-        "checkpoints: of a model that is divided over ranks nothing is kept in memory; where a rank is "
-        "replaced, all go on from the newest checkpoint on the disk");
+// All but models and optimizers.
+void Checkpoints::take_over(const KeptState& state) {
+  NamedTensors parts;  // of its own: whoever takes one may change it
+  for (const auto& [part, tensor] : state.image.parts) parts.emplace(part, tensor.clone());
+  load_parts(parts, Place::of_training);
+  load_parts(parts, Place::of_data);
+  begun_by_ = state.begun_by;
+  step_ = last_step_ = state.image.position.step;
+  goings_back_ = state.goings_back;
+  path_ = state.path;
 }
 
 bool Checkpoints::restore_from_memory() {
-  if (steps_between_kept() == 0 || options_.attempt == 0 || is_divided()) return false;
+  if (steps_between_kept() == 0 || options_.attempt == 0) return false;
+  return is_divided() ? restore_divided_from_memory() : restore_whole_from_memory();
+}
+
+bool Checkpoints::restore_whole_from_memory() {
   KeptStates& kept = KeptStates::of(options_.folder, group_.rank());
   const auto where = find_newest_kept(group_, kept);
   if (!where) return false;
@@ -86,7 +94,7 @@ bool Checkpoints::restore_from_memory() {
   }
   const KeptState& state = *kept.newest();
   const CheckpointImage& image = state.image;
-  const std::string name = cat("step ", where->step, " in memory");
+  const std::string name = cat("step ", kept.newest()->image.position.step, " in memory");
   const TrainingState training = training_state();
   Peers(group_).together([&] {
     check_model(training.model, entries_of(image.model), name);
@@ -100,13 +108,7 @@ bool Checkpoints::restore_from_memory() {
   });
   if (training.optimizer != nullptr) restore_optimizer(training.model, *training.optimizer, *image.optimizer);
   copy_into(training.model, image.model);
-  NamedTensors parts;  // of its own: whoever takes one may change it
-  for (const auto& [part, tensor] : image.parts) parts.emplace(part, tensor.clone());
-  load_parts(parts, Place::of_training);
-  load_parts(parts, Place::of_data);
-  begun_by_ = state.begun_by;
-  step_ = last_step_ = where->step;
-  path_ = state.path;
+  take_over(state);
   if (group_.rank() == 0)
     log(LogLevel::info,
         cat("resume: ", name, ranks_then == group_.size() ? "" : cat(" of ", ranks_then, " ranks"),

@@ -15,10 +15,15 @@ namespace muster {
 struct KeptState {
   CheckpointImage image;  // its position.step says of which step
   int rank = 0;           // that kept it
+  // How often the training had gone back (Checkpoints::go_back): what follows it is newer, whatever its step.
+  int64_t goings_back = 0;
   // What rank 0 has otherwise, of buffers and of parts: a rank that has nothing begins with rank 0's.
   NamedTensors model_of_rank0, parts_of_rank0;
   std::string begun_by;  // the run that the training began in
   std::string path;      // of the checkpoint that was saved last
+
+  // Of two states of a training the later one has the greater.
+  int64_t version() const { return (goings_back << 40) + image.position.step; }
 };
 
 class KeptStates {
@@ -39,8 +44,7 @@ class KeptStates {
 
 // Where a kept state lies.
 struct KeptWhere {
-  int64_t step = 0;         // the newest that any rank has
-  int source = 0;           // the first rank that has it
+  int source = 0;           // the first rank that has the newest
   std::vector<int> others;  // the ranks that have not
 };
 

@@ -84,7 +84,9 @@ class OnHosts(Elastic):
         return sorted(set(re.findall(r"end rank \d .*", done.stdout)))
 
     def tell_time(self, done, what):
-        killed = max(float(at) for at in re.findall(r"killed at ([\d.]+)", done.stdout))
+        left = pathlib.Path(self.folder, "killed")  # of a host that was killed
+        said = done.stdout + (left.read_text() if left.exists() else "")
+        killed = max(float(at) for at in re.findall(r"killed at ([\d.]+)", said))
         after = [float(at) for at in re.findall(r"step \d+ at ([\d.]+)", done.stdout) if float(at) > killed]
         print(f"{what}: from the kill to the next step {min(after) - killed:.2f} s")
 

@@ -81,10 +81,9 @@ void die() {
   std::raise(SIGKILL);
 }
 
-// Dies with its launcher.
+// Dies with its launcher, which shows nothing more: so the time is left in a file.
 void kill_host() {
-  std::printf("killed at %.6f\n", now());
-  std::fflush(stdout);
+  std::ofstream("killed") << std::fixed << "killed at " << now() << std::endl;
   ::kill(::getppid(), SIGKILL);
   for (;;) ::pause();
 }

@@ -12,6 +12,7 @@ import program_case
 from program_case import BUILD, PYTHON, ProgramTest
 
 ELASTIC_PROBE = f"{BUILD}/tests/elastic_probe"
+ELASTIC_DIVIDED_PROBE = f"{BUILD}/tests/elastic_divided_probe"
 RANKS = 3
 
 
@@ -146,6 +147,31 @@ class InPlace(Elastic):
         self.assertEqual(record["launches"][0]["outcome"], "done")
         for generation in range(3):
             self.assertEqual(sorted(os.listdir(f"{self.folder}/run/activity/{generation}")), ["0", "1", "2"])
+
+
+class DividedInPlace(Elastic):
+    """Of a model, or an optimizer's state, that is divided over the ranks, a neighbour keeps each rank's part too."""
+    def train(self, *argv, flags=(), ranks=RANKS, **env):
+        return self.run_muster("-q", "-n", str(ranks), "--on-failure", "replace", *flags, ELASTIC_DIVIDED_PROBE, *argv, **env)
+
+    def test_a_lost_ranks_part_comes_from_its_neighbour(self):
+        for way in ("full", "zero"):
+            for backend in ("shm", "gloo"):
+                calm = self.calm(way, MUSTER_BACKEND=backend)
+                for kills in (("--kill", "1@4"), ("--kill", "0@7"), ("--kill-keeping", "2@6"), ("--kill", "1@4", "--kill", "2@6/1")):
+                    with self.subTest(way=way, backend=backend, kills=kills):
+                        done = self.train(way, "--in-memory", *kills, MUSTER_BACKEND=backend)
+                        self.assertEqual(self.ends(done), calm, done.stdout + done.stderr)
+                        self.assertRegex(done.stderr, r"resume: step \d in memory, each rank its part")
+                        self.assertNotIn("/step-", done.stderr)
+                        self.assertNotIn("starting all ranks again", done.stderr)
+
+    def test_where_a_rank_and_its_neighbour_are_lost_all_go_on_from_the_disk(self):
+        calm = self.calm("full")
+        done = self.train("full", "--in-memory", "--kill", "0@8", "--kill", "1@8")
+        self.assertEqual(self.ends(done), calm, done.stdout + done.stderr)
+        self.assertIn("not all parts of the model are in the memory of as many ranks as there were", done.stderr)
+        self.assertRegex(done.stderr, "resume: .*/step-5\n")
 
 
 class NotInPlace(Elastic):

@@ -1,0 +1,102 @@
+#include "muster/train/packed_state.h"
+
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "muster/checkpoint/safetensors.h"
+#include "muster/checkpoint/safetensors_dtype.h"
+
+namespace muster {
+
+namespace {
+
+constexpr const char* kFromMemory = "a state in another rank's memory";  // for messages
+constexpr int64_t kAlignment = 64;
+
+NamedTensors room_for(const nlohmann::json& tensors, const MakeRoom& make) {
+  NamedTensors room;
+  const std::string head = tensors["head"];
+  const SafetensorsHeader header = parse_safetensors_header(head, tensors["bytes"], kFromMemory);
+  for (const auto& [name, entry] : header.tensors)
+    room.emplace(name, make(entry.shape, scalar_type_of(entry)));
+  return room;
+}
+
+int64_t bytes_for(const std::vector<int64_t>& shape, at::ScalarType type) {
+  const int64_t count = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  const int64_t bytes = count * static_cast<int64_t>(at::elementSize(type));
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+std::string head_of(const KeptState& state) {
+  const auto tensors = [](const NamedTensors& named) {
+    const SafetensorsHead head = make_safetensors_head(named);
+    return nlohmann::json{{"head", head.json}, {"bytes", head.data_bytes}};
+  };
+  const CheckpointImage& image = state.image;
+  return nlohmann::json{
+      {"step", image.position.step},
+      {"goings_back", state.goings_back},
+      {"world_size", image.world_size},
+      {"begun_by", state.begun_by},
+      {"path", state.path},
+      {"model", tensors(image.model)},
+      {"parts", tensors(image.parts)},
+      {"optimizer", image.optimizer ? nlohmann::json(image.optimizer->description) : nlohmann::json()},
+      {"moments", tensors(image.optimizer ? image.optimizer->tensors : NamedTensors{})}}
+      .dump();
+}
+
+KeptState room_by_head(const std::string& text, const MakeRoom& make) {
+  const auto head = nlohmann::json::parse(text);
+  KeptState state;
+  state.image = {.model = room_for(head["model"], make),
+                 .optimizer = {},
+                 .parts = {},
+                 .position = {.step = head["step"]},
+                 .world_size = head["world_size"]};
+  state.goings_back = head["goings_back"];
+  state.begun_by = head["begun_by"];
+  state.path = head["path"];
+  if (!head["optimizer"].is_null())
+    state.image.optimizer =
+        OptimizerSnapshot{.description = head["optimizer"], .tensors = room_for(head["moments"], make)};
+  state.image.parts = room_for(head["parts"], make);
+  return state;
+}
+
+std::vector<at::Tensor> packed_tensors(const CheckpointImage& image) {
+  std::vector<at::Tensor> all;
+  const auto add = [&](const NamedTensors& tensors) {
+    for (const auto& [name, tensor] : tensors)
+      if (tensor.numel() > 0) all.push_back(tensor);
+  };
+  add(image.model);
+  if (image.optimizer) add(image.optimizer->tensors);
+  add(image.parts);
+  return all;
+}
+
+int64_t packed_bytes(const std::string& head) {
+  int64_t bytes = 0;
+  room_by_head(head, [&](const std::vector<int64_t>& shape, at::ScalarType type) {
+    bytes += bytes_for(shape, type);
+    return at::Tensor();
+  });
+  return bytes;
+}
+
+KeptState views_by_head(const std::string& head, const at::Tensor& bytes) {
+  int64_t used = 0;
+  return room_by_head(head, [&](const std::vector<int64_t>& shape, at::ScalarType type) {
+    const int64_t count = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+    const at::Tensor view =
+        bytes.narrow(0, used, count * static_cast<int64_t>(at::elementSize(type))).view(type).view(shape);
+    used += bytes_for(shape, type);
+    return view;
+  });
+}
+
+}  // namespace muster

@@ -1,0 +1,149 @@
+// Trains a model that is divided over ranks, or whose optimizer's state is, and kills a rank after a step.
+//
+//   elastic_divided_probe full|zero [--in-memory] [--kill RANK@STEP[/GENERATION]]… [--kill-keeping RANK@STEP]
+//
+// --kill-keeping: while the others keep the step. Prints as elastic_probe does.
+#include <muster/muster.h>
+#include <torch/torch.h>
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr int64_t kDividedSteps = 12;
+
+struct RankKill {
+  int rank = 0;
+  int64_t step = 0;
+  int generation = 0;
+};
+
+struct DividedOptions {
+  std::string way;
+  bool in_memory = false;
+  std::vector<RankKill> kills, kills_keeping;
+};
+
+// "2@7/1"
+RankKill rank_kill_of(const std::string& text) {
+  RankKill kill{.rank = std::atoi(text.c_str()), .step = std::atoll(text.c_str() + text.find('@') + 1)};
+  if (const size_t slash = text.find('/'); slash != std::string::npos)
+    kill.generation = std::atoi(text.c_str() + slash + 1);
+  return kill;
+}
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+void die_at(const std::vector<RankKill>& kills, muster::Context& ctx, int64_t step) {
+  for (const RankKill& kill : kills) {
+    if (kill.rank != ctx.rank() || kill.step != step || kill.generation != ctx.env().attempt) continue;
+    std::printf("killed at %.6f\n", seconds_now());
+    std::fflush(stdout);
+    std::raise(SIGKILL);
+  }
+}
+
+struct DyingPart {
+  const DividedOptions& options;
+  muster::Context& ctx;
+  int64_t step = 0;
+  muster::SavedState state() const {
+    die_at(options.kills_keeping, ctx, step);
+    return {};
+  }
+  void load_state(const muster::SavedState&) {}
+};
+
+struct DividedNetImpl : torch::nn::Module {
+  DividedNetImpl()
+      : up(register_module("up", torch::nn::Linear(5, 33))),
+        down(register_module("down", torch::nn::Linear(33, 2))) {}
+  torch::Tensor forward(const torch::Tensor& x) { return down(torch::dropout(up(x), 0.2, true)); }
+  torch::nn::Linear up, down;
+};
+TORCH_MODULE(DividedNet);
+
+using Adam = torch::optim::AdamW;
+
+template <class Forward, class Add>
+void train_divided(muster::Context& ctx, const DividedOptions& options, muster::TrainStep& step,
+                   const Forward& forward, const Add& add) {
+  const auto x = torch::randn({72, 5}, at::detail::createCPUGenerator(2));
+  auto data = ctx.loader(muster::TensorDataset(x, x.sum(1).gt(0).to(torch::kLong)), {.batch_size = 4});
+  torch::manual_seed(static_cast<uint64_t>(100 + ctx.rank()));
+  muster::Checkpoints checkpoints(ctx, {.every = 5, .in_memory_of_neighbours = options.in_memory});
+  DyingPart dying{options, ctx};
+  add(checkpoints);
+  checkpoints.add("data", data).add("dying", dying);
+  checkpoints.restore();
+  for (const auto& batch : data.steps(kDividedSteps)) {
+    step(batch, [&] { return torch::cross_entropy_loss(forward(batch.features), batch.labels); });
+    const int64_t done = dying.step = data.position().step;
+    die_at(options.kills, ctx, done);
+    if (checkpoints.save_or_stop(done)) return;
+    if (ctx.is_main()) std::printf("step %ld at %.6f\n", static_cast<long>(done), seconds_now());
+    std::fflush(stdout);
+  }
+  checkpoints.finish();
+}
+
+void print_end(muster::Context& ctx, torch::nn::Module& net) {
+  double sum = 0;
+  for (const auto& tensor : net.parameters()) sum += tensor.to(torch::kDouble).abs().sum().item<double>();
+  std::printf("end rank %d weights %a next random %a\n", ctx.rank(), sum, torch::rand({1}).item<double>());
+}
+
+void train_one_way(muster::Context& ctx, const DividedOptions& options) {
+  at::set_num_threads(1);
+  std::printf("begin rank %d pid %d generation %d\n", ctx.rank(), ::getpid(), ctx.env().attempt);
+  std::fflush(stdout);
+  ctx.seed_all(1);
+  const auto group = ctx.process_group();
+  DividedNet net;
+  if (options.way == "full") {
+    muster::FullySharded sharded(group);
+    auto model = sharded.wrap(net);
+    Adam optimizer(sharded.parameters(), 0.01);
+    muster::TrainStep step(net, optimizer, {.group = group});
+    train_divided(
+        ctx, options, step, [&](const torch::Tensor& x) { return model(x); },
+        [&](muster::Checkpoints& checkpoints) {
+          checkpoints.add("model", sharded.pieces(*net)).add("optimizer", optimizer, sharded.pieces(*net));
+        });
+    const auto whole = sharded.whole_parameters();
+    return print_end(ctx, *net);
+  }
+  muster::ShardedOptimizer<Adam> optimizer(net->parameters(), torch::optim::AdamWOptions(0.01), group,
+                                           muster::ShardedOptimizerOptions{});
+  muster::DistributedDataParallel model(net.ptr(), group, {.find_unused_parameters = true});
+  muster::TrainStep step(model, optimizer, {.group = group});
+  train_divided(
+      ctx, options, step, [&](const torch::Tensor& x) { return model(x); },
+      [&](muster::Checkpoints& checkpoints) {
+        checkpoints.add("model", net).add("optimizer", optimizer, optimizer.pieces(*net));
+      });
+  print_end(ctx, *net);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  DividedOptions options{.way = argc > 1 ? argv[1] : ""};
+  for (int i = 2; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--in-memory") options.in_memory = true;
+    if (flag == "--kill") options.kills.push_back(rank_kill_of(argv[++i]));
+    if (flag == "--kill-keeping") options.kills_keeping.push_back(rank_kill_of(argv[++i]));
+  }
+  return muster::run(argc, argv, [&](muster::Context& ctx) { train_one_way(ctx, options); });
+}

@@ -1,0 +1,165 @@
+// What ranks keep of a training in memory: after going back, and of models that are divided over ranks, where
+// each rank's part lies in another one's memory too.
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <array>
+#include <cmath>
+
+#include "muster/parallel/fully_sharded.h"
+#include "muster/train/checkpoints.h"
+#include "muster/train/divided_states.h"
+#include "tests/data/files.h"
+#include "tests/support/ranks.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(CheckpointsInMemory, WhatAnEarlierStateIsGoneBackToIsKept) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+    const auto become = [&](float value) {
+      const at::NoGradGuard no_grad;
+      net->weight.fill_(value);
+    };
+    Checkpoints checkpoints(group, {.folder = folder.path(), .every = 2, .in_memory = 1, .run_id = "run"});
+    checkpoints.add("model", net);
+    for (int64_t step = 1; step <= 5; ++step) {
+      become(static_cast<float>(step));
+      checkpoints.save_when_due(step);
+    }
+    become(NAN);
+    EXPECT_EQ(checkpoints.go_back(1), 4);
+    become(100);  // of a step that is lost with the rank that dies in it
+    Checkpoints again(group, {.folder = folder.path(), .in_memory = 1, .run_id = "run", .attempt = 1});
+    again.add("model", net);
+    ASSERT_TRUE(again.restore());
+    EXPECT_EQ(net->weight.item<float>(), 4) << "not 5, which it had gone back from";
+    EXPECT_EQ(again.step(), 5) << "the data go on";
+  });
+}
+
+TEST(NeighbourDistance, IsToAnotherHostWhereThereIsOne) {
+  EXPECT_EQ(neighbour_distance({"a"}), 0);
+  EXPECT_EQ(neighbour_distance({"a", "a", "a"}), 1);
+  EXPECT_EQ(neighbour_distance({"a", "b", "c"}), 1);
+  EXPECT_EQ(neighbour_distance({"a", "a", "b", "b"}), 2);
+  EXPECT_EQ(neighbour_distance({"a", "a", "b", "b", "c", "c"}), 2);
+  EXPECT_EQ(neighbour_distance({"a", "a", "a", "b"}), 1) << "there is none for all";
+}
+
+KeptState part_of_rank(int rank, int64_t step, int64_t goings_back = 0) {
+  KeptState state;
+  state.image.model = {{"weight", torch::full({rank + 2}, 10.0 * rank + static_cast<double>(step))},
+                       {"mask", torch::tensor({true, false, rank == 1})}};
+  state.image.optimizer =
+      OptimizerSnapshot{.description = "{}", .tensors = {{"weight.step", torch::tensor(step)}}};
+  state.image.parts = {{"numbers/data/epoch", torch::full({}, static_cast<double>(step), torch::kDouble)}};
+  state.image.position.step = step;
+  state.image.world_size = 3;
+  state.rank = rank;
+  state.goings_back = goings_back;
+  state.begun_by = "first";
+  return state;
+}
+
+void expect_part(const std::optional<KeptState>& state, int rank, int64_t step) {
+  ASSERT_TRUE(state);
+  const KeptState expected = part_of_rank(rank, step);
+  EXPECT_EQ(state->image.position.step, step);
+  EXPECT_EQ(state->begun_by, "first");
+  EXPECT_TRUE(torch::equal(state->image.model.at("weight"), expected.image.model.at("weight")));
+  EXPECT_TRUE(torch::equal(state->image.model.at("mask"), expected.image.model.at("mask")));
+  EXPECT_EQ(state->image.optimizer->tensors.at("weight.step").item<int64_t>(), step);
+  EXPECT_EQ(state->image.parts.at("numbers/data/epoch").item<double>(), static_cast<double>(step));
+}
+
+// Rank 1 is a new process.
+TEST(DividedStates, ALostRanksPartComesFromItsNeighbour) {
+  for (const char* backend : {"shm", "gloo"}) {
+    run_ranks(3,
+              [](ProcessGroup& group) {
+                DividedStates kept;
+                for (int64_t step = 1; step <= 4; ++step) kept.keep(part_of_rank(group.rank(), step), group);
+                DividedStates none;
+                DividedStates& mine = group.rank() == 1 ? none : kept;
+                expect_part(mine.recover(group), group.rank(), 4);
+                expect_part(mine.recover(group), group.rank(), 4);
+                mine.keep(part_of_rank(group.rank(), 5), group);
+                expect_part(mine.recover(group), group.rank(), 5);
+              },
+              {.backend = backend});
+  }
+}
+
+TEST(DividedStates, WhereARankAndItsNeighbourAreLostThereIsNothing) {
+  run_ranks(3, [](ProcessGroup& group) {
+    DividedStates kept;
+    kept.keep(part_of_rank(group.rank(), 1), group);
+    DividedStates none;
+    EXPECT_FALSE((group.rank() < 2 ? none : kept).recover(group));
+  });
+}
+
+TEST(DividedStates, AfterGoingBackWhatFollowsIsNewer) {
+  run_ranks(3, [](ProcessGroup& group) {
+    DividedStates kept;
+    kept.keep(part_of_rank(group.rank(), 7), group);
+    kept.keep(part_of_rank(group.rank(), 6, 1), group);
+    expect_part(kept.recover(group), group.rank(), 6);
+  });
+}
+
+TEST(DividedStates, OfMoreRanksIsNothingForFewer) {
+  std::array<DividedStates, 3> kept;
+  run_ranks(3, [&](ProcessGroup& group) {
+    kept.at(static_cast<size_t>(group.rank())).keep(part_of_rank(group.rank(), 1), group);
+  });
+  run_ranks(2, [&](ProcessGroup& group) {
+    EXPECT_FALSE(kept.at(static_cast<size_t>(group.rank())).recover(group));
+  });
+}
+
+TEST(CheckpointsInMemory, ADividedModelComesBackFromMemory) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    torch::nn::Linear net(5, 3);
+    {
+      const at::NoGradGuard no_grad;  // ranks are threads, and torch's generator is theirs together
+      for (torch::Tensor& parameter : net->parameters()) parameter.fill_(0.1);
+    }
+    FullySharded sharded(group);
+    auto model = sharded.wrap(net);
+    torch::optim::AdamW optimizer(sharded.parameters(), 0.1);
+    const auto train = [&] {
+      optimizer.zero_grad();
+      model(torch::ones({2, 5})).square().sum().backward();
+      optimizer.step();
+    };
+    const auto with = [&](int attempt) {
+      return CheckpointsOptions{.folder = folder.path(),
+                                .in_memory = 1,
+                                .in_memory_of_neighbours = true,
+                                .run_id = "run",
+                                .attempt = attempt};
+    };
+    Checkpoints checkpoints(group, with(0));
+    checkpoints.add("model", sharded.pieces(*net)).add("optimizer", optimizer, sharded.pieces(*net));
+    train();
+    checkpoints.save_when_due(1);
+    train();
+    const torch::Tensor second = sharded.parameters().at(0).detach().clone();
+    train();
+    Checkpoints again(group, with(1));
+    again.add("model", sharded.pieces(*net)).add("optimizer", optimizer, sharded.pieces(*net));
+    ASSERT_TRUE(again.restore());
+    train();
+    EXPECT_TRUE(torch::equal(sharded.parameters().at(0).detach(), second)) << "its moments too";
+  });
+}
+
+}  // namespace
+}  // namespace muster::testing
