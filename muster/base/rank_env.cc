@@ -115,7 +115,7 @@ void read_common(RankEnv& env) {
   env.device = get_env("MUSTER_DEVICE").value_or("");
   env.plan = get_env("MUSTER_PLAN").value_or("");
   env.store = get_env("MUSTER_STORE").value_or("");
-  env.agent_store = get_env("MUSTER_AGENT_STORE").value_or(env.store);
+  env.agent_store = get_env("MUSTER_AGENT_STORE").value_or("");
   env.secret_fd = env_int("MUSTER_SECRET_FD", -1);
   env.host_id = get_env("MUSTER_HOST_ID").value_or("");
   env.run_dir = get_env("MUSTER_RUN_DIR").value_or("");

@@ -32,7 +32,7 @@ void Successors::on_exit(const ChildExit& exit) {
 }
 
 bool Successors::follow(const std::vector<ChildExit>& failed) {
-  RankFailures failures{.some_have_ended = some_have_ended_};
+  RankFailures failures{.failed = {}, .left = {}, .some_have_ended = some_have_ended_};
   for (const ChildExit& end : failed)
     if (!have_followed(end)) failures.failed.push_back(starts_.explained(end));
   if (failures.failed.empty()) return true;  // a generation has begun since they ended

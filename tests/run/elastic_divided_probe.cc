@@ -138,7 +138,8 @@ void train_one_way(muster::Context& ctx, const DividedOptions& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  DividedOptions options{.way = argc > 1 ? argv[1] : ""};
+  DividedOptions options;
+  if (argc > 1) options.way = argv[1];
   for (int i = 2; i < argc; ++i) {
     const std::string flag = argv[i];
     if (flag == "--in-memory") options.in_memory = true;
