@@ -24,10 +24,12 @@ TORCH_MODULE(Net);
 int main(int argc, char** argv) {
   return muster::run(argc, argv, [](muster::Context& ctx) {
     torch::manual_seed(7);
-    const auto features = torch::randn({1200, 64});
-    const auto labels = torch::randint(10, {1200});
+    const auto features = torch::randn({1200, 64}).to(ctx.device());
+    const auto labels = torch::randint(10, {1200}).to(ctx.device());
     torch::manual_seed(1 + ctx.rank());  // construction must broadcast rank 0's weights
-    muster::DistributedDataParallel model(Net(), ctx.process_group());
+    Net net;
+    net->to(ctx.device());
+    muster::DistributedDataParallel model(net, ctx.process_group());
     torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
     const std::string path = muster::cat(std::getenv("LOSSES_FOLDER"), "/ours-", ctx.rank());
     FILE* file = std::fopen(path.c_str(), "w");

@@ -1,10 +1,14 @@
-"""The training of ddp_losses.cc, by PyTorch's own DistributedDataParallel over Gloo."""
+"""The training of ddp_losses.cc, by PyTorch's own DistributedDataParallel."""
 import os
+import sys
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
+from twin import join_ranks  # noqa: E402
 
 
 class Net(nn.Module):
@@ -26,13 +30,12 @@ def hexadecimal(value):
     return f"{mantissa}p{exponent}"
 
 
-dist.init_process_group("gloo")
-rank, size = dist.get_rank(), dist.get_world_size()
+rank, size, device = join_ranks()
 torch.manual_seed(7)
-features = torch.randn(1200, 64)
-labels = torch.randint(10, (1200,))
+features = torch.randn(1200, 64).to(device)
+labels = torch.randint(10, (1200,)).to(device)
 torch.manual_seed(1 + rank)
-model = DistributedDataParallel(Net())
+model = DistributedDataParallel(Net().to(device))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 with open(os.path.join(os.environ["LOSSES_FOLDER"], f"python-{rank}"), "w") as file:
     for step in range(20):

@@ -30,13 +30,14 @@ struct Data {
   }
 };
 
-torch::nn::Sequential runs_net(bool norm = false) {
+torch::nn::Sequential runs_net(torch::Device device, bool norm = false) {
   torch::manual_seed(11);
   torch::nn::Sequential net;
   net->push_back(torch::nn::Linear(12, 16));
   if (norm) net->push_back(torch::nn::BatchNorm1d(16));
   net->push_back(torch::nn::Tanh());
   net->push_back(torch::nn::Linear(16, 5));
+  net->to(device);
   return net;
 }
 
@@ -63,7 +64,7 @@ class Line {
 using Optimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensor>)>;
 
 std::string with_optimizer(muster::ProcessGroup& group, const Data& data, const Optimizer& make) {
-  muster::DistributedDataParallel model(runs_net(), group);
+  muster::DistributedDataParallel model(runs_net(group.device()), group);
   const auto optimizer = make(model.parameters());
   Line line;
   for (int step = 0; step < kSteps; ++step) {
@@ -79,7 +80,7 @@ std::string with_optimizer(muster::ProcessGroup& group, const Data& data, const 
 
 // The first layer's weight is each rank's own.
 std::string ignoring(muster::ProcessGroup& group, const Data& data) {
-  auto net = runs_net(/*norm=*/true);
+  auto net = runs_net(group.device(), /*norm=*/true);
   {
     const torch::NoGradGuard no_grad;
     net->parameters()[0].mul_(1 + group.rank());
@@ -100,6 +101,7 @@ std::string ignoring(muster::ProcessGroup& group, const Data& data) {
 
 std::string scripted(muster::ProcessGroup& group, const Data& data, const muster::DdpOptions& options) {
   auto script = torch::jit::load(muster::cat(std::getenv("LOSSES_FOLDER"), "/script.pt"));
+  script.to(group.device());
   muster::DistributedDataParallel model(script, group, options);
   torch::optim::SGD optimizer(model.parameters(), 0.1);
   Line line;
@@ -116,8 +118,8 @@ std::string scripted(muster::ProcessGroup& group, const Data& data, const muster
 
 std::string plain_list(muster::ProcessGroup& group, const Data& data) {
   torch::manual_seed(11);
-  auto a = (torch::randn({12, 16}) * 0.3).requires_grad_(),
-       b = (torch::randn({16, 5}) * 0.3).requires_grad_();
+  auto a = (torch::randn({12, 16}) * 0.3).to(group.device()).requires_grad_(),
+       b = (torch::randn({16, 5}) * 0.3).to(group.device()).requires_grad_();
   muster::GradientReducer reducer({{"a", a}, {"b", b}}, group);
   torch::optim::SGD optimizer(std::vector<Tensor>{a, b}, 0.1);
   Line line;
@@ -142,7 +144,7 @@ struct Uneven {
 
 // Rank r has 2 + r inputs, or rank 0 the most.
 std::string uneven(muster::ProcessGroup& group, const Data& data, const Uneven& of) {
-  muster::DistributedDataParallel model(runs_net(of.norm), group, of.options);
+  muster::DistributedDataParallel model(runs_net(group.device(), of.norm), group, of.options);
   torch::optim::SGD optimizer(model.parameters(), 0.1);
   const int inputs = 2 + 2 * (of.first_ends_first ? group.rank() : group.size() - 1 - group.rank());
   Line line;
@@ -215,8 +217,8 @@ int main(int argc, char** argv) {
   return muster::run(argc, argv, [](muster::Context& ctx) {
     torch::manual_seed(3);
     Data data;
-    data.features = torch::randn({200, 12});
-    data.labels = torch::randint(5, {200});
+    data.features = torch::randn({200, 12}).to(ctx.device());
+    data.labels = torch::randint(5, {200}).to(ctx.device());
     const std::string path = muster::cat(std::getenv("LOSSES_FOLDER"), "/ours-", ctx.rank());
     FILE* file = std::fopen(path.c_str(), "w");
     if (file == nullptr) throw std::runtime_error("cannot write " + path);

@@ -1,7 +1,8 @@
-"""The runs of ddp_more.cc by PyTorch's own DistributedDataParallel over Gloo: a line each, `name: result`."""
+"""The runs of ddp_more.cc by PyTorch's own DistributedDataParallel: a line each, `name: result`."""
 import contextlib
 import os
 import struct
+import sys
 import warnings
 
 import torch
@@ -10,6 +11,9 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
+from twin import join_ranks  # noqa: E402
 
 warnings.simplefilter("ignore", FutureWarning)  # torch.jit is what LibTorch reads
 STEPS, BATCH = 6, 8
@@ -46,7 +50,7 @@ def line(losses, parameters):
 
 
 def ddp(net, **options):
-    return DistributedDataParallel(net, gradient_as_bucket_view=True, **options)
+    return DistributedDataParallel(net.to(device), gradient_as_bucket_view=True, **options)
 
 
 def with_optimizer(make):
@@ -157,12 +161,10 @@ RUNS = {
     "join accumulate": uneven(accumulates=True),
 }
 
-dist.init_process_group("gloo")
-torch.set_num_threads(1)
-rank, size = dist.get_rank(), dist.get_world_size()
+rank, size, device = join_ranks()
 torch.manual_seed(3)
-features = torch.randn(200, 12)
-labels = torch.randint(5, (200,))
+features = torch.randn(200, 12).to(device)
+labels = torch.randint(5, (200,)).to(device)
 if rank == 0:
     torch.manual_seed(11)
     torch.jit.script(Scripted()).save(f"{FOLDER}/script.pt")

@@ -180,7 +180,9 @@ struct Evaluated : Norm {};
 // Another wrapped model has the first layer too, and is in the same backward.
 struct TwoWrapped : Mlp {
   void wrapped(const muster::ProcessGroup& group, const muster::DdpOptions& options) {
-    other.emplace(torch::nn::Sequential(a, Linear(16, 5)), group, options);
+    torch::nn::Sequential second(a, Linear(16, 5));
+    second->to(group.device());
+    other.emplace(second, group, options);
   }
   Tensor loss(const Tensor& output, const Tensor& x, const Tensor& y) {
     other->module()[1]->zero_grad();
@@ -205,6 +207,7 @@ std::string train(muster::ProcessGroup& all, const Data& data, const Case& of) {
   std::iota(ranks.begin(), ranks.end(), 0);
   auto group = *all.new_group(ranks);
   const auto net = std::make_shared<Net>();
+  net->to(data.features.device());
   muster::DistributedDataParallel model(net, group, of.options);
   net->wrapped(group, of.options);
   torch::optim::SGD optimizer(model.parameters(), 0.1);
@@ -276,8 +279,8 @@ int main(int argc, char** argv) {
   return muster::run(argc, argv, [](muster::Context& ctx) {
     torch::manual_seed(3);
     Data data;
-    data.features = torch::randn({200, 12});
-    data.labels = torch::randint(5, {200});
+    data.features = torch::randn({200, 12}).to(ctx.device());
+    data.labels = torch::randint(5, {200}).to(ctx.device());
     const std::string path = muster::cat(std::getenv("LOSSES_FOLDER"), "/ours-", ctx.rank());
     FILE* file = std::fopen(path.c_str(), "w");
     if (file == nullptr) throw std::runtime_error("cannot write " + path);

@@ -1,6 +1,7 @@
-"""The cases of ddp_table.cc by PyTorch's own DistributedDataParallel over Gloo: a line each, `row column: result`."""
+"""The cases of ddp_table.cc by PyTorch's own DistributedDataParallel: a line each, `row column: result`."""
 import os
 import struct
+import sys
 
 import torch
 import torch.distributed as dist
@@ -8,6 +9,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
+from twin import join_ranks  # noqa: E402
 
 STEPS, BATCH = 6, 8
 
@@ -173,7 +177,7 @@ class TwoWrapped(Mlp):
     """Another wrapped model has the first layer too, and is in the same backward. Python needs copies for that."""
 
     def wrapped(self, group, options):
-        other = nn.Sequential(self.a, nn.Linear(16, 5))
+        other = nn.Sequential(self.a, nn.Linear(16, 5)).to(self.a.weight.device)
         self.other = [DistributedDataParallel(other, process_group=group, **options)]  # no part of this one
 
     def loss(self, output, x, y):
@@ -198,7 +202,7 @@ def train(row, column, rank, size, features, labels):
     torch.manual_seed(11)
     options = {"gradient_as_bucket_view": row != "two_wrapped", **COLUMNS[column]}
     group = dist.new_group()
-    model = DistributedDataParallel(ROWS[row](), process_group=group, **options)
+    model = DistributedDataParallel(ROWS[row]().to(device), process_group=group, **options)
     net = model.module
     net.wrapped(group, options)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -225,12 +229,10 @@ def train(row, column, rank, size, features, labels):
     return " ".join(losses) + f" {total:.9f}"
 
 
-dist.init_process_group("gloo")
-torch.set_num_threads(1)
-rank, size = dist.get_rank(), dist.get_world_size()
+rank, size, device = join_ranks()
 torch.manual_seed(3)
-features = torch.randn(200, 12)
-labels = torch.randint(5, (200,))
+features = torch.randn(200, 12).to(device)
+labels = torch.randint(5, (200,)).to(device)
 with open(os.path.join(os.environ["LOSSES_FOLDER"], f"python-{rank}"), "w") as file:
     for row in ROWS:
         for column in COLUMNS:

@@ -51,11 +51,12 @@ std::vector<std::pair<std::string, muster::Hook>> hooks() {
 
 void train_with_hook(muster::Context& ctx, const std::string& name, const muster::Hook& hook) {
   torch::manual_seed(3);
-  const auto features = torch::randn({400, 24});
-  const auto labels = torch::randint(5, {400});
+  const auto features = torch::randn({400, 24}).to(ctx.device());
+  const auto labels = torch::randint(5, {400}).to(ctx.device());
+  auto net = hooked_net();
+  net->to(ctx.device());
   // Some buckets, of some gradients each.
-  muster::DistributedDataParallel model(hooked_net(), ctx.process_group(),
-                                        {.bucket_cap_mb = 0.01, .hook = hook});
+  muster::DistributedDataParallel model(net, ctx.process_group(), {.bucket_cap_mb = 0.01, .hook = hook});
   torch::optim::SGD optimizer(model.parameters(), 0.5);
   std::ofstream file(muster::cat(std::getenv("LOSSES_FOLDER"), "/ours-", ctx.rank(), "-", name),
                      std::ios::binary);
@@ -66,7 +67,7 @@ void train_with_hook(muster::Context& ctx, const std::string& name, const muster
                               labels.slice(0, begin, begin + kBatch))
         .backward();
     for (const auto& parameter : model.parameters()) {
-      const auto gradient = parameter.grad().contiguous();
+      const auto gradient = parameter.grad().contiguous().cpu();
       file.write(static_cast<const char*>(gradient.const_data_ptr()),
                  static_cast<std::streamsize>(gradient.nbytes()));
     }

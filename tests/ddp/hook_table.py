@@ -1,12 +1,16 @@
-"""The training of hook_table.cc by PyTorch's own DistributedDataParallel and its own hooks, over Gloo."""
+"""The training of hook_table.cc by PyTorch's own DistributedDataParallel and its own hooks."""
 import math
 import os
+import sys
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook, quantization_hooks
 from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
+from twin import join_ranks  # noqa: E402
 
 STEPS, BATCH = 10, 8
 
@@ -125,9 +129,9 @@ def hooks():
 
 def train(name, hook, rank, size):
     torch.manual_seed(3)
-    features = torch.randn(400, 24)
-    labels = torch.randint(5, (400,))
-    model = DistributedDataParallel(make_net(), bucket_cap_mb=0.01, gradient_as_bucket_view=True)
+    features = torch.randn(400, 24).to(device)
+    labels = torch.randint(5, (400,)).to(device)
+    model = DistributedDataParallel(make_net().to(device), bucket_cap_mb=0.01, gradient_as_bucket_view=True)
     if hook is not None:
         model.register_comm_hook(*hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -138,14 +142,13 @@ def train(name, hook, rank, size):
             loss = nn.functional.cross_entropy(model(features[begin : begin + BATCH]), labels[begin : begin + BATCH])
             loss.backward()
             for parameter in model.parameters():
-                file.write(parameter.grad.contiguous().numpy().tobytes())
+                file.write(parameter.grad.contiguous().cpu().numpy().tobytes())
             optimizer.step()
 
 
-dist.init_process_group("gloo")
 powerSGD_hook.dist = quantization_hooks.dist = AtOnce
-torch.set_num_threads(1)
+rank, size, device = join_ranks()
 for name, hook in hooks().items():
-    train(name, hook, dist.get_rank(), dist.get_world_size())
+    train(name, hook, rank, size)
 dist.destroy_process_group()
 os._exit(0)  # a thread of PyTorch's Gloo may need the interpreter when that is no more

@@ -37,10 +37,12 @@ struct HalfOfAStep {
 
 void train_and_write(muster::Context& ctx, const std::string& type, FILE* file) {
   torch::manual_seed(7);
-  const auto images = torch::randn({960, 1, 8, 8});
-  const auto labels = torch::randint(10, {960});
+  const auto images = torch::randn({960, 1, 8, 8}).to(ctx.device());
+  const auto labels = torch::randint(10, {960}).to(ctx.device());
   torch::manual_seed(1 + ctx.rank());
-  muster::DistributedDataParallel model(StepNet(), ctx.process_group());
+  StepNet net;
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(net, ctx.process_group());
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   muster::Precision precision(ctx.device(), {.type = type, .init_scale = 1048576, .growth_interval = 4});
   muster::Schedule schedule(optimizer, muster::rate::lambda([](int64_t step) {
@@ -68,6 +70,7 @@ void train_and_write(muster::Context& ctx, const std::string& type, FILE* file) 
 int main(int argc, char** argv) {
   return muster::run(argc, argv, [](muster::Context& ctx) {
     at::set_num_threads(1);
+    at::globalContext().setDeterministicCuDNN(true);
     const std::string path = muster::cat(std::getenv("LOSSES_FOLDER"), "/ours-", ctx.rank());
     FILE* file = std::fopen(path.c_str(), "w");
     if (file == nullptr) throw std::runtime_error("cannot write " + path);

@@ -1,12 +1,16 @@
 """The training of step_losses.cc by PyTorch's own parts, in the order that a careful user writes them."""
 import contextlib
 import os
+import sys
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
+from twin import join_ranks  # noqa: E402
 
 
 class Net(nn.Module):
@@ -29,11 +33,11 @@ def hexadecimal(value):
 
 def train(name, dtype, file):
     torch.manual_seed(7)
-    images, labels = torch.randn(960, 1, 8, 8), torch.randint(10, (960,))
+    images, labels = torch.randn(960, 1, 8, 8).to(device), torch.randint(10, (960,)).to(device)
     torch.manual_seed(1 + rank)
-    model = DistributedDataParallel(Net())
+    model = DistributedDataParallel(Net().to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=4, enabled=dtype == torch.float16)
+    scaler = torch.amp.GradScaler(device.type, init_scale=2.0**20, growth_interval=4, enabled=dtype == torch.float16)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step) ** 0.5)
     averaged = AveragedModel(model.module, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     skipped = 0
@@ -41,7 +45,7 @@ def train(name, dtype, file):
         begin = (i * size + rank) * 8 % 952
         last = i % 2 == 1
         with contextlib.nullcontext() if last else model.no_sync():
-            with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+            with torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
                 loss = nn.functional.cross_entropy(model(images[begin:begin + 8]), labels[begin:begin + 8])
             scaler.scale(loss * 0.5).backward()
         if last:
@@ -61,9 +65,7 @@ def train(name, dtype, file):
         print(name, key, hexadecimal(value.double().sum().item()), file=file)
 
 
-dist.init_process_group("gloo")
-rank, size = dist.get_rank(), dist.get_world_size()
-torch.set_num_threads(1)
+rank, size, device = join_ranks()
 with open(os.path.join(os.environ["LOSSES_FOLDER"], f"python-{rank}"), "w") as file:
     for name, dtype in (("fp32", None), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
         train(name, dtype, file)

@@ -1,0 +1,107 @@
+"""Programs on GPUs that train and fail: on the GPUs of this machine, or with `--fake` on those of fake_gpu.cc."""
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD = pathlib.Path(os.environ["MUSTER_BUILD"])
+FAKE = "--fake" in sys.argv
+GPU = "uuid=GPU-{name},name={name},total=8589934592,free=8589934592,cc=9.0,pci=00000000:0{bus}:00.0"
+FAKE_GPUS = {
+    "MUSTER_NVML_LIBRARY": f"{BUILD}/lib/libfake_nvml.so", "MUSTER_CUDA_LIBRARY": f"{BUILD}/lib/libfake_cuda.so", "FAKE_CUDA": "GPU-a,GPU-b",
+    "FAKE_NVML": "|".join(["version=570.1", GPU.format(name="a", bus=1), GPU.format(name="b", bus=2)])}
+SHARED = ("--gpus", "0", "--surplus", "share", "--nproc-per-node")  # ranks of one GPU: shared memory
+ONE = ("--gpus", "0")  # one rank: NCCL
+
+
+def pids_on_gpus():
+    """The processes that hold memory of a GPU."""
+    if FAKE:
+        return set()
+    query = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
+    return set(subprocess.run(query, capture_output=True, text=True, check=True).stdout.split())
+
+
+class OnGpus(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="muster-gpus-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.env = {**os.environ, **(FAKE_GPUS if FAKE else {}), "MUSTER_RUNTIME_DIR": self.folder, "OMP_NUM_THREADS": "1"}
+        self.env.pop("CUDA_VISIBLE_DEVICES", None)
+
+    def start(self, *argv, **env):
+        argv = [f"{BUILD}/bin/muster", "run", "--run-dir", f"{self.folder}/run", *argv]
+        return subprocess.Popen(argv, cwd=self.folder, env={**self.env, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def probe(self, where, what, code=0, **env):
+        before = pids_on_gpus()
+        process = self.start(*where, f"{BUILD}/tests/gpu_probe", what, **env)
+        said, _ = process.communicate(timeout=120)
+        if code == 0:
+            self.assertEqual(process.returncode, 0, said)
+        else:
+            self.assertNotEqual(process.returncode, 0, said)
+        self.assertEqual(pids_on_gpus() - before, set(), "processes left on the GPU")
+        return said
+
+    def test_training_has_the_losses_of_cpu_ranks(self):
+        def losses(name, *where):
+            folder = f"{self.folder}/{name}"
+            argv = [f"{BUILD}/bin/muster", "run", "--run-dir", folder, *where, f"{BUILD}/bin/train", "--epochs", "2"]
+            done = subprocess.run(argv, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=200)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            return [json.loads(line)["loss"] for line in pathlib.Path(folder, "metrics.jsonl").read_text().splitlines()]
+
+        for ranks in (1, 3):
+            on_gpu = losses(f"gpu{ranks}", *(ONE if ranks == 1 else (*SHARED, str(ranks))))
+            on_cpu = losses(f"cpu{ranks}", "--nproc-per-node", "cpu", "--cpu-slots", str(ranks))
+            print(f"{ranks} rank(s): losses on the GPU {on_gpu}, on the CPU {on_cpu}")
+            for gpu, cpu in zip(on_gpu, on_cpu, strict=True):
+                self.assertAlmostEqual(gpu, cpu, places=3)  # dropout-free, but other kernels round in another order
+
+    def test_synchronised_batch_norm(self):
+        self.assertIn("sync batch norm holds", self.probe((*SHARED, "2"), "sync batch norm"))
+
+    def test_one_process_with_two_replicas(self):
+        self.assertIn("data parallel holds", self.probe(ONE, "data parallel"))
+
+    @unittest.skipIf(FAKE, "the fake GPUs have no limit")
+    def test_memory_that_runs_out_names_the_rank(self):
+        said = self.probe((*SHARED, "2"), "out of memory", code=1)
+        self.assertIn("rank 1 failed first", said)
+        self.assertIn("out of memory", said)
+
+    def test_a_rank_that_dies_is_named(self):
+        said = self.probe((*SHARED, "3"), "dies", code=1)
+        self.assertIn("rank 2 failed first: killed by SIGKILL", said)
+        self.assertIn("rank 0 failed first: killed by SIGKILL", self.probe(ONE, "dies", code=1))
+
+    def test_a_rank_that_does_not_come_is_named(self):
+        said = self.probe((*SHARED, "3"), "late", code=1, MUSTER_COLLECTIVE_TIMEOUT="5")
+        self.assertIn("rank 2", said)
+        self.assertRegex(said, "all_reduce")
+
+    def test_an_interrupt_ends_all(self):
+        for where in (ONE, (*SHARED, "2")):
+            before = pids_on_gpus()
+            process = self.start(*where, f"{BUILD}/tests/gpu_probe", "forever")
+            for line in process.stdout:
+                if re.search("rank 0 pid [0-9]+ trains", line):
+                    break
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 130, said)
+            self.assertEqual(pids_on_gpus() - before, set(), "processes left on the GPU")
+
+
+if __name__ == "__main__":
+    if not FAKE and subprocess.run("nvidia-smi -L", shell=True, capture_output=True).returncode:
+        print("skipped: no NVIDIA GPU on this machine (nvidia-smi -L fails)")
+        sys.exit(77)
+    unittest.main(argv=[argument for argument in sys.argv if argument != "--fake"], verbosity=2)

@@ -1,0 +1,26 @@
+# To be sourced: the same training by a C++ program and by its Python twin, with one thread, each writing into a folder.
+#
+#   prepare_both_ways PYTHON FOLDER BACKEND   ends with 77 where there is no such PyTorch or no GPU
+#   train_ours MUSTER PROGRAM RANKS           writes FOLDER/ours-RANK...
+#   train_twin MUSTER SCRIPT RANKS            writes FOLDER/python-RANK...
+#
+# BACKEND: gloo and shm on CPU ranks (the twin has Gloo), nccl on a GPU a rank.
+
+prepare_both_ways() {
+  export PYTHON_EXEC=$1 LOSSES_FOLDER=$2 MUSTER_BACKEND=$3 OMP_NUM_THREADS=1
+  "$1" -c 'import torch.distributed' 2>/dev/null || { echo "skipped: no Python with this LibTorch's torch ('$1')"; exit 77; }
+  if [ "$3" = nccl ] && ! nvidia-smi -L >/dev/null 2>&1; then
+    echo "skipped: no NVIDIA GPU on this machine (nvidia-smi -L fails)"
+    exit 77
+  fi
+  rm -rf "$2"
+  mkdir -p "$2"
+}
+
+# ranks_of_both_ways RANKS: where they are.
+ranks_of_both_ways() {
+  [ "$MUSTER_BACKEND" = nccl ] && echo "--nproc-per-node $1" || echo "--nproc-per-node cpu --cpu-slots $1"
+}
+
+train_ours() { "$1" run --quiet $(ranks_of_both_ways "$3") --run-dir "$LOSSES_FOLDER/run" "$2"; }
+train_twin() { "$1" run --quiet $(ranks_of_both_ways "$3") --run-dir "$LOSSES_FOLDER/run-python" "$2"; }
