@@ -7,11 +7,9 @@ import sys
 import tempfile
 import unittest
 
+from fake_gpus import two_gpus
+
 BUILD = pathlib.Path(os.environ["MUSTER_BUILD"])
-GPU = "uuid=GPU-{name},name={name},total=8589934592,free=8589934592,cc=9.0,pci=00000000:0{bus}:00.0"
-TWO_GPUS = {
-    "MUSTER_NVML_LIBRARY": f"{BUILD}/lib/libfake_nvml.so", "MUSTER_CUDA_LIBRARY": f"{BUILD}/lib/libfake_cuda.so", "FAKE_CUDA": "GPU-a,GPU-b",
-    "FAKE_NVML": "|".join(["version=570.1", GPU.format(name="a", bus=1), GPU.format(name="b", bus=2)])}
 CPU = ("--nproc-per-node", "cpu", "--cpu-slots")
 SHARED = ("--gpus", "0", "--surplus", "share", "--nproc-per-node")
 
@@ -23,7 +21,7 @@ class OnGpus(unittest.TestCase):
         self.folder = folder.name
 
     def start(self, *argv):
-        env = {**os.environ, **TWO_GPUS, "MUSTER_RUNTIME_DIR": self.folder, "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, **two_gpus(BUILD), "MUSTER_RUNTIME_DIR": self.folder, "OMP_NUM_THREADS": "1"}
         env.pop("CUDA_VISIBLE_DEVICES", None)
         done = subprocess.run(argv, cwd=self.folder, env=env, capture_output=True, text=True, timeout=100)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

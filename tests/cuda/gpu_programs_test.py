@@ -3,18 +3,18 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import unittest
 
+from fake_gpus import two_gpus
+
 BUILD = pathlib.Path(os.environ["MUSTER_BUILD"])
+DATA = pathlib.Path(os.environ["MUSTER_SOURCE"]) / "data"
 FAKE = "--fake" in sys.argv
-GPU = "uuid=GPU-{name},name={name},total=8589934592,free=8589934592,cc=9.0,pci=00000000:0{bus}:00.0"
-FAKE_GPUS = {
-    "MUSTER_NVML_LIBRARY": f"{BUILD}/lib/libfake_nvml.so", "MUSTER_CUDA_LIBRARY": f"{BUILD}/lib/libfake_cuda.so", "FAKE_CUDA": "GPU-a,GPU-b",
-    "FAKE_NVML": "|".join(["version=570.1", GPU.format(name="a", bus=1), GPU.format(name="b", bus=2)])}
 SHARED = ("--gpus", "0", "--surplus", "share", "--nproc-per-node")  # ranks of one GPU: shared memory
 ONE = ("--gpus", "0")  # one rank: NCCL
 
@@ -32,7 +32,7 @@ class OnGpus(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="muster-gpus-")
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
-        self.env = {**os.environ, **(FAKE_GPUS if FAKE else {}), "MUSTER_RUNTIME_DIR": self.folder, "OMP_NUM_THREADS": "1"}
+        self.env = {**os.environ, **(two_gpus(BUILD) if FAKE else {}), "MUSTER_RUNTIME_DIR": self.folder, "OMP_NUM_THREADS": "1"}
         self.env.pop("CUDA_VISIBLE_DEVICES", None)
 
     def start(self, *argv, **env):
@@ -53,7 +53,7 @@ class OnGpus(unittest.TestCase):
     def test_training_has_the_losses_of_cpu_ranks(self):
         def losses(name, *where):
             folder = f"{self.folder}/{name}"
-            argv = [f"{BUILD}/bin/muster", "run", "--run-dir", folder, *where, f"{BUILD}/bin/train", "--epochs", "2"]
+            argv = [f"{BUILD}/bin/muster", "run", "--run-dir", folder, *where, f"{BUILD}/bin/train", "--epochs", "2", "--digits", DATA / "digits.csv.gz"]
             done = subprocess.run(argv, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=200)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             return [json.loads(line)["loss"] for line in pathlib.Path(folder, "metrics.jsonl").read_text().splitlines()]
@@ -64,6 +64,25 @@ class OnGpus(unittest.TestCase):
             print(f"{ranks} rank(s): losses on the GPU {on_gpu}, on the CPU {on_cpu}")
             for gpu, cpu in zip(on_gpu, on_cpu, strict=True):
                 self.assertAlmostEqual(gpu, cpu, places=3)  # dropout-free, but other kernels round in another order
+
+    def test_a_gpt_divided_over_ranks_has_the_losses_of_one(self):
+        model = ("--text", f"{DATA}/shakespeare.txt.gz", "--layers", "2", "--heads", "2", "--width", "32", "--context", "16", "--lr", "0.003", "--warmup", "5",
+                 "--sample", "5", "--steps", "20", "--eval-every", "20")
+
+        def loss(name, where, batch, *way):
+            done = self.start(*where, f"{BUILD}/bin/gpt", *model, "--batch", str(batch), *way)
+            said, _ = done.communicate(timeout=120)
+            self.assertEqual(done.returncode, 0, said)
+            found = json.loads(pathlib.Path(self.folder, "run/metrics.jsonl").read_text().splitlines()[-1])["validation_loss"]
+            shutil.rmtree(f"{self.folder}/run")
+            print(f"{name}: {found}")
+            return found
+
+        alone = loss("one rank", ONE, 8)
+        for batch, way in ((4, ""), (4, "--shard zero1"), (4, "--shard full"), (8, "--mesh tp=2"), (8, "--mesh pp=2")):
+            with self.subTest(way):
+                self.assertAlmostEqual(loss(way or "ddp", (*SHARED, "2"), batch, *way.split()), alone, places=3)
+        self.assertAlmostEqual(loss("bf16", ONE, 8, "--precision", "bf16"), alone, places=1)
 
     def test_synchronised_batch_norm(self):
         self.assertIn("sync batch norm holds", self.probe((*SHARED, "2"), "sync batch norm"))

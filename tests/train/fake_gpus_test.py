@@ -2,20 +2,20 @@
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cuda"))
+from fake_gpus import two_gpus  # noqa: E402
+
 BUILD = pathlib.Path(os.environ["MUSTER_BUILD"])
-GPU = "uuid=GPU-{name},name={name},total=8589934592,free=8589934592,cc=9.0,pci=00000000:0{bus}:00.0"
-TWO_GPUS = {
-    "MUSTER_NVML_LIBRARY": f"{BUILD}/lib/libfake_nvml.so", "MUSTER_CUDA_LIBRARY": f"{BUILD}/lib/libfake_cuda.so", "FAKE_CUDA": "GPU-a,GPU-b",
-    "FAKE_NVML": "|".join(["version=570.1", GPU.format(name="a", bus=1), GPU.format(name="b", bus=2)])}
 
 
 class Training(unittest.TestCase):
     def numbers(self, *where):
         with tempfile.TemporaryDirectory(prefix="muster-train-probe-") as folder:
-            env = {**os.environ, **TWO_GPUS, "MUSTER_RUNTIME_DIR": folder, "OMP_NUM_THREADS": "1"}
+            env = {**os.environ, **two_gpus(BUILD), "MUSTER_RUNTIME_DIR": folder, "OMP_NUM_THREADS": "1"}
             env.pop("CUDA_VISIBLE_DEVICES", None)
             done = subprocess.run([f"{BUILD}/bin/muster", "run", "--quiet", *where, f"{BUILD}/tests/train_probe"], cwd=folder, env=env,
                                   capture_output=True, text=True, timeout=200)

@@ -1,0 +1,70 @@
+"""What the kit runs, in the order of worth: a part a line of the table at the end."""
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    name: str
+    command: str  # of a shell in the kit's folder, with BUILD, SOURCE, PYTHON and OUT
+    limit: int  # seconds
+    expect: str = ""  # a pattern that its output must have
+    gpu: bool = True
+    shows: int = 0  # so many last lines of its output are results
+
+
+RUN = "$BUILD/bin/muster run --run-dir $OUT/runs/$PART"
+SHARED = "--gpus 0 --surplus share --nproc-per-node"
+COMPARE = "$BUILD/bin/muster $BUILD/tests/{program} $PYTHON 1 $OUT/runs/$PART nccl"
+CPU = RUN + " --nproc-per-node cpu --cpu-slots"
+
+
+def on_gpu(kind, program, folder="ddp"):
+    return f"$SOURCE/tests/{folder}/compare_{kind}.sh {COMPARE.format(program=program)}"
+
+
+def bench_ddp(model):
+    return f"$BUILD/bin/muster bench ddp -n 1 --model {model} --kinds nccl --python $PYTHON --steps 30 --rounds 2"
+
+
+PARTS = [
+    # --- the first look -----------------------------------------------------------------------------------------------
+    Part("machine", "uname -a; ldd --version | head -1; nvidia-smi; nvidia-smi topo -m; "
+         "$PYTHON -c 'import sys, torch; print(sys.version, torch.__version__, torch.cuda.nccl.version())'", 60),
+    Part("devices", "$BUILD/bin/muster devices && $BUILD/bin/muster devices --json && python3 -B $SOURCE/tests/device/nvidia_smi_test.py $BUILD/bin/muster",
+         60, "as nvidia-smi has them"),
+    Part("doctor", "$BUILD/bin/muster doctor --python $PYTHON", 60, shows=20),
+    Part("conformance on the CPU", f"{CPU} 3 $BUILD/tests/conformance_ranks && MUSTER_BACKEND=gloo {CPU} 3 $BUILD/tests/conformance_ranks",
+         120, "checks hold on 3 ranks over gloo", gpu=False),
+    Part("conformance over NCCL", f"{RUN} --gpus 0 $BUILD/tests/conformance_ranks", 120, "checks hold on 1 ranks over nccl"),
+    Part("conformance of ranks that share a GPU", f"{RUN} {SHARED} 3 $BUILD/tests/conformance_ranks", 120, "checks hold on 3 ranks over shm"),
+    # --- training, beside Python's ------------------------------------------------------------------------------------
+    Part("losses as Python's, bit for bit", on_gpu("losses", "ddp_losses"), 120, "the same bits"),
+    Part("steps as Python's (AMP, clipping, averages)", on_gpu("step", "step_losses", "train"), 180, "the same bits"),
+    Part("training and faults on GPUs", "python3 -B $SOURCE/tests/cuda/gpu_programs_test.py", 400, "OK"),
+    Part("table of models as Python's", on_gpu("table", "ddp_table"), 240),
+    Part("hooks as Python's", on_gpu("hooks", "hook_table"), 240),
+    Part("optimizers, scripts and join as Python's", on_gpu("more", "ddp_more"), 240),
+    Part("batches on the GPU", "$BUILD/tests/data_test --gtest_filter=DataLoader.PutsBatchesOnTheGpu", 60, r"\[  PASSED  \] 1 test"),
+    Part("ResNet, bf16 and SyncBatchNorm", f"{RUN} {SHARED} 2 $BUILD/bin/resnet --epochs 1 --precision bf16 --digits $SOURCE/data/digits.csv.gz",
+         180, shows=2),
+    # --- what is measured ---------------------------------------------------------------------------------------------
+    Part("DDP ÷ the bare loop, MLP", bench_ddp("mlp"), 120, shows=12),
+    Part("DDP ÷ the bare loop, GPT", bench_ddp("gpt"), 120, shows=12),
+    Part("DDP ÷ the bare loop, ResNet-18", bench_ddp("cnn"), 120, shows=12),
+    Part("what the device can do", "$BUILD/bin/muster bench device --again && $BUILD/bin/muster bench device --again --dtype bfloat16", 120, shows=8),
+    Part("launch with the driver asked", "$BUILD/benchmarks/launch_bench --python $PYTHON --ranks 8", 120, shows=16),
+    Part("prefetch", f"{RUN} --gpus 0 $BUILD/benchmarks/gpu_bench prefetch", 120, shows=4),
+    Part("staging", f"{RUN} --gpus 0 $BUILD/benchmarks/gpu_bench staging", 120, shows=4),
+    Part("ranks of one GPU, shared memory and Gloo", "$BUILD/bin/muster bench collectives -n 3 --backends shm,gloo --max 64M --seconds 0.3", 180, shows=16),
+    # --- the rest -----------------------------------------------------------------------------------------------------
+    Part("Python module", "MUSTER_TEST_MODULE=$PYTHON_MODULE python3 -B $SOURCE/tests/python/module_test.py -v Collectives", 120, "OK", gpu=False),
+    Part("compute-sanitizer over NCCL", f"{RUN} --gpus 0 compute-sanitizer --error-exitcode 9 $BUILD/tests/conformance_ranks", 400, "ERROR SUMMARY: 0 errors"),
+    Part("compute-sanitizer over a shared GPU", f"{RUN} {SHARED} 2 compute-sanitizer --error-exitcode 9 $BUILD/tests/conformance_ranks", 400,
+         "ERROR SUMMARY: 0 errors"),
+    # --- without a GPU ------------------------------------------------------------------------------------------------
+    Part("training on the CPU", f"{CPU} 2 $BUILD/bin/train --epochs 2 --digits $SOURCE/data/digits.csv.gz", 120, gpu=False, shows=2),
+    Part("losses as Python's over Gloo", "$SOURCE/tests/ddp/compare_losses.sh $BUILD/bin/muster $BUILD/tests/ddp_losses $PYTHON 2 $OUT/runs/$PART",
+         120, "the same bits", gpu=False),
+    Part("training and faults on fake GPUs", "python3 -B $SOURCE/tests/cuda/gpu_programs_test.py --fake", 400, "OK", gpu=False),
+    Part("data", "$BUILD/tests/data_test --gtest_filter=DataLoader*:Stream*:Transforms*", 120, r"\[  PASSED  \]", gpu=False),
+]
