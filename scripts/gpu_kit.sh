@@ -13,7 +13,7 @@ work=build/gpu-kit
 kit=$work/kit
 most_mib=60
 programs="muster_cli muster_bench muster_cuda muster train gpt resnet conformance_ranks ddp_losses ddp_table hook_table ddp_more
-  step_losses gpu_probe gpu_bench data_test launch_bench fake_cuda fake_nvml"
+  step_losses gpu_probe gpu_bench data_test fake_cuda fake_nvml"
 
 say() { echo "gpu-kit: $*"; }
 fail() { say "$*" >&2; exit 1; }

@@ -7,16 +7,33 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 namespace muster {
+
+// What a group over NCCL is made of.
+struct NcclGroup {
+  int rank = 0;
+  int size = 1;
+  int ordinal = 0;                               // of this rank's device
+  std::chrono::milliseconds timeout{0};          // of a collective
+  std::chrono::milliseconds connect_timeout{0};  // until all ranks have connected
+  std::string name = {};                         // in LibTorch's and NCCL's logs: "world", "ranks 0,2"
+  std::vector<uint64_t> ranks_of_job = {};       // its ranks, as the job numbers them
+  bool high_priority_stream = false;
+  // The group's ranks are some of this one's: NCCL splits its communicator, to which all of its ranks come,
+  // the others by stay_out_of_split(). Null: a communicator of its own.
+  c10::intrusive_ptr<c10d::Backend> parent = {};
+};
 
 struct CudaPlugin {
   int (*device_count)();
   void (*set_device)(int ordinal);
   std::string (*device_uuid)(int ordinal);  // "GPU-8f3c…", as the driver's tools print it
   std::string (*nccl_version)();            // "2.27.3"
-  c10::intrusive_ptr<c10d::Backend> (*make_nccl)(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                                 int size, std::chrono::milliseconds timeout, int ordinal);
+  c10::intrusive_ptr<c10d::Backend> (*make_nccl)(const c10::intrusive_ptr<c10d::Store>& store,
+                                                 const NcclGroup& group);
+  void (*stay_out_of_split)(c10d::Backend& parent, int ordinal);
 };
 
 // The symbol that muster_cuda exports.

@@ -18,6 +18,7 @@
 #include "muster/comm/agreement.h"
 #include "muster/comm/host_backend.h"
 #include "muster/comm/late_watch.h"
+#include "muster/comm/nccl_options.h"
 #include "muster/comm/process_group.h"
 
 namespace muster {
@@ -29,9 +30,13 @@ struct GroupOptions {
   c10::Device device = c10::kCPU;
   std::chrono::milliseconds timeout{0};
   std::string master_addr = {};  // chooses the network interface
-  bool awaited = false;          // a process outside of the group waits for its end, good or not
-  bool of_all_ranks = true;      // of the job; a part of them has numbers of its own
-  RankNames names = {};          // what messages call the ranks; their own numbers without
+  // For all ranks to connect, where the backend has a limit of its own for that.
+  std::chrono::milliseconds connect_timeout{0};
+  NcclOptions nccl = {};
+  c10::intrusive_ptr<c10d::Backend> nccl_parent = {};  // which is split; only while the group is made
+  bool awaited = false;      // a process outside of the group waits for its end, good or not
+  bool of_all_ranks = true;  // of the job; a part of them has numbers of its own
+  RankNames names = {};      // what messages call the ranks; their own numbers without
 };
 
 struct ProcessGroup::State {
@@ -45,7 +50,7 @@ struct ProcessGroup::State {
   std::unique_ptr<LateWatch> late_watch;  // where there is one
   std::vector<int> parent_ranks;
   std::shared_ptr<const RankNames> names;
-  std::string activity_name;  // in the rank's activity file: "world", "ranks 0,2"
+  std::string group_name;  // in logs, and the rank's activity file: "world", "ranks 0,2"
   int rank = 0;
   int size = 1;
   std::mutex turn;  // to start a call that ranks agree on

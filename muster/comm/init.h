@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "muster/comm/nccl_options.h"
 #include "muster/comm/process_group.h"
 
 namespace c10d {
@@ -30,6 +31,7 @@ struct InitOptions {
   std::chrono::milliseconds timeout{30 * 60 * 1000};  // of every collective; MUSTER_COLLECTIVE_TIMEOUT wins
   std::chrono::milliseconds init_timeout{5 * 60 * 1000};  // for all ranks to come together
   c10::Device device = c10::kCPU;                         // made current first when it is a CUDA device
+  NcclOptions nccl = {};
 };
 
 // MUSTER_COLLECTIVE_TIMEOUT, or else what is given. Throws: invalid_argument for no time, or none above 0.

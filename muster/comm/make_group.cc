@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "muster/base/env.h"
+#include "muster/comm/cuda_plugin.h"
 #include "muster/comm/failure.h"
 #include "muster/comm/gloo.h"
 #include "muster/comm/group_state.h"
@@ -39,8 +40,21 @@ c10::intrusive_ptr<c10d::Backend> make_host_backend(const c10::intrusive_ptr<c10
   return gloo(part("gloo"), rank, size);
 }
 
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    const ProcessGroup::State& state) {
+  return make_nccl(store, {.rank = state.rank,
+                           .size = state.size,
+                           .ordinal = state.options.device.index(),
+                           .timeout = state.options.timeout,
+                           .connect_timeout = state.options.connect_timeout,
+                           .name = state.group_name,
+                           .ranks_of_job = {state.names->ranks.begin(), state.names->ranks.end()},
+                           .high_priority_stream = state.options.nccl.high_priority_stream,
+                           .parent = state.options.nccl_parent});
+}
+
 // The same on all ranks of the group, which are made in one order: "world", "ranks 0,2", "ranks 0,2 (2)".
-std::string activity_name_of(bool of_all_ranks, const RankNames& names) {
+std::string group_name_of(bool of_all_ranks, const RankNames& names) {
   static std::mutex mutex;
   static auto& made = *new std::map<std::string, int>;  // never destroyed
   constexpr size_t kMostNamed = 8;
@@ -71,6 +85,7 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
       std::make_shared<RankNames>(options.names.ranks.empty() ? RankNames::of_all(size) : options.names);
   state->parent_ranks.resize(static_cast<size_t>(size));
   std::iota(state->parent_ranks.begin(), state->parent_ranks.end(), 0);
+  state->group_name = group_name_of(options.of_all_ranks, *state->names);
 
   using Group = c10d::ProcessGroup;
   translate_failures(cat("process group of ", size, " (rank ", state->name(), ")"), [&] {
@@ -87,7 +102,9 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
     state->group->setBackend(c10::kCPU, type, on_host);
     state->group->setDefaultBackend(type);
     if (options.backend == "nccl") {
-      const auto nccl = make_nccl(sub_store("nccl"), rank, size, options.timeout, options.device);
+      const auto nccl = make_nccl_backend(sub_store("nccl"), *state);
+      state->options.nccl_parent.reset();
+      track.add(nccl);
       state->group->setBackend(c10::kCUDA, Group::NCCL, nccl);
       state->group->setDefaultBackend(Group::NCCL);
     } else if (options.device.is_cuda()) {
@@ -95,11 +112,8 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
     }
     if (options.backend == "shm" || options.backend == "mpi") state->backend = on_host.get();
     if (options.backend == "shm") state->blocking = dynamic_cast<BlockingCollectives*>(on_host.get());
-    state->group->setGroupName(cat("muster:", size));
-    if (Activity::get() != nullptr) {
-      state->activity_name = activity_name_of(options.of_all_ranks, *state->names);
-      on_host->setGroupDesc(state->activity_name);
-    }
+    state->group->setGroupName(cat("muster: ", state->group_name));
+    on_host->setGroupDesc(state->group_name);
   });
   if (size > 1 && options.backend != "shm") {  // which compares every call itself
     const bool every_call = get_env("TORCH_DISTRIBUTED_DEBUG") == "DETAIL";

@@ -87,9 +87,13 @@ std::string nccl_version() {
   return load_plugin().nccl_version();
 }
 
-c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                            std::chrono::milliseconds timeout, c10::Device device) {
-  return load_plugin().make_nccl(store, rank, size, timeout, device.index());
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
+                                            const NcclGroup& group) {
+  return load_plugin().make_nccl(store, group);
+}
+
+void stay_out_of_split(c10d::Backend& parent, c10::Device device) {
+  load_plugin().stay_out_of_split(parent, device.index());
 }
 
 }  // namespace muster

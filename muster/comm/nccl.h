@@ -5,7 +5,6 @@
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 
-#include <chrono>
 #include <string>
 
 namespace c10d {
@@ -15,6 +14,8 @@ class Store;
 
 namespace muster {
 
+struct NcclGroup;  // cuda_plugin.h
+
 // Loads muster_cuda and makes `device` the current CUDA device, before anything else on that device; returns
 // its UUID. Throws: unavailable saying what is missing (the library, a driver, the device).
 std::string use_cuda_device(c10::Device device);
@@ -22,8 +23,14 @@ std::string use_cuda_device(c10::Device device);
 // NCCL's version, "2.27.3". Throws: unavailable without muster_cuda.
 std::string nccl_version();
 
-// NCCL over `store`. Throws: unavailable without muster_cuda; backend_failed.
-c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                            std::chrono::milliseconds timeout, c10::Device device);
+// NCCL over `store`. Collective: over the group's ranks, or with a parent over the parent's. Blocking: until
+// all have connected, or the group's connect_timeout. Throws: unavailable without muster_cuda;
+// backend_failed.
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
+                                            const NcclGroup& group);
+
+// For the ranks of `parent` that are not in the group that the others make of it. Collective: over the
+// parent's ranks.
+void stay_out_of_split(c10d::Backend& parent, c10::Device device);
 
 }  // namespace muster

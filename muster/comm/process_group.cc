@@ -311,34 +311,4 @@ Work ProcessGroup::barrier_async(Caller caller) {
   return call.start_barrier(caller);
 }
 
-std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) {
-  const std::set<int> distinct(ranks.begin(), ranks.end());
-  if (ranks.empty() || distinct.size() != ranks.size() || *distinct.begin() < 0 ||
-      *distinct.rbegin() >= size()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("new_group: expected different ranks between 0 and ", size() - 1, ", got [",
-                    join(ranks, ", "), "] (rank ", state_->name(), ")"));
-  }
-  const std::string name = cat("group/", state_->sub_groups++, "/", join(ranks, ","));
-  ProcessGroupCall call("new_group", state_.get(), timeout_);
-  call.without_tensors();
-  call.in_common([&] { return cat("[", join(ranks, ", "), "]"); });
-  call.start_barrier(Caller::waits).wait();
-  const auto at = std::find(ranks.begin(), ranks.end(), rank());
-  if (at == ranks.end()) return std::nullopt;
-  auto store = c10::make_intrusive<c10d::PrefixStore>(name, state_->store);
-  const int sub_rank = static_cast<int>(at - ranks.begin());
-  GroupOptions options = state_->options;
-  options.hosts.clear();
-  for (const int member : ranks)
-    options.hosts.push_back(state_->options.hosts.at(static_cast<size_t>(member)));
-  if (options.backend == "shm+gloo") options.backend = choose_host_backend(options.hosts);
-  options.of_all_ranks = false;
-  options.names = state_->names->part(ranks);
-  options.names.sub_group = std::ssize(ranks) < size() || state_->names->sub_group;
-  ProcessGroup group = make_process_group(store, sub_rank, static_cast<int>(ranks.size()), options);
-  group.state_->parent_ranks = ranks;
-  return group;
-}
-
 }  // namespace muster

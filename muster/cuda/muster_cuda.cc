@@ -4,6 +4,10 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
 #include "muster/comm/cuda_plugin.h"
 
 namespace {
@@ -33,23 +37,50 @@ std::string nccl_version() {
   return c10d::getNcclVersion();
 }
 
-c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                            std::chrono::milliseconds timeout, int ordinal) {
-  auto options = c10d::ProcessGroupNCCL::Options::create();
-  options->timeout = timeout;
-  auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
+at::Device device_at(int ordinal) {
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(ordinal)};
+}
+
+c10::intrusive_ptr<c10d::ProcessGroupNCCL::Options> options_of(const muster::NcclGroup& group) {
+  auto options = c10d::ProcessGroupNCCL::Options::create(group.high_priority_stream);
+  options->timeout = group.timeout;
+  options->group_name = group.name;
+  options->group_desc = group.name;
+  options->global_ranks_in_group = group.ranks_of_job;
+  options->config.blocking = 0;  // NCCL's calls return at once, and LibTorch waits with a deadline
+  if (group.parent) {
+    options->split_from = c10::dynamic_intrusive_pointer_cast<c10d::ProcessGroupNCCL>(group.parent);
+    const auto first = std::min_element(group.ranks_of_job.begin(), group.ranks_of_job.end());
+    options->split_color = static_cast<int>(*first);  // the same on the group's ranks
+  }
+  return options;
+}
+
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
+                                            const muster::NcclGroup& group) {
+  // LibTorch reads it once, before its first communicator. A user's own value stays.
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(group.connect_timeout).count();
+  ::setenv("TORCH_NCCL_NONBLOCKING_TIMEOUT", std::to_string(seconds).c_str(), /*overwrite=*/0);
+  auto backend =
+      c10::make_intrusive<c10d::ProcessGroupNCCL>(store, group.rank, group.size, options_of(group));
   // Bound and connected now, so that a wrong device is an error here and not a hang in the first collective.
-  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(ordinal));
+  const at::Device device = device_at(group.ordinal);
   backend->setBoundDeviceId(device);
   backend->eagerConnectSingleDevice(device);
+  backend->getCommPtr();  // waits until the communicator can be used
   return backend;
+}
+
+void stay_out_of_split(c10d::Backend& parent, int ordinal) {
+  dynamic_cast<c10d::ProcessGroupNCCL&>(parent).performNocolorSplit(device_at(ordinal));
 }
 
 constexpr muster::CudaPlugin kPlugin{.device_count = device_count,
                                      .set_device = set_device,
                                      .device_uuid = device_uuid,
                                      .nccl_version = nccl_version,
-                                     .make_nccl = make_nccl};
+                                     .make_nccl = make_nccl,
+                                     .stay_out_of_split = stay_out_of_split};
 
 }  // namespace
 

@@ -169,6 +169,7 @@ int run_rank(RankEnv env, const RunOptions& options, const std::function<void(Co
   InitOptions init;
   init.backend = options.backend;
   init.timeout = options.collective_timeout;
+  init.nccl = options.nccl;
   std::optional<InPlace> in_place;
   if (what_on_failure() == "replace") in_place.emplace(env, init);
   std::optional<Rendezvous> met;

@@ -33,6 +33,7 @@ struct RunOptions {
   std::string policy = {};        // default: list with a map, else sequential. MUSTER_POLICY
   std::vector<int> map = {};      // GPU of each rank, with policy "list"
   std::string backend = "auto";   // auto, gloo, nccl, shm, shm+gloo, mpi. MUSTER_BACKEND
+  NcclOptions nccl = {};
   // After which a collective fails when a rank does not come to it. MUSTER_COLLECTIVE_TIMEOUT
   std::chrono::milliseconds collective_timeout = InitOptions{}.timeout;
   Visibility visibility = Visibility::job;

@@ -30,9 +30,16 @@ void set_device(int ordinal) {
   muster::testing::set_fake_gpu(ordinal);
 }
 
-c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                            std::chrono::milliseconds timeout, int /*ordinal*/) {
-  return muster::make_shm(store, rank, size, timeout);
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
+                                            const muster::NcclGroup& group) {
+  std::fprintf(stderr, "nccl: rank %d of %s%s%s, of the job's ranks %s\n", group.rank, group.name.c_str(),
+               group.parent ? ", split" : "", group.high_priority_stream ? ", high priority" : "",
+               muster::join(group.ranks_of_job, ",").c_str());
+  return muster::make_shm(store, group.rank, group.size, group.timeout);
+}
+
+void stay_out_of_split(c10d::Backend& /*parent*/, int /*ordinal*/) {
+  std::fprintf(stderr, "nccl: stays out of a split\n");
 }
 
 constexpr muster::CudaPlugin kFake{
@@ -40,7 +47,8 @@ constexpr muster::CudaPlugin kFake{
     .set_device = set_device,
     .device_uuid = [](int ordinal) { return uuids().at(static_cast<size_t>(ordinal)); },
     .nccl_version = [] { return std::string("0.0.0"); },
-    .make_nccl = make_nccl};
+    .make_nccl = make_nccl,
+    .stay_out_of_split = stay_out_of_split};
 
 }  // namespace
 

@@ -65,6 +65,15 @@ void data_parallel(muster::Context& ctx) {
   expect_close(gradients_of(*net), expected);
 }
 
+// A group of rank 0 alone.
+void sub_group(muster::Context& ctx) {
+  auto group = ctx.process_group().new_group({0});
+  expect(group.has_value() == (ctx.rank() == 0), "a group on rank 0 alone");
+  auto sum = torch::ones({4}, ctx.device());
+  if (group) group->all_reduce(sum);
+  expect(sum.sum().item<float>() == 4, "the sum of one rank");
+}
+
 void out_of_memory(muster::Context& ctx) {
   auto sum = torch::ones({4}, ctx.device());
   ctx.process_group().all_reduce(sum);
@@ -102,6 +111,7 @@ void train_forever(muster::Context& ctx) {
 void probe(const std::string& what, muster::Context& ctx) {
   if (what == "sync batch norm") return sync_batch_norm(ctx);
   if (what == "data parallel") return data_parallel(ctx);
+  if (what == "high priority" || what == "split" || what == "no split") return sub_group(ctx);
   if (what == "out of memory") return out_of_memory(ctx);
   if (what == "dies") return lose_the_last_rank(ctx, true);
   if (what == "late") return lose_the_last_rank(ctx, false);
@@ -112,8 +122,10 @@ void probe(const std::string& what, muster::Context& ctx) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return muster::run(argc, argv, [&](muster::Context& ctx) {
-    const std::string what = argc > 1 ? argv[1] : "";
+  const std::string what = argc > 1 ? argv[1] : "";
+  muster::RunOptions options;
+  options.nccl = {.high_priority_stream = what == "high priority", .split = what != "no split"};
+  return muster::run(options, argc, argv, [&](muster::Context& ctx) {
     if (!ctx.device().is_cuda())
       throw std::runtime_error("gpu_probe: expected a GPU, got " + ctx.device().str());
     probe(what, ctx);

@@ -84,6 +84,19 @@ class OnGpus(unittest.TestCase):
                 self.assertAlmostEqual(loss(way or "ddp", (*SHARED, "2"), batch, *way.split()), alone, places=3)
         self.assertAlmostEqual(loss("bf16", ONE, 8, "--precision", "bf16"), alone, places=1)
 
+    def test_a_sub_group_is_split_from_its_parent(self):
+        two = () if FAKE else ONE
+        said = self.probe(two, "split")
+        self.assertIn("split holds", said)
+        if FAKE:  # which tell what they are asked for
+            self.assertIn("nccl: rank 0 of ranks 0, split, of the job's ranks 0", said)
+            self.assertIn("nccl: stays out of a split", said)
+            self.assertIn("nccl: rank 1 of world, of the job's ranks 0,1", said)
+            self.assertIn("nccl: rank 0 of ranks 0, of the job's ranks 0", self.probe(two, "no split"))
+            self.assertIn("nccl: rank 1 of world, high priority", self.probe(two, "high priority"))
+        else:
+            self.assertIn("high priority holds", self.probe(two, "high priority"))
+
     def test_synchronised_batch_norm(self):
         self.assertIn("sync batch norm holds", self.probe((*SHARED, "2"), "sync batch norm"))
 

@@ -1,0 +1,70 @@
+// Groups of some of a group's ranks.
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+
+#include "muster/base/strings.h"
+#include "muster/comm/group_state.h"
+#include "muster/comm/host_choice.h"
+#include "muster/comm/nccl.h"
+#include "muster/comm/process_group_call.h"
+
+namespace muster {
+
+namespace {
+
+void check_members(const std::vector<int>& ranks, int size, int own_name) {
+  const std::set<int> distinct(ranks.begin(), ranks.end());
+  if (!ranks.empty() && distinct.size() == ranks.size() && *distinct.begin() >= 0 &&
+      *distinct.rbegin() < size)
+    return;
+  throw Error(ErrorCode::invalid_argument, cat("new_group: expected different ranks between 0 and ", size - 1,
+                                               ", got [", join(ranks, ", "), "] (rank ", own_name, ")"));
+}
+
+// Of the group that some ranks of `parent` make.
+GroupOptions options_of_part(const ProcessGroup::State& parent, const std::vector<int>& ranks) {
+  GroupOptions options = parent.options;
+  options.hosts.clear();
+  for (const int member : ranks)
+    options.hosts.push_back(parent.options.hosts.at(static_cast<size_t>(member)));
+  if (options.backend == "shm+gloo") options.backend = choose_host_backend(options.hosts);
+  options.of_all_ranks = false;
+  options.names = parent.names->part(ranks);
+  options.names.sub_group = std::ssize(ranks) < parent.size || parent.names->sub_group;
+  return options;
+}
+
+// NCCL's backend of the group, where its sub-groups are split from it.
+c10::intrusive_ptr<c10d::Backend> split_parent(const ProcessGroup::State& state) {
+  if (state.options.backend != "nccl" || !state.options.nccl.split) return {};
+  return state.group->getBackend(c10::kCUDA);
+}
+
+}  // namespace
+
+std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) {
+  check_members(ranks, size(), state_->name());
+  const std::string name = cat("group/", state_->sub_groups++, "/", join(ranks, ","));
+  ProcessGroupCall call("new_group", state_.get(), timeout_);
+  call.without_tensors();
+  call.in_common([&] { return cat("[", join(ranks, ", "), "]"); });
+  call.start_barrier(Caller::waits).wait();
+  const auto parent = split_parent(*state_);
+  const auto at = std::find(ranks.begin(), ranks.end(), rank());
+  if (at == ranks.end()) {
+    if (parent) stay_out_of_split(*parent, device());
+    return std::nullopt;
+  }
+  GroupOptions options = options_of_part(*state_, ranks);
+  options.nccl_parent = parent;
+  auto store = c10::make_intrusive<c10d::PrefixStore>(name, state_->store);
+  ProcessGroup group = make_process_group(store, static_cast<int>(at - ranks.begin()),
+                                          static_cast<int>(ranks.size()), options);
+  group.state_->parent_ranks = ranks;
+  return group;
+}
+
+}  // namespace muster
