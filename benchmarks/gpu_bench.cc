@@ -114,9 +114,9 @@ void time_prefetch(muster::Context& ctx) {
   torch::optim::SGD optimizer(net->parameters(), 0.01);
   for (const bool pin : {false, true}) {
     muster::DataLoader loader(data, {.batch_size = kBatch,
-                                     .workers = 4,
                                      .device = ctx.device(),
                                      .pin_memory = pin,
+                                     .workers = 4,
                                      .check_weight = false});
     double begin_stalled = 0;
     auto begin = muster::Clock::now();

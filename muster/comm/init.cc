@@ -94,9 +94,9 @@ ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d
                              .hosts = std::move(hosts),
                              .device = options.device,
                              .timeout = collective_timeout(options.timeout),
+                             .master_addr = meeting.master_addr,
                              .connect_timeout = options.init_timeout,
                              .nccl = options.nccl,
-                             .master_addr = meeting.master_addr,
                              .awaited = awaited,
                              .of_all_ranks = std::ssize(members) == meeting.world_size});
 }

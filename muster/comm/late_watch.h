@@ -1,11 +1,15 @@
-// Names the ranks that do not come to an operation which nobody here waits for yet: the caller of an
-// asynchronous one may be stuck elsewhere, as in DistributedDataParallel's own wait for its gradients.
+// Watches operations that nobody here waits for: the caller of an asynchronous one may be stuck elsewhere, as
+// in DistributedDataParallel's own wait for its gradients; and where a GPU does the work, wait() does not
+// block the host at all. Names the ranks that do not come.
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 
 #include "muster/base/late_ranks.h"
@@ -15,7 +19,11 @@ namespace muster {
 
 class LateWatch {
  public:
-  LateWatch() = default;
+  // `lost` is called, once, when a GPU's operation has been under way for some seconds although a rank of its
+  // group, on this host, has ended: it would never be over. With "all_reduce #12 on rank 0 of 2: rank 1 has
+  // ended".
+  using Lost = std::function<void(const std::string& what)>;
+  explicit LateWatch(Lost lost = {}) : lost_(std::move(lost)) {}
   LateWatch(const LateWatch&) = delete;
   LateWatch& operator=(const LateWatch&) = delete;
   ~LateWatch();
@@ -23,16 +31,32 @@ class LateWatch {
   // From now on until it is over, or waited for. The first starts the thread.
   void add(const std::shared_ptr<Work::State>& state);
 
+  // Of a GPU's operations, which one communicator does one after the other, the newest: until it is over, or
+  // the next comes. So no more than its tensors are kept.
+  void add_of_gpu(std::shared_ptr<Work::State> state);
+
  private:
   struct Watched {
     std::weak_ptr<Work::State> state;
     LateRanks late_ranks;
   };
+  struct WatchedOfGpu {
+    std::shared_ptr<Work::State> state;  // the caller lets it go long before it is over
+    LateRanks late_ranks;
+    std::optional<Clock::time_point> lost_since = {};
+  };
+  using Lock = std::unique_lock<std::mutex>;
+  void start_thread();
   void run();
+  void look_at_host(Lock& lock);
+  void look_at_gpu(Lock& lock);
+  void look_for_lost();
 
+  Lost lost_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::list<Watched> watched_;
+  std::optional<WatchedOfGpu> of_gpu_;
   bool stop_ = false;
   std::thread thread_;
 };

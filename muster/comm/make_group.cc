@@ -1,10 +1,13 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <unistd.h>
+
 #include <map>
 #include <mutex>
 #include <numeric>
 
 #include "muster/base/env.h"
+#include "muster/base/log.h"
 #include "muster/comm/cuda_plugin.h"
 #include "muster/comm/failure.h"
 #include "muster/comm/gloo.h"
@@ -51,6 +54,16 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
                            .ranks_of_job = {state.names->ranks.begin(), state.names->ranks.end()},
                            .high_priority_stream = state.options.nccl.high_priority_stream,
                            .parent = state.options.nccl_parent});
+}
+
+// A collective of NCCL that a dead rank does not come to keeps the GPU, and whatever waits for it, for ever.
+// What it leaves in memory is no result, so that the process ends with its communicator.
+LateWatch::Lost end_without(const c10::intrusive_ptr<c10d::Backend>& nccl) {
+  return [backend = c10::weak_intrusive_ptr<c10d::Backend>(nccl)](const std::string& what) {
+    log(LogLevel::error, cat(what, "; NCCL's communicator is aborted, and this rank ends"));
+    if (const auto held = backend.lock()) held->abort();
+    ::_exit(1);
+  };
 }
 
 // The same on all ranks of the group, which are made in one order: "world", "ranks 0,2", "ranks 0,2 (2)".
@@ -119,7 +132,8 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
     const bool every_call = get_env("TORCH_DISTRIBUTED_DEBUG") == "DETAIL";
     state->agreement = std::make_shared<Agreement>(c10::make_intrusive<c10d::PrefixStore>("agreement", store),
                                                    rank, size, every_call, *state->names);
-    state->late_watch = std::make_unique<LateWatch>();
+    state->late_watch = std::make_unique<LateWatch>(
+        options.backend == "nccl" ? end_without(state->group->getBackend(c10::kCUDA)) : LateWatch::Lost());
   }
   return ProcessGroup(std::move(state));
 }

@@ -102,7 +102,12 @@ Work ProcessGroupCall::start_with_all(Start start) {
     });
   }
   Work started = launch(work, start);
-  if (state_->late_watch && work->waiting == Work::State::Waiting::in_slices) state_->late_watch->add(work);
+  if (!state_->late_watch) return started;
+  if (on_device_ && state_->options.backend == "nccl") {
+    state_->late_watch->add_of_gpu(work);
+  } else if (work->waiting == Work::State::Waiting::in_slices) {
+    state_->late_watch->add(work);
+  }
   return started;
 }
 

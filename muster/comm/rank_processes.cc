@@ -37,14 +37,12 @@ std::optional<std::string> start_of(int pid) {
   return fields[kStart];
 }
 
-std::string ended_now() {
-  const std::lock_guard lock(g_mutex);
-  std::vector<std::string> ended;
-  for (const KnownProcess& known : g_known) {
-    if (start_of(known.process.pid).value_or(known.started) == known.started) continue;
-    ended.push_back(cat("rank ", known.process.rank, " (process ", known.process.pid, ")"));
-  }
-  return join(ended, ", ");
+std::string names_of(const std::vector<RankProcess>& processes) {
+  std::vector<std::string> names;
+  names.reserve(processes.size());
+  for (const RankProcess& process : processes)
+    names.push_back(cat("rank ", process.rank, " (process ", process.pid, ")"));
+  return join(names, ", ");
 }
 
 }  // namespace
@@ -56,11 +54,19 @@ void remember_rank_processes(const std::vector<RankProcess>& ranks) {
     if (const auto started = start_of(rank.pid)) g_known.push_back({.process = rank, .started = *started});
 }
 
+std::vector<RankProcess> ended_processes() {
+  const std::lock_guard lock(g_mutex);
+  std::vector<RankProcess> ended;
+  for (const KnownProcess& known : g_known)
+    if (start_of(known.process.pid).value_or(known.started) != known.started) ended.push_back(known.process);
+  return ended;
+}
+
 // A process closes its connections a little before it has ended.
 std::string ended_ranks(std::chrono::milliseconds patience) {
   const Deadline deadline(patience);
   for (;;) {
-    std::string ended = ended_now();
+    std::string ended = names_of(ended_processes());
     if (!ended.empty() || deadline.passed()) return ended;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <set>
 
+#include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/host_choice.h"

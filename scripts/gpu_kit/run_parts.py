@@ -4,7 +4,6 @@
 """
 import argparse
 import datetime
-import importlib.util
 import json
 import os
 import pathlib
@@ -31,7 +30,8 @@ def torch_folder(python):
 
 def brought_libraries(out):
     """A folder of those of the kit's libraries that this system does not have."""
-    here = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True).stdout
+    ldconfig = shutil.which("ldconfig", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    here = subprocess.run([ldconfig, "-p"], capture_output=True, text=True).stdout
     folder = out / "lib"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
