@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/rank_processes.h"
 
@@ -26,15 +27,17 @@ std::string lost_member(const Work::State& state) {
   return "";
 }
 
-// What the comparison finds is thrown where the operation is waited for; a store that has gone is no reason
-// for this thread to speak.
-void tell_if_late(const std::shared_ptr<Work::State>& state, const LateRanks& late_ranks) {
+// The two calls, where another rank makes a different one under this number; or "". Warns of ranks that have
+// made none. A store that has gone is no reason for this thread to speak.
+std::string compare_with_others(const Work::State& state, const LateRanks& late_ranks) {
   try {
-    state->agreement->look_again(state->sequence, state->signature);
-    state->agreement->tell_of_late(state->sequence, state->signature, late_ranks);
+    state.agreement->look_again(state.sequence, state.signature);
+    state.agreement->tell_of_late(state.sequence, state.signature, late_ranks);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::invalid_argument) return error.what();
   } catch (const std::exception&) {
-    return;
   }
+  return "";
 }
 
 }  // namespace
@@ -90,8 +93,8 @@ void LateWatch::look_at_host(Lock& lock) {
     }
     if (next->late_ranks.due()) {
       const LateRanks late_ranks = next->late_ranks;
-      lock.unlock();  // new ones go to the end, and nobody else takes any away
-      tell_if_late(state, late_ranks);
+      lock.unlock();                            // new ones go to the end, and nobody else takes any away
+      compare_with_others(*state, late_ranks);  // a difference is thrown where the operation is waited for
       lock.lock();
     }
     ++next;
@@ -107,8 +110,9 @@ void LateWatch::look_at_gpu(Lock& lock) {
   if (!of_gpu_->late_ranks.due()) return;
   const WatchedOfGpu watched = *of_gpu_;
   lock.unlock();
-  tell_if_late(watched.state, watched.late_ranks);
+  const std::string difference = compare_with_others(*watched.state, watched.late_ranks);
   lock.lock();
+  if (!difference.empty() && lost_) std::exchange(lost_, {})(difference);
 }
 
 void LateWatch::look_for_lost() {

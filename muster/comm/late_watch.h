@@ -19,9 +19,9 @@ namespace muster {
 
 class LateWatch {
  public:
-  // `lost` is called, once, when a GPU's operation has been under way for some seconds although a rank of its
-  // group, on this host, has ended: it would never be over. With "all_reduce #12 on rank 0 of 2: rank 1 has
-  // ended".
+  // `lost` is called, once, when a GPU's operation can never be over: a rank of its group, on this host, has
+  // ended some seconds ago, or another makes a different call. With "all_reduce #12 on rank 0 of 2: rank 1
+  // has ended", or with both calls.
   using Lost = std::function<void(const std::string& what)>;
   explicit LateWatch(Lost lost = {}) : lost_(std::move(lost)) {}
   LateWatch(const LateWatch&) = delete;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <future>
 
@@ -71,6 +72,22 @@ TEST_F(LateWatchTest, ARankOutsideOfTheGroupMayEnd) {
   watch.add_of_gpu(operation_of_gpu({0, 2}));
   one_.kill();
   EXPECT_EQ(said_in_time_.wait_for(std::chrono::seconds(5)), std::future_status::timeout);
+}
+
+TEST_F(LateWatchTest, ARankThatMakesADifferentCallIsShown) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const std::chrono::seconds timeout(2);
+  Agreement other(store, 1, 2, timeout, false);
+  other.look_again(12, "barrier");
+  auto state = operation_of_gpu({0, 1});
+  state->agreement = std::make_shared<Agreement>(store, 0, 2, timeout, false);
+  state->signature = "all_reduce sum Float [4]";
+  state->timeout = timeout;
+  LateWatch watch([&](const std::string& what) { said_.set_value(what); });
+  watch.add_of_gpu(state);
+  ASSERT_EQ(said_in_time_.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_THAT(said_in_time_.get(), ::testing::AllOf(::testing::HasSubstr("barrier"),
+                                                    ::testing::HasSubstr("all_reduce sum Float [4]")));
 }
 
 TEST_F(LateWatchTest, OfAGpusOperationsTheNewestAloneIsKept) {

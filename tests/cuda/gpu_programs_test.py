@@ -119,6 +119,12 @@ class OnGpus(unittest.TestCase):
         self.assertIn("rank 2", said)
         self.assertRegex(said, "all_reduce")
 
+    @unittest.skipUnless(FAKE, "needs two GPUs")
+    def test_a_rank_over_nccl_that_dies_or_does_not_come_is_named(self):
+        self.assertIn("rank 1 failed first: killed by SIGKILL", self.probe((), "dies", code=1))
+        said = self.probe((), "late", code=1, MUSTER_COLLECTIVE_TIMEOUT="5")
+        self.assertRegex(said, r"waited .* for rank\(s\) 1")
+
     def test_an_interrupt_ends_all(self):
         for where in (ONE, (*SHARED, "2")):
             before = pids_on_gpus()
