@@ -150,14 +150,14 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
                     "On a terminal: every rank's lines, not \"[0-7] message ×8\" for the same ones");
   torchrun_option(command, "--max-restarts", flags.max_restarts, "N", "Start all ranks again this often");
   torchrun_option(command, "--shutdown-timeout", flags.shutdown_timeout, "TIME",
-                  "SIGTERM, this, SIGKILL [30s]");
+                  "Grace period between SIGTERM and SIGKILL [30s]");
   torchrun_option(command, "--signals-to-handle", flags.signals_to_handle, "LIST",
                   "Signals that end the job");
   torchrun_flag(command, "-m,--module", flags.module, "PROGRAM is a Python module");
   torchrun_flag(command, "--no-python", flags.no_python, "Execute PROGRAM itself, even a .py file");
   torchrun_flag(command, "--run-path", flags.run_path, "PROGRAM is a Python script");
   torchrun_option(command, "--master-addr", flags.master_addr, "HOST", "Where rank 0 listens [localhost]");
-  torchrun_option(command, "--master-port", flags.master_port, "PORT", "And its port [a free one]");
+  torchrun_option(command, "--master-port", flags.master_port, "PORT", "Port on which rank 0 listens [a free one]");
   torchrun_option(command, "--log-dir", flags.log_dir, "DIR", "Folder for logs [<run folder>/logs]");
   torchrun_option(command, "-r,--redirects", flags.redirects, "WHAT",
                   "Streams to files: 0, 1, 2, 3 or 0:1,1:2");
@@ -187,7 +187,7 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
                   "No effect: deaths are seen at once");
   torchrun_option(command, "--start-method", flags.start_method, "NAME", "No effect: programs are executed");
   torchrun_option(command, "--event-log-handler", flags.event_log_handler, "NAME", "null");
-  torchrun_option(command, "--print-completion", flags.print_completion, "SHELL", "Refused: there is none");
+  torchrun_option(command, "--print-completion", flags.print_completion, "SHELL", "Not supported");
 }
 
 class RunFormatter : public CLI::Formatter {

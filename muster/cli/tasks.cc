@@ -81,7 +81,7 @@ void add_how(CLI::App* command, TasksFlags& flags) {
   text_flag(command, "--time-limit", flags.time_limit, "TIME", "a time such as 2h",
             "Of the whole run; then it is ended, exit code 124");
   text_flag(command, "--shutdown-timeout", flags.grace, "TIME", "a time such as 30s",
-            "SIGTERM, this, SIGKILL [30s]");
+            "Grace period between SIGTERM and SIGKILL [30s]");
   text_flag(command, "--run-dir", flags.run_dir, "DIR", "a folder",
             "Folder for journal, logs and plans [runs/<id>]");
   command->add_flag("--dry-run", flags.dry_run,
