@@ -1,11 +1,9 @@
 // What reaches a GPU beside the training on it: `muster run --gpus 0 gpu_bench staging | prefetch`.
 //
-// staging    A bucket of gradients goes to the host and back, as between ranks that share a GPU, while the
-// GPU
-//            multiplies matrices: from pageable memory, from pinned memory on the stream that computes, and
-//            from pinned memory on a stream of its own. The last lines are the ratios to the first and
-//            second.
-// prefetch   A loader's batches come to the GPU while it trains: the share of a step that waits for data.
+// staging: a bucket of gradients goes to the host and back, as it does between ranks that share a GPU, while
+// the GPU multiplies matrices. From pageable memory; from pinned memory on the stream that computes; and from
+// pinned memory on a stream of its own. prefetch: a loader's batches come to the GPU while it trains. What
+// share of a step waits for them?
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -14,6 +12,7 @@
 
 #include <cstdio>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 
 namespace {
@@ -39,9 +38,10 @@ class Staging {
  public:
   Staging(c10::Device device, bool pinned, bool own_stream)
       : device_(device),
-        own_stream_(own_stream),
         bucket_(torch::randn({kBucket}, torch::kFloat).to(device)),
-        host_(torch::empty({kBucket}, torch::TensorOptions().pinned_memory(pinned))) {}
+        host_(torch::empty({kBucket}, torch::TensorOptions().pinned_memory(pinned))) {
+    if (own_stream) own_stream_ = gpu().getStreamFromGlobalPool(device);
+  }
 
   // Behind what the computing stream has now; what comes there later does not wait, but on a stream of its
   // own.
@@ -49,9 +49,8 @@ class Staging {
     if (!own_stream_) return copy();
     c10::Event computed(c10::kCUDA);
     computed.record(gpu().getStream(device_));
-    const c10::Stream stream = gpu().getStreamFromGlobalPool(device_);
-    const c10::StreamGuard guard(stream);
-    computed.block(stream);
+    const c10::StreamGuard guard(*own_stream_);
+    computed.block(*own_stream_);
     copy();
   }
 
@@ -62,7 +61,7 @@ class Staging {
   }
 
   c10::Device device_;
-  bool own_stream_;
+  std::optional<c10::Stream> own_stream_;
   at::Tensor bucket_, host_;
 };
 

@@ -12,7 +12,7 @@ torch=2.11.0
 work=build/gpu-kit
 kit=$work/kit
 most_mib=60
-programs="muster_cli muster_bench muster_cuda muster train gpt resnet conformance_ranks ddp_losses ddp_table hook_table ddp_more
+programs="muster_cli muster_bench muster_cuda muster train gpt resnet comm_test conformance_ranks ddp_losses ddp_table hook_table ddp_more
   step_losses gpu_probe gpu_bench data_test fake_cuda fake_nvml"
 
 say() { echo "gpu-kit: $*"; }
@@ -60,7 +60,7 @@ make_kit() {
     done
   done
   find $kit/build -type f ! -name '*.py' -exec strip --strip-unneeded {} + 2>/dev/null || true
-  # Programs of the wheels' folders are found by LD_LIBRARY_PATH there.
+  # Libraries in the wheels' folders are found by LD_LIBRARY_PATH there.
   # shellcheck disable=SC2046
   cp $(libraries_of $kit/build/bin/* $kit/build/lib/* $kit/build/tests/* $kit/build/benchmarks/*) $kit/lib/
   cp -r $work/module/muster $kit/python/

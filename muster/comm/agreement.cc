@@ -113,9 +113,27 @@ void Agreement::look_again(int64_t sequence, const std::string& signature) {
   }
 }
 
-// By the first of those who have come, so that it is said once.
 void Agreement::tell_of_late(int64_t sequence, const std::string& operation, const LateRanks& late_ranks) {
-  const std::vector<int> late = absent(sequence);
+  tell(sequence, operation, absent(sequence), late_ranks);
+}
+
+void Agreement::say_waiting(std::optional<int64_t> sequence) {
+  store_->set(cat("waits/", rank_), sequence ? cat(*sequence) : kNothing);
+}
+
+void Agreement::tell_of_not_waiting(int64_t sequence, const std::string& operation,
+                                    const LateRanks& late_ranks) {
+  std::vector<int> late;
+  for (int other = 0; other < size_; ++other) {
+    if (other != rank_ && store_->compareSet(cat("waits/", other), kNothing, kNothing) == kNothing)
+      late.push_back(other);
+  }
+  tell(sequence, operation, late, late_ranks);
+}
+
+// By the first of those who have come, so that it is said once.
+void Agreement::tell(int64_t sequence, const std::string& operation, const std::vector<int>& late,
+                     const LateRanks& late_ranks) const {
   std::vector<int> came;
   for (int rank = 0; rank < size_; ++rank)
     if (std::find(late.begin(), late.end(), rank) == late.end()) came.push_back(rank);

@@ -43,6 +43,13 @@ class Agreement {
   // Warns of ranks that have not come to an operation for which this one waits.
   void tell_of_late(int64_t sequence, const std::string& operation, const LateRanks& late_ranks);
 
+  // For operations of GPUs, which ranks begin without waiting for each other, so that their numbers differ:
+  // says that this rank waits for the one at `sequence`, or (nothing) for none any more.
+  void say_waiting(std::optional<int64_t> sequence);
+
+  // Warns of the ranks that do not say that they wait too.
+  void tell_of_not_waiting(int64_t sequence, const std::string& operation, const LateRanks& late_ranks);
+
   // Ranks that have published nothing at `sequence`: where they are is unknown, but not here. None where all
   // have come to a later one.
   std::vector<int> absent(int64_t sequence);
@@ -52,6 +59,8 @@ class Agreement {
   void publish(int64_t sequence, const std::string& signature);
   std::optional<std::string> published_by(int other, int64_t sequence);  // Blocking: for one round trip
   void compare(int64_t sequence, const std::string& mine, int other, const std::string& theirs) const;
+  void tell(int64_t sequence, const std::string& operation, const std::vector<int>& late,
+            const LateRanks& late_ranks) const;
   void all_have_come(int64_t sequence, const std::string& signature);
 
   c10::intrusive_ptr<c10d::Store> store_;

@@ -17,6 +17,9 @@ constexpr std::chrono::milliseconds kLookEvery{250};
 // Until then a launcher has had the time to end this rank too, and the other rank's last operations are over.
 constexpr std::chrono::seconds kUntilLost{3};
 
+// An operation that takes longer is waited for, and others are told so.
+constexpr std::chrono::seconds kUntilSaid{2};
+
 // "rank 1 has ended", of the ranks of the operation's group; or "".
 std::string lost_member(const Work::State& state) {
   for (const RankProcess& process : ended_processes()) {
@@ -27,17 +30,24 @@ std::string lost_member(const Work::State& state) {
   return "";
 }
 
-// The two calls, where another rank makes a different one under this number; or "". Warns of ranks that have
-// made none. A store that has gone is no reason for this thread to speak.
-std::string compare_with_others(const Work::State& state, const LateRanks& late_ranks) {
+// A GPU that has failed says so wherever it is asked; the rank's own next call tells of it.
+bool is_over(c10d::Work& work) {
+  try {
+    return work.isCompleted();
+  } catch (const std::exception&) {
+    return true;
+  }
+}
+
+// What the comparison finds is thrown where the operation is waited for; a store that has gone is no reason
+// for this thread to speak.
+void tell_if_late(const Work::State& state, const LateRanks& late_ranks) {
   try {
     state.agreement->look_again(state.sequence, state.signature);
     state.agreement->tell_of_late(state.sequence, state.signature, late_ranks);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::invalid_argument) return error.what();
   } catch (const std::exception&) {
+    return;
   }
-  return "";
 }
 
 }  // namespace
@@ -58,9 +68,8 @@ void LateWatch::add(const std::shared_ptr<Work::State>& state) {
 }
 
 void LateWatch::add_of_gpu(std::shared_ptr<Work::State> state) {
-  const LateRanks late_ranks(state->timeout);
   const std::lock_guard lock(mutex_);
-  of_gpu_.emplace(WatchedOfGpu{.state = std::move(state), .late_ranks = late_ranks});
+  newest_of_gpu_ = std::move(state);
   start_thread();
 }
 
@@ -68,7 +77,7 @@ void LateWatch::start_thread() {
   if (!thread_.joinable()) {
     const BlockedSignals blocked;  // in the thread, for good
     thread_ = std::thread([this] { run(); });
-  } else if (watched_.size() + (of_gpu_ ? 1 : 0) == 1) {
+  } else if (watched_.size() + (newest_of_gpu_ ? 1 : 0) == 1) {
     changed_.notify_one();
   }
 }
@@ -76,11 +85,11 @@ void LateWatch::start_thread() {
 void LateWatch::run() {
   Lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || !watched_.empty() || of_gpu_; });
+    changed_.wait(lock, [&] { return stop_ || !watched_.empty() || newest_of_gpu_; });
     changed_.wait_for(lock, kLookEvery, [&] { return stop_; });
     if (stop_) return;
     look_at_host(lock);
-    if (of_gpu_) look_at_gpu(lock);
+    if (newest_of_gpu_) look_at_gpu(lock);
   }
 }
 
@@ -93,35 +102,73 @@ void LateWatch::look_at_host(Lock& lock) {
     }
     if (next->late_ranks.due()) {
       const LateRanks late_ranks = next->late_ranks;
-      lock.unlock();                            // new ones go to the end, and nobody else takes any away
-      compare_with_others(*state, late_ranks);  // a difference is thrown where the operation is waited for
+      lock.unlock();  // new ones go to the end, and nobody else takes any away
+      tell_if_late(*state, late_ranks);
       lock.lock();
     }
     ++next;
   }
 }
 
+// Not locked while it asks the GPU and the store: nobody's next operation waits for that.
 void LateWatch::look_at_gpu(Lock& lock) {
-  if (of_gpu_->state->work->isCompleted()) {
-    of_gpu_.reset();
-    return;
+  const std::shared_ptr<Work::State> newest = newest_of_gpu_;
+  lock.unlock();
+  const bool over = is_over_on_gpu(newest);
+  lock.lock();
+  if (over && newest_of_gpu_ == newest) newest_of_gpu_.reset();
+}
+
+bool LateWatch::is_over_on_gpu(const std::shared_ptr<Work::State>& newest) {
+  if (!of_gpu_ || of_gpu_->state != newest) {
+    forget_of_gpu();
+    of_gpu_.emplace(WatchedOfGpu{.state = newest, .late_ranks = LateRanks(newest->timeout)});
   }
   look_for_lost();
-  if (!of_gpu_->late_ranks.due()) return;
-  const WatchedOfGpu watched = *of_gpu_;
-  lock.unlock();
-  const std::string difference = compare_with_others(*watched.state, watched.late_ranks);
-  lock.lock();
-  if (!difference.empty() && lost_) std::exchange(lost_, {})(difference);
+  if (is_over(*newest->work)) {
+    forget_of_gpu();
+    return true;
+  }
+  if (newest->agreement) compare_on_gpu();
+  return false;
+}
+
+void LateWatch::forget_of_gpu() {
+  try {
+    if (of_gpu_ && of_gpu_->says_waiting) of_gpu_->state->agreement->say_waiting({});
+  } catch (const std::exception&) {
+    // The store has gone, and whoever would have read it.
+  }
+  of_gpu_.reset();
 }
 
 void LateWatch::look_for_lost() {
-  if (!lost_) return;
   const std::string lost = lost_member(*of_gpu_->state);
   if (lost.empty()) return;
   if (!of_gpu_->lost_since) of_gpu_->lost_since = Clock::now();
-  if (Clock::now() - *of_gpu_->lost_since < kUntilLost) return;
-  std::exchange(lost_, {})(cat(of_gpu_->state->name(), ": ", lost));
+  if (Clock::now() - *of_gpu_->lost_since >= kUntilLost) give_up(cat(of_gpu_->state->name(), ": ", lost));
+}
+
+void LateWatch::compare_on_gpu() {
+  const Work::State& state = *of_gpu_->state;
+  const auto until_said = std::min<std::chrono::milliseconds>(kUntilSaid, state.timeout / 16);
+  try {
+    if (!of_gpu_->says_waiting && Clock::now() - of_gpu_->began > until_said) {
+      state.agreement->say_waiting(state.sequence);
+      of_gpu_->says_waiting = true;
+    }
+    if (!of_gpu_->late_ranks.due()) return;
+    state.agreement->look_again(state.sequence, state.signature);
+    state.agreement->tell_of_not_waiting(state.sequence, state.signature, of_gpu_->late_ranks);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::invalid_argument) give_up(error.what());
+  } catch (const std::exception&) {
+    return;  // a store that has gone
+  }
+}
+
+void LateWatch::give_up(const std::string& what) {
+  if (lost_) std::exchange(lost_, {})(what);
 }
 
 }  // namespace muster

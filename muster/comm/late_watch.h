@@ -40,9 +40,12 @@ class LateWatch {
     std::weak_ptr<Work::State> state;
     LateRanks late_ranks;
   };
+  // The thread's own.
   struct WatchedOfGpu {
     std::shared_ptr<Work::State> state;  // the caller lets it go long before it is over
     LateRanks late_ranks;
+    Clock::time_point began = Clock::now();
+    bool says_waiting = false;
     std::optional<Clock::time_point> lost_since = {};
   };
   using Lock = std::unique_lock<std::mutex>;
@@ -50,12 +53,17 @@ class LateWatch {
   void run();
   void look_at_host(Lock& lock);
   void look_at_gpu(Lock& lock);
+  bool is_over_on_gpu(const std::shared_ptr<Work::State>& newest);
+  void forget_of_gpu();
   void look_for_lost();
+  void compare_on_gpu();
+  void give_up(const std::string& what);
 
   Lost lost_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::list<Watched> watched_;
+  std::shared_ptr<Work::State> newest_of_gpu_;
   std::optional<WatchedOfGpu> of_gpu_;
   bool stop_ = false;
   std::thread thread_;

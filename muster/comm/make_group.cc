@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <thread>
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"
@@ -27,6 +28,8 @@ int64_t next_generation(c10d::Store& store, int size) {
 }
 
 namespace {
+
+constexpr std::chrono::seconds kToAbort{5};
 
 // For tensors on the CPU, and for others where there is no NCCL.
 c10::intrusive_ptr<c10d::Backend> make_host_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
@@ -52,7 +55,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
                            .connect_timeout = state.options.connect_timeout,
                            .name = state.group_name,
                            .ranks_of_job = {state.names->ranks.begin(), state.names->ranks.end()},
-                           .high_priority_stream = state.options.nccl.high_priority_stream,
+                           .options = state.options.nccl,
                            .parent = state.options.nccl_parent});
 }
 
@@ -61,7 +64,16 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
 LateWatch::Lost end_without(const c10::intrusive_ptr<c10d::Backend>& nccl) {
   return [backend = c10::weak_intrusive_ptr<c10d::Backend>(nccl)](const std::string& what) {
     log(LogLevel::error, cat(what, "; NCCL's communicator is aborted, and this rank ends"));
-    if (const auto held = backend.lock()) held->abort();
+    // The abort may wait for calls that are under way.
+    std::thread([] {
+      std::this_thread::sleep_for(kToAbort);
+      ::_exit(1);
+    }).detach();
+    try {
+      if (const auto held = backend.lock()) held->abort();
+    } catch (const std::exception& error) {
+      log(LogLevel::warn, cat("NCCL's communicator was not aborted: ", error.what()));
+    }
     ::_exit(1);
   };
 }
@@ -109,15 +121,16 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
     const auto type = options.backend.starts_with("shm") ? Group::CUSTOM
                       : options.backend == "mpi"         ? Group::MPI
                                                          : Group::GLOO;
+    // First: of a split all of the parent's ranks are part, and those outside wait for it.
+    c10::intrusive_ptr<c10d::Backend> nccl;
+    if (options.backend == "nccl") nccl = make_nccl_backend(sub_store("nccl"), *state);
+    state->options.nccl_parent.reset();
     GroupTrack track;
     const auto on_host = make_host_backend(store, rank, size, options);
     track.add(on_host);
     state->group->setBackend(c10::kCPU, type, on_host);
     state->group->setDefaultBackend(type);
-    if (options.backend == "nccl") {
-      const auto nccl = make_nccl_backend(sub_store("nccl"), *state);
-      state->options.nccl_parent.reset();
-      track.add(nccl);
+    if (nccl) {
       state->group->setBackend(c10::kCUDA, Group::NCCL, nccl);
       state->group->setDefaultBackend(Group::NCCL);
     } else if (options.device.is_cuda()) {

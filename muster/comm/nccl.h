@@ -24,7 +24,7 @@ std::string use_cuda_device(c10::Device device);
 std::string nccl_version();
 
 // NCCL over `store`. Collective: over the group's ranks, or with a parent over the parent's. Blocking: until
-// all have connected, or the group's connect_timeout. Throws: unavailable without muster_cuda;
+// all have connected. Throws: unavailable without muster_cuda;
 // backend_failed.
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                             const NcclGroup& group);

@@ -1,6 +1,7 @@
 // The library muster_cuda: everything of muster that needs LibTorch's CUDA part and NCCL. Loaded by
 // comm/nccl.cc.
 #include <ATen/cuda/CUDAContextLight.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -42,12 +43,12 @@ at::Device device_at(int ordinal) {
 }
 
 c10::intrusive_ptr<c10d::ProcessGroupNCCL::Options> options_of(const muster::NcclGroup& group) {
-  auto options = c10d::ProcessGroupNCCL::Options::create(group.high_priority_stream);
+  auto options = c10d::ProcessGroupNCCL::Options::create(group.options.high_priority_stream);
   options->timeout = group.timeout;
   options->group_name = group.name;
   options->group_desc = group.name;
   options->global_ranks_in_group = group.ranks_of_job;
-  options->config.blocking = 0;  // NCCL's calls return at once, and LibTorch waits with a deadline
+  if (group.options.nonblocking) options->config.blocking = 0;
   if (group.parent) {
     options->split_from = c10::dynamic_intrusive_pointer_cast<c10d::ProcessGroupNCCL>(group.parent);
     const auto first = std::min_element(group.ranks_of_job.begin(), group.ranks_of_job.end());
@@ -58,16 +59,20 @@ c10::intrusive_ptr<c10d::ProcessGroupNCCL::Options> options_of(const muster::Ncc
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                             const muster::NcclGroup& group) {
-  // LibTorch reads it once, before its first communicator. A user's own value stays.
-  const auto seconds = std::chrono::ceil<std::chrono::seconds>(group.connect_timeout).count();
-  ::setenv("TORCH_NCCL_NONBLOCKING_TIMEOUT", std::to_string(seconds).c_str(), /*overwrite=*/0);
+  if (group.options.nonblocking) {
+    // LibTorch reads it once, and waits as long for every call of NCCL. A user's own value stays.
+    const auto limit = std::max(group.connect_timeout, group.timeout);
+    const auto seconds = std::chrono::ceil<std::chrono::seconds>(limit).count();
+    ::setenv("TORCH_NCCL_NONBLOCKING_TIMEOUT", std::to_string(seconds).c_str(), /*overwrite=*/0);
+  }
   auto backend =
       c10::make_intrusive<c10d::ProcessGroupNCCL>(store, group.rank, group.size, options_of(group));
   // Bound and connected now, so that a wrong device is an error here and not a hang in the first collective.
   const at::Device device = device_at(group.ordinal);
   backend->setBoundDeviceId(device);
+  const c10::DeviceGuard guard(device);  // of which getCommPtr() gives the communicator
   backend->eagerConnectSingleDevice(device);
-  backend->getCommPtr();  // waits until the communicator can be used
+  backend->getCommPtr();  // waits until it can be used
   return backend;
 }
 

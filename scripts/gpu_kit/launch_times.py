@@ -1,4 +1,4 @@
-"""How long a start takes, median of some: of 8 ranks that end at once, with the driver asked for its GPUs, without, and by torchrun."""
+"""The median start time of 8 ranks that end at once: with NVML asked for the GPUs, without, and by torchrun."""
 import os
 import statistics
 import subprocess

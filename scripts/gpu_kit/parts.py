@@ -15,6 +15,8 @@ class Part:
 RUN = "$BUILD/bin/muster run --run-dir $OUT/runs/$PART"
 SHARED = "--gpus 0 --surplus share --nproc-per-node"
 COMPARE = "$BUILD/bin/muster $BUILD/tests/{program} $PYTHON 1 $OUT/runs/$PART nccl"
+SANITIZER = "compute-sanitizer --report-api-errors no --error-exitcode 9"
+SANITIZER_THERE = "command -v compute-sanitizer >/dev/null || { echo skipped: no compute-sanitizer here; exit 77; }"
 CPU = RUN + " --nproc-per-node cpu --cpu-slots"
 
 
@@ -28,19 +30,21 @@ def bench_ddp(model):
 
 PARTS = [
     # --- the first look -----------------------------------------------------------------------------------------------
-    Part("machine", "uname -a; ldd --version | head -1; nvidia-smi; nvidia-smi topo -m; "
+    Part("machine", "uname -a; ldd --version | sed -n 1p; nvidia-smi; nvidia-smi topo -m; "
          "$PYTHON -c 'import sys, torch; print(sys.version, torch.__version__, torch.cuda.nccl.version())'", 60),
-    Part("devices", "$BUILD/bin/muster devices && $BUILD/bin/muster devices --json && python3 -B $SOURCE/tests/device/nvidia_smi_test.py $BUILD/bin/muster",
+    Part("devices", "$BUILD/bin/muster devices && $BUILD/bin/muster devices --json && $PYTHON -B $SOURCE/tests/device/nvidia_smi_test.py $BUILD/bin/muster",
          60, "as nvidia-smi has them"),
     Part("doctor", "$BUILD/bin/muster doctor --python $PYTHON", 60, shows=20),
     Part("conformance on the CPU", f"{CPU} 3 $BUILD/tests/conformance_ranks && MUSTER_BACKEND=gloo {CPU} 3 $BUILD/tests/conformance_ranks",
          120, "checks hold on 3 ranks over gloo", gpu=False),
     Part("conformance over NCCL", f"{RUN} --gpus 0 $BUILD/tests/conformance_ranks", 120, "checks hold on 1 ranks over nccl"),
+    Part("conformance over NCCL, nonblocking", f"TORCH_NCCL_USE_COMM_NONBLOCKING=1 {RUN} --gpus 0 $BUILD/tests/conformance_ranks", 120,
+         "checks hold on 1 ranks over nccl"),
     Part("conformance of ranks that share a GPU", f"{RUN} {SHARED} 3 $BUILD/tests/conformance_ranks", 120, "checks hold on 3 ranks over shm"),
     # --- training, beside Python's ------------------------------------------------------------------------------------
     Part("losses as Python's, bit for bit", on_gpu("losses", "ddp_losses"), 120, "the same bits"),
     Part("steps as Python's (AMP, clipping, averages)", on_gpu("step", "step_losses", "train"), 180, "the same bits"),
-    Part("training and faults on GPUs", "python3 -B $SOURCE/tests/cuda/gpu_programs_test.py", 400, "OK"),
+    Part("training and faults on GPUs", "$PYTHON -B $SOURCE/tests/cuda/gpu_programs_test.py", 400, "OK"),
     Part("table of models as Python's", on_gpu("table", "ddp_table"), 240),
     Part("hooks as Python's", on_gpu("hooks", "hook_table"), 240),
     Part("optimizers, scripts and join as Python's", on_gpu("more", "ddp_more"), 240),
@@ -57,14 +61,15 @@ PARTS = [
     Part("staging", f"{RUN} --gpus 0 $BUILD/benchmarks/gpu_bench staging", 120, shows=4),
     Part("ranks of one GPU, shared memory and Gloo", "$BUILD/bin/muster bench collectives -n 3 --backends shm,gloo --max 64M --seconds 0.3", 180, shows=16),
     # --- the rest -----------------------------------------------------------------------------------------------------
-    Part("Python module", "MUSTER_TEST_MODULE=$PYTHON_MODULE python3 -B $SOURCE/tests/python/module_test.py -v Collectives", 120, "OK", gpu=False),
-    Part("compute-sanitizer over NCCL", f"{RUN} --gpus 0 compute-sanitizer --error-exitcode 9 $BUILD/tests/conformance_ranks", 400, "ERROR SUMMARY: 0 errors"),
-    Part("compute-sanitizer over a shared GPU", f"{RUN} {SHARED} 2 compute-sanitizer --error-exitcode 9 $BUILD/tests/conformance_ranks", 400,
+    Part("Python module", "CUDA_VISIBLE_DEVICES= MUSTER_TEST_MODULE=$PYTHON_MODULE $PYTHON -B $SOURCE/tests/python/module_test.py -v Collectives", 120, "OK", gpu=False),
+    Part("compute-sanitizer over NCCL", f"{SANITIZER_THERE}; {RUN} --gpus 0 {SANITIZER} $BUILD/tests/conformance_ranks", 400, "ERROR SUMMARY: 0 errors"),
+    Part("compute-sanitizer over a shared GPU", f"{SANITIZER_THERE}; {RUN} {SHARED} 2 {SANITIZER} $BUILD/tests/conformance_ranks", 400,
          "ERROR SUMMARY: 0 errors"),
     # --- without a GPU ------------------------------------------------------------------------------------------------
     Part("training on the CPU", f"{CPU} 2 $BUILD/bin/train --epochs 2 --digits $SOURCE/data/digits.csv.gz", 120, gpu=False, shows=2),
     Part("losses as Python's over Gloo", "$SOURCE/tests/ddp/compare_losses.sh $BUILD/bin/muster $BUILD/tests/ddp_losses $PYTHON 2 $OUT/runs/$PART",
          120, "the same bits", gpu=False),
-    Part("training and faults on fake GPUs", "python3 -B $SOURCE/tests/cuda/gpu_programs_test.py --fake", 400, "OK", gpu=False),
+    Part("training and faults on fake GPUs", "$PYTHON -B $SOURCE/tests/cuda/gpu_programs_test.py --fake", 400, "OK", gpu=False),
+    Part("groups", "$BUILD/tests/comm_test --gtest_filter=LateWatch*:Agreement*:TwoRanks*", 120, r"\[  PASSED  \]", gpu=False),
     Part("data", "$BUILD/tests/data_test --gtest_filter=DataLoader*:Stream*:Transforms*", 120, r"\[  PASSED  \]", gpu=False),
 ]

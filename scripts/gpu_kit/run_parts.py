@@ -3,6 +3,7 @@
     ./run [MINUTES] [--only TEXT] [--list]     OUT: where results go (default: the kit's folder out)
 """
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -42,13 +43,30 @@ def brought_libraries(out):
 
 
 def environment(out):
-    python = os.environ.get("PYTHON") or shutil.which("python3")
+    python = os.path.abspath(os.environ.get("PYTHON") or shutil.which("python3"))
     torch = torch_folder(python)
     libraries = [KIT / "build/lib", brought_libraries(out), torch / "lib", os.environ.get("LD_LIBRARY_PATH", "")]
     return {**os.environ, "BUILD": f"{KIT}/build", "SOURCE": f"{KIT}/source", "PYTHON": python, "OUT": str(out),
             "MUSTER_BUILD": f"{KIT}/build", "MUSTER_SOURCE": f"{KIT}/source", "MUSTER_TEST_PYTHON": python, "PYTHON_MODULE": f"{KIT}/python",
             "PYTHONPATH": os.pathsep.join(filter(None, [f"{KIT}/python", os.environ.get("PYTHONPATH", "")])),
             "LD_LIBRARY_PATH": os.pathsep.join(filter(None, map(str, libraries)))}
+
+
+def end(shell):
+    """First politely; then nothing of it is left on the GPU, where the next part measures. What it said."""
+    said = b""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(shell.pid, sign)  # a launcher's ranks end with it
+            said, _ = shell.communicate(timeout=15)
+            break
+        except subprocess.TimeoutExpired as late:
+            said = late.output or said
+        except ProcessLookupError:
+            break
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(shell.pid, signal.SIGKILL)
+    return said
 
 
 def run_part(part, env, limit, log):
@@ -59,13 +77,7 @@ def run_part(part, env, limit, log):
         said, _ = shell.communicate(timeout=limit)
         late = False
     except subprocess.TimeoutExpired:
-        os.killpg(shell.pid, signal.SIGTERM)  # the launcher ends its ranks
-        try:
-            said, _ = shell.communicate(timeout=15)
-        except subprocess.TimeoutExpired:
-            os.killpg(shell.pid, signal.SIGKILL)
-            said, _ = shell.communicate()
-        late = True
+        said, late = end(shell), True
     text = said.decode(errors="replace")
     log.write(text)
     if late:
@@ -86,7 +98,7 @@ def main():
     if args.list:
         print("\n".join(f"{part.limit:4} s  {'GPU' if part.gpu else 'CPU'}  {part.name}" for part in PARTS))
         return 0
-    out = pathlib.Path(os.environ.get("OUT") or KIT / "out")
+    out = pathlib.Path(os.path.abspath(os.environ.get("OUT") or KIT / "out"))
     out.mkdir(parents=True, exist_ok=True)
     env = environment(out)
     has_gpu = subprocess.run("nvidia-smi -L", shell=True, capture_output=True).returncode == 0

@@ -7,7 +7,10 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <future>
+#include <thread>
 
+#include "muster/base/clock.h"
+#include "muster/base/strings.h"
 #include "muster/comm/rank_processes.h"
 
 namespace muster {
@@ -97,7 +100,31 @@ TEST_F(LateWatchTest, OfAGpusOperationsTheNewestAloneIsKept) {
   watch.add_of_gpu(std::move(first));
   EXPECT_FALSE(seen.expired());
   watch.add_of_gpu(operation_of_gpu({0, 1}));
+  const Deadline deadline(std::chrono::seconds(20));
+  while (!seen.expired() && !deadline.passed()) std::this_thread::yield();
   EXPECT_TRUE(seen.expired());
+}
+
+TEST_F(LateWatchTest, TheRankThatDoesNotWaitIsNamed) {
+  static std::promise<std::string> warned;
+  auto in_time = warned.get_future();
+  set_warning([](const std::string& text) { warned.set_value(text); }, "a setting");
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const std::chrono::seconds timeout(4);
+  const auto waiting = [&](int rank, int64_t sequence) {
+    auto state = operation_of_gpu({0, 1, 2});
+    state->agreement = std::make_shared<Agreement>(store, rank, 3, timeout, false);
+    state->signature = "all_reduce sum Float [4]";
+    state->sequence = sequence;
+    state->timeout = timeout;
+    return state;
+  };
+  LateWatch first, third;
+  third.add_of_gpu(waiting(2, 12));  // which has begun fewer, and waits all the same
+  first.add_of_gpu(waiting(0, 15));
+  ASSERT_EQ(in_time.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_THAT(in_time.get(), ::testing::HasSubstr("for rank(s) 1; rank(s) 0, 2 have come"));
+  set_warning([](const std::string&) {}, "a setting");
 }
 
 }  // namespace

@@ -6,12 +6,36 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/env.h"
 #include "muster/base/strings.h"
 #include "muster/comm/cuda_plugin.h"
+#include "muster/comm/forwarding_backend.h"
 #include "muster/comm/shm_backend.h"
 #include "tests/cuda/fake_gpu.h"
 
 namespace {
+
+// As NCCL has it: wait() does not block the host, and sums are over when all ranks have come.
+class WorkOfAGpu : public c10d::Work {
+ public:
+  explicit WorkOfAGpu(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
+  bool isCompleted() override { return work_->isCompleted() && work_->isSuccess(); }
+  bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+};
+
+class AsOnAGpu : public muster::ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    auto asynchronous = options;
+    asynchronous.asyncOp = true;
+    return c10::make_intrusive<WorkOfAGpu>(ForwardingBackend::allreduce(tensors, asynchronous));
+  }
+  void abort() override { std::fprintf(stderr, "nccl: aborted\n"); }
+};
 
 std::vector<std::string> uuids() {
   const std::vector<std::string> all = muster::split(std::getenv("FAKE_CUDA"), ',');
@@ -33,9 +57,11 @@ void set_device(int ordinal) {
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                             const muster::NcclGroup& group) {
   std::fprintf(stderr, "nccl: rank %d of %s%s%s, of the job's ranks %s\n", group.rank, group.name.c_str(),
-               group.parent ? ", split" : "", group.high_priority_stream ? ", high priority" : "",
+               group.parent ? ", split" : "", group.options.high_priority_stream ? ", high priority" : "",
                muster::join(group.ranks_of_job, ",").c_str());
-  return muster::make_shm(store, group.rank, group.size, group.timeout);
+  auto backend = muster::make_shm(store, group.rank, group.size, group.timeout);
+  if (muster::get_env("FAKE_NCCL_WAITS")) return c10::make_intrusive<AsOnAGpu>(std::move(backend));
+  return backend;
 }
 
 void stay_out_of_split(c10d::Backend& /*parent*/, int /*ordinal*/) {

@@ -93,6 +93,15 @@ void lose_the_last_rank(muster::Context& ctx, bool dies) {
   expect(sum.sum().item<float>() > 0, "the sum of all ranks");  // waits for the GPU
 }
 
+// The last rank dies before a sum that the others have begun, and wait for on their GPUs alone.
+void wait_on_the_gpu(muster::Context& ctx) {
+  auto sum = torch::ones({1 << 16}, ctx.device());
+  ctx.process_group().all_reduce(sum);
+  if (ctx.rank() == ctx.world_size() - 1) ::raise(SIGKILL);
+  ctx.process_group().all_reduce(sum);
+  for (;;) ::pause();
+}
+
 // Until somebody ends it.
 void train_forever(muster::Context& ctx) {
   auto net = small_net();
@@ -115,6 +124,7 @@ void probe(const std::string& what, muster::Context& ctx) {
   if (what == "out of memory") return out_of_memory(ctx);
   if (what == "dies") return lose_the_last_rank(ctx, true);
   if (what == "late") return lose_the_last_rank(ctx, false);
+  if (what == "waits") return wait_on_the_gpu(ctx);
   if (what == "forever") return train_forever(ctx);
   throw std::invalid_argument("gpu_probe: unknown '" + what + "'");
 }

@@ -5,9 +5,11 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 from fake_gpus import two_gpus
@@ -32,7 +34,8 @@ class OnGpus(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="muster-gpus-")
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
-        self.env = {**os.environ, **(two_gpus(BUILD) if FAKE else {}), "MUSTER_RUNTIME_DIR": self.folder, "OMP_NUM_THREADS": "1"}
+        self.env = {**os.environ, **(two_gpus(BUILD) if FAKE else {}), "MUSTER_RUNTIME_DIR": self.folder, "OMP_NUM_THREADS": "1",
+                    "NVIDIA_TF32_OVERRIDE": "0"}
         self.env.pop("CUDA_VISIBLE_DEVICES", None)
 
     def start(self, *argv, **env):
@@ -116,8 +119,7 @@ class OnGpus(unittest.TestCase):
 
     def test_a_rank_that_does_not_come_is_named(self):
         said = self.probe((*SHARED, "3"), "late", code=1, MUSTER_COLLECTIVE_TIMEOUT="5")
-        self.assertIn("rank 2", said)
-        self.assertRegex(said, "all_reduce")
+        self.assertRegex(said, r"all_reduce.* waited .* for rank\(s\) 2")
 
     @unittest.skipUnless(FAKE, "needs two GPUs")
     def test_a_rank_over_nccl_that_dies_or_does_not_come_is_named(self):
@@ -125,10 +127,29 @@ class OnGpus(unittest.TestCase):
         said = self.probe((), "late", code=1, MUSTER_COLLECTIVE_TIMEOUT="5")
         self.assertRegex(said, r"waited .* for rank\(s\) 1")
 
+    @unittest.skipUnless(FAKE, "needs two GPUs")
+    def test_without_a_launcher_a_rank_ends_that_waits_on_its_gpu_for_a_dead_one(self):
+        with socket.socket() as held:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # bound and never listening: rank 0 may listen there
+            held.bind(("127.0.0.1", 0))
+            place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(held.getsockname()[1]), "FAKE_NCCL_WAITS": "1"}
+            ranks = [subprocess.Popen([f"{BUILD}/tests/gpu_probe", "waits"], cwd=self.folder, env={**self.env, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(2)]
+            for rank in ranks:
+                self.addCleanup(rank.kill)
+            said, _ = ranks[0].communicate(timeout=60)
+            ranks[1].communicate(timeout=60)
+        self.assertEqual((ranks[0].returncode, ranks[1].returncode), (1, -signal.SIGKILL), said)
+        self.assertRegex(said, r"all_reduce.*: rank 1 \(process [0-9]+\) has ended; NCCL's communicator is aborted, and this rank ends")
+        self.assertIn("nccl: aborted", said)
+
     def test_an_interrupt_ends_all(self):
         for where in (ONE, (*SHARED, "2")):
             before = pids_on_gpus()
             process = self.start(*where, f"{BUILD}/tests/gpu_probe", "forever")
+            limit = threading.Timer(60, process.kill)
+            limit.start()
+            self.addCleanup(limit.cancel)
             for line in process.stdout:
                 if re.search("rank 0 pid [0-9]+ trains", line):
                     break

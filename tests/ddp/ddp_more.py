@@ -137,12 +137,12 @@ def uneven(initial=True, norm=False, first_ends_first=True, accumulates=False, h
 
 
 RUNS = {
-    "sgd": with_optimizer(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01)),
-    "sgd nesterov": with_optimizer(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True)),
-    "rmsprop": with_optimizer(lambda p: torch.optim.RMSprop(p, lr=0.01)),
-    "adagrad": with_optimizer(lambda p: torch.optim.Adagrad(p, lr=0.1)),
-    "adam": with_optimizer(lambda p: torch.optim.Adam(p, lr=0.01)),
-    "adamw": with_optimizer(lambda p: torch.optim.AdamW(p, lr=0.01)),
+    "sgd": with_optimizer(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, foreach=False)),
+    "sgd nesterov": with_optimizer(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, foreach=False)),
+    "rmsprop": with_optimizer(lambda p: torch.optim.RMSprop(p, lr=0.01, foreach=False)),
+    "adagrad": with_optimizer(lambda p: torch.optim.Adagrad(p, lr=0.1, foreach=False)),
+    "adam": with_optimizer(lambda p: torch.optim.Adam(p, lr=0.01, foreach=False)),
+    "adamw": with_optimizer(lambda p: torch.optim.AdamW(p, lr=0.01, foreach=False)),
     "lbfgs": with_optimizer(lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=4, tolerance_change=0)),
     "ignored": ignoring,
     "script": scripted(),

@@ -15,6 +15,10 @@ from twin import join_ranks  # noqa: E402
 STEPS, BATCH = 10, 8
 
 
+def future_of(tensor):
+    return torch.futures.Future(devices=[tensor.device] if tensor.is_cuda else None)
+
+
 class AtOnce:
     """torch.distributed for PyTorch's hooks, whose callbacks wait for further calls in Gloo's two threads: with some
     buckets both wait, for ever. These calls have ended when they return, so the callbacks run here."""
@@ -25,7 +29,7 @@ class AtOnce:
         self.tensors = tensors
 
     def get_future(self):
-        future = torch.futures.Future()
+        future = future_of(self.tensors[0])
         future.set_result(self.tensors)
         return future
 
@@ -91,7 +95,7 @@ class TopK:
         tensor.zero_()
         for rank in range(size):
             tensor.index_add_(0, all_places[rank], all_values[rank])
-        future = torch.futures.Future()
+        future = future_of(tensor)
         future.set_result(tensor.div_(size))
         return future
 
