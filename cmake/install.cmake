@@ -7,6 +7,8 @@
 #   lib/muster/libtorch/                         LibTorch, where it is the one that setup.sh put into the checkout
 #   include/muster/...                           every header that a FILE_SET names
 #   lib/cmake/muster/                            musterConfig.cmake, and FindLibTorch.cmake, which it uses
+#   share/man/man1/                              a page for each command
+#   share/bash-completion, share/zsh, share/fish completion, where these shells look
 #   share/doc/muster/                            README.md, docs/, and examples/ with the data/ that they read
 #
 # Nothing of it needs the checkout, and it may be moved as a whole. A LibTorch that lies elsewhere (TORCH) stays where it
@@ -17,6 +19,23 @@ include(CMakePackageConfigHelpers)
 add_custom_target(muster_installed DEPENDS muster_cli)
 set(muster_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/muster)
 install(TARGETS muster_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+
+# From the program's own flags.
+set(muster_words ${PROJECT_BINARY_DIR}/words)
+add_custom_command(OUTPUT ${muster_words}/man1/muster.1
+  COMMAND ${CMAKE_COMMAND} -E rm -rf ${muster_words}
+  COMMAND ${CMAKE_COMMAND} -E make_directory ${muster_words}/man1
+  COMMAND muster_cli completion bash > ${muster_words}/muster
+  COMMAND muster_cli completion zsh > ${muster_words}/_muster
+  COMMAND muster_cli completion fish > ${muster_words}/muster.fish
+  COMMAND muster_cli manual --all ${muster_words}/man1
+  DEPENDS muster_cli)
+add_custom_target(muster_words DEPENDS ${muster_words}/man1/muster.1)
+add_dependencies(muster_installed muster_words)
+install(DIRECTORY ${muster_words}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR})
+install(FILES ${muster_words}/muster DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+install(FILES ${muster_words}/_muster DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+install(FILES ${muster_words}/muster.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/LICENSE
   DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR})

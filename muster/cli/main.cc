@@ -16,9 +16,11 @@
 #include "muster/cli/agent.h"
 #include "muster/cli/bench.h"
 #include "muster/cli/checkpoint.h"
+#include "muster/cli/completion.h"
 #include "muster/cli/devices.h"
 #include "muster/cli/doctor.h"
 #include "muster/cli/jobs.h"
+#include "muster/cli/manual.h"
 #include "muster/cli/report.h"
 #include "muster/cli/run.h"
 #include "muster/cli/secret.h"
@@ -40,6 +42,8 @@ struct Command {
   void (*add)(CLI::App& app, Arguments& args, int* exit_code);
 };
 
+muster::CommandHelp whole_program();
+
 constexpr Command kCommands[] = {
     {"run", muster::add_run},
     {"plan", muster::add_plan},
@@ -54,6 +58,10 @@ constexpr Command kCommands[] = {
     {"agent", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_agent(app, exit_code); }},
     {"doctor", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_doctor(app, exit_code); }},
     {"secret", [](CLI::App& app, Arguments&, int* exit_code) { muster::add_secret(app, exit_code); }},
+    {"completion", [](CLI::App& app, Arguments&,
+                      int* exit_code) { muster::add_completion(app, whole_program, exit_code); }},
+    {"manual",
+     [](CLI::App& app, Arguments&, int* exit_code) { muster::add_manual(app, whole_program, exit_code); }},
 };
 
 constexpr const char* kExamples = R"(Examples:
@@ -70,6 +78,21 @@ constexpr const char* kExamples = R"(Examples:
   muster doctor                     what is wrong with it, and what to do
 `muster COMMAND --help` tells more.
 )";
+
+void set_up(CLI::App& app) {
+  app.set_version_flag("--version", std::string("muster ") + muster::version());
+  app.footer(kExamples);
+  app.require_subcommand(1);
+}
+
+muster::CommandHelp whole_program() {
+  CLI::App app("Puts every rank of a job on the right device, starts the ranks and guards them.", "muster");
+  set_up(app);
+  Arguments none;
+  int unused = 0;
+  for (const Command& command : kCommands) command.add(app, none, &unused);
+  return muster::describe_command(app);
+}
 
 const Command* find_command(const std::string& name) {
   for (const Command& command : kCommands) {
@@ -150,9 +173,7 @@ int main(int argc, char** argv) {
   ::signal(SIGXFSZ, SIG_IGN);  // nor must a file that may grow no further
   Arguments args(argv + 1, argv + argc);
   CLI::App app("Puts every rank of a job on the right device, starts the ranks and guards them.", "muster");
-  app.set_version_flag("--version", std::string("muster ") + muster::version());
-  app.footer(kExamples);
-  app.require_subcommand(1);
+  set_up(app);
 
   if (args.empty() || args[0].starts_with('-')) return parse_and_run(app, kCommands, args, "muster");
   const std::string name = args[0];

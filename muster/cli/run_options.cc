@@ -105,7 +105,7 @@ void check_accepted(const RunFlags& flags) {
   }
   if (!flags.print_completion.empty()) {
     throw bad_flag("--print-completion", "none", flags.print_completion,
-                   "this version completes nothing in shells; leave it out");
+                   "for muster's own flags: muster completion SHELL");
   }
   if (!flags.logs_specs.empty() && flags.logs_specs != "default") {
     throw bad_flag("--logs-specs", "default", flags.logs_specs,

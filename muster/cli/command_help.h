@@ -1,0 +1,34 @@
+// What the program's commands and flags are, as data: read off the flags themselves, so that completion and
+// manual pages say what --help says.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace muster {
+
+struct FlagHelp {
+  std::vector<std::string> names = {};  // "-n", "--nproc-per-node"
+  std::string value = {};               // "N"; "" for a flag without one
+  std::string text = {};
+  std::string variable = {};  // of the environment; or ""
+};
+
+struct CommandHelp {
+  std::vector<std::string> path = {};  // {"muster", "tasks", "show"}
+  std::string text = {};
+  std::string examples = {};
+  std::vector<FlagHelp> flags = {};
+  std::vector<FlagHelp> arguments = {};  // by place: their names are "PROGRAM", "RUN_DIR"
+  std::vector<CommandHelp> commands = {};
+
+  const std::string& name() const { return path.back(); }
+};
+
+CommandHelp describe_command(const CLI::App& app);
+
+}  // namespace muster

@@ -1,0 +1,123 @@
+#include "muster/cli/manual.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/base/version.h"
+#include "muster/cli/usage.h"
+
+namespace muster {
+
+namespace {
+
+constexpr const char* kManualExamples = R"(Examples:
+  muster manual run | man -l -           read it
+  muster manual --all share/man/man1     every page into this folder (`make install` does)
+)";
+
+// A line that groff prints as it is.
+std::string plain(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '\\') {
+      result += "\\e";
+    } else if (c == '-') {
+      result += "\\-";
+    } else {
+      result += c;
+    }
+  }
+  const bool is_request = result.starts_with('.') || result.starts_with('\'');
+  return is_request ? "\\&" + result : result;
+}
+
+std::string lines_of(const std::string& text) {
+  std::string result;
+  for (const std::string& line : split(text, '\n')) result += plain(line) + "\n";
+  return result;
+}
+
+std::string page_name(const CommandHelp& command) {
+  return join(command.path, "-");
+}
+
+std::string flag_text(const FlagHelp& flag) {
+  std::vector<std::string> names;
+  names.reserve(flag.names.size());
+  for (const std::string& name : flag.names) names.push_back("\\fB" + plain(name) + "\\fR");
+  std::string text = cat(".TP\n", join(names, ", "));
+  if (!flag.value.empty()) text += " \\fI" + plain(flag.value) + "\\fR";
+  text += "\n" + lines_of(flag.text);
+  if (!flag.variable.empty()) text += cat("Environment: ", plain(flag.variable), ".\n");
+  return text;
+}
+
+void write_pages(const CommandHelp& command, const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / (page_name(command) + ".1");
+  std::ofstream file(path);
+  if (!(file << manual_page(command) << std::flush))
+    fail_usage(cat("--all: expected a folder that can be written, got '", folder.string(), "'"));
+  for (const CommandHelp& part : command.commands) write_pages(part, folder);
+}
+
+// Throws: invalid_argument for a command that there is not.
+const CommandHelp& find_command_help(const CommandHelp& program, const std::vector<std::string>& path) {
+  const CommandHelp* found = &program;
+  for (const std::string& name : path) {
+    const CommandHelp* next = nullptr;
+    for (const CommandHelp& part : found->commands)
+      if (part.name() == name) next = &part;
+    if (next == nullptr)
+      fail_usage(cat("manual: expected a command, got '", join(path, " "), "'; see muster --help"));
+    found = next;
+  }
+  return *found;
+}
+
+}  // namespace
+
+std::string manual_page(const CommandHelp& command) {
+  std::string page = cat(".TH ", page_name(command), " 1 \"\" \"muster ", version(), "\"\n.SH NAME\n",
+                         plain(page_name(command)), " \\- ", plain(command.text), "\n.SH SYNOPSIS\n.B ",
+                         plain(join(command.path, " ")), "\n", command.flags.empty() ? "" : "[FLAGS]",
+                         command.commands.empty() ? "" : " COMMAND");
+  for (const FlagHelp& argument : command.arguments) page += " " + plain(argument.names.at(0));
+  page += "\n";
+  if (!command.arguments.empty()) page += ".SH ARGUMENTS\n";
+  for (const FlagHelp& argument : command.arguments) page += flag_text(argument);
+  if (!command.commands.empty()) page += ".SH COMMANDS\n";
+  for (const CommandHelp& part : command.commands)
+    page += cat(".TP\n\\fB", plain(part.name()), "\\fR\n", lines_of(part.text));
+  if (!command.flags.empty()) page += ".SH FLAGS\n";
+  for (const FlagHelp& flag : command.flags) page += flag_text(flag);
+  if (!command.examples.empty()) page += ".SH NOTES\n.nf\n" + lines_of(command.examples) + ".fi\n";
+  return page;
+}
+
+void add_manual(CLI::App& app, const std::function<CommandHelp()>& whole, int* exit_code) {
+  CLI::App* const command = app.add_subcommand("manual", "Print a page of the manual, for man");
+  command->footer(kManualExamples);
+  static std::vector<std::string> path;  // of the one command line that there is
+  static std::string folder;
+  auto* const of =
+      command->add_option("COMMAND", path, "Of this command: run, or tasks show [muster itself]");
+  command->add_option("--all", folder, "Write every page into this folder")
+      ->type_name("FOLDER")
+      ->excludes(of);
+  command->callback([whole, exit_code] {
+    const CommandHelp program = whole();
+    if (folder.empty()) {
+      write_all(STDOUT_FILENO, manual_page(find_command_help(program, path)));
+    } else {
+      write_pages(program, folder);
+    }
+    *exit_code = 0;
+  });
+}
+
+}  // namespace muster

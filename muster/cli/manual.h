@@ -1,0 +1,17 @@
+// `muster manual [COMMAND…]`: a page of the manual, for man(1).
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "muster/cli/command_help.h"
+
+namespace muster {
+
+// In the language of groff's man macros.
+std::string manual_page(const CommandHelp& command);
+
+// Adds the subcommand to `app`. `whole` describes the whole program, with all of its commands.
+void add_manual(CLI::App& app, const std::function<CommandHelp()>& whole, int* exit_code);
+
+}  // namespace muster
