@@ -137,7 +137,7 @@ Work ProcessGroupCall::start_with(int peer, int tag, Start start) {
 // in the group alone.
 CallRecord ProcessGroupCall::new_record(const Work::State& work) const {
   if (work.peer < 0 && state_->backend != nullptr) return {};
-  return CallRecord(state_->activity_name.c_str(), operation_, work.sequence, first_,
+  return CallRecord(state_->group_name.c_str(), operation_, work.sequence, first_,
                     work.peer < 0 ? -1 : (*work.names)[work.peer], work.tag);
 }
 

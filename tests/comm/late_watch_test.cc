@@ -80,10 +80,10 @@ TEST_F(LateWatchTest, ARankOutsideOfTheGroupMayEnd) {
 TEST_F(LateWatchTest, ARankThatMakesADifferentCallIsShown) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const std::chrono::seconds timeout(2);
-  Agreement other(store, 1, 2, timeout, false);
+  Agreement other(store, 1, 2, false);
   other.look_again(12, "barrier");
   auto state = operation_of_gpu({0, 1});
-  state->agreement = std::make_shared<Agreement>(store, 0, 2, timeout, false);
+  state->agreement = std::make_shared<Agreement>(store, 0, 2, false);
   state->signature = "all_reduce sum Float [4]";
   state->timeout = timeout;
   LateWatch watch([&](const std::string& what) { said_.set_value(what); });
@@ -113,7 +113,7 @@ TEST_F(LateWatchTest, TheRankThatDoesNotWaitIsNamed) {
   const std::chrono::seconds timeout(4);
   const auto waiting = [&](int rank, int64_t sequence) {
     auto state = operation_of_gpu({0, 1, 2});
-    state->agreement = std::make_shared<Agreement>(store, rank, 3, timeout, false);
+    state->agreement = std::make_shared<Agreement>(store, rank, 3, false);
     state->signature = "all_reduce sum Float [4]";
     state->sequence = sequence;
     state->timeout = timeout;
