@@ -157,7 +157,8 @@ void add_run_options(CLI::App* command, RunFlags& flags) {
   torchrun_flag(command, "--no-python", flags.no_python, "Execute PROGRAM itself, even a .py file");
   torchrun_flag(command, "--run-path", flags.run_path, "PROGRAM is a Python script");
   torchrun_option(command, "--master-addr", flags.master_addr, "HOST", "Where rank 0 listens [localhost]");
-  torchrun_option(command, "--master-port", flags.master_port, "PORT", "Port on which rank 0 listens [a free one]");
+  torchrun_option(command, "--master-port", flags.master_port, "PORT",
+                  "Port on which rank 0 listens [a free one]");
   torchrun_option(command, "--log-dir", flags.log_dir, "DIR", "Folder for logs [<run folder>/logs]");
   torchrun_option(command, "-r,--redirects", flags.redirects, "WHAT",
                   "Streams to files: 0, 1, 2, 3 or 0:1,1:2");
