@@ -198,6 +198,11 @@ def cmdline(pid):
         return b""
 
 
+def first_started(pids):
+    """The process that was started first: its number says nothing, as numbers begin anew."""
+    return min(pids, key=lambda pid: int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]))
+
+
 def end_with(test, process, seconds=100):
     """The process is killed if the test case ends before it does, or when the time is over."""
     timer = threading.Timer(seconds, process.kill)

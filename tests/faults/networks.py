@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 
-from hosts import Hosts, cmdline, missing, wait_for
+from hosts import Hosts, cmdline, first_started, missing, wait_for
 from place import Skip, expect
 from table import row
 
@@ -88,7 +88,7 @@ def server_of_tasks_killed(place):
         run = hosts["a"].start([place.muster, "tasks", "--hosts", "b", "--run-dir", "run", "--sweep", "x=1",
                                  "--", "sh", "-c", script])
         wait_for((hosts.folder / "up").exists, 60)
-        server = min(pid for pid in hosts["b"].processes() if cmdline(pid).startswith(place.muster.encode()))
+        server = first_started(pid for pid in hosts["b"].processes() if cmdline(pid).startswith(place.muster.encode()))
         start = time.monotonic()
         os.kill(server, signal.SIGKILL)
         wait_for(lambda: has_ended_its_ranks(hosts["b"]), 60)

@@ -10,7 +10,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
-from hosts import HostsCase, cmdline, main, missing, wait_for
+from hosts import HostsCase, cmdline, first_started, main, missing, wait_for
 from tasks_case import TasksCase, task
 
 MUSTER = FAKE_NVML = ""
@@ -122,7 +122,7 @@ class HostsTasks(TasksCase, HostsCase):
         process = self.start_tasks("b,a:1", spec)
         self.there("up")
         # Its sentinel has the same command line and is its child.
-        server = min(pid for pid in self.world["b"].processes() if cmdline(pid).startswith(MUSTER.encode()))
+        server = first_started(pid for pid in self.world["b"].processes() if cmdline(pid).startswith(MUSTER.encode()))
         os.kill(server, signal.SIGKILL)
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, err)
@@ -132,7 +132,7 @@ class HostsTasks(TasksCase, HostsCase):
         spec = self.write(task("t", 'mkdir up 2>/dev/null && { sleep 1000 & sleep 1000; }; hostname'))
         process = self.start_tasks("b", "--json", spec)
         self.there("up")
-        server = min(pid for pid in self.world["b"].processes() if cmdline(pid).startswith(MUSTER.encode()))
+        server = first_started(pid for pid in self.world["b"].processes() if cmdline(pid).startswith(MUSTER.encode()))
         os.kill(server, signal.SIGKILL)
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, err)
