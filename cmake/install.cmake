@@ -30,7 +30,7 @@ add_custom_command(OUTPUT ${muster_words}/man1/muster.1
   COMMAND muster_cli completion fish > ${muster_words}/muster.fish
   COMMAND muster_cli manual --all ${muster_words}/man1
   DEPENDS muster_cli)
-add_custom_target(muster_words DEPENDS ${muster_words}/man1/muster.1)
+add_custom_target(muster_words ALL DEPENDS ${muster_words}/man1/muster.1)
 add_dependencies(muster_installed muster_words)
 install(DIRECTORY ${muster_words}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR})
 install(FILES ${muster_words}/muster DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
