@@ -191,7 +191,7 @@ def anchors_of(page):
 def check_files():
     """Throws: SystemExit naming every page and the file or heading that is not there."""
     missing = []
-    for page in sorted(glob.glob("*.md") + glob.glob("docs/*.md")):
+    for page in sorted(glob.glob("*.md") + glob.glob("docs/**/*.md", recursive=True) + glob.glob("examples/*/*.md")):
         with open(page, encoding="utf-8") as file:
             quoted, links = named_files(file.read())
         missing += [f"{page}: names '{path}', which is not there" for path in quoted if not os.path.exists(path)]
