@@ -95,6 +95,7 @@ prove() {
     # shellcheck disable=SC2086
     debootstrap --variant=minbase --include=libffi8,libssl3,zlib1g,libbz2-1.0,liblzma5,libsqlite3-0,libreadline8,libuuid1,libncursesw6,libexpat1,procps \
       bookworm $root $mirror >$work/debootstrap.log 2>&1 || { tail -n 5 $work/debootstrap.log; fail "no Debian could be made (above)"; }
+    echo "127.0.0.1 localhost" >$root/etc/hosts
     touch $root/.made
   fi
   rm -rf $root/kit

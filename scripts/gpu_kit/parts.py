@@ -61,7 +61,7 @@ PARTS = [
     Part("staging", f"{RUN} --gpus 0 $BUILD/benchmarks/gpu_bench staging", 120, shows=4),
     Part("ranks of one GPU, shared memory and Gloo", "$BUILD/bin/muster bench collectives -n 3 --backends shm,gloo --max 64M --seconds 0.3", 180, shows=16),
     # --- the rest -----------------------------------------------------------------------------------------------------
-    Part("Python module", "CUDA_VISIBLE_DEVICES= MUSTER_TEST_MODULE=$PYTHON_MODULE $PYTHON -B $SOURCE/tests/python/module_test.py -v Collectives", 120, "OK", gpu=False),
+    Part("Python module", "CUDA_VISIBLE_DEVICES= MUSTER_TEST_MODULE=$PYTHON_MODULE $PYTHON -B $SOURCE/tests/python/module_test.py -v Collectives", 240, "OK", gpu=False),
     Part("compute-sanitizer over NCCL", f"{SANITIZER_THERE}; {RUN} --gpus 0 {SANITIZER} $BUILD/tests/conformance_ranks", 400, "ERROR SUMMARY: 0 errors"),
     Part("compute-sanitizer over a shared GPU", f"{SANITIZER_THERE}; {RUN} {SHARED} 2 {SANITIZER} $BUILD/tests/conformance_ranks", 400,
          "ERROR SUMMARY: 0 errors"),

@@ -66,10 +66,8 @@ class Collectives(ModuleTest):
         self.assert_all_ok(3, "".join(text for _, text in ranks))
 
     def test_under_torchrun(self):
-        torchrun = os.path.join(os.path.dirname(PYTHON), "torchrun")
-        if not os.path.exists(torchrun):
-            self.skipTest(f"no torchrun beside '{PYTHON}'")
-        self.assert_all_ok(2, self.launched(torchrun, "--nproc-per-node", "2", HERE / "collectives.py"))
+        torchrun = PYTHON, "-m", "torch.distributed.run"  # the script beside PYTHON names the folder that it was installed into
+        self.assert_all_ok(2, self.launched(*torchrun, "--nproc-per-node", "2", HERE / "collectives.py"))
 
     def test_on_two_hosts(self):
         for hosts in ("aabb", "abb", "abc"):  # what the ranks take themselves to be on
