@@ -10,7 +10,7 @@ ARGS  ?=
 DEPS  := .deps
 export TORCH
 
-.PHONY: help train test test-long bench lint format install clean setup-train setup-test build
+.PHONY: help train test test-long bench lint format install packages clean setup-train setup-test build
 
 help:
 	@echo "make train       set up, build, and train the digits example on every device of this machine"
@@ -19,7 +19,8 @@ help:
 	@echo "make bench       the benchmarks, with the peers beside them"
 	@echo "make lint        clang-format and clang-tidy over everything"
 	@echo "make format      rewrite the sources in the house format"
-	@echo "make install     build, and install under PREFIX (default /usr/local), with docs, examples, and LibTorch from .deps/"
+	@echo "make install     build with -O2, and install under PREFIX (default /usr/local), with docs, examples, and LibTorch from .deps/"
+	@echo "make packages    two Debian packages, a Python wheel and a source tarball, in build/packages/"
 
 setup-train:
 	@scripts/setup.sh train
@@ -52,9 +53,14 @@ format: setup-test
 
 PREFIX ?= /usr/local
 install: setup-train
-	@scripts/build.sh $(BUILD) muster_installed
-	@cmake --install $(BUILD) --prefix $(PREFIX) >$(BUILD)/install.log || { cat $(BUILD)/install.log; exit 1; }
-	@echo "install: into $(PREFIX) ($(BUILD)/install.log lists the files)"
+	@scripts/build.sh build/install muster_installed
+	@mkdir -p $(PREFIX) 2>/dev/null; [ -w $(PREFIX) ] || sudo=sudo; \
+	  $$sudo cmake --install build/install --prefix $(PREFIX) >build/install/install.log || { cat build/install/install.log; exit 1; }
+	@echo "install: into $(PREFIX) (build/install/install.log lists the files)"
+
+packages:
+	@scripts/setup.sh packages
+	@scripts/packages.sh
 
 clean:
 	rm -rf build

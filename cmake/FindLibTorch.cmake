@@ -25,7 +25,9 @@ if(NOT IS_DIRECTORY "${_torch}")
         "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
       OUTPUT_VARIABLE _torch_found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
     set(LibTorch_PYTHON "${_torch_program}")
-    set(_torch "${_torch_found}")
+    if(_torch_found)
+      set(_torch "${_torch_found}")
+    endif()
   endif()
 endif()
 
@@ -46,9 +48,12 @@ if(NOT LibTorch_PYTHON)
 endif()
 
 include(FindPackageHandleStandardArgs)
+if(NOT LibTorch_INSTALL)  # the command that an installed muster names
+  set(LibTorch_INSTALL "scripts/setup.sh train")
+endif()
 find_package_handle_standard_args(LibTorch REQUIRED_VARS LibTorch_CPU LibTorch_C10 LibTorch_INCLUDE
   VERSION_VAR LibTorch_VERSION
-  REASON_FAILURE_MESSAGE "looked in '${_torch}' -- run scripts/setup.sh train, or give TORCH=<libtorch folder | site-packages/torch | python>")
+  REASON_FAILURE_MESSAGE "looked in '${_torch}' -- run ${LibTorch_INSTALL}, or give TORCH=<libtorch folder | site-packages/torch | python>")
 if(NOT LibTorch_FOUND)
   return()
 endif()

@@ -1,4 +1,5 @@
-# cmake --install: the program, and for C++ users the libraries, the headers and find_package(muster).
+# cmake --install: the program, and for C++ users the libraries, the headers and find_package(muster). The components are
+# `program`, `development`, `bench` and `libtorch`; the packages (package.cmake) are made of the first two.
 #
 #   bin/muster
 #   libexec/muster/muster-bench                  what `muster bench` executes, and python_ddp.py for its peer
@@ -14,11 +15,12 @@
 # Nothing of it needs the checkout, and it may be moved as a whole. A LibTorch that lies elsewhere (TORCH) stays where it
 # is, and is found there; MUSTER_INSTALL_LIBTORCH (AUTO, ON, OFF) decides otherwise.
 include(CMakePackageConfigHelpers)
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME development)
 
 # What `make install` builds.
 add_custom_target(muster_installed DEPENDS muster_cli)
 set(muster_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/muster)
-install(TARGETS muster_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS muster_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
 
 # From the program's own flags.
 set(muster_words ${PROJECT_BINARY_DIR}/words)
@@ -32,13 +34,13 @@ add_custom_command(OUTPUT ${muster_words}/man1/muster.1
   DEPENDS muster_cli)
 add_custom_target(muster_words ALL DEPENDS ${muster_words}/man1/muster.1)
 add_dependencies(muster_installed muster_words)
-install(DIRECTORY ${muster_words}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR})
-install(FILES ${muster_words}/muster DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
-install(FILES ${muster_words}/_muster DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
-install(FILES ${muster_words}/muster.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+install(DIRECTORY ${muster_words}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR} COMPONENT program)
+install(FILES ${muster_words}/muster DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT program)
+install(FILES ${muster_words}/_muster DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions COMPONENT program)
+install(FILES ${muster_words}/muster.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT program)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/LICENSE
-  DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
+  DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT program)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT program)
 
 if(MUSTER_LIBTORCH)
   target_compile_features(muster INTERFACE cxx_std_20)
@@ -86,8 +88,8 @@ if(MUSTER_LIBTORCH)
   endforeach()
 
   add_dependencies(muster_installed muster muster_bench ${muster_mpi_libraries})
-  install(TARGETS muster_bench RUNTIME DESTINATION libexec/muster)
-  install(FILES ${PROJECT_SOURCE_DIR}/muster/bench/python_ddp.py DESTINATION libexec/muster)
+  install(TARGETS muster_bench RUNTIME DESTINATION libexec/muster COMPONENT bench)
+  install(FILES ${PROJECT_SOURCE_DIR}/muster/bench/python_ddp.py DESTINATION libexec/muster COMPONENT bench)
   set_target_properties(muster_bench PROPERTIES
     INSTALL_RPATH "$ORIGIN/../../${CMAKE_INSTALL_LIBDIR};${muster_bench_torch_rpath}")
 
@@ -110,3 +112,5 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/musterConfig.cmake.in
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/musterConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/musterConfig.cmake ${PROJECT_BINARY_DIR}/musterConfigVersion.cmake
   DESTINATION ${muster_package_dir})
+
+include(${CMAKE_CURRENT_LIST_DIR}/package.cmake)

@@ -1,7 +1,11 @@
-"""pip install --no-build-isolation ./python: builds against the torch that this Python has."""
+"""pip install --no-build-isolation ./python: builds against the torch that this Python has.
+
+The wheel brings the program `muster` too: the one that MUSTER_PROGRAM names, else one that is built here."""
+import os
 import pathlib
 import platform
 import re
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -23,6 +27,22 @@ sources = [root / name for name in base] + sorted(root.glob("muster/shm/*.cc"))
 if platform.machine() != "x86_64":
     sources = [source for source in sources if "avx" not in source.name]
 
+
+
+def program(folder):
+    """A built `muster`."""
+    if named := os.environ.get("MUSTER_PROGRAM"):
+        if not os.access(named, os.X_OK):
+            sys.exit(f"building the wheel: expected MUSTER_PROGRAM to name the program muster, got '{named}', which cannot be run")
+        return os.path.abspath(named)
+    build = pathlib.Path(folder, "control")
+    options = ("-DCMAKE_BUILD_TYPE=Release", "-DMUSTER_OPTIMIZE=2", "-DMUSTER_LIBTORCH=OFF", "-DMUSTER_TESTS=OFF", "-DMUSTER_BENCHMARKS=OFF")
+    for command in ("cmake", "-S", root, "-B", build, *options), ("cmake", "--build", build, "--parallel", "--target", "muster_cli"):
+        if subprocess.run(command, check=False).returncode:
+            sys.exit("building the wheel: the program muster could not be built (above); MUSTER_PROGRAM=<a built one> takes that one")
+    return str(build / "bin/muster")
+
+
 # Nothing is left in the repository, and no object of another torch is ever linked.
 with tempfile.TemporaryDirectory() as folder:
     together = pathlib.Path(folder, "comm.cc")  # what includes torch, in one: its headers cost more than all else
@@ -33,5 +53,6 @@ with tempfile.TemporaryDirectory() as folder:
             "muster._backend", ["muster/_backend.cc", str(together), *map(str, sources)], include_dirs=[str(root)],
             extra_compile_args=["-std=c++20", "-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden"])],
         cmdclass={"build_ext": BuildExtension.with_options(use_ninja=False)},
+        data_files=[("bin", [program(folder)])],
         options={"build": {"build_base": folder}, "egg_info": {"egg_base": folder}},
     )

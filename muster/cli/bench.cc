@@ -30,8 +30,8 @@ void become_bench(const std::vector<std::string>& args) {
   ::execv(program.c_str(), argv.data());
   throw Error(ErrorCode::unavailable,
               cat("bench: expected '", program, "', got: ", std::strerror(errno),
-                  "; build it with `cmake --build BUILD --target muster_bench` (it needs LibTorch: with "
-                  "MUSTER_LIBTORCH=OFF there is none)"));
+                  "; `make install` installs it, packages and wheels do not have it; in a checkout, "
+                  "`cmake --build BUILD --target muster_bench` builds it (with LibTorch)"));
 }
 
 }  // namespace

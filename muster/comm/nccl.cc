@@ -24,8 +24,19 @@ std::string plugin_path() {
   return library.substr(0, library.find_last_of('/') + 1) + "libmuster_cuda.so";
 }
 
+// The CUDA part of the LibTorch in use, so that the plugin needs no path to it of its own. Where it cannot be loaded, the
+// plugin's loading tells why.
+void load_cuda_part_of_libtorch() {
+  Dl_info cpu{};
+  ::dladdr(reinterpret_cast<void*>(&at::CUDAHooksRegistry), &cpu);
+  const std::string library = cpu.dli_fname != nullptr ? cpu.dli_fname : "";
+  const std::string folder = library.substr(0, library.find_last_of('/') + 1);
+  ::dlopen(cat(folder, "libtorch_cuda.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
+}
+
 const CudaPlugin& load_plugin() {
   const std::string path = plugin_path();
+  if (!get_env("MUSTER_CUDA_LIBRARY")) load_cuda_part_of_libtorch();
   // Global: LibTorch's CUDA part registers itself with the CPU part on loading. Loading again is a no-op.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {

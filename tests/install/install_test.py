@@ -38,7 +38,7 @@ class InstallTest(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.scratch)
         # Installed, then moved. LibTorch's gigabytes are linked: what counts is where they are looked for.
         first, cls.prefix = cls.scratch / "first", cls.scratch / "prefix"
-        for component, mode in ("Unspecified", "COPY"), ("libtorch", "SYMLINK"):
+        for component, mode in ("program", "COPY"), ("development", "COPY"), ("bench", "COPY"), ("libtorch", "SYMLINK"):
             code, out, err = run("cmake", "--install", BUILD, "--prefix", first, "--component", component,
                                  environment={"CMAKE_INSTALL_MODE": mode})
             assert code == 0, out + err

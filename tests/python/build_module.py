@@ -1,8 +1,10 @@
-"""build_module.py PYTHON SOURCE FOLDER: installs the Python module into FOLDER, unless what it is made of is as it was then.
+"""build_module.py PYTHON SOURCE FOLDER: makes the wheel FOLDER/wheel/muster-*.whl, and installs it into FOLDER, unless what
+it is made of is as it was then. MUSTER_PROGRAM names the program for it.
 
 Returns 77, and says why, where that Python cannot build it."""
 import hashlib
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -20,6 +22,9 @@ for part in ("muster/base/*", "muster/trace/*", "muster/shm/*", "muster/comm/*.*
 if stamp.is_file() and stamp.read_text() == made_of.hexdigest():
     print("as it was")
     sys.exit(0)
-subprocess.run([python, "-m", "pip", "install", "--disable-pip-version-check", "--no-index", "--no-build-isolation", "--no-deps", "--upgrade",
-                "--target", folder, source / "python"], check=True)
+wheels = folder / "wheel"
+shutil.rmtree(folder, ignore_errors=True)
+pip = python, "-m", "pip", "--disable-pip-version-check"
+subprocess.run([*pip, "wheel", "--no-index", "--no-build-isolation", "--no-deps", "--wheel-dir", wheels, source / "python"], check=True)
+subprocess.run([*pip, "install", "--no-index", "--no-deps", "--target", folder, *wheels.glob("muster-*.whl")], check=True)
 stamp.write_text(made_of.hexdigest())

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# packages.sh [FOLDER]: puts into FOLDER (build/packages) what is handed out:
+#
+#   muster_VERSION_ARCH.deb            the program; it depends on the C library alone
+#   libmuster-dev_VERSION_ARCH.deb     the C++ library, for the LibTorch that `pip install torch` brings
+#   muster-VERSION-*.whl               for `pip install`: the program, and the backend for torch.distributed
+#   muster-VERSION.tar.gz              the sources of the last commit
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=$(realpath -m "${1:-build/packages}")
+build=build/install
+
+python=${TORCH:-.deps/torch/bin/python}
+[ -x "$python" ] && [ ! -d "$python" ] || { echo "packages: expected TORCH=<a python that imports torch>, got '$python'"; exit 2; }
+
+scripts/build.sh $build muster_installed
+mkdir -p "$folder"
+rm -f "$folder"/*muster*.{deb,whl,tar.gz}
+(cd $build && cpack -G DEB -B "$folder" >package.log 2>&1) || { tail -n 20 $build/package.log; exit 1; }
+rm -rf "$folder/_CPack_Packages"
+
+MUSTER_PROGRAM=$PWD/$build/bin/muster "$python" -m pip wheel --quiet --disable-pip-version-check --no-index --no-build-isolation --no-deps \
+  --wheel-dir "$folder" ./python
+
+version=$(sed -n 's/^project(muster VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+git archive --format=tar.gz --prefix="muster-$version/" -o "$folder/muster-$version.tar.gz" HEAD
+(cd "$folder" && du -h -- *muster*.{deb,whl,tar.gz})
