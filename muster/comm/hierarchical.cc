@@ -7,6 +7,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -41,7 +42,8 @@ struct Place {
   size_t host = 0;
   int local_rank = 0;
   int num_ranks = 0;
-  int columns = 0;  // local ranks that every host has: rank i of each talks to the others' rank i
+  int columns = 0;    // local ranks that every host has: rank i of each talks to the others' rank i
+  bool even = false;  // every host has as many ranks as any other
 
   const std::vector<int>& neighbours() const { return ranks_of_hosts[host]; }
 };
@@ -66,6 +68,7 @@ Place place_of(int rank, const std::vector<std::string>& hosts) {
   const auto smallest = std::min_element(place.ranks_of_hosts.begin(), place.ranks_of_hosts.end(),
                                          [](const auto& a, const auto& b) { return a.size() < b.size(); });
   place.columns = static_cast<int>(smallest->size());
+  place.even = place.columns * std::ssize(place.ranks_of_hosts) == place.num_ranks;
   return place;
 }
 
@@ -148,49 +151,101 @@ class HierarchicalBackend : public OverGloo {
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     if (!goes_through_memory(tensors, options)) return OverGloo::allreduce(tensors, options);
-    const milliseconds timeout = timeout_of(options.timeout, timeout_);
     fork().check("all_reduce");
     HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
     call.out(tensors[0], true);
-    call.show_event(getBackendName());
-    call.record = backend_record(*this, " c10d", call.name, static_cast<int64_t>(sequence_), tensors.data());
-    auto operation = std::make_shared<HostOperation>(std::move(call));
-    auto work = c10::make_intrusive<HostWork>(getRank(), sequence_++, operation);
-    const std::lock_guard lock(mutex_);
-    if (broken_) std::rethrow_exception(broken_);
-    if (stop_) throw Error(ErrorCode::failed_precondition, "all_reduce: the process group was shut down");
-    queue_.push_back(
-        {.op = options.reduceOp, .deadline = Deadline(timeout), .operation = std::move(operation)});
-    changed_.notify_one();
-    return work;
+    return start(std::move(call), options.timeout,
+                 [this, op = options.reduceOp](const HostCall& call, const Deadline& deadline) {
+                   all_reduce(written(call).view(-1), op, deadline);
+                 });
+  }
+
+  // Of even hosts: each value crosses the network once, to one rank of each other host, which gives it to its
+  // neighbours.
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override {
+    if (!place_.even || !are_parts(output, input)) return OverGloo::_allgather_base(output, input, options);
+    fork().check("all_gather");
+    HostCall call("all_gather", c10d::OpType::_ALLGATHER_BASE);
+    call.in(input);
+    call.out(output);
+    return start(std::move(call), options.timeout,
+                 [this](const HostCall& call, const Deadline& deadline) { all_gather(call, deadline); });
+  }
+
+  // Of even hosts: summed inside of each; then each host's sums cross the network once, to the rank that they
+  // are for. Gloo's own is an all_reduce.
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override {
+    if (!place_.even || !are_parts(input, output) || !is_reduced_by_gloo(input, options.reduceOp))
+      return OverGloo::_reduce_scatter_base(output, input, options);
+    fork().check("reduce_scatter");
+    HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
+    call.in(input);
+    call.out(output);
+    return start(std::move(call), options.timeout,
+                 [this, op = options.reduceOp](const HostCall& call, const Deadline& deadline) {
+                   reduce_scatter(call, op, deadline);
+                 });
   }
 
  private:
+  using Collective = std::function<void(const HostCall&, const Deadline&)>;
   struct Job {
-    c10d::ReduceOp op;
     Deadline deadline;
     std::shared_ptr<HostOperation> operation;
+    Collective collective;
   };
 
-  // What Gloo reduces too; all else it refuses, or does in its own way.
   static bool goes_through_memory(const Tensors& tensors, const c10d::AllreduceOptions& options) {
-    if (tensors.size() != 1 || tensors[0].is_sparse() || tensors[0].numel() == 0) return false;
-    const bool mean = options.reduceOp == c10d::ReduceOp::AVG;
-    switch (tensors[0].scalar_type()) {
+    return tensors.size() == 1 && !tensors[0].is_sparse() && tensors[0].numel() > 0 &&
+           is_reduced_by_gloo(tensors[0], options.reduceOp);
+  }
+
+  // `whole` has a part for every rank. What is wrong with others Gloo tells.
+  bool are_parts(const at::Tensor& whole, const at::Tensor& part) const {
+    return whole.layout() == at::kStrided && part.layout() == at::kStrided && part.numel() > 0 &&
+           whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * getSize();
+  }
+
+  // All else it refuses, or does in its own way.
+  static bool is_reduced_by_gloo(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+    const bool mean = op == c10d::ReduceOp::AVG;
+    switch (tensor.scalar_type()) {
       case at::kFloat:
       case at::kDouble:
       case at::kHalf:
       case at::kBFloat16:
-        return options.reduceOp == c10d::ReduceOp::SUM || options.reduceOp == c10d::ReduceOp::MIN ||
-               options.reduceOp == c10d::ReduceOp::MAX || options.reduceOp == c10d::ReduceOp::PRODUCT || mean;
+        return op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::MIN || op == c10d::ReduceOp::MAX ||
+               op == c10d::ReduceOp::PRODUCT || mean;
       case at::kInt:
       case at::kLong:
       case at::kByte:
       case at::kChar:
-        return !mean && options.reduceOp != c10d::ReduceOp::PREMUL_SUM;
+        return op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::MIN || op == c10d::ReduceOp::MAX ||
+               op == c10d::ReduceOp::PRODUCT;
       default:
         return false;
     }
+  }
+
+  WorkPtr start(HostCall call, milliseconds asked, Collective collective) {
+    call.show_event(getBackendName());
+    call.record =
+        backend_record(*this, " c10d", call.name, static_cast<int64_t>(sequence_), call.first_tensor());
+    auto operation = std::make_shared<HostOperation>(std::move(call));
+    auto work = c10::make_intrusive<HostWork>(getRank(), sequence_++, operation);
+    const std::lock_guard lock(mutex_);
+    if (broken_) std::rethrow_exception(broken_);
+    if (stop_) {
+      throw Error(ErrorCode::failed_precondition,
+                  cat(operation->call().name, ": the process group was shut down"));
+    }
+    queue_.push_back({.deadline = Deadline(timeout_of(asked, timeout_)),
+                      .operation = std::move(operation),
+                      .collective = std::move(collective)});
+    changed_.notify_one();
+    return work;
   }
 
   void run() {
@@ -225,15 +280,94 @@ class HierarchicalBackend : public OverGloo {
   std::exception_ptr failure_of(const Job& job) {
     try {
       const at::NoGradGuard no_grad;
-      const HostCall& call = job.operation->call();
-      const at::Tensor& on_host = call.copies.empty() ? call.outputs[0] : call.copies[0].from;
-      all_reduce(on_host.view(-1), job.op, job.deadline);
+      job.collective(job.operation->call(), job.deadline);
       return nullptr;
     } catch (const std::exception& error) {
-      const auto failure = told_of_this_host(error);
+      const auto failure = told_of_this_host(job.operation->call().name, error);
       give_up();
       return failure;
     }
+  }
+
+  // What an operation reads and writes, in this host's memory.
+  static const at::Tensor& read(const HostCall& call) { return call.held[0]; }
+  static const at::Tensor& written(const HostCall& call) {
+    return call.copies.empty() ? call.outputs[0] : call.copies[0].from;
+  }
+
+  void all_gather(const HostCall& call, const Deadline& deadline) {
+    at::Tensor input = bytes_of(read(call));
+    at::Tensor column =
+        at::empty({hosts(), input.numel()}, input.options());  // from this rank's like, host by host
+    c10d::AllgatherOptions options;
+    options.timeout = left(deadline);
+    wait_for_network(*between_->_allgather_base(column, input, options), deadline);
+    const auto rows = rows_of_hosts(bytes_of(written(call)));
+    for (int64_t host = 0; host < hosts(); ++host) {
+      options.timeout = left(deadline);
+      std::vector<Tensors> outputs{rows[static_cast<size_t>(host)]};
+      Tensors inputs{column[host]};
+      inside_->allgather(outputs, inputs, options)->wait();
+    }
+  }
+
+  void reduce_scatter(const HostCall& call, const c10d::ReduceOp& op, const Deadline& deadline) {
+    const bool wide = is_mean_of_halves(read(call), op);
+    const at::Tensor input = wide ? read(call).to(at::kFloat) : read(call);
+    const bool mean = op == c10d::ReduceOp::AVG;
+    const at::Tensor sums =
+        sums_of_this_host(input, mean ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op, deadline);
+    at::Tensor theirs = at::empty_like(sums);  // for this rank, host by host
+    at::Tensor sent = bytes_of(sums), received = bytes_of(theirs);
+    std::vector<int64_t> equal_parts;
+    c10d::AllToAllOptions options;
+    options.timeout = left(deadline);
+    wait_for_network(*between_->alltoall_base(received, sent, equal_parts, equal_parts, options), deadline);
+    at::Tensor sum = theirs[0];
+    for (int64_t host = 1; host < hosts(); ++host) add(sum, theirs[host], op);
+    if (mean) sum.div_(getSize());
+    written(call).view(-1).copy_(sum);
+  }
+
+  // For this rank's like on each host, host by host.
+  at::Tensor sums_of_this_host(const at::Tensor& input, const c10d::ReduceOp& op, const Deadline& deadline) {
+    at::Tensor sums = at::empty({hosts(), input.numel() / getSize()}, input.options());
+    const auto rows = rows_of_hosts(input);
+    c10d::ReduceScatterOptions options;
+    options.reduceOp = op;
+    for (int64_t host = 0; host < hosts(); ++host) {
+      options.timeout = left(deadline);
+      std::vector<Tensors> inputs{rows[static_cast<size_t>(host)]};
+      Tensors outputs{sums[host]};
+      inside_->reduce_scatter(outputs, inputs, options)->wait();
+    }
+    return sums;
+  }
+
+  static void add(at::Tensor& sum, const at::Tensor& more, const c10d::ReduceOp& op) {
+    if (op == c10d::ReduceOp::MIN) {
+      at::minimum_out(sum, sum, more);
+    } else if (op == c10d::ReduceOp::MAX) {
+      at::maximum_out(sum, sum, more);
+    } else if (op == c10d::ReduceOp::PRODUCT) {
+      sum.mul_(more);
+    } else {
+      sum.add_(more);
+    }
+  }
+
+  int64_t hosts() const { return std::ssize(place_.ranks_of_hosts); }
+  static at::Tensor bytes_of(const at::Tensor& tensor) { return tensor.view(-1).view(at::kByte); }
+
+  // The parts that belong to each host's ranks.
+  std::vector<Tensors> rows_of_hosts(const at::Tensor& whole) const {
+    const auto parts = whole.view({getSize(), -1}).unbind(0);
+    std::vector<Tensors> found;
+    for (const auto& ranks : place_.ranks_of_hosts) {
+      Tensors& rows = found.emplace_back();
+      for (const int rank : ranks) rows.push_back(parts[static_cast<size_t>(rank)]);
+    }
+    return found;
   }
 
   // The sum of halves, of which their mean is made, may be more than their type has.
@@ -295,8 +429,8 @@ class HierarchicalBackend : public OverGloo {
   static milliseconds left(const Deadline& deadline) { return std::max(deadline.left(), milliseconds(1)); }
 
   // Gloo's messages number the hosts.
-  std::exception_ptr told_of_this_host(const std::exception& error) const {
-    const auto whose = cat("all_reduce over hosts on ", names_.whose(place_.local_rank),
+  std::exception_ptr told_of_this_host(const char* collective, const std::exception& error) const {
+    const auto whose = cat(collective, " over hosts on ", names_.whose(place_.local_rank),
                            "; this host has ranks ", join(names_.ranks, ", "));
     try {
       if (const auto* known = dynamic_cast<const Error*>(&error)) {

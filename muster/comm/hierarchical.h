@@ -1,5 +1,7 @@
-// The backend of ranks on several hosts: messages and collectives by Gloo, but an all_reduce (what DDP does
-// at every step) goes through memory inside each host, and over the network only what has been summed there.
+// The backend of ranks on several hosts: messages and collectives by Gloo, but what training does at every
+// step goes through memory inside each host: all_reduce, and where all hosts have equally many ranks
+// all_gather and reduce_scatter. Over the network goes only what has been summed there, or what that host has
+// not got yet.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

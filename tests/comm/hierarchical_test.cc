@@ -68,5 +68,85 @@ TEST(Hierarchical, ShutdownDoesNotWaitForAHostThatIsSilent) {
   });
 }
 
+// Four ranks, whose hosts take turns; `body` runs as each of them.
+void on_two_hosts_of_two(const std::function<void(c10d::Backend&, int rank)>& body) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.emplace_back([&store, &body, rank] {
+      const BackendPtr backend = make_hierarchical(store, rank, {"a", "b", "a", "b"}, kFar,
+                                                   [](const auto& part, int number, int size) {
+                                                     return make_gloo(part, number, size, kFar, "127.0.0.1");
+                                                   });
+      body(*backend, rank);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+// Small whole numbers, of which every type has the sums and products.
+at::Tensor values_of(int rank, at::ScalarType type, at::IntArrayRef shape) {
+  const int64_t count = c10::multiply_integers(shape);
+  return (torch::arange(count).add(rank).remainder(3) + 1).view(shape).to(type);
+}
+
+TEST(Hierarchical, AllGatherPutsEveryRanksPartInItsPlace) {
+  for (const auto type : {at::kFloat, at::kBool, at::kBFloat16, at::kLong, at::kComplexDouble}) {
+    on_two_hosts_of_two([type](c10d::Backend& backend, int rank) {
+      at::Tensor output = torch::zeros({8, 3}, type);
+      at::Tensor input = values_of(rank, type, {3, 2}).t();  // not contiguous
+      backend._allgather_base(output, input, {})->wait();
+      std::vector<at::Tensor> expected;
+      for (int other = 0; other < 4; ++other) expected.push_back(values_of(other, type, {3, 2}).t());
+      EXPECT_TRUE(torch::equal(output, torch::cat(expected))) << type;
+    });
+  }
+}
+
+TEST(Hierarchical, ReduceScatterGivesEachRankItsPart) {
+  using c10d::ReduceOp;
+  for (const auto type : {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble, at::kInt, at::kChar}) {
+    for (const auto op : {ReduceOp::SUM, ReduceOp::MIN, ReduceOp::MAX, ReduceOp::PRODUCT, ReduceOp::AVG}) {
+      if (op == ReduceOp::AVG && !at::isFloatingType(type)) continue;
+      on_two_hosts_of_two([type, op](c10d::Backend& backend, int rank) {
+        at::Tensor output = torch::zeros({5, 2}, type).t();  // not contiguous
+        at::Tensor input = values_of(rank, type, {8, 5});
+        c10d::ReduceScatterOptions options;
+        options.reduceOp = op;
+        backend._reduce_scatter_base(output, input, options)->wait();
+        std::vector<at::Tensor> inputs;
+        for (int other = 0; other < 4; ++other) inputs.push_back(values_of(other, at::kDouble, {8, 5}));
+        const at::Tensor all = torch::stack(inputs);
+        const at::Tensor whole = op == ReduceOp::SUM   ? all.sum(0)
+                                 : op == ReduceOp::AVG ? all.mean(0)
+                                 : op == ReduceOp::MIN ? all.amin(0)
+                                 : op == ReduceOp::MAX ? all.amax(0)
+                                                       : all.prod(0);
+        EXPECT_TRUE(torch::equal(output, whole.slice(0, 2 * rank, 2 * rank + 2).to(type))) << type << output;
+      });
+    }
+  }
+}
+
+// Halves whose sum is more than their type has.
+TEST(Hierarchical, MeansOfHalvesDoNotOverflow) {
+  on_two_hosts_of_two([](c10d::Backend& backend, int) {
+    at::Tensor output = torch::zeros({1}, at::kHalf);
+    at::Tensor input = torch::full({4}, 60000, at::kHalf);
+    c10d::ReduceScatterOptions options;
+    options.reduceOp = c10d::ReduceOp::AVG;
+    backend._reduce_scatter_base(output, input, options)->wait();
+    EXPECT_EQ(output.item<float>(), torch::full({1}, 60000, at::kHalf).item<float>());
+  });
+}
+
+TEST(Hierarchical, PartsOfOtherLengthsAreRefused) {
+  on_two_hosts_of_two([](c10d::Backend& backend, int) {
+    at::Tensor output = torch::zeros({7}), input = torch::zeros({2});
+    EXPECT_ANY_THROW(backend._allgather_base(output, input, {})->wait());
+    EXPECT_ANY_THROW(backend._reduce_scatter_base(input, output, {})->wait());
+  });
+}
+
 }  // namespace
 }  // namespace muster
