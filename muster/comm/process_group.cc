@@ -189,7 +189,8 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, Red
   at::Tensor from = call.tensor(input, false).view(-1);
   state_->count(from);
   const std::string& backend = state_->options.backend;
-  if (backend == "shm" || backend == "mpi" || (input.is_cuda() && backend == "nccl")) {
+  const bool by_gloo = backend == "gloo" || (backend == "nccl" && input.is_cpu());
+  if (!by_gloo) {
     at::Tensor to = call.tensor(output, true).view(-1);
     call.check_parts(from, to, "input", "output");
     call.in_common([&] { return cat(to_string(op), " ", describe(input)); });
