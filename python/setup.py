@@ -17,13 +17,9 @@ if not (header := pathlib.Path(sysconfig.get_path("include"), "Python.h")).is_fi
     sys.exit(f"building the Python module: expected {header}, got no such file; install this Python's headers (Debian: python3-dev)")
 
 root = pathlib.Path(__file__).resolve().parents[1]
-base = [f"muster/base/{name}.cc" for name in (
-    "control_group", "error", "fd", "host_identity", "late_ranks", "memory_group", "shell", "units")]
-base += [f"muster/trace/{name}.cc" for name in (
-    "activity", "call_text", "event_file", "late_rank", "named_frames", "own_activity", "rank_process", "read_activity", "stack_request")]
-comm = ("bounded_wait", "call_record", "failure", "fork_guard", "hierarchical", "host_backend", "host_choice", "host_requests", "host_work", "monitored_barrier",
-        "over_gloo", "profile", "rank_processes", "shm_backend", "shm_call", "shm_queue", "sparse_sum", "store_exchange")
-sources = [root / name for name in base] + sorted(root.glob("muster/shm/*.cc"))
+# The rooms that the module is made of, but for what needs a library's headers.
+ROOMS = {"base": {"log", "version"}, "trace": {"breakdown", "merge_trace"}, "comm/call": {}, "comm/host": {}, "comm/shm": {}, "comm/hierarchical": {}}
+sources = sorted(root.glob("muster/shm/*.cc"))
 if platform.machine() != "x86_64":
     sources = [source for source in sources if "avx" not in source.name]
 
@@ -45,12 +41,18 @@ def program(folder):
 
 # Nothing is left in the repository, and no object of another torch is ever linked.
 with tempfile.TemporaryDirectory() as folder:
-    together = pathlib.Path(folder, "comm.cc")  # what includes torch, in one: its headers cost more than all else
-    together.write_text("".join(f'#include "muster/comm/{name}.cc"\n' for name in comm))
+    # A room in one go, and what includes torch in one: its headers cost more than all else.
+    together = {}
+    for room, left_out in ROOMS.items():
+        file = pathlib.Path(folder, room.split("/")[0] + ".cc")
+        names = sorted(path.name for path in root.glob(f"muster/{room}/*.cc") if path.stem not in left_out)
+        together[file] = together.get(file, "") + "".join(f'#include "muster/{room}/{name}"\n' for name in names)
+    for file, text in together.items():
+        file.write_text(text, encoding="utf-8")
     setuptools.setup(
         version=re.search(r"VERSION ([\d.]+)\b.*LANGUAGES", (root / "CMakeLists.txt").read_text()).group(1),
         ext_modules=[CppExtension(
-            "muster._backend", ["muster/_backend.cc", str(together), *map(str, sources)], include_dirs=[str(root)],
+            "muster._backend", ["muster/_backend.cc", *map(str, together), *map(str, sources)], include_dirs=[str(root)],
             extra_compile_args=["-std=c++20", "-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden"])],
         cmdclass={"build_ext": BuildExtension.with_options(use_ninja=False)},
         data_files=[("bin", [program(folder)])],

@@ -15,7 +15,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/bench/training_speed.h"
-#include "muster/comm/nccl.h"
+#include "muster/comm/nccl/nccl.h"
 #include "muster/device/probe.h"
 #include "muster/launch/lease.h"
 #include "muster/launch/score_cache.h"

@@ -16,7 +16,8 @@
 #include "muster/base/gate.h"
 #include "muster/base/rank_names.h"
 #include "muster/comm/agreement.h"
-#include "muster/comm/host_backend.h"
+#include "muster/comm/capabilities.h"
+#include "muster/comm/host/backend.h"
 #include "muster/comm/late_watch.h"
 #include "muster/comm/nccl_options.h"
 #include "muster/comm/process_group.h"
@@ -41,6 +42,7 @@ struct GroupOptions {
 
 struct ProcessGroup::State {
   GroupOptions options;
+  Capabilities can;
   Gate gate;                                     // of calls that use the group, until it goes
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // null after shutdown
   c10d::Backend* backend = nullptr;              // the group's own, where it has one of muster's alone

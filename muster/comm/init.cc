@@ -15,10 +15,13 @@
 #include "muster/base/late_ranks.h"
 #include "muster/base/log.h"
 #include "muster/base/units.h"
+#include "muster/comm/call/rank_processes.h"
+#include "muster/comm/capabilities.h"
 #include "muster/comm/group_state.h"
-#include "muster/comm/nccl.h"
-#include "muster/comm/rank_processes.h"
-#include "muster/comm/rendezvous.h"
+#include "muster/comm/init_after_rendezvous.h"
+#include "muster/comm/nccl/nccl.h"
+#include "muster/comm/rendezvous/members.h"
+#include "muster/comm/rendezvous/rendezvous.h"
 #include "muster/shm/peer_watch.h"
 #include "muster/trace/activity.h"
 #include "muster/trace/late_rank.h"
@@ -32,10 +35,11 @@ constexpr std::chrono::seconds kLastWords{30};
 std::string backend_asked(const InitOptions& options) {
   const std::string told = get_env("MUSTER_BACKEND").value_or("auto");
   std::string asked = told == "auto" ? options.backend : told;
-  const std::vector<std::string> known = {"auto", "gloo", "nccl", "shm", "shm+gloo", "mpi"};
-  if (std::find(known.begin(), known.end(), asked) == known.end()) {
-    throw Error(ErrorCode::invalid_argument, cat(told == "auto" ? "backend" : "MUSTER_BACKEND", ": expected ",
-                                                 join(known, ", "), ", got '", asked, "'; correct it"));
+  const auto known = known_backends();
+  if (asked != "auto" && std::find(known.begin(), known.end(), asked) == known.end()) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(told == "auto" ? "backend" : "MUSTER_BACKEND", ": expected auto, ", join(known, ", "),
+                    ", got '", asked, "'; correct it"));
   }
   return asked;
 }

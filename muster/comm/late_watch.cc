@@ -6,7 +6,7 @@
 #include "muster/base/blocked_signals.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/comm/rank_processes.h"
+#include "muster/comm/call/rank_processes.h"
 
 namespace muster {
 

@@ -9,15 +9,15 @@
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"
-#include "muster/comm/cuda_plugin.h"
-#include "muster/comm/failure.h"
-#include "muster/comm/gloo.h"
+#include "muster/comm/call/failure.h"
+#include "muster/comm/gloo/gloo.h"
 #include "muster/comm/group_state.h"
-#include "muster/comm/hierarchical.h"
+#include "muster/comm/hierarchical/hierarchical.h"
 #include "muster/comm/interrupt.h"
-#include "muster/comm/mpi.h"
-#include "muster/comm/nccl.h"
-#include "muster/comm/shm_backend.h"
+#include "muster/comm/mpi/loader.h"
+#include "muster/comm/nccl/nccl.h"
+#include "muster/comm/nccl/plugin.h"
+#include "muster/comm/shm/backend.h"
 
 namespace muster {
 
@@ -100,6 +100,7 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
                                 const GroupOptions& options) {
   auto state = std::make_shared<ProcessGroup::State>();
   state->options = options;
+  state->can = capabilities_of(options.backend);
   state->departures = root;
   state->generation = next_generation(*root, size);
   const auto store = c10::make_intrusive<c10d::PrefixStore>(cat(state->generation), std::move(root));
@@ -123,7 +124,7 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
                                                          : Group::GLOO;
     // First: of a split all of the parent's ranks are part, and those outside wait for it.
     c10::intrusive_ptr<c10d::Backend> nccl;
-    if (options.backend == "nccl") nccl = make_nccl_backend(sub_store("nccl"), *state);
+    if (state->can.on_gpus) nccl = make_nccl_backend(sub_store("nccl"), *state);
     state->options.nccl_parent.reset();
     GroupTrack track;
     const auto on_host = make_host_backend(store, rank, size, options);
@@ -141,12 +142,12 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
     state->group->setGroupName(cat("muster: ", state->group_name));
     on_host->setGroupDesc(state->group_name);
   });
-  if (size > 1 && options.backend != "shm") {  // which compares every call itself
+  if (size > 1 && !state->can.compares_calls) {
     const bool every_call = get_env("TORCH_DISTRIBUTED_DEBUG") == "DETAIL";
     state->agreement = std::make_shared<Agreement>(c10::make_intrusive<c10d::PrefixStore>("agreement", store),
                                                    rank, size, every_call, *state->names);
     state->late_watch = std::make_unique<LateWatch>(
-        options.backend == "nccl" ? end_without(state->group->getBackend(c10::kCUDA)) : LateWatch::Lost());
+        state->can.on_gpus ? end_without(state->group->getBackend(c10::kCUDA)) : LateWatch::Lost());
   }
   return ProcessGroup(std::move(state));
 }

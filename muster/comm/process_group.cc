@@ -8,12 +8,11 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/comm/failure.h"
+#include "muster/comm/call/failure.h"
+#include "muster/comm/call/timeouts.h"
 #include "muster/comm/group_state.h"
-#include "muster/comm/host_choice.h"
+#include "muster/comm/host/choice.h"
 #include "muster/comm/process_group_call.h"
-#include "muster/comm/rendezvous.h"
-#include "muster/comm/timeouts.h"
 #include "muster/comm/torch_compat.h"
 #include "muster/comm/work_state.h"
 #include "muster/trace/span.h"
@@ -188,9 +187,8 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, Red
   ProcessGroupCall call("reduce_scatter", state_.get(), timeout_);
   at::Tensor from = call.tensor(input, false).view(-1);
   state_->count(from);
-  const std::string& backend = state_->options.backend;
-  const bool by_gloo = backend == "gloo" || (backend == "nccl" && input.is_cpu());
-  if (!by_gloo) {
+  // Beside NCCL, Gloo has the tensors of the CPU.
+  if (state_->can.reduce_scatters && !(state_->can.on_gpus && input.is_cpu())) {
     at::Tensor to = call.tensor(output, true).view(-1);
     call.check_parts(from, to, "input", "output");
     call.in_common([&] { return cat(to_string(op), " ", describe(input)); });

@@ -11,7 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/comm/failure.h"
+#include "muster/comm/call/failure.h"
 
 namespace muster {
 
@@ -36,8 +36,8 @@ at::Tensor ProcessGroupCall::tensor(const at::Tensor& given, bool output) {
 }
 
 at::Tensor ProcessGroupCall::host_tensor(const at::Tensor& given, bool output) {
-  const bool over_gloo = state_->options.backend == "gloo" || state_->options.backend == "shm+gloo";
-  if (!given.defined() || !given.is_cuda() || !over_gloo) return tensor(given, output);
+  const bool by_backend = state_->can.copies_gpus || state_->can.on_gpus;
+  if (!given.defined() || !given.is_cuda() || by_backend) return tensor(given, output);
   check(given);
   if (first_ == nullptr) first_ = &given;
   at::Tensor copy = output ? at::empty(given.sizes(), given.options().device(at::kCPU))
@@ -77,7 +77,7 @@ void ProcessGroupCall::check(const at::Tensor& tensor) {
   const c10::Device device = state_->options.device;
   if (tensor.device() != device && !tensor.device().is_cpu())
     bad(cat("a tensor on ", device.str(), ", this rank's device"), tensor.device().str());
-  on_device_ = on_device_ || (!tensor.device().is_cpu() && state_->options.backend == "nccl");
+  on_device_ = on_device_ || (!tensor.device().is_cpu() && state_->can.on_gpus);
 }
 
 std::shared_ptr<Work::State> ProcessGroupCall::new_work() const {
@@ -103,7 +103,7 @@ Work ProcessGroupCall::start_with_all(Start start) {
   }
   Work started = launch(work, start);
   if (!state_->late_watch) return started;
-  if (on_device_ && state_->options.backend == "nccl") {
+  if (on_device_ && state_->can.on_gpus) {
     state_->late_watch->add_of_gpu(work);
   } else if (work->waiting == Work::State::Waiting::in_slices) {
     state_->late_watch->add(work);
@@ -115,7 +115,7 @@ Work ProcessGroupCall::start_with_all(Start start) {
 Work ProcessGroupCall::start_barrier(Caller caller) {
   return start_with_all([&] {
     auto options = this->options<c10d::BarrierOptions>(caller);
-    if (state_->options.backend == "nccl") options.device_ids = {state_->options.device.index()};
+    if (state_->can.on_gpus) options.device_ids = {state_->options.device.index()};
     return state_->group->getDefaultBackend()->barrier(options);
   });
 }
@@ -128,8 +128,7 @@ Work ProcessGroupCall::start_with(int peer, int tag, Start start) {
   auto work = new_work();
   work->peer = peer;
   work->tag = tag;
-  work->waiting =
-      state_->options.backend == "mpi" ? Work::State::Waiting::by_itself : Work::State::Waiting::once;
+  work->waiting = state_->can.ends_messages ? Work::State::Waiting::by_itself : Work::State::Waiting::once;
   return launch(std::move(work), start);
 }
 
@@ -144,7 +143,7 @@ CallRecord ProcessGroupCall::new_record(const Work::State& work) const {
 Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
   work->abandoned = state_->abandoned;
   work->timeout = limit_.value_or(state_->options.timeout);
-  if (on_device_ || state_->options.backend == "shm") work->waiting = Work::State::Waiting::by_itself;
+  if (on_device_ || state_->can.ends_waits) work->waiting = Work::State::Waiting::by_itself;
   CallRecord record = new_record(*work);
   std::optional<OuterRecord> outer;
   if (record) outer.emplace(record);

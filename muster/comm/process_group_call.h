@@ -33,7 +33,7 @@ class ProcessGroupCall {
   // An output that the backend does not write itself: wait() copies `part` there.
   void copy_back(const at::Tensor& given, const at::Tensor& part);
   // A call without tensors runs on the group's own device.
-  void without_tensors() { on_device_ = state_->options.backend == "nccl"; }
+  void without_tensors() { on_device_ = state_->can.on_gpus; }
 
   // Throws: invalid_argument.
   void check_root(int root) const;

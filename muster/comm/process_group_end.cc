@@ -7,7 +7,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/strings.h"
-#include "muster/comm/failure.h"
+#include "muster/comm/call/failure.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/process_group.h"
 #include "muster/comm/process_group_call.h"
@@ -46,7 +46,7 @@ void ProcessGroup::abandon() {
 
 void ProcessGroup::shutdown() {
   if (state_->gate.closed()) return;
-  if (state_->options.backend == "shm") {
+  if (state_->can.leaves_without_store) {
     // Whoever serves the store may end as soon as all are past the barrier: nobody uses it after that.
     translate_failures(cat("shutdown on rank ", state_->name()), [&] {
       state_->departures->add(kDepartures, 1);

@@ -8,8 +8,8 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/group_state.h"
-#include "muster/comm/host_choice.h"
-#include "muster/comm/nccl.h"
+#include "muster/comm/host/choice.h"
+#include "muster/comm/nccl/nccl.h"
 #include "muster/comm/process_group_call.h"
 
 namespace muster {

@@ -7,8 +7,8 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/comm/bounded_wait.h"
-#include "muster/comm/failure.h"
+#include "muster/comm/call/bounded_wait.h"
+#include "muster/comm/call/failure.h"
 #include "muster/comm/work_state.h"
 #include "muster/trace/span.h"
 

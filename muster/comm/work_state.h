@@ -11,7 +11,7 @@
 
 #include "muster/base/rank_names.h"
 #include "muster/comm/agreement.h"
-#include "muster/comm/call_record.h"
+#include "muster/comm/call/record.h"
 #include "muster/comm/work.h"
 
 namespace muster {

@@ -1,5 +1,5 @@
 // The library muster_cuda: everything of muster that needs LibTorch's CUDA part and NCCL. Loaded by
-// comm/nccl.cc.
+// comm/nccl/nccl.cc.
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "muster/comm/cuda_plugin.h"
+#include "muster/comm/nccl/plugin.h"
 
 namespace {
 

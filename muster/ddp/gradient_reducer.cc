@@ -9,7 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
-#include "muster/comm/failure.h"
+#include "muster/comm/call/failure.h"
 #include "muster/ddp/output_sink.h"
 #include "muster/ddp/reducer_state.h"
 

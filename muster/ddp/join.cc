@@ -8,7 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
-#include "muster/comm/failure.h"
+#include "muster/comm/call/failure.h"
 #include "muster/ddp/hook_adapter.h"
 #include "muster/ddp/optimizer_broadcast.h"
 #include "muster/ddp/reducer_state.h"

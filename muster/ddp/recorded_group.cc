@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "muster/base/strings.h"
-#include "muster/comm/call_record.h"
+#include "muster/comm/call/record.h"
+#include "muster/comm/capabilities.h"
 
 namespace muster {
 
@@ -65,8 +66,7 @@ class RecordedGroup : public C10dGroup {
 }  // namespace
 
 c10::intrusive_ptr<c10d::ProcessGroup> recorded_group(const ProcessGroup& group) {
-  const bool is_pytorchs = group.backend() == "gloo" || group.backend() == "nccl";
-  if (Activity::get() == nullptr || !is_pytorchs) return group.c10d();
+  if (Activity::get() == nullptr || capabilities_of(group.backend()).records_calls) return group.c10d();
   const std::string& name = group.c10d()->getBackend(c10::kCPU)->getGroupDesc();  // make_group.cc gives it
   return c10::make_intrusive<RecordedGroup>(group, cat(name, " gradients"));
 }

@@ -9,7 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/comm/failure.h"
+#include "muster/comm/call/failure.h"
 #include "muster/ddp/model_description.h"
 #include "muster/ddp/reducer_setup.h"
 

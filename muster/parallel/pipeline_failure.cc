@@ -6,7 +6,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/comm/failure.h"
+#include "muster/comm/call/failure.h"
 
 namespace muster {
 

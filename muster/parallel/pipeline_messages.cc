@@ -8,6 +8,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/comm/capabilities.h"
 
 namespace muster {
 
@@ -17,9 +18,9 @@ using MessageKind = PipelineAction::Kind;
 
 constexpr int64_t kMostDimensions = 14;
 
-// NCCL alone pairs sends and receives by their order on a communicator, not by their tag and direction.
+// Where sends and receives are matched by their order alone, each direction gets a group of its own.
 ProcessGroup one_way(ProcessGroup& group) {
-  if (group.backend() != "nccl" || group.size() == 1) return group;
+  if (!capabilities_of(group.backend()).matches_by_order || group.size() == 1) return group;
   std::vector<int> all(static_cast<size_t>(group.size()));
   std::iota(all.begin(), all.end(), 0);
   return *group.new_group(all);

@@ -12,10 +12,11 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
-#include "muster/comm/failure.h"
+#include "muster/comm/call/failure.h"
+#include "muster/comm/capabilities.h"
 #include "muster/comm/interrupt.h"
-#include "muster/comm/interruptible_store.h"
-#include "muster/comm/store_adapter.h"
+#include "muster/comm/rendezvous/interruptible_store.h"
+#include "muster/comm/rendezvous/store_adapter.h"
 #include "muster/run/error_file.h"
 #include "muster/run/stop_signals.h"
 #include "muster/store/generations.h"
@@ -70,7 +71,7 @@ std::string what_on_failure() {
 }
 
 void require_interruptible(const ProcessGroup& group) {
-  if (group.backend().starts_with("shm") || group.backend() == "gloo") return;
+  if (capabilities_of(group.backend()).can_be_interrupted) return;
   throw Error(ErrorCode::invalid_argument,
               cat("--on-failure replace: expected ranks over shm or gloo, got ", group.backend(), " (rank ",
                   group.job_rank(), "); it is not supported there yet: use --max-restarts alone"));

@@ -12,7 +12,7 @@
 
 #include "muster/base/rank_env.h"
 #include "muster/comm/init.h"
-#include "muster/comm/rendezvous.h"
+#include "muster/comm/init_after_rendezvous.h"
 #include "muster/store/store.h"
 
 namespace muster {

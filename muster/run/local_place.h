@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "muster/comm/rendezvous.h"
+#include "muster/comm/rendezvous/rendezvous.h"
 #include "muster/run/rank_device.h"
 
 namespace muster {

@@ -3,7 +3,7 @@
 #include "muster/base/env.h"
 #include "muster/base/log.h"
 #include "muster/comm/clock_alignment.h"
-#include "muster/comm/rendezvous.h"
+#include "muster/comm/init_after_rendezvous.h"
 #include "muster/launch/agent.h"
 #include "muster/launch/exit_report.h"
 #include "muster/run/error_file.h"

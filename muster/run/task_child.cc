@@ -12,7 +12,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"
-#include "muster/comm/nccl.h"
+#include "muster/comm/nccl/nccl.h"
 #include "muster/launch/lease.h"
 #include "muster/run/error_file.h"
 #include "muster/run/own_program.h"

@@ -1,5 +1,5 @@
 // Ranks that take themselves to be on hosts of their own, as threads.
-#include "muster/comm/hierarchical.h"
+#include "muster/comm/hierarchical/hierarchical.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "muster/base/clock.h"
-#include "muster/comm/gloo.h"
+#include "muster/comm/gloo/gloo.h"
 
 namespace muster {
 namespace {

@@ -1,5 +1,5 @@
 // Which thread lets go of an operation's tensors.
-#include "muster/comm/host_work.h"
+#include "muster/comm/host/operation.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -11,7 +11,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/strings.h"
-#include "muster/comm/rank_processes.h"
+#include "muster/comm/call/rank_processes.h"
 
 namespace muster {
 namespace {

@@ -1,5 +1,7 @@
 // Ranks that do not fit together are found before a backend is built, and every message names both sides.
-#include "muster/comm/rendezvous.h"
+#include "muster/comm/rendezvous/rendezvous.h"
+#include "muster/comm/init_after_rendezvous.h"
+#include "muster/comm/rendezvous/members.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,9 +8,9 @@
 
 #include "muster/base/env.h"
 #include "muster/base/strings.h"
-#include "muster/comm/cuda_plugin.h"
-#include "muster/comm/forwarding_backend.h"
-#include "muster/comm/shm_backend.h"
+#include "muster/comm/hierarchical/forwarding_backend.h"
+#include "muster/comm/nccl/plugin.h"
+#include "muster/comm/shm/backend.h"
 #include "tests/cuda/fake_gpu.h"
 
 namespace {

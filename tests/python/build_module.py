@@ -16,7 +16,7 @@ if not done or done.returncode:
     print(f"skipped: expected a Python with torch, pip and setuptools of at least 70.1, got '{python}'", *(done.stderr.splitlines()[-1:] if done else []))
     sys.exit(77)
 made_of = hashlib.sha256(done.stdout.encode())
-for part in ("muster/base/*", "muster/trace/*", "muster/shm/*", "muster/comm/*.*", "python/*.*", "python/muster/*.*"):
+for part in ("muster/base/*", "muster/trace/*", "muster/shm/*", "muster/comm/**/*.*", "python/*.*", "python/muster/*.*"):
     for path in sorted(source.glob(part)):
         made_of.update(str(path).encode() + path.read_bytes())
 if stamp.is_file() and stamp.read_text() == made_of.hexdigest():

@@ -1,0 +1,73 @@
+#include "muster/comm/call/fork_guard.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+std::atomic<uint64_t> generation_of_process{0};  // one more in each forked child
+
+// Never destroyed: backends may outlive what the program's end destroys.
+struct Backends {
+  std::mutex mutex;
+  std::set<c10d::Backend*> alive;
+};
+Backends& backends() {
+  static Backends* const all = new Backends;
+  return *all;
+}
+
+void before_fork() {
+  backends().mutex.lock();
+}
+void after_fork() {
+  backends().mutex.unlock();
+}
+void in_forked_child() {
+  ++generation_of_process;
+  for (c10d::Backend* const backend : backends().alive) c10::raw::intrusive_ptr::incref(backend);
+  backends().mutex.unlock();
+}
+
+uint64_t enter(c10d::Backend& backend) {
+  static const int registered = ::pthread_atfork(before_fork, after_fork, in_forked_child);
+  if (registered != 0) fail_errno("process group: pthread_atfork", registered);
+  const std::lock_guard lock(backends().mutex);
+  backends().alive.insert(&backend);
+  return generation_of_process;
+}
+
+}  // namespace
+
+ForkGuard::ForkGuard(c10d::Backend& backend) : backend_(backend), generation_(enter(backend)) {}
+
+ForkGuard::~ForkGuard() {
+  const std::lock_guard lock(backends().mutex);
+  backends().alive.erase(&backend_);
+}
+
+bool ForkGuard::in_child() const {
+  return generation_of_process.load(std::memory_order_relaxed) != generation_;
+}
+
+void ForkGuard::check(const char* operation) const {
+  if (!in_child()) return;
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat(operation, ": expected the process that made the group, got a child that it has forked (process ",
+          ::getpid(), "); leave communication to the parent, or make a group of the children's own"));
+}
+
+}  // namespace muster

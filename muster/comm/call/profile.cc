@@ -1,0 +1,25 @@
+#include "muster/comm/call/profile.h"
+
+#include <ATen/ThreadLocalState.h>
+#include <ATen/record_function.h>
+
+#include <memory>
+#include <utility>
+
+namespace muster {
+
+bool profiler_looks_on() {
+  return at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
+}
+
+std::function<void()> begin_event(const std::string& title, const std::vector<at::Tensor>& tensors) {
+  auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
+  if (!callbacks) return {};
+  const auto event = std::make_shared<at::RecordFunction>(std::move(*callbacks));
+  event->_setAsync();
+  const std::vector<c10::IValue> inputs(tensors.begin(), tensors.end());
+  event->before(title, &inputs);
+  return at::wrapPropagateTLSState([event] { event->end(); });
+}
+
+}  // namespace muster

@@ -1,0 +1,50 @@
+#include "muster/comm/capabilities.h"
+
+#include <algorithm>
+#include <array>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::array kCapabilities = {
+    Capabilities{.backend = "gloo", .can_be_interrupted = true},
+    Capabilities{.backend = "nccl", .on_gpus = true, .reduce_scatters = true, .matches_by_order = true},
+    Capabilities{.backend = "shm",
+                 .copies_gpus = true,
+                 .compares_calls = true,
+                 .ends_waits = true,
+                 .ends_messages = true,
+                 .reduce_scatters = true,
+                 .records_calls = true,
+                 .can_be_interrupted = true,
+                 .leaves_without_store = true},
+    Capabilities{
+        .backend = "shm+gloo", .reduce_scatters = true, .records_calls = true, .can_be_interrupted = true},
+    Capabilities{.backend = "mpi",
+                 .copies_gpus = true,
+                 .ends_messages = true,
+                 .reduce_scatters = true,
+                 .records_calls = true},
+};
+
+}  // namespace
+
+const Capabilities& capabilities_of(const std::string& backend) {
+  const auto found = std::find_if(kCapabilities.begin(), kCapabilities.end(),
+                                  [&](const Capabilities& can) { return can.backend == backend; });
+  if (found != kCapabilities.end()) return *found;
+  throw Error(ErrorCode::invalid_argument,
+              cat("backend: expected ", join(known_backends(), ", "), ", got '", backend, "'; correct it"));
+}
+
+std::vector<std::string> known_backends() {
+  std::vector<std::string> names;
+  for (const Capabilities& can : kCapabilities) names.emplace_back(can.backend);
+  return names;
+}
+
+}  // namespace muster

@@ -1,0 +1,42 @@
+#include "muster/comm/gloo/gloo.h"
+
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "muster/base/env.h"
+#include "muster/base/route.h"
+
+namespace muster {
+
+namespace {
+
+void choose_interface(c10d::ProcessGroupGloo::Options& options, const std::string& master_addr) {
+  try {
+    if (const auto names = get_env("GLOO_SOCKET_IFNAME")) {
+      for (const std::string& name : split(*names, ',')) {
+        options.devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
+      }
+    } else {
+      options.devices.push_back(
+          c10d::ProcessGroupGloo::createDeviceForHostname(address_towards(master_addr)));
+    }
+  } catch (const std::exception& error) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("gloo: expected a usable network interface, got ",
+            get_env("GLOO_SOCKET_IFNAME") ? "GLOO_SOCKET_IFNAME=" + *get_env("GLOO_SOCKET_IFNAME")
+                                          : "the route to '" + master_addr + "'",
+            " (", std::string(error.what()).substr(0, 200), "); set GLOO_SOCKET_IFNAME to one of `ip link`"));
+  }
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                            std::chrono::milliseconds timeout,
+                                            const std::string& master_addr) {
+  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+  choose_interface(*options, master_addr);
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+}
+
+}  // namespace muster

@@ -1,0 +1,420 @@
+#include "muster/comm/host/backend.h"
+
+#include <ATen/ops/from_blob.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <atomic>
+#include <climits>
+#include <memory>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/gate.h"
+#include "muster/base/strings.h"
+#include "muster/comm/call/fork_guard.h"
+#include "muster/comm/call/profile.h"
+#include "muster/comm/call/timeouts.h"
+#include "muster/comm/host/call.h"
+#include "muster/comm/host/monitored_barrier.h"
+#include "muster/comm/host/operation.h"
+#include "muster/comm/host/requests.h"
+#include "muster/comm/host/sparse_sum.h"
+#include "muster/shm/mailbox.h"
+
+namespace muster {
+
+namespace {
+
+using shm::Kind;
+using shm::Part;
+using shm::Request;
+using Tensors = std::vector<at::Tensor>;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+class HostBackend : public c10d::Backend, public BlockingCollectives {
+ public:
+  HostBackend(std::string name, int rank, int size, std::chrono::milliseconds timeout,
+              std::unique_ptr<Carrier> carrier)
+      : Backend(rank, size),
+        name_(std::move(name)),
+        timeout_(countable(timeout)),
+        carrier_(std::move(carrier)) {}
+
+  const std::string getBackendName() const override { return name_; }
+  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = countable(timeout); }
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  void setSequenceNumberForGroup() override {}
+  bool supportsCoalescing() const override { return false; }
+
+  bool supportsTensorAlloc(c10::DeviceIndex device) override {
+    return device < 0 && carrier_->allocates();  // the CPU's has no index
+  }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+    fork_.check("allocate_tensor");  // the memory is the parent's too
+    if (options.device().type() != at::kCPU) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("allocate_tensor: expected the CPU, got ", options.device().str()));
+    }
+    const size_t bytes = static_cast<size_t>(size) * options.dtype().itemsize();
+    const auto memory = carrier_->allocate(bytes);
+    return at::from_blob(
+        memory.get(), {size}, [memory](void*) {}, options);
+  }
+
+  // From any thread, beside shutdown() too, which ends by itself what is under way.
+  void abort() override {
+    if (fork_.in_child()) return;
+    if (const Gate::Pass pass = gate_.enter()) carrier_->give_up();
+  }
+  void shutdown() override {
+    if (fork_.in_child()) return;
+    bool anybody_inside = false;
+    if (!gate_.close(&anybody_inside)) return;
+    if (anybody_inside) carrier_->give_up();
+    gate_.wait_until_empty();
+    carrier_->leave();
+  }
+
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    return all_reduce(tensors, options);
+  }
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    return all_reduce(tensors, options);
+  }
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
+    return all_reduce(tensors, options);
+  }
+
+  void all_reduce_and_wait(const at::Tensor& tensor, const c10d::ReduceOp& op) override {
+    HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
+    const Gate::Pass pass = enter(call);
+    Request request = call.request(Kind::all_reduce, tensor);
+    request.op = shm_op(op);
+    request.out = {memory_of(tensor)};
+    CallRecord record = record_of(call.name, sequence_, &tensor);
+    const OuterRecord outer(record);
+    try {
+      if (!profiler_looks_on() && carrier_->run(request, timeout_)) {
+        ++sequence_;
+        record.end(/*failed=*/false);
+        return;
+      }
+    } catch (...) {
+      record.end(/*failed=*/true);
+      throw;
+    }
+    c10d::AllreduceOptions options;
+    options.reduceOp = op;
+    options.asyncOp = false;
+    all_reduce({tensor}, options)->wait();
+  }
+
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
+    HostCall call("reduce", c10d::OpType::REDUCE);
+    const at::Tensor& tensor = call.one(tensors);
+    Request request = call.request(Kind::reduce, tensor);
+    request.op = shm_op(options.reduceOp);
+    request.root = root_of(call, options.rootRank);
+    const Part part = call.out(tensor, true);
+    request.in = {part};
+    if (request.root == getRank()) request.out = {part};
+    return start(std::move(call), {std::move(request)}, options.timeout, options.asyncOp);
+  }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    HostCall call("broadcast", c10d::OpType::BROADCAST);
+    const at::Tensor& tensor = call.one(tensors);
+    Request request = call.request(Kind::broadcast, tensor);
+    request.root = root_of(call, options.rootRank);
+    request.out = {call.out(tensor, true)};
+    return start(std::move(call), {std::move(request)}, options.timeout, options.asyncOp);
+  }
+
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& options) override {
+    HostCall call("all_gather", c10d::OpType::ALLGATHER);
+    return start_requests(
+        call, {all_gather_of(call, list_for_all(call, outputs, getSize()), call.one(inputs))}, options);
+  }
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override {
+    HostCall call("all_gather", c10d::OpType::ALLGATHER_COALESCED);
+    std::vector<Request> requests;
+    for (size_t i = 0; i < inputs.size(); ++i)
+      requests.push_back(all_gather_of(call, column(call, outputs, i, getSize()), inputs[i]));
+    return start_requests(call, std::move(requests), options);
+  }
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override {
+    HostCall call("all_gather", c10d::OpType::_ALLGATHER_BASE);
+    return start_requests(call, {all_gather_into(call, output, input, getSize())}, options);
+  }
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override {
+    HostCall call("all_gather", c10d::OpType::_ALLGATHER_BASE);
+    call.expect(outputs.size() == inputs.size(), "as many outputs as inputs",
+                cat(outputs.size(), " and ", inputs.size()));
+    std::vector<Request> requests;
+    for (size_t i = 0; i < inputs.size(); ++i)
+      requests.push_back(all_gather_into(call, outputs[i], inputs[i], getSize()));
+    return start_requests(call, std::move(requests), options);
+  }
+
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& options) override {
+    HostCall call("reduce_scatter", c10d::OpType::REDUCE_SCATTER);
+    const at::Tensor& output = call.one(outputs);
+    call.expect(inputs.size() == 1 && std::ssize(inputs[0]) == getSize(),
+                cat("one list of ", getSize(), " tensors"), cat(inputs.empty() ? 0 : inputs[0].size()));
+    Request request = call.request(Kind::reduce_scatter, output);
+    request.op = shm_op(options.reduceOp);
+    for (const at::Tensor& input : inputs[0]) {
+      call.expect_like(input, output);
+      request.in.push_back(call.in(input));
+    }
+    request.out = {call.out(output)};
+    return start_requests(call, {std::move(request)}, options);
+  }
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override {
+    HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
+    return start_requests(call, {reduce_scatter_into(call, output, input, options.reduceOp, getSize())},
+                          options);
+  }
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override {
+    HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
+    call.expect(outputs.size() == inputs.size(), "as many outputs as inputs",
+                cat(outputs.size(), " and ", inputs.size()));
+    std::vector<Request> requests;
+    for (size_t i = 0; i < inputs.size(); ++i)
+      requests.push_back(reduce_scatter_into(call, outputs[i], inputs[i], options.reduceOp, getSize()));
+    return start_requests(call, std::move(requests), options);
+  }
+
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& options) override {
+    HostCall call("gather", c10d::OpType::GATHER);
+    const at::Tensor& input = call.one(inputs);
+    Request request = call.request(Kind::gather, input);
+    request.root = root_of(call, options.rootRank);
+    request.in = {call.in(input)};
+    if (request.root == getRank()) {
+      for (const at::Tensor& output : list_for_all(call, outputs, getSize())) {
+        call.expect_like(output, input);
+        request.out.push_back(call.out(output));
+      }
+    }
+    return start_requests(call, {std::move(request)}, options);
+  }
+
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& options) override {
+    HostCall call("scatter", c10d::OpType::SCATTER);
+    const at::Tensor& output = call.one(outputs);
+    Request request = call.request(Kind::scatter, output);
+    request.root = root_of(call, options.rootRank);
+    request.out = {call.out(output)};
+    if (request.root == getRank()) {
+      for (const at::Tensor& input : list_for_all(call, inputs, getSize())) {
+        call.expect_like(input, output);
+        request.in.push_back(call.in(input));
+      }
+    }
+    return start_requests(call, {std::move(request)}, options);
+  }
+
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override {
+    HostCall call("all_to_all", c10d::OpType::ALLTOALL_BASE);
+    Request request{.kind = Kind::all_to_all, .type = shm_type(input)};
+    call.expect(output.scalar_type() == input.scalar_type(), "one type", "two");
+    request.in = call.rows(input, call.in(input), input_splits, getSize());
+    request.out = call.rows(output, call.out(output), output_splits, getSize());
+    return start_requests(call, {std::move(request)}, options);
+  }
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
+    HostCall call("all_to_all", c10d::OpType::ALLTOALL);
+    call.expect(std::ssize(outputs) == getSize() && std::ssize(inputs) == getSize(),
+                cat(getSize(), " tensors in and out"), cat(inputs.size(), " and ", outputs.size()));
+    Request request{.kind = Kind::all_to_all, .type = shm_type(inputs[0])};
+    for (const Tensors& list : {inputs, outputs}) {
+      for (const at::Tensor& tensor : list) {
+        call.expect(
+            tensor.scalar_type() == inputs[0].scalar_type(), "one type",
+            cat(c10::toString(inputs[0].scalar_type()), " and ", c10::toString(tensor.scalar_type())));
+      }
+    }
+    for (const at::Tensor& input : inputs) request.in.push_back(call.in(input));
+    for (const at::Tensor& output : outputs) request.out.push_back(call.out(output));
+    return start_requests(call, {std::move(request)}, options);
+  }
+
+  WorkPtr barrier(const c10d::BarrierOptions& options) override {
+    return start(HostCall("barrier", c10d::OpType::BARRIER), {Request{.kind = Kind::barrier}},
+                 options.timeout, options.asyncOp);
+  }
+
+  // As Gloo's, whose words tools look for.
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
+    const Gate::Pass pass = enter(HostCall("monitored_barrier", c10d::OpType::BARRIER));
+    if (!carrier_->has_own_tags()) return Backend::monitoredBarrier(options, wait_all_ranks);
+    const auto number = static_cast<int>(monitored_++ % INT_MAX);
+    monitored_barrier(*carrier_, getRank(), getSize(), INT_MIN + number,
+                      timeout_of(options.timeout, timeout_), wait_all_ranks);
+  }
+
+  void leave_and_wait() override {
+    start(HostCall("shutdown", c10d::OpType::BARRIER), {Request{.kind = Kind::leave}}, timeout_, false)
+        ->wait();
+  }
+
+  WorkPtr send(Tensors& tensors, int to, int tag) override { return send_within(tensors, to, tag, timeout_); }
+  WorkPtr send_within(Tensors& tensors, int to, int tag, std::chrono::milliseconds timeout) override {
+    HostCall call("send", c10d::OpType::SEND);
+    check_peer(call, to);
+    check_tag(call, tag);
+    const Part part = call.in(call.one(tensors));
+    return start_message(std::move(call), to, tag,
+                         [&](auto done) { carrier_->send(to, tag, part, timeout, std::move(done)); });
+  }
+  WorkPtr recv(Tensors& tensors, int from, int tag) override {
+    return recv_within(tensors, from, tag, timeout_);
+  }
+  WorkPtr recv_within(Tensors& tensors, int from, int tag, std::chrono::milliseconds timeout) override {
+    HostCall call("recv", c10d::OpType::RECV);
+    check_peer(call, from);
+    check_tag(call, tag);
+    const Part part = call.out(call.one(tensors));
+    return start_message(std::move(call), from, tag,
+                         [&](auto done) { carrier_->receive(from, tag, part, timeout, std::move(done)); });
+  }
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
+    HostCall call("recv", c10d::OpType::RECVANYSOURCE);
+    check_tag(call, tag);
+    const Part part = call.out(call.one(tensors));
+    return start_message(std::move(call), shm::kAnySource, tag, [&](auto done) {
+      carrier_->receive(shm::kAnySource, tag, part, timeout_, std::move(done));
+    });
+  }
+
+ private:
+  std::chrono::milliseconds limit(std::chrono::milliseconds asked) const {
+    return asked == kNoTimeout ? timeout_ : timeout_of(asked, timeout_);
+  }
+
+  int root_of(const HostCall& call, int64_t root) const {
+    call.expect(root >= 0 && root < getSize(), cat("0 <= root < ", getSize()), cat(root));
+    return static_cast<int>(root);
+  }
+  void check_peer(const HostCall& call, int peer) const {
+    call.expect(peer >= 0 && peer < getSize() && peer != getRank(), cat("another rank of ", getSize()),
+                cat(peer));
+  }
+  // Those below 0 are the backend's own.
+  static void check_tag(const HostCall& call, int tag) {
+    call.expect(tag >= 0, "a tag of at least 0", cat(tag));
+  }
+  // At once, in the caller's thread: how many entries there are has to be known first.
+  WorkPtr all_reduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options) {
+    HostCall call("all_reduce", c10d::OpType::_ALLREDUCE_SPARSE);
+    call.outputs = {tensor};
+    show_event(call);
+    call.expect(shm_op(options.reduceOp) == shm::Op::sum, "sum, for a sparse tensor", "another operation");
+    c10d::AllgatherOptions gather;
+    gather.timeout = options.timeout;
+    gather.asyncOp = false;
+    tensor.copy_(sparse_sum(tensor, getSize(), [&](at::Tensor& all, at::Tensor& mine) {
+      _allgather_base(all, mine, gather)->wait();
+    }));
+    return start(std::move(call), {}, options.timeout, options.asyncOp);
+  }
+
+  template <class Options>
+  WorkPtr all_reduce(const Tensors& tensors, const Options& options) {
+    HostCall call("all_reduce", c10d::OpType::ALLREDUCE);
+    if (tensors.size() == 1 && tensors[0].is_sparse()) return all_reduce_sparse(tensors[0], options);
+    std::vector<Request> requests;
+    for (const at::Tensor& tensor : tensors) {
+      Request request = call.request(Kind::all_reduce, tensor);
+      request.op = shm_op(options.reduceOp);
+      request.out = {call.out(tensor, true)};
+      requests.push_back(std::move(request));
+    }
+    return start(std::move(call), std::move(requests), options.timeout, options.asyncOp);
+  }
+
+  template <class Options>
+  WorkPtr start_requests(HostCall& call, std::vector<Request> requests, const Options& options) {
+    return start(std::move(call), std::move(requests), options.timeout, options.asyncOp);
+  }
+
+  WorkPtr start(HostCall call, std::vector<Request> requests, std::chrono::milliseconds asked,
+                bool asynchronous) {
+    const Gate::Pass pass = enter(call);
+    show_event(call);
+    const uint64_t sequence = sequence_++;
+    call.record = record_of(call.name, sequence, call.first_tensor());
+    auto operation = std::make_shared<HostOperation>(std::move(call));
+    auto work = c10::make_intrusive<HostWork>(getRank(), sequence, operation);
+    if (requests.empty()) {
+      operation->end({});
+      return work;
+    }
+    carrier_->submit({.requests = std::move(requests),
+                      .timeout = limit(asked),
+                      .asynchronous = asynchronous,
+                      .done = ending(std::move(operation))});
+    return work;
+  }
+
+  template <class Start>
+  WorkPtr start_message(HostCall call, int peer, int tag, Start&& start) {
+    const Gate::Pass pass = enter(call);
+    show_event(call);
+    call.record = backend_record(*this, "", call.name, 0, call.first_tensor(), peer, tag);
+    auto operation = std::make_shared<HostOperation>(std::move(call));
+    auto work = c10::make_intrusive<HostWork>(getRank(), 0, operation);
+    start(ending(std::move(operation)));
+    return work;
+  }
+
+  // Counted from 1, as shared memory's messages count.
+  CallRecord record_of(const char* operation, uint64_t sequence, const at::Tensor* tensor) const {
+    return backend_record(*this, "", operation, static_cast<int64_t>(sequence) + 1, tensor);
+  }
+
+  // "muster:all_reduce", where a profiler looks on, with the shapes of what goes in.
+  void show_event(HostCall& call) const {
+    if (!call.end_event && profiler_looks_on()) call.show_event(name_);
+  }
+
+  static Carrier::Done ending(std::shared_ptr<HostOperation> operation) {
+    return [operation = std::move(operation)](Ended ended) { operation->end(std::move(ended)); };
+  }
+
+  Gate::Pass enter(const HostCall& call) {
+    fork_.check(call.name);
+    Gate::Pass pass = gate_.enter();
+    if (pass) return pass;
+    throw Error(ErrorCode::failed_precondition, cat(call.name, ": the process group was shut down"));
+  }
+
+  const std::string name_;
+  std::chrono::milliseconds timeout_;
+  const std::unique_ptr<Carrier> carrier_;
+  Gate gate_;  // of what uses the carrier, until it is left
+  std::atomic<uint64_t> sequence_ = 0;
+  std::atomic<uint64_t> monitored_ = 0;  // barriers
+  const ForkGuard fork_{*this};
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_host_backend(std::string name, int rank, int size,
+                                                    std::chrono::milliseconds timeout,
+                                                    std::unique_ptr<Carrier> carrier) {
+  return c10::make_intrusive<HostBackend>(std::move(name), rank, size, timeout, std::move(carrier));
+}
+
+}  // namespace muster

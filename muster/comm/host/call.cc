@@ -1,0 +1,174 @@
+#include "muster/comm/host/call.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/comm/call/profile.h"
+
+namespace muster {
+
+shm::Type shm_type(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kDouble:
+      return shm::Type::f64;
+    case at::kFloat:
+      return shm::Type::f32;
+    case at::kBFloat16:
+      return shm::Type::bf16;
+    case at::kHalf:
+      return shm::Type::f16;
+    case at::kChar:
+      return shm::Type::i8;
+    case at::kByte:
+      return shm::Type::u8;
+    case at::kShort:
+      return shm::Type::i16;
+    case at::kInt:
+      return shm::Type::i32;
+    case at::kLong:
+      return shm::Type::i64;
+    case at::kBool:
+      return shm::Type::boolean;
+    case at::kComplexFloat:
+      return shm::Type::c64;
+    case at::kComplexDouble:
+      return shm::Type::c128;
+    default:
+      return shm::Type::other;
+  }
+}
+
+shm::Op shm_op(const c10d::ReduceOp& op) {
+  switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
+    case c10d::ReduceOp::SUM:
+      return shm::Op::sum;
+    case c10d::ReduceOp::AVG:
+      return shm::Op::avg;
+    case c10d::ReduceOp::PRODUCT:
+      return shm::Op::product;
+    case c10d::ReduceOp::MIN:
+      return shm::Op::min;
+    case c10d::ReduceOp::MAX:
+      return shm::Op::max;
+    case c10d::ReduceOp::BAND:
+      return shm::Op::band;
+    case c10d::ReduceOp::BOR:
+      return shm::Op::bor;
+    case c10d::ReduceOp::BXOR:
+      return shm::Op::bxor;
+    default:
+      throw Error(ErrorCode::invalid_argument,
+                  "reduce op: expected sum, avg, product, min, max or a bit operation, got another");
+  }
+}
+
+shm::Part memory_of(const at::Tensor& tensor) {
+  return {.data = static_cast<std::byte*>(tensor.data_ptr()), .bytes = tensor.nbytes()};
+}
+
+namespace {
+
+// Contiguous memory on the host for a tensor's values: for a GPU's, memory that it copies to and from at the
+// bus's speed.
+at::Tensor host_room_for(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(tensor.is_cuda()));
+}
+
+at::Tensor on_host(const at::Tensor& tensor) {
+  return tensor.is_cpu() ? tensor.contiguous() : host_room_for(tensor).copy_(tensor);
+}
+
+}  // namespace
+
+void HostCall::expect(bool right, const std::string& expected, const std::string& got) const {
+  if (!right) throw Error(ErrorCode::invalid_argument, cat(name, ": expected ", expected, ", got ", got));
+}
+
+void HostCall::check(const at::Tensor& tensor) const {
+  if (!tensor.defined()) expect(false, "a dense tensor", "an undefined one");
+  if (tensor.layout() != at::kStrided) expect(false, "a dense tensor", c10::str(tensor.layout()));
+}
+
+shm::Part HostCall::in(const at::Tensor& tensor) {
+  check(tensor);
+  held.push_back(on_host(tensor));
+  return memory_of(held.back());
+}
+
+shm::Part HostCall::out(const at::Tensor& tensor, bool also_read) {
+  check(tensor);
+  outputs.push_back(tensor);
+  if (tensor.is_cpu() && tensor.is_contiguous()) return memory_of(tensor);
+  const at::Tensor plain = also_read ? on_host(tensor) : host_room_for(tensor);
+  copies.push_back({.from = plain, .to = tensor.detach()});
+  const c10::Device device = tensor.device();
+  if (!device.is_cpu()) stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  return memory_of(plain);
+}
+
+std::vector<shm::Part> HostCall::split(const shm::Part& whole, int ranks) const {
+  const size_t bytes = whole.bytes / static_cast<size_t>(ranks);
+  std::vector<shm::Part> parts;
+  for (int rank = 0; rank < ranks; ++rank)
+    parts.push_back({.data = whole.data + static_cast<size_t>(rank) * bytes, .bytes = bytes});
+  return parts;
+}
+
+std::vector<shm::Part> HostCall::rows(const at::Tensor& tensor, const shm::Part& whole,
+                                      const std::vector<int64_t>& splits, int ranks) const {
+  const int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
+  if (splits.empty()) {
+    expect(rows % ranks == 0, cat("rows that ", ranks, " ranks share"), cat(rows));
+    return split(whole, ranks);
+  }
+  int64_t sum = 0;
+  for (const int64_t split : splits) {
+    expect(split >= 0, "splits of at least 0", cat(split));
+    sum += split;
+  }
+  expect(std::ssize(splits) == ranks && sum == rows, cat("splits of ", rows, " rows for ", ranks, " ranks"),
+         cat("[", join(splits, ", "), "]"));
+  const size_t row = rows == 0 ? 0 : whole.bytes / static_cast<size_t>(rows);
+  std::vector<shm::Part> parts;
+  std::byte* at = whole.data;
+  for (const int64_t split : splits) {
+    parts.push_back({.data = at, .bytes = static_cast<size_t>(split) * row});
+    at += parts.back().bytes;
+  }
+  return parts;
+}
+
+// The names that PyTorch's own backends give these events.
+void HostCall::show_event(const std::string& backend) {
+  const char* const event = type == c10d::OpType::RECVANYSOURCE       ? "recvAnySource"
+                            : type == c10d::OpType::_ALLREDUCE_SPARSE ? "sparse_all_reduce"
+                                                                      : name;
+  end_event = begin_event(cat(backend, ":", event), held.empty() ? outputs : held);
+}
+
+void HostCall::expect_like(const at::Tensor& tensor, const at::Tensor& model) const {
+  expect(tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel(),
+         cat(c10::toString(model.scalar_type()), " of ", model.numel(), " elements"),
+         cat(c10::toString(tensor.scalar_type()), " of ", tensor.numel()));
+}
+
+const at::Tensor& HostCall::one(const std::vector<at::Tensor>& tensors) const {
+  expect(tensors.size() == 1, "one tensor", cat(tensors.size()));
+  return tensors[0];
+}
+
+shm::Request HostCall::request(shm::Kind kind, const at::Tensor& part) const {
+  check(part);
+  shm::Request request{.kind = kind, .type = shm_type(part)};
+  request.count = static_cast<uint64_t>(part.nbytes()) / size_of(request.type);
+  request.num_dims = part.dim();
+  std::copy_n(part.sizes().begin(), std::min(part.sizes().size(), request.dims.size()), request.dims.begin());
+  return request;
+}
+
+}  // namespace muster

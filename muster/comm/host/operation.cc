@@ -1,0 +1,117 @@
+#include "muster/comm/host/operation.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/jit_type.h>
+#include <c10/core/StreamGuard.h>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/comm/call/timeouts.h"
+
+namespace muster {
+
+namespace {
+
+// As in the caller's thread: nothing here is for autograd.
+std::exception_ptr make_copies(const HostCall& call) {
+  try {
+    const c10::OptionalStreamGuard stream(call.stream);
+    const at::NoGradGuard no_grad;
+    const at::AutoDispatchBelowADInplaceOrView below;
+    for (const HostCall::Copy& copy : call.copies) copy.to.copy_(copy.from);
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+}  // namespace
+
+void HostOperation::end(Ended ended) {
+  if (!ended.error && !call_.copies.empty()) ended.error = make_copies(call_);
+  if (call_.end_event) call_.end_event();
+  call_.record.end(ended.error != nullptr);
+  HostCall gone(call_.name, call_.type);  // after the lock
+  Future future;
+  std::unique_lock lock(mutex_);
+  ended_ = std::move(ended);
+  known_ = true;
+  ended_in_ = std::this_thread::get_id();
+  if (future_) {
+    future = future_;
+    lock.unlock();
+    settle(*future);
+    future.reset();
+    lock.lock();
+  }
+  told_ = true;
+  if (left_) let_go(gone, future);
+  changed_.notify_all();
+}
+
+void HostOperation::leave() {
+  Future future;
+  HostCall gone(call_.name, call_.type);
+  const std::lock_guard lock(mutex_);
+  left_ = true;
+  if (told_) let_go(gone, future);
+}
+
+void HostOperation::let_go(HostCall& call, Future& future) {
+  if (!ended_.memory_in_use) std::swap(call, call_);
+  std::swap(future, future_);
+}
+
+std::optional<Ended> HostOperation::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  const auto told = [this] { return told_ || (known_ && ended_in_ == std::this_thread::get_id()); };
+  if (timeout == kNoTimeout) {
+    changed_.wait(lock, told);
+  } else if (!changed_.wait_for(lock, timeout, told)) {
+    return std::nullopt;
+  }
+  return ended_;
+}
+
+bool HostOperation::over() const {
+  const std::lock_guard lock(mutex_);
+  return known_;
+}
+
+Ended HostOperation::how() const {
+  const std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+HostOperation::Future HostOperation::future() {
+  std::unique_lock lock(mutex_);
+  if (future_) return future_;
+  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  const Future future = future_;
+  if (!known_) return future;
+  lock.unlock();
+  settle(*future);
+  return future;
+}
+
+void HostOperation::settle(c10::ivalue::Future& future) const {
+  if (ended_.error) {
+    future.setError(ended_.error);
+  } else {
+    future.markCompleted(c10::IValue(call_.outputs));
+  }
+}
+
+bool HostWork::wait(std::chrono::milliseconds asked) {
+  const auto timeout = countable(asked);
+  const auto ended = operation_->wait(timeout);
+  if (!ended) {
+    throw Error(ErrorCode::timeout,
+                cat(operation_->call().name, ": Timed out waiting ", timeout.count(), "ms"));
+  }
+  if (ended->error) std::rethrow_exception(ended->error);
+  return true;
+}
+
+}  // namespace muster

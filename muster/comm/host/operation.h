@@ -1,0 +1,83 @@
+// An operation of a HostBackend: as the thread that runs it has it, and as its caller does. Inside of
+// host_backend.cc and hierarchical.cc.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "muster/comm/host/call.h"
+#include "muster/comm/host/carrier.h"
+
+namespace muster {
+
+// Its tensors are let go by the caller's thread, not by the one that has ended it: to let go of a tensor that
+// Python has too needs the interpreter, which is no longer there for another thread once the caller, told of
+// the end, has ended the program.
+class HostOperation {
+ public:
+  using Future = c10::intrusive_ptr<c10::ivalue::Future>;
+
+  explicit HostOperation(HostCall call) : call_(std::move(call)) {}
+  HostOperation(const HostOperation&) = delete;
+  HostOperation& operator=(const HostOperation&) = delete;
+  ~HostOperation() { call_.record.end(/*failed=*/true); }  // where nobody has ended it: it never began
+
+  const HostCall& call() const { return call_; }  // until the caller has left
+
+  // Copies what has to be copied, and tells the caller. Once, in any thread.
+  void end(Ended ended);
+
+  // How it ended; nothing where the time ran out, which it does not where it is kNoTimeout.
+  std::optional<Ended> wait(std::chrono::milliseconds timeout);
+  bool over() const;
+  Ended how() const;  // once it is over
+  Future future();
+
+  void leave();  // by the caller, who asks nothing more
+
+ private:
+  void settle(c10::ivalue::Future& future) const;
+  void let_go(HostCall& call, Future& future);
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  HostCall call_;
+  Future future_;       // where one was asked for
+  bool known_ = false;  // how it ended
+  std::thread::id ended_in_;
+  bool told_ = false;  // to who waits: after the future, and what that calls, which may wait too
+  bool left_ = false;
+  Ended ended_;
+};
+
+class HostWork : public c10d::Work {
+ public:
+  HostWork(int rank, uint64_t sequence, std::shared_ptr<HostOperation> operation)
+      : Work(rank, operation->call().type), sequence_(sequence), operation_(std::move(operation)) {}
+  ~HostWork() override { operation_->leave(); }
+
+  bool isCompleted() override { return operation_->over(); }
+  bool isSuccess() const override { return operation_->over() && !operation_->how().error; }
+  std::exception_ptr exception() const override { return operation_->how().error; }
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return operation_->future(); }
+  std::vector<at::Tensor> result() override { return operation_->call().outputs; }
+  int sourceRank() const override { return operation_->how().source; }
+  uint64_t getSequencenumber() const override { return sequence_; }
+
+ private:
+  const uint64_t sequence_;
+  const std::shared_ptr<HostOperation> operation_;
+};
+
+}  // namespace muster

@@ -1,0 +1,71 @@
+#include "muster/comm/host/ordered_executor.h"
+
+#include "muster/base/blocked_signals.h"
+#include "muster/base/error.h"
+
+namespace muster {
+
+OrderedExecutor::OrderedExecutor(std::function<void()> give_up) : give_up_(std::move(give_up)) {
+  const BlockedSignals blocked;  // in the thread, for good
+  thread_ = std::thread([this] { serve(); });
+}
+
+void OrderedExecutor::submit(Operation operation) {
+  std::unique_lock lock(mutex_);
+  if (broken_) std::rethrow_exception(broken_);
+  if (stop_) throw Error(ErrorCode::failed_precondition, "the process group was shut down");
+  queue_.push_back(std::move(operation));
+  if (running_ && runner_ == std::this_thread::get_id()) return drain(lock);
+  changed_.notify_one();
+}
+
+void OrderedExecutor::break_group(const std::exception_ptr& error) {
+  const std::lock_guard lock(mutex_);
+  if (!broken_) broken_ = error;
+}
+
+void OrderedExecutor::leave() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_) return;
+    stop_ = true;
+    if (running_ || !queue_.empty()) give_up_();
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void OrderedExecutor::begin_turn() {
+  running_ = true;
+  runner_ = std::this_thread::get_id();
+}
+
+void OrderedExecutor::end_turn() {
+  running_ = false;
+  if (stop_ || !queue_.empty()) changed_.notify_one();
+}
+
+void OrderedExecutor::drain(std::unique_lock<std::mutex>& lock) {
+  while (!queue_.empty()) {
+    Operation next = std::move(queue_.front());
+    queue_.pop_front();
+    const std::exception_ptr broken = broken_;
+    lock.unlock();
+    next(broken);
+    next = nullptr;  // before the lock is taken
+    lock.lock();
+  }
+}
+
+void OrderedExecutor::serve() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return !running_ && (stop_ || !queue_.empty()); });
+    if (queue_.empty()) return;
+    begin_turn();
+    drain(lock);
+    running_ = false;
+  }
+}
+
+}  // namespace muster

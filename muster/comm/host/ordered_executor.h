@@ -1,0 +1,81 @@
+// The order in which a rank's operations of a group run: one at a time, as they were started. In the thread
+// of the executor, beside the caller's computation, or in the caller's own where nothing else is under way.
+// What breaks the group fails all that comes after it.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace muster {
+
+class OrderedExecutor {
+ public:
+  // Called once, with what has broken the group before; never throws.
+  using Operation = std::function<void(const std::exception_ptr& broken)>;
+
+  // `give_up` ends what is under way with a failure. From any thread.
+  explicit OrderedExecutor(std::function<void()> give_up);
+  OrderedExecutor(const OrderedExecutor&) = delete;
+  OrderedExecutor& operator=(const OrderedExecutor&) = delete;
+  ~OrderedExecutor() { leave(); }
+
+  // From within an operation it runs when that is over, in its thread. Throws: what has broken the group;
+  // failed_precondition after leave().
+  void submit(Operation operation);
+
+  // Runs `body` in this thread, unless something is under way: false then. What it returns, where that is an
+  // operation and not nullptr, comes before all that is started meanwhile, in the executor's thread. Throws:
+  // what has broken the group; what `body` throws.
+  template <class Body>
+  bool run_here(Body&& body);
+
+  void break_group(const std::exception_ptr& error);
+
+  // Gives up what is under way, and waits until it is over.
+  void leave();
+
+ private:
+  void serve();
+  void drain(std::unique_lock<std::mutex>& lock);
+  void begin_turn();
+  void end_turn();
+
+  const std::function<void()> give_up_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Operation> queue_;
+  bool running_ = false;  // an operation, in the thread runner_
+  std::thread::id runner_;
+  bool stop_ = false;
+  std::exception_ptr broken_;
+  std::thread thread_;
+};
+
+template <class Body>
+bool OrderedExecutor::run_here(Body&& body) {
+  std::unique_lock lock(mutex_);
+  if (broken_) std::rethrow_exception(broken_);
+  if (running_ || !queue_.empty()) return false;
+  begin_turn();
+  lock.unlock();
+  Operation rest;
+  std::exception_ptr thrown;
+  try {
+    rest = body();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  lock.lock();
+  if (rest) queue_.push_front(std::move(rest));
+  end_turn();
+  lock.unlock();
+  if (thrown) std::rethrow_exception(thrown);
+  return true;
+}
+
+}  // namespace muster

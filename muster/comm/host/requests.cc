@@ -1,0 +1,67 @@
+#include "muster/comm/host/requests.h"
+
+#include <iterator>
+
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// `whole` has a part as long as `part` for every rank.
+void expect_parts(const HostCall& call, const char* name, const at::Tensor& whole, const at::Tensor& part,
+                  int ranks) {
+  call.expect(whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * ranks,
+              cat(name, " of ", ranks, " × ", part.numel(), " ", c10::toString(part.scalar_type())),
+              cat(whole.numel(), " ", c10::toString(whole.scalar_type())));
+}
+
+}  // namespace
+
+const Tensors& list_for_all(const HostCall& call, const std::vector<Tensors>& lists, int ranks) {
+  call.expect(lists.size() == 1 && std::ssize(lists[0]) == ranks, cat("one list of ", ranks, " tensors"),
+              cat(lists.empty() ? 0 : lists[0].size()));
+  return lists[0];
+}
+
+Tensors column(const HostCall& call, const std::vector<Tensors>& lists, size_t i, int ranks) {
+  call.expect(std::ssize(lists) == ranks, cat(ranks, " lists"), cat(lists.size()));
+  Tensors found;
+  for (const Tensors& list : lists) {
+    call.expect(i < list.size(), cat(i + 1, " tensors of every rank"), cat(list.size()));
+    found.push_back(list[i]);
+  }
+  return found;
+}
+
+shm::Request all_gather_of(HostCall& call, const Tensors& outputs, const at::Tensor& input) {
+  shm::Request request = call.request(shm::Kind::all_gather, input);
+  request.in = {call.in(input)};
+  for (const at::Tensor& output : outputs) {
+    call.expect_like(output, input);
+    request.out.push_back(call.out(output));
+  }
+  return request;
+}
+
+shm::Request all_gather_into(HostCall& call, const at::Tensor& output, const at::Tensor& input, int ranks) {
+  expect_parts(call, "an output", output, input, ranks);
+  shm::Request request = call.request(shm::Kind::all_gather, input);
+  request.in = {call.in(input)};
+  request.out = call.split(call.out(output), ranks);
+  return request;
+}
+
+shm::Request reduce_scatter_into(HostCall& call, const at::Tensor& output, const at::Tensor& input,
+                                 const c10d::ReduceOp& op, int ranks) {
+  expect_parts(call, "an input", input, output, ranks);
+  shm::Request request = call.request(shm::Kind::reduce_scatter, output);
+  request.op = shm_op(op);
+  request.in = call.split(call.in(input), ranks);
+  request.out = {call.out(output)};
+  return request;
+}
+
+}  // namespace muster

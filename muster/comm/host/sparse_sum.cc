@@ -1,0 +1,57 @@
+#include "muster/comm/host/sparse_sum.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+// Every rank's `part`, filled up to `rows` rows of one length.
+at::Tensor gathered(const at::Tensor& part, int64_t rows, int ranks, const AllGather& all_gather) {
+  const int64_t columns = c10::multiply_integers(part.sizes().slice(1));
+  auto padded = at::zeros({rows, columns}, part.options());
+  padded.slice(0, 0, part.size(0)).copy_(part.reshape({part.size(0), columns}));
+  auto all = at::empty({ranks * rows, columns}, part.options());
+  all_gather(all, padded);
+  return all;
+}
+
+}  // namespace
+
+at::Tensor sparse_sum(const at::Tensor& tensor, int ranks, const AllGather& all_gather) {
+  const at::Tensor mine = tensor.to(at::kCPU).coalesce();
+  // How many entries each has, and the shape that all must have.
+  auto facts = at::full({1, mine.dim() + 1}, mine._nnz(), at::kLong);
+  for (int64_t dim = 0; dim < mine.dim(); ++dim) facts[0][dim + 1] = mine.size(dim);
+  const at::Tensor counts = gathered(facts, 1, ranks, all_gather);
+  if (!counts.slice(1, 1).eq(facts.slice(1, 1)).all().item<bool>()) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("all_reduce: expected one shape on every rank, got others than [",
+                    join(mine.sizes(), ", "), "]"));
+  }
+  const int64_t most = counts.select(1, 0).max().item<int64_t>();
+  if (most == 0) return mine;
+  const at::Tensor indices = gathered(mine.indices().t().contiguous(), most, ranks, all_gather);
+  const at::Tensor values = gathered(mine.values(), most, ranks, all_gather);
+  std::vector<at::Tensor> their_indices, their_values;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int64_t first = rank * most, count = counts[rank][0].item<int64_t>();
+    auto shape = mine.values().sizes().vec();
+    shape[0] = count;
+    their_indices.push_back(indices.slice(0, first, first + count).t());
+    their_values.push_back(values.slice(0, first, first + count).reshape(shape));
+  }
+  const auto sum = at::sparse_coo_tensor(at::cat(their_indices, 1), at::cat(their_values), mine.sizes());
+  return sum.coalesce();
+}
+
+}  // namespace muster

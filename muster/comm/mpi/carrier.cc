@@ -1,0 +1,195 @@
+// The library muster_mpi_…: everything of muster that needs MPI. Loaded by comm/mpi/loader.cc.
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/comm/mpi/engine.h"
+#include "muster/comm/mpi/plugin.h"
+#include "muster/shm/mailbox.h"
+
+namespace muster::mpi {
+
+namespace {
+
+constexpr std::chrono::seconds kParting{10};
+
+class MpiCarrier : public Carrier {
+ public:
+  MpiCarrier(Engine& engine, std::shared_ptr<Group> group) : engine_(engine), group_(std::move(group)) {
+    engine_.opened();
+  }
+  ~MpiCarrier() override {
+    if (left_) return;
+    MpiCarrier::give_up();
+    engine_.closed(false);
+  }
+
+  void submit(Job job) override {
+    for (const shm::Request& request : job.requests) check_reduction(request);
+    const std::lock_guard lock(mutex_);  // numbers are given in the order of the calls
+    ++sequence_;
+    auto requests = std::make_shared<std::vector<shm::Request>>(std::move(job.requests));
+    const std::string name = cat(shm::to_string(requests->at(0).kind), " #", sequence_);
+    post(
+        name, job.timeout,
+        // Nothing of the carrier's, which may be gone when this runs.
+        [requests, group = group_, &engine = engine_](Flight& flight) {
+          for (const shm::Request& request : *requests)
+            start(request, group->communicators, engine.reductions(), flight);
+        },
+        std::move(job.done));
+  }
+
+  void send(int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
+    check_tag("send", tag);
+    post(
+        cat("send to ", to, " (tag ", tag, ")"), timeout,
+        [=, comm = group_->communicators.messages](Flight& flight) {
+          start_send(data, to, tag, comm, flight);
+        },
+        std::move(done));
+  }
+
+  void receive(int from, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
+    check_tag("recv", tag);
+    const bool any = from == shm::kAnySource;
+    if (any && data.bytes > kPieceBytes) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("recv: expected at most ", kPieceBytes, " bytes from any rank, got ", data.bytes,
+                      "; name the rank, or send less at once"));
+    }
+    post(
+        cat("recv from ", any ? "any rank" : cat(from), " (tag ", tag, ")"), timeout,
+        [=, comm = group_->communicators.messages](Flight& flight) {
+          start_receive(data, any ? MPI_ANY_SOURCE : from, tag, comm, flight);
+        },
+        std::move(done));
+  }
+
+  void give_up() override {
+    engine_.give_up(
+        group_, std::make_exception_ptr(Error(ErrorCode::failed_precondition,
+                                              cat("mpi: this rank (", where(), ") has given the group up"))));
+  }
+
+  void leave() override {
+    left_ = true;
+    const auto in_good_order = std::make_shared<bool>(false);
+    engine_.call("MPI_Comm_free", kParting, [in_good_order, group = group_] {
+      *in_good_order = group->under_way == 0;
+      if (!*in_good_order) return;
+      check(MPI_Comm_free(&group->communicators.messages), "MPI_Comm_free");
+      check(MPI_Comm_free(&group->communicators.collectives), "MPI_Comm_free");
+    });
+    engine_.closed(*in_good_order);
+  }
+
+ private:
+  std::string where() const {
+    return cat("rank ", group_->communicators.rank, " of ", group_->communicators.size);
+  }
+
+  static void check_reduction(const shm::Request& request) {
+    using shm::Kind;
+    const bool reduces = request.kind == Kind::all_reduce || request.kind == Kind::reduce ||
+                         request.kind == Kind::reduce_scatter;
+    if (!reduces || shm::reduce_for(request.type, request.op) != nullptr) return;
+    throw Error(ErrorCode::invalid_argument,
+                cat(shm::to_string(request.kind), ": expected an operation that ",
+                    shm::to_string(request.type), " has, got ", shm::to_string(request.op)));
+  }
+
+  void check_tag(const char* operation, int tag) const {
+    if (tag >= 0 && tag <= engine_.world().highest_tag) return;
+    throw Error(ErrorCode::invalid_argument,
+                cat(operation, ": expected a tag from 0 to ", engine_.world().highest_tag,
+                    " (the highest of this MPI), got ", tag));
+  }
+
+  void post(const std::string& name, std::chrono::milliseconds timeout, std::function<void(Flight&)> start,
+            Done done) {
+    group_->rethrow_if_broken();
+    engine_.post({.name = cat(name, " on ", where()),
+                  .group = group_,
+                  .timeout = timeout,
+                  .deadline = Deadline(timeout),
+                  .start = std::move(start),
+                  .done = std::move(done)});
+  }
+
+  Engine& engine_;
+  const std::shared_ptr<Group> group_;
+  std::mutex mutex_;
+  uint64_t sequence_ = 0;
+  bool left_ = false;
+};
+
+struct Place {
+  int rank = -1;
+  int size = 0;
+};
+
+// Which process of MPI_COMM_WORLD every rank of the group is.
+std::vector<Place> tell_places(const MpiMeeting& meeting, const Engine::World& self) {
+  meeting.exchange.set(cat("process/", meeting.rank), cat(self.rank, " ", self.size));
+  std::vector<Place> places;
+  for (int rank = 0; rank < meeting.size; ++rank) {
+    const auto words = split(meeting.exchange.get(cat("process/", rank)), ' ');
+    places.push_back({.rank = static_cast<int>(parse_int(words.at(0)).value_or(-1)),
+                      .size = static_cast<int>(parse_int(words.at(1)).value_or(0))});
+  }
+  return places;
+}
+
+void check_places(const MpiMeeting& meeting, const std::vector<Place>& places, const std::string& library) {
+  std::set<int> distinct;
+  for (int rank = 0; rank < meeting.size; ++rank) {
+    const Place& place = places[static_cast<size_t>(rank)];
+    const bool right = meeting.of_all_ranks
+                           ? place.rank == rank && place.size == meeting.size
+                           : place.size == places[0].size && distinct.insert(place.rank).second;
+    if (right) continue;
+    const std::string expected =
+        meeting.of_all_ranks ? cat("process ", rank, " of ", meeting.size) : "a process of its own";
+    throw Error(ErrorCode::invalid_argument,
+                cat("mpi: expected rank ", rank, " of ", meeting.size, " to be ", expected,
+                    " in MPI_COMM_WORLD, got process ", place.rank, " of ", place.size, " (", library,
+                    "); start all ranks by one mpirun of that MPI, and let it number them"));
+  }
+}
+
+std::unique_ptr<Carrier> connect(const MpiMeeting& meeting) {
+  Engine& engine = Engine::of_process(meeting.timeout);
+  const auto places = tell_places(meeting, engine.world());
+  check_places(meeting, places, engine.world().library);
+  auto group = std::make_shared<Group>();
+  group->communicators.rank = meeting.rank;
+  group->communicators.size = meeting.size;
+  std::vector<int> ranks;
+  std::transform(places.begin(), places.end(), std::back_inserter(ranks),
+                 [](const Place& place) { return place.rank; });
+  engine.call("MPI_Comm_create_group", meeting.timeout, [group, ranks] {
+    MPI_Group world = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
+    check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
+    check(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &members), "MPI_Group_incl");
+    for (MPI_Comm* made : {&group->communicators.collectives, &group->communicators.messages}) {
+      check(MPI_Comm_create_group(MPI_COMM_WORLD, members, 0, made), "MPI_Comm_create_group");
+      check(MPI_Comm_set_errhandler(*made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    }
+    MPI_Group_free(&members);
+    MPI_Group_free(&world);
+  });
+  return std::make_unique<MpiCarrier>(engine, std::move(group));
+}
+
+constexpr MpiPlugin kPlugin{.connect = connect};
+
+}  // namespace
+
+}  // namespace muster::mpi
+
+extern "C" __attribute__((visibility("default"))) const muster::MpiPlugin* muster_mpi_plugin() {
+  return &muster::mpi::kPlugin;
+}

@@ -1,0 +1,285 @@
+#include "muster/comm/mpi/engine.h"
+
+#include <cstdlib>
+#include <future>
+#include <utility>
+
+#include "muster/base/blocked_signals.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster::mpi {
+
+namespace {
+
+// MPI moves data only while it is called. So it is asked without pause while something is likely to end soon,
+// then with short sleeps, and now and then when nothing is under way, because a peer may wait for what this
+// rank has sent.
+constexpr std::chrono::microseconds kEager{20000};
+constexpr std::chrono::microseconds kNap{50};
+constexpr std::chrono::milliseconds kIdle{5};
+
+constexpr std::chrono::seconds kLastMoment{1};  // at exit, for a thread that may be stuck inside of MPI
+
+std::string library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return "an unknown MPI";
+  const std::string all(text, static_cast<size_t>(length));
+  return all.substr(0, all.find_first_of(",\n"));
+}
+
+// The exception that is being handled, as the failure of an operation.
+std::exception_ptr failure_of(const std::string& operation) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return std::make_exception_ptr(Error(error.code(), cat(operation, ": ", error.message())));
+  } catch (const std::exception& error) {
+    return std::make_exception_ptr(Error(ErrorCode::backend_failed, cat(operation, ": ", error.what())));
+  }
+}
+
+// Of this operation alone: MPI and the group are as good as before.
+bool is_refusal(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    return error.code() == ErrorCode::invalid_argument;
+  }
+}
+
+}  // namespace
+
+// Never destroyed: operations that were given up use its memory to the end.
+Engine*& Engine::slot() {
+  static Engine* engine = nullptr;
+  return engine;
+}
+
+Engine& Engine::of_process(std::chrono::milliseconds timeout) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (slot() == nullptr) {
+    slot() = new Engine;
+    std::atexit([] { slot()->end_at_exit(); });
+  }
+  Engine& engine = *slot();
+  engine.call("MPI_Init_thread", timeout, [&engine] { engine.get_ready(); });
+  return engine;
+}
+
+Engine::Engine() {
+  const BlockedSignals blocked;  // in the thread, for good
+  thread_ = std::thread([this] { run(); });
+}
+
+void Engine::get_ready() {
+  int is_there = 0, is_over = 0;
+  check(MPI_Initialized(&is_there), "MPI_Initialized");
+  check(MPI_Finalized(&is_over), "MPI_Finalized");
+  if (is_over != 0) {
+    throw Error(ErrorCode::failed_precondition,
+                "mpi: expected an MPI that can be used, got one that was finalised; make groups before that");
+  }
+  if (!reductions_) initialise(is_there != 0);
+}
+
+void Engine::initialise(bool by_the_program) {
+  int level = MPI_THREAD_SINGLE;
+  if (by_the_program) {
+    check(MPI_Query_thread(&level), "MPI_Query_thread");
+    if (level < MPI_THREAD_MULTIPLE) {
+      throw Error(
+          ErrorCode::failed_precondition,
+          cat("mpi: expected the program's own MPI_Init_thread to give MPI_THREAD_MULTIPLE, got level ",
+              level, "; ask for it, or leave MPI to muster"));
+    }
+  } else {
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread");
+    ours_ = true;
+    check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &world_.rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &world_.size), "MPI_Comm_size");
+  int* tag = nullptr;
+  int found = 0;
+  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag, &found), "MPI_Comm_get_attr");
+  world_.highest_tag = found != 0 ? *tag : 32767;
+  world_.library = library_version();
+  reductions_.emplace();
+}
+
+void Engine::end_at_exit() {
+  std::unique_lock lock(mutex_);
+  stop_ = true;
+  changed_.notify_all();
+  const auto ended = [this] { return ended_; };
+  if (may_finalise()) {
+    changed_.wait(lock, ended);  // for the other ranks, as MPI_Finalize does
+  } else {
+    changed_.wait_for(lock, kLastMoment, ended);
+  }
+}
+
+void Engine::closed(bool in_good_order) {
+  if (!in_good_order) spoiled_ = true;
+  --groups_;
+}
+
+void Engine::enqueue(std::function<void()> task) {
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  changed_.notify_one();
+}
+
+void Engine::call(const char* what, std::chrono::milliseconds timeout, std::function<void()> body) {
+  if (std::this_thread::get_id() == thread_.get_id()) return body();
+  const auto task = std::make_shared<std::packaged_task<void()>>(std::move(body));
+  auto result = task->get_future();
+  enqueue([task] { (*task)(); });
+  if (result.wait_for(timeout) != std::future_status::ready) {
+    spoiled_ = true;
+    throw Error(ErrorCode::timeout, cat("mpi: expected ", what, " to end within ", timeout.count(),
+                                        " ms, got no answer; see whether all ranks have come to it"));
+  }
+  result.get();
+}
+
+void Engine::post(Operation operation) {
+  enqueue([this, operation = std::make_shared<Operation>(std::move(operation))] {
+    take_off(std::move(*operation));
+  });
+}
+
+void Engine::give_up(const std::shared_ptr<Group>& group, const std::exception_ptr& error) {
+  spoiled_ = true;
+  enqueue([this, group, error] { break_group(*group, error); });
+}
+
+void Engine::take_off(Operation operation) {
+  const auto group = operation.group;
+  Airborne& airborne = flights_.emplace_back(Airborne{.operation = std::move(operation), .flight = {}});
+  ++group->under_way;
+  try {
+    group->rethrow_if_broken();
+    airborne.operation.start(airborne.flight);
+  } catch (...) {
+    break_group(*group, failure_of(airborne.operation.name));
+  }
+}
+
+// Says how it ended. A flight without a group has landed.
+void Engine::land(Airborne& airborne, const std::exception_ptr& error) {
+  --std::exchange(airborne.operation.group, nullptr)->under_way;
+  airborne.operation.done(
+      {.source = airborne.flight.source(), .error = error, .memory_in_use = !airborne.flight.idle()});
+}
+
+// Lets go of what has landed, unless MPI may still use its memory, which `done` holds.
+void Engine::sweep() {
+  for (auto at = flights_.begin(); at != flights_.end();) {
+    const auto airborne = at++;
+    if (airborne->operation.group) continue;
+    if (airborne->flight.idle()) {
+      flights_.erase(airborne);
+    } else {
+      lost_.splice(lost_.end(), flights_, airborne);
+    }
+  }
+}
+
+// Lands all that the group has under way.
+void Engine::break_group(Group& group, const std::exception_ptr& error) {
+  spoiled_ = true;
+  {
+    const std::lock_guard lock(group.mutex);
+    if (!group.broken) group.broken = error;
+  }
+  for (Airborne& airborne : flights_)
+    if (airborne.operation.group.get() == &group) land(airborne, error);
+}
+
+// True when it has ended.
+bool Engine::poll_one(Airborne& airborne) {
+  const Operation& operation = airborne.operation;
+  const auto group = operation.group;
+  try {
+    if (airborne.flight.test()) {
+      land(airborne, nullptr);
+      return true;
+    }
+    if (!operation.deadline.passed()) return false;
+    throw Error(ErrorCode::timeout,
+                cat("expected its end within ", operation.timeout.count(),
+                    " ms, got none; see what the other ranks do, or give a longer timeout (MPI cannot end an "
+                    "operation: this group is over)"));
+  } catch (...) {
+    const auto why = failure_of(operation.name);
+    if (is_refusal(why) && airborne.flight.idle()) {
+      land(airborne, why);
+    } else {
+      break_group(*group, why);
+    }
+  }
+  return true;
+}
+
+bool Engine::poll() {
+  bool moved = false;
+  for (auto& airborne : flights_)
+    if (airborne.operation.group) moved = poll_one(airborne) || moved;
+  sweep();
+  return moved;
+}
+
+void Engine::keep_going() {
+  int found = 0;
+  MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE);
+}
+
+// Until there may be something to do.
+void Engine::pause(std::unique_lock<std::mutex>& lock) {
+  const auto wanted = [this] { return stop_ || !tasks_.empty(); };
+  if (flights_.empty() && groups_ == 0) return changed_.wait(lock, wanted);
+  if (flights_.empty()) {
+    changed_.wait_for(lock, kIdle, wanted);
+    return;
+  }
+  if (Clock::now() - moved_ > kEager) {
+    changed_.wait_for(lock, kNap, wanted);
+    return;
+  }
+  lock.unlock();
+  std::this_thread::yield();
+  lock.lock();
+}
+
+void Engine::run() {
+  std::unique_lock lock(mutex_);
+  while (!stop_ || !tasks_.empty()) {
+    if (tasks_.empty()) pause(lock);
+    std::deque<std::function<void()>> tasks = std::exchange(tasks_, {});
+    lock.unlock();
+    for (auto& task : tasks) task();
+    if (!tasks.empty()) moved_ = Clock::now();
+    tasks.clear();  // what they hold goes before the lock is taken
+    if (!flights_.empty()) {
+      if (poll()) moved_ = Clock::now();
+    } else if (groups_ > 0 && reductions_) {
+      keep_going();
+    }
+    lock.lock();
+  }
+  if (may_finalise() && ours_) {
+    lock.unlock();
+    MPI_Finalize();
+    lock.lock();
+  }
+  ended_ = true;
+  changed_.notify_all();
+}
+
+}  // namespace muster::mpi

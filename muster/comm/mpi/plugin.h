@@ -1,0 +1,29 @@
+// What libmuster and a library muster_mpi_… agree on: one function behind one C symbol.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "muster/comm/host/carrier.h"
+#include "muster/shm/meet.h"
+
+namespace muster {
+
+// Who wants to be a group, and through what its ranks can tell each other which MPI process each of them is.
+struct MpiMeeting {
+  shm::Exchange exchange;
+  int rank = 0;
+  int size = 1;
+  bool of_all_ranks = true;  // so they must be MPI_COMM_WORLD's, number by number
+  std::chrono::milliseconds timeout{0};
+};
+
+struct MpiPlugin {
+  std::unique_ptr<Carrier> (*connect)(const MpiMeeting& meeting);
+};
+
+// The symbol that it exports.
+inline constexpr const char* kMpiPluginSymbol = "muster_mpi_plugin";
+using MpiPluginFunction = const MpiPlugin* (*)();
+
+}  // namespace muster

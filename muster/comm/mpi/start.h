@@ -1,0 +1,27 @@
+// Starts a collective of shared memory's kinds over MPI: nothing in it blocks. Inside of muster_mpi; for its
+// one thread.
+#pragma once
+
+#include "muster/comm/mpi/calls.h"
+#include "muster/comm/mpi/flight.h"
+#include "muster/shm/collectives.h"
+
+namespace muster::mpi {
+
+// One group's place in MPI.
+struct Communicators {
+  MPI_Comm collectives = MPI_COMM_NULL;
+  MPI_Comm messages = MPI_COMM_NULL;  // of send and recv, whose tags are the caller's
+  int rank = 0;
+  int size = 1;
+};
+
+// The request's memory stays the caller's until the flight is over. Throws: what check() throws.
+void start(const shm::Request& request, const Communicators& group, const Reductions& reductions,
+           Flight& flight);
+
+// A message, in pieces where it is long. `peer` may be MPI_ANY_SOURCE in a receive that is one piece.
+void start_send(const shm::Part& data, int peer, int tag, MPI_Comm comm, Flight& flight);
+void start_receive(const shm::Part& data, int peer, int tag, MPI_Comm comm, Flight& flight);
+
+}  // namespace muster::mpi

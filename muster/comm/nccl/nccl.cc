@@ -1,0 +1,110 @@
+#include "muster/comm/nccl/nccl.h"
+
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "muster/base/env.h"
+#include "muster/comm/nccl/plugin.h"
+
+namespace muster {
+
+namespace {
+
+// Beside libmuster itself, wherever that was installed; MUSTER_CUDA_LIBRARY names another.
+std::string plugin_path() {
+  if (const auto path = get_env("MUSTER_CUDA_LIBRARY")) return *path;
+  Dl_info self{};
+  ::dladdr(reinterpret_cast<void*>(&use_cuda_device), &self);
+  const std::string library = self.dli_fname != nullptr ? self.dli_fname : "";
+  return library.substr(0, library.find_last_of('/') + 1) + "libmuster_cuda.so";
+}
+
+// The CUDA part of the LibTorch in use, so that the plugin needs no path to it of its own. Where it cannot be
+// loaded, the plugin's loading tells why.
+void load_cuda_part_of_libtorch() {
+  Dl_info cpu{};
+  ::dladdr(reinterpret_cast<void*>(&at::CUDAHooksRegistry), &cpu);
+  const std::string library = cpu.dli_fname != nullptr ? cpu.dli_fname : "";
+  const std::string folder = library.substr(0, library.find_last_of('/') + 1);
+  ::dlopen(cat(folder, "libtorch_cuda.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
+}
+
+const CudaPlugin& load_plugin() {
+  const std::string path = plugin_path();
+  if (!get_env("MUSTER_CUDA_LIBRARY")) load_cuda_part_of_libtorch();
+  // Global: LibTorch's CUDA part registers itself with the CPU part on loading. Loading again is a no-op.
+  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (library == nullptr) {
+    throw Error(ErrorCode::unavailable,
+                cat("cuda: expected the library muster_cuda, got: ", ::dlerror(),
+                    "; build muster with a LibTorch that has CUDA (scripts/setup.sh test installs it)"));
+  }
+  const auto table = reinterpret_cast<CudaPluginFunction>(::dlsym(library, kCudaPluginSymbol));
+  if (table == nullptr)
+    throw Error(ErrorCode::unavailable, cat("cuda: '", path, "' is no muster_cuda library"));
+  return *table();
+}
+
+bool may_have_gpus() {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible != nullptr && *visible == '\0') return false;
+  return get_env("MUSTER_CUDA_LIBRARY") || ::dlopen("libcuda.so.1", RTLD_LAZY) != nullptr;  // the driver's
+}
+
+// LibTorch looks for its CUDA part once, when first asked for GPUs, by torch::manual_seed for example, and
+// goes without for good where it finds none. Asked before a rank has its device, it finds this, which loads
+// the part, whose own entry takes this one's place (a plain function, which may be replaced while it runs).
+constexpr const char* kCudaHooks = "CUDAHooks";
+
+std::unique_ptr<at::CUDAHooksInterface> load_hooks(at::CUDAHooksArgs args) {
+  static std::atomic<bool> asked = false;
+  if (asked.exchange(true) || !may_have_gpus()) return nullptr;
+  try {
+    load_plugin();
+  } catch (const Error&) {
+    return nullptr;  // told to who asks for a device
+  }
+  return at::CUDAHooksRegistry()->Create(kCudaHooks, args);
+}
+
+const bool hooks_are_registered = [] {
+  if (at::CUDAHooksRegistry()->Has(kCudaHooks))
+    return false;  // the program is linked to LibTorch's CUDA part
+  at::CUDAHooksRegistry()->Register(kCudaHooks, load_hooks, c10::REGISTRY_FALLBACK);
+  return true;
+}();
+
+}  // namespace
+
+std::string use_cuda_device(c10::Device device) {
+  const CudaPlugin& plugin = load_plugin();
+  const int count = plugin.device_count();
+  if (device.index() < 0 || device.index() >= count) {
+    throw Error(ErrorCode::unavailable,
+                cat("cuda: expected a visible GPU, got ", device.str(), " of ", count,
+                    " (CUDA_VISIBLE_DEVICES=", get_env("CUDA_VISIBLE_DEVICES").value_or("unset"),
+                    "); see `muster devices`, or run on CPU with --nproc-per-node cpu"));
+  }
+  plugin.set_device(device.index());
+  return plugin.device_uuid(device.index());
+}
+
+std::string nccl_version() {
+  return load_plugin().nccl_version();
+}
+
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
+                                            const NcclGroup& group) {
+  return load_plugin().make_nccl(store, group);
+}
+
+void stay_out_of_split(c10d::Backend& parent, c10::Device device) {
+  load_plugin().stay_out_of_split(parent, device.index());
+}
+
+}  // namespace muster

@@ -1,0 +1,92 @@
+#include "muster/comm/rendezvous/interruptible_store.h"
+
+#include <utility>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::chrono::milliseconds kCheckEvery{100};
+
+// Its server is in the launcher of rank 0's host.
+template <class Operation>
+auto served(const Operation& operation) {
+  try {
+    return operation();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unavailable) throw;
+    throw Error(ErrorCode::peer_failed,
+                cat("the host of rank 0, which serves the ranks' store, is gone: ", error.message()));
+  }
+}
+
+class InterruptibleStore : public c10d::Store {
+ public:
+  InterruptibleStore(c10::intrusive_ptr<c10d::Store> store, std::function<void()> check)
+      : c10d::Store(store->getTimeout()), store_(std::move(store)), check_(std::move(check)) {}
+
+  c10::intrusive_ptr<c10d::Store> clone() override { return interruptible(store_->clone(), check_); }
+
+  // The base class declares more overloads of these names (text keys and values): keep them callable.
+  using c10d::Store::compareSet;
+  using c10d::Store::get;
+  using c10d::Store::set;
+
+  void set(const std::string& key, const std::vector<uint8_t>& value) override {
+    check_();
+    served([&] { store_->set(key, value); });
+  }
+  std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+                                  const std::vector<uint8_t>& desired) override {
+    check_();
+    return served([&] { return store_->compareSet(key, expected, desired); });
+  }
+  std::vector<uint8_t> get(const std::string& key) override {
+    wait({key}, getTimeout());
+    return served([&] { return store_->get(key); });
+  }
+  int64_t add(const std::string& key, int64_t value) override {
+    check_();
+    return served([&] { return store_->add(key, value); });
+  }
+  bool deleteKey(const std::string& key) override {
+    return served([&] { return store_->deleteKey(key); });
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    check_();
+    return served([&] { return store_->check(keys); });
+  }
+  int64_t getNumKeys() override {
+    return served([&] { return store_->getNumKeys(); });
+  }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, getTimeout()); }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+    const Deadline deadline(timeout);
+    for (;;) {
+      check_();
+      const bool is_last = deadline.left() <= kCheckEvery;
+      try {
+        return served([&] { store_->wait(keys, is_last ? deadline.left() : kCheckEvery); });
+      } catch (const Error& error) {
+        if (is_last || error.code() != ErrorCode::timeout) throw;
+      }
+    }
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::function<void()> check_;
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> interruptible(c10::intrusive_ptr<c10d::Store> store,
+                                              std::function<void()> check) {
+  return c10::make_intrusive<InterruptibleStore>(std::move(store), std::move(check));
+}
+
+}  // namespace muster

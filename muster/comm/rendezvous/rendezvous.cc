@@ -1,0 +1,135 @@
+#include "muster/comm/rendezvous/rendezvous.h"
+
+#include <netdb.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "muster/base/env.h"
+#include "muster/base/rank_env.h"
+#include "muster/base/route.h"
+#include "muster/comm/call/failure.h"
+#include "muster/comm/rendezvous/store_adapter.h"
+#include "muster/store/endpoint.h"
+#include "muster/store/file_store.h"
+#include "muster/store/meeting_file.h"
+#include "muster/store/open_store.h"
+#include "muster/store/secret.h"
+
+namespace muster {
+
+namespace {
+
+// Explicit arguments win over the environment; against it they are a conflict.
+void settle_rank(const InitOptions& options, const std::optional<RankEnv>& env, Rendezvous& meeting) {
+  if (options.rank.has_value() != options.world_size.has_value()) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("init_process_group: expected rank and world_size together, got only ",
+                    options.rank ? "rank" : "world_size"));
+  }
+  if (!options.rank && !env) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        "init_process_group: expected rank and world size from arguments or from the environment (RANK and "
+        "WORLD_SIZE), got neither; start the program with `muster run` or torchrun, or use muster::run");
+  }
+  meeting.rank = options.rank.value_or(env ? env->rank : 0);
+  meeting.world_size = options.world_size.value_or(env ? env->world_size : 1);
+  if (env && options.rank && (env->rank != meeting.rank || env->world_size != meeting.world_size)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("init_process_group: expected arguments and environment to agree, got rank ",
+                    meeting.rank, " of ", meeting.world_size, " as arguments and rank ", env->rank, " of ",
+                    env->world_size, " from ", env->source, "; give one of them"));
+  }
+  if (meeting.world_size < 1 || meeting.rank < 0 || meeting.rank >= meeting.world_size) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("init_process_group: expected 0 <= rank < world_size, got rank ", meeting.rank, " of ",
+                    meeting.world_size));
+  }
+}
+
+// PyTorch's own store, unauthenticated: for ranks that were not started by muster.
+c10::intrusive_ptr<c10d::Store> open_tcp(const std::string& host, int port, bool serve,
+                                         std::chrono::milliseconds timeout) {
+  address_towards(
+      host);  // a clear error in moments for a name that does not resolve; the store would retry for minutes
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(port);
+  options.isServer = serve;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  c10::intrusive_ptr<c10d::Store> store;
+  const std::string what =
+      serve ? cat("rendezvous: rank 0 expected to listen on port ", port, " (is it taken?)")
+            : cat("rendezvous: expected rank 0's store at ", host, ":", port);
+  translate_failures(what, [&] { store = c10::make_intrusive<c10d::TCPStore>(host, options); });
+  return store;
+}
+
+// A restarted group must not read the keys of the one before it, which live on in the launcher's store.
+c10::intrusive_ptr<c10d::Store> of_attempt(c10::intrusive_ptr<c10d::Store> store,
+                                           const std::optional<RankEnv>& env) {
+  return c10::make_intrusive<c10d::PrefixStore>(cat("muster/", env ? env->attempt : 0), std::move(store));
+}
+
+c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options, const std::optional<RankEnv>& env,
+                                         Rendezvous& meeting) {
+  if (env && !env->store.empty()) {
+    const auto secret = Secret::from_environment();
+    auto store = adapt_store(open_store(env->store, secret.value_or(Secret()), options.init_timeout),
+                             options.init_timeout);
+    return of_attempt(std::move(store), env);
+  }
+  const std::string host = env ? env->master_addr : get_env("MASTER_ADDR").value_or("");
+  const int port = env ? env->master_port : static_cast<int>(get_env_int("MASTER_PORT").value_or(0));
+  const auto place = host.empty() && env ? meeting_place_of_environment("ranks") : std::nullopt;
+  if (place) {
+    meeting.serves_store = meeting.rank == 0;
+    const std::string here = place->one_host ? "127.0.0.1" : outward_address();
+    MetStore met = meet_by_file(place->path, meeting.serves_store, here, options.init_timeout);
+    meeting.master_addr = met.host;
+    return of_attempt(adapt_store(std::move(met.store), options.init_timeout), env);
+  }
+  if (host.empty() || port < 1 || port > 65535) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("env://: expected MASTER_ADDR and MASTER_PORT, got MASTER_ADDR='", host,
+                    "' and MASTER_PORT=", port, "; set them to the host of rank 0 and a free port there"));
+  }
+  meeting.serves_store = meeting.rank == 0 && !(env && env->use_agent_store);
+  return of_attempt(open_tcp(host, port, meeting.serves_store, options.init_timeout), env);
+}
+
+c10::intrusive_ptr<c10d::Store> open_store_for(const InitOptions& options, const std::optional<RankEnv>& env,
+                                               Rendezvous& meeting) {
+  const std::string& method = options.init_method;
+  if (method == "env://") {
+    meeting.master_addr = env ? env->master_addr : get_env("MASTER_ADDR").value_or("");
+    return open_env(options, env, meeting);
+  }
+  if (method.starts_with("tcp://")) {
+    const Endpoint endpoint = parse_endpoint(method);
+    meeting.master_addr = endpoint.host;
+    meeting.serves_store = meeting.rank == 0;
+    return open_tcp(endpoint.host, endpoint.port, meeting.serves_store, options.init_timeout);
+  }
+  if (method.starts_with("file://")) {
+    auto store = std::make_shared<FileStore>(FileStoreOptions{.path = method.substr(7),
+                                                              .job = env ? env->run_id : "",
+                                                              .rank = meeting.rank,
+                                                              .world_size = meeting.world_size});
+    return adapt_store(std::move(store), options.init_timeout);
+  }
+  throw Error(ErrorCode::invalid_argument,
+              cat("init_method: expected env://, tcp://host:port or file:///path, got '", method, "'"));
+}
+
+}  // namespace
+
+Rendezvous open_rendezvous(const InitOptions& options) {
+  const auto env = rank_env_from_environment();
+  Rendezvous meeting;
+  settle_rank(options, env, meeting);
+  meeting.store = open_store_for(options, env, meeting);
+  return meeting;
+}
+
+}  // namespace muster

@@ -1,0 +1,57 @@
+#include "muster/comm/rendezvous/store_adapter.h"
+
+#include <utility>
+
+namespace muster {
+
+namespace {
+
+std::vector<uint8_t> to_bytes(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+std::string bytes_to_text(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+class StoreAdapter : public c10d::Store {
+ public:
+  StoreAdapter(std::shared_ptr<muster::Store> store, std::chrono::milliseconds timeout)
+      : c10d::Store(timeout), store_(std::move(store)) {}
+
+  c10::intrusive_ptr<c10d::Store> clone() override { return adapt_store(store_, getTimeout()); }
+
+  // The base class declares more overloads of these names (text keys and values): keep them callable.
+  using c10d::Store::compareSet;
+  using c10d::Store::get;
+  using c10d::Store::set;
+
+  void set(const std::string& key, const std::vector<uint8_t>& value) override {
+    store_->set(key, bytes_to_text(value));
+  }
+  std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+                                  const std::vector<uint8_t>& desired) override {
+    return to_bytes(store_->compare_set(key, bytes_to_text(expected), bytes_to_text(desired)));
+  }
+  std::vector<uint8_t> get(const std::string& key) override {
+    return to_bytes(store_->get(key, getTimeout()));
+  }
+  int64_t add(const std::string& key, int64_t value) override { return store_->add(key, value); }
+  bool deleteKey(const std::string& key) override { return store_->remove(key); }
+  bool check(const std::vector<std::string>& keys) override { return store_->check(keys); }
+  int64_t getNumKeys() override { return store_->num_keys(); }
+  void wait(const std::vector<std::string>& keys) override { store_->wait(keys, getTimeout()); }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+    store_->wait(keys, timeout);
+  }
+
+ private:
+  std::shared_ptr<muster::Store> store_;
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> adapt_store(std::shared_ptr<Store> store, std::chrono::milliseconds timeout) {
+  return c10::make_intrusive<StoreAdapter>(std::move(store), timeout);
+}
+
+}  // namespace muster

@@ -1,0 +1,93 @@
+#include "muster/comm/shm/backend.h"
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+
+#include "muster/base/error.h"
+#include "muster/comm/host/backend.h"
+#include "muster/comm/host/store_exchange.h"
+#include "muster/comm/shm/queue.h"
+#include "muster/shm/arena.h"
+#include "muster/shm/mailbox.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::chrono::minutes kMeeting{2};  // the ranks have found each other already
+
+class ShmCarrier : public Carrier {
+ public:
+  explicit ShmCarrier(std::unique_ptr<shm::Team> team)
+      : team_(std::move(team)),
+        arena_(team_->memory(), team_->layout().arena(team_->rank()), team_->layout().arena_bytes,
+               &team_->line(team_->rank()).state),
+        queue_(std::make_unique<ShmQueue>(*team_)) {}
+
+  ~ShmCarrier() override { ShmCarrier::leave(); }
+
+  void submit(Job job) override { queue_->submit(std::move(job)); }
+  bool run(const shm::Request& request, std::chrono::milliseconds timeout) override {
+    return queue_->run(request, timeout);
+  }
+  void send(int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
+    mailbox().send(to, tag, data, timeout, of_message(std::move(done)));
+  }
+  void receive(int from, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
+    mailbox().receive(from, tag, data, timeout, of_message(std::move(done)));
+  }
+
+  bool has_own_tags() const override { return true; }
+  bool allocates() const override { return true; }
+  std::shared_ptr<std::byte> allocate(size_t bytes) override { return arena_.allocate(bytes); }
+
+  void give_up() override { team_->give_up(); }
+  void leave() override {
+    std::unique_ptr<shm::Mailbox> mailbox;
+    {
+      const std::lock_guard lock(mailbox_mutex_);
+      left_ = true;
+      mailbox = std::move(mailbox_);
+    }
+    mailbox.reset();  // what it calls last may ask for a mailbox
+    queue_.reset();
+    team_.reset();
+  }
+
+ private:
+  static shm::Mailbox::Done of_message(Done done) {
+    return [done = std::move(done)](int source, std::exception_ptr error) {
+      done({.source = source, .error = std::move(error)});
+    };
+  }
+
+  shm::Mailbox& mailbox() {
+    const std::lock_guard lock(mailbox_mutex_);
+    if (left_) throw Error(ErrorCode::failed_precondition, "send or recv: the process group was shut down");
+    if (!mailbox_) mailbox_ = std::make_unique<shm::Mailbox>(*team_);
+    return *mailbox_;
+  }
+
+  std::unique_ptr<shm::Team> team_;
+  shm::Arena arena_;
+  std::unique_ptr<ShmQueue> queue_;
+  std::mutex mailbox_mutex_;
+  std::unique_ptr<shm::Mailbox> mailbox_;
+  bool left_ = false;
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                           std::chrono::milliseconds timeout, RankNames names) {
+  auto team = std::make_unique<shm::Team>(
+      exchange_over(store, rank, std::min<std::chrono::milliseconds>(timeout, kMeeting)), rank, size,
+      std::min<std::chrono::milliseconds>(timeout, kMeeting), std::move(names));
+  return make_host_backend("muster", rank, size, timeout, std::make_unique<ShmCarrier>(std::move(team)));
+}
+
+}  // namespace muster
