@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "muster/comm/rendezvous/members.h"
 #include "muster/comm/rendezvous/rendezvous.h"
 #include "muster/run/rank_device.h"
 
