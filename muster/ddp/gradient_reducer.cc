@@ -15,6 +15,20 @@
 
 namespace muster {
 
+// clang-format off
+// The states of a step. `expected` and `begun` are in reducer_state.h.
+//
+//   state     expected   begun  begins with                       a gradient that comes         ends with
+//   idle      nothing    no     a step that ended well            is refused                    a forward
+//   local     local      no     a forward inside no_sync          stays here (`accumulated`)    a forward that reduces
+//   awaiting  reduction  no     a forward that reduces            begins the backward           the backward's first sign
+//   backward  reduction  yes    on_backward()                     arrives, and is reduced       finish_backward(): idle
+//   failed    reduction  yes    an exception in a backward        is refused                    before_forward(): recover()
+//
+// The Reducer is built anew where the trained parameters change (follow_model), after a backward that has failed
+// (recover), and where another bucket size is tried (try_buckets).
+// clang-format on
+
 namespace {
 
 size_t bytes_of(const std::vector<at::Tensor>& tensors) {

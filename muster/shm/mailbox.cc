@@ -11,6 +11,18 @@
 
 namespace muster::shm {
 
+// clang-format off
+// The states of a message. A rank is lost when it has ended or has given up the group.
+//
+//   state         kept in                   moves on when                     too late, or the other rank is lost
+//   to be sent    sends_[to]                the channel has room              the send fails
+//   half sent     sends_[to].front()        all is written: done              the send fails, and with it the team
+//   asked for     receives_                 its frame, or its stray, comes    the receive fails
+//   being read    incoming_[from], wanted   all is read: done                 the receive fails; it becomes half a stray
+//   half a stray  incoming_[from]           all is read                       what the channel still has is read
+//   stray         strays_[from]             it is asked for: done             -
+// clang-format on
+
 namespace {
 
 constexpr std::chrono::milliseconds kLongestNap{100};  // then deadlines and states are looked at

@@ -10,6 +10,16 @@
 
 namespace muster::mpi {
 
+// clang-format off
+// The states of an operation. All but the first are the engine's thread's own.
+//
+//   state      kept in                   then
+//   posted     tasks_                    taken off; where the group is broken, landed with what broke it
+//   under way  flights_, with a group    ended or refused: landed; too late or failed: the whole group is landed
+//   landed     flights_, without one     `done` has been called; swept, or lost where MPI may still use its memory
+//   lost       lost_                     kept until the process ends, and MPI is not finalised
+// clang-format on
+
 namespace {
 
 // MPI moves data only while it is called. So it is asked without pause while something is likely to end soon,
