@@ -257,7 +257,7 @@ class HierarchicalBackend : public OverGloo {
   void all_gather(const HostCall& call, const Deadline& deadline) {
     at::Tensor input = bytes_of(read(call));
     at::Tensor column =
-        at::empty({hosts(), input.numel()}, input.options());  // from this rank's like, host by host
+        at::empty({hosts() * input.numel()}, input.options());  // from this rank's like, host by host
     c10d::AllgatherOptions options;
     options.timeout = left(deadline);
     wait_for_network(*between_->_allgather_base(column, input, options), deadline);
@@ -265,7 +265,7 @@ class HierarchicalBackend : public OverGloo {
     for (int64_t host = 0; host < hosts(); ++host) {
       options.timeout = left(deadline);
       std::vector<Tensors> outputs{rows[static_cast<size_t>(host)]};
-      Tensors inputs{column[host]};
+      Tensors inputs{column.narrow(0, host * input.numel(), input.numel())};
       inside_->allgather(outputs, inputs, options)->wait();
     }
   }
