@@ -4,13 +4,12 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cctype>
 #include <memory>
 #include <mutex>
 
 #include "muster/base/env.h"
 #include "muster/base/patient_write.h"
+#include "muster/base/strings.h"
 
 namespace muster {
 
@@ -45,9 +44,8 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
 }
 
 // Nothing for a name that is none: spdlog takes that for "off".
-std::optional<spdlog::level::level_enum> parse_level(std::string name) {
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+std::optional<spdlog::level::level_enum> parse_level(const std::string& given) {
+  const std::string name = lower_case(given);
   const auto level = spdlog::level::from_str(name);
   return level == spdlog::level::off && name != "off" ? std::nullopt : std::optional(level);
 }

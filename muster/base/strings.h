@@ -86,6 +86,15 @@ inline std::string_view trim(std::string_view text) {
   return text.substr(from, text.find_last_not_of(blanks) - from + 1);
 }
 
+// A to Z as a to z, whatever the locale.
+inline char lower_case(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+inline std::string lower_case(std::string text) {
+  for (char& c : text) c = lower_case(c);
+  return text;
+}
+
 // The text with control characters as '?', but for those `kept`: what a file or an environment says cannot
 // disturb a terminal. Unicode's own (U+0080 to U+009F) are such too.
 inline std::string printable(std::string_view text, std::string_view kept = {}) {

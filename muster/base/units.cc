@@ -1,5 +1,6 @@
 #include "muster/base/units.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -107,6 +108,10 @@ std::string format_duration(std::chrono::nanoseconds duration) {
   const auto s = ms / 1000;
   if (s < 3600) return cat(s / 60, "m", with_two_digits(s % 60), "s");
   return cat(s / 3600, "h", with_two_digits(s / 60 % 60), "m");
+}
+
+std::string format_seconds(double seconds) {
+  return format_duration(std::chrono::milliseconds(std::llround(std::max(0.0, seconds) * 1'000)));
 }
 
 }  // namespace muster

@@ -22,8 +22,8 @@
 #include "muster/cluster/ssh_command.h"
 #include "muster/device/read_inventory.h"
 #include "muster/device/visible_devices.h"
-#include "muster/tasks/seen_host.h"
-#include "muster/tasks/task_server.h"
+#include "muster/tasks/hosts/seen_host.h"
+#include "muster/tasks/hosts/server.h"
 
 namespace muster {
 

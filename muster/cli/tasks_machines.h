@@ -9,7 +9,7 @@
 #include "muster/cli/tasks_which_run.h"
 #include "muster/device/inventory.h"
 #include "muster/device/visible_devices.h"
-#include "muster/tasks/remote_host.h"
+#include "muster/tasks/hosts/remote_host.h"
 
 namespace muster {
 

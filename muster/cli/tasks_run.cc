@@ -20,10 +20,11 @@
 #include "muster/launch/job_registry.h"
 #include "muster/launch/job_setup.h"
 #include "muster/launch/other_users.h"
-#include "muster/tasks/check_needs.h"
-#include "muster/tasks/live_table.h"
+#include "muster/tasks/hosts/left_over.h"
+#include "muster/tasks/report/live_table.h"
 #include "muster/tasks/runner.h"
-#include "muster/tasks/slurm_element.h"
+#include "muster/tasks/schedule/check_needs.h"
+#include "muster/tasks/slurm/element.h"
 
 namespace muster {
 

@@ -15,12 +15,14 @@
 #include "muster/base/fd.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
+#include "muster/base/units.h"
 #include "muster/cli/usage.h"
 #include "muster/placement/text_table.h"
-#include "muster/tasks/foreign_leases.h"
-#include "muster/tasks/results.h"
-#include "muster/tasks/task_report.h"
-#include "muster/tasks/timeline.h"
+#include "muster/tasks/hosts/foreign_leases.h"
+#include "muster/tasks/report/card.h"
+#include "muster/tasks/report/results.h"
+#include "muster/tasks/report/results_table.h"
+#include "muster/tasks/report/timeline.h"
 
 namespace muster {
 
@@ -86,8 +88,8 @@ std::string explain_now(const TasksRun& run, size_t task, Schedule& schedule) {
   if (result.state == TaskState::failed || result.state == TaskState::skipped) return told_before(run, task);
   if (result.state != TaskState::running) return schedule.explain(task, now);
   const TaskAttempt& attempt = result.attempts.back();
-  return cat(printable(run.file.tasks[task].name), " runs since ", describe_span(now - attempt.began), " on ",
-             describe_devices(attempt), " of ", attempt.host, "\n");
+  return cat(printable(run.file.tasks[task].name), " runs since ", format_seconds(now - attempt.began),
+             " on ", describe_devices(attempt), " of ", attempt.host, "\n");
 }
 
 // Of a run that has ended, or has not begun: what would be if it did now.

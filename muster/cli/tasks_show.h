@@ -6,7 +6,7 @@
 #include "muster/cli/tasks_run.h"
 #include "muster/cli/tasks_which_run.h"
 #include "muster/tasks/runner.h"
-#include "muster/tasks/schedule.h"
+#include "muster/tasks/schedule/schedule.h"
 
 namespace muster {
 

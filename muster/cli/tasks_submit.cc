@@ -15,7 +15,7 @@
 #include "muster/cli/usage.h"
 #include "muster/launch/agent.h"
 #include "muster/launch/job_setup.h"
-#include "muster/tasks/slurm_submit.h"
+#include "muster/tasks/slurm/submit.h"
 
 namespace muster {
 

@@ -16,8 +16,8 @@
 #include "muster/cli/usage.h"
 #include "muster/launch/job_setup.h"
 #include "muster/launch/run_folder.h"
-#include "muster/tasks/spec.h"
-#include "muster/tasks/sweep.h"
+#include "muster/tasks/spec/spec.h"
+#include "muster/tasks/spec/sweep.h"
 
 namespace muster {
 

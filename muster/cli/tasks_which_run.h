@@ -6,8 +6,9 @@
 
 #include "muster/cli/tasks_run.h"
 #include "muster/placement/plan.h"
-#include "muster/tasks/journal.h"
-#include "muster/tasks/task_file.h"
+#include "muster/tasks/journal/journal.h"
+#include "muster/tasks/journal/read.h"
+#include "muster/tasks/journal/task_file.h"
 
 namespace muster {
 

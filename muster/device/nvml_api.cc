@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <cctype>
 #include <initializer_list>
 
 #include "muster/base/strings.h"
@@ -33,9 +32,7 @@ std::string linux_pci_address(const std::string& bus_id) {
   const size_t colon = std::min(bus_id.find(':'), bus_id.size());
   size_t from = 0;
   while (colon - from > 4 && bus_id[from] == '0') ++from;
-  std::string text = bus_id.substr(from);
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
+  return lower_case(bus_id.substr(from));
 }
 
 Api::Api(const std::string& library) : library_(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL)) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cerrno>
 #include <iterator>
 #include <optional>
@@ -28,9 +27,7 @@ std::string_view trimmed(std::string_view text) {
 std::string pci_address_in(std::string_view text) {
   constexpr std::string_view kBus = "PCI:";
   if (text.starts_with(kBus)) text.remove_prefix(kBus.size());
-  std::string address(text);
-  std::transform(address.begin(), address.end(), address.begin(),
-                 [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+  const std::string address = lower_case(std::string(text));
   return address.find('.') == std::string::npos ? address + ".0" : address;
 }
 

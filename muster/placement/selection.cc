@@ -34,10 +34,7 @@ bool compares(Compare compare, uint64_t value, uint64_t limit) {
 }
 
 bool has_model(const Host& host, const UsableGpu& device, const std::string& piece) {
-  std::string model = model_of(host, device);
-  std::transform(model.begin(), model.end(), model.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return model.find(piece) != std::string::npos;
+  return lower_case(model_of(host, device)).find(piece) != std::string::npos;
 }
 
 bool is_filter(const SelectionItem& item) {

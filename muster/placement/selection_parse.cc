@@ -22,10 +22,6 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-char lower(char c) {
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
-
 class EntryParser {
  public:
   EntryParser(const std::string& text, size_t from, size_t to) : text_(text), at_(from), end_(to) {
@@ -140,7 +136,7 @@ class EntryParser {
     if (at_ == end_) fail("a piece of a model's name (model=A100)");
     item_.kind = Kind::model;
     item_.text = rest();
-    std::transform(item_.text.begin(), item_.text.end(), item_.text.begin(), lower);
+    item_.text = lower_case(item_.text);
     return true;
   }
 
@@ -172,7 +168,7 @@ class EntryParser {
     std::string prefix(mig ? kMigPrefix : kGpuPrefix);
     if (take(kGpuPrefix) && mig) prefix += kGpuPrefix;
     for (; at_ < end_; ++at_) {
-      const char c = lower(text_[at_]);
+      const char c = lower_case(text_[at_]);
       if (!is_digit(c) && !(c >= 'a' && c <= 'f') && c != '-' && !(mig && c == '/')) {
         fail_at(text_, at_,
                 cat("expected hexadecimal digits and '-' after ", prefix.substr(0, kGpuPrefix.size()),

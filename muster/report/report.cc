@@ -9,7 +9,7 @@
 #include "muster/report/rank_work.h"
 #include "muster/report/tasks_json.h"
 #include "muster/report/tasks_page.h"
-#include "muster/tasks/task_file.h"
+#include "muster/tasks/journal/task_file.h"
 #include "muster/trace/compare_activity.h"
 
 namespace muster {

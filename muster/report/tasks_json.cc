@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "muster/tasks/results.h"
+#include "muster/tasks/report/results.h"
 
 namespace muster {
 

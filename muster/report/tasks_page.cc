@@ -9,8 +9,8 @@
 #include "muster/base/version.h"
 #include "muster/placement/svg_canvas.h"
 #include "muster/report/html.h"
-#include "muster/tasks/result_columns.h"
-#include "muster/tasks/timeline.h"
+#include "muster/tasks/report/columns.h"
+#include "muster/tasks/report/timeline.h"
 
 namespace muster {
 namespace {

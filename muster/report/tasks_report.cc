@@ -8,7 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
-#include "muster/tasks/result_columns.h"
+#include "muster/tasks/report/columns.h"
 
 namespace muster {
 namespace {

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "muster/device/inventory.h"
-#include "muster/tasks/journal.h"
-#include "muster/tasks/task_file.h"
+#include "muster/tasks/journal/journal.h"
+#include "muster/tasks/journal/read.h"
+#include "muster/tasks/journal/task_file.h"
 
 namespace muster {
 

@@ -7,8 +7,8 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/supervise/event_loop.h"
-#include "muster/tasks/journal.h"
-#include "muster/tasks/pool.h"
+#include "muster/tasks/journal/journal.h"
+#include "muster/tasks/schedule/pool.h"
 
 namespace muster {
 

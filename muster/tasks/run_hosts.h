@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "muster/tasks/host_retry.h"
-#include "muster/tasks/local_host.h"
-#include "muster/tasks/remote_host.h"
-#include "muster/tasks/run_view.h"
+#include "muster/tasks/hosts/local_host.h"
+#include "muster/tasks/hosts/remote_host.h"
+#include "muster/tasks/hosts/retry.h"
+#include "muster/tasks/report/run_view.h"
 #include "muster/tasks/runner.h"
 
 namespace muster {

@@ -8,11 +8,11 @@
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/tasks/hosts/task_log.h"
 #include "muster/tasks/live_task.h"
 #include "muster/tasks/run_hosts.h"
 #include "muster/tasks/standstill.h"
-#include "muster/tasks/task_log.h"
-#include "muster/tasks/task_report.h"
+#include "muster/tasks/task_exit.h"
 
 namespace muster {
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "muster/tasks/journal.h"
-#include "muster/tasks/run_view.h"
-#include "muster/tasks/schedule.h"
-#include "muster/tasks/task_process.h"
+#include "muster/tasks/hosts/task_process.h"
+#include "muster/tasks/journal/journal.h"
+#include "muster/tasks/report/run_view.h"
+#include "muster/tasks/schedule/schedule.h"
 
 namespace muster {
 
@@ -43,10 +43,5 @@ struct RunOutcome {
 // `results` are those of earlier runs. Blocking: until all has ended. Throws: io, before anything is started.
 RunOutcome run_tasks(const std::vector<Task>& tasks, Schedule& schedule, Journal& journal,
                      std::vector<TaskResult> results, const RunnerOptions& options, RunView& view);
-
-// Ends what an earlier run left behind, which its own sentinel should have done already: every process of the
-// run folder's tasks. Blocking: until they are gone, at most some seconds. Throws: unavailable naming one
-// that does not end.
-void end_left_over(const std::string& run_dir, const std::vector<std::string>& agents);
 
 }  // namespace muster

@@ -8,8 +8,9 @@
 
 #include "muster/base/strings.h"
 #include "muster/device/read_inventory.h"
-#include "muster/tasks/journal.h"
-#include "muster/tasks/task_file.h"
+#include "muster/tasks/journal/journal.h"
+#include "muster/tasks/journal/read.h"
+#include "muster/tasks/journal/task_file.h"
 #include "muster_program.h"
 
 namespace muster {

@@ -9,8 +9,9 @@
 #include <random>
 
 #include "muster/base/strings.h"
-#include "muster/tasks/journal.h"
-#include "muster/tasks/task_file.h"
+#include "muster/tasks/journal/journal.h"
+#include "muster/tasks/journal/read.h"
+#include "muster/tasks/journal/task_file.h"
 #include "muster_program.h"
 #include "tasks_program.h"
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "muster/tasks/spec.h"
+#include "muster/tasks/spec/spec.h"
 #include "tests/fuzz/fuzz_targets.h"
 
 namespace muster {

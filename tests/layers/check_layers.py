@@ -43,6 +43,21 @@ PARTS = {
     "checkpoint files": ("checkpoint", ["checkpoint_diff", "checkpoint_export", "checkpoint_view", "directory", "durable_file", "elements", "lineage",
                                         "manifest", "safetensors_file", "safetensors_header", "sha256", "shown_text", "tensor_source", "weight_files"]),
 }
+# Rooms: folders inside of a folder, with arrows of their own. Room -> the rooms it may include directly; what those may,
+# it may too. "": the folder's own files, but for those that ROOM_FILES gives to a room.
+ROOMS = {
+    "tasks": {
+        "task": [],  # the value that all pass on
+        "spec": ["task"],
+        "schedule": ["spec"],
+        "hosts": ["schedule"],
+        "journal": ["task"],
+        "slurm": ["hosts"],
+        "report": ["hosts"],
+        "": ["journal", "slurm", "report"],  # the spine
+    },
+}
+ROOM_FILES = {"tasks": {"task": "task"}}  # folder -> stem -> room
 # The same for a single file that gathers more than its folder may; nothing in muster/ may include it.
 FILE_MAY_USE = {
     "muster.h": ["run", "train", "ddp", "data", "checkpoint", "parallel"],  # the one line a user needs
@@ -69,14 +84,15 @@ COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 FILE_SET = re.compile(r"FILE_SET\s+HEADERS\s+(?:BASE_DIRS\s+\S+\s+)?FILES([^)]*)\)")
 
 
-def reachable(folder):
+def reachable(folder, arrows=None):
     """The folder itself and all that it may use, at any depth."""
+    arrows = MAY_USE if arrows is None else arrows
     seen, todo = set(), [folder]
     while todo:
         current = todo.pop()
         if current not in seen:
             seen.add(current)
-            todo += MAY_USE[current]
+            todo += arrows[current]
     return seen
 
 
@@ -87,6 +103,13 @@ def part_of(name):
         if folder == whole and pathlib.Path(name).stem in stems:
             return part
     return folder
+
+
+def room_of(name):
+    """The room of a file below muster/ in its folder; "" is the folder itself."""
+    folder, _, rest = name.partition("/")
+    room, slash, _ = rest.partition("/")
+    return room if slash else ROOM_FILES[folder].get(pathlib.Path(rest).stem, "")
 
 
 def public_headers(muster):
@@ -131,6 +154,10 @@ class Checker:
             self.problems.append(f"muster/{name}: expected a folder of the table in {pathlib.Path(__file__).name}; "
                                  "enter it there, on its floor")
             return
+        if folder in ROOMS and room_of(name) not in ROOMS[folder]:
+            self.problems.append(f"muster/{name}: expected a room of the table in {pathlib.Path(__file__).name}; "
+                                 "enter it there, on its floor")
+            return
         for line, included, quoted in includes(path):
             for problem in self.judge(name, folder, included, quoted):
                 self.problems.append(f"muster/{name}:{line}: {included}: {problem}")
@@ -152,8 +179,16 @@ class Checker:
         allowed = set().union(*(reachable(root) for root in roots))
         if target not in allowed:
             yield f"{folder or name} may use only {', '.join(sorted(allowed - {folder})) or 'nothing'}"
+        if folder == target and folder in ROOMS:
+            yield from self.judge_room(name, folder, included)
         if name in self.public and included not in self.public:
             yield "a public header may include only public headers (name it in the folder's FILE_SET)"
+
+    def judge_room(self, name, folder, included):
+        room = room_of(name)
+        rooms = reachable(room, ROOMS[folder])
+        if room_of(included) not in rooms:
+            yield f"{folder}/{room} may use only its own rooms {', '.join(sorted(rooms - {room, ''})) or '(none)'}"
 
     def judge_foreign(self, name, folder, included):
         control = folder in CONTROL_PLANE

@@ -68,9 +68,7 @@ std::optional<PciAddress> parse_pci_address(std::string_view text) {
   if (!is_hex(parts[2].substr(0, 2)) || parts[2][3] < '0' || parts[2][3] > '7') return std::nullopt;
   while (domain.size() > 4 && domain.front() == '0') domain.erase(0, 1);
   while (domain.size() < 4) domain.insert(0, 1, '0');
-  std::string whole = join(parts, ":");
-  std::transform(whole.begin(), whole.end(), whole.begin(), [](unsigned char c) { return std::tolower(c); });
-  return PciAddress{whole};
+  return PciAddress{lower_case(join(parts, ":"))};
 }
 
 GpuUuid invented_uuid(std::string_view seed) {

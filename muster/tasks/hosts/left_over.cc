@@ -1,0 +1,61 @@
+#include "muster/tasks/hosts/left_over.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::chrono::seconds kEndWithin{10};
+
+// Processes of this user that were started with MUSTER_AGENT of one of `agents`.
+std::vector<pid_t> processes_of(const std::vector<std::string>& agents) {
+  std::vector<pid_t> found;
+  const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), ::closedir);
+  while (const dirent* entry = proc ? ::readdir(proc.get()) : nullptr) {
+    const auto pid = parse_int(entry->d_name);
+    if (!pid || *pid == ::getpid()) continue;
+    std::string environment;
+    try {
+      environment = read_file(cat("/proc/", *pid, "/environ"));
+    } catch (const Error&) {
+      continue;  // another user's, or gone
+    }
+    const bool ours = std::any_of(agents.begin(), agents.end(), [&](const std::string& agent) {
+      return (std::string(1, '\0') + environment)
+                 .find(std::string(1, '\0') + "MUSTER_AGENT=" + agent + '\0') != std::string::npos;
+    });
+    if (ours) found.push_back(static_cast<pid_t>(*pid));
+  }
+  return found;
+}
+
+}  // namespace
+
+void end_left_over(const std::string& run_dir, const std::vector<std::string>& agents) {
+  const Deadline deadline(kEndWithin);
+  for (;;) {
+    const std::vector<pid_t> left = processes_of(agents);
+    if (left.empty()) return;
+    for (const pid_t pid : left) ::kill(pid, SIGKILL);
+    if (deadline.passed()) {
+      throw Error(ErrorCode::unavailable,
+                  cat("--resume: expected the processes of an earlier run to end, got process ", left.front(),
+                      " that SIGKILL does not end (", run_dir, "); see ps -o stat ", left.front()));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+}  // namespace muster

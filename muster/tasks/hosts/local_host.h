@@ -1,0 +1,79 @@
+// This machine as a host that tasks run on: their processes are this process's children. For the runner, and
+// for the server through which another machine's runner reaches this one.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "muster/tasks/hosts/foreign_leases.h"
+#include "muster/tasks/hosts/memory_watch.h"
+#include "muster/tasks/hosts/task_host.h"
+#include "muster/tasks/hosts/task_process.h"
+
+namespace muster {
+
+struct LocalHostOptions {
+  TaskRunFacts facts = {};
+  std::string run_id = {};
+  int host = 0;                                    // which of the pool is this machine; -1: none
+  ForeignLeases::Tell on_held = {};                // what other jobs have of its GPUs
+  MemoryWatch::Tell on_memory = {};                // and other programs of their memory
+  std::function<void(int signal)> on_pass = {};    // a signal that is only passed on, before it is
+  std::function<bool(pid_t pid)> is_foreign = {};  // a child of this process that is none of its tasks
+};
+
+class LocalHost : public TaskHost {
+ public:
+  // `pool` must outlive it. Throws: as ProcessPool and LeaseFolder.
+  LocalHost(const Pool& pool, LocalHostOptions options);
+
+  EventLoop& loop() { return processes_.loop(); }
+
+  // Takes its leases.
+  bool reserve(const StartOrder& order) override;
+  void start(const StartOrder& order) override;
+  void end(int id, std::chrono::milliseconds grace) override { processes_.end(id, grace); }
+  std::string held() const override { return foreign_.describe(); }
+
+  // As ProcessPool::wait; the leases of what it returns are given back.
+  std::vector<TaskEnd> wait(std::optional<Clock::time_point> until);
+
+  std::optional<int> take_signal() { return processes_.take_signal(); }
+
+  // Sends all tasks a signal that is only passed on.
+  void signal_all(int signal) { processes_.signal_children(signal); }
+
+  // Waits for children that came to this process, and have ended.
+  void reap_orphans() { processes_.reap_orphans(); }
+
+  // Looks at what other jobs hold, now and then.
+  void look() { foreign_.look(); }
+
+  // Looks at what other programs use of its GPUs' memory, now and then.
+  void look_at_memory();
+
+  // Forgets the leases of an order that did not start.
+  void forget(int id) { leases_.erase(id); }
+
+ private:
+  void give_leases_back(const PoolExit& exit);
+
+  const Pool& pool_;
+  LocalHostOptions options_;
+  ProcessPool processes_;
+  ForeignLeases foreign_;
+  MemoryWatch memory_;
+  std::unordered_map<int, std::vector<Lease>> leases_;  // by order, where it has any
+  std::unordered_map<int, std::vector<int>> gpus_;      // the pool's, by order of a task that runs
+  Fd no_input_;                                         // every task's standard input
+  std::optional<int64_t> oom_kills_;
+};
+
+// What an Error at a start comes to: an end with the shell's code for a program that is not there.
+TaskEnd end_without_start(int id, const Error& error);
+
+}  // namespace muster

@@ -1,0 +1,339 @@
+#include "muster/tasks/hosts/remote_host.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/tasks/hosts/task_process.h"
+
+namespace muster {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kConnectWithin{60'000};
+constexpr milliseconds kCloseWithin{5'000};
+constexpr milliseconds kTellsItsEndWithin{500};
+constexpr milliseconds kDiesWithin{1'000};
+constexpr int kMostNoise = 200;  // lines that a login prints before the first message
+constexpr size_t kLongestErrorLine = size_t{4} << 10;
+
+struct BothEnds {
+  Fd reading;
+  Fd writing;
+};
+
+BothEnds make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("cannot make a pipe", errno);
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+std::string base_name(const std::string& path) {
+  return path.substr(path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1);
+}
+
+}  // namespace
+
+RemoteHost::RemoteHost(RemoteHostOptions options) : options_(std::move(options)) {
+  BothEnds in = make_pipe();
+  BothEnds out = make_pipe();
+  BothEnds errors = make_pipe();
+  child_ = spawn_child({.argv = options_.argv,
+                        .environment = options_.environment,
+                        .stdin_fd = in.reading.get(),
+                        .stdout_fd = out.writing.get(),
+                        .stderr_fd = errors.writing.get()});
+  channel_ = std::make_unique<LineChannel>(std::move(out.reading), std::move(in.writing), kLongestRemoteLine);
+  errors_ = std::move(errors.reading);
+  ::fcntl(errors_.get(), F_SETFL, O_NONBLOCK);
+  channel_->send(to_line(options_.hello));
+}
+
+RemoteHost::~RemoteHost() {
+  leave_loop();
+  channel_.reset();
+  if (child_.pid <= 0) return;
+  ::kill(-child_.pid, SIGKILL);
+  ::kill(child_.pid, SIGKILL);
+  wait_for_end(kDiesWithin);
+}
+
+void RemoteHost::listen(EventLoop& loop) {
+  loop_ = &loop;
+  channel_->attach(loop, {.line = [this](const std::string& line) { on_line(line); },
+                          .end =
+                              [this](const std::string& why) {
+                                give_up(why.empty() ? how_it_ended() : cat(why, ": ", how_it_ended()));
+                              }});
+  watches_errors_ = loop.watch_readable(errors_.get(), [this] { read_errors(); });
+}
+
+void RemoteHost::leave_loop() {
+  if (loop_ == nullptr) return;
+  channel_->detach();
+  loop_->cancel(std::exchange(watches_errors_, 0));
+  loop_->cancel(std::exchange(alive_timer_, 0));
+  loop_ = nullptr;
+}
+
+void RemoteHost::connect(EventLoop& loop) {
+  listen(loop);
+}
+
+void RemoteHost::begin(const RemoteBegin& run, const Pool& pool, int host, EventLoop& loop,
+                       RemoteEvents events) {
+  pool_ = &pool;
+  host_ = host;
+  events_ = std::move(events);
+  listen(loop);
+  channel_->send(to_line(run));
+  heard_ = ticked_ = Clock::now();
+  keep_alive();
+}
+
+// A run that was stopped itself (Ctrl-Z, a machine that slept) has heard nothing, and that is nobody's fault.
+void RemoteHost::keep_alive() {
+  const auto now = Clock::now();
+  if (now - std::exchange(ticked_, now) > 3 * kSayAliveEvery) heard_ = now;
+  if (now - heard_ > kRunGivesUpAfter) {
+    alive_timer_ = 0;
+    return give_up(cat("nothing has been heard of it for ", format_duration(kRunGivesUpAfter)));
+  }
+  channel_->send(to_line(RemoteAlive{}));
+  alive_timer_ = loop_->call_at(now + kSayAliveEvery, [this] { keep_alive(); });
+}
+
+void RemoteHost::on_line(const std::string& line) {
+  if (!problem_.empty()) return;
+  heard_ = Clock::now();
+  // What a login shell prints comes before the first message, and is no part of it.
+  if (!inventory_ && !line.starts_with("{\"muster\"") && ++num_noise_ <= kMostNoise)
+    return take_error_line(line);
+  try {
+    take(remote_message_from(line));
+  } catch (const Error& error) {
+    give_up(error.message());
+  }
+}
+
+void RemoteHost::take(const RemoteMessage& message) {
+  if (const auto* const cannot = std::get_if<RemoteCannot>(&message)) {
+    refusal_ = cannot->stopped ? Refusal::stopped : Refusal::unfit;
+    return give_up(cannot->why);
+  }
+  if (std::holds_alternative<RemoteAlive>(message)) {
+    ready_ = pool_ != nullptr;
+    return;
+  }
+  if (const auto* const host = std::get_if<RemoteInventory>(&message); host != nullptr && !inventory_) {
+    if (host->version != options_.hello.version) {
+      refusal_ = Refusal::unfit;
+      return give_up(cat("expected muster ", options_.hello.version, " there, as here, got ",
+                         printable(host->version), "; install the same"));
+    }
+    inventory_ = host->inventory;
+    held_before_ = host->held;
+    inventory_->hosts[0].name = name();
+    return leave_loop();
+  }
+  if (pool_ == nullptr) return give_up("expected its inventory, got another message");
+  if (const auto* const output = std::get_if<RemoteOutput>(&message)) return on_output(*output);
+  if (const auto* const held = std::get_if<RemoteHeld>(&message)) return on_held(*held);
+  if (const auto* const memory = std::get_if<RemoteMemory>(&message)) {
+    const auto gpu = pool_->hosts()[static_cast<size_t>(host_)].find_gpu(memory->gpu);
+    return gpu ? events_.on_memory(*gpu, memory->bytes) : void();
+  }
+  if (const auto* const ended = std::get_if<RemoteEnded>(&message)) {
+    TaskEnd end = ended->end;
+    if (tasks_.erase(end.exit.exit.id) == 0)
+      return give_up(cat("expected ends of tasks that it runs, got one of ", end.exit.exit.id));
+    end.exit.exit.at = Clock::now();
+    return events_.on_end(std::move(end));
+  }
+  give_up("expected a message of a server, got another");
+}
+
+void RemoteHost::on_output(const RemoteOutput& output) {
+  const auto found = tasks_.find(output.id);
+  if (found == tasks_.end() || found->second.log_failed) return;
+  try {
+    write_all(found->second.log_fd, output.bytes);
+  } catch (const Error& error) {
+    found->second.log_failed = true;
+    events_.on_note(cat("host ", name(), ": a task's log is cut off: ", error.message()));
+  }
+}
+
+void RemoteHost::on_held(const RemoteHeld& held) {
+  const PoolHost& host = pool_->hosts()[static_cast<size_t>(host_)];
+  const auto gpu = host.find_gpu(held.gpu);
+  if (!gpu) return;
+  held_[*gpu] = cat("GPU ", host.gpus[static_cast<size_t>(*gpu)].index.value, " of ", name(), " is ",
+                    printable(held.by));
+  if (held.units == 0) held_.erase(*gpu);
+  events_.on_held(*gpu, std::min(held.units, kWholeGpu), held.by);
+}
+
+std::string RemoteHost::held() const {
+  std::vector<std::string> lines;
+  for (const auto& [gpu, line] : held_) lines.push_back(line);
+  return join(lines, ", ");
+}
+
+void RemoteHost::read_errors() {
+  char buffer[4096];
+  const ssize_t n = ::read(errors_.get(), buffer, sizeof(buffer));
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n <= 0) {
+    if (loop_ != nullptr) loop_->cancel(std::exchange(watches_errors_, 0));
+    return;
+  }
+  error_text_.append(buffer, static_cast<size_t>(n));
+  for (size_t end = error_text_.find('\n');
+       end != std::string::npos || error_text_.size() > kLongestErrorLine; end = error_text_.find('\n')) {
+    const size_t length = std::min({end, error_text_.size(), kLongestErrorLine});
+    take_error_line(error_text_.substr(0, length));
+    error_text_.erase(0, length == end ? length + 1 : length);
+  }
+}
+
+void RemoteHost::take_error_line(const std::string& line) {
+  if (trim(line).empty()) return;
+  last_error_ = std::string(trim(printable(line)));
+  if (events_.on_note) events_.on_note(cat("host ", name(), ": ", last_error_));
+}
+
+// What the command says of its end: asked when its output has ended, so it is about to.
+std::string RemoteHost::how_it_ended() {
+  const std::string program = base_name(options_.argv[0]);
+  pollfd waits = {.fd = child_.pidfd.get(), .events = POLLIN, .revents = 0};
+  ::poll(&waits, 1, static_cast<int>(kTellsItsEndWithin.count()));
+  siginfo_t info = {};
+  const int rc = ::waitid(P_PIDFD, static_cast<id_t>(child_.pidfd.get()), &info, WEXITED | WNOWAIT | WNOHANG);
+  std::string text = cat("the connection by ", program, " ended");
+  if (rc == 0 && info.si_pid == child_.pid) {
+    text = info.si_code == CLD_EXITED ? cat(program, " ended with exit code ", info.si_status)
+                                      : cat(program, " was killed by ", signal_name(info.si_status));
+  }
+  if (errors_.valid() && watches_errors_ != 0) read_errors();
+  return last_error_.empty() ? text : cat(text, " (", last_error_, ")");
+}
+
+std::string RemoteHost::how_silent(milliseconds time) const {
+  return cat("none in ", format_duration(time), last_error_.empty() ? "" : cat(" (", last_error_, ")"));
+}
+
+void RemoteHost::give_up(const std::string& why) {
+  if (!problem_.empty()) return;
+  problem_ = why.empty() ? "it is gone" : why;
+  leave_loop();
+  // The server finds the end of its input, or hears nothing more, and ends what it has.
+  ::kill(-child_.pid, SIGKILL);
+  if (events_.on_lost) events_.on_lost(problem_);
+  std::vector<int> ids;
+  for (const auto& [id, task] : tasks_) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  tasks_.clear();
+  held_.clear();
+  for (const int id : ids) {
+    TaskEnd end{.kind = TaskEnd::Kind::lost, .why_not = cat("host ", name(), " was lost")};
+    end.exit.exit = {.id = id, .exit_code = 1, .at = Clock::now()};
+    events_.on_end(std::move(end));
+  }
+}
+
+void RemoteHost::start(const StartOrder& order) {
+  if (!problem_.empty())
+    throw Error(ErrorCode::unavailable,
+                cat("host ", name(), ": expected a host that is there, got ", problem_));
+  const PoolHost& host = pool_->hosts()[static_cast<size_t>(host_)];
+  RemoteStart start{.id = order.id,
+                    .task = {.name = order.task->name,
+                             .argv = order.task->argv,
+                             .environment = order.task->environment,
+                             .directory = order.task->directory,
+                             .ranks = order.task->ranks},
+                    .attempt = order.attempt,
+                    .units = order.where->units,
+                    .memory_bytes = order.where->memory_bytes,
+                    .cpus = threads_of(*pool_, *order.where),
+                    .bound = order.where->bound,
+                    .log = order.log};
+  for (const int gpu : order.where->gpus)
+    start.gpus.push_back(host.gpus[static_cast<size_t>(gpu)].uuid.value);
+  tasks_[order.id] = {.log_fd = order.log_fd};
+  channel_->send(to_line(start));
+}
+
+void RemoteHost::end(int id, milliseconds grace) {
+  if (tasks_.contains(id)) channel_->send(to_line(RemoteEnd{.id = id, .grace = grace}));
+}
+
+void RemoteHost::signal_all(int signal) {
+  if (problem_.empty()) channel_->send(to_line(RemoteSignal{.signal = signal}));
+}
+
+void RemoteHost::close() {
+  leave_loop();
+  channel_->close_output();
+  events_ = {};
+}
+
+void RemoteHost::abandon() {
+  events_ = {};
+  tasks_.clear();
+  give_up("nobody waits for it any more");
+}
+
+bool RemoteHost::wait_for_end(milliseconds patience) {
+  if (child_.pid <= 0) return true;
+  pollfd waits = {.fd = child_.pidfd.get(), .events = POLLIN, .revents = 0};
+  if (::poll(&waits, 1, static_cast<int>(patience.count())) <= 0) return false;
+  ::waitpid(child_.pid, nullptr, 0);
+  child_.pid = -1;
+  return true;
+}
+
+std::vector<std::unique_ptr<RemoteHost>> connect_hosts(const std::vector<RemoteHostOptions>& options) {
+  EventLoop loop;
+  std::vector<std::unique_ptr<RemoteHost>> hosts;
+  hosts.reserve(options.size());
+  for (const RemoteHostOptions& each : options) {
+    hosts.push_back(std::make_unique<RemoteHost>(each));
+    hosts.back()->connect(loop);
+  }
+  const auto until = Clock::now() + kConnectWithin;
+  const auto waits = [](const auto& host) { return !host->answered(); };
+  while (std::any_of(hosts.begin(), hosts.end(), waits) && Clock::now() < until) loop.run_once(until);
+  std::vector<std::string> problems;
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    if (hosts[i]->inventory()) continue;
+    const std::string got = hosts[i]->answered() ? hosts[i]->problem() : hosts[i]->how_silent(kConnectWithin);
+    problems.push_back(cat("host ", options[i].hello.name, ": expected an answer of muster there, got ", got,
+                           options[i].advice.empty() ? "" : "; ", options[i].advice));
+  }
+  if (!problems.empty()) throw Error(ErrorCode::unavailable, join(problems, "\n"));
+  return hosts;
+}
+
+void close_hosts(const std::vector<std::unique_ptr<RemoteHost>>& hosts) {
+  for (const auto& host : hosts) {
+    if (host) host->close();
+  }
+  const Deadline deadline(kCloseWithin);
+  for (const auto& host : hosts) {
+    if (host) host->wait_for_end(deadline.left());
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,326 @@
+#include "muster/tasks/hosts/remote_message.h"
+
+#include <signal.h>
+
+#include <functional>
+#include <map>
+
+#include "muster/base/byte_text.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/device/cpu_list.h"
+#include "muster/device/inventory_json.h"
+#include "muster/device/strict_json.h"
+
+namespace muster {
+
+namespace {
+
+using WireJson = nlohmann::ordered_json;
+using std::chrono::milliseconds;
+
+constexpr const char* kKindKey = "muster";
+constexpr const char* kWhat = "a line of the connection";
+constexpr int kMostRanksOfTask = 1'000'000;
+constexpr int64_t kLongestGrace = int64_t{7} * 24 * 3'600 * 1'000;
+
+// Arguments, variables and output are bytes and perhaps no UTF-8, which JSON must be.
+WireJson wire_texts(const std::vector<std::string>& texts) {
+  WireJson json = WireJson::array();
+  for (const std::string& text : texts) json.push_back(text_of_bytes(text));
+  return json;
+}
+
+std::vector<std::string> texts_from(JsonObject& json, const char* key) {
+  std::vector<std::string> texts = json.texts_or_none(key);
+  for (std::string& text : texts) text = bytes_of_text(text, kWhat);
+  return texts;
+}
+
+WireJson wire_environment(const Environment& environment) {
+  std::vector<std::string> entries;
+  for (const auto& [name, value] : environment) entries.push_back(cat(name, "=", value));
+  return wire_texts(entries);
+}
+
+Environment environment_from(JsonObject& json, const char* key) {
+  Environment environment;
+  for (const std::string& entry : texts_from(json, key)) {
+    const size_t equals = entry.find('=');
+    if (equals == std::string::npos || equals == 0 || entry.find('\0') != std::string::npos)
+      json.fail(key, "variables as in NAME=value", cat("'", printable(entry.substr(0, kMaxShown)), "'"));
+    environment[entry.substr(0, equals)] = entry.substr(equals + 1);
+  }
+  return environment;
+}
+
+std::string bytes_at(JsonObject& json, const char* key) {
+  return bytes_of_text(json.text_or(key, ""), kWhat);
+}
+
+int number_at(JsonObject& json, const char* key, int64_t most = std::numeric_limits<int>::max()) {
+  return static_cast<int>(json.integer(key, 0, most));
+}
+
+WireJson wire_of(const RemoteAlive& /*alive*/) {
+  return {{kKindKey, "alive"}};
+}
+
+WireJson wire_of(const RemoteHello& hello) {
+  return {{kKindKey, "hello"},
+          {"version", hello.version},
+          {"name", text_of_bytes(hello.name)},
+          {"folder", text_of_bytes(hello.folder)},
+          {"environment", wire_environment(hello.environment)},
+          {"gpus", hello.gpus},
+          {"links", hello.links},
+          {"cpu_topology", hello.cpu_topology},
+          {"topology_or_nothing", hello.topology_or_nothing},
+          {"memory", hello.memory},
+          {"held", hello.held},
+          {"run_id", text_of_bytes(hello.run_id)}};
+}
+
+RemoteMessage hello_from(JsonObject& json) {
+  RemoteHello hello;
+  hello.version = json.text("version");
+  hello.name = bytes_at(json, "name");
+  hello.folder = bytes_at(json, "folder");
+  hello.environment = environment_from(json, "environment");
+  hello.gpus = json.boolean_or("gpus", true);
+  hello.links = json.boolean_or("links", false);
+  hello.cpu_topology = json.boolean_or("cpu_topology", false);
+  hello.topology_or_nothing = json.boolean_or("topology_or_nothing", false);
+  hello.memory = json.boolean_or("memory", false);
+  hello.held = json.boolean_or("held", false);
+  hello.run_id = bytes_at(json, "run_id");
+  return hello;
+}
+
+WireJson wire_of(const RemoteBegin& begin) {
+  return {{kKindKey, "begin"},
+          {"run_id", text_of_bytes(begin.run_id)},
+          {"run_dir", text_of_bytes(begin.run_dir)},
+          {"agent", text_of_bytes(begin.agent)},
+          {"earlier", wire_texts(begin.earlier)},
+          {"grace", begin.grace.count()},
+          {"lease", begin.lease},
+          {"visibility", to_string(begin.visibility)}};
+}
+
+RemoteMessage begin_from(JsonObject& json) {
+  RemoteBegin begin;
+  begin.run_id = bytes_at(json, "run_id");
+  begin.run_dir = bytes_at(json, "run_dir");
+  begin.agent = bytes_at(json, "agent");
+  begin.earlier = texts_from(json, "earlier");
+  begin.grace = milliseconds(json.integer("grace", 0, kLongestGrace));
+  begin.lease = json.boolean_or("lease", true);
+  begin.visibility = parse_visibility(json.text_or("visibility", "job"));
+  // Every process that is marked so is ended: an empty mark would be anybody's.
+  for (const std::string& agent : begin.earlier) {
+    if (agent.empty()) json.fail("earlier", "names of agents", "an empty one");
+  }
+  if (begin.agent.empty() || begin.run_dir.empty() || begin.run_dir[0] != '/')
+    json.fail("run_dir", "an agent and an absolute folder", cat("'", printable(begin.run_dir), "'"));
+  return begin;
+}
+
+WireJson wire_of(const RemoteStart& start) {
+  return {{kKindKey, "start"},
+          {"id", start.id},
+          {"name", text_of_bytes(start.task.name)},
+          {"argv", wire_texts(start.task.argv)},
+          {"environment", wire_environment(start.task.environment)},
+          {"directory", text_of_bytes(start.task.directory)},
+          {"ranks", start.task.ranks},
+          {"attempt", start.attempt},
+          {"devices", wire_texts(start.gpus)},
+          {"units", start.units},
+          {"memory_bytes", start.memory_bytes},
+          {"cpus", start.cpus},
+          {"bound", to_cpu_list(start.bound)},
+          {"log", text_of_bytes(start.log)}};
+}
+
+RemoteMessage start_from(JsonObject& json) {
+  RemoteStart start;
+  start.id = number_at(json, "id");
+  start.task.name = bytes_at(json, "name");
+  start.task.argv = texts_from(json, "argv");
+  start.task.environment = environment_from(json, "environment");
+  start.task.directory = bytes_at(json, "directory");
+  start.task.ranks = number_at(json, "ranks", kMostRanksOfTask);
+  start.attempt = number_at(json, "attempt");
+  start.gpus = texts_from(json, "devices");
+  start.units = number_at(json, "units", kWholeGpu);
+  start.memory_bytes = json.size_or("memory_bytes", 0);
+  start.cpus = number_at(json, "cpus", kMostRanksOfTask);
+  if (const std::string bound = json.text_or("bound", ""); !bound.empty())
+    start.bound = parse_cpu_list(bound);
+  start.log = bytes_at(json, "log");
+  if (start.task.argv.empty()) json.fail("argv", "a command", "none");
+  if (!start.log.ends_with(".log")) json.fail("log", "a path that ends in .log", printable(start.log));
+  return start;
+}
+
+WireJson wire_of(const RemoteEnd& end) {
+  return {{kKindKey, "end"}, {"id", end.id}, {"grace", end.grace.count()}};
+}
+
+RemoteMessage end_from(JsonObject& json) {
+  const int id = number_at(json, "id");
+  return RemoteEnd{.id = id, .grace = milliseconds(json.integer("grace", 0, kLongestGrace))};
+}
+
+WireJson wire_of(const RemoteSignal& signal) {
+  return {{kKindKey, "signal"}, {"signal", signal.signal}};
+}
+
+RemoteMessage signal_from(JsonObject& json) {
+  const int signal = number_at(json, "signal", SIGRTMAX);
+  if (signal != SIGUSR1 && signal != SIGUSR2 && signal != SIGCONT && signal != SIGTSTP)
+    json.fail("signal", "one that is passed on to tasks", cat(signal));
+  return RemoteSignal{.signal = signal};
+}
+
+WireJson held_fields(const RemoteHeld& held) {
+  return {{"gpu", text_of_bytes(held.gpu)}, {"units", held.units}, {"by", text_of_bytes(held.by)}};
+}
+
+RemoteHeld held_of(JsonObject& json) {
+  RemoteHeld held{.gpu = bytes_at(json, "gpu")};
+  held.units = number_at(json, "units");
+  held.by = bytes_at(json, "by");
+  return held;
+}
+
+WireJson wire_of(const RemoteInventory& host) {
+  WireJson held = WireJson::array();
+  for (const RemoteHeld& each : host.held) held.push_back(held_fields(each));
+  return {{kKindKey, "host"},
+          {"version", host.version},
+          {"inventory", inventory_to_json(host.inventory)},
+          {"held", held}};
+}
+
+RemoteMessage inventory_from(JsonObject& json) {
+  RemoteInventory host{.version = json.text("version"),
+                       .inventory = inventory_from_json(json.text("inventory"), "of a host")};
+  host.inventory.simulated = false;  // these are there
+  host.inventory.source = "these machines";
+  if (host.inventory.hosts.size() != 1)
+    json.fail("inventory", "one host", cat(host.inventory.hosts.size(), " hosts"));
+  for (JsonObject& each : json.objects_or_none("held")) {
+    host.held.push_back(held_of(each));
+    each.finish();
+  }
+  return host;
+}
+
+WireJson wire_of(const RemoteHeld& held) {
+  WireJson json = held_fields(held);
+  json[kKindKey] = "held";
+  return json;
+}
+
+WireJson wire_of(const RemoteMemory& memory) {
+  return {{kKindKey, "memory"}, {"gpu", text_of_bytes(memory.gpu)}, {"bytes", memory.bytes}};
+}
+
+RemoteMessage memory_from(JsonObject& json) {
+  RemoteMemory memory{.gpu = bytes_at(json, "gpu")};
+  memory.bytes = json.size_or("bytes", 0);
+  return memory;
+}
+
+RemoteMessage held_from(JsonObject& json) {
+  return held_of(json);
+}
+
+WireJson wire_of(const RemoteOutput& output) {
+  return {{kKindKey, "output"}, {"id", output.id}, {"bytes", text_of_bytes(output.bytes)}};
+}
+
+RemoteMessage output_from(JsonObject& json) {
+  const int id = number_at(json, "id");
+  return RemoteOutput{.id = id, .bytes = bytes_of_text(json.text("bytes"), kWhat)};
+}
+
+WireJson wire_of(const RemoteEnded& ended) {
+  const TaskEnd& end = ended.end;
+  const ChildExit& exit = end.exit.exit;
+  return {{kKindKey, "ended"},
+          {"id", exit.id},
+          {"refused", end.kind == TaskEnd::Kind::refused},
+          {"exit_code", exit.exit_code},
+          {"signal", exit.signal},
+          {"sent_signal", exit.sent_signal},
+          {"core_dumped", exit.core_dumped},
+          {"killed", wire_texts(end.exit.killed)},
+          {"survivors", wire_texts(end.exit.survivors)},
+          {"why_not", text_of_bytes(end.why_not)},
+          {"out_of_memory", end.out_of_memory}};
+}
+
+RemoteMessage ended_from(JsonObject& json) {
+  RemoteEnded ended;
+  TaskEnd& end = ended.end;
+  ChildExit& exit = end.exit.exit;
+  exit.id = number_at(json, "id");
+  if (json.boolean_or("refused", false)) end.kind = TaskEnd::Kind::refused;
+  exit.exit_code = number_at(json, "exit_code", 255);
+  exit.signal = number_at(json, "signal", SIGRTMAX);
+  exit.sent_signal = number_at(json, "sent_signal", SIGRTMAX);
+  exit.core_dumped = json.boolean_or("core_dumped", false);
+  end.exit.killed = texts_from(json, "killed");
+  end.exit.survivors = texts_from(json, "survivors");
+  end.why_not = bytes_at(json, "why_not");
+  end.out_of_memory = json.boolean_or("out_of_memory", false);
+  return ended;
+}
+
+WireJson wire_of(const RemoteCannot& cannot) {
+  return {{kKindKey, "cannot"}, {"why", text_of_bytes(cannot.why)}, {"stopped", cannot.stopped}};
+}
+
+RemoteMessage cannot_from(JsonObject& json) {
+  RemoteCannot cannot{.why = bytes_at(json, "why")};
+  cannot.stopped = json.boolean_or("stopped", false);
+  return cannot;
+}
+
+RemoteMessage alive_from(JsonObject& /*json*/) {
+  return RemoteAlive{};
+}
+
+using Reader = RemoteMessage (*)(JsonObject& json);
+
+const std::map<std::string, Reader>& readers_of_kinds() {
+  static const std::map<std::string, Reader> readers = {
+      {"alive", alive_from},   {"hello", hello_from},   {"begin", begin_from},    {"start", start_from},
+      {"end", end_from},       {"signal", signal_from}, {"host", inventory_from}, {"held", held_from},
+      {"memory", memory_from}, {"output", output_from}, {"ended", ended_from},    {"cannot", cannot_from}};
+  return readers;
+}
+
+}  // namespace
+
+std::string to_line(const RemoteMessage& message) {
+  const WireJson json = std::visit([](const auto& it) { return wire_of(it); }, message);
+  return json.dump(-1, ' ', false, WireJson::error_handler_t::replace) + "\n";
+}
+
+RemoteMessage remote_message_from(const std::string& line) {
+  const auto document = parse_strict_json(line, kWhat);
+  JsonObject json(document, kWhat, "");
+  const std::string kind = json.text(kKindKey);
+  const auto reader = readers_of_kinds().find(kind);
+  if (reader == readers_of_kinds().end())
+    json.fail(kKindKey, "a kind of message", cat("'", printable(kind.substr(0, kMaxShown)), "'"));
+  RemoteMessage message = reader->second(json);
+  json.finish();
+  return message;
+}
+
+}  // namespace muster

@@ -1,0 +1,116 @@
+#include "muster/tasks/hosts/retry.h"
+
+#include <algorithm>
+
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/placement/gpu_facts.h"
+
+namespace muster {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kFirstRetryPause{1'000};
+constexpr milliseconds kLongestRetryPause{60'000};
+constexpr milliseconds kRetryAnswerWithin{60'000};
+
+}  // namespace
+
+HostRetry::HostRetry(const RemoteHost& lost, const PoolHost& had)
+    : options_(lost.options()), pause_(kFirstRetryPause) {
+  for (const PoolGpu& gpu : had.gpus) gpus_.push_back(gpu.uuid.value);
+}
+
+void HostRetry::begin() {
+  if (Clock::now() - back_since_ > kLongestRetryPause) pause_ = kFirstRetryPause;
+  trying_ = true;
+  unfit_.clear();
+  pause();
+}
+
+void HostRetry::pause() {
+  next_ = Clock::now() + pause_;
+  pause_ = std::min(2 * pause_, kLongestRetryPause);
+}
+
+void HostRetry::stop() {
+  trying_ = false;
+  if (!connection_) return;
+  connection_->abandon();
+  over_.push_back(std::move(connection_));
+}
+
+HostRetry::Step HostRetry::step(EventLoop& loop) {
+  std::erase_if(over_, [](const auto& host) { return host->wait_for_end(milliseconds(0)); });
+  if (!trying_) return Step::nothing;
+  if (connection_) return look();
+  if (Clock::now() < next_) return Step::nothing;
+  connect(loop);
+  return Step::begun;
+}
+
+void HostRetry::connect(EventLoop& loop) {
+  begun_ = false;
+  give_up_ = Clock::now() + kRetryAnswerWithin;
+  try {
+    connection_ = std::make_unique<RemoteHost>(options_);
+    connection_->connect(loop);
+  } catch (const Error& error) {
+    fail(false, error.message());
+  }
+}
+
+HostRetry::Step HostRetry::look() {
+  if (const std::string& problem = connection_->problem(); !problem.empty())
+    return fail(connection_->refusal() != RemoteHost::Refusal::none, problem);
+  if (begun_) return connection_->ready() ? Step::ready : Step::nothing;
+  if (!connection_->inventory()) {
+    if (Clock::now() < give_up_) return Step::nothing;
+    return fail(false, cat("no answer in ", format_duration(kRetryAnswerWithin)));
+  }
+  if (const std::string missing = what_is_missing(); !missing.empty()) return fail(true, missing);
+  begun_ = true;
+  return Step::answered;
+}
+
+HostRetry::Step HostRetry::fail(bool unfit, std::string why) {
+  log(LogLevel::debug, cat("host ", options_.hello.name, " is not back: ", why));
+  if (connection_) {
+    connection_->abandon();
+    over_.push_back(std::move(connection_));
+  }
+  pause();
+  if (!unfit || why == unfit_) return Step::nothing;
+  unfit_ = std::move(why);
+  return Step::unfit;
+}
+
+// What the run counts on and is not there.
+std::string HostRetry::what_is_missing() const {
+  const Host& host = connection_->inventory()->hosts[0];
+  std::vector<std::string> there;
+  for (const UsableGpu& gpu : usable_gpus(host).gpus) there.push_back(uuid_of(host, gpu).value);
+  for (const std::string& gpu : gpus_) {
+    if (std::find(there.begin(), there.end(), gpu) == there.end())
+      return cat("expected GPU ", gpu, " there, as before, got ",
+                 there.empty() ? std::string("none") : join(there, ", "));
+  }
+  return {};
+}
+
+std::unique_ptr<RemoteHost> HostRetry::exchange(std::unique_ptr<RemoteHost> lost) {
+  over_.push_back(std::move(lost));
+  trying_ = false;
+  back_since_ = Clock::now();
+  return std::move(connection_);
+}
+
+bool HostRetry::owns(pid_t pid) const {
+  const auto is_its = [pid](const auto& host) { return host->pid() == pid; };
+  return (connection_ && is_its(connection_)) || std::any_of(over_.begin(), over_.end(), is_its);
+}
+
+}  // namespace muster

@@ -1,0 +1,26 @@
+#include "muster/tasks/hosts/seen_host.h"
+
+#include <algorithm>
+
+#include "muster/placement/usable_gpus.h"
+
+namespace muster {
+
+Host seen_host(Host host, const VisibilityMasks& masks) {
+  const UsableGpus usable = usable_gpus(host, masks);
+  for (size_t g = 0; g < host.gpus.size(); ++g) {
+    Gpu& gpu = host.gpus[g];
+    std::vector<MigInstance> seen;
+    bool any = false;
+    for (const UsableGpu& it : usable.gpus) {
+      if (it.position != g) continue;
+      any = true;
+      if (it.mig >= 0) seen.push_back(gpu.mig[static_cast<size_t>(it.mig)]);
+    }
+    if (!any && gpu.health == kHealthy) gpu.health = "hidden from muster by its environment";
+    if (any && gpu.mig_enabled) gpu.mig = std::move(seen);
+  }
+  return host;
+}
+
+}  // namespace muster

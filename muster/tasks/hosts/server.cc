@@ -1,0 +1,389 @@
+#include "muster/tasks/hosts/server.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/base/version.h"
+#include "muster/device/probe.h"
+#include "muster/launch/job_registry.h"
+#include "muster/tasks/hosts/left_over.h"
+#include "muster/tasks/hosts/line_channel.h"
+#include "muster/tasks/hosts/local_host.h"
+#include "muster/tasks/hosts/remote_message.h"
+#include "muster/tasks/hosts/seen_host.h"
+#include "muster/tasks/hosts/task_log.h"
+
+namespace muster {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kServerTick{500};
+constexpr std::chrono::seconds kBeginWithin{300};  // the run reads its tasks and its journal meanwhile
+constexpr std::chrono::seconds kLastWordWithin{5};
+constexpr size_t kMostQueued = size_t{1} << 20;      // then tasks wait with what they print, as at any pipe
+constexpr size_t kMostLastOutput = size_t{4} << 20;  // of one task that has ended, while others still write
+
+// What srun tells its own tasks: those of the run are none.
+constexpr const char* kStepVariables[] = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID"};
+
+void leave_srun_step() {
+  for (const char* const name : kStepVariables) ::unsetenv(name);
+  for (const auto& [name, value] : own_environment()) {
+    if (name.starts_with("SLURM_STEP")) ::unsetenv(name.c_str());
+  }
+}
+
+class TaskServer {
+ public:
+  TaskServer(Fd in, Fd out) : channel_(std::move(in), std::move(out), kLongestRemoteLine) {}
+
+  int run() {
+    try {
+      serve();
+    } catch (const std::exception& error) {
+      fail(error.what());
+    }
+    over_ = true;  // whatever is still heard while all is ended
+    streams_.clear();
+    channel_.detach();
+    local_.reset();  // ends all that is left
+    if (!last_word_.empty()) say_last_word();
+    return last_word_.empty() ? 0 : 1;
+  }
+
+ private:
+  void serve() {
+    wait_for_begin();
+    if (!over_) begin();
+    while (!over_) {
+      for (const TaskEnd& end : local_->wait(Clock::now() + kServerTick)) on_end(end);
+      if (local_) look_around();
+    }
+  }
+
+  struct Stream {  // of a task: its standard output and error
+    Fd reading;
+    EventLoop::Handle watch = 0;
+  };
+
+  void attach(EventLoop& loop) {
+    channel_.attach(loop, {.line = [this](const std::string& line) { on_line(line); },
+                           .end =
+                               [this](const std::string& why) {
+                                 if (!why.empty()) fail(why);
+                                 over_ = true;
+                               },
+                           .drained = [this] { resume_streams(); }});
+  }
+
+  // Tells what there is, and waits until it is asked for anything.
+  void wait_for_begin() {
+    EventLoop loop;
+    attach(loop);
+    const auto until = Clock::now() + kBeginWithin;
+    while (!over_ && !begin_) {
+      loop.run_once(until);
+      if (Clock::now() >= until && !begin_) fail(cat("no run began within ", format_duration(kBeginWithin)));
+    }
+    channel_.detach();
+  }
+
+  void on_line(const std::string& line) {
+    if (over_) return;
+    heard_ = Clock::now();
+    try {
+      std::visit([this](const auto& message) { take(message); }, remote_message_from(line));
+    } catch (const Error& error) {
+      fail(error.message());
+    }
+  }
+
+  void take(const RemoteAlive& /*alive*/) {}
+
+  void take(const RemoteHello& hello) {
+    if (hello_) return fail("expected one hello, got another");
+    if (hello.version != version())
+      return fail(cat("expected muster ", hello.version, " there, as where the run is, got ", version(),
+                      "; install the same, or name another with --remote-muster"));
+    hello_ = hello;
+    leave_srun_step();
+    for (const auto& [name, value] : hello.environment) ::setenv(name.c_str(), value.c_str(), 1);
+    if (!hello.folder.empty() && ::chdir(hello.folder.c_str()) != 0)
+      return fail(cat("expected the folder '", hello.folder,
+                      "', where the run was started, to be there too (", std::strerror(errno),
+                      "); share it between the hosts, or start the run from one that they all have"));
+    Inventory inventory = probe_for(hello);
+    inventory.hosts[0] = seen_host(std::move(inventory.hosts[0]), inherited_masks());
+    pool_ = std::make_unique<Pool>(inventory, PoolOptions{.numa_binding = NumaBinding::none});
+    channel_.send(to_line(
+        RemoteInventory{.version = version(), .inventory = std::move(inventory), .held = held_now(hello)}));
+  }
+
+  // What other jobs hold, for a run that may only want to know.
+  std::vector<RemoteHeld> held_now(const RemoteHello& hello) const {
+    std::vector<RemoteHeld> held;
+    ForeignLeases leases(*pool_, 0, hello.run_id, hello.held, [&](int gpu, int units, const std::string& by) {
+      if (units > 0) held.push_back({gpu_at(gpu).uuid.value, units, by});
+    });
+    leases.look();
+    return held;
+  }
+
+  void take(const RemoteBegin& begin) {
+    if (!hello_ || begin_) return fail("expected hello, then begin once, got begin");
+    begin_ = begin;
+    channel_.detach();  // another loop takes it on
+  }
+
+  void begin() {
+    try {
+      std::filesystem::create_directories(begin_->run_dir);
+      end_left_over(begin_->run_dir, begin_->earlier);
+      local_ = std::make_unique<LocalHost>(
+          *pool_,
+          LocalHostOptions{
+              .facts = {.run_dir = begin_->run_dir,
+                        .agent = begin_->agent,
+                        .launcher = std::filesystem::read_symlink("/proc/self/exe").string(),
+                        .environment = own_environment(),
+                        .grace = begin_->grace,
+                        .lease = begin_->lease,
+                        .visibility = begin_->visibility},
+              .run_id = begin_->run_id,
+              .on_held = [this](int gpu, int units, const std::string& by) { tell_held(gpu, units, by); },
+              .on_memory = [this](int gpu, uint64_t bytes) { tell_memory(gpu, bytes); }});
+    } catch (const std::exception& error) {
+      return fail(error.what());
+    }
+    registration_ = std::make_unique<JobRegistration>(JobNote{.id = begin_->run_id,
+                                                              .pid = ::getpid(),
+                                                              .program = "tasks of a run on another host",
+                                                              .run_dir = begin_->run_dir,
+                                                              .since_seconds = std::time(nullptr)});
+    attach(local_->loop());
+    local_->look();
+    heard_ = ticked_ = Clock::now();
+    keep_alive();  // the first says that it is ready, and what is held has been told
+  }
+
+  void take(const RemoteStart& start) {
+    if (!local_ || streams_.contains(start.id))
+      return fail(cat("expected a new task, got number ", start.id));
+    if (stopping_) return;
+    try {
+      start_task(start);
+    } catch (const Error& error) {
+      local_->forget(start.id);
+      if (const auto found = streams_.find(start.id); found != streams_.end()) {
+        local_->loop().cancel(found->second.watch);
+        streams_.erase(found);
+      }
+      channel_.send(to_line(RemoteEnded{.end = end_without_start(start.id, error)}));
+    }
+  }
+
+  void start_task(const RemoteStart& start) {
+    const Allocation where = allocation_of(start);
+    StartOrder order{
+        .id = start.id, .task = &start.task, .attempt = start.attempt, .where = &where, .log = start.log};
+    if (!local_->reserve(order)) {
+      TaskEnd refused{.kind = TaskEnd::Kind::refused, .why_not = "another job was faster to take its GPU"};
+      refused.exit.exit.id = start.id;
+      channel_.send(to_line(RemoteEnded{.end = refused}));
+      return;
+    }
+    make_task_folder(start.log.substr(0, start.log.rfind('/')));
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("cannot make a pipe", errno);
+    Stream& stream = streams_[start.id];
+    stream.reading = Fd(ends[0]);
+    const Fd writing(ends[1]);
+    ::fcntl(stream.reading.get(), F_SETFL, O_NONBLOCK);
+    order.log_fd = writing.get();
+    if (channel_.queued() <= kMostQueued) watch(start.id, stream);
+    local_->start(order);
+  }
+
+  Allocation allocation_of(const RemoteStart& start) const {
+    Allocation where{.units = start.units,
+                     .memory_bytes = start.memory_bytes,
+                     .cpus = start.cpus,
+                     .own_cpus = {},
+                     .bound = start.bound};
+    for (const std::string& uuid : start.gpus) {
+      const auto gpu = pool_->hosts()[0].find_gpu(uuid);
+      if (!gpu)
+        throw Error(ErrorCode::invalid_argument,
+                    cat("host ", hello_->name, ": expected GPUs that it has, got ", printable(uuid)));
+      where.gpus.push_back(*gpu);
+    }
+    return where;
+  }
+
+  void take(const RemoteEnd& end) {
+    if (local_) local_->end(end.id, end.grace);
+  }
+
+  // A run that is stopped by its terminal says nothing more until it goes on.
+  void take(const RemoteSignal& signal) {
+    if (!local_) return fail("expected begin, got a signal");
+    if (signal.signal == SIGTSTP) run_stopped_ = true;
+    if (signal.signal == SIGCONT) run_stopped_ = false;
+    local_->signal_all(signal.signal);
+  }
+
+  template <class Other>
+  void take(const Other& /*message*/) {
+    fail("expected a message of a run, got another");
+  }
+
+  // Each time that it is looked at: the run drops what it hears of a GPU that a task has.
+  void tell_memory(int gpu, uint64_t bytes) {
+    channel_.send(to_line(RemoteMemory{.gpu = gpu_at(gpu).uuid.value, .bytes = bytes}));
+  }
+
+  void tell_held(int gpu, int units, const std::string& by) {
+    if (units == 0 ? !told_.contains(gpu) : told_[gpu] == units) return;
+    if (units == 0) {
+      told_.erase(gpu);
+    } else {
+      told_[gpu] = units;
+    }
+    channel_.send(to_line(RemoteHeld{.gpu = gpu_at(gpu).uuid.value, .units = units, .by = by}));
+  }
+
+  const PoolGpu& gpu_at(int gpu) const { return pool_->hosts()[0].gpus[static_cast<size_t>(gpu)]; }
+
+  void watch(int id, Stream& stream) {
+    stream.watch = local_->loop().watch_readable(stream.reading.get(), [this, id] { read_stream(id); });
+  }
+
+  // False when nothing is there, or nothing will come any more.
+  bool pass_on_some(int id, Stream& stream) {
+    std::string bytes(kOutputPieceBytes, '\0');
+    const ssize_t n = ::read(stream.reading.get(), bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) return true;
+    if (n <= 0) {
+      if (n == 0) local_->loop().cancel(std::exchange(stream.watch, 0));
+      return false;
+    }
+    bytes.resize(static_cast<size_t>(n));
+    channel_.send(to_line(RemoteOutput{.id = id, .bytes = std::move(bytes)}));
+    return true;
+  }
+
+  void read_stream(int id) {
+    pass_on_some(id, streams_.at(id));
+    if (channel_.queued() <= kMostQueued) return;
+    for (auto& [other, stream] : streams_) local_->loop().cancel(std::exchange(stream.watch, 0));
+  }
+
+  void resume_streams() {
+    if (!local_) return;
+    for (auto& [id, stream] : streams_) {
+      if (stream.watch == 0) watch(id, stream);
+    }
+  }
+
+  void on_end(const TaskEnd& end) {
+    const int id = end.exit.exit.id;
+    Stream& stream = streams_.at(id);
+    for (size_t passed = 0; passed < kMostLastOutput && pass_on_some(id, stream);
+         passed += kOutputPieceBytes) {
+    }
+    local_->loop().cancel(stream.watch);
+    streams_.erase(id);
+    // While it is stopped, only what went well is an end: the rest is to be tried elsewhere.
+    if (!stopping_ || !end.exit.exit.failed()) channel_.send(to_line(RemoteEnded{.end = end}));
+  }
+
+  void look_around() {
+    local_->look();
+    if (hello_->memory) local_->look_at_memory();
+    while (const auto signal = local_->take_signal()) {
+      if (std::exchange(stopping_, true)) return fail("it was stopped there, twice");
+      last_word_ = cat("it was stopped there by ", signal_name(*signal));
+      for (const auto& [id, stream] : streams_) local_->end(id, begin_->grace);
+    }
+    if (stopping_ && streams_.empty()) over_ = true;
+  }
+
+  void keep_alive() {
+    if (over_) return;
+    const auto now = Clock::now();
+    if (now - std::exchange(ticked_, now) > 3 * kSayAliveEvery || run_stopped_) heard_ = now;
+    if (now - heard_ > kServerGivesUpAfter)
+      return fail(cat("nothing was heard of the run for ", format_duration(kServerGivesUpAfter)));
+    channel_.send(to_line(RemoteAlive{}));
+    local_->loop().call_at(now + kSayAliveEvery, [this] { keep_alive(); });
+  }
+
+  void fail(const std::string& why) {
+    if (over_) return;
+    over_ = true;
+    last_word_ = why;
+  }
+
+  void say_last_word() {
+    EventLoop loop;
+    channel_.attach(loop,
+                    {.line = [](const std::string& /*line*/) {}, .end = [](const std::string& /*why*/) {}});
+    channel_.send(to_line(RemoteCannot{.why = last_word_, .stopped = stopping_}));
+    const auto until = Clock::now() + kLastWordWithin;
+    while (channel_.queued() > 0 && Clock::now() < until) loop.run_once(until);
+    channel_.detach();
+  }
+
+  LineChannel channel_;
+  std::optional<RemoteHello> hello_;
+  std::optional<RemoteBegin> begin_;
+  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<JobRegistration> registration_;
+  std::unique_ptr<LocalHost> local_;
+  std::map<int, Stream> streams_;  // of every task that runs
+  std::map<int, int> told_;        // units that others hold, by GPU
+  Clock::time_point heard_ = Clock::now();
+  Clock::time_point ticked_ = Clock::now();
+  bool run_stopped_ = false;
+  bool stopping_ = false;
+  bool over_ = false;
+  std::string last_word_;
+};
+
+}  // namespace
+
+Inventory probe_for(const RemoteHello& hello) {
+  ProbeOptions probe{.gpus = hello.gpus,
+                     .detail = GpuDetail::full,
+                     .links = hello.links,
+                     .cpu_topology = hello.cpu_topology};
+  try {
+    return probe_this_machine(probe);
+  } catch (const Error& error) {
+    if (!probe.cpu_topology || hello.topology_or_nothing || error.code() != ErrorCode::unavailable) throw;
+    log(LogLevel::debug, cat(error.message(), "; tasks are not bound to CPUs"));
+    probe.cpu_topology = false;
+    return probe_this_machine(probe);
+  }
+}
+
+int serve_tasks(Fd in, Fd out) {
+  return TaskServer(std::move(in), std::move(out)).run();
+}
+
+}  // namespace muster

@@ -1,0 +1,76 @@
+#include "muster/tasks/hosts/task_log.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/tasks/hosts/last_json_line.h"
+
+namespace muster {
+
+namespace {
+
+constexpr off_t kLogTail = off_t{64} << 10;
+
+std::string tail_of(int fd) {
+  struct stat info = {};
+  if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0) return {};
+  const off_t from = std::max<off_t>(0, info.st_size - kLogTail);
+  std::string text(static_cast<size_t>(info.st_size - from), '\0');
+  const ssize_t n = ::pread(fd, text.data(), text.size(), from);
+  text.resize(static_cast<size_t>(std::max<ssize_t>(0, n)));
+  return text;
+}
+
+}  // namespace
+
+std::string task_folder_of(const std::string& run_dir, const std::string& task, size_t place) {
+  std::string name = task;
+  std::replace(name.begin(), name.end(), '/', '_');
+  // Names that would be the same folder, or none, are told apart by their place.
+  if (name != task || name.empty() || name.starts_with('.') || name.size() > 200)
+    name = cat(name.substr(0, 200), "~", place);
+  if (name.starts_with('.')) name.insert(0, "_");
+  return cat(run_dir, "/logs/", name);
+}
+
+void make_task_folder(const std::string& folder) {
+  if (::mkdir(folder.c_str(), 0755) == 0) return;
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail_errno(cat("cannot create '", folder, "'"), error.value());
+}
+
+Fd open_task_log(const std::string& path) {
+  constexpr int kFlags = O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC;
+  make_task_folder(path.substr(0, path.rfind('/')));
+  Fd file(::open(path.c_str(), kFlags, 0644));
+  if (!file.valid()) fail_errno(cat("cannot create log '", path, "'"), errno);
+  return file;
+}
+
+std::vector<std::string> last_lines_of_log(int fd, size_t count) {
+  std::vector<std::string> lines = split(trim(tail_of(fd)), '\n');
+  if (lines.size() == 1 && lines[0].empty()) return {};
+  if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
+  return lines;
+}
+
+std::string result_in_log(int fd, const std::string& path) {
+  struct stat info = {};
+  // Of a trivial task it is quick to know that there is none.
+  if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_size == 0) return {};
+  try {
+    return last_json_line(path);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,295 @@
+#include "muster/tasks/journal/journal.h"
+
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "muster/base/blocked_signals.h"
+#include "muster/base/strings.h"
+#include "muster/tasks/journal/line.h"
+
+namespace muster {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Between two calls of fdatasync, so that records gather; below the 20 ms after which all are on the
+// disk.
+constexpr std::chrono::milliseconds kGatherFor{12};
+
+// A run that was killed while it started a process leaves the lock to that one, for the moment until it is
+// gone too.
+constexpr std::chrono::milliseconds kLockPatience{1'000};
+
+const char* to_text(AttemptEnd how) {
+  switch (how) {
+    case AttemptEnd::done:
+      return "done";
+    case AttemptEnd::failed:
+      return "failed";
+    case AttemptEnd::again:
+      return "again";
+    case AttemptEnd::interrupted:
+      return "interrupted";
+    case AttemptEnd::refused:
+      return "refused";
+  }
+  return "?";
+}
+
+void sync_path(const std::string& path, int flags) {
+  const Fd file(::open(path.c_str(), flags | O_CLOEXEC));
+  if (!file.valid() || ::fsync(file.get()) != 0)
+    fail_errno(cat("journal: cannot bring '", path, "' to the disk"), errno);
+}
+
+// False when another has it for longer than a run that has just been killed would.
+bool lock_file(const Fd& file, const std::string& path) {
+  const Deadline deadline(kLockPatience);
+  for (;;) {
+    struct flock lock = {};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    if (::fcntl(file.get(), F_OFD_SETLK, &lock) == 0) return true;
+    if (errno != EAGAIN && errno != EACCES) fail_errno(cat("journal: cannot lock '", path, "'"), errno);
+    if (deadline.passed()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+std::string to_text(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);  // names and paths need not be UTF-8
+}
+
+}  // namespace
+
+std::string hash_of(const std::string& bytes) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned size = 0;
+  if (EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr) != 1)
+    throw Error(ErrorCode::internal, "journal: OpenSSL has no SHA-256");
+  std::string text;
+  for (unsigned i = 0; i < size; ++i) {
+    text += "0123456789abcdef"[digest[i] >> 4];
+    text += "0123456789abcdef"[digest[i] & 15];
+  }
+  return text;
+}
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string journal_path(const std::string& run_dir) {
+  return run_dir + "/journal";
+}
+
+bool is_in_use(const std::string& run_dir) {
+  const Fd file(::open(journal_path(run_dir).c_str(), O_RDONLY | O_CLOEXEC));
+  struct flock lock = {};
+  lock.l_type = F_RDLCK;
+  lock.l_whence = SEEK_SET;
+  return file.valid() && ::fcntl(file.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+std::string journal_line(const std::string& json) {
+  return cat(hash_of(json).substr(0, kJournalSumChars), " ", json, "\n");
+}
+
+Journal::Journal(const std::string& run_dir)
+    : path_(journal_path(run_dir)),
+      file_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)),
+      notice_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!file_.valid()) fail_errno(cat("journal: cannot open '", path_, "'"), errno);
+  if (!notice_.valid()) fail_errno("journal: cannot make an eventfd", errno);
+  if (lock_file(file_, path_)) return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("journal: expected nobody to use '", run_dir,
+                  "', got another run that goes on there; see `muster ps`, or give another --run-dir"));
+}
+
+Journal::~Journal() {
+  if (!syncer_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  written_more_.notify_all();
+  hurried_.notify_all();
+  syncer_.join();
+}
+
+void Journal::begin_at(uint64_t bytes, const std::string& last_sum) {
+  bytes_ = bytes;
+  last_sum_ = last_sum;
+  if (::ftruncate(file_.get(), static_cast<off_t>(bytes)) != 0 ||
+      ::lseek(file_.get(), static_cast<off_t>(bytes), SEEK_SET) < 0)
+    fail_errno(cat("journal: cannot cut '", path_, "'"), errno);
+  sync_path(path_.substr(0, path_.rfind('/')), O_RDONLY | O_DIRECTORY);  // its name
+  const BlockedSignals blocked;                                          // they are the main thread's affair
+  syncer_ = std::thread([this] { keep_syncing(); });
+}
+
+uint64_t Journal::append(std::string json) {
+  if (!last_sum_.empty()) {
+    json.pop_back();
+    json += cat(",\"", kJournalAfter, "\":\"", last_sum_, "\"}");
+  }
+  const std::string line = journal_line(json);
+  last_sum_.assign(line, 0, kJournalSumChars);
+  buffer_ += line;
+  return ++appended_;
+}
+
+uint64_t Journal::head(const JournalHead& head, size_t num_tasks) {
+  return append(to_text(Json{{"e", "run"},
+                             {"schema", kJournalSchema},
+                             {"run", head.run_id},
+                             {"tasks_hash", head.tasks_hash},
+                             {"num_tasks", num_tasks},
+                             {"agent", head.agent},
+                             {"time", wall_seconds()}}));
+}
+
+uint64_t Journal::resume(const std::string& agent, double at) {
+  return append(to_text(Json{{"e", "resume"}, {"agent", agent}, {"at", at}, {"time", wall_seconds()}}));
+}
+
+uint64_t Journal::agent(const std::string& agent, double at) {
+  return append(to_text(Json{{"e", "agent"}, {"agent", agent}, {"at", at}}));
+}
+
+uint64_t Journal::start(const std::string& task, const TaskAttempt& attempt, const TakenShare& share) {
+  Json json = {{"e", "start"},
+               {"task", task},
+               {"attempt", attempt.attempt},
+               {"at", attempt.began},
+               {"host", attempt.host}};
+  if (!attempt.devices.empty()) {
+    json["devices"] = attempt.devices;
+    json["gpus"] = attempt.gpu_indices;
+    json["fraction"] = attempt.gpu_fraction;
+    json["memory"] = share.memory_bytes;
+  }
+  json["num_cpus"] = share.cpus;
+  if (!attempt.cpus.empty()) json["cpus"] = attempt.cpus;
+  json["log"] = attempt.log;
+  return append(to_text(json));
+}
+
+uint64_t Journal::end(const std::string& task, const TaskAttempt& attempt, AttemptEnd how,
+                      const std::string& reason, const std::string& last_json) {
+  Json json = {{"e", "end"},
+               {"task", task},
+               {"attempt", attempt.attempt},
+               {"at", attempt.ended.value_or(0)},
+               {"how", to_text(how)}};
+  if (attempt.lost) {
+    json["lost"] = true;
+  } else if (attempt.signal != 0) {
+    json["signal"] = attempt.signal;
+  } else {
+    json["code"] = attempt.exit_code;
+  }
+  if (attempt.timed_out) json["timed_out"] = true;
+  if (!reason.empty()) json["reason"] = reason;
+  if (!last_json.empty()) json["json"] = last_json;
+  return append(to_text(json));
+}
+
+uint64_t Journal::skip(const std::string& task, const std::string& reason, double at) {
+  return append(to_text(Json{{"e", "skip"}, {"task", task}, {"reason", reason}, {"at", at}}));
+}
+
+uint64_t Journal::finish(const std::string& why, double at) {
+  return append(to_text(Json{{"e", "finish"}, {"why", why}, {"at", at}}));
+}
+
+void Journal::write() {
+  if (buffer_.empty()) return;
+  for (size_t done = 0; done < buffer_.size();) {
+    const ssize_t n = ::write(file_.get(), buffer_.data() + done, buffer_.size() - done);
+    if (n > 0) {
+      done += static_cast<size_t>(n);
+    } else if (errno != EINTR) {
+      const int why = errno;
+      // A record is there whole or not at all; what cannot be cut off now, the next reader cuts off.
+      const auto end = static_cast<off_t>(bytes_);
+      if (::ftruncate(file_.get(), end) == 0) ::lseek(file_.get(), end, SEEK_SET);
+      fail_errno(cat("journal: cannot write '", path_, "'"), why);
+    }
+  }
+  bytes_ += buffer_.size();
+  buffer_.clear();
+  bool wake = false;
+  {
+    const std::lock_guard lock(mutex_);
+    written_ = appended_;
+    wake = std::exchange(syncer_sleeps_, false);
+  }
+  if (wake) written_more_.notify_one();
+}
+
+void Journal::hurry() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (hurry_) return;
+    hurry_ = true;
+  }
+  hurried_.notify_one();
+}
+
+void Journal::keep_syncing() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    syncer_sleeps_ = true;
+    written_more_.wait(lock, [&] { return ending_ || written_ > synced_; });
+    syncer_sleeps_ = false;
+    if (written_ == synced_) return;  // only at the end
+    const uint64_t until = written_;
+    hurry_ = false;
+    lock.unlock();
+    const auto started = Clock::now();
+    const int failed = ::fdatasync(file_.get()) == 0 ? 0 : errno;
+    lock.lock();
+    sync_errno_ = failed;
+    if (failed == 0) synced_ = until;
+    synced_more_.notify_all();
+    const uint64_t one = 1;
+    (void)!::write(notice_.get(), &one, sizeof(one));  // fails only when it is readable already
+    if (failed != 0) return;
+    hurried_.wait_until(lock, started + kGatherFor, [&] { return ending_ || hurry_; });
+  }
+}
+
+void Journal::throw_if_failed() {
+  if (sync_errno_ != 0) fail_errno(cat("journal: cannot bring '", path_, "' to the disk"), sync_errno_);
+}
+
+uint64_t Journal::on_disk() {
+  const std::lock_guard lock(mutex_);
+  throw_if_failed();
+  return synced_;
+}
+
+void Journal::take_notice() {
+  uint64_t count = 0;
+  (void)!::read(notice_.get(), &count, sizeof(count));  // fails only when there is none
+}
+
+void Journal::sync() {
+  write();
+  hurry();
+  std::unique_lock lock(mutex_);
+  synced_more_.wait(lock, [&] { return synced_ == written_ || sync_errno_ != 0; });
+  throw_if_failed();
+}
+
+}  // namespace muster

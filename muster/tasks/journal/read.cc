@@ -1,0 +1,190 @@
+#include "muster/tasks/journal/read.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <unordered_map>
+
+#include "muster/base/strings.h"
+#include "muster/tasks/journal/line.h"
+
+namespace muster {
+
+namespace {
+
+using ReadJson = nlohmann::json;
+
+// Folds records into what is known of each task.
+class JournalFold {
+ public:
+  JournalFold(const std::vector<Task>& tasks, JournalState& state) : tasks_(tasks), state_(state) {
+    for (size_t i = 0; i < tasks.size(); ++i) places_.emplace(tasks[i].name, i);
+  }
+
+  // Throws: nlohmann's exceptions, std::out_of_range and Error when the record makes no sense here.
+  void take(const ReadJson& record) {
+    const std::string kind = record.at("e");
+    if (kind == "resume") end_lost_attempts(state_);
+    state_.seconds = std::max(state_.seconds, record.value("at", 0.0));
+    if (kind == "run" || kind == "resume") begin_run(record);
+    if (kind == "run") return take_head(record);
+    if (kind == "resume" || kind == "agent") return state_.agents.push_back(record.at("agent"));
+    if (kind == "finish") return;
+    const size_t task = places_.at(record.at("task"));
+    if (kind == "start") return take_start(record, task);
+    if (kind == "end") return take_end(record, task);
+    if (kind != "skip") throw Error(ErrorCode::failed_precondition, cat("a record of kind ", kind));
+    state_.results[task].state = TaskState::skipped;
+    state_.results[task].reason = record.at("reason");
+  }
+
+ private:
+  void begin_run(const ReadJson& record) {
+    state_.began = record.value("at", 0.0);
+    state_.began_wall = record.value("time", 0.0);
+    state_.failures.assign(tasks_.size(), {});
+  }
+
+  void take_head(const ReadJson& record) {
+    if (record.at("schema") != kJournalSchema || record.at("num_tasks") != tasks_.size())
+      throw Error(ErrorCode::failed_precondition, "the journal of other tasks");
+    state_.head = {record.at("run"), record.at("tasks_hash"), record.at("agent")};
+    state_.agents = {state_.head.agent};
+  }
+
+  void take_start(const ReadJson& record, size_t task) {
+    TaskResult& result = state_.results[task];
+    TaskAttempt attempt{.attempt = record.at("attempt"), .host = record.at("host")};
+    attempt.devices = record.value("devices", std::vector<std::string>());
+    attempt.gpu_indices = record.value("gpus", std::vector<int>());
+    attempt.gpu_fraction = record.value("fraction", 1.0);
+    attempt.cpus = record.value("cpus", std::vector<int>());
+    attempt.began = record.at("at");
+    attempt.log = record.at("log");
+    result.state = TaskState::running;
+    result.reason.clear();
+    result.attempts.push_back(std::move(attempt));
+    state_.taken[task] = {record.value("memory", uint64_t{0}), record.value("num_cpus", 0)};
+  }
+
+  void take_end(const ReadJson& record, size_t task) {
+    TaskResult& result = state_.results[task];
+    TaskAttempt& attempt = result.attempts.at(result.attempts.size() - 1);
+    if (attempt.attempt != record.at("attempt"))
+      throw Error(ErrorCode::failed_precondition, "the end of another attempt than the last");
+    const std::string how = record.at("how");
+    if (how == "refused") {  // it never began: what came of the attempt before it stands
+      result.attempts.pop_back();
+      result.state = TaskState::waiting;
+      result.reason = record.value("reason", "");
+      return;
+    }
+    attempt.ended = record.at("at").get<double>();
+    if (how == "again" || how == "failed") {
+      ++state_.failures[task].count;
+      state_.failures[task].last = *attempt.ended;
+    }
+    attempt.exit_code = record.value("code", 0);
+    attempt.signal = record.value("signal", 0);
+    attempt.lost = record.value("lost", false);
+    attempt.timed_out = record.value("timed_out", false);
+    result.reason = record.value("reason", "");
+    result.last_json = record.value("json", "");
+    result.state = how == "done" ? TaskState::done : how == "failed" ? TaskState::failed : TaskState::waiting;
+  }
+
+  const std::vector<Task>& tasks_;
+  JournalState& state_;
+  std::unordered_map<std::string, size_t> places_;
+};
+
+// The JSON of a line (without its end) whose sum is right.
+std::optional<ReadJson> whole_record(std::string_view line) {
+  if (line.size() < kJournalSumChars + 2) return std::nullopt;
+  const std::string json(line.substr(kJournalSumChars + 1));
+  const std::string whole = journal_line(json);
+  if (line != std::string_view(whole).substr(0, whole.size() - 1)) return std::nullopt;
+  ReadJson record = ReadJson::parse(json, nullptr, false);
+  if (!record.is_object()) return std::nullopt;
+  return record;
+}
+
+// What is wrong with the record's place; empty: nothing. Journals of before records had the sum of the one
+// before them begin without.
+std::string misplaced(const ReadJson& record, const std::string& last_sum, bool& chained) {
+  const std::string after = record.value(kJournalAfter, "");
+  const bool follows = after.empty() ? !chained : after == last_sum;
+  chained |= !after.empty();
+  if (follows) return {};
+  return last_sum.empty()
+             ? "one that does not begin a journal: those before it are gone"
+             : "one that does not follow the line before it: one between them is gone, or changed";
+}
+
+[[noreturn]] void fail_at(const std::string& path, size_t number, const std::string& got) {
+  throw Error(ErrorCode::failed_precondition,
+              cat("journal: expected whole records, got ", got, " (", path, ", line ", number,
+                  "); restore the file, or begin anew with another --run-dir"));
+}
+
+}  // namespace
+
+JournalState blank_state(size_t num_tasks) {
+  return {.results = std::vector<TaskResult>(num_tasks),
+          .taken = std::vector<TakenShare>(num_tasks),
+          .failures = std::vector<TaskFailures>(num_tasks)};
+}
+
+void end_lost_attempts(JournalState& state) {
+  for (TaskResult& result : state.results) {
+    if (result.state != TaskState::running) continue;
+    result.state = TaskState::waiting;
+    TaskAttempt& attempt = result.attempts.back();
+    attempt.ended = std::max(attempt.began, state.seconds);
+    attempt.lost = true;
+  }
+}
+
+double present_of(const JournalState& state, double wall) {
+  if (state.began_wall <= 0) return state.seconds;
+  return std::max(state.seconds, state.began + wall - state.began_wall);
+}
+
+JournalState read_journal(const std::string& run_dir, const std::vector<Task>& tasks) {
+  const std::string path = journal_path(run_dir);
+  const std::string bytes = read_file(path);
+  JournalState state = blank_state(tasks.size());
+  JournalFold fold(tasks, state);
+  size_t number = 0;
+  size_t damaged = 0;  // the first line that is not whole
+  bool chained = false;
+  for (size_t from = 0; from < bytes.size();) {
+    ++number;
+    const size_t end = bytes.find('\n', from);
+    const bool has_end = end != std::string::npos;
+    const std::string_view line = std::string_view(bytes).substr(from, has_end ? end - from : end);
+    const auto record = whole_record(line);
+    from = has_end ? end + 1 : bytes.size();
+    if (!record || !has_end) {
+      if (damaged == 0) damaged = number;
+      continue;
+    }
+    if (damaged != 0) fail_at(path, damaged, "a damaged one with others after it");
+    if (const std::string wrong = misplaced(*record, state.last_sum, chained); !wrong.empty())
+      fail_at(path, number, wrong);
+    try {
+      fold.take(*record);
+    } catch (const std::exception& error) {
+      fail_at(path, number, error.what());
+    }
+    state.good_bytes = from;
+    state.last_sum = line.substr(0, kJournalSumChars);
+  }
+  if (damaged != 0) {
+    state.cut = cat("the last line (", damaged, ") is not whole: ", bytes.size() - state.good_bytes,
+                    " bytes are cut off, as of a run that was killed while it wrote");
+  }
+  return state;
+}
+
+}  // namespace muster

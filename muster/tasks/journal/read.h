@@ -1,0 +1,50 @@
+// What a run's journal tells: for who goes on with the run, and for who looks on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "muster/tasks/journal/journal.h"
+#include "muster/tasks/task.h"
+
+namespace muster {
+
+// Starts of a task that failed in one run.
+struct TaskFailures {
+  int count = 0;
+  double last = 0;  // when the last of them ended
+};
+
+// What a journal tells.
+struct JournalState {
+  JournalHead head = {};                    // of the first run
+  std::vector<std::string> agents = {};     // MUSTER_AGENT of all that all runs started
+  std::vector<TaskResult> results = {};     // by the place among the tasks
+  std::vector<TakenShare> taken = {};       // by each task's last attempt
+  std::vector<TaskFailures> failures = {};  // of each task, in the last run
+  double seconds = 0;                       // that the runs took until the last record
+  double began = 0;                         // the last run, in these seconds
+  double began_wall = 0;                    // and by the clock of that host, in seconds since 1970
+  uint64_t good_bytes = 0;                  // of the file; what follows is damaged
+  std::string last_sum = {};                // of the last record in these
+  std::string cut = {};                     // says what was left out at the end; empty: nothing
+};
+
+// What a journal without records tells.
+JournalState blank_state(size_t num_tasks);
+
+// Reads the journal of a run folder, whether a run goes on there or not. A last line that is not whole is
+// left out and said. Throws: io; failed_precondition naming the line that is damaged, does not
+// follow the one before it, or does not fit the tasks.
+JournalState read_journal(const std::string& run_dir, const std::vector<Task>& tasks);
+
+// For when the run that had started them was killed: every attempt that has no end is lost, and had one with
+// the journal's last record; its task waits again.
+void end_lost_attempts(JournalState& state);
+
+// The present of a run that goes on, in its own seconds; `wall` is seconds since 1970. Never before what the
+// journal has, whatever clocks say.
+double present_of(const JournalState& state, double wall);
+
+}  // namespace muster

@@ -1,0 +1,124 @@
+#include "muster/tasks/journal/task_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+using FileJson = nlohmann::ordered_json;
+
+constexpr const char* kTasksSchema = "muster.task_list/1";
+
+FileJson json_of(const TaskNeed& need) {
+  return {{"gpus", need.gpus},
+          {"memory", need.memory_bytes},
+          {"model", need.model},
+          {"cpus", need.cpus},
+          {"without_gpus", need.without_gpus}};
+}
+
+TaskNeed need_of(const FileJson& json) {
+  return {.gpus = json.at("gpus"),
+          .memory_bytes = json.at("memory"),
+          .model = json.at("model"),
+          .cpus = json.at("cpus"),
+          .without_gpus = json.at("without_gpus")};
+}
+
+FileJson json_of(const Task& task) {
+  FileJson json = {{"name", task.name}, {"argv", task.argv}};
+  if (!task.environment.empty()) json["env"] = task.environment;
+  if (!task.directory.empty()) json["dir"] = task.directory;
+  json["needs"] = FileJson::array();
+  for (const TaskNeed& need : task.needs) json["needs"].push_back(json_of(need));
+  if (!task.on.empty()) json["on"] = task.on;
+  if (task.ranks != 1) json["ranks"] = task.ranks;
+  if (!task.after.empty()) json["after"] = task.after;
+  if (task.priority != 0) json["priority"] = task.priority;
+  if (task.retries != 0) json["retries"] = task.retries;
+  json["back_off_ms"] = task.back_off.count();
+  if (task.time_limit) json["time_limit_ms"] = task.time_limit->count();
+  if (!task.parameters.empty()) json["parameters"] = task.parameters;
+  const NeedPlaces& places = task.places;
+  for (const auto& [key, at] : {std::pair("at", task.at), std::pair("needs_at", places.needs),
+                                std::pair("on_at", places.on), std::pair("ranks_at", places.ranks)}) {
+    if (at.line != 0) json[key] = {at.line, at.column};
+  }
+  return json;
+}
+
+Task task_of(const FileJson& json) {
+  Task task{.name = json.at("name"), .argv = json.at("argv")};
+  task.environment = json.value("env", Environment());
+  task.directory = json.value("dir", "");
+  for (const FileJson& need : json.at("needs")) task.needs.push_back(need_of(need));
+  task.on = json.value("on", "");
+  task.ranks = json.value("ranks", 1);
+  task.after = json.value("after", std::vector<std::string>());
+  task.priority = json.value("priority", 0);
+  task.retries = json.value("retries", 0);
+  task.back_off = std::chrono::milliseconds(json.at("back_off_ms").get<int64_t>());
+  if (json.contains("time_limit_ms"))
+    task.time_limit = std::chrono::milliseconds(json["time_limit_ms"].get<int64_t>());
+  task.parameters = json.value("parameters", std::map<std::string, std::string>());
+  const auto position = [&](const char* key) {
+    const auto found = json.find(key);
+    return found == json.end() ? SpecPosition() : SpecPosition{found->at(0), found->at(1)};
+  };
+  task.at = position("at");
+  task.places = {.needs = position("needs_at"), .on = position("on_at"), .ranks = position("ranks_at")};
+  return task;
+}
+
+// Texts of a spec may hold any bytes; those that are no UTF-8 would be changed.
+std::string line_of(const FileJson& json, const std::string& name) {
+  try {
+    return json.dump() + "\n";
+  } catch (const FileJson::type_error&) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("task ", printable(name), ": expected texts in UTF-8, got other bytes; correct them"));
+  }
+}
+
+}  // namespace
+
+std::string task_file_path(const std::string& run_dir) {
+  return run_dir + "/tasks.json";
+}
+
+std::string to_text(const TaskFile& file) {
+  std::string text = line_of({{"schema", kTasksSchema}, {"settings", file.settings}}, "settings");
+  for (const Task& task : file.tasks) text += line_of(json_of(task), task.name);
+  return text;
+}
+
+TaskFile task_file_of(const std::string& text, const std::string& source) {
+  TaskFile file;
+  size_t number = 0;
+  for (size_t from = 0; from < text.size();) {
+    ++number;
+    const size_t end = std::min(text.find('\n', from), text.size());
+    try {
+      const FileJson json = FileJson::parse(std::string_view(text).substr(from, end - from));
+      if (number > 1) {
+        file.tasks.push_back(task_of(json));
+      } else if (json.at("schema") == kTasksSchema) {
+        file.settings = json.at("settings").get<std::map<std::string, std::string>>();
+      } else {
+        throw Error(ErrorCode::invalid_argument, "another schema");
+      }
+    } catch (const std::exception& error) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("expected a run's own list of tasks, got ", error.what(), " (", source, ", line ",
+                      number, "); begin anew with another --run-dir"));
+    }
+    from = end + 1;
+  }
+  return file;
+}
+
+}  // namespace muster

@@ -1,0 +1,96 @@
+#include "muster/tasks/report/card.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/device/cpu_list.h"
+#include "muster/launch/failure_meaning.h"
+#include "muster/tasks/hosts/task_log.h"
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kCardLines = 20;
+constexpr size_t kLinesWithCard = 80;
+constexpr std::string_view kByMuster = "[muster] ";
+
+// Where the card of a job begins with which the log ends: the task was that job. Else the end of the lines,
+// also where the task has gone on after such a card.
+std::vector<std::string>::const_iterator card_in(const std::vector<std::string>& lines) {
+  const auto begins_card = [](const std::string& line) {
+    return line.starts_with("[muster] rank ") &&
+           (line.find(" failed: ") != std::string::npos || line.find(" first: ") != std::string::npos);
+  };
+  const auto last = std::find_if(lines.rbegin(), lines.rend(), begins_card);
+  if (last == lines.rend()) return lines.end();
+  const bool ends_log = std::all_of(last.base(), lines.end(), [](const std::string& line) {
+    return line.starts_with("  ") || line.starts_with(kByMuster);
+  });
+  return ends_log ? std::prev(last.base()) : lines.end();
+}
+
+std::string quoted(std::vector<std::string>::const_iterator from,
+                   std::vector<std::string>::const_iterator to) {
+  std::string out;
+  for (; from != to; ++from) out += cat("    | ", *from, "\n");
+  return out;
+}
+
+// That card as the task's, since it says all that the task's would. What it has left out, as it stood right
+// above, does not stand there any more.
+std::string card_of_job(const Task& task, const TaskAttempt& attempt, const std::vector<std::string>& lines,
+                        std::vector<std::string>::const_iterator card) {
+  std::string out = cat(kByMuster, printable(task.name), " failed: ", card->substr(kByMuster.size()),
+                        restart_text(attempt), "\n");
+  for (auto line = card + 1; line != lines.end() && line->starts_with("  "); ++line) {
+    if (!line->starts_with("  said ")) {
+      out += *line + "\n";
+    } else {
+      const auto shown = std::min<ptrdiff_t>(card - lines.begin(), kCardLines);
+      out += "  last lines\n" + quoted(card - shown, card);
+    }
+  }
+  return out + cat("  log       ", attempt.log, "\n");
+}
+
+}  // namespace
+
+std::string describe_devices(const TaskAttempt& attempt) {
+  if (attempt.gpu_indices.empty())
+    return attempt.cpus.empty() ? std::string("the CPU") : cat("CPUs ", to_cpu_list(attempt.cpus));
+  if (attempt.gpu_fraction < 1) return cat(attempt.gpu_fraction, " of GPU ", attempt.gpu_indices[0]);
+  return cat(attempt.gpu_indices.size() == 1 ? "GPU " : "GPUs ", join(attempt.gpu_indices, ", "));
+}
+
+std::string restart_text(const TaskAttempt& attempt) {
+  return attempt.attempt > 0 ? cat(", restart ", attempt.attempt) : std::string();
+}
+
+std::string task_card(const Task& task, const TaskResult& result) {
+  std::string out = cat("[muster] ", printable(task.name), " failed: ", printable(result.reason), "\n");
+  if (result.attempts.empty()) return out;
+  const TaskAttempt& attempt = result.attempts.back();
+  const Fd log(::open(attempt.log.c_str(), O_RDONLY | O_CLOEXEC));
+  std::vector<std::string> lines = last_lines_of_log(log.get(), kLinesWithCard);
+  const auto card = card_in(lines);
+  const bool by_itself = attempt.signal == 0 ? attempt.exit_code != 0 : task.ranks > 1;
+  if (card != lines.end() && by_itself && !attempt.timed_out) return card_of_job(task, attempt, lines, card);
+  if (lines.size() > kCardLines) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(kCardLines));
+  const double after = attempt.ended.value_or(attempt.began) - attempt.began;
+  out += cat("  where     host ", attempt.host, ", ", describe_devices(attempt), "\n");
+  out += cat("  when      ", format_seconds(after), " after its start", restart_text(attempt), "\n");
+  WorkerExit exit{.exit_code = attempt.exit_code, .signal = attempt.signal};
+  exit.last_lines = std::move(lines);
+  if (const std::string meaning = failure_meaning(exit); !meaning.empty())
+    out += cat("  meaning   ", meaning, "\n");
+  if (!exit.last_lines.empty()) out += "  last lines\n";
+  out += quoted(exit.last_lines.begin(), exit.last_lines.end());
+  return out + cat("  log       ", attempt.log, "\n");
+}
+
+}  // namespace muster

@@ -1,0 +1,138 @@
+#include "muster/tasks/report/results.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "muster/base/strings.h"
+#include "muster/tasks/report/columns.h"
+
+namespace muster {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+OrderedJson attempt_json(const TaskAttempt& attempt) {
+  OrderedJson json = {{"attempt", attempt.attempt}, {"host", attempt.host}, {"devices", attempt.devices}};
+  json["gpus"] = attempt.gpu_indices;
+  json["gpu_fraction"] = attempt.gpu_fraction;
+  json["cpus"] = attempt.cpus;
+  json["began"] = attempt.began;
+  json["ended"] = attempt.ended ? OrderedJson(*attempt.ended) : OrderedJson(nullptr);
+  const bool known = attempt.ended && !attempt.lost;
+  const bool exited = known && attempt.signal == 0;  // one that was killed has no exit code
+  json["exit_code"] = exited ? OrderedJson(attempt.exit_code) : OrderedJson(nullptr);
+  json["signal"] = known ? OrderedJson(attempt.signal) : OrderedJson(nullptr);
+  json["timed_out"] = attempt.timed_out;
+  json["lost"] = attempt.lost;
+  json["log"] = attempt.log;
+  return json;
+}
+
+OrderedJson task_json(const Task& task, const TaskResult& result) {
+  OrderedJson json = {{"name", task.name}, {"parameters", task.parameters}, {"argv", task.argv}};
+  json["state"] = to_string(result.state);
+  json["reason"] = result.reason;
+  const auto printed = OrderedJson::parse(result.last_json, nullptr, false);
+  json["result"] = printed.is_object() ? printed : OrderedJson(nullptr);
+  json["attempts"] = OrderedJson::array();
+  for (const TaskAttempt& attempt : result.attempts) json["attempts"].push_back(attempt_json(attempt));
+  return json;
+}
+
+// Quoted where RFC 4180 wants it.
+std::string csv_cell(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+void append_csv_row(std::string& out, const std::vector<std::string>& cells) {
+  bool first = true;
+  for (const std::string& cell : cells) {
+    if (!first) out += ',';
+    first = false;
+    out += csv_cell(cell);
+  }
+  out += "\r\n";
+}
+
+const std::vector<std::string>& csv_columns() {
+  static const std::vector<std::string> columns = {"state",   "reason",    "restarts", "host",     "devices",
+                                                   "seconds", "exit_code", "signal",   "timed_out"};
+  return columns;
+}
+
+std::vector<std::string> csv_facts(const TaskResult& result) {
+  std::vector<std::string> cells = {to_string(result.state), result.reason, restarts_text(result)};
+  if (result.attempts.empty()) {
+    cells.resize(csv_columns().size());
+    return cells;
+  }
+  const TaskAttempt& last = result.attempts.back();
+  cells.insert(cells.end(), {last.host, devices_text(last, false)});
+  if (!last.ended) {
+    cells.resize(csv_columns().size());
+    return cells;
+  }
+  cells.push_back(nlohmann::json(*last.ended - last.began).dump());
+  if (last.lost) {
+    cells.resize(csv_columns().size());
+    return cells;
+  }
+  cells.insert(cells.end(), {last.signal == 0 ? cat(last.exit_code) : "", cat(last.signal),
+                             last.timed_out ? "true" : "false"});
+  return cells;
+}
+
+// `name`, or with a prefix what is taken already.
+std::string column_title(const std::string& prefix, const std::string& name, std::set<std::string>& taken) {
+  std::string title = name;
+  while (!taken.insert(title).second) title = cat(prefix, ".", title);
+  return title;
+}
+
+std::vector<std::string> csv_titles(const ResultColumns& columns) {
+  std::set<std::string> taken = {"name"};
+  taken.insert(csv_columns().begin(), csv_columns().end());
+  std::vector<std::string> titles = {"name"};
+  for (const std::string& name : columns.parameters) titles.push_back(column_title("parameter", name, taken));
+  titles.insert(titles.end(), csv_columns().begin(), csv_columns().end());
+  for (const std::string& name : columns.fields) titles.push_back(column_title("result", name, taken));
+  return titles;
+}
+
+}  // namespace
+
+std::string results_json(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {
+  check_results(tasks, results);
+  std::string text = "{\"schema\": \"muster.tasks/1\", \"tasks\": [";
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    text += i == 0 ? "\n" : ",\n";
+    // A name or an argument from a command line may be no UTF-8.
+    text += task_json(tasks[i], results[i]).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  }
+  return text + "\n]}\n";
+}
+
+std::string results_csv(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {
+  const ResultColumns columns = result_columns(tasks, results);
+  std::string text;
+  append_csv_row(text, csv_titles(columns));
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    std::vector<std::string> cells = {tasks[i].name};
+    for (const std::string& name : columns.parameters) {
+      const auto found = tasks[i].parameters.find(name);
+      cells.push_back(found == tasks[i].parameters.end() ? "" : found->second);
+    }
+    const std::vector<std::string> facts = csv_facts(results[i]);
+    cells.insert(cells.end(), facts.begin(), facts.end());
+    const ResultFields fields = fields_of(results[i].last_json);
+    for (const std::string& name : columns.fields) cells.push_back(field(fields, name));
+    append_csv_row(text, cells);
+  }
+  return text;
+}
+
+}  // namespace muster

@@ -1,0 +1,121 @@
+#include "muster/tasks/report/results_table.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <optional>
+
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/placement/svg_canvas.h"
+#include "muster/placement/text_table.h"
+#include "muster/tasks/report/columns.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kMaxFieldsShown = 12;
+constexpr size_t kMaxCell = 40;  // characters
+
+std::optional<double> number_in(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+size_t digits_after_point(const std::string& text) {
+  const size_t point = text.find('.');
+  return point == std::string::npos ? 0 : text.size() - point - 1;
+}
+
+// Puts a column's numbers under each other: six digits that count, and as many behind the point in each.
+// Whether they were all numbers; then the column is set right.
+bool align_numbers(std::vector<std::vector<std::string>>& rows, size_t column) {
+  bool any = false;
+  size_t after_point = 0;
+  bool plain = true;
+  for (const auto& row : rows) {
+    const std::string& text = row[column];
+    if (text.empty()) continue;
+    const auto value = number_in(text);
+    if (!value) return false;
+    any = true;
+    const std::string shown = cat(*value);
+    plain = plain && shown.find_first_of("en") == std::string::npos;
+    after_point = std::max(after_point, digits_after_point(shown));
+  }
+  if (!any || !plain || after_point == 0) return any;
+  for (auto& row : rows) {
+    if (row[column].empty()) continue;
+    char text[400];
+    const auto end = std::to_chars(text, text + sizeof(text), *number_in(row[column]),
+                                   std::chars_format::fixed, static_cast<int>(after_point));
+    row[column].assign(text, end.ptr);
+  }
+  return any;
+}
+
+bool several_hosts(const std::vector<TaskResult>& results) {
+  std::string host;
+  for (const TaskResult& result : results) {
+    for (const TaskAttempt& attempt : result.attempts) {
+      if (!host.empty() && attempt.host != host) return true;
+      host = attempt.host;
+    }
+  }
+  return false;
+}
+
+std::string time_text(const TaskResult& result) {
+  if (result.attempts.empty() || !result.attempts.back().ended) return "";
+  const TaskAttempt& last = result.attempts.back();
+  return format_duration(std::chrono::nanoseconds(static_cast<int64_t>((*last.ended - last.began) * 1e9)));
+}
+
+std::vector<std::string> table_row(const Task& task, const TaskResult& result, const ResultColumns& columns,
+                                   bool with_host) {
+  std::vector<std::string> cells = {fit_text(task.name, kMaxCell)};
+  for (const std::string& name : columns.parameters) {
+    const auto found = task.parameters.find(name);
+    cells.push_back(found == task.parameters.end() ? "" : fit_text(found->second, kMaxCell));
+  }
+  cells.insert(cells.end(), {state_text(result), restarts_text(result)});
+  cells.push_back(result.attempts.empty() ? "" : devices_text(result.attempts.back(), with_host));
+  cells.push_back(time_text(result));
+  const ResultFields fields = fields_of(result.last_json);
+  for (const std::string& name : columns.fields) cells.push_back(fit_text(field(fields, name), kMaxCell));
+  return cells;
+}
+
+}  // namespace
+
+std::string results_table(const std::vector<Task>& tasks, const std::vector<TaskResult>& results) {
+  ResultColumns columns = result_columns(tasks, results);
+  const size_t num_fields = columns.fields.size();
+  columns.fields.resize(std::min(num_fields, kMaxFieldsShown));
+  std::vector<TableColumn> titles = {{"task"}};
+  for (const std::string& name : columns.parameters) titles.push_back({name});
+  const size_t first_fact = titles.size();
+  titles.insert(titles.end(), {{"state"}, {"restarts", true}, {"devices"}, {"time", true}});
+  const size_t first_field = titles.size();
+  for (const std::string& name : columns.fields) titles.push_back({name});
+  const bool with_host = several_hosts(results);
+  std::vector<std::vector<std::string>> rows;
+  rows.reserve(tasks.size());
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    rows.push_back(table_row(tasks[i], results[i], columns, with_host));
+  }
+  for (size_t i = 1; i < first_fact; ++i) {  // as they were given: 1e-4 stays
+    titles[i].right = std::all_of(rows.begin(), rows.end(),
+                                  [&](const auto& row) { return row[i].empty() || number_in(row[i]); });
+  }
+  for (size_t i = first_field; i < titles.size(); ++i) titles[i].right = align_numbers(rows, i);
+  std::string table = format_table(titles, rows);
+  if (num_fields > kMaxFieldsShown) {
+    table += cat("(", num_fields - kMaxFieldsShown, " more columns are in the JSON and the CSV)\n");
+  }
+  return table;
+}
+
+}  // namespace muster

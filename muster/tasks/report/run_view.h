@@ -1,0 +1,32 @@
+// What is told of a run while it goes on. Called by the runner; the live table and the plain lines are made
+// of it (live_table.h), and tests look on by it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "muster/tasks/schedule/schedule.h"
+
+namespace muster {
+
+class RunView {
+ public:
+  RunView() = default;
+  RunView(const RunView&) = delete;
+  RunView& operator=(const RunView&) = delete;
+  virtual ~RunView() = default;
+
+  virtual void started(size_t task, const TaskAttempt& attempt) = 0;
+  // `result` with the attempt that has ended; its state says what follows.
+  virtual void ended(size_t task, const TaskResult& result) = 0;
+  // What was started never began: another job had a GPU of it.
+  virtual void refused(size_t task, const TaskResult& result) = 0;
+  // All that never start, for one reason.
+  virtual void skipped(const std::vector<size_t>& tasks, const std::string& reason) = 0;
+  // A line for people: what is being waited for, why the run ends.
+  virtual void note(const std::string& text) = 0;
+  // Between events, and at least as often as a table wants to be drawn.
+  virtual void tick(const Schedule& schedule, double now) = 0;
+};
+
+}  // namespace muster

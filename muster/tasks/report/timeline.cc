@@ -1,0 +1,292 @@
+#include "muster/tasks/report/timeline.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/placement/svg_canvas.h"
+#include "muster/tasks/report/columns.h"
+#include "muster/tasks/report/timeline_rows.h"
+
+namespace muster {
+namespace {
+
+constexpr int kLeastWidth = 1000;
+constexpr int kMostWidth = 16'000;
+constexpr int kPixelsABar = 5;  // of the busiest row, on average
+constexpr int kLabelWidth = 250;
+constexpr int kAxisHeight = 26;
+constexpr int kGpuRow = 34;
+constexpr int kCpuRow = 20;
+constexpr int kHostHeight = 24;
+constexpr int kPixelsATick = 130;
+constexpr int kFontSize = 11;
+
+// Nothing is loaded from anywhere, and nothing in it can run.
+constexpr const char* kHead = R"(<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width">
+)";
+
+constexpr const char* kPageStyle = R"(<style>
+:root { color-scheme: light dark; --back: #ffffff; --front: #1f2428; --soft: #5f6b76; --line: #dfe3e8; }
+@media (prefers-color-scheme: dark) { :root { --back: #14181c; --front: #e6eaee; --soft: #9aa6b2; --line: #2d343b; } }
+body { margin: 24px; background: var(--back); color: var(--front); font: 14px system-ui, sans-serif; }
+h1 { font-size: 20px; margin: 0 0 4px; overflow-wrap: anywhere; }
+p { margin: 0 0 12px; color: var(--soft); }
+</style>
+)";
+
+constexpr const char* kFigureStyle = R"(<style>
+.timeline { --band: #f5f7f9; --done: #2f6fb0; --failed: #b83227; --late: #9a5800; --lost: #66717c; --running: #1f7a5c; }
+@media (prefers-color-scheme: dark) {
+  .timeline { --band: #1a1f24; --done: #3f7fc0; --failed: #c8463a; --late: #a8660a; --lost: #74808c; --running: #2a8a69; }
+}
+.timeline .legend { display: flex; flex-wrap: wrap; gap: 6px 18px; list-style: none; margin: 0 0 12px; padding: 0; }
+.timeline .chart { display: flex; width: fit-content; max-width: 100%; border: 1px solid var(--line); border-radius: 6px; overflow: hidden; }
+.timeline .plot { overflow-x: auto; flex: 1; }
+.timeline svg { display: block; flex: none; } .timeline .legend svg { display: inline-block; vertical-align: -2px; margin-right: 6px; }
+.timeline text { font: 11px system-ui, sans-serif; fill: var(--front); }
+.timeline .host { font-weight: 600; font-size: 12px; } .timeline .soft { fill: var(--soft); } .timeline .end { text-anchor: end; }
+.timeline .band { fill: var(--band); opacity: 1; } .timeline .grid { stroke: var(--line); } .timeline .edge { stroke: var(--line); }
+.timeline .bar { stroke: var(--back); stroke-width: 0.5; }
+.timeline .done { fill: var(--done); } .timeline .failed { fill: var(--failed); } .timeline .late { fill: var(--late); }
+.timeline .lost { fill: var(--lost); } .timeline .running { fill: var(--running); }
+.timeline .mark { fill: url(#hatch); pointer-events: none; }
+.timeline .bar:hover { filter: brightness(1.25); } .timeline .name { fill: #ffffff; pointer-events: none; }
+@media (max-width: 560px) { .timeline .chart > svg { width: 150px; } }
+</style>
+)";
+
+constexpr const char* kHatch =
+    R"_(<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">)_"
+    R"_(<path d="M0 0V6" stroke="#ffffff" stroke-opacity="0.3" stroke-width="3"/></pattern></defs>)_";
+
+enum class BarKind { done, failed, late, lost, running };
+
+struct BarLook {
+  const char* name;  // its class
+  const char* words;
+  bool hatched;  // what went wrong is seen without colours too
+};
+
+constexpr std::array<BarLook, 5> kLooks = {{{"done", "done", false},
+                                            {"failed", "failed", true},
+                                            {"late", "over its time limit", true},
+                                            {"lost", "lost with its run or host", true},
+                                            {"running", "running", false}}};
+
+BarKind kind_of(const TaskAttempt& attempt) {
+  if (!attempt.ended) return BarKind::running;
+  if (attempt.lost) return BarKind::lost;
+  if (attempt.timed_out) return BarKind::late;
+  return attempt.exit_code == 0 && attempt.signal == 0 ? BarKind::done : BarKind::failed;
+}
+
+// A program that ended well may have failed all the same, by what it printed; that is known of the last
+// attempt.
+bool failed_by_result(const TaskResult& result, size_t attempt) {
+  return attempt + 1 == result.attempts.size() && result.state == TaskState::failed &&
+         kind_of(result.attempts[attempt]) == BarKind::done;
+}
+
+const BarLook& look_of(BarKind kind) {
+  return kLooks.at(static_cast<size_t>(kind));
+}
+
+// A coordinate with two decimals at most, never in the user's locale.
+std::string pixels(double value) {
+  const long hundredths = std::lround(value * 100);
+  std::string text = cat(hundredths / 100);
+  if (const long rest = hundredths % 100; rest != 0) {
+    text += cat(rest < 10 ? ".0" : ".", rest);
+    if (text.back() == '0') text.pop_back();
+  }
+  return text;
+}
+
+// A step between ticks that people count in, no shorter than `least`.
+double tick_step(double least) {
+  double step = 1;
+  while (step > least && step > 1e-6) step /= 10;
+  for (const double factor : {2.0, 2.5, 2.0}) {  // 1, 2, 5, 10
+    if (step >= least || step >= 1) break;
+    step *= factor;
+  }
+  if (step >= least) return step;
+  for (const double seconds :
+       {1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10'800, 21'600, 43'200, 86'400}) {
+    if (seconds >= least) return seconds;
+  }
+  return 86'400 * std::ceil(least / 86'400);
+}
+
+class TimelinePage {
+ public:
+  TimelinePage(const std::vector<Task>& tasks, const std::vector<TaskResult>& results,
+               const Inventory& inventory)
+      : tasks_(tasks), results_(results), timeline_(timeline_of(results, inventory)) {
+    size_t most = 0;
+    for (const TimelineRow& row : timeline_.rows) most = std::max(most, row.bars.size());
+    width_ = std::clamp(static_cast<int>(std::min<size_t>(most, kMostWidth)) * kPixelsABar, kLeastWidth,
+                        kMostWidth);
+    scale_ = timeline_.end > 0 ? (width_ - 1) / timeline_.end : 0;
+  }
+
+  std::string html(const std::string& title) {
+    return cat(kHead, "<title>", xml_text(title), "</title>\n", kPageStyle, kFigureStyle,
+               "</head>\n<body>\n<h1>", xml_text(title), "</h1>\n<p>", summary(), "</p>\n", figure(),
+               "</body>\n</html>\n");
+  }
+
+  std::string figure() {
+    if (timeline_.rows.empty()) return "<p>Nothing has run.</p>\n";
+    for (const TimelineRow& row : timeline_.rows) draw_row(row);
+    const int height = y_ + kAxisHeight;
+    return cat("<div class=\"timeline\">\n", legend(), "<div class=\"chart\">\n<svg width=\"", kLabelWidth,
+               "\" height=\"", height, "\">\n", labels_, "</svg>\n<div class=\"plot\">\n<svg width=\"",
+               width_, "\" height=\"", height, "\">\n", kHatch, "\n", bands_, axis(), bars_,
+               "</svg>\n</div>\n</div>\n</div>\n");
+  }
+
+ private:
+  std::string summary() const {
+    std::map<TaskState, size_t> counts;
+    for (const TaskResult& result : results_) ++counts[result.state];
+    std::string text = plural(tasks_.size(), "task");
+    for (const auto& [state, count] : counts) text += cat(", ", count, " ", to_string(state));
+    return cat(text, "; ", format_seconds(timeline_.end), " in all");
+  }
+
+  static std::string legend() {
+    std::string text = "<ul class=\"legend\">\n";
+    for (const BarLook& look : kLooks) {
+      text += cat("<li><svg width=\"22\" height=\"12\">", look.hatched ? kHatch : "", "<rect class=\"",
+                  look.name, "\" width=\"22\" height=\"12\" rx=\"2\"/>",
+                  look.hatched ? R"(<rect class="mark" width="22" height="12" rx="2"/>)" : "", "</svg>",
+                  look.words, "</li>\n");
+    }
+    return text + "</ul>\n";
+  }
+
+  void draw_row(const TimelineRow& row) {
+    if (row.host != host_ || y_ == 0) {
+      host_ = row.host;
+      labels_ +=
+          cat("<text class=\"host\" x=\"10\" y=\"", y_ + 16, "\">",
+              xml_text(fit_text(row.host.empty() ? "this host" : row.host, chars_in(kLabelWidth - 20, 12))),
+              "</text>\n");
+      y_ += kHostHeight;
+    }
+    const int height = row.is_gpu ? kGpuRow : kCpuRow;
+    if (++num_rows_ % 2 == 1) {
+      const std::string band = cat(" class=\"band\" y=\"", y_, "\" height=\"", height, "\"/>\n");
+      labels_ += cat("<rect width=\"", kLabelWidth, "\"", band);
+      bands_ += cat("<rect width=\"", width_, "\"", band);
+    }
+    draw_label(row, height);
+    for (const TimelineBar& bar : row.bars) draw_bar(bar, height);
+    y_ += height;
+  }
+
+  void draw_label(const TimelineRow& row, int height) {
+    const int baseline = y_ + (row.detail.empty() ? height / 2 + 4 : 14);
+    labels_ += cat("<text x=\"10\" y=\"", baseline, "\">", xml_text(row.label),
+                   "</text>\n<text class=\"soft end\" x=\"", kLabelWidth - 10, "\" y=\"", baseline, "\">",
+                   std::lround(row.busy * 100), " % busy</text>\n");
+    if (row.detail.empty()) return;
+    labels_ += cat("<text class=\"soft\" x=\"10\" y=\"", y_ + 28, "\">",
+                   xml_text(fit_text(row.detail, chars_in(kLabelWidth - 20, kFontSize))), "</text>\n");
+  }
+
+  void draw_bar(const TimelineBar& bar, int row_height) {
+    const Task& task = tasks_[bar.task];
+    const TaskResult& result = results_[bar.task];
+    const BarLook& look = look_of(
+        failed_by_result(result, bar.attempt) ? BarKind::failed : kind_of(result.attempts[bar.attempt]));
+    const double x = bar.began * scale_;
+    const double width = std::max(1.0, (bar.ended - bar.began) * scale_);
+    const double inside = row_height - 4;
+    const double y = y_ + 2 + bar.top * inside;
+    const double height = std::max(1.0, bar.height * inside);
+    const std::string place = cat(" x=\"", pixels(x), "\" y=\"", pixels(y), "\" width=\"", pixels(width),
+                                  "\" height=\"", pixels(height), "\"", width > 6 ? " rx=\"2\"" : "");
+    bars_ += cat("<rect class=\"bar ", look.name, "\"", place, "><title>", tooltip(bar), "</title></rect>\n");
+    if (look.hatched && width >= 3) bars_ += cat("<rect class=\"mark\"", place, "/>\n");
+    const size_t room = width < 24 ? 0 : chars_in(static_cast<int>(width) - 8, kFontSize);
+    if (room < 3 || height < 12) return;
+    bars_ += cat("<text class=\"name\" x=\"", pixels(x + 4), "\" y=\"", pixels(y + height / 2 + 4), "\">",
+                 xml_text(fit_text(task.name, room)), "</text>\n");
+  }
+
+  // Lines of text, escaped one by one: a line's end is none of a name's.
+  std::string tooltip(const TimelineBar& bar) const {
+    const Task& task = tasks_[bar.task];
+    const TaskAttempt& attempt = results_[bar.task].attempts[bar.attempt];
+    std::vector<std::string> lines = {xml_text(task.name)};
+    for (const auto& [name, value] : task.parameters)
+      lines.push_back(xml_text(cat(name, " = ", fit_text(value, 100))));
+    lines.push_back(xml_text(devices_text(attempt, true)));
+    if (attempt.attempt > 0) lines.push_back(cat("restart ", attempt.attempt));
+    lines.push_back(cat("from ", format_seconds(bar.began),
+                        attempt.ended ? cat(" to ", format_seconds(bar.ended)) : "", " (",
+                        format_seconds(bar.ended - bar.began), ")"));
+    const std::string end =
+        failed_by_result(results_[bar.task], bar.attempt) ? results_[bar.task].reason : end_text(attempt);
+    lines.push_back(xml_text(end.empty() ? "done" : end));
+    return join(lines, "\n");
+  }
+
+  std::string axis() const {
+    std::string text;
+    const int bottom = y_;
+    const double end = std::max(timeline_.end, 1e-3);
+    const double step = tick_step(end * kPixelsATick / width_);
+    for (int i = 0; i * step <= end; ++i) {
+      const double x = i * step * (width_ - 1) / end;
+      text += cat("<path class=\"grid\" d=\"M", pixels(x), " 0V", bottom, "\"/>\n");
+      if (x > width_ - 40) continue;  // its label would be cut
+      text += cat("<text class=\"soft\" x=\"", pixels(x + 3), "\" y=\"", bottom + 16, "\">",
+                  i == 0 ? std::string("0") : format_seconds(i * step), "</text>\n");
+    }
+    return cat(text, "<path class=\"edge\" d=\"M0 ", bottom, ".5H", width_, "\"/>\n");
+  }
+
+  const std::vector<Task>& tasks_;
+  const std::vector<TaskResult>& results_;
+  const Timeline timeline_;
+  int width_ = kLeastWidth;
+  double scale_ = 0;  // pixels a second
+  int y_ = 0;
+  int num_rows_ = 0;
+  std::string host_ = {};
+  std::string labels_ = {};
+  std::string bands_ = {};
+  std::string bars_ = {};
+};
+
+}  // namespace
+
+std::string timeline_html(const std::vector<Task>& tasks, const std::vector<TaskResult>& results,
+                          const Inventory& inventory, const std::string& title) {
+  check_results(tasks, results);
+  return TimelinePage(tasks, results, inventory).html(title);
+}
+
+std::string timeline_figure(const std::vector<Task>& tasks, const std::vector<TaskResult>& results,
+                            const Inventory& inventory) {
+  check_results(tasks, results);
+  return TimelinePage(tasks, results, inventory).figure();
+}
+
+const char* timeline_style() {
+  return kFigureStyle;
+}
+
+}  // namespace muster

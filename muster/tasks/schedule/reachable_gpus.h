@@ -1,0 +1,49 @@
+// What a task's `on` could ever give it on each host. For check_needs.cc; a private header.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "muster/device/inventory.h"
+#include "muster/device/visible_devices.h"
+#include "muster/placement/scores.h"
+
+namespace muster {
+
+struct ReachableGpu {
+  uint64_t memory_bytes = 0;
+  std::string model = {};
+  auto operator<=>(const ReachableGpu&) const =
+      default;  // NOLINT(modernize-use-nullptr): it takes <=> for one
+};
+
+struct ReachableHost {
+  std::string name = {};
+  int num_cores = 0;  // 0: not known
+  std::vector<ReachableGpu> gpus = {};
+  size_t most = 0;  // of them at one time
+};
+
+struct ReachableGpus {
+  std::string on = {};
+  std::vector<ReachableHost> hosts = {};  // of hosts that are alike, the first
+  std::string why_none = {};              // no host has any: why, as far as known
+  std::string on_problem = {};            // what `on` names is nowhere: "expected …, got …"
+  size_t on_problem_at = 0;               // byte of `on`
+};
+
+struct ReachOptions {
+  const Inventory& inventory;
+  VisibilityMasks masks = {};
+  const Scores& scores = {};
+  std::string gpus = {};  // the run's `--gpus`; empty: all
+  int cpus = 0;           // the run's `--cpus`; 0: all
+};
+
+// Of the run's GPUs `on` selects what it does now, but for what changes: `idle`, `free:2` and `free>=20GiB`
+// could come to mean any of them. Hosts that an `on` without hosts does not fit are passed over, as long as
+// it fits one. Throws: SelectionError for a bad `gpus`; one of `on` is `on_problem`.
+ReachableGpus reachable_gpus(const std::string& on, const ReachOptions& options);
+
+}  // namespace muster

@@ -1,0 +1,167 @@
+#include "muster/tasks/slurm/script.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "muster/base/error.h"
+#include "muster/base/shell.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+constexpr int64_t kKillAfterSeconds = 30;  // SIGTERM at the time limit, SIGKILL so long after it
+constexpr int64_t kLongestPause = 3600;
+
+int64_t whole_seconds(std::chrono::milliseconds time) {
+  return (time.count() + 999) / 1000;
+}
+
+// Before start number `start`, from 1.
+int64_t pause_before(const Task& task, int start) {
+  const double pause = static_cast<double>(whole_seconds(task.back_off)) * std::pow(2.0, start - 1);
+  return static_cast<int64_t>(std::min(pause, static_cast<double>(kLongestPause)));
+}
+
+std::string gres_of(const Task& task) {
+  const TaskNeed& need = task.needs.front();
+  std::string type = lower_case(need.model);
+  const auto may_be = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  };
+  if (!std::all_of(type.begin(), type.end(), may_be)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("--submit slurm: expected a model that can be a type of Slurm's GPUs (a100), got '",
+                    printable(need.model), "' (task ", printable(task.name), ")"));
+  }
+  if (!type.empty()) type += ':';
+  return cat("--gres=gpu:", type, static_cast<int64_t>(std::ceil(need.gpus)));
+}
+
+// All starts and the pauses between them.
+std::chrono::milliseconds whole_time(const Task& task) {
+  std::chrono::milliseconds time = *task.time_limit * (task.retries + 1);
+  if (task.retries == 0) return time;
+  for (int start = 1; start <= task.retries; ++start) time += std::chrono::seconds(pause_before(task, start));
+  return time + std::chrono::seconds(kKillAfterSeconds * (task.retries + 1));
+}
+
+// A shell that stays between Slurm and what it starts: Slurm may signal it alone, and it passes that on. Once
+// it was to end, nothing is started again. What comes while a child begins waits until that can hear it.
+// `wait` comes back for a signal too, and is asked again; of one that had ended it then says 127. What is
+// started in the background ignores SIGINT, which `muster` puts right.
+constexpr const char* kRun = R"(child= stopped= heard= early=
+pass() {
+  heard=yes
+  case $1 in USR1 | USR2) ;; *) stopped=yes ;; esac
+  case $child in
+    '') early="$early $1" ;;
+    *) tell "$1" 2>/dev/null ;;
+  esac
+}
+for signal in HUP INT QUIT TERM USR1 USR2; do trap "pass $signal" "$signal"; done
+run() {
+  code= heard=yes
+  "$@" &
+  child=$!
+  [ -z "$early" ] || sleep 1
+  for signal in $early; do pass "$signal"; done
+  early=
+  while [ -n "$heard" ]; do
+    heard=
+    wait "$child"
+    ended=$?
+    [ -n "$code" ] && [ "$ended" = 127 ] || code=$ended
+  done
+  child=
+}
+)";
+
+// `timeout` passes on what ends it, and would end of the others: they go to its child.
+std::string tell_function(const Task& task) {
+  const bool limited = task.retries > 0 && task.time_limit;
+  return cat(
+      "tell() {\n",
+      limited
+          ? "  case $1 in\n    USR1 | USR2) kill -s \"$1\" $(cat \"/proc/$child/task/$child/children\") ;;\n"
+            "    *) kill -s \"$1\" \"$child\" ;;\n  esac\n"
+          : "  kill -s \"$1\" \"$child\"\n",
+      "}\n");
+}
+
+// So that Slurm knows of the signal that ended a task, as muster's own results do: what stands between tells
+// it as 128 + n. Those that stop a process do not end the shell.
+std::string end_function() {
+  return cat("end() {\n  trap - HUP INT QUIT TERM USR1 USR2\n  case $code in\n    ", 128 + SIGSTOP, " | ",
+             128 + SIGTSTP, " | ", 128 + SIGTTIN, " | ", 128 + SIGTTOU,
+             ") ;;\n    *) [ \"$code\" -le 128 ] || [ \"$code\" -gt ", 128 + SIGRTMAX,
+             " ] || kill -$((code - 128)) $$ ;;\n  esac\n  exit \"$code\"\n}\n");
+}
+
+// All but the last.
+std::string starts(const Task& task, const std::string& command) {
+  std::string text = "export MUSTER_ATTEMPT=0\nfor pause in";
+  for (int start = 1; start <= task.retries; ++start) text += cat(" ", pause_before(task, start));
+  return text + cat("; do\n  run ", command,
+                    "\n  [ \"$code\" != 0 ] || exit 0\n"
+                    "  while [ -z \"$stopped\" ] && [ \"$pause\" -gt 0 ]; do\n"
+                    "    sleep 1\n"
+                    "    pause=$((pause - 1))\n"
+                    "  done\n"
+                    "  [ -z \"$stopped\" ] || end\n"
+                    "  MUSTER_ATTEMPT=$((MUSTER_ATTEMPT + 1))\ndone\n");
+}
+
+}  // namespace
+
+std::vector<std::string> slurm_request(const Task& task, int highest) {
+  if (!task.on.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("--submit slurm: expected tasks without on, since Slurm chooses the GPUs, got on = '",
+                    printable(task.on), "' (task ", printable(task.name), "); name a model instead"));
+  }
+  std::vector<std::string> flags = {"--nodes=1", "--ntasks=1"};
+  const TaskNeed& need = task.needs.front();
+  if (need.gpus > 0) flags.push_back(gres_of(task));
+  if (need.cpus > 0) flags.push_back(cat("--cpus-per-task=", need.cpus));
+  if (task.time_limit) flags.push_back(cat("--time=", slurm_time(whole_time(task))));
+  if (task.priority < highest) flags.push_back(cat("--nice=", highest - task.priority));
+  return flags;
+}
+
+std::vector<std::string> slurm_notes(const Task& task) {
+  std::vector<std::string> notes;
+  const TaskNeed& need = task.needs.front();
+  if (task.needs.size() > 1)
+    notes.emplace_back("Slurm knows no alternatives: the first of needs is asked for");
+  if (need.memory_bytes > 0)
+    notes.emplace_back("Slurm does not count the memory of GPUs: name a model or a partition that has it");
+  if (need.gpus > 0 && need.gpus < 1)
+    notes.emplace_back("Slurm gives whole GPUs: a part of one asks for one");
+  return notes;
+}
+
+std::string slurm_time(std::chrono::milliseconds time) {
+  const int64_t seconds = whole_seconds(time);
+  const auto two = [](int64_t value) { return cat(value < 10 ? "0" : "", value); };
+  return cat(seconds / 86'400, "-", two(seconds / 3600 % 24), ":", two(seconds / 60 % 60), ":",
+             two(seconds % 60));
+}
+
+std::string slurm_script(const Task& task, const std::string& elements_path, const SlurmOptions& options) {
+  std::string command;
+  for (const std::string& word : options.exec_element) command += shell_quoted(word) + " ";
+  command += cat(shell_quoted(elements_path), " \"$SLURM_ARRAY_TASK_ID\"");
+  std::string script =
+      "#!/bin/sh\n# One element of a job array of muster tasks; the file has what each runs.\n";
+  if (task.retries == 0 && task.ranks <= 1) return cat(script, "exec ", command, "\n");
+  if (task.retries > 0 && task.time_limit)
+    command = cat("timeout -k ", kKillAfterSeconds, " ", whole_seconds(*task.time_limit), " ", command);
+  script += cat(kRun, tell_function(task), end_function());
+  if (task.retries > 0) script += starts(task, command);
+  return script + cat("run ", command, "\nend\n");
+}
+
+}  // namespace muster

@@ -1,0 +1,122 @@
+#include "muster/tasks/slurm/submit.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/rank_env.h"
+#include "muster/base/strings.h"
+#include "muster/supervise/child.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kMaxSaid = 4096;
+
+struct SbatchEnd {
+  int status = 0;  // as the kernel tells it
+  std::string out = {};
+  std::string err = {};
+};
+
+Fd memory_for(const char* name) {
+  Fd fd(::memfd_create(name, MFD_CLOEXEC));
+  if (!fd.valid()) fail_errno("cannot make a file in memory", errno);
+  return fd;
+}
+
+std::string said_in(const Fd& fd) {
+  std::string text(kMaxSaid, '\0');
+  const ssize_t n = ::pread(fd.get(), text.data(), text.size(), 0);
+  text.resize(static_cast<size_t>(std::max<ssize_t>(0, n)));
+  return std::string(trim(text));
+}
+
+SbatchEnd run_sbatch(const std::vector<std::string>& argv) {
+  const Fd out = memory_for("sbatch-out");
+  const Fd err = memory_for("sbatch-err");
+  const Child child = spawn_child(
+      {.argv = argv, .environment = own_environment(), .stdout_fd = out.get(), .stderr_fd = err.get()});
+  SbatchEnd end;
+  while (::waitpid(child.pid, &end.status, 0) < 0) {
+    if (errno != EINTR) fail_errno("cannot wait for sbatch", errno);
+  }
+  end.out = said_in(out);
+  end.err = said_in(err);
+  return end;
+}
+
+// "123" or "123;cluster".
+std::string job_id_of(const std::string& said) {
+  const std::string id = said.substr(0, said.find_first_of(";\n"));
+  return !id.empty() && id.find_first_not_of("0123456789") == std::string::npos ? id : "";
+}
+
+[[noreturn]] void fail_submit(const SbatchEnd& end, const std::vector<std::string>& submitted) {
+  std::string message = cat("sbatch: expected the number of a job, got ");
+  if (WIFEXITED(end.status) && WEXITSTATUS(end.status) != 0)
+    message += cat("exit code ", WEXITSTATUS(end.status), " ");
+  message += cat("'", printable(end.err.empty() ? end.out : end.err), "'");
+  if (!submitted.empty()) {
+    message += cat("; submitted before and still there: scancel ", join(submitted, " "));
+  }
+  throw Error(ErrorCode::io, message);
+}
+
+std::string jobs_json(const SlurmPlan& plan, const std::vector<Task>& tasks,
+                      const std::vector<std::string>& job_ids) {
+  nlohmann::ordered_json jobs = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < job_ids.size(); ++i) {
+    nlohmann::ordered_json elements = nlohmann::ordered_json::object();
+    for (size_t k = 0; k < plan.arrays[i].tasks.size(); ++k)
+      elements[cat(plan.arrays[i].indices[k])] = tasks[plan.arrays[i].tasks[k]].name;
+    jobs.push_back({{"job", job_ids[i]}, {"tasks", std::move(elements)}});
+  }
+  const nlohmann::ordered_json document = {{"schema", "muster.slurm/1"}, {"jobs", std::move(jobs)}};
+  return document.dump(2) + "\n";
+}
+
+}  // namespace
+
+std::vector<std::string> sbatch_argv(const SlurmArray& array, const SlurmOptions& options,
+                                     const std::vector<std::string>& job_ids) {
+  std::vector<std::string> argv = options.sbatch;
+  argv.insert(argv.end(), array.arguments.begin(), array.arguments.end());
+  const std::string dependency = dependency_argument(array, job_ids);
+  // Without the second flag a job after one that failed would be pending for ever.
+  if (!dependency.empty()) argv.insert(argv.end(), {dependency, "--kill-on-invalid-dep=yes"});
+  argv.push_back(array.script_path);
+  return argv;
+}
+
+std::vector<std::string> submit_slurm(const SlurmPlan& plan, const std::vector<Task>& tasks,
+                                      const SlurmOptions& options) {
+  const std::string folder = options.run_dir + "/slurm";
+  std::error_code error;
+  for (const std::string& path : {folder, options.run_dir + "/logs"}) {
+    std::filesystem::create_directories(path, error);
+    if (error) fail_errno(cat("cannot make the folder ", printable(path)), error.value());
+  }
+  for (const SlurmArray& array : plan.arrays) {
+    write_file(array.elements_path, array.elements);
+    write_file(array.script_path, array.script);
+  }
+  std::vector<std::string> job_ids;
+  for (const SlurmArray& array : plan.arrays) {
+    const SbatchEnd end = run_sbatch(sbatch_argv(array, options, job_ids));
+    const std::string id = job_id_of(end.out);
+    if (end.status != 0 || id.empty()) fail_submit(end, job_ids);
+    job_ids.push_back(id);
+    write_file(folder + "/jobs.json", jobs_json(plan, tasks, job_ids));
+  }
+  return job_ids;
+}
+
+}  // namespace muster

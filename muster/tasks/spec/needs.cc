@@ -1,0 +1,115 @@
+#include "muster/tasks/spec/needs.h"
+
+#include <cmath>
+
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+constexpr int kMaxTaskGpus = 4096;
+constexpr int kMaxTaskCpus = 65'536;
+constexpr double kLeastFraction = 0.001;  // leases count in thousandths of a GPU
+constexpr size_t kMaxAlternatives = 16;
+
+class NeedReader {
+ public:
+  NeedReader(int ranks, const SpecValues& values) : ranks_(ranks), values_(values) {}
+
+  std::optional<TaskNeed> read(const toml::table& table) const {
+    bool good = values_.check_keys(table, "needs", {"gpus", "memory", "model", "cpus"});
+    TaskNeed need;
+    const auto take = [&](const char* key, auto& target, const auto& reader) {
+      const toml::node* const value = table.get(key);
+      if (value == nullptr) return;
+      if (const auto read = reader(*value)) {
+        target = *read;
+      } else {
+        good = false;
+      }
+    };
+    // What is said of GPUs without their number is of one a rank.
+    if (table.contains("memory") || table.contains("model")) need.gpus = ranks_;
+    take("gpus", need.gpus, [&](const toml::node& value) { return gpus(value); });
+    take("memory", need.memory_bytes, [&](const toml::node& value) { return values_.size(value, "memory"); });
+    take("model", need.model, [&](const toml::node& value) { return model(value); });
+    take("cpus", need.cpus,
+         [&](const toml::node& value) { return values_.integer(value, "cpus", 1, kMaxTaskCpus); });
+    if (!good) return std::nullopt;
+    return check(table, need) ? std::optional(need) : std::nullopt;
+  }
+
+ private:
+  std::optional<double> gpus(const toml::node& value) const {
+    const auto number = value.value<double>();
+    const bool fraction = number && *number < 1;
+    if (number && value.is_number() && *number >= 0 && *number <= kMaxTaskGpus) {
+      if (*number == 0 || (fraction && ranks_ == 1 && *number >= kLeastFraction)) return number;
+      if (!fraction && std::floor(*number) == *number && std::fmod(*number, static_cast<double>(ranks_)) == 0)
+        return number;
+    }
+    if (ranks_ > 1) {
+      values_.wrong(value, cat("a multiple of ranks (", ranks_, ") for gpus, which are the whole task's"));
+    } else {
+      values_.wrong(value, cat("a whole number up to ", kMaxTaskGpus, ", or a part of one GPU (from ",
+                               kLeastFraction, " to below 1), for gpus"));
+    }
+    return std::nullopt;
+  }
+
+  std::optional<std::string> model(const toml::node& value) const {
+    auto text = values_.text(value, "model");
+    if (text && trim(*text).empty()) {
+      values_.wrong(value, "a piece of a GPU's model (\"A100\") for model");
+      text.reset();
+    }
+    return text;
+  }
+
+  bool check(const toml::table& table, const TaskNeed& need) const {
+    if (need.gpus == 0 && (need.memory_bytes > 0 || !need.model.empty())) {
+      values_.wrong(*table.get("gpus"), "a GPU at least beside memory or model");
+    } else if (const toml::node* const gpus = table.get("gpus");
+               gpus != nullptr && need.gpus == 0 && need.cpus == 0) {
+      values_.problems().add(
+          position_of(gpus->source().begin),
+          "expected gpus or cpus in needs, got gpus = 0 alone; say how many cores: cpus = 1");
+    } else if (need.gpus == 0 && need.cpus == 0) {
+      values_.problems().add(position_of(table.source().begin),
+                             "expected gpus or cpus in needs, got neither");
+    } else {
+      return true;
+    }
+    return false;
+  }
+
+  const int ranks_;
+  const SpecValues& values_;
+};
+
+}  // namespace
+
+std::vector<TaskNeed> read_needs(const toml::node& value, int ranks, const SpecValues& values) {
+  const NeedReader reader(ranks, values);
+  std::vector<TaskNeed> needs;
+  const auto add = [&](const toml::node& one) {
+    const toml::table* const table = one.as_table();
+    if (table == nullptr) return values.wrong(one, "a table ({ gpus = 1 }) in needs");
+    if (auto need = reader.read(*table)) needs.push_back(std::move(*need));
+  };
+  const toml::array* const list = value.as_array();
+  if (list == nullptr) {
+    if (value.is_table()) {
+      add(value);
+    } else {
+      values.wrong(value, "a table ({ gpus = 1 }) or a list of tables for needs");
+    }
+  } else if (list->empty() || list->size() > kMaxAlternatives) {
+    values.wrong(value, cat("from one to ", kMaxAlternatives, " alternatives in needs"));
+  } else {
+    for (const toml::node& one : *list) add(one);
+  }
+  return needs;
+}
+
+}  // namespace muster

@@ -1,0 +1,96 @@
+#include "muster/tasks/spec/placeholders.h"
+
+#include <algorithm>
+
+#include "muster/base/nearest.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kMaxPlaceholderShown = 40;
+
+// Calls `literal(text)` and `placeholder(name, at)` for what `text` is made of.
+template <class Literal, class Placeholder>
+void scan_task_text(std::string_view text, const Literal& literal, const Placeholder& placeholder) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t brace = std::min(text.find_first_of("{}", at), text.size());
+    if (brace > at) literal(text.substr(at, brace - at));
+    at = brace;
+    if (at == text.size()) return;
+    if (text.substr(at, 2) == "{{" || text.substr(at, 2) == "}}") {
+      literal(text.substr(at, 1));
+      at += 2;
+      continue;
+    }
+    if (text[at] == '}') throw TaskTextError("expected '}}' for a brace, or '{' before it, got '}'", at);
+    const size_t end = text.find_first_of("{}", at + 1);
+    if (end == std::string_view::npos || text[end] == '{')
+      throw TaskTextError("expected '}' after '{' (or '{{' for a brace), got none", at);
+    placeholder(text.substr(at + 1, end - at - 1), at);
+    at = end + 1;
+  }
+}
+
+[[noreturn]] void fail_unknown(std::string_view name, size_t at,
+                               const std::vector<std::string_view>& parameters) {
+  const std::string got = cat("'{", name.substr(0, kMaxPlaceholderShown), "}'");
+  if (parameters.empty()) {
+    throw TaskTextError(cat("expected '{{' for a brace, since no parameters are given, got ", got), at);
+  }
+  throw TaskTextError(cat("expected a parameter ({", join(parameters, "}, {"), "}), got ", got,
+                          did_you_mean(name, parameters)),
+                      at);
+}
+
+}  // namespace
+
+TaskText::TaskText(std::string_view text, const std::vector<std::string_view>& parameters) {
+  scan_task_text(
+      text,
+      [&](std::string_view literal) {
+        if (pieces_.empty()) {
+          first_ += literal;
+        } else {
+          pieces_.back().text += literal;
+          rest_bytes_ += literal.size();
+        }
+      },
+      [&](std::string_view name, size_t at) {
+        const auto found = std::find(parameters.begin(), parameters.end(), name);
+        if (found == parameters.end()) fail_unknown(name, at, parameters);
+        pieces_.push_back({.parameter = static_cast<size_t>(found - parameters.begin())});
+      });
+}
+
+std::string TaskText::with(const std::vector<std::string_view>& values) const {
+  std::string text = first_;
+  for (const Piece& piece : pieces_) {
+    text += values.at(piece.parameter);
+    text += piece.text;
+  }
+  return text;
+}
+
+bool TaskText::uses(size_t parameter) const {
+  return std::any_of(pieces_.begin(), pieces_.end(),
+                     [&](const Piece& piece) { return piece.parameter == parameter; });
+}
+
+std::vector<std::string_view> placeholders_of(std::string_view text) {
+  std::vector<std::string_view> names;
+  scan_task_text(
+      text, [](std::string_view) {},
+      [&](std::string_view name, size_t) {
+        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+      });
+  return names;
+}
+
+bool is_parameter_name(std::string_view name) {
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+  const auto may_follow = [&](char c) { return is_letter(c) || (c >= '0' && c <= '9') || c == '-'; };
+  return !name.empty() && is_letter(name[0]) && std::all_of(name.begin(), name.end(), may_follow);
+}
+
+}  // namespace muster

@@ -1,0 +1,120 @@
+#include "muster/tasks/spec/spec.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <unordered_map>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/tasks/spec/after_names.h"
+#include "muster/tasks/spec/problems.h"
+#include "muster/tasks/spec/tables.h"
+#include "muster/tasks/spec/template.h"
+#include "muster/tasks/spec/text.h"
+
+namespace muster {
+namespace {
+
+// Too many to hold is found before the first is made.
+void check_sizes(const std::vector<TaskTemplate>& templates, SpecProblems& problems) {
+  size_t num_tasks = 0;
+  size_t bytes = 0;
+  for (const TaskTemplate& source : templates) {
+    num_tasks += num_combinations(source.each);
+    if (num_tasks > kMaxTasks) {
+      problems.fail(source.task.at, cat("expected at most ", kMaxTasks, " tasks in all, got more"));
+    }
+    bytes += text_bytes(source);
+    if (bytes > kMaxTaskBytes) {
+      problems.fail(source.task.at,
+                    cat("expected tasks of at most ", kMaxTaskBytes >> 20U, " MiB in all, got more"));
+    }
+  }
+}
+
+std::string parameters_text(const Task& task) {
+  std::vector<std::string> pairs;
+  for (const auto& [name, value] : task.parameters) pairs.push_back(cat(name, "=", value));
+  return join(pairs, ",");
+}
+
+std::string said_twice(const Task& first, const Task& second) {
+  const std::string expected = cat("expected each task's name once, got '", second.name, "' twice");
+  if (first.at != second.at) {
+    return cat(expected, "; the other is at line ", first.at.line, ", column ", first.at.column);
+  }
+  return cat(expected, ", for ", parameters_text(first), " and for ", parameters_text(second),
+             "; put every parameter of each into the name");
+}
+
+void check_names(const std::vector<Task>& tasks, SpecProblems& problems) {
+  std::unordered_map<std::string_view, const Task*> seen;
+  seen.reserve(tasks.size());
+  SpecPosition told = {};  // one problem a [[task]]
+  for (const Task& task : tasks) {
+    std::string problem = problem_of_name(task.name);
+    const auto [other, is_new] = seen.try_emplace(task.name, &task);
+    if (problem.empty() && !is_new) problem = said_twice(*other->second, task);
+    if (problem.empty() || told == task.at) continue;
+    told = task.at;
+    problems.add(task.at, problem);
+  }
+}
+
+void warn_of_unused(const TaskTemplate& made_from, const std::string& source,
+                    std::vector<std::string>& warnings) {
+  for (const std::string& name : unused_parameters(made_from)) {
+    warnings.push_back(cat(printable(source), ":", made_from.task.at.line, ":", made_from.task.at.column,
+                           ": argv, env and dir have no {", name, "} of each",
+                           ", so tasks that differ in it alone run the same; put {", name,
+                           "} where it belongs"));
+  }
+}
+
+}  // namespace
+
+std::vector<TaskNeed> default_needs(int ranks) {
+  return {{.gpus = static_cast<double>(ranks)}, {.cpus = ranks, .without_gpus = true}};
+}
+
+std::vector<Task> tasks_of_text(const std::string& text, const std::string& source,
+                                std::vector<std::string>* warnings) {
+  SpecProblems problems(text, source);
+  check_spec_text(text, problems);
+  const std::vector<TaskTemplate> templates = read_spec_tables(text, problems);
+  problems.throw_if_any();
+  check_sizes(templates, problems);
+  std::vector<Task> tasks;
+  std::vector<size_t> begins;  // of each template's tasks
+  for (const TaskTemplate& made_from : templates) {
+    if (warnings != nullptr) warn_of_unused(made_from, source, *warnings);
+    begins.push_back(tasks.size());
+    expand_template(made_from, tasks);
+  }
+  begins.push_back(tasks.size());
+  check_names(tasks, problems);
+  problems.throw_if_any();
+  resolve_after(templates, begins, tasks, problems);
+  problems.throw_if_any();
+  return tasks;
+}
+
+std::string read_spec(const std::string& path) {
+  struct stat status = {};
+  const int problem = ::stat(path.c_str(), &status) == 0 ? 0 : errno;
+  if (problem != 0 && problem != ENOENT && problem != ENOTDIR)
+    fail_errno(cat("cannot read '", printable(path), "'"), problem);
+  if (problem != 0 || (!S_ISREG(status.st_mode) && !S_ISFIFO(status.st_mode))) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("expected a file of tasks, got '", printable(path), "', which is ",
+                    problem != 0              ? "not there"
+                    : S_ISDIR(status.st_mode) ? "a folder"
+                                              : "neither a file nor a pipe",
+                    "; correct the path"));
+  }
+  return read_file(path, kMaxSpecBytes);
+}
+
+}  // namespace muster

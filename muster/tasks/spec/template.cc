@@ -1,0 +1,107 @@
+#include "muster/tasks/spec/template.h"
+
+#include <algorithm>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+Task task_with(const TaskTemplate& source, const std::vector<std::string_view>& values) {
+  Task task = source.task;
+  task.name = source.name.with(values);
+  task.argv.reserve(source.argv.size());
+  for (const TaskText& word : source.argv) task.argv.push_back(word.with(values));
+  for (const auto& [name, text] : source.environment) task.environment[name] = text.with(values);
+  task.directory = source.directory.with(values);
+  for (size_t i = 0; i < values.size(); ++i) task.parameters[source.each[i].name] = values[i];
+  return task;
+}
+
+}  // namespace
+
+std::vector<std::string_view> parameter_names(const std::vector<TaskParameter>& each) {
+  std::vector<std::string_view> names;
+  names.reserve(each.size());
+  for (const TaskParameter& parameter : each) names.emplace_back(parameter.name);
+  return names;
+}
+
+std::vector<std::string> unused_parameters(const TaskTemplate& source) {
+  std::vector<std::string> unused;
+  for (size_t i = 0; i < source.each.size(); ++i) {
+    const auto has_it = [&](const TaskText& text) { return text.uses(i); };
+    const bool used = has_it(source.directory) ||
+                      std::any_of(source.argv.begin(), source.argv.end(), has_it) ||
+                      std::any_of(source.environment.begin(), source.environment.end(),
+                                  [&](const auto& variable) { return has_it(variable.second); });
+    if (!used) unused.push_back(source.each[i].name);
+  }
+  return unused;
+}
+
+size_t num_combinations(const std::vector<TaskParameter>& each) {
+  size_t count = 1;
+  for (const TaskParameter& parameter : each) {
+    if (parameter.values.size() > kMaxTasks / count) return kMaxTasks + 1;
+    count *= parameter.values.size();
+  }
+  return count;
+}
+
+size_t text_bytes(const TaskTemplate& source) {
+  size_t bytes = sizeof(Task);
+  size_t num_filled = source.each.size();
+  const auto add = [&](const TaskText& text) {
+    bytes += text.size() + sizeof(std::string);
+    num_filled += text.num_placeholders();
+  };
+  add(source.name);
+  add(source.directory);
+  for (const TaskText& word : source.argv) add(word);
+  for (const auto& [name, text] : source.environment) add(text);
+  size_t longest = 0;
+  for (const TaskParameter& parameter : source.each) {
+    for (const std::string& value : parameter.values) longest = std::max(longest, value.size());
+  }
+  return num_combinations(source.each) * (bytes + num_filled * longest);
+}
+
+void expand_template(const TaskTemplate& source, std::vector<Task>& tasks) {
+  for_each_combination(source.each, [&](const std::vector<std::string_view>& values) {
+    tasks.push_back(task_with(source, values));
+  });
+}
+
+std::optional<std::vector<std::string>> range_values(std::string_view text) {
+  const size_t dots = text.find("..");
+  if (dots == std::string_view::npos) return std::nullopt;
+  const auto first = parse_int(text.substr(0, dots));
+  const auto last = parse_int(text.substr(dots + 2));
+  if (!first || !last) return std::nullopt;
+  if (*last < *first)
+    throw Error(ErrorCode::invalid_argument, cat("expected a range that counts up, got ", text));
+  if (static_cast<uint64_t>(*last) - static_cast<uint64_t>(*first) >= kMaxTasks)
+    throw Error(ErrorCode::invalid_argument, cat("expected at most ", kMaxTasks, " values, got ", text));
+  std::vector<std::string> values;
+  for (int64_t value = *first;; ++value) {
+    values.push_back(cat(value));
+    if (value == *last) return values;
+  }
+}
+
+std::string problem_of_name(std::string_view name) {
+  if (name.empty()) return "expected a task's name, got ''";
+  if (name.size() > kMaxTaskName)
+    return cat("expected a task's name of at most ", kMaxTaskName, " bytes, got ", name.size());
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  if (name.find('/') != std::string_view::npos || std::any_of(name.begin(), name.end(), is_control) ||
+      name == "." || name == "..") {
+    return cat("expected a task's name that can be a file's (no '/', no control characters), got '", name,
+               "'");
+  }
+  return "";
+}
+
+}  // namespace muster

@@ -1,0 +1,89 @@
+// What a grid of tasks is made from: texts with placeholders, and the values of each parameter. A spec's
+// [[task]] and a sweep are one each; expand_template makes the tasks. Knows no files; pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "muster/tasks/spec/placeholders.h"
+#include "muster/tasks/task.h"
+
+namespace muster {
+
+inline constexpr size_t kMaxTasks = 1'000'000;
+inline constexpr size_t kMaxTaskBytes = size_t{1} << 31;  // of all texts of all tasks together
+inline constexpr size_t kMaxTaskName = 200;
+
+struct TaskParameter {
+  std::string name = {};
+  std::vector<std::string> values = {};  // never empty
+};
+
+// An entry of `after`, before it is known which tasks it means.
+struct AfterEntry {
+  std::string written = {};
+  TaskText text = {};    // !foreign
+  bool foreign = false;  // it has a placeholder that its own task has not: another [[task]]'s name as written
+  SpecPosition at = {};
+};
+
+struct TaskTemplate {
+  Task task = {};  // what all tasks have in common
+  std::string written_name = {};
+  TaskText name = {};
+  std::vector<TaskText> argv = {};
+  std::vector<std::pair<std::string, TaskText>> environment = {};
+  TaskText directory = {};
+  std::vector<AfterEntry> after = {};
+  std::vector<TaskParameter> each = {};
+};
+
+std::vector<std::string_view> parameter_names(const std::vector<TaskParameter>& each);
+
+// How many tasks there will be; kMaxTasks + 1 for more than kMaxTasks.
+size_t num_combinations(const std::vector<TaskParameter>& each);
+
+// About how many bytes of text its tasks will have.
+size_t text_bytes(const TaskTemplate& source);
+
+// The parameters that neither argv nor environment nor directory has: tasks that differ in them alone run the
+// same.
+std::vector<std::string> unused_parameters(const TaskTemplate& source);
+
+// Calls `use(values)` for every combination in order, the last parameter's value changing fastest.
+template <class Use>
+void for_each_combination(const std::vector<TaskParameter>& each, const Use& use);
+
+// Appends its tasks, without `after`. The number of them was checked before.
+void expand_template(const TaskTemplate& source, std::vector<Task>& tasks);
+
+// "0.1,0.01" pieces that are "1..5" count up, both ends included; anything else is itself. Nothing when it is
+// no range. Throws: invalid_argument when it does not count up, or to more than kMaxTasks values.
+std::optional<std::vector<std::string>> range_values(std::string_view text);
+
+// What keeps a text from being a task's name, which becomes a file's: "expected …, got …". Empty: nothing.
+std::string problem_of_name(std::string_view name);
+
+}  // namespace muster
+
+template <class Use>
+void muster::for_each_combination(const std::vector<TaskParameter>& each, const Use& use) {
+  std::vector<size_t> digits(each.size(), 0);
+  std::vector<std::string_view> values;
+  values.reserve(each.size());
+  for (const TaskParameter& parameter : each) values.emplace_back(parameter.values.front());
+  for (;;) {
+    use(std::as_const(values));
+    size_t place = each.size();
+    while (place > 0 && ++digits[place - 1] == each[place - 1].values.size()) {
+      digits[place - 1] = 0;
+      values[place - 1] = each[place - 1].values.front();
+      --place;
+    }
+    if (place == 0) return;
+    values[place - 1] = each[place - 1].values[digits[place - 1]];
+  }
+}

@@ -1,0 +1,56 @@
+#include "muster/tasks/report/card.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/device/scratch.h"
+
+namespace muster {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::string card_with_log(const std::string& log) {
+  const ScratchFolder folder;
+  Task task;
+  task.name = "digits";
+  TaskResult result;
+  result.reason = "exit code 4";
+  result.attempts.push_back({.host = "box", .exit_code = 4, .log = folder.write("0.log", log)});
+  return task_card(task, result);
+}
+
+TEST(TaskCard, SaysWhereAndTheLastLines) {
+  const std::string card = card_with_log("one\ntwo\n");
+  EXPECT_THAT(card, HasSubstr("[muster] digits failed: exit code 4\n  where     host box, the CPU\n"));
+  EXPECT_THAT(card, HasSubstr("    | one\n    | two\n"));
+}
+
+TEST(TaskCard, IsTheJobsOwnForATaskOfRanks) {
+  const std::string card = card_with_log(
+      "[0] noise\n[muster] rank 1 failed first: exit code 4\n  where     host box, cpu:1, pid 7\n"
+      "  error     io: no\n");
+  EXPECT_THAT(card, HasSubstr("[muster] digits failed: rank 1 failed first: exit code 4\n"));
+  EXPECT_THAT(card, HasSubstr("\n  where     host box, cpu:1, pid 7\n  error     io: no\n  log "));
+  EXPECT_THAT(card, Not(HasSubstr("noise")));
+  EXPECT_EQ(card.find("where"), card.rfind("where")) << "one card, not one in the other";
+}
+
+TEST(TaskCard, IsOfWhatFailedAfterAJob) {
+  const std::string card = card_with_log(
+      "[muster] rank 1 failed first: exit code 4\n  where     host box, cpu:1, pid 7\n"
+      "Traceback:\n  File eval.py\nValueError: no data\n");
+  EXPECT_THAT(card, HasSubstr("[muster] digits failed: exit code 4\n"));
+  EXPECT_THAT(card, HasSubstr("    | ValueError: no data\n"));
+}
+
+TEST(TaskCard, HasTheLinesAboveTheJobsCard) {
+  const std::string card = card_with_log(
+      "[1] the disk is full\n[muster] rank 1 failed first: exit code 4\n  where     host box\n"
+      "  said      its last lines of standard error are above\n  report    /r\n");
+  EXPECT_THAT(card, HasSubstr("  last lines\n    | [1] the disk is full\n  report    /r\n"));
+  EXPECT_THAT(card, Not(HasSubstr("are above")));
+}
+
+}  // namespace
+}  // namespace muster
