@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:?usage: tidy_control.sh BUILD_FOLDER}
 # muster/tasks, muster/shm and muster/cli are left to `make lint`: half an hour is not to be missed.
-folders="muster/base/ muster/store/ muster/device/ muster/placement/ muster/supervise/ muster/launch/ muster/cluster/"
+folders="muster/base/ muster/store/ muster/draw/ muster/device/ muster/placement/ muster/supervise/ muster/launch/ muster/cluster/"
 for tool in clang-format clang-tidy python3; do
   command -v $tool >/dev/null || { echo "skipped: $tool is not installed"; exit 77; }
 done

@@ -17,11 +17,11 @@
 #include "muster/bench/training_speed.h"
 #include "muster/comm/nccl/nccl.h"
 #include "muster/device/probe.h"
+#include "muster/draw/text_table.h"
 #include "muster/launch/lease.h"
 #include "muster/launch/score_cache.h"
 #include "muster/placement/gpu_facts.h"
 #include "muster/placement/selection.h"
-#include "muster/placement/text_table.h"
 #include "muster/run/error_file.h"
 
 namespace muster {

@@ -13,7 +13,7 @@
 #include "muster/checkpoint/checkpoint_export.h"
 #include "muster/cli/checkpoint_paths.h"
 #include "muster/cli/reading_line.h"
-#include "muster/placement/text_table.h"
+#include "muster/draw/text_table.h"
 
 namespace muster {
 

@@ -9,7 +9,7 @@
 #include "muster/base/units.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/links.h"
-#include "muster/placement/text_table.h"
+#include "muster/draw/text_table.h"
 
 namespace muster {
 namespace {

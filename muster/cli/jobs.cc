@@ -14,8 +14,8 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/draw/text_table.h"
 #include "muster/launch/job_registry.h"
-#include "muster/placement/text_table.h"
 
 namespace muster {
 

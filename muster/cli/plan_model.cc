@@ -11,8 +11,8 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/cli/value_flags.h"
+#include "muster/draw/text_table.h"
 #include "muster/placement/model_memory.h"
-#include "muster/placement/text_table.h"
 
 namespace muster {
 namespace {

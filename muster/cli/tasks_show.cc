@@ -17,7 +17,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/cli/usage.h"
-#include "muster/placement/text_table.h"
+#include "muster/draw/text_table.h"
 #include "muster/tasks/hosts/foreign_leases.h"
 #include "muster/tasks/report/card.h"
 #include "muster/tasks/report/results.h"

@@ -10,7 +10,8 @@
 #include "muster/base/units.h"
 #include "muster/device/cpu_list.h"
 #include "muster/device/links.h"
-#include "muster/placement/svg_canvas.h"
+#include "muster/draw/svg_canvas.h"
+#include "muster/draw/xml_text.h"
 #include "muster/placement/svg_layout.h"
 #include "muster/placement/svg_links.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "muster/base/strings.h"
+#include "muster/draw/text_table.h"
 #include "muster/placement/gpu_facts.h"
-#include "muster/placement/text_table.h"
 
 namespace muster {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "muster/device/inventory.h"
-#include "muster/placement/svg_canvas.h"
+#include "muster/draw/svg_canvas.h"
 
 namespace muster {
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "muster/device/inventory.h"
-#include "muster/placement/svg_canvas.h"
 #include "muster/placement/svg_layout.h"
 
 namespace muster {

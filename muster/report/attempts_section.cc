@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "muster/base/strings.h"
+#include "muster/draw/xml_text.h"
 #include "muster/launch/exit_report.h"
-#include "muster/placement/svg_canvas.h"
 #include "muster/report/html.h"
 #include "muster/report/job_sections.h"
 

@@ -8,7 +8,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-#include "muster/placement/svg_canvas.h"
+#include "muster/draw/xml_text.h"
 #include "muster/report/html_style.h"
 
 namespace muster {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "muster/base/strings.h"
-#include "muster/placement/svg_canvas.h"
+#include "muster/draw/xml_text.h"
 #include "muster/report/html.h"
 #include "muster/trace/activity_layout.h"
 #include "muster/trace/category.h"

@@ -1,5 +1,4 @@
 #include "muster/base/strings.h"
-#include "muster/placement/svg_canvas.h"
 #include "muster/report/html.h"
 #include "muster/report/job_sections.h"
 #include "muster/report/line_chart.h"

@@ -7,7 +7,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-#include "muster/placement/svg_canvas.h"
+#include "muster/draw/xml_text.h"
 #include "muster/report/html.h"
 #include "muster/report/job_sections.h"
 #include "muster/report/rank_work.h"

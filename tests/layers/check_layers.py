@@ -16,8 +16,9 @@ MAY_USE = {
     "base": [],
     "trace": ["base"],
     "store": ["base"],
+    "draw": ["base"],
     "device": ["base"],
-    "placement": ["device"],
+    "placement": ["device", "draw"],
     "supervise": ["base"],
     "launch": ["placement", "supervise", "store", "trace"],
     "cluster": ["launch"],
@@ -66,7 +67,7 @@ FILE_MAY_USE = {
 MAY_ALSO_USE = {
     "bench": ["examples/02_gpt/gpt.h"],  # the model that is timed is the one that users read
 }
-CONTROL_PLANE = ["base", "trace", "store", "shm", "device", "placement", "supervise", "launch", "cluster", "tasks", "report", "cli",
+CONTROL_PLANE = ["base", "trace", "store", "shm", "draw", "device", "placement", "supervise", "launch", "cluster", "tasks", "report", "cli",
                  "checkpoint files"]
 
 LIBTORCH = re.compile(r"(torch|ATen|c10|c10d|caffe2|gloo)/")

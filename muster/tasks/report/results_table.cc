@@ -7,8 +7,8 @@
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-#include "muster/placement/svg_canvas.h"
-#include "muster/placement/text_table.h"
+#include "muster/draw/text_table.h"
+#include "muster/draw/xml_text.h"
 #include "muster/tasks/report/columns.h"
 
 namespace muster {

@@ -1,4 +1,4 @@
-// Rows of text as aligned columns, for terminals. For plan_table.cc and subcommands that print tables.
+// Rows of text as aligned columns, for terminals.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-#include "muster/placement/text_table.h"
+#include "muster/draw/text_table.h"
 
 #include <algorithm>
 
