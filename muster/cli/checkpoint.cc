@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/base/usage.h"
 #include "muster/checkpoint/checkpoint_view.h"
 #include "muster/checkpoint/directory.h"
 #include "muster/checkpoint/safetensors_file.h"
@@ -18,7 +19,6 @@
 #include "muster/cli/checkpoint_paths.h"
 #include "muster/cli/checkpoint_text.h"
 #include "muster/cli/reading_line.h"
-#include "muster/cli/usage.h"
 
 namespace muster {
 

@@ -7,9 +7,9 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/base/usage.h"
 #include "muster/checkpoint/checkpoint_view.h"
 #include "muster/checkpoint/shown_text.h"
-#include "muster/cli/usage.h"
 
 namespace muster {
 

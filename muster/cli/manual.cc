@@ -8,8 +8,8 @@
 
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/base/usage.h"
 #include "muster/base/version.h"
-#include "muster/cli/usage.h"
 
 namespace muster {
 

@@ -8,7 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
-#include "muster/cli/usage.h"
+#include "muster/base/usage.h"
 #include "muster/launch/run_folder.h"
 #include "muster/report/report.h"
 

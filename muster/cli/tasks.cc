@@ -4,8 +4,13 @@
 #include <algorithm>
 #include <memory>
 
-#include "muster/cli/tasks_run.h"
+#include "muster/base/strings.h"
+#include "muster/base/usage.h"
+#include "muster/cli/tasks_options.h"
 #include "muster/cli/value_flags.h"
+#include "muster/tasks/hosts/server.h"
+#include "muster/tasks/run.h"
+#include "muster/tasks/slurm/element.h"
 
 namespace muster {
 
@@ -105,6 +110,22 @@ void add_how(CLI::App* command, TasksFlags& flags) {
   text_flag(command, "--html", flags.html, "FILE", "a file",
             "Draw the timeline of the devices into this page");
   command->add_flag("-q,--quiet", flags.quiet, "Only failures, and the results");
+}
+
+int element_index(const std::string& text) {
+  const auto index = parse_int(text);
+  if (!index || *index < 0 || *index > 100'000'000)
+    fail_usage(cat("--exec-element: expected an index from 0, got '", printable(text), "'"));
+  return static_cast<int>(*index);
+}
+
+int run_tasks_command(const TasksFlags& flags) {
+  if (flags.element.size() == 2) exec_element(flags.element[0], element_index(flags.element[1]));
+  if (flags.serve) return serve_tasks_of_another();
+  if (flags.submit.empty()) return tasks::run(to_tasks_options(flags));
+  check_submit(flags);
+  tasks::submit(to_tasks_options(flags), flags.sbatch);
+  return 0;
 }
 
 }  // namespace

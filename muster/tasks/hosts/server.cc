@@ -386,4 +386,15 @@ int serve_tasks(Fd in, Fd out) {
   return TaskServer(std::move(in), std::move(out)).run();
 }
 
+// Standard output carries messages: whatever else is printed goes where errors go.
+int serve_tasks_of_another() {
+  Fd in(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
+  Fd out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
+  const Fd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!in.valid() || !out.valid() || !nothing.valid() || ::dup2(nothing.get(), STDIN_FILENO) < 0 ||
+      ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
+    fail_errno("--serve: cannot take over standard input and output", errno);
+  return serve_tasks(std::move(in), std::move(out));
+}
+
 }  // namespace muster

@@ -15,4 +15,7 @@ Inventory probe_for(const RemoteHello& hello);
 // Serves over the two descriptors until the run ends. The exit code. Blocking: until every task has ended.
 int serve_tasks(Fd in, Fd out);
 
+// The same over standard input and output; what else is printed goes where errors go. Throws: io.
+int serve_tasks_of_another();
+
 }  // namespace muster

@@ -87,7 +87,7 @@ class NeedJudge {
     if (best.count > 0) {
       return cat(asked(which), ": the most that a host has is ", best.count, " (host ", best.host, ")",
                  reachable_.on.empty() ? "" : cat(" of on = '", reachable_.on, "'"),
-                 check_.gpus.empty() ? "" : cat(" of --gpus ", check_.gpus));
+                 check_.gpus ? cat(" of --gpus ", check_.gpus->text) : "");
     }
     return cat(asked(which),
                reachable_.why_none.empty() ? ": no host has one" : cat(": ", reachable_.why_none));
@@ -217,14 +217,14 @@ class NeedsChecker {
     const SpecPosition at = task.places.on;
     return told(group, at.line == 0 ? task.at : spec_.inside(at, task.on, reachable.on_problem_at),
                 cat("on = '", printable(task.on), "': ", printable(reachable.on_problem), " (",
-                    what_there_is(check_), check_.gpus.empty() ? "" : cat("; --gpus ", check_.gpus),
+                    what_there_is(check_), check_.gpus ? cat("; --gpus ", check_.gpus->text) : "",
                     "); see `muster devices`, and correct on"));
   }
 
   std::string impossible(const NeedGroup& group, const ReachableGpus& reachable) const {
     const Task& task = *group.first;
     const bool by_flags =
-        (!check_.gpus.empty() || check_.cpus > 0) && any_possible(task, reachable_gpus(task.on, whole_));
+        (check_.gpus || check_.cpus > 0) && any_possible(task, reachable_gpus(task.on, whole_));
     const bool by_on = !by_flags && !task.on.empty() && any_possible(task, reachable_gpus("", limited_));
     const std::vector<TaskNeed> needs = needs_of(task);
     std::string text = cat("expected needs that a host can meet (", what_there_is(check_), "), got");
@@ -237,7 +237,7 @@ class NeedsChecker {
   std::string next_step(const Task& task, bool by_flags, bool by_on) const {
     if (by_flags) {
       return cat("; ask for less, or give more than",
-                 check_.gpus.empty() ? std::string() : cat(" --gpus ", check_.gpus),
+                 check_.gpus ? cat(" --gpus ", check_.gpus->text) : std::string(),
                  check_.cpus > 0 ? cat(" --cpus ", check_.cpus) : "");
     }
     if (by_on) return "; see `muster devices`, and correct on or leave it out for any";

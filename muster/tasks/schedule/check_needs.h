@@ -3,25 +3,27 @@
 // were asked. Pure.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "muster/device/inventory.h"
 #include "muster/device/visible_devices.h"
 #include "muster/placement/scores.h"
+#include "muster/placement/selection.h"
 #include "muster/tasks/task.h"
 
 namespace muster {
 
 struct NeedsCheck {
   const Inventory& inventory;
-  std::string source = {};      // the spec file, for errors; empty: not known, as of a sweep
-  std::string text = {};        // what it says, to show the line; empty: not known
-  std::string need_flags = {};  // a sweep's own: "--need-gpus 3"
-  VisibilityMasks masks = {};   // on each host
-  const Scores& scores = {};    // for `on = "fastest:2"`
-  std::string gpus = {};        // the run's `--gpus`; empty: all
-  int cpus = 0;                 // the run's `--cpus`; 0: all
+  std::string source = {};             // the spec file, for errors; empty: not known, as of a sweep
+  std::string text = {};               // what it says, to show the line; empty: not known
+  std::string need_flags = {};         // a sweep's own: "--need-gpus 3"
+  VisibilityMasks masks = {};          // on each host
+  const Scores& scores = {};           // for `on = "fastest:2"`
+  std::optional<Selection> gpus = {};  // the run's `--gpus`; nothing: all
+  int cpus = 0;                        // the run's `--cpus`; 0: all
 };
 
 // What can change is not asked for: memory that is in use, and what `idle`, `free:2` and `free>=20GiB` of

@@ -26,6 +26,14 @@ bool is_model(const PoolGpu& gpu, const TaskNeed& need) {
   return need.model.empty() || lower_case(gpu.model).find(lower_case(need.model)) != std::string::npos;
 }
 
+// What the run may use of the host.
+std::vector<UsableGpu> chosen_gpus(const Host& host, const PoolOptions& options) {
+  UsableGpus usable = usable_gpus(host, options.masks);
+  if (!options.gpus) return usable.gpus;
+  if (part_for(*options.gpus, host) == nullptr) return {};
+  return select_gpus(*options.gpus, host, usable);
+}
+
 // The CPUs of the host with their NUMA nodes, a core's threads side by side.
 std::vector<PoolCpu> cpus_by_node(const Host& host) {
   std::vector<PoolCpu> cpus;
@@ -71,10 +79,10 @@ std::optional<int> PoolHost::find_gpu(const std::string& uuid) const {
 
 Pool::Pool(Inventory inventory, const PoolOptions& options)
     : inventory_(std::move(inventory)), numa_binding_(options.numa_binding) {
-  if (!options.gpus.empty()) {
+  if (options.gpus) {
     std::vector<const Host*> hosts;
     for (const Host& host : inventory_.hosts) hosts.push_back(&host);
-    check_selection_hosts(parse_selection(options.gpus), hosts);
+    check_selection_hosts(*options.gpus, hosts);
   }
   for (const Host& host : inventory_.hosts) add_host(host, options);
 }
@@ -93,10 +101,7 @@ void Pool::add_host(const Host& host, const PoolOptions& options) {
             host.cores.empty() ? " CPUs whose numbers are not known" : " CPUs, more than there are",
             " (host ", host.name, "); give ", host.cores.empty() ? "" : "fewer --cpus, ", "node or none"));
   }
-  UsableGpus usable = usable_gpus(host, options.masks);
-  const Selection selection = parse_selection(options.gpus);
-  const bool any = part_for(selection, host) != nullptr;
-  for (const UsableGpu& gpu : any ? select_gpus(selection, host, usable) : std::vector<UsableGpu>()) {
+  for (const UsableGpu& gpu : chosen_gpus(host, options)) {
     const uint64_t free = free_memory_bytes(host, gpu);
     const uint64_t total = std::max(free, total_memory_bytes(host, gpu));
     mine.gpus.push_back({.device = gpu,

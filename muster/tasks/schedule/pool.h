@@ -13,16 +13,17 @@
 #include "muster/device/visible_devices.h"
 #include "muster/launch/lease.h"
 #include "muster/placement/request.h"
+#include "muster/placement/selection.h"
 #include "muster/placement/usable_gpus.h"
 #include "muster/tasks/task.h"
 
 namespace muster {
 
 struct PoolOptions {
-  std::string gpus = {};        // the only ones to use, `--gpus` text; empty: all
-  VisibilityMasks masks = {};   // what the outer environment hides
-  int cpus = 0;                 // of each host; 0: as many as it has
-  std::vector<int> slots = {};  // by host: tasks at a time at most; 0, or none told: no limit
+  std::optional<Selection> gpus = {};  // the only ones to use; nothing: all
+  VisibilityMasks masks = {};          // what the outer environment hides
+  int cpus = 0;                        // of each host; 0: as many as it has
+  std::vector<int> slots = {};         // by host: tasks at a time at most; 0, or none told: no limit
   // node: on a host of several NUMA nodes a task is kept on the CPUs of its GPUs' node, or of one that has as
   // many free as it counts; exclusive: on as many CPUs as it counts, which no other task of the run is kept
   // on, and one with GPUs that does not say how many counts its GPUs' part of the host's; none.
@@ -104,8 +105,8 @@ std::string describe(const TaskNeed& need);
 
 class Pool {
  public:
-  // Throws: invalid_argument for a bad `gpus`, and for `exclusive` on a host whose CPUs are not known or are
-  // fewer than `cpus`.
+  // Throws: invalid_argument for `gpus` that the hosts have not, and for `exclusive` on a host whose CPUs are
+  // not known or are fewer than `cpus`.
   explicit Pool(Inventory inventory, const PoolOptions& options = {});
 
   const std::vector<PoolHost>& hosts() const { return hosts_; }

@@ -69,8 +69,8 @@ struct HostSelection {
   Selection text = {};
   Selection lasting = {};
 
-  HostSelection(const std::string& given, const Inventory& inventory)
-      : text(parse_selection(given)), lasting(muster::lasting(text)) {
+  HostSelection(Selection given, const Inventory& inventory)
+      : text(std::move(given)), lasting(muster::lasting(text)) {
     std::vector<const Host*> hosts;
     for (const Host& host : inventory.hosts) hosts.push_back(&host);
     check_selection_hosts(text, hosts);
@@ -79,11 +79,11 @@ struct HostSelection {
 
 class Reach {
  public:
-  Reach(const std::string& on, const ReachOptions& options)
-      : options_(options), run_(options.gpus, options.inventory) {
+  Reach(const std::string& on, const ReachOptions& options) : options_(options) {
+    if (options.gpus) run_.emplace(*options.gpus, options.inventory);
     reachable_.on = on;
     try {
-      on_.emplace(on, options.inventory);
+      on_.emplace(parse_selection(on), options.inventory);
     } catch (const SelectionError& error) {
       set_problem(error);
     }
@@ -102,11 +102,11 @@ class Reach {
   // What the run has of the host, and how many at one time.
   std::pair<UsableGpus, size_t> of_run(const Host& host) const {
     const UsableGpus all = usable_gpus(host, options_.masks);
-    if (options_.gpus.empty()) return {all, all.gpus.size()};
-    const SelectionPart* const part = part_for(run_.text, host);
+    if (!run_) return {all, all.gpus.size()};
+    const SelectionPart* const part = part_for(run_->text, host);
     if (part == nullptr) return {};
     UsableGpus chosen;
-    chosen.gpus = select_gpus(run_.lasting, host, all, options_.scores);
+    chosen.gpus = select_gpus(run_->lasting, host, all, options_.scores);
     return {chosen, std::min(most_of(*part), chosen.gpus.size())};
   }
 
@@ -126,9 +126,8 @@ class Reach {
       }
     }
     if (found.gpus.empty() && reachable_.why_none.empty()) {
-      reachable_.why_none = options_.gpus.empty() || !usable.gpus.empty()
-                                ? describe(host, usable)
-                                : cat("--gpus ", options_.gpus, " leaves none");
+      reachable_.why_none = !run_ || !usable.gpus.empty() ? describe(host, usable)
+                                                          : cat("--gpus ", run_->text.text, " leaves none");
     }
     const auto facts = std::tuple(found.num_cores, found.most, found.gpus);
     if (seen_.insert(facts).second) reachable_.hosts.push_back(std::move(found));
@@ -141,7 +140,7 @@ class Reach {
   }
 
   const ReachOptions& options_;
-  const HostSelection run_;
+  std::optional<HostSelection> run_ = {};
   std::optional<HostSelection> on_ = {};
   ReachableGpus reachable_ = {};
   bool fits_a_host_ = false;

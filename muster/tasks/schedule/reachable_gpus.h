@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "muster/device/inventory.h"
 #include "muster/device/visible_devices.h"
 #include "muster/placement/scores.h"
+#include "muster/placement/selection.h"
 
 namespace muster {
 
@@ -37,13 +39,13 @@ struct ReachOptions {
   const Inventory& inventory;
   VisibilityMasks masks = {};
   const Scores& scores = {};
-  std::string gpus = {};  // the run's `--gpus`; empty: all
-  int cpus = 0;           // the run's `--cpus`; 0: all
+  std::optional<Selection> gpus = {};  // the run's `--gpus`; nothing: all
+  int cpus = 0;                        // the run's `--cpus`; 0: all
 };
 
 // Of the run's GPUs `on` selects what it does now, but for what changes: `idle`, `free:2` and `free>=20GiB`
 // could come to mean any of them. Hosts that an `on` without hosts does not fit are passed over, as long as
-// it fits one. Throws: SelectionError for a bad `gpus`; one of `on` is `on_problem`.
+// it fits one. Throws: SelectionError for `gpus` that the hosts have not; one of `on` is `on_problem`.
 ReachableGpus reachable_gpus(const std::string& on, const ReachOptions& options);
 
 }  // namespace muster

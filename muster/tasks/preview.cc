@@ -1,28 +1,16 @@
-#include "muster/cli/tasks_show.h"
-
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "muster/tasks/preview.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "muster/base/error.h"
-#include "muster/base/fd.h"
-#include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-#include "muster/cli/usage.h"
+#include "muster/base/usage.h"
 #include "muster/draw/text_table.h"
 #include "muster/tasks/hosts/foreign_leases.h"
+#include "muster/tasks/hosts/task_process.h"
 #include "muster/tasks/report/card.h"
-#include "muster/tasks/report/results.h"
-#include "muster/tasks/report/results_table.h"
-#include "muster/tasks/report/timeline.h"
 
 namespace muster {
 
@@ -118,7 +106,7 @@ std::vector<std::string> count_held(const TasksRun& run, const TaskMachines& mac
                         machines.connections.empty() ? "" : cat(" of ", mine.name), " is ", by));
   };
   const int here = machines.here();
-  ForeignLeases leases(schedule.pool(), here, run.before.head.run_id, run.setting("no-lease").empty(),
+  ForeignLeases leases(schedule.pool(), here, run.before.head.run_id, run.settings.lease,
                        [&](int gpu, int units, const std::string& by) { count(here, gpu, units, by); });
   leases.look();
   for (int host = 0; host < static_cast<int>(machines.connections.size()); ++host) {
@@ -186,87 +174,31 @@ std::string first_starts_text(const TasksRun& run, const Schedule& schedule, con
   return text;
 }
 
-// A device or a pipe is written as it is; a file is replaced by a whole one.
-bool is_device_or_pipe(const std::string& path) {
-  struct stat status = {};
-  return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
-}
-
-void write_result_file(const std::string& path, const std::string& text) {
-  if (!is_device_or_pipe(path)) return write_file(path, text);
-  const Fd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (!fd.valid()) fail_errno(cat("cannot open '", path, "'"), errno);
-  write_all(fd.get(), text, path);
-}
-
-// 0, or why the file could not be written. A file is made anew beside it and renamed, so that must be
-// possible.
-int why_not_writable(const std::string& path) {
-  if (std::filesystem::is_directory(path)) return EISDIR;
-  if (is_device_or_pipe(path)) return ::access(path.c_str(), W_OK) == 0 ? 0 : errno;
-  const std::string aside = name_aside(path);
-  const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (!fd.valid()) return errno;
-  ::unlink(aside.c_str());
-  return 0;
-}
-
 }  // namespace
 
-int explain_task(const TasksFlags& flags, const TasksRun& run, const TaskMachines& machines,
-                 Schedule& schedule) {
-  const auto task = schedule.find(flags.explain);
-  if (!task) fail_usage(cat("--explain: expected the name of a task, got '", printable(flags.explain), "'"));
+std::string why_task_waits(const std::string& name, const TasksRun& run, const TaskMachines& machines,
+                           Schedule& schedule, bool json) {
+  const auto task = schedule.find(name);
+  if (!task) fail_usage(cat("--explain: expected the name of a task, got '", printable(name), "'"));
   const bool goes_on = !run.is_new && is_in_use(run.run_dir);
   count_held(run, machines, schedule);
   const TaskState state = run.is_new ? TaskState::waiting : run.before.results[*task].state;
   const std::string text =
       goes_on ? explain_now(run, *task, schedule) : explain_beginning(run, *task, schedule);
-  write_all(STDOUT_FILENO, flags.json ? text_of({{"schema", "muster.tasks.explain/1"},
-                                                 {"task", flags.explain},
-                                                 {"state", to_string(state)},
-                                                 {"text", text}})
-                                      : text);
-  return 0;
+  if (!json) return text;
+  return text_of(
+      {{"schema", "muster.tasks.explain/1"}, {"task", name}, {"state", to_string(state)}, {"text", text}});
 }
 
-int show_first_starts(const TasksFlags& flags, const TasksRun& run, const TaskMachines& machines,
-                      Schedule& schedule) {
+std::string first_starts(const TasksRun& run, const TaskMachines& machines, Schedule& schedule, bool json) {
   const std::vector<std::string> held = count_held(run, machines, schedule);
   const double now = !run.is_new && is_in_use(run.run_dir) ? restore_run(run, schedule) : 0;
   const StandingBefore before{.done = schedule.count(TaskState::done),
                               .running = schedule.count(TaskState::running),
                               .waiting = schedule.count(TaskState::waiting)};
   const std::vector<TaskStart> starts = schedule.start(now);
-  write_all(STDOUT_FILENO, flags.json ? first_starts_json(run, schedule, starts, held)
-                                      : first_starts_text(run, schedule, before, starts, held));
-  return 0;
-}
-
-void check_result_files(const TasksFlags& flags) {
-  for (const auto& [flag, path] : {std::pair("--csv", flags.csv), std::pair("--html", flags.html)}) {
-    const int problem = path.empty() ? 0 : why_not_writable(path);
-    if (problem == 0) continue;
-    fail_usage(cat(flag, ": expected a file that can be written, got '", printable(path),
-                   "': ", std::strerror(problem), "; give another"));
-  }
-}
-
-void show_results(const TasksFlags& flags, const TasksRun& run, const Inventory& machine,
-                  RunOutcome& outcome) {
-  for (TaskResult& result : outcome.results) {
-    if (result.state != TaskState::waiting && result.state != TaskState::running) continue;
-    result.state = TaskState::skipped;
-    if (result.reason.empty()) result.reason = "the run was ended before it could start";
-  }
-  const auto& tasks = run.file.tasks;
-  write_all(STDOUT_FILENO,
-            flags.json ? results_json(tasks, outcome.results) : results_table(tasks, outcome.results));
-  if (!flags.csv.empty()) write_result_file(flags.csv, results_csv(tasks, outcome.results));
-  if (!flags.html.empty()) {
-    const std::string title = std::filesystem::path(run.run_dir).filename().string();
-    write_result_file(flags.html, timeline_html(tasks, outcome.results, machine, title));
-  }
+  return json ? first_starts_json(run, schedule, starts, held)
+              : first_starts_text(run, schedule, before, starts, held);
 }
 
 }  // namespace muster

@@ -1,9 +1,11 @@
-// What `muster tasks` does with its flags, once they are parsed. For tasks.cc.
+// The flags of `muster tasks`, and what they ask for. For tasks.cc.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "muster/tasks/options.h"
 
 namespace muster {
 
@@ -47,7 +49,10 @@ struct TasksFlags {
   std::vector<std::string> element = {};  // of a job array: file and index
 };
 
-// The exit code. Blocking: until all has ended. Throws: Error before anything is started.
-int run_tasks_command(const TasksFlags& flags);
+// Throws: invalid_argument for flags that contradict each other, or what they say is none of theirs.
+TasksOptions to_tasks_options(const TasksFlags& flags);
+
+// Of --submit: its own value, and flags that the batch system takes no notice of. Throws: invalid_argument.
+void check_submit(const TasksFlags& flags);
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-#include "muster/cli/tasks_submit.h"
+#include "muster/tasks/submission.h"
 
 #include <unistd.h>
 
@@ -12,8 +12,7 @@
 #include "muster/base/log.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
-#include "muster/cli/usage.h"
-#include "muster/launch/agent.h"
+#include "muster/base/usage.h"
 #include "muster/launch/job_setup.h"
 #include "muster/tasks/slurm/submit.h"
 
@@ -22,49 +21,6 @@ namespace muster {
 namespace {
 
 constexpr size_t kMaxNamesShown = 5;
-
-struct RefusedFlag {
-  const char* name;
-  bool given;
-  const char* next;
-};
-
-// What is said of where, when and how tasks run is Slurm's to decide.
-void check_submit(const TasksFlags& flags, const TasksRun& run) {
-  if (flags.submit != "slurm")
-    fail_usage(cat("--submit: expected slurm, got '", printable(flags.submit), "'"));
-  const char* const devices = "Slurm chooses the devices: say in the spec what tasks need";
-  const char* const nodes = "Slurm knows its own nodes";
-  const char* const books = "Slurm keeps the books: see RUN_DIR/slurm/jobs.json and sacct";
-  const char* const order = "Slurm decides when tasks run: give it a flag of its own with --sbatch";
-  const char* const ends = "Slurm ends tasks: time_limit in the spec, or a flag of its own with --sbatch";
-  const RefusedFlag refused[] = {
-      {"--resume", !run.is_new, "Slurm keeps its own books"},
-      {"--gpus", !flags.gpus.empty(), devices},
-      {"--cpus", flags.cpus > 0, devices},
-      {"--numa-binding", !flags.numa_binding.empty(), devices},
-      {"--no-lease", flags.no_lease, devices},
-      {"--inventory", !flags.inventory.empty(), nodes},
-      {"--hosts", !flags.hosts.empty() || !flags.hostfile.empty(), nodes},
-      {"--standalone", flags.standalone, nodes},
-      {"--ssh", !flags.ssh.empty(), nodes},
-      {"--remote-muster", !flags.remote_muster.empty(), nodes},
-      {"--jobs", flags.jobs > 0, order},
-      {"--wait", !flags.wait.empty(), order},
-      {"--explain", !flags.explain.empty(), "ask squeue why a job waits"},
-      {"--fail-fast", flags.fail_fast, ends},
-      {"--allow-nan", flags.allow_nan, books},
-      {"--time-limit", !flags.time_limit.empty(), ends},
-      {"--shutdown-timeout", !flags.grace.empty(), ends},
-      {"--json", flags.json, books},
-      {"--csv", !flags.csv.empty(), books},
-      {"--html", !flags.html.empty(), books},
-  };
-  for (const RefusedFlag& flag : refused) {
-    if (flag.given)
-      fail_usage(cat("--submit slurm and ", flag.name, ": expected one of them, got both; ", flag.next));
-  }
-}
 
 std::string names_in(const SlurmArray& array, const std::vector<Task>& tasks) {
   std::vector<std::string> names;
@@ -116,28 +72,23 @@ void check_not_submitted(const std::string& run_dir) {
 
 }  // namespace
 
-int submit_tasks(const TasksFlags& flags, TasksRun& run) {
-  check_submit(flags, run);
+void submit_to_slurm(TasksRun& run, const std::vector<std::string>& sbatch, bool dry_run) {
   choose_run_folder(run, make_uuid());
   check_not_submitted(run.run_dir);
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   SlurmOptions options{.run_dir = run.run_dir,
-                       .visibility = visibility_of(run),
+                       .visibility = run.settings.visibility.value_or(Visibility::job),
                        .exec_element = {self, "tasks", "--exec-element"}};
-  options.sbatch.insert(options.sbatch.end(), flags.sbatch.begin(), flags.sbatch.end());
+  options.sbatch.insert(options.sbatch.end(), sbatch.begin(), sbatch.end());
   const std::vector<Task>& tasks = run.file.tasks;
   const SlurmPlan plan = plan_slurm(tasks, options);
   for (const std::string& note : plan.notes) log(LogLevel::info, note);
-  if (flags.dry_run) {
-    write_all(STDOUT_FILENO, shown(plan, tasks, options));
-    return 0;
-  }
+  if (dry_run) return write_all(STDOUT_FILENO, shown(plan, tasks, options));
   begin_run_folder(run, "");
   const std::vector<std::string> jobs = submit_slurm(plan, tasks, options);
   write_all(STDOUT_FILENO,
             cat("submitted ", plural(tasks.size(), "task"), " as ", plural(jobs.size(), "job"), ": ",
                 join(jobs, ", "), "; see ", run.run_dir, "/slurm/jobs.json and squeue\n"));
-  return 0;
 }
 
 }  // namespace muster

@@ -1,0 +1,52 @@
+#include "muster/tasks/journal/settings.h"
+
+#include "muster/base/strings.h"
+
+namespace muster {
+
+std::map<std::string, std::string> to_texts(const TasksSettings& settings) {
+  std::map<std::string, std::string> texts;
+  const auto keep = [&](const char* name, const std::string& value) {
+    if (!value.empty()) texts[name] = value;
+  };
+  keep("gpus", settings.gpus ? settings.gpus->text : "");
+  keep("cpus", settings.cpus > 0 ? cat(settings.cpus) : "");
+  keep("jobs", settings.jobs > 0 ? cat(settings.jobs) : "");
+  keep("inventory", settings.inventory);
+  keep("hosts", settings.hosts);
+  keep("ssh", settings.ssh);
+  keep("remote-muster", settings.remote_muster);
+  keep("standalone", settings.standalone ? "yes" : "");
+  keep("numa-binding", settings.numa_binding ? to_string(*settings.numa_binding) : "");
+  keep("visibility", settings.visibility ? to_string(*settings.visibility) : "");
+  keep("no-lease", settings.lease ? "" : "yes");
+  if (settings.fail_fast) keep("fail-fast", *settings.fail_fast ? "yes" : "no");
+  keep("allow-nan", settings.allow_nan ? "yes" : "");
+  return texts;
+}
+
+TasksSettings settings_of(const std::map<std::string, std::string>& texts) {
+  const auto text = [&](const char* name) {
+    const auto found = texts.find(name);
+    return found == texts.end() ? std::string() : found->second;
+  };
+  const auto number = [&](const char* name) { return static_cast<int>(parse_int(text(name)).value_or(0)); };
+  TasksSettings settings{.cpus = number("cpus"),
+                         .jobs = number("jobs"),
+                         .inventory = text("inventory"),
+                         .hosts = text("hosts"),
+                         .ssh = text("ssh"),
+                         .remote_muster = text("remote-muster"),
+                         .standalone = !text("standalone").empty(),
+                         .lease = text("no-lease").empty(),
+                         .allow_nan = text("allow-nan") == "yes"};
+  if (const std::string gpus = text("gpus"); !gpus.empty()) settings.gpus = parse_selection(gpus);
+  if (const std::string binding = text("numa-binding"); !binding.empty())
+    settings.numa_binding = parse_numa_binding(binding);
+  if (const std::string what = text("visibility"); !what.empty())
+    settings.visibility = parse_visibility(what);
+  if (const std::string first = text("fail-fast"); !first.empty()) settings.fail_fast = first == "yes";
+  return settings;
+}
+
+}  // namespace muster

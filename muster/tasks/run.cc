@@ -1,0 +1,239 @@
+#include "muster/tasks/run.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+
+#include "muster/base/env.h"
+#include "muster/base/fd.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/base/usage.h"
+#include "muster/launch/agent.h"
+#include "muster/launch/job_registry.h"
+#include "muster/launch/job_setup.h"
+#include "muster/launch/other_users.h"
+#include "muster/tasks/hosts/left_over.h"
+#include "muster/tasks/preview.h"
+#include "muster/tasks/report/live_table.h"
+#include "muster/tasks/report/results.h"
+#include "muster/tasks/report/results_table.h"
+#include "muster/tasks/runner.h"
+#include "muster/tasks/schedule/check_needs.h"
+#include "muster/tasks/submission.h"
+#include "muster/tasks/which_run.h"
+
+namespace muster {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// More may be meant, for tasks that mostly wait; it is rather a slip.
+void warn_of_cpus(const Inventory& inventory, int cpus) {
+  int most = 0;
+  for (const Host& host : inventory.hosts) most = std::max(most, host.num_cores);
+  if (most == 0 || cpus <= most) return;
+  log(LogLevel::warn, cat("--cpus ", cpus, ": ", inventory.hosts.size() == 1 ? "" : "a host of ",
+                          inventory.source, " has ", inventory.hosts.size() == 1 ? "" : "at most ",
+                          plural(most, "core"), ", which that many tasks will share"));
+}
+
+TaskMachines machines_of(const TasksOptions& options, const TasksRun& run, bool held) {
+  const TasksSettings& settings = run.settings;
+  if (!settings.inventory.empty()) return machines_in_file(settings.inventory);
+  RemoteHello question = question_for(run.file.tasks);
+  question.folder = fs::current_path().string();
+  question.topology_or_nothing = settings.numa_binding.has_value();
+  question.held = held && settings.lease;
+  question.run_id = run.before.head.run_id;
+  return ask_machines(options.find_machines ? options.find_machines(settings) : std::vector<TaskMachine>(),
+                      question);
+}
+
+Schedule schedule_of(const TasksOptions& options, const TasksRun& run, const TaskMachines& machines) {
+  const Inventory& inventory = machines.inventory;
+  const TasksSettings& settings = run.settings;
+  check_needs(run.file.tasks, {.inventory = inventory,
+                               .source = run.spec(),
+                               .text = run.spec_text,
+                               .need_flags = options.sweep_needs,
+                               .masks = machines.masks,
+                               .gpus = settings.gpus,
+                               .cpus = settings.cpus});
+  warn_of_cpus(inventory, settings.cpus);
+  PoolOptions pool{
+      .gpus = settings.gpus, .masks = machines.masks, .cpus = settings.cpus, .slots = machines.slots};
+  pool.numa_binding = settings.numa_binding.value_or(pool.numa_binding);
+  ScheduleOptions limits{.max_running = settings.jobs};
+  for (size_t i = 0; i < run.before.results.size(); ++i) {
+    if (run.before.results[i].state == TaskState::done) limits.done.push_back(i);
+  }
+  return {run.file.tasks, Pool(inventory, pool), std::move(limits)};
+}
+
+void warn_of_others(const Pool& pool, int here) {
+  if (here < 0 || pool.inventory().simulated) return;
+  const auto at = static_cast<size_t>(here);
+  std::vector<GpuUuid> wanted;
+  for (const PoolGpu& gpu : pool.hosts()[at].gpus) wanted.push_back(gpu.uuid);
+  for (const std::string& line : other_users_of(pool.inventory().hosts[at], wanted))
+    log(LogLevel::warn, cat(line, ", whose memory and time tasks there share; --gpus chooses others"));
+}
+
+JobNote note_of(const TasksOptions& options, const TasksRun& run, const std::vector<PoolGpu>& gpus,
+                const std::string& run_id) {
+  JobNote note{.id = run_id,
+               .pid = ::getpid(),
+               .program = cat("tasks ", options.sweep ? join(options.sweep->command, " ") : options.spec),
+               .run_dir = run.run_dir,
+               .num_ranks = static_cast<int>(run.file.tasks.size()),
+               .since_seconds = std::time(nullptr)};
+  for (const PoolGpu& gpu : gpus) note.devices.push_back(gpu.uuid.value);
+  return note;
+}
+
+int exit_code_of(const RunOutcome& outcome) {
+  const auto is_done = [](const TaskResult& result) { return result.state == TaskState::done; };
+  if (std::all_of(outcome.results.begin(), outcome.results.end(), is_done)) return 0;
+  if (outcome.timed_out) return kTimeLimitExitCode;
+  return outcome.stopped_by != 0 ? 128 + outcome.stopped_by : 1;
+}
+
+// The journal as it was left, and a first record for what follows.
+void begin_journal(TasksRun& run, Journal& journal, const std::string& agent, std::string& run_id) {
+  const JournalState& before = run.before;
+  if (before.head.run_id.empty() && fs::exists(run.run_dir + "/logs"))  // they come after the first record
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("journal: expected the records of the run whose logs are in ", run.run_dir,
+            ", got none; restore ", journal_path(run.run_dir), ", or begin anew with another --run-dir"));
+  if (!before.cut.empty()) log(LogLevel::warn, cat("journal: ", before.cut));
+  if (!run.is_new) end_left_over(run.run_dir, before.agents);
+  journal.begin_at(before.good_bytes, before.last_sum);
+  if (before.head.run_id.empty()) {
+    journal.head({run_id, hash_of(read_file(task_file_path(run.run_dir))), agent}, run.file.tasks.size());
+  } else {
+    run_id = before.head.run_id;
+    journal.resume(agent, before.seconds);
+  }
+  journal.sync();
+}
+
+// Results of an earlier run, as the next one finds them: what is not done starts again.
+std::vector<TaskResult> results_before(const TasksRun& run) {
+  std::vector<TaskResult> results = run.before.results;
+  for (TaskResult& result : results) {
+    if (result.state != TaskState::done) result.state = TaskState::waiting;
+  }
+  return results;
+}
+
+// Nothing has begun yet: that it cannot be opened, or is another run's, is wrong usage.
+Journal opened_journal(const TasksRun& run) {
+  try {
+    return Journal(run.run_dir);
+  } catch (const Error& error) {
+    fail_usage(error.code() == ErrorCode::failed_precondition
+                   ? error.message()
+                   : cat(error.message(), "; give another folder with --run-dir"));
+  }
+}
+
+// What the runner is told, of a run whose journal has begun.
+RunnerOptions runner_options(const TasksOptions& options, const TasksRun& run, const std::string& agent,
+                             const std::string& run_id, TaskMachines& machines) {
+  return {.facts = {.run_dir = run.run_dir,
+                    .agent = agent,
+                    .launcher = fs::read_symlink("/proc/self/exe").string(),
+                    .environment = own_environment(),
+                    .grace = options.shutdown_timeout,
+                    .lease = run.settings.lease,
+                    .visibility = run.settings.visibility.value_or(Visibility::job)},
+          .run_id = run_id,
+          .allow_nan = run.settings.allow_nan,
+          .fail_fast = run.settings.fail_fast.value_or(false),
+          .wait = options.wait,
+          .time_limit = options.time_limit,
+          .began = run.before.seconds,
+          .remote = &machines.connections,
+          .earlier = run.before.agents};
+}
+
+// The table or JSON, then the files that were asked for. What has not ended counts as skipped from here on.
+void tell_results(const TasksOptions& options, const TasksRun& run, const Inventory& inventory,
+                  RunOutcome& outcome) {
+  for (TaskResult& result : outcome.results) {
+    if (result.state != TaskState::waiting && result.state != TaskState::running) continue;
+    result.state = TaskState::skipped;
+    if (result.reason.empty()) result.reason = "the run was ended before it could start";
+  }
+  const auto& tasks = run.file.tasks;
+  write_all(STDOUT_FILENO,
+            options.json ? results_json(tasks, outcome.results) : results_table(tasks, outcome.results));
+  write_result_files(options.files, tasks, outcome.results, inventory,
+                     fs::path(run.run_dir).filename().string());
+}
+
+int start_run(const TasksOptions& options, TasksRun& run, TaskMachines& machines, Schedule& schedule) {
+  std::string run_id = make_uuid();
+  begin_run_folder(run, run_id);
+  Journal journal = opened_journal(run);
+  if (run.is_new) {
+    write_file(task_file_path(run.run_dir), to_text(run.file));
+  } else if (fs::exists(journal_path(run.run_dir))) {
+    run.before = read_journal(run.run_dir, run.file.tasks);  // nobody writes it any more
+    end_lost_attempts(run.before);
+  }
+  const std::string agent = make_uuid();
+  begin_journal(run, journal, agent, run_id);
+  const RunnerOptions runner = runner_options(options, run, agent, run_id, machines);
+  const Pool& pool = schedule.pool();
+  const int here = machines.here();
+  warn_of_others(pool, here);
+  const JobRegistration registration(
+      note_of(options, run, here < 0 ? std::vector<PoolGpu>() : pool.hosts()[static_cast<size_t>(here)].gpus,
+              run_id));
+  RunOutcome outcome;
+  {
+    LiveTableOptions shown = live_table_options(options.quiet);
+    shown.hosts = pool.hosts().size() > 1;
+    LiveTable view(run.file.tasks, shown, run.before.results);
+    if (!options.quiet) view.note(cat("the run's folder is ", run.run_dir));
+    outcome = run_tasks(run.file.tasks, schedule, journal, results_before(run), runner, view);
+    close_hosts(machines.connections);
+  }
+  const int exit_code = outcome.error.empty() ? exit_code_of(outcome) : 1;
+  tell_results(options, run, pool.inventory(), outcome);
+  return exit_code;
+}
+
+int say(const std::string& text) {
+  write_all(STDOUT_FILENO, text);
+  return 0;
+}
+
+}  // namespace
+
+int tasks::run(const TasksOptions& options) {
+  TasksRun run = which_run(options);
+  const bool only_says = options.dry_run || !options.explain.empty();
+  if (only_says && !run.is_new && !is_in_use(run.run_dir)) end_lost_attempts(run.before);
+  TaskMachines machines = machines_of(options, run, only_says);
+  Schedule schedule = schedule_of(options, run, machines);
+  if (!options.explain.empty())
+    return say(why_task_waits(options.explain, run, machines, schedule, options.json));
+  if (options.dry_run) return say(first_starts(run, machines, schedule, options.json));
+  check_result_files(options.files);
+  return start_run(options, run, machines, schedule);
+}
+
+void tasks::submit(const TasksOptions& options, const std::vector<std::string>& sbatch) {
+  TasksRun run = which_run(options);
+  submit_to_slurm(run, sbatch, options.dry_run);
+}
+
+}  // namespace muster
