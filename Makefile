@@ -10,17 +10,18 @@ ARGS  ?=
 DEPS  := .deps
 export TORCH
 
-.PHONY: help train test test-long bench lint format install packages clean setup-train setup-test build
+.PHONY: help train test test-long bench lint format install packages docs clean setup-train setup-test build
 
 help:
 	@echo "make train       set up, build, and train the digits example on every device of this machine"
 	@echo "make test        set up, build, and run every test that needs less than half an hour in all"
 	@echo "make test-long   also sanitizers, stress, the second LibTorch, clang, and both commands on bare systems"
 	@echo "make bench       the benchmarks, with the peers beside them"
-	@echo "make lint        clang-format and clang-tidy over everything"
+	@echo "make lint        spelling, clang-format and clang-tidy over everything"
 	@echo "make format      rewrite the sources in the house format"
 	@echo "make install     build with -O2, and install under PREFIX (default /usr/local), with docs, examples, and LibTorch from .deps/"
 	@echo "make packages    two Debian packages, a Python wheel and a source tarball, in build/packages/"
+	@echo "make docs        the API reference, from the headers, in build/docs/"
 
 setup-train:
 	@scripts/setup.sh train
@@ -57,6 +58,10 @@ install: setup-train
 	@mkdir -p $(PREFIX) 2>/dev/null; [ -w $(PREFIX) ] || sudo=sudo; \
 	  $$sudo cmake --install build/install --prefix $(PREFIX) >build/install/install.log || { cat build/install/install.log; exit 1; }
 	@echo "install: into $(PREFIX) (build/install/install.log lists the files)"
+
+docs:
+	@scripts/setup.sh docs
+	@scripts/docs.sh
 
 packages:
 	@scripts/setup.sh packages

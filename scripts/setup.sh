@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs what `make train` (setup.sh train), `make test` (test), `make bench` (bench), `make packages` (packages) and
-# fuzzing (fuzz) need, and says what.
+# fuzzing (fuzz) need, and `make docs` (docs), and says what.
 # Distribution packages come through apt-get (sudo when not root); LibTorch comes from its PyPI wheel into .deps/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-goal=${1:?usage: setup.sh train|test|bench|packages|fuzz}
+goal=${1:?usage: setup.sh train|test|bench|packages|fuzz|docs}
 
 # The default LibTorch, and the two CUDA runtime packages its CPU library is linked against.
 torch_version=2.15.0
@@ -22,19 +22,22 @@ case $goal in
   train) ;;
   test | bench)
     needed="$needed python3-dev"  # Python.h, which the Python module includes
-    optional="clang-format clang-tidy dpkg-dev e2fsprogs faketime file
+    optional="clang-format clang-tidy codespell doxygen dpkg-dev e2fsprogs faketime file
       iproute2 openssh-server munge slurmctld slurmd slurm-client etcd-server
       openmpi-bin libopenmpi-dev mpich libmpich-dev"
     [ "$goal" = test ] || optional="$optional parallel task-spooler" ;;
   packages) needed="$needed python3-dev dpkg-dev file" ;;
   fuzz) needed="$needed clang libclang-rt-dev" ;;
-  *) say "unknown goal '$goal': expected train, test, bench, packages or fuzz"; exit 2 ;;
+  docs) needed="doxygen python3" ;;
+  *) say "unknown goal '$goal': expected train, test, bench, packages, fuzz or docs"; exit 2 ;;
 esac
 
 # What there is not without an optional package; the tests among it report themselves skipped.
 used_by() {
   case $1 in
     clang-*) echo "the check of the sources' form" ;;
+    codespell) echo "the check of the spelling" ;;
+    doxygen) echo "the check of the API reference" ;;
     dpkg-dev | file) echo "the test of the packages" ;;
     e2fsprogs) echo "row 9 of the fault table" ;;
     faketime) echo "row 39 of the fault table" ;;
@@ -93,7 +96,7 @@ if [ -n "$missing" ]; then
   rm -f "$log"
 fi
 
-if [ "$goal" = fuzz ]; then exit 0; fi  # the control plane alone
+if [ "$goal" = fuzz ] || [ "$goal" = docs ]; then exit 0; fi  # neither needs LibTorch
 
 if [ -n "${TORCH:-}" ]; then
   say "LibTorch: TORCH=$TORCH, as asked"
