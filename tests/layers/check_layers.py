@@ -27,7 +27,6 @@ MAY_USE = {
     "shm": ["base"],
     "comm": ["store", "shm", "trace"],
     "cuda": ["comm"],  # the CUDA and NCCL side of comm, a library of its own
-    "mpi": ["comm"],  # what carries comm's operations over MPI, a library of its own for each MPI
     "ddp": ["comm"],
     "data": ["base", "trace"],
     "checkpoint files": ["base"],  # a part of checkpoint, see PARTS
@@ -57,8 +56,20 @@ ROOMS = {
         "report": ["hosts"],
         "": ["journal", "slurm", "report"],  # the spine
     },
+    "comm": {
+        "options": [],  # what a group is made with
+        "call": [],  # what every call has: its record, time limit, failure
+        "host": ["call"],  # what backends that move plain memory share
+        "shm": ["host"],
+        "gloo": ["call"],
+        "hierarchical": ["shm"],
+        "nccl": ["call", "options"],
+        "mpi": ["host"],
+        "rendezvous": ["host", "options"],
+        "": ["gloo", "hierarchical", "nccl", "mpi", "rendezvous"],  # the façade
+    },
 }
-ROOM_FILES = {"tasks": {"task": "task"}}  # folder -> stem -> room
+ROOM_FILES = {"tasks": {"task": "task"}, "comm": {"init_options": "options", "nccl_options": "options"}}  # folder -> stem -> room
 # The same for a single file that gathers more than its folder may; nothing in muster/ may include it.
 FILE_MAY_USE = {
     "muster.h": ["run", "train", "ddp", "data", "checkpoint", "parallel"],  # the one line a user needs

@@ -68,6 +68,8 @@ BAD = {
     "more than groups in Python": ({"python/muster/_backend.cc": '#include "muster/run/context.h"\n'}, "python may use only"),
     "an arrow up between rooms": ({"muster/tasks/spec/a.cc": '#include "muster/tasks/hosts/local.h"\n'},
                                   "muster/tasks/spec/a.cc:1: muster/tasks/hosts/local.h: tasks/spec may use only"),
+    "an arrow up to a backend": ({"muster/comm/host/a.cc": '#include "muster/comm/shm/backend.h"\n', "muster/comm/shm/backend.h": ""},
+                                 "comm/host may use only"),
     "an arrow sideways between rooms": ({"muster/tasks/hosts/a.cc": '#include "muster/tasks/journal/line.h"\n'},
                                         "tasks/hosts may use only"),
     "an arrow from a room to the spine": ({"muster/tasks/runner.h": "", "muster/tasks/hosts/a.cc": '#include "muster/tasks/runner.h"\n'},
