@@ -31,19 +31,22 @@ void add_device(CLI::App& app, int* exit_code) {
   CLI::App* const command = app.add_subcommand("device", "How fast each device trains: scores for `fastest`");
   command->footer(kExamples);
   const auto options = std::make_shared<muster::DeviceBenchOptions>();
-  auto* const gpus = command->add_option("--gpus", options->gpus, "Which GPUs [all]")->type_name("SEL");
+  auto* const gpus =
+      command->add_option("--gpus", options->gpus, "GPUs to measure: 0,2-5, idle, … [all]")->type_name("SEL");
   command->add_flag("--cpu", options->cpu, "Measure a CPU slot, not the GPUs")->excludes(gpus);
   command
       ->add_option("--cpu-slots", options->cpu_slots,
-                   "How many slots share the cores [MUSTER_CPU_SLOTS, or 2]")
+                   "Number of CPU slots that share the cores [MUSTER_CPU_SLOTS, or 2]")
       ->check(kAnyCount)
       ->type_name("N");
-  command->add_flag("--again", options->again, "Measure also what was measured before");
-  command->add_option("--dtype", options->dtype, "float32, bfloat16 or float16 [float32]")->type_name("TYPE");
+  command->add_flag("--again", options->again, "Measure again what was measured before");
+  command->add_option("--dtype", options->dtype, "Type to train in: float32, bfloat16 or float16 [float32]")
+      ->type_name("TYPE");
   command->add_option("--seconds", options->seconds, "Time for each batch size [0.5]")
       ->check(CLI::Range(0.01, 600.0))
       ->type_name("SECONDS");
-  command->add_option("--cache", options->cache, "Where scores are remembered [~/.cache/muster/scores.json]")
+  command
+      ->add_option("--cache", options->cache, "File that remembers the scores [~/.cache/muster/scores.json]")
       ->type_name("FILE");
   command->add_flag("--json", options->json, "Print the scores as --scores takes them");
   command->callback([options, exit_code] { *exit_code = muster::bench_devices(*options); });
@@ -61,33 +64,36 @@ void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
       app.add_subcommand("collectives", "How long collectives take, by size and backend");
   command->footer(kCollectivesExamples);
   const auto options = std::make_shared<muster::CollectivesBenchOptions>();
-  command->add_option("-n,--nproc", options->ranks, "Ranks [2]")->check(CLI::Range(1, 256))->type_name("N");
+  command->add_option("-n,--nproc", options->ranks, "Number of ranks [2]")
+      ->check(CLI::Range(1, 256))
+      ->type_name("N");
   command
       ->add_option("--op", options->op,
-                   "all_reduce, reduce_scatter, all_gather, broadcast or all_to_all [all_reduce]")
+                   "Operation: all_reduce, reduce_scatter, all_gather, broadcast or all_to_all [all_reduce]")
       ->type_name("OP");
   command
-      ->add_option(
-          "--backends", options->backends,
-          "gloo, shm, shm-in-place (tensors that lie in shared memory), nccl, mpi [all that can be had]")
+      ->add_option("--backends", options->backends,
+                   "Backends: gloo, shm, shm-in-place (tensors that lie in shared memory), nccl, mpi [all "
+                   "that there are]")
       ->delimiter(',')
       ->type_name("LIST");
   command
-      ->add_option("--dtype", options->dtype, "float32, float64, bfloat16, float16, int32 or int64 [float32]")
+      ->add_option("--dtype", options->dtype,
+                   "Type of the elements: float32, float64, bfloat16, float16, int32 or int64 [float32]")
       ->type_name("TYPE");
   const auto bytes = CLI::AsSizeValue(false);
-  command->add_option("--min", options->min_bytes, "The least size of a rank's part [4]")
+  command->add_option("--min", options->min_bytes, "Smallest size of a rank's part [4]")
       ->transform(bytes)
       ->check(kAnySize)
       ->type_name("BYTES");
-  command->add_option("--max", options->max_bytes, "The largest [64M]")
+  command->add_option("--max", options->max_bytes, "Largest size of a rank's part [64M]")
       ->transform(bytes)
       ->check(kAnySize)
       ->type_name("BYTES");
-  command->add_option("--factor", options->factor, "From one size to the next [4]")
+  command->add_option("--factor", options->factor, "Factor from one size to the next [4]")
       ->check(CLI::Range(2, 1024))
       ->type_name("N");
-  command->add_option("--seconds", options->seconds, "Time for each size and backend, at least [0.2]")
+  command->add_option("--seconds", options->seconds, "Least time for each size and backend [0.2]")
       ->check(CLI::Range(0.001, 600.0))
       ->type_name("SECONDS");
   command->add_flag("--json", options->json, "Print the table as JSON");
@@ -107,28 +113,34 @@ void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
       app.add_subcommand("ddp", "What data-parallel training adds to a step, by backend");
   command->footer(kDdpExamples);
   const auto options = std::make_shared<muster::DdpBenchOptions>();
-  command->add_option("-n,--nproc", options->ranks, "Ranks [2]")->check(CLI::Range(1, 256))->type_name("N");
-  command
-      ->add_option("--model", options->model,
-                   "mlp (23 million parameters), cnn (ResNet-18, 11 million) or gpt (11 million) [mlp]")
-      ->type_name("NAME");
-  command->add_option("--batch", options->batch, "Samples of a rank's step [64; cnn, gpt: 4]")
-      ->check(kAnySize)
+  command->add_option("-n,--nproc", options->ranks, "Number of ranks [2]")
+      ->check(CLI::Range(1, 256))
       ->type_name("N");
   command
       ->add_option(
-          "--kinds", options->kinds,
-          "gloo, gloo-copied, shm, shm-copied (nccl, nccl-copied), beside none; shm:4 has buckets of "
-          "4 MiB, shm:auto what proves best [all that can be had]")
+          "--model", options->model,
+          "Model: mlp (23 million parameters), cnn (ResNet-18, 11 million) or gpt (11 million) [mlp]")
+      ->type_name("NAME");
+  command->add_option("--batch", options->batch, "Samples in a step of each rank [64; cnn, gpt: 4]")
+      ->check(kAnySize)
+      ->type_name("N");
+  command
+      ->add_option("--kinds", options->kinds,
+                   "Kinds, each measured beside a step without communication: gloo, gloo-copied, shm, "
+                   "shm-copied, nccl, "
+                   "nccl-copied; shm:4 has buckets of 4 MiB, shm:auto the best [all that there are]")
       ->delimiter(',')
       ->type_name("LIST");
-  command->add_option("--steps", options->steps, "Of each kind, each round; the kinds take turns [10]")
+  command
+      ->add_option("--steps", options->steps, "Steps of each kind in each round; the kinds take turns [10]")
       ->check(CLI::Range(1, 1'000'000))
       ->type_name("N");
-  command->add_option("--rounds", options->rounds, "In which processes are started anew [3]")
+  command->add_option("--rounds", options->rounds, "Rounds; each starts its processes anew [3]")
       ->check(CLI::Range(1, 1'000))
       ->type_name("N");
-  command->add_option("--python", options->python, "Time PyTorch's own DDP beside, with this Python's torch")
+  command
+      ->add_option("--python", options->python,
+                   "Also time PyTorch's own DDP, with this Python's torch [not timed]")
       ->type_name("PROGRAM");
   command->add_flag("--json", options->json, "Print the times as JSON");
   command->callback([=] { *exit_code = muster::bench_ddp(*options, argc, argv); });

@@ -37,7 +37,7 @@ void become_bench(const std::vector<std::string>& args) {
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  CLI::App* const command = app.add_subcommand("bench", "Measure devices: `muster bench device`");
+  CLI::App* const command = app.add_subcommand("bench", "Measure devices, collectives and training steps");
   command->set_help_flag();  // muster-bench has its own
   command->prefix_command();
   command->callback([command] { become_bench(command->remaining()); });

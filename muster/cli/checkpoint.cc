@@ -30,7 +30,7 @@ constexpr const char* kCheckpointExamples = R"(Examples:
   muster checkpoint verify runs/latest                  reads every file, and compares checksums
   muster checkpoint diff a/step-460 b/step-460          which tensors differ, and how much
   muster checkpoint export runs/latest/checkpoints/step-460 net.safetensors
-`muster checkpoint COMMAND --help` tells more.
+`muster help checkpoint COMMAND` tells more.
 )";
 
 constexpr const char* kLsExamples = R"(Examples:
@@ -117,7 +117,7 @@ using SharedFlags = std::shared_ptr<CheckpointFlags>;
 void add_ls(CLI::App& app, const SharedFlags& flags) {
   CLI::App* const command = app.add_subcommand("ls", "List the checkpoints of a folder or run, newest first");
   command->footer(kLsExamples);
-  command->add_option("FOLDER", flags->folder, "A run's folder, or its checkpoints/ [.]");
+  command->add_option("FOLDER", flags->folder, "A run's folder, or a folder of checkpoints [.]");
   command->add_flag("--json", flags->json, "Print JSON");
   command->callback([flags] { show_list(*flags); });
 }
@@ -128,7 +128,7 @@ void add_show(CLI::App& app, const SharedFlags& flags) {
   command->add_option("PATH", flags->paths, "A checkpoint's folder, or a safetensors file")
       ->required()
       ->expected(1);
-  command->add_option("--file", flags->file, "Only the tensors of this file: model, optim, parts")
+  command->add_option("--file", flags->file, "Show the tensors of this file only: model, optim or parts")
       ->type_name("NAME");
   command->add_flag("--json", flags->json, "Print JSON");
   command->callback([flags] { show_one(*flags); });

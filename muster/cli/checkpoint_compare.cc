@@ -200,7 +200,7 @@ void add_checkpoint_diff(CLI::App& app, int* exit_code) {
   command->footer(kDiffExamples);
   const auto flags = std::make_shared<DiffFlags>();
   command->add_option("A", flags->first, "A checkpoint's folder, or a safetensors file")->required();
-  command->add_option("B", flags->second, "Another")->required();
+  command->add_option("B", flags->second, "The checkpoint or file to compare it with")->required();
   command->add_flag("--json", flags->json, "Print JSON");
   command->callback([flags, exit_code] { *exit_code = show_differences(*flags); });
 }
@@ -210,11 +210,13 @@ void add_checkpoint_export(CLI::App& app) {
   command->footer(kExportExamples);
   const auto flags = std::make_shared<ExportFlags>();
   command->add_option("PATH", flags->from, "A checkpoint's folder, or a safetensors file")->required();
-  command->add_option("OUT", flags->to, "The new file")->required()->type_name("FILE");
-  command->add_option("--strip", flags->options.strip, "Take this from the beginning of names")
+  command->add_option("OUT", flags->to, "The file to write")->required()->type_name("FILE");
+  command
+      ->add_option("--strip", flags->options.strip,
+                   "Remove this from the beginning of every name that has it")
       ->type_name("TEXT");
   command->add_option("--prefix", flags->options.prefix, "Put this before every name")->type_name("TEXT");
-  command->add_flag("--force", flags->options.replace, "Replace a file of that name");
+  command->add_flag("--force", flags->options.replace, "Replace OUT if it is there");
   command->callback([flags] { export_model(*flags); });
 }
 

@@ -213,9 +213,8 @@ void warn_of_unknown_conf(const RunFlags& flags) {
       "close_timeout", "heartbeat_timeout", "is_host", "read_timeout", "store_type", "use_libuv"};
   for (const auto& [name, value] : parse_conf(flags.rdzv_conf)) {
     if (!kKnown.contains(name))
-      log(LogLevel::warn,
-          cat("--rdzv-conf: '", name,
-              "' is no name that is known, and has no effect (known: ", join(kKnown, ", "), ")"));
+      log(LogLevel::warn, cat("--rdzv-conf: '", name,
+                              "' is not a known name and has no effect (known: ", join(kKnown, ", "), ")"));
   }
 }
 

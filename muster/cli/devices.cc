@@ -125,20 +125,22 @@ void show(const DevicesOptions& options) {
 
 // What is shown, and how often; returns the option --watch.
 CLI::Option* add_output_options(CLI::App& command, DevicesOptions& options) {
-  auto* const json = command.add_flag("--json", options.json, "Print JSON, which --inventory reads back");
+  auto* const json = command.add_flag("--json", options.json, "Print JSON, which --inventory reads");
   auto* const watch =
-      command.add_option("--watch", options.interval, "Show it again and again (every second), until Ctrl-C")
+      command
+          .add_option("--watch", options.interval, "Show them again and again, until Ctrl-C [every second]")
           ->type_name("SECONDS")
           ->expected(0, 1);
-  command.add_option("--count", options.count, "With --watch: so many times, then end")
+  command.add_option("--count", options.count, "With --watch: how many times, then end")
       ->check(whole_number_from(1))
       ->needs(watch)
       ->type_name("N");
-  auto* const svg = command.add_option("--svg", options.svg, "Draw it into this file instead")
-                        ->excludes(json)
-                        ->excludes(watch)
-                        ->type_name("FILE");
-  command.add_option("--plan", options.plan, "With --svg: draw this plan's ranks on their GPUs")
+  auto* const svg =
+      command.add_option("--svg", options.svg, "Draw the machine as a picture into this file instead (SVG)")
+          ->excludes(json)
+          ->excludes(watch)
+          ->type_name("FILE");
+  command.add_option("--plan", options.plan, "With --svg: draw the ranks of this plan on their GPUs too")
       ->needs(svg)
       ->type_name("FILE");
   return watch;
@@ -154,10 +156,10 @@ void add_devices(CLI::App& app, int* exit_code) {
       command
           ->add_option("--inventory", options->inventory, "Show the machine in this file instead of this one")
           ->type_name("FILE");
-  command->add_option("--host", options->host, "Show this host of the inventory only")->type_name("NAME");
+  command->add_option("--host", options->host, "With --inventory: show this host only")->type_name("NAME");
   command
       ->add_option("--sysroot", options->sysroot,
-                   "Read sysfs below this folder (a copy of another machine's)")
+                   "Read sysfs from below this folder, a copy of another machine's")
       ->excludes(inventory)
       ->check(CLI::ExistingDirectory)
       ->type_name("DIR");

@@ -85,9 +85,11 @@ void add_doctor(CLI::App& app, int* exit_code) {
   };
   const auto flags = std::make_shared<Flags>();
   command->add_flag("--json", flags->json, "Print JSON");
-  command->add_option("--master", flags->options.master, "Check the way to this host (default: MASTER_ADDR)")
+  command->add_option("--master", flags->options.master, "Check the network route to this host [MASTER_ADDR]")
       ->type_name("HOST");
-  command->add_option("--python", flags->options.python, "Ask this Python for its torch, which takes seconds")
+  command
+      ->add_option("--python", flags->options.python,
+                   "Ask this Python for its torch, which takes seconds [torch is looked for by its files]")
       ->type_name("PYTHON");
   command->footer(kDoctorExamples);
   command->callback([flags, exit_code] {

@@ -20,7 +20,7 @@ constexpr std::array kChecks = {
     Check{"CUDA_DEVICE_ORDER", check_device_order},
     Check{"CUDA_VISIBLE_DEVICES", check_visible_devices},
     Check{"host name", check_host_name},
-    Check{"way to the master", check_master_route},
+    Check{"route to the master", check_master_route},
     Check{"network interface", check_interface_variables},
     Check{"ports", check_ports},
     Check{"/dev/shm", check_shared_memory},

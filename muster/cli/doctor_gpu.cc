@@ -52,7 +52,7 @@ std::string process_name(const std::string& root, int pid) {
 
 CheckResult check_driver(const DoctorFacts& facts) {
   if (!facts.probe_error.empty()) {
-    return {CheckStatus::fail, facts.probe_error, "correct what it names"};
+    return {CheckStatus::fail, facts.probe_error, "correct what the error names"};
   }
   const std::string module = kernel_module_version(facts.root);
   const std::string& library = facts.host.driver_version;
@@ -110,7 +110,7 @@ CheckResult check_gpu_busy(const DoctorFacts& facts) {
   }
   if (busy.empty()) return {CheckStatus::ok, "none"};
   return {CheckStatus::warn, join(busy, "; "),
-          "choose others (--gpus idle, --gpus free:2), or end what is left over"};
+          "choose other GPUs (--gpus idle, --gpus free:2), or end those processes"};
 }
 
 CheckResult check_mig(const DoctorFacts& facts) {
@@ -142,7 +142,8 @@ CheckResult check_peer_access(const DoctorFacts& facts) {
     }
   }
   if (kinds.empty()) {
-    return {CheckStatus::warn, "how the GPUs are joined is not known", "see nvidia-smi topo -m; topo -p2p r"};
+    return {CheckStatus::warn, "the links between the GPUs are not known",
+            "see nvidia-smi topo -m; topo -p2p r"};
   }
   const std::string text = cat("links: ", join(kinds, ", "));
   const std::string kernel = file_text(facts.root + "/proc/cmdline").value_or("");
@@ -151,7 +152,7 @@ CheckResult check_peer_access(const DoctorFacts& facts) {
                      kernel.find("iommu=off") == std::string::npos;
   if (pci_only && iommu) {
     return {CheckStatus::warn,
-            text + "; an IOMMU translates, which peer access over PCIe may hang on or be slowed by",
+            text + "; the IOMMU translates addresses, which can slow or hang peer access over PCIe",
             "start the kernel with iommu=pt and turn ACS off, or set NCCL_P2P_DISABLE=1 if jobs hang"};
   }
   return {CheckStatus::ok, text};
@@ -160,13 +161,15 @@ CheckResult check_peer_access(const DoctorFacts& facts) {
 CheckResult check_device_order(const DoctorFacts& facts) {
   const auto order = variable(facts, "CUDA_DEVICE_ORDER");
   if (order && *order != "PCI_BUS_ID") {
-    return {CheckStatus::warn, cat(*order, ": CUDA then counts otherwise than nvidia-smi and muster"),
+    return {CheckStatus::warn,
+            cat(*order, ": CUDA then numbers GPUs in another order than nvidia-smi and muster"),
             "export CUDA_DEVICE_ORDER=PCI_BUS_ID (muster run does)"};
   }
   std::set<std::string> models;
   for (const Gpu& gpu : facts.host.gpus) models.insert(gpu.model);
   if (!order && models.size() > 1) {
-    return {CheckStatus::warn, "unset, and the GPUs differ: programs started by hand count the fastest first",
+    return {CheckStatus::warn,
+            "unset, and the GPUs differ: CUDA gives number 0 to the fastest in programs started by hand",
             "export CUDA_DEVICE_ORDER=PCI_BUS_ID (muster run does)"};
   }
   return {CheckStatus::ok, order.value_or("unset; muster run sets PCI_BUS_ID")};
@@ -174,7 +177,7 @@ CheckResult check_device_order(const DoctorFacts& facts) {
 
 CheckResult check_visible_devices(const DoctorFacts& facts) {
   const auto found = facts.environment.find("CUDA_VISIBLE_DEVICES");
-  if (found == facts.environment.end()) return {CheckStatus::ok, "unset: every GPU"};
+  if (found == facts.environment.end()) return {CheckStatus::ok, "unset: every GPU is visible"};
   if (facts.host.gpus.empty()) return {CheckStatus::skipped, "set, but no GPU"};
   const VisibleDevices visible = visible_devices(facts.host.gpus, found->second);
   std::vector<std::string> names;
@@ -188,7 +191,7 @@ CheckResult check_visible_devices(const DoctorFacts& facts) {
             "unset it, or correct it by `muster devices`"};
   }
   if (names.empty()) return {CheckStatus::warn, text, "unset it to use the GPUs"};
-  return {CheckStatus::ok, text + ", and muster chooses among these"};
+  return {CheckStatus::ok, text + "; muster chooses among these"};
 }
 
 }  // namespace muster

@@ -167,7 +167,8 @@ CheckResult check_orphans(const DoctorFacts& facts) {
 
 CheckResult check_leases(const DoctorFacts& facts) {
   if (!facts.lease_error.empty()) {
-    return {CheckStatus::fail, facts.lease_error, "until then: muster run --no-lease"};
+    return {CheckStatus::fail, facts.lease_error,
+            "correct the folder's permissions; until then: muster run --no-lease"};
   }
   std::vector<std::string> held;
   bool orphaned = false;
@@ -198,8 +199,9 @@ CheckResult check_torch(const DoctorFacts& facts) {
     const std::string version = torch_version(folder);
     if (!version.empty()) return judge_torch(version, folder);
   }
-  return {CheckStatus::skipped,
-          "none found by its files (ask a Python with --python); muster starts programs without it"};
+  return {
+      CheckStatus::skipped,
+      "no LibTorch found by its files (--python PYTHON asks a Python); muster starts programs without it"};
 }
 
 }  // namespace muster

@@ -85,7 +85,8 @@ CheckResult check_shared_memory(const DoctorFacts& facts) {
 }
 
 CheckResult check_open_files(const DoctorFacts& facts) {
-  return judge_limit(soft_limit(facts, "Max open files"), 4096, "-n", "big jobs and data loaders use more");
+  return judge_limit(soft_limit(facts, "Max open files"), 4096, "-n",
+                     "large jobs and data loaders need more");
 }
 
 CheckResult check_locked_memory(const DoctorFacts& facts) {
@@ -94,7 +95,7 @@ CheckResult check_locked_memory(const DoctorFacts& facts) {
   if (!rdma || !limit) {
     return {limit ? CheckStatus::ok : CheckStatus::skipped,
             limit ? cat(limit->unlimited ? limit->text() : format_bytes(limit->value),
-                        "; no RDMA card wants more")
+                        ", enough without an RDMA card")
                   : std::string("/proc/self/limits does not tell")};
   }
   if (!limit->below(1024 * kMiB)) return {CheckStatus::ok, limit->text()};
@@ -110,7 +111,8 @@ CheckResult check_processes(const DoctorFacts& facts) {
 CheckResult check_cgroup(const DoctorFacts& facts) {
   const auto folder = cgroup_folder(facts);
   if (!folder) {
-    return {CheckStatus::skipped, "no cgroup of version 2; ranks are ended by process group and as orphans"};
+    return {CheckStatus::skipped,
+            "no cgroup v2: ranks are ended by their process groups, and orphans one by one"};
   }
   const std::string limits = cgroup_limits(*folder, facts.root);
   const auto pids = parse_int(trim(file_text(*folder + "/pids.max").value_or("max")));
@@ -122,8 +124,8 @@ CheckResult check_cgroup(const DoctorFacts& facts) {
       ::access((*folder + "/cgroup.procs").c_str(), W_OK) == 0 && ::access(folder->c_str(), W_OK) == 0;
   if (writable) return {CheckStatus::ok, "writable; " + limits};
   return {CheckStatus::ok,
-          cat("not writable (systemd-run --user --scope -p Delegate=yes would make it so): ranks are "
-              "ended by process group and as orphans; ",
+          cat("not writable (systemd-run --user --scope -p Delegate=yes makes it so): ranks are ended by "
+              "their process groups, and orphans one by one; ",
               limits)};
 }
 

@@ -38,15 +38,15 @@ CheckResult check_host_name(const DoctorFacts& facts) {
   const auto& addresses = facts.host_addresses;
   if (!addresses.empty() && std::all_of(addresses.begin(), addresses.end(), is_loopback)) {
     return {CheckStatus::warn,
-            cat(name, " is ", join(addresses, ", "), ", loopback: other hosts cannot reach that"),
-            "for jobs of several hosts, give this host's address with --master-addr, or correct /etc/hosts"};
+            cat(name, " resolves to ", join(addresses, ", "), " (loopback), which other hosts cannot reach"),
+            "for a job on several hosts, give this host's address with --master-addr, or correct /etc/hosts"};
   }
-  return {CheckStatus::ok, cat(name, " is ", join(addresses, ", "))};
+  return {CheckStatus::ok, cat(name, " resolves to ", join(addresses, ", "))};
 }
 
 CheckResult check_master_route(const DoctorFacts& facts) {
   if (facts.master.empty()) {
-    return {CheckStatus::skipped, "no MASTER_ADDR; ask about one with --master HOST"};
+    return {CheckStatus::skipped, "MASTER_ADDR is not set; muster doctor --master HOST checks one"};
   }
   if (!facts.master_error.empty()) {
     return {CheckStatus::fail, facts.master_error, "correct the name, or see `ip route`"};
@@ -57,7 +57,7 @@ CheckResult check_master_route(const DoctorFacts& facts) {
   const bool local =
       facts.master == "localhost" || is_loopback(facts.master) || facts.master == facts.host.name;
   if (is_loopback(facts.master_address) && !local) {
-    return {CheckStatus::warn, text + ": the name means this host, by loopback",
+    return {CheckStatus::warn, text + "; that name is this host itself, on loopback",
             "if the master is another host, correct /etc/hosts"};
   }
   return {CheckStatus::ok, text};
@@ -90,7 +90,7 @@ CheckResult check_ports(const DoctorFacts& facts) {
                 facts.master_port_holder),
             "end that, or unset MASTER_PORT to have a free one chosen"};
   }
-  return {CheckStatus::ok, "loopback can be bound"};
+  return {CheckStatus::ok, "a port of loopback can be bound"};
 }
 
 }  // namespace muster

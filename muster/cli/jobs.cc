@@ -127,13 +127,14 @@ void add_ps(CLI::App& app, int* exit_code) {
 }
 
 void add_stop(CLI::App& app, int* exit_code) {
-  CLI::App* const command = app.add_subcommand("stop", "End running jobs of yours on this host");
+  CLI::App* const command = app.add_subcommand("stop", "End your running jobs on this host");
   command->footer(kStopExamples);
   const auto options = std::make_shared<StopOptions>();
-  auto* const jobs = command->add_option("JOB", options->jobs, "Ids, beginnings of ids, or launchers' pids");
-  command->add_flag("--all", options->all, "Every job that `muster ps` lists")->excludes(jobs);
-  command->add_flag("--kill", options->kill, "SIGKILL: ranks get no time to save");
-  command->add_option("--timeout", options->patience, "How long to wait for the end [60s]")
+  auto* const jobs =
+      command->add_option("JOB", options->jobs, "A job's id or the beginning of it, or its launcher's pid");
+  command->add_flag("--all", options->all, "End every job that `muster ps` lists")->excludes(jobs);
+  command->add_flag("--kill", options->kill, "End them by SIGKILL: ranks get no time to save");
+  command->add_option("--timeout", options->patience, "How long to wait for their end [60s]")
       ->type_name("TIME");
   command->callback([options, exit_code] { *exit_code = stop_jobs(*options); });
 }

@@ -76,7 +76,7 @@ constexpr const char* kExamples = R"(Examples:
   muster report                     the newest run as a page: curves, attempts, placement
   muster ps                         your running jobs; muster stop ends them
   muster doctor                     what is wrong with it, and what to do
-`muster COMMAND --help` tells more.
+`muster help COMMAND` tells more.
 )";
 
 void set_up(CLI::App& app) {
@@ -175,6 +175,10 @@ int main(int argc, char** argv) {
   CLI::App app("Puts every rank of a job on the right device, starts the ranks and guards them.", "muster");
   set_up(app);
 
+  if (!args.empty() && args[0] == "help") {  // help run: run --help
+    args.erase(args.begin());
+    args.emplace_back("--help");
+  }
   if (args.empty() || args[0].starts_with('-')) return parse_and_run(app, kCommands, args, "muster");
   const std::string name = args[0];
   const Command* command = find_command(name);

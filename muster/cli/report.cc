@@ -49,12 +49,14 @@ void add_report(CLI::App& app, int* exit_code) {
       app.add_subcommand("report", "Make a page of a run: curves, attempts, failures, placement");
   command->footer(kReportExamples);
   const auto options = std::make_shared<ReportOptions>();
-  command->add_option("RUN_DIR", options->folder, "The run's folder [runs/latest]");
-  auto* const json = command->add_flag("--json", options->json, "Print the same as JSON instead");
+  command->add_option("RUN_DIR", options->folder, "Folder of the run [runs/latest]");
+  auto* const json = command->add_flag("--json", options->json, "Print the page's contents as JSON instead");
   auto* const ranks =
-      command->add_flag("--ranks", options->ranks, "Print where ranks left the others' collectives instead")
+      command
+          ->add_flag("--ranks", options->ranks,
+                     "Print which rank left the others' sequence of collectives first, and where, instead")
           ->excludes(json);
-  command->add_option("--out", options->out, "The page's file [RUN_DIR/report.html]")
+  command->add_option("--out", options->out, "File to write the page into [RUN_DIR/report.html]")
       ->type_name("FILE")
       ->excludes(json)
       ->excludes(ranks);

@@ -149,14 +149,17 @@ void add_top(CLI::App& app, int* exit_code) {
   CLI::App* const command = app.add_subcommand("top", "Watch the ranks of a running job");
   command->footer(kTopExamples);
   const auto options = std::make_shared<TopOptions>();
-  command->add_option("JOB", options->target,
-                      "A job's id or its beginning, its launcher's pid, or its run's folder");
-  auto* const once = command->add_flag("--once", options->once, "One table, then end");
-  auto* const json = command->add_flag("--json", options->json, "Once, as JSON")->excludes(once);
-  command->add_flag("--prometheus", options->prometheus, "Once, in Prometheus' text format")
+  command->add_option(
+      "JOB", options->target,
+      "A job's id or the beginning of it, its launcher's pid, or its run's folder [your newest]");
+  auto* const once = command->add_flag("--once", options->once, "Print one table and end");
+  auto* const json =
+      command->add_flag("--json", options->json, "Print the same once, as JSON")->excludes(once);
+  command->add_flag("--prometheus", options->prometheus, "Print the same once, in Prometheus' text format")
       ->excludes(once)
       ->excludes(json);
-  command->add_option("--interval", options->interval, "Time between two looks [1s]")->type_name("TIME");
+  command->add_option("--interval", options->interval, "Time from one look to the next [1s]")
+      ->type_name("TIME");
   command->callback([options, exit_code] {
     show_top(*options);
     *exit_code = 0;

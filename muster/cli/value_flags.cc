@@ -32,10 +32,11 @@ void count_flag(CLI::App* command, const std::string& flag, int& value, const st
 }
 
 void reach_flags(CLI::App* command, std::string& hostfile, std::string& ssh, std::string& remote_muster) {
-  text_flag(command, "--hostfile", hostfile, "FILE", "a file", "A file of such hosts: a slots=4");
-  text_flag(command, "--ssh", ssh, "CMD", "a command", "What reaches the hosts [MUSTER_SSH, or ssh]");
+  text_flag(command, "--hostfile", hostfile, "FILE", "a file", "A file of hosts, one a line: a slots=4");
+  text_flag(command, "--ssh", ssh, "CMD", "a command",
+            "Command that reaches the hosts, such as 'ssh -p 2222' [MUSTER_SSH, or ssh]");
   text_flag(command, "--remote-muster", remote_muster, "PATH", "a path",
-            "muster's path on the hosts [as here]");
+            "Path of muster on the hosts [the same as here]");
 }
 
 }  // namespace muster

@@ -60,7 +60,7 @@ Bandwidths bandwidths(const PolicyInput& input) {
       any |= all[a][b] > 0;
     }
   }
-  if (!any) fail_without_links(input, "to know the links between the GPUs", "no link that is known");
+  if (!any) fail_without_links(input, "to know the links between the GPUs", "no known link");
   return all;
 }
 

@@ -87,7 +87,7 @@ class DoctorTest : public testing::Test {
 
 TEST_F(DoctorTest, AHealthyMachine) {
   for (const auto& [name, result] : run_checks(facts_)) {
-    const bool good = result.status == CheckStatus::ok || (name == "way to the master");
+    const bool good = result.status == CheckStatus::ok || (name == "route to the master");
     EXPECT_TRUE(good) << name << ": " << result.text;
     EXPECT_EQ(result.fix, "") << name;
   }
@@ -172,7 +172,7 @@ TEST_F(DoctorTest, DeviceOrderAndVisibleDevices) {
   gpu(1).model = "Other";
   EXPECT_RESULT(check_device_order(facts_), warn, "the GPUs differ");
 
-  EXPECT_RESULT(check_visible_devices(facts_), ok, "every GPU");
+  EXPECT_RESULT(check_visible_devices(facts_), ok, "every GPU is visible");
   facts_.environment["CUDA_VISIBLE_DEVICES"] = "1";
   EXPECT_RESULT(check_visible_devices(facts_), ok, "'1' shows GPU 1");
   facts_.environment["CUDA_VISIBLE_DEVICES"] = "1,7,0";
@@ -182,9 +182,9 @@ TEST_F(DoctorTest, DeviceOrderAndVisibleDevices) {
 }
 
 TEST_F(DoctorTest, HostNameAndMaster) {
-  EXPECT_RESULT(check_host_name(facts_), ok, "box is 10.0.0.5");
+  EXPECT_RESULT(check_host_name(facts_), ok, "box resolves to 10.0.0.5");
   facts_.host_addresses = {"127.0.1.1", "::1"};
-  EXPECT_RESULT(check_host_name(facts_), warn, "127.0.1.1, ::1, loopback");
+  EXPECT_RESULT(check_host_name(facts_), warn, "127.0.1.1, ::1 (loopback)");
   facts_.host_addresses.push_back("10.0.0.5");
   EXPECT_RESULT(check_host_name(facts_), ok, "10.0.0.5");
   facts_.resolve_error = "Name or service not known";
@@ -196,7 +196,7 @@ TEST_F(DoctorTest, HostNameAndMaster) {
   facts_.master_interface = "eth0";
   EXPECT_RESULT(check_master_route(facts_), ok, "to node1 from 10.0.0.5 (eth0)");
   facts_.master_address = "127.0.0.1";
-  EXPECT_RESULT(check_master_route(facts_), warn, "by loopback");
+  EXPECT_RESULT(check_master_route(facts_), warn, "this host itself");
   facts_.master = "localhost";
   EXPECT_RESULT(check_master_route(facts_), ok, "to localhost");
   facts_.master_error = "address: no route";
@@ -240,7 +240,7 @@ TEST_F(DoctorTest, Limits) {
   EXPECT_RESULT(check_open_files(facts_), warn, "at most 1024");
   EXPECT_THAT(check_open_files(facts_).fix, HasSubstr("ulimit -n 4096"));
   EXPECT_RESULT(check_processes(facts_), warn, "at most 200");
-  EXPECT_RESULT(check_locked_memory(facts_), ok, "64.0 KiB; no RDMA card");
+  EXPECT_RESULT(check_locked_memory(facts_), ok, "64.0 KiB, enough without an RDMA card");
   root_.write("sys/class/infiniband/mlx5_0/x", "");
   EXPECT_RESULT(check_locked_memory(facts_), warn, "64.0 KiB");
   std::filesystem::remove(root_.path() + "/proc/self/limits");
@@ -255,7 +255,7 @@ TEST_F(DoctorTest, Cgroup) {
   root_.write("sys/fs/cgroup/job/pids.max", "100\n");
   EXPECT_RESULT(check_cgroup(facts_), warn, "100 processes");
   root_.write("proc/self/cgroup", "12:cpu:/job\n");
-  EXPECT_RESULT(check_cgroup(facts_), skipped, "version 2");
+  EXPECT_RESULT(check_cgroup(facts_), skipped, "no cgroup v2");
 }
 
 TEST_F(DoctorTest, Orphans) {

@@ -22,8 +22,16 @@ TEST(Run, WordsThatAreNoNumbersAndNamesThatNobodyReads) {
                           "join_timeot=3,is_host=1", "true"},
                          folder);
   EXPECT_EQ(dry.code, 0) << dry.err;
-  EXPECT_THAT(dry.err,
-              AllOf(HasSubstr("'join_timeot' is no name that is known"), Not(HasSubstr("'is_host'"))));
+  EXPECT_THAT(dry.err, AllOf(HasSubstr("'join_timeot' is not a known name"), Not(HasSubstr("'is_host'"))));
+}
+
+TEST(Run, HelpOfACommandIsWhatItsFlagPrints) {
+  const ScratchFolder folder;
+  const Ran help = muster({"help", "plan"}, folder);
+  EXPECT_EQ(help.code, 0) << help.err;
+  EXPECT_THAT(help.out, HasSubstr("Usage: muster plan"));
+  EXPECT_EQ(help.out, muster({"plan", "--help"}, folder).out);
+  EXPECT_EQ(muster({"help"}, folder).out, muster({"--help"}, folder).out);
 }
 
 TEST(Run, EveryProgramSaysHowManyRanksItHas) {

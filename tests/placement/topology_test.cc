@@ -76,7 +76,7 @@ TEST(Topology, LinksMustBeKnown) {
   host.gpu_links[2].pop_back();
   EXPECT_THAT(topology_error(host), HasSubstr("a link for each two of 4 GPUs"));
   for (auto& row : host.gpu_links) row.assign(4, Link{});
-  EXPECT_THAT(topology_error(host), HasSubstr("got no link that is known"));
+  EXPECT_THAT(topology_error(host), HasSubstr("got no known link"));
 }
 
 TEST(Topology, HostByHost) {
