@@ -11,6 +11,7 @@
 #include "muster/tasks/hosts/foreign_leases.h"
 #include "muster/tasks/hosts/task_process.h"
 #include "muster/tasks/report/card.h"
+#include "muster/tasks/schedule/explain.h"
 
 namespace muster {
 
@@ -74,7 +75,7 @@ std::string explain_now(const TasksRun& run, size_t task, Schedule& schedule) {
   const TaskResult& result = run.before.results[task];
   const double now = restore_run(run, schedule);
   if (result.state == TaskState::failed || result.state == TaskState::skipped) return told_before(run, task);
-  if (result.state != TaskState::running) return schedule.explain(task, now);
+  if (result.state != TaskState::running) return explain(schedule, task, now);
   const TaskAttempt& attempt = result.attempts.back();
   return cat(printable(run.file.tasks[task].name), " runs since ", format_seconds(now - attempt.began),
              " on ", describe_devices(attempt), " of ", attempt.host, "\n");
@@ -92,7 +93,7 @@ std::string explain_beginning(const TasksRun& run, size_t task, Schedule& schedu
     const TaskAttempt attempt = attempt_of(schedule.pool(), start.where, 0);
     return cat(text, name, " would start first, on ", describe_devices(attempt), " of ", attempt.host, "\n");
   }
-  return text + schedule.explain(task, 0);
+  return text + explain(schedule, task, 0);
 }
 
 // Has the schedule count what other jobs hold on all machines; a line for each GPU.

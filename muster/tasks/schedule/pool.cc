@@ -189,6 +189,18 @@ void Pool::set_held(int host, int gpu, int units, const std::string& by) {
   gpu_at(host, gpu).held_by = by;
 }
 
+bool Pool::could_meet(const TaskNeed& need, const AllowedGpus& allowed) const {
+  for (int h = 0; h < static_cast<int>(hosts_.size()); ++h) {
+    const PoolHost& host = hosts_[static_cast<size_t>(h)];
+    if (host.cpus < cpus_for(need, host)) continue;
+    int suitable = 0;
+    for (int g = 0; g < static_cast<int>(host.gpus.size()); ++g)
+      suitable += suits(need, allowed, h, g) ? 1 : 0;
+    if (suitable >= gpus_of(need)) return true;
+  }
+  return false;
+}
+
 int Pool::cpus_for(const TaskNeed& need, const PoolHost& host) const {
   if (numa_binding_ != NumaBinding::exclusive || need.gpus <= 0 || need.cpus > 0) return cpus_of(need);
   const double part = need.gpus / static_cast<double>(std::max<size_t>(1, host.gpus.size()));
@@ -196,7 +208,7 @@ int Pool::cpus_for(const TaskNeed& need, const PoolHost& host) const {
 }
 
 std::optional<Allocation> Pool::find(const TaskNeed& need, const AllowedGpus& allowed,
-                                     const Hold& hold) const {
+                                     const Reserved& reserved) const {
   std::optional<Allocation> best;
   double best_link = 0;
   size_t best_left = 0;
@@ -204,11 +216,11 @@ std::optional<Allocation> Pool::find(const TaskNeed& need, const AllowedGpus& al
     const PoolHost& host = hosts_[static_cast<size_t>(h)];
     if (host.set_aside || host.slots_left < 1) continue;
     const int cpus = cpus_for(need, host);
-    if (cpus > 0 && host.cpus_left - kept_cpus(hold, h) < cpus) continue;
+    if (cpus > 0 && host.cpus_left - reserved_cpus(reserved, h) < cpus) continue;
     std::vector<int> fitting;
     if (need.gpus > 0) {
       for (int g = 0; g < static_cast<int>(host.gpus.size()); ++g) {
-        if (!is_kept(hold, h, g) && has_room(need, allowed, h, g)) fitting.push_back(g);
+        if (!is_reserved(reserved, h, g) && has_room(need, allowed, h, g)) fitting.push_back(g);
       }
     }
     // For several GPUs that with the fastest links among them, then the fullest that will do; without GPUs,

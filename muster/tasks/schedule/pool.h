@@ -15,6 +15,7 @@
 #include "muster/placement/request.h"
 #include "muster/placement/selection.h"
 #include "muster/placement/usable_gpus.h"
+#include "muster/tasks/schedule/reserved.h"
 #include "muster/tasks/task.h"
 
 namespace muster {
@@ -77,24 +78,6 @@ struct Allocation {
 // Which GPUs a task may have: [host][place]; empty: all.
 using AllowedGpus = std::vector<std::vector<bool>>;
 
-// Of one host, what is kept for a task that waits.
-struct Claim {
-  int host = 0;
-  std::vector<int> gpus = {};  // places in PoolHost::gpus
-  int cpus = 0;
-  int missing_gpus = 0;  // that it still lacks there
-  int missing_cpus = 0;
-};
-
-// What is kept of each host for tasks that wait: nobody who comes after them gets it. Empty: nothing.
-struct HostHold {
-  std::vector<bool> gpus = {};
-  int cpus = 0;
-};
-using Hold = std::vector<HostHold>;
-bool is_kept(const Hold& hold, int host, int gpu);
-int kept_cpus(const Hold& hold, int host);
-
 // Units of each GPU, and CPUs, that the need counts for: a task without a GPU has one CPU at least.
 int units_of(const TaskNeed& need);
 int gpus_of(const TaskNeed& need);
@@ -123,23 +106,16 @@ class Pool {
   // Where the need can be had now: the GPU that fits best (least memory, then least share left), or the best
   // linked ones of one host; of several hosts the one that is fullest. Nothing when it cannot.
   std::optional<Allocation> find(const TaskNeed& need, const AllowedGpus& allowed = {},
-                                 const Hold& hold = {}) const;
+                                 const Reserved& reserved = {}) const;
 
-  // What has to be kept of the host so that the need is met there as early as can be, beside what is kept
-  // already: the GPUs it would get if there are enough, else all that will do, since who knows which is freed
-  // first; and its CPUs. Nothing when the host could not meet it though all tasks of the run had ended.
-  std::optional<Claim> claim(const TaskNeed& need, const AllowedGpus& allowed, int host,
-                             const Hold& hold) const;
+  // Whether the GPU would do for the need, though others have it now.
+  bool suits(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
 
-  // Adds the claim to what is kept.
-  void keep(const Claim& claim, Hold& hold) const;
+  // The same, and what the need takes of it is free.
+  bool has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
 
-  // Whether anything of the GPUs, or of the CPUs, is neither taken nor kept.
-  bool has_free_gpu(const Hold& hold) const;
-  bool has_free_cpu(const Hold& hold) const;
-
-  // Whether a task that is there could be in the need's way: it has a GPU that would do, or CPUs that count.
-  bool in_the_way(const Allocation& where, const TaskNeed& need, const AllowedGpus& allowed) const;
+  // Those of `fitting` that the need gets; nothing: they are too few.
+  std::optional<std::vector<int>> choose_gpus(const TaskNeed& need, int host, std::vector<int> fitting) const;
 
   void take(const Allocation& allocation);
   void give_back(const Allocation& allocation);
@@ -174,9 +150,6 @@ class Pool {
   PoolGpu& gpu_at(int host, int gpu) {
     return hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
   }
-  bool suits(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
-  bool has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
-  std::optional<std::vector<int>> choose_gpus(const TaskNeed& need, int host, std::vector<int> fitting) const;
   double slowest_link(int host, const std::vector<int>& gpus) const;
   std::vector<int> best_linked(int host, const std::vector<int>& fitting, int count) const;
   std::vector<int> choose_cpus(int cpus, int host, const std::vector<int>& gpus) const;

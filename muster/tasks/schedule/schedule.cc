@@ -49,12 +49,16 @@ int most_gpus(const std::vector<TaskNeed>& needs) {
 }  // namespace
 
 Schedule::Schedule(const std::vector<Task>& tasks, Pool pool, ScheduleOptions options)
-    : tasks_(tasks), pool_(std::move(pool)), options_(std::move(options)), states_(tasks.size()) {
+    : tasks_(tasks),
+      pool_(std::move(pool)),
+      options_(std::move(options)),
+      states_(tasks.size()),
+      reservations_(tasks.size()) {
   numbers_.reserve(tasks.size());
   for (size_t i = 0; i < tasks.size(); ++i) numbers_.emplace(tasks[i].name, i);
   counts_[static_cast<size_t>(TaskState::waiting)] = tasks.size();
   link_tasks();
-  measure_ways();
+  measure_critical_paths();
   make_kinds();
   for (const size_t task : options_.done) {
     set_state(task, TaskState::done);
@@ -94,7 +98,7 @@ void Schedule::link_tasks() {
 }
 
 // From the tasks that nothing is after backwards; tasks that are left over are in a circle.
-void Schedule::measure_ways() {
+void Schedule::measure_critical_paths() {
   std::vector<int> missing(tasks_.size());
   std::vector<size_t> order;
   order.reserve(tasks_.size());
@@ -116,9 +120,9 @@ void Schedule::measure_ways() {
   for (auto task = order.rbegin(); task != order.rend(); ++task) {
     int longest = 0;
     for (size_t a = first_after_[*task]; a < first_after_[*task + 1]; ++a) {
-      longest = std::max(longest, states_[after_[a]].way);
+      longest = std::max(longest, states_[after_[a]].critical_path);
     }
-    states_[*task].way = longest + 1;
+    states_[*task].critical_path = longest + 1;
   }
 }
 
@@ -128,17 +132,17 @@ void Schedule::make_kinds() {
     const auto [place, is_new] = known.emplace(kind_key(tasks_[i]), kinds_.size());
     states_[i].kind = place->second;
     if (!is_new) continue;
-    kinds_.push_back({.needs = needs_here(tasks_[i].needs, pool_.num_gpus() > 0),
+    kinds_.push_back({.wish = {.needs = needs_here(tasks_[i].needs, pool_.num_gpus() > 0),
+                               .allowed = allowed_by(pool_, tasks_[i])},
                       .on = tasks_[i].on,
-                      .allowed = allowed_by(pool_, tasks_[i]),
                       .ready = {}});
     const Kind& kind = kinds_.back();
-    const bool possible = std::any_of(kind.needs.begin(), kind.needs.end(), [&](const TaskNeed& need) {
-      return pool_.could_meet(need, kind.allowed);
-    });
+    const bool possible =
+        std::any_of(kind.wish.needs.begin(), kind.wish.needs.end(),
+                    [&](const TaskNeed& need) { return pool_.could_meet(need, kind.wish.allowed); });
     if (possible) continue;
     std::vector<std::string> needs;
-    for (const TaskNeed& need : kind.needs) needs.push_back(describe(need));
+    for (const TaskNeed& need : kind.wish.needs) needs.push_back(describe(need));
     throw Error(ErrorCode::unavailable,
                 cat("task ", printable(tasks_[i].name), ": expected needs that the machine could meet, got ",
                     join(needs, ", or "), kind.on.empty() ? "" : cat(" of ", printable(kind.on)), " (",
@@ -148,7 +152,7 @@ void Schedule::make_kinds() {
 }
 
 Schedule::Key Schedule::key_of(size_t task) const {
-  return {tasks_[task].priority, states_[task].way, most_gpus(tasks_[task].needs), task};
+  return {tasks_[task].priority, states_[task].critical_path, most_gpus(tasks_[task].needs), task};
 }
 
 void Schedule::set_state(size_t task, TaskState state) {
@@ -205,18 +209,25 @@ bool Schedule::has_slot() const {
          (options_.max_running == 0 || running_.size() < static_cast<size_t>(options_.max_running));
 }
 
+std::optional<TaskStart> Schedule::place(const Kind& kind, size_t task) const {
+  const std::vector<TaskNeed>& needs = kind.wish.needs;
+  for (size_t i = 0; i < needs.size(); ++i) {
+    if (auto where = pool_.find(needs[i], kind.wish.allowed, reservations_.reserved()))
+      return TaskStart{.task = task, .alternative = i, .where = std::move(*where)};
+  }
+  return std::nullopt;
+}
+
 std::vector<TaskStart> Schedule::start(double now) {
   std::vector<TaskStart> starts;
   if (draining_) return starts;
   wake(now);
-  kept_.clear();
-  hold_.clear();
-  look_what_is_free();
+  reservations_.clear(pool_);
   for (auto head = heads_.begin(); head != heads_.end() && has_slot();) {
     const std::pair<Key, size_t> at = *head;
     Kind& kind = kinds_[at.second];
     const size_t task = at.first.task;
-    if (!has_use_for_what_is_free(kind)) {
+    if (!reservations_.has_use_for_what_is_left(kind.wish, pool_)) {
       ++head;
       continue;
     }
@@ -226,12 +237,12 @@ std::vector<TaskStart> Schedule::start(double now) {
       kind.ready.pop();
       if (!kind.ready.empty()) heads_.emplace(kind.ready.top(), at.second);
       begin(*placed, now);
-      count_passing(*placed);
+      reservations_.count_backfill(placed->where, pool_);
       starts.push_back(*placed);
     } else if (std::next(head) != heads_.end()) {  // else nobody comes after it
-      keep_for(kind, task);
+      reservations_.add(task, kind.wish, pool_);
     }
-    look_what_is_free();
+    reservations_.look(pool_);
     head = heads_.upper_bound(at);
   }
   return starts;
@@ -240,7 +251,7 @@ std::vector<TaskStart> Schedule::start(double now) {
 void Schedule::begin(const TaskStart& start, double now) {
   pool_.take(start.where);
   running_[start.task] = {start.where, now};
-  states_[start.task].passed = 0;
+  reservations_.forget(start.task);
   set_state(start.task, TaskState::running);
 }
 
@@ -294,7 +305,7 @@ void Schedule::again(size_t task) {
 
 bool Schedule::waits_for_memory() const {
   return std::any_of(heads_.begin(), heads_.end(), [&](const auto& head) {
-    const std::vector<TaskNeed>& needs = kinds_[head.second].needs;
+    const std::vector<TaskNeed>& needs = kinds_[head.second].wish.needs;
     return std::any_of(needs.begin(), needs.end(),
                        [](const TaskNeed& need) { return need.memory_bytes > 0; });
   });
@@ -304,8 +315,9 @@ bool Schedule::waits_for_memory_of(int host, int gpu) const {
   const uint64_t left = pool_.hosts()[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)].memory_left;
   return std::any_of(heads_.begin(), heads_.end(), [&](const auto& head) {
     const Kind& kind = kinds_[head.second];
-    return std::any_of(kind.needs.begin(), kind.needs.end(), [&](const TaskNeed& need) {
-      return need.gpus > 0 && need.memory_bytes > left && pool_.unfit(need, kind.allowed, host, gpu).empty();
+    return std::any_of(kind.wish.needs.begin(), kind.wish.needs.end(), [&](const TaskNeed& need) {
+      return need.gpus > 0 && need.memory_bytes > left &&
+             pool_.unfit(need, kind.wish.allowed, host, gpu).empty();
     });
   });
 }

@@ -3,15 +3,16 @@
 // clock: times are seconds since the run began, given by the caller.
 //
 // Of the tasks that may start, the one with the highest priority comes first, then the one with the longest
-// way to the end of all (in tasks, along its dependents), then the one that needs more GPUs, then the earlier
-// one. A task takes the first of its alternatives that can be had now.
+// critical path (in tasks, along its dependents to the end of all), then the one that needs more GPUs, then
+// the earlier one. A task takes the first of its alternatives that can be had now.
 //
-// For every task that waits devices are kept: those that come after it get nothing that it could use there,
-// be it of lower priority or of the same, and what it cannot use they get. They are kept on one host for the
-// first of its alternatives, where it lacks least; each time that as many tasks have passed it elsewhere as
-// it needs GPUs (one at least), on one more host, or for one more alternative. So a task waits for what ran
-// when it could have started, and for those before it, and not for those after it. Of tasks with equal needs
-// devices are kept for the first. Nothing is kept where other jobs are in the way.
+// For every task that waits devices are reserved: those that come after it get nothing that it could use
+// there, be it of lower priority or of the same, and what it cannot use they get (backfill). They are
+// reserved on one host for the first of its alternatives, where it lacks least; each time that as many tasks
+// were backfilled elsewhere as it needs GPUs (one at least), on one more host, or for one more alternative.
+// So a task waits for what ran when it could have started, and for those before it, and not for those after
+// it. Of tasks with equal needs devices are reserved for the first. Nothing is reserved where other jobs are
+// in the way.
 //
 // Tasks that wait and have equal needs are kept together, so that an event costs the number of different
 // needs and not of tasks.
@@ -27,6 +28,7 @@
 #include <vector>
 
 #include "muster/tasks/schedule/pool.h"
+#include "muster/tasks/schedule/reservations.h"
 #include "muster/tasks/task.h"
 
 namespace muster {
@@ -116,56 +118,42 @@ class Schedule {
   std::vector<size_t> running() const;
   std::optional<size_t> find(const std::string& name) const;
 
-  // In words, why the task is where it is: what it waits for, and who has that.
-  std::string explain(size_t task, double now) const;
-
  private:
+  friend class ScheduleExplainer;  // explain.cc
+
   struct State {
     TaskState state = TaskState::waiting;
-    int missing = 0;   // tasks before it that are not done
-    int failures = 0;  // starts that failed
-    int passed = 0;    // tasks that started while it waited, on devices that it could use
-    int way = 0;       // to the end of all
-    size_t kind = 0;   // in kinds_
+    int missing = 0;        // tasks before it that are not done
+    int failures = 0;       // starts that failed
+    int critical_path = 0;  // tasks, to the end of all
+    size_t kind = 0;        // in kinds_
   };
   struct Key {
     int priority;
-    int way;
+    int critical_path;
     int gpus;
     size_t task;
     // The one that comes first is the smaller.
     bool operator<(const Key& other) const {
       if (priority != other.priority) return priority > other.priority;
-      if (way != other.way) return way > other.way;
+      if (critical_path != other.critical_path) return critical_path > other.critical_path;
       if (gpus != other.gpus) return gpus > other.gpus;
       return task < other.task;
     }
     bool operator>(const Key& other) const { return other < *this; }
   };
   struct Kind {  // tasks with equal needs
-    std::vector<TaskNeed> needs;
+    TaskWish wish;
     std::string on;
-    AllowedGpus allowed;
     std::priority_queue<Key, std::vector<Key>, std::greater<>> ready;
   };
   struct Running {
     Allocation where;
     double began = 0;
   };
-  struct Place {
-    size_t alternative = 0;
-    int host = 0;
-  };
-  struct Kept {  // for a task that waits
-    size_t task = 0;
-    std::vector<Place> places = {};  // where it could be, the best first
-    // On the first of these: what each needs beyond those before it on the same host.
-    std::vector<Claim> claims = {};
-  };
-
   void link_tasks();
   void make_kinds();
-  void measure_ways();
+  void measure_critical_paths();
   Key key_of(size_t task) const;
   void set_state(size_t task, TaskState state);
   void make_ready(size_t task);
@@ -173,20 +161,7 @@ class Schedule {
   void wake(double now);
   bool has_slot() const;
   std::optional<TaskStart> place(const Kind& kind, size_t task) const;
-  void look_what_is_free();
-  bool has_use_for_what_is_free(const Kind& kind) const;
-  void keep_for(const Kind& kind, size_t task);
-  std::vector<Place> places_for(const Kind& kind) const;
-  void keep_next(const Kind& kind, Kept& kept);
-  Hold kept_beside(size_t task) const;
-  static int patience(const Kind& kind);
-  void count_passing(const TaskStart& start);
   void begin(const TaskStart& start, double now);
-  std::string explain_ready(size_t task) const;
-  std::string explain_gpus(const TaskNeed& need, const Kind& kind) const;
-  std::string explain_cpus(const TaskNeed& need, size_t task) const;
-  std::string explain_kept_cpus(int host, size_t task) const;
-  std::vector<std::string> holders(int host, int gpu) const;
 
   const std::vector<Task>& tasks_;
   Pool pool_;
@@ -199,10 +174,7 @@ class Schedule {
   std::set<std::pair<Key, size_t>> heads_;  // the first ready task of each kind
   std::map<size_t, Running> running_;
   std::multimap<double, size_t> back_off_;
-  std::vector<Kept> kept_;  // of the last round, in the order of the tasks
-  Hold hold_;               // all of that
-  bool free_gpus_ = true;   // there is one that is not kept
-  bool free_cpus_ = true;
+  Reservations reservations_;  // of the last round
   size_t counts_[5] = {};
   bool draining_ = false;
 };

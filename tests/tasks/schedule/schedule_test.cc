@@ -6,6 +6,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/tasks/schedule/explain.h"
 #include "muster/tasks/schedule/simulate.h"
 #include "muster/tasks/spec/spec.h"
 #include "tests/tasks/schedule/machines.h"
@@ -47,7 +48,7 @@ TEST(Schedule, TakesALaterAlternativeOnlyWhenTheEarlierCannotBeHad) {
   ASSERT_EQ(starts.size(), 2U);
   EXPECT_EQ(starts[0].alternative, 0U);
   EXPECT_EQ(starts[1].alternative, 1U);
-  EXPECT_THAT(schedule.explain(2, 1),
+  EXPECT_THAT(explain(schedule, 2, 1),
               testing::AllOf(HasSubstr("c waits for devices"), HasSubstr("GPU 0 has a"),
                              HasSubstr("0 of 4 CPUs of box are free, b has the others")));
   schedule.done(0);
@@ -70,7 +71,7 @@ TEST(Schedule, AHostRunsAsManyTasksAsItHasSlots) {
   for (int i = 0; i < 6; ++i) tasks.push_back(task_of(cat("t", i), {{.cpus = 1}}));
   Schedule schedule(tasks, hosts_a_and_b({1, 2}));
   EXPECT_THAT(hosts_of(schedule.start(0)), ElementsAre(0, 1, 1));
-  EXPECT_THAT(schedule.explain(5, 0), HasSubstr("host b runs as many tasks as it may"));
+  EXPECT_THAT(explain(schedule, 5, 0), HasSubstr("host b runs as many tasks as it may"));
   schedule.done(1);
   EXPECT_THAT(hosts_of(schedule.start(1)), ElementsAre(1));
 }
@@ -86,7 +87,7 @@ TEST(Schedule, NothingStartsOnAHostThatWasLost) {
   EXPECT_TRUE(schedule.start(1).empty());
   schedule.done(4);
   EXPECT_THAT(hosts_of(schedule.start(2)), ElementsAre(1));
-  EXPECT_THAT(schedule.explain(11, 2), HasSubstr("host a was lost"));
+  EXPECT_THAT(explain(schedule, 11, 2), HasSubstr("host a was lost"));
 }
 
 TEST(Schedule, SeveralGpusAreTakenWhereTheirLinksAreFastest) {
@@ -109,7 +110,7 @@ TEST(Schedule, AHostThatIsBackIsUsedAgain) {
   EXPECT_TRUE(schedule.start(1).empty());
   schedule.bring_back(0);
   EXPECT_THAT(hosts_of(schedule.start(2)), ElementsAre(0, 0, 0, 0)) << "all that it had, and no more";
-  EXPECT_THAT(schedule.explain(11, 2), testing::Not(HasSubstr("was lost")));
+  EXPECT_THAT(explain(schedule, 11, 2), testing::Not(HasSubstr("was lost")));
 }
 
 TEST(Schedule, WithoutNeedsATaskWaitsForAGpuWhereThereAreSome) {
@@ -154,11 +155,11 @@ TEST(Schedule, ExplicitDevicesAreTheOnlyOnesTaken) {
   const auto starts = schedule.start(0);
   ASSERT_EQ(starts.size(), 1U);
   EXPECT_THAT(starts[0].where.gpus, ElementsAre(2));
-  EXPECT_THAT(schedule.explain(1, 0),
+  EXPECT_THAT(explain(schedule, 1, 0),
               testing::AllOf(HasSubstr("GPU 0 not among those"), HasSubstr("GPU 2 has on two")));
 }
 
-// Small tasks keep coming; without devices being kept for it the big one would wait for all of them.
+// Small tasks keep coming; without devices being reserved for it the big one would wait for all of them.
 TEST(Schedule, ABigTaskIsNotStarvedBySmallOnes) {
   std::vector<Task> tasks = {task_of("small 0", {kOneGpu}), task_of("small 1", {kOneGpu}),
                              task_of("big", {{.gpus = 2}}, {"small 0"})};
@@ -183,8 +184,8 @@ TEST(Schedule, AFailureIsTriedAgainAfterABackOffThatDoubles) {
   EXPECT_EQ(schedule.start(0).size(), 2U);
   EXPECT_EQ(schedule.failed(0, 10).at, 10.5);
   EXPECT_TRUE(schedule.start(10.4).empty());
-  EXPECT_THAT(schedule.explain(0, 10.1), HasSubstr("failed 1 time and starts again in 400ms"));
-  EXPECT_THAT(schedule.explain(1, 10.1), HasSubstr("next waits for flaky (waiting)"));
+  EXPECT_THAT(explain(schedule, 0, 10.1), HasSubstr("failed 1 time and starts again in 400ms"));
+  EXPECT_THAT(explain(schedule, 1, 10.1), HasSubstr("next waits for flaky (waiting)"));
   EXPECT_EQ(schedule.next_time(), 10.5);
   EXPECT_EQ(schedule.start(10.5).size(), 1U);
   EXPECT_EQ(schedule.failed(0, 20).at, 21);
@@ -203,7 +204,7 @@ TEST(Schedule, AGpuThatAnotherJobHoldsIsPassedOverAndNamed) {
   Schedule schedule(tasks, pool_of(2));
   schedule.set_held(0, 1, 300, "held by job 4f2a");
   EXPECT_EQ(schedule.start(0).size(), 1U);
-  EXPECT_THAT(schedule.explain(1, 0),
+  EXPECT_THAT(explain(schedule, 1, 0),
               testing::AllOf(HasSubstr("GPU 0 has a"), HasSubstr("GPU 1 is held by job 4f2a")));
   schedule.set_held(0, 1, 0, "");
   EXPECT_EQ(schedule.start(0).size(), 1U);
@@ -215,7 +216,7 @@ TEST(Schedule, MemoryThatOtherProgramsUseIsWaitedFor) {
   const std::vector<Task> tasks = {task_of("large", {{.gpus = 1, .memory_bytes = kGpuBytes / 2}}),
                                    task_of("small", {{.gpus = 1, .memory_bytes = kGpuBytes / 8}})};
   Schedule schedule(tasks, Pool({.source = "test", .hosts = {host}}));
-  EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("small")) << "nothing is kept from it";
+  EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("small")) << "nothing is reserved from it";
   EXPECT_TRUE(schedule.waits_for_memory());
   EXPECT_TRUE(schedule.waits_for_memory_of(0, 1));
   schedule.set_memory_in_use(0, 0, 0);
@@ -280,8 +281,8 @@ TEST(Schedule, StandsWhereAnotherRunDoes) {
                      now);
     return schedule;
   };
-  EXPECT_THAT(at(40, 1).explain(1, 40), HasSubstr("pauses failed 2 times and starts again in 10.0s"));
-  const std::string why = at(40, 1).explain(4, 40);
+  EXPECT_THAT(explain(at(40, 1), 1, 40), HasSubstr("pauses failed 2 times and starts again in 10.0s"));
+  const std::string why = explain(at(40, 1), 4, 40);
   EXPECT_THAT(why, HasSubstr("GPU 0 has runs"));
   EXPECT_THAT(why, testing::Not(HasSubstr("before it")));
   EXPECT_THAT(started_names(tasks, at(40, 4).start(40)), ElementsAre("waits"));

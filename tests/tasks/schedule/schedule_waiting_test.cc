@@ -5,6 +5,7 @@
 #include <random>
 
 #include "muster/base/strings.h"
+#include "muster/tasks/schedule/explain.h"
 #include "muster/tasks/schedule/simulate.h"
 #include "tests/tasks/schedule/machines.h"
 
@@ -97,7 +98,7 @@ TEST(ScheduleWaiting, WhatATaskCannotUseIsNotKeptForIt) {
     EXPECT_LT(start_of(run, task).began, 12) << "six of the eight CPUs are in nobody's way";
 }
 
-// Of several places that would do one is kept; how many may pass on the others is bounded.
+// Of several places that would do one is reserved; how many may pass on the others is bounded.
 TEST(ScheduleWaiting, TheMorePassATaskTheMorePlacesAreKeptForIt) {
   Crowd crowd;
   crowd.add(task_of("prepare", {kPreparing}), 0, 0.1);
@@ -132,8 +133,8 @@ TEST(ScheduleWaiting, OfTwoPlacesOnOneHostTheLargerIsKept) {
   tasks[0].priority = 2;
   tasks[1].priority = 1;
   Schedule schedule(tasks, pool_of(2, 16));
-  EXPECT_EQ(schedule.start(0).size(), 1 + 10U) << "six CPUs are kept when two have passed it";
-  EXPECT_THAT(schedule.explain(17, 0), HasSubstr("6 are kept for either"));
+  EXPECT_EQ(schedule.start(0).size(), 1 + 10U) << "six CPUs are reserved when two have passed it";
+  EXPECT_THAT(explain(schedule, 17, 0), HasSubstr("6 are reserved for either"));
 }
 
 TEST(ScheduleWaiting, NothingIsKeptForWhatOnlyAnotherJobsEndCanGive) {
@@ -152,12 +153,13 @@ TEST(ScheduleWaiting, ExplainsForWhomDevicesAreKept) {
   for (size_t i = 0; i < tasks.size(); ++i) tasks[i].priority = -static_cast<int>(i);
   Schedule schedule(tasks, pool_of(2));
   EXPECT_EQ(schedule.start(0).size(), 1U);
-  EXPECT_THAT(schedule.explain(3, 0), HasSubstr("GPU 1 is kept for both"));
-  EXPECT_THAT(schedule.explain(4, 0),
-              HasSubstr("2 of 8 CPUs of box are free, runs has the others; 8 are kept for wide"));
+  EXPECT_THAT(explain(schedule, 3, 0), HasSubstr("GPU 1 is reserved for both"));
+  EXPECT_THAT(explain(schedule, 4, 0),
+              HasSubstr("2 of 8 CPUs of box are free, runs has the others; 8 are reserved for wide"));
 }
 
-// What is kept costs little of the machine: big tasks that become ready one after the other among thousands.
+// What is reserved costs little of the machine: big tasks that become ready one after the other among
+// thousands.
 TEST(ScheduleWaiting, ThousandsOfSmallTasksGoOnBesideBigOnes) {
   Crowd crowd;
   crowd.add_small(4'000, {.gpus = 1});

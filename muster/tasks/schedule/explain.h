@@ -1,0 +1,14 @@
+// Why a task of a schedule is where it is, in words. For --explain.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "muster/tasks/schedule/schedule.h"
+
+namespace muster {
+
+// What it waits for, and who has that; several lines.
+std::string explain(const Schedule& schedule, size_t task, double now);
+
+}  // namespace muster
