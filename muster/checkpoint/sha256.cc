@@ -8,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/hex.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -43,13 +44,7 @@ std::string Sha256::hex() {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
   must(EVP_DigestFinal_ex(context_->evp, digest, &size));
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string text;
-  for (unsigned int i = 0; i < size; ++i) {
-    text += kDigits[digest[i] >> 4];
-    text += kDigits[digest[i] & 15];
-  }
-  return text;
+  return to_hex({reinterpret_cast<const char*>(digest), size});
 }
 
 std::string sha256_of_file(const std::string& path, const std::function<void(size_t)>& on_piece) {

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "muster/base/fd.h"
+#include "muster/base/shell.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -55,7 +56,7 @@ std::string replaced(std::string text, const std::map<char, std::string>& by) {
 
 // In single quotes.
 std::string quoted_for_shell(const std::string& text) {
-  return "'" + replaced(text, {{'\'', R"('\'')"}, {'\n', " "}}) + "'";
+  return shell_quoted(replaced(text, {{'\n', " "}}));
 }
 
 std::string quoted_for_fish(const std::string& text) {

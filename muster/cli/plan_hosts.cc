@@ -3,6 +3,7 @@
 #include <future>
 
 #include "muster/base/env.h"
+#include "muster/base/own_program.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
 #include "muster/cluster/host_watch.h"

@@ -2,6 +2,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/log.h"
+#include "muster/base/own_program.h"
 #include "muster/base/strings.h"
 #include "muster/cli/run_options.h"
 #include "muster/cluster/agent_task.h"

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "muster/base/log.h"
+#include "muster/base/own_program.h"
 #include "muster/base/route.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"

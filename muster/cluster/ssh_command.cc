@@ -1,16 +1,8 @@
 #include "muster/cluster/ssh_command.h"
 
-#include <filesystem>
-
 #include "muster/base/shell.h"
 
 namespace muster {
-
-std::string own_program() {
-  std::error_code error;
-  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? "muster" : path.string();
-}
 
 std::string without_user(const std::string& host) {
   return host.substr(host.find('@') == std::string::npos ? 0 : host.find('@') + 1);

@@ -7,9 +7,6 @@
 
 namespace muster {
 
-// This program's path; "muster" where /proc does not tell it.
-std::string own_program();
-
 // "b" of "user@b".
 std::string without_user(const std::string& host);
 

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <set>
 
+#include "muster/base/hex.h"
 #include "muster/base/strings.h"
 #include "muster/device/kfd.h"
 #include "muster/device/pci_tree.h"
@@ -24,12 +25,6 @@ std::string gfx_name(uint64_t version) {
   char text[32];
   std::snprintf(text, sizeof(text), "gfx%u%x%x", static_cast<unsigned>(version / 10000),
                 static_cast<unsigned>(version / 100 % 100), static_cast<unsigned>(version % 100));
-  return text;
-}
-
-std::string hex(uint64_t value, int digits) {
-  char text[24];
-  std::snprintf(text, sizeof(text), "%0*llx", digits, static_cast<unsigned long long>(value));
   return text;
 }
 
@@ -73,11 +68,11 @@ void read_amd_properties(Gpu& gpu, const KfdGpu& node, const fs::path& folder) {
   gpu.vendor = Vendor::amd;
   gpu.pci = node.pci;
   const uint64_t unique_id = value_of(node.properties, "unique_id");
-  std::string id = unique_id != 0 ? hex(unique_id, 16) : read_line(folder / "unique_id");
+  std::string id = unique_id != 0 ? to_hex(unique_id, 16) : read_line(folder / "unique_id");
   gpu.uuid.value = id.empty() ? cat(kNoUniqueId, node.pci.value) : cat("GPU-", id);
   gpu.compute_capability = gfx_name(value_of(node.properties, "gfx_target_version"));
   gpu.model = read_line(folder / "product_name");
-  if (gpu.model.empty()) gpu.model = cat("AMD GPU 0x", hex(value_of(node.properties, "device_id"), 4));
+  if (gpu.model.empty()) gpu.model = cat("AMD GPU 0x", to_hex(value_of(node.properties, "device_id"), 4));
   gpu.pcie_generation = pcie_generation(read_line(folder / "max_link_speed"));
   const auto width = read_number(folder / "max_link_width");
   if (width && *width > 0 && *width <= 64) gpu.pcie_width = static_cast<int>(*width);

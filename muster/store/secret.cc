@@ -14,6 +14,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
+#include "muster/base/hex.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -149,15 +150,7 @@ std::string_view Secret::bytes() const {
 }
 
 std::string Secret::hex() const {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  std::string text;
-  text.reserve(2 * kBytes);
-  for (const char c : bytes()) {
-    const auto byte = static_cast<unsigned char>(c);
-    text += kHex[byte >> 4];
-    text += kHex[byte & 15];
-  }
-  return text;
+  return to_hex(bytes());
 }
 
 Fd Secret::to_memfd() const {

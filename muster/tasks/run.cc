@@ -9,6 +9,7 @@
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/own_program.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/base/usage.h"
@@ -148,7 +149,7 @@ RunnerOptions runner_options(const TasksOptions& options, const TasksRun& run, c
                              const std::string& run_id, TaskMachines& machines) {
   return {.facts = {.run_dir = run.run_dir,
                     .agent = agent,
-                    .launcher = fs::read_symlink("/proc/self/exe").string(),
+                    .launcher = own_program(),
                     .environment = own_environment(),
                     .grace = options.shutdown_timeout,
                     .lease = run.settings.lease,

@@ -10,6 +10,7 @@
 
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
+#include "muster/base/own_program.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
@@ -75,10 +76,9 @@ void check_not_submitted(const std::string& run_dir) {
 void submit_to_slurm(TasksRun& run, const std::vector<std::string>& sbatch, bool dry_run) {
   choose_run_folder(run, make_uuid());
   check_not_submitted(run.run_dir);
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   SlurmOptions options{.run_dir = run.run_dir,
                        .visibility = run.settings.visibility.value_or(Visibility::job),
-                       .exec_element = {self, "tasks", "--exec-element"}};
+                       .exec_element = {own_program(), "tasks", "--exec-element"}};
   options.sbatch.insert(options.sbatch.end(), sbatch.begin(), sbatch.end());
   const std::vector<Task>& tasks = run.file.tasks;
   const SlurmPlan plan = plan_slurm(tasks, options);

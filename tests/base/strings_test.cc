@@ -51,5 +51,9 @@ TEST(ParseInt, TakesWholeDecimalIntegersOnly) {
     EXPECT_EQ(parse_int(text), std::nullopt) << text;
 }
 
+TEST(LowerCase, IsOfLettersOfAsciiAlone) {
+  EXPECT_EQ(lower_case("A100-SXM4 \xc3\x9c"), "a100-sxm4 \xc3\x9c");
+}
+
 }  // namespace
 }  // namespace muster

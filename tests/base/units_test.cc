@@ -82,5 +82,11 @@ TEST(Format, WritesThemBack) {
   EXPECT_EQ(format_duration(std::chrono::nanoseconds(5)), "0ms");
 }
 
+TEST(FormatSeconds, RoundsToTheMillisecond) {
+  EXPECT_EQ(format_seconds(0.0126), "13ms");
+  EXPECT_EQ(format_seconds(83), "1m23s");
+  EXPECT_EQ(format_seconds(-1), "0ms");
+}
+
 }  // namespace
 }  // namespace muster

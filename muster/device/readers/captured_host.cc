@@ -5,6 +5,7 @@
 #include <set>
 
 #include "muster/base/error.h"
+#include "muster/base/hex.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -26,12 +27,6 @@ uint64_t hash(std::string_view text, uint64_t start) {
   value = (value ^ (value >> 30U)) * 0xbf58476d1ce4e5b9U;
   value = (value ^ (value >> 27U)) * 0x94d049bb133111ebU;
   return value ^ (value >> 31U);
-}
-
-std::string hex(uint64_t value, size_t digits) {
-  std::string text(digits, '0');
-  for (size_t i = digits; i-- > 0; value >>= 4U) text[i] = "0123456789abcdef"[value & 15U];
-  return text;
 }
 
 }  // namespace
@@ -75,8 +70,8 @@ GpuUuid invented_uuid(std::string_view seed) {
   const uint64_t high = hash(seed, 0);
   const uint64_t low = hash(seed, 0x9e3779b97f4a7c15U);
   // Version 8 (RFC 9562): bits that their maker chose.
-  return {cat("GPU-", hex(high >> 32U, 8), "-", hex(high >> 16U, 4), "-8", hex(high, 3), "-a",
-              hex(low >> 48U, 3), "-", hex(low, 12))};
+  return {cat("GPU-", to_hex(high >> 32U, 8), "-", to_hex(high >> 16U, 4), "-8", to_hex(high, 3), "-a",
+              to_hex(low >> 48U, 3), "-", to_hex(low, 12))};
 }
 
 std::optional<Repeated> first_repeated(const std::vector<Gpu>& gpus) {

@@ -14,6 +14,7 @@
 #include <set>
 
 #include "muster/base/log.h"
+#include "muster/base/own_program.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/base/version.h"
@@ -159,7 +160,7 @@ class TaskServer {
           LocalHostOptions{
               .facts = {.run_dir = begin_->run_dir,
                         .agent = begin_->agent,
-                        .launcher = std::filesystem::read_symlink("/proc/self/exe").string(),
+                        .launcher = own_program(),
                         .environment = own_environment(),
                         .grace = begin_->grace,
                         .lease = begin_->lease,

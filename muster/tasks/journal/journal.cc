@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "muster/base/blocked_signals.h"
+#include "muster/base/hex.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/journal/line.h"
 
@@ -75,12 +76,7 @@ std::string hash_of(const std::string& bytes) {
   unsigned size = 0;
   if (EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr) != 1)
     throw Error(ErrorCode::internal, "journal: OpenSSL has no SHA-256");
-  std::string text;
-  for (unsigned i = 0; i < size; ++i) {
-    text += "0123456789abcdef"[digest[i] >> 4];
-    text += "0123456789abcdef"[digest[i] & 15];
-  }
-  return text;
+  return to_hex({reinterpret_cast<const char*>(digest.data()), size});
 }
 
 double wall_seconds() {

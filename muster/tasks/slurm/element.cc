@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/own_program.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/device/probe.h"
@@ -126,7 +126,7 @@ ElementProgram program_as_placed(const SlurmElement& element, const std::string&
       {.masks = inherited_masks(), .cpus = std::max(1, need.cpus), .numa_binding = NumaBinding::none});
   const Allocation where = place_of(task, pool);
   const TaskRunFacts facts{.run_dir = element.run_dir,
-                           .launcher = std::filesystem::read_symlink("/proc/self/exe").string(),
+                           .launcher = own_program(),
                            .environment = own_environment(),
                            .visibility = element.visibility};
   const int attempt = static_cast<int>(get_env_int("MUSTER_ATTEMPT").value_or(0));

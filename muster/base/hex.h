@@ -1,0 +1,32 @@
+// Bytes and numbers as hexadecimal digits, in lower case.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace muster {
+
+inline constexpr std::string_view kHexDigits = "0123456789abcdef";
+
+// Two digits a byte.
+inline std::string to_hex(std::string_view bytes) {
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += kHexDigits[byte >> 4U];
+    text += kHexDigits[byte & 15U];
+  }
+  return text;
+}
+
+// The last `digits` digits of the number.
+inline std::string to_hex(uint64_t value, size_t digits) {
+  std::string text(digits, '0');
+  for (size_t i = digits; i-- > 0; value >>= 4U) text[i] = kHexDigits[value & 15U];
+  return text;
+}
+
+}  // namespace muster
