@@ -43,8 +43,9 @@ void add_what(CLI::App* command, TasksFlags& flags) {
   text_flag(command, "--need-gpus", flags.need_gpus, "N", "a number as 2 or 0.5",
             "Of a sweep: GPUs of each task, 2 or 0.5 [1, else a CPU]");
   text_flag(command, "--need-memory", flags.need_memory, "SIZE", "a size such as 20GiB",
-            "Of a sweep: free memory on each of these: 20GiB");
-  text_flag(command, "--need-cpus", flags.need_cpus, "N", "a number", "Of a sweep: CPUs of each task");
+            "Of a sweep: free memory on each of these GPUs, as 20GiB [any]");
+  text_flag(command, "--need-cpus", flags.need_cpus, "N", "a number",
+            "Of a sweep: CPUs of each task [1 without a GPU, else none counted]");
   command->add_option("--retries", flags.retries, "Of a sweep: starts after a failure [0]")
       ->type_name("N")
       ->check(whole_number_from(0));
@@ -56,7 +57,7 @@ void add_where(CLI::App* command, TasksFlags& flags) {
   text_flag(command, "--gpus", flags.gpus, "SEL", "GPUs such as 0,2-5 or all",
             "GPUs to use: 0,2-5, !3, idle, model=A100, … [all]");
   count_flag(command, "--cpus,--cpu-slots", flags.cpus, "CPUs to use, which tasks without a GPU count [all]");
-  count_flag(command, "--jobs", flags.jobs, "Tasks at a time at most, whatever there is room for");
+  count_flag(command, "--jobs", flags.jobs, "Tasks at a time at most, whatever there is room for [no limit]");
   text_flag(command, "--inventory", flags.inventory, "FILE", "a file",
             "The machine in this file instead of this one (simulated)");
   text_flag(command, "--hosts", flags.hosts, "LIST", "hosts such as a:4,b:8",
@@ -84,18 +85,20 @@ void add_how(CLI::App* command, TasksFlags& flags) {
   command->add_flag("--allow-nan", flags.allow_nan,
                     "A task whose result has NaN or an infinity is done, not failed");
   text_flag(command, "--time-limit", flags.time_limit, "TIME", "a time such as 2h",
-            "Of the whole run; then it is ended, exit code 124");
+            "Of the whole run: 2h, 30m; then it is ended, exit code 124 [none]");
   text_flag(command, "--shutdown-timeout", flags.grace, "TIME", "a time such as 30s",
             "Grace period between SIGTERM and SIGKILL [30s]");
   text_flag(command, "--run-dir", flags.run_dir, "DIR", "a folder",
-            "Folder for journal, logs and plans [runs/<id>]");
+            "Folder for the journal, logs and plans of a new run [runs/<id>]");
   command->add_flag("--dry-run", flags.dry_run,
                     "Show what would start first, and where; with --submit, what sbatch would get");
   text_flag(command, "--explain", flags.explain, "NAME", "a task's name",
             "Say why this task waits, and start nothing");
   text_flag(command, "--submit", flags.submit, "SYSTEM", "slurm",
             "Hand the tasks to a batch system as job arrays, and end: slurm");
-  command->add_option("--sbatch", flags.sbatch, "A flag of sbatch: --sbatch=--partition=gpu (again for more)")
+  command
+      ->add_option("--sbatch", flags.sbatch,
+                   "With --submit: a flag of sbatch, as --sbatch=--partition=gpu (again for more)")
       ->type_name("FLAG")
       ->expected(1)
       ->allow_extra_args(false)
@@ -104,11 +107,10 @@ void add_how(CLI::App* command, TasksFlags& flags) {
       ->expected(2)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group("");
-  command->add_flag("--json", flags.json, "The results as JSON");
+  command->add_flag("--json", flags.json, "The results as JSON [a table]");
   text_flag(command, "--csv", flags.csv, "FILE", "a file",
             "The results, with parameters and what tasks printed, as a table");
-  text_flag(command, "--html", flags.html, "FILE", "a file",
-            "Draw the timeline of the devices into this page");
+  text_flag(command, "--html", flags.html, "FILE", "a file", "The timeline of the devices, as a page");
   command->add_flag("-q,--quiet", flags.quiet, "Only failures, and the results");
 }
 

@@ -101,7 +101,7 @@ std::vector<std::string> count_held(const TasksRun& run, const TaskMachines& mac
   std::vector<std::string> lines;
   const auto count = [&](int host, int gpu, int units, const std::string& by) {
     if (units == 0) return;
-    schedule.set_held(host, gpu, units, by);
+    schedule.set_leased(host, gpu, units, by);
     const PoolHost& mine = schedule.pool().hosts()[static_cast<size_t>(host)];
     lines.push_back(cat("GPU ", mine.gpus[static_cast<size_t>(gpu)].index.value,
                         machines.connections.empty() ? "" : cat(" of ", mine.name), " is ", by));

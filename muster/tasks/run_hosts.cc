@@ -44,7 +44,7 @@ LocalHostOptions RunHosts::options_of_local() {
       .run_id = options_.run_id,
       .host = here,
       .on_held = [this, here](int gpu, int units,
-                              const std::string& by) { schedule_.set_held(here, gpu, units, by); },
+                              const std::string& by) { schedule_.set_leased(here, gpu, units, by); },
       .on_memory = [this, here](int gpu, uint64_t bytes) { schedule_.set_memory_in_use(here, gpu, bytes); },
       .on_pass =
           [this](int signal) {
@@ -77,7 +77,7 @@ void RunHosts::begin_again(int number, RemoteHost& host) {
   const std::string agent = cat(options_.facts.agent, ".", ++num_agents_);
   record_(agent);
   for (size_t gpu = 0; gpu < schedule_.pool().hosts()[static_cast<size_t>(number)].gpus.size(); ++gpu)
-    schedule_.set_held(number, static_cast<int>(gpu), 0, "");  // what others hold is told anew
+    schedule_.set_leased(number, static_cast<int>(gpu), 0, "");  // what others hold is told anew
   agents_[number].push_back(agent);
   begin(number, host);
 }
@@ -99,7 +99,7 @@ void RunHosts::begin(int number, RemoteHost& host) {
       schedule_.pool(), number, local_.loop(),
       {.on_end = [this](TaskEnd end) { remote_ends_.push_back(std::move(end)); },
        .on_held = [this, number](int gpu, int units,
-                                 const std::string& by) { schedule_.set_held(number, gpu, units, by); },
+                                 const std::string& by) { schedule_.set_leased(number, gpu, units, by); },
        .on_memory = [this, number](int gpu,
                                    uint64_t bytes) { schedule_.set_memory_in_use(number, gpu, bytes); },
        .on_note = [this](const std::string& text) { view_.note(text); },

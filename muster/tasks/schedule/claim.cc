@@ -15,7 +15,7 @@ std::optional<Claim> claim_on(const Pool& pool, int host, const TaskNeed& need, 
   for (int g = 0; need.gpus > 0 && g < static_cast<int>(mine.gpus.size()); ++g) {
     const PoolGpu& gpu = mine.gpus[static_cast<size_t>(g)];
     if (!pool.suits(need, allowed, host, g) || gpu.memory_bytes - gpu.memory_others < need.memory_bytes ||
-        kWholeGpu - gpu.held_units < units_of(need))
+        kWholeGpu - gpu.leased_units < units_of(need))
       continue;
     suitable.push_back(g);
     if (!is_reserved(reserved, host, g) && pool.has_room(need, allowed, host, g)) fitting.push_back(g);
@@ -44,7 +44,7 @@ bool has_free_gpu(const Pool& pool, const Reserved& reserved) {
     const std::vector<PoolGpu>& gpus = pool.hosts()[static_cast<size_t>(h)].gpus;
     for (int g = 0; g < static_cast<int>(gpus.size()); ++g) {
       const PoolGpu& gpu = gpus[static_cast<size_t>(g)];
-      if (gpu.units_left > gpu.held_units && !is_reserved(reserved, h, g)) return true;
+      if (gpu.units_left > gpu.leased_units && !is_reserved(reserved, h, g)) return true;
     }
   }
   return false;

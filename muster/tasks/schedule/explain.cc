@@ -57,8 +57,8 @@ std::string ScheduleExplainer::explain_gpus(const TaskNeed& need, const Schedule
       if (why.empty() && hosts[static_cast<size_t>(h)].slots_left < 1)
         why = "is of a host that runs as many tasks as it may";
       const std::vector<std::string> names = holders(h, g);
-      if (why.empty() && gpu.held_units > 0 && gpu.units_left - gpu.held_units < units_of(need))
-        why = cat("is ", gpu.held_by);
+      if (why.empty() && gpu.leased_units > 0 && gpu.units_left - gpu.leased_units < units_of(need))
+        why = cat("is ", gpu.leased_by);
       if (why.empty() && gpu.units_left < units_of(need)) why = cat("has ", named_list(names));
       if (why.empty() && gpu.memory_left < need.memory_bytes)
         why = names.empty() ? cat("has ", format_bytes(gpu.memory_left), " free: other programs use ",

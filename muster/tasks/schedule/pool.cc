@@ -173,7 +173,7 @@ bool Pool::suits(const TaskNeed& need, const AllowedGpus& allowed, int host, int
 
 bool Pool::has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
   const PoolGpu& it = hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
-  return it.units_left - it.held_units >= units_of(need) && it.memory_left >= need.memory_bytes &&
+  return it.units_left - it.leased_units >= units_of(need) && it.memory_left >= need.memory_bytes &&
          suits(need, allowed, host, gpu);
 }
 
@@ -184,9 +184,9 @@ void Pool::set_memory_in_use(int host, int gpu, uint64_t bytes) {
   it.memory_left = it.memory_bytes - it.memory_others;
 }
 
-void Pool::set_held(int host, int gpu, int units, const std::string& by) {
-  gpu_at(host, gpu).held_units = units;
-  gpu_at(host, gpu).held_by = by;
+void Pool::set_leased(int host, int gpu, int units, const std::string& by) {
+  gpu_at(host, gpu).leased_units = units;
+  gpu_at(host, gpu).leased_by = by;
 }
 
 bool Pool::could_meet(const TaskNeed& need, const AllowedGpus& allowed) const {

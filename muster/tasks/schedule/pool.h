@@ -40,9 +40,9 @@ struct PoolGpu {
   uint64_t memory_bytes = 0;   // all that it has
   uint64_t memory_others = 0;  // that other programs use
   int units_left = kWholeGpu;
-  uint64_t memory_left = 0;  // for tasks beside those that run and other programs
-  int held_units = 0;        // by other jobs
-  std::string held_by = {};  // in words
+  uint64_t memory_left = 0;    // for tasks beside those that run and other programs
+  int leased_units = 0;        // by other jobs
+  std::string leased_by = {};  // in words
 };
 
 struct PoolCpu {
@@ -121,7 +121,7 @@ class Pool {
   void give_back(const Allocation& allocation);
 
   // Other jobs have so much of the GPU now; 0: nothing any more.
-  void set_held(int host, int gpu, int units, const std::string& by);
+  void set_leased(int host, int gpu, int units, const std::string& by);
 
   // Other programs use so much of the GPU's memory now. Not taken from a GPU that has a task: that is among
   // what uses it.

@@ -82,7 +82,9 @@ class Schedule {
   void again(size_t task);
 
   // Other jobs have so much of the GPU now (0: nothing any more), `by` says who.
-  void set_held(int host, int gpu, int units, const std::string& by) { pool_.set_held(host, gpu, units, by); }
+  void set_leased(int host, int gpu, int units, const std::string& by) {
+    pool_.set_leased(host, gpu, units, by);
+  }
 
   // Other programs use so much of the GPU's memory now.
   void set_memory_in_use(int host, int gpu, uint64_t bytes) { pool_.set_memory_in_use(host, gpu, bytes); }

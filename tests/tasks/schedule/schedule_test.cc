@@ -202,11 +202,11 @@ TEST(Schedule, AFailureIsTriedAgainAfterABackOffThatDoubles) {
 TEST(Schedule, AGpuThatAnotherJobHoldsIsPassedOverAndNamed) {
   const std::vector<Task> tasks = {task_of("a", {kOneGpu}), task_of("b", {kOneGpu})};
   Schedule schedule(tasks, pool_of(2));
-  schedule.set_held(0, 1, 300, "held by job 4f2a");
+  schedule.set_leased(0, 1, 300, "held by job 4f2a");
   EXPECT_EQ(schedule.start(0).size(), 1U);
   EXPECT_THAT(explain(schedule, 1, 0),
               testing::AllOf(HasSubstr("GPU 0 has a"), HasSubstr("GPU 1 is held by job 4f2a")));
-  schedule.set_held(0, 1, 0, "");
+  schedule.set_leased(0, 1, 0, "");
   EXPECT_EQ(schedule.start(0).size(), 1U);
 }
 

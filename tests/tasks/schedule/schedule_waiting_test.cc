@@ -140,7 +140,7 @@ TEST(ScheduleWaiting, OfTwoPlacesOnOneHostTheLargerIsKept) {
 TEST(ScheduleWaiting, NothingIsKeptForWhatOnlyAnotherJobsEndCanGive) {
   const std::vector<Task> tasks = {task_of("both", {{.gpus = 2}}), task_of("one", {{.gpus = 1}})};
   Schedule schedule(tasks, pool_of(2));
-  schedule.set_held(0, 0, kWholeGpu, "held by job 4f2a");
+  schedule.set_leased(0, 0, kWholeGpu, "held by job 4f2a");
   const auto starts = schedule.start(0);
   ASSERT_EQ(starts.size(), 1U);
   EXPECT_EQ(starts[0].task, 1U);
