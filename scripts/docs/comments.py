@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """comments.py HEADER: the header with its comments as Doxygen reads them (`///`), their text taken as it is."""
+import pathlib
 import re
 import sys
 
+CLASS = re.compile(r"^(?:class|struct) (\w+)(?: final)?(?: : .*)? \{")
 COMMENT = re.compile(r'^((?:[^"/]|"(?:[^"\\]|\\.)*"|/(?!/))*)//(?!/) ?(.*)$')
 
 
@@ -14,28 +16,37 @@ def plain(text):
     return "".join(pieces)
 
 
-def converted(lines):
-    first = True  # the comment at a header's top is the file's
+def title(stem):
+    """The class that a header is named after: process_group is ProcessGroup."""
+    return stem.replace("_", "").lower()
+
+
+def converted(lines, stem):
+    """The comment at a header's top is the file's, and that of the class which the header is named after, where that has none."""
+    head, at_top, commented = [], True, False
     for line in lines:
         found = COMMENT.match(line)
-        if not found:
-            first = first and not line.strip()
-            yield line
+        code, text = found.groups() if found else (line, "")
+        if found and not code.strip():
+            if at_top and not head:
+                yield "/// \\file"
+            if at_top:
+                head.append(f"/// {plain(text)}")
+            yield f"{code}/// {plain(text)}"
+            commented = True
             continue
-        code, text = found.groups()
-        if code.strip().startswith(("}", "#")):
+        at_top = at_top and not line.strip() and not head
+        named = CLASS.match(code)
+        if named and not commented and title(named[1]) == title(stem):
+            yield from head
+        if not found or code.strip().startswith(("}", "#")):
             yield line  # the end of a namespace, the reason of an include
-        elif code.strip():
-            yield f"{code}///< {plain(text)}"
-        elif first:
-            yield f"{code}/// \\file"
-            yield f"{code}/// {plain(text)}"
-            first = False
         else:
-            yield f"{code}/// {plain(text)}"
+            yield f"{code}///< {plain(text)}"
+        commented = code.startswith("template")
 
 
 if __name__ == "__main__":
     with open(sys.argv[1], encoding="utf-8") as file:
         text = file.read()
-    print(text if sys.argv[1].endswith(".md") else "\n".join(converted(text.splitlines())))
+    print(text if sys.argv[1].endswith(".md") else "\n".join(converted(text.splitlines(), pathlib.Path(sys.argv[1]).stem)))

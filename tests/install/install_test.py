@@ -126,6 +126,24 @@ class InstallTest(unittest.TestCase):
             self.assertIn(f"rank {rank} of 2 on cpu: sum 1\n", out)
 
     @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
+    def test_the_readme_program_prints_what_the_readme_shows(self):
+        readme = (SOURCE / "README.md").read_text(encoding="utf-8")
+        project = self.scratch / "readme"
+        project.mkdir()
+        for kind, name in ("cpp program", "main.cc"), ("cmake", "CMakeLists.txt"):
+            (project / name).write_text(re.search(rf"^```{kind}\n(.*?)^```$", readme, re.M | re.S)[1], encoding="utf-8")
+        build, (code, out, err) = self.configure(project=project)
+        self.assertEqual(code, 0, out + err)
+        self.must("cmake", "--build", build)
+        out = self.must(build / "hello", environment={"MUSTER_NPROC": "2", "CUDA_VISIBLE_DEVICES": "-1"}, cwd=self.scratch)
+        # Processors differ in the last digits.
+        losses = [{int(rank): float(loss) for rank, loss in re.findall(r"(?m)^\[\d\] rank (\d) on cpu: loss (\S+)$", text)}
+                  for text in (readme, out)]
+        self.assertEqual(sorted(losses[0]), [0, 1])
+        for rank, loss in losses[0].items():
+            self.assertAlmostEqual(losses[1][rank], loss, places=4, msg=out)
+
+    @unittest.skipUnless(HAS_LIBRARY, "this build has no C++ library")
     def test_all_examples_are_a_project(self):
         build, (code, out, err) = self.configure(project="examples")
         self.assertEqual(code, 0, out + err)
