@@ -37,7 +37,7 @@ def converted(lines, stem):
             continue
         at_top = at_top and not line.strip() and not head
         named = CLASS.match(code)
-        if named and not commented and title(named[1]) == title(stem):
+        if named and not commented and title(named[1]).endswith(title(stem)):  # step.h has TrainStep
             yield from head
         if not found or code.strip().startswith(("}", "#")):
             yield line  # the end of a namespace, the reason of an include
