@@ -35,11 +35,6 @@ bool has_entry(pid_t pid, const std::string& entry) {
   }
 }
 
-std::string name_process(pid_t pid) {
-  const ProcessStatus status = process_status(pid);
-  return cat("process ", pid, " (", status.command, ", state ", status.state, ")");
-}
-
 }  // namespace
 
 ProcessPool::ProcessPool(ProcessPoolOptions options) : options_(std::move(options)) {
@@ -84,21 +79,10 @@ void ProcessPool::end(int id, std::chrono::milliseconds grace) {
   if (process_status(member.child.pid).state == 'T') ::kill(member.child.pid, SIGCONT);
 }
 
-// The zombie is kept until the end: as long as it is there, neither its pid nor its process group's number
-// can belong to anybody else, so that signalling the group is safe.
 void ProcessPool::on_death(Member& member) {
-  siginfo_t info = {};
-  if (::waitid(P_PIDFD, static_cast<id_t>(member.child.pidfd.get()), &info, WEXITED | WNOWAIT) != 0)
-    fail_errno("waitid", errno);
-  loop_.cancel(std::exchange(member.watch, 0));
   ChildExit& exit = member.end.exit;
-  exit = {.id = member.id, .pid = member.child.pid, .sent_signal = member.sent_signal, .at = Clock::now()};
-  if (info.si_code == CLD_EXITED) {
-    exit.exit_code = info.si_status;
-  } else {
-    exit.signal = info.si_status;
-    exit.core_dumped = info.si_code == CLD_DUMPED;
-  }
+  exit = exit_of(member.child, member.id, member.sent_signal);
+  loop_.cancel(std::exchange(member.watch, 0));
   // Asked to end, what it left has the rest of its grace too: behind a wrapper that went at once, one of them
   // is the program that was to end.
   if (!member.kill_at || member.killing) member.kill_at = exit.at + options_.ask_leftovers;
@@ -162,7 +146,7 @@ void ProcessPool::insist(Clock::time_point now) {
     loop_.cancel(std::exchange(member.watch, 0));
     member.end.exit = {
         .id = id, .pid = member.child.pid, .signal = SIGKILL, .sent_signal = SIGKILL, .at = now};
-    member.end.survivors.push_back(name_process(member.child.pid));
+    member.end.survivors.push_back(describe_process(member.child.pid));
     member.has_ended = true;
     ending_.erase(id);
     ended_.push_back(id);
@@ -204,10 +188,7 @@ std::set<pid_t> ProcessPool::leftovers() const {
   for (const pid_t pid : parent_->foreign()) left.erase(pid);
   for (const auto& [id, member] : members_) left.erase(member->child.pid);
   if (options_.is_foreign) std::erase_if(left, options_.is_foreign);
-  for (auto pid = left.begin(); pid != left.end();) {
-    pid = ::waitpid(*pid, nullptr, WNOHANG) == *pid ? left.erase(pid) : std::next(pid);
-  }
-  return left;
+  return without_ended(std::move(left));
 }
 
 bool ProcessPool::is_of(pid_t pid, const Member& member) const {
@@ -243,12 +224,12 @@ bool ProcessPool::sweep(Member& member, const std::set<pid_t>& left, Clock::time
   }
   if (its.empty()) return true;
   if (now >= *member.kill_at + options_.kill_wait) {
-    for (const pid_t pid : its) member.end.survivors.push_back(name_process(pid));
+    for (const pid_t pid : its) member.end.survivors.push_back(describe_process(pid));
     return true;
   }
   const bool insist = now >= *member.kill_at;
   for (const pid_t pid : its) {
-    if (insist && member.killed.insert(pid).second) member.end.killed.push_back(name_process(pid));
+    if (insist && member.killed.insert(pid).second) member.end.killed.push_back(describe_process(pid));
     if (insist || member.asked.insert(pid).second) ::kill(pid, insist ? SIGKILL : SIGTERM);
   }
   if (insist) ::kill(-member.child.pid, SIGKILL);
@@ -282,7 +263,7 @@ void ProcessPool::kill_everything() {
     if (left.empty()) break;
     for (const pid_t pid : left) ::kill(pid, SIGKILL);
     if (Clock::now() >= give_up) {
-      for (const pid_t pid : left) log(LogLevel::error, cat("could not end ", name_process(pid)));
+      for (const pid_t pid : left) log(LogLevel::error, cat("could not end ", describe_process(pid)));
       break;
     }
     loop_.run_once(Clock::now() + kLookAgain);

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "muster/supervise/child.h"
+#include "muster/supervise/child_exit.h"
 #include "muster/supervise/event_loop.h"
 #include "muster/supervise/parent_state.h"
-#include "muster/supervise/process_set.h"
 #include "muster/supervise/sentinel.h"
 #include "muster/supervise/signal_pipe.h"
 

@@ -37,12 +37,6 @@ std::vector<int> caught_signals(const ProcessSetOptions& options) {
   return signals;
 }
 
-std::string describe(pid_t pid) {
-  const ProcessStatus status = process_status(pid);
-  return cat("process ", pid, " (", status.command, ", state ", status.state,
-             status.state == 'D' ? ": waiting in the kernel, no signal reaches it)" : ")");
-}
-
 }  // namespace
 
 ProcessSet::ProcessSet(ProcessSetOptions options) : options_(std::move(options)) {
@@ -87,21 +81,9 @@ pid_t ProcessSet::pid_of(int id) const {
   return found == members_.rend() ? -1 : (*found)->child.pid;
 }
 
-// The zombie is kept until the end: as long as it is there, neither its pid nor its process group's number
-// can belong to anybody else, so that signalling the group is safe.
 void ProcessSet::on_death(Member& member) {
-  siginfo_t info = {};
-  const int rc = ::waitid(P_PIDFD, static_cast<id_t>(member.child.pidfd.get()), &info, WEXITED | WNOWAIT);
-  if (rc != 0) fail_errno("waitid", errno);
+  const ChildExit exit = exit_of(member.child, member.id, member.sent_signal);
   loop_.cancel(member.watch);
-  ChildExit exit{
-      .id = member.id, .pid = member.child.pid, .sent_signal = member.sent_signal, .at = Clock::now()};
-  if (info.si_code == CLD_EXITED) {
-    exit.exit_code = info.si_status;
-  } else {
-    exit.signal = info.si_status;
-    exit.core_dumped = info.si_code == CLD_DUMPED;
-  }
   member.exit = exit;
   result_.exits.push_back(exit);
   if (rules_.on_exit) rules_.on_exit(exit);
@@ -272,7 +254,7 @@ WaitResult ProcessSet::wait_all(const WaitRules& rules) {
     }
     if (deadline_ && now >= *deadline_ && goes_on() && on_timeout()) break;
     if (now >= next_reap) {
-      for (const pid_t pid : leftovers()) ::waitpid(pid, nullptr, WNOHANG);
+      (void)without_ended(leftovers());
       next_reap = now + kReapEvery;
     }
   }
@@ -327,10 +309,7 @@ void ProcessSet::sweep() {
   std::set<pid_t> asked;
   std::set<pid_t> killed;
   for (;;) {
-    std::set<pid_t> left = leftovers();
-    for (auto pid = left.begin(); pid != left.end();) {
-      pid = ::waitpid(*pid, nullptr, WNOHANG) == *pid ? left.erase(pid) : std::next(pid);
-    }
+    const std::set<pid_t> left = without_ended(leftovers());
     if (left.empty() && num_running() == 0) return;
     const auto now = Clock::now();
     if (phase_ == Phase::killing) ask_until = std::min(ask_until, now);  // also by a second Ctrl-C meanwhile
@@ -340,7 +319,7 @@ void ProcessSet::sweep() {
     }
     const int signal = now >= ask_until ? SIGKILL : SIGTERM;
     for (const pid_t pid : left) {
-      if (signal == SIGKILL && killed.insert(pid).second) result_.killed.push_back(describe(pid));
+      if (signal == SIGKILL && killed.insert(pid).second) result_.killed.push_back(describe_process(pid));
     }
     if (signal == SIGKILL || !std::exchange(groups_asked, true)) signal_groups(signal);
     for (const pid_t pid : left) {
@@ -355,9 +334,9 @@ void ProcessSet::sweep() {
 std::vector<std::string> ProcessSet::describe_all(const std::set<pid_t>& leftovers) const {
   std::vector<std::string> survivors;
   for (const auto& member : members_) {
-    if (!member->exit) survivors.push_back(describe(member->child.pid));
+    if (!member->exit) survivors.push_back(describe_process(member->child.pid));
   }
-  for (const pid_t pid : leftovers) survivors.push_back(describe(pid));
+  for (const pid_t pid : leftovers) survivors.push_back(describe_process(pid));
   return survivors;
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "muster/supervise/child.h"
+#include "muster/supervise/child_exit.h"
 #include "muster/supervise/event_loop.h"
 #include "muster/supervise/parent_state.h"
 #include "muster/supervise/sentinel.h"
@@ -31,18 +32,6 @@ struct ProcessSetOptions {
   // Why this process cannot be stopped by SIGTSTP (Ctrl-Z): said then, instead of stopping. Empty: it can,
   // and its children with it.
   std::string goes_on_because = {};
-};
-
-struct ChildExit {
-  int id = 0;
-  pid_t pid = -1;
-  int exit_code = 0;  // when signal == 0
-  int signal = 0;
-  bool core_dumped = false;
-  int sent_signal = 0;  // the last signal that the set had sent it to end it; 0: it ended by itself
-  Clock::time_point at;
-
-  bool failed() const { return exit_code != 0 || signal != 0; }
 };
 
 struct WaitRules {

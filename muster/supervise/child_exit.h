@@ -1,0 +1,36 @@
+// How a child process ended, and what is left of its descendants. For ProcessSet and ProcessPool.
+#pragma once
+
+#include <sys/types.h>
+
+#include <set>
+#include <string>
+
+#include "muster/base/clock.h"
+#include "muster/supervise/child.h"
+
+namespace muster {
+
+struct ChildExit {
+  int id = 0;
+  pid_t pid = -1;
+  int exit_code = 0;  // when signal == 0
+  int signal = 0;
+  bool core_dumped = false;
+  int sent_signal = 0;  // the last signal that it was sent to end it; 0: it ended by itself
+  Clock::time_point at;
+
+  bool failed() const { return exit_code != 0 || signal != 0; }
+};
+
+// Of a child that has ended. Its zombie is kept: as long as it is there, neither its pid nor its process
+// group's number can belong to anybody else, so that signalling the group is safe. Throws: io.
+ChildExit exit_of(const Child& child, int id, int sent_signal);
+
+// Without those of this process's children that have ended, which are waited for.
+std::set<pid_t> without_ended(std::set<pid_t> children);
+
+// "process 17 (python3, state S)", for one that does not end.
+std::string describe_process(pid_t pid);
+
+}  // namespace muster
