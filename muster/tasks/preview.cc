@@ -184,8 +184,7 @@ std::string why_task_waits(const std::string& name, const TasksRun& run, const T
   const bool goes_on = !run.is_new && is_in_use(run.run_dir);
   count_held(run, machines, schedule);
   const TaskState state = run.is_new ? TaskState::waiting : run.before.results[*task].state;
-  const std::string text =
-      goes_on ? explain_now(run, *task, schedule) : explain_beginning(run, *task, schedule);
+  std::string text = goes_on ? explain_now(run, *task, schedule) : explain_beginning(run, *task, schedule);
   if (!json) return text;
   return text_of(
       {{"schema", "muster.tasks.explain/1"}, {"task", name}, {"state", to_string(state)}, {"text", text}});
