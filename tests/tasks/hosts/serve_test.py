@@ -63,7 +63,7 @@ class Serve(unittest.TestCase):
         return None
 
     def begin(self):
-        self.say(self.hello(), {"muster": "begin", "run_id": "r", "run_dir": str(self.folder / "run"), "agent": "serve-test",
+        self.say(self.hello(), {"muster": "begin", "run_id": "r", "run_dir": str(self.folder / "run"), "agent": f"serve-test-{self.folder.name}",
                                 "grace": 1000, "lease": True})
         return json.loads(self.hear("host")["inventory"])
 
