@@ -145,6 +145,7 @@ void add_model_options(CLI::App* command, PlanModelFlags& flags) {
       "vocabulary=50304,batch=8[,precision=bf16][,tied=1][,micro_batches=8]");
   text_flag(command, "--device-memory", flags.device_memory, "BYTES", "a size such as 80GiB",
             "With --model: a device's memory [the smallest of the plan's GPUs]");
+  for (const char* flag : {"--model", "--device-memory"}) command->get_option(flag)->group("A model");
 }
 
 std::function<std::string(const Inventory&, const Plan&)> to_about_model(const PlanModelFlags& flags,
