@@ -79,6 +79,22 @@ std::vector<TopColumn> top_columns() {
   };
 }
 
+// Of hosts without a common folder the others' ranks are not there to be counted.
+std::string samples_in_all(const TopView& view) {
+  double samples = 0;
+  int64_t ranks = 0;
+  for (const TopRank& rank : view.ranks) {
+    if (!rank.samples_per_second) continue;
+    samples += *rank.samples_per_second;
+    ++ranks;
+  }
+  if (samples <= 0) return {};
+  return cat(", ", number_of(samples), " samples/s ",
+             view.unseen_hosts.empty()
+                 ? "in all"
+                 : cat("of the ", plural(ranks, "rank"), " that ", ranks == 1 ? "is" : "are", " seen"));
+}
+
 std::string heading(const TopView& view) {
   std::string text = fit_text(printable(view.title), kMostTitle);
   if (!view.id.empty()) text += cat("  [", printable(view.id).substr(0, 8), "]");
@@ -87,10 +103,7 @@ std::string heading(const TopView& view) {
   text += view.running ? cat(", for ", view.seconds < 1 ? "0s" : span_text(std::floor(view.seconds)))
                        : cat(": ", view.outcome.empty() ? "does not run" : view.outcome, ", took ",
                              span_text(view.seconds));
-  double samples = 0;
-  for (const TopRank& rank : view.ranks) samples += rank.samples_per_second.value_or(0);
-  if (samples > 0) text += cat(", ", number_of(samples), " samples/s in all");
-  return text + "\n";
+  return text + samples_in_all(view) + "\n";
 }
 
 std::string label_text(const std::string& text) {

@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -308,7 +310,7 @@ void Activity::note_samples(int64_t more) noexcept {
 }
 
 void Activity::note_loss(double loss) noexcept {
-  put(file_->header.loss, loss);
+  put(file_->header.loss, std::isnan(loss) ? std::bit_cast<double>(kLossIsNan) : loss);
 }
 
 void Activity::set_software(const ActivitySoftware& software) noexcept {

@@ -19,6 +19,7 @@ inline constexpr size_t kActivityThreads = 16;  // that are in spans at one time
 inline constexpr size_t kActivityDepth = 8;     // spans within each other that are named
 inline constexpr size_t kActivityCalls = 1024;
 inline constexpr size_t kActivityCategories = 5;
+inline constexpr uint64_t kLossIsNan = 0x7ff8'0000'0000'0001;  // a NaN's bits, and no processor's own
 
 struct ActivitySpan {
   char name[40];
@@ -72,7 +73,7 @@ struct ActivityHeader {
   int64_t step_ns;  // when `step` changed last
   int64_t steps;    // how often it did
   int64_t samples;
-  double loss;            // NaN: nobody told
+  double loss;            // NaN: nobody told; with the bits kLossIsNan: told as NaN
   uint32_t category;      // the main thread's now
   uint32_t stack_signal;  // that makes the process write its stack; 0: none does
   int64_t category_since_ns;

@@ -1,6 +1,7 @@
 #include "muster/trace/read_activity.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -195,7 +196,8 @@ ActivityView parse_activity(const std::string& bytes, const std::string& name) {
                     .num_calls = header.calls,
                     .calls = {}};
   if (header.closed_ns != 0) view.closed_ns = header.closed_ns;
-  if (!std::isnan(header.loss)) view.loss = header.loss;
+  const bool is_told = !std::isnan(header.loss) || std::bit_cast<uint64_t>(header.loss) == kLossIsNan;
+  if (is_told) view.loss = header.loss;
   std::copy(std::begin(header.totals_ns), std::end(header.totals_ns), view.totals_ns.begin());
   read_threads(bytes, view);
   read_calls(bytes, view);

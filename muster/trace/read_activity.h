@@ -66,7 +66,7 @@ struct ActivityView {
   int64_t step_ns = 0;  // when it changed last; 0: never
   int64_t steps = 0;
   int64_t samples = 0;
-  std::optional<double> loss = {};
+  std::optional<double> loss = {};      // may be NaN
   Category category = Category::other;  // of the main thread, since:
   int64_t category_since_ns = 0;
   std::array<int64_t, kActivityCategories> totals_ns = {};  // by Category, without what it is in now

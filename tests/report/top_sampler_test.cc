@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "muster/base/strings.h"
 #include "muster/report/top.h"
@@ -52,6 +54,31 @@ TEST_F(TopSamplerTest, AStepIsTimedFromTheLastLookOn) {
   EXPECT_NEAR(*later.samples_per_second * *later.seconds_per_step, 32, 1e-6) << "four steps of 32";
   EXPECT_EQ(sampler.sample().ranks.at(0).seconds_per_step, later.seconds_per_step)
       << "no step since: what is known";
+}
+
+TEST_F(TopSamplerTest, ALossThatIsNoNumberIsShown) {
+  Activity rank(activity_path(folder_.path(), 0, 0), {.rank = 0, .device = "cpu:0"});
+  Activity other(activity_path(folder_.path(), 0, 1), {.rank = 1, .world_size = 2, .device = "cpu:1"});
+  rank.note_loss(std::nan(""));
+  other.note_loss(HUGE_VAL);
+  const TopView view = TopSampler(folder_.path(), std::nullopt).sample();
+  EXPECT_THAT(top_table(view), HasSubstr("NaN"));
+  EXPECT_THAT(top_prometheus(view), HasSubstr("device=\"cpu:0\"} NaN\n"));
+  EXPECT_THAT(top_prometheus(view), HasSubstr("device=\"cpu:1\"} +Inf\n"));
+  const auto json = nlohmann::json::parse(top_json(view));  // throws where a NaN stands bare
+  for (const auto& each : json.at("ranks"))
+    EXPECT_TRUE(each.at("loss").is_null()) << "JSON has no such number";
+}
+
+TEST(TopText, SamplesOfAllAreThoseOfTheRanksSeen) {
+  TopView view{.title = "train",
+               .running = true,
+               .ranks = {{.rank = 0, .host = "a", .samples_per_second = 100},
+                         {.rank = 1, .host = "a", .samples_per_second = 50}}};
+  EXPECT_THAT(top_table(view), HasSubstr("150 samples/s in all\n"));
+  view.ranks.push_back({.rank = 2, .host = "b", .state = "not seen"});
+  view.unseen_hosts = {"b"};
+  EXPECT_THAT(top_table(view), HasSubstr("150 samples/s of the 2 ranks that are seen\n"));
 }
 
 TEST_F(TopSamplerTest, WhatARankIsInAndHasCalled) {

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -78,6 +79,17 @@ TEST_F(ActivityTest, SaysWhoseItIs) {
   const int64_t unix_now = nanoseconds_of(CLOCK_REALTIME);
   EXPECT_NEAR(static_cast<double>(view.opened_ns + view.unix_minus_monotonic_ns),
               static_cast<double>(unix_now), 60e9);
+}
+
+TEST_F(ActivityTest, ALossThatIsNoNumberIsTold) {
+  const auto activity = open();
+  for (const double loss : {std::nan(""), -std::nan("7")}) {
+    note_loss(loss);
+    ASSERT_TRUE(view_of(*activity).loss);
+    EXPECT_TRUE(std::isnan(*view_of(*activity).loss));
+  }
+  note_loss(-HUGE_VAL);
+  EXPECT_EQ(view_of(*activity).loss, -HUGE_VAL);
 }
 
 TEST_F(ActivityTest, WithoutAFileNothingHappens) {
