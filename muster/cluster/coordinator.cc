@@ -102,8 +102,10 @@ std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
 void Coordinator::on_failing(const Report& report) {
   const auto member = members_.find(report.from);
   if (member == members_.end() || report.round != round_ || !member->second.in_round) return;
-  if (phase_ == Phase::running && replace_in_place(report)) return;
+  if (phase_ == Phase::running && report.error.empty() && replace_in_place(report)) return;
   for (const WorkerExit& exit : report.exits) trouble_.failures.push_back(exit);
+  if (phase_ == Phase::running && !report.error.empty())
+    return stop_round(cat("not replaced in place: ", report.error));
   if (phase_ == Phase::running && !report.exits.empty()) {
     const WorkerExit& first = report.exits.front();
     stop_round(cat("rank ", first.rank, " on host ", first.host, " failed: ", first.cause));

@@ -145,6 +145,7 @@ class HostAgent {
     const int host_index = static_cast<int>(at - order.hosts.begin());
     running_round_ = order.round;
     if (processes_.is_ending()) return true;
+    followed_failures_ = order.exits;
     job_->change_plan(order.plan);
     take_place(order, host_index);
     if (record_) record_->end_attempt(order.exits, "");
@@ -263,8 +264,10 @@ class HostAgent {
     if (!job_) {
       if (options_.run_dir.empty()) options_.run_dir = "runs/" + order.run_folder;
       job_ = std::make_unique<JobSetup>(options_, std::move(ranks_), host_.num_cores);
-      if (options_.replaces) replacing_ = replacing_over(job_->open_store(), options_.rejoin_within);
+      if (options_.replaces)
+        replacing_ = replacing_over(job_->open_store(), job_->facts().work_dir, options_.rejoin_within);
       replacing_.replace = [this](const RankFailures& failures) { return ask_to_replace(failures); };
+      replacing_.on_given_up = [this](const std::string& why) { give_up_in_place(why); };
     }
     job_->use_plan(order.plan, {});  // lets the last round's leases go
     job_->use_plan(order.plan, lease_host(order.plan, host_index, options_));
@@ -336,6 +339,13 @@ class HostAgent {
     return true;
   }
 
+  // The ranks of all hosts end, and start again: what failed before is what the round fails of.
+  void give_up_in_place(const std::string& why) {
+    if (lost_) return;
+    member_->report(
+        {.kind = Report::Kind::failing, .round = running_round_, .exits = followed_failures_, .error = why});
+  }
+
   int finish(const Order& order) {
     if (record_) {
       if (!order.exits.empty()) record_->end_attempt(order.exits, "");
@@ -383,6 +393,7 @@ class HostAgent {
   Plan plan_, announced_;
   int stopped_round_ = 0;
   int running_round_ = 0;
+  std::vector<WorkerExit> followed_failures_;  // for which the round has begun in place
   bool lost_ = false;
   std::string why_lost_;
   bool leaving_ = false;

@@ -53,7 +53,7 @@ struct Report {
   std::optional<HostFacts> facts = {};
   std::vector<WorkerExit> exits = {};
   int stopped_by = 0;      // ended, leave, stop: the signal that the agent got; 0: none
-  std::string error = {};  // ended, stop: why it cannot go on
+  std::string error = {};  // ended, stop: why it cannot go on; failing: why not in place
   int exit_code = 0;       // with error
 };
 

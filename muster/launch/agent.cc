@@ -157,6 +157,7 @@ int run(const LaunchOptions& given) {
       if (restarts.wait(result, processes, started, time_limit)) continue;
     }
     tell_activity(job.facts(), attempt, options.quiet);
+    record.name_source_lines();  // the report has them of all attempts
     const int exit_code = report(result, bad, job.facts(), options, attempt);
     return record.finish(exit_code, outcome_of(exit_code, result.exits));
   }

@@ -112,12 +112,12 @@ bool begins_with_innermost(const std::string& stack) {
   return trim(stack).starts_with("#") || stack.find("frame #0: ") != std::string::npos;
 }
 
-std::string innermost(const std::string& stack) {
+std::vector<std::string> innermost(const std::string& stack) {
   const std::string text(stack.substr(0, stack.find_last_not_of(" \n") + 1));
   std::vector<std::string> lines = split(text, '\n');
-  if (!begins_with_innermost(stack)) return indented(last(std::move(lines), kMaxStackLines));
+  if (!begins_with_innermost(stack)) return last(std::move(lines), kMaxStackLines);
   if (lines.size() > kMaxStackLines) lines.resize(kMaxStackLines);
-  return indented(lines);
+  return lines;
 }
 
 // What the rank has said but for the error, which the card has.
@@ -149,7 +149,7 @@ std::string evidence(const WorkerExit& exit) {
     out += indented(last(split(exit.message.substr(exit.message.find('\n') + 1), '\n'), kMaxStackLines));
   if (exit.stack.empty()) return out;
   if (exit.message.empty()) out += last_words(exit, lines);
-  return out + "  stack\n" + innermost(exit.stack);
+  return out + "  stack\n" + indented(innermost(exit.stack));
 }
 
 // A rank that ended well, and too early: what it says of itself is nothing, but the others do.
@@ -198,7 +198,11 @@ Json earlier_json(const FailureContext& context) {
     Json failed = Json::array();
     for (const WorkerExit& exit : attempt.exits) {
       if (exit.failed() && exit.sent_signal == 0)
-        failed.push_back({{"rank", exit.rank}, {"host", exit.host}, {"cause", exit.cause}});
+        failed.push_back({{"rank", exit.rank},
+                          {"host", exit.host},
+                          {"cause", exit.cause},
+                          {"message", exit.message},
+                          {"stack", exit.stack}});
     }
     list.push_back(
         {{"attempt", attempt.attempt},
@@ -236,6 +240,10 @@ std::vector<WorkerExit> brief(std::vector<WorkerExit> exits) {
     exit.stack.clear();
   }
   return exits;
+}
+
+std::string shown_stack(const std::string& stack) {
+  return join(innermost(stack), "\n");
 }
 
 // A download's connection may be closed by its peer too: it is the library's words that count.

@@ -29,6 +29,9 @@ std::string describe_end(const WorkerExit& exit);
 // "exit code 1, std::runtime_error: no": the cause, and the error's first line where one was reported.
 std::string cause_and_error(const WorkerExit& exit);
 
+// The innermost calls of it, as many as people read.
+std::string shown_stack(const std::string& stack);
+
 // Of a job that a fault of its surroundings has ended, and no rank: as one that could not start.
 inline constexpr int kFaultExitCode = 1;
 inline constexpr int kStoppedExitCode = 75;  // sysexits' EX_TEMPFAIL: a rank that was asked to stop, and has

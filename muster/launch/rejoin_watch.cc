@@ -2,6 +2,9 @@
 
 #include <signal.h>
 
+#include <iterator>
+#include <utility>
+
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -16,26 +19,45 @@ constexpr std::chrono::milliseconds kAskEvery{200};
 
 void RejoinWatch::await(const std::set<int>& slots) {
   processes_.loop().cancel(timer_);
-  awaited_ = slots;
-  until_ = Clock::now() + limit_;
+  awaited_.clear();
+  for (const int slot : slots) awaited_[slot] = {.until = Clock::now() + limit_};
   timer_ = processes_.loop().call_at(Clock::now() + kAskEvery, [this] { look(); });
+}
+
+bool RejoinWatch::on_exit(int slot) {
+  return awaited_.erase(slot) != 0 && !ask_.has_come(slot);
 }
 
 void RejoinWatch::look() {
   if (processes_.is_ending()) return;
-  std::erase_if(awaited_, [&](int slot) { return has_come_(slot); });
+  std::erase_if(awaited_, [&](const auto& entry) { return ask_.has_come(entry.first); });
+  for (auto entry = awaited_.begin(); entry != awaited_.end();)
+    entry = wait_for(entry->first, entry->second) ? std::next(entry) : awaited_.erase(entry);
   if (awaited_.empty()) return;
-  if (Clock::now() < until_) {
-    timer_ = processes_.loop().call_at(Clock::now() + kAskEvery, [this] { look(); });
-    return;
+  timer_ = processes_.loop().call_at(Clock::now() + kAskEvery, [this] { look(); });
+}
+
+// A save ends by itself, and what it has written by then would be lost.
+bool RejoinWatch::wait_for(int slot, Awaited& awaited) {
+  const auto now = Clock::now();
+  if (now < awaited.until - limit_ / 2) return true;
+  if (ask_.is_saving && ask_.is_saving(slot)) {
+    awaited.until = now + limit_;
+    if (!std::exchange(awaited.said, true))
+      log(LogLevel::info,
+          cat("rank ", starts_.rank_in(slot), " is saving a checkpoint; the others wait for it"));
   }
-  for (const int slot : awaited_) {
-    const pid_t pid = processes_.pid_of(slot);
-    log(LogLevel::warn, cat("rank ", starts_.rank_in(slot), " has not come back to the others within ",
-                            format_duration(limit_), "; ending it"));
-    ended_.insert(pid);
-    ::kill(pid, SIGKILL);
-  }
+  if (now < awaited.until) return true;
+  end(slot);
+  return false;
+}
+
+void RejoinWatch::end(int slot) {
+  const pid_t pid = processes_.pid_of(slot);
+  log(LogLevel::warn, cat("rank ", starts_.rank_in(slot), " has not come back to the others within ",
+                          format_duration(limit_), "; ending it"));
+  ended_.insert(pid);
+  ::kill(pid, SIGKILL);
 }
 
 void RejoinWatch::explain(std::vector<WorkerExit>& exits) const {

@@ -1,9 +1,11 @@
 // Sees to it that the processes that are left come to a new generation: one that does not within a limit is
-// ended, which is a failure like others, and so replaced in turn. For run_workers alone.
+// ended, which is a failure like others, and so replaced in turn; but for one that is saving. For run_workers
+// alone.
 #pragma once
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -13,32 +15,44 @@
 
 namespace muster {
 
+// Questions about the process in a slot.
+struct RejoinQuestions {
+  std::function<bool(int slot)> has_come = {};   // asked a few times a second, of those that have not
+  std::function<bool(int slot)> is_saving = {};  // asked of those whose time is half over
+};
+
 class RejoinWatch {
  public:
-  // `has_come` is asked a few times a second, of the slots whose processes have not.
   RejoinWatch(ProcessSet& processes, const WorkerStarts& starts, std::chrono::milliseconds limit,
-              std::function<bool(int slot)> has_come)
-      : processes_(processes), starts_(starts), limit_(limit), has_come_(std::move(has_come)) {}
+              RejoinQuestions questions)
+      : processes_(processes), starts_(starts), limit_(limit), ask_(std::move(questions)) {}
   RejoinWatch(const RejoinWatch&) = delete;
   RejoinWatch& operator=(const RejoinWatch&) = delete;
   ~RejoinWatch() { processes_.loop().cancel(timer_); }
 
   // These, and no longer those of an earlier call.
   void await(const std::set<int>& slots);
-  void on_exit(int slot) { awaited_.erase(slot); }
+  // True: it was awaited, and has ended without having come.
+  bool on_exit(int slot);
 
   // The SIGKILLs that came from here say so.
   void explain(std::vector<WorkerExit>& exits) const;
 
  private:
+  struct Awaited {
+    Clock::time_point until;
+    bool said = false;  // that it is saving
+  };
+
   void look();
+  bool wait_for(int slot, Awaited& awaited);  // false: no longer
+  void end(int slot);
 
   ProcessSet& processes_;
   const WorkerStarts& starts_;
   std::chrono::milliseconds limit_;
-  std::function<bool(int)> has_come_;
-  Clock::time_point until_;
-  std::set<int> awaited_;
+  RejoinQuestions ask_;
+  std::map<int, Awaited> awaited_;  // by slot
   std::set<pid_t> ended_;
   EventLoop::Handle timer_ = 0;
 };

@@ -1,5 +1,8 @@
 #include "muster/launch/replacement.h"
 
+#include <algorithm>
+
+#include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -9,6 +12,7 @@
 #include "muster/launch/restart.h"
 #include "muster/launch/run_recorder.h"
 #include "muster/store/generations.h"
+#include "muster/trace/read_activity.h"
 
 namespace muster {
 
@@ -19,7 +23,26 @@ std::string failures_in_words(const std::vector<WorkerExit>& failed) {
   return join(each, ", ");
 }
 
-Replacing replacing_over(std::shared_ptr<Store> store, std::chrono::milliseconds patience) {
+namespace {
+
+// As the main thread's spans say it. A rank that writes no such file is not known to.
+bool is_in_checkpoint(const std::string& activity_file) {
+  try {
+    const ActivityView view = read_activity(activity_file);
+    const ThreadView* const main = view.main();
+    return main != nullptr && std::any_of(main->spans.begin(), main->spans.end(), [](const SpanView& span) {
+             return span.category == Category::checkpoint;
+           });
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+// A process is called as its activity file is.
+Replacing replacing_over(std::shared_ptr<Store> store, const std::string& run_dir,
+                         std::chrono::milliseconds patience) {
   return {.announce =
               [store](const std::string& process, const NextGeneration& next, const WorkerSpec& spec) {
                 announce_generation(*store, process,
@@ -29,6 +52,10 @@ Replacing replacing_over(std::shared_ptr<Store> store, std::chrono::milliseconds
               },
           .has_come = [store](const std::string& process,
                               int generation) { return has_come_to_generation(*store, process, generation); },
+          .is_saving =
+              [run_dir](const std::string& process) {
+                return is_in_checkpoint(cat(run_dir, "/activity/", process));
+              },
           .patience = patience};
 }
 
@@ -63,7 +90,7 @@ InPlaceRestarts::InPlaceRestarts(const Plan& plan, const LaunchOptions& options,
       record_(record),
       attempt_(attempt),
       gpus_(gpus),
-      rules_(replacing_over(job.open_store(), options.rejoin_within)) {
+      rules_(replacing_over(job.open_store(), job.facts().work_dir, options.rejoin_within)) {
   rules_.replace = [this](const RankFailures& failures) { return replace(failures); };
 }
 

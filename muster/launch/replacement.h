@@ -44,13 +44,18 @@ struct Replacing {
   // What this host's store is told and asked of a process (process_name).
   std::function<void(const std::string& process, const NextGeneration&, const WorkerSpec&)> announce = {};
   std::function<bool(const std::string& process, int generation)> has_come = {};
+  // Whether the process is in the midst of a checkpoint, for which it is given time.
+  std::function<bool(const std::string& process)> is_saving = {};
   std::chrono::milliseconds patience{30'000};  // with a process that does not come
+  // A process that was to come to the generation had done its work already: all here end.
+  std::function<void(const std::string& why)> on_given_up = {};
   // run_workers sets it while it runs, for callbacks of its loop. Throws: SpawnError, io.
   std::function<void(const NextGeneration&)> go_on = {};
 };
 
-// One whose words go through the store of this launcher.
-Replacing replacing_over(std::shared_ptr<Store> store, std::chrono::milliseconds patience);
+// One whose words go through the store of this launcher, and that looks at the ranks' files in `run_dir`.
+Replacing replacing_over(std::shared_ptr<Store> store, const std::string& run_dir,
+                         std::chrono::milliseconds patience);
 
 // Why these cannot be replaced while the others go on; empty: they can.
 std::string obstacle_to_replacing(const RankFailures& failures);

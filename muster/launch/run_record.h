@@ -16,7 +16,7 @@ struct AttemptRecord {
   bool in_place = false;  // in it the ranks that failed before were replaced, and the others went on
   double began = 0;       // Units, of all times here: seconds since 1970
   std::optional<double> ended = {};
-  std::vector<WorkerExit> exits = {};  // in order of death, without stacks and last lines
+  std::vector<WorkerExit> exits = {};  // in order of death; of the first failure with its stack
   std::string fault = {};              // why all were killed where no rank is the cause; empty: no
 };
 

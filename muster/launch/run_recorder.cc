@@ -13,11 +13,14 @@
 #include "muster/base/strings.h"
 #include "muster/base/version.h"
 #include "muster/launch/exit_report.h"
+#include "muster/launch/source_lines.h"
 #include "muster/trace/read_activity.h"
 
 namespace muster {
 
 namespace {
+
+constexpr std::chrono::seconds kMostOfSourceLines{5};  // of jobs that have crashed often
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -52,7 +55,7 @@ std::optional<RunRecord> read_run_record(const std::string& run_dir) {
 
 RunRecorder::RunRecorder(const LaunchOptions& options, const JobFacts& job, const std::string& host,
                          const Inventory* machine)
-    : path_(run_record_path(job.run_dir)), record_(earlier_record(job.run_dir)) {
+    : path_(run_record_path(job.run_dir)), host_(host), record_(earlier_record(job.run_dir)) {
   record_.machine.reset();
   if (machine != nullptr) record_.machine = *machine;
   if (!record_.launches.empty() && is_this_job(launch(), job)) return;
@@ -86,10 +89,24 @@ void RunRecorder::end_attempt(const std::vector<WorkerExit>& exits, const std::s
   attempt.ended = seconds_since_1970();
   if (!fault.empty()) attempt.fault = fault;
   attempt.exits = exits;
-  for (WorkerExit& exit : attempt.exits) {  // failure.json and the logs have them
-    exit.stack.clear();
+  const WorkerExit* const first = first_failure(attempt.exits);
+  for (WorkerExit& exit : attempt.exits) {  // the logs have the others, and failure.json the last attempt's
     exit.last_lines.clear();
+    exit.stack = &exit == first ? shown_stack(exit.stack) : "";
   }
+}
+
+// Those of ranks that were replaced: until now the others were not to wait for it. Of this host's alone,
+// whose files may be others than another's.
+void RunRecorder::name_source_lines() {
+  const auto end = std::chrono::steady_clock::now() + kMostOfSourceLines;
+  for (auto attempt = launch().attempts.rbegin(); attempt != launch().attempts.rend(); ++attempt) {
+    for (WorkerExit& exit : attempt->exits) {
+      if (exit.stack.empty() || exit.host != host_ || std::chrono::steady_clock::now() >= end) continue;
+      exit.stack = with_source_lines(exit.stack, exit.at);
+    }
+  }
+  write();
 }
 
 void RunRecorder::explain(int attempt, const std::string& why) {
@@ -100,6 +117,7 @@ void RunRecorder::explain(int attempt, const std::string& why) {
 
 int RunRecorder::finish(int exit_code, const char* outcome) {
   finished_ = true;
+  name_source_lines();
   take_software();
   launch().ended = seconds_since_1970();
   launch().exit_code = exit_code;

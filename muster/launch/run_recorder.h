@@ -37,6 +37,10 @@ class RunRecorder {
   // Why an attempt was ended on this host, where none of its own ranks is the cause.
   void explain(int attempt, const std::string& why);
 
+  // In the stacks of ranks of this host that were replaced. finish() does too. Blocking: some seconds at
+  // most.
+  void name_source_lines();
+
   // Gives `exit_code` back.
   int finish(int exit_code, const char* outcome);
 
@@ -49,6 +53,7 @@ class RunRecorder {
   void write();
 
   std::string path_;
+  std::string host_;  // this one
   RunRecord record_;
   bool finished_ = false;
   bool warned_ = false;

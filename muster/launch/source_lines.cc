@@ -1,6 +1,7 @@
 #include "muster/launch/source_lines.h"
 
 #include <cxxabi.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <map>
@@ -11,12 +12,19 @@
 #include "muster/base/error.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
+#include "muster/supervise/child.h"
 
 namespace muster {
 
 namespace {
 
+// What a rank of muster::run says of the signal that ends it. It may have told of others' stacks before.
 constexpr std::string_view kStackFollows = "; its stack, innermost call first";
+
+bool is_head_of_stack(const std::string& line, int signal) {
+  return line.find(cat("] error: ", signal_name(signal), kStackFollows)) != std::string::npos;
+}
+
 constexpr size_t kShownOfLibTorch = 2;  // of calls in a row: the first, and the one that the program made
 
 struct Frame {
@@ -78,6 +86,11 @@ void find_lines(const std::string& module, const std::vector<Frame*>& frames) {
   }
 }
 
+bool has_changed_since(const std::string& module, std::chrono::system_clock::time_point taken) {
+  struct stat info = {};
+  return ::stat(module.c_str(), &info) == 0 && std::chrono::system_clock::from_time_t(info.st_mtime) > taken;
+}
+
 std::string shorter(std::string function) {
   constexpr std::string_view kString =
       "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
@@ -112,14 +125,19 @@ std::string to_text(const Frame& frame) {
 
 }  // namespace
 
-std::string with_source_lines(const std::string& stack) {
+std::string with_source_lines(const std::string& stack, std::chrono::system_clock::time_point taken) {
   const std::vector<std::string> lines = split(stack, '\n');
   std::vector<std::optional<Frame>> frames;
   frames.reserve(lines.size());
   for (const std::string& line : lines) frames.push_back(parse_frame(line));
   std::map<std::string, std::vector<Frame*>> by_module;
   for (auto& frame : frames) {
-    if (frame && frame->module.starts_with("/")) by_module[frame->module].push_back(&*frame);
+    if (!frame || !frame->module.starts_with("/")) continue;
+    if (has_changed_since(frame->module, taken)) {
+      frame.reset();
+    } else {
+      by_module[frame->module].push_back(&*frame);
+    }
   }
   for (const auto& [module, of_module] : by_module) find_lines(module, of_module);
 
@@ -143,7 +161,7 @@ std::string with_source_lines(const std::string& stack) {
 void take_signal_stack(WorkerExit& exit, std::vector<std::string>& lines) {
   if (exit.signal == 0) return;
   size_t header = lines.size();
-  while (header > 0 && lines[header - 1].find(kStackFollows) == std::string::npos) --header;
+  while (header > 0 && !is_head_of_stack(lines[header - 1], exit.signal)) --header;
   if (header > 0) {
     std::vector<std::string> stack;
     for (size_t i = header; i < lines.size() && parse_frame(lines[i]); ++i) stack.push_back(lines[i]);

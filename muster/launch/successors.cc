@@ -3,18 +3,22 @@
 #include <algorithm>
 #include <utility>
 
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+
 namespace muster {
 
 Successors::Successors(ProcessSet& processes, WorkerStarts& starts, Replacing& rules, size_t num_slots,
-                       std::function<void(std::vector<WorkerExit>&)> explain,
-                       std::function<void(int)> on_start)
+                       SuccessorCalls calls)
     : processes_(processes),
       starts_(starts),
       rules_(rules),
-      explain_(std::move(explain)),
-      on_start_(std::move(on_start)),
-      rejoin_(processes, starts, rules.patience,
-              [this](int slot) { return rules_.has_come(starts_.process_in(slot), generation_); }) {
+      calls_(std::move(calls)),
+      rejoin_(
+          processes, starts, rules.patience,
+          {.has_come = [this](int slot) { return rules_.has_come(starts_.process_in(slot), generation_); },
+           .is_saving =
+               [this](int slot) { return rules_.is_saving && rules_.is_saving(starts_.process_in(slot)); }}) {
   for (size_t slot = 0; slot < num_slots; ++slot) running_.insert(static_cast<int>(slot));
   rules_.go_on = [this](const NextGeneration& next) { go_on(next); };
 }
@@ -25,10 +29,22 @@ Successors::~Successors() {
 }
 
 void Successors::on_exit(const ChildExit& exit) {
-  rejoin_.on_exit(exit.id);
+  const bool has_not_come = rejoin_.on_exit(exit.id);
   running_.erase(exit.id);
   ended_.insert(exit.pid);
   some_have_ended_ = some_have_ended_ || !exit.failed();
+  if (has_not_come && !exit.failed()) give_up(exit.id);
+}
+
+// It had done all its work when the others were told to come together again: they would wait for it. What
+// they were to make good is the job's failure then.
+void Successors::give_up(int slot) {
+  if (processes_.is_ending()) return;
+  const std::string why = cat("rank ", starts_.rank_in(slot), " had ended already");
+  log(LogLevel::warn, cat("not replaced in place: ", why));
+  for (const pid_t pid : std::exchange(replaced_, {})) followed_.erase(pid);
+  processes_.end_all();
+  if (rules_.on_given_up) rules_.on_given_up(why);
 }
 
 bool Successors::follow(const std::vector<ChildExit>& failed) {
@@ -37,7 +53,7 @@ bool Successors::follow(const std::vector<ChildExit>& failed) {
     if (!have_followed(end)) failures.failed.push_back(starts_.explained(end));
   if (failures.failed.empty()) return true;  // a generation has begun since they ended
   for (const int slot : running_) failures.left.insert(starts_.rank_in(slot));
-  explain_(failures.failed);
+  calls_.explain(failures.failed);
   rejoin_.explain(failures.failed);
   asked_ = true;
   if (rules_.replace(failures)) return true;
@@ -51,35 +67,41 @@ void Successors::go_on(const NextGeneration& next) {
   processes_.loop().cancel(std::exchange(pause_, 0));
   generation_ = next.number;
   asked_ = some_have_ended_ = false;
-  followed_.merge(ended_);
-  ended_.clear();
+  replaced_ = std::exchange(ended_, {});
+  followed_.insert(replaced_.begin(), replaced_.end());
+  calls_.on_generation();
   make_log_folder(next.specs);
-  std::set<int> empty;
-  for (int slot = 0; slot < std::ssize(next.specs); ++slot) {
-    const WorkerSpec& spec = next.specs[static_cast<size_t>(slot)];
+  specs_ = next.specs;
+  to_start_.clear();
+  started_.clear();
+  for (int slot = 0; slot < std::ssize(specs_); ++slot) {
+    const WorkerSpec& spec = specs_[static_cast<size_t>(slot)];
     if (!running_.contains(slot)) {
-      empty.insert(slot);
+      to_start_.insert(slot);
       continue;
     }
     starts_.become(slot, spec);
     rules_.announce(starts_.process_in(slot), next, spec);
   }
   rejoin_.await(running_);
-  if (next.pause.count() == 0) return start(next.specs, empty);
-  if (empty.empty()) return;
-  pause_ = processes_.loop().call_at(Clock::now() + next.pause, [this, specs = next.specs, empty] {
-    pause_ = 0;
-    start(specs, empty);
-  });
+  if (next.pause.count() == 0) return start();
+  if (!to_start_.empty()) pause_ = processes_.loop().call_at(Clock::now() + next.pause, [this] { start(); });
 }
 
-void Successors::start(const std::vector<WorkerSpec>& specs, const std::set<int>& slots) {
+void Successors::start() {
+  processes_.loop().cancel(std::exchange(pause_, 0));
   if (processes_.is_ending()) return;
-  for (const int slot : slots) {
-    starts_.start(slot, specs.at(static_cast<size_t>(slot)));
+  for (const int slot : std::exchange(to_start_, {})) {
+    starts_.start(slot, specs_.at(static_cast<size_t>(slot)));
     running_.insert(slot);
-    on_start_(slot);
+    started_.insert(slot);
+    calls_.on_start(slot);
   }
+}
+
+std::set<int> Successors::prepare_for_stop() {
+  start();
+  return started_;
 }
 
 }  // namespace muster

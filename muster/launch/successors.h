@@ -12,12 +12,17 @@
 
 namespace muster {
 
+struct SuccessorCalls {
+  std::function<void(std::vector<WorkerExit>&)> explain = {};  // completes what is known of ends
+  std::function<void()> on_generation = {};     // one begins; the ends before it have been explained
+  std::function<void(int slot)> on_start = {};  // the slot has a process again
+};
+
 class Successors {
  public:
-  // `explain` completes what is known of ends; `on_start` is told of each slot that has a process again. Sets
-  // rules.go_on, for as long as this lives.
+  // Sets rules.go_on, for as long as this lives.
   Successors(ProcessSet& processes, WorkerStarts& starts, Replacing& rules, size_t num_slots,
-             std::function<void(std::vector<WorkerExit>&)> explain, std::function<void(int slot)> on_start);
+             SuccessorCalls calls);
   Successors(const Successors&) = delete;
   Successors& operator=(const Successors&) = delete;
   ~Successors();
@@ -30,25 +35,34 @@ class Successors {
   // Whether processes are still to be started.
   bool await_others() const { return asked_ || pause_ != 0; }
 
+  // The job is asked to stop. Starts at once what a pause holds up, so that the ranks come together, and can
+  // agree on the step after which they stop. Returns the slots of the processes of this generation that need
+  // not be told: they may not listen yet, and would end of the signal.
+  std::set<int> prepare_for_stop();
+
   bool have_followed(const ChildExit& exit) const { return followed_.contains(exit.pid); }
   void explain(std::vector<WorkerExit>& exits) const { rejoin_.explain(exits); }
 
  private:
   void go_on(const NextGeneration& next);
-  void start(const std::vector<WorkerSpec>& specs, const std::set<int>& slots);
+  void start();
+  void give_up(int slot);
 
   ProcessSet& processes_;
   WorkerStarts& starts_;
   Replacing& rules_;
-  std::function<void(std::vector<WorkerExit>&)> explain_;
-  std::function<void(int)> on_start_;
+  SuccessorCalls calls_;
   int generation_ = 0;
   RejoinWatch rejoin_;
   std::set<int> running_;  // slots
   bool some_have_ended_ = false;
-  bool asked_ = false;     // about failures for which there is no answer yet
-  std::set<pid_t> ended_;  // since the last generation
-  std::set<pid_t> followed_;
+  bool asked_ = false;             // about failures for which there is no answer yet
+  std::set<pid_t> ended_;          // since the last generation
+  std::set<pid_t> replaced_;       // of the generation before
+  std::set<pid_t> followed_;       // of all before
+  std::vector<WorkerSpec> specs_;  // of the generation
+  std::set<int> to_start_;         // slots, after the pause
+  std::set<int> started_;          // slots, in this generation
   EventLoop::Handle pause_ = 0;
 };
 

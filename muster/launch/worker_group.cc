@@ -12,6 +12,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/exit_report.h"
+#include "muster/launch/oom_kills.h"
 #include "muster/launch/port_watch.h"
 #include "muster/launch/rejoin_watch.h"
 #include "muster/launch/replacement.h"
@@ -25,24 +26,6 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::milliseconds kLookAtRanksEvery{1'000};
-
-// Where the kernel has killed as many of this control group meanwhile, ranks' SIGKILLs that nobody here sent
-// are said to be that.
-void explain_oom_kills(const std::optional<int64_t>& before, std::vector<WorkerExit>& exits) {
-  const auto killed = [](const WorkerExit& exit) { return exit.signal == SIGKILL && exit.sent_signal == 0; };
-  const auto unexplained = std::count_if(exits.begin(), exits.end(), killed);
-  if (!before || unexplained == 0) return;
-  const int64_t kills = count_oom_kills().value_or(0) - *before;
-  if (kills < unexplained) return;
-  const auto limit = group_memory_limit();
-  const std::string cause =
-      cat("killed by SIGKILL: out of memory (the kernel ended ", kills,
-          kills == 1 ? " process" : " processes", " of this control group meanwhile",
-          limit ? cat(", whose limit is ", format_bytes(static_cast<uint64_t>(*limit))) : "", ")");
-  for (WorkerExit& exit : exits) {
-    if (killed(exit)) exit.cause = cause;
-  }
-}
 
 // Of the failure that the card is about; the files that say are on this host.
 void name_source_lines(std::vector<WorkerExit>& exits) {
@@ -194,7 +177,7 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
                         const std::vector<int>& inherit_fds, const GroupRules& rules) {
   make_log_folder(specs);
   processes.post_sentinel(marks_of(specs));
-  const auto oom_kills = count_oom_kills();
+  OomKills oom_kills([] { return count_oom_kills(); });
   Output output(processes.loop());
   Input input(processes.loop());
   std::string fault;
@@ -214,17 +197,20 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
   EarlyEnd early_end(processes, starts, specs.size(), rules.early_end_after);
   StoppedRanks stopped(processes, starts, specs.size(), rules.stopped_for);
   const auto explain_all = [&](std::vector<WorkerExit>& exits) {
-    explain_oom_kills(oom_kills, exits);
+    oom_kills.explain(exits);
     stopped.explain(exits);
-    name_source_lines(exits);
   };
   size_t running = specs.size();
   std::optional<Successors> successors;
   if (rules.replacing != nullptr) {
-    successors.emplace(processes, starts, *rules.replacing, specs.size(), explain_all, [&](int slot) {
-      stopped.on_start(slot);
-      ++running;
-    });
+    successors.emplace(processes, starts, *rules.replacing, specs.size(),
+                       SuccessorCalls{.explain = explain_all,
+                                      .on_generation = [&] { oom_kills.forget(); },
+                                      .on_start =
+                                          [&](int slot) {
+                                            stopped.on_start(slot);
+                                            ++running;
+                                          }});
   }
   WaitRules wait{
       .stop_on_failure = !rules.goes_on,
@@ -245,6 +231,7 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
   if (successors) {
     wait.is_made_good = [&](const std::vector<ChildExit>& failed) { return successors->follow(failed); };
     wait.awaits_others = [&] { return successors->await_others(); };
+    wait.before_stop = [&] { return successors->prepare_for_stop(); };
   }
   WaitResult ended;
   try {
@@ -266,6 +253,7 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
     if (!successors || !successors->have_followed(end)) result.exits.push_back(starts.explained(end));
   explain_all(result.exits);
   if (successors) successors->explain(result.exits);
+  name_source_lines(result.exits);
   if (!ended.killed.empty()) {
     log(LogLevel::warn, cat("killed what ranks had started and left: ", join(ended.killed, ", ")));
   }

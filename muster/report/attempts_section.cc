@@ -61,6 +61,12 @@ std::string scale(const Stretch& all) {
   return html + "</div>\n";
 }
 
+std::string stack_of(const AttemptRecord& attempt) {
+  const WorkerExit* const first = first_failure(attempt.exits);
+  if (first == nullptr || first->stack.empty()) return {};
+  return cat("<details><summary>its stack</summary>\n<pre>", html_lines(first->stack), "</pre>\n</details>");
+}
+
 std::string tracks(const LaunchRecord& launch, bool goes_on) {
   const Stretch all = stretch_of(launch);
   const double length = all.ended - all.began;
@@ -72,12 +78,13 @@ std::string tracks(const LaunchRecord& launch, bool goes_on) {
     const double ended = attempt.ended.value_or(all.ended);
     const std::string title = cat(attempt_name(attempt.attempt), ": ", wall_time_text(attempt.began), ", ",
                                   span_text(ended - attempt.began), ", ", end.text);
-    html += cat("<span class=\"name\">", attempt_name(attempt.attempt),
-                "</span><div class=\"track\" title=\"", xml_text(title), "\"><span class=\"", end.kind,
-                "\" style=\"left:", percent((attempt.began - all.began) / length),
-                ";width:", percent(std::max(0.0, ended - attempt.began) / length),
-                "\"></span></div>\n<div class=\"says small\">",
-                xml_text(cat(span_text(ended - attempt.began), ", ", end.text)), "</div>\n");
+    html +=
+        cat("<span class=\"name\">", attempt_name(attempt.attempt), "</span><div class=\"track\" title=\"",
+            xml_text(title), "\"><span class=\"", end.kind,
+            "\" style=\"left:", percent((attempt.began - all.began) / length),
+            ";width:", percent(std::max(0.0, ended - attempt.began) / length),
+            "\"></span></div>\n<div class=\"says small\">",
+            xml_text(cat(span_text(ended - attempt.began), ", ", end.text)), stack_of(attempt), "</div>\n");
   }
   html += cat(scale(all), "</div>\n");
   if (first > 0)

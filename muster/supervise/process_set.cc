@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
@@ -87,6 +88,7 @@ void ProcessSet::on_death(Member& member) {
   member.exit = exit;
   result_.exits.push_back(exit);
   if (rules_.on_exit) rules_.on_exit(exit);
+  if (phase_ == Phase::stopping) tell_spared();
   if (!exit.failed() || phase_ != Phase::running || !rules_.stop_on_failure) return;
   if (first_failure_ == kNone) first_failure_ = result_.exits.size() - 1;
   if (!deadline_) deadline_ = exit.at + kTogether;
@@ -118,7 +120,7 @@ void ProcessSet::on_signal(int signal) {
       kill_now();
     } else if (result_.stopped_by == 0) {
       result_.stopped_by = signal;
-      if (phase_ == Phase::running && !members_.empty()) stop(signal);
+      if (phase_ == Phase::running && !members_.empty()) stop_as_asked(signal);
     } else {
       signal_mains(signal, true);
     }
@@ -139,6 +141,7 @@ void ProcessSet::signal_mains(int signal, bool to_end) {
   for (const auto& member : members_) {
     if (member->exit) continue;
     if (to_end) member->sent_signal = signal;
+    if (member->is_spared && phase_ == Phase::stopping) continue;
     // As a terminal does: a shell that gets Ctrl-C waits for what it runs to end of that too.
     const bool to_group = to_end && (signal == SIGINT || signal == SIGQUIT);
     ::kill(to_group ? -member->child.pid : member->child.pid, signal);
@@ -147,6 +150,25 @@ void ProcessSet::signal_mains(int signal, bool to_end) {
 
 void ProcessSet::signal_groups(int signal) const {
   for (const auto& member : members_) ::kill(-member->child.pid, signal);
+}
+
+// What failed a moment ago may be made good yet, and what is spawned then spared.
+bool ProcessSet::stop_as_asked(int signal) {
+  const bool has_failed = first_failure_ != kNone && !make_good();
+  const std::set<int> spared = rules_.before_stop ? rules_.before_stop() : std::set<int>();
+  const auto is_told = [&](const auto& member) { return !member->exit && !spared.contains(member->id); };
+  if (std::any_of(members_.begin(), members_.end(), is_told)) {
+    for (const auto& member : members_) member->is_spared = !member->exit && spared.contains(member->id);
+  }
+  stop(signal);
+  return !has_failed;
+}
+
+void ProcessSet::tell_spared() {
+  for (const auto& member : members_) {
+    if (std::exchange(member->is_spared, false) && !member->exit)
+      ::kill(member->child.pid, member->sent_signal);
+  }
 }
 
 // The main processes first: theirs is the chance to write a checkpoint. What they started follows when they
@@ -249,8 +271,8 @@ WaitResult ProcessSet::wait_all(const WaitRules& rules) {
     const auto now = Clock::now();
     if (phase_ == Phase::running && rules_.until && now >= *rules_.until) {
       // What has failed until now is the reason, even when it is still asked what came first.
-      result_.timed_out = first_failure_ == kNone && goes_on();
-      stop(SIGTERM);
+      const bool was_going_on = goes_on();
+      result_.timed_out = stop_as_asked(SIGTERM) && was_going_on;
     }
     if (deadline_ && now >= *deadline_ && goes_on() && on_timeout()) break;
     if (now >= next_reap) {

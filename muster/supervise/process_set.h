@@ -50,6 +50,9 @@ struct WaitRules {
   // Whether others are to be spawned yet: then a set in which nothing runs goes on, and is_made_good is asked
   // of the last failures too.
   std::function<bool()> awaits_others = {};
+  // Called before a stop signal or the time limit stops the set: members may still be spawned then. Returns
+  // those that are not told of it before another has ended, where there are others.
+  std::function<std::set<int>()> before_stop = {};
   // Where children are ended in another way than by a signal: called instead of passing the first stop signal
   // on. They have the grace all the same.
   std::function<void(int signal)> on_stop = {};
@@ -113,12 +116,15 @@ class ProcessSet {
     EventLoop::Handle watch = 0;
     std::optional<ChildExit> exit;
     int sent_signal = 0;
+    bool is_spared = false;  // sent_signal is still to be sent
   };
 
   void take_signals();
   void on_signal(int signal);
   void on_death(Member& member);
+  bool stop_as_asked(int signal);  // false: a failure is the reason
   void stop(int signal);
+  void tell_spared();
   void kill_now();
   void signal_mains(int signal, bool to_end);
   void signal_groups(int signal) const;

@@ -78,6 +78,27 @@ TEST(CoordinatorInPlace, RanksThatHaveStoppedAreNotReplaced) {
   EXPECT_EQ(world.fail("a", 1, failure_of(0, "a", 75)).at(0).kind, Order::Kind::stop);
 }
 
+// Host a's rank had done its work when it was to come to round 2.
+TEST(CoordinatorInPlace, WhereARankHadEndedAlreadyAllStartAgain) {
+  TwoHosts world(fixed(2, 3));
+  world.fail("b", 1, failure_of(1, "b", 0, SIGKILL));
+  const auto orders = world.report({.kind = Report::Kind::failing,
+                                    .from = "id-a",
+                                    .round = 2,
+                                    .exits = {failure_of(1, "b", 0, SIGKILL)},
+                                    .error = "rank 0 had ended already"});
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].kind, Order::Kind::stop);
+  EXPECT_THAT(orders[0].reason, HasSubstr("rank 0 had ended already"));
+  world.end("a", 2);
+  world.end("b", 2);
+  EXPECT_THAT(world.said().back(), HasSubstr("rank 1 on host b failed"));
+  EXPECT_THAT(world.said().back(), HasSubstr("starting all ranks again in 1.0s (restart 2 of 3)"));
+  const auto again = world.after(milliseconds(1'000));
+  ASSERT_THAT(again, SizeIs(1));
+  EXPECT_FALSE(again[0].in_place);
+}
+
 TEST(CoordinatorInPlace, TheOthersGoOnWithoutAHostThatIsLost) {
   TwoHosts world(between(1, 2));
   const auto orders = world.lose("a");

@@ -87,7 +87,7 @@ TEST(RunRecorder, KeepsEveryLaunchOfAFolder) {
     first.begin_attempt(0);
     const RunRecord under_way = read_run_record(folder.path()).value();
     EXPECT_FALSE(under_way.launches.at(0).ended) << "it goes on";
-    first.end_attempt({{.rank = 1, .exit_code = 3, .stack = "long"}}, "");
+    first.end_attempt({{.rank = 1, .exit_code = 3, .stack = "  #0 f"}}, "");
     first.begin_attempt(1);
     first.end_attempt({{.rank = 0}, {.rank = 1}}, "");
     EXPECT_EQ(first.finish(0, "done"), 0);
@@ -98,7 +98,7 @@ TEST(RunRecorder, KeepsEveryLaunchOfAFolder) {
   EXPECT_EQ(record.launches[0].outcome, "done");
   EXPECT_EQ(record.launches[0].attempts.size(), 2U);
   EXPECT_EQ(record.launches[0].attempts[0].exits.at(0).exit_code, 3);
-  EXPECT_EQ(record.launches[0].attempts[0].exits.at(0).stack, "") << "failure.json has it";
+  EXPECT_EQ(record.launches[0].attempts[0].exits.at(0).stack, "  #0 f") << "nothing else has it";
   EXPECT_EQ(record.launches[1].outcome, "failed") << "it ended by an exception";
 }
 

@@ -60,6 +60,21 @@ TEST(SourceLines, TakesTheStackFromWhatASignalLeft) {
   EXPECT_THAT(lines, ElementsAre("epoch 1", HasSubstr("terminate"), HasSubstr("what()"), "and later"));
 }
 
+// It had told of a rank that the others waited for, and was killed then.
+TEST(SourceLines, TakesNoOtherRanksStack) {
+  WorkerExit exit;
+  std::vector<std::string> lines = {
+      "[rank 0] warning: rank 2: in step > tokenize for 21.0s; its stack, innermost call first:",
+      "  #0 /app/train(+0x1) tokenize"};
+  const std::vector<std::string> said = lines;
+  for (const int signal : {SIGKILL, SIGSEGV}) {
+    exit.signal = signal;
+    take_signal_stack(exit, lines);
+    EXPECT_EQ(exit.stack, "");
+    EXPECT_EQ(lines, said);
+  }
+}
+
 TEST(SourceLines, LeavesWhatNoSignalEnded) {
   WorkerExit exit;
   exit.exit_code = 1;

@@ -220,6 +220,130 @@ TEST(RunWorkers, EndsARankThatDoesNotComeBack) {
   EXPECT_EQ(causes[1], "ended by muster (SIGKILL): it had not come back to the others within 10ms");
 }
 
+// Its time is long over when it has saved.
+TEST(RunWorkers, AwaitsARankThatIsSaving) {
+  const ScratchFolder folder;
+  Replacing replacing;
+  replacing.patience = milliseconds(10);
+  replacing.replace = [&](const RankFailures&) {
+    replacing.go_on({.number = 1, .specs = shells({"", "touch saved"}, folder)});
+    return true;
+  };
+  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {};
+  int looks = 0;
+  replacing.is_saving = [&](const std::string&) { return ++looks < 4; };
+  replacing.has_come = [&](const std::string&, int) {
+    if (looks == 3) folder.write("go", "");
+    return looks == 3;
+  };
+  GroupResult result;
+  {
+    const StderrTo caught(folder.path() + "/err");
+    ProcessSet processes;
+    const auto specs = shells({"until [ -e go ]; do :; done", "kill -KILL $$"}, folder);
+    result = run_workers(processes, specs, {}, {.replacing = &replacing});
+  }
+  for (const WorkerExit& exit : result.exits) EXPECT_FALSE(exit.failed());
+  EXPECT_EQ(read_file(folder.path() + "/err"),
+            "[muster] info: rank 0 is saving a checkpoint; the others wait for it\n");
+}
+
+// Rank 1 dies, and rank 0, which had done all its work, ends well before it hears of a new generation.
+TEST(RunWorkers, EndsAllWhereARankHadEndedBeforeItCouldComeBack) {
+  for (const milliseconds pause : {milliseconds(0), milliseconds(60'000)}) {
+    const ScratchFolder folder;
+    Replacing replacing;
+    std::string given_up;
+    replacing.replace = [&](const RankFailures&) {
+      replacing.go_on({.number = 1, .specs = shells({"", "exec sleep 100"}, folder), .pause = pause});
+      folder.write("told", "");
+      return true;
+    };
+    replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {};
+    replacing.has_come = [](const std::string&, int) { return false; };
+    replacing.on_given_up = [&](const std::string& why) { given_up = why; };
+    ProcessSet processes;
+    const auto specs = shells({"until [ -e told ]; do :; done", "kill -KILL $$"}, folder);
+    const GroupResult result = run_workers(processes, specs, {}, {.replacing = &replacing});
+    EXPECT_EQ(given_up, "rank 0 had ended already");
+    const WorkerExit* const first = first_failure(result.exits);
+    ASSERT_NE(first, nullptr) << "the job has failed";
+    EXPECT_EQ(first->rank, 1);
+    EXPECT_EQ(first->signal, SIGKILL);
+  }
+}
+
+// In place of addr2line there is a program that leaves a file.
+TEST(RunWorkers, LooksUpNoSourceLinesBeforeTheOthersAreTold) {
+  const ScratchFolder folder;
+  folder.write("addr2line", cat("#!/bin/sh\ntouch ", folder.path(), "/looked\n"));
+  std::filesystem::permissions(folder.path() + "/addr2line", std::filesystem::perms::owner_all);
+  const ScopedEnv path("PATH", cat(folder.path(), ":", std::getenv("PATH")).c_str());
+  Replacing replacing;
+  bool looked_before = false;
+  std::string stack;
+  replacing.replace = [&](const RankFailures& failures) {
+    looked_before = std::filesystem::exists(folder.path() + "/looked");
+    stack = failures.failed.at(0).stack;
+    return false;
+  };
+  ProcessSet processes;
+  const std::string crash =
+      "echo '[rank 0] error: SIGSEGV; its stack, innermost call first:\n  #0 /bin/sh(+0x10) inner' >&2; kill "
+      "-SEGV $$";
+  const GroupResult result =
+      run_workers(processes, shells({crash, "exec sleep 100"}, folder), {}, {.replacing = &replacing});
+  EXPECT_FALSE(looked_before);
+  EXPECT_EQ(stack, "  #0 /bin/sh(+0x10) inner");
+  EXPECT_EQ(result.exits.at(0).stack, "  #0 inner (sh+0x10)");
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/looked"));
+}
+
+// Rank 1 dies; then `ask` has the job stop while another process is to follow on it after the pause. That may
+// not listen to signals yet: it is started at once, and told when another has ended of the stop.
+GroupResult stop_while_coming_together(milliseconds pause, const std::function<void()>& ask,
+                                       std::optional<Clock::time_point> until) {
+  const ScratchFolder folder;
+  Replacing replacing;
+  ProcessSet processes;
+  const std::string wait = "while :; do sleep 0.01; done";
+  replacing.replace = [&](const RankFailures&) {
+    replacing.go_on({.number = 1,
+                     .specs = shells({"", cat("trap 'exit 75' TERM; touch listens; ", wait)}, folder),
+                     .pause = pause});
+    ask();
+    return true;
+  };
+  replacing.announce = [](const std::string&, const NextGeneration&, const WorkerSpec&) {};
+  replacing.has_come = [](const std::string&, int) { return true; };
+  const auto specs =
+      shells({cat("trap 'until [ -e listens ]; do :; done; exit 75' TERM; touch ready; ", wait),
+              "until [ -e ready ]; do :; done; kill -KILL $$"},
+             folder);
+  return run_workers(processes, specs, {}, {.until = until, .replacing = &replacing});
+}
+
+TEST(RunWorkers, AStopLetsTheRanksComeTogetherFirst) {
+  for (const milliseconds pause : {milliseconds(0), milliseconds(60'000)}) {
+    const GroupResult result = stop_while_coming_together(
+        pause, [] { ::kill(::getpid(), SIGTERM); }, std::nullopt);
+    EXPECT_EQ(result.stopped_by, SIGTERM);
+    EXPECT_EQ(result.exits.size(), 2U);
+    EXPECT_TRUE(have_stopped(result.exits));
+  }
+}
+
+TEST(RunWorkers, SoDoesTheTimeLimit) {
+  const auto until = Clock::now() + milliseconds(3'000);
+  const auto pass_time = [&] {
+    while (Clock::now() < until) ::usleep(1'000);
+  };
+  const GroupResult result = stop_while_coming_together(milliseconds(60'000), pass_time, until);
+  EXPECT_TRUE(result.timed_out);
+  EXPECT_EQ(result.exits.size(), 2U);
+  EXPECT_TRUE(have_stopped(result.exits));
+}
+
 TEST(RunWorkers, SaysNothingOfTheKindOfFailuresOrEarlier) {
   EXPECT_THAT(said("false", 3, milliseconds(0)), Not(HasSubstr("on\n")));
   EXPECT_EQ(said("true", 0, milliseconds(60'000)), "");
