@@ -261,10 +261,14 @@ void Checkpoints::load_parts(const NamedTensors& saved, Place place) {
     if (part.place == place) part.load(taken(saved, part.name));
 }
 
-// What was saved after it is left, and go_back() does not bring it back. Rank 0 alone is asked.
+// What was saved after it is left, and go_back() does not bring it back. All ranks know: the next rank 0 may
+// be another process.
 void Checkpoints::begin_branch(const LoadedCheckpoint& loaded) {
+  std::string last;
+  Peers(group_).on_rank0([&] { last = cat(next_serial(options_.folder) - 1); });
+  Peers(group_).share(last);
   branch_from_ = loaded.serial;
-  Peers(group_).on_rank0([&] { branch_until_ = next_serial(options_.folder) - 1; });
+  branch_until_ = std::stoll(last);
 }
 
 bool Checkpoints::restore() {

@@ -48,6 +48,13 @@ TensorEntries whole_entries(const NamedTensors& moments, const TensorPieces& par
   return entries;
 }
 
+std::string why_not_in_memory(int ranks_then, int ranks) {
+  if (ranks_then == 0 || ranks_then == ranks)
+    return "a part of the model was in the memory of none but the ranks that are lost";
+  return cat("the parts of the model in memory are those of ", plural(ranks_then, "rank"), ", and there ",
+             ranks == 1 ? "is " : "are ", ranks, " now");
+}
+
 }  // namespace
 
 void Checkpoints::keep_divided(int64_t step) {
@@ -63,6 +70,8 @@ void Checkpoints::keep_divided(int64_t step) {
                            .world_size = group_.size()},
                  .rank = group_.rank(),
                  .goings_back = goings_back_,
+                 .branch_from = branch_from_,
+                 .branch_until = branch_until_,
                  .model_of_rank0 = {},
                  .parts_of_rank0 = {},
                  .begun_by = begun_by_,
@@ -86,12 +95,12 @@ void Checkpoints::tell_of_divided() {
 
 bool Checkpoints::restore_divided_from_memory() {
   if (!options_.in_memory_of_neighbours) return false;
-  const auto kept = DividedStates::of(options_.folder, group_.rank()).recover(group_);
+  DividedStates& states = DividedStates::of(options_.folder, group_.rank());
+  const auto kept = states.recover(group_);
   if (!kept) {
     if (group_.rank() == 0)
-      log(LogLevel::warn,
-          "checkpoints: not all parts of the model are in the memory of as many ranks as there were; all go "
-          "on from the newest checkpoint on the disk");
+      log(LogLevel::warn, cat("checkpoints: ", why_not_in_memory(states.ranks_then(), group_.size()),
+                              "; all go on from the newest checkpoint on the disk"));
     return false;
   }
   const at::NoGradGuard no_grad;

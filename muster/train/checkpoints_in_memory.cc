@@ -53,6 +53,8 @@ void Checkpoints::keep(int64_t step) {
   KeptState kept{.image = image_of(state, {.step = step}, group_.size()),
                  .rank = group_.rank(),
                  .goings_back = goings_back_,
+                 .branch_from = branch_from_,
+                 .branch_until = branch_until_,
                  .model_of_rank0 = {},
                  .parts_of_rank0 = {},
                  .begun_by = begun_by_,
@@ -72,6 +74,8 @@ void Checkpoints::take_over(const KeptState& state) {
   begun_by_ = state.begun_by;
   step_ = last_step_ = state.image.position.step;
   goings_back_ = state.goings_back;
+  branch_from_ = state.branch_from;
+  branch_until_ = state.branch_until;
   path_ = state.path;
 }
 

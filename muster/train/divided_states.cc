@@ -34,6 +34,12 @@ std::vector<ToldPart> parts_told(const std::vector<std::string>& by_rank) {
   return parts;
 }
 
+int ranks_of_newest(const std::vector<ToldPart>& parts) {
+  const auto newest = std::max_element(
+      parts.begin(), parts.end(), [](const ToldPart& a, const ToldPart& b) { return a.version < b.version; });
+  return newest == parts.end() ? 0 : newest->world_size;
+}
+
 // Who gives each rank's part of a version: the rank itself, where it has it. Empty: one is nowhere.
 std::vector<int> givers_of(const std::vector<ToldPart>& parts, int64_t version, int size) {
   std::vector<int> givers(static_cast<size_t>(size), -1);
@@ -123,6 +129,7 @@ std::optional<KeptState> DividedStates::recover(ProcessGroup& group) {
   const int size = group.size(), rank = group.rank();
   distance_of_ranks_ = 0;  // hosts may be others
   const auto parts = parts_told(group.all_gather_bytes(told(), "parts in memory"));
+  ranks_then_ = ranks_of_newest(parts);
   std::set<int64_t> versions;
   for (const ToldPart& part : parts) versions.insert(part.version);
   std::vector<int> givers;

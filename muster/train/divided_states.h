@@ -28,6 +28,9 @@ class DividedStates {
   // Nothing where there is no such step, or the ranks are more or fewer than then. Collective: yes.
   std::optional<KeptState> recover(ProcessGroup& group);
 
+  // Among how many ranks the newest step was divided that recover() was told of; 0: none.
+  int ranks_then() const { return ranks_then_; }
+
  private:
   struct Part {
     int rank = -1;  // whose it is; -1: nobody's
@@ -45,6 +48,7 @@ class DividedStates {
   std::string told() const;
 
   std::array<Kept, 2> kept_;
+  int ranks_then_ = 0;
   int distance_ = 0;           // from a rank to the neighbour that keeps its part
   int distance_of_ranks_ = 0;  // among so many; 0: not known
 };

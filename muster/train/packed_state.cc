@@ -39,6 +39,7 @@ std::string head_of(const KeptState& state) {
   return nlohmann::json{
       {"step", image.position.step},
       {"goings_back", state.goings_back},
+      {"branch", {state.branch_from, state.branch_until}},
       {"world_size", image.world_size},
       {"begun_by", state.begun_by},
       {"path", state.path},
@@ -58,6 +59,8 @@ KeptState room_by_head(const std::string& text, const MakeRoom& make) {
                  .position = {.step = head["step"]},
                  .world_size = head["world_size"]};
   state.goings_back = head["goings_back"];
+  state.branch_from = head["branch"][0];
+  state.branch_until = head["branch"][1];
   state.begun_by = head["begun_by"];
   state.path = head["path"];
   if (!head["optimizer"].is_null())

@@ -42,6 +42,23 @@ TEST(CheckpointsInMemory, WhatAnEarlierStateIsGoneBackToIsKept) {
   });
 }
 
+TEST(CheckpointsInMemory, WhatWasLeftByGoingBackStaysLeft) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+    Checkpoints checkpoints(
+        group, {.folder = folder.path(), .every = 2, .keep_last = 0, .in_memory = 1, .run_id = "run"});
+    checkpoints.add("model", net);
+    for (int64_t step = 1; step <= 7; ++step) checkpoints.save_when_due(step);
+    EXPECT_EQ(checkpoints.go_back(4), 2);
+    Checkpoints again(
+        group, {.folder = folder.path(), .keep_last = 0, .in_memory = 1, .run_id = "run", .attempt = 1});
+    again.add("model", net);
+    ASSERT_TRUE(again.restore());
+    EXPECT_EQ(again.go_back(1), 2) << "not 6, which the training had gone back from";
+  });
+}
+
 TEST(NeighbourDistance, IsToAnotherHostWhereThereIsOne) {
   EXPECT_EQ(neighbour_distance({"a"}), 0);
   EXPECT_EQ(neighbour_distance({"a", "a", "a"}), 1);
@@ -119,7 +136,9 @@ TEST(DividedStates, OfMoreRanksIsNothingForFewer) {
     kept.at(static_cast<size_t>(group.rank())).keep(part_of_rank(group.rank(), 1), group);
   });
   run_ranks(2, [&](ProcessGroup& group) {
-    EXPECT_FALSE(kept.at(static_cast<size_t>(group.rank())).recover(group));
+    DividedStates& mine = kept.at(static_cast<size_t>(group.rank()));
+    EXPECT_FALSE(mine.recover(group));
+    EXPECT_EQ(mine.ranks_then(), 3);
   });
 }
 
