@@ -6,6 +6,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/trace/span.h"
 
 namespace muster {
 
@@ -31,7 +32,10 @@ void BackgroundSave::start(const CheckpointOptions& options, const CheckpointIma
 }
 
 void BackgroundSave::finish() {
-  if (thread_.joinable()) thread_.join();
+  if (thread_.joinable()) {
+    const Span span("write checkpoint", Category::checkpoint);
+    thread_.join();
+  }
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 

@@ -25,6 +25,7 @@
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/saved_tensors.h"
 #include "muster/checkpoint/tensor_source.h"
+#include "muster/trace/span.h"
 
 namespace muster {
 
@@ -250,7 +251,9 @@ void ShardedSave::publish() {
 
 void ShardedSave::end_thread() {
   job_->is_dropped = true;
-  if (job_->thread.joinable()) job_->thread.join();
+  if (!job_->thread.joinable()) return;
+  const Span span("write checkpoint", Category::checkpoint);
+  job_->thread.join();
 }
 
 void ShardedSave::finish(ProcessGroup& group) {

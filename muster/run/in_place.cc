@@ -32,6 +32,7 @@ namespace {
 // takes its time to end.
 constexpr std::chrono::seconds kAwaitGeneration{10};
 constexpr std::chrono::seconds kAwaitOfOtherHost{30};  // which may have to be given up first
+constexpr std::chrono::seconds kAwaitWhenStopped{2};   // it is told before the signal is sent
 constexpr std::chrono::seconds kTryToOpen{2};
 constexpr std::chrono::milliseconds kLookForSignals{100};
 constexpr std::chrono::hours kListen{1};
@@ -201,9 +202,12 @@ bool InPlace::goes_on_after(const std::exception_ptr& error) {
   }
   if (!may_be_of_lost_peer(error, interrupted)) return false;
   std::unique_lock lock(mutex_);
-  const auto until =
-      std::chrono::steady_clock::now() + (env_.group_world_size > 1 ? kAwaitOfOtherHost : kAwaitGeneration);
-  while (newest_ == env_.attempt && stop_signal() == 0 && std::chrono::steady_clock::now() < until)
+  const auto since = Clock::now();
+  const auto patience = [&] {
+    if (stop_signal() != 0) return kAwaitWhenStopped;
+    return env_.group_world_size > 1 ? kAwaitOfOtherHost : kAwaitGeneration;
+  };
+  while (newest_ == env_.attempt && Clock::now() - since < patience())
     changed_.wait_for(lock, kLookForSignals);
   return newest_ > env_.attempt;
 }

@@ -3,14 +3,17 @@
 //
 //   elastic_probe [--steps N] [--every N] [--background] [--keep N] [--samples FOLDER] [--divided]
 //                 [--kill RANK@STEP[/GENERATION | /*][:PLACE]]… [--throw RANK@STEP | all@STEP] [--hang
-//                 RANK@STEP] [--kill-host RANK@STEP] [--stay all@STEP]
+//                 RANK@STEP] [--kill-host RANK@STEP] [--stay all@STEP] [--crash RANK@STEP] [--slow
+//                 RANK@STEP]
 //
+// --crash is a kill by SIGSEGV, in a function of that name; --slow takes 5 s to tell what is to be kept.
 // --kill-host kills the launcher of the rank's host, and so all ranks there; at --stay the ranks meet again
 // and again after the step, until they are interrupted; with the place `go` until the file `go` is there.
 //
 // PLACE: step (after the step, before it is kept: the default), backward, keep (while others keep it), save
 // (while rank 0 writes), restore (before the ranks compare what they have), join (before the group is made,
-// in the generation). Prints a line for each process and call, `begin`, and one at the end, `end`, with bits.
+// in the generation), exit (after the function and its last barrier; the others end once the next generation
+// is told). Prints a line for each process and call, `begin`, and one at the end, `end`, with bits.
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -21,8 +24,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -43,7 +48,7 @@ struct Plan {
   bool background = false;
   bool divided = false;
   std::string samples;
-  std::vector<Kill> kills, throws, hangs, host_kills, stays;
+  std::vector<Kill> kills, throws, hangs, host_kills, stays, crashes, slow;
 };
 
 // "2@7/1:backward", "all@3"
@@ -81,6 +86,11 @@ void die() {
   std::raise(SIGKILL);
 }
 
+[[gnu::noinline]] void crash() {
+  int* volatile nowhere = nullptr;
+  *nowhere = 1;
+}
+
 // Dies with its launcher, which shows nothing more: so the time is left in a file.
 void kill_host() {
   std::ofstream("killed") << std::fixed << "killed at " << now() << std::endl;
@@ -106,6 +116,7 @@ struct DeadlyPart {
   int64_t step = 0;
   muster::SavedState state() const {
     die_if_here(plan, ctx, step, "keep");
+    if (is_here(plan.slow, ctx, step, "step")) std::this_thread::sleep_for(std::chrono::seconds(5));
     return {};
   }
   void load_state(const muster::SavedState&) {}
@@ -165,6 +176,7 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
     deadly.step = done;
     die_if_here(plan, ctx, done, "step");
     if (is_here(plan.host_kills, ctx, done, "step")) kill_host();
+    if (is_here(plan.crashes, ctx, done, "step")) crash();
     if (is_here(plan.throws, ctx, done, "step")) throw std::runtime_error("a bug of its own");
     if (is_here(plan.hangs, ctx, done, "step")) ::pause();
     note_samples(plan, ctx, done, samples);
@@ -184,6 +196,16 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
   std::printf("end rank %d weights %a next random %a\n", ctx.rank(), sum, torch::rand({1}).item<double>());
 }
 
+// Of a kill at the very end: the others end after the next generation has been told, which has a folder then.
+void end_if_here(const Plan& plan, const muster::RankEnv& rank) {
+  for (const Kill& kill : plan.kills) {
+    if (kill.place != "exit" || kill.generation != rank.attempt) continue;
+    if (kill.rank == rank.rank) die();
+    const auto next = std::filesystem::path(rank.run_dir) / "logs" / std::to_string(rank.attempt + 1);
+    while (!std::filesystem::exists(next)) ::usleep(1'000);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -201,6 +223,8 @@ int main(int argc, char** argv) {
     if (flag == "--throw") plan.throws.push_back(kill_of(value()));
     if (flag == "--kill-host") plan.host_kills.push_back(kill_of(value()));
     if (flag == "--stay") plan.stays.push_back(kill_of(value()));
+    if (flag == "--crash") plan.crashes.push_back(kill_of(value()));
+    if (flag == "--slow") plan.slow.push_back(kill_of(value()));
     if (flag == "--hang") plan.hangs.push_back(kill_of(value()));
   }
   // Before the ranks of the generation have met.
@@ -209,5 +233,7 @@ int main(int argc, char** argv) {
     if (rank && kill.place == "join" && kill.rank == rank->rank && kill.generation == rank->attempt)
       std::raise(SIGKILL);
   }
-  return muster::run(argc, argv, [&](muster::Context& ctx) { train_and_print(ctx, plan); });
+  const int code = muster::run(argc, argv, [&](muster::Context& ctx) { train_and_print(ctx, plan); });
+  if (rank) end_if_here(plan, *rank);
+  return code;
 }

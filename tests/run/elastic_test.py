@@ -6,10 +6,13 @@ import os
 import pathlib
 import random
 import re
+import signal
+import subprocess
+import time
 import unittest
 
 import program_case
-from program_case import BUILD, PYTHON, ProgramTest
+from program_case import BUILD, MUSTER, PYTHON, ProgramTest
 
 ELASTIC_PROBE = f"{BUILD}/tests/elastic_probe"
 ELASTIC_DIVIDED_PROBE = f"{BUILD}/tests/elastic_divided_probe"
@@ -138,6 +141,28 @@ class InPlace(Elastic):
         self.assertIn("rank 1 has not come back to the others within 3.0s; ending it", done.stderr)
         self.assertIn("rank 1: ended by muster (SIGKILL): it had not come back to the others within 3.0s; a replacement is started", done.stderr)
 
+    def test_a_rank_that_saves_for_long_is_waited_for(self):
+        calm = self.calm()
+        done = self.check(calm, ("1@4:keep",), {1}, "--slow", "0@4", flags=("--collective-timeout", "3"))
+        self.assertIn("rank 0 is saving a checkpoint; the others wait for it", done.stderr)
+
+    def test_the_stack_of_a_replaced_rank_is_kept(self):
+        done = self.train("--crash", "1@4")
+        self.assertEqual(len(self.ends(done)), RANKS)
+        record = json.loads(pathlib.Path(self.folder, "run/run.json").read_text())
+        exit = record["launches"][0]["attempts"][0]["exits"][0]
+        self.assertEqual((exit["rank"], exit["signal"]), (1, "SIGSEGV"))
+        self.assertIn("crash()", exit["stack"])
+        page = subprocess.run([MUSTER, "report", f"{self.folder}/run", "--out", f"{self.folder}/page.html"], capture_output=True, text=True, check=False)
+        self.assertEqual(page.returncode, 0, page.stderr)
+        self.assertIn("crash()", pathlib.Path(self.folder, "page.html").read_text())
+        failed = self.train("--crash", "1@4", "--crash", "2@6/1", flags=("--max-restarts", "1"))
+        self.assert_fails(failed, "rank 2 failed first: killed by SIGSEGV", code=139)
+        failure = json.loads(pathlib.Path(self.folder, "run/failure.json").read_text())
+        self.assertEqual(failure["first"]["rank"], 2)
+        self.assertIn("crash()", failure["earlier"][0]["failed"][0]["stack"])
+        self.assertEqual(failure["earlier"][0]["failed"][0]["rank"], 1)
+
     def test_the_run_folder_tells_of_it(self):
         self.train(*self.kills("1@4", "0@6/1"))
         record = json.loads(pathlib.Path(self.folder, "run/run.json").read_text())
@@ -170,11 +195,47 @@ class DividedInPlace(Elastic):
         calm = self.calm("full")
         done = self.train("full", "--in-memory", "--kill", "0@8", "--kill", "1@8")
         self.assertEqual(self.ends(done), calm, done.stdout + done.stderr)
-        self.assertIn("not all parts of the model are in the memory of as many ranks as there were", done.stderr)
+        self.assertIn("a part of the model was in the memory of none but the ranks that are lost; all go on from the newest checkpoint on the disk", done.stderr)
         self.assertRegex(done.stderr, "resume: .*/step-5\n")
 
 
+class Stopped(Elastic):
+    def stop(self, when, *argv):
+        """SIGTERM as soon as the launcher has said `when`; the output, and for how long it went on."""
+        with open(f"{self.folder}/out", "w+") as out:
+            job = subprocess.Popen([MUSTER, "run", "-q", "--run-dir", f"{self.folder}/run", "-n", str(RANKS), "--on-failure", "replace", ELASTIC_PROBE,
+                                    "--steps", "100000", *argv], cwd=self.folder, env=self.environment(), stdout=out, stderr=subprocess.PIPE, text=True)
+            said = ""
+            for line in job.stderr:
+                said += line
+                if when in line:
+                    job.send_signal(signal.SIGTERM)
+                    break
+            began = time.monotonic()
+            said += job.communicate(timeout=100)[1]
+            out.seek(0)
+            return job.returncode, out.read(), said, time.monotonic() - began
+
+    def test_while_ranks_come_together_again_all_stop_after_one_step_which_is_saved(self):
+        for when, kills in (("a replacement is started, the others", ("1@4",)), ("a replacement is started in 1.0s, the others", ("1@4", "0@6/1"))):
+            with self.subTest(when):
+                code, out, said, seconds = self.stop(when, *self.kills(*kills))
+                self.assertEqual(code, 75, said)
+                self.assertRegex(said, r"stopped after step \d+, which is saved")
+                self.assertRegex(said, r"resume: step \d+ in memory")
+                self.assertLess(seconds, 25, "the grace of 30 s was not needed")
+
+
 class NotInPlace(Elastic):
+    def test_a_rank_dies_when_the_others_have_done_their_work(self):
+        calm = self.calm("--every", "3")
+        done = self.train("--every", "3", *self.kills("1@0:exit"))
+        ends = self.ends(done)
+        self.assertEqual(len(ends), 2 * RANKS, done.stdout + done.stderr)
+        self.assertEqual(set(ends[:2]), {calm[0]}, "rank 0, before and after")
+        self.assertRegex(done.stderr, r"not replaced in place: rank [02] had ended already")
+        self.assertIn("starting all ranks again in 1.0s (restart 2 of 3)", done.stderr)
+
     def test_the_budget_is_used_up(self):
         done = self.train(*self.kills("1@4", "2@6/1"), flags=("--max-restarts", "1"))
         self.assert_fails(done, "(1 of 1 restarts)", "rank 2 failed first: killed by SIGKILL", "restart 1 of 1", code=137)
