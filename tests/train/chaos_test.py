@@ -1,6 +1,6 @@
 """A training to which everything happens ends as one that was left in peace: the same weights, bit for bit, and every sample of every epoch once.
 
-MUSTER_CHAOS_SECONDS: how long test_chaos goes on (default 20). MUSTER_KILLS: how often test_kills_at_random kills (default 4), and
+MUSTER_CHAOS_SECONDS: how long test_chaos goes on (default 30). MUSTER_KILLS: how often test_kills_at_random kills (default 4), and
 test_kills_while_saving (ten times that).
 """
 import collections
@@ -18,7 +18,7 @@ import unittest
 
 BUILD = pathlib.Path(os.environ["MUSTER_BUILD"])
 MUSTER = f"{BUILD}/bin/muster"
-SECONDS = int(os.environ.get("MUSTER_CHAOS_SECONDS", "20"))
+SECONDS = int(os.environ.get("MUSTER_CHAOS_SECONDS", "30"))
 KILLS = int(os.environ.get("MUSTER_KILLS", "4"))
 SAMPLES, BATCH = 96, 12
 
@@ -227,15 +227,21 @@ class Chaos(unittest.TestCase):
         self.assertAlmostEqual(weights, float.fromhex(self.calm(2, "--steps", str(done + 4))), delta=1e-3)  # two ranks add in another order
 
     def test_chaos(self):
-        """Kills, stops, slowness and a full disk for a while, and then to the end in peace."""
-        steps = 10 * SECONDS + 40
+        """Kills, stops, slowness and a full disk for a while, and then to the end in peace: half of the time each with restarts and in place."""
+        for name, flags in (("restarts", ()), ("in place", ("--on-failure", "replace"))):
+            with self.subTest(name):
+                self.chaos(name, flags, SECONDS / 2)
+
+    def chaos(self, name, flags, seconds):
+        steps = int(10 * seconds) + 40
         argv = ("--way", "background", "--steps", str(steps), "--pause", "60")
         calm = self.calm(3, "--way", "background", "--steps", str(steps))
-        disk = SmallDisk(f"{self.folder}/chaos/run/checkpoints")
+        folder = f"{self.folder}/chaos-{name.replace(' ', '-')}"
+        disk = SmallDisk(f"{folder}/run/checkpoints")
         self.addCleanup(disk.close)
-        job = self.job(3, *argv, flags=("--max-restarts", "1000000"), folder=f"{self.folder}/chaos")
+        job = self.job(3, *argv, flags=("--max-restarts", "1000000", *flags), folder=folder)
         happened = collections.Counter()
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + seconds
         while time.monotonic() < end and job.process.poll() is None:
             what = self.random.choice(("kill", "stop", "slow", "disk") if disk.is_there else ("kill", "stop", "slow"))
             happened[what] += 1
@@ -259,7 +265,7 @@ class Chaos(unittest.TestCase):
                 disk.fill()
                 time.sleep(self.random.uniform(0.1, 1))
                 disk.free()
-        print(f"chaos of {SECONDS} s: " + ", ".join(f"{count} times {what}" for what, count in sorted(happened.items())))
+        print(f"chaos of {seconds} s, {name}: " + ", ".join(f"{count} times {what}" for what, count in sorted(happened.items())))
         self.assertIsNone(job.process.poll(), "it ended before the chaos did: more steps are needed\n" + job.said()[-2000:])
         self.assertEqual(self.weights_at_the_end(job), calm)
         self.check_samples(job)
