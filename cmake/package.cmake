@@ -16,7 +16,7 @@ set(CPACK_PACKAGE_DIRECTORY ${PROJECT_BINARY_DIR}/packages)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_ALL program)
 set(CPACK_COMPONENT_PROGRAM_DESCRIPTION
-  "finds the GPUs of a machine or of many, and runs ranks and tasks on them\n Starts the ranks of C++ and Python programs, gives each its GPU and says why,\n guards them, and runs many tasks on few GPUs.")
+  "finds the GPUs of a machine or of many, and runs ranks and tasks on them\nStarts the ranks of C++ and Python programs, gives each its GPU and says why,\n guards them, and runs many tasks on few GPUs.")
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
@@ -27,7 +27,7 @@ set(CPACK_DEBIAN_PROGRAM_PACKAGE_SHLIBDEPS ON)
 if(MUSTER_LIBTORCH)
   list(APPEND CPACK_COMPONENTS_ALL development)
   set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
-    "C++ library that trains LibTorch models on many GPUs\n Process groups, data parallelism, sharding, pipelines, data loading and\n checkpoints for LibTorch ${LibTorch_VERSION}, which `python3 -m pip install torch==${LibTorch_VERSION}` brings.")
+    "C++ library that trains LibTorch models on many GPUs\nProcess groups, data parallelism, sharding, pipelines, data loading and\n checkpoints for LibTorch ${LibTorch_VERSION}, which `python3 -m pip install torch==${LibTorch_VERSION}` brings.")
   set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libmuster-dev)
   set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
   # By hand: dpkg-shlibdeps wants a package for each library, and LibTorch has none. The headers' packages bring the libraries.
