@@ -106,15 +106,20 @@ int complain(const std::string& who, const std::string& text, int exit_code) {
   return exit_code;
 }
 
-int unknown_command(const std::string& name) {
+std::string command_names() {
   std::string names;
   for (const Command& command : kCommands) names += std::string(names.empty() ? "" : ", ") + command.name;
+  return names;
+}
+
+int unknown_command(const std::string& name) {
   std::vector<std::string_view> known;
   for (const Command& command : kCommands) known.emplace_back(command.name);
   const std::string suggestion = muster::did_you_mean(name, known);
-  std::string next = suggestion.empty() ? "see muster --help" : suggestion.substr(2);
+  std::string next = suggestion.empty() ? "see muster help" : suggestion.substr(2);
   if (name.find('/') != std::string::npos || name.ends_with(".py")) next = "to start it: muster run " + name;
-  return complain("muster", "expected a command (" + names + "), got '" + name + "'; " + next, kUsageError);
+  return complain("muster", "expected a command (" + command_names() + "), got '" + name + "'; " + next,
+                  kUsageError);
 }
 
 // CLI11 says of a number that is none only "Could not convert: --flag = text".
@@ -179,7 +184,10 @@ int main(int argc, char** argv) {
     args.erase(args.begin());
     args.emplace_back("--help");
   }
-  if (args.empty() || args[0].starts_with('-')) return parse_and_run(app, kCommands, args, "muster");
+  if (args.empty())
+    return complain("muster", "expected a command (" + command_names() + "), got none; see muster help",
+                    kUsageError);
+  if (args[0].starts_with('-')) return parse_and_run(app, kCommands, args, "muster");
   const std::string name = args[0];
   const Command* command = find_command(name);
   if (command == nullptr) return unknown_command(name);

@@ -32,6 +32,9 @@ TEST(Run, HelpOfACommandIsWhatItsFlagPrints) {
   EXPECT_THAT(help.out, HasSubstr("Usage: muster plan"));
   EXPECT_EQ(help.out, muster({"plan", "--help"}, folder).out);
   EXPECT_EQ(muster({"help"}, folder).out, muster({"--help"}, folder).out);
+  const Ran nothing = muster({}, folder);
+  EXPECT_EQ(nothing.code, 2);
+  EXPECT_THAT(nothing.err, HasSubstr("expected a command (run, plan, "));
 }
 
 TEST(Run, EveryProgramSaysHowManyRanksItHas) {
