@@ -47,7 +47,7 @@ make_kit() {
     { tail -n 20 $work.log; fail "the configuration failed (above)"; }
   # shellcheck disable=SC2086
   cmake --build $work/build --target $programs
-  MUSTER_PROGRAM=$work/build/bin/muster python3 -B tests/python/build_module.py "$python" "$PWD" $work/module
+  MUSTER_PROGRAM=$PWD/$work/build/bin/muster python3 -B tests/python/build_module.py "$python" "$PWD" $work/module
 
   rm -rf $kit
   mkdir -p $kit/build/{bin,lib,libexec/muster,tests,benchmarks} $kit/lib $kit/python $kit/source/{scripts,tests,data,benchmarks}
