@@ -68,20 +68,25 @@ TEST(Hierarchical, ShutdownDoesNotWaitForAHostThatIsSilent) {
   });
 }
 
-// Four ranks, whose hosts take turns; `body` runs as each of them.
-void on_two_hosts_of_two(const std::function<void(c10d::Backend&, int rank)>& body) {
+// A rank for each of `hosts`; `body` runs as each of them.
+void on_hosts(const std::vector<std::string>& hosts,
+              const std::function<void(c10d::Backend&, int rank)>& body) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 4; ++rank) {
-    ranks.emplace_back([&store, &body, rank] {
-      const BackendPtr backend = make_hierarchical(store, rank, {"a", "b", "a", "b"}, kFar,
-                                                   [](const auto& part, int number, int size) {
-                                                     return make_gloo(part, number, size, kFar, "127.0.0.1");
-                                                   });
+  for (int rank = 0; rank < std::ssize(hosts); ++rank) {
+    ranks.emplace_back([&store, &hosts, &body, rank] {
+      const BackendPtr backend =
+          make_hierarchical(store, rank, hosts, kFar, [](const auto& part, int number, int size) {
+            return make_gloo(part, number, size, kFar, "127.0.0.1");
+          });
       body(*backend, rank);
     });
   }
   for (std::thread& rank : ranks) rank.join();
+}
+
+void on_two_hosts_of_two(const std::function<void(c10d::Backend&, int rank)>& body) {
+  on_hosts({"a", "b", "a", "b"}, body);  // they take turns
 }
 
 // Small whole numbers, of which every type has the sums and products.
@@ -137,6 +142,19 @@ TEST(Hierarchical, MeansOfHalvesDoNotOverflow) {
     options.reduceOp = c10d::ReduceOp::AVG;
     backend._reduce_scatter_base(output, input, options)->wait();
     EXPECT_EQ(output.item<float>(), torch::full({1}, 60000, at::kHalf).item<float>());
+  });
+}
+
+TEST(Hierarchical, HostsMayHaveUnequallyManyRanks) {
+  on_hosts({"a", "a", "b"}, [](c10d::Backend& backend, int rank) {
+    at::Tensor gathered = torch::zeros({3, 2}), mine = torch::full({1, 2}, rank);
+    backend._allgather_base(gathered, mine, {})->wait();
+    EXPECT_TRUE(torch::equal(gathered, torch::arange(3).to(at::kFloat).view({3, 1}).expand({3, 2})));
+    at::Tensor output = torch::zeros({2}), input = torch::arange(6).to(at::kFloat) + rank;
+    c10d::ReduceScatterOptions options;
+    options.reduceOp = c10d::ReduceOp::AVG;
+    backend._reduce_scatter_base(output, input, options)->wait();
+    EXPECT_TRUE(torch::equal(output, torch::tensor({2.0F * rank + 1, 2.0F * rank + 2}))) << output;
   });
 }
 

@@ -169,11 +169,11 @@ class HierarchicalBackend : public OverGloo {
                  [this](const HostCall& call, const Deadline& deadline) { all_gather(call, deadline); });
   }
 
-  // Of even hosts: summed inside of each; then each host's sums cross the network once, to the rank that they
-  // are for. Gloo's own is an all_reduce.
+  // Summed inside of each host; then, of even hosts, each host's sums cross the network once, to the rank
+  // that they are for. Gloo's own is an all_reduce.
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
-    if (!place_.even || !are_parts(input, output) || !is_reduced_by_gloo(input, options.reduceOp))
+    if (!are_parts(input, output) || !is_reduced_by_gloo(input, options.reduceOp))
       return OverGloo::_reduce_scatter_base(output, input, options);
     fork().check("reduce_scatter");
     HostCall call("reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE);
@@ -271,6 +271,7 @@ class HierarchicalBackend : public OverGloo {
   }
 
   void reduce_scatter(const HostCall& call, const c10d::ReduceOp& op, const Deadline& deadline) {
+    if (!place_.even) return reduce_and_cut(call, op, deadline);
     const bool wide = is_mean_of_halves(read(call), op);
     const at::Tensor input = wide ? read(call).to(at::kFloat) : read(call);
     const bool mean = op == c10d::ReduceOp::AVG;
@@ -286,6 +287,12 @@ class HierarchicalBackend : public OverGloo {
     for (int64_t host = 1; host < hosts(); ++host) add(sum, theirs[host], op);
     if (mean) sum.div_(getSize());
     written(call).view(-1).copy_(sum);
+  }
+
+  void reduce_and_cut(const HostCall& call, const c10d::ReduceOp& op, const Deadline& deadline) {
+    const at::Tensor whole = read(call).clone().view(-1);
+    all_reduce(whole, op, deadline);
+    written(call).view(-1).copy_(whole.view({getSize(), -1})[getRank()]);
   }
 
   // For this rank's like on each host, host by host.

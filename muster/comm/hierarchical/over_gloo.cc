@@ -200,15 +200,20 @@ WorkPtr OverGloo::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                     c10::toString(output.scalar_type()), ", got ", input.numel(), " ",
                     c10::toString(input.scalar_type())));
   }
-  c10d::AllreduceOptions of_all;
-  of_all.reduceOp = options.reduceOp;
-  of_all.timeout = options.timeout;
-  of_all.asyncOp = options.asyncOp;
-  Tensors whole{input.detach().clone(at::MemoryFormat::Contiguous)};
-  const WorkPtr work = allreduce(whole, of_all);
-  const at::Tensor mine = whole[0].view({getSize(), -1})[getRank()];
-  return followed("reduce_scatter", work, {output},
-                  [mine](const Tensors& outputs) { outputs[0].copy_(mine.view(outputs[0].sizes())); });
+  fork_.check("reduce_scatter");
+  return shown("reduce_scatter", {input}, [&] {
+    c10d::AllreduceOptions of_all;
+    of_all.reduceOp = options.reduceOp;
+    of_all.timeout = options.timeout;
+    of_all.asyncOp = options.asyncOp;
+    const bool wide = is_mean_of_halves(input, options.reduceOp);
+    Tensors whole{input.detach().to(wide ? at::kFloat : input.scalar_type(), /*non_blocking=*/false,
+                                    /*copy=*/true, at::MemoryFormat::Contiguous)};
+    const WorkPtr work = ForwardingBackend::allreduce(whole, of_all);
+    const at::Tensor mine = whole[0].view({getSize(), -1})[getRank()];
+    return followed("reduce_scatter", work, {output},
+                    [mine](const Tensors& outputs) { outputs[0].copy_(mine.view(outputs[0].sizes())); });
+  });
 }
 WorkPtr OverGloo::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   fork_.check("gather");
