@@ -147,7 +147,7 @@ TEST(Hierarchical, MeansOfHalvesDoNotOverflow) {
 
 TEST(Hierarchical, HostsMayHaveUnequallyManyRanks) {
   on_hosts({"a", "a", "b"}, [](c10d::Backend& backend, int rank) {
-    at::Tensor gathered = torch::zeros({3, 2}), mine = torch::full({1, 2}, rank);
+    at::Tensor gathered = torch::zeros({3, 2}), mine = torch::full({1, 2}, rank, at::kFloat);
     backend._allgather_base(gathered, mine, {})->wait();
     EXPECT_TRUE(torch::equal(gathered, torch::arange(3).to(at::kFloat).view({3, 1}).expand({3, 2})));
     at::Tensor output = torch::zeros({2}), input = torch::arange(6).to(at::kFloat) + rank;
