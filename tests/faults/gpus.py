@@ -64,7 +64,7 @@ def bad_host(place):
         path, env = machine(place, name, (0,))
         path.write_text(described((0,), first=name))
         envs.append({**env, "MACHINE": str(path), "CUDA_VISIBLE_DEVICES": f"GPU-{name}"})
-    job = ("echo up $WORLD_SIZE; [ $WORLD_SIZE = 1 ] && exit 0; while [ ! -e bad ]; do sleep 0.05; done; [ $(cat bad) = $PPID ] || exec sleep 1000; "
+    job = ("echo up $WORLD_SIZE; while [ ! -e bad ]; do sleep 0.05; done; [ $WORLD_SIZE = 1 ] && exit 0; [ $(cat bad) = $PPID ] || exec sleep 1000; "
            "sed s/ecc=0/ecc=7/ $MACHINE >$MACHINE.new; mv $MACHINE.new $MACHINE; kill -9 $$")
     agents = two_agents(place, job, nnodes="1:2", envs=envs, first=("--max-restarts", "2"), second=("--max-restarts", "2"))
     for agent in agents:
