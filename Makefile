@@ -55,8 +55,9 @@ format: setup-test
 PREFIX ?= /usr/local
 install: setup-train
 	@scripts/build.sh build/install muster_installed
-	@mkdir -p $(PREFIX) 2>/dev/null; [ -w $(PREFIX) ] || sudo=sudo; \
-	  $$sudo cmake --install build/install --prefix $(PREFIX) >build/install/install.log || { cat build/install/install.log; exit 1; }
+	@sudo=; mkdir -p $(DESTDIR)$(PREFIX) 2>/dev/null; [ -w $(DESTDIR)$(PREFIX) ] || sudo="sudo env DESTDIR=$(DESTDIR)"; \
+	  $$sudo cmake --install build/install --prefix $(PREFIX) >build/install/install.log || { cat build/install/install.log; exit 1; }; \
+	  [ -z "$$sudo" ] || sudo rm -f build/install/install_manifest*.txt
 	@echo "install: into $(PREFIX) (build/install/install.log lists the files)"
 
 docs:

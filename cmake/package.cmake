@@ -5,6 +5,7 @@
 #
 # Only from a build whose installed tree names no folder of this machine: one that would copy its LibTorch.
 if(MUSTER_LIBTORCH AND NOT muster_copies_libtorch)
+  file(REMOVE ${PROJECT_BINARY_DIR}/CPackConfig.cmake ${PROJECT_BINARY_DIR}/CPackSourceConfig.cmake)  # of another configuration
   return()
 endif()
 

@@ -11,6 +11,7 @@ import sysconfig
 import tempfile
 
 import setuptools
+from distutils.command.install_data import install_data  # setuptools brings it
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 if not (header := pathlib.Path(sysconfig.get_path("include"), "Python.h")).is_file():
@@ -33,10 +34,18 @@ def program(folder):
         return os.path.abspath(named)
     build = pathlib.Path(folder, "control")
     options = ("-DCMAKE_BUILD_TYPE=Release", "-DMUSTER_OPTIMIZE=2", "-DMUSTER_LIBTORCH=OFF", "-DMUSTER_TESTS=OFF", "-DMUSTER_BENCHMARKS=OFF")
-    for command in ("cmake", "-S", root, "-B", build, *options), ("cmake", "--build", build, "--parallel", "--target", "muster_cli"):
+    for command in ("cmake", "-S", root, "-B", build, *options), ("cmake", "--build", build, "--parallel", str(os.cpu_count()), "--target", "muster_cli"):
         if subprocess.run(command, check=False).returncode:
             sys.exit("building the wheel: the program muster could not be built (above); MUSTER_PROGRAM=<a built one> takes that one")
     return str(build / "bin/muster")
+
+
+class WithProgram(install_data):
+    """Builds the program when the wheel is made, and not when pip only asks what it will be."""
+
+    def run(self):
+        self.data_files = [("bin", [program(folder)])]
+        super().run()
 
 
 # Nothing is left in the repository, and no object of another torch is ever linked.
@@ -54,7 +63,7 @@ with tempfile.TemporaryDirectory() as folder:
         ext_modules=[CppExtension(
             "muster._backend", ["muster/_backend.cc", *map(str, together), *map(str, sources)], include_dirs=[str(root)],
             extra_compile_args=["-std=c++20", "-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden"])],
-        cmdclass={"build_ext": BuildExtension.with_options(use_ninja=False)},
-        data_files=[("bin", [program(folder)])],
+        cmdclass={"build_ext": BuildExtension.with_options(use_ninja=False), "install_data": WithProgram},
+        data_files=[("bin", [])],  # WithProgram has it
         options={"build": {"build_base": folder}, "egg_info": {"egg_base": folder}},
     )

@@ -14,6 +14,7 @@ python=${TORCH:-.deps/torch/bin/python}
 [ -x "$python" ] && [ ! -d "$python" ] || { echo "packages: expected TORCH=<a python that imports torch>, got '$python'"; exit 2; }
 
 scripts/build.sh $build muster_installed
+[ -e $build/CPackConfig.cmake ] || { echo "packages: expected a LibTorch inside of the checkout (.deps/), which packages name no folder of, got '$python'; leave TORCH out"; exit 2; }
 mkdir -p "$folder"
 rm -f "$folder"/*muster*.{deb,whl,tar.gz}
 (cd $build && cpack -G DEB -B "$folder" >package.log 2>&1) || { tail -n 20 $build/package.log; exit 1; }

@@ -124,7 +124,7 @@ void Coordinator::on_ended(const Report& report) {
     const auto told = std::find_if(trouble_.failures.begin(), trouble_.failures.end(),
                                    [&](const WorkerExit& failure) { return same_rank(failure, exit); });
     if (told != trouble_.failures.end()) {
-      *told = exit;
+      if (exit.sent_signal == 0) *told = exit;  // not the end of the one that was started in its place
     } else if (exit.failed() && exit.sent_signal == 0) {
       trouble_.failures.push_back(exit);
     }

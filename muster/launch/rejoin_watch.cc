@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -14,13 +15,15 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::milliseconds kAskEvery{200};
+constexpr int kLongestSave = 10;  // times the limit: one that hangs is ended too
 
 }  // namespace
 
 void RejoinWatch::await(const std::set<int>& slots) {
   processes_.loop().cancel(timer_);
   awaited_.clear();
-  for (const int slot : slots) awaited_[slot] = {.until = Clock::now() + limit_};
+  for (const int slot : slots)
+    awaited_[slot] = {.until = Clock::now() + limit_, .latest = Clock::now() + kLongestSave * limit_};
   timer_ = processes_.loop().call_at(Clock::now() + kAskEvery, [this] { look(); });
 }
 
@@ -42,7 +45,7 @@ bool RejoinWatch::wait_for(int slot, Awaited& awaited) {
   const auto now = Clock::now();
   if (now < awaited.until - limit_ / 2) return true;
   if (ask_.is_saving && ask_.is_saving(slot)) {
-    awaited.until = now + limit_;
+    awaited.until = std::min(now + limit_, awaited.latest);
     if (!std::exchange(awaited.said, true))
       log(LogLevel::info,
           cat("rank ", starts_.rank_in(slot), " is saving a checkpoint; the others wait for it"));

@@ -41,7 +41,8 @@ class RejoinWatch {
  private:
   struct Awaited {
     Clock::time_point until;
-    bool said = false;  // that it is saving
+    Clock::time_point latest;  // whatever it saves
+    bool said = false;         // that it is saving
   };
 
   void look();

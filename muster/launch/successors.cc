@@ -55,6 +55,7 @@ bool Successors::follow(const std::vector<ChildExit>& failed) {
   for (const int slot : running_) failures.left.insert(starts_.rank_in(slot));
   calls_.explain(failures.failed);
   rejoin_.explain(failures.failed);
+  for (const WorkerExit& failure : failures.failed) causes_[failure.pid] = failure.cause;
   asked_ = true;
   if (rules_.replace(failures)) return true;
   asked_ = false;
@@ -96,6 +97,15 @@ void Successors::start() {
     running_.insert(slot);
     started_.insert(slot);
     calls_.on_start(slot);
+  }
+}
+
+// What was found out when they ended: later the kernel's counts have begun anew.
+void Successors::explain(std::vector<WorkerExit>& exits) const {
+  rejoin_.explain(exits);
+  for (WorkerExit& exit : exits) {
+    const auto known = causes_.find(exit.pid);
+    if (known != causes_.end() && !known->second.empty()) exit.cause = known->second;
   }
 }
 

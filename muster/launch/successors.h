@@ -3,7 +3,9 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "muster/launch/rejoin_watch.h"
@@ -41,7 +43,7 @@ class Successors {
   std::set<int> prepare_for_stop();
 
   bool have_followed(const ChildExit& exit) const { return followed_.contains(exit.pid); }
-  void explain(std::vector<WorkerExit>& exits) const { rejoin_.explain(exits); }
+  void explain(std::vector<WorkerExit>& exits) const;
 
  private:
   void go_on(const NextGeneration& next);
@@ -56,13 +58,14 @@ class Successors {
   RejoinWatch rejoin_;
   std::set<int> running_;  // slots
   bool some_have_ended_ = false;
-  bool asked_ = false;             // about failures for which there is no answer yet
-  std::set<pid_t> ended_;          // since the last generation
-  std::set<pid_t> replaced_;       // of the generation before
-  std::set<pid_t> followed_;       // of all before
-  std::vector<WorkerSpec> specs_;  // of the generation
-  std::set<int> to_start_;         // slots, after the pause
-  std::set<int> started_;          // slots, in this generation
+  bool asked_ = false;                   // about failures for which there is no answer yet
+  std::set<pid_t> ended_;                // since the last generation
+  std::set<pid_t> replaced_;             // of the generation before
+  std::set<pid_t> followed_;             // of all before
+  std::map<pid_t, std::string> causes_;  // of the ends that were to be made good
+  std::vector<WorkerSpec> specs_;        // of the generation
+  std::set<int> to_start_;               // slots, after the pause
+  std::set<int> started_;                // slots, in this generation
   EventLoop::Handle pause_ = 0;
 };
 

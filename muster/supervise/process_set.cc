@@ -140,12 +140,19 @@ void ProcessSet::on_signal(int signal) {
 void ProcessSet::signal_mains(int signal, bool to_end) {
   for (const auto& member : members_) {
     if (member->exit) continue;
-    if (to_end) member->sent_signal = signal;
-    if (member->is_spared && phase_ == Phase::stopping) continue;
-    // As a terminal does: a shell that gets Ctrl-C waits for what it runs to end of that too.
-    const bool to_group = to_end && (signal == SIGINT || signal == SIGQUIT);
-    ::kill(to_group ? -member->child.pid : member->child.pid, signal);
+    if (member->is_spared && phase_ == Phase::stopping) {
+      if (to_end) member->spared_of = signal;
+    } else {
+      tell(*member, signal, to_end);
+    }
   }
+}
+
+void ProcessSet::tell(Member& member, int signal, bool to_end) {
+  if (to_end) member.sent_signal = signal;
+  // As a terminal does: a shell that gets Ctrl-C waits for what it runs to end of that too.
+  const bool to_group = to_end && (signal == SIGINT || signal == SIGQUIT);
+  ::kill(to_group ? -member.child.pid : member.child.pid, signal);
 }
 
 void ProcessSet::signal_groups(int signal) const {
@@ -166,8 +173,8 @@ bool ProcessSet::stop_as_asked(int signal) {
 
 void ProcessSet::tell_spared() {
   for (const auto& member : members_) {
-    if (std::exchange(member->is_spared, false) && !member->exit)
-      ::kill(member->child.pid, member->sent_signal);
+    if (std::exchange(member->is_spared, false) && !member->exit && member->spared_of != 0)
+      tell(*member, member->spared_of, true);
   }
 }
 

@@ -116,7 +116,8 @@ class ProcessSet {
     EventLoop::Handle watch = 0;
     std::optional<ChildExit> exit;
     int sent_signal = 0;
-    bool is_spared = false;  // sent_signal is still to be sent
+    bool is_spared = false;  // is told of the end later, by spared_of
+    int spared_of = 0;
   };
 
   void take_signals();
@@ -126,6 +127,7 @@ class ProcessSet {
   void stop(int signal);
   void tell_spared();
   void kill_now();
+  static void tell(Member& member, int signal, bool to_end);
   void signal_mains(int signal, bool to_end);
   void signal_groups(int signal) const;
   void put_cause_first();

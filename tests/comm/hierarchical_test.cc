@@ -158,6 +158,13 @@ TEST(Hierarchical, HostsMayHaveUnequallyManyRanks) {
   });
 }
 
+TEST(Hierarchical, NothingIsReducedToNothing) {
+  on_two_hosts_of_two([](c10d::Backend& backend, int) {
+    at::Tensor output = torch::zeros({0}), input = torch::zeros({0});
+    EXPECT_NO_THROW(backend._reduce_scatter_base(output, input, {})->wait());
+  });
+}
+
 TEST(Hierarchical, PartsOfOtherLengthsAreRefused) {
   on_two_hosts_of_two([](c10d::Backend& backend, int) {
     at::Tensor output = torch::zeros({7}), input = torch::zeros({2});

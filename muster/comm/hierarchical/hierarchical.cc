@@ -227,10 +227,15 @@ class HierarchicalBackend : public OverGloo {
     auto operation = std::make_shared<HostOperation>(std::move(call));
     auto work = c10::make_intrusive<HostWork>(getRank(), sequence_++, operation);
     const Deadline deadline(timeout_of(asked, timeout_));
-    executor_.submit([this, operation = std::move(operation), deadline,
-                      collective = std::move(collective)](const std::exception_ptr& broken) {
-      operation->end({.error = broken ? broken : failure_of(*operation, deadline, collective)});
-    });
+    try {
+      executor_.submit(
+          [this, operation, deadline, collective = std::move(collective)](const std::exception_ptr& broken) {
+            operation->end({.error = broken ? broken : failure_of(*operation, deadline, collective)});
+          });
+    } catch (...) {
+      operation->end({.error = std::current_exception()});
+      throw;
+    }
     return work;
   }
 

@@ -210,7 +210,7 @@ WorkPtr OverGloo::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
     Tensors whole{input.detach().to(wide ? at::kFloat : input.scalar_type(), /*non_blocking=*/false,
                                     /*copy=*/true, at::MemoryFormat::Contiguous)};
     const WorkPtr work = ForwardingBackend::allreduce(whole, of_all);
-    const at::Tensor mine = whole[0].view({getSize(), -1})[getRank()];
+    const at::Tensor mine = whole[0].view({getSize(), output.numel()})[getRank()];
     return followed("reduce_scatter", work, {output},
                     [mine](const Tensors& outputs) { outputs[0].copy_(mine.view(outputs[0].sizes())); });
   });

@@ -2,6 +2,7 @@
 
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -36,7 +37,8 @@ void load_cuda_part_of_libtorch() {
 
 const CudaPlugin& load_plugin() {
   const std::string path = plugin_path();
-  if (!get_env("MUSTER_CUDA_LIBRARY")) load_cuda_part_of_libtorch();
+  // Without the plugin, the CUDA part alone would be of no use.
+  if (!get_env("MUSTER_CUDA_LIBRARY") && ::access(path.c_str(), R_OK) == 0) load_cuda_part_of_libtorch();
   // Global: LibTorch's CUDA part registers itself with the CPU part on loading. Loading again is a no-op.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
