@@ -99,6 +99,18 @@ TEST(CoordinatorInPlace, WhereARankHadEndedAlreadyAllStartAgain) {
   EXPECT_FALSE(again[0].in_place);
 }
 
+TEST(CoordinatorInPlace, TheEndOfASuccessorIsNotTakenForTheFailure) {
+  TwoHosts world(fixed(2, 0));
+  world.fail("b", 1, failure_of(1, "b", 0, SIGKILL));
+  WorkerExit successor = failure_of(1, "b", 0, SIGTERM);
+  successor.sent_signal = SIGTERM;
+  world.end("a", 1);
+  const auto orders = world.end("b", 1, {successor});
+  ASSERT_THAT(orders, SizeIs(1));
+  ASSERT_THAT(orders[0].exits, SizeIs(1));
+  EXPECT_EQ(orders[0].exits[0].signal, SIGKILL);
+}
+
 TEST(CoordinatorInPlace, TheOthersGoOnWithoutAHostThatIsLost) {
   TwoHosts world(between(1, 2));
   const auto orders = world.lose("a");
