@@ -15,7 +15,7 @@ namespace muster {
 namespace {
 
 constexpr std::chrono::milliseconds kAskEvery{200};
-constexpr int kLongestSave = 10;  // times the limit: one that hangs is ended too
+constexpr std::chrono::minutes kLongestSave{5};  // the others wait no longer to come together
 
 }  // namespace
 
@@ -23,7 +23,7 @@ void RejoinWatch::await(const std::set<int>& slots) {
   processes_.loop().cancel(timer_);
   awaited_.clear();
   for (const int slot : slots)
-    awaited_[slot] = {.until = Clock::now() + limit_, .latest = Clock::now() + kLongestSave * limit_};
+    awaited_[slot] = {.until = Clock::now() + limit_, .latest = Clock::now() + limit_ + kLongestSave};
   timer_ = processes_.loop().call_at(Clock::now() + kAskEvery, [this] { look(); });
 }
 
