@@ -12,7 +12,7 @@ struct Options {
   int64_t epochs = 12;
   int64_t batch_size = 64;
   int64_t accumulate = 1;
-  int64_t workers = 1;
+  int workers = 1;
   double lr = 0.1;
   double ema = 0.98;
   int64_t seed = 1;
@@ -25,7 +25,7 @@ struct Options {
 inline Options parse_options(int argc, char** argv) {
   Options o;
   CLI::App app{"Trains a ResNet on pictures in CIFAR-10's format, on every device of the machine."};
-  const auto number = [&app](const char* name, int64_t& value, int64_t least, const char* what) {
+  const auto number = [&app](const char* name, auto& value, int64_t least, const char* what) {
     app.add_option(name, value, what)->capture_default_str()->check(CLI::Range(least, int64_t{1000000}));
   };
   app.add_option("--cifar", o.cifar,

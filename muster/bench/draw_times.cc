@@ -5,6 +5,8 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/bench/collectives_bench.h"
+#include "muster/draw/svg.h"
+#include "muster/draw/xml_text.h"
 
 namespace muster {
 
@@ -12,12 +14,6 @@ namespace {
 
 constexpr double kPlotWidth = 720, kPlotHeight = 440, kLeft = 80, kRight = 130, kTop = 40, kBottom = 50;
 constexpr const char* kColours[] = {"#1b6ca8", "#d1495b", "#2e933c", "#8d6a9f", "#edae49"};
-
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f", value);
-  return text;
-}
 
 std::string time_text(double us) {
   if (us >= 1e6) return cat(std::lround(us / 1e6), " s");
@@ -34,59 +30,96 @@ struct Axis {
   }
 };
 
-}  // namespace
+std::string words(double x, double y, const std::string& text, const char* anchor = "",
+                  const char* colour = "") {
+  return svg_element("text", {{"x", x}, {"y", y}, {"text-anchor", anchor}, {"fill", colour}},
+                     xml_text(text)) +
+         "\n";
+}
 
-std::string draw_times(const std::vector<CollectiveTime>& times, const std::string& title) {
-  std::string svg =
-      cat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", number(kPlotWidth), " ",
-          number(kPlotHeight),
-          "\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" "
-          "fill=\"white\"/>\n<text x=\"80\" y=\"24\" font-size=\"15\">",
-          title, "</text>\n");
-  if (times.empty()) return svg + "</svg>\n";
-  double low = 1e18, high = 1;
-  std::set<int64_t> sizes;
-  for (const CollectiveTime& time : times) {
-    low = std::min(low, time.us);
-    high = std::max(high, time.us);
-    sizes.insert(time.bytes);
-  }
-  const Axis x{.low = static_cast<double>(*sizes.begin()),
-               .high = static_cast<double>(*sizes.rbegin()),
-               .from = kLeft,
-               .to = kPlotWidth - kRight};
-  const Axis y{.low = std::pow(10, std::floor(std::log10(low))),
-               .high = std::pow(10, std::ceil(std::log10(high))),
-               .from = kPlotHeight - kBottom,
-               .to = kTop};
-  for (double us = y.low; us <= y.high * 1.001; us *= 10) {
-    svg += cat("<path d=\"M", number(x.from), " ", number(y.at(us)), "H", number(x.to),
-               "\" stroke=\"#ddd\"/><text x=\"", number(x.from - 8), "\" y=\"", number(y.at(us) + 4),
-               "\" text-anchor=\"end\">", time_text(us), "</text>\n");
-  }
-  for (const int64_t bytes : sizes) {
-    svg += cat("<text x=\"", number(x.at(static_cast<double>(bytes))), "\" y=\"",
-               number(kPlotHeight - kBottom + 20), "\" text-anchor=\"middle\" font-size=\"10\">",
-               format_bytes(static_cast<uint64_t>(bytes)), "</text>\n");
-  }
+std::vector<std::string> backends_of(const std::vector<CollectiveTime>& times) {
   std::vector<std::string> names;
   for (const CollectiveTime& time : times)
     if (std::find(names.begin(), names.end(), time.backend) == names.end()) names.push_back(time.backend);
-  for (size_t i = 0; i < names.size(); ++i) {
-    const char* const colour = kColours[i % std::size(kColours)];
-    std::string path;
+  return names;
+}
+
+// The axes of the picture, with their ticks.
+struct Plot {
+  Axis x, y;
+  std::set<int64_t> sizes;
+
+  explicit Plot(const std::vector<CollectiveTime>& times) {
+    double low = 1e18, high = 1;
+    for (const CollectiveTime& time : times) {
+      low = std::min(low, time.us);
+      high = std::max(high, time.us);
+      sizes.insert(time.bytes);
+    }
+    x = {.low = static_cast<double>(*sizes.begin()),
+         .high = static_cast<double>(*sizes.rbegin()),
+         .from = kLeft,
+         .to = kPlotWidth - kRight};
+    y = {.low = std::pow(10, std::floor(std::log10(low))),
+         .high = std::pow(10, std::ceil(std::log10(high))),
+         .from = kPlotHeight - kBottom,
+         .to = kTop};
+  }
+
+  std::string grid() const {
+    std::string svg;
+    for (double us = y.low; us <= y.high * 1.001; us *= 10) {
+      const std::string line = SvgPath().move(x.from, y.at(us)).horizontal(x.to).text();
+      svg += svg_element("path", {{"d", line}, {"stroke", "#ddd"}}) + "\n";
+      svg += words(x.from - 8, y.at(us) + 4, time_text(us), "end");
+    }
+    for (const int64_t bytes : sizes)
+      svg += words(x.at(static_cast<double>(bytes)), kPlotHeight - kBottom + 20,
+                   format_bytes(static_cast<uint64_t>(bytes)), "middle");
+    return svg;
+  }
+
+  // With the backend's name at its end.
+  std::string curve(const std::vector<CollectiveTime>& times, const std::string& backend,
+                    const char* colour) const {
+    SvgPath path;
     double end = 0;
     for (const CollectiveTime& time : times) {
-      if (time.backend != names[i]) continue;
-      path += cat(path.empty() ? "M" : "L", number(x.at(static_cast<double>(time.bytes))), " ",
-                  number(y.at(time.us)));
+      if (time.backend != backend) continue;
+      const double at = x.at(static_cast<double>(time.bytes));
       end = y.at(time.us);
+      if (path.empty()) {
+        path.move(at, end);
+      } else {
+        path.line(at, end);
+      }
     }
-    svg +=
-        cat("<path d=\"", path, "\" fill=\"none\" stroke=\"", colour, "\" stroke-width=\"2\"/><text x=\"",
-            number(x.to + 8), "\" y=\"", number(end + 4), "\" fill=\"", colour, "\">", names[i], "</text>\n");
+    return svg_element("path",
+                       {{"d", path.text()}, {"fill", "none"}, {"stroke", colour}, {"stroke-width", 2}}) +
+           "\n" + words(x.to + 8, end + 4, backend, "", colour);
   }
-  return svg + "</svg>\n";
+};
+
+}  // namespace
+
+std::string draw_times(const std::vector<CollectiveTime>& times, const std::string& title) {
+  std::string body =
+      "\n" + svg_element("rect", {{"width", "100%"}, {"height", "100%"}, {"fill", "white"}}) + "\n" +
+      svg_element("text", {{"x", kLeft}, {"y", 24}, {"font-size", 15}}, xml_text(title)) + "\n";
+  if (!times.empty()) {
+    const Plot plot(times);
+    body += plot.grid();
+    const std::vector<std::string> names = backends_of(times);
+    for (size_t i = 0; i < names.size(); ++i)
+      body += plot.curve(times, names[i], kColours[i % std::size(kColours)]);
+  }
+  return svg_element("svg",
+                     {{"xmlns", "http://www.w3.org/2000/svg"},
+                      {"viewBox", cat("0 0 ", kPlotWidth, " ", kPlotHeight)},
+                      {"font-family", "sans-serif"},
+                      {"font-size", 12}},
+                     body) +
+         "\n";
 }
 
 }  // namespace muster

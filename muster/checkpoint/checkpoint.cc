@@ -26,8 +26,8 @@ namespace {
 
 // One of a checkpoint's files, open on rank 0; the others get the head before the tensors.
 struct LoadedFile {
-  std::string head;        // empty: there is none
-  std::string data_bytes;  // a number
+  std::string head = {};        // empty: there is none
+  std::string data_bytes = {};  // a number
   std::optional<SafetensorsFile> file = {};
 };
 

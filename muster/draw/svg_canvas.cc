@@ -1,61 +1,87 @@
 #include "muster/draw/svg_canvas.h"
 
-#include <cmath>
-
 #include "muster/base/strings.h"
+#include "muster/draw/svg.h"
 #include "muster/draw/xml_text.h"
 
 namespace muster {
 
 namespace {
 
-// A number with one decimal at most; never in the user's locale.
-std::string number(double value) {
-  const long tenths = std::lround(value * 10);
-  return tenths % 10 == 0 ? cat(tenths / 10) : cat(tenths / 10, ".", tenths % 10);
+SvgAttribute unless_zero(const char* name, double value) {
+  return value > 0 ? SvgAttribute(name, value) : SvgAttribute(name, "");
 }
 
-std::string attributes(const SvgStyle& style, const char* kind) {
-  std::string text = cat(" fill=\"", style.fill, "\"");
-  if (std::string_view(style.stroke) != "none") {
-    text += cat(" stroke=\"", style.stroke, "\" stroke-width=\"", number(style.stroke_width), "\"");
-  }
-  if (*style.dashes != '\0') text += cat(" stroke-dasharray=\"", style.dashes, "\"");
-  if (style.radius > 0) text += cat(" rx=\"", style.radius, "\"");
-  if (*kind != '\0') text += cat(" class=\"", kind, "\"");
-  return text;
+std::string title_of(std::string_view name) {
+  return name.empty() ? std::string() : svg_element("title", {}, xml_text(name));
+}
+
+// Nothing for a line that is not drawn.
+double stroke_width_of(const SvgStyle& style) {
+  return std::string_view(style.stroke) == "none" ? 0 : style.stroke_width;
+}
+
+const char* stroke_of(const SvgStyle& style) {
+  return std::string_view(style.stroke) == "none" ? "" : style.stroke;
 }
 
 }  // namespace
 
-void SvgCanvas::close(const char* element, std::string_view name) {
-  body_ += name.empty() ? std::string("/>\n") : cat("><title>", xml_text(name), "</title></", element, ">\n");
-}
-
 void SvgCanvas::box(const SvgBox& box, const SvgStyle& style, const char* kind, std::string_view name) {
-  body_ += cat("<rect x=\"", box.x, "\" y=\"", box.y, "\" width=\"", box.width, "\" height=\"", box.height,
-               "\"", attributes(style, kind));
-  close("rect", name);
+  body_ += svg_element("rect",
+                       {{"x", box.x},
+                        {"y", box.y},
+                        {"width", box.width},
+                        {"height", box.height},
+                        {"fill", style.fill},
+                        {"stroke", stroke_of(style)},
+                        unless_zero("stroke-width", stroke_width_of(style)),
+                        {"stroke-dasharray", style.dashes},
+                        unless_zero("rx", style.radius),
+                        {"class", kind}},
+                       title_of(name)) +
+           "\n";
 }
 
 void SvgCanvas::path(const std::string& commands, const SvgStyle& style, const char* kind,
                      std::string_view name) {
-  body_ += cat("<path d=\"", commands, "\"", attributes(style, kind));
-  close("path", name);
+  body_ += svg_element("path",
+                       {{"d", commands},
+                        {"fill", style.fill},
+                        {"stroke", stroke_of(style)},
+                        unless_zero("stroke-width", stroke_width_of(style)),
+                        {"stroke-dasharray", style.dashes},
+                        {"class", kind}},
+                       title_of(name)) +
+           "\n";
 }
 
 void SvgCanvas::text(int x, int baseline, std::string_view text, const SvgFont& font) {
-  constexpr const char* kAnchors[] = {"", " text-anchor=\"middle\"", " text-anchor=\"end\""};
-  body_ += cat("<text x=\"", x, "\" y=\"", baseline, "\" font-size=\"", font.size, "\" fill=\"", font.fill,
-               "\"", kAnchors[static_cast<size_t>(font.align)], font.bold ? " font-weight=\"bold\"" : "", ">",
-               xml_text(text), "</text>\n");
+  constexpr const char* kAnchors[] = {"", "middle", "end"};
+  body_ += svg_element("text",
+                       {{"x", x},
+                        {"y", baseline},
+                        {"font-size", font.size},
+                        {"fill", font.fill},
+                        {"text-anchor", kAnchors[static_cast<size_t>(font.align)]},
+                        {"font-weight", font.bold ? "bold" : ""}},
+                       xml_text(text)) +
+           "\n";
 }
 
 std::string SvgCanvas::finish(int width, int height, std::string_view title) const {
-  return cat("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"",
-             width, "\" height=\"", height, "\" viewBox=\"0 0 ", width, " ", height,
-             "\" font-family=\"sans-serif\">\n<title>", xml_text(title),
-             "</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n", body_, "</svg>\n");
+  const std::string head = svg_element("title", {}, xml_text(title)) + "\n" +
+                           svg_element("rect", {{"width", "100%"}, {"height", "100%"}, {"fill", "#ffffff"}}) +
+                           "\n";
+  return cat("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n",
+             svg_element("svg",
+                         {{"xmlns", "http://www.w3.org/2000/svg"},
+                          {"width", width},
+                          {"height", height},
+                          {"viewBox", cat("0 0 ", width, " ", height)},
+                          {"font-family", "sans-serif"}},
+                         cat("\n", head, body_)),
+             "\n");
 }
 
 }  // namespace muster

@@ -46,8 +46,6 @@ class SvgCanvas {
   std::string finish(int width, int height, std::string_view title) const;
 
  private:
-  void close(const char* element, std::string_view name);
-
   std::string body_;
 };
 

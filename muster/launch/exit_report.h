@@ -50,7 +50,7 @@ struct FailureContext {
   int attempt = 0;   // from 0, as the folder of its logs
   int restarts = 0;  // after failures: what max_restarts counts
   int max_restarts = 0;
-  std::string time;                          // of the first failure; ISO 8601
+  std::string time = {};                     // of the first failure; ISO 8601
   bool has_report = true;                    // failure.json could be written
   std::vector<Divergence> divergences = {};  // of the ranks' collectives, earliest first
   std::vector<AttemptRecord> attempts = {};  // of the job, up to this one

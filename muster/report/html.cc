@@ -151,13 +151,6 @@ std::string value_text(std::string_view name, double value) {
   return unit.empty() ? number_text(value) : cat(number_text(value), "\u00a0", unit);
 }
 
-std::string coordinate(double value) {
-  const long tenths = std::lround(value * 10);
-  const long rest = std::labs(tenths % 10);
-  const std::string whole = cat(tenths < 0 && tenths > -10 ? "-" : "", tenths / 10);
-  return rest == 0 ? whole : cat(whole, ".", rest);
-}
-
 std::string percent(double share) {
   const long hundredths = std::lround(share * 10'000);
   return cat(hundredths / 100, ".", hundredths % 100 < 10 ? "0" : "", hundredths % 100, "%");

@@ -52,8 +52,7 @@ std::string value_text(std::string_view name, double value);
 // "samples/s", "s", "bytes", "°C"; empty: not told by the name.
 std::string unit_of(std::string_view name);
 
-// A coordinate with one decimal at most, or a share of 1 as "12.34%"; never in the user's locale.
-std::string coordinate(double value);
+// A share of 1 as "12.34%"; never in the user's locale.
 std::string percent(double share);
 
 // "2026-11-23 22:37:14" in this machine's time zone; "1m23s".

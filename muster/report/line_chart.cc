@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "muster/base/strings.h"
+#include "muster/draw/svg.h"
 #include "muster/draw/xml_text.h"
 #include "muster/report/html.h"
 #include "muster/trace/activity_layout.h"
@@ -51,9 +52,13 @@ class LineChart {
   }
 
   std::string figure() const {
-    return cat("<figure>\n", caption(), "<svg class=\"chart\" viewBox=\"0 0 ", kWidth, " ", kHeight,
-               "\" role=\"img\" aria-label=\"", xml_text(description()), "\">\n", grid(), curves(), columns(),
-               "</svg>\n", legend(), "</figure>\n");
+    const std::string svg = svg_element("svg",
+                                        {{"class", "chart"},
+                                         {"viewBox", cat("0 0 ", kWidth, " ", kHeight)},
+                                         {"role", "img"},
+                                         {"aria-label", description()}},
+                                        cat("\n", grid(), curves(), columns()));
+    return cat("<figure>\n", caption(), svg, "\n", legend(), "</figure>\n");
   }
 
  private:
@@ -109,24 +114,30 @@ class LineChart {
     return ticks;
   }
 
+  static std::string label(double x, double baseline, const std::string& words, const char* kind) {
+    return svg_element("text", {{"class", kind}, {"x", x}, {"y", baseline}}, xml_text(words)) + "\n";
+  }
+
+  static std::string path(const char* kind, const SvgPath& path) {
+    return svg_element("path", {{"class", kind}, {"d", path.text()}}) + "\n";
+  }
+
   std::string grid() const {
-    const std::string right = coordinate(kWidth - kRight);
-    const std::string bottom = coordinate(kHeight - kBottom);
+    const double right = kWidth - kRight;
+    const double bottom = kHeight - kBottom;
     std::string svg;
     for (const double tick : value_ticks()) {
-      const std::string y = coordinate(y_of(tick));
-      svg += cat("<path class=\"grid\" d=\"M", kLeft, " ", y, "H", right, "\"/><text class=\"end\" x=\"",
-                 kLeft - 6, "\" y=\"", coordinate(y_of(tick) + 4), "\">", tick_text(tick), "</text>\n");
+      const double y = y_of(tick);
+      svg += path("grid", SvgPath().move(kLeft, y).horizontal(right));
+      svg += label(kLeft - 6, y + 4, tick_text(tick), "end");
     }
     for (const double tick : ticks_of(x_.least, x_.most, 6)) {
       const double x = x_of(tick);
-      svg += cat("<path class=\"grid\" d=\"M", coordinate(x), " ", kTop, "V", bottom,
-                 "\"/><text class=\"mid\" x=\"", coordinate(std::min(x, kWidth - 14)), "\" y=\"",
-                 kHeight - kBottom + 15, "\">", tick_text(tick), "</text>\n");
+      svg += path("grid", SvgPath().move(x, kTop).vertical(bottom));
+      svg += label(std::min(x, kWidth - 14), bottom + 15, tick_text(tick), "mid");
     }
-    return cat(svg, "<path class=\"axis\" d=\"M", kLeft, " ", bottom, "H", right,
-               "\"/><text class=\"mid\" x=\"", coordinate((kLeft + kWidth - kRight) / 2), "\" y=\"",
-               kHeight - 5, "\">", xml_text(x_name_), "</text>\n");
+    svg += path("axis", SvgPath().move(kLeft, bottom).horizontal(right));
+    return svg + label((kLeft + right) / 2, kHeight - 5, x_name_, "mid");
   }
 
   std::string curves() const {
@@ -147,11 +158,10 @@ class LineChart {
       for (; to < points.size() && points[to].part == points[from].part; ++to)
         spread = spread || points[to].high > points[to].low;
       if (spread && to - from > 1) {
-        std::string path;
-        for (size_t i = from; i < to; ++i)
-          path += place(i == from ? "M" : "L", points[i].step, points[i].high);
-        for (size_t i = to; i-- > from;) path += place("L", points[i].step, points[i].low);
-        svg += cat("<path class=\"band f", look, "\" d=\"", path, "Z\"/>\n");
+        SvgPath outline;
+        for (size_t i = from; i < to; ++i) go_to(outline, i == from, points[i].step, points[i].high);
+        for (size_t i = to; i-- > from;) go_to(outline, false, points[i].step, points[i].low);
+        svg += path(cat("band f", look).c_str(), outline.close());
       }
       from = to;
     }
@@ -159,21 +169,29 @@ class LineChart {
   }
 
   std::string curve(const std::vector<SeriesPoint>& points, size_t look) const {
-    std::string path;
+    SvgPath line;
     std::string dots;
     for (size_t i = 0; i < points.size(); ++i) {
       const bool begins = i == 0 || points[i].part != points[i - 1].part;
       const bool ends = i + 1 == points.size() || points[i + 1].part != points[i].part;
-      path += place(begins ? "M" : "L", points[i].step, points[i].mean);
-      if ((begins && ends) || points.size() <= 12)
-        dots += cat("<circle class=\"f", look, "\" r=\"2.6\" cx=\"", coordinate(x_of(points[i].step)),
-                    "\" cy=\"", coordinate(y_of(points[i].mean)), "\"/>");
+      go_to(line, begins, points[i].step, points[i].mean);
+      if ((begins && ends) || points.size() <= 12) dots += dot(points[i], look, 2.6);
     }
-    return cat("<path class=\"curve k", look, "\" d=\"", path, "\"/>\n", dots);
+    return path(cat("curve k", look).c_str(), line) + dots;
   }
 
-  std::string place(const char* command, double step, double value) const {
-    return cat(command, coordinate(x_of(step)), " ", coordinate(y_of(value)));
+  std::string dot(const SeriesPoint& point, size_t look, double radius) const {
+    return svg_element(
+        "circle",
+        {{"class", cat("f", look)}, {"r", radius}, {"cx", x_of(point.step)}, {"cy", y_of(point.mean)}});
+  }
+
+  void go_to(SvgPath& path, bool begins, double step, double value) const {
+    if (begins) {
+      path.move(x_of(step), y_of(value));
+    } else {
+      path.line(x_of(step), y_of(value));
+    }
   }
 
   static const SeriesPoint& nearest(const std::vector<SeriesPoint>& points, double step) {
@@ -190,8 +208,9 @@ class LineChart {
     for (int i = 0; i < kColumns; ++i) {
       const double left = kLeft + i * width;
       const double step = x_.least + (i + 0.5) / kColumns * (x_.most - x_.least);
-      svg += cat("<g class=\"col\"><rect x=\"", coordinate(left), "\" y=\"", kTop, "\" width=\"",
-                 coordinate(width), "\" height=\"", kHeight - kTop - kBottom, "\"/>", tip(step), "</g>\n");
+      const std::string stripe = svg_element(
+          "rect", {{"x", left}, {"y", kTop}, {"width", width}, {"height", kHeight - kTop - kBottom}});
+      svg += svg_element("g", {{"class", "col"}}, stripe + tip(step)) + "\n";
     }
     return svg;
   }
@@ -207,31 +226,32 @@ class LineChart {
       if (point.high > point.low)
         line += cat(" (", number_text(point.low), " … ", number_text(point.high), ")");
       lines.push_back(line);
-      dots += cat("<circle class=\"f", i + 1, "\" r=\"3.4\" cx=\"", coordinate(x_of(point.step)), "\" cy=\"",
-                  coordinate(y_of(point.mean)), "\"/>");
+      dots += dot(point, i + 1, 3.4);
     }
     double width = 0;
     for (const std::string& line : lines)
       width = std::max(width, static_cast<double>(text_width(line, kTipFont)) + 14);
     const double x = x_of(at);
     const double left = x < kWidth / 2 ? std::min(x + 9, kWidth - width) : std::max(0.0, x - width - 9);
-    std::string svg =
-        cat("<g class=\"tip\"><path d=\"M", coordinate(x), " ", kTop, "V", kHeight - kBottom, "\"/>", dots,
-            "<rect class=\"box\" rx=\"5\" x=\"", coordinate(left), "\" y=\"", kTop, "\" width=\"",
-            coordinate(width), "\" height=\"", 9 + 15 * static_cast<int>(lines.size()), "\"/>");
-    for (size_t i = 0; i < lines.size(); ++i) {
-      svg += cat("<text x=\"", coordinate(left + 7), "\" y=\"", kTop + 16 + 15 * static_cast<double>(i),
-                 "\">", xml_text(lines[i]), "</text>");
-    }
-    return svg + "</g>";
+    std::string svg = path("", SvgPath().move(x, kTop).vertical(kHeight - kBottom)) + dots;
+    svg += svg_element("rect", {{"class", "box"},
+                                {"rx", 5},
+                                {"x", left},
+                                {"y", kTop},
+                                {"width", width},
+                                {"height", 9 + 15 * static_cast<double>(lines.size())}});
+    for (size_t i = 0; i < lines.size(); ++i)
+      svg += label(left + 7, kTop + 16 + 15 * static_cast<double>(i), lines[i], "");
+    return svg_element("g", {{"class", "tip"}}, svg);
   }
 
   std::string legend() const {
     if (series_.size() < 2) return {};
     std::string html = "<ul class=\"legend\">\n";
     for (size_t i = 0; i < series_.size(); ++i) {
-      html += cat("<li><svg class=\"dash chart\" viewBox=\"0 0 22 8\"><path class=\"curve k", i + 1,
-                  "\" d=\"M0 4H22\"/></svg>", xml_text(series_[i]->name), "</li>\n");
+      const std::string line = path(cat("curve k", i + 1).c_str(), SvgPath().move(0, 4).horizontal(22));
+      html += cat("<li>", svg_element("svg", {{"class", "dash chart"}, {"viewBox", "0 0 22 8"}}, line),
+                  xml_text(series_[i]->name), "</li>\n");
     }
     return html + "</ul>\n";
   }

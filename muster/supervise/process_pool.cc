@@ -1,6 +1,5 @@
 #include "muster/supervise/process_pool.h"
 
-#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,13 +9,11 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/descendants.h"
+#include "muster/supervise/leftovers.h"
 
 namespace muster {
 
 namespace {
-
-// Between looks at leftover descendants, whose deaths no descriptor tells.
-constexpr std::chrono::milliseconds kLookAgain{5};
 
 std::vector<int> pool_signals(const ProcessPoolOptions& options) {
   std::vector<int> signals = options.stop_signals;
@@ -46,7 +43,6 @@ ProcessPool::ProcessPool(ProcessPoolOptions options) : options_(std::move(option
   if (!options_.mark.empty()) marks.push_back(options_.mark);
   sentinel_ = std::make_unique<Sentinel>(marks);
   parent_->add_foreign(sentinel_->pid());
-  children_ = Fd(::open(cat("/proc/self/task/", ::gettid(), "/children").c_str(), O_RDONLY | O_CLOEXEC));
 }
 
 ProcessPool::~ProcessPool() {
@@ -156,35 +152,16 @@ void ProcessPool::insist(Clock::time_point now) {
 std::vector<PoolExit> ProcessPool::wait(std::optional<Clock::time_point> until) {
   const auto sooner = [&](Clock::time_point at) { until = until ? std::min(*until, at) : at; };
   for (const int id : ending_) sooner(*members_[id]->kill_at);
-  if (!ended_.empty()) sooner(Clock::now() + kLookAgain);  // they left something
+  if (!ended_.empty()) sooner(Clock::now() + kLookAtLeftovers);  // they left something
   loop_.run_once(until);
   const auto now = Clock::now();
   insist(now);
   return settle(now);
 }
 
-// The main thread's, which started all of them and to which orphans come. Asked for at each end, so the file
-// stays open.
-std::set<pid_t> ProcessPool::children() const {
-  if (!children_.valid() || ::getpid() != ::gettid()) return own_children();
-  std::string text;
-  char bytes[4'096];  // the kernel gives no more at a time
-  for (;;) {
-    const ssize_t n = ::pread(children_.get(), bytes, sizeof(bytes), static_cast<off_t>(text.size()));
-    if (n < 0) return own_children();
-    if (n == 0) break;
-    text.append(bytes, static_cast<size_t>(n));
-  }
-  std::set<pid_t> pids;
-  for (const std::string& word : split(text, ' ')) {
-    if (const auto pid = parse_int(word)) pids.insert(static_cast<pid_t>(*pid));
-  }
-  return pids;
-}
-
 // Children that are neither members nor foreign: what members started and left behind.
-std::set<pid_t> ProcessPool::leftovers() const {
-  std::set<pid_t> left = children();
+std::set<pid_t> ProcessPool::left_behind() const {
+  std::set<pid_t> left = children_.read();
   for (const pid_t pid : parent_->foreign()) left.erase(pid);
   for (const auto& [id, member] : members_) left.erase(member->child.pid);
   if (options_.is_foreign) std::erase_if(left, options_.is_foreign);
@@ -199,7 +176,7 @@ bool ProcessPool::is_of(pid_t pid, const Member& member) const {
 std::vector<PoolExit> ProcessPool::settle(Clock::time_point now) {
   std::vector<PoolExit> exits;
   if (ended_.empty()) return exits;
-  const std::set<pid_t> left = leftovers();
+  const std::set<pid_t> left = left_behind();
   std::vector<int> still;
   for (const int id : ended_) {
     Member& member = *members_[id];
@@ -207,6 +184,7 @@ std::vector<PoolExit> ProcessPool::settle(Clock::time_point now) {
       still.push_back(id);
       continue;
     }
+    member.end.killed = member.leftovers.killed();
     exits.push_back(std::move(member.end));
     forget(id);
   }
@@ -220,19 +198,19 @@ bool ProcessPool::sweep(Member& member, const std::set<pid_t>& left, Clock::time
   std::set<pid_t> its;
   for (const pid_t pid : left) {
     // One that is dying has no environment any more.
-    if (member.asked.contains(pid) || member.killed.contains(pid) || is_of(pid, member)) its.insert(pid);
+    if (member.leftovers.has_signalled(pid) || is_of(pid, member)) its.insert(pid);
   }
   if (its.empty()) return true;
   if (now >= *member.kill_at + options_.kill_wait) {
     for (const pid_t pid : its) member.end.survivors.push_back(describe_process(pid));
     return true;
   }
-  const bool insist = now >= *member.kill_at;
-  for (const pid_t pid : its) {
-    if (insist && member.killed.insert(pid).second) member.end.killed.push_back(describe_process(pid));
-    if (insist || member.asked.insert(pid).second) ::kill(pid, insist ? SIGKILL : SIGTERM);
+  if (now >= *member.kill_at) {
+    member.leftovers.kill(its);
+    ::kill(-member.child.pid, SIGKILL);
+  } else {
+    member.leftovers.ask(its);
   }
-  if (insist) ::kill(-member.child.pid, SIGKILL);
   return false;
 }
 
@@ -258,7 +236,7 @@ void ProcessPool::kill_everything() {
       const int rc = ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT | WNOHANG);
       if (rc != 0 || info.si_pid != pid) alive.insert(pid);
     }
-    std::set<pid_t> left = leftovers();
+    std::set<pid_t> left = left_behind();
     left.insert(alive.begin(), alive.end());
     if (left.empty()) break;
     for (const pid_t pid : left) ::kill(pid, SIGKILL);
@@ -266,7 +244,7 @@ void ProcessPool::kill_everything() {
       for (const pid_t pid : left) log(LogLevel::error, cat("could not end ", describe_process(pid)));
       break;
     }
-    loop_.run_once(Clock::now() + kLookAgain);
+    loop_.run_once(Clock::now() + kLookAtLeftovers);
   }
   while (!members_.empty()) forget(members_.begin()->first);
   ending_.clear();

@@ -18,6 +18,7 @@
 #include "muster/supervise/child.h"
 #include "muster/supervise/child_exit.h"
 #include "muster/supervise/event_loop.h"
+#include "muster/supervise/leftovers.h"
 #include "muster/supervise/parent_state.h"
 #include "muster/supervise/sentinel.h"
 #include "muster/supervise/signal_pipe.h"
@@ -33,8 +34,8 @@ struct ProcessPoolOptions {
   std::function<void(int signal)> on_pass = {};  // told of one of pass_signals, before it is passed on
   // Of a child of this process: it is somebody else's affair, as those that were there before the pool.
   std::function<bool(pid_t pid)> is_foreign = {};
-  std::chrono::milliseconds ask_leftovers{2'000};  // SIGTERM → this → SIGKILL, for what a child left behind
-  std::chrono::milliseconds kill_wait{5'000};      // SIGKILL → this → given up
+  std::chrono::milliseconds ask_leftovers = kAskLeftovers;
+  std::chrono::milliseconds kill_wait{5'000};  // SIGKILL → this → given up
 };
 
 // A child that has ended, with all that it had started.
@@ -69,7 +70,7 @@ class ProcessPool {
 
   // Waits for what came to this process as its subreaper and has ended: where no member ends, nobody else
   // does.
-  void reap_orphans() { leftovers(); }
+  void reap_orphans() { left_behind(); }
 
   // The next of stop_signals that has come.
   std::optional<int> take_signal();
@@ -88,8 +89,7 @@ class ProcessPool {
     bool killing = false;
     PoolExit end = {};
     bool has_ended = false;
-    std::set<pid_t> asked = {};  // leftovers
-    std::set<pid_t> killed = {};
+    LeftoverSweep leftovers = {};
   };
 
   void take_signals();
@@ -97,8 +97,7 @@ class ProcessPool {
   void on_death(Member& member);
   void insist(Clock::time_point now);
   std::vector<PoolExit> settle(Clock::time_point now);
-  std::set<pid_t> children() const;
-  std::set<pid_t> leftovers() const;
+  std::set<pid_t> left_behind() const;
   bool is_of(pid_t pid, const Member& member) const;
   bool sweep(Member& member, const std::set<pid_t>& left, Clock::time_point now);
   void forget(int id);
@@ -110,7 +109,7 @@ class ProcessPool {
   std::vector<int> stops_;
   std::optional<ParentState> parent_;
   std::unique_ptr<Sentinel> sentinel_;
-  Fd children_;  // /proc's list of this thread's children; invalid where there is none
+  ChildList children_;
   std::unordered_map<int, std::unique_ptr<Member>> members_;
   std::set<int> ending_;    // asked to end and not dead yet
   std::vector<int> ended_;  // dead, in order; perhaps with leftovers

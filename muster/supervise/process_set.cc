@@ -10,6 +10,7 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/supervise/descendants.h"
+#include "muster/supervise/leftovers.h"
 
 namespace muster {
 
@@ -17,10 +18,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Between looks at leftover descendants, whose deaths no descriptor tells.
-constexpr milliseconds kSweepStep{5};
-constexpr milliseconds kLongSweepStep{100};  // when it has taken a while already
-constexpr milliseconds kAskLeftovers{2'000};
+constexpr milliseconds kLookAtLeftoversLate{100};  // when it has taken a while already
 // Orphans that end during the job stay zombies until somebody looks.
 constexpr milliseconds kReapEvery{2'000};
 // Failures this close may be one's cause and the others' consequence, whatever their order.
@@ -283,7 +281,7 @@ WaitResult ProcessSet::wait_all(const WaitRules& rules) {
     }
     if (deadline_ && now >= *deadline_ && goes_on() && on_timeout()) break;
     if (now >= next_reap) {
-      (void)without_ended(leftovers());
+      (void)without_ended(left_behind());
       next_reap = now + kReapEvery;
     }
   }
@@ -313,7 +311,7 @@ WaitResult ProcessSet::finish() {
 }
 
 // Children that are neither members nor were there before: what members started and left behind.
-std::set<pid_t> ProcessSet::leftovers() const {
+std::set<pid_t> ProcessSet::left_behind() const {
   std::set<pid_t> pids = own_children();
   for (const pid_t pid : parent_->foreign()) pids.erase(pid);
   for (const auto& member : members_) pids.erase(member->child.pid);
@@ -335,29 +333,30 @@ void ProcessSet::sweep() {
   auto ask_until =
       phase_ == Phase::stopping ? deadline_.value_or(start) : start + std::min(rules_.grace, kAskLeftovers);
   bool groups_asked = false;
-  std::set<pid_t> asked;
-  std::set<pid_t> killed;
+  LeftoverSweep leftovers;
   for (;;) {
-    const std::set<pid_t> left = without_ended(leftovers());
-    if (left.empty() && num_running() == 0) return;
+    const std::set<pid_t> left = without_ended(left_behind());
+    if (left.empty() && num_running() == 0) break;
     const auto now = Clock::now();
     if (phase_ == Phase::killing) ask_until = std::min(ask_until, now);  // also by a second Ctrl-C meanwhile
-    if (now >= ask_until + (num_running() > 0 ? kSweepStep : rules_.kill_wait)) {
+    if (now >= ask_until + (num_running() > 0 ? kLookAtLeftovers : rules_.kill_wait)) {
       result_.survivors = describe_all(left);
-      return;
+      break;
     }
-    const int signal = now >= ask_until ? SIGKILL : SIGTERM;
-    for (const pid_t pid : left) {
-      if (signal == SIGKILL && killed.insert(pid).second) result_.killed.push_back(describe_process(pid));
+    if (now >= ask_until) {
+      leftovers.kill(left);
+      signal_groups(SIGKILL);
+    } else {
+      if (!std::exchange(groups_asked, true)) signal_groups(SIGTERM);
+      for (const pid_t pid : left) {
+        if (is_in_a_group(pid)) leftovers.note_asked(pid);
+      }
+      leftovers.ask(left);
     }
-    if (signal == SIGKILL || !std::exchange(groups_asked, true)) signal_groups(signal);
-    for (const pid_t pid : left) {
-      // Once is enough for SIGTERM: it may be saving a checkpoint now.
-      const bool ask = asked.insert(pid).second && !is_in_a_group(pid);
-      if (signal == SIGKILL || ask) ::kill(pid, signal);
-    }
-    loop_.run_once(now + std::clamp<Clock::duration>((now - start) / 20, kSweepStep, kLongSweepStep));
+    loop_.run_once(now +
+                   std::clamp<Clock::duration>((now - start) / 20, kLookAtLeftovers, kLookAtLeftoversLate));
   }
+  result_.killed = leftovers.killed();
 }
 
 std::vector<std::string> ProcessSet::describe_all(const std::set<pid_t>& leftovers) const {

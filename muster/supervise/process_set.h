@@ -140,7 +140,7 @@ class ProcessSet {
   WaitResult finish();
   void sweep();
   bool is_in_a_group(pid_t pid) const;
-  std::set<pid_t> leftovers() const;
+  std::set<pid_t> left_behind() const;
   std::vector<std::string> describe_all(const std::set<pid_t>& leftovers) const;
 
   ProcessSetOptions options_;

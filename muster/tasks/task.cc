@@ -1,6 +1,17 @@
 #include "muster/tasks/task.h"
 
+#include "muster/base/strings.h"
+
 namespace muster {
+
+std::vector<TaskNeed> needs_here(std::vector<TaskNeed> needs, bool has_gpus) {
+  if (has_gpus) std::erase_if(needs, [](const TaskNeed& need) { return need.without_gpus; });
+  return needs;
+}
+
+bool is_model(const std::string& model, const TaskNeed& need) {
+  return need.model.empty() || lower_case(model).find(lower_case(need.model)) != std::string::npos;
+}
 
 const char* to_string(TaskState state) {
   switch (state) {

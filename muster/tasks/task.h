@@ -25,6 +25,12 @@ struct TaskNeed {
   bool operator==(const TaskNeed&) const = default;
 };
 
+// Those of the alternatives that count: on machines with GPUs to use none that is for others.
+std::vector<TaskNeed> needs_here(std::vector<TaskNeed> needs, bool has_gpus);
+
+// Whether a GPU of that model will do for the need.
+bool is_model(const std::string& model, const TaskNeed& need);
+
 // Where in a spec file something stands, from 1; 0: it came from the command line.
 struct SpecPosition {
   int line = 0;

@@ -188,7 +188,7 @@ void dropped(ProcessGroup& group) {
   std::iota(ranks.begin(), ranks.end(), 0);
   for (int round = 0; round < 20; ++round) {
     auto part = group.new_group(ranks);
-    for (int call = 0; call < 20; ++call) part->all_reduce_async(torch::ones({1000}));
+    for (int call = 0; call < 20; ++call) (void)part->all_reduce_async(torch::ones({1000}));
   }
   auto sum = torch::ones({1});
   group.all_reduce(sum);

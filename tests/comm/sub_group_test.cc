@@ -49,8 +49,9 @@ TEST_P(SubGroups, ErrorsInASubGroupNumberRanksAsTheJobDoes) {
 TEST_P(SubGroups, ARankThatLeavesASubGroupIsCalledByItsNumberInTheJob) {
   run_ranks(4, [](ProcessGroup& group) {
     auto pair = group.new_group({1, 3});
-    if (group.rank() == 3)
+    if (group.rank() == 3) {
       EXPECT_THAT(words_of([&] { pair->shutdown(); }), HasSubstr("got 'all_reduce sum Float [2]' on rank 1"));
+    }
     if (group.rank() != 1) return;
     EXPECT_THAT(words_of([&] { pair->all_reduce(torch::ones({2})); }), HasSubstr("rank 3 left the group"));
   });

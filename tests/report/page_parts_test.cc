@@ -22,8 +22,6 @@ TEST(ReportNumbers, AsPeopleReadThem) {
   EXPECT_EQ(value_text("peak_bytes", 3 << 20), "3.0 MiB");
   EXPECT_EQ(unit_of("loss"), "");
   EXPECT_EQ(percent(0.12345), "12.35%");
-  EXPECT_EQ(coordinate(-0.31), "-0.3");
-  EXPECT_EQ(coordinate(12.04), "12");
   EXPECT_EQ(span_text(42e-6), "42µs");
   EXPECT_EQ(span_text(0.00312), "3.12ms");
   EXPECT_EQ(span_text(83), "1m23s");

@@ -91,12 +91,13 @@ class JpegDecoder {
     const auto top = static_cast<JDIMENSION>(part.top);
     if (top > 0) ::jpeg_skip_scanlines(&jpeg_, top);
     const uint8_t* const inside = row + size_t{left - begin} * (is_cmyk() ? 4 : 3);
-    for (int64_t y = 0; y < part.height; ++y, pixels += size_t{3} * width) {
+    for (int64_t y = 0; y < part.height; ++y) {
+      uint8_t* const line = pixels + static_cast<int64_t>(3) * width * y;
       ::jpeg_read_scanlines(&jpeg_, &row, 1);
       if (is_cmyk()) {
-        to_rgb(inside, pixels, width);
+        to_rgb(inside, line, width);
       } else {
-        std::memcpy(pixels, inside, size_t{3} * width);
+        std::memcpy(line, inside, size_t{3} * width);
       }
     }
     return true;

@@ -7,6 +7,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/draw/svg.h"
 #include "muster/draw/xml_text.h"
 #include "muster/tasks/report/columns.h"
 #include "muster/tasks/report/timeline_rows.h"
@@ -100,15 +101,32 @@ const BarLook& look_of(BarKind kind) {
   return kLooks.at(static_cast<size_t>(kind));
 }
 
-// A coordinate with two decimals at most, never in the user's locale.
-std::string pixels(double value) {
-  const long hundredths = std::lround(value * 100);
-  std::string text = cat(hundredths / 100);
-  if (const long rest = hundredths % 100; rest != 0) {
-    text += cat(rest < 10 ? ".0" : ".", rest);
-    if (text.back() == '0') text.pop_back();
-  }
-  return text;
+std::string label(double x, double baseline, const std::string& words, const char* kind = "") {
+  return svg_element("text", {{"class", kind}, {"x", x}, {"y", baseline}}, xml_text(words)) + "\n";
+}
+
+struct Area {
+  double x = 0;
+  double y = 0;
+  double width = 0;
+  double height = 0;
+};
+
+std::string rectangle(const std::string& kind, const Area& area, const char* corners = "",
+                      const std::string& content = {}) {
+  return svg_element("rect",
+                     {{"class", kind},
+                      {"x", area.x},
+                      {"y", area.y},
+                      {"width", area.width},
+                      {"height", area.height},
+                      {"rx", corners}},
+                     content) +
+         "\n";
+}
+
+std::string picture(double width, double height, const std::string& content) {
+  return svg_element("svg", {{"width", width}, {"height", height}}, "\n" + content) + "\n";
 }
 
 // A step between ticks that people count in, no shorter than `least`.
@@ -149,10 +167,9 @@ class TimelinePage {
     if (timeline_.rows.empty()) return "<p>Nothing has run.</p>\n";
     for (const TimelineRow& row : timeline_.rows) draw_row(row);
     const int height = y_ + kAxisHeight;
-    return cat("<div class=\"timeline\">\n", legend(), "<div class=\"chart\">\n<svg width=\"", kLabelWidth,
-               "\" height=\"", height, "\">\n", labels_, "</svg>\n<div class=\"plot\">\n<svg width=\"",
-               width_, "\" height=\"", height, "\">\n", kHatch, "\n", bands_, axis(), bars_,
-               "</svg>\n</div>\n</div>\n</div>\n");
+    return cat("<div class=\"timeline\">\n", legend(), "<div class=\"chart\">\n",
+               picture(kLabelWidth, height, labels_), "<div class=\"plot\">\n",
+               picture(width_, height, cat(kHatch, "\n", bands_, axis(), bars_)), "</div>\n</div>\n</div>\n");
   }
 
  private:
@@ -166,10 +183,12 @@ class TimelinePage {
 
   static std::string legend() {
     std::string text = "<ul class=\"legend\">\n";
+    const Area sample{.width = 22, .height = 12};
     for (const BarLook& look : kLooks) {
-      text += cat("<li><svg width=\"22\" height=\"12\">", look.hatched ? kHatch : "", "<rect class=\"",
-                  look.name, "\" width=\"22\" height=\"12\" rx=\"2\"/>",
-                  look.hatched ? R"(<rect class="mark" width="22" height="12" rx="2"/>)" : "", "</svg>",
+      const std::string mark = look.hatched ? rectangle("mark", sample, "2") : "";
+      text += cat("<li>",
+                  picture(sample.width, sample.height,
+                          cat(look.hatched ? kHatch : "", rectangle(look.name, sample, "2"), mark)),
                   look.words, "</li>\n");
     }
     return text + "</ul>\n";
@@ -178,17 +197,16 @@ class TimelinePage {
   void draw_row(const TimelineRow& row) {
     if (row.host != host_ || y_ == 0) {
       host_ = row.host;
-      labels_ +=
-          cat("<text class=\"host\" x=\"10\" y=\"", y_ + 16, "\">",
-              xml_text(fit_text(row.host.empty() ? "this host" : row.host, chars_in(kLabelWidth - 20, 12))),
-              "</text>\n");
+      const std::string host = row.host.empty() ? "this host" : row.host;
+      labels_ += label(10, y_ + 16, fit_text(host, chars_in(kLabelWidth - 20, 12)), "host");
       y_ += kHostHeight;
     }
     const int height = row.is_gpu ? kGpuRow : kCpuRow;
     if (++num_rows_ % 2 == 1) {
-      const std::string band = cat(" class=\"band\" y=\"", y_, "\" height=\"", height, "\"/>\n");
-      labels_ += cat("<rect width=\"", kLabelWidth, "\"", band);
-      bands_ += cat("<rect width=\"", width_, "\"", band);
+      const double top = y_;
+      labels_ += rectangle("band", {.y = top, .width = kLabelWidth, .height = static_cast<double>(height)});
+      bands_ += rectangle(
+          "band", {.y = top, .width = static_cast<double>(width_), .height = static_cast<double>(height)});
     }
     draw_label(row, height);
     for (const TimelineBar& bar : row.bars) draw_bar(bar, height);
@@ -197,12 +215,10 @@ class TimelinePage {
 
   void draw_label(const TimelineRow& row, int height) {
     const int baseline = y_ + (row.detail.empty() ? height / 2 + 4 : 14);
-    labels_ += cat("<text x=\"10\" y=\"", baseline, "\">", xml_text(row.label),
-                   "</text>\n<text class=\"soft end\" x=\"", kLabelWidth - 10, "\" y=\"", baseline, "\">",
-                   std::lround(row.busy * 100), " % busy</text>\n");
+    labels_ += label(10, baseline, row.label);
+    labels_ += label(kLabelWidth - 10, baseline, cat(std::lround(row.busy * 100), " % busy"), "soft end");
     if (row.detail.empty()) return;
-    labels_ += cat("<text class=\"soft\" x=\"10\" y=\"", y_ + 28, "\">",
-                   xml_text(fit_text(row.detail, chars_in(kLabelWidth - 20, kFontSize))), "</text>\n");
+    labels_ += label(10, y_ + 28, fit_text(row.detail, chars_in(kLabelWidth - 20, kFontSize)), "soft");
   }
 
   void draw_bar(const TimelineBar& bar, int row_height) {
@@ -210,19 +226,17 @@ class TimelinePage {
     const TaskResult& result = results_[bar.task];
     const BarLook& look = look_of(
         failed_by_result(result, bar.attempt) ? BarKind::failed : kind_of(result.attempts[bar.attempt]));
-    const double x = bar.began * scale_;
-    const double width = std::max(1.0, (bar.ended - bar.began) * scale_);
     const double inside = row_height - 4;
-    const double y = y_ + 2 + bar.top * inside;
-    const double height = std::max(1.0, bar.height * inside);
-    const std::string place = cat(" x=\"", pixels(x), "\" y=\"", pixels(y), "\" width=\"", pixels(width),
-                                  "\" height=\"", pixels(height), "\"", width > 6 ? " rx=\"2\"" : "");
-    bars_ += cat("<rect class=\"bar ", look.name, "\"", place, "><title>", tooltip(bar), "</title></rect>\n");
-    if (look.hatched && width >= 3) bars_ += cat("<rect class=\"mark\"", place, "/>\n");
-    const size_t room = width < 24 ? 0 : chars_in(static_cast<int>(width) - 8, kFontSize);
-    if (room < 3 || height < 12) return;
-    bars_ += cat("<text class=\"name\" x=\"", pixels(x + 4), "\" y=\"", pixels(y + height / 2 + 4), "\">",
-                 xml_text(fit_text(task.name, room)), "</text>\n");
+    const Area area{.x = bar.began * scale_,
+                    .y = y_ + 2 + bar.top * inside,
+                    .width = std::max(1.0, (bar.ended - bar.began) * scale_),
+                    .height = std::max(1.0, bar.height * inside)};
+    const char* const corners = area.width > 6 ? "2" : "";
+    bars_ += rectangle(cat("bar ", look.name), area, corners, svg_element("title", {}, tooltip(bar)));
+    if (look.hatched && area.width >= 3) bars_ += rectangle("mark", area, corners);
+    const size_t room = area.width < 24 ? 0 : chars_in(static_cast<int>(area.width) - 8, kFontSize);
+    if (room < 3 || area.height < 12) return;
+    bars_ += label(area.x + 4, area.y + area.height / 2 + 4, fit_text(task.name, room), "name");
   }
 
   // Lines of text, escaped one by one: a line's end is none of a name's.
@@ -250,12 +264,15 @@ class TimelinePage {
     const double step = tick_step(end * kPixelsATick / width_);
     for (int i = 0; i * step <= end; ++i) {
       const double x = i * step * (width_ - 1) / end;
-      text += cat("<path class=\"grid\" d=\"M", pixels(x), " 0V", bottom, "\"/>\n");
+      text += line("grid", SvgPath().move(x, 0).vertical(bottom));
       if (x > width_ - 40) continue;  // its label would be cut
-      text += cat("<text class=\"soft\" x=\"", pixels(x + 3), "\" y=\"", bottom + 16, "\">",
-                  i == 0 ? std::string("0") : format_seconds(i * step), "</text>\n");
+      text += label(x + 3, bottom + 16, i == 0 ? std::string("0") : format_seconds(i * step), "soft");
     }
-    return cat(text, "<path class=\"edge\" d=\"M0 ", bottom, ".5H", width_, "\"/>\n");
+    return text + line("edge", SvgPath().move(0, bottom + 0.5).horizontal(width_));
+  }
+
+  static std::string line(const char* kind, const SvgPath& path) {
+    return svg_element("path", {{"class", kind}, {"d", path.text()}}) + "\n";
   }
 
   const std::vector<Task>& tasks_;

@@ -61,13 +61,9 @@ class NeedJudge {
     return host.num_cores == 0 || host.num_cores >= need_.cpus;
   }
 
-  bool is_model(const ReachableGpu& gpu) const {
-    return lower_case(gpu.model).find(lower_case(need_.model)) != std::string::npos;
-  }
-
   size_t num_fitting(const ReachableHost& host, bool model, bool memory) const {
     const auto fitting = std::count_if(host.gpus.begin(), host.gpus.end(), [&](const ReachableGpu& gpu) {
-      return (!model || is_model(gpu)) && (!memory || gpu.memory_bytes >= need_.memory_bytes);
+      return (!model || is_model(gpu.model, need_)) && (!memory || gpu.memory_bytes >= need_.memory_bytes);
     });
     return std::min(host.most, static_cast<size_t>(fitting));
   }
@@ -114,7 +110,7 @@ class NeedJudge {
     for (const ReachableHost& host : reachable_.hosts) {
       std::vector<uint64_t> sizes;
       for (const ReachableGpu& gpu : host.gpus) {
-        if (is_model(gpu)) sizes.push_back(gpu.memory_bytes);
+        if (is_model(gpu.model, need_)) sizes.push_back(gpu.memory_bytes);
       }
       if (std::min(host.most, sizes.size()) < num_gpus_) continue;
       std::sort(sizes.rbegin(), sizes.rend());
@@ -190,14 +186,8 @@ class NeedsChecker {
   }
 
  private:
-  std::vector<TaskNeed> needs_of(const Task& task) const {
-    std::vector<TaskNeed> needs = task.needs;
-    if (has_gpus_) std::erase_if(needs, [](const TaskNeed& need) { return need.without_gpus; });
-    return needs;
-  }
-
   bool any_possible(const Task& task, const ReachableGpus& reachable) const {
-    const std::vector<TaskNeed> needs = needs_of(task);
+    const std::vector<TaskNeed> needs = needs_here(task.needs, has_gpus_);
     return std::any_of(needs.begin(), needs.end(),
                        [&](const TaskNeed& need) { return NeedJudge(check_, reachable, need).possible(); });
   }
@@ -226,7 +216,7 @@ class NeedsChecker {
     const bool by_flags =
         (check_.gpus || check_.cpus > 0) && any_possible(task, reachable_gpus(task.on, whole_));
     const bool by_on = !by_flags && !task.on.empty() && any_possible(task, reachable_gpus("", limited_));
-    const std::vector<TaskNeed> needs = needs_of(task);
+    const std::vector<TaskNeed> needs = needs_here(task.needs, has_gpus_);
     std::string text = cat("expected needs that a host can meet (", what_there_is(check_), "), got");
     for (const TaskNeed& need : needs) {
       text += cat(needs.size() == 1 ? " " : "\n  ", NeedJudge(check_, reachable, need).nearest());

@@ -22,10 +22,6 @@ bool is_allowed(const AllowedGpus& allowed, int host, int gpu) {
   return allowed.empty() || allowed[static_cast<size_t>(host)][static_cast<size_t>(gpu)];
 }
 
-bool is_model(const PoolGpu& gpu, const TaskNeed& need) {
-  return need.model.empty() || lower_case(gpu.model).find(lower_case(need.model)) != std::string::npos;
-}
-
 // What the run may use of the host.
 std::vector<UsableGpu> chosen_gpus(const Host& host, const PoolOptions& options) {
   UsableGpus usable = usable_gpus(host, options.masks);
@@ -160,7 +156,7 @@ AllowedGpus Pool::allowed(const std::string& on) const {
 std::string Pool::unfit(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
   const PoolGpu& it = hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
   if (!is_allowed(allowed, host, gpu)) return "not among those that the task is for";
-  if (!is_model(it, need)) return cat("is a ", it.model);
+  if (!is_model(it.model, need)) return cat("is a ", it.model);
   if (it.memory_bytes < need.memory_bytes) return cat("has ", format_bytes(it.memory_bytes));
   return {};
 }
@@ -168,7 +164,7 @@ std::string Pool::unfit(const TaskNeed& need, const AllowedGpus& allowed, int ho
 // As `unfit`, without the words.
 bool Pool::suits(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {
   const PoolGpu& it = hosts_[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)];
-  return is_allowed(allowed, host, gpu) && it.memory_bytes >= need.memory_bytes && is_model(it, need);
+  return is_allowed(allowed, host, gpu) && it.memory_bytes >= need.memory_bytes && is_model(it.model, need);
 }
 
 bool Pool::has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const {

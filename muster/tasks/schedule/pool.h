@@ -100,7 +100,8 @@ class Pool {
   // Throws: SelectionError.
   AllowedGpus allowed(const std::string& on) const;
 
-  // Whether the need could be had if nobody else were there, with what --gpus and --cpus leave.
+  // Whether the need could be had if nobody else were there, with what --gpus and --cpus leave: without it the
+  // schedule would never end. What users read of it, with the nearest there is, is check_needs.h's.
   bool could_meet(const TaskNeed& need, const AllowedGpus& allowed = {}) const;
 
   // Where the need can be had now: the GPU that fits best (least memory, then least share left), or the best

@@ -24,11 +24,6 @@ std::string kind_key(const Task& task) {
   return key;
 }
 
-std::vector<TaskNeed> needs_here(std::vector<TaskNeed> needs, bool has_gpus) {
-  if (has_gpus) std::erase_if(needs, [](const TaskNeed& need) { return need.without_gpus; });
-  return needs;
-}
-
 // Throws: invalid_argument naming the task.
 AllowedGpus allowed_by(const Pool& pool, const Task& task) {
   try {

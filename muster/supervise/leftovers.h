@@ -1,0 +1,52 @@
+// What ended children have left running: found among this process's children, asked to end by SIGTERM, then
+// killed. For ProcessSet, which ends everything that is left, and ProcessPool, which ends what one child
+// left.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "muster/base/fd.h"
+
+namespace muster {
+
+// No descriptor tells of the deaths of leftovers, so whoever waits for them looks again after this.
+inline constexpr std::chrono::milliseconds kLookAtLeftovers{5};
+inline constexpr std::chrono::milliseconds kAskLeftovers{2'000};  // SIGTERM → this → SIGKILL
+
+// The children of this process, for who asks often: /proc's list stays open. All of them must be started by
+// the main thread, to which orphans come too; asked in another thread it is own_children().
+class ChildList {
+ public:
+  ChildList();
+  std::set<pid_t> read() const;
+
+ private:
+  Fd file_;  // invalid where the kernel has no such list
+};
+
+// Ends leftovers: to be called again until there are none, as killing one may bring its own children here.
+class LeftoverSweep {
+ public:
+  // SIGTERM to each process that has not had one; a second could cut its saving short.
+  void ask(const std::set<pid_t>& left);
+  void kill(const std::set<pid_t>& left);
+
+  // The processes have been asked, by another way.
+  void note_asked(pid_t pid) { asked_.insert(pid); }
+  bool has_signalled(pid_t pid) const { return asked_.contains(pid) || killed_.contains(pid); }
+
+  // Those that were killed, in words.
+  const std::vector<std::string>& killed() const { return killed_words_; }
+
+ private:
+  std::set<pid_t> asked_;
+  std::set<pid_t> killed_;
+  std::vector<std::string> killed_words_;
+};
+
+}  // namespace muster
