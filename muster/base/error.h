@@ -31,7 +31,7 @@ class Error : public std::runtime_error {
 
   ErrorCode code() const noexcept { return code_; }
   std::string message() const { return what(); }
-  std::string where() const;  // "agent.cc:120"
+  std::string where() const;  // "launch.cc:120"
 
  private:
   ErrorCode code_;

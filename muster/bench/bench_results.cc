@@ -9,7 +9,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
-#include "muster/launch/agent.h"
+#include "muster/launch/launch.h"
 #include "muster/run/run.h"
 
 namespace muster {
@@ -52,7 +52,7 @@ BenchRun run_bench_program(int ranks, const std::vector<std::string>& argv) {
   ::unsetenv("MUSTER_BACKEND");
   options.request.nproc_per_node = ranks;
   options.request.surplus = Surplus::share;
-  return with_results([&] { return run(options); });
+  return with_results([&] { return launch(options); });
 }
 
 void leave_results(const std::string& text) {

@@ -27,7 +27,7 @@
 #include "muster/cli/tasks.h"
 #include "muster/cli/top.h"
 #include "muster/cli/unknown_flag.h"
-#include "muster/launch/agent.h"
+#include "muster/launch/launch.h"
 #include "muster/supervise/first_process.h"
 
 namespace {

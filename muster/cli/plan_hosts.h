@@ -3,7 +3,7 @@
 #pragma once
 
 #include "muster/cluster/remote_launch.h"
-#include "muster/launch/agent.h"
+#include "muster/launch/launch.h"
 
 namespace muster {
 

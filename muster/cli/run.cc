@@ -10,7 +10,7 @@
 #include "muster/cli/run_flags.h"
 #include "muster/cli/run_options.h"
 #include "muster/cluster/host_agent.h"
-#include "muster/launch/agent.h"
+#include "muster/launch/launch.h"
 
 namespace muster {
 
@@ -109,7 +109,7 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
     if (flags->dry_run && remote) {
       *exit_code = plan_on_hosts(options, *remote);
     } else if (flags->dry_run || !cluster) {
-      *exit_code = run(options);
+      *exit_code = launch(options);
     } else if (remote) {
       *exit_code = run_on_hosts(options, *cluster, *remote);
     } else {
@@ -133,7 +133,7 @@ void add_plan(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
     LaunchOptions options = to_launch_options(*flags, {});
     options.about_model = about_model;
     const auto remote = to_remote_options(*flags);
-    *exit_code = remote ? plan_on_hosts(options, *remote) : run(options);
+    *exit_code = remote ? plan_on_hosts(options, *remote) : launch(options);
   });
 }
 

@@ -8,7 +8,7 @@
 
 #include "muster/cluster/cluster_options.h"
 #include "muster/cluster/remote_launch.h"
-#include "muster/launch/agent.h"
+#include "muster/launch/launch.h"
 
 namespace muster {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "muster/cluster/cluster_options.h"
-#include "muster/launch/agent.h"
+#include "muster/launch/launch.h"
 
 namespace muster {
 

@@ -5,8 +5,8 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-#include "muster/launch/agent.h"
 #include "muster/launch/exit_report.h"
+#include "muster/launch/launch.h"
 #include "muster/launch/restart.h"
 #include "muster/supervise/child.h"
 

@@ -4,7 +4,7 @@
 
 #include "muster/cluster/cluster_options.h"
 #include "muster/cluster/coordinator.h"
-#include "muster/launch/agent.h"
+#include "muster/launch/launch.h"
 
 namespace muster {
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "muster/cluster/cluster_options.h"
-#include "muster/launch/agent.h"
+#include "muster/launch/launch.h"
 
 namespace muster {
 

@@ -7,7 +7,7 @@
 
 #include "muster/cluster/cluster_options.h"
 #include "muster/cluster/hostfile.h"
-#include "muster/launch/agent.h"
+#include "muster/launch/launch.h"
 
 namespace muster {
 

@@ -131,7 +131,7 @@ Plan place(const Inventory& inventory, const LaunchOptions& options) {
 
 std::vector<Lease> lease_host(const Plan& plan, int host_index, const LaunchOptions& options) {
   if (lease_wishes(plan, host_index).empty()) return {};
-  // Since this agent began, its host may have waited for long.
+  // Since this launcher began, its host may have waited for long.
   warn_of_other_users(probe_this_machine({.detail = GpuDetail::processes}).hosts.at(0), plan, host_index);
   if (!options.lease) return {};
   const LeaseFolder folder({.inherited = get_env(kLeaseVariable).value_or("")});

@@ -1,8 +1,8 @@
 // The launcher's first two steps: what machine there is, as far as the job's request needs to know, and the
-// plan for it with a lease on each GPU. Called by the agent.
+// plan for it with a lease on each GPU. Called by the launcher.
 #pragma once
 
-#include "muster/launch/agent.h"
+#include "muster/launch/launch.h"
 #include "muster/launch/lease_plan.h"
 
 namespace muster {

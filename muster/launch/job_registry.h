@@ -1,6 +1,6 @@
 // Which jobs of this user run on this host: one file a job in the runtime folder, locked as long as its
-// launcher lives, so that none outlives its job however that ends. Written by the agent; read by `muster ps`
-// and `muster stop`.
+// launcher lives, so that none outlives its job however that ends. Written by the launcher; read by `muster
+// ps` and `muster stop`.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
 // What a job's part on one host needs before its ranks start: programs that exist, a folder, a place to meet,
-// leases. Made by the agent and kept until the job has ended.
+// leases. Made by the launcher and kept until the job has ended.
 #pragma once
 
 #include "muster/launch/lease.h"

@@ -1,8 +1,8 @@
 // What every launcher does when it starts a job, on one host or as one of several.
 #pragma once
 
-#include "muster/launch/agent.h"
 #include "muster/launch/job_registry.h"
+#include "muster/launch/launch.h"
 #include "muster/launch/worker_spec.h"
 
 namespace muster {

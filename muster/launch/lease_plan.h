@@ -1,5 +1,5 @@
 // From a plan to its leases: takes one for every GPU that this host's ranks get, all or none, and plans again
-// around GPUs that another job has. Called by the agent.
+// around GPUs that another job has. Called by the launcher.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
 // What other users compute on GPUs that a job is about to use: leases are among the jobs of one user. Called
-// by the agent and `muster tasks`, before they start anything.
+// by the launcher and `muster tasks`, before they start anything.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // `muster run --on-failure replace`: ranks that fail are started again one by one, while the others keep
 // their processes and come to a new generation of the job (muster/store/generations.h). What run_workers
-// asks and is told, and the answer of the agent of one host; of several, their coordinator decides.
+// asks and is told, and the answer of the launcher of one host; of several, their coordinator decides.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/launch/agent.h"
+#include "muster/launch/launch.h"
 #include "muster/launch/worker_exit.h"
 #include "muster/launch/worker_spec.h"
 

@@ -1,5 +1,5 @@
 // Whether and when all ranks are started again after a failure: one budget for the whole job, and longer and
-// longer pauses while it fails soon after its start. Called by the agent.
+// longer pauses while it fails soon after its start. Called by the launcher.
 #pragma once
 
 #include <chrono>

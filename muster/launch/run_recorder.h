@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/launch/agent.h"
+#include "muster/launch/launch.h"
 #include "muster/launch/run_record.h"
 #include "muster/launch/worker_spec.h"
 

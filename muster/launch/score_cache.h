@@ -1,5 +1,6 @@
 // What `muster bench device` measured, kept for later plans: one JSON file a user, an entry for each device
-// and number type. Written by muster-bench; read by the agent, where a plan needs scores and none were given.
+// and number type. Written by muster-bench; read by the launcher, where a plan needs scores and none were
+// given.
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,7 @@ void name_source_lines(std::vector<WorkerExit>& exits) {
   }
 }
 
-// What tells this launcher's processes from all others, those of another agent of the job too.
+// What tells this launcher's processes from all others, those of the job's other hosts too.
 std::vector<std::string> marks_of(const std::vector<WorkerSpec>& specs) {
   if (specs.empty()) return {};
   const auto found = specs[0].environment.find("MUSTER_AGENT");

@@ -1,4 +1,4 @@
-// One attempt of a job on this host: every rank started, watched and ended. Called by the agent; decides
+// One attempt of a job on this host: every rank started, watched and ended. Called by the launcher; decides
 // nothing about restarts.
 #pragma once
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "muster/base/rank_env.h"
-#include "muster/launch/agent.h"
+#include "muster/launch/launch.h"
 #include "muster/placement/plan.h"
 
 namespace muster {

@@ -4,8 +4,8 @@
 #include "muster/base/log.h"
 #include "muster/comm/clock_alignment.h"
 #include "muster/comm/init_after_rendezvous.h"
-#include "muster/launch/agent.h"
 #include "muster/launch/exit_report.h"
+#include "muster/launch/launch.h"
 #include "muster/run/error_file.h"
 #include "muster/run/fatal_signal.h"
 #include "muster/run/in_place.h"
@@ -43,40 +43,40 @@ LaunchOptions own_launch_options(const RunOptions& options, int argc, char** arg
   collective_timeout(
       options.collective_timeout);  // the ranks read these two: what is wrong is said before they start
   wants_backtrace(options);
-  LaunchOptions launch;
-  launch.argv = own_command_line(argc, argv);
-  launch.program = kOwnProgram;
-  launch.request.nproc_per_node = options.nproc;
+  LaunchOptions launch_options;
+  launch_options.argv = own_command_line(argc, argv);
+  launch_options.program = kOwnProgram;
+  launch_options.request.nproc_per_node = options.nproc;
   if (const auto nproc = get_env_int("MUSTER_NPROC")) {
     if (*nproc > INT32_MAX) {
       throw Error(ErrorCode::invalid_argument,
                   cat("environment: expected a number of ranks in MUSTER_NPROC, got ", *nproc));
     }
-    launch.request.nproc_per_node = static_cast<int>(*nproc);
+    launch_options.request.nproc_per_node = static_cast<int>(*nproc);
   }
-  launch.request.gpus = get_env("MUSTER_GPUS").value_or(options.gpus);
-  launch.request.policy = get_env("MUSTER_POLICY").value_or(options.policy);
-  launch.request.map = options.map;
-  launch.request.visibility = options.visibility;
-  launch.request.surplus = surplus_of(options);
+  launch_options.request.gpus = get_env("MUSTER_GPUS").value_or(options.gpus);
+  launch_options.request.policy = get_env("MUSTER_POLICY").value_or(options.policy);
+  launch_options.request.map = options.map;
+  launch_options.request.visibility = options.visibility;
+  launch_options.request.surplus = surplus_of(options);
   const std::string on_failure = what_on_failure();
-  launch.goes_on = on_failure == "continue";
-  launch.replaces = on_failure == "replace";
-  if (launch.replaces) {
-    launch.max_restarts = kReplacements;
+  launch_options.goes_on = on_failure == "continue";
+  launch_options.replaces = on_failure == "replace";
+  if (launch_options.replaces) {
+    launch_options.max_restarts = kReplacements;
     if (get_env("MUSTER_COLLECTIVE_TIMEOUT"))
-      launch.rejoin_within = collective_timeout(options.collective_timeout);
+      launch_options.rejoin_within = collective_timeout(options.collective_timeout);
   }
-  launch.inventory = get_env("MUSTER_INVENTORY").value_or("");
-  launch.extra_env = {{kRunCallsVariable, run_calls_for_children()}};
-  return launch;
+  launch_options.inventory = get_env("MUSTER_INVENTORY").value_or("");
+  launch_options.extra_env = {{kRunCallsVariable, run_calls_for_children()}};
+  return launch_options;
 }
 
 // Started alone: this process becomes the launcher. It starts itself again by fork and exec at once, so
 // nothing of LibTorch's state (threads, CUDA) is ever inherited.
 int start_ranks(const RunOptions& options, int argc, char** argv) {
   try {
-    return run(own_launch_options(options, argc, argv));
+    return launch(own_launch_options(options, argc, argv));
   } catch (const Error& error) {
     log(LogLevel::error, error.message());
     return exit_code_of(error);

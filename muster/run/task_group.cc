@@ -10,7 +10,7 @@
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
-#include "muster/launch/agent.h"
+#include "muster/launch/launch.h"
 #include "muster/placement/plan_json.h"
 #include "muster/run/own_program.h"
 #include "muster/run/run_calls.h"
@@ -37,17 +37,17 @@ std::string prefix_of_lines(const std::string& task) {
 }
 
 LaunchOptions launch_options(const TaskOrder& order, const std::vector<std::string>& argv, int result_fd) {
-  LaunchOptions launch;
-  launch.argv = argv;
-  launch.program = kOwnProgram;
-  launch.inventory = get_env("MUSTER_INVENTORY").value_or("");
-  launch.plan = cat("/proc/self/fd/", order.plan_fd);
-  launch.lease = order.lease;
-  launch.line_prefix = prefix_of_lines(order.name);
-  launch.extra_env = {{kTaskVariable, order_to_json(order_of_ranks(order, result_fd))},
-                      {kRunCallsVariable, run_calls_for_children()}};
-  launch.quiet = true;
-  return launch;
+  LaunchOptions options;
+  options.argv = argv;
+  options.program = kOwnProgram;
+  options.inventory = get_env("MUSTER_INVENTORY").value_or("");
+  options.plan = cat("/proc/self/fd/", order.plan_fd);
+  options.lease = order.lease;
+  options.line_prefix = prefix_of_lines(order.name);
+  options.extra_env = {{kTaskVariable, order_to_json(order_of_ranks(order, result_fd))},
+                       {kRunCallsVariable, run_calls_for_children()}};
+  options.quiet = true;
+  return options;
 }
 
 std::string text_of(const WorkerExit& exit, const TaskOrder& order) {
@@ -67,10 +67,10 @@ int launch_and_answer(const TaskOrder& order, const std::vector<std::string>& ar
   for (const int fd : {order.result_fd, order.stop_fd, order.plan_fd}) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   const Fd result = new_task_memory("muster-rank-result");
   ::fcntl(result.get(), F_SETFD, 0);  // ranks inherit it
-  LaunchOptions launch = launch_options(order, argv, result.get());
+  LaunchOptions options = launch_options(order, argv, result.get());
   std::string failure;
-  launch.on_failure = [&](const WorkerExit& exit) { failure = text_of(exit, order); };
-  const int exit_code = run(launch);
+  options.on_failure = [&](const WorkerExit& exit) { failure = text_of(exit, order); };
+  const int exit_code = launch(options);
   const auto bytes = result_of(read_task_memory(result.get()));
   if (exit_code == 0 && bytes) {
     answer_with_result(order, *bytes);

@@ -77,7 +77,7 @@ class Run(unittest.TestCase):
 class Files(unittest.TestCase):
     def test_names(self):
         quoted, links = snippets.named_files(
-            "`muster/a.h`, `launch/agent.cc`, `docs/b.md: run()`, [c](d.md#e), [f](https://g)\n```cpp\n[](int x) {}\n```\n")
+            "`muster/a.h`, `launch/launch.cc`, `docs/b.md: run()`, [c](d.md#e), [f](https://g)\n```cpp\n[](int x) {}\n```\n")
         self.assertEqual((quoted, links), (["muster/a.h", "docs/b.md"], ["d.md#e"]))
 
     def complaint_of(self, readme):

@@ -1,4 +1,4 @@
-#include "muster/launch/agent.h"
+#include "muster/launch/launch.h"
 
 #include <unistd.h>
 
@@ -96,7 +96,7 @@ int exit_code_of(const Error& error) {
   return error.code() == ErrorCode::invalid_argument ? 2 : 1;
 }
 
-int run(const LaunchOptions& given) {
+int launch(const LaunchOptions& given) {
   LaunchOptions options = given;
   if (options.run_id.empty()) options.run_id = make_uuid();
   check_launch(options);

@@ -1,5 +1,5 @@
 // The launcher's spine: discover → place → rendezvous → spawn → watch → (restart | report). One host here.
-// `muster run` and muster::run (a program that starts its own ranks) both call `run`. Knows nothing of
+// `muster run` and muster::run (a program that starts its own ranks) both call `launch`. Knows nothing of
 // LibTorch.
 #pragma once
 
@@ -81,7 +81,7 @@ inline constexpr int kTimeLimitExitCode = 124;  // timeout(1)'s
 // kTimeLimitExitCode.
 // Blocking: until every process it started has ended.
 // Throws: Error before anything is started (bad request, program not found, port taken).
-int run(const LaunchOptions& options);
+int launch(const LaunchOptions& options);
 
 // The exit code of a launcher that could not start its job: 2 usage, 126 not executable, 127 not found,
 // else 1.
