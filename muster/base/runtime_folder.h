@@ -1,5 +1,5 @@
 // The folder in which a user's jobs on one host find each other: leases on GPUs, and who runs. For leases,
-// the registry of jobs and meeting files.
+// the registry of jobs and rendezvous files.
 #pragma once
 
 #include <string>

@@ -125,7 +125,7 @@ void add_reach_flags(CLI::App* command, RunFlags& flags) {
   entitle(command, "Several hosts");
 }
 
-void add_meeting_flags(CLI::App* command, RunFlags& flags) {
+void add_rendezvous_flags(CLI::App* command, RunFlags& flags) {
   torchrun_option(
       command, "--nnodes", flags.nnodes, "N",
       "Number of hosts, each with a muster run of its own, or MIN:MAX for hosts that come and go [1]");
@@ -250,7 +250,7 @@ void add_run_flags(CLI::App* command, RunFlags& flags) {
   add_failure_flags(command, flags);
   add_output_flags(command, flags);
   add_reach_flags(command, flags);
-  add_meeting_flags(command, flags);
+  add_rendezvous_flags(command, flags);
   add_flags_without_effect(command, flags);
 }
 

@@ -4,7 +4,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/rank_env.h"
-#include "muster/store/meeting_file.h"
+#include "muster/store/rendezvous_file.h"
 
 namespace muster {
 
@@ -53,7 +53,7 @@ bool detect_cluster(ClusterOptions& options) {
             env->local_world_size, " on this one (", env->world_size, " in all); start it with ",
             launcher->one_a_host, ", or start the program itself without `muster run`"));
   }
-  const auto place = meeting_place_of_environment("agents");
+  const auto place = rendezvous_place_of_environment("agents");
   if (!place) {
     throw Error(ErrorCode::invalid_argument,
                 cat(launcher->source,
@@ -66,7 +66,7 @@ bool detect_cluster(ClusterOptions& options) {
   options.min_hosts = options.max_hosts = env->world_size;
   options.node_rank = env->rank;
   options.backend = launcher->source;
-  options.meeting_file = place->path;
+  options.rendezvous_file = place->path;
   options.one_machine = place->one_host;
   return true;
 }

@@ -12,7 +12,7 @@
 #include "muster/base/version.h"
 #include "muster/cluster/coordinator_options.h"
 #include "muster/cluster/coordinator_thread.h"
-#include "muster/cluster/meeting.h"
+#include "muster/cluster/host_rendezvous.h"
 #include "muster/cluster/member.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/gpu_watch.h"
@@ -42,9 +42,9 @@ Host this_host(const LaunchOptions& options, const ClusterOptions& cluster) {
   return host;
 }
 
-Secret ranks_secret(const Meeting& meeting) {
+Secret ranks_secret(const HostRendezvous& rendezvous) {
   // Not the agents' own: a rank must not be able to give orders.
-  return meeting.secret.empty() ? Secret() : meeting.secret.derive("ranks");
+  return rendezvous.secret.empty() ? Secret() : rendezvous.secret.derive("ranks");
 }
 
 class HostAgent {
@@ -54,15 +54,15 @@ class HostAgent {
         cluster_(cluster),
         host_(this_host(options_, cluster)),
         gpus_(host_),
-        meeting_(meet(cluster)),
+        rendezvous_(open_host_rendezvous(cluster)),
         processes_({.stop_signals = options.stop_signals, .goes_on_because = kGoesOnBecause}),
-        ranks_(RankMeetingOptions{.address = meeting_.address,
-                                  .secret = ranks_secret(meeting_),
-                                  .no_auth = meeting_.secret.empty()}) {
-    if (meeting_.server) coordinate(false);
+        ranks_(RankRendezvousOptions{.address = rendezvous_.address,
+                                     .secret = ranks_secret(rendezvous_),
+                                     .no_auth = rendezvous_.secret.empty()}) {
+    if (rendezvous_.server) coordinate(false);
     using Electing = std::optional<std::chrono::milliseconds>;
     member_ = std::make_unique<Member>(
-        meeting_.store, facts(), cluster_.backend == "etcd" ? Electing(cluster_.dead_after) : Electing());
+        rendezvous_.store, facts(), cluster_.backend == "etcd" ? Electing(cluster_.dead_after) : Electing());
     processes_.loop().watch_readable(member_->fd(), [this] { take_orders(); });
     watch_coordinator();
   }
@@ -92,7 +92,7 @@ class HostAgent {
  private:
   void coordinate(bool take_over) {
     coordinator_ = std::make_unique<CoordinatorThread>(
-        meeting_.store, rules_of(options_, cluster_), planner_of(options_),
+        rendezvous_.store, rules_of(options_, cluster_), planner_of(options_),
         CoordinatorThreadOptions{.dead_after = cluster_.dead_after, .take_over = take_over});
   }
 
@@ -102,7 +102,7 @@ class HostAgent {
             .max_hosts = cluster_.max_hosts,
             .node_rank = cluster_.node_rank,
             .nproc = options_.request.nproc_per_node,
-            .address = meeting_.address,
+            .address = rendezvous_.address,
             .master_port = ranks_.master_port(),
             .store = ranks_.store(),
             .muster_version = version(),
@@ -189,7 +189,7 @@ class HostAgent {
   // A signal came while no ranks ran here. The host that serves ends the job for all; any host does that
   // where none can be spared.
   std::optional<int> leave(int signal) {
-    if (meeting_.server || !cluster_.elastic()) {
+    if (rendezvous_.server || !cluster_.elastic()) {
       member_->report({.kind = Report::Kind::stop, .stopped_by = signal});
       return std::nullopt;  // the order to finish follows
     }
@@ -224,8 +224,8 @@ class HostAgent {
     running_round_ = 0;
     if (record_) record_->end_attempt(end.exits, end.error);
     if (lost_) return std::nullopt;
-    const bool leaves = end.stopped_by != 0 && cluster_.elastic() && !meeting_.server;
-    if (end.stopped_by != 0 && meeting_.server) {
+    const bool leaves = end.stopped_by != 0 && cluster_.elastic() && !rendezvous_.server;
+    if (end.stopped_by != 0 && rendezvous_.server) {
       leaving_ = true;
       member_->report({.kind = Report::Kind::stop, .stopped_by = end.stopped_by});
       end.stopped_by = 0;
@@ -364,7 +364,7 @@ class HostAgent {
     }
     if (!order.reason.empty() && !cluster_.remote) log(LogLevel::error, order.reason);
     member_->report({.kind = Report::Kind::leave});
-    if (coordinator_ && coordinator_->wait(kTakeLeave)) clean_up(*meeting_.store);
+    if (coordinator_ && coordinator_->wait(kTakeLeave)) clean_up(*rendezvous_.store);
     return order.exit_code;
   }
 
@@ -380,9 +380,9 @@ class HostAgent {
   const ClusterOptions cluster_;
   const Host host_;
   const GpuWatch gpus_;
-  Meeting meeting_;  // before signals are ours: until there are ranks, they simply end this process
+  HostRendezvous rendezvous_;  // before signals are ours: until there are ranks, they simply end this process
   ProcessSet processes_;
-  RankMeeting ranks_;  // moved into job_
+  RankRendezvous ranks_;  // moved into job_
   std::unique_ptr<CoordinatorThread> coordinator_;
   std::unique_ptr<Member> member_;
   std::unique_ptr<JobSetup> job_;

@@ -44,7 +44,7 @@ std::string backend_asked(const InitOptions& options) {
   return asked;
 }
 
-RankIdentity identity(const Rendezvous& meeting, const InitOptions& options, bool takes_part = true) {
+RankIdentity identity(const Rendezvous& rendezvous, const InitOptions& options, bool takes_part = true) {
   const std::string asked = backend_asked(options);
   std::string device = options.device.str();
   if (options.device.is_cuda()) {
@@ -52,10 +52,10 @@ RankIdentity identity(const Rendezvous& meeting, const InitOptions& options, boo
   } else if (asked == "nccl" && takes_part) {
     throw Error(ErrorCode::invalid_argument,
                 cat("backend: expected a CUDA device for nccl, got ", options.device.str(), " (rank ",
-                    meeting.rank, "); use shm, gloo or auto"));
+                    rendezvous.rank, "); use shm, gloo or auto"));
   }
-  return {.rank = meeting.rank,
-          .world_size = meeting.world_size,
+  return {.rank = rendezvous.rank,
+          .world_size = rendezvous.world_size,
           .host = host_identity(),
           .pid = ::getpid(),
           .pid_namespace = shm::own_pid_namespace(),
@@ -76,7 +76,7 @@ void remember_processes(const std::vector<RankIdentity>& members, const RankIden
 }
 
 // The group of `members`, this process being the one at `place`.
-ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d::Store>& root,
+ProcessGroup make_group(const Rendezvous& rendezvous, const c10::intrusive_ptr<c10d::Store>& root,
                         const std::vector<RankIdentity>& members, int place, const InitOptions& options,
                         bool awaited = false) {
   const std::string backend = choose_backend(members, backend_asked(options));
@@ -98,11 +98,11 @@ ProcessGroup make_group(const Rendezvous& meeting, const c10::intrusive_ptr<c10d
                              .hosts = std::move(hosts),
                              .device = options.device,
                              .timeout = collective_timeout(options.timeout),
-                             .master_addr = meeting.master_addr,
+                             .master_addr = rendezvous.master_addr,
                              .connect_timeout = options.init_timeout,
                              .nccl = options.nccl,
                              .awaited = awaited,
-                             .of_all_ranks = std::ssize(members) == meeting.world_size});
+                             .of_all_ranks = std::ssize(members) == rendezvous.world_size});
 }
 
 // Until `count` has been added to the key, or `deadline`.
@@ -139,13 +139,13 @@ std::chrono::milliseconds collective_timeout(std::chrono::milliseconds given) {
   return timeout;
 }
 
-ProcessGroup init_process_group(const Rendezvous& meeting, const InitOptions& options) {
-  const RankIdentity self = identity(meeting, options);
-  const auto world = c10::make_intrusive<c10d::PrefixStore>("world", meeting.store);
-  const int64_t generation = next_generation(*world, meeting.world_size);
-  c10d::PrefixStore members_of(cat("members/", generation), meeting.store);
+ProcessGroup init_process_group(const Rendezvous& rendezvous, const InitOptions& options) {
+  const RankIdentity self = identity(rendezvous, options);
+  const auto world = c10::make_intrusive<c10d::PrefixStore>("world", rendezvous.store);
+  const int64_t generation = next_generation(*world, rendezvous.world_size);
+  c10d::PrefixStore members_of(cat("members/", generation), rendezvous.store);
   const auto members = join(members_of, self, options.init_timeout);
-  return make_group(meeting, world, members, meeting.rank, options);
+  return make_group(rendezvous, world, members, rendezvous.rank, options);
 }
 
 ProcessGroup init_process_group(const InitOptions& options) {
@@ -156,28 +156,28 @@ std::optional<ProcessGroup> init_process_group_of_some(const InitOptions& option
   return init_process_group_of_some(open_rendezvous(options), options, takes_part);
 }
 
-std::optional<ProcessGroup> init_process_group_of_some(const Rendezvous& meeting, const InitOptions& options,
-                                                       bool takes_part) {
-  const RankIdentity self = identity(meeting, options, takes_part);
-  c10d::PrefixStore members_of("some/members", meeting.store);
+std::optional<ProcessGroup> init_process_group_of_some(const Rendezvous& rendezvous,
+                                                       const InitOptions& options, bool takes_part) {
+  const RankIdentity self = identity(rendezvous, options, takes_part);
+  c10d::PrefixStore members_of("some/members", rendezvous.store);
   auto members = join(members_of, self, options.init_timeout);
   const auto stays = [](const RankIdentity& member) { return member.takes_part; };
   const bool any = std::any_of(members.begin(), members.end(), stays);
   if (any) std::erase_if(members, std::not_fn(stays));
-  const auto root = c10::make_intrusive<c10d::PrefixStore>("some", meeting.store);
+  const auto root = c10::make_intrusive<c10d::PrefixStore>("some", rendezvous.store);
   // Who serves the store may not end before all have read who takes part.
   root->add("joined", 1);
-  if (meeting.serves_store)
-    wait_for_count(*root, "joined", meeting.world_size, Deadline(options.init_timeout));
+  if (rendezvous.serves_store)
+    wait_for_count(*root, "joined", rendezvous.world_size, Deadline(options.init_timeout));
   if (any && !takes_part) {
-    if (meeting.serves_store) serve_until_left(*root, std::ssize(members));
+    if (rendezvous.serves_store) serve_until_left(*root, std::ssize(members));
     return std::nullopt;
   }
-  const auto before = [&](const RankIdentity& member) { return member.rank < meeting.rank; };
+  const auto before = [&](const RankIdentity& member) { return member.rank < rendezvous.rank; };
   const auto place = static_cast<int>(std::count_if(members.begin(), members.end(), before));
-  const bool awaited = std::ssize(members) < meeting.world_size;
+  const bool awaited = std::ssize(members) < rendezvous.world_size;
   try {
-    return make_group(meeting, root, members, place, options, awaited);
+    return make_group(rendezvous, root, members, place, options, awaited);
   } catch (...) {
     if (awaited) root->add(kAbandoned, 1);
     throw;
@@ -191,8 +191,8 @@ ProcessGroup init_process_group(const c10::intrusive_ptr<c10d::Store>& store, in
         ErrorCode::invalid_argument,
         cat("init_process_group: expected 0 <= rank < world_size, got rank ", rank, " of ", world_size));
   }
-  const Rendezvous meeting{.store = store, .rank = rank, .world_size = world_size, .master_addr = ""};
-  return init_process_group(meeting, options);
+  const Rendezvous rendezvous{.store = store, .rank = rank, .world_size = world_size, .master_addr = ""};
+  return init_process_group(rendezvous, options);
 }
 
 }  // namespace muster

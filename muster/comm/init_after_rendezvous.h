@@ -10,8 +10,8 @@
 namespace muster {
 
 // init_process_group and init_process_group_of_some for ranks that have met already.
-ProcessGroup init_process_group(const Rendezvous& meeting, const InitOptions& options);
-std::optional<ProcessGroup> init_process_group_of_some(const Rendezvous& meeting, const InitOptions& options,
-                                                       bool takes_part);
+ProcessGroup init_process_group(const Rendezvous& rendezvous, const InitOptions& options);
+std::optional<ProcessGroup> init_process_group_of_some(const Rendezvous& rendezvous,
+                                                       const InitOptions& options, bool takes_part);
 
 }  // namespace muster

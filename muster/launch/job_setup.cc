@@ -93,8 +93,8 @@ int watched_port(const LaunchOptions& options, const JobFacts& job) {
   return options.program.empty() ? job.master_port : 0;
 }
 
-JobSetup::JobSetup(const LaunchOptions& options, RankMeeting meeting, int cores)
-    : meeting_(std::move(meeting)) {
+JobSetup::JobSetup(const LaunchOptions& options, RankRendezvous rendezvous, int cores)
+    : rendezvous_(std::move(rendezvous)) {
   facts_.more_programs = program_paths(options);
   facts_.program = facts_.more_programs.front();
   facts_.more_programs.erase(facts_.more_programs.begin());
@@ -112,9 +112,9 @@ JobSetup::JobSetup(const LaunchOptions& options, RankMeeting meeting, int cores)
                                                      : options.run_id);
   facts_.plan_path = facts_.run_dir + "/plan.json";
   facts_.master_addr = options.master_addr.empty() ? std::string("localhost") : options.master_addr;
-  facts_.master_port = meeting_.master_port();
-  facts_.store = facts_.agent_store = meeting_.store();
-  facts_.secret_fd = meeting_.secret_fd();
+  facts_.master_port = rendezvous_.master_port();
+  facts_.store = facts_.agent_store = rendezvous_.store();
+  facts_.secret_fd = rendezvous_.secret_fd();
   facts_.cores = cores;
   facts_.environment = own_environment();
   facts_.on_terminal = ::isatty(STDERR_FILENO) != 0;
@@ -148,7 +148,7 @@ void JobSetup::use_place(int host_index, const std::string& master_addr, int mas
 
 std::vector<int> JobSetup::inherited_fds() const {
   std::vector<int> fds = lease_fds(leases_);
-  if (meeting_.secret_fd() >= 0) fds.push_back(meeting_.secret_fd());
+  if (rendezvous_.secret_fd() >= 0) fds.push_back(rendezvous_.secret_fd());
   return fds;
 }
 

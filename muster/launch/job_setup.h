@@ -3,7 +3,7 @@
 #pragma once
 
 #include "muster/launch/lease.h"
-#include "muster/launch/rank_meeting.h"
+#include "muster/launch/rank_rendezvous.h"
 #include "muster/launch/worker_spec.h"
 
 namespace muster {
@@ -26,7 +26,7 @@ int watched_port(const LaunchOptions& options, const JobFacts& job);
 class JobSetup {
  public:
   // Makes the run's folder. Throws: SpawnError (no such program), io, invalid_argument (master address).
-  JobSetup(const LaunchOptions& options, RankMeeting meeting, int cores);
+  JobSetup(const LaunchOptions& options, RankRendezvous rendezvous, int cores);
 
   // Executes this plan from now on: writes plan.json, keeps the leases and lets those before go.
   void use_plan(const Plan& plan, std::vector<Lease> leases);
@@ -42,7 +42,7 @@ class JobSetup {
   const JobFacts& facts() const { return facts_; }
 
   // This launcher's own store: with one host, that in which the job's ranks meet. Throws: unavailable.
-  std::shared_ptr<Store> open_store() const { return meeting_.open(); }
+  std::shared_ptr<Store> open_store() const { return rendezvous_.open(); }
 
   // Descriptors that every rank inherits.
   std::vector<int> inherited_fds() const;
@@ -56,7 +56,7 @@ class JobSetup {
 
  private:
   JobFacts facts_;
-  RankMeeting meeting_;
+  RankRendezvous rendezvous_;
   std::vector<Lease> leases_;  // held as long as the job is
   bool is_new_folder_ = false;
 };

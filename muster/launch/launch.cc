@@ -108,7 +108,7 @@ int launch(const LaunchOptions& given) {
     return 0;
   }
   ProcessSet processes({.stop_signals = options.stop_signals});
-  JobSetup job(options, RankMeeting({.master_port = options.master_port}),
+  JobSetup job(options, RankRendezvous({.master_port = options.master_port}),
                inventory.simulated ? usable_cores() : inventory.hosts.at(0).num_cores);
   const UnusedFoldersRemoved at_end{job};
   job.use_plan(plan, std::move(leased.leases));

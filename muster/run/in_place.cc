@@ -170,7 +170,7 @@ void InPlace::check_newest(int mine) const {
 
 // A store of its own: what is interrupted may have lost the connections of the one before. Its host may be
 // the next to die.
-std::shared_ptr<Store> InPlace::open_meeting() const {
+std::shared_ptr<Store> InPlace::open_rendezvous_store() const {
   for (const Deadline deadline(init_.init_timeout);;) {
     check_newest(env_.attempt);
     try {
@@ -185,7 +185,7 @@ std::shared_ptr<Store> InPlace::open_meeting() const {
 Rendezvous InPlace::meet() {
   come();
   track_groups(env_.attempt);
-  auto store = adapt_store(open_meeting(), init_.init_timeout);
+  auto store = adapt_store(open_rendezvous_store(), init_.init_timeout);
   return {.store = c10::make_intrusive<c10d::PrefixStore>(
               cat("muster/", env_.attempt),
               interruptible(std::move(store), [this, mine = env_.attempt] { check_newest(mine); })),

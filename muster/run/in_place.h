@@ -43,7 +43,7 @@ class InPlace {
   void listen();
   void come();
   void show_activity_there() const;
-  std::shared_ptr<Store> open_meeting() const;
+  std::shared_ptr<Store> open_rendezvous_store() const;
   void check_newest(int mine) const;
 
   RankEnv env_;

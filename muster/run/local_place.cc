@@ -28,13 +28,13 @@ std::string gpus_seen(const SeenMachine& seen) {
 }
 
 // What every rank says about its device.
-std::vector<RankIdentity> exchange(const Rendezvous& meeting, const char* about, const std::string& device,
+std::vector<RankIdentity> exchange(const Rendezvous& rendezvous, const char* about, const std::string& device,
                                    std::chrono::milliseconds timeout) {
-  c10d::PrefixStore store(about, meeting.store);
+  c10d::PrefixStore store(about, rendezvous.store);
   try {
     return join(store,
-                {.rank = meeting.rank,
-                 .world_size = meeting.world_size,
+                {.rank = rendezvous.rank,
+                 .world_size = rendezvous.world_size,
                  .host = host_identity(),
                  .pid = ::getpid(),
                  .device = device,
@@ -47,16 +47,16 @@ std::vector<RankIdentity> exchange(const Rendezvous& meeting, const char* about,
 }
 
 // Tells the others whether this rank has a device, or `trouble`, and fails where another has none.
-void compare_devices(const Rendezvous& meeting, const std::string& trouble,
+void compare_devices(const Rendezvous& rendezvous, const std::string& trouble,
                      std::chrono::milliseconds timeout) {
-  const std::vector<RankIdentity> members = exchange(meeting, "devices", trouble, timeout);
+  const std::vector<RankIdentity> members = exchange(rendezvous, "devices", trouble, timeout);
   const auto failed = std::find_if(members.begin(), members.end(),
                                    [](const RankIdentity& member) { return !member.device.empty(); });
   if (failed == members.end()) return;
   // Who serves the store may not end before all have read why.
-  meeting.store->add("devices/read", 1);
+  rendezvous.store->add("devices/read", 1);
   const Deadline deadline(kLastWords);
-  while (meeting.serves_store && meeting.store->add("devices/read", 0) < meeting.world_size &&
+  while (rendezvous.serves_store && rendezvous.store->add("devices/read", 0) < rendezvous.world_size &&
          !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   if (trouble.empty()) throw Error(ErrorCode::unavailable, cat("rank ", failed->rank, ": ", failed->device));
@@ -83,10 +83,11 @@ LocalPlace local_place(const std::vector<RankIdentity>& members, int rank) {
   return place;
 }
 
-std::optional<RankDevice> device_by_hosts(RankEnv& env, const Rendezvous& meeting, Surplus surplus,
+std::optional<RankDevice> device_by_hosts(RankEnv& env, const Rendezvous& rendezvous, Surplus surplus,
                                           std::chrono::milliseconds timeout) {
   const SeenMachine seen = see_machine();
-  const LocalPlace place = local_place(exchange(meeting, "hosts", gpus_seen(seen), timeout), meeting.rank);
+  const LocalPlace place =
+      local_place(exchange(rendezvous, "hosts", gpus_seen(seen), timeout), rendezvous.rank);
   env.group_rank = place.host;
   env.group_world_size = place.num_hosts;
   env.local_rank = place.gpu_rank;
@@ -95,10 +96,10 @@ std::optional<RankDevice> device_by_hosts(RankEnv& env, const Rendezvous& meetin
   try {
     found = device_by_local_rank(env, seen.machine, seen.masks, surplus);
   } catch (const Error& error) {
-    compare_devices(meeting, error.message(), timeout);
+    compare_devices(rendezvous, error.message(), timeout);
     throw;
   }
-  compare_devices(meeting, "", timeout);
+  compare_devices(rendezvous, "", timeout);
   env.local_rank = place.local_rank;
   env.local_world_size = place.local_world_size;
   if (found) found->assignment.local_rank = place.local_rank;

@@ -27,7 +27,7 @@ LocalPlace local_place(const std::vector<RankIdentity>& members, int rank);
 // Fills in the rank's place in `env`, and finds its device as device_of_rank does. Collective: over all
 // ranks. Blocking: until all have come, or `timeout`. Throws: as join and device_by_local_rank; unavailable
 // on every rank where another has no device, naming it.
-std::optional<RankDevice> device_by_hosts(RankEnv& env, const Rendezvous& meeting, Surplus surplus,
+std::optional<RankDevice> device_by_hosts(RankEnv& env, const Rendezvous& rendezvous, Surplus surplus,
                                           std::chrono::milliseconds timeout);
 
 }  // namespace muster

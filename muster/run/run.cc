@@ -86,9 +86,9 @@ int start_ranks(const RunOptions& options, int argc, char** argv) {
 // The group of the ranks that have a device; nothing for one that is left out.
 std::optional<ProcessGroup> join_group(const std::optional<Rendezvous>& met, const InitOptions& init,
                                        bool launcher_decides, Surplus surplus, bool has_device) {
-  const Rendezvous meeting = met ? *met : open_rendezvous(init);
-  if (launcher_decides || surplus != Surplus::drop) return init_process_group(meeting, init);
-  return init_process_group_of_some(meeting, init, has_device);
+  const Rendezvous rendezvous = met ? *met : open_rendezvous(init);
+  if (launcher_decides || surplus != Surplus::drop) return init_process_group(rendezvous, init);
+  return init_process_group_of_some(rendezvous, init, has_device);
 }
 
 // What fails now does so because the function is over here; that a peer failed has another cause.

@@ -1,5 +1,5 @@
-// Rank 0's side of a meeting: takes connections at its socket until every rank has one. Strangers, those that
-// say nothing and floods of either take neither the ranks' time nor their place.
+// Rank 0's side of a rendezvous: takes connections at its socket until every rank has one. Strangers, those
+// that say nothing and floods of either take neither the ranks' time nor their place.
 #pragma once
 
 #include <functional>

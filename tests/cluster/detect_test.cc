@@ -59,7 +59,7 @@ TEST_F(Detect, AnSrunStepWithOneTaskANode) {
   ASSERT_TRUE(detect_cluster(options));
   EXPECT_EQ(options.max_hosts, 3);
   EXPECT_EQ(options.node_rank, 1);
-  EXPECT_EQ(options.meeting_file, folder_.path() + "/.muster-srun-42.0.0-agents");
+  EXPECT_EQ(options.rendezvous_file, folder_.path() + "/.muster-srun-42.0.0-agents");
   EXPECT_FALSE(options.one_machine);
 }
 

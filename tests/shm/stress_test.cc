@@ -213,7 +213,7 @@ TEST(Stress, SubgroupsBesideTheWholeAreRight) {
   std::cout << operations / kRanks << " operations on " << kRanks << " ranks in five groups\n";
 }
 
-// Words that this test's processes share: the name of the meeting, and what the survivors saw.
+// Words that this test's processes share: the name of the rendezvous, and what the survivors saw.
 struct Board {
   std::atomic<int> named;
   char name[64];
@@ -277,7 +277,7 @@ TEST(Stress, WhoeverIsKilledAndWheneverTheOthersAreTold) {
       if (pid == 0) be_rank(*board, rank, ranks, seed);
       pids.push_back(pid);
     }
-    // All have met when the first operation is done: who does not come to the meeting is missed at its
+    // All have met when the first operation is done: who does not come to the rendezvous is missed at its
     // deadline alone.
     const int64_t until = 1 + static_cast<int64_t>(random() % 200);
     while (board->operations.load() < until && board->wrong == 0) std::this_thread::yield();
@@ -286,7 +286,7 @@ TEST(Stress, WhoeverIsKilledAndWheneverTheOthersAreTold) {
     ::kill(pids[victim], SIGKILL);
     for (const pid_t pid : pids) ::waitpid(pid, nullptr, 0);
     ASSERT_EQ(board->wrong.load(), 0) << "seed " << seed;
-    // A rank that was still meeting the others has another message.
+    // A rank that was still rendezvous the others has another message.
     if (until > ranks) {
       EXPECT_EQ(board->told.load(), ranks - 1) << "seed " << seed << ", rank " << victim << " of " << ranks;
     }

@@ -132,45 +132,46 @@ struct Place {
 };
 
 // Which process of MPI_COMM_WORLD every rank of the group is.
-std::vector<Place> tell_places(const MpiMeeting& meeting, const Engine::World& self) {
-  meeting.exchange.set(cat("process/", meeting.rank), cat(self.rank, " ", self.size));
+std::vector<Place> tell_places(const MpiRendezvous& rendezvous, const Engine::World& self) {
+  rendezvous.exchange.set(cat("process/", rendezvous.rank), cat(self.rank, " ", self.size));
   std::vector<Place> places;
-  for (int rank = 0; rank < meeting.size; ++rank) {
-    const auto words = split(meeting.exchange.get(cat("process/", rank)), ' ');
+  for (int rank = 0; rank < rendezvous.size; ++rank) {
+    const auto words = split(rendezvous.exchange.get(cat("process/", rank)), ' ');
     places.push_back({.rank = static_cast<int>(parse_int(words.at(0)).value_or(-1)),
                       .size = static_cast<int>(parse_int(words.at(1)).value_or(0))});
   }
   return places;
 }
 
-void check_places(const MpiMeeting& meeting, const std::vector<Place>& places, const std::string& library) {
+void check_places(const MpiRendezvous& rendezvous, const std::vector<Place>& places,
+                  const std::string& library) {
   std::set<int> distinct;
-  for (int rank = 0; rank < meeting.size; ++rank) {
+  for (int rank = 0; rank < rendezvous.size; ++rank) {
     const Place& place = places[static_cast<size_t>(rank)];
-    const bool right = meeting.of_all_ranks
-                           ? place.rank == rank && place.size == meeting.size
+    const bool right = rendezvous.of_all_ranks
+                           ? place.rank == rank && place.size == rendezvous.size
                            : place.size == places[0].size && distinct.insert(place.rank).second;
     if (right) continue;
     const std::string expected =
-        meeting.of_all_ranks ? cat("process ", rank, " of ", meeting.size) : "a process of its own";
+        rendezvous.of_all_ranks ? cat("process ", rank, " of ", rendezvous.size) : "a process of its own";
     throw Error(ErrorCode::invalid_argument,
-                cat("mpi: expected rank ", rank, " of ", meeting.size, " to be ", expected,
+                cat("mpi: expected rank ", rank, " of ", rendezvous.size, " to be ", expected,
                     " in MPI_COMM_WORLD, got process ", place.rank, " of ", place.size, " (", library,
                     "); start all ranks by one mpirun of that MPI, and let it number them"));
   }
 }
 
-std::unique_ptr<Carrier> connect(const MpiMeeting& meeting) {
-  Engine& engine = Engine::of_process(meeting.timeout);
-  const auto places = tell_places(meeting, engine.world());
-  check_places(meeting, places, engine.world().library);
+std::unique_ptr<Carrier> connect(const MpiRendezvous& rendezvous) {
+  Engine& engine = Engine::of_process(rendezvous.timeout);
+  const auto places = tell_places(rendezvous, engine.world());
+  check_places(rendezvous, places, engine.world().library);
   auto group = std::make_shared<Group>();
-  group->communicators.rank = meeting.rank;
-  group->communicators.size = meeting.size;
+  group->communicators.rank = rendezvous.rank;
+  group->communicators.size = rendezvous.size;
   std::vector<int> ranks;
   std::transform(places.begin(), places.end(), std::back_inserter(ranks),
                  [](const Place& place) { return place.rank; });
-  engine.call("MPI_Comm_create_group", meeting.timeout, [group, ranks] {
+  engine.call("MPI_Comm_create_group", rendezvous.timeout, [group, ranks] {
     MPI_Group world = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
     check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
     check(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &members), "MPI_Group_incl");

@@ -10,7 +10,7 @@
 namespace muster {
 
 // Who wants to be a group, and through what its ranks can tell each other which MPI process each of them is.
-struct MpiMeeting {
+struct MpiRendezvous {
   shm::Exchange exchange;
   int rank = 0;
   int size = 1;
@@ -19,7 +19,7 @@ struct MpiMeeting {
 };
 
 struct MpiPlugin {
-  std::unique_ptr<Carrier> (*connect)(const MpiMeeting& meeting);
+  std::unique_ptr<Carrier> (*connect)(const MpiRendezvous& rendezvous);
 };
 
 // The symbol that it exports.

@@ -11,8 +11,8 @@
 #include "muster/comm/rendezvous/store_adapter.h"
 #include "muster/store/endpoint.h"
 #include "muster/store/file_store.h"
-#include "muster/store/meeting_file.h"
 #include "muster/store/open_store.h"
+#include "muster/store/rendezvous_file.h"
 #include "muster/store/secret.h"
 
 namespace muster {
@@ -20,7 +20,7 @@ namespace muster {
 namespace {
 
 // Explicit arguments win over the environment; against it they are a conflict.
-void settle_rank(const InitOptions& options, const std::optional<RankEnv>& env, Rendezvous& meeting) {
+void settle_rank(const InitOptions& options, const std::optional<RankEnv>& env, Rendezvous& rendezvous) {
   if (options.rank.has_value() != options.world_size.has_value()) {
     throw Error(ErrorCode::invalid_argument,
                 cat("init_process_group: expected rank and world_size together, got only ",
@@ -32,18 +32,18 @@ void settle_rank(const InitOptions& options, const std::optional<RankEnv>& env, 
         "init_process_group: expected rank and world size from arguments or from the environment (RANK and "
         "WORLD_SIZE), got neither; start the program with `muster run` or torchrun, or use muster::run");
   }
-  meeting.rank = options.rank.value_or(env ? env->rank : 0);
-  meeting.world_size = options.world_size.value_or(env ? env->world_size : 1);
-  if (env && options.rank && (env->rank != meeting.rank || env->world_size != meeting.world_size)) {
+  rendezvous.rank = options.rank.value_or(env ? env->rank : 0);
+  rendezvous.world_size = options.world_size.value_or(env ? env->world_size : 1);
+  if (env && options.rank && (env->rank != rendezvous.rank || env->world_size != rendezvous.world_size)) {
     throw Error(ErrorCode::invalid_argument,
                 cat("init_process_group: expected arguments and environment to agree, got rank ",
-                    meeting.rank, " of ", meeting.world_size, " as arguments and rank ", env->rank, " of ",
-                    env->world_size, " from ", env->source, "; give one of them"));
+                    rendezvous.rank, " of ", rendezvous.world_size, " as arguments and rank ", env->rank,
+                    " of ", env->world_size, " from ", env->source, "; give one of them"));
   }
-  if (meeting.world_size < 1 || meeting.rank < 0 || meeting.rank >= meeting.world_size) {
+  if (rendezvous.world_size < 1 || rendezvous.rank < 0 || rendezvous.rank >= rendezvous.world_size) {
     throw Error(ErrorCode::invalid_argument,
-                cat("init_process_group: expected 0 <= rank < world_size, got rank ", meeting.rank, " of ",
-                    meeting.world_size));
+                cat("init_process_group: expected 0 <= rank < world_size, got rank ", rendezvous.rank, " of ",
+                    rendezvous.world_size));
   }
 }
 
@@ -72,7 +72,7 @@ c10::intrusive_ptr<c10d::Store> of_attempt(c10::intrusive_ptr<c10d::Store> store
 }
 
 c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options, const std::optional<RankEnv>& env,
-                                         Rendezvous& meeting) {
+                                         Rendezvous& rendezvous) {
   if (env && !env->store.empty()) {
     const auto secret = Secret::from_environment();
     auto store = adapt_store(open_store(env->store, secret.value_or(Secret()), options.init_timeout),
@@ -81,12 +81,13 @@ c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options, const std::
   }
   const std::string host = env ? env->master_addr : get_env("MASTER_ADDR").value_or("");
   const int port = env ? env->master_port : static_cast<int>(get_env_int("MASTER_PORT").value_or(0));
-  const auto place = host.empty() && env ? meeting_place_of_environment("ranks") : std::nullopt;
+  const auto place = host.empty() && env ? rendezvous_place_of_environment("ranks") : std::nullopt;
   if (place) {
-    meeting.serves_store = meeting.rank == 0;
+    rendezvous.serves_store = rendezvous.rank == 0;
     const std::string here = place->one_host ? "127.0.0.1" : outward_address();
-    MetStore met = meet_by_file(place->path, meeting.serves_store, here, options.init_timeout);
-    meeting.master_addr = met.host;
+    RendezvousStore met =
+        rendezvous_by_file(place->path, rendezvous.serves_store, here, options.init_timeout);
+    rendezvous.master_addr = met.host;
     return of_attempt(adapt_store(std::move(met.store), options.init_timeout), env);
   }
   if (host.empty() || port < 1 || port > 65535) {
@@ -94,28 +95,28 @@ c10::intrusive_ptr<c10d::Store> open_env(const InitOptions& options, const std::
                 cat("env://: expected MASTER_ADDR and MASTER_PORT, got MASTER_ADDR='", host,
                     "' and MASTER_PORT=", port, "; set them to the host of rank 0 and a free port there"));
   }
-  meeting.serves_store = meeting.rank == 0 && !(env && env->use_agent_store);
-  return of_attempt(open_tcp(host, port, meeting.serves_store, options.init_timeout), env);
+  rendezvous.serves_store = rendezvous.rank == 0 && !(env && env->use_agent_store);
+  return of_attempt(open_tcp(host, port, rendezvous.serves_store, options.init_timeout), env);
 }
 
 c10::intrusive_ptr<c10d::Store> open_store_for(const InitOptions& options, const std::optional<RankEnv>& env,
-                                               Rendezvous& meeting) {
+                                               Rendezvous& rendezvous) {
   const std::string& method = options.init_method;
   if (method == "env://") {
-    meeting.master_addr = env ? env->master_addr : get_env("MASTER_ADDR").value_or("");
-    return open_env(options, env, meeting);
+    rendezvous.master_addr = env ? env->master_addr : get_env("MASTER_ADDR").value_or("");
+    return open_env(options, env, rendezvous);
   }
   if (method.starts_with("tcp://")) {
     const Endpoint endpoint = parse_endpoint(method);
-    meeting.master_addr = endpoint.host;
-    meeting.serves_store = meeting.rank == 0;
-    return open_tcp(endpoint.host, endpoint.port, meeting.serves_store, options.init_timeout);
+    rendezvous.master_addr = endpoint.host;
+    rendezvous.serves_store = rendezvous.rank == 0;
+    return open_tcp(endpoint.host, endpoint.port, rendezvous.serves_store, options.init_timeout);
   }
   if (method.starts_with("file://")) {
     auto store = std::make_shared<FileStore>(FileStoreOptions{.path = method.substr(7),
                                                               .job = env ? env->run_id : "",
-                                                              .rank = meeting.rank,
-                                                              .world_size = meeting.world_size});
+                                                              .rank = rendezvous.rank,
+                                                              .world_size = rendezvous.world_size});
     return adapt_store(std::move(store), options.init_timeout);
   }
   throw Error(ErrorCode::invalid_argument,
@@ -126,10 +127,10 @@ c10::intrusive_ptr<c10d::Store> open_store_for(const InitOptions& options, const
 
 Rendezvous open_rendezvous(const InitOptions& options) {
   const auto env = rank_env_from_environment();
-  Rendezvous meeting;
-  settle_rank(options, env, meeting);
-  meeting.store = open_store_for(options, env, meeting);
-  return meeting;
+  Rendezvous rendezvous;
+  settle_rank(options, env, rendezvous);
+  rendezvous.store = open_store_for(options, env, rendezvous);
+  return rendezvous;
 }
 
 }  // namespace muster

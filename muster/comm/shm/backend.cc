@@ -18,7 +18,7 @@ namespace muster {
 
 namespace {
 
-constexpr std::chrono::minutes kMeeting{2};  // the ranks have found each other already
+constexpr std::chrono::minutes kRendezvous{2};  // the ranks have found each other already
 
 class ShmCarrier : public Carrier {
  public:
@@ -85,8 +85,8 @@ class ShmCarrier : public Carrier {
 c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                            std::chrono::milliseconds timeout, RankNames names) {
   auto team = std::make_unique<shm::Team>(
-      exchange_over(store, rank, std::min<std::chrono::milliseconds>(timeout, kMeeting)), rank, size,
-      std::min<std::chrono::milliseconds>(timeout, kMeeting), std::move(names));
+      exchange_over(store, rank, std::min<std::chrono::milliseconds>(timeout, kRendezvous)), rank, size,
+      std::min<std::chrono::milliseconds>(timeout, kRendezvous), std::move(names));
   return make_host_backend("muster", rank, size, timeout, std::make_unique<ShmCarrier>(std::move(team)));
 }
 

@@ -1,4 +1,4 @@
-#include "muster/store/meeting_file.h"
+#include "muster/store/rendezvous_file.h"
 
 #include <fcntl.h>
 #include <openssl/crypto.h>
@@ -49,12 +49,12 @@ struct Served {
 
   TcpServer server;
   TcpStore client;
-  MeetingFile file;
+  RendezvousFile file;
 };
 
 }  // namespace
 
-MeetingFile::MeetingFile(std::string path, const MeetingPoint& point) : path_(std::move(path)) {
+RendezvousFile::RendezvousFile(std::string path, const RendezvousPoint& point) : path_(std::move(path)) {
   const std::string aside = name_aside(path_);
   std::string text = cat(point.secret.hex(), "\n", point.endpoint, "\n");
   {
@@ -67,11 +67,11 @@ MeetingFile::MeetingFile(std::string path, const MeetingPoint& point) : path_(st
   if (::rename(aside.c_str(), path_.c_str()) != 0) fail_errno(cat("cannot rename '", aside, "'"), errno);
 }
 
-MeetingFile::~MeetingFile() {
+RendezvousFile::~RendezvousFile() {
   ::unlink(path_.c_str());
 }
 
-MeetingPoint wait_for_meeting_file(const std::string& path, std::chrono::milliseconds timeout) {
+RendezvousPoint wait_for_rendezvous_file(const std::string& path, std::chrono::milliseconds timeout) {
   const Deadline deadline(timeout);
   while (::access(path.c_str(), R_OK) != 0) {
     if (deadline.passed()) {
@@ -94,29 +94,29 @@ MeetingPoint wait_for_meeting_file(const std::string& path, std::chrono::millise
   return {.endpoint = lines[1], .secret = Secret::from_hex(lines[0])};
 }
 
-std::optional<MeetingPlace> meeting_place_of_environment(const std::string& who) {
+std::optional<RendezvousPlace> rendezvous_place_of_environment(const std::string& who) {
   if (const auto name = get_env("PMIX_NAMESPACE"); name && get_env("OMPI_COMM_WORLD_SIZE")) {
     const std::string file = file_name("mpirun", *name, who);
     const bool one_host = get_env("OMPI_COMM_WORLD_SIZE") == get_env("OMPI_COMM_WORLD_LOCAL_SIZE");
-    return MeetingPlace{one_host ? in_runtime_folder(file) : in_folder_of_job("OMPI_MCA_initial_wdir", file),
-                        one_host};
+    return RendezvousPlace{
+        one_host ? in_runtime_folder(file) : in_folder_of_job("OMPI_MCA_initial_wdir", file), one_host};
   }
   if (get_env("PMI_SIZE") && get_env("PMI_SIZE") == get_env("MPI_LOCALNRANKS"))
-    return MeetingPlace{in_runtime_folder(file_name("mpiexec", cat(::getppid()), who)), true};
+    return RendezvousPlace{in_runtime_folder(file_name("mpiexec", cat(::getppid()), who)), true};
   if (!inside_srun_step() || !get_env("SLURM_JOB_ID")) return std::nullopt;
   const std::string file = file_name("srun",
                                      cat(*get_env("SLURM_JOB_ID"), ".", *get_env("SLURM_STEP_ID"), ".",
                                          get_env("SLURM_RESTART_COUNT").value_or("0")),
                                      who);
   const bool one_host = get_env("SLURM_STEP_NUM_NODES") == "1";
-  return MeetingPlace{one_host ? in_runtime_folder(file) : in_folder_of_job("SLURM_SUBMIT_DIR", file),
-                      one_host};
+  return RendezvousPlace{one_host ? in_runtime_folder(file) : in_folder_of_job("SLURM_SUBMIT_DIR", file),
+                         one_host};
 }
 
-MetStore meet_by_file(const std::string& path, bool serve, const std::string& address,
-                      std::chrono::milliseconds timeout) {
+RendezvousStore rendezvous_by_file(const std::string& path, bool serve, const std::string& address,
+                                   std::chrono::milliseconds timeout) {
   if (!serve) {
-    const MeetingPoint point = wait_for_meeting_file(path, timeout);
+    const RendezvousPoint point = wait_for_rendezvous_file(path, timeout);
     const Endpoint endpoint = parse_endpoint(point.endpoint);
     return {std::make_shared<TcpStore>(
                 TcpStoreOptions{.endpoint = endpoint, .secret = point.secret, .timeout = timeout}),

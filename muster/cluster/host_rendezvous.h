@@ -6,7 +6,7 @@
 #include <string>
 
 #include "muster/cluster/cluster_options.h"
-#include "muster/store/meeting_file.h"
+#include "muster/store/rendezvous_file.h"
 #include "muster/store/secret.h"
 #include "muster/store/store.h"
 #include "muster/store/tcp_server.h"
@@ -26,18 +26,18 @@ std::string address_to_serve(const std::string& host);
 // Whether the name is this machine's. Throws: unavailable when it does not resolve.
 bool is_this_machine(const std::string& host);
 
-struct Meeting {
-  std::unique_ptr<TcpServer> server = {};  // when this host serves
-  std::unique_ptr<MeetingFile> file = {};  // and leaves word where
-  std::shared_ptr<Store> store = {};       // this host's connection
-  std::string address = {};                // where other hosts reach this one
+struct HostRendezvous {
+  std::unique_ptr<TcpServer> server = {};     // when this host serves
+  std::unique_ptr<RendezvousFile> file = {};  // and leaves word where
+  std::shared_ptr<Store> store = {};          // this host's connection
+  std::string address = {};                   // where other hosts reach this one
   Secret secret = {};
 };
 
 // Serves the store when this host is the one to (static: node rank 0; c10d: the endpoint is an address of
 // this machine and nobody listens there yet), else connects. Blocking: until connected, or join_timeout.
 // Throws: unavailable (no server, port taken, name does not resolve); as cluster_secret.
-Meeting meet(const ClusterOptions& options);
+HostRendezvous open_host_rendezvous(const ClusterOptions& options);
 
 // Removes what the job has left in its store, at its end: what is left in etcd otherwise goes with its lease.
 void clean_up(Store& store);

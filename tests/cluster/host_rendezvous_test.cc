@@ -1,4 +1,4 @@
-#include "muster/cluster/meeting.h"
+#include "muster/cluster/host_rendezvous.h"
 
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -22,14 +22,14 @@ std::string why_not(const std::function<void()>& work) {
   return "it worked";
 }
 
-TEST(Meeting, SomebodyElsesAddressIsNotServedHere) {
+TEST(HostRendezvous, SomebodyElsesAddressIsNotServedHere) {
   EXPECT_EQ(address_to_serve("127.0.0.1"), "127.0.0.1");
   EXPECT_EQ(address_to_serve("localhost"), "127.0.0.1");
   EXPECT_EQ(address_to_serve("192.0.2.77"), "") << "an address of documentation, nobody's";
   EXPECT_THAT(why_not([] { address_to_serve("no-such-host.invalid"); }), HasSubstr("no-such-host.invalid"));
 }
 
-TEST(Meeting, OffLoopbackASecretIsNeeded) {
+TEST(HostRendezvous, OffLoopbackASecretIsNeeded) {
   const ScratchFolder folder;
   const ClusterOptions options{.endpoint = "10.1.2.3:29400"};
   EXPECT_THAT(why_not([&] { cluster_secret(options, false); }), HasSubstr("muster secret"));
@@ -46,25 +46,26 @@ TEST(Meeting, OffLoopbackASecretIsNeeded) {
   EXPECT_THAT(why_not([&] { cluster_secret(given, false); }), HasSubstr("--no-auth"));
 }
 
-TEST(Meeting, TheSecondAgentOfAMachineFindsTheFirst) {
+TEST(HostRendezvous, TheSecondAgentOfAMachineFindsTheFirst) {
   ClusterOptions options{.backend = "c10d", .endpoint = "127.0.0.1:0"};
-  const Meeting first = meet(options);
+  const HostRendezvous first = open_host_rendezvous(options);
   ASSERT_TRUE(first.server);
   options.endpoint = cat("127.0.0.1:", first.server->endpoint().port);
-  const Meeting second = meet(options);
+  const HostRendezvous second = open_host_rendezvous(options);
   EXPECT_FALSE(second.server);
   first.store->set("key", "value");
   EXPECT_EQ(second.store->get("key", std::chrono::seconds(1)), "value");
   EXPECT_EQ(second.address, "127.0.0.1");
 }
 
-TEST(Meeting, NobodyThereIsAnErrorThatSaysSo) {
+TEST(HostRendezvous, NobodyThereIsAnErrorThatSaysSo) {
   ClusterOptions options{.node_rank = 1, .endpoint = "127.0.0.1:1"};
   options.join_timeout = std::chrono::milliseconds(300);
-  EXPECT_THAT(why_not([&] { meet(options); }), HasSubstr("expected the host that serves it at 127.0.0.1:1"));
+  EXPECT_THAT(why_not([&] { open_host_rendezvous(options); }),
+              HasSubstr("expected the host that serves it at 127.0.0.1:1"));
   // A name is looked up by somebody else, for which the last try must have time as well.
   options.endpoint = "localhost:1";
-  EXPECT_THAT(why_not([&] { meet(options); }), HasSubstr("refused"));
+  EXPECT_THAT(why_not([&] { open_host_rendezvous(options); }), HasSubstr("refused"));
 }
 
 }  // namespace

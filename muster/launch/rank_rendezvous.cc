@@ -1,4 +1,4 @@
-#include "muster/launch/rank_meeting.h"
+#include "muster/launch/rank_rendezvous.h"
 
 #include "muster/store/open_store.h"
 
@@ -10,7 +10,7 @@ constexpr std::chrono::seconds kOwnStoreAnswers{10};  // on loopback, in a threa
 
 }  // namespace
 
-RankMeeting::RankMeeting(const RankMeetingOptions& options) : port_(options.master_port) {
+RankRendezvous::RankRendezvous(const RankRendezvousOptions& options) : port_(options.master_port) {
   TcpServerOptions server{.secret = options.secret, .no_auth = options.no_auth};
   server.endpoint.host = options.address;
   if (server.secret.empty() && !options.no_auth) server.secret = Secret::make();
@@ -19,7 +19,7 @@ RankMeeting::RankMeeting(const RankMeetingOptions& options) : port_(options.mast
   store_ = std::make_unique<TcpServer>(std::move(server));
 }
 
-std::shared_ptr<Store> RankMeeting::open() const {
+std::shared_ptr<Store> RankRendezvous::open() const {
   return open_store(store(), secret_, kOwnStoreAnswers);
 }
 

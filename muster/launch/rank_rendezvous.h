@@ -14,17 +14,17 @@
 
 namespace muster {
 
-struct RankMeetingOptions {
+struct RankRendezvousOptions {
   std::string address = "127.0.0.1";  // that the store listens on
   int master_port = 0;                // 0: a free one
   Secret secret = {};                 // empty: a fresh one, unless `no_auth`
   bool no_auth = false;
 };
 
-class RankMeeting {
+class RankRendezvous {
  public:
   // Throws: unavailable (port taken, no such address here).
-  explicit RankMeeting(const RankMeetingOptions& options = {});
+  explicit RankRendezvous(const RankRendezvousOptions& options = {});
 
   int master_port() const { return port_.port(); }
   std::string store() const { return to_string(store_->endpoint()); }  // MUSTER_STORE

@@ -1,4 +1,4 @@
-#include "muster/cluster/meeting.h"
+#include "muster/cluster/host_rendezvous.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -110,26 +110,27 @@ std::string patient_address_to_serve(const std::string& host, const ClusterOptio
   }
 }
 
-Meeting meet_at_file(const ClusterOptions& options) {
-  Meeting meeting;
+HostRendezvous meet_at_file(const ClusterOptions& options) {
+  HostRendezvous rendezvous;
   std::string here = options.local_address;
   if (here.empty()) here = options.one_machine ? "127.0.0.1" : outward_address();
   Endpoint endpoint{.host = here};
   if (options.node_rank == 0) {
-    meeting.secret = Secret::make();
-    meeting.server = serve(options, endpoint, meeting.secret);
-    endpoint = meeting.server->endpoint();
-    meeting.file = std::make_unique<MeetingFile>(
-        options.meeting_file, MeetingPoint{.endpoint = to_string(endpoint), .secret = meeting.secret});
+    rendezvous.secret = Secret::make();
+    rendezvous.server = serve(options, endpoint, rendezvous.secret);
+    endpoint = rendezvous.server->endpoint();
+    rendezvous.file = std::make_unique<RendezvousFile>(
+        options.rendezvous_file,
+        RendezvousPoint{.endpoint = to_string(endpoint), .secret = rendezvous.secret});
   } else {
-    const MeetingPoint point = wait_for_meeting_file(options.meeting_file, options.join_timeout);
-    meeting.secret = point.secret;
+    const RendezvousPoint point = wait_for_rendezvous_file(options.rendezvous_file, options.join_timeout);
+    rendezvous.secret = point.secret;
     endpoint = parse_endpoint(point.endpoint);
   }
-  meeting.store = connect(options, endpoint, meeting.secret);
-  meeting.address =
+  rendezvous.store = connect(options, endpoint, rendezvous.secret);
+  rendezvous.address =
       options.node_rank == 0 || !options.local_address.empty() ? here : address_towards(endpoint.host);
-  return meeting;
+  return rendezvous;
 }
 
 // By the route to the first of these servers that there is one to.
@@ -144,14 +145,14 @@ std::string address_towards_any(const std::vector<std::string>& endpoints) {
   }
 }
 
-Meeting meet_in_etcd(const ClusterOptions& options) {
+HostRendezvous meet_in_etcd(const ClusterOptions& options) {
   const std::vector<std::string> endpoints = split(options.endpoint, ',');
   std::vector<std::string> urls;
   urls.reserve(endpoints.size());
   for (const std::string& endpoint : endpoints) urls.push_back(cat(options.etcd_protocol, "://", endpoint));
-  Meeting meeting;
-  meeting.address = options.local_address.empty() ? address_towards_any(endpoints) : options.local_address;
-  meeting.secret = cluster_secret(options, is_loopback_address(meeting.address));
+  HostRendezvous rendezvous;
+  rendezvous.address = options.local_address.empty() ? address_towards_any(endpoints) : options.local_address;
+  rendezvous.secret = cluster_secret(options, is_loopback_address(rendezvous.address));
   const EtcdStoreOptions etcd{.http = {.urls = urls,
                                        .ca_file = options.etcd_ca_file,
                                        .cert_file = options.etcd_cert_file,
@@ -159,16 +160,16 @@ Meeting meet_in_etcd(const ClusterOptions& options) {
                                        .timeout = options.dead_after / 4},
                               .job = options.job};
   const Deadline deadline(options.join_timeout);
-  for (bool said = false; !meeting.store; said = true) {
+  for (bool said = false; !rendezvous.store; said = true) {
     try {
-      meeting.store = std::make_shared<EtcdStore>(etcd);
+      rendezvous.store = std::make_shared<EtcdStore>(etcd);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unavailable || deadline.passed()) throw;
       if (!said) log(LogLevel::info, cat("waiting for etcd: ", error.message()));
       std::this_thread::sleep_for(std::min(std::chrono::milliseconds(500), deadline.left()));
     }
   }
-  return meeting;
+  return rendezvous;
 }
 
 }  // namespace
@@ -219,15 +220,16 @@ std::string address_to_serve(const std::string& host) {
   return "";
 }
 
-Meeting meet(const ClusterOptions& options) {
-  if (!options.meeting_file.empty()) return meet_at_file(options);
+HostRendezvous open_host_rendezvous(const ClusterOptions& options) {
+  if (!options.rendezvous_file.empty()) return meet_at_file(options);
   if (options.backend == "etcd") return meet_in_etcd(options);
-  Meeting meeting;
+  HostRendezvous rendezvous;
   Endpoint endpoint = endpoint_of(options);
   const std::string here = patient_address_to_serve(endpoint.host, options);
   const bool by_rank = options.backend == "static" && options.node_rank.has_value();
   const bool may_serve = !options.remote && (by_rank ? *options.node_rank == 0 : !here.empty());
-  meeting.secret = cluster_secret(options, is_loopback_address(endpoint.host) || is_loopback_address(here));
+  rendezvous.secret =
+      cluster_secret(options, is_loopback_address(endpoint.host) || is_loopback_address(here));
   if (may_serve) {
     if (here.empty()) {
       throw Error(
@@ -237,18 +239,18 @@ Meeting meet(const ClusterOptions& options) {
     }
     endpoint.host = options.local_address.empty() ? here : options.local_address;
     try {
-      meeting.server = serve(options, endpoint, meeting.secret);
-      endpoint = meeting.server->endpoint();
+      rendezvous.server = serve(options, endpoint, rendezvous.secret);
+      endpoint = rendezvous.server->endpoint();
     } catch (const Error& error) {
       // Another agent of the job on this machine may have come first.
       if (by_rank || error.code() != ErrorCode::unavailable || endpoint.port == 0) throw;
     }
   }
-  meeting.store = connect(options, endpoint, meeting.secret);
-  meeting.address = !options.local_address.empty() ? options.local_address
-                    : may_serve                    ? endpoint.host
-                                                   : address_towards(endpoint.host);
-  return meeting;
+  rendezvous.store = connect(options, endpoint, rendezvous.secret);
+  rendezvous.address = !options.local_address.empty() ? options.local_address
+                       : may_serve                    ? endpoint.host
+                                                      : address_towards(endpoint.host);
+  return rendezvous;
 }
 
 void clean_up(Store& store) {

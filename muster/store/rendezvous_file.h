@@ -14,19 +14,19 @@
 
 namespace muster {
 
-struct MeetingPoint {
+struct RendezvousPoint {
   std::string endpoint = {};  // "tcp://host:port"
   Secret secret = {};
 };
 
 // The file, as long as this lives.
-class MeetingFile {
+class RendezvousFile {
  public:
   // Only this user can read it. One that is left over is replaced. Throws: io.
-  MeetingFile(std::string path, const MeetingPoint& point);
-  MeetingFile(const MeetingFile&) = delete;
-  MeetingFile& operator=(const MeetingFile&) = delete;
-  ~MeetingFile();
+  RendezvousFile(std::string path, const RendezvousPoint& point);
+  RendezvousFile(const RendezvousFile&) = delete;
+  RendezvousFile& operator=(const RendezvousFile&) = delete;
+  ~RendezvousFile();
 
  private:
   std::string path_;
@@ -34,26 +34,26 @@ class MeetingFile {
 
 // Blocking: until the file is there. Throws: timeout naming the file and what it is for; as
 // Secret::from_file.
-MeetingPoint wait_for_meeting_file(const std::string& path, std::chrono::milliseconds timeout);
+RendezvousPoint wait_for_rendezvous_file(const std::string& path, std::chrono::milliseconds timeout);
 
 // Where the processes of this srun step or mpirun can leave such a file for each other; `who` tells several
 // kinds apart ("agents", "ranks"). On one host that is the user's runtime folder; on several the folder that
 // the job was started in, which they must share. Nothing when the environment tells of no such launcher, or
 // of none whose processes have a name in common.
-struct MeetingPlace {
+struct RendezvousPlace {
   std::string path = {};
   bool one_host = false;  // all of them are here
 };
-std::optional<MeetingPlace> meeting_place_of_environment(const std::string& who);
+std::optional<RendezvousPlace> rendezvous_place_of_environment(const std::string& who);
 
 // A store at which the processes that share `path` meet; the one that serves keeps the server as long as it
-// keeps the store. `address`: where to serve. Blocking: until there, or `timeout`. Throws: as MeetingFile,
-// wait_for_meeting_file, TcpStore.
-struct MetStore {
+// keeps the store. `address`: where to serve. Blocking: until there, or `timeout`. Throws: as RendezvousFile,
+// wait_for_rendezvous_file, TcpStore.
+struct RendezvousStore {
   std::shared_ptr<Store> store = {};
   std::string host = {};  // where it is served
 };
-MetStore meet_by_file(const std::string& path, bool serve, const std::string& address,
-                      std::chrono::milliseconds timeout);
+RendezvousStore rendezvous_by_file(const std::string& path, bool serve, const std::string& address,
+                                   std::chrono::milliseconds timeout);
 
 }  // namespace muster
