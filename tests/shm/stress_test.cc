@@ -286,7 +286,7 @@ TEST(Stress, WhoeverIsKilledAndWheneverTheOthersAreTold) {
     ::kill(pids[victim], SIGKILL);
     for (const pid_t pid : pids) ::waitpid(pid, nullptr, 0);
     ASSERT_EQ(board->wrong.load(), 0) << "seed " << seed;
-    // A rank that was still rendezvous the others has another message.
+    // A rank that was still meeting the others has another message.
     if (until > ranks) {
       EXPECT_EQ(board->told.load(), ranks - 1) << "seed " << seed << ", rank " << victim << " of " << ranks;
     }
