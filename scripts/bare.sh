@@ -8,6 +8,7 @@
 # however it ends, and no mount is ever seen from outside. After a SIGKILL the files stay, until the next run.
 #
 #   BARE_FOLDER   where the system is put while it runs (default: /var/tmp; about 15 GB for `make test`)
+#   BARE_FILES    files, separated by blanks, that COMMAND finds in /root/files
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -113,6 +114,8 @@ done < <(env -0)
 # --- the committed tree, and COMMAND in it --------------------------------------------------------------------------
 [ -z "$(git status --porcelain 2>/dev/null)" ] || echo "bare: changes that are not committed are left out"
 git -c safe.directory='*' clone --quiet --depth 1 "file://$PWD" "$root/root/muster"
+mkdir "$root/root/files"
+for file in ${BARE_FILES:-}; do cp "$file" "$root/root/files/"; done
 echo "bare: Debian $release made in $((SECONDS - start)) s; $* runs there"
 
 # The root is a mount of its own and becomes the namespace's root, as on a machine: namespaces can be made in it. The

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What takes longer than `make test` may: the tests labelled long, the sanitizers, fuzzing, the second LibTorch, clang, and
-# both commands on bare systems. Says each step and stops at the first that fails. `test_long.sh STEP...` runs only these:
-# long asan tsan fuzz torch clang bare.
+# both commands and the packages on bare systems. Says each step and stops at the first that fails. `test_long.sh STEP...`
+# runs only these: long asan tsan fuzz torch clang bare packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -106,11 +106,34 @@ run_bare() {
   done
 }
 
-[ $# -gt 0 ] || set -- long asan tsan fuzz torch clang bare
+run_packages() {
+  step "the packages, installed on a Debian that has neither a compiler nor LibTorch"
+  scripts/setup.sh packages
+  scripts/packages.sh build/packages
+  local torch
+  torch=$(.deps/torch/bin/python -c 'import torch; print(torch.__version__.split("+")[0])')
+  # The wheel is for the interpreter that made it: bookworm's.
+  BARE_FILES=$(echo build/packages/*.deb build/packages/*.whl) scripts/bare.sh bookworm bash -euxc '
+    rm -rf /root/muster
+    cd /root/files
+    apt-get update -qq
+    apt-get install -y -qq --no-install-recommends ./muster_*.deb
+    muster run -n 2 sh -c "echo rank \$RANK"
+    apt-get install -y -qq --no-install-recommends ./libmuster-dev_*.deb cmake g++ python3-venv
+    python3 -m venv /root/venv
+    . /root/venv/bin/activate
+    pip install --quiet torch=='"$torch"' ./muster-*.whl
+    cmake -S /usr/share/doc/muster/examples/00_hello -B /root/hello
+    cmake --build /root/hello
+    /root/hello/hello
+    python -c "import muster, torch.distributed"'
+}
+
+[ $# -gt 0 ] || set -- long asan tsan fuzz torch clang bare packages
 for name in "$@"; do
   case $name in
-    long | asan | tsan | fuzz | torch | clang | bare) ;;
-    *) echo "test-long: expected long, asan, tsan, fuzz, torch, clang or bare, got '$name'"; exit 2 ;;
+    long | asan | tsan | fuzz | torch | clang | bare | packages) ;;
+    *) echo "test-long: expected long, asan, tsan, fuzz, torch, clang, bare or packages, got '$name'"; exit 2 ;;
   esac
 done
 for name in "$@"; do

@@ -16,9 +16,15 @@
 
 namespace {
 
+// Help names what a value is, and an error the range: without a description CLI11 puts the range into both.
+template <class T>
+CLI::Validator in_range(T least, T most) {
+  return CLI::Range(least, most).description("");
+}
+
 // CLI::PositiveNumber shows the largest double there is, all of its digits, where a value is wrong.
-const CLI::Range kAnyCount(1, std::numeric_limits<int>::max());
-const CLI::Range kAnySize(int64_t{1}, std::numeric_limits<int64_t>::max());
+const CLI::Validator kAnyCount = in_range(1, std::numeric_limits<int>::max());
+const CLI::Validator kAnySize = in_range(int64_t{1}, std::numeric_limits<int64_t>::max());
 
 constexpr const char* kExamples = R"(Examples:
   muster bench device                       every GPU (none: a CPU slot); scores are remembered
@@ -43,7 +49,7 @@ void add_device(CLI::App& app, int* exit_code) {
   command->add_option("--dtype", options->dtype, "Type to train in: float32, bfloat16 or float16 [float32]")
       ->type_name("TYPE");
   command->add_option("--seconds", options->seconds, "Time for each batch size [0.5]")
-      ->check(CLI::Range(0.01, 600.0))
+      ->check(in_range(0.01, 600.0))
       ->type_name("SECONDS");
   command
       ->add_option("--cache", options->cache, "File that remembers the scores [~/.cache/muster/scores.json]")
@@ -65,7 +71,7 @@ void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
   command->footer(kCollectivesExamples);
   const auto options = std::make_shared<muster::CollectivesBenchOptions>();
   command->add_option("-n,--nproc", options->ranks, "Number of ranks [2]")
-      ->check(CLI::Range(1, 256))
+      ->check(in_range(1, 256))
       ->type_name("N");
   command
       ->add_option("--op", options->op,
@@ -81,7 +87,7 @@ void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
       ->add_option("--dtype", options->dtype,
                    "Type of the elements: float32, float64, bfloat16, float16, int32 or int64 [float32]")
       ->type_name("TYPE");
-  const auto bytes = CLI::AsSizeValue(false);
+  const CLI::Validator bytes = CLI::AsSizeValue(false).description("");
   command->add_option("--min", options->min_bytes, "Smallest size of a rank's part [4]")
       ->transform(bytes)
       ->check(kAnySize)
@@ -91,10 +97,10 @@ void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
       ->check(kAnySize)
       ->type_name("BYTES");
   command->add_option("--factor", options->factor, "Factor from one size to the next [4]")
-      ->check(CLI::Range(2, 1024))
+      ->check(in_range(2, 1024))
       ->type_name("N");
   command->add_option("--seconds", options->seconds, "Least time for each size and backend [0.2]")
-      ->check(CLI::Range(0.001, 600.0))
+      ->check(in_range(0.001, 600.0))
       ->type_name("SECONDS");
   command->add_flag("--json", options->json, "Print the table as JSON");
   command->add_option("--svg", options->svg, "Draw the times into this file")->type_name("FILE");
@@ -114,7 +120,7 @@ void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
   command->footer(kDdpExamples);
   const auto options = std::make_shared<muster::DdpBenchOptions>();
   command->add_option("-n,--nproc", options->ranks, "Number of ranks [2]")
-      ->check(CLI::Range(1, 256))
+      ->check(in_range(1, 256))
       ->type_name("N");
   command
       ->add_option(
@@ -133,10 +139,10 @@ void add_ddp(CLI::App& app, int* exit_code, int argc, char** argv) {
       ->type_name("LIST");
   command
       ->add_option("--steps", options->steps, "Steps of each kind in each round; the kinds take turns [10]")
-      ->check(CLI::Range(1, 1'000'000))
+      ->check(in_range(1, 1'000'000))
       ->type_name("N");
   command->add_option("--rounds", options->rounds, "Rounds; each starts its processes anew [3]")
-      ->check(CLI::Range(1, 1'000))
+      ->check(in_range(1, 1'000))
       ->type_name("N");
   command
       ->add_option("--python", options->python,

@@ -30,15 +30,6 @@ void torchrun_flag(CLI::App* command, const std::string& flag, bool& value, cons
   command->add_flag(flag, value, help)->envname(pet_name(flag));
 }
 
-// The flags that have no title yet get this one in --help.
-void entitle(CLI::App* command, const char* title) {
-  for (CLI::Option* option : command->get_options([](const CLI::Option* option) {
-         return option->get_group() == "Options" && option->get_name() != "--help";
-       })) {
-    option->group(title);
-  }
-}
-
 void add_device_flags(CLI::App* command, RunFlags& flags) {
   command
       ->add_option("-n,--nproc-per-node", flags.nproc_per_node,

@@ -31,6 +31,15 @@ void count_flag(CLI::App* command, const std::string& flag, int& value, const st
   command->add_option(flag, value, help)->type_name("N")->check(whole_number_from(1));
 }
 
+void entitle(CLI::App* command, const char* title) {
+  for (CLI::Option* option : command->get_options([](const CLI::Option* option) {
+         return option->get_group() == "Options" && !option->get_positional() &&
+                option->get_name() != "--help";
+       })) {
+    option->group(title);
+  }
+}
+
 void reach_flags(CLI::App* command, std::string& hostfile, std::string& ssh, std::string& remote_muster) {
   text_flag(command, "--hostfile", hostfile, "FILE", "a file", "A file of hosts, one a line: a slots=4");
   text_flag(command, "--ssh", ssh, "CMD", "a command",

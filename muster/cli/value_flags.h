@@ -29,6 +29,9 @@ void text_flag(CLI::App* command, const std::string& flag, std::string& value, c
 // A flag with a number of things, 1 at least.
 void count_flag(CLI::App* command, const std::string& flag, int& value, const std::string& help);
 
+// The flags that have no title yet get this one in --help.
+void entitle(CLI::App* command, const char* title);
+
 // --hostfile, --ssh and --remote-muster.
 void reach_flags(CLI::App* command, std::string& hostfile, std::string& ssh, std::string& remote_muster);
 

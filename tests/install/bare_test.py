@@ -106,6 +106,12 @@ class BareTest(unittest.TestCase):
         self.assertFalse(pathlib.Path("/dev/shm/left").exists())
         self.nothing_left()
 
+    def test_files_that_are_given_are_there(self):
+        (self.folder / "gift").write_text("a gift\n", encoding="utf-8")
+        code, out = self.run_bare("cat", "/root/files/gift", BARE_FILES=str(self.folder / "gift"))
+        self.assertEqual((code, out.splitlines()[-1]), (0, "a gift"), out)
+        self.nothing_left()
+
     def test_a_signal_takes_everything_down(self):
         for number in signal.SIGINT, signal.SIGTERM:
             job = self.start("sh", "-c", "echo runs; sleep 1000 & sleep 1000")
