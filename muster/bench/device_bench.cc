@@ -36,7 +36,7 @@ struct Candidate {
 };
 
 std::vector<Candidate> gpu_candidates(const Host& host, const DeviceBenchOptions& options) {
-  const Selection selection = parse_selection(options.gpus);
+  const Selection selection(options.gpus);
   const UsableGpus usable = usable_gpus(host, inherited_masks());
   if (usable.gpus.empty()) {
     throw Error(ErrorCode::unavailable,

@@ -85,7 +85,7 @@ TasksSettings to_settings(const TasksFlags& flags) {
                          .numa_binding = binding_of(flags.numa_binding),
                          .lease = !flags.no_lease,
                          .allow_nan = flags.allow_nan};
-  if (!flags.gpus.empty()) settings.gpus = parse_selection(flags.gpus);
+  if (!flags.gpus.empty()) settings.gpus = Selection(flags.gpus);
   if (!flags.inventory.empty()) settings.inventory = std::filesystem::absolute(flags.inventory).string();
   if (!flags.visibility.empty()) settings.visibility = parse_visibility(flags.visibility);
   if (flags.fail_fast || flags.keep_going) settings.fail_fast = flags.fail_fast;

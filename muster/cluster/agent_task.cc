@@ -72,7 +72,7 @@ Json launch_to_json(const LaunchOptions& options) {
           {"virtual_local_rank", options.virtual_local_rank},
           // What has to be asked of the machine depends on these; the plan is made elsewhere.
           {"cpu_only", request.cpu_only},
-          {"gpus", request.gpus},
+          {"gpus", request.gpus.text},
           {"policy", request.policy},
           {"numa_binding", to_string(request.numa_binding)}};
 }
@@ -114,7 +114,7 @@ LaunchOptions launch_from(const Json& json) {
   read(json, "quiet", options.quiet);
   read(json, "virtual_local_rank", options.virtual_local_rank);
   read(json, "cpu_only", options.request.cpu_only);
-  read(json, "gpus", options.request.gpus);
+  options.request.gpus = json.at("gpus").get<std::string>();
   read(json, "policy", options.request.policy);
   options.request.numa_binding = parse_numa_binding(json.at("numa_binding").get<std::string>());
   return options;

@@ -18,20 +18,10 @@ namespace muster {
 
 namespace {
 
-// Whether the selection has a pick of one of these kinds.
-bool takes(const std::string& gpus, std::initializer_list<SelectionItem::Kind> kinds) {
-  for (const SelectionPart& part : parse_selection(gpus).parts) {
-    for (const SelectionItem& item : part.items) {
-      if (std::find(kinds.begin(), kinds.end(), item.kind) != kinds.end()) return true;
-    }
-  }
-  return false;
-}
-
 // Whether the selection takes GPUs by what they do now: then others will do where these have just been taken.
-bool takes_any(const std::string& gpus) {
+bool takes_any(const Selection& gpus) {
   using Kind = SelectionItem::Kind;
-  return takes(gpus, {Kind::idle, Kind::free, Kind::fastest});
+  return gpus.has({Kind::idle, Kind::free, Kind::fastest});
 }
 
 // A device of a plan from a file; empty when it is here and can be used, else what was expected and is not.
@@ -83,7 +73,7 @@ Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
 // Scores that were measured before, where the plan is made by them and none were given. Batches are divided
 // by them only when every device has one. A cache that cannot be read is none, and said so.
 Scores remembered_scores(const Inventory& inventory, const Request& request) {
-  const bool by_speed = request.policy == "fastest" || takes(request.gpus, {SelectionItem::Kind::fastest});
+  const bool by_speed = request.policy == "fastest" || request.gpus.has({SelectionItem::Kind::fastest});
   if (!request.scores.empty() || (!by_speed && request.global_batch == 0)) return {};
   try {
     Scores scores = measured_scores(read_score_cache(default_score_cache()), inventory);

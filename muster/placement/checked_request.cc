@@ -111,7 +111,7 @@ std::vector<JobHost> hosts_of_job(const Inventory& inventory, const Request& req
 
 std::string flag_that_needs_gpus(const Request& request) {
   if (request.gpu_only) return "--nproc-per-node gpu";
-  if (!request.gpus.empty()) return cat("--gpus ", request.gpus);
+  if (!request.gpus.is_all()) return cat("--gpus ", request.gpus.text);
   if (request.choose) return "Request::choose";
   if (!request.map.empty()) return "--map";
   if (!request.rank_memory_bytes.empty()) return "--rank-memory";

@@ -52,8 +52,7 @@ class Planner {
       : inventory_(inventory),
         request_(request),
         hosts_(hosts_of_job(inventory, request)),
-        policy_(find_policy(request.policy)),
-        selection_(parse_selection(request.gpus)) {}
+        policy_(find_policy(request.policy)) {}
 
   Plan make() {
     plan_.policy = request_.policy;
@@ -78,7 +77,7 @@ class Planner {
   bool find_gpus() {
     std::vector<const Host*> hosts;
     for (const JobHost& host : hosts_) hosts.push_back(host.host);
-    check_selection_hosts(selection_, hosts);
+    check_selection_hosts(request_.gpus, hosts);
     bool any_sick = false;
     bool any_usable = false;
     bool any_selected = false;
@@ -98,12 +97,12 @@ class Planner {
 
   HostGpus gpus_of(const Host& host, const VisibilityMasks& masks) {
     HostGpus gpus{.usable = usable_gpus(host, masks)};
-    gpus.named = part_for(selection_, host) != nullptr;
+    gpus.named = part_for(request_.gpus, host) != nullptr;
     if (!gpus.named) return gpus;
     if (!gpus.usable.mask_note.empty()) notes_.add(host, gpus.usable.mask_note);
     for (const std::string& sick : gpus.usable.sick) notes_.add(host, cat("left out ", sick));
     if (!gpus.usable.gpus.empty()) {
-      gpus.selected = select_gpus(selection_, host, gpus.usable, request_.scores);
+      gpus.selected = select_gpus(request_.gpus, host, gpus.usable, request_.scores);
     } else if (!flag_that_needs_gpus(request_).empty()) {
       fail_without_gpu(host, gpus);
     }
@@ -122,9 +121,9 @@ class Planner {
     for (size_t i = 0; i < gpus_.size() && there.empty(); ++i) {
       if (gpus_[i].named) there = describe(*hosts_[i].host, gpus_[i].usable);
     }
-    throw Error(ErrorCode::unavailable,
-                printable(cat("--gpus ", request_.gpus, ": expected at least one GPU, got none that fits: ",
-                              there, "; `muster devices` shows them all")));
+    throw Error(ErrorCode::unavailable, printable(cat("--gpus ", request_.gpus.text,
+                                                      ": expected at least one GPU, got none that fits: ",
+                                                      there, "; `muster devices` shows them all")));
   }
 
   RankPlan& add_rank(size_t host_at) {
@@ -179,7 +178,7 @@ class Planner {
   std::string no_gpu_reason(size_t host_at) const {
     const Host& host = *hosts_[host_at].host;
     const UsableGpus& usable = gpus_[host_at].usable;
-    if (!usable.gpus.empty()) return cat("none fits --gpus ", printable(request_.gpus));
+    if (!usable.gpus.empty()) return cat("none fits --gpus ", printable(request_.gpus.text));
     if (!usable.sick.empty()) return "all unhealthy";
     if (!host.gpus.empty())
       return host.gpus[0].vendor == Vendor::amd ? "all hidden by ROCm's variables"
@@ -373,7 +372,6 @@ class Planner {
   const Request& request_;
   const std::vector<JobHost> hosts_;
   const Policy& policy_;
-  const Selection selection_;
   std::vector<HostGpus> gpus_ = {};   // of each host
   std::vector<double> weights_ = {};  // of each rank, when scores tell
   PlanNotes notes_ = {};

@@ -13,6 +13,7 @@
 #include "muster/base/mesh_shape.h"
 #include "muster/device/visible_devices.h"
 #include "muster/placement/plan.h"
+#include "muster/placement/selection.h"
 
 namespace muster {
 
@@ -55,7 +56,7 @@ struct Request {
   std::optional<int> nproc_per_node = {};  // nothing: one rank per device
   bool cpu_only = false;  // nproc-per-node "cpu": ranks on CPU slots, whatever GPUs there are
   bool gpu_only = false;  // nproc-per-node "gpu": an error without GPUs
-  std::string gpus = {};  // the grammar of selection.h; empty: all
+  Selection gpus = {};    // which to use
   // A name of policy.h; empty: "list" with `map` or `choose`, "memory" with `rank_memory_bytes`, "mesh" with
   // `mesh`, else "sequential".
   std::string policy = {};

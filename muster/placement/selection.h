@@ -35,6 +35,7 @@
 //     idle,model=A100       A100s that nobody uses           fastest:2,free>10GB
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -68,7 +69,17 @@ struct SelectionPart {
   bool operator==(const SelectionPart&) const = default;
 };
 
+// Made from its text by the grammar above, so it can stand in for one: `request.gpus = "0,2-5"`.
 struct Selection {
+  Selection() : parts{{.items = {{}}}} {}  // all
+  Selection(std::string text);             // NOLINT(google-explicit-constructor)  Throws: SelectionError.
+  Selection(const char* text) : Selection(std::string(text)) {}  // NOLINT(google-explicit-constructor)
+
+  bool is_all() const { return text.empty(); }
+
+  // Whether an entry is of one of these kinds.
+  bool has(std::initializer_list<SelectionItem::Kind> kinds) const;
+
   std::string text = {};
   std::vector<SelectionPart> parts = {};  // never empty
 };
@@ -87,10 +98,6 @@ class SelectionError : public Error {
   std::string problem_;
   size_t at_;
 };
-
-// The grammar above; "" is "all".
-// Throws: SelectionError.
-Selection parse_selection(std::string_view text);
 
 // Throws: SelectionError when a host is named that is none of `hosts`.
 void check_selection_hosts(const Selection& selection, const std::vector<const Host*>& hosts);

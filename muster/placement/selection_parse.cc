@@ -231,21 +231,26 @@ void check_parts(const Selection& selection) {
 
 }  // namespace
 
-Selection parse_selection(std::string_view text) {
-  Selection selection{.text = std::string(text), .parts = {}};
+Selection::Selection(std::string given) : text(std::move(given)) {
   if (text.empty()) {
-    selection.parts.push_back({.items = {{}}});
-    return selection;
+    parts.push_back({.items = {{}}});
+    return;
   }
-  const size_t size = text.size();
   for (size_t from = 0;;) {
-    const size_t to = find_end(selection.text, ';', from, size);
-    selection.parts.push_back(parse_part(selection.text, from, to));
-    if (to == size) break;
+    const size_t to = find_end(text, ';', from, text.size());
+    parts.push_back(parse_part(text, from, to));
+    if (to == text.size()) break;
     from = to + 1;
   }
-  check_parts(selection);
-  return selection;
+  check_parts(*this);
+}
+
+bool Selection::has(std::initializer_list<SelectionItem::Kind> kinds) const {
+  return std::any_of(parts.begin(), parts.end(), [&](const SelectionPart& part) {
+    return std::any_of(part.items.begin(), part.items.end(), [&](const SelectionItem& item) {
+      return std::find(kinds.begin(), kinds.end(), item.kind) != kinds.end();
+    });
+  });
 }
 
 }  // namespace muster

@@ -8,8 +8,8 @@ namespace {
 std::vector<PolicyChoice> choose_sequential(const PolicyInput& input, int num_ranks) {
   const size_t count = input.gpus.size();
   const std::string of =
-      cat(" of ",
-          input.request.gpus.empty() ? plural(count, "GPU") : cat(count, " in --gpus ", input.request.gpus));
+      cat(" of ", input.request.gpus.is_all() ? plural(count, "GPU")
+                                              : cat(count, " in --gpus ", input.request.gpus.text));
   return in_turn(input.gpus, num_ranks, [&](size_t place) { return cat("sequential: ", place + 1, of); });
 }
 

@@ -52,7 +52,7 @@ std::string who_is(const detail::TaskEntry& task) {
 // What cannot be read is wrong on every machine; so it is an error even where the CPU is allowed.
 Selection parse_device(const detail::TaskEntry& task) {
   try {
-    return parse_selection(task.options.device);
+    return Selection(task.options.device);
   } catch (const SelectionError& error) {
     throw Error(ErrorCode::invalid_argument, cat(who_is(task), "device '", printable(task.options.device),
                                                  "': ", error.problem(), ", or cpu"));

@@ -173,7 +173,7 @@ TEST(RunOptions, PlacementFlags) {
   flags.visibility = "own-first";
   flags.map = "3,1,0";
   const Request request = options_of(flags).request;
-  EXPECT_EQ(request.gpus, "0,2-5");
+  EXPECT_EQ(request.gpus.text, "0,2-5");
   EXPECT_EQ(request.surplus, Surplus::share);
   EXPECT_EQ(request.visibility, Visibility::own_first);
   EXPECT_THAT(request.map, ElementsAre(3, 1, 0));

@@ -16,7 +16,7 @@ using testing::HasSubstr;
 std::vector<int> selected(const std::string& text, const Host& host,
                           const std::optional<std::string>& mask = {}) {
   std::vector<int> indices;
-  for (const UsableGpu& gpu : select_gpus(parse_selection(text), host, usable_gpus(host, {.cuda = mask}))) {
+  for (const UsableGpu& gpu : select_gpus(Selection(text), host, usable_gpus(host, {.cuda = mask}))) {
     indices.push_back(host.gpus[gpu.position].index.value);
   }
   return indices;
@@ -171,7 +171,7 @@ TEST(Selection, FastestGoesByScores) {
   const Scores scores = {{"0", 100}, {"1", 90}, {"2", 80}, {"3", 110}};
   const auto fastest = [&](const std::string& text, const Scores& given) {
     std::vector<int> indices;
-    for (const UsableGpu& gpu : select_gpus(parse_selection(text), host, usable_gpus(host, {}), given)) {
+    for (const UsableGpu& gpu : select_gpus(Selection(text), host, usable_gpus(host, {}), given)) {
       indices.push_back(host.gpus[gpu.position].index.value);
     }
     return indices;
@@ -210,8 +210,8 @@ TEST(Selection, Hosts) {
   EXPECT_THAT(of("n1:free:2", 1), ElementsAre(0, 1));
   EXPECT_THAT(of("n1:all", 1), ElementsAre(0, 1, 2, 3));
   const Host host = gpu_host(0, 4);
-  EXPECT_NO_THROW(check_selection_hosts(parse_selection("n0:1"), {&host}));
-  EXPECT_THROW(check_selection_hosts(parse_selection("n0:1;n1:1"), {&host}), Error);
+  EXPECT_NO_THROW(check_selection_hosts(Selection("n0:1"), {&host}));
+  EXPECT_THROW(check_selection_hosts(Selection("n0:1;n1:1"), {&host}), Error);
 }
 
 // Every text with the column of its caret.
@@ -245,7 +245,7 @@ TEST(Selection, AnyTextIsReadOrRefused) {
     std::string text;
     for (size_t length = random() % 7; length > 0; --length) text += kPieces[random() % std::size(kPieces)];
     try {
-      const Selection selection = parse_selection(text);
+      const Selection selection = Selection(text);
       EXPECT_FALSE(selection.parts.empty());
       for (const SelectionPart& part : selection.parts) EXPECT_FALSE(part.items.empty());
       ++read;

@@ -46,7 +46,7 @@ TEST(TasksRun, AsksNoMachineWhereAnInventoryIsTold) {
     ADD_FAILURE() << "asked";
     return {};
   };
-  options.settings.gpus = parse_selection("1");
+  options.settings.gpus = Selection("1");
   EXPECT_THAT(said_by(options), HasSubstr("of 2 tasks these start first; 1 wait\n"));
 }
 

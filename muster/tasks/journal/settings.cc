@@ -40,7 +40,7 @@ TasksSettings settings_of(const std::map<std::string, std::string>& texts) {
                          .standalone = !text("standalone").empty(),
                          .lease = text("no-lease").empty(),
                          .allow_nan = text("allow-nan") == "yes"};
-  if (const std::string gpus = text("gpus"); !gpus.empty()) settings.gpus = parse_selection(gpus);
+  if (const std::string gpus = text("gpus"); !gpus.empty()) settings.gpus = Selection(gpus);
   if (const std::string binding = text("numa-binding"); !binding.empty())
     settings.numa_binding = parse_numa_binding(binding);
   if (const std::string what = text("visibility"); !what.empty())

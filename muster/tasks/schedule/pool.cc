@@ -122,7 +122,7 @@ int Pool::num_gpus() const {
 
 AllowedGpus Pool::allowed(const std::string& on) const {
   if (on.empty()) return {};
-  const Selection selection = parse_selection(on);
+  const Selection selection(on);
   std::vector<const Host*> named;
   for (const Host& host : inventory_.hosts) named.push_back(&host);
   check_selection_hosts(selection, named);

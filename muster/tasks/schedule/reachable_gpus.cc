@@ -83,7 +83,7 @@ class Reach {
     if (options.gpus) run_.emplace(*options.gpus, options.inventory);
     reachable_.on = on;
     try {
-      on_.emplace(parse_selection(on), options.inventory);
+      on_.emplace(Selection(on), options.inventory);
     } catch (const SelectionError& error) {
       set_problem(error);
     }

@@ -206,7 +206,7 @@ class TableReader {
     if (task.on.empty())
       values_.wrong(*on, R"(GPUs for on ("0,2", "model=A100"), which is left out for any)");
     try {
-      parse_selection(task.on);
+      Selection(task.on);
     } catch (const SelectionError& error) {
       SpecProblems& problems = values_.problems();
       problems.add(problems.inside(position_of(on->source().begin), task.on, error.at()),

@@ -29,7 +29,7 @@ TEST(TasksSettings, GoIntoTextsAndBack) {
                                                     {"numa-binding", "exclusive"},
                                                     {"remote-muster", "/opt/muster"}};
   const TasksSettings settings = settings_of(texts);
-  EXPECT_EQ(settings.gpus->parts, parse_selection("0,2-5").parts);
+  EXPECT_EQ(settings.gpus->parts, Selection("0,2-5").parts);
   EXPECT_EQ(settings.numa_binding, NumaBinding::exclusive);
   EXPECT_EQ(settings.visibility, Visibility::own);
   EXPECT_EQ(settings.fail_fast, false);

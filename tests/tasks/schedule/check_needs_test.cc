@@ -152,7 +152,7 @@ std::string placed_error(const NeedPlaces& places, const std::vector<TaskNeed>& 
     check_needs({task}, {.inventory = inventory,
                          .source = "t.toml",
                          .text = "[[task]]\nname = 't'\nneeds = …\non = '0,7'\nranks = 2\n",
-                         .gpus = gpus.empty() ? std::nullopt : std::optional(parse_selection(gpus)),
+                         .gpus = gpus.empty() ? std::nullopt : std::optional(Selection(gpus)),
                          .cpus = cpus});
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
