@@ -13,8 +13,8 @@ namespace muster {
 
 struct InitOptions {
   // auto, gloo, nccl, shm, shm+gloo, mpi; MUSTER_BACKEND wins, unless it is auto. auto: nccl where every rank
-  // has a GPU of its own, else shm on one host, else gloo. mpi: ranks that an MPI launcher has started
-  // (comm/mpi/loader.h).
+  // has a GPU of its own, else shm on one host, shm+gloo where some ranks share a host, else gloo. mpi: ranks
+  // that an MPI launcher has started (comm/mpi/loader.h).
   std::string backend = "auto";
   // env:// (torchrun's and muster's variables), tcp://host:port (rank 0 serves), file:///path (ranks of one
   // host).
