@@ -1,4 +1,4 @@
-// How ranks come together, and what their groups are made with.
+// How the ranks meet, and the settings of the groups that they make.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,19 +12,20 @@
 namespace muster {
 
 struct InitOptions {
-  // auto, gloo, nccl, shm, shm+gloo, mpi; MUSTER_BACKEND wins, unless it is auto. auto: nccl where every rank
-  // has a GPU of its own, else shm on one host, shm+gloo where some ranks share a host, else gloo. mpi: ranks
-  // that an MPI launcher has started (comm/mpi/loader.h).
+  // auto, gloo, nccl, shm, shm+gloo or mpi. MUSTER_BACKEND overrides it, unless that is auto. auto: nccl if
+  // every rank has its own GPU, else shm on one host, shm+gloo if some ranks share a host, else gloo. mpi:
+  // for ranks started by an MPI launcher (comm/mpi/loader.h).
   std::string backend = "auto";
-  // env:// (torchrun's and muster's variables), tcp://host:port (rank 0 serves), file:///path (ranks of one
+  // env:// (torchrun's and muster's variables), tcp://host:port (rank 0 serves) or file:///path (ranks on one
   // host).
   std::string init_method = "env://";
-  // Both or neither. They win over the environment, which may not contradict them.
+  // Set both or neither. They override the environment, which must not contradict them.
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
-  std::chrono::milliseconds timeout{30 * 60 * 1000};  // of every collective; MUSTER_COLLECTIVE_TIMEOUT wins
-  std::chrono::milliseconds init_timeout{5 * 60 * 1000};  // for all ranks to come together
-  c10::Device device = c10::kCPU;                         // made current first when it is a CUDA device
+  // of every collective; MUSTER_COLLECTIVE_TIMEOUT overrides it
+  std::chrono::milliseconds timeout{30 * 60 * 1000};
+  std::chrono::milliseconds init_timeout{5 * 60 * 1000};  // for all ranks to join
+  c10::Device device = c10::kCPU;                         // a CUDA device is made current first
   NcclOptions nccl = {};
 };
 
