@@ -1,5 +1,5 @@
-// A collective under way. `wait()` it before touching its tensors; failures of the operation, its peers or
-// its deadline come out of `wait()`. (What is wrong before anything is sent, the call that starts it throws.)
+// A collective in progress. Call `wait()` before touching its tensors; it throws failures of the operation or
+// of peers, and timeouts. Errors found before anything is sent are thrown by the call that starts it.
 #pragma once
 
 #include <memory>
@@ -13,13 +13,12 @@ class Work {
 
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  // True once wait() would not block.
+  // Whether wait() would return without blocking.
   bool done() const;
 
-  // Blocks until the outputs may be used (for CUDA tensors: until the current stream waits for them).
-  // Throws: peer_failed when a rank ended or left, timeout naming the ranks that did not come,
-  // invalid_argument when the ranks called different operations (both sides shown), backend_failed for
-  // anything else.
+  // Waits until the outputs may be used (for CUDA tensors: makes the current stream wait for them).
+  // Throws: peer_failed when a rank ended or left, timeout naming the missing ranks, invalid_argument when
+  // the ranks called different operations (shows both), backend_failed for anything else.
   void wait();
 
  private:
