@@ -1,6 +1,6 @@
 // What a rank knows and has while it runs: its place in the job, its device (already current), the process
-// group over all ranks, the store. muster::run makes one and passes it to the user's function; nothing else
-// can, so a group before the device is set, or DistributedDataParallel before a group, cannot be written.
+// group over all ranks, the store. Only muster::run makes one; it passes it to the user's function. A program
+// therefore cannot create a group before the device is set, or DistributedDataParallel before a group.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -40,70 +40,73 @@ class Context {
 
   c10::Device device() const { return parts_.device; }              // torch's: "cuda:1", "cpu"
   const RankPlan& assignment() const { return parts_.assignment; }  // which physical device, and why
-  const RankEnv& env() const { return parts_.env; }                 // all that the launcher told
+  const RankEnv& env() const { return parts_.env; }                 // all that the launcher passed on
   ProcessGroup& process_group() { return parts_.group; }            // over all ranks
   const c10::intrusive_ptr<c10d::Store>& store() const { return parts_.group.store(); }
   const std::string& run_dir() const { return parts_.env.run_dir; }  // where this job writes
-  // The folder `asked`, or where it is empty the job's; rank 0 makes it. Throws: invalid_argument where there
-  // is none: a program that was started by another launcher.
+  // The folder `asked`, or the job's if `asked` is empty; rank 0 creates it.
+  // Throws: invalid_argument if both are empty, as under another launcher.
   std::string run_dir(const std::string& asked) const;
 
-  // The ranks as a grid with named axes, and the groups along them: `axes`, of which one may be -1 for the
-  // rest, or without them those of `muster run --mesh`. Collective: yes. Throws: as Mesh; invalid_argument
-  // for other axes than those of `muster run --mesh`, by which the GPUs are ordered (axes of one rank are
-  // left out of account), and for none at all.
+  // Arranges the ranks in a grid with named axes, with a group along each. The axes are `axes` (one size may
+  // be -1: the remaining ranks), or those of `muster run --mesh` if `axes` is empty.
+  // Collective: yes.
+  // Throws: as Mesh; invalid_argument if there are no axes, or if they differ from those of `muster run
+  // --mesh`, which order the GPUs (axes of size 1 are ignored).
   Mesh mesh(std::vector<MeshAxis> axes = {});
 
-  // This rank's samples of each step: its share of `muster run --global-batch`, or `otherwise`.
+  // This rank's batch size per step: its share of `muster run --global-batch`, or else `otherwise`.
   int64_t batch_size(int64_t otherwise) const {
     return parts_.batch_shares.empty() ? otherwise : parts_.batch_shares[static_cast<size_t>(rank())];
   }
 
-  // Whether this rank was asked to stop: by SIGTERM (of muster run, of a scheduler, at a time limit), SIGUSR1
-  // or SIGINT. From the first call on these no longer end the rank, but for a second SIGINT.
+  // Whether this rank was asked to stop: by SIGTERM (from muster run, a scheduler, or a time limit), SIGUSR1
+  // or SIGINT. From the first call on, these signals no longer end the rank, except a second SIGINT.
   bool stop_requested();
 
-  // Whether any rank was: the same answer on all ranks, which may save and return then. The ranks end with
-  // exit code 75, and so does the job: start it again. Checkpoints::save_or_stop asks so.
+  // Whether any rank was asked to stop. All ranks get the same answer, so that they can save and return
+  // together. Ranks that then return end with exit code 75, and so does the job: start it again to go on.
+  // Checkpoints::save_or_stop calls this.
   // Collective: yes; on the CPU.
   bool should_stop();
 
-  // The answer of should_stop() before.
+  // The last answer of should_stop().
   bool stops() const { return stops_; }
 
-  // A seed for this rank, different from every other rank's and run after run the same.
+  // A seed that differs on every rank and is the same in every run.
   uint64_t seed(uint64_t base) const { return base + static_cast<uint64_t>(rank()); }
 
-  // LibTorch's generators of this rank's CPU and GPU begin from `seed`, the same on every rank, so that
-  // models begin alike.
+  // Seeds LibTorch's generators of this rank's CPU and GPU with `seed`: the same on every rank, so that
+  // models start equal.
   void seed_all(uint64_t seed) const;
 
-  // A sampler over `length` samples with this job's ranks filled in, and their shares of the global batch
-  // where the plan has one (then loaders take batch_size(…), and losses are multiplied with Batch::weight).
-  // Its first epoch compares the samplers of all ranks, so that none trains on another's samples. Throws:
-  // invalid_argument when they differ (then on every rank).
+  // A sampler over `length` samples for this job's ranks, with their shares of the global batch if the plan
+  // has one (loaders then take batch_size(…), and losses are multiplied by Batch::weight). Its first epoch
+  // compares the samplers of all ranks, so that no rank trains on another's samples.
+  // Throws: invalid_argument on every rank when they differ.
   DistributedSampler sampler(int64_t length, SamplerOptions options = {});
   // The same over another order (sample_order.h).
   DistributedSampler sampler(SampleOrder order, SamplerOptions options = {});
-  // The same for a mesh whose samples are dealt over one axis, `group`: ranks that differ along the others
-  // alone (of tensor parallelism, of a pipeline) have the same samples. Throws: invalid_argument beside
-  // `muster run --global-batch`, which divides batches over all ranks.
+  // The same for a mesh that distributes samples over one axis, `group`. Ranks that differ only along other
+  // axes (tensor parallelism, a pipeline) get the same samples.
+  // Throws: invalid_argument with `muster run --global-batch`, which divides batches over all ranks.
   DistributedSampler sampler(SampleOrder order, ProcessGroup group, SamplerOptions options = {});
 
-  // Batches of this rank's part of `dataset`, on its device: `options` with this rank's share of the global
-  // batch where the plan has one. Throws: as DataLoader's constructor.
+  // Batches of this rank's part of `dataset`, on its device. If the plan has a global batch, this rank's
+  // share of it replaces the batch size in `options`. Throws: as DataLoader's constructor.
   template <class D>
   DataLoader<D> loader(D dataset, DataLoaderOptions options, SamplerOptions sampling = {}) {
     const int64_t size = dataset.size();
     return loader(std::move(dataset), sampler(size, std::move(sampling)), options);
   }
-  // The same with a sampler that cuts batches itself: cost_balanced() gives one with this job's ranks.
+  // The same with a sampler that forms the batches itself, such as that of cost_balanced().
   template <class D>
   DataLoader<D> loader(D dataset, std::shared_ptr<BatchSampler> sampler, DataLoaderOptions options) {
     options.device = device();
     return {std::make_shared<const D>(std::move(dataset)), std::move(sampler), options};
   }
-  // Its first epoch compares the ranks' orders and costs, as that of sampler().
+  // A cost-balanced sampler for this job's ranks. Its first epoch compares the ranks' orders and costs, as
+  // sampler()'s does.
   std::shared_ptr<BatchSampler> cost_balanced(SampleOrder order, std::vector<double> costs,
                                               CostBalancedOptions options);
   template <class D>
