@@ -18,7 +18,7 @@
 
 namespace muster {
 
-// Restores reduction at the end of a scope.
+// Restores the previous setting at the end of its scope.
 class [[nodiscard]] NoSync {
  public:
   NoSync(GradientReducer& reducer, bool active) : reducer_(reducer), before_(reducer.reduces()) {
@@ -34,19 +34,19 @@ class [[nodiscard]] NoSync {
 };
 
 // `Module` is a module holder (what TORCH_MODULE makes), a shared_ptr to a module with `forward`, or a
-// torch::jit::Module, as torch::jit::load reads it. (A plain list of parameters: GradientReducer.)
+// torch::jit::Module as torch::jit::load returns it. For a plain list of parameters use GradientReducer.
 template <class Module>
 class DistributedDataParallel {
  public:
-  // Collective. Throws: as GradientReducer's constructor says.
+  // Collective: yes. Throws: as GradientReducer's constructor.
   DistributedDataParallel(Module module, ProcessGroup group, const DdpOptions& options = {})
       : module_(std::move(module)),
         reducer_(std::make_unique<GradientReducer>(as_source(module_), std::move(group), options)) {}
 
-  // The module's forward. The backward that follows it is collective. So is the next forward, of whatever
-  // kind, where the module has buffers (options.h), and one after parameters were frozen, unfrozen or
-  // registered: evaluate on module() where not all ranks do. Throws: as GradientReducer::before_forward and
-  // after_forward.
+  // Runs the module's forward. The backward that follows is collective. The next forward of any kind is
+  // collective too if the module has buffers (options.h), or if parameters have been frozen, unfrozen or
+  // registered. To evaluate on some ranks only, use module().
+  // Throws: as GradientReducer::before_forward and after_forward.
   template <class... Args>
   auto forward(Args&&... args) {
     reducer_->before_forward();
@@ -59,25 +59,27 @@ class DistributedDataParallel {
     return forward(std::forward<Args>(args)...);
   }
 
-  // While the guard lives, forwards are not followed by a reduction: gradients accumulate locally.
+  // While the guard lives, backwards are not reduced: gradients accumulate locally.
   NoSync no_sync() { return NoSync(*reducer_, true); }
-  // The same when `active`; for loops that reduce at the last micro-batch only.
+  // The same if `active`; for loops that reduce only at the last micro-batch.
   NoSync no_sync_if(bool active) { return NoSync(*reducer_, active); }
 
-  // What reduces its gradients, for a training step that drives several models.
+  // The part that reduces the gradients, for training steps that drive several models.
   GradientReducer& reducer() { return *reducer_; }
 
-  // Runs `body`, a loop with this model's forwards and backwards, on ranks with different numbers of inputs:
-  // a rank that has returned from it takes part in what the others still do, with zeros, and in the end all
-  // have the model of the last. Forwards inside of it are collective, of whatever kind; one model at a time.
-  // Collective. Blocking: until `body` has returned on every rank. Throws: what `body` does;
-  // failed_precondition for a static graph, sparse gradients, and parameters frozen or registered inside.
+  // Runs `body`, a loop with this model's forwards and backwards, on ranks with different numbers of inputs.
+  // A rank that has left `body` shadows the others: it joins in their collectives with zeros. In the end all
+  // ranks have the model of the last active rank. All forwards inside are collective; only one model may run.
+  // Collective: yes.
+  // Blocking: until `body` has returned on every rank.
+  // Throws: whatever `body` throws; failed_precondition for a static graph, sparse gradients, and parameters
+  // frozen or registered inside.
   // Source: torch.nn.parallel.DistributedDataParallel.join.
   JoinResult join(const std::function<void()>& body, const JoinOptions& options = {}) {
     return reducer_->join(body, options);
   }
 
-  // The model itself: for saving, for evaluating on one rank, for the optimizer's parameters.
+  // The model itself: to save it, to evaluate on one rank, to build an optimizer.
   Module& module() { return module_; }
   auto* operator->() {
     if constexpr (is_script) {
@@ -86,8 +88,8 @@ class DistributedDataParallel {
       return module_.operator->();
     }
   }
-  // Each once, as an optimizer needs them: LibTorch's own list has a weight that two layers share twice, and
-  // an optimizer would apply its gradient twice.
+  // Each parameter once, as an optimizer needs them. LibTorch's own list repeats a weight shared by two
+  // layers, and an optimizer would apply its gradient twice.
   std::vector<at::Tensor> parameters() {
     if constexpr (is_script) {
       return distinct_parameters(module_);
