@@ -1,6 +1,6 @@
-// Reduces one model's gradients over a process group: PyTorch's own c10d::Reducer, driven as Python's
-// DistributedDataParallel drives it, with its silent holes closed (docs/design.md lists them). The part of
-// DistributedDataParallel that does not depend on the model's type.
+// Reduces one model's gradients over a process group: the part of DistributedDataParallel that does not
+// depend on the model's type. It drives PyTorch's own c10d::Reducer as Python's DistributedDataParallel does,
+// and reports the mistakes that PyTorch misses (docs/design.md lists them).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@
 
 namespace muster {
 
-// A model's parameters in registration order, without repetitions.
+// A model's parameters in registration order, without duplicates.
 std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model);
 std::vector<at::Tensor> distinct_parameters(const torch::jit::Module& model);
 
@@ -26,29 +26,31 @@ class ModelSource;
 
 class GradientReducer {
  public:
-  // Collective: compares the models, broadcasts rank 0's parameters and buffers. Throws: invalid_argument for
-  // models that differ, a model without trainable parameters, parameters on another device than the rank's,
-  // wrong device_ids.
+  // Compares the models and broadcasts rank 0's parameters and buffers.
+  // Collective: yes.
+  // Throws: invalid_argument for models that differ, a model without trainable parameters, parameters on
+  // another device than the rank's, wrong device_ids.
   GradientReducer(std::shared_ptr<torch::nn::Module> model, ProcessGroup group,
                   const DdpOptions& options = {});
   GradientReducer(torch::jit::Module model, ProcessGroup group, const DdpOptions& options = {});
-  // A plain list, of tensors or of {name, tensor}: what an optimizer gets. It stays as it is, but for what is
-  // frozen and unfrozen. Throws: invalid_argument for tensors that were computed from others.
+  // For a plain list of tensors or of {name, tensor}, such as an optimizer gets. The list is fixed, but its
+  // parameters may be frozen and unfrozen.
+  // Throws: invalid_argument for tensors computed from others.
   GradientReducer(std::vector<NamedTensor> parameters, ProcessGroup group, const DdpOptions& options = {});
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  // Around every forward. before_forward is collective where parameters were frozen, unfrozen or registered
-  // since the last one, where buffers are broadcast, and after a backward that failed. after_forward's
-  // `outputs` are the tensors in what forward has returned; find_unused_parameters replaces them by others of
-  // the same memory. Throws: invalid_argument where parameters have changed on some ranks only, and with
-  // find_unused_parameters for no outputs; failed_precondition for a first forward with static_graph inside
-  // no_sync.
+  // Call these around every forward. `outputs` are the tensors that forward returned; find_unused_parameters
+  // replaces them by others that share their memory.
+  // Collective: before_forward, if parameters were frozen, unfrozen or registered since the last one, if
+  // buffers are broadcast, and after a failed backward.
+  // Throws: invalid_argument if parameters changed on some ranks only, or if find_unused_parameters gets no
+  // outputs; failed_precondition for a first forward inside no_sync with static_graph.
   void before_forward();
   void after_forward(std::vector<ForwardOutput> outputs);
 
-  // All of that around a function that computes with the parameters and returns tensors, as above.
+  // Makes both calls around `compute`, which computes with the parameters and returns tensors.
   template <class Forward>
   auto forward(Forward&& compute) {
     before_forward();
@@ -60,18 +62,18 @@ class GradientReducer {
   // As DistributedDataParallel::join.
   JoinResult join(const std::function<void()>& body, const JoinOptions& options = {});
 
-  // Gradients of forwards run while this is false stay local and accumulate.
+  // Whether backwards reduce. Gradients of forwards run while this is false accumulate locally.
   void set_reduce(bool reduces);
   bool reduces() const;
 
-  // What this rank has computed for the last step that was reduced, from its first forward to the end of its
-  // last backward, without waiting for other ranks; 0 before the first. Units: seconds of the host's clock,
-  // which says little of a GPU.
+  // How long this rank computed in the last reduced step, from its first forward to the end of its last
+  // backward, without waiting for other ranks; 0 before the first step. Units: seconds of host time, which
+  // says little about a GPU.
   double compute_seconds() const;
 
   ProcessGroup& group();
   const Hook& hook() const;
-  // Whether it is one of ignored_parameters: its gradient is each rank's own.
+  // Whether `parameter` is one of ignored_parameters: each rank keeps its own gradient of it.
   bool ignores(const at::Tensor& parameter) const;
 
   struct State;  // gradient_reducer.cc
