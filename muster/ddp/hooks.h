@@ -1,5 +1,5 @@
-// Communication hooks: what is done with each bucket of gradients instead of a plain average, so that less is
-// sent. Given as DdpOptions::hook; those that are built in are below.
+// Communication hooks: they replace the plain average of each gradient bucket, to send less. Pass one as
+// DdpOptions::hook; the built-in ones are below.
 //
 //   muster::DistributedDataParallel model(net, group, {.hook = muster::bf16_compression()});
 //   muster::DistributedDataParallel model(net, group, {.hook = [](muster::GradientBucket bucket) {
@@ -7,7 +7,7 @@
 //     return bucket.tensor;
 //   }});
 //
-// Source: torch.distributed.algorithms.ddp_comm_hooks, whose gradients they give bit for bit.
+// Source: torch.distributed.algorithms.ddp_comm_hooks, whose gradients they match bit for bit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,10 +27,10 @@
 
 namespace muster {
 
-// What a hook gets. Buckets come in the order of their numbers, the same on all ranks, while backward runs.
+// The input of a hook. Buckets come in index order, the same on all ranks, while backward runs.
 struct GradientBucket {
-  at::Tensor tensor;                  // this rank's gradients one after the other, flat; may be written to
-  std::vector<at::Tensor> gradients;  // parts of `tensor`, of the parameters' shapes
+  at::Tensor tensor;  // this rank's gradients, flattened and concatenated; the hook may write to it
+  std::vector<at::Tensor> gradients;  // views into `tensor`, in the parameters' shapes
   std::vector<at::Tensor> parameters;
   std::vector<std::string> names;  // of the parameters
   size_t index = 0;
@@ -38,9 +38,9 @@ struct GradientBucket {
   ProcessGroup group;
 };
 
-// What a hook returns: the average over all ranks, of the bucket's shape, or what it will come from. That is
-// waited for at the end of the backward, bucket by bucket, in the thread of the backward: there it may make
-// further calls of the group.
+// What a hook returns: the average over all ranks, in the bucket's shape, or something that will yield it.
+// The backward's thread waits for it at the end of the backward, bucket by bucket; it may make more calls on
+// the group there.
 class Reduction {
  public:
   Reduction(at::Tensor average)  // NOLINT(google-explicit-constructor): a hook returns a tensor
@@ -51,46 +51,47 @@ class Reduction {
       : finish_(std::move(finish)) {}
   Reduction(std::future<at::Tensor> future)  // NOLINT(google-explicit-constructor)
       : finish_([future = future.share()] { return future.get(); }) {}
-  // Of a tensor, or of a list with one.
+  // Of a tensor, or of a list with one tensor.
   Reduction(c10::intrusive_ptr<c10::ivalue::Future> future);  // NOLINT(google-explicit-constructor)
 
-  // Blocking: until it is there.
+  // Blocking: until the average is there.
   at::Tensor get() { return finish_(); }
 
  private:
   std::function<at::Tensor()> finish_;
 };
 
-// What a hook remembers between steps, for a checkpoint. `own` differs from rank to rank (errors that are
-// still to be sent), `tensors` and `numbers` do not. Tensors are copies, named after the parameters.
+// What a hook remembers between steps, for checkpoints. `own` differs between ranks (errors still to be
+// sent); `tensors` and `numbers` do not. The tensors are copies, named after the parameters.
 struct HookState {
   std::map<std::string, at::Tensor> tensors;
   std::map<std::string, at::Tensor> own;
   std::map<std::string, int64_t> numbers;
 };
 
-// A hook of a class of its own. Functions are enough where nothing is remembered.
+// The base of hooks that remember something. For others a function is enough.
 class CommunicationHook {
  public:
   virtual ~CommunicationHook() = default;
-  // With what makes it another one (`power_sgd(rank 2)`): the ranks compare it.
+  // Includes the settings that matter (`power_sgd(rank 2)`): the ranks compare names.
   virtual std::string name() const = 0;
-  // Called in threads of autograd's, one bucket after the other.
+  // Called in autograd's threads, for one bucket at a time.
   virtual Reduction reduce(GradientBucket bucket) = 0;
-  // Such a hook belongs to one model.
+  // Whether it keeps state. Such a hook can serve only one model.
   virtual bool remembers() const { return false; }
   virtual HookState state() const { return {}; }
   virtual void load_state(const HookState& /*state*/) {}
-  // All buckets of a backward are averaged. A hook that remembers keeps what this step has left only where
-  // the averages are finite, which is the same on all ranks: a step that is left out leaves the memory as it
-  // was. Blocking: for the GPU, once a step, with the hooks here that remember.
+  // Called when all buckets of a backward are averaged. A hook that remembers keeps the step's state only if
+  // the averages are finite, which all ranks agree on: a skipped step leaves the state as it was.
+  // Blocking: the built-in hooks that remember wait for the GPU once per step.
   virtual void end_step() {}
-  // The gradients of later steps are `factor` times as large: a loss scale has changed. TrainStep calls it.
+  // The gradients of later steps are `factor` times as large, because a loss scale changed. TrainStep calls
+  // it.
   virtual void rescale(double /*factor*/) {}
-  // After a backward that failed: what is remembered may now differ from rank to rank. Collective.
+  // Called after a failed backward, when the state may differ between ranks. Collective: yes.
   virtual void recover(ProcessGroup& /*group*/) {}
 
-  // What this rank has handed to collectives so far. Units: bytes.
+  // What this rank has passed to collectives so far. Units: bytes.
   int64_t bytes_sent() const { return bytes_sent_; }
 
  protected:
@@ -108,7 +109,7 @@ class Hook {
   Hook() = default;
   Hook(std::shared_ptr<CommunicationHook> hook)  // NOLINT(google-explicit-constructor)
       : hook_(std::move(hook)) {}
-  // A function of the user's.
+  // Wraps a user's function.
   template <class Function>
   requires std::is_invocable_r_v<Reduction, Function&, GradientBucket> Hook(
       Function function)  // NOLINT(google-explicit-constructor)
@@ -118,12 +119,14 @@ class Hook {
   CommunicationHook* operator->() const { return hook_.get(); }
   std::string name() const { return hook_ ? hook_->name() : "none"; }
 
-  // Between steps. Loading throws: invalid_argument for a state with what this hook does not know. A tensor
-  // that is missing begins anew: of `own`, that is right for a job with another number of ranks.
+  // To save and load the hook's state between steps. Missing tensors start anew; for `own` that is right when
+  // the number of ranks has changed. Loading throws: invalid_argument for a state that this hook does not
+  // know.
   HookState state() const { return hook_ ? hook_->state() : HookState{}; }
   void load_state(const HookState& state) const;
 
-  // By the model that it is given to. Throws: failed_precondition where a hook that remembers has one.
+  // Called by the model that gets the hook. Throws: failed_precondition if a hook that remembers already has
+  // a model.
   void take() const;
   void release() const;
 
@@ -136,7 +139,7 @@ class Hook {
 // A plain average, as without a hook. Source: allreduce_hook.
 Hook plain_average();
 
-// Half the bytes: gradients are divided by the number of ranks and sent as halves. Source:
+// Halves the bytes: divides gradients by the number of ranks and sends them in 16 bits. Source:
 // fp16_compress_hook, bf16_compress_hook.
 Hook fp16_compression();
 Hook bf16_compression();
@@ -145,33 +148,34 @@ struct PowerSgdOptions {
   int64_t matrix_rank = 1;          // PyTorch's matrix_approximation_rank
   int64_t start_step = 1000;        // plain averages until then; PyTorch's start_powerSGD_iter
   double min_compression_rate = 2;  // a gradient that shrinks by less is sent whole
-  bool error_feedback = true;       // what was lost in a step is added in the next
-  bool warm_start = true;           // from the last step's Q
+  bool error_feedback = true;       // what a step lost is added in the next
+  bool warm_start = true;           // start from the last step's Q
   double orthogonalization_epsilon = 0;
   uint32_t seed = 0;
 };
 
-// A gradient of n × m goes as two matrices of n × rank and m × rank. Vectors go whole. Formula: sends
-// rank·(n + m) of n·m numbers. Keeps a copy of the gradients for the error. Unlike PyTorch's it may start
-// with the first step, and follows parameters that are frozen: it remembers by parameter and not by bucket.
-// Throws: invalid_argument for numbers below 1, 0 and 0. Source: powerSGD_hook; arXiv:1905.13727.
+// Sends a gradient of n × m as two matrices of n × rank and m × rank; vectors are sent whole. Formula: sends
+// rank·(n + m) of n·m numbers. Keeps a copy of the gradients for the error. Unlike PyTorch's it may start at
+// the first step, and it allows freezing, because it keeps state per parameter, not per bucket.
+// Throws: invalid_argument for a matrix_rank below 1, or a negative start_step or min_compression_rate.
+// Source: powerSGD_hook; arXiv:1905.13727.
 Hook power_sgd(const PowerSgdOptions& options = {});
 
 struct TopKOptions {
-  double density = 0.01;       // the part of each gradient that is sent: at least one number
+  double density = 0.01;       // fraction of each gradient that is sent; at least one number
   bool error_feedback = true;  // what was not sent is added in the next step
 };
 
-// Each rank sends the largest numbers of each gradient and their places. Formula: 8·density·n bytes of 4·n,
-// to each other rank: gains where density < 1 / (2 · ranks). Source: arXiv:1704.05021.
+// Each rank sends the largest numbers of each gradient and their indices. Formula: 8·density·n bytes instead
+// of 4·n, to each other rank: a gain if density < 1 / (2 · ranks). Source: arXiv:1704.05021.
 Hook top_k(const TopKOptions& options = {});
 
 struct QuantizedOptions {
-  int64_t block = 512;  // numbers that have a scale in common; 0: all of a bucket
+  int64_t block = 512;  // numbers that share a scale; 0: the whole bucket
 };
 
-// 8 bits for each number, and two floats a block, from each rank to every other. Source:
-// quantization_perchannel_hook, and with block 0 quantization_pertensor_hook.
+// Sends 8 bits per number and two floats per block, from each rank to every other. Source:
+// quantization_perchannel_hook; with block 0, quantization_pertensor_hook.
 Hook quantized_8bit(const QuantizedOptions& options = {});
 
 }  // namespace muster
