@@ -1,6 +1,6 @@
-// Batches of a data set, in a sampler's order, on the rank's device, made ahead by worker threads. LibTorch's
-// own DataLoader cannot be started again after an early break, and its distributed sampler repeats its order:
-// hence this one.
+// Loads batches of a dataset in a sampler's order onto the rank's device; worker threads prepare them ahead.
+// It replaces LibTorch's DataLoader, which cannot be restarted after an early break, and whose distributed
+// sampler repeats its order.
 //
 //   for (const auto& batch : loader.steps(1000)) {
 //     const auto guard = model.no_sync_if(!batch.last);
@@ -33,7 +33,7 @@
 
 namespace muster {
 
-// A data set that gives many examples at once, joined, as TensorDataset does.
+// A dataset that returns many examples at once, already collated, as TensorDataset does.
 template <class D>
 concept GivesBatches = requires(const D& dataset, const at::Tensor& rows) {
   dataset.get_batch(rows, true);
@@ -50,7 +50,7 @@ auto joined_example(const D& dataset) {
   }
 }
 
-// Those of the epoch's batch `number` that can be read.
+// The examples of the epoch's batch `number` that can be read.
 template <class D>
 auto read_examples(const D& dataset, const EpochBatches& epoch, int64_t number,
                    const std::vector<int64_t>& samples, LoaderShared& shared, WorkerPlace& place) {
@@ -73,7 +73,7 @@ auto read_examples(const D& dataset, const EpochBatches& epoch, int64_t number,
   return examples;
 }
 
-// The epoch's batch `number`, and how many samples it has.
+// The epoch's batch `number`, and its number of samples.
 template <class D>
 auto load(const D& dataset, const EpochBatches& epoch, int64_t number, LoaderShared& shared,
           WorkerPlace& place) {
@@ -100,31 +100,31 @@ auto load(const D& dataset, const EpochBatches& epoch, int64_t number, LoaderSha
 
 }  // namespace loading
 
-// `D` is a Dataset (dataset.h), or a type with Example, size() and get() like it; it is kept as a copy.
+// `D` is a Dataset (dataset.h), or a type with Example, size() and get() like it. The loader keeps a copy.
 template <class D>
 class DataLoader {
  public:
   using Data = decltype(loading::joined_example(std::declval<const D&>()));
   using Batch = muster::Batch<Data>;
 
-  // In the data set's order, the same on every rank. Throws: invalid_argument when batch_size or accumulate
-  // is less than 1.
+  // In the dataset's order, the same on every rank. Throws: invalid_argument if batch_size or accumulate is
+  // less than 1.
   DataLoader(D dataset, const DataLoaderOptions& options)
       : DataLoader(std::make_shared<const D>(std::move(dataset)), options) {}
   DataLoader(std::shared_ptr<const D> dataset, const DataLoaderOptions& options)
       : DataLoader(dataset, std::make_shared<DistributedSampler>(in_order(dataset->size())), options) {}
 
-  // In the order of `sampler`, which must outlive the loader; every begin() starts the epoch that
-  // sampler.set_epoch() has named. Throws: invalid_argument also when the sampler is for another length, or
-  // has another share for this rank.
+  // In the order of `sampler`, which must outlive the loader. Every begin() starts the epoch set by
+  // sampler.set_epoch(). Throws: invalid_argument also if the sampler has another length, or another share
+  // for this rank.
   DataLoader(D dataset, DistributedSampler& sampler, const DataLoaderOptions& options)
       : DataLoader(std::make_shared<const D>(std::move(dataset)),
                    std::shared_ptr<DistributedSampler>(std::shared_ptr<void>(), &sampler), options) {}
-  // The loader has the sampler: every begin() goes on to the next epoch.
+  // The loader owns the sampler: every begin() moves on to the next epoch.
   DataLoader(std::shared_ptr<const D> dataset, std::shared_ptr<DistributedSampler> sampler,
              const DataLoaderOptions& options)
       : DataLoader(dataset, batches_of(std::move(sampler), options.batch_size, options.drop_last), options) {}
-  // Batches of a sampler of one's own; `batch_size` and `drop_last` say nothing then.
+  // Takes batches from a custom sampler; `batch_size` and `drop_last` are then ignored.
   DataLoader(std::shared_ptr<const D> dataset, std::shared_ptr<BatchSampler> sampler,
              const DataLoaderOptions& options)
       : dataset_(std::move(dataset)),
@@ -175,11 +175,12 @@ class DataLoader {
     std::unique_ptr<Prefetch> prefetch_;
   };
 
-  // Starts an epoch; any number may be begun, and left early: no worker outlives its iterator.
+  // Starts an epoch. You can start any number of them and leave them early: no worker outlives its iterator.
   Iterator begin() { return {*this, -1}; }
   std::default_sentinel_t end() const { return {}; }
 
-  // From where training is to step `until`, counted from its beginning, over as many epochs as that takes.
+  // Iterates from the current step to step `until`, counted from the start of training, over as many epochs
+  // as needed.
   auto steps(int64_t until) & {
     struct Steps {
       DataLoader& loader;
@@ -190,22 +191,24 @@ class DataLoader {
     return Steps{*this, until};
   }
 
-  // Which epoch the next begin() starts: as many were begun before.
+  // The epoch that the next begin() starts: the number of epochs begun so far.
   int64_t epoch() const { return core_.epoch(); }
   void set_epoch(int64_t epoch) { core_.set_epoch(epoch); }
 
-  // Where training is after the last whole step, for which the batch that was handed out counts as done:
-  // saved with a checkpoint, and given to a loader of a job with any number of ranks, which goes on without a
-  // sample lost or repeated. Throws: as DistributedSampler::set_epoch.
+  // The training position after the last whole step; the batch handed out last counts as done. Save it with a
+  // checkpoint and restore it in a job with any number of ranks: no sample is lost or repeated. Throws: as
+  // DistributedSampler::set_epoch.
   const DataPosition& position() const { return core_.position(); }
   void restore(const DataPosition& position) { core_.restore(position); }
 
-  // How many samples of each global batch every rank takes from now on, of the same global batches: from the
-  // next begin(), and within steps() from the next step. The same on every rank (rebalance.h). Throws:
-  // invalid_argument, there, for less than 1; failed_precondition for another sum.
+  // Sets how many samples of each global batch every rank takes; the global batches stay the same. Takes
+  // effect at the next begin(), or within steps() at the next step. All ranks must pass the same shares
+  // (rebalance.h).
+  // Throws: when it takes effect: invalid_argument for shares below 1; failed_precondition if their sum
+  // changes.
   void set_shares(std::vector<int64_t> shares) { core_.set_shares(std::move(shares)); }
 
-  // Samples and batches of a whole epoch on this rank, without what drop_last leaves out.
+  // Samples and batches of a whole epoch on this rank, without what drop_last drops.
   int64_t num_samples() const;
   int64_t num_batches() const { return core_.sampler().whole_epoch().size; }
   const D& dataset() const { return *dataset_; }
