@@ -1,4 +1,4 @@
-// How a loader (loader.h) makes batches, and where it stands.
+// The options of a loader (loader.h), its position in the data, and its statistics.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -10,40 +10,41 @@
 namespace muster {
 
 struct DataLoaderOptions {
-  int64_t batch_size = 1;  // samples of this rank; with a sampler's shares it must be this rank's share
-  int64_t accumulate = 1;  // batches of a step; an epoch's last step may have fewer
-  bool drop_last = false;  // leave out a last batch that is not full
+  int64_t batch_size = 1;          // samples on this rank; if the sampler has shares, this rank's share
+  int64_t accumulate = 1;          // batches per step; an epoch's last step may have fewer
+  bool drop_last = false;          // drop a last batch that is not full
   c10::Device device = c10::kCPU;  // where batches are put
-  bool pin_memory = true;  // copy to a GPU through page-locked memory, while the batch before is computed on
-  int workers = 0;         // threads that read and join examples; 0: the training thread does
-  int64_t ahead = 0;       // batches that are made before they are asked for; 0: two for each worker
-  // How long a batch of the workers may take to come; without it there is a warning after a minute. A worker
-  // that is late is left behind, and may still run when the process ends.
+  // copy to a GPU through page-locked memory, during computation on the previous batch
+  bool pin_memory = true;
+  int workers = 0;    // threads that read and collate examples; 0: the training thread does it
+  int64_t ahead = 0;  // batches prepared ahead; 0: two per worker
+  // How long a batch may take to come from the workers. Unset: only a warning after a minute. A late worker
+  // is abandoned, and may still be running when the process ends.
   std::optional<std::chrono::milliseconds> timeout = {};
-  // Leave out samples whose get() throws, but for want of memory: their batch is smaller, with the weight of
-  // a full one. A warning counts them when an epoch, or a run of steps, ends. Without it such a sample ends
+  // Skip samples whose get() throws (except for lack of memory). Their batch is smaller but keeps the weight
+  // of a full one. A warning at the end of an epoch, or of steps(), counts them. If false, such a sample ends
   // the epoch with an error that names it.
   bool skip_bad = false;
-  // In a loop that computes gradients, a batch whose weight is not 1 and was not read is an error.
+  // In a loop that computes gradients, it is an error not to read a batch's weight when it is not 1.
   bool check_weight = true;
 };
 
-// Where training is in its data: what resuming needs. After whole steps only.
+// The training position in the data, as resuming needs it. Valid only after whole steps.
 struct DataPosition {
   int64_t epoch = 0;
-  int64_t consumed = 0;      // samples of the epoch that all ranks together have used
-  int64_t dataset_size = 0;  // of which data set; 0: unknown
-  int64_t step = 0;          // steps in all
-  int64_t order = 0;         // a number made of the seed and the order; 0: unknown
-  int64_t samples = 0;       // that all ranks together have used since the beginning
+  int64_t consumed = 0;      // samples of the epoch used by all ranks together
+  int64_t dataset_size = 0;  // which dataset; 0: unknown
+  int64_t step = 0;          // steps in total
+  int64_t order = 0;         // a hash of the seed and the order; 0: unknown
+  int64_t samples = 0;       // used by all ranks together since the start of training
   bool operator==(const DataPosition&) const = default;
 };
 
 struct LoaderStats {
-  int64_t batches = 0;  // handed out, since the loader was made
+  int64_t batches = 0;  // handed out since the loader was made
   int64_t samples = 0;
-  double seconds_stalled = 0;  // waited for workers
-  int64_t bad_samples = 0;     // left out by skip_bad
+  double seconds_stalled = 0;  // spent waiting for workers
+  int64_t bad_samples = 0;     // skipped by skip_bad
 };
 
 }  // namespace muster
