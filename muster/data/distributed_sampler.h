@@ -1,7 +1,7 @@
-// Which samples a rank trains on in an epoch: PyTorch's DistributedSampler, index for index, or one over
-// another order (sample_order.h), or, with `shares`, unequal parts of each global batch for devices of
-// unequal speed. Programs make one per data set and give it to a DataLoader; the Context compares the
-// samplers of all ranks in the first epoch. Knows nothing of process groups: rank and size are arguments.
+// Chooses the samples that a rank trains on in an epoch. It is PyTorch's DistributedSampler, index for index.
+// It can also use another order (sample_order.h) or, with `shares`, divide each global batch unequally, for
+// devices of unequal speed. Programs make one per dataset and give it to a DataLoader; the Context compares
+// the samplers of all ranks in the first epoch. Knows nothing of process groups: rank and size are arguments.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,18 @@ struct SamplerOptions {
   int rank = 0;
   bool shuffle = true;
   int64_t seed = 0;        // the same on every rank
-  bool drop_last = false;  // cut the tail instead of repeating samples to fill it
-  // false: the tail is neither cut nor filled, so some ranks have a sample less, perhaps a batch: for
-  // evaluation, where every sample counts once.
+  bool drop_last = false;  // cut the tail instead of padding it with repeated samples
+  // false: the tail is neither cut nor padded, so some ranks have one sample fewer, perhaps one batch fewer.
+  // For evaluation, where every sample must count exactly once.
   bool pad = true;
-  // Samples that each rank takes of every global batch, in rank order; empty: all ranks as many, of batches
-  // of any size. A global batch is the next sum(shares) samples of the epoch's order, as one process would
-  // take them; a last one that is smaller is divided in the same proportion, each rank at least one sample
-  // (then, and only then, samples are repeated to fill it).
+  // The samples that each rank takes of every global batch, in rank order. Empty: the same number on all
+  // ranks, in batches of any size. A global batch is the next sum(shares) samples of the epoch's order, as
+  // one process would take them. A smaller last one is divided in the same proportion, with at least one
+  // sample per rank (samples are repeated only if that needs more than there are).
   std::vector<int64_t> shares = {};
 };
 
-// A rank's samples of one epoch, each computed when it is asked for.
+// A rank's samples of one epoch, each computed on demand.
 struct EpochSamples {
   int64_t size = 0;
   std::function<int64_t(int64_t i)> sample;
@@ -38,57 +38,56 @@ struct EpochSamples {
 
 class DistributedSampler {
  public:
-  // Throws: invalid_argument when length or num_replicas is less than 1, or rank is out of range.
+  // Throws: invalid_argument if length or num_replicas is less than 1, or rank is out of range.
   // Source: torch.utils.data.DistributedSampler.
   explicit DistributedSampler(int64_t length, const SamplerOptions& options = {});
-  // Over another order; `shuffle` says nothing then.
+  // Over another order; `shuffle` is then ignored.
   explicit DistributedSampler(SampleOrder order, const SamplerOptions& options = {});
 
-  // Says which epoch comes next, so that it gets its own order. Changes nothing where that epoch goes on in
-  // its midst, where the other set_epoch has led and nothing was started yet: so a loop over epochs may call
-  // it in each. Throws: invalid_argument for an epoch below 0.
+  // Sets the next epoch, so that it gets its own order. A loop over epochs may call it each time: it does
+  // nothing if the other set_epoch has just resumed this epoch in the middle and the epoch has not been
+  // started yet. Throws: invalid_argument for a negative epoch.
   void set_epoch(int64_t epoch);
-  // `consumed` is how many samples of it all ranks together have already used: the rest is divided among the
-  // ranks there are now, so an epoch goes on after a restart with any number of ranks without using a sample
-  // twice or losing one.
-  // `consumed_of` is how many samples the data set had when they were used, 0 for unknown: the rest of an
-  // epoch is known of the same data alone. Throws: invalid_argument when one is negative; failed_precondition
-  // when samples were used of a data set of another size. Without `consumed_of`, a place beyond the end that
+  // Resumes an epoch of which all ranks together have used `consumed` samples. The rest is divided among the
+  // present ranks, so an epoch can go on with any number of ranks without repeating or losing a sample.
+  // `consumed_of` is the size of the dataset at that time (0: unknown), because the rest of an epoch is
+  // defined only for the same data. Without it, a position beyond the end that the present ranks cannot have
+  // reached gets a warning.
+  // Throws: invalid_argument for negative numbers; failed_precondition if the dataset's size has changed.
   // the ranks there are cannot have reached is warned of.
   void set_epoch(int64_t epoch, int64_t consumed, int64_t consumed_of = 0);
 
-  // Other shares from the next start() on, of the same samples: what was used is used. Throws:
-  // invalid_argument as the constructor.
+  // Sets other shares from the next start() on; samples already used stay used. Throws: as the constructor.
   void set_shares(std::vector<int64_t> shares);
 
-  // Starts an epoch: this rank's samples, in order. Warns, once, when an epoch starts with the order of the
-  // one before because nobody called set_epoch. Without shuffle the order is the data set's.
+  // Starts an epoch and returns this rank's samples, in order. Warns once if an epoch starts with the
+  // previous epoch's order because set_epoch was not called. Without shuffle the order is the dataset's.
   EpochSamples start();
-  // The same, all at once.
+  // The same, computed all at once.
   std::vector<int64_t> indices();
 
-  // How many samples of an epoch this rank has; without shares, and with `pad`, the same on every rank.
+  // This rank's samples per epoch; the same on every rank without shares and with `pad`.
   int64_t num_samples() const;
 
-  // Samples of a batch of this rank, and of all ranks together, for the `batch`-th of an epoch; with shares
-  // only. Throws: failed_precondition without.
+  // The samples of this rank, and of all ranks together, in an epoch's `batch`-th batch. Throws:
+  // failed_precondition without shares.
   int64_t batch_samples(int64_t batch) const;
   int64_t global_samples(int64_t batch) const;
   // Empty without shares.
   const std::vector<int64_t>& shares() const { return options_.shares; }
   int64_t size() const { return num_samples(); }
-  // Samples are numbers below it.
+  // Sample indices are below it.
   int64_t dataset_size() const { return order_.dataset_size; }
 
   SamplerIdentity identity() const;
   const SampleOrder& order() const { return order_; }
-  // Whether the epoch that set_epoch() has named was started.
+  // Whether the epoch set by set_epoch() was started.
   bool started() const { return epoch_started_; }
 
-  // True when an epoch was started a second time with no set_epoch between (and with shuffle).
+  // Whether an epoch was started again without set_epoch in between (and with shuffle).
   bool epoch_repeated() const { return epoch_repeated_; }
 
-  // `check` is called once, by the first indices(): where the ranks compare their samplers.
+  // The first indices() calls `check` once; the ranks compare their samplers in it.
   void set_first_epoch_check(std::function<void(const SamplerIdentity&)> check) { check_ = std::move(check); }
 
  private:
