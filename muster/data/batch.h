@@ -1,4 +1,4 @@
-// A batch: the examples' tensors joined, and what a training step has to know of it.
+// A batch: the collated examples, and what a training step must know about them.
 #pragma once
 
 #include <c10/core/Scalar.h>
@@ -11,8 +11,8 @@
 
 namespace muster {
 
-// What a batch's mean loss is multiplied with. It knows whether somebody has read it, and a loader stops a
-// training loop that forgets it (DataLoaderOptions::check_weight).
+// The factor for a batch's mean loss. It records whether it was read, so that a loader can stop a training
+// loop that forgets it (DataLoaderOptions::check_weight).
 class StepWeight {
  public:
   StepWeight(double value = 1)
@@ -31,11 +31,11 @@ class StepWeight {
     return value_;
   }
   double value_;
-  std::shared_ptr<bool> read_;  // of all copies
+  std::shared_ptr<bool> read_;  // shared by all copies
 };
 
-// `Data` is what collate.h makes of the examples: a struct's fields are the batch's (batch.pixels), a tensor
-// can be given to a model, and of a tuple std::get<0>(batch) and auto& [x, y] = batch.
+// `Data` is what collate.h makes of the examples. A struct's fields become the batch's (batch.pixels), a
+// tensor batch can be passed to a model, and a tuple allows std::get<0>(batch) and auto& [x, y] = batch.
 template <class Data>
 concept HasBatchsNames = requires(Data data) {
   data.weight;
@@ -52,11 +52,11 @@ struct Batch : Data {
   static_assert(!HasBatchsNames<Data>,
                 "weight, last and samples are a batch's own: give the fields of the example other names");
 
-  // What mean losses are multiplied with, so that the gradients of a step, averaged over the ranks, are those
-  // of the joined batch: this batch's part of the samples that all ranks use in the step, times the ranks. 1
-  // where every batch of a step is as large.
+  // Multiply the mean loss by it; the step's gradients, averaged over the ranks, are then those of the joined
+  // batch. It is this batch's fraction of the samples that all ranks use in the step, times the number of
+  // ranks. It is 1 if all batches of a step have the same size.
   StepWeight weight;
-  bool last = true;  // of its step: reduce gradients in this backward, and step after it
+  bool last = true;  // of its step: reduce gradients in this backward, then take the optimizer step
   int64_t samples = 0;
 
   int64_t size() const { return samples; }
