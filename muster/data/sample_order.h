@@ -1,5 +1,5 @@
-// In which order an epoch goes through a data set: a pure function of (seed, epoch), the same on every rank.
-// A sampler (distributed_sampler.h) divides what comes out over the ranks.
+// The order in which an epoch visits a dataset: a pure function of (seed, epoch), the same on every rank. A
+// sampler (distributed_sampler.h) divides it among the ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,47 +11,49 @@
 
 namespace muster {
 
-// Position in the epoch, from 0, to the sample there.
+// Maps a position in the epoch, from 0, to a sample.
 using EpochOrder = std::function<int64_t(int64_t position)>;
 
 struct SampleOrder {
-  std::string name;          // with all that decides it: ranks compare it, and messages show it
-  int64_t dataset_size = 0;  // samples are numbers below it
-  int64_t samples = 0;       // of one epoch
+  std::string name;          // includes every setting that decides it: ranks compare it, messages show it
+  int64_t dataset_size = 0;  // sample indices are below it
+  int64_t samples = 0;       // per epoch
   std::function<EpochOrder(int64_t seed, int64_t epoch)> epoch;
   bool changes = true;   // from epoch to epoch
-  bool repeats = false;  // samples may come several times in an epoch
+  bool repeats = false;  // samples may occur several times in an epoch
 };
 
-// The order of an epoch, which is computed when the first position is asked for, by whichever thread asks.
+// The order of an epoch, computed at the first request for a position, by the thread that requests it.
 EpochOrder order_when_needed(const SampleOrder& order, int64_t seed, int64_t epoch);
 
 // 0, 1, 2, … in every epoch.
 SampleOrder in_order(int64_t dataset_size);
 
-// torch.randperm of a generator seeded with seed + epoch, as PyTorch's DistributedSampler has it. 8 bytes a
-// sample. Source: torch.utils.data.DistributedSampler.
+// torch.randperm with a generator seeded with seed + epoch, as in PyTorch's DistributedSampler. Takes 8 bytes
+// per sample. Source: torch.utils.data.DistributedSampler.
 SampleOrder shuffled(int64_t dataset_size);
 
-// Another permutation for each (seed, epoch), computed position by position: no memory, and nothing to wait
-// for, whatever the size. Source: a Feistel network over the next even power of two, walked until it falls
-// below the size.
+// Another permutation for each (seed, epoch), computed position by position: it takes no memory and no time
+// to prepare, at any size. Source: a Feistel network over the next even power of two, iterated until the
+// result is below the size.
 SampleOrder pseudo_shuffled(int64_t dataset_size);
 
-// `samples` drawn in proportion to `weights`, one for each sample of the data set; every rank gets its part
-// of one draw. Source: torch.utils.data.WeightedRandomSampler with a generator seeded with seed + epoch, draw
-// for draw. Throws: invalid_argument for weights that are negative, not finite, or all zero; for more samples
-// without replacement than there are weights above zero.
+// Draws `samples` samples in proportion to `weights`, one weight per sample of the dataset; every rank gets
+// its part of one draw.
+// Throws: invalid_argument for weights that are negative, not finite or all zero, and for more samples
+// without replacement than there are positive weights.
+// Source: torch.utils.data.WeightedRandomSampler with a generator seeded with seed + epoch, draw for draw.
 SampleOrder weighted(const std::vector<double>& weights, int64_t samples, bool replacement = true);
 
-// As many of each class, on the average: weighted() with 1 / how often the label occurs. `samples` 0: as many
-// as there are labels. Shapes: labels [N] int64.
+// Draws every class equally often on average: weighted() with 1 / (the label's frequency). `samples` 0: the
+// number of labels. Shapes: labels [N] int64.
 SampleOrder class_balanced(const at::Tensor& labels, int64_t samples = 0);
 
-// `order`, with samples of like length near each other, so that batches need little padding: within every
-// `window` positions samples are sorted by length, cut into groups of `group`, and the groups shuffled. A
-// group is a batch of all ranks together. Throws: invalid_argument when `lengths` are not one for each
-// sample, or window is no multiple of group.
+// `order`, rearranged so that samples of similar length are near each other and batches need little padding.
+// In every `window` positions, samples are sorted by length and cut into groups of `group`; the groups are
+// then shuffled. A group is one batch of all ranks together.
+// Throws: invalid_argument if `lengths` does not have one entry per sample, or if window is not a multiple of
+// group.
 SampleOrder bucketed(const SampleOrder& order, const std::vector<int64_t>& lengths, int64_t group,
                      int64_t window);
 
