@@ -1,14 +1,14 @@
-// All that a training run must have back, under one name each, saved and restored together.
+// Saves and restores everything that a training run needs to go on, each part under a name.
 //
 //   muster::Checkpoints checkpoints(ctx, {.every = 500, .resume = options.resume});
 //   checkpoints.add("model", net).add("optimizer", optimizer).add("schedule", schedule).add("data", loader);
-//   checkpoints.restore();                                // nothing for a run that begins
+//   checkpoints.restore();  // does nothing in a new run
 //   for (const auto& batch : loader.steps(10000)) {
 //     …
 //     if (batch.last && checkpoints.save_or_stop(loader.position().step)) return;  // SIGTERM, a time limit
 //   }
 //
-// The random generators of every rank are saved too. Files are those of checkpoint/checkpoint.h.
+// The random generators of every rank are saved too. The file format is that of checkpoint/checkpoint.h.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -41,52 +41,52 @@ struct KeptState;
 
 struct CheckpointsOptions {
   std::string folder = {};  // default: `checkpoints` in the job's folder
-  int64_t every = 0;        // steps between those that save_when_due() saves; 0: none
-  int keep_last = 3;        // older ones of this training are removed, in whatever run; 0 keeps all
-  bool resume = false;      // go on from the one that was saved last
-  // Go back to this one of the folder, "step-100"; what is saved then counts as newer than the later steps
-  // that are left so. Ranks that were started again go on from what they have saved since.
+  int64_t every = 0;        // steps between saves by save_when_due(); 0: none
+  int keep_last = 3;        // remove older ones of this training, from any run; 0 keeps all
+  bool resume = false;      // go on from the newest checkpoint
+  // Go back to this checkpoint of the folder, such as "step-100". Later saves then count as newer than the
+  // steps that were abandoned. Restarted ranks go on from what they have saved since.
   std::string resume_from = {};
-  // save() copies what is to be saved, and a thread writes it: who writes (rank 0; of models that are divided
-  // over ranks, each its part) needs that memory twice.
+  // save() only copies the state, and a thread writes it. The ranks that write (rank 0, or every rank for a
+  // divided model) need memory for a second copy of what they write.
   bool background = false;
-  // After every how many of the steps that save_or_stop() and save_when_due() see each rank keeps the state
-  // in its memory, for `muster run --on-failure replace`. Default: 1 there, 0 (never) elsewhere.
+  // In-memory saves for `muster run --on-failure replace`: every rank keeps the state in its memory after
+  // every n-th step seen by save_or_stop() or save_when_due(). Default: 1 under that option, else 0 (never).
   std::optional<int64_t> in_memory = {};
-  // The same of a model that is divided over ranks: each rank keeps its part and that of one other, on
-  // another host where there is one, of two steps. Units: four times a rank's part in memory, and once over
-  // the network at each step that is kept. Without, such a model goes on from the disk.
+  // The same for a model that is divided over ranks. Each rank keeps its own part and that of one other rank,
+  // on another host if there is one, for two steps. Units: four times a rank's part in memory, and once over
+  // the network at each kept step. If false, such a model goes on from disk.
   bool in_memory_of_neighbours = false;
-  // Which job this is, and how often its ranks were started before: ranks that were started again go on from
-  // the job's own newest checkpoint, whatever `resume` says. A muster::Context knows both.
+  // The job, and how often its ranks were started before. Restarted ranks go on from the job's own newest
+  // checkpoint, whatever `resume` says. A muster::Context supplies both.
   std::string run_id = {};
   int attempt = 0;
-  // Whether the ranks are to stop, asked by all of them together. Default: Context::should_stop.
+  // Whether the ranks are to stop; all ranks call it together. Default: Context::should_stop.
   std::function<bool()> should_stop = {};
 };
 
-// A part that has a state: Schedule, Plateau, Precision, Ema, TrainStep, or one of yours.
+// A part with a state: Schedule, Plateau, Precision, Ema, TrainStep, or your own.
 template <class Part>
 concept HasState = requires(Part& part, const SavedState& state) {
   { part.state() } -> std::convertible_to<SavedState>;
   part.load_state(state);
 };
 
-// A DataLoader, or what knows its place in the data otherwise.
+// A DataLoader, or another object with a position in the data.
 template <class Part>
 concept HasDataPosition = requires(Part& part, const DataPosition& position) {
   { part.position() } -> std::convertible_to<DataPosition>;
   part.restore(position);
 };
 
-// A StreamLoader: every rank has a place of its own.
+// A StreamLoader: every rank has its own position.
 template <class Part>
 concept HasStreamPosition = requires(Part& part, const StreamPosition& position) {
   { part.position() } -> std::convertible_to<StreamPosition>;
   part.restore(position);
 };
 
-// An optimizer whose steps another one takes on this rank's part: ShardedOptimizer.
+// An optimizer that delegates to another one for this rank's part: ShardedOptimizer.
 template <class Optimizer>
 concept HasPart = requires(Optimizer& optimizer) {
   { optimizer.part() } -> std::convertible_to<torch::optim::Optimizer&>;
@@ -95,12 +95,12 @@ concept HasPart = requires(Optimizer& optimizer) {
 };
 
 class Checkpoints {
-  enum class Place { of_training, of_data };  // go_back() leaves the data where they are
+  enum class Place { of_training, of_data };  // go_back() does not rewind the data
 
  public:
-  // Throws: invalid_argument without a folder, and for an `every` or keep_last below 0.
+  // Throws: invalid_argument without a folder, and for a negative `every` or keep_last.
   Checkpoints(ProcessGroup group, CheckpointsOptions options);
-  // The group, the folder and the attempt of a muster::Context.
+  // Uses the group, the folder and the attempt of a muster::Context.
   template <class Context>
   requires requires(Context& ctx) { ctx.process_group(), ctx.run_dir(), ctx.env(); }
   explicit Checkpoints(Context& ctx, CheckpointsOptions options = {})
@@ -109,18 +109,19 @@ class Checkpoints {
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
-  // What is saved; all of it must outlive this object. Several models and optimizers are fine. Give bare
-  // modules, not wrapped ones. Throws: invalid_argument for a name that is there already, or holds '/'.
+  // Adds a part to save; it must outlive this object. Several models and optimizers are fine. Pass the
+  // modules themselves, not their wrappers. Throws: invalid_argument for a name that is taken or contains
+  // '/'.
   template <class Impl>
   Checkpoints& add(const std::string& name, const torch::nn::ModuleHolder<Impl>& model) {
     return add(name, std::shared_ptr<torch::nn::Module>(model.ptr()));
   }
   Checkpoints& add(const std::string& name, std::shared_ptr<torch::nn::Module> model);
   Checkpoints& add(const std::string& name, torch::optim::Optimizer& optimizer);
-  // A model that is divided over ranks, and an optimizer of such parameters: as FullySharded::pieces,
-  // ShardedOptimizer::pieces, parallel_pieces and Pipeline::pieces give them. Every rank writes a part, into
-  // a folder that all must see. Restores what was saved whole, or divided otherwise. One model and one
-  // optimizer at most then.
+  // Adds a model that is divided over ranks, or an optimizer of such parameters, with the pieces given by
+  // FullySharded::pieces, ShardedOptimizer::pieces, parallel_pieces or Pipeline::pieces. Every rank writes
+  // its part into a folder that all ranks must see. It can restore checkpoints saved whole or divided
+  // differently. Allows only one model and one optimizer.
   Checkpoints& add(const std::string& name, TensorPieces model);
   Checkpoints& add(const std::string& name, torch::optim::Optimizer& optimizer, TensorPieces parameters);
   template <HasPart Optimizer>
@@ -129,9 +130,9 @@ class Checkpoints {
     after_load_ = [&optimizer] { optimizer.options_from_part(); };
     return add(name, static_cast<torch::optim::Optimizer&>(optimizer.part()), std::move(parameters));
   }
-  // What a hook of DistributedDataParallel's remembers, of every rank. With another number of ranks errors
-  // that were still to be sent begin anew.
-  template <std::same_as<Hook> Part>  // nothing that converts to one: modules can be called, as hooks can
+  // Adds what a DistributedDataParallel hook remembers, on every rank. If the number of ranks changes, errors
+  // still to be sent start anew.
+  template <std::same_as<Hook> Part>  // not anything that converts to Hook: modules are callable too
   Checkpoints& add(const std::string& name, const Part& hook) {
     return add_hook(name, hook);
   }
@@ -148,11 +149,11 @@ class Checkpoints {
         [&part, name](const SavedState& state) { part.restore(data_position_of(name, state)); },
         Place::of_data);
   }
-  // The positions of all ranks are saved. restore() then throws failed_precondition for another number of
-  // ranks, of workers, or another batch size or seed: the stream's parts would be others.
+  // Saves the positions of all ranks. restore() throws failed_precondition if the number of ranks or workers,
+  // the batch size or the seed differs, because these decide how the stream is divided.
   template <HasStreamPosition Part>
   Checkpoints& add(const std::string& name, Part& part) {
-    const auto place = std::make_shared<TrainingPosition>();  // as it was saved last
+    const auto place = std::make_shared<TrainingPosition>();  // as saved last
     if (!position_) {
       position_ = [place](int64_t step) {
         place->step = step;
@@ -172,35 +173,42 @@ class Checkpoints {
         Place::of_data);
   }
 
-  // Loads the newest checkpoint that is whole, where the run goes on: with `resume`, and in ranks that were
-  // started again; says which, on rank 0. Where ranks were replaced in place, it loads the newest state that
-  // any rank has in its memory. False where there is nothing to go on from. Collective: yes. Throws: as
-  // load_latest_checkpoint, and invalid_argument for parts that the checkpoint lacks.
+  // Loads the newest complete checkpoint, if `resume` is set or the ranks were restarted; rank 0 logs which.
+  // After ranks were replaced in place, it loads the newest state that any rank has in memory. Returns false
+  // if there is nothing to go on from.
+  // Collective: yes.
+  // Throws: as load_latest_checkpoint; invalid_argument for parts missing in the checkpoint.
   bool restore();
 
-  // Brings the last saved state back that is at least `steps` older than the last step that was saved or
-  // asked about, but for the data, which go on: what made the training fail is not met again. For
-  // TrainStepOptions::go_back. Returns the step of that state. Collective: yes. Blocking: until a background
-  // save is written. Throws: as restore(); failed_precondition where nothing so old is there.
+  // Restores the last saved state that is at least `steps` older than the last step saved or asked about. The
+  // data go on, so that the samples that made the training fail do not come again. For
+  // TrainStepOptions::go_back. Returns the step of the restored state.
+  // Collective: yes.
+  // Blocking: until a background save is written.
+  // Throws: as restore(); failed_precondition if no saved state is old enough.
   int64_t go_back(int64_t steps);
 
-  // Steps done in what was restored; 0 otherwise.
+  // The step of the restored state; 0 if nothing was restored.
   int64_t step() const { return step_; }
-  // Of the checkpoint that was restored or saved last; empty without.
+  // The checkpoint restored or saved last; empty if none.
   const std::string& path() const { return path_; }
 
-  // Saves after `step` steps, and returns the checkpoint's path. Collective: yes. Blocking: with `background`
-  // until the one before is written. Throws: as save_checkpoint, and what the writing of the one before
-  // threw.
+  // Saves the state after `step` steps and returns the checkpoint's path.
+  // Collective: yes.
+  // Blocking: with `background`, until the previous checkpoint is written.
+  // Throws: as save_checkpoint, and whatever writing the previous checkpoint threw.
   std::string save(int64_t step);
-  // Blocking: until what `background` has left to write is written. The destructor waits too, and logs what
-  // fails. Collective: yes. Throws: what the writing threw, on every rank.
+  // Waits until `background` has written everything. The destructor waits too, and logs failures.
+  // Collective: yes.
+  // Throws: on every rank, what the writing threw.
   void finish();
-  // In every `every`-th step. Empty where it is not due.
+  // Saves at every `every`-th step; returns an empty path at others.
   std::string save_when_due(int64_t step);
-  // The same. And where the job is asked to stop (by SIGTERM, SIGUSR1, Ctrl-C or a time limit), saves, and
-  // returns true, on all ranks after the same step: then return from the training. To be called after every
-  // step. Collective: yes. Throws: as save().
+  // Call it after every step. It saves like save_when_due(). If the job is asked to stop (by SIGTERM,
+  // SIGUSR1, Ctrl-C or a time limit), it saves and returns true, on all ranks after the same step: then
+  // return from the training.
+  // Collective: yes.
+  // Throws: as save().
   bool save_or_stop(int64_t step);
 
  private:
@@ -252,18 +260,18 @@ class Checkpoints {
 
   ProcessGroup group_;
   CheckpointsOptions options_;
-  std::string begun_by_;  // the run that the training began in
+  std::string begun_by_;  // the run that started the training
   std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> models_;
   std::vector<std::pair<std::string, torch::optim::Optimizer*>> optimizers_;
   std::vector<Part> parts_;
   std::shared_ptr<torch::nn::Module> joined_;  // the model, or one that holds them all
   std::vector<std::pair<std::string, TensorPieces>> divided_models_;
   std::optional<TensorPieces> divided_parameters_;          // of the optimizer
-  std::function<void()> before_save_, after_load_;          // of that optimizer; none for most
-  std::function<TrainingPosition(int64_t step)> position_;  // by the first loader; none: nobody knows
+  std::function<void()> before_save_, after_load_;          // of that optimizer; usually none
+  std::function<TrainingPosition(int64_t step)> position_;  // by the first loader; none: unknown
   int64_t step_ = 0;
-  int64_t branch_from_ = 0, branch_until_ = 0;  // serial numbers between which checkpoints were left
-  int64_t last_step_ = 0;                       // that save() or its like was given
+  int64_t branch_from_ = 0, branch_until_ = 0;  // serial numbers of abandoned checkpoints
+  int64_t last_step_ = 0;                       // last step passed to save() and the like
   int64_t goings_back_ = 0;
   std::string path_;
   bool told_of_divided_ = false;
