@@ -1,14 +1,14 @@
-// The training step with nothing in it that can be forgotten: reduction at the last micro-batch only, weights
-// of uneven batches, autocast, the loss scale, clipping of true gradients, a step that all ranks take or
-// none, fresh gradients, schedules, averages.
+// A training step that forgets nothing: it reduces only at the last micro-batch, weights uneven batches, uses
+// autocast and the loss scale, clips unscaled gradients, steps on all ranks or on none, and updates
+// gradients, schedules and averages.
 //
-//   muster::TrainStep step(model, optimizer, {.precision = &precision, .clip_norm = 1.0, .schedule =
-//   &schedule}); for (const auto& batch : loader)
-//     auto loss = step(batch, [&] { return torch::cross_entropy_loss(model(batch.features), batch.labels);
-//     });
+//   muster::TrainStep step(model, optimizer,
+//                          {.precision = &precision, .clip_norm = 1.0, .schedule = &schedule});
+//   for (const auto& batch : loader)
+//     auto loss = step(batch, [&] { return loss_of(model(batch.features), batch.labels); });
 //
-// A GAN has a step for each of its two models: `.frozen` of one names the other. Of a batch it knows `weight`
-// and `last` (data/loader.h) alone.
+// A GAN uses one step for each of its two models; `.frozen` of each names the other. A batch needs only
+// `weight` and `last` (data/loader.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,75 +29,78 @@
 
 namespace muster {
 
-// What is done with a step one of whose gradients is NaN or an infinity.
+// What to do with a step in which a gradient is NaN or infinite.
 enum class OnNonfinite {
-  stop,     // an error that names parameters; they are as before
-  skip,     // on all ranks: no step of optimizers, schedules and averages
-  go_back,  // the same, and TrainStepOptions::go_back brings an earlier state back
-  ignore    // the step is taken. Saves waiting for the GPU, and, over several ranks, a small all_reduce
+  stop,     // throw an error that names the parameters, which stay unchanged
+  skip,     // skip it on all ranks: no step of optimizers, schedules or averages
+  go_back,  // skip it, and restore an earlier state by TrainStepOptions::go_back
+  ignore    // take the step; saves a wait for the GPU and, with several ranks, a small all_reduce
 };
 
 struct TrainStepOptions {
-  // With fp16 a step whose gradients are not finite is left out and the scale shrinks, whatever on_nonfinite
-  // says; stop is an error then once the scale is down to 1. One Precision for each TrainStep.
+  // With fp16, a step with non-finite gradients is skipped and the scale shrinks, whatever on_nonfinite says;
+  // `stop` throws only once the scale has reached 1. Each TrainStep needs its own Precision.
   Precision* precision = nullptr;
-  std::optional<double> clip_value = {};  // done first
-  // Over all of the optimizers' parameters. Gradients of ignored_parameters, which are each rank's own, are
-  // left out, so that the norm is the same on all ranks, and clipped by their own norm together.
+  std::optional<double> clip_value = {};  // applied first
+  // The norm over all of the optimizers' parameters. Gradients of ignored_parameters differ between ranks, so
+  // they are left out (the norm is then the same on all ranks) and clipped together by their own norm.
   std::optional<double> clip_norm = {};
-  // In place of clip_norm, where each rank has a part of the gradients: clips by a norm that the ranks form
-  // together, and returns it: [&] { return sharded.clip_grad_norm(1.0); }. All ranks of `group` call it, or
-  // none.
+  // Replaces clip_norm if each rank has only a part of the gradients. It clips by a norm that the ranks
+  // compute together, and returns the norm: [&] { return sharded.clip_grad_norm(1.0); }. All ranks of `group`
+  // call it, or none.
   std::function<at::Tensor()> clip = {};
   Several<Schedule> schedule = {};
   Several<Ema> ema = {};
   OnNonfinite on_nonfinite = OnNonfinite::stop;
-  // For OnNonfinite::go_back, called on all ranks: [&] { checkpoints.go_back(10); }. The third time without a
-  // step in between is an error.
+  // For OnNonfinite::go_back, called on all ranks: [&] { checkpoints.go_back(10); }. Going back a third time
+  // without a step in between is an error.
   std::function<void()> go_back = {};
-  // Models that the loss goes through and that another step trains: their parameters want no gradients
-  // meanwhile, which also saves computing and reducing these.
+  // Models that the loss passes through but another step trains. Their parameters get no gradients meanwhile,
+  // which also saves computing and reducing these.
   StepModels frozen = {};
-  // The ranks that take a step together or not at all; without it those of the first wrapped model.
+  // The ranks that take a step together or not at all. Default: the group of the first wrapped model.
   std::optional<ProcessGroup> group = {};
 };
 
 class TrainStep {
  public:
-  // All that is given must outlive it. Throws: invalid_argument without an optimizer, for one that has
-  // parameters of a frozen model, for clip beside clip_norm, for go_back without its function, and for
-  // sharded gradients with clip_norm or without a group.
+  // All arguments must outlive this object.
+  // Throws: invalid_argument without an optimizer, for an optimizer with parameters of a frozen model, for
+  // clip together with clip_norm, for go_back without its function, and for sharded gradients with clip_norm
+  // or without a group.
   TrainStep(StepModels models, Several<torch::optim::Optimizer> optimizers,
             const TrainStepOptions& options = {});
   TrainStep(const TrainStep&) = delete;
   TrainStep& operator=(const TrainStep&) = delete;
 
-  // One micro-batch: `loss_of()` gives its mean loss, and at the batch that is the step's last the optimizers
-  // take their step. Gradients begin from nothing at a step's first. Returns the loss, detached, without the
-  // batch's weight. Collective as the models' forward and backward are, and one small all_reduce a step
-  // (on_nonfinite). Blocking: for the GPU, once a step, unless on_nonfinite is ignore. Throws:
-  // failed_precondition for gradients that are not finite (stop), and for gradients that others have changed
-  // between micro-batches, and inside of join() where ranks shadow (unless on_nonfinite is ignore, without a
-  // loss scale); what loss_of and backward throw. After an error the next batch begins a new step.
+  // Runs one micro-batch: `loss_of()` returns its mean loss, and at a step's last batch the optimizers step.
+  // Gradients are cleared at the start of a step. Returns the loss, detached, without the batch's weight.
+  // After an error the next batch starts a new step.
+  // Collective: as the models' forward and backward, plus one small all_reduce per step (on_nonfinite).
+  // Blocking: for the GPU, once per step, unless on_nonfinite is ignore.
+  // Throws: failed_precondition for non-finite gradients (stop), for gradients changed by others between
+  // micro-batches, and inside join() while ranks shadow (unless on_nonfinite is ignore, without a loss
+  // scale); whatever loss_of and backward throw.
   template <class Batch, class Function>
   at::Tensor operator()(const Batch& batch, Function&& loss_of) {
     return run(batch.weight, batch.last, std::forward<Function>(loss_of));
   }
-  // The same with a batch's two values.
+  // The same, with the two values of a batch.
   at::Tensor run(double weight, bool last, const std::function<at::Tensor()>& loss_of);
 
-  int64_t steps() const { return steps_; }      // that were taken
-  int64_t skipped() const { return skipped_; }  // that were not, their gradients not being finite
-  // Both counts: a run that goes on counts on. The parts that it was given have states of their own.
+  int64_t steps() const { return steps_; }      // steps taken
+  int64_t skipped() const { return skipped_; }  // steps skipped because of non-finite gradients
+  // Both counts, so that a resumed run continues counting. The parts passed to the step save their own
+  // states.
   SavedState state() const;
   void load_state(const SavedState& state);
 
-  // What the last step's gradients had before clip_norm, without ignored_parameters, or what `clip` returned;
-  // undefined without both.
+  // The norm of the last step's gradients before clip_norm (without ignored_parameters), or what `clip`
+  // returned; undefined without both.
   const at::Tensor& grad_norm() const { return grad_norm_; }
 
  private:
-  // A gradient as it was left: another object or version means that somebody else has written to it.
+  // A gradient as this object left it: another tensor or version means that someone else has written to it.
   struct Mark {
     const c10::TensorImpl* gradient;
     uint32_t version;
@@ -126,13 +129,13 @@ class TrainStep {
   TrainStepOptions options_;
   std::optional<ProcessGroup> group_;                           // of the first wrapped model
   std::vector<at::Tensor> parameters_;                          // of all optimizers, each once
-  std::vector<at::Tensor> shared_parameters_, own_parameters_;  // the same: own are ignored_parameters
-  std::vector<Mark> left_;                                      // by the micro-batch before
+  std::vector<at::Tensor> shared_parameters_, own_parameters_;  // the same, split: own are ignored_parameters
+  std::vector<Mark> left_;                                      // by the previous micro-batch
   bool in_step_ = false;
   int64_t scale_updates_ = 0;
   int64_t steps_ = 0;
   int64_t skipped_ = 0;
-  int returns_ = 0;  // to an earlier state, without a step since
+  int returns_ = 0;  // times gone back without a step since
   at::Tensor grad_norm_;
 };
 
