@@ -1,5 +1,5 @@
-// Mixed precision: in which type the forward computes, and, for fp16, the scale that keeps small gradients
-// from becoming 0. The same object on CPU and CUDA; with "fp32" every call is there and does nothing.
+// Mixed precision: the type in which the forward computes and, for fp16, the scale that keeps small gradients
+// from becoming 0. Works the same on CPU and CUDA; with "fp32" every call is allowed and does nothing.
 //
 //   muster::Precision precision(ctx.device(), "fp16");
 //   auto loss = precision.run([&] { return loss_of(model(batch)); });
@@ -8,7 +8,7 @@
 //   precision.update();
 //
 // Weights and gradients stay fp32. Source: torch.amp.autocast and torch.amp.GradScaler, whose numbers it
-// gives.
+// reproduces.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,69 +31,73 @@ namespace muster {
 
 struct PrecisionOptions {
   std::string type = "fp32";  // or "bf16" or "fp16"
-  // The loss is multiplied by the scale. After `growth_interval` steps of finite gradients it grows, after
-  // one that was not it shrinks. For fp16 alone.
+  // Only for fp16: the factor for the loss. It grows after `growth_interval` steps with finite gradients, and
+  // shrinks after a step with a non-finite one.
   double init_scale = 65536;
   double growth_factor = 2;
   double backoff_factor = 0.5;
   int64_t growth_interval = 2000;
-  // The ranks that leave out a step together, or none of them: needed where they do not have the same
-  // gradients, as DistributedDataParallel gives them. Then unscale and step are collective.
+  // The ranks that skip a step together. Needed if their gradients differ (DistributedDataParallel makes them
+  // equal). It makes unscale and step collective.
   std::optional<ProcessGroup> group = {};
 };
 
 class Precision {
  public:
-  // Tries a product, a convolution and their backward in this type. Throws: invalid_argument for an unknown
-  // type or a factor out of range; unavailable where LibTorch cannot compute in it on this device.
+  // Tries a matrix product, a convolution and their backward in this type.
+  // Throws: invalid_argument for an unknown type or a factor out of range; unavailable if LibTorch cannot
+  // compute in it on this device.
   Precision(c10::Device device, const PrecisionOptions& options);
   Precision(c10::Device device, std::string_view type);
 
-  // What `function` returns, computed with autocast. Backward belongs outside.
+  // Calls `function` with autocast and returns its result. Call backward outside.
   template <class Function>
   auto run(Function&& function) const {
     const Autocast guard = autocast();
     return std::forward<Function>(function)();
   }
-  // The same as a guard. With fp32, an autocast around it is off inside.
+  // The same as a guard. With "fp32" it disables an enclosing autocast.
   Autocast autocast() const;
 
   const std::string& type() const { return options_.type; }
   bool scales() const { return options_.type == "fp16"; }
 
-  // loss · scale. Of a gradient penalty's inner gradients too; those are multiplied by inverse_scale() then.
+  // loss · scale. Also for the inner gradients of a gradient penalty; multiply those by inverse_scale()
+  // afterwards.
   at::Tensor scale(const at::Tensor& loss) const;
   at::Tensor inverse_scale() const;
 
-  // Divides the gradients by the scale, each once until update(); what was divided already is left alone. To
-  // be called before clipping; step() does it otherwise. Blocking: only over a group. Throws:
-  // invalid_argument for a gradient of type fp16; failed_precondition for sharded gradients without a group.
+  // Divides each gradient by the scale, at most once until update(). Call it before clipping; otherwise
+  // step() does it.
+  // Blocking: only over a group.
+  // Throws: invalid_argument for a gradient of type fp16; failed_precondition for sharded gradients without a
+  // group.
   void unscale(torch::optim::Optimizer& optimizer);
-  // `group` is asked in place of the options'.
+  // Uses `group` instead of that of the options.
   void unscale(const std::vector<at::Tensor>& parameters, const std::optional<ProcessGroup>& group = {});
 
-  // Whether one of these, or one that was unscaled with them, had a gradient that is not finite. Blocking:
-  // for the GPU. False for what was not unscaled since the last update().
+  // Whether any of these parameters, or any unscaled together with them, had a non-finite gradient. False for
+  // those not unscaled since the last update(). Blocking: for the GPU.
   bool found_nonfinite(const std::vector<at::Tensor>& parameters) const;
 
-  // Takes the optimizer's step, unless one of its gradients is not finite; false then. Blocking: for the GPU
-  // with fp16, to know that. Without a scale it is the plain step.
+  // Takes the optimizer's step, or returns false if a gradient is not finite. Without a scale it always
+  // steps. Blocking: for the GPU, with fp16.
   bool step(torch::optim::Optimizer& optimizer);
 
-  // Ends a step: the scale grows, stays or shrinks. Once after the steps of all optimizers. Blocking: no.
-  // Throws: failed_precondition when nothing was unscaled.
+  // Ends a step: the scale grows, stays or shrinks. Call it once, after all optimizers have stepped. Does not
+  // block. Throws: failed_precondition if nothing was unscaled.
   void update();
 
-  // How often update() was called: gradients of two sides of a call have different scales.
+  // How often update() was called. Gradients from before and after a call have different scales.
   int64_t updates() const { return updates_; }
-  // Blocking: for the GPU. 1 without a scale.
+  // 1 without a scale. Blocking: for the GPU.
   double scale_value() const;
 
   SavedState state() const;
   void load_state(const SavedState& state);
 
  private:
-  // Parameters that were unscaled together, and whether one had a gradient that is not finite.
+  // Parameters that were unscaled together, and whether any of them had a non-finite gradient.
   struct Unscaled {
     std::unordered_set<const c10::TensorImpl*> parameters;
     at::Tensor found;
