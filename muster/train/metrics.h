@@ -1,15 +1,15 @@
-// Numbers of a training run over steps and ranks. What is added stays on the device; writing them brings all
-// over in one copy and asks the other ranks in one exchange.
+// Metrics of a training run, accumulated over steps and ranks. Values stay on the device; write() copies them
+// all at once and combines the ranks in one exchange.
 //
 //   muster::Metrics metrics(ctx);
 //   … metrics.mean("loss", loss, batch.size());
 //   … metrics.accuracy("top1", logits, batch.labels);
 //   … metrics.write_every(50, step, {{"lr", schedule.lr()}});
 //
-// Rank 0 writes `metrics.jsonl` (and, if asked, TensorBoard's event file); every rank gets the numbers. Each
-// line has also where the time since the one before went, over all ranks: "time/compute",
-// "time/communication" and so on (trace/category.h), which add up to 1. They are written alone, and where
-// ranks have activity files.
+// Rank 0 writes `metrics.jsonl` (and, if asked, TensorBoard's event file); every rank gets the numbers. If
+// ranks have activity files, each line also shows where the time since the previous line went, over all
+// ranks: "time/compute", "time/communication" and so on (trace/category.h). These add up to 1 and are only
+// written, not returned.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,14 +30,14 @@
 
 namespace muster {
 
-// In the order in which the names were first used.
+// In the order of first use.
 class MetricValues {
  public:
   using Pairs = std::vector<std::pair<std::string, double>>;
   explicit MetricValues(Pairs values) : values_(std::move(values)) {}
 
   bool contains(const std::string& name) const;
-  // Throws: invalid_argument naming those that there are.
+  // Throws: invalid_argument, listing the known names.
   double operator[](const std::string& name) const;
   Pairs::const_iterator begin() const { return values_.begin(); }
   Pairs::const_iterator end() const { return values_.end(); }
@@ -48,15 +48,15 @@ class MetricValues {
 };
 
 struct MetricsOptions {
-  std::string folder = {};   // default: the job's; nothing is written where neither is there
-  bool tensorboard = false;  // an event file too
+  std::string folder = {};   // default: the job's; if there is none, nothing is written
+  bool tensorboard = false;  // also write an event file
 };
 
 class Metrics {
  public:
   // Throws: io.
   Metrics(ProcessGroup group, const MetricsOptions& options);
-  // The group and the folder of a muster::Context.
+  // Uses the group and the folder of a muster::Context.
   template <class Context>
   requires requires(Context& ctx) { ctx.process_group(), ctx.run_dir(); }
   explicit Metrics(Context& ctx, const MetricsOptions& options = {})
@@ -64,8 +64,8 @@ class Metrics {
                 MetricsOptions{.folder = options.folder.empty() ? ctx.run_dir() : options.folder,
                                .tensorboard = options.tensorboard}) {}
 
-  // `value` is the mean over `count` samples; or, with several elements, each is one of that weight.
-  // Blocking: no, for all that add. Throws: invalid_argument for a name that was added to otherwise.
+  // Adds `value`, a mean over `count` samples; if it has several elements, each is a value with that weight.
+  // Adding never blocks. Throws: invalid_argument if the name is used for another kind of metric.
   void mean(const std::string& name, const at::Tensor& value, double count = 1);
   void mean(const std::string& name, double value, double count = 1);
   void sum(const std::string& name, const at::Tensor& value);
@@ -74,22 +74,24 @@ class Metrics {
   void max(const std::string& name, double value);
   void min(const std::string& name, const at::Tensor& value);
   void min(const std::string& name, double value);
-  // The part of the labels that are among the k likeliest classes. Shapes: logits […, classes], labels […].
+  // Adds the fraction of labels among the k likeliest classes. Shapes: logits […, classes], labels […].
   void accuracy(const std::string& name, const at::Tensor& logits, const at::Tensor& labels, int64_t k = 1);
 
-  // What was added since the last time, over all ranks, and begins anew. `extra` are numbers of rank 0's own,
-  // which go to the front of the line. A NaN of one rank is a NaN. Collective. Blocking: for the device and
-  // the ranks. Throws: invalid_argument, on every rank, when their names differ; io on rank 0.
+  // Returns what was added since the last call, over all ranks, and starts anew. `extra` are rank 0's own
+  // numbers, which come first in the line. A NaN on one rank makes the result NaN.
+  // Collective: yes.
+  // Blocking: for the device and the ranks.
+  // Throws: invalid_argument, on every rank, if their names differ; io on rank 0.
   MetricValues write(int64_t step, const MetricValues::Pairs& extra = {});
-  // The same in every n-th step; else nothing.
+  // The same at every n-th step; otherwise returns nothing.
   std::optional<MetricValues> write_every(int64_t n, int64_t step, const MetricValues::Pairs& extra = {});
 
-  // As MetricsWriter's, for the event file too. On all ranks or on rank 0.
+  // As MetricsWriter's, also for the event file. Call it on all ranks or on rank 0.
   int64_t continue_after(int64_t step);
 
  private:
   enum class Kind { mean, sum, max, min };
-  // Part on the device, part in host memory; `count` is how much went in.
+  // Partly on the device, partly in host memory; `count` is the number of values added.
   struct Entry {
     Kind kind;
     at::Tensor on_device;
