@@ -1,8 +1,8 @@
-// A set of child processes that start, live and end together. It tells deaths in the order in which they
-// happened, passes signals on, stops everything with a grace period, and leaves no descendant behind. Used by
-// the launcher (and whoever runs programs); knows nothing of ranks. One at a time in a process: while it
-// lives, the process is a subreaper, and every process that becomes its child counts as a descendant of the
-// set. It also raises the limit of open files, which the children do not inherit.
+// A set of child processes that start, live and end together. It reports deaths in order, passes signals on,
+// stops everything with a grace period, and leaves no descendant behind. Used by the launcher (and other code
+// that runs programs); knows nothing of ranks. A process may have only one at a time: while it lives, the
+// process is a subreaper, and every process that becomes its child counts as a descendant of the set. The set
+// also raises the open-file limit; the children do not inherit the raised limit.
 #pragma once
 
 #include <signal.h>
@@ -25,45 +25,45 @@
 namespace muster {
 
 struct ProcessSetOptions {
-  // Signals to this process that stop the set. SIGHUP is left alone when it was ignored at entry (nohup).
+  // Signals to this process that stop the set. SIGHUP is ignored if it was ignored at entry (nohup).
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   // Signals that are only passed on to the main processes.
   std::vector<int> pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};
-  // Why this process cannot be stopped by SIGTSTP (Ctrl-Z): said then, instead of stopping. Empty: it can,
-  // and its children with it.
+  // Why SIGTSTP (Ctrl-Z) cannot stop this process; logged when SIGTSTP arrives. Empty: SIGTSTP stops this
+  // process and its children.
   std::string goes_on_because = {};
 };
 
 struct WaitRules {
   bool stop_on_failure = true;
   std::chrono::milliseconds grace{30'000};      // SIGTERM (or the signal received) → this → SIGKILL
-  std::chrono::milliseconds kill_wait{5'000};   // SIGKILL → this → reported as not killable
+  std::chrono::milliseconds kill_wait{5'000};   // SIGKILL → this → reported as unkillable
   std::optional<Clock::time_point> until = {};  // then everything is stopped, as by SIGTERM
   std::function<void(const ChildExit&)> on_exit = {};
-  // Whether a failure reads as the consequence of another's end: then that one, which may take a while to end
-  // of itself, is waited for before the rest is stopped. Called several times.
+  // Whether a failure looks like the consequence of another process's end. That process may take a while to
+  // die; the set waits for it before it stops the rest. Called several times.
   std::function<bool(const ChildExit&)> is_consequence = {};
-  // Asked before a failure stops the rest, with all that failed together, the cause first: true where that
-  // has been dealt with and the rest goes on, with what was spawned in their place. What they have left in
-  // their process groups is killed then.
+  // Called before a failure stops the rest, with all failures that came together, the cause first. Returns
+  // true if they have been handled (for example by spawning replacements): the rest then goes on, and what
+  // the failed processes left in their process groups is killed.
   std::function<bool(const std::vector<ChildExit>&)> is_made_good = {};
-  // Whether others are to be spawned yet: then a set in which nothing runs goes on, and is_made_good is asked
-  // of the last failures too.
+  // Whether more processes will be spawned. If so, the set goes on even when nothing runs, and is_made_good
+  // is called for the last failures too.
   std::function<bool()> awaits_others = {};
-  // Called before a stop signal or the time limit stops the set: members may still be spawned then. Returns
-  // those that are not told of it before another has ended, where there are others.
+  // Called before a stop signal or the time limit stops the set; it may still spawn members. Returns the
+  // members that are stopped only after another member has ended, if there are others.
   std::function<std::set<int>()> before_stop = {};
-  // Where children are ended in another way than by a signal: called instead of passing the first stop signal
-  // on. They have the grace all the same.
+  // Called instead of passing on the first stop signal, for children that are stopped by other means than a
+  // signal. The grace period still applies.
   std::function<void(int signal)> on_stop = {};
 };
 
 struct WaitResult {
-  std::vector<ChildExit> exits;        // in the order of death
-  int stopped_by = 0;                  // the stop signal received, if one was
-  bool timed_out = false;              // WaitRules::until came first
-  std::vector<std::string> killed;     // leftover descendants that only SIGKILL ended, in words
-  std::vector<std::string> survivors;  // processes that even SIGKILL did not end, in words
+  std::vector<ChildExit> exits;        // in order of death
+  int stopped_by = 0;                  // the stop signal received, if any
+  bool timed_out = false;              // WaitRules::until was reached
+  std::vector<std::string> killed;     // descriptions of leftover descendants that needed SIGKILL
+  std::vector<std::string> survivors;  // descriptions of processes that survived even SIGKILL
 };
 
 class ProcessSet {
@@ -73,39 +73,40 @@ class ProcessSet {
   ProcessSet& operator=(const ProcessSet&) = delete;
   ~ProcessSet();  // kills whatever is left
 
-  // Where others (output, input) may wait beside the processes.
+  // The event loop, for others (output, input) that wait beside the processes.
   EventLoop& loop() { return loop_; }
 
-  // What is started from now on ends with this process, also when that is killed. `marks`: what all
-  // descendants have in their environment (Sentinel). The first call counts; spawn makes one without marks.
+  // Everything started from now on ends with this process, even if this process is killed. `marks`: what all
+  // descendants have in their environment (Sentinel). Only the first call counts; without one, spawn posts a
+  // sentinel without marks.
   void post_sentinel(const std::vector<std::string>& marks = {});
 
-  // Throws: what spawn_child throws; the processes started before live on.
+  // Starts a child. Throws: what spawn_child throws; processes started before live on.
   void spawn(int id, ChildOptions options);
 
-  // Of the last member of that number that has not been waited for yet; -1: there is none.
+  // The process id of the newest member with this id that is not waited for yet; -1: none.
   pid_t pid_of(int id) const;
 
-  // Waits for the end of every process: all by themselves, or the first failure (or a stop signal) and then
-  // everything stopped. A second SIGINT kills at once. Leftover descendants are ended too. A stop signal that
-  // came while there were no processes counts.
-  // Blocking: until nothing is left, or cannot be killed.
+  // Waits until every process has ended. The first failure or a stop signal stops all of them; a second
+  // SIGINT kills at once. Leftover descendants are ended too. A stop signal that arrived while there were no
+  // processes counts.
+  // Blocking: until nothing is left, or what is left cannot be killed.
   WaitResult wait_all(const WaitRules& rules);
 
-  // The stop signal that has come since the last wait_all; 0: none. Nothing should be started after one.
+  // The stop signal received since the last wait_all; 0: none. Start nothing after one.
   int stop_requested();
 
-  // Whether what is left is being ended already, for whatever reason.
+  // Whether the remaining processes are already being stopped, for any reason.
   bool is_ending() const { return phase_ != Phase::running; }
 
-  // Ends a wait_all that is going on, as a stop signal would: SIGTERM, grace, SIGKILL. What ends then does so
-  // because of us (ChildExit::sent_signal). For callbacks of the loop.
+  // Ends a wait_all in progress, as a stop signal would: SIGTERM, grace, SIGKILL. Processes that end after
+  // this were ended by us (ChildExit::sent_signal). For callbacks of the loop.
   void end_all();
 
-  // The same without grace.
+  // The same without the grace period.
   void end_all_now();
 
-  // SIGKILL to everything now. Blocking: as wait_all's last step.
+  // Sends SIGKILL to everything now. Blocking: as wait_all's last step.
   WaitResult kill_all();
 
  private:
@@ -116,7 +117,7 @@ class ProcessSet {
     EventLoop::Handle watch = 0;
     std::optional<ChildExit> exit;
     int sent_signal = 0;
-    bool is_spared = false;  // is told of the end later, by spared_of
+    bool is_spared = false;  // stopped later, with the signal spared_of
     int spared_of = 0;
   };
 
@@ -156,8 +157,8 @@ class ProcessSet {
   Phase phase_ = Phase::running;
   std::optional<Clock::time_point> deadline_;
   static constexpr size_t kNone = static_cast<size_t>(-1);
-  size_t first_failure_ = kNone;  // in result_.exits, while others are awaited that may be its cause
-  size_t made_good_ = 0;          // of result_.exits: these ends are of no more consequence
+  size_t first_failure_ = kNone;  // in result_.exits, while its cause is awaited
+  size_t made_good_ = 0;          // in result_.exits: ends before this were handled
 };
 
 }  // namespace muster
