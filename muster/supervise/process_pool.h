@@ -1,8 +1,8 @@
-// Child processes that come and go, each with a life of its own: started at any time, told of when it has
-// ended with all that it had started, ended alone. Used by the tasks runner; for children that live and end
-// together see ProcessSet. One at a time in a process: while it lives, the process is a subreaper, and every
-// process that becomes its child belongs to it. It costs little a child, so thousands can be started in a
-// second.
+// Child processes that come and go independently. Each can be started at any time and ended alone, and is
+// reported when it has ended together with everything that it started. Used by the tasks runner; for children
+// that live and end together see ProcessSet. A process may have only one at a time: while it lives, the
+// process is a subreaper, and every process that becomes its child belongs to it. A child costs little, so
+// thousands can be started in a second.
 #pragma once
 
 #include <signal.h>
@@ -26,23 +26,24 @@
 namespace muster {
 
 struct ProcessPoolOptions {
-  // Signals to this process that are kept for take_signal. SIGHUP is left alone when it was ignored at entry.
+  // Signals to this process that take_signal returns. SIGHUP is ignored if it was ignored at entry.
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   std::vector<int> pass_signals = {SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};  // only passed on to the children
   std::string mark = {};            // "NAME=value" in every child's environment, and in no other's
-  std::string child_variable = {};  // the variable that tells the children apart: its value is a child's name
-  std::function<void(int signal)> on_pass = {};  // told of one of pass_signals, before it is passed on
-  // Of a child of this process: it is somebody else's affair, as those that were there before the pool.
+  std::string child_variable = {};  // the variable whose value is a child's name
+  std::function<void(int signal)> on_pass = {};  // called before one of pass_signals is passed on
+  // Whether a child of this process belongs to someone else; the pool leaves it alone. So it does with
+  // children that existed before the pool.
   std::function<bool(pid_t pid)> is_foreign = {};
   std::chrono::milliseconds ask_leftovers = kAskLeftovers;
   std::chrono::milliseconds kill_wait{5'000};  // SIGKILL → this → given up
 };
 
-// A child that has ended, with all that it had started.
+// A child that has ended, together with everything that it started.
 struct PoolExit {
   ChildExit exit = {};
-  std::vector<std::string> killed = {};     // what it left that only SIGKILL ended, in words
-  std::vector<std::string> survivors = {};  // processes that even SIGKILL did not end, in words
+  std::vector<std::string> killed = {};     // descriptions of what it left that needed SIGKILL
+  std::vector<std::string> survivors = {};  // descriptions of processes that survived even SIGKILL
 };
 
 class ProcessPool {
@@ -52,30 +53,30 @@ class ProcessPool {
   ProcessPool& operator=(const ProcessPool&) = delete;
   ~ProcessPool();  // kills whatever is left
 
-  // Where others may wait beside the processes.
+  // The event loop, for others that wait beside the processes.
   EventLoop& loop() { return loop_; }
 
   // `name` is the value of child_variable in the child's environment. Throws: what spawn_child throws.
   pid_t spawn(int id, const std::string& name, ChildOptions options);
 
-  // Asks a child to end: SIGTERM, and after `grace` SIGKILL to all of it. One that has ended is let be.
+  // Asks a child to end with SIGTERM; after `grace`, sends SIGKILL to everything it started. Does nothing if
+  // it has ended.
   void end(int id, std::chrono::milliseconds grace);
 
-  // Waits until something has happened or `until` has come. Returns the children that have ended, in the
-  // order of their ends. Blocking: until then.
+  // Waits until something has happened or `until` is reached. Returns the children that have ended, in order
+  // of their ends. Blocking: until then.
   std::vector<PoolExit> wait(std::optional<Clock::time_point> until);
 
-  // Sends all children a signal; what has to do with the terminal, their groups.
+  // Sends a signal to all children; job-control signals (SIGTSTP, SIGCONT) go to their process groups.
   void signal_children(int signal);
 
-  // Waits for what came to this process as its subreaper and has ended: where no member ends, nobody else
-  // does.
+  // Reaps ended processes that this process inherited as subreaper. Needed only while no member ends.
   void reap_orphans() { left_behind(); }
 
-  // The next of stop_signals that has come.
+  // The next stop signal received, if any.
   std::optional<int> take_signal();
 
-  // Children that have not been returned by `wait`.
+  // Children that `wait` has not returned yet.
   size_t size() const { return members_.size(); }
 
  private:
