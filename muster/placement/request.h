@@ -1,5 +1,4 @@
-// What the user asks of placement. Pure data: the command line, muster::run and the tasks runner all fill it
-// in.
+// What the user asks of placement. Pure data; the command line, muster::run and the tasks runner fill it in.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +16,15 @@
 
 namespace muster {
 
-// What to do with more ranks than GPUs on a host.
+// What to do if a host has more ranks than GPUs.
 enum class Surplus {
   error,
   cpu,    // the rest on CPU slots
   drop,   // fewer ranks
-  share,  // rank % count; each rank then sees its own GPU alone, unless `visibility` says otherwise
+  share,  // rank % count; a rank then sees only its own GPU, unless `visibility` differs
 };
 
-// "error", "cpu", "drop", "share", as --surplus spells them.
+// "error", "cpu", "drop", "share": the values of --surplus.
 const char* to_string(Surplus surplus);
 
 // Throws: invalid_argument naming the four values.
@@ -48,35 +47,37 @@ NumaBinding parse_numa_binding(std::string_view text);
 
 struct HostRequest {  // one entry of --hosts
   std::string name = {};
-  std::optional<int> nproc = {};              // nothing: as Request::nproc_per_node says
-  std::optional<VisibilityMasks> masks = {};  // what its own environment hides; nothing: Request::masks
+  std::optional<int> nproc = {};  // nothing: Request::nproc_per_node
+  // what the host's own environment hides; nothing: Request::masks
+  std::optional<VisibilityMasks> masks = {};
 };
 
 struct Request {
   std::optional<int> nproc_per_node = {};  // nothing: one rank per device
-  bool cpu_only = false;  // nproc-per-node "cpu": ranks on CPU slots, whatever GPUs there are
-  bool gpu_only = false;  // nproc-per-node "gpu": an error without GPUs
-  Selection gpus = {};    // which to use
-  // A name of policy.h; empty: "list" with `map` or `choose`, "memory" with `rank_memory_bytes`, "mesh" with
-  // `mesh`, else "sequential".
+  bool cpu_only = false;                   // nproc-per-node "cpu": use CPU slots even if there are GPUs
+  bool gpu_only = false;                   // nproc-per-node "gpu": it is an error if there are no GPUs
+  Selection gpus = {};                     // GPUs to use
+  // A policy's name (policy.h). Empty: "list" with `map` or `choose`, "memory" with `rank_memory_bytes`,
+  // "mesh" with `mesh`, else "sequential".
   std::string policy = {};
   std::vector<int> map = {};  // policy "list": GPU index of each local rank, on every host
-  // The same by a function, called once for each host with GPUs: as many indices as ranks are to be there.
+  // `map` as a function, called once per host with GPUs; returns one index per rank on that host.
   std::function<std::vector<int>(const Host& host, int num_ranks)> choose = {};
-  std::vector<HostRequest> hosts = {};  // of the inventory, in this order; empty: all of them
-  // Speed of a GPU by its UUID, "host:index", index ("3") or model, the first of these that is listed. Higher
-  // is faster; only ratios count. A MIG instance has a UUID and a model ("NVIDIA A100-SXM4-40GB MIG 1g.5gb");
-  // a CPU slot is "host:cpu" or "cpu".
+  std::vector<HostRequest> hosts = {};  // of the inventory, in this order; empty: all
+  // Relative speed of a GPU, found by its UUID, "host:index", index ("3") or model, whichever is listed first
+  // in this sequence. Higher is faster; only ratios matter. A MIG instance has a UUID and a model ("NVIDIA
+  // A100-SXM4-40GB MIG 1g.5gb"); a CPU slot is "host:cpu" or "cpu".
   std::map<std::string, double> scores = {};
-  // Free memory that each local rank needs on its GPU; the last repeats. No policy gives a rank less.
+  // Free memory that each local rank needs on its GPU; the last value repeats. No policy gives a rank less.
   std::vector<uint64_t> rank_memory_bytes = {};
-  // The ranks as a grid; one size may be -1, for the rest. Without another number there are as many ranks.
+  // The ranks as a grid; one size may be -1: the remaining ranks. It sets the number of ranks if nothing else
+  // does.
   std::vector<MeshAxis> mesh = {};
-  int64_t global_batch = 0;  // samples a step over all ranks; 0: not told
+  int64_t global_batch = 0;  // samples per step over all ranks; 0: not given
   NumaBinding numa_binding = NumaBinding::none;
   Surplus surplus = Surplus::error;
   Visibility visibility = Visibility::job;
-  // What the outer environment hides, on every host. It belongs to this machine, so leave it out with an
+  // What the outer environment hides, on every host. The masks belong to this machine: leave them out with an
   // inventory from a file.
   VisibilityMasks masks = {};
 };
