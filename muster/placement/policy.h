@@ -1,7 +1,7 @@
-// Policies: which of a host's selected devices each of its ranks gets. A policy is a pair of pure functions,
-// in a file of its own, named in the table of policy.cc. To add one: write `<name>.cc` with a function that
-// returns its `Policy`, declare that below, add it to the table and to CMakeLists.txt, and test it in
-// tests/placement/policy_test.cc. The planner calls them, host by host; a policy knows nothing of processes.
+// Policies: which of a host's selected devices each of its ranks gets. A policy is a set of pure functions in
+// a file of its own, listed in the table of policy.cc. The planner calls them, host by host; a policy knows
+// nothing of processes. To add one: write `<name>.cc` with a function that returns its `Policy`, declare it
+// below, add it to the table and to CMakeLists.txt, and test it in tests/placement/policy_test.cc.
 #pragma once
 
 #include <span>
@@ -23,33 +23,33 @@ struct PolicyInput {
 
 struct PolicyChoice {
   UsableGpu gpu;
-  std::string reason;  // in plain words, beginning with the policy's name
+  std::string reason;  // in plain words, starting with the policy's name
 };
 
 struct Policy {
   const char* name;
   const char* summary;  // one line, for --help
 
-  // How many ranks it places with no GPU used twice: also how many there are when the user gave no number.
+  // The number of ranks it can place without using a GPU twice; also the default number of ranks.
   int (*capacity)(const PolicyInput& input);
 
-  // A GPU for each of local ranks 0 … num_ranks-1. More than `capacity` are asked for only with
+  // Returns a GPU for each of local ranks 0 … num_ranks-1. num_ranks exceeds `capacity` only with
   // Surplus::share.
   std::vector<PolicyChoice> (*choose)(const PolicyInput& input, int num_ranks);
 
-  // Why `num_ranks`, more than `capacity`, are too many, for errors. Null: because there are too few GPUs.
+  // Why `num_ranks`, more than `capacity`, are too many, for error messages. Null: too few GPUs.
   std::string (*why_too_many)(const PolicyInput& input, int num_ranks) = nullptr;
 };
 
 std::span<const Policy> policies();
 
-// Throws: invalid_argument listing the names there are.
+// Throws: invalid_argument listing the known names.
 const Policy& find_policy(std::string_view name);
 
-// One rank a device: the capacity of every policy that can use each of them.
+// One rank per device: the capacity of every policy that can use all of them.
 int one_rank_per_gpu(const PolicyInput& input);
 
-// Local rank r on order[r % count], with reason(place in `order`).
+// Puts local rank r on order[r % count], with reason(index in `order`).
 template <class Reason>
 std::vector<PolicyChoice> in_turn(const std::vector<UsableGpu>& order, int num_ranks, const Reason& reason) {
   std::vector<PolicyChoice> choices;
