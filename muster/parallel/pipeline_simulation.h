@@ -1,5 +1,5 @@
-// What a pipeline schedule does before anything runs: whether it is valid, how long it takes, what it holds.
-// Pure, as the schedules.
+// Analyses a pipeline schedule before anything runs: whether it is valid, how long it takes, how much it
+// keeps. Pure, like the schedules.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace muster {
 
-// Of one action of one stage, in any unit. `message`: from the end of an action until a neighbour has its
-// result.
+// Times of one action of one stage, in any unit. `message`: from the end of an action until a neighbour has
+// its result.
 struct PipelineTimes {
   double forward = 1;
   double backward = 2;
@@ -20,25 +20,25 @@ struct PipelineTimes {
 };
 
 struct PipelineTimeline {
-  double total = 0;                              // until the last rank ends
+  double total = 0;                              // until the last rank finishes
   std::vector<double> idle = {};                 // by rank, within `total`
   std::vector<std::vector<double>> starts = {};  // as PipelineSchedule::actions
-  double bubble() const;                         // the most that a rank is idle
+  double bubble() const;                         // the idle time of the most idle rank
 };
 
-// Throws: invalid_argument naming the first rule that is broken: every stage does each micro-batch forward
-// once and backward once (B, or I then W), on its rank; an action's inputs come before it; nobody waits for
-// ever, where sends go on by themselves and receives block.
+// Throws: invalid_argument naming the first violated rule: every stage does one forward and one backward (B,
+// or I then W) per micro-batch, on its own rank; an action's inputs come before it; no rank waits forever,
+// where sends do not block and receives do.
 void check(const PipelineSchedule& schedule);
 
-// When each action begins where every action starts as soon as its rank is free and its inputs are there.
-// Throws: as check.
+// The start times, if every action starts as soon as its rank is free and its inputs are there. Throws: as
+// check.
 PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineTimes& times = {});
 
-// The most micro-batches (of all its stages) whose activations `rank` holds at once: from F to B, or to W.
+// The most micro-batches (of all its stages) whose activations `rank` keeps at once: from F to B, or to W.
 int peak_held(const PipelineSchedule& schedule, int rank);
 
-// A row a rank, a column a unit of time: "F0 F1 .. B0 B0". For times that are whole numbers.
+// One row per rank, one column per unit of time: "F0 F1 .. B0 B0". For integer times.
 std::string drawing(const PipelineSchedule& schedule, const PipelineTimes& times = {});
 
 }  // namespace muster
