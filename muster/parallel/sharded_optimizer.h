@@ -1,14 +1,13 @@
-// An optimizer whose state is divided over a group's ranks (ZeRO-1), and its gradients too, if asked
-// (ZeRO-2). Each rank takes the optimizer's step on an even part of the elements, then all get the new
-// values.
+// An optimizer whose state is divided over a group's ranks (ZeRO-1), optionally with the gradients (ZeRO-2).
+// Each rank takes the step for an equal part of the elements, then all ranks get the new values.
 //
 //   muster::DistributedDataParallel model(net, group);
 //   muster::ShardedOptimizer<torch::optim::AdamW> optimizer(net->parameters(), AdamWOptions(1e-3), group);
 //   … loss.backward(); optimizer.step();
 //
-// For ZeRO-2 the model is not wrapped: `{.gradients = true}` reduces each gradient to its owners in backward.
-// Memory a rank, in bytes a parameter (fp32, Adam, N ranks): 4 + 4 + 8/N, or 4 + 4/N + 8/N and two buckets.
-// Source: torch.distributed.optim.ZeroRedundancyOptimizer; Rajbhandari et al., 2020.
+// For ZeRO-2 do not wrap the model: `{.gradients = true}` reduces each gradient to its owner in backward.
+// Formula: bytes of memory per parameter and rank (fp32, Adam, N ranks): 4 + 4 + 8/N, or 4 + 4/N + 8/N plus
+// two buckets. Source: torch.distributed.optim.ZeroRedundancyOptimizer; Rajbhandari et al., 2020.
 #pragma once
 
 #include <torch/optim/adagrad.h>
@@ -33,45 +32,47 @@ namespace muster {
 
 struct ShardedOptimizerOptions {
   bool gradients = false;  // ZeRO-2
-  double bucket_mb = 25;   // MiB that are gathered, or reduced, at once
-  // Ranks of other groups that hold the same part, for ZeRO-2: gradients are averaged over them too.
+  double bucket_mb = 25;   // MiB that are gathered or reduced at once
+  // For ZeRO-2: ranks of other groups with the same part; gradients are averaged over them too.
   std::optional<ProcessGroup> replicate_group = {};
 };
 
-// What does not depend on the kind of optimizer.
+// The part that does not depend on the kind of optimizer.
 class ShardedOptimizerBase : public torch::optim::Optimizer {
  public:
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
   using MakeInner = std::function<std::unique_ptr<torch::optim::Optimizer>(const Groups&)>;
   ~ShardedOptimizerBase() override;
 
-  // One step on this rank's part, then an all_gather of the parameters. Collective: yes; a step that one rank
-  // leaves out, all must. Throws: what a peer's failure gives; failed_precondition for sparse gradients.
+  // Takes one step on this rank's part, then all-gathers the parameters. If one rank skips a step, all must.
+  // Collective: yes.
+  // Throws: failures of peers; failed_precondition for sparse gradients.
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  // Of the model's parameters, and what is reduced already.
+  // Clears the model's gradients, and those already reduced.
   void zero_grad(bool set_to_none = true);
 
-  // While the guard lives, backwards reduce nothing (ZeRO-2): gradients gather in the parameters, whole.
+  // While the guard lives, backwards reduce nothing (ZeRO-2): whole gradients accumulate in the parameters.
   [[nodiscard]] std::shared_ptr<void> no_sync();
 
-  // By the norm over all ranks' parts, for ZeRO-2. (With ZeRO-1 gradients are whole: muster::clip_grad_norm.)
-  // Collective: yes. Returns the norm before.
+  // For ZeRO-2: clips by the norm over all ranks' parts. (ZeRO-1 has whole gradients: use
+  // muster::clip_grad_norm.) Returns the norm before clipping. Collective: yes.
   at::Tensor clip_grad_norm(double max_norm);
 
-  // What takes the steps on this rank's part; its state is this rank's.
+  // The optimizer that steps on this rank's part; its state is this rank's.
   torch::optim::Optimizer& part();
 
-  // That state as a plain optimizer's of the same kind and parameters, and back: for checkpoints. Options
-  // (rates) are copied group by group, where both have as many groups. Gathering is collective. Throws:
-  // invalid_argument for an optimizer of another kind.
+  // Converts the state to that of a plain optimizer of the same kind and parameters, and back, for
+  // checkpoints. Options (rates) are copied group by group, if the numbers of groups are equal.
+  // Collective: gather_state.
+  // Throws: invalid_argument for an optimizer of another kind.
   void gather_state(torch::optim::Optimizer& plain);
   void divide_state(torch::optim::Optimizer& plain);
 
-  // The parameters of part() by the model's names: for Checkpoints::add("optimizer", optimizer, pieces).
-  // Throws: invalid_argument for a model that does not have all of them.
+  // The parameters of part() by the model's names, for Checkpoints::add("optimizer", optimizer, pieces).
+  // Throws: invalid_argument for a model that lacks any of them.
   TensorPieces pieces(const torch::nn::Module& model) const;
-  // The options (rates) of each group, from here to part() and back.
+  // Copies the options (rates) of each group to part(), and back.
   void options_to_part();
   void options_from_part();
 
@@ -90,7 +91,7 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
 
 namespace detail {
 template <class Optimizer>
-struct OptionsOfOptimizer;  // for one of your own that looks at each element alone: specialise it
+struct OptionsOfOptimizer;  // specialise it for an elementwise optimizer of your own
 template <>
 struct OptionsOfOptimizer<torch::optim::SGD> {
   using type = torch::optim::SGDOptions;
@@ -117,21 +118,23 @@ struct OptionsOfOptimizer<torch::optim::RMSprop> {
   static constexpr const char* kElementwise = "RMSprop";
 };
 template <>
-struct OptionsOfOptimizer<torch::optim::LBFGS> {  // it looks at all gradients as one vector
+struct OptionsOfOptimizer<torch::optim::LBFGS> {  // it treats all gradients as one vector
   using type = torch::optim::LBFGSOptions;
   static constexpr const char* kElementwise = nullptr;
 };
 }  // namespace detail
 
-// The parameters become parts of flat buffers: same tensors, other memory. param_groups() are the model's
-// parameters (ZeRO-1) or this rank's parts of them (ZeRO-2); their options decide, so a Schedule works.
+// The parameters become parts of flat buffers: the same tensors, in other memory. param_groups() holds the
+// model's parameters (ZeRO-1) or this rank's parts of them (ZeRO-2). Their options apply, so a Schedule
+// works.
 template <class Kind>
 class ShardedOptimizer : public ShardedOptimizerBase {
  public:
   using Options = typename detail::OptionsOfOptimizer<Kind>::type;
 
-  // Collective: over `group`. Throws: invalid_argument, on every rank, for an optimizer that looks at more
-  // than one element (LBFGS), parameters that differ over the ranks or lie on another device than the rank's.
+  // Collective: over `group`.
+  // Throws: invalid_argument, on every rank, for an optimizer that is not elementwise (LBFGS), or parameters
+  // that differ between ranks or are on another device than the rank's.
   ShardedOptimizer(Groups groups, const Options& options, ProcessGroup group,
                    const ShardedOptimizerOptions& sharding = {})
       : ShardedOptimizerBase(
