@@ -52,7 +52,7 @@ struct LaunchOptions {
   bool replaces = false;  // only a failed rank is restarted, at most max_restarts times
   std::chrono::milliseconds rejoin_within{30'000};     // with `replaces`: for the others to join again
   std::chrono::milliseconds shutdown_timeout{30'000};  // SIGTERM → this → SIGKILL
-  // longest SIGSTOP of a rank; nothing: only report
+  // Longest SIGSTOP of a rank; nothing: only report.
   std::optional<std::chrono::milliseconds> stopped_timeout = {};
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // that end the job
   std::string run_dir = {};                                            // empty: runs/<id>
@@ -65,8 +65,9 @@ struct LaunchOptions {
   // one rank.
   std::string line_prefix = {};
   Environment extra_env = {};  // overrides the launcher's own environment
-  std::string work_dir =
-      {};  // where ranks run; empty: the launcher's directory (the program is always found from there)
+  // Where ranks run; empty: the launcher's directory. The program is always found from the launcher's
+  // directory.
+  std::string work_dir = {};
   std::optional<std::chrono::milliseconds> time_limit = {};  // for the whole job; then it ends as by SIGTERM
   bool dry_run = false;                                      // print the plan on standard output and stop
   bool json = false;                                         // the plan as JSON
