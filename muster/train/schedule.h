@@ -1,11 +1,11 @@
-// Learning rates as functions of the step. A `Rate` is a value that says what a step's rate is, and can be
-// printed; a `Schedule` applies it to an optimizer; a `Plateau` looks at a metric instead.
+// Learning rates as functions of the step. A `Rate` is a printable value that gives the rate of each step. A
+// `Schedule` applies it to an optimizer. A `Plateau` follows a metric instead.
 //
 //   muster::Schedule schedule(optimizer, muster::rate::cosine({.steps = 10000, .warmup = 500}));
 //   … optimizer.step(); schedule.step();
 //
-// Nothing is multiplied onto the last rate: what is resumed at step 700 has the very rates of a run that
-// never stopped. Source: torch.optim.lr_scheduler, whose closed forms these are.
+// Rates are computed from the step, never from the last rate: a run resumed at step 700 has exactly the rates
+// of one that never stopped. Source: torch.optim.lr_scheduler; these are its closed forms.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -19,7 +19,7 @@
 
 namespace muster {
 
-// What the rate is in step `step` (from 0), for a parameter group that began with `initial`.
+// The rate in step `step` (from 0) of a parameter group that started with `initial`.
 struct Rate {
   std::function<double(double initial, int64_t step)> of;
   std::string text;  // "cosine to 0 in 10000 steps"
@@ -28,20 +28,20 @@ struct Rate {
 
 namespace rate {
 
-// Numbers that are out of range are invalid_argument, with all of these.
+// All of these throw invalid_argument for numbers out of range.
 
-// `factor` times the initial rate for `steps` steps (for ever where that is 0), then the initial one.
+// `factor` times the initial rate for `steps` steps (0: forever), then the initial rate.
 Rate constant(double factor = 1, int64_t steps = 0);
 
 struct LinearOptions {
   int64_t steps = 1;
   double from = 1.0 / 3;  // times the initial rate
-  double to = 1;          // and so it stays
+  double to = 1;          // the same; also the rate after the last step
 };
 Rate linear(const LinearOptions& options);
 
 struct CosineOptions {
-  int64_t steps = 1;  // of the whole, the warm-up included; then the rate stays
+  int64_t steps = 1;  // in total, including the warm-up; the rate is constant after them
   int64_t warmup = 0;
   double warmup_from = 0.01;  // times the initial rate, in the first step
   double final_fraction = 0;  // of the initial rate
@@ -49,12 +49,12 @@ struct CosineOptions {
 Rate cosine(const CosineOptions& options);
 
 struct OneCycleOptions {
-  int64_t steps = 2;  // the initial rate is the highest
+  int64_t steps = 2;  // the initial rate is the maximum
   double rising = 0.3;
-  double div_factor = 25;         // the highest by the first
-  double final_div_factor = 1e4;  // the first by the last
-  bool linear = false;            // instead of cosines
-  bool three_phases = false;      // back down to the first before the last descent
+  double div_factor = 25;         // maximum / first rate
+  double final_div_factor = 1e4;  // first rate / last rate
+  bool linear = false;            // instead of cosine
+  bool three_phases = false;      // return to the first rate before the final descent
 };
 Rate one_cycle(const OneCycleOptions& options);
 
@@ -68,31 +68,31 @@ Rate step(int64_t every, double gamma = 0.1);
 Rate multi_step(std::vector<int64_t> milestones, double gamma = 0.1);
 Rate exponential(double gamma);
 
-// Your own: a factor of the initial rate.
+// Your own factor of the initial rate.
 Rate lambda(std::function<double(int64_t step)> factor, std::string text = "own");
 
-// One after the other: the second begins, at its step 0, at the first milestone.
+// One after another: the second starts, at its step 0, at the first milestone.
 Rate sequential(std::vector<Rate> parts, std::vector<int64_t> milestones);
-// All at once: their factors are multiplied.
+// All at once: multiplies their factors.
 Rate chained(std::vector<Rate> parts);
 
 }  // namespace rate
 
 class Schedule {
  public:
-  // Takes the rates that the optimizer's groups have as the initial ones, and sets those of step 0. The
+  // Takes the current rates of the optimizer's groups as the initial ones, and sets those of step 0. The
   // optimizer must outlive it.
   Schedule(torch::optim::Optimizer& optimizer, Rate rate);
 
-  // After every step of the optimizer.
+  // Call it after every optimizer step.
   void step();
 
-  double lr(size_t group = 0) const;  // that the next step of the optimizer takes
+  double lr(size_t group = 0) const;  // for the optimizer's next step
   int64_t steps() const { return step_; }
   const std::string& text() const { return rate_.text; }
 
   SavedState state() const;
-  // Sets the rates too. Throws: invalid_argument for another number of groups.
+  // Also sets the rates. Throws: invalid_argument for another number of groups.
   void load_state(const SavedState& state);
 
  private:
@@ -107,22 +107,22 @@ class Schedule {
 struct PlateauOptions {
   bool larger_is_better = false;
   double factor = 0.1;
-  int64_t patience = 10;  // calls without progress that are waited for
+  int64_t patience = 10;  // calls without progress before the rate drops
   double threshold = 1e-4;
-  bool absolute_threshold = false;  // not as a part of the best
+  bool absolute_threshold = false;  // not relative to the best
   int64_t cooldown = 0;
   double min_lr = 0;
-  double eps = 1e-8;  // smaller changes are left out
+  double eps = 1e-8;  // smaller changes are skipped
 };
 
-// Lowers the rates where a metric makes no progress. It changes the rates themselves, so not for an optimizer
-// that has a Schedule. Give all ranks the same metric (Metrics::write returns it), or their rates differ.
+// Lowers the rates when a metric stops improving. It changes the rates themselves, so do not combine it with
+// a Schedule. Give all ranks the same metric (as Metrics::write returns), or their rates will differ.
 class Plateau {
  public:
-  // Throws: invalid_argument for a factor that is not below 1.
+  // Throws: invalid_argument unless the factor is below 1.
   explicit Plateau(torch::optim::Optimizer& optimizer, const PlateauOptions& options = {});
 
-  // After every evaluation. True where the rates were lowered.
+  // Call it after every evaluation. Returns whether the rates were lowered.
   bool step(double metric);
 
   double lr(size_t group = 0) const;
