@@ -1,4 +1,4 @@
-// A model's score over a whole data set, each sample counted once, shared out over the ranks.
+// Evaluates a model on a whole dataset, divided over the ranks, counting each sample once.
 //
 //   const double top1 = muster::evaluate(ctx, net, held_out, [](auto& net, const auto& batch) {
 //     return net(batch.features).argmax(1).eq(batch.labels);
@@ -20,8 +20,8 @@
 
 namespace muster {
 
-// The model in evaluation mode and without gradients until the scope ends. Every rank begins with rank 0's
-// buffers: those of a batch norm differ between ranks while one trains.
+// Keeps the model in evaluation mode, without gradients, until the end of the scope. All ranks start with
+// rank 0's buffers, because those of a batch norm differ between ranks during training.
 class EvaluationMode {
  public:
   // Collective: yes.
@@ -35,17 +35,18 @@ class EvaluationMode {
   const at::NoGradGuard no_grad_;
   torch::nn::Module& model_;
   bool was_training_;
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;  // of the modules within
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;  // of the submodules
 };
 
 // Means over samples.
 class SampleMeans {
  public:
-  // Shapes: [B], one value a sample, or one mean over all of them. Throws: invalid_argument for another
+  // Shapes: [B], one value per sample, or one mean over all of them. Throws: invalid_argument for another
   // shape.
   void add(const at::Tensor& values, int64_t samples);
-  // Over all ranks; NaN without a sample. Collective: yes. Throws: invalid_argument, on every rank, when more
-  // samples were counted than the data set has.
+  // The mean over all ranks; NaN without samples.
+  // Collective: yes.
+  // Throws: invalid_argument, on every rank, if more samples were counted than the dataset has.
   double over(ProcessGroup& group, int64_t dataset_size);
 
  private:
@@ -53,10 +54,11 @@ class SampleMeans {
   int64_t samples_ = 0;
 };
 
-// The mean of `score(model, batch)` over the data set: of each batch one value a sample, or their mean.
-// `loader` goes through this rank's part without repeating samples: ctx.loader(data, {…}, {.shuffle = false,
-// .pad = false}). `model` is a module holder or a pointer to a module, not the wrapped one: ranks may have
-// different numbers of batches. Collective: yes; every rank gets the same number.
+// Returns the mean of `score(model, batch)` over the dataset, the same on every rank; a score has one value
+// per sample, or is their mean. `loader` must visit this rank's part without repeating samples:
+// ctx.loader(data, {…}, {.shuffle = false, .pad = false}). `model` is a module holder or a pointer to a
+// module, not a wrapped one, because ranks may have different numbers of batches.
+// Collective: yes.
 template <class Context, class Model, class Loader, class Score>
 double evaluate(Context& ctx, Model& model, Loader& loader, const Score& score) {
   const EvaluationMode mode(*model, ctx.process_group());
