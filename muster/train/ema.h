@@ -1,4 +1,4 @@
-// An exponential moving average of a model's weights, to evaluate and to keep.
+// An exponential moving average of a model's weights, for evaluation and for keeping.
 //
 //   muster::Ema ema(*net, 0.999);
 //   … optimizer.step(); ema.update();
@@ -7,9 +7,8 @@
 //     evaluate(net);
 //   }
 //
-// Costs one more copy of the model, and a pass over it an update. Every rank has the same averages, as it has
-// the same weights. Source: torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn, whose bits these
-// are.
+// Costs one more copy of the model, and one pass over it per update. The averages are the same on every rank,
+// like the weights. Source: torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn, bit for bit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,32 +24,35 @@
 namespace muster {
 
 enum class EmaBuffers {
-  copy,    // the model's own, as of the last update (a batch norm's statistics move slowly already)
-  average  // as parameters are; those of whole numbers are copied all the same
+  copy,    // the model's own at the last update (batch norm statistics are already slow)
+  average  // averaged like parameters, except integer buffers, which are copied
 };
 
 struct EmaOptions {
-  bool warmup = false;  // the decay is at most (1 + n) / (10 + n) in the n-th update: young averages follow
-  int64_t every = 1;    // calls of update() of which one counts
+  bool warmup = false;  // decay at most (1 + n) / (10 + n) in update n, so that early averages follow faster
+  int64_t every = 1;    // only every n-th update() call counts
   EmaBuffers buffers = EmaBuffers::copy;
 };
 
 class Ema {
  public:
-  // The model must outlive it. Parameters and buffers that come later are not averaged. A model that goes to
-  // another device takes its averages along. Throws: invalid_argument for a decay that is not in [0, 1];
-  // failed_precondition, as update() and swap(), for parameters without memory (FullySharded).
+  // The model must outlive it. Parameters and buffers added later are not averaged. If the model moves to
+  // another device, its averages move too.
+  // Throws: invalid_argument for a decay outside [0, 1]; failed_precondition (like update() and swap()) for
+  // parameters without memory (FullySharded).
   Ema(torch::nn::Module& model, double decay, const EmaOptions& options = {});
   Ema(const Ema&) = delete;
   Ema& operator=(const Ema&) = delete;
 
-  // After every step of the optimizer: average = decay · average + (1 - decay) · weight. The first one takes
-  // the weights as they are. Blocking: no. Throws: failed_precondition while a swap lives, and for weights
-  // that have another type or shape than their averages.
+  // Call it after every optimizer step: average = decay · average + (1 - decay) · weight. The first call
+  // copies the weights. Does not block.
+  // Throws: failed_precondition during a swap, and for weights whose type or shape differs from their
+  // averages'.
   void update();
   int64_t updates() const { return updates_; }  // those that counted
 
-  // The model's memory has the averages, and this object the weights, until the guard ends. One at a time.
+  // Until the guard ends, the model's memory holds the averages, and this object the weights. Only one at a
+  // time.
   class [[nodiscard]] Swap {
    public:
     explicit Swap(Ema& ema) : ema_(ema) { ema_.begin_swap(); }
@@ -63,12 +65,12 @@ class Ema {
   };
   Swap swap() { return Swap(*this); }
 
-  // Averages by PyTorch's names, parameters then buffers. They share the memory of this object.
+  // The averages by PyTorch's names, parameters then buffers. They share this object's memory.
   const std::vector<std::pair<std::string, at::Tensor>>& averages() const { return averages_; }
 
-  // Throws: failed_precondition while a swap lives.
+  // Throws: failed_precondition during a swap.
   SavedState state() const;
-  // Throws: invalid_argument for a tensor that is missing or has another shape; nothing is changed then.
+  // Throws: invalid_argument for a tensor that is missing or has another shape; then nothing is changed.
   void load_state(const SavedState& state);
 
  private:
@@ -82,8 +84,8 @@ class Ema {
 
   double decay_;
   EmaOptions options_;
-  std::vector<at::Tensor> weights_;  // the model's, each once
-  std::vector<at::Tensor> kept_;     // their averages (or, during a swap, they themselves)
+  std::vector<at::Tensor> weights_;                           // the model's, each once
+  std::vector<at::Tensor> kept_;                              // their averages (during a swap, the weights)
   std::vector<std::pair<std::string, at::Tensor>> averages_;  // the same by name
   std::vector<at::Tensor> averaged_weights_, averages_of_those_;
   std::vector<at::Tensor> copied_weights_, copies_of_those_;
