@@ -1,6 +1,6 @@
-// Batch shares that follow what the ranks really take: a rank that computes slowly, for whatever reason, gets
-// fewer samples of each global batch. The global batches stay what they are, and so do, by their batches'
-// weights, the gradients.
+// Adapts batch shares to measured times: a rank that computes slowly, for whatever reason, gets fewer samples
+// of each global batch. The global batches stay the same, and so, thanks to the batch weights, do the
+// gradients.
 //
 //   muster::Rebalance rebalance(ctx.process_group(), {32, 32});
 //   rebalance.drive(loader);
@@ -22,32 +22,32 @@
 namespace muster {
 
 struct RebalanceOptions {
-  int64_t every = 50;      // steps, after which the ranks compare
-  double at_least = 0.05;  // others are tried only for a step that is expected to be shorter by that part
+  int64_t every = 50;      // steps between comparisons
+  double at_least = 0.05;  // try other shares only if the step should get shorter by this fraction
 };
 
 class Rebalance {
  public:
-  // `shares`: of each rank, that the loader begins with. Throws: invalid_argument for other than one a rank,
-  // each at least 1, and for `every` less than 1.
+  // `shares` are the shares that the loader starts with, one per rank. Throws: invalid_argument unless there
+  // is one per rank, each at least 1, and for an `every` below 1.
   Rebalance(ProcessGroup group, std::vector<int64_t> shares, const RebalanceOptions& options = {});
 
-  // The loader takes the shares: now, whenever they change, and when they are loaded. It must outlive this
-  // object. Any number of loaders; one that is not driven is given shares() by the training loop.
+  // Sets the loader's shares: now, whenever they change, and when they are loaded. The loader must outlive
+  // this object. You can drive several loaders; set shares() on any other loader yourself.
   template <class Loader>
   void drive(Loader& loader) {
     drive_by([&loader](const std::vector<int64_t>& shares) { loader.set_shares(shares); });
   }
 
-  // After each step: what this rank took to compute so many samples, without waiting for others. True where
-  // the shares are others from now on, on every rank alike; rank 0 says so in a line. Collective: at each
-  // `every`-th call.
+  // Call it after each step with the time that this rank took to compute `samples` samples, without waiting
+  // for others. Returns true, on every rank alike, if the shares have changed; rank 0 logs it. Collective: at
+  // every `every`-th call.
   bool step(double seconds, int64_t samples);
 
   const std::vector<int64_t>& shares() const { return search_.shares(); }
 
-  // The shares; the ranks' times are measured anew. A state of another number of ranks, or of another sum, is
-  // left alone, and rank 0 says so: these shares go on.
+  // The shares; times are measured anew after loading. A state for another number of ranks, or with another
+  // sum, is ignored, and rank 0 logs it: the present shares stay.
   SavedState state() const;
   void load_state(const SavedState& state);
 
@@ -61,7 +61,7 @@ class Rebalance {
   ProcessGroup group_;
   RebalanceOptions options_;
   ShareSearch search_;
-  std::vector<double> seconds_a_sample_;  // of this window's steps
+  std::vector<double> seconds_a_sample_;  // of the steps in this window
   int64_t steps_ = 0;
   std::vector<Taker> takers_;  // of the driven loaders
 };
