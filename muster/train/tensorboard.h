@@ -1,5 +1,5 @@
-// Writes scalars that TensorBoard shows: an event file (TFRecords of hand-encoded protobuf messages; nothing
-// else is needed). Called by metrics.h; good on its own.
+// Writes scalars for TensorBoard: an event file (TFRecords of hand-encoded protobuf messages, without
+// dependencies). Called by metrics.h; can be used on its own.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace muster {
 
 class EventFile {
  public:
-  // Begins a file of its own in the folder, `events.out.tfevents.…`. Throws: io.
+  // Starts a new file in the folder, `events.out.tfevents.…`. Throws: io.
   explicit EventFile(const std::string& folder);
 
-  // TensorBoard keeps 32 bits of a number. Throws: io.
+  // TensorBoard keeps only 32 bits of each number. Throws: io.
   void write(int64_t step, const std::vector<std::pair<std::string, double>>& values);
 
-  // A run that goes on after `step`: TensorBoard leaves out what earlier files have of later steps.
+  // Marks a run resumed after `step`: TensorBoard then hides later steps of earlier files.
   void continue_after(int64_t step);
 
   const std::string& path() const { return path_; }
