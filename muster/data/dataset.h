@@ -1,5 +1,5 @@
-// What a loader reads (loader.h): a data set of any size, whose examples are computed or read when they are
-// asked for, or tensors that lie in memory.
+// The input of a loader (loader.h): a dataset of any size whose examples are computed or read on demand, or
+// tensors in memory.
 //
 //   struct Photo { at::Tensor pixels, label; };
 //   struct Photos : muster::Dataset<Photo> {
@@ -16,15 +16,15 @@
 
 namespace muster {
 
-// A struct of tensors, a tensor, or what collate.h says can be joined to batches.
+// `ExampleType` is a struct of tensors, a tensor, or anything that collate.h can collate.
 template <class ExampleType>
 class Dataset {
  public:
   using Example = ExampleType;
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
-  // The example `index`, from 0. Called by several threads at once. All chance comes from `rng`, which
-  // depends on (seed, epoch, index) alone.
+  // Returns example `index`, from 0. Called by several threads at once. Take all randomness from `rng`, which
+  // depends only on (seed, epoch, index).
   virtual Example get(int64_t index, Generator& rng) const = 0;
 };
 
@@ -33,13 +33,13 @@ struct LabelledExample {
   at::Tensor labels;
 };
 
-// Tensors in memory; batches are taken from them row by row, in one go.
+// Tensors in memory; a batch's rows are taken from them in one operation.
 class TensorDataset {
  public:
   using Example = LabelledExample;
 
   // Shapes: features [N, ...], labels [N, ...], on the same device.
-  // Throws: invalid_argument when they disagree in N or device, or one is undefined or has no dimension.
+  // Throws: invalid_argument if N or the devices differ, or if a tensor is undefined or has no dimension.
   TensorDataset(at::Tensor features, at::Tensor labels);
 
   const at::Tensor& features() const { return features_; }
