@@ -1,6 +1,6 @@
-// Joins examples to a batch. Tensors are stacked, numbers become a tensor, lists are joined end to end;
-// tuples, arrays and plain structs are joined field by field. Padded and Packed are for tensors of different
-// lengths. A type with a `static T collate(std::vector<E>)` joins its own way.
+// Collates examples into a batch. Tensors are stacked, numbers become a tensor, lists are concatenated;
+// tuples, arrays and plain structs are collated field by field. Padded and Packed are for tensors of
+// different lengths. A type with a `static T collate(std::vector<E>)` collates in its own way.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,17 +21,17 @@ namespace muster {
 // Throws: invalid_argument naming the first two that differ in shape or type.
 at::Tensor stacked(const std::vector<at::Tensor>& tensors);
 
-// Tensors of different lengths as a rectangle, filled up with zeros at the end.
+// Tensors of different lengths as a rectangle, padded with zeros at the end.
 struct Padded {
   at::Tensor values;   // of an example [L, ...]; of a batch [B, longest L, ...]
   at::Tensor lengths;  // undefined; of a batch [B] int64
   static Padded collate(const std::vector<Padded>& examples);
 };
 
-// Tensors of different lengths end to end, without filling.
+// Tensors of different lengths, concatenated without padding.
 struct Packed {
   at::Tensor values;   // of an example [L, ...]; of a batch [sum of L, ...]
-  at::Tensor offsets;  // undefined; of a batch [B + 1] int64: where each begins, and the end
+  at::Tensor offsets;  // undefined; of a batch [B + 1] int64: where each starts, and the end
   static Packed collate(const std::vector<Packed>& examples);
 };
 
@@ -66,7 +66,7 @@ at::Tensor tensor_of(const std::vector<float>& numbers);
 template <class E>
 auto collate(std::vector<E> examples);
 
-// What a batch of E is.
+// The batch type of an example type E.
 template <class E>
 using Collated = decltype(collate(std::declval<std::vector<E>>()));
 
@@ -108,7 +108,7 @@ E fieldwise(std::vector<E>& examples, std::index_sequence<I...>) {
 
 }  // namespace collation
 
-// Shapes: as the file's beginning says. `examples` are not empty.
+// Shapes: as described at the top of the file. `examples` must not be empty.
 template <class E>
 auto collate(std::vector<E> examples) {
   if constexpr (CollatesItself<E>) {
@@ -135,7 +135,7 @@ auto collate(std::vector<E> examples) {
   }
 }
 
-// Calls `change` with each tensor of a batch. What it does not know of (text, numbers) it passes over.
+// Calls `change` with each tensor of a batch, and skips everything else (text, numbers).
 template <class B, class F>
 void for_each_tensor(B& batch, const F& change) {
   if constexpr (std::is_same_v<B, at::Tensor>) {
