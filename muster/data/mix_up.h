@@ -1,5 +1,5 @@
-// Pictures of a batch mixed with each other, and their labels with them: MixUp and CutMix. Called on a batch
-// that a loader has given, on any device.
+// MixUp and CutMix: mix the images of a batch with each other, and their labels accordingly. Call them on a
+// batch from a loader, on any device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,15 +17,17 @@ struct SoftBatch {
   at::Tensor targets;
 };
 
-// lambda × each picture + (1 - lambda) × the one before it in the batch, and so the labels, with one lambda
-// of Beta(alpha, alpha) for the batch. Source: torchvision.transforms.v2.MixUp.
+// lambda × each image + (1 - lambda) × the previous one in the batch, labels likewise, with one lambda from
+// Beta(alpha, alpha) per batch.
 // Shapes: images [B, channels, height, width] float32, labels [B] int64, below `classes`.
-// Throws: invalid_argument for other shapes and types, alpha that is not above 0, and labels out of range.
+// Throws: invalid_argument for other shapes and types, an alpha that is not positive, and labels out of
+// range.
+// Source: torchvision.transforms.v2.MixUp.
 SoftBatch mix_up(const at::Tensor& images, const at::Tensor& labels, int64_t classes, double alpha,
                  Generator& rng);
 
-// A rectangle of each picture comes from the one before it, and as much of its label. Source:
-// torchvision.transforms.v2.CutMix. Shapes, Throws: as mix_up.
+// Replaces a rectangle of each image by that of the previous image, and the same fraction of its label.
+// Shapes, Throws: as mix_up. Source: torchvision.transforms.v2.CutMix.
 SoftBatch cut_mix(const at::Tensor& images, const at::Tensor& labels, int64_t classes, double alpha,
                   Generator& rng);
 
