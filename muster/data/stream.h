@@ -1,5 +1,5 @@
-// Examples without an index: read one after the other, from shards, a socket, or a program. Read by a
-// StreamLoader (stream_loader.h), each of whose workers, on each rank, reads a part of its own.
+// Examples without an index, read one after another from shards, a socket or a program. A StreamLoader
+// (stream_loader.h) reads them; each worker of each rank reads its own part.
 //
 //   struct Lines : muster::Stream<at::Tensor> {
 //     std::unique_ptr<muster::StreamReader<at::Tensor>> open(const muster::StreamPart& part) const override;
@@ -12,7 +12,7 @@
 
 namespace muster {
 
-// Which part of the examples, in which epoch. Together the parts give every example once.
+// Which part of the examples, in which epoch. Together the parts contain every example once.
 struct StreamPart {
   int64_t part = 0;
   int64_t parts = 1;
@@ -25,16 +25,16 @@ template <class E>
 class StreamReader {
  public:
   virtual ~StreamReader() = default;
-  // The next example; nothing at the end, and from then on. The same ones in the same order for the same
-  // part. Where an example cannot be read it throws, and the next call goes on behind it.
+  // Returns the next example; nothing at the end and after it. The same part gives the same examples in the
+  // same order. Throws if an example cannot be read; the next call continues after it.
   virtual std::optional<E> next() = 0;
-  // The same as so many calls of next(), those that throw among them. Resuming calls it: worth overriding
-  // where examples can be passed over without decoding them.
+  // Equals `count` calls of next(), including those that throw. Called on resuming; override it if examples
+  // can be skipped without decoding.
   virtual void skip(int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       try {
         if (!next()) return;
-      } catch (...) {  // was counted when it was first read
+      } catch (...) {  // counted when it was first read
       }
     }
   }
