@@ -1,13 +1,12 @@
-// Batches of a stream (stream.h), made ahead by worker threads: worker k of a rank reads the part
-// rank × workers + k, and batches are taken from the workers in turn, so their order is the same in every
-// run.
+// Loads batches of a stream (stream.h); worker threads prepare them ahead. Worker k of a rank reads the part
+// rank × workers + k, and batches are taken from the workers in turn, so the order is the same in every run.
 //
 //   muster::StreamLoader loader(shards, {.batch_size = 64, .workers = 4, .rank = rank, .ranks = ranks});
 //   for (const auto& batch : loader.steps(1000)) …
 //
-// Parts end at different times: a worker at its end is passed over, and a rank's epoch is over when all of
-// its workers are at theirs. So ranks may have different numbers of batches. To stop with the first of them
-// is the training loop's business.
+// Parts end at different times. A worker at its end is skipped, and a rank's epoch ends when all its workers
+// are at their ends, so ranks may have different numbers of batches. To stop with the first rank is up to the
+// training loop.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +46,7 @@ struct Part {
   std::unique_ptr<StreamReader<E>> reader = {};
 };
 
-// What a worker gives when it is its turn; without data at its part's end.
+// What a worker returns in its turn; no data at its part's end.
 template <class Data>
 struct Turn {
   std::optional<Data> data;
@@ -55,11 +54,11 @@ struct Turn {
   int64_t read = 0;
 };
 
-// From within a handler. Throws the exception again with the part in front, unless bad examples are left out
-// and there were some good ones lately.
+// Call it in a handler. Rethrows the exception with the part in front, unless bad examples are skipped and
+// some recent ones were good.
 void note_bad_example(Shared& shared, const StreamPart& part, int64_t read, int64_t* in_a_row);
 
-// The next batch's examples of a part.
+// The examples of a part's next batch.
 template <class E>
 std::vector<E> read_examples(const Stream<E>& stream, Part<E>& part, Shared& shared, WorkerPlace& place) {
   if (!part.reader) {
@@ -100,10 +99,10 @@ auto take_turn(const Stream<E>& stream, Part<E>& part, Shared& shared, WorkerPla
 
 }  // namespace streaming
 
-// Throws: failed_precondition for an epoch without a batch, which would be gone through for ever.
+// Throws: failed_precondition for an epoch without batches, which would loop forever.
 [[noreturn]] void fail_empty_stream(const StreamPosition& position);
 
-// `S` is a Stream, or a class like WebShards that is one; it is kept as a copy.
+// `S` is a Stream, or a class like WebShards that is one. The loader keeps a copy.
 template <class S>
 class StreamLoader {
  public:
@@ -155,20 +154,21 @@ class StreamLoader {
     StreamLoader* loader_;
     int64_t until_step_;   // over epochs, to this step; -1: this epoch
     StreamPosition now_;   // after the batch handed out last
-    int64_t turn_ = 0;     // the next to be taken
+    int64_t turn_ = 0;     // the next one to take
     int64_t ended_ = 0;    // turns in a row without data
-    int64_t in_step_ = 0;  // batches of the step that were handed out
+    int64_t in_step_ = 0;  // batches of the step handed out
     std::deque<Coming> coming_;
     std::optional<Batch> batch_;
     std::unique_ptr<Prefetch> prefetch_;
   };
 
-  // The rest of the epoch from position(): of one that was left early too. At its end the next begin() reads
-  // the next epoch.
+  // Iterates over the rest of the epoch from position(), also after an early exit. After its end the next
+  // begin() reads the next epoch.
   Iterator begin() { return {*this, -1}; }
   std::default_sentinel_t end() const { return {}; }
 
-  // From position() to step `until`, counted from training's beginning, over as many epochs as that takes.
+  // Iterates from position() to step `until`, counted from the start of training, over as many epochs as
+  // needed.
   auto steps(int64_t until) {
     struct Steps {
       StreamLoader& loader;
@@ -179,13 +179,13 @@ class StreamLoader {
     return Steps{*this, until};
   }
 
-  // The epoch's beginning; does nothing in the midst of this very epoch, where restore() has led.
+  // Goes to the epoch's start; does nothing if restore() has led to the middle of this epoch.
   void set_epoch(int64_t epoch) {
     if (epoch != position_.epoch) begin_epoch(epoch);
   }
 
-  // Where training is after the last whole step of this rank. Every rank saves its own, and goes on exactly
-  // there, with the same number of ranks and workers. Throws: as check_stream_position.
+  // The position after this rank's last whole step. Every rank saves its own, and resumes exactly there with
+  // the same number of ranks and workers. Throws: as check_stream_position.
   const StreamPosition& position() const { return position_; }
   void restore(const StreamPosition& position) {
     check_stream_position(position, shared_->options);
@@ -198,7 +198,7 @@ class StreamLoader {
     stats.bad_samples = shared_->bad.count();
     return stats;
   }
-  // Of the last epoch that this rank has come to the end of: what ranks can compare.
+  // Batches of the last epoch that this rank has finished; ranks can compare it.
   int64_t batches_of_last_epoch() const { return batches_of_last_epoch_; }
 
  private:
@@ -215,7 +215,7 @@ class StreamLoader {
   }
 
   std::shared_ptr<const S> stream_;
-  std::shared_ptr<streaming::Shared> shared_;  // with the workers, which may outlive the loader
+  std::shared_ptr<streaming::Shared> shared_;  // shared with the workers, which may outlive the loader
   DeviceCopy copy_;
   StreamPosition position_;
   LoaderStats stats_;
@@ -252,7 +252,7 @@ void StreamLoader<S>::Iterator::start() {
   advance();
 }
 
-// The next batch to coming_. False: there is none, or, without `wait`, none yet.
+// Moves the next batch to coming_. Returns false if there is none or, without `wait`, none yet.
 template <class S>
 bool StreamLoader<S>::Iterator::stage(bool wait) {
   const auto& options = loader_->shared_->options;
@@ -292,7 +292,7 @@ void StreamLoader<S>::Iterator::advance() {
   Coming now = std::move(coming_.front());
   coming_.pop_front();
   const bool fills_step = in_step_ + 1 == loader_->shared_->options.accumulate;
-  // Whether it is the epoch's last shows when there is no other; else the next one sets out on its way.
+  // Whether a batch is the epoch's last shows when no other follows; else the next one starts its copy.
   bool more = !coming_.empty();
   if (!more && !fills_step) {
     more = stage(true);
