@@ -1,5 +1,5 @@
-// Random numbers that belong to a sample: the same for (seed, epoch, index) whatever the rank, the worker and
-// the order in which samples are read. Data sets get one with every sample, for augmentation.
+// Random numbers that belong to a sample: the same for (seed, epoch, index), whatever the rank, the worker
+// and the order of reading. Datasets get one with every sample, for augmentation.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -15,7 +15,7 @@ class Generator {
  public:
   Generator(int64_t seed, int64_t epoch, int64_t index);
 
-  // A generator as <random> wants it: std::shuffle(…, generator), std::discrete_distribution, …
+  // Usable as a <random> generator: std::shuffle(…, generator), std::discrete_distribution, …
   using result_type = uint32_t;
   static constexpr result_type min() { return 0; }
   static constexpr result_type max() { return std::numeric_limits<result_type>::max(); }
@@ -24,10 +24,10 @@ class Generator {
   double uniform();  // from 0, below 1
   double uniform(double low, double high);
   double normal();                  // mean 0, deviation 1
-  int64_t integer(int64_t count);   // 0 … count - 1, all as likely. Throws: invalid_argument for count < 1.
-  bool chance(double probability);  // true as often as `probability` says
+  int64_t integer(int64_t count);   // 0 … count - 1, uniformly. Throws: invalid_argument for count < 1.
+  bool chance(double probability);  // true with this probability
 
-  // The same for LibTorch's functions: torch::rand({3}, rng.torch()). Made when first asked for (2 µs).
+  // A generator for LibTorch's functions: torch::rand({3}, rng.torch()). Created on first use (2 µs).
   at::Generator& torch();
 
  private:
