@@ -1,11 +1,11 @@
-// One process, several devices: each step the model is copied to all, the batch is divided among them, and
-// what they return is joined. Gradients come to the model itself. For small programs:
-// DistributedDataParallel copies once, and not in every step.
+// One process, several devices: in each step the model is copied to all of them, the batch is divided, and
+// the outputs are joined. Gradients arrive in the model itself. For small programs; DistributedDataParallel
+// copies once, not in every step.
 //
 //   muster::DataParallel model(net, {{torch::kCUDA, 0}, {torch::kCUDA, 1}});
 //   torch::cross_entropy_loss(model(x), y).backward();
 //
-// Formula: a copy of the parameters to, and one of the gradients from, each device but the first, a step.
+// Formula: per step, one copy of the parameters to, and one of the gradients from, each device but the first.
 // Source: torch.nn.DataParallel.
 #pragma once
 
@@ -30,19 +30,19 @@ struct DataParallelOptions {
   std::optional<c10::Device> output_device = {};  // default: the first
 };
 
-// The copies of a model, on all devices but the first, where it is itself.
+// The copies of a model on all devices but the first, which has the model itself.
 class ModelReplicas {
  public:
-  // Throws: invalid_argument for no devices, and a model that is not on the first.
+  // Throws: invalid_argument without devices, and for a model that is not on the first.
   ModelReplicas(std::shared_ptr<torch::nn::Module> model, std::vector<c10::Device> devices);
 
-  // Gives `count` replicas the model's values of now; their gradients flow back into the model.
+  // Copies the model's present values to `count` replicas; their gradients flow back into the model.
   void refresh(size_t count);
   torch::nn::Module& at(size_t index) const { return *replicas_[index]; }
   const std::vector<c10::Device>& devices() const { return devices_; }
 
-  // Calls `body` for 0 … count - 1, each in a thread of its own, with its device current. Throws: what the
-  // first of them throws; a muster::Error that names the device for what is no Error.
+  // Calls `body` for 0 … count - 1, each in its own thread with its device current. Throws: whatever the
+  // first failing call throws; if that is no muster::Error, an Error that names the device.
   void for_each(size_t count, const std::function<void(size_t)>& body) const;
 
  private:
@@ -55,7 +55,7 @@ class ModelReplicas {
 
 namespace detail {
 
-// Parts of a batch, one a device, as many as there are.
+// Splits a batch into parts, at most one per device.
 std::vector<at::Tensor> scatter(const at::Tensor& tensor, const std::vector<c10::Device>& devices,
                                 int64_t dim);
 at::Tensor gather(const std::vector<at::Tensor>& parts, c10::Device device, int64_t dim);
@@ -85,17 +85,17 @@ Value gather_outputs(std::vector<Value> parts, c10::Device device, int64_t dim) 
 }  // namespace detail
 
 // `Module` is a module holder whose modules can be cloned. Its forward returns a tensor, or pairs, tuples and
-// vectors of them.
+// vectors of tensors.
 template <class Module>
 class DataParallel {
  public:
-  // One device may be named more than once: then it has several replicas (on the CPU: for tests).
+  // A device named several times gets several replicas (on the CPU: for tests).
   DataParallel(Module module, std::vector<c10::Device> devices, const DataParallelOptions& options = {})
       : module_(std::move(module)), replicas_(module_.ptr(), std::move(devices)), options_(options) {}
 
-  // Tensors are divided among the devices, other arguments given to each. A batch of less samples than
-  // devices uses less of them. Buffers (running statistics) are those of the first device's part. Throws:
-  // what the module's forward throws.
+  // Divides tensors among the devices, and passes other arguments to each. A batch with fewer samples than
+  // devices uses fewer of them. Buffers (running statistics) are those of the first device's part. Throws:
+  // whatever the module's forward throws.
   template <class... Args>
   auto forward(const Args&... args) {
     const size_t count = std::min({replicas_.devices().size(), parts_of(args)...});
