@@ -1,5 +1,5 @@
-// How ranks that have no more inputs learn what the others do: before every forward all ranks tell each
-// other.
+// How ranks without more inputs learn what the others do: before every forward, all ranks exchange what they
+// are about to do.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,25 @@ class Optimizer;
 namespace muster {
 
 struct JoinOptions {
-  // True: the sum of gradients is divided by the number of ranks, so that an input counts the same in every
-  // step. False: by the number of ranks that still have inputs. A hook divides by what it likes.
+  // True: divide the sum of gradients by the number of ranks, so that an input counts the same in every step.
+  // False: divide by the number of ranks that still have inputs. A hook chooses its own divisor.
   bool divide_by_initial_world_size = true;
-  // Ranks do not go on without the others: all leave, at the first forward that not all of them run.
+  // No rank goes on without the others: all leave at the first forward that not every rank runs.
   bool stop_together = false;
-  // A rank that shadows takes no steps, so moments and counts of steps differ in the end. These, whose states
-  // LibTorch can save, get the state and the options of the last rank's, as the model gets its parameters.
-  // What else goes with steps (schedules, averages) is the user's. Null pointers are left out.
+  // A shadowing rank takes no optimizer steps, so moments and step counts would differ in the end. These
+  // optimizers, of kinds whose state LibTorch can save, get the state and options of the last active rank, as
+  // the model gets its parameters. Other things that go with steps (schedules, averages) are up to the user.
+  // Null pointers are skipped.
   std::vector<torch::optim::Optimizer*> optimizers = {};
 };
 
 struct JoinResult {
   int64_t shadowed = 0;  // forwards of others after this rank's last
-  bool stopped = false;  // by stop_together, before all ranks were through
+  bool stopped = false;  // by stop_together, before all ranks were done
 };
 
-// While it lives in this thread, ranks without inputs shadow those that have some: the forwards and backwards
-// of one model, and nothing else. So other collectives must be refused.
+// While it lives in this thread, ranks without inputs shadow the forwards and backwards of one model, and
+// nothing else. Other collectives must therefore be refused.
 class RanksShadow {
  public:
   explicit RanksShadow(bool active) : before_(active_here()) { active_here() = before_ || active; }
@@ -46,7 +47,7 @@ class RanksShadow {
   bool before_;
 };
 
-// Thrown out of a forward, and caught by join().
+// Thrown out of a forward and caught by join().
 struct StopTogether {};
 
 class JoinRounds {
@@ -56,19 +57,20 @@ class JoinRounds {
   // What a rank is about to do.
   struct Plan {
     bool active = false;
-    bool records = false;     // a graph
-    bool reduces = false;     // a backward follows that is reduced
+    bool records = false;     // builds a graph
+    bool reduces = false;     // a reduced backward follows
     bool broadcasts = false;  // buffers
     bool changed = false;     // parameters were frozen, unfrozen or registered
     bool shadowed = false;    // it has no inputs, while others had
   };
   struct Answer {
-    int active = 0;  // ranks
-    int source = 0;  // the last rank that is active, or was when all others had ended
-    Plan plan;       // of the active ones
+    int active = 0;  // number of active ranks
+    int source = 0;  // the last active rank, or the last that was, once all have ended
+    Plan plan;       // of the active ranks
   };
-  // Collective. Throws: failed_precondition, on every rank, where the active ranks have different plans or
-  // changed parameters.
+  // Collective: yes.
+  // Throws: failed_precondition, on every rank, if the active ranks have different plans or changed
+  // parameters.
   Answer meet(const Plan& mine);
 
   const JoinOptions& options() const { return options_; }
