@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -12,25 +13,12 @@
 
 namespace muster {
 
-void Fd::reset(int fd) {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = fd;
-}
+namespace {
 
-void write_all(int fd, const std::string& bytes, const std::string& path) {
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
-    if (n >= 0) {
-      done += static_cast<size_t>(n);
-    } else if (errno != EINTR) {
-      fail_errno(path.empty() ? "write" : cat("cannot write '", path, "'"), errno);
-    }
-  }
-}
+constexpr size_t kSmallBytes = size_t{64} << 20;
 
-std::string read_file(const std::string& path, size_t most) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) fail_errno(cat("cannot open '", path, "'"), errno);
+// To the end, or one byte more than `most`.
+std::string read_until(const Fd& fd, const std::string& path, size_t most) {
   std::string bytes;
   char buffer[65536];
   while (bytes.size() <= most) {
@@ -46,12 +34,59 @@ std::string read_file(const std::string& path, size_t most) {
   return bytes;
 }
 
-std::string read_small_file(const std::string& path) {
-  constexpr size_t kMost = size_t{64} << 20;
-  std::string bytes = read_file(path, kMost);
-  if (bytes.size() <= kMost) return bytes;
+std::string expect_small(std::string bytes, const std::string& path) {
+  if (bytes.size() <= kSmallBytes) return bytes;
   throw Error(ErrorCode::invalid_argument,
               cat("expected a file of at most 64 MiB as '", printable(path), "', got more; name another"));
+}
+
+}  // namespace
+
+void Fd::reset(int fd) {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = fd;
+}
+
+ReaderGone::ReaderGone() : Error(ErrorCode::io, "write: Broken pipe") {}
+
+void write_all(int fd, const std::string& bytes, const std::string& path) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
+    if (n >= 0) {
+      done += static_cast<size_t>(n);
+    } else if (errno == EPIPE && fd == STDOUT_FILENO && path.empty()) {
+      throw ReaderGone();
+    } else if (errno != EINTR) {
+      fail_errno(path.empty() ? "write" : cat("cannot write '", path, "'"), errno);
+    }
+  }
+}
+
+std::string read_file(const std::string& path, size_t most) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) fail_errno(cat("cannot open '", path, "'"), errno);
+  return read_until(fd, path, most);
+}
+
+std::string read_small_file(const std::string& path) {
+  return expect_small(read_file(path, kSmallBytes), path);
+}
+
+Fd open_plain_file(const std::string& path, const std::string& who) {
+  Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  struct stat info = {};
+  if (!fd.valid() || ::fstat(fd.get(), &info) != 0) fail_errno(cat(who, "cannot open '", path, "'"), errno);
+  if (S_ISREG(info.st_mode)) return fd;
+  throw Error(ErrorCode::io,
+              cat(who, "expected a file at '", printable(path), "', got something else; correct the path"));
+}
+
+std::string read_plain_file(const std::string& path, size_t most) {
+  return read_until(open_plain_file(path), path, most);
+}
+
+std::string read_small_plain_file(const std::string& path) {
+  return expect_small(read_plain_file(path, kSmallBytes), path);
 }
 
 std::string name_aside(const std::string& path) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/error.h"
+
 namespace muster {
 
 class Fd {
@@ -30,7 +32,13 @@ class Fd {
   int fd_ = -1;
 };
 
-// Writes all of `bytes`, whatever the number of calls it takes. Throws: io, naming the path where it is told.
+// Nobody reads our standard output any more, as in `muster top | head`: what is printed has an end there.
+struct ReaderGone : Error {
+  ReaderGone();
+};
+
+// Writes all of `bytes`, whatever the number of calls it takes. Throws: ReaderGone of standard
+// output; io, naming the path where it is told.
 void write_all(int fd, const std::string& bytes, const std::string& path = {});
 
 // The whole file; of one with more than `most` bytes, and be it endless, one byte more.
@@ -40,6 +48,14 @@ std::string read_file(const std::string& path, size_t most = SIZE_MAX);
 // The same of a file that a person names and that is small: at most 64 MiB. Throws: invalid_argument too, of
 // one that is longer.
 std::string read_small_file(const std::string& path);
+
+// Opens a file of a folder that others may have written to. Never waits, as it would for the other end of a
+// pipe of that name. Throws: io, with `who` before the message, also for a pipe, a device and a folder.
+Fd open_plain_file(const std::string& path, const std::string& who = {});
+
+// As read_file and read_small_file, of what open_plain_file opens.
+std::string read_plain_file(const std::string& path, size_t most = SIZE_MAX);
+std::string read_small_plain_file(const std::string& path);
 
 // Another name in the folder of `path`, for what will be renamed to it. Random: processes of other hosts and
 // containers, which have the same process ids, may share the folder. Throws: io.

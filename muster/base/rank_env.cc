@@ -109,6 +109,7 @@ void read_common(RankEnv& env) {
   env.restart_count = env_int("TORCHELASTIC_RESTART_COUNT", 0);
   env.max_restarts = env_int("TORCHELASTIC_MAX_RESTARTS", 0);
   env.attempt = env_int("MUSTER_ATTEMPT", env.restart_count);
+  env.launch = get_env("MUSTER_LAUNCH").value_or("");
   env.run_id = get_env("TORCHELASTIC_RUN_ID").value_or("none");
   env.error_file = get_env("TORCHELASTIC_ERROR_FILE").value_or("");
   env.use_agent_store = get_env("TORCHELASTIC_USE_AGENT_STORE") == "True";
@@ -204,6 +205,7 @@ Environment to_environment(const RankEnv& env) {
       {"MUSTER_ATTEMPT", cat(env.attempt)},
       {"MUSTER_BACKEND", env.backend},
   };
+  put(vars, "MUSTER_LAUNCH", env.launch);
   put(vars, "MUSTER_DEVICE", env.device);
   put(vars, "MUSTER_PLAN", env.plan);
   put(vars, "MUSTER_STORE", env.store);

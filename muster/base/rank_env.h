@@ -33,7 +33,8 @@ struct RankEnv {
 
   int restart_count = 0;
   int max_restarts = 0;
-  int attempt = 0;  // how often the ranks have been started before, for whatever reason
+  int attempt = 0;          // how often the ranks have been started before, for whatever reason
+  std::string launch = {};  // one id for all hosts and attempts of one start of the job; empty: not known
   std::string run_id = "none";
   std::string error_file = {};
   bool use_agent_store = false;

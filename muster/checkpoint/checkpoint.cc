@@ -77,7 +77,7 @@ Loaded read_checkpoint(const std::string& path, bool with_optimizer) {
 
 Loaded read_latest(const std::string& directory, bool with_optimizer, const LoadOptions& options) {
   std::string problems;
-  for (const auto& [step, path] : list_by_saving(directory, options.only)) {
+  for (const auto& [step, path, is_abandoned] : list_by_saving(directory, options.only, options.accept)) {
     try {
       if (options.accept && !options.accept(read_manifest_alone(path))) continue;
     } catch (const Error& error) {  // whose it is cannot be told
@@ -91,6 +91,7 @@ Loaded read_latest(const std::string& directory, bool with_optimizer, const Load
                     cat("checkpoint: expected step ", step, " in '", path, "', got a manifest of step ", said,
                         "; it was renamed or mixed"));
       }
+      if (is_abandoned) warn_of_abandoned(path);
       return loaded;
     } catch (const Error& error) {
       if (error.code() == ErrorCode::failed_precondition) throw;  // whole, but not for this call
@@ -105,13 +106,13 @@ Loaded read_latest(const std::string& directory, bool with_optimizer, const Load
 
 // Every rank gets rank 0's tensors, one at a time. The heads, which all have, say what is to come.
 void share_tensors(const LoadedFile& file, const TensorEntries& entries, const Peers& peers,
-                   const std::function<void(const std::string& name, at::Tensor tensor)>& take) {
+                   const std::function<void(const std::string& name, at::Tensor tensor)>& take,
+                   const NamedTensors& into = {}) {
   for (const auto& [name, entry] : entries) {
-    at::Tensor tensor;
-    peers.on_rank0([&] { tensor = read_tensor(*file.file, name, entry); });
-    if (peers.rank() != 0) tensor = at::empty(entry.shape, scalar_type_of(entry));
+    const at::Tensor tensor = room_for(name, entry, into);
+    peers.on_rank0([&] { read_tensor_into(tensor, *file.file, name, entry); });
     peers.share(tensor);
-    take(name, std::move(tensor));
+    take(name, tensor);
   }
 }
 
@@ -120,6 +121,28 @@ NamedTensors shared_tensors(const LoadedFile& file, const TensorEntries& entries
   share_tensors(file, entries, peers,
                 [&](const std::string& name, at::Tensor tensor) { tensors[name] = std::move(tensor); });
   return tensors;
+}
+
+// Of the file, which stays open for it.
+auto parts_reader(std::shared_ptr<const LoadedFile> file, TensorEntries entries, Peers peers) {
+  return [file = std::move(file), entries = std::move(entries), peers = std::move(peers)](
+             const std::string& prefix, const NamedTensors& into) {
+    TensorEntries wanted;
+    NamedTensors places, tensors;
+    for (const auto& [name, entry] : entries) {
+      if (!name.starts_with(prefix)) continue;
+      wanted[name] = entry;
+      if (const auto found = into.find(name.substr(prefix.size())); found != into.end())
+        places[name] = found->second;
+    }
+    share_tensors(
+        *file, wanted, peers,
+        [&](const std::string& name, at::Tensor tensor) {
+          tensors[name.substr(prefix.size())] = std::move(tensor);
+        },
+        places);
+    return tensors;
+  };
 }
 
 std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read, const TrainingState& state,
@@ -148,10 +171,10 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read, c
 
   LoadedCheckpoint result{.path = loaded.path,
                           .serial = manifest.serial,
+                          .abandoned = manifest.abandoned,
                           .position = manifest.position,
                           .world_size = manifest.world_size,
-                          .user = manifest.user,
-                          .parts = shared_tensors(loaded.parts, parts.tensors, peers)};
+                          .user = manifest.user};
   // The optimizer first: it can still refuse, the model cannot.
   if (state.optimizer != nullptr)
     restore_optimizer(state.model, *state.optimizer,
@@ -162,6 +185,8 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read, c
   share_tensors(loaded.model, model.tensors, peers, [&](const std::string& name, const at::Tensor& tensor) {
     model_by_name.at(name).copy_(tensor);
   });
+  result.read_parts =
+      parts_reader(std::make_shared<LoadedFile>(std::move(loaded.parts)), std::move(parts.tensors), peers);
   return result;
 }
 

@@ -31,6 +31,7 @@ struct CheckpointOptions {
   int keep_last = 3;                             // older ones are removed; 0 keeps all
   std::map<std::string, std::string> user = {};  // kept in the manifest
   std::string parent = {};                       // Manifest::parent
+  std::vector<SerialRange> abandoned = {};       // Manifest::abandoned
   // Which checkpoints in the directory are counted and removed; all are without. Those of others stay.
   std::function<bool(const Manifest&)> is_own = {};
 };
@@ -54,12 +55,16 @@ struct LoadOptions {
 };
 
 struct LoadedCheckpoint {
-  std::string path;    // on rank 0's host
-  int64_t serial = 0;  // Manifest::serial
+  std::string path;                         // on rank 0's host
+  int64_t serial = 0;                       // Manifest::serial
+  std::vector<SerialRange> abandoned = {};  // Manifest::abandoned
   TrainingPosition position;
   int world_size = 1;  // of the job that saved it
   std::map<std::string, std::string> user;
-  NamedTensors parts;  // on every rank
+  // Reads the tensors of TrainingState::parts whose names begin with `prefix`, and leaves the prefix out.
+  // Each is on every rank, in the memory of the tensor of that name in `into` where there is one of its type
+  // and shape on the CPU. Collective: yes.
+  std::function<NamedTensors(const std::string& prefix, const NamedTensors& into)> read_parts = {};
 };
 
 // "…/step-120 was saved in training on 1438 samples, and the data set has 500", for a program that goes on

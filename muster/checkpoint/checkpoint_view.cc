@@ -1,7 +1,5 @@
 #include "muster/checkpoint/checkpoint_view.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
@@ -10,7 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/json_depth.h"
 #include "muster/base/strings.h"
-#include "muster/checkpoint/directory.h"
+#include "muster/checkpoint/path_facts.h"
 #include "muster/checkpoint/safetensors_file.h"
 #include "muster/checkpoint/shown_text.h"
 #include "muster/checkpoint/weight_files.h"
@@ -24,40 +22,6 @@ using nlohmann::json;
 
 constexpr const char* kSuffix = ".safetensors";
 constexpr uint64_t kMaxDescriptionBytes = 16 << 20;
-
-bool is_folder(const std::string& path) {
-  struct stat info {};
-  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-bool is_file(const std::string& path) {
-  struct stat info {};
-  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
-}
-
-// Of the plain files in a folder, whatever they are.
-uint64_t bytes_in(const std::string& folder) {
-  uint64_t bytes = 0;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    struct stat info {};
-    if (::lstat(it->path().c_str(), &info) == 0 && S_ISREG(info.st_mode))
-      bytes += static_cast<uint64_t>(info.st_size);
-  }
-  return bytes;
-}
-
-uint64_t size_or_none(const std::string& path) {
-  struct stat info {};
-  return ::lstat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
-}
-
-int64_t written_at(const std::string& folder) {
-  struct stat info {};
-  const std::string manifest = cat(folder, "/", kManifestFile);
-  if (::lstat(manifest.c_str(), &info) != 0 && ::lstat(folder.c_str(), &info) != 0) return 0;
-  return info.st_mtim.tv_sec;
-}
 
 // What a manifest or a tensor of it says of one optimizer; empty when it does not.
 std::string kind_in(const std::string& description) {
@@ -97,8 +61,14 @@ std::string set_of_file(const std::string& file) {
   return file.substr(0, stem - kNumbers.size()) + kSuffix;
 }
 
-template <class Work>
-std::string problem_of(const Work& work) {
+}  // namespace
+
+std::string without_room(const std::string& message) {
+  constexpr std::string_view kRoom = "checkpoint: ";
+  return message.starts_with(kRoom) ? message.substr(kRoom.size()) : message;
+}
+
+std::string problem_of(const std::function<void()>& work) {
   try {
     work();
     return "";
@@ -107,70 +77,18 @@ std::string problem_of(const Work& work) {
   }
 }
 
-void verify_file(const std::string& folder, const WrittenFile& file, const OnBytesRead& on_bytes) {
-  const std::string path = cat(folder, "/", file.name);
-  check_size(folder, file);
-  check_content(folder, file, [&](size_t bytes) {
-    if (on_bytes) on_bytes(path, bytes);
-  });
-  if (file.name.ends_with(kSuffix)) SafetensorsFile(path).header();
-}
-
-}  // namespace
-
-std::string without_room(const std::string& message) {
-  constexpr std::string_view kRoom = "checkpoint: ";
-  return message.starts_with(kRoom) ? message.substr(kRoom.size()) : message;
-}
-
-std::string checkpoints_folder(const std::string& folder) {
-  if (!is_folder(folder)) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("expected a folder, got '", folder, "'; name a run's folder or its checkpoints/"));
-  }
-  const std::string inner = cat(folder, "/checkpoints");
-  return list_checkpoints(folder).empty() && is_folder(inner) ? inner : folder;
-}
-
-std::vector<ListedCheckpoint> list_with_state(const std::string& directory) {
-  std::vector<ListedCheckpoint> listed;
-  for (const StepFolder& folder : list_checkpoints(directory)) {
-    const int64_t step = folder.step;
-    const std::string& path = folder.path;
-    ListedCheckpoint row{.step = step,
-                         .path = path,
-                         .written_seconds = written_at(path),
-                         .bytes = bytes_in(path),
-                         .world_size = 0,
-                         .epoch = {},
-                         .samples_seen = {},
-                         .problem = {}};
-    row.problem = problem_of([&] {
-      const Manifest manifest = read_manifest(path);
-      row.world_size = manifest.world_size;
-      const auto& position = manifest.position;
-      if (position.epoch > 0 || position.epoch_samples > 0) row.epoch = position.epoch;
-      if (position.samples_seen > 0) row.samples_seen = position.samples_seen;
-      if (manifest.position.step == step) return;
-      throw Error(ErrorCode::invalid_argument,
-                  cat("checkpoint: expected step ", step, " in '", path, "', got a manifest of step ",
-                      manifest.position.step, "; it was renamed or mixed"));
-    });
-    listed.push_back(std::move(row));
-  }
-  return listed;
-}
-
 CheckpointView view_checkpoint(const std::string& path) {
-  CheckpointView view{.path = path, .has_manifest = is_folder(path), .manifest = {}, .files = {}};
-  if (view.has_manifest && !is_file(cat(path, "/", kManifestFile))) {  // from elsewhere, without a manifest
-    view.has_manifest = false;
+  CheckpointView view{.path = path, .has_manifest = false, .manifest = {}, .files = {}, .promised = {}};
+  if (is_folder(path) && !exists_at(cat(path, "/", kManifestFile))) {  // from elsewhere
+    if (exists_at(cat(path, "/", kWeightIndexFile)))
+      for (const auto& [tensor, file] : read_weight_index(path)) view.promised.push_back(tensor);
     for (const std::string& file : weight_files(path))
       view.files.push_back(
           {.name = fs::path(file).filename().string(), .path = file, .bytes = size_or_none(file)});
     return view;
   }
-  if (view.has_manifest) {
+  if (is_folder(path)) {
+    view.has_manifest = true;
     view.manifest = read_manifest(path);
     for (const auto& file : view.manifest.files)
       view.files.push_back({.name = file.name, .path = cat(path, "/", file.name), .bytes = file.bytes});
@@ -185,13 +103,24 @@ CheckpointView view_checkpoint(const std::string& path) {
 TensorSource TensorSet::open() const {
   std::vector<std::string> paths;
   for (const ViewedFile& file : files) paths.push_back(file.path);
-  return TensorSource(paths);
+  TensorSource source(paths);
+  for (const std::string& tensor : promised) {
+    if (source.contains(tensor)) continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("checkpoint: expected '", shown_text(tensor), "', which ", kWeightIndexFile,
+                    " names, in its files, got no such tensor; see `muster checkpoint verify`"));
+  }
+  return source;
 }
 
 std::vector<TensorSet> tensor_sets(const CheckpointView& view) {
+  if (!view.has_manifest) {
+    const std::string name = view.files.size() == 1 ? view.files[0].name : kModelFile;
+    return {TensorSet{.name = name, .files = view.files, .promised = view.promised}};
+  }
   std::vector<TensorSet> sets;
   for (const ViewedFile& file : view.files) {
-    if (view.has_manifest && !file.name.ends_with(kSuffix)) continue;
+    if (!file.name.ends_with(kSuffix)) continue;
     const std::string name = set_of_file(file.name);
     auto found = std::find_if(sets.begin(), sets.end(), [&](const auto& set) { return set.name == name; });
     if (found == sets.end()) found = sets.insert(sets.end(), TensorSet{.name = name, .files = {}});
@@ -226,34 +155,6 @@ std::string optimizer_kinds(const CheckpointView& view) {
     if (!kind.empty()) kinds.push_back(cat(part, ": ", kind));
   }
   return join_first(kinds, ", ", 16);
-}
-
-std::vector<VerifiedFile> verify_files(const std::string& path, const OnBytesRead& on_bytes) {
-  std::vector<VerifiedFile> rows;
-  if (!is_folder(path)) {
-    VerifiedFile row{.checkpoint = path, .file = {}, .bytes = 0, .has_checksum = false, .problem = {}};
-    row.problem = problem_of([&] {
-      const SafetensorsFile file(path);
-      row.bytes = sizeof(uint64_t) + file.head().json.size() + file.head().data_bytes;
-      file.header();
-    });
-    return {row};
-  }
-  Manifest manifest;
-  const std::string problem = problem_of([&] { manifest = read_manifest_alone(path); });
-  rows.push_back({.checkpoint = path,
-                  .file = kManifestFile,
-                  .bytes = size_or_none(cat(path, "/", kManifestFile)),
-                  .has_checksum = true,
-                  .problem = problem});
-  for (const auto& file : manifest.files) {
-    rows.push_back({.checkpoint = path,
-                    .file = file.name,
-                    .bytes = file.bytes,
-                    .has_checksum = true,
-                    .problem = problem_of([&] { verify_file(path, file, on_bytes); })});
-  }
-  return rows;
 }
 
 }  // namespace muster

@@ -4,9 +4,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "muster/checkpoint/manifest.h"
@@ -17,22 +15,8 @@ namespace muster {
 // A message without the "checkpoint: " that it begins with, for a command that is called so itself.
 std::string without_room(const std::string& message);
 
-// A row of `muster checkpoint ls`.
-struct ListedCheckpoint {
-  int64_t step = 0;
-  std::string path;
-  int64_t written_seconds = 0;                           // since 1970; 0: not known
-  uint64_t bytes = 0;                                    // on the disk
-  int world_size = 0;                                    // 0: not known
-  std::optional<int64_t> epoch = {}, samples_seen = {};  // where the program said them
-  std::string problem;  // why it is not whole; empty: manifest and sizes are right
-};
-
-// The folder itself, or the one of that name in a run's folder. Throws: invalid_argument when there is none.
-std::string checkpoints_folder(const std::string& folder);
-
-// Newest first. Throws: io when the folder cannot be read.
-std::vector<ListedCheckpoint> list_with_state(const std::string& directory);
+// What `work` throws, as a row of a table has it; empty when it throws nothing.
+std::string problem_of(const std::function<void()>& work);
 
 // A file of a checkpoint, or a safetensors file that lies alone.
 struct ViewedFile {
@@ -46,6 +30,7 @@ struct CheckpointView {
   bool has_manifest = false;  // false: plain safetensors files
   Manifest manifest;
   std::vector<ViewedFile> files;
+  std::vector<std::string> promised;  // tensors that the index of a hub's folder names
 };
 
 // What lies at `path`: a checkpoint's folder, a safetensors file, or a folder of them (weight_files.h). Reads
@@ -56,12 +41,13 @@ CheckpointView view_checkpoint(const std::string& path);
 struct TensorSet {
   std::string name;  // "model.safetensors", however many files
   std::vector<ViewedFile> files;
+  std::vector<std::string> promised = {};  // tensors that must be among them
 
-  // Throws: as TensorSource's constructor.
+  // Throws: as TensorSource's constructor; invalid_argument when a promised tensor is missing.
   TensorSource open() const;
 };
 
-// In the manifest's order.
+// In the manifest's order. Files without a manifest hold one model together.
 std::vector<TensorSet> tensor_sets(const CheckpointView& view);
 
 // The one that a person calls "model" or "model.safetensors". Throws: invalid_argument, which names those
@@ -73,21 +59,5 @@ TensorSet model_set(const CheckpointView& view);
 
 // "AdamW"; of several optimizers "net: AdamW, head: SGD"; empty: none was saved.
 std::string optimizer_kinds(const CheckpointView& view);
-
-// A row of `muster checkpoint verify`.
-struct VerifiedFile {
-  std::string checkpoint;
-  std::string file;  // empty: the checkpoint itself
-  uint64_t bytes = 0;
-  bool has_checksum = false;
-  std::string problem;  // empty: whole
-};
-
-// Told before each piece of the work: what is read, and how many bytes more of it have been.
-using OnBytesRead = std::function<void(const std::string& path, size_t bytes)>;
-
-// Compares every file at `path` with its checksum, and reads the heads of safetensors files. A file alone has
-// no checksum: its head is compared with its size.
-std::vector<VerifiedFile> verify_files(const std::string& path, const OnBytesRead& on_bytes = {});
 
 }  // namespace muster

@@ -85,6 +85,11 @@ void replace(const std::string& path, const std::string& final_path) {
 
 }  // namespace
 
+bool is_checkpoint_name(const std::string& path) {
+  const fs::path whole(path);
+  return step_in((whole.has_filename() ? whole : whole.parent_path()).filename().string()).has_value();
+}
+
 std::vector<StepFolder> list_checkpoints(const std::string& directory) {
   std::vector<StepFolder> found;
   for (const auto& name : names_in(directory))

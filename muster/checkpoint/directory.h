@@ -19,6 +19,9 @@ struct StepFolder {
   std::string path;
 };
 
+// Whether the path ends in a name that checkpoints have, "step-12".
+bool is_checkpoint_name(const std::string& path);
+
 // Newest first; empty when there is no such folder. Throws: io when it cannot be read.
 std::vector<StepFolder> list_checkpoints(const std::string& directory);
 

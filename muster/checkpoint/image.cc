@@ -59,7 +59,7 @@ bool may_be_own(const CheckpointOptions& options, const std::string& path) {
 void remove_old(const CheckpointOptions& options, const std::string& saved) {
   if (options.keep_last <= 0) return;
   int kept = 0;
-  for (const auto& [step, path] : list_by_saving(options.directory)) {
+  for (const auto& [step, path, is_abandoned] : list_by_saving(options.directory, options.is_own)) {
     const bool is_enough = kept >= options.keep_last;
     bool is_own = true, is_whole = false;
     try {
@@ -116,8 +116,9 @@ std::string write_image(const CheckpointOptions& options, const CheckpointImage&
   Staging staging(options.directory, step);
   const Metadata metadata = {{"format", "pt"}, {"step", cat(step)}};
   Manifest manifest{.position = image.position,
-                    .serial = next_serial(options.directory),
+                    .serial = next_serial(options.directory, options.abandoned),
                     .parent = options.parent,
+                    .abandoned = options.abandoned,
                     .world_size = image.world_size,
                     .files = {},
                     .optimizer = image.optimizer ? image.optimizer->description : "",

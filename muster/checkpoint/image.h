@@ -29,8 +29,9 @@ void copy_image(const CheckpointImage& image, CheckpointImage& copy);
 // save_checkpoint.
 std::string write_image(const CheckpointOptions& options, const CheckpointImage& image);
 
-// Keeps those options.keep_last of the run's own that were saved last and look whole (and what is newer), and
-// `saved` in any case. Removes the other ones of the run.
+// Keeps options.keep_last of the run's own checkpoints that look whole, and `saved` in any case. The newest
+// of the branch that the training is on are kept first, then those of abandoned branches. Removes the run's
+// others.
 void remove_old(const CheckpointOptions& options, const std::string& saved);
 
 }  // namespace muster

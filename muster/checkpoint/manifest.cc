@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -25,6 +26,7 @@ constexpr uint64_t kMaxManifestBytes = 64 << 20;
 constexpr int64_t kMaxSerial = int64_t{1} << 53;
 constexpr int64_t kMaxWorldSize = 1 << 24;
 constexpr size_t kMaxFiles = 1 << 18;  // four of each rank
+constexpr size_t kMaxRanges = 1 << 20;
 
 [[noreturn]] void refuse_manifest(const std::string& name, const std::string& expected,
                                   const std::string& got) {
@@ -72,6 +74,24 @@ bool is_plain_name(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.find_first_not_of(kAllowed) == std::string::npos;
 }
 
+std::vector<SerialRange> ranges_in(const json& object, const char* key, const std::string& name) {
+  const auto list = object.value(key, json::array());
+  std::vector<SerialRange> ranges;
+  const auto refuse = [&](const json& got) {
+    refuse_manifest(name, cat("pairs of serial numbers as '", key, "'"), got.dump());
+  };
+  if (!list.is_array() || list.size() > kMaxRanges) refuse(list);
+  for (const json& pair : list) {
+    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number_integer() || !pair[1].is_number_integer())
+      refuse(pair);
+    ranges.push_back({.after = pair[0].get<int64_t>(), .until = pair[1].get<int64_t>()});
+    if (ranges.back().after < 0 || ranges.back().until < ranges.back().after ||
+        ranges.back().until > kMaxSerial)
+      refuse(pair);
+  }
+  return ranges;
+}
+
 uint64_t size_of_file(const std::string& path) {
   struct stat info {};
   if (::lstat(path.c_str(), &info) != 0) fail_errno(cat("checkpoint: cannot find '", path, "'"), errno);
@@ -80,6 +100,11 @@ uint64_t size_of_file(const std::string& path) {
 }
 
 }  // namespace
+
+bool is_in(const std::vector<SerialRange>& ranges, int64_t serial) {
+  return std::any_of(ranges.begin(), ranges.end(),
+                     [&](const SerialRange& range) { return serial > range.after && serial <= range.until; });
+}
 
 const WrittenFile* Manifest::find(const std::string& file) const {
   for (const auto& record : files)
@@ -91,12 +116,15 @@ std::string format_manifest(const Manifest& manifest) {
   json files = json::array();
   for (const auto& file : manifest.files)
     files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
+  json abandoned = json::array();
+  for (const SerialRange& range : manifest.abandoned) abandoned.push_back({range.after, range.until});
   const auto& position = manifest.position;
   json document = {{"schema", kSchema},
                    {"muster_version", version()},
                    {"step", position.step},
                    {"serial", manifest.serial},
                    {"parent", manifest.parent},
+                   {"abandoned", std::move(abandoned)},
                    {"epoch", position.epoch},
                    {"batch", position.batch},
                    {"epoch_samples", position.epoch_samples},
@@ -128,6 +156,7 @@ Manifest parse_manifest(const std::string& text, const std::string& name) {
   if (document.contains("serial")) manifest.serial = count_in(document, "serial", name);
   if (manifest.serial > kMaxSerial) refuse_manifest(name, "a serial number", cat(manifest.serial));
   if (document.contains("parent")) manifest.parent = text_in(document, "parent", name);
+  manifest.abandoned = ranges_in(document, "abandoned", name);
   const auto world_size = count_in(document, "world_size", name);
   if (world_size < 1 || world_size > kMaxWorldSize) refuse_manifest(name, "a world size", cat(world_size));
   manifest.world_size = static_cast<int>(world_size);

@@ -24,11 +24,24 @@ struct TrainingPosition {
   bool operator==(const TrainingPosition&) const = default;
 };
 
+// Serial numbers from after + 1 to until.
+struct SerialRange {
+  int64_t after = 0;
+  int64_t until = 0;
+  bool operator==(const SerialRange&) const = default;
+};
+
+// Whether one of the ranges has the serial number.
+bool is_in(const std::vector<SerialRange>& ranges, int64_t serial);
+
 struct Manifest {
   TrainingPosition position;
   // How many were saved before it in this folder: who goes back to an older step saves smaller steps later.
   int64_t serial = 0;
   std::string parent;  // "step-100": which one the training had gone on from, or saved last; empty: none
+  // The serial numbers of branches that the training had abandoned when it went back: these are no ancestors
+  // of this checkpoint, though they were saved before it.
+  std::vector<SerialRange> abandoned;
   int world_size = 1;
   std::vector<WrittenFile> files;
   std::string optimizer;                    // OptimizerSnapshot::description, or empty

@@ -63,9 +63,22 @@ SafetensorsContent read_safetensors(const std::string& path) {
 
 at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name, const TensorEntry& entry) {
   at::Tensor tensor = at::empty(entry.shape, scalar_type_of(entry));
+  read_tensor_into(tensor, file, name, entry);
+  return tensor;
+}
+
+void read_tensor_into(const at::Tensor& tensor, const SafetensorsFile& file, const std::string& name,
+                      const TensorEntry& entry) {
   file.read(tensor.mutable_data_ptr(), entry.end - entry.begin, entry.begin);
   check_bools(file.path(), name, tensor);
-  return tensor;
+}
+
+at::Tensor room_for(const std::string& name, const TensorEntry& entry, const NamedTensors& into) {
+  const auto found = into.find(name);
+  if (found != into.end() && found->second.device().is_cpu() && found->second.is_contiguous() &&
+      found->second.scalar_type() == scalar_type_of(entry) && found->second.sizes() == entry.shape)
+    return found->second;
+  return at::empty(entry.shape, scalar_type_of(entry));
 }
 
 void check_bools(const std::string& path, const std::string& name, const at::Tensor& tensor) {

@@ -29,6 +29,13 @@ SafetensorsContent read_safetensors(const std::string& path);
 // One tensor of an open file. Throws: as read_safetensors.
 at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name, const TensorEntry& entry);
 
+// The same, into a contiguous tensor on the CPU of the entry's type and shape.
+void read_tensor_into(const at::Tensor& tensor, const SafetensorsFile& file, const std::string& name,
+                      const TensorEntry& entry);
+
+// The tensor of that name in `into` that the entry can be read into; else a new one.
+at::Tensor room_for(const std::string& name, const TensorEntry& entry, const NamedTensors& into);
+
 // A bool that is neither 0 nor 1 would be undefined behaviour later. `path` is where it was read. Throws:
 // invalid_argument.
 void check_bools(const std::string& path, const std::string& name, const at::Tensor& tensor);

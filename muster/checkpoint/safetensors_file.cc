@@ -1,6 +1,5 @@
 #include "muster/checkpoint/safetensors_file.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,15 +18,9 @@ static_assert(std::endian::native == std::endian::little, "safetensors files are
 constexpr uint64_t kLengthBytes = 8;
 
 Fd open_safetensors(const std::string& path, uint64_t& bytes) {
-  // Without waiting: a pipe of that name would otherwise hold us for ever.
-  Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  Fd fd = open_plain_file(path, "safetensors: ");
   struct stat info {};
-  if (!fd.valid() || ::fstat(fd.get(), &info) != 0)
-    fail_errno(cat("safetensors: cannot open '", path, "'"), errno);
-  if (!S_ISREG(info.st_mode)) {
-    throw Error(ErrorCode::io,
-                cat("safetensors: expected a file at '", path, "', got something else; correct the path"));
-  }
+  if (::fstat(fd.get(), &info) != 0) fail_errno(cat("safetensors: cannot open '", path, "'"), errno);
   bytes = static_cast<uint64_t>(info.st_size);
   return fd;
 }

@@ -19,24 +19,30 @@ namespace muster {
 
 namespace {
 
+struct Candidate {
+  std::string path;
+  bool is_abandoned = false;  // SavedFolder::is_abandoned
+};
+
 // The folders, the last saved first, that may be loaded, as rank 0 sees them.
-std::vector<std::string> candidates(const std::string& directory, const LoadOptions& options,
-                                    const Peers& peers) {
+std::vector<Candidate> candidates(const std::string& directory, const LoadOptions& options,
+                                  const Peers& peers) {
   std::string paths;
   peers.on_rank0([&] {
-    for (const auto& [step, path] : list_by_saving(directory, options.only)) {
+    for (const auto& [step, path, is_abandoned] : list_by_saving(directory, options.only, options.accept)) {
       try {
         if (options.accept && !options.accept(read_manifest_alone(path))) continue;
       } catch (const Error& error) {  // whose it is cannot be told
         log(LogLevel::warn, cat("checkpoint: '", path, "' is passed over: ", error.message()));
         continue;
       }
-      paths += path + '\n';
+      paths += cat(is_abandoned ? "-" : "+", path, '\n');
     }
   });
   peers.share(paths);
-  std::vector<std::string> found = split(paths, '\n');
-  std::erase(found, "");
+  std::vector<Candidate> found;
+  for (const std::string& line : split(paths, '\n'))
+    if (!line.empty()) found.push_back({.path = line.substr(1), .is_abandoned = line[0] == '-'});
   return found;
 }
 
@@ -142,16 +148,33 @@ void tell_of_means(const SavedTensors& model, const SavedTensors& optimizer, con
                           " that go on begin with the mean of them"));
 }
 
+// Each rank reads it by itself.
+struct PartsFile {
+  std::optional<SafetensorsFile> file;
+  TensorEntries entries;
+
+  NamedTensors read(const std::string& prefix, const NamedTensors& into) const {
+    NamedTensors tensors;
+    for (const auto& [name, entry] : entries) {
+      if (!name.starts_with(prefix)) continue;
+      const std::string own = name.substr(prefix.size());
+      tensors[own] = room_for(own, entry, into);
+      read_tensor_into(tensors[own], *file, name, entry);
+    }
+    return tensors;
+  }
+};
+
 LoadedCheckpoint load_pieces(const std::string& path, const Manifest& manifest, const ShardedState& state,
                              ProcessGroup& group, const LoadOptions& options) {
   const at::NoGradGuard no_grad;
   const Peers peers(group);
   LoadedCheckpoint loaded{.path = path,
                           .serial = manifest.serial,
+                          .abandoned = manifest.abandoned,
                           .position = manifest.position,
                           .world_size = manifest.world_size,
-                          .user = manifest.user,
-                          .parts = {}};
+                          .user = manifest.user};
   SavedTensors model, optimizer;
   const auto saved = [&](const char* kind) {
     return SavedTensors(path, manifest, kind, group.rank(), group.size());
@@ -159,12 +182,17 @@ LoadedCheckpoint load_pieces(const std::string& path, const Manifest& manifest, 
   std::string mine;  // this rank's optimizer's description
   peers.together([&] {
     check_pieces(state.model);
-    if (manifest.find(kPartsFile) != nullptr)
-      loaded.parts = read_safetensors(cat(path, "/", kPartsFile)).tensors;
-    TensorEntries parts;
-    for (const auto& [name, tensor] : loaded.parts)
-      parts[name] = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
-    if (options.check_parts) options.check_parts(parts);
+    auto parts = std::make_shared<PartsFile>();
+    if (manifest.find(kPartsFile) != nullptr) {
+      parts->file.emplace(cat(path, "/", kPartsFile));
+      parts->entries = parts->file->header().tensors;
+    }
+    if (options.check_parts) options.check_parts(parts->entries);
+    loaded.read_parts = [parts, peers](const std::string& prefix, const NamedTensors& into) {
+      NamedTensors tensors;
+      peers.together([&] { tensors = parts->read(prefix, into); });
+      return tensors;
+    };
     model = saved("model");
     check_model_pieces(state.model, model, path);
     if (!state.optimizer) return;
@@ -202,7 +230,7 @@ std::optional<LoadedCheckpoint> load_latest_sharded(const std::string& directory
                                                     ProcessGroup& group, const LoadOptions& options) {
   const Peers peers(group);
   std::string problems;
-  for (const std::string& path : candidates(directory, options, peers)) {
+  for (const auto& [path, is_abandoned] : candidates(directory, options, peers)) {
     std::optional<Manifest> manifest;
     try {
       manifest = verified_by_all(path, group);
@@ -212,7 +240,9 @@ std::optional<LoadedCheckpoint> load_latest_sharded(const std::string& directory
         log(LogLevel::warn, cat("checkpoint: '", path, "' is passed over: ", error.message()));
       problems += cat("\n  ", path, ": ", error.message());
     }
-    if (manifest) return load_pieces(path, *manifest, state, group, options);
+    if (!manifest) continue;
+    if (is_abandoned && group.rank() == 0) warn_of_abandoned(path);
+    return load_pieces(path, *manifest, state, group, options);
   }
   if (problems.empty()) return std::nullopt;
   throw Error(ErrorCode::io, cat("checkpoint: expected a whole one in '", directory,

@@ -157,6 +157,7 @@ std::string ShardedSave::start(const CheckpointOptions& options, const ShardedSt
   job->manifest = {.position = position,
                    .serial = 0,
                    .parent = options.parent,
+                   .abandoned = options.abandoned,
                    .world_size = group.size(),
                    .files = {},
                    .optimizer = plan.description,
@@ -167,7 +168,7 @@ std::string ShardedSave::start(const CheckpointOptions& options, const ShardedSt
     remove_leftovers(options.directory);
     check_space(options.directory, plan.bytes + make_safetensors_head(state.parts).data_bytes +
                                        kSpareBytesOfRank * static_cast<uint64_t>(group.size()));
-    job->manifest.serial = next_serial(options.directory);
+    job->manifest.serial = next_serial(options.directory, options.abandoned);
     job->staging = std::make_unique<Staging>(options.directory, position.step);
     job->folder = job->staging->path();
     job->parts = background ? piece_copies(state.parts) : state.parts;

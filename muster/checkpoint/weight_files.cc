@@ -10,6 +10,7 @@
 #include "muster/base/json_depth.h"
 #include "muster/base/strings.h"
 #include "muster/checkpoint/checkpoint_view.h"
+#include "muster/checkpoint/path_facts.h"
 #include "muster/checkpoint/shown_text.h"
 
 namespace muster {
@@ -18,11 +19,6 @@ namespace {
 
 using nlohmann::json;
 
-bool exists_at(const std::string& path) {
-  struct stat info {};
-  return ::stat(path.c_str(), &info) == 0;
-}
-
 [[noreturn]] void refuse_index(const std::string& path, const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
               cat("checkpoint: expected 'weight_map' with names of files beside it in '", path, "', got ",
@@ -30,23 +26,34 @@ bool exists_at(const std::string& path) {
 }
 
 std::vector<std::string> indexed_files(const std::string& folder) {
-  const std::string path = cat(folder, "/", kWeightIndexFile), text = read_small_file(path);
-  const json index = nests_too_deep(text) ? json() : json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const json map = index.is_object() ? index.value("weight_map", json()) : json();
-  if (!map.is_object() || map.empty()) refuse_index(path, "something else");
   std::set<std::string> names;
-  for (const auto& item : map.items()) {
-    const std::string name = item.value().is_string() ? item.value().get<std::string>() : "";
-    if (name.empty() || name.find('/') != std::string::npos || name[0] == '.')
-      refuse_index(path, item.value().dump());
-    names.insert(name);
-  }
+  for (const auto& [tensor, file] : read_weight_index(folder)) names.insert(file);
   std::vector<std::string> files;
   for (const std::string& name : names) files.push_back(cat(folder, "/", name));
   return files;
 }
 
 }  // namespace
+
+std::map<std::string, std::string> read_weight_index(const std::string& folder) {
+  const std::string path = cat(folder, "/", kWeightIndexFile), text = read_small_plain_file(path);
+  const json index = nests_too_deep(text) ? json() : json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json map = index.is_object() ? index.value("weight_map", json()) : json();
+  if (!map.is_object() || map.empty()) refuse_index(path, "something else");
+  std::map<std::string, std::string> files;
+  for (const auto& item : map.items()) {
+    const std::string name = item.value().is_string() ? item.value().get<std::string>() : "";
+    if (name.empty() || name.find('/') != std::string::npos || name[0] == '.')
+      refuse_index(path, item.value().dump());
+    files.emplace(item.key(), name);
+  }
+  return files;
+}
+
+bool has_plain_weights(const std::string& folder) {
+  if (exists_at(cat(folder, "/", kManifestFile))) return false;
+  return exists_at(cat(folder, "/", kWeightIndexFile)) || exists_at(cat(folder, "/", kModelFile));
+}
 
 std::vector<std::string> weight_files(const std::string& path) {
   struct stat info {};

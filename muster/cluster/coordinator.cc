@@ -296,7 +296,8 @@ Order Coordinator::round_of(const std::vector<std::string>& ids) const {
     const int count = ++seen[hosts.back().host.name];
     if (count > 1) hosts.back().host.name += cat(".", count);  // two agents on one machine
   }
-  Order order{.kind = Order::Kind::start, .hosts = ids, .run_folder = rules_.run_folder};
+  Order order{
+      .kind = Order::Kind::start, .hosts = ids, .run_folder = rules_.run_folder, .launch = rules_.launch};
   order.plan = planner_(hosts);
   const HostFacts& first = hosts.at(static_cast<size_t>(order.plan.ranks.at(0).host_index));
   order.round = round_ + 1;
@@ -364,6 +365,7 @@ void Coordinator::replay(const Order& order) {
   restarts_ = order.restart_count;
   failures_of_ = order.failures;
   set_aside_ = order.set_aside;
+  rules_.launch = order.launch;
   enter_round(order);
 }
 

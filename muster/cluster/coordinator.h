@@ -34,6 +34,7 @@ struct CoordinatorRules {
   std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole job
   int max_host_failures = 3;  // rounds that one host may fail before it is set aside, where others are left
   std::string run_folder = {};
+  std::string launch = {};  // JobFacts::launch
 
   bool elastic() const { return min_hosts < max_hosts; }
 };

@@ -34,7 +34,8 @@ CoordinatorRules rules_of(const LaunchOptions& options, const ClusterOptions& cl
           .stop_timeout = options.shutdown_timeout + kBeyondGrace,
           .time_limit = options.time_limit,
           .max_host_failures = cluster.max_host_failures,
-          .run_folder = options.run_id == "none" ? make_uuid() : options.run_id};
+          .run_folder = options.run_id == "none" ? make_uuid() : options.run_id,
+          .launch = make_uuid()};
 }
 
 }  // namespace muster

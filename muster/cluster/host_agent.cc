@@ -278,6 +278,7 @@ class HostAgent {
     plan_ = order.plan;
     job_->use_place(host_index, order.master_addr, order.master_port, order.store);
     job_->count_restarts(order.restart_count);
+    job_->use_launch(order.launch);
     registration_.reset();
     registration_ = std::make_unique<JobRegistration>(job_note(options_, order.plan, job_->facts()));
   }

@@ -68,6 +68,7 @@ struct Order {
   int round = 0;
   std::vector<std::string> hosts = {};       // start: ids, in the plan's order; refuse: the one
   std::string run_folder = {};               // start: the name of the job's, for hosts that were not told one
+  std::string launch = {};                   // start: JobFacts::launch
   Plan plan = {};                            // start
   bool in_place = false;                     // start: processes of the round before go on in this one
   std::chrono::milliseconds pause{0};        // start in place: before processes are started

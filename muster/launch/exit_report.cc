@@ -266,7 +266,7 @@ bool lost_a_peer(const WorkerExit& exit) {
 std::optional<ReportedError> read_error_file(const std::string& path) {
   std::string text;
   try {
-    text = read_file(path, kMostOfErrorFile);
+    text = read_plain_file(path, kMostOfErrorFile);
   } catch (const Error&) {
     return std::nullopt;  // the usual case: the rank reported nothing
   }

@@ -38,6 +38,7 @@ class JobSetup {
   void use_place(int host_index, const std::string& master_addr, int master_port, const std::string& store);
 
   void count_restarts(int restarts) { facts_.restart_count = restarts; }
+  void use_launch(const std::string& launch) { facts_.launch = launch; }
 
   const JobFacts& facts() const { return facts_; }
 

@@ -50,7 +50,7 @@ std::optional<RunRecord> read_run_record(const std::string& run_dir) {
   const std::string path = run_record_path(run_dir);
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return std::nullopt;
-  return run_record_from_json(read_small_file(path), path);
+  return run_record_from_json(read_small_plain_file(path), path);
 }
 
 RunRecorder::RunRecorder(const LaunchOptions& options, const JobFacts& job, const std::string& host,

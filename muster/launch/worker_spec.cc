@@ -15,9 +15,10 @@ namespace {
 
 // Left over from a launcher around this one: they speak of another rank.
 constexpr const char* kOthersVariables[] = {
-    "MUSTER_DEVICE",  "MUSTER_PLAN",        "MUSTER_STORE",   "MUSTER_SECRET_FD", "MUSTER_EVENTS_FD",
-    "MUSTER_RUN_DIR", "MUSTER_LOCAL_RANK",  "MUSTER_ATTEMPT", "MUSTER_SIMULATED", "MUSTER_LEASE_FD",
-    "MUSTER_TTY",     "MUSTER_SECRET_FILE", "MUSTER_AGENT",   "MUSTER_CARD",      "MUSTER_AGENT_STORE",
+    "MUSTER_DEVICE",    "MUSTER_PLAN",     "MUSTER_STORE",       "MUSTER_SECRET_FD",
+    "MUSTER_EVENTS_FD", "MUSTER_RUN_DIR",  "MUSTER_LOCAL_RANK",  "MUSTER_ATTEMPT",
+    "MUSTER_SIMULATED", "MUSTER_LEASE_FD", "MUSTER_TTY",         "MUSTER_SECRET_FILE",
+    "MUSTER_AGENT",     "MUSTER_CARD",     "MUSTER_AGENT_STORE", "MUSTER_LAUNCH",
 };
 
 std::string value_or(const Environment& environment, const char* name, const char* otherwise) {
@@ -146,6 +147,7 @@ Environment rank_environment(const Plan& plan, const RankPlan& rank, const Launc
   contract.master_port = job.master_port;
   contract.restart_count = job.restart_count;
   contract.attempt = attempt;
+  contract.launch = job.launch;
   contract.group_rank = host.index;
   contract.group_world_size = host.count;
   contract.max_restarts = options.max_restarts;

@@ -43,7 +43,7 @@ Fd open_target(Output& output, const WorkerSpec& spec, const StreamTarget& targe
 
 // The end of a file that a rank wrote by itself.
 std::vector<std::string> last_lines_of(const std::string& path) {
-  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) return {};
   const off_t size = ::lseek(file.get(), 0, SEEK_END);
   const off_t from = std::max<off_t>(0, size - static_cast<off_t>(kTailBytes));

@@ -21,35 +21,19 @@ namespace muster {
 
 namespace {
 
-// A part's tensors and numbers as tensors of one file: "tensors/ema/fc.weight", "numbers/ema/updates".
+// A part's tensors, numbers and texts as tensors of one file: "tensors/ema/fc.weight", "numbers/ema/updates".
 constexpr const char* kTensors = "tensors/";
 constexpr const char* kNumbers = "numbers/";
+constexpr const char* kTexts = "texts/";
 constexpr const char* kThere = "";  // a number of every part, so that one with an empty state is there too
 constexpr const char* kRunId = "run_id";
+constexpr const char* kLaunch = "launch";
 constexpr const char* kBegunBy = "begun_by";  // the run that the training began in: it may go on in others
 
 std::string begun_by(const std::map<std::string, std::string>& user) {
   for (const char* key : {kBegunBy, kRunId})
     if (const auto found = user.find(key); found != user.end()) return found->second;
   return "";
-}
-
-void put(NamedTensors& into, const std::string& part, const SavedState& state) {
-  for (const auto& [name, tensor] : state.tensors) into[cat(kTensors, part, "/", name)] = tensor;
-  for (const auto& [name, number] : state.numbers)
-    into[cat(kNumbers, part, "/", name)] = at::scalar_tensor(number, at::kDouble);
-  into[cat(kNumbers, part, "/", kThere)] = at::scalar_tensor(1, at::kDouble);
-}
-
-SavedState taken(const NamedTensors& from, const std::string& part) {
-  SavedState state;
-  const std::string tensors = cat(kTensors, part, "/"), numbers = cat(kNumbers, part, "/");
-  for (const auto& [name, tensor] : from) {
-    if (name.starts_with(tensors)) state.tensors[name.substr(tensors.size())] = tensor;
-    if (name.starts_with(numbers)) state.numbers[name.substr(numbers.size())] = tensor.item<double>();
-  }
-  state.numbers.erase(kThere);
-  return state;
 }
 
 at::Tensor bytes_of(const std::string& text) {
@@ -63,6 +47,14 @@ std::string text_of(const at::Tensor& bytes) {
   return {reinterpret_cast<const char*>(here.const_data_ptr<uint8_t>()), static_cast<size_t>(here.numel())};
 }
 
+void put(NamedTensors& into, const std::string& part, const SavedState& state) {
+  for (const auto& [name, tensor] : state.tensors) into[cat(kTensors, part, "/", name)] = tensor;
+  for (const auto& [name, text] : state.texts) into[cat(kTexts, part, "/", name)] = bytes_of(text);
+  for (const auto& [name, number] : state.numbers)
+    into[cat(kNumbers, part, "/", name)] = at::scalar_tensor(number, at::kDouble);
+  into[cat(kNumbers, part, "/", kThere)] = at::scalar_tensor(1, at::kDouble);
+}
+
 constexpr const char* kDescription = "description";
 
 SavedState optimizer_state_of(const torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
@@ -73,12 +65,23 @@ SavedState optimizer_state_of(const torch::nn::Module& model, torch::optim::Opti
   return state;
 }
 
+// Takes the tensors: the optimizer keeps those that lie as it needs them.
 void load_optimizer_state(const std::string& name, const torch::nn::Module& model,
-                          torch::optim::Optimizer& optimizer, const SavedState& state) {
-  OptimizerSnapshot snapshot{.description = text_of(state.tensor(name, kDescription)),
-                             .tensors = state.tensors};
-  snapshot.tensors.erase(kDescription);
-  restore_optimizer(model, optimizer, snapshot);
+                          torch::optim::Optimizer& optimizer, SavedState state) {
+  OptimizerSnapshot snapshot{.description = text_of(state.tensor(name, kDescription)), .tensors = {}};
+  state.tensors.erase(kDescription);
+  snapshot.tensors = std::move(state.tensors);
+  restore_optimizer(model, optimizer, std::move(snapshot));
+}
+
+// Those that are worth reading in place. Parts that ask all ranks for their state have only small ones, or
+// copies.
+NamedTensors large_tensors(const SavedState& state) {
+  constexpr size_t kLargeBytes = 1 << 16;
+  NamedTensors large;
+  for (const auto& [name, tensor] : state.tensors)
+    if (tensor.nbytes() >= kLargeBytes) large.emplace(name, tensor);
+  return large;
 }
 
 }  // namespace
@@ -198,7 +201,7 @@ ShardedState Checkpoints::sharded_state() {
 bool Checkpoints::finds_sharded(const LoadOptions& load) const {
   std::string found;
   Peers(group_).on_rank0([&] {
-    for (const auto& [step, path] : list_by_saving(options_.folder, load.only)) {
+    for (const auto& [step, path, is_abandoned] : list_by_saving(options_.folder, load.only, load.accept)) {
       try {
         const Manifest manifest = read_manifest(path);
         if (load.accept && !load.accept(manifest)) continue;
@@ -235,16 +238,24 @@ void Checkpoints::check_parts(const TensorEntries& saved) const {
                   join(theirs, ", "), "; add what the run that saved it had, or begin anew"));
 }
 
+// Whether this launch of the job has saved it. Another one's may have its run id, as Slurm's jobs that are
+// requeued.
+bool Checkpoints::is_of_this_launch(const Manifest& manifest) const {
+  const auto says = [&](const char* key, const std::string& value) {
+    const auto found = manifest.user.find(key);
+    return found != manifest.user.end() && found->second == value;
+  };
+  if (!options_.launch.empty()) return says(kLaunch, options_.launch);
+  const bool is_known = !options_.run_id.empty() && options_.run_id != "none";  // torchrun's default
+  return is_known && says(kRunId, options_.run_id);
+}
+
 // Ranks that were started again and were not to resume: what another job has left here is not theirs.
 std::optional<LoadedCheckpoint> Checkpoints::load_where_asked() {
   LoadOptions load{.check_parts = [this](const TensorEntries& saved) { check_parts(saved); }};
   const bool goes_back = !options_.resume_from.empty();
   if (options_.attempt > 0) {
-    load.accept = [this](const Manifest& manifest) {
-      const auto id = manifest.user.find(kRunId);
-      const bool is_known = !options_.run_id.empty() && options_.run_id != "none";  // torchrun's default
-      return is_known && id != manifest.user.end() && id->second == options_.run_id;
-    };
+    load.accept = [this](const Manifest& manifest) { return is_of_this_launch(manifest); };
     if (auto own = load_latest(load); own || (!goes_back && !options_.resume)) return own;
     load.accept = {};
   }
@@ -252,23 +263,30 @@ std::optional<LoadedCheckpoint> Checkpoints::load_where_asked() {
   return load_latest(load);
 }
 
-void Checkpoints::load_parts(const NamedTensors& saved, Place place) {
+// One part after the other, so that no more than one is in memory twice. What has large tensors (averages) is
+// read straight into them.
+void Checkpoints::load_parts(const ReadParts& read, Place place) {
+  const auto saved = [&](const std::string& part, const NamedTensors& into) {
+    SavedState state{.numbers = {}, .tensors = read(cat(kTensors, part, "/"), into), .texts = {}};
+    for (const auto& [name, tensor] : read(cat(kNumbers, part, "/"), {}))
+      if (name != kThere) state.numbers[name] = tensor.item<double>();
+    for (const auto& [name, tensor] : read(cat(kTexts, part, "/"), {})) state.texts[name] = text_of(tensor);
+    return state;
+  };
   if (place == Place::of_training && optimizers_.size() > 1) {
     for (const auto& [name, optimizer] : optimizers_)
-      load_optimizer_state(name, *joined_, *optimizer, taken(saved, name));
+      load_optimizer_state(name, *joined_, *optimizer, saved(name, {}));
   }
   for (const Part& part : parts_)
-    if (part.place == place) part.load(taken(saved, part.name));
+    if (part.place == place) part.load(saved(part.name, large_tensors(part.state())));
 }
 
-// What was saved after it is left, and go_back() does not bring it back. All ranks know: the next rank 0 may
-// be another process.
+// Abandons what was saved after it. All ranks know which: the next rank 0 may be another process.
 void Checkpoints::begin_branch(const LoadedCheckpoint& loaded) {
   std::string last;
-  Peers(group_).on_rank0([&] { last = cat(next_serial(options_.folder) - 1); });
+  Peers(group_).on_rank0([&] { last = cat(next_serial(options_.folder, loaded.abandoned) - 1); });
   Peers(group_).share(last);
-  branch_from_ = loaded.serial;
-  branch_until_ = std::stoll(last);
+  abandoned_ = abandoned_after(loaded.abandoned, loaded.serial, std::stoll(last));
 }
 
 bool Checkpoints::restore() {
@@ -280,8 +298,8 @@ bool Checkpoints::restore() {
   if (group_.rank() == 0)
     log(LogLevel::info, cat("resume: ", loaded ? loaded->path : "no checkpoint yet in " + options_.folder));
   if (!loaded) return false;
-  load_parts(loaded->parts, Place::of_training);
-  load_parts(loaded->parts, Place::of_data);
+  load_parts(loaded->read_parts, Place::of_training);
+  load_parts(loaded->read_parts, Place::of_data);
   begun_by_ = begun_by(loaded->user);
   begin_branch(*loaded);
   step_ = last_step_ = loaded->position.step;
@@ -309,8 +327,8 @@ int64_t Checkpoints::go_back(int64_t steps) {
   finish();
   const int64_t latest = last_step_ - steps;
   const LoadOptions load{.accept = [this, latest](const Manifest& manifest) {
-    const bool is_left = manifest.serial > branch_from_ && manifest.serial <= branch_until_;
-    return manifest.position.step <= latest && begun_by(manifest.user) == begun_by_ && !is_left;
+    return manifest.position.step <= latest && begun_by(manifest.user) == begun_by_ &&
+           !is_in(abandoned_, manifest.serial);
   }};
   const auto loaded = load_latest(load);
   if (!loaded) {
@@ -318,7 +336,7 @@ int64_t Checkpoints::go_back(int64_t steps) {
                 cat("checkpoints: expected one of step ", latest, " or before to go back to, got none in '",
                     options_.folder, "'; save more often (.every), keep more (.keep_last), or go back less"));
   }
-  load_parts(loaded->parts, Place::of_training);
+  load_parts(loaded->read_parts, Place::of_training);
   begin_branch(*loaded);
   path_ = loaded->path;
   ++goings_back_;
@@ -338,8 +356,9 @@ std::string Checkpoints::save(int64_t step) {
   const CheckpointOptions options{
       .directory = options_.folder,
       .keep_last = options_.keep_last,
-      .user = {{kRunId, options_.run_id}, {kBegunBy, begun_by_}},
+      .user = {{kRunId, options_.run_id}, {kLaunch, options_.launch}, {kBegunBy, begun_by_}},
       .parent = path_.substr(path_.rfind('/') + 1),
+      .abandoned = abandoned_,
       .is_own = [mine = begun_by_](const Manifest& manifest) { return begun_by(manifest.user) == mine; }};
   if (is_divided()) {
     if (before_save_) before_save_();

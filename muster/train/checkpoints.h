@@ -31,6 +31,7 @@
 #include "muster/data/loader_options.h"
 #include "muster/data/stream_position.h"
 #include "muster/train/data_positions.h"
+#include "muster/train/rank_states.h"
 #include "muster/train/saved_state.h"
 #include "muster/train/stream_positions.h"
 
@@ -57,9 +58,10 @@ struct CheckpointsOptions {
   // on another host if there is one, for two steps. Units: four times a rank's part in memory, and once over
   // the network at each kept step. If false, such a model goes on from disk.
   bool in_memory_of_neighbours = false;
-  // The job, and how often its ranks were started before. Restarted ranks go on from the job's own newest
-  // checkpoint, whatever `resume` says. A muster::Context supplies both.
+  // The job, the launch of it, and how often its ranks were started before. Restarted ranks go on from the
+  // launch's own newest checkpoint, whatever `resume` says. A muster::Context supplies all three.
   std::string run_id = {};
+  std::string launch = {};
   int attempt = 0;
   // Whether the ranks are to stop; all ranks call it together. Default: Context::should_stop.
   std::function<bool()> should_stop = {};
@@ -96,6 +98,7 @@ concept HasPart = requires(Optimizer& optimizer) {
 
 class Checkpoints {
   enum class Place { of_training, of_data };  // go_back() does not rewind the data
+  using ReadParts = std::function<NamedTensors(const std::string& prefix, const NamedTensors& into)>;
 
  public:
   // Throws: invalid_argument without a folder, and for a negative `every` or keep_last.
@@ -136,10 +139,25 @@ class Checkpoints {
   Checkpoints& add(const std::string& name, const Part& hook) {
     return add_hook(name, hook);
   }
+  // Saves rank 0's state, which every rank gets back. For a state that differs between ranks see
+  // add_per_rank.
   template <HasState Part>
   Checkpoints& add(const std::string& name, Part& part) {
     return add_part(
         name, [&part] { return part.state(); }, [&part](const SavedState& state) { part.load_state(state); });
+  }
+  // Your own numbers, tensors and texts. restore() writes them into `values`.
+  Checkpoints& add(const std::string& name, SavedState& values) {
+    return add_part(
+        name, [&values] { return values; }, [&values](const SavedState& state) { values = state; });
+  }
+  // A part whose state differs between ranks. Every rank's is saved, and all ranks hold all of them while
+  // saving, so they should be small. restore() throws failed_precondition for another number of ranks.
+  template <HasState Part>
+  Checkpoints& add_per_rank(const std::string& name, Part& part) {
+    return add_part(
+        name, [this, &part] { return states_of_ranks(group_, part.state()); },
+        [this, &part, name](const SavedState& state) { part.load_state(own_state(group_, name, state)); });
   }
   template <HasDataPosition Part>
   Checkpoints& add(const std::string& name, Part& part) {
@@ -223,6 +241,7 @@ class Checkpoints {
   static CheckpointsOptions with_job(CheckpointsOptions options, Context& ctx) {
     if (options.folder.empty() && !ctx.run_dir().empty()) options.folder = ctx.run_dir() + "/checkpoints";
     if (options.run_id.empty()) options.run_id = ctx.env().run_id;
+    if (options.launch.empty()) options.launch = ctx.env().launch;
     options.attempt = ctx.env().attempt;
     if (!options.should_stop) options.should_stop = [&ctx] { return ctx.should_stop(); };
     return options;
@@ -242,9 +261,10 @@ class Checkpoints {
   ShardedState sharded_state();
   bool finds_sharded(const LoadOptions& load) const;
   std::optional<LoadedCheckpoint> load_latest(const LoadOptions& load);
+  bool is_of_this_launch(const Manifest& manifest) const;
   std::optional<LoadedCheckpoint> load_where_asked();
   void check_parts(const TensorEntries& saved) const;
-  void load_parts(const NamedTensors& saved, Place place);
+  void load_parts(const ReadParts& read, Place place);
   void begin_branch(const LoadedCheckpoint& loaded);
 
   // checkpoints_in_memory.cc
@@ -270,8 +290,8 @@ class Checkpoints {
   std::function<void()> before_save_, after_load_;          // of that optimizer; usually none
   std::function<TrainingPosition(int64_t step)> position_;  // by the first loader; none: unknown
   int64_t step_ = 0;
-  int64_t branch_from_ = 0, branch_until_ = 0;  // serial numbers of abandoned checkpoints
-  int64_t last_step_ = 0;                       // last step passed to save() and the like
+  std::vector<SerialRange> abandoned_;  // Manifest::abandoned of the next checkpoint
+  int64_t last_step_ = 0;               // last step passed to save() and the like
   int64_t goings_back_ = 0;
   std::string path_;
   bool told_of_divided_ = false;

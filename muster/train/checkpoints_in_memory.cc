@@ -53,8 +53,7 @@ void Checkpoints::keep(int64_t step) {
   KeptState kept{.image = image_of(state, {.step = step}, group_.size()),
                  .rank = group_.rank(),
                  .goings_back = goings_back_,
-                 .branch_from = branch_from_,
-                 .branch_until = branch_until_,
+                 .abandoned = abandoned_,
                  .model_of_rank0 = {},
                  .parts_of_rank0 = {},
                  .begun_by = begun_by_,
@@ -67,15 +66,18 @@ void Checkpoints::keep(int64_t step) {
 
 // All but models and optimizers.
 void Checkpoints::take_over(const KeptState& state) {
-  NamedTensors parts;  // of its own: whoever takes one may change it
-  for (const auto& [part, tensor] : state.image.parts) parts.emplace(part, tensor.clone());
-  load_parts(parts, Place::of_training);
-  load_parts(parts, Place::of_data);
+  const ReadParts read = [&](const std::string& prefix, const NamedTensors& /*into*/) {
+    NamedTensors parts;  // of its own: whoever takes one may change it
+    for (const auto& [name, tensor] : state.image.parts)
+      if (name.starts_with(prefix)) parts.emplace(name.substr(prefix.size()), tensor.clone());
+    return parts;
+  };
+  load_parts(read, Place::of_training);
+  load_parts(read, Place::of_data);
   begun_by_ = state.begun_by;
   step_ = last_step_ = state.image.position.step;
   goings_back_ = state.goings_back;
-  branch_from_ = state.branch_from;
-  branch_until_ = state.branch_until;
+  abandoned_ = state.abandoned;
   path_ = state.path;
 }
 

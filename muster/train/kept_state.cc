@@ -37,8 +37,7 @@ void KeptStates::keep(const KeptState& state) {
   state_.parts_of_rank0 = state.parts_of_rank0;
   state_.rank = state.rank;
   state_.goings_back = state.goings_back;
-  state_.branch_from = state.branch_from;
-  state_.branch_until = state.branch_until;
+  state_.abandoned = state.abandoned;
   state_.begun_by = state.begun_by;
   state_.path = state.path;
   is_whole_ = true;

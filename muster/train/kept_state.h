@@ -17,7 +17,7 @@ struct KeptState {
   int rank = 0;           // that kept it
   // How often the training had gone back (Checkpoints::go_back): what follows it is newer, whatever its step.
   int64_t goings_back = 0;
-  int64_t branch_from = 0, branch_until = 0;  // serial numbers between which checkpoints were left
+  std::vector<SerialRange> abandoned;  // Manifest::abandoned of the next checkpoint
   // What rank 0 has otherwise, of buffers and of parts: a rank that has nothing begins with rank 0's.
   NamedTensors model_of_rank0, parts_of_rank0;
   std::string begun_by;  // the run that the training began in

@@ -36,10 +36,12 @@ std::string head_of(const KeptState& state) {
     return nlohmann::json{{"head", head.json}, {"bytes", head.data_bytes}};
   };
   const CheckpointImage& image = state.image;
+  auto abandoned = nlohmann::json::array();
+  for (const SerialRange& range : state.abandoned) abandoned.push_back({range.after, range.until});
   return nlohmann::json{
       {"step", image.position.step},
       {"goings_back", state.goings_back},
-      {"branch", {state.branch_from, state.branch_until}},
+      {"abandoned", std::move(abandoned)},
       {"world_size", image.world_size},
       {"begun_by", state.begun_by},
       {"path", state.path},
@@ -59,8 +61,8 @@ KeptState room_by_head(const std::string& text, const MakeRoom& make) {
                  .position = {.step = head["step"]},
                  .world_size = head["world_size"]};
   state.goings_back = head["goings_back"];
-  state.branch_from = head["branch"][0];
-  state.branch_until = head["branch"][1];
+  for (const auto& range : head["abandoned"])
+    state.abandoned.push_back({.after = range[0], .until = range[1]});
   state.begun_by = head["begun_by"];
   state.path = head["path"];
   if (!head["optimizer"].is_null())

@@ -38,4 +38,10 @@ const at::Tensor& SavedState::tensor(const std::string& owner, const std::string
   return found->second;
 }
 
+const std::string& SavedState::text(const std::string& owner, const std::string& name) const {
+  const auto found = texts.find(name);
+  if (found == texts.end()) refuse_saved_state(owner, cat("the text '", name, "'"));
+  return found->second;
+}
+
 }  // namespace muster

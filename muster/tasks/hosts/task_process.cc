@@ -18,6 +18,7 @@ constexpr const char* kOuterVariables[] = {
     "MUSTER_EVENTS_FD",
     "MUSTER_LOCAL_RANK",
     "MUSTER_ATTEMPT",
+    "MUSTER_LAUNCH",
     "MUSTER_SIMULATED",
     "MUSTER_LEASE_FD",
     "MUSTER_TTY",
