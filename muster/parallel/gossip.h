@@ -1,14 +1,14 @@
-// Gossip averaging: in every step each rank halves the difference to one other rank, whose turn follows from
-// the step. Nobody waits for more than one peer.
+// Gossip averaging: in every step each rank moves halfway towards one other rank, chosen by the step number.
+// No rank waits for more than one peer.
 //
 //   muster::GossipAverage gossip(net->parameters(), ctx.process_group());
 //   … loss.backward(); optimizer.step();
 //   gossip.step();
 //
-// The mean over the ranks stays what it is, and the ranks come closer to it. Every rank meets every other
-// once in N − 1 steps (N where N is odd: one rests in each). Source: Boyd et al., "Randomized Gossip
-// Algorithms" (2006); Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?" (2017).
-// The turns are those of a round-robin tournament.
+// The mean over the ranks is preserved, and the ranks converge to it. Every rank meets every other once in N
+// − 1 steps (N steps if N is odd: one rank rests in each), as in a round-robin tournament. Source: Boyd et
+// al., "Randomized Gossip Algorithms" (2006); Lian et al., "Can Decentralized Algorithms Outperform
+// Centralized Algorithms?" (2017).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +22,7 @@
 
 namespace muster {
 
-// Who `rank` of `ranks` meets in `step`, from 0; nothing: it rests.
+// The rank that `rank` of `ranks` meets in `step`, from 0; nothing: it rests.
 std::optional<int> gossip_peer(int rank, int ranks, int64_t step);
 
 class GossipAverage {
@@ -30,16 +30,16 @@ class GossipAverage {
   // Collective: over the group. Throws: invalid_argument, on every rank, for parameters that differ.
   GossipAverage(std::vector<at::Tensor> parameters, ProcessGroup group);
 
-  // After the optimizer's step. Blocking: until this step's peer is there. Throws: peer_failed when it has
-  // died.
+  // Call it after the optimizer's step. Blocking: until this step's peer has arrived. Throws: peer_failed if
+  // the peer has died.
   void step();
 
-  // Every rank takes the mean over all: before an evaluation, a checkpoint, the end. Collective: yes.
+  // Gives every rank the mean over all: before an evaluation, a checkpoint, the end. Collective: yes.
   void average();
 
   int64_t steps() const { return steps_; }
 
-  // The number of steps, which says who meets whom.
+  // The number of steps, which decides who meets whom.
   NamedState state() const { return {.numbers = {{"steps", static_cast<double>(steps_)}}, .tensors = {}}; }
   template <class State>
   void load_state(const State& state) {
