@@ -1,13 +1,13 @@
-// Local SGD: every rank trains alone, and every H steps the ranks average their parameters.
+// Local SGD: every rank trains alone, and the ranks average their parameters every H steps.
 //
 //   muster::LocalSGD local(net->parameters(), ctx.process_group(), {.every = 8, .start = 500});
 //   … loss.backward(); optimizer.step();
 //   local.step();
 //
-// The model is the user's own, not wrapped in DistributedDataParallel: there is nothing to wait for in a
-// backward. The optimizer's own state (momentum, Adam's moments) stays each rank's. Several hosts: `inside`
-// is the group of this rank's host, averaged in every step, and the group given joins the hosts.
-// To go on after any step, save each rank's own (checkpoint/tensor_pieces.h):
+// Do not wrap the model in DistributedDataParallel: backwards need not wait for anything. The optimizer's
+// state (momentum, Adam's moments) stays local to each rank. With several hosts, set `inside` to the group of
+// this rank's host, which is averaged in every step, and pass a group that connects the hosts. To be able to
+// resume after any step, save each rank's own parts (checkpoint/tensor_pieces.h):
 //
 //   const auto pieces = muster::own_pieces(*net);
 //   checkpoints.add("model", pieces).add("optimizer", optimizer, pieces).add("local", local);
@@ -29,30 +29,30 @@ namespace muster {
 
 struct LocalSGDOptions {
   int64_t every = 8;  // H: steps between two averages
-  int64_t start = 0;  // the first steps, each with an average, which steady a model that changes fast
-  std::optional<ProcessGroup> inside = {};  // averaged in every step: the ranks that a fast link joins
-  // Averaged with the parameters, every time (batch norm's statistics); those of whole numbers stay as they
-  // are.
+  int64_t start = 0;  // initial steps that average every time, while the model changes fast
+  std::optional<ProcessGroup> inside = {};  // averaged in every step: ranks joined by a fast link
+  // Averaged whenever the parameters are (batch norm statistics), except integer buffers.
   std::vector<at::Tensor> buffers = {};
 };
 
 class LocalSGD {
  public:
-  // Collective: over both groups. Throws: invalid_argument, on every rank, for an `every` below 1, a `start`
-  // below 0, and for parameters, buffers or options that differ between ranks.
+  // Collective: over both groups.
+  // Throws: invalid_argument, on every rank, for an `every` below 1, a negative `start`, and for parameters,
+  // buffers or options that differ between ranks.
   LocalSGD(std::vector<at::Tensor> parameters, ProcessGroup group, LocalSGDOptions options = {});
 
-  // After the optimizer's step. True where all ranks have the same parameters now. Collective: in every H-th
-  // step (with `inside`: in every step).
+  // Call it after the optimizer's step. Returns whether all ranks now have the same parameters. Collective:
+  // at every H-th step (with `inside`: at every step).
   bool step();
 
-  // Averages now, whatever the step: before an evaluation, a checkpoint, the end. Collective: yes.
+  // Averages now, at any step: before an evaluation, a checkpoint, the end. Collective: yes.
   void average();
 
   int64_t steps() const { return steps_; }
 
-  // The number of steps. Parameters differ between ranks until the next average: save own_pieces, or where
-  // step() is true.
+  // The number of steps. Parameters differ between ranks until the next average: save own_pieces, or save
+  // when step() returns true.
   NamedState state() const { return {.numbers = {{"steps", static_cast<double>(steps_)}}, .tensors = {}}; }
   template <class State>
   void load_state(const State& state) {
