@@ -1,5 +1,5 @@
-// The parameters of a model some of whose layers are divided over a group: which are, their gradients' norm,
-// and the undivided model's.
+// The parameters of a model with some layers divided over a group: which are divided, the norm of their
+// gradients, and the undivided model's parameters.
 //
 //   const muster::ParallelParameters parameters = muster::parallel_parameters(*model);
 //   const auto norm = muster::parallel_grad_norm(parameters.divided, parameters.replicated, tp);
@@ -17,22 +17,22 @@ namespace muster {
 
 // Each parameter once, in the model's order.
 struct ParallelParameters {
-  std::vector<at::Tensor> divided;     // a part of its own on each rank
+  std::vector<at::Tensor> divided;     // each rank has its own part
   std::vector<at::Tensor> replicated;  // the same on every rank
 };
 ParallelParameters parallel_parameters(const torch::nn::Module& model);
 
-// The norm of all gradients as of one vector, as the undivided model has it: every rank's parts count, and
-// what all have alike counts once. A scalar on the group's device, the same on every rank; `norm_type` may be
-// infinity. Collective: yes. Throws: invalid_argument for a norm_type that is not above 0.
+// The norm of all gradients as one vector, as in the undivided model: all ranks' parts count, and replicated
+// gradients count once. A scalar on the group's device, the same on every rank; `norm_type` may be infinity.
+// Collective: yes. Throws: invalid_argument for a norm_type that is not positive.
 at::Tensor parallel_grad_norm(const std::vector<at::Tensor>& divided,
                               const std::vector<at::Tensor>& replicated, ProcessGroup group,
                               double norm_type = 2);
 
-// This rank's parameters as parts of the undivided model's, and its buffers: for Checkpoints::add.
+// This rank's parameters as pieces of the undivided model's, and its buffers: for Checkpoints::add.
 TensorPieces parallel_pieces(const torch::nn::Module& model);
 
-// The undivided model's parameters, on every rank, named as there. Collective: yes.
+// The undivided model's parameters, by its names, on every rank. Collective: yes.
 WholeParameters gather_parameters(const torch::nn::Module& model);
 
 }  // namespace muster
