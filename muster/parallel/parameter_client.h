@@ -15,20 +15,20 @@ namespace muster {
 
 class ParameterClient {
  public:
-  // Collective and throws: as ParameterServer.
+  // Collective, Throws: as ParameterServer.
   ParameterClient(std::vector<at::Tensor> parameters, ProcessGroup group,
                   const ParameterServerOptions& options = {});
 
-  // The parameters take the servers' values. Blocking: while this worker is more than `staleness` steps ahead
-  // of the slowest. Throws: peer_failed when a server has died.
+  // Sets the parameters to the servers' values. Blocking: while this worker is more than `staleness` steps
+  // ahead of the slowest. Throws: peer_failed if a server has died.
   void pull();
 
-  // Sends the gradients that are there. One that only other workers of a synchronous step have counts as 0
-  // here; a parameter that nobody has one of, as a frozen one, the optimizer leaves out. Throws:
-  // failed_precondition without a pull since the last push; peer_failed when a server has died.
+  // Sends the present gradients. In a synchronous step, a gradient that only other workers have counts as 0
+  // here; a parameter without a gradient on any worker (a frozen one) is not stepped.
+  // Throws: failed_precondition without a pull since the last push; peer_failed if a server has died.
   void push();
 
-  // Tells the servers that no push will follow; later calls are errors. Throws: peer_failed.
+  // Tells the servers that no more pushes follow; later calls are errors. Throws: peer_failed.
   void finish();
 
   int64_t steps() const { return steps_; }  // pushes
