@@ -1,5 +1,5 @@
-// Asynchronous SGD with a parameter server: workers pull parameters, compute gradients, push them, and wait
-// for nobody; servers keep the parameters and step the optimizer.
+// Asynchronous SGD with a parameter server. Workers pull parameters, compute gradients and push them, without
+// waiting for each other; servers keep the parameters and step the optimizer.
 //
 //   const muster::ParameterServerOptions options{.servers = 2, .staleness = 4};
 //   if (muster::keeps_parameters(group, options)) {
@@ -13,10 +13,10 @@
 //     client.finish();
 //   }
 //
-// The group's first ranks are the servers; each keeps whole parameters, about as many bytes as the others.
-// Every server and worker talk over a group of their own, so the death of one ends no other conversation.
-// Source: Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (2014); Ho et al.,
-// "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (2013).
+// The group's first ranks are the servers; each keeps whole parameters, about the same number of bytes. Every
+// server and worker use their own group, so the death of one does not break other connections. Source: Li et
+// al., "Scaling Distributed Machine Learning with the Parameter Server" (2014); Ho et al., "More Effective
+// Distributed ML via a Stale Synchronous Parallel Parameter Server" (2013).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,21 +36,20 @@ inline constexpr int64_t kAnyStaleness = std::numeric_limits<int64_t>::max();
 
 // The same on every rank.
 struct ParameterServerOptions {
-  int servers = 1;  // the first ranks of the group; the others are the workers
-  // Steps that a worker may be ahead of the slowest: one that is further waits in pull(). 0: synchronous; the
-  // gradients of a step become one update, of their mean in the order of the ranks. Else every gradient is an
-  // update of its own.
+  int servers = 1;  // the first ranks of the group; the others are workers
+  // How many steps a worker may be ahead of the slowest; beyond that, pull() waits. 0: synchronous, with one
+  // update per step, using the mean of the gradients in rank order. Otherwise every gradient is an update.
   int64_t staleness = 4;
-  // The learning rate of an update is divided by 1 + the updates since its worker's pull.
+  // Divide the learning rate of an update by 1 + the updates since its worker's pull.
   bool weigh_by_staleness = false;
 };
 
-// What serve() has seen.
+// What happened during serve().
 struct ParameterServerReport {
   int64_t updates = 0;
-  int64_t largest_lead = 0;       // steps that a worker was ahead of the slowest when it got parameters
-  int64_t largest_staleness = 0;  // updates between a worker's pull and its push
-  std::vector<int> lost = {};     // workers that died or left, by their rank in the group
+  int64_t largest_lead = 0;       // most steps that a worker was ahead of the slowest at a pull
+  int64_t largest_staleness = 0;  // most updates between a worker's pull and its push
+  std::vector<int> lost = {};     // workers that died or left, by rank in the group
 };
 
 // Whether this rank is a server.
@@ -60,21 +59,21 @@ class ParameterServer {
  public:
   using MakeOptimizer =
       std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor> shard)>;
-  // Called before each update, beginning with 0; a learning rate is set here.
+  // Called before each update, counted from 0; can set the learning rate.
   using BeforeUpdate = std::function<void(torch::optim::Optimizer& optimizer, int64_t update)>;
 
-  // `parameters` as on every other rank; those of this server's shard are trained in place. Collective: over
-  // the group, together with the workers' ParameterClient. Throws: invalid_argument, on every rank, for no
-  // server, no worker, more servers than parameters, a staleness below 0, and for parameters or options that
-  // differ; what `make` throws.
+  // `parameters` are the same on every rank; those of this server's shard are trained in place.
+  // Collective: over the group, together with the workers' ParameterClient.
+  // Throws: invalid_argument, on every rank, for no server, no worker, more servers than parameters, a
+  // negative staleness, and for parameters or options that differ; whatever `make` throws.
   ParameterServer(std::vector<at::Tensor> parameters, ProcessGroup group, const MakeOptimizer& make,
                   const ParameterServerOptions& options = {});
   ParameterServer(const ParameterServer&) = delete;
   ParameterServer& operator=(const ParameterServer&) = delete;
   ~ParameterServer();
 
-  // Answers workers until each has finished or is lost. A lost one is named in a line of the log, and the
-  // others go on. Blocking: until then. Throws: peer_failed when all are lost; what the optimizer throws.
+  // Serves the workers until each has finished or is lost. A lost worker is logged, and the others go on.
+  // Blocking: until then. Throws: peer_failed if all are lost; whatever the optimizer throws.
   ParameterServerReport serve(const BeforeUpdate& before_update = {});
 
   torch::optim::Optimizer& optimizer();
