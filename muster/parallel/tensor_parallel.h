@@ -6,10 +6,10 @@
 //   muster::RowParallelLinear back = muster::row_parallel(down, tp);      // its inputs, divided
 //   y = back(torch::gelu(mine(x)));                                       // as down(gelu(up(x)))
 //
-// Outside of such a pair every rank holds the same values; between its two layers, parts. With `sequence_dim`
-// the ranks hold parts of the tokens outside, along that dimension (sequence parallelism, arXiv:2205.05198):
-// what is outside must then be sequence_parallel.h's.
-// Source: Shoeybi et al., Megatron-LM, arXiv:1909.08053.
+// Outside such a pair every rank has the same values; between its two layers, parts. With `sequence_dim` the
+// ranks have parts of the tokens outside, along that dimension (sequence parallelism, arXiv:2205.05198);
+// layers outside must then come from sequence_parallel.h. Source: Shoeybi et al., Megatron-LM,
+// arXiv:1909.08053.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -27,24 +27,25 @@
 
 namespace muster {
 
-using WholeParameters = std::map<std::string, at::Tensor>;  // as the undivided layer names them
+using WholeParameters = std::map<std::string, at::Tensor>;  // by the undivided layer's names
 
-// What a layer with divided parameters can tell; for norms and checkpoints.
+// What a layer with divided parameters reports, for norms and checkpoints.
 class DividedLayer {
  public:
   virtual ~DividedLayer() = default;
-  // Those of which each rank holds a part of its own.
+  // The parameters of which each rank has its own part.
   virtual std::vector<at::Tensor> divided() const = 0;
-  // The undivided layer's, on every rank. Collective: yes.
+  // The undivided layer's parameters, on every rank. Collective: yes.
   virtual WholeParameters gather_parameters() const = 0;
-  // Which elements of the undivided layer's parameters this rank has; named as there.
+  // The elements of the undivided layer's parameters that this rank has, by its names.
   virtual TensorPieces pieces() const = 0;
 };
 
 struct ColumnOptions {
-  // The outputs are so many stacks, of which each rank has a part: 3 for an attention's joint q, k and v.
+  // The outputs form this many stacks, and each rank has a part of each: 3 for an attention's joint q, k and
+  // v.
   int64_t stacks = 1;
-  // Whether the first ranks may have an output more, as a head over a vocabulary.
+  // Whether the first ranks may have one output more, as for a head over a vocabulary.
   bool uneven = false;
   std::optional<int64_t> sequence_dim = {};  // along which the input is this rank's part
 };
@@ -53,14 +54,14 @@ struct RowOptions {
   std::optional<int64_t> sequence_dim = {};  // along which the output is this rank's part
 };
 
-// A linear layer of which each rank computes some outputs. Weight [own outputs, inputs], bias [own outputs].
+// A linear layer whose outputs are divided. Weight [own outputs, inputs], bias [own outputs].
 class ColumnParallelLinearImpl : public torch::nn::Module, public DividedLayer {
  public:
-  // Collective. Throws: as column_parallel.
+  // Collective: yes. Throws: as column_parallel.
   ColumnParallelLinearImpl(const torch::nn::Linear& whole, ProcessGroup group, ColumnOptions options = {});
 
-  // Shapes: x [..., inputs], the same values on every rank, or its part of them; gives [..., own outputs].
-  // Collective: in backward, with a sequence_dim here too.
+  // Shapes: x [..., inputs], the same values on every rank, or this rank's part; returns [..., own outputs].
+  // Collective: in backward; with a sequence_dim also in forward.
   at::Tensor forward(const at::Tensor& x);
 
   std::vector<at::Tensor> divided() const override { return parameters(); }
@@ -76,13 +77,13 @@ class ColumnParallelLinearImpl : public torch::nn::Module, public DividedLayer {
 };
 TORCH_MODULE(ColumnParallelLinear);
 
-// A linear layer of which each rank has some inputs. Weight [outputs, own inputs], bias [outputs] whole.
+// A linear layer whose inputs are divided. Weight [outputs, own inputs], whole bias [outputs].
 class RowParallelLinearImpl : public torch::nn::Module, public DividedLayer {
  public:
-  // Collective. Throws: as row_parallel.
+  // Collective: yes. Throws: as row_parallel.
   RowParallelLinearImpl(const torch::nn::Linear& whole, ProcessGroup group, RowOptions options = {});
 
-  // Shapes: x [..., own inputs]; gives [..., outputs], the same on every rank, or its part of them.
+  // Shapes: x [..., own inputs]; returns [..., outputs], the same on every rank, or this rank's part.
   // Collective: yes.
   at::Tensor forward(const at::Tensor& x);
 
@@ -98,9 +99,11 @@ class RowParallelLinearImpl : public torch::nn::Module, public DividedLayer {
 };
 TORCH_MODULE(RowParallelLinear);
 
-// This rank's slice of a layer that every rank has alike: the same seed gives the undivided model. Copies, so
-// that the whole can go. Collective. Throws: invalid_argument on every rank for outputs (of each stack) or
-// inputs that the ranks do not divide, and for layers that differ.
+// Copies this rank's slice of a layer that is equal on every rank (by the same seed), so that the whole layer
+// can be freed.
+// Collective: yes.
+// Throws: invalid_argument, on every rank, for outputs (of each stack) or inputs that are not a multiple of
+// the number of ranks, and for layers that differ.
 ColumnParallelLinear column_parallel(const torch::nn::Linear& whole, ProcessGroup group,
                                      ColumnOptions options = {});
 RowParallelLinear row_parallel(const torch::nn::Linear& whole, ProcessGroup group, RowOptions options = {});
