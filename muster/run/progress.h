@@ -1,4 +1,4 @@
-// A progress bar for one epoch: alive on a terminal, one plain line an epoch elsewhere (a file, a pipe).
+// A progress bar for one epoch: live on a terminal; elsewhere (a file, a pipe) one plain line per epoch.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@ namespace muster {
 
 class Progress {
  public:
-  // Shows nothing unless `shown` (the main rank). The terminal is this process's, or its launcher's
+  // Shows nothing unless `shown` (the main rank). Uses this process's terminal, or its launcher's
   // (MUSTER_TTY=1).
   Progress(std::string label, int64_t total_samples, bool shown);
 
-  // After a step of `samples` (of all ranks together) with this mean `loss`.
+  // Call it after a step of `samples` samples (on all ranks together) with mean loss `loss`.
   void update(int64_t samples, double loss);
 
-  // The epoch's line, final. Called once, after the last update.
+  // Prints the epoch's final line. Call it once, after the last update.
   void finish();
 
   double mean_loss() const;           // over all samples so far
