@@ -1,4 +1,4 @@
-// Pictures in files: a tensor from a JPEG or PNG, and a data set from a folder that has a sub-folder for each
+// Image files: makes a tensor from a JPEG or PNG, and a dataset from a folder with a subfolder for each
 // class.
 #pragma once
 
@@ -18,20 +18,20 @@
 
 namespace muster {
 
-// Shapes: [3, height, width] uint8; a pixel's colours lie beside each other in memory, as decoders write them
-// and resize() (transforms.h) is fastest on: contiguous() gives each colour a plane.
+// Shapes: [3, height, width] uint8, channels last in memory, as decoders write it and resize() (transforms.h)
+// is fastest on; contiguous() makes the channels planes.
 // Throws: invalid_argument as decode_image.
 at::Tensor decode_image(std::string_view file, const std::string& name, const ImageOptions& options = {});
-// The same of a file. Throws: io too, when it cannot be read.
+// The same for a file. Throws: also io, if it cannot be read.
 at::Tensor read_image(const std::string& path, const ImageOptions& options = {});
 
 struct ImageExample {
   at::Tensor image;
-  at::Tensor label;  // int64, of no dimension
+  at::Tensor label;  // int64, without dimensions
 };
 
-// What becomes of a picture on its way to a batch (transforms.h): a function of the decoded picture, or of
-// the encoded one, which decodes what it keeps. Called by several threads at once.
+// How an image is changed on its way to a batch (transforms.h): a function of the decoded image, or of the
+// encoded one, of which it decodes only what it keeps. Called by several threads at once.
 class ImageTransform {
  public:
   ImageTransform() = default;
@@ -57,17 +57,17 @@ class ImageTransform {
 };
 
 struct ImageFolderOptions {
-  // Without it pictures stay as they are, and only those of one size can be joined to batches.
+  // Without a transform images stay as they are; only images of one size can then be collated.
   ImageTransform transform = {};
   ImageOptions decode = {};
 };
 
-// path/<class>/…/<picture>.{jpg,jpeg,png}: classes in the order of their names, the pictures of a class in
-// the order of their folders and names. Source: torchvision.datasets.ImageFolder, index for index.
+// path/<class>/…/<picture>.{jpg,jpeg,png}: classes in order of name, the images of a class in order of folder
+// and name. Source: torchvision.datasets.ImageFolder, index for index.
 class ImageFolder : public Dataset<ImageExample> {
  public:
-  // Throws: io when it is no folder or cannot be read; invalid_argument when there is no class, or one
-  // without pictures.
+  // Throws: io if it is not a folder or cannot be read; invalid_argument if there is no class, or a class
+  // without images.
   explicit ImageFolder(const std::string& path, const ImageFolderOptions& options = {});
 
   int64_t size() const override { return static_cast<int64_t>(files_.size()); }
