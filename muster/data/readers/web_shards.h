@@ -1,5 +1,5 @@
-// A stream out of tar shards in WebDataset's layout, each rank's workers reading shards of their own, one
-// after the other: what a disk, a network and a page cache do best.
+// A stream from tar shards in WebDataset's layout. Each rank's workers read their own shards sequentially,
+// which suits disks, networks and page caches best.
 //
 //   muster::WebShards shards(muster::shards_of("train-{000..127}.tar"),
 //                            [](const muster::WebSample& sample, muster::Generator& rng) {
@@ -21,11 +21,11 @@
 
 namespace muster {
 
-// From within a handler. Throws the exception again, with shard and key in front.
+// Call it in a handler. Rethrows the exception with shard and key in front.
 [[noreturn]] void fail_web_sample(const WebSample& sample);
 
-// `Decode` makes an example of a sample: E(const WebSample&, Generator&), called by several threads at once.
-// The generator depends on seed, epoch and sample alone.
+// `Decode` makes an example from a sample: E(const WebSample&, Generator&), called by several threads at
+// once. The generator depends only on seed, epoch and sample.
 template <class Decode>
 class WebShards : public Stream<std::invoke_result_t<const Decode&, const WebSample&, Generator&>> {
  public:
@@ -34,7 +34,8 @@ class WebShards : public Stream<std::invoke_result_t<const Decode&, const WebSam
   WebShards(std::vector<std::string> shards, Decode decode, const WebShardsOptions& options = {})
       : shards_(std::move(shards)), decode_(std::move(decode)), options_(options) {}
 
-  // Throws: as WebSampleReader; its next() as that too, and what `decode` throws, with shard and key.
+  // Throws: as WebSampleReader; its next() also throws that, and whatever `decode` throws, with shard and
+  // key.
   std::unique_ptr<StreamReader<Example>> open(const StreamPart& part) const override {
     return std::make_unique<Reader>(*this, part);
   }
