@@ -1,5 +1,5 @@
-// Numbers out of text with separators: which columns there are, and the values of some of them. Used by
-// csv.h; knows no tensor.
+// Parses numbers from text with separators: the columns, and the values of some of them. Used by csv.h; knows
+// nothing of tensors.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,23 @@ using CsvColumn = std::variant<int64_t, std::string>;
 
 struct CsvFormat {
   char separator = ',';
-  // Whether the first line names the columns; without it, it does where one of its fields is not a number.
+  // Whether the first line names the columns. Unset: it does if one of its fields is not a number.
   std::optional<bool> header = {};
-  std::optional<double> missing = {};  // the value of empty fields, which are an error without it
+  std::optional<double> missing = {};  // the value of empty fields; unset: they are an error
 };
 
 class CsvText {
  public:
-  // `text` and `name`, which messages call it, must outlive this. Throws: invalid_argument when it is empty.
+  // `text` and `name` (used in messages) must outlive this. Throws: invalid_argument if the text is empty.
   CsvText(std::string_view text, const std::string& name, const CsvFormat& format);
 
   int64_t columns() const { return static_cast<int64_t>(first_.size()); }
   bool has_header() const { return has_header_; }
-  // Throws: invalid_argument naming the columns there are, when it is none of them.
+  // Throws: invalid_argument naming the known columns, if there is no such column.
   int64_t find(const CsvColumn& column) const;
 
-  // The values of some columns, row by row. Throws: invalid_argument naming line and column of what is not a
-  // number, or not finite, and the line that has more or fewer columns than the first.
+  // The values of some columns, row by row. Throws: invalid_argument naming line and column of a value that
+  // is not a finite number, or the line that has more or fewer columns than the first.
   std::vector<double> values(const std::vector<int64_t>& columns) const;
 
  private:
@@ -45,7 +45,7 @@ class CsvText {
   const std::string& name_;
   CsvFormat format_;
   bool has_header_ = false;
-  Fields first_;  // the first line's
+  Fields first_;  // of the first line
 };
 
 }  // namespace muster
