@@ -1,6 +1,5 @@
-// A picture that is still in its file's bytes: transforms that keep a part of it (transforms.h) have only
-// that part decoded, which a JPEG allows at two thirds of the time. Used by images.h and with the samples of
-// web_shards.h.
+// An image that is still encoded. Transforms that keep only a part of it (transforms.h) decode only that
+// part, which for a JPEG takes two thirds of the time. Used by images.h and with the samples of web_shards.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,16 +14,17 @@ namespace muster {
 
 class EncodedImage {
  public:
-  // `file` must outlive this; `name` is what messages call it.
+  // `file` must outlive this; `name` appears in messages.
   // Throws: as decode_image (images.h), for what the header says.
   EncodedImage(std::string_view file, const std::string& name, const ImageOptions& options = {});
 
   int64_t height() const { return size_.height; }
   int64_t width() const { return size_.width; }
 
-  // Shapes: [3, height, width] uint8, colours beside each other, as decode_image. Throws: as that.
+  // Shapes: [3, height, width] uint8, channels last in memory, as decode_image. Throws: as that.
   at::Tensor decode() const;
-  // The same pixels as that part of decode(). A JPEG's rows below it are not read: damage there is not seen.
+  // The same pixels as that part of decode(). The JPEG's rows below it are not read, so damage there goes
+  // unnoticed.
   at::Tensor decode(const ImagePart& part) const;
 
  private:
