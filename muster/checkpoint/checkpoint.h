@@ -1,6 +1,6 @@
-// Saving and resuming training. Rank 0 writes `checkpoints/step-N/{manifest.json, model.safetensors,
-// optim.safetensors}` aside and renames it, so that a checkpoint is whole or not there; the others need no
-// access to its disk. Called by programs and by the Context.
+// Saves and resumes training. Rank 0 writes `checkpoints/step-N/{manifest.json, model.safetensors,
+// optim.safetensors}` under a temporary name and renames it, so that a checkpoint is complete or absent. The
+// other ranks need no access to its disk. Called by programs and by the Context.
 //
 //   auto resumed = load_latest_checkpoint(dir, {*model, &optimizer}, ctx.process_group());
 //   ...
@@ -32,25 +32,25 @@ struct CheckpointOptions {
   std::map<std::string, std::string> user = {};  // kept in the manifest
   std::string parent = {};                       // Manifest::parent
   std::vector<SerialRange> abandoned = {};       // Manifest::abandoned
-  // Which checkpoints in the directory are counted and removed; all are without. Those of others stay.
+  // Selects the checkpoints in the directory that are counted and removed; others are kept. Default: all.
   std::function<bool(const Manifest&)> is_own = {};
 };
 
-// What is saved and loaded: parameters and buffers, the optimizer's state and options. Give the bare module,
-// not a wrapped one, so that names stay the same with and without DDP.
+// What is saved and loaded: parameters and buffers, the optimizer's state and options. Pass the module
+// itself, not its wrapper, so that names are the same with and without DDP.
 struct TrainingState {
   torch::nn::Module& model;
   torch::optim::Optimizer* optimizer = nullptr;
-  NamedTensors parts = {};  // whatever else; rank 0's are saved
+  NamedTensors parts = {};  // anything else; rank 0's are saved
 };
 
-// What is loaded into, or refused.
+// Which checkpoints may be loaded.
 struct LoadOptions {
-  // The only one that counts, of the folder: "step-100". Empty: all.
+  // The only checkpoint of the folder to consider: "step-100". Empty: all.
   std::string only = {};
-  // Whether a checkpoint counts at all; all do without.
+  // Whether a checkpoint may be loaded. Default: all may.
   std::function<bool(const Manifest&)> accept = {};
-  // Throws where the saved parts do not fit; then nothing is changed.
+  // Throws if the saved parts do not fit; then nothing is changed.
   std::function<void(const TensorEntries&)> check_parts = {};
 };
 
@@ -61,36 +61,37 @@ struct LoadedCheckpoint {
   TrainingPosition position;
   int world_size = 1;  // of the job that saved it
   std::map<std::string, std::string> user;
-  // Reads the tensors of TrainingState::parts whose names begin with `prefix`, and leaves the prefix out.
-  // Each is on every rank, in the memory of the tensor of that name in `into` where there is one of its type
-  // and shape on the CPU. Collective: yes.
+  // Reads the tensors of TrainingState::parts whose names start with `prefix`, and strips the prefix. Every
+  // rank gets each tensor; it reuses the memory of the tensor of that name in `into` if that is on the CPU
+  // and has its type and shape. Collective: yes.
   std::function<NamedTensors(const std::string& prefix, const NamedTensors& into)> read_parts = {};
 };
 
-// "…/step-120 was saved in training on 1438 samples, and the data set has 500", for a program that goes on
-// with other data than it began with. Empty: it is as large, or the checkpoint does not say.
+// "…/step-120 was saved in training on 1438 samples, and the data set has 500", for a program that continues
+// with other data. Empty: the size is the same, or the checkpoint does not give it.
 std::string describe_other_data(const LoadedCheckpoint& loaded, int64_t dataset_size);
 
-// Saves `state` as step position.step; one of the same step is replaced. Older ones are removed only after
-// the new one was read back and found whole. When it fails, all checkpoints from before are as they were.
-// Collective: yes; every rank throws when rank 0 fails. Returns the checkpoint's path.
-// Throws: unavailable when there is no space, io when it cannot be written, invalid_argument for a tensor or
+// Saves `state` as step position.step, replacing a checkpoint of the same step. Removes older ones only after
+// the new one has been read back and verified. If saving fails, all earlier checkpoints are unchanged.
+// Returns the checkpoint's path.
+// Collective: yes; every rank throws if rank 0 fails.
+// Throws: unavailable if there is no space, io if it cannot be written, invalid_argument for a tensor or
 // optimizer that cannot be saved.
 std::string save_checkpoint(const CheckpointOptions& options, const TrainingState& state,
                             const TrainingPosition& position, const Peers& peers = {});
 
-// Loads the checkpoint that was saved last and is whole; damaged ones are warned of and passed over. Nothing
-// when there is none at all. Names, dtypes and shapes are compared on every rank before anything is changed.
-// Collective: yes; when what was saved does not fit on one rank, every rank throws and nothing is changed.
-// Throws: io when there are checkpoints but none is whole (the message says why for each); invalid_argument
-// when model or optimizer differ from what was saved (the first difference is named).
+// Loads the newest complete checkpoint; warns of damaged ones and skips them. Returns nothing if there are no
+// checkpoints. Names, dtypes and shapes are compared on every rank before anything is changed.
+// Collective: yes; if the saved state does not fit on one rank, every rank throws and nothing is changed.
+// Throws: io if there are checkpoints but none is complete (the message gives a reason for each);
+// invalid_argument if model or optimizer differ from what was saved (names the first difference).
 std::optional<LoadedCheckpoint> load_latest_checkpoint(const std::string& directory,
                                                        const TrainingState& state, const Peers& peers = {},
                                                        const LoadOptions& options = {});
 
-// Loads one checkpoint, e.g. "checkpoints/step-120".
+// Loads one checkpoint, such as "checkpoints/step-120".
 // Collective: yes.
-// Throws: as above, and io or invalid_argument when it is damaged or no checkpoint.
+// Throws: as above, and io or invalid_argument if it is damaged or not a checkpoint.
 LoadedCheckpoint load_checkpoint(const std::string& path, const TrainingState& state,
                                  const Peers& peers = {});
 
