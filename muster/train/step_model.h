@@ -1,6 +1,5 @@
-// A model as a training step sees it: its parameters by name, and what reduces its gradients, where it is
-// wrapped. Made from whatever users have: a DistributedDataParallel, a module, a module's holder. Used by
-// step.h.
+// A model as a training step sees it: its parameters by name and, if it is wrapped, what reduces its
+// gradients. Made from a DistributedDataParallel, a module, or a module holder. Used by step.h.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -26,7 +25,7 @@ class StepModel {
   StepModel(const std::shared_ptr<Impl>& module) : module_(module.get()) {}
 
   torch::nn::Module& module() const { return *module_; }
-  GradientReducer* reducer() const { return reducer_; }  // null where it is not wrapped
+  GradientReducer* reducer() const { return reducer_; }  // null if not wrapped
 
  private:
   torch::nn::Module* module_;
