@@ -1,5 +1,5 @@
-// What a piece of this room must have back to go on: numbers and tensors by name. It becomes any type with
-// those two members, as muster/train's SavedState, which this room may not know.
+// What a class of this folder must save to continue: numbers and tensors by name. It converts to any type
+// with these two members, such as muster/train's SavedState, which this folder must not know.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,8 +26,8 @@ struct NamedState {
     return {.numbers = state.numbers, .tensors = state.tensors};
   }
 
-  // `owner` is the piece that asks, for messages. Throws: invalid_argument when there is none of this name,
-  // or not of this shape.
+  // `owner` is the class that asks, for messages. Throws: invalid_argument if there is no such name, or it
+  // has another shape.
   double number(const std::string& owner, const std::string& name) const;
   const at::Tensor& tensor(const std::string& owner, const std::string& name,
                            const at::Tensor& shaped_as) const;
