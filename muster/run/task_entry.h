@@ -1,5 +1,5 @@
-// A task of a TaskSet: what its function is told, where its result is kept, and the same without its types.
-// For task_set.h and what runs tasks.
+// A task of a TaskSet: what its function is told, where its result is kept, and both without types. For
+// task_set.h and for the code that runs tasks.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -28,18 +28,18 @@ enum class TaskMode {
 };
 
 struct TaskOptions {
-  // "": any free GPU, or CPU slot on a machine without GPUs; "cpu": a CPU slot; else the grammar of
-  // `muster run --gpus` ("0", "GPU-8f3c", "0-3"), and where it names several, any free one of these.
+  // "": any free GPU, or a CPU slot on a machine without GPUs. "cpu": a CPU slot. Otherwise the grammar of
+  // `muster run --gpus` ("0", "GPU-8f3c", "0-3"); if it names several, any free one of them.
   std::string device = {};
-  bool allow_cpu = false;  // without such a device: on the CPU. It is said, and stands in TaskOutcome
+  bool allow_cpu = false;  // use the CPU if there is no such device; logged, and noted in TaskOutcome
 };
 
 struct TaskGroupOptions {
   std::optional<int> ranks = {};  // nothing: one per device
-  // Where its ranks may be, as TaskOptions::device has it: the first `ranks` of these that are free, in this
+  // Where its ranks may run, as in TaskOptions::device: on the first `ranks` of these that are free, in this
   // order. "cpu": CPU slots.
   std::string devices = {};
-  bool allow_cpu = false;        // with fewer such devices: all ranks on the CPU. It is said
+  bool allow_cpu = false;        // with too few such devices run all ranks on the CPU; logged
   std::string backend = "auto";  // as RunOptions::backend
 };
 
@@ -57,12 +57,12 @@ class TaskContext {
 
   const std::string& name() const { return parts_.name; }
   c10::Device device() const { return parts_.device; }       // torch's: "cuda:1", "cpu"; current
-  const std::string& place() const { return parts_.place; }  // which one that is: "GPU 1", "CPU slot 0"
+  const std::string& place() const { return parts_.place; }  // the same in words: "GPU 1", "CPU slot 0"
 
-  // A seed for this task, different from every other task's of the set and run after run the same.
+  // A seed that differs for every task of the set and is the same in every run.
   uint64_t seed(uint64_t base) const { return base + parts_.number; }
 
-  // Whether another task has failed and the set is to fail fast: then return soon, or throw.
+  // Whether another task has failed in a set with fail_fast: then return soon, or throw.
   bool stop_requested() const { return parts_.stop->load(std::memory_order_relaxed) != 0; }
 
  private:
@@ -75,7 +75,7 @@ template <class R>
 inline constexpr bool kCrossesProcesses =
     std::is_void_v<R> || std::is_arithmetic_v<R> || std::is_same_v<R, std::string>;
 
-// Numbers go as they lie in memory: both sides are the same program on the same machine.
+// Numbers are sent as in memory: both sides are the same program on the same machine.
 template <class R>
 std::string to_bytes(const R& value) {
   if constexpr (std::is_same_v<R, std::string>) {
@@ -87,7 +87,7 @@ std::string to_bytes(const R& value) {
   }
 }
 
-// Throws: internal when the bytes are not such a value.
+// Throws: internal if the bytes are not such a value.
 [[noreturn]] void fail_wrong_bytes(size_t expected, size_t got);
 template <class R>
 R from_bytes(const std::string& bytes) {
@@ -105,7 +105,7 @@ R from_bytes(const std::string& bytes) {
 
 [[noreturn]] void fail_not_run(const std::string& name);
 
-// Where a task's result is put by the thread that runs it, and found when all have ended.
+// Keeps a task's result: the thread that runs the task stores it, and it is read after all tasks have ended.
 template <class R>
 struct TaskCell {
   using Value = std::conditional_t<std::is_void_v<R>, std::monostate, R>;
@@ -125,11 +125,11 @@ struct TaskEntry {
   std::function<void(Context&)> call_rank = {};             // of a group, instead of `call`
   std::function<void(std::exception_ptr)> fail = {};        // keeps the error
   std::function<std::string()> result_bytes = {};           // of a process or rank
-  std::function<void(const std::string&)> take_bytes = {};  // keeps what these have sent as the result
+  std::function<void(const std::string&)> take_bytes = {};  // keeps what these sent as the result
 };
 
-// `fn` as a call that keeps what it returns. It is shared with copies of the std::function, so that it need
-// not be copyable itself.
+// Wraps `fn` in a call that keeps its result. Copies of the std::function share `fn`, so it need not be
+// copyable.
 template <class Argument, class F, class R>
 std::function<void(Argument&)> keeping_result(F fn, const std::shared_ptr<TaskCell<R>>& cell) {
   return [cell, fn = std::make_shared<F>(std::move(fn))](Argument& argument) {
