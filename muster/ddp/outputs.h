@@ -1,6 +1,5 @@
-// The tensors in what a forward returns: a tensor, or any nesting of pairs, tuples, containers and optionals
-// of them, and of types whose member tensors() returns std::tie of theirs. Other types have none that can be
-// seen.
+// The tensors in the result of a forward: a tensor, any nesting of pairs, tuples, containers and optionals of
+// tensors, and types whose member tensors() returns std::tie of theirs. Tensors in other types are not seen.
 #pragma once
 
 #include <ATen/core/List.h>
@@ -18,16 +17,16 @@ namespace muster {
 
 struct ForwardOutput {
   at::Tensor tensor;
-  // Puts another tensor in its place; empty where the result hands out copies or constants.
+  // Puts another tensor in its place; empty if the result returns copies or constants.
   std::function<void(const at::Tensor&)> replace;
 };
 
 namespace detail {
 
-// What a scripted module returns: tensors in lists, tuples and dictionaries, which are references.
+// The result of a scripted module: tensors in lists, tuples and dictionaries, which are references.
 void collect_script_outputs(c10::IValue& value, std::vector<ForwardOutput>& found);
 
-// `lasts`: what `value` refers to lives as long as forward's result.
+// `lasts`: what `value` refers to lives as long as the forward's result.
 template <bool lasts, class T>
 void collect_outputs(T&& value, std::vector<ForwardOutput>& found) {
   using Value = std::remove_cvref_t<T>;
