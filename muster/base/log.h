@@ -1,4 +1,4 @@
-// Log lines on standard error: `[muster] warn: text`, with the rank where one is known.
+// Log lines on standard error: `[muster] warn: text`, with the rank if known.
 // MUSTER_LOG_LEVEL = debug | info | warn | error | off (default info), in any case.
 #pragma once
 
@@ -9,7 +9,7 @@ namespace muster {
 enum class LogLevel { debug, info, warn, error };
 
 // Writes one line, or nothing when the level is filtered out. Thread-safe.
-// Blocking: at most five seconds; a reader that took nothing for so long is not waited for again.
+// Blocking: at most five seconds; a reader that has taken nothing for that long is not waited for again.
 void log(LogLevel level, const std::string& text);
 
 // The prefix of every later line, e.g. "muster" (default) or "rank 3".
