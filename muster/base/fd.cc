@@ -62,6 +62,16 @@ void write_all(int fd, const std::string& bytes, const std::string& path) {
   }
 }
 
+void append_whole(int fd, const std::string& bytes, const std::string& path) {
+  const off_t before = ::lseek(fd, 0, SEEK_END);
+  try {
+    write_all(fd, bytes, path);
+  } catch (const Error&) {
+    [[maybe_unused]] const bool is_cut = before >= 0 && ::ftruncate(fd, before) == 0;
+    throw;
+  }
+}
+
 std::string read_file(const std::string& path, size_t most) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) fail_errno(cat("cannot open '", path, "'"), errno);

@@ -41,6 +41,9 @@ struct ReaderGone : Error {
 // output; io, naming the path where it is told.
 void write_all(int fd, const std::string& bytes, const std::string& path = {});
 
+// Appends all of `bytes` to a file that this process alone writes, or nothing. Throws: io naming the path.
+void append_whole(int fd, const std::string& bytes, const std::string& path);
+
 // The whole file; of one with more than `most` bytes, and be it endless, one byte more.
 // Throws: io naming the path.
 std::string read_file(const std::string& path, size_t most = SIZE_MAX);

@@ -16,6 +16,7 @@
 #include "muster/trace/span.h"
 #include "muster/train/generator_states.h"
 #include "muster/train/hook_states.h"
+#include "muster/train/resumed_step.h"
 
 namespace muster {
 
@@ -293,17 +294,27 @@ bool Checkpoints::restore() {
   finish();
   const Span span("restore", Category::checkpoint);
   if (!options_.resume && options_.resume_from.empty() && options_.attempt == 0) return false;
-  if (restore_from_memory()) return true;
+  const auto note_step = [&] {
+    if (group_.rank() == 0) note_resumed(step_, options_.attempt);
+  };
+  if (restore_from_memory()) {
+    note_step();
+    return true;
+  }
   const auto loaded = load_where_asked();
   if (group_.rank() == 0)
     log(LogLevel::info, cat("resume: ", loaded ? loaded->path : "no checkpoint yet in " + options_.folder));
-  if (!loaded) return false;
+  if (!loaded) {
+    if (options_.attempt > 0) note_step();  // the training begins again
+    return false;
+  }
   load_parts(loaded->read_parts, Place::of_training);
   load_parts(loaded->read_parts, Place::of_data);
   begun_by_ = begun_by(loaded->user);
   begin_branch(*loaded);
   step_ = last_step_ = loaded->position.step;
   path_ = loaded->path;
+  note_step();
   return true;
 }
 

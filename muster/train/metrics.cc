@@ -10,9 +10,11 @@
 #include <numeric>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/trace/category.h"
 #include "muster/train/device_copy.h"
+#include "muster/train/resumed_step.h"
 
 namespace muster {
 
@@ -244,6 +246,24 @@ void Metrics::combine(const std::vector<std::string>& messages) {
   }
 }
 
+// A full disk costs lines, not the training.
+void Metrics::append(int64_t step, MetricValues::Pairs line) {
+  if (!writer_.is_open()) return;
+  try {
+    if (const auto resumed = take_resumed(writer_.path())) continue_after(*resumed);
+    if (events_) events_->write(step, line);
+    line.insert(line.begin(), {"step", static_cast<double>(step)});
+    writer_.write_line(line);
+  } catch (const Error& error) {
+    if (lost_++ == 0)
+      log(LogLevel::warn,
+          cat(error.message(), "; training goes on, and metrics are lost until they can be written again"));
+    return;
+  }
+  if (lost_ > 0) log(LogLevel::warn, cat("metrics: written again; ", plural(lost_, "line"), " were lost"));
+  lost_ = 0;
+}
+
 MetricValues Metrics::write(int64_t step, const MetricValues::Pairs& extra) {
   fetch();
   const auto messages = group_.all_gather_bytes(message(), "of metrics");
@@ -258,9 +278,7 @@ MetricValues Metrics::write(int64_t step, const MetricValues::Pairs& extra) {
   line.insert(line.end(), values.begin(), values.end());
   const MetricValues::Pairs shares = time_shares(messages);
   line.insert(line.end(), shares.begin(), shares.end());
-  if (events_) events_->write(step, line);
-  line.insert(line.begin(), {"step", static_cast<double>(step)});
-  writer_.write_line(line);
+  append(step, std::move(line));
   for (auto& [name, entry] : entries_) {
     entry.count = 0;
     entry.on_host = nothing(entry.kind);

@@ -81,7 +81,9 @@ class Metrics {
   // numbers, which come first in the line. A NaN on one rank makes the result NaN.
   // Collective: yes.
   // Blocking: for the device and the ranks.
-  // Throws: invalid_argument, on every rank, if their names differ; io on rank 0.
+  // If rank 0's file cannot be written, it warns and the training goes on. After Checkpoints::restore() the
+  // lines of later steps are moved aside first (MetricsWriter::continue_after). Throws: invalid_argument, on
+  // every rank, if their names differ.
   MetricValues write(int64_t step, const MetricValues::Pairs& extra = {});
   // The same at every n-th step; otherwise returns nothing.
   std::optional<MetricValues> write_every(int64_t n, int64_t step, const MetricValues::Pairs& extra = {});
@@ -106,6 +108,7 @@ class Metrics {
   std::string signature() const;
   std::string message();
   void combine(const std::vector<std::string>& messages);
+  void append(int64_t step, MetricValues::Pairs line);
   MetricValues::Pairs time_shares(const std::vector<std::string>& messages) const;
   static const char* name_of(Kind kind);
   static double nothing(Kind kind);
@@ -117,6 +120,7 @@ class Metrics {
   std::map<std::string, Entry> entries_;
   std::vector<std::string> order_;
   StepTimes times_;
+  size_t lost_ = 0;  // lines since the last that could be written
 };
 
 }  // namespace muster

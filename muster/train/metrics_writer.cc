@@ -78,7 +78,7 @@ void MetricsWriter::write_line(const std::vector<std::pair<std::string, double>>
   if (!file_.valid()) return;
   MetricsJson line;
   for (const auto& [name, value] : values) line[name] = number_of(value);
-  write_all(file_.get(), line.dump() + "\n", path_);
+  append_whole(file_.get(), line.dump() + "\n", path_);
 }
 
 void check_loss(double loss, int64_t step) {

@@ -26,6 +26,9 @@ class MetricsWriter {
   void write(std::initializer_list<std::pair<const char*, double>> values);
   void write_line(const std::vector<std::pair<std::string, double>>& values);
 
+  const std::string& path() const { return path_; }
+  bool is_open() const { return file_.valid(); }
+
  private:
   std::string path_;
   Fd file_;

@@ -1,6 +1,7 @@
 #include "muster/train/step.h"
 
 #include <ATen/Functions.h>
+#include <torch/optim/lbfgs.h>
 
 #include <algorithm>
 #include <memory>
@@ -118,6 +119,17 @@ bool has_nonfinite(const at::Tensor& gradient) {
          !(gradient.is_sparse() ? gradient._values() : gradient).isfinite().all().item<bool>();
 }
 
+// LBFGS evaluates the loss as often as it likes, in its own step.
+void check_steps_alone(const Several<torch::optim::Optimizer>& optimizers) {
+  for (const torch::optim::Optimizer* optimizer : optimizers) {
+    if (dynamic_cast<const torch::optim::LBFGS*>(optimizer) == nullptr) continue;
+    throw Error(
+        ErrorCode::invalid_argument,
+        "train step: expected an optimizer that steps by the gradients that are there, got LBFGS, which "
+        "calls the loss itself; call optimizer.step(closure) in a loop of your own");
+  }
+}
+
 }  // namespace
 
 TrainStep::TrainStep(StepModels models, Several<torch::optim::Optimizer> optimizers,
@@ -133,6 +145,7 @@ TrainStep::TrainStep(StepModels models, Several<torch::optim::Optimizer> optimiz
     throw Error(ErrorCode::invalid_argument,
                 "train step: expected at least one optimizer, got none; pass the model's");
   }
+  check_steps_alone(optimizers_);
   check_not_frozen(parameters_, options.frozen);
   check_way_back(options_);
   check_divided(parameters_, options);

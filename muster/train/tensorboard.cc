@@ -122,7 +122,7 @@ void EventFile::write_event(const std::string& event) {
   put_raw(record, masked_crc32c(length));
   record += event;
   put_raw(record, masked_crc32c(event));
-  write_all(file_.get(), record, path_);
+  append_whole(file_.get(), record, path_);
 }
 
 }  // namespace muster
