@@ -21,7 +21,7 @@ inline Error left_alone(int64_t sequence, int other, const std::string& call) {
 // On the rank that makes `call`, of which rank `other` knows nothing.
 inline Error left(int64_t sequence, const std::string& call, int other) {
   return Error(ErrorCode::peer_failed, cat("collective #", sequence, " ('", call, "'): rank ", other,
-                                           " left the group, by the end of its function or shutdown()"));
+                                           " left the group: its function ended, or it called shutdown()"));
 }
 
 }  // namespace muster

@@ -22,7 +22,7 @@ std::string output_of_shell(const std::string& command, const std::string& what)
   const int status = ::pclose(pipe);
   if (status == 0) return text;
   throw Error(ErrorCode::io,
-              cat(what, ": expected '", command, "' to end well, got ",
+              cat(what, ": expected '", command, "' to succeed, got ",
                   WIFEXITED(status) ? cat("exit code ", WEXITSTATUS(status)) : std::string("a signal")));
 }
 

@@ -64,7 +64,7 @@ void HostWatch::read_some() {
     if (code == "0") {
       take(answer);
     } else {
-      log(LogLevel::warn, cat("--host-discovery: expected '", command_, "' to end well, got exit code ", code,
+      log(LogLevel::warn, cat("--host-discovery: expected '", command_, "' to succeed, got exit code ", code,
                               "; asking again"));
     }
     if (watch_ == 0) return;

@@ -44,7 +44,7 @@ NvmlReport read_all(const nvml::Api& api, const NvmlOptions& options) {
   }
   unsigned count = 0;
   if (const auto code = api.count(&count); code != nvml::kSuccess) {
-    report.note = cat("the NVIDIA driver does not count its GPUs: ", api.text(code));
+    report.note = cat("the NVIDIA driver does not say how many GPUs it has: ", api.text(code));
     return report;
   }
   std::vector<nvml::Device> devices(count, nullptr);

@@ -58,22 +58,22 @@ Match match_index(const std::vector<Gpu>& gpus, int index) {
 }
 
 Match match_uuid(const std::vector<Gpu>& gpus, const std::string& prefix) {
-  Match match{.problem = "no GPU's UUID starts so"};
+  Match match{.problem = "no GPU's UUID begins with it"};
   for (size_t i = 0; i < gpus.size(); ++i) {
     if (gpus[i].vendor != Vendor::nvidia || !gpus[i].uuid.value.starts_with(prefix)) continue;
-    if (match.problem.empty()) return {.problem = "the UUIDs of several GPUs start so"};
+    if (match.problem.empty()) return {.problem = "the UUIDs of several GPUs begin with it"};
     match = {.gpu = i};
   }
   return match;
 }
 
 Match match_mig(const std::vector<Gpu>& gpus, const std::string& prefix) {
-  Match match{.problem = "no MIG instance's UUID starts so"};
+  Match match{.problem = "no MIG instance's UUID begins with it"};
   for (size_t i = 0; i < gpus.size(); ++i) {
     if (!gpus[i].mig_enabled) continue;
     for (size_t k = 0; k < gpus[i].mig.size(); ++k) {
       if (!gpus[i].mig[k].uuid.value.starts_with(prefix)) continue;
-      if (match.problem.empty()) return {.problem = "the UUIDs of several MIG instances start so"};
+      if (match.problem.empty()) return {.problem = "the UUIDs of several MIG instances begin with it"};
       match = {.gpu = i, .instance = k};
     }
   }
@@ -134,8 +134,8 @@ VisibleDevices visible_devices(const std::vector<Gpu>& gpus, std::string_view te
     const bool is_mig = entries[i].kind == VisibleEntry::Kind::mig;
     const Match match = match_entry(gpus, entries[i]);
     if (!match.problem.empty()) {
-      visible.remark =
-          cat("entry ", i + 1, ", '", entries[i].text, "', hides itself and all after it: ", match.problem);
+      visible.remark = cat("entry ", i + 1, ", '", entries[i].text,
+                           "', hides itself and all entries after it: ", match.problem);
       break;
     }
     const bool added =

@@ -22,7 +22,7 @@ std::string upper(std::string_view text) {
 }
 
 std::string ends(const char* variable, const std::string& entry, const char* why) {
-  return cat(variable, ": '", entry, "' hides itself and all after it: ", why);
+  return cat(variable, ": '", entry, "' hides itself and all entries after it: ", why);
 }
 
 // A place in `shown`, or nothing.

@@ -155,8 +155,8 @@ std::string evidence(const WorkerExit& exit) {
 // A rank that ended well, and too early: what it says of itself is nothing, but the others do.
 std::string evidence_of_others(const WorkerExit& first) {
   return cat(
-      "  meaning   a rank that ends leaves the others waiting: it called exit, or returned before a call "
-      "that they make\n  error     rank ",
+      "  meaning   the others wait for a rank that has ended: it called exit, or returned before a call that "
+      "they make\n  error     rank ",
       first.rank, ": ", first.message.empty() ? first.cause : first_line_of(first.message), "\n");
 }
 

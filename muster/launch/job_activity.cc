@@ -26,8 +26,8 @@ std::string clocks_text(const MergedTrace& trace) {
 std::string missing_text(const MergedTrace& trace) {
   const auto missing = trace.world_size - static_cast<int>(trace.ranks.size());
   std::string text;
-  if (missing > 0) text += cat("; ", plural(missing, "rank"), " of other hosts left theirs there");
-  if (trace.lost > 0) text += cat("; ", trace.lost, " events had no room");
+  if (missing > 0) text += cat("; ", plural(missing, "rank"), " of other hosts have their events there");
+  if (trace.lost > 0) text += cat("; ", trace.lost, " events did not fit");
   return text;
 }
 

@@ -122,8 +122,8 @@ class Taking {
     while (!try_lock(file_.get(), {0, 1}, path)) {
       if (deadline.passed()) {
         throw Error(ErrorCode::timeout,
-                    cat("lease: expected another process to be done with '", path,
-                        "', got no end of it; is a muster process stopped (`ps`: state T)?"));
+                    cat("lease: expected another process to release '", path,
+                        "', got no release; see whether a muster process is stopped (`ps`: state T)"));
       }
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, std::chrono::microseconds(2000));

@@ -74,8 +74,9 @@ std::string describe(const LeaseHolder& holder) {
   if (!holder.note) return text + "a job that left no note";
   const LeaseNote& note = *holder.note;
   text += note.job.empty() ? std::string("a job") : cat("job ", printable(note.job));
-  text += cat(" (", note.program.empty() ? std::string() : cat(printable(note.program), ", "), "pid ",
-              note.pid, holder.alive ? "" : ", which has ended: what it started holds the lease", ")");
+  text +=
+      cat(" (", note.program.empty() ? std::string() : cat(printable(note.program), ", "), "pid ", note.pid,
+          holder.alive ? "" : ", which has ended; a process that it started still holds the lease", ")");
   const int64_t age = std::time(nullptr) - note.since_seconds;
   if (note.since_seconds > 0 && age >= 1) {
     text += cat(" since ", format_duration(std::chrono::seconds(age)));

@@ -116,7 +116,7 @@ void check_master_address(const std::string& address) {
   }
   throw Error(ErrorCode::invalid_argument,
               cat("--master-addr: expected an address of this host, where rank 0 will listen, got '", address,
-                  "', which is another's; this version starts ranks on one host: leave it out"));
+                  "', which belongs to another host; leave it out, since this job runs on this host alone"));
 }
 
 }  // namespace muster

@@ -152,7 +152,7 @@ void RunRecorder::write() {
   try {
     write_file(path_, run_record_to_json(record_));
   } catch (const std::exception& error) {
-    if (!std::exchange(warned_, true)) log(LogLevel::warn, cat("no record of the run: ", error.what()));
+    if (!std::exchange(warned_, true)) log(LogLevel::warn, cat("the run is not recorded: ", error.what()));
   }
 }
 

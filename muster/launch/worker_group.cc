@@ -255,7 +255,7 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
   if (successors) successors->explain(result.exits);
   name_source_lines(result.exits);
   if (!ended.killed.empty()) {
-    log(LogLevel::warn, cat("killed what ranks had started and left: ", join(ended.killed, ", ")));
+    log(LogLevel::warn, cat("killed processes that ranks had left behind: ", join(ended.killed, ", ")));
   }
   for (const std::string& survivor : ended.survivors) {
     log(LogLevel::error, cat("could not end ", survivor, "; it is left to the system"));

@@ -231,11 +231,10 @@ std::vector<WorkerSpec> make_worker_specs(const Plan& plan, const LaunchOptions&
 
 int stream_bits(const std::string& text, int local_rank, const char* flag) {
   const auto bad = [&] {
-    return Error(ErrorCode::invalid_argument,
-                 cat(flag,
-                     ": expected 0, 1 (stdout), 2 (stderr), 3 (both), or such by local rank as in "
-                     "0:1,1:3, got '",
-                     text, "'"));
+    return Error(ErrorCode::invalid_argument, cat(flag,
+                                                  ": expected 0, 1 (stdout), 2 (stderr), 3 (both), or one of "
+                                                  "these for each local rank as in 0:1,1:3, got '",
+                                                  text, "'"));
   };
   const auto bits = [&](const std::string& piece) {
     const auto value = parse_int(piece);

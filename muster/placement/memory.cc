@@ -89,10 +89,9 @@ std::string why_too_many(const PolicyInput& input, int num_ranks) {
     free.push_back(cat(label_of(input.host, input.gpus[i]), " ",
                        format_bytes(free_memory_bytes(input.host, input.gpus[i]))));
   }
-  return cat("local rank ", fit.too_big, " needs ",
-             format_bytes(rank_memory_need(input.request, fit.too_big)),
-             " and finds no GPU of its own; free are ", join(free, ", "),
-             input.gpus.size() > kMaxNamed ? ", …" : "");
+  return cat(
+      "local rank ", fit.too_big, " needs ", format_bytes(rank_memory_need(input.request, fit.too_big)),
+      " and gets no GPU of its own; free are ", join(free, ", "), input.gpus.size() > kMaxNamed ? ", …" : "");
 }
 
 Fit fit_somehow(const PolicyInput& input, int num_ranks) {
@@ -106,10 +105,10 @@ Fit fit_somehow(const PolicyInput& input, int num_ranks) {
     }
   }
   throw Error(ErrorCode::invalid_argument,
-              cat("--rank-memory: expected that ", plural(num_ranks, "rank"), " fit on host ",
+              cat("--rank-memory: expected room for ", plural(num_ranks, "rank"), " on host ",
                   input.host.name, ", got too little memory: local rank ", fit.too_big, " needs ",
                   format_bytes(rank_memory_need(input.request, fit.too_big)),
-                  " and finds no GPU that has it free; start fewer ranks there"));
+                  " and no GPU has that free; start fewer ranks there"));
 }
 
 std::vector<PolicyChoice> choose_memory(const PolicyInput& input, int num_ranks) {

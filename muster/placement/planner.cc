@@ -276,11 +276,11 @@ class Planner {
     if (request_.visibility == Visibility::all) {
       throw Error(ErrorCode::invalid_argument,
                   cat("--visibility all: expected whole GPUs, got a MIG instance of host ", host.name,
-                      ", of which CUDA shows a process one only; leave --visibility out"));
+                      ", and CUDA shows a process only one of them; leave --visibility out"));
     }
     if (has_instances_ || request_.visibility != Visibility::job) return;
     has_instances_ = true;
-    notes_.add("a process can use one MIG instance: each rank sees its own alone");
+    notes_.add("a process can use only one MIG instance: each rank sees only its own");
   }
 
   void note_sharing(const Host& host, const Sharers& sharers, size_t num_ranks) {

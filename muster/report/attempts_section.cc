@@ -38,7 +38,7 @@ struct AttemptEndText {
 
 AttemptEndText end_of(const AttemptRecord& attempt, bool goes_on) {
   if (!attempt.ended)
-    return goes_on ? AttemptEndText{"running", "running"} : AttemptEndText{"killed", "no end told"};
+    return goes_on ? AttemptEndText{"running", "running"} : AttemptEndText{"killed", "no end recorded"};
   if (!attempt.fault.empty()) return {"failed", attempt.fault};
   if (const WorkerExit* const first = first_failure(attempt.exits))
     return have_stopped(attempt.exits)
@@ -98,7 +98,7 @@ std::string launch_line(const LaunchRecord& launch, bool goes_on) {
     text += cat(", ", launch.outcome, " after ", span_text(*launch.ended - launch.began), ", exit code ",
                 launch.exit_code);
   } else {
-    text += goes_on ? ", goes on" : ", its launcher has told no end";
+    text += goes_on ? ", goes on" : ", its launcher has recorded no end";
   }
   return cat("<h3 style=\"margin-top:14px\">", xml_text(text), "</h3>\n");
 }

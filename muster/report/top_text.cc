@@ -136,7 +136,7 @@ std::vector<Gauge> gauges() {
   return {
       {"muster_rank_up", "1 while the rank runs.",
        [](const TopRank& rank) { return rank.state == "running" || rank.state == "elsewhere" ? 1.0 : 0.0; }},
-      {"muster_rank_step", "The training step that the rank has come to.",
+      {"muster_rank_step", "The training step that the rank has reached.",
        [](const TopRank& rank) {
          return rank.step ? std::optional<double>(static_cast<double>(*rank.step)) : std::nullopt;
        }},
@@ -144,15 +144,15 @@ std::vector<Gauge> gauges() {
        [](const TopRank& rank) { return rank.seconds_per_step; }},
       {"muster_rank_samples_per_second", "Samples that the rank trains on in a second.",
        [](const TopRank& rank) { return rank.samples_per_second; }},
-      {"muster_rank_loss", "The loss that the rank has told last.",
+      {"muster_rank_loss", "The loss that the rank has reported last.",
        [](const TopRank& rank) { return rank.loss; }},
-      {"muster_rank_span_seconds", "Seconds since the rank is in what it is in.",
+      {"muster_rank_span_seconds", "Seconds for which the rank has been in its current span.",
        [](const TopRank& rank) { return rank.doing_seconds; }},
       {"muster_rank_gpu_utilization_ratio", "Use of the rank's GPU, 0 to 1.",
        [](const TopRank& rank) {
          return rank.gpu_percent ? std::optional<double>(*rank.gpu_percent / 100.0) : std::nullopt;
        }},
-      {"muster_rank_gpu_memory_used_bytes", "Memory in use on the rank's GPU, by whomever.",
+      {"muster_rank_gpu_memory_used_bytes", "Memory in use on the rank's GPU, by all processes.",
        [](const TopRank& rank) { return as_double(rank.gpu_used_bytes); }},
       {"muster_rank_cpu_cores", "Cores that the rank's processes keep busy.",
        [](const TopRank& rank) {
@@ -187,9 +187,9 @@ std::string top_table(const TopView& view) {
   }
   if (!rows.empty()) text += format_table(heads, rows);
   if (!view.unseen_hosts.empty())
-    text += cat("not seen from here: the ranks of ", printable(join_first(view.unseen_hosts, ", ", 8)),
-                ", which write no file into this host's ", printable(view.run_dir),
-                "; muster top there shows them\n");
+    text += cat("the ranks of ", printable(join_first(view.unseen_hosts, ", ", 8)),
+                " cannot be seen from here, since they write no file into this host's ",
+                printable(view.run_dir), "; `muster top` there shows them\n");
   for (const std::string& problem : view.problems) text += cat("note: ", printable(problem), "\n");
   return text;
 }

@@ -52,7 +52,7 @@ const char* choose_instructions() {
   }
   throw Error(
       ErrorCode::invalid_argument,
-      "environment: expected MUSTER_SIMD to be plain, avx2 or avx512 as this processor has it, got '" +
+      "environment: expected MUSTER_SIMD to be plain, avx2 or avx512, whichever this processor has, got '" +
           asked + "'");
 }
 

@@ -88,8 +88,9 @@ RendezvousPoint wait_for_rendezvous_file(const std::string& path, std::chrono::m
   text.resize(static_cast<size_t>(std::max<ssize_t>(0, size)));
   const auto lines = split(text, '\n');
   if (lines.size() < 2) {
-    throw Error(ErrorCode::invalid_argument, cat("rendezvous: expected a secret and an address in '", path,
-                                                 "', got ", lines.size(), " lines; another program's file?"));
+    throw Error(ErrorCode::invalid_argument,
+                cat("rendezvous: expected a secret and an address in '", path, "', got ", lines.size(),
+                    " lines; see whether another program wrote it"));
   }
   return {.endpoint = lines[1], .secret = Secret::from_hex(lines[0])};
 }

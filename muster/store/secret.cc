@@ -76,9 +76,10 @@ Secret Secret::from_hex(std::string_view text) {
     page->data()[i] = static_cast<unsigned char>((high << 4 | low) & 0xff);
   }
   if (!good) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("secret: expected ", 2 * kBytes, " hexadecimal digits, got ", digits.size(),
-                    " characters of which not all are; make one with `muster secret`"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("secret: expected ", 2 * kBytes, " hexadecimal digits, got ", digits.size(),
+            " characters that are too few, too many or not all hexadecimal; make one with `muster secret`"));
   }
   return Secret(page);
 }

@@ -306,7 +306,7 @@ void TcpServer::Loop::watch(Id id, Client& client) {
 void TcpServer::Loop::on_deadlines() {
   const auto now = Clock::now();
   while (!strangers_.empty() && strangers_.begin()->first <= now)
-    drop(strangers_.begin()->second, "it did not prove itself in time");
+    drop(strangers_.begin()->second, "it did not prove in time that it knows the secret");
   KeyService::Answers answers;
   service_.expire(now, answers);
   deliver(answers);

@@ -57,8 +57,9 @@ void ProcessSet::post_sentinel(const std::vector<std::string>& marks) {
     parent_->add_foreign(sentinel_->pid());
   } catch (const Error& error) {
     sentinel_failed_ = true;
-    log(LogLevel::warn, cat("no sentinel (", error.message(),
-                            "): if this process is killed by SIGKILL, what ranks have started is left over"));
+    log(LogLevel::warn,
+        cat("the sentinel did not start (", error.message(),
+            "): if this process is killed by SIGKILL, processes that ranks have started stay behind"));
   }
 }
 
@@ -125,7 +126,7 @@ void ProcessSet::on_signal(int signal) {
     return;
   }
   if (signal == SIGTSTP && !options_.goes_on_because.empty())
-    return log(LogLevel::warn, cat("SIGTSTP (Ctrl-Z) stops nothing here: ", options_.goes_on_because));
+    return log(LogLevel::warn, cat("SIGTSTP (Ctrl-Z) has no effect here: ", options_.goes_on_because));
   if (signal == SIGTSTP || signal == SIGCONT) {
     // The terminal's job control reaches only us: the children have process groups of their own.
     signal_groups(signal);

@@ -225,7 +225,7 @@ TEST(Guard, WhatStaysBehindAWrapperIsKilledAfterTheGraceAndNamed) {
   const Ran ran = program.finish();
   EXPECT_EQ(ran.code, 128 + SIGTERM);
   EXPECT_TRUE(ends_within(pids[0], milliseconds(0)));
-  EXPECT_THAT(ran.err, HasSubstr("killed what ranks had started and left: process"));
+  EXPECT_THAT(ran.err, HasSubstr("killed processes that ranks had left behind: process"));
 }
 
 TEST(Guard, AProgramBehindAWrapperHearsAnInterrupt) {

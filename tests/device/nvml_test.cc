@@ -230,7 +230,7 @@ TEST(Nvml, LibraryThatIsNoNvmlIsANote) {
 
 TEST(Nvml, DriverThatDoesNotStart) {
   EXPECT_EQ(probe("init=9").note, "the NVIDIA driver does not answer: Driver Not Loaded");
-  EXPECT_EQ(probe("count=999").note, "the NVIDIA driver does not count its GPUs: Unknown Error");
+  EXPECT_EQ(probe("count=999").note, "the NVIDIA driver does not say how many GPUs it has: Unknown Error");
   EXPECT_EQ(probe("version=570.1").note, "NVIDIA driver 570.1 is loaded, but has no GPU");
 }
 

@@ -157,7 +157,7 @@ TEST(VisibleDevices, SaysWhatWasCutAndWhy) {
   EXPECT_EQ(visible_devices(machine(), "1,0").remark, "");
   EXPECT_EQ(visible_devices(machine(), "").remark, "");
   EXPECT_EQ(visible_devices(machine(), "0,7,1").remark,
-            "entry 2, '7', hides itself and all after it: there is no such GPU");
+            "entry 2, '7', hides itself and all entries after it: there is no such GPU");
   EXPECT_THAT(visible_devices(machine(), "GPU-aa").remark, HasSubstr("several GPUs"));
   EXPECT_THAT(visible_devices(machine(), "MIG-1").remark, HasSubstr("MIG"));
   EXPECT_EQ(visible_devices(machine(), "2,2").remark, "entry 2, '2', names a GPU twice, which hides all");
@@ -285,10 +285,10 @@ INSTANTIATE_TEST_SUITE_P(HipAfterRocr, VisibleRocmDevicesGrid,
 
 TEST(VisibleRocmDevices, SaysWhatWasCutAndWhy) {
   EXPECT_EQ(visible_rocm_devices(rocm_machine(), {.cuda = "0,x", .rocr = "0,7"}).remark,
-            "ROCR_VISIBLE_DEVICES: '7' hides itself and all after it: there is no such GPU; "
-            "CUDA_VISIBLE_DEVICES: 'x' hides itself and all after it: there is no such GPU");
+            "ROCR_VISIBLE_DEVICES: '7' hides itself and all entries after it: there is no such GPU; "
+            "CUDA_VISIBLE_DEVICES: 'x' hides itself and all entries after it: there is no such GPU");
   EXPECT_EQ(visible_rocm_devices(rocm_machine(), {.rocr = "1,1"}).remark,
-            "ROCR_VISIBLE_DEVICES: '1' hides itself and all after it: it was named before");
+            "ROCR_VISIBLE_DEVICES: '1' hides itself and all entries after it: it was named before");
 }
 
 TEST(ParseVisibleDevices, KeepsTheKindsOfEntries) {

@@ -176,7 +176,8 @@ TEST_F(LeaseTest, SurvivingRanksHoldIt) {
   EXPECT_FALSE(leases.try_take(kA));
   ASSERT_THAT(leases.holders(kA), SizeIs(1));
   EXPECT_FALSE(leases.holders(kA)[0].alive);
-  EXPECT_THAT(describe(leases.holders(kA)[0]), HasSubstr("which has ended: what it started holds the lease"));
+  EXPECT_THAT(describe(leases.holders(kA)[0]),
+              HasSubstr("which has ended; a process that it started still holds the lease"));
   read_end.reset();
   write_end.reset();
   while (!leases.holders(kA).empty()) ::sched_yield();  // the rank is no child of this process

@@ -116,7 +116,7 @@ TEST(MasterAddress, MustBeHere) {
     return std::string();
   };
   EXPECT_THAT(text_of("no-such-host.invalid"), HasSubstr("does not resolve"));
-  EXPECT_THAT(text_of("192.0.2.1"), HasSubstr("is another's"));
+  EXPECT_THAT(text_of("192.0.2.1"), HasSubstr("belongs to another host"));
 }
 
 }  // namespace

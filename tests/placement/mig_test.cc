@@ -64,7 +64,8 @@ TEST(Mig, EachRankSeesItsInstanceAlone) {
   EXPECT_EQ(visibility_variables(plan, plan.ranks[1]).at("CUDA_VISIBLE_DEVICES"),
             "MIG-aaaa0000-0000-5000-8000-000000000001");
   EXPECT_EQ(plan.ranks[3].device.ordinal.value, 0);
-  EXPECT_THAT(plan.notes, ElementsAre("a process can use one MIG instance: each rank sees its own alone"));
+  EXPECT_THAT(plan.notes,
+              ElementsAre("a process can use only one MIG instance: each rank sees only its own"));
   EXPECT_EQ(mig_plan({.gpus = "0"}).visibility, Visibility::job) << "no instance, no change";
   EXPECT_THAT(mig_error({.visibility = Visibility::all}), HasSubstr("--visibility all: expected whole GPUs"));
 }

@@ -42,7 +42,7 @@ TEST(Planner, RankMemory) {
       error_of(inventory, {.nproc_per_node = 4, .rank_memory_bytes = {50 * kGiB, 20 * kGiB}}),
       "--nproc-per-node: expected at most 3 ranks on host n0 (3 GPUs large enough), got 4: local rank 3 "
       "needs "
-      "20.0 GiB and finds no GPU of its own; free are GPU 0 40.0 GiB, GPU 1 10.0 GiB, GPU 2 80.0 GiB, GPU 3 "
+      "20.0 GiB and gets no GPU of its own; free are GPU 0 40.0 GiB, GPU 1 10.0 GiB, GPU 2 80.0 GiB, GPU 3 "
       "20.0 GiB; give --nproc-per-node 3 or less, or say what the others get: --surplus cpu, drop or share");
   EXPECT_THAT(devices(muster::plan(inventory, {.nproc_per_node = 4,
                                                .rank_memory_bytes = {50 * kGiB, 20 * kGiB},

@@ -143,9 +143,9 @@ TEST(Memory, SharesOnlyWhereAllowed) {
   const Host host = host_with_free({20, 40});
   const Request alone{.rank_memory_bytes = {20 * kGiB}};
   EXPECT_EQ(policy_error([&] { choices("memory", alone, 3, host); }),
-            "--rank-memory: expected that 3 ranks fit on host n0, got too little memory: local rank 2 needs "
+            "--rank-memory: expected room for 3 ranks on host n0, got too little memory: local rank 2 needs "
             "20.0 GiB "
-            "and finds no GPU that has it free; start fewer ranks there");
+            "and no GPU has that free; start fewer ranks there");
   Request shared = alone;
   shared.surplus = Surplus::share;
   EXPECT_THAT(choices("memory", shared, 2, host), ElementsAre(0, 1)) << "no sharing without need";
