@@ -1,6 +1,6 @@
-// What devices there are for tasks and how much of each is taken: hosts, their GPUs in units and memory,
-// their CPUs. A pure value: the schedule asks it where a task could be, takes that and gives it back. Knows
-// nothing of tasks but their needs, and nothing of processes.
+// The devices for tasks, and how much of each is taken: hosts, their GPUs in units and memory, their CPUs. A
+// pure value: the schedule asks it where a task could run, takes that place and gives it back. Knows nothing
+// of tasks but their needs, and nothing of processes.
 #pragma once
 
 #include <limits>
@@ -23,11 +23,11 @@ namespace muster {
 struct PoolOptions {
   std::optional<Selection> gpus = {};  // the only ones to use; nothing: all
   VisibilityMasks masks = {};          // what the outer environment hides
-  int cpus = 0;                        // of each host; 0: as many as it has
-  std::vector<int> slots = {};         // by host: tasks at a time at most; 0, or none told: no limit
-  // node: on a host of several NUMA nodes a task is kept on the CPUs of its GPUs' node, or of one that has as
-  // many free as it counts; exclusive: on as many CPUs as it counts, which no other task of the run is kept
-  // on, and one with GPUs that does not say how many counts its GPUs' part of the host's; none.
+  int cpus = 0;                        // per host; 0: all that it has
+  std::vector<int> slots = {};         // by host: most tasks at a time; 0 or absent: no limit
+  // node: on a host with several NUMA nodes, bind a task to the CPUs of its GPUs' node, or of a node with
+  // enough free CPUs. exclusive: bind it to as many CPUs as it counts, which no other task of the run uses; a
+  // task with GPUs that gives no number counts its GPUs' share of the host's CPUs. none: do not bind.
   NumaBinding numa_binding = NumaBinding::node;
 };
 
@@ -37,12 +37,12 @@ struct PoolGpu {
   GpuIndex index = {};
   std::string model = {};
   std::optional<int> numa_node = {};
-  uint64_t memory_bytes = 0;   // all that it has
-  uint64_t memory_others = 0;  // that other programs use
+  uint64_t memory_bytes = 0;   // in total
+  uint64_t memory_others = 0;  // used by other programs
   int units_left = kWholeGpu;
-  uint64_t memory_left = 0;    // for tasks beside those that run and other programs
+  uint64_t memory_left = 0;    // not taken by running tasks or other programs
   int leased_units = 0;        // by other jobs
-  std::string leased_by = {};  // in words
+  std::string leased_by = {};  // description of these jobs
 };
 
 struct PoolCpu {
@@ -54,31 +54,32 @@ struct PoolHost {
   std::string name = {};
   int cpus = 1;
   int cpus_left = 1;
-  int slots_left = std::numeric_limits<int>::max();  // tasks that may start beside those that run
-  bool set_aside = false;                            // nothing more is placed there
-  std::vector<PoolCpu> free_cpus = {};  // that are not counted for a task; empty where they are not known
+  int slots_left = std::numeric_limits<int>::max();  // tasks that may still start
+  bool set_aside = false;                            // place nothing more there
+  std::vector<PoolCpu> free_cpus = {};               // not counted for any task; empty: unknown
   std::vector<PoolGpu> gpus = {};
 
-  // The place of the GPU with this UUID; nothing: it is none of these.
+  // The index of the GPU with this UUID; nothing: unknown UUID.
   std::optional<int> find_gpu(const std::string& uuid) const;
 };
 
-// Of one host, what a task has.
+// What a task has, on one host.
 struct Allocation {
   int host = 0;
-  std::vector<int> gpus = {};      // places in PoolHost::gpus, the best linked neighbours
+  std::vector<int> gpus = {};      // indices into PoolHost::gpus, best linked ones adjacent
   int units = kWholeGpu;           // of each
   uint64_t memory_bytes = 0;       // of each
   int cpus = 0;                    // counted
-  std::vector<int> own_cpus = {};  // the ones that are counted, where they are known
-  std::vector<int> bound = {};     // CPUs to keep it on; empty: not bound
+  std::vector<int> own_cpus = {};  // the counted CPUs, if known
+  std::vector<int> bound = {};     // CPUs to bind it to; empty: not bound
   bool operator==(const Allocation&) const = default;
 };
 
-// Which GPUs a task may have: [host][place]; empty: all.
+// The GPUs that a task may have: [host][index]; empty: all.
 using AllowedGpus = std::vector<std::vector<bool>>;
 
-// Units of each GPU, and CPUs, that the need counts for: a task without a GPU has one CPU at least.
+// The units of each GPU, the GPUs, and the CPUs that the need counts for. Without a GPU it counts at least
+// one CPU.
 int units_of(const TaskNeed& need);
 int gpus_of(const TaskNeed& need);
 int cpus_of(const TaskNeed& need);
@@ -88,62 +89,62 @@ std::string describe(const TaskNeed& need);
 
 class Pool {
  public:
-  // Throws: invalid_argument for `gpus` that the hosts have not, and for `exclusive` on a host whose CPUs are
-  // not known or are fewer than `cpus`.
+  // Throws: invalid_argument for `gpus` that no host has, and for `exclusive` on a host whose CPUs are
+  // unknown or fewer than `cpus`.
   explicit Pool(Inventory inventory, const PoolOptions& options = {});
 
   const std::vector<PoolHost>& hosts() const { return hosts_; }
   const Inventory& inventory() const { return inventory_; }
   int num_gpus() const;
 
-  // The GPUs that `on`, a task's `--gpus` text, allows. A text without hosts need fit one of them alone.
-  // Throws: SelectionError.
+  // The GPUs allowed by `on`, a task's `--gpus` text. A text that names no hosts need match on only one of
+  // them. Throws: SelectionError.
   AllowedGpus allowed(const std::string& on) const;
 
-  // Whether the need could be had if nobody else were there, with what --gpus and --cpus leave: without it the
-  // schedule would never end. What users read of it, with the nearest there is, is check_needs.h's.
+  // Whether an empty pool could meet the need, within --gpus and --cpus; if not, the schedule would never
+  // end. check_needs.h turns it into a message for users, with the nearest match.
   bool could_meet(const TaskNeed& need, const AllowedGpus& allowed = {}) const;
 
-  // Where the need can be had now: the GPU that fits best (least memory, then least share left), or the best
-  // linked ones of one host; of several hosts the one that is fullest. Nothing when it cannot.
+  // Where the need can be met now: the best-fitting GPU (least memory, then least share left), or the best
+  // linked GPUs of one host; among hosts, the fullest. Nothing: nowhere.
   std::optional<Allocation> find(const TaskNeed& need, const AllowedGpus& allowed = {},
                                  const Reserved& reserved = {}) const;
 
-  // Whether the GPU would do for the need, though others have it now.
+  // Whether the GPU meets the need, ignoring what others have of it.
   bool suits(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
 
-  // The same, and what the need takes of it is free.
+  // The same, and enough of it is free.
   bool has_room(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
 
-  // Those of `fitting` that the need gets; nothing: they are too few.
+  // Chooses the need's GPUs among `fitting`; nothing: there are too few.
   std::optional<std::vector<int>> choose_gpus(const TaskNeed& need, int host, std::vector<int> fitting) const;
 
   void take(const Allocation& allocation);
   void give_back(const Allocation& allocation);
 
-  // Other jobs have so much of the GPU now; 0: nothing any more.
+  // Other jobs now hold `units` of the GPU; 0: nothing.
   void set_leased(int host, int gpu, int units, const std::string& by);
 
-  // Other programs use so much of the GPU's memory now. Not taken from a GPU that has a task: that is among
-  // what uses it.
+  // Other programs now use this much of the GPU's memory. Ignored for a GPU with a task, whose own use is
+  // included.
   void set_memory_in_use(int host, int gpu, uint64_t bytes);
 
-  // The host was lost: nothing more is placed there, until it is back.
+  // The host was lost: nothing is placed there until bring_back.
   void set_aside(int host) { hosts_[static_cast<size_t>(host)].set_aside = true; }
   void bring_back(int host) { hosts_[static_cast<size_t>(host)].set_aside = false; }
 
-  // CPUs of that host that the need counts for.
+  // The CPUs of `host` that the need counts for.
   int cpus_for(const TaskNeed& need, const PoolHost& host) const;
 
   bool counts_cpus(const TaskNeed& need) const {
     return cpus_of(need) > 0 || numa_binding_ == NumaBinding::exclusive;
   }
 
-  // True when not even the smallest task could be placed.
+  // Whether not even the smallest task could be placed.
   bool is_full() const { return cpus_left_ == 0 && units_left_ == 0; }
 
-  // Why the GPU will not do for the need, though nobody had it: "model", "memory", "not among --gpus 0,2";
-  // empty: it would do.
+  // Why the GPU could not meet the need even if it were free: "model", "memory", "not among --gpus 0,2";
+  // empty: it could.
   std::string unfit(const TaskNeed& need, const AllowedGpus& allowed, int host, int gpu) const;
 
  private:
@@ -161,7 +162,7 @@ class Pool {
   std::vector<PoolHost> hosts_;
   int64_t cpus_left_ = 0;   // of all hosts
   int64_t units_left_ = 0;  // of all GPUs
-  // Rings take long to find: remembered by host, count and what is free.
+  // Finding rings is slow: results by host, count and what is free.
   mutable std::map<std::vector<int>, std::vector<int>> linked_;
 };
 
