@@ -1,6 +1,8 @@
 #include "muster/train/metrics.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>

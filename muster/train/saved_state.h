@@ -12,9 +12,9 @@
 namespace muster {
 
 struct SavedState {
-  std::map<std::string, double> numbers;  // integers up to 2^53 are exact
-  std::map<std::string, at::Tensor> tensors;
-  std::map<std::string, std::string> texts;  // any bytes
+  std::map<std::string, double> numbers = {};  // integers up to 2^53 are exact
+  std::map<std::string, at::Tensor> tensors = {};
+  std::map<std::string, std::string> texts = {};  // any bytes
 
   // `owner` is the part that asks, for messages. Throws: invalid_argument if there is no such name.
   double number(const std::string& owner, const std::string& name) const;
