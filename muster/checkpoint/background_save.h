@@ -1,4 +1,4 @@
-// Writes images of checkpoints in a thread, one at a time, while training goes on.
+// Writes checkpoint images in a thread, one at a time, while training goes on.
 #pragma once
 
 #include <exception>
@@ -14,16 +14,16 @@ class BackgroundSave {
   BackgroundSave() = default;
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
-  ~BackgroundSave();  // waits; a failure that nobody asked for goes to the log
+  ~BackgroundSave();  // waits; logs a failure that no call has thrown
 
-  // Blocking: until the image is copied, and the one before is written. Throws: as finish().
+  // Blocking: until the image is copied and the previous one is written. Throws: as finish().
   void start(const CheckpointOptions& options, const CheckpointImage& image);
 
-  // Blocking: until the last image is written. Throws: what its writing threw, once.
+  // Blocking: until the last image is written. Throws: once, what its writing threw.
   void finish();
 
  private:
-  CheckpointImage copy_;  // the thread's while it runs; its memory is used again
+  CheckpointImage copy_;  // the thread's while it runs; its memory is reused
   std::thread thread_;
   std::exception_ptr failure_;
 };
