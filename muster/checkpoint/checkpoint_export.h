@@ -1,6 +1,5 @@
-// Tensors that lie in one safetensors file, or in the files of several ranks, under other names in a file of
-// their own. Called by
-// `muster checkpoint export`; without LibTorch.
+// Writes the tensors of one safetensors file, or of several ranks' files, to a new file, optionally under
+// other names. Called by `muster checkpoint export`; without LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +11,14 @@
 namespace muster {
 
 struct ExportOptions {
-  std::string strip = {};   // taken from the beginning of the names that begin so
-  std::string prefix = {};  // put before every name, after that
-  bool replace = false;     // a plain file of that name
+  std::string strip = {};   // removed from names that start with it
+  std::string prefix = {};  // then added to every name
+  bool replace = false;     // replace an existing plain file
 };
 
-// Writes `path` durably, whole or not at all; returns how many tensors. `on_bytes` is told how many more
-// bytes have been copied. Throws: io; unavailable without space; invalid_argument when `path` exists and is
-// not to be replaced, two tensors would have one name, or one is not whole.
+// Writes `path` durably, completely or not at all; returns the number of tensors. `on_bytes` gets the number
+// of bytes copied since its last call. Throws: io; unavailable if there is no space; invalid_argument if
+// `path` exists and must not be replaced, if two tensors would have one name, or if one is incomplete.
 size_t export_tensors(const TensorSource& from, const std::string& path, const ExportOptions& options = {},
                       const std::function<void(size_t)>& on_bytes = {});
 
