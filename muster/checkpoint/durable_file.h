@@ -1,5 +1,5 @@
-// A new file that is on the disk, not only in the page cache, when finish() returns; its checksum is taken on
-// the way. Every file of a checkpoint is written by it.
+// A new file that is on disk, not only in the page cache, when finish() returns; it computes its checksum
+// while writing. All files of a checkpoint are written by it.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace muster {
 
-// What a manifest says of a file.
+// What a manifest records about a file.
 struct WrittenFile {
   std::string name;  // without its folder
   uint64_t bytes = 0;
@@ -21,14 +21,14 @@ struct WrittenFile {
 
 class DurableFile {
  public:
-  // Throws: io when it exists already or cannot be made.
+  // Throws: io if it exists already or cannot be created.
   DurableFile(const std::string& folder, const std::string& name);
 
   // Throws: io naming the file (no space left, quota, limit, disk error).
   void write(const void* bytes, size_t size);
   void write(const std::string& bytes) { write(bytes.data(), bytes.size()); }
 
-  // Waits for the disk and closes. Throws: io.
+  // Waits for the disk and closes the file. Throws: io.
   WrittenFile finish();
 
  private:
