@@ -1,5 +1,5 @@
-// Which elements of a tensor a rank has, where tensors are divided over ranks: a flat stretch (sharded
-// state), a slice along a dimension (tensor parallelism), or several. Knows no tensor and no file.
+// Which elements of a tensor a rank has, if tensors are divided over ranks: a flat range (sharded state), a
+// slice along a dimension (tensor parallelism), or several. Knows nothing of tensors and files.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace muster {
 
-// `count` stretches of `length` elements of the flattened tensor, whose beginnings lie `stride` apart.
+// `count` ranges of `length` elements of the flattened tensor, whose starts are `stride` apart.
 struct ElementRun {
   int64_t begin = 0;
   int64_t length = 0;
-  int64_t stride = 0;  // 0 where count is 1
+  int64_t stride = 0;  // 0 if count is 1
   int64_t count = 1;
 
   bool operator==(const ElementRun&) const = default;
@@ -22,19 +22,19 @@ struct ElementRun {
 // In the order in which their holder has them. Units: elements.
 using Elements = std::vector<ElementRun>;
 
-// Saturates: shapes come from files too.
+// Saturates, because shapes also come from files.
 int64_t element_count(const std::vector<int64_t>& shape);
 int64_t element_count(const Elements& elements);
 
-// Of a tensor of this shape: all, and those with `begin` to `begin + length` along `dim`.
+// Of a tensor of this shape: all elements, and those from `begin` to `begin + length` along `dim`.
 Elements all_elements(const std::vector<int64_t>& shape);
 Elements slice_elements(const std::vector<int64_t>& shape, size_t dim, int64_t begin, int64_t length);
 
-// Empty, or why these cannot be elements of a tensor of `total` elements: no run may leave it, and none may
-// overlap.
+// Empty, or the reason why these cannot be elements of a tensor of `total` elements: runs must stay inside it
+// and must not overlap.
 std::string wrong_elements(const Elements& elements, int64_t total);
 
-// Elements that two holders have in common: `length` from `at_first` on in one and from `at_second` on in the
+// Elements that two holders share: `length` elements, from `at_first` in one and from `at_second` in the
 // other.
 struct CommonElements {
   int64_t at_first = 0;
