@@ -1,5 +1,4 @@
-// What a checkpoint will hold, as values: taken from a training in one moment, and written in that moment or
-// later.
+// The contents of a checkpoint as values: taken from a training at one moment, and written then or later.
 #pragma once
 
 #include <optional>
@@ -18,20 +17,19 @@ struct CheckpointImage {
   int world_size = 1;
 };
 
-// Shares memory with the training. Throws: as save_checkpoint, of tensors and optimizers.
+// Shares memory with the training. Throws: as save_checkpoint, for tensors and optimizers.
 CheckpointImage image_of(const TrainingState& state, const TrainingPosition& position, int world_size);
 
-// Makes `copy` one of `image` in memory of its own on the host, so that what the training does afterwards
-// changes nothing in it. Tensors that fit are written into: new memory costs more than the copy.
+// Copies `image` into `copy`, in separate memory on the host, so that later training does not change it.
+// Reuses tensors that fit, because new memory costs more than the copy.
 void copy_image(const CheckpointImage& image, CheckpointImage& copy);
 
-// Writes it whole or not at all, and then removes older ones. Returns the checkpoint's path. Throws: as
-// save_checkpoint.
+// Writes the image completely or not at all, then removes older checkpoints. Returns the checkpoint's path.
+// Throws: as save_checkpoint.
 std::string write_image(const CheckpointOptions& options, const CheckpointImage& image);
 
-// Keeps options.keep_last of the run's own checkpoints that look whole, and `saved` in any case. The newest
-// of the branch that the training is on are kept first, then those of abandoned branches. Removes the run's
-// others.
+// Keeps options.keep_last of the run's own checkpoints that look complete, and always `saved`; removes the
+// run's others. Prefers the newest of the current branch, then those of abandoned branches.
 void remove_old(const CheckpointOptions& options, const std::string& saved);
 
 }  // namespace muster
