@@ -1,6 +1,6 @@
-// What a checkpoint has of one kind, "model" or "optim", as a rank reads it: the tensors, whoever has written
-// them, and where ranks trained alone for some steps (own_pieces), each rank's own. Called by
-// sharded_load.cc; sharded_save.cc takes the files' names from here.
+// The tensors of one kind, "model" or "optim", in a checkpoint, as a rank reads them, whoever wrote them. If
+// ranks trained alone for some steps (own_pieces), each rank's own. Called by sharded_load.cc;
+// sharded_save.cc takes the file names from here.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace muster {
 
-// Of a rank's own tensors, from rank 1 on: rank 0's are the model's and the optimizer's.
+// The file of a rank's own tensors, from rank 1 on: rank 0's are the model's and the optimizer's.
 std::string own_file(int rank, const std::string& kind);
 
 class SavedTensors {
@@ -23,18 +23,18 @@ class SavedTensors {
   SavedTensors(const std::string& path, const Manifest& manifest, const std::string& kind, int rank,
                int ranks);
 
-  // Of rank 0 where ranks have their own.
+  // Rank 0's, if ranks have their own.
   const TensorSource& source() const { return source_; }
 
-  // How many ranks have saved their own; 0: all had the same.
+  // How many ranks saved their own tensors; 0: all had the same.
   int owners() const { return own_.empty() ? 0 : static_cast<int>(own_.size()) + 1; }
 
-  // What there is for these pieces: this rank's own, or rank 0's.
+  // The entries for these pieces: this rank's own, or rank 0's.
   TensorEntries entries(const TensorPieces& pieces) const;
 
-  // Fills the piece's tensor: with this rank's own where the piece is one's own and as many ranks have saved
-  // theirs; with the mean over all ranks' where they have and it is not, or they were others (numbers that
-  // are whole: rank 0's). Throws: as TensorSource::read.
+  // Fills the piece's tensor. If ranks saved their own tensors, a piece that is own gets this rank's,
+  // provided that the same number of ranks saved; otherwise it gets the mean over all ranks (integers: rank
+  // 0's). Throws: as TensorSource::read.
   void fetch(const TensorPiece& piece) const;
 
  private:
