@@ -1,4 +1,4 @@
-// SHA-256 of what goes into and comes out of a checkpoint's files: tells a whole file from a damaged one.
+// SHA-256 of the contents of a checkpoint's files: distinguishes intact files from damaged ones.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ class Sha256 {
 
   void update(const void* bytes, size_t size);
 
-  // 64 lower-case hexadecimal digits. Called once.
+  // 64 lower-case hexadecimal digits. Call it once.
   std::string hex();
 
  private:
@@ -25,7 +25,7 @@ class Sha256 {
   std::unique_ptr<Context> context_;
 };
 
-// Of a whole file, read in pieces; `on_piece` is told the size of each. Throws: io.
+// Of a whole file, read in pieces; `on_piece` gets the size of each. Throws: io.
 std::string sha256_of_file(const std::string& path, const std::function<void(size_t)>& on_piece = {});
 
 }  // namespace muster
