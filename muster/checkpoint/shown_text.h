@@ -1,4 +1,4 @@
-// What a file says, as a message or a table shows it: it can neither disturb a terminal nor fill it.
+// Text from a file, for a message or a table: it can neither disturb a terminal nor fill it.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace muster {
 
-// Control characters as '?'; of a longer text the beginning and "…".
+// Replaces control characters by '?', and shortens a longer text with "…".
 inline std::string shown_text(std::string_view text, size_t most = 300) {
   if (text.size() <= most) return printable(text);
   while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80) --most;  // a whole character
