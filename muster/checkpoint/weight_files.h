@@ -1,4 +1,5 @@
-// Which files hold a model's weights, for whatever a person or a hub calls a model. Knows no LibTorch.
+// Finds the files with a model's weights, for any path that a person or a hub calls a model. Knows nothing of
+// LibTorch.
 #pragma once
 
 #include <map>
@@ -9,16 +10,16 @@ namespace muster {
 
 constexpr const char* kWeightIndexFile = "model.safetensors.index.json";
 
-// A safetensors file itself; of a checkpoint's folder the model's files; of a folder with an index, as hubs
-// have it, those that the index names; of another folder its model.safetensors. Throws: io; invalid_argument
-// for anything else, and an index that names no plain files.
+// For a safetensors file, the file itself; for a checkpoint's folder, the model's files; for a folder with an
+// index, as hubs have it, the files in the index; for any other folder, its model.safetensors. Throws: io;
+// invalid_argument for anything else, and for an index with names that are not plain files.
 std::vector<std::string> weight_files(const std::string& path);
 
-// In which file beside it each tensor lies, as the folder's index says. Throws: io; invalid_argument for an
-// index that names no plain files.
+// Maps each tensor to its file in the folder, by the folder's index. Throws: io; invalid_argument for an
+// index with names that are not plain files.
 std::map<std::string, std::string> read_weight_index(const std::string& folder);
 
-// Whether a folder holds a model as hubs have it: an index or a model.safetensors, and no manifest.
+// Whether a folder has a model as hubs have it: an index or a model.safetensors, and no manifest.
 bool has_plain_weights(const std::string& folder);
 
 }  // namespace muster
