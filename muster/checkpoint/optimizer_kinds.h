@@ -1,5 +1,5 @@
-// What is particular to each kind of optimizer whose state can be saved: its name, its options, and its
-// state's fields with whether they must be there under those options. Inside of optimizer_state.cc.
+// The particulars of each kind of optimizer whose state can be saved: its name, its options, and its state's
+// fields, with whether these must exist under those options. Only for optimizer_state.cc.
 #pragma once
 
 #include <torch/optim/adagrad.h>
@@ -92,7 +92,7 @@ struct AdagradKind {
   using Options = torch::optim::AdagradOptions;
   using State = torch::optim::AdagradParamState;
   static constexpr const char* kName = "Adagrad";
-  static constexpr bool kEveryParameter = true;  // its constructor makes all state, its step relies on it
+  static constexpr bool kEveryParameter = true;  // its constructor makes all state; its step relies on it
   static void options(Options& o, auto&& field) {
     field("lr", o.lr());
     field("lr_decay", o.lr_decay());
