@@ -1,6 +1,6 @@
-// The folder that checkpoints lie in: finding them, writing one aside and giving it its name in one step,
-// removing old ones and what killed writers left. Called by checkpoint.h on rank 0; knows nothing of what is
-// inside.
+// The folder of checkpoints: finds them, writes one under a temporary name and renames it in one step,
+// removes old ones and leftovers of killed writers. Called by checkpoint.h on rank 0; knows nothing of their
+// contents.
 //
 //   step-120/                   a checkpoint
 //   step-130.tmp-1f0c…/         one being written (its writer holds a lock on it), or left by a dead writer
@@ -19,23 +19,23 @@ struct StepFolder {
   std::string path;
 };
 
-// Whether the path ends in a name that checkpoints have, "step-12".
+// Whether the path ends in a checkpoint's name, "step-12".
 bool is_checkpoint_name(const std::string& path);
 
-// Newest first; empty when there is no such folder. Throws: io when it cannot be read.
+// Newest first; empty if there is no such folder. Throws: io if it cannot be read.
 std::vector<StepFolder> list_checkpoints(const std::string& directory);
 
-// Makes the folder (and those above), durably. Throws: io.
+// Creates the folder (and its parents), durably. Throws: io.
 void make_directory(const std::string& directory);
 
-// Removes folders of unfinished writes whose writer is dead, and says so. Where the file system has no locks
-// they stay.
+// Removes and logs folders of unfinished writes whose writer is dead. On a file system without locks they
+// stay.
 void remove_leftovers(const std::string& directory);
 
-// Removes a checkpoint so that, when killed on the way, none remains half.
+// Removes a checkpoint such that a kill in between leaves no half of it.
 void remove_checkpoint(const std::string& path);
 
-// Throws: unavailable when less than `bytes` are free there.
+// Throws: unavailable if fewer than `bytes` are free there.
 void check_space(const std::string& directory, uint64_t bytes);
 
 // A checkpoint being written. Removed again unless published.
@@ -49,7 +49,8 @@ class Staging {
 
   const std::string& path() const { return path_; }
 
-  // Gives it its name, durably, in place of one of the same step. Returns the final path. Throws: io.
+  // Renames it to its final name, durably, replacing a checkpoint of the same step. Returns the final path.
+  // Throws: io.
   std::string publish();
 
  private:
