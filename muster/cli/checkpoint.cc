@@ -15,6 +15,7 @@
 #include "muster/checkpoint/directory.h"
 #include "muster/checkpoint/safetensors_file.h"
 #include "muster/checkpoint/shown_text.h"
+#include "muster/checkpoint/weight_files.h"
 #include "muster/cli/checkpoint_compare.h"
 #include "muster/cli/checkpoint_paths.h"
 #include "muster/cli/checkpoint_text.h"
@@ -25,7 +26,7 @@ namespace muster {
 namespace {
 
 constexpr const char* kCheckpointExamples = R"(Examples:
-  muster checkpoint ls runs/latest                      the checkpoints of the newest run, newest first
+  muster checkpoint ls runs/latest                      the checkpoints of the newest run
   muster checkpoint show runs/latest/checkpoints/step-460
   muster checkpoint verify runs/latest                  reads every file, and compares checksums
   muster checkpoint diff a/step-460 b/step-460          which tensors differ, and how much
@@ -37,18 +38,22 @@ constexpr const char* kLsExamples = R"(Examples:
   muster checkpoint ls                        of this folder
   muster checkpoint ls runs/latest            of a run
   muster checkpoint ls --json checkpoints/    the same for programs
+The first whole one is what a resume takes. Those of a branch that the training has left by going back to an
+older step are abandoned, and come last.
 )";
 
 constexpr const char* kShowExamples = R"(Examples:
   muster checkpoint show checkpoints/step-460
   muster checkpoint show checkpoints/step-460 --file model    the model's tensors alone
   muster checkpoint show model.safetensors                    a file from elsewhere
+  muster checkpoint show hub/gpt2                             a hub's folder, all files of its index
 )";
 
 constexpr const char* kVerifyExamples = R"(Examples:
   muster checkpoint verify checkpoints/step-460
   muster checkpoint verify runs/latest        every checkpoint of a run
   muster checkpoint verify a.safetensors      has no checksum: its head is compared with its size
+  muster checkpoint verify hub/gpt2           a hub's folder: also the tensors of its index
 Exit code 1: something is damaged.
 )";
 
@@ -66,6 +71,10 @@ void show_list(const CheckpointFlags& flags) {
   }
   const std::string directory = checkpoints_folder(flags.folder);
   const auto listed = read_files([&] { return list_with_state(directory); });
+  if (listed.empty() && has_plain_weights(flags.folder)) {
+    fail_usage(cat("expected a folder of checkpoints, got '", shown_text(flags.folder),
+                   "', which holds a model's weights without a manifest; see `muster checkpoint show`"));
+  }
   write_all(STDOUT_FILENO, flags.json ? listed_json(listed, directory) : listed_text(listed, directory));
 }
 
@@ -115,7 +124,8 @@ int verify_all(const CheckpointFlags& flags) {
 using SharedFlags = std::shared_ptr<CheckpointFlags>;
 
 void add_ls(CLI::App& app, const SharedFlags& flags) {
-  CLI::App* const command = app.add_subcommand("ls", "List the checkpoints of a folder or run, newest first");
+  CLI::App* const command =
+      app.add_subcommand("ls", "List the checkpoints of a folder or run, the last saved first");
   command->footer(kLsExamples);
   command->add_option("FOLDER", flags->folder, "A run's folder, or a folder of checkpoints [.]");
   command->add_flag("--json", flags->json, "Print JSON");
@@ -125,7 +135,7 @@ void add_ls(CLI::App& app, const SharedFlags& flags) {
 void add_show(CLI::App& app, const SharedFlags& flags) {
   CLI::App* const command = app.add_subcommand("show", "Show what a checkpoint or a safetensors file holds");
   command->footer(kShowExamples);
-  command->add_option("PATH", flags->paths, "A checkpoint's folder, or a safetensors file")
+  command->add_option("PATH", flags->paths, "A checkpoint's folder, a hub's, or a safetensors file")
       ->required()
       ->expected(1);
   command->add_option("--file", flags->file, "Show the tensors of this file only: model, optim or parts")
@@ -135,9 +145,12 @@ void add_show(CLI::App& app, const SharedFlags& flags) {
 }
 
 void add_verify(CLI::App& app, const SharedFlags& flags, int* exit_code) {
-  CLI::App* const command = app.add_subcommand("verify", "Read every file, and compare its checksum");
+  CLI::App* const command =
+      app.add_subcommand("verify", "Read every file, and compare its checksum where it has one");
   command->footer(kVerifyExamples);
-  command->add_option("PATH", flags->paths, "Checkpoints' folders, folders of them, or safetensors files")
+  command
+      ->add_option("PATH", flags->paths,
+                   "Checkpoints' folders, folders of them, hubs' folders, or safetensors files")
       ->required();
   command->add_flag("--json", flags->json, "Print JSON");
   command->callback([flags, exit_code] { *exit_code = verify_all(*flags); });

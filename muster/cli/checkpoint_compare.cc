@@ -31,6 +31,7 @@ Exit code 0: all tensors are equal bit for bit; 1: some are not; 2: they could n
 
 constexpr const char* kExportExamples = R"(Examples:
   muster checkpoint export checkpoints/step-460 net.safetensors
+  muster checkpoint export hub/gpt2 gpt2.safetensors             all files of its index as one
   muster checkpoint export checkpoints/step-460 net.safetensors --strip module. --prefix backbone.
 )";
 
@@ -199,7 +200,7 @@ void add_checkpoint_diff(CLI::App& app, int* exit_code) {
   CLI::App* const command = app.add_subcommand("diff", "Compare the tensors of two checkpoints or files");
   command->footer(kDiffExamples);
   const auto flags = std::make_shared<DiffFlags>();
-  command->add_option("A", flags->first, "A checkpoint's folder, or a safetensors file")->required();
+  command->add_option("A", flags->first, "A checkpoint's folder, a hub's, or a safetensors file")->required();
   command->add_option("B", flags->second, "The checkpoint or file to compare it with")->required();
   command->add_flag("--json", flags->json, "Print JSON");
   command->callback([flags, exit_code] { *exit_code = show_differences(*flags); });
@@ -209,7 +210,8 @@ void add_checkpoint_export(CLI::App& app) {
   CLI::App* const command = app.add_subcommand("export", "Write the model's tensors as one safetensors file");
   command->footer(kExportExamples);
   const auto flags = std::make_shared<ExportFlags>();
-  command->add_option("PATH", flags->from, "A checkpoint's folder, or a safetensors file")->required();
+  command->add_option("PATH", flags->from, "A checkpoint's folder, a hub's, or a safetensors file")
+      ->required();
   command->add_option("OUT", flags->to, "The file to write")->required()->type_name("FILE");
   command
       ->add_option("--strip", flags->options.strip,

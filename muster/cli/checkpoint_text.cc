@@ -17,6 +17,7 @@ using nlohmann::ordered_json;
 
 constexpr size_t kShownName = 120;
 constexpr size_t kShownValue = 200;
+constexpr size_t kShownParent = 24;
 
 // Only ASCII, so that no name can steer a terminal.
 std::string checkpoint_document(const ordered_json& document) {
@@ -158,11 +159,14 @@ std::string listed_text(const std::vector<ListedCheckpoint>& listed, const std::
   std::vector<std::vector<std::string>> rows;
   rows.reserve(listed.size());
   for (const auto& row : listed) {
-    rows.push_back({cat(row.step), shown_time(row.written_seconds), format_bytes(row.bytes),
+    const std::string parent = row.parent.empty() ? "-" : shown_text(row.parent, kShownParent);
+    const std::string branch = row.is_abandoned ? "abandoned, " : "";
+    rows.push_back({cat(row.step), parent, shown_time(row.written_seconds), format_bytes(row.bytes),
                     row.world_size > 0 ? cat(row.world_size) : "-", told_number(row.epoch),
-                    told_number(row.samples_seen), shown_state(row.problem)});
+                    told_number(row.samples_seen), cat(branch, shown_state(row.problem))});
   }
   return format_table({{"step", true},
+                       {"after"},
                        {"written"},
                        {"size", true},
                        {"ranks", true},
@@ -177,12 +181,17 @@ std::string listed_json(const std::vector<ListedCheckpoint>& listed, const std::
   for (const auto& row : listed) {
     ordered_json item = {{"step", row.step},
                          {"path", row.path},
+                         {"serial", nullptr},
+                         {"parent", nullptr},
+                         {"abandoned", row.is_abandoned},
                          {"written_seconds", row.written_seconds},
                          {"bytes", row.bytes},
                          {"world_size", nullptr},
                          {"epoch", nullptr},
                          {"samples_seen", nullptr},
                          {"whole", row.problem.empty()}};
+    if (row.serial) item["serial"] = *row.serial;
+    if (!row.parent.empty()) item["parent"] = row.parent;
     if (row.world_size > 0) item["world_size"] = row.world_size;
     if (row.epoch) item["epoch"] = *row.epoch;
     if (row.samples_seen) item["samples_seen"] = *row.samples_seen;
@@ -228,7 +237,11 @@ std::string verified_text(const std::vector<VerifiedFile>& rows) {
     cells.push_back(
         {shown_text(row.checkpoint), shown_text(row.file, kShownName), format_bytes(row.bytes), state});
   }
-  return format_table({{"checkpoint"}, {"file"}, {"size", true}, {"state"}}, cells);
+  const bool all_have =
+      std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.has_checksum; });
+  return cat(
+      format_table({{"checkpoint"}, {"file"}, {"size", true}, {"state"}}, cells),
+      all_have ? "" : "no checksums to compare where there is no manifest.json: heads and sizes alone\n");
 }
 
 std::string verified_json(const std::vector<VerifiedFile>& rows) {

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/checkpoint/checkpoint_list.h"
+#include "muster/checkpoint/checkpoint_verify.h"
 #include "muster/checkpoint/checkpoint_view.h"
 
 namespace muster {

@@ -5,6 +5,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/checkpoint_list.h"
+#include "muster/checkpoint/checkpoint_verify.h"
 #include "muster/checkpoint/safetensors_file.h"
 #include "muster/checkpoint/shown_text.h"
 #include "tests/checkpoint/plain_checkpoint.h"
@@ -41,6 +43,29 @@ TEST(CheckpointView, AWholeCheckpointIsListedShownAndVerified) {
   const TensorSource model = model_set(view).open();
   EXPECT_EQ(element_count(model.tensors().at("a").kind.shape), 2);
   for (const auto& row : verify_files(listed[0].path)) EXPECT_EQ(row.problem, "") << row.file;
+}
+
+TEST(CheckpointView, WhatAResumeTakesIsListedFirst) {
+  const test::TempFolder folder;
+  const auto put = [&](int64_t step, int64_t serial, const std::string& parent,
+                       std::vector<SerialRange> abandoned) {
+    const std::string path = folder / cat("step-", step);
+    put_checkpoint(path, step, kTensors);
+    Manifest manifest = read_manifest_alone(path);
+    manifest.serial = serial;
+    manifest.parent = parent;
+    manifest.abandoned = std::move(abandoned);
+    write_file(path + "/manifest.json", format_manifest(manifest));
+  };
+  put(100, 1, "", {});
+  put(200, 2, "step-100", {});
+  put(300, 3, "step-200", {});
+  put(150, 4, "step-100", {{.after = 1, .until = 3}});
+  std::vector<std::string> rows;
+  for (const ListedCheckpoint& row : list_with_state(folder.path()))
+    rows.push_back(cat(row.step, " ", row.serial.value_or(0), " ", row.parent, " ", row.is_abandoned));
+  EXPECT_THAT(rows, ElementsAre("150 4 step-100 false", "100 1  false", "300 3 step-200 true",
+                                "200 2 step-100 true"));
 }
 
 TEST(CheckpointView, ChangedContentIsFoundByItsChecksumAlone) {

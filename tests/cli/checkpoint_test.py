@@ -72,6 +72,18 @@ class Checkpoint(unittest.TestCase):
         self.assertEqual([(row["epoch"], row["samples_seen"]) for row in listed], [(None, None), (1, 4)])
         self.assertIn("no checkpoint", self.muster("ls"))
 
+    def test_ls_marks_the_branch_that_was_abandoned(self):
+        checkpoint(self.folder / "step-100", 100, {"a": floats(1)}, serial=1)
+        checkpoint(self.folder / "step-200", 200, {"a": floats(1)}, serial=2, parent="step-100")
+        checkpoint(self.folder / "step-150", 150, {"a": floats(1)}, serial=3, parent="step-100", abandoned=[[1, 2]])
+        lines = self.muster("ls", ".").splitlines()
+        self.assertRegex(lines[1], r"^ +150 +step-100 .* whole$")
+        self.assertRegex(lines[2], r"^ +100 +- .* whole$")
+        self.assertRegex(lines[3], r"^ +200 +step-100 .* abandoned, whole$")
+        rows = json.loads(self.muster("ls", "--json", "."))["checkpoints"]
+        self.assertEqual([(row["step"], row["serial"], row["parent"], row["abandoned"]) for row in rows],
+                         [(150, 3, "step-100", False), (100, 1, None, False), (200, 2, "step-100", True)])
+
     def test_show_tells_what_is_in_it(self):
         checkpoint(self.folder / "step-9", 9, {"fc." + STEER: floats(1, 2)})
         text = self.muster("show", "step-9")
@@ -86,6 +98,25 @@ class Checkpoint(unittest.TestCase):
         (self.folder / "x.safetensors").write_bytes(safetensors({"a": floats(1, 2)}))
         self.assertIn("2 in 1 tensor", self.muster("show", "x.safetensors"))
         self.assertIn("no checksum", self.muster("verify", "x.safetensors"))
+
+    def test_a_folder_of_a_model_hub_is_one_model(self):
+        hub = self.folder / "hub"
+        hub.mkdir()
+        parts = {"a.safetensors": {"x": floats(1), "y": floats(2)}, "b.safetensors": {"z": floats(3), "w": floats(4)}}
+        for name, tensors in parts.items():
+            (hub / name).write_bytes(safetensors(tensors))
+        index = {"weight_map": {tensor: name for name, tensors in parts.items() for tensor in tensors}}
+        (hub / "model.safetensors.index.json").write_text(json.dumps(index))
+        self.assertIn("4 in 4 tensors", self.muster("show", "hub"))
+        self.assertIn("4 tensors", self.muster("export", "hub", "one.safetensors"))
+        self.assertIn("equal", self.muster("diff", "hub", "one.safetensors"))
+        text = self.muster("verify", "hub")
+        self.assertEqual(text.count("no checksums to compare"), 1)
+        self.assertNotIn("damaged", text)
+        self.assertIn("`muster checkpoint show`", self.muster("ls", "hub", code=2))
+        (hub / "b.safetensors").write_bytes(safetensors({"z": floats(3)}))
+        self.assertIn("expected 'w'", self.muster("verify", "hub", code=1))
+        self.assertIn("expected 'w'", self.muster("export", "hub", "two.safetensors", code=1))
 
     def test_verify_finds_a_changed_bit(self):
         checkpoint(self.folder / "step-1", 1, {"a": floats(1)})
