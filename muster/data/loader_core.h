@@ -1,5 +1,5 @@
-// The part of a loader (loader.h) that does not depend on the type of its examples: which samples come next,
-// in what order, with what weight, and where training is in them.
+// The part of a loader (loader.h) that does not depend on the type of its examples: the next samples, their
+// order and weight, and the training position.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace muster {
 
-// A batch's place among those of its step.
+// A batch's place among the batches of its step.
 struct BatchPlace {
   double weight = 1;
   bool last = true;
@@ -28,7 +28,7 @@ class BadSamples {
  public:
   void add(int64_t sample, const std::string& why);
   int64_t count() const;
-  // Warns of those since the last time.
+  // Warns of samples added since the last report.
   void report();
 
  private:
@@ -38,7 +38,7 @@ class BadSamples {
   std::string first_;
 };
 
-// What a running epoch and its workers need of the loader; they may outlive it.
+// What a running epoch and its workers need from the loader; they may outlive it.
 struct LoaderShared {
   DataLoaderOptions options;
   BadSamples bad;
@@ -46,8 +46,8 @@ struct LoaderShared {
 
 class LoaderCore {
  public:
-  // Throws: invalid_argument for accumulate, workers or ahead out of range, and when the sampler is for
-  // another data set.
+  // Throws: invalid_argument for accumulate, workers or ahead out of range, and if the sampler is for another
+  // dataset.
   LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampler, const DataLoaderOptions& options);
 
   const DataLoaderOptions& options() const { return shared_->options; }
@@ -55,28 +55,29 @@ class LoaderCore {
   BatchSampler& sampler() { return *sampler_; }
   const BatchSampler& sampler() const { return *sampler_; }
 
-  // An epoch begins: the one that the sampler was put to, or else the next.
+  // Starts an epoch: the one that the sampler was set to, or else the next.
   EpochBatches start();
-  // The next start() gives what `epoch.next` gives: nobody has put the sampler elsewhere, or changed shares.
+  // Whether the next start() returns what `epoch.next` returns: the sampler was not moved, and the shares
+  // were not changed.
   bool goes_on_after(const EpochBatches& epoch) const;
-  // The next start() begins where training is.
+  // The next start() resumes at the training position.
   void go_on();
-  // That the next start() begins.
+  // The epoch that the next start() starts.
   int64_t epoch() const { return sampler_->epoch() + (sampler_->started() ? 1 : 0); }
-  // Changes nothing in the midst of this very epoch, where restore() has led.
+  // Does nothing if restore() has led to the middle of this epoch.
   void set_epoch(int64_t epoch);
-  // From the next start() on, or the next step.
+  // Takes effect at the next start(), or at the next step.
   void set_shares(std::vector<int64_t> shares) { new_shares_ = std::move(shares); }
-  // The step that has ended is the last with the shares before; an epoch under way has to be started again.
+  // Whether the step that ended is the last with the old shares; the current epoch must then be restarted.
   bool shares_are_due() const { return !new_shares_.empty() && step_ended_; }
   BatchPlace place_of(const EpochBatches& epoch, int64_t batch) const;
-  // Of all ranks, in the step that the batch belongs to.
+  // Of all ranks, in the batch's step.
   int64_t samples_of_step(const EpochBatches& epoch, int64_t batch) const;
 
-  // An epoch is over, and training is at the beginning of the next. Throws: failed_precondition for a whole
-  // epoch without a batch: it would be gone through for ever.
+  // An epoch has ended; moves to the start of the next. Throws: failed_precondition for a whole epoch without
+  // batches, which would loop forever.
   void end_epoch(const EpochBatches& epoch);
-  // A batch is handed out.
+  // Records that a batch was handed out.
   void note_batch(const EpochBatches& epoch, int64_t batch, int64_t samples, bool last);
   void note_stall(std::chrono::nanoseconds stall);
   const DataPosition& position() const { return position_; }
@@ -92,14 +93,14 @@ class LoaderCore {
   bool step_ended_ = true;
 };
 
-// Throws: failed_precondition, when gradients are computed and a batch's weight that is not 1 was not read.
+// Throws: failed_precondition if gradients are computed and a weight other than 1 was not read.
 void check_weight_read(const StepWeight& weight, int64_t batch);
 
-// From within a handler: throws the exception again, with `what`, or the sample and the worker, in front.
+// Call it in a handler: rethrows the exception with `what`, or the sample and the worker, in front.
 [[noreturn]] void fail_loading(const std::string& what);
 [[noreturn]] void fail_sample(int64_t sample, const WorkerPlace& place);
 [[noreturn]] void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place);
-// None of them could be read.
+// No sample of the batch could be read.
 [[noreturn]] void fail_empty_batch(const std::vector<int64_t>& samples, const WorkerPlace& place);
 std::string text_of_current_exception();
 
