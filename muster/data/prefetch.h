@@ -1,5 +1,5 @@
-// Makes numbered things on worker threads, a bounded number ahead, and hands them out in their order. The
-// part of the loader (loader.h) that knows threads, and nothing of samples and tensors.
+// Makes numbered items on worker threads, a bounded number ahead, and returns them in order. The part of the
+// loader (loader.h) that handles threads; knows nothing of samples and tensors.
 #pragma once
 
 #include <atomic>
@@ -14,40 +14,40 @@
 
 namespace muster {
 
-// What a worker is at, for messages when it fails or does not end.
+// What a worker is doing, for messages when it fails or does not end.
 struct WorkerPlace {
-  int worker = -1;  // -1: the thread that asks
+  int worker = -1;  // -1: the calling thread
   std::atomic<int64_t> sample = -1;
 };
 
 struct PrefetchOptions {
-  int workers = 0;    // 0: made when they are asked for, by the thread that asks
-  int64_t ahead = 0;  // at most as many are made and not handed out; 0: two for each worker
+  int workers = 0;    // 0: the calling thread makes items on request
+  int64_t ahead = 0;  // most items made but not handed out; 0: two per worker
   std::optional<std::chrono::milliseconds> timeout =
       {};  // of waiting for one; without, a warning after a minute
-  // Number n is made by worker n mod workers, so what a worker makes follows on what it made before; else by
-  // whichever is free.
+  // true: worker n mod workers makes item n, so that its items build on each other. false: any free worker
+  // makes it.
   bool in_turns = false;
 };
 
 class Prefetch {
  public:
   using Thing = std::shared_ptr<void>;
-  // Called by several threads at once, which compute with one thread each and without gradients.
+  // Called by several threads at once, each with one intra-op thread and without gradients.
   using Make = std::function<Thing(int64_t number, WorkerPlace& place)>;
 
-  // Things `begin` … `end` - 1, of which `end` may be farther than anybody asks for.
+  // Makes items `begin` … `end` - 1; `end` may be beyond what is ever requested.
   Prefetch(Make make, int64_t begin, int64_t end, const PrefetchOptions& options);
-  // Blocking: until the workers have ended what they are at, and all are gone. One that is past the timeout
-  // is left behind.
+  // Blocking: until the workers have finished their current items and ended. A worker past the timeout is
+  // abandoned.
   ~Prefetch();
   Prefetch(const Prefetch&) = delete;
   Prefetch& operator=(const Prefetch&) = delete;
 
-  // The next one. Blocking: until it is made. Throws: what `make` has thrown, for this one; timeout naming
-  // the sample and the worker.
+  // The next item. Blocking: until it is made. Throws: what `make` threw for it; timeout naming the sample
+  // and the worker.
   Thing next();
-  // The next one if it is made already, else nothing.
+  // The next item if it is already made, else nothing.
   std::optional<Thing> next_if_ready();
 
   // How long next() has waited for workers since the last call.
