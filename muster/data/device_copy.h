@@ -1,5 +1,5 @@
-// Copies of batches to a device on a stream of their own, so that the next batch travels while this one is
-// computed on. Used by loader.h.
+// Copies batches to a device on a separate stream, so that the next batch is copied during computation on
+// this one. Used by loader.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,13 +15,13 @@ namespace muster {
 
 class DeviceCopy {
  public:
-  // On the CPU, and on a device without streams of its own, copies are made when they are asked for.
+  // On the CPU, and on a device without streams, copies are made synchronously.
   DeviceCopy(c10::Device device, bool pin_memory);
 
   bool is_ahead() const { return stream_.has_value(); }
 
-  // Starts: `for_each` calls what it is given with each tensor, which is replaced by its copy. The copies may
-  // be used after wait() with what this returns, on the stream that is current there.
+  // Starts a copy: `for_each` calls its argument with each tensor, which is replaced by its copy. Use the
+  // copies after calling wait() with the result, on the stream current there.
   using ForEachTensor = std::function<void(const std::function<void(at::Tensor&)>&)>;
   using Started = std::shared_ptr<c10::Event>;
   Started start(const ForEachTensor& for_each) const;
@@ -30,7 +30,7 @@ class DeviceCopy {
  private:
   c10::Device device_;
   bool pin_;
-  std::optional<c10::Stream> stream_;  // one for all copies: the allocator keeps memory for each stream
+  std::optional<c10::Stream> stream_;  // one for all copies: the allocator keeps memory per stream
 };
 
 }  // namespace muster
