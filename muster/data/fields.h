@@ -1,5 +1,5 @@
-// The fields of a plain struct (an aggregate without a base), one after the other. Used by collate.h, which
-// joins a struct's tensors without being told their names.
+// The fields of a plain struct (an aggregate without a base), one by one. Used by collate.h, which collates a
+// struct's tensors without knowing their names.
 #pragma once
 
 #include <cstddef>
