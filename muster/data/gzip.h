@@ -1,5 +1,5 @@
-// Reading a data file whole, plain or gzip-compressed, with a bound on what it may unpack to.
-// Called by the readers of data sets.
+// Reads a whole data file, plain or gzip, with a limit on its uncompressed size. Called by the dataset
+// readers.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 
 namespace muster {
 
-// True when the bytes begin like a gzip file.
+// Whether the bytes start like a gzip file.
 bool is_gzip(std::string_view bytes);
 
-// Unpacks all members of a gzip file. `name` is what messages call it.
-// Throws: invalid_argument when it is damaged, cut short, followed by other bytes, or unpacks to more than
-// `max_bytes`.
+// Uncompresses all members of a gzip file. `name` appears in messages.
+// Throws: invalid_argument if it is damaged, truncated, followed by other bytes, or larger than `max_bytes`
+// uncompressed.
 std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string& name);
 
-// The content of a regular file, unpacked when it is gzip (whatever its name is).
-// Throws: io when it cannot be read or is no regular file; invalid_argument as gunzip does.
+// The content of a regular file, uncompressed if it is gzip (whatever its name).
+// Throws: io if it cannot be read or is not a regular file; invalid_argument as gunzip.
 std::string read_data_file(const std::string& path, uint64_t max_bytes);
 
-// Foreign text for a message: at most 40 characters, others than printable ASCII as \xNN.
+// Foreign text for a message: at most 40 characters; characters other than printable ASCII as \xNN.
 std::string shown(std::string_view text);
 
 }  // namespace muster
