@@ -1,4 +1,4 @@
-// Joins numbers into one whose bits depend on all of theirs.
+// Mixes numbers into one whose bits depend on all of them.
 #pragma once
 
 #include <bit>
@@ -21,7 +21,7 @@ inline uint64_t mixed(uint64_t a, uint64_t b) {
   return mixed(mixed(a + 0x9e3779b97f4a7c15) + b);
 }
 
-// Tells lists apart in a name: how long, and a number made of all of it.
+// Identifies a list in a name: its length, and a hash of all of it.
 template <class T>
 std::string fingerprint(const std::vector<T>& values) {
   uint64_t bits = values.size();
