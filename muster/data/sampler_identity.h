@@ -1,4 +1,4 @@
-// What the ranks compare of their samplers, so that none trains on samples of another's.
+// What the ranks compare about their samplers, so that none trains on another's samples.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace muster {
 
-// All that decides which samples a rank gets. Ranks whose identities differ in more than the rank would
+// Everything that decides a rank's samples. Ranks whose identities differ in more than the rank would
 // silently train on overlapping samples.
 struct SamplerIdentity {
   int64_t num_replicas = 1;
@@ -19,24 +19,24 @@ struct SamplerIdentity {
   bool drop_last = false;
   int64_t consumed = 0;
   bool pad = true;
-  int64_t global_batch = 0;  // the sum of the shares; 0 without
+  int64_t global_batch = 0;  // the sum of the shares; 0: no shares
   int64_t share = 0;         // this rank's
   int64_t share_begin = 0;   // the sum of the shares before it
-  std::string order = {};    // its name, and how batches are cut of it where that is not by numbers
+  std::string order = {};    // its name, and how batches are cut if not by numbers
 
   bool operator==(const SamplerIdentity&) const = default;
 
-  // For sending to other ranks. Throws: invalid_argument for bytes that are not from to_bytes().
+  // For sending to other ranks. Throws: invalid_argument for bytes that do not come from to_bytes().
   std::string to_bytes() const;
   static SamplerIdentity from_bytes(const std::string& bytes);
 };
 
 // "shuffled(1438) num_replicas=4 rank=1 seed=0 epoch=2 length=1438 shuffle=true drop_last=false consumed=0",
-// and with shares " global_batch=24 share=8 share_begin=16".
+// and with shares also " global_batch=24 share=8 share_begin=16".
 std::string to_string(const SamplerIdentity& identity);
 
-// Checks what the ranks of one group gathered from each other, in rank order.
-// Throws: invalid_argument naming the first field that differs, both values and both ranks, and then every
+// Checks the identities gathered from the ranks of a group, in rank order.
+// Throws: invalid_argument naming the first field that differs, with both values and ranks, and then every
 // rank's sampler.
 void check_samplers_agree(const std::vector<SamplerIdentity>& by_rank);
 
