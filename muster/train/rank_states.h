@@ -1,4 +1,4 @@
-// The state of a part that has another one on each rank, as one state of them all.
+// The states of a part that differ between ranks, as one state of them all.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace muster {
 
-// Names are "<rank>/<name>"; tensors are copies on the CPU. Collective: yes; every rank gets all of it, which
-// is what all ranks' states take in memory together.
+// Names are "<rank>/<name>"; tensors are copies on the CPU. Every rank gets the states of all ranks, and
+// needs memory for all of them. Collective: yes.
 SavedState states_of_ranks(ProcessGroup& group, const SavedState& mine);
 
-// This rank's part of what states_of_ranks gave. `owner` is for messages. Throws: failed_precondition where
-// another number of ranks has saved it.
+// This rank's part of what states_of_ranks returned. `owner` is for messages. Throws: failed_precondition if
+// another number of ranks saved it.
 SavedState own_state(const ProcessGroup& group, const std::string& owner, const SavedState& all);
 
 }  // namespace muster
