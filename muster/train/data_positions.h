@@ -1,4 +1,4 @@
-// Where training is in its data, as a part of a checkpoint and as its manifest tells it to people.
+// The training position in the data, as part of a checkpoint, and as its manifest shows it.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 namespace muster {
 
 SavedState state_of(const DataPosition& position);
-// `owner` is the part's name, for messages. Checkpoints of versions that did not count samples have those of
-// whole epochs. Throws: invalid_argument for a state that lacks a number.
+// `owner` is the part's name, for messages. Checkpoints from versions that did not count samples get the
+// samples of whole epochs. Throws: invalid_argument for a state that lacks a number.
 DataPosition data_position_of(const std::string& owner, const SavedState& state);
 
-// As a manifest has it, after `step` steps.
+// As in a manifest, after `step` steps.
 TrainingPosition training_position(int64_t step, const DataPosition& position);
 
 }  // namespace muster
