@@ -1,7 +1,7 @@
-// Of a training that is divided over ranks, the newest parts in memory: each rank keeps its own and that of
-// one other rank, its ward, so that a rank that is lost is not its part's end. Of two steps, since a rank may
-// die while one is being kept. What kept_state.h is where every rank has the whole. Used by Checkpoints
-// alone.
+// The newest parts, in memory, of a training that is divided over ranks. Each rank keeps its own part and
+// that of one other rank, its ward, so that losing a rank does not lose its part. It keeps two steps, because
+// a rank may die while one is being saved. The counterpart of kept_state.h, which serves ranks that have the
+// whole state. Used only by Checkpoints.
 #pragma once
 
 #include <array>
@@ -20,27 +20,27 @@ class DividedStates {
   // As KeptStates::of.
   static DividedStates& of(const std::string& folder, int rank);
 
-  // Copies this rank's part, gives it to a neighbour, and takes that of its ward, into memory that is used
-  // again and again. Collective: yes.
+  // Copies this rank's part, sends it to a neighbour, and receives that of its ward, into memory that is
+  // reused. Collective: yes.
   void keep(const KeptState& mine, ProcessGroup& group);
 
-  // This rank's part of the newest step of which all parts are there: from another rank where it has it not.
-  // Nothing where there is no such step, or the ranks are more or fewer than then. Collective: yes.
+  // This rank's part of the newest step with all parts present, from another rank if necessary. Nothing if
+  // there is no such step, or if the number of ranks has changed. Collective: yes.
   std::optional<KeptState> recover(ProcessGroup& group);
 
-  // Among how many ranks the newest step was divided that recover() was told of; 0: none.
+  // The number of ranks over which the newest step seen by recover() was divided; 0: none.
   int ranks_then() const { return ranks_then_; }
 
  private:
   struct Part {
-    int rank = -1;  // whose it is; -1: nobody's
+    int rank = -1;  // its owner; -1: none
     std::string head;
     at::Tensor bytes;
 
     void make_room(int of, const std::string& its_head);
   };
   struct Kept {
-    int64_t version = -1;  // KeptState::version(); -1: not whole
+    int64_t version = -1;  // KeptState::version(); -1: incomplete
     int world_size = 0;
     Part mine, wards;
   };
@@ -50,11 +50,11 @@ class DividedStates {
   std::array<Kept, 2> kept_;
   int ranks_then_ = 0;
   int distance_ = 0;           // from a rank to the neighbour that keeps its part
-  int distance_of_ranks_ = 0;  // among so many; 0: not known
+  int distance_of_ranks_ = 0;  // for this number of ranks; 0: unknown
 };
 
-// How far from a rank the neighbour is that keeps its part: the nearest distance at which all ranks have one
-// on another host; 1 where there is no such. `hosts`: of each rank.
+// The distance from a rank to the neighbour that keeps its part: the smallest distance at which every rank's
+// neighbour is on another host; 1 if there is none. `hosts`: one per rank.
 int neighbour_distance(const std::vector<std::string>& hosts);
 
 }  // namespace muster
