@@ -1,4 +1,4 @@
-// LibTorch's random generators of all ranks, so that dropout goes on as it would have.
+// The states of LibTorch's random generators on all ranks, so that dropout continues as it would have.
 #pragma once
 
 #include "muster/comm/process_group.h"
@@ -6,10 +6,10 @@
 
 namespace muster {
 
-// Collective: every rank gets all ranks' states.
+// Collective: yes; every rank gets all ranks' states.
 SavedState generator_states(ProcessGroup& group);
 
-// Each rank takes its own; one that had none then begins with a seed of its own.
+// Each rank loads its own state; one without a saved state starts with its own seed.
 void load_generator_states(const ProcessGroup& group, const SavedState& state);
 
 }  // namespace muster
