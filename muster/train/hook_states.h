@@ -1,4 +1,4 @@
-// What a communication hook remembers (ddp/hooks.h) on all ranks, as one state of them all.
+// What a communication hook (ddp/hooks.h) remembers on all ranks, as one state of them all.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace muster {
 
-// Shapes: of what is each rank's own, [ranks, its shape]: errors take the model's size for each rank, in the
-// host's memory and in the file. Collective: every rank gets all ranks' states. Throws: failed_precondition,
-// on every rank, where their hooks remember other tensors.
+// Shapes: tensors that differ between ranks become [ranks, their shape]: errors take the model's size per
+// rank, in host memory and in the file. Collective: yes; every rank gets all ranks' states. Throws:
+// failed_precondition, on every rank, if the hooks remember different tensors.
 SavedState hook_states(ProcessGroup& group, const HookState& mine);
 
-// This rank's own. Where another number of ranks has saved it, errors that were still to be sent begin anew.
+// This rank's own state. If another number of ranks saved it, errors still to be sent start anew.
 HookState own_hook_state(const ProcessGroup& group, const SavedState& state);
 
 }  // namespace muster
