@@ -1,5 +1,5 @@
-// Where the time of this rank went since the last time that was asked, by its activity file: what metrics
-// show of the breakdown of steps over time.
+// Where this rank's time went since the last query, from its activity file: metrics use it to show the
+// breakdown of steps over time.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ using CategorySeconds = std::array<double, kActivityCategories>;
 class StepTimes {
  public:
   StepTimes();
-  // All zero where this process writes no activity file.
+  // All zero if this process writes no activity file.
   CategorySeconds since_last();
 
  private:
