@@ -6,8 +6,9 @@
 
 namespace muster {
 
-// Itself where it is there already. A copy to the CPU is waited for: without that, LibTorch gives memory that
-// the GPU has still to write, and nothing on the CPU's side waits for it. Blocking: only to the CPU.
+// Returns the tensor itself if it is already there. Copies to the CPU are waited for: otherwise LibTorch
+// returns memory that the GPU has yet to write, and nothing on the CPU waits for that. Blocking: only to the
+// CPU.
 inline at::Tensor copied_to(c10::Device device, const at::Tensor& tensor) {
   return tensor.to(device, /*non_blocking=*/!device.is_cpu());
 }
