@@ -1,4 +1,4 @@
-// What a rank says when a signal ends it (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT): the signal and its
+// What a rank prints when a signal ends it (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT): the signal and its
 // stack, on standard error.
 #pragma once
 
@@ -6,10 +6,9 @@
 
 namespace muster {
 
-// From now on, for all threads. A signal that the program has a handler for, or ignores, is left alone. The
-// process ends by the signal afterwards, and dumps core, as it would have. `name` begins the line: "rank 1".
-// A stack that has overflown is seen too in the calling thread, which gets another stack for signals where it
-// has none.
+// Takes effect for all threads. Signals that the program handles or ignores are left alone. Afterwards the
+// process ends by the signal and dumps core, as it would have. `name` starts the line: "rank 1". Stack
+// overflows are reported too in the calling thread, which gets an alternate signal stack if it has none.
 void show_fatal_signals(const std::string& name);
 
 }  // namespace muster
