@@ -1,6 +1,5 @@
-// A rank of a job that replaces failed ranks in place (`muster run --on-failure replace`): it listens for the
-// next generation, leaves what it waits for when there is one, and meets the others again in it. For
-// muster::run.
+// A rank of a job that replaces failed ranks in place (`muster run --on-failure replace`). It listens for the
+// next generation, interrupts its waits when there is one, and meets the other ranks in it. For muster::run.
 #pragma once
 
 #include <condition_variable>
@@ -17,7 +16,7 @@
 
 namespace muster {
 
-// "end", "continue" or "replace": MUSTER_ON_FAILURE. Throws: invalid_argument for another.
+// MUSTER_ON_FAILURE: "end", "continue" or "replace". Throws: invalid_argument for other values.
 std::string what_on_failure();
 
 class InPlace {
@@ -28,15 +27,15 @@ class InPlace {
   InPlace& operator=(const InPlace&) = delete;
   ~InPlace();
 
-  // Comes to the newest generation. What is done with the store ends with peer_failed when there is one after
-  // it.
+  // Joins the newest generation. Operations on the returned store end with peer_failed once there is a newer
+  // one.
   Rendezvous meet();
 
-  // This rank as it is in the generation that meet() came to last: of which the number is its attempt.
+  // This rank in the generation last joined by meet(); the generation's number is env().attempt.
   const RankEnv& env() const { return env_; }
 
-  // What a rank does that has caught `error`: true when there is a newer generation to come to, for which it
-  // waits a few seconds where the error may be that of a lost peer. Blocking: until then.
+  // Called by a rank that has caught `error`. Returns true if there is a newer generation to join; it waits a
+  // few seconds for one if the error may come from a lost peer. Blocking: until then.
   bool goes_on_after(const std::exception_ptr& error);
 
  private:
@@ -54,13 +53,13 @@ class InPlace {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   int newest_;
-  Environment variables_;         // of this rank in the newest
+  Environment variables_;         // of this rank in the newest generation
   bool is_interrupting_ = false;  // the groups, for the generation after newest_
   bool ends_ = false;
   std::thread listener_;
 };
 
-// A group of a backend that cannot be interrupted is refused. Throws: invalid_argument.
+// Throws: invalid_argument for a group whose backend cannot be interrupted.
 void require_interruptible(const ProcessGroup& group);
 
 }  // namespace muster
