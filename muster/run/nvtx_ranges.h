@@ -1,10 +1,10 @@
-// Spans as NVTX ranges, which NVIDIA's profilers show: nsys profile muster run …
+// Shows spans as NVTX ranges in NVIDIA's profilers: nsys profile muster run …
 #pragma once
 
 namespace muster {
 
-// From now on, all threads' spans, where LibTorch's CUDA part is there; else it does nothing. A range costs
-// some nanoseconds where no profiler looks on.
+// Takes effect for all threads' spans, if LibTorch has CUDA; otherwise does nothing. A range costs some
+// nanoseconds if no profiler is attached.
 void show_spans_in_nvtx();
 
 }  // namespace muster
