@@ -1,10 +1,10 @@
-// LibTorch's own operators as events of a rank's trace, for some of its steps: there are so many that all
-// steps would be slow and their trace large. For `--trace=operators`.
+// LibTorch's own operators as events in a rank's trace, for some steps only: there are so many that tracing
+// all steps would be slow and the trace large. For `--trace=operators`.
 #pragma once
 
 namespace muster {
 
-// From now on: the operators of steps 3 to 7 that the rank takes (note_step), of all threads.
+// Traces the operators of the rank's steps 3 to 7 (note_step), in all threads.
 void trace_operators();
 
 }  // namespace muster
