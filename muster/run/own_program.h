@@ -1,5 +1,4 @@
-// How a process starts the program again that it is. For run.cc and the tasks of a TaskSet that are
-// processes.
+// How a process starts its own program again. For run.cc and for TaskSet tasks in processes.
 #pragma once
 
 #include <string>
@@ -7,15 +6,16 @@
 
 namespace muster {
 
-// For exec, by a child of this process: the file that runs now, also where another has its name by then.
+// For exec by a child of this process: the file that is running, even if its name now belongs to another
+// file.
 inline constexpr const char* kOwnProgram = "/proc/self/exe";
 
-// The arguments that this process was started with. argv may no longer be those: gflags, MPI_Init and others
-// take what is theirs out of it, and a process title may be written over it. `argv` where the C library does
-// not tell.
+// The arguments that this process was started with. argv may have changed: gflags, MPI_Init and others remove
+// their arguments from it, and a process title may overwrite it. Falls back to `argv` if the C library does
+// not provide them.
 std::vector<std::string> own_command_line(int argc, char** argv);
 
-// What was executed as kOwnProgram is "exe" to ps and top; from now on it has its program's name.
+// Gives this process its program's name; ps and top would otherwise show "exe" for kOwnProgram.
 void take_own_name();
 
 }  // namespace muster
