@@ -1,5 +1,5 @@
-// Which device a rank computes on: what the launcher assigned, or, under launchers that assign none, the
-// visible GPU of its local rank.
+// The device that a rank computes on: what the launcher assigned or, if it assigns none, the visible GPU of
+// its local rank.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -17,29 +17,29 @@ namespace muster {
 struct RankDevice {
   c10::Device device = c10::kCPU;
   RankPlan assignment;
-  std::optional<int> local_world_size = {};  // where ranks are left out: of those that are not
-  MeshShape mesh = {};                       // of all ranks, where the launcher was told one
-  std::vector<int64_t> batch_shares = {};  // of all ranks, where the plan divides a global batch; else empty
+  std::optional<int> local_world_size = {};  // if ranks are left out: the number of the others
+  MeshShape mesh = {};                       // of all ranks, if the launcher was given one
+  std::vector<int64_t> batch_shares = {};    // of all ranks; empty if the plan has no global batch
 };
 
-// A rank on the CPU, `why` being the reason.
+// A rank on the CPU, for the reason `why`.
 RankDevice cpu_of_rank(const RankEnv& env, const std::string& why);
 
-// Nothing for a rank that is to be left out: without a GPU, where `surplus` is drop. Where the launcher
-// assigns no device, MUSTER_INVENTORY's machine takes the place of this one. Throws: unavailable when more
-// ranks than visible GPUs were started by a launcher that assigns none, and surplus is error; io,
-// invalid_argument for a plan that cannot be read or does not name this rank.
+// Returns nothing for a rank that is left out: without a GPU, if `surplus` is drop. If the launcher assigns
+// no device, MUSTER_INVENTORY's machine replaces this one.
+// Throws: unavailable if a launcher that assigns no devices has started more ranks than there are visible
+// GPUs, and surplus is error; io, invalid_argument for a plan that cannot be read or does not name this rank.
 std::optional<RankDevice> device_of_rank(const RankEnv& env, Surplus surplus);
 
-// This machine and what the environment hides of it, or MUSTER_INVENTORY's.
+// This machine and what the environment hides of it, or MUSTER_INVENTORY's machine.
 struct SeenMachine {
   Inventory machine = {};
   VisibilityMasks masks = {};
 };
 SeenMachine see_machine();
 
-// Under a launcher that assigns none: the visible GPU of the local rank, or what `surplus` says where there
-// are fewer. Where the rank has a mask that names a single GPU, that is its own, whatever its number.
+// For a launcher that assigns no devices: the visible GPU of the local rank, or, if there are too few, what
+// `surplus` says. A mask that names a single GPU makes that the rank's own, whatever its local rank.
 std::optional<RankDevice> device_by_local_rank(const RankEnv& env, const Inventory& machine,
                                                const VisibilityMasks& masks, Surplus surplus);
 
