@@ -1,5 +1,5 @@
-// What a rank runs on, for its activity file, and so for run.json and `muster report`: LibTorch's version,
-// the group's backend, and what its device is called.
+// Records a rank's software in its activity file, for run.json and `muster report`: LibTorch's version, the
+// group's backend, the name of its device.
 #pragma once
 
 #include "muster/comm/process_group.h"
@@ -7,7 +7,7 @@
 
 namespace muster {
 
-// Nothing where this process writes no activity file.
+// Does nothing if this process writes no activity file.
 void tell_software(const ProcessGroup& group, const DeviceAssignment& device);
 
 }  // namespace muster
