@@ -1,5 +1,5 @@
-// Which devices there are for the tasks of a TaskSet, and which of them a task may have. Pure: the machine
-// and its masks are arguments. For task_plan.cc and task_dispatch.cc; knows nothing of threads and processes.
+// The devices for the tasks of a TaskSet, and which of them a task may have. Pure: the machine and its masks
+// are arguments. For task_plan.cc and task_dispatch.cc; knows nothing of threads and processes.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -17,32 +17,32 @@ namespace muster {
 
 struct TaskDevice {
   std::string label = {};              // "GPU 1", "CPU slot 0"
-  c10::Device device = c10::kCPU;      // in this process; the CPU where the machine is simulated
+  c10::Device device = c10::kCPU;      // in this process; the CPU if the machine is simulated
   std::string uuid = {};               // of a real GPU; empty: none
-  bool alone = false;                  // a MIG instance that only a process with a mask of its own can see
-  VisibilityVariables variables = {};  // what shows a child this device and no other
-  RankPlan as_rank = {};               // what a group's plan says of a rank on it
+  bool alone = false;                  // a MIG instance that only a process with its own mask can see
+  VisibilityVariables variables = {};  // limits a child to this device
+  RankPlan as_rank = {};               // a plan's entry for a rank on it
 };
 
 struct TaskPlaces {
-  std::vector<size_t> devices = {};  // any of these, the first being the first choice
-  size_t count = 1;                  // so many at one time, one for each rank of a group
-  std::string instead = {};          // why these are CPU slots though no "cpu" was asked for; empty: as asked
+  std::vector<size_t> devices = {};  // any of these; the first is preferred
+  size_t count = 1;                  // needed at the same time, one per rank of a group
+  std::string instead = {};  // why these are CPU slots although no "cpu" was asked for; empty: as asked
 };
 
 class TaskDevices {
  public:
-  // `cpu_slots`: 0 for the machine's.
+  // `cpu_slots`: 0 means the machine's.
   TaskDevices(const Inventory& machine, const VisibilityMasks& masks, int cpu_slots);
 
   const std::vector<TaskDevice>& all() const { return devices_; }  // GPUs, then CPU slots
 
-  // Throws: invalid_argument for a device that is no selection, one of several MIG instances in a thread, or
-  // more ranks than CPU slots; unavailable when there is no such device, or not one for each rank, and the
-  // CPU is not allowed.
+  // Throws: invalid_argument for a malformed selection, one of several MIG instances in a thread, or more
+  // ranks than CPU slots; unavailable if there is no such device, or too few for the ranks, and the CPU is
+  // not allowed.
   TaskPlaces places_of(const detail::TaskEntry& task) const;
 
-  // Of a task whose ranks have these devices, in this order.
+  // The plan of a task whose ranks have these devices, in this order.
   Plan plan_of(const std::string& task, const std::vector<size_t>& devices) const;
 
  private:
