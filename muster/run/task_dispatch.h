@@ -1,5 +1,5 @@
-// Runs the tasks of a TaskSet when their devices are free, each in a thread of its own. For task_set.cc;
-// which devices a task may have is decided before.
+// Runs the tasks of a TaskSet as their devices become free, each in its own thread. For task_set.cc; the
+// devices that a task may have are decided before.
 #pragma once
 
 #include <condition_variable>
@@ -17,11 +17,11 @@ namespace muster {
 
 class TaskDispatch {
  public:
-  // `outcomes` are of the tasks, in their order. All must outlive it.
+  // `outcomes` has one entry per task, in order. All arguments must outlive this object.
   TaskDispatch(const std::vector<detail::TaskEntry>& tasks, const TaskPlan& plan,
                std::vector<TaskOutcome>& outcomes);
 
-  // `argv`: of this program, for the tasks that are processes and groups.
+  // `argv`: of this program, for tasks that are processes or groups.
   // Blocking: until every task has ended, or may no longer start.
   void run(const TaskSetOptions& options, const std::vector<std::string>& argv);
 
@@ -42,7 +42,7 @@ class TaskDispatch {
   TaskSetOptions options_;
   std::vector<std::string> argv_;
   SharedStop stop_;
-  int num_threads_ = 1;  // intra-op, of each task
+  int num_threads_ = 1;  // intra-op threads of each task
 
   std::mutex mutex_;
   std::condition_variable ended_;
