@@ -1,7 +1,7 @@
-// A task that is the ranks of a process group. One child process, this program started again, is their
-// launcher: it places, starts and guards them as muster::run does, which can be done once in a process and
-// not beside what this one does itself. The ranks are the program a third time. For task_set.cc and
-// task_dispatch.cc.
+// A task that consists of the ranks of a process group. A child process, this program started again, is their
+// launcher: it places, starts and supervises them as muster::run does. That is possible only once per
+// process, and not beside this process's own work. The ranks are further instances of the program. For
+// task_set.cc and task_dispatch.cc.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@
 
 namespace muster {
 
-// Starts the launcher and waits for it; returns the bytes of what rank 0 returned.
-// Blocking: until every rank has ended. Throws: peer_failed naming the first rank that failed, its device and
-// the reason; as run_task_child.
+// Starts the launcher, waits for it, and returns the bytes of rank 0's result.
+// Blocking: until every rank has ended.
+// Throws: peer_failed naming the first failed rank, its device and the reason; as run_task_child.
 std::string run_task_group(TaskChild launcher, const Plan& plan, const SharedStop& stop);
 
 // Called in the launcher: runs the ranks, answers with rank 0's result or the first failure, and ends the
