@@ -1,5 +1,5 @@
-// Before the tasks of a TaskSet start: which devices each may have, with leases on the GPUs among them. For
-// task_set.cc.
+// Decides, before the tasks of a TaskSet start, which devices each may have, and leases the GPUs among them.
+// For task_set.cc.
 #pragma once
 
 #include <vector>
@@ -12,16 +12,16 @@ namespace muster {
 
 struct TaskPlan {
   TaskDevices devices;
-  std::vector<TaskPlaces> places = {};  // of the tasks, in their order
-  std::vector<Lease> leases = {};       // of the GPUs in `places`; empty: none are to be taken
-  // Whether groups take leases of their own GPUs, which are those above: false where the user, or the
-  // launcher that gave this process its devices, wants none.
+  std::vector<TaskPlaces> places = {};  // of the tasks, in order
+  std::vector<Lease> leases = {};       // of the GPUs in `places`; empty: none are to be leased
+  // Whether groups lease their own GPUs, a subset of those above. False if the user, or the launcher that
+  // assigned this process's devices, wants no leases.
   bool lease = true;
 };
 
-// GPUs that another job holds are left out like those that are broken.
-// Blocking: as long as `options.wait`. Throws: as TaskDevices::places_of; unavailable naming GPUs that stay
-// busy and who holds them.
+// Skips GPUs that another job holds, like broken ones.
+// Blocking: at most `options.wait`.
+// Throws: as TaskDevices::places_of; unavailable naming GPUs that stay busy and their holders.
 TaskPlan plan_tasks(const std::vector<detail::TaskEntry>& tasks, const TaskSetOptions& options);
 
 }  // namespace muster
