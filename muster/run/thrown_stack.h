@@ -1,6 +1,6 @@
-// Where exceptions were thrown. This library puts itself in front of what every `throw` of the process calls
-// (__cxa_throw), a program's and LibTorch's, and keeps the stack of the last ones. Nothing is done where
-// nothing is thrown. A program that links the C++ library statically has its own `throw`, and no stacks.
+// Where exceptions were thrown. It intercepts __cxa_throw, which every `throw` of the process calls, in the
+// program and in LibTorch, and keeps the most recent stacks. Costs nothing unless something is thrown. A
+// program that links the C++ library statically has its own `throw`, and gets no stacks.
 #pragma once
 
 #include <exception>
@@ -9,10 +9,10 @@
 
 namespace muster {
 
-// From now on, in all threads.
+// Turns this on or off for all threads.
 void keep_thrown_stacks(bool keep);
 
-// Of the throw that made this exception, in whatever thread; empty: not kept, or not any more.
+// The stack of the throw that created this exception, in any thread; empty: not kept, or no longer.
 Stack thrown_stack(const std::exception_ptr& error);
 
 }  // namespace muster
