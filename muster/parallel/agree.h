@@ -1,5 +1,5 @@
-// What the ranks of a group must have alike before the first step: compared once, refused on all of them
-// alike. For the constructors of this room.
+// What the ranks of a group must have in common before the first step: compared once, and rejected on all
+// ranks alike. For the constructors of this folder.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,9 +16,10 @@ struct Term {
   std::string value;
 };
 
-// `wrong`: what this rank has found wrong by itself, as an error's message; empty: nothing. Collective: over
-// the group. Throws: invalid_argument, on every rank, with the first rank's `wrong`, or else with the first
-// term whose values differ, and the ranks that have them.
+// `wrong`: this rank's own problem, as an error message; empty: none.
+// Collective: over the group.
+// Throws: invalid_argument, on every rank, with the first rank's `wrong`, or else with the first term whose
+// values differ and the ranks that have them.
 void require_agreement(ProcessGroup& group, const std::string& owner, const std::string& wrong,
                        const std::vector<Term>& terms);
 
