@@ -1,4 +1,4 @@
-// This rank's stretches of a flat buffer as pieces of the model's tensors, for checkpoints. Used by
+// This rank's ranges of a flat buffer as pieces of the model's tensors, for checkpoints. Used by
 // sharded_optimizer.cc and fully_sharded.cc.
 #pragma once
 
@@ -13,11 +13,11 @@
 
 namespace muster {
 
-// The names that a model has for its parameters; several for one that is tied.
+// A model's names for its parameters; several for a tied one.
 class ParameterNames {
  public:
   explicit ParameterNames(const torch::nn::Module& model);
-  // Throws: invalid_argument, said by `owner`, for a parameter that is not the model's.
+  // Throws: invalid_argument, in the name of `owner`, for a parameter that is not the model's.
   const std::vector<std::string>& of(const std::string& owner, const at::Tensor& parameter) const;
 
  private:
