@@ -1,5 +1,5 @@
 // What servers and workers of a parameter server share: who keeps what, their groups of two, their messages.
-// Inside of parameter_server.cc and parameter_client.cc.
+// Only for parameter_server.cc and parameter_client.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +13,8 @@
 
 namespace muster {
 
-// The parameters of each server: the largest first, each to the server with the fewest bytes; in a shard they
-// have the model's order.
+// The parameters of each server: the largest first, each to the server with the fewest bytes; within a shard
+// in the model's order.
 std::vector<std::vector<at::Tensor>> parameter_shards(const std::vector<at::Tensor>& parameters, int servers);
 
 // This rank's groups of two: a server's with each worker, a worker's with each server. The server is rank 0
@@ -26,15 +26,15 @@ std::vector<ProcessGroup> connect_parameter_pairs(ProcessGroup& group,
 
 enum class ParameterCall : int64_t { pull = 1, push = 2, finish = 3 };
 
-// A number goes before what it announces: a worker's call, a server's answer.
+// A number precedes what it announces: a worker's call, a server's answer.
 void send_number(ProcessGroup& pair, int to, int64_t number);
 int64_t receive_number(ProcessGroup& pair, int from);
 
-// How many, and then they.
+// Sends the count, then the numbers.
 void send_numbers(ProcessGroup& pair, int to, const std::vector<int64_t>& numbers);
 std::vector<int64_t> receive_numbers(ProcessGroup& pair, int from);
 
-// All elements, lot by lot, through the host's memory. Both sides have tensors of the same types and shapes.
+// All elements, lot by lot, through host memory. Both sides have tensors of the same types and shapes.
 void send_tensors(ProcessGroup& pair, int to, const std::vector<at::Tensor>& tensors);
 void receive_tensors(ProcessGroup& pair, int from, const std::vector<at::Tensor>& tensors);
 
