@@ -1,4 +1,4 @@
-// A backward in two halves, for schedules that put weights' gradients off. Used by pipeline_stage.cc alone.
+// A backward in two parts, for schedules that delay weight gradients. Used only by pipeline_stage.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,9 +8,9 @@
 
 namespace muster {
 
-// What is left to do for the weights after the input's gradient: from nodes of the graph, with the gradients
-// that came to them, to the weights right below. A weight that is used in several places gets a whole
-// backward of its own, from the output. Holds the graph.
+// What remains for the weights after the input's gradient: the paths from nodes of the graph, with the
+// gradients that reached them, to the weights directly below. A weight used in several places gets its own
+// whole backward from the output. Keeps the graph alive.
 struct WeightBackward {
   struct Part {
     std::vector<torch::autograd::Edge> from;
@@ -23,8 +23,8 @@ struct WeightBackward {
   void run();
 };
 
-// The gradient of `input`, a leaf, where that of `output` is `gradient`. Undefined where the input takes
-// none, and where the output does not depend on it: then the whole backward is left. `output` has a graph.
+// The gradient of `input`, a leaf, for the gradient `gradient` of `output`. Undefined if the input needs
+// none, or if the output does not depend on it: then the whole backward remains. `output` must have a graph.
 struct InputBackward {
   at::Tensor gradient;
   WeightBackward left;
