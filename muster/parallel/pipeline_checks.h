@@ -1,4 +1,4 @@
-// What must fit before a pipeline's first step. Used by pipeline.cc alone.
+// What must be consistent before a pipeline's first step. Used only by pipeline.cc.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace muster {
 
-// What does not fit on this rank alone; empty: nothing.
+// What is wrong on this rank itself; empty: nothing.
 std::string problem_of_pipeline(const std::vector<PipelineStage>& stages, const ProcessGroup& group,
                                 const PipelineOptions& options);
 
-// Says on every rank what is wrong on some; empty: nothing. Collective: yes. Throws: invalid_argument.
+// Reports on every rank what is wrong on some; empty: nothing. Collective: yes. Throws: invalid_argument.
 void refuse_on_all_stages(ProcessGroup& group, const std::string& problem);
 
 // Collective: yes. Throws: invalid_argument, on every rank, with the first line that differs.
