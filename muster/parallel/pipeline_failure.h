@@ -1,5 +1,5 @@
-// Why a pipeline's step failed, told to every rank: a neighbour of the rank that failed sees it, but a rank
-// further off sees only its own neighbour leave. Used by pipeline.cc alone.
+// Tells every rank why a pipeline's step failed: a neighbour of the failed rank sees the cause, but a more
+// distant rank sees only its own neighbour leave. Used only by pipeline.cc.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace muster {
 
 class PipelineFailure {
  public:
-  // Once for each pipeline of a group, in the same order on all ranks.
+  // Make one for each pipeline of a group, in the same order on all ranks.
   explicit PipelineFailure(ProcessGroup group);
 
   void now_at(const PipelineAction& action, int64_t step) {
@@ -20,8 +20,8 @@ class PipelineFailure {
     step_ = step;
   }
 
-  // For a handler. An error of this rank's own goes on as it is, after the group's store has it; one of a
-  // peer's goes on with the first cause that any rank has left there.
+  // Call it in a handler. An error of this rank's own is stored in the group's store and rethrown; a peer's
+  // error is rethrown with the first cause that any rank has stored.
   [[noreturn]] void rethrow_explained();
 
  private:
