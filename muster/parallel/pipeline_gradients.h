@@ -1,5 +1,5 @@
-// What becomes of a pipeline's gradients after backward: averaged over replicas, summed over the ranks that
-// hold a tied weight. Used by pipeline.cc alone.
+// What happens to a pipeline's gradients after backward: averaged over replicas, summed over the ranks with a
+// tied weight. Used only by pipeline.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,11 +12,11 @@
 
 namespace muster {
 
-// One stage's gradients, in one message a type of tensor.
+// One stage's gradients, in one message per tensor type.
 class StageAverage {
  public:
   StageAverage(std::vector<at::Tensor> parameters, ProcessGroup replicas);
-  void start();   // returns at once; parameters without a gradient count as zeros
+  void start();   // returns at once; missing gradients count as zeros
   void finish();  // Blocking: until the averages are in grad()
 
  private:
@@ -29,16 +29,16 @@ class StageAverage {
   std::vector<Bucket> buckets_;
 };
 
-// A weight that some ranks of a group have in common.
+// A weight shared by some ranks of a group.
 class TiedWeight {
  public:
-  // As Pipeline::tie. `name` is what this rank's stage calls it; empty where it is none of its parameters.
+  // As Pipeline::tie. `name` is its name in this rank's stage; empty if it is not a parameter of it.
   TiedWeight(at::Tensor parameter, const std::string& name, ProcessGroup& group);
-  void begin_step();     // keeps what other steps have left in grad() apart
-  void sum_gradients();  // of this step, and adds them to what was there. Collective: over its ranks
+  void begin_step();     // sets aside what other steps have left in grad()
+  void sum_gradients();  // of this step, and adds what was set aside. Collective: over its ranks
   const at::Tensor& parameter() const { return parameter_; }
-  bool is_copy() const { return holders_ && holders_->rank() > 0; }  // another rank's counts
-  // What its ranks call it, the first rank's first: the name that it has in checkpoints.
+  bool is_copy() const { return holders_ && holders_->rank() > 0; }  // another rank's copy counts
+  // Its names on its ranks, the first rank's first: that is its name in checkpoints.
   const std::vector<std::string>& names() const { return names_; }
 
  private:
