@@ -1,9 +1,8 @@
-// What the ranks of a pipeline send each other: activations forward, their gradients back. Used by
-// pipeline.cc alone.
+// The messages between a pipeline's ranks: activations forward, gradients back. Used only by pipeline.cc.
 //
-// Between two ranks each direction is a queue of its own, and a receiver takes messages in the order of the
-// sender's schedule, which it knows. So neither direction waits for the other, on one communicator a
-// direction (NCCL pairs operations by their order, and would else pair a send with a send).
+// Between two ranks each direction is its own queue, and a receiver takes messages in the order of the
+// sender's schedule, which it knows. So neither direction waits for the other, if each direction has its own
+// communicator. (NCCL pairs operations by their order, and would otherwise pair a send with a send.)
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,7 +25,7 @@ struct PipelineMessage {
   auto operator<=>(const PipelineMessage&) const = default;
 };
 
-// What `action` needs from, or gives to, another stage; nothing at the pipeline's ends.
+// The message that `action` needs from, or gives to, another stage; nothing at the pipeline's ends.
 std::optional<PipelineMessage> needed_by(const PipelineAction& action, const PipelineSchedule& schedule);
 std::optional<PipelineMessage> made_by(const PipelineAction& action, const PipelineSchedule& schedule);
 
@@ -43,20 +42,20 @@ class PipelineMessages {
   // Collective: over `group`.
   PipelineMessages(ProcessGroup group, const PipelineSchedule& schedule);
 
-  // All of a step must have been received before the next begins.
+  // All messages of a step must have been received before the next step starts.
   void begin_step();
 
-  // Returns at once; between two stages of this rank nothing is sent. The first activation into a stage takes
-  // its form along. Throws: invalid_argument where it has another form than the first.
+  // Returns at once; sends nothing between two stages of this rank. The first activation into a stage also
+  // carries its form. Throws: invalid_argument if a later one has another form.
   void send(const PipelineMessage& message, const at::Tensor& tensor);
 
-  // Begins to receive what can be begun without waiting.
+  // Starts receives that can be started without waiting.
   void expect(const PipelineMessage& message);
 
-  // Blocking: until the message is there.
+  // Blocking: until the message has arrived.
   at::Tensor receive(const PipelineMessage& message);
 
-  // Blocking: until all that was sent has left.
+  // Blocking: until everything sent has left.
   void finish_sends();
 
   int64_t bytes_sent() const { return bytes_sent_; }  // since begin_step()
