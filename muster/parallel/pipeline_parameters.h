@@ -1,5 +1,5 @@
-// What a pipeline's stages have together: the norm of all their gradients, and all their parameters by name.
-// Used by pipeline.cc alone.
+// What a pipeline's stages have in common: the norm of all their gradients, and all their parameters by name.
+// Used only by pipeline.cc.
 #pragma once
 
 #include <deque>
@@ -14,7 +14,7 @@
 
 namespace muster {
 
-// What a stage calls it; empty where it is none of their parameters.
+// The parameter's name in the stages; empty if it is not theirs.
 std::string name_in_stages(const std::vector<PipelineStage>& stages, const at::Tensor& parameter);
 
 // As Pipeline::clip_grad_norm.
