@@ -1,5 +1,5 @@
-// One stage of a pipeline at work: its forwards and backwards, and what it holds between them. Knows nothing
-// of ranks and messages. Used by pipeline.cc alone.
+// A running stage of a pipeline: its forwards and backwards, and what it keeps between them. Knows nothing of
+// ranks and messages. Used only by pipeline.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 
 namespace muster {
 
-// States of the random generators that a forward may draw from: the CPU's, and the device's.
+// The states of the random generators that a forward may use: the CPU's, and the device's.
 struct RandomStates {
   static RandomStates now(c10::Device device);
   void restore(c10::Device device) const;
@@ -25,15 +25,15 @@ class StageRunner {
 
   StageRunner(Compute compute, c10::Device device) : compute_(std::move(compute)), device_(device) {}
 
-  // With `recompute` the input alone is held, and the output is computed again before its backward.
+  // With `recompute` it keeps only the input, and recomputes the output before its backward.
   at::Tensor forward(int micro_batch, const at::Tensor& input, bool takes_gradient, bool recompute);
 
-  // The gradient of the input, undefined where it takes none; weights' are added to grad(). A stage that
-  // trains nothing, and whose input takes no gradient, has nothing to do. Throws: invalid_argument where the
-  // input takes one, and the output depends on no weight and not on it.
+  // Returns the gradient of the input, undefined if the input needs none; adds weight gradients to grad().
+  // Does nothing for a stage that trains nothing and whose input needs no gradient. Throws: invalid_argument
+  // if the input needs a gradient but the output depends neither on it nor on a weight.
   at::Tensor backward(int micro_batch, const at::Tensor& gradient);
 
-  // The same in two halves.
+  // The same in two parts.
   at::Tensor input_backward(int micro_batch, const at::Tensor& gradient);
   void weight_backward(int micro_batch);
 
