@@ -1,6 +1,6 @@
-// The gradients of some parameters on their way to their owners: they are collected in a flat buffer, reduced
-// over the group, and each rank keeps its part (flat_layout.h) of the mean. Used by what shards gradients;
-// does not know when a backward begins or ends.
+// The gradients of some parameters on their way to their owners. They are collected in a flat buffer and
+// reduced over the group; each rank keeps its part (flat_layout.h) of the mean. Used by the classes that
+// shard gradients; does not know when a backward starts or ends.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,22 +14,22 @@ namespace muster {
 
 class ScatteredGradients {
  public:
-  // `replicas`: ranks of other groups that hold the same part, over which the mean is taken too.
+  // `replicas`: ranks of other groups with the same part; the mean includes them.
   ScatteredGradients(std::vector<at::Tensor> parameters, FlatLayout layout, ProcessGroup group,
                      std::optional<ProcessGroup> replicas, at::ScalarType dtype);
 
   // Copies a parameter's gradient into the buffer and frees it. Throws: failed_precondition for a sparse one,
   // and for a second one before start().
   void take(size_t parameter);
-  bool complete() const { return taken_ == wanted_; }  // every trained parameter's is there
+  bool complete() const { return taken_ == wanted_; }  // every trained parameter's gradient is there
   bool started() const { return work_.has_value(); }
 
-  // Takes what earlier backwards have left whole. Parameters without a gradient count as zeros. Collective,
-  // as is finish().
+  // Includes what earlier backwards accumulated in whole gradients. Missing gradients count as zeros.
+  // Collective: yes, and so is finish().
   void start();
-  // This rank's part of the mean. Throws: as Work::wait.
+  // Returns this rank's part of the mean. Throws: as Work::wait.
   at::Tensor finish();
-  void drop();  // what a backward that has failed has left
+  void drop();  // discards what a failed backward has left
 
   int64_t bytes() const;  // of one buffer
 
@@ -46,15 +46,16 @@ class ScatteredGradients {
   std::optional<Work> work_;
 };
 
-// Adds a part of the mean gradient to the gradients of the tensors that are the pieces of the same part;
-// those of parameters that are not trained stay without.
+// Adds a part of the mean gradient to the gradients of the tensors that are pieces of the same part;
+// untrained parameters get none.
 void add_to_pieces(const at::Tensor& part, const std::vector<FlatPiece>& pieces,
                    const std::vector<at::Tensor>& parameters, std::vector<at::Tensor>& tensors);
 
-// The norm of all ranks' gradients as of one vector, in double, each `tensor` being there on one rank of the
-// group alone. Collective.
+// The norm of all ranks' gradients as one vector, in double; each tensor exists on only one rank of the
+// group. Collective: yes.
 at::Tensor sharded_grad_norm(const std::vector<at::Tensor>& tensors, ProcessGroup& group);
-// Multiplies the gradients with min(1, max_norm / (norm + 1e-6)). Returns the norm that they had. Collective.
+// Multiplies the gradients by min(1, max_norm / (norm + 1e-6)). Returns the norm before clipping. Collective:
+// yes.
 at::Tensor clip_sharded_grads(const std::vector<at::Tensor>& tensors, double max_norm, ProcessGroup& group);
 
 }  // namespace muster
