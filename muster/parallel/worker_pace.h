@@ -1,4 +1,4 @@
-// Where the workers of a parameter server are, and who may go on. A pure state machine; inside of
+// The progress of a parameter server's workers, and who may go on. A pure state machine; only for
 // parameter_server.cc.
 #pragma once
 
@@ -17,7 +17,7 @@ class WorkerPace {
   void left(size_t worker) { here_[worker] = false; }  // finished or lost: nobody waits for it
 
   bool here(size_t worker) const { return here_[worker]; }
-  // Steps that it is ahead of the slowest of those that are here.
+  // Steps by which it is ahead of the slowest present worker.
   int64_t lead(size_t worker) const {
     int64_t slowest = steps_[worker];
     for (size_t i = 0; i < steps_.size(); ++i) {
