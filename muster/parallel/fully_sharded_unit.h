@@ -1,5 +1,4 @@
-// Wrapped modules with their memory, and the forwards and backwards that come to them. Inside of
-// fully_sharded.cc.
+// Wrapped modules with their memory, and their forwards and backwards. Only for fully_sharded.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +17,7 @@
 
 namespace muster::detail {
 
-// All wrapped modules of a model: their order, and the backward that runs.
+// All wrapped modules of a model: their order, and the running backward.
 struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
   FullyShardedSet(ProcessGroup group_, const FullyShardedOptions& options_)
       : group(std::move(group_)), options(options_) {}
@@ -34,25 +33,25 @@ struct FullyShardedSet : std::enable_shared_from_this<FullyShardedSet> {
   FullyShardedOptions options;
   std::vector<std::shared_ptr<FullyShardedUnit>> units;
   std::vector<std::shared_ptr<FullyShardedUnit>>
-      without_parameters;  // outermost modules, which only call others
+      without_parameters;  // outermost modules that only call others
   std::map<const c10::TensorImpl*, const FullyShardedUnit*> owners;  // of parameters
 
   bool reduces = true;
   bool whole = false;  // the guard of whole_parameters() lives
-  int depth = 0;       // of the forwards that run
+  int depth = 0;       // of the running forwards
   FullyShardedUnit* last_forward = nullptr;
   FullyShardedUnit* last_backward = nullptr;
-  FullyShardedUnit* under_way = nullptr;  // its gradients are reduced
-  std::weak_ptr<void> graph;              // the backward that runs
+  FullyShardedUnit* under_way = nullptr;  // the unit whose gradients are being reduced
+  std::weak_ptr<void> graph;              // the running backward
   ShardedTraffic traffic;
 };
 
-// What wrap() finds in a module: the parameters that no module in it has that was wrapped before.
+// What wrap() finds in a module: the parameters that were not already wrapped with an inner module.
 struct FullyShardedModuleView {
   std::vector<at::Tensor> parameters;
   std::vector<std::string> names;
-  std::set<const torch::nn::Module*> modules;  // itself and all in it
-  bool outer = false;                          // wrapped modules are in it
+  std::set<const torch::nn::Module*> modules;  // itself and all inside
+  bool outer = false;                          // it contains wrapped modules
   std::string wrong;
 };
 
@@ -82,25 +81,25 @@ struct FullyShardedUnit : std::enable_shared_from_this<FullyShardedUnit> {
   std::weak_ptr<FullyShardedSet> owner;
   ProcessGroup group;
   std::vector<at::Tensor> parameters;
-  std::vector<std::string> names;              // theirs in the module
-  std::set<const torch::nn::Module*> modules;  // the wrapped one and all in it
+  std::vector<std::string> names;              // their names in the module
+  std::set<const torch::nn::Module*> modules;  // the wrapped one and all inside
   std::vector<bool> was_trained;               // at construction
   FlatLayout layout;
-  at::Tensor flat;                 // all parameters, whose memory is there only while they are gathered
-  std::vector<at::Tensor> places;  // of the parameters in it, made while it was there
-  at::Tensor part;                 // this rank's, always there
+  at::Tensor flat;                 // all parameters; has memory only while they are gathered
+  std::vector<at::Tensor> places;  // the parameters' views of it, made while it had memory
+  at::Tensor part;                 // this rank's part, always present
   std::vector<FlatPiece> pieces;
-  std::vector<at::Tensor> tensors;  // the pieces, in the part's memory: what the optimizer sees
+  std::vector<at::Tensor> tensors;  // the pieces, in the part's memory: the optimizer's parameters
   std::unique_ptr<ScatteredGradients> gradients;
   at::Tensor whole;  // of whole_parameters()
 
   std::optional<Work> gathering;
   bool here = false;
-  bool outer = false;   // other wrapped modules run inside of its forward
-  bool frozen = false;  // parameters without gradient, whose last use no hook tells
+  bool outer = false;   // other wrapped modules run inside its forward
+  bool frozen = false;  // has parameters without gradients, whose last use no hook reports
   bool in_backward = false;
   size_t arrived = 0, trained = 0;
-  FullyShardedUnit* next_forward = nullptr;   // that came after it the last time
+  FullyShardedUnit* next_forward = nullptr;   // the unit that came after it last time
   FullyShardedUnit* next_backward = nullptr;  // the same
   GradientHooks hooks;
 };
