@@ -17,7 +17,7 @@ class GradientHooks {
   GradientHooks& operator=(const GradientHooks&) = delete;
   ~GradientHooks() { remove(); }
 
-  // In place of those there are. `on_gradient` gets the parameter's index, in a thread of autograd's.
+  // Replaces the present hooks. `on_gradient` gets the parameter's index, in one of autograd's threads.
   void hang(const std::vector<at::Tensor>& parameters, const std::function<void(size_t)>& on_gradient);
   void remove();
 
