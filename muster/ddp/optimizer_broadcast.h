@@ -1,4 +1,4 @@
-// An optimizer's state from one rank to all.
+// Broadcasts an optimizer's state from one rank to all.
 #pragma once
 
 #include "muster/comm/process_group.h"
@@ -9,9 +9,9 @@ class Optimizer;
 
 namespace muster {
 
-// State and options, as torch::save writes them: of any optimizer that can be saved, also where a rank has
-// taken no step yet. Parameters must be alike on all ranks. Collective: yes. Blocking: yes; through memory of
-// the host.
+// Sends state and options as torch::save writes them: for any optimizer that can be saved, even if a rank has
+// not taken a step yet. Parameters must be equal on all ranks. Collective: yes. Blocking: yes; goes through
+// host memory.
 void broadcast_optimizer(torch::optim::Optimizer& optimizer, ProcessGroup& group, int root);
 
 }  // namespace muster
