@@ -1,6 +1,6 @@
-// Which parameters have gradients of which this rank has a part only. What shards a model says it
-// (muster/parallel); a training step asks, since a norm or a loss scale of parts alone would be wrong in
-// silence.
+// Records parameters of which this rank has only a part of the gradient. The classes that shard a model
+// (muster/parallel) mark them. A training step checks the mark, because a norm or loss scale of parts alone
+// would be silently wrong.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 
 namespace muster {
 
-// For as long as the tensors live.
+// The mark lasts as long as the tensors.
 void mark_divided_gradients(const std::vector<at::Tensor>& parameters);
 bool has_divided_gradient(const at::Tensor& parameter);
 
