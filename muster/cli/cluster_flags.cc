@@ -111,8 +111,8 @@ bool is_told(const RunFlags& flags) {
 void set_etcd(const RunFlags& flags, ClusterOptions& options) {
   if (options.backend != "etcd") return;
   if (flags.rdzv_id == "none") {
-    throw bad_flag("--rdzv-id", "the job's name in etcd, its own and the same on every host", "",
-                   "as in --rdzv-id run-42");
+    throw bad_flag("--rdzv-id", "a name for the job in etcd that no other job has, the same on every host",
+                   "", "as in --rdzv-id run-42");
   }
   for (const auto& [name, value] : parse_conf(flags.rdzv_conf)) {
     if (name == "protocol") options.etcd_protocol = value;
@@ -137,7 +137,7 @@ void set_common(const RunFlags& flags, ClusterOptions& options) {
 void check_alone(const RunFlags& flags) {
   if (!flags.inventory.empty())
     throw bad_flag("--inventory", "none where several hosts take part", flags.inventory,
-                   "each tells what it has");
+                   "each host finds its own devices");
   if (!flags.wait.empty())
     throw bad_flag("--wait", "none where several hosts take part", flags.wait,
                    "a host whose GPUs are leased ends the job, and says by whom");
@@ -191,7 +191,7 @@ std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
   check_alone(flags);
   if (flags.node_rank >= 0 || !flags.rdzv_endpoint.empty()) {
     throw bad_flag("--hosts", "no --node-rank or --rdzv-endpoint beside it", flags.hosts,
-                   "one command starts all hosts, or each is started with its own");
+                   "either one command with --hosts starts all hosts, or each host has a command of its own");
   }
   RemoteOptions remote{.discovery = flags.host_discovery, .remote_muster = flags.remote_muster};
   if (listed) remote.hosts = parse_host_list(flags.hosts, "--hosts");
@@ -201,7 +201,7 @@ std::optional<RemoteOptions> to_remote_options(const RunFlags& flags) {
     if (!word.empty()) remote.ssh.push_back(word);
   }
   if (remote.ssh.empty())
-    throw bad_flag("--ssh", "a command that starts others on a host", ssh, "leave it out for ssh");
+    throw bad_flag("--ssh", "a command that starts a command on a host", ssh, "leave it out for ssh");
   return remote;
 }
 

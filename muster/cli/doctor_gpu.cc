@@ -143,7 +143,7 @@ CheckResult check_peer_access(const DoctorFacts& facts) {
   }
   if (kinds.empty()) {
     return {CheckStatus::warn, "the links between the GPUs are not known",
-            "see nvidia-smi topo -m; topo -p2p r"};
+            "see `nvidia-smi topo -m` and `nvidia-smi topo -p2p r`"};
   }
   const std::string text = cat("links: ", join(kinds, ", "));
   const std::string kernel = file_text(facts.root + "/proc/cmdline").value_or("");
@@ -169,7 +169,8 @@ CheckResult check_device_order(const DoctorFacts& facts) {
   for (const Gpu& gpu : facts.host.gpus) models.insert(gpu.model);
   if (!order && models.size() > 1) {
     return {CheckStatus::warn,
-            "unset, and the GPUs differ: CUDA gives number 0 to the fastest in programs started by hand",
+            "unset, and the GPUs differ: in programs that muster does not start, CUDA gives number 0 to the "
+            "fastest",
             "export CUDA_DEVICE_ORDER=PCI_BUS_ID (muster run does)"};
   }
   return {CheckStatus::ok, order.value_or("unset; muster run sets PCI_BUS_ID")};
@@ -188,7 +189,7 @@ CheckResult check_visible_devices(const DoctorFacts& facts) {
   const std::string text = cat("'", found->second, "' shows ", names.empty() ? "no GPU" : join(names, ", "));
   if (!visible.remark.empty()) {
     return {CheckStatus::warn, cat(text, "; ", visible.remark),
-            "unset it, or correct it by `muster devices`"};
+            "unset it, or correct it; `muster devices` lists the GPUs"};
   }
   if (names.empty()) return {CheckStatus::warn, text, "unset it to use the GPUs"};
   return {CheckStatus::ok, text + "; muster chooses among these"};

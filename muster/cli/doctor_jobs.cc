@@ -199,9 +199,9 @@ CheckResult check_torch(const DoctorFacts& facts) {
     const std::string version = torch_version(folder);
     if (!version.empty()) return judge_torch(version, folder);
   }
-  return {
-      CheckStatus::skipped,
-      "no LibTorch found by its files (--python PYTHON asks a Python); muster starts programs without it"};
+  return {CheckStatus::skipped,
+          "no LibTorch found by its files (--python PYTHON asks that Python); muster can start programs "
+          "without it"};
 }
 
 }  // namespace muster

@@ -99,8 +99,7 @@ CheckResult check_locked_memory(const DoctorFacts& facts) {
                   : std::string("/proc/self/limits does not tell")};
   }
   if (!limit->below(1024 * kMiB)) return {CheckStatus::ok, limit->text()};
-  return {CheckStatus::warn,
-          cat("at most ", format_bytes(limit->value), "; RDMA cards need the buffers locked"),
+  return {CheckStatus::warn, cat("at most ", format_bytes(limit->value), "; RDMA cards need locked buffers"),
           "ulimit -l unlimited before the job, or /etc/security/limits.conf"};
 }
 
@@ -112,7 +111,7 @@ CheckResult check_cgroup(const DoctorFacts& facts) {
   const auto folder = cgroup_folder(facts);
   if (!folder) {
     return {CheckStatus::skipped,
-            "no cgroup v2: ranks are ended by their process groups, and orphans one by one"};
+            "no cgroup v2: muster ends ranks by their process groups, and orphans one by one"};
   }
   const std::string limits = cgroup_limits(*folder, facts.root);
   const auto pids = parse_int(trim(file_text(*folder + "/pids.max").value_or("max")));
@@ -123,10 +122,9 @@ CheckResult check_cgroup(const DoctorFacts& facts) {
   const bool writable =
       ::access((*folder + "/cgroup.procs").c_str(), W_OK) == 0 && ::access(folder->c_str(), W_OK) == 0;
   if (writable) return {CheckStatus::ok, "writable; " + limits};
-  return {CheckStatus::ok,
-          cat("not writable (systemd-run --user --scope -p Delegate=yes makes it so): ranks are ended by "
-              "their process groups, and orphans one by one; ",
-              limits)};
+  return {CheckStatus::ok, cat("not writable (systemd-run --user --scope -p Delegate=yes makes it writable): "
+                               "muster ends ranks by their process groups, and orphans one by one; ",
+                               limits)};
 }
 
 }  // namespace muster

@@ -81,7 +81,7 @@ CheckResult check_interface_variables(const DoctorFacts& facts) {
 
 CheckResult check_ports(const DoctorFacts& facts) {
   if (!facts.port_error.empty()) {
-    return {CheckStatus::fail, cat("no port of loopback can be bound: ", facts.port_error),
+    return {CheckStatus::fail, cat("no port can be bound on loopback: ", facts.port_error),
             "bring loopback up (ip link set lo up), and see net.ipv4.ip_local_port_range"};
   }
   if (!facts.master_port_holder.empty()) {
@@ -90,7 +90,7 @@ CheckResult check_ports(const DoctorFacts& facts) {
                 facts.master_port_holder),
             "end that, or unset MASTER_PORT to have a free one chosen"};
   }
-  return {CheckStatus::ok, "a port of loopback can be bound"};
+  return {CheckStatus::ok, "a port can be bound on loopback"};
 }
 
 }  // namespace muster

@@ -31,10 +31,10 @@ std::string answer_of(const HostSpec& host, const std::string& command, const st
     return output_of_shell(command, host.name);
   } catch (const Error&) {
     const std::string next = ssh.empty() ? "`muster devices`" : cat("`", ssh, " ", host.name, " true`");
-    throw Error(
-        ErrorCode::unavailable,
-        cat("host ", host.name, ": expected an answer of `muster devices --json` there, got none; see that ",
-            next, " works, or name the program with --remote-muster"));
+    throw Error(ErrorCode::unavailable,
+                cat("host ", host.name,
+                    ": expected an answer of `muster devices --json` there, got none; check that ", next,
+                    " works, or name the program with --remote-muster"));
   }
 }
 

@@ -36,7 +36,7 @@ std::vector<TaskMachine> listed_machines(const TasksSettings& settings) {
     machine.command_environment = own_environment();
     machine.argv = ssh_command(remote->ssh, host.name, {program, "tasks", "--serve"});
     machine.environment = environment_to_send(own_environment());
-    machine.advice = cat("see that `", join(remote->ssh, " "), " ", host.name, " true` works");
+    machine.advice = cat("check that `", join(remote->ssh, " "), " ", host.name, " true` works");
     machines.push_back(std::move(machine));
   }
   return machines;
@@ -50,8 +50,8 @@ std::vector<TaskMachine> slurm_machines(const TasksSettings& settings) {
   if (!nodes) {
     if (inside_srun_step() && get_env_int("SLURM_STEP_NUM_TASKS").value_or(1) > 1)
       log(LogLevel::warn,
-          "srun has started this more than once, and each runs all tasks by itself; started once, without "
-          "srun, `muster tasks` uses all nodes of the allocation");
+          "srun has started `muster tasks` more than once, and each of them runs all tasks; start it once, "
+          "without srun: it then uses all nodes of the allocation");
     return machines;
   }
   for (const SlurmNode& node : *nodes) {
@@ -60,7 +60,7 @@ std::vector<TaskMachine> slurm_machines(const TasksSettings& settings) {
                         .cpus = node.cpus,
                         .argv = srun_command(node.name, {program, "tasks", "--serve"}),
                         .command_environment = srun_environment(),
-                        .advice = cat("see that `srun --overlap -N1 -n1 -w ", node.name,
+                        .advice = cat("check that `srun --overlap -N1 -n1 -w ", node.name,
                                       " true` works, or say --standalone for this machine alone")});
   }
   return machines;

@@ -76,7 +76,8 @@ std::string Coordinator::obstacle_in_plan(const Order& next) const {
       same =
           was.local_rank == is.local_rank && was.device == is.device && was.more_devices == is.more_devices;
     }
-    if (!same) return cat("in the plan for these hosts the ranks of ", name_of(next.hosts[i]), " are others");
+    if (!same)
+      return cat("the plan for these hosts gives ", name_of(next.hosts[i]), " other ranks or devices");
   }
   return "";
 }

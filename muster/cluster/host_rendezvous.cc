@@ -65,7 +65,7 @@ std::unique_ptr<TcpServer> serve(const ClusterOptions& options, Endpoint at, con
         .endpoint = std::move(at), .secret = secret, .no_auth = options.no_auth, .job = options.job});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unavailable) throw;
-    throw Error(error.code(), cat("rendezvous: this host is to serve it: ", error.message()));
+    throw Error(error.code(), cat("rendezvous: this host has to serve it, and cannot: ", error.message()));
   }
 }
 
@@ -104,7 +104,7 @@ std::string patient_address_to_serve(const std::string& host, const ClusterOptio
       return address_to_serve(host);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unavailable || deadline.passed()) throw;
-      if (!said) log(LogLevel::info, cat(error.message(), "; asking again for a while"));
+      if (!said) log(LogLevel::info, cat(error.message(), "; trying again for a while"));
     }
     std::this_thread::sleep_for(std::min(std::chrono::milliseconds(500), deadline.left()));
   }

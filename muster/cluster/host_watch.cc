@@ -50,7 +50,8 @@ void HostWatch::read_some() {
   const ssize_t n = ::read(answers_.get(), buffer, sizeof(buffer));
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (n <= 0) {
-    log(LogLevel::warn, "--host-discovery: the shell that asks has ended; no new hosts from now on");
+    log(LogLevel::warn,
+        "--host-discovery: the shell that runs the command has ended; no new hosts will be found");
     return stop();
   }
   read_.append(buffer, static_cast<size_t>(n));

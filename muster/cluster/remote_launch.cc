@@ -54,8 +54,9 @@ class RemoteJob {
       cluster_.min_hosts = cluster_.max_hosts = static_cast<int>(remote_.hosts.size());
     const int there = static_cast<int>(remote_.hosts.size());
     if (there < cluster_.min_hosts && remote_.discovery.empty()) {
-      throw Error(ErrorCode::invalid_argument, cat("--nnodes: expected at most ", there,
-                                                   " hosts, which are listed, got ", cluster_.min_hosts));
+      throw Error(ErrorCode::invalid_argument,
+                  cat("--nnodes: expected at most ", there, " hosts, since no more are listed, got ",
+                      cluster_.min_hosts));
     }
     find_out_where_they_are();
     serve();

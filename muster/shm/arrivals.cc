@@ -82,7 +82,7 @@ void Arrivals::take_caller() {
   if (!fd.valid()) {
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;  // it has gone
     fail_errno(cat("shared memory: expected a descriptor for the connection of each of ", peers_.size() - 1,
-                   " ranks, got none (rank 0); raise the limit (ulimit -n), or MUSTER_BACKEND=gloo"),
+                   " ranks, got none (rank 0); raise the limit (ulimit -n), or use MUSTER_BACKEND=gloo"),
                errno);
   }
   if (!of_this_user(fd.get())) return;

@@ -176,10 +176,11 @@ void Collectives::compare_calls(const Request& request) const {
   for (size_t from = 0; from < ranks; ++from) {
     for (size_t to = 0; to < ranks; ++to) {
       if (sizes(from)[to] == sizes(to)[ranks + from]) continue;
-      throw Error(ErrorCode::invalid_argument,
-                  cat("all_to_all #", sequence_, ": expected what rank ", team_.name(static_cast<int>(from)),
-                      " sends to rank ", team_.name(static_cast<int>(to)), " to be what that one wants, got ",
-                      sizes(from)[to], " and ", sizes(to)[ranks + from], " bytes; make the splits fit"));
+      throw Error(
+          ErrorCode::invalid_argument,
+          cat("all_to_all #", sequence_, ": expected rank ", team_.name(static_cast<int>(from)),
+              " to send as many bytes as rank ", team_.name(static_cast<int>(to)), " expects from it, got ",
+              sizes(from)[to], " and ", sizes(to)[ranks + from], " bytes; make the splits match"));
     }
   }
 }

@@ -165,7 +165,9 @@ Met join_host(const Exchange& exchange, int rank, int size, std::chrono::millise
   };
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) throw gone();
   if (!of_this_user(socket.get()))
-    throw Error(ErrorCode::failed_precondition, "shared memory: expected rank 0 to be of this user");
+    throw Error(ErrorCode::failed_precondition,
+                "shared memory: expected rank 0 to run as the same user, got another user; start all ranks "
+                "as one user");
   const int32_t mine = rank;
   Welcome welcome;
   if (::send(socket.get(), &mine, sizeof(mine), MSG_NOSIGNAL) < 0 || !wait_readable(socket.get(), deadline))

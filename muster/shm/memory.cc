@@ -24,7 +24,7 @@ std::byte* map_whole(int fd, size_t bytes) {
   void* const data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (data == MAP_FAILED)
     fail_errno(cat("shared memory: cannot map ", format_bytes(bytes),
-                   " of addresses (ulimit -v?); MUSTER_BACKEND=gloo needs none"),
+                   " of addresses (see ulimit -v); MUSTER_BACKEND=gloo needs none"),
                errno);
   mapped += bytes;
   ::madvise(data, bytes, MADV_DONTDUMP);  // a core dump would touch, and so allocate, all of it
@@ -34,7 +34,7 @@ std::byte* map_whole(int fd, size_t bytes) {
 [[noreturn]] void fail_for_want(size_t bytes, const std::string& left) {
   throw Error(ErrorCode::unavailable,
               cat("shared memory: expected ", format_bytes(bytes), " to be free for the group's memory, got ",
-                  left, "; raise the limit, use fewer ranks, or MUSTER_BACKEND=gloo"));
+                  left, "; raise the limit, use fewer ranks, or set MUSTER_BACKEND=gloo"));
 }
 
 // Beyond the limit the kernel does not refuse: it sends SIGXFSZ.
@@ -45,7 +45,7 @@ void check_file_limit(size_t bytes) {
   throw Error(ErrorCode::unavailable,
               cat("shared memory: expected files of ", format_bytes(bytes),
                   " to be allowed (addresses, not memory), got a limit of ", format_bytes(limit.rlim_cur),
-                  " (ulimit -f); raise it, or MUSTER_BACKEND=gloo"));
+                  " (ulimit -f); raise it, or set MUSTER_BACKEND=gloo"));
 }
 
 }  // namespace

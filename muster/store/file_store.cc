@@ -164,8 +164,8 @@ void FileStore::check_run(const FileRecord& header_record, int living) {
   }
   if (members_.contains(options_.rank) && !is_member_alive(fd_.get(), options_.rank)) {
     throw refusal(options_.path, cat("rank ", options_.rank, " to join once, got pid ", owner_, " after ",
-                                     who(options_.rank), ", which has ended or left, while ", user,
-                                     " is of that run; end it first or choose another path"));
+                                     who(options_.rank), " had ended or left, while ", user,
+                                     " of that run still lives; end it first or choose another path"));
   }
 }
 

@@ -234,7 +234,7 @@ void TcpServer::Loop::admit(Fd fd) {
 }
 
 void TcpServer::Loop::drop_oldest_stranger() {
-  drop(strangers_.begin()->second, "others need its room");
+  drop(strangers_.begin()->second, "other clients need its place");
 }
 
 void TcpServer::Loop::on_event(Id id, uint32_t events) {

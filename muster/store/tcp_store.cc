@@ -101,7 +101,7 @@ void TcpStore::Connection::authenticate(const TcpStoreOptions& options) {
     throw Error(ErrorCode::invalid_argument,
                 cat("store: expected the job's secret to be that of the server at ", where_,
                     ", got: ", theirs, options.secret.empty() ? " (none)" : "",
-                    "; pass MUSTER_SECRET_FD or MUSTER_SECRET_FILE of the same job"));
+                    "; pass the same job's MUSTER_SECRET_FD or MUSTER_SECRET_FILE"));
   }
   writer_.emplace(make_session_key(Side::client, facts));
   reader_.emplace(make_session_key(Side::server, facts));

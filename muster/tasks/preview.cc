@@ -170,7 +170,7 @@ std::string first_starts_text(const TasksRun& run, const Schedule& schedule, con
   text += cat("of ", all, " tasks ", before.done > 0 ? cat(before.done, " are done, ") : "",
               before.running > 0 ? cat(before.running, before.running == 1 ? " runs, " : " run, ") : "",
               none ? "none can start now; " : "these start first; ", schedule.count(TaskState::waiting),
-              " wait", none ? ", for what --explain tells" : "", "\n");
+              " wait", none ? "; --explain NAME says why" : "", "\n");
   if (!held.empty()) text += cat("other jobs have GPUs: ", join(held, ", "), "\n");
   return text;
 }

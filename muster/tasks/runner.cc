@@ -195,8 +195,8 @@ class TaskRunner {
     attempt.ended = now();
     take_exit(tasks_[live.task], end, attempt);
     if (!exit.killed.empty())
-      view_.note(
-          cat(printable(tasks_[live.task].name), " left behind and was rid of: ", join(exit.killed, ", ")));
+      view_.note(cat(printable(tasks_[live.task].name),
+                     " left processes behind, which were killed: ", join(exit.killed, ", ")));
     for (const std::string& survivor : exit.survivors) view_.note(cat("could not end ", survivor));
     schedule_.release(live.task);
     if (end.kind != TaskEnd::Kind::refused) result.last_json = result_in_log(live.log.get(), attempt.log);
@@ -295,8 +295,8 @@ class TaskRunner {
     outcome_.stopped_by = SIGINT;
     schedule_.drain();
     const bool one = live_.size() == 1;
-    view_.note(cat("SIGINT: nothing new is started, ", live_.size(), one ? " task goes" : " tasks go",
-                   " on to the end; again, and ", one ? "it is" : "they are", " ended"));
+    view_.note(cat("SIGINT: no new task is started; ", live_.size(), one ? " task goes" : " tasks go",
+                   " on to ", one ? "its" : "their", " end; a second SIGINT ends ", one ? "it" : "them"));
   }
 
   void end_for(const std::string& why) {

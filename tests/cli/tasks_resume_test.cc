@@ -68,7 +68,7 @@ TEST(TasksResume, ARunIsListedExplainedAndStopped) {
   EXPECT_THAT(muster({"tasks", "--resume", "run", "--explain", "holds it"}, folder, settings).out,
               HasSubstr("holds it runs since "));
   EXPECT_EQ(muster({"tasks", "--resume", "run", "--dry-run"}, folder, settings).out,
-            "of 2 tasks 1 runs, none can start now; 1 wait, for what --explain tells\n");
+            "of 2 tasks 1 runs, none can start now; 1 wait; --explain NAME says why\n");
   EXPECT_THAT(muster({"tasks", "--resume", "run"}, folder, settings).err,
               HasSubstr("another run that goes on there"));
   EXPECT_EQ(muster({"stop", "--all"}, folder, settings).code, 0);

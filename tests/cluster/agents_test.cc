@@ -309,7 +309,7 @@ TEST_F(Agents, TheSecondHostWithANumberIsRefused) {
   Program* const refused = ends[0].revents != 0 ? b.get() : c.get();
   const Ran ran = refused->finish();
   EXPECT_EQ(ran.code, 1);
-  EXPECT_THAT(ran.err, HasSubstr("expected one host with 1"));
+  EXPECT_THAT(ran.err, HasSubstr("expected a different number on every host, got 1"));
   auto d = node(2, {"true"}, {}, "3");
   EXPECT_EQ(d->finish().code, 0);
   EXPECT_EQ(a->finish().code, 0);

@@ -90,7 +90,7 @@ def duplicate_rank(place):
     ended = []
     wait_for(lambda: ended.extend(p for p in (second, third) if p.poll() is not None) or ended, 60)
     err = ended[0].communicate()[1].decode()
-    expect(ended[0].returncode == 1 and "expected one host with 1" in err, err)
+    expect(ended[0].returncode == 1 and "expected a different number on every host, got 1" in err, err)
     for process in (first, second, third):
         process.terminate()
     return "refused with both hosts named"

@@ -252,7 +252,7 @@ TEST(Collectives, SplitsThatDoNotFitAreShownOnEveryRank) {
       run(collectives, request);
       FAIL() << "no error";
     } catch (const Error& error) {
-      EXPECT_THAT(error.message(), HasSubstr("what rank 0 sends to rank 1"));
+      EXPECT_THAT(error.message(), HasSubstr("rank 0 to send as many bytes as rank 1 expects"));
       EXPECT_THAT(error.message(), HasSubstr("got 16 and 8 bytes"));
     }
   });

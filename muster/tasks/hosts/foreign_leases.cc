@@ -50,7 +50,7 @@ LeaseResult ForeignLeases::take_all(const Allocation& where, const LeaseNote& no
     for (const int gpu : where.gpus) indices.push_back(gpus()[static_cast<size_t>(gpu)].index.value);
     const Error told(error.code(),
                      cat(error.message(), " (GPU ", join(indices, ","), " of ",
-                         pool_.hosts()[static_cast<size_t>(host_)].name, "); see that ", folder_->path(),
+                         pool_.hosts()[static_cast<size_t>(host_)].name, "); check that ", folder_->path(),
                          " can be written and its disk has room, or give --no-lease"));
     try {
       folder_ = LeaseFolder(options_);  // somebody may have removed it
@@ -67,7 +67,7 @@ void ForeignLeases::try_look_at(int gpu) {
     look_at(gpu);
   } catch (const Error& error) {
     if (!std::exchange(said_, true))
-      log(LogLevel::warn, cat("what other jobs hold cannot be seen: ", error.message()));
+      log(LogLevel::warn, cat("cannot see which GPUs other jobs hold: ", error.message()));
   }
 }
 

@@ -25,7 +25,7 @@ void MemoryWatch::look(const std::set<int>& taken) {
     const Inventory now = probe_this_machine({.detail = GpuDetail::placement});
     for (const int gpu : free) tell_of(gpu, now.hosts[0]);
   } catch (const Error& error) {
-    log(LogLevel::debug, cat("the memory of GPUs cannot be looked at: ", error.message()));
+    log(LogLevel::debug, cat("cannot see how much memory the GPUs have free: ", error.message()));
   }
   looked_ = Clock::now();
 }

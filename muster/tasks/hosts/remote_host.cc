@@ -107,7 +107,7 @@ void RemoteHost::keep_alive() {
   if (now - std::exchange(ticked_, now) > 3 * kSayAliveEvery) heard_ = now;
   if (now - heard_ > kRunGivesUpAfter) {
     alive_timer_ = 0;
-    return give_up(cat("nothing has been heard of it for ", format_duration(kRunGivesUpAfter)));
+    return give_up(cat("nothing has been heard from it for ", format_duration(kRunGivesUpAfter)));
   }
   channel_->send(to_line(RemoteAlive{}));
   alive_timer_ = loop_->call_at(now + kSayAliveEvery, [this] { keep_alive(); });

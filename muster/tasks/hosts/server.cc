@@ -329,7 +329,7 @@ class TaskServer {
     const auto now = Clock::now();
     if (now - std::exchange(ticked_, now) > 3 * kSayAliveEvery || run_stopped_) heard_ = now;
     if (now - heard_ > kServerGivesUpAfter)
-      return fail(cat("nothing was heard of the run for ", format_duration(kServerGivesUpAfter)));
+      return fail(cat("nothing was heard from the run for ", format_duration(kServerGivesUpAfter)));
     channel_.send(to_line(RemoteAlive{}));
     local_->loop().call_at(now + kSayAliveEvery, [this] { keep_alive(); });
   }

@@ -48,7 +48,7 @@ const char* to_text(AttemptEnd how) {
 void sync_path(const std::string& path, int flags) {
   const Fd file(::open(path.c_str(), flags | O_CLOEXEC));
   if (!file.valid() || ::fsync(file.get()) != 0)
-    fail_errno(cat("journal: cannot bring '", path, "' to the disk"), errno);
+    fail_errno(cat("journal: cannot write '", path, "' to the disk"), errno);
 }
 
 // False when another has it for longer than a run that has just been killed would.
@@ -266,7 +266,7 @@ void Journal::keep_syncing() {
 }
 
 void Journal::throw_if_failed() {
-  if (sync_errno_ != 0) fail_errno(cat("journal: cannot bring '", path_, "' to the disk"), sync_errno_);
+  if (sync_errno_ != 0) fail_errno(cat("journal: cannot write '", path_, "' to the disk"), sync_errno_);
 }
 
 uint64_t Journal::on_disk() {

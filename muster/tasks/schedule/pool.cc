@@ -93,7 +93,8 @@ void Pool::add_host(const Host& host, const PoolOptions& options) {
   if (numa_binding_ == NumaBinding::exclusive && mine.free_cpus.empty()) {
     throw Error(
         ErrorCode::invalid_argument,
-        cat("--numa-binding exclusive: expected a CPU of its own for each that tasks count, got ", mine.cpus,
+        cat("--numa-binding exclusive: expected a CPU with a known number for each that tasks may use, got ",
+            mine.cpus,
             host.cores.empty() ? " CPUs whose numbers are not known" : " CPUs, more than there are",
             " (host ", host.name, "); give ", host.cores.empty() ? "" : "fewer --cpus, ", "node or none"));
   }

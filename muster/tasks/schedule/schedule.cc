@@ -110,7 +110,7 @@ void Schedule::measure_critical_paths() {
     const auto left = std::find_if(missing.begin(), missing.end(), [](int count) { return count > 0; });
     throw Error(ErrorCode::invalid_argument,
                 cat("task ", printable(tasks_[static_cast<size_t>(left - missing.begin())].name),
-                    ": expected no circle of tasks in `after`, got one; leave one of its arrows out"));
+                    ": expected no cycle of tasks in `after`, got one; remove one of its names"));
   }
   for (auto task = order.rbegin(); task != order.rend(); ++task) {
     int longest = 0;

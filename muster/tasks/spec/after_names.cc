@@ -128,10 +128,9 @@ class AfterResolver {
   void add(size_t task, size_t other, const AfterEntry& entry) {
     after_[task].push_back(other);
     if (++num_names_ > kMaxAfterNames) {
-      problems_.fail(entry.at,
-                     cat("expected at most ", kMaxAfterNames,
-                         " names in after of all tasks, got more; a task between both groups, after "
-                         "the one and before the other, takes few"));
+      problems_.fail(entry.at, cat("expected at most ", kMaxAfterNames,
+                                   " names in after of all tasks, got more; put one task between the two "
+                                   "groups, after all of the one and before all of the other"));
     }
   }
 

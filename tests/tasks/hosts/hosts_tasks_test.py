@@ -153,7 +153,7 @@ class HostsTasks(TasksCase, HostsCase):
         finally:
             self.world["b"].mend()
         self.assertEqual(process.returncode, 0, err)
-        self.assertIn("host b: nothing has been heard of it", err)
+        self.assertIn("host b: nothing has been heard from it", err)
         last = self.results(out)["t"]["attempts"][1]
         alive, again = float(self.log("t", 1)), (self.folder / "up-a").stat().st_mtime
         self.assertEqual(last["host"], "a")
@@ -196,7 +196,7 @@ class HostsTasks(TasksCase, HostsCase):
         self.there("up-1")
         os.kill(process.pid, signal.SIGINT)
         self.assertIn("run's folder", process.stderr.readline())
-        while "nothing new is started" not in process.stderr.readline():
+        while "no new task is started" not in process.stderr.readline():
             self.assertIsNone(process.poll())
         (self.folder / "go").touch()
         out, err = process.communicate(timeout=60)
