@@ -59,8 +59,8 @@ std::string Coordinator::why_not(const HostFacts& facts) const {
   }
   for (const auto& [id, member] : members_) {
     if (!facts.node_rank || member.facts.node_rank != facts.node_rank) continue;
-    return cat("--node-rank: expected one host with ", *facts.node_rank, ", got ", facts.host.name,
-               " beside ", name_of(id), "; give every host its own");
+    return cat("--node-rank: expected a different number on every host, got ", *facts.node_rank, " on host ",
+               facts.host.name, " and on ", name_of(id), "; give every host its own");
   }
   if (set_aside_.contains(facts.host.name)) return set_aside_text(facts.host.name);
   if (!rules_.elastic() && std::ssize(members_) >= rules_.max_hosts)

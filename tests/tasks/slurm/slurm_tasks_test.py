@@ -191,7 +191,7 @@ class AllocationTest(SlurmCase):
     def test_srun_in_front_is_warned_of(self):
         self.write("true", 1)
         out, err = self.batch("-N2 --ntasks-per-node=1", f"srun -N2 {MUSTER} tasks --json t.toml")
-        self.assertIn("started once, without srun", err)
+        self.assertIn("start it once, without srun", err)
 
 
 if __name__ == "__main__":
