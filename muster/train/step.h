@@ -1,6 +1,6 @@
-// A training step that forgets nothing: it reduces only at the last micro-batch, weights uneven batches, uses
-// autocast and the loss scale, clips unscaled gradients, steps on all ranks or on none, and updates
-// gradients, schedules and averages.
+// A complete training step: it reduces only at the last micro-batch, weights uneven batches, uses autocast
+// and the loss scale, clips unscaled gradients, steps on all ranks or on none, clears gradients, and updates
+// schedules and averages.
 //
 //   muster::TrainStep step(model, optimizer,
 //                          {.precision = &precision, .clip_norm = 1.0, .schedule = &schedule});
