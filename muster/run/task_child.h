@@ -54,7 +54,7 @@ struct TaskOrder {
   int stop_fd = -1;
   int plan_fd = -1;   // a launcher's: its ranks' plan
   bool lease = true;  // a launcher's
-  int parent = 0;     // the child's parent: a child of a child was not meant
+  int parent = 0;     // process id of the child's parent: grandchildren must ignore the order
 };
 
 // Not MUSTER_TASK, which `muster tasks` sets for its tasks.
