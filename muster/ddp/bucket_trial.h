@@ -1,5 +1,5 @@
-// Which bucket size (bucket_cap.h) makes the shortest backwards: goes through a few, twice, and counts. The
-// reducer (gradient_reducer.cc) makes its buckets anew between them, and lets the ranks agree. Knows nothing
+// Finds the bucket size (bucket_cap.h) with the shortest backwards: tries a few sizes, twice, and measures.
+// The reducer (gradient_reducer.cc) remakes its buckets in between, and makes the ranks agree. Knows nothing
 // of either.
 #pragma once
 
@@ -14,25 +14,25 @@ namespace muster {
 
 class BucketTrial {
  public:
-  // `model_bytes` of gradients: larger buckets than that are not tried. Of a cap that is not automatic there
-  // is nothing to try.
+  // `model_bytes` of gradients: larger buckets are not tried. If the cap is not automatic, there is nothing
+  // to try.
   BucketTrial(const BucketCap& cap, size_t model_bytes);
 
   bool running() const { return running_; }
-  const BucketCap& cap() const { return cap_; }  // that the buckets are to have now
+  const BucketCap& cap() const { return cap_; }  // the cap for the buckets now
 
   void begin_buckets() { backwards_ = 0; }  // they are new, for whatever reason
-  void count(double seconds);               // a backward that was reduced has ended
+  void count(double seconds);               // a reduced backward has ended
   bool has_enough() const { return running_ && times_this_pass_ >= kTimesAPass; }
 
-  // On to the next size. False when all were tried: then decide().
+  // Moves to the next size. Returns false if all were tried: then call decide().
   bool next();
   std::vector<double> medians() const;  // seconds, of each size
-  // `medians_of_ranks`: of every rank, one after the other. Returns what is to be said of it.
+  // `medians_of_ranks`: those of every rank, concatenated. Returns the text to log.
   std::string decide(const std::vector<double>& medians_of_ranks);
 
  private:
-  static constexpr int kPasses = 2;  // so that a machine that changes meets all sizes
+  static constexpr int kPasses = 2;  // so that all sizes see a machine whose speed changes
   static constexpr int kTimesAPass = 4;
   static constexpr int kBackwardsBefore = 2;  // one in a single bucket, and one in new memory
 
