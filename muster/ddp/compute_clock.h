@@ -1,5 +1,5 @@
-// What one rank computes for a step, without its waits for others: it runs from the moment when a forward may
-// begin to that when a backward's own gradients are there, and stands still between.
+// Measures what one rank computes for a step, without its waits for others. It runs from the moment when a
+// forward may start until a backward's own gradients are there, and stands still in between.
 #pragma once
 
 #include <optional>
