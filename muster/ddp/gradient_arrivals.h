@@ -1,5 +1,5 @@
-// Which parameters' gradients a backward has produced, and what is wrong with it when not the right ones.
-// Names what c10d::Reducer refuses by index, or a step later.
+// Records which parameters' gradients a backward has produced, and reports what is wrong if they are not the
+// expected ones. It names what c10d::Reducer would reject by index, or a step later.
 #pragma once
 
 #include <string>
@@ -14,16 +14,17 @@ class GradientArrivals {
   GradientArrivals() = default;
   GradientArrivals(std::vector<std::string> names, const DdpOptions& options, int rank);
 
-  // In a backward that is reduced. Throws: failed_precondition for a second gradient of one parameter, and
-  // for one that the first backward of a static graph did not produce.
+  // For a reduced backward. Throws: failed_precondition for a second gradient of one parameter, and for one
+  // that the first backward of a static graph did not produce.
   void check(size_t index) const;
   void note(size_t index);
   bool any() const { return any_; }
-  // The static graph is what has arrived until now.
+  // Takes what has arrived so far as the static graph.
   void learn() { learnt_ = arrived_; }
-  // At the end. Throws: failed_precondition with the parameters that got no gradient, where each needs one.
+  // Call it at the end. Throws: failed_precondition naming the parameters without a gradient, if each needs
+  // one.
   void check_all() const;
-  // For a backward that the Reducer could not finish. Throws: failed_precondition with the parameters that
+  // For a backward that the Reducer could not finish. Throws: failed_precondition naming the parameters that
   // got no gradient and may need one.
   void check_reached() const;
 
@@ -39,7 +40,7 @@ class GradientArrivals {
   bool finds_unused_ = false;
   int rank_ = 0;
   std::vector<bool> arrived_;
-  std::vector<bool> learnt_;  // empty until it is
+  std::vector<bool> learnt_;  // empty until learnt
   bool any_ = false;
 };
 
