@@ -1,5 +1,5 @@
-// What a hook remembers of each parameter: by its name, since buckets are cut anew, after the first step and
-// whenever parameters are frozen. What a step has left counts once the step has ended well.
+// What a hook remembers about each parameter, by name, because buckets change after the first step and
+// whenever parameters are frozen. What a step has left counts only once the step has ended well.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@ namespace muster {
 class FiniteStep {
  public:
   void look(const at::Tensor& average);
-  // Begins anew. Blocking: for the GPU.
+  // Returns the answer and starts anew. Blocking: for the GPU.
   bool end();
 
  private:
@@ -25,31 +25,31 @@ class FiniteStep {
 
 class HookMemory {
  public:
-  // To the bucket's tensor; nothing for a parameter that is new, or of another size now.
+  // Adds to the bucket's tensor; nothing for a parameter that is new or has another size now.
   void add_to(const GradientBucket& bucket) const;
-  // Parts of `flat`, which has the bucket's shape and is kept.
+  // Keeps the parts of `flat`, which has the bucket's shape and stays in use.
   void keep(const GradientBucket& bucket, const at::Tensor& flat);
 
-  at::Tensor find(const std::string& name) const;  // undefined where there is none
+  at::Tensor find(const std::string& name) const;  // undefined if there is none
   void set(const std::string& name, at::Tensor tensor) { left_[name] = std::move(tensor); }
-  // What the step has left is remembered, or dropped.
+  // Remembers or drops what the step has left.
   void end_step(bool remembers);
   void rescale(double factor);
 
-  // Names with `prefix` before the parameters'.
+  // By names of `prefix` followed by the parameters' names.
   std::map<std::string, at::Tensor> copies(const std::string& prefix) const;
   void load(const std::string& prefix, const std::map<std::string, at::Tensor>& tensors);
 
  private:
   std::map<std::string, at::Tensor> tensors_;
-  std::map<std::string, at::Tensor> left_;  // by the step under way
+  std::map<std::string, at::Tensor> left_;  // from the current step
 };
 
-// What names a state may have: prefixes of tensors, whole numbers.
+// The names that a state may have: prefixes of tensors, integers.
 struct HookStateNames {
   std::vector<std::string> tensors, own, numbers;
 };
-// Throws: invalid_argument for another.
+// Throws: invalid_argument for any other name.
 void check_hook_state(const std::string& hook, const HookState& state, const HookStateNames& known);
 
 }  // namespace muster
