@@ -1,4 +1,4 @@
-// The wrapped models of this process. A parameter may be in two of them, and one backward is then of both.
+// The wrapped models of this process. Two of them may share a parameter; one backward then belongs to both.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 
 namespace muster {
 
-// One wrapped model, known to the others while it lives. For any thread.
+// One wrapped model, known to the others while it lives. Thread-safe.
 class LiveReducer {
  public:
   LiveReducer();
@@ -17,14 +17,14 @@ class LiveReducer {
   LiveReducer(const LiveReducer&) = delete;
   LiveReducer& operator=(const LiveReducer&) = delete;
 
-  // What the model has now, and which of that is trained.
+  // The model's present parameters, and which of them are trained.
   void set(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& trained);
 
-  // Whether another has, or has had, one of its parameters. Once true it stays so.
+  // Whether another model shares, or has shared, one of its parameters. Once true it stays true.
   bool shares() const { return shares_; }
 
   void await_backward(bool awaits) { awaits_ = awaits; }
-  // Whether another one trains the parameter, and waits for a backward.
+  // Whether another model trains the parameter, and waits for a backward.
   bool another_awaits(const at::Tensor& parameter) const;
 
  private:
