@@ -1,5 +1,5 @@
-// A model as text, for comparing it across ranks before anything is sent: names, shapes, types,
-// strides where they are not the plain ones, and what is trained.
+// A model as text, for comparison across ranks before anything is sent: names, shapes, types, strides if
+// unusual, and what is trained.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace muster {
 
-// One line a parameter or buffer, in registration order: "parameter fc1.weight: Float [10, 64]".
+// One line per parameter or buffer, in registration order: "parameter fc1.weight: Float [10, 64]".
 std::string describe_model(const ModelSource& model);
 
 // Throws: invalid_argument naming the first parameter or buffer in which a rank's description differs from
-// rank 0's, and both sides.
+// rank 0's, with both.
 void check_same_model(const std::vector<std::string>& descriptions);
 
 }  // namespace muster
