@@ -1,5 +1,5 @@
-// Where trained parameters come from: a module, a scripted module, or a plain list. What
-// DistributedDataParallel asks of a model, whatever it is.
+// The source of trained parameters: a module, a scripted module, or a plain list. Everything that
+// DistributedDataParallel asks of a model of any kind.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,14 +19,14 @@ namespace muster {
 class ModelSource {
  public:
   virtual ~ModelSource() = default;
-  // In registration order; a tensor that two modules share as often as the model has it. None is undefined.
+  // In registration order; a tensor shared by two modules occurs as often as in the model. None is undefined.
   virtual std::vector<NamedTensor> parameters() const = 0;
   virtual std::vector<NamedTensor> buffers() const = 0;
-  // The same parameters without their names. Cheap: every forward asks.
+  // The same parameters without names. Must be cheap: every forward calls it.
   virtual void for_each_parameter(const std::function<void(const at::Tensor&)>& visit) const = 0;
-  // Those whose gradients arrive as sparse tensors.
+  // The parameters whose gradients are sparse tensors.
   virtual std::set<const c10::TensorImpl*> sparse() const { return {}; }
-  // Of ignored_parameters: no parameter here, though the model has it.
+  // Whether it is one of ignored_parameters: not a parameter here, although the model has it.
   virtual bool ignores(const at::Tensor& /*tensor*/) const { return false; }
   virtual bool is_training() const = 0;
 };
@@ -37,7 +37,7 @@ ModelSourcePtr source_of(std::shared_ptr<torch::nn::Module> model);
 ModelSourcePtr source_of(torch::jit::Module model);
 ModelSourcePtr source_of(std::vector<NamedTensor> parameters);
 
-// `source` but for some parameters and buffers. Throws: invalid_argument for one that it does not have.
+// `source` without some parameters and buffers. Throws: invalid_argument for one that it does not have.
 ModelSourcePtr without_ignored(ModelSourcePtr source, const std::vector<IgnoredParameter>& ignored);
 
 }  // namespace muster
