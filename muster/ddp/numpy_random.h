@@ -1,4 +1,5 @@
-// The numbers of numpy.random.RandomState(seed).randint(n), with which Python's PowerSGD seeds its matrices.
+// The numbers of numpy.random.RandomState(seed).randint(n), which Python's PowerSGD uses to seed its
+// matrices.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@ class NumpyRandom {
  public:
   explicit NumpyRandom(uint32_t seed) : engine_(seed) {}
 
-  // In 0 … limit - 1. Source: numpy's legacy generator: the lowest bits of a word that are enough, drawn
-  // until they are below.
+  // In 0 … limit - 1. Source: numpy's legacy generator: takes the fewest low bits of a word that suffice, and
+  // redraws until the result is below the limit.
   uint32_t below(uint32_t limit) {
     uint32_t mask = limit - 1;
     for (int shift = 1; shift < 32; shift *= 2) mask |= mask >> shift;
@@ -23,7 +24,7 @@ class NumpyRandom {
     return value;
   }
 
-  // Words of the generator that were used.
+  // Number of words drawn from the generator.
   int64_t drawn() const { return drawn_; }
   void discard(int64_t words) {
     engine_.discard(static_cast<unsigned long long>(words));
