@@ -1,6 +1,6 @@
 // Lets a loss ignore some of a forward's outputs. With find_unused_parameters the Reducer waits for every
-// parameter that any output leads to. Through the sink, backward reaches all of them: those that the loss
-// ignores get no gradient, and are counted as unused.
+// parameter that any output depends on. Through the sink, backward reaches all outputs; parameters of ignored
+// outputs get no gradient, and count as unused.
 //
 // Source: _DDPSink of torch.nn.parallel.DistributedDataParallel, without its copies.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace muster {
 
-// Puts each output that autograd follows, and that can be replaced, behind one common node.
+// Routes all outputs that autograd follows, and that can be replaced, through one common node.
 void join_outputs(std::vector<ForwardOutput>& outputs);
 
 }  // namespace muster
