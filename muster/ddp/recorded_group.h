@@ -1,5 +1,5 @@
-// The buckets of c10d::Reducer in the rank's activity file and trace, where the backend is PyTorch's own:
-// muster's backends write down every call themselves, Gloo and NCCL do not.
+// Records the buckets of c10d::Reducer in the rank's activity file and trace, for PyTorch's own backends:
+// muster's backends record every call themselves, Gloo and NCCL do not.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -8,9 +8,9 @@
 
 namespace muster {
 
-// What a Reducer may use in the place of `group`'s own: the same backends. Every all_reduce is written down
-// as one of the group "world gradients", and ends when the backend has completed it; with NCCL that is when
-// the host goes on. The group's own where no file is open, and for backends that write down theirs.
+// A group for the Reducer with the same backends as `group`. Every all_reduce is recorded as a call of the
+// group "world gradients", which ends when the backend has completed it (with NCCL, when the host goes on).
+// Returns the group itself if no file is open, and for backends that record their calls.
 c10::intrusive_ptr<c10d::ProcessGroup> recorded_group(const ProcessGroup& group);
 
 }  // namespace muster
