@@ -1,5 +1,5 @@
-// What stands before the first step: is the model where the rank computes, and PyTorch's Reducer made as
-// Python's DistributedDataParallel makes it.
+// What precedes the first step: checks that the model is where the rank computes, and makes PyTorch's Reducer
+// as Python's DistributedDataParallel does.
 #pragma once
 
 #include <memory>
@@ -23,16 +23,16 @@ void check_placement(const ModelSource& model, const ProcessGroup& group, const 
 
 struct ReducerParts {
   std::shared_ptr<c10d::Reducer> reducer;
-  // The Reducer writes into it when the set of unused parameters changes, and when it fails. It keeps a weak
-  // reference, and uses it unseen.
+  // The Reducer writes to it when the set of unused parameters changes, and when it fails. It keeps only a
+  // weak reference, and uses it unchecked.
   std::shared_ptr<c10d::Logger> logger;
   HookAdapter* hook = nullptr;  // the Reducer's; null without a hook
 };
 
-// While it lives, the Reducer makes its buckets in the memory that all ranks of a host see, where the backend
-// has some: reduced there, not copied. LibTorch asks an environment variable each time, which others of its
-// groups would follow too; where the user has set it, it stays. Complex parameters are left out: LibTorch
-// makes wrong buckets of them there.
+// While it lives, the Reducer makes its buckets in memory that all ranks of a host see, if the backend has
+// such memory: they are reduced there without copies. LibTorch reads an environment variable for this at each
+// allocation, which other groups would follow too; a value set by the user is kept. Complex parameters are
+// excluded, because LibTorch makes wrong buckets of them there.
 class BucketsInBackendMemory {
  public:
   BucketsInBackendMemory(const TrainedParameters& parameters, const ProcessGroup& group);
@@ -44,11 +44,11 @@ class BucketsInBackendMemory {
   bool active_;
 };
 
-// What the Reducer gives to c10d in a backward: its dense buckets, unless a hook reduces them, and the map of
-// unused parameters, where they are looked for.
+// What the Reducer passes to c10d in a backward: its dense buckets, unless a hook reduces them, and the map
+// of unused parameters, if they are looked for.
 Traffic traffic_of_backward(const c10d::Reducer& reducer, bool has_hook, bool finds_unused);
 
-// With `bucket_cap` in the place of the options'.
+// Uses `bucket_cap` instead of that of the options.
 ReducerParts make_reducer(const TrainedParameters& parameters, ProcessGroup& group, const DdpOptions& options,
                           const BucketCap& bucket_cap, bool gradient_as_bucket_view);
 
