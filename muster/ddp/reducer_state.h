@@ -1,5 +1,5 @@
-// What a GradientReducer knows, and what it does when. Its functions are in gradient_reducer.cc (forwards),
-// gradient_backward.cc (hooks of a backward) and join.cc (ranks that have no more inputs).
+// The state and the logic of a GradientReducer. Its functions are in gradient_reducer.cc (forwards),
+// gradient_backward.cc (hooks of a backward) and join.cc (ranks without more inputs).
 #pragma once
 
 #include <memory>
@@ -24,8 +24,8 @@
 namespace muster {
 
 struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::State> {
-  // What the next backward is for. Set by forwards, checked by the hooks: a backward that no forward
-  // announced would leave gradients local without a word.
+  // What the next backward is for. Set by forwards and checked by hooks: a backward that no forward announced
+  // would silently leave gradients local.
   enum class Expected { nothing, local, reduction };
 
   State(ModelSourcePtr source, ProcessGroup group_, const DdpOptions& options_)
@@ -72,7 +72,7 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
   const DdpOptions options;
   StepCheck steps;
   ReplicaCheck replicas;
-  std::optional<JoinRounds> join;    // inside of join()
+  std::optional<JoinRounds> join;    // inside join()
   std::optional<BucketTrial> trial;  // of bucket sizes
   bool trial_rests_said = false;     // on rank 0, once
   Clock::time_point backward_began;
@@ -84,20 +84,20 @@ struct GradientReducer::State : std::enable_shared_from_this<GradientReducer::St
 
   LiveReducer live;
 
-  bool reduces = true;              // what the user has set: false inside no_sync
-  bool forward_reduces = false;     // the forward under way is followed by a reduction
-  bool synchronize_buffers = true;  // the last forward was one that reduces
+  bool reduces = true;              // set by the user: false inside no_sync
+  bool forward_reduces = false;     // a reduction follows the current forward
+  bool synchronize_buffers = true;  // the last forward was a reduced one
   bool as_views = true;             // gradients are views of the Reducer's buckets
 
-  std::mutex mutex;  // autograd's threads write the rest
+  std::mutex mutex;  // autograd's threads write the members below
   Expected expected = Expected::nothing;
   bool local_unseen = false;  // a local forward had no output that can be watched
-  GradientArrivals arrivals;  // of the backward that is reduced
-  std::weak_ptr<void> graph;  // the one that runs and has our callback; it holds this as long as it lives
-  bool begun = false;         // a backward that is reduced, and has not ended well
-  bool accumulated = false;   // gradients lie here that no reduction has made the same on all ranks
+  GradientArrivals arrivals;  // of the reduced backward
+  std::weak_ptr<void> graph;  // the running one, with our callback, which keeps this object alive
+  bool begun = false;         // a reduced backward that has not ended well
+  bool accumulated = false;   // gradients here that no reduction has made equal on all ranks
   bool static_graph_seen = false;
-  bool order_known = false;  // of the gradients: the Reducer cuts its buckets anew
+  bool order_known = false;  // of the gradients: the Reducer makes new buckets
 };
 
 }  // namespace muster
