@@ -1,5 +1,5 @@
-// Whether the ranks' parameters are still the same, to the last bit: the sum of many bugs is that they are
-// not (a rank that steps twice, an optimizer with other options, a write past the gradients).
+// Whether the ranks' parameters are still equal bit for bit. Many bugs show as a difference (a rank that
+// steps twice, an optimizer with other options, a write past the gradients).
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace muster {
 
-// Of a tensor's bits, in the order of its elements: two tensors with other bits have others, but for chance
-// (2^-64).
+// A hash of a tensor's bits, in element order: different tensors have different hashes, except with
+// probability 2^-64.
 int64_t hash_of_bits(const at::Tensor& tensor);
 
 class ReplicaCheck {
@@ -19,8 +19,9 @@ class ReplicaCheck {
   ReplicaCheck(ProcessGroup group, const DdpOptions& options)
       : group_(std::move(group)), every_(options.verify_every), with_buffers_(options.verify_buffers) {}
 
-  // Before a forward that reduces; `compares` is false on a rank whose model rests. Collective at every n-th.
-  // Throws: failed_precondition, on every rank, with the first parameter that differs, and the ranks.
+  // Call it before a reduced forward; `compares` is false on a rank whose model rests. Collective: at every
+  // n-th call. Throws: failed_precondition, on every rank, naming the first parameter that differs, and the
+  // ranks.
   void count(const ModelSource& source, bool compares = true);
 
  private:
