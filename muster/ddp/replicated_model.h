@@ -1,5 +1,5 @@
-// The model that every rank has a copy of: compared over the ranks, made rank 0's, and watched for parameters
-// that users freeze, unfreeze or register while they train.
+// The model that every rank has a copy of: compared over the ranks, set to rank 0's, and watched for
+// parameters that users freeze, unfreeze or register during training.
 #pragma once
 
 #include <memory>
@@ -18,25 +18,25 @@ class ReplicatedModel {
   // and wrong device_ids.
   ReplicatedModel(ModelSourcePtr model, ProcessGroup group, const DdpOptions& options);
 
-  // The ranks tell each other their models. Collective.
+  // Exchanges the ranks' models. Collective: yes.
   void gather();
-  // Compares what was gathered, and makes parameters that are new rank 0's. Collective. Throws:
+  // Compares what was gathered, and sets new parameters to rank 0's. Collective: yes. Throws:
   // invalid_argument for models that differ.
   void take();
-  // What is trained since then.
+  // The parameters trained since then.
   const TrainedParameters& trained() const { return trained_; }
-  const std::vector<at::Tensor>& parameters() const { return kept_; }  // frozen ones too
+  const std::vector<at::Tensor>& parameters() const { return kept_; }  // including frozen ones
 
-  // What has happened to the parameters since.
+  // What has happened to the parameters since then.
   enum class Change {
     none,
-    all_frozen,  // a GAN's discriminator while its generator trains
-    some         // to be taken anew
+    all_frozen,  // as for a GAN's discriminator while its generator trains
+    some         // call take() again
   };
   Change look() const;
 
-  void broadcast_buffers(int root = 0);  // root's to all. Collective.
-  void broadcast_all(int root);          // parameters and buffers. Collective.
+  void broadcast_buffers(int root = 0);  // root's to all. Collective: yes.
+  void broadcast_all(int root);          // parameters and buffers. Collective: yes.
   const ModelSource& source() const { return *model_; }
   bool in_training() const { return model_->is_training(); }
 
@@ -50,8 +50,8 @@ class ReplicatedModel {
   ProcessGroup group_;
   const DdpOptions options_;
   TrainedParameters trained_;
-  std::vector<ParameterIdentity> identities_;  // of all parameters, whose values the ranks share
-  std::vector<at::Tensor> kept_;               // the same: no other gets the address of one
+  std::vector<ParameterIdentity> identities_;  // of all parameters whose values the ranks share
+  std::vector<at::Tensor> kept_;               // the same: keeps their addresses from being reused
   std::vector<std::string> descriptions_;      // of all ranks' models
   int64_t gathered_ = 0;
 };
