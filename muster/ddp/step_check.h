@@ -1,7 +1,7 @@
-// Finds, within the step, ranks that average gradients of different steps: one of them has skipped a backward
-// (`if (isnan(loss)) continue;`), and from then on its all_reduces meet those of its peers' earlier step, of
-// the same shapes. After every backward that reduces, the ranks compare how many forwards they had without
-// one.
+// Finds, within the step, ranks that average gradients of different steps. If one rank skips a backward (`if
+// (isnan(loss)) continue;`), its all_reduces then meet those of its peers' earlier step, with the same
+// shapes. After every reduced backward, the ranks therefore compare how many forwards they ran without a
+// backward.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ namespace muster {
 
 class StepCheck {
  public:
-  // A forward that is to be reduced. `reached` is set when a backward comes to its outputs.
+  // A forward that is to be reduced. `reached` is set when a backward reaches its outputs.
   struct Forward {
     std::atomic<bool> reached = false;
     bool visible = false;  // its outputs can be watched
@@ -28,20 +28,21 @@ class StepCheck {
 
   std::shared_ptr<Forward> add_forward();
 
-  // The last forwards' backward has ended on this rank. Collective. Blocking: until it has on every rank.
-  // Throws: failed_precondition, on every rank, when they had not the same number of forwards without a
-  // backward.
+  // The backward of the last forwards has ended on this rank.
+  // Collective: yes.
+  // Blocking: until it has ended on every rank.
+  // Throws: failed_precondition, on every rank, if they ran different numbers of forwards without a backward.
   void compare();
 
-  // In the place of compare(), on a rank that has no more inputs while others have (join).
+  // Replaces compare() on a rank without more inputs while others have some (join).
   void shadow();
 
-  // An exception cut the backward short: the ranks begin alike again. Collective. Throws: invalid_argument on
-  // every rank, when it has not on all: the others wait in compare().
+  // An exception has interrupted the backward: the ranks start anew together. Collective: yes. Throws:
+  // invalid_argument, on every rank, if it did not happen on all: the others wait in compare().
   void compare_after_failure();
 
-  // Makes a call of the group, whose ranks may be elsewhere. Throws: what it throws, and invalid_argument
-  // says then where this rank is.
+  // Makes a call of the group while other ranks may be elsewhere. Throws: what the call throws; an
+  // invalid_argument also says where this rank is.
   void meet(const char* where, const std::function<void()>& call);
 
  private:
@@ -54,7 +55,7 @@ class StepCheck {
   int64_t backwards_ = 0;
   int64_t skipped_ = 0;
   int64_t failures_ = 0;
-  std::vector<std::shared_ptr<Forward>> forwards_;  // since the last backward that was reduced
+  std::vector<std::shared_ptr<Forward>> forwards_;  // since the last reduced backward
 };
 
 }  // namespace muster
