@@ -1,5 +1,5 @@
-// The parameters of a model that are trained, for which a reducer is built. And what all its parameters are,
-// to be compared at every forward, as users freeze, unfreeze and register while they train.
+// The trained parameters of a model, for which a reducer is built; and the identities of all its parameters,
+// compared at every forward because users freeze, unfreeze and register during training.
 #pragma once
 
 #include <ATen/DimVector.h>
@@ -16,7 +16,7 @@ namespace muster {
 struct TrainedParameters {
   std::vector<at::Tensor> tensors;
   std::vector<std::string> names;
-  std::vector<bool> sparse;  // gradients arrive as sparse tensors
+  std::vector<bool> sparse;  // gradients are sparse tensors
 };
 
 TrainedParameters trained_parameters(const ModelSource& model);
@@ -28,14 +28,14 @@ struct ParameterIdentity {
   c10::Device device;
   at::DimVector sizes;
   bool trained;
-  // It has the memory that it had: set_data() with another size brings other values.
+  // Whether it has the same memory: set_data() with another size brings other values.
   bool same_values(const ParameterIdentity& other) const;
   friend bool operator==(const ParameterIdentity&, const ParameterIdentity&) = default;
 };
 
 ParameterIdentity identity_of(const at::Tensor& parameter);
 
-// Every parameter of the model, a shared one as often as the model has it. Cheap: every forward asks.
+// Every parameter of the model, a shared one as often as in the model. Must be cheap: every forward calls it.
 std::vector<ParameterIdentity> parameter_identities(const ModelSource& model);
 bool any_trained(const std::vector<ParameterIdentity>& identities);
 
