@@ -32,8 +32,8 @@ struct ProcessPoolOptions {
   std::string mark = {};            // "NAME=value" in every child's environment, and in no other's
   std::string child_variable = {};  // the variable whose value is a child's name
   std::function<void(int signal)> on_pass = {};  // called before one of pass_signals is passed on
-  // Whether a child of this process belongs to someone else; the pool leaves it alone. So it does with
-  // children that existed before the pool.
+  // Whether a child of this process belongs to someone else: the pool ignores it, like children that existed
+  // before the pool.
   std::function<bool(pid_t pid)> is_foreign = {};
   std::chrono::milliseconds ask_leftovers = kAskLeftovers;
   std::chrono::milliseconds kill_wait{5'000};  // SIGKILL → this → given up
