@@ -336,12 +336,12 @@ TEST(Checkpoints, TheBranchThatLivesWins) {
       save(second, 15);
     }
     EXPECT_EQ(restored({.folder = folder.path(), .resume = true}), 15);
-    EXPECT_EQ(restored({.folder = folder.path(), .resume_from = "step-20"}), 20);
+    EXPECT_EQ(restored({.folder = folder.path(), .resume_from = "step-30"}), 30);
     // Started again: its own, and before it has one where it was to begin.
     EXPECT_EQ(restored({.folder = folder.path(), .resume_from = "step-10", .run_id = "second", .attempt = 1}),
               15);
-    EXPECT_EQ(restored({.folder = folder.path(), .resume_from = "step-20", .run_id = "third", .attempt = 1}),
-              20);
+    EXPECT_EQ(restored({.folder = folder.path(), .resume_from = "step-30", .run_id = "third", .attempt = 1}),
+              30);
     {
       Checkpoints second(group,
                          {.folder = folder.path(), .keep_last = 2, .resume = true, .run_id = "second"});

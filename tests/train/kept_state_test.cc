@@ -20,8 +20,7 @@ KeptState state_of_step(int64_t step, double value) {
   state.image.parts = {{"numbers/data/epoch", torch::scalar_tensor(value)}, {"empty", torch::empty({0})}};
   state.image.optimizer =
       OptimizerSnapshot{.description = "{}", .tensors = {{"weight.step", torch::tensor(7)}}};
-  state.branch_from = step;
-  state.branch_until = step + 2;
+  state.abandoned = {{.after = step, .until = step + 2}};
   state.begun_by = "first";
   state.path = cat("step-", step);
   return state;

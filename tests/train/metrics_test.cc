@@ -11,6 +11,7 @@
 #include "muster/base/strings.h"
 #include "muster/trace/activity.h"
 #include "muster/trace/span.h"
+#include "muster/train/resumed_step.h"
 #include "tests/support/ranks.h"
 #include "tests/train/oracle.h"
 
@@ -143,6 +144,43 @@ TEST(TrainMetrics, EachLineHasWhereItsTimeWent) {
   EXPECT_THAT(read_file(folder + "/metrics.jsonl"),
               ::testing::MatchesRegex("\\{\"step\":1,\"loss\":1,\"time/other\":.*,\"time/compute\":.*,\"time/"
                                       "communication\":.*,\"time/data\":0,\"time/checkpoint\":0\\}\n"));
+}
+
+// A restarted attempt that went back to step 20 writes steps 21 to 40 again.
+TEST(TrainMetrics, ARestoredTrainingMakesRoomForItsSteps) {
+  const std::string folder = folder_for_metrics();
+  run_ranks(2, [&](ProcessGroup& group) {
+    for (const int attempt : {0, 1}) {
+      if (group.rank() == 0 && attempt > 0) note_resumed(20, attempt);
+      Metrics metrics(group, {.folder = folder});
+      for (int64_t step = attempt == 0 ? 10 : 30; step <= 40; step += 10) {
+        metrics.sum("attempt", attempt);
+        metrics.write(step);
+      }
+    }
+  });
+  EXPECT_EQ(read_file(folder + "/metrics.jsonl"),
+            "{\"step\":10,\"attempt\":0}\n{\"step\":20,\"attempt\":0}\n"
+            "{\"step\":30,\"attempt\":2}\n{\"step\":40,\"attempt\":2}\n");
+  EXPECT_EQ(read_file(folder + "/metrics.jsonl.replaced"),
+            "{\"step\":30,\"attempt\":0}\n{\"step\":40,\"attempt\":0}\n");
+}
+
+TEST(TrainMetrics, AFullDiskCostsLinesAndNotTheTraining) {
+  const std::string folder = folder_for_metrics();
+  std::filesystem::create_symlink("/dev/full", folder + "/metrics.jsonl");
+  run_ranks(1, [&](ProcessGroup& group) {
+    Metrics metrics(group, {.folder = folder});
+    ::testing::internal::CaptureStderr();
+    for (const int64_t step : {1, 2}) {
+      metrics.mean("loss", 0.5);
+      EXPECT_EQ(metrics.write(step)["loss"], 0.5);
+    }
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_THAT(said, ::testing::HasSubstr("metrics.jsonl'"));
+    EXPECT_EQ(said.find("No space left on device"), said.rfind("No space left on device"))
+        << "said once: " << said;
+  });
 }
 
 TEST(TrainMetrics, EventFilesHoldWhatWasWritten) {

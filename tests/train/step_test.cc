@@ -131,6 +131,12 @@ TEST(TrainStep, SeveralOptimizersAreOneStep) {
   EXPECT_EQ(weights_of(*net), weights_of(*other));
 }
 
+TEST(TrainStep, AnOptimizerThatCallsTheLossIsRefused) {
+  auto net = seeded_layers();
+  torch::optim::LBFGS optimizer(net->parameters());
+  EXPECT_THAT(message_of_error([&] { TrainStep(net, optimizer, {}); }), HasSubstr("got LBFGS"));
+}
+
 TEST(TrainStep, AStepThatIsNotFiniteIsLeftOutOnAllRanks) {
   run_ranks(2, [](ProcessGroup& group) {
     torch::nn::Linear net(torch::nn::LinearOptions(2, 1).bias(false));
