@@ -22,7 +22,7 @@ case $goal in
   train) ;;
   test | bench)
     needed="$needed python3-dev"  # Python.h, which the Python module includes
-    optional="clang-format clang-tidy codespell doxygen dpkg-dev e2fsprogs faketime file
+    optional="clang-format clang-tidy codespell python3-proselint doxygen dpkg-dev e2fsprogs faketime file
       iproute2 openssh-server munge slurmctld slurmd slurm-client etcd-server
       openmpi-bin libopenmpi-dev mpich libmpich-dev"
     [ "$goal" = test ] || optional="$optional parallel task-spooler" ;;
@@ -37,6 +37,7 @@ used_by() {
   case $1 in
     clang-*) echo "the check of the sources' form" ;;
     codespell) echo "the check of the spelling" ;;
+    python3-proselint) echo "the check of the style of the pages" ;;
     doxygen) echo "the check of the API reference" ;;
     dpkg-dev | file) echo "the test of the packages" ;;
     e2fsprogs) echo "row 9 of the fault table" ;;
