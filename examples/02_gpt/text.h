@@ -43,7 +43,7 @@ class Text {
       if (token < 0) {
         throw muster::Error(
             muster::ErrorCode::invalid_argument,
-            muster::cat("text: expected characters that it has, got '", muster::shown({&c, 1}), "' in '",
+            muster::cat("text: expected only characters of the text, got '", muster::shown({&c, 1}), "' in '",
                         muster::shown(characters), "'; leave it out of --prompt, or give another --text"));
       }
       *out++ = static_cast<uint8_t>(token);

@@ -89,7 +89,7 @@ Loaded read_latest(const std::string& directory, bool with_optimizer, const Load
       if (const auto said = parse_manifest(loaded.manifest, path).position.step; said != step) {
         throw Error(ErrorCode::invalid_argument,
                     cat("checkpoint: expected step ", step, " in '", path, "', got a manifest of step ", said,
-                        "; it was renamed or mixed"));
+                        "; its folder was renamed, or has files of another checkpoint"));
       }
       if (is_abandoned) warn_of_abandoned(path);
       return loaded;

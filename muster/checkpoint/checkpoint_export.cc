@@ -60,8 +60,8 @@ SafetensorsHeader exported_header(const std::vector<ExportedTensor>& tensors, co
   for (const ExportedTensor& tensor : tensors) {
     if (!tensor.to.empty() && header.tensors.emplace(tensor.to, tensor.entry).second) continue;
     throw Error(ErrorCode::invalid_argument,
-                cat("export: expected a name of its own for each tensor, got '", shown_text(tensor.to),
-                    "' for '", shown_text(tensor.from), "'; choose another --prefix or --strip"));
+                cat("export: expected a unique name for each tensor, got '", shown_text(tensor.to), "' for '",
+                    shown_text(tensor.from), "'; choose another --prefix or --strip"));
   }
   return header;
 }
@@ -127,7 +127,7 @@ size_t export_tensors(const TensorSource& from, const std::string& path, const E
   const std::string json = format_safetensors_header(exported_header(tensors, from.metadata()));
   const uint64_t head_bytes = json.size(), data_bytes = tensors.empty() ? 0 : tensors.back().entry.end;
   if (head_bytes > kMaxHeadBytes) {
-    throw Error(ErrorCode::invalid_argument, cat("export: expected a head of at most ", kMaxHeadBytes,
+    throw Error(ErrorCode::invalid_argument, cat("export: expected a header of at most ", kMaxHeadBytes,
                                                  " bytes, got ", head_bytes, "; choose shorter names"));
   }
   check_target(path, options.replace);

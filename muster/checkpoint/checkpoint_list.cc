@@ -71,9 +71,10 @@ std::vector<ListedCheckpoint> list_with_state(const std::string& directory) {
       if (position.epoch > 0 || position.epoch_samples > 0) row.epoch = position.epoch;
       if (position.samples_seen > 0) row.samples_seen = position.samples_seen;
       if (manifest.position.step == step) return;
-      throw Error(ErrorCode::invalid_argument,
-                  cat("checkpoint: expected step ", step, " in '", path, "', got a manifest of step ",
-                      manifest.position.step, "; it was renamed or mixed"));
+      throw Error(
+          ErrorCode::invalid_argument,
+          cat("checkpoint: expected step ", step, " in '", path, "', got a manifest of step ",
+              manifest.position.step, "; its folder was renamed, or has files of another checkpoint"));
     });
     listed.push_back(std::move(row));
   }

@@ -148,8 +148,9 @@ Staging::Staging(const std::string& directory, int64_t step)
     const bool taken = lock_.valid() && ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     if (lock_.valid() && !taken && is_still_at(lock_, path_)) return;
   }
-  throw Error(ErrorCode::io, cat("checkpoint: expected to keep a folder in '", directory,
-                                 "', got it removed each time; is another program cleaning up there?"));
+  throw Error(ErrorCode::io,
+              cat("checkpoint: expected the folder that a save makes in '", directory,
+                  "' to stay, got it removed each time; see whether another program cleans up there"));
 }
 
 Staging::~Staging() {

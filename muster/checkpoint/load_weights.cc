@@ -58,7 +58,7 @@ std::map<std::string, FoundWeight> by_model_name(const TensorEntries& entries,
     if (renamed.empty()) continue;
     const auto [other, is_new] = found.try_emplace(renamed, FoundWeight{.from = name, .kind = kind});
     if (!is_new)
-      refuse_weights("a name of its own for each tensor", path,
+      refuse_weights("a unique name for each tensor", path,
                      cat("'", renamed, "' for '", other->second.from, "' and '", name, "'"),
                      "correct .name, or leave one out");
   }
@@ -84,7 +84,7 @@ LoadedWeights compare_with(const std::vector<std::pair<std::string, at::Tensor>>
     left.erase(weight);
   }
   for (const auto& [name, weight] : left) result.unexpected.push_back(weight.from);
-  const char* const next = "give .name, which renames, or .partial = true";
+  const char* const next = "rename the tensors with .name, or set .partial = true";
   if (!partial && !result.missing.empty())
     refuse_weights(
         cat("a tensor for each of the model's"), path,
@@ -94,7 +94,7 @@ LoadedWeights compare_with(const std::vector<std::pair<std::string, at::Tensor>>
                    cat(plural(result.unexpected.size(), "other"), ", '", result.unexpected[0], "' first"),
                    next);
   if (result.loaded.empty())
-    refuse_weights("tensors of the model", path, "none of their names", "give .name, which renames");
+    refuse_weights("tensors of the model", path, "none of their names", "rename the tensors with .name");
   return result;
 }
 

@@ -197,7 +197,7 @@ void check_content(const std::string& folder, const WrittenFile& file,
                    const std::function<void(size_t)>& on_piece) {
   const std::string path = cat(folder, "/", file.name);
   if (sha256_of_file(path, on_piece) != file.sha256)
-    refuse_manifest(path, "the content that the manifest's checksum is of", "other content");
+    refuse_manifest(path, "content with the manifest's checksum", "other content");
 }
 
 Manifest read_manifest(const std::string& folder) {

@@ -12,8 +12,8 @@ namespace muster {
 void require_memory(const char* owner, const std::string& name, const at::Tensor& tensor) {
   if (tensor.numel() == 0 || !tensor.has_storage() || tensor.storage().nbytes() > 0) return;
   throw Error(ErrorCode::failed_precondition,
-              cat(owner, ": expected parameters with memory, got '", name,
-                  "' without, as its elements are divided over ranks; do this while a guard of "
+              cat(owner, ": expected whole parameters, got '", name,
+                  "', whose elements are divided over the ranks; do this while a guard of "
                   "FullySharded::whole_parameters() lives"));
 }
 

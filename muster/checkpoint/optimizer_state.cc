@@ -159,7 +159,7 @@ PiecesOfGroup whole_group(const TensorPieces& parameters, torch::optim::LBFGS& o
     if (piece->elements == all_elements(piece->shape) && !piece->is_own) continue;
     refuse_optimizer("parameters of LBFGS that are whole, and the same on all ranks",
                      cat(piece->is_own ? "each rank's own '" : "a part of '", piece->name, "'"),
-                     "take an optimizer that looks at each element alone");
+                     "take an optimizer that updates each element independently");
   }
   return group;
 }

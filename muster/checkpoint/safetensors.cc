@@ -101,7 +101,7 @@ WrittenFile write_safetensors(const std::string& folder, const std::string& name
   const auto json = format_safetensors_header(header);
   if (json.size() > kMaxHeadBytes) {
     throw Error(ErrorCode::invalid_argument,
-                cat("safetensors: expected a head of at most ", kMaxHeadBytes, " bytes, got ", json.size(),
+                cat("safetensors: expected a header of at most ", kMaxHeadBytes, " bytes, got ", json.size(),
                     "; save fewer tensors in a file"));
   }
   std::vector<std::pair<uint64_t, std::string>> order;

@@ -34,7 +34,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   uint64_t head_bytes = 0;
   read_exactly(&head_bytes, kLengthBytes, 0);
   if (head_bytes > kMaxHeadBytes || head_bytes > file_bytes - kLengthBytes)
-    refuse(cat("a head of ", head_bytes, " bytes in a file of ", file_bytes));
+    refuse(cat("a header of ", head_bytes, " bytes in a file of ", file_bytes));
   head_.json.resize(head_bytes);
   read_exactly(head_.json.data(), head_bytes, kLengthBytes);
   head_.data_bytes = file_bytes - kLengthBytes - head_bytes;

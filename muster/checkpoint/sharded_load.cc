@@ -57,7 +57,7 @@ Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
   if (cat("step-", manifest.position.step) != path.substr(path.rfind('/') + 1)) {
     throw Error(ErrorCode::invalid_argument,
                 cat("checkpoint: expected the step of '", path, "', got a manifest of step ",
-                    manifest.position.step, "; it was renamed or mixed"));
+                    manifest.position.step, "; its folder was renamed, or has files of another checkpoint"));
   }
   const bool sees = ::access(path.c_str(), R_OK) == 0;
   std::string problem = sees ? "" : "unseen";
@@ -143,9 +143,9 @@ void tell_of_means(const SavedTensors& model, const SavedTensors& optimizer, con
   const TensorPieces& mine = state.optimizer ? state.optimizer->parameters : state.model;
   const bool is_own = std::any_of(mine.begin(), mine.end(), [](const auto& piece) { return piece.is_own; });
   if (owners == 0 || (is_own && owners == ranks)) return;
-  log(LogLevel::info, cat("resume: ", owners, " ranks had each its own ",
+  log(LogLevel::info, cat("resume: ", owners, " ranks had their own ",
                           model.owners() > 0 ? "model and optimizer" : "optimizer", "; the ", ranks,
-                          " that go on begin with the mean of them"));
+                          " that go on begin with their mean"));
 }
 
 // Each rank reads it by itself.

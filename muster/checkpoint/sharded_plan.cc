@@ -60,7 +60,7 @@ struct SharedPiece {
 
 void check_owner(const std::string& name, const ToldPiece& mine, const ToldPiece& other) {
   if (mine.owner == other.owner) return;
-  refuse_plan(name, "a name of its own for each tensor",
+  refuse_plan(name, "a unique name for each tensor",
               cat("it on ", mine.owner.empty() ? "another rank" : mine.owner, " and on ",
                   other.owner.empty() ? "another rank" : other.owner));
 }

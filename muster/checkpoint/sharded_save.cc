@@ -136,12 +136,12 @@ ShardedSave::~ShardedSave() {
     try {
       if (failure) std::rethrow_exception(failure);
     } catch (const std::exception& error) {
-      log(LogLevel::error, cat("checkpoint: the last one was not saved: ", error.what()));
+      log(LogLevel::error, cat("checkpoint: the previous checkpoint was not saved: ", error.what()));
     }
   }
   if (job_->rank == 0 && !job_->is_published && !job_->failure_of_part && !job_->failure_of_publishing) {
-    log(LogLevel::error, cat("checkpoint: the last one, of step ", job_->manifest.position.step,
-                             ", was not finished by all ranks and is not there"));
+    log(LogLevel::error, cat("checkpoint: the previous checkpoint, of step ", job_->manifest.position.step,
+                             ", was not saved, since not all ranks finished it"));
   }
 }
 

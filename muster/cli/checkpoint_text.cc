@@ -233,7 +233,7 @@ std::string verified_text(const std::vector<VerifiedFile>& rows) {
   std::vector<std::vector<std::string>> cells;
   for (const auto& row : rows) {
     std::string state = shown_state(row.problem);
-    if (row.problem.empty() && !row.has_checksum) state = "whole by its head; no checksum";
+    if (row.problem.empty() && !row.has_checksum) state = "whole by its header; no checksum";
     cells.push_back(
         {shown_text(row.checkpoint), shown_text(row.file, kShownName), format_bytes(row.bytes), state});
   }

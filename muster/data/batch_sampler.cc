@@ -94,7 +94,8 @@ class EvenBatches : public BatchSampler {
 
   void set_shares(const std::vector<int64_t>& shares) override {
     const SamplerIdentity identity = sampler_->identity();
-    if (drop_last_) refuse_shares("batches without drop_last, which is the sampler's then", "drop_last");
+    if (drop_last_)
+      refuse_shares("batches without drop_last, as the sampler decides that with shares", "drop_last");
     const int64_t before =
         identity.global_batch > 0 ? identity.global_batch : batch_size_ * identity.num_replicas;
     const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});
@@ -152,8 +153,7 @@ int64_t number_of_order(const SampleOrder& order, int64_t seed) {
 }
 
 void BatchSampler::set_shares(const std::vector<int64_t>& /*shares*/) {
-  refuse_shares("a sampler that has shares",
-                "one that divides global batches by itself; leave its shares to it");
+  refuse_shares("a sampler that has shares", "one that chooses the shares itself; leave them to it");
 }
 
 void BatchSampler::set_first_epoch_check(std::function<void(const SamplerIdentity&)> /*check*/) {}

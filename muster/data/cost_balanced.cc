@@ -42,7 +42,7 @@ class CostBalanced : public BatchSampler {
     if (epoch < 0 || consumed < 0 ||
         (consumed > 0 && consumed_of > 0 && consumed_of != order_.dataset_size)) {
       throw Error(ErrorCode::failed_precondition,
-                  cat("sampler: expected an epoch of 0 or more, and samples used of the data set of ",
+                  cat("sampler: expected an epoch of 0 or more, and used samples of a data set of ",
                       order_.dataset_size, ", got epoch ", epoch, ", ", consumed, " of ", consumed_of));
     }
     epoch_ = epoch;
@@ -160,7 +160,7 @@ std::shared_ptr<BatchSampler> cost_balanced(SampleOrder order, std::vector<doubl
   if (!costs_right) {
     throw Error(ErrorCode::invalid_argument,
                 cat("sampler: expected ", order.dataset_size, " costs of 0 or more, one a sample, got ",
-                    costs.size(), " or one that is negative or not finite"));
+                    costs.size(), " costs, or one that is negative or not finite"));
   }
   const bool rank_right = options.rank >= 0 && options.rank < options.num_replicas;
   if (!rank_right || options.global_batch < options.num_replicas) {

@@ -26,8 +26,9 @@ struct Samples {
 
 [[noreturn]] void refuse(const std::string& path, size_t line, const std::string& expected,
                          const std::string& got) {
-  throw Error(ErrorCode::invalid_argument, cat("digits: expected ", expected, " in '", path, "' line ", line,
-                                               ", got ", got, "; is it digits.csv.gz, and whole?"));
+  throw Error(ErrorCode::invalid_argument,
+              cat("digits: expected ", expected, " in '", path, "' line ", line, ", got ", got,
+                  "; see whether it is digits.csv.gz, and complete"));
 }
 
 int64_t number(std::string_view text, int64_t most, const std::string& path, size_t line, size_t column) {

@@ -96,8 +96,9 @@ void DistributedSampler::check_place(int64_t epoch, int64_t consumed, int64_t co
   const int64_t most_repeated = std::max<int64_t>(options_.num_replicas, global_batch_);
   if (consumed_of == 0 && consumed - length_ >= most_repeated) {
     log(LogLevel::warn,
-        cat("sampler: epoch ", epoch, " is said to have used ", consumed, " samples, and the data set has ",
-            length_, ": nothing of the epoch is left; is it the data set that training began with?"));
+        cat("sampler: the position says that epoch ", epoch, " has used ", consumed,
+            " samples, but the data set has only ", length_,
+            ", so nothing of the epoch is left; see whether training began with this data set"));
   }
 }
 
@@ -131,7 +132,8 @@ int64_t DistributedSampler::full_batches() const {
 const std::vector<int64_t>& DistributedSampler::parts_of(int64_t batch) const {
   if (global_batch_ == 0) {
     throw Error(ErrorCode::failed_precondition,
-                "sampler: expected shares, got none: without them batches may have any size");
+                "sampler: expected shares, got none; set SamplerOptions::shares, since batches have no fixed "
+                "parts without them");
   }
   static const std::vector<int64_t> kNone;
   if (batch == full_batches()) return last_parts_;

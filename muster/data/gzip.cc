@@ -30,7 +30,7 @@ struct EndInflate {
 void check_bound(const std::string& name, uint64_t bytes, uint64_t max_bytes) {
   if (bytes <= max_bytes) return;
   throw Error(ErrorCode::invalid_argument, cat("read: expected at most ", format_bytes(max_bytes), " in '",
-                                               name, "', got more; is it the right file?"));
+                                               name, "', got more; see whether it is the right file"));
 }
 
 }  // namespace

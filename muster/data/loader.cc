@@ -140,15 +140,16 @@ void LoaderCore::set_epoch(int64_t epoch) {
 void LoaderCore::restore(const DataPosition& position) {
   const int64_t size = position_.dataset_size, order = position_.order;
   if (position.consumed > 0 && position.order != 0 && position.order != order) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("data loader: expected the order and the seed that epoch ", position.epoch,
-                    " began with, of which ", position.consumed,
-                    " samples are used, got others; give those, or begin an epoch anew"));
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("data loader: expected the order and the seed with which epoch ", position.epoch, " began (",
+            position.consumed, " of its samples are used), got others; give those, or begin an epoch anew"));
   }
   sampler_->set_epoch(position.epoch, position.consumed, position.dataset_size);
   if (position.dataset_size != 0 && position.dataset_size != size) {
-    log(LogLevel::warn, cat("data loader: training began on ", position.dataset_size,
-                            " samples, and the data set has ", size, ": epochs have other samples now"));
+    log(LogLevel::warn,
+        cat("data loader: training began on ", position.dataset_size, " samples, and the data set now has ",
+            size, ": epochs have other samples from now on"));
   }
   position_ = {position.epoch, position.consumed, size, position.step, order, position.samples};
 }
@@ -208,7 +209,7 @@ void fail_empty_batch(const std::vector<int64_t>& samples, const WorkerPlace& pl
   throw Error(
       ErrorCode::invalid_argument,
       cat("data loader: ", batch_text(samples, place), ": expected a sample that can be read, got none of ",
-          samples.size(), "; look at the first one's error by turning skip_bad off"));
+          samples.size(), "; turn skip_bad off to see the error of the first one"));
 }
 
 std::string text_of_current_exception() {

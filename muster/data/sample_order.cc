@@ -85,8 +85,8 @@ int64_t check_weights(const std::vector<double>& weights) {
     possible += weights[i] > 0 ? 1 : 0;
   }
   if (possible == 0) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected a weight above 0, got ", weights.size(), " weights without one"));
+    throw Error(ErrorCode::invalid_argument, cat("sampler: expected a weight above 0, got ", weights.size(),
+                                                 " weights, none of them above 0"));
   }
   return possible;
 }

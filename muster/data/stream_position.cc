@@ -59,10 +59,10 @@ void check_stream_options(const StreamLoaderOptions& options) {
 void check_stream_position(const StreamPosition& position, const StreamLoaderOptions& options) {
   const auto check = [&](const char* what, int64_t saved, int64_t here) {
     if (saved == here) return;
-    throw Error(ErrorCode::failed_precondition,
-                cat("stream loader: expected to go on with the ", what, " of the saved position, ", saved,
-                    ", got ", here, "; parts of a stream are the same for the same ", what,
-                    " alone: go on with it, or begin with the next epoch"));
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("stream loader: expected to go on with the ", what, " of the saved position, ", saved, ", got ",
+            here, "; the parts of a stream depend on the ", what, ": keep it, or begin with the next epoch"));
   };
   check("seed", position.seed, options.seed);
   check("number of ranks", position.ranks, options.ranks);

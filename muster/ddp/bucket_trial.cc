@@ -68,7 +68,7 @@ std::string BucketTrial::decide(const std::vector<double>& medians_of_ranks) {
   std::vector<std::string> tried;
   for (size_t i = 0; i < sizes_.size(); ++i)
     tried.push_back(cat(text_of(sizes_[i]), " ", ms_text(slowest[i])));
-  return cat("buckets of ", text_of(cap_), " from now on, by the backwards of ", kPasses * kTimesAPass,
+  return cat("buckets of ", text_of(cap_), " from now on, by the backward times of ", kPasses * kTimesAPass,
              " steps with each size: ", join(tried, ", "));
 }
 

@@ -99,7 +99,7 @@ bool convert_one(const std::string& name, torch::nn::Module& module, const Proce
   if (!known_by.defined()) {
     throw Error(ErrorCode::invalid_argument,
                 cat("convert_sync_batch_norm: expected a weight or running statistics, got '", name,
-                    "' with neither, which nothing tells from others; make it a muster::SyncBatchNorm"));
+                    "' with neither, so its calls cannot be recognised; make it a muster::SyncBatchNorm"));
   }
   ConvertedNorms::instance().add(known_by, module.shared_from_this(), group);
   return true;

@@ -25,7 +25,7 @@ void GradientArrivals::check(size_t index) const {
            "set static_graph for layers that are checkpointed more than once");
   }
   if (!learnt_.empty() && !learnt_[index]) {
-    refuse("the first backward's graph with static_graph", "a gradient, which was not in it, for",
+    refuse("the first backward's graph with static_graph", "a gradient that was not in it, of",
            "leave static_graph off for a graph that changes");
   }
 }

@@ -14,11 +14,10 @@ void GradientReducer::State::on_gradient(size_t index) {
   const bool past_local_outputs = expected == Expected::local && !local_unseen && graph.expired();
   if (expected == Expected::nothing || past_local_outputs) {
     if (awaited_by_another) return;
-    refuse(index, past_local_outputs
-                      ? "it came from no output of a forward inside no_sync(), and no forward that "
-                        "is reduced announced it, so this gradient would stay local"
-                      : "no forward through DistributedDataParallel announced it since the last "
-                        "reduction, so this gradient would stay local");
+    refuse(index, past_local_outputs ? "no forward inside no_sync() and no forward that is reduced led to "
+                                       "it, so this gradient would stay local"
+                                     : "no forward through DistributedDataParallel led to it since the last "
+                                       "reduction, so this gradient would stay local");
   }
   if (expected == Expected::local) {
     accumulated = true;
@@ -26,9 +25,9 @@ void GradientReducer::State::on_gradient(size_t index) {
   }
   if (as_views && awaited_by_another) {
     throw Error(ErrorCode::failed_precondition,
-                cat("DistributedDataParallel: expected all wrapped models that have '", arrivals.name(index),
-                    "' before the forwards of their common backward, got one that was wrapped, or was given "
-                    "it, after a forward (rank ",
+                cat("DistributedDataParallel: expected all models that share '", arrivals.name(index),
+                    "' to be wrapped before the forwards of their common backward, got one that was wrapped, "
+                    "or got it, after a forward (rank ",
                     group.job_rank(), "); wrap them first, or set gradient_as_bucket_view = false"));
   }
   on_backward();
@@ -52,7 +51,7 @@ void GradientReducer::State::on_backward() {
     if (arrivals.any()) {
       throw Error(ErrorCode::failed_precondition,
                   cat("DistributedDataParallel: expected a new forward after a backward that has failed, got "
-                      "another backward of the one before (rank ",
+                      "another backward of the earlier forward (rank ",
                       group.job_rank(), "); run forward again"));
     }
     begun = true;
@@ -80,8 +79,8 @@ bool GradientReducer::State::watch_outputs(const std::vector<ForwardOutput>& out
       if (!state && of == Expected::local) return;
       if (!state) {
         throw Error(ErrorCode::failed_precondition,
-                    "DistributedDataParallel: expected it to live until backward, got one that was destroyed "
-                    "after forward, so gradients would stay local; keep it");
+                    "DistributedDataParallel: expected the wrapped model to live until backward, got one "
+                    "that was destroyed after forward, so gradients would stay local; keep it");
       }
       if (forward) forward->reached = true;
       const std::lock_guard lock(state->mutex);

@@ -77,7 +77,7 @@ void check_hook_state(const std::string& hook, const HookState& state, const Hoo
                       [&, &name = name](const auto& prefix) { return name.starts_with(prefix); });
       if (is_known) continue;
       throw Error(ErrorCode::invalid_argument, cat("hook: expected a state of ", hook, ", got one with '",
-                                                   name, "'; give the hook that it was saved of"));
+                                                   name, "'; give the hook that saved it"));
     }
   };
   check(state.tensors, known.tensors);

@@ -35,15 +35,16 @@ void Hook::load_state(const HookState& state) const {
   if (hook_) return hook_->load_state(state);
   if (state.tensors.empty() && state.own.empty() && state.numbers.empty()) return;
   throw Error(ErrorCode::invalid_argument,
-              "hook: expected no state for no hook, got one; give the hook that it was saved of");
+              "hook: expected no state for no hook, got one; give the hook that saved it");
 }
 
 void Hook::take() const {
   if (!hook_ || !hook_->remembers()) return;
   if (hook_->taken_) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("DistributedDataParallel: expected a hook of its own, got ", hook_->name(),
-                    ", which another model has and which remembers what it has not sent; make one for each"));
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("DistributedDataParallel: expected a hook that no other model has, got ", hook_->name(),
+            ", which another model has and which keeps what it has not sent; make one for each model"));
   }
   hook_->taken_ = true;
 }

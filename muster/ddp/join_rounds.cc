@@ -54,15 +54,15 @@ JoinRounds::Answer JoinRounds::meet(const Plan& mine) {
       continue;
     }
     if (plan.changed) {
-      refuse_join("parameters to stay as they are inside of it", cat("others on rank ", rank), group_.rank(),
+      refuse_join("the same parameters throughout join()", cat("others on rank ", rank), group_.rank(),
                   "freeze, unfreeze and register before it");
     }
     const bool same = plan.records == answer.plan.records && plan.reduces == answer.plan.reduces &&
                       plan.broadcasts == answer.plan.broadcasts;
     if (answer.active > 0 && !same) {
       refuse_join("forwards of one kind on all ranks that have inputs",
-                  cat("another on rank ", rank, " than on rank ", answer.source), group_.rank(),
-                  "use no_sync() and NoGradGuard alike, and evaluate on module()");
+                  cat("another kind on rank ", rank, " than on rank ", answer.source), group_.rank(),
+                  "use no_sync() and NoGradGuard alike on all ranks, and evaluate on module()");
     }
     answer.plan = plan;
     answer.source = rank;

@@ -133,7 +133,7 @@ PartialSource::PartialSource(ModelSourcePtr whole, const std::vector<IgnoredPara
           ErrorCode::invalid_argument,
           cat("DistributedDataParallel: expected ignored_parameters to be parameters or buffers of the "
               "model, got ",
-              name != nullptr ? cat("'", *name, "'") : std::string("a tensor that is none"),
+              name != nullptr ? cat("'", *name, "'") : std::string("a tensor that is neither"),
               "; its first is '", all.empty() ? "" : all[0].name, "'"));
     }
     ignored_.insert(found->tensor.unsafeGetTensorImpl());
@@ -159,7 +159,7 @@ ModelSourcePtr source_of(std::vector<NamedTensor> parameters) {
     throw Error(ErrorCode::invalid_argument,
                 cat("GradientReducer: expected leaf tensors, got '", one.name, "', which ",
                     one.tensor.defined() ? "was computed from others" : "is undefined",
-                    "; give what an optimizer changes"));
+                    "; give the tensors that an optimizer updates"));
   }
   return std::make_shared<ListSource>(std::move(parameters));
 }

@@ -222,8 +222,9 @@ variable_list SyncNormFunction::backward(AutogradContext* context, variable_list
   const ProcessGroup group = static_cast<SavedGroup&>(*capsule).group;
   if (at::GradMode::is_enabled()) {
     throw Error(ErrorCode::failed_precondition,
-                cat("sync_batch_norm: expected a first derivative, got a backward with create_graph (rank ",
-                    group.job_rank(), "), whose statistics are of all ranks; call eval(), or use BatchNorm"));
+                cat("sync_batch_norm: expected a backward without create_graph, since the statistics are "
+                    "those of all ranks, got one with it (rank ",
+                    group.job_rank(), "); call eval(), or use BatchNorm"));
   }
   const auto saved = context->get_saved_variables();
   variable_list results(7);

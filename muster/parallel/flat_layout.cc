@@ -28,8 +28,8 @@ std::string flat_problem(const std::string& owner, const std::vector<at::Tensor>
                  "); move the model to the rank's device first");
     }
     if (parameter.layout() != at::kStrided || parameter.nbytes() > parameter.storage().nbytes()) {
-      return cat(owner, ": expected dense parameters that nothing has sharded, got ", name,
-                 " without memory (rank ", group.job_rank(), "); give each parameter to one piece alone");
+      return cat(owner, ": expected dense parameters that are not sharded yet, got ", name,
+                 " without memory (rank ", group.job_rank(), "); shard each parameter only once");
     }
   }
   return {};

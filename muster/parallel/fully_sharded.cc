@@ -40,7 +40,7 @@ std::shared_ptr<FullyShardedUnit> FullySharded::add(torch::nn::Module& module) {
     if (parameter.scalar_type() != parameters[0].scalar_type()) {
       wrong = cat("fully sharded: expected parameters of one type in a module, got ",
                   c10::toString(parameters[0].scalar_type()), " and ", c10::toString(parameter.scalar_type()),
-                  " (rank ", set_->group.job_rank(), "); wrap the modules of each type apart");
+                  " (rank ", set_->group.job_rank(), "); wrap the modules of each type separately");
     }
   }
   const auto type_of = [](const std::optional<at::ScalarType>& type) {
@@ -113,9 +113,10 @@ std::shared_ptr<void> FullySharded::no_sync() {
 
 std::shared_ptr<void> FullySharded::whole_parameters() {
   if (set_->whole) {
-    throw Error(ErrorCode::failed_precondition,
-                cat("whole_parameters: expected no guard of an earlier call, got one that lives (rank ",
-                    set_->group.job_rank(), "); end its scope first"));
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("whole_parameters: expected no guard of an earlier call, got one that still exists (rank ",
+            set_->group.job_rank(), "); end its scope first"));
   }
   for (const auto& unit : set_->units) unit->make_whole();
   set_->whole = true;

@@ -139,12 +139,11 @@ void FullyShardedUnit::arrange_forward() {
 void FullyShardedUnit::require_same_trained() const {
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (was_trained[i] || !parameters[i].requires_grad()) continue;
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("fully sharded: expected parameters that were frozen when they were wrapped to want no gradient, "
-            "got '",
-            names[i], "', which does (rank ", group.job_rank(),
-            "); unfreeze before wrap(), and freeze afterwards"));
+    throw Error(ErrorCode::failed_precondition,
+                cat("fully sharded: expected parameters that were frozen when they were wrapped to stay "
+                    "frozen, got '",
+                    names[i], "', which requires a gradient (rank ", group.job_rank(),
+                    "); unfreeze before wrap(), and freeze afterwards"));
   }
 }
 

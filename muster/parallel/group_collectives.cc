@@ -106,7 +106,7 @@ void refuse_second_derivative(const char* call) {
   if (!at::GradMode::is_enabled()) return;
   throw Error(
       ErrorCode::failed_precondition,
-      cat(call, ": expected one backward, got a derivative of it; call backward without create_graph"));
+      cat(call, ": expected a backward without create_graph, got one with it; leave create_graph out"));
 }
 
 int64_t existing_dim(const char* call, const at::Tensor& x, const ProcessGroup& group, int64_t dim) {

@@ -98,7 +98,7 @@ std::map<std::string, StageParameter> owners_of_names(const std::vector<std::str
       const auto [found, is_new] = owners.try_emplace(name, std::move(parameter));
       if (is_new || is_copy) continue;
       throw Error(ErrorCode::invalid_argument,
-                  cat("gather_parameters: expected another name for each parameter of a pipeline, got '",
+                  cat("gather_parameters: expected a different name for each parameter of a pipeline, got '",
                       name, "' on ranks ", found->second.owner, " and ", rank,
                       "; register the stages' modules under the whole model's names"));
     }
@@ -158,7 +158,7 @@ TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages, const st
   if (const auto names = colliding_names(stages, tied); !names.empty()) {
     throw Error(
         ErrorCode::invalid_argument,
-        cat("pipeline: expected another name for each parameter of a pipeline, got '", *names.begin(),
+        cat("pipeline: expected a different name for each parameter of a pipeline, got '", *names.begin(),
             "' in two stages of this rank; register the stages' modules under the whole model's names"));
   }
   std::map<const c10::TensorImpl*, const TiedWeight*> tied_weights;

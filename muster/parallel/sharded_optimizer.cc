@@ -262,10 +262,9 @@ void ShardsState::require_same_trained() const {
       if (bucket.trained[i] || !bucket.parameters[i].requires_grad()) continue;
       throw Error(
           ErrorCode::failed_precondition,
-          cat("sharded optimizer: expected parameters that were frozen at its construction to want no "
-              "gradient, ",
-              "got one of shape [", join(bucket.parameters[i].sizes(), ", "), "] that does (rank ",
-              group.job_rank(),
+          cat("sharded optimizer: expected parameters that were frozen at its construction to stay frozen, ",
+              "got one of shape [", join(bucket.parameters[i].sizes(), ", "),
+              "] that requires a gradient (rank ", group.job_rank(),
               "); make the optimizer after unfreezing, with gather_state and divide_state for its state"));
     }
   }
@@ -292,7 +291,8 @@ ShardedOptimizerBase::ShardedOptimizerBase(const char* kind, Groups groups,
   std::string wrong;
   if (kind == nullptr) {
     wrong =
-        cat("sharded optimizer: expected one that looks at each element alone (SGD, Adam, AdamW, Adagrad, ",
+        cat("sharded optimizer: expected one that updates each element independently (SGD, Adam, AdamW, "
+            "Adagrad, ",
             "RMSprop), got LBFGS (rank ", group.job_rank(), "); train with one of those, or do not shard it");
   }
   const std::vector<Term> terms = {{"optimizer", wrong.empty() ? kind : "LBFGS"},

@@ -191,7 +191,7 @@ std::string to_text(const StageCut& cut, const std::vector<LayerCost>& costs) {
                 costs[end - 1].activation_bytes, " bytes\n");
   }
   const double even = whole / static_cast<double>(cut.begins.size());
-  return text + cat("the dearest stage takes ", dearest * 1e3, " ms; an even division of ", whole * 1e3,
+  return text + cat("the slowest stage takes ", dearest * 1e3, " ms; an even division of ", whole * 1e3,
                     " ms would be ", even * 1e3, " ms\n");
 }
 

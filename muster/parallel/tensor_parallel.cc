@@ -30,8 +30,8 @@ std::string wrong_division(const char* call, const char* what, int64_t size, con
 std::string wrong_column(const at::Tensor& weight, const ColumnOptions& options, const ProcessGroup& group) {
   const int64_t stacks = options.stacks, outputs = weight.size(0);
   if (stacks < 1 || outputs % stacks != 0 || (options.uneven && stacks != 1)) {
-    return cat("column_parallel: expected stacks of one size, and one alone where uneven, got ", stacks,
-               " stacks of ", outputs, " outputs (rank ", group.job_rank(), "); correct the options");
+    return cat("column_parallel: expected stacks of equal size, and only one stack with .uneven, got ",
+               stacks, " stacks of ", outputs, " outputs (rank ", group.job_rank(), "); correct the options");
   }
   if (!options.uneven)
     return wrong_division("column_parallel", stacks == 1 ? "outputs" : "outputs a stack", outputs / stacks,

@@ -75,7 +75,8 @@ std::string Context::run_dir(const std::string& asked) const {
   const std::string& folder = asked.empty() ? run_dir() : asked;
   if (folder.empty()) {
     throw Error(ErrorCode::invalid_argument,
-                "--run-dir: expected a folder, got none: this launcher gives none");
+                "--run-dir: expected a folder, got none, since this launcher gives none; pass one, or use "
+                "`muster run`");
   }
   if (is_main()) std::filesystem::create_directories(folder);
   return folder;
@@ -114,10 +115,10 @@ DistributedSampler Context::sampler(SampleOrder order, SamplerOptions options) {
 DistributedSampler Context::sampler(SampleOrder order, ProcessGroup group, SamplerOptions options) {
   if (group.size() == world_size()) return sampler(std::move(order), std::move(options));
   if (!parts_.batch_shares.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("sampler: expected no muster run --global-batch beside samples that ", group.size(),
-                    " of ", world_size(), " ranks share out (rank ", rank(),
-                    "); leave it out, and give each rank its batch size"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("sampler: expected no muster run --global-batch where ", group.size(), " of ", world_size(),
+            " ranks share the samples (rank ", rank(), "); leave it out, and give each rank its batch size"));
   }
   options.num_replicas = group.size();
   options.rank = group.rank();

@@ -73,11 +73,11 @@ bool has_own_mask(const RankEnv& env, Vendor vendor, const VisibilityMasks& mask
 // Of several MIG instances a process sees the first that its mask names.
 void check_can_be_seen(const RankEnv& env, const Host& host, const UsableGpu& gpu, const UsableGpu& first) {
   if (gpu.mig < 0 || gpu == first) return;
-  throw Error(ErrorCode::unavailable,
-              cat("device: expected a GPU that this process can see for local rank ", env.local_rank,
-                  ", got ", label_of(host, gpu),
-                  ", of which CUDA shows a process the first alone; `muster run` shows each "
-                  "rank its own"));
+  throw Error(
+      ErrorCode::unavailable,
+      cat("device: expected a GPU that this process can see for local rank ", env.local_rank, ", got ",
+          label_of(host, gpu),
+          ", but CUDA shows a process only its first MIG instance; `muster run` shows each rank its own"));
 }
 
 }  // namespace

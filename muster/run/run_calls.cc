@@ -54,7 +54,7 @@ void end_with_error_unless_made() {
     CallsMade& made = calls_made();
     const std::lock_guard lock(made.mutex);
     if (made.came_to_ours) return;
-    log(LogLevel::error, cat("run: expected this rank to come to call ", ours + 1,
+    log(LogLevel::error, cat("run: expected this rank to reach call ", ours + 1,
                              " of muster::run, for which it was "
                              "started, got the end of the program after call ",
                              made.codes.size(),

@@ -133,9 +133,10 @@ TaskPlaces TaskDevices::places_of(const detail::TaskEntry& task) const {
   }
   places.count = num_devices(task, places.devices.size());
   if (places.devices.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                cat(who_is(task), "expected a GPU that this process can see, got '", wanted,
-                    "', of which CUDA shows a process the first alone; add it with TaskMode::process"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat(who_is(task), "expected a GPU that this process can see, got '", wanted,
+            "', but CUDA shows a process only its first MIG instance; add it with TaskMode::process"));
   }
   return places;
 }

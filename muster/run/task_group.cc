@@ -57,7 +57,8 @@ std::string text_of(const WorkerExit& exit, const TaskOrder& order) {
 }
 
 std::string text_of_end(int exit_code) {
-  if (exit_code == 128 + SIGTERM) return "its ranks were ended: the set fails fast, or SIGTERM came";
+  if (exit_code == 128 + SIGTERM)
+    return "its ranks were ended, because another task failed (fail fast) or SIGTERM came";
   if (exit_code > 128) return cat("its ranks were ended by ", signal_name(exit_code - 128));
   return "expected a result from rank 0, got none: it ended before its function had returned";
 }

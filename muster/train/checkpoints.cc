@@ -91,7 +91,7 @@ Checkpoints::Checkpoints(ProcessGroup group, CheckpointsOptions options)
     : group_(std::move(group)), options_(std::move(options)), begun_by_(options_.run_id) {
   if (options_.folder.empty()) {
     throw Error(ErrorCode::invalid_argument,
-                "checkpoints: expected a folder, got none: this launcher gives none; set .folder");
+                "checkpoints: expected a folder, got none, since this launcher gives none; set .folder");
   }
   if (options_.every < 0 || options_.keep_last < 0) {
     throw Error(ErrorCode::invalid_argument,
@@ -187,7 +187,7 @@ ShardedState Checkpoints::sharded_state() {
     throw Error(ErrorCode::failed_precondition,
                 cat("checkpoints: expected one model and at most one optimizer where they are divided over "
                     "ranks, got ",
-                    models, " and ", optimizers_.size(), "; save the others apart"));
+                    models, " and ", optimizers_.size(), "; save the others separately"));
   }
   const bool is_whole = divided_models_.empty();
   ShardedState state{.model =

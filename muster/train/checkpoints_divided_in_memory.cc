@@ -49,8 +49,7 @@ TensorEntries whole_entries(const NamedTensors& moments, const TensorPieces& par
 }
 
 std::string why_not_in_memory(int ranks_then, int ranks) {
-  if (ranks_then == 0 || ranks_then == ranks)
-    return "a part of the model was in the memory of none but the ranks that are lost";
+  if (ranks_then == 0 || ranks_then == ranks) return "only lost ranks had a part of the model in memory";
   return cat("the parts of the model in memory are those of ", plural(ranks_then, "rank"), ", and there ",
              ranks == 1 ? "is " : "are ", ranks, " now");
 }
@@ -88,8 +87,9 @@ void Checkpoints::tell_of_divided() {
   told_of_divided_ = true;
   if (group_.rank() == 0)
     log(LogLevel::info,
-        "checkpoints: of a model that is divided over ranks nothing is kept in memory; where a rank is "
-        "replaced, all go on from the newest checkpoint on the disk (.in_memory_of_neighbours keeps it)");
+        "checkpoints: a model that is divided over ranks is not kept in memory; when a rank is replaced, all "
+        "ranks go on from the newest checkpoint on the disk (.in_memory_of_neighbours keeps the model in "
+        "memory)");
 }
 
 bool Checkpoints::restore_divided_from_memory() {

@@ -66,8 +66,8 @@ void Rebalance::load_state(const SavedState& state) {
   if (std::ssize(found) != group_.size() || sum_of(found) != sum_of(shares())) {
     if (group_.rank() == 0) {
       log(LogLevel::warn,
-          cat("batch shares: [", join(found, ", "), "] were saved, of other ranks or another ",
-              "global batch: [", join(shares(), ", "), "] go on"));
+          cat("batch shares: [", join(found, ", "), "] were saved for other ranks or another global batch; [",
+              join(shares(), ", "), "] stay in use"));
     }
     return;
   }

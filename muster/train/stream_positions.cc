@@ -30,7 +30,7 @@ SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine) {
       throw Error(ErrorCode::failed_precondition,
                   cat("checkpoints: expected stream loaders with the same number of workers on every rank, "
                       "got others on rank 0 and rank ",
-                      rank, "; their parts overlap: give every rank as many"));
+                      rank, "; their parts would overlap: give every rank the same number"));
     }
     if (by_rank[rank].size() == bytes) std::memcpy(to, by_rank[rank].data(), bytes);
   }
@@ -44,10 +44,11 @@ StreamPosition own_stream_position(const ProcessGroup& group, const std::string&
   const at::Tensor all = state.tensor(owner, kPositions).contiguous();
   if (all.dim() != 2 || all.scalar_type() != at::kLong || all.size(0) != group.size()) {
     const int64_t ranks = all.dim() > 0 ? all.size(0) : 0;
-    throw Error(ErrorCode::failed_precondition,
-                cat("checkpoints: expected the place in the stream of '", owner, "' for ", group.size(),
-                    " ranks, got that of ", ranks, "; a stream goes on with as many ranks alone: take ",
-                    ranks, ", or begin anew"));
+    throw Error(
+        ErrorCode::failed_precondition,
+        cat("checkpoints: expected the place in the stream of '", owner, "' for ", group.size(),
+            " ranks, got that of ", ranks, "; a stream can only go on with the same number of ranks: start ",
+            ranks, ", or begin anew"));
   }
   const int64_t* first = all.const_data_ptr<int64_t>() + group.rank() * all.size(1);
   return StreamPosition::from_values({first, first + all.size(1)});

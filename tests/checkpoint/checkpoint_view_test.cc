@@ -141,7 +141,7 @@ TEST(CheckpointView, AHeadOfAbsurdLengthIsRefused) {
   const test::TempFolder folder;
   write_file(folder / "x.safetensors", std::string(8, '\xff') + "{}");
   EXPECT_THAT(verify_files(folder / "x.safetensors").at(0).problem,
-              HasSubstr("a head of 18446744073709551615"));
+              HasSubstr("a header of 18446744073709551615"));
 }
 
 TEST(CheckpointView, SeveralOptimizersAreNamed) {

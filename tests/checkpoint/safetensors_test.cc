@@ -147,14 +147,14 @@ TEST_F(Safetensors, RefusesAHeadBeyondTheFileOrTheLimit) {
     test::put_file(folder_ / "file", bytes);
     return message_of([&] { read_safetensors(folder_ / "file"); });
   };
-  EXPECT_THAT(refusal(std::string(8, '\xff') + "{}"), HasSubstr("a head of 18446744073709551615 bytes"));
-  EXPECT_THAT(refusal(std::string("\x03\0\0\0\0\0\0\0{}", 10)), HasSubstr("a head of 3 bytes"));
+  EXPECT_THAT(refusal(std::string(8, '\xff') + "{}"), HasSubstr("a header of 18446744073709551615 bytes"));
+  EXPECT_THAT(refusal(std::string("\x03\0\0\0\0\0\0\0{}", 10)), HasSubstr("a header of 3 bytes"));
   EXPECT_THAT(refusal(""), HasSubstr("only 0 bytes"));
   // 100 000 001 bytes, all there.
   test::put_file(folder_ / "file", std::string("\x01\xe1\xf5\x05\0\0\0\0{", 9));
   std::filesystem::resize_file(folder_ / "file", 200'000'000);
   EXPECT_THAT(message_of([&] { read_safetensors(folder_ / "file"); }),
-              HasSubstr("a head of 100000001 bytes"));
+              HasSubstr("a header of 100000001 bytes"));
 }
 
 TEST_F(Safetensors, RefusesABoolThatIsNone) {

@@ -147,7 +147,8 @@ TEST(DistributedSampler, ThePlaceInAnEpochIsThatOfTheSameData) {
   ::testing::internal::CaptureStderr();
   sampler.set_epoch(2, 900);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("epoch 2 is said to have used 900 samples, and the data set has 500: nothing of the "
+              HasSubstr("the position says that epoch 2 has used 900 samples, but the data set has only 500, "
+                        "so nothing of the "
                         "epoch is left"));
 }
 

@@ -234,7 +234,7 @@ TEST(LoaderSteps, APlaceInAnotherOrderIsRefused) {
   run_through(one.steps(2));
   DataLoader other(numbers(10), sampler_of(10, {.seed = 2}), {.batch_size = 2});
   EXPECT_THAT(message_of([&] { other.restore(one.position()); }),
-              HasSubstr("the order and the seed that epoch 0 began"));
+              HasSubstr("the order and the seed with which epoch 0 began"));
   run_through(one.steps(5));
   other.restore(one.position());
   EXPECT_EQ(other.epoch(), 1) << "between epochs another order is fine";

@@ -165,7 +165,7 @@ TEST(SampleOrder, BucketsHaveLikeLengths) {
 TEST(SampleOrder, RefusesWhatCannotBeDrawn) {
   EXPECT_THAT(message_of([] { weighted({1, -1}, 2); }), HasSubstr("got -1 for sample 1"));
   EXPECT_THAT(message_of([] { weighted({1, NAN}, 2); }), HasSubstr("for sample 1"));
-  EXPECT_THAT(message_of([] { weighted({0, 0}, 2); }), HasSubstr("2 weights without one"));
+  EXPECT_THAT(message_of([] { weighted({0, 0}, 2); }), HasSubstr("2 weights, none of them above 0"));
   EXPECT_THAT(message_of([] { weighted({1, 1, 0}, 3, false); }), HasSubstr("1 to 2 samples"));
   EXPECT_THAT(message_of([] { pseudo_shuffled(0); }), HasSubstr("at least 1 sample"));
   EXPECT_THAT(message_of([] { class_balanced(torch::zeros({2})); }), HasSubstr("int64"));

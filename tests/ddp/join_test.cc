@@ -183,7 +183,7 @@ TEST(Join, RefusesWhatItCannotShadow) {
                         model.parameters()[0].set_requires_grad(false);
                         model(batch_of(1)).sum().backward();
                       }),
-              HasSubstr("parameters to stay as they are"));
+              HasSubstr("the same parameters throughout join()"));
   EXPECT_THAT(refusal({},
                       [](auto& model, auto& group) {
                         const auto guard = model.no_sync_if(group.rank() == 0);

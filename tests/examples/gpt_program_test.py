@@ -124,7 +124,7 @@ class Ways(WaysTest):
         (pathlib.Path(self.folder) / "mine/metrics.jsonl").unlink()
         done = self.ranks(ranks, "mine", *FOUR, "--batch", str(16 // ranks), *way, "--resume")
         self.assertIn("step-20", done.stderr)
-        says = f"resume: 2 ranks had each its own model and optimizer; the {ranks} that go on begin with the mean of them"
+        says = f"resume: 2 ranks had their own model and optimizer; the {ranks} that go on begin with their mean"
         self.assertEqual(says in done.stderr, begins_with == "mean", done.stderr)
         return self.values("mine", done)
 
@@ -211,7 +211,7 @@ class BadInput(GptTest):
 
     def test_sizes_and_prompt(self):
         self.assert_refused("--width", "130", says=("gpt: expected a width that the heads divide, got width 130 and 4 heads; ",))
-        self.assert_refused("--prompt", "100 %", says=("text: expected characters that it has, got '1' in '100 %'; ",))
+        self.assert_refused("--prompt", "100 %", says=("text: expected only characters of the text, got '1' in '100 %'; ",))
 
     def test_options(self):
         for argv in (("--layers", "0"), ("--steps", "x"), ("--temperature", "0"), ("--no-such-flag",)):

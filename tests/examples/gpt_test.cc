@@ -147,7 +147,7 @@ TEST_F(GptText, OneThatIsTooShortOrLacksACharacterIsRefused) {
                 "' for a context of 4, got 0; give a longer --text or a smaller --context"));
   EXPECT_THAT(refusal_of(std::string(49, 'z'), 4), HasSubstr("got 49;"));
   EXPECT_THAT(refusal_of(std::string(50, 'z'), 4),
-              HasSubstr("text: expected characters that it has, got '\\x0a'"));
+              HasSubstr("text: expected only characters of the text, got '\\x0a'"));
   EXPECT_EQ(refusal_of("z\n" + std::string(48, 'z'), 4), "read");
 }
 

@@ -108,8 +108,9 @@ TEST(PipelineParameters, OneNameOfTwoParametersIsRefusedOnEachRank) {
     pipeline.gather_parameters();
   });
   for (const auto& failure : failures)
-    EXPECT_THAT(message_of(failure), HasSubstr("another name for each parameter of a pipeline, got '0.bias' "
-                                               "on ranks 0 and 1; register"));
+    EXPECT_THAT(message_of(failure),
+                HasSubstr("a different name for each parameter of a pipeline, got '0.bias' "
+                          "on ranks 0 and 1; register"));
 }
 
 TEST(PipelineParameters, OneNameOfTwoStagesOfARankIsRefusedToo) {

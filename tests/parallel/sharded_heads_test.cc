@@ -91,7 +91,7 @@ TEST(Unfreezing, IsRefusedWithTheNextStep) {
     const auto x = torch::ones({1, 2});
     a->weight.requires_grad_(true);
     EXPECT_THAT(what_of([&] { b->forward(a->forward(x)).sum().backward(); }),
-                HasSubstr("got one of shape [2, 2] that does"));
+                HasSubstr("got one of shape [2, 2] that requires a gradient"));
     auto c = layer_of_ones();
     c->weight.requires_grad_(false);
     FullySharded sharded(group);

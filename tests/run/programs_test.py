@@ -66,7 +66,7 @@ class Train(ProgramTest):
         with gzip.open(DIGITS) as whole, gzip.open(f"{self.folder}/part.csv.gz", "wb") as part:
             part.writelines(whole.readlines()[:600])
         resumed = self.run_muster(*argv, "--epochs", "2", "--resume", "--digits", f"{self.folder}/part.csv.gz")
-        self.assertRegex(resumed.stderr, r"data loader: training began on \d+ samples, and the data set has \d+: epochs have other")
+        self.assertRegex(resumed.stderr, r"data loader: training began on \d+ samples, and the data set now has \d+: epochs have other")
         self.assertEqual(resumed.returncode, 0, resumed.stderr)
 
     def test_a_loss_that_is_no_number_is_a_failure_unless_it_is_allowed(self):

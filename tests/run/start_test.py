@@ -55,7 +55,7 @@ class Start(ProgramTest):
     def test_a_rank_that_does_not_come_to_its_call_is_an_error(self):
         done = self.start(START_PROBE, "rounds")
         self.assertEqual(done.returncode, 1, done.stderr)  # of the two rounds
-        self.assertIn("expected this rank to come to call 2 of muster::run", done.stderr)
+        self.assertIn("expected this rank to reach call 2 of muster::run", done.stderr)
 
     def test_a_rank_of_a_later_call_may_end_as_it_likes(self):
         for first, second in (("exits", "tests"), ("trains", "exits")):

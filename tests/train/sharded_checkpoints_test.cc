@@ -242,13 +242,12 @@ TEST(ShardedCheckpoints, PiecesThatMakeNoWholeAreRefused) {
   EXPECT_THAT(test::message_of([&] { save([&](int) { return slice_piece("x", {1}, 0, 0, two); }); }),
               HasSubstr("element 2 of 1"));
   // As of two stages of a pipeline that name their layers alike.
-  EXPECT_THAT(
-      save([&](int rank) {
-        TensorPiece piece = whole_piece("0.weight", two);
-        piece.owner = "stage " + std::to_string(rank);
-        return piece;
-      }),
-      HasSubstr("a name of its own for each tensor for '0.weight', got it on stage 0 and on stage 1"));
+  EXPECT_THAT(save([&](int rank) {
+                TensorPiece piece = whole_piece("0.weight", two);
+                piece.owner = "stage " + std::to_string(rank);
+                return piece;
+              }),
+              HasSubstr("a unique name for each tensor for '0.weight', got it on stage 0 and on stage 1"));
   run_ranks(1, [&](ProcessGroup& group) {
     Checkpoints checkpoints(group, in_folder(folder.path()));
     EXPECT_THAT(

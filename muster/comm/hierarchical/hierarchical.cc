@@ -89,7 +89,7 @@ void let_go(c10::intrusive_ptr<c10d::Backend> network, milliseconds patience) {
     }).detach();
   }
   if (when_gone.wait_for(patience) == std::future_status::ready || patience.count() == 0) return;
-  warn("process group: a connection to another host is still waited for; it is left to the process's end");
+  warn("process group: a connection to another host does not close; it stays open until the process ends");
 }
 
 c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& store,

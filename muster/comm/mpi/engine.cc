@@ -153,7 +153,7 @@ void Engine::call(const char* what, std::chrono::milliseconds timeout, std::func
   if (result.wait_for(timeout) != std::future_status::ready) {
     spoiled_ = true;
     throw Error(ErrorCode::timeout, cat("mpi: expected ", what, " to end within ", timeout.count(),
-                                        " ms, got no answer; see whether all ranks have come to it"));
+                                        " ms, got no answer; see whether all ranks have called it"));
   }
   result.get();
 }

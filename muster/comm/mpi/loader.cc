@@ -51,7 +51,7 @@ const MpiPlugin& load_mpi_plugin() {
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
   if (library == nullptr) {
     throw Error(ErrorCode::unavailable, cat("mpi: expected a usable library, got: ", ::dlerror(),
-                                            "; see that this host has the MPI that muster was built with"));
+                                            "; check that this host has the MPI that muster was built with"));
   }
   const auto function = reinterpret_cast<MpiPluginFunction>(::dlsym(library, kMpiPluginSymbol));
   if (function == nullptr)

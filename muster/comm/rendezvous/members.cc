@@ -40,7 +40,8 @@ RankIdentity member_from(const std::string& text) {
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) {
     throw Error(ErrorCode::invalid_argument,
-                "rendezvous: another program uses this store: expected a member's identity");
+                "rendezvous: expected a rank's identity in this store, got something else; see whether "
+                "another program uses it");
   }
   return {.rank = json.value("rank", -1),
           .world_size = json.value("world_size", -1),

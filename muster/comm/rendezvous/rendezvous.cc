@@ -58,9 +58,9 @@ c10::intrusive_ptr<c10d::Store> open_tcp(const std::string& host, int port, bool
   options.waitWorkers = false;
   options.timeout = timeout;
   c10::intrusive_ptr<c10d::Store> store;
-  const std::string what =
-      serve ? cat("rendezvous: rank 0 expected to listen on port ", port, " (is it taken?)")
-            : cat("rendezvous: expected rank 0's store at ", host, ":", port);
+  const std::string what = serve ? cat("rendezvous: expected rank 0 to listen on port ", port,
+                                       " (see whether another process uses it)")
+                                 : cat("rendezvous: expected rank 0's store at ", host, ":", port);
   translate_failures(what, [&] { store = c10::make_intrusive<c10d::TCPStore>(host, options); });
   return store;
 }

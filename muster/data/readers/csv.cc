@@ -50,8 +50,8 @@ at::Tensor classes_of(const std::vector<double>& values, size_t width, const std
 
 void check_rows(const std::vector<double>& values, const std::string& path) {
   if (!values.empty()) return;
-  throw Error(ErrorCode::invalid_argument,
-              cat("csv: expected at least one row of numbers in '", path, "', got none; is it whole?"));
+  throw Error(ErrorCode::invalid_argument, cat("csv: expected at least one row of numbers in '", path,
+                                               "', got none; see whether it is complete"));
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ ImageFolder::ImageFolder(const std::string& path, const ImageFolderOptions& opti
 ImageExample ImageFolder::get(int64_t index, Generator& rng) const {
   if (index < 0 || index >= size())
     throw Error(ErrorCode::invalid_argument, cat("image folder: expected a picture from 0 to ", size() - 1,
-                                                 ", got ", index, "; ask for one that there is"));
+                                                 ", got ", index, "; ask for one that exists"));
   const File& file = files_[static_cast<size_t>(index)];
   const std::string bytes = bytes_of_picture(file.path);
   return {.image = options_.transform(EncodedImage(bytes, file.path, options_.decode), rng),

@@ -31,14 +31,14 @@ int64_t count_tokens(std::string_view bytes, TokenType type, const std::string& 
   if (std::ssize(bytes) % each == 0) return std::ssize(bytes) / each;
   throw Error(ErrorCode::invalid_argument,
               cat("tokens: expected a whole number of tokens of ", each, " bytes in '", name, "', got ",
-                  bytes.size(), " bytes; is it whole, and of this type?"));
+                  bytes.size(), " bytes; see whether it is complete, and of this type"));
 }
 
 void check_token_part(int64_t all, int64_t begin, int64_t count, const std::string& name) {
   if (begin >= 0 && count >= 0 && count <= all && begin <= all - count) return;
   throw Error(ErrorCode::invalid_argument,
               cat("tokens: expected a part of ", all, " tokens in '", name, "', got ", count, " from ", begin,
-                  "; ask for tokens that there are"));
+                  "; ask for tokens that exist"));
 }
 
 int64_t read_tokens(std::string_view bytes, TokenType type, const std::string& name, int64_t begin,

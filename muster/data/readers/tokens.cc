@@ -38,14 +38,14 @@ at::Tensor TokenFile::tokens(int64_t begin, int64_t count) const {
   if (options_.vocabulary > 0 && largest >= options_.vocabulary)
     refuse_tokens(file_->path(), cat("tokens below ", options_.vocabulary),
                   cat(largest, " between token ", begin, " and ", begin + count),
-                  "is it of this type, and of this vocabulary?");
+                  "see whether it is of this type and this vocabulary");
   return found;
 }
 
 TokenWindow TokenFile::get(int64_t index, Generator& rng) const {
   if (index < 0 || index >= windows_)
     refuse_tokens(file_->path(), cat("a window from 0 to ", windows_ - 1), cat(index),
-                  "ask for one that there is");
+                  "ask for one that exists");
   const int64_t begin = options_.random ? rng.integer(tokens_ - context_) : index * context_;
   const auto window = tokens(begin, context_ + 1);
   return {.tokens = window.narrow(0, 0, context_), .targets = window.narrow(0, 1, context_)};
