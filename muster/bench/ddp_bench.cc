@@ -52,10 +52,10 @@ std::string text_of(const Spread& ratio) {
 void print_table(const Programs& programs, const DdpBenchOptions& options) {
   std::printf("# a step of %s, batch %ld a rank, %d ranks; the kinds take turns step by step\n",
               options.model.c_str(), static_cast<long>(options.batch), options.ranks);
-  std::printf("# ratios to none are of each of %d turns: median (quartiles)\n",
+  std::printf("# a ratio compares with none in the same turn: median (quartiles) of %d turns\n",
               options.steps * options.rounds);
   if (programs.size() > 1)
-    std::printf("# Python's kinds take turns among themselves, and with the others round by round\n");
+    std::printf("# Python's kinds take turns step by step too, and with the C++ kinds round by round\n");
   std::printf("%-20s %9s %15s %22s %22s\n", "", "ms", "ms beyond none", "ratio", "of processor time");
   for (const DdpTimes& times : programs) {
     for (size_t kind = 0; kind < times.wall.kinds.size(); ++kind) {

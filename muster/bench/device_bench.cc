@@ -50,7 +50,7 @@ std::vector<Candidate> gpu_candidates(const Host& host, const DeviceBenchOptions
     // One process sees one instance: the first of those that the mask names.
     if (gpu.mig >= 0 && usable.gpus.size() > 1) {
       candidate.obstacle =
-          cat("a MIG instance beside others: CUDA_VISIBLE_DEVICES=", candidate.id, " measures it");
+          cat("a MIG instance among several; measure it alone, with CUDA_VISIBLE_DEVICES=", candidate.id);
     }
     candidate.device = c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(gpu.ordinal.value));
     candidates.push_back(candidate);
@@ -87,7 +87,7 @@ class DeviceBench {
     for (const Candidate& candidate : candidates) {
       const MeasuredScore* known = find_measured(measured_, host_, candidate.id, options_.dtype);
       if (known != nullptr && !options_.again) {
-        say(candidate, "measured before (--again measures anew)");
+        say(candidate, "measured before; --again measures it again");
         results.push_back(*known);
         continue;
       }

@@ -81,7 +81,7 @@ Loaded read_latest(const std::string& directory, bool with_optimizer, const Load
     try {
       if (options.accept && !options.accept(read_manifest_alone(path))) continue;
     } catch (const Error& error) {  // whose it is cannot be told
-      log(LogLevel::warn, cat("checkpoint: '", path, "' is passed over: ", error.message()));
+      log(LogLevel::warn, cat("checkpoint: '", path, "' is skipped: ", error.message()));
       continue;
     }
     try {
@@ -95,7 +95,7 @@ Loaded read_latest(const std::string& directory, bool with_optimizer, const Load
       return loaded;
     } catch (const Error& error) {
       if (error.code() == ErrorCode::failed_precondition) throw;  // whole, but not for this call
-      log(LogLevel::warn, cat("checkpoint: '", path, "' is passed over: ", error.message()));
+      log(LogLevel::warn, cat("checkpoint: '", path, "' is skipped: ", error.message()));
       problems += cat("\n  ", path, ": ", error.message());
     }
   }

@@ -33,7 +33,7 @@ std::vector<Candidate> candidates(const std::string& directory, const LoadOption
       try {
         if (options.accept && !options.accept(read_manifest_alone(path))) continue;
       } catch (const Error& error) {  // whose it is cannot be told
-        log(LogLevel::warn, cat("checkpoint: '", path, "' is passed over: ", error.message()));
+        log(LogLevel::warn, cat("checkpoint: '", path, "' is skipped: ", error.message()));
         continue;
       }
       paths += cat(is_abandoned ? "-" : "+", path, '\n');
@@ -237,7 +237,7 @@ std::optional<LoadedCheckpoint> load_latest_sharded(const std::string& directory
     } catch (const Error& error) {
       if (error.code() != ErrorCode::io && error.code() != ErrorCode::invalid_argument) throw;
       if (group.rank() == 0)
-        log(LogLevel::warn, cat("checkpoint: '", path, "' is passed over: ", error.message()));
+        log(LogLevel::warn, cat("checkpoint: '", path, "' is skipped: ", error.message()));
       problems += cat("\n  ", path, ": ", error.message());
     }
     if (!manifest) continue;

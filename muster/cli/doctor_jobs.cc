@@ -162,7 +162,7 @@ CheckResult check_orphans(const DoctorFacts& facts) {
   std::vector<std::string> jobs;
   jobs.reserve(found.size());
   for (const auto& [job, list] : found) jobs.push_back(cat("of job ", job, ": ", join(list, ", ")));
-  return {CheckStatus::warn, cat("left over ", join(jobs, "; ")), cat("kill ", join(pids, " "))};
+  return {CheckStatus::warn, cat("left-over processes ", join(jobs, "; ")), cat("kill ", join(pids, " "))};
 }
 
 CheckResult check_leases(const DoctorFacts& facts) {

@@ -92,10 +92,11 @@ JobRun read_job_run(const std::string& folder) {
   run.goes_on = is_running_here(run);
   const MetricsFile& metrics = run.metrics;
   if (metrics.num_broken > 0)
-    run.problems.push_back(cat("metrics.jsonl: ", plural(metrics.num_broken, "line"), " of ",
-                               metrics.num_lines, metrics.num_broken == 1 ? " is" : " are", " left out that ",
-                               metrics.num_broken == 1 ? "is" : "are", " no JSON object, the first is line ",
-                               metrics.first_broken));
+    run.problems.push_back(cat("metrics.jsonl: ", metrics.num_broken, " of ",
+                               plural(metrics.num_lines, "line"),
+                               metrics.num_broken == 1 ? " is not a JSON object and is left out"
+                                                       : " are not JSON objects and are left out",
+                               "; the first is line ", metrics.first_broken));
   if (metrics.cut) run.problems.push_back("metrics.jsonl: only its first 512 MiB are shown");
   if (metrics.series_left_out > 0)
     run.problems.push_back(cat("metrics.jsonl: ", metrics.series_left_out, " more names have no chart"));

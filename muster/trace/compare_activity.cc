@@ -203,10 +203,11 @@ std::string Divergence::text() const {
   const std::string they = numbers_text(others);
   switch (kind) {
     case Kind::never_began:
-      return cat(who, " left the common path first: never began ", which, ", which rank(s) ", they, " began",
-                 where.empty() ? "" : cat("; ", where));
+      return cat(who, " left the common path first: it never began ", which, ", which rank(s) ", they,
+                 " began", where.empty() ? "" : cat("; ", where));
     case Kind::other_call:
-      return cat(who, " left the common path first: ", theirs, " where rank(s) ", they, " called ", which);
+      return cat(who, " left the common path first: it called ", theirs, " where rank(s) ", they, " called ",
+                 which);
     case Kind::never_ended:
       return cat(who, " never ended ", which, ", which rank(s) ", they, " ended");
   }

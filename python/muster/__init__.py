@@ -46,7 +46,7 @@ def _backend_asked():
 def _choose(asked, hosts):
     if asked == "shm" and len(set(hosts)) > 1:
         raise ValueError(f"MUSTER_BACKEND=shm: expected all ranks on one host, got {len(set(hosts))} hosts; "
-                         "shm+gloo or auto goes over Gloo between them")
+                         "use shm+gloo or auto, which use Gloo between hosts")
     return choose_host_backend(hosts) if asked == "auto" else asked
 
 

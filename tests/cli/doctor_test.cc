@@ -267,7 +267,7 @@ TEST_F(DoctorTest, Orphans) {
   EXPECT_RESULT(check_orphans(facts_), ok, "no process");
   process(201, 1, "train", std::string("TORCHELASTIC_RUN_ID=none\0MUSTER_RUN_DIR=/runs/x", 48));
   process(202, 201, "loader", std::string("TORCHELASTIC_RUN_ID=none\0MUSTER_RUN_DIR=/runs/x", 48));
-  EXPECT_RESULT(check_orphans(facts_), warn, "left over of job /runs/x: 201 (train), 202 (loader)");
+  EXPECT_RESULT(check_orphans(facts_), warn, "left-over processes of job /runs/x: 201 (train), 202 (loader)");
   EXPECT_EQ(check_orphans(facts_).fix, "kill 201 202");
   facts_.user += 1;
   EXPECT_RESULT(check_orphans(facts_), ok, "no process");

@@ -43,8 +43,8 @@ def resumed(place, from_step, damage):
     expect(code == 1 and "damaged" in report, report)
     code, out, err = train(place, "resume_probe", "--resume")
     expect(code == 0 and weights(out) == weights(calm), f"{out}{err}")
-    expect(re.search(rf"step-12' is passed over: .*\n(.*\n)*.*resume: \S+step-{from_step}\b", err), err)
-    return re.search(r"step-12' is passed over: checkpoint: (.*?);", err).group(1)
+    expect(re.search(rf"step-12' is skipped: .*\n(.*\n)*.*resume: \S+step-{from_step}\b", err), err)
+    return re.search(r"step-12' is skipped: checkpoint: (.*?);", err).group(1)
 
 
 @row(31, "the disk is full while a checkpoint is written", "a clear error, the older ones stay whole")

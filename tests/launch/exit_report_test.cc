@@ -107,9 +107,10 @@ TEST(FailureCard, SaysWhichRankLeftTheOthersPath) {
                         .ranks = {2},
                         .others = {0, 1},
                         .where = "it was in tokenize"}};
-  EXPECT_THAT(failure_card(exits, apart),
-              HasSubstr("  apart     rank 2 left the common path first: never began all_reduce #2 f32[4] of "
-                        "world, which rank(s) 0, 1 began; it was in tokenize\n  then"));
+  EXPECT_THAT(
+      failure_card(exits, apart),
+      HasSubstr("  apart     rank 2 left the common path first: it never began all_reduce #2 f32[4] of "
+                "world, which rank(s) 0, 1 began; it was in tokenize\n  then"));
   const auto json = nlohmann::json::parse(failure_json(exits, apart));
   EXPECT_EQ(json["divergences"][0]["kind"], "never_began");
   EXPECT_EQ(json["divergences"][0]["ranks"], nlohmann::json({2}));

@@ -68,7 +68,7 @@ class Report(unittest.TestCase):
             self.assertEqual(sum(point[4] for point in series["points"]), series["num_values"])
         self.assertNotIn("replaced", [series["name"] for series in data["metrics"]["series"]])
         self.assertEqual((data["metrics"]["num_broken"], data["metrics"]["first_broken"]), (1, 11))
-        self.assertIn("1 line of 5001 is left out", page)
+        self.assertIn("1 of 5001 lines is not a JSON object and is left out", page)
         shares = re.search(r'aria-label="(compute [^"]*)"', page).group(1)
         seconds = data["ranks"][0]["seconds"]
         self.assertIn(f"compute {round(100 * seconds['compute'] / sum(seconds.values()))} %", shares)

@@ -77,7 +77,7 @@ TEST(CompareActivity, ARankThatNeverBegan) {
   EXPECT_THAT(found[0].ranks, ElementsAre(2));
   EXPECT_EQ(
       found[0].text(),
-      "rank 2 left the common path first: never began all_reduce #41 f32[1000] of world, which rank(s) 0, "
+      "rank 2 left the common path first: it never began all_reduce #41 f32[1000] of world, which rank(s) 0, "
       "1 began; it was in tokenize; last all_reduce #40 f32[1000]");
 }
 
@@ -96,7 +96,8 @@ TEST(CompareActivity, AnotherShapeOrOperation) {
   ranks.call(2, 1, "f32[4]");
   ranks.all(2, "f32[4]");
   EXPECT_EQ(compare_activity(ranks.views).at(0).text(),
-            "rank 0 left the common path first: all_reduce #1 f32[5] where rank(s) 1, 2 called all_reduce #1 "
+            "rank 0 left the common path first: it called all_reduce #1 f32[5] where rank(s) 1, 2 called "
+            "all_reduce #1 "
             "f32[4] "
             "of world");
   ComparedRanks two(2);

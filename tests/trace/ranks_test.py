@@ -68,7 +68,7 @@ class Activity(ProgramTest):
                 self.assertRegex(done.stderr, r"\[rank 0\] warning: rank 2: in tokenize for 3\.\d+s; last all_reduce #[12] f32\[1000\], ended 3\.\d+s ago; "
                                               r"its stack, innermost call first:")
                 self.assertEqual(done.stderr.count("rank 2: in tokenize"), 1, done.stderr)  # once a wait
-                self.assertRegex(done.stderr, r"  apart     rank 2 left the common path first: never began all_reduce #[23] f32\[1000\] of world, "
+                self.assertRegex(done.stderr, r"  apart     rank 2 left the common path first: it never began all_reduce #[23] f32\[1000\] of world, "
                                               r"which rank\(s\) 0, 1 began; it was in tokenize; last all_reduce #[12] f32\[1000\]\n")
                 failure = json.loads(pathlib.Path(self.folder, "run/failure.json").read_text())
                 self.assertEqual([(d["kind"], d["ranks"], d["others"]) for d in failure["divergences"]], [("never_began", [2], [0, 1])])

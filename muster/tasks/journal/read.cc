@@ -182,7 +182,7 @@ JournalState read_journal(const std::string& run_dir, const std::vector<Task>& t
   }
   if (damaged != 0) {
     state.cut = cat("the last line (", damaged, ") is not whole: ", bytes.size() - state.good_bytes,
-                    " bytes are cut off, as of a run that was killed while it wrote");
+                    " bytes are cut off; a run that is killed while it writes leaves such a line");
   }
   return state;
 }

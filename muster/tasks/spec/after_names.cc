@@ -157,8 +157,7 @@ class AfterResolver {
       }
       names.push_back(tasks_[cycle[i]].name);
     }
-    problems_.add(tasks_[cycle.front()].at,
-                  cat("expected tasks that do not wait for themselves by after, got ", join(names, " → ")));
+    problems_.add(tasks_[cycle.front()].at, cat("expected no cycle in after, got ", join(names, " → ")));
   }
 
   const std::vector<TaskTemplate>& templates_;

@@ -73,7 +73,7 @@ TEST(Spec, CyclesAreShownWhole) {
       "[[task]]\nname='c'\nargv=['x']\nafter=['a']\n[[task]]\nname='a'\nargv=['x']\nafter=['b']\n"
       "[[task]]\nname='b'\nargv=['x']\nafter=['a']\n";
   EXPECT_EQ(spec_error(text),
-            "t.toml:6:6: expected tasks that do not wait for themselves by after, got a → b → a\n"
+            "t.toml:6:6: expected no cycle in after, got a → b → a\n"
             "  name='a'\n"
             "       ^");
   EXPECT_THAT(spec_error(one_task("after = ['a']")), HasSubstr("got a → a"));
