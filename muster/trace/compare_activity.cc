@@ -199,15 +199,16 @@ std::optional<Divergence> first_difference(const GroupPaths& paths, const std::s
 
 std::string Divergence::text() const {
   const std::string who = cat(ranks.size() == 1 ? "rank " : "ranks ", numbers_text(ranks));
+  const char* const pronoun = ranks.size() == 1 ? "it" : "they";
   const std::string which = cat(call, " of ", group);
   const std::string they = numbers_text(others);
   switch (kind) {
     case Kind::never_began:
-      return cat(who, " left the common path first: it never began ", which, ", which rank(s) ", they,
-                 " began", where.empty() ? "" : cat("; ", where));
+      return cat(who, " left the common path first: ", pronoun, " never began ", which, ", which rank(s) ",
+                 they, " began", where.empty() ? "" : cat("; ", where));
     case Kind::other_call:
-      return cat(who, " left the common path first: it called ", theirs, " where rank(s) ", they, " called ",
-                 which);
+      return cat(who, " left the common path first: ", pronoun, " called ", theirs, " where rank(s) ", they,
+                 " called ", which);
     case Kind::never_ended:
       return cat(who, " never ended ", which, ", which rank(s) ", they, " ended");
   }
