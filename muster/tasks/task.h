@@ -25,7 +25,7 @@ struct TaskNeed {
   bool operator==(const TaskNeed&) const = default;
 };
 
-// The alternatives that apply here: on machines with GPUs, without those meant for others.
+// The alternatives that apply here: on machines with GPUs, those marked without_gpus are left out.
 std::vector<TaskNeed> needs_here(std::vector<TaskNeed> needs, bool has_gpus);
 
 // Whether a GPU of this model meets the need.

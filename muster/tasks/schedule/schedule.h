@@ -1,21 +1,21 @@
-// The order in which tasks start and where: a pure state machine over tasks × pool, told of every end. The
-// runner asks it what to start now, simulate.h does the same on a clock of its own. No I/O here, and no
-// clock: times are seconds since the run began, given by the caller.
+// Decides the order in which tasks start, and where: a pure state machine over tasks × pool, told of every
+// end. The runner asks it what to start now; simulate.h does the same on its own clock. No I/O and no clock
+// here: times are seconds since the start of the run, given by the caller.
 //
-// Of the tasks that may start, the one with the highest priority comes first, then the one with the longest
-// critical path (in tasks, along its dependents to the end of all), then the one that needs more GPUs, then
-// the earlier one. A task takes the first of its alternatives that can be had now.
+// Among the tasks that may start, the first is the one with the highest priority, then with the longest
+// critical path (in tasks, along its dependents to the end), then the one that needs more GPUs, then the
+// earlier one. A task takes the first of its alternatives that is available now.
 //
-// For every task that waits devices are reserved: those that come after it get nothing that it could use
-// there, be it of lower priority or of the same, and what it cannot use they get (backfill). They are
-// reserved on one host for the first of its alternatives, where it lacks least; each time that as many tasks
-// were backfilled elsewhere as it needs GPUs (one at least), on one more host, or for one more alternative.
-// So a task waits for what ran when it could have started, and for those before it, and not for those after
-// it. Of tasks with equal needs devices are reserved for the first. Nothing is reserved where other jobs are
-// in the way.
+// Devices are reserved for every waiting task. Later tasks, of lower or equal priority, get nothing there
+// that the waiting task could use; they get only what it cannot use (backfill). A reservation starts on one
+// host, the one where least is missing, for the task's first alternative. It grows by one more host or one
+// more alternative each time that as many tasks as it needs GPUs (at least one) were backfilled elsewhere. So
+// a task waits for tasks that were running when it became ready, and for earlier ones, but not for later
+// ones. Among tasks with equal needs only the first has a reservation. Nothing is reserved where other jobs
+// are in the way.
 //
-// Tasks that wait and have equal needs are kept together, so that an event costs the number of different
-// needs and not of tasks.
+// Waiting tasks with equal needs are kept together, so that the cost of an event depends on the number of
+// different needs, not of tasks.
 #pragma once
 
 #include <map>
@@ -34,7 +34,7 @@
 namespace muster {
 
 struct ScheduleOptions {
-  int max_running = 0;            // tasks at a time, whatever there is room for; 0: no limit
+  int max_running = 0;            // tasks at a time, even if there is room for more; 0: no limit
   std::vector<size_t> done = {};  // by an earlier run
 };
 
@@ -44,72 +44,72 @@ struct TaskStart {
   Allocation where = {};
 };
 
-// After a start that failed.
+// What follows a failed start.
 struct TaskRetry {
-  std::optional<double> at = {};     // it starts again then; nothing: it has failed
-  std::vector<size_t> skipped = {};  // tasks after it, which never start
+  std::optional<double> at = {};     // time of the next start; nothing: the task has failed
+  std::vector<size_t> skipped = {};  // tasks that come after it and will never start
 };
 
-// How a task stands in a run that goes on in another process.
+// The state of a task in a run that another process continues.
 struct TaskStanding {
   size_t task = 0;
   TaskState state = TaskState::waiting;
-  std::optional<Allocation> where = {};  // of a running one; nothing: not of this pool
+  std::optional<Allocation> where = {};  // of a running task; nothing: not in this pool
   double began = 0;
-  int failures = 0;  // starts that failed in that run
+  int failures = 0;  // failed starts in that run
   double failed_at = 0;
 };
 
 class Schedule {
  public:
-  // `tasks` must outlive it. Throws: invalid_argument for a task after one that is not there, or after itself
-  // by way of others; for needs that the pool could never meet.
+  // `tasks` must outlive it. Throws: invalid_argument for a task that comes after an unknown task or, through
+  // others, after itself; for needs that the pool could never meet.
   Schedule(const std::vector<Task>& tasks, Pool pool, ScheduleOptions options = {});
 
-  // What starts now; it counts as running from here on.
+  // The tasks to start now; they count as running from here on.
   std::vector<TaskStart> start(double now);
 
-  // The task's devices are free again. To be told before `done`, `failed` or `again`.
+  // Frees the task's devices. Call it before `done`, `failed` or `again`.
   void release(size_t task);
 
-  // It is done: tasks after it may start.
+  // The task has succeeded: tasks that come after it may start.
   void done(size_t task);
 
-  // Its start failed.
+  // The task's start has failed.
   TaskRetry failed(size_t task, double now);
 
-  // Its start came to nothing (it was interrupted, or the devices were not to be had): it may start again.
+  // The start did not count (it was interrupted, or the devices were unavailable): the task may start again.
   void again(size_t task);
 
-  // Other jobs have so much of the GPU now (0: nothing any more), `by` says who.
+  // Other jobs now hold `units` of the GPU (0: nothing); `by` describes them.
   void set_leased(int host, int gpu, int units, const std::string& by) {
     pool_.set_leased(host, gpu, units, by);
   }
 
-  // Other programs use so much of the GPU's memory now.
+  // Other programs now use this much of the GPU's memory.
   void set_memory_in_use(int host, int gpu, uint64_t bytes) { pool_.set_memory_in_use(host, gpu, bytes); }
 
-  // Whether a task that may start, and does not, asks for memory.
+  // Whether a task that is ready, but cannot start, asks for memory.
   bool waits_for_memory() const;
 
-  // Whether one of these could have the GPU, and lacks nothing of it but memory.
+  // Whether such a task could have the GPU if more of its memory were free.
   bool waits_for_memory_of(int host, int gpu) const;
 
-  // The host was lost: nothing more starts there, until it is back.
+  // The host was lost: nothing starts there until bring_back.
   void set_aside(int host) { pool_.set_aside(host); }
   void bring_back(int host) { pool_.bring_back(host); }
 
-  // From now on nothing starts.
+  // Starts nothing from now on.
   void drain() { draining_ = true; }
 
-  // The tasks of a run that goes on, as its journal tells; for explain and --dry-run. Those that are not told
-  // of wait. To be called once, before start.
+  // Sets the tasks' states in a continued run, from its journal; for explain and --dry-run. Tasks not listed
+  // are waiting. Call it once, before start.
   void restore(const std::vector<TaskStanding>& standings, double now);
 
-  // True when nothing runs and nothing will.
+  // Whether nothing runs and nothing will start.
   bool finished() const;
 
-  // When a back-off ends; nothing: none does.
+  // The end of the next back-off; nothing: there is none.
   std::optional<double> next_time() const;
 
   TaskState state(size_t task) const { return states_[task].state; }
@@ -125,9 +125,9 @@ class Schedule {
 
   struct State {
     TaskState state = TaskState::waiting;
-    int missing = 0;        // tasks before it that are not done
-    int failures = 0;       // starts that failed
-    int critical_path = 0;  // tasks, to the end of all
+    int missing = 0;        // unfinished tasks that it comes after
+    int failures = 0;       // failed starts
+    int critical_path = 0;  // in tasks, to the end
     size_t kind = 0;        // in kinds_
   };
   struct Key {
@@ -135,7 +135,7 @@ class Schedule {
     int critical_path;
     int gpus;
     size_t task;
-    // The one that comes first is the smaller.
+    // Earlier tasks are smaller.
     bool operator<(const Key& other) const {
       if (priority != other.priority) return priority > other.priority;
       if (critical_path != other.critical_path) return critical_path > other.critical_path;
