@@ -45,6 +45,17 @@ bool ends_in_part(std::string_view name, std::string_view part) {
          !std::isalnum(static_cast<unsigned char>(name[name.size() - part.size() - 1]));
 }
 
+// A name as text that may go on in the next line after its parts: "samples_per_second".
+std::string html_name(std::string_view name) {
+  std::string html;
+  for (size_t begin = 0; begin < name.size();) {
+    const size_t end = std::min(name.find_first_of("_/.", begin), name.size() - 1) + 1;
+    html += cat(xml_text(name.substr(begin, end - begin)), end < name.size() ? "<wbr>" : "");
+    begin = end;
+  }
+  return html;
+}
+
 }  // namespace
 
 std::string page_begin(std::string_view title, std::string_view more_style) {
@@ -65,7 +76,7 @@ std::string html_lines(std::string_view text) {
 std::string html_tiles(const std::vector<Tile>& tiles) {
   std::string html = "<div class=\"tiles\">\n";
   for (const Tile& tile : tiles) {
-    html += cat("<div class=\"tile\"><div class=\"label\">", xml_text(tile.label),
+    html += cat("<div class=\"tile\"><div class=\"label\">", html_name(tile.label),
                 "</div><div class=\"value ", xml_text(tile.kind), "\">", xml_text(tile.value), "</div>");
     if (!tile.note.empty()) html += cat("<div class=\"note\">", xml_text(tile.note), "</div>");
     html += "</div>\n";

@@ -15,7 +15,7 @@ inline constexpr const char* kReportStyle = R"(<style>
 }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--back); color: var(--front); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
-main { max-width: 1320px; margin: 0 auto; padding: 28px 24px 56px; }
+main { max-width: 1344px; margin: 0 auto; padding: 28px 24px 56px; }
 h1 { font-size: 26px; line-height: 1.25; margin: 0; overflow-wrap: anywhere; }
 h2 { font-size: 18px; margin: 0 0 4px; } h3 { font-size: 14px; margin: 0; overflow-wrap: anywhere; }
 p { margin: 0 0 10px; } .soft { color: var(--soft); } .small { font-size: 13px; }
@@ -48,8 +48,8 @@ svg.chart { display: block; width: 100%; height: auto; overflow: visible; } .cha
 .scroll { width: fit-content; max-width: 100%; overflow: auto; max-height: 460px; border: 1px solid var(--line); border-radius: 8px; margin-top: 10px; }
 table { border-collapse: collapse; font-size: 13.5px; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 6px 12px; border-bottom: 1px solid var(--line); vertical-align: top; }
-tbody tr:last-child td { border-bottom: 0; } th { position: sticky; top: 0; background: var(--card); color: var(--soft); font-weight: 600; white-space: nowrap; }
-td.num, th.num { text-align: right; white-space: nowrap; } td { overflow-wrap: break-word; } td:last-child:not(.num) { min-width: 170px; } tbody tr:hover td { background: var(--grid); }
+tbody tr:last-child td { border-bottom: 0; } th { position: sticky; top: 0; background: var(--card); color: var(--soft); font-weight: 600; }
+td.num, th.num { text-align: right; } td.num { white-space: nowrap; } td { overflow-wrap: break-word; } td:last-child:not(.num) { min-width: 170px; } tbody tr:hover td { background: var(--grid); }
 details { margin-top: 14px; } summary { cursor: pointer; color: var(--soft); font-size: 13.5px; }
 pre, code { font: 12.5px/1.55 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 pre { margin: 10px 0 0; padding: 12px 14px; background: var(--back); border: 1px solid var(--line); border-radius: 8px; overflow: auto; max-height: 520px; white-space: pre-wrap; overflow-wrap: anywhere; }
@@ -68,7 +68,7 @@ dt { color: var(--soft); } dd { margin: 0; min-width: 0; overflow-wrap: anywhere
 .calls > span { min-width: 2px; border-radius: 2px; } .legend .failed { background: var(--bad); }
 .scale { position: relative; height: 18px; color: var(--soft); font-size: 12px; } .scale span { position: absolute; white-space: nowrap; border-left: 1px solid var(--line); padding-left: 4px; }
 .says { grid-column: 2; margin-top: -4px; color: var(--soft); overflow-wrap: anywhere; }
-.picture { background: #ffffff; border: 1px solid var(--line); border-radius: 8px; overflow: auto; margin-top: 10px; max-width: 100%; }
+.picture { background: #ffffff; border: 1px solid var(--line); border-radius: 8px; overflow: auto; margin-top: 10px; width: fit-content; max-width: 100%; }
 .picture svg { display: block; } footer { color: var(--soft); font-size: 13px; }
 @media (max-width: 560px) { main { padding: 18px 12px 40px; } section { padding: 14px 13px 16px; } h1 { font-size: 21px; } dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: 8px; }
   .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 9px; } .tile .value { font-size: 18px; } th, td { padding: 5px 8px; } }

@@ -1,6 +1,7 @@
 #include "muster/report/tasks_page.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <filesystem>
 #include <map>
@@ -138,12 +139,17 @@ std::string timeline_section(const TasksReport& run) {
                       timeline_figure(run.file.tasks, run.state.results, {}));
 }
 
+std::string with_capital(std::string name) {
+  if (!name.empty()) name[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(name[0])));
+  return name;
+}
+
 std::string environment_of(const TasksReport& run) {
   std::vector<Fact> facts = {{"Run", run.state.head.run_id}};
   if (run.state.began_wall > 0)
     facts.push_back({"Started, or went on", wall_time_text(run.state.began_wall)});
-  for (const auto& [name, value] : run.file.settings) facts.push_back({name, value, true});
-  facts.push_back({"run folder", run.folder, true});
+  for (const auto& [name, value] : run.file.settings) facts.push_back({with_capital(name), value, true});
+  facts.push_back({"Run folder", run.folder, true});
   return html_section("environment", "Environment", html_facts(facts));
 }
 
