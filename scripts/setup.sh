@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Installs what `make train` (setup.sh train), `make test` (test), `make bench` (bench), `make packages` (packages) and
-# fuzzing (fuzz) need, and `make docs` (docs), and says what.
+# Installs what `make train` (setup.sh train), `make test` (test), the tests labelled long (long), `make bench` (bench),
+# `make packages` (packages), fuzzing (fuzz) and `make docs` (docs) need, and says what.
 # Distribution packages come through apt-get (sudo when not root); LibTorch comes from its PyPI wheel into .deps/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-goal=${1:?usage: setup.sh train|test|bench|packages|fuzz|docs}
+goal=${1:?usage: setup.sh train|test|long|bench|packages|fuzz|docs}
 
 # The default LibTorch, and the two CUDA runtime packages its CPU library is linked against.
 torch_version=2.15.0
 torch_cpu_needs="nvidia-cuda-runtime==13.2.86 nvidia-cuda-cupti==13.2.86"
+# Its reader of event files, with which a test reads what muster::Metrics has written.
+tensorboard_version=2.21.0
 
 say() { printf 'setup: %s\n' "$*"; }
 
@@ -20,22 +22,24 @@ needed="g++ cmake ninja-build pkg-config python3 python3-venv ca-certificates
 optional=""
 case $goal in
   train) ;;
-  test | bench)
+  test | long | bench)
     needed="$needed python3-dev"  # Python.h, which the Python module includes
     optional="clang-format clang-tidy codespell python3-proselint doxygen dpkg-dev e2fsprogs faketime file
       iproute2 openssh-server munge slurmctld slurmd slurm-client etcd-server
       openmpi-bin libopenmpi-dev mpich libmpich-dev"
-    [ "$goal" = test ] || optional="$optional parallel task-spooler" ;;
+    [ "$goal" != long ] || optional="$optional chromium"
+    [ "$goal" != bench ] || optional="$optional parallel task-spooler" ;;
   packages) needed="$needed python3-dev dpkg-dev file" ;;
   fuzz) needed="$needed clang libclang-rt-dev" ;;
   docs) needed="doxygen python3" ;;
-  *) say "unknown goal '$goal': expected train, test, bench, packages, fuzz or docs"; exit 2 ;;
+  *) say "unknown goal '$goal': expected train, test, long, bench, packages, fuzz or docs"; exit 2 ;;
 esac
 
 # What there is not without an optional package; the tests among it report themselves skipped.
 used_by() {
   case $1 in
     clang-*) echo "the check of the sources' form" ;;
+    chromium) echo "the test of the report in a browser" ;;
     codespell) echo "the check of the spelling" ;;
     python3-proselint) echo "the check of the style of the pages" ;;
     doxygen) echo "the check of the API reference" ;;
@@ -114,9 +118,17 @@ if [ -e /proc/driver/nvidia/version ] || [[ $(ldconfig -p 2>/dev/null) == *libcu
 venv=.deps/torch-$torch_version
 cpu_stamp=$venv/.muster-cpu
 whole_stamp=$venv/.muster-whole
-if [ -e $whole_stamp ] || { [ $whole = 0 ] && [ -e $cpu_stamp ]; }; then exit 0; fi
-[ -x $venv/bin/pip ] || { rm -rf $venv; /usr/bin/python3 -m venv $venv; }
 pip="$venv/bin/pip install --quiet --disable-pip-version-check"
+
+add_tensorboard() {
+  [ "$goal" = test ] || [ "$goal" = long ] || return 0
+  [ ! -d "$(echo $venv/lib/python3*/site-packages/tensorboard-$tensorboard_version.dist-info)" ] || return 0
+  say "installing tensorboard==$tensorboard_version, for its reader of event files (80 MB), into $venv"
+  $pip tensorboard==$tensorboard_version || say "pip failed (above): the test of event files uses its own reader"
+}
+
+if [ -e $whole_stamp ] || { [ $whole = 0 ] && [ -e $cpu_stamp ]; }; then add_tensorboard; exit 0; fi
+[ -x $venv/bin/pip ] || { rm -rf $venv; /usr/bin/python3 -m venv $venv; }
 if [ $whole = 1 ]; then
   say "installing LibTorch: torch==$torch_version, whole (5.5 GB, a minute or two), into $venv"
   $pip torch==$torch_version numpy safetensors setuptools
@@ -127,3 +139,4 @@ else
   touch $cpu_stamp
 fi
 ln -sfn torch-$torch_version .deps/torch
+add_tensorboard

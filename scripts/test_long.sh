@@ -24,9 +24,11 @@ tests_of() { ctest --test-dir "$1" --output-on-failure --parallel "$jobs" "${@:2
 stress() { MUSTER_STRESS_SECONDS=${STRESS_SECONDS:-300} "$1"/tests/shm_test --gtest_filter='Stress*'; }
 
 run_long() {
-  step "the tests labelled long, and stress (build/release)"
+  step "the tests labelled long, the report in a browser, and stress (build/release)"
+  scripts/setup.sh long
   scripts/build.sh build/release
   tests_of build/release --label-regex '^long$' --no-tests=ignore
+  tests_of build/release --tests-regex '^report.browser$'
   stress build/release
 }
 

@@ -50,6 +50,12 @@ class SetupTest(unittest.TestCase):
         code, said, calls = self.setup_sh("train", missing="python3-dev e2fsprogs slurmd")
         self.assertEqual((code, calls), (0, ""), said)
 
+    def test_a_browser_is_for_the_long_tests(self):
+        self.assertEqual(self.setup_sh("test", missing="chromium")[2], "")
+        code, said, calls = self.setup_sh("long", missing="chromium")
+        self.assertEqual(code, 0, said)
+        self.assertIn(" chromium\n", calls)
+
     def test_a_distribution_without_an_optional_package_goes_without_its_tests(self):
         code, said, calls = self.setup_sh("test", missing="etcd-server faketime", absent="etcd-server")
         self.assertEqual(code, 0, said)
