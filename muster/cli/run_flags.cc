@@ -166,8 +166,9 @@ void add_program_flags(CLI::App* command, RunFlags& flags) {
 }
 
 void add_failure_flags(CLI::App* command, RunFlags& flags) {
-  text_flag(command, "--timeout", flags.timeout, "TIME", "a time such as 90m",
-            "Time limit of the whole job, such as 90m; then it is stopped, exit code 124 [none]");
+  text_flag(command, "--timeout", flags.timeout, "TIME", "a time such as 90m, or slurm",
+            "Time limit of the whole job, such as 90m; then it is stopped, exit code 124; slurm: in time "
+            "before Slurm ends its job; slurm-10m: ten minutes before [none]");
   torchrun_option(command, "--max-restarts", flags.max_restarts, "N",
                   "How often all ranks are started again after a failure [0; with --on-failure replace 3]");
   text_flag(command, "--on-failure", flags.on_failure, "WHAT", "end, continue or replace",
@@ -193,7 +194,7 @@ void add_output_flags(CLI::App* command, RunFlags& flags) {
       "On a terminal, print the same line of several ranks for each, not once as \"[0-7] line ×8\"");
   command->add_flag("--trace{1}", flags.trace,
                     "Write a timeline of what each rank does to trace.json in the run's folder;\n"
-                    "--trace=operators adds LibTorch's operators of steps 3 to 7");
+                    "--trace=operators adds LibTorch's operators of steps 3 to 7, and GPU kernels");
   torchrun_option(
       command, "-r,--redirects", flags.redirects, "WHAT",
       "Write to files instead of the console: 0 nothing, 1 standard output, 2 standard error, 3 both; "

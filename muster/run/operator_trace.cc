@@ -1,11 +1,16 @@
 #include "muster/run/operator_trace.h"
 
+#include <ATen/Context.h>
 #include <ATen/record_function.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <memory>
+#include <utility>
 
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/run/kernel_trace.h"
 #include "muster/trace/activity.h"
 #include "muster/trace/activity_clock.h"
 
@@ -33,16 +38,43 @@ void end_operator(const at::RecordFunction& function, at::ObserverContext* conte
                    static_cast<OperatorBegin*>(context)->at_ns, activity_now());
 }
 
+// What runs on GPUs, where there are any. A program that profiles itself keeps its profiler.
+class Kernels {
+ public:
+  void begin() {
+    if (!at::hasCUDA()) return;
+    try {
+      begin_profile(Profiled::gpus);
+      is_on_ = true;
+    } catch (const std::exception& error) {
+      log(LogLevel::warn, cat("--trace: GPU kernels are not traced: ", error.what()));
+    }
+  }
+
+  void end() {
+    if (!std::exchange(is_on_, false)) return;
+    const auto spans = end_profile();
+    Activity* const activity = Activity::get();
+    if (activity != nullptr && activity->events() != nullptr) add_kernels(spans, *activity->events());
+  }
+
+ private:
+  bool is_on_ = false;
+};
+
 // By the thread that takes the steps.
 void on_step(int64_t steps) {
   static at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
+  static Kernels kernels;
   if (steps == kAfterStep && handle == at::INVALID_CALLBACK_HANDLE) {
+    kernels.begin();
     handle =
         at::addGlobalCallback(at::RecordFunctionCallback(begin_operator, end_operator)
                                   .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
   } else if (steps >= kUntilStep && handle != at::INVALID_CALLBACK_HANDLE) {
     at::removeCallback(handle);
     handle = at::INVALID_CALLBACK_HANDLE;
+    kernels.end();
   }
 }
 

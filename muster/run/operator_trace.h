@@ -1,10 +1,10 @@
-// LibTorch's own operators as events in a rank's trace, for some steps only: there are so many that tracing
-// all steps would be slow and the trace large. For `--trace=operators`.
+// LibTorch's own operators, and on GPUs their kernels, as events in a rank's trace. For some steps only:
+// there are so many that tracing all steps would be slow and the trace large. For `--trace=operators`.
 #pragma once
 
 namespace muster {
 
-// Traces the operators of the rank's steps 3 to 7 (note_step), in all threads.
+// Traces steps 3 to 7 of the rank (note_step), in all threads.
 void trace_operators();
 
 }  // namespace muster
