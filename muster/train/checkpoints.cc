@@ -75,16 +75,6 @@ void load_optimizer_state(const std::string& name, const torch::nn::Module& mode
   restore_optimizer(model, optimizer, std::move(snapshot));
 }
 
-// Those that are worth reading in place. Parts that ask all ranks for their state have only small ones, or
-// copies.
-NamedTensors large_tensors(const SavedState& state) {
-  constexpr size_t kLargeBytes = 1 << 16;
-  NamedTensors large;
-  for (const auto& [name, tensor] : state.tensors)
-    if (tensor.nbytes() >= kLargeBytes) large.emplace(name, tensor);
-  return large;
-}
-
 }  // namespace
 
 Checkpoints::Checkpoints(ProcessGroup group, CheckpointsOptions options)
@@ -157,7 +147,7 @@ Checkpoints& Checkpoints::add_hook(const std::string& name, const Hook& hook) {
 Checkpoints& Checkpoints::add_part(const std::string& name, std::function<SavedState()> state,
                                    std::function<void(const SavedState&)> load, Place place) {
   check_name(name);
-  parts_.push_back({name, place, std::move(state), std::move(load)});
+  parts_.push_back({.name = name, .place = place, .state = std::move(state), .load = std::move(load)});
   return *this;
 }
 
@@ -279,7 +269,8 @@ void Checkpoints::load_parts(const ReadParts& read, Place place) {
       load_optimizer_state(name, *joined_, *optimizer, saved(name, {}));
   }
   for (const Part& part : parts_)
-    if (part.place == place) part.load(saved(part.name, large_tensors(part.state())));
+    if (part.place == place)
+      part.load(saved(part.name, part.own_tensors ? part.own_tensors() : NamedTensors()));
 }
 
 // Abandons what was saved after it. All ranks know which: the next rank 0 may be another process.

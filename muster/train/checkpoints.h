@@ -74,6 +74,12 @@ concept HasState = requires(Part& part, const SavedState& state) {
   part.load_state(state);
 };
 
+// A part with large tensors of its own, as Ema: a saved state is read straight into them.
+template <class Part>
+concept HasOwnTensors = requires(Part& part) {
+  { part.own_tensors() } -> std::convertible_to<NamedTensors>;
+};
+
 // A DataLoader, or another object with a position in the data.
 template <class Part>
 concept HasDataPosition = requires(Part& part, const DataPosition& position) {
@@ -143,8 +149,10 @@ class Checkpoints {
   // add_per_rank.
   template <HasState Part>
   Checkpoints& add(const std::string& name, Part& part) {
-    return add_part(
+    add_part(
         name, [&part] { return part.state(); }, [&part](const SavedState& state) { part.load_state(state); });
+    if constexpr (HasOwnTensors<Part>) parts_.back().own_tensors = [&part] { return part.own_tensors(); };
+    return *this;
   }
   // Your own numbers, tensors and texts. restore() writes them into `values`.
   Checkpoints& add(const std::string& name, SavedState& values) {
@@ -235,6 +243,7 @@ class Checkpoints {
     Place place;
     std::function<SavedState()> state;
     std::function<void(const SavedState&)> load;
+    std::function<NamedTensors()> own_tensors = {};  // none for most
   };
 
   template <class Context>

@@ -158,6 +158,10 @@ SavedState Ema::state() const {
   return saved;
 }
 
+std::map<std::string, at::Tensor> Ema::own_tensors() const {
+  return state().tensors;
+}
+
 void Ema::load_state(const SavedState& state) {
   refuse_while_swapped("load_state");
   const int64_t calls = state.whole_number("ema", "calls");

@@ -72,6 +72,8 @@ class Ema {
   SavedState state() const;
   // Throws: invalid_argument for a tensor that is missing or has another shape; then nothing is changed.
   void load_state(const SavedState& state);
+  // The averages' own memory, which Checkpoints reads a saved state into. Throws: as state().
+  std::map<std::string, at::Tensor> own_tensors() const;
 
  private:
   void add(const std::string& name, const at::Tensor& tensor, bool averaged);
