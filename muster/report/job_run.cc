@@ -79,12 +79,13 @@ bool is_job_run(const std::string& folder) {
 
 JobRun read_job_run(const std::string& folder) {
   JobRun run{.folder = folder};
-  read_part(run, "run.json",
-            [&](const std::string& path) { run.record = run_record_from_json(read_small_file(path), path); });
+  read_part(run, "run.json", [&](const std::string& path) {
+    run.record = run_record_from_json(read_small_plain_file(path), path);
+  });
   read_part(run, "plan.json",
-            [&](const std::string& path) { run.plan = plan_from_json(read_small_file(path), path); });
+            [&](const std::string& path) { run.plan = plan_from_json(read_small_plain_file(path), path); });
   read_part(run, "failure.json",
-            [&](const std::string& path) { run.failure = failure_from(read_small_file(path), run); });
+            [&](const std::string& path) { run.failure = failure_from(read_small_plain_file(path), run); });
   read_part(run, "metrics.jsonl", [&](const std::string& path) { run.metrics = read_metrics(path); });
   run.ranks = read_ranks(folder, run.problems);
   for (const Divergence& found : compare_activity(run.ranks)) run.divergences.push_back(found.text());

@@ -196,9 +196,8 @@ std::vector<SeriesPoint> thinned(std::vector<SeriesPoint> points, size_t most) {
 }
 
 MetricsFile read_metrics(const std::string& path, const MetricsLimits& limits) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.valid() && errno == ENOENT) return {};
-  if (!fd.valid()) fail_errno(cat("cannot open '", path, "'"), errno);
+  if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return {};
+  const Fd fd = open_plain_file(path);
   MetricsReader reader(limits);
   read_lines(fd.get(), path, limits, reader);
   return reader.finish();

@@ -54,7 +54,7 @@ FieldRange range_of(const std::string& name, const std::vector<TaskResult>& resu
 
 TasksReport read_tasks_report(const std::string& folder) {
   const std::string path = task_file_path(folder);
-  TasksReport run{.folder = folder, .file = task_file_of(read_file(path), path)};
+  TasksReport run{.folder = folder, .file = task_file_of(read_plain_file(path), path)};
   run.state = blank_state(run.file.tasks.size());
   std::error_code error;
   if (!std::filesystem::exists(journal_path(folder), error)) {

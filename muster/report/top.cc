@@ -47,7 +47,7 @@ std::optional<Plan> plan_of_run(const std::string& run_dir, std::vector<std::str
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return std::nullopt;
   try {
-    return plan_from_json(read_small_file(path), path);
+    return plan_from_json(read_small_plain_file(path), path);
   } catch (const Error& problem) {
     problems.push_back(cat("plan.json: ", problem.what()));
     return std::nullopt;

@@ -48,7 +48,7 @@ TasksRun run_in_folder(const TasksOptions& options) {
   const std::string path = task_file_path(run.run_dir);
   std::string text;
   try {
-    text = read_file(path);
+    text = read_plain_file(path);
   } catch (const Error&) {
     fail_usage(cat("--resume: expected the folder of a run of tasks, got '", printable(options.resume),
                    "', which has no tasks.json; see runs/"));

@@ -217,7 +217,7 @@ int64_t ActivityView::last_sign_ns() const {
 // How a copy goes through memory is the machine's affair: so what counts is what was not written to from
 // before it until after it.
 ActivityView read_activity(const std::string& path) {
-  const auto read = [&] { return read_file(path, sizeof(ActivityLayout)); };
+  const auto read = [&] { return read_plain_file(path, sizeof(ActivityLayout)); };
   const std::string before = read();
   std::string bytes = read();
   const std::string after = read();

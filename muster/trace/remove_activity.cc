@@ -28,7 +28,7 @@ bool is_of_this_host(const std::string& path) {
 
 // Its writer has a lock on it.
 bool is_written_to(const std::string& path) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   return !fd.valid() || ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0;
 }
 

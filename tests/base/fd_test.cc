@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -36,6 +37,21 @@ TEST_F(FdTest, ClosesWhatItOwns) {
   }
   EXPECT_FALSE(is_open(number));
   EXPECT_FALSE(Fd().valid());
+}
+
+TEST_F(FdTest, OnlyAPlainFileIsReadAndAPipeIsNotWaitedFor) {
+  write_file(dir_ + "/plain", "text");
+  EXPECT_EQ(read_plain_file(dir_ + "/plain"), "text");
+  EXPECT_EQ(read_plain_file(dir_ + "/plain", 1), "te");
+  ASSERT_EQ(::mkfifo((dir_ + "/pipe").c_str(), 0600), 0);
+  for (const std::string& path : {dir_ + "/pipe", dir_, std::string("/dev/zero"), dir_ + "/none"})
+    EXPECT_THROW(read_small_plain_file(path), Error) << path;
+  try {
+    open_plain_file(dir_ + "/pipe", "room: ");
+    ADD_FAILURE() << "a pipe was opened";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(), testing::StartsWith("room: expected a file at '"));
+  }
 }
 
 TEST_F(FdTest, MovesOwnershipOnce) {

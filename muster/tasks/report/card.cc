@@ -75,7 +75,7 @@ std::string task_card(const Task& task, const TaskResult& result) {
   std::string out = cat("[muster] ", printable(task.name), " failed: ", printable(result.reason), "\n");
   if (result.attempts.empty()) return out;
   const TaskAttempt& attempt = result.attempts.back();
-  const Fd log(::open(attempt.log.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd log(::open(attempt.log.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   std::vector<std::string> lines = last_lines_of_log(log.get(), kLinesWithCard);
   const auto card = card_in(lines);
   const bool by_itself = attempt.signal == 0 ? attempt.exit_code != 0 : task.ranks > 1;
