@@ -10,6 +10,7 @@
 #include <span>
 
 #include "muster/base/error.h"
+#include "muster/base/fd.h"
 #include "muster/base/nearest.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/version.h"
@@ -142,6 +143,13 @@ void ensure_standard_streams() {
   if (fd > 2) ::close(fd);
 }
 
+// As a program ends that does not ignore the signal, so that `muster top | head` is as `ls | head`.
+int end_without_reader() {
+  ::signal(SIGPIPE, SIG_DFL);
+  ::raise(SIGPIPE);
+  return 128 + SIGPIPE;  // as a container's first process, which no signal of its own ends
+}
+
 // Adds the commands to `app` and does what `args` say. A single command is the one that the first argument
 // names: it may take its program's arguments off those that follow.
 int parse_and_run(CLI::App& app, std::span<const Command> commands, Arguments args, const std::string& who) {
@@ -162,6 +170,8 @@ int parse_and_run(CLI::App& app, std::span<const Command> commands, Arguments ar
     if (const std::string text = muster::unknown_flag(app); !text.empty())
       return complain(who, text, kUsageError);
     return complain(who, name_the_rule(app, error.what()) + "; see " + who + " --help", kUsageError);
+  } catch (const muster::ReaderGone&) {
+    return end_without_reader();
   } catch (const muster::Error& error) {
     return complain(who, error.what(), muster::exit_code_of(error));
   } catch (const std::exception& error) {

@@ -173,8 +173,11 @@ void tell_results(const TasksOptions& options, const TasksRun& run, const Invent
     if (result.reason.empty()) result.reason = "the run was ended before it could start";
   }
   const auto& tasks = run.file.tasks;
-  write_all(STDOUT_FILENO,
-            options.json ? results_json(tasks, outcome.results) : results_table(tasks, outcome.results));
+  try {
+    write_all(STDOUT_FILENO,
+              options.json ? results_json(tasks, outcome.results) : results_table(tasks, outcome.results));
+  } catch (const ReaderGone&) {  // costs neither the files nor the exit code
+  }
   write_result_files(options.files, tasks, outcome.results, inventory,
                      fs::path(run.run_dir).filename().string());
 }

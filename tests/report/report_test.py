@@ -5,9 +5,11 @@
 
 import html
 import json
+import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,6 +49,40 @@ class Report(unittest.TestCase):
 
     def sections(self, page):
         return re.findall(r'<section id="([a-z]+)">', page)
+
+    def test_pipes_and_devices_in_place_of_files_are_left_out(self):
+        names = ["run.json", "plan.json", "failure.json", "metrics.jsonl", "activity/0/0"]
+        for kind in ("pipe", "device"):
+            run = self.folder / kind
+            (run / "activity/0").mkdir(parents=True)
+            for name in names:
+                os.mkfifo(run / name) if kind == "pipe" else (run / name).symlink_to("/dev/zero")
+            _, data = self.report(kind)
+            self.assertEqual(len([text for text in data["problems"] if "expected a file at" in text]), 5, data["problems"])
+            self.assertIn("expected a file at", self.muster("top", "--once", kind).stdout)
+            self.muster("report", "--ranks", kind, code=1)
+
+    def test_pipes_in_place_of_the_files_of_tasks_are_errors(self):
+        self.muster("tasks", "--quiet", "--run-dir", "sweep", "--sweep", "x=1", "--", "true", "{x}")
+        (self.folder / "sweep/journal").unlink()
+        os.mkfifo(self.folder / "sweep/journal")
+        _, data = self.report("sweep")
+        self.assertIn("expected a file at", str(data["problems"]))
+        (self.folder / "sweep/tasks.json").unlink()
+        os.mkfifo(self.folder / "sweep/tasks.json")
+        self.assertIn("expected a file at", self.muster("report", "sweep", code=1).stderr)
+
+    def test_a_reader_that_is_gone_is_no_error(self):
+        subprocess.run([EXAMPLE, self.folder / "run"], check=True)
+        for command in ("report run --json", "top --once run", "devices", "checkpoint ls run", "ps", "completion bash"):
+            read, write = os.pipe()
+            os.close(read)
+            done = subprocess.run([MUSTER, *command.split()], cwd=self.folder, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+            os.close(write)
+            self.assertEqual((done.returncode, done.stderr), (-signal.SIGPIPE, ""), command)
+        done = subprocess.run(f"{MUSTER} devices --watch --interval 100ms | head -1", shell=True, cwd=self.folder, capture_output=True,
+                              text=True, timeout=60)
+        self.assertEqual(done.stderr, "")
 
     def test_a_job_that_was_restarted(self):
         subprocess.run([EXAMPLE, self.folder / "run"], check=True)
