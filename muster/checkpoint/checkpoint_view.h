@@ -30,7 +30,7 @@ struct CheckpointView {
   bool has_manifest = false;  // false: plain safetensors files
   Manifest manifest;
   std::vector<ViewedFile> files;
-  std::vector<std::string> promised;  // tensors that the index of a hub's folder names
+  std::vector<std::string> promised = {};  // tensors that the index of a hub's folder names
 };
 
 // What lies at `path`: a checkpoint's folder, a safetensors file, or a folder of them (weight_files.h). Reads

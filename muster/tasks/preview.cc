@@ -48,7 +48,9 @@ double restore_run(const TasksRun& run, Schedule& schedule) {
     TaskStanding standing{.task = i,
                           .state = result.state,
                           .failures = state.failures[i].count,
-                          .failed_at = state.failures[i].last};
+                          .failed_at = state.failures[i].last,
+                          .stops = state.stops[i].count,
+                          .stopped_at = state.stops[i].last};
     if (result.state == TaskState::running) {
       standing.where = allocation_of(schedule.pool(), result.attempts.back(), state.taken[i]);
       standing.began = result.attempts.back().began;

@@ -200,7 +200,14 @@ class TaskRunner {
     for (const std::string& survivor : exit.survivors) view_.note(cat("could not end ", survivor));
     schedule_.release(live.task);
     if (end.kind != TaskEnd::Kind::refused) result.last_json = result_in_log(live.log.get(), attempt.log);
-    const AttemptEnd how = judge(live, end, result);
+    const AttemptEnd how = judge_end(tasks_[live.task], end,
+                                     {.interrupted = live.interrupted,
+                                      .ending = ending_,
+                                      .draining = draining_,
+                                      .why_ended = why_ended_,
+                                      .allow_nan = options_.allow_nan,
+                                      .failures = schedule_.failures(live.task)},
+                                     result);
     if (!journal_failed_) {
       guarded([&] {
         const uint64_t record =
@@ -209,37 +216,6 @@ class TaskRunner {
       });
     }
     if (how == AttemptEnd::refused) result.attempts.pop_back();  // the next start is the same attempt
-  }
-
-  // What the end means, in the result's words too.
-  AttemptEnd judge(const LiveTask& live, const TaskEnd& end, TaskResult& result) {
-    const TaskAttempt& attempt = result.attempts.back();
-    if (end.kind == TaskEnd::Kind::refused) {
-      result.state = ending_ ? TaskState::skipped : TaskState::waiting;
-      result.reason = ending_ ? why_ended_ : end.why_not;
-      return AttemptEnd::refused;
-    }
-    if (end.kind != TaskEnd::Kind::ended && !ending_) {  // not its own doing: that costs no retry
-      result.state = TaskState::waiting;
-      result.reason = end.why_not;
-      return AttemptEnd::interrupted;
-    }
-    const bool ended_well = !end.exit.exit.failed() && !attempt.timed_out;
-    const std::string nan = ended_well && !options_.allow_nan ? describe_nan(tasks_[live.task], result) : "";
-    if (ended_well && nan.empty()) {
-      result.state = TaskState::done;
-      result.reason.clear();
-      return AttemptEnd::done;
-    }
-    if (!ended_well && (live.interrupted || end.kind != TaskEnd::Kind::ended) && !attempt.timed_out) {
-      result.state = TaskState::skipped;
-      result.reason = why_ended_;
-      return AttemptEnd::interrupted;
-    }
-    result.reason = ended_well ? nan : describe_failure(tasks_[live.task], attempt, end);
-    const bool again = schedule_.failures(live.task) < tasks_[live.task].retries && !ending_;
-    result.state = again ? TaskState::waiting : TaskState::failed;
-    return again ? AttemptEnd::again : AttemptEnd::failed;
   }
 
   // What is on the disk counts.
@@ -256,6 +232,10 @@ class TaskRunner {
     const TaskResult& result = outcome_.results[end.task];
     const bool failed = end.how == AttemptEnd::failed || end.how == AttemptEnd::again;
     if (end.how == AttemptEnd::done) schedule_.done(end.task);
+    if (end.how == AttemptEnd::stopped) {
+      const TaskAttempt& attempt = result.attempts.back();
+      schedule_.stopped(end.task, *attempt.ended - attempt.began, now());
+    }
     if (end.how == AttemptEnd::interrupted || end.how == AttemptEnd::refused) schedule_.again(end.task);
     if (end.how == AttemptEnd::refused) return view_.refused(end.task, result);
     const std::vector<size_t> skipped =

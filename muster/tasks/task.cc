@@ -1,6 +1,7 @@
 #include "muster/tasks/task.h"
 
 #include "muster/base/strings.h"
+#include "muster/launch/exit_report.h"
 
 namespace muster {
 
@@ -11,6 +12,11 @@ std::vector<TaskNeed> needs_here(std::vector<TaskNeed> needs, bool has_gpus) {
 
 bool is_model(const std::string& model, const TaskNeed& need) {
   return need.model.empty() || lower_case(model).find(lower_case(need.model)) != std::string::npos;
+}
+
+bool has_stopped(const TaskAttempt& attempt) {
+  return attempt.ended && attempt.signal == 0 && !attempt.lost && !attempt.timed_out &&
+         attempt.exit_code == kStoppedExitCode;
 }
 
 const char* to_string(TaskState state) {

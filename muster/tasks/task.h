@@ -96,6 +96,9 @@ struct TaskAttempt {
   bool operator==(const TaskAttempt&) const = default;
 };
 
+// Whether it ended with exit code 75: it was asked to stop, has saved, and asks to be started again.
+bool has_stopped(const TaskAttempt& attempt);
+
 struct TaskResult {
   TaskState state = TaskState::waiting;
   std::vector<TaskAttempt> attempts = {};

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "muster/tasks/hosts/task_host.h"
+#include "muster/tasks/journal/journal.h"
 #include "muster/tasks/task.h"
 
 namespace muster {
@@ -17,5 +18,18 @@ std::string describe_failure(const Task& task, const TaskAttempt& attempt, const
 
 // "its result's loss is NaN; …" for one whose result is no finite number; else empty.
 std::string describe_nan(const Task& task, const TaskResult& result);
+
+// How the run stands when a task's start ends.
+struct RunStanding {
+  bool interrupted = false;    // the run has asked the task to end
+  bool ending = false;         // every task is ended
+  bool draining = false;       // nothing more starts
+  std::string why_ended = {};  // of `ending`
+  bool allow_nan = false;
+  int failures = 0;  // starts of the task that failed before
+};
+
+// What the end of the last attempt means for its task: sets the state and the reason.
+AttemptEnd judge_end(const Task& task, const TaskEnd& end, const RunStanding& run, TaskResult& result);
 
 }  // namespace muster

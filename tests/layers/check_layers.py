@@ -40,8 +40,8 @@ MAY_USE = {
 }
 # Files of a data plane's folder that know no LibTorch and belong to muster_control: a part with arrows of its own.
 PARTS = {
-    "checkpoint files": ("checkpoint", ["checkpoint_diff", "checkpoint_export", "checkpoint_view", "directory", "durable_file", "elements", "lineage",
-                                        "manifest", "safetensors_file", "safetensors_header", "sha256", "shown_text", "tensor_source", "weight_files"]),
+    "checkpoint files": ("checkpoint", ["checkpoint_diff", "checkpoint_export", "checkpoint_list", "checkpoint_verify", "checkpoint_view", "directory", "durable_file", "elements", "lineage",
+                                        "manifest", "path_facts", "safetensors_file", "safetensors_header", "sha256", "shown_text", "tensor_source", "weight_files"]),
 }
 # Rooms: folders inside of a folder, with arrows of their own. Room -> the rooms it may include directly; what those may,
 # it may too. "": the folder's own files, but for those that ROOM_FILES gives to a room.
@@ -69,7 +69,7 @@ ROOMS = {
         "": ["gloo", "hierarchical", "nccl", "mpi", "rendezvous"],  # the façade
     },
 }
-ROOM_FILES = {"tasks": {"task": "task"}, "comm": {"init_options": "options", "nccl_options": "options"}}  # folder -> stem -> room
+ROOM_FILES = {"tasks": {"task": "task", "stop_pause": "task"}, "comm": {"init_options": "options", "nccl_options": "options"}}  # folder -> stem -> room
 # The same for a single file that gathers more than its folder may; nothing in muster/ may include it.
 FILE_MAY_USE = {
     "muster.h": ["run", "train", "ddp", "data", "checkpoint", "parallel"],  # the one line a user needs

@@ -22,5 +22,35 @@ TEST(TakeExit, ASignalIsASignalWhoeverSaysIt) {
   EXPECT_EQ(ended_with({}, {.exit_code = 1}, TaskEnd::Kind::lost), (TaskAttempt{.lost = true}));
 }
 
+AttemptEnd judged(const ChildExit& exit, const RunStanding& run, TaskResult& result) {
+  TaskEnd end;
+  end.exit.exit = exit;
+  result = {.attempts = {{.began = 1, .ended = 2}}};
+  take_exit({}, end, result.attempts.back());
+  return judge_end({}, end, run, result);
+}
+
+TEST(JudgeEnd, ExitCode75IsNoFailureAndCostsNoRetry) {
+  TaskResult result;
+  EXPECT_EQ(judged({.exit_code = 75}, {}, result), AttemptEnd::stopped);
+  EXPECT_EQ(result.state, TaskState::waiting);
+  EXPECT_EQ(judged({.exit_code = 75}, {.draining = true}, result), AttemptEnd::stopped);
+  EXPECT_EQ(result.state, TaskState::skipped) << "--resume starts it";
+  EXPECT_EQ(judged({.exit_code = 75}, {.interrupted = true, .ending = true, .why_ended = "why"}, result),
+            AttemptEnd::interrupted);
+  EXPECT_EQ(result.state, TaskState::skipped);
+  EXPECT_EQ(result.reason, "why");
+  EXPECT_EQ(judged({.exit_code = 76}, {}, result), AttemptEnd::failed);
+  EXPECT_EQ(result.state, TaskState::failed);
+}
+
+TEST(JudgeEnd, OneThatItsTimeLimitHasStoppedHasFailed) {
+  const Task task{.time_limit = std::chrono::seconds(1)};
+  TaskEnd end;
+  end.exit.exit = {.exit_code = 75};
+  TaskResult result{.attempts = {{.ended = 2, .exit_code = 75, .timed_out = true}}};
+  EXPECT_EQ(judge_end(task, end, {}, result), AttemptEnd::failed);
+}
+
 }  // namespace
 }  // namespace muster

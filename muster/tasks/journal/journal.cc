@@ -39,6 +39,8 @@ const char* to_text(AttemptEnd how) {
       return "again";
     case AttemptEnd::interrupted:
       return "interrupted";
+    case AttemptEnd::stopped:
+      return "stopped";
     case AttemptEnd::refused:
       return "refused";
   }
@@ -88,7 +90,7 @@ std::string journal_path(const std::string& run_dir) {
 }
 
 bool is_in_use(const std::string& run_dir) {
-  const Fd file(::open(journal_path(run_dir).c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd file(::open(journal_path(run_dir).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct flock lock = {};
   lock.l_type = F_RDLCK;
   lock.l_whence = SEEK_SET;

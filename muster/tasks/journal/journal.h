@@ -42,6 +42,7 @@ enum class AttemptEnd {
   failed,       // and no start is left
   again,        // failed, and is tried again
   interrupted,  // the run was ended: nobody's failure
+  stopped,      // with exit code 75: it is started again, which costs no retry
   refused,      // another job had a GPU of it: it never began, and counts as no attempt
 };
 

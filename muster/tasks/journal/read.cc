@@ -7,12 +7,17 @@
 
 #include "muster/base/strings.h"
 #include "muster/tasks/journal/line.h"
+#include "muster/tasks/stop_pause.h"
 
 namespace muster {
 
 namespace {
 
 using ReadJson = nlohmann::json;
+
+TaskStops stops_after(const TaskStops& before, const TaskAttempt& attempt) {
+  return {.count = count_stops(before.count, *attempt.ended - attempt.began), .last = *attempt.ended};
+}
 
 // Folds records into what is known of each task.
 class JournalFold {
@@ -43,6 +48,7 @@ class JournalFold {
     state_.began = record.value("at", 0.0);
     state_.began_wall = record.value("time", 0.0);
     state_.failures.assign(tasks_.size(), {});
+    state_.stops.assign(tasks_.size(), {});
   }
 
   void take_head(const ReadJson& record) {
@@ -84,6 +90,7 @@ class JournalFold {
       ++state_.failures[task].count;
       state_.failures[task].last = *attempt.ended;
     }
+    state_.stops[task] = how == "stopped" ? stops_after(state_.stops[task], attempt) : TaskStops();
     attempt.exit_code = record.value("code", 0);
     attempt.signal = record.value("signal", 0);
     attempt.lost = record.value("lost", false);
@@ -132,7 +139,8 @@ std::string misplaced(const ReadJson& record, const std::string& last_sum, bool&
 JournalState blank_state(size_t num_tasks) {
   return {.results = std::vector<TaskResult>(num_tasks),
           .taken = std::vector<TakenShare>(num_tasks),
-          .failures = std::vector<TaskFailures>(num_tasks)};
+          .failures = std::vector<TaskFailures>(num_tasks),
+          .stops = std::vector<TaskStops>(num_tasks)};
 }
 
 void end_lost_attempts(JournalState& state) {
@@ -152,7 +160,7 @@ double present_of(const JournalState& state, double wall) {
 
 JournalState read_journal(const std::string& run_dir, const std::vector<Task>& tasks) {
   const std::string path = journal_path(run_dir);
-  const std::string bytes = read_file(path);
+  const std::string bytes = read_plain_file(path);
   JournalState state = blank_state(tasks.size());
   JournalFold fold(tasks, state);
   size_t number = 0;

@@ -16,6 +16,12 @@ struct TaskFailures {
   double last = 0;  // when the last of them ended
 };
 
+// Starts of a task that stopped with exit code 75, one after the other, each soon after it began.
+struct TaskStops {
+  int count = 0;
+  double last = 0;  // when the last of them ended
+};
+
 // What a journal tells.
 struct JournalState {
   JournalHead head = {};                    // of the first run
@@ -23,6 +29,7 @@ struct JournalState {
   std::vector<TaskResult> results = {};     // by the place among the tasks
   std::vector<TakenShare> taken = {};       // by each task's last attempt
   std::vector<TaskFailures> failures = {};  // of each task, in the last run
+  std::vector<TaskStops> stops = {};        // likewise
   double seconds = 0;                       // that the runs took until the last record
   double began = 0;                         // the last run, in these seconds
   double began_wall = 0;                    // and by the clock of that host, in seconds since 1970

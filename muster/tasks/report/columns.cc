@@ -65,6 +65,7 @@ std::string end_text(const TaskAttempt& attempt) {
   if (attempt.lost) return "lost with its run or host";
   if (attempt.timed_out) return "time limit";
   if (attempt.signal != 0) return signal_name(attempt.signal);
+  if (has_stopped(attempt)) return cat("stopped (exit code ", attempt.exit_code, ")");
   return attempt.exit_code == 0 ? "" : cat("exit code ", attempt.exit_code);
 }
 

@@ -99,9 +99,14 @@ void LiveTable::count_done(size_t task, const TaskResult& result) {
 void LiveTable::ended(size_t task, const TaskResult& result) {
   running_.erase(task);
   const std::string name = printable(tasks_[task].name);
+  const std::string span = format_seconds(seconds_of(result));
+  if (!result.attempts.empty() && has_stopped(result.attempts.back()) && result.state != TaskState::failed) {
+    if (options_.quiet) return;
+    return say(
+        cat("[muster] ", name, " stopped after ", span, " (exit code 75), and is to be started again\n"));
+  }
   if (result.state == TaskState::waiting)
     return say(cat("[muster] ", name, " failed (", printable(result.reason), "), and is tried again\n"));
-  const std::string span = format_seconds(seconds_of(result));
   if (result.state == TaskState::failed) {
     ++num_ended_;
     --likes_[likes_of_[task]].left;

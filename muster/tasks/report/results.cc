@@ -25,6 +25,7 @@ OrderedJson attempt_json(const TaskAttempt& attempt) {
   json["signal"] = known ? OrderedJson(attempt.signal) : OrderedJson(nullptr);
   json["timed_out"] = attempt.timed_out;
   json["lost"] = attempt.lost;
+  json["stopped"] = has_stopped(attempt);
   json["log"] = attempt.log;
   return json;
 }

@@ -45,9 +45,9 @@ p { margin: 0 0 12px; color: var(--soft); }
 )";
 
 constexpr const char* kFigureStyle = R"(<style>
-.timeline { --band: #f5f7f9; --done: #2f6fb0; --failed: #b83227; --late: #9a5800; --lost: #66717c; --running: #1f7a5c; }
+.timeline { --band: #f5f7f9; --done: #2f6fb0; --failed: #b83227; --late: #9a5800; --lost: #66717c; --running: #1f7a5c; --stopped: #6b5b95; }
 @media (prefers-color-scheme: dark) {
-  .timeline { --band: #1a1f24; --done: #3f7fc0; --failed: #c8463a; --late: #a8660a; --lost: #74808c; --running: #2a8a69; }
+  .timeline { --band: #1a1f24; --done: #3f7fc0; --failed: #c8463a; --late: #a8660a; --lost: #74808c; --running: #2a8a69; --stopped: #8573b3; }
 }
 .timeline .legend { display: flex; flex-wrap: wrap; gap: 6px 18px; list-style: none; margin: 0 0 12px; padding: 0; }
 .timeline .chart { display: flex; width: fit-content; max-width: 100%; border: 1px solid var(--line); border-radius: 6px; overflow: hidden; }
@@ -58,7 +58,7 @@ constexpr const char* kFigureStyle = R"(<style>
 .timeline .band { fill: var(--band); opacity: 1; } .timeline .grid { stroke: var(--line); } .timeline .edge { stroke: var(--line); }
 .timeline .bar { stroke: var(--back); stroke-width: 0.5; }
 .timeline .done { fill: var(--done); } .timeline .failed { fill: var(--failed); } .timeline .late { fill: var(--late); }
-.timeline .lost { fill: var(--lost); } .timeline .running { fill: var(--running); }
+.timeline .lost { fill: var(--lost); } .timeline .running { fill: var(--running); } .timeline .stopped { fill: var(--stopped); }
 .timeline .mark { fill: url(#hatch); pointer-events: none; }
 .timeline .bar:hover { filter: brightness(1.25); } .timeline .name { fill: #ffffff; pointer-events: none; }
 @media (max-width: 560px) { .timeline .chart > svg { width: 150px; } }
@@ -69,7 +69,7 @@ constexpr const char* kHatch =
     R"_(<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">)_"
     R"_(<path d="M0 0V6" stroke="#ffffff" stroke-opacity="0.3" stroke-width="3"/></pattern></defs>)_";
 
-enum class BarKind { done, failed, late, lost, running };
+enum class BarKind { done, failed, late, lost, running, stopped };
 
 struct BarLook {
   const char* name;  // its class
@@ -77,16 +77,18 @@ struct BarLook {
   bool hatched;  // what went wrong is seen without colours too
 };
 
-constexpr std::array<BarLook, 5> kLooks = {{{"done", "done", false},
+constexpr std::array<BarLook, 6> kLooks = {{{"done", "done", false},
                                             {"failed", "failed", true},
                                             {"late", "over its time limit", true},
                                             {"lost", "lost with its run or host", true},
-                                            {"running", "running", false}}};
+                                            {"running", "running", false},
+                                            {"stopped", "stopped, to be started again", false}}};
 
 BarKind kind_of(const TaskAttempt& attempt) {
   if (!attempt.ended) return BarKind::running;
   if (attempt.lost) return BarKind::lost;
   if (attempt.timed_out) return BarKind::late;
+  if (has_stopped(attempt)) return BarKind::stopped;
   return attempt.exit_code == 0 && attempt.signal == 0 ? BarKind::done : BarKind::failed;
 }
 

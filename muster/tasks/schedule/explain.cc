@@ -172,9 +172,10 @@ std::string ScheduleExplainer::explain(size_t task, double now) const {
     return cat(name, " waits for ", named_list(before), "\n");
   }
   for (const auto& [at, other] : schedule_.back_off_) {
-    if (other == task && at > now)
-      return cat(name, " failed ", plural(state.failures, "time"), " and starts again in ",
-                 format_seconds(at - now), "\n");
+    if (other != task || at <= now) continue;
+    const std::string why =
+        state.stops > 0 ? "stopped (exit code 75)" : cat("failed ", plural(state.failures, "time"));
+    return cat(name, " ", why, " and starts again in ", format_seconds(at - now), "\n");
   }
   const Schedule::Kind& kind = schedule_.kinds_[state.kind];
   for (const TaskNeed& need : kind.wish.needs) {

@@ -6,6 +6,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/placement/selection.h"
+#include "muster/tasks/stop_pause.h"
 
 namespace muster {
 
@@ -170,7 +171,9 @@ void Schedule::restore(const std::vector<TaskStanding>& standings, double now) {
   for (const TaskStanding& standing : standings) {
     State& state = states_[standing.task];
     state.failures = standing.failures;
+    state.stops = standing.stops;
     if (standing.failures > 0) from[standing.task] = standing.failed_at + pause_of(standing.task);
+    if (standing.stops > 0) from[standing.task] = standing.stopped_at + pause_after_stops(standing.stops);
     set_state(standing.task, standing.state);
     if (!standing.where) continue;
     pool_.take(*standing.where);
@@ -178,11 +181,7 @@ void Schedule::restore(const std::vector<TaskStanding>& standings, double now) {
   }
   for (size_t i = 0; i < tasks_.size(); ++i) {
     if (states_[i].missing > 0 || states_[i].state != TaskState::waiting) continue;
-    if (from[i] > now) {
-      back_off_.emplace(from[i], i);
-    } else {
-      make_ready(i);
-    }
+    wait_until(from[i], i, now);
   }
 }
 
@@ -190,6 +189,14 @@ void Schedule::restore(const std::vector<TaskStanding>& standings, double now) {
 double Schedule::pause_of(size_t task) const {
   const double first = std::chrono::duration<double>(tasks_[task].back_off).count();
   return std::min(first * std::pow(2.0, states_[task].failures - 1), kLongestBackOff);
+}
+
+void Schedule::wait_until(double at, size_t task, double now) {
+  if (at > now) {
+    back_off_.emplace(at, task);
+  } else {
+    make_ready(task);
+  }
 }
 
 void Schedule::wake(double now) {
@@ -269,6 +276,7 @@ void Schedule::done(size_t task) {
 TaskRetry Schedule::failed(size_t task, double now) {
   release(task);
   const int failures = ++states_[task].failures;
+  states_[task].stops = 0;
   if (failures <= tasks_[task].retries) {
     const double at = now + pause_of(task);
     set_state(task, TaskState::waiting);
@@ -290,6 +298,15 @@ TaskRetry Schedule::failed(size_t task, double now) {
     }
   }
   return end;
+}
+
+double Schedule::stopped(size_t task, double lasted, double now) {
+  release(task);
+  states_[task].stops = count_stops(states_[task].stops, lasted);
+  const double at = now + pause_after_stops(states_[task].stops);
+  set_state(task, TaskState::waiting);
+  wait_until(at, task, now);
+  return at;
 }
 
 void Schedule::again(size_t task) {

@@ -58,6 +58,8 @@ struct TaskStanding {
   double began = 0;
   int failures = 0;  // failed starts in that run
   double failed_at = 0;
+  int stops = 0;  // starts that stopped soon after they began, one after the other
+  double stopped_at = 0;
 };
 
 class Schedule {
@@ -69,7 +71,7 @@ class Schedule {
   // The tasks to start now; they count as running from here on.
   std::vector<TaskStart> start(double now);
 
-  // Frees the task's devices. Call it before `done`, `failed` or `again`.
+  // Frees the task's devices. Call it before `done`, `failed`, `stopped` or `again`.
   void release(size_t task);
 
   // The task has succeeded: tasks that come after it may start.
@@ -77,6 +79,10 @@ class Schedule {
 
   // The task's start has failed.
   TaskRetry failed(size_t task, double now);
+
+  // The task's start lasted `lasted` seconds and stopped with exit code 75, which is no failure. Returns the
+  // time of its next start.
+  double stopped(size_t task, double lasted, double now);
 
   // The start did not count (it was interrupted, or the devices were unavailable): the task may start again.
   void again(size_t task);
@@ -127,6 +133,7 @@ class Schedule {
     TaskState state = TaskState::waiting;
     int missing = 0;        // unfinished tasks that it comes after
     int failures = 0;       // failed starts
+    int stops = 0;          // starts that stopped soon, since the last that did not
     int critical_path = 0;  // in tasks, to the end
     size_t kind = 0;        // in kinds_
   };
@@ -160,6 +167,7 @@ class Schedule {
   void set_state(size_t task, TaskState state);
   void make_ready(size_t task);
   double pause_of(size_t task) const;
+  void wait_until(double at, size_t task, double now);
   void wake(double now);
   bool has_slot() const;
   std::optional<TaskStart> place(const Kind& kind, size_t task) const;

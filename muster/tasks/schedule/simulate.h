@@ -2,6 +2,7 @@
 // the schedule does not know. For its tests. No processes, no waiting.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@ namespace muster {
 
 struct SimulatedStart {
   size_t task = 0;
+  bool stopped = false;  // it ended with exit code 75
   size_t alternative = 0;
   Allocation where = {};
   double began = 0;
@@ -24,6 +26,8 @@ struct SimulatedRun {
 
 struct SimulateOptions {
   std::vector<double> durations = {};  // of each task; empty: one second each
+  // By task: how long each of its first starts lasts, which stop with exit code 75.
+  std::map<size_t, std::vector<double>> stops = {};
 };
 
 // Throws: as Schedule.

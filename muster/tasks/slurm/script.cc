@@ -8,6 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
+#include "muster/launch/exit_report.h"
 
 namespace muster {
 namespace {
@@ -91,21 +92,29 @@ std::string tell_function(const Task& task) {
       "}\n");
 }
 
+// Exit code 75 asks to be started again: by Slurm, whose job may be about to end. Whoever has the job ended
+// (scancel, a time limit) does not want that.
+std::string requeue_function() {
+  return cat("requeue() {\n  [ \"$code\" != ", kStoppedExitCode,
+             " ] || [ -n \"$stopped\" ] || scontrol requeue \"$SLURM_JOB_ID\"\n}\n");
+}
+
 // So that Slurm knows of the signal that ended a task, as muster's own results do: what stands between tells
 // it as 128 + n. Those that stop a process do not end the shell.
 std::string end_function() {
-  return cat("end() {\n  trap - HUP INT QUIT TERM USR1 USR2\n  case $code in\n    ", 128 + SIGSTOP, " | ",
-             128 + SIGTSTP, " | ", 128 + SIGTTIN, " | ", 128 + SIGTTOU,
+  return cat("end() {\n  requeue\n  trap - HUP INT QUIT TERM USR1 USR2\n  case $code in\n    ", 128 + SIGSTOP,
+             " | ", 128 + SIGTSTP, " | ", 128 + SIGTTIN, " | ", 128 + SIGTTOU,
              ") ;;\n    *) [ \"$code\" -le 128 ] || [ \"$code\" -gt ", 128 + SIGRTMAX,
              " ] || kill -$((code - 128)) $$ ;;\n  esac\n  exit \"$code\"\n}\n");
 }
 
 // All but the last.
 std::string starts(const Task& task, const std::string& command) {
-  std::string text = "export MUSTER_ATTEMPT=0\nfor pause in";
+  std::string text = "for pause in";
   for (int start = 1; start <= task.retries; ++start) text += cat(" ", pause_before(task, start));
-  return text + cat("; do\n  run ", command,
-                    "\n  [ \"$code\" != 0 ] || exit 0\n"
+  return text + cat("; do\n  run ", command, "\n  [ \"$code\" != 0 ] || exit 0\n",
+                    "  [ \"$code\" != ", kStoppedExitCode,
+                    " ] || end\n"
                     "  while [ -z \"$stopped\" ] && [ \"$pause\" -gt 0 ]; do\n"
                     "    sleep 1\n"
                     "    pause=$((pause - 1))\n"
@@ -156,10 +165,10 @@ std::string slurm_script(const Task& task, const std::string& elements_path, con
   command += cat(shell_quoted(elements_path), " \"$SLURM_ARRAY_TASK_ID\"");
   std::string script =
       "#!/bin/sh\n# One element of a job array of muster tasks; the file has what each runs.\n";
-  if (task.retries == 0 && task.ranks <= 1) return cat(script, "exec ", command, "\n");
   if (task.retries > 0 && task.time_limit)
     command = cat("timeout -k ", kKillAfterSeconds, " ", whole_seconds(*task.time_limit), " ", command);
-  script += cat(kRun, tell_function(task), end_function());
+  script += cat(kRun, tell_function(task), requeue_function(), end_function(),
+                "export MUSTER_ATTEMPT=\"${SLURM_RESTART_COUNT:-0}\"\n");
   if (task.retries > 0) script += starts(task, command);
   return script + cat("run ", command, "\nend\n");
 }

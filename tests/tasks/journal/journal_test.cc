@@ -67,6 +67,29 @@ TEST(Journal, ARefusedStartIsNoAttempt) {
   EXPECT_EQ(state.results[1].state, TaskState::waiting);
 }
 
+TEST(Journal, AStoppedAttemptIsNoFailure) {
+  const ScratchFolder folder;
+  {
+    Journal journal(folder.path());
+    journal.begin_at(0);
+    journal.head({"id", "hash", "agent"}, kTasks.size());
+    for (const int number : {0, 1}) {
+      TaskAttempt attempt = attempt_at(number, number);
+      journal.start("a", attempt, {});
+      attempt.ended = number + 0.5;
+      attempt.exit_code = 75;
+      journal.end("a", attempt, AttemptEnd::stopped, "it stopped", "");
+    }
+    journal.sync();
+  }
+  const JournalState state = read_journal(folder.path(), kTasks);
+  EXPECT_EQ(state.results[0].state, TaskState::waiting);
+  EXPECT_TRUE(has_stopped(state.results[0].attempts.at(1)));
+  EXPECT_EQ(state.failures[0].count, 0);
+  EXPECT_EQ(state.stops[0].count, 2);
+  EXPECT_EQ(state.stops[0].last, 1.5);
+}
+
 TEST(Journal, AKilledAttemptHasASignalAndALostOneNeither) {
   const ScratchFolder folder;
   {

@@ -199,6 +199,35 @@ TEST(Schedule, AFailureIsTriedAgainAfterABackOffThatDoubles) {
   EXPECT_TRUE(schedule.finished());
 }
 
+TEST(Schedule, WhatStopsSoonStartsAgainAfterAPauseThatGrows) {
+  std::vector<Task> tasks = {task_of("a", {{.cpus = 1}}), task_of("b", {{.cpus = 1}}, {"a"})};
+  SimulateOptions options;
+  options.stops[0] = {1, 1, 1, 60, 59, 0, 0, 0, 0, 0, 0, 0};
+  const SimulatedRun run = simulate(tasks, pool_of(0, 1), options);
+  std::vector<double> pauses;
+  for (size_t i = 1; i + 1 < run.starts.size(); ++i)
+    pauses.push_back(run.starts[i].began - run.starts[i - 1].ended);
+  EXPECT_THAT(pauses, ElementsAre(1, 2, 4, 0, 1, 2, 4, 8, 16, 32, 60, 60));
+  EXPECT_TRUE(run.starts[11].stopped);
+  EXPECT_FALSE(run.starts[12].stopped);
+  EXPECT_EQ(run.starts.back().task, 1U) << "a is done and did not fail, though it has no retries";
+}
+
+TEST(Schedule, ATaskThatHasStoppedIsExplained) {
+  const std::vector<Task> tasks = {task_of("a", {{.cpus = 1}})};
+  Schedule schedule(tasks, pool_of(0, 1));
+  ASSERT_EQ(schedule.start(0).size(), 1U);
+  EXPECT_EQ(schedule.stopped(0, 3, 3), 4);
+  EXPECT_THAT(explain(schedule, 0, 3), HasSubstr("a stopped (exit code 75) and starts again in 1"));
+  EXPECT_TRUE(schedule.start(3.5).empty());
+  EXPECT_EQ(schedule.start(4).size(), 1U);
+  EXPECT_EQ(schedule.failures(0), 0);
+
+  Schedule other(tasks, pool_of(0, 1));
+  other.restore({{.task = 0, .stops = 2, .stopped_at = 10}}, 11);
+  EXPECT_EQ(other.next_time(), 12);
+}
+
 TEST(Schedule, AGpuThatAnotherJobHoldsIsPassedOverAndNamed) {
   const std::vector<Task> tasks = {task_of("a", {kOneGpu}), task_of("b", {kOneGpu})};
   Schedule schedule(tasks, pool_of(2));

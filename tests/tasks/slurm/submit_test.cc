@@ -62,7 +62,7 @@ needs = { cpus = 1 }
                           "--output=/runs/a 1%%/logs/slurm-%A_%a.log", "--nodes=1", "--ntasks=1",
                           "--gres=gpu:a100:2", "--cpus-per-task=8", "--time=1-02:00:00"));
   EXPECT_THAT(plan.arrays[0].script,
-              HasSubstr("\nexec '/opt/muster' 'x' '/runs/a 1%/slurm/0.elements' \"$SLURM_ARRAY_TASK_ID\"\n"));
+              HasSubstr("\nrun '/opt/muster' 'x' '/runs/a 1%/slurm/0.elements' \"$SLURM_ARRAY_TASK_ID\"\n"));
   EXPECT_THAT(plan.arrays[0].elements, HasSubstr(R"("argv":["./train","2 $HOME","x'y"])"));
   EXPECT_THAT(plan.arrays[1].arguments, Contains("--array=0"));
   EXPECT_THAT(plan.arrays[1].arguments, Not(Contains(HasSubstr("gres"))));
@@ -159,14 +159,15 @@ TEST(SlurmPlan, RetriesAreTheScriptsBusiness) {
   task.back_off = 1500ms;
   task.time_limit = 1h;
   const std::string script = slurm_script(task, "/f", kSlurm);
-  EXPECT_THAT(script, HasSubstr("export MUSTER_ATTEMPT=0\nfor pause in 2 4; do\n"
+  EXPECT_THAT(script, HasSubstr("export MUSTER_ATTEMPT=\"${SLURM_RESTART_COUNT:-0}\"\nfor pause in 2 4; do\n"
                                 "  run timeout -k 30 3600 '/opt/muster' 'x' '/f' \"$SLURM_ARRAY_TASK_ID\"\n"
-                                "  [ \"$code\" != 0 ] || exit 0\n"));
+                                "  [ \"$code\" != 0 ] || exit 0\n"
+                                "  [ \"$code\" != 75 ] || end\n"));
   EXPECT_THAT(script, HasSubstr("done\nrun timeout -k 30 3600 '/opt/muster' 'x' '/f' "
                                 "\"$SLURM_ARRAY_TASK_ID\"\nend\n"));
-  EXPECT_EQ(slurm_script(plain_task(), "/f", kSlurm),
-            "#!/bin/sh\n# One element of a job array of muster tasks; the file has what each runs.\n"
-            "exec '/opt/muster' 'x' '/f' \"$SLURM_ARRAY_TASK_ID\"\n");
+  EXPECT_THAT(slurm_script(plain_task(), "/f", kSlurm),
+              testing::AllOf(HasSubstr("\nrun '/opt/muster' 'x' '/f' \"$SLURM_ARRAY_TASK_ID\"\nend\n"),
+                             Not(HasSubstr("for pause"))));
   EXPECT_THAT(slurm_request(task, 0), Contains("--time=0-03:01:36"));
 }
 
@@ -207,6 +208,8 @@ class SlurmScripts : public testing::Test {
     const std::string script = folder_.write("script", slurm_script(task, "/f", {.exec_element = {path}}));
     Environment environment = own_environment();
     environment["SLURM_ARRAY_TASK_ID"] = "0";
+    environment["SLURM_JOB_ID"] = "7";
+    environment["PATH"] = cat(folder_.path(), ":", environment["PATH"]);  // its scontrol
     int status = 0;
     const Child child = spawn_child({.argv = {"sh", script}, .environment = environment});
     const Deadline deadline(20s);
@@ -234,6 +237,23 @@ TEST_F(SlurmScripts, EndAsTheirTask) {
   EXPECT_EQ(ended_by(limited_, "exit 0"), "code 0");
   for (const int code : {147, 148, 149, 150})
     EXPECT_EQ(ended_by(ranks_, cat("exit ", code)), cat("code ", code)) << "it would stop the script";
+}
+
+TEST_F(SlurmScripts, HaveAnElementStartedAgainThatHasStopped) {
+  const std::string requeued = folder_.path() + "/requeued";
+  const std::string scontrol = folder_.write("scontrol", cat("#!/bin/sh\necho \"$@\" >>", requeued, "\n"));
+  std::filesystem::permissions(scontrol, std::filesystem::perms::owner_all);
+  const std::string wait = "touch up; while :; do sleep 0.01; done";
+  for (const Task& task : {plain_, limited_, ranks_}) {
+    EXPECT_EQ(ended_by(task, "exit 75"), "code 75");
+    EXPECT_EQ(read_file(requeued), "requeue 7\n");
+    EXPECT_EQ(ended_by(task, cat("trap 'exit 75' USR1; ", wait), SIGUSR1), "code 75");
+    EXPECT_EQ(read_file(requeued), "requeue 7\nrequeue 7\n") << "before the time limit";
+    std::filesystem::remove(requeued);
+    EXPECT_EQ(ended_by(task, cat("trap 'exit 75' TERM; ", wait), SIGTERM), "code 75");
+    EXPECT_EQ(ended_by(task, "exit 76"), "code 76");
+    EXPECT_FALSE(std::filesystem::exists(requeued)) << "who cancels it does not want it again";
+  }
 }
 
 TEST_F(SlurmScripts, PassSignalsOn) {
