@@ -9,6 +9,8 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
+#include "muster/launch/job_activity.h"
+#include "muster/launch/job_registry.h"
 #include "muster/launch/run_folder.h"
 #include "muster/report/report.h"
 
@@ -21,6 +23,7 @@ constexpr const char* kReportExamples = R"(Examples:
   muster report runs/digits              that one; of a job or of muster tasks
   muster report --out page.html          into this file
   muster report --ranks                  which rank left the others' collectives first
+  muster report --trace runs/digits      the trace of a job whose launcher was killed
   muster report --json | jq .outcome     the same for programs
 )";
 
@@ -29,7 +32,28 @@ struct ReportOptions {
   std::string out;
   bool json = false;
   bool ranks = false;
+  bool trace = false;
 };
+
+void expect_no_job_in(const std::string& folder) {
+  for (const JobNote& job : running_jobs()) {
+    if (job.run_dir != folder) continue;
+    throw Error(ErrorCode::failed_precondition,
+                cat("--trace: expected the folder of a job that has ended, got '", printable(folder),
+                    "', in which job ", job.id, " runs; it makes its trace itself when it ends"));
+  }
+}
+
+void merge_trace_in(const std::string& folder) {
+  expect_no_job_in(folder);
+  const std::string made = merge_left_trace(folder);
+  if (made.empty()) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("--trace: expected events that ranks have left in '", printable(folder),
+                    "/trace', got none; `muster run --trace` writes them, and makes trace.json of them"));
+  }
+  write_all(STDOUT_FILENO, printable(made) + "\n");
+}
 
 void write_page(const ReportOptions& options, const std::string& folder, const std::string& html) {
   const std::string path = options.out.empty() ? folder + "/report.html" : options.out;
@@ -56,13 +80,23 @@ void add_report(CLI::App& app, int* exit_code) {
           ->add_flag("--ranks", options->ranks,
                      "Print which rank left the others' sequence of collectives first, and where, instead")
           ->excludes(json);
+  auto* const trace =
+      command
+          ->add_flag(
+              "--trace", options->trace,
+              "Make trace.json of what the ranks of `muster run --trace` have left, whose launcher was "
+              "killed before it could, instead")
+          ->excludes(json)
+          ->excludes(ranks);
   command->add_option("--out", options->out, "File to write the page into [RUN_DIR/report.html]")
       ->type_name("FILE")
       ->excludes(json)
-      ->excludes(ranks);
+      ->excludes(ranks)
+      ->excludes(trace);
   command->callback([options, exit_code] {
     const std::string folder = resolve_run_folder(options->folder);
     *exit_code = 0;
+    if (options->trace) return merge_trace_in(folder);
     if (options->ranks) return write_all(STDOUT_FILENO, ranks_report(folder));
     const RunReport report = make_report(folder);
     if (options->json) {

@@ -31,6 +31,13 @@ std::string missing_text(const MergedTrace& trace) {
   return text;
 }
 
+// What the merge has come to.
+std::string trace_text(const MergedTrace& trace) {
+  return cat(trace.path, ", ", trace.events, " events of ",
+             plural(static_cast<int64_t>(trace.ranks.size()), "rank"), clocks_text(trace),
+             missing_text(trace), "; open it at ui.perfetto.dev");
+}
+
 bool is_first_hosts_to_merge(const std::string& run_dir) {
   std::error_code error;
   for (std::filesystem::directory_iterator attempt(std::filesystem::path(run_dir) / "trace", error), end;
@@ -44,9 +51,7 @@ void tell_trace(const JobFacts& job, bool first_host) {
   if (!first_host && is_first_hosts_to_merge(job.work_dir)) return;
   const auto trace = merge_trace(job.work_dir);
   if (!trace) return;
-  log(LogLevel::info, cat("trace: ", trace->path, ", ", trace->events, " events of ",
-                          plural(static_cast<int64_t>(trace->ranks.size()), "rank"), clocks_text(*trace),
-                          missing_text(*trace), "; open it at ui.perfetto.dev"));
+  log(LogLevel::info, cat("trace: ", trace_text(*trace)));
 }
 
 std::vector<ActivityView> readable_views(const std::string& run_dir, int attempt) {
@@ -80,6 +85,19 @@ void log_errors_of(const Tell& tell) {
 }
 
 }  // namespace
+
+void keep_earlier_trace(const std::string& work_dir) {
+  log_errors_of([&] {
+    if (const auto trace = merge_earlier_trace(work_dir))
+      log(LogLevel::info, cat("trace of an earlier launch here, which was killed: ", trace_text(*trace)));
+  });
+  remove_earlier_trace(work_dir);
+}
+
+std::string merge_left_trace(const std::string& run_dir) {
+  const auto trace = merge_trace(run_dir);
+  return trace ? trace_text(*trace) : "";
+}
 
 void tell_activity(const JobFacts& job, int attempt, bool quiet, bool first_host) {
   if (first_host) log_errors_of([&] { tell_breakdown(job, attempt, quiet); });

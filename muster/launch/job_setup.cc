@@ -11,11 +11,11 @@
 #include "muster/base/env.h"
 #include "muster/base/route.h"
 #include "muster/base/strings.h"
+#include "muster/launch/job_activity.h"
 #include "muster/launch/lease_plan.h"
 #include "muster/launch/run_folder.h"
 #include "muster/placement/plan_json.h"
 #include "muster/supervise/child.h"
-#include "muster/trace/merge_trace.h"
 #include "muster/trace/read_activity.h"
 
 namespace muster {
@@ -124,7 +124,7 @@ JobSetup::JobSetup(const LaunchOptions& options, RankRendezvous rendezvous, int 
   ::unlink(cat(facts_.run_dir, "/failure.json").c_str());  // an earlier run's, when the folder is used again
   if (!is_new_folder_ || facts_.work_dir != facts_.run_dir) {
     remove_earlier_activity(facts_.work_dir);
-    remove_earlier_trace(facts_.work_dir);
+    keep_earlier_trace(facts_.work_dir);
   }
 }
 

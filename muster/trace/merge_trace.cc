@@ -53,7 +53,7 @@ std::string text_in(const char (&field)[kSize]) {
 class EventReader {
  public:
   explicit EventReader(const std::string& path)
-      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)) {
+      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
     if (!fd_.valid() || !read_whole(&header, sizeof(header))) return;
     is_good = std::memcmp(header.magic, kEventMagic, sizeof(kEventMagic)) == 0 &&
               header.version == kEventVersion && header.event_bytes == sizeof(TraceEvent) &&
@@ -233,10 +233,8 @@ void note_file(MergedTrace& merged, std::set<int>& ranks, std::set<std::string>&
   merged.uncertainty_ns = std::max(merged.uncertainty_ns, header.host_uncertainty_ns);
 }
 
-}  // namespace
-
-std::optional<MergedTrace> merge_trace(const std::string& run_dir) {
-  const std::vector<fs::path> files = files_of_all_attempts(run_dir);
+// Nothing where none of the files has an event.
+std::optional<MergedTrace> merge_files(const std::string& run_dir, const std::vector<fs::path>& files) {
   int64_t zero = kNone;
   for (const fs::path& file : files) {
     const int64_t first = first_event_of(file);
@@ -261,18 +259,37 @@ std::optional<MergedTrace> merge_trace(const std::string& run_dir) {
   writer.finish();
   if (unmeasured.size() > 1) merged.uncertainty_ns = -1;
   merged.ranks.assign(ranks.begin(), ranks.end());
+  return merged;
+}
+
+std::vector<fs::path> files_of_this_host(const std::string& run_dir) {
+  char host[sizeof(EventHeader::host)] = {};
+  ::gethostname(host, sizeof(host) - 1);
+  std::vector<fs::path> files = files_of_all_attempts(run_dir);
+  std::erase_if(files, [&](const fs::path& file) {
+    const EventReader reader(file);
+    return !reader.is_good || text_in(reader.header.host) != host;
+  });
+  return files;
+}
+
+}  // namespace
+
+std::optional<MergedTrace> merge_trace(const std::string& run_dir) {
+  const auto merged = merge_files(run_dir, files_of_all_attempts(run_dir));
   std::error_code error;
-  fs::remove_all(fs::path(run_dir) / "trace", error);
+  if (merged) fs::remove_all(fs::path(run_dir) / "trace", error);
+  return merged;
+}
+
+std::optional<MergedTrace> merge_earlier_trace(const std::string& run_dir) {
+  const auto merged = merge_files(run_dir, files_of_this_host(run_dir));
+  if (merged) remove_earlier_trace(run_dir);
   return merged;
 }
 
 void remove_earlier_trace(const std::string& run_dir) {
-  char host[sizeof(EventHeader::host)] = {};
-  ::gethostname(host, sizeof(host) - 1);
-  for (const fs::path& file : files_of_all_attempts(run_dir)) {
-    EventReader reader(file);
-    if (reader.is_good && text_in(reader.header.host) == host) ::unlink(file.c_str());
-  }
+  for (const fs::path& file : files_of_this_host(run_dir)) ::unlink(file.c_str());
 }
 
 }  // namespace muster

@@ -24,7 +24,11 @@ struct MergedTrace {
 // where there are none. Throws: io.
 std::optional<MergedTrace> merge_trace(const std::string& run_dir);
 
-// Removes what an earlier launch's ranks of this host have left in the folder and nobody has merged.
+// The same of what an earlier launch's ranks of this host have left, whose launcher was killed before it
+// could merge them; what other hosts' ranks write there now stays. Throws: io.
+std::optional<MergedTrace> merge_earlier_trace(const std::string& run_dir);
+
+// Removes these files, merged or not.
 void remove_earlier_trace(const std::string& run_dir);
 
 }  // namespace muster

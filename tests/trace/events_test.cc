@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -63,6 +65,20 @@ TEST_F(Events, OfRanksAreOneTrace) {
   EXPECT_EQ(spans.at(1)["ts"], 1'997);
   EXPECT_EQ(spans.at(1)["name"], "data \"wait\"?");
   EXPECT_FALSE(merge_trace(folder_)) << "they are merged already";
+}
+
+TEST_F(Events, OfAnEarlierLaunchThoseOfThisHostAreMergedAndRemoved) {
+  std::array<char, 64> host = {};
+  ::gethostname(host.data(), host.size() - 1);
+  open(0, 0, host.data())->add_span("step", 1, 100, 5'000, 9'500);
+  open(1, 0, "other")->add_span("step", 1, 100, 5'000, 9'500);
+  open(2, 0, host.data());  // without an event
+  EXPECT_EQ(merge_earlier_trace(folder_)->events, 1);
+  EXPECT_EQ(merged('X').size(), 1U);
+  EXPECT_FALSE(std::filesystem::exists(event_path(folder_, 0, 0)));
+  EXPECT_TRUE(std::filesystem::exists(event_path(folder_, 0, 1))) << "its host may run";
+  EXPECT_FALSE(std::filesystem::exists(event_path(folder_, 0, 2)));
+  EXPECT_FALSE(merge_earlier_trace(folder_));
 }
 
 TEST_F(Events, ClocksOfOtherHostsAreCorrected) {
