@@ -17,6 +17,7 @@
 #include "muster/base/shell.h"
 #include "muster/base/units.h"
 #include "muster/cli/cluster_flags.h"
+#include "muster/cli/time_limit.h"
 #include "muster/device/strict_json.h"
 #include "muster/launch/lease_plan.h"
 #include "muster/supervise/child.h"
@@ -326,7 +327,7 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   options.run_dir = flags.run_dir;
   options.work_dir = flags.work_dir;
   options.extra_env = parse_env(flags.env);
-  options.time_limit = time_limit(flags.timeout, "--timeout");
+  options.time_limit = parse_time_limit(flags.timeout, "--timeout", options.shutdown_timeout);
   options.stopped_timeout = time_limit(flags.stopped_timeout, "--stopped-timeout");
   const std::string on_failure = what_on_failure(flags, several_hosts);
   options.goes_on = on_failure == "continue";

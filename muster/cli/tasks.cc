@@ -27,6 +27,7 @@ constexpr const char* kTasksExamples = R"(Examples:
   muster tasks --submit slurm sweep.toml     let Slurm decide when and where
   muster tasks --csv results.csv --html timeline.html sweep.toml
 
+A task that ends with exit code 75 was stopped and has saved: it is started again, which costs no retry.
 Ctrl-C starts no more tasks and lets those that run end; a second Ctrl-C ends them.
 Exit codes: 0 all tasks are done, 1 some are not, 2 wrong usage, 124 --time-limit, 128 + the signal that ended it.
 )";
@@ -56,7 +57,7 @@ void add_task_flags(CLI::App* command, TasksFlags& flags) {
   entitle(command, "The tasks");
 }
 
-void add_device_flags(CLI::App* command, TasksFlags& flags) {
+void add_task_device_flags(CLI::App* command, TasksFlags& flags) {
   text_flag(command, "--gpus", flags.gpus, "SEL", "GPUs such as 0,2-5 or all",
             "GPUs to use: 0,2-5, !3, idle, model=A100, … [all]");
   count_flag(command, "--cpus,--cpu-slots", flags.cpus, "Number of CPUs to use [all]");
@@ -109,14 +110,15 @@ void add_limit_flags(CLI::App* command, TasksFlags& flags) {
       ->excludes(keep);
   command->add_flag("--allow-nan", flags.allow_nan,
                     "Count a task as done although its result has NaN or an infinity [it has failed]");
-  text_flag(command, "--time-limit", flags.time_limit, "TIME", "a time such as 2h",
-            "Time limit of the whole run, such as 2h; then it is ended, exit code 124 [none]");
+  text_flag(command, "--time-limit", flags.time_limit, "TIME", "a time such as 2h, or slurm",
+            "Time limit of the whole run, such as 2h; then it is ended, exit code 124; slurm: in time before "
+            "Slurm ends its job; slurm-10m: ten minutes before [none]");
   text_flag(command, "--shutdown-timeout", flags.grace, "TIME", "a time such as 30s",
             "Grace period between SIGTERM and SIGKILL [30s]");
   entitle(command, "Limits and failures");
 }
 
-void add_output_flags(CLI::App* command, TasksFlags& flags) {
+void add_task_output_flags(CLI::App* command, TasksFlags& flags) {
   text_flag(command, "--run-dir", flags.run_dir, "DIR", "a folder",
             "The run's folder, for journal, logs and plans [runs/<id>]");
   command->add_flag(
@@ -158,10 +160,10 @@ void add_tasks(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
       app.add_subcommand("tasks", "Run many commands over the GPUs and CPUs of this machine, or of several");
   command->footer(kTasksExamples);
   add_task_flags(command, *flags);
-  add_device_flags(command, *flags);
+  add_task_device_flags(command, *flags);
   add_host_flags(command, *flags);
   add_limit_flags(command, *flags);
-  add_output_flags(command, *flags);
+  add_task_output_flags(command, *flags);
   const auto dashes = std::find(args.begin(), args.end(), "--");
   if (dashes != args.end()) flags->command.assign(dashes + 1, args.end());
   args.erase(dashes, args.end());

@@ -7,6 +7,7 @@
 #include "muster/base/usage.h"
 #include "muster/cli/tasks_machines.h"
 #include "muster/cli/tasks_sweep.h"
+#include "muster/cli/time_limit.h"
 #include "muster/cluster/hostfile.h"
 #include "muster/cluster/slurm_nodes.h"
 
@@ -109,16 +110,13 @@ TasksOptions to_tasks_options(const TasksFlags& flags) {
                        .resume = flags.resume,
                        .find_machines = find_machines,
                        .wait = time_of(flags.wait, "--wait"),
-                       .time_limit = time_of(flags.time_limit, "--time-limit"),
                        .dry_run = flags.dry_run,
                        .explain = flags.explain,
                        .json = flags.json,
                        .quiet = flags.quiet,
                        .files = {.csv = absolute(flags.csv), .html = absolute(flags.html)}};
   options.shutdown_timeout = time_of(flags.grace, "--shutdown-timeout").value_or(options.shutdown_timeout);
-  if (options.time_limit && options.time_limit->count() == 0)
-    fail_usage(cat("--time-limit: expected a time above 0, got '", printable(flags.time_limit),
-                   "'; leave it out for none"));
+  options.time_limit = parse_time_limit(flags.time_limit, "--time-limit", options.shutdown_timeout);
   if (!flags.resume.empty() && !flags.run_dir.empty())
     fail_usage("--resume and --run-dir: expected one of them, got both; --resume names the run's folder");
   check_sweep_flags(flags);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "muster/base/strings.h"
@@ -89,6 +90,23 @@ TEST(Run, ATimeLimitEndsTheJobAsSigtermWould) {
     break;
   }
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/out/failure.json"));
+}
+
+TEST(Run, TheEndOfTheSlurmJobIsATimeLimit) {
+  const ScratchFolder folder;
+  const auto words = sh({"-q", "-n", "1", "--timeout", "slurm", "--shutdown-timeout", "1s"},
+                        "trap 'echo saved; exit 75' TERM; while :; do sleep 0.02; done");
+  ProgramSettings settings;
+  settings.environment = {{"SLURM_JOB_END_TIME", cat(std::time(nullptr) + 1 + 30 + 5)}};
+  const Ran ran = muster(words, folder, settings);
+  EXPECT_EQ(ran.code, 75) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("saved"));
+  settings.environment = {{"SLURM_JOB_END_TIME", cat(std::time(nullptr) + 20)}};
+  for (const Ran& refused : {muster(words, folder, settings), muster(words, folder)}) {
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("SLURM_JOB_END_TIME"));
+    EXPECT_EQ(refused.out, "");
+  }
 }
 
 TEST(Run, ATimeLimitThatIsNotReachedIsNothing) {

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -49,6 +50,42 @@ TEST(TasksResume, OneInterruptDrainsAndTwoEnd) {
     folder.write("go", "");
     const Ran again = muster({"tasks", "--resume", "run"}, folder);
     EXPECT_EQ(again.code, 0) << again.err;
+  }
+}
+
+TEST(TasksResume, ExitCode75IsStartedAgainWithoutARetry) {
+  const ScratchFolder folder;
+  folder.write("s.toml", task_table("saves", "[ $MUSTER_ATTEMPT = 1 ] || exit 75") +
+                             task_table("after it", "true", "after = [\"saves\"]\n"));
+  const Ran ran = muster({"tasks", "s.toml", "--run-dir", "run", "--json"}, folder);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("(exit code 75), and is to be started again"));
+  const json attempts = json::parse(ran.out)["tasks"][0]["attempts"];
+  ASSERT_EQ(attempts.size(), 2U);
+  EXPECT_EQ(attempts[0]["exit_code"], 75);
+  EXPECT_EQ(attempts[0]["stopped"], true);
+  EXPECT_EQ(attempts[1]["stopped"], false);
+  EXPECT_GE(attempts[1]["began"].get<double>() - attempts[0]["ended"].get<double>(), 1);
+}
+
+TEST(TasksResume, ATaskThatStopsWhenItsRunIsEndedHasNotFailed) {
+  for (const std::string limit : {"", "1s", "slurm-1s"}) {
+    const bool by_limit = !limit.empty();
+    const ScratchFolder folder;
+    folder.write("s.toml", task_table("saves",
+                                      "[ ! -e began ] || exit 0\n"
+                                      "trap 'exit 75' TERM; echo yes >began; while :; do sleep 0.01; done"));
+    std::vector<std::string> words = {"tasks", "s.toml", "--run-dir", "run", "--json"};
+    if (by_limit) words.insert(words.end(), {"--time-limit", limit});
+    ProgramSettings settings;
+    settings.environment = {{"SLURM_JOB_END_TIME", cat(std::time(nullptr) + 3)}};
+    Program program(words, folder, settings);
+    ASSERT_TRUE(appears(folder.path() + "/began"));
+    if (!by_limit) ::kill(program.pid(), SIGTERM);
+    const Ran ran = program.finish();
+    EXPECT_EQ(ran.code, by_limit ? 124 : 128 + SIGTERM) << ran.err;
+    EXPECT_EQ(json::parse(ran.out)["tasks"][0]["state"], "skipped");
+    EXPECT_EQ(muster({"tasks", "--resume", "run"}, folder).code, 0);
   }
 }
 

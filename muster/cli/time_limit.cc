@@ -1,0 +1,57 @@
+#include "muster/cli/time_limit.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "muster/base/env.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/base/usage.h"
+
+namespace muster {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::string_view kSlurm = "slurm";
+constexpr const char* kSlurmEnd = "SLURM_JOB_END_TIME";
+
+// Before the end of the Slurm job: of "slurm-10m" ten minutes. Nothing: it is no such text.
+std::optional<milliseconds> before_slurm_end(const std::string& text, const char* flag,
+                                             milliseconds shutdown) {
+  if (text == kSlurm) return shutdown + kOwnEnd;
+  if (!text.starts_with(kSlurm) || text[kSlurm.size()] != '-') return std::nullopt;
+  return parse_duration(std::string_view(text).substr(kSlurm.size() + 1), cat(flag, " slurm-TIME"));
+}
+
+milliseconds until_slurm_end(const std::string& text, const char* flag) {
+  const auto end = get_env_int(kSlurmEnd);
+  if (!end) {
+    fail_usage(cat(flag, " ", text, ": expected ", kSlurmEnd,
+                   ", which Slurm sets for jobs with a time limit, got none; ",
+                   "give sbatch --time, or here a time such as 90m"));
+  }
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const milliseconds most = std::chrono::hours(24 * 10'000);
+  const milliseconds at = std::chrono::seconds(std::clamp<int64_t>(*end, 0, int64_t{1} << 40));
+  return std::min(at - std::chrono::duration_cast<milliseconds>(now), most);
+}
+
+}  // namespace
+
+std::optional<milliseconds> parse_time_limit(const std::string& text, const char* flag,
+                                             milliseconds shutdown) {
+  if (text.empty()) return std::nullopt;
+  const auto before = before_slurm_end(text, flag, shutdown);
+  const milliseconds limit = before ? until_slurm_end(text, flag) - *before : parse_duration(text, flag);
+  if (limit > milliseconds(0)) return limit;
+  if (!before)
+    fail_usage(cat(flag, ": expected a time above 0, got '", printable(text), "'; leave it out for none"));
+  fail_usage(cat(flag, " ", text, ": expected more than ", format_duration(*before),
+                 " until the end of the Slurm job, got ",
+                 format_seconds(std::chrono::duration<double>(limit + *before).count()), " (", kSlurmEnd, "=",
+                 *get_env(kSlurmEnd), "); ask Slurm for more, or give slurm-TIME with a shorter time"));
+}
+
+}  // namespace muster
