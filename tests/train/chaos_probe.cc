@@ -1,10 +1,11 @@
 // A training that is killed, stopped, starved and resumed by others: chaos_test.py does it. What it must end
 // with depends on nothing that happened to it.
 //
-//   chaos_probe --steps N [--way plain|background|zero|full] [--resume] [--until N] [--pause MS]
+//   chaos_probe [--steps N] [--way plain|background|zero|full] [--resume] [--until N] [--pause MS]
 //
-// Each rank appends the samples of every step it has finished to `samples-<rank>` in the run's folder; rank 0
-// the loss, and at the end the weights.
+// Each rank appends the samples of every step it has finished to `samples-<rank>` in the run's folder, and
+// its loss, with all bits, to `losses-<rank>`. A step that is taken again is written again. Rank 0 prints the
+// weights at the end. A file `last` in the run's folder moves the end to the step that it names.
 #include <fcntl.h>
 #include <muster/muster.h>
 #include <torch/torch.h>
@@ -25,8 +26,8 @@ constexpr int64_t kSamples = 96;
 constexpr int64_t kGlobalBatch = 12;
 
 struct Options {
-  int64_t steps = 40;
-  int64_t until = 0;  // ends there, as if it had been asked to stop
+  int64_t steps = 1'000'000'000;  // until `last` says where
+  int64_t until = 0;              // ends there, as if it had been asked to stop
   int64_t pause_ms = 0;
   std::string way = "plain";
   bool resume = false;
@@ -110,6 +111,28 @@ std::string samples_of(const torch::Tensor& features) {
   return text;
 }
 
+std::string hex(double number) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%a", number);
+  return text;
+}
+
+// The last step: as given, or as the file `last` says. The file is there some steps before, so that every
+// rank has read it when the step comes.
+int64_t last_step(const muster::Context& ctx, const Options& options) {
+  std::ifstream file(ctx.run_dir() + "/last");
+  if (int64_t step = 0; file >> step) return step;
+  return options.until > 0 ? options.until : options.steps;
+}
+
+void write_down(const muster::Context& ctx, int64_t step, const std::string& samples, double loss) {
+  const auto of_rank = [&](const char* what) {
+    return muster::cat(ctx.run_dir(), '/', what, '-', ctx.rank());
+  };
+  append(of_rank("samples"), muster::cat(step, samples, '\n'));
+  append(of_rank("losses"), muster::cat(step, ' ', hex(loss), '\n'));
+}
+
 void train_in_chaos(muster::Context& ctx, const Options& options) {
   at::set_num_threads(1);
   ctx.seed_all(1);
@@ -122,18 +145,18 @@ void train_in_chaos(muster::Context& ctx, const Options& options) {
   checkpoints.add("data", data);
   checkpoints.restore();
   training.begin(ctx);
-  const int64_t until = options.until > 0 ? options.until : options.steps;
-  for (const auto& batch : data.steps(until)) {
+  int64_t done = data.position().step;
+  for (const auto& batch : data.steps(last_step(ctx, options))) {
     const auto loss = (*training.step)(
         batch, [&] { return torch::cross_entropy_loss(training.forward(batch.features), batch.labels); });
-    const int64_t done = data.position().step;
-    append(muster::cat(ctx.run_dir(), "/samples-", ctx.rank()),
-           muster::cat(done, samples_of(batch.features), '\n'));
+    done = data.position().step;
+    write_down(ctx, done, samples_of(batch.features), loss.item<double>());
     if (options.pause_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(options.pause_ms));
     if (checkpoints.save_or_stop(done)) return;
     if (ctx.is_main()) append(ctx.run_dir() + "/steps", muster::cat(done, '\n'));
+    if (done == last_step(ctx, options)) break;
   }
-  checkpoints.save(until);
+  checkpoints.save(done);
   checkpoints.finish();
   const auto whole = training.sharded ? training.sharded->whole_parameters() : nullptr;
   double sum = 0;
