@@ -29,8 +29,9 @@ milliseconds until_slurm_end(const std::string& text, const char* flag) {
   const auto end = get_env_int(kSlurmEnd);
   if (!end) {
     fail_usage(cat(flag, " ", text, ": expected ", kSlurmEnd,
-                   ", which Slurm sets for jobs with a time limit, got none; ",
-                   "give sbatch --time, or here a time such as 90m"));
+                   " (seconds since 1970), which Slurm sets after 22.05, got none; set it, by export ",
+                   kSlurmEnd,
+                   "=$(date -d $(squeue -h -j $SLURM_JOB_ID -o %e) +%s), or give a time such as 90m"));
   }
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const milliseconds most = std::chrono::hours(24 * 10'000);

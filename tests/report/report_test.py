@@ -80,7 +80,7 @@ class Report(unittest.TestCase):
             done = subprocess.run([MUSTER, *command.split()], cwd=self.folder, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
             os.close(write)
             self.assertEqual((done.returncode, done.stderr), (-signal.SIGPIPE, ""), command)
-        done = subprocess.run(f"{MUSTER} devices --watch --interval 100ms | head -1", shell=True, cwd=self.folder, capture_output=True,
+        done = subprocess.run(f"{MUSTER} devices --watch=0.1 | head -1", shell=True, cwd=self.folder, capture_output=True,
                               text=True, timeout=60)
         self.assertEqual(done.stderr, "")
 

@@ -78,6 +78,33 @@ class SlurmTasksTest(SlurmCase):
         self.assertEqual((folder / "attempts").read_text(), "0\n1\n2\n")
         self.assertFalse((folder / "never").exists(), "it is after one that failed")
 
+    def test_an_element_that_has_stopped_is_requeued(self):
+        folder = self.world.folder / "stopped"
+        folder.mkdir()
+        (self.world.folder / "q.toml").write_text(
+            "[[task]]\nname = 'saves'\nneeds = { cpus = 1 }\n"
+            f"argv = ['sh', '-c', 'echo $MUSTER_ATTEMPT >>{folder}/attempts; [ $MUSTER_ATTEMPT = 1 ] || exit 75']\n"
+            f"[[task]]\nname = 'after it'\nneeds = {{ cpus = 1 }}\nafter = ['saves']\nargv = ['touch', '{folder}/after']\n")
+        code, _, err = self.world["a"].run([MUSTER, "tasks", "--submit", "slurm", "--run-dir", str(folder / "run"), "q.toml"])
+        self.assertEqual(code, 0, err)
+        job = json.loads((folder / "run/slurm/jobs.json").read_text())["jobs"][0]["job"]
+        wait_for(lambda: "Restarts=1" in self.world["a"].run(["scontrol", "show", "job", f"{job}_0"])[1], 60)
+        # Slurm itself waits two minutes.
+        wait_for(lambda: self.world["a"].run(["scontrol", "update", f"JobId={job}_0", "StartTime=now"])[0] == 0, 30)
+        wait_for(lambda: self.world["a"].run(["squeue", "-h"])[1].strip() == "", 180)
+        self.assertEqual((folder / "attempts").read_text(), "0\n1\n")
+        self.assertTrue((folder / "after").exists())
+
+    def test_a_job_ends_before_slurm_ends_it(self):
+        folder = self.world.folder / "limited"
+        folder.mkdir()
+        (folder / "job.sh").write_text(
+            f"#!/bin/sh\n#SBATCH --time=1 -o job.out -e job.err\n"
+            "export SLURM_JOB_END_TIME=$(date -d $(squeue -h -j $SLURM_JOB_ID -o %e) +%s)\n"
+            f"{MUSTER} run -q -n 1 --timeout slurm-55s sh -c \"trap 'echo saved; exit 75' TERM; while :; do sleep 0.05; done\"\n")
+        self.assertEqual(self.world["a"].run(["sbatch", "--wait", "job.sh"], cwd=folder)[0], 75, (folder / "job.err").read_text())
+        self.assertEqual((folder / "job.out").read_text().splitlines()[-1], "saved")
+
     def asked_to_end(self, name, *flags):
         """Tasks whose script stays, and what scancel with these flags makes of them."""
         folder = self.world.folder / name
