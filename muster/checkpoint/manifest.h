@@ -35,17 +35,17 @@ struct SerialRange {
 bool is_in(const std::vector<SerialRange>& ranges, int64_t serial);
 
 struct Manifest {
-  TrainingPosition position;
+  TrainingPosition position = {};
   // How many were saved before it in this folder. (After going back, later saves may have smaller steps.)
   int64_t serial = 0;
-  std::string parent;  // "step-100": the checkpoint resumed from or saved before; empty: none
+  std::string parent = {};  // "step-100": the checkpoint resumed from or saved before; empty: none
   // The serial numbers of branches that the training abandoned by going back: they are not ancestors of this
   // checkpoint, though saved before it.
-  std::vector<SerialRange> abandoned;
+  std::vector<SerialRange> abandoned = {};
   int world_size = 1;
-  std::vector<WrittenFile> files;
-  std::string optimizer;                    // OptimizerSnapshot::description, or empty
-  std::map<std::string, std::string> user;  // whatever the program wants to find again
+  std::vector<WrittenFile> files = {};
+  std::string optimizer = {};                    // OptimizerSnapshot::description, or empty
+  std::map<std::string, std::string> user = {};  // whatever the program wants to find again
 
   const WrittenFile* find(const std::string& file) const;
 };

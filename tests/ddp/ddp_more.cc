@@ -135,8 +135,8 @@ std::string plain_list(muster::ProcessGroup& group, const Data& data) {
 }
 
 struct Uneven {
-  muster::JoinOptions join;
-  muster::DdpOptions options;
+  muster::JoinOptions join = {};
+  muster::DdpOptions options = {};
   bool norm = false;
   bool first_ends_first = true;
   bool accumulates = false;

@@ -146,7 +146,9 @@ TEST_P(JoinTest, OptimizersGoOnWithTheLastRanksState) {
                     optimizer->zero_grad();
                     model(batch_of(group.rank(), step)).square().mean().backward();
                     optimizer->step();
-                    if (epoch == 1 && step < 2) EXPECT_TRUE(same_parameters(group, *net)) << step;
+                    if (epoch == 1 && step < 2) {
+                      EXPECT_TRUE(same_parameters(group, *net)) << step;
+                    }
                   }
                 },
                 {.optimizers = {optimizer.get(), nullptr}});

@@ -201,7 +201,9 @@ TEST(PipelineOddStages, TheLossOfHalvesIsSummedInFloat) {
            return odd_loss(y, target).to(at::kBFloat16);
          }});
     const at::Tensor loss = pipeline.step(kOddX, kOddY);
-    if (group.rank() == 1) EXPECT_EQ(loss.scalar_type(), at::kFloat);
+    if (group.rank() == 1) {
+      EXPECT_EQ(loss.scalar_type(), at::kFloat);
+    }
     EXPECT_TRUE(mine.grad().defined());
   });
 }
