@@ -281,7 +281,7 @@ TEST(Schedule, WhatCannotBeIsAnErrorBeforeAnythingStarts) {
   fails_with({task_of("a", {{.gpus = 3}})}, "got 3 GPUs (2 GPUs to use, 8 CPUs)");
   fails_with({task_of("a", {{.cpus = 9}})}, "9 CPUs");
   fails_with({task_of("a", {kOneGpu}, {"b"})}, "got 'b'");
-  fails_with({task_of("a", {kOneGpu}, {"b"}), task_of("b", {kOneGpu}, {"a"})}, "circle");
+  fails_with({task_of("a", {kOneGpu}, {"b"}), task_of("b", {kOneGpu}, {"a"})}, "cycle");
 }
 
 TEST(Schedule, WhatIsDoneAlreadyIsNotStarted) {
