@@ -175,8 +175,7 @@ TEST(Pool, CpusAreCountedNearTheGpusAndBoundByTheNode) {
   Host host = host_with(8, 16);
   for (int i = 0; i < 16; ++i) host.cores.push_back({.cpus = {i}, .numa_node = i / 8});
   const auto cpus_of_place = [&](NumaBinding binding, const TaskNeed& need, const std::string& on) {
-    const Pool pool({.source = "test", .hosts = {host}},
-                    {.gpus = Selection(on), .numa_binding = binding});
+    const Pool pool({.source = "test", .hosts = {host}}, {.gpus = Selection(on), .numa_binding = binding});
     return pool.find(need)->bound;
   };
   EXPECT_THAT(cpus_of_place(NumaBinding::exclusive, {.gpus = 1, .cpus = 2}, "5"), ElementsAre(8, 9));
