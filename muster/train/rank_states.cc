@@ -28,7 +28,7 @@ std::string description_of(const SavedState& state) {
   return nlohmann::json{{"tensors", tensors}, {"numbers", numbers}, {"texts", texts}}.dump();
 }
 
-std::string bytes_in(const nlohmann::json& json) {
+std::string unpacked(const nlohmann::json& json) {
   return bytes_of_text(json.get<std::string>(), "a rank's state");
 }
 
@@ -43,10 +43,10 @@ SavedState states_of_ranks(ProcessGroup& group, const SavedState& mine) {
     const auto state = nlohmann::json::parse(descriptions[static_cast<size_t>(rank)]);
     const std::string prefix = cat(rank, "/");
     for (const auto& number : state["numbers"])
-      all.numbers[prefix + bytes_in(number[0])] = std::bit_cast<double>(number[1].get<uint64_t>());
-    for (const auto& text : state["texts"]) all.texts[prefix + bytes_in(text[0])] = bytes_in(text[1]);
+      all.numbers[prefix + unpacked(number[0])] = std::bit_cast<double>(number[1].get<uint64_t>());
+    for (const auto& text : state["texts"]) all.texts[prefix + unpacked(text[0])] = unpacked(text[1]);
     for (const auto& entry : state["tensors"]) {
-      const std::string name = bytes_in(entry[0]);
+      const std::string name = unpacked(entry[0]);
       const auto type = static_cast<at::ScalarType>(entry[1].get<int>());
       const at::Tensor tensor = rank == group.rank()
                                     ? mine.tensors.at(name).detach().to(group.device()).contiguous()
