@@ -114,8 +114,9 @@ run_packages() {
   scripts/packages.sh build/packages
   local torch
   torch=$(.deps/torch/bin/python -c 'import torch; print(torch.__version__.split("+")[0])')
-  # The wheel is for the interpreter that made it: bookworm's.
-  BARE_FILES=$(echo build/packages/*.deb build/packages/*.whl) scripts/bare.sh bookworm bash -euxc '
+  # Packages and wheel are for the Debian, and its interpreter, that made them.
+  . /etc/os-release
+  BARE_FILES=$(echo build/packages/*.deb build/packages/*.whl) scripts/bare.sh "$VERSION_CODENAME" bash -euxc '
     rm -rf /root/muster
     cd /root/files
     apt-get update -qq

@@ -37,7 +37,8 @@ struct ReportOptions {
 
 void expect_no_job_in(const std::string& folder) {
   for (const JobNote& job : running_jobs()) {
-    if (job.run_dir != folder) continue;
+    std::error_code unknown;
+    if (!std::filesystem::equivalent(job.run_dir, folder, unknown)) continue;
     throw Error(ErrorCode::failed_precondition,
                 cat("--trace: expected the folder of a job that has ended, got '", printable(folder),
                     "', in which job ", job.id, " runs; it makes its trace itself when it ends"));

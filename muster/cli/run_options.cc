@@ -328,6 +328,7 @@ LaunchOptions to_launch_options(const RunFlags& flags, std::vector<std::string> 
   options.work_dir = flags.work_dir;
   options.extra_env = parse_env(flags.env);
   options.time_limit = parse_time_limit(flags.timeout, "--timeout", options.shutdown_timeout);
+  options.limit_has_begun = flags.timeout.starts_with("slurm");
   options.stopped_timeout = time_limit(flags.stopped_timeout, "--stopped-timeout");
   const std::string on_failure = what_on_failure(flags, several_hosts);
   options.goes_on = on_failure == "continue";

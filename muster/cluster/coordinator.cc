@@ -77,7 +77,7 @@ std::vector<Order> Coordinator::on_report(const Report& report, Clock::time_poin
 std::vector<Order> Coordinator::on_tick(Clock::time_point now) {
   now_ = now;
   if (phase_ != Phase::finished && phase_ != Phase::stopping && rules_.time_limit &&
-      now - began_ >= *rules_.time_limit) {
+      now >= rules_.ends_at.value_or(began_ + *rules_.time_limit)) {
     trouble_.error =
         cat("stopped: the time limit of ", format_duration(*rules_.time_limit), " (--timeout) is over");
     trouble_.error_code = kTimeLimitExitCode;

@@ -32,6 +32,8 @@ struct CoordinatorRules {
   std::chrono::milliseconds last_call{30'000};               // with min_hosts there, for more
   std::chrono::milliseconds stop_timeout{60'000};            // for a stopped round's ranks to end
   std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole job
+  std::optional<Clock::time_point> ends_at =
+      {};                     // when that is over, where it does not count from the job's start
   int max_host_failures = 3;  // rounds that one host may fail before it is set aside, where others are left
   std::string run_folder = {};
   std::string launch = {};  // JobFacts::launch

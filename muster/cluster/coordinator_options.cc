@@ -33,6 +33,9 @@ CoordinatorRules rules_of(const LaunchOptions& options, const ClusterOptions& cl
           .last_call = cluster.last_call,
           .stop_timeout = options.shutdown_timeout + kBeyondGrace,
           .time_limit = options.time_limit,
+          .ends_at = options.limit_has_begun && options.time_limit
+                         ? std::optional(Clock::now() + *options.time_limit)
+                         : std::nullopt,
           .max_host_failures = cluster.max_host_failures,
           .run_folder = options.run_id == "none" ? make_uuid() : options.run_id,
           .launch = make_uuid()};

@@ -7,6 +7,7 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/launch/job_setup.h"
 #include "muster/trace/activity_clock.h"
 #include "muster/trace/breakdown.h"
 #include "muster/trace/merge_trace.h"
@@ -87,15 +88,19 @@ void log_errors_of(const Tell& tell) {
 }  // namespace
 
 void keep_earlier_trace(const std::string& work_dir) {
-  log_errors_of([&] {
+  try {
     if (const auto trace = merge_earlier_trace(work_dir))
       log(LogLevel::info, cat("trace of an earlier launch here, which was killed: ", trace_text(*trace)));
-  });
-  remove_earlier_trace(work_dir);
+  } catch (const std::exception& error) {
+    const std::string aside = cat(work_dir, "/trace.", make_uuid());
+    log(LogLevel::error, cat(error.what(), "; the events of an earlier launch are moved to '", aside, "'"));
+    std::error_code failed;
+    std::filesystem::rename(work_dir + "/trace", aside, failed);
+  }
 }
 
 std::string merge_left_trace(const std::string& run_dir) {
-  const auto trace = merge_trace(run_dir);
+  const auto trace = copy_trace(run_dir);
   return trace ? trace_text(*trace) : "";
 }
 

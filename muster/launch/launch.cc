@@ -97,6 +97,7 @@ int exit_code_of(const Error& error) {
 }
 
 int launch(const LaunchOptions& given) {
+  const auto began = Clock::now();
   LaunchOptions options = given;
   if (options.run_id.empty()) options.run_id = make_uuid();
   check_launch(options);
@@ -119,7 +120,7 @@ int launch(const LaunchOptions& given) {
   show_plan(plan, options, STDERR_FILENO);
 
   std::optional<Clock::time_point> time_limit;
-  if (options.time_limit) time_limit = Clock::now() + *options.time_limit;
+  if (options.time_limit) time_limit = (options.limit_has_begun ? began : Clock::now()) + *options.time_limit;
   Restarts restarts(options.max_restarts);
   int attempt = 0;
   std::optional<InPlaceRestarts> in_place;

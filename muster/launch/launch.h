@@ -69,9 +69,10 @@ struct LaunchOptions {
   // directory.
   std::string work_dir = {};
   std::optional<std::chrono::milliseconds> time_limit = {};  // for the whole job; then it ends as by SIGTERM
-  bool dry_run = false;                                      // print the plan on standard output and stop
-  bool json = false;                                         // the plan as JSON
-  bool quiet = false;                                        // no placement table
+  bool limit_has_begun = false;  // time_limit counts from now, not from the start of the ranks: Slurm's end
+  bool dry_run = false;          // print the plan on standard output and stop
+  bool json = false;             // the plan as JSON
+  bool quiet = false;            // no placement table
   bool virtual_local_rank = false;  // LOCAL_RANK=0 for every rank, each seeing its own GPU alone
   // Called with the first rank that failed, when a failure has ended the job. One host only.
   std::function<void(const WorkerExit&)> on_failure = {};

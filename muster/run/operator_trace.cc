@@ -53,9 +53,14 @@ class Kernels {
 
   void end() {
     if (!std::exchange(is_on_, false)) return;
-    const auto spans = end_profile();
-    Activity* const activity = Activity::get();
-    if (activity != nullptr && activity->events() != nullptr) add_kernels(spans, *activity->events());
+    try {
+      const auto spans = end_profile();
+      Activity* const activity = Activity::get();
+      if (activity != nullptr && activity->events() != nullptr) add_kernels(spans, *activity->events());
+    } catch (
+        const std::exception& error) {  // another thread counts the steps now, or the program has ended it
+      log(LogLevel::warn, cat("--trace: GPU kernels are not traced: ", error.what()));
+    }
   }
 
  private:

@@ -234,14 +234,15 @@ void note_file(MergedTrace& merged, std::set<int>& ranks, std::set<std::string>&
 }
 
 // Nothing where none of the files has an event.
-std::optional<MergedTrace> merge_files(const std::string& run_dir, const std::vector<fs::path>& files) {
+std::optional<MergedTrace> merge_files(const std::string& run_dir, const std::vector<fs::path>& files,
+                                       const std::string& name) {
   int64_t zero = kNone;
   for (const fs::path& file : files) {
     const int64_t first = first_event_of(file);
     if (first != kNone && (zero == kNone || first < zero)) zero = first;
   }
   if (zero == kNone) return std::nullopt;
-  MergedTrace merged{.path = run_dir + "/trace.json", .ranks = {}};
+  MergedTrace merged{.path = cat(run_dir, "/", name), .ranks = {}};
   std::set<int> ranks;
   std::set<std::string> unmeasured;  // hosts, of which one is the measure
   QuotedTexts quoted;
@@ -262,9 +263,14 @@ std::optional<MergedTrace> merge_files(const std::string& run_dir, const std::ve
   return merged;
 }
 
-std::vector<fs::path> files_of_this_host(const std::string& run_dir) {
+std::string own_host() {
   char host[sizeof(EventHeader::host)] = {};
   ::gethostname(host, sizeof(host) - 1);
+  return host;
+}
+
+std::vector<fs::path> files_of_this_host(const std::string& run_dir) {
+  const std::string host = own_host();
   std::vector<fs::path> files = files_of_all_attempts(run_dir);
   std::erase_if(files, [&](const fs::path& file) {
     const EventReader reader(file);
@@ -276,15 +282,22 @@ std::vector<fs::path> files_of_this_host(const std::string& run_dir) {
 }  // namespace
 
 std::optional<MergedTrace> merge_trace(const std::string& run_dir) {
-  const auto merged = merge_files(run_dir, files_of_all_attempts(run_dir));
+  const auto merged = copy_trace(run_dir);
   std::error_code error;
   if (merged) fs::remove_all(fs::path(run_dir) / "trace", error);
   return merged;
 }
 
+std::optional<MergedTrace> copy_trace(const std::string& run_dir) {
+  return merge_files(run_dir, files_of_all_attempts(run_dir), "trace.json");
+}
+
 std::optional<MergedTrace> merge_earlier_trace(const std::string& run_dir) {
-  const auto merged = merge_files(run_dir, files_of_this_host(run_dir));
-  if (merged) remove_earlier_trace(run_dir);
+  const std::vector<fs::path> mine = files_of_this_host(run_dir);
+  const bool is_alone = mine.size() == files_of_all_attempts(run_dir).size();
+  const auto merged =
+      merge_files(run_dir, mine, is_alone ? "trace.json" : cat("trace.", own_host(), ".json"));
+  remove_earlier_trace(run_dir);
   return merged;
 }
 

@@ -24,8 +24,12 @@ struct MergedTrace {
 // where there are none. Throws: io.
 std::optional<MergedTrace> merge_trace(const std::string& run_dir);
 
+// The same, but keeps the ranks' files: some may still be written.
+std::optional<MergedTrace> copy_trace(const std::string& run_dir);
+
 // The same of what an earlier launch's ranks of this host have left, whose launcher was killed before it
-// could merge them; what other hosts' ranks write there now stays. Throws: io.
+// could merge them. Where other hosts' ranks have files there too, these stay, and the trace is
+// RUN_DIR/trace.HOST.json. Throws: io; then the files are still there.
 std::optional<MergedTrace> merge_earlier_trace(const std::string& run_dir);
 
 // Removes these files, merged or not.

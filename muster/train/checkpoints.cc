@@ -269,8 +269,10 @@ void Checkpoints::load_parts(const ReadParts& read, Place place) {
       load_optimizer_state(name, *joined_, *optimizer, saved(name, {}));
   }
   for (const Part& part : parts_)
-    if (part.place == place)
-      part.load(saved(part.name, part.own_tensors ? part.own_tensors() : NamedTensors()));
+    if (part.place == place) {
+      const SavedState state = saved(part.name, part.own_tensors ? part.own_tensors() : NamedTensors());
+      Peers(group_).together([&] { part.load(state); });
+    }
 }
 
 // Abandons what was saved after it. All ranks know which: the next rank 0 may be another process.

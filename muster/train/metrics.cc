@@ -252,7 +252,10 @@ void Metrics::combine(const std::vector<std::string>& messages) {
 void Metrics::append(int64_t step, MetricValues::Pairs line) {
   if (!writer_.is_open()) return;
   try {
-    if (const auto resumed = take_resumed(writer_.path())) continue_after(*resumed);
+    if (const auto resumed = resumed_step(writer_.path())) {
+      continue_after(*resumed);
+      note_made_ready(writer_.path());
+    }
     if (events_) events_->write(step, line);
     line.insert(line.begin(), {"step", static_cast<double>(step)});
     writer_.write_line(line);

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -27,21 +28,29 @@ std::string name_of_no_number(double value) {
   return std::isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity";
 }
 
-bool is_later_than(int64_t step, std::string_view line) {
+std::optional<double> step_of(std::string_view line) {
   const auto json = nlohmann::json::parse(line, nullptr, false);
-  if (!json.is_object()) return false;
+  if (!json.is_object()) return std::nullopt;
   const auto found = json.find("step");
-  return found != json.end() && found->is_number() && found->get<double>() > static_cast<double>(step);
+  return found != json.end() && found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
 }
 
-// Where the first line begins that is later, or not whole; the text's size when there is none.
+// Where the first line begins that is later, or not whole; the text's size when there is none. Lines of an
+// earlier training, before the last one whose step is smaller than that before it, stay; all go for step 0.
 size_t begin_of_later(int64_t step, std::string_view text) {
+  size_t later = text.size();
+  double before = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = text.find('\n', at);
-    if (end == std::string_view::npos || is_later_than(step, text.substr(at, end - at))) return at;
+    if (end == std::string_view::npos) return std::min(later, at);
+    if (const auto here = step_of(text.substr(at, end - at))) {
+      if (*here < before && step > 0) later = text.size();  // another training begins
+      before = *here;
+      if (*here > static_cast<double>(step)) later = std::min(later, at);
+    }
     at = end + 1;
   }
-  return text.size();
+  return later;
 }
 
 Fd open_to_append(const std::string& path) {
@@ -64,7 +73,7 @@ int64_t MetricsWriter::continue_after(int64_t step) {
   std::string moved = text.substr(begin);
   if (!moved.ends_with('\n')) moved += '\n';
   const std::string aside = path_ + ".replaced";
-  write_all(open_to_append(aside).get(), moved, aside);  // first, so that at no moment they are nowhere
+  append_whole(open_to_append(aside).get(), moved, aside);  // first, so that at no moment they are nowhere
   if (::ftruncate(file_.get(), static_cast<off_t>(begin)) != 0)
     fail_errno(cat("metrics: cannot cut '", path_, "'"), errno);
   return std::count(moved.begin(), moved.end(), '\n');

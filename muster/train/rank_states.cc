@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <bit>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "muster/base/byte_text.h"
@@ -15,47 +16,56 @@ namespace {
 
 constexpr const char* kRanks = "ranks";
 
-// All but the tensors' elements.
-std::string description_of(const SavedState& state) {
-  auto tensors = nlohmann::json::array();
-  for (const auto& [name, tensor] : state.tensors)
-    tensors.push_back({text_of_bytes(name), static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
-  auto numbers = nlohmann::json::array();
+using nlohmann::json;
+
+// A number of bytes, a description of that many in JSON, then the elements of the tensors one after the
+// other.
+std::string packed(const SavedState& state) {
+  auto tensors = json::array();
+  std::string elements;
+  for (const auto& [name, tensor] : state.tensors) {
+    const at::Tensor here = tensor.detach().cpu().contiguous();
+    tensors.push_back({text_of_bytes(name), static_cast<int>(here.scalar_type()), here.sizes().vec()});
+    elements.append(static_cast<const char*>(here.const_data_ptr()), here.nbytes());
+  }
+  auto numbers = json::array();
   for (const auto& [name, number] : state.numbers)
     numbers.push_back({text_of_bytes(name), std::bit_cast<uint64_t>(number)});
-  auto texts = nlohmann::json::array();
+  auto texts = json::array();
   for (const auto& [name, text] : state.texts) texts.push_back({text_of_bytes(name), text_of_bytes(text)});
-  return nlohmann::json{{"tensors", tensors}, {"numbers", numbers}, {"texts", texts}}.dump();
+  const std::string description = json{{"tensors", tensors}, {"numbers", numbers}, {"texts", texts}}.dump();
+  return cat(description.size(), " ", description, elements);
 }
 
-std::string unpacked(const nlohmann::json& json) {
-  return bytes_of_text(json.get<std::string>(), "a rank's state");
+std::string told_bytes(const json& text) {
+  return bytes_of_text(text.get<std::string>(), "a rank's state");
+}
+
+// Adds what a rank has packed, each name behind `prefix`.
+void unpack_into(SavedState& all, const std::string& prefix, const std::string& bytes) {
+  const size_t blank = bytes.find(' ');
+  const size_t size = std::stoull(bytes.substr(0, blank));
+  const auto description = json::parse(bytes.substr(blank + 1, size));
+  for (const auto& number : description["numbers"])
+    all.numbers[prefix + told_bytes(number[0])] = std::bit_cast<double>(number[1].get<uint64_t>());
+  for (const auto& text : description["texts"]) all.texts[prefix + told_bytes(text[0])] = told_bytes(text[1]);
+  size_t at = blank + 1 + size;
+  for (const auto& entry : description["tensors"]) {
+    at::Tensor tensor =
+        at::empty(entry[2].get<std::vector<int64_t>>(), static_cast<at::ScalarType>(entry[1].get<int>()));
+    if (tensor.nbytes() > 0) std::memcpy(tensor.mutable_data_ptr(), bytes.data() + at, tensor.nbytes());
+    at += tensor.nbytes();
+    all.tensors[prefix + told_bytes(entry[0])] = std::move(tensor);
+  }
 }
 
 }  // namespace
 
 SavedState states_of_ranks(ProcessGroup& group, const SavedState& mine) {
-  const std::vector<std::string> descriptions =
-      group.all_gather_bytes(description_of(mine), "states of ranks");
+  const std::vector<std::string> states = group.all_gather_bytes(packed(mine), "states of ranks");
   SavedState all;
   all.numbers[kRanks] = group.size();
-  for (int rank = 0; rank < group.size(); ++rank) {
-    const auto state = nlohmann::json::parse(descriptions[static_cast<size_t>(rank)]);
-    const std::string prefix = cat(rank, "/");
-    for (const auto& number : state["numbers"])
-      all.numbers[prefix + unpacked(number[0])] = std::bit_cast<double>(number[1].get<uint64_t>());
-    for (const auto& text : state["texts"]) all.texts[prefix + unpacked(text[0])] = unpacked(text[1]);
-    for (const auto& entry : state["tensors"]) {
-      const std::string name = unpacked(entry[0]);
-      const auto type = static_cast<at::ScalarType>(entry[1].get<int>());
-      const at::Tensor tensor = rank == group.rank()
-                                    ? mine.tensors.at(name).detach().to(group.device()).contiguous()
-                                    : at::empty(entry[2].get<std::vector<int64_t>>(),
-                                                at::TensorOptions(type).device(group.device()));
-      group.broadcast(tensor, rank);
-      all.tensors[prefix + name] = tensor.cpu();
-    }
-  }
+  for (size_t rank = 0; rank < states.size(); ++rank) unpack_into(all, cat(rank, "/"), states[rank]);
   return all;
 }
 

@@ -11,8 +11,8 @@ namespace muster {
 // On rank 0. `attempt` is that of CheckpointsOptions; 0 for a step: the training begins again.
 void note_resumed(int64_t step, int attempt);
 
-// The step to go on after, for a file of metrics: once for each file and attempt. Nothing: it goes on as it
-// is.
-std::optional<int64_t> take_resumed(const std::string& path);
+// The step to go on after, for a file of metrics that is not ready for this attempt yet. Nothing: it is.
+std::optional<int64_t> resumed_step(const std::string& path);
+void note_made_ready(const std::string& path);
 
 }  // namespace muster

@@ -82,6 +82,16 @@ std::string event_file_name() {
              ".", files++);
 }
 
+std::string record_of(const std::string& event) {
+  std::string length;
+  put_raw(length, static_cast<uint64_t>(event.size()));
+  std::string record = length;
+  put_raw(record, masked_crc32c(length));
+  record += event;
+  put_raw(record, masked_crc32c(event));
+  return record;
+}
+
 }  // namespace
 
 EventFile::EventFile(const std::string& folder) : path_(folder + "/" + event_file_name()) {
@@ -89,7 +99,7 @@ EventFile::EventFile(const std::string& folder) : path_(folder + "/" + event_fil
   if (!file_.valid()) fail_errno(cat("tensorboard: cannot make '", path_, "'"), errno);
   std::string event = begin_event(0);
   put_bytes(event, 3, "brain.Event:2");  // file_version, without which readers stop
-  write_event(event);
+  unwritten_ = record_of(event);
 }
 
 void EventFile::write(int64_t step, const std::vector<std::pair<std::string, double>>& values) {
@@ -115,14 +125,10 @@ void EventFile::continue_after(int64_t step) {
   write_event(event);
 }
 
+// With what could not be written yet: the file's head, on a full disk.
 void EventFile::write_event(const std::string& event) {
-  std::string length;
-  put_raw(length, static_cast<uint64_t>(event.size()));
-  std::string record = length;
-  put_raw(record, masked_crc32c(length));
-  record += event;
-  put_raw(record, masked_crc32c(event));
-  append_whole(file_.get(), record, path_);
+  append_whole(file_.get(), unwritten_ + record_of(event), path_);
+  unwritten_.clear();
 }
 
 }  // namespace muster

@@ -29,6 +29,7 @@ class EventFile {
 
   std::string path_;
   Fd file_;
+  std::string unwritten_;
 };
 
 }  // namespace muster

@@ -27,10 +27,19 @@ apt-get remove -y -qq muster >/dev/null
 """
 
 
+def release():
+    """The code name of this system's Debian, for which the package is made; empty: it is another system."""
+    lines = pathlib.Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
+    found = [line.partition("=")[2] for line in lines if line.startswith("VERSION_CODENAME=")]
+    return found[0] if found and found[0] in ("bookworm", "trixie", "forky", "sid") else ""
+
+
 def why_not():
     missing = [name for name in ("cpack", "dpkg-deb", "dpkg-shlibdeps", "file", "git") if not shutil.which(name)]
     if missing:
         return f"no {missing[0]} here"
+    if not release():
+        return "this is no Debian that scripts/bare.sh can make"
     if not (SOURCE / ".git").exists():
         return "this is no git checkout"
     return "" if (BUILD / "CPackConfig.cmake").is_file() else "this build makes no packages: its LibTorch lies outside of the checkout"
@@ -43,7 +52,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="muster-package-") as scratch:
         subprocess.run(["cpack", "-G", "DEB", "-B", scratch, "-D", "CPACK_COMPONENTS_ALL=program"], cwd=BUILD, check=True, stdout=subprocess.DEVNULL)
         package, = pathlib.Path(scratch).glob(f"muster_{VERSION}_*.deb")
-        done = subprocess.run([SOURCE / "scripts/bare.sh", "sh", "-c", USE], env=os.environ | {"BARE_FILES": str(package)},
+        done = subprocess.run([SOURCE / "scripts/bare.sh", release(), "sh", "-c", USE], env=os.environ | {"BARE_FILES": str(package)},
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     print(done.stdout)
     if done.returncode == 125:

@@ -169,7 +169,8 @@ TEST(TrainMetrics, ARestoredTrainingMakesRoomForItsSteps) {
 TEST(TrainMetrics, AFullDiskCostsLinesAndNotTheTraining) {
   const std::string folder = folder_for_metrics();
   std::filesystem::create_symlink("/dev/full", folder + "/metrics.jsonl");
-  take_resumed(folder + "/metrics.jsonl");  // what other tests have noted: that device has no end to read
+  note_made_ready(folder +
+                  "/metrics.jsonl");  // for what other tests have noted: that device has no end to read
   run_ranks(1, [&](ProcessGroup& group) {
     Metrics metrics(group, {.folder = folder});
     ::testing::internal::CaptureStderr();

@@ -163,7 +163,8 @@ class SlurmPlanner {
       places_[tasks[i]] = {number, indices[i]};
     }
     array.arguments = {"--parsable", "--job-name=muster", cat("--array=", to_cpu_list(indices)),
-                       cat("--output=", log_pattern())};
+                       cat("--output=", log_pattern()),
+                       "--open-mode=append"};  // of a start that was requeued
     const std::vector<std::string> request = slurm_request(tasks_[tasks[0]], highest_);
     array.arguments.insert(array.arguments.end(), request.begin(), request.end());
     plan_.arrays.push_back(std::move(array));

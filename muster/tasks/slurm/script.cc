@@ -168,7 +168,7 @@ std::string slurm_script(const Task& task, const std::string& elements_path, con
   if (task.retries > 0 && task.time_limit)
     command = cat("timeout -k ", kKillAfterSeconds, " ", whole_seconds(*task.time_limit), " ", command);
   script += cat(kRun, tell_function(task), requeue_function(), end_function(),
-                "export MUSTER_ATTEMPT=\"${SLURM_RESTART_COUNT:-0}\"\n");
+                "export MUSTER_ATTEMPT=$((${SLURM_RESTART_COUNT:-0} * ", task.retries + 1, "))\n");
   if (task.retries > 0) script += starts(task, command);
   return script + cat("run ", command, "\nend\n");
 }

@@ -159,10 +159,11 @@ TEST(SlurmPlan, RetriesAreTheScriptsBusiness) {
   task.back_off = 1500ms;
   task.time_limit = 1h;
   const std::string script = slurm_script(task, "/f", kSlurm);
-  EXPECT_THAT(script, HasSubstr("export MUSTER_ATTEMPT=\"${SLURM_RESTART_COUNT:-0}\"\nfor pause in 2 4; do\n"
-                                "  run timeout -k 30 3600 '/opt/muster' 'x' '/f' \"$SLURM_ARRAY_TASK_ID\"\n"
-                                "  [ \"$code\" != 0 ] || exit 0\n"
-                                "  [ \"$code\" != 75 ] || end\n"));
+  EXPECT_THAT(script,
+              HasSubstr("export MUSTER_ATTEMPT=$((${SLURM_RESTART_COUNT:-0} * 3))\nfor pause in 2 4; do\n"
+                        "  run timeout -k 30 3600 '/opt/muster' 'x' '/f' \"$SLURM_ARRAY_TASK_ID\"\n"
+                        "  [ \"$code\" != 0 ] || exit 0\n"
+                        "  [ \"$code\" != 75 ] || end\n"));
   EXPECT_THAT(script, HasSubstr("done\nrun timeout -k 30 3600 '/opt/muster' 'x' '/f' "
                                 "\"$SLURM_ARRAY_TASK_ID\"\nend\n"));
   EXPECT_THAT(slurm_script(plain_task(), "/f", kSlurm),
