@@ -214,7 +214,7 @@ TEST_F(Agents, SigtermToOneHostEndsAFixedJob) {
 
 // A host that stopped would be given up by the others.
 TEST_F(Agents, CtrlZStopsNothingAndSaysSo) {
-  const Args program = shell("echo up $RANK; until grep -q 'Ctrl-Z) stops nothing' err; do :; done");
+  const Args program = shell("echo up $RANK; until grep -q 'Ctrl-Z) has no effect' err; do :; done");
   const Fd err(::open((folder_.path() + "/err").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   ProgramSettings of_first = settings();
   of_first.stderr_fd = err.get();

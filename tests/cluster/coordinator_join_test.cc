@@ -83,7 +83,7 @@ TEST(Coordinator, TheSecondHostWithANumberIsRefused) {
   ASSERT_THAT(orders, SizeIs(1));
   EXPECT_EQ(orders[0].kind, Kind::refuse);
   EXPECT_THAT(orders[0].hosts, ElementsAre("id-b"));
-  EXPECT_THAT(orders[0].reason, HasSubstr("beside a"));
+  EXPECT_THAT(orders[0].reason, HasSubstr("got 1 on host b and on a"));
 }
 
 TEST(Coordinator, AHostThatWasToldAnotherSizeIsRefusedWithBoth) {
