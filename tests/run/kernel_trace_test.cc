@@ -59,7 +59,8 @@ TEST(KernelTrace, EachStreamOfAGpuIsATrack) {
   std::map<std::string, double> length;
   std::map<std::string, int64_t> track;
   std::map<int64_t, std::string> name_of_track;
-  for (const auto& event : nlohmann::json::parse(read_file(folder / "trace.json"))["traceEvents"]) {
+  const auto trace = nlohmann::json::parse(read_file(folder / "trace.json"));
+  for (const auto& event : trace["traceEvents"]) {
     if (event["name"] == "thread_name") name_of_track[event["tid"]] = event["args"]["name"];
     if (event["ph"] != "X") continue;
     length[event["name"]] = event["dur"];
