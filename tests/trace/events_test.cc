@@ -73,8 +73,12 @@ TEST_F(Events, OfAnEarlierLaunchThoseOfThisHostAreMergedAndRemoved) {
   open(0, 0, host.data())->add_span("step", 1, 100, 5'000, 9'500);
   open(1, 0, "other")->add_span("step", 1, 100, 5'000, 9'500);
   open(2, 0, host.data());  // without an event
-  EXPECT_EQ(merge_earlier_trace(folder_)->events, 1);
-  EXPECT_EQ(merged('X').size(), 1U);
+  const auto trace = merge_earlier_trace(folder_);
+  ASSERT_TRUE(trace);
+  EXPECT_EQ(trace->events, 1);
+  EXPECT_EQ(trace->path, cat(folder_, "/trace.", host.data(), ".json"))
+      << "the other host makes one of its own";
+  EXPECT_THAT(read_file(trace->path), ::testing::HasSubstr("\"step\""));
   EXPECT_FALSE(std::filesystem::exists(event_path(folder_, 0, 0)));
   EXPECT_TRUE(std::filesystem::exists(event_path(folder_, 0, 1))) << "its host may run";
   EXPECT_FALSE(std::filesystem::exists(event_path(folder_, 0, 2)));

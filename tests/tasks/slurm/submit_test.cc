@@ -59,8 +59,8 @@ needs = { cpus = 1 }
   EXPECT_THAT(plan.arrays[0].tasks, ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(plan.arrays[0].arguments,
               ElementsAre("--parsable", "--job-name=muster", "--array=0-3",
-                          "--output=/runs/a 1%%/logs/slurm-%A_%a.log", "--nodes=1", "--ntasks=1",
-                          "--gres=gpu:a100:2", "--cpus-per-task=8", "--time=1-02:00:00"));
+                          "--output=/runs/a 1%%/logs/slurm-%A_%a.log", "--open-mode=append", "--nodes=1",
+                          "--ntasks=1", "--gres=gpu:a100:2", "--cpus-per-task=8", "--time=1-02:00:00"));
   EXPECT_THAT(plan.arrays[0].script,
               HasSubstr("\nrun '/opt/muster' 'x' '/runs/a 1%/slurm/0.elements' \"$SLURM_ARRAY_TASK_ID\"\n"));
   EXPECT_THAT(plan.arrays[0].elements, HasSubstr(R"("argv":["./train","2 $HOME","x'y"])"));
