@@ -23,7 +23,7 @@ muster --version
 muster run --nproc-per-node 2 --run-dir /tmp/run sh -c 'echo rank $RANK of $WORLD_SIZE; exit $((RANK * 3))' || echo code $?
 muster tasks --sweep x=1,2 --cpus 2 --run-dir /tmp/tasks -- sh -c 'echo {x}'
 apt-get remove -y -qq muster >/dev/null
-! command -v muster
+[ ! -e /usr/bin/muster ]
 """
 
 
