@@ -106,7 +106,7 @@ NamedTensors piece_copies(const NamedTensors& tensors) {
 
 }  // namespace
 
-struct ShardedSave::Job {
+struct ShardedSave::Save {
   CheckpointOptions options;
   std::string folder;                // that is written into
   std::unique_ptr<Staging> staging;  // on rank 0
@@ -127,20 +127,20 @@ ShardedSave::ShardedSave() = default;
 
 // A program that ends well waits for its last checkpoint; one that fails may wait for ranks that are gone.
 ShardedSave::~ShardedSave() {
-  if (!job_) return;
+  if (!save_) return;
   const Deadline deadline(std::uncaught_exceptions() == 0 ? kLastWait : std::chrono::seconds(0));
-  while (job_->thread.joinable() && !job_->is_over && !deadline.passed())
+  while (save_->thread.joinable() && !save_->is_over && !deadline.passed())
     std::this_thread::sleep_for(kLookAgain);
   end_thread();
-  for (const auto& failure : {job_->failure_of_part, job_->failure_of_publishing}) {
+  for (const auto& failure : {save_->failure_of_part, save_->failure_of_publishing}) {
     try {
       if (failure) std::rethrow_exception(failure);
     } catch (const std::exception& error) {
       log(LogLevel::error, cat("checkpoint: the previous checkpoint was not saved: ", error.what()));
     }
   }
-  if (job_->rank == 0 && !job_->is_published && !job_->failure_of_part && !job_->failure_of_publishing) {
-    log(LogLevel::error, cat("checkpoint: the previous checkpoint, of step ", job_->manifest.position.step,
+  if (save_->rank == 0 && !save_->is_published && !save_->failure_of_part && !save_->failure_of_publishing) {
+    log(LogLevel::error, cat("checkpoint: the previous checkpoint, of step ", save_->manifest.position.step,
                              ", was not saved, since not all ranks finished it"));
   }
 }
@@ -151,134 +151,134 @@ std::string ShardedSave::start(const CheckpointOptions& options, const ShardedSt
   finish(group);
   const at::NoGradGuard no_grad;
   const ShardedPlan plan = plan_sharded_save(state, group);
-  auto job = std::make_unique<Job>();
-  job->options = options;
-  job->rank = group.rank();
-  job->manifest = {.position = position,
-                   .serial = 0,
-                   .parent = options.parent,
-                   .abandoned = options.abandoned,
-                   .world_size = group.size(),
-                   .files = {},
-                   .optimizer = plan.description,
-                   .user = options.user};
+  auto save = std::make_unique<Save>();
+  save->options = options;
+  save->rank = group.rank();
+  save->manifest = {.position = position,
+                    .serial = 0,
+                    .parent = options.parent,
+                    .abandoned = options.abandoned,
+                    .world_size = group.size(),
+                    .files = {},
+                    .optimizer = plan.description,
+                    .user = options.user};
   const Peers peers(group);
   peers.on_rank0([&] {
     make_directory(options.directory);
     remove_leftovers(options.directory);
     check_space(options.directory, plan.bytes + make_safetensors_head(state.parts).data_bytes +
                                        kSpareBytesOfRank * static_cast<uint64_t>(group.size()));
-    job->manifest.serial = next_serial(options.directory, options.abandoned);
-    job->staging = std::make_unique<Staging>(options.directory, position.step);
-    job->folder = job->staging->path();
-    job->parts = background ? piece_copies(state.parts) : state.parts;
+    save->manifest.serial = next_serial(options.directory, options.abandoned);
+    save->staging = std::make_unique<Staging>(options.directory, position.step);
+    save->folder = save->staging->path();
+    save->parts = background ? piece_copies(state.parts) : state.parts;
   });
-  peers.share(job->folder);
+  peers.share(save->folder);
   peers.together([&] {
-    if (::access(job->folder.c_str(), W_OK) == 0) return;
+    if (::access(save->folder.c_str(), W_OK) == 0) return;
     throw Error(ErrorCode::failed_precondition,
-                cat("checkpoint: expected to write into '", job->folder,
+                cat("checkpoint: expected to write into '", save->folder,
                     "', which rank 0 has made, got none "
                     "here; a sharded checkpoint needs a folder that all hosts share"));
   });
-  job->plan = plan;
+  save->plan = plan;
   if (background) {
     peers.together([&] { copy_ = piece_copies(all_pieces(plan), copy_); });
-    put_pieces(copy_, job->plan);
+    put_pieces(copy_, save->plan);
   }
-  job_ = std::move(job);
+  save_ = std::move(save);
   if (background) {
     const BlockedSignals blocked;  // in the thread, for good
-    job_->thread = std::thread([this] {
+    save_->thread = std::thread([this] {
       write_part();
-      if (job_->rank == 0) publish();
-      job_->is_over = true;
+      if (save_->rank == 0) publish();
+      save_->is_over = true;
     });
   }
   return cat(options.directory, "/step-", position.step);
 }
 
 void ShardedSave::write_part() {
-  Job& job = *job_;
+  Save& save = *save_;
   try {
-    const int size = job.manifest.world_size;
-    const int64_t step = job.manifest.position.step;
+    const int size = save.manifest.world_size;
+    const int64_t step = save.manifest.position.step;
     json record = json::array();
     const auto note = [&](const WrittenFile& file) {
-      check_content(job.folder, file);
+      check_content(save.folder, file);
       record.push_back({file.name, file.bytes, file.sha256});
     };
     const auto write = [&](const std::string& file, const TensorPieces& pieces) {
-      if (!pieces.empty()) note(write_pieces(job.folder, file, pieces, step));
+      if (!pieces.empty()) note(write_pieces(save.folder, file, pieces, step));
     };
-    write(file_of_rank("model", job.rank, size), job.plan.model);
-    write(file_of_rank("optim", job.rank, size), job.plan.optimizer);
-    write(own_file(job.rank, "model"), job.plan.own_model);
-    write(own_file(job.rank, "optim"), job.plan.own_optimizer);
-    if (!job.parts.empty()) note(write_safetensors(job.folder, kPartsFile, job.parts));
-    write_file(record_of_rank(job.folder, job.rank), record.dump());
+    write(file_of_rank("model", save.rank, size), save.plan.model);
+    write(file_of_rank("optim", save.rank, size), save.plan.optimizer);
+    write(own_file(save.rank, "model"), save.plan.own_model);
+    write(own_file(save.rank, "optim"), save.plan.own_optimizer);
+    if (!save.parts.empty()) note(write_safetensors(save.folder, kPartsFile, save.parts));
+    write_file(record_of_rank(save.folder, save.rank), record.dump());
   } catch (...) {
-    job.failure_of_part = std::current_exception();
+    save.failure_of_part = std::current_exception();
   }
-  job.is_part_written = true;
-  job.is_part_written.notify_all();
+  save.is_part_written = true;
+  save.is_part_written.notify_all();
 }
 
 // Waits for the records of all ranks. One that cannot write leaves none; then finish() ends the waiting.
 void ShardedSave::publish() {
-  Job& job = *job_;
+  Save& save = *save_;
   try {
-    for (int rank = 0; rank < job.manifest.world_size; ++rank) {
-      const std::string path = record_of_rank(job.folder, rank);
+    for (int rank = 0; rank < save.manifest.world_size; ++rank) {
+      const std::string path = record_of_rank(save.folder, rank);
       while (::access(path.c_str(), R_OK) != 0) {
-        if (job.is_dropped) return;
+        if (save.is_dropped) return;
         std::this_thread::sleep_for(kLookAgain);
       }
       for (const json& file : json::parse(read_small_file(path)))
-        job.manifest.files.push_back({.name = file[0], .bytes = file[1], .sha256 = file[2]});
+        save.manifest.files.push_back({.name = file[0], .bytes = file[1], .sha256 = file[2]});
       std::filesystem::remove(path);
     }
-    DurableFile file(job.folder, kManifestFile);
-    file.write(format_manifest(job.manifest));
+    DurableFile file(save.folder, kManifestFile);
+    file.write(format_manifest(save.manifest));
     file.finish();
-    read_manifest(job.folder);
-    const std::string path = job.staging->publish();
-    job.is_published = true;
-    remove_old(job.options, path);
+    read_manifest(save.folder);
+    const std::string path = save.staging->publish();
+    save.is_published = true;
+    remove_old(save.options, path);
   } catch (...) {
-    job.failure_of_publishing = std::current_exception();
+    save.failure_of_publishing = std::current_exception();
   }
 }
 
 void ShardedSave::end_thread() {
-  job_->is_dropped = true;
-  if (!job_->thread.joinable()) return;
+  save_->is_dropped = true;
+  if (!save_->thread.joinable()) return;
   const Span span("write checkpoint", Category::checkpoint);
-  job_->thread.join();
+  save_->thread.join();
 }
 
 void ShardedSave::finish(ProcessGroup& group) {
-  if (!job_) return;
+  if (!save_) return;
   const Peers peers(group);
-  const bool is_background = job_->thread.joinable();
+  const bool is_background = save_->thread.joinable();
   if (!is_background) write_part();
-  job_->is_part_written.wait(false);
+  save_->is_part_written.wait(false);
   try {
     peers.together([&] {
-      if (job_->failure_of_part) std::rethrow_exception(job_->failure_of_part);
+      if (save_->failure_of_part) std::rethrow_exception(save_->failure_of_part);
     });
     peers.on_rank0([&] {
-      if (is_background) job_->thread.join();
+      if (is_background) save_->thread.join();
       if (!is_background) publish();
-      if (job_->failure_of_publishing) std::rethrow_exception(job_->failure_of_publishing);
+      if (save_->failure_of_publishing) std::rethrow_exception(save_->failure_of_publishing);
     });
   } catch (...) {
     end_thread();
-    job_.reset();
+    save_.reset();
     throw;
   }
   end_thread();
-  job_.reset();
+  save_.reset();
 }
 
 }  // namespace muster

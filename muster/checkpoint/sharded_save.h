@@ -38,9 +38,9 @@ class ShardedSave {
   void publish();
   void end_thread();
 
-  struct Job;
-  std::unique_ptr<Job> job_;  // the write in progress
-  TensorPieces copy_;         // of a background save; its memory is reused
+  struct Save;
+  std::unique_ptr<Save> save_;  // the one in progress
+  TensorPieces copy_;           // of a background save; its memory is reused
 };
 
 }  // namespace muster

@@ -9,20 +9,21 @@
 #include <cstring>
 
 #include "muster/base/strings.h"
-#include "muster/cluster/agent_task.h"
+#include "muster/cluster/agent_spec.h"
 #include "muster/cluster/host_agent.h"
+#include "muster/report/host_samples.h"
 
 namespace muster {
 
 namespace {
 
-constexpr size_t kMaxTaskBytes = size_t{16} << 20;
+constexpr size_t kMaxSpecBytes = size_t{16} << 20;
 
 // Byte by byte: what follows the line is rank 0's standard input.
 std::string read_line() {
   std::string line;
   char c = 0;
-  while (line.size() < kMaxTaskBytes) {
+  while (line.size() < kMaxSpecBytes) {
     const ssize_t n = ::read(STDIN_FILENO, &c, 1);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0 || c == '\n') break;
@@ -39,16 +40,16 @@ void add_agent(CLI::App& app, int* exit_code) {
   command->group("");  // not shown
   command->callback([exit_code] {
     std::string line = read_line();
-    const AgentTask task = agent_task_from(line);
+    const AgentSpec spec = agent_spec_from(line);
     OPENSSL_cleanse(line.data(), line.size());
-    for (const auto& [name, value] : task.environment) ::setenv(name.c_str(), value.c_str(), 1);
-    if (!task.folder.empty() && ::chdir(task.folder.c_str()) != 0) {
+    for (const auto& [name, value] : spec.environment) ::setenv(name.c_str(), value.c_str(), 1);
+    if (!spec.folder.empty() && ::chdir(spec.folder.c_str()) != 0) {
       throw Error(ErrorCode::failed_precondition,
-                  cat("host ", task.cluster.host_name, ": expected the folder '", task.folder,
+                  cat("host ", spec.cluster.host_name, ": expected the folder '", spec.folder,
                       "', where the job was started, to be there too (", std::strerror(errno),
                       "); share it between the hosts, or start the job from one that they all have"));
     }
-    *exit_code = run_host_agent(task.launch, task.cluster);
+    *exit_code = run_host_agent(spec.launch, spec.cluster, own_rank_sampler());
   });
 }
 

@@ -1,4 +1,4 @@
-// `muster agent`: what `muster run --hosts` starts on each host. Not for people: its task comes on standard
+// `muster agent`: what `muster run --hosts` starts on each host. Not for people: its spec comes on standard
 // input.
 #pragma once
 

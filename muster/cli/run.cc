@@ -11,6 +11,7 @@
 #include "muster/cli/run_options.h"
 #include "muster/cluster/host_agent.h"
 #include "muster/launch/launch.h"
+#include "muster/report/host_samples.h"
 
 namespace muster {
 
@@ -113,7 +114,7 @@ void add_run(CLI::App& app, std::vector<std::string>& args, int* exit_code) {
     } else if (remote) {
       *exit_code = run_on_hosts(options, *cluster, *remote);
     } else {
-      *exit_code = run_host_agent(options, *cluster);
+      *exit_code = run_host_agent(options, *cluster, own_rank_sampler());
     }
   });
 }

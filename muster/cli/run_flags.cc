@@ -148,13 +148,9 @@ void add_program_flags(CLI::App* command, RunFlags& flags) {
                 "Execute PROGRAM itself, also where its name ends in .py");
   text_flag(command, "--workdir", flags.work_dir, "DIR", "a folder",
             "Working directory of the ranks [this one]");
-  command
-      ->add_option(
-          "--env", flags.env,
-          "Set an environment variable of the ranks, or pass NAME on to other hosts; may be repeated")
-      ->type_name("NAME=VALUE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  repeated_flag(command, "--env", flags.env, "NAME=VALUE",
+                "Set an environment variable of the ranks, or pass NAME on to other hosts; may be repeated")
+      ->allow_extra_args();  // so CLI11 takes "[A=1,B=2]" for two values
   torchrun_option(command, "--role", flags.role, "NAME", "ROLE_NAME in the ranks' environment [default]");
   text_flag(command, "--run-dir", flags.run_dir, "DIR", "a folder",
             "The run's folder, for plan, logs and reports [runs/<id>]");
@@ -229,15 +225,19 @@ void add_flags_without_effect(CLI::App* command, RunFlags& flags) {
   entitle(command, "Taken for torchrun's sake");
 }
 
+void add_config_flag(CLI::App* command) {
+  command
+      ->add_option_function<std::string>(
+          "--config", [](const std::string&) {}, "Read flags from this TOML file; those typed here win")
+      ->type_name("FILE");
+}
+
 }  // namespace
 
 void add_run_flags(CLI::App* command, RunFlags& flags) {
   add_device_flags(command, flags);
   add_lease_flags(command, flags);
-  command
-      ->add_option_function<std::string>(
-          "--config", [](const std::string&) {}, "Read flags from this TOML file; those typed here win")
-      ->type_name("FILE");
+  add_config_flag(command);
   add_program_flags(command, flags);
   add_failure_flags(command, flags);
   add_output_flags(command, flags);
@@ -247,10 +247,7 @@ void add_run_flags(CLI::App* command, RunFlags& flags) {
 }
 
 void add_plan_flags(CLI::App* command, RunFlags& flags) {
-  command
-      ->add_option_function<std::string>(
-          "--config", [](const std::string&) {}, "Read flags from this TOML file; those typed here win")
-      ->type_name("FILE");
+  add_config_flag(command);
   command->add_flag("--json", flags.json, "Print the plan as JSON");
   command->add_option("--svg", flags.svg, "Draw the plan as a picture into this file (SVG)")
       ->type_name("FILE");

@@ -35,13 +35,8 @@ Exit codes: 0 all tasks are done, 1 some are not, 2 wrong usage, 124 --time-limi
 void add_task_flags(CLI::App* command, TasksFlags& flags) {
   command->add_option("SPEC", flags.spec, "A TOML file with the tasks (docs/tasks.md)")
       ->check(not_empty("a spec file"));
-  command
-      ->add_option("--sweep", flags.sweeps,
-                   "Make a task for each value: lr=0.1,0.01 or seed=1..5; repeated, for each combination")
-      ->type_name("NAME=VALUES")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  repeated_flag(command, "--sweep", flags.sweeps, "NAME=VALUES",
+                "Make a task for each value: lr=0.1,0.01 or seed=1..5; repeated, for each combination");
   text_flag(command, "--need-gpus", flags.need_gpus, "N", "a number as 2 or 0.5",
             "GPUs that each task of a sweep needs, such as 2 or 0.5 [1; on a machine without GPUs a CPU]");
   text_flag(command, "--need-memory", flags.need_memory, "SIZE", "a size such as 20GiB",
@@ -87,13 +82,8 @@ void add_host_flags(CLI::App* command, TasksFlags& flags) {
   reach_flags(command, flags.hostfile, flags.ssh, flags.remote_muster);
   text_flag(command, "--submit", flags.submit, "SYSTEM", "slurm",
             "Hand the tasks to a batch system as job arrays, and end: slurm");
-  command
-      ->add_option("--sbatch", flags.sbatch,
-                   "With --submit: pass this flag to sbatch, as --sbatch=--partition=gpu; may be repeated")
-      ->type_name("FLAG")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  repeated_flag(command, "--sbatch", flags.sbatch, "FLAG",
+                "With --submit: pass this flag to sbatch, as --sbatch=--partition=gpu; may be repeated");
   command->add_option("--exec-element", flags.element, "An element of a job array: FILE INDEX")
       ->expected(2)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)

@@ -5,7 +5,7 @@
 #include "muster/base/own_program.h"
 #include "muster/base/strings.h"
 #include "muster/cli/run_options.h"
-#include "muster/cluster/agent_task.h"
+#include "muster/cluster/agent_spec.h"
 #include "muster/cluster/host_rendezvous.h"
 #include "muster/cluster/hostfile.h"
 #include "muster/cluster/remote_launch.h"

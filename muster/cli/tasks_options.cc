@@ -78,7 +78,7 @@ std::optional<NumaBinding> binding_of(const std::string& text) {
 
 TasksSettings to_settings(const TasksFlags& flags) {
   TasksSettings settings{.cpus = flags.cpus,
-                         .jobs = flags.jobs,
+                         .max_running = flags.jobs,
                          .hosts = hosts_setting(flags),
                          .ssh = flags.ssh,
                          .remote_muster = flags.remote_muster,

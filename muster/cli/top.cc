@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "muster/base/clock.h"
 #include "muster/base/env.h"
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -18,6 +19,7 @@
 #include "muster/cli/watch.h"
 #include "muster/launch/job_registry.h"
 #include "muster/launch/run_folder.h"
+#include "muster/report/host_samples.h"
 #include "muster/report/report.h"
 #include "muster/report/top.h"
 #include "muster/report/top_text.h"
@@ -38,6 +40,7 @@ constexpr const char* kTopExamples = R"(Examples:
 
 // What a rank uses of a CPU is a difference.
 constexpr std::chrono::milliseconds kFirstGlance{200};
+constexpr std::chrono::milliseconds kOthersAnswer{3'000};  // hosts that have not by then are not waited for
 
 struct TopOptions {
   std::string target;
@@ -85,21 +88,31 @@ TopTarget target_of(const std::string& text) {
   return {jobs.back().run_dir, jobs.back()};
 }
 
-// A moment between two looks, so that shares of the CPU are those of now.
-TopView glance(TopSampler& sampler) {
-  TopView first = sampler.sample();
-  if (!first.running) return first;
-  ::usleep(static_cast<useconds_t>(std::chrono::microseconds(kFirstGlance).count()));
+TopView sample(TopSampler& sampler, const TopTarget& target) {
+  if (target.job) ask_other_hosts(target.run_dir);
   return sampler.sample();
 }
 
+// Two looks with a moment between them, so that shares of the CPU are those of now; more while other hosts
+// may still answer.
+TopView glance(TopSampler& sampler, const TopTarget& target) {
+  TopView view = sample(sampler, target);
+  const Deadline deadline(can_ask_other_hosts(target.run_dir) ? kOthersAnswer : kFirstGlance);
+  while (view.running) {
+    ::usleep(static_cast<useconds_t>(std::chrono::microseconds(kFirstGlance).count()));
+    view = sample(sampler, target);
+    if (view.hosts_have_answered() || deadline.passed()) break;
+  }
+  return view;
+}
+
 // Until the user has seen enough, or the job has ended: then its last state stays on the screen.
-void show_live(TopSampler& sampler, std::chrono::milliseconds interval) {
+void show_live(TopSampler& sampler, const TopTarget& target, std::chrono::milliseconds interval) {
   std::string last;
   {
     LiveScreen screen(STDOUT_FILENO);
     for (auto pause = std::min(interval, kFirstGlance);; pause = interval) {
-      const TopView view = sampler.sample();
+      const TopView view = sample(sampler, target);
       last = top_table(view);
       if (!view.running) break;
       screen.show(last + "\nq: quit\n");
@@ -109,8 +122,8 @@ void show_live(TopSampler& sampler, std::chrono::milliseconds interval) {
   write_all(STDOUT_FILENO, last);
 }
 
-void show_lines(TopSampler& sampler, std::chrono::milliseconds interval) {
-  TopView view = glance(sampler);
+void show_lines(TopSampler& sampler, const TopTarget& target, std::chrono::milliseconds interval) {
+  TopView view = glance(sampler, target);
   bool running = view.running;
   write_all(STDOUT_FILENO, top_table(view));
   if (!running) return;
@@ -120,7 +133,7 @@ void show_lines(TopSampler& sampler, std::chrono::milliseconds interval) {
     watch(STDOUT_FILENO,
           [&] {
             if (!running) throw Ended();
-            view = sampler.sample();
+            view = sample(sampler, target);
             running = view.running;
             return cat("----\n", top_table(view));
           },
@@ -136,11 +149,11 @@ void show_top(const TopOptions& options) {
     fail_usage(cat("--interval: expected 100ms or more, got ", options.interval));
   TopTarget target = target_of(options.target);
   TopSampler sampler(target.run_dir, target.job);
-  if (options.json) return write_all(STDOUT_FILENO, top_json(glance(sampler)));
-  if (options.prometheus) return write_all(STDOUT_FILENO, top_prometheus(glance(sampler)));
-  if (options.once || !target.job) return write_all(STDOUT_FILENO, top_table(glance(sampler)));
+  if (options.json) return write_all(STDOUT_FILENO, top_json(glance(sampler, target)));
+  if (options.prometheus) return write_all(STDOUT_FILENO, top_prometheus(glance(sampler, target)));
+  if (options.once || !target.job) return write_all(STDOUT_FILENO, top_table(glance(sampler, target)));
   const bool live = ::isatty(STDOUT_FILENO) == 1 && draws_anew(get_env("TERM").value_or(""));
-  return live ? show_live(sampler, interval) : show_lines(sampler, interval);
+  return live ? show_live(sampler, target, interval) : show_lines(sampler, target, interval);
 }
 
 }  // namespace

@@ -31,6 +31,15 @@ void count_flag(CLI::App* command, const std::string& flag, int& value, const st
   command->add_option(flag, value, help)->type_name("N")->check(whole_number_from(1));
 }
 
+CLI::Option* repeated_flag(CLI::App* command, const std::string& flag, std::vector<std::string>& values,
+                           const std::string& type, const std::string& help) {
+  return command->add_option(flag, values, help)
+      ->type_name(type)
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
 void entitle(CLI::App* command, const char* title) {
   for (CLI::Option* option : command->get_options([](const CLI::Option* option) {
          return option->get_group() == "Options" && !option->get_positional() &&

@@ -6,10 +6,12 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace muster {
 
@@ -28,6 +30,10 @@ void text_flag(CLI::App* command, const std::string& flag, std::string& value, c
 
 // A flag with a number of things, 1 at least.
 void count_flag(CLI::App* command, const std::string& flag, int& value, const std::string& help);
+
+// A flag that may be repeated, with one value each time.
+CLI::Option* repeated_flag(CLI::App* command, const std::string& flag, std::vector<std::string>& values,
+                           const std::string& type, const std::string& help);
 
 // The flags that have no title yet get this one in --help.
 void entitle(CLI::App* command, const char* title);

@@ -49,9 +49,10 @@ Secret ranks_secret(const HostRendezvous& rendezvous) {
 
 class HostAgent {
  public:
-  HostAgent(const LaunchOptions& options, const ClusterOptions& cluster)
+  HostAgent(const LaunchOptions& options, const ClusterOptions& cluster, RankSampler sampler)
       : options_(options),
         cluster_(cluster),
+        sampler_(std::move(sampler)),
         host_(this_host(options_, cluster)),
         gpus_(host_),
         rendezvous_(open_host_rendezvous(cluster)),
@@ -224,6 +225,7 @@ class HostAgent {
     running_round_ = 0;
     if (record_) record_->end_attempt(end.exits, end.error);
     if (lost_) return std::nullopt;
+    if (telemetry_) telemetry_->leave(end.round - 1);
     const bool leaves = end.stopped_by != 0 && cluster_.elastic() && !rendezvous_.server;
     if (end.stopped_by != 0 && rendezvous_.server) {
       leaving_ = true;
@@ -281,6 +283,17 @@ class HostAgent {
     job_->use_launch(order.launch);
     registration_.reset();
     registration_ = std::make_unique<JobRegistration>(job_note(options_, order.plan, job_->facts()));
+    begin_telemetry(order, host_index);
+  }
+
+  void begin_telemetry(const Order& order, int host_index) {
+    telemetry_.reset();
+    telemetry_ = std::make_unique<HostTelemetry>(
+        rendezvous_.store, HostTelemetryOptions{.host = member_->id(),
+                                                .hosts = order.hosts,
+                                                .ranks = ranks_on_host(order.plan, host_index),
+                                                .run_dir = job_->facts().work_dir,
+                                                .sampler = sampler_});
   }
 
   // The first of the job's hosts keeps the record for all.
@@ -353,6 +366,8 @@ class HostAgent {
       record_->finish(order.exit_code, outcome_of(order.exit_code, order.exits));
     }
     if (job_) {
+      if (telemetry_) telemetry_->collect();
+      telemetry_.reset();
       tell_activity(job_->facts(), std::max(0, order.round - 1), options_.quiet,
                     job_->facts().host_index == 0);
       if (!cluster_.remote)
@@ -379,6 +394,7 @@ class HostAgent {
 
   LaunchOptions options_;
   const ClusterOptions cluster_;
+  const RankSampler sampler_;
   const Host host_;
   const GpuWatch gpus_;
   HostRendezvous rendezvous_;  // before signals are ours: until there are ranks, they simply end this process
@@ -389,6 +405,7 @@ class HostAgent {
   std::unique_ptr<JobSetup> job_;
   Replacing replacing_;
   std::unique_ptr<JobRegistration> registration_;
+  std::unique_ptr<HostTelemetry> telemetry_;
   std::unique_ptr<RunRecorder> record_;  // where this is the first of the job's hosts
   std::deque<Order> pending_;
   Plan plan_, announced_;
@@ -402,10 +419,10 @@ class HostAgent {
 
 }  // namespace
 
-int run_host_agent(const LaunchOptions& options, const ClusterOptions& cluster) {
+int run_host_agent(const LaunchOptions& options, const ClusterOptions& cluster, RankSampler sampler) {
   check_launch(options);
   program_paths(options);
-  return HostAgent(options, cluster).run();
+  return HostAgent(options, cluster, std::move(sampler)).run();
 }
 
 }  // namespace muster

@@ -4,12 +4,13 @@
 #pragma once
 
 #include "muster/cluster/cluster_options.h"
+#include "muster/cluster/host_telemetry.h"
 #include "muster/launch/launch.h"
 
 namespace muster {
 
 // Runs this host's part and returns the job's exit code, the same on every host. Blocking: until the job has
 // ended, and every process of it here. Throws: Error before anything is started.
-int run_host_agent(const LaunchOptions& options, const ClusterOptions& cluster);
+int run_host_agent(const LaunchOptions& options, const ClusterOptions& cluster, RankSampler sampler = {});
 
 }  // namespace muster

@@ -15,7 +15,7 @@
 #include "muster/base/route.h"
 #include "muster/base/shell.h"
 #include "muster/base/strings.h"
-#include "muster/cluster/agent_task.h"
+#include "muster/cluster/agent_spec.h"
 #include "muster/cluster/coordinator_options.h"
 #include "muster/cluster/coordinator_thread.h"
 #include "muster/cluster/feed.h"
@@ -138,13 +138,13 @@ class RemoteJob {
     agent.host = host;
     if (!addresses_.contains(host.name)) addresses_[host.name] = address_of(host.name);
     agent.address = addresses_[host.name];
-    AgentTask task{
+    AgentSpec spec{
         .launch = options_, .cluster = cluster_, .folder = std::filesystem::current_path().string()};
-    task.launch.request.nproc_per_node = host.nproc ? host.nproc : options_.request.nproc_per_node;
-    if (task.launch.run_dir.empty()) task.launch.run_dir = "runs/" + rules_.run_folder;
-    task.cluster.host_name = without_user(host.name);
-    if (remote_.discovery.empty() && !cluster_.elastic()) task.cluster.node_rank = number;
-    if (!agent.address.empty()) task.environment = environment_to_send(own_environment());
+    spec.launch.request.nproc_per_node = host.nproc ? host.nproc : options_.request.nproc_per_node;
+    if (spec.launch.run_dir.empty()) spec.launch.run_dir = "runs/" + rules_.run_folder;
+    spec.cluster.host_name = without_user(host.name);
+    if (remote_.discovery.empty() && !cluster_.elastic()) spec.cluster.node_rank = number;
+    if (!agent.address.empty()) spec.environment = environment_to_send(own_environment());
 
     std::vector<std::string> argv = {own_program(), "agent"};
     if (!agent.address.empty()) {
@@ -162,7 +162,7 @@ class RemoteJob {
                               .stdout_fd = out.child_end.get(),
                               .stderr_fd = err.child_end.get()});
     agent.running = true;
-    agent.feed = std::make_unique<Feed>(processes_.loop(), Fd(ends[1]), to_line(task), number == 0);
+    agent.feed = std::make_unique<Feed>(processes_.loop(), Fd(ends[1]), to_line(spec), number == 0);
   }
 
   // An agent that has joined tells its end itself; one that has not is known by its ssh alone.
@@ -240,6 +240,7 @@ class RemoteJob {
       job.restart_count = order->restart_count;
       job.run_dir = std::filesystem::absolute(options_.run_dir.empty() ? "runs/" + rules_.run_folder
                                                                        : options_.run_dir);
+      job.work_dir = job.run_dir;
       job.log_dir = job.run_dir + "/logs";
       std::error_code ignored;
       std::filesystem::create_directories(job.run_dir, ignored);

@@ -8,6 +8,7 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/launch/job_setup.h"
+#include "muster/launch/straggler_table.h"
 #include "muster/trace/activity_clock.h"
 #include "muster/trace/breakdown.h"
 #include "muster/trace/merge_trace.h"
@@ -74,6 +75,9 @@ void tell_breakdown(const JobFacts& job, int attempt, bool quiet) {
   write_file(job.work_dir + "/breakdown.json", breakdown->json());
   if (quiet) return;
   for (const std::string& line : breakdown->lines()) log(LogLevel::info, line);
+  for (const std::string& line : split(straggler_table(*breakdown), '\n')) {
+    if (!line.empty()) log(LogLevel::info, line);
+  }
 }
 
 template <class Tell>

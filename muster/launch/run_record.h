@@ -20,7 +20,7 @@ struct AttemptRecord {
   std::string fault = {};              // why all were killed where no rank is the cause; empty: no
 };
 
-// One call of `muster run`, or of a program that starts itself.
+// One start of `muster run`, or of a program that starts itself.
 struct LaunchRecord {
   std::string run_id = {};
   std::vector<std::string> argv = {};

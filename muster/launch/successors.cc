@@ -9,11 +9,11 @@
 namespace muster {
 
 Successors::Successors(ProcessSet& processes, WorkerStarts& starts, Replacing& rules, size_t num_slots,
-                       SuccessorCalls calls)
+                       SuccessorCallbacks callbacks)
     : processes_(processes),
       starts_(starts),
       rules_(rules),
-      calls_(std::move(calls)),
+      callbacks_(std::move(callbacks)),
       rejoin_(
           processes, starts, rules.patience,
           {.has_come = [this](int slot) { return rules_.has_come(starts_.process_in(slot), generation_); },
@@ -53,7 +53,7 @@ bool Successors::follow(const std::vector<ChildExit>& failed) {
     if (!have_followed(end)) failures.failed.push_back(starts_.explained(end));
   if (failures.failed.empty()) return true;  // a generation has begun since they ended
   for (const int slot : running_) failures.left.insert(starts_.rank_in(slot));
-  calls_.explain(failures.failed);
+  callbacks_.explain(failures.failed);
   rejoin_.explain(failures.failed);
   for (const WorkerExit& failure : failures.failed) causes_[failure.pid] = failure.cause;
   asked_ = true;
@@ -70,7 +70,7 @@ void Successors::go_on(const NextGeneration& next) {
   asked_ = some_have_ended_ = false;
   replaced_ = std::exchange(ended_, {});
   followed_.insert(replaced_.begin(), replaced_.end());
-  calls_.on_generation();
+  callbacks_.on_generation();
   make_log_folder(next.specs);
   specs_ = next.specs;
   to_start_.clear();
@@ -96,7 +96,7 @@ void Successors::start() {
     starts_.start(slot, specs_.at(static_cast<size_t>(slot)));
     running_.insert(slot);
     started_.insert(slot);
-    calls_.on_start(slot);
+    callbacks_.on_start(slot);
   }
 }
 

@@ -14,7 +14,7 @@
 
 namespace muster {
 
-struct SuccessorCalls {
+struct SuccessorCallbacks {
   std::function<void(std::vector<WorkerExit>&)> explain = {};  // completes what is known of ends
   std::function<void()> on_generation = {};     // one begins; the ends before it have been explained
   std::function<void(int slot)> on_start = {};  // the slot has a process again
@@ -24,7 +24,7 @@ class Successors {
  public:
   // Sets rules.go_on, for as long as this lives.
   Successors(ProcessSet& processes, WorkerStarts& starts, Replacing& rules, size_t num_slots,
-             SuccessorCalls calls);
+             SuccessorCallbacks callbacks);
   Successors(const Successors&) = delete;
   Successors& operator=(const Successors&) = delete;
   ~Successors();
@@ -53,7 +53,7 @@ class Successors {
   ProcessSet& processes_;
   WorkerStarts& starts_;
   Replacing& rules_;
-  SuccessorCalls calls_;
+  SuccessorCallbacks callbacks_;
   int generation_ = 0;
   RejoinWatch rejoin_;
   std::set<int> running_;  // slots

@@ -204,13 +204,13 @@ GroupResult run_workers(ProcessSet& processes, const std::vector<WorkerSpec>& sp
   std::optional<Successors> successors;
   if (rules.replacing != nullptr) {
     successors.emplace(processes, starts, *rules.replacing, specs.size(),
-                       SuccessorCalls{.explain = explain_all,
-                                      .on_generation = [&] { oom_kills.forget(); },
-                                      .on_start =
-                                          [&](int slot) {
-                                            stopped.on_start(slot);
-                                            ++running;
-                                          }});
+                       SuccessorCallbacks{.explain = explain_all,
+                                          .on_generation = [&] { oom_kills.forget(); },
+                                          .on_start =
+                                              [&](int slot) {
+                                                stopped.on_start(slot);
+                                                ++running;
+                                              }});
   }
   WaitRules wait{
       .stop_on_failure = !rules.goes_on,

@@ -41,7 +41,7 @@ void ParameterClient::with_each_server(const char* call, const std::function<voi
 // All servers are asked before the first answer is awaited.
 void ParameterClient::pull() {
   with_each_server("pull", [&](size_t server) {
-    send_number(servers_[server], 0, static_cast<int64_t>(ParameterCall::pull));
+    send_number(servers_[server], 0, static_cast<int64_t>(ParameterRequest::pull));
   });
   with_each_server("pull", [&](size_t server) { receive_tensors(servers_[server], 0, shards_[server]); });
   pulled_ = true;
@@ -62,7 +62,7 @@ void ParameterClient::push() {
       gradients.push_back(gradient.is_sparse() ? gradient.detach().to_dense() : gradient.detach());
       which.push_back(static_cast<int64_t>(i));
     }
-    send_number(servers_[server], 0, static_cast<int64_t>(ParameterCall::push));
+    send_number(servers_[server], 0, static_cast<int64_t>(ParameterRequest::push));
     send_numbers(servers_[server], 0, which);
     send_tensors(servers_[server], 0, gradients);
   });
@@ -72,7 +72,7 @@ void ParameterClient::push() {
 
 void ParameterClient::finish() {
   with_each_server("finish", [&](size_t server) {
-    send_number(servers_[server], 0, static_cast<int64_t>(ParameterCall::finish));
+    send_number(servers_[server], 0, static_cast<int64_t>(ParameterRequest::finish));
     servers_[server].shutdown();
   });
   servers_.clear();

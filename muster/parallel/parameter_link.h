@@ -24,9 +24,9 @@ std::vector<ProcessGroup> connect_parameter_pairs(ProcessGroup& group,
                                                   const ParameterServerOptions& options,
                                                   const std::string& wrong);
 
-enum class ParameterCall : int64_t { pull = 1, push = 2, finish = 3 };
+enum class ParameterRequest : int64_t { pull = 1, push = 2, finish = 3 };
 
-// A number precedes what it announces: a worker's call, a server's answer.
+// A number precedes what it announces: a worker's request, a server's answer.
 void send_number(ProcessGroup& pair, int to, int64_t number);
 int64_t receive_number(ProcessGroup& pair, int from);
 

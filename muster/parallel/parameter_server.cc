@@ -166,12 +166,12 @@ void ParameterServer::State::talk_with(size_t worker) {
   worker_left(worker, lost_by);
 }
 
-// False after the last call.
+// False after the last request.
 bool ParameterServer::State::answer(size_t worker, ProcessGroup& pair) {
-  const int64_t call = receive_number(pair, 1);
-  if (call == static_cast<int64_t>(ParameterCall::pull)) {
+  const int64_t request = receive_number(pair, 1);
+  if (request == static_cast<int64_t>(ParameterRequest::pull)) {
     answer_pull(worker, pair);
-  } else if (call == static_cast<int64_t>(ParameterCall::push)) {
+  } else if (request == static_cast<int64_t>(ParameterRequest::push)) {
     take_push(worker, pair);
   } else {
     const std::lock_guard lock(mutex);

@@ -5,19 +5,17 @@
 #include <charconv>
 #include <filesystem>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/supervise/descendants.h"
 
 namespace muster {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr size_t kMostEnvironment = size_t{1} << 20;
 
 struct ProcStat {
   int pid = 0;
@@ -28,35 +26,15 @@ struct ProcStat {
   uint64_t memory_bytes = 0;
 };
 
-template <class Number>
-Number number_at(const std::vector<std::string>& fields, size_t place) {
-  Number value = 0;
-  if (place < fields.size()) {
-    const std::string& text = fields[place];
-    std::from_chars(text.data(), text.data() + text.size(), value);
-  }
-  return value;
-}
-
-// Source: proc(5), /proc/pid/stat. The name, in parentheses, may hold anything.
-std::optional<ProcStat> stat_of(int pid) {
-  std::string text;
-  try {
-    text = read_file(cat("/proc/", pid, "/stat"), 4096);
-  } catch (const Error&) {
-    return std::nullopt;  // it has ended meanwhile
-  }
-  const size_t end = text.rfind(')');
-  if (end == std::string::npos || end + 2 >= text.size()) return std::nullopt;
-  const std::vector<std::string> fields = split(std::string_view(text).substr(end + 2), ' ');  // from "state"
+ProcStat stat_of(int pid, const ProcessStatus& status) {
   static const auto ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
   static const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  ProcStat stat{
-      .pid = pid, .group = number_at<int>(fields, 2), .state = fields[0].empty() ? '?' : fields[0][0]};
-  stat.cpu_seconds = (number_at<double>(fields, 11) + number_at<double>(fields, 12)) / ticks;
-  stat.started_seconds = number_at<double>(fields, 19) / ticks;
-  stat.memory_bytes = number_at<uint64_t>(fields, 21) * page;
-  return stat;
+  return {.pid = pid,
+          .group = static_cast<int>(status.number(2)),
+          .state = status.state,
+          .cpu_seconds = static_cast<double>(status.number(11) + status.number(12)) / ticks,
+          .started_seconds = static_cast<double>(status.number(19)) / ticks,
+          .memory_bytes = static_cast<uint64_t>(status.number(21)) * page};
 }
 
 std::vector<ProcStat> all_processes() {
@@ -65,7 +43,8 @@ std::vector<ProcStat> all_processes() {
   for (fs::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
     const auto pid = parse_int(entry->path().filename().string());
     if (!pid || *pid <= 0 || *pid > INT32_MAX) continue;
-    if (const auto stat = stat_of(static_cast<int>(*pid))) all.push_back(*stat);
+    const ProcessStatus status = process_status(static_cast<pid_t>(*pid));
+    if (!status.fields.empty()) all.push_back(stat_of(static_cast<int>(*pid), status));  // it has not ended
   }
   if (error) throw Error(ErrorCode::io, cat("cannot read /proc: ", error.message()));
   return all;
@@ -77,15 +56,9 @@ struct RankIdentity {
 };
 
 std::optional<RankIdentity> identity_of(int pid, const std::string& run_dir) {
-  std::string environment;
-  try {
-    environment = read_file(cat("/proc/", pid, "/environ"), kMostEnvironment);
-  } catch (const Error&) {
-    return std::nullopt;  // another user's, or gone
-  }
   bool is_of_job = false;
   RankIdentity identity;
-  for (const std::string& variable : split(environment, '\0')) {
+  for (const std::string& variable : environment_entries(pid)) {
     if (variable == cat("MUSTER_RUN_DIR=", run_dir)) is_of_job = true;
     if (variable.starts_with("RANK="))
       identity.rank = static_cast<int>(parse_int(variable.substr(5)).value_or(-1));

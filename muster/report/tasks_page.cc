@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <filesystem>
 #include <map>
 
@@ -96,10 +95,8 @@ std::string duration_of(const TaskResult& result) {
 
 // A number with as many digits as people read, a text as it is.
 std::string shown_field(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool is_number = error == std::errc() && end == text.data() + text.size();
-  return is_number && text.size() > 7 ? cat(value) : fit_text(text, 60);
+  const auto number = number_in(text);
+  return number && text.size() > 7 ? cat(*number) : fit_text(text, 60);
 }
 
 std::string results_section(const TasksReport& run) {

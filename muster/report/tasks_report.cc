@@ -1,7 +1,6 @@
 #include "muster/report/tasks_report.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 
@@ -12,13 +11,6 @@
 
 namespace muster {
 namespace {
-
-std::optional<double> finite_number(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
-  return value;
-}
 
 bool names_any(const std::string& name, std::initializer_list<const char*> parts) {
   return std::any_of(parts.begin(), parts.end(),
@@ -37,8 +29,8 @@ FieldRange range_of(const std::string& name, const std::vector<TaskResult>& resu
   for (size_t task = 0; task < results.size(); ++task) {
     const std::string text = field(fields[task], name);
     if (results[task].state != TaskState::done || text.empty()) continue;
-    const auto value = finite_number(text);
-    if (!value) {
+    const auto value = number_in(text);
+    if (!value || !std::isfinite(*value)) {
       range.all_numbers =
           range.all_numbers && (text == "NaN" || text == "null" || text.ends_with("Infinity"));
       continue;

@@ -13,6 +13,7 @@
 #include "muster/device/probe.h"
 #include "muster/launch/run_recorder.h"
 #include "muster/placement/plan_json.h"
+#include "muster/report/host_samples.h"
 #include "muster/report/rank_work.h"
 #include "muster/trace/activity_clock.h"
 
@@ -113,6 +114,14 @@ void add_ends(TopView& view, const LaunchRecord& launch) {
                                                              : "failed";
 }
 
+// This host's own look at a rank is the better one.
+void add_other_hosts(TopView& view, const std::set<int>& here) {
+  for (TopRank& answer : ranks_of_other_hosts(view.run_dir, view.problems)) {
+    TopRank& rank = rank_in(view, answer.rank);
+    if (!here.contains(rank.rank)) rank = std::move(answer);
+  }
+}
+
 void find_unseen_hosts(TopView& view) {
   std::set<std::string> seen;
   std::set<std::string> all;
@@ -124,9 +133,16 @@ void find_unseen_hosts(TopView& view) {
   for (const std::string& host : all) {
     if (!seen.contains(host)) view.unseen_hosts.push_back(host);
   }
+  if (view.running && !view.ranks.empty() && !can_ask_other_hosts(view.run_dir))
+    view.first_host = view.ranks.front().host;
 }
 
 }  // namespace
+
+bool TopView::hosts_have_answered() const {
+  return unseen_hosts.empty() && std::none_of(ranks.begin(), ranks.end(),
+                                              [](const TopRank& rank) { return rank.state == "elsewhere"; });
+}
 
 TopSampler::TopSampler(std::string run_dir, std::optional<JobNote> job)
     : run_dir_(std::move(run_dir)), job_(std::move(job)) {}
@@ -210,6 +226,7 @@ TopView TopSampler::sample() {
     here.insert(number);
   }
   if (plan) add_gpus(view, *plan, here);
+  if (view.running) add_other_hosts(view, here);
   std::sort(view.ranks.begin(), view.ranks.end(),
             [](const TopRank& a, const TopRank& b) { return a.rank < b.rank; });
   find_unseen_hosts(view);

@@ -1,5 +1,6 @@
 // A job's ranks as they are now: one sample after the other, of what `muster top` shows. Reads activity
-// files, /proc and the GPUs' driver; changes nothing. The text is top_text.h's part.
+// files, /proc, the GPUs' driver and what other hosts have answered; changes nothing. The text is
+// top_text.h's part.
 #pragma once
 
 #include <chrono>
@@ -17,7 +18,7 @@ namespace muster {
 
 // States of a rank: "running", "stopped" (by SIGSTOP), "ended", "failed", "ended by muster", "gone" (its
 // process has, and the launcher has not told how), "killed" (with its launcher), "elsewhere" (on another
-// host, whose files are here), "not seen".
+// host, which has not answered yet), "not seen".
 struct TopRank {
   int rank = 0;
   std::string host = {};
@@ -48,8 +49,11 @@ struct TopView {
   double seconds = 0;        // since the launch, or that it took
   int attempt = 0;
   std::vector<TopRank> ranks = {};
-  std::vector<std::string> unseen_hosts = {};  // ranks of these have no files here
+  std::vector<std::string> unseen_hosts = {};  // of whose ranks nothing is known here
+  std::string first_host = {};  // where a job of several hosts that runs is seen whole; empty: here
   std::vector<std::string> problems = {};
+
+  bool hosts_have_answered() const;  // all of them
 };
 
 class TopSampler {

@@ -10,6 +10,7 @@
 #include "muster/draw/text_table.h"
 #include "muster/draw/xml_text.h"
 #include "muster/report/html.h"
+#include "muster/report/top_rows.h"
 
 namespace muster {
 namespace {
@@ -163,11 +164,6 @@ std::vector<Gauge> gauges() {
   };
 }
 
-template <class Number>
-nlohmann::ordered_json or_null(const std::optional<Number>& number) {
-  return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json();
-}
-
 }  // namespace
 
 std::string top_table(const TopView& view) {
@@ -187,9 +183,10 @@ std::string top_table(const TopView& view) {
   }
   if (!rows.empty()) text += format_table(heads, rows);
   if (!view.unseen_hosts.empty())
-    text += cat("the ranks of ", printable(join_first(view.unseen_hosts, ", ", 8)),
-                " cannot be seen from here, since they write no file into this host's ",
-                printable(view.run_dir), "; `muster top` there shows them\n");
+    text +=
+        cat("the ranks of ", printable(join_first(view.unseen_hosts, ", ", 8)), " cannot be seen from here",
+            view.first_host.empty() ? "\n"
+                                    : cat("; `muster top` on ", printable(view.first_host), " shows them\n"));
   for (const std::string& problem : view.problems) text += cat("note: ", printable(problem), "\n");
   return text;
 }
@@ -197,26 +194,7 @@ std::string top_table(const TopView& view) {
 std::string top_json(const TopView& view) {
   using TopJson = nlohmann::ordered_json;
   TopJson ranks = TopJson::array();
-  for (const TopRank& rank : view.ranks) {
-    ranks.push_back({{"rank", rank.rank},
-                     {"host", rank.host},
-                     {"device", rank.device},
-                     {"state", rank.state},
-                     {"pid", rank.pid > 0 ? TopJson(rank.pid) : TopJson()},
-                     {"gpu_percent", or_null(rank.gpu_percent)},
-                     {"gpu_used_bytes", or_null(rank.gpu_used_bytes)},
-                     {"gpu_total_bytes", or_null(rank.gpu_total_bytes)},
-                     {"cpu_percent", or_null(rank.cpu_percent)},
-                     {"memory_bytes", or_null(rank.memory_bytes)},
-                     {"step", or_null(rank.step)},
-                     {"seconds_per_step", or_null(rank.seconds_per_step)},
-                     {"samples_per_second", or_null(rank.samples_per_second)},
-                     {"loss", or_null(rank.loss)},
-                     {"doing", rank.doing},
-                     {"doing_seconds", or_null(rank.doing_seconds)},
-                     {"last_call", rank.last_call},
-                     {"last_call_seconds", or_null(rank.last_call_seconds)}});
-  }
+  for (const TopRank& rank : view.ranks) ranks.push_back(top_row_json(rank));
   const TopJson document = {{"schema", "muster.top/1"},
                             {"id", view.id},
                             {"program", view.title},

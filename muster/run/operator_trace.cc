@@ -68,25 +68,45 @@ class Kernels {
 };
 
 // By the thread that takes the steps.
-void on_step(int64_t steps) {
-  static at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
-  static Kernels kernels;
-  if (steps == kAfterStep && handle == at::INVALID_CALLBACK_HANDLE) {
-    kernels.begin();
-    handle =
+class Window {
+ public:
+  void open() {
+    if (handle_ != at::INVALID_CALLBACK_HANDLE) return;
+    kernels_.begin();
+    handle_ =
         at::addGlobalCallback(at::RecordFunctionCallback(begin_operator, end_operator)
                                   .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
-  } else if (steps >= kUntilStep && handle != at::INVALID_CALLBACK_HANDLE) {
-    at::removeCallback(handle);
-    handle = at::INVALID_CALLBACK_HANDLE;
-    kernels.end();
   }
+
+  void close() {
+    if (handle_ == at::INVALID_CALLBACK_HANDLE) return;
+    at::removeCallback(std::exchange(handle_, at::INVALID_CALLBACK_HANDLE));
+    kernels_.end();
+  }
+
+ private:
+  at::CallbackHandle handle_ = at::INVALID_CALLBACK_HANDLE;
+  Kernels kernels_;
+};
+
+Window& window() {
+  static Window only;
+  return only;
+}
+
+void on_step(int64_t steps) {
+  if (steps == kAfterStep) window().open();
+  if (steps >= kUntilStep) window().close();
 }
 
 }  // namespace
 
 void trace_operators() {
   Activity::set_step_hook(on_step);
+}
+
+void end_operator_trace() {
+  window().close();
 }
 
 }  // namespace muster

@@ -7,4 +7,7 @@ namespace muster {
 // Traces steps 3 to 7 of the rank (note_step), in all threads.
 void trace_operators();
 
+// The rank takes no more steps, and may have taken fewer than 7.
+void end_operator_trace();
+
 }  // namespace muster

@@ -154,6 +154,7 @@ std::optional<int> call_in_group(Start start, const std::optional<Rendezvous>& m
                      .mesh = start.device.mesh,
                      .batch_shares = start.device.batch_shares});
     fn(context);
+    end_operator_trace();
     leave(group, what_on_failure() == "continue");
     return context.stops() ? kStoppedExitCode : 0;
   } catch (...) {

@@ -1,4 +1,4 @@
-// Different jobs on different devices, in one program: named functions, each with its own device.
+// Different tasks on different devices, in one program: named functions, each with its own device.
 //
 //   muster::TaskSet tasks;
 //   auto a = tasks.add("linear", {.device = "0"}, [](muster::TaskContext& task) { return train(task); });

@@ -70,7 +70,7 @@ void Mailbox::send(int to, int tag, Part data, std::chrono::milliseconds timeout
       {.peer = to, .tag = tag, .data = data, .deadline = Deadline(timeout), .done = std::move(done)});
   if (is_here()) push(to);
   if (!sends_[peer].empty()) ring(team_.rank());
-  call_back(lock);
+  run_callbacks(lock);
 }
 
 void Mailbox::receive(int from, int tag, Part data, std::chrono::milliseconds timeout, Done done) {
@@ -79,7 +79,7 @@ void Mailbox::receive(int from, int tag, Part data, std::chrono::milliseconds ti
       {.peer = from, .tag = tag, .data = data, .deadline = Deadline(timeout), .done = std::move(done)});
   if (!give_stray(std::prev(receives_.end())) && from != kAnySource && is_here()) pull(from);
   if (!receives_.empty()) ring(team_.rank());
-  call_back(lock);
+  run_callbacks(lock);
 }
 
 bool Mailbox::is_here() const {
@@ -87,11 +87,11 @@ bool Mailbox::is_here() const {
 }
 
 // Whose messages have ended, outside of the lock.
-void Mailbox::call_back(std::unique_lock<std::mutex>& lock) {
-  std::vector<std::function<void()>> calls;
-  calls.swap(to_call_);
+void Mailbox::run_callbacks(std::unique_lock<std::mutex>& lock) {
+  std::vector<std::function<void()>> callbacks;
+  callbacks.swap(callbacks_);
   lock.unlock();
-  for (const auto& call : calls) call();
+  for (const auto& callback : callbacks) callback();
 }
 
 void Mailbox::run() {
@@ -109,7 +109,7 @@ void Mailbox::run() {
       moved |= fail_late_and_lost();
       busy = !receives_.empty() ||
              std::any_of(sends_.begin(), sends_.end(), [](const auto& queue) { return !queue.empty(); });
-      call_back(lock);
+      run_callbacks(lock);
     }
     if (!moved && !drowsy) {
       drowsy = !busy || team_.crowded() || ++idle >= kIdleLooks;
@@ -128,7 +128,7 @@ void Mailbox::run() {
   for (auto& queue : sends_)
     for (auto& pending : queue) fail(pending, over);
   for (auto& pending : receives_) fail(pending, over);
-  call_back(lock);
+  run_callbacks(lock);
 }
 
 void Mailbox::fail(Pending& pending, const std::exception_ptr& error) {
@@ -137,7 +137,7 @@ void Mailbox::fail(Pending& pending, const std::exception_ptr& error) {
 }
 
 void Mailbox::finish(Pending pending, int source, std::exception_ptr error) {
-  to_call_.push_back([done = std::move(pending.done), source, error] { done(source, error); });
+  callbacks_.push_back([done = std::move(pending.done), source, error] { done(source, error); });
 }
 
 bool Mailbox::wants_from(int peer) const {

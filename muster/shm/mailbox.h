@@ -66,7 +66,7 @@ class Mailbox {
 
   void run();
   bool is_here() const;
-  void call_back(std::unique_lock<std::mutex>& lock);
+  void run_callbacks(std::unique_lock<std::mutex>& lock);
   bool move_all();
   bool push(int to);
   bool pull(int from);
@@ -85,12 +85,12 @@ class Mailbox {
 
   Team& team_;
   std::mutex mutex_;
-  std::vector<std::deque<Pending>> sends_;      // by rank
-  std::vector<bool> open_;                      // channels whose pages exist
-  std::list<Pending> receives_;                 // in the order of posting
-  std::vector<Incoming> incoming_;              // by rank
-  std::vector<std::deque<Stray>> strays_;       // by rank
-  std::vector<std::function<void()>> to_call_;  // outside of the lock
+  std::vector<std::deque<Pending>> sends_;        // by rank
+  std::vector<bool> open_;                        // channels whose pages exist
+  std::list<Pending> receives_;                   // in the order of posting
+  std::vector<Incoming> incoming_;                // by rank
+  std::vector<std::deque<Stray>> strays_;         // by rank
+  std::vector<std::function<void()>> callbacks_;  // to run outside of the lock
   bool stop_ = false;
   std::thread thread_;
 };

@@ -201,7 +201,7 @@ std::unique_ptr<TcpStore::Connection> TcpStore::take_connection() {
   return std::make_unique<Connection>(options_, IfRefused::fail);
 }
 
-StoreReply TcpStore::call(const StoreRequest& request, std::chrono::milliseconds waiting) {
+StoreReply TcpStore::round_trip(const StoreRequest& request, std::chrono::milliseconds waiting) {
   auto connection = take_connection();
   // A connection on which anything failed is not given back: its next frame would not be the expected one.
   StoreReply reply = connection->exchange(
@@ -220,42 +220,43 @@ StoreReply TcpStore::call(const StoreRequest& request, std::chrono::milliseconds
 
 void TcpStore::set(const std::string& key, const std::string& value) {
   check_limits("set", key, value);
-  call({.operation = Operation::set, .keys = {key}, .value = value});
+  round_trip({.operation = Operation::set, .keys = {key}, .value = value});
 }
 
 std::string TcpStore::get(const std::string& key, std::chrono::milliseconds timeout) {
   check_limits("get", key);
   const auto bounded = bounded_timeout(timeout);
-  return call({.operation = Operation::get, .keys = {key}, .number = bounded.count()}, bounded).text;
+  return round_trip({.operation = Operation::get, .keys = {key}, .number = bounded.count()}, bounded).text;
 }
 
 int64_t TcpStore::add(const std::string& key, int64_t amount) {
   check_limits("add", key);
-  return call({.operation = Operation::add, .keys = {key}, .number = amount}).number;
+  return round_trip({.operation = Operation::add, .keys = {key}, .number = amount}).number;
 }
 
 std::string TcpStore::compare_set(const std::string& key, const std::string& expected,
                                   const std::string& desired) {
   check_limits("compare_set", key, expected);
   check_limits("compare_set", key, desired);
-  return call({.operation = Operation::compare_set, .keys = {key}, .value = desired, .expected = expected})
+  return round_trip(
+             {.operation = Operation::compare_set, .keys = {key}, .value = desired, .expected = expected})
       .text;
 }
 
 bool TcpStore::check(const std::vector<std::string>& keys) {
   check_limits("check", keys);
-  return call({.operation = Operation::check, .keys = keys}).number != 0;
+  return round_trip({.operation = Operation::check, .keys = keys}).number != 0;
 }
 
 void TcpStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
   check_limits("wait", keys);
   const auto bounded = bounded_timeout(timeout);
-  call({.operation = Operation::wait, .keys = keys, .number = bounded.count()}, bounded);
+  round_trip({.operation = Operation::wait, .keys = keys, .number = bounded.count()}, bounded);
 }
 
 int64_t TcpStore::append(const std::string& log, const std::string& entry) {
   check_limits("append", log_entry_key(log, INT64_MAX), entry);
-  return call({.operation = Operation::append, .keys = {log}, .value = entry}).number;
+  return round_trip({.operation = Operation::append, .keys = {log}, .value = entry}).number;
 }
 
 void TcpStore::append_when_lost(const std::string& log, const std::string& entry) {
@@ -270,11 +271,11 @@ void TcpStore::append_when_lost(const std::string& log, const std::string& entry
 
 bool TcpStore::remove(const std::string& key) {
   check_limits("remove", key);
-  return call({.operation = Operation::remove, .keys = {key}}).number != 0;
+  return round_trip({.operation = Operation::remove, .keys = {key}}).number != 0;
 }
 
 int64_t TcpStore::num_keys() {
-  return call({.operation = Operation::num_keys}).number;
+  return round_trip({.operation = Operation::num_keys}).number;
 }
 
 }  // namespace muster

@@ -47,8 +47,9 @@ class TcpStore final : public Store {
  private:
   class Connection;
 
-  // Sends the request on a free connection; `waiting` is how long the server may take by our own wish.
-  StoreReply call(const StoreRequest& request, std::chrono::milliseconds waiting = {});
+  // Sends the request on a free connection, and gives the reply; `waiting` is how long the server may take by
+  // our own wish.
+  StoreReply round_trip(const StoreRequest& request, std::chrono::milliseconds waiting = {});
   std::unique_ptr<Connection> take_connection();
 
   const TcpStoreOptions options_;

@@ -85,6 +85,10 @@ std::set<uid_t> uids_of_descendants() {
   return uids;
 }
 
+int64_t ProcessStatus::number(size_t field) const {
+  return field < fields.size() ? parse_int(fields[field]).value_or(0) : 0;
+}
+
 ProcessStatus process_status(pid_t pid) {
   ProcessStatus status;
   std::string text;
@@ -99,26 +103,24 @@ ProcessStatus process_status(pid_t pid) {
   if (open == std::string::npos || close == std::string::npos || close + 2 >= text.size()) return status;
   status.command = text.substr(open + 1, close - open - 1);
   status.state = text[close + 2];
-  const auto fields = split(std::string_view(text).substr(close + 2), ' ');
-  if (fields.size() > 1) status.parent = static_cast<pid_t>(parse_int(fields[1]).value_or(0));
-  constexpr size_t kFlagsField = 6;  // counted from the state
+  status.fields = split(std::string_view(text).substr(close + 2), ' ');
+  status.parent = static_cast<pid_t>(status.number(1));
+  constexpr size_t kFlagsField = 6;
   constexpr int64_t kExiting = 0x4;  // the kernel's PF_EXITING
-  if (fields.size() > kFlagsField)
-    status.is_exiting = (parse_int(fields[kFlagsField]).value_or(0) & kExiting) != 0;
+  status.is_exiting = (status.number(kFlagsField) & kExiting) != 0;
   return status;
 }
 
 uint64_t process_start_ticks(pid_t pid) {
-  constexpr size_t kStartField = 19;  // counted from the state, which is field 3 of proc_pid_stat(5)
+  constexpr size_t kStartField = 19;
+  return static_cast<uint64_t>(process_status(pid).number(kStartField));
+}
+
+std::vector<std::string> environment_entries(pid_t pid) {
   try {
-    const std::string text = read_file(cat("/proc/", pid, "/stat"));
-    const size_t close = text.rfind(')');  // the name before it may hold anything
-    if (close == std::string::npos || close + 2 > text.size()) return 0;
-    const auto fields = split(std::string_view(text).substr(close + 2), ' ');
-    if (fields.size() <= kStartField) return 0;
-    return static_cast<uint64_t>(parse_int(fields[kStartField]).value_or(0));
+    return split(read_file(cat("/proc/", pid, "/environ")), '\0');
   } catch (const Error&) {
-    return 0;
+    return {};
   }
 }
 

@@ -1,4 +1,4 @@
-// Looking for processes in /proc. Used by ProcessSet to find what its children left behind.
+// Looking for processes in /proc: what children left behind, and what a process is and uses.
 #pragma once
 
 #include <sys/types.h>
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace muster {
 
@@ -21,6 +22,10 @@ struct ProcessStatus {
   char state = '?';     // R, S, D, Z, …; '?' when there is no such process
   pid_t parent = 0;
   bool is_exiting = false;  // its end has begun: it lets go of what it has open, and will be a zombie
+  // What /proc/pid/stat has from the state on, which is field 3 of proc_pid_stat(5); empty: no such process.
+  std::vector<std::string> fields;
+
+  int64_t number(size_t field) const;  // of `fields`; 0 when there is none
 };
 
 ProcessStatus process_status(pid_t pid);
@@ -28,5 +33,9 @@ ProcessStatus process_status(pid_t pid);
 // When the process began, in the kernel's ticks, which tells it from another that gets its number; 0 when
 // there is none.
 uint64_t process_start_ticks(pid_t pid);
+
+// The entries of the environment that the process was started with, as "NAME=value"; none when it has ended,
+// or is another user's.
+std::vector<std::string> environment_entries(pid_t pid);
 
 }  // namespace muster

@@ -20,9 +20,12 @@ rlimit raise_open_files() {
 
 }  // namespace
 
-bool is_signal_ignored(int signal) {
+std::vector<int> caught_signals(std::vector<int>& stops, const std::vector<int>& passed) {
   struct sigaction action = {};
-  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+  if (::sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) std::erase(stops, SIGHUP);
+  std::vector<int> signals = stops;
+  signals.insert(signals.end(), passed.begin(), passed.end());
+  return signals;
 }
 
 ParentState::ParentState() : old_open_files_(raise_open_files()) {

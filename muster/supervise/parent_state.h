@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <set>
+#include <vector>
 
 namespace muster {
 
@@ -34,7 +35,8 @@ class ParentState {
   std::set<pid_t> foreign_;
 };
 
-// Whether this process ignores the signal, as nohup has it.
-bool is_signal_ignored(int signal);
+// What a guard of children catches: the signals that stop it and those that it passes on. SIGHUP is taken out
+// of `stops` if this process ignores it, as nohup has it.
+std::vector<int> caught_signals(std::vector<int>& stops, const std::vector<int>& passed);
 
 }  // namespace muster

@@ -13,30 +13,8 @@
 
 namespace muster {
 
-namespace {
-
-std::vector<int> pool_signals(const ProcessPoolOptions& options) {
-  std::vector<int> signals = options.stop_signals;
-  signals.insert(signals.end(), options.pass_signals.begin(), options.pass_signals.end());
-  return signals;
-}
-
-// Whether the process has the entry in the environment that it was started with.
-bool has_entry(pid_t pid, const std::string& entry) {
-  try {
-    const std::string environment = read_file(cat("/proc/", pid, "/environ"));
-    const std::string whole = entry + '\0';
-    return environment.starts_with(whole) || environment.find('\0' + whole) != std::string::npos;
-  } catch (const Error&) {
-    return false;  // it has ended
-  }
-}
-
-}  // namespace
-
 ProcessPool::ProcessPool(ProcessPoolOptions options) : options_(std::move(options)) {
-  if (is_signal_ignored(SIGHUP)) std::erase(options_.stop_signals, SIGHUP);
-  signals_.emplace(pool_signals(options_));
+  signals_.emplace(caught_signals(options_.stop_signals, options_.pass_signals));
   parent_.emplace();
   loop_.watch_readable(signals_->fd(), [this] { take_signals(); });
   std::vector<std::string> marks;
@@ -169,8 +147,11 @@ std::set<pid_t> ProcessPool::left_behind() const {
 }
 
 bool ProcessPool::is_of(pid_t pid, const Member& member) const {
-  return ::getpgid(pid) == member.child.pid ||
-         (!options_.child_variable.empty() && has_entry(pid, cat(options_.child_variable, "=", member.name)));
+  if (::getpgid(pid) == member.child.pid) return true;
+  if (options_.child_variable.empty()) return false;
+  const auto entries = environment_entries(pid);
+  return std::find(entries.begin(), entries.end(), cat(options_.child_variable, "=", member.name)) !=
+         entries.end();
 }
 
 std::vector<PoolExit> ProcessPool::settle(Clock::time_point now) {

@@ -30,17 +30,10 @@ bool contains(const std::vector<int>& list, int value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-std::vector<int> caught_signals(const ProcessSetOptions& options) {
-  std::vector<int> signals = options.stop_signals;
-  signals.insert(signals.end(), options.pass_signals.begin(), options.pass_signals.end());
-  return signals;
-}
-
 }  // namespace
 
 ProcessSet::ProcessSet(ProcessSetOptions options) : options_(std::move(options)) {
-  if (is_signal_ignored(SIGHUP)) std::erase(options_.stop_signals, SIGHUP);
-  signals_.emplace(caught_signals(options_));
+  signals_.emplace(caught_signals(options_.stop_signals, options_.pass_signals));
   parent_.emplace();
   loop_.watch_readable(signals_->fd(), [this] { take_signals(); });
 }

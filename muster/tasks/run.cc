@@ -69,7 +69,7 @@ Schedule schedule_of(const TasksOptions& options, const TasksRun& run, const Tas
   PoolOptions pool{
       .gpus = settings.gpus, .masks = machines.masks, .cpus = settings.cpus, .slots = machines.slots};
   pool.numa_binding = settings.numa_binding.value_or(pool.numa_binding);
-  ScheduleOptions limits{.max_running = settings.jobs};
+  ScheduleOptions limits{.max_running = settings.max_running};
   for (size_t i = 0; i < run.before.results.size(); ++i) {
     if (run.before.results[i].state == TaskState::done) limits.done.push_back(i);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -41,23 +42,17 @@ double median_of(const std::vector<RankTimes>& ranks, const Value& value) {
   return *middle;
 }
 
-// Of one step, as a rank that was replaced took fewer. What is before the first and after the last, other
-// time, is no reason for a straggler.
-double step_time(const RankTimes& rank) {
-  return (rank.own() - rank.seconds[index_of(Category::other)]) /
-         static_cast<double>(std::max<int64_t>(1, rank.steps));
-}
-
 std::optional<Breakdown::Straggler> straggler_of(const std::vector<RankTimes>& ranks) {
   if (ranks.size() < 2) return std::nullopt;
   const auto slowest = std::max_element(ranks.begin(), ranks.end(), [](const auto& one, const auto& other) {
-    return step_time(one) < step_time(other);
+    return one.own_of_a_step() < other.own_of_a_step();
   });
-  const double median = median_of(ranks, step_time);
-  if (median <= 0 || slowest->steps <= 0 || step_time(*slowest) < kWorthSaying * median) return std::nullopt;
+  const double median = median_of(ranks, std::mem_fn(&RankTimes::own_of_a_step));
+  if (median <= 0 || slowest->steps <= 0 || slowest->own_of_a_step() < kWorthSaying * median)
+    return std::nullopt;
   Breakdown::Straggler found{.rank = slowest->rank,
-                             .seconds_a_step = step_time(*slowest) - median,
-                             .ratio = step_time(*slowest) / median};
+                             .seconds_a_step = slowest->own_of_a_step() - median,
+                             .ratio = slowest->own_of_a_step() / median};
   double most = 0;
   for (const Category category : {Category::compute, Category::data, Category::checkpoint}) {
     const auto of = [&](const RankTimes& rank) {
@@ -99,6 +94,11 @@ double RankTimes::all() const {
 
 double RankTimes::own() const {
   return all() - seconds[index_of(Category::communication)];
+}
+
+// Of one step, as a rank that was replaced took fewer.
+double RankTimes::own_of_a_step() const {
+  return (own() - seconds[index_of(Category::other)]) / static_cast<double>(std::max<int64_t>(1, steps));
 }
 
 std::optional<Breakdown> breakdown_of(const std::vector<ActivityView>& views, std::optional<int64_t> now_ns,

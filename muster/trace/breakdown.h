@@ -20,6 +20,9 @@ struct RankTimes {
 
   double all() const;
   double own() const;  // without waiting for other ranks
+
+  // Without what is before the first step and after the last (other), which is no reason to wait for a rank.
+  double own_of_a_step() const;
 };
 
 struct Breakdown {

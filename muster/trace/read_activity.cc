@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <string_view>
 
 #include "muster/base/error.h"
@@ -146,6 +147,13 @@ std::vector<int> numbers_in(const std::filesystem::path& folder) {
   return numbers;
 }
 
+// The last that a rank has left a file of.
+std::optional<int> last_attempt_in(const std::filesystem::path& folder) {
+  std::vector<int> attempts = numbers_in(folder);
+  while (!attempts.empty() && numbers_in(folder / cat(attempts.back())).empty()) attempts.pop_back();
+  return attempts.empty() ? std::nullopt : std::optional<int>(attempts.back());
+}
+
 }  // namespace
 
 std::string CallView::text() const {
@@ -228,18 +236,20 @@ ActivityView read_activity(const std::string& path) {
 }
 
 std::vector<ActivityFile> activity_files(const std::string& run_dir, std::optional<int> attempt) {
-  const std::filesystem::path folder = std::filesystem::path(run_dir) / "activity";
-  if (!attempt) {
-    std::vector<int> attempts = numbers_in(folder);
-    while (!attempts.empty() && numbers_in(folder / cat(attempts.back())).empty()) attempts.pop_back();
-    if (attempts.empty()) return {};
-    attempt = attempts.back();
+  const std::filesystem::path own = std::filesystem::path(run_dir) / "activity";
+  const std::filesystem::path copies = std::filesystem::path(run_dir) / "hosts" / "activity";
+  if (!attempt) attempt = last_attempt_in(own);
+  if (!attempt) attempt = last_attempt_in(copies);
+  if (!attempt) return {};
+  std::map<int, ActivityFile> files;
+  for (const auto& folder : {own / cat(*attempt), copies / cat(*attempt)}) {
+    for (const int rank : numbers_in(folder))
+      files.try_emplace(
+          rank, ActivityFile{.attempt = *attempt, .rank = rank, .path = (folder / cat(rank)).string()});
   }
-  std::vector<ActivityFile> files;
-  for (const int rank : numbers_in(folder / cat(*attempt)))
-    files.push_back(
-        {.attempt = *attempt, .rank = rank, .path = (folder / cat(*attempt) / cat(rank)).string()});
-  return files;
+  std::vector<ActivityFile> by_rank;
+  for (auto& [rank, file] : files) by_rank.push_back(std::move(file));
+  return by_rank;
 }
 
 }  // namespace muster

@@ -95,11 +95,13 @@ struct ActivityFile {
   std::string path = {};
 };
 
-// Of the last attempt, or `attempt`, by rank; empty where there is none.
+// Of the last attempt, or `attempt`, by rank; empty where there is none. Ranks of other hosts, which do not
+// write here, have copies here once the job has ended (activity_copy.h).
 std::vector<ActivityFile> activity_files(const std::string& run_dir, std::optional<int> attempt = {});
 
-// Removes what ranks of this host have left in a folder that another job has used before. Files of other
-// hosts, and of processes that live, stay.
+// Removes what ranks of this host have left in a folder that another job has used before, and the copies of
+// other hosts' files. Files that other hosts' ranks have written here, and those of processes that live,
+// stay.
 void remove_earlier_activity(const std::string& run_dir);
 
 }  // namespace muster

@@ -49,6 +49,7 @@ void remove_stacks(const std::filesystem::path& folder) {
 void remove_earlier_activity(const std::string& run_dir) {
   namespace fs = std::filesystem;
   std::error_code error;
+  fs::remove_all(fs::path(run_dir) / "hosts", error);
   for (fs::directory_iterator folder(fs::path(run_dir) / "activity", error), end; !error && folder != end;
        folder.increment(error)) {
     std::error_code gone;

@@ -108,6 +108,8 @@ class Breakdown(ProgramTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stderr, r"info: time of 25 steps on 3 ranks: compute \d+ %, communication \d+ %, data 0 %, checkpoint 0 %, other \d+ %")
         self.assertRegex(done.stderr, r"info: the others wait for rank 1 \(host \S+, cpu:1\): [\d.]+ ?ms a step longer than the median rank, computing")
+        table = [line.split("info: ")[-1].split() for line in done.stderr.splitlines() if re.search(r"info: +(rank  host|\d+  )", line)]
+        self.assertEqual([row[0] for row in table], ["rank", "1", *sorted(["0", "2"], key=[row[0] for row in table].index)], done.stderr)
         numbers = json.loads(pathlib.Path(self.folder, "run/breakdown.json").read_text())
         self.assertEqual((numbers["straggler"]["rank"], numbers["straggler"]["in"], len(numbers["ranks"])), (1, "compute", 3))
         self.assertAlmostEqual(sum(numbers["shares"].values()), 1)

@@ -71,6 +71,16 @@ void slow(muster::Context& ctx) {
   }
 }
 
+// Until it is asked to stop.
+void walk(muster::Context& ctx) {
+  auto value = torch::ones({4});
+  for (int64_t step = 1; !ctx.should_stop(); ++step) {
+    const muster::Span span("step", muster::Category::compute);
+    ctx.process_group().all_reduce(value);
+    muster::note_step(step);
+  }
+}
+
 void messages(muster::Context& ctx) {
   auto tensor = torch::ones({2, 3});
   auto group = ctx.process_group().new_group({0, 1});
@@ -105,6 +115,7 @@ int read(const std::string& run_dir) {
 void probe(const std::string& what, muster::Context& ctx) {
   if (what == "train") return train(ctx);
   if (what == "stay away") return stay_away(ctx);
+  if (what == "walk") return walk(ctx);
   if (what == "messages") return messages(ctx);
   if (what == "steps") return steps(ctx);
   if (what == "slow") return slow(ctx);

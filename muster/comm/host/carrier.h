@@ -24,8 +24,8 @@ class Carrier {
  public:
   using Done = std::function<void(Ended)>;  // once, in any thread
 
-  // Collectives that are one operation of the caller's, one after the other.
-  struct Job {
+  // One operation of the caller's: one collective, or several, one after the other.
+  struct Operation {
     std::vector<shm::Request> requests;
     std::chrono::milliseconds timeout{0};
     bool asynchronous = true;  // false: the caller has nothing to do meanwhile, and may run it itself
@@ -39,7 +39,7 @@ class Carrier {
 
   // The memory stays the caller's until `done`. Throws: invalid_argument for an operation that cannot be;
   // what an earlier one has broken the group with.
-  virtual void submit(Job job) = 0;
+  virtual void submit(Operation operation) = 0;
   // As one that the caller waits for, in its own thread, until it is over; false where that is no way, or
   // something else is under way. Throws: what `done` would be told too.
   virtual bool run(const shm::Request& /*request*/, std::chrono::milliseconds /*timeout*/) { return false; }

@@ -26,20 +26,20 @@ class MpiCarrier : public Carrier {
     engine_.closed(false);
   }
 
-  void submit(Job job) override {
-    for (const shm::Request& request : job.requests) check_reduction(request);
+  void submit(Operation operation) override {
+    for (const shm::Request& request : operation.requests) check_reduction(request);
     const std::lock_guard lock(mutex_);  // numbers are given in the order of the calls
     ++sequence_;
-    auto requests = std::make_shared<std::vector<shm::Request>>(std::move(job.requests));
+    auto requests = std::make_shared<std::vector<shm::Request>>(std::move(operation.requests));
     const std::string name = cat(shm::to_string(requests->at(0).kind), " #", sequence_);
     post(
-        name, job.timeout,
+        name, operation.timeout,
         // Nothing of the carrier's, which may be gone when this runs.
         [requests, group = group_, &engine = engine_](Flight& flight) {
           for (const shm::Request& request : *requests)
             start(request, group->communicators, engine.reductions(), flight);
         },
-        std::move(job.done));
+        std::move(operation.done));
   }
 
   void send(int to, int tag, shm::Part data, std::chrono::milliseconds timeout, Done done) override {
@@ -77,7 +77,7 @@ class MpiCarrier : public Carrier {
   void leave() override {
     left_ = true;
     const auto in_good_order = std::make_shared<bool>(false);
-    engine_.call("MPI_Comm_free", kParting, [in_good_order, group = group_] {
+    engine_.run_and_wait("MPI_Comm_free", kParting, [in_good_order, group = group_] {
       *in_good_order = group->under_way == 0;
       if (!*in_good_order) return;
       check(MPI_Comm_free(&group->communicators.messages), "MPI_Comm_free");
@@ -171,7 +171,7 @@ std::unique_ptr<Carrier> connect(const MpiRendezvous& rendezvous) {
   std::vector<int> ranks;
   std::transform(places.begin(), places.end(), std::back_inserter(ranks),
                  [](const Place& place) { return place.rank; });
-  engine.call("MPI_Comm_create_group", rendezvous.timeout, [group, ranks] {
+  engine.run_and_wait("MPI_Comm_create_group", rendezvous.timeout, [group, ranks] {
     MPI_Group world = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
     check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
     check(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &members), "MPI_Group_incl");

@@ -14,7 +14,7 @@ namespace muster::mpi {
 // The states of an operation. All but the first are the engine's thread's own.
 //
 //   state      kept in                   then
-//   posted     tasks_                    taken off; where the group is broken, landed with what broke it
+//   posted     work_items_               taken off; where the group is broken, landed with what broke it
 //   under way  flights_, with a group    ended or refused: landed; too late or failed: the whole group is landed
 //   landed     flights_, without one     `done` has been called; swept, or lost where MPI may still use its memory
 //   lost       lost_                     kept until the process ends, and MPI is not finalised
@@ -75,7 +75,7 @@ Engine& Engine::of_process(std::chrono::milliseconds timeout) {
     std::atexit([] { slot()->end_at_exit(); });
   }
   Engine& engine = *slot();
-  engine.call("MPI_Init_thread", timeout, [&engine] { engine.get_ready(); });
+  engine.run_and_wait("MPI_Init_thread", timeout, [&engine] { engine.get_ready(); });
   return engine;
 }
 
@@ -137,19 +137,19 @@ void Engine::closed(bool in_good_order) {
   --groups_;
 }
 
-void Engine::enqueue(std::function<void()> task) {
+void Engine::enqueue(std::function<void()> item) {
   {
     const std::lock_guard lock(mutex_);
-    tasks_.push_back(std::move(task));
+    work_items_.push_back(std::move(item));
   }
   changed_.notify_one();
 }
 
-void Engine::call(const char* what, std::chrono::milliseconds timeout, std::function<void()> body) {
+void Engine::run_and_wait(const char* what, std::chrono::milliseconds timeout, std::function<void()> body) {
   if (std::this_thread::get_id() == thread_.get_id()) return body();
-  const auto task = std::make_shared<std::packaged_task<void()>>(std::move(body));
-  auto result = task->get_future();
-  enqueue([task] { (*task)(); });
+  const auto packaged = std::make_shared<std::packaged_task<void()>>(std::move(body));
+  auto result = packaged->get_future();
+  enqueue([packaged] { (*packaged)(); });
   if (result.wait_for(timeout) != std::future_status::ready) {
     spoiled_ = true;
     throw Error(ErrorCode::timeout, cat("mpi: expected ", what, " to end within ", timeout.count(),
@@ -252,7 +252,7 @@ void Engine::keep_going() {
 
 // Until there may be something to do.
 void Engine::pause(std::unique_lock<std::mutex>& lock) {
-  const auto wanted = [this] { return stop_ || !tasks_.empty(); };
+  const auto wanted = [this] { return stop_ || !work_items_.empty(); };
   if (flights_.empty() && groups_ == 0) return changed_.wait(lock, wanted);
   if (flights_.empty()) {
     changed_.wait_for(lock, kIdle, wanted);
@@ -269,13 +269,13 @@ void Engine::pause(std::unique_lock<std::mutex>& lock) {
 
 void Engine::run() {
   std::unique_lock lock(mutex_);
-  while (!stop_ || !tasks_.empty()) {
-    if (tasks_.empty()) pause(lock);
-    std::deque<std::function<void()>> tasks = std::exchange(tasks_, {});
+  while (!stop_ || !work_items_.empty()) {
+    if (work_items_.empty()) pause(lock);
+    std::deque<std::function<void()>> items = std::exchange(work_items_, {});
     lock.unlock();
-    for (auto& task : tasks) task();
-    if (!tasks.empty()) moved_ = Clock::now();
-    tasks.clear();  // what they hold goes before the lock is taken
+    for (auto& item : items) item();
+    if (!items.empty()) moved_ = Clock::now();
+    items.clear();  // what they hold goes before the lock is taken
     if (!flights_.empty()) {
       if (poll()) moved_ = Clock::now();
     } else if (groups_ > 0 && reductions_) {

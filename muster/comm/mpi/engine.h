@@ -60,7 +60,7 @@ class Engine {
   const Reductions& reductions() const { return *reductions_; }
 
   // Runs `body` in the thread. Blocking: until it has run. Throws: what it throws; timeout.
-  void call(const char* what, std::chrono::milliseconds timeout, std::function<void()> body);
+  void run_and_wait(const char* what, std::chrono::milliseconds timeout, std::function<void()> body);
 
   void post(Operation operation);
 
@@ -92,7 +92,7 @@ class Engine {
   void take_off(Operation operation);
   void land(Airborne& airborne, const std::exception_ptr& error);
   void break_group(Group& group, const std::exception_ptr& error);
-  void enqueue(std::function<void()> task);
+  void enqueue(std::function<void()> item);
   void keep_going();
   void pause(std::unique_lock<std::mutex>& lock);
 
@@ -102,7 +102,7 @@ class Engine {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
+  std::deque<std::function<void()>> work_items_;
   bool stop_ = false;
   bool ended_ = false;
   std::atomic<int> groups_ = 0;

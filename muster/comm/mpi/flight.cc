@@ -4,7 +4,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/comm/mpi/calls.h"
+#include "muster/comm/mpi/mappings.h"
 
 namespace muster::mpi {
 

@@ -2,8 +2,8 @@
 // one thread.
 #pragma once
 
-#include "muster/comm/mpi/calls.h"
 #include "muster/comm/mpi/flight.h"
+#include "muster/comm/mpi/mappings.h"
 #include "muster/shm/collectives.h"
 
 namespace muster::mpi {

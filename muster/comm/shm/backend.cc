@@ -30,7 +30,7 @@ class ShmCarrier : public Carrier {
 
   ~ShmCarrier() override { ShmCarrier::leave(); }
 
-  void submit(Job job) override { queue_->submit(std::move(job)); }
+  void submit(Operation operation) override { queue_->submit(std::move(operation)); }
   bool run(const shm::Request& request, std::chrono::milliseconds timeout) override {
     return queue_->run(request, timeout);
   }

@@ -23,27 +23,28 @@ constexpr std::chrono::microseconds kQueuesPatience{50};
 ShmQueue::ShmQueue(shm::Team& team)
     : team_(team), collectives_(team), executor_([this] { team_.give_up(); }) {}
 
-void ShmQueue::submit(Job job) {
-  const auto timeout = job.timeout;
-  const auto queued = std::make_shared<Queued>(Queued{.job = std::move(job), .deadline = Deadline(timeout)});
-  const OrderedExecutor::Operation operation = [this, queued](const std::exception_ptr& broken) {
+void ShmQueue::submit(Carrier::Operation operation) {
+  const auto timeout = operation.timeout;
+  const auto queued =
+      std::make_shared<Queued>(Queued{.operation = std::move(operation), .deadline = Deadline(timeout)});
+  const OrderedExecutor::Operation later = [this, queued](const std::exception_ptr& broken) {
     execute(*queued, broken);
   };
   const bool here = executor_.run_here([&]() -> OrderedExecutor::Operation {
     bool at_once = false;
     try {
-      collectives_.begin(queued->job.requests.at(0));
+      collectives_.begin(queued->operation.requests.at(0));
       queued->begun = true;
       at_once = ends_at_once(*queued);
     } catch (...) {
       break_unless_refused();
       throw;
     }
-    if (!at_once) return operation;
-    operation(nullptr);
+    if (!at_once) return later;
+    later(nullptr);
     return nullptr;
   });
-  if (!here) executor_.submit(operation);
+  if (!here) executor_.submit(later);
 }
 
 bool ShmQueue::run(const shm::Request& request, std::chrono::milliseconds timeout) {
@@ -61,8 +62,9 @@ bool ShmQueue::run(const shm::Request& request, std::chrono::milliseconds timeou
 }
 
 bool ShmQueue::ends_at_once(const Queued& queued) const {
-  if (!queued.job.asynchronous) return true;
-  if (queued.job.requests.size() > 1 || !collectives_.is_small(queued.job.requests[0])) return false;
+  if (!queued.operation.asynchronous) return true;
+  if (queued.operation.requests.size() > 1 || !collectives_.is_small(queued.operation.requests[0]))
+    return false;
   // The caller has something to compute, which must not wait for whoever else wants this processor.
   const bool crowded = team_.crowded();
   return team_.all_there(crowded ? kPatienceWhenCrowded : kPatience, /*gives_way=*/crowded);
@@ -71,8 +73,8 @@ bool ShmQueue::ends_at_once(const Queued& queued) const {
 void ShmQueue::execute(Queued& queued, const std::exception_ptr& broken) {
   std::exception_ptr error = queued.begun ? nullptr : broken;
   try {
-    team_.set_patience(queued.job.asynchronous ? kQueuesPatience : kCallersPatience);
-    for (const shm::Request& request : queued.job.requests) {
+    team_.set_patience(queued.operation.asynchronous ? kQueuesPatience : kCallersPatience);
+    for (const shm::Request& request : queued.operation.requests) {
       if (error) break;
       if (!std::exchange(queued.begun, false)) collectives_.begin(request);
       collectives_.finish(request, queued.deadline);
@@ -81,7 +83,7 @@ void ShmQueue::execute(Queued& queued, const std::exception_ptr& broken) {
     error = std::current_exception();
     break_unless_refused();
   }
-  queued.job.done({.error = error});
+  queued.operation.done({.error = error});
 }
 
 // A wrong call leaves the team as good as it was. After anything else, memory that could not be had too, this

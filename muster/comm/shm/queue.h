@@ -15,21 +15,19 @@ namespace muster {
 
 class ShmQueue {
  public:
-  using Job = Carrier::Job;
-
   explicit ShmQueue(shm::Team& team);
   ShmQueue(const ShmQueue&) = delete;
   ShmQueue& operator=(const ShmQueue&) = delete;
 
   // Throws: invalid_argument for an operation that cannot be; what an earlier one has broken the group with.
-  void submit(Job job);
+  void submit(Carrier::Operation operation);
 
   // As Carrier::run.
   bool run(const shm::Request& request, std::chrono::milliseconds timeout);
 
  private:
   struct Queued {
-    Job job;
+    Carrier::Operation operation;
     Deadline deadline;
     bool begun = false;  // its first request
   };

@@ -10,8 +10,8 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
-#include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/supervise/descendants.h"
 
 namespace muster {
 
@@ -26,15 +26,9 @@ std::vector<pid_t> processes_of(const std::vector<std::string>& agents) {
   while (const dirent* entry = proc ? ::readdir(proc.get()) : nullptr) {
     const auto pid = parse_int(entry->d_name);
     if (!pid || *pid == ::getpid()) continue;
-    std::string environment;
-    try {
-      environment = read_file(cat("/proc/", *pid, "/environ"));
-    } catch (const Error&) {
-      continue;  // another user's, or gone
-    }
+    const auto entries = environment_entries(static_cast<pid_t>(*pid));
     const bool ours = std::any_of(agents.begin(), agents.end(), [&](const std::string& agent) {
-      return (std::string(1, '\0') + environment)
-                 .find(std::string(1, '\0') + "MUSTER_AGENT=" + agent + '\0') != std::string::npos;
+      return std::find(entries.begin(), entries.end(), cat("MUSTER_AGENT=", agent)) != entries.end();
     });
     if (ours) found.push_back(static_cast<pid_t>(*pid));
   }

@@ -11,7 +11,7 @@ std::map<std::string, std::string> to_texts(const TasksSettings& settings) {
   };
   keep("gpus", settings.gpus ? settings.gpus->text : "");
   keep("cpus", settings.cpus > 0 ? cat(settings.cpus) : "");
-  keep("jobs", settings.jobs > 0 ? cat(settings.jobs) : "");
+  keep("jobs", settings.max_running > 0 ? cat(settings.max_running) : "");
   keep("inventory", settings.inventory);
   keep("hosts", settings.hosts);
   keep("ssh", settings.ssh);
@@ -32,7 +32,7 @@ TasksSettings settings_of(const std::map<std::string, std::string>& texts) {
   };
   const auto number = [&](const char* name) { return static_cast<int>(parse_int(text(name)).value_or(0)); };
   TasksSettings settings{.cpus = number("cpus"),
-                         .jobs = number("jobs"),
+                         .max_running = number("jobs"),
                          .inventory = text("inventory"),
                          .hosts = text("hosts"),
                          .ssh = text("ssh"),

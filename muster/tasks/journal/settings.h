@@ -15,7 +15,7 @@ namespace muster {
 struct TasksSettings {
   std::optional<Selection> gpus = {};            // the only ones to use; nothing: all
   int cpus = 0;                                  // of each host; 0: as many as it has
-  int jobs = 0;                                  // tasks at a time at most; 0: no limit
+  int max_running = 0;                           // tasks at a time at most; 0: no limit
   std::string inventory = {};                    // a file, absolute, whose machines stand for the real ones
   std::string hosts = {};                        // "a:4,b"; empty: not told
   std::string ssh = {};                          // the command that reaches them; empty: ssh

@@ -1,6 +1,7 @@
 #include "muster/tasks/report/columns.h"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_set>
@@ -44,6 +45,13 @@ std::string field(const ResultFields& fields, const std::string& name) {
   const auto found =
       std::find_if(fields.begin(), fields.end(), [&](const auto& pair) { return pair.first == name; });
   return found == fields.end() ? "" : found->second;
+}
+
+std::optional<double> number_in(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
 }
 
 std::string devices_text(const TaskAttempt& attempt, bool with_host) {

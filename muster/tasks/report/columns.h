@@ -2,6 +2,7 @@
 // header.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,9 @@ ResultFields fields_of(const std::string& json_line);
 
 // The value of `name`; empty: none.
 std::string field(const ResultFields& fields, const std::string& name);
+
+// The number that the whole text is; nothing: it is none.
+std::optional<double> number_in(const std::string& text);
 
 // "GPU 0,2", "GPU 1 (0.5)", "CPU 4-7", "a: GPU 0" where hosts are told apart; empty: it was not started.
 std::string devices_text(const TaskAttempt& attempt, bool with_host);

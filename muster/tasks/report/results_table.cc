@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <optional>
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
@@ -16,13 +15,6 @@ namespace {
 
 constexpr size_t kMaxFieldsShown = 12;
 constexpr size_t kMaxCell = 40;  // characters
-
-std::optional<double> number_in(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 size_t digits_after_point(const std::string& text) {
   const size_t point = text.find('.');

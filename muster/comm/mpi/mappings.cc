@@ -1,4 +1,4 @@
-#include "muster/comm/mpi/calls.h"
+#include "muster/comm/mpi/mappings.h"
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"

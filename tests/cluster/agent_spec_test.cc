@@ -1,4 +1,4 @@
-#include "muster/cluster/agent_task.h"
+#include "muster/cluster/agent_spec.h"
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -6,40 +6,40 @@
 namespace muster {
 namespace {
 
-TEST(AgentTask, IsReadBackAsItWas) {
-  AgentTask task;
-  task.launch.argv = {"./train", "--lr", "0.1", "a \"b\"\n", "\xff\xfe", "caf\xc3\xa9"};
-  task.launch.more_programs = {{.argv = {"./worker"}, .num_ranks = 3, .role = "w"}};
-  task.launch.request.nproc_per_node = 4;
-  task.launch.request.gpus = "0-3";
-  task.launch.request.numa_binding = NumaBinding::socket;
-  task.launch.stop_signals = {SIGTERM};
-  task.launch.stopped_timeout = std::chrono::seconds(7);
-  task.launch.extra_env = {{"MINE", "\xe9"}};
-  task.launch.local_ranks_filter = {0, 2};
-  task.launch.replaces = true;
-  task.launch.rejoin_within = std::chrono::milliseconds(1'500);
-  task.cluster = {
+TEST(AgentSpec, IsReadBackAsItWas) {
+  AgentSpec spec;
+  spec.launch.argv = {"./train", "--lr", "0.1", "a \"b\"\n", "\xff\xfe", "caf\xc3\xa9"};
+  spec.launch.more_programs = {{.argv = {"./worker"}, .num_ranks = 3, .role = "w"}};
+  spec.launch.request.nproc_per_node = 4;
+  spec.launch.request.gpus = "0-3";
+  spec.launch.request.numa_binding = NumaBinding::socket;
+  spec.launch.stop_signals = {SIGTERM};
+  spec.launch.stopped_timeout = std::chrono::seconds(7);
+  spec.launch.extra_env = {{"MINE", "\xe9"}};
+  spec.launch.local_ranks_filter = {0, 2};
+  spec.launch.replaces = true;
+  spec.launch.rejoin_within = std::chrono::milliseconds(1'500);
+  spec.cluster = {
       .min_hosts = 2, .max_hosts = 5, .node_rank = 3, .endpoint = "10.0.0.1:4711", .host_name = "b"};
-  task.cluster.secret = Secret::make();
-  task.environment = {{"NCCL_DEBUG", "INFO"}};
-  task.folder = "/work/\x80";
-  const std::string line = to_line(task);
+  spec.cluster.secret = Secret::make();
+  spec.environment = {{"NCCL_DEBUG", "INFO"}};
+  spec.folder = "/work/\x80";
+  const std::string line = to_line(spec);
   EXPECT_EQ(line.find('\n'), line.size() - 1) << "one line";
-  const AgentTask read = agent_task_from(line);
+  const AgentSpec read = agent_spec_from(line);
   EXPECT_EQ(to_line(read), line);
-  EXPECT_EQ(read.launch.argv, task.launch.argv);
-  EXPECT_EQ(read.launch.extra_env, task.launch.extra_env);
-  EXPECT_EQ(read.folder, task.folder);
-  EXPECT_EQ(read.cluster.secret.bytes(), task.cluster.secret.bytes());
+  EXPECT_EQ(read.launch.argv, spec.launch.argv);
+  EXPECT_EQ(read.launch.extra_env, spec.launch.extra_env);
+  EXPECT_EQ(read.folder, spec.folder);
+  EXPECT_EQ(read.cluster.secret.bytes(), spec.cluster.secret.bytes());
   EXPECT_TRUE(read.cluster.remote);
   EXPECT_TRUE(read.launch.replaces);
-  EXPECT_EQ(read.launch.rejoin_within, task.launch.rejoin_within);
+  EXPECT_EQ(read.launch.rejoin_within, spec.launch.rejoin_within);
 }
 
-TEST(AgentTask, WhatIsNoneIsAnError) {
+TEST(AgentSpec, WhatIsNoneIsAnError) {
   for (const char* line : {"", "{}", "hello", R"({"schema": "muster.agent/1"})"})
-    EXPECT_THROW(agent_task_from(line), Error);
+    EXPECT_THROW(agent_spec_from(line), Error);
 }
 
 TEST(EnvironmentToSend, IsWhatSteersProgramsAndNoSecrets) {

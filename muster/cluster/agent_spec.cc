@@ -1,4 +1,4 @@
-#include "muster/cluster/agent_task.h"
+#include "muster/cluster/agent_spec.h"
 
 #include <algorithm>
 #include <cctype>
@@ -160,34 +160,34 @@ void change_texts(Json& json, const std::function<std::string(const std::string&
 
 }  // namespace
 
-std::string to_line(const AgentTask& task) {
+std::string to_line(const AgentSpec& spec) {
   Json json = {{"schema", kSchema},
-               {"launch", launch_to_json(task.launch)},
-               {"nproc", task.launch.request.nproc_per_node ? Json(*task.launch.request.nproc_per_node)
+               {"launch", launch_to_json(spec.launch)},
+               {"nproc", spec.launch.request.nproc_per_node ? Json(*spec.launch.request.nproc_per_node)
                                                             : Json(nullptr)},
-               {"cluster", cluster_to_json(task.cluster)},
-               {"environment", task.environment},
-               {"folder", task.folder},
-               {"secret", task.cluster.secret.hex()}};
+               {"cluster", cluster_to_json(spec.cluster)},
+               {"environment", spec.environment},
+               {"folder", spec.folder},
+               {"secret", spec.cluster.secret.hex()}};
   change_texts(json, [](const std::string& text) { return text_of_bytes(text); });
   return json.dump(-1, ' ', true) + "\n";
 }
 
-AgentTask agent_task_from(const std::string& line) {
+AgentSpec agent_spec_from(const std::string& line) {
   try {
     Json json = Json::parse(line);
     change_texts(json, [](const std::string& text) { return bytes_of_text(text, "agent"); });
     if (json.at("schema") != kSchema) throw Error(ErrorCode::invalid_argument, "another version");
-    AgentTask task{.launch = launch_from(json.at("launch")),
+    AgentSpec spec{.launch = launch_from(json.at("launch")),
                    .cluster = cluster_from(json.at("cluster")),
                    .environment = json.at("environment").get<Environment>(),
                    .folder = json.at("folder").get<std::string>()};
-    if (!json.at("nproc").is_null()) task.launch.request.nproc_per_node = json.at("nproc").get<int>();
-    task.cluster.secret = Secret::from_hex(json.at("secret").get<std::string>());
-    return task;
+    if (!json.at("nproc").is_null()) spec.launch.request.nproc_per_node = json.at("nproc").get<int>();
+    spec.cluster.secret = Secret::from_hex(json.at("secret").get<std::string>());
+    return spec;
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_argument,
-                cat("agent: expected its task as a line of JSON, got ", error.what(),
+                cat("agent: expected its spec as a line of JSON, got ", error.what(),
                     "; it is `muster run --hosts` that starts agents, with the same version on every host"));
   }
 }

@@ -10,7 +10,7 @@
 
 namespace muster {
 
-struct AgentTask {
+struct AgentSpec {
   LaunchOptions launch = {};
   ClusterOptions cluster = {};
   Environment environment = {};  // set before anything else
@@ -18,10 +18,10 @@ struct AgentTask {
 };
 
 // One line, with its newline.
-std::string to_line(const AgentTask& task);
+std::string to_line(const AgentSpec& spec);
 
 // Throws: invalid_argument when the text is none.
-AgentTask agent_task_from(const std::string& line);
+AgentSpec agent_spec_from(const std::string& line);
 
 // Of this process's environment, what ranks on other hosts are to have too: what programs and libraries are
 // steered by, never what belongs to one machine or names a secret.

@@ -1,0 +1,95 @@
+#include "muster/report/top_rows.h"
+
+#include <nlohmann/json.hpp>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class Number>
+Json or_null(const std::optional<Number>& number) {
+  return number ? Json(*number) : Json();
+}
+
+void take(const Json& row, const char* name, std::string& text) {
+  text = printable(row.at(name).get<std::string>());
+}
+
+void take(const Json& row, const char* name, int& number) {
+  number = row.at(name).get<int>();
+}
+
+template <class Number>
+void take(const Json& row, const char* name, std::optional<Number>& number) {
+  if (const Json& value = row.at(name); !value.is_null()) number = value.get<Number>();
+}
+
+TopRank rank_of(const Json& row) {
+  TopRank rank;
+  take(row, "rank", rank.rank);
+  take(row, "host", rank.host);
+  take(row, "device", rank.device);
+  take(row, "state", rank.state);
+  take(row, "gpu_percent", rank.gpu_percent);
+  take(row, "gpu_used_bytes", rank.gpu_used_bytes);
+  take(row, "gpu_total_bytes", rank.gpu_total_bytes);
+  take(row, "cpu_percent", rank.cpu_percent);
+  take(row, "memory_bytes", rank.memory_bytes);
+  take(row, "step", rank.step);
+  take(row, "seconds_per_step", rank.seconds_per_step);
+  take(row, "samples_per_second", rank.samples_per_second);
+  take(row, "loss", rank.loss);
+  take(row, "doing", rank.doing);
+  take(row, "doing_seconds", rank.doing_seconds);
+  take(row, "last_call", rank.last_call);
+  take(row, "last_call_seconds", rank.last_call_seconds);
+  return rank;
+}
+
+}  // namespace
+
+Json top_row_json(const TopRank& rank) {
+  return {{"rank", rank.rank},
+          {"host", rank.host},
+          {"device", rank.device},
+          {"state", rank.state},
+          {"pid", rank.pid > 0 ? Json(rank.pid) : Json()},
+          {"gpu_percent", or_null(rank.gpu_percent)},
+          {"gpu_used_bytes", or_null(rank.gpu_used_bytes)},
+          {"gpu_total_bytes", or_null(rank.gpu_total_bytes)},
+          {"cpu_percent", or_null(rank.cpu_percent)},
+          {"memory_bytes", or_null(rank.memory_bytes)},
+          {"step", or_null(rank.step)},
+          {"seconds_per_step", or_null(rank.seconds_per_step)},
+          {"samples_per_second", or_null(rank.samples_per_second)},
+          {"loss", or_null(rank.loss)},
+          {"doing", rank.doing},
+          {"doing_seconds", or_null(rank.doing_seconds)},
+          {"last_call", rank.last_call},
+          {"last_call_seconds", or_null(rank.last_call_seconds)}};
+}
+
+std::string pack_top_rows(const std::vector<TopRank>& ranks) {
+  Json rows = Json::array();
+  for (const TopRank& rank : ranks) rows.push_back(top_row_json(rank));
+  std::string bytes;
+  Json::to_cbor(rows, bytes);
+  return bytes;
+}
+
+std::vector<TopRank> unpack_top_rows(const std::string& bytes) {
+  try {
+    std::vector<TopRank> ranks;
+    for (const Json& row : Json::from_cbor(bytes)) ranks.push_back(rank_of(row));
+    return ranks;
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorCode::invalid_argument, cat("expected rows of `muster top`, got: ", error.what()));
+  }
+}
+
+}  // namespace muster
