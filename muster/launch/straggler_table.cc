@@ -10,7 +10,7 @@ namespace muster {
 
 namespace {
 
-std::string milliseconds_of(double seconds) {
+std::string step_time_text(double seconds) {
   char text[32];
   std::snprintf(text, sizeof(text), seconds < 0.1 ? "%.2f ms" : "%.0f ms", seconds * 1e3);
   return text;
@@ -32,11 +32,11 @@ std::string straggler_table(const Breakdown& breakdown, size_t most) {
   std::vector<std::vector<std::string>> rows;
   for (size_t i = 0; i < shown; ++i) {
     const RankTimes& rank = ranks[i];
-    rows.push_back({cat(rank.rank), rank.host, rank.device, milliseconds_of(rank.own_of_a_step()),
-                    milliseconds_of(of_a_step(rank, Category::compute)),
-                    milliseconds_of(of_a_step(rank, Category::data)),
-                    milliseconds_of(of_a_step(rank, Category::checkpoint)),
-                    milliseconds_of(of_a_step(rank, Category::communication))});
+    rows.push_back({cat(rank.rank), rank.host, rank.device, step_time_text(rank.own_of_a_step()),
+                    step_time_text(of_a_step(rank, Category::compute)),
+                    step_time_text(of_a_step(rank, Category::data)),
+                    step_time_text(of_a_step(rank, Category::checkpoint)),
+                    step_time_text(of_a_step(rank, Category::communication))});
   }
   std::string text = format_table({{"rank", true},
                                    {"host"},

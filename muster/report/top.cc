@@ -166,7 +166,8 @@ void TopSampler::add_activity(TopRank& rank, const ActivityView& view, int64_t n
     const double seconds = since(before.activity.step_ns, view.step_ns);
     if (before.activity.step_ns > 0 && seconds > 0) {  // those since the last look
       before.seconds_per_step = seconds / static_cast<double>(view.steps - before.activity.steps);
-      before.samples_per_second = static_cast<double>(view.samples - before.activity.samples) / seconds;
+      if (view.samples > 0)
+        before.samples_per_second = static_cast<double>(view.samples - before.activity.samples) / seconds;
     }
     before.activity = view;
   }
@@ -204,6 +205,8 @@ TopView TopSampler::sample() {
   view.id = job_ ? job_->id : launch ? launch->run_id : "";
   const int64_t moment = moment_of(launch);
   if (launch) view.seconds = static_cast<double>(moment) / 1e9 - launch->began;
+  if (!launch && job_)
+    view.seconds = static_cast<double>(moment) / 1e9 - static_cast<double>(job_->since_seconds);
   if (launch && !view.running) view.outcome = launch->ended ? launch->outcome : "no end told";
   const auto plan = plan_of_run(run_dir_, view.problems);
   if (plan) add_plan(view, *plan);

@@ -1,11 +1,13 @@
 #include "muster/trace/event_copy.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/trace/event_layout.h"
 
 namespace muster {
 
@@ -19,9 +21,12 @@ std::optional<int> number_in(const fs::path& name) {
                                                         : std::nullopt;
 }
 
-// What a file has grown by and not used yet is zero.
-std::string without_end(std::string bytes) {
-  bytes.resize(bytes.find_last_not_of('\0') + 1);
+// What a file has grown by and not used yet is zero. Events stay whole, and may end with zeros too.
+std::string used_part(std::string bytes) {
+  const size_t used = bytes.find_last_not_of('\0') + 1;
+  if (used <= sizeof(EventHeader)) return bytes.substr(0, sizeof(EventHeader));
+  const size_t events = (used - sizeof(EventHeader) + sizeof(TraceEvent) - 1) / sizeof(TraceEvent);
+  bytes.resize(std::min(bytes.size(), sizeof(EventHeader) + events * sizeof(TraceEvent)));
   return bytes;
 }
 
@@ -44,7 +49,7 @@ std::string pack_events(const std::string& run_dir, size_t first, size_t count, 
     for (size_t rank = first; rank < first + count; ++rank) {
       const fs::path file = attempt->path() / cat(rank);
       if (!fits(file, room)) continue;
-      std::string bytes = without_end(read_plain_file(file.string(), room));
+      std::string bytes = used_part(read_plain_file(file.string(), room));
       room -= bytes.size();
       files.push_back({{"attempt", *number},
                        {"rank", rank},

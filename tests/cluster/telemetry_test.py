@@ -24,6 +24,7 @@ class Telemetry(HostsCase):
         self.secret.chmod(0o600)
         for host in self.world:
             self.folder_of(host.name).mkdir(parents=True)
+            (self.world.folder / f"runtime-{host.name}").mkdir(mode=0o700, exist_ok=True)
 
     def folder_of(self, name):
         """Each host has its own."""

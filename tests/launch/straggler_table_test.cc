@@ -21,10 +21,10 @@ Breakdown with_straggler() {
 
 TEST(StragglerTable, TheSlowestRankComesFirst) {
   EXPECT_EQ(straggler_table(with_straggler()),
-            "rank  host    device  own time of a step    compute      data  checkpoint  waits for others\n"
-            "  10  node-b  GPU 1               170 ms     120 ms  40.00 ms    10.00 ms           0.00 ms\n"
-            "   0  a       GPU 0             60.00 ms   50.00 ms  10.00 ms     0.00 ms            110 ms\n"
-            "   2  a       GPU 0             50.00 ms   50.00 ms   0.00 ms     0.00 ms            120 ms\n");
+            "rank  host    device  own time of a step   compute      data  checkpoint  waits for others\n"
+            "  10  node-b  GPU 1               170 ms    120 ms  40.00 ms    10.00 ms           0.00 ms\n"
+            "   0  a       GPU 0             60.00 ms  50.00 ms  10.00 ms     0.00 ms            110 ms\n"
+            "   2  a       GPU 0             50.00 ms  50.00 ms   0.00 ms     0.00 ms            120 ms\n");
 }
 
 TEST(StragglerTable, SaysHowManyAreLeftOut) {

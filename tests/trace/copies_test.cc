@@ -121,7 +121,7 @@ TEST_F(EventCopies, AreMergedWithThoseThatAreHere) {
   trace_rank(here_.path(), 0, "first");
   trace_rank(there_.path(), 1, "second", 1000);
   const std::string packed = pack_events(there_.path(), 1, 1, size_t{32} << 20);
-  EXPECT_LT(packed.size(), 1001 * sizeof(TraceEvent) + sizeof(EventHeader)) << "what is not used is not sent";
+  EXPECT_LT(packed.size(), 1010 * sizeof(TraceEvent) + sizeof(EventHeader)) << "what is not used is not sent";
   unpack_events(packed, here_.path());
   const auto trace = merge_trace(here_.path());
   ASSERT_TRUE(trace);
