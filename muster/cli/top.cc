@@ -19,11 +19,11 @@
 #include "muster/cli/watch.h"
 #include "muster/launch/job_registry.h"
 #include "muster/launch/run_folder.h"
-#include "muster/report/host_samples.h"
 #include "muster/report/report.h"
 #include "muster/report/top.h"
 #include "muster/report/top_text.h"
 #include "muster/supervise/live_lines.h"
+#include "muster/trace/hosts_folder.h"
 
 namespace muster {
 

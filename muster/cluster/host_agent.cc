@@ -26,6 +26,7 @@
 #include "muster/launch/worker_group.h"
 #include "muster/supervise/child.h"
 #include "muster/supervise/process_set.h"
+#include "muster/trace/read_activity.h"
 
 namespace muster {
 
@@ -140,6 +141,7 @@ class HostAgent {
     if (order.kind != Order::Kind::start || !order.in_place || !replacing_.go_on) return false;
     const auto at = std::find(order.hosts.begin(), order.hosts.end(), member_->id());
     if (at == order.hosts.end()) {
+      telemetry_.reset();
       processes_.end_all();
       return false;
     }
@@ -203,6 +205,7 @@ class HostAgent {
   std::optional<int> run_round(const Order& order) {
     const auto at = std::find(order.hosts.begin(), order.hosts.end(), member_->id());
     if (at == order.hosts.end()) {
+      telemetry_.reset();
       take_orders();
       const bool goes_on = stopped_round_ < order.round && pending_.empty();  // else it is history
       if (goes_on)
@@ -287,13 +290,17 @@ class HostAgent {
   }
 
   void begin_telemetry(const Order& order, int host_index) {
-    telemetry_.reset();
-    telemetry_ = std::make_unique<HostTelemetry>(
-        rendezvous_.store, HostTelemetryOptions{.host = member_->id(),
-                                                .hosts = order.hosts,
-                                                .ranks = ranks_on_host(order.plan, host_index),
-                                                .run_dir = job_->facts().work_dir,
-                                                .sampler = sampler_});
+    const std::string& run_dir = job_->facts().work_dir;
+    if (host_index == 0 && order.round == 1) remove_activity_copies(run_dir);
+    std::vector<RankRange> ranks;
+    for (size_t i = 0; i < order.hosts.size(); ++i)
+      ranks.push_back(ranks_on_host(order.plan, static_cast<int>(i)));
+    telemetry_ =
+        std::make_unique<HostTelemetry>(rendezvous_.store, HostTelemetryOptions{.host = member_->id(),
+                                                                                .hosts = order.hosts,
+                                                                                .ranks = std::move(ranks),
+                                                                                .run_dir = run_dir,
+                                                                                .sampler = sampler_});
   }
 
   // The first of the job's hosts keeps the record for all.
@@ -361,13 +368,15 @@ class HostAgent {
   }
 
   int finish(const Order& order) {
+    if (telemetry_) {
+      telemetry_->collect(std::max(0, order.round - 1));
+      telemetry_->finish();
+    }
     if (record_) {
       if (!order.exits.empty()) record_->end_attempt(order.exits, "");
       record_->finish(order.exit_code, outcome_of(order.exit_code, order.exits));
     }
     if (job_) {
-      if (telemetry_) telemetry_->collect();
-      telemetry_.reset();
       tell_activity(job_->facts(), std::max(0, order.round - 1), options_.quiet,
                     job_->facts().host_index == 0);
       if (!cluster_.remote)

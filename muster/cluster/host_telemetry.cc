@@ -1,7 +1,16 @@
 #include "muster/cluster/host_telemetry.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <condition_variable>
 #include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
 
 #include "muster/base/blocked_signals.h"
 #include "muster/base/clock.h"
@@ -9,8 +18,13 @@
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/launch/job_setup.h"
+#include "muster/trace/activity.h"
 #include "muster/trace/activity_copy.h"
 #include "muster/trace/event_copy.h"
+#include "muster/trace/hosts_folder.h"
+#include "muster/trace/late_rank.h"
+#include "muster/trace/stack_request.h"
 
 namespace muster {
 
@@ -20,37 +34,31 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kLookEvery{250};
 constexpr std::chrono::milliseconds kAskEvery{1'000};
-constexpr std::chrono::milliseconds kWatchedFor{5'000};  // after the last look of `muster top`
-constexpr std::chrono::milliseconds kWaitToBeAsked{2'000};
+constexpr std::chrono::milliseconds kWaitForRequest{2'000};
 constexpr std::chrono::milliseconds kCollect{5'000};
+constexpr std::chrono::milliseconds kThreadsEnd{1'000};
+constexpr std::chrono::seconds kDescribeAgain{10};
 constexpr std::chrono::milliseconds kNow{0};
 constexpr size_t kMostEvents = size_t{512} << 20;  // of all hosts: they lie in the store's memory
 constexpr size_t kMostValueOfEvents = size_t{48} << 20;
 
-std::string ask_key(const std::string& host) {
+constexpr const char* kSampleRequest = "sample";
+constexpr const char* kDescribeRequest = "describe ";
+
+std::string request_log(const std::string& host) {
   return cat("ask/", host);
 }
 
-std::string sample_key(const std::string& host) {
-  return cat("sample/", host);
+std::string sample_key(const std::string& host, const std::string& asker) {
+  return cat("sample/", host, "/", asker);
 }
 
-std::string activity_key(const std::string& host) {
-  return cat("activity/", host);
+std::string activity_key(const std::string& host, int attempt, int rank) {
+  return cat("activity/", host, "/", attempt, "/", rank);
 }
 
-std::string events_key(const std::string& host) {
-  return cat("events/", host);
-}
-
-fs::path hosts_folder(const std::string& run_dir) {
-  return fs::path(run_dir) / "hosts";
-}
-
-bool is_watched(const std::string& run_dir) {
-  std::error_code error;
-  const auto asked = fs::last_write_time(hosts_folder(run_dir) / "asked", error);
-  return !error && fs::file_time_type::clock::now() - asked < kWatchedFor;
+std::string events_key(const std::string& host, int attempt, int rank) {
+  return cat("events/", host, "/", attempt, "/", rank);
 }
 
 std::optional<std::string> take_value(Store& store, const std::string& key) {
@@ -60,137 +68,285 @@ std::optional<std::string> take_value(Store& store, const std::string& key) {
   return value;
 }
 
-// Read by `muster top` at any time.
-void replace_file(const fs::path& path, const std::string& bytes) {
-  fs::path aside = path;
-  aside += ".new";
-  write_file(aside.string(), bytes);
-  fs::rename(aside, path);
+// The text before the first blank, which is taken off.
+std::string take_word(std::string& text) {
+  const size_t blank = text.find(' ');
+  std::string word = text.substr(0, blank);
+  text = blank == std::string::npos ? "" : text.substr(blank + 1);
+  return word;
 }
 
-// What was of use while the job ran.
-void remove_samples(const fs::path& folder) {
+// A waiting rank of this host has described it just now.
+bool has_shown_its_stack(const std::string& activity_path) {
   std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    std::error_code failed;
-    if (!entry->is_directory(failed)) fs::remove(entry->path(), failed);
+  const auto shown = fs::last_write_time(stack_path(activity_path), error);
+  return !error && fs::file_time_type::clock::now() - shown < kDescribeAgain;
+}
+
+// Nothing that a job needs depends on what is told.
+template <class Tell>
+bool without_error(const Tell& tell) {
+  try {
+    tell();
+    return true;
+  } catch (const std::exception& error) {
+    log(LogLevel::debug, cat("telemetry: ", error.what()));
+    return false;
   }
-  fs::remove(folder, error);  // where nothing is left
 }
 
 }  // namespace
 
+// What the threads have; each holds it as long as it lives.
+struct HostTelemetry::State : std::enable_shared_from_this<State> {
+  State(std::shared_ptr<Store> at, HostTelemetryOptions with)
+      : store(std::move(at)), options(std::move(with)) {}
+
+  void start(void (State::*run)());
+  bool pause(std::chrono::milliseconds length);  // false: it is to end
+  void stop();
+  void ask(const std::string& host, const std::string& what);
+
+  void watch();
+  bool hold_folder(const Fd& lock);
+  void look();
+  void ask_for_samples();
+  void take_samples();
+
+  void answer();
+  void answer_to(std::string request);
+  void describe(const LateRequest& request);
+
+  const std::shared_ptr<Store> store;
+  const HostTelemetryOptions options;
+  const std::string id = make_uuid();  // of this one's requests: their numbers begin anew with each
+
+  // The watching thread's.
+  int64_t requests = 0;
+  int64_t first_of_watch = 0;
+  bool was_watched = false;
+  Clock::time_point next_ask = {};
+  // The answering thread's.
+  std::map<int, Clock::time_point> described = {};  // by rank
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool stopped = false;
+  int threads = 0;
+};
+
 HostTelemetry::HostTelemetry(std::shared_ptr<Store> store, HostTelemetryOptions options)
-    : store_(std::move(store)), options_(std::move(options)) {
-  if (is_first()) {
-    std::error_code error;
-    fs::create_directories(hosts_folder(options_.run_dir), error);
-  }
-  const BlockedSignals blocked;  // in the thread, for good
-  thread_ = std::thread([this] { run(); });
+    : state_(std::make_shared<State>(std::move(store), std::move(options))) {
+  state_->start(&State::watch);
+  state_->start(&State::answer);
 }
 
 HostTelemetry::~HostTelemetry() {
+  state_->stop();
+}
+
+void HostTelemetry::finish() {
+  state_->stop();
+  without_error([this] {  // wakes the thread that answers
+    state_->store->append(request_log(state_->options.host), cat(state_->id, " end"));
+  });
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait_for(lock, kThreadsEnd, [this] { return state_->threads == 0; });
+  if (is_first() || !shares_folder(0)) remove_host_samples(state_->options.run_dir);
+}
+
+void HostTelemetry::State::start(void (State::*run)()) {
   {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
+    const std::lock_guard lock(mutex);
+    ++threads;
   }
-  wake_.notify_all();
-  try {
-    if (!is_first()) store_->set(ask_key(options_.host), "end");
-  } catch (const std::exception& error) {
-    log(LogLevel::debug, cat("telemetry: ", error.what()));  // then the thread hears of the lost store itself
+  const BlockedSignals blocked;  // in the thread, for good
+  std::thread([self = shared_from_this(), run] {
+    without_error([&] { ((*self).*run)(); });
+    const std::lock_guard lock(self->mutex);
+    --self->threads;
+    self->changed.notify_all();
+  }).detach();
+}
+
+bool HostTelemetry::State::pause(std::chrono::milliseconds length) {
+  std::unique_lock lock(mutex);
+  return !changed.wait_for(lock, length, [this] { return stopped; });
+}
+
+void HostTelemetry::State::stop() {
+  const std::lock_guard lock(mutex);
+  stopped = true;
+  changed.notify_all();
+}
+
+// "ASKER'S HOST, ITS ID, NUMBER, WHAT".
+void HostTelemetry::State::ask(const std::string& host, const std::string& what) {
+  store->append(request_log(host), cat(options.host, " ", id, " ", ++requests, " ", what));
+}
+
+// Of the agents that share a folder, one looks at it: the one with the lock.
+void HostTelemetry::State::watch() {
+  std::error_code error;
+  fs::create_directories(hosts_folder(options.run_dir), error);
+  const std::string path = hosts_folder(options.run_dir) + "/lock";
+  const Fd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644));
+  while (!hold_folder(lock)) {
+    if (!pause(kAskEvery)) return;
   }
-  thread_.join();
-  if (is_first()) remove_samples(hosts_folder(options_.run_dir));
+  do without_error([this] { look(); });
+  while (pause(kLookEvery));
 }
 
-bool HostTelemetry::pause(std::chrono::milliseconds length) {
-  std::unique_lock lock(mutex_);
-  return !wake_.wait_for(lock, length, [this] { return stop_.load(); });
+// Where there are no locks, the first host's agent has it.
+bool HostTelemetry::State::hold_folder(const Fd& lock) {
+  if (lock.valid() && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return true;
+  const bool is_held = lock.valid() && errno == EWOULDBLOCK;
+  return !is_held && options.hosts.front() == options.host;
 }
 
-// Nothing that a job needs depends on it.
-void HostTelemetry::run() {
-  try {
-    is_first() ? watch() : answer();
-  } catch (const std::exception& error) {
-    log(LogLevel::debug, cat("telemetry ends: ", error.what()));
+void HostTelemetry::State::look() {
+  for (const LateRequest& request : take_late_requests(options.run_dir)) {
+    for (const std::string& host : options.hosts) ask(host, kDescribeRequest + to_text(request));
+  }
+  const bool is_watched = are_other_hosts_asked(options.run_dir);
+  if (is_watched && !was_watched) first_of_watch = requests + 1;
+  was_watched = is_watched;
+  if (!is_watched) return;
+  if (Clock::now() >= next_ask) ask_for_samples();
+  take_samples();
+}
+
+void HostTelemetry::State::ask_for_samples() {
+  next_ask = Clock::now() + kAskEvery;
+  for (const std::string& host : options.hosts) ask(host, kSampleRequest);
+}
+
+// An answer to an earlier watch, or to the round before, is of then.
+void HostTelemetry::State::take_samples() {
+  for (size_t i = 0; i < options.hosts.size(); ++i) {
+    auto answer = take_value(*store, sample_key(options.hosts[i], options.host));
+    if (!answer) continue;
+    const bool is_own = take_word(*answer) == id;
+    const auto number = parse_int(take_word(*answer));
+    if (is_own && number && *number >= first_of_watch) write_host_sample(options.run_dir, i, *answer);
   }
 }
 
-void HostTelemetry::watch() {
-  Clock::time_point next;
-  do {
-    if (Clock::now() >= next && is_watched(options_.run_dir)) {
-      next = Clock::now() + kAskEvery;
-      ask_and_write();
-    }
-  } while (pause(kLookEvery));
-}
-
-void HostTelemetry::ask_and_write() {
-  for (size_t i = 1; i < options_.hosts.size(); ++i) {
-    store_->set(ask_key(options_.hosts[i]), "sample");
-    if (const auto sample = take_value(*store_, sample_key(options_.hosts[i])))
-      replace_file(hosts_folder(options_.run_dir) / cat(i, ".sample"), *sample);
-  }
-}
-
-void HostTelemetry::answer() {
-  while (!stop_) {
+void HostTelemetry::State::answer() {
+  int64_t next = store->add(log_size_key(request_log(options.host)), 0) + 1;
+  for (;;) {
+    const std::string key = log_entry_key(request_log(options.host), next);
+    std::string request;
     try {
-      store_->get(ask_key(options_.host), kWaitToBeAsked);
+      request = store->get(key, kWaitForRequest);
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::timeout) throw;
+      if (!pause(error.code() == ErrorCode::timeout ? kNow : kAskEvery)) return;
       continue;
     }
-    store_->remove(ask_key(options_.host));
-    if (stop_ || !options_.sampler) continue;
-    store_->set(sample_key(options_.host), options_.sampler(options_.ranks));
+    if (!pause(kNow)) return;  // the next round's answers it
+    without_error([&] { store->remove(key); });
+    ++next;
+    without_error([&] { answer_to(request); });
   }
+}
+
+void HostTelemetry::State::answer_to(std::string request) {
+  const std::string asker = take_word(request);
+  const std::string asked_by = take_word(request);
+  const std::string number = take_word(request);
+  if (request == kSampleRequest && options.sampler) {
+    const auto own = std::find(options.hosts.begin(), options.hosts.end(), options.host);
+    const RankRange ranks = options.ranks.at(static_cast<size_t>(own - options.hosts.begin()));
+    store->set(sample_key(options.host, asker), cat(asked_by, " ", number, " ", options.sampler(ranks)));
+  }
+  if (!request.starts_with(kDescribeRequest)) return;
+  if (const auto late = late_request_from(request.substr(std::string(kDescribeRequest).size())))
+    describe(*late);
+}
+
+void HostTelemetry::State::describe(const LateRequest& request) {
+  const auto own = std::find(options.hosts.begin(), options.hosts.end(), options.host);
+  const auto [first, count] = options.ranks.at(static_cast<size_t>(own - options.hosts.begin()));
+  for (const int rank : request.ranks) {
+    if (static_cast<size_t>(rank) < first || static_cast<size_t>(rank) >= first + count) continue;
+    const std::string path = activity_path(options.run_dir, request.attempt, rank);
+    const auto before = described.find(rank);
+    const bool again = before != described.end() && Clock::now() - before->second < kDescribeAgain;
+    if (again || has_shown_its_stack(path)) continue;
+    described[rank] = Clock::now();
+    without_error([&] { log(LogLevel::warn, describe_late_rank(path)); });
+  }
+}
+
+bool HostTelemetry::is_first() const {
+  return state_->options.hosts.front() == state_->options.host;
 }
 
 // Rank 0 is the first host's.
 bool HostTelemetry::shares_folder(int attempt) const {
   std::error_code error;
-  const fs::path folder = options_.run_dir;
-  return fs::exists(folder / "activity" / cat(attempt) / "0", error) ||
-         fs::exists(folder / "trace" / cat(attempt) / "0", error);
+  const std::string& folder = state_->options.run_dir;
+  return fs::exists(activity_path(folder, attempt, 0), error) ||
+         fs::exists(cat(folder, "/trace/", attempt, "/0"), error);
 }
 
-void HostTelemetry::leave_as(const std::string& key, const std::string& bytes) {
-  if (!bytes.empty()) store_->set(key, bytes);
+// `room`: of events. Each rank's has a key of its own, as etcd's values are small.
+void HostTelemetry::leave_rank(int attempt, int rank, size_t& room) {
+  const HostTelemetryOptions& options = state_->options;
+  without_error([&] {
+    state_->store->set(activity_key(options.host, attempt, rank),
+                       pack_activity(options.run_dir, attempt, rank));
+  });
+  without_error([&] {
+    const std::string events = pack_events(options.run_dir, attempt, rank);
+    if (events.empty() || events.size() > room) return;
+    room -= events.size();
+    state_->store->set(events_key(options.host, attempt, rank), events);
+  });
 }
 
 void HostTelemetry::leave(int attempt) {
   if (is_first() || shares_folder(attempt)) return;
-  const auto [first, count] = options_.ranks;
-  const size_t most_events = std::min(kMostValueOfEvents, kMostEvents / options_.hosts.size());
-  try {
-    leave_as(activity_key(options_.host), pack_activity(options_.run_dir, attempt, first, count));
-    leave_as(events_key(options_.host), pack_events(options_.run_dir, first, count, most_events));
-  } catch (const std::exception& error) {
-    log(LogLevel::debug, cat("telemetry: ", error.what()));
+  const HostTelemetryOptions& options = state_->options;
+  size_t room = std::min(kMostValueOfEvents, kMostEvents / options.hosts.size());
+  for (size_t i = 1; i < options.hosts.size(); ++i) {
+    if (options.hosts[i] != options.host) continue;
+    const auto [first, count] = options.ranks.at(i);
+    for (size_t rank = first; rank < first + count; ++rank) leave_rank(attempt, static_cast<int>(rank), room);
   }
 }
 
-void HostTelemetry::collect() {
+void HostTelemetry::collect_rank(const std::string& host, int last_attempt, int rank) {
+  const std::string& folder = state_->options.run_dir;
+  without_error([&] {
+    const auto activity = take_value(*state_->store, activity_key(host, last_attempt, rank));
+    if (activity) unpack_activity(*activity, folder, last_attempt, rank);
+  });
+  for (int attempt = 0; attempt <= last_attempt; ++attempt) {
+    if (!fs::exists(cat(folder, "/trace"))) return;  // nobody traces
+    without_error([&] {
+      const auto events = take_value(*state_->store, events_key(host, attempt, rank));
+      if (events) unpack_events(*events, folder, attempt, rank);
+    });
+  }
+}
+
+void HostTelemetry::collect(int last_attempt) {
   if (!is_first()) return;
+  const HostTelemetryOptions& options = state_->options;
   const Deadline deadline(kCollect);
-  for (size_t i = 1; i < options_.hosts.size(); ++i) {
-    if (deadline.passed()) {
-      log(LogLevel::warn, cat("what the ranks of ", options_.hosts.size() - i, " of ", options_.hosts.size(),
-                              " hosts did has not come in time; the job's report and trace are without it"));
+  for (size_t i = 1; i < options.hosts.size(); ++i) {
+    const auto [first, count] = options.ranks.at(i);
+    for (size_t rank = first; rank < first + count; ++rank) {
+      if (!deadline.passed()) {
+        collect_rank(options.hosts[i], last_attempt, static_cast<int>(rank));
+        continue;
+      }
+      log(LogLevel::warn, cat("what rank ", rank,
+                              " and those after it did has not come in time; the job's "
+                              "report and trace are without them"));
       return;
-    }
-    try {
-      const auto activity = take_value(*store_, activity_key(options_.hosts[i]));
-      if (activity) unpack_activity(*activity, options_.run_dir);
-      const auto events = take_value(*store_, events_key(options_.hosts[i]));
-      if (events) unpack_events(*events, options_.run_dir);
-    } catch (const std::exception& error) {
-      log(LogLevel::debug, cat("telemetry: ", error.what()));
     }
   }
 }

@@ -1,20 +1,19 @@
-// What a job's first host learns of the ranks on the other hosts: how they do while somebody watches (`muster
-// top`), in a thread of its own; and what they have written of their activity and events (`--trace`), when
-// they have ended. All goes through the job's store, so that the hosts need no common folder.
+// What the hosts of a job tell each other of their ranks, so that they need no common folder: samples, while
+// `muster top` asks for them; a description of ranks that others wait for; and at the end what the ranks have
+// written of their activity and events (`--trace`). Requests come from files (muster/trace/hosts_folder.h)
+// and go to the hosts' agents through the job's store:
 //
-//   muster top  touches RUN_DIR/hosts/asked        reads RUN_DIR/hosts/<n>.sample
-//   first host  sees that, asks (store: ask/ID)    writes the samples that come (store: sample/ID)
-//   host ID     samples its ranks, sets sample/ID
+//   the host that asks    …/hosts/asked → an entry in the log ask/ID for each host, with a number
+//   host ID               its next entry → samples its ranks → sample/ID/ASKER, with that number
+//   the host that asks    → …/hosts/<n>.sample
+//
+// Two threads do this. They may wait for the store, for a driver or for a file system, and the agent never
+// waits for them while its ranks run.
 #pragma once
 
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "muster/placement/plan.h"
@@ -22,13 +21,14 @@
 
 namespace muster {
 
-// What these ranks of this host do now, as bytes for `muster top` on the first host.
+// What these ranks of this host do now, as bytes for `muster top`. Called in one thread, which may outlive
+// the agent's part in the job.
 using RankSampler = std::function<std::string(RankRange)>;
 
 struct HostTelemetryOptions {
   std::string host = {};                // this host's id
   std::vector<std::string> hosts = {};  // ids of all, the first host's first
-  RankRange ranks = {};                 // of this host
+  std::vector<RankRange> ranks = {};    // of each
   std::string run_dir = {};
   RankSampler sampler = {};
 };
@@ -38,33 +38,29 @@ class HostTelemetry {
   HostTelemetry(std::shared_ptr<Store> store, HostTelemetryOptions options);
   HostTelemetry(const HostTelemetry&) = delete;
   HostTelemetry& operator=(const HostTelemetry&) = delete;
-  ~HostTelemetry();
+  ~HostTelemetry();  // the threads end soon; it does not wait
 
-  // On the other hosts, when all ranks of this one have ended: leaves in the store what they have written.
-  // Where the first host has the same folder, nothing. What cannot be left is no error. Blocking: for the
-  // store's answer.
+  // On all hosts but the first, when all ranks of this one have ended: leaves in the store what they have
+  // written. Where the first host has the same folder, nothing. What cannot be left is no error. Blocking:
+  // for the store's answers.
   void leave(int attempt);
 
-  // On the first host, when the others have left theirs: writes it into RUN_DIR/hosts/activity and
-  // RUN_DIR/trace. Blocking: at most about 5 s; what has not come by then stays away, and that is said.
-  void collect();
+  // On the first host, at the end of the job, when the others have left theirs: writes it where report and
+  // trace find it, activity of the last attempt and events of all. Blocking: some seconds; what has not come
+  // by then stays away, and that is said.
+  void collect(int last_attempt);
+
+  // At the end of the job: ends the threads, and removes what was of use while it ran. Blocking: a second.
+  void finish();
 
  private:
-  bool is_first() const { return options_.hosts.front() == options_.host; }
-  void run();
-  void watch();   // the first host's
-  void answer();  // the others'
-  void ask_and_write();
-  void leave_as(const std::string& key, const std::string& bytes);
+  struct State;
+  bool is_first() const;
   bool shares_folder(int attempt) const;
-  bool pause(std::chrono::milliseconds length);  // false: it is to end
+  void leave_rank(int attempt, int rank, size_t& room);
+  void collect_rank(const std::string& host, int last_attempt, int rank);
 
-  std::shared_ptr<Store> store_;
-  HostTelemetryOptions options_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace muster

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRunsFolder = "runs";
 constexpr const char* kLatest = "latest";
-constexpr const char* kLaunchersOwn[] = {"plan.json", "run.json", "activity", "hosts", "breakdown.json"};
+constexpr const char* kLaunchersOwn[] = {"plan.json", "run.json", "activity", "breakdown.json"};
 
 // Whether the folder is one of those that runs get below the current folder.
 bool lies_in_runs(const fs::path& run_dir) {

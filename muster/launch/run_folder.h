@@ -19,7 +19,7 @@ bool make_run_folder(const std::string& run_dir);
 // left alone. A link that cannot be made is no error.
 void link_latest(const std::string& run_dir);
 
-// Removes a folder in `runs/` that holds nothing, or plan.json, run.json, activity/ and hosts/ alone; `latest` then
+// Removes a folder in `runs/` that holds nothing, or plan.json, run.json and activity/ alone; `latest` then
 // points to the run before.
 void remove_unused_run_folder(const std::string& run_dir);
 

@@ -10,9 +10,14 @@ namespace muster {
 
 namespace {
 
+constexpr double kWorthATable = 5e-5;  // seconds: what is less is 0.00 ms
+
+// Three digits that count, or so.
 std::string step_time_text(double seconds) {
   char text[32];
-  std::snprintf(text, sizeof(text), seconds < 0.1 ? "%.2f ms" : "%.0f ms", seconds * 1e3);
+  const char* const form = seconds < 0.01 ? "%.2f ms" : seconds < 0.1 ? "%.1f ms" : "%.0f ms";
+  if (seconds >= 1) std::snprintf(text, sizeof(text), "%.2f s", seconds);
+  if (seconds < 1) std::snprintf(text, sizeof(text), form, seconds * 1e3);
   return text;
 }
 
@@ -23,7 +28,7 @@ double of_a_step(const RankTimes& rank, Category category) {
 }  // namespace
 
 std::string straggler_table(const Breakdown& breakdown, size_t most) {
-  if (!breakdown.straggler) return {};
+  if (!breakdown.straggler || breakdown.straggler->seconds_a_step < kWorthATable) return {};
   std::vector<RankTimes> ranks = breakdown.ranks;
   std::stable_sort(ranks.begin(), ranks.end(), [](const RankTimes& one, const RankTimes& other) {
     return one.own_of_a_step() > other.own_of_a_step();

@@ -29,12 +29,13 @@ struct ProcStat {
 ProcStat stat_of(int pid, const ProcessStatus& status) {
   static const auto ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
   static const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  constexpr size_t kGroup = 2, kUserTicks = 11, kSystemTicks = 12, kStart = 19, kResidentPages = 21;
   return {.pid = pid,
-          .group = static_cast<int>(status.number(2)),
+          .group = static_cast<int>(status.number(kGroup)),
           .state = status.state,
-          .cpu_seconds = static_cast<double>(status.number(11) + status.number(12)) / ticks,
-          .started_seconds = static_cast<double>(status.number(19)) / ticks,
-          .memory_bytes = static_cast<uint64_t>(status.number(21)) * page};
+          .cpu_seconds = static_cast<double>(status.number(kUserTicks) + status.number(kSystemTicks)) / ticks,
+          .started_seconds = static_cast<double>(status.number(kStart)) / ticks,
+          .memory_bytes = static_cast<uint64_t>(status.number(kResidentPages)) * page};
 }
 
 std::vector<ProcStat> all_processes() {

@@ -114,11 +114,13 @@ void add_ends(TopView& view, const LaunchRecord& launch) {
                                                              : "failed";
 }
 
-// This host's own look at a rank is the better one.
-void add_other_hosts(TopView& view, const std::set<int>& here) {
+// Of what is known here, this host's own look is the better one.
+void add_other_hosts(TopView& view) {
   for (TopRank& answer : ranks_of_other_hosts(view.run_dir, view.problems)) {
-    TopRank& rank = rank_in(view, answer.rank);
-    if (!here.contains(rank.rank)) rank = std::move(answer);
+    const auto rank = std::find_if(view.ranks.begin(), view.ranks.end(),
+                                   [&](const TopRank& known) { return known.rank == answer.rank; });
+    if (rank != view.ranks.end() && (rank->state.empty() || rank->state == "elsewhere"))
+      *rank = std::move(answer);
   }
 }
 
@@ -133,8 +135,6 @@ void find_unseen_hosts(TopView& view) {
   for (const std::string& host : all) {
     if (!seen.contains(host)) view.unseen_hosts.push_back(host);
   }
-  if (view.running && !view.ranks.empty() && !can_ask_other_hosts(view.run_dir))
-    view.first_host = view.ranks.front().host;
 }
 
 }  // namespace
@@ -197,7 +197,7 @@ void TopSampler::add_process(TopRank& rank, const RankUsage& process, SteadyTime
   before.cpu_seconds = process.cpu_seconds;
 }
 
-TopView TopSampler::sample() {
+TopView TopSampler::sample(Hosts hosts) {
   TopView view{.run_dir = run_dir_};
   view.running = job_ && goes_on(*job_);
   const auto launch = launch_of_run(run_dir_, view.problems);
@@ -229,7 +229,7 @@ TopView TopSampler::sample() {
     here.insert(number);
   }
   if (plan) add_gpus(view, *plan, here);
-  if (view.running) add_other_hosts(view, here);
+  if (view.running && hosts == Hosts::all) add_other_hosts(view);
   std::sort(view.ranks.begin(), view.ranks.end(),
             [](const TopRank& a, const TopRank& b) { return a.rank < b.rank; });
   find_unseen_hosts(view);

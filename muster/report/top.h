@@ -50,7 +50,6 @@ struct TopView {
   int attempt = 0;
   std::vector<TopRank> ranks = {};
   std::vector<std::string> unseen_hosts = {};  // of whose ranks nothing is known here
-  std::string first_host = {};  // where a job of several hosts that runs is seen whole; empty: here
   std::vector<std::string> problems = {};
 
   bool hosts_have_answered() const;  // all of them
@@ -61,7 +60,9 @@ class TopSampler {
   // `job`: nothing for a run that has ended, or is another host's.
   TopSampler(std::string run_dir, std::optional<JobNote> job);
 
-  TopView sample();
+  // this_one: without what other hosts have answered.
+  enum class Hosts { all, this_one };
+  TopView sample(Hosts hosts = Hosts::all);
 
  private:
   struct Before {

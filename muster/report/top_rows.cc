@@ -1,9 +1,13 @@
 #include "muster/report/top_rows.h"
 
+#include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
+#include "muster/base/json_depth.h"
 #include "muster/base/strings.h"
+#include "muster/trace/call_text.h"
 
 namespace muster {
 
@@ -17,11 +21,18 @@ Json or_null(const std::optional<Number>& number) {
 }
 
 void take(const Json& row, const char* name, std::string& text) {
-  text = printable(row.at(name).get<std::string>());
+  text = readable(row.at(name).get<std::string>());
 }
 
 void take(const Json& row, const char* name, int& number) {
   number = row.at(name).get<int>();
+}
+
+// "nan", "inf", "-inf": JSON has no such numbers.
+void take_loss(const Json& row, std::optional<double>& loss) {
+  const Json& value = row.at("loss");
+  if (value.is_number()) loss = value.get<double>();
+  if (value.is_string()) loss = std::strtod(value.get<std::string>().c_str(), nullptr);
 }
 
 template <class Number>
@@ -43,7 +54,7 @@ TopRank rank_of(const Json& row) {
   take(row, "step", rank.step);
   take(row, "seconds_per_step", rank.seconds_per_step);
   take(row, "samples_per_second", rank.samples_per_second);
-  take(row, "loss", rank.loss);
+  take_loss(row, rank.loss);
   take(row, "doing", rank.doing);
   take(row, "doing_seconds", rank.doing_seconds);
   take(row, "last_call", rank.last_call);
@@ -76,16 +87,18 @@ Json top_row_json(const TopRank& rank) {
 
 std::string pack_top_rows(const std::vector<TopRank>& ranks) {
   Json rows = Json::array();
-  for (const TopRank& rank : ranks) rows.push_back(top_row_json(rank));
-  std::string bytes;
-  Json::to_cbor(rows, bytes);
-  return bytes;
+  for (const TopRank& rank : ranks) {
+    rows.push_back(top_row_json(rank));
+    if (rank.loss && !std::isfinite(*rank.loss)) rows.back()["loss"] = cat(*rank.loss);
+  }
+  return rows.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 std::vector<TopRank> unpack_top_rows(const std::string& bytes) {
   try {
+    if (nests_too_deep(bytes)) throw Error(ErrorCode::invalid_argument, "expected rows, got deep nesting");
     std::vector<TopRank> ranks;
-    for (const Json& row : Json::from_cbor(bytes)) ranks.push_back(rank_of(row));
+    for (const Json& row : Json::parse(bytes)) ranks.push_back(rank_of(row));
     return ranks;
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_argument, cat("expected rows of `muster top`, got: ", error.what()));

@@ -184,9 +184,9 @@ std::string top_table(const TopView& view) {
   if (!rows.empty()) text += format_table(heads, rows);
   if (!view.unseen_hosts.empty())
     text +=
-        cat("the ranks of ", printable(join_first(view.unseen_hosts, ", ", 8)), " cannot be seen from here",
-            view.first_host.empty() ? "\n"
-                                    : cat("; `muster top` on ", printable(view.first_host), " shows them\n"));
+        cat("the ranks of ", printable(join_first(view.unseen_hosts, ", ", 8)), " cannot be seen from here: ",
+            view.running ? "no answer has come from there\n"
+                         : cat("they have left no files in ", printable(view.run_dir), "\n"));
   for (const std::string& problem : view.problems) text += cat("note: ", printable(problem), "\n");
   return text;
 }

@@ -6,7 +6,9 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
+#include "muster/trace/activity.h"
 #include "muster/trace/activity_layout.h"
+#include "muster/trace/hosts_folder.h"
 #include "muster/trace/read_activity.h"
 
 namespace muster {
@@ -61,36 +63,27 @@ std::string unpack_file(const std::string& packed) {
 
 }  // namespace
 
-std::string pack_activity(const std::string& run_dir, int attempt, size_t first, size_t count) {
-  std::string packed;
-  for (const ActivityFile& file : activity_files(run_dir, attempt)) {
-    const auto rank = static_cast<size_t>(file.rank);
-    if (rank < first || rank >= first + count) continue;
-    try {
-      const std::string bytes = read_plain_file(file.path, sizeof(ActivityLayout));
-      parse_activity(bytes, file.path);
-      packed += pack_file(bytes);
-    } catch (const Error&) {
-      continue;  // it is somebody else's
-    }
-  }
-  return packed;
+std::string pack_activity(const std::string& run_dir, int attempt, int rank) {
+  const std::string path = activity_path(run_dir, attempt, rank);
+  const std::string bytes = read_plain_file(path, sizeof(ActivityLayout));
+  parse_activity(bytes, path);
+  return pack_file(bytes);
 }
 
-void unpack_activity(const std::string& packed, const std::string& run_dir) {
-  if (packed.size() % kPacked != 0)
-    throw Error(ErrorCode::invalid_argument, cat("activity of another host: expected a multiple of ", kPacked,
-                                                 " bytes, got ", packed.size()));
-  for (size_t at = 0; at < packed.size(); at += kPacked) {
-    const std::string bytes = unpack_file(packed.substr(at, kPacked));
-    const ActivityView view = parse_activity(bytes, "activity of another host");
-    const auto file = std::filesystem::path("activity") / cat(view.attempt) / cat(view.rank);
-    std::error_code error;
-    if (std::filesystem::exists(run_dir / file, error)) continue;
-    const auto copy = std::filesystem::path(run_dir) / "hosts" / file;
-    std::filesystem::create_directories(copy.parent_path(), error);
-    write_file(copy.string(), bytes);
-  }
+void unpack_activity(const std::string& packed, const std::string& run_dir, int attempt, int rank) {
+  const std::string name = "activity of another host";
+  if (packed.size() != kPacked)
+    throw Error(ErrorCode::invalid_argument,
+                cat(name, ": expected ", kPacked, " bytes, got ", packed.size()));
+  const std::string bytes = unpack_file(packed);
+  const int of_rank = parse_activity(bytes, name).rank;
+  if (of_rank != rank)
+    throw Error(ErrorCode::invalid_argument, cat(name, ": expected that of rank ", rank, ", got ", of_rank));
+  std::error_code error;
+  if (std::filesystem::exists(activity_path(run_dir, attempt, rank), error)) return;
+  const auto folder = std::filesystem::path(hosts_folder(run_dir)) / cat(attempt);
+  std::filesystem::create_directories(folder, error);
+  write_file((folder / cat(rank)).string(), bytes);
 }
 
 }  // namespace muster

@@ -176,8 +176,18 @@ std::string numbers_text(const std::vector<int>& ranks) {
   return join_first(std::move(names), ", ", kMostShown);
 }
 
+// A rank whose file has none of the group's calls, and does not reach back to its first call, may have made
+// any.
+GroupPaths known_paths(GroupPaths paths) {
+  std::erase_if(paths, [](const RankPath& path) {
+    return path.calls.empty() && path.view->num_calls > path.view->calls.size();
+  });
+  return paths;
+}
+
 // Asynchronous calls end in any order: that one has not is of interest where nothing else is found.
-std::optional<Divergence> first_difference(const GroupPaths& paths, const std::string& group) {
+std::optional<Divergence> first_difference(const GroupPaths& all_paths, const std::string& group) {
+  const GroupPaths paths = known_paths(all_paths);
   if (paths.size() < 2) return std::nullopt;
   const auto [from, to] = range_of(paths);
   std::optional<Divergence> unfinished;

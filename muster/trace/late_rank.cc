@@ -18,6 +18,7 @@
 #include "muster/base/units.h"
 #include "muster/trace/activity.h"
 #include "muster/trace/activity_clock.h"
+#include "muster/trace/hosts_folder.h"
 
 namespace muster {
 
@@ -96,23 +97,38 @@ class LateTeller {
   static void tell_all(const std::vector<int>& late) {
     const Activity* const own = Activity::get();
     if (own == nullptr) return;
-    const std::filesystem::path folder = std::filesystem::path(own->path()).parent_path();
-    for (size_t i = 0; i < std::min(late.size(), kMostDescribed); ++i) tell((folder / cat(late[i])).string());
+    const std::filesystem::path path = own->path();  // RUN_DIR/activity/ATTEMPT/RANK
+    const std::filesystem::path folder = path.parent_path();
+    std::vector<int> elsewhere;
+    for (size_t i = 0; i < std::min(late.size(), kMostDescribed); ++i) {
+      if (is_here(folder / cat(late[i])))
+        tell(folder / cat(late[i]));
+      else
+        elsewhere.push_back(late[i]);
+    }
+    const LateRequest request{.attempt = number_of(folder), .ranks = elsewhere};
+    const std::string run_dir = folder.parent_path().parent_path();
+    if (!elsewhere.empty() && !ask_to_describe(run_dir, number_of(path), request)) {
+      for (const int rank : elsewhere) tell(folder / cat(rank));  // a folder that the hosts share
+    }
     if (late.size() > kMostDescribed) warn(cat("and ", late.size() - kMostDescribed, " more ranks are late"));
   }
 
-  // A rank of another host has its file there.
-  static void tell(const std::string& path) {
+  static int number_of(const std::filesystem::path& path) {
+    return static_cast<int>(parse_int(path.filename().string()).value_or(0));
+  }
+
+  static bool is_here(const std::filesystem::path& activity) {
     try {
-      const ActivityView view = read_activity(path);
-      const ProcessState state = process_state(view);
-      // Another host's clock is another one; both know the time of day.
-      const int64_t now = state == ProcessState::unknown
-                              ? time_difference(nanoseconds_of(CLOCK_REALTIME), view.unix_minus_monotonic_ns)
-                              : activity_now();
-      const std::string stack = stack_of_rank(view, path, kPatienceForStack);
-      warn(cat(describe_rank(view, state, now),
-               stack.empty() ? "" : cat("; its stack, innermost call first:\n", stack)));
+      return process_state(read_activity(activity.string())) != ProcessState::unknown;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  static void tell(const std::filesystem::path& activity) {
+    try {
+      warn(describe_late_rank(activity.string()));
     } catch (const Error&) {
       return;
     }
@@ -138,6 +154,18 @@ void tell_of_ranks(const std::vector<int>& late, const std::vector<int>& came) {
 std::string describe_rank(const ActivityView& view, ProcessState state, int64_t now_ns) {
   return cat("rank ", view.rank, ": ", spans_text(view, now_ns), "; ", last_call_text(view, now_ns),
              process_text(state));
+}
+
+std::string describe_late_rank(const std::string& activity_path) {
+  const ActivityView view = read_activity(activity_path);
+  const ProcessState state = process_state(view);
+  // Another host's clock is another one; both know the time of day.
+  const int64_t now = state == ProcessState::unknown
+                          ? time_difference(nanoseconds_of(CLOCK_REALTIME), view.unix_minus_monotonic_ns)
+                          : activity_now();
+  const std::string stack = stack_of_rank(view, activity_path, kPatienceForStack);
+  return cat(describe_rank(view, state, now),
+             stack.empty() ? "" : cat("; its stack, innermost call first:\n", stack));
 }
 
 void describe_late_ranks(bool names_are_the_jobs) {

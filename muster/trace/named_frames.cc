@@ -1,5 +1,5 @@
-// Addresses of another process as functions. Both run one program, so that a library there is a library here,
-// at another address: this process's linker knows its symbols, and addr2line those of the program's own file.
+// Addresses of another process as functions. Where both have a library, this process's linker knows its
+// symbols; addr2line knows those of the other's program, and of libraries that this process does not have.
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <link.h>
@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
@@ -24,12 +26,15 @@ namespace {
 
 constexpr size_t kMostMaps = size_t{16} << 20;
 constexpr size_t kMostShownFrames = 24;
+constexpr size_t kLargestAsked = size_t{128}
+                                 << 20;  // addr2line reads all of a file: LibTorch's takes too long
 
 struct NamedFrame {
   std::string file;     // empty: not known
   uint64_t offset = 0;  // as addr2line wants it
   std::string function;
   std::string line;
+  bool is_known_here = false;  // its file is in this process too
 };
 
 // Where a file lies in a process: its lowest address.
@@ -54,6 +59,25 @@ std::string demangled(const char* symbol) {
   const std::unique_ptr<char, decltype(&std::free)> name(
       abi::__cxa_demangle(symbol, nullptr, nullptr, &status), std::free);
   return status == 0 ? name.get() : symbol;
+}
+
+// Of a file that this process does not have; the offset is that from the file's lowest address, unless the
+// file was linked for its own addresses.
+uint64_t offset_in(const std::string& file, uint64_t address, uint64_t lowest) {
+  constexpr size_t kTypeAt = 16;  // of the ELF header
+  constexpr char kExecutable = 2;
+  try {
+    const std::string head = read_file(file, kTypeAt + 1);
+    return head.size() > kTypeAt && head[kTypeAt] == kExecutable ? address : address - lowest;
+  } catch (const Error&) {
+    return address - lowest;
+  }
+}
+
+bool is_worth_addr2line(const std::string& file) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(file, error);
+  return !error && size < kLargestAsked;
 }
 
 // In this process.
@@ -128,12 +152,23 @@ std::string named_frames(const std::vector<uint64_t>& addresses, int64_t pid) {
     if (above != theirs.begin() && at < std::prev(above)->second.first) {
       frame.file = std::prev(above)->second.second;
       const auto here = our_files.find(frame.file);
-      if (here != our_files.end()) name_by_linker(frame, at - their_files[frame.file] + here->second);
+      frame.is_known_here = here != our_files.end();
+      if (frame.is_known_here)
+        name_by_linker(frame, at - their_files[frame.file] + here->second);
+      else
+        frame.offset = offset_in(frame.file, at, their_files[frame.file]);
     }
     frames.push_back(std::move(frame));
   }
   char program[4096] = {};
-  if (::readlink("/proc/self/exe", program, sizeof(program) - 1) > 0) name_by_addr2line(program, frames);
+  if (::readlink(cat("/proc/", pid, "/exe").c_str(), program, sizeof(program) - 1) > 0)
+    name_by_addr2line(program, frames);
+  std::set<std::string> others;
+  for (const NamedFrame& frame : frames) {
+    if (!frame.is_known_here && frame.file != program && is_worth_addr2line(frame.file))
+      others.insert(frame.file);
+  }
+  for (const std::string& file : others) name_by_addr2line(file, frames);
   std::vector<std::string> lines;
   for (size_t i = 0; i < frames.size(); ++i) {
     if (!is_way_to_function(frames[i])) lines.push_back(frame_text(i, frames[i]));

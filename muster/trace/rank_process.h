@@ -23,7 +23,7 @@ ProcessState process_state(const ActivityView& view);
 std::string stack_of_rank(const ActivityView& view, const std::string& path,
                           std::chrono::milliseconds patience);
 
-// "0x1a2b", one a line, as names: of the process `pid`, which runs the program that this one does.
+// These addresses in the process `pid` as functions, a line each.
 std::string named_frames(const std::vector<uint64_t>& addresses, int64_t pid);
 
 }  // namespace muster

@@ -12,6 +12,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/trace/call_text.h"
+#include "muster/trace/hosts_folder.h"
 
 namespace muster {
 
@@ -237,7 +238,7 @@ ActivityView read_activity(const std::string& path) {
 
 std::vector<ActivityFile> activity_files(const std::string& run_dir, std::optional<int> attempt) {
   const std::filesystem::path own = std::filesystem::path(run_dir) / "activity";
-  const std::filesystem::path copies = std::filesystem::path(run_dir) / "hosts" / "activity";
+  const std::filesystem::path copies = hosts_folder(run_dir);
   if (!attempt) attempt = last_attempt_in(own);
   if (!attempt) attempt = last_attempt_in(copies);
   if (!attempt) return {};

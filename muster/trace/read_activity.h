@@ -99,9 +99,11 @@ struct ActivityFile {
 // write here, have copies here once the job has ended (activity_copy.h).
 std::vector<ActivityFile> activity_files(const std::string& run_dir, std::optional<int> attempt = {});
 
-// Removes what ranks of this host have left in a folder that another job has used before, and the copies of
-// other hosts' files. Files that other hosts' ranks have written here, and those of processes that live,
-// stay.
+// Removes what ranks of this host have left in a folder that another job has used before. Files of other
+// hosts, and of processes that live, stay.
 void remove_earlier_activity(const std::string& run_dir);
+
+// Removes the copies of other hosts' files. For the first host of a job, before its ranks start.
+void remove_activity_copies(const std::string& run_dir);
 
 }  // namespace muster

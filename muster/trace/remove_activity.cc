@@ -6,6 +6,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/trace/hosts_folder.h"
 #include "muster/trace/read_activity.h"
 
 namespace muster {
@@ -49,7 +51,6 @@ void remove_stacks(const std::filesystem::path& folder) {
 void remove_earlier_activity(const std::string& run_dir) {
   namespace fs = std::filesystem;
   std::error_code error;
-  fs::remove_all(fs::path(run_dir) / "hosts", error);
   for (fs::directory_iterator folder(fs::path(run_dir) / "activity", error), end; !error && folder != end;
        folder.increment(error)) {
     std::error_code gone;
@@ -59,6 +60,17 @@ void remove_earlier_activity(const std::string& run_dir) {
     }
     remove_stacks(folder->path());
     ::rmdir(folder->path().c_str());  // where nothing is left
+  }
+}
+
+void remove_activity_copies(const std::string& run_dir) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  for (fs::directory_iterator folder(hosts_folder(run_dir), error), end; !error && folder != end;
+       folder.increment(error)) {
+    std::error_code failed;
+    if (parse_int(folder->path().filename().string()) && folder->is_directory(failed))
+      fs::remove_all(folder->path(), failed);
   }
 }
 

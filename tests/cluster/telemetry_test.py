@@ -1,4 +1,4 @@
-"""A job on two hosts that have no folder in common: seen from the first, while it runs and afterwards.
+"""A job on two hosts that have no folder in common: seen while it runs, and from the first afterwards.
 
     telemetry_test.py MUSTER TRACE_PROBE
 """
@@ -8,6 +8,7 @@ import os
 import pathlib
 import signal
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from hosts import HostsCase, main, missing, wait_for
@@ -58,8 +59,9 @@ class Telemetry(HostsCase):
     def view(self):
         return json.loads(self.top("a", "--json", "run"))
 
-    def test_top_of_the_first_host_shows_the_ranks_of_all(self):
+    def test_top_shows_the_ranks_of_all(self):
         agents = self.start(PROBE, "walk")
+        hosts = self.folder_of("a") / "run/activity/hosts"
         wait_for(lambda: (self.folder_of("b") / "run/activity/0/1").exists())
 
         def both_step():
@@ -77,12 +79,16 @@ class Telemetry(HostsCase):
         self.assertIsNone(view["ranks"][1]["pid"], "it is no process of this host")
         wait_for(lambda: self.view()["ranks"][1]["step"] > view["ranks"][1]["step"])  # it goes on
         self.assertNotIn("cannot be seen", self.top("a", "--once", "run"))
-        self.assertIn("the ranks of a cannot be seen from here; `muster top` on a shows them", self.top("b", "--once", "run"))
+        table = self.top("b", "--once", "run")
+        self.assertRegex(table, r"0  a +cpu:0 +running", "every host shows all")
+        # A later look does not show what the first one has left behind.
+        wait_for(lambda: not (hosts / "asked").exists() or time.time() - (hosts / "asked").stat().st_mtime > 6)
+        rows = self.view()["ranks"]
+        self.assertLess((rows[0]["step"] - rows[1]["step"]) * rows[0]["seconds_per_step"], 4, "seconds between the ranks' samples")
         agents[0].send_signal(signal.SIGTERM)
         for code, err in self.ended(agents):
             self.assertIn(code, (75, 128 + signal.SIGTERM), err)
-        left = sorted(path.name for path in (self.folder_of("a") / "run/hosts").iterdir())
-        self.assertEqual(left, ["activity"], "samples are of use while the job runs")
+        self.assertEqual([path.name for path in hosts.iterdir()], ["0"], "samples are of use while the job runs")
 
     def test_the_end_is_told_of_all_ranks(self):
         (code, err), (other_code, _) = self.ended(self.start("--trace", PROBE, "slow"))
@@ -97,6 +103,41 @@ class Telemetry(HostsCase):
         self.assertEqual(pids, {0, 1})
         report = json.loads(self.world["a"].run([MUSTER, "report", "--json", "run"], cwd=self.folder_of("a"))[1])
         self.assertEqual([rank["host"] for rank in report["ranks"]], ["a", "b"])
+
+    def test_survivors_of_a_replacement_are_told_of_too(self):
+        agents = self.start("--on-failure", "replace", PROBE, "walk")
+        for name in ("a", "b"):
+            wait_for(lambda name=name: any((self.folder_of(name) / "run/activity/0").glob("?")))
+        wait_for(lambda: len([row for row in self.view()["ranks"] if row["step"]]) == 2)
+        os.kill(self.view()["ranks"][0]["pid"], signal.SIGKILL)
+        wait_for(lambda: [row["state"] for row in self.view()["ranks"]] == ["running"] * 2 and self.view()["attempt"] == 1)
+        agents[0].send_signal(signal.SIGTERM)
+        (_, err), _ = self.ended(agents)
+        self.assertRegex(err, r"time of \d+ steps on 2 ranks")
+
+    def test_hosts_that_share_a_folder(self):
+        self.folder_of("b").rmdir()
+        self.folder_of("b").symlink_to(self.folder_of("a"))
+        agents = self.start(PROBE, "walk")
+        wait_for(lambda: (self.folder_of("a") / "run/activity/0/1").exists())
+        for name in ("a", "b"):
+            wait_for(lambda name=name: [row["state"] for row in json.loads(self.top(name, "--json", "run"))["ranks"]] == ["running"] * 2)
+            table = json.loads(self.top(name, "--json", "run"))["ranks"]
+            self.assertTrue(all(row["memory_bytes"] for row in table), table)
+        agents[0].send_signal(signal.SIGTERM)
+        (_, err), _ = self.ended(agents)
+        self.assertRegex(err, r"time of \d+ steps on 2 ranks")
+        self.assertEqual(list((self.folder_of("a") / "run/activity/hosts").glob("*")), [], "no copies: the files are here")
+
+    def test_a_late_rank_is_described_by_its_own_host(self):
+        agents = self.start("--collective-timeout", "12s", PROBE, "stay away")
+        (code, err), (_, other_err) = self.ended(agents)
+        self.assertNotEqual(code, 0)
+        self.assertRegex(err, r"waited [\d.]+s for rank\(s\) 1; rank\(s\) 0 have come")
+        self.assertNotRegex(err, "warning: .*in tokenize")
+        self.assertRegex(other_err, r"warning: rank 1: in tokenize for [\d.]+m?s; last all_reduce #\d+ f32\[1000\], ended [\d.]+m?s ago; its stack")
+        self.assertRegex(other_err, r"#\d+ .*stay_away\(muster::Context&\)")
+        self.assertEqual(other_err.count("in tokenize"), 1, "once")
 
     def test_who_left_the_others_is_told_of_all_ranks(self):
         (code, err), _ = self.ended(self.start("--collective-timeout", "3s", PROBE, "stay away"))

@@ -10,6 +10,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/strings.h"
 #include "muster/report/host_samples.h"
+#include "muster/trace/hosts_folder.h"
 #include "tests/device/scratch.h"
 
 namespace muster {
@@ -47,8 +48,9 @@ TEST(TopRows, ComeBackAsTheyWere) {
 }
 
 TEST(TopRows, RefuseWhatIsNone) {
-  for (const std::string bytes : {"", "x", "\x81\x01", "\x81\xa1\x64rank\x61x"})
-    EXPECT_THROW(unpack_top_rows(bytes), Error) << printable(bytes);
+  for (const std::string bytes : {"", "x", "[1]", R"([{"rank":"x"}])"})
+    EXPECT_THROW(unpack_top_rows(bytes), Error) << bytes;
+  EXPECT_THROW(unpack_top_rows(std::string(size_t{8} << 20, '[')), Error) << "it would overflow the stack";
   TopRank hostile = rank_of_b();
   hostile.state = "run\033[2Jning";
   EXPECT_EQ(unpack_top_rows(pack_top_rows({hostile})).at(0).state, "run?[2Jning");
@@ -57,17 +59,12 @@ TEST(TopRows, RefuseWhatIsNone) {
 TEST(HostSamples, AreReadWhileTheyAreFresh) {
   const ScratchFolder folder;
   std::vector<std::string> problems;
-  EXPECT_FALSE(can_ask_other_hosts(folder.path()));
-  ask_other_hosts(folder.path());
-  EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "there is no agent to ask";
-  std::filesystem::create_directories(folder.path() + "/hosts");
-  ask_other_hosts(folder.path());
-  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/hosts/asked"));
-  write_file(folder.path() + "/hosts/1.sample", pack_top_rows({rank_of_b()}));
-  write_file(folder.path() + "/hosts/2.sample", "nonsense");
+  std::filesystem::create_directories(hosts_folder(folder.path()));
+  write_host_sample(folder.path(), 1, pack_top_rows({rank_of_b()}));
+  write_host_sample(folder.path(), 2, "nonsense");
   EXPECT_THAT(ranks_of_other_hosts(folder.path(), problems), SizeIs(1));
   EXPECT_THAT(problems, ElementsAre(HasSubstr("hosts/2.sample")));
-  std::filesystem::last_write_time(folder.path() + "/hosts/1.sample",
+  std::filesystem::last_write_time(hosts_folder(folder.path()) + "/1.sample",
                                    std::filesystem::file_time_type::clock::now() - std::chrono::seconds(11));
   EXPECT_THAT(ranks_of_other_hosts(folder.path(), problems), IsEmpty());
 }

@@ -11,6 +11,7 @@
 #include "muster/trace/activity_copy.h"
 #include "muster/trace/event_copy.h"
 #include "muster/trace/event_file.h"
+#include "muster/trace/hosts_folder.h"
 #include "muster/trace/merge_trace.h"
 #include "muster/trace/read_activity.h"
 #include "tests/device/scratch.h"
@@ -49,7 +50,7 @@ class Copies : public testing::Test {
 TEST_F(Copies, HaveTheLastCallsAndTheRestWhole) {
   write_rank(1, 3000);
   write_rank(2, 5);
-  unpack_activity(pack_activity(there_.path(), 0, 0, 4), here_.path());
+  for (const int rank : {1, 2}) unpack_activity(pack_activity(there_.path(), 0, rank), here_.path(), 0, rank);
   const auto files = activity_files(here_.path());
   ASSERT_THAT(ranks_of(files), ElementsAre(1, 2));
   for (const ActivityFile& file : files) {
@@ -69,46 +70,48 @@ TEST_F(Copies, HaveTheLastCallsAndTheRestWhole) {
   }
 }
 
-TEST_F(Copies, AreOfTheRanksAndTheAttemptAskedFor) {
-  for (const int rank : {0, 1, 2, 3}) write_rank(rank, 1, 2);
-  write_rank(1, 1, 1);
-  unpack_activity(pack_activity(there_.path(), 2, 1, 2), here_.path());
-  EXPECT_THAT(ranks_of(activity_files(here_.path())), ElementsAre(1, 2));
-  EXPECT_THAT(activity_files(here_.path(), 1), SizeIs(0));
-  EXPECT_EQ(pack_activity(there_.path(), 3, 0, 4), "");
+// A rank that went on in place keeps the file of its first attempt, under the names of the later ones.
+TEST_F(Copies, AreOfTheAttemptThatTheirNameSays) {
+  write_rank(1, 1, 0);
+  std::filesystem::create_directories(there_.path() + "/activity/3");
+  std::filesystem::create_hard_link(activity_path(there_.path(), 0, 1), activity_path(there_.path(), 3, 1));
+  unpack_activity(pack_activity(there_.path(), 3, 1), here_.path(), 3, 1);
+  EXPECT_THAT(ranks_of(activity_files(here_.path(), 3)), ElementsAre(1));
+  EXPECT_THAT(activity_files(here_.path(), 0), SizeIs(0));
+  EXPECT_THROW(pack_activity(there_.path(), 4, 1), Error);
 }
 
 TEST_F(Copies, DoNotReplaceWhatARankHasWrittenHere) {
   write_rank(1, 9);
-  const std::string packed = pack_activity(there_.path(), 0, 1, 1);
+  const std::string packed = pack_activity(there_.path(), 0, 1);
   write_rank(1, 3);
-  unpack_activity(packed, there_.path());
+  unpack_activity(packed, there_.path(), 0, 1);
   EXPECT_EQ(read_activity(activity_files(there_.path()).at(0).path).num_calls, 3U);
-  EXPECT_FALSE(std::filesystem::exists(there_.path() + "/hosts"));
+  EXPECT_FALSE(std::filesystem::exists(hosts_folder(there_.path())));
 }
 
-TEST_F(Copies, GoWithTheNextLaunch) {
+TEST_F(Copies, AreRemovedWithoutAnythingElse) {
   write_rank(1, 1);
-  unpack_activity(pack_activity(there_.path(), 0, 1, 1), here_.path());
-  remove_earlier_activity(here_.path());
+  unpack_activity(pack_activity(there_.path(), 0, 1), here_.path(), 0, 1);
+  write_file(hosts_folder(here_.path()) + "/mine", "x");
+  remove_activity_copies(here_.path());
   EXPECT_THAT(activity_files(here_.path()), SizeIs(0));
+  EXPECT_TRUE(std::filesystem::exists(hosts_folder(here_.path()) + "/mine"));
 }
 
 TEST_F(Copies, RefuseWhatIsNone) {
-  EXPECT_THROW(unpack_activity("x", here_.path()), Error);
-  std::string packed;
   write_rank(1, 1);
-  packed = pack_activity(there_.path(), 0, 1, 1);
+  std::string packed = pack_activity(there_.path(), 0, 1);
+  EXPECT_THROW(unpack_activity(packed, here_.path(), 0, 2), Error) << "another rank's";
+  EXPECT_THROW(unpack_activity("x", here_.path(), 0, 1), Error);
   packed[0] = 'x';
-  EXPECT_THROW(unpack_activity(packed, here_.path()), Error);
-  EXPECT_THROW(unpack_events("\xff\xff", here_.path()), Error);
-  EXPECT_THROW(unpack_events("\x81\xa1\x61\x61\x01", here_.path()), Error) << "CBOR of something else";
+  EXPECT_THROW(unpack_activity(packed, here_.path(), 0, 1), Error);
   EXPECT_TRUE(std::filesystem::is_empty(here_.path()));
 }
 
 class EventCopies : public Copies {
  protected:
-  void trace_rank(const std::string& run_dir, int rank, const char* name, int spans = 1) const {
+  static void trace_rank(const std::string& run_dir, int rank, const char* name, int spans = 1) {
     ActivityHeader header = {};
     header.rank = rank;
     header.world_size = 2;
@@ -120,19 +123,17 @@ class EventCopies : public Copies {
 TEST_F(EventCopies, AreMergedWithThoseThatAreHere) {
   trace_rank(here_.path(), 0, "first");
   trace_rank(there_.path(), 1, "second", 1000);
-  const std::string packed = pack_events(there_.path(), 1, 1, size_t{32} << 20);
+  const std::string packed = pack_events(there_.path(), 0, 1);
   EXPECT_LT(packed.size(), 1010 * sizeof(TraceEvent) + sizeof(EventHeader)) << "what is not used is not sent";
-  unpack_events(packed, here_.path());
+  unpack_events(packed, here_.path(), 0, 1);
   const auto trace = merge_trace(here_.path());
   ASSERT_TRUE(trace);
   EXPECT_THAT(trace->ranks, ElementsAre(0, 1));
   EXPECT_EQ(trace->events, 1001);
 }
 
-TEST_F(EventCopies, BeyondTheLimitStayWhereTheyAre) {
-  trace_rank(there_.path(), 1, "span");
-  EXPECT_EQ(pack_events(there_.path(), 1, 1, 1000), "");
-  EXPECT_EQ(pack_events(there_.path(), 0, 1, size_t{32} << 20), "") << "not of that rank";
+TEST_F(EventCopies, OfARankThatDoesNotTraceThereAreNone) {
+  EXPECT_EQ(pack_events(there_.path(), 0, 1), "");
 }
 
 }  // namespace
