@@ -196,6 +196,7 @@ class HostAgent {
       member_->report({.kind = Report::Kind::stop, .stopped_by = signal});
       return std::nullopt;  // the order to finish follows
     }
+    if (telemetry_) telemetry_->finish();
     member_->report({.kind = Report::Kind::leave, .stopped_by = signal});
     hand_over();
     log(LogLevel::info, cat("stopped by ", signal_name(signal), "; this host has left the job"));
@@ -237,6 +238,7 @@ class HostAgent {
     }
     member_->report(end);
     if (!leaves) return std::nullopt;
+    if (telemetry_) telemetry_->finish();
     hand_over();
     log(LogLevel::info, cat("stopped by ", signal_name(end.stopped_by),
                             "; every rank here has ended, and this host has left the job"));
@@ -286,20 +288,22 @@ class HostAgent {
     job_->use_launch(order.launch);
     registration_.reset();
     registration_ = std::make_unique<JobRegistration>(job_note(options_, order.plan, job_->facts()));
-    begin_telemetry(order, host_index);
+    begin_telemetry(order);
   }
 
-  void begin_telemetry(const Order& order, int host_index) {
+  void begin_telemetry(const Order& order) {
     const std::string& run_dir = job_->facts().work_dir;
-    if (host_index == 0 && order.round == 1) remove_activity_copies(run_dir);
+    keep_copies_of_launch(run_dir, order.launch);
     std::vector<RankRange> ranks;
     for (size_t i = 0; i < order.hosts.size(); ++i)
       ranks.push_back(ranks_on_host(order.plan, static_cast<int>(i)));
+    telemetry_.reset();  // it removes what the next one makes
     telemetry_ =
         std::make_unique<HostTelemetry>(rendezvous_.store, HostTelemetryOptions{.host = member_->id(),
                                                                                 .hosts = order.hosts,
                                                                                 .ranks = std::move(ranks),
                                                                                 .run_dir = run_dir,
+                                                                                .launch = order.launch,
                                                                                 .sampler = sampler_});
   }
 
@@ -368,6 +372,7 @@ class HostAgent {
   }
 
   int finish(const Order& order) {
+    const bool stopped = order.exit_code == kStoppedExitCode && have_stopped(order.exits);
     if (telemetry_) {
       telemetry_->collect(std::max(0, order.round - 1));
       telemetry_->finish();
@@ -379,7 +384,7 @@ class HostAgent {
     if (job_) {
       tell_activity(job_->facts(), std::max(0, order.round - 1), options_.quiet,
                     job_->facts().host_index == 0);
-      if (!cluster_.remote)
+      if (!cluster_.remote && !stopped)
         report_failure(order.exits, job_->facts(), std::max(0, order.round - 1), options_.max_restarts);
       if (order.exit_code == 0) {
         job_->remove_unused_folders();
@@ -387,7 +392,8 @@ class HostAgent {
         job_->remove_empty_folders();
       }
     }
-    if (!order.reason.empty() && !cluster_.remote) log(LogLevel::error, order.reason);
+    if (!order.reason.empty() && !cluster_.remote)
+      log(stopped ? LogLevel::info : LogLevel::error, order.reason);
     member_->report({.kind = Report::Kind::leave});
     if (coordinator_ && coordinator_->wait(kTakeLeave)) clean_up(*rendezvous_.store);
     return order.exit_code;

@@ -7,9 +7,11 @@
 #include <cerrno>
 #include <condition_variable>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "muster/base/blocked_signals.h"
@@ -34,6 +36,7 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kLookEvery{250};
 constexpr std::chrono::milliseconds kAskEvery{1'000};
+constexpr std::chrono::seconds kAskAgain{10};
 constexpr std::chrono::milliseconds kWaitForRequest{2'000};
 constexpr std::chrono::milliseconds kCollect{5'000};
 constexpr std::chrono::milliseconds kThreadsEnd{1'000};
@@ -53,12 +56,18 @@ std::string sample_key(const std::string& host, const std::string& asker) {
   return cat("sample/", host, "/", asker);
 }
 
-std::string activity_key(const std::string& host, int attempt, int rank) {
-  return cat("activity/", host, "/", attempt, "/", rank);
+std::string activity_key(const std::string& host, int rank) {
+  return cat("activity/", host, "/", rank);
 }
 
-std::string events_key(const std::string& host, int attempt, int rank) {
-  return cat("events/", host, "/", attempt, "/", rank);
+// "3/1": its files' place below RUN_DIR/trace, by attempt and rank.
+std::string events_key(const std::string& host, const std::string& place) {
+  return cat("events/", host, "/", place);
+}
+
+// The places of a host's files.
+std::string events_list_key(const std::string& host) {
+  return cat("events/", host);
 }
 
 std::optional<std::string> take_value(Store& store, const std::string& key) {
@@ -74,6 +83,17 @@ std::string take_word(std::string& text) {
   std::string word = text.substr(0, blank);
   text = blank == std::string::npos ? "" : text.substr(blank + 1);
   return word;
+}
+
+bool is_in(const RankRange& ranks, int rank) {
+  const auto number = static_cast<size_t>(rank);
+  return number >= ranks.first && number < ranks.first + ranks.count;
+}
+
+// Of this host.
+RankRange ranks_of(const HostTelemetryOptions& options) {
+  const auto own = std::find(options.hosts.begin(), options.hosts.end(), options.host);
+  return options.ranks.at(static_cast<size_t>(own - options.hosts.begin()));
 }
 
 // A waiting rank of this host has described it just now.
@@ -108,8 +128,9 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
   void ask(const std::string& host, const std::string& what);
 
   void watch();
-  bool hold_folder(const Fd& lock);
+  bool hold_folder(Fd& lock);
   void look();
+  void pass_on_late_requests();
   void ask_for_samples();
   void take_samples();
 
@@ -126,6 +147,7 @@ struct HostTelemetry::State : std::enable_shared_from_this<State> {
   int64_t first_of_watch = 0;
   bool was_watched = false;
   Clock::time_point next_ask = {};
+  std::map<std::string, Clock::time_point> unanswered = {};  // hosts, since when
   // The answering thread's.
   std::map<int, Clock::time_point> described = {};  // by rank
 
@@ -143,6 +165,7 @@ HostTelemetry::HostTelemetry(std::shared_ptr<Store> store, HostTelemetryOptions 
 
 HostTelemetry::~HostTelemetry() {
   state_->stop();
+  if (is_first() || !shares_folder(0)) remove_host_samples(state_->options.run_dir);
 }
 
 void HostTelemetry::finish() {
@@ -152,21 +175,26 @@ void HostTelemetry::finish() {
   });
   std::unique_lock lock(state_->mutex);
   state_->changed.wait_for(lock, kThreadsEnd, [this] { return state_->threads == 0; });
-  if (is_first() || !shares_folder(0)) remove_host_samples(state_->options.run_dir);
 }
 
 void HostTelemetry::State::start(void (State::*run)()) {
+  const auto ended = [](State& self) {
+    const std::lock_guard lock(self.mutex);
+    --self.threads;
+    self.changed.notify_all();
+  };
   {
     const std::lock_guard lock(mutex);
     ++threads;
   }
   const BlockedSignals blocked;  // in the thread, for good
-  std::thread([self = shared_from_this(), run] {
-    without_error([&] { ((*self).*run)(); });
-    const std::lock_guard lock(self->mutex);
-    --self->threads;
-    self->changed.notify_all();
-  }).detach();
+  const bool runs = without_error([&] {
+    std::thread([self = shared_from_this(), run, ended] {
+      without_error([&] { ((*self).*run)(); });
+      ended(*self);
+    }).detach();
+  });
+  if (!runs) ended(*this);
 }
 
 bool HostTelemetry::State::pause(std::chrono::milliseconds length) {
@@ -187,10 +215,8 @@ void HostTelemetry::State::ask(const std::string& host, const std::string& what)
 
 // Of the agents that share a folder, one looks at it: the one with the lock.
 void HostTelemetry::State::watch() {
-  std::error_code error;
-  fs::create_directories(hosts_folder(options.run_dir), error);
-  const std::string path = hosts_folder(options.run_dir) + "/lock";
-  const Fd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644));
+  make_hosts_folder(options.run_dir, options.launch);
+  Fd lock;
   while (!hold_folder(lock)) {
     if (!pause(kAskEvery)) return;
   }
@@ -199,16 +225,17 @@ void HostTelemetry::State::watch() {
 }
 
 // Where there are no locks, the first host's agent has it.
-bool HostTelemetry::State::hold_folder(const Fd& lock) {
+bool HostTelemetry::State::hold_folder(Fd& lock) {
+  const std::string path = hosts_folder(options.run_dir) + "/lock";
+  // Anew each time: who had it may have removed the file.
+  lock.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644));
   if (lock.valid() && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return true;
   const bool is_held = lock.valid() && errno == EWOULDBLOCK;
   return !is_held && options.hosts.front() == options.host;
 }
 
 void HostTelemetry::State::look() {
-  for (const LateRequest& request : take_late_requests(options.run_dir)) {
-    for (const std::string& host : options.hosts) ask(host, kDescribeRequest + to_text(request));
-  }
+  pass_on_late_requests();
   const bool is_watched = are_other_hosts_asked(options.run_dir);
   if (is_watched && !was_watched) first_of_watch = requests + 1;
   was_watched = is_watched;
@@ -217,9 +244,30 @@ void HostTelemetry::State::look() {
   take_samples();
 }
 
+// Many ranks may wait for the same ones; each host is asked once, for its own.
+void HostTelemetry::State::pass_on_late_requests() {
+  std::map<int, std::set<int>> late;  // by attempt
+  for (const LateRequest& request : take_late_requests(options.run_dir))
+    late[request.attempt].insert(request.ranks.begin(), request.ranks.end());
+  for (const auto& [attempt, ranks] : late) {
+    for (size_t i = 0; i < options.hosts.size(); ++i) {
+      LateRequest request{.attempt = attempt};
+      std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(request.ranks),
+                   [&](int rank) { return is_in(options.ranks.at(i), rank); });
+      if (!request.ranks.empty()) ask(options.hosts[i], kDescribeRequest + to_text(request));
+    }
+  }
+}
+
+// One that has not answered has the request still.
 void HostTelemetry::State::ask_for_samples() {
   next_ask = Clock::now() + kAskEvery;
-  for (const std::string& host : options.hosts) ask(host, kSampleRequest);
+  for (const std::string& host : options.hosts) {
+    const auto asked = unanswered.find(host);
+    if (asked != unanswered.end() && Clock::now() - asked->second < kAskAgain) continue;
+    unanswered[host] = Clock::now();
+    ask(host, kSampleRequest);
+  }
 }
 
 // An answer to an earlier watch, or to the round before, is of then.
@@ -227,6 +275,7 @@ void HostTelemetry::State::take_samples() {
   for (size_t i = 0; i < options.hosts.size(); ++i) {
     auto answer = take_value(*store, sample_key(options.hosts[i], options.host));
     if (!answer) continue;
+    unanswered.erase(options.hosts[i]);
     const bool is_own = take_word(*answer) == id;
     const auto number = parse_int(take_word(*answer));
     if (is_own && number && *number >= first_of_watch) write_host_sample(options.run_dir, i, *answer);
@@ -234,7 +283,10 @@ void HostTelemetry::State::take_samples() {
 }
 
 void HostTelemetry::State::answer() {
-  int64_t next = store->add(log_size_key(request_log(options.host)), 0) + 1;
+  int64_t next = 0;
+  while (!without_error([&] { next = store->add(log_size_key(request_log(options.host)), 0) + 1; })) {
+    if (!pause(kAskEvery)) return;
+  }
   for (;;) {
     const std::string key = log_entry_key(request_log(options.host), next);
     std::string request;
@@ -256,9 +308,8 @@ void HostTelemetry::State::answer_to(std::string request) {
   const std::string asked_by = take_word(request);
   const std::string number = take_word(request);
   if (request == kSampleRequest && options.sampler) {
-    const auto own = std::find(options.hosts.begin(), options.hosts.end(), options.host);
-    const RankRange ranks = options.ranks.at(static_cast<size_t>(own - options.hosts.begin()));
-    store->set(sample_key(options.host, asker), cat(asked_by, " ", number, " ", options.sampler(ranks)));
+    store->set(sample_key(options.host, asker),
+               cat(asked_by, " ", number, " ", options.sampler(ranks_of(options))));
   }
   if (!request.starts_with(kDescribeRequest)) return;
   if (const auto late = late_request_from(request.substr(std::string(kDescribeRequest).size())))
@@ -266,10 +317,8 @@ void HostTelemetry::State::answer_to(std::string request) {
 }
 
 void HostTelemetry::State::describe(const LateRequest& request) {
-  const auto own = std::find(options.hosts.begin(), options.hosts.end(), options.host);
-  const auto [first, count] = options.ranks.at(static_cast<size_t>(own - options.hosts.begin()));
   for (const int rank : request.ranks) {
-    if (static_cast<size_t>(rank) < first || static_cast<size_t>(rank) >= first + count) continue;
+    if (!is_in(ranks_of(options), rank)) continue;
     const std::string path = activity_path(options.run_dir, request.attempt, rank);
     const auto before = described.find(rank);
     const bool again = before != described.end() && Clock::now() - before->second < kDescribeAgain;
@@ -291,45 +340,40 @@ bool HostTelemetry::shares_folder(int attempt) const {
          fs::exists(cat(folder, "/trace/", attempt, "/0"), error);
 }
 
-// `room`: of events. Each rank's has a key of its own, as etcd's values are small.
-void HostTelemetry::leave_rank(int attempt, int rank, size_t& room) {
-  const HostTelemetryOptions& options = state_->options;
-  without_error([&] {
-    state_->store->set(activity_key(options.host, attempt, rank),
-                       pack_activity(options.run_dir, attempt, rank));
-  });
-  without_error([&] {
-    const std::string events = pack_events(options.run_dir, attempt, rank);
-    if (events.empty() || events.size() > room) return;
-    room -= events.size();
-    state_->store->set(events_key(options.host, attempt, rank), events);
-  });
-}
-
 void HostTelemetry::leave(int attempt) {
   if (is_first() || shares_folder(attempt)) return;
+  leave_activity(attempt);
+  without_error([this] { leave_events(); });
+}
+
+// Each rank's has a key of its own, as etcd's values are small; an attempt's replaces that of the one before.
+void HostTelemetry::leave_activity(int attempt) {
   const HostTelemetryOptions& options = state_->options;
-  size_t room = std::min(kMostValueOfEvents, kMostEvents / options.hosts.size());
-  for (size_t i = 1; i < options.hosts.size(); ++i) {
-    if (options.hosts[i] != options.host) continue;
-    const auto [first, count] = options.ranks.at(i);
-    for (size_t rank = first; rank < first + count; ++rank) leave_rank(attempt, static_cast<int>(rank), room);
+  const auto [first, count] = ranks_of(options);
+  for (size_t i = first; i < first + count; ++i) {
+    const int rank = static_cast<int>(i);
+    without_error([&] {
+      state_->store->set(activity_key(options.host, rank),
+                         cat(attempt, " ", pack_activity(options.run_dir, attempt, rank)));
+    });
   }
 }
 
-void HostTelemetry::collect_rank(const std::string& host, int last_attempt, int rank) {
-  const std::string& folder = state_->options.run_dir;
-  without_error([&] {
-    const auto activity = take_value(*state_->store, activity_key(host, last_attempt, rank));
-    if (activity) unpack_activity(*activity, folder, last_attempt, rank);
-  });
-  for (int attempt = 0; attempt <= last_attempt; ++attempt) {
-    if (!fs::exists(cat(folder, "/trace"))) return;  // nobody traces
+// Of all attempts: ranks that went on in place have theirs where they began.
+void HostTelemetry::leave_events() {
+  const HostTelemetryOptions& options = state_->options;
+  size_t room = std::min(kMostValueOfEvents, kMostEvents / options.hosts.size());
+  std::string places;
+  for (const std::string& place : event_places(options.run_dir)) {
     without_error([&] {
-      const auto events = take_value(*state_->store, events_key(host, attempt, rank));
-      if (events) unpack_events(*events, folder, attempt, rank);
+      const std::string events = pack_events(options.run_dir, place, room);
+      if (events.empty()) return;
+      state_->store->set(events_key(options.host, place), events);
+      room -= events.size();
+      places += place + "\n";
     });
   }
+  if (!places.empty()) state_->store->set(events_list_key(options.host), places);
 }
 
 void HostTelemetry::collect(int last_attempt) {
@@ -337,17 +381,33 @@ void HostTelemetry::collect(int last_attempt) {
   const HostTelemetryOptions& options = state_->options;
   const Deadline deadline(kCollect);
   for (size_t i = 1; i < options.hosts.size(); ++i) {
-    const auto [first, count] = options.ranks.at(i);
-    for (size_t rank = first; rank < first + count; ++rank) {
-      if (!deadline.passed()) {
-        collect_rank(options.hosts[i], last_attempt, static_cast<int>(rank));
-        continue;
-      }
-      log(LogLevel::warn, cat("what rank ", rank,
-                              " and those after it did has not come in time; the job's "
-                              "report and trace are without them"));
+    if (deadline.passed()) {
+      log(LogLevel::warn, cat("what the ranks of ", options.hosts.size() - i, " of ", options.hosts.size(),
+                              " hosts did has not come in time; the job's report and trace are without it"));
       return;
     }
+    collect_activity(options.hosts[i], options.ranks.at(i), last_attempt);
+    without_error([&] { collect_events(options.hosts[i]); });
+  }
+}
+
+void HostTelemetry::collect_activity(const std::string& host, const RankRange& ranks, int attempt) {
+  for (size_t i = ranks.first; i < ranks.first + ranks.count; ++i) {
+    const int rank = static_cast<int>(i);
+    without_error([&] {
+      auto activity = take_value(*state_->store, activity_key(host, rank));
+      if (!activity || take_word(*activity) != cat(attempt)) return;
+      unpack_activity(*activity, state_->options.run_dir, attempt, rank);
+    });
+  }
+}
+
+void HostTelemetry::collect_events(const std::string& host) {
+  const auto places = take_value(*state_->store, events_list_key(host));
+  if (!places) return;
+  for (const std::string& place : split(*places, '\n')) {
+    const auto events = place.empty() ? std::nullopt : take_value(*state_->store, events_key(host, place));
+    if (events) unpack_events(*events, state_->options.run_dir, place);
   }
 }
 

@@ -30,6 +30,7 @@ struct HostTelemetryOptions {
   std::vector<std::string> hosts = {};  // ids of all, the first host's first
   std::vector<RankRange> ranks = {};    // of each
   std::string run_dir = {};
+  std::string launch = {};  // of the job
   RankSampler sampler = {};
 };
 
@@ -38,7 +39,7 @@ class HostTelemetry {
   HostTelemetry(std::shared_ptr<Store> store, HostTelemetryOptions options);
   HostTelemetry(const HostTelemetry&) = delete;
   HostTelemetry& operator=(const HostTelemetry&) = delete;
-  ~HostTelemetry();  // the threads end soon; it does not wait
+  ~HostTelemetry();  // removes what is of use while ranks run; its threads end soon, and are not waited for
 
   // On all hosts but the first, when all ranks of this one have ended: leaves in the store what they have
   // written. Where the first host has the same folder, nothing. What cannot be left is no error. Blocking:
@@ -50,15 +51,17 @@ class HostTelemetry {
   // by then stays away, and that is said.
   void collect(int last_attempt);
 
-  // At the end of the job: ends the threads, and removes what was of use while it ran. Blocking: a second.
+  // At the end of this host's part, before the destructor: ends the threads. Blocking: a second at most.
   void finish();
 
  private:
   struct State;
   bool is_first() const;
   bool shares_folder(int attempt) const;
-  void leave_rank(int attempt, int rank, size_t& room);
-  void collect_rank(const std::string& host, int last_attempt, int rank);
+  void leave_activity(int attempt);
+  void leave_events();
+  void collect_activity(const std::string& host, const RankRange& ranks, int attempt);
+  void collect_events(const std::string& host);
 
   std::shared_ptr<State> state_;
 };

@@ -234,7 +234,8 @@ class RemoteJob {
                                                  : std::string("no host is left"));
       return ended.stopped_by != 0 ? 128 + ended.stopped_by : 1;
     }
-    if (first_failure(order->exits) != nullptr) {
+    const bool stopped = order->exit_code == kStoppedExitCode && have_stopped(order->exits);
+    if (first_failure(order->exits) != nullptr && !stopped) {
       JobFacts job;
       job.run_id = options_.run_id;
       job.restart_count = order->restart_count;
@@ -246,7 +247,7 @@ class RemoteJob {
       std::filesystem::create_directories(job.run_dir, ignored);
       report_failure(order->exits, job, std::max(0, order->round - 1), options_.max_restarts);
     }
-    if (!order->reason.empty()) log(LogLevel::error, order->reason);
+    if (!order->reason.empty()) log(stopped ? LogLevel::info : LogLevel::error, order->reason);
     return order->exit_code;
   }
 

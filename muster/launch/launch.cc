@@ -113,7 +113,7 @@ int launch(const LaunchOptions& given) {
   JobSetup job(options, RankRendezvous({.master_port = options.master_port}),
                inventory.simulated ? usable_cores() : inventory.hosts.at(0).num_cores);
   const UnusedFoldersRemoved at_end{job};
-  remove_activity_copies(job.facts().work_dir);
+  keep_copies_of_launch(job.facts().work_dir, job.facts().launch);
   job.use_plan(plan, std::move(leased.leases));
   std::optional<JobRegistration> registration(job_note(options, plan, job.facts()));
   std::optional<GpuWatch> gpus;

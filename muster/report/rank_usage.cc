@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -83,27 +84,26 @@ double seconds_since_boot() {
 
 }  // namespace
 
-std::map<int, RankUsage> find_rank_usage(const std::string& run_dir) {
+std::vector<RankUsage> find_rank_usage(const std::string& run_dir) {
   const std::vector<ProcStat> all = all_processes();
   const double now = seconds_since_boot();
-  std::map<int, RankUsage> ranks;
-  std::map<int, int> attempts;
+  std::multimap<int, RankUsage> by_attempt;
   for (const ProcStat& leader : all) {
     if (leader.pid != leader.group || leader.state == 'Z') continue;  // every rank leads its group
     const auto identity = identity_of(leader.pid, run_dir);
     if (!identity) continue;
-    const auto known = attempts.find(identity->rank);
-    if (known != attempts.end() && known->second > identity->attempt) continue;
-    attempts[identity->rank] = identity->attempt;
-    RankUsage process{.pid = leader.pid, .stopped = leader.state == 'T' || leader.state == 't'};
+    RankUsage process{
+        .rank = identity->rank, .pid = leader.pid, .stopped = leader.state == 'T' || leader.state == 't'};
     process.age_seconds = now - leader.started_seconds;
     for (const ProcStat& one : all) {
       if (one.group != leader.pid) continue;
       process.cpu_seconds += one.cpu_seconds;
       process.memory_bytes += one.memory_bytes;
     }
-    ranks[identity->rank] = process;
+    by_attempt.emplace(identity->attempt, process);
   }
+  std::vector<RankUsage> ranks;
+  for (auto& [attempt, process] : by_attempt) ranks.push_back(process);
   return ranks;
 }
 

@@ -3,12 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
+#include <vector>
 
 namespace muster {
 
 struct RankUsage {
+  int rank = 0;  // as it was started
   int pid = 0;
   bool stopped = false;    // by SIGSTOP or a debugger
   double cpu_seconds = 0;  // used since its start, its children in the same process group included
@@ -16,8 +17,8 @@ struct RankUsage {
   uint64_t memory_bytes = 0;  // resident
 };
 
-// Ranks whose MUSTER_RUN_DIR is `run_dir`, by rank: those of the last attempt where several are found.
-// Processes of other users are not seen. Throws: io when there is no /proc.
-std::map<int, RankUsage> find_rank_usage(const std::string& run_dir);
+// Ranks whose MUSTER_RUN_DIR is `run_dir`, the last attempt's last. Processes of other users are not seen.
+// Throws: io when there is no /proc.
+std::vector<RankUsage> find_rank_usage(const std::string& run_dir);
 
 }  // namespace muster

@@ -114,13 +114,12 @@ void add_ends(TopView& view, const LaunchRecord& launch) {
                                                              : "failed";
 }
 
-// Of what is known here, this host's own look is the better one.
-void add_other_hosts(TopView& view) {
+// Of ranks here this host's own look is the better one.
+void add_other_hosts(TopView& view, const std::set<int>& here) {
   for (TopRank& answer : ranks_of_other_hosts(view.run_dir, view.problems)) {
     const auto rank = std::find_if(view.ranks.begin(), view.ranks.end(),
                                    [&](const TopRank& known) { return known.rank == answer.rank; });
-    if (rank != view.ranks.end() && (rank->state.empty() || rank->state == "elsewhere"))
-      *rank = std::move(answer);
+    if (rank != view.ranks.end() && !here.contains(answer.rank)) *rank = std::move(answer);
   }
 }
 
@@ -200,7 +199,9 @@ void TopSampler::add_process(TopRank& rank, const RankUsage& process, SteadyTime
 TopView TopSampler::sample(Hosts hosts) {
   TopView view{.run_dir = run_dir_};
   view.running = job_ && goes_on(*job_);
-  const auto launch = launch_of_run(run_dir_, view.problems);
+  auto launch = launch_of_run(run_dir_, view.problems);
+  if (view.running && launch && launch->ended)
+    launch.reset();  // an earlier one's: another host keeps the record
   view.title = job_ ? job_->program : launch ? join(launch->argv, " ") : run_dir_;
   view.id = job_ ? job_->id : launch ? launch->run_id : "";
   const int64_t moment = moment_of(launch);
@@ -211,6 +212,9 @@ TopView TopSampler::sample(Hosts hosts) {
   const auto plan = plan_of_run(run_dir_, view.problems);
   if (plan) add_plan(view, *plan);
   if (launch) add_ends(view, *launch);
+  // A rank that went on in place may have another number than it was started with.
+  std::map<int, int> ranks_by_pid;
+  std::set<int> known;
   for (const ActivityView& rank : read_ranks(run_dir_, view.problems)) {
     view.attempt = std::max(view.attempt, rank.attempt);
     TopRank& row = rank_in(view, rank.rank);
@@ -219,17 +223,24 @@ TopView TopSampler::sample(Hosts hosts) {
     // alone.
     const bool is_here = view.running && rank.host == this_host();
     add_activity(row, rank, is_here ? activity_now() : moment - rank.unix_minus_monotonic_ns);
+    if (is_here && !rank.closed_ns) {
+      ranks_by_pid[static_cast<int>(rank.pid)] = rank.rank;
+      known.insert(rank.rank);
+    }
     if (row.state.empty())
       row.state = !view.running ? "killed" : rank.host == this_host() ? "gone" : "elsewhere";
   }
   std::set<int> here;
   const auto now = std::chrono::steady_clock::now();
-  for (const auto& [number, process] : find_rank_usage(run_dir_)) {
+  for (const RankUsage& process : find_rank_usage(run_dir_)) {
+    const auto renamed = ranks_by_pid.find(process.pid);
+    const int number = renamed == ranks_by_pid.end() ? process.rank : renamed->second;
+    if (renamed == ranks_by_pid.end() && known.contains(number)) continue;  // of an earlier attempt
     add_process(rank_in(view, number), process, now);
     here.insert(number);
   }
   if (plan) add_gpus(view, *plan, here);
-  if (view.running && hosts == Hosts::all) add_other_hosts(view);
+  if (view.running && hosts == Hosts::all) add_other_hosts(view, here);
   std::sort(view.ranks.begin(), view.ranks.end(),
             [](const TopRank& a, const TopRank& b) { return a.rank < b.rank; });
   find_unseen_hosts(view);

@@ -23,6 +23,7 @@
 #include "muster/store/open_store.h"
 #include "muster/store/secret.h"
 #include "muster/trace/activity.h"
+#include "muster/trace/stack_request.h"
 
 namespace muster {
 
@@ -138,11 +139,12 @@ void InPlace::listen() {
 void InPlace::show_activity_there() const {
   Activity* const activity = Activity::get();
   if (activity == nullptr) return;
-  activity->become(env_.rank, env_.world_size);
   const std::filesystem::path there = activity_path(env_.run_dir, env_.attempt, env_.rank);
   std::error_code ignored;  // a report without this rank is no reason to end
   std::filesystem::create_directories(there.parent_path(), ignored);
   std::filesystem::create_hard_link(activity->path(), there, ignored);
+  activity->become(env_.rank, env_.world_size, ignored ? "" : there.string());
+  if (!ignored) answer_stack_requests_at(there.string());
 }
 
 // To the newest generation, as the rank that this is there.

@@ -148,7 +148,8 @@ std::atomic<void (*)(const char*)> Activity::span_begin_hook_ = nullptr;
 std::atomic<void (*)()> Activity::span_end_hook_ = nullptr;
 
 Activity::Activity(const std::string& path, const ActivityOwner& owner)
-    : path_(path), fd_(open_file(path)), serial_(++g_serial) {
+    : fd_(open_file(path)), serial_(++g_serial) {
+  path_ = paths_.emplace_back(std::make_unique<const std::string>(path)).get();
   void* const memory = ::mmap(nullptr, sizeof(ActivityLayout), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (memory == MAP_FAILED) {
     const int why = errno;
@@ -320,7 +321,8 @@ void Activity::set_software(const ActivitySoftware& software) noexcept {
   put_text(header.device_name, sizeof(header.device_name), software.device_name.c_str());
 }
 
-void Activity::become(int rank, int world_size) noexcept {
+void Activity::become(int rank, int world_size, const std::string& path) {
+  if (!path.empty()) path_ = paths_.emplace_back(std::make_unique<const std::string>(path)).get();
   put(file_->header.rank, static_cast<int32_t>(rank));
   put(file_->header.world_size, static_cast<int32_t>(world_size));
 }

@@ -6,7 +6,9 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "muster/trace/activity_layout.h"
 #include "muster/trace/category.h"
@@ -80,8 +82,9 @@ class Activity {
   void close() noexcept;  // the rank leaves its function
 
   void set_software(const ActivitySoftware& software) noexcept;
-  // The process is another rank from now on, in the job's next generation.
-  void become(int rank, int world_size) noexcept;
+  // The process is another rank from now on, in the job's next generation. `path`: where the file is found as
+  // that rank's, too; empty: nowhere else.
+  void become(int rank, int world_size, const std::string& path);
 
   void set_stack_signal(int signal) noexcept;  // this process answers it
 
@@ -98,7 +101,7 @@ class Activity {
   }
   int64_t unix_minus_monotonic_ns() const { return file_->header.unix_minus_monotonic_ns; }
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return *path_.load(std::memory_order_acquire); }
   int world_size() const { return file_->header.world_size; }
 
  private:
@@ -111,8 +114,9 @@ class Activity {
   static std::atomic<void (*)(const char*)> span_begin_hook_;
   static std::atomic<void (*)()> span_end_hook_;
 
-  std::string path_;
-  int fd_ = -1;  // locked as long as the process lives
+  std::vector<std::unique_ptr<const std::string>> paths_;  // all: another thread may read one that was before
+  std::atomic<const std::string*> path_ = nullptr;         // the last
+  int fd_ = -1;                                            // locked as long as the process lives
   ActivityLayout* file_ = nullptr;
   uint32_t outside_ = 0;  // the category outside of all spans; the main thread's
   std::atomic<TraceEventFile*> events_ = nullptr;

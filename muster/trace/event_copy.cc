@@ -2,14 +2,19 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
+#include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/strings.h"
 #include "muster/trace/event_file.h"
 #include "muster/trace/event_layout.h"
 
 namespace muster {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 // What a file has grown by and not used yet is zero. Events stay whole, and may end with zeros too.
 std::string used_part(std::string bytes) {
@@ -20,20 +25,46 @@ std::string used_part(std::string bytes) {
   return bytes;
 }
 
-}  // namespace
-
-std::string pack_events(const std::string& run_dir, int attempt, int rank) {
-  const std::string path = event_path(run_dir, attempt, rank);
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return {};
-  return used_part(read_plain_file(path));
+bool is_place(const std::string& text) {
+  const std::vector<std::string> numbers = split(text, '/');
+  return numbers.size() == 2 && std::all_of(numbers.begin(), numbers.end(), [](const std::string& text) {
+           const auto number = parse_int(text);
+           return number && *number >= 0 && cat(*number) == text;
+         });
 }
 
-void unpack_events(const std::string& packed, const std::string& run_dir, int attempt, int rank) {
-  const std::string path = event_path(run_dir, attempt, rank);
+}  // namespace
+
+std::vector<std::string> event_places(const std::string& run_dir) {
+  std::vector<std::string> places;
+  const fs::path trace = fs::path(run_dir) / "trace";
   std::error_code error;
-  if (std::filesystem::exists(path, error)) return;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  for (fs::recursive_directory_iterator entry(trace, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string place = entry->path().lexically_relative(trace).string();
+    if (is_place(place)) places.push_back(place);
+    if (entry.depth() >= 1) entry.disable_recursion_pending();
+  }
+  std::sort(places.begin(), places.end());
+  return places;
+}
+
+// Files grow by much at a time, of which a part is used.
+std::string pack_events(const std::string& run_dir, const std::string& place, size_t most) {
+  const std::string path = cat(run_dir, "/trace/", place);
+  if (fs::file_size(path) > most + kEventsOfChunk * sizeof(TraceEvent)) return {};
+  std::string events = used_part(read_plain_file(path));
+  return events.size() <= most ? events : std::string();
+}
+
+void unpack_events(const std::string& packed, const std::string& run_dir, const std::string& place) {
+  if (!is_place(place))
+    throw Error(ErrorCode::invalid_argument,
+                cat("events of another host: expected ATTEMPT/RANK, got '", printable(place), "'"));
+  const std::string path = cat(run_dir, "/trace/", place);
+  std::error_code error;
+  if (fs::exists(path, error)) return;
+  fs::create_directories(fs::path(path).parent_path(), error);
   write_file(path, packed);
 }
 

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::chrono::seconds kAskedFor{5};
-constexpr std::chrono::seconds kFresh{10};
+constexpr std::chrono::seconds kFresh{4};  // they are asked for each second
 constexpr size_t kMostLateText = 65536;
 
 bool is_younger_than(const fs::path& file, std::chrono::seconds age) {
@@ -47,9 +47,28 @@ std::string hosts_folder(const std::string& run_dir) {
   return run_dir + "/activity/hosts";
 }
 
+void make_hosts_folder(const std::string& run_dir, const std::string& launch) {
+  std::error_code error;
+  fs::create_directories(hosts_folder(run_dir), error);
+  if (launch_of_hosts_folder(run_dir) == launch) return;
+  try {
+    replace_file(hosts_folder(run_dir) + "/launch", launch);
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
+std::string launch_of_hosts_folder(const std::string& run_dir) {
+  try {
+    return read_plain_file(hosts_folder(run_dir) + "/launch", kMostLateText);
+  } catch (const Error&) {
+    return "";
+  }
+}
+
 bool can_ask_other_hosts(const std::string& run_dir) {
   std::error_code error;
-  return fs::is_directory(hosts_folder(run_dir), error);
+  return fs::exists(hosts_folder(run_dir) + "/lock", error);
 }
 
 void ask_other_hosts(const std::string& run_dir) {
@@ -120,9 +139,15 @@ std::vector<LateRequest> take_late_requests(const std::string& run_dir) {
 }
 
 void remove_host_samples(const std::string& run_dir) {
-  for_each_file(run_dir, [](const fs::path& file) {
+  bool has_copies = false;
+  for_each_file(run_dir, [&](const fs::path& file) {
     std::error_code failed;
-    if (!fs::is_directory(file, failed)) fs::remove(file, failed);
+    has_copies = has_copies || fs::is_directory(file, failed);
+  });
+  for_each_file(run_dir, [&](const fs::path& file) {
+    std::error_code failed;
+    if (!fs::is_directory(file, failed) && (!has_copies || file.filename() != "launch"))
+      fs::remove(file, failed);
   });
   ::rmdir(hosts_folder(run_dir).c_str());
 }

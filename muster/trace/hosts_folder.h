@@ -2,6 +2,7 @@
 // so that whoever asks needs nothing but the folder. The host's agent makes it, and carries requests and
 // answers between the hosts (muster/cluster/host_telemetry.h); without an agent there is no folder.
 //
+//   launch         the launch of the job that the folder is of
 //   asked          touched while somebody wants samples of the other hosts' ranks
 //   late.<rank>    ranks that others wait for, which their own host is to describe
 //   <n>.sample     the last sample of host n
@@ -17,6 +18,12 @@ namespace muster {
 
 std::string hosts_folder(const std::string& run_dir);
 
+// Makes it for this launch. What cannot be made is no error: then nobody is asked.
+void make_hosts_folder(const std::string& run_dir, const std::string& launch);
+
+// Empty: there is none.
+std::string launch_of_hosts_folder(const std::string& run_dir);
+
 // Whether there is an agent to ask.
 bool can_ask_other_hosts(const std::string& run_dir);
 
@@ -27,7 +34,7 @@ bool are_other_hosts_asked(const std::string& run_dir);
 // Replaces it in one step: it is read at any time. Throws: io.
 void write_host_sample(const std::string& run_dir, size_t host, const std::string& bytes);
 
-// The files of those that were written in the last ten seconds.
+// The files of those that were written in the last four seconds.
 std::vector<std::string> fresh_host_samples(const std::string& run_dir);
 
 // Ranks by their activity files, RUN_DIR/activity/<attempt>/<rank>.
@@ -47,7 +54,7 @@ bool ask_to_describe(const std::string& run_dir, int asker, const LateRequest& r
 // What was asked since the last time.
 std::vector<LateRequest> take_late_requests(const std::string& run_dir);
 
-// Removes all but the copies; and the folder, if nothing is left.
+// Removes all but the copies and their launch; and the folder, if there are no copies.
 void remove_host_samples(const std::string& run_dir);
 
 }  // namespace muster

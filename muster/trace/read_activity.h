@@ -103,7 +103,7 @@ std::vector<ActivityFile> activity_files(const std::string& run_dir, std::option
 // hosts, and of processes that live, stay.
 void remove_earlier_activity(const std::string& run_dir);
 
-// Removes the copies of other hosts' files. For the first host of a job, before its ranks start.
-void remove_activity_copies(const std::string& run_dir);
+// Removes the copies of other hosts' files, unless they are of this launch of the job (JobFacts::launch).
+void keep_copies_of_launch(const std::string& run_dir, const std::string& launch);
 
 }  // namespace muster

@@ -63,9 +63,11 @@ void remove_earlier_activity(const std::string& run_dir) {
   }
 }
 
-void remove_activity_copies(const std::string& run_dir) {
+void keep_copies_of_launch(const std::string& run_dir, const std::string& launch) {
   namespace fs = std::filesystem;
   std::error_code error;
+  if (!fs::is_directory(hosts_folder(run_dir), error)) return;
+  if (launch_of_hosts_folder(run_dir) == launch) return;
   for (fs::directory_iterator folder(hosts_folder(run_dir), error), end; !error && folder != end;
        folder.increment(error)) {
     std::error_code failed;

@@ -9,8 +9,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace muster {
 
@@ -19,7 +23,7 @@ namespace {
 constexpr int kOfRealTimeSignals = 9;  // from the first: few programs use that one
 constexpr int kMostFrames = 64;
 
-std::array<char, 4096> g_stack_path = {};
+std::atomic<const std::string*> g_stack_path = nullptr;
 
 void* place_of_interruption(const void* context) {
   const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext;
@@ -61,8 +65,8 @@ void on_stack_request(int, siginfo_t*, void* context) {
     at = put_hex(at, reinterpret_cast<uint64_t>(*frame));
   std::memcpy(at, "end\n", 4);
   at += 4;
-  const int file =
-      ::open(g_stack_path.data(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+  const int file = ::open(g_stack_path.load()->c_str(),
+                          O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   if (file >= 0) {
     static_cast<void>(!::write(file, text, static_cast<size_t>(at - text)));
     ::close(file);
@@ -80,13 +84,19 @@ std::string stack_path(const std::string& activity_path) {
   return activity_path + ".stack";
 }
 
+void answer_stack_requests_at(const std::string& activity_path) {
+  static auto& paths =
+      *new std::vector<std::unique_ptr<const std::string>>;  // a handler may read any of them
+  paths.push_back(std::make_unique<const std::string>(stack_path(activity_path)));
+  ::unlink(paths.back()->c_str());  // an earlier job's
+  g_stack_path = paths.back().get();
+}
+
 void answer_stack_requests(Activity& activity) {
-  const std::string path = stack_path(activity.path());
   struct sigaction action = {};
-  if (path.size() >= g_stack_path.size() || ::sigaction(stack_signal(), nullptr, &action) != 0) return;
+  if (::sigaction(stack_signal(), nullptr, &action) != 0) return;
   if ((action.sa_flags & SA_SIGINFO) != 0 || action.sa_handler != SIG_DFL) return;
-  std::copy(path.begin(), path.end(), g_stack_path.begin());
-  ::unlink(path.c_str());  // an earlier job's
+  answer_stack_requests_at(activity.path());
   void* first = nullptr;
   ::backtrace(&first, 1);  // the first loads the unwinder, which a handler must not
   action.sa_sigaction = on_stack_request;

@@ -14,6 +14,9 @@ int stack_signal();
 // that no signal lets go on (poll, sleep).
 void answer_stack_requests(Activity& activity);
 
+// From now on the answers go where they are looked for beside this activity file.
+void answer_stack_requests_at(const std::string& activity_path);
+
 // Where the answers of the rank with this activity file are.
 std::string stack_path(const std::string& activity_path);
 

@@ -88,7 +88,7 @@ class Telemetry(HostsCase):
         agents[0].send_signal(signal.SIGTERM)
         for code, err in self.ended(agents):
             self.assertIn(code, (75, 128 + signal.SIGTERM), err)
-        self.assertEqual([path.name for path in hosts.iterdir()], ["0"], "samples are of use while the job runs")
+        self.assertEqual(sorted(path.name for path in hosts.iterdir()), ["0", "launch"], "samples are of use while the job runs")
 
     def test_the_end_is_told_of_all_ranks(self):
         (code, err), (other_code, _) = self.ended(self.start("--trace", PROBE, "slow"))
@@ -111,9 +111,11 @@ class Telemetry(HostsCase):
         wait_for(lambda: len([row for row in self.view()["ranks"] if row["step"]]) == 2)
         os.kill(self.view()["ranks"][0]["pid"], signal.SIGKILL)
         wait_for(lambda: [row["state"] for row in self.view()["ranks"]] == ["running"] * 2 and self.view()["attempt"] == 1)
+        wait_for(lambda: all(row["step"] and row["step"] > 100 for row in self.view()["ranks"]))
         agents[0].send_signal(signal.SIGTERM)
         (_, err), _ = self.ended(agents)
         self.assertRegex(err, r"time of \d+ steps on 2 ranks")
+        self.assertNotIn("failed first", err, "it was asked to stop")
 
     def test_hosts_that_share_a_folder(self):
         self.folder_of("b").rmdir()
@@ -138,6 +140,19 @@ class Telemetry(HostsCase):
         self.assertRegex(other_err, r"warning: rank 1: in tokenize for [\d.]+m?s; last all_reduce #\d+ f32\[1000\], ended [\d.]+m?s ago; its stack")
         self.assertRegex(other_err, r"#\d+ .*stay_away\(muster::Context&\)")
         self.assertEqual(other_err.count("in tokenize"), 1, "once")
+
+    def test_a_late_replacement_is_described(self):
+        agents = self.start("--on-failure", "replace", "--collective-timeout", "16s", PROBE, "stay away")
+        wait_for(lambda: "tokenize" in json.loads(self.top("b", "--json", "run"))["ranks"][1]["doing"] if self.has_started("b") else False)
+        os.kill(json.loads(self.top("b", "--json", "run"))["ranks"][1]["pid"], signal.SIGKILL)
+        (code, err), (_, other_err) = self.ended(agents)
+        self.assertNotEqual(code, 0)
+        self.assertIn("a replacement is started", err)
+        self.assertRegex(other_err, r"warning: rank 1: in tokenize for [\d.]+m?s; last all_reduce #\d+ f32\[1000\] of world of generation 1, ended [\d.]+m?s ago; its stack")
+        self.assertNotIn("its process has ended", other_err)
+
+    def has_started(self, name):
+        return bool(list((self.folder_of(name) / "run/activity").glob("0/?")))
 
     def test_who_left_the_others_is_told_of_all_ranks(self):
         (code, err), _ = self.ended(self.start("--collective-timeout", "3s", PROBE, "stay away"))

@@ -90,13 +90,16 @@ TEST_F(Copies, DoNotReplaceWhatARankHasWrittenHere) {
   EXPECT_FALSE(std::filesystem::exists(hosts_folder(there_.path())));
 }
 
-TEST_F(Copies, AreRemovedWithoutAnythingElse) {
+TEST_F(Copies, AreOfOneLaunch) {
   write_rank(1, 1);
+  make_hosts_folder(here_.path(), "first");
   unpack_activity(pack_activity(there_.path(), 0, 1), here_.path(), 0, 1);
   write_file(hosts_folder(here_.path()) + "/mine", "x");
-  remove_activity_copies(here_.path());
+  keep_copies_of_launch(here_.path(), "first");
+  EXPECT_THAT(activity_files(here_.path()), SizeIs(1));
+  keep_copies_of_launch(here_.path(), "second");
   EXPECT_THAT(activity_files(here_.path()), SizeIs(0));
-  EXPECT_TRUE(std::filesystem::exists(hosts_folder(here_.path()) + "/mine"));
+  EXPECT_TRUE(std::filesystem::exists(hosts_folder(here_.path()) + "/mine")) << "nothing else is removed";
 }
 
 TEST_F(Copies, RefuseWhatIsNone) {
@@ -123,17 +126,26 @@ class EventCopies : public Copies {
 TEST_F(EventCopies, AreMergedWithThoseThatAreHere) {
   trace_rank(here_.path(), 0, "first");
   trace_rank(there_.path(), 1, "second", 1000);
-  const std::string packed = pack_events(there_.path(), 0, 1);
+  EXPECT_THAT(event_places(there_.path()), ElementsAre("0/1"));
+  const std::string packed = pack_events(there_.path(), "0/1", size_t{1} << 20);
   EXPECT_LT(packed.size(), 1010 * sizeof(TraceEvent) + sizeof(EventHeader)) << "what is not used is not sent";
-  unpack_events(packed, here_.path(), 0, 1);
+  unpack_events(packed, here_.path(), "0/1");
   const auto trace = merge_trace(here_.path());
   ASSERT_TRUE(trace);
   EXPECT_THAT(trace->ranks, ElementsAre(0, 1));
   EXPECT_EQ(trace->events, 1001);
 }
 
-TEST_F(EventCopies, OfARankThatDoesNotTraceThereAreNone) {
-  EXPECT_EQ(pack_events(there_.path(), 0, 1), "");
+TEST_F(EventCopies, BeyondTheLimitStayWhereTheyAre) {
+  trace_rank(there_.path(), 1, "span", 1000);
+  EXPECT_EQ(pack_events(there_.path(), "0/1", 1000), "");
+  EXPECT_THAT(event_places(here_.path()), SizeIs(0));
+}
+
+TEST_F(EventCopies, LieNowhereElse) {
+  for (const char* const place : {"", "0", "../x", "0/../../x", "0/1/2", "-1/0", "0/01"})
+    EXPECT_THROW(unpack_events("x", here_.path(), place), Error) << place;
+  EXPECT_TRUE(std::filesystem::is_empty(here_.path()));
 }
 
 }  // namespace

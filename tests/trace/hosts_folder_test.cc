@@ -16,7 +16,10 @@ using testing::UnorderedElementsAre;
 
 class HostsFolder : public testing::Test {
  protected:
-  void make() const { std::filesystem::create_directories(hosts_folder(run_dir())); }
+  void make() const {
+    make_hosts_folder(run_dir(), "launch-1");
+    write_file(hosts_folder(run_dir()) + "/lock", "");  // an agent looks at it
+  }
   std::string run_dir() const { return folder_.path(); }
 
   const ScratchFolder folder_;
@@ -49,7 +52,7 @@ TEST_F(HostsFolder, SamplesAreReadWhileTheyAreFresh) {
   ASSERT_THAT(fresh_host_samples(run_dir()), SizeIs(1));
   EXPECT_EQ(read_file(fresh_host_samples(run_dir())[0]), "another");
   std::filesystem::last_write_time(hosts_folder(run_dir()) + "/3.sample",
-                                   std::filesystem::file_time_type::clock::now() - std::chrono::seconds(11));
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::seconds(5));
   EXPECT_THAT(fresh_host_samples(run_dir()), IsEmpty());
 }
 
@@ -76,12 +79,15 @@ TEST_F(HostsFolder, AtTheEndTheCopiesStay) {
   make();
   ask_other_hosts(run_dir());
   remove_host_samples(run_dir());
-  EXPECT_FALSE(can_ask_other_hosts(run_dir()));
+  EXPECT_FALSE(std::filesystem::exists(hosts_folder(run_dir())));
+  make();
   std::filesystem::create_directories(hosts_folder(run_dir()) + "/0");
   write_host_sample(run_dir(), 1, "x");
   remove_host_samples(run_dir());
   EXPECT_THAT(fresh_host_samples(run_dir()), IsEmpty());
   EXPECT_TRUE(std::filesystem::exists(hosts_folder(run_dir()) + "/0"));
+  EXPECT_EQ(launch_of_hosts_folder(run_dir()), "launch-1") << "the copies are of that";
+  EXPECT_FALSE(can_ask_other_hosts(run_dir()));
 }
 
 }  // namespace
