@@ -132,7 +132,7 @@ class Telemetry(HostsCase):
         self.assertEqual(list((self.folder_of("a") / "run/activity/hosts").glob("*")), [], "no copies: the files are here")
 
     def test_a_late_rank_is_described_by_its_own_host(self):
-        agents = self.start("--collective-timeout", "12s", PROBE, "stay away")
+        agents = self.start("--collective-timeout", "10s", PROBE, "stay away")
         (code, err), (_, other_err) = self.ended(agents)
         self.assertNotEqual(code, 0)
         self.assertRegex(err, r"waited [\d.]+s for rank\(s\) 1; rank\(s\) 0 have come")
@@ -142,7 +142,7 @@ class Telemetry(HostsCase):
         self.assertEqual(other_err.count("in tokenize"), 1, "once")
 
     def test_a_late_replacement_is_described(self):
-        agents = self.start("--on-failure", "replace", "--collective-timeout", "16s", PROBE, "stay away")
+        agents = self.start("--on-failure", "replace", "--collective-timeout", "10s", PROBE, "stay away")
         wait_for(lambda: "tokenize" in json.loads(self.top("b", "--json", "run"))["ranks"][1]["doing"] if self.has_started("b") else False)
         os.kill(json.loads(self.top("b", "--json", "run"))["ranks"][1]["pid"], signal.SIGKILL)
         (code, err), (_, other_err) = self.ended(agents)
