@@ -105,7 +105,8 @@ std::string bytes_of(int fd) {
 
 std::vector<std::string> names_in(int folder) {
   std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> list(::fdopendir(::fcntl(folder, F_DUPFD_CLOEXEC, 0)), ::closedir);
+  const std::unique_ptr<DIR, int (*)(DIR*)> list(::fdopendir(::fcntl(folder, F_DUPFD_CLOEXEC, 0)),
+                                                 ::closedir);
   if (!list) return names;
   while (const dirent* entry = ::readdir(list.get())) {
     const std::string name = entry->d_name;
