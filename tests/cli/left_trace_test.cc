@@ -30,7 +30,8 @@ TEST(LeftTrace, ReportMakesOneOfIt) {
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("run/trace.json, 1 events of 1 rank"));
   EXPECT_THAT(read_file(run_dir + "/trace.json"), HasSubstr("\"left\""));
-  EXPECT_TRUE(std::filesystem::exists(event_path(run_dir, 0, 0)));  // a copy: ranks of other hosts may still write
+  EXPECT_TRUE(
+      std::filesystem::exists(event_path(run_dir, 0, 0)));  // a copy: ranks of other hosts may still write
 }
 
 TEST(LeftTrace, ReportSaysWhereThereIsNone) {

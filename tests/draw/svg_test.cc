@@ -30,7 +30,8 @@ TEST(Svg, NoValueEndsItsAttribute) {
 }
 
 TEST(Svg, PathsAreCommandsWithTheirNumbers) {
-  EXPECT_EQ(SvgPath().move(0, 4).line(1.5, -2).horizontal(22).vertical(3).close().text(), "M0 4L1.5 -2H22V3Z");
+  EXPECT_EQ(SvgPath().move(0, 4).line(1.5, -2).horizontal(22).vertical(3).close().text(),
+            "M0 4L1.5 -2H22V3Z");
   EXPECT_TRUE(SvgPath().empty());
 }
 
