@@ -51,7 +51,8 @@ std::chrono::milliseconds whole_time(const Task& task) {
 
 // A shell that stays between Slurm and what it starts: Slurm may signal it alone, and it passes that on. Once
 // it was to end, nothing is started again. What comes while a child begins waits until that can hear it.
-// `wait` comes back for a signal too, and is asked again; of one that had ended it then says 127. What is
+// `wait` comes back for a signal too, sometimes before the trap has run, and is asked again while the child
+// lives; of one that had ended it then says 127. What is
 // started in the background ignores SIGINT, which `muster` puts right.
 constexpr const char* kRun = R"(child= stopped= heard= early=
 pass() {
@@ -70,7 +71,7 @@ run() {
   [ -z "$early" ] || sleep 1
   for signal in $early; do pass "$signal"; done
   early=
-  while [ -n "$heard" ]; do
+  while [ -n "$heard" ] || kill -0 "$child" 2>/dev/null; do
     heard=
     wait "$child"
     ended=$?
