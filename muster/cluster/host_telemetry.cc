@@ -36,7 +36,8 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kLookEvery{250};
 constexpr std::chrono::milliseconds kAskEvery{1'000};
-constexpr std::chrono::seconds kAskAgain{10};
+constexpr std::chrono::seconds kAskAgain{
+    3};  // a new round's agent does not have what came before it listened
 constexpr std::chrono::milliseconds kWaitForRequest{2'000};
 constexpr std::chrono::milliseconds kCollect{5'000};
 constexpr std::chrono::milliseconds kThreadsEnd{1'000};
@@ -259,7 +260,8 @@ void HostTelemetry::State::pass_on_late_requests() {
   }
 }
 
-// One that has not answered has the request still.
+// One that has not answered has the request still, or its agent began after it: it is asked again, less
+// often.
 void HostTelemetry::State::ask_for_samples() {
   next_ask = Clock::now() + kAskEvery;
   for (const std::string& host : options.hosts) {
@@ -296,7 +298,7 @@ void HostTelemetry::State::answer() {
       if (!pause(error.code() == ErrorCode::timeout ? kNow : kAskEvery)) return;
       continue;
     }
-    if (!pause(kNow)) return;  // the next round's answers it
+    if (!pause(kNow)) return;
     without_error([&] { store->remove(key); });
     ++next;
     without_error([&] { answer_to(request); });

@@ -81,16 +81,20 @@ run() {
 }
 )";
 
-// `timeout` passes on what ends it, and would end of the others: they go to its child.
+// Where `timeout` stands between, its child is told: `timeout` itself ends of most signals, and, of one that
+// comes while it starts that child, leaves it behind.
 std::string tell_function(const Task& task) {
   const bool limited = task.retries > 0 && task.time_limit;
-  return cat(
-      "tell() {\n",
-      limited
-          ? "  case $1 in\n    USR1 | USR2) kill -s \"$1\" $(cat \"/proc/$child/task/$child/children\") ;;\n"
-            "    *) kill -s \"$1\" \"$child\" ;;\n  esac\n"
-          : "  kill -s \"$1\" \"$child\"\n",
-      "}\n");
+  return limited ? R"(tell() {
+  for try in 1 2 3 4 5 6 7 8 9 10; do
+    program=$(cat "/proc/$child/task/$child/children")
+    [ -z "$program" ] || break
+    sleep 0.1
+  done
+  kill -s "$1" $program
+}
+)"
+                 : "tell() {\n  kill -s \"$1\" \"$child\"\n}\n";
 }
 
 // Exit code 75 asks to be started again: by Slurm, whose job may be about to end. Whoever has the job ended

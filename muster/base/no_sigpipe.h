@@ -1,0 +1,43 @@
+// While it lives, a write of the calling thread to a closed connection fails with EPIPE and does not end the
+// process by SIGPIPE: for libraries that write to sockets without MSG_NOSIGNAL. The process's own answer to
+// SIGPIPE stays as it is (`program | head`). A thread that is made meanwhile is as protected, for good.
+#pragma once
+
+#include <signal.h>
+
+#include <ctime>
+
+namespace muster {
+
+class NoSigpipe {
+ public:
+  NoSigpipe() {
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    ::pthread_sigmask(SIG_BLOCK, &pipe_signal(), &before_);
+  }
+  NoSigpipe(const NoSigpipe&) = delete;
+  NoSigpipe& operator=(const NoSigpipe&) = delete;
+  ~NoSigpipe() {
+    const timespec at_once{};
+    if (!was_pending_) ::sigtimedwait(&pipe_signal(), nullptr, &at_once);
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  static const sigset_t& pipe_signal() {
+    static const sigset_t set = [] {
+      sigset_t made;
+      sigemptyset(&made);
+      sigaddset(&made, SIGPIPE);
+      return made;
+    }();
+    return set;
+  }
+
+  sigset_t before_;
+  bool was_pending_;
+};
+
+}  // namespace muster
