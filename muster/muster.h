@@ -49,7 +49,7 @@
 #include "muster/parallel/vocabulary_parallel.h"
 #include "muster/placement/planner.h"
 #include "muster/run/context.h"
-#include "muster/run/metrics.h"
+#include "muster/train/metrics_writer.h"
 #include "muster/run/progress.h"
 #include "muster/run/run.h"
 #include "muster/run/task_set.h"

@@ -44,6 +44,8 @@ void train(const Options& options, muster::Context& ctx) {
           step(batch, [&] { return torch::cross_entropy_loss(model(batch.features), batch.labels); });
       metrics.mean("loss", loss, static_cast<double>(batch.size()));
       progress.update(batch.size() * ctx.world_size(), loss.item<double>());
+      if (batch.last && checkpoints.save_or_stop(digits.position().step))
+        return;  // Ctrl-C, SIGTERM, a time limit
     }
     progress.finish();
     metrics.write(digits.position().step, {{"epoch", digits.epoch()},

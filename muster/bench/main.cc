@@ -91,11 +91,11 @@ void add_collectives(CLI::App& app, int* exit_code, int argc, char** argv) {
   command->add_option("--min", options->min_bytes, "Smallest size of a rank's part [4]")
       ->transform(bytes)
       ->check(kAnySize)
-      ->type_name("BYTES");
+      ->type_name("SIZE");
   command->add_option("--max", options->max_bytes, "Largest size of a rank's part [64M]")
       ->transform(bytes)
       ->check(kAnySize)
-      ->type_name("BYTES");
+      ->type_name("SIZE");
   command->add_option("--factor", options->factor, "Factor from one size to the next [4]")
       ->check(in_range(2, 1024))
       ->type_name("N");
@@ -169,6 +169,14 @@ std::string unknown_flag(const CLI::App& app) {
   return "";
 }
 
+std::string unknown_measurement(const CLI::App& app) {
+  const std::vector<std::string> words = app.remaining();
+  if (words.empty()) return "expected device, collectives or ddp, got none; see muster bench --help";
+  const std::string next = muster::did_you_mean(words.front(), {"device", "collectives", "ddp"});
+  return muster::cat("expected device, collectives or ddp, got '", muster::printable(words.front()), "'",
+                     next.empty() ? "; see muster bench --help" : next);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -182,6 +190,10 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     return exit_code;
+  } catch (const CLI::RequiredError& error) {
+    if (!app.get_subcommands().empty()) return app.exit(error) == 0 ? 0 : 2;
+    muster::log(muster::LogLevel::error, unknown_measurement(app));
+    return 2;
   } catch (const CLI::ExtrasError& error) {
     const std::string unknown = unknown_flag(app);
     if (unknown.empty()) return app.exit(error) == 0 ? 0 : 2;

@@ -192,13 +192,6 @@ std::optional<LoadedCheckpoint> load_with(const std::function<Loaded()>& read, c
 
 }  // namespace
 
-std::string describe_other_data(const LoadedCheckpoint& loaded, int64_t dataset_size) {
-  const int64_t before = loaded.position.dataset_size;
-  if (before == 0 || before == dataset_size) return "";
-  return cat(loaded.path, " was saved in training on ", before, " samples, and the data set has ",
-             dataset_size);
-}
-
 std::string save_checkpoint(const CheckpointOptions& options, const TrainingState& state,
                             const TrainingPosition& position, const Peers& peers) {
   const Span span("write checkpoint", Category::checkpoint);

@@ -67,10 +67,6 @@ struct LoadedCheckpoint {
   std::function<NamedTensors(const std::string& prefix, const NamedTensors& into)> read_parts = {};
 };
 
-// "…/step-120 was saved in training on 1438 samples, and the data set has 500", for a program that continues
-// with other data. Empty: the size is the same, or the checkpoint does not give it.
-std::string describe_other_data(const LoadedCheckpoint& loaded, int64_t dataset_size);
-
 // Saves `state` as step position.step, replacing a checkpoint of the same step. Removes older ones only after
 // the new one has been read back and verified. If saving fails, all earlier checkpoints are unchanged.
 // Returns the checkpoint's path.

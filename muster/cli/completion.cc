@@ -21,7 +21,7 @@ constexpr const char* kCompletionExamples = R"(Examples:
 `make install` puts them where each shell looks.
 )";
 
-// The commands in the order in which they are found: muster, muster run, …, muster tasks show, …
+// The commands in the order in which they are found: muster, muster run, …, muster checkpoint show, …
 void for_each_command(const CommandHelp& command, const std::function<void(const CommandHelp&)>& visit) {
   visit(command);
   for (const CommandHelp& part : command.commands) for_each_command(part, visit);
@@ -40,7 +40,7 @@ std::vector<std::string> names_of_flags(const CommandHelp& command) {
   return names;
 }
 
-// Without the program: "tasks show".
+// Without the program: "checkpoint show".
 std::string path_of(const CommandHelp& command) {
   return join(std::vector<std::string>(command.path.begin() + 1, command.path.end()), " ");
 }

@@ -107,19 +107,26 @@ int complain(const std::string& who, const std::string& text, int exit_code) {
   return exit_code;
 }
 
-std::string command_names() {
-  std::string names;
-  for (const Command& command : kCommands) names += std::string(names.empty() ? "" : ", ") + command.name;
+// Those that a person types.
+std::vector<std::string_view> command_names() {
+  std::vector<std::string_view> names;
+  for (const Command& command : kCommands) {
+    if (std::string_view(command.name) != "agent") names.emplace_back(command.name);
+  }
   return names;
 }
 
+std::string command_list() {
+  std::string list;
+  for (const std::string_view name : command_names()) list.append(list.empty() ? "" : ", ").append(name);
+  return list;
+}
+
 int unknown_command(const std::string& name) {
-  std::vector<std::string_view> known;
-  for (const Command& command : kCommands) known.emplace_back(command.name);
-  const std::string suggestion = muster::did_you_mean(name, known);
+  const std::string suggestion = muster::did_you_mean(name, command_names());
   std::string next = suggestion.empty() ? "see muster help" : suggestion.substr(2);
   if (name.find('/') != std::string::npos || name.ends_with(".py")) next = "to start it: muster run " + name;
-  return complain("muster", "expected a command (" + command_names() + "), got '" + name + "'; " + next,
+  return complain("muster", "expected a command (" + command_list() + "), got '" + name + "'; " + next,
                   kUsageError);
 }
 
@@ -169,6 +176,8 @@ int parse_and_run(CLI::App& app, std::span<const Command> commands, Arguments ar
   } catch (const CLI::ParseError& error) {
     if (const std::string text = muster::unknown_flag(app); !text.empty())
       return complain(who, text, kUsageError);
+    if (const std::string text = muster::unknown_subcommand(app); !text.empty())
+      return complain(who, text, kUsageError);
     return complain(who, name_the_rule(app, error.what()) + "; see " + who + " --help", kUsageError);
   } catch (const muster::ReaderGone&) {
     return end_without_reader();
@@ -195,7 +204,7 @@ int main(int argc, char** argv) {
     args.emplace_back("--help");
   }
   if (args.empty())
-    return complain("muster", "expected a command (" + command_names() + "), got none; see muster help",
+    return complain("muster", "expected a command (" + command_list() + "), got none; see muster help",
                     kUsageError);
   if (args[0].starts_with('-')) return parse_and_run(app, kCommands, args, "muster");
   const std::string name = args[0];

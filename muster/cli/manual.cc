@@ -104,8 +104,8 @@ void add_manual(CLI::App& app, const std::function<CommandHelp()>& whole, int* e
   command->footer(kManualExamples);
   static std::vector<std::string> path;  // of the one command line that there is
   static std::string folder;
-  auto* const of =
-      command->add_option("COMMAND", path, "Of this command: run, or tasks show [muster itself]");
+  auto* const of = command->add_option(
+      "COMMAND", path, "The command whose page to print, such as run or checkpoint show [muster itself]");
   command->add_option("--all", folder, "Write every page into this folder")
       ->type_name("FOLDER")
       ->excludes(of);

@@ -141,10 +141,11 @@ int64_t device_memory(const std::string& text) {
 void add_model_options(CLI::App* command, PlanModelFlags& flags) {
   text_flag(
       command, "--model", flags.model, "SIZES", "a GPT's sizes such as layers=24,width=2048,…",
-      "Memory that training this GPT needs a rank, by each way: layers=24,width=2048,heads=16,context=1024,"
-      "vocabulary=50304,batch=8[,precision=bf16][,tied=1][,micro_batches=8]");
-  text_flag(command, "--device-memory", flags.device_memory, "BYTES", "a size such as 80GiB",
-            "With --model: a device's memory [the smallest of the plan's GPUs]");
+      "Show how much memory each rank needs to train this GPT, with DDP, ZeRO, fully sharded, tensor and "
+      "pipeline parallelism: layers=24,width=2048,heads=16,context=1024,vocabulary=50304,batch=8"
+      "[,precision=bf16][,tied=1][,micro_batches=8]");
+  text_flag(command, "--device-memory", flags.device_memory, "SIZE", "a size such as 80GiB",
+            "With --model: memory of one device, such as 80GiB [the plan's smallest GPU]");
   for (const char* flag : {"--model", "--device-memory"}) command->get_option(flag)->group("A model");
 }
 

@@ -75,18 +75,19 @@ void add_report(CLI::App& app, int* exit_code) {
   command->footer(kReportExamples);
   const auto options = std::make_shared<ReportOptions>();
   command->add_option("RUN_DIR", options->folder, "Folder of the run [runs/latest]");
-  auto* const json = command->add_flag("--json", options->json, "Print the page's contents as JSON instead");
-  auto* const ranks =
-      command
-          ->add_flag("--ranks", options->ranks,
-                     "Print which rank left the others' sequence of collectives first, and where, instead")
-          ->excludes(json);
+  auto* const json =
+      command->add_flag("--json", options->json, "Instead of the page, print its contents as JSON");
+  auto* const ranks = command
+                          ->add_flag("--ranks", options->ranks,
+                                     "Instead of the page, print which rank left the common sequence of "
+                                     "collectives first, and where")
+                          ->excludes(json);
   auto* const trace =
       command
           ->add_flag(
               "--trace", options->trace,
-              "Make trace.json of what the ranks of `muster run --trace` have left, whose launcher was "
-              "killed before it could, instead")
+              "Instead of the page, write trace.json from the ranks' own files (for a `muster run --trace` "
+              "whose launcher was killed)")
           ->excludes(json)
           ->excludes(ranks);
   command->add_option("--out", options->out, "File to write the page into [RUN_DIR/report.html]")

@@ -162,14 +162,16 @@ void add_program_flags(CLI::App* command, RunFlags& flags) {
 }
 
 void add_failure_flags(CLI::App* command, RunFlags& flags) {
-  text_flag(command, "--timeout", flags.timeout, "TIME", "a time such as 90m, or slurm",
-            "Time limit of the whole job, such as 90m; then it is stopped, exit code 124; slurm: in time "
-            "before Slurm ends its job; slurm-10m: ten minutes before [none]");
+  text_flag(
+      command, "--timeout", flags.timeout, "TIME", "a time such as 90m, or slurm",
+      "Stop the job after this time, such as 90m; its exit code is then 124, or 75 if all ranks have saved. "
+      "slurm: early enough before Slurm's job ends; slurm-10m: ten minutes before it ends [none]");
   torchrun_option(command, "--max-restarts", flags.max_restarts, "N",
                   "How often all ranks are started again after a failure [0; with --on-failure replace 3]");
-  text_flag(command, "--on-failure", flags.on_failure, "WHAT", "end, continue or replace",
-            "When a rank fails: end (all ranks end, or start again), continue (without it, for parameter "
-            "servers) or replace (it alone is started again; programs of muster::run) [end]");
+  text_flag(
+      command, "--on-failure", flags.on_failure, "WHAT", "end, continue or replace",
+      "What to do when a rank fails: end (end all ranks, and start them again if --max-restarts allows it), "
+      "replace (start that rank again; needs muster::run) or continue (go on without it) [end]");
   text_flag(command, "--collective-timeout", flags.collective_timeout, "TIME", "a time such as 10m",
             "How long a collective of muster's process groups waits for a rank, such as 10m [30m]");
   text_flag(command, "--stopped-timeout", flags.stopped_timeout, "TIME", "a time such as 1m",
@@ -222,7 +224,7 @@ void add_flags_without_effect(CLI::App* command, RunFlags& flags) {
                   "null; torchrun's plug-ins are refused");
   torchrun_option(command, "--print-completion", flags.print_completion, "SHELL",
                   "Refused; see muster completion");
-  entitle(command, "Taken for torchrun's sake");
+  entitle(command, "Accepted for compatibility with torchrun");
 }
 
 void add_config_flag(CLI::App* command) {

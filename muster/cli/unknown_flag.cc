@@ -18,6 +18,25 @@ std::string name_of_flag(const std::string& flag) {
   return flag.substr(begin, std::min(flag.find('='), flag.size()) - begin);
 }
 
+bool is_flag(const std::string& word) {
+  return word.size() >= 2 && word[0] == '-';
+}
+
+struct NamedCommand {
+  const CLI::App* command;
+  std::string name;  // "muster checkpoint"
+};
+
+// The innermost command that the command line names.
+NamedCommand named_command(const CLI::App& app) {
+  NamedCommand named{.command = &app, .name = app.get_name()};
+  while (!named.command->get_subcommands().empty()) {
+    named.command = named.command->get_subcommands().front();
+    named.name += " " + named.command->get_name();
+  }
+  return named;
+}
+
 }  // namespace
 
 std::string suggested_flag(const CLI::App& command, const std::string& flag, bool with_hyphens) {
@@ -33,20 +52,30 @@ std::string suggested_flag(const CLI::App& command, const std::string& flag, boo
 }
 
 std::string unknown_flag(const CLI::App& app) {
-  const CLI::App* command = &app;
-  std::string name = app.get_name();
-  while (!command->get_subcommands().empty()) {
-    command = command->get_subcommands().front();
-    name += " " + command->get_name();
-  }
-  for (const std::string& word : command->remaining()) {
-    if (word.size() < 2 || word[0] != '-') continue;
+  const NamedCommand named = named_command(app);
+  for (const std::string& word : named.command->remaining()) {
+    if (!is_flag(word)) continue;
     const std::string flag = word.substr(0, word.find('='));
-    std::string next = suggested_flag(*command, word, true);
-    if (next.empty()) next = cat("; see ", name, " --help");
-    return cat("expected a flag of ", name, ", got '", printable(flag), "'", next);
+    std::string next = suggested_flag(*named.command, word, true);
+    if (next.empty()) next = cat("; see ", named.name, " --help");
+    return cat("expected a flag of ", named.name, ", got '", printable(flag), "'", next);
   }
   return "";
+}
+
+std::string unknown_subcommand(const CLI::App& app) {
+  const NamedCommand named = named_command(app);
+  if (named.command->get_require_subcommand_min() == 0) return "";
+  std::vector<std::string> names;
+  for (const CLI::App* part : named.command->get_subcommands({})) names.push_back(part->get_name());
+  const std::string last = names.back();
+  const std::string others = join(std::vector<std::string>(names.begin(), names.end() - 1), ", ");
+  const std::vector<std::string> words = named.command->remaining();
+  const auto word = std::find_if_not(words.begin(), words.end(), is_flag);
+  const std::string got = word == words.end() ? "none" : cat("'", printable(*word), "'");
+  std::string next = word == words.end() ? "" : did_you_mean(*word, {names.begin(), names.end()});
+  if (next.empty()) next = cat("; see ", named.name, " --help");
+  return cat("expected ", others, " or ", last, ", got ", got, next);
 }
 
 }  // namespace muster

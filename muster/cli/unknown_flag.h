@@ -1,5 +1,5 @@
-// What is said of a flag that a command does not have: which one was probably meant. For the command line and
-// --config.
+// What is said of a flag or a command of a command that there is not: which one was probably meant. For the
+// command line and --config.
 #pragma once
 
 #include <string>
@@ -13,6 +13,10 @@ namespace muster {
 // What is wrong with the first flag that the parser left over: "expected a flag of muster run, got
 // '--max-restart'; did you mean '--max-restarts'?". Empty: none is left.
 std::string unknown_flag(const CLI::App& app);
+
+// What is wrong with the word in the place of a command's command: "expected ls, show, verify, diff or export,
+// got 'lss'; did you mean 'ls'?". Empty: the command has none, or one was named.
+std::string unknown_subcommand(const CLI::App& app);
 
 // "; did you mean 'max-restarts'?" for `flag`, "--max-restart"; with the hyphens that `with_hyphens` asks
 // for. Empty: none is near.

@@ -122,7 +122,7 @@ class HostAgent {
       if (!about_us) continue;
       if (order->kind == Order::Kind::stop) {
         stopped_round_ = order->round;
-        if (record_) record_->explain(order->round - 1, order->reason);
+        if (record_) record_->explain(attempt_of(order->round), order->reason);
       }
       if (order->kind != Order::Kind::start && running_round_ != 0 &&
           (order->kind != Order::Kind::stop || order->round == running_round_)) {
@@ -153,8 +153,8 @@ class HostAgent {
     take_place(order, host_index);
     if (record_) record_->end_attempt(order.exits, "");
     begin_record(order, host_index);
-    replacing_.go_on({.number = order.round - 1,
-                      .specs = make_worker_specs(order.plan, options_, job_->facts(), order.round - 1),
+    replacing_.go_on({.number = attempt_of(order.round),
+                      .specs = make_worker_specs(order.plan, options_, job_->facts(), attempt_of(order.round)),
                       .pause = order.pause,
                       .why = order.reason});
     return true;
@@ -229,7 +229,7 @@ class HostAgent {
     running_round_ = 0;
     if (record_) record_->end_attempt(end.exits, end.error);
     if (lost_) return std::nullopt;
-    if (telemetry_) telemetry_->leave(end.round - 1);
+    if (telemetry_) telemetry_->leave(attempt_of(end.round));
     const bool leaves = end.stopped_by != 0 && cluster_.elastic() && !rendezvous_.server;
     if (end.stopped_by != 0 && rendezvous_.server) {
       leaving_ = true;
@@ -315,7 +315,7 @@ class HostAgent {
       return;
     }
     if (!record_) record_ = std::make_unique<RunRecorder>(options_, job_->facts(), host_.name, nullptr);
-    record_->begin_attempt(order.round - 1, order.in_place);
+    record_->begin_attempt(attempt_of(order.round), order.in_place);
   }
 
   void announce(const Order& order, int host_index) {
@@ -333,7 +333,7 @@ class HostAgent {
   }
 
   std::vector<WorkerExit> run_ranks(const Order& order, int* stopped_by) {
-    const auto specs = make_worker_specs(order.plan, options_, job_->facts(), order.round - 1);
+    const auto specs = make_worker_specs(order.plan, options_, job_->facts(), attempt_of(order.round));
     if (specs.empty()) return {};
     running_round_ = order.round;
     take_orders();  // it may have been stopped already
@@ -374,7 +374,7 @@ class HostAgent {
   int finish(const Order& order) {
     const bool stopped = order.exit_code == kStoppedExitCode && have_stopped(order.exits);
     if (telemetry_) {
-      telemetry_->collect(std::max(0, order.round - 1));
+      telemetry_->collect(attempt_of(order.round));
       telemetry_->finish();
     }
     if (record_) {
@@ -382,10 +382,10 @@ class HostAgent {
       record_->finish(order.exit_code, outcome_of(order.exit_code, order.exits));
     }
     if (job_) {
-      tell_activity(job_->facts(), std::max(0, order.round - 1), options_.quiet,
+      tell_activity(job_->facts(), attempt_of(order.round), options_.quiet,
                     job_->facts().host_index == 0);
       if (!cluster_.remote && !stopped)
-        report_failure(order.exits, job_->facts(), std::max(0, order.round - 1), options_.max_restarts);
+        report_failure(order.exits, job_->facts(), attempt_of(order.round), options_.max_restarts);
       if (order.exit_code == 0) {
         job_->remove_unused_folders();
       } else {  // the folder gets a failure.json, by one of the hosts that share it

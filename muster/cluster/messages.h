@@ -3,6 +3,7 @@
 // same sequence and a coordinator that takes over can read what was said before.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <optional>
@@ -56,6 +57,11 @@ struct Report {
   std::string error = {};  // ended, stop: why it cannot go on; failing: why not in place
   int exit_code = 0;       // with error
 };
+
+// A round's number as an attempt: rounds count from 1, attempts from 0. Before any round: 0.
+inline int attempt_of(int round) {
+  return std::max(0, round - 1);
+}
 
 struct Order {
   enum class Kind {

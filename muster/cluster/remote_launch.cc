@@ -245,7 +245,7 @@ class RemoteJob {
       job.log_dir = job.run_dir + "/logs";
       std::error_code ignored;
       std::filesystem::create_directories(job.run_dir, ignored);
-      report_failure(order->exits, job, std::max(0, order->round - 1), options_.max_restarts);
+      report_failure(order->exits, job, attempt_of(order->round), options_.max_restarts);
     }
     if (!order->reason.empty()) log(stopped ? LogLevel::info : LogLevel::error, order->reason);
     return order->exit_code;

@@ -1,4 +1,4 @@
-// Inside of ProcessGroup; for process_group.cc and init.cc.
+// Inside of ProcessGroup; for the sources beside it.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -39,7 +39,7 @@ std::optional<Allocation> allocation_of(const Pool& pool, const TaskAttempt& att
 }
 
 // Has the schedule stand where the run does that goes on in the folder. The present there.
-double restore_run(const TasksRun& run, Schedule& schedule) {
+double restore_run(const TasksRun& run, TaskSchedule& schedule) {
   const JournalState& state = run.before;
   const double now = present_of(state, wall_seconds());
   std::vector<TaskStanding> standings;
@@ -73,7 +73,7 @@ std::string told_before(const TasksRun& run, size_t task) {
 }
 
 // Of a run that goes on.
-std::string explain_now(const TasksRun& run, size_t task, Schedule& schedule) {
+std::string explain_now(const TasksRun& run, size_t task, TaskSchedule& schedule) {
   const TaskResult& result = run.before.results[task];
   const double now = restore_run(run, schedule);
   if (result.state == TaskState::failed || result.state == TaskState::skipped) return told_before(run, task);
@@ -84,7 +84,7 @@ std::string explain_now(const TasksRun& run, size_t task, Schedule& schedule) {
 }
 
 // Of a run that has ended, or has not begun: what would be if it did now.
-std::string explain_beginning(const TasksRun& run, size_t task, Schedule& schedule) {
+std::string explain_beginning(const TasksRun& run, size_t task, TaskSchedule& schedule) {
   std::string text = run.is_new ? "no run yet; if one began now:\n" : "no run goes on there\n";
   const std::string name = printable(run.file.tasks[task].name);
   if (schedule.state(task) == TaskState::done) return cat(text, name, " is done\n");
@@ -99,7 +99,7 @@ std::string explain_beginning(const TasksRun& run, size_t task, Schedule& schedu
 }
 
 // Has the schedule count what other jobs hold on all machines; a line for each GPU.
-std::vector<std::string> count_held(const TasksRun& run, const TaskMachines& machines, Schedule& schedule) {
+std::vector<std::string> count_held(const TasksRun& run, const TaskMachines& machines, TaskSchedule& schedule) {
   std::vector<std::string> lines;
   const auto count = [&](int host, int gpu, int units, const std::string& by) {
     if (units == 0) return;
@@ -127,7 +127,7 @@ std::string text_of(const nlohmann::ordered_json& json) {
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-std::string first_starts_json(const TasksRun& run, const Schedule& schedule,
+std::string first_starts_json(const TasksRun& run, const TaskSchedule& schedule,
                               const std::vector<TaskStart>& starts, const std::vector<std::string>& held) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const TaskStart& start : starts) {
@@ -154,7 +154,7 @@ struct StandingBefore {  // numbers of tasks, before any of these starts
   size_t waiting = 0;
 };
 
-std::string first_starts_text(const TasksRun& run, const Schedule& schedule, const StandingBefore& before,
+std::string first_starts_text(const TasksRun& run, const TaskSchedule& schedule, const StandingBefore& before,
                               const std::vector<TaskStart>& starts, const std::vector<std::string>& held) {
   const size_t all = run.file.tasks.size();
   if (before.running + before.waiting == 0)
@@ -180,7 +180,7 @@ std::string first_starts_text(const TasksRun& run, const Schedule& schedule, con
 }  // namespace
 
 std::string why_task_waits(const std::string& name, const TasksRun& run, const TaskMachines& machines,
-                           Schedule& schedule, bool json) {
+                           TaskSchedule& schedule, bool json) {
   const auto task = schedule.find(name);
   if (!task) fail_usage(cat("--explain: expected the name of a task, got '", printable(name), "'"));
   const bool goes_on = !run.is_new && is_in_use(run.run_dir);
@@ -192,7 +192,7 @@ std::string why_task_waits(const std::string& name, const TasksRun& run, const T
       {{"schema", "muster.tasks.explain/1"}, {"task", name}, {"state", to_string(state)}, {"text", text}});
 }
 
-std::string first_starts(const TasksRun& run, const TaskMachines& machines, Schedule& schedule, bool json) {
+std::string first_starts(const TasksRun& run, const TaskMachines& machines, TaskSchedule& schedule, bool json) {
   const std::vector<std::string> held = count_held(run, machines, schedule);
   const double now = !run.is_new && is_in_use(run.run_dir) ? restore_run(run, schedule) : 0;
   const StandingBefore before{.done = schedule.count(TaskState::done),

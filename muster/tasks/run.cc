@@ -55,7 +55,7 @@ TaskMachines machines_of(const TasksOptions& options, const TasksRun& run, bool 
                       question);
 }
 
-Schedule schedule_of(const TasksOptions& options, const TasksRun& run, const TaskMachines& machines) {
+TaskSchedule schedule_of(const TasksOptions& options, const TasksRun& run, const TaskMachines& machines) {
   const Inventory& inventory = machines.inventory;
   const TasksSettings& settings = run.settings;
   check_needs(run.file.tasks, {.inventory = inventory,
@@ -182,7 +182,7 @@ void tell_results(const TasksOptions& options, const TasksRun& run, const Invent
                      fs::path(run.run_dir).filename().string());
 }
 
-int start_run(const TasksOptions& options, TasksRun& run, TaskMachines& machines, Schedule& schedule) {
+int start_run(const TasksOptions& options, TasksRun& run, TaskMachines& machines, TaskSchedule& schedule) {
   std::string run_id = make_uuid();
   begin_run_folder(run, run_id);
   Journal journal = opened_journal(run);
@@ -227,7 +227,7 @@ int tasks::run(const TasksOptions& options) {
   const bool only_says = options.dry_run || !options.explain.empty();
   if (only_says && !run.is_new && !is_in_use(run.run_dir)) end_lost_attempts(run.before);
   TaskMachines machines = machines_of(options, run, only_says);
-  Schedule schedule = schedule_of(options, run, machines);
+  TaskSchedule schedule = schedule_of(options, run, machines);
   if (!options.explain.empty())
     return say(why_task_waits(options.explain, run, machines, schedule, options.json));
   if (options.dry_run) return say(first_starts(run, machines, schedule, options.json));

@@ -8,7 +8,7 @@
 
 namespace muster {
 
-RunHosts::RunHosts(Schedule& schedule, const RunnerOptions& options, RunView& view, Record record)
+RunHosts::RunHosts(TaskSchedule& schedule, const RunnerOptions& options, RunView& view, Record record)
     : schedule_(schedule),
       options_(options),
       view_(view),

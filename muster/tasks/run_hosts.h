@@ -25,7 +25,7 @@ class RunHosts {
   using Record = std::function<void(const std::string& agent)>;
 
   // Begins the run on every host. All of these must outlive it.
-  RunHosts(Schedule& schedule, const RunnerOptions& options, RunView& view, Record record);
+  RunHosts(TaskSchedule& schedule, const RunnerOptions& options, RunView& view, Record record);
   RunHosts(const RunHosts&) = delete;
   RunHosts& operator=(const RunHosts&) = delete;
   ~RunHosts();
@@ -73,7 +73,7 @@ class RunHosts {
   void take_back(int number, HostRetry& retry);
   bool is_connection(pid_t pid) const;
 
-  Schedule& schedule_;
+  TaskSchedule& schedule_;
   const RunnerOptions& options_;
   RunView& view_;
   Record record_;

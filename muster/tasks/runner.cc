@@ -26,7 +26,7 @@ constexpr milliseconds kLostPatience{60'000};
 
 class TaskRunner {
  public:
-  TaskRunner(const std::vector<Task>& tasks, Schedule& schedule, Journal& journal,
+  TaskRunner(const std::vector<Task>& tasks, TaskSchedule& schedule, Journal& journal,
              std::vector<TaskResult> results, const RunnerOptions& options, RunView& view)
       : tasks_(tasks),
         schedule_(schedule),
@@ -341,7 +341,7 @@ class TaskRunner {
   }
 
   const std::vector<Task>& tasks_;
-  Schedule& schedule_;
+  TaskSchedule& schedule_;
   Journal& journal_;
   const RunnerOptions& options_;
   RunView& view_;
@@ -361,7 +361,7 @@ class TaskRunner {
 
 }  // namespace
 
-RunOutcome run_tasks(const std::vector<Task>& tasks, Schedule& schedule, Journal& journal,
+RunOutcome run_tasks(const std::vector<Task>& tasks, TaskSchedule& schedule, Journal& journal,
                      std::vector<TaskResult> results, const RunnerOptions& options, RunView& view) {
   results.resize(tasks.size());
   return TaskRunner(tasks, schedule, journal, std::move(results), options, view).run();

@@ -41,7 +41,7 @@ struct RunOutcome {
 };
 
 // `results` are those of earlier runs. Blocking: until all has ended. Throws: io, before anything is started.
-RunOutcome run_tasks(const std::vector<Task>& tasks, Schedule& schedule, Journal& journal,
+RunOutcome run_tasks(const std::vector<Task>& tasks, TaskSchedule& schedule, Journal& journal,
                      std::vector<TaskResult> results, const RunnerOptions& options, RunView& view);
 
 }  // namespace muster

@@ -35,12 +35,6 @@ void for_each_file(const std::string& run_dir, const std::function<void(const fs
     take(entry->path());
 }
 
-void replace_file(const std::string& path, const std::string& bytes) {
-  const std::string aside = name_aside(path);
-  write_file(aside, bytes);
-  fs::rename(aside, path);
-}
-
 }  // namespace
 
 std::string hosts_folder(const std::string& run_dir) {
@@ -52,7 +46,7 @@ void make_hosts_folder(const std::string& run_dir, const std::string& launch) {
   fs::create_directories(hosts_folder(run_dir), error);
   if (launch_of_hosts_folder(run_dir) == launch) return;
   try {
-    replace_file(hosts_folder(run_dir) + "/launch", launch);
+    write_file(hosts_folder(run_dir) + "/launch", launch);
   } catch (const std::exception&) {
     return;
   }
@@ -83,7 +77,7 @@ bool are_other_hosts_asked(const std::string& run_dir) {
 }
 
 void write_host_sample(const std::string& run_dir, size_t host, const std::string& bytes) {
-  replace_file(cat(hosts_folder(run_dir), "/", host, ".sample"), bytes);
+  write_file(cat(hosts_folder(run_dir), "/", host, ".sample"), bytes);
 }
 
 std::vector<std::string> fresh_host_samples(const std::string& run_dir) {
@@ -113,7 +107,7 @@ std::optional<LateRequest> late_request_from(const std::string& text) {
 bool ask_to_describe(const std::string& run_dir, int asker, const LateRequest& request) {
   if (!can_ask_other_hosts(run_dir)) return false;
   try {
-    replace_file(cat(hosts_folder(run_dir), "/late.", asker), to_text(request));
+    write_file(cat(hosts_folder(run_dir), "/late.", asker), to_text(request));
     return true;
   } catch (const std::exception&) {
     return false;  // it may not be written to

@@ -17,16 +17,27 @@ FUNCTION = re.compile(r"^(?!using |typedef |return |class |(?:struct|enum) [^(]*
                       r"(?:\[\[\w+\]\] )?[A-Za-z_][\w:<>,&* \[\]]*?[ &*](\w+)\([^;]*?\)[^;{]*\{", re.MULTILINE)
 
 
-NAMESPACE = re.compile(r"^namespace ([\w:]+) \{$", re.MULTILINE)
+NAMESPACE = re.compile(r"^namespace (?P<opened>[\w:]+) \{$|^\}  // namespace (?P<closed>[\w:]+)$", re.MULTILINE)
 TYPE = re.compile(r"^(?:class|struct|enum class) (?:\[\[\w+\]\] )?(?:alignas\(\d+\) )?(\w+)\b(?!::)[^;{(]*\{", re.MULTILINE)
 
 
 def types_of(path):
     """The types that a header defines, each with its namespace; those of its own functions are indented."""
     text = path.read_text(encoding="utf-8")
-    spaces = [(match.start(), match.group(1)) for match in NAMESPACE.finditer(text)]
-    return {"::".join(name for at, name in spaces if at < match.start()) + "::" + match.group(1)
-            for match in TYPE.finditer(text)}
+    borders = list(NAMESPACE.finditer(text))
+
+    def space_at(place):
+        opened = []
+        for border in borders:
+            if border.start() > place:
+                break
+            if border["opened"]:
+                opened.append(border["opened"])
+            elif opened:
+                opened.pop()
+        return "::".join(opened)
+
+    return {space_at(match.start()) + "::" + match.group(1) for match in TYPE.finditer(text)}
 
 
 def type_clashes(root):

@@ -37,6 +37,8 @@ class CheckNames(unittest.TestCase):
         one = "namespace muster {\n\nstruct Member {\n  int rank;\n};\n\n}  // namespace muster\n"
         self.assertEqual(types(one, one.replace("struct", "class")), {"muster::Member": ["muster/0.h", "muster/1.h"]})
         self.assertEqual(types(one, one.replace("namespace muster {", "namespace muster {\nnamespace shm {")), {})
+        after_another = one.replace("muster {\n\n", "muster {\nnamespace rate {\n}  // namespace rate\n\n")
+        self.assertEqual(types(one, after_another), {"muster::Member": ["muster/0.h", "muster/1.h"]})
         self.assertEqual(types(one, one.replace("struct Member {", "struct Member::State {")), {})
         self.assertEqual(types(one, "namespace muster {\n\nstruct Member;\n\n}  // namespace muster\n"), {})
 

@@ -2,7 +2,7 @@
 
 #include <thread>
 
-#include "muster/store/memory_store.h"
+#include "tests/support/memory_store.h"
 #include "tests/store/support.h"
 
 namespace muster {

@@ -7,9 +7,8 @@
 #include "muster/base/env.h"
 #include "muster/store/etcd_store.h"
 #include "muster/store/file_store.h"
-#include "muster/store/memory_store.h"
+#include "tests/support/memory_store.h"
 #include "muster/store/open_store.h"
-#include "muster/store/prefix_store.h"
 #include "tests/store/support.h"
 
 namespace muster {
@@ -29,14 +28,6 @@ class World {
 class MemoryWorld final : public World {
  public:
   std::shared_ptr<Store> open() override { return store_; }
-
- private:
-  std::shared_ptr<Store> store_ = std::make_shared<MemoryStore>();
-};
-
-class PrefixWorld final : public World {
- public:
-  std::shared_ptr<Store> open() override { return std::make_shared<PrefixStore>("epoch-3", store_); }
 
  private:
   std::shared_ptr<Store> store_ = std::make_shared<MemoryStore>();
@@ -92,7 +83,6 @@ class EtcdWorld final : public World {
 std::unique_ptr<World> make_world(const std::string& kind) {
   if (kind == "etcd") return std::make_unique<EtcdWorld>();
   if (kind == "memory") return std::make_unique<MemoryWorld>();
-  if (kind == "prefix") return std::make_unique<PrefixWorld>();
   if (kind == "file") return std::make_unique<FileWorld>();
   if (kind == "unix") return std::make_unique<UnixWorld>();
   return std::make_unique<ServerWorld>("tcp://127.0.0.1:0");
@@ -105,7 +95,7 @@ class StoreConformance : public testing::TestWithParam<const char*> {
 };
 
 std::vector<const char*> kinds_of_world() {
-  std::vector<const char*> kinds = {"memory", "prefix", "file", "tcp", "unix"};
+  std::vector<const char*> kinds = {"memory", "file", "tcp", "unix"};
   if (get_env("MUSTER_TEST_ETCD")) kinds.push_back("etcd");
   return kinds;
 }

@@ -1,4 +1,4 @@
-// Which backend carries CPU tensors. For C++ (join.cc) and Python alike.
+// Which backend carries CPU tensors. For C++ (rendezvous/members.cc, sub_group.cc) and Python alike.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// An operation of a HostBackend: as the thread that runs it has it, and as its caller does. Inside of
-// host_backend.cc and hierarchical.cc.
+// An operation of a HostBackend: as the thread that runs it has it, and as its caller does. For
+// backend.cc and comm/hierarchical.
 #pragma once
 
 #include <ATen/core/ivalue.h>

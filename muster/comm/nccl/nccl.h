@@ -14,7 +14,7 @@ class Store;
 
 namespace muster {
 
-struct NcclGroup;  // cuda_plugin.h
+struct NcclGroup;  // plugin.h
 
 // Loads muster_cuda and makes `device` the current CUDA device, before anything else on that device; returns
 // its UUID. Throws: unavailable saying what is missing (the library, a driver, the device).

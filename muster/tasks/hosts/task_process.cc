@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kOuterVariables[] = {
     "MUSTER_DEVICE",       "MUSTER_PLAN",
     "MUSTER_STORE",        "MUSTER_SECRET_FD",
-    "MUSTER_EVENTS_FD",    "MUSTER_LOCAL_RANK",
+       "MUSTER_LOCAL_RANK",
     "MUSTER_ATTEMPT",      "MUSTER_LAUNCH",
     "MUSTER_SIMULATED",    "MUSTER_LEASE_FD",
     "MUSTER_TTY",          "MUSTER_CARD",

@@ -181,7 +181,7 @@ std::string LiveTable::time_left(size_t at_a_time, double now) const {
                                   : cat(", about ", format_seconds(std::ceil(seconds)), " left");
 }
 
-std::vector<std::string> LiveTable::lines(const Schedule& schedule, double now) const {
+std::vector<std::string> LiveTable::lines(const TaskSchedule& schedule, double now) const {
   int64_t units = 0;
   int64_t cpus = 0;
   int64_t all_cpus = 0;
@@ -219,7 +219,7 @@ std::vector<std::string> LiveTable::lines(const Schedule& schedule, double now) 
   return lines;
 }
 
-void LiveTable::tick(const Schedule& schedule, double now) {
+void LiveTable::tick(const TaskSchedule& schedule, double now) {
   const auto moment = Clock::now();
   if (moment - last_drawn_ < kDrawEvery) return;
   last_drawn_ = moment;

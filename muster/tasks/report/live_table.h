@@ -35,10 +35,10 @@ class LiveTable : public RunView {
   void refused(size_t task, const TaskResult& result) override;
   void skipped(const std::vector<size_t>& tasks, const std::string& reason) override;
   void note(const std::string& text) override;
-  void tick(const Schedule& schedule, double now) override;
+  void tick(const TaskSchedule& schedule, double now) override;
 
   // The table's lines, for tests too.
-  std::vector<std::string> lines(const Schedule& schedule, double now) const;
+  std::vector<std::string> lines(const TaskSchedule& schedule, double now) const;
 
  private:
   struct Like {  // tasks of one [[task]], or of one program

@@ -26,7 +26,7 @@ class RunView {
   // A line for people: what is being waited for, why the run ends.
   virtual void note(const std::string& text) = 0;
   // Between events, and at least as often as a table wants to be drawn.
-  virtual void tick(const Schedule& schedule, double now) = 0;
+  virtual void tick(const TaskSchedule& schedule, double now) = 0;
 };
 
 }  // namespace muster

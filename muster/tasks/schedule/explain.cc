@@ -20,18 +20,18 @@ std::string named_list(std::vector<std::string> names) {
 // Reads what the schedule keeps for itself.
 class ScheduleExplainer {
  public:
-  explicit ScheduleExplainer(const Schedule& schedule) : schedule_(schedule) {}
+  explicit ScheduleExplainer(const TaskSchedule& schedule) : schedule_(schedule) {}
 
   std::string explain(size_t task, double now) const;
 
  private:
   std::string explain_ready(size_t task) const;
-  std::string explain_gpus(const TaskNeed& need, const Schedule::Kind& kind) const;
+  std::string explain_gpus(const TaskNeed& need, const TaskSchedule::Kind& kind) const;
   std::string explain_cpus(const TaskNeed& need, size_t task) const;
   std::string explain_reserved_cpus(int host, size_t task) const;
   std::vector<std::string> holders(int host, int gpu) const;
 
-  const Schedule& schedule_;
+  const TaskSchedule& schedule_;
 };
 
 std::vector<std::string> ScheduleExplainer::holders(int host, int gpu) const {
@@ -45,7 +45,7 @@ std::vector<std::string> ScheduleExplainer::holders(int host, int gpu) const {
 }
 
 // One line for each GPU that is in question.
-std::string ScheduleExplainer::explain_gpus(const TaskNeed& need, const Schedule::Kind& kind) const {
+std::string ScheduleExplainer::explain_gpus(const TaskNeed& need, const TaskSchedule::Kind& kind) const {
   std::string text;
   const auto& hosts = schedule_.pool_.hosts();
   for (int h = 0; h < static_cast<int>(hosts.size()); ++h) {
@@ -120,7 +120,7 @@ std::string ScheduleExplainer::explain_reserved_cpus(int host, size_t task) cons
 }
 
 std::string ScheduleExplainer::explain_ready(size_t task) const {
-  const Schedule::Kind& kind = schedule_.kinds_[schedule_.states_[task].kind];
+  const TaskSchedule::Kind& kind = schedule_.kinds_[schedule_.states_[task].kind];
   std::string text;
   for (size_t i = 0; i < kind.wish.needs.size(); ++i) {
     const TaskNeed& need = kind.wish.needs[i];
@@ -147,7 +147,7 @@ std::string ScheduleExplainer::explain_ready(size_t task) const {
 }
 
 std::string ScheduleExplainer::explain(size_t task, double now) const {
-  const Schedule::State& state = schedule_.states_[task];
+  const TaskSchedule::State& state = schedule_.states_[task];
   const std::string name = printable(schedule_.tasks_[task].name);
   if (state.state == TaskState::running) {
     const auto running = schedule_.running_.find(task);
@@ -177,7 +177,7 @@ std::string ScheduleExplainer::explain(size_t task, double now) const {
         state.stops > 0 ? "stopped (exit code 75)" : cat("failed ", plural(state.failures, "time"));
     return cat(name, " ", why, " and starts again in ", format_seconds(at - now), "\n");
   }
-  const Schedule::Kind& kind = schedule_.kinds_[state.kind];
+  const TaskSchedule::Kind& kind = schedule_.kinds_[state.kind];
   for (const TaskNeed& need : kind.wish.needs) {
     const bool first = !kind.ready.empty() && kind.ready.top().task == task && !schedule_.heads_.empty() &&
                        schedule_.heads_.begin()->first.task == task;
@@ -187,7 +187,7 @@ std::string ScheduleExplainer::explain(size_t task, double now) const {
   return cat(name, " waits for devices\n", explain_ready(task));
 }
 
-std::string explain(const Schedule& schedule, size_t task, double now) {
+std::string explain(const TaskSchedule& schedule, size_t task, double now) {
   return ScheduleExplainer(schedule).explain(task, now);
 }
 

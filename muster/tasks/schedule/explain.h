@@ -9,6 +9,6 @@
 namespace muster {
 
 // What it waits for, and who has that; several lines.
-std::string explain(const Schedule& schedule, size_t task, double now);
+std::string explain(const TaskSchedule& schedule, size_t task, double now);
 
 }  // namespace muster

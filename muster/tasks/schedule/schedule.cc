@@ -44,7 +44,7 @@ int most_gpus(const std::vector<TaskNeed>& needs) {
 
 }  // namespace
 
-Schedule::Schedule(const std::vector<Task>& tasks, Pool pool, ScheduleOptions options)
+TaskSchedule::TaskSchedule(const std::vector<Task>& tasks, Pool pool, ScheduleOptions options)
     : tasks_(tasks),
       pool_(std::move(pool)),
       options_(std::move(options)),
@@ -65,13 +65,13 @@ Schedule::Schedule(const std::vector<Task>& tasks, Pool pool, ScheduleOptions op
   }
 }
 
-std::optional<size_t> Schedule::find(const std::string& name) const {
+std::optional<size_t> TaskSchedule::find(const std::string& name) const {
   const auto found = numbers_.find(name);
   if (found == numbers_.end()) return std::nullopt;
   return found->second;
 }
 
-void Schedule::link_tasks() {
+void TaskSchedule::link_tasks() {
   first_after_.assign(tasks_.size() + 1, 0);
   std::vector<std::pair<size_t, size_t>> arrows;  // from, to
   for (size_t i = 0; i < tasks_.size(); ++i) {
@@ -94,7 +94,7 @@ void Schedule::link_tasks() {
 }
 
 // From the tasks that nothing is after backwards; tasks that are left over are in a circle.
-void Schedule::measure_critical_paths() {
+void TaskSchedule::measure_critical_paths() {
   std::vector<int> missing(tasks_.size());
   std::vector<size_t> order;
   order.reserve(tasks_.size());
@@ -122,7 +122,7 @@ void Schedule::measure_critical_paths() {
   }
 }
 
-void Schedule::make_kinds() {
+void TaskSchedule::make_kinds() {
   std::unordered_map<std::string, size_t> known;
   for (size_t i = 0; i < tasks_.size(); ++i) {
     const auto [place, is_new] = known.emplace(kind_key(tasks_[i]), kinds_.size());
@@ -147,24 +147,24 @@ void Schedule::make_kinds() {
   }
 }
 
-Schedule::Key Schedule::key_of(size_t task) const {
+TaskSchedule::Key TaskSchedule::key_of(size_t task) const {
   return {tasks_[task].priority, states_[task].critical_path, most_gpus(tasks_[task].needs), task};
 }
 
-void Schedule::set_state(size_t task, TaskState state) {
+void TaskSchedule::set_state(size_t task, TaskState state) {
   --counts_[static_cast<size_t>(states_[task].state)];
   states_[task].state = state;
   ++counts_[static_cast<size_t>(state)];
 }
 
-void Schedule::make_ready(size_t task) {
+void TaskSchedule::make_ready(size_t task) {
   Kind& kind = kinds_[states_[task].kind];
   if (!kind.ready.empty()) heads_.erase({kind.ready.top(), states_[task].kind});
   kind.ready.push(key_of(task));
   heads_.emplace(kind.ready.top(), states_[task].kind);
 }
 
-void Schedule::restore(const std::vector<TaskStanding>& standings, double now) {
+void TaskSchedule::restore(const std::vector<TaskStanding>& standings, double now) {
   for (Kind& kind : kinds_) kind.ready = {};
   heads_.clear();
   std::vector<double> from(tasks_.size(), now);  // that each may start
@@ -186,12 +186,12 @@ void Schedule::restore(const std::vector<TaskStanding>& standings, double now) {
 }
 
 // After its last failure, before it starts again.
-double Schedule::pause_of(size_t task) const {
+double TaskSchedule::pause_of(size_t task) const {
   const double first = std::chrono::duration<double>(tasks_[task].back_off).count();
   return std::min(first * std::pow(2.0, states_[task].failures - 1), kLongestBackOff);
 }
 
-void Schedule::wait_until(double at, size_t task, double now) {
+void TaskSchedule::wait_until(double at, size_t task, double now) {
   if (at > now) {
     back_off_.emplace(at, task);
   } else {
@@ -199,19 +199,19 @@ void Schedule::wait_until(double at, size_t task, double now) {
   }
 }
 
-void Schedule::wake(double now) {
+void TaskSchedule::wake(double now) {
   while (!back_off_.empty() && back_off_.begin()->first <= now) {
     make_ready(back_off_.begin()->second);
     back_off_.erase(back_off_.begin());
   }
 }
 
-bool Schedule::has_slot() const {
+bool TaskSchedule::has_slot() const {
   return !pool_.is_full() &&
          (options_.max_running == 0 || running_.size() < static_cast<size_t>(options_.max_running));
 }
 
-std::optional<TaskStart> Schedule::place(const Kind& kind, size_t task) const {
+std::optional<TaskStart> TaskSchedule::place(const Kind& kind, size_t task) const {
   const std::vector<TaskNeed>& needs = kind.wish.needs;
   for (size_t i = 0; i < needs.size(); ++i) {
     if (auto where = pool_.find(needs[i], kind.wish.allowed, reservations_.reserved()))
@@ -220,7 +220,7 @@ std::optional<TaskStart> Schedule::place(const Kind& kind, size_t task) const {
   return std::nullopt;
 }
 
-std::vector<TaskStart> Schedule::start(double now) {
+std::vector<TaskStart> TaskSchedule::start(double now) {
   std::vector<TaskStart> starts;
   if (draining_) return starts;
   wake(now);
@@ -250,21 +250,21 @@ std::vector<TaskStart> Schedule::start(double now) {
   return starts;
 }
 
-void Schedule::begin(const TaskStart& start, double now) {
+void TaskSchedule::begin(const TaskStart& start, double now) {
   pool_.take(start.where);
   running_[start.task] = {start.where, now};
   reservations_.forget(start.task);
   set_state(start.task, TaskState::running);
 }
 
-void Schedule::release(size_t task) {
+void TaskSchedule::release(size_t task) {
   const auto running = running_.find(task);
   if (running == running_.end()) return;
   pool_.give_back(running->second.where);
   running_.erase(running);
 }
 
-void Schedule::done(size_t task) {
+void TaskSchedule::done(size_t task) {
   release(task);
   set_state(task, TaskState::done);
   for (size_t a = first_after_[task]; a < first_after_[task + 1]; ++a) {
@@ -273,7 +273,7 @@ void Schedule::done(size_t task) {
   }
 }
 
-TaskRetry Schedule::failed(size_t task, double now) {
+TaskRetry TaskSchedule::failed(size_t task, double now) {
   release(task);
   const int failures = ++states_[task].failures;
   states_[task].stops = 0;
@@ -300,7 +300,7 @@ TaskRetry Schedule::failed(size_t task, double now) {
   return end;
 }
 
-double Schedule::stopped(size_t task, double lasted, double now) {
+double TaskSchedule::stopped(size_t task, double lasted, double now) {
   release(task);
   states_[task].stops = count_stops(states_[task].stops, lasted);
   const double at = now + pause_after_stops(states_[task].stops);
@@ -309,13 +309,13 @@ double Schedule::stopped(size_t task, double lasted, double now) {
   return at;
 }
 
-void Schedule::again(size_t task) {
+void TaskSchedule::again(size_t task) {
   release(task);
   set_state(task, TaskState::waiting);
   make_ready(task);
 }
 
-bool Schedule::waits_for_memory() const {
+bool TaskSchedule::waits_for_memory() const {
   return std::any_of(heads_.begin(), heads_.end(), [&](const auto& head) {
     const std::vector<TaskNeed>& needs = kinds_[head.second].wish.needs;
     return std::any_of(needs.begin(), needs.end(),
@@ -323,7 +323,7 @@ bool Schedule::waits_for_memory() const {
   });
 }
 
-bool Schedule::waits_for_memory_of(int host, int gpu) const {
+bool TaskSchedule::waits_for_memory_of(int host, int gpu) const {
   const uint64_t left = pool_.hosts()[static_cast<size_t>(host)].gpus[static_cast<size_t>(gpu)].memory_left;
   return std::any_of(heads_.begin(), heads_.end(), [&](const auto& head) {
     const Kind& kind = kinds_[head.second];
@@ -334,17 +334,17 @@ bool Schedule::waits_for_memory_of(int host, int gpu) const {
   });
 }
 
-bool Schedule::finished() const {
+bool TaskSchedule::finished() const {
   if (!running_.empty() || count(TaskState::running) > 0) return false;
   return draining_ || count(TaskState::waiting) == 0;
 }
 
-std::optional<double> Schedule::next_time() const {
+std::optional<double> TaskSchedule::next_time() const {
   if (back_off_.empty() || draining_) return std::nullopt;
   return back_off_.begin()->first;
 }
 
-std::vector<size_t> Schedule::running() const {
+std::vector<size_t> TaskSchedule::running() const {
   std::vector<size_t> tasks;
   tasks.reserve(running_.size());
   for (const auto& [task, running] : running_) tasks.push_back(task);

@@ -1,5 +1,5 @@
 // Decides the order in which tasks start, and where: a pure state machine over tasks × pool, told of every
-// end. The runner asks it what to start now; simulate.h does the same on its own clock. No I/O and no clock
+// end. The runner asks it what to start now. No I/O and no clock
 // here: times are seconds since the start of the run, given by the caller.
 //
 // Among the tasks that may start, the first is the one with the highest priority, then with the longest
@@ -62,11 +62,11 @@ struct TaskStanding {
   double stopped_at = 0;
 };
 
-class Schedule {
+class TaskSchedule {
  public:
   // `tasks` must outlive it. Throws: invalid_argument for a task that comes after an unknown task or, through
   // others, after itself; for needs that the pool could never meet.
-  Schedule(const std::vector<Task>& tasks, Pool pool, ScheduleOptions options = {});
+  TaskSchedule(const std::vector<Task>& tasks, Pool pool, ScheduleOptions options = {});
 
   // The tasks to start now; they count as running from here on.
   std::vector<TaskStart> start(double now);

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "muster/base/strings.h"
-#include "muster/tasks/schedule/simulate.h"
+#include "tests/tasks/schedule/simulate.h"
 #include "tests/tasks/schedule/machines.h"
 
 namespace muster::tasks_test {

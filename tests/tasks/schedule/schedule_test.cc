@@ -7,7 +7,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/schedule/explain.h"
-#include "muster/tasks/schedule/simulate.h"
+#include "tests/tasks/schedule/simulate.h"
 #include "muster/tasks/spec/spec.h"
 #include "tests/tasks/schedule/machines.h"
 
@@ -25,12 +25,12 @@ std::vector<std::string> started_names(const std::vector<Task>& tasks, const std
   return names;
 }
 
-TEST(Schedule, TakesTheHighestPriorityThenTheLongestWayThenTheOrder) {
+TEST(TaskSchedule, TakesTheHighestPriorityThenTheLongestWayThenTheOrder) {
   std::vector<Task> tasks = {task_of("plain", {kOneGpu}), task_of("first of three", {kOneGpu}),
                              task_of("second", {kOneGpu}, {"first of three"}),
                              task_of("third", {kOneGpu}, {"second"}), task_of("urgent", {kOneGpu})};
   tasks[4].priority = 1;
-  Schedule schedule(tasks, pool_of(1));
+  TaskSchedule schedule(tasks, pool_of(1));
   for (const char* const expected : {"urgent", "first of three", "second", "plain", "third"}) {
     const auto starts = schedule.start(0);
     ASSERT_THAT(started_names(tasks, starts), ElementsAre(expected));
@@ -40,10 +40,10 @@ TEST(Schedule, TakesTheHighestPriorityThenTheLongestWayThenTheOrder) {
   EXPECT_TRUE(schedule.finished());
 }
 
-TEST(Schedule, TakesALaterAlternativeOnlyWhenTheEarlierCannotBeHad) {
+TEST(TaskSchedule, TakesALaterAlternativeOnlyWhenTheEarlierCannotBeHad) {
   const std::vector<Task> tasks = {task_of("a", {kOneGpu, {.cpus = 4}}), task_of("b", {kOneGpu, {.cpus = 4}}),
                                    task_of("c", {kOneGpu, {.cpus = 4}})};
-  Schedule schedule(tasks, pool_of(1, 4));
+  TaskSchedule schedule(tasks, pool_of(1, 4));
   const auto starts = schedule.start(0);
   ASSERT_EQ(starts.size(), 2U);
   EXPECT_EQ(starts[0].alternative, 0U);
@@ -66,20 +66,20 @@ std::vector<int> hosts_of(const std::vector<TaskStart>& starts) {
   return hosts;
 }
 
-TEST(Schedule, AHostRunsAsManyTasksAsItHasSlots) {
+TEST(TaskSchedule, AHostRunsAsManyTasksAsItHasSlots) {
   std::vector<Task> tasks;
   for (int i = 0; i < 6; ++i) tasks.push_back(task_of(cat("t", i), {{.cpus = 1}}));
-  Schedule schedule(tasks, hosts_a_and_b({1, 2}));
+  TaskSchedule schedule(tasks, hosts_a_and_b({1, 2}));
   EXPECT_THAT(hosts_of(schedule.start(0)), ElementsAre(0, 1, 1));
   EXPECT_THAT(explain(schedule, 5, 0), HasSubstr("host b runs as many tasks as it may"));
   schedule.done(1);
   EXPECT_THAT(hosts_of(schedule.start(1)), ElementsAre(1));
 }
 
-TEST(Schedule, NothingStartsOnAHostThatWasLost) {
+TEST(TaskSchedule, NothingStartsOnAHostThatWasLost) {
   std::vector<Task> tasks;
   for (int i = 0; i < 12; ++i) tasks.push_back(task_of(cat("t", i), {{.cpus = 1}}));
-  Schedule schedule(tasks, hosts_a_and_b());
+  TaskSchedule schedule(tasks, hosts_a_and_b());
   EXPECT_EQ(schedule.start(0).size(), 8U);
   schedule.set_aside(0);
   schedule.again(0);
@@ -90,20 +90,20 @@ TEST(Schedule, NothingStartsOnAHostThatWasLost) {
   EXPECT_THAT(explain(schedule, 11, 2), HasSubstr("host a was lost"));
 }
 
-TEST(Schedule, SeveralGpusAreTakenWhereTheirLinksAreFastest) {
+TEST(TaskSchedule, SeveralGpusAreTakenWhereTheirLinksAreFastest) {
   Host slow = host_with(2, 8, "slow");
   slow.gpu_links[0][1] = slow.gpu_links[1][0] = {LinkKind::nvlink, 1};
   const std::vector<Task> tasks = {task_of("two", {{.gpus = 2}}), task_of("more", {{.gpus = 2}}),
                                    task_of("last", {{.gpus = 2}})};
-  Schedule schedule(tasks,
+  TaskSchedule schedule(tasks,
                     Pool({.source = "test", .simulated = true, .hosts = {slow, host_with(4, 8, "fast")}}));
   EXPECT_THAT(hosts_of(schedule.start(0)), ElementsAre(1, 1, 0)) << "the fullest host comes second";
 }
 
-TEST(Schedule, AHostThatIsBackIsUsedAgain) {
+TEST(TaskSchedule, AHostThatIsBackIsUsedAgain) {
   std::vector<Task> tasks;
   for (int i = 0; i < 12; ++i) tasks.push_back(task_of(cat("t", i), {{.cpus = 1}}));
-  Schedule schedule(tasks, hosts_a_and_b({4, 4}));
+  TaskSchedule schedule(tasks, hosts_a_and_b({4, 4}));
   EXPECT_EQ(schedule.start(0).size(), 8U);
   schedule.set_aside(0);
   for (const size_t lost : {0U, 1U, 2U, 3U}) schedule.again(lost);
@@ -113,24 +113,24 @@ TEST(Schedule, AHostThatIsBackIsUsedAgain) {
   EXPECT_THAT(explain(schedule, 11, 2), testing::Not(HasSubstr("was lost")));
 }
 
-TEST(Schedule, WithoutNeedsATaskWaitsForAGpuWhereThereAreSome) {
+TEST(TaskSchedule, WithoutNeedsATaskWaitsForAGpuWhereThereAreSome) {
   const std::vector<Task> tasks = {task_of("a", default_needs(1)), task_of("b", default_needs(1))};
-  Schedule with_gpu(tasks, pool_of(1, 4));
+  TaskSchedule with_gpu(tasks, pool_of(1, 4));
   const auto first = with_gpu.start(0);
   ASSERT_THAT(started_names(tasks, first), ElementsAre("a"));
   EXPECT_EQ(first[0].where.gpus.size(), 1U);
   with_gpu.done(0);
   EXPECT_EQ(with_gpu.start(1).at(0).where.gpus.size(), 1U);
-  Schedule without(tasks, pool_of(0, 4));
+  TaskSchedule without(tasks, pool_of(0, 4));
   EXPECT_THAT(started_names(tasks, without.start(0)), ElementsAre("a", "b"));
 }
 
-TEST(Schedule, SharesOfAGpuAndMemoryArePacked) {
+TEST(TaskSchedule, SharesOfAGpuAndMemoryArePacked) {
   const std::vector<Task> tasks = {task_of("half", {{.gpus = 0.5, .memory_bytes = kGpuBytes / 2}}),
                                    task_of("quarter", {{.gpus = 0.25}}),
                                    task_of("most memory", {{.gpus = 0.1, .memory_bytes = kGpuBytes / 4 * 3}}),
                                    task_of("whole", {kOneGpu})};
-  Schedule schedule(tasks, pool_of(3));
+  TaskSchedule schedule(tasks, pool_of(3));
   std::map<std::string, std::vector<int>> gpus;
   for (const TaskStart& start : schedule.start(0)) gpus[tasks[start.task].name] = start.where.gpus;
   ASSERT_EQ(gpus.size(), 4U);
@@ -140,18 +140,18 @@ TEST(Schedule, SharesOfAGpuAndMemoryArePacked) {
   EXPECT_NE(gpus["whole"], gpus["most memory"]);
 }
 
-TEST(Schedule, SeveralGpusAreTheBestLinkedOnes) {
+TEST(TaskSchedule, SeveralGpusAreTheBestLinkedOnes) {
   const std::vector<Task> tasks = {task_of("one", {kOneGpu}), task_of("two", {{.gpus = 2}})};
-  Schedule schedule(tasks, pool_of(4));
+  TaskSchedule schedule(tasks, pool_of(4));
   const auto starts = schedule.start(0);
   ASSERT_THAT(started_names(tasks, starts), ElementsAre("two", "one"));
   EXPECT_EQ(starts[0].where.gpus[0] / 2, starts[0].where.gpus[1] / 2) << "a pair with fast links";
 }
 
-TEST(Schedule, ExplicitDevicesAreTheOnlyOnesTaken) {
+TEST(TaskSchedule, ExplicitDevicesAreTheOnlyOnesTaken) {
   std::vector<Task> tasks = {task_of("on two", {kOneGpu}), task_of("on two as well", {kOneGpu})};
   tasks[0].on = tasks[1].on = "2";
-  Schedule schedule(tasks, pool_of(4));
+  TaskSchedule schedule(tasks, pool_of(4));
   const auto starts = schedule.start(0);
   ASSERT_EQ(starts.size(), 1U);
   EXPECT_THAT(starts[0].where.gpus, ElementsAre(2));
@@ -160,7 +160,7 @@ TEST(Schedule, ExplicitDevicesAreTheOnlyOnesTaken) {
 }
 
 // Small tasks keep coming; without devices being reserved for it the big one would wait for all of them.
-TEST(Schedule, ABigTaskIsNotStarvedBySmallOnes) {
+TEST(TaskSchedule, ABigTaskIsNotStarvedBySmallOnes) {
   std::vector<Task> tasks = {task_of("small 0", {kOneGpu}), task_of("small 1", {kOneGpu}),
                              task_of("big", {{.gpus = 2}}, {"small 0"})};
   std::vector<double> durations = {1, 1.5, 1};
@@ -175,12 +175,12 @@ TEST(Schedule, ABigTaskIsNotStarvedBySmallOnes) {
   EXPECT_LE(big->began, 4);
 }
 
-TEST(Schedule, AFailureIsTriedAgainAfterABackOffThatDoubles) {
+TEST(TaskSchedule, AFailureIsTriedAgainAfterABackOffThatDoubles) {
   std::vector<Task> tasks = {task_of("flaky", {kOneGpu}), task_of("next", {kOneGpu}, {"flaky"}),
                              task_of("after next", {kOneGpu}, {"next"}), task_of("other", {kOneGpu})};
   tasks[0].retries = 2;
   tasks[0].back_off = std::chrono::milliseconds(500);
-  Schedule schedule(tasks, pool_of(4));
+  TaskSchedule schedule(tasks, pool_of(4));
   EXPECT_EQ(schedule.start(0).size(), 2U);
   EXPECT_EQ(schedule.failed(0, 10).at, 10.5);
   EXPECT_TRUE(schedule.start(10.4).empty());
@@ -199,7 +199,7 @@ TEST(Schedule, AFailureIsTriedAgainAfterABackOffThatDoubles) {
   EXPECT_TRUE(schedule.finished());
 }
 
-TEST(Schedule, WhatStopsSoonStartsAgainAfterAPauseThatGrows) {
+TEST(TaskSchedule, WhatStopsSoonStartsAgainAfterAPauseThatGrows) {
   std::vector<Task> tasks = {task_of("a", {{.cpus = 1}}), task_of("b", {{.cpus = 1}}, {"a"})};
   SimulateOptions options;
   options.stops[0] = {1, 1, 1, 60, 59, 0, 0, 0, 0, 0, 0, 0};
@@ -213,9 +213,9 @@ TEST(Schedule, WhatStopsSoonStartsAgainAfterAPauseThatGrows) {
   EXPECT_EQ(run.starts.back().task, 1U) << "a is done and did not fail, though it has no retries";
 }
 
-TEST(Schedule, ATaskThatHasStoppedIsExplained) {
+TEST(TaskSchedule, ATaskThatHasStoppedIsExplained) {
   const std::vector<Task> tasks = {task_of("a", {{.cpus = 1}})};
-  Schedule schedule(tasks, pool_of(0, 1));
+  TaskSchedule schedule(tasks, pool_of(0, 1));
   ASSERT_EQ(schedule.start(0).size(), 1U);
   EXPECT_EQ(schedule.stopped(0, 3, 3), 4);
   EXPECT_THAT(explain(schedule, 0, 3), HasSubstr("a stopped (exit code 75) and starts again in 1"));
@@ -223,14 +223,14 @@ TEST(Schedule, ATaskThatHasStoppedIsExplained) {
   EXPECT_EQ(schedule.start(4).size(), 1U);
   EXPECT_EQ(schedule.failures(0), 0);
 
-  Schedule other(tasks, pool_of(0, 1));
+  TaskSchedule other(tasks, pool_of(0, 1));
   other.restore({{.task = 0, .stops = 2, .stopped_at = 10}}, 11);
   EXPECT_EQ(other.next_time(), 12);
 }
 
-TEST(Schedule, AGpuThatAnotherJobHoldsIsPassedOverAndNamed) {
+TEST(TaskSchedule, AGpuThatAnotherJobHoldsIsPassedOverAndNamed) {
   const std::vector<Task> tasks = {task_of("a", {kOneGpu}), task_of("b", {kOneGpu})};
-  Schedule schedule(tasks, pool_of(2));
+  TaskSchedule schedule(tasks, pool_of(2));
   schedule.set_leased(0, 1, 300, "held by job 4f2a");
   EXPECT_EQ(schedule.start(0).size(), 1U);
   EXPECT_THAT(explain(schedule, 1, 0),
@@ -239,12 +239,12 @@ TEST(Schedule, AGpuThatAnotherJobHoldsIsPassedOverAndNamed) {
   EXPECT_EQ(schedule.start(0).size(), 1U);
 }
 
-TEST(Schedule, MemoryThatOtherProgramsUseIsWaitedFor) {
+TEST(TaskSchedule, MemoryThatOtherProgramsUseIsWaitedFor) {
   Host host = host_with(2);
   for (Gpu& gpu : host.gpus) gpu.memory_free_bytes = kGpuBytes / 4;
   const std::vector<Task> tasks = {task_of("large", {{.gpus = 1, .memory_bytes = kGpuBytes / 2}}),
                                    task_of("small", {{.gpus = 1, .memory_bytes = kGpuBytes / 8}})};
-  Schedule schedule(tasks, Pool({.source = "test", .hosts = {host}}));
+  TaskSchedule schedule(tasks, Pool({.source = "test", .hosts = {host}}));
   EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("small")) << "nothing is reserved from it";
   EXPECT_TRUE(schedule.waits_for_memory());
   EXPECT_TRUE(schedule.waits_for_memory_of(0, 1));
@@ -255,13 +255,13 @@ TEST(Schedule, MemoryThatOtherProgramsUseIsWaitedFor) {
 }
 
 // As on every real GPU, where the driver has some memory for itself.
-TEST(Schedule, ALittleMemoryInUseIsInNobodysWay) {
+TEST(TaskSchedule, ALittleMemoryInUseIsInNobodysWay) {
   Host host = host_with(2);
   for (Gpu& gpu : host.gpus) gpu.memory_free_bytes = kGpuBytes - (kGpuBytes >> 6);
   std::vector<Task> tasks = {task_of("other", {{.gpus = 1}}),
                              task_of("waits", {{.gpus = 1, .memory_bytes = kGpuBytes / 2}})};
   for (Task& task : tasks) task.on = "0";
-  Schedule schedule(tasks, Pool({.source = "test", .hosts = {host}}));
+  TaskSchedule schedule(tasks, Pool({.source = "test", .hosts = {host}}));
   EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("other"));
   EXPECT_TRUE(schedule.waits_for_memory());
   EXPECT_FALSE(schedule.waits_for_memory_of(0, 0));
@@ -269,10 +269,10 @@ TEST(Schedule, ALittleMemoryInUseIsInNobodysWay) {
   EXPECT_FALSE(schedule.waits_for_memory_of(0, 1)) << "nobody waits for this GPU";
 }
 
-TEST(Schedule, WhatCannotBeIsAnErrorBeforeAnythingStarts) {
+TEST(TaskSchedule, WhatCannotBeIsAnErrorBeforeAnythingStarts) {
   const auto fails_with = [](const std::vector<Task>& tasks, const std::string& text) {
     try {
-      const Schedule schedule(tasks, pool_of(2));
+      const TaskSchedule schedule(tasks, pool_of(2));
       ADD_FAILURE() << "no error; expected " << text;
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr(text));
@@ -284,23 +284,23 @@ TEST(Schedule, WhatCannotBeIsAnErrorBeforeAnythingStarts) {
   fails_with({task_of("a", {kOneGpu}, {"b"}), task_of("b", {kOneGpu}, {"a"})}, "cycle");
 }
 
-TEST(Schedule, WhatIsDoneAlreadyIsNotStarted) {
+TEST(TaskSchedule, WhatIsDoneAlreadyIsNotStarted) {
   const std::vector<Task> tasks = {task_of("a", {kOneGpu}), task_of("b", {kOneGpu}, {"a"}),
                                    task_of("c", {kOneGpu})};
-  Schedule schedule(tasks, pool_of(2), {.done = {0}});
+  TaskSchedule schedule(tasks, pool_of(2), {.done = {0}});
   EXPECT_THAT(started_names(tasks, schedule.start(0)), ElementsAre("b", "c"));
 }
 
 // Of a run that goes on elsewhere: what runs has its devices and comes before nothing, and pauses last as
 // there.
-TEST(Schedule, StandsWhereAnotherRunDoes) {
+TEST(TaskSchedule, StandsWhereAnotherRunDoes) {
   std::vector<Task> tasks = {task_of("runs", {kOneGpu}),  task_of("pauses", {kOneGpu}),
                              task_of("bad", {kOneGpu}),   task_of("after bad", {kOneGpu}, {"bad"}),
                              task_of("waits", {kOneGpu}), task_of("done", {kOneGpu})};
   tasks[1].retries = 3;
   tasks[1].back_off = std::chrono::milliseconds(10'000);
   const auto at = [&](double now, int gpus) {
-    Schedule schedule(tasks, pool_of(gpus), {.done = {5}});
+    TaskSchedule schedule(tasks, pool_of(gpus), {.done = {5}});
     const Allocation where = schedule.pool().find(kOneGpu).value();
     schedule.restore({{.task = 0, .state = TaskState::running, .where = where, .began = 1},
                       {.task = 1, .failures = 2, .failed_at = 30},

@@ -6,7 +6,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/tasks/schedule/explain.h"
-#include "muster/tasks/schedule/simulate.h"
+#include "tests/tasks/schedule/simulate.h"
 #include "tests/tasks/schedule/machines.h"
 
 namespace muster::tasks_test {
@@ -132,14 +132,14 @@ TEST(ScheduleWaiting, OfTwoPlacesOnOneHostTheLargerIsKept) {
   for (int i = 0; i < 16; ++i) tasks.push_back(task_of(cat("small ", i), {{.cpus = 1}}));
   tasks[0].priority = 2;
   tasks[1].priority = 1;
-  Schedule schedule(tasks, pool_of(2, 16));
+  TaskSchedule schedule(tasks, pool_of(2, 16));
   EXPECT_EQ(schedule.start(0).size(), 1 + 10U) << "six CPUs are reserved when two have passed it";
   EXPECT_THAT(explain(schedule, 17, 0), HasSubstr("6 are reserved for either"));
 }
 
 TEST(ScheduleWaiting, NothingIsKeptForWhatOnlyAnotherJobsEndCanGive) {
   const std::vector<Task> tasks = {task_of("both", {{.gpus = 2}}), task_of("one", {{.gpus = 1}})};
-  Schedule schedule(tasks, pool_of(2));
+  TaskSchedule schedule(tasks, pool_of(2));
   schedule.set_leased(0, 0, kWholeGpu, "held by job 4f2a");
   const auto starts = schedule.start(0);
   ASSERT_EQ(starts.size(), 1U);
@@ -151,7 +151,7 @@ TEST(ScheduleWaiting, ExplainsForWhomDevicesAreKept) {
                              task_of("wide", {{.cpus = 8}}), task_of("one", {{.gpus = 1}}),
                              task_of("narrow", {{.cpus = 1}})};
   for (size_t i = 0; i < tasks.size(); ++i) tasks[i].priority = -static_cast<int>(i);
-  Schedule schedule(tasks, pool_of(2));
+  TaskSchedule schedule(tasks, pool_of(2));
   EXPECT_EQ(schedule.start(0).size(), 1U);
   EXPECT_THAT(explain(schedule, 3, 0), HasSubstr("GPU 1 is reserved for both"));
   EXPECT_THAT(explain(schedule, 4, 0),

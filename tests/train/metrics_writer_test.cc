@@ -1,4 +1,4 @@
-#include "muster/run/metrics.h"
+#include "muster/train/metrics_writer.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

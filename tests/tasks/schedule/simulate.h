@@ -30,7 +30,7 @@ struct SimulateOptions {
   std::map<size_t, std::vector<double>> stops = {};
 };
 
-// Throws: as Schedule.
+// Throws: as TaskSchedule.
 SimulatedRun simulate(const std::vector<Task>& tasks, Pool pool, const SimulateOptions& options = {});
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-#include "muster/tasks/schedule/simulate.h"
+#include "tests/tasks/schedule/simulate.h"
 
 #include <algorithm>
 
@@ -45,7 +45,7 @@ class Simulation {
   }
 
   const SimulateOptions& options_;
-  Schedule schedule_;
+  TaskSchedule schedule_;
   SimulatedRun run_;
   std::multimap<double, size_t> ends_;  // of the starts
   std::vector<size_t> num_starts_;      // of each task

@@ -1,4 +1,4 @@
-#include "muster/store/memory_store.h"
+#include "tests/support/memory_store.h"
 
 #include "muster/base/clock.h"
 
