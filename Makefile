@@ -42,7 +42,8 @@ test: setup-test build
 test-long: setup-test
 	@scripts/test_long.sh
 
-bench: setup-test build
+bench: setup-test
+	@scripts/build.sh $(BUILD) all benchmarks
 	@scripts/setup.sh bench
 	@scripts/bench.sh $(BUILD)
 

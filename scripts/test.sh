@@ -3,5 +3,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:?usage: test.sh BUILD_FOLDER}
-# One more than there are cores: many tests wait for a time limit or for a process's end.
-exec ctest --test-dir "$build" --output-on-failure --parallel $(($(nproc) + 1)) --label-exclude long
+# Two more than there are cores: many tests wait for a time limit or for a process's end.
+exec ctest --test-dir "$build" --output-on-failure --parallel $(($(nproc) + 2)) --label-exclude long

@@ -26,7 +26,7 @@ stress() { MUSTER_STRESS_SECONDS=${STRESS_SECONDS:-300} "$1"/tests/shm_test --gt
 run_long() {
   step "the tests labelled long, the report in a browser, and stress (build/release)"
   scripts/setup.sh long
-  scripts/build.sh build/release
+  scripts/build.sh build/release all benchmarks
   tests_of build/release --label-regex '^long$' --no-tests=ignore
   tests_of build/release --tests-regex '^report.browser$'
   stress build/release
@@ -87,7 +87,7 @@ run_clang() {
   step "everything built by clang++, and the control plane's tests (build/clang)"
   scripts/setup.sh fuzz
   cmake -S . -B build/clang -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=Release -DTORCH="${TORCH:-}"
-  cmake --build build/clang
+  cmake --build build/clang --target all benchmarks
   tests_of build/clang --label-exclude '^(sources|long)$'
 }
 

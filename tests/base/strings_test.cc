@@ -28,7 +28,7 @@ TEST(Split, CutsAtEverySeparator) {
   EXPECT_THAT(split("", ','), ElementsAre(""));
 }
 
-TEST(Join, PutsTheSeparatorBetween) {
+TEST(JoinText, PutsTheSeparatorBetween) {
   EXPECT_EQ(join(std::vector<std::string>{"a", "b", "c"}, ", "), "a, b, c");
   EXPECT_EQ(join(std::vector<int>{1, 2}, "-"), "1-2");
   EXPECT_EQ(join(std::vector<int>{}, "-"), "");

@@ -128,7 +128,7 @@ TEST(Run, BadUsageIsOneLineAndTwo) {
   }
 }
 
-TEST(Program, AMistypedFlagOfEveryCommandGetsASuggestion) {
+TEST(Program, AMistypedFlagOrCommandGetsASuggestion) {
   struct Case {
     std::vector<std::string> args;
     const char* error;
@@ -147,6 +147,9 @@ TEST(Program, AMistypedFlagOfEveryCommandGetsASuggestion) {
       {{"--versoin"}, "muster: expected a flag of muster, got '--versoin'; did you mean '--version'?\n"},
       {{"secret", "--quite-another"}, "got '--quite-another'; see muster secret --help\n"},
       {{"rnu", "true"}, "got 'rnu'; did you mean 'run'?\n"},
+      {{"checkpoint", "lss"},
+       "muster checkpoint: expected ls, show, verify, diff or export, got 'lss'; did you mean 'ls'?\n"},
+      {{"checkpoint"}, "expected ls, show, verify, diff or export, got none; see muster checkpoint --help\n"},
   };
   const ScratchFolder folder;
   for (const Case& one : cases) {

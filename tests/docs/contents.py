@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-TWO_SCREENS = 100  # lines
+TWO_SCREENS = 75  # lines
 WIDTH = 120
 LINK = r"\[[^]\n]+\]\(#[^)\n]+\)"
 CONTENTS = re.compile(rf"^{LINK}(?:[ \n]·[ \n]{LINK}|·\n?| ·\n{LINK}| · {LINK})*\n\n", re.MULTILINE)
