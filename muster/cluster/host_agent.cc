@@ -153,10 +153,11 @@ class HostAgent {
     take_place(order, host_index);
     if (record_) record_->end_attempt(order.exits, "");
     begin_record(order, host_index);
-    replacing_.go_on({.number = attempt_of(order.round),
-                      .specs = make_worker_specs(order.plan, options_, job_->facts(), attempt_of(order.round)),
-                      .pause = order.pause,
-                      .why = order.reason});
+    replacing_.go_on(
+        {.number = attempt_of(order.round),
+         .specs = make_worker_specs(order.plan, options_, job_->facts(), attempt_of(order.round)),
+         .pause = order.pause,
+         .why = order.reason});
     return true;
   }
 
@@ -382,8 +383,7 @@ class HostAgent {
       record_->finish(order.exit_code, outcome_of(order.exit_code, order.exits));
     }
     if (job_) {
-      tell_activity(job_->facts(), attempt_of(order.round), options_.quiet,
-                    job_->facts().host_index == 0);
+      tell_activity(job_->facts(), attempt_of(order.round), options_.quiet, job_->facts().host_index == 0);
       if (!cluster_.remote && !stopped)
         report_failure(order.exits, job_->facts(), attempt_of(order.round), options_.max_restarts);
       if (order.exit_code == 0) {

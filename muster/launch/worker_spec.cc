@@ -15,10 +15,9 @@ namespace {
 
 // Left over from a launcher around this one: they speak of another rank.
 constexpr const char* kOthersVariables[] = {
-    "MUSTER_DEVICE",    "MUSTER_PLAN",     "MUSTER_STORE",       "MUSTER_SECRET_FD",
-    "MUSTER_RUN_DIR",  "MUSTER_LOCAL_RANK",  "MUSTER_ATTEMPT",
-    "MUSTER_SIMULATED", "MUSTER_LEASE_FD", "MUSTER_TTY",         "MUSTER_SECRET_FILE",
-    "MUSTER_AGENT",     "MUSTER_CARD",     "MUSTER_AGENT_STORE", "MUSTER_LAUNCH",
+    "MUSTER_DEVICE",      "MUSTER_PLAN",    "MUSTER_STORE",     "MUSTER_SECRET_FD",   "MUSTER_RUN_DIR",
+    "MUSTER_LOCAL_RANK",  "MUSTER_ATTEMPT", "MUSTER_SIMULATED", "MUSTER_LEASE_FD",    "MUSTER_TTY",
+    "MUSTER_SECRET_FILE", "MUSTER_AGENT",   "MUSTER_CARD",      "MUSTER_AGENT_STORE", "MUSTER_LAUNCH",
 };
 
 std::string value_or(const Environment& environment, const char* name, const char* otherwise) {

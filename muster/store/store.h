@@ -1,6 +1,7 @@
 // The rendezvous key-value store: how ranks find each other before there is a process group. Implementations:
 // a file (file_store.h), TCP or a unix socket with authentication (tcp_store.h), and etcd (etcd_store.h).
-// Values are bytes. Every function may be called from several threads; one that blocks does not stop the others.
+// Values are bytes. Every function may be called from several threads; one that blocks does not stop the
+// others.
 #pragma once
 
 #include <chrono>

@@ -99,7 +99,8 @@ std::string explain_beginning(const TasksRun& run, size_t task, TaskSchedule& sc
 }
 
 // Has the schedule count what other jobs hold on all machines; a line for each GPU.
-std::vector<std::string> count_held(const TasksRun& run, const TaskMachines& machines, TaskSchedule& schedule) {
+std::vector<std::string> count_held(const TasksRun& run, const TaskMachines& machines,
+                                    TaskSchedule& schedule) {
   std::vector<std::string> lines;
   const auto count = [&](int host, int gpu, int units, const std::string& by) {
     if (units == 0) return;
@@ -192,7 +193,8 @@ std::string why_task_waits(const std::string& name, const TasksRun& run, const T
       {{"schema", "muster.tasks.explain/1"}, {"task", name}, {"state", to_string(state)}, {"text", text}});
 }
 
-std::string first_starts(const TasksRun& run, const TaskMachines& machines, TaskSchedule& schedule, bool json) {
+std::string first_starts(const TasksRun& run, const TaskMachines& machines, TaskSchedule& schedule,
+                         bool json) {
   const std::vector<std::string> held = count_held(run, machines, schedule);
   const double now = !run.is_new && is_in_use(run.run_dir) ? restore_run(run, schedule) : 0;
   const StandingBefore before{.done = schedule.count(TaskState::done),

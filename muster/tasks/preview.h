@@ -11,7 +11,8 @@
 namespace muster {
 
 // --dry-run, as text or JSON. `schedule` is used up: what other jobs hold on the machines counts in it.
-std::string first_starts(const TasksRun& run, const TaskMachines& machines, TaskSchedule& schedule, bool json);
+std::string first_starts(const TasksRun& run, const TaskMachines& machines, TaskSchedule& schedule,
+                         bool json);
 
 // --explain, in the same way. Throws: invalid_argument when no task has that name.
 std::string why_task_waits(const std::string& name, const TasksRun& run, const TaskMachines& machines,

@@ -2,8 +2,8 @@
 
 #include <thread>
 
-#include "tests/support/memory_store.h"
 #include "tests/store/support.h"
+#include "tests/support/memory_store.h"
 
 namespace muster {
 namespace {

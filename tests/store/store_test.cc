@@ -7,9 +7,9 @@
 #include "muster/base/env.h"
 #include "muster/store/etcd_store.h"
 #include "muster/store/file_store.h"
-#include "tests/support/memory_store.h"
 #include "muster/store/open_store.h"
 #include "tests/store/support.h"
+#include "tests/support/memory_store.h"
 
 namespace muster {
 namespace {

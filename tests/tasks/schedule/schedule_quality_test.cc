@@ -7,8 +7,8 @@
 #include <random>
 
 #include "muster/base/strings.h"
-#include "tests/tasks/schedule/simulate.h"
 #include "tests/tasks/schedule/machines.h"
+#include "tests/tasks/schedule/simulate.h"
 
 namespace muster::tasks_test {
 namespace {

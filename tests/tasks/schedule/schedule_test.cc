@@ -7,9 +7,9 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/tasks/schedule/explain.h"
-#include "tests/tasks/schedule/simulate.h"
 #include "muster/tasks/spec/spec.h"
 #include "tests/tasks/schedule/machines.h"
+#include "tests/tasks/schedule/simulate.h"
 
 namespace muster::tasks_test {
 namespace {
@@ -95,8 +95,8 @@ TEST(TaskSchedule, SeveralGpusAreTakenWhereTheirLinksAreFastest) {
   slow.gpu_links[0][1] = slow.gpu_links[1][0] = {LinkKind::nvlink, 1};
   const std::vector<Task> tasks = {task_of("two", {{.gpus = 2}}), task_of("more", {{.gpus = 2}}),
                                    task_of("last", {{.gpus = 2}})};
-  TaskSchedule schedule(tasks,
-                    Pool({.source = "test", .simulated = true, .hosts = {slow, host_with(4, 8, "fast")}}));
+  TaskSchedule schedule(
+      tasks, Pool({.source = "test", .simulated = true, .hosts = {slow, host_with(4, 8, "fast")}}));
   EXPECT_THAT(hosts_of(schedule.start(0)), ElementsAre(1, 1, 0)) << "the fullest host comes second";
 }
 

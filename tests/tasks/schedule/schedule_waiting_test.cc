@@ -6,8 +6,8 @@
 
 #include "muster/base/strings.h"
 #include "muster/tasks/schedule/explain.h"
-#include "tests/tasks/schedule/simulate.h"
 #include "tests/tasks/schedule/machines.h"
+#include "tests/tasks/schedule/simulate.h"
 
 namespace muster::tasks_test {
 namespace {
