@@ -55,7 +55,7 @@ make_kit() {
   for folder in bin lib libexec/muster tests benchmarks; do
     for name in "$work/build/$folder"/*; do
       [ -f "$name" ] && [[ $name != *mpi* ]] || continue
-      case $name in *.cmake | *.txt | *.json) continue ;; esac
+      case $name in *.cmake | *.txt | *.json | *.suites) continue ;; esac
       cp "$name" "$kit/build/$folder/"
     done
   done

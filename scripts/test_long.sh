@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes longer than `make test` may: the tests labelled long, the sanitizers, fuzzing, the second LibTorch, clang, and
-# both commands and the packages on bare systems. Says each step and stops at the first that fails. `test_long.sh STEP...`
+# `make train` and `make test`, and the packages, on bare systems. Says each step and stops at the first that fails. `test_long.sh STEP...`
 # runs only these: long asan tsan fuzz torch clang bare packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -79,7 +79,7 @@ run_torch() {
     $venv/bin/pip install --quiet --disable-pip-version-check torch==$second_torch numpy safetensors "setuptools>=70.1"
     touch $venv/.muster-whole
   fi
-  TORCH=$PWD/$venv/bin/python scripts/build.sh "$build"
+  TORCH=$PWD/$venv/bin/python scripts/build.sh "$build" all benchmarks
   tests_of "$build" --label-exclude '^(sources|long)$'
 }
 

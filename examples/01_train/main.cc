@@ -44,14 +44,15 @@ void train(const Options& options, muster::Context& ctx) {
           step(batch, [&] { return torch::cross_entropy_loss(model(batch.features), batch.labels); });
       metrics.mean("loss", loss, static_cast<double>(batch.size()));
       progress.update(batch.size() * ctx.world_size(), loss.item<double>());
-      if (batch.last && checkpoints.save_or_stop(digits.position().step))
-        return;  // Ctrl-C, SIGTERM, a time limit
+      const bool within_epoch = batch.last && digits.position().consumed > 0;
+      if (within_epoch && checkpoints.save_or_stop(digits.position().step)) return;  // Ctrl-C, SIGTERM
     }
     progress.finish();
     metrics.write(digits.position().step, {{"epoch", digits.epoch()},
                                            {"samples_per_second", progress.samples_per_second()},
                                            {"test_accuracy", accuracy()}});
     checkpoints.save(digits.position().step);
+    if (digits.epoch() < options.epochs && ctx.should_stop()) return;
   }
   const double last = accuracy();
   if (!ctx.is_main()) return;

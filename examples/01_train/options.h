@@ -47,8 +47,8 @@ inline Options parse_options(int argc, char** argv) {
   app.add_option("--digits", o.digits, "the data: digits.csv.gz")->capture_default_str();
   app.add_option("--mnist", o.mnist,
                  "a folder of MNIST-format IDX files (plain or .gz), instead of the digits");
-  app.add_flag("--resume", o.resume, "go on from the newest checkpoint in the run directory");
-  app.add_flag("--allow-nan", o.allow_nan, "go on when gradients are no numbers");
+  app.add_flag("--resume", o.resume, "resume from the newest checkpoint in the run directory");
+  app.add_flag("--allow-nan", o.allow_nan, "keep training when gradients are not numbers");
   app.add_option("--run-dir", o.run_dir,
                  "where metrics and checkpoints go (default: the launcher's run directory)");
   try {

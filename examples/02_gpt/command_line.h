@@ -56,8 +56,8 @@ inline Options parse_options(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::IsMember({"gpipe", "1f1b", "interleaved", "zero-bubble"}));
   number("--micro-batches", o.micro_batches, 1, "of a batch in a pipeline");
-  app.add_flag("--allow-nan", o.allow_nan, "go on when gradients are no numbers");
-  app.add_flag("--resume", o.resume, "go on from the newest checkpoint in the run directory");
+  app.add_flag("--allow-nan", o.allow_nan, "keep training when gradients are not numbers");
+  app.add_flag("--resume", o.resume, "resume from the newest checkpoint in the run directory");
   app.add_option("--run-dir", o.run_dir,
                  "where metrics and checkpoints go (default: the launcher's run directory)");
   try {

@@ -47,7 +47,7 @@ inline Options parse_options(int argc, char** argv) {
   app.add_option("--precision", o.precision, "of the forward: fp32, bf16, or fp16 with a loss scale")
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  app.add_flag("--resume", o.resume, "go on from the newest checkpoint in the run directory");
+  app.add_flag("--resume", o.resume, "resume from the newest checkpoint in the run directory");
   app.add_option("--run-dir", o.run_dir,
                  "where metrics and checkpoints go (default: the launcher's run directory)");
   try {

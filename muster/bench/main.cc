@@ -170,7 +170,8 @@ std::string unknown_flag(const CLI::App& app) {
 }
 
 std::string unknown_measurement(const CLI::App& app) {
-  const std::vector<std::string> words = app.remaining();
+  std::vector<std::string> words = app.remaining();
+  std::erase_if(words, [](const std::string& word) { return word.starts_with('-'); });
   if (words.empty()) return "expected device, collectives or ddp, got none; see muster bench --help";
   const std::string next = muster::did_you_mean(words.front(), {"device", "collectives", "ddp"});
   return muster::cat("expected device, collectives or ddp, got '", muster::printable(words.front()), "'",

@@ -176,7 +176,8 @@ int parse_and_run(CLI::App& app, std::span<const Command> commands, Arguments ar
   } catch (const CLI::ParseError& error) {
     if (const std::string text = muster::unknown_flag(app); !text.empty())
       return complain(who, text, kUsageError);
-    if (const std::string text = muster::unknown_subcommand(app); !text.empty())
+    if (const std::string text = muster::unknown_subcommand(app);
+        !text.empty() && !app.get_subcommands().empty())
       return complain(who, text, kUsageError);
     return complain(who, name_the_rule(app, error.what()) + "; see " + who + " --help", kUsageError);
   } catch (const muster::ReaderGone&) {

@@ -171,7 +171,7 @@ void add_failure_flags(CLI::App* command, RunFlags& flags) {
   text_flag(
       command, "--on-failure", flags.on_failure, "WHAT", "end, continue or replace",
       "What to do when a rank fails: end (end all ranks, and start them again if --max-restarts allows it), "
-      "replace (start that rank again; needs muster::run) or continue (go on without it) [end]");
+      "replace (start that rank again; needs muster::run) or continue (keep running without it) [end]");
   text_flag(command, "--collective-timeout", flags.collective_timeout, "TIME", "a time such as 10m",
             "How long a collective of muster's process groups waits for a rank, such as 10m [30m]");
   text_flag(command, "--stopped-timeout", flags.stopped_timeout, "TIME", "a time such as 1m",

@@ -22,7 +22,7 @@ constexpr const char* kTasksExamples = R"(Examples:
   muster tasks --gpus 0-3 --cpus 16 sweep.toml
   muster tasks --dry-run sweep.toml          show what would start first, and where
   muster tasks --explain lr-0.1 --resume runs/8f3c…    say why a task of a run waits
-  muster tasks --resume runs/8f3c…           go on where a run was stopped or killed
+  muster tasks --resume runs/8f3c…           resume a run that was stopped or killed
   muster tasks --hosts a:4,b:8 sweep.toml    use the devices of other hosts too, over ssh
   muster tasks --submit slurm sweep.toml     let Slurm decide when and where
   muster tasks --csv results.csv --html timeline.html sweep.toml
@@ -48,7 +48,7 @@ void add_task_flags(CLI::App* command, TasksFlags& flags) {
       ->type_name("N")
       ->check(whole_number_from(0));
   text_flag(command, "--resume", flags.resume, "DIR", "a folder",
-            "Go on with the run in this folder; tasks that are done do not run again");
+            "Resume the run in this folder; tasks that are done do not run again");
   entitle(command, "The tasks");
 }
 

@@ -40,7 +40,7 @@ void warn_of_cpus(const Inventory& inventory, int cpus) {
   if (most == 0 || cpus <= most) return;
   log(LogLevel::warn, cat("--cpus ", cpus, ": ", inventory.hosts.size() == 1 ? "" : "a host of ",
                           inventory.source, " has ", inventory.hosts.size() == 1 ? "" : "at most ",
-                          plural(most, "core"), ", which that many tasks will share"));
+                          plural(most, "CPU"), ", which that many tasks will share"));
 }
 
 TaskMachines machines_of(const TasksOptions& options, const TasksRun& run, bool held) {

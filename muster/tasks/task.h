@@ -20,7 +20,7 @@ struct TaskNeed {
   double gpus = 0;            // an integer, or a fraction below 1 of one GPU; 0: none
   uint64_t memory_bytes = 0;  // free on each of these GPUs, and kept free of other tasks; 0: not given
   std::string model = {};     // a substring of the GPU's model; empty: any
-  int cpus = 0;               // cores; 0: not counted
+  int cpus = 0;               // of Linux (hardware threads); 0: not counted
   bool without_gpus = false;  // applies only if tasks have no GPUs at all, not if these are merely busy
   bool operator==(const TaskNeed&) const = default;
 };

@@ -57,7 +57,7 @@ TasksRun run_in_folder(const TasksOptions& options) {
   if ((options.sweep || !options.spec.empty()) && typed_tasks(options).tasks != run.file.tasks)
     fail_usage(cat(
         "--resume: expected the tasks that ", printable(options.resume),
-        " began with, got others; leave the spec out to go on with those, or begin anew without --resume"));
+        " began with, got others; leave the spec out to resume with those, or begin anew without --resume"));
   run.before = std::filesystem::exists(journal_path(run.run_dir)) ? read_journal(run.run_dir, run.file.tasks)
                                                                   : blank_state(run.file.tasks.size());
   if (!run.before.head.tasks_hash.empty() && run.before.head.tasks_hash != hash_of(text))
@@ -85,7 +85,7 @@ TasksRun new_run(const TasksOptions& options) {
     run.run_dir = std::filesystem::weakly_canonical(std::filesystem::absolute(options.run_dir)).string();
   if (!run.run_dir.empty() && std::filesystem::exists(journal_path(run.run_dir)))
     fail_usage(cat("--run-dir: expected a folder without a run, got '", printable(options.run_dir),
-                   "', which has a journal; go on with --resume, or give another"));
+                   "', which has a journal; resume it with --resume, or give another"));
   return run;
 }
 

@@ -48,7 +48,7 @@ PARTS = [
     Part("table of models as Python's", on_gpu("table", "ddp_table"), 240),
     Part("hooks as Python's", on_gpu("hooks", "hook_table"), 240),
     Part("optimizers, scripts and join as Python's", on_gpu("more", "ddp_more"), 240),
-    Part("batches on the GPU", "$BUILD/tests/data_test --gtest_filter=DataLoader.PutsBatchesOnTheGpu", 60, r"\[  PASSED  \] 1 test"),
+    Part("batches on the GPU", "$BUILD/tests/data_test --gtest_filter=DataLoaderOnAGpu.PutsBatchesThere", 60, r"\[  PASSED  \] 1 test"),
     Part("ResNet, bf16 and SyncBatchNorm", f"{RUN} {SHARED} 2 $BUILD/bin/resnet --epochs 1 --precision bf16 --digits $SOURCE/data/digits.csv.gz",
          180, shows=2),
     # --- what is measured ---------------------------------------------------------------------------------------------

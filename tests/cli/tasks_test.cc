@@ -39,7 +39,8 @@ TEST(Tasks, RunInTheirOrderAndEndInATable) {
   EXPECT_THAT(again.err, Not(HasSubstr("started")));
   const json results = json::parse(again.out);
   for (const json& task : results["tasks"]) EXPECT_EQ(task["attempts"].size(), 1U);
-  EXPECT_THAT(muster({"tasks", "s.toml", "--run-dir", "run"}, folder).err, HasSubstr("go on with --resume"));
+  EXPECT_THAT(muster({"tasks", "s.toml", "--run-dir", "run"}, folder).err,
+              HasSubstr("resume it with --resume"));
   std::filesystem::remove(folder.path() + "/run/journal");
   EXPECT_THAT(muster({"tasks", "--resume", "run"}, folder).err, HasSubstr("expected the records of the run"));
   folder.write("other.toml", task_table("prepare", "true"));

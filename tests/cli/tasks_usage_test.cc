@@ -96,7 +96,7 @@ TEST_F(TasksUsage, ARunThatGoesOnElsewhereKnowsWhereItsTasksStand) {
   expect_refused({"big.toml", "--inventory", "one.toml", "--run-dir", "none"},
                  "big.toml:4:9: task a: expected needs that a host can meet (");
   EXPECT_THAT(tasks({"big.toml", "--inventory", "one.toml"}).err,
-              HasSubstr("one.toml has 1 GPU and 8 cores), got 2 GPUs: the most that a host has is 1"));
+              HasSubstr("one.toml has 1 GPU and 8 CPUs), got 2 GPUs: the most that a host has is 1"));
   EXPECT_FALSE(exists("none"));
   ASSERT_EQ(tasks({"big.toml", "--inventory", "box.toml", "--run-dir", "run"}).code, 0);
   EXPECT_THAT(tasks({"--resume", "run", "--inventory", "one.toml"}).err,
@@ -239,7 +239,7 @@ TEST_F(TasksUsage, MoreCpusThanThereAreAreSaid) {
   const Ran ran = tasks({"ok.toml", "--inventory", "box.toml", "--cpus", "999999", "--run-dir", "run"});
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.err, AllOf(HasSubstr("--cpus 999999: "),
-                             HasSubstr("box.toml has 16 cores, which that many tasks will share")));
+                             HasSubstr("box.toml has 16 CPUs, which that many tasks will share")));
   EXPECT_THAT(tasks({"ok.toml", "--inventory", "box.toml", "--cpus", "16", "--run-dir", "other"}).err,
               Not(HasSubstr("--cpus")));
 }

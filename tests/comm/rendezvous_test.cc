@@ -53,14 +53,14 @@ RankIdentity member(int rank, int world_size, const std::string& device = "cpu",
 constexpr std::chrono::milliseconds kShort{200};    // for what is not to succeed
 constexpr std::chrono::milliseconds kLong{60'000};  // for what is
 
-TEST(Join, NamesTheRanksThatNeverCame) {
+TEST(JoinGroup, NamesTheRanksThatNeverCame) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   EXPECT_THROW(join(*store, member(2, 4), kShort), Error);  // times out, but has come
   const auto message = error_of(ErrorCode::timeout, [&] { join(*store, member(0, 4), kShort); });
   EXPECT_THAT(message, HasSubstr("missing rank(s) 1, 3"));
 }
 
-TEST(Join, RefusesASecondProcessWithARankAndNamesBoth) {
+TEST(JoinGroup, RefusesASecondProcessWithARankAndNamesBoth) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   EXPECT_THROW(join(*store, member(1, 2), kShort), Error);  // times out, but has taken rank 1
   auto second = member(1, 2);
@@ -69,14 +69,14 @@ TEST(Join, RefusesASecondProcessWithARankAndNamesBoth) {
               AllOf(HasSubstr("pid 999"), HasSubstr("pid 101"), HasSubstr("rank 1")));
 }
 
-TEST(Join, ShowsBothWorldSizes) {
+TEST(JoinGroup, ShowsBothWorldSizes) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   EXPECT_THROW(join(*store, member(0, 2), kShort), Error);
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { join(*store, member(1, 3), kShort); }),
               AllOf(HasSubstr("3 on rank 1"), HasSubstr("and 2 on")));
 }
 
-TEST(Join, RefusesAnotherLibTorchMinor) {
+TEST(JoinGroup, RefusesAnotherLibTorchMinor) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   auto old = member(1, 2);
   old.libtorch = "2.11.0";

@@ -142,7 +142,7 @@ TEST(DataLoader, RefusesBadArguments) {
   DataLoader loader(counted(4), {});
 }
 
-TEST(DataLoader, PutsBatchesOnTheGpu) {
+TEST(DataLoaderOnAGpu, PutsBatchesThere) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
   for (const bool pin : {true, false}) {
     DataLoader loader(counted(7),

@@ -74,7 +74,7 @@ TEST(KernelTrace, EachStreamOfAGpuIsATrack) {
   EXPECT_EQ(track["gemm"], track["relu"]);
 }
 
-TEST(KernelTrace, KernelsOfAGpuAreSeen) {
+TEST(KernelTraceOnAGpu, SeesKernels) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
   const auto a = torch::rand({256, 256}, torch::kCUDA);
   torch::mm(a, a);

@@ -1,5 +1,4 @@
-// A store inside one process, for ranks that are threads, and for tests. Called by whoever starts such ranks;
-// knows nothing of other processes.
+// A store inside one process, for tests of what every store does.
 #pragma once
 
 #include <condition_variable>

@@ -29,7 +29,7 @@ class NeedJudge {
 
   bool possible() const {
     return std::any_of(reachable_.hosts.begin(), reachable_.hosts.end(), [&](const ReachableHost& host) {
-      return has_cores(host) && num_fitting(host, true, true) >= num_gpus_;
+      return has_cpus(host) && num_fitting(host, true, true) >= num_gpus_;
     });
   }
 
@@ -41,11 +41,11 @@ class NeedJudge {
     int cores = 0;
     std::string where;
     for (const ReachableHost& host : reachable_.hosts) {
-      if (has_cores(host)) return cat(asked(""), " and ", cores_text(), ": no host has both");
+      if (has_cpus(host)) return cat(asked(""), " and ", cpus_text(), ": no host has both");
       if (host.num_cores > cores) where = host.name;
       cores = std::max(cores, host.num_cores);
     }
-    return cat(cores_text(), ": the most that a host has is ", cores, " (host ", where, ")",
+    return cat(cpus_text(), ": the most that a host has is ", cores, " (host ", where, ")",
                check_.cpus > 0 ? cat(" of --cpus ", check_.cpus) : "");
   }
 
@@ -55,9 +55,9 @@ class NeedJudge {
     std::string host = {};
   };
 
-  std::string cores_text() const { return plural(need_.cpus, "core"); }
+  std::string cpus_text() const { return plural(need_.cpus, "CPU"); }
 
-  bool has_cores(const ReachableHost& host) const {
+  bool has_cpus(const ReachableHost& host) const {
     return host.num_cores == 0 || host.num_cores >= need_.cpus;
   }
 
@@ -144,7 +144,7 @@ std::string group_key(const Task& task) {
   return key;
 }
 
-// "this machine has 2 GPUs and 8 cores"; of several hosts the most that one has, of what is not known
+// "this machine has 2 GPUs and 8 CPUs"; of several hosts the most that one has, of what is not known
 // nothing.
 std::string what_there_is(const NeedsCheck& check) {
   const Inventory& inventory = check.inventory;
@@ -156,7 +156,7 @@ std::string what_there_is(const NeedsCheck& check) {
   }
   std::vector<std::string> parts;
   if (gpus > 0) parts.push_back(plural(gpus, "GPU"));
-  if (cores > 0) parts.push_back(plural(cores, "core"));
+  if (cores > 0) parts.push_back(plural(cores, "CPU"));
   if (parts.empty()) return inventory.source;
   const bool one = inventory.hosts.size() == 1;
   return cat(one ? "" : "a host of ", inventory.source, one ? " has " : " has at most ",

@@ -91,7 +91,7 @@ std::string tell_function(const Task& task) {
     [ -z "$program" ] || break
     sleep 0.1
   done
-  kill -s "$1" $program
+  kill -s "$1" ${program:-"$child"}
 }
 )"
                  : "tell() {\n  kill -s \"$1\" \"$child\"\n}\n";

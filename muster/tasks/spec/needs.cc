@@ -73,7 +73,7 @@ class NeedReader {
                gpus != nullptr && need.gpus == 0 && need.cpus == 0) {
       values_.problems().add(
           position_of(gpus->source().begin),
-          "expected gpus or cpus in needs, got gpus = 0 alone; say how many cores: cpus = 1");
+          "expected gpus or cpus in needs, got gpus = 0 alone; say how many CPUs: cpus = 1");
     } else if (need.gpus == 0 && need.cpus == 0) {
       values_.problems().add(position_of(table.source().begin),
                              "expected gpus or cpus in needs, got neither");

@@ -54,7 +54,7 @@ TEST(CheckNeeds, WhatAHostHasIsPossible) {
 TEST(CheckNeeds, TheNearestThereIs) {
   EXPECT_EQ(needs_error({{.gpus = 3}}),
             "t.toml:2:8: task t: expected needs that a host can meet (a host of test has at most 2 GPUs and "
-            "16 cores), got 3 GPUs: the most that a host has is 2 (host n0); ask for less, or add an "
+            "16 CPUs), got 3 GPUs: the most that a host has is 2 (host n0); ask for less, or add an "
             "alternative to "
             "needs");
   EXPECT_THAT(needs_error({{.gpus = 2, .model = "H100"}}),
@@ -66,15 +66,15 @@ TEST(CheckNeeds, TheNearestThereIs) {
   EXPECT_THAT(
       needs_error({{.gpus = 2, .memory_bytes = 60 * kGiB}}),
       HasSubstr("2 GPUs with 60.0 GiB: the most that 2 GPUs of a host have each is 40.0 GiB (host n0)"));
-  EXPECT_THAT(needs_error({{.cpus = 17}}), HasSubstr("17 cores: the most that a host has is 16 (host n1)"));
-  EXPECT_THAT(needs_error({{.gpus = 2, .cpus = 16}}), HasSubstr("2 GPUs and 16 cores: no host has both"));
+  EXPECT_THAT(needs_error({{.cpus = 17}}), HasSubstr("17 CPUs: the most that a host has is 16 (host n1)"));
+  EXPECT_THAT(needs_error({{.gpus = 2, .cpus = 16}}), HasSubstr("2 GPUs and 16 CPUs: no host has both"));
 }
 
 TEST(CheckNeeds, OneAlternativeIsEnough) {
   EXPECT_EQ(needs_error({{.gpus = 9}, {.cpus = 1}}), "possible");
   const std::string error = needs_error({{.gpus = 9}, {.cpus = 99}});
   EXPECT_THAT(error, HasSubstr("\n  9 GPUs: the most"));
-  EXPECT_THAT(error, HasSubstr("\n  99 cores: the most"));
+  EXPECT_THAT(error, HasSubstr("\n  99 CPUs: the most"));
 }
 
 TEST(CheckNeeds, WhatOnSelects) {
@@ -119,7 +119,7 @@ TEST(CheckNeeds, CoresOfAFileThatTellsNoneAreNotCounted) {
 TEST(CheckNeeds, WhatThereIsIsSaid) {
   EXPECT_THAT(
       needs_error({needing({{.gpus = 3}})}, machine({1})),
-      HasSubstr("task t: expected needs that a host can meet (test has 1 GPU and 8 cores), got 3 GPUs: "));
+      HasSubstr("task t: expected needs that a host can meet (test has 1 GPU and 8 CPUs), got 3 GPUs: "));
   Inventory unknown = machine({0});
   unknown.hosts[0].num_cores = 0;
   EXPECT_THAT(needs_error({needing({{.gpus = 3}})}, unknown), HasSubstr("(test), got 3 GPUs: "));
@@ -185,7 +185,7 @@ TEST(CheckNeeds, WhatTheRunMayUse) {
               HasSubstr("--gpus model=V100 leaves none"));
   EXPECT_THAT(
       placed_error(places, {{.cpus = 2}}, "", "", 1),
-      HasSubstr("2 cores: the most that a host has is 1 (host n0) of --cpus 1; ask for less, or give"));
+      HasSubstr("2 CPUs: the most that a host has is 1 (host n0) of --cpus 1; ask for less, or give"));
   EXPECT_EQ(placed_error(places, {{.cpus = 99}}, "", "", 99), "possible");
   EXPECT_EQ(placed_error(places, {{.gpus = 1}, {.cpus = 1, .without_gpus = true}}, "", "model=V100"),
             "possible");
