@@ -87,6 +87,19 @@ std::string gpu_label(const DoctorFacts& facts, const GpuUuid& uuid) {
   return uuid.value;
 }
 
+// "2.15.0" of "#define TORCH_VERSION_MAJOR 2" and so on.
+std::string version_in_header(const std::string& text) {
+  std::vector<std::string> numbers;
+  for (const char* part : {"MAJOR ", "MINOR ", "PATCH "}) {
+    const std::string name = cat("#define TORCH_VERSION_", part);
+    const size_t at = text.find(name);
+    if (at == std::string::npos) return "";
+    const size_t from = at + name.size();
+    numbers.emplace_back(trim(text.substr(from, text.find('\n', from) - from)));
+  }
+  return join(numbers, ".");
+}
+
 // The version in a torch folder (a wheel's or a libtorch's), from files alone.
 std::string torch_version(const std::string& folder) {
   const std::string python = file_text(folder + "/version.py").value_or("");
@@ -94,7 +107,8 @@ std::string torch_version(const std::string& folder) {
     const size_t from = at + std::string_view("__version__ = '").size();
     return python.substr(from, python.find('\'', from) - from);
   }
-  return std::string(trim(file_text(folder + "/build-version").value_or("")));
+  if (const auto built = file_text(folder + "/build-version")) return std::string(trim(*built));
+  return version_in_header(file_text(folder + "/include/torch/headeronly/version.h").value_or(""));
 }
 
 // The torch folders of a Python's prefix, as a virtual environment has them.
@@ -124,7 +138,10 @@ std::vector<std::string> torch_candidates(const DoctorFacts& facts) {
   if (const auto active = variable(facts, "VIRTUAL_ENV")) add_prefix(*active);
   add_prefix(cat(variable(facts, "PWD").value_or("."), "/.deps/torch"));
   for (const std::string& bin : split(variable(facts, "PATH").value_or(""), ':')) {
-    if (bin.ends_with("/bin")) add_prefix(facts.root + above(bin));
+    if (!bin.ends_with("/bin")) continue;
+    const std::string prefix = facts.root + above(bin);
+    folders.push_back(prefix + "/lib/muster/libtorch/torch");  // as `make install` copies it
+    add_prefix(prefix);
   }
   return folders;
 }

@@ -305,6 +305,11 @@ TEST_F(DoctorTest, Torch) {
   root_.write("usr/lib/python3.12/dist-packages/torch/version.py", "__version__ = '2.12.0'\n");
   facts_.environment["PATH"] = "/usr/bin:/bin";
   EXPECT_RESULT(check_torch(facts_), ok, "2.12.0");
+  root_.write(
+      "opt/muster/lib/muster/libtorch/torch/include/torch/headeronly/version.h",
+      "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 14\n#define TORCH_VERSION_PATCH 1\n");
+  facts_.environment["PATH"] = "/opt/muster/bin:/usr/bin";
+  EXPECT_RESULT(check_torch(facts_), ok, "2.14.1");
   facts_.python_answer = "2.11.0 /x y/torch";
   EXPECT_RESULT(check_torch(facts_), ok, "2.11.0 (/x y/torch)");
   facts_.python_answer = "3.0";
