@@ -13,6 +13,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/nearest.h"
 #include "muster/base/patient_write.h"
+#include "muster/base/strings.h"
 #include "muster/base/version.h"
 #include "muster/cli/agent.h"
 #include "muster/cli/bench.h"
@@ -117,9 +118,7 @@ std::vector<std::string_view> command_names() {
 }
 
 std::string command_list() {
-  std::string list;
-  for (const std::string_view name : command_names()) list.append(list.empty() ? "" : ", ").append(name);
-  return list;
+  return muster::join(command_names(), ", ");
 }
 
 int unknown_command(const std::string& name) {
@@ -176,8 +175,7 @@ int parse_and_run(CLI::App& app, std::span<const Command> commands, Arguments ar
   } catch (const CLI::ParseError& error) {
     if (const std::string text = muster::unknown_flag(app); !text.empty())
       return complain(who, text, kUsageError);
-    if (const std::string text = muster::unknown_subcommand(app);
-        !text.empty() && !app.get_subcommands().empty())
+    if (const std::string text = muster::unknown_subcommand(app); !text.empty())
       return complain(who, text, kUsageError);
     return complain(who, name_the_rule(app, error.what()) + "; see " + who + " --help", kUsageError);
   } catch (const muster::ReaderGone&) {

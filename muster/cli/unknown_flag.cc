@@ -65,7 +65,7 @@ std::string unknown_flag(const CLI::App& app) {
 
 std::string unknown_subcommand(const CLI::App& app) {
   const NamedCommand named = named_command(app);
-  if (named.command->get_require_subcommand_min() == 0) return "";
+  if (named.command == &app || named.command->get_require_subcommand_min() == 0) return "";
   std::vector<std::string> names;
   for (const CLI::App* part : named.command->get_subcommands({})) names.push_back(part->get_name());
   const std::string last = names.back();

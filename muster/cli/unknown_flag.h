@@ -15,7 +15,8 @@ namespace muster {
 std::string unknown_flag(const CLI::App& app);
 
 // What is wrong with the word in the place of a command's command: "expected ls, show, verify, diff or
-// export, got 'lss'; did you mean 'ls'?". Empty: the command has none, or one was named.
+// export, got 'lss'; did you mean 'ls'?". Empty: the command has none, one was
+// named, or no command was.
 std::string unknown_subcommand(const CLI::App& app);
 
 // "; did you mean 'max-restarts'?" for `flag`, "--max-restart"; with the hyphens that `with_hyphens` asks

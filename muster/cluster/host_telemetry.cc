@@ -36,8 +36,8 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kLookEvery{250};
 constexpr std::chrono::milliseconds kAskEvery{1'000};
-constexpr std::chrono::seconds kAskAgain{
-    3};  // a new round's agent does not have what came before it listened
+// An agent of a new round does not get what was asked before it listened.
+constexpr std::chrono::seconds kAskAgain{3};
 constexpr std::chrono::milliseconds kWaitForRequest{2'000};
 constexpr std::chrono::milliseconds kCollect{5'000};
 constexpr std::chrono::milliseconds kThreadsEnd{1'000};
