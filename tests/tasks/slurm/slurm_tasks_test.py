@@ -88,9 +88,11 @@ class SlurmTasksTest(SlurmCase):
         code, _, err = self.world["a"].run([MUSTER, "tasks", "--submit", "slurm", "--run-dir", str(folder / "run"), "q.toml"])
         self.assertEqual(code, 0, err)
         job = json.loads((folder / "run/slurm/jobs.json").read_text())["jobs"][0]["job"]
-        wait_for(lambda: "Restarts=1" in self.world["a"].run(["scontrol", "show", "job", f"{job}_0"])[1], 60)
-        # Slurm itself waits two minutes.
-        wait_for(lambda: self.world["a"].run(["scontrol", "update", f"JobId={job}_0", "StartTime=now"])[0] == 0, 30)
+        wait_for(lambda: re.search(r"JobState=PENDING .*Restarts=1 ", self.world["a"].run(["scontrol", "show", "job", f"{job}_0"])[1],
+                                   re.DOTALL), 60)
+        # Slurm itself waits two minutes. A slurmd refuses a job that starts in the very second in which its last start
+        # has ended ("Job credential revoked").
+        wait_for(lambda: self.world["a"].run(["scontrol", "update", f"JobId={job}_0", "StartTime=now+2"])[0] == 0, 30)
         wait_for(lambda: self.world["a"].run(["squeue", "-h"])[1].strip() == "", 180)
         self.assertEqual((folder / "attempts").read_text(), "0\n1\n")
         self.assertTrue((folder / "after").exists())
