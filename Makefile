@@ -21,7 +21,7 @@ help:
 	@echo "make format      rewrite the sources in the house format"
 	@echo "make install     build with -O2, and install under PREFIX (default /usr/local), with docs, examples, and LibTorch from .deps/"
 	@echo "make packages    two Debian packages, a Python wheel and a source tarball, in build/packages/"
-	@echo "make docs        the API reference, from the headers, in build/docs/"
+	@echo "make docs        the documentation as a site, with the API reference, in build/docs/"
 
 setup-train:
 	@scripts/setup.sh train

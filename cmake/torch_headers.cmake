@@ -1,15 +1,15 @@
-# LibTorch's headers, parsed once for all programs that use them: a program then compiles in half the time.
+# LibTorch's headers, parsed once for the library and all programs that use them. All of these are compiled with -fPIC:
+# what was parsed with one kind of position-independent code can only be used with the same kind.
 add_library(muster_torch_headers STATIC EXCLUDE_FROM_ALL ${CMAKE_CURRENT_LIST_DIR}/torch_headers.cc)
-target_link_libraries(muster_torch_headers PRIVATE muster)
+target_link_libraries(muster_torch_headers PRIVATE LibTorch::torch)
+target_include_directories(muster_torch_headers PRIVATE ${PROJECT_SOURCE_DIR})
 target_compile_options(muster_torch_headers PRIVATE $<$<CONFIG:Release>:-O${MUSTER_OPTIMIZE}>)
 target_precompile_headers(muster_torch_headers PRIVATE <torch/torch.h>)
-# The compiler's default, as in the programs: those that are compiled with -fPIE cannot use what was parsed with -fPIC.
-set_property(TARGET muster_torch_headers PROPERTY POSITION_INDEPENDENT_CODE)
 
 # muster_torch_program(PROGRAM...): each is compiled with these headers.
 function(muster_torch_program)
   foreach(program IN LISTS ARGN)
-    target_compile_options(${program} PRIVATE $<$<CONFIG:Release>:-O${MUSTER_OPTIMIZE}>)
+    target_compile_options(${program} PRIVATE $<$<CONFIG:Release>:-O${MUSTER_OPTIMIZE}> -fPIC)
     set_property(TARGET ${program} PROPERTY POSITION_INDEPENDENT_CODE)
     target_precompile_headers(${program} REUSE_FROM muster_torch_headers)
   endforeach()

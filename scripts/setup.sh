@@ -24,14 +24,14 @@ case $goal in
   train) ;;
   test | long | bench)
     needed="$needed python3-dev"  # Python.h, which the Python module includes
-    optional="clang-format clang-tidy codespell python3-proselint doxygen dpkg-dev e2fsprogs faketime file
+    optional="clang-format clang-tidy codespell python3-proselint python3-markdown-it doxygen dpkg-dev e2fsprogs faketime file
       iproute2 openssh-server munge slurmctld slurmd slurm-client etcd-server
       openmpi-bin libopenmpi-dev mpich libmpich-dev"
     [ "$goal" != long ] || optional="$optional chromium"
     [ "$goal" != bench ] || optional="$optional parallel task-spooler" ;;
   packages) needed="$needed python3-dev dpkg-dev file" ;;
   fuzz) needed="$needed clang libclang-rt-dev" ;;
-  docs) needed="doxygen python3" ;;
+  docs) needed="doxygen python3 python3-markdown-it" ;;
   *) say "unknown goal '$goal': expected train, test, long, bench, packages, fuzz or docs"; exit 2 ;;
 esac
 
@@ -42,6 +42,7 @@ used_by() {
     chromium) echo "the test of the report in a browser" ;;
     codespell) echo "the check of the spelling" ;;
     python3-proselint) echo "the check of the style of the pages" ;;
+    python3-markdown-it) echo "the check of the documentation's links" ;;
     doxygen) echo "the check of the API reference" ;;
     dpkg-dev | file) echo "the test of the packages" ;;
     e2fsprogs) echo "row 9 of the fault table" ;;

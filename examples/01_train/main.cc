@@ -21,15 +21,16 @@ void train(const Options& options, muster::Context& ctx) {
   auto digits = ctx.loader(data.train, {.batch_size = options.batch_size, .accumulate = options.accumulate},
                            {.seed = options.seed});
   auto held_out = ctx.loader(data.test, {.batch_size = 64}, {.shuffle = false, .pad = false});
+  muster::Metrics metrics(ctx, {.folder = run_dir});
 
   muster::Checkpoints checkpoints(ctx, {.folder = run_dir + "/checkpoints", .resume = options.resume});
-  checkpoints.add("model", net).add("optimizer", optimizer).add("precision", precision).add("digits", digits);
+  checkpoints.add("model", net).add("optimizer", optimizer).add("precision", precision);
+  checkpoints.add("digits", digits).add("metrics", metrics);
   checkpoints.restore();
+  metrics.continue_after(checkpoints.step());
 
   muster::DistributedDataParallel model(net, ctx.process_group());
   muster::TrainStep step(model, optimizer, {.precision = &precision, .on_nonfinite = options.on_nonfinite()});
-  muster::Metrics metrics(ctx, {.folder = run_dir});
-  metrics.continue_after(checkpoints.step());
   const auto accuracy = [&] {
     return muster::evaluate(ctx, net, held_out, [](Net& net, const auto& batch) {
       return net(batch.features).argmax(1).eq(batch.labels);

@@ -46,16 +46,17 @@ void train(const Options& options, const Text& text, muster::Context& ctx) {
                              .drop_last = options.pp > 1});  // a pipeline's batches are alike
   auto held_out = ctx.loader(Windows(text.validation(), options.model.context, 1024),
                              {.batch_size = options.batch}, {.shuffle = false, .pad = false});
+  muster::Metrics metrics(ctx, {.folder = run_dir});
 
   muster::Checkpoints checkpoints(ctx, {.folder = run_dir + "/checkpoints", .resume = options.resume});
   way->add_to(checkpoints);
-  checkpoints.add("schedule", schedule).add("precision", precision).add("windows", windows).add("text", text);
+  checkpoints.add("schedule", schedule).add("precision", precision);
+  checkpoints.add("windows", windows).add("text", text).add("metrics", metrics);
   checkpoints.restore();
+  metrics.continue_after(checkpoints.step());
 
   way->begin({.precision = &precision, .schedule = &schedule, .on_nonfinite = options.on_nonfinite()},
              checkpoints.step());
-  muster::Metrics metrics(ctx, {.folder = run_dir});
-  metrics.continue_after(checkpoints.step());
   const auto validation_loss = [&] {
     return muster::evaluate(ctx, net, held_out, [](Gpt& net, const auto& batch) {
       return next_token_loss(net(batch.tokens), batch.targets);

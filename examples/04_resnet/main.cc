@@ -47,6 +47,7 @@ void train(const Options& options, muster::Context& ctx) {
   muster::Schedule schedule(optimizer, muster::rate::cosine({.steps = steps, .warmup = steps / 10}));
   muster::Precision precision(ctx.device(), options.precision);
   muster::Ema ema(*net, options.ema, {.warmup = true});
+  muster::Metrics metrics(ctx, {.folder = run_dir, .tensorboard = true});
 
   muster::Checkpoints checkpoints(
       ctx, {.folder = run_dir + "/checkpoints", .every = steps_per_epoch / 2, .resume = options.resume});
@@ -54,14 +55,13 @@ void train(const Options& options, muster::Context& ctx) {
       .add("optimizer", optimizer)
       .add("schedule", schedule)
       .add("precision", precision);
-  checkpoints.add("ema", ema).add("pictures", pictures);
+  checkpoints.add("ema", ema).add("pictures", pictures).add("metrics", metrics);
   checkpoints.restore();
+  metrics.continue_after(checkpoints.step());
 
   muster::DistributedDataParallel model(net, ctx.process_group());
   muster::TrainStep step(model, optimizer,
                          {.precision = &precision, .clip_norm = 5.0, .schedule = &schedule, .ema = &ema});
-  muster::Metrics metrics(ctx, {.folder = run_dir, .tensorboard = true});
-  metrics.continue_after(checkpoints.step());
   const auto accuracy = [&] {
     const auto averages = ema.swap();
     return muster::evaluate(ctx, net, held_out, [](ResNet& net, const auto& batch) {

@@ -131,7 +131,7 @@ CLI::Option* add_output_options(CLI::App& command, DevicesOptions& options) {
           .add_option("--watch", options.interval, "Show them again and again, until Ctrl-C [every second]")
           ->type_name("SECONDS")
           ->expected(0, 1);
-  command.add_option("--count", options.count, "With --watch: how many times, then end")
+  command.add_option("--count", options.count, "With --watch: how many times, then end [until Ctrl-C]")
       ->check(whole_number_from(1))
       ->needs(watch)
       ->type_name("N");
@@ -156,7 +156,8 @@ void add_devices(CLI::App& app, int* exit_code) {
       command
           ->add_option("--inventory", options->inventory, "Show the machine in this file instead of this one")
           ->type_name("FILE");
-  command->add_option("--host", options->host, "With --inventory: show this host only")->type_name("NAME");
+  command->add_option("--host", options->host, "With --inventory: show this host only [all]")
+      ->type_name("NAME");
   command
       ->add_option("--sysroot", options->sysroot,
                    "Read sysfs from below this folder, a copy of another machine's")

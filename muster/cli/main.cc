@@ -70,14 +70,14 @@ constexpr const char* kExamples = R"(Examples:
   muster run ./train --epochs 3     start ./train once per device of this machine
   muster run --gpus 0,2 train.py    a Python script, on two chosen GPUs
   muster plan                       which rank would get which device, and why
-  muster tasks sweep.toml           many commands over its GPUs and CPUs
+  muster tasks sweep.toml           many commands on this machine's GPUs and CPUs
   muster devices                    what this machine has
   muster bench device               how fast its devices train
   muster checkpoint ls runs/latest  what a run has saved
   muster top                        what each rank of your running job does now
   muster report                     the newest run as a page: curves, attempts, placement
   muster ps                         your running jobs; muster stop ends them
-  muster doctor                     what is wrong with it, and what to do
+  muster doctor                     what is wrong with this machine, and what to do
 `muster help COMMAND` tells more.
 )";
 

@@ -43,9 +43,10 @@ void add_device_flags(CLI::App* command, RunFlags& flags) {
             "or mesh (docs/placement.md) [sequential; list with --map, memory with --rank-memory, mesh with "
             "--mesh]");
   text_flag(command, "--map", flags.map, "LIST", "GPU indices such as 3,1,0,2, or @FILE",
-            "GPU index of each local rank: 3,1,0,2, or @FILE with such a list");
+            "GPU index of each local rank: 3,1,0,2, or @FILE with such a list [none]");
   command
-      ->add_option("--map-command", flags.map_command, "A shell command that prints a list as --map takes it")
+      ->add_option("--map-command", flags.map_command,
+                   "A shell command that prints a list as --map takes it [none]")
       ->type_name("CMD");
   command
       ->add_option(
@@ -57,14 +58,15 @@ void add_device_flags(CLI::App* command, RunFlags& flags) {
                    "Free GPU memory that each local rank needs: 40GiB,20GiB [none]")
       ->type_name("LIST");
   command
-      ->add_option("--global-batch", flags.global_batch,
-                   "Samples in a step of all ranks together, divided over them in proportion to the scores")
+      ->add_option(
+          "--global-batch", flags.global_batch,
+          "Samples in a step of all ranks together, divided over them in proportion to the scores [none]")
       ->type_name("N")
       ->check(whole_number_from(1, std::numeric_limits<int64_t>::max()));
   command
-      ->add_option(
-          "--mesh", flags.mesh,
-          "Arrange the ranks as a grid: dp=2,pp=2,tp=2; neighbours on the last axis get the best links")
+      ->add_option("--mesh", flags.mesh,
+                   "Arrange the ranks as a grid: dp=2,pp=2,tp=2; neighbours on the last axis get the best "
+                   "links [none]")
       ->type_name("AXES");
   command
       ->add_option("--surplus", flags.surplus,
@@ -89,7 +91,7 @@ void add_device_flags(CLI::App* command, RunFlags& flags) {
 }
 
 void add_lease_flags(CLI::App* command, RunFlags& flags) {
-  command->add_option("--plan", flags.plan, "Start the ranks of this plan (from muster plan --json)")
+  command->add_option("--plan", flags.plan, "Start the ranks of this plan (from muster plan --json) [none]")
       ->type_name("FILE");
   command
       ->add_option("--wait", flags.wait,
@@ -112,7 +114,7 @@ void add_reach_flags(CLI::App* command, RunFlags& flags) {
   reach_flags(command, flags.hostfile, flags.ssh, flags.remote_muster);
   text_flag(command, "--host-discovery", flags.host_discovery, "CMD", "a command",
             "A shell command that prints hosts as --hostfile has them, run again every 2 s (with --nnodes "
-            "MIN:MAX)");
+            "MIN:MAX) [none]");
   entitle(command, "Several hosts");
 }
 
@@ -129,12 +131,12 @@ void add_rendezvous_flags(CLI::App* command, RunFlags& flags) {
   torchrun_option(command, "--rdzv-id", flags.rdzv_id, "ID",
                   "The job's id, the same on every host [a random one]");
   torchrun_option(command, "--rdzv-conf", flags.rdzv_conf, "CONF",
-                  "Times of the rendezvous, in seconds "
+                  "Timeouts of the rendezvous, in seconds "
                   "[join_timeout=600,last_call_timeout=30,keep_alive_interval=5,keep_alive_max_attempt=3]");
   torchrun_option(command, "--local-addr", flags.local_addr, "HOST",
                   "This host's address for the other hosts [that of the route to them]");
   text_flag(command, "--secret-file", flags.secret_file, "FILE", "a file",
-            "File with the secret that the job's hosts share (muster secret makes one)");
+            "File with the secret that the job's hosts share (muster secret makes one) [none]");
   command->add_flag("--no-auth", flags.no_auth, "Let anyone who can reach the rendezvous join the job");
   count_flag(command, "--max-host-failures", flags.max_host_failures,
              "Failures after which a host is set aside, if enough other hosts are left [3]");
@@ -142,7 +144,7 @@ void add_rendezvous_flags(CLI::App* command, RunFlags& flags) {
 }
 
 void add_program_flags(CLI::App* command, RunFlags& flags) {
-  torchrun_flag(command, "-m,--module", flags.module, "PROGRAM is a Python module, as of python -m");
+  torchrun_flag(command, "-m,--module", flags.module, "Run PROGRAM as a Python module, as python -m does");
   torchrun_flag(command, "--run-path", flags.run_path, "PROGRAM is a Python script, whatever its name");
   torchrun_flag(command, "--no-python", flags.no_python,
                 "Execute PROGRAM itself, also where its name ends in .py");
@@ -151,7 +153,8 @@ void add_program_flags(CLI::App* command, RunFlags& flags) {
   repeated_flag(command, "--env", flags.env, "NAME=VALUE",
                 "Set an environment variable of the ranks, or pass NAME on to other hosts; may be repeated")
       ->allow_extra_args();  // so CLI11 takes "[A=1,B=2]" for two values
-  torchrun_option(command, "--role", flags.role, "NAME", "ROLE_NAME in the ranks' environment [default]");
+  torchrun_option(command, "--role", flags.role, "NAME",
+                  "Value of ROLE_NAME in the ranks' environment [default]");
   text_flag(command, "--run-dir", flags.run_dir, "DIR", "a folder",
             "The run's folder, for plan, logs and reports [runs/<id>]");
   torchrun_option(command, "--master-addr", flags.master_addr, "HOST",
@@ -202,7 +205,8 @@ void add_output_flags(CLI::App* command, RunFlags& flags) {
   torchrun_option(command, "--log-dir", flags.log_dir, "DIR",
                   "Folder for the ranks' logs [logs/ in the run's folder]");
   torchrun_option(command, "--log-line-prefix-template", flags.log_line_prefix_template, "TEXT",
-                  "What stands before each line; may have ${rank}, ${local_rank}, ${role_name}, ${hostname}");
+                  "What stands before each line; may have ${rank}, ${local_rank}, ${role_name}, ${hostname} "
+                  "[the rank in brackets]");
   torchrun_option(command, "--local-ranks-filter", flags.local_ranks_filter, "LIST",
                   "Local ranks whose output is shown: 0,2 [all]");
   entitle(command, "Output");
@@ -219,9 +223,9 @@ void add_flags_without_effect(CLI::App* command, RunFlags& flags) {
   torchrun_option(command, "--duplicate-stderr-filters", flags.duplicate_stderr_filters, "LIST",
                   "Accepted, no effect: --tee writes every line to files");
   torchrun_option(command, "--logs-specs", flags.logs_specs, "NAME",
-                  "default; torchrun's plug-ins are refused");
+                  "Only `default` is accepted: muster has none of torchrun's plug-ins");
   torchrun_option(command, "--event-log-handler", flags.event_log_handler, "NAME",
-                  "null; torchrun's plug-ins are refused");
+                  "Only `null` is accepted: muster has none of torchrun's plug-ins");
   torchrun_option(command, "--print-completion", flags.print_completion, "SHELL",
                   "Refused; see muster completion");
   entitle(command, "Accepted for compatibility with torchrun");
@@ -230,7 +234,8 @@ void add_flags_without_effect(CLI::App* command, RunFlags& flags) {
 void add_config_flag(CLI::App* command) {
   command
       ->add_option_function<std::string>(
-          "--config", [](const std::string&) {}, "Read flags from this TOML file; those typed here win")
+          "--config", [](const std::string&) {},
+          "Read flags from this TOML file; those typed here win [none]")
       ->type_name("FILE");
 }
 

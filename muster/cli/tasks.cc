@@ -100,9 +100,10 @@ void add_limit_flags(CLI::App* command, TasksFlags& flags) {
       ->excludes(keep);
   command->add_flag("--allow-nan", flags.allow_nan,
                     "Count a task as done although its result has NaN or an infinity [it has failed]");
-  text_flag(command, "--time-limit", flags.time_limit, "TIME", "a time such as 2h, or slurm",
-            "Time limit of the whole run, such as 2h; then it is ended, exit code 124; slurm: in time before "
-            "Slurm ends its job; slurm-10m: ten minutes before [none]");
+  text_flag(
+      command, "--time-limit", flags.time_limit, "TIME", "a time such as 2h, or slurm",
+      "Time limit of the whole run, such as 2h: muster ends it then, with exit code 124; slurm: in time "
+      "before Slurm ends its job; slurm-10m: ten minutes before [none]");
   text_flag(command, "--shutdown-timeout", flags.grace, "TIME", "a time such as 30s",
             "Grace period between SIGTERM and SIGKILL [30s]");
   entitle(command, "Limits and failures");

@@ -1,5 +1,5 @@
-// What is said of a flag or a command of a command that there is not: which one was probably meant. For the
-// command line and --config.
+// The error for an unknown flag or subcommand, with the nearest known name. For the command line and
+// --config.
 #pragma once
 
 #include <string>

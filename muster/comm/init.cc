@@ -84,7 +84,7 @@ ProcessGroup make_group(const Rendezvous& rendezvous, const c10::intrusive_ptr<c
   describe_late_ranks(/*names_are_the_jobs=*/true);
   set_warning([](const std::string& text) { log(LogLevel::warn, text); }, "MUSTER_COLLECTIVE_TIMEOUT");
   static std::atomic<bool> told = false;  // of the process's first group: what else it makes is like it
-  if (options.device.is_cuda() && backend != "nccl" && place == 0) {
+  if (options.device.is_cuda() && !capabilities_of(backend).on_gpus && place == 0) {
     log(LogLevel::info, cat("process group: ", backend,
                             ", CUDA tensors staged through host memory (a rank without a GPU of its own)"));
   } else if (place == 0 && !told.exchange(true)) {

@@ -40,7 +40,7 @@ GroupOptions options_of_part(const ProcessGroup::State& parent, const std::vecto
 
 // NCCL's backend of the group, where its sub-groups are split from it.
 c10::intrusive_ptr<c10d::Backend> split_parent(const ProcessGroup::State& state) {
-  if (state.options.backend != "nccl" || !state.options.nccl.split) return {};
+  if (!state.can.on_gpus || !state.options.nccl.split) return {};
   return state.group->getBackend(c10::kCUDA);
 }
 

@@ -9,6 +9,8 @@
 // training loop.
 #pragma once
 
+#include <c10/core/GradMode.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -28,6 +30,7 @@
 #include "muster/data/loader_core.h"
 #include "muster/data/stream.h"
 #include "muster/data/stream_position.h"
+#include "muster/trace/span.h"
 
 namespace muster {
 
@@ -314,6 +317,7 @@ void StreamLoader<S>::Iterator::hand_out(Coming coming) {
   ++loader_->stats_.batches;
   ++loader_->batches_of_epoch_;
   loader_->stats_.samples += batch_->samples;
+  if (c10::GradMode::is_enabled()) note_samples(batch_->samples);  // those that are trained on
   if (!batch_->last) return;
   in_step_ = 0;
   ++now_.step;

@@ -71,20 +71,15 @@ Plan given_plan(const Inventory& inventory, const LaunchOptions& options) {
 }
 
 // Scores that were measured before, where the plan is made by them and none were given. Batches are divided
-// by them only when every device has one. A cache that cannot be read is none, and said so.
-Scores remembered_scores(const Inventory& inventory, const Request& request) {
+// by them only when every device has one.
+Scores scores_for(const Inventory& inventory, const Request& request) {
   const bool by_speed = request.policy == "fastest" || request.gpus.has({SelectionItem::Kind::fastest});
   if (!request.scores.empty() || (!by_speed && request.global_batch == 0)) return {};
-  try {
-    Scores scores = measured_scores(read_score_cache(default_score_cache()), inventory);
-    const bool cpus = request.cpu_only || request.surplus == Surplus::cpu ||
-                      std::any_of(inventory.hosts.begin(), inventory.hosts.end(),
-                                  [](const Host& host) { return host.gpus.empty(); });
-    return by_speed || cover_all(scores, inventory, cpus) ? scores : Scores();
-  } catch (const Error& error) {
-    log(LogLevel::warn, cat(error.message(), "; going on without measured scores"));
-    return {};
-  }
+  Scores scores = remembered_scores(inventory);
+  const bool cpus = request.cpu_only || request.surplus == Surplus::cpu ||
+                    std::any_of(inventory.hosts.begin(), inventory.hosts.end(),
+                                [](const Host& host) { return host.gpus.empty(); });
+  return by_speed || cover_all(scores, inventory, cpus) ? scores : Scores();
 }
 
 Plan place_by(const Inventory& inventory, const LaunchOptions& options, const Scores& remembered) {
@@ -116,7 +111,7 @@ Inventory discover(const LaunchOptions& options) {
 
 Plan place(const Inventory& inventory, const LaunchOptions& options) {
   return place_by(inventory, options,
-                  options.plan.empty() ? remembered_scores(inventory, options.request) : Scores());
+                  options.plan.empty() ? scores_for(inventory, options.request) : Scores());
 }
 
 std::vector<Lease> lease_host(const Plan& plan, int host_index, const LaunchOptions& options) {
@@ -141,7 +136,7 @@ LeasedPlan place_without(const BusyGpus& bad, int num_ranks, const LaunchOptions
 }
 
 LeasedPlan place_and_lease(const Inventory& inventory, const LaunchOptions& options) {
-  const Scores remembered = options.plan.empty() ? remembered_scores(inventory, options.request) : Scores();
+  const Scores remembered = options.plan.empty() ? scores_for(inventory, options.request) : Scores();
   Plan plan = place_by(inventory, options, remembered);
   if (options.dry_run || lease_wishes(plan).empty()) return {.plan = std::move(plan)};
   if (!options.lease) {

@@ -78,7 +78,7 @@ bool leave_bad_gpus(const std::vector<BadGpu>& bad, LeasedPlan& leased, JobSetup
         cat(describe(bad), "; not starting again, as there are no others: ", error.message()));
     return false;
   }
-  log(LogLevel::warn, cat(describe(bad), "; set aside, the ranks get others"));
+  log(LogLevel::warn, cat(describe(bad), "; muster sets it aside and gives the ranks others"));
   job.use_plan(leased.plan, std::move(leased.leases));
   show_plan(leased.plan, options, STDERR_FILENO);
   return true;
@@ -150,7 +150,7 @@ int launch(const LaunchOptions& given) {
     if (result.fault.empty() && have_stopped(result.exits)) {
       tell_activity(job.facts(), attempt, options.quiet);
       log(LogLevel::info, cat("all ranks have stopped, as they were asked to (exit code ", kStoppedExitCode,
-                              "); start the job again to go on"));
+                              "); start the job again to resume"));
       return record.finish(kStoppedExitCode, outcome_of(kStoppedExitCode, result.exits));
     }
     const bool failed = first_failure(result.exits) != nullptr;

@@ -51,7 +51,7 @@ struct LaunchOptions {
   bool goes_on = false;   // a failed rank is lost and the others go on; one success makes the job succeed
   bool replaces = false;  // only a failed rank is restarted, at most max_restarts times
   std::chrono::milliseconds rejoin_within{30'000};     // with `replaces`: for the others to join again
-  std::chrono::milliseconds shutdown_timeout{30'000};  // SIGTERM → this → SIGKILL
+  std::chrono::milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL
   // Longest SIGSTOP of a rank; nothing: only report.
   std::optional<std::chrono::milliseconds> stopped_timeout = {};
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // that end the job

@@ -13,6 +13,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/device/strict_json.h"
 #include "muster/store/file_lock.h"
@@ -163,6 +164,15 @@ Scores measured_scores(const std::vector<MeasuredScore>& measured, const Invento
     scores[score->device] = mean == means.end() ? score->score : mean->second;
   }
   return scores;
+}
+
+Scores remembered_scores(const Inventory& inventory) {
+  try {
+    return measured_scores(read_score_cache(default_score_cache()), inventory);
+  } catch (const Error& error) {
+    log(LogLevel::warn, cat(error.message(), "; going on without measured scores"));
+    return {};
+  }
 }
 
 bool cover_all(const Scores& scores, const Inventory& inventory, bool cpus) {

@@ -48,6 +48,9 @@ const MeasuredScore* find_measured(const std::vector<MeasuredScore>& measured, c
 // 5 % have the mean, so that noise divides no batch unequally and reorders nothing.
 Scores measured_scores(const std::vector<MeasuredScore>& measured, const Inventory& inventory);
 
+// The same, of the default cache. A cache that cannot be read is none, with a warning.
+Scores remembered_scores(const Inventory& inventory);
+
 // Whether each healthy GPU of these hosts has a score of its own, and with `cpus` each host's CPU slots.
 bool cover_all(const Scores& scores, const Inventory& inventory, bool cpus);
 

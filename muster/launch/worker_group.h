@@ -25,7 +25,7 @@ struct GroupResult {
 };
 
 struct GroupRules {
-  std::chrono::milliseconds shutdown_timeout{30'000};  // SIGTERM → this → SIGKILL
+  std::chrono::milliseconds shutdown_timeout{30'000};  // grace period between SIGTERM and SIGKILL
   std::optional<Clock::time_point> until = {};         // the job's time limit
   std::chrono::milliseconds early_end_after{10'000};   // a rank ended well, the others go on: then say so
   int master_port = 0;  // where rank 0 of these may listen, and nobody of another user; 0: none to watch

@@ -47,7 +47,8 @@ double need_score(const Scores& scores, const Host& host, const UsableGpu& devic
       ErrorCode::invalid_argument,
       printable(cat(operation, ": expected a score for each GPU, got none for ", label_of(host, device),
                     " of host ", host.name, " (", model_of(host, device), ", ", uuid_of(host, device).value,
-                    "); give --scores FILE with all of them, or measure them with `muster bench device`")));
+                    "); measure them with `muster bench device`, or give `muster run` --scores FILE with all "
+                    "of them")));
 }
 
 }  // namespace muster

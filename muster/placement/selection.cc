@@ -171,7 +171,8 @@ class Resolver {
     for (const UsableGpu& device : devices) {
       if (score_of(scores_, host_, device)) continue;
       fail(item, cat("expected a score for each GPU, got none for ", label_of(host_, device),
-                     " (give --scores FILE with all of them, or measure them with `muster bench device`)"));
+                     " (measure them with `muster bench device`, or give `muster run` --scores FILE with all "
+                     "of them)"));
     }
     std::stable_sort(devices.begin(), devices.end(), [&](const UsableGpu& a, const UsableGpu& b) {
       return *score_of(scores_, host_, a) > *score_of(scores_, host_, b);

@@ -16,7 +16,7 @@ namespace muster {
 
 // No descriptor tells of the deaths of leftovers, so whoever waits for them looks again after this.
 inline constexpr std::chrono::milliseconds kLookAtLeftovers{5};
-inline constexpr std::chrono::milliseconds kAskLeftovers{2'000};  // SIGTERM → this → SIGKILL
+inline constexpr std::chrono::milliseconds kAskLeftovers{2'000};  // grace period between SIGTERM and SIGKILL
 
 // The children of this process, for who asks often: /proc's list stays open. All of them must be started by
 // the main thread, to which orphans come too; asked in another thread it is own_children().

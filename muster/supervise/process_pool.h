@@ -36,7 +36,7 @@ struct ProcessPoolOptions {
   // before the pool.
   std::function<bool(pid_t pid)> is_foreign = {};
   std::chrono::milliseconds ask_leftovers = kAskLeftovers;
-  std::chrono::milliseconds kill_wait{5'000};  // SIGKILL → this → given up
+  std::chrono::milliseconds kill_wait{5'000};  // after SIGKILL, before it is given up
 };
 
 // A child that has ended, together with everything that it started.

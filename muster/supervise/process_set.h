@@ -36,8 +36,8 @@ struct ProcessSetOptions {
 
 struct WaitRules {
   bool stop_on_failure = true;
-  std::chrono::milliseconds grace{30'000};      // SIGTERM (or the signal received) → this → SIGKILL
-  std::chrono::milliseconds kill_wait{5'000};   // SIGKILL → this → reported as unkillable
+  std::chrono::milliseconds grace{30'000};      // between SIGTERM (or the signal received) and SIGKILL
+  std::chrono::milliseconds kill_wait{5'000};   // after SIGKILL, before it is reported as unkillable
   std::optional<Clock::time_point> until = {};  // then everything is stopped, as by SIGTERM
   std::function<void(const ChildExit&)> on_exit = {};
   // Whether a failure looks like the consequence of another process's end. That process may take a while to

@@ -31,7 +31,7 @@ struct TasksOptions {
   // When nothing else is to do: for GPUs of other jobs (nothing: ever), for hosts that were lost (a minute).
   std::optional<std::chrono::milliseconds> wait = {};
   std::optional<std::chrono::milliseconds> time_limit = {};  // of the whole run
-  std::chrono::milliseconds shutdown_timeout{30'000};        // SIGTERM → this → SIGKILL
+  std::chrono::milliseconds shutdown_timeout{30'000};        // grace period between SIGTERM and SIGKILL
 
   bool dry_run = false;      // say what would start first, and stop
   std::string explain = {};  // a task's name: say why it waits, and stop

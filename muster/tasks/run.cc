@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
+#include <set>
 
 #include "muster/base/env.h"
 #include "muster/base/fd.h"
@@ -17,6 +18,7 @@
 #include "muster/launch/job_setup.h"
 #include "muster/launch/launch.h"
 #include "muster/launch/other_users.h"
+#include "muster/launch/score_cache.h"
 #include "muster/tasks/hosts/left_over.h"
 #include "muster/tasks/preview.h"
 #include "muster/tasks/report/live_table.h"
@@ -55,19 +57,39 @@ TaskMachines machines_of(const TasksOptions& options, const TasksRun& run, bool 
                       question);
 }
 
+// How fast the GPUs are, where the run or a task chooses by it.
+Scores scores_for(const TasksRun& run, const Inventory& inventory) {
+  std::set<std::string> selections;
+  for (const Task& task : run.file.tasks) {
+    if (!task.on.empty()) selections.insert(task.on);
+  }
+  const auto by_score = [](const Selection& selection) {
+    return selection.has({SelectionItem::Kind::fastest});
+  };
+  const bool any = (run.settings.gpus && by_score(*run.settings.gpus)) ||
+                   std::any_of(selections.begin(), selections.end(),
+                               [&](const std::string& on) { return by_score(Selection(on)); });
+  return any ? remembered_scores(inventory) : Scores();
+}
+
 TaskSchedule schedule_of(const TasksOptions& options, const TasksRun& run, const TaskMachines& machines) {
   const Inventory& inventory = machines.inventory;
   const TasksSettings& settings = run.settings;
+  const Scores scores = scores_for(run, inventory);
   check_needs(run.file.tasks, {.inventory = inventory,
                                .source = run.spec(),
                                .text = run.spec_text,
                                .need_flags = options.sweep_needs,
                                .masks = machines.masks,
+                               .scores = scores,
                                .gpus = settings.gpus,
                                .cpus = settings.cpus});
   warn_of_cpus(inventory, settings.cpus);
-  PoolOptions pool{
-      .gpus = settings.gpus, .masks = machines.masks, .cpus = settings.cpus, .slots = machines.slots};
+  PoolOptions pool{.gpus = settings.gpus,
+                   .masks = machines.masks,
+                   .scores = scores,
+                   .cpus = settings.cpus,
+                   .slots = machines.slots};
   pool.numa_binding = settings.numa_binding.value_or(pool.numa_binding);
   ScheduleOptions limits{.max_running = settings.max_running};
   for (size_t i = 0; i < run.before.results.size(); ++i) {

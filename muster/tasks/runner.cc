@@ -84,7 +84,7 @@ class TaskRunner {
       if (journal_failed_) return;
       journal_failed_ = true;
       pending_.clear();
-      fail_run(error.message(), "; every task is ended, and --resume goes on when that is mended");
+      fail_run(error.message(), "; muster ends all tasks; mend this, then resume with --resume");
     }
   }
 
@@ -275,8 +275,9 @@ class TaskRunner {
     outcome_.stopped_by = SIGINT;
     schedule_.drain();
     const bool one = live_.size() == 1;
-    view_.note(cat("SIGINT: no new task is started; ", live_.size(), one ? " task goes" : " tasks go",
-                   " on to ", one ? "its" : "their", " end; a second SIGINT ends ", one ? "it" : "them"));
+    view_.note(cat("SIGINT: muster starts no new task; ", live_.size(), one ? " task keeps" : " tasks keep",
+                   " running to ", one ? "its" : "their", " end; a second SIGINT ends ",
+                   one ? "it" : "them"));
   }
 
   void end_for(const std::string& why) {

@@ -7,6 +7,9 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -26,6 +29,10 @@ namespace {
 constexpr std::chrono::milliseconds kLookForAnswer{20};
 constexpr size_t kLongestAnswer = size_t{64} << 10;
 constexpr size_t kMostLines = 60;
+// LibTorch computes the gradients of a GPU's tensors in a thread of this name and a number, while the main
+// thread waits for it. Without work it is in this function.
+constexpr std::string_view kBackwardThread = "pt_autograd";
+constexpr const char* kWithoutWork = "ReadyQueue::pop";
 
 bool is_seen_from_here(const ActivityView& view) {
   char host[sizeof(ActivityHeader::host)] = {};
@@ -95,6 +102,49 @@ std::vector<uint64_t> addresses_in(const std::vector<std::string>& lines) {
   return addresses;
 }
 
+// What the process writes once `ask` has sent it the signal; empty: nothing in time.
+std::string answer_of(const std::string& activity_path, std::chrono::milliseconds patience,
+                      const std::function<bool()>& ask) {
+  struct stat status = {};
+  const std::string answers = stack_path(activity_path);
+  const size_t before = ::stat(answers.c_str(), &status) == 0 ? static_cast<size_t>(status.st_size) : 0;
+  return ask() ? await_answer(answers, before, patience) : "";
+}
+
+// By number and name.
+std::map<pid_t, std::string> backward_threads(int64_t pid) {
+  std::map<pid_t, std::string> threads;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(cat("/proc/", pid, "/task"), error)) {
+    const auto thread = parse_int(entry.path().filename().string());
+    if (!thread) continue;
+    try {
+      const std::string name(trim(read_file(entry.path() / "comm", 64)));
+      if (name.starts_with(kBackwardThread)) threads[static_cast<pid_t>(*thread)] = readable(name);
+    } catch (const Error&) {  // it has ended
+    }
+  }
+  return threads;
+}
+
+// Of those that work.
+std::string stacks_of_backwards(const ActivityView& view, const Fd& process, const std::string& path,
+                                std::chrono::milliseconds patience) {
+  std::string text;
+  const Deadline deadline(patience);
+  for (const auto& [thread, name] : backward_threads(view.pid)) {
+    const std::string answer = answer_of(path, deadline.left(), [&, thread = thread] {
+      // No system call names a thread for good: at least the process is still this one.
+      return ::syscall(SYS_pidfd_send_signal, process.get(), 0, nullptr, 0) == 0 &&
+             ::syscall(SYS_tgkill, view.pid, thread, view.stack_signal) == 0;
+    });
+    if (!answer.ends_with("\nend\n")) continue;
+    const std::string stack = named_frames(addresses_in(split(answer, '\n')), view.pid);
+    if (stack.find(kWithoutWork) == std::string::npos) text += cat("\nthread ", name, ":\n", stack);
+  }
+  return text;
+}
+
 }  // namespace
 
 ProcessState process_state(const ActivityView& view) {
@@ -110,13 +160,12 @@ std::string stack_of_rank(const ActivityView& view, const std::string& path,
   if (view.stack_signal != stack_signal() || process_state(view) != ProcessState::alive) return "";
   const Fd process = descriptor_of(view);
   if (!process.valid()) return "";
-  struct stat status = {};
-  const std::string answers = stack_path(path);
-  const size_t before = ::stat(answers.c_str(), &status) == 0 ? static_cast<size_t>(status.st_size) : 0;
-  if (::syscall(SYS_pidfd_send_signal, process.get(), view.stack_signal, nullptr, 0) != 0) return "";
-  const std::string answer = await_answer(answers, before, patience);
+  const std::string answer = answer_of(path, patience, [&] {
+    return ::syscall(SYS_pidfd_send_signal, process.get(), view.stack_signal, nullptr, 0) == 0;
+  });
   std::vector<std::string> lines = split(answer, '\n');
-  if (answer.ends_with("\nend\n")) return named_frames(addresses_in(lines), view.pid);
+  if (answer.ends_with("\nend\n"))
+    return named_frames(addresses_in(lines), view.pid) + stacks_of_backwards(view, process, path, patience);
   if (lines.size() > kMostLines) lines.resize(kMostLines);
   for (std::string& line : lines) line = readable(line);
   return std::string(trim(join(lines, "\n")));

@@ -18,8 +18,9 @@ enum class ProcessState {
 
 ProcessState process_state(const ActivityView& view);
 
-// Its main thread's stack, a line a frame, innermost call first; empty where it does not answer in time, or
-// cannot be asked. Blocking: at most `patience`, and some seconds for source lines.
+// Its main thread's stack, a line a frame, innermost call first, and those of the threads in which LibTorch
+// computes gradients for GPUs, where these work; empty where it does not answer in time, or cannot be asked.
+// Blocking: at most twice `patience`, and some seconds for source lines.
 std::string stack_of_rank(const ActivityView& view, const std::string& path,
                           std::chrono::milliseconds patience);
 

@@ -287,9 +287,7 @@ bool Checkpoints::restore() {
   finish();
   const Span span("restore", Category::checkpoint);
   if (!options_.resume && options_.resume_from.empty() && options_.attempt == 0) return false;
-  const auto note_step = [&] {
-    if (group_.rank() == 0) note_resumed(step_, options_.attempt);
-  };
+  const auto note_step = [&] { note_resumed(step_, options_.attempt); };
   if (restore_from_memory()) {
     note_step();
     return true;

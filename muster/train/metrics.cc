@@ -224,7 +224,7 @@ MetricValues::Pairs Metrics::time_shares(const std::vector<std::string>& message
 }
 
 // In the order of the ranks, so that all have the same bits.
-void Metrics::combine(const std::vector<std::string>& messages) {
+std::map<std::string, Metrics::Total> Metrics::totals(const std::vector<std::string>& messages) const {
   const auto names_in = [](const std::string& message) { return message.substr(0, message.find('\0')); };
   const std::string names = names_in(messages[0]);
   for (size_t rank = 1; rank < messages.size(); ++rank) {
@@ -234,17 +234,60 @@ void Metrics::combine(const std::vector<std::string>& messages) {
                       group_.job_rank(static_cast<int>(rank)), " (rank ", group_.job_rank(),
                       "); add to the same metrics on every rank before they are written"));
   }
+  std::map<std::string, Total> totals;
   size_t at = names.size() + 1;
-  for (auto& [name, entry] : entries_) {
-    entry.on_host = nothing(entry.kind);
-    entry.count = 0;
+  for (const auto& [name, entry] : entries_) {
+    Total total{.value = nothing(entry.kind), .count = 0};
     for (const std::string& message : messages) {
       double numbers[2];
       std::memcpy(numbers, message.data() + at, sizeof(numbers));
-      if (numbers[1] != 0) entry.on_host = combined(entry.kind, entry.on_host, numbers[0]);
-      entry.count += numbers[1];
+      if (numbers[1] != 0) total.value = combined(entry.kind, total.value, numbers[0]);
+      total.count += numbers[1];
     }
+    if (total.count != 0) totals[name] = total;
     at += 2 * sizeof(double);
+  }
+  return totals;
+}
+
+void Metrics::clear() {
+  for (auto& [name, entry] : entries_) {
+    entry.on_device.reset();
+    entry.on_host = nothing(entry.kind);
+    entry.count = 0;
+  }
+}
+
+SavedState Metrics::state() {
+  fetch();
+  const auto added = totals(group_.all_gather_bytes(message(), "of metrics"));
+  SavedState state;
+  for (const std::string& name : order_) {
+    if (!added.contains(name)) continue;
+    const std::string number = cat(state.texts.size() / 2);
+    state.texts["name " + number] = name;
+    state.texts["kind " + number] = name_of(entries_.at(name).kind);
+    state.numbers["value " + number] = added.at(name).value;
+    state.numbers["count " + number] = added.at(name).count;
+  }
+  return state;
+}
+
+void Metrics::load_state(const SavedState& state) {
+  clear();
+  for (size_t i = 0; i < state.texts.size() / 2; ++i) {
+    const std::string number = cat(i);
+    const std::string& kind = state.text("metrics", "kind " + number);
+    const auto is_kind = [&](Kind one) { return kind == name_of(one); };
+    const auto kinds = {Kind::mean, Kind::sum, Kind::max, Kind::min};
+    const auto* const found = std::find_if(kinds.begin(), kinds.end(), is_kind);
+    if (found == kinds.end())
+      refuse_metric(
+          cat("expected a mean, sum, max or min in the saved state, got a '", printable(kind), "'"));
+    Entry& into = entry(state.text("metrics", "name " + number), *found);
+    if (group_.rank() != 0) continue;  // it is of all ranks
+    into.on_host = state.number("metrics", "value " + number);
+    into.count = state.number("metrics", "count " + number);
   }
 }
 
@@ -272,22 +315,20 @@ void Metrics::append(int64_t step, MetricValues::Pairs line) {
 MetricValues Metrics::write(int64_t step, const MetricValues::Pairs& extra) {
   fetch();
   const auto messages = group_.all_gather_bytes(message(), "of metrics");
-  combine(messages);
+  const auto added = totals(messages);
   MetricValues::Pairs values;
   for (const std::string& name : order_) {
-    const Entry& entry = entries_.at(name);
-    if (entry.count == 0) continue;
-    values.emplace_back(name, entry.kind == Kind::mean ? entry.on_host / entry.count : entry.on_host);
+    const auto found = added.find(name);
+    if (found == added.end()) continue;
+    const auto& [value, count] = found->second;
+    values.emplace_back(name, entries_.at(name).kind == Kind::mean ? value / count : value);
   }
   MetricValues::Pairs line = extra;
   line.insert(line.end(), values.begin(), values.end());
   const MetricValues::Pairs shares = time_shares(messages);
   line.insert(line.end(), shares.begin(), shares.end());
   append(step, std::move(line));
-  for (auto& [name, entry] : entries_) {
-    entry.count = 0;
-    entry.on_host = nothing(entry.kind);
-  }
+  clear();
   return MetricValues(std::move(values));
 }
 

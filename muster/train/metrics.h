@@ -5,6 +5,7 @@
 //   … metrics.mean("loss", loss, batch.size());
 //   … metrics.accuracy("top1", logits, batch.labels);
 //   … metrics.write_every(50, step, {{"lr", schedule.lr()}});
+//   checkpoints.add("metrics", metrics);  // a run that stops between two lines loses none of their numbers
 //
 // Rank 0 writes `metrics.jsonl` (and, if asked, TensorBoard's event file); every rank gets the numbers. If
 // ranks have activity files, each line also shows where the time since the previous line went, over all
@@ -25,6 +26,7 @@
 
 #include "muster/comm/process_group.h"
 #include "muster/train/metrics_writer.h"
+#include "muster/train/saved_state.h"
 #include "muster/train/step_times.h"
 #include "muster/train/tensorboard.h"
 
@@ -88,6 +90,12 @@ class Metrics {
   // The same at every n-th step; otherwise returns nothing.
   std::optional<MetricValues> write_every(int64_t n, int64_t step, const MetricValues::Pairs& extra = {});
 
+  // What all ranks have added since the last write; rank 0 takes it back, on any number of ranks. For
+  // Checkpoints.
+  // Collective: state() is. Blocking: state(), as write(). Throws: state(), as write().
+  SavedState state();
+  void load_state(const SavedState& state);
+
   // As MetricsWriter's, also for the event file. Call it on all ranks or on rank 0.
   int64_t continue_after(int64_t step);
 
@@ -101,13 +109,20 @@ class Metrics {
     double count = 0;
   };
 
+  // Of all ranks.
+  struct Total {
+    double value;
+    double count;
+  };
+
   Entry& entry(const std::string& name, Kind kind);
   void add(const std::string& name, Kind kind, const at::Tensor& value, double count);
   void add(const std::string& name, Kind kind, double value, double count);
   void fetch();
   std::string signature() const;
   std::string message();
-  void combine(const std::vector<std::string>& messages);
+  std::map<std::string, Total> totals(const std::vector<std::string>& messages) const;
+  void clear();
   void append(int64_t step, MetricValues::Pairs line);
   MetricValues::Pairs time_shares(const std::vector<std::string>& messages) const;
   static const char* name_of(Kind kind);

@@ -25,6 +25,11 @@ void note_resumed(int64_t step, int attempt) {
   g_resumed = {.step = step, .attempt = attempt};
 }
 
+int64_t resumed_step() {
+  const std::lock_guard lock(g_mutex);
+  return g_resumed ? g_resumed->step : 0;
+}
+
 std::optional<int64_t> resumed_step(const std::string& path) {
   const std::lock_guard lock(g_mutex);
   if (!g_resumed) return std::nullopt;

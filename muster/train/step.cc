@@ -14,6 +14,7 @@
 #include "muster/train/clip.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/gradients.h"
+#include "muster/train/resumed_step.h"
 
 namespace muster {
 
@@ -215,12 +216,14 @@ at::Tensor TrainStep::backward(double weight, bool last, const std::function<at:
   if (options_.precision != nullptr) weighted = options_.precision->scale(weighted);
   const Span span("backward");
   weighted.backward();
-  if (last && loss.is_cpu()) note_loss(loss.item<double>());  // a GPU would be waited for
+  if (last) loss_ = loss.detach();
   return loss.detach();
 }
 
 void TrainStep::finish() {
   const bool finite = clip_and_check();
+  // Of a GPU where it has been waited for anyway.
+  if (loss_.is_cpu() || waits()) note_loss(loss_.item<double>());
   const bool hopeless = scales() && !finite && options_.precision->scale_value() <= 1;
   if (scales()) update_scale();
   if (!finite && options_.on_nonfinite == OnNonfinite::stop && (!scales() || hopeless)) stop_at_nonfinite();
@@ -244,12 +247,13 @@ void TrainStep::take() {
   for (Ema* ema : options_.ema) ema->update();
   ++steps_;
   returns_ = 0;
-  note_step(steps_);
+  if (!counted_before_) counted_before_ = resumed_step();
+  note_step(*counted_before_ + steps_);
 }
 
 // False where the step is not to be taken.
 bool TrainStep::clip_and_check() {
-  const bool checks = !scales() && options_.on_nonfinite != OnNonfinite::ignore;
+  const bool checks = !scales() && waits();
   if (scales()) {
     options_.precision->unscale(parameters_, group_);
     if (options_.precision->found_nonfinite(parameters_)) return false;
@@ -287,8 +291,7 @@ void TrainStep::update_scale() {
 
 // Ranks without inputs would not come to the question whether all gradients are finite.
 void TrainStep::check_outside_of_join() const {
-  const bool asks = scales() || options_.on_nonfinite != OnNonfinite::ignore;
-  if (!asks || !group_ || group_->size() == 1 || !RanksShadow::here()) return;
+  if (!waits() || !group_ || group_->size() == 1 || !RanksShadow::here()) return;
   throw Error(
       ErrorCode::failed_precondition,
       cat("train step: expected to be outside of join(), ", scales() ? "" : "or .on_nonfinite = ignore, ",
@@ -339,6 +342,7 @@ void TrainStep::load_state(const SavedState& state) {
   const int64_t steps = state.whole_number("train step", "steps");
   skipped_ = state.whole_number("train step", "skipped");
   steps_ = steps;
+  counted_before_ = 0;
 }
 
 std::vector<TrainStep::Mark> TrainStep::marks() const {

@@ -88,7 +88,9 @@ class TrainStep {
   // The same, with the two values of a batch.
   at::Tensor run(double weight, bool last, const std::function<at::Tensor()>& loss_of);
 
-  int64_t steps() const { return steps_; }      // steps taken
+  // Steps taken by this object. What `muster top` and `muster report` show goes on from the step that the run
+  // was resumed after.
+  int64_t steps() const { return steps_; }
   int64_t skipped() const { return skipped_; }  // steps skipped because of non-finite gradients
   // Both counts, so that a resumed run continues counting. The parts passed to the step save their own
   // states.
@@ -123,6 +125,8 @@ class TrainStep {
   std::vector<Mark> marks() const;
   std::string place() const;
   bool scales() const { return options_.precision != nullptr && options_.precision->scales(); }
+  // For the GPU, to know whether the gradients are finite.
+  bool waits() const { return scales() || options_.on_nonfinite != OnNonfinite::ignore; }
 
   StepModels models_;
   Several<torch::optim::Optimizer> optimizers_;
@@ -135,7 +139,10 @@ class TrainStep {
   int64_t scale_updates_ = 0;
   int64_t steps_ = 0;
   int64_t skipped_ = 0;
+  // Steps of the training that steps_ lacks: of a run that was resumed without this object's state.
+  std::optional<int64_t> counted_before_;
   int returns_ = 0;  // times gone back without a step since
+  at::Tensor loss_;  // of the last micro-batch
   at::Tensor grad_norm_;
 };
 

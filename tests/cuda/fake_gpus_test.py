@@ -56,6 +56,19 @@ class OnGpus(unittest.TestCase):
         _, on_cpu = self.losses(*CPU, "2")
         for gpu, cpu in zip(shared, on_cpu, strict=True):
             self.assertAlmostEqual(gpu, cpu, places=6)  # LibTorch's layers take other ways there
+        rows = json.loads(self.start(f"{BUILD}/bin/muster", "top", "--json", f"{self.folder}/--gpus_1,0").stdout)["ranks"]
+        self.assertEqual([row["step"] for row in rows], [rows[0]["step"]] * 2)
+        for row in rows:
+            self.assertGreater(row["loss"], 0)
+
+    def test_a_rank_on_a_gpu_and_one_on_the_cpu_save_and_resume(self):
+        mixed = "--run-dir", f"{self.folder}/mixed", "--gpus", "0", "--surplus", "cpu", "--nproc-per-node", "2"
+        self.run_muster(*mixed, f"{BUILD}/bin/train", "--epochs", "1")
+        self.run_muster(*mixed, f"{BUILD}/bin/train", "--epochs", "2", "--resume")
+        losses = [json.loads(line)["loss"] for line in pathlib.Path(self.folder, "mixed/metrics.jsonl").read_text().splitlines()]
+        _, on_cpu = self.losses(*CPU, "2")
+        for one, other in zip(losses, on_cpu, strict=True):
+            self.assertAlmostEqual(one, other, places=6)
 
     def test_a_program_that_seeds_before_it_has_its_gpus(self):
         # torch::manual_seed asks LibTorch for its CUDA part, and LibTorch asks once.

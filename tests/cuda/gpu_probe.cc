@@ -93,6 +93,20 @@ void lose_the_last_rank(muster::Context& ctx, bool dies) {
   expect(sum.sum().item<float>() > 0, "the sum of all ranks");  // waits for the GPU
 }
 
+[[gnu::noinline]] at::Tensor hook_that_hangs(const at::Tensor&) {
+  for (;;) ::pause();
+}
+
+// The last rank hangs in a backward, which has a thread of its own; the others wait for its gradients.
+void hang_in_a_backward(muster::Context& ctx) {
+  auto net = small_net();
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  auto loss = model(torch::ones({4, 12}, ctx.device())).square().mean();
+  if (ctx.rank() == ctx.world_size() - 1) loss.register_hook(hook_that_hangs);
+  loss.backward();
+}
+
 // The last rank dies before a sum that the others have begun, and wait for on their GPUs alone.
 void wait_on_the_gpu(muster::Context& ctx) {
   auto sum = torch::ones({1 << 16}, ctx.device());
@@ -124,6 +138,7 @@ void probe(const std::string& what, muster::Context& ctx) {
   if (what == "out of memory") return out_of_memory(ctx);
   if (what == "dies") return lose_the_last_rank(ctx, true);
   if (what == "late") return lose_the_last_rank(ctx, false);
+  if (what == "backward") return hang_in_a_backward(ctx);
   if (what == "waits") return wait_on_the_gpu(ctx);
   if (what == "forever") return train_forever(ctx);
   throw std::invalid_argument("gpu_probe: unknown '" + what + "'");

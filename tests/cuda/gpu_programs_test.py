@@ -122,6 +122,10 @@ class OnGpus(unittest.TestCase):
         said = self.probe((*SHARED, "3"), "late", code=1, MUSTER_COLLECTIVE_TIMEOUT="5")
         self.assertRegex(said, r"all_reduce.* waited .* for rank\(s\) 2")
 
+    def test_a_backward_that_hangs_is_shown(self):
+        said = self.probe((*SHARED, "2"), "backward", code=1, MUSTER_COLLECTIVE_TIMEOUT="5")
+        self.assertRegex(said, r"thread pt_autograd_0:\n(.*#.*\n)*.*hook_that_hangs", said)
+
     @unittest.skipUnless(FAKE, "needs two GPUs")
     def test_a_rank_over_nccl_that_dies_or_does_not_come_is_named(self):
         self.assertIn("rank 1 failed first: killed by SIGKILL", self.probe((), "dies", code=1))

@@ -6,6 +6,8 @@
 #include <set>
 
 #include "muster/base/error.h"
+#include "muster/trace/activity.h"
+#include "muster/trace/read_activity.h"
 #include "tests/data/files.h"
 
 namespace muster {
@@ -172,6 +174,20 @@ TEST(StreamLoader, CountsWhatItLeavesOut) {
   for (int64_t i = 0; i < 5000; ++i) all_bad.insert(i);
   StreamLoader hopeless(Counting(5000, all_bad), {.skip_bad = true});
   EXPECT_THAT(message_of([&] { batches_from(hopeless); }), HasSubstr("number 1000 is bad"));
+}
+
+TEST(StreamLoader, TellsOfTheSamplesThatAreTrainedOn) {
+  const test::TempFolder folder;
+  Activity activity(folder.path() + "/activity", {});
+  Activity::set(&activity);
+  StreamLoader loader(Counting(11), {.batch_size = 4});
+  batches_from(loader);
+  {
+    const torch::NoGradGuard evaluates;
+    batches_from(loader);
+  }
+  Activity::set(nullptr);
+  EXPECT_EQ(read_activity(activity.path()).samples, 11);
 }
 
 TEST(StreamLoader, RefusesOptionsOutOfRange) {

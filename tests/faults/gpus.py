@@ -43,7 +43,7 @@ def bad_gpu(place):
     code, out, err = run(place, path, env, ("-n", "1", "--gpus", "free:1"))
     named = "GPU 0 (GPU-a): 3 uncorrected memory errors since the job began"
     expect(code == 0 and "attempt 0 on GPU-a" in out and "attempt 1 on GPU-b" in out, f"{code} {out}{err}")
-    expect(f"{named}; set aside, the ranks get others" in err, err)
+    expect(f"{named}; muster sets it aside and gives the ranks others" in err, err)
 
     path.write_text(described((0, 0)))
     code, out, err = run(place, path, env, ("-n", "2"))

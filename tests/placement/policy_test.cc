@@ -123,7 +123,7 @@ TEST(Fastest, EveryGpuNeedsAScore) {
                 choices("fastest", {.scores = {{"0", 1}, {"1", 1}, {"3", 1}}});
               }),
               HasSubstr("expected a score for each GPU, got none for GPU 2 of host n0 (Test GPU, " +
-                        test_uuid(0, 2) + "); give --scores FILE with all"));
+                        test_uuid(0, 2) + "); measure them with `muster bench device`"));
 }
 
 TEST(Memory, BestFitDecreasing) {

@@ -180,8 +180,8 @@ TEST(Selection, FastestGoesByScores) {
   EXPECT_THAT(fastest("fastest:2,!3", scores), ElementsAre(0, 1));
   EXPECT_THAT(selection_error("fastest:2", host),
               HasSubstr("expected a score for each GPU, got none for GPU 0 "
-                        "(give --scores FILE with all of them, or measure "
-                        "them with `muster bench device`)"));
+                        "(measure them with `muster bench device`, or give "
+                        "`muster run` --scores FILE with all of them)"));
   EXPECT_THROW(fastest("fastest:5", scores), Error);
 }
 

@@ -45,6 +45,14 @@ class Bench(ProgramTest):
                                      XDG_CACHE_HOME=self.folder).stdout)
         self.assertEqual([rank["device"]["index"] for rank in plan["ranks"]], [1, 0])
         self.assertEqual([rank["batch_share"] for rank in plan["ranks"]], [30, 10])
+        spec = f"{self.folder}/t.toml"
+        with open(spec, "w", encoding="utf-8") as file:
+            file.write('[[task]]\nname = "on"\nargv = ["true"]\nneeds = { gpus = 1 }\non = "fastest:1"\n')
+        tasks = [MUSTER, "tasks", "--dry-run", "--json", "--inventory", inventory]
+        self.assert_fails(self.start(*tasks, spec, XDG_CACHE_HOME=f"{self.folder}/none"), "muster bench device")
+        for more in ([spec], ["--gpus", "fastest:1", "--need-gpus", "1", "--sweep", "x=1", "--", "true", "{x}"]):
+            first = json.loads(self.start(*tasks, *more, XDG_CACHE_HOME=self.folder).stdout)
+            self.assertEqual([task["gpus"] for task in first["starts"]], [[1]], more)
 
     def test_collectives_are_timed_and_right(self):
         done = self.start(MUSTER, "bench", "collectives", "--op", "all_to_all", "--min", "64", "--max", "64K", "--factor", "1024",

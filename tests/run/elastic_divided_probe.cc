@@ -16,7 +16,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/digest.h"
+
 namespace {
+
+using muster::testing::digest_of;
+using muster::testing::joined;
+using muster::testing::moments_of;
 
 constexpr int64_t kDividedSteps = 12;
 
@@ -97,10 +103,11 @@ void train_divided(muster::Context& ctx, const DividedOptions& options, muster::
   checkpoints.finish();
 }
 
-void print_end(muster::Context& ctx, torch::nn::Module& net) {
-  double sum = 0;
-  for (const auto& tensor : net.parameters()) sum += tensor.to(torch::kDouble).abs().sum().item<double>();
-  std::printf("end rank %d weights %a next random %a\n", ctx.rank(), sum, torch::rand({1}).item<double>());
+// `optimizer` has this rank's part.
+void print_end(muster::Context& ctx, torch::nn::Module& net, torch::optim::Optimizer& optimizer) {
+  std::printf("end rank %d state %s next random %a\n", ctx.rank(),
+              digest_of(joined(net.parameters(), moments_of(optimizer))).c_str(),
+              torch::rand({1}).item<double>());
 }
 
 void train_one_way(muster::Context& ctx, const DividedOptions& options) {
@@ -121,7 +128,7 @@ void train_one_way(muster::Context& ctx, const DividedOptions& options) {
           checkpoints.add("model", sharded.pieces(*net)).add("optimizer", optimizer, sharded.pieces(*net));
         });
     const auto whole = sharded.whole_parameters();
-    return print_end(ctx, *net);
+    return print_end(ctx, *net, optimizer);
   }
   muster::ShardedOptimizer<Adam> optimizer(net->parameters(), torch::optim::AdamWOptions(0.01), group,
                                            muster::ShardedOptimizerOptions{});
@@ -132,7 +139,7 @@ void train_one_way(muster::Context& ctx, const DividedOptions& options) {
       [&](muster::Checkpoints& checkpoints) {
         checkpoints.add("model", net).add("optimizer", optimizer, optimizer.pieces(*net));
       });
-  print_end(ctx, *net);
+  print_end(ctx, *net, optimizer.part());
 }
 
 }  // namespace

@@ -30,7 +30,13 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/digest.h"
+
 namespace {
+
+using muster::testing::digest_of;
+using muster::testing::joined;
+using muster::testing::moments_of;
 
 constexpr int kAnyGeneration = -1;
 
@@ -188,12 +194,13 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
     if (is_here(plan.stays, ctx, done, "go")) wait_for_go(ctx);
   }
   checkpoints.finish();
-  double sum = 0;
-  for (const auto& tensor : net->parameters()) sum += tensor.to(torch::kDouble).abs().sum().item<double>();
+  auto trained = joined(net->parameters(), moments_of(optimizer));
   // Which rank's running statistics a divided checkpoint has is not said.
-  for (const auto& tensor : plan.divided ? std::vector<at::Tensor>() : net->buffers())
-    sum += tensor.to(torch::kDouble).abs().sum().item<double>();
-  std::printf("end rank %d weights %a next random %a\n", ctx.rank(), sum, torch::rand({1}).item<double>());
+  if (!plan.divided) trained = joined(trained, net->buffers());
+  const std::string state = digest_of(trained);
+  const auto averages = ema.swap();
+  std::printf("end rank %d state %s averages %s next random %a\n", ctx.rank(), state.c_str(),
+              digest_of(net->parameters()).c_str(), torch::rand({1}).item<double>());
 }
 
 // Of a kill at the very end: the others end after the next generation has been told, which has a folder then.

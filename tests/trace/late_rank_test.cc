@@ -4,8 +4,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <functional>
+#include <thread>
 
 #include "muster/base/strings.h"
 #include "muster/trace/activity.h"
@@ -17,6 +20,7 @@ namespace {
 
 using testing::ContainsRegex;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
@@ -74,6 +78,7 @@ class AskedRank : public testing::Test {
     if (child_ == 0) {
       auto* const activity = new Activity(path(), {});
       if (answers) answer_stack_requests(*activity);
+      if (in_child_) in_child_();
       static_cast<void>(!::write(ready[1], "x", 1));
       for (;;) ::pause();
     }
@@ -90,6 +95,7 @@ class AskedRank : public testing::Test {
   std::string path() const { return activity_path(folder_, 0, 0); }
 
   std::string folder_;
+  std::function<void()> in_child_;
   pid_t child_ = 0;
 };
 
@@ -101,6 +107,43 @@ TEST_F(AskedRank, SaysItsStack) {
     EXPECT_THAT(stack, HasSubstr("AskedRank"));  // the function that forked
     EXPECT_THAT(stack, ContainsRegex(" main [^\n]*$"));
   }
+}
+
+std::atomic<int> g_threads_there = 0;
+
+[[noreturn]] void stay() {
+  ++g_threads_there;
+  for (;;) ::pause();
+}
+
+// As LibTorch's function in which a thread waits for work.
+struct ReadyQueue {
+  [[gnu::noinline]] static void pop() { stay(); }
+};
+
+[[gnu::noinline]] void hook_that_hangs() {
+  stay();
+}
+
+TEST_F(AskedRank, SaysWhereABackwardIsThatItsMainThreadWaitsFor) {
+  in_child_ = [] {
+    const auto start_thread = [](const char* name, void (*function)()) {
+      std::thread([=] {
+        ::pthread_setname_np(::pthread_self(), name);
+        function();
+      }).detach();
+    };
+    start_thread("pt_autograd_0", hook_that_hangs);
+    start_thread("pt_autograd_1", ReadyQueue::pop);
+    start_thread("another", hook_that_hangs);
+    while (g_threads_there < 3) std::this_thread::yield();
+  };
+  start(true);
+  const std::string stack = stack_of_rank(read_activity(path()), path(), std::chrono::seconds(30));
+  EXPECT_THAT(stack, HasSubstr("AskedRank"));
+  EXPECT_THAT(stack, ContainsRegex("\nthread pt_autograd_0:\n( +#[^\n]*\n)* +#[0-9]+ [^\n]*hook_that_hangs"));
+  EXPECT_THAT(stack, Not(HasSubstr("pt_autograd_1")));
+  EXPECT_THAT(stack, Not(HasSubstr("another")));
 }
 
 TEST_F(AskedRank, IsNotAskedWithoutAHandler) {

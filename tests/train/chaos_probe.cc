@@ -4,8 +4,9 @@
 //   chaos_probe [--steps N] [--way plain|background|zero|full] [--resume] [--until N] [--pause MS]
 //
 // Each rank appends the samples of every step it has finished to `samples-<rank>` in the run's folder, and
-// its loss, with all bits, to `losses-<rank>`. A step that is taken again is written again. Rank 0 prints the
-// weights at the end. A file `last` in the run's folder moves the end to the step that it names.
+// its loss, with all bits, to `losses-<rank>`. A step that is taken again is written again. At the end rank 0
+// prints the sum of the weights and a digest of all that was trained. A file `last` in the run's folder moves
+// the end to the step that it names.
 #include <fcntl.h>
 #include <muster/muster.h>
 #include <torch/torch.h>
@@ -20,7 +21,13 @@
 #include <string>
 #include <thread>
 
+#include "tests/support/digest.h"
+
 namespace {
+
+using muster::testing::digest_of;
+using muster::testing::joined;
+using muster::testing::moments_of;
 
 constexpr int64_t kSamples = 96;
 constexpr int64_t kGlobalBatch = 12;
@@ -162,7 +169,11 @@ void train_in_chaos(muster::Context& ctx, const Options& options) {
   double sum = 0;
   for (const auto& tensor : training.net->parameters())
     sum += tensor.to(torch::kDouble).abs().sum().item<double>();
-  if (ctx.is_main()) std::printf("weights %a\n", sum);
+  torch::optim::Optimizer& optimizer =
+      training.zero_optimizer != nullptr ? training.zero_optimizer->part() : *training.optimizer;
+  const auto states = ctx.process_group().all_gather_bytes(
+      digest_of(joined(training.net->parameters(), moments_of(optimizer))), "of states");
+  if (ctx.is_main()) std::printf("weights %a %s\n", sum, muster::join(states, "-").c_str());
 }
 
 }  // namespace

@@ -146,6 +146,41 @@ TEST(TrainMetrics, EachLineHasWhereItsTimeWent) {
                                       "communication\":.*,\"time/data\":0,\"time/checkpoint\":0\\}\n"));
 }
 
+TEST(TrainMetrics, WhatIsNotWrittenYetIsSavedAndComesBackOnAnyNumberOfRanks) {
+  const auto add = [](Metrics& metrics, double rank, double step) {
+    metrics.mean("loss", rank + step, rank + 1);
+    metrics.max("largest", rank);
+    metrics.sum("tokens", torch::tensor(2.0));
+    metrics.min("least", step);
+  };
+  SavedState saved;
+  run_ranks(2, [&](ProcessGroup& group) {
+    Metrics metrics(group, {});
+    add(metrics, group.rank(), 1);
+    metrics.write(1);  // is no part of it
+    add(metrics, group.rank(), 2);
+    const SavedState state = metrics.state();
+    EXPECT_EQ(metrics.write(2)["loss"], (2 * 1 + 3 * 2) / 3.0) << "saving takes nothing away";
+    if (group.rank() == 0) saved = state;
+  });
+  run_ranks(3, [&](ProcessGroup& group) {
+    Metrics metrics(group, {});
+    metrics.mean("loss", 1e9);  // of a training that is not gone on with
+    metrics.load_state(saved);
+    add(metrics, group.rank(), 3);
+    const auto values = metrics.write(3);
+    EXPECT_DOUBLE_EQ(values["loss"], (2 * 1 + 3 * 2 + 3 * 1 + 4 * 2 + 5 * 3) / (3.0 + 6.0));
+    EXPECT_EQ(values["largest"], 2);
+    EXPECT_EQ(values["tokens"], 2 * 2 + 3 * 2);
+    EXPECT_EQ(values["least"], 2);
+  });
+  saved.texts["kind 0"] = "median";
+  run_ranks(1, [&](ProcessGroup& group) {
+    Metrics metrics(group, {});
+    EXPECT_THAT(message_of_error([&] { metrics.load_state(saved); }), HasSubstr("got a 'median'"));
+  });
+}
+
 // A restarted attempt that went back to step 20 writes steps 21 to 40 again.
 TEST(TrainMetrics, ARestoredTrainingMakesRoomForItsSteps) {
   const std::string folder = folder_for_metrics();

@@ -14,6 +14,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tests/support/digest.h"
+
 namespace {
 
 struct Plan {
@@ -40,21 +42,27 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
                          {.batch_size = 4, .accumulate = 2, .workers = 1});
   torch::manual_seed(static_cast<uint64_t>(100 + ctx.rank()));  // each rank drops others
   muster::Checkpoints checkpoints(ctx, {.every = 3, .resume = plan.resume});
-  checkpoints.add("model", net.ptr()).add("optimizer", optimizer).add("schedule", schedule).add("data", data);
+  muster::Metrics metrics(ctx);
+  checkpoints.add("model", net.ptr()).add("optimizer", optimizer).add("schedule", schedule);
+  checkpoints.add("data", data).add("metrics", metrics);
   checkpoints.restore();
   muster::DistributedDataParallel model(net.ptr(), ctx.process_group());
   muster::TrainStep step(model, optimizer, {.schedule = &schedule});
   for (const auto& batch : data.steps(12)) {
-    step(batch, [&] { return torch::cross_entropy_loss(model(batch.features), batch.labels); });
+    const auto loss =
+        step(batch, [&] { return torch::cross_entropy_loss(model(batch.features), batch.labels); });
+    metrics.mean("loss", loss);
     if (!batch.last) continue;
     const int64_t done = data.position().step;
+    metrics.write_every(5, done);
     if (done == plan.stop_at && ctx.rank() == 1) be_stopped(ctx, plan.signal);
     if (checkpoints.save_or_stop(done)) return;
     if (done == plan.kill_at && ctx.rank() == 1 && ctx.env().attempt == 0) std::raise(SIGKILL);
   }
-  double sum = 0;
-  for (const auto& tensor : net->parameters()) sum += tensor.to(torch::kDouble).abs().sum().item<double>();
-  std::printf("rank %d weights %a next random %a\n", ctx.rank(), sum, torch::rand({1}).item<double>());
+  using namespace muster::testing;
+  const auto trained = joined(joined(net->parameters(), net->buffers()), moments_of(optimizer));
+  std::printf("rank %d state %s next random %a\n", ctx.rank(), digest_of(trained).c_str(),
+              torch::rand({1}).item<double>());
 }
 
 }  // namespace

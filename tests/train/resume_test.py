@@ -1,4 +1,5 @@
 """A job of which a rank is killed goes on by itself, from its last checkpoint, and ends with the numbers of one that was not."""
+import json
 import os
 import pathlib
 import re
@@ -16,14 +17,16 @@ class Resume(unittest.TestCase):
         return subprocess.run([f"{BUILD}/bin/muster", "run", "--nproc-per-node", "2", *flags, f"{BUILD}/tests/resume_probe", *argv],
                               cwd=folder, env=env, capture_output=True, text=True, timeout=200)
 
-    def weights(self, done):
+    def states(self, done):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        return sorted(re.findall(r"rank \d weights .*", done.stdout))
+        return sorted(re.findall(r"rank \d state .*", done.stdout))
 
     def numbers(self, *argv):
         with tempfile.TemporaryDirectory(prefix="muster-resume-probe-") as folder:
             done = self.start(folder, *argv, flags=("--max-restarts", "1"))
-        return self.weights(done), done.stderr
+            written = [json.loads(line) for path in pathlib.Path(folder).rglob("metrics.jsonl") for line in path.read_text().splitlines()]
+        self.losses = [(line["step"], line["loss"]) for line in written]
+        return self.states(done), done.stderr
 
     def test_a_job_that_is_asked_to_stop_saves_first(self):
         calm, _ = self.numbers()
@@ -36,8 +39,8 @@ class Resume(unittest.TestCase):
                 self.assertIn(f"stopped after step {step}, which is saved", stopped.stderr)
                 self.assertIn("all ranks have stopped, as they were asked to", stopped.stderr)
                 self.assertNotIn("failed", stopped.stderr)
-                self.assertNotIn("weights", stopped.stdout)
-                self.assertEqual(self.weights(self.start(folder, "--resume", flags=flags)), calm)
+                self.assertNotIn("state ", stopped.stdout)
+                self.assertEqual(self.states(self.start(folder, "--resume", flags=flags)), calm)
 
     def test_a_time_limit_saves_first(self):
         with tempfile.TemporaryDirectory(prefix="muster-limit-probe-") as folder:
@@ -48,6 +51,7 @@ class Resume(unittest.TestCase):
 
     def test_killed_jobs_end_as_one_that_was_not(self):
         calm, _ = self.numbers()
+        losses = self.losses
         self.assertEqual(len(calm), 2)
         self.assertEqual(calm[0].split()[3], calm[1].split()[3], "the ranks have one model")
         self.assertNotEqual(calm[0].split()[-1], calm[1].split()[-1], "and random numbers of their own")
@@ -55,6 +59,9 @@ class Resume(unittest.TestCase):
             with self.subTest(killed_after=step):
                 killed, said = self.numbers("--kill-at", str(step))
                 self.assertEqual(killed, calm)
+                self.assertEqual([step for step, _ in self.losses], [5, 10])
+                for (_, loss), (_, wanted) in zip(self.losses, losses, strict=True):
+                    self.assertAlmostEqual(loss, wanted, places=12)  # of steps on both sides of the kill
                 self.assertIn(f"step-{step // 3 * 3}" if step >= 3 else "no checkpoint yet", said)
 
 

@@ -6,7 +6,11 @@
 #include <memory>
 
 #include "muster/data/loader.h"
+#include "muster/trace/activity.h"
+#include "muster/trace/read_activity.h"
 #include "muster/train/clip.h"
+#include "muster/train/resumed_step.h"
+#include "tests/data/files.h"
 #include "tests/support/ranks.h"
 #include "tests/train/two_layers.h"
 
@@ -61,6 +65,34 @@ TEST(TrainStep, IsThePlainLoopBitForBit) {
     weights.insert(weights.end(), numbers.begin(), numbers.end());
   }
   EXPECT_EQ(weights, plain);
+}
+
+// Whether or not the step's own state was saved.
+TEST(TrainStep, ShowsTheStepsOfTheWholeTrainingAfterAResume) {
+  const test::TempFolder folder;
+  Activity activity(folder / "activity", {});
+  Activity::set(&activity);
+  const auto data = fixed_data(32);
+  auto net = seeded_layers();
+  torch::optim::SGD optimizer(net->parameters(), 0.01);
+  const auto shown_after = [&](TrainStep& step) {
+    step(OneBatch{}, [&] { return net(data).square().mean(); });
+    return read_activity(activity.path()).step;
+  };
+  note_resumed(100, 7);
+  TrainStep without(net, optimizer);
+  EXPECT_EQ(shown_after(without), 101);
+  EXPECT_EQ(shown_after(without), 102);
+  EXPECT_EQ(without.steps(), 2);
+  TrainStep with(net, optimizer);
+  with.load_state({.numbers = {{"steps", 99}, {"skipped", 1}}});  // one of the 100 was left out
+  EXPECT_EQ(shown_after(with), 100);
+  EXPECT_EQ(with.steps(), 100);
+  note_resumed(0, 8);
+  TrainStep again(net, optimizer);
+  EXPECT_EQ(shown_after(again), 1);
+  Activity::set(nullptr);
+  EXPECT_GT(*read_activity(activity.path()).loss, 0);
 }
 
 // 23 samples for 2 ranks in batches of 3, 2 batches a step: the last step has one batch of 3, and shares

@@ -31,7 +31,7 @@ struct TasksSettings {
 // By the flags' names; what was not told is not there.
 std::map<std::string, std::string> to_texts(const TasksSettings& settings);
 
-// Names of no setting are passed over. Throws: invalid_argument for a text that is none of its setting's.
+// Names of no setting are passed over. Throws: invalid_argument for a text that its setting does not accept.
 TasksSettings settings_of(const std::map<std::string, std::string>& texts);
 
 }  // namespace muster

@@ -106,7 +106,7 @@ void LiveTable::ended(size_t task, const TaskResult& result) {
         cat("[muster] ", name, " stopped after ", span, " (exit code 75), and is to be started again\n"));
   }
   if (result.state == TaskState::waiting)
-    return say(cat("[muster] ", name, " failed (", printable(result.reason), "), and is tried again\n"));
+    return say(cat("[muster] ", name, " failed (", printable(result.reason), "); muster tries it again\n"));
   if (result.state == TaskState::failed) {
     ++num_ended_;
     --likes_[likes_of_[task]].left;

@@ -9,6 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
+#include "muster/tasks/schedule/pool.h"
 #include "muster/tasks/schedule/reachable_gpus.h"
 #include "muster/tasks/spec/problems.h"
 
@@ -22,10 +23,7 @@ constexpr size_t kMaxModelsShown = 5;
 class NeedJudge {
  public:
   NeedJudge(const NeedsCheck& check, const ReachableGpus& reachable, const TaskNeed& need)
-      : check_(check),
-        reachable_(reachable),
-        need_(need),
-        num_gpus_(static_cast<size_t>(std::ceil(need.gpus))) {}
+      : check_(check), reachable_(reachable), need_(need), num_gpus_(static_cast<size_t>(gpus_of(need))) {}
 
   bool possible() const {
     return std::any_of(reachable_.hosts.begin(), reachable_.hosts.end(), [&](const ReachableHost& host) {

@@ -27,7 +27,7 @@ std::vector<UsableGpu> chosen_gpus(const Host& host, const PoolOptions& options)
   UsableGpus usable = usable_gpus(host, options.masks);
   if (!options.gpus) return usable.gpus;
   if (part_for(*options.gpus, host) == nullptr) return {};
-  return select_gpus(*options.gpus, host, usable);
+  return select_gpus(*options.gpus, host, usable, options.scores);
 }
 
 // The CPUs of the host with their NUMA nodes, a core's threads side by side.
@@ -74,7 +74,7 @@ std::optional<int> PoolHost::find_gpu(const std::string& uuid) const {
 }
 
 Pool::Pool(Inventory inventory, const PoolOptions& options)
-    : inventory_(std::move(inventory)), numa_binding_(options.numa_binding) {
+    : inventory_(std::move(inventory)), numa_binding_(options.numa_binding), scores_(options.scores) {
   if (options.gpus) {
     std::vector<const Host*> hosts;
     for (const Host& host : inventory_.hosts) hosts.push_back(&host);
@@ -137,7 +137,7 @@ AllowedGpus Pool::allowed(const std::string& on) const {
     std::vector<UsableGpu> selected;
     if (const SelectionPart* const part = part_for(selection, host)) {
       try {
-        selected = select_gpus(selection, host, usable);
+        selected = select_gpus(selection, host, usable, scores_);
         fits_a_host = true;
       } catch (const SelectionError& error) {
         if (!part->host.empty()) throw;

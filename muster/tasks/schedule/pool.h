@@ -13,6 +13,7 @@
 #include "muster/device/visible_devices.h"
 #include "muster/launch/lease.h"
 #include "muster/placement/request.h"
+#include "muster/placement/scores.h"
 #include "muster/placement/selection.h"
 #include "muster/placement/usable_gpus.h"
 #include "muster/tasks/schedule/reserved.h"
@@ -23,6 +24,7 @@ namespace muster {
 struct PoolOptions {
   std::optional<Selection> gpus = {};  // the only ones to use; nothing: all
   VisibilityMasks masks = {};          // what the outer environment hides
+  Scores scores = {};                  // for `fastest:N` of `gpus` and of `on`
   int cpus = 0;                        // per host; 0: all that it has
   std::vector<int> slots = {};         // by host: most tasks at a time; 0 or absent: no limit
   // node: on a host with several NUMA nodes, bind a task to the CPUs of its GPUs' node, or of a node with
@@ -159,6 +161,7 @@ class Pool {
 
   Inventory inventory_;
   NumaBinding numa_binding_;
+  Scores scores_;
   std::vector<PoolHost> hosts_;
   int64_t cpus_left_ = 0;   // of all hosts
   int64_t units_left_ = 0;  // of all GPUs

@@ -196,7 +196,7 @@ class HostsTasks(TasksCase, HostsCase):
         self.there("up-1")
         os.kill(process.pid, signal.SIGINT)
         self.assertIn("run's folder", process.stderr.readline())
-        while "no new task is started" not in process.stderr.readline():
+        while "muster starts no new task" not in process.stderr.readline():
             self.assertIsNone(process.poll())
         (self.folder / "go").touch()
         out, err = process.communicate(timeout=60)

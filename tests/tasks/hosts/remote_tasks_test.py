@@ -318,7 +318,7 @@ class Lost(Remote):
         process = self.start("--hosts", "far-b:1,far-c:1", "--run-dir", "run", "--json", spec)
         self.there("up-1", "up-2")
         process.send_signal(signal.SIGINT)
-        self.hear(process, "no new task is started")
+        self.hear(process, "muster starts no new task")
         self.break_connection("far-b")
         out, err = process.communicate()
         self.assertEqual(process.returncode, 128 + signal.SIGINT, err)
