@@ -60,9 +60,10 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
     if (done == plan.kill_at && ctx.rank() == 1 && ctx.env().attempt == 0) std::raise(SIGKILL);
   }
   using namespace muster::testing;
-  const auto trained = joined(joined(net->parameters(), net->buffers()), moments_of(optimizer));
-  std::printf("rank %d state %s next random %a\n", ctx.rank(), digest_of(trained).c_str(),
-              torch::rand({1}).item<double>());
+  // The running statistics of the last step are each rank's own.
+  std::printf("rank %d state %s buffers %s next random %a\n", ctx.rank(),
+              digest_of(joined(net->parameters(), moments_of(optimizer))).c_str(),
+              digest_of(net->buffers()).c_str(), torch::rand({1}).item<double>());
 }
 
 }  // namespace
