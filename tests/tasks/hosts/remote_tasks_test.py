@@ -205,6 +205,9 @@ class Lost(Remote):
     def tasks_left(self):
         return processes_with(f"MUSTER_RUN_DIR={self.folder}/run")
 
+    def task_and_its_sleep_run(self):
+        wait_for(lambda: len(self.tasks_left()) == 2)
+
     def children_of(self, pid):
         return {int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
 
@@ -242,7 +245,7 @@ class Lost(Remote):
         self.set("far-b", "silent")
         process = self.start("--hosts", "far-b", "--run-dir", "run", self.write(task("t", self.ALONE, GPU)))
         self.there("up-0")
-        self.assertEqual(len(self.tasks_left()), 2)
+        self.task_and_its_sleep_run()
         self.break_connection("far-b")
         self.hear(process, "1 task can only run on hosts that were lost; one has 1m00s to come back")
         self.touch("go")
@@ -257,6 +260,7 @@ class Lost(Remote):
         self.there("up-0")
         self.break_connection("far-b")
         self.there("up-1")
+        self.task_and_its_sleep_run()
         process.send_signal(signal.SIGSTOP)  # both ends here at once, and the other hears of neither
         self.break_connection("far-b")
         process.kill()
