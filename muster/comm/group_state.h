@@ -16,6 +16,7 @@
 #include "muster/base/gate.h"
 #include "muster/base/rank_names.h"
 #include "muster/comm/agreement.h"
+#include "muster/comm/call/gpu_ends.h"
 #include "muster/comm/capabilities.h"
 #include "muster/comm/host/backend.h"
 #include "muster/comm/late_watch.h"
@@ -50,6 +51,7 @@ struct ProcessGroup::State {
   c10::intrusive_ptr<c10d::Store> store;
   std::shared_ptr<Agreement> agreement;
   std::unique_ptr<LateWatch> late_watch;  // where there is one
+  std::shared_ptr<GpuEnds> gpu_ends;      // where collectives run on GPUs, and the rank has an activity file
   std::vector<int> parent_ranks;
   std::shared_ptr<const RankNames> names;
   std::string group_name;  // in logs, and the rank's activity file: "world", "ranks 0,2"

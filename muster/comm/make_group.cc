@@ -18,6 +18,7 @@
 #include "muster/comm/nccl/nccl.h"
 #include "muster/comm/nccl/plugin.h"
 #include "muster/comm/shm/backend.h"
+#include "muster/trace/activity.h"
 
 namespace muster {
 
@@ -142,6 +143,7 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
     state->group->setGroupName(cat("muster: ", state->group_name));
     on_host->setGroupDesc(state->group_name);
   });
+  if (state->can.on_gpus && Activity::get() != nullptr) state->gpu_ends = std::make_shared<GpuEnds>();
   if (size > 1 && !state->can.compares_calls) {
     const bool every_call = get_env("TORCH_DISTRIBUTED_DEBUG") == "DETAIL";
     state->agreement = std::make_shared<Agreement>(c10::make_intrusive<c10d::PrefixStore>("agreement", store),

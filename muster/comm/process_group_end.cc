@@ -80,6 +80,7 @@ void ProcessGroup::close() {
   if (!state_->gate.close()) return;
   state_->gate.wait_until_empty();
   state_->late_watch.reset();
+  state_->gpu_ends.reset();
   state_->agreement.reset();
   translate_failures(cat("shutdown on rank ", state_->name()), [&] { state_->group->shutdown(); });
   state_->group.reset();

@@ -42,4 +42,14 @@ auto all_to_all_single(Group& group, at::Tensor& output, at::Tensor& input,
   }
 }
 
+// Whether a CUDA graph is being captured on the stream. 2.11 cannot be asked, and is taken to capture.
+template <class Stream>
+bool is_capturing(const Stream& stream) {
+  if constexpr (requires { stream.is_capturing(); }) {
+    return stream.is_capturing();
+  } else {
+    return true;
+  }
+}
+
 }  // namespace muster

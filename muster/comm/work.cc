@@ -79,7 +79,10 @@ void Work::wait() {
   const Span span(state->operation, Category::communication);
   try {
     wait_as_it_can(*state);
-    state->record.end(/*failed=*/false);
+    if (state->gpu_ends)
+      state->gpu_ends->end_after_stream(std::move(state->record), state->device);
+    else
+      state->record.end(/*failed=*/false);
     if (state->copies.empty()) return;
     const at::NoGradGuard no_grad;
     for (const auto& copy : state->copies) copy.original.copy_(copy.contiguous);

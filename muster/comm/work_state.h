@@ -11,6 +11,7 @@
 
 #include "muster/base/rank_names.h"
 #include "muster/comm/agreement.h"
+#include "muster/comm/call/gpu_ends.h"
 #include "muster/comm/call/record.h"
 #include "muster/comm/work.h"
 
@@ -26,7 +27,9 @@ struct Work::State {
   std::string name() const;  // "all_reduce #12 on rank 1 of 4"
 
   c10::intrusive_ptr<c10d::Work> work{};
-  CallRecord record{};  // where the backend does not end it itself
+  CallRecord record{};                  // where the backend does not end it itself
+  std::shared_ptr<GpuEnds> gpu_ends{};  // of a GPU's operation: ends the record after the wait
+  c10::Device device = c10::kCPU;       // that GPU
   struct Copy {
     at::Tensor original;    // the caller's, not contiguous
     at::Tensor contiguous;  // what the backend writes; copied back by wait()

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/strings.h"
+#include "muster/comm/call/gpu_ends.h"
 #include "muster/comm/call/record.h"
 #include "muster/comm/capabilities.h"
 
@@ -40,6 +41,7 @@ class RecordedGroup : public C10dGroup {
       backend->setBoundDeviceId(bound);  // which setBackend() takes from this group
     }
     setDefaultBackend(on_device);
+    if (capabilities_of(group.backend()).on_gpus) gpu_ends_ = std::make_shared<GpuEnds>();
   }
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
@@ -49,8 +51,7 @@ class RecordedGroup : public C10dGroup {
         std::make_shared<CallRecord>(name_.c_str(), "all_reduce", count_.fetch_add(1) + 1, first);
     try {
       auto work = C10dGroup::allreduce(tensors, options);
-      const auto end = [record](c10::ivalue::Future& future) { record->end(future.hasError()); };
-      work->getFuture()->addCallback(end, /*uses_future=*/false);  // of its value
+      end_with(work->getFuture(), record, first != nullptr ? first->device() : c10::Device(c10::kCPU));
       return work;
     } catch (...) {
       record->end(/*failed=*/true);
@@ -59,8 +60,22 @@ class RecordedGroup : public C10dGroup {
   }
 
  private:
+  using Future = c10::ivalue::Future;
+
+  // NCCL's future calls back at once, with current streams that wait for its values.
+  void end_with(const c10::intrusive_ptr<Future>& future, const std::shared_ptr<CallRecord>& record,
+                c10::Device device) const {
+    const auto ends = device.is_cuda() ? gpu_ends_ : nullptr;
+    const auto end = [record, ends, device](Future& ended) {
+      if (!ends || ended.hasError()) return record->end(ended.hasError());
+      ends->end_after_stream(std::move(*record), device);
+    };
+    future->addCallback(end, /*uses_future=*/ends != nullptr);
+  }
+
   const std::string name_;
   std::atomic<int64_t>& count_;
+  std::shared_ptr<GpuEnds> gpu_ends_;
 };
 
 }  // namespace

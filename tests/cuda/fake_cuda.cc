@@ -1,6 +1,9 @@
 // A stand-in for the library muster_cuda, so that what happens to devices is tested with no GPU: as many GPUs
 // as FAKE_CUDA lists by UUID, or those of them that CUDA_VISIBLE_DEVICES shows. It says each device that is
 // made current on standard error. Their memory is that of fake_gpu.cc, and their NCCL shared memory.
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -15,15 +18,32 @@
 
 namespace {
 
-// As NCCL has it: wait() does not block the host, and sums are over when all ranks have come.
+// As NCCL has it: wait() does not block the host, the future has its value at once, and sums are over when
+// all ranks have come.
 class WorkOfAGpu : public c10d::Work {
  public:
-  explicit WorkOfAGpu(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
+  WorkOfAGpu(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors)
+      : work_(std::move(work)), tensors_(std::move(tensors)) {}
   bool isCompleted() override { return work_->isCompleted() && work_->isSuccess(); }
-  bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
+  bool wait(std::chrono::milliseconds /*timeout*/) override {
+    muster::testing::let_current_stream_wait(work_, gpu());
+    return true;
+  }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    const c10::StreamGuard on_its_own(
+        c10::impl::VirtualGuardImpl(c10::kCUDA).getStreamFromGlobalPool(gpu(), false));
+    muster::testing::let_current_stream_wait(work_, gpu());
+    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                           std::vector<c10::Device>{gpu()});
+    future->markCompleted(c10::IValue(tensors_));
+    return future;
+  }
 
  private:
+  c10::Device gpu() const { return tensors_.front().device(); }
+
   c10::intrusive_ptr<c10d::Work> work_;
+  std::vector<at::Tensor> tensors_;
 };
 
 class AsOnAGpu : public muster::ForwardingBackend {
@@ -32,7 +52,7 @@ class AsOnAGpu : public muster::ForwardingBackend {
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     auto asynchronous = options;
     asynchronous.asyncOp = true;
-    return c10::make_intrusive<WorkOfAGpu>(ForwardingBackend::allreduce(tensors, asynchronous));
+    return c10::make_intrusive<WorkOfAGpu>(ForwardingBackend::allreduce(tensors, asynchronous), tensors);
   }
   void abort() override { std::fprintf(stderr, "nccl: aborted\n"); }
 };

@@ -18,9 +18,11 @@
 #include <ATen/ops/view_native.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/mman.h>
 #include <torch/library.h>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <algorithm>
 #include <array>
@@ -31,6 +33,8 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <unordered_map>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -177,6 +181,32 @@ c10::Stream stream(at::Device device, c10::StreamId id) {
   return c10::Stream(c10::Stream::UNSAFE, device, id);
 }
 
+// What the streams of all GPUs have been made to wait for. An event on one is over when all of that is.
+using Waits = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+class StreamWaits {
+ public:
+  Waits of(const c10::Stream& stream) {
+    const std::lock_guard lock(mutex_);
+    return waits_[stream];
+  }
+  void add(const c10::Stream& stream, const Waits& more) {
+    const std::lock_guard lock(mutex_);
+    Waits& all = waits_[stream];
+    std::erase_if(all, [](const auto& work) { return work->isCompleted(); });
+    all.insert(all.end(), more.begin(), more.end());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<c10::Stream, Waits> waits_;
+};
+
+StreamWaits& stream_waits() {
+  static auto* const all = new StreamWaits;  // events may outlive everything
+  return *all;
+}
+
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   at::DeviceType type() const override { return at::kCUDA; }
   at::Device exchangeDevice(at::Device device) const override {
@@ -210,10 +240,21 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (memory.get() != nullptr) gpu_memory().record(memory.get(), stream.id());
   }
 
-  // All has been done when a call returns.
-  void record(void**, const c10::Stream&, at::DeviceIndex, c10::EventFlag) const override {}
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
+  // All has been done when a call returns, but what a stream waits for.
+  void record(void** event, const c10::Stream& stream, at::DeviceIndex, c10::EventFlag) const override {
+    if (*event == nullptr) *event = new Waits;
+    *static_cast<Waits*>(*event) = stream_waits().of(stream);
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event != nullptr) stream_waits().add(stream, *static_cast<Waits*>(event));
+  }
+  bool queryEvent(void* event) const override {
+    const auto& waits = *static_cast<Waits*>(event);
+    return std::all_of(waits.begin(), waits.end(), [](const auto& work) { return work->isCompleted(); });
+  }
+  void destroyEvent(void* event, at::DeviceIndex) const noexcept override {
+    delete static_cast<Waits*>(event);
+  }
   bool queryStream(const c10::Stream&) const override { return true; }
   void synchronizeStream(const c10::Stream&) const override {}
   void synchronizeEvent(void*) const override {}
@@ -270,6 +311,10 @@ TORCH_LIBRARY_IMPL(_, CUDA, library) {
 
 void set_fake_gpu(int ordinal) {
   current_gpu = static_cast<c10::DeviceIndex>(ordinal);
+}
+
+void let_current_stream_wait(const c10::intrusive_ptr<c10d::Work>& work, c10::Device gpu) {
+  stream_waits().add(c10::impl::VirtualGuardImpl(gpu.type()).getStream(gpu), {work});
 }
 
 }  // namespace muster::testing

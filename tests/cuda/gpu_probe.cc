@@ -116,6 +116,24 @@ void wait_on_the_gpu(muster::Context& ctx) {
   for (;;) ::pause();
 }
 
+// The last rank does not come to a sum that the others have begun, and wait for on their GPUs alone.
+void stay_away(muster::Context& ctx) {
+  auto sum = torch::ones({1 << 16}, ctx.device());
+  ctx.process_group().all_reduce(sum);
+  if (ctx.rank() < ctx.world_size() - 1) ctx.process_group().all_reduce(sum);
+  for (;;) ::pause();
+}
+
+// Nor to the sum of a bucket of gradients.
+void stay_away_from_gradients(muster::Context& ctx) {
+  auto net = small_net();
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  auto loss = model(torch::ones({4, 12}, ctx.device())).square().mean();
+  if (ctx.rank() < ctx.world_size() - 1) loss.backward();
+  for (;;) ::pause();
+}
+
 // Until somebody ends it.
 void train_forever(muster::Context& ctx) {
   auto net = small_net();
@@ -140,6 +158,8 @@ void probe(const std::string& what, muster::Context& ctx) {
   if (what == "late") return lose_the_last_rank(ctx, false);
   if (what == "backward") return hang_in_a_backward(ctx);
   if (what == "waits") return wait_on_the_gpu(ctx);
+  if (what == "away") return stay_away(ctx);
+  if (what == "away from gradients") return stay_away_from_gradients(ctx);
   if (what == "forever") return train_forever(ctx);
   throw std::invalid_argument("gpu_probe: unknown '" + what + "'");
 }

@@ -12,7 +12,9 @@ import tempfile
 import threading
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
 from fake_gpus import two_gpus
+from hosts import wait_for
 
 BUILD = pathlib.Path(os.environ["MUSTER_BUILD"])
 DATA = pathlib.Path(os.environ["MUSTER_SOURCE"]) / "data"
@@ -147,6 +149,23 @@ class OnGpus(unittest.TestCase):
         self.assertEqual((ranks[0].returncode, ranks[1].returncode), (1, -signal.SIGKILL), said)
         self.assertRegex(said, r"all_reduce.*: rank 1 \(process [0-9]+\) has ended; NCCL's communicator is aborted, and this rank ends")
         self.assertIn("nccl: aborted", said)
+
+    @unittest.skipUnless(FAKE, "needs two GPUs")
+    def test_a_call_over_nccl_is_under_way_until_the_gpu_has_done_it(self):
+        for what, call in (("away", "all_reduce #1 f32[65536]"), ("away from gradients", "all_reduce #1 f32[")):
+            with self.subTest(what):
+                process = self.start(f"{BUILD}/tests/gpu_probe", what, FAKE_NCCL_WAITS="1")
+                self.addCleanup(process.communicate)
+                self.addCleanup(process.kill)
+
+                def waits():
+                    said = subprocess.run([f"{BUILD}/bin/muster", "top", "--json", f"{self.folder}/run"], env=self.env, capture_output=True, text=True)
+                    return said.returncode == 0 and call in json.loads(said.stdout)["ranks"][0]["doing"]
+
+                wait_for(waits)
+                process.send_signal(signal.SIGINT)
+                process.communicate(timeout=60)
+                shutil.rmtree(f"{self.folder}/run")
 
     def test_an_interrupt_ends_all(self):
         for where in (ONE, (*SHARED, "2")):

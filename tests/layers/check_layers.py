@@ -58,7 +58,8 @@ ROOMS = {
     },
     "comm": {
         "options": [],  # what a group is made with
-        "call": [],  # what every call has: its record, time limit, failure
+        "compat": [],  # the differences between LibTorch's versions
+        "call": ["compat"],  # what every call has: its record, time limit, failure
         "host": ["call"],  # what backends that move plain memory share
         "shm": ["host"],
         "gloo": ["call"],
@@ -69,7 +70,7 @@ ROOMS = {
         "": ["gloo", "hierarchical", "nccl", "mpi", "rendezvous"],  # the façade
     },
 }
-ROOM_FILES = {"tasks": {"task": "task", "stop_pause": "task"}, "comm": {"init_options": "options", "nccl_options": "options"}}  # folder -> stem -> room
+ROOM_FILES = {"tasks": {"task": "task", "stop_pause": "task"}, "comm": {"init_options": "options", "nccl_options": "options", "torch_compat": "compat"}}  # folder -> stem -> room
 # The same for a single file that gathers more than its folder may; nothing in muster/ may include it.
 FILE_MAY_USE = {
     "muster.h": ["run", "train", "ddp", "data", "checkpoint", "parallel"],  # the one line a user needs
