@@ -49,8 +49,12 @@ ClockOffset ask_for_clock(ProcessGroup& group, int64_t own_unix_ns) {
 
 }  // namespace
 
-void align_clock(ProcessGroup& group, TraceEventFile& events, int64_t own_unix_ns) {
-  const auto told = group.all_gather_bytes(cat(own_unix_ns, " ", host_identity()), "clocks");
+void align_clock(ProcessGroup& group, const Activity* activity) {
+  TraceEventFile* const events = activity == nullptr ? nullptr : activity->events();
+  const int64_t own_unix_ns = events == nullptr ? 0 : activity->unix_minus_monotonic_ns();
+  const auto told = group.all_gather_bytes(
+      events == nullptr ? std::string() : cat(own_unix_ns, " ", host_identity()), "clocks");
+  if (events == nullptr || told[0].empty()) return;
   const auto host_of = [&](int rank) {
     const std::string& text = told[static_cast<size_t>(rank)];
     return text.substr(text.find(' ') + 1);
@@ -58,15 +62,16 @@ void align_clock(ProcessGroup& group, TraceEventFile& events, int64_t own_unix_n
   const std::string first_host = host_of(0);
   if (group.rank() != 0 && host_of(group.rank()) == first_host) {
     const int64_t first_unix_ns = parse_int(told[0].substr(0, told[0].find(' '))).value_or(own_unix_ns);
-    return events.correct_clock(first_unix_ns - own_unix_ns, 0);
+    return events->correct_clock(first_unix_ns - own_unix_ns, 0);
   }
   if (group.rank() != 0) {
     const ClockOffset offset = ask_for_clock(group, own_unix_ns);
-    return events.correct_clock(offset.correction_ns, offset.uncertainty_ns);
+    return events->correct_clock(offset.correction_ns, offset.uncertainty_ns);
   }
-  events.correct_clock(0, 0);
+  events->correct_clock(0, 0);
   for (int rank = 1; rank < group.size(); ++rank) {
-    if (host_of(rank) != first_host) answer_with_clock(group, rank, own_unix_ns);
+    const bool has_events = !told[static_cast<size_t>(rank)].empty();
+    if (has_events && host_of(rank) != first_host) answer_with_clock(group, rank, own_unix_ns);
   }
 }
 

@@ -12,7 +12,9 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/comm/clock_alignment.h"
 #include "muster/run/stop_signals.h"
+#include "muster/trace/activity.h"
 
 namespace muster {
 
@@ -65,6 +67,17 @@ bool Context::should_stop() {
                             ": the ranks stop after this step"));
   stops_ = stops_ || seen != 0;
   return stops_;
+}
+
+void Context::trace() {
+  Activity* const activity = Activity::get();
+  if (activity == nullptr) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("trace: expected a run folder to write to, got none (rank ", rank(),
+                    "); start the program with `muster run`, or by itself"));
+  }
+  activity->trace_into(event_path(run_dir(), parts_.env.attempt, rank()));
+  align_clock(process_group(), activity);
 }
 
 void Context::seed_all(uint64_t seed) const {

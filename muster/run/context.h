@@ -73,6 +73,12 @@ class Context {
   // The last answer of should_stop().
   bool stops() const { return stops_; }
 
+  // From here on, every span and collective of this rank is in the job's timeline too: trace.json in its run
+  // folder, as `muster run --trace` writes it from the start. Called again, it changes nothing.
+  // Collective: yes.
+  // Throws: failed_precondition without a run folder, as under another launcher; io.
+  void trace();
+
   // A seed that differs on every rank and is the same in every run.
   uint64_t seed(uint64_t base) const { return base + static_cast<uint64_t>(rank()); }
 

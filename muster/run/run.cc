@@ -105,9 +105,8 @@ void leave(ProcessGroup& group, bool goes_on) {
 
 // Where one is asked for. All ranks have the launcher's word for it.
 void begin_trace(ProcessGroup& group) {
-  Activity* const activity = Activity::get();
-  if (activity == nullptr || activity->events() == nullptr) return;
-  align_clock(group, *activity->events(), activity->unix_minus_monotonic_ns());
+  if (!trace_is_asked()) return;
+  align_clock(group, Activity::get());
   if (get_env("MUSTER_TRACE") == "operators") trace_operators();
 }
 

@@ -128,6 +128,9 @@ class Activity {
 // keeps it from being written is said once and is no error. Returns what Activity::get() does afterwards.
 Activity* open_own_activity();
 
+// Whether MUSTER_TRACE asks for a trace from the start. Warns, once, of a value that it does not know.
+bool trace_is_asked();
+
 // "RUN_DIR/activity/ATTEMPT/RANK".
 std::string activity_path(const std::string& run_dir, int attempt, int rank);
 

@@ -24,14 +24,6 @@ void forget_in_child() {
   Activity::set(nullptr);
 }
 
-// `muster run` has looked at it already; what else a program was started with is no trace.
-bool is_traced() {
-  const std::string asked = get_env("MUSTER_TRACE").value_or("0");
-  if (asked != "0" && asked != "1" && asked != "operators")
-    warn(cat("MUSTER_TRACE: expected 0, 1 or operators, got '", asked, "'; nothing is traced"));
-  return asked == "1" || asked == "operators";
-}
-
 void open_once() {
   const auto run_dir = get_env("MUSTER_RUN_DIR");
   const auto rank = get_env("RANK");
@@ -44,7 +36,7 @@ void open_once() {
     // Never destroyed: threads write to it until the process has ended.
     Activity::set(new Activity(activity_path(*run_dir, owner.attempt, owner.rank), owner));
     ::pthread_atfork(nullptr, nullptr, forget_in_child);
-    if (is_traced()) Activity::get()->trace_into(event_path(*run_dir, owner.attempt, owner.rank));
+    if (trace_is_asked()) Activity::get()->trace_into(event_path(*run_dir, owner.attempt, owner.rank));
   } catch (const Error& error) {
     if (error.code() == ErrorCode::failed_precondition) return;  // a program that the rank has started
     warn(cat(error.message(), "; the rank goes on without telling what it does"));
@@ -57,6 +49,16 @@ const char* to_string(Category category) {
   constexpr const char* kNames[] = {"other", "compute", "communication", "data", "checkpoint"};
   const auto index = static_cast<size_t>(category);
   return index < std::size(kNames) ? kNames[index] : "unknown";
+}
+
+bool trace_is_asked() {
+  static const bool is_asked = [] {
+    const std::string asked = get_env("MUSTER_TRACE").value_or("0");
+    if (asked != "0" && asked != "1" && asked != "operators")
+      warn(cat("MUSTER_TRACE: expected 0, 1 or operators, got '", asked, "'; nothing is traced"));
+    return asked == "1" || asked == "operators";
+  }();
+  return is_asked;
 }
 
 std::string activity_path(const std::string& run_dir, int attempt, int rank) {

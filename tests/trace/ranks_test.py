@@ -165,6 +165,13 @@ class Trace(ProgramTest):
             steps = len(self.spans(events, rank, "step"))
             self.assertEqual(len(self.spans(events, rank, "aten::cross_entropy_loss")), steps - 2)  # there are fewer than 7
 
+    def test_a_program_begins_it_when_it_likes(self):
+        for backend in ("shm", "gloo"):
+            _, events = self.traced(what="trace later", MUSTER_BACKEND=backend)
+            self.assertEqual([len(self.spans(events, rank, "step")) for rank in range(3)], [5, 5, 5])
+        done = self.run_muster("-q", "--nproc-per-node", "2", "sh", "-c", f"env -u MUSTER_RUN_DIR {TRACE_PROBE} 'trace later'")
+        self.assert_fails(done, "trace: expected a run folder to write to, got none", "muster run")
+
     def test_other_hosts_clocks_are_measured(self):
         os.symlink(TRACE_PROBE, f"{self.folder}/probe")
         done = self.run_muster("-q", "--nproc-per-node", "3", "--trace", "sh", "-c", "MUSTER_HOST_ID=host$((RANK / 2)) exec ./probe steps")

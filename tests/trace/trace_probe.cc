@@ -56,6 +56,17 @@ void steps(muster::Context& ctx) {
   }
 }
 
+// The same, traced from the sixth step on.
+void trace_later(muster::Context& ctx) {
+  auto value = torch::ones({4});
+  for (int i = 0; i < 10; ++i) {
+    if (i == 5) ctx.trace();
+    const muster::Span span("step", muster::Category::compute);
+    ctx.process_group().all_reduce(value);
+  }
+  ctx.trace();
+}
+
 // Rank 1 computes longer than the others.
 void slow(muster::Context& ctx) {
   auto value = torch::ones({4});
@@ -118,6 +129,7 @@ void probe(const std::string& what, muster::Context& ctx) {
   if (what == "walk") return walk(ctx);
   if (what == "messages") return messages(ctx);
   if (what == "steps") return steps(ctx);
+  if (what == "trace later") return trace_later(ctx);
   if (what == "slow") return slow(ctx);
   throw std::invalid_argument("trace_probe: unknown '" + what + "'");
 }
