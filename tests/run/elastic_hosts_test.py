@@ -153,10 +153,10 @@ class Hosts(OnHosts):
 
 class ComingAndGoing(OnHosts):
     """Against restarts from a checkpoint of every step: the same numbers, by processes that live."""
-    def elastic(self, *argv, node_ranks=(0, 1), nnodes="1:2", last_call=60, **more):
+    def elastic(self, *argv, node_ranks=(0, 1), nnodes="1:2", last_call=60, flags=(), **more):
         """The first agent serves the rendezvous."""
         for number, node_rank in enumerate(node_ranks):
-            self.agent(number, *argv, nnodes=nnodes, last_call=last_call, flags=("--node-rank", str(node_rank)), **more)
+            self.agent(number, *argv, nnodes=nnodes, last_call=last_call, flags=("--node-rank", str(node_rank), *flags), **more)
             if number == 0:
                 self.wait_for_server()
 
@@ -183,6 +183,21 @@ class ComingAndGoing(OnHosts):
                 self.assertIn("is gone; the others keep their processes: 2 ranks go on in place of 4", done.stderr)
                 self.assertIn("resume: step 4 in memory of 4 ranks", done.stderr)
                 self.tell_time(done, f"a host of 2 ranks is killed, {kill}")
+
+    def test_fewer_ranks_train_on_every_sample_of_an_epoch_once(self):
+        """With the global batch that was asked for, or else one batch less for each rank that has gone."""
+        for flags, batches in (((), [16] * 4 + [8] * 8), (("--global-batch", "16"), [16] * 12)):
+            with self.subTest(flags=flags):
+                folder = self.samples_folder()
+                self.elastic("--samples", folder, "--kill-host", "2@5", flags=flags)
+                self.ends(self.finish(), lost=1)
+                by_step = collections.defaultdict(list)
+                for (step, _), samples in self.trained_samples(folder).items():
+                    by_step[step] += samples
+                self.assertEqual([len(by_step[step]) for step in sorted(by_step)], batches)
+                trained = [sample for step in sorted(by_step) for sample in by_step[step]]
+                for epoch in range(len(trained) // 64):
+                    self.assertEqual(sorted(trained[64 * epoch:64 * (epoch + 1)]), list(range(64)))
 
     def test_a_spare_host_takes_the_place_of_one_that_is_lost(self):
         self.elastic()

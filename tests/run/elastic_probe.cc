@@ -131,7 +131,7 @@ struct DeadlyPart {
 void note_samples(const Plan& plan, muster::Context& ctx, int64_t step, const std::vector<int64_t>& samples) {
   if (plan.samples.empty()) return;
   std::ofstream file(plan.samples + "/" + std::to_string(ctx.rank()), std::ios::app);
-  for (const int64_t sample : samples) file << step << " " << sample << "\n";
+  for (const int64_t sample : samples) file << ctx.env().attempt << " " << step << " " << sample << "\n";
 }
 
 void train_and_print(muster::Context& ctx, const Plan& plan) {
