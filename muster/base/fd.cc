@@ -1,14 +1,14 @@
 #include "muster/base/fd.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 
 #include "muster/base/error.h"
+#include "muster/base/hex.h"
+#include "muster/base/random_bytes.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -100,15 +100,7 @@ std::string read_small_plain_file(const std::string& path) {
 }
 
 std::string name_aside(const std::string& path) {
-  std::array<unsigned char, 8> bytes;
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    fail_errno("getrandom", errno);
-  std::string name = path + ".tmp-";
-  for (const unsigned char byte : bytes) {
-    name += "0123456789abcdef"[byte >> 4];
-    name += "0123456789abcdef"[byte & 15];
-  }
-  return name;
+  return cat(path, ".tmp-", to_hex(random_bytes(8)));
 }
 
 void write_file(const std::string& path, const std::string& bytes) {

@@ -29,4 +29,15 @@ inline std::string to_hex(uint64_t value, size_t digits) {
   return text;
 }
 
+// The text with every byte that is not printable ASCII as "\x1b", and "..." for what comes after `most`
+// bytes.
+inline std::string escaped(std::string_view text, size_t most) {
+  std::string out;
+  for (const char c : text.substr(0, most)) {
+    const bool is_printable = c >= 0x20 && c < 0x7f;
+    out += is_printable ? std::string(1, c) : "\\x" + to_hex(std::string_view(&c, 1));
+  }
+  return text.size() > most ? out + "..." : out;
+}
+
 }  // namespace muster

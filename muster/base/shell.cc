@@ -32,4 +32,16 @@ std::string shell_quoted(const std::string& text) {
   return quoted + "'";
 }
 
+std::string shell_command(const std::vector<std::string>& words) {
+  constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  std::vector<std::string> quoted;
+  for (const std::string& word : words) {
+    const bool is_assignment = quoted.empty() && word.find('=') != std::string::npos;
+    const bool is_plain =
+        !word.empty() && !is_assignment && word.find_first_not_of(kPlain) == std::string::npos;
+    quoted.push_back(is_plain ? word : shell_quoted(word));
+  }
+  return join(quoted, " ");
+}
+
 }  // namespace muster

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace muster {
 
@@ -12,5 +13,8 @@ std::string output_of_shell(const std::string& command, const std::string& what)
 
 // "a path with blanks" as one word of a shell's command line.
 std::string shell_quoted(const std::string& text);
+
+// The words as a shell's command line. Plain ones are not quoted.
+std::string shell_command(const std::vector<std::string>& words);
 
 }  // namespace muster

@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/own_program.h"
 #include "muster/base/strings.h"
 #include "muster/bench/bench_models.h"
 #include "muster/bench/bench_results.h"
@@ -99,7 +100,7 @@ std::string as_json(const Programs& programs, const DdpBenchOptions& options) {
 
 // Beside this program.
 std::string python_script() {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "python_ddp.py";
+  return std::filesystem::path(own_program()).parent_path() / "python_ddp.py";
 }
 
 bool is_positive(const std::string& text) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/own_program.h"
 #include "muster/base/strings.h"
 
 namespace muster {
@@ -18,8 +19,8 @@ namespace {
 
 // Beside this program, installed and in a build folder alike: bin/muster, libexec/muster/muster-bench.
 std::string bench_program() {
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
-  return self.parent_path().parent_path() / "libexec" / "muster" / "muster-bench";
+  return std::filesystem::path(own_program()).parent_path().parent_path() / "libexec" / "muster" /
+         "muster-bench";
 }
 
 void become_bench(const std::vector<std::string>& args) {

@@ -46,10 +46,9 @@ Host ask_host(const HostSpec& host, bool here, const LaunchOptions& options, con
       options.cpu_slots > 0 ? cat(options.cpu_slots) : get_env("MUSTER_CPU_SLOTS").value_or("");
   if (!slots.empty()) argv.insert(argv.begin(), {"env", "MUSTER_CPU_SLOTS=" + slots});
   if (!here) argv = ssh_command(remote.ssh, host.name, argv);
-  std::string command;
-  for (const std::string& word : argv) command += shell_quoted(word) + " ";
   Host found =
-      parse_inventory(answer_of(host, command + "</dev/null", here ? "" : join(remote.ssh, " ")), host.name)
+      parse_inventory(answer_of(host, shell_command(argv) + " </dev/null", here ? "" : join(remote.ssh, " ")),
+                      host.name)
           .hosts.at(0);
   found.name = without_user(host.name);
   return found;

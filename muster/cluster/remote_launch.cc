@@ -95,9 +95,9 @@ class RemoteJob {
     try {
       return address_to_serve(bare).empty() ? bare : std::string();
     } catch (const Error&) {
-      std::string ask;
-      for (const std::string& word : remote_.ssh) ask += shell_quoted(word) + " ";
-      ask += cat("-G ", shell_quoted(name), " 2>/dev/null || true");  // not every --ssh knows -G
+      // Not every --ssh knows -G.
+      const std::string ask =
+          cat(shell_command(remote_.ssh), " -G ", shell_quoted(name), " 2>/dev/null || true");
       for (const std::string& line : split(output_of_shell(ask, "--ssh"), '\n')) {
         if (line.starts_with("hostname ")) return line.substr(9);
       }

@@ -13,9 +13,7 @@ std::vector<std::string> ssh_command(const std::vector<std::string>& ssh, const 
   std::vector<std::string> argv = ssh;
   if (argv[0] == "ssh" || argv[0].ends_with("/ssh"))
     argv.insert(argv.end(), {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"});
-  std::string command = "exec";
-  for (const std::string& word : program) command += " " + shell_quoted(word);
-  argv.insert(argv.end(), {host, command});
+  argv.insert(argv.end(), {host, "exec " + shell_command(program)});
   return argv;
 }
 

@@ -92,19 +92,4 @@ std::string read_data_file(const std::string& path, uint64_t max_bytes) {
   return is_gzip(bytes) ? gunzip(bytes, max_bytes, path) : bytes;
 }
 
-std::string shown(std::string_view text) {
-  constexpr size_t kMost = 40;
-  constexpr const char* kHex = "0123456789abcdef";
-  std::string out;
-  for (const char c : text.substr(0, kMost)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte < 0x7f) {
-      out += c;
-    } else {
-      out += cat("\\x", kHex[byte >> 4], kHex[byte & 15]);
-    }
-  }
-  return text.size() > kMost ? out + "..." : out;
-}
-
 }  // namespace muster

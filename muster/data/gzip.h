@@ -20,7 +20,4 @@ std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string
 // Throws: io if it cannot be read or is not a regular file; invalid_argument as gunzip.
 std::string read_data_file(const std::string& path, uint64_t max_bytes);
 
-// Foreign text for a message: at most 40 characters; characters other than printable ASCII as \xNN.
-std::string shown(std::string_view text);
-
 }  // namespace muster

@@ -1,14 +1,14 @@
 #include "muster/launch/job_setup.h"
 
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <filesystem>
 
 #include "muster/base/env.h"
+#include "muster/base/hex.h"
+#include "muster/base/random_bytes.h"
 #include "muster/base/route.h"
 #include "muster/base/strings.h"
 #include "muster/launch/job_activity.h"
@@ -59,18 +59,11 @@ std::string interface_towards(const std::string& host) {
 }  // namespace
 
 std::string make_uuid() {
-  std::array<unsigned char, 16> bytes;
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    fail_errno("getrandom", errno);
-  }
-  bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
-  bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
-  std::string text;
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += "0123456789abcdef"[bytes[i] >> 4];
-    text += "0123456789abcdef"[bytes[i] & 15];
-  }
+  std::string bytes = random_bytes(16);
+  bytes[6] = static_cast<char>((bytes[6] & 0x0f) | 0x40);
+  bytes[8] = static_cast<char>((bytes[8] & 0x3f) | 0x80);
+  std::string text = to_hex(bytes);
+  for (const size_t at : {20, 16, 12, 8}) text.insert(at, 1, '-');
   return text;
 }
 

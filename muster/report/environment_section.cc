@@ -9,17 +9,6 @@
 namespace muster {
 namespace {
 
-std::string command_of(const std::vector<std::string>& argv) {
-  std::vector<std::string> words;
-  for (const std::string& word : argv) {
-    const bool plain = !word.empty() && word.find_first_not_of(
-                                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                            "0123456789_-./=:,+@%") == std::string::npos;
-    words.push_back(plain ? word : shell_quoted(word));
-  }
-  return join(words, " ");
-}
-
 std::string hosts_of(const JobRun& run) {
   std::vector<std::string> hosts;
   if (run.plan) {
@@ -64,8 +53,8 @@ Software software_of(const JobRun& run, const LaunchRecord& launch) {
 std::string environment_section(const JobRun& run) {
   std::vector<Fact> facts;
   if (const LaunchRecord* const launch = run.last_launch()) {
-    facts.push_back({"Command", command_of(launch->argv), true});
-    for (const auto& more : launch->more_argvs) facts.push_back({"And", command_of(more), true});
+    facts.push_back({"Command", shell_command(launch->argv), true});
+    for (const auto& more : launch->more_argvs) facts.push_back({"And", shell_command(more), true});
     facts.push_back({"Ran in", launch->work_dir, true});
     facts.push_back({"Run", launch->run_id});
     facts.push_back({"Started", wall_time_text(launch->began)});

@@ -1,7 +1,6 @@
 #include "muster/shm/meet.h"
 
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -11,6 +10,8 @@
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
+#include "muster/base/hex.h"
+#include "muster/base/random_bytes.h"
 #include "muster/base/strings.h"
 #include "muster/shm/arrivals.h"
 #include "muster/shm/futex.h"
@@ -29,18 +30,6 @@ struct Welcome {
   uint64_t stage_bytes = 0;
   uint64_t arena_bytes = 0;
 };
-
-std::string random_name() {
-  unsigned char bytes[16];
-  if (::getrandom(bytes, sizeof(bytes), 0) != static_cast<ssize_t>(sizeof(bytes)))
-    fail_errno("shared memory: no random bytes", errno);
-  std::string name = "muster-";
-  for (const unsigned char byte : bytes) {
-    name += "0123456789abcdef"[byte >> 4];
-    name += "0123456789abcdef"[byte & 15];
-  }
-  return name;
-}
 
 // An abstract name: there is no file that could be left behind.
 socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
@@ -119,7 +108,7 @@ Met host(const Exchange& exchange, int size, std::chrono::milliseconds timeout) 
   Fd listener;
   try {
     listener = unix_socket();
-    const std::string name = random_name();
+    const std::string name = "muster-" + to_hex(random_bytes(16));
     sockaddr_un address;
     const socklen_t length = abstract_address(name, address);
     if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "muster/base/hex.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/store/store.h"
@@ -10,20 +11,9 @@ namespace muster {
 
 namespace {
 
-// Keys come from programs: shown with their control characters visible, and not at any length.
+// Keys come from programs.
 std::string quote(std::string_view text) {
-  constexpr size_t kShown = 80;
-  constexpr std::string_view kHex = "0123456789abcdef";
-  std::string out = "'";
-  for (const char c : text.substr(0, kShown)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte < 0x7f) {
-      out += c;
-    } else {
-      out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
-    }
-  }
-  return out + (text.size() > kShown ? "...'" : "'");
+  return cat("'", escaped(text, 80), "'");
 }
 
 }  // namespace

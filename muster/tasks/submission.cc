@@ -2,9 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <cctype>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -29,23 +26,14 @@ std::string names_in(const SlurmArray& array, const std::vector<Task>& tasks) {
   return join_first(std::move(names), ", ", kMaxNamesShown);
 }
 
-// As a shell takes it; a word that is plain is left as it is.
-std::string shell_word(const std::string& word) {
-  const auto is_plain = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || std::strchr("_@%+=:,./-", c) != nullptr;
-  };
-  return !word.empty() && std::all_of(word.begin(), word.end(), is_plain) ? word : shell_quoted(word);
-}
-
 // What would be executed. The jobs' numbers are not known yet: JOB0, JOB1 … stand for them.
 std::string shown(const SlurmPlan& plan, const std::vector<Task>& tasks, const SlurmOptions& options) {
   std::string text;
   std::vector<std::string> jobs;
   for (size_t i = 0; i < plan.arrays.size(); ++i) {
     const SlurmArray& array = plan.arrays[i];
-    std::vector<std::string> words;
-    for (const std::string& word : sbatch_argv(array, options, jobs)) words.push_back(shell_word(word));
-    text += cat("# JOB", i, ": ", names_in(array, tasks), "\n", join(words, " "), "\n");
+    text += cat("# JOB", i, ": ", names_in(array, tasks), "\n",
+                shell_command(sbatch_argv(array, options, jobs)), "\n");
     for (const std::string& line : split(trim(array.script), '\n')) text += cat("    ", line, "\n");
     jobs.push_back(cat("JOB", i));
   }

@@ -16,5 +16,11 @@ TEST(Hex, OfANumberAreItsLastDigits) {
   EXPECT_EQ(to_hex(0x74a1, 2), "a1");
 }
 
+TEST(Escaped, MakesForeignTextHarmless) {
+  EXPECT_EQ(escaped("a\x1b[31m\xff\n", 40), "a\\x1b[31m\\xff\\x0a");
+  const std::string forty(40, 'x');
+  EXPECT_EQ(escaped(forty + forty, 40), forty + "...");
+}
+
 }  // namespace
 }  // namespace muster

@@ -5,7 +5,6 @@
 #include <functional>
 
 #include "muster/base/error.h"
-#include "muster/base/shell.h"
 
 namespace muster {
 namespace {
@@ -49,11 +48,6 @@ TEST(Hostfile, ErrorsNameTheLine) {
   EXPECT_THAT(refusal_of([] { parse_hostfile("a\nb slots=x\n", "my.txt"); }), HasSubstr("my.txt:2"));
   EXPECT_THAT(refusal_of([] { parse_hostfile("a\nb gpus=2\n", "my.txt"); }), HasSubstr("'gpus=2'"));
   EXPECT_THAT(refusal_of([] { parse_hostfile("# nothing\n", "my.txt"); }), HasSubstr("got none"));
-}
-
-TEST(ShellQuoted, IsOneWord) {
-  EXPECT_EQ(shell_quoted("/a b/c"), "'/a b/c'");
-  EXPECT_EQ(shell_quoted("it's $HOME"), "'it'\\''s $HOME'");
 }
 
 }  // namespace

@@ -68,11 +68,5 @@ TEST(ReadDataFile, TellsGzipByContentAndRefusesOtherThings) {
   EXPECT_THROW(read_data_file(folder / "b.gz", 4), Error);
 }
 
-TEST(Shown, MakesForeignTextHarmless) {
-  EXPECT_EQ(shown("a\x1b[31m\n"), "a\\x1b[31m\\x0a");
-  const std::string forty(40, 'x');
-  EXPECT_EQ(shown(forty + forty), forty + "...");
-}
-
 }  // namespace
 }  // namespace muster

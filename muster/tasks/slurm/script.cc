@@ -165,9 +165,9 @@ std::string slurm_time(std::chrono::milliseconds time) {
 }
 
 std::string slurm_script(const Task& task, const std::string& elements_path, const SlurmOptions& options) {
-  std::string command;
-  for (const std::string& word : options.exec_element) command += shell_quoted(word) + " ";
-  command += cat(shell_quoted(elements_path), " \"$SLURM_ARRAY_TASK_ID\"");
+  std::vector<std::string> words = options.exec_element;
+  words.push_back(elements_path);
+  std::string command = shell_command(words) + " \"$SLURM_ARRAY_TASK_ID\"";
   std::string script =
       "#!/bin/sh\n# One element of a job array of muster tasks; the file has what each runs.\n";
   if (task.retries > 0 && task.time_limit)
