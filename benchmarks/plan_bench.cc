@@ -10,7 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/placement/planner.h"
-#include "muster/placement/policy.h"
+#include "muster/placement/policy/policy.h"
 
 namespace {
 

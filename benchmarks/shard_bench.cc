@@ -9,8 +9,8 @@
 #include "examples/02_gpt/gpt.h"
 #include "muster/base/clock.h"
 #include "muster/ddp/distributed_data_parallel.h"
-#include "muster/parallel/fully_sharded.h"
-#include "muster/parallel/sharded_optimizer.h"
+#include "muster/parallel/sharded/fully_sharded.h"
+#include "muster/parallel/sharded/sharded_optimizer.h"
 #include "muster/run/run.h"
 
 namespace {

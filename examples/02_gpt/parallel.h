@@ -9,10 +9,10 @@
 #pragma once
 
 #include <muster/comm/process_group.h>
-#include <muster/parallel/group_functions.h>
-#include <muster/parallel/sequence_parallel.h>
-#include <muster/parallel/tensor_parallel.h>
-#include <muster/parallel/vocabulary_parallel.h>
+#include <muster/parallel/tensor/group_functions.h>
+#include <muster/parallel/tensor/sequence_parallel.h>
+#include <muster/parallel/tensor/tensor_parallel.h>
+#include <muster/parallel/tensor/vocabulary_parallel.h>
 
 #include "gpt.h"
 

@@ -5,7 +5,7 @@
 //   auto model = sharded.wrap(ShardedGpt(whole, sharded, device));   // what remains beside the blocks
 #pragma once
 
-#include <muster/parallel/fully_sharded.h>
+#include <muster/parallel/sharded/fully_sharded.h>
 
 #include <memory>
 #include <vector>

@@ -20,8 +20,8 @@
 #include "muster/draw/text_table.h"
 #include "muster/launch/lease.h"
 #include "muster/launch/score_cache.h"
-#include "muster/placement/gpu_facts.h"
-#include "muster/placement/selection.h"
+#include "muster/placement/selection/gpu_facts.h"
+#include "muster/placement/selection/selection.h"
 #include "muster/run/error_file.h"
 
 namespace muster {

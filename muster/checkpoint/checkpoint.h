@@ -13,7 +13,7 @@
 #include <optional>
 #include <string>
 
-#include "muster/checkpoint/manifest.h"
+#include "muster/checkpoint/files/manifest.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/peers.h"
 

@@ -10,8 +10,8 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
-#include "muster/checkpoint/directory.h"
-#include "muster/checkpoint/lineage.h"
+#include "muster/checkpoint/files/directory.h"
+#include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/safetensors.h"
 

@@ -8,9 +8,9 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/checkpoint/files/tensor_source.h"
+#include "muster/checkpoint/files/weight_files.h"
 #include "muster/checkpoint/model_state.h"
-#include "muster/checkpoint/tensor_source.h"
-#include "muster/checkpoint/weight_files.h"
 
 namespace muster {
 

@@ -8,10 +8,10 @@
 #include <map>
 #include <string>
 
-#include "muster/checkpoint/durable_file.h"
+#include "muster/checkpoint/files/durable_file.h"
+#include "muster/checkpoint/files/safetensors_file.h"
+#include "muster/checkpoint/files/safetensors_header.h"
 #include "muster/checkpoint/safetensors_dtype.h"
-#include "muster/checkpoint/safetensors_file.h"
-#include "muster/checkpoint/safetensors_header.h"
 
 namespace muster {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "muster/checkpoint/safetensors_header.h"
+#include "muster/checkpoint/files/safetensors_header.h"
 
 namespace muster {
 

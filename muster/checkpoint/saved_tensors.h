@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "muster/checkpoint/manifest.h"
+#include "muster/checkpoint/files/manifest.h"
+#include "muster/checkpoint/files/tensor_source.h"
 #include "muster/checkpoint/model_state.h"
 #include "muster/checkpoint/tensor_pieces.h"
-#include "muster/checkpoint/tensor_source.h"
 
 namespace muster {
 

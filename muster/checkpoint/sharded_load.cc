@@ -9,7 +9,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
-#include "muster/checkpoint/lineage.h"
+#include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/peers.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/saved_tensors.h"

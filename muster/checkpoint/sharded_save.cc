@@ -20,11 +20,11 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
-#include "muster/checkpoint/directory.h"
-#include "muster/checkpoint/lineage.h"
+#include "muster/checkpoint/files/directory.h"
+#include "muster/checkpoint/files/lineage.h"
+#include "muster/checkpoint/files/tensor_source.h"
 #include "muster/checkpoint/safetensors.h"
 #include "muster/checkpoint/saved_tensors.h"
-#include "muster/checkpoint/tensor_source.h"
 #include "muster/trace/span.h"
 
 namespace muster {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/checkpoint/elements.h"
+#include "muster/checkpoint/files/elements.h"
 
 namespace torch::nn {
 class Module;

@@ -9,8 +9,8 @@
 
 #include "muster/base/fd.h"
 #include "muster/base/units.h"
-#include "muster/checkpoint/checkpoint_diff.h"
-#include "muster/checkpoint/checkpoint_export.h"
+#include "muster/checkpoint/files/diff.h"
+#include "muster/checkpoint/files/export.h"
 #include "muster/cli/checkpoint_paths.h"
 #include "muster/cli/reading_line.h"
 #include "muster/draw/text_table.h"

@@ -8,8 +8,8 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/base/usage.h"
-#include "muster/checkpoint/checkpoint_view.h"
-#include "muster/checkpoint/shown_text.h"
+#include "muster/checkpoint/files/shown_text.h"
+#include "muster/checkpoint/files/view.h"
 
 namespace muster {
 

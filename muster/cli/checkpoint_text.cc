@@ -6,7 +6,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-#include "muster/checkpoint/shown_text.h"
+#include "muster/checkpoint/files/shown_text.h"
 #include "muster/draw/text_table.h"
 
 namespace muster {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "muster/checkpoint/checkpoint_list.h"
-#include "muster/checkpoint/checkpoint_verify.h"
-#include "muster/checkpoint/checkpoint_view.h"
+#include "muster/checkpoint/files/list.h"
+#include "muster/checkpoint/files/verify.h"
+#include "muster/checkpoint/files/view.h"
 
 namespace muster {
 

@@ -18,7 +18,7 @@
 #include "muster/device/probe.h"
 #include "muster/device/read_inventory.h"
 #include "muster/launch/lease.h"
-#include "muster/placement/draw_svg.h"
+#include "muster/placement/picture/draw_svg.h"
 #include "muster/placement/plan_json.h"
 
 namespace muster {

@@ -5,7 +5,7 @@
 #include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-#include "muster/checkpoint/shown_text.h"
+#include "muster/checkpoint/files/shown_text.h"
 
 namespace muster {
 

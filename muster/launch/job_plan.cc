@@ -12,7 +12,7 @@
 #include "muster/launch/score_cache.h"
 #include "muster/placement/plan_json.h"
 #include "muster/placement/planner.h"
-#include "muster/placement/selection.h"
+#include "muster/placement/selection/selection.h"
 
 namespace muster {
 

@@ -9,7 +9,7 @@
 #include "muster/base/fd.h"
 #include "muster/base/patient_write.h"
 #include "muster/base/strings.h"
-#include "muster/placement/draw_svg.h"
+#include "muster/placement/picture/draw_svg.h"
 #include "muster/placement/plan_json.h"
 #include "muster/placement/plan_table.h"
 

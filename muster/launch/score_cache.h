@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "muster/device/inventory.h"
-#include "muster/placement/scores.h"
+#include "muster/placement/selection/scores.h"
 
 namespace muster {
 

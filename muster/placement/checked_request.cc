@@ -6,8 +6,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/placement/policy.h"
-#include "muster/placement/scores.h"
+#include "muster/placement/policy/policy.h"
+#include "muster/placement/selection/scores.h"
 
 namespace muster {
 namespace {

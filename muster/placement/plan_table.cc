@@ -4,7 +4,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/draw/text_table.h"
-#include "muster/placement/gpu_facts.h"
+#include "muster/placement/selection/gpu_facts.h"
 
 namespace muster {
 namespace {

@@ -10,14 +10,14 @@
 #include "muster/placement/batch_shares.h"
 #include "muster/placement/checked_request.h"
 #include "muster/placement/cpu_binding.h"
-#include "muster/placement/gpu_facts.h"
 #include "muster/placement/plan_mesh.h"
 #include "muster/placement/plan_notes.h"
-#include "muster/placement/policy.h"
-#include "muster/placement/rank_memory.h"
-#include "muster/placement/scores.h"
-#include "muster/placement/selection.h"
-#include "muster/placement/usable_gpus.h"
+#include "muster/placement/policy/policy.h"
+#include "muster/placement/policy/rank_memory.h"
+#include "muster/placement/selection/gpu_facts.h"
+#include "muster/placement/selection/scores.h"
+#include "muster/placement/selection/selection.h"
+#include "muster/placement/selection/usable_gpus.h"
 
 namespace muster {
 namespace {

@@ -12,7 +12,7 @@
 #include "muster/base/mesh_shape.h"
 #include "muster/device/visible_devices.h"
 #include "muster/placement/plan.h"
-#include "muster/placement/selection.h"
+#include "muster/placement/selection/selection.h"
 
 namespace muster {
 

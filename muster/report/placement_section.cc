@@ -3,7 +3,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/draw/xml_text.h"
-#include "muster/placement/draw_svg.h"
+#include "muster/placement/picture/draw_svg.h"
 #include "muster/report/html.h"
 #include "muster/report/job_sections.h"
 

@@ -11,7 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/host_identity.h"
 #include "muster/base/strings.h"
-#include "muster/placement/gpu_facts.h"
+#include "muster/placement/selection/gpu_facts.h"
 
 namespace muster {
 

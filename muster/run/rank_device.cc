@@ -5,8 +5,8 @@
 #include "muster/base/strings.h"
 #include "muster/device/probe.h"
 #include "muster/device/read_inventory.h"
-#include "muster/placement/gpu_facts.h"
 #include "muster/placement/plan_json.h"
+#include "muster/placement/selection/gpu_facts.h"
 
 namespace muster {
 

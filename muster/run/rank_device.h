@@ -10,7 +10,7 @@
 
 #include "muster/base/rank_env.h"
 #include "muster/placement/request.h"
-#include "muster/placement/usable_gpus.h"
+#include "muster/placement/selection/usable_gpus.h"
 
 namespace muster {
 

@@ -4,8 +4,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/placement/gpu_facts.h"
-#include "muster/placement/selection.h"
+#include "muster/placement/selection/gpu_facts.h"
+#include "muster/placement/selection/selection.h"
 
 namespace muster {
 

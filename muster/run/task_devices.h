@@ -10,7 +10,7 @@
 #include "muster/device/inventory.h"
 #include "muster/device/visible_devices.h"
 #include "muster/placement/plan.h"
-#include "muster/placement/usable_gpus.h"
+#include "muster/placement/selection/usable_gpus.h"
 #include "muster/run/task_entry.h"
 
 namespace muster {

@@ -11,7 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
-#include "muster/checkpoint/lineage.h"
+#include "muster/checkpoint/files/lineage.h"
 #include "muster/checkpoint/optimizer_state.h"
 #include "muster/trace/span.h"
 #include "muster/train/generator_states.h"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "muster/checkpoint/manifest.h"
+#include "muster/checkpoint/files/manifest.h"
 #include "muster/data/loader_options.h"
 #include "muster/train/saved_state.h"
 

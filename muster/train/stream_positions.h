@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "muster/checkpoint/manifest.h"
+#include "muster/checkpoint/files/manifest.h"
 #include "muster/comm/process_group.h"
 #include "muster/data/stream_position.h"
 #include "muster/train/saved_state.h"

@@ -7,8 +7,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/checkpoint/files/weight_files.h"
 #include "muster/checkpoint/safetensors.h"
-#include "muster/checkpoint/weight_files.h"
 #include "tests/checkpoint/model.h"
 #include "tests/data/files.h"
 #include "tests/support/ranks.h"

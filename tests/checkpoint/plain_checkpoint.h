@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "muster/base/fd.h"
-#include "muster/checkpoint/manifest.h"
-#include "muster/checkpoint/safetensors_header.h"
-#include "muster/checkpoint/sha256.h"
+#include "muster/checkpoint/files/manifest.h"
+#include "muster/checkpoint/files/safetensors_header.h"
+#include "muster/checkpoint/files/sha256.h"
 #include "tests/data/files.h"
 
 namespace muster::test {

@@ -1,4 +1,4 @@
-#include "muster/placement/selection.h"
+#include "muster/placement/selection/selection.h"
 #include "tests/fuzz/fuzz_targets.h"
 
 namespace muster {

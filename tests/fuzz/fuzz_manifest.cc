@@ -2,9 +2,9 @@
 #include <nlohmann/json.hpp>
 
 #include "muster/base/json_depth.h"
-#include "muster/checkpoint/manifest.h"
-#include "muster/checkpoint/sha256.h"
-#include "muster/checkpoint/tensor_source.h"
+#include "muster/checkpoint/files/manifest.h"
+#include "muster/checkpoint/files/sha256.h"
+#include "muster/checkpoint/files/tensor_source.h"
 #include "tests/fuzz/fuzz_targets.h"
 
 namespace muster {

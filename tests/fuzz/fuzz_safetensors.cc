@@ -2,8 +2,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "muster/checkpoint/safetensors_file.h"
-#include "muster/checkpoint/tensor_source.h"
+#include "muster/checkpoint/files/safetensors_file.h"
+#include "muster/checkpoint/files/tensor_source.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tests/fuzz/scratch_file.h"
 

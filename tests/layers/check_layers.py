@@ -29,7 +29,7 @@ MAY_USE = {
     "cuda": ["comm"],  # the CUDA and NCCL side of comm, a library of its own
     "ddp": ["comm"],
     "data": ["base", "trace"],
-    "checkpoint files": ["base"],  # a part of checkpoint, see PARTS
+    "checkpoint files": ["base"],  # muster/checkpoint/files, see PARTS
     "checkpoint": ["comm", "checkpoint files"],
     "parallel": ["comm", "ddp", "checkpoint"],
     "train": ["ddp", "data", "checkpoint"],
@@ -38,11 +38,8 @@ MAY_USE = {
     "python": ["comm"],  # the module's C++ side, in python/muster
     "cli": ["report", "tasks", "cluster", "launch", "checkpoint files"],
 }
-# Files of a data plane's folder that know no LibTorch and belong to muster_control: a part with arrows of its own.
-PARTS = {
-    "checkpoint files": ("checkpoint", ["checkpoint_diff", "checkpoint_export", "checkpoint_list", "checkpoint_verify", "checkpoint_view", "directory", "durable_file", "elements", "lineage",
-                                        "manifest", "path_facts", "safetensors_file", "safetensors_header", "sha256", "shown_text", "tensor_source", "weight_files"]),
-}
+# A room of a data plane's folder that knows no LibTorch and belongs to muster_control: a part with arrows of its own.
+PARTS = {"checkpoint files": "checkpoint/files"}
 # Rooms: folders inside of a folder, with arrows of their own. Room -> the rooms it may include directly; what those may,
 # it may too. "": the folder's own files, but for those that ROOM_FILES gives to a room.
 ROOMS = {
@@ -55,6 +52,20 @@ ROOMS = {
         "slurm": ["hosts"],
         "report": ["hosts"],
         "": ["journal", "slurm", "report"],  # the spine
+    },
+    "placement": {
+        "selection": [],  # which GPUs there are, and which of them are asked for
+        "request": ["selection"],  # what is asked, and the plan that answers it
+        "policy": ["request"],  # a file a policy
+        "picture": ["request"],
+        "": ["policy"],  # the planner, and the plan as text
+    },
+    "parallel": {
+        "": [],  # the mesh
+        "averaging": [""],
+        "tensor": [""],
+        "pipeline": ["tensor"],
+        "sharded": [""],
     },
     "comm": {
         "options": [],  # what a group is made with
@@ -70,7 +81,12 @@ ROOMS = {
         "": ["gloo", "hierarchical", "nccl", "mpi", "rendezvous"],  # the façade
     },
 }
-ROOM_FILES = {"tasks": {"task": "task", "stop_pause": "task"}, "comm": {"init_options": "options", "nccl_options": "options", "torch_compat": "compat"}}  # folder -> stem -> room
+ROOM_FILES = {  # folder -> stem -> room
+    "tasks": {"task": "task", "stop_pause": "task"},
+    "placement": {"plan": "request", "request": "request"},
+    "parallel": {},
+    "comm": {"init_options": "options", "nccl_options": "options", "torch_compat": "compat"},
+}
 # The same for a single file that gathers more than its folder may; nothing in muster/ may include it.
 FILE_MAY_USE = {
     "muster.h": ["run", "train", "ddp", "data", "checkpoint", "parallel"],  # the one line a user needs
@@ -111,11 +127,10 @@ def reachable(folder, arrows=None):
 
 def part_of(name):
     """The row of MAY_USE that a file below muster/ belongs to: its folder, or the part of it that PARTS has."""
-    folder = name.split("/")[0]
-    for part, (whole, stems) in PARTS.items():
-        if folder == whole and pathlib.Path(name).stem in stems:
+    for part, room in PARTS.items():
+        if name.startswith(room + "/"):
             return part
-    return folder
+    return name.split("/")[0]
 
 
 def room_of(name):

@@ -8,8 +8,8 @@
 
 #include "muster/ddp/distributed_data_parallel.h"
 #include "muster/parallel/mesh.h"
-#include "muster/parallel/pipeline.h"
-#include "muster/parallel/tensor_parallel.h"
+#include "muster/parallel/pipeline/pipeline.h"
+#include "muster/parallel/tensor/tensor_parallel.h"
 #include "tests/support/ranks.h"
 
 namespace muster::testing {

@@ -3,11 +3,11 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/placement/gpu_facts.h"
 #include "muster/placement/plan_json.h"
 #include "muster/placement/plan_table.h"
 #include "muster/placement/planner.h"
-#include "muster/placement/usable_gpus.h"
+#include "muster/placement/selection/gpu_facts.h"
+#include "muster/placement/selection/usable_gpus.h"
 #include "tests/placement/machines.h"
 
 namespace muster {

@@ -12,7 +12,7 @@
 #include "muster/device/visible_devices.h"
 #include "muster/placement/plan_json.h"
 #include "muster/placement/planner.h"
-#include "muster/placement/policy.h"
+#include "muster/placement/policy/policy.h"
 #include "tests/placement/machines.h"
 
 namespace muster {

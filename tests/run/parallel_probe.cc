@@ -14,10 +14,10 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/ddp/distributed_data_parallel.h"
-#include "muster/parallel/fully_sharded.h"
 #include "muster/parallel/mesh.h"
-#include "muster/parallel/pipeline.h"
-#include "muster/parallel/tensor_parallel.h"
+#include "muster/parallel/pipeline/pipeline.h"
+#include "muster/parallel/sharded/fully_sharded.h"
+#include "muster/parallel/tensor/tensor_parallel.h"
 #include "muster/run/run.h"
 
 namespace {

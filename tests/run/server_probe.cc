@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "muster/base/strings.h"
-#include "muster/parallel/parameter_client.h"
+#include "muster/parallel/averaging/parameter_client.h"
 #include "muster/run/run.h"
 
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "muster/base/strings.h"
-#include "muster/checkpoint/sha256.h"
+#include "muster/checkpoint/files/sha256.h"
 
 namespace muster::testing {
 

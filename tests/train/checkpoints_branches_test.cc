@@ -5,7 +5,7 @@
 
 #include <fstream>
 
-#include "muster/checkpoint/lineage.h"
+#include "muster/checkpoint/files/lineage.h"
 #include "muster/train/checkpoints.h"
 #include "tests/checkpoint/model.h"
 #include "tests/data/files.h"

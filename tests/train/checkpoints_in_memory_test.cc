@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 
-#include "muster/parallel/fully_sharded.h"
+#include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/train/checkpoints.h"
 #include "muster/train/divided_states.h"
 #include "tests/data/files.h"

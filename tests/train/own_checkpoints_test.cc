@@ -8,13 +8,13 @@
 #include <mutex>
 
 #include "muster/base/error.h"
-#include "muster/parallel/diloco.h"
-#include "muster/parallel/fully_sharded.h"
-#include "muster/parallel/gossip.h"
-#include "muster/parallel/local_sgd.h"
+#include "muster/parallel/averaging/diloco.h"
+#include "muster/parallel/averaging/gossip.h"
+#include "muster/parallel/averaging/local_sgd.h"
+#include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/train/checkpoints.h"
 #include "tests/data/files.h"
-#include "tests/parallel/local_models.h"
+#include "tests/parallel/averaging/models.h"
 #include "tests/support/ranks.h"
 
 namespace muster::testing {

@@ -7,10 +7,10 @@
 #include <mutex>
 
 #include "muster/base/error.h"
-#include "muster/checkpoint/tensor_source.h"
-#include "muster/parallel/fully_sharded.h"
-#include "muster/parallel/parallel_parameters.h"
-#include "muster/parallel/sharded_optimizer.h"
+#include "muster/checkpoint/files/tensor_source.h"
+#include "muster/parallel/sharded/fully_sharded.h"
+#include "muster/parallel/sharded/sharded_optimizer.h"
+#include "muster/parallel/tensor/parallel_parameters.h"
 #include "muster/train/checkpoints.h"
 #include "tests/data/files.h"
 #include "tests/support/ranks.h"

@@ -5,7 +5,7 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
-#include "muster/placement/gpu_facts.h"
+#include "muster/placement/selection/gpu_facts.h"
 
 namespace muster {
 

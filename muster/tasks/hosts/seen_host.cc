@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "muster/placement/usable_gpus.h"
+#include "muster/placement/selection/usable_gpus.h"
 
 namespace muster {
 

@@ -8,7 +8,7 @@
 
 #include "muster/placement/plan.h"
 #include "muster/placement/request.h"
-#include "muster/placement/selection.h"
+#include "muster/placement/selection/selection.h"
 
 namespace muster {
 

@@ -9,8 +9,8 @@
 
 #include "muster/device/inventory.h"
 #include "muster/device/visible_devices.h"
-#include "muster/placement/scores.h"
-#include "muster/placement/selection.h"
+#include "muster/placement/selection/scores.h"
+#include "muster/placement/selection/selection.h"
 #include "muster/tasks/task.h"
 
 namespace muster {

@@ -10,9 +10,9 @@
 #include "muster/base/strings.h"
 #include "muster/base/units.h"
 #include "muster/device/links.h"
-#include "muster/placement/gpu_facts.h"
-#include "muster/placement/policy.h"
-#include "muster/placement/selection.h"
+#include "muster/placement/policy/policy.h"
+#include "muster/placement/selection/gpu_facts.h"
+#include "muster/placement/selection/selection.h"
 
 namespace muster {
 

@@ -13,9 +13,9 @@
 #include "muster/device/visible_devices.h"
 #include "muster/launch/lease.h"
 #include "muster/placement/request.h"
-#include "muster/placement/scores.h"
-#include "muster/placement/selection.h"
-#include "muster/placement/usable_gpus.h"
+#include "muster/placement/selection/scores.h"
+#include "muster/placement/selection/selection.h"
+#include "muster/placement/selection/usable_gpus.h"
 #include "muster/tasks/schedule/reserved.h"
 #include "muster/tasks/task.h"
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "muster/base/strings.h"
-#include "muster/placement/gpu_facts.h"
-#include "muster/placement/selection.h"
+#include "muster/placement/selection/gpu_facts.h"
+#include "muster/placement/selection/selection.h"
 
 namespace muster {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
-#include "muster/placement/selection.h"
+#include "muster/placement/selection/selection.h"
 #include "muster/tasks/stop_pause.h"
 
 namespace muster {

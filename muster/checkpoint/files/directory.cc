@@ -1,0 +1,174 @@
+#include "muster/checkpoint/files/directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <random>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/checkpoint/files/durable_file.h"
+
+namespace muster {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kTemporary = ".tmp-";
+
+// The step in "step-12", or nothing for any other name ("step-012", "step-12.tmp-…").
+std::optional<int64_t> step_in(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const auto step = parse_int(std::string_view(name).substr(kPrefix.size()));
+  if (!step || *step < 0 || cat(kPrefix, *step) != name) return std::nullopt;
+  return step;
+}
+
+bool is_temporary(const std::string& name) {
+  const auto at = name.find(kTemporary);
+  return at != std::string::npos && step_in(name.substr(0, at)).has_value();
+}
+
+std::string temporary_path(const std::string& final_path) {
+  std::random_device random;
+  return cat(final_path, kTemporary, random(), "-", random());
+}
+
+std::vector<std::string> names_in(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
+    names.push_back(it->path().filename().string());
+  if (error && error != std::errc::no_such_file_or_directory)
+    fail_errno(cat("checkpoint: cannot read the folder '", directory, "'"), error.value());
+  return names;
+}
+
+void remove_all(const std::string& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) log(LogLevel::warn, cat("checkpoint: cannot remove '", path, "': ", error.message()));
+}
+
+Fd open_folder(const std::string& path) {
+  return Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+// Whether the open folder still has that name.
+bool is_still_at(const Fd& folder, const std::string& path) {
+  struct stat by_fd {};
+  struct stat by_path {};
+  return ::fstat(folder.get(), &by_fd) == 0 && ::lstat(path.c_str(), &by_path) == 0 &&
+         by_fd.st_ino == by_path.st_ino && by_fd.st_dev == by_path.st_dev;
+}
+
+// Swaps two names at once; where the file system cannot, moves the old one aside first.
+void replace(const std::string& path, const std::string& final_path) {
+  if (::renameat2(AT_FDCWD, path.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) return;
+  const std::string aside = temporary_path(final_path);
+  if (::rename(final_path.c_str(), aside.c_str()) != 0 || ::rename(path.c_str(), final_path.c_str()) != 0)
+    fail_errno(cat("checkpoint: cannot replace '", final_path, "'"), errno);
+  remove_all(aside);
+}
+
+}  // namespace
+
+bool is_checkpoint_name(const std::string& path) {
+  const fs::path whole(path);
+  return step_in((whole.has_filename() ? whole : whole.parent_path()).filename().string()).has_value();
+}
+
+std::vector<StepFolder> list_checkpoints(const std::string& directory) {
+  std::vector<StepFolder> found;
+  for (const auto& name : names_in(directory))
+    if (const auto step = step_in(name)) found.push_back({*step, cat(directory, "/", name)});
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
+  return found;
+}
+
+void make_directory(const std::string& directory) {
+  std::error_code error;
+  const bool created = fs::create_directories(directory, error);
+  if (error) fail_errno(cat("checkpoint: cannot make the folder '", directory, "'"), error.value());
+  if (created) sync_folder(fs::absolute(directory).lexically_normal().parent_path().string());
+}
+
+void remove_leftovers(const std::string& directory) {
+  for (const auto& name : names_in(directory)) {
+    if (!is_temporary(name)) continue;
+    const std::string path = cat(directory, "/", name);
+    const Fd folder = open_folder(path);
+    // A living writer holds the lock; the kernel lets go of a dead one's.
+    if (!folder.valid() || ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    log(LogLevel::warn, cat("checkpoint: removing '", path, "', which an interrupted save left"));
+    remove_all(path);
+  }
+}
+
+void remove_checkpoint(const std::string& path) {
+  const std::string aside = temporary_path(path);
+  if (::rename(path.c_str(), aside.c_str()) != 0) {
+    const auto why = std::error_code(errno, std::generic_category()).message();
+    log(LogLevel::warn, cat("checkpoint: cannot remove '", path, "': ", why));
+    return;
+  }
+  remove_all(aside);
+}
+
+void check_space(const std::string& directory, uint64_t bytes) {
+  struct statvfs info {};
+  if (::statvfs(directory.c_str(), &info) != 0)
+    fail_errno(cat("checkpoint: cannot ask for the space in '", directory, "'"), errno);
+  const uint64_t free = static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+  if (free >= bytes) return;
+  throw Error(ErrorCode::unavailable,
+              cat("checkpoint: expected ", format_bytes(bytes), " free in '", directory, "', got ",
+                  format_bytes(free), "; free some, or keep fewer checkpoints"));
+}
+
+Staging::Staging(const std::string& directory, int64_t step)
+    : directory_(directory), final_path_(cat(directory, "/", kPrefix, step)) {
+  for (int tries = 0; tries < 16; ++tries) {
+    path_ = temporary_path(final_path_);
+    if (::mkdir(path_.c_str(), 0755) != 0) fail_errno(cat("checkpoint: cannot make '", path_, "'"), errno);
+    lock_ = open_folder(path_);
+    // Another job may clean up between our making and our locking: then we make another.
+    const bool taken = lock_.valid() && ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (lock_.valid() && !taken && is_still_at(lock_, path_)) return;
+  }
+  throw Error(ErrorCode::io,
+              cat("checkpoint: expected the folder that a save makes in '", directory,
+                  "' to stay, got it removed each time; see whether another program cleans up there"));
+}
+
+Staging::~Staging() {
+  if (!published_) remove_all(path_);
+}
+
+std::string Staging::publish() {
+  sync_folder(path_);
+  const bool exists = fs::exists(fs::symlink_status(final_path_));
+  if (exists) {
+    replace(path_, final_path_);
+  } else if (::rename(path_.c_str(), final_path_.c_str()) != 0) {
+    fail_errno(cat("checkpoint: cannot rename '", path_, "' to '", final_path_, "'"), errno);
+  }
+  published_ = true;
+  sync_folder(directory_);
+  if (exists) remove_all(path_);  // what had the name before
+  return final_path_;
+}
+
+}  // namespace muster

@@ -1,0 +1,50 @@
+#include "muster/checkpoint/files/durable_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+DurableFile::DurableFile(const std::string& folder, const std::string& name)
+    : path_(cat(folder, "/", name)),
+      record_{.name = name, .bytes = 0, .sha256 = {}},
+      fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644)) {
+  if (!fd_.valid()) fail_errno(cat("checkpoint: cannot create '", path_, "'"), errno);
+}
+
+void DurableFile::write(const void* bytes, size_t size) {
+  constexpr size_t kPiece = 8 << 20;  // hashed while it is still in the cache
+  const auto* from = static_cast<const char*>(bytes);
+  for (size_t done = 0; done < size;) {
+    const ssize_t n = ::write(fd_.get(), from + done, std::min(size - done, kPiece));
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      fail_errno(cat("checkpoint: cannot write to '", path_, "' after ", record_.bytes, " bytes"), errno);
+    }
+    hash_.update(from + done, static_cast<size_t>(n));
+    done += static_cast<size_t>(n);
+    record_.bytes += static_cast<uint64_t>(n);
+  }
+}
+
+WrittenFile DurableFile::finish() {
+  if (::fsync(fd_.get()) != 0) fail_errno(cat("checkpoint: cannot write '", path_, "' to the disk"), errno);
+  if (::close(fd_.release()) != 0) fail_errno(cat("checkpoint: cannot close '", path_, "'"), errno);
+  record_.sha256 = hash_.hex();
+  return record_;
+}
+
+void sync_folder(const std::string& folder) {
+  const Fd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) fail_errno(cat("checkpoint: cannot open the folder '", folder, "'"), errno);
+  if (::fsync(fd.get()) != 0)
+    fail_errno(cat("checkpoint: cannot write the folder '", folder, "' to the disk"), errno);
+}
+
+}  // namespace muster

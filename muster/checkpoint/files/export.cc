@@ -1,0 +1,148 @@
+#include "muster/checkpoint/files/export.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/files/directory.h"
+#include "muster/checkpoint/files/durable_file.h"
+#include "muster/checkpoint/files/shown_text.h"
+
+namespace muster {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kCopiedAtOnce = 8 << 20;
+
+std::string exported_name(const std::string& name, const ExportOptions& options) {
+  const bool strips = name.starts_with(options.strip);
+  return options.prefix + (strips ? name.substr(options.strip.size()) : name);
+}
+
+// A tensor of the new file.
+struct ExportedTensor {
+  std::string from;
+  std::string to;
+  TensorEntry entry;
+};
+
+// Widest elements first, so that each tensor is aligned to its element size.
+std::vector<ExportedTensor> laid_out(const TensorSource& source, const ExportOptions& options) {
+  std::vector<ExportedTensor> tensors;
+  for (const auto& [name, tensor] : source.tensors())
+    tensors.push_back({.from = name, .to = exported_name(name, options), .entry = tensor.kind});
+  std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
+    return safetensors_element_size(a.entry.dtype) > safetensors_element_size(b.entry.dtype);
+  });
+  uint64_t at = 0;
+  for (ExportedTensor& tensor : tensors) {
+    tensor.entry.begin = at;
+    at += static_cast<uint64_t>(element_count(tensor.entry.shape)) *
+          safetensors_element_size(tensor.entry.dtype);
+    tensor.entry.end = at;
+  }
+  return tensors;
+}
+
+SafetensorsHeader exported_header(const std::vector<ExportedTensor>& tensors, const Metadata& metadata) {
+  SafetensorsHeader header{.tensors = {}, .metadata = metadata};
+  for (const ExportedTensor& tensor : tensors) {
+    if (!tensor.to.empty() && header.tensors.emplace(tensor.to, tensor.entry).second) continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("export: expected a unique name for each tensor, got '", shown_text(tensor.to), "' for '",
+                    shown_text(tensor.from), "'; choose another --prefix or --strip"));
+  }
+  return header;
+}
+
+void check_target(const std::string& path, bool replace) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) return;
+  if (replace && S_ISREG(info.st_mode)) return;
+  throw Error(ErrorCode::invalid_argument,
+              S_ISREG(info.st_mode)
+                  ? cat("export: expected a new file, got '", path, "', which exists; --force replaces it")
+                  : cat("export: expected a file, got '", path, "', which is something else; name another"));
+}
+
+// A name for a file that is being written, which is removed again unless it was given its own.
+struct AsideFile {
+  explicit AsideFile(const std::string& path) : name(name_aside(path)) {}
+  ~AsideFile() {
+    if (!name.empty()) ::unlink(name.c_str());
+  }
+  AsideFile(const AsideFile&) = delete;
+  AsideFile& operator=(const AsideFile&) = delete;
+
+  // Of two that export to one name at once, one is told.
+  void publish(const std::string& path, bool replace) {
+    const unsigned flags = replace ? 0 : RENAME_NOREPLACE;
+    int result = ::renameat2(AT_FDCWD, name.c_str(), AT_FDCWD, path.c_str(), flags);
+    if (result != 0 && errno == EINVAL) result = ::link(name.c_str(), path.c_str());  // such a file system
+    if (result != 0) fail_errno(cat("export: cannot give the file its name '", path, "'"), errno);
+  }
+
+  std::string name;
+};
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+void copy_tensor(const TensorSource& from, const ExportedTensor& tensor, DurableFile& to,
+                 const std::function<void(size_t)>& on_bytes) {
+  const auto element = static_cast<int64_t>(safetensors_element_size(tensor.entry.dtype));
+  const int64_t count = element_count(tensor.entry.shape), at_once = kCopiedAtOnce / element;
+  std::string piece;
+  for (int64_t at = 0; at < count; at += at_once) {
+    const int64_t length = std::min(at_once, count - at);
+    piece.resize(static_cast<size_t>(length * element));
+    from.read(tensor.from, {{.begin = at, .length = length}}, piece.data());
+    to.write(piece);
+    if (on_bytes) on_bytes(piece.size());
+  }
+}
+
+}  // namespace
+
+size_t export_tensors(const TensorSource& from, const std::string& path, const ExportOptions& options,
+                      const std::function<void(size_t)>& on_bytes) {
+  if (const auto holes = from.incomplete(); !holes.empty()) {
+    throw Error(ErrorCode::invalid_argument, cat("export: expected all of '", shown_text(holes[0]),
+                                                 "', got some of it; a rank's file is missing"));
+  }
+  const std::vector<ExportedTensor> tensors = laid_out(from, options);
+  const std::string json = format_safetensors_header(exported_header(tensors, from.metadata()));
+  const uint64_t head_bytes = json.size(), data_bytes = tensors.empty() ? 0 : tensors.back().entry.end;
+  if (head_bytes > kMaxHeadBytes) {
+    throw Error(ErrorCode::invalid_argument, cat("export: expected a header of at most ", kMaxHeadBytes,
+                                                 " bytes, got ", head_bytes, "; choose shorter names"));
+  }
+  check_target(path, options.replace);
+  const std::string folder = folder_of(path);
+  check_space(folder, sizeof(head_bytes) + head_bytes + data_bytes);
+
+  AsideFile aside(path);
+  DurableFile file(folder, fs::path(aside.name).filename().string());
+  file.write(&head_bytes, sizeof(head_bytes));
+  file.write(json);
+  for (const ExportedTensor& tensor : tensors) copy_tensor(from, tensor, file, on_bytes);
+  file.finish();
+  aside.publish(path, options.replace);
+  sync_folder(folder);
+  return tensors.size();
+}
+
+}  // namespace muster

@@ -1,0 +1,244 @@
+#include "muster/checkpoint/files/safetensors_header.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/files/shown_text.h"
+
+namespace muster {
+
+namespace {
+
+constexpr const char* kMetadataKey = "__metadata__";
+constexpr size_t kMaxDimensions = 64;  // LibTorch's own limit
+
+constexpr std::array<std::pair<const char*, uint64_t>, 16> kElementSizes = {{
+    {"BOOL", 1},
+    {"U8", 1},
+    {"I8", 1},
+    {"U16", 2},
+    {"I16", 2},
+    {"U32", 4},
+    {"I32", 4},
+    {"U64", 8},
+    {"I64", 8},
+    {"F8_E4M3", 1},
+    {"F8_E5M2", 1},
+    {"F16", 2},
+    {"BF16", 2},
+    {"F32", 4},
+    {"F64", 8},
+    {"C64", 8},
+}};
+
+// Takes the events of nlohmann's parser, whose documents silently keep the last of duplicate keys. Every
+// method answers false to stop; `problem` says why.
+class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  SafetensorsHeader header;
+  std::string problem;
+
+  bool null() override { return unexpected("null"); }
+  bool boolean(bool) override { return unexpected("true or false"); }
+  bool number_integer(number_integer_t) override { return unexpected("a negative number"); }
+  bool number_float(number_float_t, const string_t&) override {
+    return unexpected("a fraction or huge number");
+  }
+  bool binary(binary_t&) override { return unexpected("binary data"); }
+
+  bool number_unsigned(number_unsigned_t value) override {
+    if (place_ == Place::shape && value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) &&
+        entry_.shape.size() < kMaxDimensions) {
+      entry_.shape.push_back(static_cast<int64_t>(value));
+      return true;
+    }
+    if (place_ == Place::offsets && offsets_ < 2) {
+      (offsets_++ == 0 ? entry_.begin : entry_.end) = value;
+      return true;
+    }
+    return unexpected(cat("the number ", value));
+  }
+
+  bool string(string_t& value) override {
+    if (place_ == Place::metadata) {
+      header.metadata[key_] = value;
+      return true;
+    }
+    if (place_ != Place::tensor || key_ != "dtype") return unexpected("a text");
+    if (safetensors_element_size(value) == 0)
+      return stop(cat("tensor '", tensor_, "' has the unknown dtype '", value, "'"));
+    entry_.dtype = value;
+    return true;
+  }
+
+  bool start_object(size_t) override {
+    if (place_ == Place::outside) return move_to(Place::top);
+    if (place_ != Place::top) return unexpected("an object");
+    keys_.clear();
+    if (tensor_ == kMetadataKey) return move_to(Place::metadata);
+    entry_ = {};
+    offsets_ = 0;
+    return move_to(Place::tensor);
+  }
+
+  bool key(string_t& value) override {
+    key_ = value;
+    if (place_ == Place::top) {
+      tensor_ = value;
+      return names_.insert(value).second || stop(cat("the name '", value, "' twice"));
+    }
+    if (place_ == Place::tensor && value != "dtype" && value != "shape" && value != "data_offsets")
+      return stop(cat("tensor '", tensor_, "' has the unknown key '", value, "'"));
+    return keys_.insert(value).second || stop(cat("the key '", value, "' twice in '", tensor_, "'"));
+  }
+
+  bool end_object() override {
+    if (place_ == Place::tensor) {
+      if (keys_.size() != 3 || offsets_ != 2)
+        return stop(cat("tensor '", tensor_, "' lacks dtype, shape or two data_offsets"));
+      header.tensors.emplace(tensor_, std::move(entry_));
+    }
+    return move_to(place_ == Place::top ? Place::done : Place::top);
+  }
+
+  bool start_array(size_t) override {
+    if (place_ == Place::tensor && key_ == "shape") return move_to(Place::shape);
+    if (place_ == Place::tensor && key_ == "data_offsets") return move_to(Place::offsets);
+    return unexpected("an array");
+  }
+  bool end_array() override { return move_to(Place::tensor); }
+
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
+    return stop(cat("no valid JSON at byte ", position));
+  }
+
+ private:
+  enum class Place { outside, top, metadata, tensor, shape, offsets, done };
+
+  bool move_to(Place place) {
+    place_ = place;
+    return true;
+  }
+  bool stop(std::string why) {
+    problem = std::move(why);
+    return false;
+  }
+  bool unexpected(const std::string& what) {
+    return stop(tensor_.empty() ? what : cat(what, " where none belongs, in '", tensor_, "'"));
+  }
+
+  Place place_ = Place::outside;
+  std::string key_;
+  std::string tensor_;
+  TensorEntry entry_;
+  int offsets_ = 0;
+  std::set<std::string> names_;
+  std::set<std::string> keys_;
+};
+
+// The bytes of a tensor, or nothing when they overflow.
+std::optional<uint64_t> size_of(const TensorEntry& entry) {
+  // Zero extents do not excuse the others: strides are products of those.
+  uint64_t size = safetensors_element_size(entry.dtype);
+  bool empty = false;
+  for (const int64_t extent : entry.shape) {
+    if (extent == 0) {
+      empty = true;
+    } else if (__builtin_mul_overflow(size, static_cast<uint64_t>(extent), &size) ||
+               size > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+      return std::nullopt;
+    }
+  }
+  return empty ? 0 : size;
+}
+
+// Why the extents do not tile the data, or "".
+std::string tiling_problem(const SafetensorsHeader& header, uint64_t data_bytes) {
+  std::vector<std::pair<std::string, const TensorEntry*>> by_place;
+  for (const auto& [name, entry] : header.tensors) {
+    const auto size = size_of(entry);
+    if (!size) return cat("tensor '", name, "' whose size overflows");
+    if (entry.begin > entry.end || entry.end - entry.begin != *size) {
+      return cat("tensor '", name, "' ", to_string(entry), " of ", *size, " bytes with the offsets ",
+                 entry.begin, " to ", entry.end);
+    }
+    by_place.emplace_back(name, &entry);
+  }
+  std::sort(by_place.begin(), by_place.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.second->begin, a.second->end) < std::pair(b.second->begin, b.second->end);
+  });
+  uint64_t at = 0;
+  for (const auto& [name, entry] : by_place) {
+    if (entry->begin != at) {
+      return cat(entry->begin < at ? "an overlap" : "a hole", " before tensor '", name, "' at byte ",
+                 entry->begin, " of the data");
+    }
+    at = entry->end;
+  }
+  if (at != data_bytes) return cat(data_bytes, " bytes of data where the tensors take ", at);
+  return "";
+}
+
+}  // namespace
+
+std::string to_string(const TensorEntry& entry) {
+  return cat(entry.dtype, "[", join(entry.shape, ", "), "]");
+}
+
+uint64_t safetensors_element_size(std::string_view dtype) {
+  for (const auto& [name, size] : kElementSizes)
+    if (name == dtype) return size;
+  return 0;
+}
+
+SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes,
+                                           const std::string& name) {
+  HeaderReader reader;
+  if (json.empty() || json.front() != '{') {
+    reader.problem = "no '{' at its head";
+  } else if (nlohmann::json::sax_parse(json.begin(), json.end(), &reader)) {
+    reader.problem = tiling_problem(reader.header, data_bytes);
+  }
+  if (!reader.problem.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("safetensors: expected a valid file in '", name, "', got ", shown_text(reader.problem),
+                    "; it is damaged or of another kind"));
+  }
+  return std::move(reader.header);
+}
+
+std::string format_safetensors_header(const SafetensorsHeader& header) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  if (!header.metadata.empty()) json[kMetadataKey] = header.metadata;
+  std::vector<std::pair<uint64_t, std::string>> by_place;
+  for (const auto& [name, entry] : header.tensors) {
+    if (name == kMetadataKey) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("safetensors: expected another tensor name than '", kMetadataKey,
+                      "', which the format keeps for itself; rename it"));
+    }
+    by_place.emplace_back(entry.begin, name);
+  }
+  std::sort(by_place.begin(), by_place.end());
+  for (const auto& [begin, name] : by_place) {
+    const auto& entry = header.tensors.at(name);
+    json[name] = {{"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}};
+  }
+  try {
+    std::string text = json.dump();
+    text.append((8 - text.size() % 8) % 8, ' ');
+    return text;
+  } catch (const nlohmann::json::exception&) {
+    throw Error(ErrorCode::invalid_argument,
+                "safetensors: expected names and metadata in UTF-8, got other bytes; rename the tensor");
+  }
+}
+
+}  // namespace muster

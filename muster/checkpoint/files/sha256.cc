@@ -1,0 +1,67 @@
+#include "muster/checkpoint/files/sha256.h"
+
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/hex.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+struct Sha256::Context {
+  Context() : evp(EVP_MD_CTX_new()) {}
+  ~Context() { EVP_MD_CTX_free(evp); }
+  EVP_MD_CTX* evp;
+};
+
+namespace {
+
+void must(int result) {
+  if (result != 1)
+    throw Error(ErrorCode::internal,
+                "sha256: expected OpenSSL to compute it, got a failure; check the library");
+}
+
+}  // namespace
+
+Sha256::Sha256() : context_(std::make_unique<Context>()) {
+  must(EVP_DigestInit_ex(context_->evp, EVP_sha256(), nullptr));
+}
+Sha256::~Sha256() = default;
+Sha256::Sha256(Sha256&&) noexcept = default;
+Sha256& Sha256::operator=(Sha256&&) noexcept = default;
+
+void Sha256::update(const void* bytes, size_t size) {
+  must(EVP_DigestUpdate(context_->evp, bytes, size));
+}
+
+std::string Sha256::hex() {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  must(EVP_DigestFinal_ex(context_->evp, digest, &size));
+  return to_hex({reinterpret_cast<const char*>(digest), size});
+}
+
+std::string sha256_of_file(const std::string& path, const std::function<void(size_t)>& on_piece) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) fail_errno(cat("cannot open '", path, "'"), errno);
+  Sha256 hash;
+  std::string buffer(1 << 20, '\0');
+  for (;;) {
+    const ssize_t n = ::read(fd.get(), buffer.data(), buffer.size());
+    if (n == 0) return hash.hex();
+    if (n > 0) {
+      hash.update(buffer.data(), static_cast<size_t>(n));
+      if (on_piece) on_piece(static_cast<size_t>(n));
+    } else if (errno != EINTR) {
+      fail_errno(cat("cannot read '", path, "'"), errno);
+    }
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,74 @@
+// Named tensors in several safetensors files, whole or in pieces, read as if they were whole: any elements of
+// any tensor. What some ranks wrote can thus be read by ranks that divide it differently. Knows nothing of
+// LibTorch.
+//
+// A rank's file has its elements of each tensor as one flat tensor; the file's metadata lists them under
+// kPiecesKey. A tensor not listed there is whole, as in any safetensors file.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/checkpoint/files/elements.h"
+#include "muster/checkpoint/files/safetensors_file.h"
+
+namespace muster {
+
+constexpr const char* kPiecesKey = "muster.pieces";
+
+// What a file's metadata says about a tensor of which it has a piece.
+struct PieceRecord {
+  std::vector<int64_t> shape;  // of the whole tensor
+  Elements elements;
+};
+using PieceRecords = std::map<std::string, PieceRecord>;
+
+std::string format_piece_records(const PieceRecords& records);
+// `file` appears in messages. Throws: invalid_argument for malformed text.
+PieceRecords parse_piece_records(const std::string& text, const std::string& file);
+
+// A piece of a tensor in one of the files.
+struct StoredPiece {
+  size_t file = 0;
+  uint64_t begin = 0;  // in the file's data
+  Elements elements;
+};
+
+struct StoredTensor {
+  TensorEntry kind;  // dtype and shape of the whole tensor
+  std::vector<StoredPiece> pieces;
+};
+
+class TensorSource {
+ public:
+  TensorSource() = default;
+  // Reads the heads. Throws: io; invalid_argument for a malformed file, and for pieces that do not fit their
+  // tensor, overlap, or differ in their tensor's type or shape.
+  explicit TensorSource(const std::vector<std::string>& paths);
+
+  const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
+  bool contains(const std::string& name) const { return tensors_.contains(name); }
+
+  // Of all files, without the entries about pieces.
+  const Metadata& metadata() const { return metadata_; }
+
+  // Names of tensors whose pieces leave a hole, as after an interrupted save or if a file is missing.
+  std::vector<std::string> incomplete() const;
+
+  // Copies these elements, in their order, to `to`, which must be large enough. Throws: io; invalid_argument
+  // if there is no such tensor, or no piece has some of the elements.
+  void read(const std::string& name, const Elements& elements, void* to) const;
+
+ private:
+  void add(size_t file, const SafetensorsFile& opened);
+  const SafetensorsFile& opened(size_t file) const;
+
+  std::vector<std::string> paths_;
+  mutable std::map<size_t, SafetensorsFile> open_;  // only some: a job of many ranks has many files
+  std::map<std::string, StoredTensor> tensors_;
+  Metadata metadata_;
+};
+
+}  // namespace muster

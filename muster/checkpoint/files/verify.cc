@@ -1,0 +1,107 @@
+#include "muster/checkpoint/files/verify.h"
+
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/checkpoint/files/directory.h"
+#include "muster/checkpoint/files/manifest.h"
+#include "muster/checkpoint/files/path_facts.h"
+#include "muster/checkpoint/files/safetensors_file.h"
+#include "muster/checkpoint/files/shown_text.h"
+#include "muster/checkpoint/files/view.h"
+#include "muster/checkpoint/files/weight_files.h"
+
+namespace muster {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void verify_file(const std::string& folder, const WrittenFile& file, const OnBytesRead& on_bytes) {
+  const std::string path = cat(folder, "/", file.name);
+  check_size(folder, file);
+  check_content(folder, file, [&](size_t bytes) {
+    if (on_bytes) on_bytes(path, bytes);
+  });
+  if (file.name.ends_with(".safetensors")) SafetensorsFile(path).header();
+}
+
+std::vector<VerifiedFile> verify_manifest(const std::string& path, const OnBytesRead& on_bytes) {
+  std::vector<VerifiedFile> rows;
+  Manifest manifest;
+  const std::string problem = problem_of([&] { manifest = read_manifest_alone(path); });
+  rows.push_back({.checkpoint = path,
+                  .file = kManifestFile,
+                  .bytes = size_or_none(cat(path, "/", kManifestFile)),
+                  .has_checksum = true,
+                  .problem = problem});
+  for (const auto& file : manifest.files) {
+    rows.push_back({.checkpoint = path,
+                    .file = file.name,
+                    .bytes = file.bytes,
+                    .has_checksum = true,
+                    .problem = problem_of([&] { verify_file(path, file, on_bytes); })});
+  }
+  return rows;
+}
+
+using Tensors = std::set<std::string>;
+
+// The head's own rules hold, and the tensors that an index promises are there.
+void verify_head(const std::string& path, const Tensors& promised) {
+  const SafetensorsHeader header = SafetensorsFile(path).header();
+  for (const std::string& tensor : promised) {
+    if (header.tensors.contains(tensor)) continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("checkpoint: expected '", shown_text(tensor), "' in '", path, "', as ", kWeightIndexFile,
+                    " says, got no such tensor; fetch the files again"));
+  }
+}
+
+VerifiedFile verified_by_head(const std::string& folder, const std::string& name, const Tensors& promised) {
+  const std::string path = cat(folder, "/", name);
+  return {.checkpoint = folder,
+          .file = name,
+          .bytes = size_or_none(path),
+          .has_checksum = false,
+          .problem = problem_of([&] { verify_head(path, promised); })};
+}
+
+std::vector<VerifiedFile> verify_index(const std::string& folder) {
+  std::map<std::string, Tensors> promised;  // by file
+  const std::string problem = problem_of([&] {
+    for (const auto& [tensor, file] : read_weight_index(folder)) promised[file].insert(tensor);
+  });
+  std::vector<VerifiedFile> rows = {{.checkpoint = folder,
+                                     .file = kWeightIndexFile,
+                                     .bytes = size_or_none(cat(folder, "/", kWeightIndexFile)),
+                                     .has_checksum = false,
+                                     .problem = problem}};
+  for (const auto& [file, tensors] : promised) rows.push_back(verified_by_head(folder, file, tensors));
+  return rows;
+}
+
+// A checkpoint without its manifest is damaged, and no model of a hub.
+bool is_from_elsewhere(const std::string& folder) {
+  return has_plain_weights(folder) && !is_checkpoint_name(fs::absolute(folder).lexically_normal().string());
+}
+
+}  // namespace
+
+std::vector<VerifiedFile> verify_files(const std::string& path, const OnBytesRead& on_bytes) {
+  if (!is_folder(path)) {
+    return {{.checkpoint = path,
+             .file = {},
+             .bytes = size_or_none(path),
+             .has_checksum = false,
+             .problem = problem_of([&] { verify_head(path, {}); })}};
+  }
+  if (!is_from_elsewhere(path)) return verify_manifest(path, on_bytes);
+  if (fs::exists(cat(path, "/", kWeightIndexFile))) return verify_index(path);
+  return {verified_by_head(path, kModelFile, {})};
+}
+
+}  // namespace muster

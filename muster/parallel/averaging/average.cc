@@ -1,0 +1,67 @@
+#include "muster/parallel/averaging/average.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kAverageLotBytes = size_t{32} << 20;
+
+}  // namespace
+
+std::vector<std::vector<at::Tensor>> lots_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::vector<at::Tensor>> lots;
+  size_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const bool fits = !lots.empty() && bytes + tensor.nbytes() <= kAverageLotBytes &&
+                      lots.back()[0].scalar_type() == tensor.scalar_type() &&
+                      lots.back()[0].device() == tensor.device();
+    if (!fits) {
+      lots.emplace_back();
+      bytes = 0;
+    }
+    lots.back().push_back(tensor.detach());
+    bytes += tensor.nbytes();
+  }
+  return lots;
+}
+
+at::Tensor flat_of(const std::vector<at::Tensor>& lot) {
+  const at::NoGradGuard no_grad;
+  if (lot.size() == 1) return lot[0].detach().clone(at::MemoryFormat::Contiguous).view(-1);
+  std::vector<at::Tensor> flats;
+  flats.reserve(lot.size());
+  for (const at::Tensor& tensor : lot) flats.push_back(tensor.detach().reshape(-1));
+  return at::cat(flats);
+}
+
+void copy_from_flat(const at::Tensor& flat, const std::vector<at::Tensor>& lot) {
+  const at::NoGradGuard no_grad;
+  int64_t at = 0;
+  for (const at::Tensor& tensor : lot) {
+    tensor.detach().copy_(flat.narrow(0, at, tensor.numel()).view(tensor.sizes()));
+    at += tensor.numel();
+  }
+}
+
+void average_over(ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
+  if (group.size() == 1) return;
+  for (const std::vector<at::Tensor>& lot : lots_of(tensors)) {
+    const at::Tensor flat = flat_of(lot);
+    group.all_reduce(flat);
+    flat.div_(group.size());
+    copy_from_flat(flat, lot);
+  }
+}
+
+std::vector<at::Tensor> averaged_ones(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> found;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.is_floating_point() || tensor.is_complex()) found.push_back(tensor);
+  }
+  return found;
+}
+
+}  // namespace muster

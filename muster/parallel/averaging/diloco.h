@@ -1,0 +1,68 @@
+// DiLoCo: every rank trains H steps with its own optimizer. Then an outer optimizer moves the common model by
+// the average movement of the ranks' models.
+//
+//   muster::DiLoCo outer(net->parameters(), ctx.process_group(), {.every = 100});
+//   … loss.backward(); adamw.step();
+//   outer.step();
+//
+// The outer gradient is (common model − mean of the ranks' models); the outer optimizer is SGD with Nesterov
+// momentum. With learning rate 1 and no momentum it equals local SGD.
+// Source: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "muster/comm/process_group.h"
+#include "muster/parallel/averaging/named_state.h"
+
+namespace muster {
+
+struct DiLoCoOptions {
+  int64_t every = 100;         // H: inner steps between two outer steps
+  double learning_rate = 0.7;  // of the outer optimizer, like its momentum
+  double momentum = 0.9;
+  bool nesterov = true;
+  std::vector<at::Tensor> buffers = {};  // averaged at every outer step, except integer buffers
+};
+
+class DiLoCo {
+ public:
+  // Keeps two copies of the parameters.
+  // Collective: over the group.
+  // Throws: invalid_argument, on every rank, for an `every` below 1, a learning rate that is not positive, a
+  // momentum outside [0, 1), and for parameters, buffers or options that differ between ranks.
+  DiLoCo(std::vector<at::Tensor> parameters, ProcessGroup group, DiLoCoOptions options = {});
+
+  // Call it after the inner optimizer's step. Returns true after an outer step: all ranks then have the same
+  // parameters. Collective: at every H-th step.
+  bool step();
+
+  int64_t steps() const { return steps_; }  // inner steps
+
+  // The common model, the momentum and the number of steps, the same on every rank. The ranks' own models
+  // differ until the next outer step: save own_pieces (checkpoint/tensor_pieces.h), or save when step()
+  // returns true.
+  NamedState state() const;
+  // Throws: invalid_argument for a state of another model; then nothing is changed.
+  template <class State>
+  void load_state(const State& state) {
+    load(NamedState::from(state));
+  }
+
+ private:
+  void load(const NamedState& state);
+  void step_outside();
+
+  ProcessGroup group_;
+  DiLoCoOptions options_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> buffers_;
+  std::vector<at::Tensor> common_;    // the parameters after the last outer step
+  std::vector<at::Tensor> momentum_;  // empty before the first
+  int64_t steps_ = 0;
+};
+
+}  // namespace muster

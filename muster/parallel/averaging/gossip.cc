@@ -1,0 +1,58 @@
+#include "muster/parallel/averaging/gossip.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "muster/parallel/agree.h"
+#include "muster/parallel/averaging/average.h"
+
+namespace muster {
+
+// The circle method: all but the last rank stand on a circle, which turns; who would meet itself meets the
+// last. Of an odd number the last is nobody.
+std::optional<int> gossip_peer(int rank, int ranks, int64_t step) {
+  if (ranks < 2) return std::nullopt;
+  const int last = ranks % 2 == 0 ? ranks - 1 : ranks;
+  const int turn = static_cast<int>(step % last);
+  int peer = 0;
+  if (rank == last) {
+    while (2 * peer % last != turn) ++peer;
+  } else {
+    peer = (turn - rank + last) % last;
+    if (peer == rank) peer = last;
+  }
+  if (peer == ranks) return std::nullopt;
+  return peer;
+}
+
+GossipAverage::GossipAverage(std::vector<at::Tensor> parameters, ProcessGroup group)
+    : group_(std::move(group)), parameters_(averaged_ones(parameters)) {
+  require_agreement(group_, "GossipAverage", "", terms_of("parameter", parameters));
+}
+
+void GossipAverage::step() {
+  const std::optional<int> peer = gossip_peer(group_.rank(), group_.size(), steps_++);
+  if (!peer) return;
+  const at::NoGradGuard no_grad;
+  for (const std::vector<at::Tensor>& lot : lots_of(parameters_)) {
+    const at::Tensor mine = flat_of(lot);
+    const at::Tensor other = at::empty_like(mine);
+    // One after the other: two sends that meet may wait for each other over NCCL.
+    if (group_.rank() < *peer) {
+      group_.send(mine, *peer);
+      group_.recv(other, *peer);
+    } else {
+      group_.recv(other, *peer);
+      group_.send(mine, *peer);
+    }
+    copy_from_flat(mine.add_(other).div_(2), lot);
+  }
+}
+
+void GossipAverage::average() {
+  average_over(group_, parameters_);
+}
+
+}  // namespace muster

@@ -1,0 +1,69 @@
+// Local SGD: every rank trains alone, and the ranks average their parameters every H steps.
+//
+//   muster::LocalSGD local(net->parameters(), ctx.process_group(), {.every = 8, .start = 500});
+//   … loss.backward(); optimizer.step();
+//   local.step();
+//
+// Do not wrap the model in DistributedDataParallel: backwards need not wait for anything. The optimizer's
+// state (momentum, Adam's moments) stays local to each rank. With several hosts, set `inside` to the group of
+// this rank's host, which is averaged in every step, and pass a group that connects the hosts. To be able to
+// resume after any step, save each rank's own parts (checkpoint/tensor_pieces.h):
+//
+//   const auto pieces = muster::own_pieces(*net);
+//   checkpoints.add("model", pieces).add("optimizer", optimizer, pieces).add("local", local);
+//
+// Source: Stich, "Local SGD Converges Fast and Communicates Little" (2019); Lin et al., "Don't Use Large
+// Mini-Batches, Use Local SGD" (2020), for `start`; torch's PostLocalSGDOptimizer.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "muster/comm/process_group.h"
+#include "muster/parallel/averaging/named_state.h"
+
+namespace muster {
+
+struct LocalSGDOptions {
+  int64_t every = 8;  // H: steps between two averages
+  int64_t start = 0;  // initial steps that average every time, while the model changes fast
+  std::optional<ProcessGroup> inside = {};  // averaged in every step: ranks joined by a fast link
+  // Averaged whenever the parameters are (batch norm statistics), except integer buffers.
+  std::vector<at::Tensor> buffers = {};
+};
+
+class LocalSGD {
+ public:
+  // Collective: over both groups.
+  // Throws: invalid_argument, on every rank, for an `every` below 1, a negative `start`, and for parameters,
+  // buffers or options that differ between ranks.
+  LocalSGD(std::vector<at::Tensor> parameters, ProcessGroup group, LocalSGDOptions options = {});
+
+  // Call it after the optimizer's step. Returns whether all ranks now have the same parameters. Collective:
+  // at every H-th step (with `inside`: at every step).
+  bool step();
+
+  // Averages now, at any step: before an evaluation, a checkpoint, the end. Collective: yes.
+  void average();
+
+  int64_t steps() const { return steps_; }
+
+  // The number of steps. Parameters differ between ranks until the next average: save own_pieces, or save
+  // when step() returns true.
+  NamedState state() const { return {.numbers = {{"steps", static_cast<double>(steps_)}}, .tensors = {}}; }
+  template <class State>
+  void load_state(const State& state) {
+    steps_ = static_cast<int64_t>(NamedState::from(state).number("LocalSGD", "steps"));
+  }
+
+ private:
+  ProcessGroup group_;
+  LocalSGDOptions options_;
+  std::vector<at::Tensor> averaged_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace muster

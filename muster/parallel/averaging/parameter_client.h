@@ -1,0 +1,47 @@
+// The worker's side of a parameter server (parameter_server.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "muster/comm/process_group.h"
+#include "muster/parallel/averaging/parameter_server.h"
+
+namespace muster {
+
+class ParameterClient {
+ public:
+  // Collective, Throws: as ParameterServer.
+  ParameterClient(std::vector<at::Tensor> parameters, ProcessGroup group,
+                  const ParameterServerOptions& options = {});
+
+  // Sets the parameters to the servers' values. Blocking: while this worker is more than `staleness` steps
+  // ahead of the slowest. Throws: peer_failed if a server has died.
+  void pull();
+
+  // Sends the present gradients. In a synchronous step, a gradient that only other workers have counts as 0
+  // here; a parameter without a gradient on any worker (a frozen one) is not stepped.
+  // Throws: failed_precondition without a pull since the last push; peer_failed if a server has died.
+  void push();
+
+  // Tells the servers that no more pushes follow; later calls are errors. Throws: peer_failed.
+  void finish();
+
+  int64_t steps() const { return steps_; }  // pushes
+
+ private:
+  void with_each_server(const char* call, const std::function<void(size_t server)>& talk);
+
+  ParameterServerOptions options_;
+  int rank_;
+  std::vector<ProcessGroup> servers_;
+  std::vector<std::vector<at::Tensor>> shards_;
+  int64_t steps_ = 0;
+  bool pulled_ = false;
+};
+
+}  // namespace muster

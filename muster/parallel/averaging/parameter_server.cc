@@ -1,0 +1,273 @@
+#include "muster/parallel/averaging/parameter_server.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/optim/lbfgs.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+#include "muster/parallel/averaging/parameter_link.h"
+#include "muster/parallel/averaging/worker_pace.h"
+
+namespace muster {
+
+// A thread a worker talks with it; all of them change the shard and the pace under one lock.
+struct ParameterServer::State {
+  int rank = 0;
+  ParameterServerOptions options;
+  std::vector<at::Tensor> shard;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  std::vector<ProcessGroup> workers;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  WorkerPace pace{0, 0};
+  std::vector<std::vector<at::Tensor>> waiting;  // synchronous: a step's gradients, by worker
+  std::vector<int64_t> pulled_at;                // updates that there were, by worker
+  size_t finished = 0;
+  std::exception_ptr failure;  // of the server itself: all sessions end
+  BeforeUpdate before_update;
+  ParameterServerReport report;
+
+  void talk_with(size_t worker);
+  bool answer(size_t worker, ProcessGroup& pair);
+  void answer_pull(size_t worker, ProcessGroup& pair);
+  void take_push(size_t worker, ProcessGroup& pair);
+  void update(size_t worker, const std::vector<at::Tensor>& gradients);
+  void update_when_all_have_come();
+  void step_optimizer(const std::vector<at::Tensor>& gradients, int64_t staleness);
+  void in_order(const std::function<void()>& change);
+  void worker_left(size_t worker, const std::string& lost_by);
+  void tell_lost(size_t worker, const std::string& lost_by);
+};
+
+namespace {
+
+std::string wrong_parameter_server(const ProcessGroup& group, const ParameterServerOptions& options) {
+  if (keeps_parameters(group, options)) return "";
+  return cat("parameter server: expected a ParameterClient on rank ", group.rank(),
+             ", got a ParameterServer; ask keeps_parameters() which one to make");
+}
+
+// `wrong` says it to the other ranks too.
+std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(const ParameterServer::MakeOptimizer& make,
+                                                              const std::vector<at::Tensor>& shard, int rank,
+                                                              std::string& wrong) {
+  try {
+    auto optimizer = make(shard);
+    if (dynamic_cast<torch::optim::LBFGS*>(optimizer.get()) != nullptr) {
+      wrong = cat("parameter server: expected an optimizer that steps without a closure, got LBFGS (rank ",
+                  rank, "); make SGD, Adam, AdamW, Adagrad or RMSprop");
+      return nullptr;
+    }
+    if (optimizer) return optimizer;
+    wrong = cat("parameter server: expected an optimizer, got none (rank ", rank, "); return one");
+  } catch (const std::exception& error) {
+    wrong = cat("parameter server: expected an optimizer, got: ", error.what(), " (rank ", rank,
+                "); see what makes it");
+  }
+  return nullptr;
+}
+
+// Undefined where no worker has a gradient; who has none where others have one counts as 0.
+std::vector<at::Tensor> mean_in_order(const std::vector<std::vector<at::Tensor>>& by_worker) {
+  std::vector<at::Tensor> sums;
+  int64_t count = 0;
+  for (const std::vector<at::Tensor>& gradients : by_worker) {
+    if (gradients.empty()) continue;
+    ++count;
+    sums.resize(gradients.size());
+    for (size_t i = 0; i < sums.size(); ++i) {
+      if (!gradients[i].defined()) continue;
+      sums[i] = sums[i].defined() ? sums[i].add_(gradients[i]) : gradients[i].clone();
+    }
+  }
+  for (at::Tensor& sum : sums)
+    if (sum.defined()) sum.div_(count);
+  return sums;
+}
+
+std::vector<double> learning_rates(torch::optim::Optimizer& optimizer) {
+  std::vector<double> rates;
+  for (auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
+  return rates;
+}
+
+void set_learning_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates, double by) {
+  for (size_t i = 0; i < rates.size(); ++i) optimizer.param_groups()[i].options().set_lr(rates[i] * by);
+}
+
+}  // namespace
+
+ParameterServer::ParameterServer(std::vector<at::Tensor> parameters, ProcessGroup group,
+                                 const MakeOptimizer& make, const ParameterServerOptions& options)
+    : state_(std::make_unique<State>()) {
+  State& state = *state_;
+  state.rank = group.rank();
+  state.options = options;
+  std::string wrong = wrong_parameter_server(group, options);
+  if (wrong.empty() && static_cast<size_t>(options.servers) <= parameters.size()) {
+    state.shard = parameter_shards(parameters, options.servers)[static_cast<size_t>(group.rank())];
+    state.optimizer = make_shard_optimizer(make, state.shard, group.rank(), wrong);
+  }
+  state.workers = connect_parameter_pairs(group, parameters, options, wrong);
+  state.pace = WorkerPace(state.workers.size(), options.staleness);
+  state.waiting.resize(state.workers.size());
+  state.pulled_at.resize(state.workers.size(), 0);
+}
+
+ParameterServer::~ParameterServer() = default;
+
+torch::optim::Optimizer& ParameterServer::optimizer() {
+  return *state_->optimizer;
+}
+
+ParameterServerReport ParameterServer::serve(const BeforeUpdate& before_update) {
+  State& state = *state_;
+  state.before_update = before_update;
+  std::vector<std::thread> threads;
+  for (size_t worker = 0; worker < state.workers.size(); ++worker)
+    threads.emplace_back([&state, worker] { state.talk_with(worker); });
+  for (std::thread& thread : threads) thread.join();
+  state.workers.clear();
+  std::sort(state.report.lost.begin(), state.report.lost.end());
+  if (state.failure) std::rethrow_exception(state.failure);
+  if (state.finished == 0) {
+    throw Error(ErrorCode::peer_failed, cat("parameter server: expected a worker to finish, got none: ranks ",
+                                            join(state.report.lost, ", "), " are lost (rank ", state.rank,
+                                            "); the first rank that failed has the cause"));
+  }
+  return state.report;
+}
+
+void ParameterServer::State::talk_with(size_t worker) {
+  const at::NoGradGuard no_grad;
+  ProcessGroup pair = workers[worker];
+  std::string lost_by;
+  try {
+    while (answer(worker, pair)) {
+    }
+    pair.shutdown();
+  } catch (const Error& error) {
+    lost_by = error.message();
+  } catch (...) {
+    const std::lock_guard lock(mutex);
+    failure = std::current_exception();
+  }
+  worker_left(worker, lost_by);
+}
+
+// False after the last request.
+bool ParameterServer::State::answer(size_t worker, ProcessGroup& pair) {
+  const int64_t request = receive_number(pair, 1);
+  if (request == static_cast<int64_t>(ParameterRequest::pull)) {
+    answer_pull(worker, pair);
+  } else if (request == static_cast<int64_t>(ParameterRequest::push)) {
+    take_push(worker, pair);
+  } else {
+    const std::lock_guard lock(mutex);
+    ++finished;
+    return false;
+  }
+  return true;
+}
+
+void ParameterServer::State::answer_pull(size_t worker, ProcessGroup& pair) {
+  std::vector<at::Tensor> now;
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return failure || pace.may_go_on(worker); });
+    if (failure) throw Error(ErrorCode::internal, "the server has failed");
+    report.largest_lead = std::max(report.largest_lead, pace.lead(worker));
+    pulled_at[worker] = report.updates;
+    for (const at::Tensor& parameter : shard) now.push_back(parameter.detach().clone());
+  }
+  send_tensors(pair, 1, now);
+}
+
+void ParameterServer::State::take_push(size_t worker, ProcessGroup& pair) {
+  std::vector<at::Tensor> gradients(shard.size()), come;
+  for (const int64_t i : receive_numbers(pair, 1)) {
+    come.push_back(at::empty_like(shard.at(static_cast<size_t>(i))).detach());
+    gradients[static_cast<size_t>(i)] = come.back();
+  }
+  receive_tensors(pair, 1, come);
+  const std::lock_guard lock(mutex);
+  in_order([&] { update(worker, gradients); });
+  if (failure) throw Error(ErrorCode::internal, "the server has failed");
+}
+
+// Changes what all sessions share; what fails then is the server's failure, and theirs.
+void ParameterServer::State::in_order(const std::function<void()>& change) {
+  try {
+    if (!failure) change();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  changed.notify_all();
+}
+
+// Under the lock, as what follows.
+void ParameterServer::State::update(size_t worker, const std::vector<at::Tensor>& gradients) {
+  pace.pushed(worker);
+  const int64_t staleness = report.updates - pulled_at[worker];
+  report.largest_staleness = std::max(report.largest_staleness, staleness);
+  if (options.staleness != 0) return step_optimizer(gradients, staleness);
+  waiting[worker] = gradients;
+  update_when_all_have_come();
+}
+
+void ParameterServer::State::update_when_all_have_come() {
+  bool any = false;
+  for (size_t worker = 0; worker < waiting.size(); ++worker) {
+    if (waiting[worker].empty() && pace.here(worker)) return;
+    any = any || !waiting[worker].empty();
+  }
+  if (!any) return;
+  const std::vector<at::Tensor> mean = mean_in_order(waiting);
+  for (std::vector<at::Tensor>& gradients : waiting) gradients.clear();
+  step_optimizer(mean, 0);
+}
+
+void ParameterServer::State::step_optimizer(const std::vector<at::Tensor>& gradients, int64_t staleness) {
+  if (before_update) before_update(*optimizer, report.updates);
+  for (size_t i = 0; i < shard.size(); ++i) shard[i].mutable_grad() = gradients[i];
+  const bool weighed = options.weigh_by_staleness && staleness > 0;
+  const std::vector<double> rates = learning_rates(*optimizer);
+  if (weighed) set_learning_rates(*optimizer, rates, 1 / (1 + static_cast<double>(staleness)));
+  optimizer->step();
+  if (weighed) set_learning_rates(*optimizer, rates, 1);
+  optimizer->zero_grad();
+  ++report.updates;
+}
+
+// After a failure of the server its pair is closed with the last copy here, so that the worker hears of it.
+void ParameterServer::State::worker_left(size_t worker, const std::string& lost_by) {
+  const std::lock_guard lock(mutex);
+  pace.left(worker);
+  if (failure) workers[worker] = ProcessGroup(nullptr);
+  if (!lost_by.empty() && !failure) tell_lost(worker, lost_by);
+  in_order([&] {
+    if (options.staleness == 0) update_when_all_have_come();
+  });
+}
+
+void ParameterServer::State::tell_lost(size_t worker, const std::string& lost_by) {
+  const int lost = options.servers + static_cast<int>(worker);
+  report.lost.push_back(lost);
+  int left = 0;
+  for (size_t i = 0; i < workers.size(); ++i) left += pace.here(i) ? 1 : 0;
+  log(LogLevel::warn, cat("parameter server rank ", rank, ": worker rank ", lost, " is lost (", lost_by,
+                          "); ", left, left == 1 ? " worker goes on" : " workers go on"));
+}
+
+}  // namespace muster

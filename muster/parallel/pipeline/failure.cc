@@ -1,0 +1,51 @@
+#include "muster/parallel/pipeline/failure.h"
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/comm/call/failure.h"
+
+namespace muster {
+
+PipelineFailure::PipelineFailure(ProcessGroup group) : group_(std::move(group)) {
+  const int64_t number = group_.store()->add(cat("pipelines/", group_.rank()), 1);
+  key_ = cat("pipeline_failure/", number);
+}
+
+// The first rank to write wins.
+std::string PipelineFailure::first_cause(const std::string& ours) {
+  try {
+    const auto to_bytes = [](const std::string& text) {
+      return std::vector<uint8_t>(text.begin(), text.end());
+    };
+    const std::vector<uint8_t> first = group_.store()->compareSet(key_, {}, to_bytes(ours));
+    return {first.begin(), first.end()};
+  } catch (const std::exception&) {
+    return ours;  // whoever serves the store has gone
+  }
+}
+
+void PipelineFailure::rethrow_explained() {
+  const std::string here =
+      cat("pipeline: step ", step_, ", ", static_cast<char>(action_.kind), action_.micro_batch, " of stage ",
+          action_.stage, " on rank ", group_.job_rank());
+  try {
+    throw;
+  } catch (const Error& error) {
+    const bool of_a_peer = error.code() == ErrorCode::peer_failed || error.code() == ErrorCode::timeout ||
+                           error.code() == ErrorCode::backend_failed;
+    const std::string ours = cat(here, ": ", error.what());
+    const std::string first = first_cause(ours);
+    if (!of_a_peer) throw;
+    if (first == ours) throw Error(error.code(), ours);
+    throw Error(ErrorCode::peer_failed, cat(here, ": a rank failed; first: ", first));
+  } catch (const std::exception& error) {
+    first_cause(cat(here, ": ", first_line(error)));
+    throw;
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,32 @@
+// What a pipeline's stages have in common: the norm of all their gradients, and all their parameters by name.
+// Used only by pipeline.cc.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/comm/process_group.h"
+#include "muster/parallel/pipeline/gradients.h"
+#include "muster/parallel/pipeline/pipeline.h"
+#include "muster/parallel/tensor/tensor_parallel.h"
+
+namespace muster {
+
+// The parameter's name in the stages; empty if it is not theirs.
+std::string name_in_stages(const std::vector<PipelineStage>& stages, const at::Tensor& parameter);
+
+// As Pipeline::clip_grad_norm.
+at::Tensor clip_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
+                       double max_norm, ProcessGroup& group, const std::optional<ProcessGroup>& divided_over);
+
+// As Pipeline::gather_parameters.
+WholeParameters gather_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
+                              ProcessGroup& group);
+
+// As Pipeline::pieces.
+TensorPieces pieces_of_stages(const std::vector<PipelineStage>& stages, const std::deque<TiedWeight>& tied,
+                              const ProcessGroup& group);
+
+}  // namespace muster

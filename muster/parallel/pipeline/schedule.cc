@@ -1,0 +1,124 @@
+#include "muster/parallel/pipeline/schedule.h"
+
+#include <algorithm>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+using ActionKind = PipelineAction::Kind;
+
+PipelineSchedule empty_schedule(const std::string& name, int ranks, int micro_batches, int stages_per_rank) {
+  if (ranks < 1 || micro_batches < 1 || stages_per_rank < 1) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("pipeline schedule ", name, ": expected numbers of at least 1, got ", plural(ranks, "rank"), ", ",
+            micro_batches, " micro-batches and ", plural(stages_per_rank, "stage"), " a rank"));
+  }
+  PipelineSchedule schedule{
+      .name = name, .ranks = ranks, .stages = ranks * stages_per_rank, .micro_batches = micro_batches};
+  schedule.actions.resize(static_cast<size_t>(ranks));
+  return schedule;
+}
+
+// The i-th forward of a rank with several stages: micro-batches go through in rounds of `ranks`, and a round
+// visits the rank's stages in order.
+PipelineAction interleaved_forward(const PipelineSchedule& schedule, int rank, int i) {
+  const int round = schedule.ranks * schedule.stages_per_rank();
+  const int chunk = i % round / schedule.ranks;
+  return {ActionKind::forward, chunk * schedule.ranks + rank,
+          i / round * schedule.ranks + i % schedule.ranks};
+}
+
+// The same, with the stages in the opposite order.
+PipelineAction interleaved_backward(const PipelineSchedule& schedule, int rank, int i) {
+  const PipelineAction forward = interleaved_forward(schedule, rank, i);
+  const int chunk = schedule.stages_per_rank() - 1 - forward.stage / schedule.ranks;
+  return {ActionKind::backward, chunk * schedule.ranks + rank, forward.micro_batch};
+}
+
+}  // namespace
+
+PipelineSchedule gpipe(int ranks, int micro_batches) {
+  PipelineSchedule schedule = empty_schedule("gpipe", ranks, micro_batches, 1);
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const ActionKind kind : {ActionKind::forward, ActionKind::backward}) {
+      for (int i = 0; i < micro_batches; ++i)
+        schedule.actions[static_cast<size_t>(rank)].push_back({kind, rank, i});
+    }
+  }
+  return schedule;
+}
+
+PipelineSchedule one_f_one_b(int ranks, int micro_batches) {
+  PipelineSchedule schedule = empty_schedule("one_f_one_b", ranks, micro_batches, 1);
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto& actions = schedule.actions[static_cast<size_t>(rank)];
+    const int ahead = std::min(ranks - 1 - rank, micro_batches);
+    for (int i = 0; i < ahead; ++i) actions.push_back({ActionKind::forward, rank, i});
+    for (int i = 0; i < micro_batches; ++i) {
+      if (i + ahead < micro_batches) actions.push_back({ActionKind::forward, rank, i + ahead});
+      actions.push_back({ActionKind::backward, rank, i});
+    }
+  }
+  return schedule;
+}
+
+PipelineSchedule interleaved(int ranks, int micro_batches, int stages_per_rank) {
+  PipelineSchedule schedule = empty_schedule("interleaved", ranks, micro_batches, stages_per_rank);
+  if (micro_batches % ranks != 0) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("pipeline schedule interleaved: expected micro-batches that ", plural(ranks, "rank"),
+                    " divide, got ", micro_batches, "; take ", (micro_batches / ranks + 1) * ranks));
+  }
+  const int all = micro_batches * stages_per_rank;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto& actions = schedule.actions[static_cast<size_t>(rank)];
+    const int ahead = std::min((stages_per_rank - 1) * ranks + 2 * (ranks - 1 - rank), all);
+    for (int i = 0; i < ahead; ++i) actions.push_back(interleaved_forward(schedule, rank, i));
+    for (int i = 0; i < all; ++i) {
+      if (i + ahead < all) actions.push_back(interleaved_forward(schedule, rank, i + ahead));
+      actions.push_back(interleaved_backward(schedule, rank, i));
+    }
+  }
+  return schedule;
+}
+
+PipelineSchedule zero_bubble(int ranks, int micro_batches) {
+  PipelineSchedule schedule = empty_schedule("zero_bubble", ranks, micro_batches, 1);
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto& actions = schedule.actions[static_cast<size_t>(rank)];
+    const int ahead = std::min(ranks - 1 - rank, micro_batches);
+    const int late = rank;  // a rank that runs ahead by fewer forwards may put off as many weights' gradients
+    for (int i = 0; i < ahead; ++i) actions.push_back({ActionKind::forward, rank, i});
+    for (int i = 0; i < micro_batches; ++i) {
+      if (i + ahead < micro_batches) actions.push_back({ActionKind::forward, rank, i + ahead});
+      actions.push_back({ActionKind::input_grad, rank, i});
+      if (i >= late) actions.push_back({ActionKind::weight_grad, rank, i - late});
+    }
+    for (int i = std::max(micro_batches - late, 0); i < micro_batches; ++i)
+      actions.push_back({ActionKind::weight_grad, rank, i});
+  }
+  return schedule;
+}
+
+std::string to_text(const PipelineAction& action, const PipelineSchedule& schedule) {
+  const std::string text = cat(static_cast<char>(action.kind), action.micro_batch);
+  return schedule.stages == schedule.ranks ? text : cat(text, "/", action.stage);
+}
+
+std::string to_text(const PipelineSchedule& schedule) {
+  std::string text = cat(schedule.name, ": ", plural(schedule.ranks, "rank"), ", ",
+                         plural(schedule.stages, "stage"), ", ", schedule.micro_batches, " micro-batches\n");
+  for (size_t rank = 0; rank < schedule.actions.size(); ++rank) {
+    text += cat("rank ", rank, ":");
+    for (const PipelineAction& action : schedule.actions[rank]) text += cat(" ", to_text(action, schedule));
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace muster

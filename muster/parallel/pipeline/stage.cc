@@ -1,0 +1,106 @@
+#include "muster/parallel/pipeline/stage.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <mutex>
+#include <utility>
+
+#include "muster/base/error.h"
+
+namespace muster {
+
+namespace {
+
+at::Tensor state_of(c10::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_state(c10::Device device, const at::Tensor& state) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+// The model's first layer may write into its input, which is the caller's batch, and may be needed again.
+at::Tensor layer_input(const at::Tensor& input) {
+  return input.requires_grad() ? input : input.clone();
+}
+
+// A frozen first stage has no graph, and no gradients to find.
+bool has_backward(const at::Tensor& output, const at::Tensor& input) {
+  if (output.requires_grad()) return true;
+  if (!input.requires_grad()) return false;
+  throw Error(
+      ErrorCode::invalid_argument,
+      "pipeline: expected a stage whose output depends on its input or a trained weight, got one that "
+      "depends on neither; look for NoGradGuard and detach() in its forward");
+}
+
+// A stage that does not use its input gives it zeros.
+at::Tensor gradient_of(const at::Tensor& input, const at::Tensor& found) {
+  return input.requires_grad() && !found.defined() ? at::zeros_like(input) : found;
+}
+
+}  // namespace
+
+RandomStates RandomStates::now(c10::Device device) {
+  return {.on_cpu = state_of(at::kCPU), .on_device = device.is_cpu() ? at::Tensor() : state_of(device)};
+}
+
+void RandomStates::restore(c10::Device device) const {
+  set_state(at::kCPU, on_cpu);
+  if (!device.is_cpu()) set_state(device, on_device);
+}
+
+at::Tensor StageRunner::forward(int micro_batch, const at::Tensor& input, bool takes_gradient,
+                                bool recompute) {
+  Held held{.input = input.detach(), .output = {}, .recompute = recompute};
+  held.input.set_requires_grad(takes_gradient);
+  at::Tensor output;
+  if (recompute) {
+    held.random = RandomStates::now(device_);
+    const at::NoGradGuard no_grad;
+    output = compute_(layer_input(held.input), micro_batch);
+  } else {
+    output = held.output = compute_(layer_input(held.input), micro_batch);
+  }
+  held_[micro_batch] = std::move(held);
+  return output.detach();
+}
+
+void StageRunner::compute_again(Held& held, int micro_batch) {
+  if (!held.recompute) return;
+  const RandomStates after = RandomStates::now(device_);
+  held.random.restore(device_);
+  held.output = compute_(layer_input(held.input), micro_batch);
+  after.restore(device_);
+}
+
+at::Tensor StageRunner::backward(int micro_batch, const at::Tensor& gradient) {
+  Held held = std::move(held_.extract(micro_batch).mapped());
+  compute_again(held, micro_batch);
+  if (!has_backward(held.output, held.input)) return {};
+  torch::autograd::backward({held.output}, {gradient});
+  return gradient_of(held.input, held.input.grad());
+}
+
+at::Tensor StageRunner::input_backward(int micro_batch, const at::Tensor& gradient) {
+  Held& held = held_.at(micro_batch);
+  compute_again(held, micro_batch);
+  if (!has_backward(held.output, held.input)) return {};
+  InputBackward done = backward_of_input(held.output, gradient, held.input);
+  held.left = std::move(done.left);
+  return gradient_of(held.input, done.gradient);
+}
+
+void StageRunner::weight_backward(int micro_batch) {
+  Held held = std::move(held_.extract(micro_batch).mapped());
+  held.left.run();
+}
+
+}  // namespace muster

@@ -1,0 +1,228 @@
+#include "muster/parallel/pipeline/stages.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones_like.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+
+namespace muster {
+
+namespace {
+
+[[noreturn]] void refuse_cut(const std::string& expected_got_next) {
+  throw Error(ErrorCode::invalid_argument, cat("stages: expected ", expected_got_next));
+}
+
+int64_t parameter_bytes_of(const torch::nn::Module& module) {
+  int64_t bytes = 0;
+  for (const at::Tensor& parameter : module.parameters()) bytes += static_cast<int64_t>(parameter.nbytes());
+  return bytes;
+}
+
+// A GPU works on after its calls have returned.
+void wait_for_device(c10::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+at::Tensor forward_of(torch::nn::AnyModule& child, const std::string& name, const at::Tensor& x) {
+  try {
+    return child.forward<at::Tensor>(x);
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    refuse_cut(cat("children that take a tensor and give one, got an error from '", name,
+                   "': ", text.substr(0, text.find('\n')), "; wrap it in a module that does"));
+  }
+}
+
+// A measurement leaves nothing behind: gradients and buffers are put back.
+class StateBefore {
+ public:
+  explicit StateBefore(const torch::nn::Module& module)
+      : parameters_(module.parameters()), buffers_(module.buffers()) {
+    for (at::Tensor& parameter : parameters_)
+      gradients_.push_back(std::exchange(parameter.mutable_grad(), {}));
+    for (const at::Tensor& buffer : buffers_) values_.push_back(buffer.clone());
+  }
+  ~StateBefore() {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].mutable_grad() = gradients_[i];
+    for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(values_[i]);
+  }
+  StateBefore(const StateBefore&) = delete;
+  StateBefore& operator=(const StateBefore&) = delete;
+
+ private:
+  std::vector<at::Tensor> parameters_, gradients_, buffers_, values_;
+};
+
+LayerCost cost_of(torch::nn::AnyModule& child, const std::string& name, at::Tensor& x, int repeats) {
+  const StateBefore before(*child.ptr());
+  LayerCost cost{.name = name,
+                 .seconds = std::numeric_limits<double>::infinity(),
+                 .parameter_bytes = parameter_bytes_of(*child.ptr())};
+  at::Tensor output;
+  for (int i = 0; i < std::max(repeats, 1); ++i) {
+    const at::Tensor input = x.detach();
+    if (input.is_floating_point()) input.set_requires_grad(true);
+    const at::Tensor written = input.clone();  // a layer may write into what it gets
+    wait_for_device(x.device());
+    const auto start = Clock::now();
+    output = forward_of(child, name, written);
+    if (output.requires_grad()) torch::autograd::backward({output}, {at::ones_like(output)});
+    wait_for_device(x.device());
+    cost.seconds = std::min(cost.seconds, seconds_since(start));
+  }
+  x = output.detach();
+  cost.activation_bytes = static_cast<int64_t>(x.nbytes());
+  return cost;
+}
+
+// What a stage costs: time first, then bytes.
+using StageCost = std::pair<double, int64_t>;
+
+StageCost sum_of(const std::vector<LayerCost>& costs, size_t begin, size_t end) {
+  StageCost sum{0, 0};
+  for (size_t i = begin; i < end; ++i) {
+    sum.first += costs[i].seconds;
+    sum.second += costs[i].parameter_bytes;
+  }
+  return sum;
+}
+
+StageCost larger_of_both(const StageCost& a, const StageCost& b) {
+  return {std::max(a.first, b.first), std::max(a.second, b.second)};
+}
+
+void check_cut(const StageCut& cut, size_t layers) {
+  const auto falls = [](size_t before, size_t after) { return before >= after; };
+  const bool rises = std::adjacent_find(cut.begins.begin(), cut.begins.end(), falls) == cut.begins.end();
+  if (!cut.begins.empty() && cut.begins[0] == 0 && rises && cut.begins.back() < layers) return;
+  refuse_cut(cat("beginnings that rise from 0 to at most ", static_cast<int64_t>(layers) - 1, ", got ",
+                 join(cut.begins, ", "), "; name the first layer of each stage once"));
+}
+
+size_t end_of(const StageCut& cut, size_t stage, size_t layers) {
+  return stage + 1 < cut.begins.size() ? cut.begins[stage + 1] : layers;
+}
+
+}  // namespace
+
+std::vector<LayerCost> measure_costs(torch::nn::Sequential model, const at::Tensor& sample, int repeats) {
+  if (model->is_empty()) refuse_cut("a model with layers, got an empty one; put layers in");
+  const at::AutoGradMode with_gradients(true);
+  const auto names = model->named_children().keys();
+  std::vector<LayerCost> costs;
+  at::Tensor x = sample;
+  for (auto& child : *model) {
+    const std::string& name = names[costs.size()];
+    costs.push_back(cost_of(child, name, x, repeats));
+  }
+  return costs;
+}
+
+std::vector<LayerCost> average_costs(std::vector<LayerCost> costs, ProcessGroup group) {
+  at::Tensor seconds = at::empty({static_cast<int64_t>(costs.size())}, at::kDouble);
+  for (size_t i = 0; i < costs.size(); ++i) seconds[static_cast<int64_t>(i)] = costs[i].seconds;
+  group.all_reduce(seconds, ReduceOp::avg);
+  for (size_t i = 0; i < costs.size(); ++i)
+    costs[i].seconds = seconds[static_cast<int64_t>(i)].item<double>();
+  return costs;
+}
+
+// best[s][end]: of the first `end` layers in s + 1 stages, the least possible dearest stage.
+StageCut balanced_cut(const std::vector<LayerCost>& costs, size_t stages, int64_t most_bytes) {
+  const size_t layers = costs.size();
+  if (stages < 1 || stages > layers)
+    refuse_cut(cat("1 to ", layers, " stages of ", plural(layers, "layer"), ", got ", stages,
+                   "; take fewer stages or split layers"));
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<StageCost>> best(stages, std::vector<StageCost>(layers + 1, {kNever, 0}));
+  std::vector<std::vector<size_t>> begin_of_last(stages, std::vector<size_t>(layers + 1, 0));
+  for (size_t stage = 0; stage < stages; ++stage) {
+    for (size_t end = stage + 1; end <= layers; ++end) {
+      const size_t earliest = stage, latest = stage == 0 ? 0 : end - 1;
+      for (size_t begin = earliest; begin <= latest; ++begin) {
+        const StageCost last = sum_of(costs, begin, end);
+        if (most_bytes > 0 && last.second > most_bytes) continue;
+        const StageCost dearest = stage == 0 ? last : larger_of_both(best[stage - 1][begin], last);
+        if (dearest >= best[stage][end]) continue;
+        best[stage][end] = dearest;
+        begin_of_last[stage][end] = begin;
+      }
+    }
+  }
+  if (best[stages - 1][layers].first == kNever)
+    refuse_cut(cat("stages of at most ", format_bytes(static_cast<uint64_t>(most_bytes)),
+                   " of parameters, got layers that do not fit into ", stages,
+                   "; take more stages or allow more"));
+  StageCut cut{.begins = std::vector<size_t>(stages)};
+  size_t end = layers;
+  for (size_t stage = stages; stage-- > 0;) end = cut.begins[stage] = begin_of_last[stage][end];
+  return cut;
+}
+
+StageCut cut_at(size_t layers, std::vector<size_t> later_begins) {
+  later_begins.insert(later_begins.begin(), 0);
+  StageCut cut{.begins = std::move(later_begins)};
+  check_cut(cut, layers);
+  return cut;
+}
+
+std::string to_text(const StageCut& cut, const std::vector<LayerCost>& costs) {
+  check_cut(cut, costs.size());
+  const double whole = sum_of(costs, 0, costs.size()).first;
+  double dearest = 0;
+  std::string text;
+  for (size_t stage = 0; stage < cut.begins.size(); ++stage) {
+    const size_t begin = cut.begins[stage], end = end_of(cut, stage, costs.size());
+    const auto [seconds, bytes] = sum_of(costs, begin, end);
+    dearest = std::max(dearest, seconds);
+    text += cat("stage ", stage, ": layers ", begin, "-", end - 1, " (", costs[begin].name, " to ",
+                costs[end - 1].name, "), ", seconds * 1e3, " ms, ", bytes, " bytes of parameters, gives ",
+                costs[end - 1].activation_bytes, " bytes\n");
+  }
+  const double even = whole / static_cast<double>(cut.begins.size());
+  return text + cat("the slowest stage takes ", dearest * 1e3, " ms; an even division of ", whole * 1e3,
+                    " ms would be ", even * 1e3, " ms\n");
+}
+
+std::vector<torch::nn::Sequential> cut_into_stages(torch::nn::Sequential model, const StageCut& cut) {
+  check_cut(cut, model->size());
+  const auto names = model->named_children().keys();
+  std::vector<torch::nn::Sequential> stages;
+  for (size_t stage = 0; stage < cut.begins.size(); ++stage) {
+    torch::nn::Sequential piece;
+    for (size_t i = cut.begins[stage]; i < end_of(cut, stage, model->size()); ++i)
+      piece->push_back(names[i], *(model->begin() + static_cast<std::ptrdiff_t>(i)));
+    stages.push_back(piece);
+  }
+  return stages;
+}
+
+StagesImpl::StagesImpl(torch::nn::Sequential model, const StageCut& cut, std::vector<c10::Device> devices)
+    : stages_(cut_into_stages(model, cut)), devices_(std::move(devices)) {
+  if (devices_.size() != stages_.size())
+    refuse_cut(cat("a device for each of ", plural(stages_.size(), "stage"), ", got ", devices_.size(),
+                   "; name one more than once where stages share it"));
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    stages_[i]->to(devices_[i]);
+    for (const auto& child : stages_[i]->named_children()) register_module(child.key(), child.value());
+  }
+}
+
+at::Tensor StagesImpl::forward(at::Tensor x) {
+  for (size_t i = 0; i < stages_.size(); ++i)
+    x = stages_[i]->forward(x.to(devices_[i], /*non_blocking=*/devices_[i].is_cuda()));
+  return x;
+}
+
+}  // namespace muster

@@ -1,0 +1,113 @@
+#include "muster/parallel/sharded/flat_layout.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+// Empty: nothing is wrong.
+std::string flat_problem(const std::string& owner, const std::vector<at::Tensor>& parameters,
+                         const ProcessGroup& group) {
+  if (parameters.empty())
+    return cat(owner, ": expected parameters, got none (rank ", group.job_rank(), "); give the model's");
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& parameter = parameters[i];
+    const std::string name = cat("parameter ", i, ", ", c10::toString(parameter.scalar_type()), " [",
+                                 join(parameter.sizes(), ", "), "],");
+    if (parameter.device() != group.device()) {
+      return cat(owner, ": expected parameters on ", group.device().str(), ", got ", name, " on ",
+                 parameter.device().str(), " (rank ", group.job_rank(),
+                 "); move the model to the rank's device first");
+    }
+    if (parameter.layout() != at::kStrided || parameter.nbytes() > parameter.storage().nbytes()) {
+      return cat(owner, ": expected dense parameters that are not sharded yet, got ", name,
+                 " without memory (rank ", group.job_rank(), "); shard each parameter only once");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+FlatLayout::FlatLayout(const std::vector<at::Tensor>& parameters, int ranks_) : ranks(ranks_) {
+  int64_t total = 0;
+  for (const at::Tensor& parameter : parameters) {
+    shapes.push_back(parameter.sizes().vec());
+    offsets.push_back(total);
+    counts.push_back(parameter.numel());
+    total += parameter.numel();
+  }
+  part = std::max<int64_t>(1, (total + ranks - 1) / ranks);
+}
+
+at::Tensor FlatLayout::place(const at::Tensor& flat, size_t parameter) const {
+  return flat.narrow(0, offsets[parameter], counts[parameter]).view(shapes[parameter]);
+}
+
+std::vector<FlatPiece> FlatLayout::pieces(int rank) const {
+  const int64_t first = part * rank, last = first + part;
+  std::vector<FlatPiece> found;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const int64_t begin = std::max(first, offsets[i]), end = std::min(last, offsets[i] + counts[i]);
+    if (begin < end)
+      found.push_back(
+          {.parameter = i, .begin = begin - offsets[i], .at = begin - first, .length = end - begin});
+  }
+  return found;
+}
+
+void agree_on_parameters(const std::string& owner, const std::vector<at::Tensor>& parameters,
+                         std::string wrong, std::vector<Term> terms, ProcessGroup& group) {
+  if (wrong.empty()) wrong = flat_problem(owner, parameters, group);
+  std::string trained;
+  for (const at::Tensor& parameter : parameters) trained += parameter.requires_grad() ? '1' : '0';
+  terms.push_back({.name = "trained parameters", .value = trained});
+  if (wrong.empty()) {
+    const std::vector<Term> of_parameters = terms_of("parameter", parameters);
+    terms.insert(terms.end(), of_parameters.begin(), of_parameters.end());
+  }
+  require_agreement(group, owner, wrong, terms);
+}
+
+bool lies_at(const at::Tensor& parameter, const at::Tensor& place) {
+  return parameter.storage().is_alias_of(place.storage()) &&
+         parameter.storage_offset() == place.storage_offset() && parameter.sizes() == place.sizes() &&
+         parameter.strides() == place.strides() && parameter.scalar_type() == place.scalar_type();
+}
+
+void require_same_place(const std::string& owner, const at::Tensor& parameter, const at::Tensor& place,
+                        const ProcessGroup& group) {
+  if (parameter.sizes() == place.sizes() && parameter.device() == place.device()) return;
+  const auto kind_of = [](const at::Tensor& tensor) {
+    return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "] on ",
+               tensor.device().str());
+  };
+  throw Error(ErrorCode::failed_precondition,
+              cat(owner, ": expected parameters as they were sharded, ", kind_of(place), ", got ",
+                  kind_of(parameter), " (rank ", group.job_rank(),
+                  "); load values of the same shape, and move the model before it is sharded"));
+}
+
+at::Tensor flatten_parameters(const FlatLayout& layout, std::vector<at::Tensor>& parameters) {
+  const at::NoGradGuard no_grad;
+  at::Tensor flat = at::empty({layout.length()}, parameters[0].options().requires_grad(false));
+  int64_t used = 0;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor place = layout.place(flat, i);
+    place.copy_(parameters[i]);
+    parameters[i].set_data(place);
+    used += layout.counts[i];
+  }
+  flat.narrow(0, used, layout.length() - used).zero_();
+  return flat;
+}
+
+}  // namespace muster

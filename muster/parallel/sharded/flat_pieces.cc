@@ -1,0 +1,42 @@
+#include "muster/parallel/sharded/flat_pieces.h"
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+ParameterNames::ParameterNames(const torch::nn::Module& model) {
+  for (const auto& item : model.named_parameters())
+    names_[item.value().unsafeGetTensorImpl()].push_back(item.key());
+}
+
+const std::vector<std::string>& ParameterNames::of(const std::string& owner,
+                                                   const at::Tensor& parameter) const {
+  const auto found = names_.find(parameter.unsafeGetTensorImpl());
+  if (found != names_.end()) return found->second;
+  throw Error(ErrorCode::invalid_argument,
+              cat(owner,
+                  ": expected the model whose parameters are divided, got one without a parameter of "
+                  "shape [",
+                  join(parameter.sizes(), ", "), "]; give the outermost module"));
+}
+
+void add_flat_pieces(TensorPieces& to, const std::string& owner, const ParameterNames& names,
+                     const FlatLayout& layout, const std::vector<at::Tensor>& parameters,
+                     const std::vector<FlatPiece>& pieces, const std::vector<at::Tensor>& tensors) {
+  for (size_t i = 0; i < parameters.size(); ++i)  // those without elements lie nowhere
+    if (layout.counts[i] == 0)
+      for (const std::string& name : names.of(owner, parameters[i]))
+        to.push_back(whole_piece(name, parameters[i].detach()));
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const size_t parameter = pieces[i].parameter;
+    for (const std::string& name : names.of(owner, parameters[parameter])) {
+      to.push_back({.name = name,
+                    .shape = layout.shapes[parameter],
+                    .elements = {{.begin = pieces[i].begin, .length = pieces[i].length}},
+                    .tensor = tensors[i]});
+    }
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,32 @@
+// This rank's ranges of a flat buffer as pieces of the model's tensors, for checkpoints. Used by
+// sharded_optimizer.cc and fully_sharded.cc.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "muster/checkpoint/tensor_pieces.h"
+#include "muster/parallel/sharded/flat_layout.h"
+
+namespace muster {
+
+// A model's names for its parameters; several for a tied one.
+class ParameterNames {
+ public:
+  explicit ParameterNames(const torch::nn::Module& model);
+  // Throws: invalid_argument, in the name of `owner`, for a parameter that is not the model's.
+  const std::vector<std::string>& of(const std::string& owner, const at::Tensor& parameter) const;
+
+ private:
+  std::map<const c10::TensorImpl*, std::vector<std::string>> names_;
+};
+
+// `tensors[i]` has the elements of `pieces[i]`.
+void add_flat_pieces(TensorPieces& to, const std::string& owner, const ParameterNames& names,
+                     const FlatLayout& layout, const std::vector<at::Tensor>& parameters,
+                     const std::vector<FlatPiece>& pieces, const std::vector<at::Tensor>& tensors);
+
+}  // namespace muster

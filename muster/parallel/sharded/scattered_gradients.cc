@@ -1,0 +1,130 @@
+#include "muster/parallel/sharded/scattered_gradients.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+ScatteredGradients::ScatteredGradients(std::vector<at::Tensor> parameters, FlatLayout layout,
+                                       ProcessGroup group, std::optional<ProcessGroup> replicas,
+                                       at::ScalarType dtype)
+    : parameters_(std::move(parameters)),
+      layout_(std::move(layout)),
+      group_(std::move(group)),
+      replicas_(std::move(replicas)),
+      dtype_(dtype),
+      factor_(1.0 / (group_.size() * (replicas_ ? replicas_->size() : 1))),
+      has_(parameters_.size(), false) {
+  for (const at::Tensor& parameter : parameters_) wanted_ += parameter.requires_grad() ? 1 : 0;
+}
+
+void ScatteredGradients::take(size_t parameter) {
+  at::Tensor& gradient = parameters_[parameter].mutable_grad();
+  if (has_[parameter] || gradient.layout() != at::kStrided) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("sharded gradients: expected one dense gradient of each parameter in a backward, got ",
+                    has_[parameter] ? "a second one" : "a sparse one", " of parameter ", parameter, " (rank ",
+                    group_.job_rank(), "); ",
+                    has_[parameter] ? "do not nest backwards" : "make the embedding with sparse(false)"));
+  }
+  const at::NoGradGuard no_grad;
+  if (!flat_.defined()) {
+    flat_ = at::empty({layout_.length()}, gradient.options().dtype(dtype_));
+    const int64_t used = layout_.offsets.back() + layout_.counts.back();
+    flat_.narrow(0, used, layout_.length() - used).zero_();
+  }
+  at::Tensor place = layout_.place(flat_, parameter);
+  if (gradient.scalar_type() == dtype_) {
+    at::mul_out(place, gradient, at::scalar_tensor(factor_, at::kDouble));
+  } else {
+    place.copy_(gradient).mul_(factor_);
+  }
+  gradient.reset();
+  has_[parameter] = true;
+  ++taken_;
+}
+
+void ScatteredGradients::start() {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size();
+       ++i)  // gathered without a reduction, and not reached by this one
+    if (!has_[i] && parameters_[i].requires_grad() && parameters_[i].grad().defined()) take(i);
+  if (!flat_.defined()) flat_ = at::zeros({layout_.length()}, parameters_[0].options().dtype(dtype_));
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (!has_[i]) layout_.place(flat_, i).zero_();
+  part_ = at::empty({layout_.part}, flat_.options());
+  work_ = group_.reduce_scatter_async(part_, flat_);
+}
+
+at::Tensor ScatteredGradients::finish() {
+  Work work = *work_;
+  at::Tensor part = part_;
+  work.wait();
+  drop();
+  if (replicas_) replicas_->all_reduce(part);
+  return part;
+}
+
+void ScatteredGradients::drop() {
+  work_.reset();
+  flat_.reset();
+  part_.reset();
+  has_.assign(has_.size(), false);
+  taken_ = 0;
+}
+
+int64_t ScatteredGradients::bytes() const {
+  return layout_.length() * static_cast<int64_t>(c10::elementSize(dtype_));
+}
+
+void add_to_pieces(const at::Tensor& part, const std::vector<FlatPiece>& pieces,
+                   const std::vector<at::Tensor>& parameters, std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (!parameters[pieces[i].parameter].requires_grad()) continue;
+    const at::Tensor place = part.narrow(0, pieces[i].at, pieces[i].length);
+    // No view: zero_grad() throws on views.
+    const at::Tensor mean = place.to(tensors[i].scalar_type()).variable_data();
+    at::Tensor& gradient = tensors[i].mutable_grad();
+    if (gradient.defined()) {
+      gradient.add_(mean);
+    } else {
+      gradient = mean;
+    }
+  }
+}
+
+at::Tensor sharded_grad_norm(const std::vector<at::Tensor>& tensors, ProcessGroup& group) {
+  const at::NoGradGuard no_grad;
+  at::Tensor squares = at::zeros({}, at::TensorOptions().device(group.device()).dtype(at::kDouble));
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor& gradient = tensor.grad();
+    if (!gradient.defined()) continue;
+    const at::ScalarType type = c10::promoteTypes(at::kFloat, gradient.scalar_type());
+    squares += at::linalg_vector_norm(gradient, 2, {}, false, type).to(at::kDouble).square();
+  }
+  group.all_reduce(squares);
+  return squares.sqrt();
+}
+
+at::Tensor clip_sharded_grads(const std::vector<at::Tensor>& tensors, double max_norm, ProcessGroup& group) {
+  if (!(max_norm >= 0)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("clip_grad_norm: expected a max_norm of 0 or more, got ", max_norm, " (rank ",
+                    group.job_rank(), "); 1.0 is a common choice"));
+  }
+  const at::Tensor norm = sharded_grad_norm(tensors, group);
+  const at::NoGradGuard no_grad;
+  const at::Tensor factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.grad().defined()) tensor.mutable_grad().mul_(factor);
+  return norm;
+}
+
+}  // namespace muster

@@ -1,0 +1,61 @@
+// The gradients of some parameters on their way to their owners. They are collected in a flat buffer and
+// reduced over the group; each rank keeps its part (flat_layout.h) of the mean. Used by the classes that
+// shard gradients; does not know when a backward starts or ends.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <vector>
+
+#include "muster/parallel/sharded/flat_layout.h"
+
+namespace muster {
+
+class ScatteredGradients {
+ public:
+  // `replicas`: ranks of other groups with the same part; the mean includes them.
+  ScatteredGradients(std::vector<at::Tensor> parameters, FlatLayout layout, ProcessGroup group,
+                     std::optional<ProcessGroup> replicas, at::ScalarType dtype);
+
+  // Copies a parameter's gradient into the buffer and frees it. Throws: failed_precondition for a sparse one,
+  // and for a second one before start().
+  void take(size_t parameter);
+  bool complete() const { return taken_ == wanted_; }  // every trained parameter's gradient is there
+  bool started() const { return work_.has_value(); }
+
+  // Includes what earlier backwards accumulated in whole gradients. Missing gradients count as zeros.
+  // Collective: yes, and so is finish().
+  void start();
+  // Returns this rank's part of the mean. Throws: as Work::wait.
+  at::Tensor finish();
+  void drop();  // discards what a failed backward has left
+
+  int64_t bytes() const;  // of one buffer
+
+ private:
+  std::vector<at::Tensor> parameters_;
+  FlatLayout layout_;
+  ProcessGroup group_;
+  std::optional<ProcessGroup> replicas_;
+  at::ScalarType dtype_;
+  double factor_;
+  size_t wanted_ = 0, taken_ = 0;
+  std::vector<bool> has_;
+  at::Tensor flat_, part_;
+  std::optional<Work> work_;
+};
+
+// Adds a part of the mean gradient to the gradients of the tensors that are pieces of the same part;
+// untrained parameters get none.
+void add_to_pieces(const at::Tensor& part, const std::vector<FlatPiece>& pieces,
+                   const std::vector<at::Tensor>& parameters, std::vector<at::Tensor>& tensors);
+
+// The norm of all ranks' gradients as one vector, in double; each tensor exists on only one rank of the
+// group. Collective: yes.
+at::Tensor sharded_grad_norm(const std::vector<at::Tensor>& tensors, ProcessGroup& group);
+// Multiplies the gradients by min(1, max_norm / (norm + 1e-6)). Returns the norm before clipping. Collective:
+// yes.
+at::Tensor clip_sharded_grads(const std::vector<at::Tensor>& tensors, double max_norm, ProcessGroup& group);
+
+}  // namespace muster

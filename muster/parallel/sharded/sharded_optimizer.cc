@@ -1,0 +1,408 @@
+#include "muster/parallel/sharded/sharded_optimizer.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include <deque>
+#include <mutex>
+#include <set>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/ddp/divided_gradients.h"
+#include "muster/ddp/gradient_hooks.h"
+#include "muster/parallel/sharded/flat_layout.h"
+#include "muster/parallel/sharded/flat_pieces.h"
+#include "muster/parallel/sharded/optimizer_parts.h"
+#include "muster/parallel/sharded/scattered_gradients.h"
+
+namespace muster {
+
+// Parameters that are gathered, and whose gradients are reduced, at once.
+struct ShardBucket {
+  explicit ShardBucket(size_t group_) : group(group_) {}
+
+  size_t group;  // of parameters
+  std::vector<at::Tensor> parameters;
+  FlatLayout layout;
+  at::Tensor flat;
+  std::vector<FlatPiece> pieces;
+  std::vector<at::Tensor> tensors;  // the pieces: this rank's elements, in the flat buffer's memory
+  std::vector<bool> trained;        // the parameters that were at construction
+  std::unique_ptr<ScatteredGradients> gradients;
+};
+
+namespace {
+
+using torch::optim::OptimizerParamGroup;
+using ShardGroups = ShardedOptimizerBase::Groups;
+
+// In reverse order, as backward comes to them.
+std::vector<ShardBucket> shard_buckets(const ShardGroups& groups, double bucket_mb) {
+  std::vector<ShardBucket> buckets;
+  std::set<const c10::TensorImpl*> seen;
+  for (size_t g = groups.size(); g-- > 0;) {
+    double bytes = 0;
+    const std::vector<at::Tensor>& parameters = groups[g].params();
+    bool begins = true;
+    for (size_t i = parameters.size(); i-- > 0;) {
+      const at::Tensor& parameter = parameters[i];
+      if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      if (begins || bytes > bucket_mb * 1048576 ||
+          parameter.scalar_type() != buckets.back().parameters[0].scalar_type()) {
+        buckets.emplace_back(g);
+        bytes = 0;
+        begins = false;
+      }
+      buckets.back().parameters.push_back(parameter);
+      bytes += static_cast<double>(parameter.nbytes());
+    }
+  }
+  return buckets;
+}
+
+std::vector<at::Tensor> shard_all_parameters(const ShardGroups& groups) {
+  std::vector<at::Tensor> all;
+  for (const OptimizerParamGroup& group : groups)
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  return all;
+}
+
+}  // namespace
+
+struct ShardedOptimizerBase::State : std::enable_shared_from_this<ShardedOptimizerBase::State> {
+  State(ProcessGroup group_, const ShardedOptimizerOptions& options_)
+      : group(std::move(group_)), options(options_) {}
+
+  void make_buckets(const Groups& groups);
+  Groups groups_of_parts(const Groups& groups) const;
+  std::vector<at::Tensor> tensors() const;
+
+  void hang_hooks();
+  void on_gradient(size_t bucket, size_t parameter);
+  void begin_backward();
+  void after_graph();
+  void start_next();
+  void finish_oldest();
+
+  void lend_whole_gradients();
+  void return_whole_gradients();
+  void take_replaced();
+  void require_same_groups(size_t groups) const;
+  void require_same_trained() const;
+  void gather();
+
+  ProcessGroup group;
+  ShardedOptimizerOptions options;
+  std::vector<ShardBucket> buckets;
+  std::unique_ptr<torch::optim::Optimizer> inner;
+
+  bool reduces = true;
+  GradientHooks hooks;
+  std::mutex mutex;           // autograd's threads write the rest
+  std::weak_ptr<void> graph;  // the backward that runs
+  size_t next = 0;            // bucket that is reduced next
+  std::deque<size_t> under_way;
+  ShardedTraffic traffic;
+};
+
+using ShardsState = ShardedOptimizerBase::State;
+
+void ShardsState::make_buckets(const Groups& groups) {
+  buckets = shard_buckets(groups, options.bucket_mb);
+  for (ShardBucket& bucket : buckets) {
+    bucket.layout = FlatLayout(bucket.parameters, group.size());
+    bucket.flat = flatten_parameters(bucket.layout, bucket.parameters);
+    bucket.pieces = bucket.layout.pieces(group.rank());
+    const at::Tensor mine = bucket.flat.narrow(0, bucket.layout.part * group.rank(), bucket.layout.part);
+    for (const FlatPiece& piece : bucket.pieces)
+      bucket.tensors.push_back(mine.narrow(0, piece.at, piece.length).detach());
+    if (!options.gradients) continue;
+    for (const at::Tensor& parameter : bucket.parameters) bucket.trained.push_back(parameter.requires_grad());
+    bucket.gradients = std::make_unique<ScatteredGradients>(
+        bucket.parameters, bucket.layout, group, options.replicate_group, bucket.flat.scalar_type());
+  }
+}
+
+ShardGroups ShardsState::groups_of_parts(const Groups& groups) const {
+  Groups parts;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    std::vector<at::Tensor> tensors;
+    for (const ShardBucket& bucket : buckets)
+      if (bucket.group == g) tensors.insert(tensors.end(), bucket.tensors.begin(), bucket.tensors.end());
+    if (groups[g].has_options()) {
+      parts.emplace_back(std::move(tensors), groups[g].options().clone());
+    } else {
+      parts.emplace_back(std::move(tensors));
+    }
+  }
+  return parts;
+}
+
+std::vector<at::Tensor> ShardsState::tensors() const {
+  std::vector<at::Tensor> all;
+  for (const ShardBucket& bucket : buckets)
+    all.insert(all.end(), bucket.tensors.begin(), bucket.tensors.end());
+  return all;
+}
+
+// The hooks go with the state, so they may know it.
+void ShardsState::hang_hooks() {
+  std::vector<at::Tensor> trained;
+  std::vector<std::pair<size_t, size_t>> places;
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    for (size_t i = 0; i < buckets[b].parameters.size(); ++i) {
+      if (!buckets[b].parameters[i].requires_grad()) continue;
+      trained.push_back(buckets[b].parameters[i]);
+      places.emplace_back(b, i);
+    }
+  }
+  hooks.hang(trained,
+             [this, places](size_t index) { on_gradient(places[index].first, places[index].second); });
+}
+
+void ShardsState::on_gradient(size_t bucket, size_t parameter) {
+  const std::lock_guard lock(mutex);
+  if (!reduces) return;
+  begin_backward();
+  buckets[bucket].gradients->take(parameter);
+  while (next < buckets.size() && buckets[next].gradients->complete()) start_next();
+}
+
+// The callback belongs to the graph that runs now, and goes with it, also when that fails.
+void ShardsState::begin_backward() {
+  if (!graph.expired()) return;
+  require_same_trained();
+  for (ShardBucket& bucket : buckets) bucket.gradients->drop();
+  under_way.clear();
+  next = 0;
+  const auto token = std::make_shared<bool>();
+  graph = token;
+  const std::weak_ptr<State> weak = weak_from_this();
+  torch::autograd::Engine::get_default_engine().queue_callback([weak, token] {
+    if (const auto state = weak.lock()) state->after_graph();
+  });
+}
+
+void ShardsState::after_graph() {
+  const std::lock_guard lock(mutex);
+  while (next < buckets.size()) start_next();
+  while (!under_way.empty()) finish_oldest();
+  graph.reset();
+}
+
+// Two at a time: one is reduced while the next one's gradients come.
+void ShardsState::start_next() {
+  if (under_way.size() == 2) finish_oldest();
+  buckets[next].gradients->start();
+  traffic.scattered += buckets[next].gradients->bytes();
+  under_way.push_back(next++);
+}
+
+void ShardsState::finish_oldest() {
+  ShardBucket& bucket = buckets[under_way.front()];
+  under_way.pop_front();
+  add_to_pieces(bucket.gradients->finish(), bucket.pieces, bucket.parameters, bucket.tensors);
+}
+
+// ZeRO-1: each piece's gradient is a part of the parameter's.
+void ShardsState::lend_whole_gradients() {
+  for (ShardBucket& bucket : buckets) {
+    for (size_t i = 0; i < bucket.pieces.size(); ++i) {
+      const FlatPiece& piece = bucket.pieces[i];
+      const at::Tensor& gradient = bucket.parameters[piece.parameter].grad();
+      if (!gradient.defined()) continue;
+      if (gradient.layout() != at::kStrided) {
+        throw Error(
+            ErrorCode::failed_precondition,
+            cat("sharded optimizer: expected dense gradients, got a sparse one of a parameter of shape [",
+                join(gradient.sizes(), ", "), "] (rank ", group.job_rank(),
+                "); make the embedding with sparse(false)"));
+      }
+      bucket.tensors[i].mutable_grad() = gradient.reshape({-1}).narrow(0, piece.begin, piece.length);
+    }
+  }
+}
+
+void ShardsState::return_whole_gradients() {
+  for (ShardBucket& bucket : buckets)
+    for (at::Tensor& tensor : bucket.tensors) tensor.mutable_grad().reset();
+}
+
+// torch::load and others give parameters memory of their own: what is in it goes to the flat buffers.
+void ShardsState::take_replaced() {
+  bool any = false;
+  for (ShardBucket& bucket : buckets) {
+    for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+      const at::Tensor place = bucket.layout.place(bucket.flat, i);
+      if (lies_at(bucket.parameters[i], place)) continue;
+      require_same_place("sharded optimizer", bucket.parameters[i], place, group);
+      place.copy_(bucket.parameters[i]);
+      bucket.parameters[i].set_data(place);
+      any = true;
+    }
+  }
+  if (any && options.gradients) hang_hooks();  // another type has other accumulators
+}
+
+void ShardsState::require_same_groups(size_t groups) const {
+  const size_t expected = inner->param_groups().size();
+  if (groups == expected) return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("sharded optimizer: expected ", expected,
+                  expected == 1 ? " parameter group" : " parameter groups", ", got ", groups, " (rank ",
+                  group.job_rank(), "); give all groups to the constructor, which divides them"));
+}
+
+// What is frozen later gets no gradient any more. For the other way there is neither a hook nor a gradient.
+void ShardsState::require_same_trained() const {
+  for (const ShardBucket& bucket : buckets) {
+    for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+      if (bucket.trained[i] || !bucket.parameters[i].requires_grad()) continue;
+      throw Error(
+          ErrorCode::failed_precondition,
+          cat("sharded optimizer: expected parameters that were frozen at its construction to stay frozen, ",
+              "got one of shape [", join(bucket.parameters[i].sizes(), ", "),
+              "] that requires a gradient (rank ", group.job_rank(),
+              "); make the optimizer after unfreezing, with gather_state and divide_state for its state"));
+    }
+  }
+}
+
+void ShardsState::gather() {
+  std::vector<Work> works;
+  for (ShardBucket& bucket : buckets) {
+    const at::Tensor mine = bucket.flat.narrow(0, bucket.layout.part * group.rank(), bucket.layout.part);
+    works.push_back(group.all_gather_async(bucket.flat, mine));
+    traffic.gathered += static_cast<int64_t>(bucket.flat.nbytes());
+  }
+  for (Work& work : works) work.wait();
+  // Autograd is to see that values have changed.
+  for (ShardBucket& bucket : buckets)
+    for (const at::Tensor& parameter : bucket.parameters) parameter.unsafeGetTensorImpl()->bump_version();
+}
+
+ShardedOptimizerBase::ShardedOptimizerBase(const char* kind, Groups groups,
+                                           std::unique_ptr<torch::optim::OptimizerOptions> defaults,
+                                           const MakeInner& make, ProcessGroup group,
+                                           const ShardedOptimizerOptions& options)
+    : Optimizer(Groups{}, std::move(defaults)), state_of_shards_(std::make_shared<State>(group, options)) {
+  std::string wrong;
+  if (kind == nullptr) {
+    wrong =
+        cat("sharded optimizer: expected one that updates each element independently (SGD, Adam, AdamW, "
+            "Adagrad, ",
+            "RMSprop), got LBFGS (rank ", group.job_rank(), "); train with one of those, or do not shard it");
+  }
+  const std::vector<Term> terms = {{"optimizer", wrong.empty() ? kind : "LBFGS"},
+                                   {"gradients", options.gradients ? "sharded" : "whole"},
+                                   {"bucket_mb", cat(options.bucket_mb)},
+                                   {"groups", cat(groups.size())}};
+  const std::vector<at::Tensor> all = shard_all_parameters(groups);
+  agree_on_parameters("sharded optimizer", all, wrong, terms, group);
+  if (options.replicate_group)
+    agree_on_parameters("sharded optimizer", all, wrong, terms, *state_of_shards_->options.replicate_group);
+  State& state = *state_of_shards_;
+  state.make_buckets(groups);
+  const Groups parts = state.groups_of_parts(groups);
+  state.inner = make(parts);
+  for (const OptimizerParamGroup& own : options.gradients ? parts : groups) add_param_group(own);
+  if (!options.gradients) return;
+  mark_divided_gradients(state.tensors());
+  state.hang_hooks();
+}
+
+ShardedOptimizerBase::~ShardedOptimizerBase() = default;
+
+at::Tensor ShardedOptimizerBase::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode with_grad(true);
+    loss = closure();
+  }
+  const at::NoGradGuard no_grad;
+  State& state = *state_of_shards_;
+  state.require_same_groups(param_groups_.size());
+  state.take_replaced();
+  options_to_part();
+  if (!state.options.gradients) state.lend_whole_gradients();
+  state.inner->step();
+  if (!state.options.gradients) state.return_whole_gradients();
+  state.gather();
+  return loss;
+}
+
+void ShardedOptimizerBase::zero_grad(bool set_to_none) {
+  Optimizer::zero_grad(set_to_none);
+  if (!state_of_shards_->options.gradients) return;
+  for (ShardBucket& bucket : state_of_shards_->buckets)
+    for (at::Tensor& parameter : bucket.parameters) parameter.mutable_grad().reset();
+}
+
+std::shared_ptr<void> ShardedOptimizerBase::no_sync() {
+  const std::shared_ptr<State> state = state_of_shards_;
+  const bool before = state->reduces;
+  state->reduces = false;
+  return {nullptr, [state, before](void*) { state->reduces = before; }};
+}
+
+at::Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
+  State& state = *state_of_shards_;
+  if (!state.options.gradients) {
+    throw Error(ErrorCode::failed_precondition,
+                cat("sharded optimizer: expected sharded gradients, got whole ones (rank ",
+                    state.group.job_rank(), "); use muster::clip_grad_norm on the model's parameters"));
+  }
+  return clip_sharded_grads(state.tensors(), max_norm, state.group);
+}
+
+torch::optim::Optimizer& ShardedOptimizerBase::part() {
+  return *state_of_shards_->inner;
+}
+
+void ShardedOptimizerBase::gather_state(torch::optim::Optimizer& plain) {
+  State& state = *state_of_shards_;
+  for (const ShardBucket& bucket : state.buckets)
+    gather_optimizer_state(
+        {bucket.layout, bucket.parameters, bucket.pieces, bucket.tensors, bucket.flat.options()},
+        *state.inner, plain, state.group);
+  options_to_part();
+  copy_group_options(*state.inner, plain);
+}
+
+void ShardedOptimizerBase::divide_state(torch::optim::Optimizer& plain) {
+  State& state = *state_of_shards_;
+  for (const ShardBucket& bucket : state.buckets)
+    divide_optimizer_state(
+        {bucket.layout, bucket.parameters, bucket.pieces, bucket.tensors, bucket.flat.options()},
+        *state.inner, plain);
+  if (plain.param_groups().size() != param_groups_.size()) return;
+  for (size_t g = 0; g < param_groups_.size(); ++g)
+    param_groups_[g].set_options(plain.param_groups()[g].options().clone());
+}
+
+TensorPieces ShardedOptimizerBase::pieces(const torch::nn::Module& model) const {
+  const ParameterNames names(model);
+  TensorPieces pieces;
+  for (const ShardBucket& bucket : state_of_shards_->buckets)
+    add_flat_pieces(pieces, "sharded optimizer", names, bucket.layout, bucket.parameters, bucket.pieces,
+                    bucket.tensors);
+  return pieces;
+}
+
+void ShardedOptimizerBase::options_to_part() {
+  for (size_t g = 0; g < param_groups_.size(); ++g)
+    state_of_shards_->inner->param_groups()[g].set_options(param_groups_[g].options().clone());
+}
+
+void ShardedOptimizerBase::options_from_part() {
+  for (size_t g = 0; g < param_groups_.size(); ++g)
+    param_groups_[g].set_options(state_of_shards_->inner->param_groups()[g].options().clone());
+}
+
+ShardedTraffic ShardedOptimizerBase::traffic() const {
+  return state_of_shards_->traffic;
+}
+
+}  // namespace muster

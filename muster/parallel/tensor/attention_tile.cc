@@ -1,0 +1,95 @@
+#include "muster/parallel/tensor/attention_tile.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace muster {
+
+namespace {
+
+struct TileRange {
+  int64_t begin;
+  int64_t length;
+};
+
+at::Tensor tile_of(const at::Tensor& x, TileRange range) {
+  return x.narrow(2, range.begin, range.length);
+}
+
+// Calls visit(queries, keys) for each pair of tiles of which something is seen.
+template <class Visit>
+void each_tile(int64_t queries, int64_t keys, int64_t tile, bool diagonal, const Visit& visit) {
+  for (int64_t q = 0; q < queries; q += tile) {
+    const TileRange rows{q, std::min(tile, queries - q)};
+    const int64_t seen = diagonal ? std::min(keys, q + rows.length) : keys;
+    for (int64_t k = 0; k < seen; k += tile) visit(rows, TileRange{k, std::min(tile, seen - k)});
+  }
+}
+
+// [batch, heads, queries, keys], -infinity where a query does not see.
+at::Tensor scores_of(const at::Tensor& q, const at::Tensor& k, TileRange rows, TileRange columns,
+                     bool diagonal, double scale) {
+  at::Tensor scores = at::matmul(q, k.transpose(2, 3)).mul_(scale);
+  if (!diagonal || columns.begin + columns.length <= rows.begin + 1) return scores;
+  const auto count = scores.options().dtype(at::kLong);
+  const at::Tensor query = at::arange(rows.begin, rows.begin + rows.length, count).unsqueeze(1);
+  const at::Tensor key = at::arange(columns.begin, columns.begin + columns.length, count);
+  return scores.masked_fill_(key > query, -std::numeric_limits<double>::infinity());
+}
+
+}  // namespace
+
+at::ScalarType attention_type(at::ScalarType type) {
+  return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
+}
+
+Attended nothing_attended(const at::Tensor& q) {
+  const auto options = q.options().dtype(attention_type(q.scalar_type()));
+  return {.out = at::zeros(q.sizes(), options),
+          .log_sum =
+              at::full({q.size(0), q.size(1), q.size(2)}, -std::numeric_limits<double>::infinity(), options)};
+}
+
+// What was there and what comes are each a mean by its own weights; together they count as their sums do.
+void attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool diagonal,
+            const TileOptions& options, Attended attended) {
+  const at::ScalarType type = attended.out.scalar_type();
+  each_tile(q.size(2), k.size(2), options.tile, diagonal, [&](TileRange rows, TileRange columns) {
+    at::Tensor weights = scores_of(tile_of(q, rows).to(type), tile_of(k, columns).to(type), rows, columns,
+                                   diagonal, options.scale);
+    const at::Tensor largest = weights.amax(-1);
+    weights.sub_(largest.unsqueeze(-1)).exp_();
+    const at::Tensor sum = weights.sum(-1);
+    const at::Tensor log_sum = sum.log().add_(largest);
+    at::Tensor before = tile_of(attended.log_sum, rows);
+    at::Tensor out = tile_of(attended.out, rows);
+    const at::Tensor together = at::logaddexp(before, log_sum);
+    const at::Tensor part = at::matmul(weights, tile_of(v, columns).to(type));
+    out.mul_((before - together).exp_().unsqueeze(-1));
+    out.add_(part.mul_((largest - together).exp_().unsqueeze(-1)));
+    before.copy_(together);
+  });
+}
+
+void attend_backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool diagonal,
+                     const TileOptions& options, const at::Tensor& log_sum, const at::Tensor& out,
+                     const at::Tensor& weighted, AttentionGradients gradients) {
+  const at::ScalarType type = gradients.q.scalar_type();
+  each_tile(q.size(2), k.size(2), options.tile, diagonal, [&](TileRange rows, TileRange columns) {
+    const at::Tensor query = tile_of(q, rows).to(type), key = tile_of(k, columns).to(type);
+    const at::Tensor out_tile = tile_of(out, rows).to(type);
+    const at::Tensor weights = scores_of(query, key, rows, columns, diagonal, options.scale)
+                                   .sub_(tile_of(log_sum, rows).unsqueeze(-1))
+                                   .exp_();
+    tile_of(gradients.v, columns).add_(at::matmul(weights.transpose(2, 3), out_tile));
+    at::Tensor scores = at::matmul(out_tile, tile_of(v, columns).to(type).transpose(2, 3));
+    scores.sub_(tile_of(weighted, rows).unsqueeze(-1)).mul_(weights).mul_(options.scale);
+    tile_of(gradients.q, rows).add_(at::matmul(scores, key));
+    tile_of(gradients.k, columns).add_(at::matmul(scores.transpose(2, 3), query));
+  });
+}
+
+}  // namespace muster

@@ -1,0 +1,133 @@
+#include "muster/parallel/tensor/group_collectives.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+struct KeptMap : torch::CustomClassHolder {
+  explicit KeptMap(TensorMap kept) : map(std::move(kept)) {}
+  TensorMap map;
+};
+
+struct CollectiveFunction : torch::autograd::Function<CollectiveFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const TensorMap& forward, TensorMap backward) {
+    context->saved_data["backward"] =
+        c10::IValue::make_capsule(c10::make_intrusive<KeptMap>(std::move(backward)));
+    return forward(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto capsule = context->saved_data["backward"].toCapsule();
+    return {static_cast<KeptMap*>(capsule.get())->map(gradients[0]), at::Tensor(), at::Tensor()};
+  }
+};
+
+// The dimension `dim` as [ranks, size / ranks], its ranks first.
+at::Tensor parts_first(const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
+  return x.unflatten(dim, {group.size(), -1}).movedim(dim, 0).contiguous();
+}
+
+at::Tensor joined_along(const at::Tensor& parts, int64_t dim) {
+  return parts.movedim(0, dim).flatten(dim, dim + 1).contiguous();
+}
+
+}  // namespace
+
+at::Tensor with_backward(const at::Tensor& x, const TensorMap& forward, TensorMap backward) {
+  return CollectiveFunction::apply(x, forward, std::move(backward));
+}
+
+at::Tensor summed(const at::Tensor& x, ProcessGroup& group) {
+  at::Tensor sum = x.detach().clone(at::MemoryFormat::Contiguous);
+  group.all_reduce(sum);
+  return sum;
+}
+
+at::Tensor gathered(const at::Tensor& x, ProcessGroup& group, int64_t dim) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.insert(sizes.begin(), group.size());
+  at::Tensor parts = at::empty(sizes, x.options());
+  group.all_gather(parts, x.contiguous());
+  return joined_along(parts, dim);
+}
+
+at::Tensor sum_scattered(const at::Tensor& x, ProcessGroup& group, int64_t dim) {
+  const at::Tensor parts = parts_first(x, group, dim);
+  at::Tensor mine = at::empty(parts.sizes().slice(1), x.options());
+  group.reduce_scatter(mine, parts);
+  return mine;
+}
+
+at::Tensor own_part(const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
+  const int64_t length = x.size(dim) / group.size();
+  return x.narrow(dim, group.rank() * length, length).clone(at::MemoryFormat::Contiguous);
+}
+
+at::Tensor exchanged(const at::Tensor& x, ProcessGroup& group, int64_t scatter_dim, int64_t gather_dim) {
+  const at::Tensor parts = parts_first(x, group, scatter_dim);
+  at::Tensor come = at::empty_like(parts);
+  group.all_to_all(come, parts);
+  return joined_along(come, gather_dim);
+}
+
+OwnRows own_rows(int64_t total, const ProcessGroup& group) {
+  const int64_t least = total / group.size();
+  const int64_t more = total % group.size();
+  const int64_t rank = group.rank();
+  return {.begin = rank * least + std::min(rank, more), .length = least + (rank < more ? 1 : 0)};
+}
+
+// Padded to the longest, and cut after.
+at::Tensor gathered_rows(const at::Tensor& mine, int64_t total, ProcessGroup& group) {
+  const int64_t ranks = group.size();
+  const int64_t longest = (total + ranks - 1) / ranks;
+  std::vector<int64_t> sizes = mine.sizes().vec();
+  sizes[0] = longest;
+  at::Tensor padded = at::zeros(sizes, mine.options());
+  padded.narrow(0, 0, mine.size(0)).copy_(mine.detach());
+  const at::Tensor all = gathered(padded, group, 0);
+  std::vector<at::Tensor> parts;
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    parts.push_back(all.narrow(0, rank * longest, total / ranks + (rank < total % ranks ? 1 : 0)));
+  return at::cat(parts);
+}
+
+void refuse_second_derivative(const char* call) {
+  if (!at::GradMode::is_enabled()) return;
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat(call, ": expected a backward without create_graph, got one with it; leave create_graph out"));
+}
+
+int64_t existing_dim(const char* call, const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
+  const int64_t counted = dim < 0 ? dim + x.dim() : dim;
+  if (counted < 0 || counted >= x.dim()) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(call, ": expected a dimension of [", join(x.sizes(), ", "), "], got ", dim, " (rank ",
+                    group.job_rank(), "); count from 0, or from -1 at the end"));
+  }
+  return counted;
+}
+
+int64_t divisible_dim(const char* call, const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
+  const int64_t counted = existing_dim(call, x, group, dim);
+  if (x.size(counted) % group.size() != 0) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(call, ": expected a size along dimension ", counted, " that ",
+                    plural(group.size(), "rank"), " divide, got ", x.size(counted), " of [",
+                    join(x.sizes(), ", "), "] (rank ", group.job_rank(), "); pad it, or use another group"));
+  }
+  return counted;
+}
+
+}  // namespace muster

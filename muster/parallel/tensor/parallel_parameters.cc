@@ -1,0 +1,108 @@
+#include "muster/parallel/tensor/parallel_parameters.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <cmath>
+#include <set>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+namespace {
+
+const DividedLayer* as_divided(const std::shared_ptr<torch::nn::Module>& module) {
+  return dynamic_cast<const DividedLayer*>(module.get());
+}
+
+at::Tensor norm_of_gradients(const std::vector<at::Tensor>& parameters, at::Device device, double norm_type) {
+  std::vector<at::Tensor> norms;
+  for (const at::Tensor& parameter : parameters) {
+    if (!parameter.grad().defined()) continue;
+    const at::Tensor norm = at::linalg_vector_norm(parameter.grad(), norm_type);
+    norms.push_back(norm.to(device, at::kDouble, /*non_blocking=*/true));
+  }
+  const auto options = at::TensorOptions().device(device).dtype(at::kDouble);
+  return norms.empty() ? at::zeros({}, options) : at::linalg_vector_norm(at::stack(norms), norm_type);
+}
+
+at::ScalarType type_of_norm(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  const auto& some = a.empty() ? b : a;
+  return some.empty() ? at::kFloat : some[0].scalar_type();
+}
+
+}  // namespace
+
+ParallelParameters parallel_parameters(const torch::nn::Module& model) {
+  std::set<const at::TensorImpl*> divided, seen;
+  for (const auto& module : model.modules()) {
+    const DividedLayer* layer = as_divided(module);
+    if (layer == nullptr) continue;
+    for (const at::Tensor& parameter : layer->divided()) divided.insert(parameter.unsafeGetTensorImpl());
+  }
+  ParallelParameters sorted;
+  for (const at::Tensor& parameter : model.parameters()) {
+    const at::TensorImpl* which = parameter.unsafeGetTensorImpl();
+    if (!seen.insert(which).second) continue;
+    (divided.contains(which) ? sorted.divided : sorted.replicated).push_back(parameter);
+  }
+  return sorted;
+}
+
+at::Tensor parallel_grad_norm(const std::vector<at::Tensor>& divided,
+                              const std::vector<at::Tensor>& replicated, ProcessGroup group,
+                              double norm_type) {
+  if (!(norm_type > 0)) {
+    throw Error(ErrorCode::invalid_argument, cat("parallel_grad_norm: expected a norm_type above 0, got ",
+                                                 norm_type, "; 2 is the usual one"));
+  }
+  const at::NoGradGuard no_grad;
+  const at::ScalarType type = type_of_norm(divided, replicated);
+  at::Tensor own = norm_of_gradients(divided, group.device(), norm_type);
+  const at::Tensor common = norm_of_gradients(replicated, group.device(), norm_type);
+  if (std::isinf(norm_type)) {
+    group.all_reduce(own, ReduceOp::max);
+    return at::maximum(own, common).to(type);
+  }
+  at::Tensor sum = own.pow(norm_type);
+  group.all_reduce(sum);
+  return (sum + common.pow(norm_type)).pow(1 / norm_type).to(type);
+}
+
+TensorPieces parallel_pieces(const torch::nn::Module& model) {
+  TensorPieces all;
+  for (const auto& named : model.named_modules("", /*include_self=*/true)) {
+    const std::string prefix = named.key().empty() ? "" : named.key() + ".";
+    const DividedLayer* layer = as_divided(named.value());
+    TensorPieces pieces = layer != nullptr ? layer->pieces() : TensorPieces{};
+    if (layer == nullptr)
+      for (const auto& parameter : named.value()->named_parameters(/*recurse=*/false))
+        pieces.push_back(whole_piece(parameter.key(), parameter.value()));
+    for (const auto& buffer : named.value()->named_buffers(/*recurse=*/false))
+      pieces.push_back(buffer_piece(buffer.key(), buffer.value()));
+    for (TensorPiece& piece : pieces) {
+      piece.name = prefix + piece.name;
+      all.push_back(std::move(piece));
+    }
+  }
+  return all;
+}
+
+WholeParameters gather_parameters(const torch::nn::Module& model) {
+  WholeParameters all;
+  for (const auto& named : model.named_modules("", /*include_self=*/true)) {
+    const std::string prefix = named.key().empty() ? "" : named.key() + ".";
+    const DividedLayer* layer = as_divided(named.value());
+    if (layer != nullptr) {
+      for (const auto& [name, parameter] : layer->gather_parameters()) all.emplace(prefix + name, parameter);
+      continue;
+    }
+    for (const auto& parameter : named.value()->named_parameters(/*recurse=*/false))
+      all.emplace(prefix + parameter.key(), parameter.value().detach().clone());
+  }
+  return all;
+}
+
+}  // namespace muster

@@ -1,0 +1,58 @@
+#include "muster/parallel/tensor/sequence_parallel.h"
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <limits>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/parallel/tensor/group_functions.h"
+
+namespace muster {
+
+namespace {
+
+// Another one for each rank and each call.
+uint64_t next_seed(int rank) {
+  const at::Tensor drawn = at::randint(std::numeric_limits<int64_t>::max(), {1}, at::kLong);
+  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // spreads neighbouring ranks
+  return static_cast<uint64_t>(drawn.item<int64_t>()) + kOdd * static_cast<uint64_t>(rank + 1);
+}
+
+}  // namespace
+
+// Weight and bias go as one tensor: one all_reduce in backward.
+at::Tensor sequence_layer_norm(const torch::nn::LayerNorm& norm, const at::Tensor& x, ProcessGroup group) {
+  at::Tensor weight = norm->weight, bias = norm->bias;
+  if (weight.defined() && bias.defined()) {
+    const std::vector<at::Tensor> both = copy_to_group(at::stack({weight, bias}), group).unbind(0);
+    weight = both[0];
+    bias = both[1];
+  } else if (weight.defined()) {
+    weight = copy_to_group(weight, group);
+  }
+  return at::layer_norm(x, norm->options.normalized_shape(), weight, bias, norm->options.eps());
+}
+
+SequenceDropoutImpl::SequenceDropoutImpl(double probability, const ProcessGroup& group)
+    : probability_(probability),
+      rank_(group.rank()),
+      generator_(at::globalContext().defaultGenerator(group.device()).clone()) {
+  if (probability >= 0 && probability <= 1) return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("SequenceDropout: expected a probability from 0 to 1, got ", probability, " (rank ",
+                  group.job_rank(), "); 0.1 is a common choice"));
+}
+
+at::Tensor SequenceDropoutImpl::forward(const at::Tensor& x) {
+  if (!is_training() || probability_ == 0) return x;
+  if (probability_ == 1) return x * 0;
+  generator_.set_current_seed(next_seed(rank_));
+  const at::Tensor kept = at::empty_like(x).bernoulli_(1 - probability_, generator_);
+  return x * kept.div_(1 - probability_);
+}
+
+}  // namespace muster

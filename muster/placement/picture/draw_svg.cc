@@ -1,0 +1,394 @@
+#include "muster/placement/picture/draw_svg.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/device/cpu_list.h"
+#include "muster/device/links.h"
+#include "muster/draw/svg_canvas.h"
+#include "muster/draw/xml_text.h"
+#include "muster/placement/picture/layout.h"
+#include "muster/placement/picture/links.h"
+
+namespace muster {
+
+namespace {
+
+constexpr int kMargin = 20;
+constexpr int kHeader = 46;
+constexpr int kLegendRow = 18;
+constexpr int kChipsInRow = 2;
+constexpr size_t kMostChips = 4;  // of a GPU; of more ranks there is one chip with all their numbers
+constexpr const char* kDark = "#212529";
+constexpr const char* kGrey = "#5c636a";
+constexpr const char* kRed = "#c92a2a";
+constexpr const char* kRankFill = "#1864ab";
+
+struct KindStyle {
+  LinkKind kind;
+  const char* colour;
+  const char* meaning;
+  const char* dashes = "";
+};
+
+constexpr std::array<KindStyle, 7> kKinds = {{{LinkKind::nvlink, "#2b8a3e", "NVLink"},
+                                              {LinkKind::xgmi, "#d9480f", "Infinity Fabric"},
+                                              {LinkKind::pix, "#1971c2", "one PCIe switch"},
+                                              {LinkKind::pxb, "#0c8599", "several PCIe switches"},
+                                              {LinkKind::phb, "#7048e8", "a PCIe host bridge"},
+                                              {LinkKind::node, "#ae3ec9", "host bridges of one NUMA node"},
+                                              {LinkKind::sys, "#6c757d", "across NUMA nodes", "5 3"}}};
+
+const KindStyle& style_of(LinkKind kind) {
+  for (const KindStyle& style : kKinds) {
+    if (style.kind == kind) return style;
+  }
+  return kKinds.back();
+}
+
+SvgStyle line_style(const Link& link) {
+  const KindStyle& kind = style_of(link.kind);
+  return {
+      .stroke = kind.colour, .stroke_width = std::min(1.3 + 0.7 * link.count, 5.0), .dashes = kind.dashes};
+}
+
+// The ranks of one host, where they are.
+struct HostRanks {
+  std::map<size_t, std::vector<int>> by_gpu;  // positions in Host::gpus
+  std::vector<const RankPlan*> on_cpu;
+  std::set<int> bound_cpus;
+  int chip_rows = 0;
+};
+
+int chip_rows(size_t ranks) {
+  if (ranks > kMostChips) return 1;
+  return (static_cast<int>(ranks) + kChipsInRow - 1) / kChipsInRow;
+}
+
+std::optional<size_t> find_gpu(const Host& host, const DeviceAssignment& device) {
+  for (size_t i = 0; i < host.gpus.size(); ++i) {
+    const Gpu& gpu = host.gpus[i];
+    const bool instance = std::any_of(gpu.mig.begin(), gpu.mig.end(),
+                                      [&](const MigInstance& mig) { return mig.uuid == device.uuid; });
+    if (gpu.uuid == device.uuid || instance) return i;
+  }
+  return std::nullopt;
+}
+
+using RanksByHost = std::map<std::string, std::vector<const RankPlan*>>;
+
+RanksByHost ranks_by_host(const Plan* plan) {
+  RanksByHost ranks;
+  if (plan == nullptr) return ranks;
+  for (const RankPlan& rank : plan->ranks) ranks[rank.host].push_back(&rank);
+  return ranks;
+}
+
+HostRanks ranks_of(const Host& host, const std::vector<const RankPlan*>& ranks) {
+  HostRanks result;
+  for (const RankPlan* rank : ranks) {
+    const auto gpu =
+        rank->device.kind == DeviceAssignment::Kind::cpu ? std::nullopt : find_gpu(host, rank->device);
+    if (gpu) {
+      result.by_gpu[*gpu].push_back(rank->rank);
+    } else {
+      result.on_cpu.push_back(rank);
+    }
+    if (rank->bind_cpus) {
+      for (const int cpu : parse_cpu_list(rank->cpus)) result.bound_cpus.insert(cpu);
+    }
+  }
+  for (const auto& [gpu, list] : result.by_gpu) {
+    result.chip_rows = std::max(result.chip_rows, chip_rows(list.size()));
+  }
+  return result;
+}
+
+std::string short_model(std::string model) {
+  for (const std::string_view maker : {"NVIDIA ", "AMD ", "Tesla "}) {
+    if (model.starts_with(maker)) model.erase(0, maker.size());
+  }
+  return model;
+}
+
+// A card without a name goes by its PCI address, whose end tells more than its beginning.
+std::string short_nic(const Nic& nic) {
+  const size_t domain = nic.name.find(':');
+  return nic.name == nic.pci.value && domain != std::string::npos ? nic.name.substr(domain + 1) : nic.name;
+}
+
+// Draws one host below `top`; `bottom` is then where the next may begin.
+class HostPicture {
+ public:
+  HostPicture(SvgCanvas& canvas, const Host& host, const std::vector<const RankPlan*>& ranks, int top)
+      : canvas_(canvas),
+        host_(host),
+        ranks_(ranks_of(host, ranks)),
+        top_(top),
+        layout_(lay_out_host(host, kMargin, top + header_height(), ranks_.chip_rows)),
+        links_(route_links(host, layout_, layout_.box.bottom() + 14)) {}
+
+  int width() const { return std::max({layout_.box.right(), chips_right_, 520}) + kMargin; }
+  int bottom() const { return bottom_; }
+
+  void draw() {
+    draw_header();
+    for (const SocketPlace& socket : layout_.sockets) draw_socket(socket);
+    for (const NodePlace& node : layout_.nodes) draw_node(node);
+    // Lines first, so that where one passes behind a bar it is the bar that is seen whole.
+    for (const LinkRun& run : links_.runs) draw_lines(run);
+    for (const LinkRun& run : links_.runs) draw_label(run);
+    for (const GpuPlace& gpu : layout_.gpus) draw_gpu(gpu);
+    bottom_ = draw_legend(links_.bottom + 12) + kMargin;
+  }
+
+ private:
+  int header_height() const { return kHeader + (ranks_.on_cpu.empty() ? 0 : 24); }
+
+  void draw_header() {
+    canvas_.text(kMargin, top_ + 18, fit_text(cat("host ", host_.name), 60), {.size = 16, .bold = true});
+    std::string facts = cat(plural(host_.gpus.size(), "GPU"), ", ", plural(host_.num_cores, "core"));
+    if (!host_.driver_version.empty()) facts += cat(", driver ", host_.driver_version);
+    if (host_.gpus.empty() && !host_.gpu_note.empty()) facts += cat("; ", host_.gpu_note);
+    canvas_.text(kMargin, top_ + 36, fit_text(facts, 100), {.size = 12, .fill = kGrey});
+    draw_cpu_ranks();
+  }
+
+  void draw_cpu_ranks() {
+    constexpr size_t kMost = 5;
+    int x = kMargin;
+    const auto chip = [&](const std::string& text, const std::string& name) {
+      const int width = text_width(text, 10) + 12;
+      draw_chip({x, top_ + kHeader, width, 17}, text, name);
+      chips_right_ = x + width;
+      x += width + 6;
+    };
+    const auto& ranks = ranks_.on_cpu;
+    for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) {
+      chip(fit_text(cat("rank ", ranks[i]->rank, ": ", ranks[i]->device.id()), 30), ranks[i]->reason);
+    }
+    if (ranks.size() > kMost) chip(cat("and ", ranks.size() - kMost, " more"), "");
+  }
+
+  void draw_chip(const SvgBox& box, const std::string& text, const std::string& name) {
+    canvas_.box(box, {.fill = kRankFill, .radius = 4}, "rank", name);
+    canvas_.text(box.middle(), box.y + 12, text,
+                 {.size = 10, .bold = true, .fill = "#ffffff", .align = SvgAlign::middle});
+  }
+
+  void draw_socket(const SocketPlace& socket) {
+    canvas_.box(socket.box, {.fill = "#f8f9fa", .stroke = "#868e96", .stroke_width = 1.5, .radius = 8},
+                "socket");
+    canvas_.text(socket.box.x + 10, socket.box.y + 17, cat("socket ", socket.socket),
+                 {.size = 12, .bold = true});
+  }
+
+  void draw_node(const NodePlace& node) {
+    canvas_.box(node.box, {.fill = "#fff9db", .stroke = "#b08900", .radius = 6}, "numa");
+    std::string title =
+        node.numa_node ? cat("NUMA node ", *node.numa_node) : std::string("NUMA node not known");
+    const size_t cores =
+        static_cast<size_t>(std::count_if(host_.cores.begin(), host_.cores.end(), [&](const CpuCore& core) {
+          return core.numa_node == node.numa_node;
+        }));
+    if (cores > 0) title += cat(", ", plural(cores, "core"));
+    canvas_.text(node.box.x + 10, node.box.y + 16, title, {.bold = true});
+    for (const CorePlace& core : node.cores) draw_core(core);
+    for (const NicPlace& nic : node.nics) draw_nic(nic);
+    for (const PciGroup& group : node.groups) draw_group(group);
+  }
+
+  void draw_core(const CorePlace& place) {
+    const CpuCore& core = host_.cores[place.core];
+    const bool bound = std::any_of(core.cpus.begin(), core.cpus.end(),
+                                   [&](int cpu) { return ranks_.bound_cpus.contains(cpu); });
+    canvas_.box(place.box, {.fill = bound ? kRankFill : "#ffffff", .stroke = "#adb5bd"}, "core",
+                cat("CPUs ", join(core.cpus, ",")));
+  }
+
+  void draw_group(const PciGroup& group) {
+    if (group.drawn()) {
+      canvas_.box(group.box, {.fill = "#e7f1fb", .stroke = "#1971c2", .radius = 5}, "pcie");
+      canvas_.text(group.box.x + 8, group.box.y + 14,
+                   group.several_switches ? "PCIe switches" : "PCIe switch", {.size = 10, .fill = "#0b4a86"});
+    }
+    for (const NicPlace& nic : group.nics) draw_nic(nic);
+  }
+
+  void draw_nic(const NicPlace& place) {
+    const Nic& nic = host_.nics[place.nic];
+    canvas_.box(place.box, {.fill = "#f3f0ff", .stroke = "#6741d9", .radius = 3}, "nic",
+                cat(nic.name, " ", nic.pci.value));
+    canvas_.text(place.box.middle(), place.box.y + 14,
+                 fit_text(short_nic(nic), chars_in(place.box.width - 4, 10)),
+                 {.size = 10, .align = SvgAlign::middle});
+  }
+
+  void draw_gpu(const GpuPlace& place) {
+    const Gpu& gpu = host_.gpus[place.gpu];
+    const SvgBox& box = place.box;
+    const auto ranks = ranks_.by_gpu.find(place.gpu);
+    const bool sick = gpu.health != kHealthy;
+    canvas_.box(box,
+                {.fill = sick                           ? "#ffe3e3"
+                         : ranks != ranks_.by_gpu.end() ? "#d3f9d8"
+                                                        : "#ffffff",
+                 .stroke = sick ? kRed : "#2b8a3e",
+                 .stroke_width = 1.5,
+                 .radius = 5},
+                "gpu", cat(gpu.uuid.value, " ", gpu.pci.value, " ", gpu.model));
+    const int x = box.x + 8;
+    const auto line = [&](int row, const std::string& text, const char* fill) {
+      canvas_.text(x, box.y + 18 + row * 15, fit_text(text, chars_in(box.width - 12, 11)), {.fill = fill});
+    };
+    canvas_.text(x, box.y + 18, cat("GPU ", gpu.index.value), {.size = 13, .bold = true});
+    if (gpu.memory_total_bytes > 0) {
+      canvas_.text(box.right() - 8, box.y + 18, format_bytes(gpu.memory_total_bytes),
+                   {.fill = kGrey, .align = SvgAlign::right});
+    }
+    line(1, short_model(gpu.model), kDark);
+    line(2, gpu.pci.value.empty() ? gpu.uuid.value : gpu.pci.value, kGrey);
+    line(3, remark(gpu), sick ? kRed : kGrey);
+    if (ranks != ranks_.by_gpu.end()) draw_ranks(box, ranks->second);
+  }
+
+  static std::string remark(const Gpu& gpu) {
+    if (gpu.health != kHealthy) return gpu.health;
+    if (gpu.mig_enabled) return cat("MIG: ", plural(gpu.mig.size(), "instance"));
+    return gpu.uuid.value.substr(0, 12);
+  }
+
+  void draw_ranks(const SvgBox& gpu, const std::vector<int>& ranks) {
+    const int rows = ranks_.chip_rows;
+    const int top = gpu.bottom() - rows * 20;
+    if (ranks.size() > kMostChips) {
+      const std::string text = cat("ranks ", to_cpu_list(ranks));
+      draw_chip({gpu.x + 6, top, gpu.width - 12, 17}, fit_text(text, chars_in(gpu.width - 16, 10)), text);
+      return;
+    }
+    const int per_row = ranks.size() == 1 ? 1 : kChipsInRow;
+    const int width = (gpu.width - 12 - (per_row - 1) * 4) / per_row;
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      const int column = static_cast<int>(i) % per_row;
+      const int row = static_cast<int>(i) / per_row;
+      draw_chip({gpu.x + 6 + column * (width + 4), top + row * 20, width, 17},
+                fit_text(cat("rank ", ranks[i]), chars_in(width - 2, 10)), cat("rank ", ranks[i]));
+    }
+  }
+
+  void draw_lines(const LinkRun& run) {
+    const SvgStyle style = line_style(run.link);
+    const std::string name = to_string(run.link);
+    if (run.bar()) {
+      for (const LinkPort& port : run.ports) {
+        canvas_.path(cat("M", port.x, " ", layout_.gpus[port.gpu].box.bottom(), "V", run.y), style, "link",
+                     name);
+      }
+      return;
+    }
+    constexpr int kCorner = 4;
+    const LinkPort& a = run.ports.front();
+    const LinkPort& b = run.ports.back();
+    canvas_.path(cat("M", a.x, " ", layout_.gpus[a.gpu].box.bottom(), "V", run.y - kCorner, "q0 ", kCorner,
+                     " ", kCorner, " ", kCorner, "H", b.x - kCorner, "q", kCorner, " 0 ", kCorner, " -",
+                     kCorner, "V", layout_.gpus[b.gpu].box.bottom()),
+                 style, "link", name);
+  }
+
+  void draw_label(const LinkRun& run) {
+    const std::string name = to_string(run.link);
+    const int middle = (run.left() + run.right()) / 2;
+    if (run.bar()) {
+      const SvgBox bar{run.left() - 12, run.y, run.right() - run.left() + 24, run.height};
+      const char* const colour = style_of(run.link.kind).colour;
+      canvas_.box(bar, {.fill = "#ffffff", .stroke = colour, .stroke_width = 2, .radius = 6}, "link", name);
+      const std::string which = run.partial ? " GPUs where no nearer link is drawn" : " GPUs";
+      canvas_.text(middle, bar.y + 14, cat(name, " between any two of these ", run.ports.size(), which),
+                   {.bold = true, .fill = colour, .align = SvgAlign::middle});
+      return;
+    }
+    const int width = text_width(name, 9) + 4;
+    canvas_.box({middle - width / 2, run.y - 6, width, 12}, {.fill = "#ffffff"});
+    canvas_.text(middle, run.y + 3, name,
+                 {.size = 9, .fill = style_of(run.link.kind).colour, .align = SvgAlign::middle});
+  }
+
+  // Every kind of link that is drawn, with what it carries. Returns where it ends.
+  int draw_legend(int y) {
+    std::set<std::string> shown;
+    for (const LinkRun& run : links_.runs) {
+      if (!shown.insert(to_string(run.link)).second) continue;
+      canvas_.path(cat("M", kMargin, " ", y, "h40"), line_style(run.link));
+      canvas_.text(kMargin + 50, y + 4, legend_text(run));
+      y += kLegendRow;
+    }
+    if (host_.gpus.size() > 1 && links_.runs.empty()) {
+      canvas_.text(kMargin, y + 4, "links between GPUs: not known", {.fill = kGrey});
+      y += kLegendRow;
+    }
+    if (!ranks_.bound_cpus.empty() && !host_.cores.empty()) {
+      canvas_.box({kMargin + 31, y - 5, 9, 9}, {.fill = kRankFill, .stroke = "#adb5bd"});
+      canvas_.text(kMargin + 50, y + 4, "core that a rank is bound to");
+      y += kLegendRow;
+    }
+    return y;
+  }
+
+  std::string legend_text(const LinkRun& run) const {
+    const Gpu& a = host_.gpus[layout_.gpus[run.ports.front().gpu].gpu];
+    const Gpu& b = host_.gpus[layout_.gpus[run.ports.back().gpu].gpu];
+    std::string text = cat(to_string(run.link), ": ", style_of(run.link.kind).meaning);
+    if (run.link.count > 0) text += cat(", ", plural(run.link.count, "link"));
+    const double rate = link_bandwidth(a, b, run.link);
+    if (rate > 0) text += cat(", about ", std::lround(rate), " GB/s each way");
+    return text;
+  }
+
+  SvgCanvas& canvas_;
+  const Host& host_;
+  HostRanks ranks_;
+  int top_;
+  HostLayout layout_;
+  LinkDrawing links_;
+  int chips_right_ = 0;
+  int bottom_ = 0;
+};
+
+}  // namespace
+
+std::string draw_svg(const Inventory& inventory, const Plan* plan, const SvgOptions& options) {
+  RanksByHost ranks = ranks_by_host(plan);
+  std::vector<const Host*> hosts;
+  for (const Host& host : inventory.hosts) {
+    if (ranks.empty() || ranks.contains(host.name)) hosts.push_back(&host);
+  }
+  SvgCanvas canvas;
+  int y = kMargin;
+  int width = 0;
+  const size_t drawn = std::min(hosts.size(), static_cast<size_t>(std::max(options.max_hosts, 1)));
+  for (size_t i = 0; i < drawn; ++i) {
+    HostPicture picture(canvas, *hosts[i], ranks[hosts[i]->name], y);
+    picture.draw();
+    y = picture.bottom();
+    width = std::max(width, picture.width());
+  }
+  if (hosts.size() > drawn) {
+    const size_t more = hosts.size() - drawn;
+    canvas.text(kMargin, y, cat("and ", plural(more, "more host")), {.size = 14, .bold = true});
+    y += kMargin;
+  }
+  const std::string title = hosts.size() == 1 ? cat("host ", hosts[0]->name) : cat(hosts.size(), " hosts");
+  return canvas.finish(std::max(width, 200), y,
+                       plan == nullptr ? title : cat(title, ", policy ", plan->policy));
+}
+
+std::string draw_svg(const Host& host, const Plan* plan) {
+  return draw_svg(Inventory{.hosts = {host}}, plan);
+}
+
+}  // namespace muster

@@ -1,0 +1,36 @@
+// The fastest GPUs first, by Request::scores; equally fast ones in the order of the selection, which is the
+// index unless the user gave another.
+#include <algorithm>
+#include <numeric>
+
+#include "muster/base/strings.h"
+#include "muster/placement/policy/policy.h"
+#include "muster/placement/selection/scores.h"
+
+namespace muster {
+namespace {
+
+std::vector<PolicyChoice> choose_fastest(const PolicyInput& input, int num_ranks) {
+  std::vector<double> scores;
+  scores.reserve(input.gpus.size());
+  for (const UsableGpu& gpu : input.gpus) {
+    scores.push_back(need_score(input.request.scores, input.host, gpu, "--policy fastest"));
+  }
+  std::vector<size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  std::vector<UsableGpu> fastest;
+  fastest.reserve(order.size());
+  for (const size_t at : order) fastest.push_back(input.gpus[at]);
+  return in_turn(fastest, num_ranks, [&](size_t place) {
+    return cat("fastest: score ", scores[order[place]], ", ", place + 1, " of ", order.size());
+  });
+}
+
+}  // namespace
+
+Policy fastest_policy() {
+  return {"fastest", "the GPUs with the highest --scores first", one_rank_per_gpu, choose_fastest};
+}
+
+}  // namespace muster

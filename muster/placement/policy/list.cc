@@ -1,0 +1,78 @@
+// An explicit list: local rank r gets the GPU whose index stands at place r of Request::map, or of what
+// Request::choose gives for the host. Of a GPU that is split by MIG, the n-th mention is its n-th instance.
+#include <algorithm>
+#include <map>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/placement/policy/policy.h"
+#include "muster/placement/selection/gpu_facts.h"
+
+namespace muster {
+namespace {
+
+const char* origin(const PolicyInput& input) {
+  return input.request.choose ? "Request::choose" : "--map";
+}
+
+int list_capacity(const PolicyInput& input) {
+  if (input.request.choose) return one_rank_per_gpu(input);
+  if (input.request.map.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                "--policy list: expected a GPU index for each rank, got none; give --map 3,1,0,2");
+  }
+  return static_cast<int>(input.request.map.size());
+}
+
+[[noreturn]] void fail_index(const PolicyInput& input, int index, size_t place) {
+  std::vector<int> indices;
+  for (const UsableGpu& gpu : input.gpus) {
+    const int selected = gpu_of(input.host, gpu).index.value;
+    if (indices.empty() || indices.back() != selected) indices.push_back(selected);
+  }
+  throw Error(ErrorCode::invalid_argument,
+              cat(origin(input), ": expected a GPU of host ", input.host.name, " that can be used (",
+                  join(indices, ", "), "), got ", index, " at place ", place + 1));
+}
+
+// `mentions` counts how often each index was asked for before.
+UsableGpu gpu_at(const PolicyInput& input, int index, size_t place, std::map<int, size_t>& mentions) {
+  std::vector<UsableGpu> found;
+  std::copy_if(input.gpus.begin(), input.gpus.end(), std::back_inserter(found),
+               [&](const UsableGpu& gpu) { return gpu_of(input.host, gpu).index.value == index; });
+  if (found.empty()) fail_index(input, index, place);
+  return found[mentions[index]++ % found.size()];
+}
+
+std::vector<int> indices_for(const PolicyInput& input, int num_ranks) {
+  if (!input.request.choose) return input.request.map;
+  return input.request.choose(input.host, num_ranks);
+}
+
+std::vector<PolicyChoice> choose_list(const PolicyInput& input, int num_ranks) {
+  const std::vector<int> map = indices_for(input, num_ranks);
+  const auto count = static_cast<size_t>(num_ranks);
+  // A map may be gone round by --surplus share; a function was told how many are wanted.
+  if (count < map.size() || map.empty() || (input.request.choose && map.size() != count)) {
+    throw Error(ErrorCode::invalid_argument,
+                cat(origin(input), ": expected ", num_ranks, " GPU ", num_ranks == 1 ? "index" : "indices",
+                    ", one for each rank of host ", input.host.name, ", got ", map.size()));
+  }
+  const std::string of = input.request.choose ? "what Request::choose gave" : cat("--map ", join(map, ","));
+  std::map<int, size_t> mentions;
+  std::vector<PolicyChoice> choices;
+  for (size_t rank = 0; rank < count; ++rank) {
+    const size_t place = rank % map.size();
+    choices.push_back(
+        {gpu_at(input, map[place], place, mentions), cat("list: place ", place + 1, " of ", of)});
+  }
+  return choices;
+}
+
+}  // namespace
+
+Policy list_policy() {
+  return {"list", "local rank r on the r-th GPU of --map", list_capacity, choose_list};
+}
+
+}  // namespace muster

@@ -1,0 +1,134 @@
+// Ranks that say how much memory they need (Request::rank_memory_bytes) on GPUs that have it free: best fit
+// decreasing, so that the rank that needs most takes the smallest GPU that holds it, then the next. With one
+// rank a GPU this finds a way whenever there is one. Only where that is impossible and --surplus share allows
+// it do ranks share: first as evenly as they can, else packed as tightly as they can.
+#include <algorithm>
+#include <numeric>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/base/units.h"
+#include "muster/placement/policy/policy.h"
+#include "muster/placement/policy/rank_memory.h"
+#include "muster/placement/selection/gpu_facts.h"
+
+namespace muster {
+namespace {
+
+enum class Sharing { no, even, tight };
+
+struct Fit {
+  std::vector<size_t> gpu_of_rank;  // places in PolicyInput::gpus
+  int too_big = -1;                 // the first local rank that found no place; -1: all did
+};
+
+class Fitting {
+ public:
+  Fitting(const PolicyInput& input, Sharing sharing)
+      : input_(input), sharing_(sharing), num_ranks_(input.gpus.size(), 0) {
+    for (const UsableGpu& gpu : input.gpus) free_.push_back(free_memory_bytes(input.host, gpu));
+  }
+
+  Fit fit(int num_ranks) {
+    std::vector<int> ranks(static_cast<size_t>(num_ranks));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) { return need(a) > need(b); });
+    Fit result{.gpu_of_rank = std::vector<size_t>(ranks.size()), .too_big = -1};
+    for (const int rank : ranks) {
+      const size_t gpu = best_for(need(rank));
+      if (gpu == free_.size()) {
+        result.too_big = rank;
+        return result;
+      }
+      free_[gpu] -= need(rank);
+      ++num_ranks_[gpu];
+      result.gpu_of_rank[static_cast<size_t>(rank)] = gpu;
+    }
+    return result;
+  }
+
+ private:
+  uint64_t need(int rank) const { return rank_memory_need(input_.request, rank); }
+
+  // free_.size() when there is none.
+  size_t best_for(uint64_t bytes) const {
+    size_t best = free_.size();
+    for (size_t i = 0; i < free_.size(); ++i) {
+      if (free_[i] < bytes || (sharing_ == Sharing::no && num_ranks_[i] > 0)) continue;
+      if (best == free_.size() || key(i) < key(best)) best = i;
+    }
+    return best;
+  }
+
+  std::pair<int, uint64_t> key(size_t gpu) const {
+    return {sharing_ == Sharing::even ? num_ranks_[gpu] : 0, free_[gpu]};
+  }
+
+  const PolicyInput& input_;
+  const Sharing sharing_;
+  std::vector<uint64_t> free_ = {};
+  std::vector<int> num_ranks_;
+};
+
+int memory_capacity(const PolicyInput& input) {
+  if (input.request.rank_memory_bytes.empty()) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        "--policy memory: expected how much free memory a rank needs, got nothing; give --rank-memory 20GiB");
+  }
+  int num_ranks = one_rank_per_gpu(input);
+  while (num_ranks > 0 && Fitting(input, Sharing::no).fit(num_ranks).too_big >= 0) --num_ranks;
+  return num_ranks;
+}
+
+std::string why_too_many(const PolicyInput& input, int num_ranks) {
+  const Fit fit = Fitting(input, Sharing::no).fit(num_ranks);
+  std::vector<std::string> free;
+  constexpr size_t kMaxNamed = 16;
+  for (size_t i = 0; i < std::min(input.gpus.size(), kMaxNamed); ++i) {
+    free.push_back(cat(label_of(input.host, input.gpus[i]), " ",
+                       format_bytes(free_memory_bytes(input.host, input.gpus[i]))));
+  }
+  return cat(
+      "local rank ", fit.too_big, " needs ", format_bytes(rank_memory_need(input.request, fit.too_big)),
+      " and gets no GPU of its own; free are ", join(free, ", "), input.gpus.size() > kMaxNamed ? ", …" : "");
+}
+
+Fit fit_somehow(const PolicyInput& input, int num_ranks) {
+  Fit fit = Fitting(input, Sharing::no).fit(num_ranks);
+  if (fit.too_big < 0) return fit;
+  if (input.request.surplus == Surplus::share) {
+    for (const auto sharing : {Sharing::even, Sharing::tight}) {
+      Fit shared = Fitting(input, sharing).fit(num_ranks);
+      if (shared.too_big < 0) return shared;
+      fit.too_big = shared.too_big;
+    }
+  }
+  throw Error(ErrorCode::invalid_argument,
+              cat("--rank-memory: expected room for ", plural(num_ranks, "rank"), " on host ",
+                  input.host.name, ", got too little memory: local rank ", fit.too_big, " needs ",
+                  format_bytes(rank_memory_need(input.request, fit.too_big)),
+                  " and no GPU has that free; start fewer ranks there"));
+}
+
+std::vector<PolicyChoice> choose_memory(const PolicyInput& input, int num_ranks) {
+  const Fit fit = fit_somehow(input, num_ranks);
+  std::vector<PolicyChoice> choices;
+  choices.reserve(fit.gpu_of_rank.size());
+  for (size_t rank = 0; rank < fit.gpu_of_rank.size(); ++rank) {
+    const UsableGpu& gpu = input.gpus[fit.gpu_of_rank[rank]];
+    choices.push_back(
+        {gpu, cat("memory: needs ", format_bytes(rank_memory_need(input.request, static_cast<int>(rank))),
+                  ", ", format_bytes(free_memory_bytes(input.host, gpu)), " free")});
+  }
+  return choices;
+}
+
+}  // namespace
+
+Policy memory_policy() {
+  return {"memory", "ranks with --rank-memory needs on the GPUs that just hold them", memory_capacity,
+          choose_memory, why_too_many};
+}
+
+}  // namespace muster

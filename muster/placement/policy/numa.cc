@@ -1,0 +1,36 @@
+// Ranks grouped by NUMA node: neighbours in rank share a node, nodes in their order, GPUs of a node in the
+// order of the selection.
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/placement/policy/numa_groups.h"
+#include "muster/placement/policy/policy.h"
+#include "muster/placement/selection/gpu_facts.h"
+
+namespace muster {
+namespace {
+
+std::vector<PolicyChoice> choose_numa(const PolicyInput& input, int num_ranks) {
+  std::vector<UsableGpu> order;
+  std::vector<std::string> reasons;
+  for (const auto& [node, places] : gpus_by_numa_node(input)) {
+    if (!node) {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("--policy numa: expected to know each GPU's NUMA node, got none for ",
+                      label_of(input.host, input.gpus[places[0]]), " of host ", input.host.name,
+                      "; --policy sequential needs none"));
+    }
+    for (const size_t at : places) {
+      order.push_back(input.gpus[at]);
+      reasons.push_back(cat("numa: NUMA node ", *node, ", ", reasons.size() + 1, " of ", input.gpus.size()));
+    }
+  }
+  return in_turn(order, num_ranks, [&](size_t place) { return reasons[place]; });
+}
+
+}  // namespace
+
+Policy numa_policy() {
+  return {"numa", "ranks grouped by NUMA node", one_rank_per_gpu, choose_numa};
+}
+
+}  // namespace muster

@@ -1,0 +1,22 @@
+// Local rank r gets GPU r % count of the selection: what most people mean.
+#include "muster/base/strings.h"
+#include "muster/placement/policy/policy.h"
+
+namespace muster {
+namespace {
+
+std::vector<PolicyChoice> choose_sequential(const PolicyInput& input, int num_ranks) {
+  const size_t count = input.gpus.size();
+  const std::string of =
+      cat(" of ", input.request.gpus.is_all() ? plural(count, "GPU")
+                                              : cat(count, " in --gpus ", input.request.gpus.text));
+  return in_turn(input.gpus, num_ranks, [&](size_t place) { return cat("sequential: ", place + 1, of); });
+}
+
+}  // namespace
+
+Policy sequential_policy() {
+  return {"sequential", "local rank r on the r-th selected GPU", one_rank_per_gpu, choose_sequential};
+}
+
+}  // namespace muster

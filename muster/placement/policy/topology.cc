@@ -1,0 +1,98 @@
+// The k GPUs with the best links among them, and the ranks in their order around the ring: the ring's slowest
+// link as fast as it can be, then the sum of its links (ring.h). Without knowing the links there is nothing
+// to choose by, and that is an error: whoever asks for this policy would not want to find out from a slow
+// job.
+#include <algorithm>
+#include <cmath>
+
+#include "muster/base/error.h"
+#include "muster/base/strings.h"
+#include "muster/device/links.h"
+#include "muster/placement/policy/policy.h"
+#include "muster/placement/policy/ring.h"
+#include "muster/placement/selection/gpu_facts.h"
+
+namespace muster {
+namespace {
+
+constexpr double kMegaPerGiga = 1000;  // rings are compared in whole MB/s
+
+[[noreturn]] void fail_without_links(const PolicyInput& input, const std::string& expected,
+                                     const std::string& got) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("--policy topology: expected ", expected, ", got ", got, " (host ", input.host.name,
+                  "); --policy sequential or numa needs no links"));
+}
+
+const Link& link_between(const PolicyInput& input, size_t a, size_t b) {
+  return input.host.gpu_links[input.gpus[a].position][input.gpus[b].position];
+}
+
+// In GB/s, of the two directions the slower.
+double bandwidth_between(const PolicyInput& input, size_t a, size_t b) {
+  const Gpu& from = gpu_of(input.host, input.gpus[a]);
+  const Gpu& to = gpu_of(input.host, input.gpus[b]);
+  return std::min(link_bandwidth(from, to, link_between(input, a, b)),
+                  link_bandwidth(to, from, link_between(input, b, a)));
+}
+
+void check_links(const PolicyInput& input) {
+  const auto& links = input.host.gpu_links;
+  const size_t count = input.host.gpus.size();
+  if (std::any_of(input.gpus.begin(), input.gpus.end(), [](const UsableGpu& gpu) { return gpu.mig >= 0; })) {
+    fail_without_links(input, "whole GPUs", "MIG instances, which have no links");
+  }
+  if (links.empty()) fail_without_links(input, "to know the links between the GPUs", "none");
+  const bool whole = links.size() == count && std::all_of(links.begin(), links.end(), [&](const auto& row) {
+                       return row.size() == count;
+                     });
+  if (!whole)
+    fail_without_links(input, cat("a link for each two of ", plural(count, "GPU")), "another number");
+}
+
+Bandwidths bandwidths(const PolicyInput& input) {
+  const size_t count = input.gpus.size();
+  Bandwidths all(count, std::vector<int64_t>(count));
+  bool any = false;
+  for (size_t a = 0; a < count; ++a) {
+    for (size_t b = 0; b < a; ++b) {
+      all[a][b] = all[b][a] = std::llround(bandwidth_between(input, a, b) * kMegaPerGiga);
+      any |= all[a][b] > 0;
+    }
+  }
+  if (!any) fail_without_links(input, "to know the links between the GPUs", "no known link");
+  return all;
+}
+
+std::string gigabytes(int64_t megabytes) {
+  return cat(static_cast<double>(megabytes) / kMegaPerGiga, " GB/s");
+}
+
+std::vector<PolicyChoice> choose_topology(const PolicyInput& input, int num_ranks) {
+  const size_t count = std::min(static_cast<size_t>(num_ranks), input.gpus.size());
+  if (count == 1) {
+    return in_turn({input.gpus[0]}, num_ranks, [](size_t) { return "topology: one GPU, no link"; });
+  }
+  check_links(input);
+  const Bandwidths all = bandwidths(input);
+  const std::vector<size_t> ring = best_ring(all, count);
+  const std::string slowest = gigabytes(ring_quality(all, ring).slowest);
+  std::vector<UsableGpu> order;
+  order.reserve(count);
+  for (const size_t at : ring) order.push_back(input.gpus[at]);
+  return in_turn(order, num_ranks, [&](size_t place) {
+    const size_t here = ring[place];
+    const size_t next = ring[(place + 1) % count];
+    return cat("topology: next ", label_of(input.host, input.gpus[next]), " by ",
+               to_string(link_between(input, here, next)), " ", gigabytes(all[here][next]),
+               ", slowest of the ring ", slowest);
+  });
+}
+
+}  // namespace
+
+Policy topology_policy() {
+  return {"topology", "the best linked GPUs, ranks in ring order", one_rank_per_gpu, choose_topology};
+}
+
+}  // namespace muster

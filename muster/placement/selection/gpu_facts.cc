@@ -1,0 +1,64 @@
+#include "muster/placement/selection/gpu_facts.h"
+
+#include <algorithm>
+
+#include "muster/base/strings.h"
+
+namespace muster {
+namespace {
+
+constexpr uint64_t kIdleBytes = uint64_t{256} << 20;
+constexpr uint64_t kIdleShare = 50;  // one fiftieth
+
+const MigInstance& instance_of(const Host& host, const UsableGpu& device) {
+  return host.gpus[device.position].mig[static_cast<size_t>(device.mig)];
+}
+
+uint64_t used_bytes(const Gpu& gpu) {
+  return gpu.memory_total_bytes - std::min(gpu.memory_total_bytes, gpu.memory_free_bytes);
+}
+
+}  // namespace
+
+const Gpu& gpu_of(const Host& host, const UsableGpu& device) {
+  return host.gpus[device.position];
+}
+
+const GpuUuid& uuid_of(const Host& host, const UsableGpu& device) {
+  return device.mig < 0 ? gpu_of(host, device).uuid : instance_of(host, device).uuid;
+}
+
+std::string model_of(const Host& host, const UsableGpu& device) {
+  const std::string& model = gpu_of(host, device).model;
+  return device.mig < 0 ? model : cat(model, " MIG ", instance_of(host, device).profile);
+}
+
+std::string label_of(const Host& host, const UsableGpu& device) {
+  const std::string gpu = cat("GPU ", gpu_of(host, device).index.value);
+  return device.mig < 0 ? gpu : cat(uuid_of(host, device).value.substr(0, kShortUuid), " of ", gpu);
+}
+
+uint64_t total_memory_bytes(const Host& host, const UsableGpu& device) {
+  return device.mig < 0 ? gpu_of(host, device).memory_total_bytes
+                        : instance_of(host, device).memory_total_bytes;
+}
+
+uint64_t free_memory_bytes(const Host& host, const UsableGpu& device) {
+  const Gpu& gpu = gpu_of(host, device);
+  if (device.mig < 0) return gpu.memory_free_bytes;
+  const uint64_t total = total_memory_bytes(host, device);
+  return total - std::min(total, used_bytes(gpu));
+}
+
+GpuLoad load_of(const Host& host, const UsableGpu& device) {
+  const Gpu& gpu = gpu_of(host, device);
+  return {gpu.processes.size(), gpu.utilization_percent.value_or(0), used_bytes(gpu)};
+}
+
+bool is_idle(const Host& host, const UsableGpu& device) {
+  const Gpu& gpu = gpu_of(host, device);
+  return gpu.processes.empty() &&
+         used_bytes(gpu) <= std::max(kIdleBytes, gpu.memory_total_bytes / kIdleShare);
+}
+
+}  // namespace muster

@@ -1,0 +1,46 @@
+// What is known of one usable device, be it a whole GPU or a MIG instance: the difference is made here and
+// nowhere else. For the selection, the policies and the planner.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "muster/device/inventory.h"
+#include "muster/placement/selection/usable_gpus.h"
+
+namespace muster {
+
+// UUIDs are shown by their first characters: "GPU-" or "MIG-" and eight digits.
+inline constexpr size_t kShortUuid = 12;
+
+const Gpu& gpu_of(const Host& host, const UsableGpu& device);
+
+const GpuUuid& uuid_of(const Host& host, const UsableGpu& device);
+
+// As CUDA names it: "NVIDIA H100 80GB HBM3"; an instance: "NVIDIA A100-SXM4-40GB MIG 1g.5gb".
+std::string model_of(const Host& host, const UsableGpu& device);
+
+// "GPU 3", "MIG-8f3c0a12 of GPU 3", for reasons and errors.
+std::string label_of(const Host& host, const UsableGpu& device);
+
+uint64_t total_memory_bytes(const Host& host, const UsableGpu& device);
+
+// Of an instance this is what is free at least: its memory less all that is used on its GPU, since who uses
+// which instance is not known.
+uint64_t free_memory_bytes(const Host& host, const UsableGpu& device);
+
+// What a GPU's other users take of it, the smaller the better: processes, then utilisation, then memory. An
+// instance has its GPU's.
+struct GpuLoad {
+  size_t num_processes = 0;
+  int utilization_percent = 0;
+  uint64_t used_memory_bytes = 0;
+  auto operator<=>(const GpuLoad&) const = default;  // NOLINT(modernize-use-nullptr): it takes <=> for one
+};
+GpuLoad load_of(const Host& host, const UsableGpu& device);
+
+// No compute process, and no more memory used than a driver or a desktop takes: 256 MiB, or 2 % of it all
+// when that is more.
+bool is_idle(const Host& host, const UsableGpu& device);
+
+}  // namespace muster

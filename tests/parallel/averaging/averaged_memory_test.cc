@@ -1,0 +1,58 @@
+// What averages a model finds the parameters where they are now: torch::load, net->to(device) and sharding
+// give them other memory.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/parallel/averaging/diloco.h"
+#include "muster/parallel/averaging/gossip.h"
+#include "muster/parallel/averaging/local_sgd.h"
+#include "tests/support/ranks.h"
+
+namespace muster::testing {
+namespace {
+
+// Parameters of ones get memory of their own that says the rank.
+void replace_by_rank(const std::vector<at::Tensor>& parameters, const ProcessGroup& group) {
+  for (at::Tensor parameter : parameters) parameter.set_data(torch::full({3}, 2.0 * group.rank()));
+}
+
+std::vector<at::Tensor> parameters_of_ones() {
+  return {torch::ones({3}).requires_grad_(), torch::ones({3}).requires_grad_()};
+}
+
+void expect_all_are(const std::vector<at::Tensor>& parameters, double value) {
+  for (const at::Tensor& parameter : parameters) EXPECT_TRUE(parameter.eq(value).all().item<bool>());
+}
+
+TEST(AveragedMemory, LocalSgdAndGossipAverageWhatIsThereNow) {
+  run_ranks(2, [](ProcessGroup& group) {
+    const auto local = parameters_of_ones(), gossiped = parameters_of_ones();
+    LocalSGD local_sgd(local, group, {.every = 1});
+    GossipAverage gossip(gossiped, group);
+    replace_by_rank(local, group);
+    replace_by_rank(gossiped, group);
+    local_sgd.step();
+    gossip.step();
+    expect_all_are(local, 1);
+    expect_all_are(gossiped, 1);
+    replace_by_rank(gossiped, group);
+    gossip.average();
+    expect_all_are(gossiped, 1);
+  });
+}
+
+TEST(AveragedMemory, DiLoCoMovesWhatIsThereNow) {
+  run_ranks(2, [](ProcessGroup& group) {
+    const auto parameters = parameters_of_ones();
+    DiLoCo outer(parameters, group, {.every = 1, .learning_rate = 1, .momentum = 0});
+    replace_by_rank(parameters, group);
+    outer.step();
+    expect_all_are(parameters, 1);
+    for (at::Tensor parameter : parameters) parameter.set_data(torch::full({3}, 5.0 + group.rank()));
+    outer.step();
+    expect_all_are(parameters, 5.5);
+  });
+}
+
+}  // namespace
+}  // namespace muster::testing

@@ -1,0 +1,146 @@
+// DiLoCo against all workers in one process, with LibTorch's own SGD as the outer optimizer.
+#include "muster/parallel/averaging/diloco.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/base/error.h"
+#include "muster/train/checkpoints.h"
+#include "tests/parallel/averaging/models.h"
+#include "tests/support/ranks.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::mutex diloco_making;  // torch::manual_seed is the process's
+
+LocalTraining make_for_diloco(LocalTraining (*make)()) {
+  at::set_num_threads(1);
+  const std::lock_guard lock(diloco_making);
+  return make();
+}
+
+double diloco_learn(LocalTraining& training, torch::optim::AdamW& inner, int worker, int64_t step) {
+  inner.zero_grad();
+  at::Tensor loss = training.loss(worker, step);
+  loss.backward();
+  inner.step();
+  return loss.item<double>();
+}
+
+// Losses [step][worker].
+std::vector<std::vector<double>> simulate_diloco(LocalTraining (*make)(), int workers, int64_t steps,
+                                                 int64_t every, bool nesterov) {
+  LocalTraining common = make_for_diloco(make);
+  std::vector<LocalTraining> trainings = local_copies(make, workers);
+  std::vector<torch::optim::AdamW> inners;
+  for (LocalTraining& training : trainings)
+    inners.emplace_back(training.net->parameters(), torch::optim::AdamWOptions(0.01));
+  torch::optim::SGD outer(common.net->parameters(),
+                          torch::optim::SGDOptions(0.7).momentum(0.9).nesterov(nesterov));
+  std::vector<std::vector<double>> losses;
+  for (int64_t step = 1; step <= steps; ++step) {
+    losses.emplace_back();
+    for (int w = 0; w < workers; ++w) losses.back().push_back(diloco_learn(trainings[w], inners[w], w, step));
+    if (step % every != 0) continue;
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < common.net->parameters().size(); ++i) {
+      at::Tensor parameter = common.net->parameters()[i];
+      at::Tensor sum = parameter - trainings[0].net->parameters()[i];
+      for (int w = 1; w < workers; ++w) sum += parameter - trainings[w].net->parameters()[i];
+      parameter.mutable_grad() = sum / workers;
+    }
+    outer.step();
+    for (LocalTraining& training : trainings) {
+      for (size_t i = 0; i < common.net->parameters().size(); ++i)
+        training.net->parameters()[i].copy_(common.net->parameters()[i]);
+    }
+  }
+  return losses;
+}
+
+struct DiLoCoCase {
+  const char* backend;
+  LocalTraining (*make)();
+  int workers;
+  bool nesterov;
+  double bound;
+};
+
+class DiLoCoTest : public ::testing::TestWithParam<DiLoCoCase> {};
+INSTANTIATE_TEST_SUITE_P(Courses, DiLoCoTest,
+                         ::testing::Values(DiLoCoCase{"shm", local_mlp, 4, true, 0},
+                                           DiLoCoCase{"shm", local_mlp, 2, false, 0},
+                                           DiLoCoCase{"shm", local_gpt, 2, true, 0},
+                                           DiLoCoCase{"gloo", local_gpt, 3, true, 1e-4}));
+
+TEST_P(DiLoCoTest, EqualsTheSimulationOfAllWorkers) {
+  const DiLoCoCase& c = GetParam();
+  const auto expected = simulate_diloco(c.make, c.workers, 10, 3, c.nesterov);
+  run_ranks(c.workers,
+            [&](ProcessGroup& group) {
+              LocalTraining training = make_for_diloco(c.make);
+              torch::optim::AdamW inner(training.net->parameters(), torch::optim::AdamWOptions(0.01));
+              DiLoCo outer(training.net->parameters(), group, {.every = 3, .nesterov = c.nesterov});
+              for (int64_t step = 1; step <= 10; ++step) {
+                const double loss = diloco_learn(training, inner, group.rank(), step);
+                EXPECT_NEAR(loss, expected[step - 1][group.rank()], c.bound) << "step " << step;
+                EXPECT_EQ(outer.step(), step % 3 == 0);
+              }
+            },
+            {.backend = c.backend});
+}
+
+// Saved and loaded at an outer step as Checkpoints does, it goes on with the same bits.
+TEST(DiLoCo, GoesOnFromItsState) {
+  static_assert(HasState<DiLoCo>);
+  run_ranks(2, [](ProcessGroup& group) {
+    LocalTraining first = make_for_diloco(local_mlp), second = make_for_diloco(local_mlp);
+    torch::optim::SGD first_sgd(first.net->parameters(), 0.1), second_sgd(second.net->parameters(), 0.1);
+    DiLoCo first_outer(first.net->parameters(), group, {.every = 2});
+    DiLoCo second_outer(second.net->parameters(), group, {.every = 2});
+    const auto learn = [&](LocalTraining& training, torch::optim::SGD& sgd, DiLoCo& outer, int64_t step) {
+      sgd.zero_grad();
+      training.loss(group.rank(), step).backward();
+      sgd.step();
+      outer.step();
+    };
+    for (int64_t step = 0; step < 4; ++step) learn(first, first_sgd, first_outer, step);
+    SavedState saved = first_outer.state();
+    for (auto& [name, tensor] : saved.tensors) tensor = tensor.clone();
+    second_outer.load_state(saved);
+    {
+      const torch::NoGradGuard no_grad;
+      for (size_t i = 0; i < first.net->parameters().size(); ++i)
+        second.net->parameters()[i].copy_(first.net->parameters()[i]);
+    }
+    for (int64_t step = 4; step < 8; ++step) {
+      learn(first, first_sgd, first_outer, step);
+      learn(second, second_sgd, second_outer, step);
+    }
+    EXPECT_EQ(second_outer.steps(), 8);
+    EXPECT_EQ(largest_difference(first.net->parameters(), second.net->parameters()), 0);
+
+    saved.tensors.erase("common.1");
+    EXPECT_THROW(second_outer.load_state(saved), Error);
+  });
+}
+
+TEST(DiLoCo, RefusesOnEveryRankBeforeTheFirstStep) {
+  const auto expect_refusal = [](const DiLoCoOptions& wrong, const char* words) {
+    const auto failures = failures_of_ranks(2, [&](ProcessGroup& group) {
+      DiLoCo({torch::ones({2})}, group, group.rank() == 1 ? wrong : DiLoCoOptions{});
+    });
+    for (const auto& failure : failures) EXPECT_THAT(message_of(failure), HasSubstr(words));
+  };
+  expect_refusal({.every = 0}, "every 1 step or more, got every 0 (rank 1)");
+  expect_refusal({.learning_rate = 0}, "a learning rate above 0, got 0 (rank 1)");
+  expect_refusal({.momentum = 1}, "a momentum of 0 to less than 1, got 1 (rank 1)");
+  expect_refusal({.every = 7}, "got every 100 on rank 0 and 7 on rank 1");
+}
+
+}  // namespace
+}  // namespace muster::testing
