@@ -93,8 +93,8 @@ JobSetup::JobSetup(const LaunchOptions& options, RankRendezvous rendezvous, int 
   facts_.more_programs.erase(facts_.more_programs.begin());
   if (!options.work_dir.empty()) check_folder("--workdir", options.work_dir);
   facts_.run_id = options.run_id;
-  facts_.agent = make_uuid();
-  facts_.launch = facts_.agent;  // of several hosts, the coordinator says it
+  facts_.mark = make_uuid();
+  facts_.launch = facts_.mark;  // of several hosts, the coordinator says it
   facts_.run_dir = resolve_run_folder(run_folder_of(options));
   const auto task_dir = get_env("MUSTER_TASK_DIR");
   facts_.work_dir = task_dir && options.run_dir.empty() ? *task_dir : facts_.run_dir;

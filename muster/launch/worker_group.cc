@@ -38,9 +38,9 @@ void name_source_lines(std::vector<WorkerExit>& exits) {
 // What tells this launcher's processes from all others, those of the job's other hosts too.
 std::vector<std::string> marks_of(const std::vector<WorkerSpec>& specs) {
   if (specs.empty()) return {};
-  const auto found = specs[0].environment.find("MUSTER_AGENT");
+  const auto found = specs[0].environment.find("MUSTER_MARK");
   return found == specs[0].environment.end() ? std::vector<std::string>()
-                                             : std::vector<std::string>{cat("MUSTER_AGENT=", found->second)};
+                                             : std::vector<std::string>{cat("MUSTER_MARK=", found->second)};
 }
 
 // Of a rank that failed by itself, for which the others do not end.

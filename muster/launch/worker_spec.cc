@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kOthersVariables[] = {
     "MUSTER_DEVICE",      "MUSTER_PLAN",    "MUSTER_STORE",     "MUSTER_SECRET_FD",   "MUSTER_RUN_DIR",
     "MUSTER_LOCAL_RANK",  "MUSTER_ATTEMPT", "MUSTER_SIMULATED", "MUSTER_LEASE_FD",    "MUSTER_TTY",
-    "MUSTER_SECRET_FILE", "MUSTER_AGENT",   "MUSTER_CARD",      "MUSTER_AGENT_STORE", "MUSTER_LAUNCH",
+    "MUSTER_SECRET_FILE", "MUSTER_MARK",    "MUSTER_CARD",      "MUSTER_AGENT_STORE", "MUSTER_LAUNCH",
 };
 
 std::string value_or(const Environment& environment, const char* name, const char* otherwise) {
@@ -118,7 +118,7 @@ Environment rank_environment(const Plan& plan, const RankPlan& rank, const Launc
   const HostPlace host = place_of_host(plan, rank.host_index);
   Environment variables = job.environment;
   for (const char* name : kOthersVariables) variables.erase(name);
-  if (!job.agent.empty()) variables["MUSTER_AGENT"] = job.agent;
+  if (!job.mark.empty()) variables["MUSTER_MARK"] = job.mark;
   for (const auto& [name, value] : options.extra_env) variables[name] = value;
   // What only the console would have, the card says once.
   if (spec.err.console && spec.err.file.empty()) variables["MUSTER_CARD"] = spec.error_file;

@@ -14,7 +14,7 @@ namespace muster {
 // What the launcher has decided and set up before any rank starts.
 struct JobFacts {
   std::string run_id;
-  std::string agent;      // this launcher's own id: what its ranks' descendants are known by
+  std::string mark;       // this launcher's own id: what its ranks' descendants are known by
   std::string launch;     // MUSTER_LAUNCH: one id for all hosts and attempts of this start of the job
   int host_index = 0;     // this host's place in the plan
   int restart_count = 0;  // restarts after failures; an attempt may have other reasons

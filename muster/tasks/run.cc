@@ -127,7 +127,7 @@ int exit_code_of(const RunOutcome& outcome) {
 }
 
 // The journal as it was left, and a first record for what follows.
-void begin_journal(TasksRun& run, Journal& journal, const std::string& agent, std::string& run_id) {
+void begin_journal(TasksRun& run, Journal& journal, const std::string& mark, std::string& run_id) {
   const JournalState& before = run.before;
   if (before.head.run_id.empty() && fs::exists(run.run_dir + "/logs"))  // they come after the first record
     throw Error(
@@ -135,13 +135,13 @@ void begin_journal(TasksRun& run, Journal& journal, const std::string& agent, st
         cat("journal: expected the records of the run whose logs are in ", run.run_dir,
             ", got none; restore ", journal_path(run.run_dir), ", or begin anew with another --run-dir"));
   if (!before.cut.empty()) log(LogLevel::warn, cat("journal: ", before.cut));
-  if (!run.is_new) end_left_over(run.run_dir, before.agents);
+  if (!run.is_new) end_left_over(run.run_dir, before.marks);
   journal.begin_at(before.good_bytes, before.last_sum);
   if (before.head.run_id.empty()) {
-    journal.head({run_id, hash_of(read_file(task_file_path(run.run_dir))), agent}, run.file.tasks.size());
+    journal.head({run_id, hash_of(read_file(task_file_path(run.run_dir))), mark}, run.file.tasks.size());
   } else {
     run_id = before.head.run_id;
-    journal.resume(agent, before.seconds);
+    journal.resume(mark, before.seconds);
   }
   journal.sync();
 }
@@ -167,10 +167,10 @@ Journal opened_journal(const TasksRun& run) {
 }
 
 // What the runner is told, of a run whose journal has begun.
-RunnerOptions runner_options(const TasksOptions& options, const TasksRun& run, const std::string& agent,
+RunnerOptions runner_options(const TasksOptions& options, const TasksRun& run, const std::string& mark,
                              const std::string& run_id, TaskMachines& machines) {
   return {.facts = {.run_dir = run.run_dir,
-                    .agent = agent,
+                    .mark = mark,
                     .launcher = own_program(),
                     .environment = own_environment(),
                     .grace = options.shutdown_timeout,
@@ -183,7 +183,7 @@ RunnerOptions runner_options(const TasksOptions& options, const TasksRun& run, c
           .time_limit = options.time_limit,
           .began = run.before.seconds,
           .remote = &machines.connections,
-          .earlier = run.before.agents};
+          .earlier = run.before.marks};
 }
 
 // The table or JSON, then the files that were asked for. What has not ended counts as skipped from here on.
@@ -214,9 +214,9 @@ int start_run(const TasksOptions& options, TasksRun& run, TaskMachines& machines
     run.before = read_journal(run.run_dir, run.file.tasks);  // nobody writes it any more
     end_lost_attempts(run.before);
   }
-  const std::string agent = make_uuid();
-  begin_journal(run, journal, agent, run_id);
-  const RunnerOptions runner = runner_options(options, run, agent, run_id, machines);
+  const std::string mark = make_uuid();
+  begin_journal(run, journal, mark, run_id);
+  const RunnerOptions runner = runner_options(options, run, mark, run_id, machines);
   const Pool& pool = schedule.pool();
   const int here = machines.here();
   warn_of_others(pool, here);

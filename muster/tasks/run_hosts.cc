@@ -66,32 +66,32 @@ void RunHosts::begin_remote(int number) {
   const auto& host = remote_[static_cast<size_t>(number)];
   if (!host) return;
   retries_.emplace(number, HostRetry(*host, schedule_.pool().hosts()[static_cast<size_t>(number)]));
-  agents_[number] = options_.earlier;
-  agents_[number].push_back(options_.facts.agent);
+  marks_[number] = options_.earlier;
+  marks_[number].push_back(options_.facts.mark);
   begin(number, *host);
 }
 
 // The server of the lost connection may still be there, with tasks. It ends what bears its own mark and the
 // new one ends the same first, so that what runs from now on bears another.
 void RunHosts::begin_again(int number, RemoteHost& host) {
-  const std::string agent = cat(options_.facts.agent, ".", ++num_agents_);
-  record_(agent);
+  const std::string mark = cat(options_.facts.mark, ".", ++num_marks_);
+  record_(mark);
   for (size_t gpu = 0; gpu < schedule_.pool().hosts()[static_cast<size_t>(number)].gpus.size(); ++gpu)
     schedule_.set_leased(number, static_cast<int>(gpu), 0, "");  // what others hold is told anew
-  agents_[number].push_back(agent);
+  marks_[number].push_back(mark);
   begin(number, host);
 }
 
 void RunHosts::begin(int number, RemoteHost& host) {
   // Marks of its own: hosts that share a process table (containers) must not end each other's.
   std::vector<std::string> marks;
-  for (const std::string& agent : agents_[number]) marks.push_back(cat(agent, "@", host.name()));
+  for (const std::string& mark : marks_[number]) marks.push_back(cat(mark, "@", host.name()));
   const std::string mark = marks.back();
   marks.pop_back();
   host.begin(
       {.run_id = options_.run_id,
        .run_dir = options_.facts.run_dir,
-       .agent = mark,
+       .mark = mark,
        .earlier = std::move(marks),
        .grace = options_.facts.grace,
        .lease = options_.facts.lease,

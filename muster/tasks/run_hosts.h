@@ -20,9 +20,9 @@ namespace muster {
 
 class RunHosts {
  public:
-  // Takes down a MUSTER_AGENT that a host's tasks have from then on, for a run that goes on later: it must be
+  // Takes down a MUSTER_MARK that a host's tasks have from then on, for a run that goes on later: it must be
   // known when this returns.
-  using Record = std::function<void(const std::string& agent)>;
+  using Record = std::function<void(const std::string& mark)>;
 
   // Begins the run on every host. All of these must outlive it.
   RunHosts(TaskSchedule& schedule, const RunnerOptions& options, RunView& view, Record record);
@@ -80,8 +80,8 @@ class RunHosts {
   Connections none_;
   Connections& remote_;  // by the pool's hosts; null is this machine, and so are all where there are none
   std::map<int, HostRetry> retries_;
-  std::map<int, std::vector<std::string>> agents_;  // of each remote host: what its tasks have had, and have
-  int num_agents_ = 0;                              // beside the run's own
+  std::map<int, std::vector<std::string>> marks_;  // of each remote host: what its tasks have had, and have
+  int num_marks_ = 0;                              // beside the run's own
   LocalHost local_;
   std::vector<TaskEnd> remote_ends_;
   bool any_held_ = false;

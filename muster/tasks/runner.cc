@@ -33,8 +33,8 @@ class TaskRunner {
         journal_(journal),
         options_(options),
         view_(view),
-        hosts_(schedule, options, view, [this](const std::string& agent) {
-          journal_.agent(agent, now());
+        hosts_(schedule, options, view, [this](const std::string& mark) {
+          journal_.mark(mark, now());
           journal_.write();
         }) {
     outcome_.results = std::move(results);

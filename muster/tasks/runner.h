@@ -30,7 +30,7 @@ struct RunnerOptions {
   // By the pool's hosts: how to reach each, which must outlive the run; null is this machine, which is the
   // only one where nothing is told. A host that was lost and is back has a new connection here.
   std::vector<std::unique_ptr<RemoteHost>>* remote = nullptr;
-  std::vector<std::string> earlier = {};  // MUSTER_AGENT of the runs before
+  std::vector<std::string> earlier = {};  // MUSTER_MARK of the runs before
 };
 
 struct RunOutcome {

@@ -19,16 +19,16 @@ namespace {
 
 constexpr std::chrono::seconds kEndWithin{10};
 
-// Processes of this user that were started with MUSTER_AGENT of one of `agents`.
-std::vector<pid_t> processes_of(const std::vector<std::string>& agents) {
+// Processes of this user that were started with MUSTER_MARK of one of `marks`.
+std::vector<pid_t> processes_of(const std::vector<std::string>& marks) {
   std::vector<pid_t> found;
   const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), ::closedir);
   while (const dirent* entry = proc ? ::readdir(proc.get()) : nullptr) {
     const auto pid = parse_int(entry->d_name);
     if (!pid || *pid == ::getpid()) continue;
     const auto entries = environment_entries(static_cast<pid_t>(*pid));
-    const bool ours = std::any_of(agents.begin(), agents.end(), [&](const std::string& agent) {
-      return std::find(entries.begin(), entries.end(), cat("MUSTER_AGENT=", agent)) != entries.end();
+    const bool ours = std::any_of(marks.begin(), marks.end(), [&](const std::string& mark) {
+      return std::find(entries.begin(), entries.end(), cat("MUSTER_MARK=", mark)) != entries.end();
     });
     if (ours) found.push_back(static_cast<pid_t>(*pid));
   }
@@ -37,10 +37,10 @@ std::vector<pid_t> processes_of(const std::vector<std::string>& agents) {
 
 }  // namespace
 
-void end_left_over(const std::string& run_dir, const std::vector<std::string>& agents) {
+void end_left_over(const std::string& run_dir, const std::vector<std::string>& marks) {
   const Deadline deadline(kEndWithin);
   for (;;) {
-    const std::vector<pid_t> left = processes_of(agents);
+    const std::vector<pid_t> left = processes_of(marks);
     if (left.empty()) return;
     for (const pid_t pid : left) ::kill(pid, SIGKILL);
     if (deadline.passed()) {

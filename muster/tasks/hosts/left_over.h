@@ -9,6 +9,6 @@ namespace muster {
 // Ends what an earlier run left behind, which its own sentinel should have done already: every process of the
 // run folder's tasks. Blocking: until they are gone, at most some seconds. Throws: unavailable naming one
 // that does not end.
-void end_left_over(const std::string& run_dir, const std::vector<std::string>& agents);
+void end_left_over(const std::string& run_dir, const std::vector<std::string>& marks);
 
 }  // namespace muster

@@ -15,7 +15,7 @@ namespace muster {
 LocalHost::LocalHost(const Pool& pool, LocalHostOptions options)
     : pool_(pool),
       options_(std::move(options)),
-      processes_({.mark = cat("MUSTER_AGENT=", options_.facts.agent),
+      processes_({.mark = cat("MUSTER_MARK=", options_.facts.mark),
                   .child_variable = "MUSTER_TASK",
                   .on_pass = options_.on_pass,
                   .is_foreign = options_.is_foreign}),

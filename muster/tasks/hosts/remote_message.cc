@@ -101,7 +101,7 @@ WireJson wire_of(const RemoteBegin& begin) {
   return {{kKindKey, "begin"},
           {"run_id", text_of_bytes(begin.run_id)},
           {"run_dir", text_of_bytes(begin.run_dir)},
-          {"agent", text_of_bytes(begin.agent)},
+          {"mark", text_of_bytes(begin.mark)},
           {"earlier", wire_texts(begin.earlier)},
           {"grace", begin.grace.count()},
           {"lease", begin.lease},
@@ -112,17 +112,17 @@ RemoteMessage begin_from(JsonObject& json) {
   RemoteBegin begin;
   begin.run_id = bytes_at(json, "run_id");
   begin.run_dir = bytes_at(json, "run_dir");
-  begin.agent = bytes_at(json, "agent");
+  begin.mark = bytes_at(json, "mark");
   begin.earlier = texts_from(json, "earlier");
   begin.grace = milliseconds(json.integer("grace", 0, kLongestGrace));
   begin.lease = json.boolean_or("lease", true);
   begin.visibility = parse_visibility(json.text_or("visibility", "job"));
   // Every process that is marked so is ended: an empty mark would be anybody's.
-  for (const std::string& agent : begin.earlier) {
-    if (agent.empty()) json.fail("earlier", "names of agents", "an empty one");
+  for (const std::string& mark : begin.earlier) {
+    if (mark.empty()) json.fail("earlier", "names of marks", "an empty one");
   }
-  if (begin.agent.empty() || begin.run_dir.empty() || begin.run_dir[0] != '/')
-    json.fail("run_dir", "an agent and an absolute folder", cat("'", printable(begin.run_dir), "'"));
+  if (begin.mark.empty() || begin.run_dir.empty() || begin.run_dir[0] != '/')
+    json.fail("run_dir", "a mark and an absolute folder", cat("'", printable(begin.run_dir), "'"));
   return begin;
 }
 

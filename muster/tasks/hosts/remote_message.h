@@ -45,7 +45,7 @@ struct RemoteHello {
 struct RemoteBegin {
   std::string run_id = {};
   std::string run_dir = {};
-  std::string agent = {};                 // MUSTER_AGENT of what it starts
+  std::string mark = {};                  // MUSTER_MARK of what it starts
   std::vector<std::string> earlier = {};  // of what earlier runs may have left there
   std::chrono::milliseconds grace{30'000};
   bool lease = true;

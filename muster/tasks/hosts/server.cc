@@ -159,7 +159,7 @@ class TaskServer {
           *pool_,
           LocalHostOptions{
               .facts = {.run_dir = begin_->run_dir,
-                        .agent = begin_->agent,
+                        .mark = begin_->mark,
                         .launcher = own_program(),
                         .environment = own_environment(),
                         .grace = begin_->grace,

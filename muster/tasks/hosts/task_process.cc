@@ -26,7 +26,7 @@ constexpr const char* kOuterVariables[] = {
     "MUSTER_TASK",
     "MUSTER_RUN_DIR",
     "MUSTER_TASK_DIR",
-    "MUSTER_AGENT",
+    "MUSTER_MARK",
     "RANK",
     "WORLD_SIZE",
     "LOCAL_RANK",
@@ -183,7 +183,7 @@ Environment task_environment(const Task& task, const TaskRunFacts& run, const Po
   for (const auto& [name, value] : task.environment) variables[name] = value;
   const int threads = threads_of(pool, where) / std::max(1, task.ranks);
   variables.emplace("OMP_NUM_THREADS", cat(std::max(1, threads)));
-  variables["MUSTER_AGENT"] = run.agent;
+  variables["MUSTER_MARK"] = run.mark;
   variables["MUSTER_TASK"] = task.name;
   variables["MUSTER_ATTEMPT"] = cat(attempt);
   variables["MUSTER_RUN_DIR"] = run.run_dir;

@@ -16,7 +16,7 @@ namespace muster {
 // What is the same for all tasks of a run.
 struct TaskRunFacts {
   std::string run_dir = {};      // absolute
-  std::string agent = {};        // MUSTER_AGENT
+  std::string mark = {};         // MUSTER_MARK
   std::string launcher = {};     // the path of `muster`, for tasks of several ranks
   Environment environment = {};  // the runner's own
   std::chrono::milliseconds grace{30'000};

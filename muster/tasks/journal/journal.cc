@@ -152,16 +152,16 @@ uint64_t Journal::head(const JournalHead& head, size_t num_tasks) {
                              {"run", head.run_id},
                              {"tasks_hash", head.tasks_hash},
                              {"num_tasks", num_tasks},
-                             {"agent", head.agent},
+                             {"mark", head.mark},
                              {"time", wall_seconds()}}));
 }
 
-uint64_t Journal::resume(const std::string& agent, double at) {
-  return append(to_text(Json{{"e", "resume"}, {"agent", agent}, {"at", at}, {"time", wall_seconds()}}));
+uint64_t Journal::resume(const std::string& mark, double at) {
+  return append(to_text(Json{{"e", "resume"}, {"mark", mark}, {"at", at}, {"time", wall_seconds()}}));
 }
 
-uint64_t Journal::agent(const std::string& agent, double at) {
-  return append(to_text(Json{{"e", "agent"}, {"agent", agent}, {"at", at}}));
+uint64_t Journal::mark(const std::string& mark, double at) {
+  return append(to_text(Json{{"e", "mark"}, {"mark", mark}, {"at", at}}));
 }
 
 uint64_t Journal::start(const std::string& task, const TaskAttempt& attempt, const TakenShare& share) {

@@ -27,7 +27,7 @@ namespace muster {
 struct JournalHead {
   std::string run_id = {};
   std::string tasks_hash = {};  // SHA-256 of tasks.json
-  std::string agent = {};       // MUSTER_AGENT of all that this run starts
+  std::string mark = {};        // MUSTER_MARK of all that this run starts
 };
 
 // What an attempt took of its devices, beside what TaskAttempt says.
@@ -72,8 +72,8 @@ class Journal {
 
   // Each takes a record and gives its number, from 1.
   uint64_t head(const JournalHead& head, size_t num_tasks);
-  uint64_t resume(const std::string& agent, double at);
-  uint64_t agent(const std::string& agent, double at);  // one more, of this run
+  uint64_t resume(const std::string& mark, double at);
+  uint64_t mark(const std::string& mark, double at);  // one more, of this run
   uint64_t start(const std::string& task, const TaskAttempt& attempt, const TakenShare& share);
   uint64_t end(const std::string& task, const TaskAttempt& attempt, AttemptEnd how, const std::string& reason,
                const std::string& last_json);

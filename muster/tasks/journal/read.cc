@@ -33,7 +33,7 @@ class JournalFold {
     state_.seconds = std::max(state_.seconds, record.value("at", 0.0));
     if (kind == "run" || kind == "resume") begin_run(record);
     if (kind == "run") return take_head(record);
-    if (kind == "resume" || kind == "agent") return state_.agents.push_back(record.at("agent"));
+    if (kind == "resume" || kind == "mark") return state_.marks.push_back(record.at("mark"));
     if (kind == "finish") return;
     const size_t task = places_.at(record.at("task"));
     if (kind == "start") return take_start(record, task);
@@ -54,8 +54,8 @@ class JournalFold {
   void take_head(const ReadJson& record) {
     if (record.at("schema") != kJournalSchema || record.at("num_tasks") != tasks_.size())
       throw Error(ErrorCode::failed_precondition, "the journal of other tasks");
-    state_.head = {record.at("run"), record.at("tasks_hash"), record.at("agent")};
-    state_.agents = {state_.head.agent};
+    state_.head = {record.at("run"), record.at("tasks_hash"), record.at("mark")};
+    state_.marks = {state_.head.mark};
   }
 
   void take_start(const ReadJson& record, size_t task) {

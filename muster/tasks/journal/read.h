@@ -25,7 +25,7 @@ struct TaskStops {
 // What a journal tells.
 struct JournalState {
   JournalHead head = {};                    // of the first run
-  std::vector<std::string> agents = {};     // MUSTER_AGENT of all that all runs started
+  std::vector<std::string> marks = {};      // MUSTER_MARK of all that all runs started
   std::vector<TaskResult> results = {};     // by the place among the tasks
   std::vector<TakenShare> taken = {};       // by each task's last attempt
   std::vector<TaskFailures> failures = {};  // of each task, in the last run

@@ -134,7 +134,7 @@ ElementProgram program_as_placed(const SlurmElement& element, const std::string&
   if (task.ranks > 1) write_file(plan, plan_to_json(plan_of(task, pool, where, facts.visibility)));
   ElementProgram program{.argv = task_argv(task, facts, pool, plan, folder),
                          .environment = task_environment(task, facts, pool, where, attempt, folder, "")};
-  program.environment.erase("MUSTER_AGENT");  // no run of muster's watches it
+  program.environment.erase("MUSTER_MARK");  // no run of muster's watches it
   return program;
 }
 

@@ -63,7 +63,7 @@ class Serve(unittest.TestCase):
         return None
 
     def begin(self):
-        self.say(self.hello(), {"muster": "begin", "run_id": "r", "run_dir": str(self.folder / "run"), "agent": f"serve-test-{self.folder.name}",
+        self.say(self.hello(), {"muster": "begin", "run_id": "r", "run_dir": str(self.folder / "run"), "mark": f"serve-test-{self.folder.name}",
                                 "grace": 1000, "lease": True})
         return json.loads(self.hear("host")["inventory"])
 
@@ -190,7 +190,7 @@ class Serve(unittest.TestCase):
     def test_a_mark_that_is_everybodys(self):
         self.say(self.hello())
         self.hear("host")
-        self.refused("earlier", {"muster": "begin", "run_dir": "/tmp/x", "agent": "a", "earlier": [""], "grace": 0})
+        self.refused("earlier", {"muster": "begin", "run_dir": "/tmp/x", "mark": "a", "earlier": [""], "grace": 0})
 
     def test_a_signal_that_is_none_of_a_runs(self):
         self.begin()

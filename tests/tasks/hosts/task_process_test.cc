@@ -29,7 +29,7 @@ TEST(TaskProcess, ATaskSeesItsOwnGpusAlone) {
   const Pool pool = real_pool(4);
   Task task = task_of("two", {{.gpus = 2, .cpus = 3}});
   task.environment = {{"CUDA_VISIBLE_DEVICES", "9"}, {"MINE", "yes"}};
-  TaskRunFacts run{.run_dir = "/run", .agent = "agent"};
+  TaskRunFacts run{.run_dir = "/run", .mark = "mark"};
   run.environment = {
       {"MINE", "no"}, {"RANK", "3"}, {"MUSTER_LEASE_FD", "9"}, {"MUSTER_GPUS", "9"}, {"PATH", "/bin"}};
   const Allocation where = place_on(pool, task.needs[0]);

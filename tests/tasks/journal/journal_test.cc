@@ -45,7 +45,7 @@ TEST(Journal, ARefusedStartIsNoAttempt) {
   {
     Journal journal(folder.path());
     journal.begin_at(0);
-    journal.head({"id", "hash", "agent"}, kTasks.size());
+    journal.head({"id", "hash", "mark"}, kTasks.size());
     for (const auto& [number, how] : {std::pair(0, AttemptEnd::refused), std::pair(0, AttemptEnd::again),
                                       std::pair(1, AttemptEnd::refused)}) {
       TaskAttempt attempt = attempt_at(number, number);
@@ -72,7 +72,7 @@ TEST(Journal, AStoppedAttemptIsNoFailure) {
   {
     Journal journal(folder.path());
     journal.begin_at(0);
-    journal.head({"id", "hash", "agent"}, kTasks.size());
+    journal.head({"id", "hash", "mark"}, kTasks.size());
     for (const int number : {0, 1}) {
       TaskAttempt attempt = attempt_at(number, number);
       journal.start("a", attempt, {});
@@ -95,7 +95,7 @@ TEST(Journal, AKilledAttemptHasASignalAndALostOneNeither) {
   {
     Journal journal(folder.path());
     journal.begin_at(0);
-    journal.head({"id", "hash", "agent"}, kTasks.size());
+    journal.head({"id", "hash", "mark"}, kTasks.size());
     TaskAttempt killed = attempt_at(1, 0);
     journal.start("a", killed, {});
     killed.ended = 2;
@@ -124,13 +124,13 @@ TEST(Journal, TellsEveryAgentOfEveryRun) {
   {
     Journal journal(folder.path());
     go_on(journal, folder);
-    journal.agent("agent.1", 3);
+    journal.mark("mark.1", 3);
     journal.resume("other", 4);
     journal.sync();
   }
   const JournalState state = read_journal(folder.path(), kTasks);
-  EXPECT_THAT(state.agents, testing::ElementsAre("agent", "agent.1", "other"));
-  EXPECT_EQ(state.head.agent, "agent");
+  EXPECT_THAT(state.marks, testing::ElementsAre("mark", "mark.1", "other"));
+  EXPECT_EQ(state.head.mark, "mark");
 }
 
 // The run was killed while b ran: its bar ends with what is known of that run, and is no later run's.
@@ -166,7 +166,7 @@ TEST(Journal, TellsWhatFailedInTheLastRunAndItsPresent) {
     if (resumes) {
       journal.resume("other", at);
     } else {
-      journal.head({"id", "hash", "agent"}, kTasks.size());
+      journal.head({"id", "hash", "mark"}, kTasks.size());
     }
     TaskAttempt a = attempt_at(at, 0);
     journal.start("a", a, {});
@@ -279,7 +279,7 @@ TEST(Journal, AFullDiskIsAnErrorAndLeavesWholeRecords) {
   {
     Journal journal(folder.path());
     journal.begin_at(0);
-    journal.head({"id", "hash", "agent"}, kTasks.size());
+    journal.head({"id", "hash", "mark"}, kTasks.size());
     journal.sync();
     const rlimit small = {.rlim_cur = std::filesystem::file_size(journal_path(folder.path())) + 100,
                           .rlim_max = before.rlim_max};

@@ -31,7 +31,7 @@ inline TaskAttempt attempt_at(double began, int number) {
 inline std::string write_some(const ScratchFolder& folder) {
   Journal journal(folder.path());
   journal.begin_at(0);
-  journal.head({"id", "hash", "agent"}, kTasks.size());
+  journal.head({"id", "hash", "mark"}, kTasks.size());
   TaskAttempt a = attempt_at(0.5, 0);
   journal.start("a", a, {100, 2});
   a.ended = 1.5;
