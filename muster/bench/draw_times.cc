@@ -1,3 +1,4 @@
+// The picture of collective times by size, a line a backend.
 #include <algorithm>
 #include <cmath>
 #include <set>

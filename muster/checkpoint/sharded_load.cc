@@ -1,3 +1,5 @@
+// Reading back what each rank holds from a checkpoint that ranks have written in parts, of any number of
+// ranks.
 #include <ATen/core/grad_mode.h>
 #include <unistd.h>
 

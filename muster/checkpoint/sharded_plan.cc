@@ -1,3 +1,4 @@
+// Which rank writes which pieces of a divided checkpoint, and into which file.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+// Builds a process group: its backends, its name, and what watches it.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// Batches whose costs are as equal over the ranks as possible.
 #include <algorithm>
 #include <cmath>
 #include <numeric>

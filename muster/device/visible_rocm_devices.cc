@@ -1,3 +1,4 @@
+// Which AMD GPUs a process sees: ROCR_VISIBLE_DEVICES first, then what HIP makes of the rest.
 #include <algorithm>
 #include <cctype>
 #include <cerrno>

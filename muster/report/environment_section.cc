@@ -1,3 +1,4 @@
+// Which command ran, on which machines, with which software.
 #include <set>
 
 #include "muster/base/shell.h"

@@ -1,3 +1,4 @@
+// What failed first, and how every rank ended.
 #include "muster/base/strings.h"
 #include "muster/draw/xml_text.h"
 #include "muster/launch/exit_report.h"

@@ -1,3 +1,4 @@
+// The numbers of metrics.jsonl as line charts and as a table.
 #include "muster/base/strings.h"
 #include "muster/report/html.h"
 #include "muster/report/job_sections.h"

@@ -1,3 +1,4 @@
+// Removes what an earlier launch in the same run folder has left of its ranks' activity.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// JPEG files as images, by libjpeg.
 #include <csetjmp>
 #include <cstddef>
 #include <cstdio>

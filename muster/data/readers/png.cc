@@ -1,3 +1,4 @@
+// PNG files as images, by libpng.
 #include <png.h>
 
 #include <csetjmp>

@@ -1,3 +1,4 @@
+// The links between GPUs, from the bandwidths in a file of hwloc.
 #include <algorithm>
 #include <cmath>
 
