@@ -20,5 +20,11 @@ echo "machine: $(nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo 
 [ ! -x "$build/benchmarks/memory_bench" ] || "$build/benchmarks/memory_bench"
 [ ! -x "$build/libexec/muster/muster-bench" ] || python3 benchmarks/all_reduce_bench.py "$build/bin/muster"
 [ ! -x "$build/tests/elastic_probe" ] || "$python" benchmarks/in_place_bench.py "$build" --python "$python"
+[ ! -x "$build/benchmarks/save_bench" ] || "$python" benchmarks/checkpoint_bench.py "$build" --python "$python"
+if [ -x "$build/benchmarks/trace_bench" ]; then
+  folder=$(mktemp -d)
+  trap 'rm -rf "$folder"' EXIT
+  "$build/bin/muster" run --trace -n 2 --cpu-slots 2 --run-dir "$folder" "$build/benchmarks/trace_bench"
+fi
 "$python" benchmarks/fault_bench.py "$build/bin/muster" --python "$python"
-exec "$build/benchmarks/launch_bench" --python "$python" "$@"
+"$build/benchmarks/launch_bench" --python "$python" "$@"

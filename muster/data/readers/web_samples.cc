@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/hex.h"
 #include "muster/base/strings.h"
 #include "muster/data/generator.h"
 #include "muster/data/gzip.h"
@@ -99,14 +100,14 @@ const std::string& WebSample::file(std::string_view ending) const {
   std::vector<std::string> endings;
   for (const File& file : files) {
     if (file.ending == ending) return file.bytes;
-    endings.push_back(shown(file.ending));
+    endings.push_back(escaped(file.ending, 40));
   }
   throw Error(ErrorCode::invalid_argument, cat("web shards: expected a file '.", ending, "' of the sample ",
                                                place(), ", got .", join(endings, ", .")));
 }
 
 std::string WebSample::place() const {
-  return cat("'", shown(key), "' of '", shard, "'");
+  return cat("'", escaped(key, 40), "' of '", shard, "'");
 }
 
 std::vector<std::string> shards_of(const std::string& pattern) {
