@@ -2,6 +2,7 @@
 #pragma once
 
 #include <muster/base/error.h>
+#include <muster/base/hex.h>
 #include <muster/base/strings.h>
 #include <muster/data/gzip.h>
 #include <muster/train/saved_state.h>
@@ -43,8 +44,8 @@ class Text {
       if (token < 0) {
         throw muster::Error(
             muster::ErrorCode::invalid_argument,
-            muster::cat("text: expected only characters of the text, got '", muster::shown({&c, 1}), "' in '",
-                        muster::shown(characters), "'; leave it out of --prompt, or give another --text"));
+            muster::cat("text: expected only characters of the text, got '", muster::escaped({&c, 1}), "' in '",
+                        muster::escaped(characters), "'; leave it out of --prompt, or give another --text"));
       }
       *out++ = static_cast<uint8_t>(token);
     }

@@ -31,7 +31,7 @@ inline std::string to_hex(uint64_t value, size_t digits) {
 
 // The text with every byte that is not printable ASCII as "\x1b", and "..." for what comes after `most`
 // bytes.
-inline std::string escaped(std::string_view text, size_t most) {
+inline std::string escaped(std::string_view text, size_t most = 40) {
   std::string out;
   for (const char c : text.substr(0, most)) {
     const bool is_printable = c >= 0x20 && c < 0x7f;

@@ -36,7 +36,7 @@ int64_t number(std::string_view text, int64_t most, const std::string& path, siz
   const auto value = parse_int(trim(text));
   if (!value || *value < 0 || *value > most) {
     refuse(path, line, cat("a whole number from 0 to ", most, " in column ", column),
-           cat("'", escaped(text, 40), "'"));
+           cat("'", escaped(text), "'"));
   }
   return *value;
 }

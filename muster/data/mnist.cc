@@ -56,7 +56,7 @@ Idx read_idx(const std::string& path, size_t dimensions, uint64_t max_bytes) {
   const uint32_t magic = 0x800 + static_cast<uint32_t>(dimensions);
   if (idx.bytes.size() < 4 || big_endian(idx.bytes, 0) != magic) {
     refuse_idx(path, cat("an IDX file of bytes with ", dimensions, " dimension(s)"),
-               cat("a file that begins with '", escaped(std::string_view(idx.bytes).substr(0, 4), 4), "'"));
+               cat("a file that begins with '", escaped(std::string_view(idx.bytes).substr(0, 4)), "'"));
   }
   if (idx.bytes.size() < idx.data_begin) refuse_idx(path, "a whole IDX header", "a file cut short in it");
   uint64_t expected = 1;

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "muster/base/error.h"
+#include "muster/base/hex.h"
 #include "muster/base/strings.h"
-#include "muster/data/gzip.h"
 
 namespace muster {
 
@@ -54,12 +54,12 @@ int64_t CsvText::find(const CsvColumn& column) const {
   if (has_header_ && found != first_.end()) return found - first_.begin();
   constexpr size_t kMostShown = 20;
   std::vector<std::string> names;
-  for (const std::string_view field : first_) names.push_back(shown(field));
+  for (const std::string_view field : first_) names.push_back(escaped(field));
   throw Error(ErrorCode::invalid_argument,
               cat("csv: expected ",
                   has_header_ ? cat("one of the columns ", join_first(names, ", ", kMostShown))
                               : std::string("a header with names of columns"),
-                  " in '", name_, "', got '", shown(wanted), "'",
+                  " in '", name_, "', got '", escaped(wanted), "'",
                   has_header_ ? "; correct the name" : " and no header; give the column's number, from 0"));
 }
 
@@ -75,7 +75,7 @@ void CsvText::split_line(std::string_view line, int64_t number, Fields* fields) 
       fields->push_back(line.substr(begin + 1, close - begin - 1));
       end = std::min(line.find(format_.separator, close), line.size());
       if (!trim(line.substr(close + 1, end - close - 1)).empty())
-        refuse(number, "a separator after a quote", cat("'", shown(line.substr(close)), "'"));
+        refuse(number, "a separator after a quote", cat("'", escaped(line.substr(close)), "'"));
     } else {
       end = std::min(line.find(format_.separator, from), line.size());
       fields->push_back(trim(line.substr(from, end - from)));
@@ -89,8 +89,9 @@ double CsvText::value_of(std::string_view field, int64_t line, int64_t column) c
   if (field.empty() && format_.missing) return *format_.missing;
   const auto value = csv_number(field);
   if (!value || !std::isfinite(*value))
-    refuse(line, cat("a number in column ", column, has_header_ ? cat(" (", shown(first_[column]), ")") : ""),
-           field.empty() ? "nothing" : cat("'", shown(field), "'"));
+    refuse(line,
+           cat("a number in column ", column, has_header_ ? cat(" (", escaped(first_[column]), ")") : ""),
+           field.empty() ? "nothing" : cat("'", escaped(field), "'"));
   return *value;
 }
 

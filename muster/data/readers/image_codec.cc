@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "muster/base/error.h"
+#include "muster/base/hex.h"
 #include "muster/base/strings.h"
-#include "muster/data/gzip.h"
 #include "muster/data/readers/image_formats.h"
 
 namespace muster {
@@ -45,8 +45,8 @@ enum class ImageKind { jpeg, png };
 ImageKind kind_of_image(std::string_view file, const std::string& name) {
   if (file.starts_with("\xff\xd8")) return ImageKind::jpeg;
   if (file.starts_with("\x89PNG")) return ImageKind::png;
-  refuse_image(
-      name, file.empty() ? "an empty file" : cat("a file that begins with '", shown(file.substr(0, 8)), "'"));
+  refuse_image(name, file.empty() ? "an empty file"
+                                  : cat("a file that begins with '", escaped(file.substr(0, 8)), "'"));
 }
 
 void decode_any(std::string_view file, const std::string& name, const ImageOptions& options,

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "muster/base/error.h"
+#include "muster/base/hex.h"
 #include "muster/base/strings.h"
 #include "muster/data/gzip.h"
 
@@ -45,7 +46,7 @@ class HeaderText {
         has_shape = true;
         header.shape = shape();
       } else {
-        refuse_npy(name_, "the keys descr, fortran_order and shape", cat("'", shown(key), "'"));
+        refuse_npy(name_, "the keys descr, fortran_order and shape", cat("'", escaped(key), "'"));
       }
       takes(',');
     }
@@ -65,14 +66,14 @@ class HeaderText {
     return true;
   }
   void expect(char c) {
-    if (!takes(c)) refuse_npy(name_, cat("'", c, "' in the header"), cat("'", shown(rest_), "'"));
+    if (!takes(c)) refuse_npy(name_, cat("'", c, "' in the header"), cat("'", escaped(rest_), "'"));
   }
 
   std::string_view quoted() {
     skip_blanks();
     const char quote = rest_.empty() ? '\0' : rest_[0];
     const size_t end = quote == '\'' || quote == '"' ? rest_.find(quote, 1) : std::string_view::npos;
-    if (end == std::string_view::npos) refuse_npy(name_, "a name in quotes", cat("'", shown(rest_), "'"));
+    if (end == std::string_view::npos) refuse_npy(name_, "a name in quotes", cat("'", escaped(rest_), "'"));
     const std::string_view inside = rest_.substr(1, end - 1);
     rest_.remove_prefix(end + 1);
     return inside;
@@ -86,7 +87,7 @@ class HeaderText {
       rest_.remove_prefix(word.size());
       return value;
     }
-    refuse_npy(name_, "True or False for fortran_order", cat("'", shown(rest_), "'"));
+    refuse_npy(name_, "True or False for fortran_order", cat("'", escaped(rest_), "'"));
   }
 
   std::vector<int64_t> shape() {
@@ -98,7 +99,7 @@ class HeaderText {
       const auto extent = parse_int(rest_.substr(0, digits));
       if (!extent || found.size() == kMaxDimensions)
         refuse_npy(name_, cat("a shape of at most ", kMaxDimensions, " whole numbers"),
-                   cat("'", shown(rest_), "'"));
+                   cat("'", escaped(rest_), "'"));
       found.push_back(*extent);
       rest_.remove_prefix(digits);
       takes(',');
@@ -119,9 +120,9 @@ class HeaderText {
       refuse_npy(name_, "numbers", "Python objects, which would be executed", "save it with another dtype");
     if (!is_known(header.kind, header.item_size))
       refuse_npy(name_, "bool, integers of 1 to 8, floats of 2 to 8, or complex numbers of 8 or 16 bytes",
-                 cat("dtype '", shown(text), "'"), "convert it with astype()");
+                 cat("dtype '", escaped(text), "'"), "convert it with astype()");
     if (text[0] == '>' && header.item_size > 1)
-      refuse_npy(name_, "numbers of this machine's byte order", cat("dtype '", shown(text), "'"),
+      refuse_npy(name_, "numbers of this machine's byte order", cat("dtype '", escaped(text), "'"),
                  "convert it with astype(x.dtype.newbyteorder('<'))");
   }
 
@@ -167,7 +168,7 @@ void check_size(const NpyHeader& header, std::string_view file, const std::strin
 
 NpyHeader parse_npy_header(std::string_view file, const std::string& name) {
   if (!file.starts_with(kMagic))
-    refuse_npy(name, "a .npy file", cat("a file that begins with '", shown(file.substr(0, 8)), "'"));
+    refuse_npy(name, "a .npy file", cat("a file that begins with '", escaped(file.substr(0, 8)), "'"));
   const auto byte = [&](size_t at) { return static_cast<size_t>(static_cast<unsigned char>(file[at])); };
   const size_t version = file.size() > 7 ? byte(6) : 0;
   const size_t text_begin = version == 1 ? 10 : 12;

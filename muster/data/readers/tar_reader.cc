@@ -9,8 +9,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
+#include "muster/base/hex.h"
 #include "muster/base/strings.h"
-#include "muster/data/gzip.h"
 #include "muster/data/readers/archive_library.h"
 
 namespace muster {
@@ -140,7 +140,7 @@ void TarReader::fail(const std::string& got) const {
   throw Error(
       ErrorCode::invalid_argument,
       cat("tar: expected a whole tar archive in '", name_, "', got ", got,
-          entry_.empty() ? "" : cat(" (in or after '", shown(entry_), "')"), "; fetch or write it again"));
+          entry_.empty() ? "" : cat(" (in or after '", escaped(entry_), "')"), "; fetch or write it again"));
 }
 
 }  // namespace muster

@@ -11,7 +11,6 @@
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"
 #include "muster/data/generator.h"
-#include "muster/data/gzip.h"
 #include "muster/data/mix.h"
 #include "muster/data/readers/tar_reader.h"
 #include "muster/data/readers/web_shards.h"
@@ -100,14 +99,14 @@ const std::string& WebSample::file(std::string_view ending) const {
   std::vector<std::string> endings;
   for (const File& file : files) {
     if (file.ending == ending) return file.bytes;
-    endings.push_back(escaped(file.ending, 40));
+    endings.push_back(escaped(file.ending));
   }
   throw Error(ErrorCode::invalid_argument, cat("web shards: expected a file '.", ending, "' of the sample ",
                                                place(), ", got .", join(endings, ", .")));
 }
 
 std::string WebSample::place() const {
-  return cat("'", escaped(key, 40), "' of '", shard, "'");
+  return cat("'", escaped(key), "' of '", shard, "'");
 }
 
 std::vector<std::string> shards_of(const std::string& pattern) {
