@@ -42,10 +42,10 @@ class Text {
     for (const char c : characters) {
       const int token = token_of_[static_cast<unsigned char>(c)];
       if (token < 0) {
-        throw muster::Error(
-            muster::ErrorCode::invalid_argument,
-            muster::cat("text: expected only characters of the text, got '", muster::escaped({&c, 1}), "' in '",
-                        muster::escaped(characters), "'; leave it out of --prompt, or give another --text"));
+        throw muster::Error(muster::ErrorCode::invalid_argument,
+                            muster::cat("text: expected only characters of the text, got '",
+                                        muster::escaped({&c, 1}), "' in '", muster::escaped(characters),
+                                        "'; leave it out of --prompt, or give another --text"));
       }
       *out++ = static_cast<uint8_t>(token);
     }
