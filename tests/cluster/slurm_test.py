@@ -5,6 +5,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -131,6 +132,28 @@ class SlurmTest(SlurmCase):
         said = (self.world.folder / "job2.out").read_text()
         self.assertIn("0 of 2, local 0 of 1, host 0", said)
         self.assertIn("1 of 2, local 0 of 1, host 1", said)
+
+    def test_a_job_that_has_stopped_is_requeued_and_resumes(self):
+        """The script of docs/how/slurm.md."""
+        folder = self.world.folder / "requeued"
+        folder.mkdir()
+        rank = folder / "rank.sh"
+        rank.write_text(f"if [ -e {folder}/saved-$RANK ]; then echo rank $RANK resumes; exit 0; fi\n"
+                        f"trap 'touch {folder}/saved-$RANK; exit 75' TERM\nwhile :; do sleep 0.05; done\n")
+        (folder / "job.sh").write_text(
+            f"#!/bin/sh\n#SBATCH -N2 --ntasks-per-node=1 --requeue --open-mode=append -o {folder}/out\n"
+            f"srun {MUSTER} run -q -n 1 --timeout 3s --run-dir {folder}/run sh {rank}\ncode=$?\n"
+            "[ $code = 75 ] && scontrol requeue $SLURM_JOB_ID\nexit $code\n")
+        code, out, err = self.on_a("sbatch", "--parsable", str(folder / "job.sh"))
+        self.assertEqual(code, 0, err)
+        job = out.strip()
+        wait_for(lambda: re.search(r"JobState=PENDING .*Restarts=1 ", self.on_a("scontrol", "show", "job", job)[1], re.DOTALL), 60)
+        # Slurm itself waits two minutes; and a slurmd refuses a start in the second in which the last one has ended.
+        wait_for(lambda: self.on_a("scontrol", "update", f"JobId={job}", "StartTime=now+2")[0] == 0, 30)
+        wait_for(lambda: self.on_a("squeue", "-h")[1].strip() == "", 180)
+        said = (folder / "out").read_text()
+        self.assertIn("rank 0 resumes", said)
+        self.assertIn("rank 1 resumes", said)
 
 
 if __name__ == "__main__":
