@@ -1,12 +1,13 @@
 """Membership in a real etcd: hosts join and leave, and any of them may be lost, the coordinator too.
 
-    etcd_test.py MUSTER [STORE_TEST]      the program; the stores' conformance suite
+    etcd_test.py MUSTER [STORE_TEST [ELASTIC_PROBE]]      the program; the stores' conformance suite; a training
 """
 
 import base64
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from hosts import HostsCase, main, missing, wait_for
 
 MUSTER = ""
 STORE_TEST = ""
+PROBE = ""
 
 
 # In front of etcd: PORT UPSTREAM FOLDER. While FOLDER/fail is there, leases are not renewed; every renewal, and
@@ -162,6 +164,20 @@ class Etcd(HostsCase):
             self.assertEqual(process.returncode, 0, err)
             self.assertIn(f"{rank} of 2", out)
 
+    def test_a_dead_rank_is_replaced_while_the_others_keep_their_processes(self):
+        if not PROBE:
+            self.skipTest("no elastic_probe given")
+        hosts = [self.start(name, "3", PROBE, "--kill", "1@5", flags=("--on-failure", "replace")) for name in "abc"]
+        begun = []
+        for process in hosts:
+            out, err = process.communicate(timeout=100)
+            self.assertEqual(process.returncode, 0, out + err)
+            begun += re.findall(r"begin rank (\d) pid (\d+) generation (\d)", out)
+        pids = {rank: [pid for _, pid in sorted((generation, pid) for r, pid, generation in begun if r == rank)] for rank in "012"}
+        self.assertEqual({rank: len(set(its)) for rank, its in pids.items()}, {"0": 1, "1": 2, "2": 1}, begun)
+        self.assertEqual({rank: len(its) for rank, its in pids.items()}, {"0": 2, "1": 2, "2": 2}, begun)
+        self.assertEqual(self.keys(), 0)
+
     def test_no_etcd_there(self):
         code, out, err = self.world["a"].run(
             [MUSTER, "run", "-q", "--nnodes", "2", "--rdzv-backend", "etcd",
@@ -183,6 +199,8 @@ if __name__ == "__main__":
     MUSTER = str(pathlib.Path(sys.argv.pop(1)).resolve())
     if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
         STORE_TEST = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        PROBE = str(pathlib.Path(sys.argv.pop(1)).resolve())
     why = missing()
     if not why and shutil.which("etcd") is None:
         why = "no etcd (package etcd-server)"
