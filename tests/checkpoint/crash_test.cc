@@ -119,6 +119,7 @@ TEST(KilledSave, AtAnyMomentTheLastGoodOneLoads) {
     last = loaded_step(folder.path());
     ASSERT_GE(last, said);
   }
+  EXPECT_GT(interrupted, 0U) << "no kill met a save";
   save_step(folder.path(), static_cast<int>(last + 1));
   EXPECT_TRUE(leftovers(folder.path()).empty());
 }
