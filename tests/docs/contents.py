@@ -21,14 +21,15 @@ def anchor(title):
 
 
 def sections(text):
-    """Titles of the second level, outside of code."""
-    found, in_code = [], False
+    """Titles of the second level, outside of code; of the third where there is but one of the second, as in a changelog."""
+    found, in_code = {"##": [], "###": []}, False
     for line in text.splitlines():
+        level, _, title = line.partition(" ")
         if line.startswith("```"):
             in_code = not in_code
-        elif line.startswith("## ") and not in_code:
-            found.append(line[3:].strip())
-    return found
+        elif level in found and not in_code:
+            found[level].append(title.strip())
+    return found["##"] if len(found["##"]) != 1 else found["###"]
 
 
 def contents(text):
