@@ -223,10 +223,28 @@ void Checkpoints::check_parts(const TensorEntries& saved) const {
     if (name.starts_with(kNumbers) && name.ends_with('/'))
       theirs.insert(name.substr(std::strlen(kNumbers), name.size() - std::strlen(kNumbers) - 1));
   }
+  for (const std::string& name : options_.new_parts)
+    if (!theirs.contains(name) && is_added(name)) mine.erase(name);
   if (mine == theirs) return;
   throw Error(ErrorCode::invalid_argument,
               cat("checkpoints: expected a checkpoint with the parts ", join(mine, ", "), ", got one with ",
-                  join(theirs, ", "), "; add what the run that saved it had, or begin anew"));
+                  join(theirs, ", "),
+                  "; add what the run that saved it had, name what is new in new_parts, or begin anew"));
+}
+
+// As a part, not as a model or an optimizer.
+bool Checkpoints::is_added(const std::string& name) const {
+  return std::any_of(parts_.begin(), parts_.end(), [&](const Part& part) { return part.name == name; });
+}
+
+void Checkpoints::check_new_parts() const {
+  for (const std::string& name : options_.new_parts) {
+    if (is_added(name)) continue;
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("checkpoints: expected new_parts to name parts that are added, not models or optimizers, got '",
+            name, "'"));
+  }
 }
 
 // Whether this launch of the job has saved it. Another one's may have its run id, as Slurm's jobs that are
@@ -268,11 +286,14 @@ void Checkpoints::load_parts(const ReadParts& read, Place place) {
     for (const auto& [name, optimizer] : optimizers_)
       load_optimizer_state(name, *joined_, *optimizer, saved(name, {}));
   }
-  for (const Part& part : parts_)
-    if (part.place == place) {
-      const SavedState state = saved(part.name, part.own_tensors ? part.own_tensors() : NamedTensors());
-      Peers(group_).together([&] { part.load(state); });
-    }
+  const auto is_saved = [&](const Part& part) { return !read(cat(kNumbers, part.name, "/"), {}).empty(); };
+  for (const Part& part : parts_) {
+    if (part.place != place) continue;
+    const auto& may_lack = options_.new_parts;
+    if (std::find(may_lack.begin(), may_lack.end(), part.name) != may_lack.end() && !is_saved(part)) continue;
+    const SavedState state = saved(part.name, part.own_tensors ? part.own_tensors() : NamedTensors());
+    Peers(group_).together([&] { part.load(state); });
+  }
 }
 
 // Abandons what was saved after it. All ranks know which: the next rank 0 may be another process.
@@ -287,6 +308,7 @@ bool Checkpoints::restore() {
   finish();
   const Span span("restore", Category::checkpoint);
   if (!options_.resume && options_.resume_from.empty() && options_.attempt == 0) return false;
+  check_new_parts();
   const auto note_step = [&] { note_resumed(step_, options_.attempt); };
   if (restore_from_memory()) {
     note_step();

@@ -48,6 +48,9 @@ struct CheckpointsOptions {
   // Go back to this checkpoint of the folder, such as "step-100". Later saves then count as newer than the
   // steps that were abandoned. Restarted ranks go on from what they have saved since.
   std::string resume_from = {};
+  // Parts that a checkpoint may lack, since the program that saved it did not have them yet: they keep the
+  // state that they have. Not for models and optimizers.
+  std::vector<std::string> new_parts = {};
   // save() only copies the state, and a thread writes it. The ranks that write (rank 0, or every rank for a
   // divided model) need memory for a second copy of what they write.
   bool background = false;
@@ -203,7 +206,8 @@ class Checkpoints {
   // After ranks were replaced in place, it loads the newest state that any rank has in memory. Returns false
   // if there is nothing to go on from.
   // Collective: yes.
-  // Throws: as load_latest_checkpoint; invalid_argument for parts missing in the checkpoint.
+  // Throws: as load_latest_checkpoint; invalid_argument for parts missing in the checkpoint, unless they are
+  // `new_parts`.
   bool restore();
 
   // Restores the last saved state that is at least `steps` older than the last step saved or asked about. The
@@ -273,6 +277,8 @@ class Checkpoints {
   bool is_of_this_launch(const Manifest& manifest) const;
   std::optional<LoadedCheckpoint> load_where_asked();
   void check_parts(const TensorEntries& saved) const;
+  bool is_added(const std::string& name) const;
+  void check_new_parts() const;
   void load_parts(const ReadParts& read, Place place);
   void begin_branch(const LoadedCheckpoint& loaded);
 

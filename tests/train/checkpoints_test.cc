@@ -203,6 +203,47 @@ TEST(Checkpoints, APartThatWasNotSavedIsNamedAndNothingChanges) {
   });
 }
 
+TEST(Checkpoints, ANewPartKeepsItsState) {
+  for (const int ranks : {1, 2}) {
+    test::TempFolder folder;
+    run_ranks(ranks, [&](ProcessGroup& group) {
+      torch::nn::Linear net(2, 2), other(2, 2);
+      torch::nn::init::constant_(net->weight, 1);
+      torch::nn::init::constant_(other->weight, 2);
+      SavedState epochs{.numbers = {{"epochs", 3}}};
+      Checkpoints saved(group, {.folder = folder.path()});
+      saved.add("model", net).add("epochs", epochs).save(1);
+      Ema ema(*other, 0.9);
+      const auto average = ema.averages().front().second.clone();
+      SavedState old_epochs;
+      Checkpoints more(group, {.folder = folder.path(), .resume = true, .new_parts = {"ema", "epochs"}});
+      more.add("model", other).add("ema", ema).add("epochs", old_epochs);
+      EXPECT_TRUE(more.restore());
+      EXPECT_TRUE(torch::equal(other->weight, net->weight));
+      EXPECT_TRUE(torch::equal(ema.averages().front().second, average));
+      EXPECT_EQ(old_epochs.numbers.at("epochs"), 3) << "it is in the checkpoint";
+      more.save(2);
+      SavedState epochs_again;
+      Checkpoints again(group, {.folder = folder.path(), .resume = true, .new_parts = {"ema"}});
+      ema.update();
+      again.add("model", other).add("ema", ema).add("epochs", epochs_again);
+      EXPECT_TRUE(again.restore());
+      EXPECT_TRUE(torch::equal(ema.averages().front().second, average)) << "now it is there";
+    });
+  }
+}
+
+TEST(Checkpoints, NewPartsAreParts) {
+  run_ranks(1, [](ProcessGroup& group) {
+    test::TempFolder folder;
+    torch::nn::Linear net(2, 2);
+    Checkpoints checkpoints(group, {.folder = folder.path(), .resume = true, .new_parts = {"model"}});
+    checkpoints.add("model", net);
+    EXPECT_THAT(test::message_of([&] { checkpoints.restore(); }),
+                HasSubstr("not models or optimizers, got 'model'"));
+  });
+}
+
 TEST(Checkpoints, APartThatIsNotAddedIsNamed) {
   run_ranks(1, [](ProcessGroup& group) {
     test::TempFolder folder;
