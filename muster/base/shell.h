@@ -1,5 +1,5 @@
 // The shell: running a command that the user typed for it, as `--map-command` and `--host-discovery` take
-// one, and words for commands that others give it.
+// one, and quoting the words of a command line.
 #pragma once
 
 #include <string>

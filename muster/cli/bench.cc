@@ -19,8 +19,9 @@ namespace {
 
 // Beside this program, installed and in a build folder alike: bin/muster, libexec/muster/muster-bench.
 std::string bench_program() {
-  return std::filesystem::path(own_program()).parent_path().parent_path() / "libexec" / "muster" /
-         "muster-bench";
+  const std::filesystem::path self = own_program();
+  if (!self.is_absolute()) throw Error(ErrorCode::unavailable, "bench: expected /proc to name this program");
+  return self.parent_path().parent_path() / "libexec" / "muster" / "muster-bench";
 }
 
 void become_bench(const std::vector<std::string>& args) {

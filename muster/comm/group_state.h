@@ -16,10 +16,10 @@
 #include "muster/base/gate.h"
 #include "muster/base/rank_names.h"
 #include "muster/comm/agreement.h"
-#include "muster/comm/call/gpu_ends.h"
 #include "muster/comm/capabilities.h"
 #include "muster/comm/host/backend.h"
 #include "muster/comm/late_watch.h"
+#include "muster/comm/nccl/gpu_ends.h"
 #include "muster/comm/nccl_options.h"
 #include "muster/comm/process_group.h"
 

@@ -7,6 +7,7 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/rank_processes.h"
+#include "muster/comm/nccl/nccl.h"
 
 namespace muster {
 
@@ -83,6 +84,7 @@ void LateWatch::start_thread() {
 }
 
 void LateWatch::run() {
+  begin_gpu_thread(device_);
   Lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return stop_ || !watched_.empty() || newest_of_gpu_; });

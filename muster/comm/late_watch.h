@@ -3,6 +3,8 @@
 // block the host at all. Names the ranks that do not come.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <condition_variable>
 #include <functional>
 #include <list>
@@ -23,7 +25,8 @@ class LateWatch {
   // ended some seconds ago, or another makes a different call. With "all_reduce #12 on rank 0 of 2: rank 1
   // has ended", or with both calls.
   using Lost = std::function<void(const std::string& what)>;
-  explicit LateWatch(Lost lost = {}) : lost_(std::move(lost)) {}
+  explicit LateWatch(Lost lost = {}, c10::Device device = c10::kCPU)
+      : lost_(std::move(lost)), device_(device) {}
   LateWatch(const LateWatch&) = delete;
   LateWatch& operator=(const LateWatch&) = delete;
   ~LateWatch();
@@ -60,6 +63,7 @@ class LateWatch {
   void give_up(const std::string& what);
 
   Lost lost_;
+  const c10::Device device_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::list<Watched> watched_;

@@ -144,13 +144,16 @@ ProcessGroup make_process_group(c10::intrusive_ptr<c10d::Store> root, int rank, 
     state->group->setGroupName(cat("muster: ", state->group_name));
     on_host->setGroupDesc(state->group_name);
   });
-  if (state->can.on_gpus && Activity::get() != nullptr) state->gpu_ends = std::make_shared<GpuEnds>();
+  if (state->can.on_gpus && Activity::get() != nullptr)
+    state->gpu_ends = std::make_shared<GpuEnds>(options.device);
   if (size > 1 && !state->can.compares_calls) {
     const bool every_call = get_env("TORCH_DISTRIBUTED_DEBUG") == "DETAIL";
     state->agreement = std::make_shared<Agreement>(c10::make_intrusive<c10d::PrefixStore>("agreement", store),
                                                    rank, size, every_call, *state->names);
-    state->late_watch = std::make_unique<LateWatch>(
-        state->can.on_gpus ? end_without(state->group->getBackend(c10::kCUDA)) : LateWatch::Lost());
+    state->late_watch =
+        state->can.on_gpus
+            ? std::make_unique<LateWatch>(end_without(state->group->getBackend(c10::kCUDA)), options.device)
+            : std::make_unique<LateWatch>();
   }
   return ProcessGroup(std::move(state));
 }

@@ -158,10 +158,7 @@ Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
     rethrow_translated(work->name());
   }
   work->record = std::move(record);  // empty where the backend has taken it
-  if (on_device_) {
-    work->gpu_ends = state_->gpu_ends;
-    work->device = state_->options.device;
-  }
+  if (on_device_) work->gpu_ends = state_->gpu_ends;
   work->copies = std::move(copies_);
   return Work(std::move(work));
 }

@@ -80,7 +80,7 @@ void Work::wait() {
   try {
     wait_as_it_can(*state);
     if (state->gpu_ends)
-      state->gpu_ends->end_after_stream(std::move(state->record), state->device);
+      state->gpu_ends->end_after_stream(std::move(state->record));
     else
       state->record.end(/*failed=*/false);
     if (state->copies.empty()) return;

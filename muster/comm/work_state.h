@@ -11,8 +11,8 @@
 
 #include "muster/base/rank_names.h"
 #include "muster/comm/agreement.h"
-#include "muster/comm/call/gpu_ends.h"
 #include "muster/comm/call/record.h"
+#include "muster/comm/nccl/gpu_ends.h"
 #include "muster/comm/work.h"
 
 namespace muster {
@@ -29,7 +29,6 @@ struct Work::State {
   c10::intrusive_ptr<c10d::Work> work{};
   CallRecord record{};                  // where the backend does not end it itself
   std::shared_ptr<GpuEnds> gpu_ends{};  // of a GPU's operation: ends the record after the wait
-  c10::Device device = c10::kCPU;       // that GPU
   struct Copy {
     at::Tensor original;    // the caller's, not contiguous
     at::Tensor contiguous;  // what the backend writes; copied back by wait()

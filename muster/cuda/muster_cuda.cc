@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 
+#include "muster/base/hex.h"
 #include "muster/comm/nccl/plugin.h"
 
 namespace {
@@ -21,17 +23,16 @@ void set_device(int ordinal) {
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(ordinal));
 }
 
+// By default any thread's question would break another one's capture of a CUDA graph.
+void begin_thread(int ordinal) {
+  set_device(ordinal);
+  auto mode = cudaStreamCaptureModeThreadLocal;
+  C10_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
+}
+
 std::string device_uuid(int ordinal) {
   const cudaUUID_t uuid = at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(ordinal))->uuid;
-  std::string text = "GPU-";
-  for (int i = 0; i < 16; ++i) {
-    constexpr const char* kDigits = "0123456789abcdef";
-    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
+  return "GPU-" + muster::uuid_text(std::string_view(uuid.bytes, sizeof(uuid.bytes)));
 }
 
 std::string nccl_version() {
@@ -82,6 +83,7 @@ void stay_out_of_split(c10d::Backend& parent, int ordinal) {
 
 constexpr muster::CudaPlugin kPlugin{.device_count = device_count,
                                      .set_device = set_device,
+                                     .begin_thread = begin_thread,
                                      .device_uuid = device_uuid,
                                      .nccl_version = nccl_version,
                                      .make_nccl = make_nccl,

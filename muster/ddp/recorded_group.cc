@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "muster/base/strings.h"
-#include "muster/comm/call/gpu_ends.h"
 #include "muster/comm/call/record.h"
 #include "muster/comm/capabilities.h"
+#include "muster/comm/nccl/gpu_ends.h"
 
 namespace muster {
 
@@ -41,7 +41,7 @@ class RecordedGroup : public C10dGroup {
       backend->setBoundDeviceId(bound);  // which setBackend() takes from this group
     }
     setDefaultBackend(on_device);
-    if (capabilities_of(group.backend()).on_gpus) gpu_ends_ = std::make_shared<GpuEnds>();
+    if (capabilities_of(group.backend()).on_gpus) gpu_ends_ = std::make_unique<GpuEnds>(group.device());
   }
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
@@ -51,7 +51,12 @@ class RecordedGroup : public C10dGroup {
         std::make_shared<CallRecord>(name_.c_str(), "all_reduce", count_.fetch_add(1) + 1, first);
     try {
       auto work = C10dGroup::allreduce(tensors, options);
-      end_with(work->getFuture(), record, first != nullptr ? first->device() : c10::Device(c10::kCPU));
+      if (gpu_ends_ && first != nullptr && first->is_cuda()) {
+        gpu_ends_->end_with(std::move(*record), work);  // a bucket stays in memory anyway
+      } else {
+        const auto end = [record](c10::ivalue::Future& future) { record->end(future.hasError()); };
+        work->getFuture()->addCallback(end, /*uses_future=*/false);  // of its value
+      }
       return work;
     } catch (...) {
       record->end(/*failed=*/true);
@@ -60,22 +65,9 @@ class RecordedGroup : public C10dGroup {
   }
 
  private:
-  using Future = c10::ivalue::Future;
-
-  // NCCL's future calls back at once, with current streams that wait for its values.
-  void end_with(const c10::intrusive_ptr<Future>& future, const std::shared_ptr<CallRecord>& record,
-                c10::Device device) const {
-    const auto ends = device.is_cuda() ? gpu_ends_ : nullptr;
-    const auto end = [record, ends, device](Future& ended) {
-      if (!ends || ended.hasError()) return record->end(ended.hasError());
-      ends->end_after_stream(std::move(*record), device);
-    };
-    future->addCallback(end, /*uses_future=*/ends != nullptr);
-  }
-
   const std::string name_;
   std::atomic<int64_t>& count_;
-  std::shared_ptr<GpuEnds> gpu_ends_;
+  std::unique_ptr<GpuEnds> gpu_ends_;
 };
 
 }  // namespace

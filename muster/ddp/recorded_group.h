@@ -9,8 +9,8 @@
 namespace muster {
 
 // A group for the Reducer with the same backends as `group`. Every all_reduce is recorded as a call of the
-// group "world gradients", which ends when the backend has completed it (with NCCL, when the GPU has come
-// past it). Returns the group itself if no file is open, and for backends that record their calls.
+// group "world gradients", which ends when the backend has completed it (with NCCL, when the GPU has
+// done it). Returns the group itself if no file is open, and for backends that record their calls.
 c10::intrusive_ptr<c10d::ProcessGroup> recorded_group(const ProcessGroup& group);
 
 }  // namespace muster

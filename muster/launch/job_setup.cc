@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 
 #include "muster/base/env.h"
@@ -62,9 +61,7 @@ std::string make_uuid() {
   std::string bytes = random_bytes(16);
   bytes[6] = static_cast<char>((bytes[6] & 0x0f) | 0x40);
   bytes[8] = static_cast<char>((bytes[8] & 0x3f) | 0x80);
-  std::string text = to_hex(bytes);
-  for (const size_t at : {20, 16, 12, 8}) text.insert(at, 1, '-');
-  return text;
+  return uuid_text(bytes);
 }
 
 std::string run_folder_of(const LaunchOptions& options) {

@@ -70,13 +70,17 @@ bool Context::should_stop() {
 }
 
 void Context::trace() {
-  Activity* const activity = Activity::get();
-  if (activity == nullptr) {
+  if (run_dir().empty()) {
     throw Error(ErrorCode::failed_precondition,
                 cat("trace: expected a run folder to write to, got none (rank ", rank(),
                     "); start the program with `muster run`, or by itself"));
   }
-  activity->trace_into(event_path(run_dir(), parts_.env.attempt, rank()));
+  Activity* const activity = Activity::get();  // none where its file could not be made, which has been said
+  try {
+    if (activity != nullptr) activity->trace_into(event_path(run_dir(), parts_.env.attempt, rank()));
+  } catch (const Error& error) {
+    log(LogLevel::warn, cat(error.message(), "; this rank is not in the trace"));
+  }
   align_clock(process_group(), activity);
 }
 

@@ -74,9 +74,10 @@ class Context {
   bool stops() const { return stops_; }
 
   // From here on, every span and collective of this rank is in the job's timeline too: trace.json in its run
-  // folder, as `muster run --trace` writes it from the start. Called again, it changes nothing.
+  // folder, as `muster run --trace` writes it from the start. Call it once: it compares the hosts' clocks
+  // each time. A rank that cannot write its events warns, and is not in the trace.
   // Collective: yes.
-  // Throws: failed_precondition without a run folder, as under another launcher; io.
+  // Throws: failed_precondition without a run folder, as under another launcher.
   void trace();
 
   // A seed that differs on every rank and is the same in every run.

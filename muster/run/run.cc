@@ -104,8 +104,8 @@ void leave(ProcessGroup& group, bool goes_on) {
 }
 
 // Where one is asked for. All ranks have the launcher's word for it.
-void begin_trace(ProcessGroup& group) {
-  if (!trace_is_asked()) return;
+void begin_trace(ProcessGroup& group, const std::string& run_dir) {
+  if (run_dir.empty() || !trace_is_asked()) return;
   align_clock(group, Activity::get());
   if (get_env("MUSTER_TRACE") == "operators") trace_operators();
 }
@@ -143,7 +143,7 @@ std::optional<int> call_in_group(Start start, const std::optional<Rendezvous>& m
     set_log_name(cat("rank ", env.rank));
   }
   try {
-    begin_trace(group);
+    begin_trace(group, env.run_dir);
     tell_software(group, start.device.assignment.device);
     if (start.device.device.is_cuda()) show_spans_in_nvtx();
     Context context({.env = env,

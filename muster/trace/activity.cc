@@ -291,11 +291,15 @@ uint64_t Activity::begin_call(const CallFacts& facts) noexcept {
 // One that came 1024 calls later may have its place.
 void Activity::end_call(uint64_t number, CallState state) noexcept {
   ActivityCall& call = file_->ring[(number - 1) % kActivityCalls];
-  if (number == 0 || value_of(call.head) != number) return;
+  TraceEventFile* const traced = events();
+  if (number == 0 || value_of(call.head) != number) {
+    if (number != 0 && traced != nullptr) traced->add_lost();  // so many have begun since then
+    return;
+  }
   const int64_t now = activity_now();
   put(call.end_ns, now);
   put(call.state, static_cast<uint32_t>(state));
-  if (TraceEventFile* const traced = events()) traced->add_call(call, now);
+  if (traced != nullptr) traced->add_call(call, now);
 }
 
 void Activity::note_step(int64_t step) noexcept {

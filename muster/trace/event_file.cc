@@ -89,13 +89,17 @@ TraceEventFile::~TraceEventFile() {
   ::close(fd_);
 }
 
+void TraceEventFile::add_lost() noexcept {
+  std::atomic_ref(header_->lost).fetch_add(1, std::memory_order_relaxed);
+}
+
 TraceEvent* TraceEventFile::next() noexcept {
   const uint64_t number = count_.fetch_add(1, std::memory_order_relaxed);
   const size_t chunk = number / kEventsOfChunk;
   TraceEvent* events = chunk < kEventChunks ? chunks_[chunk].load(std::memory_order_acquire) : nullptr;
   if (events == nullptr) events = grow(chunk);
   if (events == nullptr) {
-    std::atomic_ref(header_->lost).fetch_add(1, std::memory_order_relaxed);
+    add_lost();
     return nullptr;
   }
   return events + number % kEventsOfChunk;

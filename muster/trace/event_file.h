@@ -24,6 +24,7 @@ class TraceEventFile {
                 int64_t end_ns) noexcept;
   void add_call(const ActivityCall& call, int64_t end_ns) noexcept;
   void add_thread(const char* name, uint32_t thread) noexcept;
+  void add_lost() noexcept;  // an event that is not here
 
   uint64_t count() const { return count_.load(std::memory_order_relaxed); }  // of events until now
 

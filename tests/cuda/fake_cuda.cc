@@ -11,6 +11,7 @@
 
 #include "muster/base/env.h"
 #include "muster/base/strings.h"
+#include "muster/comm/call/record.h"
 #include "muster/comm/hierarchical/forwarding_backend.h"
 #include "muster/comm/nccl/plugin.h"
 #include "muster/comm/shm/backend.h"
@@ -52,6 +53,8 @@ class AsOnAGpu : public muster::ForwardingBackend {
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     auto asynchronous = options;
     asynchronous.asyncOp = true;
+    muster::CallRecord none;
+    const muster::OuterRecord hidden(none);  // NCCL writes nothing down itself
     return c10::make_intrusive<WorkOfAGpu>(ForwardingBackend::allreduce(tensors, asynchronous), tensors);
   }
   void abort() override { std::fprintf(stderr, "nccl: aborted\n"); }
@@ -91,6 +94,7 @@ void stay_out_of_split(c10d::Backend& /*parent*/, int /*ordinal*/) {
 constexpr muster::CudaPlugin kFake{
     .device_count = muster::testing::num_fake_gpus,
     .set_device = set_device,
+    .begin_thread = [](int /*ordinal*/) {},
     .device_uuid = [](int ordinal) { return uuids().at(static_cast<size_t>(ordinal)); },
     .nccl_version = [] { return std::string("0.0.0"); },
     .make_nccl = make_nccl,

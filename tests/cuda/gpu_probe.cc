@@ -134,6 +134,17 @@ void stay_away_from_gradients(muster::Context& ctx) {
   for (;;) ::pause();
 }
 
+// Sums, and those of gradients, to which all ranks come.
+void sum_all(muster::Context& ctx) {
+  auto sum = torch::ones({1 << 16}, ctx.device());
+  for (int i = 0; i < 3; ++i) ctx.process_group().all_reduce(sum);
+  auto net = small_net();
+  net->to(ctx.device());
+  muster::DistributedDataParallel model(net, ctx.process_group());
+  model(torch::ones({4, 12}, ctx.device())).square().mean().backward();
+  ctx.process_group().barrier();
+}
+
 // Until somebody ends it.
 void train_forever(muster::Context& ctx) {
   auto net = small_net();
@@ -158,6 +169,7 @@ void probe(const std::string& what, muster::Context& ctx) {
   if (what == "late") return lose_the_last_rank(ctx, false);
   if (what == "backward") return hang_in_a_backward(ctx);
   if (what == "waits") return wait_on_the_gpu(ctx);
+  if (what == "sums") return sum_all(ctx);
   if (what == "away") return stay_away(ctx);
   if (what == "away from gradients") return stay_away_from_gradients(ctx);
   if (what == "forever") return train_forever(ctx);

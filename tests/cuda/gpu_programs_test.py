@@ -152,7 +152,8 @@ class OnGpus(unittest.TestCase):
 
     @unittest.skipUnless(FAKE, "needs two GPUs")
     def test_a_call_over_nccl_is_under_way_until_the_gpu_has_done_it(self):
-        for what, call in (("away", "all_reduce #1 f32[65536]"), ("away from gradients", "all_reduce #1 f32[")):
+        sums = ("all_reduce #1 f32[65536]", "all_reduce #0 f32[65536]")
+        for what, doing, last_call in (("away", *sums), ("away from gradients", "all_reduce #1 f32[325]", "broadcast #3 i64[1]")):
             with self.subTest(what):
                 process = self.start(f"{BUILD}/tests/gpu_probe", what, FAKE_NCCL_WAITS="1")
                 self.addCleanup(process.communicate)
@@ -160,12 +161,24 @@ class OnGpus(unittest.TestCase):
 
                 def waits():
                     said = subprocess.run([f"{BUILD}/bin/muster", "top", "--json", f"{self.folder}/run"], env=self.env, capture_output=True, text=True)
-                    return said.returncode == 0 and call in json.loads(said.stdout)["ranks"][0]["doing"]
+                    ranks = json.loads(said.stdout)["ranks"] if said.returncode == 0 else []
+                    return ranks and (ranks[0]["doing"], ranks[0]["last_call"]) == (doing, last_call)
 
                 wait_for(waits)
                 process.send_signal(signal.SIGINT)
                 process.communicate(timeout=60)
                 shutil.rmtree(f"{self.folder}/run")
+
+    @unittest.skipUnless(FAKE, "needs two GPUs")
+    def test_calls_over_nccl_that_are_over_are_recorded_so(self):
+        said = self.probe((), "sums", FAKE_NCCL_WAITS="1")
+        self.assertIn("sums holds", said)
+        done = subprocess.run([f"{BUILD}/tests/trace_probe", "read", f"{self.folder}/run"], capture_output=True, text=True, check=True)
+        calls = [line for line in done.stdout.splitlines() if " call " in line]
+        for rank in range(2):
+            for call in ("[world] all_reduce #2 f32[65536]", "[world gradients] all_reduce #1 f32[325]"):
+                self.assertEqual(len([line for line in calls if line.startswith(f"rank {rank} call {call}")]), 1, done.stdout)
+        self.assertEqual([line for line in calls if not line.endswith(" ended")], [])
 
     def test_an_interrupt_ends_all(self):
         for where in (ONE, (*SHARED, "2")):

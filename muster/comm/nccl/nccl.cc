@@ -10,6 +10,7 @@
 #include <string>
 
 #include "muster/base/env.h"
+#include "muster/base/log.h"
 #include "muster/comm/nccl/plugin.h"
 
 namespace muster {
@@ -94,6 +95,14 @@ std::string use_cuda_device(c10::Device device) {
   }
   plugin.set_device(device.index());
   return plugin.device_uuid(device.index());
+}
+
+void begin_gpu_thread(c10::Device device) noexcept {
+  try {
+    if (device.is_cuda()) load_plugin().begin_thread(device.index());
+  } catch (const std::exception& error) {
+    log(LogLevel::debug, cat("cuda: ", error.what()));
+  }
 }
 
 std::string nccl_version() {

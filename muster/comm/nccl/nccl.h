@@ -20,6 +20,10 @@ struct NcclGroup;  // plugin.h
 // its UUID. Throws: unavailable saying what is missing (the library, a driver, the device).
 std::string use_cuda_device(c10::Device device);
 
+// For a thread that only asks `device` about work of others: it uses no other device, and a capture of a CUDA
+// graph in another thread does not mind its questions. Without muster_cuda it does nothing.
+void begin_gpu_thread(c10::Device device) noexcept;
+
 // NCCL's version, "2.27.3". Throws: unavailable without muster_cuda.
 std::string nccl_version();
 

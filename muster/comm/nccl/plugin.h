@@ -31,6 +31,7 @@ struct NcclGroup {
 struct CudaPlugin {
   int (*device_count)();
   void (*set_device)(int ordinal);
+  void (*begin_thread)(int ordinal);        // as begin_gpu_thread()
   std::string (*device_uuid)(int ordinal);  // "GPU-8f3c…", as the driver's tools print it
   std::string (*nccl_version)();            // "2.27.3"
   c10::intrusive_ptr<c10d::Backend> (*make_nccl)(const c10::intrusive_ptr<c10d::Store>& store,

@@ -6,7 +6,6 @@
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"
-#include "muster/data/gzip.h"
 
 namespace muster {
 

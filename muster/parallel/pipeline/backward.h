@@ -1,4 +1,4 @@
-// A backward in two parts, for schedules that delay weight gradients. Used only by pipeline_stage.cc.
+// A backward in two parts, for schedules that delay weight gradients. Used only by stage.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>

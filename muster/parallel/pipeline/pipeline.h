@@ -1,5 +1,5 @@
 // Pipeline parallelism: a model is cut into stages, one or more per rank. A step's batch passes through them
-// in micro-batches, in the order of a schedule (pipeline_schedule.h).
+// in micro-batches, in the order of a schedule (schedule.h).
 //
 //   muster::Pipeline pipeline({my_stage}, mesh.group("pp"),
 //                             {.schedule = muster::one_f_one_b(4, 8), .loss = torch::mse_loss…});

@@ -1,5 +1,5 @@
 // Pipeline schedules as data: what each rank does, in which order. Pure: no tensors, no messages. `Pipeline`
-// (pipeline.h) executes them; pipeline_simulation.h checks, times and draws them.
+// (pipeline.h) executes them; simulation.h checks, times and draws them.
 //
 // A model is cut into stages 0 … stages-1; stage s is on rank s % ranks. A step's batch is cut into
 // micro-batches, and every stage does one forward and one backward per micro-batch.

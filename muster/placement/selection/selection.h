@@ -1,6 +1,6 @@
 // The `--gpus` selection: text that names GPUs, and which GPUs of a host it means. Two steps, so that a bad
 // text is found before any machine is asked, and one text serves many hosts. To widen the grammar: a kind
-// here, its spelling in selection_parse.cc, its meaning in selection.cc.
+// here, its spelling in parse.cc, its meaning in selection.cc.
 //
 //     selection  = part , { ";" , part } ;                  several parts: each with its host
 //     part       = [ host , ":" ] , entry , { "," , entry } ;

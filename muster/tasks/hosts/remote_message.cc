@@ -119,7 +119,7 @@ RemoteMessage begin_from(JsonObject& json) {
   begin.visibility = parse_visibility(json.text_or("visibility", "job"));
   // Every process that is marked so is ended: an empty mark would be anybody's.
   for (const std::string& mark : begin.earlier) {
-    if (mark.empty()) json.fail("earlier", "names of marks", "an empty one");
+    if (mark.empty()) json.fail("earlier", "marks", "an empty one");
   }
   if (begin.mark.empty() || begin.run_dir.empty() || begin.run_dir[0] != '/')
     json.fail("run_dir", "a mark and an absolute folder", cat("'", printable(begin.run_dir), "'"));

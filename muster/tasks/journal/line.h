@@ -5,7 +5,7 @@
 
 namespace muster {
 
-inline constexpr const char* kJournalSchema = "muster.journal/1";
+inline constexpr const char* kJournalSchema = "muster.journal/2";
 inline constexpr size_t kJournalSumChars = 16;
 inline constexpr const char* kJournalAfter = "after";  // a record's key: the sum of the one before it
 

@@ -206,7 +206,7 @@ class Lost(Remote):
         return processes_with(f"MUSTER_RUN_DIR={self.folder}/run")
 
     def task_and_its_sleep_run(self):
-        wait_for(lambda: len(self.tasks_left()) == 2)
+        wait_for(lambda: sorted(line.startswith("sleep ") for line in self.tasks_left().values()) == [False, True])
 
     def children_of(self, pid):
         return {int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}

@@ -118,7 +118,7 @@ TEST(Journal, AKilledAttemptHasASignalAndALostOneNeither) {
 }
 
 // What a host that was lost and is back has from then on is ended by the next run too.
-TEST(Journal, TellsEveryAgentOfEveryRun) {
+TEST(Journal, TellsEveryMarkOfEveryRun) {
   const ScratchFolder folder;
   write_some(folder);
   {

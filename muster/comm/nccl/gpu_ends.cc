@@ -1,0 +1,98 @@
+#include "muster/comm/nccl/gpu_ends.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+#include <iterator>
+#include <utility>
+
+#include "muster/base/blocked_signals.h"
+#include "muster/comm/nccl/nccl.h"
+#include "muster/comm/torch_compat.h"
+
+namespace muster {
+
+namespace {
+
+// A call's end is written down at most this much later.
+constexpr std::chrono::milliseconds kAskEvery{10};
+
+}  // namespace
+
+GpuEnds::~GpuEnds() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_one();
+  if (!thread_.joinable()) return;
+  thread_of_ == ::getpid() ? thread_.join() : thread_.detach();  // a forked child has no thread to wait for
+}
+
+void GpuEnds::end_after_stream(CallRecord record) {
+  if (!record) return;
+  try {
+    if (is_capturing_now()) return record.end(/*failed=*/false);
+    c10::Event reached(device_.type());
+    reached.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    add({.record = std::move(record), .reached = std::move(reached)});
+  } catch (...) {
+    record.end(/*failed=*/true);
+    throw;
+  }
+}
+
+void GpuEnds::end_with(CallRecord record, const c10::intrusive_ptr<c10d::Work>& work) {
+  if (!record) return;
+  if (is_capturing_now()) return record.end(/*failed=*/false);
+  add({.record = std::move(record), .work = work});
+}
+
+// Nobody may ask for the events of a CUDA graph that is being captured.
+bool GpuEnds::is_capturing_now() const {
+  return is_capturing(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+}
+
+void GpuEnds::add(Pending pending) {
+  const std::lock_guard lock(mutex_);
+  added_.push_back(std::move(pending));
+  if (!thread_.joinable()) {
+    const BlockedSignals blocked;  // in the thread, for good
+    thread_of_ = ::getpid();
+    thread_ = std::thread([this] { run(); });
+  } else if (added_.size() == 1) {
+    changed_.notify_one();
+  }
+}
+
+// Not locked while it asks the GPU: nobody's next call waits for that. It asks once more before it stops.
+void GpuEnds::run() {
+  begin_gpu_thread(device_);
+  std::vector<Pending> pending;
+  std::unique_lock lock(mutex_);
+  for (bool stops = false; !stops;) {
+    if (pending.empty()) changed_.wait(lock, [&] { return stop_ || !added_.empty(); });
+    changed_.wait_for(lock, kAskEvery, [&] { return stop_; });
+    stops = stop_;
+    std::move(added_.begin(), added_.end(), std::back_inserter(pending));
+    added_.clear();
+    lock.unlock();
+    std::erase_if(pending, end_if_over);
+    lock.lock();
+  }
+}
+
+// A GPU that has failed says so wherever it is asked; the rank's own next call tells of it.
+bool GpuEnds::end_if_over(Pending& pending) {
+  try {
+    if (pending.work ? !pending.work->isCompleted() : !pending.reached->query()) return false;
+    pending.record.end(/*failed=*/pending.work && pending.work->exception() != nullptr);
+  } catch (const std::exception&) {
+    pending.record.end(/*failed=*/true);
+  }
+  return true;
+}
+
+}  // namespace muster
