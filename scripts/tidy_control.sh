@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# clang-format and clang-tidy hold for the control plane: one of the tests, so without clang-tidy's slow checks, which
-# `make lint` adds. Returns 77 (skipped) without the tools, or with
+# clang-format holds for all sources, and clang-tidy for the folders that all others stand on: one of the tests, so
+# without the other folders and clang-tidy's slow checks, which `make lint` adds. Returns 77 (skipped) without the tools, or with
 # others than version 14.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:?usage: tidy_control.sh BUILD_FOLDER}
-# muster/tasks, muster/shm and muster/cli are left to `make lint`: half an hour is not to be missed.
-folders="muster/base/ muster/store/ muster/draw/ muster/device/ muster/placement/ muster/supervise/ muster/launch/ muster/cluster/"
+folders="muster/base/ muster/store/ muster/draw/ muster/device/ muster/placement/"
 for tool in clang-format clang-tidy python3; do
   command -v $tool >/dev/null || { echo "skipped: $tool is not installed"; exit 77; }
 done
