@@ -62,7 +62,7 @@ needs = { cpus = 1 }
                           "--output=/runs/a 1%%/logs/slurm-%A_%a.log", "--open-mode=append", "--nodes=1",
                           "--ntasks=1", "--gres=gpu:a100:2", "--cpus-per-task=8", "--time=1-02:00:00"));
   EXPECT_THAT(plan.arrays[0].script,
-              HasSubstr("\nrun '/opt/muster' 'x' '/runs/a 1%/slurm/0.elements' \"$SLURM_ARRAY_TASK_ID\"\n"));
+              HasSubstr("\nrun /opt/muster x '/runs/a 1%/slurm/0.elements' \"$SLURM_ARRAY_TASK_ID\"\n"));
   EXPECT_THAT(plan.arrays[0].elements, HasSubstr(R"("argv":["./train","2 $HOME","x'y"])"));
   EXPECT_THAT(plan.arrays[1].arguments, Contains("--array=0"));
   EXPECT_THAT(plan.arrays[1].arguments, Not(Contains(HasSubstr("gres"))));
@@ -161,13 +161,13 @@ TEST(SlurmPlan, RetriesAreTheScriptsBusiness) {
   const std::string script = slurm_script(task, "/f", kSlurm);
   EXPECT_THAT(script,
               HasSubstr("export MUSTER_ATTEMPT=$((${SLURM_RESTART_COUNT:-0} * 3))\nfor pause in 2 4; do\n"
-                        "  run timeout -k 30 3600 '/opt/muster' 'x' '/f' \"$SLURM_ARRAY_TASK_ID\"\n"
+                        "  run timeout -k 30 3600 /opt/muster x /f \"$SLURM_ARRAY_TASK_ID\"\n"
                         "  [ \"$code\" != 0 ] || exit 0\n"
                         "  [ \"$code\" != 75 ] || end\n"));
-  EXPECT_THAT(script, HasSubstr("done\nrun timeout -k 30 3600 '/opt/muster' 'x' '/f' "
+  EXPECT_THAT(script, HasSubstr("done\nrun timeout -k 30 3600 /opt/muster x /f "
                                 "\"$SLURM_ARRAY_TASK_ID\"\nend\n"));
   EXPECT_THAT(slurm_script(plain_task(), "/f", kSlurm),
-              testing::AllOf(HasSubstr("\nrun '/opt/muster' 'x' '/f' \"$SLURM_ARRAY_TASK_ID\"\nend\n"),
+              testing::AllOf(HasSubstr("\nrun /opt/muster x /f \"$SLURM_ARRAY_TASK_ID\"\nend\n"),
                              Not(HasSubstr("for pause"))));
   EXPECT_THAT(slurm_request(task, 0), Contains("--time=0-03:01:36"));
 }
