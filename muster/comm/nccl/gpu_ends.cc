@@ -1,7 +1,6 @@
 #include "muster/comm/nccl/gpu_ends.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <exception>
@@ -27,8 +26,7 @@ GpuEnds::~GpuEnds() {
     stop_ = true;
   }
   changed_.notify_one();
-  if (!thread_.joinable()) return;
-  thread_of_ == ::getpid() ? thread_.join() : thread_.detach();  // a forked child has no thread to wait for
+  if (thread_.joinable()) thread_.join();
 }
 
 void GpuEnds::end_after_stream(CallRecord record) {
@@ -60,7 +58,6 @@ void GpuEnds::add(Pending pending) {
   added_.push_back(std::move(pending));
   if (!thread_.joinable()) {
     const BlockedSignals blocked;  // in the thread, for good
-    thread_of_ = ::getpid();
     thread_ = std::thread([this] { run(); });
   } else if (added_.size() == 1) {
     changed_.notify_one();

@@ -5,7 +5,6 @@
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 #include <c10/util/intrusive_ptr.h>
-#include <sys/types.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <condition_variable>
@@ -50,7 +49,6 @@ class GpuEnds {
   std::vector<Pending> added_;
   bool stop_ = false;
   std::thread thread_;
-  pid_t thread_of_ = 0;  // the process that has the thread
 };
 
 }  // namespace muster
