@@ -109,7 +109,8 @@ def main():
     args = parser.parse_args()
     if args.be:
         return be_a_rank(args.every)
-    args.build = os.path.abspath(args.build)
+    args.build = os.path.abspath(args.build)  # each job runs in a folder of its own
+    args.python = args.python and os.path.abspath(args.python)
     ratios = []
     for ranks in map(int, args.ranks.split(",")):
         times = {}
