@@ -8,9 +8,14 @@ namespace streaming {
 
 constexpr int64_t kMostBadInARow = 1000;  // a connection that is lost throws for ever
 
-void note_bad_example(Shared& shared, const StreamPart& part, int64_t read, int64_t* in_a_row) {
+std::string place_in_stream(const std::vector<StreamRemainder>& left) {
+  if (left.empty()) return "the end of the epoch";
+  return cat("part ", left[0].part, " of ", left[0].parts, ", after ", left[0].read, " examples");
+}
+
+void note_bad_example(Shared& shared, const StreamRemainder& left, int64_t* in_a_row) {
   if (!shared.options.skip_bad || ++*in_a_row > kMostBadInARow) throw;
-  shared.bad.add(read, cat("part ", part.part, " of ", part.parts, ": ", text_of_current_exception()));
+  shared.bad.add(left.read, cat("part ", left.part, " of ", left.parts, ": ", text_of_current_exception()));
 }
 
 }  // namespace streaming

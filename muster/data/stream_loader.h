@@ -4,9 +4,10 @@
 //   muster::StreamLoader loader(shards, {.batch_size = 64, .workers = 4, .rank = rank, .ranks = ranks});
 //   for (const auto& batch : loader.steps(1000)) …
 //
-// Parts end at different times. A worker at its end is skipped, and a rank's epoch ends when all its workers
-// are at their ends, so ranks may have different numbers of batches. To stop with the first rank is up to the
-// training loop.
+// Each worker's part is its own; after a resume with other numbers of ranks or workers, the rest of that
+// epoch is divided over the new ones. Parts end at different times. A worker at its end is skipped, and a
+// rank's epoch ends when all its workers are at their ends, so ranks may have different numbers of batches.
+// To stop with the first rank is up to the training loop.
 #pragma once
 
 #include <c10/core/GradMode.h>
@@ -43,59 +44,77 @@ struct Shared {
 
 // What a worker keeps between its batches.
 template <class E>
-struct Part {
-  StreamPart which;
-  int64_t read = 0;  // calls of next()
-  std::unique_ptr<StreamReader<E>> reader = {};
+struct Worker {
+  std::vector<StreamRemainder> left;
+  std::unique_ptr<StreamReader<E>> reader = {};  // of the first of them
 };
 
-// What a worker returns in its turn; no data at its part's end.
+// What a worker returns in its turn; no data at the end of all that it reads.
 template <class Data>
 struct Turn {
   std::optional<Data> data;
   int64_t samples = 0;
-  int64_t read = 0;
+  int64_t examples = 0;  // those too that cannot be read
+  std::vector<StreamRemainder> left = {};
 };
 
-// Call it in a handler. Rethrows the exception with the part in front, unless bad examples are skipped and
-// some recent ones were good.
-void note_bad_example(Shared& shared, const StreamPart& part, int64_t read, int64_t* in_a_row);
+// Call it in a handler. Rethrows the exception, unless bad examples are skipped and some recent ones were
+// good.
+void note_bad_example(Shared& shared, const StreamRemainder& left, int64_t* in_a_row);
 
-// The examples of a part's next batch.
+// "part 1 of 4, after 20 examples"; of the end if nothing is left.
+std::string place_in_stream(const std::vector<StreamRemainder>& left);
+
 template <class E>
-std::vector<E> read_examples(const Stream<E>& stream, Part<E>& part, Shared& shared, WorkerPlace& place) {
-  if (!part.reader) {
-    part.reader = stream.open(part.which);
-    if (part.read > 0) part.reader->skip(part.read);
+StreamReader<E>& reader_of(const Stream<E>& stream, Worker<E>& worker, int64_t seed) {
+  if (!worker.reader) {
+    const auto& now = worker.left.front();
+    worker.reader = stream.open({.part = now.part, .parts = now.parts, .seed = seed, .epoch = now.epoch});
+    if (now.read > 0) worker.reader->skip(now.read);
   }
+  return *worker.reader;
+}
+
+// A worker's next batch.
+template <class E>
+std::vector<E> read_examples(const Stream<E>& stream, Worker<E>& worker, Shared& shared, WorkerPlace& place,
+                             int64_t* count) {
   std::vector<E> examples;
   int64_t bad_in_a_row = 0;
-  while (static_cast<int64_t>(examples.size()) < shared.options.batch_size) {
-    place.sample = part.read;
+  while (static_cast<int64_t>(examples.size()) < shared.options.batch_size && !worker.left.empty()) {
+    auto& now = worker.left.front();
+    place.sample = now.read;
+    auto& reader = reader_of(stream, worker, shared.options.seed);
     try {
-      auto example = part.reader->next();
-      if (!example) break;
+      auto example = reader.next();
+      if (!example) {
+        worker.left.erase(worker.left.begin());
+        worker.reader.reset();
+        continue;
+      }
       examples.push_back(std::move(*example));
       bad_in_a_row = 0;
     } catch (...) {
-      note_bad_example(shared, part.which, part.read, &bad_in_a_row);
+      note_bad_example(shared, now, &bad_in_a_row);
     }
-    ++part.read;
+    if (now.stride > 1) reader.skip(now.stride - 1);
+    now.read += now.stride;
+    ++*count;
   }
   return examples;
 }
 
 template <class E>
-auto take_turn(const Stream<E>& stream, Part<E>& part, Shared& shared, WorkerPlace& place) {
+auto take_turn(const Stream<E>& stream, Worker<E>& worker, Shared& shared, WorkerPlace& place) {
   Turn<Collated<E>> turn;
   try {
-    auto examples = read_examples(stream, part, shared, place);
+    auto examples = read_examples(stream, worker, shared, place, &turn.examples);
     turn.samples = static_cast<int64_t>(examples.size());
-    turn.read = part.read;
+    turn.left = worker.left;
     if (turn.samples == shared.options.batch_size || (turn.samples > 0 && !shared.options.drop_last))
       turn.data = collate(std::move(examples));
   } catch (...) {
-    fail_loading(cat("part ", part.which.part, " of ", part.which.parts, ", after ", part.read, " examples"));
+    fail_loading(place_in_stream(worker.left));
   }
   return turn;
 }
@@ -141,8 +160,9 @@ class StreamLoader {
     struct Coming {
       Batch batch;
       DeviceCopy::Started copy;
-      int64_t number;  // of its turn
-      int64_t read;    // by its worker
+      int64_t number;                     // of its turn
+      int64_t examples;                   // read for it
+      std::vector<StreamRemainder> left;  // for its worker
     };
 
     Iterator(StreamLoader& loader, int64_t until_step) : loader_(&loader), until_step_(until_step) {
@@ -194,6 +214,11 @@ class StreamLoader {
     check_stream_position(position, shared_->options);
     position_ = position;
   }
+  // From the positions of all ranks that saved; the numbers of ranks and workers may be others now. Throws:
+  // as divided_position.
+  void restore(const std::vector<StreamPosition>& of_ranks) {
+    position_ = divided_position(of_ranks, shared_->options);
+  }
 
   const S& stream() const { return *stream_; }
   LoaderStats stats() const {
@@ -206,14 +231,9 @@ class StreamLoader {
 
  private:
   void begin_epoch(int64_t epoch) {
-    const auto& options = shared_->options;
-    position_ = {.epoch = epoch,
-                 .step = position_.step,
-                 .seed = options.seed,
-                 .rank = options.rank,
-                 .ranks = options.ranks,
-                 .batch_size = options.batch_size,
-                 .read = std::vector<int64_t>(static_cast<size_t>(std::max(options.workers, 1)))};
+    const int64_t step = position_.step;
+    position_ = start_of_stream(epoch, shared_->options);
+    position_.step = step;
     batches_of_epoch_ = 0;
   }
 
@@ -233,20 +253,13 @@ void StreamLoader<S>::Iterator::start() {
   turn_ = now_.batch;
   ended_ = in_step_ = 0;
   coming_.clear();
-  const auto workers = static_cast<int64_t>(now_.read.size());
-  auto parts = std::make_shared<std::vector<streaming::Part<Example>>>();
-  for (int64_t k = 0; k < workers; ++k) {
-    parts->push_back({.which = {.part = options.rank * workers + k,
-                                .parts = options.ranks * workers,
-                                .seed = options.seed,
-                                .epoch = now_.epoch},
-                      .read = now_.read[static_cast<size_t>(k)]});
-  }
-  const auto make = [stream = loader_->stream_, parts, shared = loader_->shared_](
+  auto workers = std::make_shared<std::vector<streaming::Worker<Example>>>();
+  for (const auto& left : now_.left) workers->push_back({.left = left});
+  const auto make = [stream = loader_->stream_, workers, shared = loader_->shared_](
                         int64_t number, WorkerPlace& place) -> Prefetch::Thing {
-    auto& part = (*parts)[static_cast<size_t>(number) % parts->size()];
+    auto& worker = (*workers)[static_cast<size_t>(number) % workers->size()];
     return std::make_shared<streaming::Turn<Data>>(
-        streaming::take_turn<Example>(*stream, part, *shared, place));
+        streaming::take_turn<Example>(*stream, worker, *shared, place));
   };
   prefetch_ = std::make_unique<Prefetch>(
       make, turn_, std::numeric_limits<int64_t>::max(),
@@ -259,7 +272,7 @@ void StreamLoader<S>::Iterator::start() {
 template <class S>
 bool StreamLoader<S>::Iterator::stage(bool wait) {
   const auto& options = loader_->shared_->options;
-  while (ended_ < static_cast<int64_t>(now_.read.size())) {
+  while (ended_ < std::ssize(now_.left)) {
     Prefetch::Thing thing;
     if (wait) {
       thing = prefetch_->next();
@@ -278,7 +291,8 @@ bool StreamLoader<S>::Iterator::stage(bool wait) {
     ended_ = 0;
     const double weight = static_cast<double>(turn.samples) / static_cast<double>(options.batch_size) /
                           static_cast<double>(options.accumulate);
-    coming_.push_back({Batch{std::move(*turn.data), weight, true, turn.samples}, nullptr, number, turn.read});
+    coming_.push_back({Batch{std::move(*turn.data), weight, true, turn.samples}, nullptr, number,
+                       turn.examples, std::move(turn.left)});
     Coming& set_out = coming_.back();
     set_out.copy = loader_->copy_.start(
         [&](const auto& change) { for_each_tensor(static_cast<Data&>(set_out.batch), change); });
@@ -311,7 +325,8 @@ void StreamLoader<S>::Iterator::hand_out(Coming coming) {
   loader_->copy_.wait(coming.copy,
                       [&](const auto& change) { for_each_tensor(static_cast<Data&>(coming.batch), change); });
   batch_ = std::move(coming.batch);
-  now_.read[static_cast<size_t>(coming.number) % now_.read.size()] = coming.read;
+  now_.left[static_cast<size_t>(coming.number) % now_.left.size()] = std::move(coming.left);
+  now_.examples += coming.examples;
   now_.batch = coming.number + 1;
   ++in_step_;
   ++loader_->stats_.batches;

@@ -1,6 +1,8 @@
 #include "muster/data/stream_position.h"
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -9,38 +11,163 @@ namespace muster {
 
 namespace {
 
-constexpr size_t kStreamNumbers = 7;  // before those of the workers
-
 void check_stream_number(const char* what, int64_t value, int64_t least) {
   if (value >= least) return;
   throw Error(ErrorCode::invalid_argument,
               cat("stream loader: expected ", what, " of at least ", least, ", got ", value));
 }
 
+// Takes one number after the other from values().
+class PositionNumbers {
+ public:
+  explicit PositionNumbers(const std::vector<int64_t>& values) : values_(values) {}
+
+  int64_t any() {
+    if (at_ == values_.size()) refuse();
+    return values_[at_++];
+  }
+  int64_t at_least(int64_t least) {
+    const int64_t value = any();
+    if (value < least) refuse();
+    return value;
+  }
+  // Of things that take at least one more number each.
+  int64_t count() {
+    const int64_t value = at_least(0);
+    if (value > static_cast<int64_t>(values_.size() - at_)) refuse();
+    return value;
+  }
+  void end() const {
+    if (at_ != values_.size()) refuse();
+  }
+  [[noreturn]] void refuse() const {
+    throw Error(ErrorCode::invalid_argument, cat("stream loader: expected the numbers of a position, got [",
+                                                 join(values_, ", "), "]; give what values() has given"));
+  }
+
+ private:
+  const std::vector<int64_t>& values_;
+  size_t at_ = 0;
+};
+
+StreamRemainder remainder_of(PositionNumbers& numbers) {
+  StreamRemainder left{
+      .epoch = numbers.at_least(0), .part = numbers.at_least(0), .parts = numbers.at_least(1)};
+  left.read = numbers.at_least(0);
+  left.stride = numbers.at_least(1);
+  if (left.part >= left.parts) numbers.refuse();
+  return left;
+}
+
+int64_t workers_of(const StreamLoaderOptions& options) {
+  return std::max(options.workers, 1);
+}
+
+std::vector<std::vector<StreamRemainder>> whole_parts(int64_t epoch, int64_t rank, int64_t ranks,
+                                                      int64_t workers) {
+  std::vector<std::vector<StreamRemainder>> parts;
+  for (int64_t k = 0; k < workers; ++k)
+    parts.push_back({{.epoch = epoch, .part = rank * workers + k, .parts = ranks * workers}});
+  return parts;
+}
+
+void check_seed(const StreamPosition& position, const StreamLoaderOptions& options) {
+  if (position.seed == options.seed) return;
+  throw Error(
+      ErrorCode::failed_precondition,
+      cat("stream loader: expected the seed of the saved position, ", position.seed, ", got ", options.seed,
+          "; the order of the examples depends on it: keep it, or begin with the next epoch"));
+}
+
+void check_one_group(const std::vector<StreamPosition>& saved) {
+  for (size_t i = 0; i < saved.size(); ++i) {
+    const auto& position = saved[i];
+    if (position.rank == static_cast<int64_t>(i) && position.ranks == static_cast<int64_t>(saved.size()) &&
+        position.left.size() == saved[0].left.size() && position.seed == saved[0].seed)
+      continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("stream loader: expected the positions of all ranks of one group, with the same seed and "
+                    "number of "
+                    "workers, got that of rank ",
+                    position.rank, " of ", position.ranks, " as number ", i, " of ", saved.size(),
+                    "; give all that were saved together"));
+  }
+  if (saved.empty())
+    throw Error(
+        ErrorCode::invalid_argument,
+        "stream loader: expected the positions of all ranks, got none; give all that were saved together");
+}
+
+int64_t last_epoch_of(const std::vector<StreamPosition>& saved) {
+  int64_t epoch = 0;
+  for (const auto& position : saved) epoch = std::max(epoch, position.epoch);
+  return epoch;
+}
+
+// Ranks may be in different epochs: of those that others have begun, the ones behind have their whole parts
+// left.
+std::vector<StreamRemainder> all_that_is_left(const std::vector<StreamPosition>& saved) {
+  std::vector<StreamRemainder> all;
+  const auto add = [&](const std::vector<std::vector<StreamRemainder>>& left) {
+    for (const auto& of_worker : left) all.insert(all.end(), of_worker.begin(), of_worker.end());
+  };
+  const int64_t last = last_epoch_of(saved);
+  for (const auto& position : saved) {
+    add(position.left);
+    for (int64_t epoch = position.epoch + 1; epoch <= last; ++epoch)
+      add(whole_parts(epoch, position.rank, position.ranks, std::ssize(position.left)));
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.epoch < b.epoch; });
+  return all;
+}
+
+// Each is cut into so many that all workers get equally many of them.
+std::vector<std::vector<StreamRemainder>> divide_evenly(const std::vector<StreamRemainder>& all,
+                                                        int64_t workers) {
+  std::vector<std::vector<StreamRemainder>> divided(static_cast<size_t>(workers));
+  const int64_t cuts = workers / std::gcd(std::ssize(all), workers);
+  size_t next = 0;
+  for (const auto& whole : all) {
+    for (int64_t i = 0; i < cuts; ++i) {
+      StreamRemainder piece = whole;
+      piece.read += i * whole.stride;
+      piece.stride *= cuts;
+      divided[next++ % divided.size()].push_back(piece);
+    }
+  }
+  return divided;
+}
+
 }  // namespace
 
 std::vector<int64_t> StreamPosition::values() const {
-  std::vector<int64_t> all{epoch, step, batch, seed, rank, ranks, batch_size};
-  all.insert(all.end(), read.begin(), read.end());
+  std::vector<int64_t> all{epoch, step, batch, seed, rank, ranks, examples, std::ssize(left)};
+  for (const auto& of_worker : left) {
+    all.push_back(std::ssize(of_worker));
+    for (const auto& part : of_worker)
+      all.insert(all.end(), {part.epoch, part.part, part.parts, part.read, part.stride});
+  }
   return all;
 }
 
 StreamPosition StreamPosition::from_values(const std::vector<int64_t>& values) {
-  const bool negative = std::any_of(values.begin(), values.end(), [&](const int64_t& value) {
-    return value < 0 && &value != values.data() + 3;  // the seed
-  });
-  if (values.size() <= kStreamNumbers || negative)
-    throw Error(ErrorCode::invalid_argument,
-                cat("stream loader: expected a position of more than ", kStreamNumbers,
-                    " numbers from 0 on, got [", join(values, ", "), "]; give what values() has given"));
-  return {.epoch = values[0],
-          .step = values[1],
-          .batch = values[2],
-          .seed = values[3],
-          .rank = values[4],
-          .ranks = values[5],
-          .batch_size = values[6],
-          .read = {values.begin() + kStreamNumbers, values.end()}};
+  PositionNumbers numbers(values);
+  StreamPosition position{.epoch = numbers.at_least(0),
+                          .step = numbers.at_least(0),
+                          .batch = numbers.at_least(0),
+                          .seed = numbers.any(),
+                          .rank = numbers.at_least(0),
+                          .ranks = numbers.at_least(1),
+                          .examples = numbers.at_least(0),
+                          .left = {}};
+  if (position.rank >= position.ranks) numbers.refuse();
+  position.left.resize(static_cast<size_t>(numbers.count()));
+  if (position.left.empty()) numbers.refuse();
+  for (auto& of_worker : position.left) {
+    for (int64_t parts = numbers.count(); parts > 0; --parts) of_worker.push_back(remainder_of(numbers));
+  }
+  numbers.end();
+  return position;
 }
 
 void check_stream_options(const StreamLoaderOptions& options) {
@@ -56,19 +183,54 @@ void check_stream_options(const StreamLoaderOptions& options) {
                     "; pass rank and ranks of one group"));
 }
 
+StreamPosition start_of_stream(int64_t epoch, const StreamLoaderOptions& options) {
+  return {.epoch = epoch,
+          .seed = options.seed,
+          .rank = options.rank,
+          .ranks = options.ranks,
+          .left = whole_parts(epoch, options.rank, options.ranks, workers_of(options))};
+}
+
 void check_stream_position(const StreamPosition& position, const StreamLoaderOptions& options) {
+  check_seed(position, options);
   const auto check = [&](const char* what, int64_t saved, int64_t here) {
     if (saved == here) return;
     throw Error(
         ErrorCode::failed_precondition,
-        cat("stream loader: expected to go on with the ", what, " of the saved position, ", saved, ", got ",
-            here, "; the parts of a stream depend on the ", what, ": keep it, or begin with the next epoch"));
+        cat("stream loader: expected the ", what, " of the saved position, ", saved, ", got ", here,
+            "; one rank's position holds its own parts only: restore the positions of all ranks, or keep "
+            "the ",
+            what));
   };
-  check("seed", position.seed, options.seed);
   check("number of ranks", position.ranks, options.ranks);
   check("rank", position.rank, options.rank);
-  check("batch size", position.batch_size, options.batch_size);
-  check("number of workers", static_cast<int64_t>(position.read.size()), std::max(options.workers, 1));
+  check("number of workers", std::ssize(position.left), workers_of(options));
+}
+
+StreamPosition divided_position(const std::vector<StreamPosition>& saved,
+                                const StreamLoaderOptions& options) {
+  check_one_group(saved);
+  check_seed(saved[0], options);
+  const int64_t workers = workers_of(options);
+  if (std::ssize(saved) == options.ranks && std::ssize(saved[0].left) == workers)
+    return saved[static_cast<size_t>(options.rank)];
+
+  StreamPosition mine = start_of_stream(last_epoch_of(saved), options);
+  int64_t examples = 0, batch = 0;
+  bool begun = false;
+  for (const auto& position : saved) {
+    mine.step = std::max(mine.step, position.step);
+    batch = std::max(batch, position.batch);
+    examples += position.examples;
+    begun = begun || position.batch > 0 || position.epoch != mine.epoch;
+  }
+  if (!begun) return mine;
+  mine.batch = (std::max<int64_t>(batch, 1) + workers - 1) / workers * workers;  // worker 0 is next
+  mine.examples = examples / options.ranks + (options.rank < examples % options.ranks ? 1 : 0);
+  const auto divided = divide_evenly(all_that_is_left(saved), options.ranks * workers);
+  const auto first = divided.begin() + options.rank * workers;
+  mine.left.assign(first, first + workers);
+  return mine;
 }
 
 }  // namespace muster

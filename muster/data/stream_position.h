@@ -27,6 +27,16 @@ struct StreamLoaderOptions {
   int64_t ranks = 1;
 };
 
+// What a worker has still to read of a part: the example `read`, and every `stride`-th after it.
+struct StreamRemainder {
+  int64_t epoch = 0;
+  int64_t part = 0;
+  int64_t parts = 1;
+  int64_t read = 0;    // the next one's number in the part, counting unreadable ones
+  int64_t stride = 1;  // more where the part was divided in the middle of an epoch
+  bool operator==(const StreamRemainder&) const = default;
+};
+
 // The position of one rank; valid only after whole steps. Every rank saves its own.
 struct StreamPosition {
   int64_t epoch = 0;
@@ -35,8 +45,8 @@ struct StreamPosition {
   int64_t seed = 0;
   int64_t rank = 0;
   int64_t ranks = 1;
-  int64_t batch_size = 1;
-  std::vector<int64_t> read = {0};  // by each worker: examples, including unreadable ones
+  int64_t examples = 0;                                     // of the epoch, including unreadable ones
+  std::vector<std::vector<StreamRemainder>> left = {{{}}};  // by worker, in the order of reading
   bool operator==(const StreamPosition&) const = default;
 
   // As numbers, for a checkpoint. Throws: invalid_argument for numbers that are not a valid position.
@@ -47,8 +57,17 @@ struct StreamPosition {
 // Throws: invalid_argument for batch_size, accumulate, workers, ahead, rank or ranks out of range.
 void check_stream_options(const StreamLoaderOptions& options);
 
+// An epoch's beginning for these options' rank.
+StreamPosition start_of_stream(int64_t epoch, const StreamLoaderOptions& options);
+
 // Throws: failed_precondition if a loader with these options cannot resume there: the position was written
-// with another seed, batch size, number of ranks or of workers, or by another rank.
+// with another seed, number of ranks or of workers, or by another rank.
 void check_stream_position(const StreamPosition& position, const StreamLoaderOptions& options);
+
+// Where a rank resumes, from the positions of all ranks that saved. With as many ranks and workers it is the
+// rank's own. Otherwise all that was left of the epoch is divided evenly over the new workers: each example
+// is read once. The next epoch has the new parts. Throws: failed_precondition for another seed;
+// invalid_argument for positions that are not those of ranks 0, 1, … of one group.
+StreamPosition divided_position(const std::vector<StreamPosition>& saved, const StreamLoaderOptions& options);
 
 }  // namespace muster

@@ -92,9 +92,9 @@ concept HasDataPosition = requires(Part& part, const DataPosition& position) {
 
 // A StreamLoader: every rank has its own position.
 template <class Part>
-concept HasStreamPosition = requires(Part& part, const StreamPosition& position) {
+concept HasStreamPosition = requires(Part& part, const std::vector<StreamPosition>& of_ranks) {
   { part.position() } -> std::convertible_to<StreamPosition>;
-  part.restore(position);
+  part.restore(of_ranks);
 };
 
 // An optimizer that delegates to another one for this rank's part: ShardedOptimizer.
@@ -178,8 +178,8 @@ class Checkpoints {
         [&part, name](const SavedState& state) { part.restore(data_position_of(name, state)); },
         Place::of_data);
   }
-  // Saves the positions of all ranks. restore() throws failed_precondition if the number of ranks or workers,
-  // the batch size or the seed differs, because these decide how the stream is divided.
+  // Saves the positions of all ranks. With other numbers of ranks or workers, restore() divides what was left
+  // of the epoch over them. It throws failed_precondition for another seed.
   template <HasStreamPosition Part>
   Checkpoints& add(const std::string& name, Part& part) {
     const auto place = std::make_shared<TrainingPosition>();  // as saved last
@@ -196,9 +196,7 @@ class Checkpoints {
           *place = place_in_streams(state);
           return state;
         },
-        [this, &part, name](const SavedState& state) {
-          part.restore(own_stream_position(group_, name, state));
-        },
+        [&part, name](const SavedState& state) { part.restore(positions_of_ranks(name, state)); },
         Place::of_data);
   }
 

@@ -1,11 +1,11 @@
 #include "muster/train/stream_positions.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/Functions.h>
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <limits>
-#include <numeric>
 #include <vector>
 
 #include "muster/base/error.h"
@@ -19,49 +19,57 @@ constexpr const char* kPositions = "positions";
 
 }  // namespace
 
+// One after the other: how many numbers, and the numbers.
 SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine) {
   const std::vector<int64_t> values = mine.values();
-  const size_t bytes = values.size() * sizeof(int64_t);
-  const auto by_rank = group.all_gather_bytes({reinterpret_cast<const char*>(values.data()), bytes});
-  at::Tensor all = at::empty({group.size(), std::ssize(values)}, at::kLong);
-  char* to = reinterpret_cast<char*>(all.mutable_data_ptr<int64_t>());
-  for (size_t rank = 0; rank < by_rank.size(); ++rank, to += bytes) {
-    if (by_rank[rank].size() != by_rank[0].size()) {
+  std::vector<int64_t> all;
+  size_t workers = 0;
+  for (const auto& bytes : group.all_gather_bytes(
+           {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int64_t)})) {
+    std::vector<int64_t> of_rank(bytes.size() / sizeof(int64_t));
+    std::memcpy(of_rank.data(), bytes.data(), of_rank.size() * sizeof(int64_t));
+    const auto position = StreamPosition::from_values(of_rank);
+    if (workers == 0) workers = position.left.size();
+    if (position.left.size() != workers) {
       throw Error(ErrorCode::failed_precondition,
                   cat("checkpoints: expected stream loaders with the same number of workers on every rank, "
                       "got others on rank 0 and rank ",
-                      rank, "; their parts would overlap: give every rank the same number"));
+                      position.rank, "; their parts would overlap: give every rank the same number"));
     }
-    if (by_rank[rank].size() == bytes) std::memcpy(to, by_rank[rank].data(), bytes);
+    all.push_back(std::ssize(of_rank));
+    all.insert(all.end(), of_rank.begin(), of_rank.end());
   }
   SavedState state;
-  state.tensors[kPositions] = all;
+  state.tensors[kPositions] = at::tensor(all, at::kLong);
   return state;
 }
 
-StreamPosition own_stream_position(const ProcessGroup& group, const std::string& owner,
-                                   const SavedState& state) {
+std::vector<StreamPosition> positions_of_ranks(const std::string& owner, const SavedState& state) {
   const at::Tensor all = state.tensor(owner, kPositions).contiguous();
-  if (all.dim() != 2 || all.scalar_type() != at::kLong || all.size(0) != group.size()) {
-    const int64_t ranks = all.dim() > 0 ? all.size(0) : 0;
-    throw Error(
-        ErrorCode::failed_precondition,
-        cat("checkpoints: expected the place in the stream of '", owner, "' for ", group.size(),
-            " ranks, got that of ", ranks, "; a stream can only go on with the same number of ranks: start ",
-            ranks, ", or begin anew"));
+  const auto refuse = [&](const std::string& got) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("checkpoints: expected the positions of all ranks in the stream of '", owner, "', got ",
+                    got, "; take the loader out, or begin anew"));
+  };
+  if (all.dim() != 1 || all.scalar_type() != at::kLong)
+    refuse(cat(c10::toString(all.scalar_type()), " [", join(all.sizes(), ", "), "]"));
+  std::vector<StreamPosition> positions;
+  const int64_t* at = all.const_data_ptr<int64_t>();
+  for (const int64_t* const end = at + all.numel(); at != end;) {
+    const int64_t count = *at++;
+    if (count < 0 || count > end - at)
+      refuse(cat(count, " numbers of a position where ", end - at, " are left"));
+    positions.push_back(StreamPosition::from_values({at, at + count}));
+    at += count;
   }
-  const int64_t* first = all.const_data_ptr<int64_t>() + group.rank() * all.size(1);
-  return StreamPosition::from_values({first, first + all.size(1)});
+  return positions;
 }
 
 TrainingPosition place_in_streams(const SavedState& state) {
-  const at::Tensor& all = state.tensor("stream", kPositions);
   TrainingPosition place{.epoch = std::numeric_limits<int64_t>::max()};
-  for (int64_t rank = 0; rank < all.size(0); ++rank) {
-    const int64_t* first = all.const_data_ptr<int64_t>() + rank * all.size(1);
-    const auto position = StreamPosition::from_values({first, first + all.size(1)});
+  for (const auto& position : positions_of_ranks("stream", state)) {
     place.epoch = std::min(place.epoch, position.epoch);
-    place.epoch_samples += std::accumulate(position.read.begin(), position.read.end(), int64_t{0});
+    place.epoch_samples += position.examples;
   }
   return place;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "muster/checkpoint/files/manifest.h"
 #include "muster/comm/process_group.h"
@@ -10,14 +11,13 @@
 
 namespace muster {
 
-// Shapes: one tensor, [ranks, numbers of a position]. Collective: yes; every rank gets all ranks' positions.
-// Throws: failed_precondition, on every rank, if the loaders have different numbers of workers.
+// Collective: yes; every rank gets all ranks' positions. Throws: failed_precondition, on every rank, if the
+// loaders have different numbers of workers.
 SavedState stream_positions(ProcessGroup& group, const StreamPosition& mine);
 
-// This rank's own position. `owner` is the part's name, for messages. Throws: failed_precondition, on every
-// rank, if another number of ranks saved it.
-StreamPosition own_stream_position(const ProcessGroup& group, const std::string& owner,
-                                   const SavedState& state);
+// Those of all ranks that saved. `owner` is the part's name, for messages. Throws: invalid_argument if the
+// state holds something else.
+std::vector<StreamPosition> positions_of_ranks(const std::string& owner, const SavedState& state);
 
 // For all ranks, as in a manifest: the epoch of the rank that is furthest behind, and the examples of their
 // epochs.

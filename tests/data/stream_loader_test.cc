@@ -155,9 +155,128 @@ TEST(StreamLoader, RefusesAPositionOfAnotherJob) {
   EXPECT_THAT(refusal([](auto& o) { o.workers = 3; }),
               HasSubstr("number of workers of the saved position, 2, got 3"));
   EXPECT_THAT(refusal([](auto& o) { o.seed = 4; }), HasSubstr("seed"));
-  EXPECT_THAT(refusal([](auto& o) { o.batch_size = 4; }), HasSubstr("batch size"));
-  EXPECT_THAT(message_of([] { StreamPosition::from_values({1, 2, 3}); }), HasSubstr("[1, 2, 3]"));
-  EXPECT_THAT(message_of([] { StreamPosition::from_values({0, 0, -1, 0, 0, 1, 1, 0}); }), HasSubstr("-1"));
+}
+
+TEST(StreamLoader, RefusesNumbersThatAreNoPosition) {
+  const auto good = StreamPosition{}.values();
+  EXPECT_EQ(StreamPosition::from_values(good), StreamPosition{});
+  EXPECT_THAT(message_of([] { StreamPosition::from_values({1, 2, 3}); }), HasSubstr("got [1, 2, 3]; give"));
+  for (size_t i = 0; i < good.size(); ++i) {
+    const auto with = [&](int64_t value) {
+      auto numbers = good;
+      numbers[i] = value;
+      return message_of([&] { StreamPosition::from_values(numbers); });
+    };
+    EXPECT_EQ(with(-1).empty(), i == 3) << i;  // the seed
+    if (i >= 7 && i <= 9) {
+      EXPECT_NE(with(int64_t{1} << 60), "") << i;  // workers, and their parts
+    }
+  }
+  auto longer = good;
+  longer.push_back(0);
+  EXPECT_NE(message_of([&] { StreamPosition::from_values(longer); }), "");
+}
+
+// One after the other, what ranks read of a stream: some steps, then with other numbers of ranks and workers.
+struct Crew {
+  int64_t ranks = 1;
+  int workers = 0;
+  int64_t steps = 0;  // of each rank; -1: to the end of the epoch
+  int64_t batch_size = 2;
+};
+
+struct ReadByCrews {
+  std::multiset<int64_t> seen;
+  std::vector<std::vector<int64_t>> batches;  // by crew, of each rank
+  int64_t epoch = 0;                          // the last one begun, of which the last crew reads all
+};
+
+ReadByCrews read_by(const Counting& stream, const std::vector<Crew>& crews) {
+  ReadByCrews all;
+  std::vector<StreamPosition> positions;
+  for (const Crew& crew : crews) {
+    std::vector<StreamPosition> after;
+    all.batches.emplace_back();
+    for (int64_t rank = 0; rank < crew.ranks; ++rank) {
+      StreamLoader loader(stream, {.batch_size = crew.batch_size,
+                                   .workers = crew.workers,
+                                   .skip_bad = true,
+                                   .seed = 3,
+                                   .rank = rank,
+                                   .ranks = crew.ranks});
+      if (!positions.empty()) loader.restore(positions);
+      if (crew.steps < 0) all.epoch = loader.position().epoch;
+      const auto batches = crew.steps < 0 ? batches_from(loader)
+                                          : batches_from(loader.steps(loader.position().step + crew.steps));
+      for (const auto& batch : batches) all.seen.insert(batch.begin(), batch.end());
+      all.batches.back().push_back(std::ssize(batches));
+      after.push_back(StreamPosition::from_values(loader.position().values()));
+    }
+    positions = after;
+  }
+  return all;
+}
+
+TEST(StreamLoader, DividesWhatIsLeftOverOtherRanksAndWorkers) {
+  const std::set<int64_t> bad = {5, 7, 21, 40, 96};
+  for (const int64_t steps : {0, 1, 2, 5, 9, 12, 13, 14, 20, 30}) {
+    for (const auto& [ranks, workers] : {std::pair{4, 0}, {2, 2}, {3, 1}, {1, 0}, {1, 3}, {8, 1}}) {
+      for (const auto& [then, then_workers] : {std::pair{3, 0}, {2, 1}, {5, 2}, {1, 0}}) {
+        const auto read =
+            read_by(Counting(97, bad), {{ranks, workers, steps}, {then, then_workers, 2, 3}, {ranks, 1, -1}});
+        std::multiset<int64_t> wanted;
+        for (int64_t number = 0; number < 97; ++number) {
+          for (int64_t epoch = 0; epoch <= read.epoch && !bad.contains(number); ++epoch)
+            wanted.insert(number + 1000 * epoch);
+        }
+        ASSERT_EQ(read.seen, wanted) << ranks << " × " << workers << ", after " << steps << " steps " << then
+                                     << " × " << then_workers;
+      }
+    }
+  }
+}
+
+TEST(StreamLoader, DividesEvenly) {
+  // 240 examples are left for three ranks, of four parts of 60.
+  const auto read = read_by(Counting(320), {{4, 0, 10}, {3, 0, -1}});
+  EXPECT_THAT(read.batches[1], ElementsAre(40, 40, 40));
+  // A rank joins: 300 examples of two parts.
+  EXPECT_THAT(read_by(Counting(320), {{2, 0, 5}, {3, 0, -1}}).batches[1], ElementsAre(50, 50, 50));
+}
+
+TEST(StreamLoader, WithNothingReadOtherRanksHaveTheirOwnParts) {
+  StreamLoader saved(Counting(20), {.batch_size = 2, .seed = 3});
+  const StreamLoaderOptions options{.batch_size = 2, .seed = 3, .rank = 1, .ranks = 2};
+  StreamLoader whole(Counting(20), options), resumed(Counting(20), options);
+  resumed.restore(std::vector{saved.position()});
+  EXPECT_EQ(resumed.position(), whole.position());
+}
+
+TEST(StreamLoader, CountsTheExamplesOfAnEpochOverAllRanks) {
+  StreamLoader saved(Counting(20, {1}), {.batch_size = 2, .skip_bad = true});
+  batches_from(saved.steps(3));  // 0 2, 3 4, 5 6; 1 is bad
+  int64_t examples = 0;
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    StreamLoader loader(Counting(20, {1}), {.batch_size = 2, .skip_bad = true, .rank = rank, .ranks = 3});
+    loader.restore(std::vector{saved.position()});
+    EXPECT_EQ(loader.position().step, 3);
+    examples += loader.position().examples;
+  }
+  EXPECT_EQ(examples, 7);
+}
+
+TEST(StreamLoader, RefusesPositionsThatAreNotOfOneGroup) {
+  const StreamLoaderOptions options{.batch_size = 2, .seed = 3, .rank = 1, .ranks = 2};
+  StreamLoader loader(Counting(20), options);
+  const StreamPosition mine = loader.position();
+  EXPECT_THAT(message_of([&] {
+                loader.restore(std::vector{mine, mine});
+              }),
+              HasSubstr("got that of rank 1 of 2 as number 0 of 2"));
+  EXPECT_THAT(message_of([&] { loader.restore(std::vector<StreamPosition>{}); }), HasSubstr("got none"));
+  StreamPosition other = StreamLoader(Counting(20), {.batch_size = 2, .seed = 4}).position();
+  EXPECT_THAT(message_of([&] { loader.restore(std::vector{other}); }),
+              HasSubstr("the seed of the saved position, 4, got 3"));
 }
 
 TEST(StreamLoader, NamesPartAndPlaceOfAnError) {
