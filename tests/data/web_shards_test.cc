@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <map>
 #include <set>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/data/readers/archive_library.h"
+#include "muster/data/stream_loader.h"
 #include "tests/data/files.h"
 #include "tests/data/tars.h"
 
@@ -136,6 +139,45 @@ TEST_F(WebShardsTest, SkipsAsItReads) {
       EXPECT_EQ(read(rest), std::vector<std::string>(
                                 all.begin() + static_cast<int64_t>(std::min(count, all.size())), all.end()));
     }
+  }
+}
+
+// Two ranks read some of them, then three the rest; one shard is cut within a sample.
+TEST_F(WebShardsTest, OtherRanksReadWhatIsLeftOnce) {
+  const auto shards = put_shards(6, 9);
+  test::put_file(shards[1], test::get_file(shards[1]).substr(0, 9000));
+  const auto decode = [](const WebSample& sample, Generator& rng) {
+    return std::pair(torch::tensor(std::stoll(sample.file("cls"))), torch::tensor(rng.uniform()));
+  };
+  for (const int64_t buffer : {0, 5}) {
+    const WebShards stream(shards, decode, {.shuffle_buffer = buffer});
+    std::map<int64_t, double> chances;  // by sample
+    const auto read = [&](auto&& batches) {
+      for (const auto& batch : batches) {
+        (void)static_cast<double>(batch.weight);
+        for (int64_t i = 0; i < batch.samples; ++i) {
+          const auto number = batch.first[i].template item<int64_t>();
+          EXPECT_TRUE(chances.emplace(number, batch.second[i].template item<double>()).second) << number;
+        }
+      }
+    };
+    StreamLoader whole(stream, {.batch_size = 4, .skip_bad = true, .seed = 5});
+    read(whole);
+    const auto by_one = std::exchange(chances, {});
+    std::vector<StreamPosition> positions;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      StreamLoader loader(
+          stream, {.batch_size = 3, .workers = 2, .skip_bad = true, .seed = 5, .rank = rank, .ranks = 2});
+      read(loader.steps(3));
+      positions.push_back(loader.position());
+    }
+    for (int64_t rank = 0; rank < 3; ++rank) {
+      StreamLoader loader(stream, {.batch_size = 2, .skip_bad = true, .seed = 5, .rank = rank, .ranks = 3});
+      loader.restore(positions);
+      read(loader);
+    }
+    EXPECT_EQ(chances, by_one) << "a buffer of " << buffer;
+    EXPECT_GT(by_one.size(), 45U);
   }
 }
 
