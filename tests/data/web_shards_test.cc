@@ -147,7 +147,7 @@ TEST_F(WebShardsTest, OtherRanksReadWhatIsLeftOnce) {
   const auto shards = put_shards(6, 9);
   test::put_file(shards[1], test::get_file(shards[1]).substr(0, 9000));
   const auto decode = [](const WebSample& sample, Generator& rng) {
-    return std::pair(torch::tensor(std::stoll(sample.file("cls"))), torch::tensor(rng.uniform()));
+    return std::pair(torch::tensor(std::stol(sample.file("cls"))), torch::tensor(rng.uniform()));
   };
   for (const int64_t buffer : {0, 5}) {
     const WebShards stream(shards, decode, {.shuffle_buffer = buffer});
