@@ -147,7 +147,7 @@ TEST_F(WebShardsTest, OtherRanksReadWhatIsLeftOnce) {
   const auto shards = put_shards(6, 9);
   test::put_file(shards[1], test::get_file(shards[1]).substr(0, 9000));
   const auto decode = [](const WebSample& sample, Generator& rng) {
-    return std::pair(torch::tensor(std::stol(sample.file("cls"))), torch::tensor(rng.uniform()));
+    return std::pair<int64_t, double>(std::stol(sample.file("cls")), rng.uniform());
   };
   for (const int64_t buffer : {0, 5}) {
     const WebShards stream(shards, decode, {.shuffle_buffer = buffer});
@@ -156,8 +156,9 @@ TEST_F(WebShardsTest, OtherRanksReadWhatIsLeftOnce) {
       for (const auto& batch : batches) {
         (void)static_cast<double>(batch.weight);
         for (int64_t i = 0; i < batch.samples; ++i) {
-          const auto number = batch.first[i].template item<int64_t>();
-          EXPECT_TRUE(chances.emplace(number, batch.second[i].template item<double>()).second) << number;
+          const auto number = std::get<0>(batch)[i].template item<int64_t>();
+          EXPECT_TRUE(chances.emplace(number, std::get<1>(batch)[i].template item<double>()).second)
+              << number;
         }
       }
     };
