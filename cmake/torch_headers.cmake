@@ -6,7 +6,7 @@ target_include_directories(muster_torch_headers PRIVATE ${PROJECT_SOURCE_DIR})
 target_compile_options(muster_torch_headers PRIVATE $<$<CONFIG:Release>:-O${MUSTER_OPTIMIZE}>)
 target_precompile_headers(muster_torch_headers PRIVATE <torch/torch.h>)
 
-# muster_torch_program(PROGRAM...): each is compiled with these headers.
+# muster_torch_program(TARGET...): each program or module is compiled with these headers.
 function(muster_torch_program)
   foreach(program IN LISTS ARGN)
     target_compile_options(${program} PRIVATE $<$<CONFIG:Release>:-O${MUSTER_OPTIMIZE}> -fPIC)

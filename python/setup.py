@@ -51,7 +51,7 @@ class WithProgram(install_data):
 # Nothing is left in the repository, and no object of another torch is ever linked.
 with tempfile.TemporaryDirectory() as folder:
     # A room in one go, and what includes torch in one: its headers cost more than all else.
-    together = {}
+    together = {pathlib.Path(folder, "comm.cc"): '#include "python/muster/_backend.cc"\n'}
     for room, left_out in ROOMS.items():
         file = pathlib.Path(folder, room.split("/")[0] + ".cc")
         names = sorted(path.name for path in root.glob(f"muster/{room}/*.cc") if path.stem not in left_out)
@@ -61,7 +61,7 @@ with tempfile.TemporaryDirectory() as folder:
     setuptools.setup(
         version=re.search(r"VERSION ([\d.]+)\b.*LANGUAGES", (root / "CMakeLists.txt").read_text()).group(1),
         ext_modules=[CppExtension(
-            "muster._backend", ["muster/_backend.cc", *map(str, together), *map(str, sources)], include_dirs=[str(root)],
+            "muster._backend", [*map(str, together), *map(str, sources)], include_dirs=[str(root)],
             extra_compile_args=["-std=c++20", "-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden"])],
         cmdclass={"build_ext": BuildExtension.with_options(use_ninja=False), "install_data": WithProgram},
         data_files=[("bin", [])],  # WithProgram has it
