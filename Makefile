@@ -15,7 +15,7 @@ export TORCH
 help:
 	@echo "make train       set up, build, and train the digits example on every device of this machine"
 	@echo "make test        set up, build, and run every test that needs less than half an hour in all"
-	@echo "make test-long   also sanitizers, stress, the second LibTorch, clang, and make train and make test on bare systems"
+	@echo "make test-long   also sanitizers, stress, the second LibTorch, clang, lint, and make train and make test on bare systems"
 	@echo "make bench       the benchmarks, with the peers beside them"
 	@echo "make lint        spelling, clang-format and clang-tidy over everything"
 	@echo "make format      rewrite the sources in the house format"
@@ -48,7 +48,7 @@ bench: setup-test
 	@scripts/bench.sh $(BUILD)
 
 lint: setup-test
-	@scripts/lint.sh
+	@scripts/lint.sh $(ARGS)
 
 format: setup-test
 	@git ls-files '*.h' '*.cc' | xargs clang-format -i

@@ -38,7 +38,8 @@ esac
 # What there is not without an optional package; the tests among it report themselves skipped.
 used_by() {
   case $1 in
-    clang-*) echo "the check of the sources' form" ;;
+    clang-format) echo "the check of the sources' form" ;;
+    clang-tidy) echo "make lint" ;;
     chromium) echo "the test of the report in a browser" ;;
     codespell) echo "the check of the spelling" ;;
     python3-proselint) echo "the check of the style of the pages" ;;

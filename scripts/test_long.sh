@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What takes longer than `make test` may: the tests labelled long, the sanitizers, fuzzing, the second LibTorch, clang, and
-# `make train` and `make test`, and the packages, on bare systems. Says each step and stops at the first that fails. `test_long.sh STEP...`
-# runs only these: long asan tsan fuzz torch clang bare packages.
+# What takes longer than `make test` may: the tests labelled long, the sanitizers, fuzzing, the second LibTorch, clang,
+# `make lint`, and `make train` and `make test`, and the packages, on bare systems. Says each step and stops at the first that fails. `test_long.sh STEP...`
+# runs only these: long asan tsan fuzz torch clang lint bare packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -91,6 +91,11 @@ run_clang() {
   tests_of build/clang --label-exclude '^(sources|long)$'
 }
 
+run_lint() {
+  step "spelling, style, clang-format and clang-tidy over everything (build/lint)"
+  scripts/lint.sh
+}
+
 # RELEASES: code names of Debian.
 run_bare() {
   local release
@@ -132,11 +137,11 @@ run_packages() {
     python -c "import muster, torch.distributed"'
 }
 
-[ $# -gt 0 ] || set -- long asan tsan fuzz torch clang bare packages
+[ $# -gt 0 ] || set -- long asan tsan fuzz torch clang lint bare packages
 for name in "$@"; do
   case $name in
-    long | asan | tsan | fuzz | torch | clang | bare | packages) ;;
-    *) echo "test-long: expected long, asan, tsan, fuzz, torch, clang, bare or packages, got '$name'"; exit 2 ;;
+    long | asan | tsan | fuzz | torch | clang | lint | bare | packages) ;;
+    *) echo "test-long: expected long, asan, tsan, fuzz, torch, clang, lint, bare or packages, got '$name'"; exit 2 ;;
   esac
 done
 for name in "$@"; do
