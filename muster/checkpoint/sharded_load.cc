@@ -88,15 +88,17 @@ Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
   return manifest;
 }
 
-// Without second names of a tied weight that was saved under another of its names alone.
+// Without what a checkpoint may lack and does, and without second names of a tied weight that was saved under
+// another of its names alone.
 TensorPieces pieces_to_load(const TensorPieces& pieces, const TensorEntries& saved) {
   std::set<const c10::TensorImpl*> there;
   for (const TensorPiece& piece : pieces)
     if (saved.contains(piece.name)) there.insert(piece.tensor.unsafeGetTensorImpl());
   TensorPieces found;
-  for (const TensorPiece& piece : pieces)
-    if (saved.contains(piece.name) || !there.contains(piece.tensor.unsafeGetTensorImpl()))
-      found.push_back(piece);
+  for (const TensorPiece& piece : pieces) {
+    const bool is_needed = !piece.may_lack && !there.contains(piece.tensor.unsafeGetTensorImpl());
+    if (saved.contains(piece.name) || is_needed) found.push_back(piece);
+  }
   return found;
 }
 

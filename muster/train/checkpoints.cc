@@ -26,6 +26,8 @@ namespace {
 constexpr const char* kTensors = "tensors/";
 constexpr const char* kNumbers = "numbers/";
 constexpr const char* kTexts = "texts/";
+constexpr const char* kInPieces =
+    "in pieces";                    // a number of a part whose tensors are among the model's pieces
 constexpr const char* kThere = "";  // a number of every part, so that one with an empty state is there too
 constexpr const char* kRunId = "run_id";
 constexpr const char* kLaunch = "launch";
@@ -185,7 +187,21 @@ ShardedState Checkpoints::sharded_state() {
   if (!optimizers_.empty())
     state.optimizer = {.optimizer = optimizers_.front().second,
                        .parameters = divided_parameters_ ? *divided_parameters_ : state.model};
+  add_pieces_of_parts(state.model);
   return state;
+}
+
+// Checkpoints of undivided models, and of runs that had no such part, lack them.
+void Checkpoints::add_pieces_of_parts(TensorPieces& pieces) const {
+  for (const Part& part : parts_) {
+    if (!part.pieces) continue;
+    for (TensorPiece piece : part.pieces()) {
+      piece.name = cat(part.name, "/", piece.name);
+      for (std::string& alias : piece.aliases) alias = cat(part.name, "/", alias);
+      piece.may_lack = true;
+      pieces.push_back(std::move(piece));
+    }
+  }
 }
 
 // Whether the first checkpoint that may be loaded, as rank 0 sees it, is a sharded one.
@@ -280,6 +296,7 @@ void Checkpoints::load_parts(const ReadParts& read, Place place) {
     for (const auto& [name, tensor] : read(cat(kNumbers, part, "/"), {}))
       if (name != kThere) state.numbers[name] = tensor.item<double>();
     for (const auto& [name, tensor] : read(cat(kTexts, part, "/"), {})) state.texts[name] = text_of(tensor);
+    if (state.numbers.erase(kInPieces) > 0) state.tensors = into;  // read with the model's
     return state;
   };
   if (place == Place::of_training && optimizers_.size() > 1) {
@@ -333,7 +350,14 @@ bool Checkpoints::restore() {
 
 NamedTensors Checkpoints::saved_parts() {
   NamedTensors saved;
-  for (const Part& part : parts_) put(saved, part.name, part.state());
+  for (const Part& part : parts_) {
+    SavedState state = part.state();
+    if (part.pieces && is_divided()) {
+      state.tensors.clear();
+      state.numbers[kInPieces] = 1;
+    }
+    put(saved, part.name, state);
+  }
   if (optimizers_.size() == 1) put(saved, optimizers_.front().first, {});  // it has a file of its own
   if (optimizers_.size() > 1) {
     join_models();

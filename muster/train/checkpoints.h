@@ -83,6 +83,12 @@ concept HasOwnTensors = requires(Part& part) {
   { part.own_tensors() } -> std::convertible_to<NamedTensors>;
 };
 
+// A part that may be divided over ranks as the model is, as Ema: with a divided model it is saved in pieces.
+template <class Part>
+concept HasPieces = requires(const Part& part) {
+  { part.pieces() } -> std::convertible_to<TensorPieces>;
+};
+
 // A DataLoader, or another object with a position in the data.
 template <class Part>
 concept HasDataPosition = requires(Part& part, const DataPosition& position) {
@@ -155,6 +161,7 @@ class Checkpoints {
     add_part(
         name, [&part] { return part.state(); }, [&part](const SavedState& state) { part.load_state(state); });
     if constexpr (HasOwnTensors<Part>) parts_.back().own_tensors = [&part] { return part.own_tensors(); };
+    if constexpr (HasPieces<Part>) parts_.back().pieces = [&part] { return part.pieces(); };
     return *this;
   }
   // Your own numbers, tensors and texts. restore() writes them into `values`.
@@ -246,6 +253,7 @@ class Checkpoints {
     std::function<SavedState()> state;
     std::function<void(const SavedState&)> load;
     std::function<NamedTensors()> own_tensors = {};  // none for most
+    std::function<TensorPieces()> pieces = {};       // none for most
   };
 
   template <class Context>
@@ -268,6 +276,7 @@ class Checkpoints {
   void join_models();
   TrainingState training_state();
   NamedTensors saved_parts();
+  void add_pieces_of_parts(TensorPieces& pieces) const;
   bool is_divided() const { return !divided_models_.empty() || divided_parameters_.has_value(); }
   ShardedState sharded_state();
   bool finds_sharded(const LoadOptions& load) const;

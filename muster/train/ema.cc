@@ -52,6 +52,24 @@ void lerp_in_lots(std::vector<at::Tensor> averages, std::vector<at::Tensor> weig
   }
 }
 
+TensorPieces weights_of(const torch::nn::Module& model) {
+  TensorPieces weights;
+  for (const auto& item : model.named_parameters())
+    if (item.value().defined()) weights.push_back(whole_piece(item.key(), item.value()));
+  for (const auto& item : model.named_buffers())
+    if (item.value().defined()) weights.push_back(buffer_piece(item.key(), item.value()));
+  return weights;
+}
+
+// The elements of a whole tensor that a piece has.
+at::Tensor elements_of(const at::Tensor& whole, const TensorPiece& piece) {
+  const at::Tensor flat = whole.contiguous().view(-1);
+  std::vector<at::Tensor> runs;
+  for (const auto& [begin, length, stride, count] : piece.elements)
+    for (int64_t i = 0; i < count; ++i) runs.push_back(flat.narrow(0, begin + i * stride, length));
+  return runs.empty() ? flat.narrow(0, 0, 0) : at::cat(runs);
+}
+
 void copy_all(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from) {
   if (!to.empty()) at::_foreach_copy_(to, from);
 }
@@ -59,29 +77,30 @@ void copy_all(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& 
 }  // namespace
 
 Ema::Ema(torch::nn::Module& model, double decay, const EmaOptions& options)
+    : Ema(weights_of(model), decay, options) {}
+
+Ema::Ema(const TensorPieces& weights, double decay, const EmaOptions& options)
     : decay_(decay), options_(options) {
   check_ema_options(decay, options);
-  for (const auto& item : model.named_parameters()) add(item.key(), item.value(), true);
-  for (const auto& item : model.named_buffers()) {
-    const at::Tensor& buffer = item.value();
-    const bool averaged = options.buffers == EmaBuffers::average && buffer.defined() &&
-                          (buffer.is_floating_point() || buffer.is_complex());
-    add(item.key(), buffer, averaged);
-  }
+  for (const TensorPiece& weight : weights) add(weight);
 }
 
 // A weight that two layers share has two names and one average.
-void Ema::add(const std::string& name, const at::Tensor& tensor, bool averaged) {
-  if (!tensor.defined()) return;
+void Ema::add(const TensorPiece& weight) {
+  const at::Tensor& tensor = weight.tensor;
+  pieces_.push_back(weight);
+  pieces_.back().tensor.reset();
   for (size_t i = 0; i < weights_.size(); ++i) {
     if (!weights_[i].is_same(tensor)) continue;
-    averages_.emplace_back(name, kept_[i]);
+    averages_.emplace_back(weight.name, kept_[i]);
     return;
   }
-  require_memory("ema", name, tensor);
+  require_memory("ema", weight.name, tensor);
   weights_.push_back(tensor);
   kept_.push_back(tensor.detach().clone());
-  averages_.emplace_back(name, kept_.back());
+  averages_.emplace_back(weight.name, kept_.back());
+  const bool averaged = !weight.is_buffer || (options_.buffers == EmaBuffers::average &&
+                                              (tensor.is_floating_point() || tensor.is_complex()));
   (averaged ? averaged_weights_ : copied_weights_).push_back(tensor);
   (averaged ? averages_of_those_ : copies_of_those_).push_back(kept_.back());
 }
@@ -162,19 +181,31 @@ std::map<std::string, at::Tensor> Ema::own_tensors() const {
   return state().tensors;
 }
 
+TensorPieces Ema::pieces() const {
+  TensorPieces all = pieces_;
+  for (size_t i = 0; i < all.size(); ++i) all[i].tensor = averages_[i].second;
+  return all;
+}
+
 void Ema::load_state(const SavedState& state) {
   refuse_while_swapped("load_state");
   const int64_t calls = state.whole_number("ema", "calls");
   const int64_t updates = state.whole_number("ema", "updates");
-  for (const auto& [name, average] : averages_) {
-    const at::Tensor& saved = state.tensor("ema", name);
-    if (saved.sizes() == average.sizes()) continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat("ema: expected '", name, "' of shape [", join(average.sizes(), ", "), "], got [",
-                    join(saved.sizes(), ", "), "]; load the state of the same model"));
-  }
   const at::NoGradGuard no_grad;
-  for (const auto& [name, average] : averages_) average.copy_(state.tensor("ema", name));
+  std::vector<at::Tensor> loaded;
+  for (const TensorPiece& piece : pieces()) {
+    const at::Tensor& saved = state.tensor("ema", piece.name);
+    if (saved.sizes() == piece.tensor.sizes()) {
+      loaded.push_back(saved);
+    } else if (saved.sizes() == at::IntArrayRef(piece.shape)) {
+      loaded.push_back(elements_of(saved, piece).view(piece.tensor.sizes()));
+    } else {
+      throw Error(ErrorCode::invalid_argument,
+                  cat("ema: expected '", piece.name, "' of shape [", join(piece.tensor.sizes(), ", "),
+                      "], got [", join(saved.sizes(), ", "), "]; load the state of the same model"));
+    }
+  }
+  for (size_t i = 0; i < loaded.size(); ++i) averages_[i].second.copy_(loaded[i]);
   calls_ = calls;
   updates_ = updates;
 }

@@ -7,8 +7,11 @@
 //     evaluate(net);
 //   }
 //
-// Costs one more copy of the model, and one pass over it per update. The averages are the same on every rank,
-// like the weights. Source: torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn, bit for bit.
+//   muster::Ema ema(sharded.pieces(*net), 0.999);  // of a model that is divided over ranks: each rank its
+//   part
+//
+// Costs one more copy of the model, and one pass over it per update. The averages are divided over the ranks
+// as the weights are. Source: torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn, bit for bit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/checkpoint/tensor_pieces.h"
 #include "muster/train/saved_state.h"
 
 namespace muster {
@@ -41,6 +45,9 @@ class Ema {
   // Throws: invalid_argument for a decay outside [0, 1]; failed_precondition (like update() and swap()) for
   // parameters without memory (FullySharded).
   Ema(torch::nn::Module& model, double decay, const EmaOptions& options = {});
+  // Averages this rank's parts of a model: pieces() of FullySharded, or of whatever divides it. Does not
+  // communicate. The pieces' tensors must be those that train. Throws: invalid_argument, as above.
+  Ema(const TensorPieces& weights, double decay, const EmaOptions& options = {});
   Ema(const Ema&) = delete;
   Ema& operator=(const Ema&) = delete;
 
@@ -67,16 +74,19 @@ class Ema {
 
   // The averages by PyTorch's names, parameters then buffers. They share this object's memory.
   const std::vector<std::pair<std::string, at::Tensor>>& averages() const { return averages_; }
+  // The same as pieces of the whole model, with which Checkpoints divides the saving.
+  TensorPieces pieces() const;
 
   // Throws: failed_precondition during a swap.
   SavedState state() const;
-  // Throws: invalid_argument for a tensor that is missing or has another shape; then nothing is changed.
+  // A rank that averages its parts also takes whole tensors. Throws: invalid_argument for a tensor that is
+  // missing or has another shape; then nothing is changed.
   void load_state(const SavedState& state);
   // The averages' own memory, which Checkpoints reads a saved state into. Throws: as state().
   std::map<std::string, at::Tensor> own_tensors() const;
 
  private:
-  void add(const std::string& name, const at::Tensor& tensor, bool averaged);
+  void add(const TensorPiece& weight);
   void begin_swap();
   void end_swap();
   void exchange();
@@ -89,6 +99,7 @@ class Ema {
   std::vector<at::Tensor> weights_;                           // the model's, each once
   std::vector<at::Tensor> kept_;                              // their averages (during a swap, the weights)
   std::vector<std::pair<std::string, at::Tensor>> averages_;  // the same by name
+  TensorPieces pieces_;  // what of the whole model each of these is; no tensors
   std::vector<at::Tensor> averaged_weights_, averages_of_those_;
   std::vector<at::Tensor> copied_weights_, copies_of_those_;
   int64_t calls_ = 0;

@@ -12,6 +12,7 @@
 #include "muster/parallel/sharded/sharded_optimizer.h"
 #include "muster/parallel/tensor/parallel_parameters.h"
 #include "muster/train/checkpoints.h"
+#include "muster/train/ema.h"
 #include "tests/data/files.h"
 #include "tests/support/ranks.h"
 
@@ -161,6 +162,122 @@ TEST(ShardedCheckpoints, EachWayGoesOnFromEveryOtherBitForBit) {
       EXPECT_EQ(tensors_in(saved, kind), tensors_in(folder / "step-1", kind)) << kind << " of step " << step;
   }
   EXPECT_TRUE(std::filesystem::exists(folder / "step-12/model.safetensors"));
+}
+
+// One update with the weights as they are, then one with others: averages that are neither.
+void pass_on_averages(ProcessGroup& group, const std::string& folder, int64_t step, TensorPieces pieces,
+                      bool is_whole, UpDown net) {
+  Ema ema = is_whole ? Ema(*net, 0.75) : Ema(pieces, 0.75);
+  Checkpoints checkpoints(group, in_folder(folder));
+  if (is_whole) {
+    checkpoints.add("model", net).add("ema", ema);
+  } else {
+    checkpoints.add("model", pieces).add("ema", ema);
+  }
+  if (step == 1) {
+    ema.update();
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : net->parameters()) parameter.mul_(2).add_(1);
+    net->seen.fill_(7);
+    ema.update();
+  } else {
+    ASSERT_TRUE(checkpoints.restore());
+    EXPECT_EQ(ema.updates(), 2);
+  }
+  checkpoints.save(step);
+}
+
+TEST(ShardedCheckpoints, AveragesGoOnHoweverTheModelIsDivided) {
+  const test::TempFolder folder;
+  const auto plain = [&](ProcessGroup& group, int64_t step) {
+    pass_on_averages(group, folder.path(), step, {}, true, up_down(step == 1 ? 1 : 9));
+  };
+  const auto sharded = [&](ProcessGroup& group, int64_t step) {
+    UpDown net = up_down(9);
+    FullySharded model(group);
+    auto up = model.wrap(net->up);
+    auto rest = model.wrap(net);
+    pass_on_averages(group, folder.path(), step, model.pieces(*net), false, net);
+  };
+  const auto layers = [&](ProcessGroup& group, int64_t step) {
+    DividedUpDown net(up_down(9), group);
+    pass_on_averages(group, folder.path(), step, parallel_pieces(*net), false, nullptr);
+  };
+  struct Way {
+    int ranks;
+    std::function<void(ProcessGroup&, int64_t)> pass_on;
+  };
+  int64_t step = 0;
+  for (const Way& way : std::vector<Way>{{1, plain},
+                                         {3, sharded},
+                                         {2, layers},
+                                         {4, sharded},
+                                         {2, plain},
+                                         {2, layers},
+                                         {5, sharded},
+                                         {1, plain}}) {
+    ++step;
+    run_ranks(way.ranks, [&](ProcessGroup& group) { way.pass_on(group, step); });
+  }
+  const auto first = tensors_in(folder / "step-1", "parts");
+  EXPECT_NE(first.at("tensors/ema/up.weight"), tensors_in(folder / "step-1", "model").at("up.weight"));
+  for (const char* kind : {"model", "parts"})
+    EXPECT_EQ(tensors_in(folder / "step-8", kind).size(), tensors_in(folder / "step-1", kind).size());
+  for (const auto& [name, bytes] : first) {
+    if (!name.starts_with("tensors/ema/")) continue;
+    EXPECT_EQ(tensors_in(folder / "step-8", "parts").at(name), bytes) << name;
+    const std::string piece = name.substr(std::string("tensors/").size());
+    for (const char* divided : {"step-2", "step-3", "step-4", "step-6", "step-7"}) {
+      EXPECT_EQ(tensors_in(folder / divided, "model").at(piece), bytes) << divided << " " << name;
+      EXPECT_FALSE(tensors_in(folder / divided, "parts").contains(name)) << "nobody writes the whole";
+    }
+  }
+}
+
+TEST(ShardedCheckpoints, AnEmaIsOfTheParts) {
+  run_ranks(3, [&](ProcessGroup& group) {
+    UpDown net = up_down(1), alone = up_down(1);
+    FullySharded sharded(group);
+    auto up = sharded.wrap(net->up);
+    auto rest = sharded.wrap(net);
+    Ema ema(sharded.pieces(*net), 0.75), expected(*alone, 0.75);
+    int64_t elements = 0;
+    for (const auto& piece : ema.pieces()) elements += piece.is_buffer ? 0 : piece.tensor.numel();
+    EXPECT_LT(elements, 40) << "a third of 83";
+    for (int i = 0; i < 3; ++i) {
+      const torch::NoGradGuard no_grad;
+      for (at::Tensor part : sharded.parameters()) part.mul_(1.5).add_(i);
+      for (at::Tensor parameter : alone->parameters()) parameter.mul_(1.5).add_(i);
+      ema.update();
+      expected.update();
+    }
+    const auto averages = ema.swap(), others = expected.swap();
+    const auto whole = sharded.whole_parameters();
+    for (size_t i = 0; i < net->parameters().size(); ++i)
+      EXPECT_TRUE(net->parameters()[i].equal(alone->parameters()[i])) << i;
+  });
+}
+
+// The same program before it had averages.
+TEST(ShardedCheckpoints, ANewEmaMayBeDividedToo) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    UpDown net = up_down(1);
+    FullySharded sharded(group);
+    auto up = sharded.wrap(net->up);
+    auto rest = sharded.wrap(net);
+    Checkpoints(group, in_folder(folder.path())).add("model", sharded.pieces(*net)).save(1);
+    Ema ema(sharded.pieces(*net), 0.75);
+    Checkpoints without(group, in_folder(folder.path()));
+    without.add("model", sharded.pieces(*net)).add("ema", ema);
+    EXPECT_THAT(test::message_of([&] { without.restore(); }),
+                HasSubstr("with the parts ema, generators, got"));
+    CheckpointsOptions options = in_folder(folder.path());
+    options.new_parts = {"ema"};
+    Checkpoints with(group, options);
+    with.add("model", sharded.pieces(*net)).add("ema", ema);
+    EXPECT_TRUE(with.restore());
+  });
 }
 
 TEST(ShardedCheckpoints, EveryRankWritesAndNobodyWritesWhatAnotherHas) {
