@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 status=0
 scripts/lint/spelling.sh || [ $? = 77 ] || status=1
 python3 scripts/lint/style.py || status=1
-scripts/lint/format.sh || [ $? = 77 ] || status=1
+scripts/lint/format.sh || status=1
 cmake -S . -B build/lint -G Ninja -DMUSTER_UNITY=OFF -DTORCH="${TORCH:-}" >/dev/null
 python3 scripts/lint/tidy.py "$@" build/lint || status=1
 exit $status

@@ -120,7 +120,7 @@ if [ -e /proc/driver/nvidia/version ] || [[ $(ldconfig -p 2>/dev/null) == *libcu
 venv=.deps/torch-$torch_version
 cpu_stamp=$venv/.muster-cpu
 whole_stamp=$venv/.muster-whole
-pip="$venv/bin/pip install --quiet --disable-pip-version-check --no-compile"  # Python compiles what it imports
+pip="$venv/bin/pip install --quiet --disable-pip-version-check"
 
 add_tensorboard() {
   [ "$goal" = test ] || [ "$goal" = long ] || return 0

@@ -3,7 +3,8 @@
 // them. They load on any number of ranks, divided in any way or not at all, and a checkpoint of checkpoint.h
 // loads into divided models. Every rank must see the folder.
 //
-//   step-120/{manifest.json, model-00000-of-00004.safetensors, optim-00000-of-00004.safetensors, ...}
+//   step-120/{manifest.json, model-00000-of-00004.safetensors, optim-00000-of-00004.safetensors,
+//   parts.safetensors, ...}
 //
 // For ranks that train alone for some steps (own_pieces), these files hold the first rank's tensors. Each
 // other rank adds its own: own-00001-model.safetensors, own-00001-optim.safetensors (saved_tensors.h).
@@ -32,13 +33,19 @@ struct ShardedState {
   TensorPieces model;
   std::optional<Optimizer> optimizer = {};
   NamedTensors parts = {};  // anything else; rank 0's are saved
+  // Tensors among those, such as averages of the weights, that are divided over ranks too.
+  struct Part {
+    std::string prefix;  // of the names of these alone
+    TensorPieces pieces;
+  };
+  std::vector<Part> parts_in_pieces = {};
 };
 
 // The pieces that this rank writes, as agreed by all ranks.
 struct ShardedPlan {
-  TensorPieces model, optimizer;
+  TensorPieces model, optimizer, parts;
   // Each rank's own pieces, on all ranks but the first, whose pieces are above.
-  TensorPieces own_model, own_optimizer;
+  TensorPieces own_model, own_optimizer, own_parts;
   std::string description;  // of all ranks' optimizer; empty if there is none
   uint64_t bytes = 0;       // of all ranks
 };

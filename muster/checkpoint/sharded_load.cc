@@ -88,21 +88,31 @@ Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
   return manifest;
 }
 
-// Without what a checkpoint may lack and does, and without second names of a tied weight that was saved under
-// another of its names alone.
+// Without second names of a tied weight that was saved under another of its names alone.
 TensorPieces pieces_to_load(const TensorPieces& pieces, const TensorEntries& saved) {
   std::set<const c10::TensorImpl*> there;
   for (const TensorPiece& piece : pieces)
     if (saved.contains(piece.name)) there.insert(piece.tensor.unsafeGetTensorImpl());
   TensorPieces found;
-  for (const TensorPiece& piece : pieces) {
-    const bool is_needed = !piece.may_lack && !there.contains(piece.tensor.unsafeGetTensorImpl());
-    if (saved.contains(piece.name) || is_needed) found.push_back(piece);
+  for (const TensorPiece& piece : pieces)
+    if (saved.contains(piece.name) || !there.contains(piece.tensor.unsafeGetTensorImpl()))
+      found.push_back(piece);
+  return found;
+}
+
+// Of the parts in pieces those that were saved. A new part of the program is not among them, and keeps what
+// it has.
+std::vector<ShardedState::Part> saved_parts(const ShardedState& state, const SavedTensors& saved) {
+  std::vector<ShardedState::Part> found;
+  for (const auto& part : state.parts_in_pieces) {
+    const auto& tensors = saved.source().tensors();
+    const auto first = tensors.lower_bound(part.prefix);
+    if (first != tensors.end() && first->first.starts_with(part.prefix)) found.push_back(part);
   }
   return found;
 }
 
-void check_model_pieces(const TensorPieces& pieces, const SavedTensors& saved, const std::string& path) {
+void check_pieces_of(const TensorPieces& pieces, const SavedTensors& saved, const std::string& path) {
   const TensorEntries entries = saved.entries(pieces);
   for (const TensorPiece& piece : pieces_to_load(pieces, entries)) {
     const TensorEntry mine = tensor_entry(piece.tensor.scalar_type(), piece.shape);
@@ -179,7 +189,8 @@ LoadedCheckpoint load_pieces(const std::string& path, const Manifest& manifest, 
                           .position = manifest.position,
                           .world_size = manifest.world_size,
                           .user = manifest.user};
-  SavedTensors model, optimizer;
+  SavedTensors model, optimizer, parts_of_ranks;
+  std::vector<ShardedState::Part> in_pieces;
   const auto saved = [&](const char* kind) {
     return SavedTensors(path, manifest, kind, group.rank(), group.size());
   };
@@ -192,13 +203,18 @@ LoadedCheckpoint load_pieces(const std::string& path, const Manifest& manifest, 
       parts->entries = parts->file->header().tensors;
     }
     if (options.check_parts) options.check_parts(parts->entries);
-    loaded.read_parts = [parts, peers](const std::string& prefix, const NamedTensors& into) {
+    parts_of_ranks = saved("parts");
+    in_pieces = saved_parts(state, parts_of_ranks);
+    for (const auto& part : in_pieces) check_pieces_of(part.pieces, parts_of_ranks, path);
+    loaded.read_parts = [parts, peers, in_pieces](const std::string& prefix, const NamedTensors& into) {
+      for (const auto& part : in_pieces)
+        if (part.prefix == prefix) return into;  // it has been read, with the model
       NamedTensors tensors;
       peers.together([&] { tensors = parts->read(prefix, into); });
       return tensors;
     };
     model = saved("model");
-    check_model_pieces(state.model, model, path);
+    check_pieces_of(state.model, model, path);
     if (!state.optimizer) return;
     optimizer = saved("optim");
     mine = optimizer_pieces(state.optimizer->parameters, *state.optimizer->optimizer).description;
@@ -216,6 +232,8 @@ LoadedCheckpoint load_pieces(const std::string& path, const Manifest& manifest, 
   peers.together([&] {
     for (const TensorPiece& piece : pieces_to_load(state.model, model.entries(state.model)))
       model.fetch(piece);
+    for (const auto& part : in_pieces)
+      for (const TensorPiece& piece : part.pieces) parts_of_ranks.fetch(piece);
   });
   if (restore_state) restore_state();
   if (group.rank() == 0) tell_of_means(model, optimizer, state, group.size());

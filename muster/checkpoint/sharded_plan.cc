@@ -164,15 +164,20 @@ TensorPieces own_of(const TensorPieces& pieces, int rank) {
 
 ShardedPlan plan_sharded_save(const ShardedState& state, ProcessGroup& group) {
   OptimizerPieces optimizer;
+  TensorPieces parts;
+  for (const auto& part : state.parts_in_pieces)
+    parts.insert(parts.end(), part.pieces.begin(), part.pieces.end());
   std::string mine;
   Peers(group).together([&] {
     check_pieces(state.model);
     if (state.optimizer)
       optimizer = optimizer_pieces(state.optimizer->parameters, *state.optimizer->optimizer);
     check_pieces(optimizer.pieces);
+    check_pieces(parts);
     try {
       mine = json{{"model", told(state.model)},
                   {"optimizer", told(optimizer.pieces)},
+                  {"parts", told(parts)},
                   {"description", optimizer.description}}
                  .dump();
     } catch (const json::exception&) {
@@ -188,10 +193,13 @@ ShardedPlan plan_sharded_save(const ShardedState& state, ProcessGroup& group) {
   WritingPlan writing(ranks.size());
   writing.add("model", ranks);
   writing.add("optimizer", ranks);
+  writing.add("parts", ranks);
   ShardedPlan plan{.model = chosen_of(state.model, writing.chosen(group.rank(), "model")),
                    .optimizer = chosen_of(optimizer.pieces, writing.chosen(group.rank(), "optimizer")),
+                   .parts = chosen_of(parts, writing.chosen(group.rank(), "parts")),
                    .own_model = own_of(state.model, group.rank()),
                    .own_optimizer = own_of(optimizer.pieces, group.rank()),
+                   .own_parts = own_of(parts, group.rank()),
                    .description = {},
                    .bytes = writing.bytes()};
   std::vector<std::string> descriptions;

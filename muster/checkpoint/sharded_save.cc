@@ -82,7 +82,8 @@ TensorPieces piece_copies(const TensorPieces& pieces, const TensorPieces& before
 // Pieces of the plan, list by list.
 template <class Plan>
 auto lists_of(Plan& plan) {
-  return std::array{&plan.model, &plan.optimizer, &plan.own_model, &plan.own_optimizer};
+  return std::array{&plan.model,     &plan.optimizer,     &plan.parts,
+                    &plan.own_model, &plan.own_optimizer, &plan.own_parts};
 }
 
 TensorPieces all_pieces(const ShardedPlan& plan) {
@@ -213,8 +214,10 @@ void ShardedSave::write_part() {
     };
     write(file_of_rank("model", save.rank, size), save.plan.model);
     write(file_of_rank("optim", save.rank, size), save.plan.optimizer);
+    write(file_of_rank("parts", save.rank, size), save.plan.parts);
     write(own_file(save.rank, "model"), save.plan.own_model);
     write(own_file(save.rank, "optim"), save.plan.own_optimizer);
+    write(own_file(save.rank, "parts"), save.plan.own_parts);
     if (!save.parts.empty()) note(write_safetensors(save.folder, kPartsFile, save.parts));
     write_file(record_of_rank(save.folder, save.rank), record.dump());
   } catch (...) {

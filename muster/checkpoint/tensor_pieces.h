@@ -28,7 +28,6 @@ struct TensorPiece {
   // Other names of the same tensor, which a checkpoint may also contain and a load skips: for a tied weight
   // that an undivided model registers twice.
   std::vector<std::string> aliases = {};
-  bool may_lack = false;  // a checkpoint without it leaves it as it is
 };
 using TensorPieces = std::vector<TensorPiece>;
 

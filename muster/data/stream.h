@@ -28,8 +28,9 @@ class StreamReader {
   // Returns the next example; nothing at the end and after it. The same part gives the same examples in the
   // same order. Throws if an example cannot be read; the next call continues after it.
   virtual std::optional<E> next() = 0;
-  // Equals `count` calls of next(), including those that throw. Called on resuming; override it if examples
-  // can be skipped without decoding.
+  // Equals `count` calls of next(), including those that throw. Called when training resumes, and between
+  // examples if several workers divide the rest of a part, each with a reader of its own. Override it if
+  // examples can be skipped without decoding.
   virtual void skip(int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       try {

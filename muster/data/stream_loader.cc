@@ -8,14 +8,13 @@ namespace streaming {
 
 constexpr int64_t kMostBadInARow = 1000;  // a connection that is lost throws for ever
 
-std::string place_in_stream(const std::vector<StreamRemainder>& left) {
-  if (left.empty()) return "the end of the epoch";
-  return cat("part ", left[0].part, " of ", left[0].parts, ", after ", left[0].read, " examples");
+std::string place_in_stream(const StreamRemainder& left) {
+  return cat("part ", left.part, " of ", left.parts, ", at example ", left.next);
 }
 
 void note_bad_example(Shared& shared, const StreamRemainder& left, int64_t* in_a_row) {
   if (!shared.options.skip_bad || ++*in_a_row > kMostBadInARow) throw;
-  shared.bad.add(left.read, cat("part ", left.part, " of ", left.parts, ": ", text_of_current_exception()));
+  shared.bad.add(left.next, cat("part ", left.part, " of ", left.parts, ": ", text_of_current_exception()));
 }
 
 }  // namespace streaming

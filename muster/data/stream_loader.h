@@ -62,15 +62,15 @@ struct Turn {
 // good.
 void note_bad_example(Shared& shared, const StreamRemainder& left, int64_t* in_a_row);
 
-// "part 1 of 4, after 20 examples"; of the end if nothing is left.
-std::string place_in_stream(const std::vector<StreamRemainder>& left);
+// "part 1 of 4, at example 20".
+std::string place_in_stream(const StreamRemainder& left);
 
 template <class E>
 StreamReader<E>& reader_of(const Stream<E>& stream, Worker<E>& worker, int64_t seed) {
   if (!worker.reader) {
     const auto& now = worker.left.front();
     worker.reader = stream.open({.part = now.part, .parts = now.parts, .seed = seed, .epoch = now.epoch});
-    if (now.read > 0) worker.reader->skip(now.read);
+    if (now.next > 0) worker.reader->skip(now.next);
   }
   return *worker.reader;
 }
@@ -83,7 +83,7 @@ std::vector<E> read_examples(const Stream<E>& stream, Worker<E>& worker, Shared&
   int64_t bad_in_a_row = 0;
   while (static_cast<int64_t>(examples.size()) < shared.options.batch_size && !worker.left.empty()) {
     auto& now = worker.left.front();
-    place.sample = now.read;
+    place.sample = now.next;
     auto& reader = reader_of(stream, worker, shared.options.seed);
     try {
       auto example = reader.next();
@@ -98,7 +98,7 @@ std::vector<E> read_examples(const Stream<E>& stream, Worker<E>& worker, Shared&
       note_bad_example(shared, now, &bad_in_a_row);
     }
     if (now.stride > 1) reader.skip(now.stride - 1);
-    now.read += now.stride;
+    now.next += now.stride;
     ++*count;
   }
   return examples;
@@ -107,6 +107,7 @@ std::vector<E> read_examples(const Stream<E>& stream, Worker<E>& worker, Shared&
 template <class E>
 auto take_turn(const Stream<E>& stream, Worker<E>& worker, Shared& shared, WorkerPlace& place) {
   Turn<Collated<E>> turn;
+  const StreamRemainder first = worker.left.empty() ? StreamRemainder() : worker.left.front();
   try {
     auto examples = read_examples(stream, worker, shared, place, &turn.examples);
     turn.samples = static_cast<int64_t>(examples.size());
@@ -114,7 +115,7 @@ auto take_turn(const Stream<E>& stream, Worker<E>& worker, Shared& shared, Worke
     if (turn.samples == shared.options.batch_size || (turn.samples > 0 && !shared.options.drop_last))
       turn.data = collate(std::move(examples));
   } catch (...) {
-    fail_loading(place_in_stream(worker.left));
+    fail_loading(place_in_stream(worker.left.empty() ? first : worker.left.front()));
   }
   return turn;
 }

@@ -17,6 +17,10 @@ void check_stream_number(const char* what, int64_t value, int64_t least) {
               cat("stream loader: expected ", what, " of at least ", least, ", got ", value));
 }
 
+constexpr int64_t kMost =
+    int64_t{1} << 40;  // of any number of a position; sums and products of them stay far from 2^63
+constexpr int64_t kMostEpochsApart = 1000;  // of ranks that each go on by themselves
+
 // Takes one number after the other from values().
 class PositionNumbers {
  public:
@@ -28,7 +32,7 @@ class PositionNumbers {
   }
   int64_t at_least(int64_t least) {
     const int64_t value = any();
-    if (value < least) refuse();
+    if (value < least || value > kMost) refuse();
     return value;
   }
   // Of things that take at least one more number each.
@@ -53,7 +57,7 @@ class PositionNumbers {
 StreamRemainder remainder_of(PositionNumbers& numbers) {
   StreamRemainder left{
       .epoch = numbers.at_least(0), .part = numbers.at_least(0), .parts = numbers.at_least(1)};
-  left.read = numbers.at_least(0);
+  left.next = numbers.at_least(0);
   left.stride = numbers.at_least(1);
   if (left.part >= left.parts) numbers.refuse();
   return left;
@@ -99,9 +103,13 @@ void check_one_group(const std::vector<StreamPosition>& saved) {
 }
 
 int64_t last_epoch_of(const std::vector<StreamPosition>& saved) {
-  int64_t epoch = 0;
-  for (const auto& position : saved) epoch = std::max(epoch, position.epoch);
-  return epoch;
+  const auto by_epoch = [](const auto& a, const auto& b) { return a.epoch < b.epoch; };
+  const auto [first, last] = std::minmax_element(saved.begin(), saved.end(), by_epoch);
+  if (last->epoch - first->epoch <= kMostEpochsApart) return last->epoch;
+  throw Error(ErrorCode::invalid_argument,
+              cat("stream loader: expected ranks at most ", kMostEpochsApart, " epochs apart, got epoch ",
+                  first->epoch, " of rank ", first->rank, " and ", last->epoch, " of rank ", last->rank,
+                  "; begin anew"));
 }
 
 // Ranks may be in different epochs: of those that others have begun, the ones behind have their whole parts
@@ -121,18 +129,26 @@ std::vector<StreamRemainder> all_that_is_left(const std::vector<StreamPosition>&
   return all;
 }
 
-// Each is cut into so many that all workers get equally many of them.
+// Whole ones as far as they go round, and the rest cut so that it goes round too: a worker that has a cut one
+// reads through all of its part.
 std::vector<std::vector<StreamRemainder>> divide_evenly(const std::vector<StreamRemainder>& all,
                                                         int64_t workers) {
   std::vector<std::vector<StreamRemainder>> divided(static_cast<size_t>(workers));
-  const int64_t cuts = workers / std::gcd(std::ssize(all), workers);
+  const int64_t rest = std::ssize(all) % workers, whole = std::ssize(all) - rest;
+  const int64_t cuts = workers / std::gcd(rest, workers);
   size_t next = 0;
-  for (const auto& whole : all) {
-    for (int64_t i = 0; i < cuts; ++i) {
-      StreamRemainder piece = whole;
-      piece.read += i * whole.stride;
+  const auto deal = [&](const StreamRemainder& left) { divided[next++ % divided.size()].push_back(left); };
+  for (int64_t i = 0; i < std::ssize(all); ++i) {
+    const auto& left = all[static_cast<size_t>(i)];
+    if (i < whole) {
+      deal(left);
+      continue;
+    }
+    for (int64_t cut = 0; cut < cuts; ++cut) {
+      StreamRemainder piece = left;
+      piece.next += cut * left.stride;
       piece.stride *= cuts;
-      divided[next++ % divided.size()].push_back(piece);
+      deal(piece);
     }
   }
   return divided;
@@ -145,7 +161,7 @@ std::vector<int64_t> StreamPosition::values() const {
   for (const auto& of_worker : left) {
     all.push_back(std::ssize(of_worker));
     for (const auto& part : of_worker)
-      all.insert(all.end(), {part.epoch, part.part, part.parts, part.read, part.stride});
+      all.insert(all.end(), {part.epoch, part.part, part.parts, part.next, part.stride});
   }
   return all;
 }

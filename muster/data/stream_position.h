@@ -27,13 +27,13 @@ struct StreamLoaderOptions {
   int64_t ranks = 1;
 };
 
-// What a worker has still to read of a part: the example `read`, and every `stride`-th after it.
+// What a worker still has to read of a part: the example `next`, and every `stride`-th after it.
 struct StreamRemainder {
   int64_t epoch = 0;
   int64_t part = 0;
   int64_t parts = 1;
-  int64_t read = 0;    // the next one's number in the part, counting unreadable ones
-  int64_t stride = 1;  // more where the part was divided in the middle of an epoch
+  int64_t next = 0;    // counts unreadable ones too
+  int64_t stride = 1;  // more if the part was divided in the middle of an epoch
   bool operator==(const StreamRemainder&) const = default;
 };
 
@@ -41,7 +41,7 @@ struct StreamRemainder {
 struct StreamPosition {
   int64_t epoch = 0;
   int64_t step = 0;   // in total
-  int64_t batch = 0;  // of the epoch; decides which worker is next
+  int64_t batch = 0;  // turns of this rank's workers in the epoch; decides which worker is next
   int64_t seed = 0;
   int64_t rank = 0;
   int64_t ranks = 1;

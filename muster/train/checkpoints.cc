@@ -170,6 +170,7 @@ void Checkpoints::join_models() {
 
 TrainingState Checkpoints::training_state() {
   join_models();
+  check_parts_are_whole();
   return {.model = *joined_, .optimizer = optimizers_.size() == 1 ? optimizers_.front().second : nullptr};
 }
 
@@ -187,19 +188,38 @@ ShardedState Checkpoints::sharded_state() {
   if (!optimizers_.empty())
     state.optimizer = {.optimizer = optimizers_.front().second,
                        .parameters = divided_parameters_ ? *divided_parameters_ : state.model};
-  add_pieces_of_parts(state.model);
+  state.parts_in_pieces = parts_in_pieces(state.model);
   return state;
 }
 
-// Checkpoints of undivided models, and of runs that had no such part, lack them.
-void Checkpoints::add_pieces_of_parts(TensorPieces& pieces) const {
+// Where each rank has its own model, each has its own averages of it.
+std::vector<ShardedState::Part> Checkpoints::parts_in_pieces(const TensorPieces& model) const {
+  std::set<std::string> own;
+  for (const TensorPiece& piece : model)
+    if (piece.is_own) own.insert(piece.name);
+  std::vector<ShardedState::Part> parts;
   for (const Part& part : parts_) {
     if (!part.pieces) continue;
-    for (TensorPiece piece : part.pieces()) {
-      piece.name = cat(part.name, "/", piece.name);
-      for (std::string& alias : piece.aliases) alias = cat(part.name, "/", alias);
-      piece.may_lack = true;
-      pieces.push_back(std::move(piece));
+    parts.push_back({.prefix = cat(kTensors, part.name, "/"), .pieces = part.pieces()});
+    for (TensorPiece& piece : parts.back().pieces) {
+      piece.is_own = piece.is_own || own.contains(piece.name);
+      piece.name = parts.back().prefix + piece.name;
+      for (std::string& alias : piece.aliases) alias = parts.back().prefix + alias;
+    }
+  }
+  return parts;
+}
+
+// What a rank has of a part, if it has no more, would be taken for all of it.
+void Checkpoints::check_parts_are_whole() const {
+  for (const Part& part : parts_) {
+    if (!part.pieces) continue;
+    for (const TensorPiece& piece : part.pieces()) {
+      if (element_count(piece.elements) == element_count(piece.shape)) continue;
+      throw Error(ErrorCode::failed_precondition,
+                  cat("checkpoints: expected '", part.name, "' to be whole, as the model is, got ",
+                      to_string(piece.elements), " of '", piece.name,
+                      "'; add the model and its optimizer by their pieces too"));
     }
   }
 }
@@ -296,7 +316,6 @@ void Checkpoints::load_parts(const ReadParts& read, Place place) {
     for (const auto& [name, tensor] : read(cat(kNumbers, part, "/"), {}))
       if (name != kThere) state.numbers[name] = tensor.item<double>();
     for (const auto& [name, tensor] : read(cat(kTexts, part, "/"), {})) state.texts[name] = text_of(tensor);
-    if (state.numbers.erase(kInPieces) > 0) state.tensors = into;  // read with the model's
     return state;
   };
   if (place == Place::of_training && optimizers_.size() > 1) {
@@ -352,10 +371,7 @@ NamedTensors Checkpoints::saved_parts() {
   NamedTensors saved;
   for (const Part& part : parts_) {
     SavedState state = part.state();
-    if (part.pieces && is_divided()) {
-      state.tensors.clear();
-      state.numbers[kInPieces] = 1;
-    }
+    if (part.pieces && is_divided()) state.tensors.clear();  // sharded_state() has them
     put(saved, part.name, state);
   }
   if (optimizers_.size() == 1) put(saved, optimizers_.front().first, {});  // it has a file of its own

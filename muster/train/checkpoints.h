@@ -83,9 +83,10 @@ concept HasOwnTensors = requires(Part& part) {
   { part.own_tensors() } -> std::convertible_to<NamedTensors>;
 };
 
-// A part that may be divided over ranks as the model is, as Ema: with a divided model it is saved in pieces.
+// A part whose own tensors may be divided over ranks as the model is, as Ema's: with a divided model they are
+// saved in pieces, by the same names.
 template <class Part>
-concept HasPieces = requires(const Part& part) {
+concept HasPieces = HasOwnTensors<Part> && requires(const Part& part) {
   { part.pieces() } -> std::convertible_to<TensorPieces>;
 };
 
@@ -154,8 +155,8 @@ class Checkpoints {
   Checkpoints& add(const std::string& name, const Part& hook) {
     return add_hook(name, hook);
   }
-  // Saves rank 0's state, which every rank gets back. For a state that differs between ranks see
-  // add_per_rank.
+  // Saves rank 0's state, which every rank gets back; of Ema with a divided model, every rank's pieces. For a
+  // state that differs between ranks see add_per_rank.
   template <HasState Part>
   Checkpoints& add(const std::string& name, Part& part) {
     add_part(
@@ -276,7 +277,8 @@ class Checkpoints {
   void join_models();
   TrainingState training_state();
   NamedTensors saved_parts();
-  void add_pieces_of_parts(TensorPieces& pieces) const;
+  std::vector<ShardedState::Part> parts_in_pieces(const TensorPieces& model) const;
+  void check_parts_are_whole() const;
   bool is_divided() const { return !divided_models_.empty() || divided_parameters_.has_value(); }
   ShardedState sharded_state();
   bool finds_sharded(const LoadOptions& load) const;

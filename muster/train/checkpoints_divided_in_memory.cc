@@ -74,6 +74,7 @@ void Checkpoints::keep_divided(int64_t step) {
                  .parts_of_rank0 = {},
                  .begun_by = begun_by_,
                  .path = path_};
+  for (const auto& part : state.parts_in_pieces) kept.image.parts.merge(tensors_by_name(part.pieces));
   if (state.optimizer) {
     const OptimizerPieces pieces = optimizer_pieces(state.optimizer->parameters, *state.optimizer->optimizer);
     kept.image.optimizer =

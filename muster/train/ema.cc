@@ -61,15 +61,6 @@ TensorPieces weights_of(const torch::nn::Module& model) {
   return weights;
 }
 
-// The elements of a whole tensor that a piece has.
-at::Tensor elements_of(const at::Tensor& whole, const TensorPiece& piece) {
-  const at::Tensor flat = whole.contiguous().view(-1);
-  std::vector<at::Tensor> runs;
-  for (const auto& [begin, length, stride, count] : piece.elements)
-    for (int64_t i = 0; i < count; ++i) runs.push_back(flat.narrow(0, begin + i * stride, length));
-  return runs.empty() ? flat.narrow(0, 0, 0) : at::cat(runs);
-}
-
 void copy_all(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from) {
   if (!to.empty()) at::_foreach_copy_(to, from);
 }
@@ -191,21 +182,15 @@ void Ema::load_state(const SavedState& state) {
   refuse_while_swapped("load_state");
   const int64_t calls = state.whole_number("ema", "calls");
   const int64_t updates = state.whole_number("ema", "updates");
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> loaded;
-  for (const TensorPiece& piece : pieces()) {
-    const at::Tensor& saved = state.tensor("ema", piece.name);
-    if (saved.sizes() == piece.tensor.sizes()) {
-      loaded.push_back(saved);
-    } else if (saved.sizes() == at::IntArrayRef(piece.shape)) {
-      loaded.push_back(elements_of(saved, piece).view(piece.tensor.sizes()));
-    } else {
-      throw Error(ErrorCode::invalid_argument,
-                  cat("ema: expected '", piece.name, "' of shape [", join(piece.tensor.sizes(), ", "),
-                      "], got [", join(saved.sizes(), ", "), "]; load the state of the same model"));
-    }
+  for (const auto& [name, average] : averages_) {
+    const at::Tensor& saved = state.tensor("ema", name);
+    if (saved.sizes() == average.sizes()) continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("ema: expected '", name, "' of shape [", join(average.sizes(), ", "), "], got [",
+                    join(saved.sizes(), ", "), "]; load the state of the same model"));
   }
-  for (size_t i = 0; i < loaded.size(); ++i) averages_[i].second.copy_(loaded[i]);
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, average] : averages_) average.copy_(state.tensor("ema", name));
   calls_ = calls;
   updates_ = updates;
 }

@@ -7,11 +7,13 @@
 //     evaluate(net);
 //   }
 //
-//   muster::Ema ema(sharded.pieces(*net), 0.999);  // of a model that is divided over ranks: each rank its
-//   part
+// Of a model that is divided over ranks, each rank averages its part:
 //
-// Costs one more copy of the model, and one pass over it per update. The averages are divided over the ranks
-// as the weights are. Source: torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn, bit for bit.
+//   muster::Ema ema(sharded.pieces(*net), 0.999);
+//
+// Costs one more copy of what this rank has of the model, and one pass over it per update. Ranks that have
+// the same weights have the same averages. Source: torch.optim.swa_utils.AveragedModel with
+// get_ema_multi_avg_fn, bit for bit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -45,8 +47,8 @@ class Ema {
   // Throws: invalid_argument for a decay outside [0, 1]; failed_precondition (like update() and swap()) for
   // parameters without memory (FullySharded).
   Ema(torch::nn::Module& model, double decay, const EmaOptions& options = {});
-  // Averages this rank's parts of a model: pieces() of FullySharded, or of whatever divides it. Does not
-  // communicate. The pieces' tensors must be those that train. Throws: invalid_argument, as above.
+  // Averages this rank's parts of a model: FullySharded::pieces, parallel_pieces or Pipeline::pieces. With a
+  // ShardedOptimizer the model is whole: use the other constructor. Throws: as the other constructor.
   Ema(const TensorPieces& weights, double decay, const EmaOptions& options = {});
   Ema(const Ema&) = delete;
   Ema& operator=(const Ema&) = delete;
@@ -59,7 +61,7 @@ class Ema {
   int64_t updates() const { return updates_; }  // those that counted
 
   // Until the guard ends, the model's memory holds the averages, and this object the weights. Only one at a
-  // time.
+  // time. Of a FullySharded model, take it before whole_parameters(), which gathers the averages then.
   class [[nodiscard]] Swap {
    public:
     explicit Swap(Ema& ema) : ema_(ema) { ema_.begin_swap(); }
@@ -79,8 +81,7 @@ class Ema {
 
   // Throws: failed_precondition during a swap.
   SavedState state() const;
-  // A rank that averages its parts also takes whole tensors. Throws: invalid_argument for a tensor that is
-  // missing or has another shape; then nothing is changed.
+  // Throws: invalid_argument for a tensor that is missing or has another shape; then nothing is changed.
   void load_state(const SavedState& state);
   // The averages' own memory, which Checkpoints reads a saved state into. Throws: as state().
   std::map<std::string, at::Tensor> own_tensors() const;

@@ -183,36 +183,38 @@ TEST(StreamLoader, RefusesNumbersThatAreNoPosition) {
 }
 
 // One after the other, what ranks read of a stream: some steps, then with other numbers of ranks and workers.
-struct Crew {
+struct Group {
   int64_t ranks = 1;
   int workers = 0;
   int64_t steps = 0;  // of each rank; -1: to the end of the epoch
   int64_t batch_size = 2;
+  int64_t accumulate = 1;
 };
 
-struct ReadByCrews {
+struct ReadByGroups {
   std::multiset<int64_t> seen;
-  std::vector<std::vector<int64_t>> batches;  // by crew, of each rank
-  int64_t epoch = 0;                          // the last one begun, of which the last crew reads all
+  std::vector<std::vector<int64_t>> batches;  // by group, of each rank
+  int64_t epoch = 0;                          // the last one begun, of which the last group reads all
 };
 
-ReadByCrews read_by(const Counting& stream, const std::vector<Crew>& crews) {
-  ReadByCrews all;
+ReadByGroups read_by(const Counting& stream, const std::vector<Group>& groups) {
+  ReadByGroups all;
   std::vector<StreamPosition> positions;
-  for (const Crew& crew : crews) {
+  for (const Group& group : groups) {
     std::vector<StreamPosition> after;
     all.batches.emplace_back();
-    for (int64_t rank = 0; rank < crew.ranks; ++rank) {
-      StreamLoader loader(stream, {.batch_size = crew.batch_size,
-                                   .workers = crew.workers,
+    for (int64_t rank = 0; rank < group.ranks; ++rank) {
+      StreamLoader loader(stream, {.batch_size = group.batch_size,
+                                   .accumulate = group.accumulate,
+                                   .workers = group.workers,
                                    .skip_bad = true,
                                    .seed = 3,
                                    .rank = rank,
-                                   .ranks = crew.ranks});
+                                   .ranks = group.ranks});
       if (!positions.empty()) loader.restore(positions);
-      if (crew.steps < 0) all.epoch = loader.position().epoch;
-      const auto batches = crew.steps < 0 ? batches_from(loader)
-                                          : batches_from(loader.steps(loader.position().step + crew.steps));
+      if (group.steps < 0) all.epoch = loader.position().epoch;
+      const auto batches = group.steps < 0 ? batches_from(loader)
+                                           : batches_from(loader.steps(loader.position().step + group.steps));
       for (const auto& batch : batches) all.seen.insert(batch.begin(), batch.end());
       all.batches.back().push_back(std::ssize(batches));
       after.push_back(StreamPosition::from_values(loader.position().values()));
@@ -227,8 +229,8 @@ TEST(StreamLoader, DividesWhatIsLeftOverOtherRanksAndWorkers) {
   for (const int64_t steps : {0, 1, 2, 5, 9, 12, 13, 14, 20, 30}) {
     for (const auto& [ranks, workers] : {std::pair{4, 0}, {2, 2}, {3, 1}, {1, 0}, {1, 3}, {8, 1}}) {
       for (const auto& [then, then_workers] : {std::pair{3, 0}, {2, 1}, {5, 2}, {1, 0}}) {
-        const auto read =
-            read_by(Counting(97, bad), {{ranks, workers, steps}, {then, then_workers, 2, 3}, {ranks, 1, -1}});
+        const auto read = read_by(Counting(97, bad),
+                                  {{ranks, workers, steps}, {then, then_workers, 2, 3, 2}, {ranks, 1, -1}});
         std::multiset<int64_t> wanted;
         for (int64_t number = 0; number < 97; ++number) {
           for (int64_t epoch = 0; epoch <= read.epoch && !bad.contains(number); ++epoch)
@@ -242,7 +244,7 @@ TEST(StreamLoader, DividesWhatIsLeftOverOtherRanksAndWorkers) {
 }
 
 TEST(StreamLoader, DividesEvenly) {
-  // 240 examples are left for three ranks, of four parts of 60.
+  // 240 examples are left, four parts of 60: a part and a third of the fourth for each of three ranks.
   const auto read = read_by(Counting(320), {{4, 0, 10}, {3, 0, -1}});
   EXPECT_THAT(read.batches[1], ElementsAre(40, 40, 40));
   // A rank joins: 300 examples of two parts.
@@ -279,6 +281,11 @@ TEST(StreamLoader, RefusesPositionsThatAreNotOfOneGroup) {
               }),
               HasSubstr("got that of rank 1 of 2 as number 0 of 2"));
   EXPECT_THAT(message_of([&] { loader.restore(std::vector<StreamPosition>{}); }), HasSubstr("got none"));
+  auto far = std::vector{mine, mine};
+  far[0].rank = 0;
+  far[1].epoch = 5000;
+  EXPECT_THAT(message_of([&] { loader.restore(far); }),
+              AllOf(HasSubstr("got epoch 0 of rank 0 and 5000 of rank 1")));
   StreamPosition other = StreamLoader(Counting(20), {.batch_size = 2, .seed = 4}).position();
   EXPECT_THAT(message_of([&] { loader.restore(std::vector{other}); }),
               HasSubstr("the seed of the saved position, 4, got 3"));
@@ -287,7 +294,7 @@ TEST(StreamLoader, RefusesPositionsThatAreNotOfOneGroup) {
 TEST(StreamLoader, NamesPartAndPlaceOfAnError) {
   StreamLoader loader(Counting(20, {5}), {.batch_size = 2, .workers = 2});
   EXPECT_THAT(message_of([&] { batches_from(loader); }),
-              AllOf(HasSubstr("part 1 of 2, after 2 examples"), HasSubstr("number 5 is bad")));
+              AllOf(HasSubstr("part 1 of 2, at example 2"), HasSubstr("number 5 is bad")));
 }
 
 TEST(StreamLoader, CountsWhatItLeavesOut) {

@@ -173,7 +173,8 @@ TEST_F(WebShardsTest, OtherRanksReadWhatIsLeftOnce) {
       positions.push_back(loader.position());
     }
     for (int64_t rank = 0; rank < 3; ++rank) {
-      StreamLoader loader(stream, {.batch_size = 2, .skip_bad = true, .seed = 5, .rank = rank, .ranks = 3});
+      StreamLoader loader(
+          stream, {.batch_size = 2, .workers = 2, .skip_bad = true, .seed = 5, .rank = rank, .ranks = 3});
       loader.restore(positions);
       read(loader);
     }

@@ -323,7 +323,7 @@ TEST(Checkpoints, EveryRanksPlaceInAStreamIsSaved) {
   }
 }
 
-// 4 ranks, then 2, then 3: together they read every example of every epoch that they begin once.
+// 4 ranks, then 2, 3 and 1: together they read every example of the first epoch once.
 TEST(Checkpoints, OtherRanksReadWhatIsLeftOfAStream) {
   const test::TempFolder folder;
   std::mutex mutex;

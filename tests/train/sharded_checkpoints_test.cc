@@ -8,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/checkpoint/files/tensor_source.h"
+#include "muster/checkpoint/load_weights.h"
 #include "muster/parallel/sharded/fully_sharded.h"
 #include "muster/parallel/sharded/sharded_optimizer.h"
 #include "muster/parallel/tensor/parallel_parameters.h"
@@ -221,17 +222,19 @@ TEST(ShardedCheckpoints, AveragesGoOnHoweverTheModelIsDivided) {
   }
   const auto first = tensors_in(folder / "step-1", "parts");
   EXPECT_NE(first.at("tensors/ema/up.weight"), tensors_in(folder / "step-1", "model").at("up.weight"));
-  for (const char* kind : {"model", "parts"})
-    EXPECT_EQ(tensors_in(folder / "step-8", kind).size(), tensors_in(folder / "step-1", kind).size());
-  for (const auto& [name, bytes] : first) {
-    if (!name.starts_with("tensors/ema/")) continue;
-    EXPECT_EQ(tensors_in(folder / "step-8", "parts").at(name), bytes) << name;
-    const std::string piece = name.substr(std::string("tensors/").size());
-    for (const char* divided : {"step-2", "step-3", "step-4", "step-6", "step-7"}) {
-      EXPECT_EQ(tensors_in(folder / divided, "model").at(piece), bytes) << divided << " " << name;
-      EXPECT_FALSE(tensors_in(folder / divided, "parts").contains(name)) << "nobody writes the whole";
+  for (; step > 1; --step) {
+    const std::string saved = folder / ("step-" + std::to_string(step));
+    EXPECT_EQ(tensors_in(saved, "model"), tensors_in(folder / "step-1", "model")) << saved;
+    const auto parts = tensors_in(saved, "parts");
+    for (const auto& [name, bytes] : first) {
+      if (!name.starts_with("tensors/ema/")) continue;
+      EXPECT_EQ(parts.at(name), bytes) << saved << " " << name;
     }
   }
+  EXPECT_TRUE(std::filesystem::exists(folder / "step-2/parts-00002-of-00003.safetensors"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "step-8/parts-00000-of-00001.safetensors"));
+  UpDown net = up_down(9);
+  load_weights(*net, folder / "step-2");  // the averages are no weights of the model
 }
 
 TEST(ShardedCheckpoints, AnEmaIsOfTheParts) {
@@ -276,8 +279,58 @@ TEST(ShardedCheckpoints, ANewEmaMayBeDividedToo) {
     options.new_parts = {"ema"};
     Checkpoints with(group, options);
     with.add("model", sharded.pieces(*net)).add("ema", ema);
+    const at::Tensor before = ema.averages()[0].second.clone();
     EXPECT_TRUE(with.restore());
+    EXPECT_TRUE(ema.averages()[0].second.equal(before));
+    EXPECT_EQ(ema.updates(), 0);
   });
+}
+
+TEST(ShardedCheckpoints, AveragesThatDoNotFitAreRefused) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    UpDown net = up_down(1);
+    FullySharded sharded(group);
+    auto up = sharded.wrap(net->up);
+    auto rest = sharded.wrap(net);
+    const auto pieces = sharded.pieces(*net);
+    Ema some({pieces[0]}, 0.75), all(pieces, 0.75);
+    Checkpoints saved(group, in_folder(folder.path())), resumed(group, in_folder(folder.path()));
+    saved.add("model", pieces).add("ema", some).save(1);
+    resumed.add("model", pieces).add("ema", all);
+    EXPECT_THAT(test::message_of([&] { resumed.restore(); }), HasSubstr("got no tensor of that name"));
+    const auto whole = sharded.whole_parameters();
+    Checkpoints undivided(group, in_folder(folder.path()));
+    undivided.add("model", net).add("ema", all);
+    EXPECT_THAT(test::message_of([&] { undivided.save(2); }),
+                HasSubstr("expected 'ema' to be whole, as the model is"));
+  });
+}
+
+// Ranks that train alone for some steps: each gets its own averages back, other numbers of ranks their mean.
+TEST(ShardedCheckpoints, AveragesOfRanksThatTrainAloneAreTheirOwn) {
+  const test::TempFolder folder;
+  const auto value_of = [](const Ema& ema) { return ema.averages()[0].second.flatten()[0].item<float>(); };
+  const auto pass_on = [&](int ranks, int64_t step, const auto& check) {
+    run_ranks(ranks, [&](ProcessGroup& group) {
+      UpDown net = up_down(9);
+      Ema ema(*net, 0.75);
+      Checkpoints checkpoints(group, in_folder(folder.path()));
+      checkpoints.add("model", own_pieces(*net)).add("ema", ema);
+      checkpoints.restore();
+      if (step == 1) {
+        const torch::NoGradGuard no_grad;
+        for (auto& parameter : net->parameters()) parameter.fill_(group.rank());
+        ema.update();
+      }
+      check(value_of(ema), group.rank());
+      checkpoints.save(step);
+    });
+  };
+  const auto own = [](float value, int rank) { EXPECT_EQ(value, static_cast<float>(rank)); };
+  pass_on(3, 1, own);
+  pass_on(3, 2, own);
+  pass_on(2, 3, [](float value, int) { EXPECT_EQ(value, 1.0F); });
 }
 
 TEST(ShardedCheckpoints, EveryRankWritesAndNobodyWritesWhatAnotherHas) {
