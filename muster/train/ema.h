@@ -100,7 +100,7 @@ class Ema {
   std::vector<at::Tensor> weights_;                           // the model's, each once
   std::vector<at::Tensor> kept_;                              // their averages (during a swap, the weights)
   std::vector<std::pair<std::string, at::Tensor>> averages_;  // the same by name
-  TensorPieces pieces_;  // what of the whole model each of these is; no tensors
+  TensorPieces pieces_;  // their places in the whole model, without tensors
   std::vector<at::Tensor> averaged_weights_, averages_of_those_;
   std::vector<at::Tensor> copied_weights_, copies_of_those_;
   int64_t calls_ = 0;
