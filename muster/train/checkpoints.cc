@@ -41,7 +41,7 @@ std::string begun_by(const std::map<std::string, std::string>& user) {
 
 at::Tensor bytes_of(const std::string& text) {
   at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
-  std::memcpy(bytes.mutable_data_ptr<uint8_t>(), text.data(), text.size());
+  if (!text.empty()) std::memcpy(bytes.mutable_data_ptr<uint8_t>(), text.data(), text.size());
   return bytes;
 }
 

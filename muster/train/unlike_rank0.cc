@@ -32,7 +32,7 @@ uint64_t hash_of(const void* data, size_t bytes, uint64_t seed) {
     mix();
   }
   std::memset(words, 0, sizeof(words));
-  std::memcpy(words, at, left);
+  if (left > 0) std::memcpy(words, at, left);
   mix();
   uint64_t all = bytes;
   for (const uint64_t lane : lanes) all = (all ^ lane) * kPrime;
@@ -48,7 +48,7 @@ uint64_t hash_of(const std::string& name, const at::Tensor& tensor) {
 
 std::set<uint64_t> hashes_in(const std::string& bytes) {
   std::vector<uint64_t> hashes(bytes.size() / sizeof(uint64_t));
-  std::memcpy(hashes.data(), bytes.data(), hashes.size() * sizeof(uint64_t));
+  if (!hashes.empty()) std::memcpy(hashes.data(), bytes.data(), hashes.size() * sizeof(uint64_t));
   return {hashes.begin(), hashes.end()};
 }
 
@@ -76,7 +76,7 @@ NamedTensors tensors_of(const SafetensorsHeader& header, const std::string& byte
   size_t at = 0;
   for (const auto& [name, entry] : header.tensors) {
     const at::Tensor tensor = at::empty(entry.shape, scalar_type_of(entry));
-    std::memcpy(tensor.data_ptr(), bytes.data() + at, tensor.nbytes());
+    if (tensor.nbytes() > 0) std::memcpy(tensor.data_ptr(), bytes.data() + at, tensor.nbytes());
     at += tensor.nbytes();
     tensors.emplace(name, tensor);
   }
