@@ -26,7 +26,7 @@ int64_t hash_of_bytes(const char* bytes, size_t size) {
     mix(word);
   }
   word = 0;
-  std::memcpy(&word, bytes, size);
+  if (size > 0) std::memcpy(&word, bytes, size);
   mix(word);
   return static_cast<int64_t>(hash);
 }
