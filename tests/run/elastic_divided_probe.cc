@@ -1,4 +1,5 @@
-// Trains a model that is divided over ranks, or whose optimizer's state is, and kills a rank after a step.
+// Trains a model that is divided over ranks, or whose optimizer's state is, with averages of its weights, and
+// kills a rank after a step.
 //
 //   elastic_divided_probe full|zero [--in-memory] [--kill RANK@STEP[/GENERATION]]… [--kill-keeping RANK@STEP]
 //
@@ -83,17 +84,18 @@ using Adam = torch::optim::AdamW;
 
 template <class Forward, class Add>
 void train_divided(muster::Context& ctx, const DividedOptions& options, muster::TrainStep& step,
-                   const Forward& forward, const Add& add) {
+                   muster::Ema& ema, const Forward& forward, const Add& add) {
   const auto x = torch::randn({72, 5}, at::detail::createCPUGenerator(2));
   auto data = ctx.loader(muster::TensorDataset(x, x.sum(1).gt(0).to(torch::kLong)), {.batch_size = 4});
   torch::manual_seed(static_cast<uint64_t>(100 + ctx.rank()));
   muster::Checkpoints checkpoints(ctx, {.every = 5, .in_memory_of_neighbours = options.in_memory});
   DyingPart dying{options, ctx};
   add(checkpoints);
-  checkpoints.add("data", data).add("dying", dying);
+  checkpoints.add("ema", ema).add("data", data).add("dying", dying);
   checkpoints.restore();
   for (const auto& batch : data.steps(kDividedSteps)) {
     step(batch, [&] { return torch::cross_entropy_loss(forward(batch.features), batch.labels); });
+    ema.update();
     const int64_t done = dying.step = data.position().step;
     die_at(options.kills, ctx, done);
     if (checkpoints.save_or_stop(done)) return;
@@ -104,9 +106,11 @@ void train_divided(muster::Context& ctx, const DividedOptions& options, muster::
 }
 
 // `optimizer` has this rank's part.
-void print_end(muster::Context& ctx, torch::nn::Module& net, torch::optim::Optimizer& optimizer) {
-  std::printf("end rank %d state %s next random %a\n", ctx.rank(),
-              digest_of(joined(net.parameters(), moments_of(optimizer))).c_str(),
+void print_end(muster::Context& ctx, torch::nn::Module& net, torch::optim::Optimizer& optimizer,
+               const muster::Ema& ema) {
+  std::vector<at::Tensor> all = joined(net.parameters(), moments_of(optimizer));
+  for (const auto& [name, average] : ema.averages()) all.push_back(average);
+  std::printf("end rank %d state %s next random %a\n", ctx.rank(), digest_of(all).c_str(),
               torch::rand({1}).item<double>());
 }
 
@@ -122,24 +126,26 @@ void train_one_way(muster::Context& ctx, const DividedOptions& options) {
     auto model = sharded.wrap(net);
     Adam optimizer(sharded.parameters(), 0.01);
     muster::TrainStep step(net, optimizer, {.group = group});
+    muster::Ema ema(sharded.pieces(*net), 0.9);
     train_divided(
-        ctx, options, step, [&](const torch::Tensor& x) { return model(x); },
+        ctx, options, step, ema, [&](const torch::Tensor& x) { return model(x); },
         [&](muster::Checkpoints& checkpoints) {
           checkpoints.add("model", sharded.pieces(*net)).add("optimizer", optimizer, sharded.pieces(*net));
         });
     const auto whole = sharded.whole_parameters();
-    return print_end(ctx, *net, optimizer);
+    return print_end(ctx, *net, optimizer, ema);
   }
   muster::ShardedOptimizer<Adam> optimizer(net->parameters(), torch::optim::AdamWOptions(0.01), group,
                                            muster::ShardedOptimizerOptions{});
   muster::DistributedDataParallel model(net.ptr(), group, {.find_unused_parameters = true});
   muster::TrainStep step(model, optimizer, {.group = group});
+  muster::Ema ema(*net, 0.9);
   train_divided(
-      ctx, options, step, [&](const torch::Tensor& x) { return model(x); },
+      ctx, options, step, ema, [&](const torch::Tensor& x) { return model(x); },
       [&](muster::Checkpoints& checkpoints) {
         checkpoints.add("model", net).add("optimizer", optimizer, optimizer.pieces(*net));
       });
-  print_end(ctx, *net, optimizer.part());
+  print_end(ctx, *net, optimizer.part(), ema);
 }
 
 }  // namespace
