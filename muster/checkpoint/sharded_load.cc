@@ -55,7 +55,7 @@ Manifest verified_by_all(const std::string& path, ProcessGroup& group) {
   std::string text;
   peers.on_rank0([&] { text = read_small_file(cat(path, "/", kManifestFile)); });
   peers.share(text);
-  const Manifest manifest = parse_manifest(text, path);  // alike on every rank
+  Manifest manifest = parse_manifest(text, path);  // alike on every rank
   if (cat("step-", manifest.position.step) != path.substr(path.rfind('/') + 1)) {
     throw Error(ErrorCode::invalid_argument,
                 cat("checkpoint: expected the step of '", path, "', got a manifest of step ",

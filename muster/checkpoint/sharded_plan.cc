@@ -203,6 +203,7 @@ ShardedPlan plan_sharded_save(const ShardedState& state, ProcessGroup& group) {
                    .description = {},
                    .bytes = writing.bytes()};
   std::vector<std::string> descriptions;
+  descriptions.reserve(ranks.size());
   for (const json& rank : ranks) descriptions.push_back(rank["description"]);
   plan.description = merge_descriptions(descriptions);
   return plan;
