@@ -11,10 +11,10 @@ namespace muster {
 
 void require_memory(const char* owner, const std::string& name, const at::Tensor& tensor) {
   if (tensor.numel() == 0 || !tensor.has_storage() || tensor.storage().nbytes() > 0) return;
-  throw Error(ErrorCode::failed_precondition,
-              cat(owner, ": expected whole parameters, got '", name,
-                  "', whose elements are divided over the ranks; do this while a guard of "
-                  "FullySharded::whole_parameters() lives"));
+  throw Error(ErrorCode::failed_precondition, cat(owner, ": expected whole parameters, got '", name,
+                                                  "', whose elements are divided over the ranks; pass "
+                                                  "FullySharded::pieces, or do this while a guard of "
+                                                  "FullySharded::whole_parameters() lives"));
 }
 
 std::vector<std::pair<std::string, at::Tensor>> model_tensors(const torch::nn::Module& model) {

@@ -233,7 +233,8 @@ LoadedCheckpoint load_pieces(const std::string& path, const Manifest& manifest, 
     for (const TensorPiece& piece : pieces_to_load(state.model, model.entries(state.model)))
       model.fetch(piece);
     for (const auto& part : in_pieces)
-      for (const TensorPiece& piece : part.pieces) parts_of_ranks.fetch(piece);
+      for (const TensorPiece& piece : pieces_to_load(part.pieces, parts_of_ranks.entries(part.pieces)))
+        parts_of_ranks.fetch(piece);
   });
   if (restore_state) restore_state();
   if (group.rank() == 0) tell_of_means(model, optimizer, state, group.size());

@@ -17,9 +17,10 @@ void check_stream_number(const char* what, int64_t value, int64_t least) {
               cat("stream loader: expected ", what, " of at least ", least, ", got ", value));
 }
 
-constexpr int64_t kMost =
-    int64_t{1} << 40;  // of any number of a position; sums and products of them stay far from 2^63
-constexpr int64_t kMostEpochsApart = 1000;  // of ranks that each go on by themselves
+// Of any number of a position: sums and products of a few stay below 2^63.
+constexpr int64_t kMost = int64_t{1} << 40;
+constexpr int64_t kMostEpochsApart = 1000;
+constexpr size_t kMostShown = 20;
 
 // Takes one number after the other from values().
 class PositionNumbers {
@@ -45,8 +46,11 @@ class PositionNumbers {
     if (at_ != values_.size()) refuse();
   }
   [[noreturn]] void refuse() const {
-    throw Error(ErrorCode::invalid_argument, cat("stream loader: expected the numbers of a position, got [",
-                                                 join(values_, ", "), "]; give what values() has given"));
+    const auto end = values_.begin() + static_cast<int64_t>(std::min(values_.size(), kMostShown));
+    throw Error(ErrorCode::invalid_argument,
+                cat("stream loader: expected the numbers of a position, got [",
+                    join(std::vector(values_.begin(), end), ", "), values_.size() > kMostShown ? ", …" : "",
+                    "]; give what values() has given"));
   }
 
  private:
@@ -84,22 +88,20 @@ void check_seed(const StreamPosition& position, const StreamLoaderOptions& optio
 }
 
 void check_one_group(const std::vector<StreamPosition>& saved) {
+  const auto refuse = [](const std::string& got) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("stream loader: expected the positions of all ranks of one group, got ", got,
+                    "; give all that were saved together"));
+  };
+  if (saved.empty()) refuse("none");
   for (size_t i = 0; i < saved.size(); ++i) {
     const auto& position = saved[i];
-    if (position.rank == static_cast<int64_t>(i) && position.ranks == static_cast<int64_t>(saved.size()) &&
-        position.left.size() == saved[0].left.size() && position.seed == saved[0].seed)
-      continue;
-    throw Error(ErrorCode::invalid_argument,
-                cat("stream loader: expected the positions of all ranks of one group, with the same seed and "
-                    "number of "
-                    "workers, got that of rank ",
-                    position.rank, " of ", position.ranks, " as number ", i, " of ", saved.size(),
-                    "; give all that were saved together"));
+    if (position.rank != static_cast<int64_t>(i) || position.ranks != static_cast<int64_t>(saved.size()))
+      refuse(cat("that of rank ", position.rank, " of ", position.ranks, " as number ", i, " of ",
+                 saved.size()));
+    if (position.left.size() != saved[0].left.size() || position.seed != saved[0].seed)
+      refuse(cat("another seed or number of workers on rank ", i, " than on rank 0"));
   }
-  if (saved.empty())
-    throw Error(
-        ErrorCode::invalid_argument,
-        "stream loader: expected the positions of all ranks, got none; give all that were saved together");
 }
 
 int64_t last_epoch_of(const std::vector<StreamPosition>& saved) {

@@ -26,8 +26,6 @@ namespace {
 constexpr const char* kTensors = "tensors/";
 constexpr const char* kNumbers = "numbers/";
 constexpr const char* kTexts = "texts/";
-constexpr const char* kInPieces =
-    "in pieces";                    // a number of a part whose tensors are among the model's pieces
 constexpr const char* kThere = "";  // a number of every part, so that one with an empty state is there too
 constexpr const char* kRunId = "run_id";
 constexpr const char* kLaunch = "launch";

@@ -70,11 +70,16 @@ void pass_on_plain(ProcessGroup& group, const std::string& folder, int64_t step)
   checkpoints.save(step);
 }
 
+// No forward follows.
+void wrap_layers(FullySharded& sharded, const UpDown& net) {
+  sharded.wrap(net->up);
+  sharded.wrap(net);
+}
+
 void pass_on_fully_sharded(ProcessGroup& group, const std::string& folder, int64_t step) {
   UpDown net = up_down(9);
   FullySharded sharded(group);
-  auto up = sharded.wrap(net->up);
-  auto rest = sharded.wrap(net);
+  wrap_layers(sharded, net);
   Adam optimizer(sharded.parameters(), 0.5);
   Checkpoints checkpoints(group, in_folder(folder));
   checkpoints.add("model", sharded.pieces(*net)).add("optimizer", optimizer, sharded.pieces(*net));
@@ -196,8 +201,7 @@ TEST(ShardedCheckpoints, AveragesGoOnHoweverTheModelIsDivided) {
   const auto sharded = [&](ProcessGroup& group, int64_t step) {
     UpDown net = up_down(9);
     FullySharded model(group);
-    auto up = model.wrap(net->up);
-    auto rest = model.wrap(net);
+    wrap_layers(model, net);
     pass_on_averages(group, folder.path(), step, model.pieces(*net), false, net);
   };
   const auto layers = [&](ProcessGroup& group, int64_t step) {
@@ -241,8 +245,7 @@ TEST(ShardedCheckpoints, AnEmaIsOfTheParts) {
   run_ranks(3, [&](ProcessGroup& group) {
     UpDown net = up_down(1), alone = up_down(1);
     FullySharded sharded(group);
-    auto up = sharded.wrap(net->up);
-    auto rest = sharded.wrap(net);
+    wrap_layers(sharded, net);
     Ema ema(sharded.pieces(*net), 0.75), expected(*alone, 0.75);
     int64_t elements = 0;
     for (const auto& piece : ema.pieces()) elements += piece.is_buffer ? 0 : piece.tensor.numel();
@@ -267,8 +270,7 @@ TEST(ShardedCheckpoints, ANewEmaMayBeDividedToo) {
   run_ranks(2, [&](ProcessGroup& group) {
     UpDown net = up_down(1);
     FullySharded sharded(group);
-    auto up = sharded.wrap(net->up);
-    auto rest = sharded.wrap(net);
+    wrap_layers(sharded, net);
     Checkpoints(group, in_folder(folder.path())).add("model", sharded.pieces(*net)).save(1);
     Ema ema(sharded.pieces(*net), 0.75);
     Checkpoints without(group, in_folder(folder.path()));
@@ -291,8 +293,7 @@ TEST(ShardedCheckpoints, AveragesThatDoNotFitAreRefused) {
   run_ranks(2, [&](ProcessGroup& group) {
     UpDown net = up_down(1);
     FullySharded sharded(group);
-    auto up = sharded.wrap(net->up);
-    auto rest = sharded.wrap(net);
+    wrap_layers(sharded, net);
     const auto pieces = sharded.pieces(*net);
     Ema some({pieces[0]}, 0.75), all(pieces, 0.75);
     Checkpoints saved(group, in_folder(folder.path())), resumed(group, in_folder(folder.path()));
