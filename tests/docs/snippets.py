@@ -3,7 +3,8 @@
 
   snippets.py generate OUT.cc PAGE.md...   one C++ source from all C++ blocks; Python blocks are parsed
   snippets.py run PROGRAM PAGE.md...       runs what was compiled from OUT.cc, on two CPU ranks
-  snippets.py check-files                  every file and heading that a page of this repository names exists
+  snippets.py check-files                  every file and heading that a page of this repository names exists, and what
+                                           it starts by its path can be run
 
 A C++ block says in its first line what it is:
 
@@ -27,6 +28,7 @@ from typing import NamedTuple
 KINDS = {"": "body", "file": "file", "program": "program", "program by-hand": "by-hand",
          "program compile-only": "compile-only"}
 RUN_SECONDS = 120
+STARTED = re.compile(r"(?:^ {4}|^\$ |`)((?:benchmarks|scripts)/[\w/]+\.(?:py|sh)) [^\s`]", re.MULTILINE)
 
 
 class Block(NamedTuple):
@@ -193,7 +195,9 @@ def check_files():
     missing = []
     for page in sorted(glob.glob("*.md") + glob.glob("docs/**/*.md", recursive=True) + glob.glob("examples/*/*.md")):
         with open(page, encoding="utf-8") as file:
-            quoted, links = named_files(file.read())
+            text = file.read()
+        quoted, links = named_files(text)
+        missing += [f"{page}: starts '{path}', which cannot be run" for path in STARTED.findall(text) if not os.access(path, os.X_OK)]
         missing += [f"{page}: names '{path}', which is not there" for path in quoted if not os.path.exists(path)]
         for link in links:
             path, _, anchor = link.partition("#")

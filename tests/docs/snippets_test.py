@@ -98,6 +98,11 @@ class Files(unittest.TestCase):
     def test_what_is_there(self):
         self.assertEqual(self.complaint_of("# Here\n[x](there.md) [y](there.md#one-two-three) [z](#here)"), "")
 
+    def test_what_cannot_be_run(self):
+        for command in ("`benchmarks/not.py BUILD`", "    scripts/not.sh BUILD", "$ benchmarks/not.py BUILD"):
+            self.assertIn("README.md: starts '", self.complaint_of(command))
+        self.assertNotIn("starts", self.complaint_of("x `benchmarks/not.py` y"))
+
     def test_missing(self):
         self.assertIn("README.md: names 'muster/not_there.h'", self.complaint_of("`muster/not_there.h`"))
         self.assertIn("README.md: links to 'not.md'", self.complaint_of("[x](not.md)"))
