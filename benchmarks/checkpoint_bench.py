@@ -9,6 +9,7 @@ load. The ratios, and the bars that they are to meet, are printed last.
 import argparse
 import json
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -51,6 +52,10 @@ def main():
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    programs = (options.build / "bin/muster", options.build / "benchmarks/save_bench", options.build / "benchmarks/load_memory_bench")
+    for program in (*programs, options.python):
+        if not shutil.which(program):
+            parser.error(f"expected the program '{program}', got none that can be run; make bench builds all but Python")
     with tempfile.TemporaryDirectory(prefix="muster-checkpoint-bench-") as folder:
         ours, theirs = measure_saves(options, folder)
         run(options, 2, f"{folder}/load", "load_memory_bench", wanted=0)  # the first saves

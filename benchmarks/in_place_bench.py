@@ -111,6 +111,9 @@ def main():
         return be_a_rank(args.every)
     args.build = os.path.abspath(args.build)  # each job runs in a folder of its own
     args.python = args.python and os.path.abspath(args.python)
+    for program in (f"{args.build}/bin/muster", f"{args.build}/tests/elastic_probe", args.python):
+        if program and not os.access(program, os.X_OK):
+            parser.error(f"expected the program '{program}', got none that can be run")
     ratios = []
     for ranks in map(int, args.ranks.split(",")):
         times = {}
