@@ -64,7 +64,7 @@ LateWatch::~LateWatch() {
 
 void LateWatch::add(const std::shared_ptr<Work::State>& state) {
   const std::lock_guard lock(mutex_);
-  watched_.push_back({.state = state, .late_ranks = LateRanks(state->timeout)});
+  watched_.push_back({.state = state, .late_ranks = LateRanks(state->deadline.limit())});
   start_thread();
 }
 
@@ -124,7 +124,7 @@ void LateWatch::look_at_gpu(Lock& lock) {
 bool LateWatch::is_over_on_gpu(const std::shared_ptr<Work::State>& newest) {
   if (!of_gpu_ || of_gpu_->state != newest) {
     forget_of_gpu();
-    of_gpu_.emplace(WatchedOfGpu{.state = newest, .late_ranks = LateRanks(newest->timeout)});
+    of_gpu_.emplace(WatchedOfGpu{.state = newest, .late_ranks = LateRanks(newest->deadline.limit())});
   }
   look_for_lost();
   if (is_over(*newest->work)) {
@@ -153,7 +153,7 @@ void LateWatch::look_for_lost() {
 
 void LateWatch::compare_on_gpu() {
   const Work::State& state = *of_gpu_->state;
-  const auto until_said = std::min<std::chrono::milliseconds>(kUntilSaid, state.timeout / 16);
+  const auto until_said = std::min<std::chrono::milliseconds>(kUntilSaid, state.deadline.limit() / 16);
   try {
     if (!of_gpu_->says_waiting && Clock::now() - of_gpu_->began > until_said) {
       state.agreement->say_waiting(state.sequence);

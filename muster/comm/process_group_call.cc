@@ -12,8 +12,16 @@
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/failure.h"
+#include "muster/comm/call/timeouts.h"
 
 namespace muster {
+
+namespace {
+
+// How much longer a backend waits than Work::wait(), where the latter has the clock.
+constexpr std::chrono::seconds kAfterOurs{30};
+
+}  // namespace
 
 std::string describe(const at::Tensor& tensor) {
   return cat(c10::toString(tensor.scalar_type()), " [", join(tensor.sizes(), ", "), "]");
@@ -80,6 +88,20 @@ void ProcessGroupCall::check(const at::Tensor& tensor) {
   on_device_ = on_device_ || (!tensor.device().is_cpu() && state_->can.on_gpus);
 }
 
+std::chrono::milliseconds ProcessGroupCall::limit() const {
+  return limit_.value_or(state_->options.timeout);
+}
+
+bool ProcessGroupCall::ends_by_itself() const {
+  return on_device_ || state_->can.ends_waits;
+}
+
+// Gloo's error of a time that has run out names no rank, and closes the connections of the others, whose time
+// has not quite. So Work::wait() gives up first, which knows who is missing.
+ProcessGroupCall::Limit ProcessGroupCall::backend_limit() const {
+  return ends_by_itself() ? limit_ : countable(limit() + kAfterOurs);
+}
+
 std::shared_ptr<Work::State> ProcessGroupCall::new_work() const {
   auto work = std::make_shared<Work::State>();
   work->operation = operation_;
@@ -97,9 +119,8 @@ Work ProcessGroupCall::start_with_all(Start start) {
   if (state_->agreement) {
     work->signature = cat(operation_, in_common_.empty() ? "" : " ", in_common_);
     work->agreement = state_->agreement;
-    translate_failures(work->name(), [&] {
-      work->agreement->before(work->sequence, work->signature, limit_.value_or(state_->options.timeout));
-    });
+    translate_failures(work->name(),
+                       [&] { work->agreement->before(work->sequence, work->signature, limit()); });
   }
   Work started = launch(work, start);
   if (!state_->late_watch) return started;
@@ -142,8 +163,8 @@ CallRecord ProcessGroupCall::new_record(const Work::State& work) const {
 
 Work ProcessGroupCall::launch(std::shared_ptr<Work::State> work, Start start) {
   work->abandoned = state_->abandoned;
-  work->timeout = limit_.value_or(state_->options.timeout);
-  if (on_device_ || state_->can.ends_waits) work->waiting = Work::State::Waiting::by_itself;
+  work->deadline = Deadline(limit());
+  if (ends_by_itself()) work->waiting = Work::State::Waiting::by_itself;
   CallRecord record = new_record(*work);
   std::optional<OuterRecord> outer;
   if (record) outer.emplace(record);

@@ -46,7 +46,7 @@ class ProcessGroupCall {
   Options options(Caller caller) const {
     Options options;
     options.asyncOp = !state_->backend || caller == Caller::goes_on;
-    if (limit_) options.timeout = *limit_;
+    if (const auto limit = backend_limit()) options.timeout = *limit;
     return options;
   }
 
@@ -78,6 +78,9 @@ class ProcessGroupCall {
   WorkPtr of_what_takes_it(const Operation& operation) {
     return state_->backend != nullptr ? operation(*state_->backend) : operation(*state_->group);
   }
+  std::chrono::milliseconds limit() const;
+  bool ends_by_itself() const;
+  Limit backend_limit() const;
   Work start_with_all(Start start);
   Work start_with(int peer, int tag, Start start);
   void check(const at::Tensor& tensor);

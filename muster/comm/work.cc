@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/call/bounded_wait.h"
@@ -20,10 +19,11 @@ namespace {
 constexpr std::chrono::seconds kUnanswered{1};
 
 void wait_on_host(Work::State& state) {
-  const Deadline deadline(state.timeout);
+  const Deadline& deadline = state.deadline;
+  const std::chrono::milliseconds limit = deadline.limit();
   // Well before a short deadline too, so that who is missing is known when it passes.
-  const auto unanswered = std::min<std::chrono::milliseconds>(kUnanswered, state.timeout / 4);
-  LateRanks late_ranks(state.timeout);
+  const auto unanswered = std::min<std::chrono::milliseconds>(kUnanswered, limit / 4);
+  LateRanks late_ranks(limit);
   for (;;) {
     const auto left = std::min(unanswered, deadline.left());
     if (wait_for(*state.work, std::max(left, std::chrono::milliseconds(1)))) return;
@@ -35,7 +35,7 @@ void wait_on_host(Work::State& state) {
     if (!deadline.passed()) continue;
     const auto missing = state.agreement ? state.agreement->absent(state.sequence) : std::vector<int>{};
     throw Error(ErrorCode::timeout,
-                cat(state.name(), ": Timed out waiting ", state.timeout.count(), "ms; ",
+                cat(state.name(), ": Timed out waiting ", limit.count(), "ms; ",
                     missing.empty() ? std::string("all ranks are in it: a slow or broken network")
                                     : cat("missing rank(s) ", join((*state.names)(missing), ", ")),
                     "; see what they do, or give a longer timeout"));
@@ -58,7 +58,7 @@ void wait_as_it_can(Work::State& state) {
       state.work->wait();
       break;
     case Work::State::Waiting::once:
-      state.work->wait(state.timeout);
+      state.work->wait(state.deadline.limit());
       break;
     case Work::State::Waiting::in_slices:
       wait_or_give_up(state);

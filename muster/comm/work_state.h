@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/clock.h"
 #include "muster/base/rank_names.h"
 #include "muster/comm/agreement.h"
 #include "muster/comm/call/record.h"
@@ -39,7 +40,7 @@ struct Work::State {
       abandoned{};                   // the group's: set when an operation is given up while under way
   std::atomic<bool> waited = false;  // its caller waits, or has
   std::string signature{};           // where there is an agreement
-  std::chrono::milliseconds timeout{0};
+  Deadline deadline{std::chrono::milliseconds(0)};  // from the start of the operation
 
   // A timed wait that runs out is a question for some works and the end for others.
   enum class Waiting {

@@ -27,7 +27,7 @@ std::shared_ptr<Work::State> operation_of_gpu(std::vector<int> ranks) {
   state->sequence = 12;
   state->names = std::make_shared<const RankNames>(RankNames{.ranks = std::move(ranks), .size = 3});
   state->work = c10::make_intrusive<NeverOver>();
-  state->timeout = std::chrono::minutes(30);
+  state->deadline = Deadline(std::chrono::minutes(30));
   return state;
 }
 
@@ -85,7 +85,7 @@ TEST_F(LateWatchTest, ARankThatMakesADifferentCallIsShown) {
   auto state = operation_of_gpu({0, 1});
   state->agreement = std::make_shared<Agreement>(store, 0, 2, false);
   state->signature = "all_reduce sum Float [4]";
-  state->timeout = timeout;
+  state->deadline = Deadline(timeout);
   LateWatch watch([&](const std::string& what) { said_.set_value(what); });
   watch.add_of_gpu(state);
   ASSERT_EQ(said_in_time_.wait_for(std::chrono::seconds(20)), std::future_status::ready);
@@ -116,7 +116,7 @@ TEST_F(LateWatchTest, TheRankThatDoesNotWaitIsNamed) {
     state->agreement = std::make_shared<Agreement>(store, rank, 3, false);
     state->signature = "all_reduce sum Float [4]";
     state->sequence = sequence;
-    state->timeout = timeout;
+    state->deadline = Deadline(timeout);
     return state;
   };
   LateWatch first, third;

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <thread>
+
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/comm/process_group.h"
@@ -38,6 +40,30 @@ TEST_P(TimeLimit, OfOneCallNamesTheRankThatIsLate) {
     EXPECT_NE(says.find("missing rank(s) 1"), std::string::npos) << says;
     EXPECT_NE(says.find("2000"), std::string::npos) << says;
   }
+}
+
+// The limit counts from the start of the call. Its backend has not given up before the wait, and closed the
+// connections, without a word of who is late.
+TEST_P(TimeLimit, OfACallThatIsWaitedForLate) {
+  constexpr std::chrono::milliseconds kLimit{200};
+  const auto failures =
+      failures_of_ranks(2,
+                        [&](ProcessGroup& group) {
+                          auto tensor = torch::ones({4});
+                          group.all_reduce(tensor);
+                          if (group.rank() == 1) return group.store()->wait({"gave up"});
+                          Work work = group.with_timeout(kLimit).all_reduce_async(tensor);
+                          std::this_thread::sleep_for(3 * kLimit);
+                          try {
+                            work.wait();
+                          } catch (const Error&) {
+                            group.store()->set("gave up", "");
+                            throw;
+                          }
+                        },
+                        {.backend = GetParam(), .timeout = std::chrono::minutes(10)});
+  EXPECT_FALSE(failures[1]) << message_of(failures[1]);
+  EXPECT_NE(message_of(failures[0]).find("missing rank(s) 1"), std::string::npos) << message_of(failures[0]);
 }
 
 }  // namespace

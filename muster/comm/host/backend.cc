@@ -57,8 +57,7 @@ class HostBackend : public c10d::Backend, public BlockingCollectives {
     }
     const size_t bytes = static_cast<size_t>(size) * options.dtype().itemsize();
     const auto memory = carrier_->allocate(bytes);
-    return at::from_blob(
-        memory.get(), {size}, [memory](void*) {}, options);
+    return at::from_blob(memory.get(), {size}, [memory](void*) {}, options);
   }
 
   // From any thread, beside shutdown() too, which ends by itself what is under way.

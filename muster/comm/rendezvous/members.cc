@@ -128,7 +128,7 @@ void check_versions(const std::vector<RankIdentity>& members) {
 // What may work together, but is the first thing to look at when it does not.
 void tell_differences(const std::vector<RankIdentity>& members, const RankIdentity& self) {
   if (self.rank != 0) return;
-  const auto tell = [&](const char* what, std::string RankIdentity::*version) {
+  const auto tell = [&](const char* what, std::string RankIdentity::* version) {
     for (const RankIdentity& member : members) {
       if (member.*version == members[0].*version || (member.*version).empty()) continue;
       log(LogLevel::warn, cat("rendezvous: ", what, " ", members[0].*version, " on ", name_of(members[0]),

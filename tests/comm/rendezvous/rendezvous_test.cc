@@ -101,10 +101,7 @@ TEST(ChooseBackend, NcclWhenEveryRankHasAGpuOfItsOwn) {
 TEST(ChooseBackend, TwoNcclRanksOnOneGpuAreAnErrorNamingBoth) {
   auto a = member(0, 3, "GPU-a"), b = member(1, 3, "GPU-b"), c = member(2, 3, "GPU-a");
   a.backend = b.backend = c.backend = "nccl";
-  EXPECT_THAT(error_of(ErrorCode::invalid_argument,
-                       [&] {
-                         choose_backend({a, b, c}, "nccl");
-                       }),
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { choose_backend({a, b, c}, "nccl"); }),
               AllOf(HasSubstr("rank 0 (pid 100, GPU-a)"), HasSubstr("rank 2 (pid 102, GPU-a)"),
                     HasSubstr("share one GPU")));
 }
@@ -112,17 +109,11 @@ TEST(ChooseBackend, TwoNcclRanksOnOneGpuAreAnErrorNamingBoth) {
 TEST(ChooseBackend, NcclWithACpuRankOrMixedWishesIsAnError) {
   auto a = member(0, 2, "GPU-a"), b = member(1, 2);
   a.backend = "nccl";
-  EXPECT_THAT(error_of(ErrorCode::invalid_argument,
-                       [&] {
-                         choose_backend({a, b}, "nccl");
-                       }),
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { choose_backend({a, b}, "nccl"); }),
               HasSubstr("rank 1"));
   auto c = member(1, 2, "GPU-b");
   c.backend = "gloo";
-  EXPECT_THAT(error_of(ErrorCode::invalid_argument,
-                       [&] {
-                         choose_backend({a, c}, "nccl");
-                       }),
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { choose_backend({a, c}, "nccl"); }),
               AllOf(HasSubstr("'nccl'"), HasSubstr("'gloo'")));
 }
 
