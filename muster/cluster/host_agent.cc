@@ -1,5 +1,6 @@
 #include "muster/cluster/host_agent.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,6 +47,22 @@ Host this_host(const LaunchOptions& options, const ClusterOptions& cluster) {
 Secret ranks_secret(const HostRendezvous& rendezvous) {
   // Not the agents' own: a rank must not be able to give orders.
   return rendezvous.secret.empty() ? Secret() : rendezvous.secret.derive("ranks");
+}
+
+// The ends of ranks whose round was over before this host began it.
+std::vector<WorkerExit> not_started(const std::vector<WorkerSpec>& specs) {
+  std::vector<WorkerExit> exits;
+  for (const WorkerSpec& spec : specs) {
+    WorkerExit exit{.rank = spec.rank,
+                    .local_rank = spec.local_rank,
+                    .host = spec.host,
+                    .device = spec.device,
+                    .started = false,
+                    .sent_signal = SIGTERM};
+    exit.cause = describe_end(exit);
+    exits.push_back(exit);
+  }
+  return exits;
 }
 
 class HostAgent {
@@ -338,7 +355,7 @@ class HostAgent {
     if (specs.empty()) return {};
     running_round_ = order.round;
     take_orders();  // it may have been stopped already
-    if (stopped_round_ >= order.round || !pending_.empty() || lost_) return {};
+    if (stopped_round_ >= order.round || !pending_.empty() || lost_) return not_started(specs);
     GroupRules rules{.shutdown_timeout = options_.shutdown_timeout,
                      .master_port = specs.front().rank == 0 ? watched_port(options_, job_->facts()) : 0,
                      .stopped_for = options_.stopped_timeout};

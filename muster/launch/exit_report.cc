@@ -213,10 +213,6 @@ Json earlier_json(const FailureContext& context) {
   return list;
 }
 
-}  // namespace
-
-namespace {
-
 bool has_stopped(const WorkerExit& exit) {
   return exit.signal == 0 && exit.exit_code == kStoppedExitCode;
 }
@@ -224,7 +220,9 @@ bool has_stopped(const WorkerExit& exit) {
 }  // namespace
 
 bool have_stopped(const std::vector<WorkerExit>& exits) {
-  return !exits.empty() && std::all_of(exits.begin(), exits.end(), has_stopped);
+  return some_have_stopped(exits) && std::all_of(exits.begin(), exits.end(), [](const WorkerExit& exit) {
+           return has_stopped(exit) || !exit.started;
+         });
 }
 
 bool some_have_stopped(const std::vector<WorkerExit>& exits) {
@@ -286,6 +284,7 @@ std::optional<ReportedError> read_error_file(const std::string& path) {
 }
 
 std::string describe_end(const WorkerExit& exit) {
+  if (!exit.started) return "not started: the job had ended before";
   if (exit.sent_signal != 0 && exit.signal != 0)
     return cat("ended by muster (", signal_name(exit.signal), ")");
   const std::string asked =

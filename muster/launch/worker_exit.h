@@ -13,7 +13,8 @@ struct WorkerExit {
   std::string host{};
   std::string device{};  // "GPU-<uuid>" or "cpu:<slot>"
   int pid = 0;
-  int exit_code = 0;  // when signal == 0
+  bool started = true;  // false: the job had ended before
+  int exit_code = 0;    // when signal == 0
   int signal = 0;
   int sent_signal = 0;                    // what the launcher had sent it to end it; 0: it ended by itself
   std::string cause{};                    // in plain words

@@ -34,7 +34,7 @@ Json to_json(const WorkerExit& exit) {
           {"host", exit.host},
           {"device", exit.device},
           {"pid", exit.pid},
-          {"exit_code", exit.signal == 0 ? Json(exit.exit_code) : Json(nullptr)},
+          {"exit_code", exit.started && exit.signal == 0 ? Json(exit.exit_code) : Json(nullptr)},
           {"signal", exit.signal != 0 ? Json(signal_name(exit.signal)) : Json(nullptr)},
           {"ended_by", exit.sent_signal != 0 ? "muster" : "itself"},
           {"cause", exit.cause},
@@ -63,6 +63,7 @@ WorkerExit worker_exit_from_json(const Json& json) {
       exit.exit_code = code->get<int>();
     if (const auto signal = json.find("signal"); signal != json.end() && !signal->is_null())
       exit.signal = signal_number(signal->get<std::string>());
+    exit.started = exit.signal != 0 || !json.value("exit_code", Json()).is_null();
     if (json.value("ended_by", "itself") == "muster") exit.sent_signal = SIGTERM;
     exit.after = std::chrono::milliseconds(static_cast<int64_t>(json.value("seconds", 0.0) * 1000));
     exit.at = std::chrono::system_clock::time_point(
