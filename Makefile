@@ -10,14 +10,14 @@ ARGS  ?=
 DEPS  := .deps
 export TORCH
 
-.PHONY: help train test test-long bench lint format install packages docs clean setup-train setup-test build
+.PHONY: help train test test-long bench lint format install packages docs clean setup-train setup-test setup-lint build
 
 help:
 	@echo "make train       set up, build, and train the digits example on every device of this machine"
 	@echo "make test        set up, build, and run every test that needs less than half an hour in all"
 	@echo "make test-long   also sanitizers, stress, the second LibTorch, clang, lint, and make train and make test on bare systems"
 	@echo "make bench       the benchmarks, with the peers beside them"
-	@echo "make lint        spelling, clang-format and clang-tidy over everything"
+	@echo "make lint        spelling, the pages' style, clang-format and clang-tidy over everything, with tools of fixed versions"
 	@echo "make format      rewrite the sources in the house format"
 	@echo "make install     build with -O2, and install under PREFIX (default /usr/local), with docs, examples, and LibTorch from .deps/"
 	@echo "make packages    two Debian packages, a Python wheel and a source tarball, in build/packages/"
@@ -28,6 +28,9 @@ setup-train:
 
 setup-test:
 	@scripts/setup.sh test
+
+setup-lint:
+	@scripts/setup.sh lint
 
 build:
 	@scripts/build.sh $(BUILD)
@@ -47,11 +50,11 @@ bench: setup-test
 	@scripts/setup.sh bench
 	@scripts/bench.sh $(BUILD)
 
-lint: setup-test
+lint: setup-lint
 	@scripts/lint.sh $(ARGS)
 
-format: setup-test
-	@git ls-files '*.h' '*.cc' | xargs clang-format -i
+format: setup-lint
+	@git ls-files '*.h' '*.cc' | xargs .deps/lint/bin/clang-format -i
 
 PREFIX ?= /usr/local
 install: setup-train

@@ -71,8 +71,7 @@ void train(muster::Context& ctx) {
     auto gpt = make_gpt();
     muster::ShardedOptimizer<torch::optim::AdamW> optimizer(gpt->parameters(), options, group,
                                                             {.gradients = true});
-    measure(
-        "zero2", group, [&](const auto& x) { return gpt(x); }, optimizer, [&] { optimizer.zero_grad(); });
+    measure("zero2", group, [&](const auto& x) { return gpt(x); }, optimizer, [&] { optimizer.zero_grad(); });
   }
   {
     auto gpt = make_gpt();
@@ -85,8 +84,7 @@ void train(muster::Context& ctx) {
     auto gpt = make_gpt();
     muster::DistributedDataParallel model(gpt, group);
     torch::optim::AdamW optimizer(gpt->parameters(), options);
-    measure(
-        "ddp", group, [&](const auto& x) { return model(x); }, optimizer, [&] { optimizer.zero_grad(); });
+    measure("ddp", group, [&](const auto& x) { return model(x); }, optimizer, [&] { optimizer.zero_grad(); });
   }
 }
 

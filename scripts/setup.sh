@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what `make train` (setup.sh train), `make test` (test), the tests labelled long (long), `make bench` (bench),
-# `make packages` (packages), fuzzing (fuzz) and `make docs` (docs) need, and says what.
+# Installs what `make train` (setup.sh train), `make test` (test), the tests labelled long (long), `make lint` (lint),
+# `make bench` (bench), `make packages` (packages), fuzzing (fuzz) and `make docs` (docs) need, and says what.
 # Distribution packages come through apt-get (sudo when not root); LibTorch comes from its PyPI wheel into .deps/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-goal=${1:?usage: setup.sh train|test|long|bench|packages|fuzz|docs}
+goal=${1:?usage: setup.sh train|test|long|lint|bench|packages|fuzz|docs}
 
 # The default LibTorch, and the two CUDA runtime packages its CPU library is linked against.
 torch_version=2.15.0
@@ -22,9 +22,9 @@ needed="g++ cmake ninja-build pkg-config python3 python3-venv ca-certificates
 optional=""
 case $goal in
   train) ;;
-  test | long | bench)
+  test | long | lint | bench)
     needed="$needed python3-dev"  # Python.h, which the Python module includes
-    optional="clang-format clang-tidy codespell python3-proselint python3-markdown-it doxygen dpkg-dev e2fsprogs faketime file
+    optional="python3-markdown-it doxygen dpkg-dev e2fsprogs faketime file
       iproute2 openssh-server munge slurmctld slurmd slurm-client etcd-server
       openmpi-bin libopenmpi-dev mpich libmpich-dev"
     [ "$goal" != long ] || optional="$optional chromium"
@@ -32,17 +32,13 @@ case $goal in
   packages) needed="$needed python3-dev dpkg-dev file" ;;
   fuzz) needed="$needed clang libclang-rt-dev" ;;
   docs) needed="doxygen python3 python3-markdown-it" ;;
-  *) say "unknown goal '$goal': expected train, test, long, bench, packages, fuzz or docs"; exit 2 ;;
+  *) say "unknown goal '$goal': expected train, test, long, lint, bench, packages, fuzz or docs"; exit 2 ;;
 esac
 
 # What there is not without an optional package; the tests among it report themselves skipped.
 used_by() {
   case $1 in
-    clang-format) echo "the check of the sources' form" ;;
-    clang-tidy) echo "make lint" ;;
     chromium) echo "the test of the report in a browser" ;;
-    codespell) echo "the check of the spelling" ;;
-    python3-proselint) echo "the check of the style of the pages" ;;
     python3-markdown-it) echo "the check of the documentation's links" ;;
     doxygen) echo "the check of the API reference" ;;
     dpkg-dev | file) echo "the test of the packages" ;;
@@ -104,6 +100,14 @@ if [ -n "$missing" ]; then
 fi
 
 if [ "$goal" = fuzz ] || [ "$goal" = docs ]; then exit 0; fi  # neither needs LibTorch
+
+if [ "$goal" = lint ] && ! cmp -s scripts/lint/requirements.txt .deps/lint/installed.txt; then
+  say "installing for make lint, into .deps/lint:" $(grep -v '^#' scripts/lint/requirements.txt)
+  rm -rf .deps/lint
+  /usr/bin/python3 -m venv .deps/lint
+  .deps/lint/bin/pip install --quiet --disable-pip-version-check -r scripts/lint/requirements.txt
+  cp scripts/lint/requirements.txt .deps/lint/installed.txt
+fi
 
 if [ -n "${TORCH:-}" ]; then
   say "LibTorch: TORCH=$TORCH, as asked"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What takes longer than `make test` may: the tests labelled long, the sanitizers, fuzzing, the second LibTorch, clang,
-# `make lint`, and `make train` and `make test`, and the packages, on bare systems. Says each step and stops at the first that fails. `test_long.sh STEP...`
-# runs only these: long asan tsan fuzz torch clang lint bare packages.
+# `make lint`, all tests on a busy machine, and `make train` and `make test`, and the packages, on bare systems. Says each
+# step and stops at the first that fails. `test_long.sh STEP...` runs only these: long asan tsan fuzz torch clang lint busy
+# bare packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -93,13 +94,41 @@ run_clang() {
 
 run_lint() {
   step "spelling, style, clang-format and clang-tidy over everything (build/lint)"
+  scripts/setup.sh lint
   scripts/lint.sh
 }
 
-# RELEASES: code names of Debian.
+# beside_busy_loops CPUS COMMAND...: COMMAND and four loops that never rest, all on these CPUs.
+beside_busy_loops() {
+  local cpus=$1 loops=() code=0 i
+  shift
+  for i in 1 2 3 4; do
+    taskset -c "$cpus" setpriv --pdeathsig KILL sh -c 'while :; do :; done' &
+    loops+=($!)
+  done
+  taskset -c "$cpus" "$@" || code=$?
+  kill "${loops[@]}"
+  wait "${loops[@]}" 2>/dev/null || true
+  return $code
+}
+
+# BUSY_TIMES: how often beside the busy loops.
+run_busy() {
+  local i
+  scripts/setup.sh test
+  scripts/build.sh build/release
+  for ((i = 1; i <= ${BUSY_TIMES:-5}; ++i)); do
+    step "make test's tests beside four busy loops on two CPUs, $i of ${BUSY_TIMES:-5}"
+    beside_busy_loops 0,1 scripts/test.sh build/release
+  done
+  step "make test's tests on one CPU"
+  taskset -c 0 scripts/test.sh build/release
+}
+
+# RELEASES: code names of Debian; sid is a look ahead, at the next compilers.
 run_bare() {
   local release
-  for release in ${RELEASES:-bookworm trixie}; do
+  for release in ${RELEASES:-bookworm trixie sid}; do
     step "make train, make test and make install on a bare Debian $release; then the examples, without the checkout"
     scripts/bare.sh "$release" bash -euxc '
       make train
@@ -137,11 +166,11 @@ run_packages() {
     python -c "import muster, torch.distributed"'
 }
 
-[ $# -gt 0 ] || set -- long asan tsan fuzz torch clang lint bare packages
+[ $# -gt 0 ] || set -- long asan tsan fuzz torch clang lint busy bare packages
 for name in "$@"; do
   case $name in
-    long | asan | tsan | fuzz | torch | clang | lint | bare | packages) ;;
-    *) echo "test-long: expected long, asan, tsan, fuzz, torch, clang, lint, bare or packages, got '$name'"; exit 2 ;;
+    long | asan | tsan | fuzz | torch | clang | lint | busy | bare | packages) ;;
+    *) echo "test-long: expected long, asan, tsan, fuzz, torch, clang, lint, busy, bare or packages, got '$name'"; exit 2 ;;
   esac
 done
 for name in "$@"; do

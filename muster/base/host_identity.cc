@@ -10,7 +10,7 @@ namespace muster {
 namespace {
 
 std::string namespace_inode(const char* name) {
-  struct stat info {};
+  struct stat info{};
   return ::stat(cat("/proc/self/ns/", name).c_str(), &info) == 0 ? cat(info.st_ino) : "?";
 }
 

@@ -131,11 +131,11 @@ void read_common(RankEnv& env) {
 // What a rank's next generation may change, by the variable that says it.
 struct GenerationNumber {
   const char* name;
-  int RankEnv::*value;
+  int RankEnv::* value;
 };
 struct GenerationText {
   const char* name;
-  std::string RankEnv::*value;
+  std::string RankEnv::* value;
 };
 constexpr GenerationNumber kGenerationNumbers[] = {
     {"RANK", &RankEnv::rank},

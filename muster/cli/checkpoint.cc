@@ -97,7 +97,7 @@ std::vector<std::string> each_checkpoint(const std::vector<std::string>& paths) 
   std::vector<std::string> all;
   for (const std::string& path : paths) {
     expect_there(path);
-    struct stat info {};
+    struct stat info{};
     std::vector<StepFolder> inside;
     if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && !is_there(cat(path, "/", kManifestFile)))
       inside = list_checkpoints(checkpoints_folder(path));

@@ -14,7 +14,7 @@
 namespace muster {
 
 inline bool is_there(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   return ::lstat(path.c_str(), &info) == 0;
 }
 

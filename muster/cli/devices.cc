@@ -116,8 +116,7 @@ void show(const DevicesOptions& options) {
   if (!options.svg.empty()) {
     draw(options);
   } else if (options.watch) {
-    watch(
-        STDOUT_FILENO, [&] { return make_text(options); }, watch_options(options));
+    watch(STDOUT_FILENO, [&] { return make_text(options); }, watch_options(options));
   } else {
     write_all(STDOUT_FILENO, make_text(options));
   }

@@ -37,15 +37,8 @@ class StepWeight {
 // `Data` is what collate.h makes of the examples. A struct's fields become the batch's (batch.pixels), a
 // tensor batch can be passed to a model, and a tuple allows std::get<0>(batch) and auto& [x, y] = batch.
 template <class Data>
-concept HasBatchsNames = requires(Data data) {
-  data.weight;
-}
-|| requires(Data data) {
-  data.last;
-}
-|| requires(Data data) {
-  data.samples;
-};
+concept HasBatchsNames = requires(Data data) { data.weight; } || requires(Data data) { data.last; } ||
+                         requires(Data data) { data.samples; };
 
 template <class Data>
 struct Batch : Data {
@@ -62,8 +55,10 @@ struct Batch : Data {
   int64_t size() const { return samples; }
   // Of a tensor: size(0).
   template <class... Dimension>
-  requires(sizeof...(Dimension) > 0) int64_t size(Dimension... dimension)
-  const { return Data::size(dimension...); }
+    requires(sizeof...(Dimension) > 0)
+  int64_t size(Dimension... dimension) const {
+    return Data::size(dimension...);
+  }
 };
 
 }  // namespace muster

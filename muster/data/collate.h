@@ -36,9 +36,7 @@ struct Packed {
 };
 
 template <class E>
-concept CollatesItself = requires(std::vector<E> examples) {
-  E::collate(std::move(examples));
-};
+concept CollatesItself = requires(std::vector<E> examples) { E::collate(std::move(examples)); };
 
 namespace collation {
 

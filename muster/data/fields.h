@@ -21,9 +21,7 @@ using AnythingAt = Anything;
 
 template <class T, size_t... I>
 constexpr bool takes(std::index_sequence<I...>) {
-  return requires {
-    T{AnythingAt<I>{}...};
-  };
+  return requires { T{AnythingAt<I>{}...}; };
 }
 
 inline constexpr size_t kMost = 10;
@@ -41,7 +39,7 @@ constexpr size_t count() {
 
 // A plain struct with 1 to 10 fields.
 template <class T>
-concept PlainStruct = std::is_class_v<T> && std::is_aggregate_v<T> &&(fields::count<T>() > 0);
+concept PlainStruct = std::is_class_v<T> && std::is_aggregate_v<T> && (fields::count<T>() > 0);
 
 // References to its fields, in their order.
 template <PlainStruct T>

@@ -80,7 +80,7 @@ std::string gunzip(std::string_view bytes, uint64_t max_bytes, const std::string
 }
 
 std::string read_data_file(const std::string& path, uint64_t max_bytes) {
-  struct stat info {};
+  struct stat info{};
   if (::stat(path.c_str(), &info) != 0) fail_errno(cat("read: cannot open '", path, "'"), errno);
   if (!S_ISREG(info.st_mode)) {
     throw Error(ErrorCode::io,

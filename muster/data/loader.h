@@ -35,9 +35,7 @@ namespace muster {
 
 // A dataset that returns many examples at once, already collated, as TensorDataset does.
 template <class D>
-concept GivesBatches = requires(const D& dataset, const at::Tensor& rows) {
-  dataset.get_batch(rows, true);
-};
+concept GivesBatches = requires(const D& dataset, const at::Tensor& rows) { dataset.get_batch(rows, true); };
 
 namespace loading {
 

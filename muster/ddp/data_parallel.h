@@ -72,8 +72,7 @@ Value gather_outputs(std::vector<Value> parts, c10::Device device, int64_t dim) 
   } else if constexpr (requires { std::tuple_size<Value>::value; }) {
     return [&]<size_t... i>(std::index_sequence<i...>) {
       return Value{gather_member([](Value& part) { return std::get<i>(part); })...};
-    }
-    (std::make_index_sequence<std::tuple_size_v<Value>>());
+    }(std::make_index_sequence<std::tuple_size_v<Value>>());
   } else {
     Value joined;
     for (size_t i = 0; i < parts[0].size(); ++i)

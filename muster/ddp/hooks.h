@@ -46,8 +46,8 @@ class Reduction {
   Reduction(at::Tensor average)  // NOLINT(google-explicit-constructor): a hook returns a tensor
       : finish_([average = std::move(average)] { return average; }) {}
   template <class Finish>
-  requires std::is_invocable_r_v<at::Tensor, Finish&> Reduction(
-      Finish finish)  // NOLINT(google-explicit-constructor)
+    requires std::is_invocable_r_v<at::Tensor, Finish&>
+  Reduction(Finish finish)  // NOLINT(google-explicit-constructor)
       : finish_(std::move(finish)) {}
   Reduction(std::future<at::Tensor> future)  // NOLINT(google-explicit-constructor)
       : finish_([future = future.share()] { return future.get(); }) {}
@@ -111,8 +111,8 @@ class Hook {
       : hook_(std::move(hook)) {}
   // Wraps a user's function.
   template <class Function>
-  requires std::is_invocable_r_v<Reduction, Function&, GradientBucket> Hook(
-      Function function)  // NOLINT(google-explicit-constructor)
+    requires std::is_invocable_r_v<Reduction, Function&, GradientBucket>
+  Hook(Function function)  // NOLINT(google-explicit-constructor)
       : hook_(of_function(std::move(function))) {}
 
   explicit operator bool() const { return hook_ != nullptr; }

@@ -20,8 +20,7 @@ void collect_from_value(const c10::IValue& value, const Replace& replace, std::v
   } else if (value.isList()) {
     auto list = value.toList();
     for (size_t i = 0; i < list.size(); ++i)
-      collect_from_value(
-          list.get(i), [list, i](const c10::IValue& other) { list.set(i, other); }, found);
+      collect_from_value(list.get(i), [list, i](const c10::IValue& other) { list.set(i, other); }, found);
   } else if (value.isTuple()) {
     const auto tuple = value.toTuple();
     for (size_t i = 0; i < tuple->elements().size(); ++i) {
@@ -42,8 +41,7 @@ void collect_from_value(const c10::IValue& value, const Replace& replace, std::v
 }  // namespace
 
 void collect_script_outputs(c10::IValue& value, std::vector<ForwardOutput>& found) {
-  collect_from_value(
-      value, [&value](const c10::IValue& other) { value = other; }, found);
+  collect_from_value(value, [&value](const c10::IValue& other) { value = other; }, found);
 }
 
 }  // namespace muster::detail

@@ -96,7 +96,9 @@ TaskDispatch::Devices TaskDispatch::free_devices(size_t task, const std::set<siz
 }
 
 void TaskDispatch::run_task(size_t task, const Devices& devices) {
-  { const std::lock_guard started(mutex_); }
+  {
+    const std::lock_guard started(mutex_);
+  }
   const auto start = Clock::now();
   std::exception_ptr failure;
   try {

@@ -14,7 +14,7 @@ Line& line_of(const Met& met, int rank) {
 }  // namespace
 
 uint64_t own_pid_namespace() {
-  struct stat info {};
+  struct stat info{};
   return ::stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
 }
 

@@ -216,12 +216,8 @@ void divide(Complex<T>* values, size_t count, int by) {
 class PlainArithmetic {
  public:
 #if defined(__x86_64__)
-  PlainArithmetic() : before_(_mm_getcsr()) {
-    set(kPlain);
-  }
-  ~PlainArithmetic() {
-    set(before_);
-  }
+  PlainArithmetic() : before_(_mm_getcsr()) { set(kPlain); }
+  ~PlainArithmetic() { set(before_); }
 
  private:
   static constexpr unsigned kPlain = 0x1f80;
@@ -238,9 +234,7 @@ class PlainArithmetic {
     asm volatile("mrs %0, fpcr" : "=r"(before_));
     set(0);
   }
-  ~PlainArithmetic() {
-    set(before_);
-  }
+  ~PlainArithmetic() { set(before_); }
 
  private:
   void set(uint64_t state) const {

@@ -103,7 +103,7 @@ void FileStore::open_file() {
   const std::string& path = options_.path;
   fd_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600));
   if (!fd_.valid()) fail_errno(cat("file store: cannot open '", path, "'"), errno);
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd_.get(), &info) != 0) fail_errno(cat("file store: cannot read '", path, "'"), errno);
   if (!S_ISREG(info.st_mode)) throw refusal(path, "a regular file, got something else; choose another path");
   if (info.st_uid != ::geteuid()) {
@@ -184,7 +184,7 @@ void FileStore::start_anew(int64_t generation) {
 }
 
 off_t FileStore::file_size() const {
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd_.get(), &info) != 0) fail_errno(cat("file store: cannot read '", options_.path, "'"), errno);
   if (info.st_nlink == 0) {
     throw refusal(options_.path, "the file to stay while it is used, got it removed; start all ranks again");

@@ -51,7 +51,7 @@ int hex_digit(char c) {
 }
 
 struct stat stat_of(int fd, const std::string& name) {
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd, &info) != 0) fail_errno(cat("secret: cannot read ", name), errno);
   return info;
 }

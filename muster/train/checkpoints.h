@@ -121,7 +121,7 @@ class Checkpoints {
   Checkpoints(ProcessGroup group, CheckpointsOptions options);
   // Uses the group, the folder and the attempt of a muster::Context.
   template <class Context>
-  requires requires(Context& ctx) { ctx.process_group(), ctx.run_dir(), ctx.env(); }
+    requires requires(Context& ctx) { ctx.process_group(), ctx.run_dir(), ctx.env(); }
   explicit Checkpoints(Context& ctx, CheckpointsOptions options = {})
       : Checkpoints(ctx.process_group(), with_job(std::move(options), ctx)) {}
 

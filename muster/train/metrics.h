@@ -60,7 +60,7 @@ class Metrics {
   Metrics(ProcessGroup group, const MetricsOptions& options);
   // Uses the group and the folder of a muster::Context.
   template <class Context>
-  requires requires(Context& ctx) { ctx.process_group(), ctx.run_dir(); }
+    requires requires(Context& ctx) { ctx.process_group(), ctx.run_dir(); }
   explicit Metrics(Context& ctx, const MetricsOptions& options = {})
       : Metrics(ctx.process_group(),
                 MetricsOptions{.folder = options.folder.empty() ? ctx.run_dir() : options.folder,

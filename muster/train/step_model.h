@@ -36,7 +36,8 @@ class StepModels {
  public:
   StepModels() = default;
   template <class Model>
-  requires std::convertible_to<Model&, StepModel> StepModels(Model& model) : models_{StepModel(model)} {}
+    requires std::convertible_to<Model&, StepModel>
+  StepModels(Model& model) : models_{StepModel(model)} {}
   StepModels(std::initializer_list<StepModel> models) : models_(models) {}
 
   auto begin() const { return models_.begin(); }

@@ -52,7 +52,9 @@ TEST(NoSigpipe, AThreadThatIsMadeMeanwhileStaysProtected) {
 TEST(NoSigpipeDeathTest, OutsideOfItTheSignalIsAsBefore) {
   const Fd pipe = pipe_without_reader();
   const auto write_after_guard = [&] {
-    { const NoSigpipe guard; }
+    {
+      const NoSigpipe guard;
+    }
     (void)!::write(pipe.get(), "x", 1);
   };
   EXPECT_EXIT(write_after_guard(), testing::KilledBySignal(SIGPIPE), "");

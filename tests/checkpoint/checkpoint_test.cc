@@ -99,9 +99,7 @@ TEST_F(Checkpoint, RefusesAnotherModelAndChangesNothing) {
 TEST_F(Checkpoint, ModelWithoutOptimizer) {
   torch::optim::Adam optimizer(model_->parameters());
   save_checkpoint({.directory = folder_ / "without"}, {*model_}, {.step = 1});
-  EXPECT_THAT(message_of([&] {
-                load_latest_checkpoint(folder_ / "without", {*model_, &optimizer});
-              }),
+  EXPECT_THAT(message_of([&] { load_latest_checkpoint(folder_ / "without", {*model_, &optimizer}); }),
               HasSubstr("saved without its optimizer"));
   save_checkpoint({.directory = folder_ / "with"}, {*model_, &optimizer}, {.step = 1});
   EXPECT_TRUE(load_latest_checkpoint(folder_ / "with", {*model_}));

@@ -74,13 +74,10 @@ TEST(Collate, LetsATypeJoinItself) {
 
 TEST(Collate, NamesTheExampleThatDiffers) {
   EXPECT_THAT(
-      message_of([] {
-        collate(std::vector{torch::zeros({2, 3}), torch::zeros({2, 3}), torch::zeros({2, 4})});
-      }),
+      message_of(
+          [] { collate(std::vector{torch::zeros({2, 3}), torch::zeros({2, 3}), torch::zeros({2, 4})}); }),
       HasSubstr("got [2, 3] Float in a batch's first example and [2, 4] Float in example 2; resize them"));
-  EXPECT_THAT(message_of([] {
-                collate(std::vector{torch::zeros(2), torch::Tensor()});
-              }),
+  EXPECT_THAT(message_of([] { collate(std::vector{torch::zeros(2), torch::Tensor()}); }),
               HasSubstr("undefined in example 1"));
   EXPECT_THAT(message_of([] {
                 collate(std::vector<Padded>{{torch::zeros({2, 3}), {}}, {torch::zeros({5, 4}), {}}});

@@ -61,8 +61,7 @@ TEST(LoaderWorkers, NoWorkerSurvivesABreakOrAnException) {
     break;
   }
   EXPECT_EQ(threads_of_this_process(), before);
-  EXPECT_THROW(for ([[maybe_unused]] const auto& batch
-                    : loader) throw std::runtime_error("the user's"),
+  EXPECT_THROW(for ([[maybe_unused]] const auto& batch : loader) throw std::runtime_error("the user's"),
                std::runtime_error);
   EXPECT_EQ(threads_of_this_process(), before);
 }

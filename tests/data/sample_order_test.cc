@@ -176,9 +176,7 @@ TEST(SampleOrder, RanksWithOtherWeightsAreFound) {
   DistributedSampler one(weighted({1, 2}, 4), {.num_replicas = 2, .rank = 0});
   DistributedSampler other(weighted({1, 3}, 4), {.num_replicas = 2, .rank = 1});
   EXPECT_THAT(
-      message_of([&] {
-        check_samplers_agree({one.identity(), other.identity()});
-      }),
+      message_of([&] { check_samplers_agree({one.identity(), other.identity()}); }),
       AllOf(HasSubstr("expected the same order on every rank, got weighted(2 numbers "),
             HasSubstr("\n  rank 0: weighted(2 numbers "), HasSubstr("\n  rank 1: weighted(2 numbers ")));
 }
@@ -255,13 +253,9 @@ TEST(CostBalanced, EqualCostsAreEqualCounts) {
 
 TEST(CostBalanced, RefusesBadArguments) {
   EXPECT_THAT(message_of([] { cost_balanced(in_order(3), {1, 2}, {}); }), HasSubstr("expected 3 costs"));
-  EXPECT_THAT(message_of([] {
-                cost_balanced(in_order(2), {1, 2}, {.num_replicas = 2, .rank = 2});
-              }),
+  EXPECT_THAT(message_of([] { cost_balanced(in_order(2), {1, 2}, {.num_replicas = 2, .rank = 2}); }),
               HasSubstr("rank 2"));
-  EXPECT_THAT(message_of([] {
-                cost_balanced(in_order(2), {1, 2}, {.num_replicas = 2, .global_batch = 1});
-              }),
+  EXPECT_THAT(message_of([] { cost_balanced(in_order(2), {1, 2}, {.num_replicas = 2, .global_batch = 1}); }),
               HasSubstr("global_batch 1"));
 }
 

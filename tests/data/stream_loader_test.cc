@@ -276,9 +276,7 @@ TEST(StreamLoader, RefusesPositionsThatAreNotOfOneGroup) {
   const StreamLoaderOptions options{.batch_size = 2, .seed = 3, .rank = 1, .ranks = 2};
   StreamLoader loader(Counting(20), options);
   const StreamPosition mine = loader.position();
-  EXPECT_THAT(message_of([&] {
-                loader.restore(std::vector{mine, mine});
-              }),
+  EXPECT_THAT(message_of([&] { loader.restore(std::vector{mine, mine}); }),
               HasSubstr("got that of rank 1 of 2 as number 0 of 2"));
   EXPECT_THAT(message_of([&] { loader.restore(std::vector<StreamPosition>{}); }), HasSubstr("got none"));
   auto far = std::vector{mine, mine};

@@ -242,13 +242,13 @@ TEST(DdpConstruction, RefusesWhatCannotBeTrained) {
                 DistributedDataParallel model(torch::nn::Linear(2, 2), group, {.device_ids = {3}});
               }),
               AllOf(HasSubstr("[3]"), HasSubstr("cpu")));
-  EXPECT_THAT(
-      failure_of([](ProcessGroup& group) {
-        torch::nn::Linear elsewhere(torch::nn::LinearOptions(2, 2));
-        elsewhere->weight = elsewhere->register_parameter("elsewhere", torch::zeros({2, 2}, torch::kMeta));
-        DistributedDataParallel model(elsewhere, group);
-      }),
-      AllOf(HasSubstr("'elsewhere'"), HasSubstr("meta")));
+  EXPECT_THAT(failure_of([](ProcessGroup& group) {
+                torch::nn::Linear elsewhere(torch::nn::LinearOptions(2, 2));
+                elsewhere->weight =
+                    elsewhere->register_parameter("elsewhere", torch::zeros({2, 2}, torch::kMeta));
+                DistributedDataParallel model(elsewhere, group);
+              }),
+              AllOf(HasSubstr("'elsewhere'"), HasSubstr("meta")));
 }
 
 }  // namespace

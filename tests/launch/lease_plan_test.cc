@@ -70,11 +70,8 @@ TEST_F(LeasePlanTest, WishesNameEachGpuOnce) {
 }
 
 TEST_F(LeasePlanTest, CpuRanksNeedNone) {
-  const LeasedPlan leased = plan_with_leases(folder(),
-                                             [](const BusyGpus&) {
-                                               return plan_of({-1, -1});
-                                             },
-                                             {}, {});
+  const LeasedPlan leased =
+      plan_with_leases(folder(), [](const BusyGpus&) { return plan_of({-1, -1}); }, {}, {});
   EXPECT_THAT(leased.leases, IsEmpty());
   EXPECT_EQ(lease_variable(leased.leases), "");
 }

@@ -92,7 +92,9 @@ TEST(RunRecorder, KeepsEveryLaunchOfAFolder) {
     first.end_attempt({{.rank = 0}, {.rank = 1}}, "");
     EXPECT_EQ(first.finish(0, "done"), 0);
   }
-  { const RunRecorder second(options_of_record(), facts_of(folder, "b"), "n0", &machine); }
+  {
+    const RunRecorder second(options_of_record(), facts_of(folder, "b"), "n0", &machine);
+  }
   const RunRecord record = read_run_record(folder.path()).value();
   ASSERT_EQ(record.launches.size(), 2U);
   EXPECT_EQ(record.launches[0].outcome, "done");

@@ -325,8 +325,8 @@ GroupResult stop_while_coming_together(milliseconds pause, const std::function<v
 
 TEST(RunWorkers, AStopLetsTheRanksComeTogetherFirst) {
   for (const milliseconds pause : {milliseconds(0), milliseconds(60'000)}) {
-    const GroupResult result = stop_while_coming_together(
-        pause, [] { ::kill(::getpid(), SIGTERM); }, std::nullopt);
+    const GroupResult result =
+        stop_while_coming_together(pause, [] { ::kill(::getpid(), SIGTERM); }, std::nullopt);
     EXPECT_EQ(result.stopped_by, SIGTERM);
     EXPECT_EQ(result.exits.size(), 2U);
     EXPECT_TRUE(have_stopped(result.exits));

@@ -55,13 +55,11 @@ struct Training {
     auto net = make_net();
     muster::DistributedDataParallel model(net, group);
     muster::ShardedOptimizer<Kind> optimizer(net->parameters(), options, group);
-    run(
-        "zero " + name, [&](const auto& x) { return model(x); }, optimizer);
+    run("zero " + name, [&](const auto& x) { return model(x); }, optimizer);
     // The same with divided gradients, which Python's has not: compared with the same line.
     auto other = make_net();
     muster::ShardedOptimizer<Kind> second(other->parameters(), options, group, {.gradients = true});
-    run(
-        "zero " + name, [&](const auto& x) { return other->forward(x); }, second);
+    run("zero " + name, [&](const auto& x) { return other->forward(x); }, second);
   }
 
   template <class Options>

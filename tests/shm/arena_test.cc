@@ -9,7 +9,7 @@ namespace muster::shm {
 namespace {
 
 int64_t bytes_held(const SharedMemory& memory) {
-  struct stat info {};
+  struct stat info{};
   ::fstat(memory.fd(), &info);
   return info.st_blocks * 512;
 }

@@ -20,7 +20,7 @@ namespace muster::shm {
 namespace {
 
 int64_t blocks_of(const SharedMemory& memory) {
-  struct stat info {};
+  struct stat info{};
   ::fstat(memory.fd(), &info);
   return info.st_blocks * 512;
 }

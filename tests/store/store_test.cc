@@ -189,10 +189,7 @@ TEST_P(StoreConformance, NamesTheMissingKeysAtTheTimeout) {
   const auto shortly = std::chrono::milliseconds(20);
   EXPECT_THAT(error_of(ErrorCode::timeout, [&] { store_->get("rank\n7", shortly); }),
               testing::AllOf(HasSubstr("rank\\x0a7'"), HasSubstr("20ms")));
-  EXPECT_THAT(error_of(ErrorCode::timeout,
-                       [&] {
-                         store_->wait({"present", "rank/1", "rank/2"}, shortly);
-                       }),
+  EXPECT_THAT(error_of(ErrorCode::timeout, [&] { store_->wait({"present", "rank/1", "rank/2"}, shortly); }),
               testing::AllOf(HasSubstr("rank/1'"), HasSubstr("rank/2'"), Not(HasSubstr("present"))));
   std::vector<std::string> many;
   for (int i = 0; i < 30; ++i) many.push_back("k" + std::to_string(i));

@@ -236,7 +236,7 @@ TEST_F(TcpServerTest, AUnixSocketIsPrivateAndItsLeftoverIsReplaced) {
     listen_on(leftover, Deadline(kLong)).reset();
   }
   start({.endpoint = endpoint});
-  struct stat info {};
+  struct stat info{};
   ASSERT_EQ(::stat(endpoint.path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 07777, 0600U);
   expect_alive();

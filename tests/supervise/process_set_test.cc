@@ -226,7 +226,9 @@ TEST(ProcessSet, HearsSignalsWhateverThreadTheyComeTo) {
 TEST(ProcessSet, GivesSignalsBackAtItsEnd) {
   const auto handler = [](int) {};
   const auto before = ::signal(SIGTERM, handler);
-  { const ProcessSet set; }
+  {
+    const ProcessSet set;
+  }
   EXPECT_EQ(::signal(SIGTERM, before), static_cast<void (*)(int)>(handler));
 }
 

@@ -137,7 +137,9 @@ TEST(TrainMetrics, EachLineHasWhereItsTimeWent) {
   run_ranks(1, [&](ProcessGroup& group) {
     Metrics metrics(group, {.folder = folder});
     metrics.mean("loss", 1.0);
-    { const Span span("step", Category::compute); }
+    {
+      const Span span("step", Category::compute);
+    }
     EXPECT_EQ(metrics.write(1).size(), 1U) << "the program's own numbers alone";
   });
   Activity::set(nullptr);

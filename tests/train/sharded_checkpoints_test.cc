@@ -421,11 +421,11 @@ TEST(ShardedCheckpoints, PiecesThatMakeNoWholeAreRefused) {
               HasSubstr("a unique name for each tensor for '0.weight', got it on stage 0 and on stage 1"));
   run_ranks(1, [&](ProcessGroup& group) {
     Checkpoints checkpoints(group, in_folder(folder.path()));
-    EXPECT_THAT(
-        test::message_of([&] {
-          checkpoints.add("model", {slice_piece("x", {4}, 0, 0, two), slice_piece("x", {4}, 0, 2, two)});
-        }),
-        HasSubstr("expected one piece on a rank as 'x', got two"));
+    EXPECT_THAT(test::message_of([&] {
+                  checkpoints.add("model",
+                                  {slice_piece("x", {4}, 0, 0, two), slice_piece("x", {4}, 0, 2, two)});
+                }),
+                HasSubstr("expected one piece on a rank as 'x', got two"));
   });
   EXPECT_FALSE(std::filesystem::exists(folder / "step-1"));
 }

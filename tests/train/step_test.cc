@@ -299,9 +299,7 @@ TEST(TrainStep, WrongUseIsNamed) {
   step(OneBatch{0.5, false}, [&] { return net(fixed_data(2)).mean(); });
   critic_step(OneBatch{0.5, false}, [&] { return critic(net(fixed_data(2)).repeat({1, 2})).mean(); });
   EXPECT_THAT(
-      message_of_error([&] {
-        step(OneBatch{0.5, true}, [&] { return net(fixed_data(2)).mean(); });
-      }),
+      message_of_error([&] { step(OneBatch{0.5, true}, [&] { return net(fixed_data(2)).mean(); }); }),
       HasSubstr("expected the gradients that its last micro-batch left, got others (step 1); where another "
                 "step's loss goes through this model, name it in that step's .frozen"));
 }
@@ -314,9 +312,7 @@ TEST(TrainStep, TwoStepsWithOneScaleAreAnError) {
   TrainStep critic_step(critic, other, {.precision = &precision});
   step(OneBatch{0.5, false}, [&] { return net(fixed_data(2)).mean(); });
   critic_step(OneBatch{}, [&] { return critic(fixed_data(2)).mean(); });
-  EXPECT_THAT(message_of_error([&] {
-                step(OneBatch{0.5, true}, [&] { return net(fixed_data(2)).mean(); });
-              }),
+  EXPECT_THAT(message_of_error([&] { step(OneBatch{0.5, true}, [&] { return net(fixed_data(2)).mean(); }); }),
               HasSubstr("give each TrainStep a Precision of its own"));
 }
 

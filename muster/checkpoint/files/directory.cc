@@ -68,8 +68,8 @@ Fd open_folder(const std::string& path) {
 
 // Whether the open folder still has that name.
 bool is_still_at(const Fd& folder, const std::string& path) {
-  struct stat by_fd {};
-  struct stat by_path {};
+  struct stat by_fd{};
+  struct stat by_path{};
   return ::fstat(folder.get(), &by_fd) == 0 && ::lstat(path.c_str(), &by_path) == 0 &&
          by_fd.st_ino == by_path.st_ino && by_fd.st_dev == by_path.st_dev;
 }
@@ -128,7 +128,7 @@ void remove_checkpoint(const std::string& path) {
 }
 
 void check_space(const std::string& directory, uint64_t bytes) {
-  struct statvfs info {};
+  struct statvfs info{};
   if (::statvfs(directory.c_str(), &info) != 0)
     fail_errno(cat("checkpoint: cannot ask for the space in '", directory, "'"), errno);
   const uint64_t free = static_cast<uint64_t>(info.f_bavail) * info.f_frsize;

@@ -67,7 +67,7 @@ SafetensorsHeader exported_header(const std::vector<ExportedTensor>& tensors, co
 }
 
 void check_target(const std::string& path, bool replace) {
-  struct stat info {};
+  struct stat info{};
   if (::lstat(path.c_str(), &info) != 0) return;
   if (replace && S_ISREG(info.st_mode)) return;
   throw Error(ErrorCode::invalid_argument,

@@ -23,7 +23,7 @@ uint64_t bytes_in(const std::string& folder) {
   uint64_t bytes = 0;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    struct stat info {};
+    struct stat info{};
     if (::lstat(it->path().c_str(), &info) == 0 && S_ISREG(info.st_mode))
       bytes += static_cast<uint64_t>(info.st_size);
   }
@@ -31,7 +31,7 @@ uint64_t bytes_in(const std::string& folder) {
 }
 
 int64_t written_at(const std::string& folder) {
-  struct stat info {};
+  struct stat info{};
   const std::string manifest = cat(folder, "/", kManifestFile);
   if (::lstat(manifest.c_str(), &info) != 0 && ::lstat(folder.c_str(), &info) != 0) return 0;
   return info.st_mtim.tv_sec;

@@ -93,7 +93,7 @@ std::vector<SerialRange> ranges_in(const json& object, const char* key, const st
 }
 
 uint64_t size_of_file(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   if (::lstat(path.c_str(), &info) != 0) fail_errno(cat("checkpoint: cannot find '", path, "'"), errno);
   if (!S_ISREG(info.st_mode)) refuse_manifest(path, "a plain file", "another thing");
   return static_cast<uint64_t>(info.st_size);

@@ -9,19 +9,19 @@
 namespace muster {
 
 inline bool is_folder(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 // A link that leads nowhere counts too.
 inline bool exists_at(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   return ::lstat(path.c_str(), &info) == 0;
 }
 
 // Of a link, the size of what it leads to, as hubs' caches have their files; 0: there is nothing.
 inline uint64_t size_or_none(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   return ::stat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
 }
 

@@ -19,7 +19,7 @@ constexpr uint64_t kLengthBytes = 8;
 
 Fd open_safetensors(const std::string& path, uint64_t& bytes) {
   Fd fd = open_plain_file(path, "safetensors: ");
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd.get(), &info) != 0) fail_errno(cat("safetensors: cannot open '", path, "'"), errno);
   bytes = static_cast<uint64_t>(info.st_size);
   return fd;

@@ -56,7 +56,7 @@ bool has_plain_weights(const std::string& folder) {
 }
 
 std::vector<std::string> weight_files(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   if (::stat(path.c_str(), &info) != 0) fail_errno(cat("checkpoint: cannot find '", path, "'"), errno);
   if (!S_ISDIR(info.st_mode)) return {path};
   if (exists_at(cat(path, "/", kManifestFile))) {

@@ -37,8 +37,8 @@ class ImageTransform {
   ImageTransform() = default;
   // `transform`: at::Tensor(at::Tensor, Generator&) or at::Tensor(const EncodedImage&, Generator&).
   template <class F>
-  requires(!std::is_same_v<std::remove_cvref_t<F>, ImageTransform>) ImageTransform(
-      F transform) {  // NOLINT(google-explicit-constructor): options are written {.transform = f}
+    requires(!std::is_same_v<std::remove_cvref_t<F>, ImageTransform>)
+  ImageTransform(F transform) {  // NOLINT(google-explicit-constructor): options are written {.transform = f}
     if constexpr (std::is_invocable_v<F&, at::Tensor, Generator&>) {
       apply_ = [transform = std::move(transform)](const EncodedImage& image, Generator& rng) mutable {
         return transform(image.decode(), rng);

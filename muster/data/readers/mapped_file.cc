@@ -15,7 +15,7 @@ namespace muster {
 MappedFile::MappedFile(const std::string& path, Access access) : path_(path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) fail_errno(cat("read: cannot open '", path, "'"), errno);
-  struct stat info {};
+  struct stat info{};
   if (::fstat(file.get(), &info) != 0) fail_errno(cat("read: cannot look at '", path, "'"), errno);
   if (!S_ISREG(info.st_mode)) {
     throw Error(ErrorCode::io,

@@ -62,8 +62,7 @@ at::Tensor read_npy(const std::string& path) {
     return at::empty(header.shape, type);
   char* const data = file->data() + header.data_begin;
   if (header.data_begin % static_cast<size_t>(header.item_size) == 0)
-    return at::from_blob(
-        data, header.shape, strides_of(header), [file](void*) {}, type);
+    return at::from_blob(data, header.shape, strides_of(header), [file](void*) {}, type);
   // Numpy aligns to 16 bytes or more; another program may not have.
   auto copy = at::empty_strided(header.shape, strides_of(header), type);
   std::memcpy(copy.mutable_data_ptr(), data, copy.nbytes());

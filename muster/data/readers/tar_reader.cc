@@ -49,7 +49,7 @@ void TarReader::need_library() {
 
 TarReader::TarReader(const std::string& path)
     : name_(path), is_file_(true), archive_(std::make_unique<Archive>()) {
-  struct stat info {};
+  struct stat info{};
   if (::stat(path.c_str(), &info) != 0) fail_errno(cat("tar: cannot open '", path, "'"), errno);
   if (!S_ISREG(info.st_mode))
     throw Error(ErrorCode::io,

@@ -14,7 +14,7 @@ struct NamedState {
   std::map<std::string, at::Tensor> tensors;
 
   template <class State>
-  requires requires(const State& state) { state.numbers, state.tensors; }
+    requires requires(const State& state) { state.numbers, state.tensors; }
   operator State() const {  // NOLINT(google-explicit-constructor)
     State state;
     state.numbers = numbers;

@@ -49,9 +49,8 @@ std::vector<size_t> clique_of(const std::set<Pair>& pairs) {
   size_t last = 0;
   for (const auto& [a, b] : pairs) last = std::max(last, b);
   for (size_t candidate = members[1] + 1; candidate <= last; ++candidate) {
-    const bool fits = std::all_of(members.begin(), members.end(), [&](size_t member) {
-      return pairs.contains({member, candidate});
-    });
+    const bool fits = std::all_of(members.begin(), members.end(),
+                                  [&](size_t member) { return pairs.contains({member, candidate}); });
     if (fits) members.push_back(candidate);
   }
   return members;

@@ -42,7 +42,9 @@ TEST(Staging, AppearsOnlyWhenPublished) {
 
 TEST(Staging, LeavesNothingWhenGivenUp) {
   const test::TempFolder folder;
-  { test::put_file(Staging(folder.path(), 7).path() + "/file", "x"); }
+  {
+    test::put_file(Staging(folder.path(), 7).path() + "/file", "x");
+  }
   EXPECT_THAT(test::names_in(folder.path()), IsEmpty());
 }
 

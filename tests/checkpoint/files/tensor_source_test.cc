@@ -71,9 +71,7 @@ TEST(TensorSource, AHoleIsNamed) {
   const TensorSource source({files.folder / "a"});
   EXPECT_THAT(source.incomplete(), ElementsAre("x"));
   EXPECT_THAT(read_floats(source, {{.begin = 0, .length = 3}}), ElementsAre(0, 1, 2));
-  EXPECT_THAT(test::message_of([&] {
-                read_floats(source, all_elements({2, 4}));
-              }),
+  EXPECT_THAT(test::message_of([&] { read_floats(source, all_elements({2, 4})); }),
               HasSubstr("got all but 2 of these elements; a file of the checkpoint is missing"));
   EXPECT_THAT(test::message_of([&] { source.read("y", {}, nullptr); }), HasSubstr("none of that name"));
 }
@@ -81,14 +79,10 @@ TEST(TensorSource, AHoleIsNamed) {
 TEST(TensorSource, PiecesOfHostileFilesAreRefused) {
   const TwoFiles files;
   put_piece(files.folder / "c", {3, 7}, piece_of_x({2, 4}, slice_elements({2, 4}, 1, 0, 1)));
-  EXPECT_THAT(test::message_of([&] {
-                TensorSource({files.folder / "a", files.folder / "c"});
-              }),
+  EXPECT_THAT(test::message_of([&] { TensorSource({files.folder / "a", files.folder / "c"}); }),
               HasSubstr("elements that another file has for 'x'"));
   put_piece(files.folder / "d", {3, 7}, piece_of_x({4, 2}, slice_elements({4, 2}, 0, 3, 1)));
-  EXPECT_THAT(test::message_of([&] {
-                TensorSource({files.folder / "a", files.folder / "d"});
-              }),
+  EXPECT_THAT(test::message_of([&] { TensorSource({files.folder / "a", files.folder / "d"}); }),
               HasSubstr("F32[4, 2] beside F32[2, 4]"));
 
   EXPECT_THAT(problem_of_file({1, 2}, piece_of_x({2}, {{.begin = 1, .length = 2}})),

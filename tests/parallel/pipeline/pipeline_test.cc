@@ -293,8 +293,7 @@ TEST(Pipeline, WhatDoesNotFitIsRefusedOnAllRanks) {
   at::set_num_threads(1);
   const auto all_say = [](const Choice& choice, const std::vector<std::string>& words) {
     for (const char* backend : {"shm", "gloo"})
-      expect_all_say(
-          2, [&](ProcessGroup& group) { run_choice(group, choice); }, words, backend);
+      expect_all_say(2, [&](ProcessGroup& group) { run_choice(group, choice); }, words, backend);
   };
   all_say({.schedule = [](int rank) { return rank ? gpipe(2, 4) : one_f_one_b(2, 4); }},
           {"one schedule on all ranks", "'one_f_one_b: 2 ranks", "'gpipe: 2 ranks", "ranks 0 and 1"});
@@ -376,11 +375,8 @@ TEST(Pipeline, TiesThatDifferAreRefused) {
                    },
                    {words});
   };
-  all_say(
-      [](int rank) {
-        return rank == 1 ? at::Tensor() : torch::ones({4, 4 + rank});
-      },
-      "got Float [4, 4], frozen on rank 0 and Float [4, 6], frozen on rank 2");
+  all_say([](int rank) { return rank == 1 ? at::Tensor() : torch::ones({4, 4 + rank}); },
+          "got Float [4, 4], frozen on rank 0 and Float [4, 6], frozen on rank 2");
   all_say([](int) { return at::Tensor(); }, "got none on any");
 }
 

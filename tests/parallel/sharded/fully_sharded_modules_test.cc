@@ -135,9 +135,7 @@ TEST(FullyShardedModules, OutputsThatNothingCanBeSeenOfAreRefused) {
     FullySharded sharded(group);
     auto hiding = sharded.wrap(std::make_shared<HidingImpl>());
     auto lending = sharded.wrap(std::make_shared<LendingImpl>());
-    EXPECT_THAT(error_of([&] {
-                  hiding(torch::ones({1, 3}));
-                }),
+    EXPECT_THAT(error_of([&] { hiding(torch::ones({1, 3})); }),
                 HasSubstr("give the struct a member tensors()"));
     EXPECT_THAT(error_of([&] { lending(torch::ones({1, 3})); }), HasSubstr("return its clone()"));
     const torch::NoGradGuard no_grad;

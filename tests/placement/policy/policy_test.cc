@@ -69,14 +69,10 @@ TEST(List, AnyMapping) {
 
 TEST(List, LengthAndRange) {
   EXPECT_THAT(policy_error([] { choices("list", {}); }), HasSubstr("got none; give --map"));
-  EXPECT_EQ(policy_error([] {
-              choices("list", {.map = {0, 4}});
-            }),
+  EXPECT_EQ(policy_error([] { choices("list", {.map = {0, 4}}); }),
             "--map: expected a GPU of host n0 that can be used (0, 1, 2, 3), got 4 at place 2");
   EXPECT_THAT(policy_error([] { choices("list", {.map = {0, -1}}); }), HasSubstr("got -1 at place 2"));
-  EXPECT_EQ(policy_error([] {
-              choices("list", {.map = {0, 1, 2}}, 2);
-            }),
+  EXPECT_EQ(policy_error([] { choices("list", {.map = {0, 1, 2}}, 2); }),
             "--map: expected 2 GPU indices, one for each rank of host n0, got 3");
 }
 
@@ -119,9 +115,7 @@ TEST(Fastest, UuidThenHostThenIndexThenModel) {
 
 TEST(Fastest, EveryGpuNeedsAScore) {
   EXPECT_THAT(policy_error([] { choices("fastest", {}); }), HasSubstr("got none for GPU 0 of host n0"));
-  EXPECT_THAT(policy_error([] {
-                choices("fastest", {.scores = {{"0", 1}, {"1", 1}, {"3", 1}}});
-              }),
+  EXPECT_THAT(policy_error([] { choices("fastest", {.scores = {{"0", 1}, {"1", 1}, {"3", 1}}}); }),
               HasSubstr("expected a score for each GPU, got none for GPU 2 of host n0 (Test GPU, " +
                         test_uuid(0, 2) + "); measure them with `muster bench device`"));
 }
