@@ -18,7 +18,7 @@ build_preset() {
   cmake --build --preset "$1"
 }
 
-# Those that read the sources only (label: sources) have been run on the plain build.
+# Those that read the sources only (label: sources) and the long ones have been run on the plain build.
 tests_of() { ctest --test-dir "$1" --output-on-failure --parallel "$jobs" "${@:2}"; }
 
 # The stress test of shared memory in a build, for ten minutes (STRESS_SECONDS: of each of its two parts).
@@ -39,7 +39,7 @@ run_asan() {
   ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 \
   LSAN_OPTIONS=suppressions=$supports/lsan.supp:print_suppressions=0 \
   UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-    tests_of build/asan --label-exclude '^sources$'
+    tests_of build/asan --label-exclude '^(sources|long)$'
   UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 stress build/asan
 }
 
@@ -47,7 +47,7 @@ run_tsan() {
   step "the control plane under the thread sanitizer (build/tsan)"
   build_preset tsan -DMUSTER_LIBTORCH=OFF
   TSAN_OPTIONS=suppressions=$supports/tsan.supp:halt_on_error=1:second_deadlock_stack=1 \
-    tests_of build/tsan --label-exclude '^sources$'
+    tests_of build/tsan --label-exclude '^(sources|long)$'
   TSAN_OPTIONS=suppressions=$supports/tsan.supp:halt_on_error=1 stress build/tsan
 }
 

@@ -30,7 +30,8 @@ LateRanks::LateRanks(std::chrono::milliseconds limit)
       next_(std::min<std::chrono::milliseconds>(kFirstWord, limit / 4)) {}
 
 bool LateRanks::due() {
-  if (Clock::now() - began_ < next_) return false;
+  const auto waited = Clock::now() - began_;
+  if (waited < next_ || waited >= limit_) return false;
   next_ = std::max(next_, std::chrono::milliseconds(1)) * 2;
   ++words_;
   return true;

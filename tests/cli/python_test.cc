@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-// A python with PyTorch; empty when there is none.
+// A python with PyTorch, which is not imported for that; empty when there is none.
 std::string torch_python() {
   const std::string python =
       get_env("MUSTER_TEST_PYTHON").value_or(MUSTER_SOURCE_DIR "/.deps/torch/bin/python");
@@ -23,7 +23,7 @@ std::string torch_python() {
   ProgramSettings settings;
   settings.program = python;
   try {
-    return Program({"-c", "import torch"}, folder, settings).finish().code == 0 ? python : "";
+    return Program({"-c", "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))"}, folder, settings).finish().code == 0 ? python : "";
   } catch (const Error&) {
     return "";
   }

@@ -42,7 +42,7 @@ class Programs(SlurmCase):
         self.assert_sums(self.run_on_a("srun", "-N1", "-n2", HELLO), 2)
 
     def test_torchrun_under_srun(self):
-        if not PYTHON or self.world["a"].run([PYTHON, "-c", "import torch.distributed.run"])[0] != 0:
+        if not PYTHON:
             self.skipTest("no Python with PyTorch")
         self.assert_sums(self.run_on_a(
             "srun", "-N2", "--ntasks-per-node=1", PYTHON, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node",

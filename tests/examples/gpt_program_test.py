@@ -9,6 +9,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
 from program_case import BUILD, MUSTER, SOURCE, ProgramTest
+from long import long, some_of
 
 GPT = f"{BUILD}/bin/gpt"
 TEXT = f"{SOURCE}/data/shakespeare.txt.gz"
@@ -92,13 +93,13 @@ class WaysTest(GptTest):
 class Ways(WaysTest):
     def test_divided_state_gives_the_losses_of_one_process(self):
         plain = self.losses_of_four_layers("plain", 1, 1)
-        self.assert_all_near(plain, 1e-4, ((2, 2, ""), (2, 2, "--shard zero1"), (2, 2, "--shard zero2"), (2, 2, "--shard full"), (4, 4, "--shard full")))
+        self.assert_all_near(plain, 1e-4, some_of(((2, 2, ""), (2, 2, "--shard zero1"), (2, 2, "--shard zero2"), (2, 2, "--shard full"), (4, 4, "--shard full")), 0, 2, 4))
         self.assertGreater(abs(self.losses_of_four_layers("other", 1, 1, "--seed", "2")[0] - plain[0]), 1e-3)
 
     # A checkpoint of each way that divides the optimizer's state is a plain run's: another number of ranks goes on.
     def test_a_run_goes_on_in_another_way(self):
         plain = self.losses_of_four_layers("mine", 2, 2)
-        for ranks, way in ((2, "zero1"), (2, "zero2"), (4, "full"), (2, "full"), (1, "none")):
+        for ranks, way in some_of(((2, "zero1"), (2, "zero2"), (4, "full"), (2, "full"), (1, "none")), 0, 2):
             (pathlib.Path(self.folder) / "mine/checkpoints/step-40/manifest.json").unlink()
             (pathlib.Path(self.folder) / "mine/metrics.jsonl").unlink()
             done = self.ranks(ranks, "mine", *FOUR, "--batch", str(16 // ranks), "--shard", way, "--resume")
@@ -116,7 +117,7 @@ class Ways(WaysTest):
     def test_ranks_that_train_alone_go_on(self):
         whole = self.losses_of_four_layers("mine", 2, 2, "--local-sgd", "8")
         self.assertEqual(self.goes_on("2 ranks", 2, "--local-sgd", "8"), whole[2:], "not the same bits as in one go")
-        for ranks, way in ((1, "--local-sgd 8"), (4, "--local-sgd 8"), (2, "--shard zero1"), (2, "")):
+        for ranks, way in some_of(((1, "--local-sgd 8"), (4, "--local-sgd 8"), (2, "--shard zero1"), (2, "")), 1, 2):
             self.assert_near(self.goes_on("mean", ranks, *way.split()), whole[2:], 0.1)
 
     def goes_on(self, begins_with, ranks, *way):
@@ -131,17 +132,18 @@ class Ways(WaysTest):
 
 class Meshes(WaysTest):
     def test_divided_layers_and_stages_give_the_losses_of_one_process(self):
-        self.assert_all_near(self.losses_of_four_layers("plain", 1, 1), 1e-4, (
+        self.assert_all_near(self.losses_of_four_layers("plain", 1, 1), 1e-4, some_of((
             (2, 1, "--mesh tp=2"), (4, 2, "--mesh dp=2,tp=2 --sequence"),
             (2, 1, "--mesh pp=2 --pipeline-schedule gpipe"), (2, 1, "--mesh pp=2 --pipeline-schedule interleaved --micro-batches 8"),
-            (4, 2, "--mesh dp=2,pp=2 --pipeline-schedule zero-bubble"), (8, 2, "--mesh dp=2,pp=2,tp=2")))
+            (4, 2, "--mesh dp=2,pp=2 --pipeline-schedule zero-bubble"), (8, 2, "--mesh dp=2,pp=2,tp=2")), 1, 3, 5))
 
     def test_tied_weights_and_half_numbers(self):
-        for flags, bound in (("--tied", 1e-4), ("--precision bf16", 2e-3), ("--precision fp16", 2e-3)):
+        for flags, bound in some_of((("--tied", 1e-4), ("--precision bf16", 2e-3), ("--precision fp16", 2e-3)), 0):
             plain = self.losses_of_four_layers("plain" + flags[-4:], 1, 1, *flags.split())
             self.assert_all_near(plain, bound, ((2, 2, f"--shard full {flags}"), (2, 1, f"--mesh tp=2 {flags}"), (4, 1, f"--mesh pp=2,tp=2 {flags}")))
 
     # Two batches of 8 a step are one of 16.
+    @long
     def test_batches_of_a_step_add_up_in_a_pipeline(self):
         plain = self.losses_of_four_layers("plain", 1, 1)[1::2]  # the losses of a step's batches are means over other texts
         for ranks, replicas, way in ((2, 1, "--mesh pp=2"), (4, 2, "--mesh dp=2,pp=2 --tied")):
@@ -152,8 +154,9 @@ class Meshes(WaysTest):
     # What one way has saved, every other goes on from, with the optimizer's state; and back.
     def test_a_run_goes_on_divided_otherwise(self):
         plain = self.losses_of_four_layers("mine", 4, 4, "--shard", "full")
-        for ranks, replicas, way in ((2, 1, "--mesh tp=2"), (4, 2, "--mesh dp=2,pp=2 --pipeline-schedule interleaved"),
-                                     (4, 1, "--mesh pp=2,tp=2 --sequence"), (2, 2, "--shard zero1"), (1, 1, ""), (8, 2, "--mesh dp=2,pp=2,tp=2")):
+        table = ((2, 1, "--mesh tp=2"), (4, 2, "--mesh dp=2,pp=2 --pipeline-schedule interleaved"), (4, 1, "--mesh pp=2,tp=2 --sequence"),
+                 (2, 2, "--shard zero1"), (1, 1, ""), (8, 2, "--mesh dp=2,pp=2,tp=2"))
+        for ranks, replicas, way in some_of(table, 1, 2):
             with self.subTest(way):
                 shutil.rmtree(pathlib.Path(self.folder) / "mine/checkpoints/step-40")
                 done = self.ranks(ranks, "mine", *FOUR, "--batch", str(16 // replicas), *way.split(), "--resume")
@@ -161,6 +164,7 @@ class Meshes(WaysTest):
                 self.assert_near(self.values("mine", done), plain, 1e-4)
 
     # A checkpoint holds the whole model, however it was divided.
+    @long
     def test_a_checkpoint_of_a_mesh_holds_the_model(self):
         self.losses_of_four_layers("plain", 1, 1)
         self.losses_of_four_layers("mesh", 4, 1, "--mesh", "pp=2,tp=2")

@@ -162,10 +162,13 @@ class BareTest(unittest.TestCase):
         self.nothing_left()
 
     def test_continuous_integration_goes_without_it(self):
-        self.stand_in("make", "#!/bin/sh\necho made $*; exit 9\n")
-        code, out = self.run_bare(program=".ci/run", BROKEN="1")
-        self.assertEqual(code, 9, out)
-        self.assertTrue(out.endswith("ci: make test runs on this machine as it is, not on a bare system\nmade test\n"), out)
+        says = "ci: they run on this machine as it is, not on a bare system\n"
+        for fails, made in (("test", "made test\n"), ("lint", "made test\nmade lint ARGS=--quick\n"), ("", "made test\nmade lint ARGS=--quick\n")):
+            self.stand_in("make", f'#!/bin/sh\necho made $*; [ "$1" != "{fails}" ] || exit 9\n')
+            code, out = self.run_bare(program=".ci/run", BROKEN="1")
+            self.assertEqual(code, 9 if fails else 0, out)
+            self.assertRegex(out, r"^ci: make test and make lint on a bare Debian (bookworm|trixie) \(commit ")
+            self.assertTrue(out.endswith(says + made), out)
 
     def test_continuous_integration_keeps_the_exit_code(self):
         code, out = self.run_bare(program=".ci/run")  # there is no make in this stand-in

@@ -3,7 +3,8 @@
 # thread: the same losses to the last bit (8 micro-batches: dividing by 8 at the end or at the beginning is the same).
 set -euo pipefail
 muster=$1 program=$2 python=$3 folder=$4
-"$python" -c 'import torch.distributed.pipelining' 2>/dev/null || { echo "skipped: no Python with this LibTorch's torch ('$python')"; exit 77; }
+. "$(dirname "$0")/../support/needs_torch.sh"
+needs_torch "$python"
 rm -rf "$folder"; mkdir -p "$folder"
 export OMP_NUM_THREADS=1 MUSTER_BACKEND=gloo LOSSES_FOLDER=$folder
 "$muster" run --quiet --nproc-per-node 4 --cpu-slots 4 --run-dir "$folder/run" "$program"

@@ -3,7 +3,8 @@
 # PyTorch's ZeroRedundancyOptimizer and fully_shard (over Gloo); the largest difference of a loss in 20 steps.
 set -euo pipefail
 muster=$1 program=$2 python=$3 ranks=$4 folder=$5 backend=$6
-"$python" -c 'import torch.distributed' 2>/dev/null || { echo "skipped: no Python with this LibTorch's torch ('$python')"; exit 77; }
+. "$(dirname "$0")/../support/needs_torch.sh"
+needs_torch "$python"
 rm -rf "$folder"; mkdir -p "$folder"
 export OMP_NUM_THREADS=1 LOSSES_FOLDER=$folder
 MUSTER_BACKEND=$backend "$muster" run --quiet --nproc-per-node "$ranks" --cpu-slots "$ranks" --run-dir "$folder/run" "$program"

@@ -3,7 +3,8 @@
 # PyTorch's ColwiseParallel and RowwiseParallel, over Gloo, one thread. Losses may differ by the order of sums: 1e-5.
 set -euo pipefail
 muster=$1 program=$2 python=$3 ranks=$4 folder=$5
-"$python" -c 'import torch.distributed.tensor.parallel' 2>/dev/null || { echo "skipped: no Python with this LibTorch's torch ('$python')"; exit 77; }
+. "$(dirname "$0")/../support/needs_torch.sh"
+needs_torch "$python"
 rm -rf "$folder"; mkdir -p "$folder"
 export OMP_NUM_THREADS=1 MUSTER_BACKEND=gloo LOSSES_FOLDER=$folder
 "$muster" run --quiet --nproc-per-node "$ranks" --cpu-slots "$ranks" --run-dir "$folder/run" "$program"

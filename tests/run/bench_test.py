@@ -6,6 +6,7 @@ import sys
 import unittest
 
 from program_case import MUSTER, PYTHON, ProgramTest
+from long import long
 
 
 class Bench(ProgramTest):
@@ -93,9 +94,10 @@ class Bench(ProgramTest):
         self.assertRegex(done.stdout, r"shm +[\d.]+ +-?[\d.]+( +[\d.]+ \([\d.]+-[\d.]+\)){2}\n$")
         self.assert_fails(self.start(MUSTER, "bench", "ddp", "--kinds", "shmem"), "got 'shmem'", "shm-copied", code=2)
 
+    @long
     def test_a_step_by_pythons_ddp_is_timed_beside(self):
-        if subprocess.run([PYTHON, "-c", "import torch.distributed"], capture_output=True).returncode:
-            self.skipTest(f"no torch.distributed for '{PYTHON}'")
+        if not PYTHON:
+            self.skipTest("no Python with this LibTorch's torch")
         done = self.start(MUSTER, "bench", "ddp", "--batch", "1", "--steps", "1", "--rounds", "1", "--python", PYTHON, "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
         found = json.loads(done.stdout)

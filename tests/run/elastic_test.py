@@ -14,6 +14,7 @@ import unittest
 
 import program_case
 from program_case import BUILD, MUSTER, PYTHON, ProgramTest
+from long import long, some_of
 
 ELASTIC_PROBE = f"{BUILD}/tests/elastic_probe"
 ELASTIC_DIVIDED_PROBE = f"{BUILD}/tests/elastic_divided_probe"
@@ -76,15 +77,17 @@ class InPlace(Elastic):
         return done
 
     def test_kills_of_all_kinds_end_with_the_bits_of_a_calm_run(self):
-        for backend in ("shm", "gloo"):
+        table = ((("1@4",), {1}), (("0@5",), {0}), (("2@4:backward",), {2}), (("0@6:backward",), {0}), (("1@3:keep",), {1}),
+                 (("0@1",), {0}), (("1@7", "2@7"), {1, 2}), (("0@5:backward", "2@5:backward"), {0, 2}))
+        for backend, some in (("shm", (2, 4, 6)), ("gloo", (1, 5, 7))):
             calm = self.calm(MUSTER_BACKEND=backend)
-            for kills, killed in ((("1@4",), {1}), (("0@5",), {0}), (("2@4:backward",), {2}), (("0@6:backward",), {0}), (("1@3:keep",), {1}),
-                                  (("0@1",), {0}), (("1@7", "2@7"), {1, 2}), (("0@5:backward", "2@5:backward"), {0, 2})):
+            for kills, killed in some_of(table, *some):
                 with self.subTest(backend=backend, kills=kills):
                     done = self.check(calm, kills, killed, MUSTER_BACKEND=backend)
                     self.assertRegex(done.stderr, r"rank \d: killed by SIGKILL.*; (a replacement is|replacements are) started, "
                                                   r"the others keep their processes \(1 of 3 restarts\)")
 
+    @long
     def test_random_kills_one_after_the_other(self):
         chance = random.Random(7)
         for backend in ("shm", "gloo"):
@@ -96,18 +99,20 @@ class InPlace(Elastic):
                 self.check(calm, kills, set(ranks), "--steps", "20", restarts=2, MUSTER_BACKEND=backend)
 
     def test_a_rank_dies_while_the_others_come_together_again(self):
-        for backend in ("shm", "gloo"):
+        table = (("2@0/1:restore", {1, 2}), ("1@0/1:join", {1}), ("0@0/1:restore", {0, 1}))
+        for backend, some in (("shm", 1), ("gloo", 2)):
             calm = self.calm(MUSTER_BACKEND=backend)
-            for second, killed in (("2@0/1:restore", {1, 2}), ("1@0/1:join", {1}), ("0@0/1:restore", {0, 1})):
+            for second, killed in some_of(table, some):
                 with self.subTest(backend=backend, second=second):
                     self.check(calm, ("1@4", second), killed, restarts=2, MUSTER_BACKEND=backend)
 
     def test_a_rank_dies_while_a_checkpoint_is_written(self):
         calm = self.calm("--every", "2")
-        for kill, killed in (("0@4:save", {0}), ("1@4:save", {1}), ("1@4:keep", {1})):
-            for background in ((), ("--background",)):
-                with self.subTest(kill=kill, background=background):
-                    self.check(calm, (kill,), killed, "--every", "2", *background)
+        table = [(kill, rank, background) for kill, rank in (("0@4:save", 0), ("1@4:save", 1), ("1@4:keep", 1))
+                 for background in ((), ("--background",))]
+        for kill, rank, background in some_of(table, 0, 3):
+            with self.subTest(kill=kill, background=background):
+                self.check(calm, (kill,), {rank}, "--every", "2", *background)
 
     def test_every_sample_is_trained_on_once(self):
         def samples(*kills, **env):
@@ -179,16 +184,17 @@ class DividedInPlace(Elastic):
         return self.run_muster("-q", "-n", str(ranks), "--on-failure", "replace", *flags, ELASTIC_DIVIDED_PROBE, *argv, **env)
 
     def test_a_lost_ranks_part_comes_from_its_neighbour(self):
-        for way in ("full", "zero"):
-            for backend in ("shm", "gloo"):
-                calm = self.calm(way, MUSTER_BACKEND=backend)
-                for kills in (("--kill", "1@4"), ("--kill", "0@7"), ("--kill-keeping", "2@6"), ("--kill", "1@4", "--kill", "2@6/1")):
-                    with self.subTest(way=way, backend=backend, kills=kills):
-                        done = self.train(way, "--in-memory", *kills, MUSTER_BACKEND=backend)
-                        self.assertEqual(self.ends(done), calm, done.stdout + done.stderr)
-                        self.assertRegex(done.stderr, r"resume: step \d in memory, each rank its part")
-                        self.assertNotIn("/step-", done.stderr)
-                        self.assertNotIn("starting all ranks again", done.stderr)
+        table = (("--kill", "1@4"), ("--kill", "0@7"), ("--kill-keeping", "2@6"), ("--kill", "1@4", "--kill", "2@6/1"))
+        ways = [(way, backend) for way in ("full", "zero") for backend in ("shm", "gloo")]
+        for way, backend in some_of(ways, 0, 3):
+            calm = self.calm(way, MUSTER_BACKEND=backend)
+            for kills in some_of(table, 2, 3):
+                with self.subTest(way=way, backend=backend, kills=kills):
+                    done = self.train(way, "--in-memory", *kills, MUSTER_BACKEND=backend)
+                    self.assertEqual(self.ends(done), calm, done.stdout + done.stderr)
+                    self.assertRegex(done.stderr, r"resume: step \d in memory, each rank its part")
+                    self.assertNotIn("/step-", done.stderr)
+                    self.assertNotIn("starting all ranks again", done.stderr)
 
     def test_where_a_rank_and_its_neighbour_are_lost_all_go_on_from_the_disk(self):
         calm = self.calm("full")

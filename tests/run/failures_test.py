@@ -214,9 +214,11 @@ class Waiting(ProgramTest):
             with self.subTest(backend=backend):
                 done = self.run_muster("-q", "--nproc-per-node", "3", "--collective-timeout", "4s", PROBE, "late", MUSTER_BACKEND=backend)
                 self.assert_fails(done, "timeout: ", "missing rank(s) 1", code=1)
-                words = [line for line in done.stderr.splitlines() if "for rank(s) 1; rank(s) 0, 2 have come" in line]
-                self.assertRegex(words[-1], r"waited [23]\.\ds")  # at half of the deadline; and after 1 s, where the machine was quick enough
-                self.assertLessEqual(len(words), 2, done.stderr)  # by one rank
+                lines = done.stderr.splitlines()
+                words = [line for line in lines if "for rank(s) 1; rank(s) 0, 2 have come" in line]
+                failure = next(line for line in lines if "missing rank(s) 1" in line)
+                self.assertLess(lines.index(words[0]), lines.index(failure), done.stderr)
+                self.assertLessEqual(len(words), 2, done.stderr)  # after a quarter and half of the time, by one rank
                 self.assertTrue(all("all_reduce" in word and "[rank 0] warning" in word for word in words), words)
 
     def test_a_rank_that_gives_no_gradients_is_named(self):

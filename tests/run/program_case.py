@@ -3,8 +3,11 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 
 BUILD = os.environ["MUSTER_BUILD"]
 SOURCE = os.environ["MUSTER_SOURCE"]

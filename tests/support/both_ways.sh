@@ -6,13 +6,15 @@
 #
 # BACKEND: gloo and shm on CPU ranks (the twin has Gloo), nccl on a GPU a rank.
 
+. "$(dirname "${BASH_SOURCE[0]}")/needs_torch.sh"
+
 prepare_both_ways() {
   export PYTHON_EXEC=$1 LOSSES_FOLDER=$2 MUSTER_BACKEND=$3 OMP_NUM_THREADS=1
-  "$1" -c 'import torch.distributed' 2>/dev/null || { echo "skipped: no Python with this LibTorch's torch ('$1')"; exit 77; }
   if [ "$3" = nccl ] && ! nvidia-smi -L >/dev/null 2>&1; then
     echo "skipped: no NVIDIA GPU on this machine (nvidia-smi -L fails)"
     exit 77
   fi
+  needs_torch "$1"
   rm -rf "$2"
   mkdir -p "$2"
 }
