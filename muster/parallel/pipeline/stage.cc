@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <mutex>
 #include <utility>
@@ -26,9 +27,21 @@ void set_state(c10::Device device, const at::Tensor& state) {
   generator.set_state(state);
 }
 
-// The model's first layer may write into its input, which is the caller's batch, and may be needed again.
+// The same memory as its input, of which autograd is no leaf: a layer may write into it, as into the output
+// of the layer before it in one process.
+struct Writable : torch::autograd::Function<Writable> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) {
+    return input.detach();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    return gradients;
+  }
+};
+
+// Any stage may begin with a layer that writes into its input. The first stage's is the caller's batch.
 at::Tensor layer_input(const at::Tensor& input) {
-  return input.requires_grad() ? input : input.clone();
+  return input.requires_grad() ? Writable::apply(input) : input.clone();
 }
 
 // A frozen first stage has no graph, and no gradients to find.
@@ -65,7 +78,7 @@ at::Tensor StageRunner::forward(int micro_batch, const at::Tensor& input, bool t
   if (recompute) {
     held.random = RandomStates::now(device_);
     const at::NoGradGuard no_grad;
-    output = compute_(layer_input(held.input), micro_batch);
+    output = compute_(held.input.clone(), micro_batch);  // it is computed from again
   } else {
     output = held.output = compute_(layer_input(held.input), micro_batch);
   }

@@ -121,6 +121,38 @@ TEST(PipelineOddStages, TheFirstLayerMayWriteIntoTheBatch) {
   });
 }
 
+TEST(PipelineOddStages, AStageMayBeginInPlace) {
+  expect_one_process_gradients([] {
+    const auto a = odd_weight(3), b = odd_weight(4);
+    return std::vector{function_stage([a](const at::Tensor& x) { return x.matmul(a); }, {a}),
+                       function_stage(
+                           [b](const at::Tensor& x) {
+                             at::Tensor rectified = x;
+                             return rectified.relu_().matmul(b);
+                           },
+                           {b})};
+  });
+}
+
+TEST(PipelineOddStages, AStageOfTheSameRankMayBeginInPlace) {
+  const auto weights = [] { return std::vector{odd_weight(3), odd_weight(4)}; };
+  const auto whole = weights();
+  odd_loss(torch::relu(kOddX.matmul(whole[0])).matmul(whole[1]), kOddY).backward();
+  const auto mine = weights();
+  run_ranks(1, [&](ProcessGroup& group) {
+    const auto in_place = [&](const at::Tensor& x) {
+      at::Tensor rectified = x;
+      return rectified.relu_().matmul(mine[1]);
+    };
+    Pipeline pipeline({function_stage([&](const at::Tensor& x) { return x.matmul(mine[0]); }, {mine[0]}),
+                       function_stage(in_place, {mine[1]})},
+                      group, {.schedule = interleaved(1, 2, 2), .loss = odd_loss});
+    pipeline.step(kOddX, kOddY);
+  });
+  for (size_t i = 0; i < whole.size(); ++i)
+    EXPECT_LT(tensor_difference(mine[i].grad(), whole[i].grad()), 1e-12);
+}
+
 TEST(PipelineOddStages, AStageThatDependsOnNothingIsRefused) {
   const auto a = odd_weight(3);
   const std::vector stages{function_stage([a](const at::Tensor& x) { return x.matmul(a); }, {a}),
