@@ -21,6 +21,9 @@ namespace muster::shm {
 namespace {
 
 constexpr const char* kKey = "shm";
+constexpr std::string_view kNamePrefix = "muster-";
+constexpr size_t kMostOfError = 500;  // that rank 0 leaves in the store
+constexpr size_t kNameBytes = 16;  // random ones, in hexadecimal
 
 // What rank 0 sends beside the memory itself.
 struct Welcome {
@@ -31,7 +34,16 @@ struct Welcome {
   uint64_t arena_bytes = 0;
 };
 
-// An abstract name: there is no file that could be left behind.
+// What the store has is foreign text: under torchrun, whoever reaches PyTorch's store can write there.
+void check_name(const std::string& name) {
+  const bool fits = name.size() == kNamePrefix.size() + 2 * kNameBytes && name.starts_with(kNamePrefix);
+  if (fits && name.find_first_not_of(kHexDigits, kNamePrefix.size()) == std::string::npos) return;
+  throw Error(ErrorCode::invalid_argument,
+              cat("shared memory: expected the name of rank 0's socket in the store, got ", name.size(),
+                  " bytes of something else; another program writes into this job's store"));
+}
+
+// An abstract name, one of check_name's: there is no file that could be left behind.
 socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;
@@ -108,7 +120,7 @@ Met host(const Exchange& exchange, int size, std::chrono::milliseconds timeout) 
   Fd listener;
   try {
     listener = unix_socket();
-    const std::string name = "muster-" + to_hex(random_bytes(16));
+    const std::string name = cat(kNamePrefix, to_hex(random_bytes(kNameBytes)));
     sockaddr_un address;
     const socklen_t length = abstract_address(name, address);
     if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
@@ -140,7 +152,8 @@ Met join_host(const Exchange& exchange, int rank, int size, std::chrono::millise
   const Deadline deadline(timeout);
   layout_for(size);  // throws on every rank what it throws on rank 0
   const std::string name = exchange.get(kKey);
-  if (name.starts_with("error ")) throw Error(ErrorCode::unavailable, cat(name.substr(6), " (rank 0)"));
+  if (name.starts_with("error ")) throw Error(ErrorCode::unavailable, cat(escaped(name.substr(6), kMostOfError), " (rank 0)"));
+  check_name(name);
   Fd socket = unix_socket();
   const timeval patience{.tv_sec = timeout.count() / 1000 + 1, .tv_usec = 0};
   ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));  // of connect, too

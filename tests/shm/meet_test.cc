@@ -179,9 +179,22 @@ TEST(Meet, NoDescriptorLeftIsAnError) {
   ::close(names[1]);
 }
 
+TEST(Meet, WhatIsNoNameOfASocketIsRefused) {
+  const std::string digits(32, 'a');
+  for (const std::string& name :
+       {std::string(), std::string(5000, 'a'), "muster-" + digits + std::string(100, 'a'),
+        "muster-" + std::string(32, 'g'), "master-" + digits, std::string(39, '\0')}) {
+    ThreadExchange store;
+    store.exchange().set("shm", name);
+    EXPECT_THAT(error_of([&] { meet(store.exchange(), 1, 2, std::chrono::seconds(10)); }),
+                HasSubstr("expected the name of rank 0's socket in the store"))
+        << name;
+  }
+}
+
 TEST(Meet, WhereRankZeroIsNotThatIsSaid) {
   ThreadExchange store;
-  store.exchange().set("shm", "muster-nobody");
+  store.exchange().set("shm", "muster-" + std::string(32, 'a'));
   EXPECT_THAT(error_of([&] { meet(store.exchange(), 1, 2, std::chrono::seconds(1)); }),
               HasSubstr("expected rank 0 to answer"));
   store.exchange().set("shm", "error there was no memory");
