@@ -76,10 +76,79 @@ keep_what_is_offered() {
   done
 }
 
+# --- LibTorch -------------------------------------------------------------------------------------------------------
+# With an NVIDIA driver, or for the tests (PyTorch itself is the oracle they compare with), the whole wheel;
+# else only what C++ on CPU links against.
+whole=0
+[ "$goal" != train ] && whole=1
+if [ -e /proc/driver/nvidia/version ] || [[ $(ldconfig -p 2>/dev/null) == *libcuda.so.1* ]]; then whole=1; fi
+
+# The stamp is written last, so an interrupted installation is done again.
+venv=.deps/torch-$torch_version
+cpu_stamp=$venv/.muster-cpu
+whole_stamp=$venv/.muster-whole
+pip="$venv/bin/pip install --quiet --disable-pip-version-check"
+
+# Fuzzing and the site need no LibTorch, and TORCH names another one.
+needs_torch() {
+  [ "$goal" != fuzz ] && [ "$goal" != docs ] && [ -z "${TORCH:-}" ] && [ ! -e $whole_stamp ] &&
+    { [ $whole = 1 ] || [ ! -e $cpu_stamp ]; }
+}
+
+install_torch() {
+  [ -x $venv/bin/pip ] || { rm -rf $venv; /usr/bin/python3 -m venv $venv; }
+  if [ $whole = 1 ]; then
+    $pip torch==$torch_version numpy safetensors setuptools
+    touch $cpu_stamp $whole_stamp
+  else
+    $pip --no-deps torch==$torch_version $torch_cpu_needs
+    touch $cpu_stamp
+  fi
+  ln -sfn torch-$torch_version .deps/torch
+}
+
+# Beside apt-get, which takes as long.
+torch_job=
+begin_torch() {
+  needs_torch || return 0
+  if [ $whole = 1 ]; then
+    say "installing LibTorch: torch==$torch_version, whole (5.5 GB, a minute or two), into $venv"
+  else
+    say "installing LibTorch: torch==$torch_version, CPU part (1.3 GB), into $venv"
+  fi
+  set -m  # in a process group of its own, so that it can be ended whole
+  install_torch &
+  set +m
+  torch_job=$!
+  trap 'kill -- -$torch_job' EXIT  # where apt-get fails
+}
+
+end_torch() {
+  [ -n "$torch_job" ] || return 0
+  trap - EXIT
+  wait "$torch_job" || { say "LibTorch could not be installed (above)"; exit 1; }
+}
+
+add_tensorboard() {
+  [ "$goal" = test ] || [ "$goal" = long ] || return 0
+  [ ! -d "$(echo $venv/lib/python3*/site-packages/tensorboard-$tensorboard_version.dist-info)" ] || return 0
+  say "installing tensorboard==$tensorboard_version, for its reader of event files (80 MB), into $venv"
+  $pip tensorboard==$tensorboard_version || say "pip failed (above): the test of event files uses its own reader"
+}
+
+# --- distribution packages ------------------------------------------------------------------------------------------
 command -v apt-get >/dev/null || {
   say "expected Debian or Ubuntu, got a system without apt-get; install by hand what these packages have:" $needed
   exit 1
 }
+
+apt_install() {
+  [ $# -gt 0 ] || return 0
+  $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >"$log" 2>&1 || {
+    tail -n 20 "$log"; say "apt-get failed (above); the packages wanted were: $*"; exit 1
+  }
+}
+
 missing=$(not_installed $needed $optional)
 lists=$(find /var/lib/apt/lists -name '*Packages*' -print -quit 2>/dev/null)
 [ -n "$(not_installed $needed)" ] || [ -z "$lists" ] || keep_what_is_offered  # old lists will do for what is optional
@@ -93,13 +162,17 @@ if [ -n "$missing" ]; then
   $sudo apt-get update -qq >"$log" 2>&1 || { tail -n 20 "$log"; say "apt-get update failed (above)"; exit 1; }
   keep_what_is_offered
   say "installing distribution packages:$missing"
-  $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >"$log" 2>&1 || {
-    tail -n 20 "$log"; say "apt-get failed (above); the packages wanted were:$missing"; exit 1
-  }
+  if needs_torch; then apt_install $(not_installed python3 python3-venv ca-certificates); fi
+  begin_torch
+  apt_install $missing
   rm -f "$log"
+else
+  begin_torch
 fi
+end_torch
 
-if [ "$goal" = fuzz ] || [ "$goal" = docs ]; then exit 0; fi  # neither needs LibTorch
+# --- what else the goal needs ---------------------------------------------------------------------------------------
+if [ "$goal" = fuzz ] || [ "$goal" = docs ]; then exit 0; fi
 
 if [ "$goal" = lint ] && ! cmp -s scripts/lint/requirements.txt .deps/lint/installed.txt; then
   say "installing for make lint, into .deps/lint:" $(grep -v '^#' scripts/lint/requirements.txt)
@@ -113,36 +186,4 @@ if [ -n "${TORCH:-}" ]; then
   say "LibTorch: TORCH=$TORCH, as asked"
   exit 0
 fi
-
-# With an NVIDIA driver, or for the tests (PyTorch itself is the oracle they compare with), the whole wheel;
-# else only what C++ on CPU links against.
-whole=0
-[ "$goal" != train ] && whole=1
-if [ -e /proc/driver/nvidia/version ] || [[ $(ldconfig -p 2>/dev/null) == *libcuda.so.1* ]]; then whole=1; fi
-
-# The stamp is written last, so an interrupted installation is done again.
-venv=.deps/torch-$torch_version
-cpu_stamp=$venv/.muster-cpu
-whole_stamp=$venv/.muster-whole
-pip="$venv/bin/pip install --quiet --disable-pip-version-check"
-
-add_tensorboard() {
-  [ "$goal" = test ] || [ "$goal" = long ] || return 0
-  [ ! -d "$(echo $venv/lib/python3*/site-packages/tensorboard-$tensorboard_version.dist-info)" ] || return 0
-  say "installing tensorboard==$tensorboard_version, for its reader of event files (80 MB), into $venv"
-  $pip tensorboard==$tensorboard_version || say "pip failed (above): the test of event files uses its own reader"
-}
-
-if [ -e $whole_stamp ] || { [ $whole = 0 ] && [ -e $cpu_stamp ]; }; then add_tensorboard; exit 0; fi
-[ -x $venv/bin/pip ] || { rm -rf $venv; /usr/bin/python3 -m venv $venv; }
-if [ $whole = 1 ]; then
-  say "installing LibTorch: torch==$torch_version, whole (5.5 GB, a minute or two), into $venv"
-  $pip torch==$torch_version numpy safetensors setuptools
-  touch $cpu_stamp $whole_stamp
-else
-  say "installing LibTorch: torch==$torch_version, CPU part (1.3 GB), into $venv"
-  $pip --no-deps torch==$torch_version $torch_cpu_needs
-  touch $cpu_stamp
-fi
-ln -sfn torch-$torch_version .deps/torch
 add_tensorboard
