@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <cmath>
+#include <sstream>
+
 #include "muster/base/error.h"
 #include "tests/data/files.h"
+#include "tests/data/python.h"
 
 namespace muster {
 namespace {
@@ -72,16 +76,91 @@ TEST_F(Csv, NamesLineAndColumn) {
   EXPECT_THAT(refusal("1,2\n\n3,4\n"), HasSubstr("line 2, got 1 column"));
   EXPECT_THAT(refusal("1,nan\n", {.format = {.header = false}}), HasSubstr("'nan'"));
   EXPECT_THAT(refusal("1,1e999\n", {.format = {.header = false}}), HasSubstr("'1e999'"));
-  EXPECT_THAT(refusal("1,\"2\n"), HasSubstr("a quote that ends in its line"));
+  EXPECT_THAT(refusal("1,2\n1,\"2\n3,4\n"), AllOf(HasSubstr("a quote that ends in '"), HasSubstr("line 2")));
   EXPECT_THAT(refusal("1,\"2\"3\n"), HasSubstr("a separator after a quote"));
   EXPECT_THAT(refusal("1,0.5\n"), AllOf(HasSubstr("whole numbers as classes"), HasSubstr("row 0")));
   EXPECT_THAT(refusal(""), HasSubstr("an empty file"));
   EXPECT_THAT(refusal("a,b\n"), HasSubstr("at least one row"));
 }
 
+TEST_F(Csv, QuotedFieldsMayHaveQuotesAndEndsOfLines) {
+  const std::string text =
+      "name,\"the \"\"real\"\" height\",note\nann,1.5,\"says \"\"hi\"\",\r\nand goes\"\n"
+      "\"bob, jr\",\"1.75\",5\" wide\n";
+  EXPECT_TRUE(
+      torch::equal(features(text, {.features = {"the \"real\" height"}}), torch::tensor({{1.5F}, {1.75F}})));
+  EXPECT_THAT(refusal(text + "eve,x,\n", {.features = {1}, .label = 1}), HasSubstr("line 5, got 'x'"))
+      << "a row's line counts those within quotes";
+}
+
+TEST_F(Csv, SaysWhereAHeaderIsNotClear) {
+  const auto rows = [&](const std::string& text, std::optional<bool> header = {}) {
+    return features(text, {.format = {.header = header, .missing = -1.0}, .features = {0}}).size(0);
+  };
+  EXPECT_EQ(rows("NA,1,2\n3,4,5\n"), 2) << "a missing value is no name";
+  EXPECT_EQ(rows("id,2000,2001\n1,2,3\n"), 1) << "a text over a number";
+  EXPECT_EQ(rows("2000,2001\n1,2\n"), 2);
+  EXPECT_EQ(rows("0\n1\n"), 2);
+  const auto not_clear = HasSubstr("a first line that is clearly a header or none; set .header");
+  for (const char* text : {"0,1,2\n5,6,7\n", ",0,1\n0,5,6\n", "1,ann\n2,bob\n"}) {
+    EXPECT_THAT(message_of([&] { rows(text); }), not_clear) << text;
+    EXPECT_EQ(rows(text, true) + 1, rows(text, false)) << text;
+  }
+  EXPECT_EQ(features("0,1,2\n5,6,7\n", {.features = {"1"}}).item<float>(), 6) << "asked for by name";
+}
+
+TEST_F(Csv, TakesWhatPandasTakesForMissing) {
+  for (const char* missing : {"", "NA", "nan", "NaN", "null", "None", "<NA>", "#N/A", "\"\""}) {
+    const std::string text = std::string("1,") + missing + ",3\n";
+    EXPECT_TRUE(
+        torch::equal(features(text, {.format = {.missing = -1.0}}), torch::tensor({{1.0F, -1.0F, 3.0F}})));
+    EXPECT_THAT(refusal(text), HasSubstr(".missing gives such fields a value"));
+  }
+  EXPECT_TRUE(features("1,NA\n", {.format = {.missing = NAN}})[0][1].isnan().item<bool>());
+}
+
+TEST_F(Csv, ANumberThatNoFloatHoldsIsRefused) {
+  EXPECT_THAT(refusal("1,1e39\n"),
+              AllOf(HasSubstr("a number that a float can hold in column 1"), HasSubstr("'1e39'")));
+  EXPECT_THAT(refusal("1,-inf\n"), HasSubstr("a number in column 1"));
+}
+
+TEST_F(Csv, ClassesMayBeTexts) {
+  const std::string text = "width,species\n1,versicolor\n2,setosa\n3,versicolor\n";
+  EXPECT_THAT(refusal(text), HasSubstr("'versicolor'"));
+  const std::string path = put(text);
+  const CsvOptions options{.label = "species", .class_names = csv_classes(path, {.label = "species"})};
+  EXPECT_THAT(options.class_names, ::testing::ElementsAre("setosa", "versicolor"));
+  EXPECT_TRUE(torch::equal(read_csv_dataset(path, options).labels(), torch::tensor({1, 0, 1})));
+  EXPECT_THAT(
+      refusal(text + "4,virginica\n", options),
+      AllOf(HasSubstr("one of the 2 classes in column 1 (species)"), HasSubstr("line 5, got 'virginica'")));
+}
+
+// Tables that Python's csv module has written, with texts of every kind in the columns between.
+TEST_F(Csv, ReadsWhatPythonWrites) {
+  const auto numbers = test::run_python("tests/data/csv_files.py", "'" + folder_.path() + "'");
+  if (!numbers) GTEST_SKIP() << "no Python with PyTorch";
+  std::istringstream lines(*numbers);
+  std::string name;
+  int tables = 0;
+  for (int64_t rows = 0; lines >> name >> rows; ++tables) {
+    const at::Tensor read = read_csv(folder_ / name, {.features = {"x", "y"}});
+    ASSERT_EQ(read.size(0), rows) << name;
+    for (int64_t row = 0; row < rows; ++row) {
+      float x = 0, y = 0;
+      lines >> x >> y;
+      EXPECT_EQ(read[row][0].item<float>(), x) << name << " row " << row;
+      EXPECT_EQ(read[row][1].item<float>(), y) << name << " row " << row;
+    }
+  }
+  EXPECT_EQ(tables, 20);
+}
+
 TEST_F(Csv, NamesTheColumnsThereAre) {
   EXPECT_THAT(refusal("a,b\n1,2\n", {.label = "c"}), AllOf(HasSubstr("columns a, b"), HasSubstr("got 'c'")));
-  EXPECT_THAT(refusal("1,2\n", {.label = "c"}), HasSubstr("no header"));
+  EXPECT_THAT(refusal("1,2\n", {.format = {.header = false}, .label = "c"}), HasSubstr("no header"));
+  EXPECT_THAT(refusal("a,b,a\n1,2,3\n", {.label = "a"}), HasSubstr("one column 'a'"));
   EXPECT_THAT(refusal("1,2\n", {.label = 2}), HasSubstr("from 0 to 1"));
   EXPECT_THAT(refusal("1,2\n", {.max_bytes = 3}), HasSubstr("at most"));
 }

@@ -25,6 +25,16 @@ std::vector<int64_t> columns_asked(const CsvText& text, const CsvOptions& option
   return columns;
 }
 
+bool asks_by_name(const CsvOptions& options) {
+  const auto is_name = [](const CsvColumn& column) { return std::holds_alternative<std::string>(column); };
+  return (options.label && is_name(*options.label)) ||
+         std::any_of(options.features.begin(), options.features.end(), is_name);
+}
+
+int64_t label_column(const CsvText& text, const CsvOptions& options) {
+  return options.label ? text.find(*options.label) : text.columns() - 1;
+}
+
 // The columns from `first` on of rows of `width` values.
 at::Tensor floats_of(const std::vector<double>& values, size_t width, size_t first, size_t count) {
   const size_t rows = width == 0 ? 0 : values.size() / width;
@@ -58,7 +68,7 @@ void check_rows(const std::vector<double>& values, const std::string& path) {
 
 at::Tensor read_csv(const std::string& path, const CsvOptions& options) {
   const std::string bytes = read_data_file(path, options.max_bytes);
-  const CsvText text(bytes, path, options.format);
+  const CsvText text(bytes, path, options.format, asks_by_name(options));
   const std::optional<int64_t> label =
       options.label ? std::optional(text.find(*options.label)) : std::nullopt;
   const auto columns = columns_asked(text, options, label);
@@ -69,16 +79,25 @@ at::Tensor read_csv(const std::string& path, const CsvOptions& options) {
 
 TensorDataset read_csv_dataset(const std::string& path, const CsvOptions& options) {
   const std::string bytes = read_data_file(path, options.max_bytes);
-  const CsvText text(bytes, path, options.format);
-  const int64_t label = options.label ? text.find(*options.label) : text.columns() - 1;
+  const CsvText text(bytes, path, options.format, asks_by_name(options));
+  const int64_t label = label_column(text, options);
   auto columns = columns_asked(text, options, label);
   const size_t features = columns.size();
   columns.push_back(label);
-  const auto values = text.values(columns);
+  const auto values = text.values(columns, options.class_names);
   check_rows(values, path);
   return {floats_of(values, columns.size(), 0, features),
           options.classes ? classes_of(values, columns.size(), path)
                           : floats_of(values, columns.size(), features, 1).flatten()};
+}
+
+std::vector<std::string> csv_classes(const std::string& path, const CsvOptions& options) {
+  const std::string bytes = read_data_file(path, options.max_bytes);
+  const CsvText text(bytes, path, options.format, asks_by_name(options));
+  std::vector<std::string> classes = text.texts(label_column(text, options));
+  std::sort(classes.begin(), classes.end());
+  classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
+  return classes;
 }
 
 }  // namespace muster

@@ -1,8 +1,11 @@
 #include "muster/data/readers/csv_text.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
+#include <unordered_map>
 
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
@@ -20,27 +23,72 @@ std::optional<double> csv_number(std::string_view text) {
   return value;
 }
 
-// The line that begins at `from`, without its end; `from` becomes the next one's beginning.
-std::string_view take_csv_line(std::string_view text, size_t* from) {
-  const size_t end = std::min(text.find('\n', *from), text.size());
-  std::string_view line = text.substr(*from, end - *from);
-  *from = end + 1;
-  if (line.ends_with('\r')) line.remove_suffix(1);
-  return line;
+// Source: the list of pandas.read_csv, na_values.
+bool is_missing(std::string_view text) {
+  static constexpr std::array<std::string_view, 19> kMissing = {
+      "",    "NA",  "N/A",  "NaN",  "nan",      "-NaN",    "-nan",   "null",    "NULL",    "#N/A",
+      "#NA", "n/a", "<NA>", "None", "#N/A N/A", "-1.#IND", "1.#IND", "1.#QNAN", "-1.#QNAN"};
+  return std::find(kMissing.begin(), kMissing.end(), text) != kMissing.end();
+}
+
+bool is_number(std::string_view text) {
+  return !is_missing(text) && csv_number(text);
+}
+
+bool is_text(std::string_view text) {
+  return !is_missing(text) && !csv_number(text);
+}
+
+// Whether they are 0, 1, 2, …, as pandas writes for columns without names, perhaps with an unnamed index.
+bool count_themselves(const std::vector<std::string>& fields) {
+  const size_t begin = fields[0].empty() ? 1 : 0;
+  if (fields.size() - begin < 2) return false;
+  for (size_t i = begin; i < fields.size(); ++i)
+    if (fields[i] != std::to_string(i - begin)) return false;
+  return true;
 }
 
 }  // namespace
 
-CsvText::CsvText(std::string_view text, const std::string& name, const CsvFormat& format)
+std::string CsvText::Field::value() const {
+  std::string out(text);
+  if (!is_quoted) return out;
+  for (size_t at = out.find("\"\""); at != std::string::npos; at = out.find("\"\"", at + 1)) out.erase(at, 1);
+  return out;
+}
+
+CsvText::CsvText(std::string_view text, const std::string& name, const CsvFormat& format, bool by_name)
     : text_(text), name_(name), format_(format) {
   if (text_.starts_with("\xef\xbb\xbf")) text_.remove_prefix(3);  // as some programs mark UTF-8
+  const size_t end = std::min(text_.find('\n'), text_.size());
+  if (trim(text_.substr(0, end)).empty())
+    refuse(1, "columns", text_.empty() ? "an empty file" : "an empty line");
+  Row row;
   size_t from = 0;
-  const std::string_view line = take_csv_line(text_, &from);
-  if (trim(line).empty()) refuse(1, "columns", text_.empty() ? "an empty file" : "an empty line");
-  split_line(line, 1, &first_);
-  has_header_ = format_.header.value_or(std::any_of(first_.begin(), first_.end(), [](std::string_view field) {
-    return !field.empty() && !csv_number(field);
-  }));
+  take_row(&from, &row);
+  for (const Field& field : row.fields) first_.push_back(field.value());
+  has_header_ = format_.header ? *format_.header : by_name || find_header(row);
+}
+
+// See CsvFormat::header.
+bool CsvText::find_header(const Row& first) const {
+  const bool has_numbers = std::any_of(first_.begin(), first_.end(), is_number);
+  const bool has_texts = std::any_of(first_.begin(), first_.end(), is_text);
+  constexpr const char* kExpected = "a first line that is clearly a header or none; set .header";
+  if (!has_texts) {
+    if (count_themselves(first_)) refuse(1, kExpected, "the numbers of the columns, or of a row");
+    return false;
+  }
+  if (!has_numbers) return true;
+  Row second;
+  size_t from = 0;
+  take_row(&from, &second);
+  second.line = 2;
+  if (take_row(&from, &second) && second.fields.size() == first_.size()) {
+    for (size_t i = 0; i < first_.size(); ++i)
+      if (is_text(first_[i]) && is_number(second.fields[i].value())) return true;
+  }
+  refuse(1, kExpected, "numbers and texts");
 }
 
 int64_t CsvText::find(const CsvColumn& column) const {
@@ -51,10 +99,14 @@ int64_t CsvText::find(const CsvColumn& column) const {
   }
   const auto& wanted = std::get<std::string>(column);
   const auto found = std::find(first_.begin(), first_.end(), wanted);
-  if (has_header_ && found != first_.end()) return found - first_.begin();
+  if (has_header_ && found != first_.end()) {
+    if (std::find(found + 1, first_.end(), wanted) == first_.end()) return found - first_.begin();
+    throw Error(ErrorCode::invalid_argument, cat("csv: expected one column '", escaped(wanted), "' in '",
+                                                 name_, "', got several; give its number, from 0"));
+  }
   constexpr size_t kMostShown = 20;
   std::vector<std::string> names;
-  for (const std::string_view field : first_) names.push_back(escaped(field));
+  for (const std::string& field : first_) names.push_back(escaped(field));
   throw Error(ErrorCode::invalid_argument,
               cat("csv: expected ",
                   has_header_ ? cat("one of the columns ", join_first(names, ", ", kMostShown))
@@ -63,52 +115,96 @@ int64_t CsvText::find(const CsvColumn& column) const {
                   has_header_ ? "; correct the name" : " and no header; give the column's number, from 0"));
 }
 
-void CsvText::split_line(std::string_view line, int64_t number, Fields* fields) const {
-  fields->clear();
-  for (size_t from = 0;;) {
-    const size_t begin = std::min(line.find_first_not_of(' ', from), line.size());
-    size_t end = 0;
-    if (begin < line.size() && line[begin] == '"') {
-      const size_t close = line.find('"', begin + 1);
-      if (close == std::string_view::npos)
-        refuse(number, "a quote that ends in its line", "one that does not");
-      fields->push_back(line.substr(begin + 1, close - begin - 1));
-      end = std::min(line.find(format_.separator, close), line.size());
-      if (!trim(line.substr(close + 1, end - close - 1)).empty())
-        refuse(number, "a separator after a quote", cat("'", escaped(line.substr(close)), "'"));
-    } else {
-      end = std::min(line.find(format_.separator, from), line.size());
-      fields->push_back(trim(line.substr(from, end - from)));
+// From the quote on; `from` becomes the place behind the closing one.
+CsvText::Field CsvText::take_quoted(size_t* from, int64_t line) const {
+  const size_t begin = *from + 1;
+  size_t close = text_.find('"', begin);
+  while (close != std::string_view::npos && text_.substr(close + 1).starts_with('"'))
+    close = text_.find('"', close + 2);
+  if (close == std::string_view::npos) refuse(line, "a quote that ends", "one that does not");
+  *from = close + 1;
+  return {.text = text_.substr(begin, close - begin), .is_quoted = true};
+}
+
+bool CsvText::take_row(size_t* from, Row* row) const {
+  row->fields.clear();
+  if (*from >= text_.size()) return false;
+  for (size_t at = *from;;) {
+    const size_t begin = std::min(text_.find_first_not_of(' ', at), text_.size());
+    const bool is_quoted = begin < text_.size() && text_[begin] == '"';
+    size_t behind = begin;
+    if (is_quoted) row->fields.push_back(take_quoted(&behind, row->line));
+    const char ends[] = {format_.separator, '\n'};
+    const size_t end =
+        std::min(text_.find_first_of(std::string_view(ends, 2), is_quoted ? behind : at), text_.size());
+    if (!is_quoted) {
+      row->fields.push_back({.text = trim(text_.substr(at, end - at))});
+    } else if (!trim(text_.substr(behind, end - behind)).empty()) {
+      refuse(row->line, "a separator after a quote",
+             cat("'", escaped(text_.substr(behind - 1, end - behind + 1)), "'"));
     }
-    if (end == line.size()) return;
-    from = end + 1;
+    at = end + 1;
+    if (end == text_.size() || text_[end] == '\n') {
+      *from = at;
+      return true;
+    }
   }
 }
 
-double CsvText::value_of(std::string_view field, int64_t line, int64_t column) const {
-  if (field.empty() && format_.missing) return *format_.missing;
-  const auto value = csv_number(field);
-  if (!value || !std::isfinite(*value))
-    refuse(line,
-           cat("a number in column ", column, has_header_ ? cat(" (", escaped(first_[column]), ")") : ""),
-           field.empty() ? "nothing" : cat("'", escaped(field), "'"));
-  return *value;
-}
-
-std::vector<double> CsvText::values(const std::vector<int64_t>& columns) const {
-  std::vector<double> found;
-  Fields fields;
+void CsvText::for_each_row(const std::function<void(const Row&)>& use) const {
+  Row row;
   size_t from = 0;
-  if (has_header_) take_csv_line(text_, &from);
-  for (int64_t number = has_header_ ? 2 : 1; from < text_.size(); ++number) {
-    const std::string_view line = take_csv_line(text_, &from);
-    if (trim(line).empty() && from >= text_.size()) break;  // the file's end
-    split_line(line, number, &fields);
-    if (fields.size() != first_.size())
-      refuse(number, plural(first_.size(), "column"), plural(fields.size(), "column"));
-    for (const int64_t column : columns)
-      found.push_back(value_of(fields[static_cast<size_t>(column)], number, column));
+  for (int64_t number = 0;; ++number) {
+    const size_t begin = from;
+    if (text_.find_first_not_of(" \t\r\n", begin) == std::string_view::npos) return;
+    take_row(&from, &row);
+    if (row.fields.size() != first_.size())
+      refuse(row.line, plural(first_.size(), "column"), plural(row.fields.size(), "column"));
+    if (number > 0 || !has_header_) use(row);
+    row.line += std::count(text_.begin() + static_cast<std::ptrdiff_t>(begin),
+                           text_.begin() + static_cast<std::ptrdiff_t>(std::min(from, text_.size())), '\n');
   }
+}
+
+std::string CsvText::column_text(int64_t column) const {
+  return cat("column ", column,
+             has_header_ ? cat(" (", escaped(first_[static_cast<size_t>(column)]), ")") : "");
+}
+
+double CsvText::value_of(const Row& row, int64_t column) const {
+  const std::string field = row.fields[static_cast<size_t>(column)].value();
+  if (is_missing(field) && format_.missing) return *format_.missing;
+  const auto value = csv_number(field);
+  if (value && std::abs(*value) <= static_cast<double>(std::numeric_limits<float>::max())) return *value;
+  refuse(row.line,
+         cat(value && std::isfinite(*value) ? "a number that a float can hold in " : "a number in ",
+             column_text(column)),
+         cat(field.empty() ? std::string("nothing") : cat("'", escaped(field), "'"),
+             is_missing(field) ? " (.missing gives such fields a value)" : ""));
+}
+
+std::vector<double> CsvText::values(const std::vector<int64_t>& columns,
+                                    const std::vector<std::string>& classes) const {
+  std::unordered_map<std::string, double> numbers;
+  for (const std::string& name : classes) numbers.emplace(name, static_cast<double>(numbers.size()));
+  std::vector<double> found;
+  for_each_row([&](const Row& row) {
+    const size_t plain = columns.size() - (classes.empty() ? 0 : 1);
+    for (size_t i = 0; i < plain; ++i) found.push_back(value_of(row, columns[i]));
+    if (classes.empty()) return;
+    const std::string name = row.fields[static_cast<size_t>(columns.back())].value();
+    const auto number = numbers.find(name);
+    if (number == numbers.end())
+      refuse(row.line, cat("one of the ", classes.size(), " classes in ", column_text(columns.back())),
+             cat("'", escaped(name), "'"));
+    found.push_back(number->second);
+  });
+  return found;
+}
+
+std::vector<std::string> CsvText::texts(int64_t column) const {
+  std::vector<std::string> found;
+  for_each_row([&](const Row& row) { found.push_back(row.fields[static_cast<size_t>(column)].value()); });
   return found;
 }
 

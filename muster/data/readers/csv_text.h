@@ -1,8 +1,9 @@
-// Parses numbers from text with separators: the columns, and the values of some of them. Used by csv.h; knows
-// nothing of tensors.
+// Parses numbers from text with separators (RFC 4180): the columns, and the values of some of them. Used by
+// csv.h; knows nothing of tensors.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,36 +17,63 @@ using CsvColumn = std::variant<int64_t, std::string>;
 
 struct CsvFormat {
   char separator = ',';
-  // Whether the first line names the columns. Unset: it does if one of its fields is not a number.
+  // Whether the first line names the columns. Unset: it does if a column is asked for by name, if no field of
+  // it is a number, or if it has a text over a number of the second line. It does not if it has numbers
+  // alone. What is left is an error: texts and numbers over the same, and 0,1,2… as pandas names unnamed
+  // columns.
   std::optional<bool> header = {};
-  std::optional<double> missing = {};  // the value of empty fields; unset: they are an error
+  // The value of a missing field: an empty one, or what pandas takes for one (NA, NaN, null, …). Unset: it is
+  // an error.
+  std::optional<double> missing = {};
 };
 
 class CsvText {
  public:
-  // `text` and `name` (used in messages) must outlive this. Throws: invalid_argument if the text is empty.
-  CsvText(std::string_view text, const std::string& name, const CsvFormat& format);
+  // `text` and `name` (used in messages) must outlive this. `by_name`: columns will be asked for by name.
+  // Throws: invalid_argument if the text is empty, or does not say whether it has a header.
+  CsvText(std::string_view text, const std::string& name, const CsvFormat& format, bool by_name = false);
 
   int64_t columns() const { return static_cast<int64_t>(first_.size()); }
   bool has_header() const { return has_header_; }
-  // Throws: invalid_argument naming the known columns, if there is no such column.
+  // Throws: invalid_argument naming the known columns, if there is no such column, or several.
   int64_t find(const CsvColumn& column) const;
 
-  // The values of some columns, row by row. Throws: invalid_argument naming line and column of a value that
-  // is not a finite number, or the line that has more or fewer columns than the first.
-  std::vector<double> values(const std::vector<int64_t>& columns) const;
+  // The values of some columns, row by row; if there are `classes`, the last column has one of these texts,
+  // and its value is the class's number. Throws: invalid_argument naming line and column of a value that is
+  // not a number that a float can hold, or not a class; or the line that has more or fewer columns than the
+  // first.
+  std::vector<double> values(const std::vector<int64_t>& columns,
+                             const std::vector<std::string>& classes = {}) const;
+
+  // The texts of one column, row by row. Throws: as values.
+  std::vector<std::string> texts(int64_t column) const;
 
  private:
-  using Fields = std::vector<std::string_view>;
-  void split_line(std::string_view line, int64_t number, Fields* fields) const;
-  double value_of(std::string_view field, int64_t line, int64_t column) const;
+  // One may contain quotes that are doubled, and ends of lines.
+  struct Field {
+    std::string_view text;
+    bool is_quoted = false;
+    std::string value() const;
+  };
+  struct Row {
+    std::vector<Field> fields;
+    int64_t line = 1;  // where it begins
+  };
+
+  // From `from` on, which becomes the beginning of the next. False at the end.
+  bool take_row(size_t* from, Row* row) const;
+  Field take_quoted(size_t* from, int64_t line) const;
+  void for_each_row(const std::function<void(const Row&)>& use) const;
+  bool find_header(const Row& first) const;
+  double value_of(const Row& row, int64_t column) const;
+  std::string column_text(int64_t column) const;
   [[noreturn]] void refuse(int64_t line, const std::string& expected, const std::string& got) const;
 
   std::string_view text_;
   const std::string& name_;
   CsvFormat format_;
   bool has_header_ = false;
-  Fields first_;  // of the first line
+  std::vector<std::string> first_;  // fields of the first line
 };
 
 }  // namespace muster
