@@ -59,7 +59,7 @@ class WebShardsTest : public ::testing::Test {
 
 TEST_F(WebShardsTest, GroupsFilesByKey) {
   test::put_file(folder_ / "a.tar",
-                 tar_of({{"x/1.jpg", "j1"}, {"x/1.cls", "7"}, {"x.y/2.jpg", "j2"}, {"plain", "p"}}));
+                 tar_of({{"x/1.jpg", "j1"}, {"x/1.cls", "7"}, {"x.y/2.jpg", "j2"}, {"x/3.txt", "p"}}));
   WebSampleReader reader(shards_of(folder_.path()), {}, {});
   const auto first = *reader.next();
   EXPECT_EQ(first.key, "x/1");
@@ -69,9 +69,53 @@ TEST_F(WebShardsTest, GroupsFilesByKey) {
   EXPECT_THAT(message_of([&] { first.file("png"); }),
               AllOf(HasSubstr("'.png'"), HasSubstr("'x/1' of '"), HasSubstr(".jpg, .cls")));
   EXPECT_EQ(reader.next()->key, "x.y/2");
-  EXPECT_EQ(reader.next()->file(""), "p");
+  EXPECT_EQ(reader.next()->file("txt"), "p");
   EXPECT_FALSE(reader.next());
   EXPECT_FALSE(reader.next());
+}
+
+// What macOS and people put beside the samples.
+TEST_F(WebShardsTest, LeavesOutWhatIsOfNoSample) {
+  test::put_file(folder_ / "a.tar", tar_of({{"README", "r"},
+                                            {"._1.jpg", "m"},
+                                            {"1.jpg", "one"},
+                                            {"x/.DS_Store", "d"},
+                                            {"1.cls", "7"},
+                                            {"__index__.txt__", "i"},
+                                            {"x/._2.jpg", "m"},
+                                            {"x/2.jpg", "two"},
+                                            {"LICENSE", "l"}}));
+  WebSampleReader reader({folder_ / "a.tar"}, {}, {});
+  const auto first = *reader.next();
+  EXPECT_EQ(first.file("jpg"), "one");
+  EXPECT_EQ(first.file("cls"), "7");
+  EXPECT_EQ(first.number, 0);
+  const auto second = *reader.next();
+  EXPECT_EQ(second.key, "x/2");
+  EXPECT_EQ(second.number, 1);
+  EXPECT_FALSE(reader.next());
+}
+
+TEST_F(WebShardsTest, RefusesASampleThatHasAFileTwice) {
+  test::put_file(folder_ / "a.tar", tar_of({{"1.jpg", "a"},
+                                            {"1.cls", "0"},
+                                            {"1.jpg", "b"},
+                                            {"1.cls", "1"},
+                                            {"2.jpg", "c"},
+                                            {"3.a.jpg", "d"},
+                                            {"3.b.jpg", "e"}}));
+  for (const bool skips : {false, true}) {
+    WebSampleReader reader({folder_ / "a.tar"}, {}, {});
+    if (skips) {
+      reader.skip(1);
+    } else {
+      EXPECT_THAT(message_of([&] { reader.next(); }),
+                  AllOf(HasSubstr("each file of the sample '1' of '"), HasSubstr("'.jpg' twice")));
+    }
+    EXPECT_EQ(reader.next()->file("jpg"), "c");
+    EXPECT_EQ(reader.next()->file("b.jpg"), "e");
+    EXPECT_FALSE(reader.next());
+  }
 }
 
 TEST_F(WebShardsTest, ReadsCompressedShards) {

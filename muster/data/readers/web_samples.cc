@@ -5,12 +5,14 @@
 #include <exception>
 #include <filesystem>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/hex.h"
 #include "muster/base/strings.h"
 #include "muster/data/generator.h"
+#include "muster/data/loader_core.h"
 #include "muster/data/mix.h"
 #include "muster/data/readers/tar_reader.h"
 #include "muster/data/readers/web_shards.h"
@@ -23,14 +25,40 @@ constexpr int64_t kMostShards = 10'000'000;
 constexpr uint64_t kShardOrder = 1;  // keeps the orders of shards and of buffers apart
 constexpr uint64_t kBufferOrder = 2;
 
-// Up to the first dot behind the last slash, and what follows it.
-std::pair<std::string, std::string> key_and_ending(const std::string& name) {
+// A file's sample, and which of its files it is.
+struct WebName {
+  std::string key;     // up to the first dot behind the last slash
+  std::string ending;  // what follows it
+};
+
+// Nothing for a file of no sample, as WebDataset has it: without a dot (README), with nothing before it
+// (.DS_Store, ._0001.jpg), or with a name of its own kind (__index__).
+std::optional<WebName> web_name(const std::string& name) {
   const size_t slash = name.rfind('/');
-  const size_t dot = name.find('.', slash == std::string::npos ? 0 : slash + 1);
-  if (dot == std::string::npos) return {name, ""};
+  const size_t begin = slash == std::string::npos ? 0 : slash + 1;
+  const size_t dot = name.find('.', begin);
+  const std::string_view file = std::string_view(name).substr(begin);
+  if (dot == std::string::npos || dot == begin || (file.starts_with("__") && file.ends_with("__")))
+    return std::nullopt;
   std::string ending = name.substr(dot + 1);
   for (char& c : ending) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return {name.substr(0, dot), ending};
+  return WebName{.key = name.substr(0, dot), .ending = std::move(ending)};
+}
+
+std::optional<WebName> next_web_name(TarReader& tar) {
+  while (const auto name = tar.next())
+    if (auto found = web_name(*name)) return found;
+  return std::nullopt;
+}
+
+void check_once(const WebSample& sample) {
+  std::set<std::string_view> endings;
+  for (const WebSample::File& file : sample.files) {
+    if (endings.insert(file.ending).second) continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("web shards: expected each file of the sample ", sample.place(), " once, got '.",
+                    escaped(file.ending), "' twice; give samples names of their own up to the first dot"));
+  }
 }
 
 Generator generator_of(const StreamPart& part, uint64_t purpose, int64_t index) {
@@ -78,15 +106,14 @@ std::vector<std::string> tars_in(const std::string& folder) {
 
 void fail_web_sample(const WebSample& sample) {
   ErrorCode code = ErrorCode::invalid_argument;
-  std::string why = "an exception that is no std::exception";
+  std::string why;
   try {
     throw;
   } catch (const Error& error) {
     code = error.code();
     why = error.what();
-  } catch (const std::exception& error) {
-    why = error.what();
   } catch (...) {
+    why = text_of_current_exception();
   }
   std::throw_with_nested(Error(code, cat("web shards: sample ", sample.place(), ": ", why)));
 }
@@ -125,8 +152,8 @@ struct WebSampleReader::State {
   std::vector<size_t> mine;  // numbers of shards, in this part's order
   size_t next_shard = 0;     // in `mine`
   std::unique_ptr<TarReader> tar;
-  std::optional<std::string> name;  // the tar's next file, which was named and not read
-  int64_t in_shard = 0;             // samples so far
+  std::optional<WebName> name;  // the tar's next file, which was named and not read
+  int64_t in_shard = 0;         // samples so far
   std::vector<WebSample> buffer;
   Generator chance;
 };
@@ -198,11 +225,16 @@ std::optional<WebSample> WebSampleReader::from_shards(bool with_bytes) {
       state.name.reset();
       state.tar = std::make_unique<TarReader>(state.shards[state.mine[state.next_shard++]]);
     }
+    std::optional<WebSample> sample;
     try {
-      if (auto sample = from_shard(with_bytes)) return sample;
+      sample = from_shard(with_bytes);
     } catch (...) {
       state.tar.reset();
       throw;
+    }
+    if (sample) {
+      check_once(*sample);  // the shard is whole: the next call continues in it
+      return sample;
     }
     state.tar.reset();
   }
@@ -211,19 +243,18 @@ std::optional<WebSample> WebSampleReader::from_shards(bool with_bytes) {
 std::optional<WebSample> WebSampleReader::from_shard(bool with_bytes) {
   State& state = *state_;
   const size_t shard = state.mine[state.next_shard - 1];
-  if (!state.name) state.name = state.tar->next();
+  if (!state.name) state.name = next_web_name(*state.tar);
   if (!state.name) return std::nullopt;
-  WebSample sample{.shard = state.shards[shard], .key = key_and_ending(*state.name).first, .files = {}};
+  WebSample sample{.shard = state.shards[shard], .key = state.name->key, .files = {}};
   sample.number = static_cast<int64_t>(shard) << 32 | state.in_shard++;
   uint64_t left = state.options.max_sample_bytes;
   while (state.name) {
-    auto [key, ending] = key_and_ending(*state.name);
-    if (key != sample.key) break;
+    if (state.name->key != sample.key) break;
     const uint64_t size = state.tar->size(left);  // also unread: a resumed stream passes over it alike
     std::string bytes = with_bytes ? state.tar->read(left) : std::string();
     left -= size;
-    sample.files.push_back({.ending = std::move(ending), .bytes = std::move(bytes)});
-    state.name = state.tar->next();
+    sample.files.push_back({.ending = state.name->ending, .bytes = std::move(bytes)});
+    state.name = next_web_name(*state.tar);
   }
   return sample;
 }

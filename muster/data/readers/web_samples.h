@@ -1,5 +1,7 @@
 // The samples of tar shards in WebDataset's layout, as bytes: consecutive files whose names are equal up to
-// the first dot form one sample. Read by web_shards.h, which decodes them.
+// the first dot form one sample. Files that WebDataset leaves out are left out: those without a dot (README),
+// those that begin with one (.DS_Store, ._0001.jpg) and __meta__ ones. Read by web_shards.h, which decodes
+// the samples.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +51,7 @@ class WebSampleReader : public StreamReader<WebSample> {
   ~WebSampleReader() override;
 
   // Throws: invalid_argument naming shard and sample that are damaged or truncated; the next call continues
-  // with the next shard.
+  // with the next shard. The same for a sample that has a file twice; the next call continues after it.
   std::optional<WebSample> next() override;
   void skip(int64_t count) override;
 
