@@ -48,8 +48,66 @@ TEST(Images, ReadsEveryKindOfPng) {
     const auto expected = tensor_of_picture(picture);
     for (const int bits : {8, 16})
       for (const bool interlaced : {false, true})
-        EXPECT_TRUE(torch::equal(decode_image(png_of(picture, bits, interlaced), "p"), expected))
+        EXPECT_TRUE(torch::equal(
+            decode_image(png_of(picture, bits, interlaced), "p", {.narrow_16_bits = true}), expected))
             << channels << " channels, " << bits << " bits";
+    EXPECT_THAT(refusal_of_image(png_of(picture, 16)),
+                HasSubstr("8 bits a channel in 'x/y.img', got a PNG of 16"));
+  }
+}
+
+// With an APP1 marker behind the first two bytes, in which number i of the directory is the orientation.
+std::string held(const std::string& jpeg, int orientation, bool little) {
+  const auto number = [&](int value, int bytes) {
+    std::string text;
+    for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> 8 * (little ? i : bytes - 1 - i));
+    return text;
+  };
+  const auto entry = [&](int tag, int value) {
+    return number(tag, 2) + number(3, 2) + number(1, 4) + number(value, 2) + number(0, 2);
+  };
+  const std::string exif = std::string("Exif\0\0", 6) + (little ? "II" : "MM") + number(42, 2) +
+                           number(8, 4) + number(2, 2) + entry(0x100, 7) + entry(0x112, orientation) +
+                           number(0, 4);
+  const size_t size = exif.size() + 2;
+  return jpeg.substr(0, 2) + "\xff\xe1" + static_cast<char>(size >> 8) + static_cast<char>(size) + exif +
+         jpeg.substr(2);
+}
+
+TEST(Images, AreTurnedAsTheCameraWasHeld) {
+  const auto file = jpeg_of(noisy_picture(40, 61));
+  const auto stored = decode_image(file, "p");
+  const auto turned = [&](int orientation) {
+    switch (orientation) {
+      case 2:
+        return stored.flip({2});
+      case 3:
+        return stored.rot90(2, {1, 2});
+      case 4:
+        return stored.flip({1});
+      case 5:
+        return stored.transpose(1, 2);
+      case 6:
+        return stored.rot90(-1, {1, 2});
+      case 7:
+        return stored.transpose(1, 2).rot90(2, {1, 2});
+      case 8:
+        return stored.rot90(1, {1, 2});
+      default:
+        return stored;
+    }
+  };
+  for (const bool little : {false, true}) {
+    for (int orientation = 0; orientation <= 9; ++orientation) {
+      const std::string exif = held(file, orientation, little);
+      EXPECT_TRUE(torch::equal(decode_image(exif, "p"), turned(orientation))) << orientation;
+      EXPECT_TRUE(torch::equal(decode_image(exif, "p", {.upright = false}), stored));
+    }
+  }
+  for (size_t keep = 2; keep < 70; ++keep) {  // whatever is in the marker, the picture is read
+    std::string cut = held(file, 6, true);
+    cut[30] = static_cast<char>(keep);
+    EXPECT_EQ(decode_image(cut, "p").numel(), stored.numel());
   }
 }
 
@@ -128,6 +186,14 @@ void expect_parts_of_whole(const std::string& file, const ImageOptions& options,
     ASSERT_TRUE(torch::equal(image.decode(part), expected))
         << what << ": " << part.width << "x" << part.height << " from " << part.left << ", " << part.top;
   }
+}
+
+TEST(EncodedImages, HasThePixelsOfTheWholeHoweverTheCameraWasHeld) {
+  for (const int orientation : {2, 3, 4, 5, 6, 7, 8})
+    for (const bool progressive : {false, true})
+      expect_parts_of_whole(
+          held(jpeg_of(noisy_picture(41, 57), {.progressive = progressive}), orientation, true), {},
+          "orientation " + std::to_string(orientation));
 }
 
 TEST(EncodedImages, HasThePixelsOfTheWholeInEveryPart) {

@@ -14,6 +14,10 @@ struct ImageOptions {
   // full size. Ignored for PNGs.
   int64_t min_side = 0;
   int64_t max_pixels = int64_t{1} << 28;  // larger images are an error: a few bytes can claim a huge size
+  // Turn a JPEG as its EXIF orientation says, so that it is seen as it was taken. If false it stays as it is
+  // stored, as in torchvision.
+  bool upright = true;
+  bool narrow_16_bits = false;  // keep the upper 8 bits of a PNG with 16 a channel, which is else an error
 };
 
 struct ImageSize {
@@ -32,9 +36,10 @@ struct ImagePart {
 // Returns the memory for `height` × `width` × 3 bytes: each pixel's red, green and blue are adjacent.
 using PlaceForPixels = std::function<uint8_t*(int64_t height, int64_t width)>;
 
-// Grey, palettes, CMYK and 16 bits become red, green and blue of 8 bits; transparency is dropped. `name`
-// appears in messages.
-// Throws: invalid_argument if it is neither JPEG nor PNG, damaged, truncated, or larger than max_pixels.
+// Grey, palettes and CMYK become red, green and blue of 8 bits; transparency is dropped. `name` appears in
+// messages.
+// Throws: invalid_argument if it is neither JPEG nor PNG, damaged, truncated, larger than max_pixels, or of
+// 16 bits a channel.
 void decode_image(std::string_view file, const std::string& name, const ImageOptions& options,
                   const PlaceForPixels& place);
 

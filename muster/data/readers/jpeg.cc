@@ -13,6 +13,7 @@
 
 #include "muster/base/strings.h"
 #include "muster/data/readers/image_formats.h"
+#include "muster/data/readers/orientation.h"
 
 namespace muster {
 
@@ -21,7 +22,8 @@ namespace {
 // libjpeg makes a pixel's colour of its neighbours' too, and knows none beyond what it decodes: with so many
 // columns more on each side a part has the pixels of the whole.
 constexpr JDIMENSION kMargin = 2;
-constexpr int kMostScans = 500;  // a few bytes can ask for thousands, each as dear as a picture
+constexpr unsigned kMostMarkerBytes = 0xffff;  // all of it
+constexpr int kMostScans = 500;                // a few bytes can ask for thousands, each as dear as a picture
 
 // libjpeg leaves by longjmp, which destroys nothing: so each call that may fail is in a function that holds
 // nothing to destroy, and says whether it came through.
@@ -42,6 +44,7 @@ class JpegDecoder {
 
   bool read_header() {
     if (!created_ || setjmp(jump_) != 0) return false;
+    ::jpeg_save_markers(&jpeg_, JPEG_APP0 + 1, kMostMarkerBytes);
     ::jpeg_read_header(&jpeg_, TRUE);
     const bool four = jpeg_.jpeg_color_space == JCS_CMYK || jpeg_.jpeg_color_space == JCS_YCCK;
     jpeg_.out_color_space = four ? JCS_CMYK : JCS_RGB;
@@ -110,6 +113,13 @@ class JpegDecoder {
   int64_t height() const { return jpeg_.output_height; }
   int64_t width() const { return jpeg_.output_width; }
   std::string failure() const { return message_; }
+  int orientation() const {
+    for (auto marker = jpeg_.marker_list; marker != nullptr; marker = marker->next) {
+      const std::string_view text(reinterpret_cast<const char*>(marker->data), marker->data_length);
+      if (const int found = exif_orientation(text); found != 1) return found;
+    }
+    return 1;
+  }
 
  private:
   bool create(std::string_view file) {
@@ -178,18 +188,9 @@ ImageSize header_of_jpeg(JpegDecoder& decoder, const std::string& name, const Im
   return {.height = decoder.height(), .width = decoder.width()};
 }
 
-}  // namespace
-
-ImageSize size_of_jpeg(std::string_view file, const std::string& name, const ImageOptions& options) {
-  JpegDecoder decoder(file);
-  return header_of_jpeg(decoder, name, options);
-}
-
-void decode_jpeg(std::string_view file, const std::string& name, const ImageOptions& options,
-                 const ImagePart* part, const PlaceForPixels& place) {
-  JpegDecoder decoder(file);
-  const ImageSize size = header_of_jpeg(decoder, name, options);
-  if (part != nullptr) check_part(*part, size, name);
+// As stored, which may lie on its side.
+void decode_stored(JpegDecoder& decoder, const ImageSize& size, const std::string& name,
+                   const ImagePart* part, const PlaceForPixels& place) {
   const auto [height, width] = size;
   if (part != nullptr && decoder.can_cut()) {
     std::vector<uint8_t> row(4 * static_cast<size_t>(width));
@@ -202,6 +203,34 @@ void decode_jpeg(std::string_view file, const std::string& name, const ImageOpti
   uint8_t* const pixels = part == nullptr ? place(height, width) : whole.data();
   if (!decoder.decode(pixels, row.data())) refuse_jpeg(name, decoder);
   if (part != nullptr) copy_part(pixels, width, *part, place(part->height, part->width));
+}
+
+}  // namespace
+
+ImageSize size_of_jpeg(std::string_view file, const std::string& name, const ImageOptions& options) {
+  JpegDecoder decoder(file);
+  const ImageSize stored = header_of_jpeg(decoder, name, options);
+  return options.upright ? upright_size(stored, decoder.orientation()) : stored;
+}
+
+void decode_jpeg(std::string_view file, const std::string& name, const ImageOptions& options,
+                 const ImagePart* part, const PlaceForPixels& place) {
+  JpegDecoder decoder(file);
+  const ImageSize stored = header_of_jpeg(decoder, name, options);
+  const int orientation = options.upright ? decoder.orientation() : 1;
+  if (part != nullptr) check_part(*part, upright_size(stored, orientation), name);
+  if (orientation == 1) return decode_stored(decoder, stored, name, part, place);
+  std::vector<uint8_t> pixels;
+  ImageSize size;
+  const auto keep = [&](int64_t height, int64_t width) {
+    size = {.height = height, .width = width};
+    pixels.resize(3 * static_cast<size_t>(height * width));
+    return pixels.data();
+  };
+  const ImagePart stored_there = part == nullptr ? ImagePart() : stored_part(*part, stored, orientation);
+  decode_stored(decoder, stored, name, part == nullptr ? nullptr : &stored_there, keep);
+  const ImageSize upright = upright_size(size, orientation);
+  turn_upright(pixels.data(), size, orientation, place(upright.height, upright.width));
 }
 
 }  // namespace muster

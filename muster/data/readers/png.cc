@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "muster/base/error.h"
 #include "muster/base/strings.h"
 #include "muster/data/readers/image_formats.h"
 
@@ -32,6 +33,7 @@ class PngDecoder {
     ::png_set_read_fn(png_, this, read);
     ::png_set_user_limits(png_, kMostSide, kMostSide);
     ::png_read_info(png_, info_);
+    is_wide_ = ::png_get_bit_depth(png_, info_) == 16;
     ::png_set_expand(png_);
     ::png_set_strip_16(png_);
     ::png_set_strip_alpha(png_);
@@ -51,6 +53,7 @@ class PngDecoder {
   int64_t height() const { return ::png_get_image_height(png_, info_); }
   int64_t width() const { return ::png_get_image_width(png_, info_); }
   size_t row_bytes() const { return ::png_get_rowbytes(png_, info_); }
+  bool is_wide() const { return is_wide_; }  // as stored
   std::string failure() const { return message_; }
 
  private:
@@ -70,6 +73,7 @@ class PngDecoder {
   std::string_view rest_;
   png_structp png_ = nullptr;
   png_infop info_ = nullptr;
+  bool is_wide_ = false;
   std::jmp_buf jump_{};
   char message_[256] = "";
 };
@@ -78,9 +82,16 @@ class PngDecoder {
   refuse_image(name, cat("a PNG of which libpng says: ", why));
 }
 
+[[noreturn]] void refuse_wide(const std::string& name) {
+  throw Error(ErrorCode::invalid_argument,
+              cat("image: expected 8 bits a channel in '", name,
+                  "', got a PNG of 16; set narrow_16_bits to keep the upper 8, or convert it"));
+}
+
 ImageSize header_of_png(PngDecoder& decoder, const std::string& name, const ImageOptions& options) {
   if (!decoder.read_header()) refuse_png(name, decoder.failure());
   check_pixels(decoder.height(), decoder.width(), name, options);
+  if (decoder.is_wide() && !options.narrow_16_bits) refuse_wide(name);
   return {.height = decoder.height(), .width = decoder.width()};
 }
 
