@@ -3,9 +3,14 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/bincount.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/multinomial.h>
+#include <ATen/ops/nextafter.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randperm.h>
+#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -91,6 +96,29 @@ int64_t check_weights(const std::vector<double>& weights) {
   return possible;
 }
 
+constexpr int64_t kMostOfMultinomial = int64_t{1} << 24;  // at::multinomial refuses more weights
+
+// The first place where the running sum is above a number drawn below the sum of all.
+at::Tensor drawn_by_sum(const at::Tensor& weights, int64_t samples, const at::Generator& generator) {
+  const at::Tensor sums = weights.cumsum(0);
+  const at::Tensor drawn = at::rand({samples}, generator, weights.options()) * sums[-1];
+  const at::Tensor below_all = drawn.minimum(at::nextafter(sums[-1], at::zeros({}, weights.options())));
+  return at::searchsorted(sums, below_all, /*out_int32=*/false, /*right=*/true);
+}
+
+// Those whose weight over a draw of an exponential distribution is largest.
+// Source: at::multinomial without replacement.
+at::Tensor drawn_by_keys(const at::Tensor& weights, int64_t samples, const at::Generator& generator) {
+  const at::Tensor keys = weights / at::empty_like(weights).exponential_(1, generator);
+  return std::get<1>(keys.topk(samples));
+}
+
+at::Tensor drawn(const at::Tensor& weights, int64_t samples, bool replacement,
+                 const at::Generator& generator) {
+  if (weights.numel() <= kMostOfMultinomial) return at::multinomial(weights, samples, replacement, generator);
+  return replacement ? drawn_by_sum(weights, samples, generator) : drawn_by_keys(weights, samples, generator);
+}
+
 }  // namespace
 
 EpochOrder order_when_needed(const SampleOrder& order, int64_t seed, int64_t epoch) {
@@ -151,7 +179,7 @@ SampleOrder weighted(const std::vector<double>& weights, int64_t samples, bool r
           .samples = samples,
           .epoch =
               [tensor, samples, replacement](int64_t seed, int64_t epoch) {
-                return in_order_of(at::multinomial(tensor, samples, replacement, generator_of(seed, epoch)));
+                return in_order_of(drawn(tensor, samples, replacement, generator_of(seed, epoch)));
               },
           .repeats = replacement};
 }

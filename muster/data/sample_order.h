@@ -42,7 +42,8 @@ SampleOrder pseudo_shuffled(int64_t dataset_size);
 // its part of one draw.
 // Throws: invalid_argument for weights that are negative, not finite or all zero, and for more samples
 // without replacement than there are positive weights.
-// Source: torch.utils.data.WeightedRandomSampler with a generator seeded with seed + epoch, draw for draw.
+// Source: torch.utils.data.WeightedRandomSampler with a generator seeded with seed + epoch, draw for draw. It
+// refuses more than 2^24 weights; with more the draws are of the same distribution.
 SampleOrder weighted(const std::vector<double>& weights, int64_t samples, bool replacement = true);
 
 // Draws every class equally often on average: weighted() with 1 / (the label's frequency). `samples` 0: the

@@ -259,5 +259,28 @@ TEST(CostBalanced, RefusesBadArguments) {
               HasSubstr("global_batch 1"));
 }
 
+// More than torch.multinomial takes.
+TEST(SampleOrder, WeightsMayBeMoreThanTwoToThe24) {
+  const int64_t size = (int64_t{1} << 24) + 5;
+  std::vector<double> weights(static_cast<size_t>(size), 0.0);
+  weights[3] = 1;
+  weights[static_cast<size_t>(size - 2)] = 3;
+  const auto drawn = [&](int64_t samples, bool replacement, int64_t epoch) {
+    const auto epoch_order = weighted(weights, samples, replacement).epoch(7, epoch);
+    std::vector<int64_t> all;
+    for (int64_t i = 0; i < samples; ++i) all.push_back(epoch_order(i));
+    return all;
+  };
+  const auto often = drawn(4000, true, 0);
+  const auto of_last = std::count(often.begin(), often.end(), size - 2);
+  EXPECT_EQ(of_last + std::count(often.begin(), often.end(), 3), 4000) << "none of weight 0";
+  EXPECT_NEAR(static_cast<double>(of_last), 3000, 150);
+  EXPECT_EQ(often, drawn(4000, true, 0));
+  EXPECT_NE(often, drawn(4000, true, 1));
+  auto both = drawn(2, false, 0);
+  std::sort(both.begin(), both.end());
+  EXPECT_EQ(both, (std::vector<int64_t>{3, size - 2}));
+}
+
 }  // namespace
 }  // namespace muster
