@@ -2,9 +2,15 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -28,6 +34,8 @@ struct FoundWeight {
               cat("load_weights: expected ", expected, " in '", path, "', got ", got, "; ", next));
 }
 
+using ModelTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
 // Of the whole tensors, a head as a safetensors file would have it.
 std::string head_of(const TensorSource& source) {
   SafetensorsHeader header;
@@ -35,7 +43,7 @@ std::string head_of(const TensorSource& source) {
   for (const auto& [name, tensor] : source.tensors()) {
     TensorEntry entry = tensor.kind;
     entry.begin = at;
-    at += static_cast<uint64_t>(element_count(entry.shape)) * safetensors_element_size(entry.dtype);
+    at += tensor_bytes(entry);
     entry.end = at;
     header.tensors.emplace(name, entry);
   }
@@ -44,10 +52,87 @@ std::string head_of(const TensorSource& source) {
 
 uint64_t end_of(const TensorSource& source) {
   uint64_t bytes = 0;
-  for (const auto& [name, tensor] : source.tensors())
-    bytes +=
-        static_cast<uint64_t>(element_count(tensor.kind.shape)) * safetensors_element_size(tensor.kind.dtype);
+  for (const auto& [name, tensor] : source.tensors()) bytes += tensor_bytes(tensor.kind);
   return bytes;
+}
+
+at::Tensor read_weight(const TensorSource& source, const std::string& name, const std::string& path) {
+  const auto found = source.tensors().find(name);
+  if (found == source.tensors().end())
+    refuse_weights(cat("'", name, "', for which .make asks,"), path, "none of that name", "correct .make");
+  const TensorEntry& kind = found->second.kind;
+  const at::Tensor values = at::empty(kind.shape, scalar_type_of(kind));
+  source.read(name, all_elements(kind.shape), values.mutable_data_ptr());
+  check_bools(path, name, values);
+  return values;
+}
+
+// What .make makes, and of which tensors of the file. Found on rank 0, known to all.
+struct MadeWeights {
+  std::set<std::string> made;  // names in the model
+  std::set<std::string> used;  // names in the file
+
+  std::string to_bytes() const { return nlohmann::json({made, used}).dump(); }
+  static MadeWeights from_bytes(const std::string& bytes) {
+    const auto json = nlohmann::json::parse(bytes);
+    return {.made = json[0], .used = json[1]};
+  }
+};
+
+// Nothing is read: .make sees zeros.
+MadeWeights try_to_make(const ModelTensors& tensors, const TensorSource& source,
+                        const LoadWeightsOptions& options, const std::string& path) {
+  MadeWeights result;
+  const WeightReader zeros = [&](const std::string& name) {
+    const auto found = source.tensors().find(name);
+    if (found == source.tensors().end()) return read_weight(source, name, path);  // which says so
+    result.used.insert(name);
+    return at::zeros(found->second.kind.shape, scalar_type_of(found->second.kind));
+  };
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor made = options.make ? options.make(name, zeros) : at::Tensor();
+    if (!made.defined()) continue;
+    if (made.sizes() != tensor.sizes())
+      refuse_weights(cat("'", name, "' of shape [", join(tensor.sizes(), ", "), "], as in the model,"), path,
+                     cat("[", join(made.sizes(), ", "), "] of .make"), "correct .make");
+    result.made.insert(name);
+  }
+  return result;
+}
+
+// Whether the file has a scale for a tensor, by the names that quantizers give it.
+bool has_scale(const TensorEntries& entries, const std::string& name) {
+  const size_t dot = name.rfind('.');
+  const std::string layer = dot == std::string::npos ? "" : name.substr(0, dot + 1);
+  for (const std::string& scale : {name + "_scale", name + "_scale_inv", name + ".scale", layer + "scale",
+                                   layer + "scales", layer + "SCB"})
+    if (entries.contains(scale)) return true;
+  return false;
+}
+
+void check_not_quantized(const std::string& name, const at::Tensor& tensor, const FoundWeight& weight,
+                         const TensorEntries& entries, const std::string& path) {
+  const at::ScalarType type = scalar_type_of(weight.kind);
+  const bool is_whole = at::isIntegralType(type, /*includeBool=*/false);
+  const bool is_scaled = at::isFloat8Type(type) && has_scale(entries, weight.from);
+  if ((!is_whole && !is_scaled) || !at::isFloatingType(tensor.scalar_type())) return;
+  refuse_weights(cat("numbers of the model's type for '", name, "'"), path,
+                 cat(to_string(weight.kind), " '", weight.from, "', which is quantized"),
+                 "multiply it with its scale by .make, or fetch the model as bf16");
+}
+
+bool may_be_missing(const std::string& name) {
+  constexpr std::string_view kCounter = "num_batches_tracked";
+  return name == kCounter || name.ends_with(cat(".", kCounter));
+}
+
+// Another name of the same tensor, which a tied head has.
+bool is_loaded_by_another_name(const ModelTensors& tensors, const at::Tensor& tensor,
+                               const std::vector<std::string>& loaded) {
+  const std::set<std::string> names(loaded.begin(), loaded.end());
+  return std::any_of(tensors.begin(), tensors.end(), [&](const auto& other) {
+    return other.second.is_same(tensor) && names.contains(other.first);
+  });
 }
 
 std::map<std::string, FoundWeight> by_model_name(const TensorEntries& entries,
@@ -65,13 +150,17 @@ std::map<std::string, FoundWeight> by_model_name(const TensorEntries& entries,
   return found;
 }
 
-LoadedWeights compare_with(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
-                           const std::map<std::string, FoundWeight>& found, const std::string& path,
+LoadedWeights compare_with(const ModelTensors& tensors, const std::map<std::string, FoundWeight>& found,
+                           const MadeWeights& made, const TensorEntries& entries, const std::string& path,
                            bool partial) {
   LoadedWeights result;
   std::map<std::string, FoundWeight> left = found;
   for (const auto& [name, tensor] : tensors) {
     const auto weight = left.find(name);
+    if (made.made.contains(name)) {
+      result.loaded.push_back(name);
+      continue;
+    }
     if (weight == left.end()) {
       result.missing.push_back(name);
       continue;
@@ -80,10 +169,16 @@ LoadedWeights compare_with(const std::vector<std::pair<std::string, at::Tensor>>
       refuse_weights(cat("'", name, "' of shape [", join(tensor.sizes(), ", "), "], as in the model,"), path,
                      cat("[", join(weight->second.kind.shape, ", "), "]"),
                      "make the model that was saved, or leave the tensor out by .name");
+    check_not_quantized(name, tensor, weight->second, entries, path);
     result.loaded.push_back(name);
     left.erase(weight);
   }
-  for (const auto& [name, weight] : left) result.unexpected.push_back(weight.from);
+  const std::map<std::string, at::Tensor> by_name(tensors.begin(), tensors.end());
+  std::erase_if(result.missing, [&](const std::string& name) {
+    return may_be_missing(name) || is_loaded_by_another_name(tensors, by_name.at(name), result.loaded);
+  });
+  for (const auto& [name, weight] : left)
+    if (!made.used.contains(weight.from)) result.unexpected.push_back(weight.from);
   const char* const next = "rename the tensors with .name, or set .partial = true";
   if (!partial && !result.missing.empty())
     refuse_weights(
@@ -96,6 +191,20 @@ LoadedWeights compare_with(const std::vector<std::pair<std::string, at::Tensor>>
   if (result.loaded.empty())
     refuse_weights("tensors of the model", path, "none of their names", "rename the tensors with .name");
   return result;
+}
+
+const at::Tensor& named(const ModelTensors& tensors, const std::string& name) {
+  return std::find_if(tensors.begin(), tensors.end(), [&](const auto& item) { return item.first == name; })
+      ->second;
+}
+
+// A tensor that the model has under two names, and the file too.
+void check_same_if_shared(const std::vector<at::Tensor>& filled, const std::string& name,
+                          const at::Tensor& tensor, const at::Tensor& values, const std::string& path) {
+  const auto is_it = [&](const at::Tensor& other) { return other.is_same(tensor); };
+  if (std::none_of(filled.begin(), filled.end(), is_it) || at::equal(tensor.cpu(), values)) return;
+  refuse_weights("one content of the tensor that the model shares", path,
+                 cat("another as '", name, "' than under its other name"), "leave one out by .name");
 }
 
 }  // namespace
@@ -115,22 +224,29 @@ LoadedWeights load_weights(torch::nn::Module& model, const std::string& path,
   peers.share(head);
   peers.share(bytes);
   const auto tensors = model_tensors(model);
+  std::string made_bytes;
+  peers.on_rank0([&] { made_bytes = try_to_make(tensors, source, options, path).to_bytes(); });
+  peers.share(made_bytes);
+  const MadeWeights made = MadeWeights::from_bytes(made_bytes);
   std::map<std::string, FoundWeight> found;
   LoadedWeights result;
   peers.together([&] {
-    found = by_model_name(parse_safetensors_header(head, std::stoull(bytes), path).tensors, options, path);
-    result = compare_with(tensors, found, path, options.partial);
+    const TensorEntries entries = parse_safetensors_header(head, std::stoull(bytes), path).tensors;
+    found = by_model_name(entries, options, path);
+    result = compare_with(tensors, found, made, entries, path, options.partial);
   });
-  for (auto& [name, tensor] : tensors) {
-    const auto weight = found.find(name);
-    if (weight == found.end()) continue;
-    const at::Tensor values = at::empty(weight->second.kind.shape, scalar_type_of(weight->second.kind));
+  const WeightReader reader = [&](const std::string& name) { return read_weight(source, name, path); };
+  std::vector<at::Tensor> filled;
+  for (const std::string& name : result.loaded) {
+    const at::Tensor& tensor = named(tensors, name);
+    const at::Tensor values = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
     peers.on_rank0([&] {
-      source.read(weight->second.from, all_elements(weight->second.kind.shape), values.mutable_data_ptr());
-      check_bools(path, weight->second.from, values);
+      values.copy_(made.made.contains(name) ? options.make(name, reader) : reader(found.at(name).from));
+      check_same_if_shared(filled, name, tensor, values, path);
     });
     peers.share(values);
     tensor.copy_(values);
+    filled.push_back(tensor);
   }
   return result;
 }

@@ -12,7 +12,7 @@ namespace {
 
 using c10::ScalarType;
 
-constexpr std::array<std::pair<const char*, ScalarType>, 16> kDtypes = {{
+constexpr std::array<std::pair<const char*, ScalarType>, 17> kDtypes = {{
     {"BOOL", ScalarType::Bool},
     {"U8", ScalarType::Byte},
     {"I8", ScalarType::Char},
@@ -24,6 +24,7 @@ constexpr std::array<std::pair<const char*, ScalarType>, 16> kDtypes = {{
     {"I64", ScalarType::Long},
     {"F8_E4M3", ScalarType::Float8_e4m3fn},
     {"F8_E5M2", ScalarType::Float8_e5m2},
+    {"F8_E8M0", ScalarType::Float8_e8m0fnu},
     {"F16", ScalarType::Half},
     {"BF16", ScalarType::BFloat16},
     {"F32", ScalarType::Float},
@@ -42,8 +43,9 @@ std::optional<std::string> safetensors_dtype(ScalarType dtype) {
 ScalarType scalar_type_of(const TensorEntry& entry) {
   for (const auto& [name, dtype] : kDtypes)
     if (name == entry.dtype) return dtype;
-  throw Error(ErrorCode::internal, cat("safetensors: expected a dtype of the format, got '", entry.dtype,
-                                       "'; ask for the dtype of a parsed head only"));
+  throw Error(ErrorCode::invalid_argument,
+              cat("safetensors: expected elements that LibTorch computes with, got ", to_string(entry),
+                  "; leave the tensor out, or convert it"));
 }
 
 TensorEntry tensor_entry(ScalarType dtype, std::vector<int64_t> shape) {

@@ -44,10 +44,6 @@ uint64_t elements_in(const TensorSource& source) {
   return count;
 }
 
-uint64_t bytes_of(const TensorEntry& kind) {
-  return static_cast<uint64_t>(element_count(kind.shape)) * safetensors_element_size(kind.dtype);
-}
-
 const ShownTensors* model_of(const CheckpointView& view, const std::vector<ShownTensors>& shown) {
   for (const auto& tensors : shown)
     if (!view.has_manifest || tensors.set.name == kModelFile) return &tensors;
@@ -99,7 +95,7 @@ std::string tensors_text(const ShownTensors& shown) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, tensor] : shown.source.tensors()) {
     rows.push_back({shown_text(name, kShownName), tensor.kind.dtype,
-                    cat("[", join(tensor.kind.shape, ", "), "]"), format_bytes(bytes_of(tensor.kind))});
+                    cat("[", join(tensor.kind.shape, ", "), "]"), format_bytes(tensor_bytes(tensor.kind))});
   }
   const size_t files = shown.set.files.size();
   const std::string of = cat("tensor of ", shown_text(shown.set.name, kShownName),
@@ -113,7 +109,7 @@ ordered_json tensors_json(const ShownTensors& shown) {
     list.push_back({{"name", name},
                     {"dtype", tensor.kind.dtype},
                     {"shape", tensor.kind.shape},
-                    {"bytes", bytes_of(tensor.kind)}});
+                    {"bytes", tensor_bytes(tensor.kind)}});
   }
   return list;
 }

@@ -108,6 +108,141 @@ TEST_F(LoadWeights, AFolderWithAnIndexAsHubsHaveIt) {
   }
 }
 
+// A table whose transpose is the head, as language models have it: two names of one tensor.
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    table = register_module("table", torch::nn::Embedding(5, 3));
+    head = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(3, 5).bias(false)));
+    head->weight = head->register_parameter("tied", table->weight);
+  }
+  torch::nn::Embedding table{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+
+TEST_F(LoadWeights, ATiedTensorNeedsOneOfItsNames) {
+  const auto table = torch::rand({5, 3});
+  const auto untied = torch::rand({5, 3});
+  put("tied.safetensors", {{"table.weight", table}, {"head.weight", untied}});
+  TiedImpl net;
+  const auto loaded = load_weights(net, folder_ / "tied.safetensors");
+  EXPECT_THAT(loaded.loaded, ElementsAre("table.weight", "head.weight"));
+  EXPECT_TRUE(loaded.missing.empty());
+  EXPECT_TRUE(torch::equal(net.head->weight, table)) << "'head.tied' is the table";
+  put("both.safetensors", {{"table.weight", table}, {"head.weight", untied}, {"head.tied", untied}});
+  EXPECT_THAT(message_of([&] { load_weights(net, folder_ / "both.safetensors"); }),
+              HasSubstr("another as 'head.tied' than under its other name"));
+}
+
+TEST_F(LoadWeights, ABatchNormsCounterMayBeMissing) {
+  torch::nn::BatchNorm1d norm(2);
+  put("norm.safetensors",
+      {{"weight", bias_}, {"bias", bias_}, {"running_mean", bias_}, {"running_var", bias_}});
+  EXPECT_TRUE(load_weights(*norm, folder_ / "norm.safetensors").missing.empty());
+  EXPECT_EQ(norm->running_var.max().item<double>(), 5);
+  put("less.safetensors", {{"weight", bias_}, {"bias", bias_}, {"running_mean", bias_}});
+  EXPECT_THAT(message_of([&] { load_weights(*norm, folder_ / "less.safetensors"); }),
+              HasSubstr("'running_var' first"));
+}
+
+TEST_F(LoadWeights, AreMadeOfOthersWhereAsked) {
+  const auto joined = torch::arange(18, torch::kFloat).view({3, 6});  // of two layers, transposed
+  put("conv1d.safetensors", {{"attn.weight", joined}, {"b", bias_}});
+  const auto second = [&](const std::string& name, const WeightReader& file) -> at::Tensor {
+    if (name == "weight") return file("attn.weight").chunk(3, 1)[1].t();
+    return {};
+  };
+  const LoadWeightsOptions options{
+      .name = [](const std::string& name) { return name == "b" ? "bias" : name; }, .make = second};
+  muster::testing::run_ranks(2, [&](ProcessGroup& group) {
+    auto net = filled_linear(1);
+    const std::string path = group.rank() == 0 ? folder_ / "conv1d.safetensors" : "/nowhere";
+    const auto loaded = load_weights(*net, path, options, group);
+    EXPECT_THAT(loaded.loaded, ElementsAre("weight", "bias"));
+    EXPECT_TRUE(loaded.unexpected.empty());
+    EXPECT_TRUE(torch::equal(net->weight, torch::tensor({{2.F, 8.F, 14.F}, {3.F, 9.F, 15.F}})));
+    EXPECT_EQ(net->bias.min().item<double>(), 5);
+    group.barrier();
+  });
+  auto wrong = options;
+  wrong.make = [](const std::string& name, const WeightReader& file) {
+    return name == "weight" ? file("attn.weight") : at::Tensor();
+  };
+  EXPECT_THAT(refusal(folder_ / "conv1d.safetensors", wrong),
+              HasSubstr("expected 'weight' of shape [2, 3], as in the model, in"));
+  wrong.make = [](const std::string&, const WeightReader& file) { return file("nothing"); };
+  EXPECT_THAT(refusal(folder_ / "conv1d.safetensors", wrong),
+              HasSubstr("expected 'nothing', for which .make asks"));
+}
+
+TEST_F(LoadWeights, QuantizedNumbersAreRefusedWithoutTheirScale) {
+  const auto int8 = torch::full({2, 3}, 100, torch::kChar);
+  put("int8.safetensors", {{"weight", int8}, {"weight_scale", torch::full({1}, 0.05)}, {"bias", bias_}});
+  EXPECT_THAT(refusal(folder_ / "int8.safetensors", {.partial = true}),
+              HasSubstr("I8[2, 3] 'weight', which is quantized; multiply it with its scale by .make"));
+  put("fp8.safetensors", {{"weight", weight_.to(torch::kFloat8_e4m3fn)},
+                          {"weight_scale_inv", torch::ones({1})},
+                          {"bias", bias_}});
+  EXPECT_THAT(refusal(folder_ / "fp8.safetensors", {.partial = true}), HasSubstr("which is quantized"));
+  auto net = filled_linear(1);
+  load_weights(*net, folder_ / "int8.safetensors",
+               {.make = [](const std::string& name, const WeightReader& file) {
+                 return name == "weight" ? file(name).to(torch::kFloat) * file("weight_scale") : at::Tensor();
+               }});
+  EXPECT_NEAR(net->weight.min().item<double>(), 5, 1e-5);
+  put("plain.safetensors", {{"weight", weight_.to(torch::kFloat8_e5m2)}, {"bias", bias_}});
+  load_weights(*net, folder_ / "plain.safetensors");
+  EXPECT_EQ(test::filled_with(*net), 5) << "fp8 without a scale is a number like others";
+}
+
+// Elements that share bytes, as MXFP4 files have them beside others.
+TEST_F(LoadWeights, TensorsOfFourBitsDoNotBlockTheOthers) {
+  const std::string json = R"({"bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                           R"("weight":{"dtype":"F32","shape":[2,3],"data_offsets":[8,32]},)"
+                           R"("experts":{"dtype":"F4","shape":[3,2],"data_offsets":[32,35]},)"
+                           R"("scales":{"dtype":"F8_E8M0","shape":[2],"data_offsets":[35,37]}})";
+  const uint64_t size = json.size();
+  const std::vector<float> values(8, 5.0F);
+  std::string file(reinterpret_cast<const char*>(&size), 8);
+  file += json + std::string(reinterpret_cast<const char*>(values.data()), 32) + std::string(3, '\x21') +
+          "\x80\x7f";
+  test::put_file(folder_ / "mx.safetensors", file);
+  auto net = filled_linear(1);
+  EXPECT_THAT(load_weights(*net, folder_ / "mx.safetensors", {.partial = true}).unexpected,
+              ElementsAre("experts", "scales"));
+  EXPECT_EQ(test::filled_with(*net), 5);
+  EXPECT_THAT(refusal(folder_ / "mx.safetensors",
+                      {.make = [](const std::string&, const WeightReader& file) { return file("experts"); }}),
+              HasSubstr("elements that LibTorch computes with, got F4[3, 2]"));
+  at::Tensor scales;
+  load_weights(*net, folder_ / "mx.safetensors",
+               {.make =
+                    [&](const std::string& name, const WeightReader& file) {
+                      if (name == "bias") scales = file("scales").to(torch::kFloat);
+                      return at::Tensor();
+                    },
+                .partial = true});
+  EXPECT_TRUE(scales.defined());
+}
+
+TEST_F(LoadWeights, FilesOfOtherKindsAreNamed) {
+  auto net = filled_linear(1);
+  torch::save(net, folder_ / "net.pt");
+  EXPECT_THAT(refusal(folder_ / "net.pt"),
+              HasSubstr("got what torch.save or torch::save writes (.pt, .bin); load it"));
+  const std::pair<const char*, const char*> kinds[] = {
+      {"GGUF\3\0\0\0\1\0\0\0", "a GGUF file"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:1234\nsize 9\n",
+       "Git LFS's pointer to the file; fetch"},
+      {"\x80\x02}q\x01(X\x06", "a pickle"},
+      {"<!DOCTYPE html><html>", "a page of HTML"},
+      {"{\"architectures\": []}", "JSON, such as an index"},
+  };
+  for (const auto& [bytes, what] : kinds) {
+    test::put_file(folder_ / "other.safetensors", bytes + std::string(20, 'x'));
+    EXPECT_THAT(refusal(folder_ / "other.safetensors"), HasSubstr(what));
+  }
+}
+
 TEST_F(LoadWeights, RanksHaveItFromRankZerosDisk) {
   put("net.safetensors", {{"weight", weight_}, {"bias", bias_}});
   muster::testing::run_ranks(3, [&](ProcessGroup& group) {

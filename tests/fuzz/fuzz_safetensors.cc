@@ -16,23 +16,22 @@ constexpr int64_t kMostElements = 1 << 16;
 // What is said to be there is in the file, and can be read.
 void check_tensors(const SafetensorsHeader& header, uint64_t data_bytes) {
   for (const auto& [name, entry] : header.tensors) {
-    const auto elements = static_cast<uint64_t>(element_count(entry.shape));
     if (entry.begin > entry.end || entry.end > data_bytes) std::abort();
-    if (entry.end - entry.begin != elements * safetensors_element_size(entry.dtype)) std::abort();
+    if (entry.end - entry.begin != tensor_bytes(entry)) std::abort();
   }
 }
 
 void check_source(const TensorSource& source) {
   const auto incomplete = source.incomplete();
   for (const auto& [name, tensor] : source.tensors()) {
-    const int64_t total = element_count(tensor.kind.shape);
+    const int64_t total = tensor_units(tensor.kind);
     for (const StoredPiece& piece : tensor.pieces)
       if (!wrong_elements(piece.elements, total).empty()) std::abort();
     if (total > kMostElements) continue;
     std::vector<char> bytes(static_cast<size_t>(total) * safetensors_element_size(tensor.kind.dtype));
     const bool is_whole = std::find(incomplete.begin(), incomplete.end(), name) == incomplete.end();
     try {
-      source.read(name, all_elements(tensor.kind.shape), bytes.data());
+      source.read(name, all_elements({total}), bytes.data());
       if (!is_whole) std::abort();
     } catch (const Error&) {
       if (is_whole) throw;

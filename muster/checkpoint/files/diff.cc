@@ -85,7 +85,7 @@ Differences compare_tensor(const std::string& name, const TensorEntry& kind, con
                            const TensorSource& second, const std::function<void(size_t)>& on_bytes) {
   Differences found;
   const auto element = static_cast<int64_t>(safetensors_element_size(kind.dtype));
-  const int64_t count = element_count(kind.shape), at_once = kPieceBytes / element;
+  const int64_t count = tensor_units(kind), at_once = kPieceBytes / element;
   std::string a(static_cast<size_t>(std::min(count, at_once) * element), '\0'), b = a;
   for (int64_t at = 0; at < count; at += at_once) {
     const Elements piece = {{.begin = at, .length = std::min(at_once, count - at)}};

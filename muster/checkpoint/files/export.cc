@@ -48,8 +48,7 @@ std::vector<ExportedTensor> laid_out(const TensorSource& source, const ExportOpt
   uint64_t at = 0;
   for (ExportedTensor& tensor : tensors) {
     tensor.entry.begin = at;
-    at += static_cast<uint64_t>(element_count(tensor.entry.shape)) *
-          safetensors_element_size(tensor.entry.dtype);
+    at += tensor_bytes(tensor.entry);
     tensor.entry.end = at;
   }
   return tensors;
@@ -104,7 +103,7 @@ std::string folder_of(const std::string& path) {
 void copy_tensor(const TensorSource& from, const ExportedTensor& tensor, DurableFile& to,
                  const std::function<void(size_t)>& on_bytes) {
   const auto element = static_cast<int64_t>(safetensors_element_size(tensor.entry.dtype));
-  const int64_t count = element_count(tensor.entry.shape), at_once = kCopiedAtOnce / element;
+  const int64_t count = tensor_units(tensor.entry), at_once = kCopiedAtOnce / element;
   std::string piece;
   for (int64_t at = 0; at < count; at += at_once) {
     const int64_t length = std::min(at_once, count - at);

@@ -3,8 +3,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <string_view>
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
@@ -16,6 +18,26 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
 constexpr uint64_t kLengthBytes = 8;
+
+// What people have under the same names.
+struct OtherKind {
+  std::string_view begins_with;
+  const char* what;
+  const char* next;
+};
+
+constexpr OtherKind kOtherKinds[] = {
+    {"PK\x03\x04", "what torch.save or torch::save writes (.pt, .bin)",
+     "load it by torch::load, or convert it: safetensors.torch.save_file(torch.load(path), …) in Python"},
+    {"\x80\x02", "a pickle, as an old torch.save writes (.pt, .bin)",
+     "convert it: safetensors.torch.save_file(torch.load(path), …) in Python"},
+    {"GGUF", "a GGUF file, whose weights are mostly quantized", "fetch the model as safetensors"},
+    {"version https://git-lfs", "Git LFS's pointer to the file", "fetch the file itself: git lfs pull"},
+    {"\x89HDF", "an HDF5 file (.h5), as Keras writes", "fetch the model as safetensors"},
+    {"<", "a page of HTML or XML, perhaps a server's error", "fetch the file again"},
+    {"{", "JSON, such as an index or a configuration", "give the folder, or the .safetensors file itself"},
+};
+constexpr uint64_t kMostOfKind = 32;
 
 Fd open_safetensors(const std::string& path, uint64_t& bytes) {
   Fd fd = open_plain_file(path, "safetensors: ");
@@ -33,11 +55,23 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   if (file_bytes < kLengthBytes) refuse(cat("a file of only ", file_bytes, " bytes"));
   uint64_t head_bytes = 0;
   read_exactly(&head_bytes, kLengthBytes, 0);
-  if (head_bytes > kMaxHeadBytes || head_bytes > file_bytes - kLengthBytes)
+  if (head_bytes > kMaxHeadBytes || head_bytes > file_bytes - kLengthBytes) {
+    refuse_other_kind(file_bytes);
     refuse(cat("a header of ", head_bytes, " bytes in a file of ", file_bytes));
+  }
   head_.json.resize(head_bytes);
   read_exactly(head_.json.data(), head_bytes, kLengthBytes);
   head_.data_bytes = file_bytes - kLengthBytes - head_bytes;
+}
+
+void SafetensorsFile::refuse_other_kind(uint64_t file_bytes) const {
+  std::string begin(std::min<uint64_t>(file_bytes, kMostOfKind), '\0');
+  read_exactly(begin.data(), begin.size(), 0);
+  for (const OtherKind& other : kOtherKinds) {
+    if (!begin.starts_with(other.begins_with)) continue;
+    throw Error(ErrorCode::invalid_argument, cat("safetensors: expected a safetensors file at '", path_,
+                                                 "', got ", other.what, "; ", other.next));
+  }
 }
 
 SafetensorsHeader SafetensorsFile::header() const {

@@ -36,6 +36,8 @@ class SafetensorsFile {
   [[noreturn]] void refuse(const std::string& got) const;
 
  private:
+  // Throws: invalid_argument for a file that begins as one of another kind.
+  void refuse_other_kind(uint64_t file_bytes) const;
   void read_exactly(void* to, uint64_t size, uint64_t at) const;
 
   std::string path_;

@@ -19,24 +19,17 @@ namespace {
 constexpr const char* kMetadataKey = "__metadata__";
 constexpr size_t kMaxDimensions = 64;  // LibTorch's own limit
 
-constexpr std::array<std::pair<const char*, uint64_t>, 16> kElementSizes = {{
-    {"BOOL", 1},
-    {"U8", 1},
-    {"I8", 1},
-    {"U16", 2},
-    {"I16", 2},
-    {"U32", 4},
-    {"I32", 4},
-    {"U64", 8},
-    {"I64", 8},
-    {"F8_E4M3", 1},
-    {"F8_E5M2", 1},
-    {"F16", 2},
-    {"BF16", 2},
-    {"F32", 4},
-    {"F64", 8},
-    {"C64", 8},
+constexpr std::array<std::pair<const char*, uint64_t>, 20> kElementBits = {{
+    {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},   {"I8", 8},    {"F8_E4M3", 8},
+    {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"U16", 16},    {"I16", 16},    {"F16", 16}, {"BF16", 16}, {"U32", 32},
+    {"I32", 32},    {"F32", 32},    {"U64", 64},    {"I64", 64},    {"F64", 64}, {"C64", 64},
 }};
+
+uint64_t element_bits(std::string_view dtype) {
+  for (const auto& [name, bits] : kElementBits)
+    if (name == dtype) return bits;
+  return 0;
+}
 
 // Takes the events of nlohmann's parser, whose documents silently keep the last of duplicate keys. Every
 // method answers false to stop; `problem` says why.
@@ -143,10 +136,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   std::set<std::string> keys_;
 };
 
-// The bytes of a tensor, or nothing when they overflow.
-std::optional<uint64_t> size_of(const TensorEntry& entry) {
+// The bits of a tensor, or nothing when they overflow.
+std::optional<uint64_t> bits_of(const TensorEntry& entry) {
   // Zero extents do not excuse the others: strides are products of those.
-  uint64_t size = safetensors_element_size(entry.dtype);
+  uint64_t size = element_bits(entry.dtype);
   bool empty = false;
   for (const int64_t extent : entry.shape) {
     if (extent == 0) {
@@ -163,10 +156,12 @@ std::optional<uint64_t> size_of(const TensorEntry& entry) {
 std::string tiling_problem(const SafetensorsHeader& header, uint64_t data_bytes) {
   std::vector<std::pair<std::string, const TensorEntry*>> by_place;
   for (const auto& [name, entry] : header.tensors) {
-    const auto size = size_of(entry);
-    if (!size) return cat("tensor '", name, "' whose size overflows");
-    if (entry.begin > entry.end || entry.end - entry.begin != *size) {
-      return cat("tensor '", name, "' ", to_string(entry), " of ", *size, " bytes with the offsets ",
+    const auto bits = bits_of(entry);
+    if (!bits) return cat("tensor '", name, "' whose size overflows");
+    if (*bits % 8 != 0) return cat("tensor '", name, "' ", to_string(entry), " of no whole number of bytes");
+    const uint64_t size = *bits / 8;
+    if (entry.begin > entry.end || entry.end - entry.begin != size) {
+      return cat("tensor '", name, "' ", to_string(entry), " of ", size, " bytes with the offsets ",
                  entry.begin, " to ", entry.end);
     }
     by_place.emplace_back(name, &entry);
@@ -193,9 +188,19 @@ std::string to_string(const TensorEntry& entry) {
 }
 
 uint64_t safetensors_element_size(std::string_view dtype) {
-  for (const auto& [name, size] : kElementSizes)
-    if (name == dtype) return size;
-  return 0;
+  return (element_bits(dtype) + 7) / 8;
+}
+
+bool has_whole_elements(std::string_view dtype) {
+  return element_bits(dtype) % 8 == 0;
+}
+
+uint64_t tensor_bytes(const TensorEntry& entry) {
+  return bits_of(entry).value_or(0) / 8;
+}
+
+int64_t tensor_units(const TensorEntry& entry) {
+  return static_cast<int64_t>(tensor_bytes(entry) / safetensors_element_size(entry.dtype));
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes,

@@ -31,7 +31,15 @@ struct SafetensorsHeader {
 };
 
 // The bytes of an element of the dtype that the format calls so ("F32", "BF16", ...); 0: it has none such.
+// Several elements of F4 and F6 share a byte: for them it is 1.
 uint64_t safetensors_element_size(std::string_view dtype);
+
+// Whether an element has bytes of its own.
+bool has_whole_elements(std::string_view dtype);
+
+// Of a parsed head's tensor: its bytes, and how many pieces of safetensors_element_size() these are.
+uint64_t tensor_bytes(const TensorEntry& entry);
+int64_t tensor_units(const TensorEntry& entry);
 
 // Parses the JSON text of a head. Refuses what is no plain safetensors head: duplicate or unknown keys,
 // deeper nesting, unknown dtypes, sizes that overflow or differ from their extent, and extents that overlap,

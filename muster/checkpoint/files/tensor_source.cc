@@ -107,8 +107,9 @@ void TensorSource::add(size_t file, const SafetensorsFile& opened) {
     TensorEntry kind{.dtype = entry.dtype, .shape = is_piece ? record->second.shape : entry.shape};
     StoredPiece piece{.file = file,
                       .begin = entry.begin,
-                      .elements = is_piece ? record->second.elements : all_elements(entry.shape)};
+                      .elements = is_piece ? record->second.elements : all_elements({tensor_units(entry)})};
     if (is_piece) {
+      if (!has_whole_elements(entry.dtype)) refuse_pieces(path, name, cat("some of ", to_string(entry)));
       if (const auto wrong = wrong_elements(piece.elements, element_count(kind.shape)); !wrong.empty())
         refuse_pieces(path, name, wrong);
       if (element_count(entry.shape) != element_count(piece.elements))
@@ -133,7 +134,7 @@ std::vector<std::string> TensorSource::incomplete() const {
   for (const auto& [name, tensor] : tensors_) {
     int64_t there = 0;
     for (const StoredPiece& piece : tensor.pieces) there += element_count(piece.elements);
-    if (there != element_count(tensor.kind.shape)) names.push_back(name);
+    if (there != tensor_units(tensor.kind)) names.push_back(name);
   }
   return names;
 }

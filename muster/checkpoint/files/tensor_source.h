@@ -57,7 +57,8 @@ class TensorSource {
   // Names of tensors whose pieces leave a hole, as after an interrupted save or if a file is missing.
   std::vector<std::string> incomplete() const;
 
-  // Copies these elements, in their order, to `to`, which must be large enough. Throws: io; invalid_argument
+  // Copies these elements, in their order, to `to`, which must be large enough. (Of F4 and F6, bytes in place
+  // of elements.) Throws: io; invalid_argument
   // if there is no such tensor, or no piece has some of the elements.
   void read(const std::string& name, const Elements& elements, void* to) const;
 
