@@ -4,9 +4,12 @@
 #include <c10/core/GradMode.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -29,6 +32,9 @@ struct MadeThing {
 namespace {
 
 constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kPatienceAtEnd{2};
+
+thread_local bool t_is_worker = false;
 
 MadeThing made(const Prefetch::Make& make, int64_t number, WorkerPlace& place) {
   MadeThing result;
@@ -52,6 +58,8 @@ void compute_alone() {
 
 }  // namespace
 
+bool process_ends();
+
 struct Prefetch::State {
   std::mutex mutex;
   std::condition_variable room;  // for the workers
@@ -66,6 +74,21 @@ struct Prefetch::State {
   std::map<int64_t, MadeThing> made_things;
   std::vector<std::unique_ptr<WorkerPlace>> places;
   std::vector<std::thread> threads;
+  int running = 0;  // of the workers
+  std::condition_variable ended;
+
+  void tell_to_stop() {
+    const std::lock_guard lock(mutex);
+    stop = true;
+    room.notify_all();
+  }
+
+  void run(WorkerPlace& place) {
+    work(place);
+    const std::lock_guard lock(mutex);
+    --running;
+    ended.notify_all();
+  }
 
   void work(WorkerPlace& place) {
     std::unique_lock lock(mutex);
@@ -80,11 +103,80 @@ struct Prefetch::State {
       lock.unlock();
       MadeThing result = made(make, number, place);
       lock.lock();
+      if (stop && process_ends()) {
+        lock.unlock();
+        for (;;) ::pause();
+      }
       made_things.emplace(number, std::move(result));
       ready.notify_all();
     }
   }
 };
+
+namespace {
+
+// The workers of this process. When it ends, by exit() within a loop or with a worker that was left behind,
+// the C++ library destroys what they compute with, LibTorch's tables too. So they end first, as far as they
+// do within kPatienceAtEnd; the others stay where they come back to, until they end with the process.
+class WorkersOfProcess {
+ public:
+  static WorkersOfProcess& get() {
+    static auto* const workers = new WorkersOfProcess;  // never destroyed: they may come back late
+    return *workers;
+  }
+
+  void add(const std::shared_ptr<Prefetch::State>& state) {
+    static std::once_flag once;
+    std::call_once(once, call_at_end);
+    const std::lock_guard lock(mutex_);
+    std::erase_if(states_, [](const auto& other) { return other.expired(); });
+    states_.push_back(state);
+  }
+
+  // What was made by then is destroyed after the workers have ended: LibTorch makes some tables at their
+  // first use.
+  void note_first_thing() {
+    static std::once_flag once;
+    std::call_once(once, call_at_end);
+  }
+
+  bool process_ends() const { return process_ends_; }
+
+ private:
+  static void call_at_end() {
+    std::atexit([] { get().end(); });
+  }
+
+  // A forked child has none of the threads, and perhaps a lock that one of them held.
+  void end() {
+    if (::getpid() != process_ || process_ends_.exchange(true)) return;
+    std::vector<std::weak_ptr<Prefetch::State>> states;
+    {
+      const std::lock_guard lock(mutex_);
+      states = states_;
+    }
+    const auto until = std::chrono::steady_clock::now() + kPatienceAtEnd;
+    for (const auto& left : states) {
+      const auto state = left.lock();
+      if (!state) continue;
+      state->tell_to_stop();
+      std::unique_lock lock(state->mutex);
+      const int self = t_is_worker ? 1 : 0;  // one that calls exit() is not waited for
+      state->ended.wait_until(lock, until, [&] { return state->running <= self; });
+    }
+  }
+
+  const pid_t process_ = ::getpid();
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<Prefetch::State>> states_;
+  std::atomic<bool> process_ends_ = false;
+};
+
+}  // namespace
+
+bool process_ends() {
+  return WorkersOfProcess::get().process_ends();
+}
 
 Prefetch::Prefetch(Make make, int64_t begin, int64_t end, const PrefetchOptions& options)
     : make_(std::move(make)), next_(begin), end_(end), options_(options) {
@@ -97,6 +189,7 @@ Prefetch::Prefetch(Make make, int64_t begin, int64_t end, const PrefetchOptions&
   state_->end = end;
   if (options.in_turns) state_->turns = options.workers;
   state_->limit = begin + options_.ahead;
+  WorkersOfProcess::get().add(state_);
   try {
     start_workers();
   } catch (const std::system_error& error) {
@@ -104,6 +197,9 @@ Prefetch::Prefetch(Make make, int64_t begin, int64_t end, const PrefetchOptions&
     throw Error(ErrorCode::unavailable,
                 cat("data loader: expected ", options.workers, " worker threads, got ",
                     state_->threads.size(), ": ", error.what(), "; ask for fewer workers"));
+  } catch (...) {
+    stop_workers();  // a thread that nobody joins ends the process
+    throw;
   }
 }
 
@@ -111,22 +207,23 @@ void Prefetch::start_workers() {
   for (int worker = 0; worker < options_.workers; ++worker) {
     WorkerPlace& place = *state_->places.emplace_back(std::make_unique<WorkerPlace>());
     place.worker = worker;
+    state_->threads.reserve(state_->places.size());
     state_->threads.emplace_back([state = state_, &place] {
       ::pthread_setname_np(::pthread_self(), "muster-loader");
       const c10::AutoGradMode no_gradients(false);
       compute_alone();
-      state->work(place);
+      t_is_worker = true;
+      state->run(place);
     });
+    const std::lock_guard lock(state_->mutex);
+    ++state_->running;
   }
 }
 
 void Prefetch::stop_workers() {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->stop = true;
-  }
-  state_->room.notify_all();
-  for (std::thread& thread : state_->threads) left_behind_ ? thread.detach() : thread.join();
+  state_->tell_to_stop();
+  const bool leave = left_behind_ || process_ends();
+  for (std::thread& thread : state_->threads) leave ? thread.detach() : thread.join();
 }
 
 Prefetch::~Prefetch() {
@@ -180,6 +277,7 @@ Prefetch::Thing Prefetch::take() {
   } else {
     state_->room.notify_one();
   }
+  WorkersOfProcess::get().note_first_thing();
   if (result.error) std::rethrow_exception(result.error);
   return result.thing;
 }

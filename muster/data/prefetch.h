@@ -53,9 +53,9 @@ class Prefetch {
   // How long next() has waited for workers since the last call.
   std::chrono::nanoseconds take_stall() { return std::exchange(stalled_, std::chrono::nanoseconds(0)); }
 
- private:
-  struct State;
+  struct State;  // shared with the workers
 
+ private:
   void start_workers();
   void stop_workers();
   Thing take();
