@@ -34,6 +34,11 @@ class EvenCut {
     if (has_shares()) return left_ / global_ + (left_ % global_ != 0 ? 1 : 0);
     return batches_of(left_ / identity_.num_replicas + (left_ % identity_.num_replicas != 0 ? 1 : 0));
   }
+  int64_t size_of_least() const {
+    if (identity_.pad) return size();
+    if (has_shares()) return left_ / global_ + (sampler_.gives_all_the_rest() ? 1 : 0);
+    return batches_of(left_ / identity_.num_replicas);
+  }
   int64_t count(int64_t batch) const {
     return batch < size() ? std::min(used_ - batch * batch_size_, batch_size_) : 0;
   }
@@ -88,6 +93,9 @@ class EvenBatches : public BatchSampler {
   void set_first_epoch_check(std::function<void(const SamplerIdentity&)> check) override {
     sampler_->set_first_epoch_check(std::move(check));
   }
+  std::optional<SamplerIdentity> uncompared() const override {
+    return sampler_->is_compared() ? std::nullopt : std::optional(sampler_->identity());
+  }
   int64_t order_number() const override {
     return number_of_order(sampler_->order(), sampler_->identity().seed);
   }
@@ -130,6 +138,7 @@ class EvenBatches : public BatchSampler {
     const auto cut = std::make_shared<const EvenCut>(sampler, batch_size, drop_last);
     return {.size = cut->size(),
             .size_of_all = cut->size_of_all(),
+            .size_of_least = cut->size_of_least(),
             .samples = {},
             .positions = {},
             .count = [cut](int64_t batch) { return cut->count(batch); },
@@ -157,6 +166,10 @@ void BatchSampler::set_shares(const std::vector<int64_t>& /*shares*/) {
 }
 
 void BatchSampler::set_first_epoch_check(std::function<void(const SamplerIdentity&)> /*check*/) {}
+
+std::optional<SamplerIdentity> BatchSampler::uncompared() const {
+  return std::nullopt;
+}
 
 std::shared_ptr<BatchSampler> batches_of(std::shared_ptr<DistributedSampler> sampler, int64_t batch_size,
                                          bool drop_last) {

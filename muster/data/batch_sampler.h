@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "muster/data/distributed_sampler.h"
@@ -15,6 +16,8 @@ namespace muster {
 struct EpochBatches {
   int64_t size = 0;         // batches of this rank
   int64_t size_of_all = 0;  // of the rank with the most
+  // Of the rank with the fewest. Unset: as many as of the rank with the most.
+  std::optional<int64_t> size_of_least = {};
   std::function<std::vector<int64_t>(int64_t batch)> samples = {};
   // The positions in the epoch that seed the samples' random numbers, for orders that repeat samples. Empty:
   // the sample indices seed them.
@@ -55,6 +58,8 @@ class BatchSampler {
   // The first start() calls `check` once; the ranks compare their samplers in it. A custom sampler without an
   // identity need not override this.
   virtual void set_first_epoch_check(std::function<void(const SamplerIdentity&)> check);
+  // What a job compares of a sampler without such a check (own_loaders.h); nothing: nothing.
+  virtual std::optional<SamplerIdentity> uncompared() const;
 };
 
 // Makes a batch of every batch_size samples of this rank. If the sampler has shares, batch_size must be this

@@ -86,6 +86,10 @@ class CostBalanced : public BatchSampler {
   int64_t order_number() const override { return number_of_order(order_, options_.seed); }
   void set_first_epoch_check(std::function<void(const SamplerIdentity&)> check) override {
     check_ = std::move(check);
+    is_compared_ = true;
+  }
+  std::optional<SamplerIdentity> uncompared() const override {
+    return is_compared_ ? std::nullopt : std::optional(identity());
   }
 
  private:
@@ -149,6 +153,7 @@ class CostBalanced : public BatchSampler {
   int64_t consumed_ = 0;
   bool started_ = false;
   std::function<void(const SamplerIdentity&)> check_;
+  bool is_compared_ = false;
 };
 
 }  // namespace

@@ -150,6 +150,10 @@ int64_t DistributedSampler::global_samples(int64_t batch) const {
   return std::accumulate(parts.begin(), parts.end(), int64_t{0});
 }
 
+bool DistributedSampler::gives_all_the_rest() const {
+  return !last_parts_.empty() && std::find(last_parts_.begin(), last_parts_.end(), 0) == last_parts_.end();
+}
+
 int64_t DistributedSampler::num_samples() const {
   if (global_batch_ > 0) {
     return full_batches() * options_.shares[static_cast<size_t>(options_.rank)] +

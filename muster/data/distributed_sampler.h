@@ -73,6 +73,8 @@ class DistributedSampler {
   // failed_precondition without shares.
   int64_t batch_samples(int64_t batch) const;
   int64_t global_samples(int64_t batch) const;
+  // Whether every rank has some of a last, smaller global batch.
+  bool gives_all_the_rest() const;
   // Empty without shares.
   const std::vector<int64_t>& shares() const { return options_.shares; }
   int64_t size() const { return num_samples(); }
@@ -88,7 +90,12 @@ class DistributedSampler {
   bool epoch_repeated() const { return epoch_repeated_; }
 
   // The first indices() calls `check` once; the ranks compare their samplers in it.
-  void set_first_epoch_check(std::function<void(const SamplerIdentity&)> check) { check_ = std::move(check); }
+  void set_first_epoch_check(std::function<void(const SamplerIdentity&)> check) {
+    check_ = std::move(check);
+    is_compared_ = true;
+  }
+  // Whether such a check was set.
+  bool is_compared() const { return is_compared_; }
 
  private:
   void check_place(int64_t epoch, int64_t consumed, int64_t consumed_of) const;
@@ -109,6 +116,7 @@ class DistributedSampler {
   bool epoch_started_ = false;
   bool epoch_repeated_ = false;
   std::function<void(const SamplerIdentity&)> check_;
+  bool is_compared_ = false;
 };
 
 }  // namespace muster

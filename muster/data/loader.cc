@@ -1,6 +1,7 @@
 #include "muster/data/loader.h"
 
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <exception>
@@ -9,6 +10,8 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/base/uneven_inputs.h"
+#include "muster/data/own_loaders.h"
 #include "muster/trace/span.h"
 
 namespace muster {
@@ -73,9 +76,17 @@ LoaderCore::LoaderCore(int64_t dataset_size, std::shared_ptr<BatchSampler> sampl
   position_.order = sampler_->order_number();
 }
 
+// Once, in training.
+void LoaderCore::compare_with_ranks() {
+  if (is_compared_ || options().undivided || !c10::GradMode::is_enabled()) return;
+  is_compared_ = true;
+  if (const auto identity = sampler_->uncompared()) OwnLoaders::check(*identity);
+}
+
 EpochBatches LoaderCore::start() {
-  if (sampler_->started()) sampler_->set_epoch(epoch());
+  if (sampler_->started()) sampler_->set_epoch(sampler_->epoch() + 1);
   if (!new_shares_.empty()) sampler_->set_shares(std::exchange(new_shares_, {}));
+  compare_with_ranks();
   return sampler_->start();
 }
 
@@ -126,6 +137,40 @@ void LoaderCore::end_epoch(const EpochBatches& epoch) {
   }
   position_.epoch = epoch.epoch + 1;
   position_.consumed = 0;
+}
+
+void LoaderCore::check_even(const EpochBatches& epoch, int64_t steps) const {
+  const int64_t least = epoch.size_of_least.value_or(epoch.size_of_all);
+  const bool all_have_them =
+      least == epoch.size_of_all || (steps >= 0 && steps <= least / options().accumulate);
+  if (all_have_them || !c10::GradMode::is_enabled() || UnevenInputs::allowed()) return;
+  throw Error(ErrorCode::failed_precondition,
+              cat("data loader: expected as many batches on every rank, got ", epoch.size_of_all,
+                  " on some and ", least, " on others in epoch ", epoch.epoch,
+                  ": ranks would average gradients of different epochs; train with pad = true or drop_last, "
+                  "inside of "
+                  "DistributedDataParallel::join(), or evaluate under torch::NoGradGuard"));
+}
+
+void LoaderCore::begin_epoch() {
+  if (std::exchange(within_steps_, false)) go_on();
+}
+
+void LoaderCore::begin_steps() {
+  within_steps_ = true;
+  go_on();
+}
+
+void LoaderCore::leave_epoch(const EpochBatches& epoch) {
+  const bool is_elsewhere = !sampler_->started() || sampler_->epoch() != epoch.epoch;
+  if (is_elsewhere || OwnLoaders::job_stops()) return;
+  position_.epoch = epoch.epoch + 1;
+  position_.consumed = 0;
+}
+
+int64_t LoaderCore::epoch() const {
+  if (!sampler_->started()) return sampler_->epoch();
+  return within_steps_ ? position_.epoch : sampler_->epoch() + 1;
 }
 
 void LoaderCore::go_on() {
@@ -180,10 +225,8 @@ void fail_loading(const std::string& what) {
   } catch (const std::bad_alloc&) {
     code = ErrorCode::unavailable;
     why = "out of memory";
-  } catch (const std::exception& error) {
-    why = error.what();
   } catch (...) {
-    why = "an exception that is no std::exception";
+    why = text_of_current_exception();
   }
   std::throw_with_nested(Error(code, cat("data loader: ", what, ": ", why)));
 }
@@ -205,16 +248,18 @@ void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place) {
   fail_loading(batch_text(samples, place));
 }
 
-void fail_empty_batch(const std::vector<int64_t>& samples, const WorkerPlace& place) {
+void fail_empty_batch(const std::vector<int64_t>& samples, int64_t tried, const WorkerPlace& place) {
   throw Error(
       ErrorCode::invalid_argument,
       cat("data loader: ", batch_text(samples, place), ": expected a sample that can be read, got none of ",
-          samples.size(), "; turn skip_bad off to see the error of the first one"));
+          tried, " from there on; turn skip_bad off to see the error of the first one"));
 }
 
 std::string text_of_current_exception() {
   try {
     throw;
+  } catch (const c10::Error& error) {
+    return split(error.what_without_backtrace(), '\n')[0];
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {

@@ -14,6 +14,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -48,6 +49,29 @@ auto joined_example(const D& dataset) {
   }
 }
 
+// For a batch of which no sample can be read: those after its last that can be, as many as it has. The ranks
+// stay together, as each has a batch.
+template <class D>
+auto examples_instead(const D& dataset, const EpochBatches& epoch, const std::vector<int64_t>& samples,
+                      WorkerPlace& place) {
+  constexpr int64_t kMostTried = 10'000;
+  const int64_t size = dataset.size(), most = std::min(size, kMostTried);
+  std::vector<typename D::Example> examples;
+  for (int64_t i = 1; i <= most && examples.size() < samples.size(); ++i) {
+    const int64_t sample = (samples.back() + i) % size;
+    place.sample = sample;
+    try {
+      Generator rng(epoch.seed, epoch.epoch, sample);
+      examples.push_back(dataset.get(sample, rng));
+    } catch (const std::bad_alloc&) {
+      fail_sample(sample, place);
+    } catch (...) {  // it is counted where it is of a batch
+    }
+  }
+  if (examples.empty()) fail_empty_batch(samples, most, place);
+  return examples;
+}
+
 // The examples of the epoch's batch `number` that can be read.
 template <class D>
 auto read_examples(const D& dataset, const EpochBatches& epoch, int64_t number,
@@ -67,11 +91,10 @@ auto read_examples(const D& dataset, const EpochBatches& epoch, int64_t number,
       shared.bad.add(samples[i], text_of_current_exception());
     }
   }
-  if (examples.empty()) fail_empty_batch(samples, place);
   return examples;
 }
 
-// The epoch's batch `number`, and its number of samples.
+// The epoch's batch `number`, and how many samples of it could be read.
 template <class D>
 auto load(const D& dataset, const EpochBatches& epoch, int64_t number, LoaderShared& shared,
           WorkerPlace& place) {
@@ -88,6 +111,7 @@ auto load(const D& dataset, const EpochBatches& epoch, int64_t number, LoaderSha
   } else {
     auto examples = read_examples(dataset, epoch, number, samples, shared, place);
     const int64_t read = std::ssize(examples);
+    if (read == 0) examples = examples_instead(dataset, epoch, samples, place);
     try {
       return std::pair<Data, int64_t>(collate(std::move(examples)), read);
     } catch (...) {
@@ -105,8 +129,8 @@ class DataLoader {
   using Data = decltype(loading::joined_example(std::declval<const D&>()));
   using Batch = muster::Batch<Data>;
 
-  // In the dataset's order, the same on every rank. Throws: invalid_argument if batch_size or accumulate is
-  // less than 1.
+  // In the dataset's order, all of it on every rank: ctx.loader divides it. Throws: invalid_argument if
+  // batch_size or accumulate is less than 1.
   DataLoader(D dataset, const DataLoaderOptions& options)
       : DataLoader(std::make_shared<const D>(std::move(dataset)), options) {}
   DataLoader(std::shared_ptr<const D> dataset, const DataLoaderOptions& options)
@@ -150,8 +174,9 @@ class DataLoader {
     };
 
     Iterator(DataLoader& loader, int64_t until_step) : loader_(&loader), until_step_(until_step) {
-      if (until_step >= 0) loader.core_.go_on();
+      until_step >= 0 ? loader.core_.begin_steps() : loader.core_.begin_epoch();
       if (!is_over()) start();
+      if (until_step < 0) loop_ = std::make_unique<LoopOverEpoch>(loader.core_, epoch_);
       advance();
     }
     bool is_over() const { return until_step_ >= 0 && loader_->core_.position().step >= until_step_; }
@@ -163,6 +188,7 @@ class DataLoader {
 
     DataLoader* loader_;
     int64_t until_step_;  // over epochs, to this step; -1: this epoch
+    std::unique_ptr<LoopOverEpoch> loop_;
     std::shared_ptr<EpochLine> line_;
     std::shared_ptr<const EpochBatches> epoch_;
     int64_t epoch_begin_ = 0;  // the line's number of its first batch
@@ -173,12 +199,16 @@ class DataLoader {
     std::unique_ptr<Prefetch> prefetch_;
   };
 
-  // Starts an epoch. You can start any number of them and leave them early: no worker outlives its iterator.
+  // Starts an epoch, or goes on in one that steps() has begun. You can start any number of them and leave
+  // them early: no worker outlives its iterator. An epoch that is left is over, here and after a resume; but
+  // not if the job has been asked to stop (Context::should_stop). Throws: failed_precondition in training, if
+  // ranks have different numbers of batches (pad = false).
   Iterator begin() { return {*this, -1}; }
   std::default_sentinel_t end() const { return {}; }
 
   // Iterates from the current step to step `until`, counted from the start of training, over as many epochs
-  // as needed.
+  // as needed. The loader must live as long.
+  // Throws: as begin(), unless the steps end before the first rank's epoch.
   auto steps(int64_t until) & {
     struct Steps {
       DataLoader& loader;
@@ -189,7 +219,7 @@ class DataLoader {
     return Steps{*this, until};
   }
 
-  // The epoch that the next begin() starts: the number of epochs begun so far.
+  // The epoch that the next begin() starts or goes on in.
   int64_t epoch() const { return core_.epoch(); }
   void set_epoch(int64_t epoch) { core_.set_epoch(epoch); }
 
@@ -237,6 +267,7 @@ void DataLoader<D>::Iterator::start() {
   line_ = std::make_shared<EpochLine>(core.start(), steps, options.accumulate);
   number_ = staged_ = epoch_begin_ = 0;
   epoch_ = line_->first();
+  core.check_even(*epoch_, steps);
   const auto make = [dataset = loader_->dataset_, line = line_, shared = core.shared()](
                         int64_t number, WorkerPlace& worker) -> Prefetch::Thing {
     const EpochLine::Place place = line->at(number);
@@ -282,6 +313,7 @@ bool DataLoader<D>::Iterator::begin_next_epoch() {
   }
   core.start();
   epoch_ = next.epoch;
+  core.check_even(*epoch_, until_step_ - core.position().step);
   epoch_begin_ = number_;
   line_->forget_before(number_);
   return true;

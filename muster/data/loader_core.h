@@ -60,10 +60,21 @@ class LoaderCore {
   // Whether the next start() returns what `epoch.next` returns: the sampler was not moved, and the shares
   // were not changed.
   bool goes_on_after(const EpochBatches& epoch) const;
+  // Call it before the start() of a loop over one epoch: where steps() ended is gone on with.
+  void begin_epoch();
+  // Call it before the start() of steps(): the next start() resumes at the training position.
+  void begin_steps();
   // The next start() resumes at the training position.
   void go_on();
-  // The epoch that the next start() starts.
-  int64_t epoch() const { return sampler_->epoch() + (sampler_->started() ? 1 : 0); }
+  // A loop over one epoch has ended, or was left: the next loop starts the next epoch, and so does a resumed
+  // one. If the job stops (own_loaders.h), training stays where it is: it is to go on there.
+  void leave_epoch(const EpochBatches& epoch);
+  // The epoch that the next begin() starts.
+  int64_t epoch() const;
+  // `steps`: how many there are to be; less than 0: the epoch's. Throws: failed_precondition where gradients
+  // are computed and ranks have different numbers of batches, so that one would go on to the next epoch
+  // alone.
+  void check_even(const EpochBatches& epoch, int64_t steps) const;
   // Does nothing if restore() has led to the middle of this epoch.
   void set_epoch(int64_t epoch);
   // Takes effect at the next start(), or at the next step.
@@ -85,12 +96,30 @@ class LoaderCore {
   LoaderStats stats() const;
 
  private:
+  void compare_with_ranks();
+
   std::shared_ptr<LoaderShared> shared_;
   std::shared_ptr<BatchSampler> sampler_;
   DataPosition position_;
   LoaderStats stats_;
   std::vector<int64_t> new_shares_;
   bool step_ended_ = true;
+  bool is_compared_ = false;
+  bool within_steps_ = false;  // the last loop was one over steps()
+};
+
+// A loop over one epoch while it lives.
+class LoopOverEpoch {
+ public:
+  LoopOverEpoch(LoaderCore& core, std::shared_ptr<const EpochBatches> epoch)
+      : core_(core), epoch_(std::move(epoch)) {}
+  ~LoopOverEpoch() { core_.leave_epoch(*epoch_); }
+  LoopOverEpoch(const LoopOverEpoch&) = delete;
+  LoopOverEpoch& operator=(const LoopOverEpoch&) = delete;
+
+ private:
+  LoaderCore& core_;
+  std::shared_ptr<const EpochBatches> epoch_;
 };
 
 // Throws: failed_precondition if gradients are computed and a weight other than 1 was not read.
@@ -100,8 +129,10 @@ void check_weight_read(const StepWeight& weight, int64_t batch);
 [[noreturn]] void fail_loading(const std::string& what);
 [[noreturn]] void fail_sample(int64_t sample, const WorkerPlace& place);
 [[noreturn]] void fail_batch(const std::vector<int64_t>& samples, const WorkerPlace& place);
-// No sample of the batch could be read.
-[[noreturn]] void fail_empty_batch(const std::vector<int64_t>& samples, const WorkerPlace& place);
+// No sample of the batch could be read, and none of the `tried` after them.
+[[noreturn]] void fail_empty_batch(const std::vector<int64_t>& samples, int64_t tried,
+                                   const WorkerPlace& place);
+// Without the frames of LibTorch's stack.
 std::string text_of_current_exception();
 
 }  // namespace muster

@@ -22,11 +22,15 @@ struct DataLoaderOptions {
   // is abandoned, and may still be running when the process ends.
   std::optional<std::chrono::milliseconds> timeout = {};
   // Skip samples whose get() throws (except for lack of memory). Their batch is smaller but keeps the weight
-  // of a full one. A warning at the end of an epoch, or of steps(), counts them. If false, such a sample ends
-  // the epoch with an error that names it.
+  // of a full one. A batch of which none can be read is replaced by the next samples that can, and its
+  // `samples` is 0. A warning at the end of an epoch, or of steps(), counts the skipped. If false, such a
+  // sample ends the epoch with an error that names it.
   bool skip_bad = false;
   // In a loop that computes gradients, it is an error not to read a batch's weight when it is not 1.
   bool check_weight = true;
+  // Every rank takes all samples on purpose. If false, a job of several ranks warns of a training loader
+  // whose sampler does not divide them.
+  bool undivided = false;
 };
 
 // The training position in the data, as resuming needs it. Valid only after whole steps.

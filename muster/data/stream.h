@@ -6,6 +6,7 @@
 //   };
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -49,5 +50,9 @@ class Stream {
   // Called by several threads at once.
   virtual std::unique_ptr<StreamReader<Example>> open(const StreamPart& part) const = 0;
 };
+
+// A Stream, or a class like WebShards that is one.
+template <class S>
+concept IsStream = std::derived_from<S, Stream<typename S::Example>>;
 
 }  // namespace muster

@@ -29,6 +29,7 @@
 #include "muster/data/collate.h"
 #include "muster/data/device_copy.h"
 #include "muster/data/loader_core.h"
+#include "muster/data/own_loaders.h"
 #include "muster/data/stream.h"
 #include "muster/data/stream_position.h"
 #include "muster/trace/span.h"
@@ -192,8 +193,8 @@ class StreamLoader {
   std::default_sentinel_t end() const { return {}; }
 
   // Iterates from position() to step `until`, counted from the start of training, over as many epochs as
-  // needed.
-  auto steps(int64_t until) {
+  // needed. The loader must live as long.
+  auto steps(int64_t until) & {
     struct Steps {
       StreamLoader& loader;
       int64_t until;
@@ -238,6 +239,13 @@ class StreamLoader {
     batches_of_epoch_ = 0;
   }
 
+  // Once, in training.
+  void compare_with_ranks() {
+    if (is_compared_ || shared_->options.undivided || !c10::GradMode::is_enabled()) return;
+    is_compared_ = true;
+    OwnLoaders::check(stream_identity(shared_->options));
+  }
+
   std::shared_ptr<const S> stream_;
   std::shared_ptr<streaming::Shared> shared_;  // shared with the workers, which may outlive the loader
   DeviceCopy copy_;
@@ -245,11 +253,13 @@ class StreamLoader {
   LoaderStats stats_;
   int64_t batches_of_epoch_ = 0;
   int64_t batches_of_last_epoch_ = 0;
+  bool is_compared_ = false;
 };
 
 template <class S>
 void StreamLoader<S>::Iterator::start() {
   const auto& options = loader_->shared_->options;
+  loader_->compare_with_ranks();
   now_ = loader_->position_;
   turn_ = now_.batch;
   ended_ = in_step_ = 0;

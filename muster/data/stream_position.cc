@@ -201,6 +201,15 @@ void check_stream_options(const StreamLoaderOptions& options) {
                     "; pass rank and ranks of one group"));
 }
 
+// The parts follow from the number of workers too.
+SamplerIdentity stream_identity(const StreamLoaderOptions& options) {
+  return {.num_replicas = options.ranks,
+          .rank = options.rank,
+          .seed = options.seed,
+          .shuffle = false,
+          .order = cat("stream(", plural(workers_of(options), "part"), " a rank)")};
+}
+
 StreamPosition start_of_stream(int64_t epoch, const StreamLoaderOptions& options) {
   return {.epoch = epoch,
           .seed = options.seed,

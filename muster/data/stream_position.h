@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/data/sampler_identity.h"
+
 namespace muster {
 
 struct StreamLoaderOptions {
@@ -23,8 +25,9 @@ struct StreamLoaderOptions {
   bool skip_bad = false;  // skip examples that cannot be read, and count them
   bool check_weight = true;
   int64_t seed = 0;  // the same on every rank
-  int64_t rank = 0;
+  int64_t rank = 0;  // ctx.loader sets these two
   int64_t ranks = 1;
+  bool undivided = false;  // as DataLoaderOptions
 };
 
 // What a worker still has to read of a part: the example `next`, and every `stride`-th after it.
@@ -56,6 +59,9 @@ struct StreamPosition {
 
 // Throws: invalid_argument for batch_size, accumulate, workers, ahead, rank or ranks out of range.
 void check_stream_options(const StreamLoaderOptions& options);
+
+// What the ranks of a job compare about their loaders.
+SamplerIdentity stream_identity(const StreamLoaderOptions& options);
 
 // An epoch's beginning for these options' rank.
 StreamPosition start_of_stream(int64_t epoch, const StreamLoaderOptions& options);

@@ -8,6 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
+#include "muster/base/uneven_inputs.h"
 #include "muster/comm/call/failure.h"
 #include "muster/ddp/hook_adapter.h"
 #include "muster/ddp/optimizer_broadcast.h"
@@ -117,6 +118,7 @@ JoinResult GradientReducer::join(const std::function<void()>& body, const JoinOp
   struct Inside {
     State& state;
     const RanksShadow shadow;
+    const UnevenInputs allowed = {};
     ~Inside() {
       state.join.reset();
       state.parts.reducer->set_forward_pass_work_handle({}, true);

@@ -13,35 +13,14 @@
 #include "muster/base/log.h"
 #include "muster/base/strings.h"
 #include "muster/comm/clock_alignment.h"
+#include "muster/data/own_loaders.h"
+#include "muster/run/sampler_checks.h"
 #include "muster/run/stop_signals.h"
 #include "muster/trace/activity.h"
 
 namespace muster {
 
 namespace {
-
-// Every rank sees every rank's, so all find what differs.
-std::function<void(const SamplerIdentity&)> check_of_samplers(ProcessGroup group) {
-  return [group = std::move(group)](const SamplerIdentity& identity) mutable {
-    std::vector<SamplerIdentity> by_rank;
-    for (const std::string& bytes : group.all_gather_bytes(identity.to_bytes(), "samplers"))
-      by_rank.push_back(SamplerIdentity::from_bytes(bytes));
-    check_samplers_agree(by_rank);
-  };
-}
-
-// The same for ranks some of which have the same samples: all but their places, which are their groups'.
-std::function<void(const SamplerIdentity&)> check_of_mesh_samplers(ProcessGroup all, int64_t replicas) {
-  return [all = std::move(all), replicas](const SamplerIdentity& identity) mutable {
-    std::vector<SamplerIdentity> by_rank;
-    for (const std::string& bytes : all.all_gather_bytes(identity.to_bytes(), "samplers")) {
-      by_rank.push_back(SamplerIdentity::from_bytes(bytes));
-      by_rank.back().rank = std::ssize(by_rank) - 1;
-      if (by_rank.back().num_replicas == replicas) by_rank.back().num_replicas = all.size();
-    }
-    check_samplers_agree(by_rank);
-  };
-}
 
 // Axes of one rank order nothing.
 std::vector<MeshAxis> longer_axes(const MeshShape& mesh) {
@@ -66,6 +45,7 @@ bool Context::should_stop() {
     log(LogLevel::info, cat(::sigabbrev_np(seen) == nullptr ? "a signal" : cat("SIG", ::sigabbrev_np(seen)),
                             ": the ranks stop after this step"));
   stops_ = stops_ || seen != 0;
+  if (stops_) OwnLoaders::stop_job();
   return stops_;
 }
 
@@ -142,6 +122,20 @@ DistributedSampler Context::sampler(SampleOrder order, ProcessGroup group, Sampl
   DistributedSampler sampler(std::move(order), options);
   sampler.set_first_epoch_check(check_of_mesh_samplers(process_group(), group.size()));
   return sampler;
+}
+
+StreamLoaderOptions Context::stream_options(StreamLoaderOptions options) const {
+  if (!parts_.batch_shares.empty()) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        cat("loader: expected no muster run --global-batch with a stream, whose ranks read batches of "
+            "one size (rank ",
+            rank(), "); leave it out, or give each rank its batch size by a StreamLoader"));
+  }
+  options.device = device();
+  options.rank = rank();
+  options.ranks = world_size();
+  return options;
 }
 
 std::shared_ptr<BatchSampler> Context::cost_balanced(SampleOrder order, std::vector<double> costs,

@@ -15,6 +15,7 @@
 #include "muster/comm/process_group.h"
 #include "muster/data/distributed_sampler.h"
 #include "muster/data/loader.h"
+#include "muster/data/stream_loader.h"
 #include "muster/parallel/mesh.h"
 #include "muster/placement/plan.h"
 
@@ -102,6 +103,7 @@ class Context {
   // Batches of this rank's part of `dataset`, on its device. If the plan has a global batch, this rank's
   // share of it replaces the batch size in `options`. Throws: as DataLoader's constructor.
   template <class D>
+    requires(!IsStream<D>)
   DataLoader<D> loader(D dataset, DataLoaderOptions options, SamplerOptions sampling = {}) {
     const int64_t size = dataset.size();
     return loader(std::move(dataset), sampler(size, std::move(sampling)), options);
@@ -124,7 +126,16 @@ class Context {
             std::make_shared<DistributedSampler>(std::move(sampler)), options};
   }
 
+  // Batches of this rank's parts of `stream`, on its device. Throws: as StreamLoader's constructor;
+  // invalid_argument with `muster run --global-batch`, whose shares a stream cannot follow.
+  template <IsStream S>
+  StreamLoader<S> loader(S stream, StreamLoaderOptions options) {
+    return {std::move(stream), stream_options(options)};
+  }
+
  private:
+  StreamLoaderOptions stream_options(StreamLoaderOptions options) const;
+
   Parts parts_;
   bool stops_ = false;
 };

@@ -4,6 +4,7 @@
 #include "muster/base/log.h"
 #include "muster/comm/clock_alignment.h"
 #include "muster/comm/init_after_rendezvous.h"
+#include "muster/data/own_loaders.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/launch.h"
 #include "muster/run/error_file.h"
@@ -16,6 +17,7 @@
 #include "muster/run/rank_device.h"
 #include "muster/run/rank_software.h"
 #include "muster/run/run_calls.h"
+#include "muster/run/sampler_checks.h"
 #include "muster/run/thrown_stack.h"
 #include "muster/supervise/first_process.h"
 #include "muster/trace/activity.h"
@@ -152,6 +154,7 @@ std::optional<int> call_in_group(Start start, const std::optional<Rendezvous>& m
                      .group = group,
                      .mesh = start.device.mesh,
                      .batch_shares = start.device.batch_shares});
+    const OwnLoaders own_loaders(check_of_own_loaders(group));
     fn(context);
     end_operator_trace();
     leave(group, what_on_failure() == "continue");

@@ -34,6 +34,12 @@ std::vector<int64_t> sizes_of(DataLoader<TensorDataset>& loader) {
   return sizes;
 }
 
+// A range over a loader that is gone at the loop's beginning does not compile.
+template <class Loader>
+concept GivesSteps = requires(Loader&& loader) { std::forward<Loader>(loader).steps(1); };
+static_assert(GivesSteps<DataLoader<TensorDataset>&>);
+static_assert(!GivesSteps<DataLoader<TensorDataset>>);
+
 TEST(DataLoader, GivesEverySampleInOrder) {
   DataLoader loader(counted(7), {.batch_size = 3});
   EXPECT_EQ(loader.num_batches(), 3);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "muster/base/error.h"
+#include "muster/base/uneven_inputs.h"
 #include "tests/data/files.h"
 #include "tests/data/numbers.h"
 
@@ -21,6 +22,7 @@ using test::numbers;
 using test::run_through;
 using test::sampler_of;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 size_t threads_of_this_process() {
@@ -107,8 +109,43 @@ TEST(LoaderWorkers, BadSamplesAreLeftOutAndCounted) {
               HasSubstr("2 samples could not be read and were left out; the first: sample "));
   EXPECT_EQ(seen.size(), 18);
   EXPECT_EQ(loader.stats().bad_samples, 2);
-  DataLoader none(numbers(4, {0, 1, 2, 3}), {.batch_size = 2, .skip_bad = true});
-  EXPECT_THAT(message_of([&] { run_through(none); }), HasSubstr("batch of samples 0 … 1: expected a sample"));
+}
+
+// 33 samples in batches of 16 a rank: the last batch of rank 0 is sample 32 alone.
+TEST(LoaderWorkers, ABatchOfBadSamplesAloneIsReplacedByTheNextOnes) {
+  for (const int workers : {0, 2}) {
+    DataLoader loader(numbers(33, {0, 32}), sampler_of(33, {.num_replicas = 2, .shuffle = false}),
+                      {.batch_size = 16, .workers = workers, .skip_bad = true});
+    std::vector<int64_t> samples, rows;
+    for (const auto& batch : loader.steps(4)) {
+      EXPECT_EQ(batch.weight, 1);
+      samples.push_back(batch.samples);
+      rows.push_back(batch.index.size(0));
+    }
+    EXPECT_THAT(samples, ElementsAre(15, 0, 15, 0)) << "what stands in is not counted";
+    EXPECT_THAT(rows, ElementsAre(15, 1, 15, 1));
+    EXPECT_EQ(loader.stats().bad_samples, 4);
+  }
+  DataLoader hopeless(numbers(4, {0, 1, 2, 3}), {.batch_size = 2, .skip_bad = true});
+  EXPECT_THAT(message_of([&] { run_through(hopeless); }),
+              HasSubstr("batch of samples 0 … 1: expected a sample that can be read, got none of 4"));
+}
+
+// LibTorch's errors carry the frames of its stack.
+TEST(LoaderWorkers, AnErrorOfLibTorchIsOneLine) {
+  struct Shapeless : Dataset<torch::Tensor> {
+    int64_t size() const override { return 2; }
+    torch::Tensor get(int64_t, Generator&) const override {
+      return torch::ones({2, 3}).mm(torch::ones({2, 3}));
+    }
+  };
+  DataLoader loader(Shapeless(), {.workers = 1});
+  const std::string message = message_of([&] { loader.begin(); });
+  EXPECT_THAT(message, AllOf(HasSubstr("sample 0 (worker 0): "),
+                             HasSubstr("mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)")));
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  DataLoader skips(Shapeless(), {.skip_bad = true});
+  EXPECT_EQ(message_of([&] { skips.begin(); }).find('\n'), std::string::npos);
 }
 
 TEST(LoaderWorkers, OutOfMemoryIsSaid) {
@@ -188,6 +225,87 @@ TEST(LoaderSteps, AnEpochGoesOnWithOtherRanksWithoutASampleLostOrRepeated) {
   }
   EXPECT_EQ(used.size(), 100);
   EXPECT_EQ(std::set<int64_t>(used.begin(), used.end()).size(), 100);
+}
+
+// An epoch of 10 batches of which a loop takes 4: what comes next is the same with a stop between and
+// without.
+TEST(LoaderSteps, AnEpochThatWasLeftIsOverAfterAResumeToo) {
+  const auto some = [](DataLoader<Numbers>& loader) {
+    std::vector<std::pair<int64_t, double>> seen;
+    const torch::NoGradGuard no_grad;
+    for (const auto& batch : loader) {
+      seen.emplace_back(batch.index[0].item<int64_t>(), batch.noise[0].item<double>());
+      if (seen.size() == 4) break;
+    }
+    return seen;
+  };
+  for (const int workers : {0, 2}) {
+    for (const int64_t accumulate : {1, 3}) {
+      const DataLoaderOptions options{.batch_size = 2, .accumulate = accumulate, .workers = workers};
+      DataLoader whole(numbers(20), sampler_of(20), options);
+      some(whole);
+      EXPECT_EQ(whole.position().epoch, 1);
+      EXPECT_EQ(whole.position().consumed, 0);
+      DataLoader resumed(numbers(20), sampler_of(20), options);
+      resumed.restore(whole.position());
+      EXPECT_EQ(some(resumed), some(whole));
+      EXPECT_EQ(resumed.position(), whole.position());
+    }
+  }
+}
+
+TEST(LoaderSteps, ALoopOverAnEpochGoesOnWhereStepsEnded) {
+  DataLoader whole(numbers(20), sampler_of(20), {.batch_size = 2}),
+      resumed(numbers(20), sampler_of(20), {.batch_size = 2});
+  run_through(whole.steps(4));
+  EXPECT_EQ(whole.epoch(), 0);
+  resumed.restore(whole.position());
+  EXPECT_EQ(resumed.epoch(), 0);
+  const auto rest = run_through(whole);
+  EXPECT_EQ(rest.size(), 12);
+  EXPECT_EQ(run_through(resumed), rest);
+  EXPECT_EQ(run_through(whole).size(), 20);
+}
+
+// A position that was saved within the loop stays one within the epoch, and restore() within a loop holds.
+TEST(LoaderSteps, APlaceWithinALoopIsWithinTheEpoch) {
+  DataLoader loader(numbers(20), sampler_of(20), {.batch_size = 2});
+  DataPosition within;
+  const torch::NoGradGuard no_grad;
+  for ([[maybe_unused]] const auto& batch : loader) {
+    within = loader.position();
+    break;
+  }
+  EXPECT_EQ(within.consumed, 2);
+  for ([[maybe_unused]] const auto& batch : loader) {
+    loader.restore(within);
+    break;
+  }
+  EXPECT_EQ(loader.position(), within);
+  EXPECT_EQ(run_through(loader).size(), 18);
+}
+
+// Rank 0 has 4 samples of 7, rank 1 has 3: rank 1 would be in an epoch of its own.
+TEST(LoaderSteps, TrainingOnUnequalNumbersOfBatchesIsAnErrorOnEveryRank) {
+  const auto loader_of = [](int rank) {
+    return DataLoader(numbers(7), sampler_of(7, {.num_replicas = 2, .rank = rank, .pad = false}), {});
+  };
+  for (const int rank : {0, 1}) {
+    auto loader = loader_of(rank);
+    const auto train = [&](auto&& batches) {
+      for (const auto& batch : batches) (void)static_cast<double>(batch.weight);
+    };
+    const auto refusal = HasSubstr("as many batches on every rank, got 4 on some and 3 on others in epoch 0");
+    EXPECT_THAT(message_of([&] { train(loader.steps(6)); }), refusal);
+    EXPECT_THAT(message_of([&] { train(loader.steps(4)); }), refusal);
+    EXPECT_THAT(message_of([&] { train(loader); }), refusal);
+    auto within = loader_of(rank);
+    EXPECT_NO_THROW(train(within.steps(3))) << "all ranks have that many";
+    auto joined = loader_of(rank);
+    const UnevenInputs allowed;
+    EXPECT_NO_THROW(train(joined));
+  }
+  for (const int rank : {0, 1}) EXPECT_EQ(run_through(loader_of(rank)).size(), 4 - rank) << "evaluation";
 }
 
 TEST(LoaderSteps, InPartsAreTheSame) {
@@ -286,6 +404,7 @@ TEST(LoaderWeights, OfUnpaddedStepsOfSeveralBatches) {
             numbers(size), sampler,
             {.batch_size = shares.empty() ? 4 : shares[static_cast<size_t>(rank)], .accumulate = 2});
         int64_t step = 0;
+        const torch::NoGradGuard no_grad;
         for (const auto& batch : loader) {
           sums[step] += batch.weight / 2;
           if (batch.last) ++step;

@@ -57,6 +57,13 @@ std::vector<std::vector<int64_t>> batches_from(Range&& range) {
   return all;
 }
 
+// A range over a loader that is gone at the loop's beginning does not compile.
+template <class Loader>
+concept StreamGivesSteps = requires(Loader&& loader) { std::forward<Loader>(loader).steps(1); };
+static_assert(StreamGivesSteps<StreamLoader<Counting>&>);
+static_assert(!StreamGivesSteps<StreamLoader<Counting>>);
+static_assert(!StreamGivesSteps<const StreamLoader<Counting>&>);
+
 TEST(StreamLoader, TakesBatchesFromTheWorkersInTurn) {
   StreamLoader loader(Counting(11), {.batch_size = 2, .workers = 2});
   EXPECT_THAT(batches_from(loader), ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3), ElementsAre(4, 6),

@@ -7,6 +7,8 @@
 #include <set>
 
 #include "muster/base/error.h"
+#include "muster/data/own_loaders.h"
+#include "muster/run/sampler_checks.h"
 #include "tests/support/ranks.h"
 
 namespace muster::testing {
@@ -47,6 +49,92 @@ TEST(Context, SamplersThatDifferAreRefusedOnEveryRank) {
     ctx.sampler(30, {.seed = group.rank() == 2 ? 6 : 5}).indices();
   });
   for (const auto& failure : failures) EXPECT_THAT(message_of(failure), ::testing::HasSubstr("seed"));
+}
+
+struct Sevens : Stream<int64_t> {
+  struct Reader : StreamReader<int64_t> {
+    explicit Reader(const StreamPart& part) : at(part.part), step(part.parts) {}
+    std::optional<int64_t> next() override {
+      if (at >= 24) return std::nullopt;
+      return std::exchange(at, at + step);
+    }
+    int64_t at, step;
+  };
+  std::unique_ptr<StreamReader<int64_t>> open(const StreamPart& part) const override {
+    return std::make_unique<Reader>(part);
+  }
+};
+
+TEST(Context, LoadersOfStreamsShareTheDataOut) {
+  run_ranks(3, [](ProcessGroup& group) {
+    Context ctx = context_of(group);
+    auto loader = ctx.loader(Sevens(), {.batch_size = 8});
+    const torch::NoGradGuard no_grad;
+    auto all = torch::empty({24}, torch::kLong);
+    for (const auto& batch : loader) group.all_gather(all, batch);
+    EXPECT_TRUE(torch::equal(std::get<0>(all.sort()), torch::arange(24)));
+  });
+}
+
+void train_on(auto& loader) {
+  for (const auto& batch : loader) (void)static_cast<double>(batch.weight);
+}
+
+TensorDataset twelve() {
+  return {torch::arange(12), torch::arange(12)};
+}
+
+TEST(OwnLoaders, OverAllRanksAreComparedInTraining) {
+  const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
+    const OwnLoaders rules(check_of_own_loaders(group));
+    DistributedSampler sampler(12, {.num_replicas = 2, .rank = group.rank(), .seed = group.rank()});
+    DataLoader loader(twelve(), sampler, {.batch_size = 2});
+    train_on(loader);
+  });
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure),
+                HasSubstr("the same seed on every rank, got 0 on rank 0 and 1 on rank 1"));
+}
+
+TEST(OwnLoaders, OfStreamsAreComparedInTraining) {
+  const auto failures = failures_of_ranks(2, [](ProcessGroup& group) {
+    const OwnLoaders rules(check_of_own_loaders(group));
+    StreamLoader loader(Sevens(),
+                        {.batch_size = 2, .workers = 1 + group.rank(), .rank = group.rank(), .ranks = 2});
+    train_on(loader);
+  });
+  for (const auto& failure : failures)
+    EXPECT_THAT(message_of(failure),
+                HasSubstr("got stream(1 part a rank) on rank 0 and stream(2 parts a rank)"));
+}
+
+TEST(OwnLoaders, ThatGiveEveryRankEverythingAreSaid) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(2, [](ProcessGroup& group) {
+    const OwnLoaders rules(check_of_own_loaders(group));
+    DataLoader loader(twelve(), {.batch_size = 2}),
+        on_purpose(twelve(), {.batch_size = 3, .undivided = true});
+    StreamLoader stream(Sevens(), {.batch_size = 2});
+    train_on(on_purpose);
+    train_on(loader);
+    train_on(stream);
+    train_on(loader);
+  });
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string what = "each of the 2 ranks trains on all samples of in_order(12)";
+  EXPECT_THAT(said, HasSubstr(what));
+  EXPECT_EQ(said.find("each of the 2 ranks"), said.rfind("each of the 2 ranks")) << "once";
+}
+
+TEST(OwnLoaders, ThatEvaluateAreLeftAlone) {
+  run_ranks(2, [](ProcessGroup& group) {
+    const OwnLoaders rules(check_of_own_loaders(group));
+    const torch::NoGradGuard no_grad;
+    if (group.rank() == 1) return;
+    DistributedSampler sampler(12, {.num_replicas = 2, .rank = 0});
+    DataLoader loader(twelve(), sampler, {.batch_size = 2});
+    train_on(loader);
+  });
 }
 
 // Ranks 0 and 1 differ along tp: they see the same samples.

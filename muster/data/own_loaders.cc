@@ -1,0 +1,31 @@
+#include "muster/data/own_loaders.h"
+
+#include <utility>
+
+namespace muster {
+
+OwnLoaders::OwnLoaders(std::function<void(const SamplerIdentity&)> check)
+    : check_(std::move(check)), before_(std::exchange(here(), this)) {}
+
+OwnLoaders::~OwnLoaders() {
+  here() = before_;
+}
+
+void OwnLoaders::check(const SamplerIdentity& identity) {
+  if (here() != nullptr) here()->check_(identity);
+}
+
+void OwnLoaders::stop_job() {
+  if (here() != nullptr) here()->stops_ = true;
+}
+
+bool OwnLoaders::job_stops() {
+  return here() != nullptr && here()->stops_;
+}
+
+OwnLoaders*& OwnLoaders::here() {
+  thread_local OwnLoaders* rules = nullptr;
+  return rules;
+}
+
+}  // namespace muster

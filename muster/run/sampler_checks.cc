@@ -1,0 +1,45 @@
+#include "muster/run/sampler_checks.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/base/log.h"
+#include "muster/base/strings.h"
+
+namespace muster {
+
+SamplerCheck check_of_samplers(ProcessGroup group) {
+  return [group = std::move(group)](const SamplerIdentity& identity) mutable {
+    std::vector<SamplerIdentity> by_rank;
+    for (const std::string& bytes : group.all_gather_bytes(identity.to_bytes(), "samplers"))
+      by_rank.push_back(SamplerIdentity::from_bytes(bytes));
+    check_samplers_agree(by_rank);
+  };
+}
+
+SamplerCheck check_of_own_loaders(ProcessGroup group) {
+  return [group = std::move(group), said = false](const SamplerIdentity& identity) mutable {
+    if (group.size() == 1) return;
+    if (identity.num_replicas == group.size()) return check_of_samplers(group)(identity);
+    if (identity.num_replicas > 1 || group.rank() != 0 || std::exchange(said, true)) return;
+    log(LogLevel::warn,
+        cat("data loader: each of the ", group.size(), " ranks trains on all samples of ", identity.order,
+            ", since the loader was made without rank and ranks; divide them by "
+            "ctx.loader, or set .undivided = true"));
+  };
+}
+
+SamplerCheck check_of_mesh_samplers(ProcessGroup all, int64_t replicas) {
+  return [all = std::move(all), replicas](const SamplerIdentity& identity) mutable {
+    std::vector<SamplerIdentity> by_rank;
+    for (const std::string& bytes : all.all_gather_bytes(identity.to_bytes(), "samplers")) {
+      by_rank.push_back(SamplerIdentity::from_bytes(bytes));
+      by_rank.back().rank = std::ssize(by_rank) - 1;
+      if (by_rank.back().num_replicas == replicas) by_rank.back().num_replicas = all.size();
+    }
+    check_samplers_agree(by_rank);
+  };
+}
+
+}  // namespace muster

@@ -1,0 +1,24 @@
+// What the ranks of a job compare when a sampler begins its first epoch. Each is a collective.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "muster/comm/process_group.h"
+#include "muster/data/sampler_identity.h"
+
+namespace muster {
+
+using SamplerCheck = std::function<void(const SamplerIdentity&)>;
+
+// Every rank sees every rank's, so all find what differs.
+SamplerCheck check_of_samplers(ProcessGroup group);
+
+// For ranks some of which have the same samples: all but their places, which are those of their groups.
+SamplerCheck check_of_mesh_samplers(ProcessGroup all, int64_t replicas);
+
+// For training loaders that the program made itself (own_loaders.h). Those over all ranks are compared; of
+// one that gives each rank everything, rank 0 warns once.
+SamplerCheck check_of_own_loaders(ProcessGroup group);
+
+}  // namespace muster
