@@ -94,7 +94,14 @@ auto read_examples(const D& dataset, const EpochBatches& epoch, int64_t number,
   return examples;
 }
 
-// The epoch's batch `number`, and how many samples of it could be read.
+template <class Data>
+struct LoadedBatch {
+  Data data;
+  int64_t samples = 0;
+  bool stands_in = false;  // for samples none of which could be read
+};
+
+// The epoch's batch `number`.
 template <class D>
 auto load(const D& dataset, const EpochBatches& epoch, int64_t number, LoaderShared& shared,
           WorkerPlace& place) {
@@ -106,14 +113,14 @@ auto load(const D& dataset, const EpochBatches& epoch, int64_t number, LoaderSha
   const std::vector<int64_t> samples = epoch.samples(number);
   if constexpr (GivesBatches<D>) {
     const bool pinned = shared.options.pin_memory && device.is_cuda();
-    return std::pair<Data, int64_t>(dataset.get_batch(at::tensor(samples, at::kLong), pinned),
-                                    std::ssize(samples));
+    return LoadedBatch<Data>{dataset.get_batch(at::tensor(samples, at::kLong), pinned), std::ssize(samples)};
   } else {
     auto examples = read_examples(dataset, epoch, number, samples, shared, place);
-    const int64_t read = std::ssize(examples);
-    if (read == 0) examples = examples_instead(dataset, epoch, samples, place);
+    const bool stands_in = examples.empty();
+    if (stands_in) examples = examples_instead(dataset, epoch, samples, place);
+    const int64_t count = std::ssize(examples);
     try {
-      return std::pair<Data, int64_t>(collate(std::move(examples)), read);
+      return LoadedBatch<Data>{collate(std::move(examples)), count, stands_in};
     } catch (...) {
       fail_batch(samples, place);
     }
@@ -171,6 +178,7 @@ class DataLoader {
     struct Coming {  // a batch that is on its way to the device
       Batch batch;
       DeviceCopy::Started copy;
+      bool stands_in = false;
     };
 
     Iterator(DataLoader& loader, int64_t until_step) : loader_(&loader), until_step_(until_step) {
@@ -182,6 +190,7 @@ class DataLoader {
     bool is_over() const { return until_step_ >= 0 && loader_->core_.position().step >= until_step_; }
     void start();
     void advance();
+    void take_next();
     bool begin_next_epoch();
     void stage(const EpochLine::Place& place, const Prefetch::Thing& thing);
     int64_t batch_of_epoch() const { return number_ - epoch_begin_; }  // the next
@@ -196,6 +205,7 @@ class DataLoader {
     int64_t staged_ = 0;       // of the next to be staged
     std::deque<Coming> coming_;
     std::optional<Batch> batch_;
+    bool stands_in_ = false;  // it does
     std::unique_ptr<Prefetch> prefetch_;
   };
 
@@ -272,7 +282,7 @@ void DataLoader<D>::Iterator::start() {
                         int64_t number, WorkerPlace& worker) -> Prefetch::Thing {
     const EpochLine::Place place = line->at(number);
     if (!place.epoch) return nullptr;
-    return std::make_shared<std::pair<Data, int64_t>>(
+    return std::make_shared<loading::LoadedBatch<Data>>(
         loading::load(*dataset, *place.epoch, place.batch, *shared, worker));
   };
   prefetch_ = std::make_unique<Prefetch>(
@@ -289,10 +299,10 @@ typename DataLoader<D>::Iterator& DataLoader<D>::Iterator::operator++() {
 
 template <class D>
 void DataLoader<D>::Iterator::stage(const EpochLine::Place& place, const Prefetch::Thing& thing) {
-  auto& [data, samples] = *static_cast<std::pair<Data, int64_t>*>(thing.get());
+  auto& [data, samples, stands_in] = *static_cast<loading::LoadedBatch<Data>*>(thing.get());
   const BatchPlace in_step = loader_->core_.place_of(*place.epoch, place.batch);
   ++staged_;
-  coming_.push_back({Batch{std::move(data), in_step.weight, in_step.last, samples}, nullptr});
+  coming_.push_back({Batch{std::move(data), in_step.weight, in_step.last, samples}, nullptr, stands_in});
   Coming& set_out = coming_.back();
   set_out.copy = loader_->copy_.start(
       [&](const auto& change) { for_each_tensor(static_cast<Data&>(set_out.batch), change); });
@@ -319,8 +329,15 @@ bool DataLoader<D>::Iterator::begin_next_epoch() {
   return true;
 }
 
+// In training a batch that stands in for another keeps the ranks together. Evaluation leaves it out.
 template <class D>
 void DataLoader<D>::Iterator::advance() {
+  do take_next();
+  while (batch_ && stands_in_ && !c10::GradMode::is_enabled());
+}
+
+template <class D>
+void DataLoader<D>::Iterator::take_next() {
   LoaderCore& core = loader_->core_;
   batch_.reset();
   if (is_over()) {
@@ -349,7 +366,8 @@ void DataLoader<D>::Iterator::advance() {
   loader_->copy_.wait(now.copy,
                       [&](const auto& change) { for_each_tensor(static_cast<Data&>(now.batch), change); });
   batch_ = std::move(now.batch);
-  core.note_batch(*epoch_, batch_of_epoch(), batch_->samples, batch_->last);
+  stands_in_ = now.stands_in;
+  core.note_batch(*epoch_, batch_of_epoch(), stands_in_ ? 0 : batch_->samples, batch_->last);
   ++number_;
 }
 

@@ -22,9 +22,9 @@ struct DataLoaderOptions {
   // is abandoned, and may still be running when the process ends.
   std::optional<std::chrono::milliseconds> timeout = {};
   // Skip samples whose get() throws (except for lack of memory). Their batch is smaller but keeps the weight
-  // of a full one. A batch of which none can be read is replaced by the next samples that can, and its
-  // `samples` is 0. A warning at the end of an epoch, or of steps(), counts the skipped. If false, such a
-  // sample ends the epoch with an error that names it.
+  // of a full one. A batch of which none can be read is replaced by the next samples that can, so that ranks
+  // stay together; without gradients, as in evaluation, it is left out. A warning at the end of an epoch, or
+  // of steps(), counts the skipped. If false, such a sample ends the epoch with an error that names it.
   bool skip_bad = false;
   // In a loop that computes gradients, it is an error not to read a batch's weight when it is not 1.
   bool check_weight = true;

@@ -149,7 +149,7 @@ class WorkersOfProcess {
 
   // A forked child has none of the threads, and perhaps a lock that one of them held.
   void end() {
-    if (::getpid() != process_ || process_ends_.exchange(true)) return;
+    if (::getpid() != process_ || was_called_.exchange(true)) return;
     std::vector<std::weak_ptr<Prefetch::State>> states;
     {
       const std::lock_guard lock(mutex_);
@@ -164,11 +164,13 @@ class WorkersOfProcess {
       const int self = t_is_worker ? 1 : 0;  // one that calls exit() is not waited for
       state->ended.wait_until(lock, until, [&] { return state->running <= self; });
     }
+    process_ends_ = true;
   }
 
   const pid_t process_ = ::getpid();
   std::mutex mutex_;
   std::vector<std::weak_ptr<Prefetch::State>> states_;
+  std::atomic<bool> was_called_ = false;
   std::atomic<bool> process_ends_ = false;
 };
 

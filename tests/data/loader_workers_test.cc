@@ -3,9 +3,12 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <future>
 #include <set>
+#include <thread>
 
 #include "muster/base/error.h"
 #include "muster/base/uneven_inputs.h"
@@ -122,9 +125,11 @@ TEST(LoaderWorkers, ABatchOfBadSamplesAloneIsReplacedByTheNextOnes) {
       samples.push_back(batch.samples);
       rows.push_back(batch.index.size(0));
     }
-    EXPECT_THAT(samples, ElementsAre(15, 0, 15, 0)) << "what stands in is not counted";
+    EXPECT_THAT(samples, ElementsAre(15, 1, 15, 1));
     EXPECT_THAT(rows, ElementsAre(15, 1, 15, 1));
     EXPECT_EQ(loader.stats().bad_samples, 4);
+    EXPECT_EQ(loader.stats().samples, 30) << "what stands in is not counted";
+    EXPECT_EQ(run_through(loader).size(), 15) << "nor does evaluation see it";
   }
   DataLoader hopeless(numbers(4, {0, 1, 2, 3}), {.batch_size = 2, .skip_bad = true});
   EXPECT_THAT(message_of([&] { run_through(hopeless); }),
@@ -146,6 +151,48 @@ TEST(LoaderWorkers, AnErrorOfLibTorchIsOneLine) {
   EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   DataLoader skips(Shapeless(), {.skip_bad = true});
   EXPECT_EQ(message_of([&] { skips.begin(); }).find('\n'), std::string::npos);
+}
+
+// Stands for what a library destroys at the end of the process, and its workers compute with.
+struct Tables {
+  ~Tables() {
+    are_there = false;
+    if (!are_used) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // a worker that is at them notices
+  }
+  std::atomic<bool> are_there = true;
+  std::atomic<bool> are_used = false;
+};
+Tables g_tables;
+
+struct Computing : Dataset<torch::Tensor> {
+  int64_t size() const override { return 1000; }
+  torch::Tensor get(int64_t index, Generator&) const override {
+    g_tables.are_used = true;
+    for (int i = 0; i < (index == 0 ? 0 : 30); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (!g_tables.are_there) std::abort();
+    }
+    return torch::zeros({1});
+  }
+};
+
+TEST(LoaderWorkersDeathTest, WorkersEndBeforeWhatTheyComputeWith) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto leave = [](DataLoaderOptions options) {
+    DataLoader loader(Computing(), options);
+    for (const auto& batch : loader) std::exit(batch.size() == 1 ? 0 : 1);
+  };
+  EXPECT_EXIT(leave({.workers = 4}), ::testing::ExitedWithCode(0), "");
+  const auto leave_late = [] {
+    DataLoader loader(Computing(), {.workers = 4, .timeout = std::chrono::milliseconds(1)});
+    try {
+      for (const auto& batch : loader) (void)batch;
+    } catch (const Error&) {  // the workers are left behind
+      std::exit(0);
+    }
+  };
+  EXPECT_EXIT(leave_late(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(LoaderWorkers, OutOfMemoryIsSaid) {

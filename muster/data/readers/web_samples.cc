@@ -19,17 +19,17 @@
 
 namespace muster {
 
-namespace {
-
-constexpr int64_t kMostShards = 10'000'000;
-constexpr uint64_t kShardOrder = 1;  // keeps the orders of shards and of buffers apart
-constexpr uint64_t kBufferOrder = 2;
-
 // A file's sample, and which of its files it is.
 struct WebName {
   std::string key;     // up to the first dot behind the last slash
   std::string ending;  // what follows it
 };
+
+namespace {
+
+constexpr int64_t kMostShards = 10'000'000;
+constexpr uint64_t kShardOrder = 1;  // keeps the orders of shards and of buffers apart
+constexpr uint64_t kBufferOrder = 2;
 
 // Nothing for a file of no sample, as WebDataset has it: without a dot (README), with nothing before it
 // (.DS_Store, ._0001.jpg), or with a name of its own kind (__index__).
