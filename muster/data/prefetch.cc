@@ -74,7 +74,8 @@ struct Prefetch::State {
   std::map<int64_t, MadeThing> made_things;
   std::vector<std::unique_ptr<WorkerPlace>> places;
   std::vector<std::thread> threads;
-  int running = 0;  // of the workers
+  int running = 0;            // of the workers
+  std::exception_ptr broken;  // what ended one of them, as for lack of memory
   std::condition_variable ended;
 
   void tell_to_stop() {
@@ -83,10 +84,19 @@ struct Prefetch::State {
     room.notify_all();
   }
 
-  void run(WorkerPlace& place) {
-    work(place);
+  // An exception that left the thread would end the process.
+  void run(WorkerPlace& place) noexcept {
+    std::exception_ptr failure;
+    try {
+      compute_alone();
+      work(place);
+    } catch (...) {
+      failure = std::current_exception();
+    }
     const std::lock_guard lock(mutex);
+    if (failure) broken = failure;
     --running;
+    ready.notify_all();
     ended.notify_all();
   }
 
@@ -213,7 +223,6 @@ void Prefetch::start_workers() {
     state_->threads.emplace_back([state = state_, &place] {
       ::pthread_setname_np(::pthread_self(), "muster-loader");
       const c10::AutoGradMode no_gradients(false);
-      compute_alone();
       t_is_worker = true;
       state->run(place);
     });
@@ -243,7 +252,7 @@ Prefetch::Thing Prefetch::next() {
   const auto start = std::chrono::steady_clock::now();
   {
     std::unique_lock lock(state_->mutex);
-    const auto is_ready = [&] { return state_->made_things.contains(next_); };
+    const auto is_ready = [&] { return state_->broken || state_->made_things.contains(next_); };
     const auto patience = options_.timeout.value_or(kPatience);
     bool warned = false;
     while (!state_->ready.wait_for(lock, patience, is_ready)) {
@@ -271,6 +280,7 @@ Prefetch::Thing Prefetch::take() {
   MadeThing result;
   {
     const std::lock_guard lock(state_->mutex);
+    if (!state_->made_things.contains(next_)) std::rethrow_exception(state_->broken);
     result = std::move(state_->made_things.extract(next_++).mapped());
     ++state_->limit;
   }

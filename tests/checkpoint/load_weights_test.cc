@@ -241,6 +241,9 @@ TEST_F(LoadWeights, FilesOfOtherKindsAreNamed) {
     test::put_file(folder_ / "other.safetensors", bytes + std::string(20, 'x'));
     EXPECT_THAT(refusal(folder_ / "other.safetensors"), HasSubstr(what));
   }
+  test::put_file(folder_ / "pytorch_model.bin", "PK\3\4");
+  EXPECT_THAT(refusal(folder_.path()),
+              HasSubstr("got pytorch_model.bin, which torch.save has written; convert it"));
 }
 
 TEST_F(LoadWeights, RanksHaveItFromRankZerosDisk) {

@@ -12,6 +12,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/uneven_inputs.h"
+#include "muster/data/own_loaders.h"
 #include "tests/data/files.h"
 #include "tests/data/numbers.h"
 
@@ -330,6 +331,19 @@ TEST(LoaderSteps, APlaceWithinALoopIsWithinTheEpoch) {
   }
   EXPECT_EQ(loader.position(), within);
   EXPECT_EQ(run_through(loader).size(), 18);
+}
+
+// The job is to go on where it was stopped.
+TEST(LoaderSteps, AnEpochThatIsLeftSinceTheJobStopsGoesOn) {
+  const OwnLoaders rules([](const SamplerIdentity&) {});
+  DataLoader loader(numbers(20), sampler_of(20), {.batch_size = 2});
+  const torch::NoGradGuard no_grad;
+  for ([[maybe_unused]] const auto& batch : loader) {
+    OwnLoaders::stop_job();
+    break;
+  }
+  EXPECT_EQ(loader.position().epoch, 0);
+  EXPECT_EQ(loader.position().consumed, 2);
 }
 
 // Rank 0 has 4 samples of 7, rank 1 has 3: rank 1 would be in an epoch of its own.

@@ -8,6 +8,7 @@
 
 #include "muster/base/error.h"
 #include "muster/data/own_loaders.h"
+#include "muster/ddp/distributed_data_parallel.h"
 #include "muster/run/sampler_checks.h"
 #include "tests/support/ranks.h"
 
@@ -82,6 +83,25 @@ void train_on(auto& loader) {
 
 TensorDataset twelve() {
   return {torch::arange(12), torch::arange(12)};
+}
+
+// Rank 0 has 4 samples of 7, rank 1 has 3.
+TEST(Context, UnequalNumbersOfBatchesAreTrainedOnInsideOfJoin) {
+  run_ranks(2, [](ProcessGroup& group) {
+    Context ctx = context_of(group);
+    auto loader = ctx.loader(TensorDataset(torch::ones({7, 1}), torch::zeros({7})), {}, {.pad = false});
+    DistributedDataParallel model(torch::nn::Linear(1, 1), group);
+    const auto train = [&] {
+      for (const auto& batch : loader) (model(batch.features).sum() * batch.weight).backward();
+    };
+    try {
+      train();
+      ADD_FAILURE() << "trained on unequal numbers";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.message(), HasSubstr("as many batches on every rank, got 4 on some and 3 on others"));
+    }
+    EXPECT_EQ(model.join(train).shadowed, group.rank());
+  });
 }
 
 TEST(OwnLoaders, OverAllRanksAreComparedInTraining) {

@@ -19,6 +19,9 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kPickleFile = "pytorch_model.bin";
+constexpr const char* kPickleIndexFile = "pytorch_model.bin.index.json";
+
 [[noreturn]] void refuse_index(const std::string& path, const std::string& got) {
   throw Error(ErrorCode::invalid_argument,
               cat("checkpoint: expected 'weight_map' with names of files beside it in '", path, "', got ",
@@ -66,9 +69,13 @@ std::vector<std::string> weight_files(const std::string& path) {
   }
   if (exists_at(cat(path, "/", kWeightIndexFile))) return indexed_files(path);
   if (exists_at(cat(path, "/", kModelFile))) return {cat(path, "/", kModelFile)};
+  const bool has_pickle =
+      exists_at(cat(path, "/", kPickleFile)) || exists_at(cat(path, "/", kPickleIndexFile));
   throw Error(ErrorCode::invalid_argument,
               cat("checkpoint: expected a checkpoint, ", kWeightIndexFile, " or ", kModelFile, " in '", path,
-                  "', got none of them; name the safetensors file itself"));
+                  "', got ", has_pickle ? cat(kPickleFile, ", which torch.save has written") : "none of them",
+                  has_pickle ? "; convert it: safetensors.torch.save_file(torch.load(path), …) in Python"
+                             : "; name the safetensors file itself"));
 }
 
 }  // namespace muster
