@@ -213,7 +213,7 @@ class DataLoader {
   // them early: no worker outlives its iterator. An epoch that is left is over, here and after a resume; but
   // not if the job has been asked to stop (Context::should_stop). Throws: failed_precondition in training, if
   // ranks have different numbers of batches (pad = false).
-  Iterator begin() { return {*this, -1}; }
+  Iterator begin() & { return {*this, -1}; }
   std::default_sentinel_t end() const { return {}; }
 
   // Iterates from the current step to step `until`, counted from the start of training, over as many epochs

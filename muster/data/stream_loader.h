@@ -189,7 +189,7 @@ class StreamLoader {
 
   // Iterates over the rest of the epoch from position(), also after an early exit. After its end the next
   // begin() reads the next epoch.
-  Iterator begin() { return {*this, -1}; }
+  Iterator begin() & { return {*this, -1}; }
   std::default_sentinel_t end() const { return {}; }
 
   // Iterates from position() to step `until`, counted from the start of training, over as many epochs as

@@ -36,7 +36,8 @@ std::vector<int64_t> sizes_of(DataLoader<TensorDataset>& loader) {
 
 // A range over a loader that is gone at the loop's beginning does not compile.
 template <class Loader>
-concept GivesSteps = requires(Loader&& loader) { std::forward<Loader>(loader).steps(1); };
+concept GivesSteps = requires(Loader&& loader) { std::forward<Loader>(loader).steps(1); } ||
+                     requires(Loader&& loader) { std::forward<Loader>(loader).begin(); };
 static_assert(GivesSteps<DataLoader<TensorDataset>&>);
 static_assert(!GivesSteps<DataLoader<TensorDataset>>);
 

@@ -59,7 +59,8 @@ std::vector<std::vector<int64_t>> batches_from(Range&& range) {
 
 // A range over a loader that is gone at the loop's beginning does not compile.
 template <class Loader>
-concept StreamGivesSteps = requires(Loader&& loader) { std::forward<Loader>(loader).steps(1); };
+concept StreamGivesSteps = requires(Loader&& loader) { std::forward<Loader>(loader).steps(1); } ||
+                           requires(Loader&& loader) { std::forward<Loader>(loader).begin(); };
 static_assert(StreamGivesSteps<StreamLoader<Counting>&>);
 static_assert(!StreamGivesSteps<StreamLoader<Counting>>);
 static_assert(!StreamGivesSteps<const StreamLoader<Counting>&>);

@@ -67,11 +67,11 @@ CsvText::CsvText(std::string_view text, const std::string& name, const CsvFormat
   size_t from = 0;
   take_row(&from, &row);
   for (const Field& field : row.fields) first_.push_back(field.value());
-  has_header_ = format_.header ? *format_.header : by_name || find_header(row);
+  has_header_ = format_.header ? *format_.header : by_name || find_header();
 }
 
 // See CsvFormat::header.
-bool CsvText::find_header(const Row& first) const {
+bool CsvText::find_header() const {
   const bool has_numbers = std::any_of(first_.begin(), first_.end(), is_number);
   const bool has_texts = std::any_of(first_.begin(), first_.end(), is_text);
   constexpr const char* kExpected = "a first line that is clearly a header or none; set .header";
@@ -106,6 +106,7 @@ int64_t CsvText::find(const CsvColumn& column) const {
   }
   constexpr size_t kMostShown = 20;
   std::vector<std::string> names;
+  names.reserve(first_.size());
   for (const std::string& field : first_) names.push_back(escaped(field));
   throw Error(ErrorCode::invalid_argument,
               cat("csv: expected ",

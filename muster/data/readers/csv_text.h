@@ -64,7 +64,7 @@ class CsvText {
   bool take_row(size_t* from, Row* row) const;
   Field take_quoted(size_t* from, int64_t line) const;
   void for_each_row(const std::function<void(const Row&)>& use) const;
-  bool find_header(const Row& first) const;
+  bool find_header() const;
   double value_of(const Row& row, int64_t column) const;
   std::string column_text(int64_t column) const;
   [[noreturn]] void refuse(int64_t line, const std::string& expected, const std::string& got) const;

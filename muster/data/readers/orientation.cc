@@ -22,7 +22,7 @@ class TiffNumbers {
     uint64_t value = 0;
     for (size_t i = 0; i < bytes; ++i) {
       const size_t from = is_little_ ? place + bytes - 1 - i : place + i;
-      value = value << 8 | static_cast<uint8_t>(text_[from]);
+      value = value << 8 | uint64_t{static_cast<uint8_t>(text_[from])};
     }
     return value;
   }
