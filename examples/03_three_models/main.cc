@@ -32,7 +32,8 @@ double test_accuracy(Sequential& model, const muster::TensorDataset& test, torch
 
 double train(Sequential& model, const muster::DatasetSplit& data, const muster::TaskContext& task) {
   model->to(task.device());
-  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  torch::optim::SGD optimizer(muster::distinct_parameters(*model),
+                              torch::optim::SGDOptions(0.05).momentum(0.9));
   const auto length = data.train.size();
   muster::DistributedSampler sampler(length, {.seed = static_cast<int64_t>(task.seed(1))});
   muster::DataLoader loader(data.train, sampler, {.batch_size = 32, .device = task.device()});

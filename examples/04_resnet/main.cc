@@ -42,7 +42,7 @@ void train(const Options& options, muster::Context& ctx) {
   net->to(ctx.device());
   muster::convert_sync_batch_norm(*net, ctx.process_group());
   torch::optim::SGD optimizer(
-      net->parameters(),
+      muster::distinct_parameters(*net),
       torch::optim::SGDOptions(options.lr).momentum(0.9).weight_decay(5e-4).nesterov(true));
   muster::Schedule schedule(optimizer, muster::rate::cosine({.steps = steps, .warmup = steps / 10}));
   muster::Precision precision(ctx.device(), options.precision);

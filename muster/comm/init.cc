@@ -19,6 +19,7 @@
 #include "muster/comm/capabilities.h"
 #include "muster/comm/group_state.h"
 #include "muster/comm/init_after_rendezvous.h"
+#include "muster/comm/job_ranks.h"
 #include "muster/comm/nccl/nccl.h"
 #include "muster/comm/rendezvous/members.h"
 #include "muster/comm/rendezvous/rendezvous.h"
@@ -149,7 +150,9 @@ ProcessGroup init_process_group(const Rendezvous& rendezvous, const InitOptions&
 }
 
 ProcessGroup init_process_group(const InitOptions& options) {
-  return init_process_group(open_rendezvous(options), options);
+  ProcessGroup group = init_process_group(open_rendezvous(options), options);
+  set_job_ranks(group.size());
+  return group;
 }
 
 std::optional<ProcessGroup> init_process_group_of_some(const InitOptions& options, bool takes_part) {

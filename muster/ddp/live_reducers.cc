@@ -56,4 +56,11 @@ bool LiveReducer::another_awaits(const at::Tensor& parameter) const {
   });
 }
 
+bool LiveReducer::any_has(const at::Tensor& parameter) {
+  const std::lock_guard lock(mutex());
+  return std::any_of(all().begin(), all().end(), [&](const LiveReducer* reducer) {
+    return reducer->parameters_.contains(parameter.unsafeGetTensorImpl());
+  });
+}
+
 }  // namespace muster

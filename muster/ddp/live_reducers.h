@@ -26,6 +26,8 @@ class LiveReducer {
   void await_backward(bool awaits) { awaits_ = awaits; }
   // Whether another model trains the parameter, and waits for a backward.
   bool another_awaits(const at::Tensor& parameter) const;
+  // Whether any wrapped model of this process has the parameter.
+  static bool any_has(const at::Tensor& parameter);
 
  private:
   using Parameters = std::set<const c10::TensorImpl*>;

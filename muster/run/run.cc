@@ -4,6 +4,7 @@
 #include "muster/base/log.h"
 #include "muster/comm/clock_alignment.h"
 #include "muster/comm/init_after_rendezvous.h"
+#include "muster/comm/job_ranks.h"
 #include "muster/data/own_loaders.h"
 #include "muster/launch/exit_report.h"
 #include "muster/launch/launch.h"
@@ -138,6 +139,7 @@ std::optional<int> call_in_group(Start start, const std::optional<Rendezvous>& m
     return 0;
   }
   ProcessGroup& group = *joined;
+  set_job_ranks(group.size());
   if (group.size() < env.world_size) {  // some were left out: the others are the job
     env.rank = env.role_rank = start.device.assignment.rank = group.rank();
     env.world_size = env.role_world_size = group.size();
@@ -158,6 +160,7 @@ std::optional<int> call_in_group(Start start, const std::optional<Rendezvous>& m
     fn(context);
     end_operator_trace();
     leave(group, what_on_failure() == "continue");
+    set_job_ranks(1);
     return context.stops() ? kStoppedExitCode : 0;
   } catch (...) {
     if (in_place != nullptr && in_place->goes_on_after(std::current_exception())) return std::nullopt;

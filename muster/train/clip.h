@@ -4,7 +4,8 @@
 //
 // After a reduced backward every rank has the same gradients and so the same norm, except for
 // ignored_parameters: clip those separately. Gradients may be on several devices. Sparse gradients are
-// coalesced, and their values count. Source: torch.nn.utils, bit for bit.
+// coalesced, and their values count. A parameter that is twice in the list, as a shared weight is in
+// LibTorch's net->parameters(), counts once. Source: torch.nn.utils, bit for bit.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include <functional>
+#include <string>
 #include <vector>
 
 namespace muster {
@@ -12,8 +14,16 @@ namespace muster {
 // An optimizer's parameters, in its groups' order.
 std::vector<at::Tensor> parameters_of(torch::optim::Optimizer& optimizer);
 
-// The gradients that exist. A sparse gradient is coalesced in place and represented by its values: repeated
-// rows would count twice.
+// An optimizer steps twice on what it has twice, as LibTorch's net->parameters() has a weight that two layers
+// share. `owner` is who asks and `name_of` gives a parameter's name, for messages. Throws: invalid_argument.
+void require_each_once(const std::string& owner, const std::vector<at::Tensor>& parameters,
+                       const std::function<std::string(const at::Tensor&)>& name_of);
+
+// A parameter without a name: "a parameter of shape [2, 3]".
+std::string shape_as_name(const at::Tensor& parameter);
+
+// The gradients that exist, each once, however often its parameter is in the list. A sparse gradient is
+// coalesced in place and represented by its values: repeated rows would count twice.
 std::vector<at::Tensor> gradient_values(const std::vector<at::Tensor>& parameters);
 
 // Groups by device and type, in the order of PyTorch's own grouping, which affects the last bit of a norm.

@@ -38,6 +38,16 @@ void check_scale_options(const PrecisionOptions& options) {
   expect(options.growth_interval >= 1, "at least 1 step", "growth_interval", options.growth_interval);
 }
 
+// Smaller scales only turn gradients into 0, until none is left and the scale itself is 0.
+constexpr double kLeastScale = 1;
+
+[[noreturn]] void refuse_nonfinite_at_floor(double scale) {
+  throw Error(ErrorCode::failed_precondition,
+              cat("precision: expected finite gradients with a loss scale of ", scale,
+                  ", which is the smallest, got NaN or an infinity; look at the data and the learning rate, "
+                  "or use bf16 or fp32"));
+}
+
 // What most models are made of, forward and backward. Ones, so that no generator moves.
 void try_kernels(c10::Device device, const std::string& name) {
   const auto type = type_named(name);
@@ -137,18 +147,30 @@ bool Precision::found_nonfinite(const std::vector<at::Tensor>& parameters) const
         std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
           return lot.parameters.contains(parameter.unsafeGetTensorImpl());
         });
-    return concerned && lot.found.item<float>() != 0;
+    if (!concerned) return false;
+    lot.is_known_bad = lot.found.item<float>() != 0;
+    return lot.is_known_bad;
   });
 }
 
 bool Precision::step(torch::optim::Optimizer& optimizer) {
-  unscale(optimizer);
-  if (scales() && found_nonfinite(parameters_of(optimizer))) return false;
+  const auto parameters = parameters_of(optimizer);
+  require_each_once("precision", parameters, shape_as_name);
+  unscale(parameters);
+  if (scales() && found_nonfinite(parameters)) return false;
   optimizer.step();
   return true;
 }
 
 void Precision::update() {
+  const bool is_bad =
+      std::any_of(unscaled_.begin(), unscaled_.end(), [](const Unscaled& lot) { return lot.is_known_bad; });
+  const bool is_hopeless = is_bad && is_at_floor();
+  update_scale();
+  if (is_hopeless) refuse_nonfinite_at_floor(scale_value());
+}
+
+void Precision::update_scale() {
   if (!scales()) return;
   if (unscaled_.empty()) {
     throw Error(ErrorCode::failed_precondition,
@@ -159,6 +181,7 @@ void Precision::update() {
   for (const Unscaled& lot : unscaled_) found += lot.found;
   at::_amp_update_scale_(scale_, growth_tracker_, found, options_.growth_factor, options_.backoff_factor,
                          options_.growth_interval);
+  scale_.clamp_min_(floor());
   unscaled_.clear();
   ++updates_;
 }
@@ -167,17 +190,30 @@ double Precision::scale_value() const {
   return scales() ? scale_.item<float>() : 1;
 }
 
+float Precision::floor() const {
+  return static_cast<float>(std::min(kLeastScale, options_.init_scale));
+}
+
+bool Precision::is_at_floor() const {
+  return scale_value() <= floor();
+}
+
 SavedState Precision::state() const {
   if (!scales()) return {};
   return {.numbers = {{"scale", scale_value()}, {"growth_tracker", growth_tracker_.item<int>()}},
           .tensors = {}};
 }
 
+std::vector<std::string> Precision::needed_numbers() const {
+  if (!scales()) return {};
+  return {"scale", "growth_tracker"};
+}
+
 void Precision::load_state(const SavedState& state) {
   if (!scales()) return;  // a run that goes on without a scale has no use for it
   const double scale = state.number("precision", "scale");
   const int64_t tracker = state.whole_number("precision", "growth_tracker");
-  scale_.fill_(scale);
+  scale_.fill_(std::max<double>(scale, floor()));
   growth_tracker_.fill_(tracker);
   unscaled_.clear();
   ++updates_;

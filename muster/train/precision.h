@@ -32,7 +32,7 @@ namespace muster {
 struct PrecisionOptions {
   std::string type = "fp32";  // or "bf16" or "fp16"
   // Only for fp16: the factor for the loss. It grows after `growth_interval` steps with finite gradients, and
-  // shrinks after a step with a non-finite one.
+  // shrinks after a step with a non-finite one, but not below 1 (or init_scale, if that is less).
   double init_scale = 65536;
   double growth_factor = 2;
   double backoff_factor = 0.5;
@@ -81,28 +81,39 @@ class Precision {
   bool found_nonfinite(const std::vector<at::Tensor>& parameters) const;
 
   // Takes the optimizer's step, or returns false if a gradient is not finite. Without a scale it always
-  // steps. Blocking: for the GPU, with fp16.
+  // steps. Blocking: for the GPU, with fp16. Throws: invalid_argument for an optimizer that has a parameter
+  // twice.
   bool step(torch::optim::Optimizer& optimizer);
 
   // Ends a step: the scale grows, stays or shrinks. Call it once, after all optimizers have stepped. Does not
-  // block. Throws: failed_precondition if nothing was unscaled.
+  // block while gradients are finite.
+  // Throws: failed_precondition if nothing was unscaled; and if step() or found_nonfinite() has found
+  // gradients that are not finite although the scale is as small as it gets, so that no later step would be
+  // better.
   void update();
+  // The same for callers that decide themselves what to do then.
+  void update_scale();
 
   // How often update() was called. Gradients from before and after a call have different scales.
   int64_t updates() const { return updates_; }
   // 1 without a scale. Blocking: for the GPU.
   double scale_value() const;
+  // Whether the scale shrinks no more. Blocking: for the GPU.
+  bool is_at_floor() const;
 
   SavedState state() const;
   void load_state(const SavedState& state);
+  std::vector<std::string> needed_numbers() const;  // those that load_state() needs
 
  private:
   // Parameters that were unscaled together, and whether any of them had a non-finite gradient.
   struct Unscaled {
     std::unordered_set<const c10::TensorImpl*> parameters;
     at::Tensor found;
+    mutable bool is_known_bad = false;  // the host has read `found`
   };
   bool is_unscaled(const at::Tensor& parameter) const;
+  float floor() const;
 
   c10::Device device_;
   PrecisionOptions options_;

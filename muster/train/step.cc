@@ -9,12 +9,14 @@
 
 #include "muster/base/error.h"
 #include "muster/base/strings.h"
+#include "muster/comm/job_ranks.h"
 #include "muster/ddp/divided_gradients.h"
 #include "muster/trace/span.h"
 #include "muster/train/clip.h"
 #include "muster/train/device_copy.h"
 #include "muster/train/gradients.h"
 #include "muster/train/resumed_step.h"
+#include "muster/train/step_arguments.h"
 
 namespace muster {
 
@@ -44,14 +46,10 @@ class FreezeGuard {
   std::vector<at::Tensor> frozen_;
 };
 
-std::vector<at::Tensor> distinct_parameters_of(const Several<torch::optim::Optimizer>& optimizers) {
+std::vector<at::Tensor> parameters_of_all(const Several<torch::optim::Optimizer>& optimizers) {
   std::vector<at::Tensor> found;
-  std::set<const c10::TensorImpl*> seen;
-  for (torch::optim::Optimizer* optimizer : optimizers) {
-    for (const at::Tensor& parameter : parameters_of(*optimizer)) {
-      if (seen.insert(parameter.unsafeGetTensorImpl()).second) found.push_back(parameter);
-    }
-  }
+  for (torch::optim::Optimizer* optimizer : optimizers)
+    for (const at::Tensor& parameter : parameters_of(*optimizer)) found.push_back(parameter);
   return found;
 }
 
@@ -127,7 +125,8 @@ void check_steps_alone(const Several<torch::optim::Optimizer>& optimizers) {
     throw Error(
         ErrorCode::invalid_argument,
         "train step: expected an optimizer that steps by the gradients that are there, got LBFGS, which "
-        "calls the loss itself; call optimizer.step(closure) in a loop of your own");
+        "calls the loss itself; call optimizer.step(closure) in a loop of your own, and return "
+        "mean_over_ranks(loss, group) from the closure");
   }
 }
 
@@ -139,7 +138,7 @@ TrainStep::TrainStep(StepModels models, Several<torch::optim::Optimizer> optimiz
       optimizers_(std::move(optimizers)),
       options_(options),
       group_(options.group ? options.group : group_of(models_)),
-      parameters_(distinct_parameters_of(optimizers_)) {
+      parameters_(parameters_of_all(optimizers_)) {
   for (const at::Tensor& parameter : parameters_)
     (is_ignored(models_, parameter) ? own_parameters_ : shared_parameters_).push_back(parameter);
   if (optimizers_.empty()) {
@@ -147,7 +146,9 @@ TrainStep::TrainStep(StepModels models, Several<torch::optim::Optimizer> optimiz
                 "train step: expected at least one optimizer, got none; pass the model's");
   }
   check_steps_alone(optimizers_);
+  check_each_once(models_, optimizers_);
   check_not_frozen(parameters_, options.frozen);
+  check_trains_models(models_, optimizers_);
   check_way_back(options_);
   check_divided(parameters_, options);
   if (options.clip && options.clip_norm) {
@@ -155,6 +156,8 @@ TrainStep::TrainStep(StepModels models, Several<torch::optim::Optimizer> optimiz
                 cat("train step: expected clip or clip_norm, got both, and clip_norm ", *options.clip_norm,
                     "; leave out clip_norm: clip has its own"));
   }
+  const int ranks = std::max(job_ranks(), group_ ? group_->size() : 1);
+  if (!options.unreduced) check_reduced(models_, parameters_, ranks);
 }
 
 at::Tensor TrainStep::run(double weight, bool last, const std::function<at::Tensor()>& loss_of) {
@@ -224,18 +227,23 @@ void TrainStep::finish() {
   const bool finite = clip_and_check();
   // Of a GPU where it has been waited for anyway.
   if (loss_.is_cpu() || waits()) note_loss(loss_.item<double>());
-  const bool hopeless = scales() && !finite && options_.precision->scale_value() <= 1;
+  // With a loss scale that still shrinks, nothing is lost yet.
+  const bool shrinks = scales() && !finite && !options_.precision->is_at_floor();
   if (scales()) update_scale();
-  if (!finite && options_.on_nonfinite == OnNonfinite::stop && (!scales() || hopeless)) stop_at_nonfinite();
-  finite ? take() : leave_out();
+  if (!finite && !shrinks && stops_at_nonfinite()) stop_at_nonfinite();
+  finite ? take() : leave_out(shrinks);
   end();
 }
 
-// With a loss scale that still shrinks, nothing is lost yet.
-void TrainStep::leave_out() {
+// A loss scale that no longer shrinks is of no use to the steps that follow, which skipping is for.
+bool TrainStep::stops_at_nonfinite() const {
+  return options_.on_nonfinite == OnNonfinite::stop ||
+         (scales() && options_.on_nonfinite != OnNonfinite::go_back);
+}
+
+void TrainStep::leave_out(bool scale_shrinks) {
   ++skipped_;
-  const bool hopeless = !scales() || options_.precision->scale_value() <= 1;
-  if (options_.on_nonfinite != OnNonfinite::go_back || !hopeless) return;
+  if (options_.on_nonfinite != OnNonfinite::go_back || scale_shrinks) return;
   if (++returns_ == kMostReturns) stop_at_nonfinite();
   options_.go_back();
 }
@@ -283,7 +291,7 @@ void TrainStep::update_scale() {
     if (hook && hook->remembers()) hooks.push_back(hook);
   }
   const double before = hooks.empty() ? 1 : options_.precision->scale_value();
-  options_.precision->update();
+  options_.precision->update_scale();
   const double factor = hooks.empty() ? 1 : options_.precision->scale_value() / before;
   if (factor == 1) return;
   for (const Hook& hook : hooks) hook->rescale(factor);
@@ -324,7 +332,9 @@ void TrainStep::stop_at_nonfinite() const {
       ErrorCode::failed_precondition,
       cat("train step: expected finite gradients, got NaN or an infinity ",
           names.empty() ? "on another rank, or as their norm" : cat("in ", join_first(names, ", ", 3)),
-          place(), "; lower the learning rate, look at the data, or set .on_nonfinite = skip or go_back"));
+          place(),
+          scales() ? "; a loss scale of 1 does not help, so look at the data, or use bf16 or fp32"
+                   : "; lower the learning rate, look at the data, or set .on_nonfinite = skip or go_back"));
 }
 
 void TrainStep::end() {

@@ -38,8 +38,9 @@ enum class OnNonfinite {
 };
 
 struct TrainStepOptions {
-  // With fp16, a step with non-finite gradients is skipped and the scale shrinks, whatever on_nonfinite says;
-  // `stop` throws only once the scale has reached 1. Each TrainStep needs its own Precision.
+  // With fp16, a step with non-finite gradients is skipped and the scale shrinks, whatever on_nonfinite says.
+  // Once the scale is down to 1 such a step is an error, or goes back. Each TrainStep needs its own
+  // Precision.
   Precision* precision = nullptr;
   std::optional<double> clip_value = {};  // applied first
   // The norm over all of the optimizers' parameters. Gradients of ignored_parameters differ between ranks, so
@@ -60,14 +61,18 @@ struct TrainStepOptions {
   StepModels frozen = {};
   // The ranks that take a step together or not at all. Default: the group of the first wrapped model.
   std::optional<ProcessGroup> group = {};
+  // In a job of several ranks, no wrapped or sharded model averages the gradients of these optimizers:
+  // another part does (LocalSGD, a parameter server, tensor parallelism), or each rank trains alone.
+  bool unreduced = false;
 };
 
 class TrainStep {
  public:
   // All arguments must outlive this object.
-  // Throws: invalid_argument without an optimizer, for an optimizer with parameters of a frozen model, for
-  // clip together with clip_norm, for go_back without its function, and for sharded gradients with clip_norm
-  // or without a group.
+  // Throws: invalid_argument without an optimizer, for an optimizer without parameters of the models or with
+  // those of a frozen one, for a parameter that the optimizers have twice, in a job of several ranks for one
+  // that no wrapped or sharded model has (unless `unreduced`), for clip together with clip_norm, for go_back
+  // without its function, and for sharded gradients with clip_norm or without a group.
   TrainStep(StepModels models, Several<torch::optim::Optimizer> optimizers,
             const TrainStepOptions& options = {});
   TrainStep(const TrainStep&) = delete;
@@ -120,7 +125,8 @@ class TrainStep {
   void update_scale();
   void end();
   void take();
-  void leave_out();
+  void leave_out(bool scale_shrinks);
+  bool stops_at_nonfinite() const;
   [[noreturn]] void stop_at_nonfinite() const;
   std::vector<Mark> marks() const;
   std::string place() const;

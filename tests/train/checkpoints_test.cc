@@ -428,7 +428,8 @@ TEST(Checkpoints, GoesBackAfterAStepThatIsNotFinite) {
                    {.schedule = &schedule,
                     .on_nonfinite = OnNonfinite::go_back,
                     .go_back = [&] { returned_to = checkpoints.go_back(3); },
-                    .group = group});
+                    .group = group,
+                    .unreduced = true});
     for (const auto& batch : loader.steps(12)) {
       step(batch, [&] { return net(batch.features).square().mean(); });
       const int64_t done = loader.position().step;

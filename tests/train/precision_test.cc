@@ -160,6 +160,46 @@ TEST(Precision, AResumedRunHasTheSameScales) {
               HasSubstr("precision: expected a saved state with the number 'scale'"));
 }
 
+// A loop of one's own whose batches are bad for long, as with data that are NaN.
+TEST(Precision, TheScaleShrinksToOneAndThenBadGradientsAreAnError) {
+  for (const bool by_step : {true, false}) {
+    auto weight = torch::ones({3}, torch::requires_grad());
+    torch::optim::SGD optimizer({weight}, 0.5);
+    Precision precision(at::kCPU, "fp16");
+    int skipped = 0, refused = 0;
+    for (int step = 0; step < 200; ++step) {
+      precision.scale(weight.sum() * INFINITY).backward();
+      precision.unscale(optimizer);
+      EXPECT_FALSE(by_step ? precision.step(optimizer) : !precision.found_nonfinite({weight}));
+      try {
+        precision.update();
+        ++skipped;
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr("with a loss scale of 1, which is the smallest, got NaN"));
+        ++refused;
+      }
+      optimizer.zero_grad();
+    }
+    EXPECT_EQ(skipped, 16) << "65536 is halved 16 times";
+    EXPECT_EQ(refused, 200 - 16);
+    precision.scale(weight.sum()).backward();
+    EXPECT_TRUE(precision.step(optimizer));
+    EXPECT_TRUE(weight.equal(torch::full({3}, 0.5)));
+  }
+}
+
+TEST(Precision, AScaleThatBeganBelowOneDoesNotShrink) {
+  auto weight = torch::ones({3}, torch::requires_grad());
+  torch::optim::SGD optimizer({weight}, 0.5);
+  Precision precision(at::kCPU, {.type = "fp16", .init_scale = 0.1});
+  precision.scale(weight.sum() * INFINITY).backward();
+  EXPECT_FALSE(precision.step(optimizer));
+  EXPECT_THROW(precision.update(), Error);
+  EXPECT_FLOAT_EQ(static_cast<float>(precision.scale_value()), 0.1F);
+  precision.load_state({.numbers = {{"scale", 0}, {"growth_tracker", 3}}});
+  EXPECT_FLOAT_EQ(static_cast<float>(precision.scale_value()), 0.1F) << "of a run that had no floor";
+}
+
 TEST(Precision, AllRanksLeaveOutAStepOrNone) {
   run_ranks(3, [](ProcessGroup& group) {
     auto weight = torch::ones({3}, torch::requires_grad());

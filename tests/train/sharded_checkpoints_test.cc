@@ -288,6 +288,41 @@ TEST(ShardedCheckpoints, ANewEmaMayBeDividedToo) {
   });
 }
 
+TEST(ShardedCheckpoints, AnEmaMayBeginAnewOrBeLeftOut) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](ProcessGroup& group) {
+    UpDown net = up_down(1);
+    FullySharded sharded(group);
+    wrap_layers(sharded, net);
+    const auto pieces = sharded.pieces(*net);
+    Ema saved(pieces, 0.75);
+    saved.update();
+    Checkpoints(group, in_folder(folder.path())).add("model", pieces).add("ema", saved).save(1);
+    for (at::Tensor part : sharded.parameters()) {
+      const torch::NoGradGuard no_grad;
+      part.add_(1);
+    }
+    Ema fresh(pieces, 0.75);
+    const at::Tensor before = fresh.averages()[0].second.clone();
+    CheckpointsOptions options = in_folder(folder.path());
+    options.fresh = {"ema"};
+    Checkpoints anew(group, options);
+    anew.add("model", pieces).add("ema", fresh);
+    EXPECT_TRUE(anew.restore());
+    EXPECT_TRUE(fresh.averages()[0].second.equal(before));
+    EXPECT_EQ(fresh.updates(), 0);
+    fresh.update();
+    anew.save_when_due(3);
+    EXPECT_EQ(anew.go_back(1), 1) << "older than the new average";
+    EXPECT_EQ(fresh.updates(), 1);
+    options = in_folder(folder.path());
+    options.leave_out = {"ema"};
+    Checkpoints without(group, options);
+    without.add("model", pieces);
+    EXPECT_TRUE(without.restore());
+  });
+}
+
 TEST(ShardedCheckpoints, AveragesThatDoNotFitAreRefused) {
   const test::TempFolder folder;
   run_ranks(2, [&](ProcessGroup& group) {
@@ -485,7 +520,7 @@ TEST(ShardedCheckpoints, AParameterWithoutElementsAndATiedOne) {
                 HasSubstr("optimizer"));  // a part is missing
     Checkpoints whole(group, in_folder(folder.path()));
     std::vector<torch::Tensor> with_elements;  // the others no optimizer of parts has
-    for (const auto& parameter : net->parameters())
+    for (const auto& parameter : distinct_parameters(*net))
       if (parameter.numel() > 0) with_elements.push_back(parameter);
     Adam optimizer(with_elements, 0.5);
     whole.add("model", net).add("optimizer", optimizer);

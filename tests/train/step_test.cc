@@ -180,7 +180,8 @@ TEST(TrainStep, AStepThatIsNotFiniteIsLeftOutOnAllRanks) {
       torch::optim::SGD optimizer(net->parameters(), 0.1);
       Schedule schedule(optimizer, rate::exponential(0.5));
       // Not wrapped: each rank has its own gradients, and they must agree all the same.
-      TrainStepOptions options{.schedule = &schedule, .on_nonfinite = OnNonfinite::skip, .group = group};
+      TrainStepOptions options{
+          .schedule = &schedule, .on_nonfinite = OnNonfinite::skip, .group = group, .unreduced = true};
       if (clips) options.clip_norm = 1000;
       TrainStep step(net, optimizer, options);
       const auto before = weights_of(*net);
@@ -240,10 +241,39 @@ TEST(TrainStep, HalfPrecisionWithAccumulationOverRanks) {
   EXPECT_EQ(scales, (std::vector<double>{1024, 1024, 2048, 2048, 1024, 1024, 1024, 2048, 2048, 2048}));
 }
 
+// Without a floor the scale would become 0, gradients with it, and the next good step NaN.
+TEST(TrainStep, BadStepsAtTheSmallestScaleAreAnError) {
+  for (const OnNonfinite what_then : {OnNonfinite::stop, OnNonfinite::skip, OnNonfinite::ignore}) {
+    run_ranks(2, [&](ProcessGroup& group) {
+      DistributedDataParallel model(torch::nn::Linear(2, 1), group);
+      torch::optim::SGD optimizer(model.parameters(), 0.01);
+      Precision precision(at::kCPU, "fp16");
+      TrainStep step(model, optimizer, {.precision = &precision, .on_nonfinite = what_then});
+      const auto train_one = [&](float input) {
+        step(OneBatch{}, [&] { return model(torch::full({3, 2}, input)).square().mean(); });
+      };
+      int refused = 0;
+      for (int i = 0; i < 200; ++i) {
+        const std::string said = message_of_error([&] { train_one(group.rank() == 1 ? NAN : 0.5F); });
+        if (said == "no error") continue;
+        EXPECT_THAT(said, HasSubstr("expected finite gradients"));
+        EXPECT_THAT(said, HasSubstr("a loss scale of 1 does not help"));
+        ++refused;
+      }
+      EXPECT_EQ(step.skipped(), 16);
+      EXPECT_EQ(refused, 200 - 16);
+      const auto before = weights_of(*model.module());
+      train_one(0.5F);
+      EXPECT_NE(weights_of(*model.module()), before);
+      EXPECT_TRUE(model.module()->weight.isfinite().all().item<bool>());
+    });
+  }
+}
+
 TEST(TrainStep, ComplexParametersAreCheckedToo) {
-  auto weight = torch::ones({2}, torch::kComplexFloat).requires_grad_(true);
-  torch::nn::Linear net(2, 1);
-  torch::optim::SGD optimizer(std::vector<at::Tensor>{weight}, 0.1);
+  torch::nn::Module net;
+  const auto weight = net.register_parameter("weight", torch::ones({2}, torch::kComplexFloat));
+  torch::optim::SGD optimizer(net.parameters(), 0.1);
   TrainStep step(net, optimizer, {.on_nonfinite = OnNonfinite::skip});
   step(OneBatch{}, [&] { return weight.abs().square().sum(); });
   step(OneBatch{}, [&] { return weight.abs().square().sum() * INFINITY; });

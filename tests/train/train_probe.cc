@@ -1,5 +1,8 @@
 // Trains for 12 steps with everything that muster/train has and prints, on rank 0, what came out as
 // hexadecimal floats: the same on CPUs and on GPUs (fake ones, whose memory the host cannot reach).
+//
+//   train_probe bare        takes one step of a model that is not wrapped
+//   train_probe unreduced   the same, and says that it is meant
 #include <muster/muster.h>
 #include <torch/torch.h>
 
@@ -70,16 +73,29 @@ void train_probe(muster::Context& ctx, const std::string& type) {
   const auto averages = ema.swap();
   const torch::NoGradGuard no_grad;
   muster::Metrics last(ctx.process_group(), {});
-  last.mean("averaged", net(data.features().to(ctx.device())).square().mean());
+  const auto averaged = net(data.features().to(ctx.device())).square().mean();
+  last.mean("averaged", averaged, static_cast<double>(data.size()));
   const auto values = last.write(0);
   if (ctx.is_main()) print_numbers(type.c_str(), values);
+}
+
+// A step of a model that is not wrapped.
+void train_bare(muster::Context& ctx, bool unreduced) {
+  ProbeNet net;
+  net->to(ctx.device());
+  torch::optim::SGD optimizer(net->parameters(), 0.01);
+  muster::TrainStep step(net, optimizer, {.unreduced = unreduced});
+  step.run(1, true, [&] { return net(torch::ones({4, 16}, ctx.device())).square().mean(); });
+  std::printf("steps %ld\n", static_cast<long>(step.steps()));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return muster::run(argc, argv, [](muster::Context& ctx) {
+  const std::string what = argc > 1 ? argv[1] : "";
+  return muster::run(argc, argv, [&](muster::Context& ctx) {
     at::set_num_threads(1);
+    if (!what.empty()) return train_bare(ctx, what == "unreduced");
     for (const char* type : {"fp32", "bf16", "fp16"}) train_probe(ctx, type);
   });
 }

@@ -9,7 +9,7 @@ class DataParallel : public Way {
       : Way(ctx.process_group()),
         net_(on_device(std::move(net), ctx.device())),
         clip_(options.clip),
-        optimizer_(parameter_groups(net_->parameters(), options), adamw(options)) {}
+        optimizer_(parameter_groups(muster::distinct_parameters(*net_), options), adamw(options)) {}
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }
 

@@ -13,7 +13,8 @@ class FullyShardedModel : public Way {
         clip_(options.clip),
         sharded_(replicas_),
         model_(sharded_.wrap(ShardedGpt(net, sharded_, ctx.device()))),  // what remains beside the blocks
-        optimizer_(sharded_.parameters(parameter_groups(net->parameters(), options)), adamw(options)) {}
+        optimizer_(sharded_.parameters(parameter_groups(muster::distinct_parameters(*net), options)),
+                   adamw(options)) {}
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }
 

@@ -9,8 +9,8 @@ class LocalSteps : public Way {
       : Way(ctx.process_group()),
         net_(on_device(std::move(net), ctx.device())),
         clip_(options.clip),
-        optimizer_(parameter_groups(net_->parameters(), options), adamw(options)),
-        local_(net_->parameters(), replicas_, {.every = options.local_sgd}) {}
+        optimizer_(parameter_groups(muster::distinct_parameters(*net_), options), adamw(options)),
+        local_(muster::distinct_parameters(*net_), replicas_, {.every = options.local_sgd}) {}
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }
 
@@ -25,6 +25,7 @@ class LocalSteps : public Way {
         muster::NamedState{.numbers = {{"steps", static_cast<double>(steps_done)}}, .tensors = {}});
     muster::TrainStepOptions step = options;
     step.clip_norm = clip_;
+    step.unreduced = true;                  // local_ averages
     step_.emplace(net_, optimizer_, step);  // without a group: no other rank is asked
   }
 

@@ -47,7 +47,6 @@ class PipelineParallel : public Way {
     const bool is_finite = !precision.found_nonfinite(pipeline_->parameters());
     if (is_finite) take_step();
     if (precision.scales()) precision.update();
-    if (!is_finite && precision.scale_value() <= 1) stop("an infinity with a loss scale of 1");
     optimizer_.zero_grad();
     return loss.detach();
   }

@@ -10,7 +10,7 @@ class ShardedState : public Way {
         net_(on_device(std::move(net), ctx.device())),
         clip_(options.clip),
         divides_gradients_(options.shard == "zero2"),
-        optimizer_(parameter_groups(net_->parameters(), options), adamw(options), replicas_,
+        optimizer_(parameter_groups(muster::distinct_parameters(*net_), options), adamw(options), replicas_,
                    {.gradients = divides_gradients_}) {}
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }

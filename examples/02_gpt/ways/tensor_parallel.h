@@ -15,7 +15,7 @@ class TensorParallel : public Way {
         mesh_(std::move(mesh)),
         model_(on_device(
             ParallelGpt(net_, mesh_.group("tp"), ParallelGptOptions{.sequence = options.sequence}), device_)),
-        optimizer_(parameter_groups(model_->parameters(), options), adamw(options)) {}
+        optimizer_(parameter_groups(muster::distinct_parameters(*model_), options), adamw(options)) {}
 
   torch::optim::Optimizer& optimizer() override { return optimizer_; }
 
@@ -30,7 +30,7 @@ class TensorParallel : public Way {
     step.clip = [this, parameters = muster::parallel_parameters(*model_)] {
       const auto norm =
           muster::parallel_grad_norm(parameters.divided, parameters.replicated, mesh_.group("tp"));
-      muster::clip_grads_with_norm(model_->parameters(), clip_, norm);
+      muster::clip_grads_with_norm(muster::distinct_parameters(*model_), clip_, norm);
       return norm;
     };
     replicated_.emplace(model_, replicas_);
