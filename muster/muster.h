@@ -56,6 +56,7 @@
 #include "muster/train/clip.h"
 #include "muster/train/ema.h"
 #include "muster/train/evaluate.h"
+#include "muster/train/mean_over_ranks.h"
 #include "muster/train/metrics.h"
 #include "muster/train/metrics_writer.h"
 #include "muster/train/precision.h"

@@ -3,7 +3,6 @@ import struct
 import sys
 
 # LibTorch's own optimizers round otherwise than Python's.
-# A line search of LBFGS asks each rank's own loss, and ranks then run other numbers of forwards: without one.
 NEAR = {"adam", "adamw", "lbfgs"}
 
 
