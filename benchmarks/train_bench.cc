@@ -79,7 +79,7 @@ void time_step(muster::ProcessGroup& group, bool prints) {
   muster::Metrics metrics(group, {});
   const auto loss = torch::ones({});
   const double add = least_us(300, [&] { metrics.mean("loss", loss, 4); });
-  for (const char* name : {"a", "b", "c", "d", "e", "f", "g"}) metrics.mean(name, 1.0);
+  for (const char* name : {"a", "b", "c", "d", "e", "f", "g"}) metrics.mean(name, 1.0, 1);
   const double write = least_us(300, [&] {
     metrics.mean("loss", loss, 4);
     metrics.write(1);

@@ -15,8 +15,8 @@
 #include "muster/checkpoint/optimizer_state.h"
 #include "muster/trace/span.h"
 #include "muster/train/generator_states.h"
+#include "muster/train/gradients.h"
 #include "muster/train/hook_states.h"
-#include "muster/train/resumed_step.h"
 
 namespace muster {
 
@@ -54,6 +54,10 @@ void put(NamedTensors& into, const std::string& part, const SavedState& state) {
   for (const auto& [name, number] : state.numbers)
     into[cat(kNumbers, part, "/", name)] = at::scalar_tensor(number, at::kDouble);
   into[cat(kNumbers, part, "/", kThere)] = at::scalar_tensor(1, at::kDouble);
+}
+
+bool is_in(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 constexpr const char* kDescription = "description";
@@ -110,6 +114,13 @@ void Checkpoints::check_name(const std::string& name) const {
                   taken_already ? ", which another part has" : "", "; choose another"));
 }
 
+std::string Checkpoints::name_of(const at::Tensor& parameter) const {
+  for (const auto& [name, model] : models_)
+    for (const auto& item : model->named_parameters())
+      if (item.value().is_same(parameter)) return cat("'", item.key(), "'");
+  return shape_as_name(parameter);
+}
+
 Checkpoints& Checkpoints::add(const std::string& name, std::shared_ptr<torch::nn::Module> model) {
   check_name(name);
   models_.emplace_back(name, std::move(model));
@@ -119,6 +130,8 @@ Checkpoints& Checkpoints::add(const std::string& name, std::shared_ptr<torch::nn
 
 Checkpoints& Checkpoints::add(const std::string& name, torch::optim::Optimizer& optimizer) {
   check_name(name);
+  require_each_once(cat("checkpoints: '", name, "'"), parameters_of(optimizer),
+                    [this](const at::Tensor& parameter) { return name_of(parameter); });
   optimizers_.emplace_back(name, &optimizer);
   return *this;
 }
@@ -172,7 +185,7 @@ TrainingState Checkpoints::training_state() {
   return {.model = *joined_, .optimizer = optimizers_.size() == 1 ? optimizers_.front().second : nullptr};
 }
 
-ShardedState Checkpoints::sharded_state() {
+ShardedState Checkpoints::sharded_state(bool may_begin_anew) {
   const size_t models = models_.size() + divided_models_.size();
   if (models != 1 || optimizers_.size() > 1) {
     throw Error(ErrorCode::failed_precondition,
@@ -186,18 +199,19 @@ ShardedState Checkpoints::sharded_state() {
   if (!optimizers_.empty())
     state.optimizer = {.optimizer = optimizers_.front().second,
                        .parameters = divided_parameters_ ? *divided_parameters_ : state.model};
-  state.parts_in_pieces = parts_in_pieces(state.model);
+  state.parts_in_pieces = parts_in_pieces(state.model, may_begin_anew);
   return state;
 }
 
 // Where each rank has its own model, each has its own averages of it.
-std::vector<ShardedState::Part> Checkpoints::parts_in_pieces(const TensorPieces& model) const {
+std::vector<ShardedState::Part> Checkpoints::parts_in_pieces(const TensorPieces& model,
+                                                             bool may_begin_anew) const {
   std::set<std::string> own;
   for (const TensorPiece& piece : model)
     if (piece.is_own) own.insert(piece.name);
   std::vector<ShardedState::Part> parts;
   for (const Part& part : parts_) {
-    if (!part.pieces) continue;
+    if (!part.pieces || (may_begin_anew && is_fresh(part.name))) continue;
     parts.push_back({.prefix = cat(kTensors, part.name, "/"), .pieces = part.pieces()});
     for (TensorPiece& piece : parts.back().pieces) {
       piece.is_own = piece.is_own || own.contains(piece.name);
@@ -241,15 +255,15 @@ bool Checkpoints::finds_sharded(const LoadOptions& load) const {
   return !found.empty();
 }
 
-std::optional<LoadedCheckpoint> Checkpoints::load_latest(const LoadOptions& load) {
+std::optional<LoadedCheckpoint> Checkpoints::load_latest(const LoadOptions& load, bool may_begin_anew) {
   if (!is_divided() && !finds_sharded(load))
     return load_latest_checkpoint(options_.folder, training_state(), group_, load);
-  auto loaded = load_latest_sharded(options_.folder, sharded_state(), group_, load);
+  auto loaded = load_latest_sharded(options_.folder, sharded_state(may_begin_anew), group_, load);
   if (loaded && after_load_) after_load_();
   return loaded;
 }
 
-void Checkpoints::check_parts(const TensorEntries& saved) const {
+void Checkpoints::check_parts(const TensorEntries& saved, bool may_begin_anew) const {
   std::set<std::string> mine, theirs;
   for (const Part& part : parts_) mine.insert(part.name);
   for (const auto& [name, optimizer] : optimizers_) mine.insert(name);
@@ -259,11 +273,33 @@ void Checkpoints::check_parts(const TensorEntries& saved) const {
   }
   for (const std::string& name : options_.new_parts)
     if (!theirs.contains(name) && is_added(name)) mine.erase(name);
-  if (mine == theirs) return;
+  for (const std::string& name : options_.leave_out) theirs.erase(name);
+  if (may_begin_anew) {
+    for (const std::string& name : options_.fresh) {
+      mine.erase(name);
+      theirs.erase(name);
+    }
+  }
+  if (mine == theirs) return check_needed_numbers(saved, may_begin_anew);
   throw Error(ErrorCode::invalid_argument,
               cat("checkpoints: expected a checkpoint with the parts ", join(mine, ", "), ", got one with ",
                   join(theirs, ", "),
-                  "; add what the run that saved it had, name what is new in new_parts, or begin anew"));
+                  "; add what the run that saved it had or name it in leave_out, name what is new in "
+                  "new_parts, or begin anew"));
+}
+
+void Checkpoints::check_needed_numbers(const TensorEntries& saved, bool may_begin_anew) const {
+  for (const Part& part : parts_) {
+    const bool is_there = saved.contains(cat(kNumbers, part.name, "/", kThere));
+    if (!part.needed || !is_there || (may_begin_anew && is_fresh(part.name))) continue;
+    for (const std::string& number : part.needed()) {
+      if (saved.contains(cat(kNumbers, part.name, "/", number))) continue;
+      throw Error(ErrorCode::invalid_argument,
+                  cat("checkpoints: expected '", part.name, "' to have been saved with the number '", number,
+                      "', which it needs as it is now, got one without; make it as the run that saved it had "
+                      "it, or name it in fresh"));
+    }
+  }
 }
 
 // As a part, not as a model or an optimizer.
@@ -271,13 +307,28 @@ bool Checkpoints::is_added(const std::string& name) const {
   return std::any_of(parts_.begin(), parts_.end(), [&](const Part& part) { return part.name == name; });
 }
 
-void Checkpoints::check_new_parts() const {
-  for (const std::string& name : options_.new_parts) {
-    if (is_added(name)) continue;
-    throw Error(
-        ErrorCode::invalid_argument,
-        cat("checkpoints: expected new_parts to name parts that are added, not models or optimizers, got '",
-            name, "'"));
+bool Checkpoints::is_fresh(const std::string& name) const {
+  return is_in(options_.fresh, name);
+}
+
+void Checkpoints::check_named_parts() const {
+  const auto check_added = [&](const char* option, const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      if (is_added(name)) continue;
+      throw Error(ErrorCode::invalid_argument,
+                  cat("checkpoints: expected ", option,
+                      " to name parts that are added, not models or optimizers, got '", name, "'"));
+    }
+  };
+  check_added("new_parts", options_.new_parts);
+  check_added("fresh", options_.fresh);
+  for (const std::string& name : options_.leave_out) {
+    const auto is_it = [&](const auto& optimizer) { return optimizer.first == name; };
+    const bool is_optimizer = std::any_of(optimizers_.begin(), optimizers_.end(), is_it);
+    if (!is_added(name) && !is_optimizer) continue;
+    throw Error(ErrorCode::invalid_argument,
+                cat("checkpoints: expected leave_out to name parts that are not added, got '", name,
+                    "'; name it in fresh to begin it anew"));
   }
 }
 
@@ -294,21 +345,31 @@ bool Checkpoints::is_of_this_launch(const Manifest& manifest) const {
 }
 
 // Ranks that were started again and were not to resume: what another job has left here is not theirs.
+std::optional<LoadedCheckpoint> Checkpoints::load_of_this_launch() {
+  if (options_.attempt == 0) return std::nullopt;
+  const LoadOptions load{
+      .accept = [this](const Manifest& manifest) { return is_of_this_launch(manifest); },
+      .check_parts = [this](const TensorEntries& saved) { check_parts(saved, /*may_begin_anew=*/false); }};
+  return load_latest(load, /*may_begin_anew=*/false);
+}
+
 std::optional<LoadedCheckpoint> Checkpoints::load_where_asked() {
-  LoadOptions load{.check_parts = [this](const TensorEntries& saved) { check_parts(saved); }};
-  const bool goes_back = !options_.resume_from.empty();
-  if (options_.attempt > 0) {
-    load.accept = [this](const Manifest& manifest) { return is_of_this_launch(manifest); };
-    if (auto own = load_latest(load); own || (!goes_back && !options_.resume)) return own;
-    load.accept = {};
-  }
-  load.only = options_.resume_from;
-  return load_latest(load);
+  if (options_.resume_from.empty() && !options_.resume) return std::nullopt;
+  const LoadOptions load{.only = options_.resume_from, .check_parts = [this](const TensorEntries& saved) {
+                           check_parts(saved, /*may_begin_anew=*/true);
+                         }};
+  return load_latest(load, /*may_begin_anew=*/true);
+}
+
+bool Checkpoints::keeps_its_state(const Part& part, const ReadParts& read, bool may_begin_anew) const {
+  if (may_begin_anew && is_fresh(part.name)) return true;
+  if (!is_in(options_.new_parts, part.name)) return false;
+  return read(cat(kNumbers, part.name, "/"), {}).empty();
 }
 
 // One part after the other, so that no more than one is in memory twice. What has large tensors (averages) is
 // read straight into them.
-void Checkpoints::load_parts(const ReadParts& read, Place place) {
+void Checkpoints::load_parts(const ReadParts& read, Place place, bool may_begin_anew) {
   const auto saved = [&](const std::string& part, const NamedTensors& into) {
     SavedState state{.numbers = {}, .tensors = read(cat(kTensors, part, "/"), into), .texts = {}};
     for (const auto& [name, tensor] : read(cat(kNumbers, part, "/"), {}))
@@ -320,11 +381,8 @@ void Checkpoints::load_parts(const ReadParts& read, Place place) {
     for (const auto& [name, optimizer] : optimizers_)
       load_optimizer_state(name, *joined_, *optimizer, saved(name, {}));
   }
-  const auto is_saved = [&](const Part& part) { return !read(cat(kNumbers, part.name, "/"), {}).empty(); };
   for (const Part& part : parts_) {
-    if (part.place != place) continue;
-    const auto& may_lack = options_.new_parts;
-    if (std::find(may_lack.begin(), may_lack.end(), part.name) != may_lack.end() && !is_saved(part)) continue;
+    if (part.place != place || keeps_its_state(part, read, may_begin_anew)) continue;
     const SavedState state = saved(part.name, part.own_tensors ? part.own_tensors() : NamedTensors());
     Peers(group_).together([&] { part.load(state); });
   }
@@ -341,28 +399,62 @@ void Checkpoints::begin_branch(const LoadedCheckpoint& loaded) {
 bool Checkpoints::restore() {
   finish();
   const Span span("restore", Category::checkpoint);
-  if (!options_.resume && options_.resume_from.empty() && options_.attempt == 0) return false;
-  check_new_parts();
-  const auto note_step = [&] { note_resumed(step_, options_.attempt); };
-  if (restore_from_memory()) {
-    note_step();
-    return true;
+  check_named_parts();
+  const bool is_asked = options_.resume || !options_.resume_from.empty() || options_.attempt > 0;
+  const bool is_found = is_asked && (restore_from_memory() || load_saved());
+  if (is_found || options_.attempt > 0) note_resumed(step_, options_.attempt);
+  const Beginning otherwise = options_.attempt > 0 ? Beginning::again : Beginning::anew;
+  begin_parts(is_found ? Beginning::from_saved_one : otherwise);
+  return is_found;
+}
+
+void Checkpoints::begin_parts(Beginning beginning) {
+  for (const Part& part : parts_) {
+    const bool is_new = is_fresh(part.name) && begun_anew_at_ >= 0;
+    if (part.begin) part.begin(is_new ? Beginning::anew : beginning);
   }
-  const auto loaded = load_where_asked();
+}
+
+bool Checkpoints::load_saved() {
+  const ProgramsRates programs(learning_rates());
+  auto loaded = load_of_this_launch();
+  const bool may_begin_anew = !loaded;
+  if (!loaded) loaded = load_where_asked();
   if (group_.rank() == 0)
     log(LogLevel::info, cat("resume: ", loaded ? loaded->path : "no checkpoint yet in " + options_.folder));
-  if (!loaded) {
-    if (options_.attempt > 0) note_step();  // the training begins again
-    return false;
+  if (!loaded) return false;
+  load_parts(loaded->read_parts, Place::of_training, may_begin_anew);
+  load_parts(loaded->read_parts, Place::of_data, may_begin_anew);
+  if (may_begin_anew) {
+    begun_anew_at_ = loaded->serial;
+    if (options_.new_learning_rates) programs.restore();
+    if (options_.new_learning_rates && after_load_) after_load_();
+    apply_schedules();
+    if (group_.rank() == 0) programs.tell_differences();
   }
-  load_parts(loaded->read_parts, Place::of_training);
-  load_parts(loaded->read_parts, Place::of_data);
   begun_by_ = begun_by(loaded->user);
   begin_branch(*loaded);
   step_ = last_step_ = loaded->position.step;
   path_ = loaded->path;
-  note_step();
   return true;
+}
+
+// The optimizer has the checkpoint's rates, also where the schedule keeps its own state.
+void Checkpoints::apply_schedules() const {
+  for (const LearningRates& schedule : schedules_) schedule.set(schedule.get());
+}
+
+// What sets an optimizer's rates stands for it.
+std::vector<LearningRates> Checkpoints::learning_rates() const {
+  std::vector<LearningRates> all = schedules_;
+  std::erase_if(all, [&](const LearningRates& schedule) { return is_fresh(schedule.name); });
+  for (const auto& [name, optimizer] : optimizers_) {
+    const torch::optim::Optimizer* outer = divided_parameters_ && delegating_ ? delegating_ : optimizer;
+    const bool is_scheduled = std::any_of(schedules_.begin(), schedules_.end(),
+                                          [&](const LearningRates& one) { return one.optimizer == outer; });
+    if (!is_scheduled) all.push_back(rates_of_optimizer(name, *optimizer));
+  }
+  return all;
 }
 
 NamedTensors Checkpoints::saved_parts() {
@@ -381,6 +473,18 @@ NamedTensors Checkpoints::saved_parts() {
   return saved;
 }
 
+// Of step `latest` or before. What was saved before parts began anew does not have them as they are now.
+std::optional<LoadedCheckpoint> Checkpoints::load_earlier(int64_t latest) {
+  for (const bool is_older : {false, true}) {
+    const LoadOptions load{.accept = [this, latest, is_older](const Manifest& manifest) {
+      return manifest.position.step <= latest && (manifest.serial <= begun_anew_at_) == is_older &&
+             begun_by(manifest.user) == begun_by_ && !is_in(abandoned_, manifest.serial);
+    }};
+    if (auto loaded = load_latest(load, is_older)) return loaded;
+  }
+  return std::nullopt;
+}
+
 int64_t Checkpoints::go_back(int64_t steps) {
   if (steps < 1) {
     throw Error(ErrorCode::invalid_argument, cat("checkpoints: expected to go back by 1 step or more, got ",
@@ -388,17 +492,14 @@ int64_t Checkpoints::go_back(int64_t steps) {
   }
   finish();
   const int64_t latest = last_step_ - steps;
-  const LoadOptions load{.accept = [this, latest](const Manifest& manifest) {
-    return manifest.position.step <= latest && begun_by(manifest.user) == begun_by_ &&
-           !is_in(abandoned_, manifest.serial);
-  }};
-  const auto loaded = load_latest(load);
+  const auto loaded = load_earlier(latest);
   if (!loaded) {
     throw Error(ErrorCode::failed_precondition,
                 cat("checkpoints: expected one of step ", latest, " or before to go back to, got none in '",
                     options_.folder, "'; save more often (.every), keep more (.keep_last), or go back less"));
   }
-  load_parts(loaded->read_parts, Place::of_training);
+  load_parts(loaded->read_parts, Place::of_training, loaded->serial <= begun_anew_at_);
+  apply_schedules();
   begin_branch(*loaded);
   path_ = loaded->path;
   ++goings_back_;

@@ -31,7 +31,9 @@
 #include "muster/data/loader_options.h"
 #include "muster/data/stream_position.h"
 #include "muster/train/data_positions.h"
+#include "muster/train/learning_rates.h"
 #include "muster/train/rank_states.h"
+#include "muster/train/resumed_step.h"
 #include "muster/train/saved_state.h"
 #include "muster/train/stream_positions.h"
 
@@ -51,6 +53,14 @@ struct CheckpointsOptions {
   // Parts that a checkpoint may lack, since the program that saved it did not have them yet: they keep the
   // state that they have. Not for models and optimizers.
   std::vector<std::string> new_parts = {};
+  // Parts of the checkpoint that this program does without, as of one that no longer averages its weights.
+  std::vector<std::string> leave_out = {};
+  // Parts that begin anew although the checkpoint has them: they keep the state that they have. Ranks that
+  // were restarted go on with all parts that they have saved. Not for models and optimizers.
+  std::vector<std::string> fresh = {};
+  // Optimizers keep the learning rates that the program gave them, and schedules their initial rates. If
+  // false, those of the checkpoint are taken, and rank 0 logs where they differ from the program's.
+  bool new_learning_rates = false;
   // save() only copies the state, and a thread writes it. The ranks that write (rank 0, or every rank for a
   // divided model) need memory for a second copy of what they write.
   bool background = false;
@@ -104,6 +114,25 @@ concept HasStreamPosition = requires(Part& part, const std::vector<StreamPositio
   part.restore(of_ranks);
 };
 
+// A part that knows, by the numbers that it has saved, whether it can be loaded: Precision of fp16 needs the
+// scale. Asked before anything is loaded.
+template <class Part>
+concept NeedsNumbers = requires(const Part& part) {
+  { part.needed_numbers() } -> std::convertible_to<std::vector<std::string>>;
+};
+
+// Sets an optimizer's learning rates from initial ones: Schedule.
+template <class Part>
+concept HasInitialRates = requires(Part& part, const std::vector<double>& rates) {
+  { part.initial_lrs() } -> std::convertible_to<std::vector<double>>;
+  { part.optimizer() } -> std::convertible_to<torch::optim::Optimizer&>;
+  part.set_initial_lrs(rates);
+};
+
+// Wants to know how the training begins: Metrics, whose file may have lines of steps that come again.
+template <class Part>
+concept HasBeginning = requires(Part& part) { part.begin(Beginning()); };
+
 // An optimizer that delegates to another one for this rank's part: ShardedOptimizer.
 template <class Optimizer>
 concept HasPart = requires(Optimizer& optimizer) {
@@ -147,6 +176,7 @@ class Checkpoints {
   Checkpoints& add(const std::string& name, Optimizer& optimizer, TensorPieces parameters) {
     before_save_ = [&optimizer] { optimizer.options_to_part(); };
     after_load_ = [&optimizer] { optimizer.options_from_part(); };
+    delegating_ = &optimizer;
     return add(name, static_cast<torch::optim::Optimizer&>(optimizer.part()), std::move(parameters));
   }
   // Adds what a DistributedDataParallel hook remembers, on every rank. If the number of ranks changes, errors
@@ -163,6 +193,16 @@ class Checkpoints {
         name, [&part] { return part.state(); }, [&part](const SavedState& state) { part.load_state(state); });
     if constexpr (HasOwnTensors<Part>) parts_.back().own_tensors = [&part] { return part.own_tensors(); };
     if constexpr (HasPieces<Part>) parts_.back().pieces = [&part] { return part.pieces(); };
+    if constexpr (NeedsNumbers<Part>) parts_.back().needed = [&part] { return part.needed_numbers(); };
+    if constexpr (HasBeginning<Part>)
+      parts_.back().begin = [&part](Beginning beginning) { part.begin(beginning); };
+    if constexpr (HasInitialRates<Part>) {
+      schedules_.push_back(
+          {.name = name,
+           .optimizer = &part.optimizer(),
+           .get = [&part] { return part.initial_lrs(); },
+           .set = [&part](const std::vector<double>& rates) { part.set_initial_lrs(rates); }});
+    }
     return *this;
   }
   // Your own numbers, tensors and texts. restore() writes them into `values`.
@@ -255,6 +295,8 @@ class Checkpoints {
     std::function<void(const SavedState&)> load;
     std::function<NamedTensors()> own_tensors = {};  // none for most
     std::function<TensorPieces()> pieces = {};       // none for most
+    std::function<std::vector<std::string>()> needed = {};
+    std::function<void(Beginning)> begin = {};
   };
 
   template <class Context>
@@ -274,21 +316,31 @@ class Checkpoints {
   Checkpoints& add_part(const std::string& name, std::function<SavedState()> state,
                         std::function<void(const SavedState&)> load, Place place = Place::of_training);
   void check_name(const std::string& name) const;
+  std::string name_of(const at::Tensor& parameter) const;
   void join_models();
   TrainingState training_state();
   NamedTensors saved_parts();
-  std::vector<ShardedState::Part> parts_in_pieces(const TensorPieces& model) const;
+  std::vector<ShardedState::Part> parts_in_pieces(const TensorPieces& model, bool may_begin_anew) const;
   void check_parts_are_whole() const;
   bool is_divided() const { return !divided_models_.empty() || divided_parameters_.has_value(); }
-  ShardedState sharded_state();
+  ShardedState sharded_state(bool may_begin_anew = false);
   bool finds_sharded(const LoadOptions& load) const;
-  std::optional<LoadedCheckpoint> load_latest(const LoadOptions& load);
+  std::optional<LoadedCheckpoint> load_latest(const LoadOptions& load, bool may_begin_anew);
+  std::optional<LoadedCheckpoint> load_earlier(int64_t latest);
   bool is_of_this_launch(const Manifest& manifest) const;
+  std::optional<LoadedCheckpoint> load_of_this_launch();
   std::optional<LoadedCheckpoint> load_where_asked();
-  void check_parts(const TensorEntries& saved) const;
+  void check_parts(const TensorEntries& saved, bool may_begin_anew) const;
+  void check_needed_numbers(const TensorEntries& saved, bool may_begin_anew) const;
   bool is_added(const std::string& name) const;
-  void check_new_parts() const;
-  void load_parts(const ReadParts& read, Place place);
+  bool is_fresh(const std::string& name) const;
+  void check_named_parts() const;
+  bool keeps_its_state(const Part& part, const ReadParts& read, bool may_begin_anew) const;
+  void load_parts(const ReadParts& read, Place place, bool may_begin_anew);
+  bool load_saved();
+  void apply_schedules() const;
+  void begin_parts(Beginning beginning);
+  std::vector<LearningRates> learning_rates() const;
   void begin_branch(const LoadedCheckpoint& loaded);
 
   // checkpoints_in_memory.cc
@@ -310,13 +362,16 @@ class Checkpoints {
   std::vector<Part> parts_;
   std::shared_ptr<torch::nn::Module> joined_;  // the model, or one that holds them all
   std::vector<std::pair<std::string, TensorPieces>> divided_models_;
-  std::optional<TensorPieces> divided_parameters_;          // of the optimizer
-  std::function<void()> before_save_, after_load_;          // of that optimizer; usually none
+  std::optional<TensorPieces> divided_parameters_;       // of the optimizer
+  std::function<void()> before_save_, after_load_;       // of that optimizer; usually none
+  const torch::optim::Optimizer* delegating_ = nullptr;  // the optimizer that has it as its part
+  std::vector<LearningRates> schedules_;
   std::function<TrainingPosition(int64_t step)> position_;  // by the first loader; none: unknown
   int64_t step_ = 0;
   std::vector<SerialRange> abandoned_;  // Manifest::abandoned of the next checkpoint
   int64_t last_step_ = 0;               // last step passed to save() and the like
   int64_t goings_back_ = 0;
+  int64_t begun_anew_at_ = -1;  // Manifest::serial of the checkpoint that fresh parts did not take
   std::string path_;
   bool told_of_divided_ = false;
   BackgroundSave writer_;

@@ -112,7 +112,7 @@ bool Checkpoints::restore_divided_from_memory() {
     TensorEntries parts;
     for (const auto& [name, tensor] : image.parts)
       parts[name] = tensor_entry(tensor.scalar_type(), tensor.sizes().vec());
-    check_parts(parts);
+    check_parts(parts, /*may_begin_anew=*/false);
     if (!state.optimizer || !image.optimizer) return;
     const NamedTensors& moments = image.optimizer->tensors;
     restore_state =

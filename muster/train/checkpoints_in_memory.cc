@@ -72,8 +72,8 @@ void Checkpoints::take_over(const KeptState& state) {
       if (name.starts_with(prefix)) parts.emplace(name.substr(prefix.size()), tensor.clone());
     return parts;
   };
-  load_parts(read, Place::of_training);
-  load_parts(read, Place::of_data);
+  load_parts(read, Place::of_training, /*may_begin_anew=*/false);
+  load_parts(read, Place::of_data, /*may_begin_anew=*/false);
   begun_by_ = state.begun_by;
   step_ = last_step_ = state.image.position.step;
   goings_back_ = state.goings_back;
@@ -104,7 +104,7 @@ bool Checkpoints::restore_whole_from_memory() {
   const TrainingState training = training_state();
   Peers(group_).together([&] {
     check_model(training.model, entries_of(image.model), name);
-    check_parts(entries_of(image.parts));
+    check_parts(entries_of(image.parts), /*may_begin_anew=*/false);
     if (training.optimizer == nullptr) return;
     if (!image.optimizer)
       throw Error(ErrorCode::invalid_argument, cat("checkpoints: expected an optimizer in ", name,

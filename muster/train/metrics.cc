@@ -16,14 +16,29 @@
 #include "muster/base/strings.h"
 #include "muster/trace/category.h"
 #include "muster/train/device_copy.h"
-#include "muster/train/resumed_step.h"
 
 namespace muster {
 
 namespace {
 
+constexpr const char* kWritten = "written";  // the last line's number, in the saved state
+constexpr const char* kTimeShares = "time/";
+
 [[noreturn]] void refuse_metric(const std::string& what) {
   throw Error(ErrorCode::invalid_argument, cat("metrics: ", what));
+}
+
+bool is_time_share(const std::string& name) {
+  for (size_t i = 0; i < std::tuple_size_v<CategorySeconds>; ++i)
+    if (name == cat(kTimeShares, to_string(static_cast<Category>(i)))) return true;
+  return false;
+}
+
+// A mean over no samples is usually NaN, and counts as nothing.
+void check_count(const std::string& name, double count) {
+  if (count >= 0 && std::isfinite(count)) return;
+  refuse_metric(cat("expected a count of 0 samples or more for '", name, "', got ", count,
+                    "; pass the number of samples that the mean is over"));
 }
 
 // One scalar of type double, on the value's device.
@@ -49,7 +64,8 @@ double MetricValues::operator[](const std::string& name) const {
 
 Metrics::Metrics(ProcessGroup group, const MetricsOptions& options)
     : group_(std::move(group)),
-      writer_(group_.rank() == 0 && !options.folder.empty() ? options.folder + "/metrics.jsonl" : "") {
+      path_(options.folder.empty() ? "" : options.folder + "/metrics.jsonl"),
+      writer_(group_.rank() == 0 ? path_ : "") {
   if (group_.rank() == 0 && !options.folder.empty() && options.tensorboard)
     events_ = std::make_unique<EventFile>(options.folder);
 }
@@ -85,9 +101,11 @@ Metrics::Entry& Metrics::entry(const std::string& name, Kind kind) {
     refuse_metric(cat("expected '", name, "' to be a ", name_of(found->second.kind), " as before, got a ",
                       name_of(kind), "; give them different names"));
   }
-  if (name.empty() || printable(name) != name || name == "step") {
-    refuse_metric(cat("expected a name of printable characters that is not 'step', got '", printable(name),
-                      "'; choose another"));
+  if (name.empty() || printable(name) != name || name == "step" || is_time_share(name)) {
+    refuse_metric(
+        cat("expected a name of printable characters that is not 'step' or that of a share of the "
+            "time, got '",
+            printable(name), "'; choose another"));
   }
   order_.push_back(name);
   return entries_[name] = {.kind = kind, .on_device = {}, .on_host = nothing(kind)};
@@ -118,11 +136,15 @@ void Metrics::add(const std::string& name, Kind kind, const at::Tensor& value, d
 }
 
 void Metrics::mean(const std::string& name, const at::Tensor& value, double count) {
+  check_count(name, count);
+  if (count == 0 || value.numel() == 0) return add(name, Kind::mean, 0, 0);
   const at::NoGradGuard no_grad;
   add(name, Kind::mean, as_double(value).sum() * count, count * static_cast<double>(value.numel()));
 }
 
 void Metrics::mean(const std::string& name, double value, double count) {
+  check_count(name, count);
+  if (count == 0) return add(name, Kind::mean, 0, 0);
   add(name, Kind::mean, value * count, count);
 }
 
@@ -136,6 +158,7 @@ void Metrics::sum(const std::string& name, double value) {
 }
 
 void Metrics::max(const std::string& name, const at::Tensor& value) {
+  if (value.numel() == 0) return add(name, Kind::max, nothing(Kind::max), 0);
   const at::NoGradGuard no_grad;
   add(name, Kind::max, as_double(value).max(), 1);
 }
@@ -145,6 +168,7 @@ void Metrics::max(const std::string& name, double value) {
 }
 
 void Metrics::min(const std::string& name, const at::Tensor& value) {
+  if (value.numel() == 0) return add(name, Kind::min, nothing(Kind::min), 0);
   const at::NoGradGuard no_grad;
   add(name, Kind::min, as_double(value).min(), 1);
 }
@@ -219,7 +243,7 @@ MetricValues::Pairs Metrics::time_shares(const std::vector<std::string>& message
   if (all <= 0) return shares;
   shares.reserve(sums.size());
   for (size_t i = 0; i < sums.size(); ++i)
-    shares.emplace_back(cat("time/", to_string(static_cast<Category>(i))), sums[i] / all);
+    shares.emplace_back(cat(kTimeShares, to_string(static_cast<Category>(i))), sums[i] / all);
   return shares;
 }
 
@@ -262,6 +286,7 @@ SavedState Metrics::state() {
   fetch();
   const auto added = totals(group_.all_gather_bytes(message(), "of metrics"));
   SavedState state;
+  state.numbers[kWritten] = static_cast<double>(path_.empty() ? -1 : last_written(path_));
   for (const std::string& name : order_) {
     if (!added.contains(name)) continue;
     const std::string number = cat(state.texts.size() / 2);
@@ -275,6 +300,8 @@ SavedState Metrics::state() {
 
 void Metrics::load_state(const SavedState& state) {
   clear();
+  const auto written = state.numbers.find(kWritten);
+  last_in_state_ = written == state.numbers.end() ? -1 : static_cast<int64_t>(written->second);
   for (size_t i = 0; i < state.texts.size() / 2; ++i) {
     const std::string number = cat(i);
     const std::string& kind = state.text("metrics", "kind " + number);
@@ -291,14 +318,35 @@ void Metrics::load_state(const SavedState& state) {
   }
 }
 
+void Metrics::begin(Beginning beginning) {
+  if (!path_.empty()) note_beginning(path_, beginning, last_in_state_);
+}
+
+void Metrics::make_room(int64_t step) {
+  const auto after = cut_due(path_, step);
+  if (!after) return;
+  const int64_t moved = continue_after(*after);
+  note_cut(path_);
+  if (moved == 0) return;
+  log(LogLevel::info, cat("metrics: ", plural(moved, "line"), " after ", *after, " moved to '", path_,
+                          ".replaced', as the training takes these steps again"));
+}
+
+// In a line of the file a second number of a name would replace the first.
+void Metrics::check_extra(const MetricValues::Pairs& extra) const {
+  for (const auto& [name, value] : extra) {
+    if (name != "step" && !entries_.contains(name) && !is_time_share(name)) continue;
+    refuse_metric(cat("expected extra numbers with names of their own, got '", printable(name),
+                      "', which the line has already; choose another"));
+  }
+}
+
 // A full disk costs lines, not the training.
 void Metrics::append(int64_t step, MetricValues::Pairs line) {
+  if (!path_.empty()) note_written(path_, step);
   if (!writer_.is_open()) return;
   try {
-    if (const auto resumed = resumed_step(writer_.path())) {
-      continue_after(*resumed);
-      note_made_ready(writer_.path());
-    }
+    make_room(step);
     if (events_) events_->write(step, line);
     line.insert(line.begin(), {"step", static_cast<double>(step)});
     writer_.write_line(line);
@@ -313,6 +361,7 @@ void Metrics::append(int64_t step, MetricValues::Pairs line) {
 }
 
 MetricValues Metrics::write(int64_t step, const MetricValues::Pairs& extra) {
+  check_extra(extra);
   fetch();
   const auto messages = group_.all_gather_bytes(message(), "of metrics");
   const auto added = totals(messages);

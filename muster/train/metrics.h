@@ -26,6 +26,7 @@
 
 #include "muster/comm/process_group.h"
 #include "muster/train/metrics_writer.h"
+#include "muster/train/resumed_step.h"
 #include "muster/train/saved_state.h"
 #include "muster/train/step_times.h"
 #include "muster/train/tensorboard.h"
@@ -66,10 +67,12 @@ class Metrics {
                 MetricsOptions{.folder = options.folder.empty() ? ctx.run_dir() : options.folder,
                                .tensorboard = options.tensorboard}) {}
 
-  // Adds `value`, a mean over `count` samples; if it has several elements, each is a value with that weight.
-  // Adding never blocks. Throws: invalid_argument if the name is used for another kind of metric.
-  void mean(const std::string& name, const at::Tensor& value, double count = 1);
-  void mean(const std::string& name, double value, double count = 1);
+  // Adds `value`, a mean over `count` samples; if it has several elements, each is a value with that weight,
+  // such as 1 for the losses of single samples. Without samples nothing is added, whatever the value.
+  // Adding never blocks.
+  // Throws: invalid_argument if the name is used for another kind of metric, and for a negative count.
+  void mean(const std::string& name, const at::Tensor& value, double count);
+  void mean(const std::string& name, double value, double count);
   void sum(const std::string& name, const at::Tensor& value);
   void sum(const std::string& name, double value);
   void max(const std::string& name, const at::Tensor& value);
@@ -83,9 +86,12 @@ class Metrics {
   // numbers, which come first in the line. A NaN on one rank makes the result NaN.
   // Collective: yes.
   // Blocking: for the device and the ranks.
-  // If rank 0's file cannot be written, it warns and the training goes on. After Checkpoints::restore() the
-  // lines of later steps are moved aside first (MetricsWriter::continue_after). Throws: invalid_argument, on
-  // every rank, if their names differ.
+  // If rank 0's file cannot be written, it warns and the training goes on. In a training that Checkpoints has
+  // restored, the lines of steps that are taken again are moved aside first (MetricsWriter::continue_after),
+  // and rank 0 logs how many: those after the last line before the save if the metrics were added to it,
+  // otherwise those from `step` on.
+  // Throws: invalid_argument, on every rank, if their names differ; and for an extra number whose name is
+  // "step", a metric's, or that of a share of the time.
   MetricValues write(int64_t step, const MetricValues::Pairs& extra = {});
   // The same at every n-th step; otherwise returns nothing.
   std::optional<MetricValues> write_every(int64_t n, int64_t step, const MetricValues::Pairs& extra = {});
@@ -95,6 +101,8 @@ class Metrics {
   // Collective: state() is. Blocking: state(), as write(). Throws: state(), as write().
   SavedState state();
   void load_state(const SavedState& state);
+  // Checkpoints::restore() says how the training begins, after load_state() if there is a saved state.
+  void begin(Beginning beginning);
 
   // As MetricsWriter's, also for the event file. Call it on all ranks or on rank 0.
   int64_t continue_after(int64_t step);
@@ -124,13 +132,17 @@ class Metrics {
   std::map<std::string, Total> totals(const std::vector<std::string>& messages) const;
   void clear();
   void append(int64_t step, MetricValues::Pairs line);
+  void make_room(int64_t step);
+  void check_extra(const MetricValues::Pairs& extra) const;
   MetricValues::Pairs time_shares(const std::vector<std::string>& messages) const;
   static const char* name_of(Kind kind);
   static double nothing(Kind kind);
   static double combined(Kind kind, double a, double b);
 
   ProcessGroup group_;
+  std::string path_;  // of the file that rank 0 writes, known to every rank; empty: none
   MetricsWriter writer_;
+  int64_t last_in_state_ = -1;  // last_written() as it was loaded
   std::unique_ptr<EventFile> events_;
   std::map<std::string, Entry> entries_;
   std::vector<std::string> order_;

@@ -35,6 +35,22 @@ double Schedule::lr(size_t group) const {
   return optimizer_.param_groups().at(group).options().get_lr();
 }
 
+void Schedule::set_initial_lrs(const std::vector<double>& rates) {
+  if (rates.size() != initial_.size()) {
+    throw Error(ErrorCode::invalid_argument,
+                cat("schedule: expected a rate for each of ", plural(initial_.size(), "parameter group"),
+                    ", got ", rates.size(), "; give one a group"));
+  }
+  initial_ = rates;
+  apply();
+}
+
+std::vector<std::string> Schedule::needed_numbers() const {
+  std::vector<std::string> names = {"step"};
+  for (size_t i = 0; i < initial_.size(); ++i) names.push_back(cat("initial_lr.", i));
+  return names;
+}
+
 SavedState Schedule::state() const {
   SavedState saved{.numbers = {{"step", static_cast<double>(step_)}}, .tensors = {}};
   for (size_t i = 0; i < initial_.size(); ++i) saved.numbers[cat("initial_lr.", i)] = initial_[i];

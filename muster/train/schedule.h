@@ -90,10 +90,17 @@ class Schedule {
   double lr(size_t group = 0) const;  // for the optimizer's next step
   int64_t steps() const { return step_; }
   const std::string& text() const { return rate_.text; }
+  torch::optim::Optimizer& optimizer() { return optimizer_; }
+
+  // The rates that the groups started with. Setting others also sets the rates of this step. Throws:
+  // invalid_argument for another number of groups.
+  const std::vector<double>& initial_lrs() const { return initial_; }
+  void set_initial_lrs(const std::vector<double>& rates);
 
   SavedState state() const;
   // Also sets the rates. Throws: invalid_argument for another number of groups.
   void load_state(const SavedState& state);
+  std::vector<std::string> needed_numbers() const;  // those that load_state() needs
 
  private:
   void apply();

@@ -2,15 +2,19 @@
 
 #include <gmock/gmock.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
+#include <fstream>
 
 #include "muster/base/strings.h"
 #include "muster/trace/activity.h"
 #include "muster/trace/span.h"
+#include "muster/train/checkpoints.h"
 #include "muster/train/resumed_step.h"
 #include "tests/support/ranks.h"
 #include "tests/train/oracle.h"
@@ -33,7 +37,7 @@ TEST(TrainMetrics, RanksWithDifferentNumbersOfSamplesCountByTheirSamples) {
     Metrics metrics(group, {.folder = folder});
     for (int64_t step = 1; step <= 4; ++step) {
       metrics.mean("loss", torch::tensor(rank + static_cast<double>(step)), rank + 1);
-      metrics.mean("each", torch::tensor({rank, rank + 2}));
+      metrics.mean("each", torch::tensor({rank, rank + 2}), 1);
       metrics.mean("number", 2 * rank, 1);
       metrics.sum("tokens", torch::full({5}, group.rank() + 1));
       metrics.max("norm", torch::tensor({rank, -rank}));
@@ -81,7 +85,7 @@ TEST(TrainMetrics, AccuracyOfTheFirstK) {
 TEST(TrainMetrics, NamesThatDifferAreAnErrorOnEveryRank) {
   const auto failures = failures_of_ranks(3, [](ProcessGroup& group) {
     Metrics metrics(group, {});
-    metrics.mean("loss", 1.0);
+    metrics.mean("loss", 1.0, 1);
     if (group.rank() == 2) metrics.max("extra", 1.0);
     metrics.write(1);
   });
@@ -97,12 +101,12 @@ TEST(TrainMetrics, NamesThatDifferAreAnErrorOnEveryRank) {
 TEST(TrainMetrics, WhatIsNotANumberIsSeen) {
   run_ranks(2, [](ProcessGroup& group) {
     Metrics metrics(group, {});
-    metrics.mean("loss", torch::tensor(group.rank() == 1 ? NAN : 1.0));
+    metrics.mean("loss", torch::tensor(group.rank() == 1 ? NAN : 1.0), 1);
     metrics.max("largest", torch::tensor({1.0, group.rank() == 0 ? static_cast<double>(NAN) : 2.0}));
     const auto values = metrics.write(1);
     EXPECT_TRUE(std::isnan(values["loss"]));
     EXPECT_TRUE(std::isnan(values["largest"]));
-    if (group.rank() == 0) metrics.mean("loss", 3.0);  // nothing from the other rank in this time
+    if (group.rank() == 0) metrics.mean("loss", 3.0, 1);  // nothing from the other rank in this time
     const auto later = metrics.write(2);
     EXPECT_EQ(later["loss"], 3);
     EXPECT_FALSE(later.contains("largest"));
@@ -124,7 +128,7 @@ TEST(TrainMetrics, TakesTheGroupAndFolderOfAContext) {
   run_ranks(1, [&](ProcessGroup& group) {
     SomeContext ctx{group, folder};
     Metrics metrics(ctx);
-    metrics.mean("loss", 0.5);
+    metrics.mean("loss", 0.5, 1);
     metrics.write(7);
   });
   EXPECT_EQ(read_file(folder + "/metrics.jsonl"), "{\"step\":7,\"loss\":0.5}\n");
@@ -136,7 +140,7 @@ TEST(TrainMetrics, EachLineHasWhereItsTimeWent) {
   Activity::set(&activity);
   run_ranks(1, [&](ProcessGroup& group) {
     Metrics metrics(group, {.folder = folder});
-    metrics.mean("loss", 1.0);
+    metrics.mean("loss", 1.0, 1);
     {
       const Span span("step", Category::compute);
     }
@@ -167,7 +171,7 @@ TEST(TrainMetrics, WhatIsNotWrittenYetIsSavedAndComesBackOnAnyNumberOfRanks) {
   });
   run_ranks(3, [&](ProcessGroup& group) {
     Metrics metrics(group, {});
-    metrics.mean("loss", 1e9);  // of a training that is not gone on with
+    metrics.mean("loss", 1e9, 1);  // of a training that is not gone on with
     metrics.load_state(saved);
     add(metrics, group.rank(), 3);
     const auto values = metrics.write(3);
@@ -183,36 +187,125 @@ TEST(TrainMetrics, WhatIsNotWrittenYetIsSavedAndComesBackOnAnyNumberOfRanks) {
   });
 }
 
-// A restarted attempt that went back to step 20 writes steps 21 to 40 again.
+// Steps 1 to 4 of a training that saves after step 2, with lines numbered in another unit than the
+// checkpoints.
+void train_with_metrics(ProcessGroup& group, const std::string& folder, CheckpointsOptions options,
+                        int64_t line_a_step, double value, bool adds = true) {
+  torch::nn::Linear net(1, 1);
+  Metrics metrics(group, {.folder = folder});
+  options.folder = folder + "/checkpoints";
+  Checkpoints checkpoints(group, options);
+  checkpoints.add("model", net);
+  if (adds) checkpoints.add("metrics", metrics);
+  checkpoints.restore();
+  for (int64_t step = checkpoints.step() + 1; step <= 4; ++step) {
+    metrics.max("run", value);
+    metrics.write(step * line_a_step);
+    if (step == 2) checkpoints.save(step);
+  }
+}
+
+std::string lines_of(const std::vector<std::pair<int64_t, int>>& lines) {
+  std::string text;
+  for (const auto& [step, run] : lines) text += cat("{\"step\":", step, ",\"run\":", run, "}\n");
+  return text;
+}
+
+// In another job, and in the next attempt of the same one.
 TEST(TrainMetrics, ARestoredTrainingMakesRoomForItsSteps) {
-  const std::string folder = folder_for_metrics();
-  run_ranks(2, [&](ProcessGroup& group) {
-    for (const int attempt : {0, 1}) {
-      if (group.rank() == 0 && attempt > 0) note_resumed(20, attempt);
-      Metrics metrics(group, {.folder = folder});
-      for (int64_t step = attempt == 0 ? 10 : 30; step <= 40; step += 10) {
-        metrics.sum("attempt", attempt);
-        metrics.write(step);
+  for (const int64_t unit : {1, 640}) {  // steps; samples
+    for (const bool restarts : {false, true}) {
+      for (const bool adds : {false, true}) {
+        const std::string folder = folder_for_metrics();
+        CheckpointsOptions first{.launch = "this"}, second{.resume = !restarts, .launch = "this"};
+        second.attempt = restarts ? 1 : 0;
+        run_ranks(2, [&](ProcessGroup& group) {
+          train_with_metrics(group, folder, first, unit, 1, adds);
+          train_with_metrics(group, folder, second, unit, 2, adds);
+        });
+        EXPECT_EQ(read_file(folder + "/metrics.jsonl"),
+                  lines_of({{unit, 1}, {2 * unit, 1}, {3 * unit, 2}, {4 * unit, 2}}));
+        EXPECT_EQ(read_file(folder + "/metrics.jsonl.replaced"), lines_of({{3 * unit, 1}, {4 * unit, 1}}));
       }
     }
+  }
+}
+
+// Lines that were written at other steps than those of the run that goes on.
+TEST(TrainMetrics, WhatWasWrittenLastBeforeTheSaveIsWhereARestoredTrainingGoesOn) {
+  const std::string folder = folder_for_metrics();
+  ::testing::internal::CaptureStderr();
+  run_ranks(1, [&](ProcessGroup& group) {
+    train_with_metrics(group, folder, {}, 100, 1);
+    train_with_metrics(group, folder, {.resume = true}, 130, 2);
   });
-  EXPECT_EQ(read_file(folder + "/metrics.jsonl"),
-            "{\"step\":10,\"attempt\":0}\n{\"step\":20,\"attempt\":0}\n"
-            "{\"step\":30,\"attempt\":2}\n{\"step\":40,\"attempt\":2}\n");
-  EXPECT_EQ(read_file(folder + "/metrics.jsonl.replaced"),
-            "{\"step\":30,\"attempt\":0}\n{\"step\":40,\"attempt\":0}\n");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("metrics: 2 lines after 200 moved to '"));
+  EXPECT_EQ(read_file(folder + "/metrics.jsonl"), lines_of({{100, 1}, {200, 1}, {390, 2}, {520, 2}}));
+}
+
+TEST(TrainMetrics, TwoTrainingsInOneProcessGoOnEachForItself) {
+  const std::string one = folder_for_metrics(), other = folder_for_metrics(), old = folder_for_metrics();
+  run_ranks(2, [&](ProcessGroup& group) {
+    train_with_metrics(group, one, {}, 1, 1);
+    train_with_metrics(group, other, {}, 1000, 1);
+    train_with_metrics(group, old, {}, 10, 1);
+    // The first goes on, the second in another unit, and the third begins again behind its old lines.
+    train_with_metrics(group, one, {.resume = true}, 1, 2);
+    train_with_metrics(group, other, {.resume = true}, 1000, 2);
+    train_with_metrics(group, old, {}, 10, 2);
+  });
+  EXPECT_EQ(read_file(one + "/metrics.jsonl"), lines_of({{1, 1}, {2, 1}, {3, 2}, {4, 2}}));
+  EXPECT_EQ(read_file(other + "/metrics.jsonl"), lines_of({{1000, 1}, {2000, 1}, {3000, 2}, {4000, 2}}));
+  EXPECT_EQ(read_file(old + "/metrics.jsonl"),
+            lines_of({{10, 1}, {20, 1}, {30, 1}, {40, 1}, {10, 2}, {20, 2}, {30, 2}, {40, 2}}));
+  EXPECT_FALSE(std::filesystem::exists(old + "/metrics.jsonl.replaced"));
+}
+
+TEST(TrainMetrics, AMeanOverNoSamplesCountsAsNothing) {
+  run_ranks(2, [](ProcessGroup& group) {
+    Metrics metrics(group, {});
+    const bool is_empty = group.rank() == 1;
+    metrics.mean("loss", torch::tensor(is_empty ? NAN : 3.0), is_empty ? 0 : 5);
+    metrics.mean("number", is_empty ? NAN : 3.0, is_empty ? 0 : 5);
+    metrics.mean("each", torch::ones({is_empty ? 0 : 2}), 1);
+    metrics.max("largest", torch::ones({is_empty ? 0 : 2}));
+    metrics.min("least", torch::ones({is_empty ? 0 : 2}));
+    metrics.mean("nowhere", NAN, 0);
+    const auto values = metrics.write(1);
+    EXPECT_EQ(values["loss"], 3);
+    EXPECT_EQ(values["number"], 3);
+    for (const char* name : {"each", "largest", "least"}) EXPECT_EQ(values[name], 1) << name;
+    EXPECT_FALSE(values.contains("nowhere"));
+    EXPECT_THAT(message_of_error([&] { metrics.mean("loss", 1.0, -1); }),
+                HasSubstr("a count of 0 samples or more for 'loss', got -1"));
+  });
+}
+
+TEST(TrainMetrics, ExtraNumbersHaveNamesOfTheirOwn) {
+  const std::string folder = folder_for_metrics();
+  run_ranks(1, [&](ProcessGroup& group) {
+    Metrics metrics(group, {.folder = folder});
+    metrics.mean("loss", 0.5, 1);
+    for (const char* name : {"step", "loss", "time/compute"}) {
+      EXPECT_THAT(message_of_error([&] { metrics.write(7, {{name, 1.0}}); }),
+                  HasSubstr(cat("got '", name, "', which the line has already")));
+    }
+    EXPECT_THAT(message_of_error([&] { metrics.sum("time/data", 1.0); }), HasSubstr("a share of the time"));
+    metrics.write(7, {{"time/epoch", 2.0}});
+  });
+  EXPECT_EQ(read_file(folder + "/metrics.jsonl"), "{\"step\":7,\"time/epoch\":2,\"loss\":0.5}\n");
 }
 
 TEST(TrainMetrics, AFullDiskCostsLinesAndNotTheTraining) {
   const std::string folder = folder_for_metrics();
   std::filesystem::create_symlink("/dev/full", folder + "/metrics.jsonl");
-  note_made_ready(folder +
-                  "/metrics.jsonl");  // for what other tests have noted: that device has no end to read
+  // Not of what other tests have resumed: that device has no end to read.
+  note_beginning(folder + "/metrics.jsonl", Beginning::anew, -1);
   run_ranks(1, [&](ProcessGroup& group) {
     Metrics metrics(group, {.folder = folder});
     ::testing::internal::CaptureStderr();
     for (const int64_t step : {1, 2}) {
-      metrics.mean("loss", 0.5);
+      metrics.mean("loss", 0.5, 1);
       EXPECT_EQ(metrics.write(step)["loss"], 0.5);
     }
     const std::string said = ::testing::internal::GetCapturedStderr();
@@ -220,6 +313,32 @@ TEST(TrainMetrics, AFullDiskCostsLinesAndNotTheTraining) {
     EXPECT_EQ(said.find("No space left on device"), said.rfind("No space left on device"))
         << "said once: " << said;
   });
+}
+
+// A limit on the size of files stands for the disk.
+TEST(TrainMetrics, WhenTheDiskHasRoomAgainItSaysHowManyLinesWereLost) {
+  const std::string folder = folder_for_metrics();
+  const std::string before(1 << 20, '\n');  // so that what is said has room
+  std::ofstream(folder + "/metrics.jsonl") << before;
+  note_beginning(folder + "/metrics.jsonl", Beginning::anew, -1);
+  struct rlimit all = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &all), 0);
+  const struct rlimit full = {.rlim_cur = (1 << 20) + 5, .rlim_max = all.rlim_max};
+  const auto before_signal = std::signal(SIGXFSZ, SIG_IGN);
+  run_ranks(1, [&](ProcessGroup& group) {
+    Metrics metrics(group, {.folder = folder});
+    ::testing::internal::CaptureStderr();
+    for (int64_t step = 1; step <= 4; ++step) {
+      ::setrlimit(RLIMIT_FSIZE, step < 4 ? &full : &all);
+      metrics.sum("n", 1);
+      metrics.write(step);
+    }
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_THAT(said, HasSubstr("metrics are lost until they can be written again"));
+    EXPECT_THAT(said, HasSubstr("metrics: written again; 3 lines were lost"));
+  });
+  std::signal(SIGXFSZ, before_signal);
+  EXPECT_EQ(read_file(folder + "/metrics.jsonl"), before + "{\"step\":4,\"n\":1}\n");
 }
 
 TEST(TrainMetrics, EventFilesHoldWhatWasWritten) {
@@ -230,7 +349,7 @@ TEST(TrainMetrics, EventFilesHoldWhatWasWritten) {
       Metrics metrics(group, {.folder = folder, .tensorboard = true});
       if (begin > 0) metrics.continue_after(begin);
       for (int64_t step = begin + 1; step <= 40; ++step) {
-        metrics.mean("train/loss", 1.0 / static_cast<double>(step + begin));
+        metrics.mean("train/loss", 1.0 / static_cast<double>(step + begin), 1);
         metrics.write(step, {{"lr", 0.001 * static_cast<double>(step)}});
         if (begin == 0 && step > 20) continue;
         losses.push_back(static_cast<float>(1.0 / static_cast<double>(step + begin)));

@@ -51,7 +51,7 @@ void train_and_print(muster::Context& ctx, const Plan& plan) {
   for (const auto& batch : data.steps(12)) {
     const auto loss =
         step(batch, [&] { return torch::cross_entropy_loss(model(batch.features), batch.labels); });
-    metrics.mean("loss", loss);
+    metrics.mean("loss", loss, static_cast<double>(batch.size()));
     if (!batch.last) continue;
     const int64_t done = data.position().step;
     metrics.write_every(5, done);

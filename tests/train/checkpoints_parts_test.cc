@@ -1,0 +1,201 @@
+// Resuming with other parts than the checkpoint has, or with parts that begin anew.
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "muster/data/loader.h"
+#include "muster/train/checkpoints.h"
+#include "muster/train/ema.h"
+#include "muster/train/precision.h"
+#include "muster/train/schedule.h"
+#include "tests/data/files.h"
+#include "tests/support/ranks.h"
+#include "tests/train/oracle.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A program: its model, and the parts that most have.
+struct Program {
+  explicit Program(double lr = 0.1, double decay = 0.9)
+      : optimizer(net->parameters(), torch::optim::SGDOptions(lr).momentum(0.9)),
+        schedule(optimizer, rate::exponential(0.5)),
+        ema(*net, decay),
+        loader(TensorDataset(torch::arange(60).reshape({20, 3}).to(torch::kFloat), torch::zeros(20)),
+               {.batch_size = 2}) {}
+
+  void run(int64_t until) {
+    for (const auto& batch : loader.steps(until)) {
+      optimizer.zero_grad();
+      net(batch.features / 60).square().mean().backward();
+      optimizer.step();
+      schedule.step();
+      ema.update();
+    }
+  }
+
+  torch::nn::Linear net{3, 2};
+  torch::optim::SGD optimizer;
+  Schedule schedule;
+  Ema ema;
+  DataLoader<TensorDataset> loader;
+};
+
+void add_all(Checkpoints& checkpoints, Program& program) {
+  checkpoints.add("model", program.net).add("optimizer", program.optimizer).add("schedule", program.schedule);
+  checkpoints.add("ema", program.ema).add("data", program.loader);
+}
+
+// Four steps, saved in `folder`.
+void save_program(ProcessGroup& group, const std::string& folder, const std::string& launch = "") {
+  Program program;
+  program.run(4);
+  Checkpoints checkpoints(group, {.folder = folder, .launch = launch});
+  add_all(checkpoints, program);
+  checkpoints.save(4);
+}
+
+TEST(CheckpointParts, AProgramCanDoWithoutAPart) {
+  run_ranks(2, [](ProcessGroup& group) {
+    const test::TempFolder own;
+    std::string folder = own.path();
+    group.broadcast_bytes(folder, 0);
+    save_program(group, folder);
+    Program program;
+    const auto add_some = [&](Checkpoints& checkpoints) {
+      checkpoints.add("model", program.net).add("optimizer", program.optimizer).add("data", program.loader);
+    };
+    Checkpoints refused(group, {.folder = folder, .resume = true});
+    add_some(refused);
+    EXPECT_THAT(message_of_error([&] { refused.restore(); }), HasSubstr("or name it in leave_out"));
+    EXPECT_EQ(program.loader.position().step, 0) << "nothing was loaded";
+    Checkpoints resumed(group, {.folder = folder, .resume = true, .leave_out = {"ema", "schedule"}});
+    add_some(resumed);
+    EXPECT_TRUE(resumed.restore());
+    EXPECT_EQ(program.loader.position().step, 4);
+    resumed.save(5);
+    Checkpoints wrong(group, {.folder = folder, .resume = true, .leave_out = {"data"}});
+    add_some(wrong);
+    EXPECT_THAT(message_of_error([&] { wrong.restore(); }),
+                HasSubstr("expected leave_out to name parts that are not added, got 'data'"));
+  });
+}
+
+TEST(CheckpointParts, FreshOnesKeepTheStateThatTheyHave) {
+  run_ranks(1, [](ProcessGroup& group) {
+    const test::TempFolder folder;
+    save_program(group, folder.path(), "first");
+    Program program(0.1, 0.5);
+    const auto average = program.ema.averages()[0].second.clone();
+    const CheckpointsOptions options{
+        .folder = folder.path(), .resume = true, .fresh = {"schedule", "ema", "data"}, .launch = "second"};
+    Checkpoints resumed(group, options);
+    add_all(resumed, program);
+    EXPECT_TRUE(resumed.restore());
+    EXPECT_EQ(resumed.step(), 4);
+    EXPECT_EQ(program.schedule.steps(), 0);
+    EXPECT_DOUBLE_EQ(program.schedule.lr(), 0.1) << "the schedule's, not the checkpoint's";
+    EXPECT_EQ(program.loader.position().step, 0);
+    EXPECT_TRUE(program.ema.averages()[0].second.equal(average));
+    EXPECT_FALSE(program.net->weight.equal(average)) << "the model is the checkpoint's";
+    program.run(3);
+    resumed.save(7);
+    EXPECT_EQ(resumed.go_back(1), 4);
+    EXPECT_EQ(program.schedule.steps(), 3) << "what is older than the fresh parts does not have them";
+
+    // Ranks that are started again go on with what this launch has saved.
+    Program again;
+    CheckpointsOptions restarted = options;
+    restarted.attempt = 1;
+    Checkpoints after(group, restarted);
+    add_all(after, again);
+    EXPECT_TRUE(after.restore());
+    EXPECT_EQ(after.step(), 7);
+    EXPECT_EQ(again.schedule.steps(), 3);
+    EXPECT_EQ(again.loader.position().step, 3);
+  });
+}
+
+TEST(CheckpointParts, OnlyPartsCanBeFresh) {
+  run_ranks(1, [](ProcessGroup& group) {
+    const test::TempFolder folder;
+    Program program;
+    Checkpoints checkpoints(group, {.folder = folder.path(), .fresh = {"optimizer"}});
+    add_all(checkpoints, program);
+    EXPECT_THAT(message_of_error([&] { checkpoints.restore(); }),
+                HasSubstr("expected fresh to name parts that are added, not models or optimizers, got 'opt"));
+  });
+}
+
+// What rank 0 says while a program with another learning rate resumes.
+std::string said_at_resume(ProcessGroup& group, const std::string& folder, Program& program,
+                           bool with_schedule, bool new_learning_rates) {
+  CheckpointsOptions options{.folder = folder, .resume = true, .new_learning_rates = new_learning_rates};
+  if (!with_schedule) options.leave_out = {"schedule"};
+  Checkpoints checkpoints(group, options);
+  checkpoints.add("model", program.net).add("optimizer", program.optimizer);
+  if (with_schedule) checkpoints.add("schedule", program.schedule);
+  checkpoints.add("ema", program.ema).add("data", program.loader);
+  ::testing::internal::CaptureStderr();
+  checkpoints.restore();
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(CheckpointParts, ANewLearningRateIsTakenWhenAskedForAndSaidWhenNot) {
+  run_ranks(1, [](ProcessGroup& group) {
+    const test::TempFolder folder;
+    save_program(group, folder.path());  // 0.1 halved four times
+    Program old(0.4);
+    EXPECT_THAT(said_at_resume(group, folder.path(), old, true, false),
+                HasSubstr("resume: 'schedule' goes on with the checkpoint's learning rate, 0.1; the program "
+                          "gave 0.4 (.new_learning_rates takes that)"));
+    EXPECT_DOUBLE_EQ(old.schedule.lr(), 0.1 / 16);
+    Program fresh(0.4);
+    EXPECT_THAT(said_at_resume(group, folder.path(), fresh, true, true), Not(HasSubstr("learning rate")));
+    EXPECT_DOUBLE_EQ(fresh.schedule.lr(), 0.4 / 16) << "the fifth step of the schedule from the new rate";
+    Program plain(0.4);
+    EXPECT_THAT(
+        said_at_resume(group, folder.path(), plain, false, false),
+        HasSubstr("'optimizer' goes on with the checkpoint's learning rate, 0.00625; the program gave 0.4"));
+    Program plain_fresh(0.4);
+    said_at_resume(group, folder.path(), plain_fresh, false, true);
+    EXPECT_DOUBLE_EQ(plain_fresh.schedule.lr(), 0.4);
+    Program same;
+    EXPECT_THAT(said_at_resume(group, folder.path(), same, true, false), Not(HasSubstr("learning rate")));
+  });
+}
+
+TEST(CheckpointParts, AnotherPrecisionIsRefusedBeforeAnythingIsLoaded) {
+  run_ranks(2, [](ProcessGroup& group) {
+    const test::TempFolder own;
+    std::string folder = own.path();
+    group.broadcast_bytes(folder, 0);
+    const auto make = [&](Program& program, Precision& precision, CheckpointsOptions options) {
+      options.folder = folder;
+      auto checkpoints = std::make_unique<Checkpoints>(group, options);
+      checkpoints->add("model", program.net).add("optimizer", program.optimizer);
+      checkpoints->add("schedule", program.schedule).add("precision", precision);
+      return checkpoints;
+    };
+    Program saved;
+    saved.run(2);
+    Precision full(at::kCPU, "fp32"), half(at::kCPU, "fp16");
+    make(saved, full, {})->save(2);
+    Program program;
+    const auto weight = program.net->weight.detach().clone();
+    const auto said = message_of_error([&] { make(program, half, {.resume = true})->restore(); });
+    EXPECT_THAT(said,
+                HasSubstr("expected 'precision' to have been saved with the number 'scale', which it needs"));
+    EXPECT_THAT(said, HasSubstr("or name it in fresh"));
+    EXPECT_TRUE(program.net->weight.equal(weight));
+    EXPECT_EQ(program.schedule.steps(), 0);
+    EXPECT_TRUE(make(program, half, {.resume = true, .fresh = {"precision"}})->restore());
+    EXPECT_EQ(half.scale_value(), 65536);
+    EXPECT_EQ(program.schedule.steps(), 2);
+  });
+}
+
+}  // namespace
+}  // namespace muster::testing
