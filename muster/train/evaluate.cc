@@ -7,6 +7,21 @@
 
 namespace muster {
 
+namespace {
+
+void check_counted(int64_t dataset_size, double counted, double bad) {
+  const double all = static_cast<double>(dataset_size);
+  if (counted + bad == all) return;
+  const std::string got = cat("got ", counted, bad > 0 ? cat(" and ", bad, " that cannot be read") : "");
+  throw Error(ErrorCode::invalid_argument,
+              cat("evaluate: expected each of ", dataset_size, " samples once, ", got,
+                  " on all ranks together; give a loader that ",
+                  counted + bad > all ? "repeats none: sampling with pad = false"
+                                      : "leaves out none: no drop_last, in the loader or its sampler"));
+}
+
+}  // namespace
+
 EvaluationMode::EvaluationMode(torch::nn::Module& model, ProcessGroup& group) : model_(model) {
   for (const at::Tensor& buffer : model.buffers())
     if (group.size() > 1 && buffer.defined()) group.broadcast(buffer, 0);
@@ -30,23 +45,22 @@ void SampleMeans::add(const at::Tensor& values, int64_t samples) {
                     " samples, or their mean, got shape [", join(value.sizes(), ", "),
                     "]; take the mean over the other dimensions"));
   }
+  if (samples == 0) return;  // their mean is NaN
   const at::Tensor sum = value.dim() == 0 ? value * samples : value.sum();
   sum_ = sum_.defined() ? sum_ + sum : sum;
   samples_ += samples;
 }
 
-double SampleMeans::over(ProcessGroup& group, int64_t dataset_size) {
-  at::Tensor both = at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(group.device()));
-  if (sum_.defined()) both[0] = sum_;
-  both[1] = samples_;
-  group.all_reduce(both);
-  const auto counted = both[1].item<double>();
-  if (counted > static_cast<double>(dataset_size)) {
-    throw Error(ErrorCode::invalid_argument,
-                cat("evaluate: expected each of ", dataset_size, " samples once, got ", counted,
-                    " on all ranks together; give a loader that repeats none: sampling with pad = false"));
-  }
-  return both[0].item<double>() / counted;
+double SampleMeans::over(ProcessGroup& group, int64_t dataset_size, int64_t bad_samples) {
+  at::Tensor all = at::zeros({3}, at::TensorOptions().dtype(at::kDouble).device(group.device()));
+  if (sum_.defined()) all[0] = sum_;
+  all[1] = samples_;
+  all[2] = bad_samples;
+  group.all_reduce(all);
+  const at::Tensor here = all.cpu();
+  const auto counted = here[1].item<double>();
+  check_counted(dataset_size, counted, here[2].item<double>());
+  return here[0].item<double>() / counted;
 }
 
 }  // namespace muster

@@ -44,10 +44,10 @@ class SampleMeans {
   // Shapes: [B], one value per sample, or one mean over all of them. Throws: invalid_argument for another
   // shape.
   void add(const at::Tensor& values, int64_t samples);
-  // The mean over all ranks; NaN without samples.
+  // The mean over all ranks; NaN without samples. `bad_samples` are those that the loader has skipped here.
   // Collective: yes.
-  // Throws: invalid_argument, on every rank, if more samples were counted than the dataset has.
-  double over(ProcessGroup& group, int64_t dataset_size);
+  // Throws: invalid_argument, on every rank, if more or fewer samples were counted than the dataset has.
+  double over(ProcessGroup& group, int64_t dataset_size, int64_t bad_samples = 0);
 
  private:
   at::Tensor sum_;  // on the device
@@ -55,16 +55,19 @@ class SampleMeans {
 };
 
 // Returns the mean of `score(model, batch)` over the dataset, the same on every rank; a score has one value
-// per sample, or is their mean. `loader` must visit this rank's part without repeating samples:
-// ctx.loader(data, {…}, {.shuffle = false, .pad = false}). `model` is a module holder or a pointer to a
-// module, not a wrapped one, because ranks may have different numbers of batches.
+// per sample, or is their mean. `loader` must visit this rank's part, repeat no sample and leave out none but
+// those that skip_bad skips: ctx.loader(data, {…}, {.shuffle = false, .pad = false}). `model` is a module
+// holder or a pointer to a module, not a wrapped one, because ranks may have different numbers of batches.
 // Collective: yes.
+// Throws: as SampleMeans.
 template <class Context, class Model, class Loader, class Score>
 double evaluate(Context& ctx, Model& model, Loader& loader, const Score& score) {
   const EvaluationMode mode(*model, ctx.process_group());
+  const int64_t bad_before = loader.stats().bad_samples;
   SampleMeans means;
   for (const auto& batch : loader) means.add(score(model, batch), batch.size());
-  return means.over(ctx.process_group(), loader.dataset().size());
+  const int64_t bad = loader.stats().bad_samples - bad_before;
+  return means.over(ctx.process_group(), loader.dataset().size(), bad);
 }
 
 }  // namespace muster

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "muster/base/error.h"
+#include "muster/base/strings.h"
 #include "tests/support/ranks.h"
 
 namespace muster::testing {
@@ -78,7 +79,82 @@ TEST(Evaluate, RepeatedSamplesAndScoresOfAnotherShapeAreRefused) {
 }
 
 TEST(Evaluate, WithoutASampleItIsNoNumber) {
-  run_ranks(2, [](ProcessGroup& group) { EXPECT_TRUE(std::isnan(SampleMeans().over(group, 1))); });
+  run_ranks(2, [](ProcessGroup& group) { EXPECT_TRUE(std::isnan(SampleMeans().over(group, 0))); });
+}
+
+// Numbers 0 to 49, whose mean is 24.5.
+std::string mean_of_numbers(ProcessGroup& group, SamplerOptions sampling, DataLoaderOptions loading) {
+  const TensorDataset data(torch::arange(50).to(torch::kDouble), torch::arange(50));
+  sampling.num_replicas = group.size();
+  sampling.rank = group.rank();
+  sampling.shuffle = false;
+  DistributedSampler sampler(50, sampling);
+  if (!sampling.shares.empty()) loading.batch_size = sampling.shares[static_cast<size_t>(group.rank())];
+  DataLoader loader(data, sampler, loading);
+  RankContext ctx{group};
+  torch::nn::Identity net;
+  try {
+    return cat(evaluate(ctx, net, loader, [](auto&, const auto& batch) { return batch.features; }));
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+TEST(Evaluate, SamplesThatAreLeftOutAreCounted) {
+  for (int ranks = 1; ranks <= 5; ++ranks) {
+    run_ranks(ranks, [&](ProcessGroup& group) {
+      EXPECT_EQ(mean_of_numbers(group, {.pad = false}, {.batch_size = 4}), "24.5");
+      const int64_t whole_batches = (50 + ranks - 1) / ranks / 4 * 4 * ranks;
+      EXPECT_THAT(mean_of_numbers(group, {}, {.batch_size = 4, .drop_last = true}),
+                  HasSubstr(cat("each of 50 samples once, got ", whole_batches, " on all ranks together")));
+      const auto dropped = mean_of_numbers(group, {.drop_last = true}, {.batch_size = 4});
+      if (50 % ranks == 0) {
+        EXPECT_EQ(dropped, "24.5");
+      } else {
+        EXPECT_THAT(dropped, HasSubstr(cat("each of 50 samples once, got ", 50 / ranks * ranks)));
+        EXPECT_THAT(dropped, HasSubstr("leaves out none: no drop_last, in the loader or its sampler"));
+      }
+    });
+  }
+}
+
+TEST(Evaluate, UnequalSharesCountEverySampleToo) {
+  run_ranks(3, [](ProcessGroup& group) {
+    EXPECT_EQ(mean_of_numbers(group, {.pad = false, .shares = {3, 2, 1}}, {}), "24.5");
+  });
+}
+
+struct SomeBad {
+  using Example = LabelledExample;
+  int64_t size() const { return 20; }
+  Example get(int64_t index, Generator&) const {
+    if (index % 7 == 3) throw std::runtime_error("cannot be read");
+    return {torch::full({1}, static_cast<double>(index), torch::kDouble), torch::tensor(index)};
+  }
+};
+
+TEST(Evaluate, BadSamplesThatAreSkippedAreNoError) {
+  run_ranks(2, [](ProcessGroup& group) {
+    DistributedSampler sampler(
+        20, {.num_replicas = group.size(), .rank = group.rank(), .shuffle = false, .pad = false});
+    DataLoader loader(SomeBad(), sampler, {.batch_size = 4, .skip_bad = true});
+    RankContext ctx{group};
+    torch::nn::Identity net;
+    for (int pass = 0; pass < 2; ++pass) {
+      const double mean =
+          evaluate(ctx, net, loader, [](auto&, const auto& batch) { return batch.features.squeeze(1); });
+      EXPECT_DOUBLE_EQ(mean, (190 - 3 - 10 - 17) / 17.0);
+    }
+  });
+}
+
+TEST(Evaluate, ABatchOfNoSamplesAddsNothing) {
+  run_ranks(1, [](ProcessGroup& group) {
+    SampleMeans means;
+    means.add(torch::tensor(2.0), 3);
+    means.add(torch::tensor(NAN), 0);
+    EXPECT_EQ(means.over(group, 3), 2);
+  });
 }
 
 }  // namespace
